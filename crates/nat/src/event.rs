@@ -171,6 +171,10 @@ pub enum Cause {
     Drained,
     /// Its subscriber has moved to another external address, and nothing here is in use.
     Moved,
+    /// A request by PCP (RFC 6887).
+    Pcp,
+    /// A request by NAT-PMP (RFC 6886).
+    NatPmp,
     /// The other subscriber's side refused the hairpinned packet it was made for.
     RolledBack,
     /// It existed when the log was opened; `amount` is its age in seconds.
@@ -202,6 +206,8 @@ impl Cause {
             Cause::LogOpened => "log_opened",
             Cause::RolledBack => "rolled_back",
             Cause::NoAllocation => "no_allocation",
+            Cause::Pcp => "pcp",
+            Cause::NatPmp => "nat_pmp",
             Cause::PoolPorts => "pool_ports",
             Cause::SubscriberPorts => "subscriber_ports",
             Cause::SubscriberSessions => "subscriber_sessions",
@@ -232,6 +238,8 @@ impl Cause {
             11 => Cause::LogOpened,
             12 => Cause::RolledBack,
             13 => Cause::NoAllocation,
+            14 => Cause::Pcp,
+            15 => Cause::NatPmp,
             _ => Cause::Verdict(*Verdict::ALL.get(usize::from(code.checked_sub(16)?))?),
         })
     }
@@ -252,6 +260,8 @@ impl Cause {
             Cause::LogOpened => 11,
             Cause::RolledBack => 12,
             Cause::NoAllocation => 13,
+            Cause::Pcp => 14,
+            Cause::NatPmp => 15,
             Cause::Verdict(verdict) => 16 + verdict.index() as u64,
         }
     }

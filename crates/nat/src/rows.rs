@@ -2,6 +2,7 @@
 
 use core::net::Ipv4Addr;
 
+use crate::state::grant::Origin;
 use crate::state::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -37,6 +38,8 @@ pub struct MappingView {
     pub expires_in: Duration,
     /// Live sessions.
     pub sessions: u32,
+    /// What asked for it to be kept; `None` if only packets do.
+    pub origin: Option<Origin>,
 }
 
 /// One session.

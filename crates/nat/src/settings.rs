@@ -581,6 +581,14 @@ impl Limits {
             _ => 500_000,
         }
     }
+
+    /// Grants of port control and ALGs.
+    pub const fn grants_max(&self) -> u32 {
+        match self.mappings_max / 8 {
+            few @ 0..65_536 => few,
+            _ => 65_536,
+        }
+    }
 }
 
 impl Default for Limits {

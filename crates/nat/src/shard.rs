@@ -21,6 +21,7 @@ use crate::headers::parse::Parsed;
 use crate::snapshot::shared::BuildError;
 use crate::snapshot::shared::Shared;
 use crate::state::delta::Delta;
+use crate::state::delta::GrantDelta;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::WorkerId;
@@ -149,6 +150,31 @@ impl Shard {
         self.path.ledger.install(now, delta)
     }
 
+    /// Puts each change of a grant into `ring` from now on.
+    pub fn set_grant_deltas(&mut self, ring: Producer<GrantDelta>) {
+        self.path.ledger.set_grant_deltas(ring);
+    }
+
+    /// Changes of grants that found no room. A reader then needs a walk
+    /// ([`View::grant_deltas_page`]).
+    pub fn grant_deltas_lost(&self) -> u64 {
+        self.path.ledger.grant_deltas_lost()
+    }
+
+    /// Installs a grant as it was before a restart, or as another instance has it. Call it on the
+    /// shard of its internal address ([`Shared::worker_of_subscriber`]).
+    ///
+    /// # Errors
+    /// A table is full, or the external endpoint is in use or in no pool.
+    pub fn install_grant(&mut self, now: Instant, delta: &GrantDelta) -> Result<(), Verdict> {
+        self.path.ledger.install_grant(now, delta)
+    }
+
+    /// The epoch time of all clients (RFC 6887 §8.5), which goes on from `epoch_s`.
+    pub fn set_epoch(&mut self, now: Instant, epoch_s: u32) {
+        self.path.ledger.state.grants.set_epoch(now, epoch_s);
+    }
+
     /// Counters of the events.
     pub fn event_counters(&self) -> EventCounters {
         self.path.ledger.events.counters()
@@ -171,6 +197,7 @@ impl Shard {
             + self.path.ledger.state.sessions.bytes()
             + self.path.ledger.state.subscribers.bytes()
             + self.path.ledger.state.held_ports.bytes()
+            + self.path.ledger.state.grants.bytes()
             + self.path.ledger.state.flows.bytes()
             + self.path.ledger.state.shared_ports.bytes()
     }
@@ -201,6 +228,7 @@ impl Shard {
             && self.path.ledger.syns.is_empty()
             && self.path.ledger.state.outbound.is_empty()
             && self.path.ledger.state.held_ports.len() == 0
+            && self.path.ledger.state.grants.is_empty()
     }
 
     /// Sessions in the tables, including expired ones.

@@ -5,6 +5,7 @@ pub mod delta;
 pub(crate) mod fifo_map;
 pub(crate) mod flow;
 pub mod fragments;
+pub mod grant;
 pub(crate) mod held_ports;
 pub mod held_syn;
 pub(crate) mod mapping;
@@ -19,6 +20,7 @@ use crate::random::KeyedHash;
 use crate::state::flow::FlowStore;
 use crate::state::flow::InsideKey;
 use crate::state::flow::OutsideKey;
+use crate::state::grant::GrantStore;
 use crate::state::held_ports::HeldPorts;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::MappingStore;
@@ -41,6 +43,7 @@ pub(crate) struct State {
     pub(crate) shared_ports: SharedPorts,
     pub(crate) subscribers: SubscriberStore,
     pub(crate) held_ports: HeldPorts,
+    pub(crate) grants: GrantStore,
 }
 
 impl State {

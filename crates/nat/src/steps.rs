@@ -5,6 +5,7 @@
 pub(crate) mod address_choice;
 pub(crate) mod dependent;
 pub(crate) mod door;
+pub(crate) mod grant;
 pub(crate) mod guarantee;
 pub(crate) mod inbound;
 pub(crate) mod new_mapping;

@@ -183,6 +183,9 @@ pub struct Mapping {
     pub expires_in_us: u64,
     /// Its sessions.
     pub sessions: u64,
+    /// What asked for it to be kept (`pcp`, `nat_pmp`); absent if only packets do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
 }
 
 /// A mapping and one remote endpoint.

@@ -126,6 +126,7 @@ pub(crate) fn mapping(shared: &Shared, view: &MappingView) -> Mapping {
         idle_us: view.idle.as_micros(),
         expires_in_us: view.expires_in.as_micros(),
         sessions: u64::from(view.sessions),
+        origin: view.origin.map(|origin| origin.name().to_owned()),
     }
 }
 

@@ -233,6 +233,14 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             };
             ("filter", if allowed { "allowed" } else { "refused" }.to_owned(), format!("{rule} (RFC 4787 §5)"))
         }
+        view::Step::Granted { origin, kind, allowed, expires_in } => (
+            "grant",
+            format!("{} {} {}", origin.name(), kind.name(), if allowed { "allows it" } else { "refuses it" }),
+            match allowed {
+                true => format!("granted by {} for another {expires_in}", origin.name()),
+                false => "its filters name other remote endpoints, or its port is held down".to_owned(),
+            },
+        ),
         view::Step::SessionFound { state, expires_in } => {
             let state = state.map_or("active", TcpState::name);
             ("session", format!("session {state}"), format!("expires in {expires_in}"))

@@ -661,6 +661,12 @@ impl PortTable {
         used >> (port % 64) & 1 == 0 && !self.blocks.is_leased(base / Protocol::COUNT, word)
     }
 
+    /// True if its holder could take this port of a leased block.
+    pub fn is_free_in_lease(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
+        let used = self.used[space(address, protocol) * WORDS + usize::from(port / 64)].load(Ordering::SeqCst);
+        used >> (port % 64) & 1 == 0
+    }
+
     /// Takes this port; true if it was offered, free and in no leased block.
     pub fn claim(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         self.take(space(address, protocol), usize::from(port / 64), u32::from(port % 64), Taker::Anyone)

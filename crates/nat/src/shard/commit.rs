@@ -8,6 +8,7 @@ pub(in crate::shard) mod admission;
 pub(in crate::shard) mod coverage;
 mod dependent;
 mod dependent_end;
+pub(in crate::shard) mod grant;
 pub(in crate::shard) mod guarantee;
 pub(in crate::shard) mod penalty;
 pub(in crate::shard) mod port_of_ended;
@@ -105,7 +106,7 @@ impl Ledger {
         // Last, because from here on other workers find the owner of the external endpoint.
         self.shared.ports.publish(address, protocol, port, self.worker, index);
         self.counters.mappings_created[protocol.index()] += 1;
-        self.note_mapping_created(now, index.0, new.gives_single_ports);
+        self.note_mapping_created(now, index.0, new.gives_single_ports, new.cause);
         self.emit_session(now, index.0, SessionRef::Inline);
         Ok(index.0)
     }

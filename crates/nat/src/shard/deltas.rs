@@ -1,4 +1,5 @@
 mod dependent;
+mod grants;
 
 use crate::steps::view::View;
 use mem::ring::Producer;
@@ -16,6 +17,7 @@ use crate::snapshot::shared::Shared;
 use crate::state::delta::Change;
 use crate::state::delta::Delta;
 use crate::state::delta::DeltaSession;
+use crate::state::delta::GrantDelta;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
@@ -45,6 +47,8 @@ use crate::verdict::Verdict;
 pub(super) struct Deltas {
     ring: Option<Producer<Delta>>,
     lost: u64,
+    grants: Option<Producer<GrantDelta>>,
+    grants_lost: u64,
 }
 
 impl Shared {
@@ -121,7 +125,7 @@ impl View<'_> {
         let mut slot = mapping.extra_head;
         while slot != 0 {
             let session = self.state.sessions.get(slot);
-            if session.is_alive(now) {
+            if session.is_alive(now) && !session.is_hold() {
                 out.push(self.delta_of(now, index, Some(SessionRef::Extra(slot)), Change::Lives));
             }
             slot = session.next;
@@ -177,7 +181,15 @@ impl View<'_> {
 
 impl Ledger {
     pub(super) fn set_deltas(&mut self, ring: Producer<Delta>) {
-        self.deltas = Deltas { ring: Some(ring), lost: 0 };
+        (self.deltas.ring, self.deltas.lost) = (Some(ring), 0);
+    }
+
+    pub(super) fn set_grant_deltas(&mut self, ring: Producer<GrantDelta>) {
+        (self.deltas.grants, self.deltas.grants_lost) = (Some(ring), 0);
+    }
+
+    pub(super) fn grant_deltas_lost(&self) -> u64 {
+        self.deltas.grants_lost
     }
 
     pub(super) fn deltas_lost(&self) -> u64 {
@@ -284,6 +296,7 @@ impl Ledger {
             notes_place: known.is_some(),
             gives_single_ports: compiled.gives_single_ports(),
             turn: None,
+            cause: Cause::Outbound,
         };
         // Its sessions follow. Without any it lasts as long as the delta says.
         let nothing = NewSession {

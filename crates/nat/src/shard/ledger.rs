@@ -14,6 +14,7 @@ use crate::snapshot::shared::BuildError;
 use crate::snapshot::shared::Shared;
 use crate::state::State;
 use crate::state::flow::FlowStore;
+use crate::state::grant::GrantStore;
 use crate::state::held_ports::HeldPorts;
 use crate::state::held_syn::SynStore;
 use crate::state::mapping::MappingStore;
@@ -77,6 +78,7 @@ pub(in crate::shard) struct Upkeep {
     pub(in crate::shard) shortening: upkeep::shorten::Shortening,
     pub(in crate::shard) block_sweep: upkeep::blocks::BlockSweep,
     pub(in crate::shard) guarantees: Walk,
+    pub(in crate::shard) grants: Walk,
     pub(in crate::shard) coverage_walk: commit::coverage::CoverageWalk,
     pub(in crate::shard) removed_forwards: Walk,
     pub(in crate::shard) settled: Walk,
@@ -123,6 +125,7 @@ impl Ledger {
             shared_ports: SharedPorts::new(limits.flows_max, shared.ports.places(), shared.workers(), hash)
                 .map_err(memory("shared ports"))?,
             subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
+            grants: GrantStore::new(limits.grants_max(), keys.hash_for(12)).map_err(memory("grants"))?,
             held_ports: HeldPorts::new(limits.held_ports_max).map_err(memory("held ports"))?,
             hash,
         };
@@ -142,6 +145,7 @@ impl Ledger {
             shortening: upkeep::shorten::Shortening::default(),
             block_sweep: upkeep::blocks::BlockSweep::default(),
             guarantees: Walk::default(),
+            grants: Walk::default(),
             coverage_walk: commit::coverage::CoverageWalk::default(),
             removed_forwards: Walk::default(),
             settled: Walk::default(),

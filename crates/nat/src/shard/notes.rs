@@ -182,19 +182,19 @@ impl Ledger {
 
     /// Needs no event if a block or a formula (RFC 7422 §3) identifies the subscriber.
     #[inline(always)]
-    pub(super) fn note_mapping_created(&mut self, now: Instant, index: u32, gives_single_ports: bool) {
+    pub(super) fn note_mapping_created(&mut self, now: Instant, index: u32, gives_single_ports: bool, cause: Cause) {
         if self.events.is_on() {
-            self.record_mapping_created(now, index, gives_single_ports);
+            self.record_mapping_created(now, index, gives_single_ports, cause);
         }
     }
 
-    fn record_mapping_created(&mut self, now: Instant, index: u32, gives_single_ports: bool) {
+    fn record_mapping_created(&mut self, now: Instant, index: u32, gives_single_ports: bool, cause: Cause) {
         let is_static = self.view().is_static(index);
         if is_static || gives_single_ports || self.shared.settings().events.block_mappings {
             self.state.mappings.get_mut(index).set_recorded(is_static);
             let (kind, cause) = match is_static {
                 true => (EventKind::StaticCreated, Cause::Configuration),
-                false => (EventKind::MappingCreated, Cause::Outbound),
+                false => (EventKind::MappingCreated, cause),
             };
             let event = self.view().event_of(kind, now, index).because(cause);
             self.events.record(event);

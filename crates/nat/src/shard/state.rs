@@ -116,6 +116,9 @@ impl Ledger {
 
     /// `special`: hold-down and cause, if not the usual ones.
     pub(super) fn end_mapping_with(&mut self, now: Instant, index: u32, special: Option<(Duration, Cause)>) {
+        if !self.state.grants.is_empty() {
+            self.leave_grants(now, index);
+        }
         self.note_mapping_ended(now, index, special.map(|(_, cause)| cause));
         self.emit_end(now, index, None);
         let mapping = self.state.mappings.get_mut(index);
@@ -165,7 +168,9 @@ impl Ledger {
         if outlived && self.state.mappings.get(index).is_in_use() && !session.state().is_over() {
             self.state.mappings.get_mut(index).set_idled();
         }
-        self.emit_end(now, index, Some(SessionRef::Extra(slot)));
+        if !self.state.sessions.get(slot).is_hold() {
+            self.emit_end(now, index, Some(SessionRef::Extra(slot)));
+        }
         self.state.sessions.remove(slot, &mut self.state.mappings);
         self.counters.sessions_removed += 1;
         let mapping = self.state.mappings.get(index);

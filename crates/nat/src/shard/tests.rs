@@ -24,6 +24,7 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 
+mod grants;
 mod realms;
 
 /// Collects the packets that the shard sends itself.

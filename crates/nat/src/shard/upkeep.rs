@@ -2,6 +2,7 @@
 
 pub(in crate::shard) mod blocks;
 pub(in crate::shard) mod flows;
+pub(in crate::shard) mod grants;
 pub(in crate::shard) mod hold_down;
 pub(in crate::shard) mod lapse;
 pub(in crate::shard) mod shared_ports;
@@ -27,6 +28,7 @@ impl Ledger {
         self.sweep_offenders(now, elapsed);
         self.sweep_lapsed(now, elapsed);
         self.sweep_guarantees(now, elapsed);
+        self.sweep_grants(now, elapsed);
         if self.worker == WorkerId(0) {
             self.shared.free_removed_forwards(now, &mut self.upkeep.removed_forwards);
         }

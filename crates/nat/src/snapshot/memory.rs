@@ -18,6 +18,7 @@ use crate::settings::Settings;
 use crate::snapshot::shared::compile_routes;
 use crate::state::flow::FlowStore;
 use crate::state::fragments::FragmentTracker;
+use crate::state::grant::GrantStore;
 use crate::state::held_ports::HeldPorts;
 use crate::state::held_syn::SynStore;
 use crate::state::mapping::MappingStore;
@@ -44,6 +45,7 @@ pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     needs.extend(SessionStore::needs(limits.extra_sessions_max));
     needs.extend(SubscriberStore::needs(limits.subscribers_max));
     needs.extend(HeldPorts::needs(limits.held_ports_max));
+    needs.extend(GrantStore::needs(limits.grants_max()));
     let addresses = places(settings);
     needs.extend(FlowStore::needs(limits.flows_max));
     needs.extend(SharedPorts::needs(limits.flows_max, addresses, workers));

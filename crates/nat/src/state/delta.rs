@@ -10,6 +10,10 @@
 //! Hold-downs are not carried: after a takeover a port may be given out too early (RFC 6888 REQ-8),
 //! as after a restart.
 
+use crate::state::grant::Kind;
+use crate::state::grant::Origin;
+use crate::state::grant::Remotes;
+use crate::state::grant::Requester;
 use crate::state::tcp::SequenceTracker;
 use crate::state::tcp::TcpState;
 use crate::time::Duration;
@@ -64,4 +68,39 @@ pub struct Delta {
     pub session: Option<DeltaSession>,
     /// Of an endpoint-dependent session, which has no mapping: the remote endpoint known inside.
     pub remote_inside: Option<Endpoint>,
+}
+
+/// A change of a grant. Its mapping is not reported apart: the grant brings it along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantDelta {
+    /// What happened.
+    pub change: Change,
+    /// Realm of the internal endpoint.
+    pub realm: RealmId,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Internal endpoint.
+    pub internal: Endpoint,
+    /// External endpoint.
+    pub external: Endpoint,
+    /// What asked for it.
+    pub origin: Origin,
+    /// What it is for.
+    pub kind: Kind,
+    /// Who may send.
+    pub remotes: Remotes,
+    /// Who asked.
+    pub requester: Requester,
+    /// Time until it ends.
+    pub left: Duration,
+    /// The epoch time of its client (RFC 6887 §8.5).
+    pub epoch_s: u32,
+}
+
+impl GrantDelta {
+    /// The remote endpoint of a grant for one peer.
+    pub fn peer(&self) -> Option<(u32, u16)> {
+        let remote = self.remotes.as_slice().first().filter(|_| self.kind == Kind::Peer)?;
+        Some((remote.prefix().0.to_bits(), remote.port()))
+    }
 }

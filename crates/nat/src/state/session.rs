@@ -9,6 +9,7 @@ use mem::Need;
 use zerocopy::FromZeros;
 
 use crate::random::KeyedHash;
+use crate::state::grant::HOLD_REMOTE;
 use crate::state::mapping::Mapping;
 use crate::state::mapping::MappingStore;
 use crate::state::mapping::NewSession;
@@ -64,6 +65,11 @@ impl Session {
 
     pub(crate) fn opened_from(&self) -> Side {
         if self.flags & FROM_OUTSIDE != 0 { Side::Outside } else { Side::Inside }
+    }
+
+    /// It only keeps the mapping of a grant.
+    pub(crate) fn is_hold(&self) -> bool {
+        self.remote_address == HOLD_REMOTE
     }
 
     fn hashed_by(&self) -> HashedBy {

@@ -15,6 +15,8 @@ use crate::settings::RuleAction;
 use crate::snapshot::shared::CompiledPool;
 use crate::snapshot::shared::NextHop;
 use crate::state::flow::endpoint;
+use crate::state::grant::Admission as ByGrant;
+use crate::state::grant::Kind::Once;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
@@ -315,7 +317,12 @@ impl View<'_> {
         let Inbound { now, parsed, .. } = *packet;
         let remote = packet.remote(protocol);
         let key = self.state.mappings.get(index).key();
-        let filtering = self.filtering_of_mapping(index);
+        let granted = self.admission_by_grant(now, index, remote, report);
+        let filtering = match granted {
+            ByGrant::AsPool => self.filtering_of_mapping(index),
+            ByGrant::Granted(_) => Filtering::EndpointIndependent,
+            ByGrant::Refused(_) => Filtering::AddressAndPortDependent,
+        };
         // The inside would see two sessions of these endpoints as one connection.
         let is_elsewhere = self.state.live_flow(&key, remote, now).is_some();
         let allowed = !is_elsewhere && self.filtering_allows(now, index, remote.0, filtering, by);
@@ -331,8 +338,9 @@ impl View<'_> {
             // memory.
             Protocol::Udp | Protocol::Icmp => {
                 let asks = matches!(parsed.class, Class::Udp | Class::IcmpRequest);
-                let opens = asks && !ends_here && self.rules_lead_away(&key, remote);
-                Ok(opens.then(|| (self.session_for_answers(packet, protocol, index), false)))
+                let is_once = matches!(granted, ByGrant::Granted(grant) if self.state.grants.get(grant).kind() == Once);
+                let opens = asks && !ends_here && (is_once || self.rules_lead_away(&key, remote));
+                Ok(opens.then(|| (self.session_for_answers(packet, protocol, index), is_once)))
             }
             Protocol::Tcp if !packet.is_syn() => Err(Act::Drop(Verdict::TcpNoSession)),
             Protocol::Tcp => {

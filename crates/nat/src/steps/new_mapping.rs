@@ -1,6 +1,7 @@
 //! Decides whether an internal endpoint gets a mapping, from which pool, and with which external
 //! endpoint.
 
+use crate::event::Cause;
 use crate::external::static_mapping::Kind;
 use crate::random::Random;
 use crate::snapshot::shared::CompiledPool;
@@ -262,6 +263,7 @@ impl View<'_> {
             notes_place: true,
             gives_single_ports: compiled.gives_single_ports(),
             turn: turn_of(compiled, is_any || entered.is_some_and(is_chosen)),
+            cause: Cause::Outbound,
         }
     }
 

@@ -133,6 +133,8 @@ pub(crate) struct NewMapping {
     pub(crate) gives_single_ports: bool,
     /// A pool with round-robin selection that must advance.
     pub(crate) turn: Option<PoolId>,
+    /// For the event log.
+    pub(crate) cause: Cause,
 }
 
 pub(crate) fn turn_of(compiled: &CompiledPool, is_chosen: bool) -> Option<PoolId> {

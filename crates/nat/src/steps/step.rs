@@ -4,6 +4,8 @@ use core::net::Ipv4Addr;
 
 use crate::settings::Filtering;
 use crate::settings::RuleAction;
+use crate::state::grant::Kind;
+use crate::state::grant::Origin;
 use crate::state::tcp::TcpState;
 use crate::time::Duration;
 use crate::types::Endpoint;
@@ -146,6 +148,17 @@ pub enum Step {
         filtering: Filtering,
         /// True if it permits the packet.
         allowed: bool,
+    },
+    /// A grant of the internal endpoint decides about this remote endpoint.
+    Granted {
+        /// What asked for it.
+        origin: Origin,
+        /// What it is for.
+        kind: Kind,
+        /// True if it permits the packet.
+        allowed: bool,
+        /// Until it ends.
+        expires_in: Duration,
     },
     /// A session exists.
     SessionFound {

@@ -86,7 +86,7 @@ const PLAINER: &[(&str, &str)] = &[
 ];
 
 /// Phrases in which a listed word is the right one.
-const FINE: &[&str] = &["unix epoch", "unix_epoch", "since the epoch"];
+const FINE: &[&str] = &["unix epoch", "unix_epoch", "since the epoch", "epoch time"];
 
 /// Folders and files of the tree that are read, and the file that has to name the phrases.
 const ROOTS: &[&str] = &[

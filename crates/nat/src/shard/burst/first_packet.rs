@@ -14,6 +14,7 @@
 
 use wire::tcp::Flags;
 
+use crate::event::Cause;
 use crate::external::ports::Parity;
 use crate::external::ports::PortAim;
 use crate::external::ports::PortClass;
@@ -355,6 +356,7 @@ impl PacketPath {
             notes_place: false,
             gives_single_ports: wanted.range.is_none(),
             turn: None,
+            cause: Cause::Outbound,
         };
         let index = match self.external_near(&wanted, aim) {
             Some(external) => self.ledger.commit_mapping(now, &new(external), &session).ok()?,

@@ -180,6 +180,9 @@ impl PacketPath {
             Act::Enter { .. } | Act::EnterFlow { .. } => Fate::Done(Verdict::NoMapping),
             Act::Open { mapping: index, new, by, is_needed, hop } => {
                 let made = self.ledger.create_session(now, index, &new, by);
+                if made.is_ok() && !self.ledger.state.grants.is_empty() {
+                    self.ledger.note_entered(now, index, (new.remote_address, new.remote_port));
+                }
                 match made {
                     Err(verdict) if is_needed => Fate::Done(verdict),
                     // A session that is only for the answers does not affect this packet.

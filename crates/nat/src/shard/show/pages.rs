@@ -16,6 +16,7 @@ use crate::rows::SessionView;
 use crate::rows::SubscriberView;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::state::flow::endpoint;
+use crate::state::grant::Origin;
 use crate::state::mapping::Mapping;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
@@ -214,6 +215,7 @@ impl View<'_> {
     pub(in crate::shard) fn mapping_view(&self, index: u32, now: Instant) -> MappingView {
         let mapping = self.state.mappings.get(index);
         let key = mapping.key();
+        let (origin, holds) = self.grants_of(index, now);
         MappingView {
             protocol: key.protocol,
             realm: key.realm,
@@ -224,8 +226,23 @@ impl View<'_> {
             age: age(mapping.created_s(), now),
             idle: self.mapping_idle(index, now),
             expires_in: self.end_of(index, mapping.expires()).saturating_since(now),
-            sessions: u32::from(mapping.extra_count()) + u32::from(mapping.has_live_session(now)),
+            sessions: u32::from(mapping.extra_count()) + u32::from(mapping.has_live_session(now)) - holds,
+            origin,
         }
+    }
+
+    /// What asked for the mapping to be kept, and how many of its further sessions do so.
+    fn grants_of(&self, index: u32, now: Instant) -> (Option<Origin>, u32) {
+        let (mapping, grants) = (self.state.mappings.get(index), &self.state.grants);
+        if grants.is_empty() || mapping.extra_count() == 0 {
+            return (None, 0);
+        }
+        let key = mapping.key();
+        let of_owner = grants.of_owner(key.realm, key.address).map(|grant| grants.get(grant));
+        let holding = of_owner.filter(|grant| grant.mapping == index && grant.hold != 0);
+        holding.fold((None, 0), |(origin, holds), grant| {
+            (origin.or_else(|| grant.is_alive(now).then(|| grant.origin())), holds + 1)
+        })
     }
 
     /// The mapping's end does not show it, because timers differ between sessions. Examines as many
@@ -244,7 +261,7 @@ impl View<'_> {
         let mut slot = mapping.extra_head;
         for _ in 0..u32::from(mapping.extra_count()).min(EXTRA_LOOKED_AT) {
             let session = self.state.sessions.get(slot);
-            if session.is_alive(now) {
+            if session.is_alive(now) && !session.is_hold() {
                 let found = of(SessionRef::Extra(slot), session.state(), session.expires());
                 shortest = Some(shortest.map_or(found, |known| known.min(found)));
             }
@@ -278,7 +295,7 @@ impl View<'_> {
 
     fn extra_session_view(&self, slot: u32, now: Instant) -> Option<(SessionView, u32)> {
         let session = self.state.sessions.get(slot);
-        if !session.is_alive(now) || !self.state.mappings.get(session.mapping).is_in_use() {
+        if session.is_hold() || !session.is_alive(now) || !self.state.mappings.get(session.mapping).is_in_use() {
             return None;
         }
         let remote = Endpoint::new(Ipv4Addr::from_bits(session.remote_address), session.remote_port);

@@ -101,7 +101,11 @@ impl View<'_> {
         let (mut end, mut slot) = (Instant::ORIGIN, mapping.extra_head);
         while slot != 0 {
             let session = self.state.sessions.get(slot);
-            end = end.max(session.expires().min(now + self.lifetime(index, SessionRef::Extra(slot), session.state())));
+            let expires = session.expires();
+            if session.is_hold() {
+                end = end.max(expires);
+            }
+            end = end.max(expires.min(now + self.lifetime(index, SessionRef::Extra(slot), session.state())));
             slot = session.next;
         }
         Some(end)
@@ -157,7 +161,7 @@ impl Ledger {
         }
         self.upkeep.shortening.sessions.passed(slot..slot + 1);
         let session = self.state.sessions.get(slot);
-        if session.mapping == 0 {
+        if session.mapping == 0 || session.is_hold() {
             return;
         }
         let (index, state, session_ends) = (session.mapping, session.state(), session.expires());

@@ -146,7 +146,9 @@ impl Ledger {
             self.shorten_session(now, slot);
             let session = self.state.sessions.get(slot);
             let mapping = session.mapping;
-            if mapping != 0 && (!session.is_alive(now) || self.state.mappings.get(mapping).is_condemned()) {
+            // A hold ends with its grant.
+            let is_over = !session.is_alive(now) && !session.is_hold();
+            if mapping != 0 && (is_over || self.state.mappings.get(mapping).is_condemned()) {
                 self.end_extra_session(now, slot);
             }
         }

@@ -1,0 +1,278 @@
+//! Makes, renews and ends grants (see [`crate::state::grant`]).
+
+use super::ATTEMPTS;
+use crate::event::Cause;
+use crate::shard::Ledger;
+use crate::state::grant::Grant;
+use crate::state::grant::HOLD_REMOTE;
+use crate::state::grant::Kind;
+use crate::state::grant::Origin;
+use crate::state::grant::Request;
+use crate::state::grant::Suggested;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::NewSession;
+use crate::state::session::HashedBy;
+use crate::state::tcp::TcpState;
+use crate::steps::grant::Denied;
+use crate::steps::grant::may_be_granted;
+use crate::steps::opening::Ask;
+use crate::steps::opening::Foresight;
+use crate::steps::view::hashed_by;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+/// The cause of what grants of this origin make, in the event log.
+pub(in crate::shard) const fn cause_of(origin: Origin) -> Cause {
+    match origin {
+        Origin::Pcp => Cause::Pcp,
+        Origin::NatPmp => Cause::NatPmp,
+    }
+}
+
+/// A session that no packet matches and that has ended when it begins.
+const fn no_session(now: Instant) -> NewSession {
+    NewSession {
+        remote_address: 0,
+        remote_port: 0,
+        state: TcpState::Established,
+        opened_from: Side::Inside,
+        hairpin: false,
+        has_own_timer: false,
+        expires: now,
+    }
+}
+
+impl Ledger {
+    /// The grant of this internal endpoint, of this kind and for the same peer, held down or not.
+    pub(in crate::shard) fn find_grant(&self, request: &Request) -> Option<u32> {
+        let peer = request.remotes.as_slice().first();
+        self.state.grants.find(&request.key, |grant| {
+            grant.kind() == request.kind && (request.kind == Kind::Map || grant.remotes.as_slice().first() == peer)
+        })
+    }
+
+    /// A new grant, or one held down again. Nothing has changed on an error. Whether its owner may
+    /// have one more is for the caller to decide.
+    pub(in crate::shard) fn open_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
+        if let Some(known) = self.find_grant(request) {
+            self.renew_grant(now, known, request);
+            return Ok(known);
+        }
+        if self.state.grants.is_full() {
+            return Err(Denied::Verdict(Verdict::MappingTableFull));
+        }
+        let (mapping, hold) = self.place_grant(now, request)?;
+        let external = self.state.mappings.get(mapping).external();
+        let made = self.state.grants.insert(request, (mapping, external), hold, now);
+        debug_assert!(made.is_some(), "it was not full");
+        let index = made.ok_or(Denied::Verdict(Verdict::MappingTableFull))?;
+        self.note_grant(now, index);
+        Ok(index)
+    }
+
+    /// The mapping of a grant, and what holds it.
+    fn place_grant(&mut self, now: Instant, request: &Request) -> Result<(u32, u32), Denied> {
+        let key = &request.key;
+        let found = self.state.find_mapping(key, self.state.hash_of(key));
+        if let Some(index) = found.filter(|index| self.state.is_alive(*index, now)) {
+            let external = self.state.mappings.get(index).external();
+            if let Suggested::Only(wish) = request.suggested
+                && !wish.fits(external)
+            {
+                return Err(Denied::OtherEndpoint);
+            }
+            if !may_be_granted(key.protocol, external.port) {
+                return Err(Denied::Verdict(Verdict::PortsExhausted));
+            }
+            if self.state.sessions.is_full() {
+                return Err(Denied::Verdict(Verdict::SessionTableFull));
+            }
+            self.view().admit_session(now, index, true)?;
+            return Ok((index, self.hold_mapping(now, index, request.expires)));
+        }
+        if let Some(expired) = found {
+            if !self.may_end(expired) {
+                return Err(Denied::Verdict(Verdict::LogFull));
+            }
+            self.end_mapping(now, expired);
+        }
+        let index = self.open_mapping_for_grant(now, request)?;
+        Ok((index, self.hold_mapping(now, index, request.expires)))
+    }
+
+    fn open_mapping_for_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
+        let key = &request.key;
+        let foresight = Foresight::of(self.state.hash_of(key));
+        let ask = Ask { now, key, wanted: None, foresight, expired: None };
+        let mut suggested = request.suggested;
+        for _ in 0..ATTEMPTS {
+            let (view, random) = self.deciding();
+            let mut new = view.decide_granted(&ask, suggested, random)?;
+            new.cause = cause_of(request.origin);
+            let Ok(index) = self.commit_mapping(now, &new, &no_session(now)) else {
+                // Another worker was faster, or the wished port lies in a block that is in use.
+                suggested = match suggested {
+                    Suggested::Only(_) => return Err(Denied::OtherEndpoint),
+                    Suggested::Any | Suggested::Rather(_) => Suggested::Any,
+                };
+                continue;
+            };
+            self.state.mappings.get_mut(index).clear_inline_session();
+            self.counters.sessions_removed += 1;
+            if may_be_granted(key.protocol, self.state.mappings.get(index).external_port()) {
+                return Ok(index);
+            }
+            self.withdraw_mapping_created(index);
+            self.end_mapping_with(now, index, Some((Duration::ZERO, Cause::RolledBack)));
+        }
+        Err(Denied::Verdict(Verdict::PortsExhausted))
+    }
+
+    /// There is room in the table of sessions.
+    fn hold_mapping(&mut self, now: Instant, index: u32, until: Instant) -> u32 {
+        let by = self.view().pool_of_mapping(index);
+        let protocol = self.state.mappings.get(index).protocol();
+        let by = by.map_or(HashedBy::Endpoint, |compiled| hashed_by(compiled, protocol));
+        let hold = NewSession { remote_address: HOLD_REMOTE, expires: until, ..no_session(now) };
+        let mapping = self.state.mappings.get_mut(index);
+        let Some(slot) = self.state.sessions.insert(index, mapping, &hold, by, now) else { return 0 };
+        self.counters.sessions_created += 1;
+        self.count_session(now, index, true);
+        slot
+    }
+
+    pub(in crate::shard) fn hold_again(&mut self, now: Instant, index: u32) {
+        let Grant { mapping, .. } = *self.state.grants.get(index);
+        let hold = self.hold_mapping(now, mapping, self.state.grants.get(index).expires());
+        self.state.grants.get_mut(index).hold = hold;
+    }
+
+    /// Another lifetime, filter or requester. Its mapping stays.
+    pub(in crate::shard) fn renew_grant(&mut self, now: Instant, index: u32, request: &Request) {
+        self.state.grants.get_mut(index).renew(request);
+        self.keep_until(index, request.expires);
+        self.note_grant(now, index);
+    }
+
+    fn keep_until(&mut self, index: u32, until: Instant) {
+        let Grant { mapping, hold, .. } = *self.state.grants.get(index);
+        if hold != 0 {
+            let state = self.state.sessions.get(hold).state();
+            let is_shorter = self.state.sessions.get_mut(hold).refresh(state, until);
+            self.state.mappings.get_mut(mapping).extend_to(until, is_shorter);
+        }
+    }
+
+    /// Ends it for its client. Its mapping lives on while packets use it, and its port is held down
+    /// for `rest` (RFC 6887 §15).
+    pub(in crate::shard) fn retire_grant(&mut self, now: Instant, index: u32, rest: Duration) {
+        if rest == Duration::ZERO || self.state.grants.get(index).mapping == 0 {
+            self.end_grant(now, index);
+            return;
+        }
+        let until = now + rest;
+        self.state.grants.get_mut(index).rest_until(until);
+        self.keep_until(index, until);
+        self.note_grant(now, index);
+    }
+
+    /// Its mapping lives on only while packets use it.
+    pub(in crate::shard) fn end_grant(&mut self, now: Instant, index: u32) {
+        self.release_hold(now, index);
+        self.note_grant_ended(now, index);
+        self.state.grants.remove(index);
+    }
+
+    pub(in crate::shard) fn release_hold(&mut self, now: Instant, index: u32) {
+        let Grant { mapping, hold, .. } = *self.state.grants.get(index);
+        if hold != 0 {
+            self.state.grants.get_mut(index).hold = 0;
+            self.end_extra_session(now, hold);
+            // Its end may have been that of the hold.
+            let mapping = self.state.mappings.get_mut(mapping);
+            let expires = mapping.expires();
+            mapping.extend_to(expires, true);
+        }
+    }
+
+    /// A mapping ends before its grants: those that its client still has need another.
+    #[cold]
+    pub(in crate::shard) fn leave_grants(&mut self, now: Instant, mapping: u32) {
+        let key = self.state.mappings.get(mapping).key();
+        while let Some(index) = self.state.grants.find(&key, |grant| grant.mapping == mapping) {
+            // The hold goes with the mapping, like its other sessions.
+            let grant = self.state.grants.get_mut(index);
+            grant.lose_mapping();
+            if !grant.is_alive(now) || grant.kind() != Kind::Map {
+                self.note_grant_ended(now, index);
+                self.state.grants.remove(index);
+            }
+        }
+    }
+
+    /// Another mapping for a grant whose own has ended. False if there is none.
+    pub(in crate::shard) fn move_grant(&mut self, now: Instant, index: u32) -> bool {
+        let grant = *self.state.grants.get(index);
+        let request = Request {
+            key: grant.key(),
+            origin: grant.origin(),
+            kind: grant.kind(),
+            remotes: grant.remotes,
+            expires: grant.expires(),
+            requester: grant.requester,
+            suggested: Suggested::Any,
+        };
+        let Ok((mapping, hold)) = self.place_grant(now, &request) else { return false };
+        let external = self.state.mappings.get(mapping).external();
+        self.state.grants.get_mut(index).place_at(mapping, hold, external);
+        self.note_grant(now, index);
+        true
+    }
+
+    /// After a stranger's first session: a grant for only one ends.
+    #[cold]
+    pub(in crate::shard) fn note_entered(&mut self, now: Instant, mapping: u32, remote: (u32, u16)) {
+        let key = self.state.mappings.get(mapping).key();
+        let is_once = |grant: &Grant| {
+            grant.kind() == Kind::Once && grant.mapping == mapping && grant.is_alive(now) && grant.admits(remote)
+        };
+        if let Some(index) = self.state.grants.find(&key, is_once) {
+            self.end_grant(now, index);
+        }
+    }
+
+    /// Installs a grant as it was, with its external endpoint, whatever quotas say.
+    pub(in crate::shard) fn restore_grant(
+        &mut self,
+        now: Instant,
+        request: &Request,
+        external: Endpoint,
+    ) -> Result<u32, Verdict> {
+        if let Some(known) = self.find_grant(request) {
+            self.renew_grant(now, known, request);
+            return Ok(known);
+        }
+        if self.state.grants.is_full() {
+            return Err(Verdict::MappingTableFull);
+        }
+        if self.state.sessions.is_full() {
+            return Err(Verdict::SessionTableFull);
+        }
+        let mapping = self.install_mapping_at(now, &request.key, external, request.expires)?;
+        let hold = self.hold_mapping(now, mapping, request.expires);
+        let made = self.state.grants.insert(request, (mapping, external), hold, now);
+        let index = made.ok_or(Verdict::MappingTableFull)?;
+        self.note_grant(now, index);
+        Ok(index)
+    }
+
+    /// Ends the grants of this internal endpoint that another instance has ended.
+    pub(in crate::shard) fn end_restored(&mut self, now: Instant, key: &InternalKey, is_it: impl Fn(&Grant) -> bool) {
+        if let Some(index) = self.state.grants.find(key, is_it) {
+            self.end_grant(now, index);
+        }
+    }
+}

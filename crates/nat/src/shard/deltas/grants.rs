@@ -1,0 +1,132 @@
+//! Changes of grants, for a file that outlives the process and for another instance.
+
+use crate::shard::Ledger;
+use crate::state::delta::Change;
+use crate::state::delta::Delta;
+use crate::state::delta::GrantDelta;
+use crate::state::grant::Grant;
+use crate::state::grant::Request;
+use crate::state::grant::Suggested;
+use crate::state::mapping::InternalKey;
+use crate::steps::view::View;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::verdict::Verdict;
+
+impl View<'_> {
+    fn grant_delta(&self, now: Instant, index: u32, change: Change) -> GrantDelta {
+        let grant = self.state.grants.get(index);
+        let key = grant.key();
+        GrantDelta {
+            change,
+            realm: key.realm,
+            protocol: key.protocol,
+            internal: grant.internal(),
+            external: grant.external(),
+            origin: grant.origin(),
+            kind: grant.kind(),
+            remotes: grant.remotes,
+            requester: grant.requester,
+            left: grant.expires().saturating_since(now),
+            epoch_s: self.state.grants.epoch(key.realm, key.address, now),
+        }
+    }
+
+    /// Appends the live grants in up to `scan_max` records from `cursor` on (0 to begin). Returns
+    /// the next cursor; None at the end.
+    pub fn grant_deltas_page(
+        &self,
+        now: Instant,
+        cursor: u32,
+        scan_max: u32,
+        out: &mut Vec<GrantDelta>,
+    ) -> Option<u32> {
+        let end = self.state.grants.walk_end();
+        let first = cursor.max(1);
+        let stop = first.saturating_add(scan_max).min(end);
+        for index in first..stop {
+            let grant = self.state.grants.get(index);
+            if grant.is_alive(now) && !grant.is_homeless() {
+                out.push(self.grant_delta(now, index, Change::Lives));
+            }
+        }
+        (stop < end).then_some(stop)
+    }
+}
+
+impl Ledger {
+    /// After each change of a grant.
+    #[inline]
+    pub(in crate::shard) fn note_grant(&mut self, now: Instant, index: u32) {
+        let grant = self.state.grants.get(index);
+        let change = if grant.is_alive(now) { Change::Lives } else { Change::Ended };
+        self.emit_grant(now, index, change);
+    }
+
+    pub(in crate::shard) fn note_grant_ended(&mut self, now: Instant, index: u32) {
+        self.emit_grant(now, index, Change::Ended);
+    }
+
+    fn emit_grant(&mut self, now: Instant, index: u32, change: Change) {
+        if self.deltas.grants.is_none() {
+            return;
+        }
+        let delta = self.view().grant_delta(now, index, change);
+        if let Some(ring) = &mut self.deltas.grants
+            && ring.try_push(delta).is_err()
+        {
+            self.deltas.grants_lost += 1;
+        }
+    }
+
+    /// See [`crate::shard::Shard::install_grant`].
+    pub(in crate::shard) fn install_grant(&mut self, now: Instant, delta: &GrantDelta) -> Result<(), Verdict> {
+        let key = InternalKey {
+            realm: delta.realm,
+            protocol: delta.protocol,
+            address: delta.internal.address.to_bits(),
+            port: delta.internal.port,
+        };
+        let is_same = |grant: &Grant| grant.kind() == delta.kind && grant.peer() == delta.peer();
+        if delta.change == Change::Ended {
+            self.end_restored(now, &key, is_same);
+            return Ok(());
+        }
+        let request = Request {
+            key,
+            origin: delta.origin,
+            kind: delta.kind,
+            remotes: delta.remotes,
+            expires: now + delta.left,
+            requester: delta.requester,
+            suggested: Suggested::Any,
+        };
+        self.restore_grant(now, &request, delta.external)?;
+        self.state.grants.set_epoch_of(key.realm, key.address, now, delta.epoch_s);
+        Ok(())
+    }
+
+    /// The mapping of these endpoints, whatever quotas say.
+    pub(in crate::shard) fn install_mapping_at(
+        &mut self,
+        now: Instant,
+        key: &InternalKey,
+        external: Endpoint,
+        expires: Instant,
+    ) -> Result<u32, Verdict> {
+        let delta = Delta {
+            change: Change::Lives,
+            realm: key.realm,
+            protocol: key.protocol,
+            internal: Endpoint::new(key.address.into(), key.port),
+            external,
+            age: Duration::ZERO,
+            left: expires.saturating_since(now),
+            session: None,
+            remote_inside: None,
+        };
+        self.install(now, &delta)?;
+        self.state.find_mapping(key, self.state.hash_of(key)).ok_or(Verdict::NoMapping)
+    }
+}

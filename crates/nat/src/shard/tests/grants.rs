@@ -1,0 +1,249 @@
+//! Grants, without the protocols that ask for them.
+
+use super::*;
+use crate::external::blocks::BlockSize;
+use crate::settings::Allocation;
+use crate::settings::Blocks;
+use crate::settings::Filtering;
+use crate::state::grant::Kind;
+use crate::state::grant::Origin;
+use crate::state::grant::Remote;
+use crate::state::grant::Remotes;
+use crate::state::grant::Request;
+use crate::state::grant::Requester;
+use crate::state::grant::Suggested;
+use crate::state::grant::Wish;
+use crate::state::mapping::InternalKey;
+use crate::steps::grant::Denied;
+use crate::types::Endpoint;
+
+const HOST: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 10);
+const OTHER: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 11);
+const E1: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+const E2: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+
+fn at(seconds: u64) -> Instant {
+    Instant::ORIGIN + Duration::from_secs(seconds)
+}
+
+fn request(protocol: Protocol, port: u16, until_s: u64) -> Request {
+    Request {
+        key: InternalKey { realm: RealmId(0), protocol, address: HOST.to_bits(), port },
+        origin: Origin::Pcp,
+        kind: Kind::Map,
+        remotes: Remotes::default(),
+        expires: at(until_s),
+        requester: Requester::new([7; 12], Endpoint::new(HOST, port)),
+        suggested: Suggested::Any,
+    }
+}
+
+fn with(change: impl FnOnce(&mut Pool)) -> Shard {
+    let mut settings = settings();
+    let pool = &mut settings.pools[0];
+    pool.addresses = vec![Ipv4Addr::new(203, 0, 113, 1)];
+    pool.filtering = [Filtering::AddressAndPortDependent; 3];
+    change(pool);
+    let shared = Arc::new(Shared::new(settings, 1).expect("settings are sound"));
+    Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices")
+}
+
+fn two_blocks() -> Blocks {
+    Blocks { size: BlockSize::of_ports(64).expect("a size"), per_subscriber_max: 2, idle: Duration::from_secs(60) }
+}
+
+fn blocks(pool: &mut Pool) {
+    pool.allocation = Allocation::Blocks(two_blocks());
+}
+
+/// One shard for each way to give out ports.
+fn all_ways() -> [(&'static str, Shard); 4] {
+    let subscribers = || Prefix::new(Ipv4Addr::new(100, 64, 0, 0), 24).expect("a prefix");
+    let slices = |pool: &mut Pool| {
+        pool.subscribers = vec![subscribers()];
+        pool.allocation = Allocation::Deterministic { dynamic_slices: 0, overflow: two_blocks() };
+    };
+    let whole = |pool: &mut Pool| {
+        pool.addresses = (0..=255).map(|last| Ipv4Addr::new(203, 0, 113, last)).collect();
+        pool.subscribers = vec![subscribers()];
+        pool.one_to_one = true;
+        pool.reserved_ports.clear();
+    };
+    [("ports", with(|_| ())), ("blocks", with(blocks)), ("slices", with(slices)), ("one to one", with(whole))]
+}
+
+fn open(shard: &mut Shard, now_s: u64, request: &Request) -> Endpoint {
+    let index = shard.path.ledger.open_grant(at(now_s), request).expect("there is room");
+    shard.path.ledger.state.grants.get(index).external()
+}
+
+fn arrives(shard: &mut Shard, now_s: u64, from: (Ipv4Addr, u16), to: Endpoint, protocol: Protocol) -> Option<Verdict> {
+    let (from, to) = (SocketAddr::new(from.0, from.1), SocketAddr::new(to.address, to.port));
+    let packet = match protocol {
+        Protocol::Tcp => build::tcp(from, to, Flags::SYN).sequence(1).build(),
+        _ => build::udp(from, to).payload(b"hello").build(),
+    };
+    send(shard, now_s, Side::Outside, &packet).0
+}
+
+type SocketAddr = std::net::SocketAddrV4;
+
+fn maintain(shard: &mut Shard, from_s: u64, until_s: u64) {
+    for tenth in from_s * 10..until_s * 10 {
+        shard.maintain(Instant::from_micros(tenth * 100_000), &mut Caught::default());
+    }
+}
+
+#[test]
+fn a_grant_lets_strangers_in_however_ports_are_given_out() {
+    for (way, mut shard) in all_ways() {
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            let external = open(&mut shard, 1, &request(protocol, 7_000, 600));
+            assert_eq!(arrives(&mut shard, 2, (E1, 9_000), external, protocol), Some(Verdict::Inbound), "{way}");
+            assert_eq!(arrives(&mut shard, 3, (E2, 9_001), external, protocol), Some(Verdict::Inbound), "{way}");
+            // Another subscriber reaches it, too.
+            let from = SocketAddr::new(OTHER, 7_001);
+            let to = SocketAddr::new(external.address, external.port);
+            let packet = match protocol {
+                Protocol::Tcp => build::tcp(from, to, Flags::SYN).sequence(1).build(),
+                _ => build::udp(from, to).payload(b"hello").build(),
+            };
+            assert_eq!(send(&mut shard, 4, Side::Inside, &packet).0, Some(Verdict::Hairpin), "{way}");
+        }
+        assert_eq!(shard.path.ledger.state.subscribers.len(), 2, "{way}: one subscriber and its neighbour");
+    }
+}
+
+#[test]
+fn a_grant_keeps_its_mapping_over_idle_sessions() {
+    for (way, mut shard) in all_ways() {
+        let external = open(&mut shard, 1, &request(Protocol::Udp, 7_000, 7_200));
+        let out = build::udp(SocketAddr::new(HOST, 7_000), SocketAddr::new(E1, 53)).payload(b"x").build();
+        let (_, left) = send(&mut shard, 2, Side::Inside, &out);
+        assert_eq!(source_of(&left[0]), (external.address, external.port), "{way}: packets use the granted port");
+        maintain(&mut shard, 3, 1_200);
+        assert_eq!(arrives(&mut shard, 1_200, (E2, 5), external, Protocol::Udp), Some(Verdict::Inbound), "{way}");
+        maintain(&mut shard, 7_199, 7_210);
+        assert_ne!(arrives(&mut shard, 7_210, (E2, 6), external, Protocol::Udp), Some(Verdict::Inbound), "{way}");
+        maintain(&mut shard, 7_210, 8_600);
+        assert!(shard.is_empty(), "{way}: nothing is left");
+    }
+}
+
+#[test]
+fn a_grant_with_filters_lets_only_these_in() {
+    let mut shard = with(|pool| pool.filtering = [Filtering::EndpointIndependent; 3]);
+    let remotes = Remotes::one(Remote::new(E1, 32, 0));
+    let external = open(&mut shard, 1, &Request { remotes, ..request(Protocol::Udp, 7_000, 600) });
+    assert_eq!(arrives(&mut shard, 2, (E1, 1), external, Protocol::Udp), Some(Verdict::Inbound));
+    assert_eq!(arrives(&mut shard, 2, (E2, 1), external, Protocol::Udp), Some(Verdict::Filtered));
+}
+
+#[test]
+fn a_grant_for_one_connection_ends_with_its_first_session() {
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        let mut shard = with(|_| ());
+        let remotes = Remotes::one(Remote::new(E1, 32, 0));
+        let external = open(&mut shard, 1, &Request { remotes, kind: Kind::Once, ..request(protocol, 7_000, 31) });
+        assert_ne!(arrives(&mut shard, 2, (E2, 1), external, protocol), Some(Verdict::Inbound), "not expected");
+        assert_eq!(arrives(&mut shard, 2, (E1, 1), external, protocol), Some(Verdict::Inbound));
+        assert_ne!(arrives(&mut shard, 3, (E1, 2), external, protocol), Some(Verdict::Inbound), "only one");
+        assert!(shard.path.ledger.state.grants.is_empty());
+        let (_, _) = send(&mut shard, 4, Side::Outside, &[]);
+        assert_eq!(arrives(&mut shard, 5, (E1, 1), external, protocol), Some(Verdict::Inbound), "its session lives");
+    }
+}
+
+#[test]
+fn an_unused_grant_for_one_connection_leaves_nothing() {
+    let mut shard = with(blocks);
+    open(&mut shard, 1, &Request { kind: Kind::Once, ..request(Protocol::Tcp, 7_000, 31) });
+    maintain(&mut shard, 1, 400);
+    assert!(shard.is_empty());
+}
+
+#[test]
+fn a_suggested_port_is_given_if_it_is_the_subscribers_to_have() {
+    for (way, mut shard) in all_ways() {
+        let drawn = open(&mut shard, 1, &request(Protocol::Udp, 7_000, 600));
+        let free = drawn.port ^ 1;
+        let wish = |address, port| Suggested::Rather(Wish { address, port });
+        let wished = wish(Some(drawn.address.to_bits()), free);
+        let given = open(&mut shard, 1, &Request { suggested: wished, ..request(Protocol::Udp, 7_002, 600) });
+        if way == "one to one" {
+            assert_eq!(given.port, 7_002, "a whole address keeps ports");
+        } else {
+            assert_eq!(given, Endpoint::new(drawn.address, free), "{way}");
+        }
+        // Taken, foreign, and never granted.
+        for (number, port) in (0..).zip([drawn.port, 5_350, 5_351, 0]) {
+            let suggested = wish(None, port);
+            let given = open(&mut shard, 1, &Request { suggested, ..request(Protocol::Udp, 7_010 + number, 600) });
+            assert!(given.port != drawn.port && !(5_350..=5_351).contains(&given.port), "{way}: {given:?}");
+        }
+        let only = Suggested::Only(Wish { address: Some(E1.to_bits()), port: 9 });
+        let refused =
+            shard.path.ledger.open_grant(at(1), &Request { suggested: only, ..request(Protocol::Udp, 7_020, 600) });
+        assert_eq!(refused, Err(Denied::OtherEndpoint), "{way}");
+    }
+}
+
+#[test]
+fn a_grant_joins_the_mapping_of_packets_and_leaves_it() {
+    let mut shard = with(|_| ());
+    let out = build::udp(SocketAddr::new(HOST, 7_000), SocketAddr::new(E1, 53)).payload(b"x").build();
+    let (_, left) = send(&mut shard, 1, Side::Inside, &out);
+    let external = open(&mut shard, 2, &request(Protocol::Udp, 7_000, 600));
+    assert_eq!(source_of(&left[0]), (external.address, external.port));
+    let index = shard.path.ledger.find_grant(&request(Protocol::Udp, 7_000, 600)).expect("it is there");
+    shard.path.ledger.retire_grant(at(3), index, Duration::from_secs(60));
+    assert_eq!(arrives(&mut shard, 3, (E1, 53), external, Protocol::Udp), Some(Verdict::Inbound), "its session");
+    assert_eq!(arrives(&mut shard, 3, (E2, 53), external, Protocol::Udp), Some(Verdict::Filtered));
+}
+
+#[test]
+fn a_deleted_port_rests_for_its_client() {
+    let mut shard = with(|pool| pool.filtering = [Filtering::EndpointIndependent; 3]);
+    let external = open(&mut shard, 1, &request(Protocol::Udp, 7_000, 600));
+    let index = shard.path.ledger.find_grant(&request(Protocol::Udp, 7_000, 600)).expect("it is there");
+    shard.path.ledger.retire_grant(at(2), index, Duration::from_secs(300));
+    assert_eq!(arrives(&mut shard, 3, (E1, 1), external, Protocol::Udp), Some(Verdict::Filtered), "gone");
+    maintain(&mut shard, 3, 60);
+    assert_eq!(open(&mut shard, 60, &request(Protocol::Udp, 7_000, 600)), external, "its client may reclaim it");
+    assert_eq!(arrives(&mut shard, 61, (E1, 1), external, Protocol::Udp), Some(Verdict::Inbound));
+}
+
+#[test]
+fn grants_count_against_the_subscribers_ports_and_memory() {
+    let mut settings = settings();
+    settings.subscriber.ports_max = [2, 2, 2];
+    let shared = Arc::new(Shared::new(settings, 1).expect("settings are sound"));
+    let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices");
+    open(&mut shard, 1, &request(Protocol::Udp, 7_000, 600));
+    open(&mut shard, 1, &request(Protocol::Udp, 7_001, 600));
+    let refused = shard.path.ledger.open_grant(at(1), &request(Protocol::Udp, 7_002, 600));
+    assert_eq!(refused, Err(Denied::Verdict(Verdict::SubscriberPortQuota)));
+    let slot = shard.path.ledger.state.subscribers.find(RealmId(0), HOST.to_bits()).expect("a subscriber");
+    let record = shard.path.ledger.state.subscribers.get(slot);
+    assert_eq!((record.mappings, record.extra_sessions), ([2, 0, 0], 2));
+}
+
+/// A shard fed with deltas has the same grants.
+#[test]
+fn a_grant_is_installed_elsewhere_as_it_was() {
+    for ((way, mut shard), (_, mut other)) in all_ways().into_iter().zip(all_ways()) {
+        let (changes, mut taken) = mem::ring::channel(64);
+        shard.set_grant_deltas(changes);
+        let remotes = Remotes::one(Remote::new(E1, 32, 0));
+        let external = open(&mut shard, 10, &Request { remotes, ..request(Protocol::Tcp, 7_000, 600) });
+        other.set_epoch(at(0), 5_000);
+        let mut page = Vec::new();
+        assert_eq!(shard.view().grant_deltas_page(at(10), 0, 64, &mut page), None);
+        let delta = taken.try_pop().expect("the change was reported");
+        assert_eq!(page, [delta], "{way}: a walk shows the same");
+        other.install_grant(at(1), &delta).expect("there is room");
+        assert_eq!(arrives(&mut other, 2, (E1, 1), external, Protocol::Tcp), Some(Verdict::Inbound), "{way}");
+        assert_ne!(arrives(&mut other, 2, (E2, 1), external, Protocol::Tcp), Some(Verdict::Inbound), "{way}");
+        assert_eq!(other.path.ledger.state.grants.epoch(RealmId(0), HOST.to_bits(), at(1)), delta.epoch_s);
+    }
+}

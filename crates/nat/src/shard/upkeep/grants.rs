@@ -1,0 +1,132 @@
+//! Ends expired grants, and moves those whose mapping has no place any more.
+
+use crate::shard::Ledger;
+use crate::state::grant::Grant;
+use crate::state::grant::Kind;
+use crate::state::mapping::SessionRef;
+use crate::steps::view::View;
+use crate::steps::view::hashed_by;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::upkeep::walk::Pace;
+
+/// Messages about a change, as often as RFC 6887 §14.2 says.
+const UPDATES: u8 = 3;
+/// How long a grant without a place is kept, so that its client hears of it.
+const TELLING: Duration = Duration::from_secs(2);
+
+impl View<'_> {
+    /// Its port is no longer given out, or its address drains.
+    fn is_out_of_place(&self, mapping: u32) -> bool {
+        let record = self.state.mappings.get(mapping);
+        let address = self.snapshot.address_index(record.external().address);
+        let is_closed = address.is_none_or(|address| self.snapshot.closed(address).is_some());
+        let is_at_home = self.snapshot.is_at_home(&record.key(), record.external());
+        is_closed && !is_at_home || self.orphaned(mapping).is_some()
+    }
+
+    /// How long the port of a deleted or expired grant is held down, beside the hold-down of all
+    /// ports: the idle time of mappings that packets make (RFC 6887 §15).
+    pub(in crate::shard) fn rest_of(&self, grant: &Grant) -> Duration {
+        match grant.kind() {
+            Kind::Map => self.sessionless_lifetime(grant.protocol()),
+            Kind::Peer | Kind::Once => Duration::ZERO,
+        }
+    }
+}
+
+impl Ledger {
+    pub(in crate::shard) fn sweep_grants(&mut self, now: Instant, elapsed: u64) {
+        if self.state.grants.is_empty() {
+            return;
+        }
+        let end = self.state.grants.walk_end();
+        for index in self.upkeep.grants.next(Pace::RECORDS.due(end, elapsed), end) {
+            self.tend_grant(now, index);
+        }
+    }
+
+    fn tend_grant(&mut self, now: Instant, index: u32) {
+        let grant = *self.state.grants.get(index);
+        if !grant.is_in_use() {
+            return;
+        }
+        if !grant.is_alive(now) {
+            self.end_if_over(now, index);
+            return;
+        }
+        if !grant.is_homeless() && self.view().is_out_of_place(grant.mapping) {
+            self.leave_place(now, index);
+        }
+        let grant = *self.state.grants.get(index);
+        if grant.is_homeless() {
+            self.find_place(now, index);
+            return;
+        }
+        if grant.hold == 0 && !self.state.sessions.is_full() && !self.view().is_out_of_place(grant.mapping) {
+            // The configuration that it had to leave its place for is gone.
+            self.hold_again(now, index);
+        } else if grant.hold != 0 {
+            // A shorter timer may have shortened the mapping.
+            self.state.mappings.get_mut(grant.mapping).extend_to(grant.expires(), false);
+        }
+        if grant.kind() == Kind::Peer {
+            self.keep_peer(now, index);
+        }
+    }
+
+    /// Its client learns where it is now, or that it is no more, and its epoch time begins again
+    /// (RFC 6887 §8.5).
+    fn find_place(&mut self, now: Instant, index: u32) {
+        let key = self.state.grants.get(index).key();
+        let has_place = self.move_grant(now, index);
+        self.state.grants.reset_epoch(key.realm, key.address, now);
+        if !has_place {
+            self.note_grant_ended(now, index);
+        }
+        let grant = self.state.grants.get_mut(index);
+        if !has_place {
+            grant.rest_until(now + TELLING);
+        }
+        grant.announce(UPDATES, now);
+    }
+
+    fn end_if_over(&mut self, now: Instant, index: u32) {
+        let grant = *self.state.grants.get(index);
+        if now < grant.expires() {
+            return;
+        }
+        let rest = if grant.is_resting() { Duration::ZERO } else { self.view().rest_of(&grant) };
+        self.retire_grant(now, index, rest);
+    }
+
+    /// The mapping drains: it lives on with its sessions, and ends at once without any.
+    fn leave_place(&mut self, now: Instant, index: u32) {
+        let mapping = self.state.grants.get(index).mapping;
+        if self.view().has_real_session(now, mapping) {
+            self.release_hold(now, index);
+        } else if self.may_end(mapping) {
+            self.end_mapping(now, mapping);
+        }
+    }
+
+    /// Packets restart the session's timer; here it goes on to the end of the grant, unless the
+    /// connection is over (RFC 6887 §12.3).
+    fn keep_peer(&mut self, now: Instant, index: u32) {
+        let grant = *self.state.grants.get(index);
+        let (Some(remote), mapping) = (grant.peer(), grant.mapping) else { return };
+        let protocol = grant.protocol();
+        let by = self.view().pool_of_mapping(mapping).map(|compiled| hashed_by(compiled, protocol));
+        let found = by.and_then(|by| self.state.find_session(mapping, remote.0, remote.1, by, now));
+        let Some(session) = found.filter(|session| !matches!(session, SessionRef::Flow(_))) else {
+            self.end_grant(now, index);
+            return;
+        };
+        let (state, expires) = self.state.session_state(mapping, session);
+        if state.is_over() {
+            self.end_grant(now, index);
+        } else if expires < grant.expires() {
+            self.refresh(mapping, session, state, grant.expires());
+        }
+    }
+}

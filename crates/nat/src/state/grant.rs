@@ -1,0 +1,675 @@
+//! Grants: an external port that an inside endpoint keeps for a time, and who may send to it.
+//!
+//! A grant is made on request of the subscriber (port control), or because a payload names the
+//! endpoint (an ALG's expectation). It is a record *beside* a mapping, never another kind of
+//! mapping: the mapping has the port, counts against the subscriber, and leads packets in. So a
+//! grant is an arm of [`crate::steps::door`] only in this: a stranger who finds the mapping asks
+//! [`GrantStore::admission`] before the pool's filtering.
+//!
+//! ```text
+//!   internal endpoint ─hash─► grant ─mapping─► mapping record     its port, its subscriber
+//!                               │  ─hold────► further session     keeps the mapping alive
+//!                               └─► next grant of the same owner (its count and its epoch time)
+//! ```
+//!
+//! The *hold* is a further session that no packet can match. With it the mapping outlives its
+//! sessions, and established packets need not know: they refresh what they always refreshed.
+//!
+//! # Making one
+//!
+//! Fill a [`Request`] and call `Ledger::open_grant`. A port-control server and an ALG differ only
+//! in the request:
+//!
+//! | field | PCP MAP | PCP PEER | expectation of an ALG |
+//! |---|---|---|---|
+//! | `origin` | [`Origin::Pcp`] | [`Origin::Pcp`] | its own [`Origin`] |
+//! | `kind` | [`Kind::Map`] | [`Kind::Peer`] | [`Kind::Once`]: ends with the first session |
+//! | `remotes` | none: anyone; else the filters | the one remote endpoint | the expected one |
+//! | `expires` | the lifetime | the lifetime | some seconds |
+//!
+//! The owner's list (`GrantStore::of_owner`) counts and ends them. Expired grants count as absent
+//! at once; the sweep (`shard/upkeep/grants.rs`) frees them.
+
+use core::net::Ipv4Addr;
+
+use mem::Arena;
+use mem::ArenaError;
+use mem::Need;
+use zerocopy::FromZeros;
+
+use crate::random::KeyedHash;
+use crate::state::mapping::InternalKey;
+use crate::state::table::BucketTable;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::RealmId;
+
+#[cfg(test)]
+mod tests;
+
+/// The remote endpoint of a hold, which no packet has: neither source nor destination may be the
+/// broadcast address.
+pub(crate) const HOLD_REMOTE: u32 = u32::MAX;
+
+/// Remote filters of one grant (RFC 6887 §13.3: at least one).
+pub const REMOTES_MAX: usize = 4;
+
+/// What asked for a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Origin {
+    /// PCP (RFC 6887).
+    Pcp = 1,
+    /// NAT-PMP (RFC 6886).
+    NatPmp = 2,
+}
+
+impl Origin {
+    /// All of them.
+    pub const ALL: [Origin; 2] = [Origin::Pcp, Origin::NatPmp];
+
+    /// The stable name in commands, JSON and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Origin::Pcp => "pcp",
+            Origin::NatPmp => "nat_pmp",
+        }
+    }
+
+    /// The origin with this number.
+    pub fn from_number(number: u8) -> Option<Origin> {
+        Origin::ALL.into_iter().find(|origin| *origin as u8 == number)
+    }
+}
+
+/// What a grant is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Anyone may send, or those that the filters allow, as often as they like.
+    Map = 0,
+    /// It keeps the session with its one remote endpoint (RFC 6887 §12).
+    Peer = 1,
+    /// It ends with the first session that it lets in.
+    Once = 2,
+}
+
+impl Kind {
+    /// The stable name in commands and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Map => "map",
+            Kind::Peer => "peer",
+            Kind::Once => "once",
+        }
+    }
+
+    /// The kind with this number.
+    pub const fn from_number(number: u8) -> Option<Kind> {
+        match number {
+            0 => Some(Kind::Map),
+            1 => Some(Kind::Peer),
+            2 => Some(Kind::Once),
+            _ => None,
+        }
+    }
+}
+
+/// Remote endpoints that may send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
+#[repr(C)]
+pub struct Remote {
+    address: u32,
+    /// 0 for all.
+    port: u16,
+    length: u8,
+    unused: u8,
+}
+
+impl Remote {
+    /// A prefix, and a port or 0 for all ports. Bits behind the prefix do not count.
+    pub const fn new(address: Ipv4Addr, length: u8, port: u16) -> Remote {
+        Remote { address: address.to_bits() & mask(length), port, length, unused: 0 }
+    }
+
+    /// One remote endpoint.
+    pub const fn exactly(endpoint: Endpoint) -> Remote {
+        Remote::new(endpoint.address, 32, endpoint.port)
+    }
+
+    /// The prefix.
+    pub const fn prefix(&self) -> (Ipv4Addr, u8) {
+        (Ipv4Addr::from_bits(self.address), self.length)
+    }
+
+    /// The port; 0 for all.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) const fn contains(&self, (address, port): (u32, u16)) -> bool {
+        (address ^ self.address) & mask(self.length) == 0 && (self.port == 0 || self.port == port)
+    }
+}
+
+const fn mask(length: u8) -> u32 {
+    match length {
+        0 => 0,
+        1..32 => u32::MAX << (32 - length),
+        _ => u32::MAX,
+    }
+}
+
+/// Up to [`REMOTES_MAX`]; none admits everyone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
+#[repr(C)]
+pub struct Remotes {
+    list: [Remote; REMOTES_MAX],
+    count: u32,
+}
+
+impl Remotes {
+    /// This one.
+    pub fn one(remote: Remote) -> Remotes {
+        let mut remotes = Remotes::default();
+        remotes.add(remote);
+        remotes
+    }
+
+    /// False if there is no room.
+    pub fn add(&mut self, remote: Remote) -> bool {
+        let Some(free) = self.list.get_mut(self.count as usize) else { return false };
+        *free = remote;
+        self.count += 1;
+        true
+    }
+
+    /// All of them.
+    pub fn as_slice(&self) -> &[Remote] {
+        self.list.get(..self.count as usize).unwrap_or(&self.list)
+    }
+
+    fn admit(&self, remote: (u32, u16)) -> bool {
+        self.count == 0 || self.as_slice().iter().any(|allowed| allowed.contains(remote))
+    }
+}
+
+/// Who asked, and where a message about the grant goes. ALGs leave it empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
+#[repr(C)]
+pub struct Requester {
+    /// The mapping nonce of PCP.
+    pub nonce: [u8; 12],
+    /// Address and port of the request.
+    pub address: u32,
+    /// See `address`.
+    pub port: u16,
+    /// Ports of the set (RFC 7753) that begins or contains this one; 0 or 1 without a set.
+    pub set_size: u16,
+    /// The first internal port of the set.
+    pub set_first: u16,
+    unused: u16,
+}
+
+impl Requester {
+    /// Without a set of ports.
+    pub const fn new(nonce: [u8; 12], from: Endpoint) -> Requester {
+        Requester { nonce, address: from.address.to_bits(), port: from.port, set_size: 0, set_first: 0, unused: 0 }
+    }
+
+    /// For a port of this set.
+    #[must_use]
+    pub const fn in_set(self, first: u16, size: u16) -> Requester {
+        Requester { set_first: first, set_size: size, ..self }
+    }
+}
+
+/// A grant to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) key: InternalKey,
+    pub(crate) origin: Origin,
+    pub(crate) kind: Kind,
+    pub(crate) remotes: Remotes,
+    pub(crate) expires: Instant,
+    pub(crate) requester: Requester,
+    pub(crate) suggested: Suggested,
+}
+
+/// Which external endpoint the requester would like. A mapping that exists comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Suggested {
+    Any,
+    /// This one if possible.
+    Rather(Wish),
+    /// Nothing else.
+    Only(Wish),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    /// `None` for the subscriber's own.
+    pub(crate) address: Option<u32>,
+    /// 0 for any.
+    pub(crate) port: u16,
+}
+
+impl Wish {
+    pub(crate) fn fits(self, external: Endpoint) -> bool {
+        self.address.is_none_or(|address| address == external.address.to_bits())
+            && (self.port == 0 || self.port == external.port)
+    }
+}
+
+const IN_USE: u8 = 1 << 0;
+/// Deleted or expired: only its port is still kept (RFC 6887 §15), for its client.
+const RESTING: u8 = 1 << 1;
+
+#[derive(FromZeros, Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Grant {
+    pub(crate) mapping: u32,
+    /// The further session that keeps the mapping; 0 for none.
+    pub(crate) hold: u32,
+    owner: u32,
+    next: u32,
+    previous: u32,
+    internal_address: u32,
+    pub(crate) external_address: u32,
+    internal_port: u16,
+    pub(crate) external_port: u16,
+    expires: u64,
+    created_s: u32,
+    realm: u16,
+    protocol: u8,
+    origin: u8,
+    kind: u8,
+    flags: u8,
+    /// Messages about a change still to be sent, and when the next is due.
+    pub(crate) updates_left: u8,
+    unused: u8,
+    pub(crate) requester: Requester,
+    pub(crate) update_due_ms: u64,
+    pub(crate) remotes: Remotes,
+}
+
+const _: () = assert!(size_of::<Grant>() == 128, "a grant is two cache lines");
+
+impl Grant {
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.flags & IN_USE != 0
+    }
+
+    /// True if its client has it.
+    pub(crate) fn is_alive(&self, now: Instant) -> bool {
+        self.flags & (IN_USE | RESTING) == IN_USE && now < self.expires()
+    }
+
+    pub(crate) fn is_resting(&self) -> bool {
+        self.flags & RESTING != 0
+    }
+
+    /// Its mapping has ended before it, so it needs another.
+    pub(crate) fn is_homeless(&self) -> bool {
+        self.is_in_use() && self.mapping == 0
+    }
+
+    pub(crate) fn expires(&self) -> Instant {
+        Instant::from_micros(self.expires)
+    }
+
+    pub(crate) fn set_expires(&mut self, at: Instant) {
+        self.expires = at.as_micros();
+    }
+
+    pub(crate) fn created_s(&self) -> u32 {
+        self.created_s
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        Protocol::from_index(usize::from(self.protocol)).unwrap_or(Protocol::Udp)
+    }
+
+    pub(crate) fn key(&self) -> InternalKey {
+        InternalKey {
+            realm: RealmId(self.realm),
+            protocol: self.protocol(),
+            address: self.internal_address,
+            port: self.internal_port,
+        }
+    }
+
+    pub(crate) fn internal(&self) -> Endpoint {
+        Endpoint::new(self.internal_address.into(), self.internal_port)
+    }
+
+    pub(crate) fn external(&self) -> Endpoint {
+        Endpoint::new(self.external_address.into(), self.external_port)
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        Origin::from_number(self.origin).unwrap_or(Origin::Pcp)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        Kind::from_number(self.kind).unwrap_or(Kind::Map)
+    }
+
+    /// The remote endpoint of a [`Kind::Peer`].
+    pub(crate) fn peer(&self) -> Option<(u32, u16)> {
+        let remote = self.remotes.as_slice().first().filter(|_| self.kind() == Kind::Peer)?;
+        Some((remote.address, remote.port))
+    }
+
+    pub(crate) fn admits(&self, remote: (u32, u16)) -> bool {
+        self.remotes.admit(remote)
+    }
+
+    pub(crate) fn place_at(&mut self, mapping: u32, hold: u32, external: Endpoint) {
+        (self.mapping, self.hold) = (mapping, hold);
+        (self.external_address, self.external_port) = (external.address.to_bits(), external.port);
+    }
+
+    pub(crate) fn lose_mapping(&mut self) {
+        (self.mapping, self.hold) = (0, 0);
+    }
+
+    pub(crate) fn announce(&mut self, times: u8, from: Instant) {
+        (self.updates_left, self.update_due_ms) = (times, from.as_micros() / 1_000);
+    }
+
+    pub(crate) fn rest_until(&mut self, until: Instant) {
+        self.flags |= RESTING;
+        self.updates_left = 0;
+        self.set_expires(until);
+    }
+
+    /// Asked for again, or with another lifetime, filter or requester.
+    pub(crate) fn renew(&mut self, request: &Request) {
+        self.flags &= !RESTING;
+        self.remotes = request.remotes;
+        self.requester = request.requester;
+        self.origin = request.origin as u8;
+        self.kind = request.kind as u8;
+        self.set_expires(request.expires);
+    }
+}
+
+/// An internal address with grants.
+#[derive(FromZeros, Clone, Copy)]
+#[repr(C)]
+struct Owner {
+    address: u32,
+    realm: u16,
+    in_use: u16,
+    head: u32,
+    count: u32,
+    /// When its epoch time began, in seconds of the clock plus [`EPOCH_BIAS`].
+    epoch_began: u64,
+}
+
+/// An epoch time may have begun before the clock did.
+const EPOCH_BIAS: u64 = 1 << 40;
+
+/// The answer to a remote endpoint that has no session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// No grant says anything: the pool's filtering decides.
+    AsPool,
+    /// By this grant.
+    Granted(u32),
+    /// A filter of its client refuses it, or the port is held down.
+    Refused(u32),
+}
+
+pub(crate) struct GrantStore {
+    records: Arena<Grant>,
+    owners: Arena<Owner>,
+    by_internal: BucketTable,
+    by_owner: BucketTable,
+    hash: KeyedHash,
+    free: u32,
+    untouched: u32,
+    owners_free: u32,
+    owners_untouched: u32,
+    /// When the epoch time of clients without a record began, as in [`Owner`].
+    epoch_began: u64,
+}
+
+impl GrantStore {
+    pub(crate) fn new(grants_max: u32, hash: KeyedHash) -> Result<GrantStore, ArenaError> {
+        Ok(GrantStore {
+            records: Arena::zeroed(grants_max as usize + 1)?,
+            owners: Arena::zeroed(grants_max as usize + 1)?,
+            by_internal: BucketTable::with_capacity(grants_max as usize)?,
+            by_owner: BucketTable::with_capacity(grants_max as usize)?,
+            hash,
+            free: 0,
+            untouched: 1,
+            owners_free: 0,
+            owners_untouched: 1,
+            epoch_began: EPOCH_BIAS,
+        })
+    }
+
+    pub(crate) fn needs(grants_max: u32) -> [Need; 4] {
+        let (records, entries) = (grants_max as usize + 1, BucketTable::need(grants_max as usize));
+        [Arena::<Grant>::need(records), Arena::<Owner>::need(records), entries, entries]
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.records.len() * (size_of::<Grant>() + size_of::<Owner>())
+            + self.by_internal.bytes()
+            + self.by_owner.bytes()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_internal.len()
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_internal.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.free == 0 && self.untouched as usize >= self.records.len() || self.by_internal.is_full()
+    }
+
+    pub(crate) fn walk_end(&self) -> u32 {
+        self.untouched
+    }
+
+    pub(crate) fn get(&self, index: u32) -> &Grant {
+        &self.records[index as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Grant {
+        &mut self.records[index as usize]
+    }
+
+    fn hash_of(&self, key: &InternalKey) -> u64 {
+        self.hash.hash(key.word(), 0x6772)
+    }
+
+    fn hash_of_owner(&self, realm: RealmId, address: u32) -> u64 {
+        self.hash.hash(u64::from(realm.0) << 32 | u64::from(address), 0x6f77)
+    }
+
+    /// The first grant of this internal endpoint that `is_it` accepts, alive or not.
+    pub(crate) fn find(&self, key: &InternalKey, is_it: impl Fn(&Grant) -> bool) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        self.by_internal.find(self.hash_of(key), |index| {
+            let grant = self.get(index);
+            grant.key() == *key && is_it(grant)
+        })
+    }
+
+    /// What grants say about a stranger at the mapping of `key`. `in_use`: it has sessions, so a
+    /// port held down is one like any other.
+    pub(crate) fn admission(&self, key: &InternalKey, remote: (u32, u16), in_use: bool, now: Instant) -> Admission {
+        let admits = |grant: &Grant| grant.is_alive(now) && grant.remotes.admit(remote);
+        if let Some(index) = self.find(key, admits) {
+            return Admission::Granted(index);
+        }
+        let closes = |grant: &Grant| match grant.is_resting() {
+            true => !in_use && now < grant.expires(),
+            false => grant.kind() == Kind::Map && grant.is_alive(now),
+        };
+        self.find(key, closes).map_or(Admission::AsPool, Admission::Refused)
+    }
+
+    fn find_owner(&self, realm: RealmId, address: u32) -> Option<u32> {
+        if self.by_owner.is_empty() {
+            return None;
+        }
+        self.by_owner.find(self.hash_of_owner(realm, address), |index| {
+            let owner = &self.owners[index as usize];
+            owner.in_use != 0 && (owner.realm, owner.address) == (realm.0, address)
+        })
+    }
+
+    /// The grants of an internal address, ports held down too, the latest first.
+    pub(crate) fn of_owner(&self, realm: RealmId, address: u32) -> impl Iterator<Item = u32> + '_ {
+        let first = self.find_owner(realm, address).map_or(0, |owner| self.owners[owner as usize].head);
+        let next = |index: &u32| Some(self.get(*index).next);
+        core::iter::successors(Some(first), next).take_while(|index| *index != 0)
+    }
+
+    /// Including ports held down.
+    pub(crate) fn count_of_owner(&self, realm: RealmId, address: u32) -> u32 {
+        self.find_owner(realm, address).map_or(0, |owner| self.owners[owner as usize].count)
+    }
+
+    /// `None` if full: nothing is evicted.
+    pub(crate) fn insert(
+        &mut self,
+        request: &Request,
+        mapping: (u32, Endpoint),
+        hold: u32,
+        now: Instant,
+    ) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
+        let key = &request.key;
+        let owner = self.owner_for(key.realm, key.address)?;
+        let index = if self.free != 0 { self.free } else { self.untouched };
+        self.by_internal.insert(self.hash_of(key), index).ok()?;
+        if index == self.free {
+            self.free = self.get(index).next;
+        } else {
+            self.untouched += 1;
+        }
+        let head = self.owners[owner as usize].head;
+        if head != 0 {
+            self.get_mut(head).previous = index;
+        }
+        let (mapping, external) = mapping;
+        self.records[index as usize] = Grant {
+            mapping,
+            hold,
+            owner,
+            next: head,
+            internal_address: key.address,
+            internal_port: key.port,
+            external_address: external.address.to_bits(),
+            external_port: external.port,
+            expires: request.expires.as_micros(),
+            created_s: (now.as_micros() / 1_000_000) as u32,
+            realm: key.realm.0,
+            protocol: key.protocol as u8,
+            origin: request.origin as u8,
+            kind: request.kind as u8,
+            flags: IN_USE,
+            requester: request.requester,
+            remotes: request.remotes,
+            ..Grant::new_zeroed()
+        };
+        let owner = &mut self.owners[owner as usize];
+        owner.head = index;
+        owner.count += 1;
+        Some(index)
+    }
+
+    /// Its hold must be gone already.
+    pub(crate) fn remove(&mut self, index: u32) {
+        let Grant { owner, next, previous, .. } = *self.get(index);
+        let was_there = self.by_internal.remove(self.hash_of(&self.get(index).key()), index);
+        debug_assert!(was_there, "every grant is in the table");
+        if next != 0 {
+            self.get_mut(next).previous = previous;
+        }
+        if previous != 0 {
+            self.get_mut(previous).next = next;
+        } else {
+            self.owners[owner as usize].head = next;
+        }
+        self.owners[owner as usize].count -= 1;
+        self.forget_owner_if_idle(owner);
+        self.records[index as usize] = Grant { next: self.free, ..Grant::new_zeroed() };
+        self.free = index;
+    }
+
+    fn owner_for(&mut self, realm: RealmId, address: u32) -> Option<u32> {
+        if let Some(known) = self.find_owner(realm, address) {
+            return Some(known);
+        }
+        let index = if self.owners_free != 0 { self.owners_free } else { self.owners_untouched };
+        if index as usize >= self.owners.len() {
+            return None;
+        }
+        self.by_owner.insert(self.hash_of_owner(realm, address), index).ok()?;
+        if index == self.owners_free {
+            self.owners_free = self.owners[index as usize].head;
+        } else {
+            self.owners_untouched += 1;
+        }
+        let epoch_began = self.epoch_began;
+        self.owners[index as usize] = Owner { address, realm: realm.0, in_use: 1, head: 0, count: 0, epoch_began };
+        Some(index)
+    }
+
+    fn forget_owner_if_idle(&mut self, index: u32) {
+        let Owner { address, realm, count, .. } = self.owners[index as usize];
+        if count > 0 {
+            return;
+        }
+        self.by_owner.remove(self.hash_of_owner(RealmId(realm), address), index);
+        self.owners[index as usize] = Owner { head: self.owners_free, ..Owner::new_zeroed() };
+        self.owners_free = index;
+    }
+
+    /// The epoch time of a client (RFC 6887 §8.5): seconds since its mappings were last lost.
+    pub(crate) fn epoch(&self, realm: RealmId, address: u32, now: Instant) -> u32 {
+        let owner = self.find_owner(realm, address).map(|owner| self.owners[owner as usize].epoch_began);
+        let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
+        now_s.saturating_sub(owner.unwrap_or(self.epoch_began)) as u32
+    }
+
+    /// From now on the epoch time of all clients is `epoch_s`.
+    pub(crate) fn set_epoch(&mut self, now: Instant, epoch_s: u32) {
+        self.epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000 - u64::from(epoch_s);
+        for owner in self.owners.iter_mut().take(self.owners_untouched as usize) {
+            owner.epoch_began = self.epoch_began;
+        }
+    }
+
+    /// Its external address has changed: its epoch time begins again.
+    pub(crate) fn reset_epoch(&mut self, realm: RealmId, address: u32, now: Instant) {
+        if let Some(owner) = self.find_owner(realm, address) {
+            self.owners[owner as usize].epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000;
+        }
+    }
+
+    /// A restored grant brings its client's epoch time.
+    pub(crate) fn set_epoch_of(&mut self, realm: RealmId, address: u32, now: Instant, epoch_s: u32) {
+        if let Some(owner) = self.find_owner(realm, address) {
+            let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
+            self.owners[owner as usize].epoch_began = now_s - u64::from(epoch_s);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Decides about grants: the external port of a new one, and strangers at an existing one.
+
+use crate::external::blocks::Block;
+use crate::external::ports::Taker;
+use crate::random::Random;
+use crate::state::grant::Admission;
+use crate::state::grant::Suggested;
+use crate::state::grant::Wish;
+use crate::state::mapping::InternalKey;
+use crate::state::subscriber::Subscriber;
+use crate::steps::opening::Ask;
+use crate::steps::opening::External;
+use crate::steps::opening::NewMapping;
+use crate::steps::opening::Owner;
+use crate::steps::opening::Source;
+use crate::steps::pairing::UNPAIRED;
+use crate::steps::report::Report;
+use crate::steps::step::Step;
+use crate::steps::view::View;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::verdict::Verdict;
+use zerocopy::FromZeros;
+
+/// RFC 6887 §11.3: never given to anyone, because PCP itself uses them.
+const PCP_PORTS: core::ops::RangeInclusive<u16> = 5_350..=5_351;
+/// Draws before giving up, if each one is a port that must not be granted.
+const DRAWS: usize = 16;
+
+/// Why no port can be granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// As for a packet from inside.
+    Verdict(Verdict),
+    /// Not the external endpoint that was asked for.
+    OtherEndpoint,
+}
+
+impl From<Verdict> for Denied {
+    fn from(verdict: Verdict) -> Denied {
+        Denied::Verdict(verdict)
+    }
+}
+
+pub(crate) fn may_be_granted(protocol: Protocol, port: u16) -> bool {
+    port != 0 && !(protocol == Protocol::Udp && PCP_PORTS.contains(&port))
+}
+
+impl View<'_> {
+    /// A mapping for a grant: that of a packet from inside, if possible with the suggested port.
+    pub(crate) fn decide_granted(
+        &self,
+        ask: &Ask<'_>,
+        suggested: Suggested,
+        random: &mut Random,
+    ) -> Result<NewMapping, Denied> {
+        for _ in 0..DRAWS {
+            let mut new = self.decide_mapping(ask, random, &mut ())?.mapping;
+            self.admit_hold(ask, &new)?;
+            let wish = match suggested {
+                Suggested::Any => None,
+                Suggested::Rather(wish) | Suggested::Only(wish) => Some(wish),
+            };
+            if let Some(external) = wish.and_then(|wish| self.external_as_wished(ask.key, &new, wish)) {
+                new.external = external;
+            }
+            let External { address, port, source } = new.external;
+            // The port of a new block is drawn with the lease, and not known before.
+            let is_drawn_later = matches!(source, Source::Lease { .. });
+            let external = Endpoint::new(self.snapshot.address(address), port);
+            if let Suggested::Only(wish) = suggested
+                && (is_drawn_later || !wish.fits(external))
+            {
+                return Err(Denied::OtherEndpoint);
+            }
+            if is_drawn_later || may_be_granted(ask.key.protocol, port) {
+                return Ok(new);
+            }
+            if matches!(source, Source::Static(_)) {
+                break;
+            }
+        }
+        Err(Denied::Verdict(Verdict::PortsExhausted))
+    }
+
+    /// Room for the record that keeps the mapping, beside the mapping itself.
+    fn admit_hold(&self, ask: &Ask<'_>, new: &NewMapping) -> Result<(), Verdict> {
+        if self.state.sessions.is_full() {
+            return Err(Verdict::SessionTableFull);
+        }
+        let Owner { slot, past, class, .. } = new.owner;
+        let compiled = self.snapshot.classes.compiled(class);
+        let mut record = past.map_or_else(Subscriber::new_zeroed, |slot| *self.state.subscribers.get(slot));
+        record.mappings[ask.key.protocol.index()] += 1;
+        let account = slot.map(|slot| *self.state.subscribers.account(slot)).unwrap_or_default();
+        compiled.admits_session((&record, &account), true, ask.now)
+    }
+
+    /// The wished endpoint, if the subscriber could have drawn it: of its slice, its blocks or a
+    /// free one, or its paired address.
+    fn external_as_wished(&self, key: &InternalKey, new: &NewMapping, wish: Wish) -> Option<External> {
+        let drawn = new.external;
+        let address = match wish.address {
+            Some(address) => self.snapshot.address_index(address.into())?,
+            None => drawn.address,
+        };
+        if address == drawn.address && wish.port == 0 {
+            return Some(drawn).filter(|drawn| !matches!(drawn.source, Source::Lease { .. }));
+        }
+        let is_paired = new.entered.map_or_else(
+            || new.owner.slot.is_some_and(|slot| self.state.subscribers.get(slot).paired != UNPAIRED.0),
+            |entered| entered.address != UNPAIRED,
+        );
+        let same_pool = self.snapshot.pool_of(address) == self.snapshot.pool_of(drawn.address);
+        if !may_be_granted(key.protocol, wish.port)
+            || address != drawn.address && (is_paired || !same_pool || self.snapshot.closed(address).is_some())
+        {
+            return None;
+        }
+        let (ports, port) = (&self.snapshot.ports, wish.port);
+        let lease = ports.blocks.lease_of(address, port);
+        let is_own =
+            |holder: crate::external::blocks::Holder| (holder.realm, holder.address) == (key.realm, key.address);
+        let source = match (drawn.source, lease) {
+            (Source::Static(_), _) => return None,
+            (Source::Free { .. } | Source::Lease { .. } | Source::Given(_), Some(lease)) => {
+                let is_free = ports.is_free_in_lease(address, key.protocol, port);
+                if !is_own(lease.holder) || !is_free {
+                    return None;
+                }
+                Source::Free { taker: Taker::Holder, guaranteed: None, activates: Some(lease.block) }
+            }
+            (Source::Free { taker: Taker::Anyone, guaranteed, .. }, None) => {
+                let may_have = self.snapshot.may_have(
+                    address,
+                    key.protocol,
+                    port,
+                    key.realm,
+                    Endpoint::new(key.address.into(), key.port),
+                );
+                if !may_have || !ports.is_free(address, key.protocol, port) {
+                    return None;
+                }
+                Source::Free { taker: Taker::Anyone, guaranteed, activates: None }
+            }
+            (Source::Lease { block, .. }, None) => {
+                let size = block.size();
+                let wished = Block::around(address, port, size);
+                let compiled = self.snapshot.compiled_pool(address);
+                let blocks = compiled.blocks?;
+                let is_inside = (blocks.first..=blocks.last).contains(&wished.first_port())
+                    && (blocks.first..=blocks.last).contains(&wished.last_port());
+                if !is_inside || !ports.is_free(address, key.protocol, port) {
+                    return None;
+                }
+                Source::Given(wished)
+            }
+            (Source::Free { taker: Taker::Holder, .. } | Source::Given(_), None) => return None,
+        };
+        Some(External { address, port, source })
+    }
+
+    /// What grants say about a stranger at this mapping.
+    pub(super) fn admission_by_grant<T: Report>(
+        &self,
+        now: Instant,
+        index: u32,
+        remote: (u32, u16),
+        report: &mut T,
+    ) -> Admission {
+        if self.state.grants.is_empty() {
+            return Admission::AsPool;
+        }
+        let mapping = self.state.mappings.get(index);
+        let in_use = self.has_real_session(now, index);
+        let admission = self.state.grants.admission(&mapping.key(), remote, in_use, now);
+        if let Admission::Granted(grant) | Admission::Refused(grant) = admission {
+            let grant = self.state.grants.get(grant);
+            report.step(|| Step::Granted {
+                origin: grant.origin(),
+                kind: grant.kind(),
+                allowed: matches!(admission, Admission::Granted(_)),
+                expires_in: grant.expires().saturating_since(now),
+            });
+        }
+        admission
+    }
+
+    /// Whether packets keep the mapping alive, not only a grant.
+    pub(crate) fn has_real_session(&self, now: Instant, index: u32) -> bool {
+        let mapping = self.state.mappings.get(index);
+        if mapping.has_live_session(now) {
+            return true;
+        }
+        let mut slot = mapping.extra_head;
+        while slot != 0 {
+            let session = self.state.sessions.get(slot);
+            if !session.is_hold() && session.is_alive(now) {
+                return true;
+            }
+            slot = session.next;
+        }
+        false
+    }
+}
