@@ -68,6 +68,8 @@ pub struct Settings {
     /// Hold an unsolicited inbound SYN for 6 s and answer ICMP 3/3 (RFC 5382 §4.3 REQ-4), or drop
     /// it silently (REQ-4a).
     pub answer_unsolicited_syn: bool,
+    /// What subscribers may ask for by PCP and NAT-PMP.
+    pub port_control: PortControl,
     /// Which events are recorded and how. Needs a ring ([`crate::Shard::set_events`]).
     pub events: EventSettings,
 }
@@ -93,6 +95,7 @@ impl Default for Settings {
             subscriber: SubscriberLimits::default(),
             classes: Vec::new(),
             port_timeouts: Vec::new(),
+            port_control: PortControl::default(),
             icmp: IcmpPolicy::default(),
             reload: ReloadPolicy::default(),
             inbound_refresh: false,
@@ -727,6 +730,36 @@ impl Default for IcmpPolicy {
             errors_per_second_per_destination_max: 20,
             no_resources_code: Some(1),
             answer_echo: true,
+        }
+    }
+}
+
+/// External ports on request (RFC 6887, RFC 6886).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortControl {
+    /// PCP is answered.
+    pub pcp: bool,
+    /// NAT-PMP is answered.
+    pub nat_pmp: bool,
+    /// Bounds of what is granted; NAT-PMP never gets more than it asks for.
+    pub lifetime_min: Duration,
+    /// See `lifetime_min`.
+    pub lifetime_max: Duration,
+    /// Grants of one inside address.
+    pub mappings_per_subscriber: u32,
+    /// Inside addresses that may ask for others (RFC 6887 §13.1).
+    pub third_party: Vec<Prefix>,
+}
+
+impl Default for PortControl {
+    fn default() -> PortControl {
+        PortControl {
+            pcp: false,
+            nat_pmp: false,
+            lifetime_min: Duration::from_secs(120),
+            lifetime_max: Duration::from_secs(24 * 60 * 60),
+            mappings_per_subscriber: 64,
+            third_party: Vec::new(),
         }
     }
 }

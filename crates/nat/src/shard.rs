@@ -35,6 +35,7 @@ mod deltas;
 mod ledger;
 mod notes;
 mod packet;
+mod port_control;
 pub(crate) mod reload;
 mod show;
 mod state;
@@ -173,6 +174,11 @@ impl Shard {
     /// The epoch time of all clients (RFC 6887 §8.5), which goes on from `epoch_s`.
     pub fn set_epoch(&mut self, now: Instant, epoch_s: u32) {
         self.path.ledger.state.grants.set_epoch(now, epoch_s);
+    }
+
+    /// Announces to all clients that the state of port control was lost (RFC 6887 §14.1.3).
+    pub fn announce_loss(&mut self, now: Instant) {
+        self.path.announce_from(now);
     }
 
     /// Counters of the events.

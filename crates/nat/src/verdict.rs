@@ -173,6 +173,20 @@ pub struct Counters {
     pub ports_held: u64,
     /// Ports given out again too early, because too many were held down.
     pub ports_held_short: u64,
+    /// Replies of PCP by [`pcp::Code`].
+    pub pcp_results: [u64; pcp::Code::ALL.len()],
+    /// Replies of NAT-PMP by [`pcp::nat_pmp::Code`].
+    pub nat_pmp_results: [u64; pcp::nat_pmp::Code::ALL.len()],
+    /// Datagrams to the port-control server that are no requests.
+    pub port_control_ignored: u64,
+    /// Requests not answered because of rate limits.
+    pub port_control_limited: u64,
+    /// Messages to clients about changed grants.
+    pub port_control_updates: u64,
+    /// Grants made on request.
+    pub grants_opened: u64,
+    /// Grants ended on request.
+    pub grants_deleted: u64,
     /// Bytes of IP packets: outbound, inbound and hairpinned.
     pub bytes_forwarded: [u64; 3],
 }
@@ -206,6 +220,13 @@ impl Default for Counters {
             unsolicited_syns_overflow: 0,
             ports_held: 0,
             ports_held_short: 0,
+            pcp_results: [0; pcp::Code::ALL.len()],
+            nat_pmp_results: [0; pcp::nat_pmp::Code::ALL.len()],
+            port_control_ignored: 0,
+            port_control_limited: 0,
+            port_control_updates: 0,
+            grants_opened: 0,
+            grants_deleted: 0,
             bytes_forwarded: [0; 3],
         }
     }

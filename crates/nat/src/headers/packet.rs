@@ -36,6 +36,8 @@ pub enum Stage {
     /// A packet to a static mapping whose port the sending worker could not free, because the event
     /// log is full. Its subscriber's worker drops and counts it. Ports in [`PacketMeta::ports`].
     LogFull,
+    /// A request for another worker's subscriber, to the port-control server.
+    PortControl,
 }
 
 impl Stage {

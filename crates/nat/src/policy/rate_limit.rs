@@ -1,5 +1,6 @@
-//! Limits the ICMP errors that Natrix originates (RFC 1812 §4.3.2.8): one bucket for the worker and
-//! one for each destination, so that no noisy host uses up the share of others.
+//! Limits the ICMP errors that Natrix originates (RFC 1812 §4.3.2.8), and its replies to port
+//! control: one bucket for the worker and one for each destination, so that no noisy host uses up
+//! the share of others.
 //!
 //! A bucket holds the messages of a quarter of a second, at least eight and at most those of one
 //! second, so that a traceroute that sends its probes at once gets all answers.
@@ -20,6 +21,15 @@ const SETS: usize = 512;
 const BURST_MIN: u64 = 8;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Messages a second.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    /// Of one worker.
+    pub total: u32,
+    /// Of one address.
+    pub each: u32,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Rate {
@@ -69,10 +79,16 @@ pub struct RateLimit {
 impl RateLimit {
     /// `hash` must have its own secret. Takes 32 KiB.
     pub fn new(policy: &IcmpPolicy, hash: KeyedHash) -> RateLimit {
+        let (total, each) = (policy.errors_per_second_max, policy.errors_per_second_per_destination_max);
+        RateLimit::with_rates(Rates { total, each }, hash)
+    }
+
+    /// See [`RateLimit::new`].
+    pub fn with_rates(rates: Rates, hash: KeyedHash) -> RateLimit {
         RateLimit {
-            total_rate: Rate::per_second(policy.errors_per_second_max),
+            total_rate: Rate::per_second(rates.total),
             total: 0,
-            destination_rate: Rate::per_second(policy.errors_per_second_per_destination_max),
+            destination_rate: Rate::per_second(rates.each),
             buckets: vec![[Bucket::default(); WAYS]; SETS].into_boxed_slice(),
             hash,
         }

@@ -50,6 +50,8 @@ pub(crate) struct Ledger {
     pub(in crate::shard) counters: Counters,
     pub(in crate::shard) deltas: deltas::Deltas,
     pub(in crate::shard) created: Created,
+    /// Clients are still to be notified of changed grants.
+    pub(in crate::shard) updates_pending: bool,
 }
 
 pub(crate) struct Policy {
@@ -162,6 +164,7 @@ impl Ledger {
             counters: Counters::default(),
             deltas: deltas::Deltas::default(),
             created: Created::default(),
+            updates_pending: false,
             local: Arc::clone(&shared.local),
             shared,
             worker,

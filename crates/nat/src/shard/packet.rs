@@ -9,6 +9,7 @@ mod held_syns;
 pub(in crate::shard) mod inbound;
 pub(in crate::shard) mod local;
 pub(in crate::shard) mod outbound;
+pub(in crate::shard) mod port_control;
 pub(in crate::shard) mod targets;
 
 use crate::headers::identification::IdentificationSource;
@@ -22,6 +23,8 @@ use crate::headers::parse::Class;
 use crate::headers::parse::HEADERS;
 use crate::headers::parse::be16;
 use crate::headers::parse::parse;
+use crate::policy::rate_limit::RateLimit;
+use crate::policy::rate_limit::Rates;
 use crate::shard::burst::established::Scratch;
 use crate::shard::burst::established::SteadyClock;
 use crate::shard::burst::established::Tally;
@@ -41,10 +44,17 @@ use crate::shard::ledger::Ledger;
 const DATAGRAMS_PER_CALL_MAX: usize = 16;
 
 /// What packets need on their way, around the ledger that they change.
+/// Requests for port control that are answered. A client's burst is a quarter of its rate: more
+/// than a restarted client with many mappings asks for.
+const REQUESTS: Rates = Rates { total: 20_000, each: 400 };
+
 pub(in crate::shard) struct PacketPath {
     pub(in crate::shard) ledger: Ledger,
     pub(in crate::shard) fragments: FragmentTracker,
     pub(in crate::shard) identifications: IdentificationSource,
+    /// Limits requests to the port-control server.
+    pub(in crate::shard) requests: RateLimit,
+    pub(in crate::shard) unasked: port_control::Unasked,
     /// `None` while in use.
     packet_buffer: Option<Box<[u8; PACKET_BUFFER_BYTES]>>,
     #[cfg(test)]
@@ -61,6 +71,8 @@ impl PacketPath {
         PacketPath {
             fragments: FragmentTracker::new(&settings.limits, timeout, mtu_max, keys.hash_for(1)),
             identifications: IdentificationSource::new(ledger.worker, ledger.shared.workers(), keys.hash_for(4)),
+            requests: RateLimit::with_rates(REQUESTS, keys.hash_for(13)),
+            unasked: port_control::Unasked::default(),
             packet_buffer: Some(Box::new([0; PACKET_BUFFER_BYTES])),
             #[cfg(test)]
             long_way_only: false,
@@ -84,6 +96,7 @@ impl PacketPath {
         });
         self.ledger.counters.fragments_held = u64::from(self.fragments.held());
         self.answer_syns(now, sink);
+        self.send_unasked(now, sink);
     }
 
     #[inline(always)]
@@ -212,6 +225,7 @@ impl PacketPath {
                 Side::Inside => self.leaving(at, bytes, foresight, sink),
                 Side::Outside => self.entering(at, bytes, sink),
             },
+            Stage::PortControl => self.serve_port_control(at, bytes, sink),
             Stage::HeldSyn => self.answer_held_syn(at, bytes, sink),
             Stage::LogFull => {
                 let fate = self.refuse_for_log(at);

@@ -881,6 +881,11 @@ impl Shared {
         }
     }
 
+    /// The hop to hosts on the link of an interface.
+    pub(crate) fn on_link(&self, interface: InterfaceId) -> Option<NextHop> {
+        self.next_hops.iter().find(|hop| hop.interface == interface && hop.gateway == 0).copied()
+    }
+
     /// True if an address of this realm has a route inside.
     pub fn leads_inside(&self, realm: RealmId, address: Ipv4Addr) -> bool {
         self.route_in(realm, address.to_bits()).is_some()

@@ -288,7 +288,8 @@ pub(crate) struct Grant {
     flags: u8,
     /// Messages about a change still to be sent, and when the next is due.
     pub(crate) updates_left: u8,
-    unused: u8,
+    /// Sent so far.
+    pub(crate) update_number: u8,
     pub(crate) requester: Requester,
     pub(crate) update_due_ms: u64,
     pub(crate) remotes: Remotes,
@@ -376,7 +377,7 @@ impl Grant {
     }
 
     pub(crate) fn announce(&mut self, times: u8, from: Instant) {
-        (self.updates_left, self.update_due_ms) = (times, from.as_micros() / 1_000);
+        (self.updates_left, self.update_number, self.update_due_ms) = (times, 0, from.as_micros() / 1_000);
     }
 
     pub(crate) fn rest_until(&mut self, until: Instant) {

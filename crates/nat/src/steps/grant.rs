@@ -161,6 +161,37 @@ impl View<'_> {
         Some(External { address, port, source })
     }
 
+    /// A run of ports that this subscriber could have around one that it draws: the first, their
+    /// number up to `wanted`, and the address.
+    pub(crate) fn run_of_ports(
+        &self,
+        ask: &Ask<'_>,
+        suggested: Suggested,
+        wanted: u16,
+        random: &mut Random,
+    ) -> Option<(u16, u16, u32)> {
+        let new = self.decide_granted(ask, suggested, random).ok()?;
+        let address = self.snapshot.address(new.external.address).to_bits();
+        let drawn = match new.external.source {
+            Source::Lease { block, .. } => block.first_port(),
+            Source::Given(_) | Source::Free { .. } => new.external.port,
+            Source::Static(_) => return Some((new.external.port, wanted, address)),
+        };
+        let may_have =
+            |port: u16| self.external_as_wished(ask.key, &new, Wish { address: Some(address), port }).is_some();
+        let (mut first, mut last) = (drawn, drawn);
+        if !may_have(drawn) {
+            return None;
+        }
+        while last - first + 1 < wanted && last < u16::MAX && may_have(last + 1) {
+            last += 1;
+        }
+        while last - first + 1 < wanted && first > 1 && may_have(first - 1) {
+            first -= 1;
+        }
+        Some((first, last - first + 1, address))
+    }
+
     /// What grants say about a stranger at this mapping.
     pub(super) fn admission_by_grant<T: Report>(
         &self,

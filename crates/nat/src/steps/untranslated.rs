@@ -23,6 +23,8 @@ use crate::verdict::Verdict;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalAnswer {
     EchoReply,
+    /// By the server of `shard/port_control.rs`.
+    PortControl,
     /// Ends a traceroute.
     PortUnreachable,
 }
@@ -32,9 +34,25 @@ impl View<'_> {
         self.check_source(from, parsed.source).map_or(Ok(()), Err)?;
         match parsed.class {
             Class::IcmpRequest if self.snapshot.settings().icmp.answer_echo => Ok(LocalAnswer::EchoReply),
+            Class::Udp if self.is_port_control(parsed) => self.decide_port_control(from, parsed),
             Class::Udp => Ok(LocalAnswer::PortUnreachable),
             _ => Err(Verdict::LocalIgnored),
         }
+    }
+
+    fn is_port_control(&self, parsed: &Parsed) -> bool {
+        let policy = &self.snapshot.settings().port_control;
+        parsed.destination_port == pcp::SERVER_PORT && (policy.pcp || policy.nat_pmp)
+    }
+
+    /// Only at an inside address of the sender's realm, and otherwise silence (RFC 6887 §8.2, RFC
+    /// 6886 §3.1).
+    fn decide_port_control(&self, from: Facing, parsed: &Parsed) -> Result<LocalAnswer, Verdict> {
+        let is_own = match self.local_to(from, parsed.destination) {
+            Some(Local::Own(interface) | Local::OwnAndPool(interface, _)) => self.snapshot.facing(interface) == from,
+            _ => false,
+        };
+        if is_own && from.side == Side::Inside { Ok(LocalAnswer::PortControl) } else { Err(Verdict::LocalIgnored) }
     }
 
     pub(crate) fn decide_other<T: Report>(&self, from: Facing, parsed: &Parsed, report: &mut T) -> Decided {

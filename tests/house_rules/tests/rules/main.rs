@@ -19,9 +19,10 @@ use cargo_metadata::MetadataCommand;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("mem", &[]),
+    ("pcp", &[]),
     ("packet-io", &["mem"]),
     ("control", &[]),
-    ("nat", &["wire", "mem"]),
+    ("nat", &["wire", "mem", "pcp"]),
     ("config", &["mem", "nat"]),
     ("export", &["mem", "nat"]),
     ("lookup", &["control", "nat", "export"]),
@@ -30,15 +31,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("chart", &[]),
     ("bench", &["wire", "mem", "nat", "packet-io", "daemon", "export", "chart"]),
     ("lab", &["wire", "mem", "packet-io", "chart"]),
-    ("testkit", &["wire", "mem", "nat", "packet-io", "daemon", "config"]),
-    ("fuzz-targets", &["wire", "nat", "config", "control", "packet-io", "daemon", "export", "testkit"]),
+    ("testkit", &["wire", "mem", "pcp", "nat", "packet-io", "daemon", "config"]),
+    ("fuzz-targets", &["wire", "pcp", "nat", "config", "control", "packet-io", "daemon", "export", "testkit"]),
     ("measure", &["cli", "config", "bench", "lab", "packet-io", "chart"]),
     ("natrix", &["cli", "config", "control", "daemon", "export", "lookup", "measure"]),
     ("house_rules", &[]),
 ];
 
 /// Crates that never see the world: all they know comes in as arguments.
-const PURE: &[&str] = &["wire", "nat"];
+const PURE: &[&str] = &["wire", "pcp", "nat"];
 
 /// What a pure crate must not name: clocks, threads, files, sockets, processes, output.
 const IMPURE: &[&str] = &[

@@ -244,6 +244,22 @@ impl Ledger {
         }
     }
 
+    /// Keeps an external port for an internal endpoint without letting anyone in. False if it
+    /// cannot be had.
+    pub(in crate::shard) fn reserve(&mut self, now: Instant, request: &Request) -> bool {
+        let Ok(index) = self.open_grant(now, request) else {
+            // Packets of the client itself may have taken another port for this endpoint.
+            return self.state.find_live_mapping(&request.key, now).is_some();
+        };
+        self.keep_resting(index, request.expires);
+        true
+    }
+
+    pub(in crate::shard) fn keep_resting(&mut self, index: u32, until: Instant) {
+        self.state.grants.get_mut(index).rest_until(until);
+        self.keep_until(index, until);
+    }
+
     /// Installs a grant as it was, with its external endpoint, whatever quotas say.
     pub(in crate::shard) fn restore_grant(
         &mut self,

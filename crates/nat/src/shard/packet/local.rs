@@ -52,6 +52,7 @@ impl PacketPath {
             Ok(LocalAnswer::EchoReply) => {
                 self.answer_echo(self.ledger.shared.facing(meta.ingress), bytes, parsed, sink)
             }
+            Ok(LocalAnswer::PortControl) => self.serve_port_control(at, bytes, sink),
             Ok(LocalAnswer::PortUnreachable) => {
                 self.send_error(now, side, meta, Reason::PortUnreachable, bytes, sink);
                 Fate::Done(Verdict::Local)

@@ -89,6 +89,7 @@ impl Ledger {
             grant.rest_until(now + TELLING);
         }
         grant.announce(UPDATES, now);
+        self.updates_pending = true;
     }
 
     fn end_if_over(&mut self, now: Instant, index: u32) {

@@ -1,0 +1,263 @@
+//! Requests to the port-control server, its replies, and what it sends unasked.
+
+use core::net::Ipv4Addr;
+
+use pcp::CLIENT_PORT;
+use pcp::SERVER_PORT;
+use wire::checksum;
+use wire::ipv4;
+use wire::ipv4::Ipv4;
+use wire::udp::Udp;
+
+use crate::headers::packet::PacketMeta;
+use crate::headers::packet::Sink;
+use crate::headers::packet::Stage;
+use crate::shard::Arrival;
+use crate::shard::Fate;
+use crate::shard::packet::PacketPath;
+use crate::shard::port_control::Answer;
+use crate::shard::port_control::Datagram;
+use crate::snapshot::shared::NextHop;
+use crate::state::grant::Grant;
+use crate::state::grant::Origin;
+use crate::steps::view::View;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Facing;
+use crate::types::InterfaceId;
+use crate::types::RealmId;
+use crate::types::Side;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+
+const HEADERS: usize = ipv4::HEADER_LENGTH_MIN + wire::udp::HEADER_LENGTH;
+const TTL: u8 = 64;
+/// Announcements after a loss of state (RFC 6887 §14.1.3, RFC 6886 §3.2.1).
+const ANNOUNCEMENTS: u8 = 10;
+/// Between the first two; then it doubles.
+const FIRST_GAP_MS: u64 = 250;
+/// Grants looked at in one call while clients are to be notified.
+const NOTIFIED_PER_CALL: u32 = 64;
+
+/// What is to be sent unasked.
+#[derive(Debug, Default)]
+pub(in crate::shard) struct Unasked {
+    announcements_left: u8,
+    announcement_due_ms: u64,
+    cursor: u32,
+    /// Nothing was due since the round began.
+    is_quiet: bool,
+}
+
+fn milliseconds(at: Instant) -> u64 {
+    at.as_micros() / 1_000
+}
+
+/// Header of a UDP datagram of Natrix, before its payload.
+fn headers(from: Endpoint, to: Endpoint, identification: u16, payload: &[u8]) -> [u8; HEADERS] {
+    let mut bytes = [0; HEADERS];
+    let (header, datagram) = bytes.split_at_mut(ipv4::HEADER_LENGTH_MIN);
+    let length = (wire::udp::HEADER_LENGTH + payload.len()) as u16;
+    let mut udp = Udp::new_unchecked(datagram);
+    udp.set_source_port(from.port);
+    udp.set_destination_port(to.port);
+    udp.set_length(length);
+    let (source, destination) = (from.address.to_bits(), to.address.to_bits());
+    let sum = checksum::pseudo_header(source, destination, ipv4::PROTOCOL_UDP, length);
+    let sum = sum.add_u16(from.port).add_u16(to.port).add_u16(length).add_bytes(payload).udp_checksum();
+    udp.set_checksum(sum);
+    let mut ip = Ipv4::new_unchecked(header);
+    ip.set_header_length(ipv4::HEADER_LENGTH_MIN);
+    ip.set_total_length(HEADERS as u16 + payload.len() as u16);
+    ip.set_identification(identification);
+    ip.set_ttl(TTL);
+    ip.set_protocol(ipv4::PROTOCOL_UDP);
+    ip.set_source(source);
+    ip.set_destination(destination);
+    ip.fill_checksum();
+    bytes
+}
+
+impl View<'_> {
+    /// The update of a grant (RFC 6887 §14.2): the reply that a renewal would get.
+    fn update_of(&self, now: Instant, grant: &Grant) -> Option<pcp::Reply> {
+        let key = grant.key();
+        let requester = grant.requester;
+        let left = if grant.is_alive(now) { grant.expires().saturating_since(now) } else { Default::default() };
+        let map = pcp::Map {
+            nonce: requester.nonce,
+            protocol: key.protocol.number(),
+            internal_port: key.port,
+            external_port: grant.external_port,
+            external_address: pcp::mapped(grant.external_address),
+        };
+        let mut options = pcp::Options::default();
+        if requester.address != key.address {
+            options.third_party = Some(pcp::mapped(key.address));
+        }
+        let lifetime = u32::try_from(left.as_micros().div_ceil(1_000_000)).unwrap_or(u32::MAX);
+        let epoch = self.state.grants.epoch(key.realm, key.address, now);
+        pcp::map_update(lifetime, epoch, &map, &options)
+    }
+}
+
+impl PacketPath {
+    /// A datagram from inside to the port of the server, at one of Natrix's inside addresses.
+    #[cold]
+    pub(in crate::shard) fn serve_port_control<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        let source = Endpoint::new(parsed.source.into(), parsed.source_port);
+        let facing = self.ledger.shared.facing(meta.ingress);
+        let start = usize::from(parsed.header_length);
+        let datagram = bytes.get(start..usize::from(parsed.total_length)).unwrap_or_default();
+        let Ok(udp) = Udp::new_checked(datagram) else { return Fate::Done(Verdict::LocalIgnored) };
+        if parsed.is_fragment() || parsed.source_port == 0 || !udp.is_checksum_valid(parsed.source, parsed.destination)
+        {
+            self.ledger.counters.port_control_ignored += 1;
+            return Fate::Done(Verdict::LocalIgnored);
+        }
+        // A request that another worker passed on has been counted there.
+        if meta.stage != Stage::PortControl && !self.requests.allow(now, (facing, source.address)) {
+            self.ledger.counters.port_control_limited += 1;
+            return Fate::Done(Verdict::LocalIgnored);
+        }
+        let payload = udp.payload();
+        let request = Datagram { now, realm: facing.realm, source, payload };
+        let answer = self.ledger.serve(&request);
+        let from = Endpoint::new(parsed.destination.into(), SERVER_PORT);
+        match answer {
+            Answer::Pcp(reply) => self.send_from(facing, from, source, reply.as_bytes(), sink),
+            Answer::NatPmp(reply, length) => {
+                self.send_from(facing, from, source, reply.get(..length).unwrap_or(&reply), sink);
+            }
+            Answer::Copy => {
+                let length = payload.len().min(pcp::MESSAGE_MAX);
+                let mut copy = [0; pcp::MESSAGE_MAX];
+                for (to, from) in copy.iter_mut().zip(payload) {
+                    *to = *from;
+                }
+                pcp::nat_pmp::unknown_opcode(&mut copy);
+                self.send_from(facing, from, source, copy.get(..length).unwrap_or(&copy), sink);
+            }
+            Answer::Elsewhere(subject) => {
+                let worker = self.ledger.shared.worker_of_subscriber(subject);
+                return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::PortControl, ..meta } };
+            }
+            Answer::Nothing => return Fate::Done(Verdict::LocalIgnored),
+        }
+        Fate::Done(Verdict::Local)
+    }
+
+    fn send_from<S: Sink>(&mut self, towards: Facing, from: Endpoint, to: Endpoint, payload: &[u8], sink: &mut S) {
+        let Some(hop) = self.ledger.shared.route(towards, to.address.to_bits()).copied() else { return };
+        self.send_by(&hop, from, to, payload, sink);
+    }
+
+    fn send_by<S: Sink>(&mut self, hop: &NextHop, from: Endpoint, to: Endpoint, payload: &[u8], sink: &mut S) {
+        if HEADERS + payload.len() > usize::from(hop.mtu) {
+            return;
+        }
+        let identification = self.identifications.next(from.address, to.address, ipv4::PROTOCOL_UDP);
+        if sink.transmit(hop.egress(), &[&headers(from, to, identification, payload), payload]) {
+            self.ledger.counters.originated += 1;
+        }
+    }
+
+    /// All clients are to learn that state was lost.
+    pub(in crate::shard) fn announce_from(&mut self, now: Instant) {
+        self.unasked.announcements_left = ANNOUNCEMENTS;
+        self.unasked.announcement_due_ms = milliseconds(now);
+    }
+
+    pub(in crate::shard) fn send_unasked<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+        if self.unasked.announcements_left > 0 && milliseconds(now) >= self.unasked.announcement_due_ms {
+            self.announce(now, sink);
+        }
+        if self.ledger.updates_pending {
+            self.send_updates(now, sink);
+        }
+    }
+
+    /// To all clients of each inside link.
+    #[cold]
+    fn announce<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+        let sent = ANNOUNCEMENTS - self.unasked.announcements_left;
+        self.unasked.announcements_left -= 1;
+        self.unasked.announcement_due_ms = milliseconds(now) + (FIRST_GAP_MS << sent);
+        // One worker speaks for all.
+        if self.ledger.worker != WorkerId(0) {
+            return;
+        }
+        let shared = std::sync::Arc::clone(&self.ledger.shared);
+        let policy = &shared.settings().port_control;
+        let to = Endpoint::new(Ipv4Addr::from(pcp::ALL_CLIENTS), CLIENT_PORT);
+        let epoch = self.ledger.state.grants.epoch(RealmId::default(), 0, now);
+        let mut external = shared.settings().pools.iter().flat_map(|pool| pool.addresses.iter());
+        let only = match (external.next(), external.next()) {
+            (Some(only), None) => only.to_bits(),
+            // Each subscriber asks for its own.
+            _ => 0,
+        };
+        let notice = pcp::nat_pmp::address(pcp::nat_pmp::Code::Success, epoch, only);
+        for (number, interface) in shared.settings().interfaces.iter().enumerate() {
+            let hop = shared.on_link(InterfaceId(number as u16));
+            let (Side::Inside, Some(own), Some(hop)) = (interface.side, interface.addresses.first(), hop) else {
+                continue;
+            };
+            let from = Endpoint::new(own.address, SERVER_PORT);
+            if policy.pcp {
+                self.send_by(&hop, from, to, pcp::announcement(epoch).as_bytes(), sink);
+            }
+            if policy.nat_pmp {
+                self.send_by(&hop, from, to, &notice, sink);
+            }
+        }
+    }
+
+    #[cold]
+    fn send_updates<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+        let end = self.ledger.state.grants.walk_end();
+        let first = self.unasked.cursor.max(1);
+        if first == 1 {
+            self.unasked.is_quiet = true;
+        }
+        let stop = first.saturating_add(NOTIFIED_PER_CALL).min(end);
+        for index in first..stop {
+            let grant = *self.ledger.state.grants.get(index);
+            if !grant.is_in_use() || grant.updates_left == 0 {
+                continue;
+            }
+            self.unasked.is_quiet = false;
+            if milliseconds(now) < grant.update_due_ms {
+                continue;
+            }
+            self.send_update(now, &grant, sink);
+            let grant = self.ledger.state.grants.get_mut(index);
+            let sent = grant.update_number;
+            grant.updates_left -= 1;
+            grant.update_number += 1;
+            grant.update_due_ms = milliseconds(now) + (FIRST_GAP_MS << sent.min(8));
+        }
+        self.unasked.cursor = if stop >= end { 1 } else { stop };
+        if stop >= end && self.unasked.is_quiet {
+            self.ledger.updates_pending = false;
+        }
+    }
+
+    fn send_update<S: Sink>(&mut self, now: Instant, grant: &Grant, sink: &mut S) {
+        if grant.origin() != Origin::Pcp {
+            return;
+        }
+        let Some(update) = self.view().update_of(now, grant) else { return };
+        let to = Endpoint::new(grant.requester.address.into(), grant.requester.port);
+        let facing = Facing::inside(grant.key().realm);
+        let Some(own) = self.ledger.shared.own_address_towards(facing, grant.requester.address) else { return };
+        self.ledger.counters.port_control_updates += 1;
+        self.send_from(facing, Endpoint::new(own.into(), SERVER_PORT), to, update.as_bytes(), sink);
+    }
+}

@@ -1,0 +1,281 @@
+//! The server of port control: PCP (RFC 6887, RFC 7753) and NAT-PMP (RFC 6886).
+//!
+//! A request is answered by the worker of the subscriber that it is about, from its long way, like
+//! a ping. It makes, renews and ends grants ([`crate::state::grant`]) and nothing else. The
+//! messages are those of the crate `pcp`.
+
+mod map;
+mod nat_pmp;
+mod peer;
+mod port_set;
+
+use pcp::Body;
+use pcp::Code;
+use pcp::Options;
+use pcp::Refused;
+use pcp::Reply;
+
+use crate::external::static_mapping::Kind as StaticKind;
+use crate::shard::Ledger;
+use crate::state::grant::Grant;
+use crate::state::mapping::InternalKey;
+use crate::steps::grant::Denied;
+use crate::steps::view::View;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::verdict::Verdict;
+
+/// Ports held down for their client that one request may give up for want of room.
+const GIVEN_UP_MAX: usize = 16;
+
+/// Where the answer to a datagram comes from.
+pub(in crate::shard) enum Answer {
+    Pcp(Reply),
+    NatPmp([u8; 16], usize),
+    /// A copy of the request, for an unknown opcode of NAT-PMP.
+    Copy,
+    /// Another subscriber is meant, of another worker.
+    Elsewhere(u32),
+    Nothing,
+}
+
+/// A datagram to the server.
+#[derive(Clone, Copy)]
+pub(in crate::shard) struct Datagram<'p> {
+    pub(in crate::shard) now: Instant,
+    pub(in crate::shard) realm: RealmId,
+    pub(in crate::shard) source: Endpoint,
+    pub(in crate::shard) payload: &'p [u8],
+}
+
+/// An error of PCP with the lifetime of its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fault {
+    code: Code,
+    lifetime: u32,
+}
+
+impl From<Code> for Fault {
+    fn from(code: Code) -> Fault {
+        Fault { code, lifetime: code.lifetime() }
+    }
+}
+
+impl Fault {
+    /// RFC 6887 §7.4: another client's, for as long as it lasts.
+    fn not_authorized(left: Duration) -> Fault {
+        Fault { code: Code::NotAuthorized, lifetime: seconds(left) }
+    }
+}
+
+/// What was done: the lifetime and the external endpoint of the reply.
+struct Done {
+    lifetime: u32,
+    external: Option<(u16, u32)>,
+    set: Option<pcp::PortSet>,
+}
+
+/// Rounded up: a mapping is never over before its client believes so.
+fn seconds(left: Duration) -> u32 {
+    u32::try_from(left.as_micros().div_ceil(1_000_000)).unwrap_or(u32::MAX)
+}
+
+fn code_of(denied: Denied) -> Code {
+    match denied {
+        Denied::OtherEndpoint => Code::CannotProvideExternal,
+        Denied::Verdict(
+            Verdict::SubscriberPortQuota
+            | Verdict::SubscriberSessionQuota
+            | Verdict::SubscriberMemoryQuota
+            | Verdict::SubscriberRateLimit
+            | Verdict::BlockLimit
+            | Verdict::SessionLimit,
+        ) => Code::UserExceededQuota,
+        Denied::Verdict(Verdict::SourceNotSubscriber | Verdict::BoundaryAddress) => Code::NotAuthorized,
+        Denied::Verdict(_) => Code::NoResources,
+    }
+}
+
+/// Ports held down for the client would make room.
+fn is_own_limit(denied: Denied) -> bool {
+    matches!(
+        denied,
+        Denied::Verdict(
+            Verdict::SubscriberPortQuota
+                | Verdict::SubscriberSessionQuota
+                | Verdict::SubscriberMemoryQuota
+                | Verdict::BlockLimit
+        )
+    )
+}
+
+impl Ledger {
+    pub(in crate::shard) fn serve(&mut self, datagram: &Datagram<'_>) -> Answer {
+        let policy = &self.shared.settings().port_control;
+        let is_pmp = policy.nat_pmp && (datagram.payload.first() == Some(&0) || !policy.pcp);
+        if is_pmp { self.serve_nat_pmp(datagram) } else { self.serve_pcp(datagram) }
+    }
+
+    fn serve_pcp(&mut self, datagram: &Datagram<'_>) -> Answer {
+        let Datagram { now, realm, source, payload } = *datagram;
+        let own_epoch = |ledger: &Ledger| ledger.state.grants.epoch(realm, source.address.to_bits(), now);
+        let request = match pcp::parse(payload) {
+            Ok(request) => request,
+            Err(Refused::Ignored) => {
+                self.counters.port_control_ignored += 1;
+                return Answer::Nothing;
+            }
+            Err(Refused::Error(code)) => return self.refuse_pcp(payload, code.into(), own_epoch(self)),
+        };
+        let (subject, options) = match self.check_pcp(datagram, &request) {
+            Ok(checked) => checked,
+            Err(code) => return self.refuse_pcp(payload, code.into(), own_epoch(self)),
+        };
+        if self.shared.worker_of_subscriber(subject) != self.worker {
+            return Answer::Elsewhere(subject);
+        }
+        let asked = Asked { now, realm, subject, source, lifetime: request.lifetime, options: &options };
+        let done = match request.body {
+            Body::Announce => Ok(Done { lifetime: 0, external: None, set: None }),
+            Body::Map(map) => self.map(&asked, &map),
+            Body::Peer(peer) => self.peer(&asked, &peer),
+        };
+        let epoch = self.state.grants.epoch(realm, subject, now);
+        match done {
+            Ok(done) => {
+                let reply = Reply::success(&request, done.lifetime, epoch, done.external, &options, done.set);
+                match reply {
+                    Some(reply) => {
+                        self.counters.pcp_results[Code::Success as usize] += 1;
+                        Answer::Pcp(reply)
+                    }
+                    None => self.refuse_pcp(payload, Code::MalformedRequest.into(), epoch),
+                }
+            }
+            // A set that overlaps others is answered by their updates alone.
+            Err(None) => Answer::Nothing,
+            Err(Some(fault)) => self.refuse_pcp(payload, fault, epoch),
+        }
+    }
+
+    fn refuse_pcp(&mut self, payload: &[u8], fault: Fault, epoch: u32) -> Answer {
+        self.counters.pcp_results[fault.code as usize] += 1;
+        Answer::Pcp(pcp::error(payload, fault.code, fault.lifetime, epoch))
+    }
+
+    /// The address that the request is about, and its options.
+    fn check_pcp(&self, datagram: &Datagram<'_>, request: &pcp::Request<'_>) -> Result<(u32, Options), Code> {
+        let own = datagram.source.address.to_bits();
+        if pcp::unmapped(&request.client) != Some(own) {
+            return Err(Code::AddressMismatch);
+        }
+        let options = pcp::parse_options(request)?;
+        let Some(third) = options.third_party else { return Ok((own, options)) };
+        let prefixes = &self.shared.settings().port_control.third_party;
+        if !prefixes.iter().any(|prefix| prefix.contains(own.into())) {
+            return Err(Code::UnsupportedOption);
+        }
+        match pcp::unmapped(&third) {
+            Some(subject) if subject == own => Err(Code::MalformedRequest),
+            Some(subject) if self.shared.route_in(datagram.realm, subject).is_some() => Ok((subject, options)),
+            _ => Err(Code::UnsupportedOption),
+        }
+    }
+
+    /// Gives up one port that is held down for this internal address. False if there is none.
+    fn give_up_held_down(&mut self, now: Instant, realm: RealmId, address: u32) -> bool {
+        let found = self.state.grants.of_owner(realm, address).find(|index| self.state.grants.get(*index).is_resting());
+        let Some(index) = found else { return false };
+        let mapping = self.state.grants.get(index).mapping;
+        self.end_grant(now, index);
+        if mapping != 0 && !self.view().has_real_session(now, mapping) && self.may_end(mapping) {
+            self.end_mapping(now, mapping);
+        }
+        true
+    }
+
+    /// [`Ledger::open_grant`], within what one subscriber may have.
+    fn open_counted(&mut self, now: Instant, request: &crate::state::grant::Request) -> Result<u32, Fault> {
+        let (realm, address) = (request.key.realm, request.key.address);
+        let most = self.shared.settings().port_control.mappings_per_subscriber;
+        let is_known = self.find_grant(request).is_some_and(|known| self.state.grants.get(known).is_alive(now));
+        if !is_known && self.view().live_grants(now, realm, address) >= most {
+            return Err(Code::UserExceededQuota.into());
+        }
+        let mut result = self.open_grant(now, request);
+        for _ in 0..GIVEN_UP_MAX {
+            match result {
+                Err(denied) if is_own_limit(denied) && self.give_up_held_down(now, realm, address) => {
+                    result = self.open_grant(now, request);
+                }
+                _ => break,
+            }
+        }
+        let made = result.map_err(|denied| {
+            if let Denied::Verdict(verdict) = denied {
+                self.count_refusal(now, &request.key, verdict);
+            }
+            Fault::from(code_of(denied))
+        })?;
+        self.counters.grants_opened += u64::from(!is_known);
+        Ok(made)
+    }
+}
+
+/// What a request of PCP is about, whatever its opcode.
+struct Asked<'o> {
+    now: Instant,
+    realm: RealmId,
+    /// The inside address with the mapping.
+    subject: u32,
+    source: Endpoint,
+    lifetime: u32,
+    options: &'o Options,
+}
+
+impl Asked<'_> {
+    fn key(&self, protocol: Protocol, port: u16) -> InternalKey {
+        InternalKey { realm: self.realm, protocol, address: self.subject, port }
+    }
+}
+
+impl View<'_> {
+    fn live_grants(&self, now: Instant, realm: RealmId, address: u32) -> u32 {
+        let grants = &self.state.grants;
+        grants.of_owner(realm, address).filter(|index| grants.get(*index).is_alive(now)).count() as u32
+    }
+
+    /// The forward of an internal endpoint, which no request changes.
+    fn forward_of(&self, key: &InternalKey) -> Option<Endpoint> {
+        let (external, kind) = self.snapshot.static_mappings.by_internal(key)?;
+        (kind == StaticKind::Forward).then_some(external)
+    }
+
+    /// The lifetime to grant (RFC 6887 §15).
+    fn lifetime_for(&self, asked_s: u32) -> Duration {
+        let policy = &self.snapshot.settings().port_control;
+        Duration::from_secs(u64::from(asked_s)).max(policy.lifetime_min).min(policy.lifetime_max)
+    }
+
+    /// Until packets alone would let the mapping end.
+    fn idle_left(&self, now: Instant, mapping: u32) -> Duration {
+        let record = self.state.mappings.get(mapping);
+        let mut last = if record.has_live_session(now) { record.session_expires() } else { now };
+        let mut slot = record.extra_head;
+        while slot != 0 {
+            let session = self.state.sessions.get(slot);
+            if !session.is_hold() {
+                last = last.max(session.expires());
+            }
+            slot = session.next;
+        }
+        last.saturating_since(now)
+    }
+
+    fn left_of(&self, now: Instant, grant: &Grant) -> Duration {
+        grant.expires().saturating_since(now)
+    }
+}

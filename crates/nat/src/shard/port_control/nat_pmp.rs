@@ -1,0 +1,233 @@
+//! NAT-PMP (RFC 6886).
+
+use pcp::nat_pmp;
+use pcp::nat_pmp::Code;
+use pcp::nat_pmp::Refused;
+
+use super::Answer;
+use super::Datagram;
+use super::seconds;
+use crate::shard::Ledger;
+use crate::state::grant::Grant;
+use crate::state::grant::Kind;
+use crate::state::grant::Origin;
+use crate::state::grant::Remote;
+use crate::state::grant::Remotes;
+use crate::state::grant::Request;
+use crate::state::grant::Requester;
+use crate::state::grant::Suggested;
+use crate::state::grant::Wish;
+use crate::state::mapping::InternalKey;
+use crate::steps::opening::Ask;
+use crate::steps::opening::Foresight;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::Protocol;
+
+/// Ports tried until one is free for both protocols.
+const TWINS: usize = 8;
+/// How long a subscriber without a mapping keeps the address that it was shown.
+const PAIRED_FOR: Duration = Duration::from_secs(120);
+
+fn as_answer<const N: usize>(bytes: [u8; N]) -> Answer {
+    let mut all = [0; 16];
+    for (to, from) in all.iter_mut().zip(bytes) {
+        *to = from;
+    }
+    Answer::NatPmp(all, N)
+}
+
+fn code_of(code: pcp::Code) -> Code {
+    match code {
+        pcp::Code::NotAuthorized => Code::NotAuthorized,
+        pcp::Code::NetworkFailure => Code::NetworkFailure,
+        _ => Code::OutOfResources,
+    }
+}
+
+impl Ledger {
+    pub(super) fn serve_nat_pmp(&mut self, datagram: &Datagram<'_>) -> Answer {
+        let Datagram { now, realm, source, payload } = *datagram;
+        let epoch = self.state.grants.epoch(realm, source.address.to_bits(), now);
+        let (code, answer) = match nat_pmp::parse(payload) {
+            Err(Refused::Ignored) => {
+                self.counters.port_control_ignored += 1;
+                return Answer::Nothing;
+            }
+            Err(Refused::Error(Code::UnsupportedOpcode)) => (Code::UnsupportedOpcode, Answer::Copy),
+            Err(Refused::Error(code)) => (code, as_answer(nat_pmp::other_version(epoch))),
+            Ok(nat_pmp::Request::Address) => {
+                let found = self.address_of(datagram);
+                let code = found.err().unwrap_or(Code::Success);
+                (code, as_answer(nat_pmp::address(code, epoch, found.unwrap_or(0))))
+            }
+            Ok(nat_pmp::Request::Map { is_tcp, internal_port, external_port, lifetime }) => {
+                let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
+                let address = source.address.to_bits();
+                let key = InternalKey { realm, protocol, address, port: internal_port };
+                let done = match lifetime {
+                    0 => self.unmap(datagram, &key).map(|()| (0, 0)),
+                    _ => self.map_port(datagram, &key, external_port, lifetime),
+                };
+                let code = done.err().unwrap_or(Code::Success);
+                let (port, granted) = done.unwrap_or((external_port, lifetime));
+                (code, as_answer(nat_pmp::map(code, epoch, is_tcp, (internal_port, port), granted)))
+            }
+        };
+        self.counters.nat_pmp_results[code as usize] += 1;
+        answer
+    }
+
+    /// The external address of the subscriber. One without a mapping is paired for a while, so that
+    /// it gets the address that it is shown.
+    fn address_of(&mut self, datagram: &Datagram<'_>) -> Result<u32, Code> {
+        let Datagram { now, realm, source, .. } = *datagram;
+        let key = InternalKey { realm, protocol: Protocol::Udp, address: source.address.to_bits(), port: source.port };
+        let own = self.shared.static_mappings.own_address(realm, key.address);
+        let known = own.or_else(|| {
+            let slot = self.state.subscribers.find(realm, key.address)?;
+            let paired = crate::types::AddressIndex(self.state.subscribers.get(slot).paired);
+            (paired != crate::steps::pairing::UNPAIRED).then(|| self.shared.address(paired).to_bits())
+        });
+        if let Some(address) = known {
+            return Ok(address);
+        }
+        let ask =
+            Ask { now, key: &key, wanted: None, foresight: Foresight::of(self.state.hash_of(&key)), expired: None };
+        let (view, random) = self.deciding();
+        let foretold = view.decide_mapping(&ask, random, &mut ()).map_err(|_| Code::NetworkFailure)?;
+        if let Some(address) = foretold.address {
+            return Ok(self.shared.address(address).to_bits());
+        }
+        let nobody = Remotes::one(Remote::new(core::net::Ipv4Addr::UNSPECIFIED, 32, 0));
+        let request = Request {
+            key,
+            origin: Origin::NatPmp,
+            kind: Kind::Once,
+            remotes: nobody,
+            expires: now + PAIRED_FOR,
+            requester: Requester::new([0; 12], source),
+            suggested: Suggested::Any,
+        };
+        let made = self.open_counted(now, &request).map_err(|_| Code::NetworkFailure)?;
+        Ok(self.state.grants.get(made).external_address)
+    }
+
+    /// The external port and the lifetime.
+    fn map_port(
+        &mut self,
+        datagram: &Datagram<'_>,
+        key: &InternalKey,
+        suggested: u16,
+        lifetime_s: u32,
+    ) -> Result<(u16, u32), Code> {
+        let Datagram { now, source, .. } = *datagram;
+        if key.port == 0 {
+            return Err(Code::NotAuthorized);
+        }
+        if let Some(external) = self.view().forward_of(key) {
+            return Ok((external.port, lifetime_s));
+        }
+        let known = self.state.grants.find(key, |grant| grant.kind() == Kind::Map && grant.is_alive(now));
+        if known.is_some_and(|known| self.state.grants.get(known).origin() != Origin::NatPmp) {
+            return Err(Code::NotAuthorized);
+        }
+        // Never longer than asked (RFC 6886 §3.3).
+        let lifetime = self.view().lifetime_for(lifetime_s).min(Duration::from_secs(u64::from(lifetime_s)));
+        let mut wish = Wish { address: None, port: suggested };
+        let mut request = Request {
+            key: *key,
+            origin: Origin::NatPmp,
+            kind: Kind::Map,
+            remotes: Remotes::default(),
+            expires: now + lifetime,
+            requester: Requester::new([0; 12], source),
+            suggested: Suggested::Rather(wish),
+        };
+        let had = known.is_some() || self.state.find_live_mapping(key, now).is_some();
+        for _ in 0..TWINS {
+            request.suggested = Suggested::Rather(wish);
+            let made = self.open_counted(now, &request).map_err(|fault| code_of(fault.code))?;
+            let grant = *self.state.grants.get(made);
+            if self.reserve_twin(now, &request, &grant) || had {
+                return Ok((grant.external_port, seconds(lifetime)));
+            }
+            // Another subscriber has the port of the other protocol.
+            self.end_grant(now, made);
+            if self.may_end(grant.mapping) {
+                self.end_mapping(now, grant.mapping);
+            }
+            wish.port = 0;
+        }
+        Err(Code::OutOfResources)
+    }
+
+    /// The same port of the other protocol is kept for the same client (RFC 6886 §3.3), but leads
+    /// nowhere. In blocks, slices and whole addresses it is the client's anyway.
+    fn reserve_twin(&mut self, now: Instant, request: &Request, grant: &Grant) -> bool {
+        let is_shared = self
+            .shared
+            .address_index(grant.external().address)
+            .is_some_and(|address| self.shared.compiled_pool(address).gives_single_ports());
+        if !is_shared {
+            return true;
+        }
+        let protocol = if request.key.protocol == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
+        let key = InternalKey { protocol, ..request.key };
+        let known = self.state.grants.find(&key, |twin| twin.kind() == Kind::Map);
+        if let Some(known) = known {
+            let twin = self.state.grants.get(known);
+            if twin.is_resting() && twin.external() == grant.external() {
+                self.keep_resting(known, request.expires);
+            }
+            return true;
+        }
+        let wish = Wish { address: Some(grant.external_address), port: grant.external_port };
+        let twin = Request { key, suggested: Suggested::Only(wish), ..*request };
+        self.reserve(now, &twin)
+    }
+
+    fn unmap(&mut self, datagram: &Datagram<'_>, key: &InternalKey) -> Result<(), Code> {
+        if key.port == 0 {
+            return self.unmap_all(datagram, key);
+        }
+        if self.view().forward_of(key).is_some() {
+            return Err(Code::NotAuthorized);
+        }
+        let known = self.state.grants.find(key, |grant| grant.kind() == Kind::Map && grant.is_alive(datagram.now));
+        let Some(known) = known else { return Ok(()) };
+        let grant = *self.state.grants.get(known);
+        if grant.origin() != Origin::NatPmp {
+            return Err(Code::NotAuthorized);
+        }
+        let rest = self.view().rest_of(&grant);
+        self.retire_grant(datagram.now, known, rest);
+        self.counters.grants_deleted += 1;
+        Ok(())
+    }
+
+    /// All of the protocol; an error if some are not to be deleted.
+    fn unmap_all(&mut self, datagram: &Datagram<'_>, key: &InternalKey) -> Result<(), Code> {
+        let most = self.state.grants.count_of_owner(key.realm, key.address);
+        for _ in 0..most {
+            let found = self.state.grants.of_owner(key.realm, key.address).find(|index| {
+                let grant = self.state.grants.get(*index);
+                grant.is_alive(datagram.now)
+                    && grant.kind() == Kind::Map
+                    && grant.origin() == Origin::NatPmp
+                    && grant.protocol() == key.protocol
+            });
+            let Some(index) = found else { break };
+            let grant = *self.state.grants.get(index);
+            let rest = self.view().rest_of(&grant);
+            self.retire_grant(datagram.now, index, rest);
+            self.counters.grants_deleted += 1;
+        }
+        let mut left = self.state.grants.of_owner(key.realm, key.address);
+        let is_left = left.any(|index| {
+            let grant = self.state.grants.get(index);
+            grant.is_alive(datagram.now) && grant.kind() == Kind::Map && grant.protocol() == key.protocol
+        });
+        if is_left { Err(Code::NotAuthorized) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,148 @@
+//! PEER (RFC 6887 §12).
+
+use pcp::Code;
+use pcp::Peer;
+
+use super::Asked;
+use super::Done;
+use super::Fault;
+use super::map::external_of;
+use super::map::is_anothers;
+use super::map::protocol_of;
+use super::map::wish_of;
+use super::seconds;
+use crate::headers::parse::destination_is_valid;
+use crate::policy::rules::RuleKey;
+use crate::settings::RuleAction;
+use crate::shard::Ledger;
+use crate::state::grant::Kind;
+use crate::state::grant::Origin;
+use crate::state::grant::Remote;
+use crate::state::grant::Remotes;
+use crate::state::grant::Request;
+use crate::state::grant::Requester;
+use crate::state::grant::Suggested;
+use crate::state::grant::Wish;
+use crate::state::mapping::InternalKey;
+use crate::state::mapping::NewSession;
+use crate::state::mapping::SessionRef;
+use crate::steps::view::hashed_by;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Side;
+use crate::verdict::Verdict;
+
+impl Ledger {
+    pub(super) fn peer(&mut self, asked: &Asked<'_>, peer: &Peer) -> Result<Done, Option<Fault>> {
+        self.serve_peer(asked, peer).map_err(Some)
+    }
+
+    fn serve_peer(&mut self, asked: &Asked<'_>, peer: &Peer) -> Result<Done, Fault> {
+        let map = &peer.map;
+        let protocol = match map.protocol {
+            0 => return Err(Code::MalformedRequest.into()),
+            number => protocol_of(number).ok_or(Code::UnsupportedProtocol)?,
+        };
+        let remote = pcp::unmapped(&peer.remote_address).filter(|remote| destination_is_valid(*remote));
+        let (Some(remote), false, false) = (remote, peer.remote_port == 0, map.internal_port == 0) else {
+            return Err(Code::MalformedRequest.into());
+        };
+        let remote = (remote, peer.remote_port);
+        let key = asked.key(protocol, map.internal_port);
+        self.check_peer(&key, remote)?;
+        let is_mapped = self.state.find_live_mapping(&key, asked.now).is_some();
+        let wish = wish_of(map);
+        let suggested = match wish {
+            // What exists is returned, whatever is suggested.
+            _ if is_mapped => Suggested::Any,
+            Some(Wish { address: None, port: 0 }) => Suggested::Any,
+            Some(wish) => Suggested::Only(wish),
+            None => return Err(Code::CannotProvideExternal.into()),
+        };
+        let request = Request {
+            key,
+            origin: Origin::Pcp,
+            kind: Kind::Peer,
+            remotes: Remotes::one(Remote::exactly(Endpoint::new(remote.0.into(), remote.1))),
+            expires: asked.now + self.view().lifetime_for(asked.lifetime),
+            requester: Requester::new(map.nonce, asked.source),
+            suggested,
+        };
+        let known = self.find_grant(&request);
+        if let Some(grant) = known.map(|known| *self.state.grants.get(known))
+            && grant.is_alive(asked.now)
+            && is_anothers(&grant, &map.nonce)
+        {
+            return Err(Fault::not_authorized(self.view().left_of(asked.now, &grant)));
+        }
+        if asked.lifetime == 0 {
+            return Ok(self.stop_peer(asked, &key, known));
+        }
+        let made = self.open_counted(asked.now, &request)?;
+        if let Err(verdict) = self.hold_session(asked.now, made, remote, request.expires) {
+            if known.is_none() {
+                self.take_back_grant(asked.now, made, !is_mapped);
+            }
+            let own = super::code_of(crate::steps::grant::Denied::Verdict(verdict));
+            return Err(own.into());
+        }
+        let grant = self.state.grants.get(made);
+        Ok(Done { lifetime: seconds(self.view().left_of(asked.now, grant)), external: external_of(grant), set: None })
+    }
+
+    /// As if the subscriber had sent a packet there.
+    fn check_peer(&self, key: &InternalKey, remote: (u32, u16)) -> Result<(), Fault> {
+        if self.shared.route_out(remote.0).is_none() && self.local.pool_address(remote.0).is_none() {
+            return Err(Code::NetworkFailure.into());
+        }
+        match self.shared.rule_for(&RuleKey::of_flow(key, remote)).action {
+            RuleAction::Translate { pool: None, .. } => Ok(()),
+            _ => Err(Code::NotAuthorized.into()),
+        }
+    }
+
+    /// The session goes on as packets keep it.
+    fn stop_peer(&mut self, asked: &Asked<'_>, key: &InternalKey, known: Option<u32>) -> Done {
+        if let Some(known) = known {
+            self.end_grant(asked.now, known);
+            self.counters.grants_deleted += 1;
+        }
+        let mapping = self.state.find_live_mapping(key, asked.now);
+        let left = mapping.map(|mapping| self.view().idle_left(asked.now, mapping)).unwrap_or_default();
+        Done { lifetime: seconds(left), external: None, set: None }
+    }
+
+    /// The session of a PEER, which lasts as long as the grant; see `shard/upkeep/grants.rs`.
+    fn hold_session(&mut self, now: Instant, grant: u32, remote: (u32, u16), until: Instant) -> Result<(), Verdict> {
+        let index = self.state.grants.get(grant).mapping;
+        let protocol = self.state.mappings.get(index).protocol();
+        let by = self.view().pool_of_mapping(index).map(|compiled| hashed_by(compiled, protocol));
+        let by = by.ok_or(Verdict::DestinationNotPool)?;
+        if let Some(session) = self.state.find_session(index, remote.0, remote.1, by, now) {
+            let (state, expires) = self.state.session_state(index, session);
+            if !matches!(session, SessionRef::Flow(_)) && expires < until {
+                self.refresh(index, session, state, until);
+            }
+            return Ok(());
+        }
+        let first = self.policy.lifetimes.first(protocol, remote.1, Side::Inside);
+        let new = NewSession {
+            remote_address: remote.0,
+            remote_port: remote.1,
+            state: first.state,
+            opened_from: Side::Inside,
+            hairpin: self.local.pool_address(remote.0).is_some(),
+            has_own_timer: first.has_own_timer,
+            expires: until,
+        };
+        self.create_session(now, index, &new, by).map(|_| ())
+    }
+
+    fn take_back_grant(&mut self, now: Instant, grant: u32, with_mapping: bool) {
+        let mapping = self.state.grants.get(grant).mapping;
+        self.end_grant(now, grant);
+        if with_mapping && mapping != 0 && self.may_end(mapping) {
+            self.end_mapping(now, mapping);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! PORT_SET (RFC 7753).
+
+use pcp::Map;
+use pcp::PortSet;
+
+use super::Asked;
+use super::Done;
+use super::Fault;
+use super::map::endpoint_of;
+use super::map::external_of;
+use super::map::is_anothers;
+use super::seconds;
+use crate::shard::Ledger;
+use crate::state::grant::Grant;
+use crate::state::grant::Kind;
+use crate::state::grant::Request;
+use crate::state::grant::Requester;
+use crate::state::grant::Suggested;
+use crate::state::grant::Wish;
+use crate::state::mapping::InternalKey;
+use crate::steps::opening::Ask;
+use crate::steps::opening::Foresight;
+
+/// Ports of one set, so that a request costs a bounded time.
+const SET_MAX: u16 = 64;
+/// Places tried for a set.
+const PLACES: usize = 4;
+
+impl Ledger {
+    /// The internal ports that a grant's set has; its own without one.
+    pub(super) fn ports_of_set(&self, grant: &Grant) -> core::ops::RangeInclusive<u16> {
+        let Requester { set_first, set_size, .. } = grant.requester;
+        if set_size < 2 {
+            return grant.internal().port..=grant.internal().port;
+        }
+        set_first..=set_first.saturating_add(set_size - 1)
+    }
+
+    /// `None` if only one port is meant.
+    pub(super) fn map_set(
+        &mut self,
+        asked: &Asked<'_>,
+        map: &Map,
+        key: &InternalKey,
+    ) -> Result<Option<Done>, Option<Fault>> {
+        let is_map = |grant: &Grant| grant.kind() == Kind::Map && grant.is_alive(asked.now);
+        let own = self.state.grants.find(key, is_map).map(|index| *self.state.grants.get(index));
+        let wanted = asked.options.port_set.map_or(1, |set| set.size).min(SET_MAX).min(u16::MAX - key.port);
+        if let Some(own) = own.filter(|own| own.requester.set_size > 1) {
+            if *self.ports_of_set(&own).start() == key.port {
+                return self.renew_set(asked, map, key, &own).map(Some).map_err(Some);
+            }
+            self.refresh_overlapped(asked, map, key, 1)?;
+            return Err(None);
+        }
+        if wanted < 2 {
+            return Ok(None);
+        }
+        let parts = (key.port..=key.port + (wanted - 1)).map(|port| InternalKey { port, ..*key });
+        if parts.into_iter().any(|part| self.state.grants.find(&part, is_map).is_some()) {
+            self.refresh_overlapped(asked, map, key, wanted)?;
+            return Err(None);
+        }
+        self.open_set(asked, map, key, wanted).map(Some).map_err(Some)
+    }
+
+    fn renew_set(&mut self, asked: &Asked<'_>, map: &Map, key: &InternalKey, own: &Grant) -> Result<Done, Fault> {
+        if is_anothers(own, &map.nonce) {
+            return Err(Fault::not_authorized(self.view().left_of(asked.now, own)));
+        }
+        let (first, size) = (own.requester.set_first, own.requester.set_size);
+        let request = self.request_of(asked, map, key)?;
+        for port in self.ports_of_set(own) {
+            self.renew_part(asked, &request, port, (first, size));
+        }
+        let external = external_of(own);
+        let set = Some(PortSet { size, first, parity: asked.options.port_set.is_some_and(|set| set.parity) });
+        Ok(Done { lifetime: seconds(request.expires.saturating_since(asked.now)), external, set })
+    }
+
+    fn renew_part(&mut self, asked: &Asked<'_>, request: &Request, port: u16, set: (u16, u16)) -> Option<u32> {
+        let key = InternalKey { port, ..request.key };
+        let nonce = request.requester.nonce;
+        let is_own =
+            |grant: &Grant| grant.kind() == Kind::Map && grant.is_alive(asked.now) && !is_anothers(grant, &nonce);
+        let index = self.state.grants.find(&key, is_own)?;
+        let remotes =
+            if asked.options.filters().is_empty() { self.state.grants.get(index).remotes } else { request.remotes };
+        let requester = request.requester.in_set(set.0, set.1);
+        self.renew_grant(asked.now, index, &Request { key, remotes, requester, ..*request });
+        Some(index)
+    }
+
+    /// RFC 7753 §4.4.1: each mapping that overlaps is renewed by itself, and its client gets an
+    /// update for each.
+    fn refresh_overlapped(&mut self, asked: &Asked<'_>, map: &Map, key: &InternalKey, size: u16) -> Result<(), Fault> {
+        let request = self.request_of(asked, map, key)?;
+        for port in key.port..=key.port.saturating_add(size - 1) {
+            let known = self.state.grants.find(&InternalKey { port, ..*key }, |grant| grant.kind() == Kind::Map);
+            let Some(grant) = known.map(|index| *self.state.grants.get(index)) else { continue };
+            let set = (grant.requester.set_first, grant.requester.set_size);
+            let is_last = port == *self.ports_of_set(&grant).end() || port == key.port.saturating_add(size - 1);
+            if !is_last {
+                continue;
+            }
+            for part in self.ports_of_set(&grant) {
+                if let Some(index) = self.renew_part(asked, &request, part, set) {
+                    self.state.grants.get_mut(index).announce(1, asked.now);
+                    self.updates_pending = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open_set(&mut self, asked: &Asked<'_>, map: &Map, key: &InternalKey, wanted: u16) -> Result<Done, Fault> {
+        let mut request = self.request_of(asked, map, key)?;
+        if let Some(wish) = self.place_for_set(asked, &request, wanted) {
+            request.suggested = Suggested::Rather(wish);
+        }
+        let first = self.open_counted(asked.now, &request)?;
+        let external = *self.state.grants.get(first);
+        let base = endpoint_of((external.external_port, external.external_address));
+        let mut size = 1;
+        while size < wanted && base.port.checked_add(size).is_some() {
+            let wish = Wish { address: Some(base.address.to_bits()), port: base.port + size };
+            let next = InternalKey { port: key.port + size, ..*key };
+            let part = Request { key: next, suggested: Suggested::Only(wish), ..request };
+            if self.open_counted(asked.now, &part).is_err() {
+                break;
+            }
+            size += 1;
+        }
+        let set = if size > 1 {
+            for port in key.port..=key.port + (size - 1) {
+                self.renew_part(asked, &request, port, (key.port, size));
+            }
+            let parity = asked.options.port_set.is_some_and(|set| set.parity);
+            Some(PortSet { size, first: key.port, parity })
+        } else {
+            None
+        };
+        let lifetime = seconds(request.expires.saturating_since(asked.now));
+        Ok(Done { lifetime, external: external_of(self.state.grants.get(first)), set })
+    }
+
+    /// Where the longest run of ports begins, of some places, that this subscriber could have.
+    fn place_for_set(&mut self, asked: &Asked<'_>, request: &Request, wanted: u16) -> Option<Wish> {
+        if self.state.find_live_mapping(&request.key, asked.now).is_some() {
+            // Its port is given.
+            return None;
+        }
+        let parity = asked.options.port_set.is_some_and(|set| set.parity).then_some(request.key.port % 2);
+        let hash = self.state.hash_of(&request.key);
+        let ask =
+            Ask { now: asked.now, key: &request.key, wanted: None, foresight: Foresight::of(hash), expired: None };
+        let mut best: Option<(u16, Wish)> = None;
+        for place in 0..PLACES {
+            let suggested = if place == 0 { request.suggested } else { Suggested::Any };
+            let (view, random) = self.deciding();
+            let Some((first, length, address)) = view.run_of_ports(&ask, suggested, wanted, random) else { continue };
+            // One port less, and the parity fits.
+            let skip = u16::from(parity.is_some_and(|parity| first % 2 != parity) && length > 1);
+            let found = (length - skip, Wish { address: Some(address), port: first + skip });
+            if best.is_none_or(|(length, _)| found.0 > length) {
+                best = Some(found);
+            }
+            if found.0 >= wanted {
+                break;
+            }
+        }
+        best.map(|(_, wish)| wish)
+    }
+}
