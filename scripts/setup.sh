@@ -40,6 +40,7 @@ tshark:tshark
 nfcapd:nfdump
 nfacctd:pmacct
 rsyslogd:rsyslog
+natpmpc:natpmpc
 dpdk-testpmd:dpdk-dev
 shellcheck:shellcheck
 "
@@ -60,6 +61,7 @@ missing_packages() {
     for entry in $commands; do
         command -v "${entry%%:*}" >/dev/null || echo "${entry#*:}"
     done
+    /usr/bin/python3 -c 'import libtorrent' 2>/dev/null || echo python3-libtorrent
     pkg-config --exists libdpdk 2>/dev/null || echo libdpdk-dev
     # cargo fetches over TLS.
     [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates

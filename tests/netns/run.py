@@ -24,6 +24,7 @@ import test_lab_vpp  # noqa: E402, F401
 import test_limits  # noqa: E402, F401
 import test_live_change  # noqa: E402, F401
 import test_log  # noqa: E402, F401
+import test_port_control  # noqa: E402, F401
 import test_probe  # noqa: E402, F401
 import test_tcp  # noqa: E402, F401
 import test_timers  # noqa: E402, F401

@@ -460,6 +460,8 @@ pub enum Show {
     Subscribers(ShowSubscribers),
     /// Mappings: internal and external endpoints
     Mappings(ShowMappings),
+    /// Grants: external ports that subscribers asked for by PCP or NAT-PMP
+    Grants(ShowGrants),
     /// Sessions: mappings and remote endpoints
     Sessions(ShowSessions),
     /// Rules of the configuration
@@ -583,6 +585,20 @@ pub struct EndpointFilters {
 /// `natrix show mappings`.
 #[derive(Debug, Args)]
 pub struct ShowMappings {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Conditions on endpoints.
+    #[command(flatten)]
+    pub endpoints: EndpointFilters,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
+}
+
+/// `natrix show grants`.
+#[derive(Debug, Args)]
+pub struct ShowGrants {
     /// Output.
     #[command(flatten)]
     pub output: Output,

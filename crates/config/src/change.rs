@@ -447,6 +447,15 @@ impl<'c> Values<'c> {
         self.key("no_resources_code", or_none(icmp.no_resources_code));
         self.key("answer_echo", icmp.answer_echo);
         self.key("answer_unsolicited_syn", config.nat.answer_unsolicited_syn);
+        self.table("port_control");
+        let port_control = &config.nat.port_control;
+        self.key("pcp", port_control.pcp);
+        self.key("nat_pmp", port_control.nat_pmp);
+        self.key("lifetime_min", time(port_control.lifetime_min));
+        self.key("lifetime_max", time(port_control.lifetime_max));
+        self.key("mappings_per_subscriber", port_control.mappings_per_subscriber);
+        self.key("third_party", joined(&port_control.third_party));
+        self.key("state", or_none(config.grants_file.as_ref().map(|path| path.display())));
         self.table("workers");
         self.key("count", workers);
         self.key("cpus", joined(&config.workers.cpus));

@@ -140,6 +140,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
             port_timeouts: draft.port_timeouts.iter().filter_map(port_timeout).collect(),
             inbound_refresh: singles.inbound_refresh,
             answer_unsolicited_syn: singles.answer_unsolicited_syn,
+            port_control: singles.port_control.policy.clone(),
             events: EventSettings {
                 // Each worker has its share.
                 filter_events_per_second: singles.events.filter_events_per_second.div_ceil(workers.count.max(1) as u32),
@@ -154,6 +155,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
         log: singles.log,
         event_log: singles.event_log.clone(),
         log_sinks: draft.sinks.iter().filter_map(SinkDraft::sink).collect(),
+        grants_file: singles.port_control.state.clone(),
         warnings: {
             let drained = check::pools::drained(&draft, &report).into_iter();
             drained.chain(rules.warnings).chain(check::log::unreported(&draft, &report)).collect()

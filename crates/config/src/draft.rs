@@ -6,6 +6,7 @@ pub(crate) mod forward;
 pub(crate) mod interface;
 pub(crate) mod limits;
 pub(crate) mod pool;
+pub(crate) mod port_control;
 pub(crate) mod port_timeout;
 pub(crate) mod route;
 pub(crate) mod rule;

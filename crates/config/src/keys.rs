@@ -230,6 +230,13 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         keys: ICMP,
     },
     SectionKeys {
+        name: "port_control",
+        repeats: false,
+        about: "External ports on request of subscribers, by PCP (RFC 6887, RFC 7753) and NAT-PMP (RFC 6886), on \
+                UDP port 5351 of Natrix's inside addresses: [port-control.md](port-control.md).",
+        keys: PORT_CONTROL,
+    },
+    SectionKeys {
         name: "workers",
         repeats: false,
         about: "The threads that process packets. A worker with its own CPU polls and uses it fully; a \
@@ -934,6 +941,49 @@ const ICMP: &[Key] = &[
         Preset::Value("true"),
         "Answer an unsolicited inbound SYN with port unreachable after `timeouts.unsolicited_syn` (RFC 5382 \
          §4.3 REQ-4). If false, it is dropped silently.",
+    ),
+];
+
+const PORT_CONTROL: &[Key] = &[
+    key("pcp", Kind::Boolean, Preset::Value("false"), "Answer PCP (RFC 6888 REQ-9)."),
+    key(
+        "nat_pmp",
+        Kind::Boolean,
+        Preset::Value("false"),
+        "Answer NAT-PMP, which older clients use. In a pool of single ports each of its mappings takes a port of \
+         TCP and one of UDP (RFC 6886 §3.3).",
+    ),
+    key(
+        "lifetime_min",
+        Kind::Duration { min_us: S, max_us: DAY, bound: None },
+        Preset::Value("\"2 min\""),
+        "The shortest lifetime that PCP grants. Shorter ones cost more requests (RFC 6887 §15).",
+    ),
+    key(
+        "lifetime_max",
+        Kind::Duration { min_us: S, max_us: 7 * DAY, bound: None },
+        Preset::Value("\"24 h\""),
+        "The longest. A client that has gone keeps its ports that long.",
+    ),
+    key(
+        "mappings_per_subscriber",
+        Kind::Integer { min: 1, max: 4_096, unit: "mappings" },
+        Preset::Value("64"),
+        "Mappings that one inside address may ask for. They also count against all limits of `[subscriber]`.",
+    ),
+    key(
+        "third_party",
+        Kind::List("prefixes of inside addresses"),
+        Preset::Value("[]"),
+        "Inside addresses that may ask for others (THIRD_PARTY, RFC 6887 §13.1): only hosts of the operator, such as \
+         a portal.",
+    ),
+    key(
+        "state",
+        Kind::Text("absolute path of a file; `\"\"` for none"),
+        Preset::Value("\"\""),
+        "File that keeps what was granted over a restart. Without it clients learn by an announcement that they have \
+         to ask again.",
     ),
 ];
 

@@ -31,6 +31,8 @@ pub struct Config {
     pub event_log: Option<EventLog>,
     /// Collectors that get the records of its store.
     pub log_sinks: Vec<LogSink>,
+    /// The file that keeps what port control granted over a restart.
+    pub grants_file: Option<PathBuf>,
     /// What works, but perhaps not as meant.
     pub warnings: Vec<Warning>,
     /// The text it was read from.

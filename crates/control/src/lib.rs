@@ -45,6 +45,7 @@ pub use objects::DropReason;
 pub use objects::EventLog;
 pub use objects::FilteringByProtocol;
 pub use objects::FindAnswer;
+pub use objects::Grant;
 pub use objects::Interface;
 pub use objects::LogSink;
 pub use objects::LogStore;

@@ -9,6 +9,7 @@ use crate::objects::ConfigFault;
 use crate::objects::Counter;
 use crate::objects::DropReason;
 use crate::objects::FindAnswer;
+use crate::objects::Grant;
 use crate::objects::Interface;
 use crate::objects::Mapping;
 use crate::objects::Plan;
@@ -105,6 +106,7 @@ replies! {
     PoolAddress(PoolAddress), "Answers `pool_addresses`.";
     Subscriber(Subscriber), "Answers `subscribers`.";
     Mapping(Mapping), "Answers `mappings`.";
+    Grant(Grant), "Answers `grants`.";
     Session(Session), "Answers `sessions`.";
     Rule(Rule), "Answers `rules`.";
     Counter(Counter), "Answers `counters`.";

@@ -39,6 +39,8 @@ pub enum Request {
     Subscribers(List),
     /// [`crate::Mapping`]s.
     Mappings(List),
+    /// [`crate::Grant`]s.
+    Grants(List),
     /// [`crate::Session`]s.
     Sessions(List),
     /// [`crate::Rule`]s in configuration order.

@@ -18,6 +18,7 @@ pub mod crossing;
 pub mod dpdk;
 pub mod event_log;
 pub mod fleet;
+mod grants;
 pub mod instance;
 pub mod links;
 pub mod log;

@@ -19,6 +19,7 @@ use nat::types::Endpoint;
 use nat::types::Facing;
 use nat::view::Explanation;
 use nat::view::Filter;
+use nat::view::GrantView;
 use nat::view::MappingView;
 use nat::view::Onward;
 use nat::view::Query;
@@ -56,6 +57,8 @@ pub enum Question {
     Snapshot(Box<Snapshot>),
     /// Mappings.
     Mappings(Query<MappingView>),
+    /// Grants of port control.
+    Grants(Query<GrantView>),
     /// Sessions.
     Sessions(Query<SessionView>),
     /// Subscribers.
@@ -133,7 +136,7 @@ macro_rules! listed {
     };
 }
 
-listed!(Mappings(MappingView), Sessions(SessionView), Subscribers(SubscriberView));
+listed!(Grants(GrantView), Mappings(MappingView), Sessions(SessionView), Subscribers(SubscriberView));
 
 /// The numbers of one worker at one time.
 #[derive(Clone, Debug, Default)]
@@ -241,6 +244,10 @@ impl<I: Io> Worker<I> {
             Question::Mappings(mut page) => {
                 self.shard.view().mappings_page(now, &mut page);
                 Question::Mappings(page)
+            }
+            Question::Grants(mut page) => {
+                self.shard.view().grants_page(now, &mut page);
+                Question::Grants(page)
             }
             Question::Sessions(mut page) => {
                 self.shard.view().sessions_page(now, &mut page);

@@ -6,6 +6,8 @@
 //! It cannot reach the shard's counters while the shard runs, so it writes corrections in a
 //! [`Ledger`] that the worker adds at the end of the burst.
 
+use core::net::Ipv4Addr;
+
 use std::sync::Arc;
 
 use nat::Counters;
@@ -349,6 +351,9 @@ impl<I: Io> Outlet<I> {
     /// The link-layer address of a neighbour, if it is known and no packet waits for it.
     #[inline]
     fn station_of(&mut self, to: Neighbour) -> Option<MacAddress> {
+        if Ipv4Addr::from_bits(to.address).is_multicast() {
+            return Some(station_of_group(to.address));
+        }
         match self.mode {
             LinkMode::Live => self.neighbours.lookup(to.interface, to.address),
             LinkMode::Offline => Some(made_up_station(to.address)),
@@ -638,6 +643,12 @@ impl<I: Io> Outlet<I> {
 fn made_up_station(address: u32) -> MacAddress {
     let [a, b, c, d] = address.to_be_bytes();
     MacAddress([2, 0, a, b, c, d])
+}
+
+/// RFC 1112 §6.4.
+fn station_of_group(group: u32) -> MacAddress {
+    let [_, a, b, c] = group.to_be_bytes();
+    MacAddress([0x01, 0x00, 0x5e, a & 0x7f, b, c])
 }
 
 impl<I: Io> Sink for Outlet<I> {

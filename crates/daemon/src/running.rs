@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::io::Read;
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use config::Config;
@@ -26,6 +27,8 @@ use crate::event_log::Started;
 use crate::fleet::Fleet;
 use crate::fleet::Idle;
 use crate::fleet::ThreadOptions;
+use crate::grants;
+use crate::grants::GrantKeeper;
 use crate::instance::Description;
 use crate::instance::Instance;
 use crate::instance::PortDescription;
@@ -40,8 +43,12 @@ use crate::server::Socket;
 use crate::server::Ticker;
 use crate::sinks::Sinks;
 use crate::sinks::SinksError;
+use crate::worker::Worker;
 use crate::worker::WorkerOptions;
 use crate::worker::build_workers;
+
+/// Changes of grants that may wait for the file, of one worker.
+const GRANT_CHANGES: usize = 1 << 14;
 
 /// Why an instance could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +62,14 @@ pub enum StartError {
     /// A sink of the event log cannot be started.
     #[error(transparent)]
     Sink(#[from] SinksError),
+    /// The file of grants cannot be used.
+    #[error("port_control.state {path}: {source}; create the folder and let Natrix write there, or set another path", path = .path.display())]
+    Grants {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// The system refused a resource.
     #[error("{what}: {source}; see the system's log")]
     System {
@@ -94,6 +109,8 @@ pub struct Running {
     ticker: Ticker,
     fleet: Fleet,
     exporter: Option<Exporter>,
+    // Behind the fleet, so that it writes the last changes.
+    grants: Option<GrantKeeper>,
     _quarantine: Quarantine,
     instance: Arc<Instance>,
     log: Log,
@@ -145,6 +162,7 @@ impl Running {
         for (worker, ring) in workers.iter_mut().zip(rings) {
             worker.set_events(ring, Arc::clone(&opened));
         }
+        let grants = keep_grants(config, &shared, &mut workers, clock, log)?;
         let mut askers = Vec::new();
         for worker in &mut workers {
             let (asker, inbox) = mailbox();
@@ -174,7 +192,7 @@ impl Running {
         let server = Server::start(socket, Arc::clone(&instance), log).map_err(system("control thread"))?;
         let ticker = Ticker::start(Arc::clone(&instance), log).map_err(system("rates thread"))?;
         instance.set_state(RunState::Running);
-        Ok(Running { server, ticker, fleet, exporter, _quarantine: quarantine, instance, log })
+        Ok(Running { server, ticker, fleet, exporter, grants, _quarantine: quarantine, instance, log })
     }
 
     /// The instance, for the control server.
@@ -184,11 +202,11 @@ impl Running {
 
     /// Drains the workers and stops everything. Returns the last numbers of each worker.
     pub fn stop(self) -> Vec<Snapshot> {
-        let Running { server, ticker, fleet, exporter, _quarantine, instance, log } = self;
+        let Running { server, ticker, fleet, exporter, grants, _quarantine, instance, log } = self;
         instance.set_state(RunState::Draining);
         let panics = fleet.panics();
         let last = fleet.stop();
-        drop((server, ticker));
+        drop((server, ticker, grants));
         log.info(&format_args!("stopped after {} s: {}", instance.clock.uptime_us() / 1_000_000, summary(&last)));
         if let Some(exporter) = exporter {
             let handle = exporter.handle();
@@ -217,6 +235,57 @@ impl Running {
         }
         last
     }
+}
+
+/// Restores what port control granted before, and keeps what it grants from now on. Without the
+/// file, clients learn that the state is lost.
+fn keep_grants<I: Io>(
+    config: &Config,
+    shared: &Shared,
+    workers: &mut [Worker<I>],
+    clock: Clock,
+    log: Log,
+) -> Result<Option<GrantKeeper>, StartError> {
+    let now = clock.now();
+    let announce = |workers: &mut [Worker<I>]| {
+        if config.nat.port_control.pcp || config.nat.port_control.nat_pmp {
+            workers.iter_mut().for_each(|worker| worker.shard_mut().announce_loss(now));
+        }
+    };
+    let Some(path) = &config.grants_file else {
+        announce(workers);
+        return Ok(None);
+    };
+    let failed = |source| StartError::Grants { path: path.clone(), source };
+    let mut kept = grants::read(path).map_err(failed)?;
+    if kept.is_torn {
+        log.warn(&format_args!("grants: {}: the last record is torn; all before it are restored", path.display()));
+    }
+    let found = kept.grants();
+    let mut lost = 0;
+    for grant in &found {
+        let owner = shared.worker_of_subscriber(grant.internal.address.to_bits());
+        let restored = workers.get_mut(owner.index()).map(|worker| worker.shard_mut().install_grant(now, grant));
+        lost += usize::from(!matches!(restored, Some(Ok(()))));
+    }
+    if lost > 0 {
+        log.warn(&format_args!("grants: {lost} of {} have no place in this configuration", found.len()));
+    }
+    match kept.epoch_s().filter(|_| lost == 0) {
+        Some(epoch_s) => workers.iter_mut().for_each(|worker| worker.shard_mut().continue_epoch(now, epoch_s)),
+        None => {
+            kept.forget_epoch();
+            workers.iter_mut().for_each(|worker| worker.shard_mut().set_epoch(now, 0));
+            announce(workers);
+        }
+    }
+    let mut rings = Vec::new();
+    for worker in workers.iter_mut() {
+        let (changes, ring) = mem::ring::channel(GRANT_CHANGES);
+        worker.set_grant_deltas(changes);
+        rings.push(ring);
+    }
+    GrantKeeper::start(path, kept, rings, log).map(Some).map_err(failed)
 }
 
 /// A summary of all packets in one line.

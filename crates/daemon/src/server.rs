@@ -245,6 +245,7 @@ fn answer(client: &mut Client, instance: &Instance, stop: &AtomicBool, request: 
         Request::PoolAddresses(list) => lists::pool_addresses(instance, &list).map(Page::replies),
         Request::Subscribers(list) => lists::subscribers(instance, &list).map(Page::replies),
         Request::Mappings(list) => lists::mappings(instance, &list).map(Page::replies),
+        Request::Grants(list) => lists::grants(instance, &list).map(Page::replies),
         Request::Sessions(list) => lists::sessions(instance, &list).map(Page::replies),
         Request::Rules(list) => lists::rules(instance, &list).map(Page::replies),
         Request::Counters(wanted) => numbers::counters(instance, wanted.per_worker).map(whole),

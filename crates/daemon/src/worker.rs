@@ -257,6 +257,16 @@ impl<I: Io> Worker<I> {
         self.shard.set_deltas(ring);
     }
 
+    /// Leaves each change of a grant in `ring` from now on.
+    pub fn set_grant_deltas(&mut self, ring: Producer<nat::GrantDelta>) {
+        self.shard.set_grant_deltas(ring);
+    }
+
+    /// For what happens before it runs: grants from before a restart.
+    pub fn shard_mut(&mut self) -> &mut Shard {
+        &mut self.shard
+    }
+
     /// Where its shard leaves records of what happens, and where it sees that they go into another
     /// log.
     pub fn set_events(&mut self, ring: Producer<Record>, opened: Arc<LogsOpened>) {

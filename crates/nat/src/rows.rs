@@ -2,7 +2,9 @@
 
 use core::net::Ipv4Addr;
 
+use crate::state::grant::Kind;
 use crate::state::grant::Origin;
+use crate::state::grant::Remotes;
 use crate::state::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -40,6 +42,37 @@ pub struct MappingView {
     pub sessions: u32,
     /// What asked for it to be kept; `None` if only packets do.
     pub origin: Option<Origin>,
+}
+
+/// One grant of port control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantView {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm.
+    pub realm: RealmId,
+    /// Internal endpoint.
+    pub internal: Endpoint,
+    /// External endpoint.
+    pub external: Endpoint,
+    /// Pool of the external address.
+    pub pool: PoolId,
+    /// Its worker.
+    pub worker: WorkerId,
+    /// What asked for it.
+    pub origin: Origin,
+    /// What it is for.
+    pub kind: Kind,
+    /// Who may send.
+    pub remotes: Remotes,
+    /// Where the request came from.
+    pub client: Endpoint,
+    /// Since it was made, whole seconds.
+    pub age: Duration,
+    /// Until it ends.
+    pub expires_in: Duration,
+    /// Deleted or expired: its port is only held down for its client.
+    pub is_held_down: bool,
 }
 
 /// One session.

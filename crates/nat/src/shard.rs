@@ -171,6 +171,11 @@ impl Shard {
         self.path.ledger.install_grant(now, delta)
     }
 
+    /// The epoch time of clients without a grant of their own goes on from `epoch_s`.
+    pub fn continue_epoch(&mut self, now: Instant, epoch_s: u32) {
+        self.path.ledger.state.grants.continue_epoch(now, epoch_s);
+    }
+
     /// The epoch time of all clients (RFC 6887 §8.5), which goes on from `epoch_s`.
     pub fn set_epoch(&mut self, now: Instant, epoch_s: u32) {
         self.path.ledger.state.grants.set_epoch(now, epoch_s);

@@ -17,6 +17,7 @@ use nat::Census;
 use nat::Counters;
 use nat::Delta;
 use nat::Duration;
+use nat::GrantDelta;
 use nat::Instant;
 use nat::Named;
 use nat::Outlook;
@@ -235,6 +236,25 @@ impl Bed {
     /// exists in it.
     pub fn open_event_log(&self) {
         self.machine.open_event_log();
+    }
+
+    /// All workers announce that the state of port control was lost.
+    pub fn announce_loss(&mut self) {
+        self.machine.announce_loss(self.now);
+    }
+
+    /// The live grants of all workers.
+    pub fn grants(&self) -> Vec<GrantDelta> {
+        let mut grants = Vec::new();
+        for shard in self.shards() {
+            assert_eq!(shard.view().grant_deltas_page(self.now, 0, u32::MAX, &mut grants), None);
+        }
+        grants
+    }
+
+    /// Installs grants as after a restart.
+    pub fn restore(&mut self, epoch_s: u32, grants: &[GrantDelta]) {
+        self.machine.restore(self.now, epoch_s, grants);
     }
 
     /// Takes at most so many events of one worker.
@@ -826,11 +846,18 @@ fn combine(total: &mut Counters, one: &Counters, how: impl Fn(u64, u64) -> u64) 
         (&mut total.unsolicited_syns_overflow, one.unsolicited_syns_overflow),
         (&mut total.ports_held, one.ports_held),
         (&mut total.ports_held_short, one.ports_held_short),
+        (&mut total.port_control_ignored, one.port_control_ignored),
+        (&mut total.port_control_limited, one.port_control_limited),
+        (&mut total.port_control_updates, one.port_control_updates),
+        (&mut total.grants_opened, one.grants_opened),
+        (&mut total.grants_deleted, one.grants_deleted),
     ];
     for (sum, value) in pairs {
         *sum = how(*sum, value);
     }
-    let arrays: [(&mut [u64], &[u64]); 4] = [
+    let arrays: [(&mut [u64], &[u64]); 6] = [
+        (&mut total.pcp_results, &one.pcp_results),
+        (&mut total.nat_pmp_results, &one.nat_pmp_results),
         (&mut total.verdicts, &one.verdicts),
         (&mut total.mappings_created, &one.mappings_created),
         (&mut total.mappings_removed, &one.mappings_removed),

@@ -10,6 +10,7 @@ use control::Counter;
 use control::Counters;
 use control::Fault;
 use control::Filter;
+use control::Grant;
 use control::Interface;
 use control::List;
 use control::Mapping;
@@ -58,6 +59,10 @@ pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Re
         Show::Mappings(arguments) => {
             let filter = filter_of(&arguments.endpoints);
             print_list::<Mapping>(&arguments.output, filter, &arguments.paging, Request::Mappings, out, notes)
+        }
+        Show::Grants(arguments) => {
+            let filter = filter_of(&arguments.endpoints);
+            print_list::<Grant>(&arguments.output, filter, &arguments.paging, Request::Grants, out, notes)
         }
         Show::Sessions(arguments) => {
             let mut filter = filter_of(&arguments.endpoints);

@@ -2,6 +2,7 @@
 
 use control::Counter;
 use control::Filtering;
+use control::Grant;
 use control::Interface;
 use control::Mapping;
 use control::PerProtocol;
@@ -195,6 +196,37 @@ impl Row for Mapping {
             human::count(self.sessions),
             human::duration_or_dash(self.age_us),
             human::duration(self.idle_us),
+            human::duration(self.expires_in_us),
+            self.pool.clone(),
+            self.worker.to_string(),
+        ]
+    }
+}
+
+impl Row for Grant {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("PROTO", Left),
+        ("INTERNAL", Left),
+        ("EXTERNAL", Left),
+        ("ORIGIN", Left),
+        ("KIND", Left),
+        ("FROM", Left),
+        ("AGE", Right),
+        ("ENDS IN", Right),
+        ("POOL", Left),
+        ("WORKER", Right),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let anyone = || "anyone".to_owned();
+        vec![
+            self.protocol.to_string(),
+            human::in_vrf(&self.vrf, self.internal),
+            self.external.to_string(),
+            self.origin.clone(),
+            if self.held_down { "held down".to_owned() } else { self.kind.clone() },
+            if self.remotes.is_empty() { anyone() } else { self.remotes.join(" ") },
+            human::duration(self.age_us),
             human::duration(self.expires_in_us),
             self.pool.clone(),
             self.worker.to_string(),

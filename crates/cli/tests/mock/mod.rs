@@ -136,6 +136,7 @@ fn answer(request: &Request) -> Result<(Vec<Reply>, Option<String>), Fault> {
         Request::PoolAddresses(list) => page(golden(|reply| matches!(reply, Reply::PoolAddress(_))), list),
         Request::Subscribers(list) => page(golden(|reply| matches!(reply, Reply::Subscriber(_))), list),
         Request::Mappings(list) => page(golden(|reply| matches!(reply, Reply::Mapping(_))), list),
+        Request::Grants(list) => page(golden(|reply| matches!(reply, Reply::Grant(_))), list),
         Request::Sessions(list) => page(golden(|reply| matches!(reply, Reply::Session(_))), list),
         Request::Rules(list) => page(golden(|reply| matches!(reply, Reply::Rule(_))), list),
         Request::Counters(_) => page(golden(|reply| matches!(reply, Reply::Counter(_))), &all),

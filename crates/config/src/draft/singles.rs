@@ -13,6 +13,7 @@ use nat::settings::SubscriberLimits;
 use nat::settings::Timeouts;
 use toml_edit::Table;
 
+use crate::draft::port_control::PortControlDraft;
 use crate::draft::single;
 use crate::keys::Kind;
 use crate::keys::keys_of;
@@ -55,6 +56,7 @@ pub(crate) struct Singles {
     /// As `limits`, the rate of errors is that of the whole instance.
     pub(crate) icmp: IcmpPolicy,
     pub(crate) answer_unsolicited_syn: bool,
+    pub(crate) port_control: PortControlDraft,
     pub(crate) workers: WorkersDraft,
     pub(crate) dpdk: DpdkDraft,
     pub(crate) control: Control,
@@ -95,6 +97,7 @@ impl Singles {
         let reload = section("reload", report);
         let subscriber = section("subscriber", report);
         let icmp = section("icmp", report);
+        let port_control = section("port_control", report);
         let workers = section("workers", report);
         let dpdk = section("dpdk", report);
         let control_section = section("control", report);
@@ -124,6 +127,7 @@ impl Singles {
             },
             icmp: icmp_policy(&icmp, report),
             answer_unsolicited_syn: icmp.boolean("answer_unsolicited_syn", report).unwrap_or_default(),
+            port_control: PortControlDraft::read(&port_control, report),
             workers: WorkersDraft {
                 place: workers.place.clone(),
                 count: workers.integer("count", report),

@@ -4,13 +4,14 @@
 /// Tables of which every key needs a restart.
 const RESTART_SECTIONS: [&str; 4] = ["interface", "tables", "workers", "dpdk"];
 /// Keys of other tables that need a restart.
-const RESTART_KEYS: [(&str, &str); 6] = [
+const RESTART_KEYS: [(&str, &str); 7] = [
     ("control", "socket"),
     ("control", "mode"),
     ("log", "level"),
     ("log", "queue"),
     ("log.store", "path"),
     ("log.store", "signing_key"),
+    ("port_control", "state"),
 ];
 
 /// When a new value of a key takes effect.

@@ -19,6 +19,7 @@ use nat::settings::Limits;
 use nat::settings::MappingKind;
 use nat::settings::Penalty;
 use nat::settings::Pooling;
+use nat::settings::PortControl;
 use nat::settings::Rate;
 use nat::settings::ReloadPolicy;
 use nat::settings::Removed;
@@ -208,6 +209,16 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
         answer_echo: false,
     };
     assert_eq!(nat.icmp, icmp);
+    let port_control = PortControl {
+        pcp: true,
+        nat_pmp: true,
+        lifetime_min: Duration::from_secs(180),
+        lifetime_max: Duration::from_secs(18_000),
+        mappings_per_subscriber: 7,
+        third_party: vec![nat::types::Prefix::new([10, 0, 0, 9].into(), 32).expect("a prefix")],
+    };
+    assert_eq!(nat.port_control, port_control);
+    assert_eq!(config.grants_file, Some(PathBuf::from("/var/lib/natrix/grants")));
     let reload = ReloadPolicy { removed: Removed::End, drain_time: Some(Duration::from_secs(90)) };
     assert_eq!(nat.reload, reload);
     assert!(pool.draining);
@@ -306,6 +317,7 @@ fn the_documented_defaults_are_those_of_the_engine() {
     assert_eq!(config.nat.limits.external_addresses_max, 32);
     assert_eq!(config.nat.reload, engine.reload);
     assert_eq!(config.nat.icmp, engine.icmp);
+    assert_eq!(config.nat.port_control, engine.port_control);
     assert_eq!(config.nat.inbound_refresh, engine.inbound_refresh);
     assert_eq!(config.nat.answer_unsolicited_syn, engine.answer_unsolicited_syn);
     assert_eq!(config.nat.events, engine.events);

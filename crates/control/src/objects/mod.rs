@@ -39,6 +39,7 @@ pub use question::Place;
 pub use question::Step;
 pub use question::WhyAnswer;
 pub use session::Direction;
+pub use session::Grant;
 pub use session::Mapping;
 pub use session::OwnPorts;
 pub use session::Refused;

@@ -188,6 +188,39 @@ pub struct Mapping {
     pub origin: Option<String>,
 }
 
+/// An external port that a subscriber asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Inside realm, by number.
+    pub realm: u16,
+    /// Inside realm, by the name of its VRF.
+    pub vrf: String,
+    /// Internal endpoint.
+    pub internal: SocketAddrV4,
+    /// External endpoint.
+    pub external: SocketAddrV4,
+    /// Pool of the external address.
+    pub pool: String,
+    /// Owner.
+    pub worker: u8,
+    /// `pcp` or `nat_pmp`.
+    pub origin: String,
+    /// `map`: others may send; `peer`: for one remote endpoint; `once`: for one session.
+    pub kind: String,
+    /// Remote addresses, prefixes or endpoints that may send; empty for all.
+    pub remotes: Vec<String>,
+    /// Where the request came from.
+    pub client: SocketAddrV4,
+    /// Time since it was made.
+    pub age_us: u64,
+    /// Time until it ends when it is not renewed.
+    pub expires_in_us: u64,
+    /// It was deleted or has expired, and its port is only held down for its client.
+    pub held_down: bool,
+}
+
 /// A mapping and one remote endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {

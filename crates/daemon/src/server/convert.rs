@@ -6,6 +6,7 @@ use control::Candidate;
 use control::Direction;
 use control::Fault;
 use control::Filter;
+use control::Grant;
 use control::Mapping;
 use control::PerProtocol;
 use control::Refused;
@@ -34,6 +35,7 @@ use nat::types::RealmId;
 use nat::types::Side;
 use nat::verdict::VerdictKind;
 use nat::view;
+use nat::view::GrantView;
 use nat::view::MappingView;
 use nat::view::SessionView;
 use nat::view::SubscriberView;
@@ -127,6 +129,30 @@ pub(crate) fn mapping(shared: &Shared, view: &MappingView) -> Mapping {
         expires_in_us: view.expires_in.as_micros(),
         sessions: u64::from(view.sessions),
         origin: view.origin.map(|origin| origin.name().to_owned()),
+    }
+}
+
+pub(crate) fn grant(shared: &Shared, view: &GrantView) -> Grant {
+    let remote = |remote: &nat::grant::Remote| {
+        let (address, length) = remote.prefix();
+        let port = if remote.port() == 0 { String::new() } else { format!(":{}", remote.port()) };
+        if length == 32 { format!("{address}{port}") } else { format!("{address}/{length}{port}") }
+    };
+    Grant {
+        protocol: protocol(view.protocol),
+        realm: view.realm.0,
+        vrf: vrf_name(shared.settings(), view.realm),
+        internal: socket(view.internal),
+        external: socket(view.external),
+        pool: pool_name(shared, view.pool),
+        worker: view.worker.0,
+        origin: view.origin.name().to_owned(),
+        kind: view.kind.name().to_owned(),
+        remotes: view.remotes.as_slice().iter().map(remote).collect(),
+        client: socket(view.client),
+        age_us: view.age.as_micros(),
+        expires_in_us: view.expires_in.as_micros(),
+        held_down: view.is_held_down,
     }
 }
 
@@ -229,6 +255,22 @@ pub(crate) fn mapping_candidate(mapping: &Mapping) -> Candidate<'_> {
         pool: Some(&mapping.pool),
         vrf: Some(&mapping.vrf),
         worker: Some(mapping.worker),
+    }
+}
+
+/// The fields for a filter.
+pub(crate) fn grant_candidate(grant: &Grant) -> Candidate<'_> {
+    Candidate {
+        protocol: Some(grant.protocol),
+        internal: Some(*grant.internal.ip()),
+        internal_port: Some(grant.internal.port()),
+        external: Some(*grant.external.ip()),
+        external_port: Some(grant.external.port()),
+        remote: None,
+        state: None,
+        pool: Some(&grant.pool),
+        vrf: Some(&grant.vrf),
+        worker: Some(grant.worker),
     }
 }
 

@@ -7,6 +7,7 @@ use core::ops::Range;
 use control::Candidate;
 use control::Cursor;
 use control::Fault;
+use control::Grant;
 use control::List;
 use control::Mapping;
 use control::Page;
@@ -22,6 +23,7 @@ use nat::settings::FilterAction;
 use nat::types::AddressIndex;
 use nat::types::PoolId;
 use nat::view;
+use nat::view::GrantView;
 use nat::view::MappingView;
 use nat::view::SessionView;
 use nat::view::SubscriberView;
@@ -111,6 +113,10 @@ pub(crate) fn mappings(instance: &Instance, list: &List) -> Result<Page<Mapping>
     walk::<MappingView, _>(instance, list, convert::mapping, |mapping| {
         list.filter.matches(&convert::mapping_candidate(mapping))
     })
+}
+
+pub(crate) fn grants(instance: &Instance, list: &List) -> Result<Page<Grant>, Fault> {
+    walk::<GrantView, _>(instance, list, convert::grant, |grant| list.filter.matches(&convert::grant_candidate(grant)))
 }
 
 pub(crate) fn sessions(instance: &Instance, list: &List) -> Result<Page<Session>, Fault> {

@@ -335,6 +335,13 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         unsolicited_syns_overflow,
         ports_held,
         ports_held_short,
+        pcp_results,
+        nat_pmp_results,
+        port_control_ignored,
+        port_control_limited,
+        port_control_updates,
+        grants_opened,
+        grants_deleted,
         bytes_forwarded: [bytes_outbound, bytes_inbound, bytes_hairpin],
     } = snapshot.counters;
     let links = snapshot.links;
@@ -393,6 +400,16 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
             Event,
             "External ports used again before the end of their hold-down, because too many were held.",
         ),
+        (
+            "port_control_ignored",
+            port_control_ignored,
+            Event,
+            "Datagrams to the port of PCP and NAT-PMP that are no requests.",
+        ),
+        ("port_control_limited", port_control_limited, Event, "Requests not answered because of the rate limits."),
+        ("port_control_updates", port_control_updates, Event, "Messages to clients about changed mappings."),
+        ("grants_opened", grants_opened, Event, "Mappings made on request by PCP or NAT-PMP."),
+        ("grants_deleted", grants_deleted, Event, "Mappings deleted on request."),
         ("bytes_outbound", bytes_outbound, Event, "Bytes of IP packets translated from inside to outside."),
         ("bytes_inbound", bytes_inbound, Event, "Bytes of IP packets translated from outside to inside."),
         ("bytes_hairpin", bytes_hairpin, Event, "Bytes of IP packets from one subscriber to another."),
@@ -415,6 +432,12 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
     .into_iter()
     .map(|(name, value, kind, description)| (name.to_owned(), value, kind, description))
     .collect::<Vec<_>>();
+    for (code, count) in pcp::Code::ALL.into_iter().zip(pcp_results) {
+        events.push((format!("pcp_{}", code.name()), count, Event, "Replies of PCP with this result code."));
+    }
+    for (code, count) in pcp::nat_pmp::Code::ALL.into_iter().zip(nat_pmp_results) {
+        events.push((format!("nat_pmp_{}", code.name()), count, Event, "Replies of NAT-PMP with this result code."));
+    }
     for protocol in Protocol::ALL {
         let name = protocol.name();
         let of = |numbers: [u64; Protocol::COUNT]| numbers.get(protocol.index()).copied().unwrap_or(0);

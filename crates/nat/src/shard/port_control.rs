@@ -140,6 +140,8 @@ impl Ledger {
         let asked = Asked { now, realm, subject, source, lifetime: request.lifetime, options: &options };
         let done = match request.body {
             Body::Announce => Ok(Done { lifetime: 0, external: None, set: None }),
+            // What cannot be kept is not granted.
+            Body::Map(_) | Body::Peer(_) if !self.may_change_grants() => Err(Some(Code::NoResources.into())),
             Body::Map(map) => self.map(&asked, &map),
             Body::Peer(peer) => self.peer(&asked, &peer),
         };

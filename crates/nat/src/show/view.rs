@@ -11,6 +11,7 @@ use crate::verdict::Verdict;
 pub use crate::rows::BalancedView;
 pub use crate::rows::FLOW_CURSORS;
 pub use crate::rows::Filter;
+pub use crate::rows::GrantView;
 pub use crate::rows::Guarantee;
 pub use crate::rows::MappingView;
 pub use crate::rows::OwnPorts;

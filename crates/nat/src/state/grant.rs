@@ -465,10 +465,6 @@ impl GrantStore {
             + self.by_owner.bytes()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.by_internal.len()
-    }
-
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.by_internal.is_empty()
@@ -657,6 +653,11 @@ impl GrantStore {
         for owner in self.owners.iter_mut().take(self.owners_untouched as usize) {
             owner.epoch_began = self.epoch_began;
         }
+    }
+
+    /// The same for those without a record.
+    pub(crate) fn continue_epoch(&mut self, now: Instant, epoch_s: u32) {
+        self.epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000 - u64::from(epoch_s);
     }
 
     /// Its external address has changed: its epoch time begins again.

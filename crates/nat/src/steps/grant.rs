@@ -9,9 +9,12 @@ use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
 use crate::state::subscriber::Subscriber;
 use crate::steps::opening::Ask;
+use crate::steps::opening::Entered;
+use crate::steps::opening::Entry;
 use crate::steps::opening::External;
 use crate::steps::opening::NewMapping;
 use crate::steps::opening::Owner;
+use crate::steps::opening::Place;
 use crate::steps::opening::Source;
 use crate::steps::pairing::UNPAIRED;
 use crate::steps::report::Report;
@@ -62,8 +65,8 @@ impl View<'_> {
                 Suggested::Any => None,
                 Suggested::Rather(wish) | Suggested::Only(wish) => Some(wish),
             };
-            if let Some(external) = wish.and_then(|wish| self.external_as_wished(ask.key, &new, wish)) {
-                new.external = external;
+            if let Some((external, entered)) = wish.and_then(|wish| self.external_as_wished(ask.key, &new, wish)) {
+                (new.external, new.entered) = (external, entered);
             }
             let External { address, port, source } = new.external;
             // The port of a new block is drawn with the lease, and not known before.
@@ -98,24 +101,42 @@ impl View<'_> {
     }
 
     /// The wished endpoint, if the subscriber could have drawn it: of its slice, its blocks or a
-    /// free one, or its paired address.
-    fn external_as_wished(&self, key: &InternalKey, new: &NewMapping, wish: Wish) -> Option<External> {
+    /// free one, or its paired address. One without an address may choose it.
+    fn external_as_wished(
+        &self,
+        key: &InternalKey,
+        new: &NewMapping,
+        wish: Wish,
+    ) -> Option<(External, Option<Entered>)> {
         let drawn = new.external;
         let address = match wish.address {
             Some(address) => self.snapshot.address_index(address.into())?,
             None => drawn.address,
         };
         if address == drawn.address && wish.port == 0 {
-            return Some(drawn).filter(|drawn| !matches!(drawn.source, Source::Lease { .. }));
+            return Some((drawn, new.entered)).filter(|_| !matches!(drawn.source, Source::Lease { .. }));
         }
-        let is_paired = new.entered.map_or_else(
-            || new.owner.slot.is_some_and(|slot| self.state.subscribers.get(slot).paired != UNPAIRED.0),
-            |entered| entered.address != UNPAIRED,
-        );
-        let same_pool = self.snapshot.pool_of(address) == self.snapshot.pool_of(drawn.address);
-        if !may_be_granted(key.protocol, wish.port)
-            || address != drawn.address && (is_paired || !same_pool || self.snapshot.closed(address).is_some())
-        {
+        let mut entered = new.entered;
+        if address != drawn.address {
+            let same_pool = self.snapshot.pool_of(address) == self.snapshot.pool_of(drawn.address);
+            if !same_pool || self.snapshot.closed(address).is_some() {
+                return None;
+            }
+            match &mut entered {
+                Some(entered) if entered.address == UNPAIRED => {}
+                Some(Entered { entry: Entry { place: Place::Chosen | Place::Preferred(_), .. }, address: chosen })
+                    if !self.snapshot.compiled_pool(address).has_guarantees() =>
+                {
+                    *chosen = address;
+                }
+                Some(_) => return None,
+                None => {
+                    let slot = new.owner.slot?;
+                    (self.state.subscribers.get(slot).paired == UNPAIRED.0).then_some(())?;
+                }
+            }
+        }
+        if !may_be_granted(key.protocol, wish.port) {
             return None;
         }
         let (ports, port) = (&self.snapshot.ports, wish.port);
@@ -158,7 +179,7 @@ impl View<'_> {
             }
             (Source::Free { taker: Taker::Holder, .. } | Source::Given(_), None) => return None,
         };
-        Some(External { address, port, source })
+        Some((External { address, port, source }, entered))
     }
 
     /// A run of ports that this subscriber could have around one that it draws: the first, their

@@ -16,6 +16,7 @@ use mem::ring::Consumer;
 use nat::BuildError;
 use nat::Counters;
 use nat::Delta;
+use nat::GrantDelta;
 use nat::Instant;
 use nat::Settings;
 use nat::Shard;
@@ -136,6 +137,23 @@ impl Machine {
             ring.pop_burst(usize::MAX, |delta| deltas.push(delta));
         }
         deltas
+    }
+
+    pub(super) fn announce_loss(&mut self, now: Instant) {
+        for worker in &mut self.workers {
+            worker.shard_mut().announce_loss(now);
+        }
+    }
+
+    /// Installs grants as after a restart, each on its worker.
+    pub(super) fn restore(&mut self, now: Instant, epoch_s: u32, grants: &[GrantDelta]) {
+        for worker in &mut self.workers {
+            worker.shard_mut().set_epoch(now, epoch_s);
+        }
+        for grant in grants {
+            let owner = self.shared.worker_of_subscriber(grant.internal.address.to_bits());
+            self.workers[owner.index()].shard_mut().install_grant(now, grant).expect("there is room");
+        }
     }
 
     /// Another log is opened.
@@ -287,8 +305,13 @@ impl Machine {
         }
         assert_eq!(header.ether_type, ethernet::ETHER_TYPE_IPV4, "only IPv4 and ARP leave");
         let Some(&[a, b, c, d]) = payload.get(16..20) else { panic!("a frame without packet left: {frame:02x?}") };
-        let next_hop = self.next_hop(interface, Ipv4Addr::new(a, b, c, d));
-        assert_eq!(header.destination, station(next_hop), "the frame goes to the next hop {next_hop}");
+        if Ipv4Addr::new(a, b, c, d).is_multicast() {
+            let group = MacAddress([0x01, 0x00, 0x5e, b & 0x7f, c, d]);
+            assert_eq!(header.destination, group, "the station of the group (RFC 1112 §6.4)");
+        } else {
+            let next_hop = self.next_hop(interface, Ipv4Addr::new(a, b, c, d));
+            assert_eq!(header.destination, station(next_hop), "the frame goes to the next hop {next_hop}");
+        }
         self.sent.push_back((interface, payload.to_vec()));
     }
 

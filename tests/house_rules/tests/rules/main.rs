@@ -26,7 +26,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("config", &["mem", "nat"]),
     ("export", &["mem", "nat"]),
     ("lookup", &["control", "nat", "export"]),
-    ("daemon", &["wire", "mem", "nat", "config", "packet-io", "control", "export", "lookup"]),
+    ("daemon", &["wire", "mem", "pcp", "nat", "config", "packet-io", "control", "export", "lookup"]),
     ("cli", &["control"]),
     ("chart", &[]),
     ("bench", &["wire", "mem", "nat", "packet-io", "daemon", "export", "chart"]),

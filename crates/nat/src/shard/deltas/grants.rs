@@ -14,6 +14,9 @@ use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::verdict::Verdict;
 
+/// Changes of one request, at most: a set of ports is made and then marked, and others make room.
+const CHANGES_MAX: usize = 256;
+
 impl View<'_> {
     fn grant_delta(&self, now: Instant, index: u32, change: Change) -> GrantDelta {
         let grant = self.state.grants.get(index);
@@ -56,6 +59,11 @@ impl View<'_> {
 }
 
 impl Ledger {
+    /// Room to report what one request may change; always without a ring.
+    pub(in crate::shard) fn may_change_grants(&mut self) -> bool {
+        self.deltas.grants.as_mut().is_none_or(|ring| ring.room(CHANGES_MAX) >= CHANGES_MAX)
+    }
+
     /// After each change of a grant.
     #[inline]
     pub(in crate::shard) fn note_grant(&mut self, now: Instant, index: u32) {

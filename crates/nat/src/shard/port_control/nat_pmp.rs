@@ -66,6 +66,7 @@ impl Ledger {
                 let address = source.address.to_bits();
                 let key = InternalKey { realm, protocol, address, port: internal_port };
                 let done = match lifetime {
+                    _ if !self.may_change_grants() => Err(Code::OutOfResources),
                     0 => self.unmap(datagram, &key).map(|()| (0, 0)),
                     _ => self.map_port(datagram, &key, external_port, lifetime),
                 };

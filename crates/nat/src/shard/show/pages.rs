@@ -9,6 +9,7 @@ use core::net::Ipv4Addr;
 use crate::policy::refused::RefusedSubscribers;
 use crate::rows::FLOW_CURSORS;
 use crate::rows::Filter;
+use crate::rows::GrantView;
 use crate::rows::Guarantee;
 use crate::rows::MappingView;
 use crate::rows::Query;
@@ -53,6 +54,44 @@ impl View<'_> {
             Some(view.filter(|view| matches_mapping(filter, mapping, view.pool)))
         });
         query.next = query.next.filter(|index| *index < end);
+    }
+
+    /// As [`View::mappings_page`], for grants.
+    pub fn grants_page(&self, now: Instant, query: &mut Query<GrantView>) {
+        let end = self.state.grants.walk_end();
+        query.fill(|index, filter| {
+            if *index >= end {
+                return None;
+            }
+            let view = self.grant_view(*index, now);
+            Some(view.filter(|view| matches_grant(filter, view)))
+        });
+        query.next = query.next.filter(|index| *index < end);
+    }
+
+    fn grant_view(&self, index: u32, now: Instant) -> Option<GrantView> {
+        let grant = self.state.grants.get(index);
+        if !grant.is_in_use() || now >= grant.expires() {
+            return None;
+        }
+        let key = grant.key();
+        let client = Endpoint::new(grant.requester.address.into(), grant.requester.port);
+        let address = self.snapshot.address_index(grant.external().address);
+        Some(GrantView {
+            protocol: key.protocol,
+            realm: key.realm,
+            internal: grant.internal(),
+            external: grant.external(),
+            pool: address.map_or(PoolId::NONE, |address| self.snapshot.pool_of(address)),
+            worker: self.worker,
+            origin: grant.origin(),
+            kind: grant.kind(),
+            remotes: grant.remotes,
+            client,
+            age: age(grant.created_s(), now),
+            expires_in: grant.expires().saturating_since(now),
+            is_held_down: grant.is_resting(),
+        })
     }
 
     /// As [`View::mappings_page`], for sessions.
@@ -353,6 +392,16 @@ fn matches_mapping(filter: &Filter, mapping: &Mapping, pool: PoolId) -> bool {
         && filter.external_port.is_none_or(|port| port == external.port)
         && filter.pool.is_none_or(|wanted| wanted == pool)
         && filter.realm.is_none_or(|wanted| wanted == mapping.realm())
+}
+
+fn matches_grant(filter: &Filter, view: &GrantView) -> bool {
+    filter.protocol.is_none_or(|protocol| protocol == view.protocol)
+        && filter.internal.is_none_or(|prefix| prefix.contains(view.internal.address))
+        && filter.internal_port.is_none_or(|port| port == view.internal.port)
+        && filter.external.is_none_or(|prefix| prefix.contains(view.external.address))
+        && filter.external_port.is_none_or(|port| port == view.external.port)
+        && filter.pool.is_none_or(|wanted| wanted == view.pool)
+        && filter.realm.is_none_or(|wanted| wanted == view.realm)
 }
 
 fn matches_subscriber(filter: &Filter, view: &SubscriberView) -> bool {

@@ -1,0 +1,91 @@
+use super::*;
+
+fn delta(port: u16) -> GrantDelta {
+    let mut remotes = Remotes::one(Remote::new(Ipv4Addr::new(198, 51, 100, 0), 24, 80));
+    remotes.add(Remote::new(Ipv4Addr::new(192, 0, 2, 9), 32, 0));
+    let internal = Endpoint::new(Ipv4Addr::new(100, 64, 0, 10), port);
+    GrantDelta {
+        change: Change::Lives,
+        realm: RealmId(3),
+        protocol: Protocol::Tcp,
+        internal,
+        external: Endpoint::new(Ipv4Addr::new(203, 0, 113, 1), 40_000 + port),
+        origin: Origin::Pcp,
+        kind: Kind::Map,
+        remotes,
+        requester: Requester::new(*b"twelve bytes", internal).in_set(port, 4),
+        left: Duration::from_secs(600),
+        epoch_s: 1_000,
+    }
+}
+
+fn path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("natrix-grants-{}-{name}", std::process::id()))
+}
+
+fn kept(path: &Path) -> (Kept, Vec<GrantDelta>) {
+    let kept = read(path).expect("a file");
+    let grants = kept.grants();
+    (kept, grants)
+}
+
+#[test]
+fn a_record_is_read_as_it_was_written() {
+    let stored =
+        Stored { delta: GrantDelta { left: Duration::ZERO, epoch_s: 0, ..delta(7) }, expires_ms: 5, epoch_began_s: 6 };
+    let mut record = encode(&stored);
+    assert_eq!(decode(&record), Some(stored));
+    record[30] ^= 1;
+    assert_eq!(decode(&record), None);
+}
+
+#[test]
+fn what_was_appended_is_there_after_a_crash() {
+    let path = path("crash");
+    let mut book = Book::begin(path.clone(), unix_ms() / 1_000 - 5_000, HashMap::new()).expect("a file");
+    book.append(&[delta(1), delta(2), delta(3)]).expect("room");
+    book.append(&[GrantDelta { change: Change::Ended, ..delta(2) }]).expect("room");
+    // Nothing is closed.
+    let (found, grants) = kept(&path);
+    assert_eq!(grants.iter().map(|grant| grant.internal.port).collect::<Vec<_>>(), [1, 3]);
+    let first = grants[0];
+    assert!(first.left > Duration::from_secs(598) && first.epoch_s.abs_diff(1_000) <= 1);
+    assert_eq!(GrantDelta { left: delta(1).left, epoch_s: 1_000, ..first }, delta(1));
+    assert!(found.epoch_s().expect("it goes on").abs_diff(5_000) <= 1 && !found.is_torn);
+    std::fs::remove_file(&path).expect("it is there");
+}
+
+#[test]
+fn a_torn_end_costs_only_the_last_record() {
+    let path = path("torn");
+    let mut book = Book::begin(path.clone(), 1, HashMap::new()).expect("a file");
+    book.append(&[delta(1), delta(2)]).expect("room");
+    let bytes = std::fs::read(&path).expect("a file");
+    std::fs::write(&path, &bytes[..bytes.len() - 3]).expect("room");
+    let (found, grants) = kept(&path);
+    assert!(found.is_torn && grants.len() == 1);
+    std::fs::remove_file(&path).expect("it is there");
+}
+
+#[test]
+fn another_file_and_none_keep_nothing() {
+    let path = path("other");
+    assert_eq!(read(&path).expect("none").epoch_s(), None);
+    std::fs::write(&path, b"something else altogether, and longer than a header").expect("room");
+    let (found, grants) = kept(&path);
+    assert!(found.epoch_s().is_none() && grants.is_empty());
+    std::fs::remove_file(&path).expect("it is there");
+}
+
+#[test]
+fn a_file_of_outdated_records_is_written_anew() {
+    let path = path("anew");
+    let mut book = Book::begin(path.clone(), 1, HashMap::new()).expect("a file");
+    for _ in 0..=OUTDATED_MAX / 100 + 1 {
+        book.append(&[delta(1); 100]).expect("room");
+    }
+    book.append(&[delta(2)]).expect("room");
+    assert!(std::fs::metadata(&path).expect("a file").len() < 200 * RECORD as u64);
+    assert_eq!(kept(&path).1.len(), 2);
+    std::fs::remove_file(&path).expect("it is there");
+}

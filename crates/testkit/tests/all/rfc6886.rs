@@ -1,0 +1,234 @@
+//! RFC 6886, NAT-PMP.
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+
+use nat::Duration;
+use nat::Protocol;
+use nat::Settings;
+use nat::settings::Filtering;
+use nat::settings::Forward;
+use nat::types::RealmId;
+use testkit::*;
+
+const SERVER: SocketAddrV4 = at(OWN_INSIDE, 5_351);
+
+fn with_nat_pmp() -> Settings {
+    let mut settings = settings().filtering(Filtering::AddressAndPortDependent);
+    settings.port_control.nat_pmp = true;
+    settings
+}
+
+fn bed() -> Bed {
+    Bed::new(with_nat_pmp())
+}
+
+struct Mapped {
+    code: u16,
+    port: u16,
+    lifetime: u32,
+    epoch: u32,
+}
+
+fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn long(bytes: &[u8], at: usize) -> u32 {
+    u32::from(word(bytes, at)) << 16 | u32::from(word(bytes, at + 2))
+}
+
+fn request(protocol: Protocol, port: u16, suggested: u16, lifetime: u32) -> Vec<u8> {
+    let mut message = vec![0, if protocol == Protocol::Tcp { 2 } else { 1 }, 0, 0];
+    message.extend(port.to_be_bytes());
+    message.extend(suggested.to_be_bytes());
+    message.extend(lifetime.to_be_bytes());
+    message
+}
+
+fn map(bed: &mut Bed, host: Ipv4Addr, protocol: Protocol, port: u16, suggested: u16, lifetime: u32) -> Mapped {
+    let message = request(protocol, port, suggested, lifetime);
+    let reply = bed.answer(at(host, 40_000), SERVER, &message).expect("a reply");
+    assert_eq!((reply.len(), reply[0], reply[1]), (16, 0, message[1] | 0x80));
+    assert_eq!(word(&reply, 8), port);
+    Mapped { code: word(&reply, 2), port: word(&reply, 10), lifetime: long(&reply, 12), epoch: long(&reply, 4) }
+}
+
+fn address(bed: &mut Bed, host: Ipv4Addr) -> (u16, Ipv4Addr) {
+    let reply = bed.answer(at(host, 40_000), SERVER, &[0, 0]).expect("a reply");
+    assert_eq!((reply.len(), reply[1]), (12, 0x80));
+    (word(&reply, 2), Ipv4Addr::from_bits(long(&reply, 8)))
+}
+
+#[test]
+fn a_mapping_belongs_to_the_address_that_asked() {
+    covers!("6886-2", "6886-5");
+    for workers in [1, 8] {
+        let mut bed = Bed::new(with_nat_pmp()).workers(workers).steering(Steering::Random);
+        let (code, outside) = address(&mut bed, I1);
+        assert_eq!(code, 0);
+        let mapped = map(&mut bed, I1, Protocol::Udp, 7_000, 0, 3_600);
+        assert_eq!((mapped.code, mapped.lifetime), (0, 3_600));
+        let external = at(outside, mapped.port);
+        assert!(bed.is_open(Protocol::Udp, at(E1, 1), external, at(I1, 7_000)));
+        let again = map(&mut bed, I1, Protocol::Udp, 7_000, 0, 3_600);
+        assert_eq!(again.port, mapped.port, "a repeated request");
+        assert_eq!(address(&mut bed, I1).1, outside);
+    }
+}
+
+#[test]
+fn the_twin_port_is_kept_but_leads_nowhere() {
+    covers!("6886-3");
+    let mut bed = Bed::new(with_nat_pmp().ports(2_000, 2_007).addresses(&POOL[..1]));
+    let mapped = map(&mut bed, I1, Protocol::Tcp, 80, 0, 3_600);
+    let external = at(POOL[0], mapped.port);
+    assert!(bed.is_open(Protocol::Tcp, at(E1, 1), external, at(I1, 80)));
+    assert!(!bed.is_open(Protocol::Udp, at(E1, 1), external, at(I1, 80)), "the twin is not mapped");
+    for port in 0..10 {
+        let other = map(&mut bed, I2, Protocol::Udp, 9_000 + port, mapped.port, 3_600);
+        assert_ne!((other.code, other.port), (0, mapped.port), "nobody else gets it");
+    }
+    let own = map(&mut bed, I1, Protocol::Udp, 80, mapped.port, 3_600);
+    assert_eq!((own.code, own.port), (0, mapped.port), "the same client does");
+}
+
+#[test]
+fn a_taken_suggestion_gets_another_port() {
+    covers!("6886-4");
+    let mut bed = Bed::new(with_nat_pmp().addresses(&POOL[..1]));
+    let first = map(&mut bed, I1, Protocol::Udp, 7_000, 5_000, 3_600);
+    assert_eq!((first.code, first.port), (0, 5_000));
+    let second = map(&mut bed, I2, Protocol::Udp, 7_000, 5_000, 3_600);
+    assert!(second.code == 0 && second.port != 5_000);
+    let mut full = Bed::new(with_nat_pmp().addresses(&POOL[..1]).ports(5_000, 5_000));
+    assert_eq!(map(&mut full, I1, Protocol::Udp, 7_000, 0, 60).code, 0);
+    assert_eq!(map(&mut full, I2, Protocol::Udp, 7_000, 0, 60).code, 4, "out of resources");
+}
+
+#[test]
+fn no_more_is_granted_than_asked_for() {
+    covers!("6886-6");
+    for (asked, granted) in [(60, 60), (7_200, 7_200), (1_000_000, 86_400)] {
+        assert_eq!(map(&mut bed(), I1, Protocol::Udp, 7_000, 0, asked).lifetime, granted);
+    }
+}
+
+#[test]
+fn deleting_is_answered_with_zeros_and_can_be_repeated() {
+    covers!("6886-7");
+    let mut bed = bed();
+    let outside = address(&mut bed, I1).1;
+    let mapped = map(&mut bed, I1, Protocol::Udp, 7_000, 0, 600);
+    for _ in 0..2 {
+        let gone = map(&mut bed, I1, Protocol::Udp, 7_000, 0, 0);
+        assert_eq!((gone.code, gone.port, gone.lifetime), (0, 0, 0));
+        assert!(!bed.is_open(Protocol::Udp, at(E1, 1), at(outside, mapped.port), at(I1, 7_000)));
+    }
+    assert_eq!(map(&mut bed, I1, Protocol::Udp, 9, 0, 0).code, 0, "never there");
+    let short = map(&mut bed, I1, Protocol::Udp, 7_001, 0, 60);
+    bed.advance_secs(61);
+    assert!(!bed.is_open(Protocol::Udp, at(E1, 1), at(outside, short.port), at(I1, 7_001)), "expired");
+}
+
+#[test]
+fn a_forward_is_not_deleted() {
+    covers!("6886-7");
+    let mut settings = with_nat_pmp();
+    settings.forwards = vec![Forward {
+        realm: RealmId::default(),
+        protocol: Protocol::Tcp,
+        external: POOL[1],
+        ports: (8_080, 8_080),
+        inside: I1,
+        inside_port: 80,
+        admission: nat::settings::Admission::Anyone,
+    }];
+    assert_eq!(map(&mut Bed::new(settings), I1, Protocol::Tcp, 80, 0, 0).code, 2);
+}
+
+#[test]
+fn port_zero_deletes_all_of_the_protocol() {
+    covers!("6886-8");
+    let mut settings = with_nat_pmp();
+    settings.port_control.pcp = true;
+    let mut bed = Bed::new(settings);
+    let outside = address(&mut bed, I1).1;
+    let udp: Vec<u16> = (7_000..7_003).map(|port| map(&mut bed, I1, Protocol::Udp, port, 0, 600).port).collect();
+    let tcp = map(&mut bed, I1, Protocol::Tcp, 7_010, 0, 600).port;
+    assert_eq!(map(&mut bed, I1, Protocol::Udp, 0, 0, 0).code, 0);
+    for (external, port) in udp.into_iter().zip(7_000..) {
+        assert!(!bed.is_open(Protocol::Udp, at(E1, 1), at(outside, external), at(I1, port)));
+    }
+    assert!(bed.is_open(Protocol::Tcp, at(E1, 1), at(outside, tcp), at(I1, 7_010)));
+    bed.granted(&Ask::map(I1, Protocol::Udp, 7_020));
+    assert_eq!(map(&mut bed, I1, Protocol::Udp, 0, 0, 0).code, 2, "one of PCP is left");
+}
+
+#[test]
+fn other_versions_and_opcodes_are_refused() {
+    covers!("6886-10");
+    let mut bed = bed();
+    let mut ask = |message: &[u8]| bed.answer(at(I1, 40_000), SERVER, message);
+    let reply = ask(&[2, 0, 0, 0]).expect("a reply");
+    assert_eq!((reply.len(), &reply[..4]), (8, [0, 0, 0, 1].as_slice()));
+    assert_eq!(ask(&[0, 128]), None);
+    assert_eq!(ask(&[0, 200, 1, 2]), None);
+    let reply = ask(&[0, 77, 0, 0, 1, 2, 3, 4]).expect("a reply");
+    assert_eq!(reply, [0, 77 | 0x80, 0, 5, 1, 2, 3, 4]);
+    assert_eq!(ask(&[0, 1, 0, 0]), None, "too short");
+}
+
+#[test]
+fn the_epoch_time_counts_and_begins_again_when_state_is_lost() {
+    covers!("6886-11");
+    let mut bed = bed();
+    let first = map(&mut bed, I1, Protocol::Udp, 7_000, 0, 600).epoch;
+    bed.advance_secs(100);
+    assert!(map(&mut bed, I1, Protocol::Udp, 7_000, 0, 600).epoch.abs_diff(first + 100) <= 1);
+    bed.restore(0, &[]);
+    assert!(map(&mut bed, I2, Protocol::Udp, 7_000, 0, 600).epoch <= 1);
+}
+
+#[test]
+fn a_new_address_is_announced_to_all() {
+    covers!("6886-12");
+    for (addresses, wanted) in [(&POOL[..1], POOL[0]), (&POOL[..], Ipv4Addr::UNSPECIFIED)] {
+        let mut bed = Bed::new(with_nat_pmp().addresses(addresses));
+        bed.announce_loss();
+        let mut times = Vec::new();
+        for step in 0..13_500_u64 {
+            bed.advance(Duration::from_millis(10));
+            for packet in bed.take_inside() {
+                assert_eq!((source(&packet), destination(&packet)), (SERVER, at(Ipv4Addr::new(224, 0, 0, 1), 5_350)));
+                let notice = payload(&packet);
+                assert_eq!((notice.len(), &notice[..4]), (12, [0, 0x80, 0, 0].as_slice()));
+                assert_eq!(Ipv4Addr::from_bits(long(notice, 8)), wanted);
+                times.push(step * 10);
+            }
+        }
+        assert_eq!(times.len(), 10);
+        assert!(times[1] - times[0] >= 250 && times[2] - times[1] >= 500, "{times:?}");
+    }
+}
+
+#[test]
+fn without_an_address_the_field_is_zero() {
+    covers!("6886-13");
+    let mut settings = with_nat_pmp().addresses(&POOL[..1]).ports(5_000, 5_000);
+    settings.pools[0].subscribers = vec![topology::prefix([100, 64, 0, 0], 24)];
+    let mut bed = Bed::new(settings);
+    assert_eq!(address(&mut bed, Ipv4Addr::new(100, 65, 0, 1)), (3, Ipv4Addr::UNSPECIFIED), "no subscriber");
+    assert_eq!(address(&mut bed, I1), (0, POOL[0]));
+}
+
+#[test]
+fn nat_pmp_alone_answers_no_pcp_and_the_other_way_round() {
+    let mut bed = bed();
+    let reply = bed.answer(at(I1, 40_000), SERVER, &Ask::map(I1, Protocol::Udp, 7_000).message());
+    assert_eq!(reply.expect("a reply")[..4], [0, 0, 0, 1]);
+    let mut settings = with_nat_pmp();
+    (settings.port_control.nat_pmp, settings.port_control.pcp) = (false, true);
+    let reply = Bed::new(settings).answer(at(I1, 40_000), SERVER, &[0, 0]).expect("a reply");
+    assert_eq!((reply[0], reply[3], reply.len()), (2, 1, 24), "version 2 is spoken");
+}
