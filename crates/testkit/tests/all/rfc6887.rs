@@ -330,7 +330,7 @@ fn a_suggestion_is_honoured_in_blocks_and_slices() {
 
 #[test]
 fn other_protocols_and_all_ports_are_not_mapped() {
-    covers!("6887-11.3b", "6887-11.3c", "6887-11.3d", "6887-16.3.3");
+    covers!("6887-11.3b", "6887-11.3c", "6887-11.3d");
     let code = |protocol, port| bed().pcp(&Ask { protocol, ..udp(port) }).code;
     assert_eq!([code(132, 7_000), code(1, 7_000)], [UNSUPP_PROTOCOL; 2]);
     assert_eq!([code(17, 0), code(0, 0)], [UNSUPP_PROTOCOL; 2]);
