@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import re
 import socket
 
 from netlab import process
@@ -102,8 +103,36 @@ class Policy:
         return [
             ("port blocks: one subscriber, one block", self.blocks),
             (f"quota: {QUOTA} ports and no more", self.quota),
+            ("natpmpc: a port on request", self.port_control),
             ("natrix plan, then reload, under traffic", self.reload),
         ]
+
+    def port_control(self):
+        """A subscriber asks for a port; a server outside and the other subscriber reach it."""
+        network = self.network
+        asked = ["natpmpc", "-g", topology.NAT_INSIDE, "-a", "0", "7500", "udp", "600"]
+        _, said, _ = network.sub1.run(asked, check=True)
+        port = re.search(r"Mapped public port (\d+)", said)
+        address = re.search(r"Public IP address : (\S+)", said)
+        grants = self.natrix.show("grants", "--internal", f"{topology.SUBSCRIBERS['sub1']}:7500")
+        if not port or not grants:
+            return Result(False, f"{said} {grants}")
+        host, _, shown = grants[0]["external"].rpartition(":")
+        external = (host, int(shown))
+        with network.sub1.entered():
+            inside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        reached = 0
+        with inside:
+            inside.settimeout(2)
+            inside.bind(("", 7500))
+            for remote in (network.srv1, network.srv2, network.sub2):
+                with remote.entered():
+                    stranger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                with stranger, contextlib.suppress(OSError):
+                    stranger.sendto(b"stranger", external)
+                    reached += inside.recv(100) == b"stranger"
+        seen = f"{host}:{shown} {'of ' + address.group(1) if address else ''}".strip()
+        return Result(reached == 3 and int(port.group(1)) == external[1], f"{seen}, reached by {reached} of 3 hosts")
 
     def blocks(self):
         answered, _ = _exchange(self.network.sub2, IN_BLOCKS, IN_ONE_BLOCK)

@@ -117,6 +117,7 @@ fn configurations() -> io::Result<()> {
     ] {
         write("config_value", name, value.as_bytes())?;
     }
+    port_control_seeds()?;
     Ok(())
 }
 
@@ -244,6 +245,39 @@ fn captures_and_neighbours(packet: &[u8], arp: &Message) -> io::Result<()> {
         "probed",
         &[3, 3, 0, 0, 2, 1, 4, 9, 0, 0, 5, 201, 4, 9, 0, 0, 2, 2, 5, 201, 4, 9, 5, 255, 4, 9],
     )
+}
+
+fn port_control_seeds() -> io::Result<()> {
+    let host = testkit::I1;
+    let server = endpoint([198, 51, 100, 1], 53);
+    let map = testkit::Ask::map(host, nat::Protocol::Udp, 7_000);
+    let asks = [
+        ("announce", testkit::Ask::announce(host)),
+        ("map", map.clone()),
+        ("map-filter", map.clone().filter(120, server)),
+        ("map-set", map.clone().set(4, true)),
+        ("map-prefer-failure", map.clone().suggest(endpoint([203, 0, 113, 1], 10_007)).prefer_failure()),
+        ("map-third-party", map.clone().third_party(testkit::I2)),
+        ("delete", map.clone().lifetime(0)),
+        ("peer", testkit::Ask::peer(host, nat::Protocol::Tcp, 7_001, server)),
+    ];
+    let mut steps = vec![2];
+    for (name, ask) in &asks {
+        let message = ask.message();
+        write("pcp_messages", name, &message)?;
+        steps.extend([0, message.len() as u8]);
+        steps.extend(&message);
+        steps.extend([7, 60, 6, 0]);
+    }
+    let address = [0, 0];
+    let nat_pmp = [0, 2, 0, 0, 27, 88, 0, 0, 0, 0, 14, 16];
+    write("pcp_messages", "nat-pmp-address", &address)?;
+    write("pcp_messages", "nat-pmp-map", &nat_pmp)?;
+    for message in [address.as_slice(), &nat_pmp] {
+        steps.extend([0, message.len() as u8]);
+        steps.extend(message);
+    }
+    write("pcp_steps", "all", &steps)
 }
 
 fn write(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {

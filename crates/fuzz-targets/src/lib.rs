@@ -14,6 +14,7 @@ pub mod export;
 pub mod frames;
 pub mod nat;
 pub mod neighbour;
+pub mod port_control;
 mod traffic;
 pub mod wire;
 
@@ -56,6 +57,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "export_footer", run: export::footer },
     Target { name: "export_catalogue", run: export::catalogue },
     Target { name: "export_head", run: export::head },
+    Target { name: "pcp_messages", run: port_control::messages },
+    Target { name: "pcp_steps", run: port_control::steps },
     Target { name: "engine_path", run: engine::path },
     Target { name: "frames_path", run: frames::path },
 ];

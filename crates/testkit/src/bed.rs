@@ -544,6 +544,11 @@ impl Bed {
     /// When something is left.
     pub fn run_out(&mut self) {
         let longest = self.longest.max(self.settings.timeouts.longest());
+        if let Some(granted) = self.grants().iter().map(|grant| grant.left).max() {
+            self.advance(granted);
+            // The port is held down for its client as long as an idle mapping.
+            self.advance(longest);
+        }
         self.advance(longest);
         let rest = self.settings.pools.iter().map(|pool| pool.reuse_delay).max().unwrap_or(Duration::ZERO);
         self.advance(rest);

@@ -27,6 +27,7 @@ mod plan_names;
 mod plan_rules;
 mod policy_under_reload;
 mod port_blocks;
+mod port_control_model;
 mod realms;
 mod reload;
 mod renumbered;

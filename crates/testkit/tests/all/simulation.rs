@@ -71,6 +71,10 @@ fn random_settings(random: &mut SmallRng) -> Settings {
         settings.limits.flows_max = pick(random, &[8, 10_000]);
         settings.pools[0].shared_ports_min = pick(random, &[1, 3, 64]);
     }
+    (settings.port_control.pcp, settings.port_control.nat_pmp) = (random.random(), random.random());
+    settings.port_control.mappings_per_subscriber = pick(random, &[1, 3, 64]);
+    settings.port_control.lifetime_min = Duration::from_secs(2);
+    settings.port_control.lifetime_max = Duration::from_secs(20);
     if random.random() {
         settings.subscriber.ports_max = Protocol::ALL.map(|_| random.random_range(2..12));
     }
@@ -221,7 +225,43 @@ impl Simulation {
         }
     }
 
+    /// A request for port control, now and then of something that cannot be.
+    fn asks_for_a_port(&mut self) {
+        let host = self.subscriber();
+        let protocol = pick(&mut self.random, &Protocol::ALL);
+        let lifetime = pick(&mut self.random, &[0, 0, 3, 10, 1_000]);
+        if self.random.random_ratio(1, 3) {
+            let mut message = vec![0, self.random.random_range(0..4), 0, 0];
+            message.extend(host.port().to_be_bytes());
+            message.extend(self.random.random_range(9_990..10_020_u16).to_be_bytes());
+            message.extend(u32::to_be_bytes(lifetime));
+            let server = at(OWN_INSIDE, 5_351);
+            return self.send(Side::Inside, build::udp(at(*host.ip(), 40_100), server).payload(&message).build());
+        }
+        let mut ask = Ask::map(*host.ip(), protocol, host.port());
+        if self.random.random_ratio(1, 4) {
+            ask = Ask::peer(*host.ip(), protocol, host.port(), self.remote());
+        } else if self.random.random_ratio(1, 4) {
+            ask = ask.set(self.random.random_range(0..9), self.random.random());
+        }
+        ask = ask.lifetime(lifetime).nonce(pick(&mut self.random, &[1, 1, 1, 2]));
+        if self.random.random_ratio(1, 3) {
+            ask = ask.suggest(at(pick(&mut self.random, &POOL), self.random.random_range(9_990..10_020)));
+        }
+        if ask.opcode == 1 && self.random.random_ratio(1, 4) {
+            let remote = self.remote();
+            ask = ask.filter(pick(&mut self.random, &[0, 96, 120, 128]), remote);
+        }
+        if self.random.random_ratio(1, 6) {
+            ask = ask.prefer_failure();
+        }
+        self.send(Side::Inside, ask.packet());
+    }
+
     fn sends_something(&mut self) {
+        if self.random.random_ratio(1, 12) {
+            return self.asks_for_a_port();
+        }
         let protocol = pick(&mut self.random, &Protocol::ALL);
         match self.random.random_range(0..20) {
             // From inside to the Internet.
@@ -309,6 +349,9 @@ impl Simulation {
 
     fn inside_sees(&mut self, packet: Vec<u8>) {
         let header = packet::header(&packet);
+        if source(&packet) == at(OWN_INSIDE, 5_351) {
+            return;
+        }
         if is_error(&packet) {
             // An error to a subscriber quotes a packet that the subscriber sent, as it was sent.
             let to = *destination(&packet).ip();
