@@ -199,7 +199,10 @@ impl Ledger {
     #[inline]
     pub(super) fn emit_session(&mut self, now: Instant, index: u32, session: SessionRef) {
         if self.deltas.ring.is_some() {
-            self.emit(self.view().delta_of(now, index, Some(session), Change::Lives));
+            let delta = self.view().delta_of(now, index, Some(session), Change::Lives);
+            // A mapping of a grant begins without a session.
+            let lives = delta.session.filter(|session| session.left > Duration::ZERO);
+            self.emit(Delta { session: lives, ..delta });
         }
     }
 

@@ -268,8 +268,11 @@ impl Ledger {
         external: Endpoint,
     ) -> Result<u32, Verdict> {
         if let Some(known) = self.find_grant(request) {
-            self.renew_grant(now, known, request);
-            return Ok(known);
+            if self.state.grants.get(known).external() == external {
+                self.renew_grant(now, known, request);
+                return Ok(known);
+            }
+            self.end_grant(now, known);
         }
         if self.state.grants.is_full() {
             return Err(Verdict::MappingTableFull);
