@@ -35,7 +35,7 @@ DRIVERS = {
 }
 
 
-def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None, more=""):
+def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None, port_control=None, more=""):
     """The demo's configuration with other drivers, and with differences as a test wants them; `more` comes at its end."""
     text = DEMO_CONFIGURATION.read_text()
 
@@ -58,6 +58,8 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
             replace(f'name = "{name}"\n', f'name = "{name}"\nmtu = {mtu}\n')
     if filtering is not None:
         replace('name = "public"\n', f'name = "public"\nfiltering = {toml(filtering)}\n')
+    if port_control is not None:
+        replace("[port_control]\npcp = true\nnat_pmp = true\n", f"[port_control]\n{port_control}\n")
     if timeouts is not None:
         lines = [f"{key} = {toml(value)}" for key, value in timeouts.items()]
         text += "\n".join(["", "[timeouts]", "allow_below_rfc = true", *lines, ""])

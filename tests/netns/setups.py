@@ -108,11 +108,11 @@ template_interval = "1 s"
 [log.store]
 path = "{COLLECTOR_STORE}"
 {"".join(sinks)}{BLOCKS}"""
-def port_control(pool="", keys="pcp = true\nnat_pmp = true"):
-    """Port control, with a pool of its own for both subscribers."""
-    if pool:
-        pool = f'[[pool]]\nname = "own"\nsubscribers = ["100.64.0.10/31"]\n{pool}\n'
-    return f"\n[port_control]\n{keys}\n{pool}"
+
+
+def own_pool(keys):
+    """A pool of their own for both subscribers."""
+    return f'\n[[pool]]\nname = "own"\nsubscribers = ["100.64.0.10/31"]\n{keys}\n'
 
 
 SETUPS = {
@@ -130,17 +130,17 @@ SETUPS = {
     "log_store": {"more": LOG_STORE},
     "live_change": {"more": BLOCKS},
     "collectors": {"more": collectors()},
-    "port_control": {"more": port_control(), "filtering": "address-and-port-dependent"},
+    "port_control": {"filtering": "address-and-port-dependent"},
     "port_control_blocks": {
-        "more": port_control('addresses = ["203.0.113.40/31"]\nallocation = "blocks"\nblock_size = 256'),
+        "more": own_pool('addresses = ["203.0.113.40/31"]\nallocation = "blocks"\nblock_size = 256'),
         "filtering": "address-and-port-dependent",
     },
     "port_control_slices": {
-        "more": port_control('addresses = ["203.0.113.42/31"]\nallocation = "deterministic"'),
+        "more": own_pool('addresses = ["203.0.113.42/31"]\nallocation = "deterministic"'),
         "filtering": "address-and-port-dependent",
     },
-    "port_control_whole": {"more": port_control('addresses = ["203.0.113.44/31"]\none_to_one = true')},
-    "port_control_nat_pmp": {"more": port_control(keys="nat_pmp = true")},
-    "port_control_state": {"more": port_control(keys=f'pcp = true\nstate = "{GRANTS}"')},
+    "port_control_whole": {"more": own_pool('addresses = ["203.0.113.44/31"]\none_to_one = true')},
+    "port_control_nat_pmp": {"port_control": "nat_pmp = true"},
+    "port_control_state": {"port_control": f'pcp = true\nstate = "{GRANTS}"'},
     "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
 }

@@ -17,7 +17,7 @@ from setups import SETUPS
 MAP, NONCE = 1, b"netns nonce!"
 NUMBERS = {"udp": 17, "tcp": 6}
 # The epoch time of each reply.
-EPOCHS = []
+EPOCH_TIMES = []
 
 
 def mapped(address):
@@ -33,8 +33,8 @@ def pcp(host, address, protocol, port, lifetime=600):
         reply, sender = receive(sock, "reply of PCP")
     expect_equal(sender, (NAT_INSIDE, 5351), "sender of the reply")
     expect_equal(reply[:2], bytes([2, MAP | 0x80]), "version and opcode")
-    code, (granted, epoch) = reply[3], struct.unpack("!II", reply[4:12])
-    EPOCHS.append(epoch)
+    code, (granted, epoch_time) = reply[3], struct.unpack("!II", reply[4:12])
+    EPOCH_TIMES.append(epoch_time)
     return code, granted, (socket.inet_ntoa(reply[56:60]), struct.unpack("!H", reply[42:44])[0])
 
 
@@ -146,11 +146,11 @@ def grants_survive_a_kill(n):
         expect_equal(code, 0, "code")
         time.sleep(2)
         pcp(n.sub1, host, "tcp", port)
-        before = EPOCHS[-1]
+        before = EPOCH_TIMES[-1]
         time.sleep(0.2)
         n.dut.daemon.process.kill()
         n.dut.daemon.process.wait()
         n.dut.start(n, **SETUPS["port_control_state"])
         reaches_udp(n.srv1, external, inside)
         expect_equal(pcp(n.sub1, host, "udp", port)[2], external, "external endpoint after the kill")
-        expect(EPOCHS[-1] >= before, f"the epoch time went back from {before} to {EPOCHS[-1]}")
+        expect(EPOCH_TIMES[-1] >= before, f"the epoch time went back from {before} to {EPOCH_TIMES[-1]}")

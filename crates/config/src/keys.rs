@@ -969,7 +969,7 @@ const PORT_CONTROL: &[Key] = &[
         "mappings_per_subscriber",
         Kind::Integer { min: 1, max: 4_096, unit: "mappings" },
         Preset::Value("64"),
-        "Mappings that one inside address may ask for. They also count against all limits of `[subscriber]`.",
+        "Mappings for which one inside address may ask. They also count against all limits of `[subscriber]`.",
     ),
     key(
         "third_party",

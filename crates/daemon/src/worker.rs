@@ -262,7 +262,7 @@ impl<I: Io> Worker<I> {
         self.shard.set_grant_deltas(ring);
     }
 
-    /// For what happens before it runs: grants from before a restart.
+    /// For what happens before it runs: grants are restored.
     pub fn shard_mut(&mut self) -> &mut Shard {
         &mut self.shard
     }

@@ -12,7 +12,7 @@ const FILTER: u8 = 3;
 const PORT_SET: u8 = 130;
 /// From this code on an option may be ignored.
 const OPTIONAL: u8 = 128;
-/// Filters that one message can hold.
+/// The filters of a message, at most.
 const FILTERS_MAX: usize = 44;
 
 /// One filter.

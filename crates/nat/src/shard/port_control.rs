@@ -28,7 +28,7 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
 
-/// Ports held down for their client that one request may give up for want of room.
+/// Ports held down for their client: so many may be given up by one request, for want of room.
 const GIVEN_UP_MAX: usize = 16;
 
 /// Where the answer to a datagram comes from.
