@@ -69,7 +69,13 @@ fn run(seed: u64, workers: usize) -> Vec<(u8, u32)> {
         let asked = [0, 60, 300, 5_000][random.random_range(0..4)];
         let key = (host, protocol, port);
         let told = bed.pcp(&Ask::map(host, protocol, port).nonce(nonce).lifetime(asked));
-        assert_eq!((told.code, told.lifetime), model.expected(key, nonce, asked), "{key:?} for {asked} s, seed {seed}");
+        let (code, lifetime) = model.expected(key, nonce, asked);
+        // A deletion shows how long strangers' connections still keep the mapping.
+        let is_kept = code == 0 && asked == 0 && protocol == Protocol::Tcp && told.lifetime <= 240;
+        assert!(
+            told.code == code && (is_kept || told.lifetime == lifetime),
+            "{key:?}, {asked} s, seed {seed}: {told:?}"
+        );
         replies.push((told.code, told.lifetime));
         if told.code == 0 && asked == 0 {
             model.grants.remove(&key);

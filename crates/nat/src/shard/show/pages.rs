@@ -255,6 +255,8 @@ impl View<'_> {
         let mapping = self.state.mappings.get(index);
         let key = mapping.key();
         let (origin, holds) = self.grants_of(index, now);
+        // The end of a mapping that is kept on request does not show when it was last used.
+        let most = if origin.is_some() { age(mapping.created_s(), now) } else { Duration::from_micros(u64::MAX) };
         MappingView {
             protocol: key.protocol,
             realm: key.realm,
@@ -263,7 +265,7 @@ impl View<'_> {
             pool: self.pool_id_of_mapping(index),
             worker: self.worker,
             age: age(mapping.created_s(), now),
-            idle: self.mapping_idle(index, now),
+            idle: self.mapping_idle(index, now).min(most),
             expires_in: self.end_of(index, mapping.expires()).saturating_since(now),
             sessions: u32::from(mapping.extra_count()) + u32::from(mapping.has_live_session(now)) - holds,
             origin,
