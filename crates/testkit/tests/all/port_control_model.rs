@@ -2,7 +2,7 @@
 
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use nat::Protocol;
 use nat::settings::Filtering;
@@ -26,7 +26,7 @@ struct Known {
 #[derive(Default)]
 struct Model {
     now: u64,
-    grants: HashMap<(Ipv4Addr, Protocol, u16), Known>,
+    grants: BTreeMap<(Ipv4Addr, Protocol, u16), Known>,
 }
 
 impl Model {
