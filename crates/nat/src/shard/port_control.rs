@@ -32,6 +32,7 @@ use crate::verdict::Verdict;
 const GIVEN_UP_MAX: usize = 16;
 
 /// Where the answer to a datagram comes from.
+#[expect(clippy::large_enum_variant, reason = "it lives for one call, and nothing may be allocated")]
 pub(in crate::shard) enum Answer {
     Pcp(Reply),
     NatPmp([u8; 16], usize),
