@@ -45,6 +45,11 @@ pub enum Command {
     /// Verify, measure and export the store of the event log
     #[command(subcommand)]
     Log(LogCommand),
+    /// Make a token for a user of the API: prints it, and the lines for the configuration
+    Token(TokenArguments),
+    /// The process of the API; natrix run starts it
+    #[command(hide = true)]
+    Api,
     /// Print the completion script of a shell
     Completions {
         /// The shell
@@ -53,6 +58,20 @@ pub enum Command {
     /// Commands for a running instance.
     #[command(flatten)]
     Client(ClientCommand),
+}
+
+/// `natrix token`.
+#[derive(Debug, Args)]
+pub struct TokenArguments {
+    /// Name of the user
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// What the user may do: view, operate or audit
+    #[arg(long, value_name = "ROLE", default_value = "view", value_parser = ["view", "operate", "audit"])]
+    pub role: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `natrix check`.
@@ -395,6 +414,19 @@ pub enum ClientCommand {
     Trace(Trace),
     /// Show a dashboard in the terminal
     Top(Top),
+    /// Show who changed or looked up what, the latest first
+    Audit(Audit),
+}
+
+/// `natrix audit`.
+#[derive(Debug, Args)]
+pub struct Audit {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
 }
 
 /// `natrix plan`.

@@ -1,13 +1,16 @@
-//! `natrix find` and `natrix why`.
+//! `natrix find`, `natrix why` and `natrix audit`.
 
 use std::io;
 use std::io::Write;
 
+use control::AuditRecord;
 use control::Direction;
 use control::FindAnswer;
+use control::List;
 use control::Request;
 use control::WhyAnswer;
 
+use crate::arguments::Audit;
 use crate::arguments::Find;
 use crate::arguments::Why;
 use crate::error::CliError;
@@ -52,6 +55,37 @@ impl Row for FindAnswer {
             self.detail.clone(),
         ]
     }
+}
+
+impl Row for AuditRecord {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("TIME", Left),
+        ("WHO", Left),
+        ("FROM", Left),
+        ("WHAT", Left),
+        ("ABOUT", Left),
+        ("CASE", Left),
+        ("RESULT", Left),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.time.clone(),
+            self.who.clone(),
+            self.from.clone(),
+            self.action.clone(),
+            self.subject.clone(),
+            human::or_dash(self.case.clone()),
+            self.result.clone(),
+        ]
+    }
+}
+
+/// Runs `audit`.
+pub(crate) fn audit(arguments: &Audit, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
+    let mut client = connect(&arguments.output.socket)?;
+    let page = |limit, cursor| Request::Audit(List { limit, cursor, ..List::default() });
+    print_pages::<AuditRecord>(&mut client, &arguments.paging, page, arguments.output.json, out, notes)
 }
 
 /// Runs `find`.

@@ -231,7 +231,13 @@ fn ask(
     };
     let mut client = connect(&arguments.output.socket)?;
     client.set_read_timeout(Some(CHANGE_TIMEOUT))?;
-    client.send(&request(control::NewConfig { config, rollback: arguments.rollback, details, kept }))?;
+    client.send(&request(control::NewConfig {
+        config,
+        rollback: arguments.rollback,
+        details,
+        kept,
+        ..control::NewConfig::default()
+    }))?;
     gather(&mut client, notes)
 }
 

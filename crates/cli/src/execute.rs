@@ -35,6 +35,7 @@ pub fn execute(
         ClientCommand::Find(arguments) => buffered(out, |out| ask::find(arguments, out, notes)),
         ClientCommand::Plan(arguments) => buffered(out, |out| change::plan(arguments, out, notes)),
         ClientCommand::Reload(arguments) => buffered(out, |out| change::reload(arguments, out, notes)),
+        ClientCommand::Audit(arguments) => buffered(out, |out| ask::audit(arguments, out, notes)),
         ClientCommand::Why(arguments) => buffered(out, |out| ask::why(arguments, out)),
     }
 }

@@ -41,6 +41,7 @@ pub use arguments::Command;
 pub use arguments::Find;
 pub use arguments::Replay;
 pub use arguments::Run;
+pub use arguments::TokenArguments;
 pub use ask::print_found;
 pub use complete::completions;
 pub use error::CliError;

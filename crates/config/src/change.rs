@@ -34,6 +34,8 @@ use crate::keys::live::Effect;
 use crate::model::Config;
 use crate::model::EventLog;
 use crate::model::EventTarget;
+use crate::model::Http;
+use crate::model::HttpListen;
 use crate::model::LogSync;
 use crate::section::duration_text;
 
@@ -130,7 +132,9 @@ impl Value<'_> {
             Effect::Restart | Effect::RestartToBeginOrEnd => Some(match (self.section, self.key) {
                 ("tables", _) => "the memory of tables is taken when the instance starts",
                 ("workers", _) => "workers start with the instance",
+                ("control", "audit") => "it is opened when the instance starts",
                 ("control", _) => "clients find the socket by its path",
+                ("http" | "http.tls" | "http.user", _) => "the process of the API starts with the instance",
                 ("log", "events") => "existing mappings would have no record, or one without an end",
                 ("log.store", _) => "the rings of its workers belong to it",
                 ("log", "queue") => "workers get their queues when the instance starts",
@@ -236,6 +240,7 @@ impl<'c> Values<'c> {
         values.subscribers(&config.nat);
         values.timers(config);
         values.process(config);
+        values.http(config.http.as_ref());
         values.log(config);
         values.list
     }
@@ -485,6 +490,34 @@ impl<'c> Values<'c> {
         self.table("control");
         self.key("socket", config.control.socket.display());
         self.key("mode", format!("{:o}", config.control.mode));
+        self.key("audit", config.control.audit.display());
+    }
+
+    fn http(&mut self, http: Option<&'c Http>) {
+        self.table("http");
+        self.key(
+            "listen",
+            or_none(http.map(|http| match &http.listen {
+                HttpListen::Tcp(address) => address.to_string(),
+                HttpListen::Unix(path) => format!("unix:{}", path.display()),
+            })),
+        );
+        self.key("hosts", http.map_or_else(|| NONE.to_owned(), |http| joined(&http.hosts)));
+        self.table("http.tls");
+        let tls = http.and_then(|http| http.tls.as_ref());
+        self.key("certificate", or_none(tls.map(|tls| tls.certificate.display())));
+        self.key("key", or_none(tls.map(|tls| tls.key.display())));
+        let authorities = tls.and_then(|tls| tls.client_authorities.as_ref());
+        self.key("client_authorities", or_none(authorities.map(|path| path.display())));
+        self.table("http.user");
+        let users = http.map_or(&[][..], |http| &http.users);
+        self.key("name", joined(users.iter().map(|user| &user.name)));
+        for user in users {
+            self.object = format!("http.user \"{}\"", user.name);
+            self.key("role", word(&user.role));
+            self.push("token", or_none(user.token.as_ref().map(|_| "a hash")), Compare::Secret(digest(&user.token)));
+            self.key("group", or_none(user.group.as_ref()));
+        }
     }
 
     fn log(&mut self, config: &'c Config) {

@@ -152,6 +152,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
         workers,
         dpdk,
         control: singles.control.clone(),
+        http: singles.http.clone(),
         log: singles.log,
         event_log: singles.event_log.clone(),
         log_sinks: draft.sinks.iter().filter_map(SinkDraft::sink).collect(),

@@ -3,6 +3,7 @@
 pub(crate) mod allocation;
 pub(crate) mod class;
 pub(crate) mod forward;
+mod http;
 pub(crate) mod interface;
 pub(crate) mod limits;
 pub(crate) mod pool;

@@ -251,6 +251,27 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         keys: CONTROL,
     },
     SectionKeys {
+        name: "http",
+        repeats: false,
+        about: "The REST API, metrics and page, in a process of their own: [api.md](api.md). Off without `listen`. \
+                A change needs a restart.",
+        keys: HTTP,
+    },
+    SectionKeys {
+        name: "http.tls",
+        repeats: false,
+        about: "TLS for the API, needed unless it listens on loopback or a Unix socket. Renewed files are used \
+                within 10 s.",
+        keys: HTTP_TLS,
+    },
+    SectionKeys {
+        name: "http.user",
+        repeats: true,
+        about: "A user of the API. Without any user, clients of this machine may see (`view`) but neither change \
+                nor look up; root may do everything through a Unix socket.",
+        keys: HTTP_USER,
+    },
+    SectionKeys {
         name: "log",
         repeats: false,
         about: "The log on standard error (`level`), and the event log that records who had which external \
@@ -1040,6 +1061,77 @@ const CONTROL: &[Key] = &[
         Kind::Text("octal permissions, `\"0600\"` to `\"0777\"`, readable and writable for the owner"),
         Preset::Value("\"0660\""),
         "Permissions of the socket. A client sees all subscribers.",
+    ),
+    key(
+        "audit",
+        Kind::Text("absolute path of a file"),
+        Preset::Derived {
+            rule: "the path of the socket, ending in `.audit.jsonl`",
+            example: "\"/var/lib/natrix/audit.jsonl\"",
+        },
+        "File with one line of JSON for each change and each lookup of a subscriber (`natrix audit`). A lookup \
+         that cannot be recorded is refused. Name a file outside `/run`, which is empty after a restart of the \
+         machine.",
+    ),
+];
+
+const HTTP: &[Key] = &[
+    key(
+        "listen",
+        Kind::Text("`\"ADDRESS:PORT\"`, `\"unix:PATH\"`, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Where the API listens. Other addresses than loopback need `[http.tls]`.",
+    ),
+    key(
+        "hosts",
+        Kind::List("names"),
+        Preset::Value("[]"),
+        "Names by which clients may call the server, besides `localhost` and its address. Requests for other \
+         names are refused, so that foreign pages cannot use it.",
+    ),
+];
+
+const HTTP_TLS: &[Key] = &[
+    key(
+        "certificate",
+        Kind::Text("absolute path of a PEM file, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Certificate and its chain. If empty, there is no TLS.",
+    ),
+    key(
+        "key",
+        Kind::Text("absolute path of a PEM file, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Private key of the certificate.",
+    ),
+    key(
+        "client_authorities",
+        Kind::Text("absolute path of a PEM file, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Authorities of client certificates. The common name of a client's certificate is the name of its user.",
+    ),
+];
+
+const HTTP_USER: &[Key] = &[
+    key("name", Kind::Text(NAME), Preset::Required("\"noc\""), "Name in logins and in the audit log."),
+    key(
+        "role",
+        Kind::Choice(&["view", "operate", "audit"]),
+        Preset::Value("\"view\""),
+        "`view`: see all that `natrix show` and `why` show. `operate`: also plan, reload, roll back and trace. \
+         `audit`: see, look up who has or had an address, and read the audit log.",
+    ),
+    key(
+        "token",
+        Kind::Text("hash that `natrix token` prints, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Hash of the user's token. Without it the user can only log in by certificate or group.",
+    ),
+    key(
+        "group",
+        Kind::Text("name of a Unix group, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Members of this group are this user on a Unix socket.",
     ),
 ];
 

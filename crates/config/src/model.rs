@@ -1,6 +1,7 @@
 //! The compiled snapshot: everything a configuration file says, checked and in the types of those
 //! who use it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use nat::Duration;
@@ -25,6 +26,8 @@ pub struct Config {
     pub dpdk: Dpdk,
     /// The control socket.
     pub control: Control,
+    /// The API; None without one.
+    pub http: Option<Http>,
     /// What the process writes to standard error.
     pub log: Log,
     /// Where it keeps records of events; none: nowhere.
@@ -113,6 +116,65 @@ pub struct Control {
     pub socket: PathBuf,
     /// Permission bits of the socket.
     pub mode: u32,
+    /// The file of the audit log.
+    pub audit: PathBuf,
+}
+
+/// The API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http {
+    /// Where it listens.
+    pub listen: HttpListen,
+    /// Names of the server besides its address.
+    pub hosts: Vec<String>,
+    /// Its certificate; there is one unless it listens on loopback or a Unix socket.
+    pub tls: Option<HttpTls>,
+    /// Who may use it.
+    pub users: Vec<HttpUser>,
+}
+
+/// Where the API listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HttpListen {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// A Unix stream socket.
+    Unix(PathBuf),
+}
+
+/// Files of the certificate of the API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpTls {
+    /// Certificate and chain.
+    pub certificate: PathBuf,
+    /// Private key.
+    pub key: PathBuf,
+    /// Authorities of client certificates.
+    pub client_authorities: Option<PathBuf>,
+}
+
+/// A user of the API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpUser {
+    /// Name.
+    pub name: String,
+    /// What the user may do.
+    pub role: HttpRole,
+    /// Hash of the token.
+    pub token: Option<String>,
+    /// Unix group.
+    pub group: Option<String>,
+}
+
+/// What a user of the API may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpRole {
+    /// See.
+    View,
+    /// Change.
+    Operate,
+    /// Look up subscribers.
+    Audit,
 }
 
 /// What the process writes to standard error.

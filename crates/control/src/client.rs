@@ -10,6 +10,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use crate::fault::Fault;
+use crate::hello::Actor;
 use crate::hello::Hello;
 use crate::hello::PROTOCOL_VERSION;
 use crate::line::LineError;
@@ -69,6 +70,7 @@ pub struct Client {
     daemon_version: String,
     /// The release of this program.
     version: String,
+    actor: Option<Actor>,
     timeout: Duration,
     /// When the last answer was complete.
     idle_since: Instant,
@@ -78,6 +80,16 @@ impl Client {
     /// Connects to the socket at `path` and exchanges hellos. Connecting, and each read and write,
     /// fails after `timeout`. `version` is the release of this program.
     pub fn connect(path: &Path, version: &str, timeout: Duration) -> Result<Client, ClientError> {
+        Client::connect_for(path, version, timeout, None)
+    }
+
+    /// The same on behalf of `actor`, for the audit log of the daemon.
+    pub fn connect_for(
+        path: &Path,
+        version: &str,
+        timeout: Duration,
+        actor: Option<Actor>,
+    ) -> Result<Client, ClientError> {
         let open = || -> io::Result<(UnixStream, UnixStream)> {
             let writer = connect_in_time(path, timeout)?;
             writer.set_read_timeout(Some(timeout))?;
@@ -92,11 +104,12 @@ impl Client {
             writer,
             daemon_version: String::new(),
             version: version.to_owned(),
+            actor: actor.clone(),
             timeout,
             idle_since: Instant::now(),
         };
         // If the other side sent a reason before it closed, report that reason.
-        let sent = write_line(&mut client.writer, &Hello::new(version));
+        let sent = write_line(&mut client.writer, &Hello { actor, ..Hello::new(version) });
         match client.reader.next_value::<Hello>() {
             Ok(Some(hello)) if hello.speaks_our_version() => {
                 sent.map_err(|error| client.unsent(error))?;
@@ -165,7 +178,7 @@ impl Client {
     /// while a pager shows a long list.
     pub fn request<T: Object>(&mut self, request: &Request) -> Result<(Vec<T>, Option<String>), ClientError> {
         if self.idle_since.elapsed() >= RECONNECTS_AFTER {
-            *self = Client::connect(&self.path, &self.version, self.timeout)?;
+            *self = Client::connect_for(&self.path, &self.version, self.timeout, self.actor.take())?;
         }
         self.send(request)?;
         let mut objects = Vec::new();

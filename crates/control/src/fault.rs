@@ -7,6 +7,7 @@ use serde::Serialize;
 
 /// One error: `<object>: <what is wrong> (<value seen>); <what to do>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Fault {
     /// The subject: `pool "a"`, `request`, a path.
     pub object: String,

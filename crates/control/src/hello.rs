@@ -14,12 +14,28 @@ pub struct Hello {
     pub natrix_control: u32,
     /// Release of the sender, for display.
     pub version: String,
+    /// The person a client asks for, such as a user of the API. The daemon believes it only of its
+    /// own user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<Actor>,
+}
+
+/// Who asks, for the audit log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actor {
+    /// Name of the user.
+    pub who: String,
+    /// Where the user comes from.
+    pub from: String,
+    /// What the request is for, such as the number of a case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub case: Option<String>,
 }
 
 impl Hello {
     /// The hello of this build; `version` is the release of the program.
     pub fn new(version: &str) -> Hello {
-        Hello { natrix_control: PROTOCOL_VERSION, version: version.to_owned() }
+        Hello { natrix_control: PROTOCOL_VERSION, version: version.to_owned(), actor: None }
     }
 
     /// True if the sender speaks the version of this build.

@@ -7,8 +7,8 @@ use std::io::Write;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest line a server reads.
-pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
+/// Longest line a server reads: a configuration of 1 MiB as a JSON string.
+pub const REQUEST_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Longest line a client reads: two frames of 64 KiB in hexadecimal, and some room.
 pub const REPLY_BYTES_MAX: usize = 1024 * 1024;
 

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::fault::Fault;
+use crate::objects::AuditRecord;
 use crate::objects::Change;
 use crate::objects::ConfigFault;
 use crate::objects::Counter;
@@ -119,5 +120,6 @@ replies! {
     PlanDetail(PlanDetail), "Answers `plan`.";
     Plan(Plan), "Answers `plan`.";
     Reloaded(Reloaded), "Answers `reload`.";
+    Audit(AuditRecord), "Answers `audit` and `record`.";
     ConfigFault(ConfigFault), "Answers `plan` and `reload` before their error, when the file has faults.";
 }

@@ -60,18 +60,40 @@ pub enum Request {
     Plan(NewConfig),
     /// Changes the configuration while traffic flows: [`crate::Change`]s, one [`crate::Reloaded`].
     Reload(NewConfig),
+    /// [`crate::AuditRecord`]s, the latest first. Uses no filter.
+    Audit(List),
+    /// Adds to the audit log what the client does without the daemon, such as a lookup in the log of
+    /// events. Answered by the [`crate::AuditRecord`].
+    Record(Record),
     /// Ends the trace of this connection. The trace gets its end line; this request has no answer
     /// of its own.
     TraceStop,
 }
 
-/// The configuration to change to: a file, or the one before the last reload.
+/// What a client does, for the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// `find`.
+    pub action: String,
+    /// What it is about.
+    pub subject: String,
+}
+
+/// The configuration to change to: a file, a text, or the one before the last reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewConfig {
     /// Absolute path of the file, which the daemon reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
+    /// The configuration itself. Relative paths in it start at the folder of the running
+    /// configuration's file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Also write `text` to the file of the running configuration once it is in use.
+    #[serde(skip_serializing_if = "is_false")]
+    pub save: bool,
     /// Return to the configuration before the last reload.
     pub rollback: bool,
     /// For a plan: the maximum of subscribers, external addresses, mappings, flows and port blocks

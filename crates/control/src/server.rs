@@ -6,6 +6,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use crate::fault::Fault;
+use crate::hello::Actor;
 use crate::hello::Hello;
 use crate::hello::PROTOCOL_VERSION;
 use crate::line::LineError;
@@ -29,6 +30,8 @@ pub struct Connection<R, W> {
     /// Lines of the current answer: a long list is sent in large pieces and not line by line.
     unsent: Vec<u8>,
     greeted: bool,
+    /// On whose behalf the client says it asks.
+    actor: Option<Actor>,
 }
 
 /// Bytes of an answer to send together.
@@ -44,6 +47,7 @@ impl<R: Read, W: Write> Connection<R, W> {
             writer,
             unsent: Vec::new(),
             greeted: false,
+            actor: None,
         })
     }
 
@@ -73,6 +77,7 @@ impl<R: Read, W: Write> Connection<R, W> {
                 return Err(LineError::Io(io::Error::new(io::ErrorKind::Unsupported, fault)));
             }
             self.greeted = true;
+            self.actor = hello.actor;
         }
         self.next_or_refuse("request", "see docs/control-protocol.md for the requests there are")
     }
@@ -116,6 +121,11 @@ impl<R: Read, W: Write> Connection<R, W> {
         self.unsent.clear();
         outcome?;
         self.writer.flush()
+    }
+
+    /// On whose behalf the client says it asks; None before the first request.
+    pub fn actor(&self) -> Option<&Actor> {
+        self.actor.as_ref()
     }
 
     /// The stream requests are read from.

@@ -22,6 +22,7 @@ macro_rules! words {
     ($(#[$meta:meta])* $name:ident, $expected:literal, { $( $(#[$variant_meta:meta])* $variant:ident = $word:literal, )+ }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         pub enum $name { $( $(#[$variant_meta])* #[serde(rename = $word)] $variant, )+ }
 
         impl $name {

@@ -7,6 +7,8 @@
 //! this order). If a worker does not answer, the change is undone: the others switch back at once,
 //! and that worker does when it goes on.
 
+use std::io;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant as SystemInstant;
@@ -100,13 +102,16 @@ const UNCHANGED: &str = "nothing was changed";
 
 /// The configuration asked for, and where it comes from.
 fn wanted(live: &Live, asked: &NewConfig) -> Result<(Config, String), Refused> {
-    match (&asked.config, asked.rollback) {
-        (Some(path), false) => Ok((read(path, &live.config)?, path.clone())),
-        (None, true) => live.previous.clone().ok_or_else(|| {
+    match (&asked.config, &asked.text, asked.rollback) {
+        (Some(path), None, false) => Ok((read(path, &live.config)?, path.clone())),
+        (None, Some(text), false) => {
+            Ok((parse(text.clone().into_bytes(), &live.path, &live.config)?, live.path.clone()))
+        }
+        (None, None, true) => live.previous.clone().ok_or_else(|| {
             let remedy = "a rollback is possible after a reload with differences";
             Fault::new("rollback", "no reload has changed anything since the start", remedy).into()
         }),
-        _ => Err(Fault::new("request", "needs either a file or a rollback", "name one of them").into()),
+        _ => Err(Fault::new("request", "needs a file, a text, or a rollback", "send one of them").into()),
     }
 }
 
@@ -121,6 +126,12 @@ fn read(path: &str, before: &Config) -> Result<Config, Refused> {
         let fault = Fault::new(object(), "cannot be read by the daemon", "check the path and its permissions");
         Refused::from(fault.seen(error.to_string()))
     })?;
+    parse(bytes, path, before)
+}
+
+/// Checks a configuration that is, or stands for, the file `path`.
+fn parse(bytes: Vec<u8>, path: &str, before: &Config) -> Result<Config, Refused> {
+    let object = || format!("configuration {path}");
     let text = config::text(bytes, path).map_err(|fault| {
         let config::Fault { line, problem, seen, remedy, .. } = *fault;
         let line = line.map(|line| format!(":{line}")).unwrap_or_default();
@@ -589,6 +600,13 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     if !changes.is_empty() {
         live.previous = Some(before);
     }
+    if let (Some(text), true) = (&asked.text, asked.save) {
+        save(&path, text).map_err(|error| {
+            let object = format!("configuration {path}");
+            let remedy = "the new configuration is in use; write it to the file before the next restart";
+            Fault::new(object, "cannot be written", remedy).seen(error.to_string())
+        })?;
+    }
     let reloaded = Reloaded {
         config: path,
         generation: after.generation(),
@@ -607,6 +625,25 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         reloaded.config, reloaded.generation, reloaded.took_us
     ));
     Ok(changes.into_iter().map(Reply::from).chain([reloaded.into()]).collect())
+}
+
+/// Replaces the file at once: a failure leaves the old one.
+fn save(path: &str, text: &str) -> io::Result<()> {
+    let path = std::fs::canonicalize(path)?;
+    let permissions = std::fs::metadata(&path)?.permissions();
+    let mut next = path.clone().into_os_string();
+    next.push(".new");
+    let write = || -> io::Result<()> {
+        let mut file = std::fs::File::create(&next)?;
+        file.set_permissions(permissions)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&next, &path)
+    };
+    write().inspect_err(|_| {
+        // It may not exist.
+        let _ = std::fs::remove_file(&next);
+    })
 }
 
 /// Switches all workers; returns the time from the first to the last in microseconds.

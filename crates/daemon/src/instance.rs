@@ -19,6 +19,7 @@ use nat::Shared;
 use nat::view::Query;
 use wire::ethernet::MacAddress;
 
+use crate::audit::Audit;
 use crate::change::Live;
 use crate::clock::Clock;
 use crate::event_log::EventLogView;
@@ -90,6 +91,7 @@ pub struct Instance {
     traces: AtomicU64,
     event_log: OnceLock<EventLogView>,
     sinks: OnceLock<Sinks>,
+    audit: OnceLock<Audit>,
 }
 
 /// Takes a lock even if a thread panicked while holding it: the guarded data is consistent at any
@@ -112,6 +114,7 @@ impl Instance {
             traces: AtomicU64::new(1),
             event_log: OnceLock::new(),
             sinks: OnceLock::new(),
+            audit: OnceLock::new(),
         }
     }
 
@@ -172,6 +175,17 @@ impl Instance {
     /// The destination of event records, if any.
     pub fn event_log(&self) -> Option<&EventLogView> {
         self.event_log.get()
+    }
+
+    /// Sets the audit log, once at the start.
+    pub fn set_audit(&self, audit: Audit) {
+        // As with the event log.
+        let _ = self.audit.set(audit);
+    }
+
+    /// The audit log; None if nothing is recorded, as in a replay.
+    pub(crate) fn audit(&self) -> Option<&Audit> {
+        self.audit.get()
     }
 
     /// Number of workers.

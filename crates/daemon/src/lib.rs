@@ -11,6 +11,7 @@
 //! clock.
 
 pub mod adoption;
+pub mod audit;
 pub mod change;
 pub mod clock;
 pub mod crossing;

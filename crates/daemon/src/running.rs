@@ -19,6 +19,7 @@ use packet_io::Io;
 use packet_io::PortIndex;
 use wire::ethernet::MacAddress;
 
+use crate::audit::Audit;
 use crate::change::Live;
 use crate::clock::Clock;
 use crate::event_log;
@@ -176,6 +177,7 @@ impl Running {
         if let Some(sinks) = sinks {
             instance.set_sinks(sinks);
         }
+        instance.set_audit(Audit::new(config.control.audit.clone()));
         let path = config_path.display().to_string();
         instance.set_live(Live { config: config.clone(), path, previous: None, log });
         let captures = quarantine_path(config);

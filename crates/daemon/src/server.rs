@@ -27,8 +27,11 @@ use std::thread;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use control::Actor;
+use control::AuditRecord;
 use control::End;
 use control::Fault;
+use control::NewConfig;
 use control::Page;
 use control::Reply;
 use control::Request;
@@ -37,6 +40,7 @@ use control::server::Connection;
 use control::server::SILENCE_MAX;
 use rustix::net::sockopt::socket_peercred;
 
+use crate::audit;
 use crate::change;
 use crate::instance::Instance;
 use crate::log::Log;
@@ -215,13 +219,14 @@ fn serve(stream: UnixStream, instance: &Instance, stop: &AtomicBool) -> Result<(
     // Wakes up regularly to check whether the server must stop.
     stream.set_read_timeout(Some(Duration::from_millis(200)))?;
     let writer = stream.try_clone()?;
+    let asker = Asker::of(&stream);
     let mut client = Connection::new(stream, writer, &instance.description.version)?;
     let mut silent_since = Instant::now();
     while !stop.load(Ordering::Relaxed) && silent_since.elapsed() < SILENCE_MAX {
         match client.next_request() {
             Ok(None) => break,
             Ok(Some(request)) => {
-                answer(&mut client, instance, stop, request)?;
+                answer(&mut client, instance, stop, &asker, request)?;
                 silent_since = Instant::now();
             }
             Err(LineError::Unreadable(_)) => {}
@@ -237,7 +242,17 @@ pub(crate) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-fn answer(client: &mut Client, instance: &Instance, stop: &AtomicBool, request: Request) -> Result<(), LineError> {
+fn answer(
+    client: &mut Client,
+    instance: &Instance,
+    stop: &AtomicBool,
+    asker: &Asker,
+    request: Request,
+) -> Result<(), LineError> {
+    let actor = asker.actor(client.actor());
+    if let Err(fault) = record_lookup(instance, &actor, &request) {
+        return Ok(client.send(&Reply::Error(fault))?);
+    }
     let objects = match request {
         Request::Status => numbers::status(instance).map(|status| whole(vec![status])),
         Request::Interfaces => numbers::interfaces(instance).map(whole),
@@ -253,7 +268,15 @@ fn answer(client: &mut Client, instance: &Instance, stop: &AtomicBool, request: 
         Request::Find(find) => lookup::live::find(instance, &find).map(Page::replies),
         Request::Why(why) => why::why(instance, &why).map(|answer| whole(vec![answer])),
         Request::Plan(asked) => return change_answered(client, change::plan(instance, &asked)),
-        Request::Reload(asked) => return change_answered(client, change::reload(instance, &asked)),
+        Request::Reload(asked) => {
+            let outcome = change::reload(instance, &asked);
+            record_change(instance, &actor, &asked, outcome.as_ref().err().map(|refused| &refused.fault));
+            return change_answered(client, outcome);
+        }
+        Request::Audit(list) => {
+            instance.audit().map_or_else(|| Ok(Page::whole(Vec::new())), |audit| audit.page(&list)).map(Page::replies)
+        }
+        Request::Record(wanted) => record_for(instance, asker, &actor, &wanted).map(|record| whole(vec![record])),
         Request::Trace(wanted) => return trace::trace(client, instance, stop, &wanted),
         // The trace that this would end is over.
         Request::TraceStop => return Ok(()),
@@ -268,6 +291,77 @@ fn answer(client: &mut Client, instance: &Instance, stop: &AtomicBool, request: 
         Err(fault) => client.send(&Reply::Error(fault))?,
     }
     Ok(())
+}
+
+/// The user at the other end of a connection.
+struct Asker {
+    uid: Option<u32>,
+    is_owner: bool,
+}
+
+impl Asker {
+    fn of(stream: &UnixStream) -> Asker {
+        let uid = socket_peercred(stream).ok().map(|peer| peer.uid.as_raw());
+        Asker { uid, is_owner: is_owner(stream) }
+    }
+
+    /// Who asks, for the audit log. Only the daemon's own user may ask for somebody else: the API.
+    fn actor(&self, claimed: Option<&Actor>) -> Actor {
+        match claimed {
+            Some(actor) if self.is_owner && !actor.who.is_empty() => actor.clone(),
+            claimed => Actor {
+                who: self.uid.map_or_else(|| "unknown".to_owned(), |uid| format!("uid {uid}")),
+                from: "control socket".to_owned(),
+                case: claimed.and_then(|actor| actor.case.clone()),
+            },
+        }
+    }
+}
+
+/// Records a lookup of subscribers before it is answered.
+fn record_lookup(instance: &Instance, actor: &Actor, request: &Request) -> Result<(), Fault> {
+    let Some(audit) = instance.audit() else { return Ok(()) };
+    let (action, subject) = match request {
+        // The next pages belong to the first.
+        Request::Find(find) if find.cursor.is_none() => {
+            ("find", find.port.map_or_else(|| find.address.to_string(), |port| format!("{}:{port}", find.address)))
+        }
+        Request::Trace(trace) => ("trace", serde_json::to_string(trace).unwrap_or_default()),
+        _ => return Ok(()),
+    };
+    audit.write(&audit::record(actor, action, &subject, "asked"))
+}
+
+/// Records a change after it was made or refused.
+fn record_change(instance: &Instance, actor: &Actor, asked: &NewConfig, refused: Option<&Fault>) {
+    let Some(audit) = instance.audit() else { return };
+    let (action, subject) = match (&asked.config, asked.rollback) {
+        (_, true) => ("rollback", String::new()),
+        (Some(path), false) => ("reload", path.clone()),
+        (None, false) => ("reload", "a text".to_owned()),
+    };
+    let result = refused.map_or_else(|| "done".to_owned(), |fault| format!("failed: {fault}"));
+    if let Err(fault) = audit.write(&audit::record(actor, action, &subject, &result)) {
+        // Without it there was no change to record.
+        if let Some(live) = crate::instance::lock(&instance.live).as_ref() {
+            live.log.error(&fault);
+        }
+    }
+}
+
+/// Records what a client does without the daemon.
+fn record_for(
+    instance: &Instance,
+    asker: &Asker,
+    actor: &Actor,
+    wanted: &control::Record,
+) -> Result<AuditRecord, Fault> {
+    if !asker.is_owner {
+        return Err(Fault::new("record", "is only for the user of the daemon", "run the command as this user"));
+    }
+    let record = audit::record(actor, &wanted.action, &wanted.subject, "asked");
+    instance.audit().map_or(Ok(()), |audit| audit.write(&record))?;
+    Ok(record)
 }
 
 /// Reports what a change does, or why it is refused; a refusal may follow objects too.

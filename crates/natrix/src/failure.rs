@@ -28,6 +28,9 @@ pub(crate) enum Failure {
     /// A question to a configuration.
     #[error(transparent)]
     Formula(#[from] lookup::formula::NoAnswer),
+    /// The API.
+    #[error(transparent)]
+    Api(#[from] api::ServeError),
     /// A replay.
     #[error(transparent)]
     Replay(#[from] daemon::replay::ReplayError),

@@ -1,5 +1,6 @@
 //! Calls the crate of each command.
 
+mod api;
 mod data_plane;
 mod failure;
 mod find_at;
@@ -46,6 +47,8 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
         Command::Lab(command) => Ok(measure::lab(command, out)?),
         Command::Log(command) => log::run(command, out),
         Command::Check(arguments) => data_plane::check(arguments, out),
+        Command::Token(arguments) => api::token(arguments, out),
+        Command::Api => api::run(),
         Command::Run(arguments) => data_plane::run(arguments),
         Command::Replay(arguments) => data_plane::replay(arguments, out),
     }

@@ -20,6 +20,7 @@ use crate::keys::keys_of;
 use crate::model::Control;
 use crate::model::EventLog;
 use crate::model::EventTarget;
+use crate::model::Http;
 use crate::model::Hugepages;
 use crate::model::Log;
 use crate::model::LogLevel;
@@ -60,6 +61,7 @@ pub(crate) struct Singles {
     pub(crate) workers: WorkersDraft,
     pub(crate) dpdk: DpdkDraft,
     pub(crate) control: Control,
+    pub(crate) http: Option<Http>,
     pub(crate) log: Log,
     pub(crate) events: EventSettings,
     pub(crate) event_log: Option<EventLog>,
@@ -143,6 +145,7 @@ impl Singles {
                 buffers: dpdk.integer("buffers", report),
             },
             control: control(&control_section, report),
+            http: crate::draft::http::http(root, report),
             log: Log {
                 level: match log.choice("level", report) {
                     Some("error") => LogLevel::Error,
@@ -362,7 +365,7 @@ fn lines(section: &Section, report: &mut Report) -> Option<(EventTarget, Place)>
 }
 
 /// A socket's path, with the terminating zero, fits in 108 bytes.
-const SOCKET_PATH_MAX: usize = 107;
+pub(crate) const SOCKET_PATH_MAX: usize = 107;
 
 fn control(section: &Section, report: &mut Report) -> Control {
     let socket = section.text("socket", report).map(|text| {
@@ -390,5 +393,14 @@ fn control(section: &Section, report: &mut Report) -> Control {
         }
         mode
     });
-    Control { socket: PathBuf::from(socket.unwrap_or_default()), mode: mode.unwrap_or_default() }
+    let socket = PathBuf::from(socket.unwrap_or_default());
+    let audit = section.text("audit", report).map(|text| {
+        if !text.value.starts_with('/') || text.value.ends_with('/') {
+            let remedy = "write the path from the root, such as \"/var/lib/natrix/audit.jsonl\"";
+            report.fault(&text.place, "is not the absolute path of a file", quoted(&text.value), remedy);
+        }
+        PathBuf::from(text.value)
+    });
+    let audit = audit.unwrap_or_else(|| socket.with_extension("audit.jsonl"));
+    Control { socket, mode: mode.unwrap_or_default(), audit }
 }

@@ -2,11 +2,12 @@
 //! this with the plan of each key.
 
 /// Tables of which every key needs a restart.
-const RESTART_SECTIONS: [&str; 4] = ["interface", "tables", "workers", "dpdk"];
+const RESTART_SECTIONS: [&str; 7] = ["interface", "tables", "workers", "dpdk", "http", "http.tls", "http.user"];
 /// Keys of other tables that need a restart.
-const RESTART_KEYS: [(&str, &str); 7] = [
+const RESTART_KEYS: [(&str, &str); 8] = [
     ("control", "socket"),
     ("control", "mode"),
+    ("control", "audit"),
     ("log", "level"),
     ("log", "queue"),
     ("log.store", "path"),

@@ -40,6 +40,9 @@ use crate::manual::SMALLEST;
 use crate::model::Config;
 use crate::model::EventLog;
 use crate::model::EventTarget;
+use crate::model::HttpListen;
+use crate::model::HttpRole;
+use crate::model::HttpTls;
 use crate::model::LogLevel;
 use crate::model::LogSink;
 use crate::model::LogStore;
@@ -227,6 +230,18 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert_eq!((config.workers.count, config.workers.cpus.as_slice()), (2, [0, 1].as_slice()));
     assert_eq!((config.dpdk.memory_bytes, config.dpdk.buffers), (1 << 30, 30_000));
     assert_eq!((config.control.socket, config.control.mode), (PathBuf::from("/tmp/natrix.sock"), 0o600));
+    assert_eq!(config.control.audit, PathBuf::from("/tmp/natrix-audit.jsonl"));
+    let tls = HttpTls {
+        certificate: PathBuf::from("/tmp/natrix-cert.pem"),
+        key: PathBuf::from("/tmp/natrix-key.pem"),
+        client_authorities: Some(PathBuf::from("/tmp/natrix-clients.pem")),
+    };
+    let http = config.http.expect("an API");
+    assert_eq!(http.listen, HttpListen::Tcp("192.0.2.9:8443".parse().expect("an address")));
+    assert_eq!((http.hosts, http.tls), (vec!["nat.example.net".to_owned()], Some(tls)));
+    let user = http.users.first().expect("a user");
+    assert_eq!((user.name.as_str(), user.role, user.group.as_deref()), ("noc", HttpRole::Operate, Some("noc")));
+    assert!(user.token.as_ref().is_some_and(|token| token.starts_with("$argon2id$")));
     assert_eq!(config.log.level, LogLevel::Debug);
     let events = EventSettings {
         back_pressure: BackPressure::Drop,

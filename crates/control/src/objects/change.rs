@@ -11,6 +11,7 @@ use crate::values::Protocol;
 
 /// One difference between the running configuration and another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Change {
     /// What differs: `pool "a".ports`, `timeouts.udp`.
     pub object: String,
@@ -26,6 +27,7 @@ pub struct Change {
 
 /// The effect of a change on the state of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PoolPlan {
     /// The pool, by its name now.
     pub pool: String,
@@ -106,12 +108,14 @@ pub struct PoolPlan {
 /// The effect of a change on one subscriber, external address, mapping, flow or port block; as many
 /// as were requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PlanDetail {
     /// Kind of the object.
     pub what: PlanSubject,
     /// VRF of the subscriber.
     pub vrf: Option<String>,
     /// Internal address of the subscriber, or the external address.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub address: Ipv4Addr,
     /// Transport of a mapping or flow.
     #[serde(default)]
@@ -122,6 +126,7 @@ pub struct PlanDetail {
     /// Current name of the pool; for an added address, the new name.
     pub pool: String,
     /// Current external address; absent if any address of the pool may serve the subscriber.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub external: Option<Ipv4Addr>,
     /// External port of a mapping or flow, or first port of a block.
     #[serde(default)]
@@ -131,6 +136,7 @@ pub struct PlanDetail {
     pub last_port: Option<u16>,
     /// Remote endpoint of a flow: other flows may have the same external port.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub remote: Option<SocketAddrV4>,
     /// The effect.
     pub becomes: PlanFate,
@@ -151,6 +157,7 @@ pub struct PlanDetail {
 
 /// Why rules give a subscriber nothing new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PlanDenial {
     /// Its packets are dropped.
@@ -175,6 +182,7 @@ impl PlanDenial {
 
 /// How rules differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PlanRules {
     /// Rules that are new.
     pub added: u64,
@@ -192,6 +200,7 @@ pub struct PlanRules {
 
 /// Kind of the object that a detail describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PlanSubject {
     /// A subscriber.
@@ -221,6 +230,7 @@ impl PlanSubject {
 
 /// Objects of each kind beyond those that a plan names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Unnamed {
     /// Subscribers who move, drain or leave.
     pub subscribers: u64,
@@ -236,6 +246,7 @@ pub struct Unnamed {
 
 /// The effect on the object of a detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PlanFate {
     /// Nothing.
@@ -272,6 +283,7 @@ impl PlanFate {
 
 /// What a change does in all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Plan {
     /// The configuration it leads to.
     pub config: String,
@@ -301,6 +313,7 @@ pub struct Plan {
 
 /// A change that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reloaded {
     /// The current configuration.
     pub config: String,
@@ -320,6 +333,7 @@ pub struct Reloaded {
 
 /// One thing wrong with a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ConfigFault {
     /// The file.
     pub file: String,

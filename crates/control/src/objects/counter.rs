@@ -28,6 +28,7 @@ words!(
 
 /// One counter, of one worker or over all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Counter {
     /// Stable name.
     pub name: String,
@@ -43,6 +44,7 @@ pub struct Counter {
 
 /// Packets of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkerPackets {
     /// The worker.
     pub worker: u8,
@@ -52,6 +54,7 @@ pub struct WorkerPackets {
 
 /// Packets dropped for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DropReason {
     /// Name of the verdict.
     pub reason: String,
@@ -65,6 +68,7 @@ pub struct DropReason {
 
 /// A rule or filter of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Rule {
     /// Position among rules of its kind, from 0; the first match decides.
     pub index: u32,
@@ -88,10 +92,12 @@ pub struct Rule {
     /// IP protocol number it matches; null: any.
     pub ip_protocol: Option<u8>,
     /// Inside addresses it matches.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub inside: Prefix,
     /// Matching inside ports, `443` or `1024-65535`; null: any.
     pub inside_ports: Option<String>,
     /// Outside addresses it matches.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub outside: Prefix,
     /// Outside ports it matches; null: any.
     pub outside_ports: Option<String>,

@@ -7,6 +7,7 @@ use crate::values::Side;
 
 /// A port, or an 802.1Q sub-interface of one. Totals count from the start of the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Interface {
     /// Name in the configuration.
     pub name: String,

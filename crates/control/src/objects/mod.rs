@@ -4,6 +4,7 @@
 //! Names carry the unit: `_us` microseconds, `_bytes`, `_per_second`, `_ratio` from 0 to 1. Absent
 //! values are `null`.
 
+mod audit;
 mod change;
 mod counter;
 mod interface;
@@ -13,6 +14,7 @@ mod session;
 mod status;
 mod trace;
 
+pub use audit::AuditRecord;
 pub use change::Change;
 pub use change::ConfigFault;
 pub use change::Plan;

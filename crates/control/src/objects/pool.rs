@@ -12,6 +12,7 @@ use crate::values::Protocol;
 
 /// One number for each transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PerProtocol {
     /// UDP.
     pub udp: u64,
@@ -48,6 +49,7 @@ impl PerProtocol {
 
 /// Filtering of each transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FilteringByProtocol {
     /// UDP.
     pub udp: Filtering,
@@ -59,12 +61,14 @@ pub struct FilteringByProtocol {
 
 /// A pool of external addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Pool {
     /// Name in the configuration.
     pub name: String,
     /// How many external addresses it has.
     pub addresses: u64,
     /// Inside prefixes it serves.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub subscriber_prefixes: Vec<Prefix>,
     /// How addresses are shared.
     pub pooling: Pooling,
@@ -110,10 +114,12 @@ pub struct Pool {
 
 /// One external address of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PoolAddress {
     /// Its pool.
     pub pool: String,
     /// The address.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub address: Ipv4Addr,
     /// Subscribers paired with it; for arbitrary pooling null.
     pub subscribers: Option<u64>,

@@ -33,18 +33,21 @@ words!(
 /// The holder of an endpoint, or a user of an address. An endpoint without a holder has one answer
 /// too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FindAnswer {
     /// What was asked, `address` or `address:port`.
     pub queried: String,
     /// Where the address belongs.
     pub place: Place,
     /// Internal address of the subscriber that holds it; null without a holder.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub holder: Option<Ipv4Addr>,
     /// Inside realm of the holder, by number.
     pub realm: Option<u16>,
     /// VRF of the holder.
     pub vrf: Option<String>,
     /// External address of the holder, if it has one of its own.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub external_address: Option<Ipv4Addr>,
     /// Pool of the address.
     pub pool: Option<String>,
@@ -60,6 +63,7 @@ pub struct FindAnswer {
 
 /// One decision on a packet's way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Step {
     /// Where: `parse`, `lookup`, `filter`, `port`, `route`, ...
     pub step: String,
@@ -71,12 +75,15 @@ pub struct Step {
 
 /// What would happen to a packet now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhyAnswer {
     /// Transport.
     pub protocol: Protocol,
     /// Source asked about.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub source: SocketAddrV4,
     /// Destination asked about.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub destination: SocketAddrV4,
     /// Where it comes from.
     pub direction: Direction,
@@ -87,8 +94,10 @@ pub struct WhyAnswer {
     /// The verdict as a sentence.
     pub description: String,
     /// Translated source; null if the packet would not leave.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub translated_source: Option<SocketAddrV4>,
     /// Translated destination; null if the packet would not leave.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub translated_destination: Option<SocketAddrV4>,
     /// Worker that would decide.
     pub worker: u8,

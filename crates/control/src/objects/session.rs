@@ -25,10 +25,12 @@ words!(
 
 /// External ports for one subscriber alone, for all transports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OwnPorts {
     /// `block`: leased. `slice`: from the formula of a deterministic pool.
     pub kind: String,
     /// External address.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub external_address: Ipv4Addr,
     /// Lowest port.
     pub first_port: u16,
@@ -38,8 +40,10 @@ pub struct OwnPorts {
 
 /// An internal address with at least one mapping or port block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Subscriber {
     /// Internal address.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub address: Ipv4Addr,
     /// Inside realm, by number.
     pub realm: u16,
@@ -49,6 +53,7 @@ pub struct Subscriber {
     /// pool that serves it.
     pub pool: String,
     /// External address that it is paired with; null with arbitrary pooling.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub external_address: Option<Ipv4Addr>,
     /// The latest other pool from which a rule gave it a mapping or flow, which may have ended;
     /// null: none.
@@ -56,6 +61,7 @@ pub struct Subscriber {
     pub other_pool: Option<String>,
     /// The external address it got there.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub other_external_address: Option<Ipv4Addr>,
     /// Owner.
     pub worker: u8,
@@ -93,6 +99,7 @@ pub struct Subscriber {
 
 /// Refusals by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Refused {
     /// Its limit of ports was reached.
     pub port_quota: u64,
@@ -160,6 +167,7 @@ impl Refused {
 /// An internal endpoint and its external endpoint (RFC 4787 §4). With ICMP the ports are query
 /// identifiers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Mapping {
     /// Transport.
     pub protocol: Protocol,
@@ -168,8 +176,10 @@ pub struct Mapping {
     /// Inside realm, by the name of its VRF.
     pub vrf: String,
     /// Internal endpoint.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub internal: SocketAddrV4,
     /// External endpoint.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub external: SocketAddrV4,
     /// Pool of the external address.
     pub pool: String,
@@ -223,6 +233,7 @@ pub struct Grant {
 
 /// A mapping and one remote endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Session {
     /// Transport.
     pub protocol: Protocol,
@@ -231,13 +242,17 @@ pub struct Session {
     /// Inside realm, by the name of its VRF.
     pub vrf: String,
     /// Internal endpoint.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub internal: SocketAddrV4,
     /// External endpoint.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub external: SocketAddrV4,
     /// Remote endpoint, as the inside knows it.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub remote: SocketAddrV4,
     /// Remote endpoint outside, if a rule translates the destination too; null if it equals
     /// `remote`.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub target: Option<SocketAddrV4>,
     /// True if other sessions use the same external endpoint towards other remotes
     /// (endpoint-dependent translation).

@@ -25,6 +25,7 @@ words!(
 /// The instance as a whole. Totals count from the start of the process; rates are those of the last
 /// second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Status {
     /// Release of the daemon.
     pub version: String,
@@ -89,6 +90,7 @@ pub struct Status {
 /// Current idle times: those of the configuration, or shorter ones while ports are scarce.
 /// [`PortTimeoutInForce`] has the timers of single ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TimeoutsInForce {
     /// UDP.
     pub udp_us: u64,
@@ -106,6 +108,7 @@ pub struct TimeoutsInForce {
 
 /// The idle time of sessions to some destination ports, opened from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PortTimeoutInForce {
     /// UDP, or TCP once established.
     pub protocol: Protocol,
@@ -129,6 +132,7 @@ words!(
 
 /// The event log. Totals count from the start of the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EventLog {
     /// Path of the file of lines; `-` for standard output; empty without lines.
     pub destination: String,
@@ -228,6 +232,7 @@ pub struct LogStore {
 
 /// One worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Worker {
     /// Number.
     pub worker: u8,

@@ -9,6 +9,7 @@ use crate::values::VerdictKind;
 
 /// One packet and its fate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TraceRecord {
     /// When, in microseconds since 1970.
     pub time_us: u64,
@@ -31,8 +32,10 @@ pub struct TraceRecord {
     /// Length of the frame as it came.
     pub length_bytes: u32,
     /// First bytes of the Ethernet frame as received; null unless requested.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub frame: Option<HexBytes>,
     /// First bytes of the Ethernet frame as sent.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub frame_out: Option<HexBytes>,
     /// Records lost just before this one, because the client was too slow.
     pub lost_before: u64,

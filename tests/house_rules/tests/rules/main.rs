@@ -28,13 +28,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lookup", &["control", "nat", "export"]),
     ("daemon", &["wire", "mem", "pcp", "nat", "config", "packet-io", "control", "export", "lookup"]),
     ("cli", &["control"]),
+    ("api", &["control"]),
     ("chart", &[]),
     ("bench", &["wire", "mem", "nat", "packet-io", "daemon", "export", "chart"]),
     ("lab", &["wire", "mem", "packet-io", "chart"]),
     ("testkit", &["wire", "mem", "pcp", "nat", "packet-io", "daemon", "config"]),
     ("fuzz-targets", &["wire", "pcp", "nat", "config", "control", "packet-io", "daemon", "export", "testkit"]),
     ("measure", &["cli", "config", "bench", "lab", "packet-io", "chart"]),
-    ("natrix", &["cli", "config", "control", "daemon", "export", "lookup", "measure"]),
+    ("natrix", &["api", "cli", "config", "control", "daemon", "export", "lookup", "measure"]),
     ("house_rules", &[]),
 ];
 

@@ -1,0 +1,83 @@
+//! Answers, and errors in the form that all Natrix errors have.
+
+use axum::Json;
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
+use axum::http::header;
+use axum::http::request::Parts;
+use axum::response::IntoResponse;
+use axum::response::Response;
+use control::Fault;
+use serde::Deserialize;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use utoipa::ToSchema;
+
+/// A refused or failed request.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    status: StatusCode,
+    fault: Fault,
+    challenge: bool,
+    faults: Vec<control::ConfigFault>,
+}
+
+/// The body of an error.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ErrorBody {
+    /// What is wrong, and what to do.
+    error: Fault,
+    /// Each fault of a configuration that was sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<control::ConfigFault>,
+}
+
+impl Refused {
+    pub(crate) fn new(status: StatusCode, object: &str, problem: impl Into<String>, remedy: &str) -> Refused {
+        Refused::of(status, Fault::new(object, problem, remedy))
+    }
+
+    pub(crate) fn of(status: StatusCode, fault: Fault) -> Refused {
+        Refused { status, fault, challenge: false, faults: Vec::new() }
+    }
+
+    /// The same, and a browser asks for name and token.
+    pub(crate) fn with_challenge(self) -> Refused {
+        Refused { challenge: true, ..self }
+    }
+
+    pub(crate) fn with_faults(self, faults: Vec<control::ConfigFault>) -> Refused {
+        Refused { faults, ..self }
+    }
+
+    pub(crate) fn fault(&self) -> &Fault {
+        &self.fault
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let body = Json(ErrorBody { error: self.fault, faults: self.faults });
+        if self.challenge {
+            let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"natrix\", charset=\"UTF-8\"")];
+            return (self.status, challenge, body).into_response();
+        }
+        (self.status, body).into_response()
+    }
+}
+
+/// The query of a request; a wrong one is answered as every other error.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Query<T>, Refused> {
+        let query = axum::extract::Query::try_from_uri(&parts.uri);
+        let query = query.map_err(|error| {
+            let remedy = "see /api/v1/openapi.json for the parameters";
+            Refused::new(StatusCode::BAD_REQUEST, "query", error.body_text(), remedy)
+        })?;
+        Ok(Query(query.0))
+    }
+}

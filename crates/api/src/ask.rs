@@ -1,0 +1,104 @@
+//! Questions to the daemon. Its client blocks, so each question has a thread of the pool.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use control::Actor;
+use control::Client;
+use control::ClientError;
+use control::Fault;
+use control::Object;
+use control::Request;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::Semaphore;
+
+use crate::answer::Refused;
+
+/// Questions at a time. The daemon has 32 places for all its clients.
+pub(crate) const QUESTIONS_MAX: usize = 8;
+/// How long a question waits for its turn.
+const TURN_WITHIN: Duration = Duration::from_secs(5);
+/// How long the daemon may take for each line of an answer: a plan of a large change takes seconds.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
+
+/// The way to the daemon.
+#[derive(Clone, Debug)]
+pub(crate) struct Daemon {
+    socket: Arc<PathBuf>,
+    turns: Arc<Semaphore>,
+}
+
+impl Daemon {
+    pub(crate) fn new(socket: PathBuf) -> Daemon {
+        Daemon { socket: Arc::new(socket), turns: Arc::new(Semaphore::new(QUESTIONS_MAX)) }
+    }
+
+    /// Waits for a place among the questions.
+    pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, Refused> {
+        let turn = tokio::time::timeout(TURN_WITHIN, Arc::clone(&self.turns).acquire_owned()).await;
+        let busy = || {
+            let fault = Fault::new("api", "too many requests wait for the instance", "try again later");
+            Refused::of(StatusCode::SERVICE_UNAVAILABLE, fault)
+        };
+        turn.ok().and_then(Result::ok).ok_or_else(busy)
+    }
+
+    /// Runs `questions` with a connection of `actor`, on a thread of its own.
+    pub(crate) async fn with<T: Send + 'static>(
+        &self,
+        actor: Actor,
+        questions: impl FnOnce(&mut Client) -> Result<T, ClientError> + Send + 'static,
+    ) -> Result<T, Refused> {
+        let turn = self.turn().await?;
+        let daemon = self.clone();
+        let asked = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            questions(&mut daemon.connect(actor)?)
+        });
+        match asked.await {
+            Ok(outcome) => outcome.map_err(Refused::from),
+            Err(error) => Err(failed(&error.to_string())),
+        }
+    }
+
+    /// Connects. Blocks.
+    pub(crate) fn connect(&self, actor: Actor) -> Result<Client, ClientError> {
+        Client::connect_for(&self.socket, env!("CARGO_PKG_VERSION"), ANSWERS_WITHIN, Some(actor))
+    }
+
+    /// One page of objects.
+    pub(crate) async fn page<T: Object + Send + 'static>(
+        &self,
+        actor: Actor,
+        request: Request,
+    ) -> Result<(Vec<T>, Option<String>), Refused> {
+        self.with(actor, move |client| client.request(&request)).await
+    }
+
+    /// One object.
+    pub(crate) async fn one<T: Object + Send + 'static>(&self, actor: Actor, request: Request) -> Result<T, Refused> {
+        self.with(actor, move |client| client.request_one(&request)).await
+    }
+}
+
+/// A fault of this program.
+pub(crate) fn failed(reason: &str) -> Refused {
+    let fault = Fault::new("api", "the request failed", "report this with the log of the daemon");
+    Refused::of(StatusCode::INTERNAL_SERVER_ERROR, fault.seen(reason))
+}
+
+impl From<ClientError> for Refused {
+    fn from(error: ClientError) -> Refused {
+        match error {
+            ClientError::Refused(fault) => Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault),
+            // Its text names the socket, which is nobody's business here.
+            _ => {
+                let remedy = "try again; see the log of the daemon if it goes on";
+                let fault = Fault::new("instance", "does not answer", remedy);
+                Refused::of(StatusCode::SERVICE_UNAVAILABLE, fault)
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Plan, reload, rollback. The text of the configuration is sent, never a path.
+
+use axum::Extension;
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use control::Change;
+use control::ClientError;
+use control::ConfigFault;
+use control::Fault;
+use control::NewConfig;
+use control::Plan;
+use control::PlanDetail;
+use control::PoolPlan;
+use control::Reloaded;
+use control::Reply;
+use control::Request;
+use serde::Deserialize;
+use serde::Serialize;
+use utoipa::IntoParams;
+use utoipa::ToSchema;
+
+use crate::answer::ErrorBody;
+use crate::answer::Query;
+use crate::answer::Refused;
+use crate::guard::Principal;
+use crate::routes::Api;
+
+/// What a plan names.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PlanQuery {
+    /// Subscribers, addresses, mappings, flows and blocks to name, of each.
+    #[serde(default)]
+    #[param(maximum = 10_000)]
+    details: u32,
+}
+
+/// What a reload does.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReloadQuery {
+    /// Also write the text to the configuration file, so that it outlives a restart.
+    #[serde(default)]
+    save: bool,
+}
+
+/// What a reload would do.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Planned {
+    /// Differences to the running configuration.
+    changes: Vec<Change>,
+    /// What becomes of each pool.
+    pools: Vec<PoolPlan>,
+    /// As many as were asked for.
+    details: Vec<PlanDetail>,
+    /// The sums.
+    plan: Plan,
+}
+
+/// What a reload did.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Done {
+    /// Differences to the configuration before.
+    changes: Vec<Change>,
+    /// The result.
+    reloaded: Reloaded,
+}
+
+/// Everything that plan and reload answer.
+#[derive(Default)]
+struct Answered {
+    changes: Vec<Change>,
+    pools: Vec<PoolPlan>,
+    details: Vec<PlanDetail>,
+    plan: Option<Plan>,
+    reloaded: Option<Reloaded>,
+    faults: Vec<ConfigFault>,
+    refused: Option<Fault>,
+}
+
+async fn ask(api: &Api, principal: &Principal, request: Request) -> Result<Answered, Refused> {
+    let read = move |client: &mut control::Client| -> Result<Answered, ClientError> {
+        client.send(&request)?;
+        let mut answered = Answered::default();
+        loop {
+            match client.receive()? {
+                Reply::Change(change) => answered.changes.push(change),
+                Reply::PoolPlan(pool) => answered.pools.push(pool),
+                Reply::PlanDetail(detail) => answered.details.push(detail),
+                Reply::Plan(plan) => answered.plan = Some(plan),
+                Reply::Reloaded(reloaded) => answered.reloaded = Some(reloaded),
+                Reply::ConfigFault(fault) => answered.faults.push(fault),
+                Reply::Error(fault) => {
+                    answered.refused = Some(fault);
+                    return Ok(answered);
+                }
+                // Answers of a newer daemon.
+                Reply::End(_) => return Ok(answered),
+                _ => {}
+            }
+        }
+    };
+    let answered = api.daemon.with(principal.actor(), read).await?;
+    match answered.refused {
+        Some(fault) => Err(Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault).with_faults(answered.faults)),
+        None => Ok(answered),
+    }
+}
+
+fn incomplete() -> Refused {
+    crate::ask::failed("the answer of the instance is incomplete")
+}
+
+/// What a reload with this text would do. Changes nothing.
+#[utoipa::path(post, path = "/api/v1/plan", tag = "changes", params(PlanQuery),
+    request_body(content = String, content_type = "text/plain", description = "The whole configuration, TOML. Relative paths in it are those of the running configuration's folder"),
+    responses(
+        (status = OK, description = "Differences and effects", body = Planned),
+        (status = "4XX", description = "Refused, with each fault of the text", body = ErrorBody),
+        (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn plan(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+    Query(query): Query<PlanQuery>,
+    text: String,
+) -> Result<Json<Planned>, Refused> {
+    let config = NewConfig { text: Some(text), details: query.details, ..NewConfig::default() };
+    let Answered { changes, pools, details, plan, .. } = ask(&api, &principal, Request::Plan(config)).await?;
+    Ok(Json(Planned { changes, pools, details, plan: plan.ok_or_else(incomplete)? }))
+}
+
+/// Changes the configuration while traffic flows. If the text has a fault, nothing changes.
+#[utoipa::path(post, path = "/api/v1/reload", tag = "changes", params(ReloadQuery),
+    request_body(content = String, content_type = "text/plain", description = "The whole configuration, TOML"),
+    responses(
+        (status = OK, description = "What changed", body = Done),
+        (status = "4XX", description = "Refused, with each fault of the text; nothing was changed", body = ErrorBody),
+        (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn reload(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+    Query(query): Query<ReloadQuery>,
+    text: String,
+) -> Result<Json<Done>, Refused> {
+    change(&api, &principal, NewConfig { text: Some(text), save: query.save, ..NewConfig::default() }).await
+}
+
+/// Returns to the configuration before the last reload.
+#[utoipa::path(post, path = "/api/v1/rollback", tag = "changes", responses(
+    (status = OK, description = "What changed", body = Done),
+    (status = "4XX", description = "Refused; nothing was changed", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn rollback(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+) -> Result<Json<Done>, Refused> {
+    change(&api, &principal, NewConfig { rollback: true, ..NewConfig::default() }).await
+}
+
+async fn change(api: &Api, principal: &Principal, config: NewConfig) -> Result<Json<Done>, Refused> {
+    let answered = ask(api, principal, Request::Reload(config)).await?;
+    Ok(Json(Done { changes: answered.changes, reloaded: answered.reloaded.ok_or_else(incomplete)? }))
+}

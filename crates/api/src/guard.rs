@@ -1,0 +1,359 @@
+//! Who may ask what: Host, login, role, and how often.
+
+use core::net::IpAddr;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::time::Duration;
+use std::time::Instant;
+
+use axum::Extension;
+use axum::extract::Request;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::Method;
+use axum::http::StatusCode;
+use axum::http::header;
+use axum::middleware::Next;
+use axum::response::Response;
+use base64ct::Base64;
+use base64ct::Encoding;
+use control::Actor;
+
+use crate::answer::Refused;
+use crate::settings::Listen;
+use crate::settings::Role;
+use crate::settings::Settings;
+use crate::token;
+
+/// Wrong logins from one place before it must wait.
+const WRONG_LOGINS_MAX: u32 = 10;
+/// How long it must wait.
+const WRONG_LOGINS_PAUSE: Duration = Duration::from_secs(60);
+/// Places to remember with wrong logins.
+const PLACES_MAX: usize = 4096;
+/// Requests a second from one place, and how many may come at once.
+const REQUESTS_PER_SECOND: f64 = 100.0;
+const REQUESTS_AT_ONCE: f64 = 200.0;
+/// Header with the token that proves that a change comes from the page.
+pub(crate) const CSRF_HEADER: &str = "x-natrix-csrf";
+/// Header with the case that a lookup belongs to.
+pub(crate) const CASE_HEADER: &str = "x-natrix-case";
+
+/// The client's end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Peer {
+    Tcp { address: IpAddr, certificate: Option<String> },
+    Unix { uid: u32, groups: Vec<u32> },
+}
+
+impl Peer {
+    fn place(&self) -> Place {
+        match self {
+            Peer::Tcp { address, .. } => Place::Address(*address),
+            Peer::Unix { uid, .. } => Place::User(*uid),
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Peer::Tcp { address, .. } => format!("http {address}"),
+            Peer::Unix { uid, .. } => format!("http uid {uid}"),
+        }
+    }
+}
+
+/// What limits count by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    Address(IpAddr),
+    User(u32),
+}
+
+/// Who sent a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Principal {
+    name: String,
+    role: Role,
+    from: String,
+    /// The client does not send this login by itself, so no other page can use it.
+    explicit: bool,
+}
+
+impl Principal {
+    /// For the audit log of the daemon.
+    pub(crate) fn actor(&self) -> Actor {
+        Actor { who: self.name.clone(), from: self.from.clone(), case: None }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+}
+
+#[derive(Debug)]
+struct Seen {
+    wrong_logins: u32,
+    wrong_since: Instant,
+    budget: f64,
+    refilled: Instant,
+}
+
+/// The guard of one server.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    settings: Settings,
+    /// Secrets of this process: the key of what it remembers of tokens, and of CSRF tokens.
+    key: [u8; 32],
+    /// Keyed hashes of tokens that were verified, and the index of their user.
+    verified: Mutex<HashMap<[u8; 32], usize>>,
+    places: Mutex<HashMap<Place, Seen>>,
+    own_uid: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Guard {
+    pub(crate) fn new(settings: Settings, key: [u8; 32], own_uid: u32) -> Guard {
+        Guard { settings, key, verified: Mutex::default(), places: Mutex::default(), own_uid }
+    }
+
+    /// The control socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.settings.control.clone()
+    }
+
+    pub(crate) fn csrf_token(&self, name: &str) -> String {
+        blake3::keyed_hash(&self.key, format!("csrf {name}").as_bytes()).to_hex().to_string()
+    }
+
+    /// A page of another site that resolves its own name to this machine is recognised by the name.
+    fn check_host(&self, headers: &HeaderMap, uri_host: Option<&str>) -> Result<(), Refused> {
+        let Listen::Tcp(address) = &self.settings.listen else { return Ok(()) };
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).or(uri_host).unwrap_or_default();
+        let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let name = name.map_or(host, |(name, _)| name).trim_start_matches('[').trim_end_matches(']');
+        let is_own = name == "localhost"
+            || name.parse::<IpAddr>().is_ok_and(|named| named == address.ip() || address.ip().is_unspecified())
+            || self.settings.hosts.iter().any(|own| own.eq_ignore_ascii_case(name));
+        if is_own {
+            return Ok(());
+        }
+        let fault = control::Fault::new("host", "is not this server", "use its address, or add the name to http.hosts");
+        Err(Refused::of(StatusCode::MISDIRECTED_REQUEST, fault.seen(host)))
+    }
+
+    /// Counts a request.
+    fn check_rate(&self, peer: &Peer) -> Result<(), Refused> {
+        let now = Instant::now();
+        let mut places = lock(&self.places);
+        if places.len() >= PLACES_MAX && !places.contains_key(&peer.place()) {
+            places.retain(|_, seen| now.duration_since(seen.refilled) < WRONG_LOGINS_PAUSE);
+            if places.len() >= PLACES_MAX {
+                return Err(too_many("too many clients"));
+            }
+        }
+        let fresh = || Seen { wrong_logins: 0, wrong_since: now, budget: REQUESTS_AT_ONCE, refilled: now };
+        let seen = places.entry(peer.place()).or_insert_with(fresh);
+        let earned = now.duration_since(seen.refilled).as_secs_f64() * REQUESTS_PER_SECOND;
+        seen.budget = (seen.budget + earned).min(REQUESTS_AT_ONCE);
+        seen.refilled = now;
+        if now.duration_since(seen.wrong_since) >= WRONG_LOGINS_PAUSE {
+            seen.wrong_logins = 0;
+        }
+        if seen.wrong_logins >= WRONG_LOGINS_MAX {
+            return Err(too_many("too many wrong logins"));
+        }
+        if seen.budget < 1.0 {
+            return Err(too_many("too many requests a second"));
+        }
+        seen.budget -= 1.0;
+        Ok(())
+    }
+
+    fn count_wrong_login(&self, peer: &Peer) {
+        if let Some(seen) = lock(&self.places).get_mut(&peer.place()) {
+            if seen.wrong_logins == 0 {
+                seen.wrong_since = Instant::now();
+            }
+            seen.wrong_logins += 1;
+        }
+    }
+
+    /// The user with this token. Blocks for tens of milliseconds the first time.
+    fn user_of(&self, name: &str, secret: &str) -> Option<usize> {
+        let known = *blake3::keyed_hash(&self.key, format!("token {name}:{secret}").as_bytes()).as_bytes();
+        if let Some(user) = lock(&self.verified).get(&known) {
+            return Some(*user);
+        }
+        let found = self.settings.users.iter().enumerate().find(|(_, user)| user.name == name && user.token.is_some());
+        let hash = found.and_then(|(_, user)| user.token.as_deref());
+        if !hash.is_some_and(|hash| token::verify(secret, hash)) {
+            return None;
+        }
+        let (index, _) = found?;
+        // One for each user with a token: the map cannot grow beyond them.
+        lock(&self.verified).insert(known, index);
+        Some(index)
+    }
+
+    fn principal(&self, user: usize, peer: &Peer, explicit: bool) -> Option<Principal> {
+        let user = self.settings.users.get(user)?;
+        Some(Principal { name: user.name.clone(), role: user.role, from: peer.name(), explicit })
+    }
+
+    /// The user that the connection itself proves: by certificate, or by group on a Unix socket.
+    fn by_connection(&self, peer: &Peer, needed: Role) -> Option<Principal> {
+        let users = self.settings.users.iter().enumerate();
+        match peer {
+            Peer::Tcp { certificate: Some(name), .. } => {
+                let (index, _) = users.into_iter().find(|(_, user)| user.name == *name)?;
+                self.principal(index, peer, false)
+            }
+            Peer::Tcp { certificate: None, address } => {
+                // Nobody is named in the configuration, and the address is this machine's own.
+                let open = self.settings.users.is_empty() && address.is_loopback();
+                let anonymous =
+                    || Principal { name: "anonymous".to_owned(), role: Role::View, from: peer.name(), explicit: false };
+                open.then(anonymous)
+            }
+            // Root and the user of the daemon may use the control socket anyway.
+            Peer::Unix { uid, .. } if *uid == 0 || *uid == self.own_uid => {
+                Some(Principal { name: format!("uid {uid}"), role: needed, from: peer.name(), explicit: true })
+            }
+            Peer::Unix { groups, .. } => {
+                let mut mine = users.filter(|(_, user)| user.group.is_some_and(|group| groups.contains(&group)));
+                let best = mine.clone().find(|(_, user)| user.role.permits(needed)).or_else(|| mine.next());
+                self.principal(best?.0, peer, true)
+            }
+        }
+    }
+
+    async fn login(self: &Arc<Guard>, headers: &HeaderMap, peer: &Peer, needed: Role) -> Result<Principal, Refused> {
+        let Some((token, explicit)) = token_of(headers) else {
+            return self.by_connection(peer, needed).ok_or_else(|| unauthorized("no login"));
+        };
+        let guard = Arc::clone(self);
+        let found = tokio::task::spawn_blocking(move || {
+            let (name, secret) = token.split_once(':')?;
+            guard.user_of(name, secret)
+        });
+        let found = found.await.ok().flatten();
+        let principal = found.and_then(|user| self.principal(user, peer, explicit));
+        principal.ok_or_else(|| {
+            self.count_wrong_login(peer);
+            unauthorized("wrong name or token")
+        })
+    }
+
+    /// A change must come from a client that logs in by itself, or from our own page.
+    fn check_origin(&self, headers: &HeaderMap, principal: &Principal) -> Result<(), Refused> {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let foreign = |problem: &str| {
+            Refused::new(
+                StatusCode::FORBIDDEN,
+                "request",
+                problem,
+                "send changes from the page, or with a bearer token",
+            )
+        };
+        if let Some(origin) = text("origin") {
+            let host = text("host").unwrap_or_default();
+            let same = origin.split_once("://").is_some_and(|(_, place)| place.eq_ignore_ascii_case(host));
+            if !same {
+                return Err(foreign("comes from a page of another site"));
+            }
+        }
+        if text("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none") {
+            return Err(foreign("comes from a page of another site"));
+        }
+        let proved = text(CSRF_HEADER).is_some_and(|sent| is_equal(sent, &self.csrf_token(&principal.name)));
+        if principal.explicit || proved { Ok(()) } else { Err(foreign("has no CSRF token")) }
+    }
+}
+
+/// Compares without telling by its time where they differ.
+fn is_equal(left: &str, right: &str) -> bool {
+    left.len() == right.len() && left.bytes().zip(right.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+}
+
+fn too_many(problem: &str) -> Refused {
+    Refused::new(StatusCode::TOO_MANY_REQUESTS, "client", problem, "wait a minute and try again")
+}
+
+fn unauthorized(problem: &str) -> Refused {
+    let remedy = "send `Authorization: Bearer NAME:SECRET` with a token of natrix token";
+    Refused::new(StatusCode::UNAUTHORIZED, "login", problem, remedy).with_challenge()
+}
+
+/// `NAME:SECRET`, and whether the client sends it on purpose: browsers repeat Basic by themselves.
+fn token_of(headers: &HeaderMap) -> Option<(String, bool)> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().unwrap_or_default();
+    let (scheme, rest) = value.split_once(' ').unwrap_or((value, ""));
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some((rest.trim().to_owned(), true));
+    }
+    let decoded = Base64::decode_vec(rest.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    Some((decoded.unwrap_or_default(), false))
+}
+
+/// For every request: the name of the server, and the rate.
+pub(crate) async fn admit(
+    State(guard): State<Arc<Guard>>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
+    guard.check_host(request.headers(), request.uri().host())?;
+    guard.check_rate(&peer)?;
+    Ok(next.run(request).await)
+}
+
+/// For every request but those without a login: who it is, and whether the role suffices.
+pub(crate) async fn authorize(
+    State((guard, needed)): State<(Arc<Guard>, Role)>,
+    Extension(peer): Extension<Peer>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
+    let principal = guard.login(request.headers(), &peer, needed).await?;
+    if !principal.role.permits(needed) {
+        let fault = control::Fault::new("role", format!("needs {needed}"), "ask for a user with this role");
+        return Err(Refused::of(StatusCode::FORBIDDEN, fault.seen(format!("{}: {}", principal.name, principal.role))));
+    }
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        guard.check_origin(request.headers(), &principal)?;
+    }
+    request.extensions_mut().insert(principal);
+    Ok(next.run(request).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_permit_what_they_name_and_view() {
+        use Role::*;
+        for (role, needed, permitted) in [
+            (View, View, true),
+            (View, Operate, false),
+            (View, Audit, false),
+            (Operate, View, true),
+            (Operate, Audit, false),
+            (Audit, View, true),
+            (Audit, Operate, false),
+        ] {
+            assert_eq!(role.permits(needed), permitted, "{role} {needed}");
+        }
+    }
+}

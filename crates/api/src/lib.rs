@@ -1,0 +1,42 @@
+//! HTTP for one instance: REST API, metrics and page.
+//!
+//! ```text
+//!   browser, curl, Prometheus ─► listen (TCP, TLS, Unix) ─► guard (Host, login, role, rate)
+//!                                                              ▼
+//!   daemon ◄── control socket ── ask ◄── state, lookups, changes, trace, metrics, page
+//! ```
+//!
+//! It is a process of its own, started by `natrix run`, and knows the instance only through the
+//! control protocol. So nothing that happens here can stop a worker: not a crash, not a thousand
+//! slow clients.
+
+#![forbid(unsafe_code)]
+#![allow(unused_qualifications, reason = "the macros of utoipa write whole paths")]
+
+mod answer;
+mod ask;
+mod changes;
+mod guard;
+mod listen;
+mod lookups;
+mod metrics;
+mod page;
+mod routes;
+mod settings;
+mod state;
+mod tls;
+mod token;
+mod trace;
+
+pub use listen::ServeError;
+pub use listen::serve;
+pub use lookups::Past;
+pub use lookups::PastAnswer;
+pub use lookups::PastQuestion;
+pub use settings::Listen;
+pub use settings::Role;
+pub use settings::Settings;
+pub use settings::Tls;
+pub use settings::User;
+pub use token::Token;
+pub use token::is_token_hash;

@@ -1,0 +1,246 @@
+//! Connections: how many there may be, and how long each may take for what.
+
+use core::net::IpAddr;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::rt::TokioTimer;
+use hyper_util::service::TowerToHyperService;
+use nix::unistd::Gid;
+use nix::unistd::Uid;
+use nix::unistd::User as SystemUser;
+use tokio::io::AsyncRead;
+use tokio::io::AsyncWrite;
+use tokio::net::TcpListener;
+use tokio::net::UnixListener;
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use tokio_io_timeout::TimeoutStream;
+
+use crate::guard::Guard;
+use crate::guard::Peer;
+use crate::lookups::Past;
+use crate::routes;
+use crate::settings::Listen;
+use crate::settings::Settings;
+use crate::tls::Certificates;
+
+/// Connections at a time, and those of one address.
+const CONNECTIONS_MAX: usize = 256;
+const CONNECTIONS_OF_ONE_MAX: usize = 64;
+/// Time for a TLS handshake, and for the headers of a request.
+pub(crate) const HEADERS_WITHIN: Duration = Duration::from_secs(10);
+/// A client that takes nothing of its answer for so long is disconnected.
+const STALLS_MAX: Duration = Duration::from_secs(30);
+/// Bytes of the headers of a request.
+const HEADERS_BYTES_MAX: usize = 32 * 1024;
+/// Pause after a connection could not be accepted, for example for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Threads for questions to the daemon and for hashes of tokens.
+const BLOCKING_THREADS_MAX: usize = 24;
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address or path is not to be had.
+    #[error("http.listen: {address}: {source}; use another address, or stop its user")]
+    Listen {
+        /// What was asked for.
+        address: String,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The certificate cannot be used.
+    #[error("http.tls: {0}")]
+    Tls(String),
+    /// The system refuses threads, random bytes or the like.
+    #[error("http: {0}; see the system's log")]
+    System(io::Error),
+}
+
+/// Serves until standard input ends, which it does when the process that started this one ends.
+/// `past` answers who had an address at an earlier time.
+///
+/// # Errors
+/// [`ServeError`]: it could not start.
+pub fn serve(settings: Settings, past: Past) -> Result<(), ServeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .build()
+        .map_err(ServeError::System)?;
+    let outcome = runtime.block_on(run(settings, past));
+    // A question to a daemon that hangs must not keep this process.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn run(settings: Settings, past: Past) -> Result<(), ServeError> {
+    let (ended, end) = tokio::sync::oneshot::channel();
+    let wait = move || {
+        // Nothing more is sent: this returns at the end.
+        let _ = io::copy(&mut io::stdin().lock().by_ref(), &mut io::sink());
+        let _ = ended.send(());
+    };
+    std::thread::Builder::new().name("end".to_owned()).spawn(wait).map_err(ServeError::System)?;
+    let mut key = [0; 32];
+    rand::TryRngCore::try_fill_bytes(&mut rand::rngs::OsRng, &mut key)
+        .map_err(|error| ServeError::System(io::Error::other(error)))?;
+    let listen = settings.listen.clone();
+    let certificates = settings.tls.clone().map(Certificates::load).transpose().map_err(ServeError::Tls)?;
+    let guard = Arc::new(Guard::new(settings, key, Uid::effective().as_raw()));
+    let server = Arc::new(Server {
+        routes: routes::routes(guard, past),
+        certificates,
+        connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+        by_address: Mutex::default(),
+    });
+    tokio::select! {
+        outcome = accept(server, &listen) => outcome,
+        _ = end => Ok(()),
+    }
+}
+
+struct Server {
+    routes: Router,
+    certificates: Option<Certificates>,
+    connections: Arc<Semaphore>,
+    by_address: Mutex<HashMap<IpAddr, usize>>,
+}
+
+async fn accept(server: Arc<Server>, listen: &Listen) -> Result<(), ServeError> {
+    match listen {
+        Listen::Tcp(address) => {
+            let failed = |source| ServeError::Listen { address: address.to_string(), source };
+            let listener = TcpListener::bind(address).await.map_err(failed)?;
+            loop {
+                match listener.accept().await {
+                    Ok((stream, from)) => Arc::clone(&server).welcome_tcp(stream, from.ip()),
+                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+                }
+            }
+        }
+        Listen::Unix(path) => {
+            let failed = |source| ServeError::Listen { address: path.display().to_string(), source };
+            let (listener, _file) = open_unix(path).map_err(failed)?;
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => Arc::clone(&server).welcome_unix(stream),
+                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+                }
+            }
+        }
+    }
+}
+
+/// Removes the socket's file at the end.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // It may have been removed already.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Anyone may connect: what a client may do follows from its user and groups.
+fn open_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    if let Ok(metadata) = fs::symlink_metadata(path) {
+        if !metadata.file_type().is_socket() || std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    let file = SocketFile(path.to_owned());
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    Ok((listener, file))
+}
+
+/// One of the connections of an address.
+struct OfAddress(Arc<Server>, IpAddr);
+
+impl Drop for OfAddress {
+    fn drop(&mut self) {
+        let mut by_address = self.0.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = by_address.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                by_address.remove(&self.1);
+            }
+        }
+    }
+}
+
+impl Server {
+    fn count(self: &Arc<Server>, address: IpAddr) -> Option<OfAddress> {
+        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = by_address.entry(address).or_default();
+        if *count >= CONNECTIONS_OF_ONE_MAX {
+            return None;
+        }
+        *count += 1;
+        Some(OfAddress(Arc::clone(self), address))
+    }
+
+    /// Beyond the limits the connection is closed at once.
+    fn welcome_tcp(self: Arc<Server>, stream: tokio::net::TcpStream, address: IpAddr) {
+        let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else { return };
+        let Some(of_address) = self.count(address) else { return };
+        tokio::spawn(async move {
+            let _places = (place, of_address);
+            let Some(certificates) = &self.certificates else {
+                return self.talk(stream, Peer::Tcp { address, certificate: None }).await;
+            };
+            let handshake = certificates.acceptor().accept(stream);
+            let Ok(Ok(stream)) = tokio::time::timeout(HEADERS_WITHIN, handshake).await else { return };
+            let certificate = certificates.name_of(stream.get_ref().1.peer_certificates());
+            self.talk(stream, Peer::Tcp { address, certificate }).await;
+        });
+    }
+
+    fn welcome_unix(self: Arc<Server>, stream: UnixStream) {
+        let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else { return };
+        let Ok(peer) = stream.peer_cred() else { return };
+        tokio::spawn(async move {
+            let _place = place;
+            let groups = groups_of(peer.uid(), peer.gid());
+            self.talk(stream, Peer::Unix { uid: peer.uid(), groups }).await;
+        });
+    }
+
+    async fn talk(&self, stream: impl AsyncRead + AsyncWrite, peer: Peer) {
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(STALLS_MAX));
+        let service = TowerToHyperService::new(self.routes.clone().layer(Extension(peer)));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADERS_WITHIN)
+            .max_buf_size(HEADERS_BYTES_MAX)
+            .serve_connection(TokioIo::new(Box::pin(stream)), service);
+        // What a client does wrong concerns only that client.
+        let _ = connection.await;
+    }
+}
+
+/// The groups of a user in the system's database.
+fn groups_of(uid: u32, gid: u32) -> Vec<u32> {
+    let user = SystemUser::from_uid(Uid::from_raw(uid)).ok().flatten();
+    let name = user.and_then(|user| std::ffi::CString::new(user.name).ok());
+    let groups = name.and_then(|name| nix::unistd::getgrouplist(&name, Gid::from_raw(gid)).ok());
+    groups.map_or_else(|| vec![gid], |groups| groups.into_iter().map(Gid::as_raw).collect())
+}

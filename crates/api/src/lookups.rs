@@ -1,0 +1,156 @@
+//! Who has or had an address. Each lookup needs the role `audit` and is recorded.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::StatusCode;
+use control::Fault;
+use control::Find;
+use control::FindAnswer;
+use control::Protocol;
+use control::Request;
+use serde::Deserialize;
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::IntoParams;
+use utoipa::ToSchema;
+
+use crate::answer::ErrorBody;
+use crate::answer::Query;
+use crate::answer::Refused;
+use crate::guard::CASE_HEADER;
+use crate::guard::Principal;
+use crate::routes::Api;
+use crate::state::Page;
+
+/// A question about an earlier time.
+#[derive(Clone, Debug)]
+pub struct PastQuestion {
+    /// `ADDRESS` or `ADDRESS:PORT`.
+    pub endpoint: String,
+    /// The time.
+    pub at: String,
+    /// Only this transport.
+    pub protocol: Option<Protocol>,
+    /// Only this VRF.
+    pub vrf: Option<String>,
+    /// What the lookup is for.
+    pub case: Option<String>,
+}
+
+/// The objects that `natrix find --at --json` prints, the last of which says whether the time is
+/// covered.
+pub type PastAnswer = Result<Vec<Value>, Fault>;
+
+/// Answers a question about an earlier time. Blocks.
+pub type Past = Arc<dyn Fn(&PastQuestion) -> PastAnswer + Send + Sync>;
+
+/// The endpoint in question.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Asked {
+    /// External or internal address.
+    #[param(value_type = String, format = Ipv4)]
+    address: core::net::Ipv4Addr,
+    /// Port, or ICMP query identifier. Without it: all users of the address.
+    port: Option<u16>,
+    /// Only this transport.
+    protocol: Option<Protocol>,
+    /// Only this VRF.
+    vrf: Option<String>,
+    /// An earlier time: RFC 3339, or "2 min ago". Answered from the log. Without it: now.
+    at: Option<String>,
+    /// What the lookup is for; goes into the audit log.
+    case: Option<String>,
+    /// Objects in this page, at most 10,000.
+    limit: Option<u32>,
+    /// The end of the page before.
+    cursor: Option<String>,
+}
+
+/// Holders of an earlier time.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Holders {
+    /// As `natrix find --at --json` prints them; the last one says whether the time is covered.
+    #[schema(value_type = Vec<Object>)]
+    objects: Vec<Value>,
+}
+
+/// An answer of now, or of then.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Found {
+    /// Who has it now.
+    Now(Page<FindAnswer>),
+    /// Who had it then.
+    Then(Holders),
+}
+
+/// Who has or had an endpoint.
+#[utoipa::path(get, path = "/api/v1/find", tag = "lookups", params(Asked), responses(
+    (status = OK, description = "Its holders; an endpoint without a holder has one answer too", body = Found),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn find(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+    headers: HeaderMap,
+    Query(asked): Query<Asked>,
+) -> Result<Json<Found>, Refused> {
+    let in_header = headers.get(CASE_HEADER).and_then(|case| case.to_str().ok()).map(str::to_owned);
+    let mut actor = principal.actor();
+    actor.case = asked.case.or(in_header);
+    let Some(at) = asked.at else {
+        let Asked { address, port, protocol, vrf, limit, cursor, .. } = asked;
+        let request = Request::Find(Find { address, port, protocol, vrf, limit, cursor });
+        let (objects, cursor) = api.daemon.page(actor, request).await?;
+        return Ok(Json(Found::Now(Page { objects, cursor })));
+    };
+    let endpoint = asked.port.map_or_else(|| asked.address.to_string(), |port| format!("{}:{port}", asked.address));
+    let subject = format!("{endpoint} at {at}");
+    let question = PastQuestion { endpoint, at, protocol: asked.protocol, vrf: asked.vrf, case: actor.case.clone() };
+    // Recorded before it is answered.
+    let record = control::Request::Record(control::Record { action: "find".to_owned(), subject });
+    api.daemon.with(actor, move |client| client.request::<control::AuditRecord>(&record)).await?;
+    let turn = api.daemon.turn().await?;
+    let past = Arc::clone(&api.past);
+    let answered = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        past(&question)
+    });
+    let answered = answered.await.map_err(|error| crate::ask::failed(&error.to_string()))?;
+    let objects = answered.map_err(|fault| Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault))?;
+    Ok(Json(Found::Then(Holders { objects })))
+}
+
+/// A page of the audit log.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AuditPage {
+    /// Objects in this page, at most 10,000.
+    limit: Option<u32>,
+    /// The end of the page before.
+    cursor: Option<String>,
+}
+
+/// Who changed or looked up what, the latest first.
+#[utoipa::path(get, path = "/api/v1/audit", tag = "lookups", params(AuditPage), responses(
+    (status = OK, description = "Records", body = Page<control::AuditRecord>),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn audit(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+    Query(page): Query<AuditPage>,
+) -> Result<Json<Page<control::AuditRecord>>, Refused> {
+    let list = control::List { limit: page.limit, cursor: page.cursor, ..control::List::default() };
+    let (objects, cursor) = api.daemon.page(principal.actor(), Request::Audit(list)).await?;
+    Ok(Json(Page { objects, cursor }))
+}

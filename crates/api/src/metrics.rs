@@ -1,0 +1,235 @@
+//! `/metrics` for Prometheus, in the OpenMetrics format. No label has a subscriber.
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::response::Response;
+use control::Client;
+use control::ClientError;
+use control::Counter as Counted;
+use control::CounterKind;
+use control::Counters;
+use control::DropReason;
+use control::Interface;
+use control::PerProtocol;
+use control::Pool;
+use control::Request;
+use control::Status;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use prometheus_client::registry::Unit;
+
+use crate::answer::ErrorBody;
+use crate::answer::Refused;
+use crate::guard::Principal;
+use crate::routes::Api;
+
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What one scrape asks for.
+struct Figures {
+    status: Status,
+    pools: Vec<Pool>,
+    interfaces: Vec<Interface>,
+    drops: Vec<DropReason>,
+    counters: Vec<Counted>,
+}
+
+fn ask(client: &mut Client) -> Result<Figures, ClientError> {
+    Ok(Figures {
+        status: client.request_one(&Request::Status)?,
+        pools: client.request(&Request::Pools)?.0,
+        interfaces: client.request(&Request::Interfaces)?.0,
+        drops: client.request(&Request::Drops)?.0,
+        counters: client.request(&Request::Counters(Counters { per_worker: false }))?.0,
+    })
+}
+
+/// Figures for Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "state", responses(
+    (status = OK, description = "OpenMetrics", body = String, content_type = "application/openmetrics-text"),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn metrics(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+) -> Result<Response, Refused> {
+    let figures = api.daemon.with(principal.actor(), ask).await?;
+    let text = text(&figures).map_err(|error| crate::ask::failed(&error.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Metrics under construction.
+struct Metrics {
+    registry: Registry,
+}
+
+impl Metrics {
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.registry.register(name, help, ConstCounter::new(value));
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.registry.register(name, help, ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)));
+    }
+
+    fn ratio(&mut self, name: &str, help: &str, value: f64) {
+        self.registry.register(name, help, ConstGauge::new(value));
+    }
+
+    fn counters(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, u64)>) {
+        let family = Family::<Labels, prometheus_client::metrics::counter::Counter>::default();
+        for (labels, value) in values {
+            family.get_or_create(&labels).inc_by(value);
+        }
+        self.registry.register(name, help, family);
+    }
+
+    fn gauges(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, f64)>) {
+        let family = Family::<Labels, Gauge<f64, core::sync::atomic::AtomicU64>>::default();
+        for (labels, value) in values {
+            family.get_or_create(&labels).set(value);
+        }
+        self.registry.register(name, help, family);
+    }
+}
+
+fn seconds(microseconds: u64) -> f64 {
+    microseconds as f64 / 1e6
+}
+
+fn by_protocol(label: &'static str, name: &str, value: PerProtocol) -> [(Labels, f64); 3] {
+    [("udp", value.udp), ("tcp", value.tcp), ("icmp", value.icmp)]
+        .map(|(protocol, value)| (vec![(label, name.to_owned()), ("protocol", protocol.to_owned())], value as f64))
+}
+
+fn text(figures: &Figures) -> Result<String, core::fmt::Error> {
+    let mut metrics = Metrics { registry: Registry::with_prefix("natrix") };
+    instance(&mut metrics, &figures.status);
+    workers(&mut metrics, &figures.status);
+    event_log(&mut metrics, &figures.status);
+    pools(&mut metrics, &figures.pools);
+    interfaces(&mut metrics, &figures.interfaces);
+    verdicts(&mut metrics, figures);
+    let mut text = String::new();
+    encode(&mut text, &metrics.registry)?;
+    Ok(text)
+}
+
+fn instance(metrics: &mut Metrics, status: &Status) {
+    let state = vec![("version", status.version.clone()), ("state", status.state.to_string())];
+    metrics.registry.register("build", "Release and state of the instance", Info::new(state));
+    let uptime = ConstGauge::new(seconds(status.uptime_us));
+    metrics.registry.register_with_unit("uptime", "Time since the start", Unit::Seconds, uptime);
+    metrics.counter("packets_received", "Packets taken from ports", status.packets_received);
+    metrics.counter("packets_forwarded", "Packets sent on", status.packets_forwarded);
+    metrics.counter("packets_dropped", "Packets dropped, for any reason", status.packets_dropped);
+    metrics.counter("forwarded_bytes", "Bytes of IP packets sent on", status.bytes_forwarded);
+    metrics.counter("mappings_created", "Mappings created", status.mappings_created);
+    metrics.counter("sessions_created", "Sessions created", status.sessions_created);
+    for (name, help, now, max) in [
+        ("subscribers", "Subscribers with a mapping", status.subscribers, status.subscribers_max),
+        ("mappings", "Mappings", status.mappings, status.mappings_max),
+        ("sessions", "Sessions", status.sessions, status.sessions_max),
+        (
+            "held_ports",
+            "External ports held down before they are given out again",
+            status.held_ports,
+            status.held_ports_max,
+        ),
+    ] {
+        metrics.gauge(name, help, now);
+        metrics.gauge(&format!("{name}_max"), &format!("{help}: room for"), max);
+    }
+}
+
+fn workers(metrics: &mut Metrics, status: &Status) {
+    let label = |worker: &control::Worker| vec![("worker", worker.worker.to_string())];
+    let each = |of: fn(&control::Worker) -> u64| status.workers.iter().map(move |worker| (label(worker), of(worker)));
+    metrics.counters("worker_packets_received", "Packets taken from ports", each(|worker| worker.packets_received));
+    metrics.counters("worker_packets_forwarded", "Packets sent on", each(|worker| worker.packets_forwarded));
+    metrics.counters("worker_packets_dropped", "Packets dropped", each(|worker| worker.packets_dropped));
+    metrics.counters("worker_handed_off", "Packets given to other workers", each(|worker| worker.handed_off));
+    metrics.counters("worker_taken_over", "Packets taken from other workers", each(|worker| worker.taken_over));
+    let busy = status.workers.iter().map(|worker| (label(worker), worker.busy_ratio));
+    metrics.gauges("worker_busy_ratio", "Part of the last second with packets to work on", busy);
+    let sessions = status.workers.iter().map(|worker| (label(worker), worker.sessions as f64));
+    metrics.gauges("worker_sessions", "Sessions it owns", sessions);
+}
+
+fn event_log(metrics: &mut Metrics, status: &Status) {
+    let Some(log) = &status.event_log else { return };
+    metrics.counter("log_records_written", "Records of the event log that were written", log.records_written);
+    metrics.counter("log_records_lost", "Events without a record, for lack of room", log.records_lost);
+    metrics.counter("log_written_bytes", "Bytes of the event log", log.bytes_written);
+    metrics.counter("log_errors", "Failed attempts to open, write, sync or rotate the event log", log.errors);
+    metrics.gauge("log_records_waiting", "Records that wait for the disk", log.records_waiting);
+    metrics.ratio("log_lag_seconds", "Age of the oldest record that is not written", seconds(log.lag_us));
+    metrics.gauge("log_failing", "1 if the last attempt to write failed", u64::from(log.failing));
+}
+
+fn pools(metrics: &mut Metrics, pools: &[Pool]) {
+    let label = |pool: &Pool| vec![("pool", pool.name.clone())];
+    let each = |of: fn(&Pool) -> f64| pools.iter().map(move |pool| (label(pool), of(pool)));
+    metrics.gauges("pool_addresses", "External addresses of the pool", each(|pool| pool.addresses as f64));
+    metrics.gauges("pool_subscribers", "Subscribers with a mapping", each(|pool| pool.subscribers as f64));
+    metrics.gauges("pool_ports_leased", "External ports in leased blocks", each(|pool| pool.ports_leased as f64));
+    metrics.gauges(
+        "pool_utilisation_ratio",
+        "Part of the fullest transport's ports that cannot be given out",
+        each(|pool| pool.utilisation_ratio),
+    );
+    metrics.gauges(
+        "pool_draining",
+        "1 if the pool makes no new mappings",
+        each(|pool| f64::from(u8::from(pool.draining))),
+    );
+    let used = pools.iter().flat_map(|pool| by_protocol("pool", &pool.name, pool.ports_used));
+    metrics.gauges("pool_ports_used", "External ports in use or held down", used);
+    let total = pools.iter().flat_map(|pool| by_protocol("pool", &pool.name, pool.ports_total));
+    metrics.gauges("pool_ports", "External ports of the pool", total);
+}
+
+fn interfaces(metrics: &mut Metrics, interfaces: &[Interface]) {
+    let label = |interface: &Interface| vec![("interface", interface.name.clone())];
+    let each = |of: fn(&Interface) -> u64| interfaces.iter().map(move |interface| (label(interface), of(interface)));
+    metrics.counters("interface_received_packets", "Packets received", each(|interface| interface.rx_packets));
+    metrics.counters("interface_received_bytes", "Bytes received", each(|interface| interface.rx_bytes));
+    metrics.counters(
+        "interface_missed_packets",
+        "Packets that the port lost because no worker took them in time",
+        each(|interface| interface.rx_missed),
+    );
+    metrics.counters("interface_sent_packets", "Packets sent", each(|interface| interface.tx_packets));
+    metrics.counters("interface_sent_bytes", "Bytes sent", each(|interface| interface.tx_bytes));
+    metrics.counters(
+        "interface_unsent_packets",
+        "Packets not sent because the transmit queue was full",
+        each(|interface| interface.tx_dropped),
+    );
+    let up = interfaces.iter().map(|interface| (label(interface), f64::from(u8::from(interface.link_up))));
+    metrics.gauges("interface_up", "1 if the port has link", up);
+}
+
+fn verdicts(metrics: &mut Metrics, figures: &Figures) {
+    let drops = figures.drops.iter().map(|drop| (vec![("reason", drop.reason.clone())], drop.packets));
+    metrics.counters("drops", "Packets dropped, by reason", drops);
+    let of_kind = |kind: CounterKind| figures.counters.iter().filter(move |counter| counter.kind == kind);
+    let packets = of_kind(CounterKind::Forwarded).chain(of_kind(CounterKind::Local));
+    let packets = packets.map(|counter| (vec![("verdict", counter.name.clone())], counter.value));
+    metrics.counters("verdicts", "Packets sent on, or handled by Natrix itself, by verdict", packets);
+    let events = of_kind(CounterKind::Event).map(|counter| (vec![("event", counter.name.clone())], counter.value));
+    metrics.counters("events", "Everything else that is counted; `natrix show counters` describes each", events);
+    let gauges =
+        of_kind(CounterKind::Gauge).map(|counter| (vec![("name", counter.name.clone())], counter.value as f64));
+    metrics.gauges("current", "Numbers of now; `natrix show counters` describes each", gauges);
+}

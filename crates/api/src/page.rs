@@ -1,0 +1,148 @@
+//! The page. Everything on it comes from this binary; its script asks only this API.
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::Html;
+use axum::response::IntoResponse;
+use maud::DOCTYPE;
+use maud::Markup;
+use maud::html;
+
+use crate::guard::Principal;
+use crate::routes::Api;
+use crate::settings::Role;
+
+const JAVASCRIPT: [(header::HeaderName, &str); 1] = [(header::CONTENT_TYPE, "text/javascript; charset=utf-8")];
+const CSS: [(header::HeaderName, &str); 1] = [(header::CONTENT_TYPE, "text/css; charset=utf-8")];
+
+pub(crate) async fn script() -> impl IntoResponse {
+    (JAVASCRIPT, include_str!("page/page.js"))
+}
+
+pub(crate) async fn style() -> impl IntoResponse {
+    (CSS, include_str!("page/page.css"))
+}
+
+/// uPlot 1.6.32 (MIT, `page/uPlot.LICENSE`), unchanged.
+pub(crate) async fn plot_script() -> impl IntoResponse {
+    (JAVASCRIPT, include_str!("page/uPlot.iife.min.js"))
+}
+
+pub(crate) async fn plot_style() -> impl IntoResponse {
+    (CSS, include_str!("page/uPlot.min.css"))
+}
+
+/// A table that the script fills.
+fn table(id: &str, caption: &str, columns: &[&str]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(caption) {
+            table id=(id) {
+                caption { (caption) }
+                thead { tr { @for column in columns { th scope="col" { (column) } } } }
+                tbody {}
+            }
+        }
+    }
+}
+
+fn field(id: &str, label: &str, placeholder: &str, required: bool) -> Markup {
+    html! {
+        label for=(id) { (label) }
+        input id=(id) name=(id) placeholder=(placeholder) autocomplete="off" required[required];
+    }
+}
+
+/// The page for a user: what the role does not permit is not on it.
+pub(crate) async fn page(State(api): State<Api>, Extension(principal): Extension<Principal>) -> Html<String> {
+    let may = |role: Role| principal.role().permits(role);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="csrf" content=(api.guard.csrf_token(principal.name()));
+                title { "Natrix" }
+                link rel="icon" href="data:,";
+                link rel="stylesheet" href="uplot.css";
+                link rel="stylesheet" href="page.css";
+            }
+            body {
+                a.skip href="#main" { "Skip to the figures" }
+                header {
+                    h1 { "Natrix" }
+                    p id="instance" { "connecting" }
+                    p.user { (principal.name()) " (" (principal.role()) ")" }
+                }
+                main id="main" {
+                    p id="alert" role="alert" hidden {}
+                    section aria-labelledby="now" {
+                        h2 id="now" { "Now" }
+                        dl id="figures" {}
+                        div id="plot" role="img" aria-label="Packets a second over the last ten minutes" {}
+                    }
+                    section aria-labelledby="pools-title" {
+                        h2 id="pools-title" { "Pools" }
+                        (table("pools", "Pools", &["Pool", "Allocation", "Addresses", "Subscribers", "Ports used", "Utilisation"]))
+                        h3 { "External addresses" }
+                        p { "One box an address, the fuller the darker. Select one for its subscribers." }
+                        div id="map" {}
+                        (table("address", "Subscribers of the selected address", &["Subscriber", "VRF", "Mappings", "Ports of its own"]))
+                    }
+                    section aria-labelledby="drops-title" {
+                        h2 id="drops-title" { "Dropped packets" }
+                        (table("drops", "Drops by reason, most frequent first", &["Reason", "Packets", "A second", "Meaning"]))
+                    }
+                    section aria-labelledby="workers-title" {
+                        h2 id="workers-title" { "Workers" }
+                        (table("workers", "Workers", &["Worker", "CPU", "Busy", "Received", "Forwarded", "Dropped", "Sessions"]))
+                    }
+                    @if may(Role::Audit) {
+                        section aria-labelledby="find-title" {
+                            h2 id="find-title" { "Who has, or had, an address" }
+                            form id="find" {
+                                (field("endpoint", "Address, or address:port", "203.0.113.7:41233", true))
+                                (field("at", "Time (empty: now)", "2026-05-03T21:04:17+02:00", false))
+                                (field("case", "Case, for the audit log", "", false))
+                                button { "Find" }
+                            }
+                            pre id="found" aria-live="polite" tabindex="0" aria-label="Answer" {}
+                        }
+                    }
+                    section aria-labelledby="why-title" {
+                        h2 id="why-title" { "Why: what would happen to a packet" }
+                        form id="why" {
+                            label for="protocol" { "Protocol" }
+                            select id="protocol" name="protocol" {
+                                option { "udp" } option { "tcp" } option { "icmp" }
+                            }
+                            (field("source", "Source", "100.64.0.7:5000", true))
+                            (field("destination", "Destination", "198.51.100.1:443", true))
+                            label.check { input type="checkbox" id="inbound" name="inbound"; " from outside" }
+                            button { "Explain" }
+                        }
+                        (table("steps", "Steps to the verdict", &["Step", "Decision", "Grounds"]))
+                    }
+                    @if may(Role::Operate) {
+                        section aria-labelledby="change-title" {
+                            h2 id="change-title" { "Change the configuration" }
+                            form id="change" {
+                                label for="text" { "The whole configuration (TOML)" }
+                                textarea id="text" name="text" rows="12" spellcheck="false" required {}
+                                button value="plan" { "Plan" }
+                                button value="reload" disabled { "Reload" }
+                                label.check { input type="checkbox" id="save" name="save"; " also write it to the file" }
+                            }
+                            pre id="changed" aria-live="polite" tabindex="0" aria-label="Result" {}
+                            (table("effects", "What the change does to each pool", &["Pool", "Field", "Number"]))
+                        }
+                    }
+                }
+                script src="uplot.js" {}
+                script src="page.js" {}
+            }
+        }
+    };
+    Html(page.into_string())
+}

@@ -1,0 +1,290 @@
+//! What `natrix show` shows.
+
+use axum::Extension;
+use axum::Json;
+use axum::body::Body;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::response::Response;
+use control::Client;
+use control::ClientError;
+use control::Filter;
+use control::List;
+use control::Object;
+use control::Request;
+use serde::Deserialize;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use utoipa::IntoParams;
+use utoipa::ToSchema;
+
+use crate::answer::ErrorBody;
+use crate::answer::Query;
+use crate::answer::Refused;
+use crate::guard::Principal;
+use crate::routes::Api;
+
+/// One page of a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Page<T> {
+    /// The objects.
+    pub(crate) objects: Vec<T>,
+    /// Send it as `cursor` for the next page; null at the end.
+    pub(crate) cursor: Option<String>,
+}
+
+/// A page, and conditions on its objects. A condition on a field that the objects do not have is
+/// ignored.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listed {
+    /// Objects in this page: 100 without it, at most 10,000.
+    limit: Option<u32>,
+    /// The end of the page before.
+    cursor: Option<String>,
+    /// All pages in one answer, one object a line (`application/x-ndjson`).
+    #[serde(default)]
+    stream: bool,
+    /// Transport.
+    protocol: Option<control::Protocol>,
+    /// Prefix of the internal address.
+    #[param(value_type = Option<String>)]
+    internal: Option<control::Prefix>,
+    /// Internal port.
+    internal_port: Option<u16>,
+    /// Prefix of the external address.
+    #[param(value_type = Option<String>)]
+    external: Option<control::Prefix>,
+    /// External port.
+    external_port: Option<u16>,
+    /// Prefix of the remote address.
+    #[param(value_type = Option<String>)]
+    remote: Option<control::Prefix>,
+    /// Remote port.
+    remote_port: Option<u16>,
+    /// Any of these ports.
+    port: Option<u16>,
+    /// State of a session.
+    state: Option<String>,
+    /// Name of the pool.
+    pool: Option<String>,
+    /// Name of the VRF.
+    vrf: Option<String>,
+    /// Number of the worker.
+    worker: Option<u8>,
+}
+
+impl Listed {
+    fn list(self) -> List {
+        let filter = Filter {
+            protocol: self.protocol,
+            internal: self.internal,
+            internal_port: self.internal_port,
+            external: self.external,
+            external_port: self.external_port,
+            remote: self.remote,
+            remote_port: self.remote_port,
+            port: self.port,
+            state: self.state,
+            pool: self.pool,
+            vrf: self.vrf,
+            worker: self.worker,
+        };
+        List { filter, limit: self.limit, cursor: self.cursor }
+    }
+}
+
+async fn all<T: Object + Send + 'static>(
+    api: &Api,
+    principal: &Principal,
+    request: Request,
+) -> Result<Json<Page<T>>, Refused> {
+    let (objects, cursor) = api.daemon.page(principal.actor(), request).await?;
+    Ok(Json(Page { objects, cursor }))
+}
+
+/// Lines waiting for a client that streams: each has some tens of KiB.
+const CHUNKS_MAX: usize = 4;
+const CHUNK_BYTES: usize = 64 * 1024;
+
+async fn listed<T: Object + Send + 'static>(
+    api: &Api,
+    principal: &Principal,
+    listed: Listed,
+    request: fn(List) -> Request,
+) -> Result<Response, Refused> {
+    if !listed.stream {
+        return Ok(all::<T>(api, principal, request(listed.list())).await?.into_response());
+    }
+    let turn = api.daemon.turn().await?;
+    let (daemon, actor) = (api.daemon.clone(), principal.actor());
+    let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
+    tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let outcome =
+            daemon.connect(actor).and_then(|mut client| send_all::<T>(&mut client, listed.list(), request, &sender));
+        if let Err(error) = outcome {
+            // An answer that is cut off is an error for the client.
+            let _ = sender.blocking_send(Err(error));
+        }
+    });
+    let lines = Body::from_stream(Chunks(receiver));
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response())
+}
+
+/// Sends a list as lines, page by page; ends early when the client has gone.
+fn send_all<T: Object>(
+    client: &mut Client,
+    list: List,
+    request: fn(List) -> Request,
+    to: &mpsc::Sender<Result<Bytes, ClientError>>,
+) -> Result<(), ClientError> {
+    let list = List { limit: Some(list.limit.unwrap_or(control::PAGE_OBJECTS_MAX)), ..list };
+    let mut chunk = Vec::new();
+    for object in client.pages::<T>(list, request) {
+        let written = serde_json::to_writer(&mut chunk, &object?);
+        debug_assert!(written.is_ok(), "objects of the protocol are JSON");
+        chunk.push(b'\n');
+        if chunk.len() >= CHUNK_BYTES && to.blocking_send(Ok(core::mem::take(&mut chunk).into())).is_err() {
+            return Ok(());
+        }
+    }
+    let _ = to.blocking_send(Ok(chunk.into()));
+    Ok(())
+}
+
+/// The receiving end as a stream.
+pub(crate) struct Chunks<T>(pub(crate) mpsc::Receiver<T>);
+
+impl<T> futures_core::Stream for Chunks<T> {
+    type Item = T;
+
+    fn poll_next(
+        mut self: core::pin::Pin<&mut Self>,
+        context: &mut core::task::Context<'_>,
+    ) -> core::task::Poll<Option<T>> {
+        self.0.poll_recv(context)
+    }
+}
+
+/// The instance as a whole, and its workers.
+#[utoipa::path(get, path = "/api/v1/status", tag = "state", responses(
+    (status = OK, description = "Status", body = control::Status),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn status(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+) -> Result<Json<control::Status>, Refused> {
+    api.daemon.one(principal.actor(), Request::Status).await.map(Json)
+}
+
+macro_rules! whole_lists {
+    ($( $(#[doc = $about:literal])+ $name:ident, $path:literal, $object:ty, $request:expr; )+) => { $(
+        $(#[doc = $about])+
+        #[utoipa::path(get, path = $path, tag = "state", responses(
+            (status = OK, description = "All of them", body = Page<$object>),
+            (status = "4XX", description = "Refused", body = ErrorBody),
+            (status = "5XX", description = "Failed", body = ErrorBody),
+        ))]
+        pub(crate) async fn $name(
+            State(api): State<Api>,
+            Extension(principal): Extension<Principal>,
+        ) -> Result<Json<Page<$object>>, Refused> {
+            all(&api, &principal, $request).await
+        }
+    )+ };
+}
+
+whole_lists! {
+    /// Interfaces in the order of the configuration.
+    interfaces, "/api/v1/interfaces", control::Interface, Request::Interfaces;
+    /// Pools in the order of the configuration.
+    pools, "/api/v1/pools", control::Pool, Request::Pools;
+    /// Dropped packets by reason.
+    drops, "/api/v1/drops", control::DropReason, Request::Drops;
+    /// Sums of the counters over all workers.
+    counters, "/api/v1/counters", control::Counter, Request::Counters(control::Counters { per_worker: false });
+}
+
+macro_rules! paged_lists {
+    ($( $(#[doc = $about:literal])+ $name:ident, $path:literal, $object:ty, $request:expr; )+) => { $(
+        $(#[doc = $about])+
+        #[utoipa::path(get, path = $path, tag = "state", params(Listed), responses(
+            (status = OK, description = "A page, or with `stream` one object a line", content(
+                (Page<$object> = "application/json"), (String = "application/x-ndjson"),
+            )),
+            (status = "4XX", description = "Refused", body = ErrorBody),
+            (status = "5XX", description = "Failed", body = ErrorBody),
+        ))]
+        pub(crate) async fn $name(
+            State(api): State<Api>,
+            Extension(principal): Extension<Principal>,
+            Query(query): Query<Listed>,
+        ) -> Result<Response, Refused> {
+            listed::<$object>(&api, &principal, query, $request).await
+        }
+    )+ };
+}
+
+paged_lists! {
+    /// External addresses of the pools. Uses `pool` and `external`.
+    pool_addresses, "/api/v1/pools/addresses", control::PoolAddress, Request::PoolAddresses;
+    /// Subscribers with a mapping, port block, or recent refusal.
+    subscribers, "/api/v1/subscribers", control::Subscriber, Request::Subscribers;
+    /// Mappings.
+    mappings, "/api/v1/mappings", control::Mapping, Request::Mappings;
+    /// Sessions.
+    sessions, "/api/v1/sessions", control::Session, Request::Sessions;
+    /// Rules, filters and forwards in their order.
+    rules, "/api/v1/rules", control::Rule, Request::Rules;
+}
+
+/// The packet in question.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WhyQuestion {
+    /// Transport.
+    protocol: control::Protocol,
+    /// Source, `ADDRESS:PORT`.
+    #[param(value_type = String)]
+    source: core::net::SocketAddrV4,
+    /// Destination, `ADDRESS:PORT`.
+    #[param(value_type = String)]
+    destination: core::net::SocketAddrV4,
+    /// It comes from outside.
+    #[serde(default)]
+    inbound: bool,
+    /// Flags of a TCP segment; without it: SYN.
+    tcp_segment: Option<control::TcpSegment>,
+    /// Interface it arrives on.
+    interface: Option<String>,
+    /// Length of the IP packet.
+    length_bytes: Option<u16>,
+    /// Must not be fragmented.
+    #[serde(default)]
+    dont_fragment: bool,
+}
+
+/// What would happen to a packet now, step by step. Changes nothing.
+#[utoipa::path(get, path = "/api/v1/why", tag = "state", params(WhyQuestion), responses(
+    (status = OK, description = "The way to the verdict", body = control::WhyAnswer),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn why(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+    Query(asked): Query<WhyQuestion>,
+) -> Result<Json<control::WhyAnswer>, Refused> {
+    let WhyQuestion { protocol, source, destination, inbound, tcp_segment, interface, length_bytes, dont_fragment } =
+        asked;
+    let why =
+        control::Why { protocol, source, destination, inbound, tcp_segment, interface, length_bytes, dont_fragment };
+    api.daemon.one(principal.actor(), Request::Why(why)).await.map(Json)
+}

@@ -1,0 +1,165 @@
+//! Packets as they pass, and figures every second, as server-sent events.
+
+use core::convert::Infallible;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::response::Sse;
+use axum::response::sse::Event;
+use axum::response::sse::KeepAlive;
+use control::Client;
+use control::ClientError;
+use control::Request;
+use control::Trace;
+use control::TraceRecord;
+use control::client::Next;
+use futures_core::Stream;
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use utoipa::IntoParams;
+
+use crate::answer::ErrorBody;
+use crate::answer::Query;
+use crate::answer::Refused;
+use crate::guard::Principal;
+use crate::routes::Api;
+use crate::state::Chunks;
+
+/// Events waiting for a client.
+const EVENTS_MAX: usize = 64;
+/// Records of a trace without a count, and the most that can be asked for.
+const RECORDS: u64 = 1_000;
+const RECORDS_MAX: u64 = 1_000_000;
+/// A trace without a packet for so long looks whether its client is still there.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+/// Followers of the figures at a time: pages that are open.
+const FOLLOWERS_MAX: usize = 32;
+
+/// Which packets to trace. All given conditions must hold.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TraceQuery {
+    /// Transport.
+    protocol: Option<control::Protocol>,
+    /// Prefix of source or destination, before or after translation.
+    #[param(value_type = Option<String>)]
+    address: Option<control::Prefix>,
+    /// Source or destination port, before or after translation.
+    port: Option<u16>,
+    /// Interface of arrival.
+    interface: Option<String>,
+    /// Only packets with this verdict.
+    verdict: Option<String>,
+    /// Only dropped packets.
+    #[serde(default)]
+    dropped_only: bool,
+    /// Packets to trace: 1,000 without it, at most 1,000,000.
+    count: Option<u64>,
+}
+
+/// Packets and their verdicts as they pass (server-sent events named `trace`, each with one JSON
+/// object; at the end one named `end`, or `error`).
+#[utoipa::path(get, path = "/api/v1/trace", tag = "trace", params(TraceQuery), responses(
+    (status = OK, description = "Events", body = String, content_type = "text/event-stream"),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn trace(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+    Query(query): Query<TraceQuery>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refused> {
+    let turn = api.daemon.turn().await?;
+    let TraceQuery { protocol, address, port, interface, verdict, dropped_only, count } = query;
+    let count = Some(count.unwrap_or(RECORDS).clamp(1, RECORDS_MAX));
+    let wanted = Trace { protocol, address, port, interface, verdict, dropped_only, count, snap_bytes: 0 };
+    let (daemon, actor) = (api.daemon.clone(), principal.actor());
+    let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+    tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let outcome = daemon.connect(actor).and_then(|mut client| send_trace(&mut client, wanted, &sender));
+        let last = match outcome {
+            Ok(()) => Event::default().event("end").data("{}"),
+            Err(error) => json_event("error", Refused::from(error).fault()),
+        };
+        let _ = sender.blocking_send(Ok(last));
+    });
+    Ok(Sse::new(Chunks(receiver)).keep_alive(KeepAlive::default()))
+}
+
+fn json_event(name: &str, object: &impl serde::Serialize) -> Event {
+    let data = serde_json::to_string(object).unwrap_or_default();
+    Event::default().event(name).data(data)
+}
+
+fn send_trace(
+    client: &mut Client,
+    wanted: Trace,
+    to: &mpsc::Sender<Result<Event, Infallible>>,
+) -> Result<(), ClientError> {
+    client.send(&Request::Trace(wanted))?;
+    // The client may leave while no packet passes: its end of the channel tells.
+    let stream = client.stream()?;
+    let gone = to.clone();
+    let watch = move || {
+        while !gone.is_closed() {
+            std::thread::sleep(LOOKS_EVERY);
+        }
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    };
+    // The thread ends at the latest when the client has gone.
+    std::thread::Builder::new()
+        .name("trace end".to_owned())
+        .spawn(watch)
+        .map_err(|error| ClientError::Lost { path: std::path::PathBuf::new(), reason: error.to_string() })?;
+    client.set_read_timeout(None)?;
+    loop {
+        match client.next_object::<TraceRecord>()? {
+            Next::Object(record) if to.blocking_send(Ok(json_event("trace", &record))).is_ok() => {}
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// The status every second (server-sent events named `status`).
+#[utoipa::path(get, path = "/api/v1/live", tag = "state", responses(
+    (status = OK, description = "Events", body = String, content_type = "text/event-stream"),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn live(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refused> {
+    let follower = std::sync::Arc::clone(&api.followers).try_acquire_owned();
+    let follower = follower.map_err(|_| {
+        Refused::new(
+            axum::http::StatusCode::SERVICE_UNAVAILABLE,
+            "live",
+            "too many followers",
+            "close a page, or ask /api/v1/status",
+        )
+    })?;
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let _follower = follower;
+        loop {
+            let event = match api.daemon.one::<control::Status>(principal.actor(), Request::Status).await {
+                Ok(status) => json_event("status", &status),
+                Err(refused) => json_event("error", refused.fault()),
+            };
+            if sender.send(Ok(event)).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    Ok(Sse::new(Chunks(receiver)).keep_alive(KeepAlive::default()))
+}
+
+/// Places for followers of the figures.
+pub(crate) fn followers() -> std::sync::Arc<tokio::sync::Semaphore> {
+    std::sync::Arc::new(tokio::sync::Semaphore::new(FOLLOWERS_MAX))
+}
