@@ -43,9 +43,11 @@ rsyslogd:rsyslog
 natpmpc:natpmpc
 dpdk-testpmd:dpdk-dev
 shellcheck:shellcheck
+promtool:prometheus
 "
 readonly units="nginx.service coturn.service nfdump.service rsyslog.service
-    nfacctd.service pmacctd.service sfacctd.service uacctd.service"
+    nfacctd.service pmacctd.service sfacctd.service uacctd.service
+    prometheus.service prometheus-node-exporter.service"
 # Programs for tests that the system's packages do not bring, or not together with the others.
 readonly tools=/usr/local/lib/natrix-tools
 readonly duckdb_version="2.0.0"

@@ -14,6 +14,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent / "demo")]
 
 import kit  # noqa: E402
 import setups  # noqa: E402
+import test_api  # noqa: E402, F401
 import test_balanced  # noqa: E402, F401
 import test_collectors  # noqa: E402, F401
 import test_fragments  # noqa: E402, F401

@@ -115,6 +115,22 @@ def own_pool(keys):
     return f'\n[[pool]]\nname = "own"\nsubscribers = ["100.64.0.10/31"]\n{keys}\n'
 
 
+# Users of the API: name, role, token, hash of the token.
+API_PORT = 8080
+API_USERS = [
+    ("see", "view", "see:cdf44c6d219ca9ac3bf4fc72da24368e5cdaf5a50d45c0a4", "$argon2id$v=19$m=19456,t=2,p=1$V9jdxkhy7MKSaYeJN6Ei2w$JSUFm9sYHJc61jkBXkcX3Wrch6Fu9CayOBnfBy+/Qeg"),
+    ("noc", "operate", "noc:f2fab2d7bb14cc8d4065cc2cdbdbd747c263bbe70c485e0c", "$argon2id$v=19$m=19456,t=2,p=1$b9eTP73IpLaQGQhKb73m+A$U2kNrN/B++J7HIdru3rUaOlPTTMKvmwT4D/Q74EOwa4"),
+    ("law", "audit", "law:bf7fe271f2b12fee1960caf922aaac9e3d6bb2c6a4bfe95b", "$argon2id$v=19$m=19456,t=2,p=1$Q72/TSYWObTN7qPil2kcFw$sXCu63d7a0R6FjwuPt7jm3yaEKrCopc73kKVfcFbPmM"),
+]
+
+
+def api():
+    users = [
+        f'[[http.user]]\nname = "{name}"\nrole = "{role}"\ntoken = "{digest}"\n' for name, role, _, digest in API_USERS
+    ]
+    return f'\n[http]\nlisten = "127.0.0.1:{API_PORT}"\n\n' + "\n".join(users)
+
+
 SETUPS = {
     "default": {},
     "address_dependent": {"filtering": "address-dependent"},
@@ -128,6 +144,7 @@ SETUPS = {
     "limits": {"more": limits()},
     "balanced": {"more": balanced(SERVERS)},
     "log_store": {"more": LOG_STORE},
+    "api": {"more": api()},
     "live_change": {"more": BLOCKS},
     "collectors": {"more": collectors()},
     "port_control": {"filtering": "address-and-port-dependent"},

@@ -15,7 +15,10 @@ use utoipa::ToSchema;
 
 /// A refused or failed request.
 #[derive(Clone, Debug)]
-pub(crate) struct Refused {
+pub(crate) struct Refused(Box<Refusal>);
+
+#[derive(Clone, Debug)]
+struct Refusal {
     status: StatusCode,
     fault: Fault,
     challenge: bool,
@@ -38,31 +41,34 @@ impl Refused {
     }
 
     pub(crate) fn of(status: StatusCode, fault: Fault) -> Refused {
-        Refused { status, fault, challenge: false, faults: Vec::new() }
+        Refused(Box::new(Refusal { status, fault, challenge: false, faults: Vec::new() }))
     }
 
     /// The same, and a browser asks for name and token.
-    pub(crate) fn with_challenge(self) -> Refused {
-        Refused { challenge: true, ..self }
+    pub(crate) fn with_challenge(mut self) -> Refused {
+        self.0.challenge = true;
+        self
     }
 
-    pub(crate) fn with_faults(self, faults: Vec<control::ConfigFault>) -> Refused {
-        Refused { faults, ..self }
+    pub(crate) fn with_faults(mut self, faults: Vec<control::ConfigFault>) -> Refused {
+        self.0.faults = faults;
+        self
     }
 
     pub(crate) fn fault(&self) -> &Fault {
-        &self.fault
+        &self.0.fault
     }
 }
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let body = Json(ErrorBody { error: self.fault, faults: self.faults });
-        if self.challenge {
+        let Refusal { status, fault, challenge, faults } = *self.0;
+        let body = Json(ErrorBody { error: fault, faults });
+        if challenge {
             let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"natrix\", charset=\"UTF-8\"")];
-            return (self.status, challenge, body).into_response();
+            return (status, challenge, body).into_response();
         }
-        (self.status, body).into_response()
+        (status, body).into_response()
     }
 }
 

@@ -32,6 +32,7 @@ pub use listen::ServeError;
 pub use listen::serve;
 pub use lookups::Past;
 pub use lookups::PastAnswer;
+pub use lookups::PastFound;
 pub use lookups::PastQuestion;
 pub use settings::Listen;
 pub use settings::Role;

@@ -41,9 +41,18 @@ pub struct PastQuestion {
     pub case: Option<String>,
 }
 
-/// The objects that `natrix find --at --json` prints, the last of which says whether the time is
-/// covered.
-pub type PastAnswer = Result<Vec<Value>, Fault>;
+/// What `natrix find --at --json` prints.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PastFound {
+    /// The holders; from a store the last object says whether the time is covered.
+    #[schema(value_type = Vec<Object>)]
+    pub objects: Vec<Value>,
+    /// Limits of the answer: periods without records, and what makes it ambiguous.
+    pub notes: Vec<String>,
+}
+
+/// An answer, or why there is none.
+pub type PastAnswer = Result<PastFound, Fault>;
 
 /// Answers a question about an earlier time. Blocks.
 pub type Past = Arc<dyn Fn(&PastQuestion) -> PastAnswer + Send + Sync>;
@@ -72,14 +81,6 @@ pub(crate) struct Asked {
     cursor: Option<String>,
 }
 
-/// Holders of an earlier time.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Holders {
-    /// As `natrix find --at --json` prints them; the last one says whether the time is covered.
-    #[schema(value_type = Vec<Object>)]
-    objects: Vec<Value>,
-}
-
 /// An answer of now, or of then.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
@@ -87,7 +88,7 @@ pub(crate) enum Found {
     /// Who has it now.
     Now(Page<FindAnswer>),
     /// Who had it then.
-    Then(Holders),
+    Then(PastFound),
 }
 
 /// Who has or had an endpoint.
@@ -124,8 +125,8 @@ pub(crate) async fn find(
         past(&question)
     });
     let answered = answered.await.map_err(|error| crate::ask::failed(&error.to_string()))?;
-    let objects = answered.map_err(|fault| Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault))?;
-    Ok(Json(Found::Then(Holders { objects })))
+    let found = answered.map_err(|fault| Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault))?;
+    Ok(Json(Found::Then(found)))
 }
 
 /// A page of the audit log.

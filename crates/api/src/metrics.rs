@@ -1,7 +1,13 @@
-//! `/metrics` for Prometheus, in the OpenMetrics format. No label has a subscriber.
+//! `/metrics` for Prometheus. No label has a subscriber.
+//!
+//! A client that asks for OpenMetrics gets it, as Prometheus does. Others, such as promtool, get the
+//! older text format. The two differ only in the names of counters in comments.
+
+use std::collections::HashSet;
 
 use axum::Extension;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::response::Response;
@@ -21,7 +27,6 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use prometheus_client::registry::Unit;
 
@@ -30,7 +35,8 @@ use crate::answer::Refused;
 use crate::guard::Principal;
 use crate::routes::Api;
 
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What one scrape asks for.
 struct Figures {
@@ -53,17 +59,25 @@ fn ask(client: &mut Client) -> Result<Figures, ClientError> {
 
 /// Figures for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "state", responses(
-    (status = OK, description = "OpenMetrics", body = String, content_type = "application/openmetrics-text"),
+    (status = OK, description = "OpenMetrics if `Accept` names it, otherwise the older text format", content(
+        (String = "text/plain"), (String = "application/openmetrics-text"),
+    )),
     (status = "4XX", description = "Refused", body = ErrorBody),
     (status = "5XX", description = "Failed", body = ErrorBody),
 ))]
 pub(crate) async fn metrics(
     State(api): State<Api>,
     Extension(principal): Extension<Principal>,
+    headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let figures = api.daemon.with(principal.actor(), ask).await?;
     let text = text(&figures).map_err(|error| crate::ask::failed(&error.to_string()))?;
-    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
+    let accepted = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let (kind, text) = match accepted.contains("application/openmetrics-text") {
+        true => (OPEN_METRICS, text),
+        false => (PLAIN, plain(&text)),
+    };
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -125,9 +139,26 @@ fn text(figures: &Figures) -> Result<String, core::fmt::Error> {
     Ok(text)
 }
 
+/// OpenMetrics as the older text format, in which the name of a counter ends in `_total` in comments
+/// too.
+fn plain(text: &str) -> String {
+    let name_of = |line: &str| line.split(' ').nth(2).map(str::to_owned);
+    let types = text.lines().filter(|line| line.starts_with("# TYPE ") && line.ends_with(" counter"));
+    let counters: HashSet<String> = types.filter_map(name_of).collect();
+    let mut plain = String::with_capacity(text.len());
+    for line in text.lines() {
+        match name_of(line).filter(|name| line.starts_with("# ") && counters.contains(name)) {
+            Some(name) => plain.push_str(&line.replacen(&name, &format!("{name}_total"), 1)),
+            None => plain.push_str(line),
+        }
+        plain.push('\n');
+    }
+    plain
+}
+
 fn instance(metrics: &mut Metrics, status: &Status) {
     let state = vec![("version", status.version.clone()), ("state", status.state.to_string())];
-    metrics.registry.register("build", "Release and state of the instance", Info::new(state));
+    metrics.gauges("build_info", "Release and state of the instance", [(state, 1.0)]);
     let uptime = ConstGauge::new(seconds(status.uptime_us));
     metrics.registry.register_with_unit("uptime", "Time since the start", Unit::Seconds, uptime);
     metrics.counter("packets_received", "Packets taken from ports", status.packets_received);

@@ -102,14 +102,19 @@ fn send_trace(
     client.send(&Request::Trace(wanted))?;
     // The client may leave while no packet passes: its end of the channel tells.
     let stream = client.stream()?;
-    let gone = to.clone();
+    let gone = to.downgrade();
     let watch = move || {
-        while !gone.is_closed() {
+        // No sender: the trace has ended.
+        while let Some(sender) = gone.upgrade() {
+            if sender.is_closed() {
+                // It may have ended meanwhile.
+                let _ = stream.shutdown(std::net::Shutdown::Both);
+                return;
+            }
+            drop(sender);
             std::thread::sleep(LOOKS_EVERY);
         }
-        let _ = stream.shutdown(std::net::Shutdown::Both);
     };
-    // The thread ends at the latest when the client has gone.
     std::thread::Builder::new()
         .name("trace end".to_owned())
         .spawn(watch)

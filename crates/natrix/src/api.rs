@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use api::Listen;
 use api::PastAnswer;
+use api::PastFound;
 use api::PastQuestion;
 use api::Role;
 use api::Settings;
@@ -190,10 +191,12 @@ fn find_past(question: &PastQuestion, socket: &str) -> PastAnswer {
     let wrong = |error: String| Fault::new("find", error, "see docs/logging.md");
     let command = cli::try_parse_from(words).map_err(|error| wrong(error.kind().to_string()))?;
     let Command::Client(ClientCommand::Find(arguments)) = command else { return Err(wrong("not a lookup".to_owned())) };
-    let mut out = Vec::new();
-    find_at::run(&arguments, &mut out, &mut io::sink()).map_err(|failure| wrong(failure.to_string()))?;
+    let (mut out, mut notes) = (Vec::new(), Vec::new());
+    find_at::run(&arguments, &mut out, &mut notes).map_err(|failure| wrong(failure.to_string()))?;
     let objects: Result<Vec<_>, _> = serde_json::Deserializer::from_slice(&out).into_iter().collect();
-    objects.map_err(|error| wrong(error.to_string()))
+    let objects = objects.map_err(|error| wrong(error.to_string()))?;
+    let notes = String::from_utf8_lossy(&notes).lines().map(str::to_owned).collect();
+    Ok(PastFound { objects, notes })
 }
 
 /// `natrix token`.

@@ -153,7 +153,7 @@ function onSubmit(id, act) {
 onSubmit("find", async () => {
   const [address, port] = at("endpoint").value.trim().split(":");
   const found = await ask(`api/v1/find?${query({ address, port: port ?? null, at: at("at").value, case: at("case").value })}`);
-  at("found").textContent = found.objects.map(one => one.detail ?? JSON.stringify(one)).join("\n");
+  at("found").textContent = [...found.objects.map(one => one.detail ?? JSON.stringify(one)), ...found.notes ?? []].join("\n");
 });
 
 onSubmit("why", async () => {

@@ -57,7 +57,12 @@ pub(crate) fn configuration(directory: &Path) -> Config {
         interfaces: vec![InterfaceLink { port: 0, vlan: None }, InterfaceLink { port: 1, vlan: None }],
         workers: Workers { count: 2, cpus: Vec::new() },
         dpdk: Dpdk { hugepages: Hugepages::Off, memory_bytes: 0, buffers: 0 },
-        control: Control { socket: directory.join("control.sock"), mode: 0o600 },
+        control: Control {
+            socket: directory.join("control.sock"),
+            mode: 0o600,
+            audit: directory.join("audit.jsonl"),
+        },
+        http: None,
         log: Log { level: LogLevel::Error },
         event_log: None,
         log_sinks: Vec::new(),

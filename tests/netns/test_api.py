@@ -1,0 +1,286 @@
+"""The API as clients meet it: roles, limits, changes, lookups, metrics, and what it must refuse."""
+
+import contextlib
+import http.client
+import json
+import socket
+import subprocess
+import threading
+import time
+from base64 import b64encode
+
+import setups
+from kit import *
+from netlab.topology import SRV1
+from setups import API_PORT
+
+TOKENS = {role: token for _, role, token, _ in setups.API_USERS}
+# The server allows 200 requests at once from one address, and 100 a second.
+PAUSE = 2.5
+
+
+class Connection(http.client.HTTPConnection):
+    """A connection to the API from the machine of the NAT itself."""
+
+    def __init__(self, n):
+        super().__init__("127.0.0.1", API_PORT, timeout=20)
+        self.host_of_nat = n.nat
+
+    def connect(self):
+        with self.host_of_nat.entered():
+            self.sock = socket.create_connection(("127.0.0.1", API_PORT), timeout=20)
+
+
+def ask(n, path, role="view", method="GET", body=None, headers=None):
+    """(status, headers, body): JSON where it is JSON."""
+    connection = Connection(n)
+    login = {"Authorization": f"Bearer {TOKENS[role]}"} if role else {}
+    with contextlib.closing(connection):
+        connection.request(method, path, body, {**login, **(headers or {})})
+        answer = connection.getresponse()
+        text = answer.read()
+        if "json" in answer.headers.get("content-type", "") and "ndjson" not in answer.headers["content-type"]:
+            text = json.loads(text)
+        return answer.status, answer.headers, text
+
+
+def objects(n, path, role="view"):
+    status, _, body = ask(n, path, role)
+    expect_equal(status, 200, path)
+    return body["objects"]
+
+
+def traffic(n, count):
+    """Mappings of sub1, from `count` ports."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            sock = stack.enter_context(sockets(udp(n.sub1)))
+            sock.sendto(b"x", (SRV1, 9))
+
+
+@test("api")
+def the_api_and_the_command_show_the_same(n):
+    traffic(n, 30)
+    by_command = n.dut.show("mappings", "--all")
+    listed = objects(n, "/api/v1/mappings?limit=10000")
+    key = ("protocol", "internal", "external", "pool")
+    expect(len(by_command) >= 30, f"{len(by_command)} mappings")
+    same = lambda found: sorted(tuple(one[name] for name in key) for one in found)  # noqa: E731
+    expect_equal(same(listed), same(by_command), "mappings")
+    _, headers, lines = ask(n, "/api/v1/mappings?stream=true")
+    expect_equal(headers["content-type"], "application/x-ndjson", "content type of a stream")
+    expect_equal(same(map(json.loads, lines.splitlines())), same(by_command), "streamed mappings")
+    paged, cursor = [], ""
+    while cursor is not None:
+        _, _, page = ask(n, f"/api/v1/mappings?limit=7{cursor and '&cursor=' + cursor}")
+        expect(len(page["objects"]) <= 7, "a page has more than its limit")
+        paged += page["objects"]
+        cursor = page["cursor"]
+    expect_equal(same(paged), same(by_command), "mappings page by page")
+    only = objects(n, "/api/v1/mappings?protocol=tcp")
+    expect(all(one["protocol"] == "tcp" for one in only), "a filter lets others through")
+    status = n.dut.show("status")[0]
+    _, _, shown = ask(n, "/api/v1/status")
+    expect_equal((shown["pid"], shown["version"]), (status["pid"], status["version"]), "status")
+    for name in ("interfaces", "pools", "rules", "drops", "counters", "subscribers", "sessions", "pools/addresses"):
+        objects(n, f"/api/v1/{name}")
+
+
+@test("api")
+def roles_bound_what_a_user_may_do(n):
+    for path, method, needed in [
+        ("/api/v1/status", "GET", "view"),
+        ("/metrics", "GET", "view"),
+        ("/api/v1/find?address=203.0.113.1", "GET", "audit"),
+        ("/api/v1/audit", "GET", "audit"),
+        ("/api/v1/plan", "POST", "operate"),
+        ("/api/v1/reload", "POST", "operate"),
+        ("/api/v1/rollback", "POST", "operate"),
+        ("/api/v1/trace?count=1", "GET", "operate"),
+    ]:
+        expect_equal(ask(n, path, None, method)[0], 401, f"{path} without a login")
+        for role in ("view", "operate", "audit"):
+            if role != needed and needed != "view":
+                expect_equal(ask(n, path, role, method)[0], 403, f"{path} as {role}")
+
+
+@test("api")
+def lookups_and_changes_are_in_the_audit_log(n):
+    before = len(objects(n, "/api/v1/audit?limit=10000", "audit"))
+    with sockets(udp(n.sub1)) as sock:
+        sock.sendto(b"x", (SRV1, 9))
+        source = sock.getsockname()[1]
+        mapping = next(one for one in objects(n, "/api/v1/mappings?limit=10000") if one["internal"].endswith(f":{source}"))
+    address, port = mapping["external"].split(":")
+    found = objects(n, f"/api/v1/find?address={address}&port={port}&protocol=udp&case=AZ-17", "audit")
+    expect_equal(f"{found[0]['mapping']['internal']}", mapping["internal"], "holder")
+    text = n.dut.configuration.read_text()
+    status, _, planned = ask(n, "/api/v1/plan", "operate", "POST", text)
+    expect_equal((status, planned["changes"]), (200, []), "plan without a difference")
+    changed = text + "\n[timeouts]\nicmp = \"2 min\"\n"
+    status, _, done = ask(n, "/api/v1/reload", "operate", "POST", changed)
+    expect_equal((status, [one["object"] for one in done["changes"]]), (200, ["timeouts.icmp"]), "reload")
+    expect_equal(n.dut.show("status")[0]["timeouts"]["icmp_us"], 120_000_000, "timer after the reload")
+    status, _, refused = ask(n, "/api/v1/reload", "operate", "POST", "nonsense = 1")
+    expect_equal(status, 422, "a configuration with faults")
+    expect(refused["faults"] and refused["error"]["problem"] == "has faults", str(refused))
+    expect_equal(ask(n, "/api/v1/rollback", "operate", "POST")[0], 200, "rollback")
+    expect_equal(n.dut.show("status")[0]["timeouts"]["icmp_us"], 60_000_000, "timer after the rollback")
+    records = objects(n, "/api/v1/audit?limit=10000", "audit")
+    new = [(one["who"], one["action"], one["result"].split(":")[0], one["case"]) for one in records[: len(records) - before]]
+    wanted = [
+        ("noc", "rollback", "done", None),
+        ("noc", "reload", "failed", None),
+        ("noc", "reload", "done", None),
+        ("law", "find", "asked", "AZ-17"),
+    ]
+    expect_equal(new, wanted, "audit log")
+    _, out, _ = n.dut.command("audit", "--json", "--limit", "4")
+    expect_equal([json.loads(line)["action"] for line in out.splitlines()], ["rollback", "reload", "reload", "find"], "natrix audit")
+
+
+@test("api")
+def packets_are_traced_as_events(n):
+    connection = Connection(n)
+    with contextlib.closing(connection), sockets(udp(n.sub1)) as sock:
+        port = fresh_port()
+        login = {"Authorization": f"Bearer {TOKENS['operate']}"}
+        connection.request("GET", f"/api/v1/trace?port={port}&count=2", headers=login)
+        answer = connection.getresponse()
+        expect_equal(answer.headers["content-type"], "text/event-stream", "content type of a trace")
+        for _ in range(10):
+            sock.sendto(b"x", (SRV1, port))
+            time.sleep(0.1)
+        text = answer.read().decode()
+    expect_equal(text.count("event: trace"), 2, "events of a trace")
+    expect("event: end" in text, "a trace has no end")
+    record = json.loads(next(line for line in text.splitlines() if line.startswith("data: "))[6:])
+    expect_equal(record["verdict"] in ("outbound", "outbound_new_mapping"), True, f"verdict {record['verdict']}")
+
+
+@test("api")
+def metrics_pass_the_checker_of_prometheus(n):
+    _, headers, text = ask(n, "/metrics")
+    expect(headers["content-type"].startswith("text/plain"), headers["content-type"])
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=30)
+    expect_equal((checked.returncode, checked.stdout + checked.stderr), (0, b""), "promtool check metrics")
+    _, headers, openmetrics = ask(n, "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    expect(headers["content-type"].startswith("application/openmetrics-text"), headers["content-type"])
+    expect(openmetrics.endswith(b"# EOF\n"), "no end of OpenMetrics")
+    status = n.dut.show("status")[0]
+    value = next(line for line in text.decode().splitlines() if line.startswith("natrix_mappings_created_total "))
+    expect(float(value.split()[1]) <= status["mappings_created"], f"{value} of {status['mappings_created']}")
+
+
+@test("api")
+def foreign_pages_and_hosts_are_refused(n):
+    name, token = TOKENS["operate"].split(":")
+    basic = {"Authorization": "Basic " + b64encode(f"{name}:{token}".encode()).decode()}
+    text = n.dut.configuration.read_text()
+    for what, wanted, headers in [
+        ("no CSRF token", 403, {}),
+        ("another CSRF token", 403, {"X-Natrix-CSRF": "0" * 64}),
+        ("another origin", 403, {"Origin": "http://evil.example"}),
+        ("another site", 403, {"Sec-Fetch-Site": "cross-site"}),
+        ("another host", 421, {"Host": "evil.example"}),
+        ("no known token", 401, {"Authorization": "Bearer noc:wrong"}),
+    ]:
+        expect_equal(ask(n, "/api/v1/plan", None, "POST", text, {**basic, **headers})[0], wanted, what)
+    _, _, page = ask(n, "/", None, headers=basic)
+    csrf = page.decode().split('name="csrf" content="')[1].split('"')[0]
+    own = {**basic, "X-Natrix-CSRF": csrf, "Origin": f"http://127.0.0.1:{API_PORT}"}
+    expect_equal(ask(n, "/api/v1/plan", None, "POST", text, own)[0], 200, "the page's own request")
+    status, _, _ = ask(n, "/api/v1/plan", "operate", "POST", text, {"Origin": "http://evil.example"})
+    expect_equal(status, 403, "another origin with a bearer token")
+
+
+@test("api")
+def wrong_requests_get_errors_that_say_so(n):
+    for path, method, body, wanted in [
+        ("/api/v1/nothing", "GET", None, 404),
+        ("/api/v1/status", "POST", "x", 405),
+        ("/api/v1/mappings?limit=many", "GET", None, 400),
+        ("/api/v1/mappings?cursor=x", "GET", None, 422),
+        ("/api/v1/mappings?nonsense=1", "GET", None, 400),
+        ("/api/v1/why?protocol=udp", "GET", None, 400),
+        ("/api/v1/plan", "POST", "x" * (1024 * 1024 + 1), 413),
+    ]:
+        status, _, answer = ask(n, path, "operate", method, body)
+        expect_equal(status, wanted, f"{method} {path}")
+        expect(answer["error"]["remedy"], f"{path}: {answer}")
+    _, _, document = ask(n, "/api/v1/openapi.json")
+    expect_equal(document["openapi"].split(".")[:2], ["3", "1"], "version of the document")
+    for path in ("/api/v1/status", "/api/v1/find", "/api/v1/reload", "/metrics"):
+        expect(path in document["paths"], f"{path} is not in the document")
+
+
+@test("api")
+def slow_clients_disturb_nobody(n):
+    with contextlib.ExitStack() as stack:
+        for _ in range(1000):
+            with n.nat.entered():
+                slow = stack.enter_context(socket.socket())
+            slow.settimeout(2)
+            with contextlib.suppress(OSError):
+                slow.connect(("127.0.0.1", API_PORT))
+                slow.sendall(b"GET /api/v1/status HTTP/1.1\r\nHost: ")
+        begun = time.monotonic()
+        status, _, _ = n.dut.command("show", "status", "--json")
+        took = time.monotonic() - begun
+        expect_equal(status, 0, "show status beside a thousand slow clients")
+        print(f"# show status beside 1000 slow clients: {took:.2f} s", flush=True)
+        with sockets(udp(n.sub1), udp(n.srv1)) as (sock, server):
+            sock.sendto(b"x", (SRV1, server.getsockname()[1]))
+            receive(server, "a datagram beside a thousand slow clients")
+    # Connections without headers are closed after 10 s at the latest; these are closed already.
+    time.sleep(PAUSE)
+    expect_equal(ask(n, "/api/v1/status")[0], 200, "status after slow clients")
+
+
+@test("api")
+def the_api_comes_back_after_it_was_killed(n):
+    with sockets(udp(n.sub1), udp(n.srv1)) as (sock, server):
+        sock.sendto(b"x", (SRV1, server.getsockname()[1]))
+        _, sender = receive(server, "a first datagram")
+        pid = n.dut.daemon.process.pid
+        children = subprocess.run(["ps", "--no-headers", "-o", "pid", "--ppid", str(pid)], capture_output=True, text=True)
+        (child,) = children.stdout.split()
+        subprocess.run(["kill", "-9", child], check=True)
+        sock.sendto(b"x", (SRV1, server.getsockname()[1]))
+        expect_equal(receive(server, "a datagram after the kill")[1], sender, "external endpoint after the kill")
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if ask(n, "/api/v1/status")[0] == 200:
+                return
+        time.sleep(0.2)
+    raise Failure("the API is not back after 20 s")
+
+
+@test("api")
+def ten_wrong_logins_make_a_client_wait(n):
+    statuses = [ask(n, "/api/v1/status", None, headers={"Authorization": "Bearer noc:wrong"})[0] for _ in range(12)]
+    expect_equal(statuses, [401] * 10 + [429] * 2, "answers to wrong logins")
+    expect_equal(ask(n, "/api/v1/status")[0], 429, "a right login of the same client")
+
+
+def _flood(n, seconds, statuses):
+    deadline = time.monotonic() + seconds
+    connection = Connection(n)
+    while time.monotonic() < deadline:
+        connection.request("GET", "/api/v1/nothing")
+        answer = connection.getresponse()
+        answer.read()
+        statuses.append(answer.status)
+
+
+@test("api")
+def a_flood_of_requests_is_bounded(n):
+    statuses = []
+    threads = [threading.Thread(target=_flood, args=(n, 2, statuses)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    admitted = sum(status != 429 for status in statuses)
+    expect(admitted <= 200 + 100 * 3, f"{admitted} of {len(statuses)} requests were admitted")
