@@ -200,6 +200,7 @@ pub struct Mapping {
 
 /// An external port that a subscriber asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Grant {
     /// Transport.
     pub protocol: Protocol,
@@ -208,8 +209,10 @@ pub struct Grant {
     /// Inside realm, by the name of its VRF.
     pub vrf: String,
     /// Internal endpoint.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub internal: SocketAddrV4,
     /// External endpoint.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub external: SocketAddrV4,
     /// Pool of the external address.
     pub pool: String,
@@ -222,6 +225,7 @@ pub struct Grant {
     /// Remote addresses, prefixes or endpoints that may send; empty for all.
     pub remotes: Vec<String>,
     /// Where the request came from.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub client: SocketAddrV4,
     /// Time since it was made.
     pub age_us: u64,

@@ -178,6 +178,7 @@ words!(
 
 /// A collector. Totals count from the start of the process, or from the sink's last change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogSink {
     /// Name in the configuration.
     pub name: String,
@@ -205,6 +206,7 @@ pub struct LogSink {
 
 /// The store of the event log. Totals of the store itself count what earlier runs wrote, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogStore {
     /// Its folder.
     pub path: String,

@@ -63,6 +63,7 @@ pub(crate) fn configuration(directory: &Path) -> Config {
             audit: directory.join("audit.jsonl"),
         },
         http: None,
+        grants_file: None,
         log: Log { level: LogLevel::Error },
         event_log: None,
         log_sinks: Vec::new(),
