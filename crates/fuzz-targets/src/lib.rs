@@ -5,6 +5,7 @@
 //! functions over the committed seeds and regressions. How to fuzz and how to add a target:
 //! `fuzz/README.md`.
 
+pub mod alg;
 pub mod capture;
 pub mod config;
 pub mod control;
@@ -59,6 +60,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "export_head", run: export::head },
     Target { name: "pcp_messages", run: port_control::messages },
     Target { name: "pcp_steps", run: port_control::steps },
+    Target { name: "alg_ftp", run: alg::ftp },
+    Target { name: "alg_sip", run: alg::sip },
+    Target { name: "alg_rtsp", run: alg::rtsp },
+    Target { name: "alg_tftp", run: alg::tftp },
+    Target { name: "alg_stream", run: alg::stream },
     Target { name: "engine_path", run: engine::path },
     Target { name: "frames_path", run: frames::path },
 ];

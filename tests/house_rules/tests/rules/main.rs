@@ -18,29 +18,30 @@ use cargo_metadata::MetadataCommand;
 /// Dependencies point down only.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("wire", &[]),
+    ("alg", &[]),
     ("mem", &[]),
     ("pcp", &[]),
     ("packet-io", &["mem"]),
     ("control", &[]),
-    ("nat", &["wire", "mem", "pcp"]),
-    ("config", &["mem", "nat"]),
+    ("nat", &["alg", "wire", "mem", "pcp"]),
+    ("config", &["alg", "mem", "nat"]),
     ("export", &["mem", "nat"]),
     ("lookup", &["control", "nat", "export"]),
-    ("daemon", &["wire", "mem", "pcp", "nat", "config", "packet-io", "control", "export", "lookup"]),
+    ("daemon", &["alg", "wire", "mem", "pcp", "nat", "config", "packet-io", "control", "export", "lookup"]),
     ("cli", &["control"]),
     ("api", &["control"]),
     ("chart", &[]),
     ("bench", &["wire", "mem", "nat", "packet-io", "daemon", "export", "chart"]),
     ("lab", &["wire", "mem", "packet-io", "chart"]),
-    ("testkit", &["wire", "mem", "pcp", "nat", "packet-io", "daemon", "config"]),
-    ("fuzz-targets", &["wire", "pcp", "nat", "config", "control", "packet-io", "daemon", "export", "testkit"]),
+    ("testkit", &["alg", "wire", "mem", "pcp", "nat", "packet-io", "daemon", "config"]),
+    ("fuzz-targets", &["alg", "wire", "pcp", "nat", "config", "control", "packet-io", "daemon", "export", "testkit"]),
     ("measure", &["cli", "config", "bench", "lab", "packet-io", "chart"]),
     ("natrix", &["api", "cli", "config", "control", "daemon", "export", "lookup", "measure"]),
     ("house_rules", &[]),
 ];
 
 /// Crates that never see the world: all they know comes in as arguments.
-const PURE: &[&str] = &["wire", "pcp", "nat"];
+const PURE: &[&str] = &["alg", "wire", "pcp", "nat"];
 
 /// What a pure crate must not name: clocks, threads, files, sockets, processes, output.
 const IMPURE: &[&str] = &[

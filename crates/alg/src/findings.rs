@@ -1,0 +1,320 @@
+//! What a message asks for, and the text to put into it.
+
+use crate::Endpoint;
+use crate::Transport;
+
+/// Expectations one message can ask for. A pair of ports counts as one.
+pub const WANTS_MAX: usize = 8;
+/// Replacements in one message.
+pub const EDITS_MAX: usize = 32;
+/// Longest replacement: `255,255,255,255,255,255`.
+pub const TEXT_MAX: usize = 24;
+
+/// What a peer will send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WantKind {
+    /// One connection or flow of data.
+    #[default]
+    Data,
+    /// An even port and the odd one above it (RTP and RTCP).
+    Pair,
+    /// Further control sessions of the same gateway.
+    Control,
+}
+
+/// An inside port that the peer will send to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Want {
+    /// The inside port.
+    pub port: u16,
+    /// What the peer will use.
+    pub transport: Transport,
+    /// What the peer will send.
+    pub kind: WantKind,
+    /// In seconds, if the message says so. 0 ends it.
+    pub lifetime: Option<u32>,
+    /// The message has no room for an address, so it must be that of the session.
+    pub needs_own_address: bool,
+}
+
+/// What the text is made of. `Endpoint` numbers are places in the wants; none is the session's own
+/// external endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Put {
+    Address(Option<u8>),
+    Port(Option<u8>, u16),
+    AddressPort(Option<u8>),
+    /// `h1,h2,h3,h4,p1,p2` (RFC 959 §4.1.2).
+    Commas(Option<u8>),
+    /// `port-port`.
+    Range(Option<u8>),
+    LiteralAddress(u32),
+    LiteralPort(u16),
+    LiteralRange(u16),
+    /// The length of the body, after its changes.
+    BodyLength(u16),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Edit {
+    at: u16,
+    length: u16,
+    put: Put,
+}
+
+/// The result of reading a message.
+#[derive(Clone, Debug)]
+pub struct Findings {
+    wants: [Want; WANTS_MAX],
+    wants_len: usize,
+    edits: [Edit; EDITS_MAX],
+    edits_len: usize,
+    /// Offset of the body. Its edits are made only if all that they refer to is granted.
+    body: u16,
+    overflowed: bool,
+}
+
+impl Default for Findings {
+    fn default() -> Findings {
+        let nothing = Edit { at: 0, length: 0, put: Put::LiteralPort(0) };
+        Findings {
+            wants: [Want::default(); WANTS_MAX],
+            wants_len: 0,
+            edits: [nothing; EDITS_MAX],
+            edits_len: 0,
+            body: u16::MAX,
+            overflowed: false,
+        }
+    }
+}
+
+impl Findings {
+    /// What the message asks for. Empty if it asks for too much.
+    #[must_use]
+    pub fn wants(&self) -> &[Want] {
+        if self.overflowed { &[] } else { &self.wants[..self.wants_len] }
+    }
+
+    /// True if the message asks for too much, and so for nothing.
+    #[must_use]
+    pub fn has_overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// True if nothing changes and nothing is asked for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.overflowed || (self.wants_len == 0 && self.edits_len == 0)
+    }
+
+    pub(crate) fn set_body(&mut self, at: usize) {
+        self.body = at as u16;
+    }
+
+    /// The place of the want. An equal one is not repeated.
+    pub(crate) fn want(&mut self, want: Want) -> u8 {
+        if let Some(place) = self.wants[..self.wants_len].iter().position(|known| *known == want) {
+            return place as u8;
+        }
+        let Some(free) = self.wants.get_mut(self.wants_len) else {
+            self.overflowed = true;
+            return 0;
+        };
+        *free = want;
+        self.wants_len += 1;
+        (self.wants_len - 1) as u8
+    }
+
+    /// Replaces `from..to` of the message.
+    pub(crate) fn edit(&mut self, from: usize, to: usize, put: Put) {
+        let (Ok(at), Ok(length)) = (u16::try_from(from), u16::try_from(to.saturating_sub(from))) else {
+            self.overflowed = true;
+            return;
+        };
+        if self.edits_len == EDITS_MAX {
+            self.overflowed = true;
+            return;
+        }
+        // In order, because a session-level `c=` is judged after the media below it.
+        let place = self.edits[..self.edits_len].iter().position(|edit| edit.at > at).unwrap_or(self.edits_len);
+        self.edits.copy_within(place..self.edits_len, place + 1);
+        self.edits[place] = Edit { at, length, put };
+        self.edits_len += 1;
+    }
+
+    /// The replacements, in order, if the wants were answered with `granted` and the session's
+    /// external endpoint is `own`.
+    #[must_use]
+    pub fn resolve(&self, own: Endpoint, granted: &[Option<Endpoint>]) -> Replacements {
+        let mut result = Replacements::default();
+        if self.overflowed {
+            return result;
+        }
+        let answer = |want: Option<u8>| match want {
+            None => Some(own),
+            Some(place) => granted.get(usize::from(place)).copied().flatten(),
+        };
+        let edits = &self.edits[..self.edits_len];
+        let body_is_granted = edits.iter().filter(|edit| edit.at >= self.body).all(|edit| match edit.put {
+            Put::Address(want) | Put::Port(want, _) | Put::AddressPort(want) => answer(want).is_some(),
+            Put::Commas(want) | Put::Range(want) => answer(want).is_some(),
+            _ => true,
+        });
+        let mut body_change = 0_i32;
+        let mut length_at = None;
+        for edit in edits {
+            if edit.at >= self.body && !body_is_granted {
+                continue;
+            }
+            let mut text = Text::default();
+            let written = match edit.put {
+                Put::Address(want) => answer(want).map(|endpoint| text.address(endpoint.address, b'.')),
+                Put::Port(want, plus) => answer(want).map(|endpoint| text.number(endpoint.port.wrapping_add(plus))),
+                Put::AddressPort(want) => answer(want).map(|endpoint| {
+                    text.address(endpoint.address, b'.');
+                    text.byte(b':');
+                    text.number(endpoint.port);
+                }),
+                Put::Commas(want) => answer(want).map(|endpoint| {
+                    text.address(endpoint.address, b',');
+                    for byte in endpoint.port.to_be_bytes() {
+                        text.byte(b',');
+                        text.number(byte.into());
+                    }
+                }),
+                Put::Range(want) => answer(want).map(|endpoint| text.range(endpoint.port)),
+                Put::LiteralAddress(address) => {
+                    text.address(address, b'.');
+                    Some(())
+                }
+                Put::LiteralPort(port) => {
+                    text.number(port);
+                    Some(())
+                }
+                Put::LiteralRange(port) => {
+                    text.range(port);
+                    Some(())
+                }
+                Put::BodyLength(_) => {
+                    length_at = Some(result.len);
+                    Some(())
+                }
+            };
+            if written.is_none() {
+                continue;
+            }
+            if edit.at >= self.body {
+                body_change += text.length as i32 - i32::from(edit.length);
+            }
+            result.list[result.len] = Replacement { at: edit.at, length: edit.length, text };
+            result.len += 1;
+        }
+        if let Some(place) = length_at {
+            let old = edits.iter().find_map(|edit| match edit.put {
+                Put::BodyLength(length) => Some(length),
+                _ => None,
+            });
+            let length = i32::from(old.unwrap_or(0)) + body_change;
+            result.list[place].text.number(length.clamp(0, 0xffff) as u16);
+        }
+        result
+    }
+}
+
+/// Bytes that stand for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replacement {
+    /// Offset in the message.
+    pub at: u16,
+    /// How many bytes of the message it replaces.
+    pub length: u16,
+    text: Text,
+}
+
+impl Replacement {
+    /// The new bytes.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text.bytes[..usize::from(self.text.length)]
+    }
+}
+
+/// The changes of one message, in order and without overlap.
+#[derive(Clone, Copy, Debug)]
+pub struct Replacements {
+    list: [Replacement; EDITS_MAX],
+    len: usize,
+}
+
+impl Default for Replacements {
+    fn default() -> Replacements {
+        Replacements { list: [Replacement::default(); EDITS_MAX], len: 0 }
+    }
+}
+
+impl Replacements {
+    /// All of them.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Replacement] {
+        &self.list[..self.len]
+    }
+
+    /// Writes the changed message to `out` and returns its length, or `None` if it does not fit.
+    #[must_use]
+    pub fn apply(&self, message: &[u8], out: &mut [u8]) -> Option<usize> {
+        let (mut read, mut written) = (0, 0);
+        let mut copy = |bytes: &[u8]| {
+            out.get_mut(written..written + bytes.len())?.copy_from_slice(bytes);
+            written += bytes.len();
+            Some(written)
+        };
+        for change in self.as_slice() {
+            let at = usize::from(change.at);
+            copy(message.get(read..at)?)?;
+            copy(change.text())?;
+            read = at + usize::from(change.length);
+        }
+        copy(message.get(read..)?)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Text {
+    bytes: [u8; TEXT_MAX],
+    length: u8,
+}
+
+impl Text {
+    fn byte(&mut self, byte: u8) {
+        if let Some(free) = self.bytes.get_mut(usize::from(self.length)) {
+            *free = byte;
+            self.length += 1;
+        }
+    }
+
+    fn number(&mut self, number: u16) {
+        let mut divisor = 10_000;
+        while divisor > 1 && number < divisor {
+            divisor /= 10;
+        }
+        while divisor > 0 {
+            self.byte(b'0' + (number / divisor % 10) as u8);
+            divisor /= 10;
+        }
+    }
+
+    fn address(&mut self, address: u32, separator: u8) {
+        for (i, byte) in address.to_be_bytes().into_iter().enumerate() {
+            if i > 0 {
+                self.byte(separator);
+            }
+            self.number(byte.into());
+        }
+    }
+
+    fn range(&mut self, port: u16) {
+        self.number(port);
+        self.byte(b'-');
+        self.number(port.wrapping_add(1));
+    }
+}

@@ -1,0 +1,202 @@
+//! Application-level gateways (RFC 2663 §2.9): protocols that carry addresses in their payload.
+//!
+//! Pure functions on bytes. The crate has no allocator (`no_std` without `alloc`), no clock and no
+//! state of its own, so each parser can be fuzzed alone.
+//!
+//! ```text
+//!  stream ─► Stream ─► Alg::frame ─┐ one message
+//!                                  ├─► Alg::read ─► Findings: expect, replace
+//!  datagram ───────────────────────┘                   │ the engine reserves external ports
+//!                                                      ▼
+//!  output with other sequence numbers ◄─ Stream ◄─ Findings::resolve: Replacements
+//! ```
+//!
+//! What protects subscribers from forged payload (NAT slipstreaming and its kin):
+//! - A stream is parsed from its first byte or never. A gap, the first line of another protocol, a
+//!   line or message that is too long, or anything ambiguous ends parsing for good.
+//! - The address in the payload must be the sender's own, and its port at least [`PORT_MIN`].
+//! - The crate reports what a message asks for. The engine limits the remote side to the peer of
+//!   the control session.
+//!
+//! To add one: a file with an [`Alg`], and a line in [`ALGS`].
+
+#![no_std]
+
+mod findings;
+mod ftp;
+mod rtsp;
+mod sip;
+mod stream;
+mod text;
+mod tftp;
+
+pub use findings::EDITS_MAX;
+pub use findings::Findings;
+pub use findings::Replacement;
+pub use findings::Replacements;
+pub use findings::TEXT_MAX;
+pub use findings::WANTS_MAX;
+pub use findings::Want;
+pub use findings::WantKind;
+pub use stream::CORRECTIONS_MAX;
+pub use stream::Held;
+pub use stream::Passed;
+pub use stream::Segment;
+pub use stream::Step;
+pub use stream::Stream;
+
+/// A longer line ends parsing.
+pub const LINE_MAX: usize = 512;
+/// A longer message ends parsing.
+pub const MESSAGE_MAX: usize = 4096;
+/// A payload cannot ask for a lower inside port.
+pub const PORT_MIN: u16 = 1024;
+
+/// All gateways, in the order of their numbers.
+pub static ALGS: [&dyn Alg; 4] = [&ftp::Ftp, &sip::Sip, &rtsp::Rtsp, &tftp::Tftp];
+
+/// The number of a gateway: its place in [`ALGS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AlgId(pub u8);
+
+impl AlgId {
+    /// Its parser.
+    #[must_use]
+    pub fn alg(self) -> Option<&'static dyn Alg> {
+        ALGS.get(usize::from(self.0)).copied()
+    }
+
+    /// The gateway with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<AlgId> {
+        let place = ALGS.iter().position(|alg| alg.name() == name)?;
+        u8::try_from(place).ok().map(AlgId)
+    }
+
+    /// Its name in the configuration and in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.alg().map_or("", Alg::name)
+    }
+}
+
+/// A transport that gateways read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Each datagram is a message.
+    #[default]
+    Udp,
+    /// A [`Stream`] in each direction.
+    Tcp,
+}
+
+/// An IPv4 address and a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Endpoint {
+    /// In host order.
+    pub address: u32,
+    /// In host order.
+    pub port: u16,
+}
+
+/// The external port of an expectation of the session, and its port inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Known {
+    /// What the outside sees.
+    pub external: u16,
+    /// What the inside sees.
+    pub inside: u16,
+}
+
+/// What surrounds a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// Of the session.
+    pub transport: Transport,
+    /// The sender is inside.
+    pub from_inside: bool,
+    /// The sender opened the session.
+    pub from_client: bool,
+    /// Of the session.
+    pub internal: Endpoint,
+    /// Of the session.
+    pub external: Endpoint,
+    /// As the inside sees it.
+    pub remote: Endpoint,
+    /// Of the session's expectations.
+    pub known: &'a [Known],
+    /// Commands that are left alone, as bits of the gateway's own ([`Alg::commands`]).
+    pub disabled: u8,
+}
+
+impl Context<'_> {
+    /// The inside port of an external port of this session or of its expectations.
+    fn inside_port(&self, external: u16) -> Option<u16> {
+        if external == self.external.port {
+            return Some(self.internal.port);
+        }
+        self.known.iter().find(|known| known.external == external).map(|known| known.inside)
+    }
+}
+
+/// What a gateway remembers of a session, in its own bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Bits of its own.
+    pub flags: u32,
+    /// A number of its own.
+    pub number: u32,
+}
+
+/// The start of a stream's unread bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// Ask again when there is more: the end of the message is not among these bytes.
+    More,
+    /// Ask again when this many bytes are there, without having seen more than the last time.
+    Needs(usize),
+    /// A message of this many bytes.
+    Message(usize),
+    /// This many bytes, perhaps more than there are, pass unread.
+    Skip(usize),
+    /// The rest of the session passes unread.
+    Over,
+}
+
+/// What reading a message led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// The next message will be read.
+    Done,
+    /// The rest of the session passes unread, in both directions.
+    Over,
+}
+
+/// The parser of one protocol.
+pub trait Alg: Sync {
+    /// Its name in the configuration and in JSON.
+    fn name(&self) -> &'static str;
+
+    /// Ports of its servers, unless the configuration says otherwise.
+    fn ports(&self) -> &'static [u16];
+
+    /// What its sessions run over.
+    fn transports(&self) -> &'static [Transport];
+
+    /// Commands that can be disabled, lowest bit first.
+    fn commands(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Finds the first message of a stream. `seen` bytes were there when it was last asked about
+    /// the same message; work that depends on them again would not be linear.
+    fn frame(&self, memory: &mut Memory, context: &Context<'_>, bytes: &[u8], seen: usize) -> Frame;
+
+    /// Reads one whole message.
+    fn read(&self, memory: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading;
+
+    /// True while the session may be idle for longer than usual, because it has a transfer.
+    fn is_busy(&self, _memory: &Memory) -> bool {
+        false
+    }
+}

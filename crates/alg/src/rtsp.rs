@@ -1,0 +1,260 @@
+//! RTSP 1.0 (RFC 2326) and 2.0 (RFC 7826): ports in `Transport`. Interleaved data passes unread.
+
+use crate::Alg;
+use crate::Context;
+use crate::Findings;
+use crate::Frame;
+use crate::LINE_MAX;
+use crate::Memory;
+use crate::PORT_MIN;
+use crate::Reading;
+use crate::Transport;
+use crate::Want;
+use crate::WantKind;
+use crate::findings::Put;
+use crate::text;
+use crate::text::Fields;
+
+pub(crate) struct Rtsp;
+
+const STARTS: &[&[u8]] = &[
+    b"OPTIONS ",
+    b"DESCRIBE ",
+    b"SETUP ",
+    b"PLAY ",
+    b"PAUSE ",
+    b"TEARDOWN ",
+    b"GET_PARAMETER ",
+    b"SET_PARAMETER ",
+    b"ANNOUNCE ",
+    b"RECORD ",
+    b"REDIRECT ",
+    b"PLAY_NOTIFY ",
+    b"RTSP/",
+];
+/// Bytes of the longest start.
+const START_MAX: usize = 14;
+
+impl Alg for Rtsp {
+    fn name(&self) -> &'static str {
+        "rtsp"
+    }
+
+    fn ports(&self) -> &'static [u16] {
+        &[554]
+    }
+
+    fn transports(&self) -> &'static [Transport] {
+        &[Transport::Tcp]
+    }
+
+    fn frame(&self, memory: &mut Memory, context: &Context<'_>, bytes: &[u8], seen: usize) -> Frame {
+        let spoken = 1 << u32::from(context.from_client);
+        match bytes {
+            // Interleaved data (RFC 2326 §10.12), never at the start.
+            [b'$', rest @ ..] if memory.flags & spoken != 0 => {
+                return match rest {
+                    [_, high, low, ..] => Frame::Skip(4 + usize::from(u16::from_be_bytes([*high, *low]))),
+                    _ => Frame::Needs(4),
+                };
+            }
+            // Some clients send an empty line between requests.
+            [b'\r', b'\n', ..] if memory.flags & spoken != 0 => return Frame::Skip(2),
+            [b'\r'] if memory.flags & spoken != 0 => return Frame::Needs(2),
+            _ => {}
+        }
+        let frame =
+            text::frame(bytes, seen, STARTS, START_MAX, is_start, |name| name.eq_ignore_ascii_case(b"Content-Length"));
+        if matches!(frame, Frame::Message(_)) {
+            memory.flags |= spoken;
+        }
+        frame
+    }
+
+    fn read(&self, _: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading {
+        let Some(end) = message.iter().take(LINE_MAX).position(|byte| *byte == b'\r') else { return Reading::Over };
+        let mut fields = Fields::new(message, end + 2);
+        let mut found = Findings::default();
+        for (name, from, to) in fields.by_ref() {
+            if name.eq_ignore_ascii_case(b"Transport") {
+                read_transports(context, message, from, to, &mut found);
+            }
+        }
+        if !fields.is_malformed {
+            *findings = found;
+        }
+        Reading::Done
+    }
+}
+
+fn is_start(line: &[u8]) -> bool {
+    let version = |bytes: &[u8]| bytes == b"RTSP/1.0" || bytes == b"RTSP/2.0";
+    let begins = line.get(..8).is_some_and(version) && line.get(8) == Some(&b' ');
+    let ends = line.len() > 9 && version(&line[line.len() - 8..]) && line[line.len() - 9] == b' ';
+    (begins || ends) && line.iter().all(|byte| *byte >= 0x20)
+}
+
+fn read_transports(context: &Context<'_>, message: &[u8], from: usize, to: usize, findings: &mut Findings) {
+    let mut at = from;
+    while at <= to {
+        let end = list_end(message, at, to, b',');
+        read_transport(context, message, at, end, findings);
+        at = end + 1;
+    }
+}
+
+/// The end of the first part, outside quotes.
+fn list_end(message: &[u8], from: usize, to: usize, separator: u8) -> usize {
+    let mut is_quoted = false;
+    for (at, byte) in (from..).zip(message.get(from..to).unwrap_or(&[]).iter().copied()) {
+        match byte {
+            b'"' => is_quoted = !is_quoted,
+            _ if byte == separator && !is_quoted => return at,
+            _ => {}
+        }
+    }
+    to
+}
+
+/// One specification: `RTP/AVP;unicast;client_port=5000-5001`.
+fn read_transport(context: &Context<'_>, message: &[u8], from: usize, to: usize, findings: &mut Findings) {
+    let first = list_end(message, from, to, b';');
+    let profile = &message[text::skip_blanks(message, from).min(first)..first];
+    let profile = &profile[..text::trim_end(profile, 0, profile.len())];
+    let is_udp = profile.starts_with(b"RTP/") && !profile.ends_with(b"/TCP");
+    if !is_udp || text::find(&message[..to], b"interleaved", from).is_some() {
+        return;
+    }
+    let mut at = first + 1;
+    while at < to {
+        let end = list_end(message, at, to, b';');
+        let part = &message[at..end];
+        let value_at = |name: &[u8]| {
+            let is_it = text::starts_with_ignoring_case(part, name) && part.get(name.len()) == Some(&b'=');
+            is_it.then(|| at + name.len() + 1)
+        };
+        // Each side names its own ports, and repeats those of its peer.
+        let (own, peers): (&[u8], &[u8]) =
+            if context.from_client { (b"client_port", b"server_port") } else { (b"server_port", b"client_port") };
+        let (own_address, peers_address): (&[u8], &[u8]) =
+            if context.from_client { (b"dest_addr", b"src_addr") } else { (b"src_addr", b"dest_addr") };
+        if let Some(value) = value_at(own).filter(|_| context.from_inside) {
+            hide_ports(message, value, end, findings);
+        } else if let Some(value) = value_at(peers).filter(|_| !context.from_inside) {
+            restore_ports(context, message, value, end, findings);
+        } else if let Some(value) = value_at(own_address).filter(|_| context.from_inside) {
+            read_addresses(context, message, value, end, findings);
+        } else if let Some(value) = value_at(peers_address).filter(|_| !context.from_inside) {
+            read_addresses(context, message, value, end, findings);
+        } else if let Some(value) = value_at(b"source").filter(|_| context.from_inside && !context.from_client)
+            && let Some((address, length)) = text::address(&message[value..end])
+            && address == context.internal.address
+        {
+            findings.edit(value, value + length, Put::Address(None));
+        }
+        at = end + 1;
+    }
+}
+
+/// `port` or `port-port`: the ports, and where they end.
+fn ports(message: &[u8], at: usize, end: usize) -> Option<(u16, Option<u16>, usize)> {
+    let (first, digits) = text::port(message.get(at..end)?)?;
+    let after = at + digits;
+    if message.get(after..end)?.first() != Some(&b'-') {
+        return Some((first, None, after));
+    }
+    let (second, digits) = text::port(message.get(after + 1..end)?)?;
+    Some((first, Some(second), after + 1 + digits))
+}
+
+fn hide_ports(message: &[u8], at: usize, end: usize, findings: &mut Findings) {
+    let Some((first, second, after)) = ports(message, at, end) else { return };
+    if first < PORT_MIN {
+        return;
+    }
+    match second {
+        Some(second) if first % 2 == 0 && second == first + 1 => {
+            let want = findings.want(Want { port: first, kind: WantKind::Pair, ..Want::default() });
+            findings.edit(at, after, Put::Range(Some(want)));
+        }
+        None => {
+            let want = findings.want(Want { port: first, ..Want::default() });
+            findings.edit(at, after, Put::Port(Some(want), 0));
+        }
+        Some(_) => {}
+    }
+}
+
+fn restore_ports(context: &Context<'_>, message: &[u8], at: usize, end: usize, findings: &mut Findings) {
+    let Some((first, second, after)) = ports(message, at, end) else { return };
+    let Some(known) = context.known.iter().find(|known| known.external == first) else { return };
+    let put = if second.is_some() { Put::LiteralRange(known.inside) } else { Put::LiteralPort(known.inside) };
+    findings.edit(at, after, put);
+}
+
+/// `":5000"/":5001"` or `"192.0.2.5:5000"/"192.0.2.5:5001"` (RFC 7826 §18.54).
+fn read_addresses(context: &Context<'_>, message: &[u8], from: usize, to: usize, findings: &mut Findings) {
+    let Some(first) = quoted(message, from, to) else { return };
+    let second = match message.get(first.end + 1..to) {
+        Some([b'/', ..]) => quoted(message, first.end + 2, to),
+        _ => None,
+    };
+    if context.from_inside {
+        let owns = |part: &Quoted| part.address.is_none_or(|(address, ..)| address == context.internal.address);
+        if first.port < PORT_MIN || !owns(&first) || second.as_ref().is_some_and(|part| !owns(part)) {
+            return;
+        }
+        let is_pair = second.as_ref().is_some_and(|part| part.port == first.port.wrapping_add(1));
+        if (is_pair && first.port % 2 == 1) || (second.is_some() && !is_pair) {
+            return;
+        }
+        let kind = if is_pair { WantKind::Pair } else { WantKind::Data };
+        let want = findings.want(Want { port: first.port, kind, ..Want::default() });
+        for (part, plus) in [(Some(first), 0), (second, 1)] {
+            let Some(part) = part else { continue };
+            if let Some((_, at, end)) = part.address {
+                findings.edit(at, end, Put::Address(Some(want)));
+            }
+            findings.edit(part.at, part.end, Put::Port(Some(want), plus));
+        }
+        return;
+    }
+    for part in [Some(first), second].into_iter().flatten() {
+        let pairs = context.known.iter().map(|known| (known.external, known.inside));
+        let above = context.known.iter().map(|known| (known.external.wrapping_add(1), known.inside.wrapping_add(1)));
+        let Some((_, inside)) = pairs.chain(above).find(|(external, _)| *external == part.port) else { continue };
+        if let Some((address, at, end)) = part.address {
+            if address != context.external.address {
+                continue;
+            }
+            findings.edit(at, end, Put::LiteralAddress(context.internal.address));
+        }
+        findings.edit(part.at, part.end, Put::LiteralPort(inside));
+    }
+}
+
+struct Quoted {
+    address: Option<(u32, usize, usize)>,
+    port: u16,
+    at: usize,
+    /// Of the port; the closing quote is there.
+    end: usize,
+}
+
+fn quoted(message: &[u8], from: usize, to: usize) -> Option<Quoted> {
+    if message.get(from) != Some(&b'"') {
+        return None;
+    }
+    let mut at = from + 1;
+    let mut address = None;
+    if let Some((value, length)) = text::address(message.get(at..to)?) {
+        address = Some((value, at, at + length));
+        at += length;
+    }
+    if message.get(at) != Some(&b':') {
+        return None;
+    }
+    let (port, digits) = text::port(message.get(at + 1..to)?)?;
+    let end = at + 1 + digits;
+    (end < to && message[end] == b'"').then_some(Quoted { address, port, at: at + 1, end })
+}

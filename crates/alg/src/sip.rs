@@ -1,0 +1,379 @@
+//! SIP (RFC 3261) over UDP and TCP: `Via`, `Contact`, `Route`, `Record-Route`, the request's URI,
+//! and the SDP in the body (`sdp`).
+//!
+//! Towards the outside, the sender's own address becomes the external endpoint. Towards the inside,
+//! an external endpoint of the session becomes the internal one again, so that a phone recognises
+//! its own `Via` and `Contact`.
+
+mod sdp;
+
+use crate::Alg;
+use crate::Context;
+use crate::Findings;
+use crate::Frame;
+use crate::LINE_MAX;
+use crate::MESSAGE_MAX;
+use crate::Memory;
+use crate::PORT_MIN;
+use crate::Reading;
+use crate::Transport;
+use crate::Want;
+use crate::WantKind;
+use crate::findings::Put;
+use crate::text;
+use crate::text::Fields;
+
+pub(crate) struct Sip;
+
+const STARTS: &[&[u8]] = &[
+    b"INVITE ",
+    b"ACK ",
+    b"BYE ",
+    b"CANCEL ",
+    b"REGISTER ",
+    b"OPTIONS ",
+    b"PRACK ",
+    b"SUBSCRIBE ",
+    b"NOTIFY ",
+    b"PUBLISH ",
+    b"INFO ",
+    b"REFER ",
+    b"MESSAGE ",
+    b"UPDATE ",
+    b"SIP/2.0 ",
+];
+/// Bytes of the longest start.
+const START_MAX: usize = 10;
+/// RFC 3261 §10.2.1.1 lets the registrar choose; this is what its §10.3 suggests.
+const REGISTRATION_S: u32 = 3600;
+
+impl Alg for Sip {
+    fn name(&self) -> &'static str {
+        "sip"
+    }
+
+    fn ports(&self) -> &'static [u16] {
+        &[5060]
+    }
+
+    fn transports(&self) -> &'static [Transport] {
+        &[Transport::Udp, Transport::Tcp]
+    }
+
+    fn frame(&self, _: &mut Memory, _: &Context<'_>, bytes: &[u8], seen: usize) -> Frame {
+        // Keep-alives between messages (RFC 5626 §4.4.1).
+        if bytes.first() == Some(&b'\r') {
+            return match bytes.get(1) {
+                Some(b'\n') => Frame::Skip(2),
+                Some(_) => Frame::Over,
+                None => Frame::Needs(2),
+            };
+        }
+        text::frame(bytes, seen, STARTS, START_MAX, is_start, is_length)
+    }
+
+    fn read(&self, _: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading {
+        let known = message.len() <= MESSAGE_MAX && text::may_become(&message[..message.len().min(START_MAX)], STARTS);
+        let line_end = message.iter().take(LINE_MAX).position(|byte| *byte == b'\r');
+        let Some(line_end) = line_end.filter(|end| known && is_start(&message[..*end])) else {
+            return Reading::Done;
+        };
+        let mut found = Findings::default();
+        if read_message(context, message, line_end, &mut found).is_some() {
+            *findings = found;
+        }
+        Reading::Done
+    }
+}
+
+/// Whether this is a request line or a status line.
+fn is_start(line: &[u8]) -> bool {
+    STARTS.iter().any(|start| line.starts_with(start))
+        && (line.starts_with(b"SIP/2.0 ") || line.ends_with(b" SIP/2.0"))
+        && line.iter().all(|byte| *byte >= 0x20)
+}
+
+fn is_length(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"Content-Length") || name.eq_ignore_ascii_case(b"l")
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Field {
+    Via,
+    Contact,
+    Route,
+    Expires,
+    Length,
+    Type,
+    Method,
+    Encoding,
+}
+
+fn field(name: &[u8]) -> Option<Field> {
+    const FIELDS: &[(&[u8], Field)] = &[
+        (b"Via", Field::Via),
+        (b"v", Field::Via),
+        (b"Contact", Field::Contact),
+        (b"m", Field::Contact),
+        (b"Record-Route", Field::Route),
+        (b"Route", Field::Route),
+        (b"Expires", Field::Expires),
+        (b"Content-Length", Field::Length),
+        (b"l", Field::Length),
+        (b"Content-Type", Field::Type),
+        (b"c", Field::Type),
+        (b"Content-Encoding", Field::Encoding),
+        (b"e", Field::Encoding),
+        (b"CSeq", Field::Method),
+    ];
+    FIELDS.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)).map(|(_, field)| *field)
+}
+
+/// `None` if the message is not to be touched.
+fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings: &mut Findings) -> Option<()> {
+    let is_request = !message.starts_with(b"SIP/2.0 ");
+    if is_request && !context.from_inside {
+        let uri = message[..line_end].iter().position(|byte| *byte == b' ')? + 1;
+        let uri_end = message[..line_end].iter().rposition(|byte| *byte == b' ')?;
+        if let Some(at) = host_of_uri(message, uri, uri_end) {
+            Host::read(message, at, uri_end)?.replace(context, findings, Role::Uri { lifetime: None });
+        }
+    }
+    let mut fields = Fields::new(message, line_end + 2);
+    let (mut registers, mut expires) = (message.starts_with(b"REGISTER "), None);
+    let (mut length, mut is_sdp, mut is_encoded) = (None, false, false);
+    for (name, from, to) in fields.by_ref() {
+        let value = text::skip_blanks(message, from);
+        match field(name) {
+            Some(Field::Expires) => expires = text::number(text::part(message, value, to), 9).map(|(value, _)| value),
+            Some(Field::Length) => {
+                length = text::number(text::part(message, value, to), 4).map(|(n, digits)| (n, value, digits))
+            }
+            Some(Field::Type) => {
+                is_sdp = text::starts_with_ignoring_case(text::part(message, value, to), b"application/sdp")
+            }
+            Some(Field::Encoding) => is_encoded = true,
+            Some(Field::Method) => registers |= message[..to].ends_with(b" REGISTER"),
+            _ => {}
+        }
+    }
+    if fields.is_malformed {
+        return None;
+    }
+    let body = fields.body?;
+    for (name, from, to) in Fields::new(message, line_end + 2) {
+        match field(name) {
+            Some(Field::Via) => each(message, from, to, |from, to| read_via(context, message, from, to, findings)),
+            Some(Field::Contact) => each(message, from, to, |from, to| {
+                let lifetime =
+                    registers.then(|| parameter(message, from, to, b"expires").or(expires).unwrap_or(REGISTRATION_S));
+                read_uri(context, message, from, to, lifetime, findings);
+            }),
+            Some(Field::Route) => {
+                each(message, from, to, |from, to| read_uri(context, message, from, to, None, findings));
+            }
+            _ => {}
+        }
+    }
+    let body_end = match length {
+        Some((length, ..)) => body.checked_add(length as usize).filter(|end| *end <= message.len())?,
+        None if context.transport == Transport::Tcp => body,
+        None => message.len(),
+    };
+    if is_sdp && !is_encoded && context.from_inside && body < body_end {
+        findings.set_body(body);
+        sdp::read(context, message, body, body_end, findings);
+        if let Some((length, at, digits)) = length {
+            findings.edit(at, at + digits, Put::BodyLength(length as u16));
+        }
+    }
+    Some(())
+}
+
+/// Calls `read` for each value of a list: commas outside quotes and angle brackets separate them.
+fn each(message: &[u8], from: usize, to: usize, mut read: impl FnMut(usize, usize)) {
+    let (mut start, mut is_quoted, mut is_escaped, mut in_brackets) = (from, false, false, false);
+    for (at, byte) in (from..).zip(message.get(from..to).unwrap_or(&[]).iter().copied()) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            b'<' if !is_quoted => in_brackets = true,
+            b'>' if !is_quoted => in_brackets = false,
+            b',' if !is_quoted && !in_brackets => {
+                read(start, at);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    read(start, to);
+}
+
+/// `SIP/2.0/UDP host:port;parameters` (RFC 3261 §20.42).
+fn read_via(context: &Context<'_>, message: &[u8], from: usize, to: usize, findings: &mut Findings) {
+    let from = text::skip_blanks(message, from);
+    let Some(value) = message.get(from..to) else { return };
+    if !text::starts_with_ignoring_case(value, b"SIP/2.0/") {
+        return;
+    }
+    let Some(blank) = value.iter().position(|byte| byte.is_ascii_whitespace()) else { return };
+    let at = text::skip_blanks(message, from + blank);
+    if let Some(host) = Host::read(message, at, to) {
+        host.replace(context, findings, Role::Via);
+    }
+}
+
+fn read_uri(
+    context: &Context<'_>,
+    message: &[u8],
+    from: usize,
+    to: usize,
+    lifetime: Option<u32>,
+    findings: &mut Findings,
+) {
+    // After a display name, which may be quoted and contain anything.
+    let (mut open, mut is_quoted, mut is_escaped) = (None, false, false);
+    for (at, byte) in (from..).zip(message.get(from..to).unwrap_or(&[]).iter().copied()) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            b'<' if !is_quoted => {
+                open = Some(at + 1);
+                break;
+            }
+            _ => {}
+        }
+    }
+    let start = open.unwrap_or_else(|| text::skip_blanks(message, from));
+    let closing = if open.is_some() { b'>' } else { b';' };
+    let end = text::part(message, start, to).iter().position(|byte| *byte == closing).map_or(to, |at| start + at);
+    if let Some(host) = host_of_uri(message, start, end).and_then(|at| Host::read(message, at, end)) {
+        host.replace(context, findings, Role::Uri { lifetime });
+    }
+}
+
+/// Where the host of `sip:user@host:port` begins. TLS (`sips:`) cannot be read and is left alone.
+fn host_of_uri(message: &[u8], from: usize, to: usize) -> Option<usize> {
+    let uri = message.get(from..to)?;
+    if !text::starts_with_ignoring_case(uri, b"sip:") {
+        return None;
+    }
+    let at = uri.iter().take_while(|byte| **byte != b'?').position(|byte| *byte == b'@').map_or(4, |at| at + 1);
+    Some(from + at)
+}
+
+fn parameter(message: &[u8], from: usize, to: usize, name: &[u8]) -> Option<u32> {
+    let value = message.get(from..to)?;
+    let after = value.iter().rposition(|byte| *byte == b'>').map_or(0, |at| at + 1);
+    let mut parts = value[after..].split(|byte| *byte == b';');
+    parts.next();
+    parts.find_map(|part| {
+        let part = &part[text::skip_blanks(part, 0)..];
+        let equals = part.iter().position(|byte| *byte == b'=')?;
+        let is_it = part[..text::trim_end(part, 0, equals)].eq_ignore_ascii_case(name);
+        let at = text::skip_blanks(part, equals + 1);
+        if is_it { text::number(part.get(at..)?, 9).map(|(value, _)| value) } else { None }
+    })
+}
+
+enum Role {
+    Via,
+    /// `lifetime`: of a registration.
+    Uri {
+        lifetime: Option<u32>,
+    },
+}
+
+struct Host {
+    address: u32,
+    at: usize,
+    address_end: usize,
+    port: Option<(u16, usize, usize)>,
+}
+
+impl Host {
+    /// `None` if it is no IPv4 address. A missing port means 5060.
+    fn read(message: &[u8], at: usize, to: usize) -> Option<Host> {
+        let (address, length) = text::address(message.get(at..to)?)?;
+        let address_end = at + length;
+        let port = match message.get(address_end) {
+            Some(b':') if address_end < to => {
+                let (port, digits) = text::port(message.get(address_end + 1..to)?)?;
+                Some((port, address_end + 1, address_end + 1 + digits))
+            }
+            _ => None,
+        };
+        Some(Host { address, at, address_end, port })
+    }
+
+    fn port(&self) -> u16 {
+        self.port.map_or(5060, |(port, ..)| port)
+    }
+
+    fn replace(&self, context: &Context<'_>, findings: &mut Findings, role: Role) {
+        if context.from_inside { self.hide(context, findings, &role) } else { self.restore(context, findings, &role) }
+    }
+
+    fn hide(&self, context: &Context<'_>, findings: &mut Findings, role: &Role) {
+        if self.address != context.internal.address {
+            return;
+        }
+        let is_session = self.port() == context.internal.port;
+        if let Role::Via = role
+            && !is_session
+        {
+            // Answers come to the port that sent the request.
+            findings.edit(self.at, self.address_end, Put::Address(None));
+            return;
+        }
+        let lifetime = match role {
+            Role::Uri { lifetime } => *lifetime,
+            Role::Via => None,
+        };
+        let mut of = None;
+        if !is_session || lifetime.is_some() {
+            if self.port() < PORT_MIN {
+                return;
+            }
+            let (port, transport) = (self.port(), context.transport);
+            let want = Want { port, transport, kind: WantKind::Control, lifetime, needs_own_address: false };
+            let want = findings.want(want);
+            // A TCP connection's own port does not listen, so its mapping stays the session's.
+            of = (!is_session).then_some(want);
+        }
+        self.put(findings, Put::AddressPort(of), |of| (Put::Address(of), Put::Port(of, 0)), of);
+    }
+
+    fn put(&self, findings: &mut Findings, whole: Put, halves: impl Fn(Option<u8>) -> (Put, Put), of: Option<u8>) {
+        match self.port {
+            Some((_, at, end)) => {
+                let (address, port) = halves(of);
+                findings.edit(self.at, self.address_end, address);
+                findings.edit(at, end, port);
+            }
+            None => findings.edit(self.at, self.address_end, whole),
+        }
+    }
+
+    fn restore(&self, context: &Context<'_>, findings: &mut Findings, role: &Role) {
+        if self.address != context.external.address {
+            return;
+        }
+        let inside = context.inside_port(self.port());
+        match (inside, self.port) {
+            (Some(inside), Some((_, at, end))) => {
+                findings.edit(self.at, self.address_end, Put::LiteralAddress(context.internal.address));
+                findings.edit(at, end, Put::LiteralPort(inside));
+            }
+            (Some(5060), None) => {
+                findings.edit(self.at, self.address_end, Put::LiteralAddress(context.internal.address));
+            }
+            (None, _) if matches!(role, Role::Via) => {
+                findings.edit(self.at, self.address_end, Put::LiteralAddress(context.internal.address));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! One direction of a TCP connection whose payload is changed.
+//!
+//! ```text
+//!  input   ……ACKed│ c0 │ unchanged │ c1 │ unchanged │held: no whole message yet│ next
+//!               floor                             base
+//!  output  ……ACKed│ C0' │ unchanged │ C1 │ unchanged │
+//! ```
+//!
+//! Below `floor` the receiver has acknowledged everything, so only the shift matters. Between
+//! `floor` and `base` the corrections say what each byte became: a retransmission becomes the same
+//! output. Above `base` nothing was sent on yet. So any cutting of the input into segments, with
+//! loss, reordering and duplicates, gives one output stream.
+
+use crate::MESSAGE_MAX;
+use crate::findings::EDITS_MAX;
+use crate::findings::Replacements;
+use crate::findings::TEXT_MAX;
+
+/// Corrections that the receiver has not acknowledged, in one direction. A message that needs more
+/// waits for an acknowledgement.
+pub const CORRECTIONS_MAX: usize = 2 * EDITS_MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Correction {
+    input: u32,
+    output: u32,
+    input_length: u16,
+    output_length: u16,
+    text: [u8; TEXT_MAX],
+}
+
+impl Correction {
+    const NONE: Correction = Correction { input: 0, output: 0, input_length: 0, output_length: 0, text: [0; TEXT_MAX] };
+
+    fn input_end(&self) -> u32 {
+        self.input.wrapping_add(self.input_length.into())
+    }
+
+    fn output_end(&self) -> u32 {
+        self.output.wrapping_add(self.output_length.into())
+    }
+
+    fn text(&self) -> &[u8] {
+        self.text.get(..usize::from(self.output_length)).unwrap_or(&[])
+    }
+}
+
+/// Bytes of a message that is not complete.
+#[derive(Clone, Debug)]
+pub struct Held {
+    bytes: [u8; MESSAGE_MAX],
+    start: usize,
+    end: usize,
+    /// How many of them the parser has seen.
+    seen: usize,
+    /// How many it needs.
+    needs: usize,
+}
+
+impl Default for Held {
+    fn default() -> Held {
+        Held { bytes: [0; MESSAGE_MAX], start: 0, end: 0, seen: 0, needs: 0 }
+    }
+}
+
+impl Held {
+    /// Nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        (self.start, self.end, self.seen, self.needs) = (0, 0, 0, 0);
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Takes what fits, and returns the rest. Moves what is there at most once per call.
+    fn add<'a>(&mut self, fresh: &'a [u8]) -> &'a [u8] {
+        if self.start > 0 && fresh.len() > MESSAGE_MAX - self.end {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.len());
+        }
+        let (now, rest) = fresh.split_at(fresh.len().min(MESSAGE_MAX - self.end));
+        self.bytes[self.end..self.end + now.len()].copy_from_slice(now);
+        self.end += now.len();
+        rest
+    }
+
+    fn take(&mut self, count: usize) {
+        self.start += count;
+        (self.seen, self.needs) = (0, 0);
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+}
+
+/// What the reader says about the bytes not yet sent on.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is never stored; there is no allocator to box it")]
+pub enum Step {
+    /// It needs more, and the end of the message is not among these bytes.
+    More,
+    /// It needs this many bytes.
+    Needs(usize),
+    /// This many bytes pass unread, perhaps more than there are.
+    Skip(usize),
+    /// A message of this many bytes, with its changes.
+    Message(usize, Replacements),
+    /// The rest passes unread, the message of this many bytes included.
+    Over,
+}
+
+/// A segment of the input.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// Of its first byte.
+    pub sequence: u32,
+    /// Without headers.
+    pub payload: &'a [u8],
+    /// The stream ends after it.
+    pub fin: bool,
+}
+
+/// Where the bytes of a segment go.
+#[derive(Debug)]
+struct Output<'a> {
+    bytes: &'a mut [u8],
+    len: usize,
+    is_full: bool,
+}
+
+impl Output<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        match self.bytes.get_mut(self.len..self.len + bytes.len()) {
+            Some(free) => {
+                free.copy_from_slice(bytes);
+                self.len += bytes.len();
+            }
+            None => self.is_full = true,
+        }
+    }
+}
+
+/// What became of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// So many bytes, from this sequence number on. `fin`: the end of the stream follows them.
+    On {
+        /// Of the first byte.
+        sequence: u32,
+        /// Bytes of output.
+        length: usize,
+        /// The stream ends after them.
+        fin: bool,
+    },
+    /// An earlier segment is missing. Drop it: the sender repeats both.
+    Gap,
+}
+
+/// The state of one direction.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    base: u32,
+    shift: u32,
+    floor: u32,
+    floor_shift: u32,
+    skip: u32,
+    is_over: bool,
+    len: usize,
+    corrections: [Correction; CORRECTIONS_MAX],
+}
+
+/// The distance, with its sign, between sequence numbers (RFC 9293 §3.4).
+fn distance(from: u32, to: u32) -> i32 {
+    to.wrapping_sub(from) as i32
+}
+
+fn later(a: u32, b: u32) -> u32 {
+    if distance(a, b) > 0 { b } else { a }
+}
+
+impl Stream {
+    /// A stream whose first byte has this sequence number.
+    #[must_use]
+    pub fn starting(first: u32) -> Stream {
+        Stream {
+            base: first,
+            shift: 0,
+            floor: first,
+            floor_shift: 0,
+            skip: 0,
+            is_over: false,
+            len: 0,
+            corrections: [Correction::NONE; CORRECTIONS_MAX],
+        }
+    }
+
+    /// Nothing is read any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Sequence numbers are as they came, and will stay so.
+    #[must_use]
+    pub fn is_transparent(&self, held: Option<&Held>) -> bool {
+        self.is_over && self.len == 0 && self.shift == 0 && held.is_none_or(Held::is_empty)
+    }
+
+    /// Ends reading. Held bytes pass with the next segment.
+    pub fn end(&mut self) {
+        self.is_over = true;
+    }
+
+    fn kept(&self) -> &[Correction] {
+        &self.corrections[..self.len]
+    }
+
+    /// The output place of an input place between `floor` and `base`. Inside a correction: its
+    /// start.
+    fn place_out(&self, sequence: u32) -> u32 {
+        let mut shift = self.floor_shift;
+        for correction in self.kept() {
+            if distance(correction.input_end(), sequence) >= 0 {
+                shift = correction.output_end().wrapping_sub(correction.input_end());
+            } else if distance(correction.input, sequence) > 0 {
+                return correction.output;
+            } else {
+                break;
+            }
+        }
+        sequence.wrapping_add(shift)
+    }
+
+    /// An acknowledgement of the receiver, as the sender must see it. Corrections it covers are
+    /// forgotten.
+    pub fn acknowledge(&mut self, ack: u32) -> u32 {
+        if distance(self.base.wrapping_add(self.shift), ack) > 1 && !self.is_over {
+            // The receiver has bytes that did not pass here.
+            self.is_over = true;
+        }
+        let result = self.place_in(ack, false);
+        let covered = self.kept().iter().take_while(|c| distance(c.output_end(), ack) >= 0).count();
+        if covered > 0 {
+            let last = self.corrections[covered - 1];
+            self.floor = last.input_end();
+            self.floor_shift = last.output_end().wrapping_sub(last.input_end());
+            self.corrections.copy_within(covered..self.len, 0);
+            self.len -= covered;
+        }
+        result
+    }
+
+    /// The input place of an output place. Inside a correction: its start, or its end if `upwards`.
+    #[must_use]
+    pub fn place_in(&self, sequence: u32, upwards: bool) -> u32 {
+        let mut shift = self.floor_shift;
+        for correction in self.kept() {
+            if distance(correction.output_end(), sequence) >= 0 {
+                shift = correction.output_end().wrapping_sub(correction.input_end());
+            } else if distance(correction.output, sequence) > 0 {
+                return if upwards { correction.input_end() } else { correction.input };
+            } else {
+                break;
+            }
+        }
+        sequence.wrapping_sub(shift)
+    }
+
+    /// Sends a segment on. `out` needs room for the payload, what is held, and what changes add.
+    ///
+    /// `read` gets the bytes that no message has covered yet, and how many of them it has seen.
+    pub fn pass(
+        &mut self,
+        held: &mut Held,
+        segment: &Segment<'_>,
+        out: &mut [u8],
+        mut read: impl FnMut(&[u8], usize) -> Step,
+    ) -> Passed {
+        let mut out = Output { bytes: out, len: 0, is_full: false };
+        let Segment { sequence, payload, fin } = *segment;
+        let end = sequence.wrapping_add(payload.len() as u32);
+        let next = self.base.wrapping_add(held.len() as u32);
+        if payload.is_empty() && !fin {
+            return Passed::On { sequence: self.empty_at(sequence), length: 0, fin: false };
+        }
+        if distance(next, sequence) > 0 {
+            if !self.is_over {
+                return Passed::Gap;
+            }
+            // Nothing is changed any more, so the order does not matter. The sender repeats what
+            // was held.
+            held.clear();
+            out.put(payload);
+            self.base = end;
+            return Passed::On { sequence: sequence.wrapping_add(self.shift), length: out.len, fin };
+        }
+        let from = later(sequence, self.floor);
+        let start = if distance(from, self.base) > 0 {
+            let to = if distance(end, self.base) > 0 { end } else { self.base };
+            let begins = self.place_out(from);
+            self.replay(sequence, payload, from, to, &mut out);
+            begins
+        } else {
+            self.base.wrapping_add(self.shift)
+        };
+        if distance(next, end) > 0 || (fin && end == next) {
+            let fresh = usize::try_from(distance(sequence, next)).unwrap_or(0).min(payload.len());
+            self.accept(held, &payload[fresh..], &mut out, &mut read);
+            if fin && !held.is_empty() {
+                // It will never be complete.
+                self.is_over = true;
+            }
+            if self.is_over {
+                self.flush(held, &mut out);
+            }
+        } else if self.is_over && distance(self.base, end) >= 0 {
+            self.flush(held, &mut out);
+        } else if !held.is_empty() && distance(self.base, end) > 0 {
+            // Perhaps it waited for an acknowledgement.
+            self.accept(held, &[], &mut out, &mut read);
+        }
+        if out.len == 0 && !fin && distance(self.floor, end) <= 0 {
+            // A repetition of what was acknowledged: the receiver must say so again.
+            return Passed::On { sequence: self.empty_at(end.wrapping_sub(1)), length: 0, fin: false };
+        }
+        let fin = fin && held.is_empty();
+        Passed::On { sequence: start, length: out.len, fin }
+    }
+
+    fn empty_at(&self, sequence: u32) -> u32 {
+        if distance(self.base, sequence) >= 0 {
+            return if self.is_over { sequence.wrapping_add(self.shift) } else { self.base.wrapping_add(self.shift) };
+        }
+        if distance(self.floor, sequence) >= 0 {
+            return self.place_out(sequence);
+        }
+        sequence.wrapping_add(self.floor_shift)
+    }
+
+    /// Writes what `from..to` of a repeated segment became.
+    fn replay(&self, sequence: u32, payload: &[u8], from: u32, to: u32, out: &mut Output<'_>) {
+        let slice = |from: u32, to: u32| {
+            let at = from.wrapping_sub(sequence) as usize;
+            let end = to.wrapping_sub(sequence) as usize;
+            payload.get(at..end).unwrap_or(&[])
+        };
+        let mut at = from;
+        for correction in self.kept() {
+            if distance(correction.input_end(), at) >= 0 {
+                continue;
+            }
+            if distance(correction.input, to) <= 0 {
+                break;
+            }
+            if distance(at, correction.input) > 0 {
+                out.put(slice(at, correction.input));
+            }
+            out.put(correction.text());
+            at = correction.input_end();
+        }
+        if distance(at, to) > 0 {
+            out.put(slice(at, to));
+        }
+    }
+
+    /// Reads new bytes.
+    fn accept(
+        &mut self,
+        held: &mut Held,
+        mut fresh: &[u8],
+        out: &mut Output<'_>,
+        read: &mut impl FnMut(&[u8], usize) -> Step,
+    ) {
+        loop {
+            if self.is_over {
+                self.flush(held, out);
+                out.put(fresh);
+                self.base = self.base.wrapping_add(fresh.len() as u32);
+                return;
+            }
+            if self.skip > 0 {
+                let count = held.len().min(self.skip as usize);
+                self.send_on(held, count, out);
+                self.skip -= count as u32;
+                if held.is_empty() {
+                    let (now, rest) = fresh.split_at(fresh.len().min(self.skip as usize));
+                    out.put(now);
+                    self.base = self.base.wrapping_add(now.len() as u32);
+                    self.skip -= now.len() as u32;
+                    fresh = rest;
+                }
+            }
+            let before = fresh.len();
+            fresh = held.add(fresh);
+            if held.is_empty() || held.len() < held.needs {
+                return;
+            }
+            match read(held.bytes(), held.seen) {
+                Step::Needs(count) if count <= MESSAGE_MAX && count > held.len() => {
+                    held.needs = count;
+                    if fresh.is_empty() {
+                        return;
+                    }
+                }
+                Step::More if held.len() < MESSAGE_MAX => {
+                    (held.seen, held.needs) = (held.len(), held.len() + 1);
+                    if fresh.is_empty() {
+                        return;
+                    }
+                }
+                Step::Skip(count) if count > 0 => self.skip = u32::try_from(count).unwrap_or(u32::MAX),
+                Step::Message(length, changes) if (1..=held.len()).contains(&length) => {
+                    if self.len + changes.as_slice().len() <= CORRECTIONS_MAX {
+                        self.change(held, length, &changes, out);
+                    } else if fresh.is_empty() || fresh.len() == before {
+                        // It waits for an acknowledgement. What does not fit, the sender repeats.
+                        held.needs = 0;
+                        return;
+                    }
+                }
+                Step::More | Step::Needs(_) | Step::Skip(_) | Step::Message(..) | Step::Over => self.is_over = true,
+            }
+        }
+    }
+
+    fn send_on(&mut self, held: &mut Held, count: usize, out: &mut Output<'_>) {
+        if count > 0 {
+            out.put(&held.bytes()[..count]);
+            held.take(count);
+            self.base = self.base.wrapping_add(count as u32);
+        }
+    }
+
+    fn flush(&mut self, held: &mut Held, out: &mut Output<'_>) {
+        self.send_on(held, held.len(), out);
+    }
+
+    fn change(&mut self, held: &mut Held, length: usize, changes: &Replacements, out: &mut Output<'_>) {
+        let first = self.base;
+        let mut at = 0;
+        for change in changes.as_slice() {
+            let from = usize::from(change.at);
+            let to = from + usize::from(change.length);
+            if from < at || to > length {
+                continue;
+            }
+            out.put(&held.bytes()[at..from]);
+            let text = change.text();
+            let input = first.wrapping_add(from as u32);
+            let mut correction = Correction {
+                input,
+                output: input.wrapping_add(self.shift),
+                input_length: change.length,
+                output_length: text.len() as u16,
+                text: [0; TEXT_MAX],
+            };
+            correction.text[..text.len()].copy_from_slice(text);
+            self.corrections[self.len] = correction;
+            self.len += 1;
+            self.shift = correction.output_end().wrapping_sub(correction.input_end());
+            out.put(text);
+            at = to;
+        }
+        out.put(&held.bytes()[at..length]);
+        held.take(length);
+        self.base = first.wrapping_add(length as u32);
+    }
+}

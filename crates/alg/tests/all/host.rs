@@ -1,0 +1,244 @@
+//! A host that grants every want: inside port N becomes external port N + 20,000.
+
+use alg::Alg;
+use alg::AlgId;
+use alg::Context;
+use alg::Endpoint;
+use alg::Findings;
+use alg::Frame;
+use alg::Held;
+use alg::Known;
+use alg::Memory;
+use alg::Passed;
+use alg::Reading;
+use alg::Segment;
+use alg::Step;
+use alg::Stream;
+use alg::Transport;
+use alg::Want;
+
+pub(crate) const INSIDE: [u8; 4] = [10, 0, 0, 1];
+pub(crate) const EXTERNAL: [u8; 4] = [198, 51, 100, 7];
+pub(crate) const REMOTE: [u8; 4] = [203, 0, 113, 9];
+
+/// One session of a gateway, with all that it has asked for.
+pub(crate) struct Host {
+    alg: &'static dyn Alg,
+    pub(crate) memory: Memory,
+    pub(crate) wants: Vec<Want>,
+    pub(crate) client_is_inside: bool,
+    pub(crate) transport: Transport,
+    pub(crate) internal: u16,
+    pub(crate) disabled: u8,
+    pub(crate) is_over: bool,
+}
+
+impl Host {
+    pub(crate) fn new(name: &str, internal: u16, transport: Transport) -> Host {
+        let alg = AlgId::named(name).and_then(AlgId::alg).unwrap();
+        Host {
+            alg,
+            memory: Memory::default(),
+            wants: Vec::new(),
+            client_is_inside: true,
+            transport,
+            internal,
+            disabled: 0,
+            is_over: false,
+        }
+    }
+
+    fn known(&self) -> Vec<Known> {
+        self.wants.iter().map(|want| Known { external: granted(want.port), inside: want.port }).collect()
+    }
+
+    fn context<'a>(&self, from_client: bool, known: &'a [Known]) -> Context<'a> {
+        Context {
+            transport: self.transport,
+            from_inside: from_client == self.client_is_inside,
+            from_client,
+            internal: Endpoint { address: u32::from_be_bytes(INSIDE), port: self.internal },
+            external: Endpoint { address: u32::from_be_bytes(EXTERNAL), port: granted(self.internal) },
+            remote: Endpoint { address: u32::from_be_bytes(REMOTE), port: 5060 },
+            known,
+            disabled: self.disabled,
+        }
+    }
+
+    /// One whole message.
+    pub(crate) fn message(&mut self, from_client: bool, message: &[u8]) -> Vec<u8> {
+        let known = self.known();
+        let context = self.context(from_client, &known);
+        let mut findings = Findings::default();
+        if self.alg.read(&mut self.memory, &context, message, &mut findings) == Reading::Over {
+            self.is_over = true;
+        }
+        let changes = self.answer(&findings, context.external);
+        let mut out = vec![0; message.len() + 2048];
+        let length = changes.apply(message, &mut out).unwrap();
+        out.truncate(length);
+        out
+    }
+
+    fn answer(&mut self, findings: &Findings, own: Endpoint) -> alg::Replacements {
+        let grant = |want: &Want| Some(Endpoint { port: granted(want.port), ..own });
+        let answers: Vec<_> = findings.wants().iter().map(grant).collect();
+        for want in findings.wants() {
+            if !self.wants.contains(want) {
+                self.wants.push(*want);
+            }
+        }
+        findings.resolve(own, &answers)
+    }
+
+    fn step(&mut self, from_client: bool, bytes: &[u8], seen: usize) -> Step {
+        if self.is_over {
+            return Step::Over;
+        }
+        let known = self.known();
+        let context = self.context(from_client, &known);
+        match self.alg.frame(&mut self.memory, &context, bytes, seen) {
+            Frame::More => Step::More,
+            Frame::Needs(count) => Step::Needs(count),
+            Frame::Skip(count) => Step::Skip(count),
+            Frame::Message(length) => {
+                let mut findings = Findings::default();
+                let reading = self.alg.read(&mut self.memory, &context, &bytes[..length], &mut findings);
+                if reading == Reading::Over {
+                    self.is_over = true;
+                    return Step::Over;
+                }
+                Step::Message(length, self.answer(&findings, context.external))
+            }
+            Frame::Over => {
+                self.is_over = true;
+                Step::Over
+            }
+        }
+    }
+}
+
+pub(crate) fn granted(port: u16) -> u16 {
+    port.wrapping_add(20_000)
+}
+
+/// A connection of a gateway: both directions, lossless and in order.
+pub(crate) struct Talk {
+    pub(crate) host: Host,
+    streams: [Stream; 2],
+    held: [Held; 2],
+    sent: [u32; 2],
+}
+
+impl Talk {
+    pub(crate) fn new(host: Host) -> Talk {
+        let streams = [Stream::starting(1000), Stream::starting(5000)];
+        Talk { host, streams, held: [Held::default(), Held::default()], sent: [1000, 5000] }
+    }
+
+    pub(crate) fn client(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.send(0, bytes)
+    }
+
+    pub(crate) fn server(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.send(1, bytes)
+    }
+
+    fn send(&mut self, way: usize, payload: &[u8]) -> Vec<u8> {
+        let segment = Segment { sequence: self.sent[way], payload, fin: false };
+        self.sent[way] = self.sent[way].wrapping_add(payload.len() as u32);
+        let mut out = vec![0; 16_384];
+        let host = &mut self.host;
+        let passed = self.streams[way]
+            .pass(&mut self.held[way], &segment, &mut out, |bytes, seen| host.step(way == 0, bytes, seen));
+        let Passed::On { sequence, length, .. } = passed else { panic!("nothing was lost") };
+        // Acknowledged at once, so that corrections never wait.
+        self.streams[way].acknowledge(sequence.wrapping_add(length as u32));
+        out.truncate(length);
+        out
+    }
+}
+
+/// Sends one direction through a stream, as `arrivals` of (start, end) say, until all has passed.
+/// Returns what the receiver has.
+pub(crate) fn arrive(host: &mut Host, input: &[u8], arrivals: &[(usize, usize)], acks: bool) -> Vec<u8> {
+    const FIRST: u32 = u32::MAX - 700;
+    let mut stream = Stream::starting(FIRST);
+    let mut held = Held::default();
+    let mut received: Vec<Option<u8>> = Vec::new();
+    let mut acked = 0;
+    let mut out = vec![0; 16_384];
+    let whole = [(0, input.len())];
+    // The sender repeats what is not acknowledged until it is.
+    let repeats = (0..200).flat_map(|_| whole.iter());
+    for &(from, to) in arrivals.iter().chain(repeats) {
+        let (from, to) = (from.min(input.len()), to.min(input.len()));
+        let segment = Segment { sequence: FIRST.wrapping_add(from as u32), payload: &input[from..to], fin: false };
+        let passed = stream.pass(&mut held, &segment, &mut out, |bytes, seen| host.step(true, bytes, seen));
+        if let Passed::On { sequence, length, .. } = passed {
+            let at = sequence.wrapping_sub(FIRST) as i32;
+            for (i, byte) in out[..length].iter().enumerate() {
+                let Ok(at) = usize::try_from(at + i as i32) else { continue };
+                if at < acked {
+                    continue;
+                }
+                if received.len() <= at {
+                    received.resize(at + 1, None);
+                }
+                let known = received[at].get_or_insert(*byte);
+                assert_eq!(*known, *byte, "one output byte has one value");
+            }
+        }
+        let contiguous = received.iter().take_while(|byte| byte.is_some()).count();
+        if acks {
+            acked = contiguous;
+            let ack = stream.acknowledge(FIRST.wrapping_add(acked as u32));
+            assert!(ack.wrapping_sub(FIRST) as usize <= input.len(), "an acknowledgement of what was sent");
+            if ack.wrapping_sub(FIRST) as usize == input.len() {
+                break;
+            }
+        } else if to == input.len() && from == 0 && contiguous == received.len() && held.is_empty() {
+            break;
+        }
+    }
+    received.into_iter().map(|byte| byte.expect("no hole at the end")).collect()
+}
+
+/// A client whose segments are not acknowledged unless the test says so.
+pub(crate) struct Sender {
+    stream: Stream,
+    held: Held,
+    next: u32,
+    last: u32,
+}
+
+impl Sender {
+    pub(crate) fn new() -> Sender {
+        Sender { stream: Stream::starting(9), held: Held::default(), next: 9, last: 9 }
+    }
+
+    /// The bytes that passed.
+    pub(crate) fn send(&mut self, host: &mut Host, payload: &[u8]) -> usize {
+        let sequence = self.next;
+        self.next = self.next.wrapping_add(payload.len() as u32);
+        self.pass(host, sequence, payload)
+    }
+
+    /// Sends the last payload again.
+    pub(crate) fn repeat(&mut self, host: &mut Host, payload: &[u8]) -> usize {
+        self.pass(host, self.next.wrapping_sub(payload.len() as u32), payload)
+    }
+
+    fn pass(&mut self, host: &mut Host, sequence: u32, payload: &[u8]) -> usize {
+        let mut out = vec![0; 16_384];
+        let segment = Segment { sequence, payload, fin: false };
+        let passed = self.stream.pass(&mut self.held, &segment, &mut out, |bytes, seen| host.step(true, bytes, seen));
+        let Passed::On { sequence, length, .. } = passed else { panic!("nothing is missing") };
+        self.last = sequence.wrapping_add(length as u32);
+        length
+    }
+
+    pub(crate) fn acknowledge(&mut self) {
+        self.stream.acknowledge(self.last);
+    }
+}

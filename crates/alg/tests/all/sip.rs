@@ -1,0 +1,158 @@
+use alg::Transport;
+use alg::WantKind;
+
+use crate::host::Host;
+
+fn phone() -> Host {
+    Host::new("sip", 5060, Transport::Udp)
+}
+
+fn sent(host: &mut Host, text: &str) -> String {
+    String::from_utf8(host.message(true, text.as_bytes())).unwrap()
+}
+
+fn answered(host: &mut Host, text: &str) -> String {
+    String::from_utf8(host.message(false, text.as_bytes())).unwrap()
+}
+
+fn with_body(head: &str, body: &str) -> String {
+    format!("{head}Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+const INVITE: &str = "INVITE sip:bob@203.0.113.9 SIP/2.0\r\n\
+Via: SIP/2.0/UDP 10.0.0.1:5060;branch=z9hG4bK74b43;rport\r\n\
+Max-Forwards: 70\r\n\
+Route: <sip:203.0.113.9;lr>\r\n\
+From: Alice <sip:alice@10.0.0.1>;tag=9fxced76sl\r\n\
+To: Bob <sip:bob@203.0.113.9>\r\n\
+Call-ID: 3848276298220188511@10.0.0.1\r\n\
+CSeq: 1 INVITE\r\n\
+Contact: <sip:alice@10.0.0.1:5060;transport=udp>\r\n";
+
+const SDP: &str = "v=0\r\n\
+o=alice 2890844526 2890844526 IN IP4 10.0.0.1\r\n\
+s=-\r\n\
+c=IN IP4 10.0.0.1\r\n\
+t=0 0\r\n\
+m=audio 49172 RTP/AVP 0\r\n\
+a=rtpmap:0 PCMU/8000\r\n\
+m=video 51372 RTP/AVP 31\r\n\
+a=rtcp:51373\r\n";
+
+#[test]
+fn an_invite_gets_external_endpoints() {
+    let mut host = phone();
+    let out = sent(&mut host, &with_body(INVITE, SDP));
+    let body = SDP
+        .replace("c=IN IP4 10.0.0.1", "c=IN IP4 198.51.100.7")
+        .replace("audio 49172", "audio 3636")
+        .replace("video 51372", "video 5836")
+        .replace("rtcp:51373", "rtcp:5837");
+    let head = INVITE
+        .replace("UDP 10.0.0.1:5060", "UDP 198.51.100.7:25060")
+        .replace("alice@10.0.0.1:5060", "alice@198.51.100.7:25060");
+    assert_eq!(out, with_body(&head, &body));
+    let wants: Vec<_> = host.wants.iter().map(|want| (want.port, want.kind)).collect();
+    assert_eq!(wants, [(49_172, WantKind::Pair), (51_372, WantKind::Pair)]);
+}
+
+#[test]
+fn answers_get_the_phones_own_endpoints_back() {
+    let mut host = phone();
+    let reply = "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 198.51.100.7:25060;branch=z9hG4bK74b43;rport=25060;received=198.51.100.7\r\n\
+Contact: <sip:alice@198.51.100.7:25060>;expires=60, <sip:other@203.0.113.77:5060>\r\nCSeq: 1 REGISTER\r\n\r\n";
+    let wanted = reply
+        .replace("UDP 198.51.100.7:25060", "UDP 10.0.0.1:5060")
+        .replace("alice@198.51.100.7:25060", "alice@10.0.0.1:5060");
+    assert_eq!(answered(&mut host, reply), wanted);
+    let invite = "INVITE sip:alice@198.51.100.7:25060 SIP/2.0\r\nVia: SIP/2.0/UDP 203.0.113.9\r\n\r\n";
+    let wanted = invite.replace("198.51.100.7:25060", "10.0.0.1:5060");
+    assert_eq!(answered(&mut host, invite), wanted);
+    assert!(host.wants.is_empty());
+}
+
+#[test]
+fn compact_and_folded_headers_are_read() {
+    let mut host = phone();
+    let text = "REGISTER sip:203.0.113.9 SIP/2.0\r\nv: SIP/2.0/UDP\r\n 10.0.0.1:5060;branch=z9\r\n\
+m: \"a, <b>\" <sip:a@10.0.0.1:5061>\r\n ;expires=120,\r\n\tsip:b@10.0.0.1:5062;expires=60\r\nl: 0\r\n\r\n";
+    let out = sent(&mut host, text);
+    let wanted = text
+        .replace("10.0.0.1:5060", "198.51.100.7:25060")
+        .replace("10.0.0.1:5061", "198.51.100.7:25061")
+        .replace("10.0.0.1:5062", "198.51.100.7:25062");
+    assert_eq!(out, wanted);
+    let wants: Vec<_> = host.wants.iter().map(|want| (want.port, want.kind, want.lifetime)).collect();
+    assert_eq!(wants, [(5061, WantKind::Control, Some(120)), (5062, WantKind::Control, Some(60))]);
+}
+
+#[test]
+fn a_registration_lives_as_long_as_it_says() {
+    for (extra, lifetime) in [("Expires: 1800\r\n", 1800), ("Expires: 0\r\n", 0), ("", 3600)] {
+        let mut host = phone();
+        sent(&mut host, &format!("REGISTER sip:x SIP/2.0\r\nContact: <sip:a@10.0.0.1>\r\n{extra}\r\n"));
+        assert_eq!(host.wants.iter().map(|want| want.lifetime).collect::<Vec<_>>(), [Some(lifetime)]);
+        assert_eq!(host.wants[0].port, 5060);
+    }
+}
+
+#[test]
+fn a_contact_without_a_port_gets_one() {
+    let mut host = phone();
+    let out = sent(&mut host, "OPTIONS sip:x SIP/2.0\r\nContact: <sip:a@10.0.0.1>\r\n\r\n");
+    assert_eq!(out, "OPTIONS sip:x SIP/2.0\r\nContact: <sip:a@198.51.100.7:25060>\r\n\r\n");
+}
+
+#[test]
+fn media_with_their_own_address_are_judged_one_by_one() {
+    let mut host = phone();
+    let body = "v=0\r\nc=IN IP4 10.0.0.1\r\nm=audio 5004 RTP/AVP 0\r\nc=IN IP4 203.0.113.5\r\n\
+m=video 5006 RTP/AVP 0\r\nc=IN IP4 10.0.0.1\r\nm=image 5010 udptl t38\r\nm=message 2855 TCP/MSRP *\r\nm=audio 0 RTP/AVP 0\r\n";
+    let out = sent(&mut host, &with_body("SIP/2.0 200 OK\r\n", body));
+    let wanted = body
+        .replacen("c=IN IP4 10.0.0.1", "c=IN IP4 198.51.100.7", 2)
+        .replace("video 5006", "video 25006")
+        .replace("image 5010", "image 25010");
+    assert_eq!(out, with_body("SIP/2.0 200 OK\r\n", &wanted));
+    let wants: Vec<_> = host.wants.iter().map(|want| (want.port, want.kind)).collect();
+    assert_eq!(wants, [(5006, WantKind::Pair), (5010, WantKind::Data)]);
+}
+
+#[test]
+fn an_rtcp_port_elsewhere_is_its_own_want() {
+    let mut host = phone();
+    let body = "c=IN IP4 10.0.0.1\r\nm=audio 5004 RTP/AVP 0\r\na=rtcp:6005 IN IP4 10.0.0.1\r\n";
+    let out = sent(&mut host, &with_body("SIP/2.0 200 OK\r\n", body));
+    assert!(out.contains("m=audio 25004") && out.contains("a=rtcp:26005 IN IP4 198.51.100.7"), "{out}");
+    assert_eq!(host.wants.iter().map(|want| want.port).collect::<Vec<_>>(), [5004, 6005]);
+}
+
+#[test]
+fn too_many_media_leave_the_message_alone() {
+    let mut host = phone();
+    let media: String = (0..9).map(|i| format!("m=audio {} RTP/AVP 0\r\n", 5004 + 2 * i)).collect();
+    let text = with_body("SIP/2.0 200 OK\r\n", &format!("c=IN IP4 10.0.0.1\r\n{media}"));
+    assert_eq!(sent(&mut host, &text), text);
+}
+
+#[test]
+fn hold_with_no_address_stays() {
+    let mut host = phone();
+    let text = with_body("SIP/2.0 200 OK\r\n", "c=IN IP4 0.0.0.0\r\nm=audio 5004 RTP/AVP 0\r\n");
+    assert_eq!(sent(&mut host, &text), text);
+    assert!(host.wants.is_empty());
+}
+
+#[test]
+fn malformed_messages_stay_as_they_are() {
+    for text in [
+        "INVITE sip:x SIP/2.0\r\nVia: SIP/2.0/UDP 10.0.0.1:5060\nContact: <sip:10.0.0.1>\r\n\r\n",
+        "INVITE sip:x SIP/2.0\r\nno colon 10.0.0.1\r\n\r\n",
+        "INVITE sip:x SIP/2.0\r\nVia: SIP/2.0/UDP 10.0.0.1:5060\r\nContent-Length: 90\r\n\r\nshort",
+        "INVITE sip:x HTTP/1.1\r\nVia: SIP/2.0/UDP 10.0.0.1:5060\r\n\r\n",
+        "\0\0\0\0",
+        "",
+    ] {
+        assert_eq!(sent(&mut phone(), text), text);
+    }
+}

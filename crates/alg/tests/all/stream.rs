@@ -1,0 +1,135 @@
+//! Any cutting of a stream into segments, with loss, repetition and reordering, gives one output
+//! and one set of wants.
+
+use alg::Transport;
+use proptest::prelude::*;
+
+use crate::host::Host;
+use crate::host::arrive;
+
+/// `PORT` needs a session that has been greeted.
+fn ftp_client() -> Host {
+    let mut host = Host::new("ftp", 40_000, Transport::Tcp);
+    host.message(false, b"220 hello\r\n");
+    host
+}
+
+fn sip_client() -> Host {
+    Host::new("sip", 40_000, Transport::Tcp)
+}
+
+fn ftp_text() -> Vec<u8> {
+    let mut text = b"USER me\r\nPASS you\r\n".to_vec();
+    for i in 0..90_u16 {
+        let port = 4660 + i % 4;
+        text.extend_from_slice(format!("PORT 10,0,0,1,{},{}\r\nRETR file {i}\r\n", port >> 8, port & 255).as_bytes());
+    }
+    text
+}
+
+fn sip_text() -> Vec<u8> {
+    let mut text = Vec::new();
+    for i in 0..6 {
+        let body = format!("v=0\r\nc=IN IP4 10.0.0.1\r\nm=audio {} RTP/AVP 0\r\na=x:{}\r\n", 5004, "y".repeat(i * 50));
+        text.extend_from_slice(
+            format!(
+                "INVITE sip:bob@203.0.113.9 SIP/2.0\r\nVia: SIP/2.0/TCP 10.0.0.1:40000;branch=z9\r\n\
+Contact: <sip:a@10.0.0.1:5060>\r\nContent-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}\r\n\r\n",
+                body.len()
+            )
+            .as_bytes(),
+        );
+    }
+    text
+}
+
+fn check(host: fn() -> Host, input: &[u8], arrivals: &[(usize, usize)], acks: bool) {
+    let mut model = host();
+    // The model: the whole stream at once, message by message.
+    let wanted = arrive(&mut model, input, &[], true);
+    let mut real = host();
+    let got = arrive(&mut real, input, arrivals, acks);
+    assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(&wanted));
+    assert_eq!(real.wants, model.wants);
+}
+
+fn segments() -> impl Strategy<Value = Vec<(usize, usize)>> {
+    prop::collection::vec((0..3000_usize, 1..700_usize).prop_map(|(from, length)| (from, from + length)), 0..40)
+}
+
+proptest! {
+    #[test]
+    fn ftp_in_any_pieces(arrivals in segments()) {
+        check(ftp_client, &ftp_text(), &arrivals, true);
+    }
+
+    #[test]
+    fn sip_in_any_pieces(arrivals in segments()) {
+        check(sip_client, &sip_text(), &arrivals, true);
+    }
+
+    #[test]
+    fn pieces_in_order(cuts in prop::collection::vec(1..60_usize, 1..200), again in any::<bool>()) {
+        let mut at = 0;
+        let mut arrivals = Vec::new();
+        for cut in cuts {
+            arrivals.push((at, at + cut));
+            if again {
+                arrivals.push((at.saturating_sub(7), at + cut));
+            }
+            at += cut;
+        }
+        check(sip_client, &sip_text(), &arrivals, true);
+        check(ftp_client, &ftp_text(), &arrivals, true);
+    }
+
+    #[test]
+    fn any_bytes_pass_without_loss(input in prop::collection::vec(any::<u8>(), 0..2000), arrivals in segments()) {
+        check(sip_client, &input, &arrivals, true);
+        check(ftp_client, &input, &arrivals, true);
+    }
+}
+
+#[test]
+fn one_byte_at_a_time() {
+    for (host, text) in [(ftp_client as fn() -> Host, ftp_text()), (sip_client, sip_text())] {
+        let arrivals: Vec<_> = (0..text.len()).map(|at| (at, at + 1)).collect();
+        check(host, &text, &arrivals, true);
+    }
+}
+
+#[test]
+fn growth_waits_for_an_acknowledgement() {
+    let mut host = ftp_client();
+    let text = b"USER x\r\nPORT 10,0,0,1,18,52\r\n".to_vec();
+    let line = text[8..].to_vec();
+    let mut sender = crate::host::Sender::new();
+    sender.send(&mut host, &text);
+    let mut changed = 1;
+    while sender.send(&mut host, &line) > 0 {
+        changed += 1;
+    }
+    assert!((4..=alg::CORRECTIONS_MAX).contains(&changed), "{changed} corrections");
+    assert_eq!(sender.repeat(&mut host, &line), 0);
+    sender.acknowledge();
+    assert!(sender.repeat(&mut host, &line) > 0);
+}
+
+proptest! {
+    /// Changed and cut messages never panic, and change nothing but what they ask for.
+    #[test]
+    fn damaged_messages_are_read(at in 0..900_usize, byte in any::<u8>(), cut in 0..900_usize, side in any::<bool>()) {
+        for name in ["ftp", "sip", "rtsp", "tftp"] {
+            for mut text in [sip_text(), ftp_text(), crate::rtsp::SETUP.as_bytes().to_vec()] {
+                text.truncate(cut);
+                if let Some(place) = text.get_mut(at) {
+                    *place = byte;
+                }
+                let mut host = Host::new(name, 40_000, Transport::Tcp);
+                host.client_is_inside = side;
+                host.message(true, &text);
+                check(sip_client, &text, &[], true);
+            }
+        }
+    }
+}

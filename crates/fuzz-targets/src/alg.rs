@@ -1,0 +1,212 @@
+//! Claims about the gateways' parsers and about streams whose payload they change.
+
+use ::alg::Alg;
+use ::alg::AlgId;
+use ::alg::Context;
+use ::alg::EDITS_MAX;
+use ::alg::Endpoint;
+use ::alg::Findings;
+use ::alg::Frame;
+use ::alg::Held;
+use ::alg::Known;
+use ::alg::MESSAGE_MAX;
+use ::alg::Memory;
+use ::alg::PORT_MIN;
+use ::alg::Passed;
+use ::alg::Reading;
+use ::alg::Segment;
+use ::alg::Step;
+use ::alg::Stream;
+use ::alg::TEXT_MAX;
+use ::alg::Transport;
+use ::alg::WANTS_MAX;
+use ::alg::Want;
+
+const FIRST: u32 = u32::MAX - 100;
+
+struct Session {
+    alg: &'static dyn Alg,
+    memory: Memory,
+    client_is_inside: bool,
+    transport: Transport,
+    is_over: bool,
+    wants: Vec<Want>,
+}
+
+impl Session {
+    /// The lowest bits of `options`: which side the client is on, and the transport.
+    fn new(name: &str, options: u8) -> Option<Session> {
+        let alg = AlgId::named(name).and_then(AlgId::alg)?;
+        let transport = *alg.transports().get(usize::from(options >> 1) % alg.transports().len())?;
+        let client_is_inside = options & 1 == 0;
+        Some(Session { alg, memory: Memory::default(), client_is_inside, transport, is_over: false, wants: Vec::new() })
+    }
+
+    fn with_context<R>(
+        &mut self,
+        from_client: bool,
+        act: impl FnOnce(&'static dyn Alg, &mut Memory, &Context<'_>) -> R,
+    ) -> R {
+        let known = [Known { external: 25_004, inside: 5004 }];
+        let context = Context {
+            transport: self.transport,
+            from_inside: from_client == self.client_is_inside,
+            from_client,
+            internal: Endpoint { address: 0x0a00_0001, port: 5060 },
+            external: Endpoint { address: 0xc633_6407, port: 25_060 },
+            remote: Endpoint { address: 0xcb00_7109, port: 5060 },
+            known: &known,
+            disabled: 0,
+        };
+        act(self.alg, &mut self.memory, &context)
+    }
+
+    /// Reads a message, and checks what is claimed about it.
+    fn read(&mut self, from_client: bool, message: &[u8]) -> Option<::alg::Replacements> {
+        let mut findings = Findings::default();
+        let reading =
+            self.with_context(from_client, |alg, memory, context| alg.read(memory, context, message, &mut findings));
+        let from_inside = from_client == self.client_is_inside;
+        assert!(findings.wants().len() <= WANTS_MAX);
+        for want in findings.wants() {
+            assert!(from_inside, "only the inside asks");
+            assert!(want.port >= PORT_MIN);
+        }
+        let own = Endpoint { address: 0xc633_6407, port: 25_060 };
+        let granted: Vec<_> =
+            findings.wants().iter().map(|want| Some(Endpoint { port: want.port ^ 0x4000, ..own })).collect();
+        let changes = findings.resolve(own, &granted);
+        let mut end = 0;
+        for change in changes.as_slice() {
+            assert!(usize::from(change.at) >= end, "in order and apart");
+            end = usize::from(change.at) + usize::from(change.length);
+            assert!(end <= message.len() && change.length > 0);
+        }
+        let mut out = vec![0; message.len() + EDITS_MAX * TEXT_MAX];
+        assert!(changes.apply(message, &mut out).is_some());
+        for want in findings.wants() {
+            if !self.wants.contains(want) {
+                self.wants.push(*want);
+            }
+        }
+        self.is_over |= reading == Reading::Over;
+        (!self.is_over).then_some(changes)
+    }
+
+    fn step(&mut self, from_client: bool, bytes: &[u8], seen: usize) -> Step {
+        if self.is_over {
+            return Step::Over;
+        }
+        let frame = self.with_context(from_client, |alg, memory, context| alg.frame(memory, context, bytes, seen));
+        match frame {
+            Frame::More => Step::More,
+            Frame::Needs(count) => Step::Needs(count),
+            Frame::Skip(count) => Step::Skip(count),
+            Frame::Message(length) => {
+                assert!((1..=bytes.len().min(MESSAGE_MAX)).contains(&length));
+                self.read(from_client, &bytes[..length]).map_or(Step::Over, |changes| Step::Message(length, changes))
+            }
+            Frame::Over => {
+                self.is_over = true;
+                Step::Over
+            }
+        }
+    }
+}
+
+/// Messages of both sides, each with its side in the byte before it.
+fn messages(name: &str, bytes: &[u8]) {
+    let Some((&options, rest)) = bytes.split_first() else { return };
+    let Some(mut session) = Session::new(name, options) else { return };
+    for (i, message) in rest.split(|byte| *byte == 0xfe).enumerate() {
+        session.read(i % 2 == usize::from(options >> 2 & 1), message);
+    }
+    conversation(name, options, rest);
+}
+
+/// The same bytes as streams, in order: nothing is lost, and what a gateway does not read is not
+/// changed.
+fn conversation(name: &str, options: u8, bytes: &[u8]) {
+    let Some(mut session) = Session::new(name, options) else { return };
+    let mut streams = [Stream::starting(FIRST), Stream::starting(FIRST)];
+    let mut held = [Held::default(), Held::default()];
+    let mut sent = [FIRST; 2];
+    let mut out = vec![0; 2 * MESSAGE_MAX + bytes.len() + EDITS_MAX * TEXT_MAX * 64];
+    for (i, payload) in bytes.split(|byte| *byte == 0xfe).enumerate() {
+        let way = i % 2;
+        let segment = Segment { sequence: sent[way], payload, fin: false };
+        sent[way] = sent[way].wrapping_add(payload.len() as u32);
+        let passed =
+            streams[way].pass(&mut held[way], &segment, &mut out, |bytes, seen| session.step(way == 0, bytes, seen));
+        if let Passed::On { sequence, length, .. } = passed {
+            streams[way].acknowledge(sequence.wrapping_add(length as u32));
+        }
+    }
+}
+
+/// Any bytes.
+pub fn ftp(bytes: &[u8]) {
+    messages("ftp", bytes);
+}
+
+/// Any bytes.
+pub fn sip(bytes: &[u8]) {
+    messages("sip", bytes);
+}
+
+/// Any bytes.
+pub fn rtsp(bytes: &[u8]) {
+    messages("rtsp", bytes);
+}
+
+/// Any bytes.
+pub fn tftp(bytes: &[u8]) {
+    messages("tftp", bytes);
+}
+
+/// A stream in any pieces becomes what it becomes in one piece, and asks for the same.
+///
+/// The first bytes: which gateway, then pairs of position and length of a segment; 0xfe begins the
+/// input.
+pub fn stream(bytes: &[u8]) {
+    let Some((&options, rest)) = bytes.split_first() else { return };
+    let Some(cut) = rest.iter().position(|byte| *byte == 0xfe) else { return };
+    let (cuts, input) = (&rest[..cut], &rest[cut + 1..]);
+    let name = if options & 0x10 == 0 { "sip" } else { "rtsp" };
+    let whole = pass_all(name, options | 2, input, &[]);
+    assert_eq!(pass_all(name, options | 2, input, cuts), whole);
+}
+
+fn pass_all(name: &str, options: u8, input: &[u8], cuts: &[u8]) -> Option<(Vec<u8>, Vec<Want>)> {
+    let mut session = Session::new(name, options)?;
+    let mut stream = Stream::starting(FIRST);
+    let mut held = Held::default();
+    let mut out = vec![0; 4 * MESSAGE_MAX + 2 * input.len()];
+    let mut received: Vec<Option<u8>> = Vec::new();
+    let (mut acked, mut quiet) = (0, 0);
+    let chosen = cuts.chunks_exact(2).map(|pair| (usize::from(pair[0]) * 4, usize::from(pair[1]) + 1));
+    for (at, length) in chosen.chain(std::iter::repeat((0, input.len()))) {
+        let (from, to) = (at.min(input.len()), (at + length).min(input.len()));
+        let segment = Segment { sequence: FIRST.wrapping_add(from as u32), payload: &input[from..to], fin: false };
+        let passed = stream.pass(&mut held, &segment, &mut out, |bytes, seen| session.step(true, bytes, seen));
+        if let Passed::On { sequence, length, .. } = passed {
+            let start = sequence.wrapping_sub(FIRST) as i32;
+            for (i, byte) in out[..length].iter().enumerate() {
+                let Ok(at) = usize::try_from(start + i as i32) else { continue };
+                if at < acked {
+                    continue;
+                }
+                received.resize(received.len().max(at + 1), None);
+                assert_eq!(*received[at].get_or_insert(*byte), *byte, "an output byte has one value");
+            }
+        }
+        let contiguous = received.iter().take_while(|byte| byte.is_some()).count();
+        quiet = if contiguous == acked && to - from == input.len() { quiet + 1 } else { 0 };
+        acked = contiguous;
+        stream.acknowledge(FIRST.wrapping_add(acked as u32));
+        if quiet > 2 {
+            break;
+        }
+    }
+    Some((received.into_iter().map_while(|byte| byte).collect(), session.wants))
+}
