@@ -442,6 +442,7 @@ impl<'c> Values<'c> {
     fn process(&mut self, config: &'c Config) {
         let workers = config.workers.count;
         let share_of_all = |each: u32| u64::from(each) * workers as u64;
+        self.gateways(config);
         self.table("icmp");
         let icmp = config.nat.icmp;
         self.key("errors_to_inside", icmp.errors_to_inside);
@@ -517,6 +518,28 @@ impl<'c> Values<'c> {
             self.key("role", word(&user.role));
             self.push("token", or_none(user.token.as_ref().map(|_| "a hash")), Compare::Secret(digest(&user.token)));
             self.key("group", or_none(user.group.as_ref()));
+        }
+    }
+
+    fn gateways(&mut self, config: &'c Config) {
+        for table in crate::draft::gateway::TABLES {
+            let Some(alg) = table.strip_prefix("alg.").and_then(alg::AlgId::named) else { continue };
+            let found = config.nat.gateways.iter().find(|gateway| gateway.alg == alg);
+            self.table(table);
+            self.key("enabled", found.is_some());
+            let usual = nat::settings::Gateway::new(alg);
+            let gateway = found.unwrap_or(&usual);
+            let all = |names: &[String]| if names.is_empty() { "all".to_owned() } else { names.join(", ") };
+            self.key("ports", joined(gateway.ports.iter().map(u16::to_string)));
+            let commands = alg.alg().map_or(&[][..], |alg| alg.commands());
+            if !commands.is_empty() {
+                let enabled = commands.iter().enumerate().filter(|(bit, _)| gateway.disabled & 1 << bit == 0);
+                self.key("commands", joined(enabled.map(|(_, command)| (*command).to_owned())));
+            }
+            self.key("pools", all(&gateway.pools));
+            self.key("classes", all(&gateway.classes));
+            self.key("expectations_per_subscriber", gateway.expectations_per_subscriber);
+            self.key("timeout", time(gateway.timeout));
         }
     }
 

@@ -96,6 +96,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
     });
     let rules = check::rules::check(&draft, &reaches, is_network_clean, folder, before, &mut source, &mut report);
     check::classes::check(&draft, &mut report);
+    check::gateways(&draft, &mut report);
     let workers = check::machine::workers(&draft, machine, &mut report);
     check::machine::event_log(&draft, machine, &mut report);
     check::machine::log_store(&draft, machine, &mut report);
@@ -138,6 +139,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
             icmp: check::machine::icmp(singles.icmp, workers.count),
             subscriber: singles.subscriber,
             port_timeouts: draft.port_timeouts.iter().filter_map(port_timeout).collect(),
+            gateways: draft.gateways.iter().map(|draft| draft.gateway.clone()).collect(),
             inbound_refresh: singles.inbound_refresh,
             answer_unsolicited_syn: singles.answer_unsolicited_syn,
             port_control: singles.port_control.policy.clone(),

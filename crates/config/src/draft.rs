@@ -3,6 +3,7 @@
 pub(crate) mod allocation;
 pub(crate) mod class;
 pub(crate) mod forward;
+pub(crate) mod gateway;
 mod http;
 pub(crate) mod interface;
 pub(crate) mod limits;
@@ -24,6 +25,7 @@ use toml_edit::Value;
 
 use crate::draft::class::ClassDraft;
 use crate::draft::forward::ForwardDraft;
+use crate::draft::gateway::GatewayDraft;
 use crate::draft::interface::InterfaceDraft;
 use crate::draft::pool::PoolDraft;
 use crate::draft::port_timeout::PortTimeoutDraft;
@@ -55,6 +57,7 @@ pub(crate) struct Draft {
     pub(crate) classes: Vec<ClassDraft>,
     pub(crate) port_timeouts: Vec<PortTimeoutDraft>,
     pub(crate) sinks: Vec<SinkDraft>,
+    pub(crate) gateways: Vec<GatewayDraft>,
     pub(crate) singles: Singles,
 }
 
@@ -83,6 +86,7 @@ impl Draft {
             classes: repeated(root, "class", class, report),
             port_timeouts: repeated(root, "port_timeout", PortTimeoutDraft::read, report),
             sinks: repeated(root, "log.sink", SinkDraft::read, report),
+            gateways: gateway::gateways(root, report),
             singles,
         }
     }

@@ -237,6 +237,18 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         keys: PORT_CONTROL,
     },
     SectionKeys {
+        name: "alg",
+        repeats: false,
+        about: "Application-level gateways: what they rewrite and when to leave them off is in \
+                [alg.md](alg.md). Each has a table of its own and is off by default (RFC 4787 REQ-10, RFC \
+                5382 REQ-6).",
+        keys: &[],
+    },
+    SectionKeys { name: "alg.ftp", repeats: false, about: "FTP (RFC 959, RFC 2428).", keys: ALG_FTP },
+    SectionKeys { name: "alg.sip", repeats: false, about: "SIP over UDP and TCP (RFC 3261).", keys: ALG_SIP },
+    SectionKeys { name: "alg.rtsp", repeats: false, about: "RTSP 1.0 and 2.0 (RFC 2326, RFC 7826).", keys: ALG_RTSP },
+    SectionKeys { name: "alg.tftp", repeats: false, about: "TFTP (RFC 1350).", keys: ALG_TFTP },
+    SectionKeys {
         name: "workers",
         repeats: false,
         about: "The threads that process packets. A worker with its own CPU polls and uses it fully; a \
@@ -921,6 +933,62 @@ const RELOAD: &[Key] = &[
          removed from the range or forwarded. Then they end, in use or not.",
     ),
 ];
+
+const ALG_ENABLED: Key = key(
+    "enabled",
+    Kind::Boolean,
+    Preset::Value("false"),
+    "Read new control sessions. Sessions that exist are never picked up in the middle.",
+);
+const fn alg_ports(default: &'static str) -> Key {
+    key("ports", Kind::List("port 1 to 65535"), Preset::Value(default), "Ports of the servers.")
+}
+const ALG_POOLS: Key = key(
+    "pools",
+    Kind::List("name of a pool"),
+    Preset::Derived { rule: "all pools", example: "[\"main\"]" },
+    "Only sessions with an external address of these pools.",
+);
+const ALG_CLASSES: Key = key(
+    "classes",
+    Kind::List("name of a class"),
+    Preset::Derived { rule: "all subscribers", example: "[\"business\"]" },
+    "Only subscribers of these classes.",
+);
+const ALG_EXPECTATIONS: Key = key(
+    "expectations_per_subscriber",
+    Kind::Integer { min: 1, max: 10_000, unit: "expectations" },
+    Preset::Value("64"),
+    "Connections and flows that payloads of one subscriber may announce at a time, over all gateways. One \
+     control session may announce 8.",
+);
+const ALG_TIMEOUT: Key = key(
+    "timeout",
+    timeout(S, 10 * MINUTE, None),
+    Preset::Value("\"30 s\""),
+    "An announced port that nobody uses is free after this time.",
+);
+
+const ALG_FTP: &[Key] = &[
+    ALG_ENABLED,
+    alg_ports("[21]"),
+    key(
+        "commands",
+        Kind::List("`PORT`, `EPRT`, `PASV`, `EPSV`"),
+        Preset::Value("[\"PORT\", \"EPRT\", \"PASV\", \"EPSV\"]"),
+        "Commands whose addresses and ports are rewritten. Others pass unchanged.",
+    ),
+    ALG_POOLS,
+    ALG_CLASSES,
+    ALG_EXPECTATIONS,
+    ALG_TIMEOUT,
+];
+
+const ALG_SIP: &[Key] = &[ALG_ENABLED, alg_ports("[5060]"), ALG_POOLS, ALG_CLASSES, ALG_EXPECTATIONS, ALG_TIMEOUT];
+
+const ALG_RTSP: &[Key] = &[ALG_ENABLED, alg_ports("[554]"), ALG_POOLS, ALG_CLASSES, ALG_EXPECTATIONS, ALG_TIMEOUT];
+
+const ALG_TFTP: &[Key] = &[ALG_ENABLED, alg_ports("[69]"), ALG_POOLS, ALG_CLASSES, ALG_EXPECTATIONS, ALG_TIMEOUT];
 
 const ICMP: &[Key] = &[
     key(

@@ -175,6 +175,8 @@ pub enum Cause {
     Pcp,
     /// A request by NAT-PMP (RFC 6886).
     NatPmp,
+    /// Expected by an application-level gateway.
+    Alg,
     /// The other subscriber's side refused the hairpinned packet it was made for.
     RolledBack,
     /// It existed when the log was opened; `amount` is its age in seconds.
@@ -190,6 +192,9 @@ pub enum Cause {
     /// The verdict of the refused packet.
     Verdict(Verdict),
 }
+
+/// The first number of a verdict as a cause; the lower ones are for the others.
+const VERDICTS_FROM: u8 = 32;
 
 impl Cause {
     /// The stable name in logs.
@@ -208,6 +213,7 @@ impl Cause {
             Cause::NoAllocation => "no_allocation",
             Cause::Pcp => "pcp",
             Cause::NatPmp => "nat_pmp",
+            Cause::Alg => "alg",
             Cause::PoolPorts => "pool_ports",
             Cause::SubscriberPorts => "subscriber_ports",
             Cause::SubscriberSessions => "subscriber_sessions",
@@ -240,7 +246,8 @@ impl Cause {
             13 => Cause::NoAllocation,
             14 => Cause::Pcp,
             15 => Cause::NatPmp,
-            _ => Cause::Verdict(*Verdict::ALL.get(usize::from(code.checked_sub(16)?))?),
+            16 => Cause::Alg,
+            _ => Cause::Verdict(*Verdict::ALL.get(usize::from(code.checked_sub(VERDICTS_FROM)?))?),
         })
     }
 
@@ -262,7 +269,8 @@ impl Cause {
             Cause::NoAllocation => 13,
             Cause::Pcp => 14,
             Cause::NatPmp => 15,
-            Cause::Verdict(verdict) => 16 + verdict.index() as u64,
+            Cause::Alg => 16,
+            Cause::Verdict(verdict) => u64::from(VERDICTS_FROM) + verdict.index() as u64,
         }
     }
 }

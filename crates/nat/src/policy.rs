@@ -1,4 +1,5 @@
 pub mod class;
+pub(crate) mod gateways;
 pub mod origin;
 pub mod rate_limit;
 pub mod redirection;

@@ -68,6 +68,8 @@ pub struct Settings {
     /// Hold an unsolicited inbound SYN for 6 s and answer ICMP 3/3 (RFC 5382 §4.3 REQ-4), or drop
     /// it silently (REQ-4a).
     pub answer_unsolicited_syn: bool,
+    /// Application-level gateways that are enabled.
+    pub gateways: Vec<Gateway>,
     /// What subscribers may ask for by PCP and NAT-PMP.
     pub port_control: PortControl,
     /// Which events are recorded and how. Needs a ring ([`crate::Shard::set_events`]).
@@ -95,6 +97,7 @@ impl Default for Settings {
             subscriber: SubscriberLimits::default(),
             classes: Vec::new(),
             port_timeouts: Vec::new(),
+            gateways: Vec::new(),
             port_control: PortControl::default(),
             icmp: IcmpPolicy::default(),
             reload: ReloadPolicy::default(),
@@ -730,6 +733,40 @@ impl Default for IcmpPolicy {
             errors_per_second_per_destination_max: 20,
             no_resources_code: Some(1),
             answer_echo: true,
+        }
+    }
+}
+
+/// One application-level gateway (RFC 2663 §2.9).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// Its protocol.
+    pub alg: alg::AlgId,
+    /// Ports of its servers.
+    pub ports: Vec<u16>,
+    /// Commands it leaves alone, by position in [`alg::Alg::commands`].
+    pub disabled: u8,
+    /// Names of the pools it serves; empty means all.
+    pub pools: Vec<String>,
+    /// Names of the classes it serves; empty means all subscribers.
+    pub classes: Vec<String>,
+    /// Expectations of one subscriber, over all gateways.
+    pub expectations_per_subscriber: u32,
+    /// An unused expectation ends after this time.
+    pub timeout: Duration,
+}
+
+impl Gateway {
+    /// With the defaults of its protocol.
+    pub fn new(alg: alg::AlgId) -> Gateway {
+        Gateway {
+            alg,
+            ports: alg.alg().map(|alg| alg.ports().to_vec()).unwrap_or_default(),
+            disabled: 0,
+            pools: Vec::new(),
+            classes: Vec::new(),
+            expectations_per_subscriber: 64,
+            timeout: Duration::from_secs(30),
         }
     }
 }

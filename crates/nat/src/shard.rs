@@ -31,6 +31,7 @@ use burst::established::Scratch;
 
 mod burst;
 mod commit;
+mod control_session;
 mod deltas;
 mod ledger;
 mod notes;

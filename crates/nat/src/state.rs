@@ -1,5 +1,6 @@
 //! The records of one worker, and how to find them.
 
+pub(crate) mod alg;
 pub(crate) mod bucket;
 pub mod delta;
 pub(crate) mod fifo_map;
@@ -17,6 +18,7 @@ pub mod tcp;
 pub(crate) mod timers;
 
 use crate::random::KeyedHash;
+use crate::state::alg::AlgStore;
 use crate::state::flow::FlowStore;
 use crate::state::flow::InsideKey;
 use crate::state::flow::OutsideKey;
@@ -44,6 +46,8 @@ pub(crate) struct State {
     pub(crate) subscribers: SubscriberStore,
     pub(crate) held_ports: HeldPorts,
     pub(crate) grants: GrantStore,
+    /// `None` until a gateway is enabled.
+    pub(crate) control_sessions: Option<Box<AlgStore>>,
 }
 
 impl State {

@@ -15,6 +15,15 @@ pub enum Protocol {
     Icmp = 2,
 }
 
+impl From<alg::Transport> for Protocol {
+    fn from(transport: alg::Transport) -> Protocol {
+        match transport {
+            alg::Transport::Udp => Protocol::Udp,
+            alg::Transport::Tcp => Protocol::Tcp,
+        }
+    }
+}
+
 impl Protocol {
     /// Length of arrays by [`Protocol::index`].
     pub const COUNT: usize = 3;

@@ -113,6 +113,7 @@ verdicts! {
     FragmentTimeout, "fragment_timeout", Dropped, "The first fragment did not arrive in time.";
     FragmentRefused, "fragment_refused", Dropped, "The first fragment of this datagram was dropped, so the others are too.";
     Quarantined, "quarantined", Dropped, "Natrix failed on the burst of this packet; the burst is kept for its developers.";
+    AlgReordered, "alg_reordered", Dropped, "TCP segment of a control session that a gateway reads, ahead of one that is missing; the sender repeats it.";
 }
 
 /// Counters of one worker. All but gauges only grow.
@@ -183,6 +184,14 @@ pub struct Counters {
     pub port_control_limited: u64,
     /// Messages to clients about changed grants.
     pub port_control_updates: u64,
+    /// Control sessions that gateways began to read, by [`alg::AlgId`].
+    pub control_sessions: [u64; alg::ALGS.len()],
+    /// Messages that gateways changed, by [`alg::AlgId`].
+    pub messages_changed: [u64; alg::ALGS.len()],
+    /// Expectations made.
+    pub expectations_created: u64,
+    /// Expectations refused: limits, or no port.
+    pub expectations_refused: u64,
     /// Grants made on request.
     pub grants_opened: u64,
     /// Grants ended on request.
@@ -225,6 +234,10 @@ impl Default for Counters {
             port_control_ignored: 0,
             port_control_limited: 0,
             port_control_updates: 0,
+            control_sessions: [0; alg::ALGS.len()],
+            messages_changed: [0; alg::ALGS.len()],
+            expectations_created: 0,
+            expectations_refused: 0,
             grants_opened: 0,
             grants_deleted: 0,
             bytes_forwarded: [0; 3],

@@ -854,13 +854,17 @@ fn combine(total: &mut Counters, one: &Counters, how: impl Fn(u64, u64) -> u64) 
         (&mut total.port_control_ignored, one.port_control_ignored),
         (&mut total.port_control_limited, one.port_control_limited),
         (&mut total.port_control_updates, one.port_control_updates),
+        (&mut total.expectations_created, one.expectations_created),
+        (&mut total.expectations_refused, one.expectations_refused),
         (&mut total.grants_opened, one.grants_opened),
         (&mut total.grants_deleted, one.grants_deleted),
     ];
     for (sum, value) in pairs {
         *sum = how(*sum, value);
     }
-    let arrays: [(&mut [u64], &[u64]); 6] = [
+    let arrays: [(&mut [u64], &[u64]); 8] = [
+        (&mut total.control_sessions, &one.control_sessions),
+        (&mut total.messages_changed, &one.messages_changed),
         (&mut total.pcp_results, &one.pcp_results),
         (&mut total.nat_pmp_results, &one.nat_pmp_results),
         (&mut total.verdicts, &one.verdicts),

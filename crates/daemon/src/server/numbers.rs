@@ -340,6 +340,10 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         port_control_ignored,
         port_control_limited,
         port_control_updates,
+        control_sessions,
+        messages_changed,
+        expectations_created,
+        expectations_refused,
         grants_opened,
         grants_deleted,
         bytes_forwarded: [bytes_outbound, bytes_inbound, bytes_hairpin],
@@ -408,6 +412,13 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         ),
         ("port_control_limited", port_control_limited, Event, "Requests not answered because of the rate limits."),
         ("port_control_updates", port_control_updates, Event, "Messages to clients about changed mappings."),
+        ("expectations_created", expectations_created, Event, "Ports expected by application-level gateways."),
+        (
+            "expectations_refused",
+            expectations_refused,
+            Event,
+            "Ports that a payload announced and that were not reserved: a limit, or no port.",
+        ),
         ("grants_opened", grants_opened, Event, "Mappings made on request by PCP or NAT-PMP."),
         ("grants_deleted", grants_deleted, Event, "Mappings deleted on request."),
         ("bytes_outbound", bytes_outbound, Event, "Bytes of IP packets translated from inside to outside."),
@@ -432,6 +443,12 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
     .into_iter()
     .map(|(name, value, kind, description)| (name.to_owned(), value, kind, description))
     .collect::<Vec<_>>();
+    for (place, gateway) in alg::ALGS.iter().enumerate() {
+        let (sessions, messages) = (control_sessions[place], messages_changed[place]);
+        let name = gateway.name();
+        events.push((format!("alg_{name}_sessions"), sessions, Event, "Control sessions that this gateway read."));
+        events.push((format!("alg_{name}_changed"), messages, Event, "Messages that this gateway rewrote."));
+    }
     for (code, count) in pcp::Code::ALL.into_iter().zip(pcp_results) {
         events.push((format!("pcp_{}", code.name()), count, Event, "Replies of PCP with this result code."));
     }

@@ -64,6 +64,7 @@ pub(crate) fn configuration(directory: &Path) -> Config {
         },
         http: None,
         grants_file: None,
+        grants_file: None,
         log: Log { level: LogLevel::Error },
         event_log: None,
         log_sinks: Vec::new(),

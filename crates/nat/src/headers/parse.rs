@@ -6,6 +6,8 @@ use crate::verdict::Verdict;
 /// Offsets inside the IPv4 header (RFC 791 §3.1).
 pub(crate) mod ip {
     pub(crate) const IDENTIFICATION: usize = 4;
+    /// Flags and offset.
+    pub(crate) const FRAGMENT: usize = 6;
     pub(crate) const TTL: usize = 8;
     pub(crate) const PROTOCOL: usize = 9;
     pub(crate) const CHECKSUM: usize = 10;

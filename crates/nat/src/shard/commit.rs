@@ -8,6 +8,7 @@ pub(in crate::shard) mod admission;
 pub(in crate::shard) mod coverage;
 mod dependent;
 mod dependent_end;
+pub(in crate::shard) mod expectation;
 pub(in crate::shard) mod grant;
 pub(in crate::shard) mod guarantee;
 pub(in crate::shard) mod penalty;

@@ -13,6 +13,7 @@ use crate::snapshot::addresses::LocalAddresses;
 use crate::snapshot::shared::BuildError;
 use crate::snapshot::shared::Shared;
 use crate::state::State;
+use crate::state::alg::AlgStore;
 use crate::state::flow::FlowStore;
 use crate::state::grant::GrantStore;
 use crate::state::held_ports::HeldPorts;
@@ -128,6 +129,10 @@ impl Ledger {
                 .map_err(memory("shared ports"))?,
             subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
             grants: GrantStore::new(limits.grants_max(), keys.hash_for(12)).map_err(memory("grants"))?,
+            control_sessions: match shared.settings().gateways.is_empty() {
+                true => None,
+                false => Some(Box::new(AlgStore::new(keys.hash_for(13)).map_err(memory("control sessions"))?)),
+            },
             held_ports: HeldPorts::new(limits.held_ports_max).map_err(memory("held ports"))?,
             hash,
         };

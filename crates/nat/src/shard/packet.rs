@@ -4,6 +4,7 @@ pub(in crate::shard) mod activation;
 pub(in crate::shard) mod endpoint_dependent;
 pub(in crate::shard) mod errors;
 pub(in crate::shard) mod fragments;
+pub(in crate::shard) mod gateways;
 pub(in crate::shard) mod hairpin;
 mod held_syns;
 pub(in crate::shard) mod inbound;
@@ -38,6 +39,7 @@ use crate::verdict::Verdict;
 use crate::shard::Arrival;
 use crate::shard::Fate;
 use crate::shard::PACKET_BUFFER_BYTES;
+use crate::shard::control_session::Changed;
 use crate::shard::ledger::Keys;
 use crate::shard::ledger::Ledger;
 
@@ -52,6 +54,8 @@ pub(in crate::shard) struct PacketPath {
     pub(in crate::shard) ledger: Ledger,
     pub(in crate::shard) fragments: FragmentTracker,
     pub(in crate::shard) identifications: IdentificationSource,
+    /// `None` while in use, and until a gateway is enabled.
+    pub(in crate::shard) changed: Option<Box<Changed>>,
     /// Limits requests to the port-control server.
     pub(in crate::shard) requests: RateLimit,
     pub(in crate::shard) unasked: port_control::Unasked,
@@ -73,6 +77,7 @@ impl PacketPath {
             identifications: IdentificationSource::new(ledger.worker, ledger.shared.workers(), keys.hash_for(4)),
             requests: RateLimit::with_rates(REQUESTS, keys.hash_for(13)),
             unasked: port_control::Unasked::default(),
+            changed: (!settings.gateways.is_empty()).then(Box::default),
             packet_buffer: Some(Box::new([0; PACKET_BUFFER_BYTES])),
             #[cfg(test)]
             long_way_only: false,

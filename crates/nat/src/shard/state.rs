@@ -32,7 +32,7 @@ impl View<'_> {
     pub(super) fn lifetime_by(&self, lifetimes: &Timers, index: u32, session: SessionRef, state: TcpState) -> Duration {
         let mapping = self.state.mappings.get(index);
         let (protocol, own) = match session {
-            SessionRef::Inline if mapping.has_own_timer() => {
+            SessionRef::Inline if mapping.has_own_timer() && mapping.session_opened_from() == Side::Inside => {
                 (mapping.protocol(), lifetimes.own(mapping.protocol(), mapping.remote_port()))
             }
             SessionRef::Inline => (mapping.protocol(), None),

@@ -2,6 +2,7 @@
 
 pub(in crate::shard) mod blocks;
 pub(in crate::shard) mod flows;
+pub(in crate::shard) mod gateways;
 pub(in crate::shard) mod grants;
 pub(in crate::shard) mod hold_down;
 pub(in crate::shard) mod lapse;
@@ -29,6 +30,7 @@ impl Ledger {
         self.sweep_lapsed(now, elapsed);
         self.sweep_guarantees(now, elapsed);
         self.sweep_grants(now, elapsed);
+        self.sweep_gateways(now);
         if self.worker == WorkerId(0) {
             self.shared.free_removed_forwards(now, &mut self.upkeep.removed_forwards);
         }

@@ -41,6 +41,7 @@ use crate::external::static_mapping::static_count;
 use crate::headers::packet::Egress;
 use crate::headers::packet::NextHopId;
 use crate::policy::class::Classes;
+use crate::policy::gateways::Gateways;
 use crate::policy::redirection::Redirection;
 use crate::policy::redirection::RedirectionId;
 use crate::policy::rules::FilterBook;
@@ -280,6 +281,7 @@ pub struct Shared {
     inside_routes: Vec<RouteTable>,
     next_hops: Vec<NextHop>,
     pub(crate) classes: Classes,
+    pub(crate) gateways: Gateways,
     pub(crate) pressure: Pressure,
     pub(crate) rules: RuleBook,
     pub(crate) passes: RuleBook,
@@ -438,6 +440,7 @@ impl Shared {
             inside_routes: route_lists.inside.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?,
             next_hops,
             pressure: Pressure::default(),
+            gateways: Gateways::new(&settings),
             classes: Classes::new(&settings.subscriber, &settings.classes, settings.realms())?,
             rules: match before {
                 Some(before) => RuleBook::successor(&settings.rules, workers, &before.rules)?,

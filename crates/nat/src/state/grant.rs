@@ -63,18 +63,40 @@ pub enum Origin {
     Pcp = 1,
     /// NAT-PMP (RFC 6886).
     NatPmp = 2,
+    /// The payload of a control session.
+    Ftp = 3,
+    /// See `Ftp`.
+    Sip = 4,
+    /// See `Ftp`.
+    Rtsp = 5,
+    /// See `Ftp`.
+    Tftp = 6,
 }
 
 impl Origin {
     /// All of them.
-    pub const ALL: [Origin; 2] = [Origin::Pcp, Origin::NatPmp];
+    pub const ALL: [Origin; 6] = [Origin::Pcp, Origin::NatPmp, Origin::Ftp, Origin::Sip, Origin::Rtsp, Origin::Tftp];
 
     /// The stable name in commands, JSON and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Origin::Pcp => "pcp",
             Origin::NatPmp => "nat_pmp",
+            Origin::Ftp => "ftp",
+            Origin::Sip => "sip",
+            Origin::Rtsp => "rtsp",
+            Origin::Tftp => "tftp",
         }
+    }
+
+    /// The origin of what this gateway expects.
+    pub fn of_alg(alg: alg::AlgId) -> Option<Origin> {
+        Origin::ALL.into_iter().filter(|origin| origin.is_alg()).find(|origin| origin.name() == alg.name())
+    }
+
+    /// False for port control.
+    pub const fn is_alg(self) -> bool {
+        !matches!(self, Origin::Pcp | Origin::NatPmp)
     }
 
     /// The origin with this number.

@@ -54,7 +54,7 @@ const SESSION_HAIRPIN: u8 = 1 << 2;
 /// From this bit on: the filter generation that permits its packets in both directions; 0 for none.
 const SESSION_GENERATION_SHIFT: u32 = 3;
 
-/// In the inline session's state: its port has its own timer, so no short way.
+/// In the inline session's state: no short way, because its port has its own timer or a gateway.
 const OWN_TIMER: u8 = 1 << 7;
 
 const INSTANT_MAX: u64 = (1 << 48) - 1;

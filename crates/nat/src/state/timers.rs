@@ -45,6 +45,8 @@ pub(crate) struct Timers {
     has_two_states: bool,
     /// `None` if no port has its own timer.
     own: [Option<PortSet>; Protocol::COUNT],
+    /// Server ports of gateways.
+    served: [Option<PortSet>; Protocol::COUNT],
     ports: Box<[PortTimeout]>,
 }
 
@@ -58,7 +60,18 @@ impl Timers {
                 set[usize::from(port / 64)] |= 1 << (port % 64);
             }
         }
+        let mut served = [None, None, None];
+        for gateway in &settings.gateways {
+            for transport in gateway.alg.alg().map_or(&[][..], alg::Alg::transports) {
+                let protocol = Protocol::from(*transport);
+                let set: &mut PortSet = served[protocol.index()].get_or_insert_with(|| Box::new([0; 1_024]));
+                for port in &gateway.ports {
+                    set[usize::from(port / 64)] |= 1 << (port % 64);
+                }
+            }
+        }
         Timers {
+            served,
             configured,
             in_force: configured,
             has_two_states: configured.udp_unanswered < configured.udp,
@@ -78,7 +91,18 @@ impl Timers {
     }
 
     pub(crate) fn has_other_ports(&self, than: &Timers) -> bool {
-        self.ports != than.ports
+        self.ports != than.ports || self.served != than.served
+    }
+
+    /// True if a gateway may read sessions of this server port.
+    #[inline]
+    pub(crate) fn is_served(&self, protocol: Protocol, port: u16) -> bool {
+        self.served[protocol.index()].as_ref().is_some_and(|set| set[usize::from(port / 64)] >> (port % 64) & 1 != 0)
+    }
+
+    /// True if sessions of this server port are not for the short way.
+    pub(crate) fn is_unusual(&self, protocol: Protocol, port: u16, side: Side) -> bool {
+        self.is_served(protocol, port) || side == Side::Inside && self.own(protocol, port).is_some()
     }
 
     /// The timer of a destination port; the first match in the file.
@@ -97,16 +121,21 @@ impl Timers {
         self.ports.iter().find(is_meant).map(|it| it.idle)
     }
 
+    /// `port`: the server's, so the remote one unless the session is from outside.
     #[inline(always)]
-    pub(crate) fn first(&self, protocol: Protocol, remote_port: u16, side: Side) -> FirstLife {
+    pub(crate) fn first(&self, protocol: Protocol, port: u16, side: Side) -> FirstLife {
         // Port timers apply to destination ports. A session from outside is never unanswered.
-        let own = if side == Side::Inside { self.own(protocol, remote_port) } else { None };
+        let own = if side == Side::Inside { self.own(protocol, port) } else { None };
         let state = match protocol {
             Protocol::Tcp => TcpState::opening(side),
             Protocol::Udp if self.has_two_states && own.is_none() && side == Side::Inside => TcpState::UNANSWERED,
             Protocol::Udp | Protocol::Icmp => TcpState::Established,
         };
-        FirstLife { state, lifetime: self.lifetime(protocol, state, own), has_own_timer: own.is_some() }
+        FirstLife {
+            state,
+            lifetime: self.lifetime(protocol, state, own),
+            has_own_timer: own.is_some() || self.is_served(protocol, port),
+        }
     }
 
     /// Unanswered until the target answers, because any UDP packet from outside can take memory

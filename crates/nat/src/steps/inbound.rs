@@ -349,7 +349,7 @@ impl View<'_> {
                     return Err(Act::Refuse { key, verdict, wanted });
                 }
                 report.step(|| Step::SessionWouldBeCreated);
-                let first = self.policy.lifetimes.first(protocol, remote.1, Side::Outside);
+                let first = self.policy.lifetimes.first(protocol, key.port, Side::Outside);
                 Ok(Some((self.session_from_outside(packet, protocol, first, now + first.lifetime), true)))
             }
         }
@@ -387,7 +387,8 @@ impl View<'_> {
     /// For a packet whose answers rules would treat as new. It lasts as long as an unanswered one
     /// and extends no mapping (RFC 4787 §4.3 REQ-6), so that a flood gains nothing.
     fn session_for_answers(&self, packet: &Inbound<'_>, protocol: Protocol, index: u32) -> NewSession {
-        let first = self.policy.lifetimes.first(protocol, 0, Side::Outside);
+        let first =
+            self.policy.lifetimes.first(protocol, self.state.mappings.get(index).internal_port(), Side::Outside);
         let unanswered = packet.now + self.policy.lifetimes.first_of_target(protocol).lifetime;
         let mapped_until = self.state.mappings.get(index).expires();
         let refreshes = self.snapshot.settings().inbound_refresh;

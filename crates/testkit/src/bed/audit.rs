@@ -162,8 +162,23 @@ impl Audit {
             return;
         }
         assert!(view.is_checksum_valid(), "header checksum is wrong: {packet:02x?}");
+        if self.is_of_gateway(packet) {
+            assert_eq!(verify::faults(packet), [], "a changed packet is wrong: {packet:02x?}");
+            self.translated += 1;
+            return;
+        }
         assert!(is_piece, "nobody sent this on the {} side, or it was altered: {packet:02x?}", side.name());
         self.pieces += 1;
+    }
+
+    /// A gateway may change the payload and the sequence numbers of its sessions.
+    fn is_of_gateway(&self, packet: &[u8]) -> bool {
+        let header = crate::packet::header(packet);
+        if !matches!(header.protocol(), 6 | 17) || header.is_fragment() {
+            return false;
+        }
+        let ports = [crate::packet::source(packet).port(), crate::packet::destination(packet).port()];
+        self.settings.gateways.iter().flat_map(|gateway| &gateway.ports).any(|port| ports.contains(port))
     }
 
     fn check_addresses(&self, side: Side, view: &Ipv4<&[u8]>, is_own: bool, packet: &[u8]) {

@@ -16,6 +16,7 @@ mod end_causes;
 mod endpoint_dependent;
 mod events;
 mod full_tables;
+mod gateways;
 mod guaranteed_ports;
 mod hairpin_refusals;
 mod mistakes;

@@ -292,6 +292,8 @@ impl PacketPath {
             || !self.ledger.state.subscribers.is(subscriber, key.realm, source)
             || !destination_is_valid(destination)
             || self.ledger.local.lookup(destination).is_some()
+            // A gateway reads it from its first packet.
+            || self.ledger.policy.lifetimes.is_served(protocol, be16::<22>(header))
         {
             return None;
         }

@@ -44,7 +44,7 @@ impl PacketPath {
             }
             self.ledger.end_mapping(now, index);
         }
-        let first = self.ledger.policy.lifetimes.first(protocol, 0, Side::Outside);
+        let first = self.ledger.policy.lifetimes.first(protocol, key.port, Side::Outside);
         let packet = self.view().inbound_of(at, via);
         let new = self.view().session_from_outside(&packet, protocol, first, now + first.lifetime);
         match self.ledger.open_mapping(now, &key, &Foresight::of(hash), None, &new) {

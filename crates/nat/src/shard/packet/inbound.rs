@@ -13,6 +13,7 @@ use crate::shard::Arrival;
 use crate::shard::Fate;
 use crate::shard::notes::Unmade;
 use crate::shard::packet::PacketPath;
+use crate::shard::packet::gateways::Onward;
 use crate::shard::packet::outbound::Flow;
 use crate::snapshot::shared::NextHop;
 use crate::state::held_syn::Hold;
@@ -78,7 +79,27 @@ impl PacketPath {
             }
             session => self.refresh_from_outside(now, index, session),
         }
-        let mapping = self.ledger.state.mappings.get(index);
+        if self.changed.is_some()
+            && !parsed.is_fragment()
+            && let Some(fate) = self.by_gateway(at, bytes, flow, Onward::In(hop, via), sink)
+        {
+            return fate;
+        }
+        self.enter_translated(at, bytes, flow, hop, via, sink)
+    }
+
+    #[inline]
+    pub(in crate::shard) fn enter_translated<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        flow: Flow,
+        hop: &NextHop,
+        via: Via,
+        sink: &mut S,
+    ) -> Fate {
+        let parsed = at.parsed;
+        let mapping = self.ledger.state.mappings.get(flow.index);
         let change = Rewrite {
             end: End::Destination,
             address: mapping.internal_address(),

@@ -14,6 +14,7 @@ use crate::shard::Fate;
 use crate::shard::commit::ATTEMPTS;
 use crate::shard::notes::Unmade;
 use crate::shard::packet::PacketPath;
+use crate::shard::packet::gateways::Onward;
 use crate::shard::packet::hairpin::made_mapping;
 use crate::shard::packet::hairpin::made_session;
 use crate::shard::packet::inbound::Via;
@@ -335,6 +336,26 @@ impl PacketPath {
                 self.ledger.state.mappings.get_mut(flow.index).extend_to(expires, false);
             }
         }
+        if self.changed.is_some()
+            && !parsed.is_fragment()
+            && let Some(fate) = self.by_gateway(at, bytes, flow, Onward::Out(way), sink)
+        {
+            return fate;
+        }
+        self.leave_translated(at, bytes, datagram, way, flow, sink)
+    }
+
+    #[inline]
+    pub(in crate::shard) fn leave_translated<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        datagram: Option<crate::state::fragments::DatagramIndex>,
+        way: Way,
+        flow: Flow,
+        sink: &mut S,
+    ) -> Fate {
+        let Arrival { parsed, .. } = at;
         let mapping = self.ledger.state.mappings.get(flow.index);
         let (address, port) = (mapping.external_address, mapping.external_port());
         let identification = self.identification_outside(parsed, address, datagram);

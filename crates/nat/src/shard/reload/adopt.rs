@@ -7,14 +7,17 @@ use crate::steps::view::View;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::random::KeyedHash;
 use crate::shard::Shard;
 use crate::shard::burst::established::SteadyTimers;
 use crate::shard::commit::admission::NO_GENERATION;
+use crate::shard::control_session::Changed;
 use crate::shard::upkeep::shorten::has_shorter;
 use crate::shard::upkeep::watch::Watch;
 use crate::snapshot::addresses::LocalAddresses;
 use crate::snapshot::orphaned::Orphaned;
 use crate::snapshot::shared::Shared;
+use crate::state::alg::AlgStore;
 use crate::state::timers::Timers;
 use crate::time::Instant;
 use crate::types::PoolId;
@@ -34,17 +37,23 @@ pub struct Successor {
     watch: Watch,
     /// By pool: its old number.
     pools_before: Vec<Option<PoolId>>,
+    /// If a gateway is enabled, for a shard that has none yet.
+    control_sessions: Option<Box<AlgStore>>,
+    changed: Option<Box<Changed>>,
 }
 
 impl Successor {
     /// From `before` to its successor `shared`.
     pub fn new(before: &Shared, shared: &Arc<Shared>) -> Successor {
         let settings = shared.settings();
+        let serves = !settings.gateways.is_empty();
         let known: HashMap<&str, PoolId> = before.pools().map(|(id, pool)| (pool.name.as_str(), id)).collect();
         Successor {
             lifetimes: Timers::new(settings),
             watch: Watch::new(settings),
             pools_before: settings.pools.iter().map(|pool| known.get(pool.name.as_str()).copied()).collect(),
+            control_sessions: serves.then(|| AlgStore::new(KeyedHash::new([0; 4])).ok().map(Box::new)).flatten(),
+            changed: serves.then(Box::default),
             local: Arc::clone(&shared.local),
             shared: Arc::clone(shared),
         }
@@ -137,6 +146,15 @@ impl Shard {
         core::mem::swap(&mut self.path.ledger.policy.watch, &mut next.watch);
         core::mem::swap(&mut self.path.ledger.shared, &mut next.shared);
         core::mem::swap(&mut self.path.ledger.local, &mut next.local);
+        if self.path.ledger.state.control_sessions.is_none()
+            && let Some(mut store) = next.control_sessions.take()
+        {
+            store.set_hash(self.path.ledger.state.hash);
+            self.path.ledger.state.control_sessions = Some(store);
+        }
+        if self.path.changed.is_none() {
+            self.path.changed = next.changed.take();
+        }
         self.unsettle_some();
     }
 

@@ -127,10 +127,12 @@ impl Ledger {
             return;
         }
         let (has_session, session_ends) = (mapping.has_session(), mapping.session_expires());
-        if has_session && mapping.session_opened_from() == Side::Inside {
-            // The destination port may have gained or lost its own timer.
-            let has_own = self.policy.lifetimes.own(mapping.protocol(), mapping.remote_port()).is_some();
-            self.state.mappings.get_mut(index).set_own_timer(has_own);
+        if has_session {
+            // The server's port may have gained or lost its own timer or its gateway.
+            let side = mapping.session_opened_from();
+            let port = if side == Side::Inside { mapping.remote_port() } else { mapping.internal_port() };
+            let is_unusual = self.policy.lifetimes.is_unusual(mapping.protocol(), port, side);
+            self.state.mappings.get_mut(index).set_own_timer(is_unusual);
         }
         let mapping = self.state.mappings.get(index);
         let limit = now + self.view().lifetime(index, SessionRef::Inline, mapping.state());

@@ -1,0 +1,63 @@
+//! Which control sessions the gateways read.
+
+use alg::AlgId;
+
+use crate::settings::Settings;
+use crate::time::Duration;
+use crate::types::PoolId;
+use crate::types::Protocol;
+
+#[derive(Debug)]
+pub(crate) struct CompiledGateway {
+    pub(crate) alg: AlgId,
+    ports: Box<[u16]>,
+    pub(crate) disabled: u8,
+    /// By pool.
+    pools: Box<[bool]>,
+    /// By class; 0 is that of subscribers without one.
+    classes: Box<[bool]>,
+    pub(crate) expectations_per_subscriber: u32,
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct Gateways(Box<[CompiledGateway]>);
+
+impl Gateways {
+    pub(crate) fn new(settings: &Settings) -> Gateways {
+        let compiled = settings.gateways.iter().map(|gateway| {
+            let serves = |names: &[String], name: &str| names.is_empty() || names.iter().any(|known| known == name);
+            let classes = settings.classes.iter().map(|class| serves(&gateway.classes, &class.name));
+            CompiledGateway {
+                alg: gateway.alg,
+                ports: gateway.ports.clone().into_boxed_slice(),
+                disabled: gateway.disabled,
+                pools: settings.pools.iter().map(|pool| serves(&gateway.pools, &pool.name)).collect(),
+                classes: core::iter::once(gateway.classes.is_empty()).chain(classes).collect(),
+                expectations_per_subscriber: gateway.expectations_per_subscriber,
+                timeout: gateway.timeout,
+            }
+        });
+        Gateways(compiled.collect())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &CompiledGateway> {
+        self.0.iter()
+    }
+
+    pub(crate) fn of(&self, alg: AlgId) -> Option<&CompiledGateway> {
+        self.iter().find(|gateway| gateway.alg == alg)
+    }
+
+    /// The gateway of a server's port, if it serves this pool and class.
+    pub(crate) fn find(&self, protocol: Protocol, port: u16, pool: PoolId, class: u16) -> Option<&CompiledGateway> {
+        let serves = |gateway: &&CompiledGateway| {
+            let transports = gateway.alg.alg().map_or(&[][..], alg::Alg::transports);
+            gateway.ports.contains(&port)
+                && transports.iter().any(|transport| Protocol::from(*transport) == protocol)
+                && gateway.pools.get(pool.index()).is_some_and(|serves| *serves)
+                && gateway.classes.get(usize::from(class)).is_some_and(|serves| *serves)
+        };
+        self.iter().find(serves)
+    }
+}

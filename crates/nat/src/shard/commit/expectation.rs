@@ -1,0 +1,188 @@
+//! Expectations of gateways: grants with another origin.
+
+use alg::AlgId;
+use alg::Known;
+use alg::Want;
+use alg::WantKind;
+
+use crate::policy::gateways::CompiledGateway;
+use crate::shard::Ledger;
+use crate::state::alg::AlgKey;
+use crate::state::alg::KNOWN_MAX;
+use crate::state::grant::Kind;
+use crate::state::grant::Origin;
+use crate::state::grant::Remote;
+use crate::state::grant::Remotes;
+use crate::state::grant::Request;
+use crate::state::grant::Requester;
+use crate::state::grant::Suggested;
+use crate::state::grant::Wish;
+use crate::state::mapping::InternalKey;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+
+/// Tries to find a free pair of an even port and the odd one above it.
+const PAIR_ATTEMPTS: u16 = 8;
+/// A registration keeps its port at most for this long, whatever it says.
+const REGISTRATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The control session that asks.
+#[derive(Clone, Copy)]
+pub(in crate::shard) struct Asking {
+    pub(in crate::shard) now: Instant,
+    /// Of the control session.
+    pub(in crate::shard) place: u32,
+    pub(in crate::shard) key: AlgKey,
+    pub(in crate::shard) alg: AlgId,
+}
+
+impl Ledger {
+    /// The external endpoint of what a message wants; of the first port of a pair.
+    pub(in crate::shard) fn expect(&mut self, asking: &Asking, want: &Want) -> Option<Endpoint> {
+        let Asking { now, key, alg, .. } = *asking;
+        let gateway = self.shared.gateways.of(alg)?;
+        let (timeout, limit) = (gateway.timeout, gateway.expectations_per_subscriber);
+        let origin = Origin::of_alg(alg)?;
+        let control = self.state.mappings.get(key.mapping);
+        let own = control.external();
+        let protocol = Protocol::from(want.transport);
+        let inside = InternalKey { protocol, port: want.port, ..control.key() };
+        let kind = if want.kind == WantKind::Control { Kind::Map } else { Kind::Once };
+        let lifetime = want.lifetime.map(|seconds| Duration::from_secs(seconds.into()).min(REGISTRATION_MAX));
+        if lifetime == Some(Duration::ZERO) {
+            return self.end_expected(&inside, kind, own);
+        }
+        let wish = Wish { address: Some(own.address.to_bits()), port: 0 };
+        let request = Request {
+            key: inside,
+            origin,
+            kind,
+            // Only the peer of the control session, from whatever port.
+            remotes: Remotes::one(Remote::new(key.remote.0.into(), 32, 0)),
+            expires: now + lifetime.unwrap_or(timeout).max(timeout),
+            requester: Requester::default(),
+            suggested: if want.needs_own_address { Suggested::Only(wish) } else { Suggested::Any },
+        };
+        // A client's own grant stays as it is; it admits at least as much.
+        let of_client = self.state.grants.find(&inside, |grant| !grant.origin().is_alg() && grant.is_alive(now));
+        if let Some(known) = of_client {
+            return Some(self.state.grants.get(known).external());
+        }
+        let is_known = self.find_grant(&request).is_some();
+        if !is_known && !self.may_expect(asking, inside, limit) {
+            self.counters.expectations_refused += 1;
+            return None;
+        }
+        let external = match want.kind {
+            WantKind::Pair => self.expect_pair(now, &request),
+            _ => self.open_grant(now, &request).ok().map(|index| self.state.grants.get(index).external()),
+        };
+        match external {
+            Some(external) => {
+                self.counters.expectations_created += u64::from(!is_known);
+                let known = Known { external: external.port, inside: want.port };
+                let store = self.state.control_sessions.as_mut()?;
+                store.get_mut(asking.place).learn(known);
+            }
+            None => self.counters.expectations_refused += 1,
+        }
+        external
+    }
+
+    /// 8 for a session and a number for a subscriber. Those that are gone do not count.
+    fn may_expect(&mut self, asking: &Asking, inside: InternalKey, limit: u32) -> bool {
+        let Asking { now, place, .. } = *asking;
+        let live = |port: u16, grants: &crate::state::grant::GrantStore| {
+            Protocol::ALL.iter().any(|protocol| {
+                let key = InternalKey { port, protocol: *protocol, ..inside };
+                grants.find(&key, |grant| grant.origin().is_alg() && grant.is_alive(now)).is_some()
+            })
+        };
+        let grants = &self.state.grants;
+        let of_owner = grants.of_owner(inside.realm, inside.address);
+        let count = of_owner.filter(|index| grants.get(*index).origin().is_alg()).count();
+        let Some(store) = self.state.control_sessions.as_mut() else { return false };
+        let session = store.get_mut(place);
+        if session.known().len() == KNOWN_MAX {
+            session.forget(|known| live(known.inside, grants));
+        }
+        session.known().len() < KNOWN_MAX && (count as u32) < limit
+    }
+
+    /// A registration is over. Its endpoint is still named by the message that says so.
+    fn end_expected(&mut self, inside: &InternalKey, kind: Kind, own: Endpoint) -> Option<Endpoint> {
+        let found = self.state.grants.find(inside, |grant| grant.kind() == kind && grant.origin().is_alg());
+        let external = found.map(|index| self.state.grants.get(index).external());
+        if let Some(index) = found {
+            self.state.grants.get_mut(index).set_expires(Instant::ORIGIN);
+        }
+        external.or(Some(own))
+    }
+
+    /// RTP and RTCP (RFC 3550 §11): an even port and the odd one above it.
+    fn expect_pair(&mut self, now: Instant, request: &Request) -> Option<Endpoint> {
+        let above = |request: &Request, external: Endpoint| Request {
+            key: InternalKey { port: request.key.port.wrapping_add(1), ..request.key },
+            suggested: Suggested::Only(Wish {
+                address: Some(external.address.to_bits()),
+                port: external.port.wrapping_add(1),
+            }),
+            ..*request
+        };
+        let mut request = *request;
+        for attempt in 0..PAIR_ATTEMPTS {
+            let first = self.open_grant(now, &request).ok()?;
+            let external = self.state.grants.get(first).external();
+            if external.port.is_multiple_of(2) && self.open_grant(now, &above(&request, external)).is_ok() {
+                return Some(external);
+            }
+            if self.view().has_real_session(now, self.state.grants.get(first).mapping) {
+                // The port is in use and cannot move.
+                return Some(external);
+            }
+            self.withdraw_grant(now, first);
+            let port = (external.port & !1).wrapping_add(2 * attempt);
+            let wish = Wish { address: Some(external.address.to_bits()), port };
+            request.suggested = Suggested::Rather(wish);
+        }
+        None
+    }
+
+    /// Ends a grant that nobody has heard of, with its mapping.
+    fn withdraw_grant(&mut self, now: Instant, index: u32) {
+        let mapping = self.state.grants.get(index).mapping;
+        self.end_grant(now, index);
+        if mapping != 0 && self.may_end(mapping) {
+            self.end_mapping_with(now, mapping, Some((Duration::ZERO, crate::event::Cause::RolledBack)));
+        }
+    }
+
+    /// Which gateway reads a session, and whether its client is inside.
+    pub(in crate::shard) fn gateway_of(
+        &self,
+        index: u32,
+        session: crate::state::mapping::SessionRef,
+    ) -> Option<(&CompiledGateway, bool, (u32, u16))> {
+        use crate::state::mapping::SessionRef;
+        use crate::types::Side;
+        let mapping = self.state.mappings.get(index);
+        let (remote, side) = match session {
+            SessionRef::Inline => ((mapping.remote_address(), mapping.remote_port()), mapping.session_opened_from()),
+            SessionRef::Extra(slot) => {
+                let session = self.state.sessions.get(slot);
+                ((session.remote_address, session.remote_port), session.opened_from())
+            }
+            SessionRef::Flow(_) => return None,
+        };
+        let port = if side == Side::Inside { remote.1 } else { mapping.internal_port() };
+        if !self.policy.lifetimes.is_served(mapping.protocol(), port) {
+            return None;
+        }
+        let pool = self.view().pool_of_mapping(index)?.id;
+        let class = self.view().class_now(mapping.subscriber);
+        let gateway = self.shared.gateways.find(mapping.protocol(), port, pool, class)?;
+        Some((gateway, side == Side::Inside, remote))
+    }
+}

@@ -1,0 +1,396 @@
+//! What a gateway makes of the packets of its control sessions; sends nothing.
+
+use alg::Alg;
+use alg::AlgId;
+use alg::Context;
+use alg::Endpoint as AlgEndpoint;
+use alg::Findings;
+use alg::Frame;
+use alg::Passed;
+use alg::Reading;
+use alg::Replacements;
+use alg::Segment;
+use alg::Step;
+use alg::Stream;
+
+use crate::headers::parse::Class;
+use crate::headers::parse::Parsed;
+use crate::headers::parse::get_u16;
+use crate::headers::parse::get_u32;
+use crate::headers::parse::put_u32;
+use crate::shard::Arrival;
+use crate::shard::Ledger;
+use crate::shard::commit::expectation::Asking;
+use crate::state::alg::AlgKey;
+use crate::state::mapping::SessionRef;
+use crate::steps::view::View;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::Side;
+use crate::verdict::Verdict;
+use wire::checksum;
+use wire::tcp::Flags;
+
+/// A mapping, and its session if there is a record.
+#[derive(Clone, Copy)]
+pub(in crate::shard) struct Place {
+    pub(in crate::shard) index: u32,
+    pub(in crate::shard) session: Option<SessionRef>,
+}
+
+/// A longer payload is not read.
+const PAYLOAD_MAX: usize = 9_216;
+/// What becomes of a payload: itself, what was held, and what replacements add.
+const OUTPUT_MAX: usize = PAYLOAD_MAX + alg::MESSAGE_MAX + 2 * alg::EDITS_MAX * alg::TEXT_MAX;
+/// IPv4 and TCP headers with all options.
+pub(in crate::shard) const HEADERS_MAX: usize = 120;
+/// Idle time of a control session while its transfer runs.
+const TRANSFER: Duration = Duration::from_secs(4 * 60 * 60);
+
+/// The payload of a changed packet, and one packet of it.
+pub(in crate::shard) struct Changed {
+    pub(in crate::shard) output: [u8; OUTPUT_MAX],
+    pub(in crate::shard) packet: [u8; OUTPUT_MAX + HEADERS_MAX],
+}
+
+impl Default for Changed {
+    fn default() -> Changed {
+        Changed { output: [0; OUTPUT_MAX], packet: [0; OUTPUT_MAX + HEADERS_MAX] }
+    }
+}
+
+impl core::fmt::Debug for Changed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Changed")
+    }
+}
+
+/// The gateway's session of a packet.
+#[derive(Clone, Copy)]
+pub(in crate::shard) struct Control {
+    pub(in crate::shard) asking: Asking,
+    pub(in crate::shard) flow: Place,
+    pub(in crate::shard) from: Side,
+    pub(in crate::shard) disabled: u8,
+}
+
+pub(in crate::shard) enum Done {
+    /// Send it on as it is.
+    AsItIs,
+    /// It is so long now, in the buffer for packets, with these headers.
+    Datagram {
+        total: usize,
+    },
+    Segment {
+        headers: usize,
+        sequence: u32,
+        ack: u32,
+        length: usize,
+        fin: bool,
+    },
+    Drop(Verdict),
+}
+
+impl View<'_> {
+    /// Whether the session that a gateway reads is still there.
+    pub(in crate::shard) fn has_control_session(&self, now: Instant, key: &AlgKey) -> bool {
+        let mapping = self.state.mappings.get(key.mapping);
+        if !mapping.is_in_use() || AlgKey::of(key.mapping, mapping, key.remote) != *key {
+            return false;
+        }
+        let is_inline = mapping.session_matches(key.remote.0, key.remote.1, now);
+        is_inline || {
+            let by = self.pool_of_mapping(key.mapping);
+            by.is_some_and(|pool| {
+                let by = crate::steps::view::hashed_by(pool, mapping.protocol());
+                self.state.find_session(key.mapping, key.remote.0, key.remote.1, by, now).is_some()
+            })
+        }
+    }
+}
+
+impl Ledger {
+    /// The gateway's session of this packet; begins one with the first packet.
+    pub(in crate::shard) fn control_of(&mut self, at: Arrival<'_>, flow: Place, from: Side) -> Option<Control> {
+        let Arrival { now, parsed, .. } = at;
+        let session = flow.session?;
+        let (gateway, client_is_inside, remote) = self.gateway_of(flow.index, session)?;
+        let (alg, disabled) = (gateway.alg, gateway.disabled);
+        let key = AlgKey::of(flow.index, self.state.mappings.get(flow.index), remote);
+        let store = self.state.control_sessions.as_mut()?;
+        let known = store.find(&key).filter(|place| store.get(*place).alg == alg);
+        let flags = Flags(parsed.tcp_flags);
+        let is_first = match parsed.class {
+            Class::Udp => known.is_none(),
+            // From its first byte or never.
+            _ => {
+                let from_client = (from == Side::Inside) == client_is_inside;
+                flags.contains(Flags::SYN) && !flags.contains(Flags::ACK) && from_client
+            }
+        };
+        let place = if is_first {
+            self.counters.control_sessions[usize::from(alg.0)] += u64::from(known.is_none());
+            store.start(key, alg, client_is_inside)?
+        } else {
+            known?
+        };
+        Some(Control { asking: Asking { now, place, key, alg }, flow, from, disabled })
+    }
+
+    /// Reads one message, and makes what it wants.
+    fn read_message(&mut self, control: &Control, message: &[u8]) -> (Reading, Replacements) {
+        let mut findings = Findings::default();
+        let Some(reading) =
+            self.with_context(control, |alg, memory, context| alg.read(memory, context, message, &mut findings))
+        else {
+            return (Reading::Over, Replacements::default());
+        };
+        if findings.is_empty() {
+            return (reading, Replacements::default());
+        }
+        let mut granted = [None; alg::WANTS_MAX];
+        for (want, granted) in findings.wants().iter().zip(&mut granted) {
+            let external = self.expect(&control.asking, want);
+            *granted =
+                external.map(|external| AlgEndpoint { address: external.address.to_bits(), port: external.port });
+        }
+        let external = self.state.mappings.get(control.flow.index).external();
+        let own = AlgEndpoint { address: external.address.to_bits(), port: external.port };
+        let changes = findings.resolve(own, &granted);
+        if !changes.as_slice().is_empty() {
+            self.counters.messages_changed[usize::from(control.asking.alg.0)] += 1;
+        }
+        (reading, changes)
+    }
+
+    fn with_context<R>(
+        &mut self,
+        control: &Control,
+        act: impl FnOnce(&'static dyn Alg, &mut alg::Memory, &Context<'_>) -> R,
+    ) -> Option<R> {
+        let Control { asking, flow, from, disabled } = *control;
+        let alg: AlgId = asking.alg;
+        let mapping = self.state.mappings.get(flow.index);
+        let (internal, external, protocol) = (mapping.internal(), mapping.external(), mapping.protocol());
+        let session = self.state.control_sessions.as_mut()?.get_mut(asking.place);
+        let mut memory = session.memory;
+        let from_inside = from == Side::Inside;
+        let context = Context {
+            transport: if protocol == crate::types::Protocol::Tcp { alg::Transport::Tcp } else { alg::Transport::Udp },
+            from_inside,
+            from_client: from_inside == session.client_is_inside,
+            internal: AlgEndpoint { address: internal.address.to_bits(), port: internal.port },
+            external: AlgEndpoint { address: external.address.to_bits(), port: external.port },
+            remote: AlgEndpoint { address: asking.key.remote.0, port: asking.key.remote.1 },
+            known: session.known(),
+            disabled,
+        };
+        let result = act(alg.alg()?, &mut memory, &context);
+        session.memory = memory;
+        Some(result)
+    }
+
+    fn step(&mut self, control: &Control, bytes: &[u8], seen: usize) -> Step {
+        let frame = self.with_context(control, |alg, memory, context| alg.frame(memory, context, bytes, seen));
+        match frame {
+            Some(Frame::More) => Step::More,
+            Some(Frame::Needs(count)) => Step::Needs(count),
+            Some(Frame::Skip(count)) => Step::Skip(count),
+            Some(Frame::Message(length)) => match self.read_message(control, bytes.get(..length).unwrap_or(bytes)) {
+                (Reading::Done, changes) => Step::Message(length, changes),
+                (Reading::Over, _) => {
+                    self.end_reading(control);
+                    Step::Over
+                }
+            },
+            Some(Frame::Over) | None => {
+                self.end_reading(control);
+                Step::Over
+            }
+        }
+    }
+
+    /// In both directions, for good.
+    fn end_reading(&mut self, control: &Control) {
+        if let Some(store) = self.state.control_sessions.as_mut() {
+            for stream in store.get_mut(control.asking.place).streams.iter_mut().flatten() {
+                stream.end();
+            }
+        }
+    }
+
+    pub(in crate::shard) fn pass_datagram(
+        &mut self,
+        control: &Control,
+        bytes: &[u8],
+        parsed: &Parsed,
+        changed: &mut Changed,
+    ) -> Done {
+        let header = usize::from(parsed.header_length) + 8;
+        let end = usize::from(parsed.header_length) + usize::from(get_u16(bytes, header - 4));
+        let Some(payload) = bytes.get(header..end).filter(|payload| payload.len() <= alg::MESSAGE_MAX) else {
+            return Done::AsItIs;
+        };
+        let (_, changes) = self.read_message(control, payload);
+        if changes.as_slice().is_empty() {
+            return Done::AsItIs;
+        }
+        if !checksum::is_udp_valid(parsed.source, parsed.destination, &bytes[header - 8..end]) {
+            return Done::Drop(Verdict::TransportMalformed);
+        }
+        changed.packet[..header].copy_from_slice(&bytes[..header]);
+        let Some(length) = changes.apply(payload, &mut changed.packet[header..]) else { return Done::AsItIs };
+        Done::Datagram { total: header + length }
+    }
+
+    pub(in crate::shard) fn pass_segment(
+        &mut self,
+        control: &Control,
+        bytes: &[u8],
+        parsed: &Parsed,
+        changed: &mut Changed,
+    ) -> Done {
+        let place = control.asking.place;
+        let (own, other) = if control.from == Side::Inside { (0, 1) } else { (1, 0) };
+        let transport = usize::from(parsed.header_length);
+        let headers = transport + usize::from(get_u16(bytes, transport + 12) >> 12) * 4;
+        let (Some(payload), Some(store)) =
+            (bytes.get(headers..usize::from(parsed.total_length)), self.state.control_sessions.as_mut())
+        else {
+            return Done::AsItIs;
+        };
+        let sequence = get_u32(bytes, transport + 4);
+        let flags = Flags(parsed.tcp_flags);
+        if flags.contains(Flags::SYN) {
+            if payload.is_empty() {
+                store.get_mut(place).streams[own] = Some(Stream::starting(sequence.wrapping_add(1)));
+            } else {
+                // Data before the handshake is over (RFC 7413) is not read.
+                store.remove(place);
+            }
+            return Done::AsItIs;
+        }
+        let session = store.get_mut(place);
+        let [Some(_), Some(_)] = session.streams else {
+            store.remove(place);
+            return Done::AsItIs;
+        };
+        if payload.len() > PAYLOAD_MAX {
+            self.end_reading(control);
+        }
+        let Some(store) = self.state.control_sessions.as_mut() else { return Done::AsItIs };
+        let segment = &bytes[transport..usize::from(parsed.total_length)];
+        if !payload.is_empty() && !checksum::is_tcp_valid(parsed.source, parsed.destination, segment) {
+            return Done::Drop(Verdict::TransportMalformed);
+        }
+        let mut ack = get_u32(bytes, transport + 8);
+        changed.packet[..headers].copy_from_slice(&bytes[..headers]);
+        if flags.contains(Flags::ACK)
+            && let Some(stream) = store.get_mut(place).streams[other].as_mut()
+        {
+            // Blocks first: the acknowledgement forgets corrections.
+            shift_sack(stream, &mut changed.packet[transport + 20..headers]);
+            ack = stream.acknowledge(ack);
+        }
+        let room = store.with_held(place, own).map(|(_, held)| core::mem::take(held));
+        let has_room = room.is_some();
+        if !has_room && !payload.is_empty() {
+            // Too many messages are incomplete: the rest passes unread.
+            self.end_reading(control);
+        }
+        let mut held_bytes = room.unwrap_or_default();
+        let store = self.state.control_sessions.as_mut();
+        let Some(mut stream) = store.and_then(|store| store.get_mut(place).streams[own].take()) else {
+            return Done::AsItIs;
+        };
+        let segment = Segment { sequence, payload, fin: flags.contains(Flags::FIN) };
+        let passed =
+            stream.pass(&mut held_bytes, &segment, &mut changed.output, |bytes, seen| self.step(control, bytes, seen));
+        if let Some(store) = self.state.control_sessions.as_mut() {
+            if has_room && let Some((_, held)) = store.with_held(place, own) {
+                *held = held_bytes;
+            }
+            let session = store.get_mut(place);
+            // The other direction may have learned that nothing is read any more.
+            if session.streams[other].as_ref().is_some_and(Stream::is_over) {
+                stream.end();
+            }
+            if stream.is_over() {
+                session.streams[other].iter_mut().for_each(Stream::end);
+            }
+            session.streams[own] = Some(stream);
+            store.settle_held(place, own);
+        }
+        match passed {
+            Passed::Gap => Done::Drop(Verdict::AlgReordered),
+            Passed::On { sequence, length, fin } => Done::Segment { headers, sequence, ack, length, fin },
+        }
+    }
+
+    /// A session that nobody reads any more, and whose numbers are as they came, returns to the
+    /// short way.
+    pub(in crate::shard) fn let_go(&mut self, control: &Control) {
+        let Control { asking, flow, .. } = *control;
+        let Some(store) = self.state.control_sessions.as_mut() else { return };
+        if !store.is_in_use(asking.place) || store.holds(asking.place) {
+            return;
+        }
+        let session = store.get(asking.place);
+        if session.streams.iter().all(|stream| stream.as_ref().is_some_and(|stream| stream.is_transparent(None))) {
+            store.remove(asking.place);
+            let mapping = self.state.mappings.get_mut(flow.index);
+            if flow.session == Some(SessionRef::Inline)
+                && self.policy.lifetimes.own(mapping.protocol(), mapping.remote_port()).is_none()
+            {
+                mapping.set_own_timer(false);
+            }
+        }
+    }
+
+    /// While a transfer runs, its control session may be idle (RFC 959 §3.2 has no keep-alive).
+    pub(in crate::shard) fn keep_while_busy(&mut self, control: &Control) {
+        let Control { asking, flow, .. } = *control;
+        let Some(store) = self.state.control_sessions.as_ref().filter(|store| store.is_in_use(asking.place)) else {
+            return;
+        };
+        let session = store.get(asking.place);
+        let is_busy = asking.alg.alg().is_some_and(|alg| alg.is_busy(&session.memory));
+        let Some(of) = flow.session.filter(|_| is_busy) else { return };
+        let (state, expires) = self.state.session_state(flow.index, of);
+        let until = asking.now + TRANSFER;
+        if state.is_established() && expires < until {
+            self.refresh(flow.index, of, state, until);
+        }
+    }
+}
+
+/// Selective acknowledgements in the numbers of the sender (RFC 2018). A block without a whole byte
+/// left makes the option disappear, which the receiver may always do.
+fn shift_sack(stream: &Stream, options: &mut [u8]) {
+    let mut at = 0;
+    while let Some(&kind) = options.get(at) {
+        let length = match kind {
+            0 => return,
+            1 => 1,
+            _ => match options.get(at + 1) {
+                Some(&length) if length >= 2 => usize::from(length),
+                _ => return,
+            },
+        };
+        let Some(option) = options.get_mut(at..at + length) else { return };
+        if kind == 5 && length >= 10 && (length - 2).is_multiple_of(8) {
+            let mut is_empty = false;
+            for block in option[2..].chunks_exact_mut(8) {
+                let left = stream.place_in(get_u32(block, 0), true);
+                let right = stream.place_in(get_u32(block, 4), false);
+                is_empty |= right.wrapping_sub(left) as i32 <= 0;
+                put_u32(block, 0, left);
+                put_u32(block, 4, right);
+            }
+            if is_empty {
+                option.fill(1);
+            }
+        }
+        at += length;
+    }
+}

@@ -1,0 +1,198 @@
+//! Packets of control sessions: asks the gateway, and sends what comes of it.
+//!
+//! A packet is changed before it is translated if it comes from inside, and after its session was
+//! found if it comes from outside, so the gateway always sees the sender's own addresses.
+
+use crate::headers::packet::Sink;
+use crate::headers::parse::Class;
+use crate::headers::parse::get_u16;
+use crate::headers::parse::get_u32;
+use crate::headers::parse::ip;
+use crate::headers::parse::parse;
+use crate::headers::parse::put_u16;
+use crate::headers::parse::put_u32;
+use crate::shard::Arrival;
+use crate::shard::Fate;
+use crate::shard::control_session::Changed;
+use crate::shard::control_session::Done;
+use crate::shard::control_session::HEADERS_MAX;
+use crate::shard::control_session::Place;
+use crate::shard::packet::PacketPath;
+use crate::shard::packet::inbound::Via;
+use crate::shard::packet::outbound::Flow;
+use crate::shard::packet::outbound::Way;
+use crate::snapshot::shared::NextHop;
+use crate::types::Side;
+use crate::verdict::Verdict;
+use wire::checksum;
+use wire::tcp::Flags;
+
+/// Where a packet of a control session goes once it is changed.
+#[derive(Clone, Copy)]
+pub(in crate::shard) enum Onward<'a> {
+    Out(Way),
+    In(&'a NextHop, Via),
+}
+
+impl PacketPath {
+    /// `None` if the packet goes on as it is.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn by_gateway<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &[u8],
+        flow: Flow,
+        onward: Onward<'_>,
+        sink: &mut S,
+    ) -> Option<Fate> {
+        let from = if matches!(onward, Onward::Out(_)) { Side::Inside } else { Side::Outside };
+        let control = self.ledger.control_of(at, Place { index: flow.index, session: flow.session }, from)?;
+        let mut changed = self.changed.take()?;
+        let done = match at.parsed.class {
+            Class::Udp => self.ledger.pass_datagram(&control, bytes, at.parsed, &mut changed),
+            Class::Tcp => self.ledger.pass_segment(&control, bytes, at.parsed, &mut changed),
+            _ => Done::AsItIs,
+        };
+        self.ledger.keep_while_busy(&control);
+        let fate = match done {
+            Done::AsItIs => None,
+            Done::Drop(verdict) => Some(Fate::Done(verdict)),
+            Done::Datagram { total } => {
+                finish_datagram(&mut changed.packet[..total], usize::from(at.parsed.header_length));
+                Some(self.send_changed(at, &mut changed.packet[..total], flow, onward, sink))
+            }
+            Done::Segment { headers, sequence, ack, length, fin } => {
+                let numbers = (sequence, ack, fin);
+                Some(self.send_segments(at, &mut changed, (headers, length), numbers, (flow, onward), sink))
+            }
+        };
+        self.changed = Some(changed);
+        self.ledger.let_go(&control);
+        fate
+    }
+
+    /// In pieces that fit the way, the last one with the packet's verdict.
+    fn send_segments<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        changed: &mut Changed,
+        (headers, length): (usize, usize),
+        (sequence, ack, fin): (u32, u32, bool),
+        (flow, onward): (Flow, Onward<'_>),
+        sink: &mut S,
+    ) -> Fate {
+        let Changed { output, packet } = changed;
+        let (mtu, is_only_one) = match onward {
+            Onward::Out(Way::Out(hop)) => (hop.mtu, false),
+            Onward::In(hop, Via::Outside) => (hop.mtu, false),
+            // The second half may be another worker's, and gets one packet. The sender repeats the
+            // rest.
+            Onward::Out(Way::Hairpin { .. }) | Onward::In(_, Via::Hairpin) => (at.parsed.total_length.max(1_280), true),
+        };
+        let room = usize::from(mtu).saturating_sub(headers).max(1);
+        let transport = usize::from(at.parsed.header_length);
+        let flags = packet[transport + 13] & !(Flags::FIN.0 | Flags::PSH.0);
+        let psh = packet[transport + 13] & Flags::PSH.0;
+        let mut from = 0;
+        loop {
+            let to = length.min(from + room);
+            let is_last = to == length || is_only_one;
+            packet[headers..headers + to - from].copy_from_slice(&output[from..to]);
+            put_u32(packet, transport + 4, sequence.wrapping_add(from as u32));
+            put_u32(packet, transport + 8, ack);
+            let ends = if to == length { psh | if fin { Flags::FIN.0 } else { 0 } } else { 0 };
+            packet[transport + 13] = flags | ends;
+            let mut piece = [0; HEADERS_MAX];
+            piece[..headers].copy_from_slice(&packet[..headers]);
+            let total = headers + to - from;
+            finish_segment(&mut packet[..total], transport);
+            if is_last {
+                return self.send_changed(at, &mut packet[..total], flow, onward, sink);
+            }
+            let Ok(parsed) = parse(&packet[..total]) else { return Fate::Done(Verdict::TransportMalformed) };
+            let piece_at = Arrival { parsed: &parsed, ..at };
+            match self.go_onward(piece_at, &mut packet[..total], flow, onward, sink) {
+                Fate::Forward { egress, .. } => {
+                    if !sink.transmit(egress, &[&packet[..total]]) {
+                        return Fate::Done(Verdict::NoBuffer);
+                    }
+                }
+                fate => return fate,
+            }
+            packet[..headers].copy_from_slice(&piece[..headers]);
+            from = to;
+        }
+    }
+
+    /// The packet that has the verdict of the one that arrived.
+    fn send_changed<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        packet: &mut [u8],
+        flow: Flow,
+        onward: Onward<'_>,
+        sink: &mut S,
+    ) -> Fate {
+        let Ok(parsed) = parse(packet) else { return Fate::Done(Verdict::TransportMalformed) };
+        let fate = self.go_onward(Arrival { parsed: &parsed, ..at }, packet, flow, onward, sink);
+        match fate {
+            // Counted there.
+            Fate::Forward { .. } | Fate::HandOff { .. } => {
+                self.deliver(fate, packet, sink);
+                Fate::Held
+            }
+            fate => fate,
+        }
+    }
+
+    fn go_onward<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        packet: &mut [u8],
+        flow: Flow,
+        onward: Onward<'_>,
+        sink: &mut S,
+    ) -> Fate {
+        match onward {
+            Onward::Out(way) => self.leave_translated(at, packet, None, way, flow, sink),
+            Onward::In(hop, via) => self.enter_translated(at, packet, flow, hop, via, sink),
+        }
+    }
+}
+
+/// Lengths and checksums of a datagram whose payload has changed. It may be fragmented if it is too
+/// long for the way now.
+fn finish_datagram(packet: &mut [u8], transport: usize) {
+    let total = packet.len() as u16;
+    if get_u16(packet, ip::FRAGMENT) & 0x4000 != 0 {
+        put_u16(packet, ip::FRAGMENT, 0);
+    }
+    finish_ip(packet, transport, total);
+    put_u16(packet, transport + 4, total - transport as u16);
+    if get_u16(packet, transport + 6) != 0 {
+        put_u16(packet, transport + 6, 0);
+        let sum = pseudo_header(packet, transport, 17).add_bytes(&packet[transport..]);
+        put_u16(packet, transport + 6, sum.udp_checksum());
+    }
+}
+
+fn finish_segment(packet: &mut [u8], transport: usize) {
+    let total = packet.len() as u16;
+    finish_ip(packet, transport, total);
+    put_u16(packet, transport + 16, 0);
+    let sum = pseudo_header(packet, transport, 6).add_bytes(&packet[transport..]);
+    put_u16(packet, transport + 16, sum.checksum());
+}
+
+fn finish_ip(packet: &mut [u8], transport: usize, total: u16) {
+    put_u16(packet, 2, total);
+    put_u16(packet, ip::CHECKSUM, 0);
+    let sum = checksum::of_bytes(&packet[..transport]);
+    put_u16(packet, ip::CHECKSUM, sum);
+}
+
+fn pseudo_header(packet: &[u8], transport: usize, protocol: u8) -> checksum::Sum {
+    let length = (packet.len() - transport) as u16;
+    checksum::pseudo_header(get_u32(packet, ip::SOURCE), get_u32(packet, ip::DESTINATION), protocol, length)
+}

@@ -1,0 +1,28 @@
+//! Forgets control sessions whose session has ended.
+
+use crate::shard::Ledger;
+use crate::time::Instant;
+
+/// Looked at per call, so that all are within a second of polling.
+const STEP: usize = 4;
+
+impl Ledger {
+    pub(in crate::shard) fn sweep_gateways(&mut self, now: Instant) {
+        let Some(store) = self.state.control_sessions.as_mut().filter(|store| !store.is_empty()) else { return };
+        for index in store.walk(STEP) {
+            if self.state.control_sessions.as_ref().is_some_and(|store| store.is_in_use(index)) {
+                self.forget_if_over(now, index);
+            }
+        }
+    }
+
+    fn forget_if_over(&mut self, now: Instant, index: u32) {
+        let Some(store) = self.state.control_sessions.as_ref() else { return };
+        let key = store.get(index).key;
+        if !self.view().has_control_session(now, &key)
+            && let Some(store) = self.state.control_sessions.as_mut()
+        {
+            store.remove(index);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Control sessions of application-level gateways: a side table of fixed size.
+//!
+//! A session is found by its mapping and remote endpoint. It takes the long way because its record
+//! says so, by the bit of ports with their own timer (`state/mapping.rs`): the comparison of the
+//! short way already covers it, so other sessions do not change by an instruction.
+
+use alg::AlgId;
+use alg::Held;
+use alg::Known;
+use alg::Memory;
+use alg::Stream;
+
+use crate::random::KeyedHash;
+use crate::state::mapping::Mapping;
+use crate::state::table::BucketTable;
+use mem::ArenaError;
+
+/// Control sessions of one worker.
+pub(crate) const SESSIONS_MAX: u32 = 1024;
+/// Sessions with an incomplete message, in one direction, of one worker.
+const HELD_MAX: usize = 256;
+/// Expectations of one session.
+pub(crate) const KNOWN_MAX: usize = 8;
+
+/// What identifies a control session. Records are used again, so the index alone does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AlgKey {
+    pub(crate) mapping: u32,
+    created_s: u32,
+    pub(crate) remote: (u32, u16),
+}
+
+impl AlgKey {
+    pub(crate) fn of(index: u32, mapping: &Mapping, remote: (u32, u16)) -> AlgKey {
+        AlgKey { mapping: index, created_s: mapping.created_s(), remote }
+    }
+
+    fn hash(&self, hash: &KeyedHash) -> u64 {
+        let low = u64::from(self.mapping) << 32 | u64::from(self.remote.0);
+        hash.hash(low, u64::from(self.created_s) << 16 | u64::from(self.remote.1))
+    }
+}
+
+pub(crate) struct AlgSession {
+    pub(crate) key: AlgKey,
+    pub(crate) alg: AlgId,
+    pub(crate) client_is_inside: bool,
+    pub(crate) memory: Memory,
+    known: [Known; KNOWN_MAX],
+    known_len: usize,
+    /// TCP only: from inside, from outside; from the first byte or never.
+    pub(crate) streams: [Option<Stream>; 2],
+    /// Place of the held bytes, plus one.
+    held: [u16; 2],
+    in_use: bool,
+}
+
+impl AlgSession {
+    pub(crate) fn known(&self) -> &[Known] {
+        &self.known[..self.known_len]
+    }
+
+    /// False if there are too many.
+    pub(crate) fn learn(&mut self, known: Known) -> bool {
+        if self.known().contains(&known) {
+            return true;
+        }
+        let Some(free) = self.known.get_mut(self.known_len) else { return false };
+        *free = known;
+        self.known_len += 1;
+        true
+    }
+
+    pub(crate) fn forget(&mut self, keep: impl Fn(&Known) -> bool) {
+        let mut len = 0;
+        for i in 0..self.known_len {
+            if keep(&self.known[i]) {
+                self.known[len] = self.known[i];
+                len += 1;
+            }
+        }
+        self.known_len = len;
+    }
+}
+
+impl core::fmt::Debug for AlgStore {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("AlgStore").field("sessions", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// The table, allocated when a gateway is first enabled.
+pub(crate) struct AlgStore {
+    sessions: Box<[AlgSession]>,
+    held: Box<[Held]>,
+    held_free: Vec<u16>,
+    free: Vec<u32>,
+    by_key: BucketTable,
+    hash: KeyedHash,
+    walked: usize,
+    /// Control sessions refused because the table was full.
+    pub(crate) refused: u64,
+}
+
+impl AlgStore {
+    pub(crate) fn new(hash: KeyedHash) -> Result<AlgStore, ArenaError> {
+        let none = AlgKey { mapping: 0, created_s: 0, remote: (0, 0) };
+        let empty = || AlgSession {
+            key: none,
+            alg: AlgId(0),
+            client_is_inside: true,
+            memory: Memory::default(),
+            known: [Known::default(); KNOWN_MAX],
+            known_len: 0,
+            streams: [None, None],
+            held: [0; 2],
+            in_use: false,
+        };
+        Ok(AlgStore {
+            sessions: (0..SESSIONS_MAX).map(|_| empty()).collect(),
+            held: vec![Held::default(); HELD_MAX].into_boxed_slice(),
+            held_free: (0..HELD_MAX as u16).rev().collect(),
+            free: (0..SESSIONS_MAX).rev().collect(),
+            by_key: BucketTable::with_capacity(SESSIONS_MAX as usize)?,
+            hash,
+            walked: 0,
+            refused: 0,
+        })
+    }
+
+    /// Of the shard that takes it, while it is empty.
+    pub(crate) fn set_hash(&mut self, hash: KeyedHash) {
+        self.hash = hash;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    pub(crate) fn find(&self, key: &AlgKey) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        self.by_key.find(key.hash(&self.hash), |index| self.sessions[index as usize].key == *key)
+    }
+
+    pub(crate) fn get(&self, index: u32) -> &AlgSession {
+        &self.sessions[index as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut AlgSession {
+        &mut self.sessions[index as usize]
+    }
+
+    /// A new session, or the same one from its start. `None` if full: nothing is evicted.
+    pub(crate) fn start(&mut self, key: AlgKey, alg: AlgId, client_is_inside: bool) -> Option<u32> {
+        let index = match self.find(&key) {
+            Some(known) => {
+                self.release_held(known);
+                known
+            }
+            None => {
+                let Some(index) = self.free.pop() else {
+                    self.refused += 1;
+                    return None;
+                };
+                if self.by_key.insert(key.hash(&self.hash), index).is_err() {
+                    self.free.push(index);
+                    return None;
+                }
+                index
+            }
+        };
+        let session = &mut self.sessions[index as usize];
+        (session.key, session.alg, session.client_is_inside) = (key, alg, client_is_inside);
+        (session.memory, session.known_len, session.in_use) = (Memory::default(), 0, true);
+        session.streams = [None, None];
+        Some(index)
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) {
+        self.release_held(index);
+        let session = &mut self.sessions[index as usize];
+        session.in_use = false;
+        session.streams = [None, None];
+        self.by_key.remove(session.key.hash(&self.hash), index);
+        self.free.push(index);
+    }
+
+    fn release_held(&mut self, index: u32) {
+        for held in &mut self.sessions[index as usize].held {
+            if let Some(place) = held.checked_sub(1) {
+                self.held[usize::from(place)].clear();
+                self.held_free.push(place);
+                *held = 0;
+            }
+        }
+    }
+
+    /// A session and the held bytes of one of its directions. `None` if no room is left for them.
+    pub(crate) fn with_held(&mut self, index: u32, way: usize) -> Option<(&mut AlgSession, &mut Held)> {
+        let session = &mut self.sessions[index as usize];
+        if session.held[way] == 0 {
+            session.held[way] = self.held_free.pop()? + 1;
+        }
+        let place = usize::from(session.held[way] - 1);
+        Some((session, &mut self.held[place]))
+    }
+
+    /// Gives the room back if nothing is held.
+    pub(crate) fn settle_held(&mut self, index: u32, way: usize) {
+        let held = &mut self.sessions[index as usize].held[way];
+        if let Some(place) = held.checked_sub(1)
+            && self.held[usize::from(place)].is_empty()
+        {
+            self.held[usize::from(place)].clear();
+            self.held_free.push(place);
+            *held = 0;
+        }
+    }
+
+    pub(crate) fn holds(&self, index: u32) -> bool {
+        self.sessions[index as usize].held.iter().any(|held| *held != 0)
+    }
+
+    /// The next few sessions, round and round.
+    pub(crate) fn walk(&mut self, count: usize) -> impl Iterator<Item = u32> + use<> {
+        let from = self.walked;
+        self.walked = (from + count) % self.sessions.len().max(1);
+        let total = self.sessions.len();
+        (from..from + count).map(move |at| (at % total.max(1)) as u32)
+    }
+
+    pub(crate) fn is_in_use(&self, index: u32) -> bool {
+        self.sessions.get(index as usize).is_some_and(|session| session.in_use)
+    }
+}

@@ -1,0 +1,407 @@
+//! Application-level gateways in the whole packet path.
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+
+use alg::AlgId;
+use nat::Duration;
+use nat::Protocol;
+use nat::Settings;
+use nat::Verdict;
+use nat::settings::Admission;
+use nat::settings::Filtering;
+use nat::settings::Forward;
+use nat::settings::Gateway;
+use nat::types::RealmId;
+use testkit::*;
+use wire::build;
+use wire::ipv4::Ipv4;
+use wire::tcp::Flags;
+use wire::tcp::Tcp;
+use wire::udp::Udp;
+
+const CLIENT: SocketAddrV4 = at(I1, 40_000);
+const SERVER: SocketAddrV4 = at(E1, 21);
+
+fn with(names: &[&str]) -> Settings {
+    let mut settings = settings().filtering(Filtering::AddressAndPortDependent);
+    settings.gateways = names.iter().map(|name| Gateway::new(AlgId::named(name).expect("a gateway"))).collect();
+    settings
+}
+
+fn tcp_of(packet: &[u8]) -> (u32, u32, Vec<u8>) {
+    let ip = Ipv4::new_checked(packet).expect("a packet");
+    let (source, destination) = (packet::source(packet).ip().to_bits(), packet::destination(packet).ip().to_bits());
+    assert!(wire::checksum::is_tcp_valid(source, destination, ip.payload()), "the checksum is right");
+    let tcp = Tcp::new_checked(ip.payload()).expect("a segment");
+    (tcp.sequence(), tcp.acknowledgment(), tcp.payload().to_vec())
+}
+
+fn udp_text(packet: &[u8]) -> String {
+    let ip = Ipv4::new_checked(packet).expect("a packet");
+    let (source, destination) = (packet::source(packet).ip().to_bits(), packet::destination(packet).ip().to_bits());
+    assert!(wire::checksum::is_udp_valid(source, destination, ip.payload()), "the checksum is right");
+    String::from_utf8(Udp::new_checked(ip.payload()).expect("a datagram").payload().to_vec()).expect("text")
+}
+
+/// A connection through the bed, with the numbers each end believes in.
+struct Talk {
+    inside: SocketAddrV4,
+    remote: SocketAddrV4,
+    external: SocketAddrV4,
+    /// Of the inside: the next to send, and the next expected.
+    inner: (u32, u32),
+    outer: (u32, u32),
+}
+
+impl Talk {
+    fn open(bed: &mut Bed, inside: SocketAddrV4, remote: SocketAddrV4) -> Talk {
+        let external = bed.connect(inside, remote);
+        Talk { inside, remote, external, inner: (1_001, 5_001), outer: (5_001, 1_001) }
+    }
+
+    /// The forward leads to `inside`.
+    fn enter(bed: &mut Bed, inside: SocketAddrV4, remote: SocketAddrV4, external: SocketAddrV4) -> Talk {
+        bed.outside(&build::tcp(remote, external, Flags::SYN).sequence(5_000).build());
+        assert_eq!(packet::destination(&bed.only_inside()), inside);
+        let answer = build::tcp(inside, remote, Flags::SYN.union(Flags::ACK)).sequence(1_000).acknowledgment(5_001);
+        bed.inside(&answer.build());
+        assert_eq!(packet::source(&bed.only_outside()), external);
+        bed.outside(&build::tcp(remote, external, Flags::ACK).sequence(5_001).acknowledgment(1_001).build());
+        bed.only_inside();
+        Talk { inside, remote, external, inner: (1_001, 5_001), outer: (5_001, 1_001) }
+    }
+
+    fn from_inside(&mut self, bed: &mut Bed, text: &str) -> String {
+        let segment = build::tcp(self.inside, self.remote, Flags::ACK.union(Flags::PSH)).payload(text.as_bytes());
+        bed.inside(&segment.sequence(self.inner.0).acknowledgment(self.inner.1).build());
+        self.inner.0 += text.len() as u32;
+        let (sequence, ack, payload) = tcp_of(&bed.only_outside());
+        assert_eq!((sequence, ack), (self.outer.1, self.outer.0), "the server's numbers");
+        self.outer.1 += payload.len() as u32;
+        String::from_utf8(payload).expect("text")
+    }
+
+    fn from_outside(&mut self, bed: &mut Bed, text: &str) -> String {
+        let segment = build::tcp(self.remote, self.external, Flags::ACK.union(Flags::PSH)).payload(text.as_bytes());
+        bed.outside(&segment.sequence(self.outer.0).acknowledgment(self.outer.1).build());
+        self.outer.0 += text.len() as u32;
+        let (sequence, ack, payload) = tcp_of(&bed.only_inside());
+        assert_eq!((sequence, ack), (self.inner.1, self.inner.0), "the client's numbers");
+        self.inner.1 += payload.len() as u32;
+        String::from_utf8(payload).expect("text")
+    }
+
+    fn log_in(mut self, bed: &mut Bed, server_is_inside: bool) -> Talk {
+        for (is_server, text) in [
+            (true, "220 ready\r\n"),
+            (false, "USER me\r\n"),
+            (true, "331 password\r\n"),
+            (false, "PASS x\r\n"),
+            (true, "230 in\r\n"),
+        ] {
+            let passed =
+                if is_server == server_is_inside { self.from_inside(bed, text) } else { self.from_outside(bed, text) };
+            assert_eq!(passed, text);
+        }
+        self
+    }
+}
+
+/// `h1,h2,h3,h4,p1,p2`.
+fn commas(text: &str) -> SocketAddrV4 {
+    let digits = |c: char| !c.is_ascii_digit() && c != ',';
+    let list = text.split(digits).find(|part| part.split(',').count() == 6).expect("six numbers");
+    let n: Vec<u8> = list.split(',').map(|part| part.parse().expect("an octet")).collect();
+    at(Ipv4Addr::new(n[0], n[1], n[2], n[3]), u16::from_be_bytes([n[4], n[5]]))
+}
+
+fn syn_reaches(bed: &mut Bed, from: SocketAddrV4, to: SocketAddrV4) -> Option<SocketAddrV4> {
+    bed.outside(&build::tcp(from, to, Flags::SYN).sequence(9).build());
+    bed.take_inside().first().map(|packet| packet::destination(packet))
+}
+
+#[test]
+fn an_active_transfer_reaches_the_client() {
+    for workers in [1, 2, 8] {
+        let mut bed = Bed::new(with(&["ftp"])).workers(workers);
+        let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+        // 100.64.0.10:4660
+        let sent = talk.from_inside(&mut bed, "PORT 100,64,0,10,18,52\r\n");
+        let expected = commas(&sent);
+        assert_eq!(expected.ip(), talk.external.ip());
+        assert_eq!(talk.from_outside(&mut bed, "200 ok\r\n"), "200 ok\r\n");
+        // Another host gets nothing, the server one connection.
+        assert_eq!(syn_reaches(&mut bed, at(E2, 20), expected), None);
+        assert_eq!(syn_reaches(&mut bed, at(E1, 20), expected), Some(at(I1, 4660)));
+        assert_eq!(syn_reaches(&mut bed, at(E1, 21_000), expected), None);
+        assert_eq!(talk.from_inside(&mut bed, "RETR film\r\n"), "RETR film\r\n");
+        let counters = bed.counters();
+        assert_eq!((counters.expectations_created, counters.expectations_refused), (1, 0));
+        bed.run_out();
+    }
+}
+
+#[test]
+fn a_passive_server_behind_a_forward_is_reached() {
+    let mut settings = with(&["ftp"]);
+    let external = at(POOL[0], 21);
+    settings.forwards.push(Forward {
+        realm: RealmId(0),
+        protocol: Protocol::Tcp,
+        external: *external.ip(),
+        ports: (21, 21),
+        inside: I1,
+        inside_port: 21,
+        admission: Admission::Anyone,
+    });
+    let mut bed = Bed::new(settings);
+    let (server, client) = (at(I1, 21), at(E1, 50_000));
+    let mut talk = Talk::enter(&mut bed, server, client, external).log_in(&mut bed, true);
+    talk.from_outside(&mut bed, "PASV\r\n");
+    let reply = talk.from_inside(&mut bed, "227 Entering Passive Mode (100,64,0,10,18,52).\r\n");
+    let expected = commas(&reply);
+    assert_eq!(syn_reaches(&mut bed, at(E2, 50_001), expected), None);
+    assert_eq!(syn_reaches(&mut bed, at(E1, 50_001), expected), Some(at(I1, 4660)));
+    assert_eq!(talk.from_inside(&mut bed, "150 go\r\n"), "150 go\r\n");
+    bed.run_out();
+}
+
+#[test]
+fn repeated_and_reordered_commands_give_one_output() {
+    covers!("3022-8");
+    let mut bed = Bed::new(with(&["ftp"]));
+    let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+    let text = "PORT 100,64,0,10,18,52\r\n";
+    let first = talk.inner.0;
+    let sent = talk.from_inside(&mut bed, text);
+    let segment = |from: usize, to: usize| {
+        build::tcp(CLIENT, SERVER, Flags::ACK)
+            .sequence(first + from as u32)
+            .acknowledgment(talk.inner.1)
+            .payload(&text.as_bytes()[from..to])
+            .build()
+    };
+    for (from, to) in [(0, text.len()), (0, 6), (8, 12), (20, text.len())] {
+        bed.inside(&segment(from, to));
+        let (_, _, payload) = tcp_of(&bed.only_outside());
+        let part = String::from_utf8(payload).expect("text");
+        assert!(sent.contains(&part) && !part.is_empty(), "{part:?} is part of {sent:?}");
+    }
+    // Ahead of what is missing.
+    let later = build::tcp(CLIENT, SERVER, Flags::ACK).sequence(talk.inner.0 + 5).acknowledgment(talk.inner.1);
+    bed.inside(&later.payload(b"later\r\n").build());
+    bed.assert_silent();
+    assert_eq!(bed.count(Verdict::AlgReordered), 1);
+    assert_eq!(talk.from_inside(&mut bed, "NOOP\r\n"), "NOOP\r\n");
+}
+
+#[test]
+fn an_unused_expectation_ends_after_30_s() {
+    let mut bed = Bed::new(with(&["ftp"]));
+    let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+    let expected = commas(&talk.from_inside(&mut bed, "PORT 100,64,0,10,18,52\r\n"));
+    bed.advance_secs(31);
+    assert_eq!(syn_reaches(&mut bed, at(E1, 20), expected), None);
+    assert!(bed.mapping_of(Protocol::Tcp, at(I1, 4660)).is_none());
+}
+
+#[test]
+fn a_control_session_survives_its_transfer() {
+    let mut settings = with(&["ftp"]);
+    settings.timeouts.tcp_established = Duration::from_secs(60);
+    let mut bed = Bed::new(settings);
+    let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+    talk.from_inside(&mut bed, "RETR film\r\n");
+    talk.from_outside(&mut bed, "150 go\r\n");
+    bed.advance_secs(3_600);
+    assert_eq!(talk.from_outside(&mut bed, "226 done\r\n"), "226 done\r\n");
+}
+
+#[test]
+fn limits_of_a_session_and_a_subscriber_hold() {
+    let mut settings = with(&["ftp"]);
+    settings.gateways[0].expectations_per_subscriber = 12;
+    let mut bed = Bed::new(settings);
+    let mut changed = 0;
+    for port in [40_000, 40_001, 40_002] {
+        let mut talk = Talk::open(&mut bed, at(I1, port), SERVER).log_in(&mut bed, false);
+        for i in 0..10_u32 {
+            let inside = 5_000 + (u32::from(port) - 40_000) * 100 + i;
+            let text = format!("PORT 100,64,0,10,{},{}\r\n", inside >> 8, inside & 255);
+            changed += u32::from(talk.from_inside(&mut bed, &text) != text);
+            talk.from_outside(&mut bed, "200 ok\r\n");
+        }
+    }
+    assert_eq!(changed, 12, "8 of the first session, 4 of the second");
+    bed.run_out();
+}
+
+#[test]
+fn a_session_picked_up_in_the_middle_is_not_read() {
+    covers!("4787-REQ-10a");
+    let mut off = with(&[]);
+    let on = with(&["ftp"]);
+    off.timeouts = on.timeouts;
+    let mut bed = Bed::new(off);
+    let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+    bed.reload(on);
+    let text = "PORT 100,64,0,10,18,52\r\n";
+    assert_eq!(talk.from_inside(&mut bed, text), text);
+    assert_eq!(bed.counters().expectations_created, 0);
+    // A new session is read, and survives a reload that changes nothing for it.
+    let mut talk = Talk::open(&mut bed, at(I1, 40_001), SERVER).log_in(&mut bed, false);
+    let mut other = with(&["ftp", "sip"]);
+    other.timeouts.udp = Duration::from_secs(400);
+    bed.reload(other);
+    assert_ne!(talk.from_inside(&mut bed, text), text);
+    bed.run_out();
+}
+
+/// RFC 4787 REQ-10 and RFC 5382 REQ-6: byte for byte the same.
+#[test]
+fn off_means_byte_for_byte_the_same() {
+    covers!("4787-REQ-10", "5382-REQ-6");
+    let mut bed = Bed::new(with(&[]));
+    let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+    let text = "PORT 100,64,0,10,18,52\r\n";
+    assert_eq!(talk.from_inside(&mut bed, text), text);
+    let phone = at(I1, 5060);
+    bed.inside(&build::udp(phone, at(E1, 5060)).payload(INVITE.as_bytes()).build());
+    assert_eq!(udp_text(&bed.only_outside()), INVITE);
+    assert_eq!(bed.counters().control_sessions, [0; alg::ALGS.len()]);
+}
+
+const INVITE: &str = "INVITE sip:bob@198.51.100.1 SIP/2.0\r\n\
+Via: SIP/2.0/UDP 100.64.0.10:5060;branch=z9hG4bK1\r\n\
+Contact: <sip:alice@100.64.0.10:5060>\r\n\
+CSeq: 1 INVITE\r\n\
+Content-Type: application/sdp\r\n\
+Content-Length: 65\r\n\r\n\
+v=0\r\nc=IN IP4 100.64.0.10\r\nm=audio 5004 RTP/AVP 0\r\na=rtcp:5005  \r\n";
+
+#[test]
+fn a_call_gets_media_both_ways() {
+    for workers in [1, 2, 8] {
+        let mut bed = Bed::new(with(&["sip"])).workers(workers);
+        let (phone, proxy) = (at(I1, 5060), at(E1, 5060));
+        bed.inside(&build::udp(phone, proxy).payload(INVITE.as_bytes()).build());
+        let sent = bed.only_outside();
+        let signalling = packet::source(&sent);
+        let text = udp_text(&sent);
+        assert!(
+            text.contains(&format!("UDP {signalling};")) && text.contains(&format!("alice@{signalling}>")),
+            "{text}"
+        );
+        assert!(text.contains(&format!("c=IN IP4 {}\r\n", signalling.ip())), "{text}");
+        let media = text.split("m=audio ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+        let port: u16 = media.parse().expect("a port");
+        assert_eq!(port % 2, 0, "RTP has an even port");
+        let rtp = at(*signalling.ip(), port);
+        assert!(bed.udp_reaches(at(E1, 20_000), rtp, at(I1, 5004)), "RTP before the phone sends any");
+        assert!(bed.udp_reaches(at(E1, 20_001), at(*signalling.ip(), port + 1), at(I1, 5005)), "RTCP");
+        assert!(!bed.udp_reaches(at(E2, 20_001), rtp, at(I1, 5004)), "only the peer");
+        // The phone's own media leave from the announced ports.
+        assert_eq!(bed.open_udp(at(I1, 5004), at(E1, 20_000)), rtp);
+        // The answer names the phone's own endpoint again.
+        let reply =
+            format!("SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP {signalling};branch=z9hG4bK1\r\nCSeq: 1 INVITE\r\n\r\n");
+        bed.outside(&build::udp(proxy, signalling).payload(reply.as_bytes()).build());
+        assert_eq!(udp_text(&bed.only_inside()), reply.replace(&signalling.to_string(), "100.64.0.10:5060"));
+        bed.run_out();
+    }
+}
+
+#[test]
+fn a_registration_keeps_its_port() {
+    let mut bed = Bed::new(with(&["sip"]));
+    let (phone, registrar) = (at(I1, 5060), at(E1, 5060));
+    let register = |expires: u32| {
+        format!(
+            "REGISTER sip:198.51.100.1 SIP/2.0\r\nVia: SIP/2.0/UDP 100.64.0.10:5060;branch=z9\r\n\
+Contact: <sip:a@100.64.0.10:5060>\r\nExpires: {expires}\r\nCSeq: 1 REGISTER\r\n\r\n"
+        )
+    };
+    bed.inside(&build::udp(phone, registrar).payload(register(1_800).as_bytes()).build());
+    let external = packet::source(&bed.only_outside());
+    bed.advance_secs(1_700);
+    assert!(bed.udp_reaches(at(E1, 5070), external, phone), "the registrar calls");
+    assert!(!bed.udp_reaches(at(E2, 5060), external, phone));
+    bed.inside(&build::udp(phone, registrar).payload(register(0).as_bytes()).build());
+    bed.only_outside();
+    bed.advance_secs(1);
+    assert!(!bed.udp_reaches(at(E1, 5071), external, phone), "it has ended the registration");
+    bed.run_out();
+}
+
+#[test]
+fn tftp_answers_come_from_another_port() {
+    let mut bed = Bed::new(with(&["tftp"]));
+    let client = at(I1, 40_000);
+    bed.inside(&build::udp(client, at(E1, 69)).payload(b"\0\x01boot\0octet\0").build());
+    let external = packet::source(&bed.only_outside());
+    assert!(!bed.udp_reaches(at(E2, 3_000), external, client));
+    assert!(bed.udp_reaches(at(E1, 3_000), external, client));
+    assert!(bed.udp_reaches(at(E1, 3_000), external, client), "the same flow goes on");
+    assert!(!bed.udp_reaches(at(E1, 3_001), external, client), "one transfer");
+    bed.run_out();
+}
+
+#[test]
+fn rtsp_media_reach_the_client() {
+    let mut bed = Bed::new(with(&["rtsp"]));
+    let mut talk = Talk::open(&mut bed, CLIENT, at(E1, 554));
+    let setup =
+        "SETUP rtsp://198.51.100.1/a RTSP/1.0\r\nCSeq: 1\r\nTransport: RTP/AVP;unicast;client_port=5000-5001\r\n\r\n";
+    let sent = talk.from_inside(&mut bed, setup);
+    let range = sent.split("client_port=").nth(1).and_then(|rest| rest.split("\r\n").next()).expect("ports");
+    let (first, second) = range.split_once('-').expect("two ports");
+    let (first, second): (u16, u16) = (first.parse().expect("a port"), second.parse().expect("a port"));
+    assert_eq!((first % 2, second), (0, first + 1));
+    let reply = format!(
+        "RTSP/1.0 200 OK\r\nCSeq: 1\r\nTransport: RTP/AVP;unicast;client_port={range};server_port=6000-6001\r\n\r\n"
+    );
+    assert_eq!(talk.from_outside(&mut bed, &reply), reply.replace(range, "5000-5001"));
+    assert!(bed.udp_reaches(at(E1, 6_000), at(*talk.external.ip(), first), at(I1, 5_000)));
+    assert!(bed.udp_reaches(at(E1, 6_001), at(*talk.external.ip(), second), at(I1, 5_001)));
+    bed.run_out();
+}
+
+#[test]
+fn a_pool_or_class_that_is_not_served_is_left_alone() {
+    for (pools, classes) in [(vec!["other".to_owned()], vec![]), (vec![], vec!["business".to_owned()])] {
+        let mut settings = with(&["ftp"]);
+        (settings.gateways[0].pools, settings.gateways[0].classes) = (pools, classes);
+        let mut bed = Bed::new(settings);
+        let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+        let text = "PORT 100,64,0,10,18,52\r\n";
+        assert_eq!(talk.from_inside(&mut bed, text), text);
+    }
+}
+
+/// A stream that only imitates a control connection makes nothing; every packet is accounted for.
+#[test]
+fn slipstreams_get_nothing() {
+    let mut bed = Bed::new(with(&["ftp", "sip", "rtsp", "tftp"]));
+    for (i, (port, text)) in [
+        (21, "POST / HTTP/1.1\r\n\r\nPORT 100,64,0,10,18,52\r\n"),
+        (21, "PORT 100,64,0,10,18,52\r\n"),
+        (5060, "POST / HTTP/1.1\r\n\r\nREGISTER sip:x SIP/2.0\r\nContact: <sip:a@100.64.0.10:9999>\r\n\r\n"),
+        (554, "GET / HTTP/1.1\r\n\r\nSETUP x RTSP/1.0\r\nTransport: RTP/AVP;client_port=5000-5001\r\n\r\n"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut talk = Talk::open(&mut bed, at(I1, 41_000 + i as u16), at(E1, port));
+        assert_eq!(talk.from_inside(&mut bed, text), text);
+    }
+    // The start of a fragment is not the start of a message.
+    let datagram = build::udp(at(I1, 5060), at(E1, 5060)).payload(INVITE.as_bytes()).build();
+    for fragment in build::fragment(&datagram, 200) {
+        bed.inside(&fragment);
+    }
+    let whole = build::reassemble(&bed.take_outside()).expect("all fragments left");
+    assert_eq!(udp_text(&whole), INVITE);
+    assert_eq!(bed.counters().expectations_created, 0);
+    bed.run_out();
+}
