@@ -270,7 +270,7 @@ impl Cause {
             Cause::Pcp => 14,
             Cause::NatPmp => 15,
             Cause::Alg => 16,
-            Cause::Verdict(verdict) => u64::from(VERDICTS_FROM) + verdict.index() as u64,
+            Cause::Verdict(verdict) => VERDICTS_FROM as u64 + verdict.index() as u64,
         }
     }
 }

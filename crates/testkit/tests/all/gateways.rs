@@ -1,5 +1,7 @@
 //! Application-level gateways in the whole packet path.
 
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 
@@ -31,7 +33,7 @@ fn with(names: &[&str]) -> Settings {
 
 fn tcp_of(packet: &[u8]) -> (u32, u32, Vec<u8>) {
     let ip = Ipv4::new_checked(packet).expect("a packet");
-    let (source, destination) = (packet::source(packet).ip().to_bits(), packet::destination(packet).ip().to_bits());
+    let (source, destination) = (source(packet).ip().to_bits(), destination(packet).ip().to_bits());
     assert!(wire::checksum::is_tcp_valid(source, destination, ip.payload()), "the checksum is right");
     let tcp = Tcp::new_checked(ip.payload()).expect("a segment");
     (tcp.sequence(), tcp.acknowledgment(), tcp.payload().to_vec())
@@ -39,7 +41,7 @@ fn tcp_of(packet: &[u8]) -> (u32, u32, Vec<u8>) {
 
 fn udp_text(packet: &[u8]) -> String {
     let ip = Ipv4::new_checked(packet).expect("a packet");
-    let (source, destination) = (packet::source(packet).ip().to_bits(), packet::destination(packet).ip().to_bits());
+    let (source, destination) = (source(packet).ip().to_bits(), destination(packet).ip().to_bits());
     assert!(wire::checksum::is_udp_valid(source, destination, ip.payload()), "the checksum is right");
     String::from_utf8(Udp::new_checked(ip.payload()).expect("a datagram").payload().to_vec()).expect("text")
 }
@@ -63,16 +65,16 @@ impl Talk {
     /// The forward leads to `inside`.
     fn enter(bed: &mut Bed, inside: SocketAddrV4, remote: SocketAddrV4, external: SocketAddrV4) -> Talk {
         bed.outside(&build::tcp(remote, external, Flags::SYN).sequence(5_000).build());
-        assert_eq!(packet::destination(&bed.only_inside()), inside);
+        assert_eq!(destination(&bed.only_inside()), inside);
         let answer = build::tcp(inside, remote, Flags::SYN.union(Flags::ACK)).sequence(1_000).acknowledgment(5_001);
         bed.inside(&answer.build());
-        assert_eq!(packet::source(&bed.only_outside()), external);
+        assert_eq!(source(&bed.only_outside()), external);
         bed.outside(&build::tcp(remote, external, Flags::ACK).sequence(5_001).acknowledgment(1_001).build());
         bed.only_inside();
         Talk { inside, remote, external, inner: (1_001, 5_001), outer: (5_001, 1_001) }
     }
 
-    fn from_inside(&mut self, bed: &mut Bed, text: &str) -> String {
+    fn send_out(&mut self, bed: &mut Bed, text: &str) -> String {
         let segment = build::tcp(self.inside, self.remote, Flags::ACK.union(Flags::PSH)).payload(text.as_bytes());
         bed.inside(&segment.sequence(self.inner.0).acknowledgment(self.inner.1).build());
         self.inner.0 += text.len() as u32;
@@ -82,7 +84,7 @@ impl Talk {
         String::from_utf8(payload).expect("text")
     }
 
-    fn from_outside(&mut self, bed: &mut Bed, text: &str) -> String {
+    fn send_in(&mut self, bed: &mut Bed, text: &str) -> String {
         let segment = build::tcp(self.remote, self.external, Flags::ACK.union(Flags::PSH)).payload(text.as_bytes());
         bed.outside(&segment.sequence(self.outer.0).acknowledgment(self.outer.1).build());
         self.outer.0 += text.len() as u32;
@@ -100,8 +102,7 @@ impl Talk {
             (false, "PASS x\r\n"),
             (true, "230 in\r\n"),
         ] {
-            let passed =
-                if is_server == server_is_inside { self.from_inside(bed, text) } else { self.from_outside(bed, text) };
+            let passed = if is_server == server_is_inside { self.send_out(bed, text) } else { self.send_in(bed, text) };
             assert_eq!(passed, text);
         }
         self
@@ -118,7 +119,7 @@ fn commas(text: &str) -> SocketAddrV4 {
 
 fn syn_reaches(bed: &mut Bed, from: SocketAddrV4, to: SocketAddrV4) -> Option<SocketAddrV4> {
     bed.outside(&build::tcp(from, to, Flags::SYN).sequence(9).build());
-    bed.take_inside().first().map(|packet| packet::destination(packet))
+    bed.take_inside().first().map(|packet| destination(packet))
 }
 
 #[test]
@@ -127,15 +128,15 @@ fn an_active_transfer_reaches_the_client() {
         let mut bed = Bed::new(with(&["ftp"])).workers(workers);
         let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
         // 100.64.0.10:4660
-        let sent = talk.from_inside(&mut bed, "PORT 100,64,0,10,18,52\r\n");
+        let sent = talk.send_out(&mut bed, "PORT 100,64,0,10,18,52\r\n");
         let expected = commas(&sent);
         assert_eq!(expected.ip(), talk.external.ip());
-        assert_eq!(talk.from_outside(&mut bed, "200 ok\r\n"), "200 ok\r\n");
+        assert_eq!(talk.send_in(&mut bed, "200 ok\r\n"), "200 ok\r\n");
         // Another host gets nothing, the server one connection.
         assert_eq!(syn_reaches(&mut bed, at(E2, 20), expected), None);
         assert_eq!(syn_reaches(&mut bed, at(E1, 20), expected), Some(at(I1, 4660)));
         assert_eq!(syn_reaches(&mut bed, at(E1, 21_000), expected), None);
-        assert_eq!(talk.from_inside(&mut bed, "RETR film\r\n"), "RETR film\r\n");
+        assert_eq!(talk.send_out(&mut bed, "RETR film\r\n"), "RETR film\r\n");
         let counters = bed.counters();
         assert_eq!((counters.expectations_created, counters.expectations_refused), (1, 0));
         bed.run_out();
@@ -158,12 +159,12 @@ fn a_passive_server_behind_a_forward_is_reached() {
     let mut bed = Bed::new(settings);
     let (server, client) = (at(I1, 21), at(E1, 50_000));
     let mut talk = Talk::enter(&mut bed, server, client, external).log_in(&mut bed, true);
-    talk.from_outside(&mut bed, "PASV\r\n");
-    let reply = talk.from_inside(&mut bed, "227 Entering Passive Mode (100,64,0,10,18,52).\r\n");
+    talk.send_in(&mut bed, "PASV\r\n");
+    let reply = talk.send_out(&mut bed, "227 Entering Passive Mode (100,64,0,10,18,52).\r\n");
     let expected = commas(&reply);
     assert_eq!(syn_reaches(&mut bed, at(E2, 50_001), expected), None);
     assert_eq!(syn_reaches(&mut bed, at(E1, 50_001), expected), Some(at(I1, 4660)));
-    assert_eq!(talk.from_inside(&mut bed, "150 go\r\n"), "150 go\r\n");
+    assert_eq!(talk.send_out(&mut bed, "150 go\r\n"), "150 go\r\n");
     bed.run_out();
 }
 
@@ -174,7 +175,7 @@ fn repeated_and_reordered_commands_give_one_output() {
     let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
     let text = "PORT 100,64,0,10,18,52\r\n";
     let first = talk.inner.0;
-    let sent = talk.from_inside(&mut bed, text);
+    let sent = talk.send_out(&mut bed, text);
     let segment = |from: usize, to: usize| {
         build::tcp(CLIENT, SERVER, Flags::ACK)
             .sequence(first + from as u32)
@@ -193,14 +194,14 @@ fn repeated_and_reordered_commands_give_one_output() {
     bed.inside(&later.payload(b"later\r\n").build());
     bed.assert_silent();
     assert_eq!(bed.count(Verdict::AlgReordered), 1);
-    assert_eq!(talk.from_inside(&mut bed, "NOOP\r\n"), "NOOP\r\n");
+    assert_eq!(talk.send_out(&mut bed, "NOOP\r\n"), "NOOP\r\n");
 }
 
 #[test]
 fn an_unused_expectation_ends_after_30_s() {
     let mut bed = Bed::new(with(&["ftp"]));
     let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
-    let expected = commas(&talk.from_inside(&mut bed, "PORT 100,64,0,10,18,52\r\n"));
+    let expected = commas(&talk.send_out(&mut bed, "PORT 100,64,0,10,18,52\r\n"));
     bed.advance_secs(31);
     assert_eq!(syn_reaches(&mut bed, at(E1, 20), expected), None);
     assert!(bed.mapping_of(Protocol::Tcp, at(I1, 4660)).is_none());
@@ -212,10 +213,10 @@ fn a_control_session_survives_its_transfer() {
     settings.timeouts.tcp_established = Duration::from_secs(60);
     let mut bed = Bed::new(settings);
     let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
-    talk.from_inside(&mut bed, "RETR film\r\n");
-    talk.from_outside(&mut bed, "150 go\r\n");
+    talk.send_out(&mut bed, "RETR film\r\n");
+    talk.send_in(&mut bed, "150 go\r\n");
     bed.advance_secs(3_600);
-    assert_eq!(talk.from_outside(&mut bed, "226 done\r\n"), "226 done\r\n");
+    assert_eq!(talk.send_in(&mut bed, "226 done\r\n"), "226 done\r\n");
 }
 
 #[test]
@@ -229,8 +230,8 @@ fn limits_of_a_session_and_a_subscriber_hold() {
         for i in 0..10_u32 {
             let inside = 5_000 + (u32::from(port) - 40_000) * 100 + i;
             let text = format!("PORT 100,64,0,10,{},{}\r\n", inside >> 8, inside & 255);
-            changed += u32::from(talk.from_inside(&mut bed, &text) != text);
-            talk.from_outside(&mut bed, "200 ok\r\n");
+            changed += u32::from(talk.send_out(&mut bed, &text) != text);
+            talk.send_in(&mut bed, "200 ok\r\n");
         }
     }
     assert_eq!(changed, 12, "8 of the first session, 4 of the second");
@@ -247,14 +248,14 @@ fn a_session_picked_up_in_the_middle_is_not_read() {
     let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
     bed.reload(on);
     let text = "PORT 100,64,0,10,18,52\r\n";
-    assert_eq!(talk.from_inside(&mut bed, text), text);
+    assert_eq!(talk.send_out(&mut bed, text), text);
     assert_eq!(bed.counters().expectations_created, 0);
     // A new session is read, and survives a reload that changes nothing for it.
     let mut talk = Talk::open(&mut bed, at(I1, 40_001), SERVER).log_in(&mut bed, false);
     let mut other = with(&["ftp", "sip"]);
     other.timeouts.udp = Duration::from_secs(400);
     bed.reload(other);
-    assert_ne!(talk.from_inside(&mut bed, text), text);
+    assert_ne!(talk.send_out(&mut bed, text), text);
     bed.run_out();
 }
 
@@ -265,7 +266,7 @@ fn off_means_byte_for_byte_the_same() {
     let mut bed = Bed::new(with(&[]));
     let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
     let text = "PORT 100,64,0,10,18,52\r\n";
-    assert_eq!(talk.from_inside(&mut bed, text), text);
+    assert_eq!(talk.send_out(&mut bed, text), text);
     let phone = at(I1, 5060);
     bed.inside(&build::udp(phone, at(E1, 5060)).payload(INVITE.as_bytes()).build());
     assert_eq!(udp_text(&bed.only_outside()), INVITE);
@@ -287,7 +288,7 @@ fn a_call_gets_media_both_ways() {
         let (phone, proxy) = (at(I1, 5060), at(E1, 5060));
         bed.inside(&build::udp(phone, proxy).payload(INVITE.as_bytes()).build());
         let sent = bed.only_outside();
-        let signalling = packet::source(&sent);
+        let signalling = source(&sent);
         let text = udp_text(&sent);
         assert!(
             text.contains(&format!("UDP {signalling};")) && text.contains(&format!("alice@{signalling}>")),
@@ -323,7 +324,7 @@ Contact: <sip:a@100.64.0.10:5060>\r\nExpires: {expires}\r\nCSeq: 1 REGISTER\r\n\
         )
     };
     bed.inside(&build::udp(phone, registrar).payload(register(1_800).as_bytes()).build());
-    let external = packet::source(&bed.only_outside());
+    let external = source(&bed.only_outside());
     bed.advance_secs(1_700);
     assert!(bed.udp_reaches(at(E1, 5070), external, phone), "the registrar calls");
     assert!(!bed.udp_reaches(at(E2, 5060), external, phone));
@@ -339,7 +340,7 @@ fn tftp_answers_come_from_another_port() {
     let mut bed = Bed::new(with(&["tftp"]));
     let client = at(I1, 40_000);
     bed.inside(&build::udp(client, at(E1, 69)).payload(b"\0\x01boot\0octet\0").build());
-    let external = packet::source(&bed.only_outside());
+    let external = source(&bed.only_outside());
     assert!(!bed.udp_reaches(at(E2, 3_000), external, client));
     assert!(bed.udp_reaches(at(E1, 3_000), external, client));
     assert!(bed.udp_reaches(at(E1, 3_000), external, client), "the same flow goes on");
@@ -353,7 +354,7 @@ fn rtsp_media_reach_the_client() {
     let mut talk = Talk::open(&mut bed, CLIENT, at(E1, 554));
     let setup =
         "SETUP rtsp://198.51.100.1/a RTSP/1.0\r\nCSeq: 1\r\nTransport: RTP/AVP;unicast;client_port=5000-5001\r\n\r\n";
-    let sent = talk.from_inside(&mut bed, setup);
+    let sent = talk.send_out(&mut bed, setup);
     let range = sent.split("client_port=").nth(1).and_then(|rest| rest.split("\r\n").next()).expect("ports");
     let (first, second) = range.split_once('-').expect("two ports");
     let (first, second): (u16, u16) = (first.parse().expect("a port"), second.parse().expect("a port"));
@@ -361,7 +362,7 @@ fn rtsp_media_reach_the_client() {
     let reply = format!(
         "RTSP/1.0 200 OK\r\nCSeq: 1\r\nTransport: RTP/AVP;unicast;client_port={range};server_port=6000-6001\r\n\r\n"
     );
-    assert_eq!(talk.from_outside(&mut bed, &reply), reply.replace(range, "5000-5001"));
+    assert_eq!(talk.send_in(&mut bed, &reply), reply.replace(range, "5000-5001"));
     assert!(bed.udp_reaches(at(E1, 6_000), at(*talk.external.ip(), first), at(I1, 5_000)));
     assert!(bed.udp_reaches(at(E1, 6_001), at(*talk.external.ip(), second), at(I1, 5_001)));
     bed.run_out();
@@ -375,7 +376,7 @@ fn a_pool_or_class_that_is_not_served_is_left_alone() {
         let mut bed = Bed::new(settings);
         let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
         let text = "PORT 100,64,0,10,18,52\r\n";
-        assert_eq!(talk.from_inside(&mut bed, text), text);
+        assert_eq!(talk.send_out(&mut bed, text), text);
     }
 }
 
@@ -393,7 +394,7 @@ fn slipstreams_get_nothing() {
     .enumerate()
     {
         let mut talk = Talk::open(&mut bed, at(I1, 41_000 + i as u16), at(E1, port));
-        assert_eq!(talk.from_inside(&mut bed, text), text);
+        assert_eq!(talk.send_out(&mut bed, text), text);
     }
     // The start of a fragment is not the start of a message.
     let datagram = build::udp(at(I1, 5060), at(E1, 5060)).payload(INVITE.as_bytes()).build();

@@ -1,5 +1,7 @@
 //! RFC 6886, NAT-PMP.
 
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 
