@@ -281,7 +281,7 @@ impl Guard {
     }
 }
 
-/// Compares without telling by its time where they differ.
+/// Compares in a time that does not depend on where they differ.
 fn is_equal(left: &str, right: &str) -> bool {
     left.len() == right.len() && left.bytes().zip(right.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }

@@ -1,7 +1,7 @@
 //! `/metrics` for Prometheus. No label has a subscriber.
 //!
-//! A client that asks for OpenMetrics gets it, as Prometheus does. Others, such as promtool, get the
-//! older text format. The two differ only in the names of counters in comments.
+//! A client that asks for OpenMetrics gets it, as Prometheus does. Others, such as promtool, get
+//! the older text format. The two differ only in the names of counters in comments.
 
 use std::collections::HashSet;
 
@@ -139,8 +139,8 @@ fn text(figures: &Figures) -> Result<String, core::fmt::Error> {
     Ok(text)
 }
 
-/// OpenMetrics as the older text format, in which the name of a counter ends in `_total` in comments
-/// too.
+/// OpenMetrics as the older text format, in which the name of a counter ends in `_total` in
+/// comments too.
 fn plain(text: &str) -> String {
     let name_of = |line: &str| line.split(' ').nth(2).map(str::to_owned);
     let types = text.lines().filter(|line| line.starts_with("# TYPE ") && line.ends_with(" counter"));

@@ -1,4 +1,4 @@
-//! What the process is told to do: `[http]` of the configuration.
+//! The settings of the process: `[http]` of the configuration.
 
 use core::fmt;
 use core::net::SocketAddr;

@@ -100,7 +100,7 @@ fn send_trace(
     to: &mpsc::Sender<Result<Event, Infallible>>,
 ) -> Result<(), ClientError> {
     client.send(&Request::Trace(wanted))?;
-    // The client may leave while no packet passes: its end of the channel tells.
+    // The client may leave while no packet passes: its end of the channel shows it.
     let stream = client.stream()?;
     let gone = to.downgrade();
     let watch = move || {

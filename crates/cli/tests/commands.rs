@@ -166,6 +166,8 @@ fn find_names_the_holder_or_reports_that_there_is_none() {
 
 #[test]
 fn why_shows_every_step_and_the_verdict() {
+    check("show_grants", "show grants");
+    check("show_grants_json", "show grants --json");
     check("audit", "audit");
     check("audit_json", "audit --json");
     check("why", "why udp 10.0.0.2:4000 198.51.100.7:53");

@@ -62,8 +62,8 @@ pub enum Request {
     Reload(NewConfig),
     /// [`crate::AuditRecord`]s, the latest first. Uses no filter.
     Audit(List),
-    /// Adds to the audit log what the client does without the daemon, such as a lookup in the log of
-    /// events. Answered by the [`crate::AuditRecord`].
+    /// Adds to the audit log what the client does without the daemon, such as a lookup in the log
+    /// of events. Answered by the [`crate::AuditRecord`].
     Record(Record),
     /// Ends the trace of this connection. The trace gets its end line; this request has no answer
     /// of its own.

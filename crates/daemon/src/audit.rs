@@ -57,7 +57,8 @@ impl Audit {
         })
     }
 
-    /// Records from the latest to the first. The cursor is the place in the file where the page ends.
+    /// Records from the latest to the first. The cursor is the place in the file where the page
+    /// ends.
     pub(crate) fn page(&self, list: &List) -> Result<Page<AuditRecord>, Fault> {
         let failed = |error: io::Error| {
             let fault = Fault::new("audit log", "cannot be read", "check its permissions");

@@ -94,6 +94,9 @@ fn ask(bed: &mut Bed, host: Ipv4Addr, message: &[u8]) {
     let replies = bed.take_inside().into_iter().filter(|reply| packet::source(reply) == at(SERVER, pcp::SERVER_PORT));
     for reply in replies {
         let payload = packet::payload(&reply);
-        assert!(payload.len() <= message.len().next_multiple_of(4).max(60), "no amplification");
+        assert!(
+            payload.len() <= message.len().next_multiple_of(4).max(60),
+            "no amplification: {message:02x?} {payload:02x?}"
+        );
     }
 }

@@ -249,6 +249,8 @@ impl Instance {
         let addresses: Vec<_> = shared.addresses().map(ports).collect();
         let mut files: Vec<_> =
             fs::read_dir(&self.directory).expect("our own").map(|entry| entry.expect("a file").file_name()).collect();
+        // Refused changes are recorded, too.
+        files.retain(|name| name != "control.audit.jsonl");
         files.sort();
         let status = self.status();
         let log = status.event_log.map(|log| (log.destination, log.back_pressure.to_string()));

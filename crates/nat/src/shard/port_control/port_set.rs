@@ -74,7 +74,8 @@ impl Ledger {
             self.renew_part(asked, &request, port, (first, size));
         }
         let external = external_of(own);
-        let set = Some(PortSet { size, first, parity: asked.options.port_set.is_some_and(|set| set.parity) });
+        // Only in answer to one: a reply has no more than its request.
+        let set = asked.options.port_set.map(|wanted| PortSet { size, first, parity: wanted.parity });
         Ok(Done { lifetime: seconds(request.expires.saturating_since(asked.now)), external, set })
     }
 
