@@ -93,7 +93,7 @@ def sink(n, name):
     return next(one for one in log["sinks"] if one["name"] == name)
 
 
-def expect_soon(condition, text, seconds=15):
+def expect_soon(condition, text, seconds=60):
     expect(process.wait_until(condition, seconds, 0.2), text)
 
 
@@ -287,7 +287,7 @@ def after_an_outage_all_lines_come_in_order(n):
     lines = Lines(n, COLLECTORS["lines"])
     try:
         with sockets(udp(n.srv1)) as server:
-            expect_soon(lambda: sink(n, "lines")["connected"], "the collector is not reached", 40)
+            expect_soon(lambda: sink(n, "lines")["connected"], "the collector is not reached")
             first, held = open_mappings(n, server)
             expect_soon(lambda: not first - lines.endpoints(), "lines are missing")
             lines.close()
@@ -296,7 +296,7 @@ def after_an_outage_all_lines_come_in_order(n):
             again, rest = open_mappings(n, server)
             lines.open()
             wanted = first | during | again
-            expect_soon(lambda: not wanted - lines.endpoints(), "lines are missing after the outage", 40)
+            expect_soon(lambda: not wanted - lines.endpoints(), "lines are missing after the outage")
             expect_equal(sink(n, "lines")["records_lost"], 0, "lost records")
             for one in sorted(again)[:3]:
                 held_by_store(n, one)
