@@ -1,6 +1,8 @@
 //! Calls the crate of each command.
 
 mod api;
+#[cfg(feature = "dpdk")]
+mod api_process;
 mod data_plane;
 mod failure;
 mod find_at;
