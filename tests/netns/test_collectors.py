@@ -32,6 +32,8 @@ class Lines:
 
     def open(self):
         self.listener = listener(self.n.nat, self.port, "127.0.0.1")
+        # A sink that was refused for long tries again only after a while.
+        self.listener.settimeout(None)
         self.connections = []
         self.thread = threading.Thread(target=self.accept, daemon=True)
         self.thread.start()
