@@ -157,7 +157,7 @@ pub enum Frame {
     Needs(usize),
     /// A message of this many bytes.
     Message(usize),
-    /// This many bytes, perhaps more than there are, pass unread.
+    /// Forward this many bytes without reading them. They may not all have arrived yet.
     Skip(usize),
     /// The rest of the session passes unread.
     Over,

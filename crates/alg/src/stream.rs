@@ -114,7 +114,7 @@ pub enum Step {
     More,
     /// It needs this many bytes.
     Needs(usize),
-    /// This many bytes pass unread, perhaps more than there are.
+    /// Forward this many bytes without reading them. They may not all have arrived yet.
     Skip(usize),
     /// A message of this many bytes, with its changes.
     Message(usize, Replacements),

@@ -68,9 +68,9 @@ pub enum Request {
 /// Why a datagram is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No answer is due.
+    /// Send no answer.
     Ignored,
-    /// This error is.
+    /// Answer with this error.
     Error(Code),
 }
 

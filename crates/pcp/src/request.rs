@@ -18,9 +18,9 @@ const PEER_LENGTH: usize = 56;
 /// Why a datagram is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No answer is due.
+    /// Send no answer.
     Ignored,
-    /// This error is.
+    /// Answer with this error.
     Error(Code),
 }
 

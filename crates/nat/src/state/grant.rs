@@ -192,7 +192,7 @@ pub struct Remotes {
 }
 
 impl Remotes {
-    /// This one.
+    /// Admits a single remote.
     pub fn one(remote: Remote) -> Remotes {
         let mut remotes = Remotes::default();
         remotes.add(remote);
@@ -263,9 +263,9 @@ pub(crate) struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suggested {
     Any,
-    /// This one if possible.
+    /// This endpoint if it is free, otherwise any other.
     Rather(Wish),
-    /// Nothing else.
+    /// This endpoint, or the request is refused.
     Only(Wish),
 }
 
