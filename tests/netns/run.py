@@ -2,6 +2,8 @@
 """Tests of Natrix between real kernels, in network namespaces. Prints TAP; exit status 1 when a test fails."""
 
 import argparse
+import multiprocessing
+import queue
 import signal
 import subprocess
 import sys
@@ -41,6 +43,7 @@ def arguments():
     parser.add_argument("--dut", choices=["natrix", "netfilter"], default="natrix", help="which NAT is tested")
     parser.add_argument("--natrix", type=Path, default=HERE.parent.parent / "target/debug/natrix", help="the binary")
     parser.add_argument("--only", default="", help="only tests whose name contains this")
+    parser.add_argument("--jobs", type=int, default=2, help="setups that run side by side (2)")
     parser.add_argument("--list", action="store_true", help="only list: name, tab, requirements shown")
     return parser.parse_args()
 
@@ -87,11 +90,17 @@ class Tap:
             for line in failure.splitlines():
                 print(f"#   {line}", flush=True)
 
+    def fault(self, setup, text):
+        """A fault of a whole setup, beside the results of its tests."""
+        self.failed += 1
+        print(f"# {setup}: {text}", flush=True)
 
-def run_setup(options, name, functions, tap):
-    """Runs the tests of one setup in a network of its own."""
+
+def run_setup(options, name, functions, results):
+    """Runs the tests of one setup in a network of its own; puts (index, failure, seconds) into `results`."""
     dut = make_dut(options)
     extra = [f"100.64.0.{last}" for last in range(20, 220)]
+    done = 0
     try:
         with Network("nxtest", dut, extra_subscribers=extra) as network:
             watch_for_leaks(network)
@@ -107,17 +116,67 @@ def run_setup(options, name, functions, tap):
                     failure = str(error)
                 except (OSError, ValueError, LookupError, subprocess.TimeoutExpired, process.CommandFailed):
                     failure = traceback.format_exc()
-                tap.result(name, function, failure, time.monotonic() - begun)
-                functions = functions[1:]
+                results.put((done, failure, time.monotonic() - begun))
+                done += 1
             failure = dut.stop()
             if failure:
-                print(f"# {name}: {failure}", flush=True)
-                tap.failed += 1
+                results.put((None, failure, 0))
     except process.CommandFailed as error:
         # The setup itself failed: so have all tests that could not run.
-        print(f"# setup {name}: {error}", flush=True)
-        for function in functions:
-            tap.result(name, function, "its setup failed, see above", 0)
+        results.put((None, f"the setup failed: {error}", 0))
+        for index in range(done, len(functions)):
+            results.put((index, "its setup failed, see above", 0))
+
+
+class Running:
+    """One setup with its tests, in a process of its own."""
+
+    def __init__(self, options, name, functions):
+        self.name = name
+        self.functions = functions
+        self.missing = set(range(len(functions)))
+        self.results = multiprocessing.Queue()
+        self.process = multiprocessing.Process(target=self.child, args=(options,))
+        self.process.start()
+
+    def child(self, options):
+        process.die_with_parent()
+        run_setup(options, self.name, self.functions, self.results)
+
+    def report(self, tap):
+        """Passes on what has come since; true once the process has ended and all is passed on."""
+        ended = not self.process.is_alive()
+        while True:
+            try:
+                index, failure, seconds = self.results.get(timeout=0.1)
+            except queue.Empty:
+                break
+            if index is None:
+                tap.fault(self.name, failure)
+            else:
+                self.missing.discard(index)
+                tap.result(self.name, self.functions[index], failure, seconds)
+        if ended:
+            for index in sorted(self.missing):
+                tap.result(self.name, self.functions[index], "the process of its setup ended before it", 0)
+        return ended
+
+    def end(self):
+        self.process.terminate()
+        self.process.join()
+
+
+def run_all(options, waiting, tap):
+    """Runs the setups `waiting`, [(name, functions)], at most `options.jobs` at a time."""
+    running = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < options.jobs:
+                running.append(Running(options, *waiting.pop(0)))
+            running = [setup for setup in running if not setup.report(tap)]
+    finally:
+        for setup in running:
+            setup.end()
 
 
 def main():
@@ -130,10 +189,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     chosen = [(setup, function) for setup, function in kit.TESTS if options.only in function.__name__]
     tap = Tap(len(chosen))
-    for name in setups.SETUPS:
-        functions = [function for setup, function in chosen if setup == name]
-        if functions:
-            run_setup(options, name, functions, tap)
+    by_setup = [(name, [function for setup, function in chosen if setup == name]) for name in setups.SETUPS]
+    run_all(options, [(name, functions) for name, functions in by_setup if functions], tap)
     print(f"# {tap.number - tap.failed} passed, {tap.failed} failed")
     return 1 if tap.failed else 0
 

@@ -131,7 +131,10 @@ def api():
     return f'\n[http]\nlisten = "127.0.0.1:{API_PORT}"\n\n' + "\n".join(users)
 
 
+# The longest first: run.py runs several side by side.
 SETUPS = {
+    # The tests of the lab, one after the other: they measure, in networks of their own.
+    "lab": {},
     "default": {},
     "address_dependent": {"filtering": "address-dependent"},
     "address_and_port_dependent": {"filtering": "address-and-port-dependent"},

@@ -99,6 +99,17 @@ def expect_soon(condition, text, seconds=60):
     expect(process.wait_until(condition, seconds, 0.2), text)
 
 
+def expect_listening(n, daemon, *ports):
+    """Waits until something receives datagrams on these ports: what is sent earlier is lost."""
+
+    def bound():
+        out = n.nat.run(["ss", "--no-header", "--udp", "--listening", "--numeric"])[1]
+        return all(f":{port} " in out for port in ports)
+
+    heard = process.wait_until(lambda: bound() or not daemon.alive(), 60, 0.2)
+    expect(heard and daemon.alive(), f"nothing listens on {ports}:\n{daemon.log()}")
+
+
 def held_by_store(n, mapping):
     """The store names the same subscriber and port as a collector did."""
     subscriber, internal_port, external, port = mapping
@@ -146,6 +157,10 @@ def tshark_nfcapd_and_nfacctd_read_ipfix(n):
         n.nat.start("tshark", ["tshark", "-i", "lo", "-w", capture, "udp", "port", COLLECTORS["nfcapd"]]),
     ]
     try:
+        expect_listening(n, running[0], COLLECTORS["nfcapd"])
+        expect_listening(n, running[1], COLLECTORS["nfacctd"])
+        expect_soon(lambda: capture.exists() and capture.stat().st_size, "tshark does not begin to capture")
+        # A collector that began late learns the templates when they are sent again.
         time.sleep(2 + TEMPLATES_SECONDS)
         with sockets(udp(n.srv1)) as server:
             opened, held = open_mappings(n, server)
@@ -265,8 +280,7 @@ def syslog_ng_reads_syslog_datagrams(n):
     files = [f"--{name}={n.state.directory}/syslog-ng.{name}" for name in ("persist-file", "pidfile", "control")]
     daemon = n.nat.start("syslog-ng", [f"{TOOLS}/bin/syslog-ng", "-F", "-f", configuration, *files])
     try:
-        time.sleep(2)
-        expect(daemon.alive(), f"syslog-ng has ended:\n{daemon.log()}")
+        expect_listening(n, daemon, COLLECTORS["syslog-ng"])
         with sockets(udp(n.srv1)) as server:
             opened, held = open_mappings(n, server)
             for sock in held:
@@ -277,7 +291,7 @@ def syslog_ng_reads_syslog_datagrams(n):
             added = [line for line in lines if line[:1] == ["APMADD"] and line[-1] == "mapping_created"]
             return {(inside, int(one), outside, int(other)) for _, inside, one, outside, other, _ in added}
 
-        complete = process.wait_until(lambda: not opened - seen(), 15, 0.2)
+        complete = process.wait_until(lambda: not opened - seen(), 60, 0.2)
         expect(complete, f"syslog-ng: missing {opened - seen()}, {sink(n, 'syslog-ng')}\n{daemon.log()}")
     finally:
         daemon.end()

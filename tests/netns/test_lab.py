@@ -51,7 +51,7 @@ def ceiling(n, cpu, *words):
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
 
 
-@test()
+@test("lab")
 def without_cpu_0_the_lab_uses_the_cpus_it_may_use(n):
     allowed = sorted(os.sched_getaffinity(0))
     done = ceiling(n, allowed[-1])
@@ -69,7 +69,7 @@ def namespaces(pid=""):
     return [line.split()[0] for line in names.splitlines() if line.startswith(f"natrix-lab-{pid}")]
 
 
-@test()
+@test("lab")
 def the_lab_measures_either_device_and_says_on_what(n):
     for dut in ("natrix", "netfilter"):
         latency = until_kept(n, "latency", "--dut", dut, "--rate", "500", *FEW, *SHORT)
@@ -100,7 +100,7 @@ def established(dut, pid, n):
     return len(lines), sum(json.loads(line)["state"] == "established" for line in lines)
 
 
-@test()
+@test("lab")
 def with_tcp_the_device_itself_says_that_the_connections_are_established(n):
     words = ["latency", "--protocol", "tcp", "--rate", "500", *FEW, "--trial-seconds", "3", "--json"]
     for dut in ("natrix", "netfilter"):
@@ -146,7 +146,7 @@ def passes_at_the_highest(n, *words):
     raise Failure(f"natrix lab {' '.join(words)} does not pass in 20 tries: {done.stderr[-300:]}")
 
 
-@test()
+@test("lab")
 def new_connections_of_tcp_are_measured_open_and_closed(n):
     words = ["cps", "--protocol", "tcp", "--rate-min", "200", "--rate-max", "500", "--error", "300", *FEW]
     for dut in ("natrix", "netfilter"):
@@ -159,7 +159,7 @@ def new_connections_of_tcp_are_measured_open_and_closed(n):
     expect("--tcp-close: datagrams have no end" in output, output)
 
 
-@test()
+@test("lab")
 def the_testers_own_ceiling_stands_beside_a_result_over_each_transport(n):
     few = [word for word in FEW if word != "--no-ceiling"]
     for transport, loopback in [("af-packet", "one virtual Ethernet pair"), ("memif", "net_memif to net_memif"), ("vhost-user", "net_vhost to net_virtio_user")]:
@@ -173,7 +173,7 @@ def the_testers_own_ceiling_stands_beside_a_result_over_each_transport(n):
         expect_equal("kernel" in runs, transport == "af-packet", f"{transport}: {runs}")
 
 
-@test()
+@test("lab")
 def what_opens_connections_by_handshakes_has_a_ceiling_of_handshakes_beside_it(n):
     few = [word for word in FEW if word != "--no-ceiling"]
     for first, segments in ([], None), (["--first-packet"], 3):
@@ -192,13 +192,13 @@ def what_opens_connections_by_handshakes_has_a_ceiling_of_handshakes_beside_it(n
     expect("--handshakes: datagrams have none (--protocol udp); add --protocol tcp" in output, output)
 
 
-@test()
+@test("lab")
 def a_device_faster_than_what_was_asked_for_is_no_result(n):
     output = lab(n, "throughput", "--dut", "netfilter", "--rate-max", "1000", "--rate-min", "500", *FEW, *SHORT, ok=False)
     expect("rate: passes at the highest asked for (1000 frames/s); raise --rate-max" in output or "tester: slower" in output, output)
 
 
-@test()
+@test("lab")
 def an_interrupted_run_keeps_what_it_has_and_removes_what_it_made(n):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result.json"
@@ -237,7 +237,7 @@ def until(what, happens):
     raise Failure(f"{what}: not within {WAIT_SECONDS} s")
 
 
-@test()
+@test("lab")
 def a_device_does_not_outlive_a_run_that_was_killed_or_whose_terminal_was_closed(n):
     words = ["latency", "--dut", "natrix", "--rate", "500", *FEW, "--trial-seconds", "60"]
     for sent in (signal.SIGHUP, signal.SIGKILL):
@@ -260,7 +260,7 @@ def a_device_does_not_outlive_a_run_that_was_killed_or_whose_terminal_was_closed
             expect_equal((namespaces(child.pid), folder.exists()), ([], False), "after lab down")
 
 
-@test()
+@test("lab")
 def lab_down_ends_a_device_whose_run_is_gone(n):
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
@@ -288,7 +288,7 @@ def lab_down_ends_a_device_whose_run_is_gone(n):
         device.wait()
 
 
-@test()
+@test("lab")
 def a_command_that_empties_and_hangs_ends_with_the_lab(n):
     words = ["cps", "--dut", "external", "--inside", "no", "--outside", "no", "--empty-command", "sleep 600; true"]
     child = subprocess.Popen([str(n.dut.binary), "lab", *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
@@ -304,7 +304,7 @@ def a_command_that_empties_and_hangs_ends_with_the_lab(n):
     expect("error: lab: interrupted while the device was started or emptied" in output, output)
 
 
-@test()
+@test("lab")
 def what_the_tester_could_not_keep_is_written_with_its_reason_and_a_full_disk_takes_nothing_with_it(n):
     words = ["latency", "--dut", "netfilter", "--rate", "50000000", "--json", *FEW, "--trial-seconds", "0.05"]
     done = subprocess.run([str(n.dut.binary), "lab", *words], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
@@ -324,7 +324,7 @@ def what_the_tester_could_not_keep_is_written_with_its_reason_and_a_full_disk_ta
     expect_equal(json.loads(done.stdout)["failure"], None, "failure of what was measured")
 
 
-@test()
+@test("lab")
 def numbers_that_no_device_could_do_are_refused_with_what_helps(n):
     output = lab(n, "cps", "--dut", "netfilter", "--alpha", "3", *FEW, ok=False)
     expect("--alpha: is not below 1 (3)" in output, output)
@@ -334,7 +334,7 @@ def numbers_that_no_device_could_do_are_refused_with_what_helps(n):
         expect("--sessions: need more external ports than the device is given (100 for 5000 inside endpoints)" in output, output)
 
 
-@test()
+@test("lab")
 def without_root_the_lab_says_so_and_makes_nothing(n):
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
@@ -348,7 +348,7 @@ def without_root_the_lab_says_so_and_makes_nothing(n):
     expect("error: lab: network namespaces need root (user 65534 asks); run it with sudo" in done.stderr, done.stderr)
 
 
-@test()
+@test("lab")
 def a_capability_that_root_has_not_got_is_named_and_nothing_is_left(n):
     cases = {
         "net_raw": ["probe", "--dut", "netfilter", "--only", "ttl"],
@@ -366,7 +366,7 @@ def a_capability_that_root_has_not_got_is_named_and_nothing_is_left(n):
         expect_equal(namespaces(started.pid), [], "namespaces")
 
 
-@test()
+@test("lab")
 def a_device_from_elsewhere_needs_its_ports_and_its_command(n):
     output = lab(n, "cps", "--dut", "external", ok=False)
     expect("--empty-command: is missing" in output, output)
@@ -390,7 +390,7 @@ def bottleneck(n):
         subprocess.run([str(n.dut.binary), "lab", "down"], check=True, stdout=subprocess.DEVNULL)
 
 
-@test()
+@test("lab")
 def a_known_rate_is_reported_within_the_error_and_the_loss_beyond_it(n):
     error = BOTTLENECK // 10
     # What bucket and queue hold passes in a trial besides.
@@ -445,7 +445,7 @@ def slow_link(n):
         subprocess.run([str(n.dut.binary), "lab", "down"], check=True, stdout=subprocess.DEVNULL)
 
 
-@test()
+@test("lab")
 def a_known_delay_and_a_known_loss_are_reported_within_the_error(n):
     words = ["--dut", "netfilter", "--direction", "outbound", *FEW, "--trial-seconds", str(TRIAL_SECONDS)]
     frames = 2 * BOTTLENECK * TRIAL_SECONDS
@@ -465,7 +465,7 @@ def a_known_delay_and_a_known_loss_are_reported_within_the_error(n):
         raise Failure(f"{typical_us} us and a loss of {share:.3f} are reported of a link of {SLOW_US} us that loses {known_share}")
 
 
-@test()
+@test("lab")
 def numbers_that_no_test_can_have_are_refused_before_anything_is_built(n):
     for words, expected in [
         (["latency", "--rate=-5"], "--rate: is not a number above 0 (-5)"),
@@ -532,7 +532,7 @@ def error_of_somebody(n, expected, test, *words):
     expect_equal((done.returncode, expected in done.stderr), (1, True), f"status, and the reason ({done.stderr[-300:]})")
 
 
-@test()
+@test("lab")
 def a_device_that_passes_nothing_or_only_routes_or_loses_its_link_is_no_result(n):
     tests = [
         ["latency", "--first-packet", "--rate", "500"],
@@ -562,7 +562,7 @@ def a_device_that_passes_nothing_or_only_routes_or_loses_its_link_is_no_result(n
             error_of_somebody(n, "see that it translates what comes from", *words)
 
 
-@test()
+@test("lab")
 def a_command_that_empties_nothing_is_found_out_by_each_test(n):
     with somebody_elses_device(n):
         few = FEW.copy()
@@ -577,7 +577,7 @@ def a_command_that_empties_nothing_is_found_out_by_each_test(n):
             expect("its table was not emptied (" in done.stderr, done.stderr[-300:])
 
 
-@test()
+@test("lab")
 def a_device_that_somebody_else_started_is_measured_and_probed(n):
     in_tester = ["ip", "netns", "exec", "natrix-lab-tester", str(n.dut.binary), "lab"]
     with somebody_elses_device(n):
@@ -622,7 +622,7 @@ def a_device_that_somebody_else_started_is_measured_and_probed(n):
         expect("its table was not emptied (" in done.stderr, done.stderr[-300:])
 
 
-@test()
+@test("lab")
 def a_device_that_is_killed_is_an_error_and_not_one_that_loses_all(n):
     for _ in range(20):
         command = [str(n.dut.binary), "lab", "loss", "--dut", "natrix", *FEW, "--rate-max", "1000", "--trial-seconds", "3"]

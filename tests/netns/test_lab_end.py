@@ -74,7 +74,7 @@ def ends(child, why):
     expect_equal(left, ([], [], False), f"{' '.join(child.args[1:])}: namespaces, devices and folder after {why}")
 
 
-@test()
+@test("lab")
 def the_lab_ends_on_each_signal_and_leaves_nothing(n):
     for words, sign in commands():
         for sent in SIGNALS:
@@ -84,7 +84,7 @@ def the_lab_ends_on_each_signal_and_leaves_nothing(n):
                 ends(child, sent.name)
 
 
-@test()
+@test("lab")
 def the_lab_ends_on_a_signal_at_any_moment(n):
     words = ["throughput", "--dut", "natrix", "--transport", "memif", "--sessions", "200", "--rate-max", "2000", "--trial-seconds", FOREVER]
     # While it starts, while the tester is measured, while the device starts, in a trial.
@@ -96,7 +96,7 @@ def the_lab_ends_on_a_signal_at_any_moment(n):
             ends(child, f"SIGTERM after {moment} s")
 
 
-@test()
+@test("lab")
 def the_lab_ends_without_its_reader(n):
     for words, sign in commands():
         with running(n, words, subprocess.PIPE, subprocess.PIPE) as child:
@@ -105,7 +105,7 @@ def the_lab_ends_without_its_reader(n):
             ends(child, "its reader has gone")
 
 
-@test()
+@test("lab")
 def the_lab_ends_without_its_terminal(n):
     for words, _ in commands():
         for has_session in (True, False):

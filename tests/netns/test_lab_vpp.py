@@ -37,7 +37,7 @@ def lab_vpp(n, environment, *words):
     return done
 
 
-@test()
+@test("lab")
 def vpp_from_the_path_is_set_up_and_measured(n):
     with stand_in(n) as environment:
         done = lab_vpp(n, environment, "latency", "--rate", "500", "--external-addresses", "2")
@@ -67,7 +67,7 @@ def processes_of(pid):
     return found
 
 
-@test()
+@test("lab")
 def vpp_ends_with_the_lab(n):
     with stand_in(n) as environment:
         for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL):
@@ -84,7 +84,7 @@ def vpp_ends_with_the_lab(n):
     subprocess.run([str(n.dut.binary), "lab", "down"], capture_output=True, check=True)
 
 
-@test()
+@test("lab")
 def a_vpp_that_is_missing_or_does_not_start_is_an_error(n):
     done = lab_vpp(n, dict(os.environ, PATH="/nowhere"), "latency")
     expect_equal(done.returncode, 1, "status without VPP")

@@ -116,7 +116,7 @@ def was_in_time(results):
     return all(timer["late_seconds"] < LATE_SECONDS and timer["contradictions"] == 0 for timer in timers)
 
 
-@test()
+@test("lab")
 def the_probe_finds_natrix_and_netfilter_as_they_are(n):
     for _ in range(ATTEMPTS):
         results = probe_both(n.dut.binary)
@@ -259,7 +259,7 @@ def probed_over_memif(n, pool, *words):
     return json.loads(out)
 
 
-@test()
+@test("lab")
 def the_probe_finds_ranges_and_pooling_of_natrix_in_each_kind_of_pool(n):
     for name, (pool, (ranges, pooling)) in POOLS.items():
         result = probed_over_memif(n, pool, "--only", "ports")
@@ -281,7 +281,7 @@ def expect_mapping_once_another_has_the_port(result):
         expect_equal(seen, (f"{value}, once another host has the port", "not_met"), f"mapping of {protocol}, seen {found['evidence']}")
 
 
-@test()
+@test("lab")
 def the_probe_sees_through_a_kernel_that_keeps_ports_until_they_collide(n):
     status, result, output = probe(n, "--dut", "netfilter", "--masquerade", "--only", "mapping", "--tester-cpu", "1", "--seed", "5")
     expect_equal(status, 0, f"status ({output[-300:]})")
@@ -314,7 +314,7 @@ def the_probe_sees_through_a_kernel_that_keeps_ports_until_they_collide(n):
         )
 
 
-@test()
+@test("lab")
 def what_the_probe_found_is_told_though_the_file_can_not_be_written(n):
     status, result, output = probe(n, "--dut", "natrix", "--only", "ttl", "--output", "/dev/full")
     expect_equal((status, result["dut"]), (1, "natrix"), "status, result")
@@ -322,7 +322,7 @@ def what_the_probe_found_is_told_though_the_file_can_not_be_written(n):
     expect_equal([core["cpu"] for core in result["cores"]], result["cpus"], "cores and CPUs")
 
 
-@test()
+@test("lab")
 def who_interrupts_the_probe_keeps_what_was_found(n):
     words = ["lab", "probe", "--dut", "netfilter", "--only", "mapping,timers", "--timer-max", "60", "--patience", "600", "--json"]
     child = subprocess.Popen([str(n.dut.binary), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
