@@ -82,6 +82,13 @@ impl Sum {
         Sum { native: (self.native & 0xffff_ffff) + (self.native >> 32) + value.to_be() as u64 }
     }
 
+    /// Adds one 128-bit number in host bit order: an IPv6 address.
+    #[inline]
+    #[must_use]
+    pub fn add_u128(self, value: u128) -> Sum {
+        self.add_bytes(&value.to_be_bytes())
+    }
+
     /// The 16-bit sum. 0 only when everything added was 0.
     #[inline]
     #[must_use]
@@ -247,6 +254,12 @@ pub fn is_ipv4_header_valid(header: &[u8]) -> bool {
 #[must_use]
 pub const fn pseudo_header(source: u32, destination: u32, protocol: u8, length: u16) -> Sum {
     Sum::ZERO.add_u32(source).add_u32(destination).add_u16(protocol as u16).add_u16(length)
+}
+
+/// The pseudo-header of IPv6 (RFC 8200 §8.1). `length` counts the upper-layer header and payload.
+#[must_use]
+pub fn pseudo_header6(source: u128, destination: u128, protocol: u8, length: u32) -> Sum {
+    Sum::ZERO.add_u128(source).add_u128(destination).add_u32(length).add_u16(u16::from(protocol))
 }
 
 /// True if the checksum of a TCP segment between these addresses is right.

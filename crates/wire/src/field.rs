@@ -28,6 +28,15 @@ pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     }
 }
 
+/// The 128-bit number at `offset`.
+#[inline(always)]
+pub fn u128_at(bytes: &[u8], offset: usize) -> u128 {
+    match bytes.get(offset..).and_then(<[u8]>::first_chunk) {
+        Some(chunk) => u128::from_be_bytes(*chunk),
+        None => 0,
+    }
+}
+
 /// Writes the byte at `offset`.
 #[inline(always)]
 pub const fn set_u8(bytes: &mut [u8], offset: usize, value: u8) {
@@ -47,6 +56,14 @@ pub fn set_u16(bytes: &mut [u8], offset: usize, value: u16) {
 /// Writes the 32-bit number at `offset`.
 #[inline(always)]
 pub fn set_u32(bytes: &mut [u8], offset: usize, value: u32) {
+    if let Some(chunk) = bytes.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {
+        *chunk = value.to_be_bytes();
+    }
+}
+
+/// Writes the 128-bit number at `offset`.
+#[inline(always)]
+pub fn set_u128(bytes: &mut [u8], offset: usize, value: u128) {
     if let Some(chunk) = bytes.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {
         *chunk = value.to_be_bytes();
     }
