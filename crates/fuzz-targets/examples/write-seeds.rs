@@ -8,10 +8,12 @@ use packet_io::capture::CaptureWriter;
 use wire::arp::Message;
 use wire::build;
 use wire::build::endpoint;
+use wire::build6;
 use wire::ethernet::ETHER_TYPE_IPV4;
 use wire::ethernet::MacAddress;
 use wire::ethernet::VlanTag;
 use wire::ipv4::Ipv4;
+use wire::neighbour;
 use wire::tcp::Flags;
 
 fn main() -> io::Result<()> {
@@ -54,6 +56,7 @@ fn main() -> io::Result<()> {
     packets.extend(["fragment-1", "fragment-2", "fragment-3"].into_iter().zip(fragments));
 
     for (name, packet) in &packets {
+        write("translate_roundtrip", name, packet)?;
         write("wire_ipv4", name, packet)?;
         write("wire_verify", name, packet)?;
         write("wire_quoted", name, packet)?;
@@ -72,6 +75,7 @@ fn main() -> io::Result<()> {
         };
         write(target, name, view.payload())?;
     }
+    write_ipv6()?;
     // Steps of `nat_fragments`: flags (32: more fragments, 64: refused), offset, length in units of
     // 8, wait.
     write("nat_fragments", "in-order", &[32, 0, 0, 10, 0, 32, 0, 80, 10, 1, 0, 0, 160, 1, 1])?;
@@ -284,4 +288,51 @@ fn write(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
     fs::create_dir_all(&folder)?;
     fs::write(folder.join(name), bytes)
+}
+
+/// Packets of IPv6.
+fn write_ipv6() -> io::Result<()> {
+    let (host, server) = (build6::endpoint("2001:db8::7", 40_000), build6::endpoint("64:ff9b::cb00:7105", 443));
+    let udp = build6::udp(host, server, b"payload");
+    let options = [0, 1, 4, 0, 0, 0, 0];
+    let extended = build6::with_extension(&udp, 60, &options);
+    let routed = build6::with_extension(&extended, 43, &[0; 7]);
+    let atomic = build6::with_extension(&udp, 44, &[0, 0, 0, 0, 0, 0, 1]);
+    let echo = build6::echo_request(*host.ip(), *server.ip(), 7, b"ping");
+    let error = |kind, rest, quote: &[u8]| build6::icmp(*server.ip(), *host.ip(), kind, rest, quote);
+    let long = build6::udp(host, server, &[7; 72]);
+    let extension = [0x20, 0, 0xdf, 0xff];
+    let mut packets = vec![
+        ("udp6", udp.clone()),
+        ("tcp6", build6::tcp(host, server, Flags::SYN, b"")),
+        ("echo6", echo.clone()),
+        ("options6", build6::with_extension(&routed, 0, &options)),
+        ("atomic6", atomic),
+        ("unreachable6", error((1, 4), [0; 4], &udp)),
+        ("too-big6", error((2, 0), [0, 0, 5, 120], &udp)),
+        ("problem6", error((4, 0), [0, 0, 0, 7], &extended)),
+        ("error-about-echo6", error((3, 0), [0; 4], &echo)),
+        ("extension6", error((3, 0), [15, 0, 0, 0], &[long.as_slice(), &extension].concat())),
+    ];
+    let fragments = build6::fragment(&build6::udp(host, server, &[7; 300]), 200, 0xdead_beef);
+    packets.extend(["fragment6-1", "fragment6-2", "fragment6-3"].into_iter().zip(fragments));
+    for (name, packet) in &packets {
+        write("wire_ipv6", name, packet)?;
+        write("translate_roundtrip", name, packet)?;
+        if packet[6] == 58 {
+            write("wire_icmp6", name, packet.get(40..).unwrap_or_default())?;
+        }
+    }
+    let station = MacAddress([2, 0, 0, 0, 0, 1]);
+    let question = neighbour::Message::solicitation(host.ip().to_bits(), station, server.ip().to_bits());
+    for (name, message) in [
+        ("solicitation", question),
+        ("advertisement", question.reply(station)),
+        ("probe", neighbour::Message::probe(host.ip().to_bits())),
+    ] {
+        let mut packet = [0; neighbour::LENGTH_MAX];
+        let length = message.write(&mut packet);
+        write("wire_neighbour", name, packet.get(..length).unwrap_or_default())?;
+    }
+    Ok(())
 }

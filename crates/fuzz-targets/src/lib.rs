@@ -17,6 +17,7 @@ pub mod nat;
 pub mod neighbour;
 pub mod port_control;
 mod traffic;
+pub mod translate;
 pub mod wire;
 
 /// A function for the bytes of the fuzzer. It panics if a claim fails.
@@ -37,6 +38,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_udp", run: wire::udp },
     Target { name: "wire_tcp", run: wire::tcp },
     Target { name: "wire_icmp", run: wire::icmp },
+    Target { name: "wire_ipv6", run: wire::ipv6 },
+    Target { name: "wire_icmp6", run: wire::icmp6 },
+    Target { name: "wire_neighbour", run: wire::neighbour },
+    Target { name: "translate_roundtrip", run: translate::roundtrip },
     Target { name: "wire_quoted", run: wire::quoted },
     Target { name: "wire_checksum", run: wire::checksum },
     Target { name: "wire_fragments", run: wire::fragments },

@@ -10,7 +10,10 @@ use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
 use wire::field;
 use wire::icmp::Icmp;
+use wire::icmp6::Icmp6;
 use wire::ipv4::Ipv4;
+use wire::ipv6::Ipv6;
+use wire::neighbour;
 use wire::quoted::Quoted;
 use wire::tcp::Tcp;
 use wire::udp::Udp;
@@ -137,6 +140,59 @@ pub fn icmp(bytes: &[u8]) {
     let mut view = Icmp::new_unchecked(copy.as_mut_slice());
     view.fill_checksum();
     assert_eq!(updated, view.checksum());
+}
+
+/// The parts of a checked packet lie inside it. The walk over extension headers ends inside it, at
+/// a header it does not follow.
+pub fn ipv6(bytes: &[u8]) {
+    let unchecked = Ipv6::new_unchecked(bytes);
+    black_box((unchecked.payload(), unchecked.packet(), wire::ipv6::chain(bytes).is_ok()));
+    let Ok(view) = Ipv6::new_checked(bytes) else {
+        return;
+    };
+    assert_eq!(view.packet().len(), view.length());
+    assert!(lies_inside(view.payload(), bytes));
+    if let Ok(chain) = wire::ipv6::chain(view.packet()) {
+        assert!(chain.offset <= view.length() && chain.number_offset < chain.offset);
+        assert_eq!(field::u8_at(bytes, chain.number_offset), chain.protocol);
+        assert!(chain.segments_left.is_none_or(|at| at < chain.offset && field::u8_at(bytes, at) != 0));
+        assert!(chain.fragment.is_some() || !matches!(chain.protocol, 0 | 43 | 44 | 60));
+    }
+    black_box(wire::verify6::faults(bytes));
+}
+
+/// Quote and extension of a message lie inside it, do not overlap, and leave no gap.
+pub fn icmp6(bytes: &[u8]) {
+    let layout = wire::icmp6::extension_layout(bytes);
+    assert!(layout.quote.start <= layout.quote.end && layout.quote.end <= bytes.len());
+    assert_eq!((layout.quote.end, layout.extension.end), (layout.extension.start, bytes.len()));
+    let Ok(view) = Icmp6::new_checked(bytes) else {
+        return;
+    };
+    assert_eq!(Some(view.quote()), bytes.get(layout.quote));
+    let mut copy = bytes.to_vec();
+    Icmp6::new_unchecked(copy.as_mut_slice()).fill_checksum(1, 2);
+    assert!(Icmp6::new_unchecked(copy.as_slice()).is_checksum_valid(1, 2));
+}
+
+/// A message of neighbours that parses is the same when written and read again. Its checksum is
+/// repaired first.
+pub fn neighbour(bytes: &[u8]) {
+    black_box(neighbour::Message::parse(bytes).is_ok());
+    let mut copy = bytes.to_vec();
+    wire::build6::fill_checksum(&mut copy);
+    let Ok(message) = neighbour::Message::parse(&copy) else {
+        return;
+    };
+    let mut written = [0; neighbour::LENGTH_MAX];
+    let length = message.write(&mut written);
+    assert_eq!(neighbour::Message::parse(&written[..length]), Ok(message));
+    let reply = message.reply(MacAddress::ZERO);
+    let length = reply.write(&mut written);
+    // RFC 4861 §7.1.2: what the rules forbid in the question may make the answer wrong, too.
+    if !wire::ipv6::is_multicast(message.source) {
+        assert_eq!(neighbour::Message::parse(&written[..length]), Ok(reply));
+    }
 }
 
 /// Everything read from a quote lies inside it, wherever it was cut.

@@ -106,7 +106,13 @@ fn error_faults(message: &[u8], faults: &mut Vec<Fault>) {
         return;
     }
     let transport = view.packet().get(chain.offset..).unwrap_or(&[]);
-    let has_checksum = matches!(chain.protocol, ipv4::PROTOCOL_UDP | ipv4::PROTOCOL_TCP | ipv6::PROTOCOL_ICMP6);
+    // A quoted datagram may come from IPv4, where a checksum of 0 means none; a wrong length is the
+    // fault of its sender.
+    let has_checksum = match chain.protocol {
+        ipv4::PROTOCOL_UDP => Udp::new_checked(transport).is_ok_and(|datagram| datagram.checksum() != 0),
+        ipv4::PROTOCOL_TCP | ipv6::PROTOCOL_ICMP6 => true,
+        _ => false,
+    };
     if has_checksum && !is_transport_valid(view.source(), view.destination(), chain.protocol, transport) {
         faults.push(Fault::QuotedTransportChecksum);
     }

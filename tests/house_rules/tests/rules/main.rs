@@ -21,6 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("alg", &[]),
     ("mem", &[]),
     ("pcp", &[]),
+    ("translate", &["wire"]),
     ("packet-io", &["mem"]),
     ("control", &[]),
     ("nat", &["alg", "wire", "mem", "pcp"]),
@@ -34,14 +35,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bench", &["wire", "mem", "nat", "packet-io", "daemon", "export", "chart"]),
     ("lab", &["wire", "mem", "packet-io", "chart"]),
     ("testkit", &["alg", "wire", "mem", "pcp", "nat", "packet-io", "daemon", "config"]),
-    ("fuzz-targets", &["alg", "wire", "pcp", "nat", "config", "control", "packet-io", "daemon", "export", "testkit"]),
+    (
+        "fuzz-targets",
+        &["alg", "wire", "pcp", "translate", "nat", "config", "control", "packet-io", "daemon", "export", "testkit"],
+    ),
     ("measure", &["cli", "config", "bench", "lab", "packet-io", "chart"]),
     ("natrix", &["api", "cli", "config", "control", "daemon", "export", "lookup", "measure"]),
     ("house_rules", &[]),
 ];
 
 /// Crates that never see the world: all they know comes in as arguments.
-const PURE: &[&str] = &["alg", "wire", "pcp", "nat"];
+const PURE: &[&str] = &["alg", "wire", "pcp", "translate", "nat"];
 
 /// What a pure crate must not name: clocks, threads, files, sockets, processes, output.
 const IMPURE: &[&str] = &[

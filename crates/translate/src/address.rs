@@ -1,0 +1,82 @@
+//! Addresses that no translated packet may come from or go to.
+
+use core::net::Ipv4Addr;
+
+use wire::ipv6;
+
+use crate::prefix::Prefix;
+use crate::reason::Reason;
+
+/// Checks the source of an IPv6 packet (RFC 7915 §5.1, RFC 6146 §3.5).
+///
+/// # Errors
+/// Names what kind of address it is.
+#[inline]
+pub const fn check_source6(source: u128, prefix: Prefix) -> Result<(), Reason> {
+    if prefix.contains(source) {
+        return Err(Reason::SourceInPrefix);
+    }
+    if ipv6::is_multicast(source) {
+        return Err(Reason::SourceMulticast);
+    }
+    if ipv6::is_link_local(source) {
+        return Err(Reason::SourceLinkLocal);
+    }
+    match source >> 32 {
+        0 => Err(match source {
+            0 => Reason::SourceUnspecified,
+            1 => Reason::SourceLoopback,
+            _ => Reason::SourceMapped,
+        }),
+        0xffff => Err(Reason::SourceMapped),
+        _ => Ok(()),
+    }
+}
+
+/// Checks the source of an IPv4 packet (RFC 7915 §4.1, RFC 1812 §5.3.7).
+///
+/// # Errors
+/// [`Reason::Source4Illegal`].
+#[inline]
+pub const fn check_source4(source: u32) -> Result<(), Reason> {
+    match embedded_kind(source) {
+        Some(_) => Err(Reason::Source4Illegal),
+        None => Ok(()),
+    }
+}
+
+/// Checks the IPv4 address that a packet through `prefix` goes to.
+///
+/// The well-known prefix must not contain private addresses (RFC 6052 §3.1). Addresses for
+/// documentation and benchmarks are let through, because test networks use them.
+///
+/// # Errors
+/// Names what kind of address it is.
+#[inline]
+pub const fn check_embedded(address: u32, prefix: Prefix) -> Result<(), Reason> {
+    if let Some(reason) = embedded_kind(address) {
+        return Err(reason);
+    }
+    if prefix.is_well_known() && is_private(address) {
+        return Err(Reason::EmbeddedPrivate);
+    }
+    Ok(())
+}
+
+const fn embedded_kind(address: u32) -> Option<Reason> {
+    let address = Ipv4Addr::from_bits(address);
+    match address.octets() {
+        [0, ..] => Some(Reason::EmbeddedUnspecified),
+        [127, ..] => Some(Reason::EmbeddedLoopback),
+        [169, 254, ..] => Some(Reason::EmbeddedLinkLocal),
+        [224..=239, ..] => Some(Reason::EmbeddedMulticast),
+        [240..=255, ..] => Some(Reason::EmbeddedReserved),
+        _ => None,
+    }
+}
+
+/// RFC 1918, RFC 6598 and RFC 6333 §5.7.
+const fn is_private(address: u32) -> bool {
+    let octets = Ipv4Addr::from_bits(address).octets();
+    matches!(octets, [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] | [192, 0, 0, _])
+}

@@ -1,0 +1,138 @@
+//! Addresses of IPv6 with an IPv4 address inside (RFC 6052).
+
+use core::fmt;
+
+use crate::reason::Reason;
+
+/// Bits 64 to 71, the "u" octet, which must be zero (RFC 6052 §2.2).
+const U_OCTET: u128 = 0xff << 56;
+
+/// A translation prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    bits: u128,
+    length: u8,
+}
+
+/// Why a prefix is none for translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixFault {
+    /// The length is not 32, 40, 48, 56, 64 or 96.
+    Length,
+    /// Bits behind the length are set.
+    HostBits,
+    /// Bits 64 to 71 are not zero.
+    UOctet,
+    /// Not a global unicast address: a group, link-local, ::/96 or ::ffff:0:0/96.
+    NotUnicast,
+}
+
+impl fmt::Display for PrefixFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PrefixFault::Length => "prefix length must be 32, 40, 48, 56, 64 or 96",
+            PrefixFault::HostBits => "bits behind the prefix length must be zero",
+            PrefixFault::UOctet => "bits 64 to 71 of the prefix must be zero",
+            PrefixFault::NotUnicast => "prefix must be of global unicast addresses",
+        })
+    }
+}
+
+impl core::error::Error for PrefixFault {}
+
+impl Prefix {
+    /// 64:ff9b::/96 (RFC 6052 §2.1).
+    pub const WELL_KNOWN: Prefix = Prefix { bits: 0x0064_ff9b << 96, length: 96 };
+
+    /// A prefix with this address and length.
+    ///
+    /// # Errors
+    /// [`PrefixFault`].
+    pub const fn new(address: u128, length: u8) -> Result<Prefix, PrefixFault> {
+        if !matches!(length, 32 | 40 | 48 | 56 | 64 | 96) {
+            return Err(PrefixFault::Length);
+        }
+        if address << length != 0 {
+            return Err(PrefixFault::HostBits);
+        }
+        if address & U_OCTET != 0 {
+            return Err(PrefixFault::UOctet);
+        }
+        let is_mapped = length == 96 && matches!(address >> 32, 0 | 0xffff);
+        if is_mapped || address == 0 || wire::ipv6::is_multicast(address) || wire::ipv6::is_link_local(address) {
+            return Err(PrefixFault::NotUnicast);
+        }
+        Ok(Prefix { bits: address, length })
+    }
+
+    /// The address with zeros behind the length.
+    #[must_use]
+    pub const fn address(self) -> u128 {
+        self.bits
+    }
+
+    /// Length in bits.
+    #[must_use]
+    pub const fn length(self) -> u8 {
+        self.length
+    }
+
+    /// True for 64:ff9b::/96, which must not contain private addresses.
+    #[must_use]
+    pub const fn is_well_known(self) -> bool {
+        self.bits == Prefix::WELL_KNOWN.bits && self.length == 96
+    }
+
+    /// True if an address has this prefix.
+    #[inline]
+    #[must_use]
+    pub const fn contains(self, address: u128) -> bool {
+        (address ^ self.bits) >> (128 - self.length as u32) == 0
+    }
+
+    /// The address with this IPv4 address inside; bits behind it are zero.
+    #[inline]
+    #[must_use]
+    pub const fn embed(self, address: u32) -> u128 {
+        let address = address as u128;
+        if self.length == 96 {
+            return self.bits | address;
+        }
+        // Bits up to the "u" octet, and bits from bit 72 on.
+        let above = 64 - self.length as u32;
+        let below = 32 - above;
+        self.bits | (address >> below) << 64 | (address & ((1 << below) - 1)) << (24 + above)
+    }
+
+    /// The IPv4 address inside an address of this prefix. Bits behind it are ignored.
+    #[inline]
+    #[must_use]
+    pub const fn extract(self, address: u128) -> u32 {
+        if self.length == 96 {
+            return address as u32;
+        }
+        let above = 64 - self.length as u32;
+        let below = 32 - above;
+        let upper = (address >> 64) & ((1 << above) - 1);
+        let lower = (address >> (24 + above)) & ((1 << below) - 1);
+        (upper << below | lower) as u32
+    }
+
+    /// The IPv4 address that a packet to `address` goes to.
+    ///
+    /// # Errors
+    /// Names why there is none: outside the prefix, a "u" octet, or an IPv4 address that must not
+    /// be reached ([`crate::check_embedded`]).
+    #[inline]
+    pub fn destination(self, address: u128) -> Result<u32, Reason> {
+        if !self.contains(address) {
+            return Err(Reason::DestinationOutsidePrefix);
+        }
+        if address & U_OCTET != 0 {
+            return Err(Reason::EmbeddedUOctet);
+        }
+        let inside = self.extract(address);
+        crate::check_embedded(inside, self)?;
+        Ok(inside)
+    }
+}
