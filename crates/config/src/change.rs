@@ -276,13 +276,15 @@ impl<'c> Values<'c> {
             let object = object.to_owned();
             self.list.push(Value { section, key: "name", object, text, compare, comes_and_goes: false });
         }
-        for (interface, link) in interfaces.iter().zip(&config.interfaces) {
+        for (index, (interface, link)) in interfaces.iter().zip(&config.interfaces).enumerate() {
             let Some(port) = config.ports.get(link.port) else { continue };
             self.object = format!("interface \"{}\"", interface.name);
             self.key("realm", word(&interface.side));
             self.key("vrf", vrf_name(&config.nat, interface.realm));
             let own = interface.addresses.iter().map(|own| format!("{}/{}", own.address, own.prefix_length));
-            self.key("addresses", joined(own));
+            let own6 = config.nat.ipv6.addresses.iter().filter(|own| own.interface.index() == index);
+            let own6 = own6.map(|own| format!("{}/{}", own.address, own.prefix_length));
+            self.key("addresses", joined(own.chain(own6)));
             self.key("mtu", interface.mtu);
             self.key("vlan", or_none(link.vlan));
             let is_own = port.name == interface.name;
@@ -302,6 +304,12 @@ impl<'c> Values<'c> {
             let interface = settings.interfaces.get(route.interface.index()).map_or("?", |it| &it.name);
             let way = format!("via {} on \"{interface}\"", route.next_hop);
             self.thing(format!("route {} of \"{interface}\"", route.prefix), way, Compare::Text);
+        }
+        for route in &settings.ipv6.routes {
+            let interface = settings.interfaces.get(route.interface.index()).map_or("?", |it| &it.name);
+            let way = format!("via {} on \"{interface}\"", route.next_hop);
+            let object = format!("route {}/{} of \"{interface}\"", route.prefix, route.prefix_length);
+            self.thing(object, way, Compare::Text);
         }
         self.table("forward");
         let admitted = |admission: Admission| match admission {

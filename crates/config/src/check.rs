@@ -4,6 +4,7 @@ pub(crate) mod allocation;
 pub(crate) mod classes;
 pub(crate) mod forwards;
 pub(crate) mod interfaces;
+pub(crate) mod ipv6;
 pub(crate) mod log;
 pub(crate) mod machine;
 pub(crate) mod no_effect;

@@ -82,6 +82,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
     let draft = Draft::read(document.as_table(), &mut report);
     let links = check::interfaces::check(&draft.interfaces, &mut report);
     let routes = check::routes::check(&draft, &mut report);
+    let ipv6 = check::ipv6::check(&draft, &mut report);
     // Addresses that are unreachable because of an earlier fault are not reported again.
     let is_network_clean = report.is_clean();
     let reaches = check::reaches(&draft, &routes);
@@ -122,6 +123,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
                     interface: InterfaceId(u16::try_from(route.interface).unwrap_or(u16::MAX)),
                 })
                 .collect(),
+            ipv6,
             pools: draft.pools.iter().zip(addresses).filter_map(|it| pool(it, &realm_names)).collect(),
             forwards: draft.forwards.iter().flat_map(|it| forwards(it, &realm_names)).collect(),
             balanced_forwards: draft.forwards.iter().flat_map(|it| balanced_forwards(it, &realm_names)).collect(),

@@ -348,9 +348,12 @@ const INTERFACE: &[Key] = &[
     ),
     key(
         "addresses",
-        Kind::List("IPv4 address with the length of its connected prefix, 1 to 32, one of them below 32"),
+        Kind::List(
+            "address with the length of its connected prefix: IPv4, 1 to 32, one of them below 32; IPv6, 1 to 128",
+        ),
         Preset::Required("[\"10.0.0.1/24\"]"),
-        "Natrix's own addresses. Neighbours and next hops must be in their prefixes.",
+        "Natrix's own addresses. Neighbours and next hops must be in their prefixes. With an IPv6 address, \
+         the interface also has a link-local one, and answers neighbours and pings; IPv6 is not forwarded.",
     ),
     key(
         "mtu",
@@ -375,13 +378,23 @@ const INTERFACE: &[Key] = &[
 ];
 
 const ROUTE: &[Key] = &[
-    key("prefix", Kind::Text(PREFIX), Preset::Required("\"0.0.0.0/0\""), "Destinations of the route."),
-    key("via", Kind::Text("IPv4 address on a connected prefix"), Preset::Required("\"192.0.2.1\""), "The router."),
+    key(
+        "prefix",
+        Kind::Text("IPv4 or IPv6 prefix, host bits zero"),
+        Preset::Required("\"0.0.0.0/0\""),
+        "Destinations of the route.",
+    ),
+    key(
+        "via",
+        Kind::Text("address on a connected prefix, or a link-local IPv6 address"),
+        Preset::Required("\"192.0.2.1\""),
+        "The router.",
+    ),
     key(
         "interface",
         Kind::Text("name of an interface"),
         Preset::Derived { rule: "the one with the connected prefix of `via`", example: "\"wan\"" },
-        "Interface towards the router. Only a check, because `via` implies it.",
+        "Interface towards the router. Only a check, because `via` implies it, unless `via` is link-local.",
     ),
 ];
 

@@ -286,11 +286,20 @@ pub(crate) fn parse_text<T>(
         ValueError::PortZero => "start at 1 or above".to_owned(),
         ValueError::WeightZero => "write a weight of 1 or more, or leave the target out".to_owned(),
         ValueError::Length => "write a length from 0 to 32".to_owned(),
-        ValueError::NoLength => format!("write \"{}/24\" with the length of the prefix", text.value.trim()),
+        ValueError::NoLength => {
+            let length = if text.value.contains(':') { 64 } else { 24 };
+            format!("write \"{}/{length}\" with the length of the prefix", text.value.trim())
+        }
         ValueError::HostBits => match values::address_in_prefix(&text.value) {
             Ok((address, length)) => nat::types::Prefix::new(address, length)
                 .map_or(remedy.to_owned(), |prefix| format!("write \"{prefix}\"")),
-            Err(_) => remedy.to_owned(),
+            Err(_) => match values::address6_in_prefix(&text.value) {
+                Ok((address, length)) => {
+                    let host_bits = u128::MAX.checked_shr(length.into()).unwrap_or(0);
+                    format!("write \"{}/{length}\"", core::net::Ipv6Addr::from_bits(address.to_bits() & !host_bits))
+                }
+                Err(_) => remedy.to_owned(),
+            },
         },
         ValueError::Form(_) | ValueError::Unit | ValueError::NoUnit | ValueError::TooLarge => remedy.to_owned(),
     };

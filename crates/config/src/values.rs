@@ -2,6 +2,7 @@
 //! the text.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use core::ops::RangeInclusive;
 
 use nat::Duration;
@@ -207,7 +208,7 @@ pub fn collector(text: &str) -> Result<(SinkTransport, String, u16), ValueError>
     let host = match host.strip_prefix('[') {
         Some(rest) => {
             let address = rest.strip_suffix(']').ok_or(FORM)?;
-            address.parse::<core::net::Ipv6Addr>().map_err(|_| FORM)?;
+            address.parse::<Ipv6Addr>().map_err(|_| FORM)?;
             address
         }
         None => host,
@@ -246,6 +247,71 @@ pub fn address_in_prefix(text: &str) -> Result<(Ipv4Addr, u8), ValueError> {
         Ok(length @ 0..=32) => Ok((address, length)),
         _ => Err(ValueError::Length),
     }
+}
+
+/// `2001:db8::1/64`: an IPv6 address with the length of its prefix.
+///
+/// # Errors
+/// [`ValueError`] when it is not of that form.
+pub fn address6_in_prefix(text: &str) -> Result<(Ipv6Addr, u8), ValueError> {
+    const FORM: ValueError = ValueError::Form("an IPv6 prefix with a length up to 128");
+    let Some((before, after)) = text.split_once('/') else {
+        address6(text)?;
+        return Err(ValueError::NoLength);
+    };
+    let address = before.trim().parse().map_err(|_| FORM)?;
+    match after.trim().parse::<u8>() {
+        Ok(length @ 0..=128) if after.trim().bytes().all(|byte| byte.is_ascii_digit()) => Ok((address, length)),
+        _ => Err(FORM),
+    }
+}
+
+/// `2001:db8::1`.
+///
+/// # Errors
+/// [`ValueError`] when it is not of that form.
+pub fn address6(text: &str) -> Result<Ipv6Addr, ValueError> {
+    text.trim().parse().map_err(|_| ValueError::Form("an IPv6 address"))
+}
+
+/// A value of one of the families. IPv6 has a colon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Either<A, B> {
+    /// IPv4.
+    V4(A),
+    /// IPv6.
+    V6(B),
+}
+
+/// An address of either family with the length of its prefix.
+///
+/// # Errors
+/// Those of [`address_in_prefix`] or [`address6_in_prefix`].
+pub fn any_address_in_prefix(text: &str) -> Result<Either<(Ipv4Addr, u8), (Ipv6Addr, u8)>, ValueError> {
+    if text.contains(':') { address6_in_prefix(text).map(Either::V6) } else { address_in_prefix(text).map(Either::V4) }
+}
+
+/// A prefix of either family, without host bits.
+///
+/// # Errors
+/// Those of [`prefix`], or [`ValueError`] when it is no IPv6 prefix.
+pub fn any_prefix(text: &str) -> Result<Either<Prefix, (Ipv6Addr, u8)>, ValueError> {
+    if !text.contains(':') {
+        return prefix(text).map(Either::V4);
+    }
+    let (address, length) = address6_in_prefix(text)?;
+    if address.to_bits().checked_shl(length.into()).unwrap_or(0) != 0 {
+        return Err(ValueError::HostBits);
+    }
+    Ok(Either::V6((address, length)))
+}
+
+/// An address of either family.
+///
+/// # Errors
+/// Those of [`address`] or [`address6`].
+pub fn any_address(text: &str) -> Result<Either<Ipv4Addr, Ipv6Addr>, ValueError> {
+    if text.contains(':') { address6(text).map(Either::V6) } else { address(text).map(Either::V4) }
 }
 
 /// `10.0.0.0/24`: a prefix without host bits.

@@ -1,6 +1,7 @@
 //! The configuration of the engine: plain values, already validated by the `config` crate.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
 
 use crate::event::EventSettings;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub hairpin_between_realms: bool,
     /// Static routes; longest prefix wins. Connected routes follow from `interfaces`.
     pub routes: Vec<Route>,
+    /// Addresses and routes of IPv6.
+    pub ipv6: Ipv6,
     /// External address pools; the position is the `PoolId`.
     pub pools: Vec<Pool>,
     /// External endpoints of one internal endpoint each; no overlaps, and none in one-to-one pools.
@@ -83,6 +86,7 @@ impl Default for Settings {
             realm_names: vec!["default".to_owned()],
             hairpin_between_realms: true,
             routes: Vec::new(),
+            ipv6: Ipv6::default(),
             pools: Vec::new(),
             forwards: Vec::new(),
             balanced_forwards: Vec::new(),
@@ -156,6 +160,39 @@ pub struct Route {
     pub prefix: Prefix,
     /// Router, on the connected prefix of `interface`.
     pub next_hop: Ipv4Addr,
+    /// Interface to leave by.
+    pub interface: InterfaceId,
+}
+
+/// IPv6 of all interfaces. The packet path of IPv4 does not see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ipv6 {
+    /// Natrix's own addresses. An interface with one also has a link-local address.
+    pub addresses: Vec<Address6>,
+    /// Static routes; longest prefix wins. Connected routes follow from `addresses`.
+    pub routes: Vec<Route6>,
+}
+
+/// Natrix's own IPv6 address on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address6 {
+    /// Interface it is on.
+    pub interface: InterfaceId,
+    /// Natrix's own address.
+    pub address: Ipv6Addr,
+    /// Length of the connected prefix.
+    pub prefix_length: u8,
+}
+
+/// A static route of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route6 {
+    /// Destinations it covers; bits behind the length are zero.
+    pub prefix: Ipv6Addr,
+    /// Length of the prefix.
+    pub prefix_length: u8,
+    /// Router, on a connected prefix of `interface`, or link-local.
+    pub next_hop: Ipv6Addr,
     /// Interface to leave by.
     pub interface: InterfaceId,
 }

@@ -57,7 +57,7 @@ verdicts! {
     Passed, "passed", Forwarded, "Forwarded untranslated by an explicit rule.";
     Local, "local", Local, "To Natrix itself (ARP, ping to an own address) and handled.";
     LocalIgnored, "local_ignored", Local, "To Natrix itself, which does not answer such packets.";
-    LinkUnknownType, "link_unknown_type", Dropped, "Ethernet frame that is neither IPv4 nor ARP.";
+    LinkUnknownType, "link_unknown_type", Dropped, "Ethernet frame that is neither IPv4 nor ARP, nor IPv6 on an interface with an IPv6 address.";
     LinkTruncated, "link_truncated", Dropped, "Ethernet frame too short for its headers.";
     LinkUnknownVlan, "link_unknown_vlan", Dropped, "802.1Q tag that no interface of the port has.";
     LinkOtherDestination, "link_other_destination", Dropped, "Ethernet destination is another station.";
@@ -114,6 +114,9 @@ verdicts! {
     FragmentRefused, "fragment_refused", Dropped, "The first fragment of this datagram was dropped, so the others are too.";
     Quarantined, "quarantined", Dropped, "Natrix failed on the burst of this packet; the burst is kept for its developers.";
     AlgReordered, "alg_reordered", Dropped, "TCP segment of a control session that a gateway reads, ahead of one that is missing; the sender repeats it.";
+    Ipv6Malformed, "ipv6_malformed", Dropped, "IPv6 header is too short, has another version, or has inconsistent lengths or extension headers.";
+    Ipv6NotForwarded, "ipv6_not_forwarded", Dropped, "IPv6 packet to a host other than Natrix, which does not forward IPv6.";
+    NeighbourInvalid, "neighbour_invalid", Dropped, "Neighbour message of IPv6 that breaks a rule of RFC 4861, such as a hop limit below 255.";
 }
 
 /// Counters of one worker. All but gauges only grow.

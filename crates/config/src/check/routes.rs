@@ -27,7 +27,7 @@ pub(crate) struct ResolvedRoute {
 pub(crate) fn check(draft: &Draft, report: &mut Report) -> Vec<ResolvedRoute> {
     let mut resolved: Vec<ResolvedRoute> = Vec::new();
     let mut taken = HashMap::new();
-    for route in &draft.routes {
+    for route in draft.routes.iter().filter(|route| route.via6.is_none()) {
         let named = named_interface(&draft.interfaces, route, report);
         let Some(interface) = next_hop_interface(&draft.interfaces, route, named, report) else { continue };
         let (Some(prefix), Some(via)) = (&route.prefix, &route.via) else { continue };
@@ -66,7 +66,7 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) -> Vec<ResolvedRoute> {
 }
 
 /// The interface the route names; an error inside is for a name that is unknown.
-fn named_interface(interfaces: &[InterfaceDraft], route: &RouteDraft, report: &mut Report) -> Option<usize> {
+pub(crate) fn named_interface(interfaces: &[InterfaceDraft], route: &RouteDraft, report: &mut Report) -> Option<usize> {
     let name = route.interface.as_ref()?;
     let is_meant = |other: &InterfaceDraft| other.name.as_ref().is_some_and(|other| other.value == name.value);
     let found = interfaces.iter().position(is_meant);

@@ -1,6 +1,7 @@
 //! `[[interface]]`.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
 use nat::settings::InterfaceAddress;
 use nat::types::Prefix;
@@ -16,6 +17,7 @@ use crate::report::Report;
 use crate::section::Section;
 use crate::section::quoted;
 use crate::values;
+use crate::values::Either;
 
 /// One `[[interface]]`; what is faulty is missing.
 pub(crate) struct InterfaceDraft {
@@ -27,6 +29,8 @@ pub(crate) struct InterfaceDraft {
     pub(crate) attachment: Attachment,
     pub(crate) vlan: Option<Placed<u16>>,
     pub(crate) addresses: Vec<Placed<InterfaceAddress>>,
+    /// IPv6 addresses with the length of their connected prefixes.
+    pub(crate) addresses6: Vec<Placed<(Ipv6Addr, u8)>>,
     pub(crate) mtu: Option<Placed<u16>>,
 }
 
@@ -59,13 +63,15 @@ impl InterfaceDraft {
             let remedy = "remove it, or write realm = \"inside\"";
             report.fault(&vrf.place, "is for inside interfaces; the outside is one realm", quoted(&vrf.value), remedy);
         }
+        let (addresses, addresses6) = addresses(section, report);
         InterfaceDraft {
             name,
             side,
             vrf,
             attachment,
             vlan,
-            addresses: addresses(section, report),
+            addresses,
+            addresses6,
             mtu: section.integer("mtu", report).map(narrow),
             place: section.place.clone(),
         }
@@ -163,16 +169,28 @@ fn descriptors(section: &Section, key: &str, report: &mut Report) -> Option<u16>
     None
 }
 
-fn addresses(section: &Section, report: &mut Report) -> Vec<Placed<InterfaceAddress>> {
-    let written = section.parsed_list("addresses", values::address_in_prefix, "\"10.0.0.1/24\"", report);
+type Addresses = (Vec<Placed<InterfaceAddress>>, Vec<Placed<(Ipv6Addr, u8)>>);
+
+fn addresses(section: &Section, report: &mut Report) -> Addresses {
+    let written = section.parsed_list("addresses", values::any_address_in_prefix, "\"10.0.0.1/24\"", report);
     let is_empty = section.item("addresses").and_then(|item| item.as_array()).is_some_and(|array| array.is_empty());
     if is_empty {
         let remedy = "write the address and prefix length Natrix has there";
         report.fault(&section.place_of("addresses", report), "is empty", "[]", remedy);
     }
     let mut addresses = Vec::new();
+    let mut addresses6 = Vec::new();
+    let has_any = !written.is_empty();
+    let mut has_ipv4 = false;
     for own in written {
-        let (address, prefix_length) = own.value;
+        let (address, prefix_length) = match own.value {
+            Either::V4(value) => value,
+            Either::V6(value) => {
+                addresses6.extend(address6(Placed { value, place: own.place, given: own.given }, report));
+                continue;
+            }
+        };
+        has_ipv4 = true;
         let text = format!("\"{address}/{prefix_length}\"");
         if prefix_length == 0 {
             report.fault(&own.place, "connects every address", text, "write the length of its subnet, 1 to 32");
@@ -189,7 +207,38 @@ fn addresses(section: &Section, report: &mut Report) -> Vec<Placed<InterfaceAddr
         let remedy = "write at least one with the length of the subnet, such as /24";
         report.fault(&section.place_of("addresses", report), "have no neighbours, all are /32", "", remedy);
     }
-    addresses
+    if has_any && !has_ipv4 {
+        let remedy = "write an IPv4 address too: only IPv4 is translated so far";
+        report.fault(&section.place_of("addresses", report), "have no IPv4 address", "", remedy);
+    }
+    (addresses, addresses6)
+}
+
+/// An IPv6 address that Natrix can have.
+fn address6(own: Placed<(Ipv6Addr, u8)>, report: &mut Report) -> Option<Placed<(Ipv6Addr, u8)>> {
+    let (address, prefix_length) = own.value;
+    let text = format!("\"{address}/{prefix_length}\"");
+    if prefix_length == 0 {
+        report.fault(&own.place, "connects every address", text, "write the length of its subnet, 1 to 128");
+        return None;
+    }
+    if let Some(kind) = not_a_host6(address) {
+        report.fault(&own.place, format!("is {kind}"), text, "write a global or unique local unicast address");
+        return None;
+    }
+    Some(own)
+}
+
+/// What an IPv6 address is when Natrix cannot be given it.
+pub(crate) fn not_a_host6(address: Ipv6Addr) -> Option<&'static str> {
+    match address {
+        Ipv6Addr::UNSPECIFIED => Some("the unspecified address"),
+        Ipv6Addr::LOCALHOST => Some("the loopback address"),
+        _ if address.is_multicast() => Some("in ff00::/8 (multicast)"),
+        _ if address.is_unicast_link_local() => Some("in fe80::/10 (link-local), where Natrix has one of its own"),
+        _ if matches!(address.to_bits() >> 32, 0 | 0xffff) => Some("an IPv4 address inside IPv6"),
+        _ => None,
+    }
 }
 
 /// What an address is when no host can have it.
