@@ -2,8 +2,8 @@
 //! 4884), without state, clock or allocation.
 //!
 //! A caller reads the headers ([`read4`], [`read6`]), finds new addresses and ports for them, and
-//! has the packet rewritten in its frame ([`to_ipv6`], [`to_ipv4`]). For an ICMP error it also reads
-//! the quoted packet ([`quoted4`], [`quoted6`]) and gives a tuple for it.
+//! has the packet rewritten in its frame ([`to_ipv6`], [`to_ipv4`]). For an ICMP error it also
+//! reads the quoted packet ([`quoted4`], [`quoted6`]) and gives a tuple for it.
 //!
 //! ```text
 //!   frame: [ room │ IPv4 │ TCP … ]   ──►   [ roo │  IPv6   │ TCP … ]     20 bytes longer in front
