@@ -35,8 +35,11 @@ DRIVERS = {
 }
 
 
-def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None, port_control=None, more=""):
-    """The demo's configuration with other drivers, and with differences as a test wants them; `more` comes at its end."""
+def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None, port_control=None, more="", addresses=()):
+    """The demo's configuration with other drivers, and with differences as a test wants them; `more` comes at its end.
+
+    `addresses` are further addresses: each is added to the list with this one.
+    """
     text = DEMO_CONFIGURATION.read_text()
 
     def replace(old, new):
@@ -63,6 +66,8 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
     if timeouts is not None:
         lines = [f"{key} = {toml(value)}" for key, value in timeouts.items()]
         text += "\n".join(["", "[timeouts]", "allow_below_rfc = true", *lines, ""])
+    for known, further in dict(addresses).items():
+        replace(f'"{known}"', f'"{known}", "{further}"')
     return text + more
 
 

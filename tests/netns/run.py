@@ -21,6 +21,7 @@ import test_balanced  # noqa: E402, F401
 import test_collectors  # noqa: E402, F401
 import test_fragments  # noqa: E402, F401
 import test_icmp  # noqa: E402, F401
+import test_ipv6  # noqa: E402, F401
 import test_lab  # noqa: E402, F401
 import test_lab_end  # noqa: E402, F401
 import test_lab_vpp  # noqa: E402, F401

@@ -131,11 +131,21 @@ def api():
     return f'\n[http]\nlisten = "127.0.0.1:{API_PORT}"\n\n' + "\n".join(users)
 
 
+# Natrix's own IPv6 addresses, and a route to a network behind sub1.
+IPV6 = {"100.64.0.1/24": "2001:db8:64::1/64", "198.51.100.2/24": "2001:db8:198::2/64"}
+IPV6_ROUTE = """
+[[route]]
+prefix = "2001:db8:65::/64"
+via = "2001:db8:64::10"
+"""
+
+
 # The longest first: run.py runs several side by side.
 SETUPS = {
     # The tests of the lab, one after the other: they measure, in networks of their own.
     "lab": {},
     "default": {},
+    "ipv6": {"addresses": IPV6, "more": IPV6_ROUTE},
     "address_dependent": {"filtering": "address-dependent"},
     "address_and_port_dependent": {"filtering": "address-and-port-dependent"},
     "tcp_address_dependent": {"filtering": {"tcp": "address-dependent", "udp": "endpoint-independent"}},

@@ -7,11 +7,14 @@ use nat::Instant;
 use nat::Shared;
 use nat::Successor;
 use nat::addresses::LocalAddresses;
+use nat::settings::IcmpPolicy;
+use nat::settings::Route6;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::Side;
 use packet_io::Io;
 
+use crate::ipv6::node::routes_of;
 use crate::neighbour::Answerer;
 use crate::next_hop::NextHop;
 use crate::worker::Worker;
@@ -22,6 +25,8 @@ pub struct Adoption {
     successor: Successor,
     answerer: Answerer,
     next_hops: Vec<NextHop>,
+    routes6: Vec<Route6>,
+    icmp: IcmpPolicy,
     /// New external addresses on connected subnets, to probe and announce.
     fresh: Vec<(InterfaceId, u32)>,
     /// All addresses, for a worker that has not announced its first ones yet.
@@ -38,6 +43,8 @@ impl Adoption {
             all,
             answerer: Answerer::of(shared),
             next_hops: NextHop::all_of(shared),
+            routes6: routes_of(shared.settings()),
+            icmp: shared.settings().icmp.clone(),
             successor: Successor::new(before, shared),
         }
     }
@@ -101,6 +108,7 @@ impl<I: Io> Worker<I> {
         core::mem::swap(&mut self.outlet.answerer, &mut adoption.answerer);
         core::mem::swap(&mut self.outlet.next_hops, &mut adoption.next_hops);
         self.outlet.place_next_hops();
+        self.outlet.node.adopt(&mut adoption.routes6, &adoption.icmp);
         self.outlet.announcer.announce(now, &mut adoption.fresh, &mut adoption.all);
     }
 }

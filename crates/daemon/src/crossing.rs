@@ -12,6 +12,7 @@ use nat::Verdict;
 use nat::packet::PacketMeta;
 use nat::types::InterfaceId;
 
+use crate::ipv6::Learnt6;
 use crate::neighbour::Learnt;
 
 /// ARP messages that fit between two workers.
@@ -55,6 +56,22 @@ pub enum Crossing<B> {
     },
 }
 
+/// What workers say to each other about their links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// A station was learned by ARP.
+    Learnt(Learnt),
+    /// A station was learned by Neighbor Discovery.
+    Learnt6(Learnt6),
+    /// Another station has an own IPv6 address.
+    Duplicate6 {
+        /// Interface it is on.
+        interface: InterfaceId,
+        /// The address, in host bit order.
+        address: u128,
+    },
+}
+
 /// One worker's ends of all rings. There is none at its own index.
 #[derive(Debug)]
 pub struct Crossings<B> {
@@ -62,10 +79,10 @@ pub struct Crossings<B> {
     pub to: Vec<Option<Producer<Crossing<B>>>>,
     /// From each worker.
     pub from: Vec<Option<Consumer<Crossing<B>>>>,
-    /// ARP messages towards each worker.
-    pub learnt_to: Vec<Option<Producer<Learnt>>>,
-    /// ARP messages from each worker.
-    pub learnt_from: Vec<Option<Consumer<Learnt>>>,
+    /// News of links towards each worker.
+    pub learnt_to: Vec<Option<Producer<News>>>,
+    /// News of links from each worker.
+    pub learnt_from: Vec<Option<Consumer<News>>>,
 }
 
 impl<B> Crossings<B> {

@@ -21,6 +21,7 @@ pub mod event_log;
 pub mod fleet;
 mod grants;
 pub mod instance;
+pub mod ipv6;
 pub mod links;
 pub mod log;
 pub mod machine;

@@ -37,10 +37,12 @@ use wire::ethernet::TAGGED_HEADER_LENGTH;
 use crate::crossing::Crossing;
 use crate::crossing::Crossings;
 use crate::crossing::Neighbour;
+use crate::ipv6::Node;
 use crate::links::Links;
 use crate::neighbour::Action;
 use crate::neighbour::Announcer;
 use crate::neighbour::Answerer;
+use crate::neighbour::NeighbourLimits;
 use crate::neighbour::Neighbours;
 use crate::next_hop::FrameHeader;
 use crate::next_hop::NextHop;
@@ -51,10 +53,17 @@ use crate::worker::WorkerOptions;
 
 /// Neighbour actions taken in one poll: bounds the time a storm of timeouts can take from the
 /// packets.
-const NEIGHBOUR_ACTIONS_MAX: usize = 64;
+pub(crate) const NEIGHBOUR_ACTIONS_MAX: usize = 64;
 /// Time between two announcements of an address that somebody else claims (RFC 5227 §1.1
 /// DEFEND_INTERVAL).
-const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Bounds of the neighbours of IPv6. Only answers and errors of Natrix itself wait.
+const LIMITS6: NeighbourLimits =
+    NeighbourLimits { neighbours_max: 4_096, unresolved_max: 256, waiting_per_neighbour_max: 8, waiting_max: 128 };
+/// Without IPv6.
+const LIMITS6_OFF: NeighbourLimits =
+    NeighbourLimits { neighbours_max: 1, unresolved_max: 0, waiting_per_neighbour_max: 0, waiting_max: 0 };
 
 /// Bursts of fewer packets wait in the queue for those of other ports, so that a card gets few
 /// doorbells.
@@ -172,8 +181,14 @@ pub struct Outlet<I: Io> {
     pub(crate) next_hops: Vec<NextHop>,
     queues: Vec<Queue<I::Buffer>>,
     neighbours: Neighbours<Waiting<I::Buffer>>,
+    pub(crate) node: Node,
+    /// What waits is a frame without destination station. Its bounds are its own, so that a scan of
+    /// an IPv6 prefix takes nothing from IPv4 (RFC 6583 §6).
+    pub(crate) neighbours6: Neighbours<I::Buffer, u128>,
+    /// Some interface has IPv6.
+    has_ipv6: bool,
     pub(crate) announcer: Announcer,
-    defended_at: Option<Instant>,
+    pub(crate) defended_at: Option<Instant>,
 }
 
 impl<I: Io> Outlet<I> {
@@ -194,7 +209,12 @@ impl<I: Io> Outlet<I> {
             let sender = if can_transmit { None } else { ends.senders.get(port).copied().flatten() };
             Queue { burst: Burst::new(), marks: [Mark::default(); BURST_MAX], sender }
         });
+        let station_of = |interface| links.link(interface).map(|link| links.station(link.port));
+        let node = Node::new(settings, station_of, &announces, secret);
         let mut outlet = Outlet {
+            has_ipv6: !node.is_off(),
+            neighbours6: Neighbours::new(if node.is_off() { LIMITS6_OFF } else { LIMITS6 }, secret),
+            node,
             queues: queues.collect(),
             next_hops: NextHop::all_of(shared),
             answerer: Answerer::new(settings),
@@ -545,6 +565,9 @@ impl<I: Io> Outlet<I> {
             self.send_request(announcement.interface, sender, announcement.address, None);
         }
         self.act_for_neighbours();
+        if self.has_ipv6 {
+            self.maintain6();
+        }
     }
 
     fn act_for_neighbours(&mut self) {
@@ -631,7 +654,7 @@ impl<I: Io> Outlet<I> {
         self.send_request(interface, address, address, None);
     }
 
-    fn frame(&mut self, header: &LinkHeader, payload: &[u8]) -> Option<I::Buffer> {
+    pub(crate) fn frame(&mut self, header: &LinkHeader, payload: &[u8]) -> Option<I::Buffer> {
         let mut bytes = [0; TAGGED_HEADER_LENGTH];
         let length = header.write(&mut bytes)?;
         let mut buffer = self.io.allocate()?;

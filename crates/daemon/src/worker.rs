@@ -40,12 +40,14 @@ use packet_io::PortIndex;
 use wire::arp::Message;
 use wire::ethernet::ETHER_TYPE_ARP;
 use wire::ethernet::ETHER_TYPE_IPV4;
+use wire::ethernet::ETHER_TYPE_IPV6;
 use wire::ethernet::HEADER_LENGTH;
 use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
 
 use crate::crossing::Crossing;
 use crate::crossing::Crossings;
+use crate::crossing::News;
 use crate::crossing::mesh;
 use crate::links::InterfaceLink;
 use crate::links::Links;
@@ -339,8 +341,14 @@ impl<I: Io> Worker<I> {
         for from in 0..self.outlet.crossings.from.len() {
             for _ in 0..LEARNT_MAX {
                 let ring = self.outlet.crossings.learnt_from.get_mut(from).and_then(Option::as_mut);
-                let Some(learnt) = ring.and_then(|ring| ring.try_pop()) else { break };
-                self.outlet.learn(learnt.interface, learnt.address, learnt.station);
+                match ring.and_then(|ring| ring.try_pop()) {
+                    None => break,
+                    Some(News::Learnt(Learnt { interface, address, station })) => {
+                        self.outlet.learn(interface, address, station);
+                    }
+                    Some(News::Learnt6(learnt)) => self.outlet.learn6(learnt),
+                    Some(News::Duplicate6 { interface, address }) => self.outlet.node.give_up(interface, address),
+                }
             }
             for _ in 0..RING_ITEMS_MAX {
                 let ring = self.outlet.crossings.from.get_mut(from).and_then(Option::as_mut);
@@ -527,6 +535,11 @@ impl<I: Io> Worker<I> {
                 let verdict = self.take_arp(interface, port, frame.get(header.payload_offset()..).unwrap_or_default());
                 self.refuse(now, Some(interface), frame, verdict);
             }
+            ETHER_TYPE_IPV6 if self.outlet.node.is_on(interface) => {
+                let packet = frame.get(header.payload_offset()..).unwrap_or_default();
+                let verdict = self.outlet.take_ipv6(interface, &header, packet);
+                self.refuse(now, Some(interface), frame, verdict);
+            }
             _ => self.refuse(now, Some(interface), frame, Verdict::LinkUnknownType),
         }
     }
@@ -553,7 +566,7 @@ impl<I: Io> Worker<I> {
             if answer.verdict == Verdict::Local {
                 for ring in self.outlet.crossings.learnt_to.iter_mut().flatten() {
                     // A full ring costs the other worker one more request.
-                    let _ = ring.try_push(learnt);
+                    let _ = ring.try_push(News::Learnt(learnt));
                 }
             }
         }

@@ -58,16 +58,37 @@ impl Default for NeighbourLimits {
     }
 }
 
+/// An address of a neighbour: IPv4 as `u32`, IPv6 as `u128`, in host bit order.
+pub trait Address: Copy + Eq + core::fmt::Debug {
+    /// A mix of all its bits. Outsiders must not find addresses with equal mixes.
+    fn fold(self, secret: u64) -> u64;
+}
+
+impl Address for u32 {
+    #[inline(always)]
+    fn fold(self, _: u64) -> u64 {
+        u64::from(self)
+    }
+}
+
+impl Address for u128 {
+    #[inline]
+    fn fold(self, secret: u64) -> u64 {
+        let (upper, lower) = ((self >> 64) as u64, self as u64);
+        let product = u128::from(lower ^ secret) * u128::from(upper ^ secret.rotate_left(32));
+        (product ^ product >> 64) as u64
+    }
+}
+
 /// What the worker is to do for the cache.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Action<P> {
-    /// Send an ARP request for `address`: to everybody, or as a probe to the station that answered
-    /// last.
+pub enum Action<P, A = u32> {
+    /// Send a request for `address`: to everybody, or as a probe to the station that answered last.
     Request {
         /// Interface to ask on.
         interface: InterfaceId,
         /// Address whose owner is wanted, in host bit order.
-        address: u32,
+        address: A,
         /// None: broadcast.
         station: Option<MacAddress>,
     },
@@ -97,8 +118,8 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Entry {
-    address: u32,
+struct Entry<A> {
+    address: A,
     interface: InterfaceId,
     state: State,
     attempts: u8,
@@ -121,22 +142,22 @@ struct Waiting<P> {
 
 /// What a neighbour looks like from outside, for `show` and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NeighbourView {
+pub struct NeighbourView<A = u32> {
     /// Interface it is on.
     pub interface: InterfaceId,
     /// Its address, in host bit order.
-    pub address: u32,
+    pub address: A,
     /// Its link-layer address, when known.
     pub station: Option<MacAddress>,
 }
 
 /// The cache; `P` is what waits (a packet buffer and what is to become of it).
 #[derive(Debug)]
-pub struct Neighbours<P> {
+pub struct Neighbours<P, A = u32> {
     limits: NeighbourLimits,
     secret: u64,
     slots: Vec<u32>,
-    entries: Vec<Entry>,
+    entries: Vec<Entry<A>>,
     waiting: Vec<Waiting<P>>,
     waiting_free: u32,
     waiting_count: u32,
@@ -153,9 +174,9 @@ pub struct Neighbours<P> {
 
 const NEVER: Instant = Instant::from_micros(u64::MAX);
 
-impl<P> Neighbours<P> {
+impl<P, A: Address> Neighbours<P, A> {
     /// An empty cache; `secret` keeps others from choosing addresses that collide.
-    pub fn new(limits: NeighbourLimits, secret: u64) -> Neighbours<P> {
+    pub fn new(limits: NeighbourLimits, secret: u64) -> Neighbours<P, A> {
         let neighbours_max = limits.neighbours_max.max(1) as usize;
         let mut waiting = Vec::with_capacity(limits.waiting_max as usize);
         for index in 0..limits.waiting_max {
@@ -191,7 +212,7 @@ impl<P> Neighbours<P> {
 
     /// The link-layer address of a neighbour that is known, and a note that it is in use.
     #[inline]
-    pub fn lookup(&mut self, interface: InterfaceId, address: u32) -> Option<MacAddress> {
+    pub fn lookup(&mut self, interface: InterfaceId, address: A) -> Option<MacAddress> {
         let entry = self.find(interface, address)?;
         let entry = self.entries.get_mut(entry)?;
         match entry.state {
@@ -209,7 +230,7 @@ impl<P> Neighbours<P> {
     ///
     /// # Errors
     /// Gives the packet back when as many wait as may.
-    pub fn hold(&mut self, now: Instant, interface: InterfaceId, address: u32, packet: P) -> Result<(), P> {
+    pub fn hold(&mut self, now: Instant, interface: InterfaceId, address: A, packet: P) -> Result<(), P> {
         let index = match self.find(interface, address) {
             Some(index) => index,
             None => match self.ask(now, interface, address) {
@@ -240,7 +261,7 @@ impl<P> Neighbours<P> {
     /// Takes in what an ARP packet says about an address. Returns whether Natrix had asked for it:
     /// only then there is an entry (RFC 826 "merge"), so a sender cannot fill the cache with
     /// made-up addresses.
-    pub fn learn(&mut self, now: Instant, interface: InterfaceId, address: u32, station: MacAddress) -> bool {
+    pub fn learn(&mut self, now: Instant, interface: InterfaceId, address: A, station: MacAddress) -> bool {
         let Some(index) = self.find(interface, address) else { return false };
         let Some(entry) = self.entries.get_mut(index) else { return false };
         if matches!(entry.state, State::Asking | State::Absent) {
@@ -268,7 +289,7 @@ impl<P> Neighbours<P> {
 
     /// The next thing to do, or None when nothing is due (or enough was looked at for one call;
     /// more follows at the next poll). Call until it returns None, or a bounded number of times.
-    pub fn next_action(&mut self, now: Instant) -> Option<Action<P>> {
+    pub fn next_action(&mut self, now: Instant) -> Option<Action<P, A>> {
         if now < self.next_due {
             return None;
         }
@@ -298,7 +319,7 @@ impl<P> Neighbours<P> {
     }
 
     /// The entries from position `start` on.
-    pub fn views(&self, start: usize) -> impl Iterator<Item = NeighbourView> + '_ {
+    pub fn views(&self, start: usize) -> impl Iterator<Item = NeighbourView<A>> + '_ {
         self.entries.iter().skip(start).map(|entry| NeighbourView {
             interface: entry.interface,
             address: entry.address,
@@ -308,7 +329,7 @@ impl<P> Neighbours<P> {
 
     /// What is due for the entry at `index`: an action, or None after its timer was set anew or it
     /// was removed.
-    fn act(&mut self, now: Instant, index: usize) -> Option<Action<P>> {
+    fn act(&mut self, now: Instant, index: usize) -> Option<Action<P, A>> {
         let entry = self.entries.get_mut(index)?;
         let (interface, address, station) = (entry.interface, entry.address, entry.station);
         match entry.state {
@@ -355,15 +376,15 @@ impl<P> Neighbours<P> {
         }
     }
 
-    fn slot_of(&self, interface: InterfaceId, address: u32) -> usize {
-        let key = (u64::from(interface.0) << 32) | u64::from(address);
+    fn slot_of(&self, interface: InterfaceId, address: A) -> usize {
+        let key = (u64::from(interface.0) << 32) ^ address.fold(self.secret);
         let mixed = (key ^ self.secret).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(self.secret);
         (mixed >> 32) as usize & (self.slots.len() - 1)
     }
 
     #[inline]
-    fn find(&self, interface: InterfaceId, address: u32) -> Option<usize> {
+    fn find(&self, interface: InterfaceId, address: A) -> Option<usize> {
         let mut slot = self.slot_of(interface, address);
         // At most half of the slots are taken, so an empty one ends the search.
         loop {
@@ -377,7 +398,7 @@ impl<P> Neighbours<P> {
     }
 
     /// Makes an entry whose first request is due now.
-    fn ask(&mut self, now: Instant, interface: InterfaceId, address: u32) -> Option<usize> {
+    fn ask(&mut self, now: Instant, interface: InterfaceId, address: A) -> Option<usize> {
         if self.entries.len() >= self.limits.neighbours_max as usize
             || self.unresolved_count >= self.limits.unresolved_max
         {
@@ -426,7 +447,7 @@ impl<P> Neighbours<P> {
         self.entries.swap_remove(index);
     }
 
-    fn slot_holding(&self, interface: InterfaceId, address: u32, index: usize) -> Option<usize> {
+    fn slot_holding(&self, interface: InterfaceId, address: A, index: usize) -> Option<usize> {
         let mut slot = self.slot_of(interface, address);
         loop {
             match *self.slots.get(slot)? {

@@ -176,6 +176,14 @@ fn log_sink(sink: &Sink) -> LogSink {
     }
 }
 
+/// The own addresses of an interface, of both families.
+fn addresses(settings: &Settings, index: usize) -> Vec<String> {
+    let own = settings.interfaces.get(index).into_iter().flat_map(|interface| &interface.addresses);
+    let own = own.map(|own| format!("{}/{}", own.address, own.prefix_length));
+    let own6 = settings.ipv6.addresses.iter().filter(|own| own.interface.index() == index);
+    own.chain(own6.map(|own| format!("{}/{}", own.address, own.prefix_length))).collect()
+}
+
 pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
     let snapshots = instance.snapshots()?;
     let ports = snapshots.first().map(|snapshot| (snapshot.ports.as_slice(), snapshot.ports_up.as_slice()));
@@ -202,7 +210,7 @@ pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
             port: port.map(|port| port.name.clone()).unwrap_or_default(),
             driver: port.map(|port| port.driver.clone()).unwrap_or_default(),
             mac: port.map(|port| port.station.to_string()).unwrap_or_default(),
-            addresses: interface.addresses.iter().map(|own| format!("{}/{}", own.address, own.prefix_length)).collect(),
+            addresses: addresses(shared.settings(), index),
             mtu_bytes: interface.mtu,
             vlan: link.vlan,
             link_up: up.get(link.port.index()).copied().unwrap_or(false),

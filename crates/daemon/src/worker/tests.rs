@@ -4,6 +4,7 @@ mod arp;
 mod bed;
 mod bursts;
 mod crossing;
+mod ipv6;
 mod link;
 mod watching;
 

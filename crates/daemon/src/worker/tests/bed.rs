@@ -186,6 +186,12 @@ impl Bed<MemoryIo> {
         Bed::with_io(workers, &MemorySettings::default(), |_, io| io)
     }
 
+    /// With other settings.
+    pub(crate) fn of(settings: Settings, workers: usize) -> Bed {
+        let (sizes, options) = (MemorySettings::default(), WorkerOptions::default());
+        Bed::with_settings(settings, workers, &sizes, &options, |_, io| io)
+    }
+
     /// Links without stations.
     pub(crate) fn offline() -> Bed {
         let options = WorkerOptions { mode: LinkMode::Offline, ..WorkerOptions::default() };
@@ -204,13 +210,23 @@ impl<I: Io> Bed<I> {
         options: &WorkerOptions,
         wrap: impl Fn(usize, MemoryIo) -> I,
     ) -> Bed<I> {
+        Bed::with_settings(settings(), workers, sizes, options, wrap)
+    }
+
+    fn with_settings(
+        settings: Settings,
+        workers: usize,
+        sizes: &MemorySettings,
+        options: &WorkerOptions,
+        wrap: impl Fn(usize, MemoryIo) -> I,
+    ) -> Bed<I> {
         let ports = MemoryBed::new(&MemorySettings { workers, ..sizes.clone() });
         let links = [
             InterfaceLink { port: INSIDE, vlan: None },
             InterfaceLink { port: OUTSIDE, vlan: None },
             InterfaceLink { port: INSIDE, vlan: Some(VLAN) },
         ];
-        let shared = Arc::new(Shared::new(settings(), workers).expect("the settings are valid"));
+        let shared = Arc::new(Shared::new(settings, workers).expect("the settings are valid"));
         let ios = (0..workers).map(|worker| wrap(worker, ports.io(worker))).collect();
         let now = Instant::from_micros(1_000_000);
         let workers = build_workers(&shared, &links, ios, options, [1, 2, 3, 4], now).expect("there is memory");

@@ -1,0 +1,15 @@
+//! IPv6 of one worker: own addresses, neighbour messages, echo, and errors of its own (RFC 4443,
+//! RFC 4861, RFC 4862). Without a clock, a socket or a thread.
+//!
+//! Natrix is a host on its IPv6 links so far: it answers for its addresses and forwards nothing. A
+//! frame with IPv6 leaves the burst in `Worker::take_frame`, so packets of IPv4 do not pass here.
+//!
+//! The first worker that can send on an interface probes for duplicates there. All workers keep
+//! their own clock of it, and hear of a duplicate through [`News`].
+
+pub mod node;
+pub mod reply;
+mod send;
+
+pub use node::Learnt6;
+pub use node::Node;

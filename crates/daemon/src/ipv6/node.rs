@@ -1,0 +1,511 @@
+//! Addresses and routes of IPv6, and what a packet means to them.
+
+use core::net::Ipv4Addr;
+
+use nat::Duration;
+use nat::Instant;
+use nat::Settings;
+use nat::Verdict;
+use nat::random::KeyedHash;
+use nat::rate_limit::RateLimit;
+use nat::settings::IcmpPolicy;
+use nat::settings::Route6;
+use nat::types::Facing;
+use nat::types::InterfaceId;
+use nat::types::Side;
+use wire::ethernet::MacAddress;
+use wire::icmp6;
+use wire::icmp6::Icmp6;
+use wire::ipv4;
+use wire::ipv6;
+use wire::ipv6::Chain;
+use wire::ipv6::Ipv6;
+use wire::neighbour::Kind;
+use wire::neighbour::Message;
+
+use crate::ipv6::reply::Problem;
+
+/// How long a probe may stay unanswered before an address is used (RFC 4862 §5.4: one probe, and
+/// RetransTimer of RFC 4861 §10).
+const PROBE_TIME: Duration = Duration::from_secs(1);
+/// ff02::1 and ff02::2.
+const ALL_NODES: u128 = 0xff02 << 112 | 1;
+const ALL_ROUTERS: u128 = 0xff02 << 112 | 2;
+/// ::1.
+const LOOPBACK: u128 = 1;
+
+/// Whether an address may be used (RFC 4862 §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its probe was not sent yet.
+    Unprobed,
+    /// Another station may have it; until then.
+    Tentative(Instant),
+    /// Ours.
+    Preferred,
+    /// Another station has it.
+    Duplicate,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    address: u128,
+    prefix_length: u8,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+struct Link {
+    facing: Facing,
+    /// Link-local first. Empty without IPv6.
+    own: Vec<Own>,
+    /// This worker sends the probes.
+    probes: bool,
+}
+
+/// A station of a neighbour; workers exchange these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learnt6 {
+    /// Interface it was seen on.
+    pub interface: InterfaceId,
+    /// IPv6 address, in host bit order.
+    pub address: u128,
+    /// Its link-layer address.
+    pub station: MacAddress,
+    /// It replaces another station that is known (RFC 4861 §7.2.5).
+    pub override_known: bool,
+}
+
+/// What to do with an IPv6 packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome6 {
+    /// Nothing.
+    None,
+    /// Send an advertisement to the station that asked.
+    Advertise {
+        /// The answer.
+        reply: Message,
+        /// The station that asked, if it is known.
+        station: Option<MacAddress>,
+    },
+    /// Another station has an own address, which is no longer used.
+    Duplicate(u128),
+    /// Another station claims an own address that stays in use.
+    Claimed(u128),
+    /// Send the packet back as an echo reply.
+    Echo,
+    /// Send an ICMPv6 error about the packet.
+    Error(Problem),
+}
+
+/// Verdict, what the packet says about a neighbour, and what to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// The packet's verdict.
+    pub verdict: Verdict,
+    /// For those who asked.
+    pub learnt: Option<Learnt6>,
+    /// What to send.
+    pub outcome: Outcome6,
+}
+
+impl From<Verdict> for Judgement {
+    fn from(verdict: Verdict) -> Judgement {
+        Judgement { verdict, learnt: None, outcome: Outcome6::None }
+    }
+}
+
+/// A probe or an announcement to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// Interface it goes out by.
+    pub interface: InterfaceId,
+    /// The own address it is about.
+    pub address: u128,
+    /// True: a probe. False: the address is ours.
+    pub is_probe: bool,
+}
+
+/// Knows which addresses are ours and where others are.
+#[derive(Debug)]
+pub struct Node {
+    links: Vec<Link>,
+    /// Longest prefix first.
+    routes: Vec<Route6>,
+    limit: RateLimit,
+    answers_echo: bool,
+    errors_to: [bool; 2],
+    /// No address waits for the end of its probe.
+    is_settled: bool,
+}
+
+impl Node {
+    /// Takes the addresses from the settings. `station_of` gives the station of an interface.
+    pub fn new(
+        settings: &Settings,
+        station_of: impl Fn(InterfaceId) -> Option<MacAddress>,
+        probes_on: impl Fn(InterfaceId) -> bool,
+        secret: u64,
+    ) -> Node {
+        let mut links = Vec::with_capacity(settings.interfaces.len());
+        for (index, interface) in settings.interfaces.iter().enumerate() {
+            let id = InterfaceId(index as u16);
+            let addresses = settings.ipv6.addresses.iter().filter(|own| own.interface == id);
+            let mut own: Vec<Own> = addresses
+                .map(|own| (own.address.to_bits(), own.prefix_length))
+                .map(|(address, prefix_length)| Own { address, prefix_length, state: State::Unprobed })
+                .collect();
+            if !own.is_empty()
+                && let Some(station) = station_of(id)
+            {
+                let address = ipv6::link_local_of(station.0);
+                own.insert(0, Own { address, prefix_length: 64, state: State::Unprobed });
+            }
+            links.push(Link { facing: interface.facing(), own, probes: probes_on(id) });
+        }
+        let is_settled = links.iter().all(|link| link.own.is_empty());
+        let hash = KeyedHash::new([secret, 6, secret.rotate_left(32), 64]);
+        Node {
+            links,
+            routes: routes_of(settings),
+            limit: RateLimit::new(&settings.icmp, hash),
+            answers_echo: settings.icmp.answer_echo,
+            errors_to: [settings.icmp.errors_to_inside, settings.icmp.errors_to_outside],
+            is_settled,
+        }
+    }
+
+    /// Takes what a reload can change: routes, which [`routes_of`] has sorted, and the policy of
+    /// own ICMP messages. Returns the previous routes in their place.
+    pub fn adopt(&mut self, routes: &mut Vec<Route6>, icmp: &IcmpPolicy) {
+        core::mem::swap(&mut self.routes, routes);
+        self.limit.set_policy(icmp);
+        self.answers_echo = icmp.answer_echo;
+        self.errors_to = [icmp.errors_to_inside, icmp.errors_to_outside];
+    }
+
+    /// No interface has IPv6.
+    pub fn is_off(&self) -> bool {
+        self.links.iter().all(|link| link.own.is_empty())
+    }
+
+    /// Whether an interface has IPv6.
+    pub fn is_on(&self, interface: InterfaceId) -> bool {
+        self.links.get(interface.index()).is_some_and(|link| !link.own.is_empty())
+    }
+
+    /// The next probe or announcement that is due, or None for now.
+    #[inline]
+    pub fn next_due(&mut self, now: Instant) -> Option<Due> {
+        if self.is_settled { None } else { self.advance(now) }
+    }
+
+    fn advance(&mut self, now: Instant) -> Option<Due> {
+        let mut is_settled = true;
+        for (index, link) in self.links.iter_mut().enumerate() {
+            for own in &mut link.own {
+                let is_probe = match own.state {
+                    State::Unprobed => {
+                        own.state = State::Tentative(now + PROBE_TIME);
+                        true
+                    }
+                    State::Tentative(until) if now >= until => {
+                        own.state = State::Preferred;
+                        false
+                    }
+                    State::Tentative(_) => {
+                        is_settled = false;
+                        continue;
+                    }
+                    State::Preferred | State::Duplicate => continue,
+                };
+                if link.probes {
+                    return Some(Due { interface: InterfaceId(index as u16), address: own.address, is_probe });
+                }
+                is_settled &= !is_probe;
+            }
+        }
+        self.is_settled = is_settled;
+        None
+    }
+
+    /// Stops using an address that another station has.
+    pub fn give_up(&mut self, interface: InterfaceId, address: u128) {
+        for own in self.links.get_mut(interface.index()).into_iter().flat_map(|link| &mut link.own) {
+            if own.address == address {
+                own.state = State::Duplicate;
+            }
+        }
+    }
+
+    /// Judges a packet that came in on an interface with IPv6, whose own station is `station`.
+    /// `sender` is the station that sent the frame; `is_group` is true if the frame was sent to
+    /// several.
+    pub fn judge(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        (station, sender): (MacAddress, MacAddress),
+        is_group: bool,
+        packet: &[u8],
+    ) -> Judgement {
+        let Ok(view) = Ipv6::new_checked(packet) else { return Verdict::Ipv6Malformed.into() };
+        let packet = view.packet();
+        let Ok(chain) = ipv6::chain(packet) else { return Verdict::Ipv6Malformed.into() };
+        let (source, destination) = (view.source(), view.destination());
+        if sender == station {
+            // Our own packet, come back over a loop in the network or from a capture of both
+            // directions.
+            return Verdict::LocalIgnored.into();
+        }
+        if ipv6::is_multicast(source) || source == LOOPBACK {
+            return Verdict::SourceInvalid.into();
+        }
+        if destination == LOOPBACK || destination == 0 {
+            return Verdict::DestinationInvalid.into();
+        }
+        let message = packet.get(chain.offset..).unwrap_or_default();
+        let is_icmp = chain.protocol == ipv6::PROTOCOL_ICMP6 && chain.fragment.is_none() && !message.is_empty();
+        let icmp_type = if is_icmp { Icmp6::new_unchecked(message).icmp_type() } else { 0 };
+        if self.is_to_us(interface, destination) {
+            if matches!(icmp_type, icmp6::TYPE_NEIGHBOUR_SOLICITATION | icmp6::TYPE_NEIGHBOUR_ADVERTISEMENT) {
+                return match Message::parse(packet) {
+                    Ok(message) => self.judge_message(interface, (station, sender), &message),
+                    Err(_) => Verdict::NeighbourInvalid.into(),
+                };
+            }
+            return self.judge_local(now, interface, is_group, packet, chain);
+        }
+        if is_group || ipv6::is_multicast(destination) {
+            return Verdict::LocalIgnored.into();
+        }
+        if source == 0 {
+            return Verdict::SourceInvalid.into();
+        }
+        // RFC 4291 §2.5.6: never forwarded.
+        if ipv6::is_link_local(source) || ipv6::is_link_local(destination) {
+            return Verdict::DestinationInvalid.into();
+        }
+        let (verdict, problem) = if view.hop_limit() <= 1 {
+            (Verdict::TtlExpired, Problem::HOP_LIMIT)
+        } else if self.leads(interface, destination).is_some() {
+            (Verdict::Ipv6NotForwarded, Problem::PROHIBITED)
+        } else {
+            (Verdict::NoRoute, Problem::NO_ROUTE)
+        };
+        self.with_error(now, interface, is_group, packet, verdict, problem)
+    }
+
+    /// A packet to an own address or group, other than a neighbour message.
+    fn judge_local(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        is_group: bool,
+        packet: &[u8],
+        chain: Chain,
+    ) -> Judgement {
+        let view = Ipv6::new_unchecked(packet);
+        if let Some(pointer) = chain.segments_left {
+            let problem = Problem { icmp_type: icmp6::TYPE_PARAMETER_PROBLEM, code: 0, parameter: pointer as u32 };
+            return self.with_error(now, interface, is_group, packet, Verdict::LocalIgnored, problem);
+        }
+        match chain.protocol {
+            ipv6::PROTOCOL_ICMP6 if chain.offset == ipv6::HEADER_LENGTH => {
+                let message = Icmp6::new_unchecked(view.payload());
+                if message.icmp_type() != icmp6::TYPE_ECHO_REQUEST
+                    || view.payload().len() < icmp6::HEADER_LENGTH
+                    || !self.answers_echo
+                    || view.source() == 0
+                    || ipv6::is_multicast(view.destination())
+                {
+                    return Verdict::LocalIgnored.into();
+                }
+                if !message.is_checksum_valid(view.source(), view.destination()) {
+                    return Verdict::IcmpBadChecksum.into();
+                }
+                Judgement { verdict: Verdict::Local, learnt: None, outcome: Outcome6::Echo }
+            }
+            // No server is here, and none says so, as for IPv4.
+            ipv6::PROTOCOL_ICMP6 | ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP | ipv6::HEADER_NONE => {
+                Verdict::LocalIgnored.into()
+            }
+            _ if chain.fragment.is_some() => Verdict::LocalIgnored.into(),
+            // RFC 4443 §3.4.
+            _ => {
+                let problem = Problem {
+                    icmp_type: icmp6::TYPE_PARAMETER_PROBLEM,
+                    code: icmp6::CODE_UNKNOWN_NEXT_HEADER,
+                    parameter: chain.number_offset as u32,
+                };
+                self.with_error(now, interface, is_group, packet, Verdict::LocalIgnored, problem)
+            }
+        }
+    }
+
+    fn judge_message(
+        &self,
+        interface: InterfaceId,
+        (station, sender): (MacAddress, MacAddress),
+        message: &Message,
+    ) -> Judgement {
+        let mut judgement = Judgement::from(Verdict::LocalIgnored);
+        if !sender.is_unicast() || message.station.is_some_and(|station| !station.is_unicast()) {
+            judgement.verdict = Verdict::NeighbourInvalid;
+            return judgement;
+        }
+        let state = self.state_of(interface, message.target);
+        match message.kind {
+            Kind::Solicitation => {
+                if self.state_of(interface, message.source).is_some() {
+                    // Another station sends from an address of ours.
+                    judgement.outcome = Outcome6::Claimed(message.source);
+                    return judgement;
+                }
+                match state {
+                    // RFC 4862 §5.4.3: two stations that probe at once both give up.
+                    Some(State::Unprobed | State::Tentative(_)) => {
+                        if message.source == 0 {
+                            judgement.outcome = Outcome6::Duplicate(message.target);
+                        }
+                        return judgement;
+                    }
+                    Some(State::Preferred) => {}
+                    Some(State::Duplicate) | None => return judgement,
+                }
+                judgement.verdict = Verdict::Local;
+                let is_near = self.is_on_link(interface, message.source);
+                if let Some(station) = message.station.filter(|_| is_near) {
+                    let (address, override_known) = (message.source, true);
+                    judgement.learnt = Some(Learnt6 { interface, address, station, override_known });
+                }
+                let reply = message.reply(station);
+                // The answer goes to the station that asked: none has to be asked for it.
+                let to = if message.source == 0 { None } else { Some(message.station.unwrap_or(sender)) };
+                judgement.outcome = Outcome6::Advertise { reply, station: to };
+            }
+            Kind::Advertisement { override_known, .. } => match state {
+                Some(State::Unprobed | State::Tentative(_)) => {
+                    judgement.outcome = Outcome6::Duplicate(message.target);
+                }
+                Some(State::Preferred) => judgement.outcome = Outcome6::Claimed(message.target),
+                Some(State::Duplicate) => {}
+                None => {
+                    if let Some(station) = message.station.filter(|_| self.is_on_link(interface, message.target)) {
+                        let address = message.target;
+                        judgement.learnt = Some(Learnt6 { interface, address, station, override_known });
+                        judgement.verdict = Verdict::Local;
+                    }
+                }
+            },
+        }
+        judgement
+    }
+
+    /// With the error that RFC 4443 §2.4 (e) and the rates permit.
+    fn with_error(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        is_group: bool,
+        packet: &[u8],
+        verdict: Verdict,
+        problem: Problem,
+    ) -> Judgement {
+        let view = Ipv6::new_unchecked(packet);
+        let source = view.source();
+        let may_answer = crate::ipv6::reply::may_answer(packet)
+            && !is_group
+            && self.own_address(interface, source).is_some()
+            && self.leads(interface, source).is_some();
+        let Some(link) = self.links.get(interface.index()).filter(|_| may_answer) else { return verdict.into() };
+        let facing = link.facing;
+        let permitted = self.errors_to.get(if facing.side == Side::Inside { 0 } else { 1 });
+        // One bucket for each /64, in which a host can have any address.
+        let network = (source >> 64) as u64;
+        let bucket = Ipv4Addr::from_bits((network ^ network >> 32) as u32);
+        if permitted != Some(&true) || !self.limit.allow(now, (facing, bucket)) {
+            return verdict.into();
+        }
+        Judgement { verdict, learnt: None, outcome: Outcome6::Error(problem) }
+    }
+
+    /// An own address or a group of the interface. Own addresses of other interfaces of the realm
+    /// count, except for link-local ones.
+    fn is_to_us(&self, interface: InterfaceId, destination: u128) -> bool {
+        let Some(link) = self.links.get(interface.index()) else { return false };
+        if ipv6::is_multicast(destination) {
+            return matches!(destination, ALL_NODES | ALL_ROUTERS)
+                || link.own.iter().any(|own| destination == ipv6::solicited_node(own.address));
+        }
+        if link.own.iter().any(|own| own.address == destination) {
+            return true;
+        }
+        let others = self.links.iter().filter(|other| other.facing == link.facing);
+        !ipv6::is_link_local(destination) && others.flat_map(|other| &other.own).any(|own| own.address == destination)
+    }
+
+    fn state_of(&self, interface: InterfaceId, address: u128) -> Option<State> {
+        let link = self.links.get(interface.index())?;
+        link.own.iter().find(|own| own.address == address).map(|own| own.state)
+    }
+
+    /// True for addresses whose station may be asked for on this link: link-local ones and those of
+    /// its prefixes. Nothing else is ever asked for (RFC 6583 §6).
+    pub fn is_on_link(&self, interface: InterfaceId, address: u128) -> bool {
+        let Some(link) = self.links.get(interface.index()) else { return false };
+        link.own.iter().any(|own| shares_prefix(own.address, address, own.prefix_length))
+    }
+
+    /// An own address to send with: of the scope of `other`, best of its prefix.
+    pub fn own_address(&self, interface: InterfaceId, other: u128) -> Option<u128> {
+        let link = self.links.get(interface.index())?;
+        let scope = ipv6::is_link_local(other);
+        let usable = || link.own.iter().filter(|own| own.state == State::Preferred);
+        let same = usable().find(|own| shares_prefix(own.address, other, own.prefix_length));
+        let same = same.or_else(|| usable().find(|own| ipv6::is_link_local(own.address) == scope));
+        same.or_else(|| usable().next()).map(|own| own.address)
+    }
+
+    /// Where a packet to `destination` goes that came, or would come, by `interface`: the interface
+    /// to leave by, and the neighbour.
+    pub fn leads(&self, interface: InterfaceId, destination: u128) -> Option<(InterfaceId, u128)> {
+        if ipv6::is_link_local(destination) {
+            return Some((interface, destination));
+        }
+        let facing = self.links.get(interface.index())?.facing;
+        let mut best: Option<(u8, InterfaceId, u128)> = None;
+        for (index, link) in self.links.iter().enumerate().filter(|(_, link)| link.facing == facing) {
+            for own in &link.own {
+                let is_better = best.is_none_or(|(length, ..)| own.prefix_length > length);
+                if is_better && shares_prefix(own.address, destination, own.prefix_length) {
+                    best = Some((own.prefix_length, InterfaceId(index as u16), destination));
+                }
+            }
+        }
+        let is_of_realm = |route: &&Route6| {
+            self.links.get(route.interface.index()).is_some_and(|link| link.facing == facing)
+                && shares_prefix(route.prefix.to_bits(), destination, route.prefix_length)
+        };
+        if let Some(route) = self.routes.iter().find(is_of_realm)
+            && best.is_none_or(|(length, ..)| route.prefix_length > length)
+        {
+            return Some((route.interface, route.next_hop.to_bits()));
+        }
+        best.map(|(_, interface, neighbour)| (interface, neighbour))
+    }
+}
+
+/// The routes of the settings, longest prefix first.
+pub fn routes_of(settings: &Settings) -> Vec<Route6> {
+    let mut routes = settings.ipv6.routes.clone();
+    routes.sort_by_key(|route| core::cmp::Reverse(route.prefix_length));
+    routes
+}
+
+fn shares_prefix(a: u128, b: u128, length: u8) -> bool {
+    (a ^ b).checked_shr(128 - u32::from(length.min(128))).unwrap_or(0) == 0
+}
+
+#[cfg(test)]
+mod tests;

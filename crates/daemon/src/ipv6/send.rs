@@ -1,0 +1,187 @@
+//! What a worker receives and sends by IPv6.
+
+use nat::Verdict;
+use nat::types::InterfaceId;
+use packet_io::Buffer;
+use packet_io::Io;
+use wire::ethernet::ETHER_TYPE_IPV6;
+use wire::ethernet::LinkHeader;
+use wire::ethernet::MacAddress;
+use wire::ipv6;
+use wire::ipv6::Ipv6;
+use wire::neighbour::LENGTH_MAX;
+use wire::neighbour::Message;
+
+use crate::crossing::News;
+use crate::ipv6::node::Learnt6;
+use crate::ipv6::node::Outcome6;
+use crate::ipv6::reply;
+use crate::neighbour::Action;
+use crate::outlet::DEFEND_INTERVAL;
+use crate::outlet::NEIGHBOUR_ACTIONS_MAX;
+use crate::outlet::Outlet;
+use crate::worker::LinkMode;
+
+/// Longest packet that an echo reply copies.
+const ECHO_MAX: usize = 9_216;
+
+impl<I: Io> Outlet<I> {
+    /// Takes an IPv6 packet, with padding, of an interface that has IPv6, and answers it. Returns
+    /// its verdict.
+    pub(crate) fn take_ipv6(&mut self, interface: InterfaceId, header: &LinkHeader, packet: &[u8]) -> Verdict {
+        let Some(link) = self.links.link(interface) else { return Verdict::LocalIgnored };
+        let station = self.links.station(link.port);
+        let is_group = header.destination.is_multicast();
+        let judgement = self.node.judge(self.now, interface, (station, header.source), is_group, packet);
+        if let Some(learnt) = judgement.learnt {
+            self.learn6(learnt);
+            self.publish_news(News::Learnt6(learnt));
+        }
+        let packet = packet.get(..Ipv6::new_unchecked(packet).length()).unwrap_or_default();
+        match judgement.outcome {
+            Outcome6::None => {}
+            Outcome6::Advertise { reply, station } => self.send_message(interface, &reply, station),
+            Outcome6::Duplicate(address) => {
+                self.counters.address_conflicts += 1;
+                self.node.give_up(interface, address);
+                self.publish_news(News::Duplicate6 { interface, address });
+            }
+            Outcome6::Claimed(address) => self.defend6(interface, address),
+            Outcome6::Echo => self.send_echo(interface, packet),
+            Outcome6::Error(problem) => {
+                let source = Ipv6::new_unchecked(packet).source();
+                let Some(own) = self.node.own_address(interface, source) else { return judgement.verdict };
+                let mut error = [0; reply::ERROR_MAX];
+                let length = reply::write_error(&mut error, problem, own, packet);
+                self.send_by_route(interface, error.get(..length).unwrap_or_default());
+            }
+        }
+        judgement.verdict
+    }
+
+    /// Takes in a station, learned here or at another worker, and sends what waited for it.
+    pub(crate) fn learn6(&mut self, learnt: Learnt6) {
+        let Learnt6 { interface, address, station, override_known } = learnt;
+        // RFC 4861 §7.2.5: without the flag, another station does not replace the known one.
+        if !override_known && self.neighbours6.lookup(interface, address).is_some_and(|known| known != station) {
+            return;
+        }
+        if self.neighbours6.learn(self.now, interface, address, station) {
+            self.act_for_neighbours6();
+        }
+    }
+
+    /// Probes, announcements, questions, timeouts.
+    #[inline(never)]
+    pub(crate) fn maintain6(&mut self) {
+        while let Some(due) = self.node.next_due(self.now) {
+            let Some(link) = self.links.link(due.interface) else { continue };
+            let message = match due.is_probe {
+                true => Message::probe(due.address),
+                false => Message::announcement(due.address, self.links.station(link.port)),
+            };
+            self.send_message(due.interface, &message, None);
+        }
+        self.act_for_neighbours6();
+    }
+
+    fn act_for_neighbours6(&mut self) {
+        for _ in 0..NEIGHBOUR_ACTIONS_MAX {
+            match self.neighbours6.next_action(self.now) {
+                None => break,
+                Some(Action::Request { interface, address, station }) => {
+                    let own = self.node.own_address(interface, address);
+                    let (Some(source), Some(link)) = (own, self.links.link(interface)) else { continue };
+                    let mut question = Message::solicitation(source, self.links.station(link.port), address);
+                    if station.is_some() {
+                        // Unreachability detection asks the neighbour itself (RFC 4861 §7.3.3).
+                        question.destination = address;
+                    }
+                    self.send_message(interface, &question, station);
+                }
+                Some(Action::Send { packet, interface, station }) => self.send_to6(interface, station, packet),
+                Some(Action::Unresolved(_)) => self.counters.originated_dropped += 1,
+            }
+        }
+    }
+
+    /// RFC 4861 §7.2.6, and not again for ten seconds, so that two hosts do not argue without end.
+    fn defend6(&mut self, interface: InterfaceId, address: u128) {
+        self.counters.address_conflicts += 1;
+        if self.defended_at.is_some_and(|at| self.now < at + DEFEND_INTERVAL) {
+            return;
+        }
+        self.defended_at = Some(self.now);
+        let Some(link) = self.links.link(interface) else { return };
+        let message = Message::announcement(address, self.links.station(link.port));
+        self.send_message(interface, &message, None);
+    }
+
+    fn send_message(&mut self, interface: InterfaceId, message: &Message, to: Option<MacAddress>) {
+        let Some(link) = self.links.link(interface) else { return };
+        let mut packet = [0; LENGTH_MAX];
+        let length = message.write(&mut packet);
+        let group = MacAddress(ipv6::station_of_group(message.destination));
+        let header = self.links.header(link, to.unwrap_or(group), ETHER_TYPE_IPV6);
+        match self.frame(&header, packet.get(..length).unwrap_or_default()) {
+            Some(buffer) => self.send_frame(link.port, interface, buffer),
+            None => self.counters.originated_dropped += 1,
+        }
+    }
+
+    fn send_echo(&mut self, interface: InterfaceId, request: &[u8]) {
+        let mut copy = [0; ECHO_MAX];
+        let Some(packet) = copy.get_mut(..request.len()) else {
+            self.counters.originated_dropped += 1;
+            return;
+        };
+        packet.copy_from_slice(request);
+        reply::echo(packet);
+        self.send_by_route(interface, packet);
+    }
+
+    /// Sends an own packet, which answers one from `interface`.
+    fn send_by_route(&mut self, interface: InterfaceId, packet: &[u8]) {
+        let destination = Ipv6::new_unchecked(packet).destination();
+        let way = self.node.leads(interface, destination);
+        let Some((interface, neighbour)) = way else {
+            self.counters.originated_dropped += 1;
+            return;
+        };
+        let Some(link) = self.links.link(interface) else { return };
+        let station = match self.mode {
+            LinkMode::Live => self.neighbours6.lookup(interface, neighbour),
+            LinkMode::Offline => Some(made_up_station(neighbour)),
+        };
+        let header = self.links.header(link, station.unwrap_or_default(), ETHER_TYPE_IPV6);
+        let Some(buffer) = self.frame(&header, packet) else {
+            self.counters.originated_dropped += 1;
+            return;
+        };
+        if station.is_some() {
+            self.send_frame(link.port, interface, buffer);
+        } else if self.neighbours6.hold(self.now, interface, neighbour, buffer).is_err() {
+            self.counters.originated_dropped += 1;
+        }
+    }
+
+    /// Sends a frame that lacks its destination station.
+    fn send_to6(&mut self, interface: InterfaceId, station: MacAddress, mut buffer: I::Buffer) {
+        let Some(link) = self.links.link(interface) else { return };
+        station.write(buffer.bytes_mut(), 0);
+        self.send_frame(link.port, interface, buffer);
+    }
+
+    fn publish_news(&mut self, news: News) {
+        for ring in self.crossings.learnt_to.iter_mut().flatten() {
+            // A full ring costs the other worker one more question. A duplicate is heard again.
+            let _ = ring.try_push(news);
+        }
+    }
+}
+
+/// The station of a host where there is none to ask.
+fn made_up_station(address: u128) -> MacAddress {
+    let [a, b, c, d] = (address as u32).to_be_bytes();
+    MacAddress([2, 0, a, b, c, d])
+}

@@ -1,0 +1,326 @@
+//! IPv6 as hosts on the link see it (RFC 4443, RFC 4861, RFC 4862).
+
+use core::net::Ipv6Addr;
+
+use nat::Duration;
+use nat::Settings;
+use nat::Verdict;
+use nat::settings::Address6;
+use nat::settings::Route6;
+use nat::types::InterfaceId;
+use packet_io::PortIndex;
+use wire::build;
+use wire::build6;
+use wire::build6::endpoint;
+use wire::ethernet::ETHER_TYPE_IPV6;
+use wire::ethernet::MacAddress;
+use wire::icmp6::Icmp6;
+use wire::ipv6;
+use wire::ipv6::Ipv6;
+use wire::neighbour::Kind;
+use wire::neighbour::LENGTH_MAX;
+use wire::neighbour::Message;
+
+use super::bed::Bed;
+use super::bed::INSIDE;
+use super::bed::OUTSIDE;
+use super::bed::Sent;
+use super::bed::settings;
+
+const HOST_STATION: MacAddress = MacAddress([6, 0, 0, 0, 0, 7]);
+const OWN: &str = "2001:db8:1::1";
+const HOST: &str = "2001:db8:1::7";
+const OWN_OUTSIDE: &str = "2001:db8:2::1";
+
+fn v6(text: &str) -> Ipv6Addr {
+    text.parse().expect("an IPv6 address")
+}
+
+fn bits(text: &str) -> u128 {
+    v6(text).to_bits()
+}
+
+fn with_ipv6() -> Settings {
+    let own = |interface, text| Address6 { interface: InterfaceId(interface), address: v6(text), prefix_length: 64 };
+    let mut settings = settings();
+    settings.ipv6.addresses = vec![own(0, OWN), own(1, OWN_OUTSIDE)];
+    settings.ipv6.routes = vec![Route6 {
+        prefix: v6("2001:db8:1::"),
+        prefix_length: 48,
+        next_hop: v6("2001:db8:1::fe"),
+        interface: InterfaceId(0),
+    }];
+    settings
+}
+
+fn bed(workers: usize) -> Bed {
+    Bed::of(with_ipv6(), workers).after_start()
+}
+
+fn station(bed: &Bed, port: PortIndex) -> MacAddress {
+    use packet_io::Io;
+    MacAddress(bed.ports.io(0).mac(port))
+}
+
+fn push_to(bed: &Bed, worker: usize, to: MacAddress, packet: &[u8]) {
+    bed.push(worker, INSIDE, &build::frame(HOST_STATION, to, ETHER_TYPE_IPV6, packet));
+}
+
+/// A packet from the host, to Natrix's station.
+fn push(bed: &Bed, packet: &[u8]) {
+    push_to(bed, 0, station(bed, INSIDE), packet);
+}
+
+fn push_message(bed: &Bed, worker: usize, message: &Message) {
+    let mut packet = [0; LENGTH_MAX];
+    let length = message.write(&mut packet);
+    let group = MacAddress(ipv6::station_of_group(message.destination));
+    push_to(bed, worker, group, &packet[..length]);
+}
+
+fn messages(sent: &[Sent]) -> Vec<Message> {
+    let of_ipv6 = sent.iter().filter(|frame| frame.header.ether_type == ETHER_TYPE_IPV6);
+    of_ipv6.filter_map(|frame| Message::parse(&frame.payload).ok()).collect()
+}
+
+/// The one packet other than neighbour messages that was sent.
+fn packet(sent: &[Sent]) -> Vec<u8> {
+    let of_ipv6 = sent.iter().filter(|frame| frame.header.ether_type == ETHER_TYPE_IPV6);
+    let packets: Vec<&Sent> = of_ipv6.filter(|frame| Message::parse(&frame.payload).is_err()).collect();
+    assert_eq!(packets.len(), 1, "{packets:?}");
+    let view = Ipv6::new_checked(packets[0].payload.as_slice()).expect("a packet");
+    assert_eq!(wire::verify6::faults(view.packet()), []);
+    view.packet().to_vec()
+}
+
+/// The host asks for the own address.
+fn introduce(bed: &mut Bed, address: &str) {
+    push_message(bed, 0, &Message::solicitation(bits(address), HOST_STATION, bits(OWN)));
+    bed.settle();
+}
+
+/// Sends a packet, answers the question for the host, and returns what came.
+fn exchange(bed: &mut Bed, sent: &[u8]) -> Vec<Sent> {
+    push(bed, sent);
+    bed.settle();
+    let mut all = bed.sent(INSIDE);
+    for question in messages(&all).iter().filter(|message| message.kind == Kind::Solicitation) {
+        push_message(bed, 0, &question.reply(HOST_STATION));
+    }
+    bed.settle();
+    all.extend(bed.sent(INSIDE));
+    all
+}
+
+#[test]
+fn addresses_are_probed_and_then_announced() {
+    // covers: 4862-5.4
+    let mut bed = Bed::of(with_ipv6(), 1);
+    bed.run_for(Duration::from_millis(900), Duration::from_millis(10));
+    let probes = messages(&bed.sent(INSIDE));
+    assert_eq!(probes.len(), 2, "link-local and global: {probes:?}");
+    assert!(probes.iter().all(|probe| probe.source == 0 && probe.station.is_none()));
+    assert_eq!(probes[1].target, bits(OWN));
+    push_message(&bed, 0, &Message::solicitation(bits(HOST), HOST_STATION, bits(OWN)));
+    bed.settle();
+    assert_eq!(messages(&bed.sent(INSIDE)), [], "a tentative address does not answer");
+    bed.run_for(Duration::from_millis(200), Duration::from_millis(10));
+    let announced = messages(&bed.sent(INSIDE));
+    assert_eq!(announced.iter().map(|message| message.target).collect::<Vec<_>>()[1], bits(OWN));
+    assert!(announced.iter().all(|message| message.destination == bits("ff02::1")));
+}
+
+#[test]
+fn a_duplicate_is_not_used_by_any_worker() {
+    // covers: 4862-5.4
+    for claim in [Message::announcement(bits(OWN), HOST_STATION), Message::probe(bits(OWN))] {
+        let mut bed = Bed::of(with_ipv6(), 2);
+        bed.run_for(Duration::from_millis(100), Duration::from_millis(10));
+        push_message(&bed, 1, &claim);
+        bed = bed.after_start();
+        for worker in 0..2 {
+            push_message(&bed, worker, &Message::solicitation(bits(HOST), HOST_STATION, bits(OWN)));
+            bed.settle();
+        }
+        assert_eq!(messages(&bed.sent(INSIDE)), []);
+        assert_eq!(bed.workers[1].link_counters().address_conflicts, 1);
+    }
+}
+
+#[test]
+fn an_address_in_use_is_defended() {
+    let mut bed = bed(1);
+    for _ in 0..3 {
+        push_message(&bed, 0, &Message::announcement(bits(OWN), HOST_STATION));
+        bed.settle();
+    }
+    let defended = messages(&bed.sent(INSIDE));
+    assert_eq!(defended, [Message::announcement(bits(OWN), station(&bed, INSIDE))], "once in ten seconds");
+    assert_eq!(bed.workers[0].link_counters().address_conflicts, 3);
+}
+
+#[test]
+fn solicitations_are_answered_to_the_station_that_asked() {
+    // covers: 4861-7.2.4
+    let mut bed = bed(1);
+    introduce(&mut bed, HOST);
+    let sent = bed.sent(INSIDE);
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].header.destination, HOST_STATION);
+    let reply = messages(&sent)[0];
+    assert_eq!((reply.source, reply.destination, reply.target), (bits(OWN), bits(HOST), bits(OWN)));
+    assert_eq!(reply.station, Some(station(&bed, INSIDE)));
+    // A probe of another host is answered to all nodes.
+    push_message(&bed, 0, &Message::probe(bits(OWN)));
+    bed.settle();
+    let sent = bed.sent(INSIDE);
+    assert_eq!(messages(&sent)[0].destination, bits("ff02::1"));
+    assert_eq!(sent[0].header.destination, MacAddress([0x33, 0x33, 0, 0, 0, 1]));
+    assert_eq!(bed.total().of(Verdict::Local), 2);
+}
+
+#[test]
+fn messages_from_behind_a_router_are_dropped_by_name() {
+    // covers: 4861-6.1
+    let mut bed = bed(1);
+    let mut packet = [0; LENGTH_MAX];
+    Message::solicitation(bits(HOST), HOST_STATION, bits(OWN)).write(&mut packet);
+    packet[7] = 254;
+    push(&bed, &packet);
+    bed.settle();
+    assert_eq!(bed.total().of(Verdict::NeighbourInvalid), 1);
+    assert!(bed.sent(INSIDE).is_empty());
+}
+
+#[test]
+fn echo_is_answered_on_each_own_address() {
+    // covers: 4443-4.2
+    let mut bed = bed(1);
+    for own in [OWN, "fe80::ff:fe00:0"] {
+        let from = if own == OWN { HOST } else { "fe80::7" };
+        let sent = exchange(&mut bed, &build6::echo_request(v6(from), v6(own), 77, b"ping"));
+        let reply = packet(&sent);
+        let view = Ipv6::new_unchecked(reply.as_slice());
+        assert_eq!((view.source(), view.destination()), (bits(own), bits(from)));
+        let message = Icmp6::new_unchecked(view.payload());
+        assert_eq!((message.icmp_type(), message.identifier(), message.sequence()), (129, 77, 1));
+        assert_eq!(&view.payload()[8..], b"ping");
+    }
+    // The address of the other realm is not ours here.
+    let sent = exchange(&mut bed, &build6::echo_request(v6(HOST), v6(OWN_OUTSIDE), 77, b"ping"));
+    assert_eq!(packet(&sent)[40..42], [1, 0]);
+    // By the router behind which the host is.
+    let sent = exchange(&mut bed, &build6::echo_request(v6("2001:db8:1:5::1"), v6(OWN), 78, b"ping"));
+    assert_eq!(packet(&sent)[40], 129);
+    assert_eq!(messages(&sent)[0].target, bits("2001:db8:1::fe"), "the router was asked for");
+}
+
+#[test]
+fn a_damaged_echo_is_not_answered() {
+    let mut bed = bed(1);
+    introduce(&mut bed, HOST);
+    let _ = bed.sent(INSIDE);
+    let mut request = build6::echo_request(v6(HOST), v6(OWN), 77, b"ping");
+    request[50] ^= 1;
+    push(&bed, &request);
+    bed.settle();
+    assert!(bed.sent(INSIDE).is_empty());
+    assert_eq!(bed.total().of(Verdict::IcmpBadChecksum), 1);
+}
+
+#[test]
+fn forwarded_packets_get_a_named_drop_and_an_error() {
+    // covers: 4443-2.4a, 4443-3.1, 4443-3.3
+    let mut bed = bed(1);
+    let to = |destination: &str| build6::udp(endpoint(HOST, 5000), endpoint(destination, 53), &[7; 1400]);
+    let error = |bed: &mut Bed, sent: &[u8]| packet(&exchange(bed, sent));
+    let no_route = error(&mut bed, &to("2001:db8:99::1"));
+    assert_eq!((no_route.len(), &no_route[40..42]), (1280, &[1, 0][..]), "at most 1,280 bytes");
+    assert_eq!(Ipv6::new_unchecked(no_route.as_slice()).source(), bits(OWN));
+    let prohibited = error(&mut bed, &to("2001:db8:1:9::1"));
+    assert_eq!(prohibited[40..42], [1, 1], "there is a route");
+    let mut expiring = to("2001:db8:99::1");
+    expiring[7] = 1;
+    assert_eq!(error(&mut bed, &expiring)[40..42], [3, 0]);
+    let total = bed.total();
+    let counts = [Verdict::NoRoute, Verdict::Ipv6NotForwarded, Verdict::TtlExpired].map(|verdict| total.of(verdict));
+    assert_eq!(counts, [1, 1, 1]);
+}
+
+#[test]
+fn errors_are_rate_limited_and_never_about_errors() {
+    // covers: 4443-2.4e, 4443-2.4f
+    let mut bed = bed(1);
+    introduce(&mut bed, HOST);
+    let _ = bed.sent(INSIDE);
+    let udp = build6::udp(endpoint(HOST, 5000), endpoint("2001:db8:99::1", 53), b"x");
+    for count in 0..100_u16 {
+        // Other addresses of the /64 share the limit.
+        let mut other = udp.clone();
+        other[22..24].copy_from_slice(&count.to_be_bytes());
+        push(&bed, &other);
+        if count % 10 == 0 {
+            bed.settle();
+        }
+    }
+    bed.settle();
+    assert_eq!(bed.total().of(Verdict::NoRoute), 100);
+    let waiting = bed.workers[0].link_counters().originated_dropped;
+    assert!(waiting + bed.sent(INSIDE).len() as u64 <= 40, "20 a second, and the questions for their hosts");
+    let quiet = bed.total().of(Verdict::NoRoute);
+    bed.run_for(Duration::from_secs(10), Duration::from_millis(100));
+    let _ = bed.sent(INSIDE);
+    let error = build6::icmp(v6(HOST), v6("2001:db8:99::1"), (1, 4), [0; 4], &udp);
+    let to_group = build6::udp(endpoint(HOST, 5000), endpoint("ff0e::1", 53), b"x");
+    for packet in [&error, &to_group] {
+        push(&bed, packet);
+    }
+    push_to(&bed, 0, MacAddress([0x33, 0x33, 0, 0, 0, 1]), &udp);
+    bed.settle();
+    assert!(bed.sent(INSIDE).is_empty());
+    assert_eq!(bed.total().of(Verdict::NoRoute), quiet + 1);
+}
+
+#[test]
+fn a_scan_asks_only_on_the_link_and_for_a_bounded_number() {
+    // covers: 6583-6, 4861-7.2.2
+    let mut bed = bed(1);
+    // Echo requests from many invented hosts of the link, and of no link.
+    for number in 0..1000_u32 {
+        let host = v6("2001:db8:1::").to_bits() + 0x1_0000 + u128::from(number);
+        push(&bed, &build6::echo_request(host.into(), v6(OWN), 1, b""));
+        push(&bed, &build6::echo_request(v6("2001:db8:77::1"), v6(OWN), 1, b""));
+        bed.settle();
+    }
+    let asked = messages(&bed.sent(INSIDE));
+    assert!(!asked.is_empty() && asked.len() <= 256, "{}", asked.len());
+    assert!(asked.iter().all(|question| question.target >> 64 == bits(OWN) >> 64));
+    assert!(bed.workers[0].link_counters().originated_dropped >= 1000, "without route, or over the bounds");
+}
+
+#[test]
+fn an_interface_without_ipv6_does_not_answer() {
+    let mut bed = Bed::new(1).after_start();
+    push(&bed, &build6::echo_request(v6("fe80::7"), v6("fe80::ff:fe00:0"), 77, b"ping"));
+    push_message(&bed, 0, &Message::solicitation(bits(HOST), HOST_STATION, bits(OWN)));
+    bed.settle();
+    assert!(bed.sent(INSIDE).is_empty() && bed.sent(OUTSIDE).is_empty());
+    assert_eq!(bed.total().of(Verdict::LinkUnknownType), 2);
+}
+
+#[test]
+fn malformed_packets_are_counted_and_not_answered() {
+    let mut bed = bed(1);
+    let udp = build6::udp(endpoint(HOST, 5000), endpoint(OWN, 53), b"x");
+    let mut wrong = udp.clone();
+    wrong[0] = 0x45;
+    push(&bed, &wrong);
+    let mut chain = udp;
+    for _ in 0..64 {
+        chain = build6::with_extension(&chain, 60, &[0, 1, 4, 0, 0, 0, 0]);
+    }
+    push(&bed, &chain);
+    bed.settle();
+    assert!(bed.sent(INSIDE).is_empty());
+    assert_eq!(bed.total().of(Verdict::Ipv6Malformed), 2);
+}

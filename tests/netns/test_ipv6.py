@@ -1,0 +1,121 @@
+"""IPv6 of Natrix's own addresses against real kernels: RFC 4443, RFC 4861, RFC 4862."""
+
+import ipaddress
+import socket
+import struct
+
+from kit import *
+from netlab.process import wait_until
+
+INSIDE, OUTSIDE = "2001:db8:64::1", "2001:db8:198::2"
+SUB1, SUB2, CORE6 = "2001:db8:64::10", "2001:db8:64::11", "2001:db8:198::1"
+BEHIND_SUB1 = "2001:db8:65::10"
+ICMP6_FILTER = 1
+
+
+def with_addresses(n):
+    """Gives the kernels their addresses, without waiting for their own duplicate address detection."""
+    for host, device, address in ((n.sub1, "eth0", SUB1), (n.sub2, "eth0", SUB2), (n.core, "nat", CORE6)):
+        for key in ("all", "default", device):
+            host.sysctl(f"net.ipv6.conf.{key}.disable_ipv6", 0)
+        host.ip("-6", "address", "replace", f"{address}/64", "dev", device, "nodad")
+        host.ip("-6", "neigh", "flush", "dev", device)
+
+
+def ping(host, to, *more):
+    status, out, err = host.run(["ping", "-6", "-n", "-c", "3", "-i", "0.2", "-W", "2", *more, to])
+    return status, out + err
+
+
+def neighbour(host, address, device="eth0"):
+    """What the kernel knows of a neighbour: (station, is it a router, state)."""
+    _, out, _ = host.run(["ip", "-6", "neigh", "show", address, "dev", device])
+    words = out.split()
+    station = words[words.index("lladdr") + 1] if "lladdr" in words else None
+    return station, "router" in words, words[-1] if words else None
+
+
+def icmp6_socket(host, kind):
+    """A raw socket that receives ICMPv6 messages of one type."""
+    with host.entered():
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+    blocked = [0xFFFFFFFF] * 8
+    blocked[kind >> 5] &= ~(1 << (kind & 31))
+    sock.setsockopt(socket.IPPROTO_ICMPV6, ICMP6_FILTER, struct.pack("=8I", *blocked))
+    sock.settimeout(3)
+    return sock
+
+
+@test("ipv6")
+@shows("4443-4.2", "4861-7.2.4")
+def the_own_ipv6_addresses_answer_a_kernel(n):
+    with_addresses(n)
+    for host, device, own in ((n.sub1, "eth0", INSIDE), (n.core, "nat", OUTSIDE)):
+        expect(wait_until(lambda: ping(host, own)[0] == 0, 10, 0.2), f"ping of {own}: {ping(host, own)[1]}")
+        station, is_router, state = neighbour(host, own, device)
+        expect(station is not None and is_router, f"{own} is {neighbour(host, own, device)}")
+        expect(state in ("REACHABLE", "DELAY", "STALE"), f"{own} is {state}")
+        # The link-local address is that of the station.
+        parts = [int(part, 16) for part in station.split(":")]
+        interface = bytes([parts[0] ^ 2, *parts[1:3], 0xFF, 0xFE, *parts[3:]])
+        local = str(ipaddress.IPv6Address(b"\xfe\x80" + bytes(6) + interface))
+        status, text = ping(host, f"{local}%{device}")
+        expect_equal(status, 0, f"ping of {local}: {text}")
+
+
+@test("ipv6")
+def large_ipv6_pings_are_answered_whole(n):
+    with_addresses(n)
+    expect(wait_until(lambda: ping(n.sub1, INSIDE, "-s", "1452")[0] == 0, 10, 0.2), "1,500 bytes")
+    status, text = ping(n.sub1, INSIDE, "-s", "1452", "-M", "do", "-p", "a5")
+    expect_equal(status, 0, text)
+
+
+@test("ipv6")
+@shows("4861-7.2.4")
+def a_kernel_that_asks_for_the_same_address_loses_it(n):
+    with_addresses(n)
+    expect(wait_until(lambda: ping(n.sub2, INSIDE)[0] == 0, 10, 0.2), "Natrix has its address")
+    n.sub1.sysctl("net.ipv6.conf.eth0.accept_dad", 1)
+    n.sub1.ip("-6", "address", "add", f"{INSIDE}/64", "dev", "eth0")
+    try:
+
+        def failed():
+            _, out, _ = n.sub1.run(["ip", "-6", "address", "show", "dev", "eth0"])
+            return any(INSIDE in line and "dadfailed" in line for line in out.splitlines())
+
+        expect(wait_until(failed, 10, 0.2), "the kernel does not see the duplicate")
+        status, text = ping(n.sub2, INSIDE)
+        expect_equal(status, 0, f"Natrix still answers: {text}")
+    finally:
+        n.sub1.ip("-6", "address", "del", f"{INSIDE}/64", "dev", "eth0")
+
+
+@test("ipv6")
+def answers_to_a_routed_network_go_by_its_router(n):
+    with_addresses(n)
+    n.sub1.ip("-6", "address", "replace", f"{BEHIND_SUB1}/128", "dev", "lo", "nodad")
+    expect(wait_until(lambda: ping(n.sub1, INSIDE, "-I", BEHIND_SUB1)[0] == 0, 10, 0.2), "ping from behind sub1")
+
+
+@test("ipv6")
+@shows("4443-3.1")
+def forwarded_ipv6_is_refused_by_name(n):
+    with_addresses(n)
+    expect(wait_until(lambda: ping(n.sub1, INSIDE)[0] == 0, 10, 0.2), "Natrix is there")
+    n.sub1.ip("-6", "route", "replace", "2001:db8:99::/64", "via", INSIDE)
+    n.sub1.ip("-6", "route", "replace", "2001:db8:65::/64", "via", INSIDE)
+
+    def drops(reason):
+        return next((drop["packets"] for drop in n.dut.show("drops") if drop["reason"] == reason), 0)
+
+    for destination, code, reason in (("2001:db8:99::1", 0, "no_route"), ("2001:db8:65::77", 1, "ipv6_not_forwarded")):
+        before = drops(reason)
+        with n.sub1.entered():
+            sender = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        with sockets(sender, icmp6_socket(n.sub1, 1)) as (sender, errors):
+            sender.sendto(b"x" * 100, (destination, 53))
+            message, who = receive(errors, f"error about {destination}")
+        expect_equal((message[0], message[1], who[0]), (1, code, INSIDE), "destination unreachable")
+        expect_equal(ipaddress.IPv6Address(message[32:48]), ipaddress.IPv6Address(destination), "quoted destination")
+        expect_equal(drops(reason), before + 1, f"counter of {reason}")
