@@ -440,6 +440,49 @@ impl World {
     }
 }
 
+/// Compares an export of a moment with the list. Returns how many it had.
+fn compare_export(world: &mut World, seed: u64) -> usize {
+    let moment = Question { port: None, ..world.question() };
+    let store = Store::open(&world.folder).unwrap();
+    let (mut expected, mut exported) = (Vec::new(), Vec::new());
+    for place in 0..2 {
+        let question = Question { address: Ipv4Addr::from_bits(FIRST_EXTERNAL + place), ..moment };
+        if !store.look_up(&question).unwrap().is_complete {
+            return 0;
+        }
+        expected.extend(
+            world.holders(&question).into_iter().map(|(key, _)| (key.external, key.first_port, key.subscriber)),
+        );
+    }
+    let each = |holder: &export::store::Holder| {
+        exported.push((holder.external.to_bits(), holder.first_port, holder.subscriber.to_bits()));
+        Ok::<(), StoreError>(())
+    };
+    store.intervals(moment.from_us, moment.to_us, each).unwrap();
+    expected.sort_unstable();
+    exported.sort_unstable();
+    assert_eq!(exported, expected, "seed {seed}: {moment:?}");
+    expected.len()
+}
+
+#[test]
+fn an_export_has_what_ended_later_or_is_in_the_journal() {
+    let mut exported = 0;
+    for seed in 600..606 {
+        let folder = Folder::new(&format!("export-{seed}"));
+        let mut world = World::new(seed, &folder.0, Faults::default());
+        for _ in 0..8 {
+            for _ in 0..250 {
+                world.step();
+            }
+            for _ in 0..10 {
+                exported += compare_export(&mut world, seed);
+            }
+        }
+    }
+    assert!(exported > 1_000, "{exported}");
+}
+
 fn compare_all(name: &str, seeds: core::ops::Range<u64>, faults: Faults) -> (usize, usize, usize) {
     let mut totals = (0, 0, 0);
     for seed in seeds {

@@ -46,8 +46,17 @@ pub(crate) struct Encoder {
     values: Vec<u64>,
     plane: Vec<u8>,
     packed: Vec<u8>,
-    dictionary: Vec<u64>,
+    /// Slots of a hash table: a subscriber and its place in `dictionary`, plus one.
+    slots: Vec<(u64, u32)>,
+    /// Subscribers with the order in which they were seen.
+    dictionary: Vec<(u64, u32)>,
+    /// For each row, the order in which its subscriber was seen first.
+    seen: Vec<u32>,
+    ranks: Vec<u32>,
 }
+
+/// Slots for the subscribers of a block: twice as many as it can have.
+const SLOTS: usize = 2 * BLOCK_ROWS;
 
 impl Encoder {
     pub(crate) fn new() -> io::Result<Encoder> {
@@ -56,7 +65,10 @@ impl Encoder {
             values: Vec::with_capacity(BLOCK_ROWS),
             plane: Vec::with_capacity(BLOCK_ROWS),
             packed: vec![0; zstd::zstd_safe::compress_bound(BLOCK_ROWS)],
+            slots: vec![(0, 0); SLOTS],
             dictionary: Vec::new(),
+            seen: Vec::with_capacity(BLOCK_ROWS),
+            ranks: Vec::new(),
         })
     }
 
@@ -103,23 +115,43 @@ impl Encoder {
 
     fn subscribers(&mut self, rows: &[Row], out: &mut Vec<u8>) {
         let key = |row: &Row| u64::from(row.realm) << 32 | u64::from(row.subscriber);
+        self.slots.fill((0, 0));
         self.dictionary.clear();
-        self.dictionary.extend(rows.iter().map(key));
+        self.seen.clear();
+        // Neighbours in the order of ports are seldom of one subscriber: find each by its hash.
+        for row in rows {
+            let key = key(row);
+            let mut place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SLOTS;
+            let number = loop {
+                match self.slots[place] {
+                    (_, 0) => {
+                        let number = self.dictionary.len() as u32;
+                        self.slots[place] = (key, number + 1);
+                        self.dictionary.push((key, number));
+                        break number;
+                    }
+                    (known, number) if known == key => break number - 1,
+                    _ => place = (place + 1) % SLOTS,
+                }
+            };
+            self.seen.push(number);
+        }
         self.dictionary.sort_unstable();
-        self.dictionary.dedup();
-        let dictionary = core::mem::take(&mut self.dictionary);
-        put_varint(out, dictionary.len() as u64);
+        self.ranks.clear();
+        self.ranks.resize(self.dictionary.len(), 0);
+        put_varint(out, self.dictionary.len() as u64);
         self.values.clear();
         let mut before = 0;
-        for number in &dictionary {
-            self.values.push(number - before);
-            before = *number;
+        for ((key, number), rank) in self.dictionary.iter().zip(0..) {
+            self.values.push(key - before);
+            self.ranks[*number as usize] = rank;
+            before = *key;
         }
         self.planes(out);
-        // Neighbours in the order of ports are seldom of one subscriber: search each.
-        self.fill(rows, |row| dictionary.partition_point(|number| *number < key(row)) as u64);
+        self.values.clear();
+        let ranks = &self.ranks;
+        self.values.extend(self.seen.iter().map(|number| u64::from(ranks[*number as usize])));
         self.planes(out);
-        self.dictionary = dictionary;
     }
 
     fn fill(&mut self, rows: &[Row], value: impl FnMut(&Row) -> u64) {
@@ -159,77 +191,71 @@ impl core::fmt::Debug for Encoder {
     }
 }
 
-/// Decodes one block of `count` rows into `rows`, replacing its content. Returns None if it is
-/// damaged; memory is bounded by `count` in any case.
-pub(crate) fn decode(bytes: &[u8], count: usize, rows: &mut Vec<Row>) -> Option<()> {
-    rows.clear();
-    if count > BLOCK_ROWS {
-        return None;
-    }
-    rows.resize(count, Row::EMPTY);
-    let mut input = Cursor::new(bytes);
-    let mut reader = Planes { plane: vec![0; count], values: vec![0; count] };
-    addresses(&mut input, rows)?;
-    let mut before = (None, 0_u64);
-    for (row, delta) in rows.iter_mut().zip(reader.read(&mut input, count)?) {
-        let base = if before.0 == Some(row.external) { before.1 } else { 0 };
-        let port = base.checked_add(*delta)?;
-        row.first_port = u16::try_from(port).ok()?;
-        before = (Some(row.external), port);
-    }
-    for (row, span) in rows.iter_mut().zip(reader.read(&mut input, count)?) {
-        row.last_port = u16::try_from(u64::from(row.first_port).checked_add(*span)?).ok()?;
-    }
-    for (row, flags) in rows.iter_mut().zip(reader.read(&mut input, count)?) {
-        row.set_flags(u8::try_from(*flags).ok()?)?;
-    }
-    let known = input.number::<usize>().filter(|known| *known <= count)?;
-    let mut dictionary = Vec::with_capacity(known);
-    let mut number = 0_u64;
-    for delta in reader.read(&mut input, known)? {
-        number = number.checked_add(*delta).filter(|number| *number < 1 << 48)?;
-        dictionary.push(number);
-    }
-    for (row, place) in rows.iter_mut().zip(reader.read(&mut input, count)?) {
-        let number = *dictionary.get(usize::try_from(*place).ok()?)?;
-        (row.realm, row.subscriber) = ((number >> 32) as u16, number as u32);
-    }
-    for (row, port) in rows.iter_mut().zip(reader.read(&mut input, count)?) {
-        row.internal_port = u16::try_from(*port).ok()?;
-    }
-    let base = input.varint()?;
-    for (row, after) in rows.iter_mut().zip(reader.read(&mut input, count)?) {
-        row.start = base.checked_add(*after).filter(|start| *start < TIME_MAX_MS)?;
-    }
-    for (row, length) in rows.iter_mut().zip(reader.read(&mut input, count)?) {
-        row.end = row.start.checked_add(*length).filter(|end| *end < TIME_MAX_MS)?;
-    }
-    for (row, remote) in rows.iter_mut().zip(reader.read(&mut input, count)?) {
-        (row.remote, row.remote_port) = (u32::try_from(remote >> 16).ok()?, *remote as u16);
-    }
-    input.is_empty().then_some(())
-}
-
-fn addresses(input: &mut Cursor<'_>, rows: &mut [Row]) -> Option<()> {
-    let runs = input.count(2)?;
-    let (mut external, mut filled) = (0_u64, 0_usize);
-    for _ in 0..runs {
-        external = external.checked_add(input.varint()?).filter(|number| *number <= u64::from(u32::MAX))?;
-        let length: usize = input.number()?;
-        let end = filled.checked_add(length)?;
-        rows.get_mut(filled..end)?.iter_mut().for_each(|row| row.external = external as u32);
-        filled = end;
-    }
-    (filled == rows.len()).then_some(())
-}
-
-/// Buffers for the planes of one block.
-struct Planes {
+/// The decoder of blocks, with its buffers.
+pub(crate) struct Decoder {
+    zstd: zstd::bulk::Decompressor<'static>,
     plane: Vec<u8>,
     values: Vec<u64>,
 }
 
-impl Planes {
+impl Decoder {
+    pub(crate) fn new() -> io::Result<Decoder> {
+        Ok(Decoder { zstd: zstd::bulk::Decompressor::new()?, plane: Vec::new(), values: Vec::new() })
+    }
+
+    /// Decodes one block of `count` rows into `rows`, replacing its content. Returns None if it is
+    /// damaged; memory is bounded by `count` in any case.
+    pub(crate) fn decode(&mut self, bytes: &[u8], count: usize, rows: &mut Vec<Row>) -> Option<()> {
+        rows.clear();
+        if count > BLOCK_ROWS {
+            return None;
+        }
+        rows.resize(count, Row::EMPTY);
+        let mut input = Cursor::new(bytes);
+        self.plane.resize(BLOCK_ROWS, 0);
+        self.values.resize(BLOCK_ROWS, 0);
+        addresses(&mut input, rows)?;
+        let mut before = (None, 0_u64);
+        for (row, delta) in rows.iter_mut().zip(self.read(&mut input, count)?) {
+            let base = if before.0 == Some(row.external) { before.1 } else { 0 };
+            let port = base.checked_add(*delta)?;
+            row.first_port = u16::try_from(port).ok()?;
+            before = (Some(row.external), port);
+        }
+        for (row, span) in rows.iter_mut().zip(self.read(&mut input, count)?) {
+            row.last_port = u16::try_from(u64::from(row.first_port).checked_add(*span)?).ok()?;
+        }
+        for (row, flags) in rows.iter_mut().zip(self.read(&mut input, count)?) {
+            row.set_flags(u8::try_from(*flags).ok()?)?;
+        }
+        let known = input.number::<usize>().filter(|known| *known <= count)?;
+        let mut dictionary = Vec::with_capacity(known);
+        let mut number = 0_u64;
+        for delta in self.read(&mut input, known)? {
+            number = number.checked_add(*delta).filter(|number| *number < 1 << 48)?;
+            dictionary.push(number);
+        }
+        for (row, place) in rows.iter_mut().zip(self.read(&mut input, count)?) {
+            let number = *dictionary.get(usize::try_from(*place).ok()?)?;
+            (row.realm, row.subscriber) = ((number >> 32) as u16, number as u32);
+        }
+        for (row, port) in rows.iter_mut().zip(self.read(&mut input, count)?) {
+            row.internal_port = u16::try_from(*port).ok()?;
+        }
+        let base = input.varint()?;
+        for (row, after) in rows.iter_mut().zip(self.read(&mut input, count)?) {
+            row.start = base.checked_add(*after).filter(|start| *start < TIME_MAX_MS)?;
+        }
+        for (row, length) in rows.iter_mut().zip(self.read(&mut input, count)?) {
+            row.end = row.start.checked_add(*length).filter(|end| *end < TIME_MAX_MS)?;
+        }
+        for (row, remote) in rows.iter_mut().zip(self.read(&mut input, count)?) {
+            (row.remote, row.remote_port) = (u32::try_from(remote >> 16).ok()?, *remote as u16);
+        }
+        input.is_empty().then_some(())
+    }
+
+    /// Reads the planes of `count` values.
     fn read(&mut self, input: &mut Cursor<'_>, count: usize) -> Option<&[u64]> {
         let values = self.values.get_mut(..count)?;
         values.fill(0);
@@ -248,7 +274,7 @@ impl Planes {
                 PACKED => {
                     let bytes = self.plane.get_mut(..count)?;
                     // The target is as long as the plane, so a longer content fails.
-                    let length = zstd::bulk::decompress_to_buffer(input.bytes()?, bytes).ok()?;
+                    let length = self.zstd.decompress_to_buffer(input.bytes()?, bytes).ok()?;
                     if length != count {
                         return None;
                     }
@@ -259,6 +285,25 @@ impl Planes {
         }
         Some(values)
     }
+}
+
+impl core::fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Decoder").finish_non_exhaustive()
+    }
+}
+
+fn addresses(input: &mut Cursor<'_>, rows: &mut [Row]) -> Option<()> {
+    let runs = input.count(2)?;
+    let (mut external, mut filled) = (0_u64, 0_usize);
+    for _ in 0..runs {
+        external = external.checked_add(input.varint()?).filter(|number| *number <= u64::from(u32::MAX))?;
+        let length: usize = input.number()?;
+        let end = filled.checked_add(length)?;
+        rows.get_mut(filled..end)?.iter_mut().for_each(|row| row.external = external as u32);
+        filled = end;
+    }
+    (filled == rows.len()).then_some(())
 }
 
 #[cfg(test)]
@@ -304,22 +349,22 @@ mod tests {
     #[test]
     fn a_block_comes_back_and_a_changed_one_never_panics() {
         let mut random = SmallRng::seed_from_u64(1);
-        let mut encoder = Encoder::new().unwrap();
+        let (mut encoder, mut decoder) = (Encoder::new().unwrap(), Decoder::new().unwrap());
         for count in [0, 1, 2, 300, BLOCK_ROWS] {
             let rows = random_rows(count, &mut random);
             let mut bytes = Vec::new();
             encoder.encode(&rows, &mut bytes);
             let mut back = Vec::new();
-            decode(&bytes, count, &mut back).unwrap();
+            decoder.decode(&bytes, count, &mut back).unwrap();
             assert_eq!(back, rows);
-            assert_eq!(decode(&bytes, BLOCK_ROWS + 1, &mut back), None);
+            assert_eq!(decoder.decode(&bytes, BLOCK_ROWS + 1, &mut back), None);
             for _ in 0..200 {
                 let mut changed = bytes.clone();
                 if let Some(last) = changed.len().checked_sub(1) {
                     changed[random.random_range(0..=last)] = random.random();
                     changed.truncate(random.random_range(0..=changed.len()));
                 }
-                let _ = decode(&changed, count, &mut back);
+                let _ = decoder.decode(&changed, count, &mut back);
             }
         }
     }

@@ -7,8 +7,8 @@ use super::catalogue::Entry;
 use super::catalogue::Head;
 use super::codec::Cursor;
 use super::codec::put_bytes;
-use super::columns;
 use super::columns::BLOCK_ROWS;
+use super::columns::Decoder;
 use super::columns::Encoder;
 use super::generate::Generated;
 use super::generate::Generator;
@@ -22,11 +22,11 @@ use super::segment::Footer;
 /// Rows of a block come back from a new block.
 fn check_rows(rows: &mut [Row]) {
     rows.sort_unstable_by_key(Row::order);
-    let Ok(mut encoder) = Encoder::new() else { return };
+    let (Ok(mut encoder), Ok(mut decoder)) = (Encoder::new(), Decoder::new()) else { return };
     for rows in rows.chunks(BLOCK_ROWS) {
         let (mut bytes, mut back) = (Vec::new(), Vec::new());
         encoder.encode(rows, &mut bytes);
-        assert!(columns::decode(&bytes, rows.len(), &mut back).is_some(), "an encoded block is not readable");
+        assert!(decoder.decode(&bytes, rows.len(), &mut back).is_some(), "an encoded block is not readable");
         let same = |one: &Row, other: &Row| {
             let is_open = one.until == End::Open;
             one.order() == other.order() && one.until == other.until && (is_open || one.end == other.end)
@@ -40,7 +40,8 @@ pub fn block(bytes: &[u8]) {
     let Some((count, content)) = bytes.split_first_chunk::<2>() else { return };
     let count = usize::from(u16::from_le_bytes(*count));
     let mut rows = Vec::new();
-    if columns::decode(content, count, &mut rows).is_some() {
+    let Ok(mut decoder) = Decoder::new() else { return };
+    if decoder.decode(content, count, &mut rows).is_some() {
         assert_eq!(rows.len(), count);
         check_rows(&mut rows);
     }

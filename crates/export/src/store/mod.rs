@@ -33,11 +33,13 @@ pub mod fuzzing;
 mod generate;
 mod journal;
 pub mod lookups;
+mod merge;
 mod open;
 mod reader;
 pub mod rings;
 mod row;
 mod segment;
+mod sort;
 mod verify;
 mod writer;
 

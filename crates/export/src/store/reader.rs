@@ -191,7 +191,8 @@ impl Store {
     }
 
     /// Calls `each` for every interval that was held at some time between these, in the order of
-    /// segments. Its end is what the store knows.
+    /// segments; what only the journal has comes last. Its end is what the store knows. The
+    /// intervals of the journal, and those that are open, are in memory meanwhile: 48 bytes each.
     ///
     /// # Errors
     /// As [`Store::look_up`], or the error of `each`.
@@ -202,51 +203,72 @@ impl Store {
         mut each: impl FnMut(&Holder) -> Result<(), E>,
     ) -> Result<(), E> {
         let question = Question { address: Ipv4Addr::UNSPECIFIED, port: None, protocol: None, from_us, to_us };
-        let mut search = Search { store: self, question, journal: None, cached: None, found: Found::default() };
-        let mut failed = None;
-        for (boot, known) in self.catalogue.boots.iter().enumerate() {
+        let (store, journal) = self.with_journal(&question)?;
+        let found = Found::default();
+        let mut search = Search { store: &store, question, journal: Some(journal), cached: None, found };
+        for (boot, known) in store.catalogue.boots.iter().enumerate() {
             let boot = boot as u32;
-            let segments: Vec<&Segment> = self.catalogue.of_boot(boot).collect();
+            let segments: Vec<&Segment> = store.catalogue.of_boot(boot).collect();
+            // It knows the ends of what the last segment has open, too.
+            let in_journal = match &mut search.journal {
+                Some(Some(journal)) if journal.boot == boot => Some(core::mem::take(&mut journal.window.rows)),
+                _ => None,
+            };
+            // Intervals that were held in the time in question and ended later.
+            let mut later = 0_u64;
             for (place, segment) in segments.iter().enumerate() {
-                let is_last = place + 1 == segments.len();
-                let mut rows = Vec::new();
+                let is_last = place + 1 == segments.len() && in_journal.is_none();
                 let (first, last) = span(&segment.coverage);
                 let offsets = || known.clocks.iter().map(Moment::offset);
                 let earliest = first.saturating_add_signed(offsets().min().unwrap_or(0));
                 let latest = last.saturating_add_signed(offsets().max().unwrap_or(0));
-                // What is open until later is in the next segment, too.
-                if latest < from_us || (earliest > to_us && !is_last) {
+                let is_after = earliest > to_us;
+                if latest < from_us || (is_after && later == 0) {
                     continue;
                 }
-                let stretch = Stretch { boot, offset: 0, from_us: 0, to_us: 0 };
+                let (mut rows, mut open) = (Vec::new(), 0);
                 let blocks = search.segment(segment)?.footer.tables.clone();
                 for (table, index) in blocks.iter().enumerate().take(2) {
                     for block in &index.blocks {
                         rows.clear();
-                        let file = search.segment(segment)?;
-                        file.block(table, block, |row| {
-                            if row.until != End::Open || is_last {
-                                rows.push(*row);
-                            }
-                        })?;
-                        for row in &rows {
-                            let holder = search.holder(&stretch, row, first);
-                            let end = match holder.until {
-                                Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end,
-                                Until::Open => u64::MAX,
-                            };
-                            if holder.since_us <= to_us && from_us < end && failed.is_none() {
-                                failed = each(&holder).err();
-                            }
+                        search.segment(segment)?.block(table, block, |row| rows.push(*row))?;
+                        if !is_last {
+                            // What is open is in the next segment, too.
+                            let is_held =
+                                |row: &&Row| row.until == End::Open && search.unix_us(boot, row.start) <= to_us;
+                            open += rows.iter().filter(is_held).count() as u64;
+                            rows.retain(|row| row.until != End::Open);
                         }
-                        if let Some(error) = failed {
-                            return Err(error);
-                        }
+                        let held = search.each_held(boot, first, &rows, &mut each)?;
+                        later = later.saturating_sub(if is_after { held } else { 0 });
                     }
                 }
+                if !is_after {
+                    later = open;
+                }
+            }
+            if let Some(rows) = in_journal {
+                let from_us =
+                    search.journal.iter().flatten().next().map_or(0, |journal| span(&journal.window.coverage).0);
+                search.each_held(boot, from_us, &rows, &mut each)?;
             }
         }
         Ok(())
+    }
+
+    /// The store as it is now, with all of its journal: no segment has what that has.
+    fn with_journal(&self, question: &Question) -> Result<(Store, Option<Journal>), StoreError> {
+        loop {
+            let store = Store::open(&self.folder)?;
+            let found = Found::default();
+            let mut search = Search { store: &store, question: *question, journal: None, cached: None, found };
+            let is_live = store.catalogue.boots.last().is_some_and(|boot| boot.ended.is_none());
+            let journal = if is_live { search.read_journal(None) } else { Ok(None) };
+            // A window that was sealed meanwhile took its journal away.
+            if Store::open(&self.folder)?.catalogue.next_frame == store.catalogue.next_frame {
+                return Ok((store, journal?));
+            }
+        }
     }
 
     /// Names of VRFs that the store has.
@@ -313,6 +335,30 @@ impl Search<'_> {
         Ok(())
     }
 
+    /// Calls `each` for those of some rows that were held in the time in question. `from_us` is the
+    /// first time of their segment. Returns how many there were.
+    fn each_held<E>(
+        &self,
+        boot: u32,
+        from_us: u64,
+        rows: &[Row],
+        each: &mut impl FnMut(&Holder) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let (stretch, mut held) = (Stretch { boot, offset: 0, from_us: 0, to_us: 0 }, 0);
+        for row in rows {
+            let holder = self.holder(&stretch, row, from_us);
+            let end = match holder.until {
+                Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end,
+                Until::Open => u64::MAX,
+            };
+            if holder.since_us <= self.question.to_us && self.question.from_us < end {
+                each(&holder)?;
+                held += 1;
+            }
+        }
+        Ok(held)
+    }
+
     /// Notes the formulas in use between two moments.
     fn note_formulas(&mut self, boot: &Boot, from_us: u64, to_us: u64) {
         let first = boot.formulas.partition_point(|(at_us, _)| *at_us <= from_us).saturating_sub(1);
@@ -340,31 +386,36 @@ impl Search<'_> {
     /// Reads the journal, once.
     fn journal(&mut self) -> Result<&Option<Journal>, StoreError> {
         if self.journal.is_none() {
-            let journal = self.read_journal()?;
+            let address = self.question.address.to_bits();
+            let journal = self.read_journal(Some(Wanted { external: Some(address), subscriber: Some(address) }))?;
             self.journal = Some(journal);
         }
         Ok(self.journal.get_or_insert(None))
     }
 
-    fn read_journal(&mut self) -> Result<Option<Journal>, StoreError> {
+    /// What the journal has of the intervals that are wanted, or of all.
+    fn read_journal(&mut self, wanted: Option<Wanted>) -> Result<Option<Journal>, StoreError> {
         let store = self.store;
         let known = &store.catalogue;
         let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(None) };
         let began_us = known.boots[boot].clocks.first().map_or(0, |moment| moment.monotonic_us);
         let boot = boot as u32;
-        let address = self.question.address.to_bits();
-        let wanted = Wanted { external: Some(address), subscriber: Some(address) };
-        let mut builder = Builder::new(began_us, Some(wanted));
+        let mut builder = Builder::new(began_us, wanted);
         if let Some(last) = known.of_boot(boot).last() {
-            let mut open = Vec::new();
+            let (address, mut open) = (self.question.address.to_bits(), Vec::new());
             let segment = self.segment(last)?;
             let mut keep = |row: &Row| {
                 if row.until == End::Open {
                     open.push(*row);
                 }
             };
-            segment.external(address, (0, u16::MAX), &mut keep)?;
-            segment.subscriber(address, &mut keep)?;
+            match wanted {
+                Some(_) => {
+                    segment.external(address, (0, u16::MAX), &mut keep)?;
+                    segment.subscriber(address, &mut keep)?;
+                }
+                None => segment.all(&mut keep)?,
+            }
             builder.resume(&last.coverage, open.into_iter());
         }
         let mut frames = 0;
@@ -377,7 +428,7 @@ impl Search<'_> {
             is_readable
                 .ok_or_else(|| StoreError::damaged(&store.folder, format!("frame {} is not readable", frame.number)))?;
             builder.cover(frame.covered_us);
-            is_too_long |= builder.rows() > JOURNAL_ROWS_MAX;
+            is_too_long |= wanted.is_some() && builder.rows() > JOURNAL_ROWS_MAX;
             if is_too_long {
                 return Err(StoreError::damaged(&store.folder, "the journal has too many records of one address"));
             }
@@ -538,15 +589,18 @@ impl Search<'_> {
         Ok(found)
     }
 
+    /// Time of day of a millisecond of a boot, by the clock setting of that time.
+    fn unix_us(&self, boot: u32, monotonic_ms: u64) -> u64 {
+        let monotonic_us = monotonic_ms.saturating_mul(1_000);
+        let boot = self.store.catalogue.boots.get(boot as usize);
+        let clocks = boot.map(|boot| &boot.clocks[..]).unwrap_or_default();
+        let clock = clocks.iter().rev().find(|clock| clock.monotonic_us <= monotonic_us).or(clocks.first());
+        monotonic_us.saturating_add_signed(clock.map_or(0, Moment::offset))
+    }
+
     fn holder(&self, stretch: &Stretch, row: &Row, from_us: u64) -> Holder {
         let boot = self.store.catalogue.boots.get(stretch.boot as usize);
-        // Each end by the clock setting of its own time.
-        let unix_us = |monotonic_ms: u64| {
-            let monotonic_us = monotonic_ms.saturating_mul(1_000);
-            let clocks = boot.map(|boot| &boot.clocks[..]).unwrap_or_default();
-            let clock = clocks.iter().rev().find(|clock| clock.monotonic_us <= monotonic_us).or(clocks.first());
-            monotonic_us.saturating_add_signed(clock.map_or(0, Moment::offset))
-        };
+        let unix_us = |monotonic_ms: u64| self.unix_us(stretch.boot, monotonic_ms);
         let until = match (row.until, boot.and_then(|boot| boot.ended)) {
             (End::Exact, _) => Until::Ended(unix_us(row.end)),
             (End::Lost, _) => Until::Lost(unix_us(row.end)),

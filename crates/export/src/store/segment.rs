@@ -11,12 +11,7 @@
 //! time, those that began earlier with their true start, so it answers alone, and older segments
 //! can be deleted.
 
-use core::cmp::Reverse;
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering;
-use std::collections::BinaryHeap;
 use std::fs::File;
-use std::io;
 use std::io::BufWriter;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -25,15 +20,14 @@ use std::path::PathBuf;
 
 use super::codec::Cursor;
 use super::codec::put_varint;
-use super::columns;
 use super::columns::BLOCK_BYTES_MAX;
 use super::columns::BLOCK_ROWS;
+use super::columns::Decoder;
 use super::columns::Encoder;
 use super::error::StoreError;
 use super::journal::Hash;
-use super::row::End;
-use super::row::Order;
 use super::row::Row;
+use super::sort;
 
 /// The first bytes of a segment; the last two are the number of its format.
 pub(crate) const MAGIC: [u8; 16] = *b"NATRIX-SEGMENT\x01\x00";
@@ -297,7 +291,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    fn packed_others(&mut self, packed: &[u8], plain: u32) -> Result<(), StoreError> {
+    pub(crate) fn packed_others(&mut self, packed: &[u8], plain: u32) -> Result<(), StoreError> {
         self.footer.others.push((self.offset, packed.len() as u32, plain));
         self.bytes.extend_from_slice(packed);
         self.flush_bytes()
@@ -328,6 +322,7 @@ pub(crate) struct SegmentFile {
     file: File,
     pub(crate) footer: Footer,
     pub(crate) reads: u64,
+    decoder: Decoder,
 }
 
 impl SegmentFile {
@@ -336,7 +331,8 @@ impl SegmentFile {
         let file = File::open(path).map_err(StoreError::io(path))?;
         let length = bytes.checked_sub(footer_offset).filter(|length| *length <= FOOTER_MAX);
         let length = length.ok_or_else(|| StoreError::damaged(path, "the place of the footer is impossible"))?;
-        let mut segment = SegmentFile { path: path.to_owned(), file, footer: Footer::default(), reads: 0 };
+        let decoder = Decoder::new().map_err(StoreError::io(path))?;
+        let mut segment = SegmentFile { path: path.to_owned(), file, footer: Footer::default(), reads: 0, decoder };
         let found = segment.file.metadata().map_err(StoreError::io(path))?.len();
         if found != bytes {
             return Err(StoreError::damaged(path, format!("{found} bytes instead of {bytes}")));
@@ -347,7 +343,7 @@ impl SegmentFile {
         Ok(segment)
     }
 
-    fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+    pub(crate) fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
         let mut bytes = vec![0; length];
         self.file.read_exact_at(&mut bytes, offset).map_err(StoreError::io(&self.path))?;
         self.reads += 1;
@@ -390,11 +386,7 @@ impl SegmentFile {
             for block in now {
                 let (content, next) = rest.split_at_checked(block.length as usize).unwrap_or_default();
                 rest = next;
-                let is_whole = crc32fast::hash(content) == block.crc
-                    && columns::decode(content, usize::from(block.rows), &mut rows).is_some();
-                if !is_whole {
-                    return Err(self.damaged_block(table, block));
-                }
+                self.decode(table, block, content, &mut rows)?;
                 rows.iter().for_each(&mut each);
             }
             left = later;
@@ -404,15 +396,22 @@ impl SegmentFile {
 
     /// Calls `each` for every row of one block.
     pub(crate) fn block(&mut self, table: usize, block: &Block, each: impl FnMut(&Row)) -> Result<(), StoreError> {
-        let content = self.read(block.offset, block.length as usize)?;
         let mut rows = Vec::new();
-        let is_whole = crc32fast::hash(&content) == block.crc
-            && columns::decode(&content, usize::from(block.rows), &mut rows).is_some();
-        if !is_whole {
-            return Err(self.damaged_block(table, block));
-        }
+        self.rows_of(table, block, &mut rows)?;
         rows.iter().for_each(each);
         Ok(())
+    }
+
+    /// Reads the rows of one block, which replace `rows`.
+    pub(crate) fn rows_of(&mut self, table: usize, block: &Block, rows: &mut Vec<Row>) -> Result<(), StoreError> {
+        let content = self.read(block.offset, block.length as usize)?;
+        self.decode(table, block, &content, rows)
+    }
+
+    fn decode(&mut self, table: usize, block: &Block, bytes: &[u8], rows: &mut Vec<Row>) -> Result<(), StoreError> {
+        let is_whole =
+            crc32fast::hash(bytes) == block.crc && self.decoder.decode(bytes, usize::from(block.rows), rows).is_some();
+        if is_whole { Ok(()) } else { Err(self.damaged_block(table, block)) }
     }
 
     /// Calls `each` for every interval that holds a port between these of an external address.
@@ -490,10 +489,7 @@ impl SegmentFile {
 
 /// Writes a segment of one window.
 pub(crate) fn write(path: &Path, rows: &mut [Row], others: &[u8], frames: &[Hash]) -> Result<Written, StoreError> {
-    // The endpoint decides nearly always; it is sorted as one number.
-    rows.sort_unstable_by(|one, other| {
-        (one.endpoint(), one.start).cmp(&(other.endpoint(), other.start)).then_with(|| one.order().cmp(&other.order()))
-    });
+    sort::sort(rows);
     let mut writer = SegmentWriter::create(path)?;
     for row in rows.iter().filter(|row| row.is_single()) {
         writer.row(row)?;
@@ -505,101 +501,4 @@ pub(crate) fn write(path: &Path, rows: &mut [Row], others: &[u8], frames: &[Hash
     writer.begin_others()?;
     writer.others(others)?;
     writer.finish(frames)
-}
-
-/// Reads a table from its start to its end, some blocks at a time.
-struct Stream<'a> {
-    segment: &'a mut SegmentFile,
-    table: usize,
-    next_block: usize,
-    rows: std::collections::VecDeque<Row>,
-}
-
-impl Stream<'_> {
-    fn next(&mut self) -> Result<Option<Row>, StoreError> {
-        if self.rows.is_empty() {
-            let Some(block) = self.segment.footer.tables[self.table].blocks.get(self.next_block).copied() else {
-                return Ok(None);
-            };
-            self.next_block += 1;
-            let content = self.segment.read(block.offset, block.length as usize)?;
-            let mut rows = Vec::new();
-            let is_whole = crc32fast::hash(&content) == block.crc
-                && columns::decode(&content, usize::from(block.rows), &mut rows).is_some();
-            if !is_whole {
-                return Err(self.segment.damaged_block(self.table, &block));
-            }
-            self.rows = rows.into();
-        }
-        Ok(self.rows.pop_front())
-    }
-}
-
-/// Merges segments, given in the order of time, to one. An interval that was open at the end of one
-/// and continues in the next becomes one row.
-pub(crate) fn merge(path: &Path, segments: &mut [SegmentFile], is_ending: &AtomicBool) -> Result<Written, StoreError> {
-    let mut writer = SegmentWriter::create(path)?;
-    for table in [SINGLE, RANGES] {
-        if table == RANGES {
-            writer.begin_ranges()?;
-        }
-        let mut streams: Vec<Stream<'_>> = segments
-            .iter_mut()
-            .map(|segment| Stream { segment, table, next_block: 0, rows: Default::default() })
-            .collect();
-        let mut heads: BinaryHeap<Reverse<(Order, usize)>> = BinaryHeap::new();
-        let mut current: Vec<Option<Row>> = Vec::new();
-        for (place, stream) in streams.iter_mut().enumerate() {
-            let row = stream.next()?;
-            heads.extend(row.map(|row| Reverse((row.order(), place))));
-            current.push(row);
-        }
-        let mut pending: Option<(Order, Row)> = None;
-        let mut count = 0_u64;
-        while let Some(mut head) = heads.peek_mut() {
-            count += 1;
-            if count.is_multiple_of(1 << 16) && is_ending.load(Ordering::Relaxed) {
-                return Err(StoreError::io(path)(io::Error::from(io::ErrorKind::Interrupted)));
-            }
-            let Reverse((order, place)) = *head;
-            let row = current.get_mut(place).and_then(Option::take);
-            match streams[place].next()? {
-                Some(next) => {
-                    current[place] = Some(next);
-                    *head = Reverse((next.order(), place));
-                    drop(head);
-                }
-                None => {
-                    std::collections::binary_heap::PeekMut::pop(head);
-                }
-            }
-            let Some(row) = row else { continue };
-            match &mut pending {
-                // Later windows know more about the end.
-                Some((known, held)) if *known == order => {
-                    if held.until == End::Open || row.until != End::Open {
-                        (held.end, held.until) = (row.end, row.until);
-                    }
-                }
-                _ => {
-                    if let Some((_, done)) = pending.replace((order, row)) {
-                        writer.row(&done)?;
-                    }
-                }
-            }
-        }
-        if let Some((_, done)) = pending {
-            writer.row(&done)?;
-        }
-    }
-    writer.begin_others()?;
-    let mut frames = Vec::new();
-    for segment in segments {
-        for (offset, length, plain) in segment.footer.others.clone() {
-            let packed = segment.read(offset, length as usize)?;
-            writer.packed_others(&packed, plain)?;
-        }
-        frames.extend(segment.frames()?);
-    }
-    writer.finish(&frames)
 }

@@ -42,6 +42,7 @@ use super::journal;
 use super::journal::Frame;
 use super::journal::FrameRead;
 use super::journal::Hash;
+use super::merge;
 use super::rings;
 use super::rings::Leftover;
 use super::rings::Ring;
@@ -700,7 +701,7 @@ impl StoreWriter {
         let path = self.folder.join("merging.new");
         let is_ending = Arc::clone(&self.is_ending);
         self.merging = Some(Work::start(self.options.has_threads, move || {
-            let written = merge(&path, &sources, &is_ending);
+            let written = merge_files(&path, &sources, &is_ending);
             (merged, written)
         }));
     }
@@ -795,10 +796,10 @@ impl Drop for StoreWriter {
 }
 
 /// Merges segment files to one.
-fn merge(path: &Path, sources: &[(PathBuf, Written)], is_ending: &AtomicBool) -> Result<Written, StoreError> {
+fn merge_files(path: &Path, sources: &[(PathBuf, Written)], is_ending: &AtomicBool) -> Result<Written, StoreError> {
     let open = |(path, written): &(PathBuf, Written)| SegmentFile::open(path, written.footer_offset, written.bytes);
     let mut segments = sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    segment::merge(path, &mut segments, is_ending)
+    merge::merge(path, &mut segments, is_ending)
 }
 
 /// Gives a written segment its name and enters it in the catalogue.
