@@ -79,9 +79,9 @@ def every_endpoint_seen_on_the_wire_is_found_after_kill_9(n):
             for one in arrived[-ASKED // 2 :] + chance.sample(arrived, min(len(arrived), ASKED // 2)):
                 complete, asked = complete + ask(n, *one), asked + 1
             seen += arrived
+            status, out, err = n.dut.command("log", "verify")
+            expect_equal(status, 0, f"status of natrix log verify after end {kill}: {out} {err}")
     for one in chance.sample(seen, min(len(seen), 10 * ASKED)):
         complete, asked = complete + ask(n, *one), asked + 1
-    status, out, err = n.dut.command("log", "verify")
-    expect_equal(status, 0, f"status of natrix log verify: {out} {err}")
     print(f"# {KILLS} ends: {asked} answers, {complete} of them complete; restart {max(restarts):.2f} s at most")
     expect(complete > asked // 2, f"{complete} complete answers of {asked}")

@@ -1,5 +1,6 @@
 //! The event log of an instance: rings for the workers, and the thread that writes their records.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use export::Medium;
 use export::Names;
 use export::Output;
 use export::Outputs;
+use export::PoolRanges;
 use export::Stdout;
 use export::Sync;
 use export::WriterOptions;
@@ -247,8 +249,14 @@ fn names(settings: &Settings, generation: u32, pools: Vec<String>) -> Names {
         places: settings.origins.filters.clone(),
         files: settings.origins.files.clone(),
     });
+    let numbers: HashMap<&str, u16> = pools.iter().map(String::as_str).zip(0..).collect();
+    let number_of = |name: &str| numbers.get(name).copied();
+    let with_number = settings.pools.iter().filter_map(|pool| Some((pool, number_of(&pool.name)?)));
+    let addresses = with_number.flat_map(|(pool, number)| pool.addresses.iter().map(move |address| (*address, number)));
+    let addresses = Arc::new(PoolRanges::new(addresses));
     Names {
         pools,
+        addresses,
         realms: settings.realm_names.clone(),
         filters: filters.map(|filters| (generation as u16, Arc::new(filters))).into_iter().collect(),
         formulas: [(generation, nat::deterministic::checksum(settings))].into(),

@@ -159,7 +159,7 @@ impl Running {
             None => (None, None, Vec::new(), Arc::default()),
         };
         // Before the first event, so that they follow the run from its start.
-        let sinks = Sinks::start(config, version, log)?;
+        let sinks = Sinks::start(config, version, Arc::clone(&opened), log)?;
         for (worker, ring) in workers.iter_mut().zip(rings) {
             worker.set_events(ring, Arc::clone(&opened));
         }

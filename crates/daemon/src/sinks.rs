@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
+use std::time::Instant;
 
 use config::Config;
 use config::LogSink;
@@ -22,6 +23,7 @@ use export::sink::Target;
 use export::sink::Transport;
 use export::store::CursorFile;
 use nat::Settings;
+use nat::event::LogsOpened;
 
 use crate::event_log::names_of;
 use crate::instance::lock;
@@ -43,15 +45,50 @@ pub struct Sinks {
     store: PathBuf,
     host: String,
     version: String,
+    reports: Arc<Reports>,
     log: Log,
 }
 
+/// Time between two reports of all live state.
+const REPORT_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Asks the workers to report all live state when a sink could not send some records: until then
+/// the sink does not know who is bound to which address.
+#[derive(Debug)]
+struct Reports {
+    opened: Arc<LogsOpened>,
+    /// When that was last, and whether records were lost since.
+    last: Mutex<(Option<Instant>, bool)>,
+}
+
+impl Reports {
+    fn hear(&self, news: &News, now: Instant) {
+        let mut last = lock(&self.last);
+        let is_recent = last.0.is_some_and(|at| now.duration_since(at) < REPORT_INTERVAL);
+        match news {
+            News::Lost(_) if is_recent => last.1 = true,
+            News::CaughtUp if !last.1 => {}
+            News::Lost(_) | News::CaughtUp => {
+                *last = (Some(now), false);
+                self.opened.count_one();
+            }
+            News::Connected | News::Failed(_) | News::Behind(_) => {}
+        }
+    }
+}
+
 impl Sinks {
-    /// Starts the sinks of `config`. None without a store to read from.
+    /// Starts the sinks of `config`. None without a store to read from. `opened` shows the workers
+    /// that all live state is to be reported.
     ///
     /// # Errors
     /// The certificates or the store cannot be read.
-    pub fn start(config: &Config, version: &str, log: Log) -> Result<Option<Sinks>, SinksError> {
+    pub fn start(
+        config: &Config,
+        version: &str,
+        opened: Arc<LogsOpened>,
+        log: Log,
+    ) -> Result<Option<Sinks>, SinksError> {
         let Some(store) = config.event_log.as_ref().and_then(|log| log.store.as_ref()) else { return Ok(None) };
         let sinks = Sinks {
             running: Mutex::new(Vec::new()),
@@ -59,6 +96,7 @@ impl Sinks {
             store: store.path.clone(),
             host: host_name(),
             version: version.to_owned(),
+            reports: Arc::new(Reports { opened, last: Mutex::default() }),
             log,
         };
         sinks.set_known(names_of(&config.nat), &config.nat);
@@ -107,8 +145,11 @@ impl Sinks {
             }
             let (log, name) = (self.log, options.name.clone());
             let started = Sink::start(options, Arc::clone(&self.known), {
-                let name = name.clone();
-                move |news| tell(log, &name, news)
+                let (name, reports) = (name.clone(), Arc::clone(&self.reports));
+                move |news| {
+                    tell(log, &name, news);
+                    reports.hear(news, Instant::now());
+                }
             });
             running.push(started.map_err(|source| SinksError { name, source })?);
         }
@@ -168,4 +209,27 @@ fn tell(log: Log, name: &str, news: &News) {
 /// The name of this machine; empty if the system does not say it.
 fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_is_followed_by_a_report_but_not_by_many() {
+        let reports = Reports { opened: Arc::default(), last: Mutex::default() };
+        let begin = Instant::now();
+        let hear = |news: News, seconds: u64| {
+            reports.hear(&news, begin + Duration::from_secs(seconds));
+            reports.opened.count()
+        };
+        assert_eq!(hear(News::Connected, 0), 0);
+        assert_eq!(hear(News::CaughtUp, 0), 0);
+        assert_eq!(hear(News::Lost(3), 1), 1);
+        assert_eq!(hear(News::Lost(3), 30), 1);
+        // What was lost after the report is made good when nothing more is to be lost.
+        assert_eq!(hear(News::CaughtUp, 30), 2);
+        assert_eq!(hear(News::CaughtUp, 31), 2);
+        assert_eq!(hear(News::Lost(1), 60), 3);
+    }
 }

@@ -93,6 +93,7 @@ fn compare(store: &Path, seen: &[Seen]) -> Answers {
             let found = store.look_up(&question).expect("an answer");
             let mut has_holder = false;
             for holder in &found.holders {
+                assert_eq!(holder.pool_name.as_deref(), Some("a"), "{found:?}");
                 let is_right = (holder.subscriber, holder.internal_port) == (*internal.ip(), Some(internal.port()));
                 assert!(is_right || !holder.is_certain, "{external} was of {internal}: {found:?}");
                 has_holder |= is_right;
@@ -258,6 +259,31 @@ fn refuse_loses_no_holder_to_a_full_disk_and_a_stop() {
     let answers = compare(&folder, &seen);
     assert_eq!((answers.incomplete, answers.missing), (0, 0), "{answers:?}");
     assert!(answers.right > 1_000, "{answers:?}");
+}
+
+#[test]
+fn a_read_only_disk_refuses_a_writer_and_still_answers() {
+    let mut disk = Disk::new();
+    let folder = disk.path.join("log");
+    let mut one = start("store-read-only", &folder, "refuse");
+    open(&mut one, 1_000..2_000);
+    let mut seen = vec![look(&mut one)];
+    settle(&mut one);
+    halt(one);
+    disk.remount("ro");
+    let now = export::store::Moment { monotonic_us: 1, unix_us: unix_us() };
+    let refused = StoreWriter::open(&folder, StoreOptions::default(), now).expect_err("nothing can be written");
+    assert!(refused.to_string().contains("Read-only file system"), "{refused}");
+    let answers = compare(&folder, &seen);
+    assert_eq!((answers.incomplete, answers.missing), (0, 0), "{answers:?}");
+    disk.remount("rw");
+    let mut one = start("store-read-only", &folder, "refuse");
+    open(&mut one, 1_000..1_500);
+    seen.push(look(&mut one));
+    settle(&mut one);
+    halt(one);
+    let answers = compare(&folder, &seen);
+    assert_eq!((answers.incomplete, answers.missing), (0, 0), "{answers:?}");
 }
 
 #[test]

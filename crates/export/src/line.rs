@@ -15,6 +15,7 @@ use nat::types::PoolName;
 use nat::types::RealmId;
 use nat::types::WorkerId;
 
+use crate::pools::PoolRanges;
 use crate::utc::UtcText;
 
 /// Names for the numbers in events, in the current configuration.
@@ -30,6 +31,8 @@ pub struct Names {
     /// Checksums of the formulas of deterministic pools by number of the configuration; 0 without
     /// formulas.
     pub formulas: BTreeMap<u32, u32>,
+    /// External addresses of the pools.
+    pub addresses: Arc<PoolRanges>,
 }
 
 /// Names of the filters of one configuration.

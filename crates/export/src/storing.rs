@@ -88,7 +88,8 @@ impl Storing {
         self.names = Some(Arc::clone(names));
         let formulas = names.formulas.last_key_value().map_or(0, |(_, checksum)| *checksum);
         let (realms, pools) = (names.realms.clone(), names.pools.clone());
-        self.writer.set_names(store::Names { realms, pools, formulas });
+        let addresses = Arc::clone(&names.addresses);
+        self.writer.set_names(store::Names { realms, pools, formulas, addresses });
     }
 
     /// Takes up to `max` events of a worker, and shows each to `see`. They stay in the ring.

@@ -53,6 +53,7 @@ fn sentence(holder: &Holder) -> String {
     let ports = if first_port == last_port { first_port.to_string() } else { format!("{first_port}-{last_port}") };
     let internal = holder.internal_port.map(|port| format!(", internal port {port}")).unwrap_or_default();
     let remote = holder.remote.map(|(address, port)| format!(", towards {address}:{port}")).unwrap_or_default();
+    let pool = holder.pool_name.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
     let until = match holder.until {
         Until::Open => "until after the last record".to_owned(),
         Until::Ended(until) => format!("until {}", utc_text(until)),
@@ -61,7 +62,7 @@ fn sentence(holder: &Holder) -> String {
     };
     let (what, since, realm) = (what.name(), utc_text(holder.since_us), realm_of(holder));
     format!(
-        "subscriber {subscriber} of realm {realm} {had} {protocol}{external}:{ports} ({what}{internal}{remote}) since \
+        "subscriber {subscriber} of realm {realm} {had} {protocol}{external}:{ports} ({what}{internal}{remote}{pool}) since \
          {since} {until}"
     )
 }
@@ -81,6 +82,7 @@ pub fn object(holder: &Holder) -> Value {
     json!({
         "what": holder.what.name(),
         "realm": realm_of(holder),
+        "pool": holder.pool_name,
         "subscriber": holder.subscriber,
         "protocol": holder.protocol.map(|protocol| protocol.name()),
         "internal_port": holder.internal_port,

@@ -20,6 +20,7 @@ use cli::LogSize;
 use cli::LogStat;
 use cli::LogVerify;
 use control::Fault;
+use control::LogSink;
 use export::sink::IpfixFile;
 use export::store::Generated;
 use export::store::Generator;
@@ -76,18 +77,25 @@ fn bar(length: u64) -> ProgressBar {
     ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
+/// Of a running instance, also how far its collectors are.
 fn stat(arguments: &LogStat, out: &mut dyn Write) -> Result<(), Failure> {
+    let LogDir { dir, socket } = &arguments.store;
+    let sinks = match dir {
+        Some(_) => Vec::new(),
+        None => instance_log::of(&socket.socket)?.map(|log| log.sinks).unwrap_or_default(),
+    };
     let store = Store::open(&folder(&arguments.store)?)?;
-    Ok(print_stat(&store.stat()?, arguments.json, out)?)
+    Ok(print_stat(&store.stat()?, &sinks, arguments.json, out)?)
 }
 
-fn print_stat(stat: &Stat, json: bool, out: &mut dyn Write) -> io::Result<()> {
+fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -> io::Result<()> {
     let (first, last) = (stat.first_us.map(utc_text), stat.last_us.map(utc_text));
     if json {
         let object = json!({
             "records": stat.records, "mappings": stat.mappings, "leases": stat.leases, "segments": stat.segments,
             "bytes": stat.bytes, "bytes_per_mapping": stat.bytes_per_mapping, "bytes_per_lease": stat.bytes_per_lease,
             "first": first, "last": last, "gaps": stat.gaps, "lost": stat.lost, "bytes_per_day": stat.bytes_per_day,
+            "bytes_free": stat.bytes_free, "days_left": stat.days_left, "sinks": sinks,
         });
         return writeln!(out, "{object}");
     }
@@ -105,7 +113,17 @@ fn print_stat(stat: &Stat, json: bool, out: &mut dyn Write) -> io::Result<()> {
     if let Some(bytes) = stat.bytes_per_day {
         writeln!(out, "  a day takes {:.1} MB", bytes / 1e6)?;
     }
-    writeln!(out, "  {gaps} gaps, {lost} records lost")
+    if let Some(days) = stat.days_left {
+        let free = stat.bytes_free as f64 / 1e9;
+        writeln!(out, "  {free:.1} GB are free: {days:.1} days, if nothing is deleted")?;
+    }
+    writeln!(out, "  {gaps} gaps, {lost} records lost")?;
+    for LogSink { name, lag_us, records_lost, connected, .. } in sinks {
+        let state = if *connected { "" } else { ", not connected" };
+        let behind = *lag_us as f64 / 1e6;
+        writeln!(out, "  sink {name}: {behind:.1} s behind, {records_lost} records lost{state}")?;
+    }
+    Ok(())
 }
 
 fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure> {
@@ -260,7 +278,7 @@ fn generate(arguments: &LogGenerate, out: &mut dyn Write) -> Result<(), Failure>
     writer.finish(now, now.monotonic_us, true)?;
     bar.finish_and_clear();
     let store = Store::open(&arguments.dir)?;
-    Ok(print_stat(&store.stat()?, arguments.json, out)?)
+    Ok(print_stat(&store.stat()?, &[], arguments.json, out)?)
 }
 
 fn size(arguments: &LogSize, out: &mut dyn Write) -> io::Result<()> {

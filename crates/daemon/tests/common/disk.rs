@@ -8,6 +8,7 @@ use std::io::BufReader;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Child;
+use std::process::ChildStdout;
 use std::process::Command;
 use std::process::Stdio;
 
@@ -15,12 +16,14 @@ use std::process::Stdio;
 /// of the test.
 pub(crate) struct Disk {
     keeper: Child,
+    answers: BufReader<ChildStdout>,
     pub(crate) path: PathBuf,
 }
 
 impl Disk {
     pub(crate) fn new() -> Disk {
-        let script = "mount -t tmpfs -o size=8m tmpfs /mnt && echo ready && read line";
+        let script = "mount -t tmpfs -o size=8m tmpfs /mnt && echo ready && \
+                      while read mode; do mount -o remount,$mode /mnt; echo $?; done";
         // Only other users than root need a user namespace.
         let ways: [&[&str]; 2] = [&["--mount"], &["--map-root-user", "--mount"]];
         for way in ways {
@@ -29,14 +32,24 @@ impl Disk {
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
             let mut keeper = command.spawn().expect("unshare is part of util-linux");
             let mut line = String::new();
-            let answer = keeper.stdout.take().expect("it was asked for");
-            if BufReader::new(answer).read_line(&mut line).is_ok() && line == "ready\n" {
+            let mut answers = BufReader::new(keeper.stdout.take().expect("it was asked for"));
+            if answers.read_line(&mut line).is_ok() && line == "ready\n" {
                 let path = PathBuf::from(format!("/proc/{}/root/mnt", keeper.id()));
-                return Disk { keeper, path };
+                return Disk { keeper, answers, path };
             }
             let _ = keeper.wait();
         }
         panic!("no namespace for a small disk: run as root, or allow user namespaces");
+    }
+
+    /// Makes the disk read-only (`ro`) or writable (`rw`); no file may be open for writing.
+    #[allow(dead_code, reason = "not every test that has a disk does it")]
+    pub(crate) fn remount(&mut self, mode: &str) {
+        let input = self.keeper.stdin.as_mut().expect("it is kept open");
+        writeln!(input, "{mode}").expect("the keeper reads");
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).expect("the keeper answers");
+        assert_eq!(answer, "0\n", "mount -o remount,{mode}");
     }
 
     /// Fills the disk.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nat::event::Event;
+use nat::types::PoolName;
 use nat::types::WorkerId;
 
 use super::ipfix::Ipfix;
@@ -52,6 +53,16 @@ impl Item<'_> {
     /// The name of its realm; empty if it is not known.
     pub(crate) fn realm_name(&self) -> &str {
         self.names.realms.get(usize::from(self.event.realm.0)).map_or("", String::as_str)
+    }
+
+    /// The number of the pool that it is about. Records of mappings have none, but their external
+    /// address is of one pool only; of an address that no pool has any longer none is known.
+    pub(crate) fn pool_number(&self) -> u16 {
+        let addresses = &self.names.addresses;
+        if !self.event.kind.is_allocation() || addresses.ranges().is_empty() {
+            return self.event.pool.0;
+        }
+        addresses.find(self.event.external).unwrap_or(PoolName::NONE.0)
     }
 
     pub(crate) fn pool_name(&self) -> &str {

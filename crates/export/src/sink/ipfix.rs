@@ -16,6 +16,8 @@ pub(crate) mod template;
 mod tests;
 
 use binding::Bindings;
+use binding::Change;
+use record::NatEvent;
 use record::Record;
 use template::Template;
 
@@ -32,6 +34,8 @@ pub struct Ipfix {
     domain: u32,
     message_max: usize,
     bindings: Bindings,
+    /// Of the event that is being added.
+    changes: Vec<Change>,
     sequence: u32,
     /// The message that is being filled: where its last set begins, and of which template it is.
     open: Option<(Message, usize, Template)>,
@@ -45,6 +49,7 @@ impl Ipfix {
             domain,
             message_max: message_max.clamp(512, 65_535),
             bindings: Bindings::default(),
+            changes: Vec::new(),
             sequence: 0,
             open: None,
             scratch: Vec::new(),
@@ -58,22 +63,28 @@ impl Ipfix {
 
     /// Adds what the event says; full messages go to `out`.
     pub(crate) fn push(&mut self, item: &Item<'_>, out: &mut Vec<Message>) {
-        use record::NatEvent;
         if item.event.kind == EventKind::Gap {
             // Missing records are said as missing sequence numbers.
             self.end(out);
             out.push(Message { skipped: item.event.amount, ..Message::default() });
         }
-        let binding = self.bindings.apply(item.event);
-        let binding = binding.map(|nat_event| (nat_event, Record::new(Template::AddressBinding, nat_event)));
-        if let Some((NatEvent::AddressBound, record)) = &binding {
-            self.put(record, item, out);
-        }
+        let mut changes = core::mem::take(&mut self.changes);
+        self.bindings.apply(item.worker, item.event, &mut changes);
+        // A binding begins before what it is for, and ends after it.
+        self.put_bindings(&changes, NatEvent::AddressBound, item, out);
         if let Some(record) = Record::of(item) {
             self.put(&record, item, out);
         }
-        if let Some((NatEvent::AddressReleased, record)) = &binding {
-            self.put(record, item, out);
+        self.put_bindings(&changes, NatEvent::AddressReleased, item, out);
+        changes.clear();
+        self.changes = changes;
+    }
+
+    fn put_bindings(&mut self, changes: &[Change], of: NatEvent, item: &Item<'_>, out: &mut Vec<Message>) {
+        for (nat_event, pair) in changes.iter().filter(|(nat_event, _)| *nat_event == of) {
+            let event = binding::event_of(item.event, *pair);
+            let item = Item { event: &event, ..*item };
+            self.put(&Record::new(Template::AddressBinding, *nat_event), &item, out);
         }
     }
 

@@ -254,6 +254,9 @@ struct Worker {
 /// The worker of an interval that an earlier segment has.
 const UNKNOWN: u8 = u8::MAX;
 
+/// Rows that a buffer may have place for, for each that was in it.
+const SPARE_ROWS_FACTOR: usize = 4;
+
 /// Which intervals to keep; all others are skipped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
@@ -288,6 +291,8 @@ pub(crate) struct Builder {
     boot_from_us: u64,
     /// Time before this window of something that only this window has.
     reaches_back: Option<u64>,
+    /// Memory for the rows of the next window.
+    spare: Vec<Row>,
 }
 
 impl Builder {
@@ -303,6 +308,7 @@ impl Builder {
             is_resumed: false,
             boot_from_us: from_us,
             reaches_back: None,
+            spare: Vec::new(),
         }
     }
 
@@ -511,11 +517,21 @@ impl Builder {
         }
     }
 
+    /// Takes the memory of rows that are not needed any longer: windows have hundreds of megabytes,
+    /// which the kernel would have to clear anew. Buffers that are mostly empty are given back.
+    pub(crate) fn reuse(&mut self, mut rows: Vec<Row>) {
+        if rows.capacity() <= rows.len().saturating_mul(SPARE_ROWS_FACTOR) {
+            rows.clear();
+            self.spare = rows;
+        }
+    }
+
     /// Ends the window: returns its intervals, the open ones included, and begins the next one.
     pub(crate) fn cut(&mut self) -> Window {
         let covered_us = self.window.coverage.covered_us;
         let next = Coverage::begin(covered_us);
-        let mut window = core::mem::replace(&mut self.window, Window { coverage: next, ..Window::default() });
+        let next = Window { rows: core::mem::take(&mut self.spare), coverage: next, ..Window::default() };
+        let mut window = core::mem::replace(&mut self.window, next);
         window.rows.extend(self.open.iter().map(|(key, open)| key.row(&open)));
         let coverage = &mut window.coverage;
         let mut is_still_uncertain = false;

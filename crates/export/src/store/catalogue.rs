@@ -10,12 +10,14 @@
 //! retention deleted. So the chain says what ever was there, and its head proves it: with an
 //! exported head, each later change to what came earlier is found.
 
+use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ed25519_dalek::Signature;
 use ed25519_dalek::Signer;
@@ -30,6 +32,8 @@ use super::codec::put_varint;
 use super::error::StoreError;
 use super::journal::Hash;
 use super::segment::Written;
+use crate::pools::PoolRange;
+use crate::pools::PoolRanges;
 
 /// Number of the format of all files.
 pub(crate) const FORMAT: u16 = 1;
@@ -78,6 +82,18 @@ pub(crate) struct Boot {
     pub(crate) names: Names,
     /// Since when which formulas were in use.
     pub(crate) formulas: Vec<(u64, u32)>,
+    /// Since when which pools had which addresses.
+    pub(crate) pools: Vec<(u64, Arc<PoolRanges>)>,
+}
+
+impl Boot {
+    /// The number of the pool that an external address was of at a time. A mapping may be recorded
+    /// shortly before the configuration that made it possible, and outlive its pool.
+    pub(crate) fn pool_of(&self, address: Ipv4Addr, at_us: u64) -> Option<u16> {
+        let next = self.pools.partition_point(|(since_us, _)| *since_us <= at_us);
+        let (before, after) = self.pools.split_at(next.saturating_sub(1));
+        after.iter().chain(before.iter().rev()).find_map(|(_, pools)| pools.find(address))
+    }
 }
 
 /// A segment of the store.
@@ -150,6 +166,8 @@ pub struct Names {
     pub pools: Vec<String>,
     /// Checksum of the formulas of deterministic pools, whose ports have no records; 0 without.
     pub formulas: u32,
+    /// External addresses of the pools.
+    pub addresses: Arc<PoolRanges>,
 }
 
 impl Names {
@@ -159,6 +177,13 @@ impl Names {
             names.iter().for_each(|name| put_bytes(out, name.as_bytes()));
         }
         put_varint(out, u64::from(self.formulas));
+        let ranges = self.addresses.ranges();
+        put_varint(out, ranges.len() as u64);
+        for PoolRange { first, last, pool } in ranges {
+            put_varint(out, u64::from(*first));
+            put_varint(out, u64::from(last - first));
+            put_varint(out, u64::from(*pool));
+        }
     }
 
     fn take(input: &mut Cursor<'_>) -> Option<Names> {
@@ -169,6 +194,12 @@ impl Names {
             }
         }
         names.formulas = input.number()?;
+        let mut ranges = Vec::new();
+        for _ in 0..input.count(3)? {
+            let (first, more): (u32, u32) = (input.number()?, input.number()?);
+            ranges.push(PoolRange { first, last: first.checked_add(more)?, pool: input.number()? });
+        }
+        names.addresses = Arc::new(PoolRanges::of(ranges));
         Some(names)
     }
 }
@@ -203,7 +234,12 @@ impl Entry {
             Entry::Cut { frame: 5, bytes: 7 },
             Entry::Names {
                 at_us: 7,
-                names: Box::new(Names { realms: vec!["a".to_owned()], pools: vec!["b".to_owned()], formulas: 9 }),
+                names: Box::new(Names {
+                    realms: vec!["a".to_owned()],
+                    pools: vec!["b".to_owned()],
+                    formulas: 9,
+                    addresses: Arc::new(PoolRanges::of(vec![PoolRange { first: 5, last: 9, pool: 0 }])),
+                }),
             },
             Entry::BootEnd { covered_us: 9, is_clean: true, is_whole: true },
         ]
@@ -424,6 +460,7 @@ impl Catalogue {
                     is_whole: false,
                     names: Names::default(),
                     formulas: Vec::new(),
+                    pools: Vec::new(),
                 });
             }
             Entry::Clock { moment } => {
@@ -474,6 +511,9 @@ impl Catalogue {
             Entry::Names { at_us, names } => {
                 let boot = self.boots.last_mut()?;
                 boot.formulas.push((at_us, names.formulas));
+                if boot.pools.last().is_none_or(|(_, known)| *known != names.addresses) {
+                    boot.pools.push((at_us, Arc::clone(&names.addresses)));
+                }
                 boot.names = *names;
             }
         }

@@ -40,6 +40,12 @@ const CONSTANT: u8 = 0;
 const PLAIN: u8 = 1;
 const PACKED: u8 = 2;
 
+/// Planes of a block, at most: eight of each of its ten sequences.
+const PLANES_MAX: usize = 80;
+/// Blocks whose plane is stored as it is without trying after one that could not be packed: the low
+/// bytes of ports and times are random in all blocks.
+const PLAIN_BLOCKS: u8 = 15;
+
 /// The encoder of blocks, with its buffers.
 pub(crate) struct Encoder {
     zstd: zstd::bulk::Compressor<'static>,
@@ -53,6 +59,10 @@ pub(crate) struct Encoder {
     /// For each row, the order in which its subscriber was seen first.
     seen: Vec<u32>,
     ranks: Vec<u32>,
+    /// For each plane of a block, how many blocks are to come that are not tried.
+    untried: [u8; PLANES_MAX],
+    /// The sequence that is being encoded.
+    sequence: usize,
 }
 
 /// Slots for the subscribers of a block: twice as many as it can have.
@@ -69,11 +79,14 @@ impl Encoder {
             dictionary: Vec::new(),
             seen: Vec::with_capacity(BLOCK_ROWS),
             ranks: Vec::new(),
+            untried: [0; PLANES_MAX],
+            sequence: 0,
         })
     }
 
     /// Appends at most [`BLOCK_ROWS`] rows, which must be sorted by [`Row::order`].
     pub(crate) fn encode(&mut self, rows: &[Row], out: &mut Vec<u8>) {
+        self.sequence = 0;
         self.addresses(rows, out);
         let mut before = 0;
         self.fill(rows, |row| {
@@ -167,21 +180,36 @@ impl Encoder {
         for plane in 0..count {
             self.plane.clear();
             self.plane.extend(self.values.iter().map(|value| (value >> (8 * plane)) as u8));
-            let first = self.plane.first().copied().unwrap_or(0);
-            if self.plane.iter().all(|byte| *byte == first) {
-                out.extend_from_slice(&[CONSTANT, first]);
-                continue;
-            }
+            self.one_plane(self.sequence * 8 + plane as usize, out);
+        }
+        self.sequence += 1;
+    }
+
+    fn one_plane(&mut self, place: usize, out: &mut Vec<u8>) {
+        let first = self.plane.first().copied().unwrap_or(0);
+        if self.plane.iter().all(|byte| *byte == first) {
+            return out.extend_from_slice(&[CONSTANT, first]);
+        }
+        // Short blocks are rare, and may be unlike the others.
+        let is_full = self.plane.len() == BLOCK_ROWS;
+        let untried = self.untried.get_mut(place).filter(|_| is_full);
+        if let Some(untried) = untried
+            && *untried > 0
+        {
+            *untried -= 1;
+        } else {
             // A failure of zstd costs its saving only.
             let length = self.zstd.compress_to_buffer(&self.plane, &mut self.packed[..]).unwrap_or(usize::MAX);
             if length < self.plane.len() {
                 out.push(PACKED);
-                put_bytes(out, &self.packed[..length]);
-            } else {
-                out.push(PLAIN);
-                out.extend_from_slice(&self.plane);
+                return put_bytes(out, &self.packed[..length]);
+            }
+            if let Some(untried) = self.untried.get_mut(place) {
+                *untried = PLAIN_BLOCKS;
             }
         }
+        out.push(PLAIN);
+        out.extend_from_slice(&self.plane);
     }
 }
 

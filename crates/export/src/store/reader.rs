@@ -83,6 +83,10 @@ pub struct Holder {
     pub realm: u16,
     /// Name of its realm, if the store has it.
     pub vrf: Option<String>,
+    /// Number of the pool of its external address, if the store has it.
+    pub pool: Option<u16>,
+    /// Name of that pool.
+    pub pool_name: Option<String>,
     /// Internal address.
     pub subscriber: Ipv4Addr,
     /// Transport; None: all.
@@ -620,6 +624,8 @@ impl Search<'_> {
         let is_lost = !is_bounded && self.may_have_ended(stretch.boot, start_us, confirmed_us, from_us);
         let is_early = row.is_start_rounded && from_us / 1_000 < row.start.saturating_add(1_000);
         let port = (row.what != What::Block).then_some(row.internal_port);
+        let pool = boot.and_then(|boot| boot.pool_of(row.external_address(), row.start.saturating_mul(1_000)));
+        let pool_name = boot.zip(pool).and_then(|(boot, pool)| boot.names.pools.get(usize::from(pool))).cloned();
         let remote = (row.what == What::Flow).then(|| (Ipv4Addr::from_bits(row.remote), row.remote_port));
         Holder {
             since_us: unix_us(row.start),
@@ -627,6 +633,8 @@ impl Search<'_> {
             what: row.what,
             realm: row.realm,
             vrf: boot.and_then(|boot| boot.names.realms.get(usize::from(row.realm))).cloned(),
+            pool,
+            pool_name,
             subscriber: Ipv4Addr::from_bits(row.subscriber),
             protocol: row.protocol,
             internal_port: port,

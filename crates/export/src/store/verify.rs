@@ -269,6 +269,10 @@ pub struct Stat {
     pub lost: u64,
     /// Bytes of a day at the mean rate of the segments.
     pub bytes_per_day: Option<f64>,
+    /// Bytes that are free where the store is.
+    pub bytes_free: u64,
+    /// Days until these are used at that rate, if nothing is deleted.
+    pub days_left: Option<f64>,
 }
 
 impl Store {
@@ -314,6 +318,9 @@ impl Store {
         stat.bytes_per_lease = (stat.leases > 0 && ranges > 0).then(|| share(ranges) / stat.leases as f64);
         let seconds = stat.last_us.zip(stat.first_us).map(|(last, first)| last.saturating_sub(first) as f64 / 1e6);
         stat.bytes_per_day = seconds.filter(|seconds| *seconds > 0.0).map(|seconds| sealed as f64 * 86_400.0 / seconds);
+        let disk = rustix::fs::statvfs(&self.folder).map_err(|error| StoreError::io(&self.folder)(error.into()))?;
+        stat.bytes_free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        stat.days_left = stat.bytes_per_day.map(|bytes| stat.bytes_free as f64 / bytes);
         Ok(stat)
     }
 

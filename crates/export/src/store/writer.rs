@@ -209,6 +209,9 @@ pub struct StoreWriter {
     framed_us: u64,
     synced_us: u64,
     is_unsynced: bool,
+    /// True if a sync failed: the system may have forgotten what it could not write, and the next
+    /// sync would succeed.
+    is_doubtful: bool,
     window_us: u64,
     reach_back: Option<(u64, u64)>,
     sealing: Option<Sealing>,
@@ -217,6 +220,7 @@ pub struct StoreWriter {
     is_merge_due: bool,
     /// Names for the numbers in events; the catalogue may not have them yet.
     names: Names,
+    is_names_due: bool,
     rings: Rings,
     /// Time since the machine's boot less the clock of this run.
     base_us: i64,
@@ -394,12 +398,14 @@ impl StoreWriter {
             framed_us: now.monotonic_us,
             synced_us: now.monotonic_us,
             is_unsynced: false,
+            is_doubtful: false,
             window_us: now.monotonic_us,
             reach_back: None,
             sealing: None,
             merging: None,
             is_merge_due: true,
             names: Names::default(),
+            is_names_due: false,
             rings,
             base_us: uptime_us - now.monotonic_us as i64,
             health: Health::default(),
@@ -440,6 +446,7 @@ impl StoreWriter {
 
     /// Sets the names for the numbers in events from now on.
     pub fn set_names(&mut self, names: Names) {
+        self.is_names_due = self.catalogue.catalogue.boots.last().is_none_or(|boot| boot.names != names);
         self.names = names;
     }
 
@@ -522,19 +529,20 @@ impl StoreWriter {
         let open = self.builder.rows() - self.builder.weight().min(self.builder.rows());
         let is_full = self.builder.weight() >= self.options.segment_rows.max(open);
         let is_old = age_us >= self.options.segment_interval_us && self.next_frame > self.first_frame;
-        if is_full || is_old {
+        // What a doubtful journal should have is in memory: a segment is written of that.
+        if is_full || is_old || self.is_doubtful {
             self.seal()?;
         }
         Ok(())
     }
 
     fn write_names(&mut self) -> Result<(), StoreError> {
-        let is_known = self.catalogue.catalogue.boots.last().is_some_and(|boot| boot.names == self.names);
-        if is_known {
-            return Ok(());
+        if self.is_names_due {
+            let (at_us, names) = (self.now.monotonic_us, Box::new(self.names.clone()));
+            self.catalogue.append(Entry::Names { at_us, names })?;
+            self.is_names_due = false;
         }
-        let (at_us, names) = (self.now.monotonic_us, Box::new(self.names.clone()));
-        self.catalogue.append(Entry::Names { at_us, names })
+        Ok(())
     }
 
     /// Writes a frame of all that waits.
@@ -575,8 +583,11 @@ impl StoreWriter {
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {
-        if let Some((path, file)) = &self.journal {
-            file.sync_data().map_err(StoreError::io(path))?;
+        if let Some((path, file)) = &self.journal
+            && let Err(source) = file.sync_data()
+        {
+            self.is_doubtful = true;
+            return Err(StoreError::Io { path: path.clone(), source });
         }
         (self.is_unsynced, self.synced_us) = (false, self.now.monotonic_us);
         Ok(())
@@ -616,6 +627,7 @@ impl StoreWriter {
             boot: self.boot,
         });
         (self.first_frame, self.window_us) = (self.next_frame, self.now.monotonic_us);
+        self.is_doubtful = false;
         self.sealing = Some(Work::start(self.options.has_threads, move || {
             let written = job.run();
             (job, written)
@@ -639,6 +651,7 @@ impl StoreWriter {
                 return Err(error);
             }
             self.is_merge_due = true;
+            self.builder.reuse(job.window.rows);
             self.remove_journals()?;
             self.expire()?;
         }
@@ -978,9 +991,10 @@ mod tests {
     use super::super::verify;
     use super::*;
 
-    #[test]
-    fn a_full_disk_neither_loses_nor_repeats_records() {
-        let folder = std::env::temp_dir().join(format!("natrix-store-full-{}", std::process::id()));
+    /// Makes a store whose journal is in another file for one of three rounds. Returns how many
+    /// calls failed.
+    fn with_faults(name: &str, faulty: &str) -> u32 {
+        let folder = std::env::temp_dir().join(format!("natrix-store-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         let mut generator = Generator::new(Generated::Mappings(20_000), 2);
         let mut writer = StoreWriter::open(&folder, StoreOptions::default(), Generator::begin()).unwrap();
@@ -991,26 +1005,47 @@ mod tests {
             if events.is_empty() {
                 break;
             }
-            let is_full = round % 3 == 1;
-            let journal = writer.journal.take().unwrap();
-            let full = File::options().write(true).open("/dev/full").unwrap();
-            let kept = if is_full { writer.journal.replace((journal.0.clone(), full)) } else { None };
-            assert!(kept.is_none());
-            if !is_full {
-                writer.journal = Some((journal.0.clone(), journal.1.try_clone().unwrap()));
+            let kept = writer.journal.as_ref().map(|(path, file)| (path.clone(), file.try_clone().unwrap()));
+            let is_faulty = round % 3 == 1;
+            if is_faulty {
+                let path = kept.as_ref().map(|(path, _)| path.clone()).unwrap();
+                writer.journal = Some((path, File::options().write(true).open(faulty).unwrap()));
             }
             writer.push_all(Generator::WORKER, &events);
             count += events.len() as u64;
             let now = generator.now();
-            failures += u32::from(writer.advance(now, now.monotonic_us).is_err() || writer.flush().is_err());
-            writer.journal = Some(journal);
+            let mut done = writer.advance(now, now.monotonic_us).and_then(|()| writer.flush());
+            if is_faulty {
+                done = done.and_then(|()| writer.sync());
+            }
+            failures += u32::from(done.is_err());
+            if is_faulty {
+                writer.journal = kept;
+            }
         }
-        assert!(failures > 10, "{failures}");
         let now = generator.now();
         writer.finish(now, now.monotonic_us, false).unwrap();
         assert_eq!(verify(&folder, None, |_, _| {}).unwrap().faults, Vec::<String>::new());
         let stat = Store::open(&folder).unwrap().stat().unwrap();
         assert_eq!((stat.records, stat.mappings, stat.lost), (count, 20_000, 0));
         fs::remove_dir_all(&folder).unwrap();
+        failures
+    }
+
+    #[test]
+    fn a_full_disk_neither_loses_nor_repeats_records() {
+        assert!(with_faults("full", "/dev/full") > 10);
+    }
+
+    #[test]
+    fn input_and_output_errors_neither_lose_nor_repeat_records() {
+        // The first page has no memory: writing there is EIO.
+        assert!(with_faults("eio", "/proc/self/mem") > 10);
+    }
+
+    #[test]
+    fn what_a_failed_sync_forgot_is_sealed_from_memory() {
+        // It takes what is written, forgets it, and cannot be synced.
+        assert!(with_faults("sync", "/dev/null") > 10);
     }
 }

@@ -20,6 +20,7 @@ const SCHEMA: &str = "
 message interval {
     required binary what (UTF8);
     required binary realm (UTF8);
+    optional binary pool (UTF8);
     required binary subscriber (UTF8);
     optional binary protocol (UTF8);
     optional int32 internal_port (INTEGER(16, false));
@@ -100,6 +101,7 @@ impl ParquetFile {
         let row = [
             text(holder.what.name()),
             text(&lookup::stored::realm_of(holder)),
+            holder.pool_name.as_deref().and_then(text),
             text(&holder.subscriber.to_string()),
             holder.protocol.and_then(|protocol| text(protocol.name())),
             holder.internal_port.and_then(port),

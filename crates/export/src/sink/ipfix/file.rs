@@ -6,6 +6,7 @@ use std::io::Write;
 use nat::Instant;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::types::PoolName;
 use nat::types::RealmId;
 use nat::types::WorkerId;
 
@@ -74,6 +75,7 @@ impl IpfixFile {
             first_port: holder.first_port,
             last_port: holder.last_port,
             realm: RealmId(holder.realm),
+            pool: holder.pool.map_or(PoolName::NONE, PoolName),
             protocol: holder.protocol,
             ..Event::new(begin, Instant::ORIGIN)
         };

@@ -113,7 +113,7 @@ impl Record {
                     out.extend_from_slice(&ports.to_be_bytes());
                 }
                 Field::DestinationPort => out.extend_from_slice(&event.remote_port.to_be_bytes()),
-                Field::NatPool => out.extend_from_slice(&u32::from(event.pool.0).to_be_bytes()),
+                Field::NatPool => out.extend_from_slice(&u32::from(item.pool_number()).to_be_bytes()),
                 Field::QuotaExceededEvent | Field::ThresholdEvent => out.extend_from_slice(&self.reason.to_be_bytes()),
                 Field::MaxSessionEntries
                 | Field::MaxBibEntries

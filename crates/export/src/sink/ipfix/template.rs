@@ -104,6 +104,7 @@ impl Template {
             Template::Session => &[
                 IngressVrf,
                 InternalRealm,
+                NatPool,
                 SourceAddress,
                 PostNatSourceAddress,
                 Protocol,
@@ -115,16 +116,18 @@ impl Template {
             Template::Bib => &[
                 IngressVrf,
                 InternalRealm,
+                NatPool,
                 SourceAddress,
                 PostNatSourceAddress,
                 Protocol,
                 SourcePort,
                 PostNaptSourcePort,
             ],
-            Template::AddressBinding => &[IngressVrf, InternalRealm, SourceAddress, PostNatSourceAddress],
+            Template::AddressBinding => &[IngressVrf, InternalRealm, NatPool, SourceAddress, PostNatSourceAddress],
             Template::PortBlock => &[
                 IngressVrf,
                 InternalRealm,
+                NatPool,
                 SourceAddress,
                 PostNatSourceAddress,
                 PortRangeStart,

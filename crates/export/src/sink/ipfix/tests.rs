@@ -13,6 +13,7 @@ use nat::types::WorkerId;
 use super::super::Quotas;
 use super::*;
 use crate::line::Names;
+use crate::pools::PoolRanges;
 
 type Fields = BTreeMap<u16, Vec<u8>>;
 
@@ -69,7 +70,8 @@ fn of_mapping(kind: EventKind) -> Event {
 
 /// What a collector reads of these events after a start.
 fn records_of(events: &[Event], message_max: usize) -> (Vec<Fields>, Vec<usize>) {
-    let names = Names { realms: vec!["red".to_owned(), "blue".to_owned()], ..Names::default() };
+    let addresses = PoolRanges::new([([203, 0, 113, 1].into(), 3)].into_iter()).into();
+    let names = Names { realms: vec!["red".to_owned(), "blue".to_owned()], addresses, ..Names::default() };
     let quotas = Quotas { mappings: 7, sessions: 8, subscribers: 9, ..Quotas::default() };
     let (mut ipfix, mut out, mut reader) = (Ipfix::new(77, message_max), Vec::new(), Reader::default());
     ipfix.begin();
@@ -110,6 +112,7 @@ fn a_mapping_is_a_bib_entry_between_the_ends_of_a_binding() {
     assert_eq!((&bib[&8][..], &bib[&225][..]), (&[100, 64, 0, 10][..], &[203, 0, 113, 1][..]));
     assert_eq!((number(bib, 4), number(bib, 7), number(bib, 227)), (17, 5_000, 15_007));
     assert_eq!((number(bib, 463), number(bib, 234), &bib[&464][..]), (77, 1, &b"blue"[..]));
+    assert!(records.iter().all(|record| number(record, 283) == 3), "the pool of the external address");
     // No destination (RFC 6888 REQ-12).
     assert!([11, 12, 226, 228].iter().all(|field| !bib.contains_key(field)));
     assert_eq!((&records[0][&8][..], &records[0][&225][..]), (&[100, 64, 0, 10][..], &[203, 0, 113, 1][..]));
