@@ -35,6 +35,13 @@ pub(crate) struct ErrorBody {
     faults: Vec<control::ConfigFault>,
 }
 
+impl ErrorBody {
+    /// True if it says what is wrong and what to do.
+    pub(crate) fn is_complete(&self) -> bool {
+        !self.error.object.is_empty() && !self.error.problem.is_empty() && !self.error.remedy.is_empty()
+    }
+}
+
 impl Refused {
     pub(crate) fn new(status: StatusCode, object: &str, problem: impl Into<String>, remedy: &str) -> Refused {
         Refused::of(status, Fault::new(object, problem, remedy))

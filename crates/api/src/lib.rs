@@ -16,6 +16,8 @@
 mod answer;
 mod ask;
 mod changes;
+mod confine;
+pub mod fuzzing;
 mod guard;
 mod listen;
 mod lookups;

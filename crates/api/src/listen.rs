@@ -31,6 +31,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
+use crate::confine::confine;
 use crate::guard::Guard;
 use crate::guard::Peer;
 use crate::lookups::Past;
@@ -90,6 +91,13 @@ pub fn serve(settings: Settings, past: Past) -> Result<(), ServeError> {
 }
 
 async fn run(settings: Settings, past: Past) -> Result<(), ServeError> {
+    let mut key = [0; 32];
+    rand::TryRngCore::try_fill_bytes(&mut rand::rngs::OsRng, &mut key)
+        .map_err(|error| ServeError::System(io::Error::other(error)))?;
+    let listener = Listener::open(&settings.listen).await?;
+    let certificates = settings.tls.clone().map(Certificates::load).transpose().map_err(ServeError::Tls)?;
+    // Before another thread is started: each inherits what this one may do.
+    confine(listener.path()).map_err(ServeError::System)?;
     let (ended, end) = tokio::sync::oneshot::channel();
     let wait = move || {
         // Nothing more is sent: this returns at the end.
@@ -97,11 +105,6 @@ async fn run(settings: Settings, past: Past) -> Result<(), ServeError> {
         let _ = ended.send(());
     };
     std::thread::Builder::new().name("end".to_owned()).spawn(wait).map_err(ServeError::System)?;
-    let mut key = [0; 32];
-    rand::TryRngCore::try_fill_bytes(&mut rand::rngs::OsRng, &mut key)
-        .map_err(|error| ServeError::System(io::Error::other(error)))?;
-    let listen = settings.listen.clone();
-    let certificates = settings.tls.clone().map(Certificates::load).transpose().map_err(ServeError::Tls)?;
     let guard = Arc::new(Guard::new(settings, key, Uid::effective().as_raw()));
     let server = Arc::new(Server {
         routes: routes::routes(guard, past),
@@ -110,7 +113,7 @@ async fn run(settings: Settings, past: Past) -> Result<(), ServeError> {
         by_address: Mutex::default(),
     });
     tokio::select! {
-        outcome = accept(server, &listen) => outcome,
+        () = accept(&server, &listener) => Ok(()),
         _ = end => Ok(()),
     }
 }
@@ -122,27 +125,48 @@ struct Server {
     by_address: Mutex<HashMap<IpAddr, usize>>,
 }
 
-async fn accept(server: Arc<Server>, listen: &Listen) -> Result<(), ServeError> {
-    match listen {
-        Listen::Tcp(address) => {
-            let failed = |source| ServeError::Listen { address: address.to_string(), source };
-            let listener = TcpListener::bind(address).await.map_err(failed)?;
-            loop {
-                match listener.accept().await {
-                    Ok((stream, from)) => Arc::clone(&server).welcome_tcp(stream, from.ip()),
-                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-                }
+/// An open socket for connections.
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+impl Listener {
+    async fn open(listen: &Listen) -> Result<Listener, ServeError> {
+        let failed = |address: String| move |source| ServeError::Listen { address, source };
+        match listen {
+            Listen::Tcp(address) => {
+                TcpListener::bind(address).await.map(Listener::Tcp).map_err(failed(address.to_string()))
+            }
+            Listen::Unix(path) => {
+                let (listener, file) = open_unix(path).map_err(failed(path.display().to_string()))?;
+                Ok(Listener::Unix(listener, file))
             }
         }
-        Listen::Unix(path) => {
-            let failed = |source| ServeError::Listen { address: path.display().to_string(), source };
-            let (listener, _file) = open_unix(path).map_err(failed)?;
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => Arc::clone(&server).welcome_unix(stream),
-                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-                }
+    }
+
+    /// The file of a Unix socket.
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Listener::Tcp(_) => None,
+            Listener::Unix(_, file) => Some(&file.0),
+        }
+    }
+}
+
+/// Accepts connections for ever.
+async fn accept(server: &Arc<Server>, listener: &Listener) {
+    loop {
+        let accepted = match listener {
+            Listener::Tcp(listener) => {
+                listener.accept().await.map(|(stream, from)| Arc::clone(server).welcome_tcp(stream, from.ip()))
             }
+            Listener::Unix(listener, _) => {
+                listener.accept().await.map(|(stream, _)| Arc::clone(server).welcome_unix(stream))
+            }
+        };
+        if accepted.is_err() {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
         }
     }
 }

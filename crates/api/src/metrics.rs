@@ -18,11 +18,16 @@ use control::CounterKind;
 use control::Counters;
 use control::DropReason;
 use control::Interface;
+use control::LogSink;
 use control::PerProtocol;
 use control::Pool;
 use control::Request;
 use control::Status;
+use prometheus_client::encoding::EncodeMetric;
+use prometheus_client::encoding::MetricEncoder;
+use prometheus_client::encoding::NoLabelSet;
 use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -37,6 +42,16 @@ use crate::routes::Api;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Reasons to drop that are limits of one subscriber.
+const QUOTAS: [&str; 6] = [
+    "block_limit",
+    "session_limit",
+    "subscriber_port_quota",
+    "subscriber_session_quota",
+    "subscriber_memory_quota",
+    "subscriber_rate_limit",
+];
 
 /// What one scrape asks for.
 struct Figures {
@@ -81,6 +96,36 @@ pub(crate) async fn metrics(
 }
 
 type Labels = Vec<(&'static str, String)>;
+
+/// Rounds of the workers by time, as the workers counted them.
+#[derive(Debug)]
+struct Rounds(Vec<(Labels, f64, Vec<(f64, u64)>)>);
+
+impl Rounds {
+    fn of(status: &Status) -> Rounds {
+        let each = status.workers.iter().map(|worker| {
+            let last = worker.rounds_by_time.len().saturating_sub(1);
+            let bound = |entry: usize| if entry == last { f64::MAX } else { 2_f64.powi(entry as i32) / 1e6 };
+            let buckets = worker.rounds_by_time.iter().enumerate().map(|(entry, count)| (bound(entry), *count));
+            (vec![("worker", worker.worker.to_string())], seconds(worker.busy_us), buckets.collect())
+        });
+        Rounds(each.collect())
+    }
+}
+
+impl EncodeMetric for Rounds {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), core::fmt::Error> {
+        for (labels, sum, buckets) in &self.0 {
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            encoder.encode_family(labels)?.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
 
 /// Metrics under construction.
 struct Metrics {
@@ -195,6 +240,9 @@ fn workers(metrics: &mut Metrics, status: &Status) {
     metrics.gauges("worker_busy_ratio", "Part of the last second with packets to work on", busy);
     let sessions = status.workers.iter().map(|worker| (label(worker), worker.sessions as f64));
     metrics.gauges("worker_sessions", "Sessions it owns", sessions);
+    let rounds = Rounds::of(status);
+    let about = "Time of rounds with packets: at most one burst from each port and ring, and a part of the upkeep";
+    metrics.registry.register_with_unit("worker_round", about, Unit::Seconds, rounds);
 }
 
 fn event_log(metrics: &mut Metrics, status: &Status) {
@@ -206,6 +254,31 @@ fn event_log(metrics: &mut Metrics, status: &Status) {
     metrics.gauge("log_records_waiting", "Records that wait for the disk", log.records_waiting);
     metrics.ratio("log_lag_seconds", "Age of the oldest record that is not written", seconds(log.lag_us));
     metrics.gauge("log_failing", "1 if the last attempt to write failed", u64::from(log.failing));
+    if let Some(store) = &log.store {
+        metrics.counter("log_store_records_written", "Records this run wrote to the store", store.records_written);
+        metrics.gauge("log_store_records_waiting", "Records that wait for the store", store.records_waiting);
+        metrics.gauge("log_store_bytes", "Size of the store", store.bytes);
+        metrics.gauge("log_store_segments", "Sealed segments of the store", store.segments);
+        metrics.gauge("log_store_gaps", "Gaps of sequence numbers that the store records", store.gaps);
+        metrics.gauge("log_store_records_lost", "Records in these gaps", store.records_lost);
+        metrics.counter("log_store_errors", "Failed attempts to write to the store", store.errors);
+        let lag = seconds(store.lag_us);
+        metrics.ratio("log_store_lag_seconds", "Age of the oldest record that is not in the store's journal", lag);
+        metrics.gauge("log_store_failing", "1 if the last attempt to write failed", u64::from(store.failing));
+    }
+    let label = |sink: &LogSink| vec![("sink", sink.name.clone())];
+    let each = |of: fn(&LogSink) -> u64| log.sinks.iter().map(move |sink| (label(sink), of(sink)));
+    metrics.counters("log_sink_records_sent", "Records sent to the collector", each(|sink| sink.records_sent));
+    metrics.counters(
+        "log_sink_records_lost",
+        "Records that did not reach the collector",
+        each(|sink| sink.records_lost),
+    );
+    metrics.counters("log_sink_errors", "Failures to connect, to send or to read", each(|sink| sink.errors));
+    let connected = log.sinks.iter().map(|sink| (label(sink), f64::from(u8::from(sink.connected))));
+    metrics.gauges("log_sink_connected", "1 if there is a connection, and for datagrams", connected);
+    let lag = log.sinks.iter().map(|sink| (label(sink), seconds(sink.lag_us)));
+    metrics.gauges("log_sink_lag_seconds", "Age of the oldest event that was not sent", lag);
 }
 
 fn pools(metrics: &mut Metrics, pools: &[Pool]) {
@@ -226,6 +299,17 @@ fn pools(metrics: &mut Metrics, pools: &[Pool]) {
     );
     let used = pools.iter().flat_map(|pool| by_protocol("pool", &pool.name, pool.ports_used));
     metrics.gauges("pool_ports_used", "External ports in use or held down", used);
+    let resting = pools.iter().flat_map(|pool| by_protocol("pool", &pool.name, pool.ports_resting));
+    metrics.gauges("pool_ports_resting", "External ports held down, among those in use", resting);
+    let blocks = |of: fn(&Pool, u64) -> u64| {
+        let sized = pools.iter().filter_map(|pool| Some((pool, u64::from(pool.block_size.filter(|size| *size > 0)?))));
+        sized.map(move |(pool, size)| (label(pool), of(pool, size) as f64))
+    };
+    let leased = blocks(|pool, size| pool.ports_leased / size);
+    metrics.gauges("pool_blocks_leased", "Port blocks leased to subscribers", leased);
+    let unleasable = blocks(|pool, size| pool.ports_unleasable / size);
+    metrics.gauges("pool_blocks_unleasable", "Port blocks of which single ports are in use", unleasable);
+    metrics.gauges("pool_block_ports", "Ports of a block", blocks(|_, size| size));
     let total = pools.iter().flat_map(|pool| by_protocol("pool", &pool.name, pool.ports_total));
     metrics.gauges("pool_ports", "External ports of the pool", total);
 }
@@ -254,6 +338,32 @@ fn interfaces(metrics: &mut Metrics, interfaces: &[Interface]) {
 fn verdicts(metrics: &mut Metrics, figures: &Figures) {
     let drops = figures.drops.iter().map(|drop| (vec![("reason", drop.reason.clone())], drop.packets));
     metrics.counters("drops", "Packets dropped, by reason", drops);
+    let refused = figures.drops.iter().filter(|drop| QUOTAS.contains(&drop.reason.as_str()));
+    let refused = refused.map(|drop| (vec![("limit", drop.reason.clone())], drop.packets));
+    metrics.counters("quota_refused_packets", "Packets refused because of a limit of their subscriber", refused);
+    let counted = |name: &str| figures.counters.iter().find(|counter| counter.name == name).map_or(0, |one| one.value);
+    let unresolved = counted("neighbours_unresolved");
+    let neighbours = [("answered", counted("neighbours").saturating_sub(unresolved)), ("unanswered", unresolved)];
+    let neighbours = neighbours.map(|(state, count)| (vec![("state", state.to_owned())], count as f64));
+    metrics.gauges("neighbours", "Neighbours in the workers' caches", neighbours);
+    metrics.gauge("neighbour_waiting_packets", "Packets that wait for a neighbour", counted("neighbour_pending"));
+    metrics.gauge("hand_off_waiting_packets", "Packets in the rings between workers", counted("hand_off_waiting"));
+    metrics.counter("blocks_leased", "Port blocks leased", counted("blocks_leased"));
+    metrics.counter("blocks_returned", "Port blocks returned", counted("blocks_returned"));
+    metrics.counter("grants_opened", "Mappings made on request by PCP or NAT-PMP", counted("grants_opened"));
+    metrics.counter("grants_deleted", "Mappings deleted on request", counted("grants_deleted"));
+    metrics.counter("expectations_created", "Ports expected by gateways", counted("expectations_created"));
+    metrics.counter("expectations_refused", "Announced ports that got no port", counted("expectations_refused"));
+    for (end, name, help) in [
+        ("_sessions", "alg_sessions", "Control sessions that a gateway read"),
+        ("_changed", "alg_messages_changed", "Messages that a gateway rewrote"),
+    ] {
+        let gateways = figures.counters.iter().filter_map(|counter| {
+            let gateway = counter.name.strip_prefix("alg_")?.strip_suffix(end)?;
+            Some((vec![("alg", gateway.to_owned())], counter.value))
+        });
+        metrics.counters(name, help, gateways);
+    }
     let of_kind = |kind: CounterKind| figures.counters.iter().filter(move |counter| counter.kind == kind);
     let packets = of_kind(CounterKind::Forwarded).chain(of_kind(CounterKind::Local));
     let packets = packets.map(|counter| (vec![("verdict", counter.name.clone())], counter.value));

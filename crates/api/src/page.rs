@@ -36,12 +36,22 @@ pub(crate) async fn plot_style() -> impl IntoResponse {
 /// A table that the script fills.
 fn table(id: &str, caption: &str, columns: &[&str]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label=(caption) {
+        div.scroll tabindex="0" role="region" aria-label=(format!("Table: {caption}")) {
             table id=(id) {
                 caption { (caption) }
                 thead { tr { @for column in columns { th scope="col" { (column) } } } }
                 tbody {}
             }
+        }
+    }
+}
+
+/// A plot that the script draws, and what its lines are.
+fn plot(id: &str, label: &str, legend: Markup) -> Markup {
+    html! {
+        div {
+            p.legend { (legend) }
+            div.plot id=(id) role="img" aria-label=(label) {}
         }
     }
 }
@@ -76,38 +86,54 @@ pub(crate) async fn page(State(api): State<Api>, Extension(principal): Extension
                     p.user { (principal.name()) " (" (principal.role()) ")" }
                 }
                 main id="main" {
-                    p id="alert" role="alert" hidden {}
+                    p.alert id="lost" role="alert" hidden {}
+                    p.alert id="alert" role="alert" hidden {}
                     section aria-labelledby="now" {
                         h2 id="now" { "Now" }
                         dl id="figures" {}
-                        div id="plot" role="img" aria-label="Packets a second over the last ten minutes" {}
+                        div.plots {
+                            (plot("plot-packets", "Packets a second over the last ten minutes", html! {
+                                span.forwarded { "forwarded" } " and " span.dropped { "dropped" } " packets a second"
+                            }))
+                            (plot("plot-sessions", "Sessions over the last ten minutes", html! { "sessions" }))
+                            (plot("plot-mappings", "New mappings a second over the last ten minutes", html! { "new mappings a second" }))
+                        }
                     }
                     section aria-labelledby="pools-title" {
                         h2 id="pools-title" { "Pools" }
-                        (table("pools", "Pools", &["Pool", "Allocation", "Addresses", "Subscribers", "Ports used", "Utilisation"]))
+                        (table("pools", "Pools; ports are sums over UDP, TCP and ICMP", &["Pool", "Allocation", "Addresses", "Subscribers", "Ports in use", "Held down", "In leased blocks", "Utilisation"]))
                         h3 { "External addresses" }
-                        p { "One box an address, the fuller the darker. Select one for its subscribers." }
+                        p { "One box an address: blue, then orange from 80 %, red from 95 % used. Select one for its subscribers." }
                         div id="map" {}
-                        (table("address", "Subscribers of the selected address", &["Subscriber", "VRF", "Mappings", "Ports of its own"]))
+                        p id="map-more" hidden { "Only the first addresses are shown; search for the others." }
+                        p id="chosen" aria-live="polite" {}
+                        h4 id="blocks-title" hidden { "Its blocks and slices, in the order of the ports" }
+                        div.boxes id="blocks" {}
+                        (table("address", "Subscribers of the selected address", &["Subscriber", "VRF", "Pool", "Mappings", "Ports of its own"]))
                     }
                     section aria-labelledby="drops-title" {
                         h2 id="drops-title" { "Dropped packets" }
-                        (table("drops", "Drops by reason, most frequent first", &["Reason", "Packets", "A second", "Meaning"]))
+                        (table("drops", "Drops by reason, most frequent first", &["Reason", "Packets", "A second", "Meaning", "What to do"]))
                     }
                     section aria-labelledby="workers-title" {
                         h2 id="workers-title" { "Workers" }
-                        (table("workers", "Workers", &["Worker", "CPU", "Busy", "Received", "Forwarded", "Dropped", "Sessions"]))
+                        (table("workers", "Workers", &["Worker", "CPU", "Busy", "Longest round", "Received", "Forwarded", "Dropped", "Sessions"]))
                     }
                     @if may(Role::Audit) {
                         section aria-labelledby="find-title" {
-                            h2 id="find-title" { "Who has, or had, an address" }
+                            h2 id="find-title" { "Search: who has, or had, an address" }
                             form id="find" {
-                                (field("endpoint", "Address, or address:port", "203.0.113.7:41233", true))
+                                (field("endpoint", "Address, or address:port, of either side", "203.0.113.7:41233", true))
+                                label for="transport" { "Protocol" }
+                                select id="transport" name="transport" {
+                                    option value="" { "any" } option { "udp" } option { "tcp" } option { "icmp" }
+                                }
                                 (field("at", "Time (empty: now)", "2026-05-03T21:04:17+02:00", false))
                                 (field("case", "Case, for the audit log", "", false))
-                                button { "Find" }
+                                button { "Search" }
                             }
-                            pre id="found" aria-live="polite" tabindex="0" aria-label="Answer" {}
+                            (table("found", "Holders", &["Holder", "VRF", "External", "Internal", "Answer"]))
+                            pre id="notes" aria-live="polite" {}
                         }
                     }
                     section aria-labelledby="why-title" {
@@ -131,11 +157,13 @@ pub(crate) async fn page(State(api): State<Api>, Extension(principal): Extension
                                 label for="text" { "The whole configuration (TOML)" }
                                 textarea id="text" name="text" rows="12" spellcheck="false" required {}
                                 button value="plan" { "Plan" }
-                                button value="reload" disabled { "Reload" }
+                                (table("differences", "Differences to the running configuration", &["Object", "Now", "Then", "Takes effect"]))
+                                (table("effects", "What the change does to each pool", &["Pool", "Effect", "Number"]))
+                                pre id="changed" aria-live="polite" {}
                                 label.check { input type="checkbox" id="save" name="save"; " also write it to the file" }
+                                button id="reload" value="reload" disabled { "Reload" }
+                                button value="rollback" formnovalidate { "Roll back the last reload" }
                             }
-                            pre id="changed" aria-live="polite" tabindex="0" aria-label="Result" {}
-                            (table("effects", "What the change does to each pool", &["Pool", "Field", "Number"]))
                         }
                     }
                 }

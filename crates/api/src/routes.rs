@@ -54,6 +54,7 @@ pub(crate) struct Api {
         title = "Natrix",
         description = "A carrier-grade NAT. Everything that the command `natrix` can do with a running instance."
     ),
+    components(schemas(control::TcpSegment)),
     modifiers(&Login),
     security(("bearer" = []), ("basic" = []))
 )]
@@ -83,6 +84,7 @@ pub(crate) fn routes(guard: Arc<Guard>, past: Past) -> Router {
         .routes(routes!(crate::state::subscribers))
         .routes(routes!(crate::state::mappings))
         .routes(routes!(crate::state::sessions))
+        .routes(routes!(crate::state::grants))
         .routes(routes!(crate::state::rules))
         .routes(routes!(crate::state::counters))
         .routes(routes!(crate::state::drops))

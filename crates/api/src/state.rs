@@ -240,6 +240,8 @@ paged_lists! {
     mappings, "/api/v1/mappings", control::Mapping, Request::Mappings;
     /// Sessions.
     sessions, "/api/v1/sessions", control::Session, Request::Sessions;
+    /// Ports that subscribers asked for by PCP or NAT-PMP.
+    grants, "/api/v1/grants", control::Grant, Request::Grants;
     /// Rules, filters and forwards in their order.
     rules, "/api/v1/rules", control::Rule, Request::Rules;
 }

@@ -17,6 +17,9 @@ use control::TcpSegment;
 
 use crate::lab_arguments::LabCommand;
 use crate::log_arguments::LogCommand;
+use crate::setup_arguments::Doctor;
+use crate::setup_arguments::Init;
+use crate::setup_arguments::Manual;
 
 /// A carrier-grade NAT in software.
 #[derive(Debug, Parser)]
@@ -30,6 +33,10 @@ pub struct Arguments {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Write a first configuration from what this machine has
+    Init(Init),
+    /// Check this machine: what stands in the way, each with the command that mends it
+    Doctor(Doctor),
     /// Validate a configuration file: every fault with its place, what is wrong and what to do
     Check(Check),
     /// Run the data plane in the foreground
@@ -50,6 +57,9 @@ pub enum Command {
     /// The process of the API; natrix run starts it
     #[command(hide = true)]
     Api,
+    /// Write the manual pages
+    #[command(hide = true)]
+    Manual(Manual),
     /// Print the completion script of a shell
     Completions {
         /// The shell

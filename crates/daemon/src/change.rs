@@ -59,6 +59,8 @@ use crate::instance::lock;
 use crate::instance::mismatch;
 use crate::log::Log;
 use crate::mailbox::Question;
+use crate::notify::Report;
+use crate::notify::notify;
 use crate::server::convert;
 
 /// Addresses whose ports are changed between two polls of a worker: some tens of microseconds.
@@ -579,7 +581,10 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         })?;
     }
     let reshapes = after.reshapes(&before);
-    let adoption_us = match commit(instance, &before, &after, &reshapes, live.log) {
+    notify(live.log, Report::Reloading);
+    let committed = commit(instance, &before, &after, &reshapes, live.log);
+    notify(live.log, Report::Ready);
+    let adoption_us = match committed {
         Ok(took) => took,
         Err(fault) => {
             live.log.error(&format_args!("reload of {path}: {fault}"));

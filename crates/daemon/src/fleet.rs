@@ -154,7 +154,9 @@ fn run<I: Io>(mut worker: Worker<I>, options: &ThreadOptions, stop: &AtomicBool,
         };
         now = options.clock.now();
         if taken > 0 {
-            worker.busy_us += now.saturating_since(started).as_micros();
+            let took_us = now.saturating_since(started).as_micros();
+            worker.busy_us += took_us;
+            worker.rounds.count(took_us);
             idle_since = None;
         } else {
             let idle = now.saturating_since(*idle_since.get_or_insert(started)).as_micros();

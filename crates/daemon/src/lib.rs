@@ -32,11 +32,13 @@ pub mod notify;
 pub mod outlet;
 pub mod quarantine;
 pub mod replay;
+pub mod rounds;
 pub mod run;
 pub mod running;
 pub mod server;
 pub mod sinks;
 pub mod trace;
+pub mod watchdog;
 pub mod worker;
 
 pub use links::InterfaceLink;

@@ -34,6 +34,7 @@ use crate::adoption::Expectation;
 use crate::neighbour::Learnt;
 use crate::outlet::InterfaceCounters;
 use crate::outlet::LinkCounters;
+use crate::rounds::Rounds;
 use crate::trace::Tap;
 use crate::worker::Worker;
 
@@ -165,6 +166,14 @@ pub struct Snapshot {
     pub ports_up: Vec<bool>,
     /// Busy time of this worker.
     pub busy_us: u64,
+    /// Its rounds by time.
+    pub rounds: Rounds,
+    /// Neighbours in its cache.
+    pub neighbours: u64,
+    /// Those without an answer.
+    pub neighbours_unresolved: u64,
+    /// Packets for it in the rings of other workers.
+    pub hand_off_waiting: u64,
     /// Another station claimed an address of Natrix since the last snapshot.
     pub conflict: Option<Learnt>,
 }
@@ -319,6 +328,9 @@ impl<I: Io> Worker<I> {
             snapshot.ports_up.push(self.outlet.io.link_up(port));
         }
         snapshot.busy_us = self.busy_us;
+        snapshot.rounds = self.rounds;
+        (snapshot.neighbours, snapshot.neighbours_unresolved) = self.outlet.neighbours_len();
+        snapshot.hand_off_waiting = self.outlet.crossings.waiting() as u64;
         snapshot.conflict = self.take_conflict();
     }
 }

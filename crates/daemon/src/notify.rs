@@ -1,22 +1,34 @@
-//! Reports the state to the service manager (sd_notify(3)): one datagram to the socket it names.
+//! Reports the state to the service manager (sd_notify(3)); nothing happens without one.
 
-use std::env;
-use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::SocketAddr;
-use std::os::unix::net::UnixDatagram;
+use sd_notify::NotifyState;
 
-/// Sends `state`, such as `READY=1`; does nothing without a service manager.
-///
-/// # Errors
-/// The socket of the service manager refuses the datagram.
-pub fn notify(state: &str) -> io::Result<()> {
-    let Some(path) = env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
-    let address = match path.as_bytes().strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name)?,
-        None => SocketAddr::from_pathname(&path)?,
+use crate::log::Log;
+
+/// What the service manager learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// Packets are forwarded, also after a change.
+    Ready,
+    /// The configuration changes.
+    Reloading,
+    /// The instance drains and ends.
+    Stopping,
+    /// All workers have made progress since the last report.
+    Progress,
+}
+
+/// Sends a report. A failure is a warning in the log.
+pub fn notify(log: Log, report: Report) {
+    let sent = match report {
+        Report::Ready => sd_notify::notify(&[NotifyState::Ready]),
+        // systemd from release 253 on wants the time with it.
+        Report::Reloading => {
+            NotifyState::monotonic_usec_now().and_then(|now| sd_notify::notify(&[NotifyState::Reloading, now]))
+        }
+        Report::Stopping => sd_notify::notify(&[NotifyState::Stopping]),
+        Report::Progress => sd_notify::notify(&[NotifyState::Watchdog]),
     };
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)?;
-    Ok(())
+    if let Err(error) = sent {
+        log.warn(&format_args!("NOTIFY_SOCKET: {error}; the service manager did not get the report {report:?}"));
+    }
 }

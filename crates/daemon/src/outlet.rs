@@ -612,6 +612,12 @@ impl<I: Io> Outlet<I> {
         }
     }
 
+    /// Neighbours in the cache, and those of them without an answer.
+    pub(crate) fn neighbours_len(&self) -> (u64, u64) {
+        let (all, unresolved) = self.neighbours.len();
+        (u64::from(all), u64::from(unresolved))
+    }
+
     /// Packets waiting for a neighbour, those that Natrix made itself included.
     pub(crate) fn waiting_count(&self) -> u32 {
         self.neighbours.waiting_count()

@@ -18,12 +18,14 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
 use crate::log::Log;
+use crate::notify::Report;
 use crate::notify::notify;
 use crate::running::Running;
 use crate::running::Start;
 use crate::running::StartError;
 use crate::server::Socket;
 use crate::server::SocketError;
+use crate::watchdog::Watchdog;
 
 /// Why an instance did not come up.
 #[derive(Debug, thiserror::Error)]
@@ -103,9 +105,13 @@ pub fn run_on<I: Io + Send + 'static>(
         config_path.display(),
         config.control.socket.display(),
     ));
-    tell(log, "READY=1");
+    notify(log, Report::Ready);
+    let watchdog =
+        Watchdog::start(running.instance(), log).map_err(|source| StartError::System { what: "watchdog", source })?;
     let signal = await_end(&mut signals, log);
-    tell(log, "STOPPING=1");
+    // Workers that have ended answer no more.
+    drop(watchdog);
+    notify(log, Report::Stopping);
     let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
     log.info(&format_args!("{name}: draining"));
     running.stop();
@@ -125,12 +131,6 @@ fn await_end(signals: &mut Signals, log: Log) -> i32 {
         );
     }
     SIGTERM
-}
-
-fn tell(log: Log, state: &str) {
-    if let Err(error) = notify(state) {
-        log.warn(&format_args!("NOTIFY_SOCKET: {error}; the service manager did not get {state}"));
-    }
 }
 
 /// A panic is one line in the log, like everything else.

@@ -7,6 +7,7 @@ pub(crate) mod convert;
 mod find;
 mod lists;
 mod numbers;
+mod remedies;
 mod ticker;
 mod trace;
 mod why;

@@ -57,6 +57,7 @@ use crate::neighbour::NeighbourLimits;
 use crate::outlet::InterfaceCounters;
 use crate::outlet::LinkCounters;
 use crate::outlet::Outlet;
+use crate::rounds::Rounds;
 use crate::trace::Tracer;
 
 /// Bytes of an untagged link header.
@@ -125,6 +126,8 @@ pub struct Worker<I: Io> {
     mailbox: Option<Mailbox>,
     /// Time spent in polls that had something to do, if the caller of [`Worker::poll`] measures it.
     pub(crate) busy_us: u64,
+    /// Those polls by their time.
+    pub(crate) rounds: Rounds,
     /// The last claim of somebody else to an address of ours, for the log.
     conflict: Option<Learnt>,
 }
@@ -184,6 +187,7 @@ pub fn build_workers<I: Io>(
             tracer: Tracer::default(),
             mailbox: None,
             busy_us: 0,
+            rounds: Rounds::default(),
             conflict: None,
         });
     }

@@ -59,7 +59,7 @@ fn an_instance_starts_and_drains_on_sigterm() {
     let told = || {
         let mut state = [0; 64];
         let length = manager.recv(&mut state).expect("the service manager is notified");
-        String::from_utf8_lossy(&state[..length]).into_owned()
+        String::from_utf8_lossy(&state[..length]).trim().to_owned()
     };
 
     let config = common::configuration(&directory);

@@ -6,6 +6,7 @@
 //! `fuzz/README.md`.
 
 pub mod alg;
+pub mod api;
 pub mod capture;
 pub mod config;
 pub mod control;
@@ -47,6 +48,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_fragments", run: wire::fragments },
     Target { name: "wire_verify", run: wire::verify },
     Target { name: "wire_mac_text", run: wire::mac_text },
+    Target { name: "api_request", run: api::request },
     Target { name: "config_text", run: config::text },
     Target { name: "config_value", run: config::value },
     Target { name: "capture_read", run: capture::read },

@@ -4,10 +4,13 @@ mod api;
 #[cfg(feature = "dpdk")]
 mod api_process;
 mod data_plane;
+mod doctor;
 mod failure;
 mod find_at;
+mod init;
 mod instance_log;
 mod log;
+mod machine;
 mod reader;
 mod times;
 
@@ -44,6 +47,9 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
             data_plane::find(arguments, file, out)
         }
         Command::Client(command) => Ok(cli::execute(command, out, &mut io::stderr())?),
+        Command::Init(arguments) => init::run(arguments, out),
+        Command::Doctor(arguments) => doctor::run(arguments, out),
+        Command::Manual(arguments) => Ok(cli::manual(&arguments.dir)?),
         Command::Completions { shell } => Ok(cli::completions(*shell, out)?),
         Command::Bench(command) => Ok(measure::bench(command, out)?),
         Command::Lab(command) => Ok(measure::lab(command, out)?),

@@ -67,6 +67,19 @@ fn completions_name_the_commands_of_every_shell() {
 }
 
 #[test]
+fn every_command_has_a_manual_page() {
+    let folder = std::env::temp_dir().join(format!("natrix-{}-manual", std::process::id()));
+    let output = natrix(&["manual", folder.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    for page in ["natrix", "natrix-check", "natrix-show-status", "natrix-log-verify", "natrix-doctor"] {
+        let text = std::fs::read_to_string(folder.join(format!("{page}.1"))).unwrap();
+        assert!(text.contains(".TH") && text.contains(".SH SYNOPSIS"), "{page}");
+    }
+    assert!(!folder.join("natrix-api.1").exists(), "hidden commands have no page");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn a_reader_that_goes_away_ends_the_command_quietly() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_natrix"));
     command.args(["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -23,10 +23,13 @@ function fill(id, rows) {
   }));
 }
 
-function report(message) {
-  at("alert").hidden = !message;
-  at("alert").textContent = message ?? "";
+// Two places: what a form met stays until the next one, what the connection met until it is back.
+function report(message, id = "alert") {
+  if (at(id).textContent === (message ?? "")) return;
+  at(id).hidden = !message;
+  at(id).textContent = message ?? "";
 }
+const lost = message => report(message, "lost");
 
 const said = error => `${error.object}: ${error.problem}${error.seen ? ` (${error.seen})` : ""}; ${error.remedy}`;
 
@@ -38,33 +41,53 @@ async function ask(path, options = {}) {
   throw new Error(said(body.error) + faults.join(""));
 }
 
-const query = fields => new URLSearchParams(Object.entries(fields).filter(([, value]) => value !== "" && value !== null)).toString();
+const isGiven = ([, value]) => value !== "" && value !== null && value !== undefined;
+const query = fields => new URLSearchParams(Object.entries(fields).filter(isGiven)).toString();
 const percent = ratio => `${(100 * ratio).toFixed(1)} %`;
 const sum = each => each.udp + each.tcp + each.icmp;
+const range = own => `${own.first_port}–${own.last_port}`;
 
-// The last ten minutes.
+// Plots of the last ten minutes. Each: element, and series of label, colour and value.
 const KEPT = 600;
-const series = [[], [], []];
-let plot = null;
+const plots = [
+  { id: "plot-packets", series: [["#2a7fd4", one => one.packets_per_second], ["#d4502a", one => one.drops_per_second]] },
+  { id: "plot-sessions", series: [["#2a7fd4", one => one.sessions]] },
+  { id: "plot-mappings", series: [["#2a7fd4", one => one.mappings_created_per_second]] },
+].map(plot => ({ ...plot, values: [[], ...plot.series.map(() => [])], drawn: null }));
 
 function draw(status) {
-  series[0].push(Date.now() / 1000);
-  series[1].push(status.packets_per_second);
-  series[2].push(status.drops_per_second);
-  for (const one of series) if (one.length > KEPT) one.shift();
-  const width = Math.min(at("plot").clientWidth, 1100);
-  if (!plot) {
+  for (const plot of plots) {
+    plot.values[0].push(Date.now() / 1000);
+    plot.series.forEach(([, value], place) => plot.values[place + 1].push(value(status)));
+    for (const one of plot.values) if (one.length > KEPT) one.shift();
+    const size = { width: at(plot.id).clientWidth, height: 160 };
+    if (plot.drawn) {
+      if (plot.drawn.width !== size.width) plot.drawn.setSize(size);
+      plot.drawn.setData(plot.values);
+      continue;
+    }
     const ink = getComputedStyle(document.body).color;
     const axis = { stroke: ink, grid: { stroke: "#8884" }, ticks: { stroke: "#8888" } };
-    plot = new uPlot({
-      width, height: 220, scales: { x: { time: true } },
-      series: [{}, { label: "forwarded/s", stroke: "#2a7fd4", width: 2 }, { label: "dropped/s", stroke: "#d4502a", width: 2 }],
-      axes: [axis, { ...axis, size: 80 }],
-    }, series, at("plot"));
-  } else {
-    plot.setSize({ width, height: 220 });
-    plot.setData(series);
+    plot.drawn = new uPlot({
+      ...size, scales: { x: { time: true } }, legend: { show: false }, cursor: { show: false },
+      series: [{}, ...plot.series.map(([stroke]) => ({ stroke, width: 2 }))],
+      axes: [axis, { ...axis, size: 70 }],
+    }, plot.values, at(plot.id));
   }
+}
+
+// The ink of axes follows the colours of the page.
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const plot of plots) {
+    plot.drawn?.destroy();
+    plot.drawn = null;
+  }
+});
+
+function longest(rounds) {
+  const last = (rounds ?? []).findLastIndex(count => count > 0);
+  if (last < 0) return null;
+  return last === rounds.length - 1 ? `> ${number.format(2 ** (last - 1))} µs` : `≤ ${number.format(2 ** last)} µs`;
 }
 
 function show(status) {
@@ -86,60 +109,101 @@ function show(status) {
     return pair;
   }));
   fill("workers", status.workers.map(worker => [
-    String(worker.worker), worker.cpu === null ? "any" : String(worker.cpu), percent(worker.busy_ratio),
+    String(worker.worker), worker.cpu === null ? "any" : String(worker.cpu), percent(worker.busy_ratio), longest(worker.rounds_by_time),
     worker.packets_received, worker.packets_forwarded, worker.packets_dropped, worker.sessions,
   ]));
   draw(status);
 }
 
+// Addresses on the map. More are reached by the search.
+const MAP_MAX = 4096;
+let pools = new Map();
 let droppedBefore = new Map();
 
+async function mapped() {
+  const found = [];
+  let cursor = "";
+  while (cursor !== null && found.length < MAP_MAX) {
+    const page = await ask(`api/v1/pools/addresses?${query({ limit: 1024, cursor })}`);
+    found.push(...page.objects);
+    cursor = page.cursor;
+  }
+  at("map-more").hidden = cursor === null;
+  return found;
+}
+
 async function refresh() {
-  const [pools, drops, addresses] = await Promise.all([
-    ask("api/v1/pools"), ask("api/v1/drops"), ask("api/v1/pools/addresses?limit=1024"),
-  ]);
-  fill("pools", pools.objects.map(pool => [
+  const [listed, drops, addresses] = await Promise.all([ask("api/v1/pools"), ask("api/v1/drops"), mapped()]);
+  pools = new Map(listed.objects.map(pool => [pool.name, pool]));
+  fill("pools", listed.objects.map(pool => [
     pool.draining ? `${pool.name} (draining)` : pool.name, pool.allocation, pool.addresses, pool.subscribers,
-    sum(pool.ports_used), percent(pool.utilisation_ratio),
+    sum(pool.ports_used), sum(pool.ports_resting), pool.ports_leased, percent(pool.utilisation_ratio),
   ]));
   const now = Date.now();
   const rows = drops.objects.filter(drop => drop.packets > 0).sort((a, b) => b.packets - a.packets);
   fill("drops", rows.map(drop => {
     const before = droppedBefore.get(drop.reason);
     const rate = before ? (drop.packets - before.packets) * 1000 / (now - before.at) : 0;
-    return [drop.reason, drop.packets, Math.round(rate), drop.description];
+    return [drop.reason, drop.packets, Math.round(rate), drop.description, drop.remedy];
   }));
   droppedBefore = new Map(rows.map(drop => [drop.reason, { packets: drop.packets, at: now }]));
-  map(addresses.objects);
+  map(addresses);
 }
 
-let mapped = "";
+const level = ratio => ratio === 0 ? 0 : ratio < 0.5 ? 1 : ratio < 0.8 ? 2 : ratio < 0.95 ? 3 : 4;
+
+function box(text, ratio, act) {
+  const made = element("button", undefined, `level${level(ratio)}`);
+  made.type = "button";
+  made.ariaLabel = text;
+  made.title = text;
+  made.addEventListener("click", () => act().catch(error => report(error.message)));
+  return made;
+}
+
+let drawn = "";
 
 function map(addresses) {
-  const level = ratio => ratio === 0 ? 0 : ratio < 0.5 ? 1 : ratio < 0.8 ? 2 : ratio < 0.95 ? 3 : 4;
-  const key = addresses.map(one => `${one.address} ${level(one.utilisation_ratio)}`).join();
+  const key = addresses.map(one => `${one.pool} ${one.address} ${percent(one.utilisation_ratio)}`).join();
   // Unchanged boxes stay, and with them the focus.
-  if (key === mapped) return;
-  mapped = key;
-  const focused = document.activeElement?.dataset?.address;
-  at("map").replaceChildren(...addresses.map(one => {
-    const box = element("button", undefined, `level${level(one.utilisation_ratio)}`);
-    box.type = "button";
-    box.dataset.address = one.address;
-    box.ariaLabel = `${one.address} of ${one.pool}, ${percent(one.utilisation_ratio)} used`;
-    box.title = box.ariaLabel;
-    box.addEventListener("click", () => users(one.address).catch(error => report(error.message)));
-    return box;
+  if (key === drawn) return;
+  drawn = key;
+  const focused = at("map").contains(document.activeElement) ? document.activeElement.dataset.address : null;
+  const byPool = Map.groupBy(addresses, one => one.pool);
+  at("map").replaceChildren(...[...byPool].flatMap(([pool, own]) => {
+    const boxes = element("div", undefined, "boxes");
+    boxes.append(...own.map(one => {
+      const made = box(`${one.address} of ${pool}, ${percent(one.utilisation_ratio)} used`, one.utilisation_ratio, () => users(one));
+      made.dataset.address = one.address;
+      return made;
+    }));
+    return [element("h4", pool), boxes];
   }));
   if (focused) at("map").querySelector(`[data-address="${CSS.escape(focused)}"]`)?.focus();
 }
 
-async function users(address) {
-  const page = await ask(`api/v1/subscribers?${query({ external: address, limit: 200 })}`);
-  fill("address", page.objects.map(one => [
-    one.address, one.vrf, sum(one.mappings),
-    one.own_ports.map(own => `${own.external_address}:${own.first_port}-${own.last_port}`).join(" ") || null,
+// Subscribers of an address that are shown.
+const USERS_MAX = 1000;
+
+async function users(one) {
+  const page = await ask(`api/v1/subscribers?${query({ external: one.address, limit: USERS_MAX })}`);
+  const own = page.objects.flatMap(subscriber => subscriber.own_ports
+    .filter(ports => ports.external_address === one.address).map(ports => ({ ...ports, subscriber })));
+  own.sort((a, b) => a.first_port - b.first_port);
+  fill("address", page.objects.map(subscriber => [
+    subscriber.address, subscriber.vrf, subscriber.pool, sum(subscriber.mappings),
+    own.filter(ports => ports.subscriber === subscriber).map(range).join(", ") || null,
   ]));
+  const used = `${number.format(sum(one.ports_used))} ports in use, ${number.format(sum(one.ports_resting))} of them held down`;
+  const more = page.cursor === null ? "" : `; the first ${number.format(USERS_MAX)} subscribers`;
+  const size = pools.get(one.pool)?.block_size;
+  const blocks = size ? `; ${number.format(one.ports_leased / size)} blocks of ${number.format(size)} ports leased` : "";
+  at("chosen").textContent = `${one.address} of ${one.pool}: ${used}${blocks}${more}`;
+  at("blocks").replaceChildren(...own.map(ports => {
+    const text = `ports ${range(ports)}: ${ports.subscriber.address} of ${ports.subscriber.vrf}`;
+    return box(text, ports.kind === "block" ? 0.5 : 0.1, async () => search(ports.subscriber.address));
+  }));
+  at("blocks-title").hidden = own.length === 0;
 }
 
 function onSubmit(id, act) {
@@ -150,46 +214,87 @@ function onSubmit(id, act) {
   });
 }
 
+function search(text) {
+  if (!at("endpoint")) return;
+  at("endpoint").value = text;
+  at("endpoint").focus();
+}
+
+// Now an answer names its holder as the command does; from the log it is an event.
+const summary = one => one.detail ?? Object.entries(one).filter(([, value]) => value !== null && typeof value !== "object")
+  .map(([name, value]) => `${name} ${value}`).join(", ");
+
 onSubmit("find", async () => {
   const [address, port] = at("endpoint").value.trim().split(":");
-  const found = await ask(`api/v1/find?${query({ address, port: port ?? null, at: at("at").value, case: at("case").value })}`);
-  at("found").textContent = [...found.objects.map(one => one.detail ?? JSON.stringify(one)), ...found.notes ?? []].join("\n");
+  const given = { address, port, protocol: at("transport").value, at: at("at").value.trim(), case: at("case").value };
+  const found = await ask(`api/v1/find?${query(given)}`);
+  fill("found", found.objects.map(one => [
+    one.holder ?? one.subscriber ?? null, one.vrf ?? one.realm ?? null,
+    one.mapping ? `${one.mapping.protocol} ${one.mapping.external}` : one.external_address ?? null,
+    one.mapping?.internal ?? null, summary(one),
+  ]));
+  at("notes").textContent = (found.notes ?? []).join("\n");
+  const mapping = found.objects.find(one => one.mapping)?.mapping;
+  if (mapping) await fare(mapping);
 });
 
-onSubmit("why", async () => {
+// What would happen to a packet of the mapping that was found, to the remote endpoint it last had.
+async function fare(mapping) {
+  const [external, external_port] = mapping.external.split(":");
+  const sessions = await ask(`api/v1/sessions?${query({ protocol: mapping.protocol, external, external_port, limit: 1 })}`);
+  const remote = sessions.objects[0]?.remote;
+  at("protocol").value = mapping.protocol;
+  at("source").value = mapping.internal;
+  at("destination").value = remote ?? "";
+  at("inbound").checked = false;
+  if (remote) await explain();
+}
+
+async function explain() {
   const answer = await ask(`api/v1/why?${query({
     protocol: at("protocol").value, source: at("source").value, destination: at("destination").value, inbound: at("inbound").checked,
   })}`);
   fill("steps", [...answer.steps.map(step => [step.step, step.decision, step.detail]), ["verdict", answer.verdict, answer.description]]);
-});
+}
+
+onSubmit("why", explain);
+
+const effect = name => name.replaceAll("_", " ");
 
 onSubmit("change", async button => {
   const send = { method: "POST", body: at("text").value, headers: { "content-type": "text/plain", "x-natrix-csrf": csrf } };
-  const reload = at("change").querySelector("[value=reload]");
-  if (button?.value === "reload") {
-    reload.disabled = true;
-    const done = await ask(`api/v1/reload?${query({ save: at("save").checked })}`, send);
-    at("changed").textContent = `in use: change ${done.reloaded.generation}, ${done.changes.length} differences`;
+  const done = answer => `in use: change ${answer.reloaded.generation}, ${answer.changes.length} differences`;
+  if (button?.value === "rollback") {
+    if (!confirm("Return to the configuration before the last reload?")) return;
+    at("changed").textContent = done(await ask("api/v1/rollback", { ...send, body: "" }));
     return;
   }
+  if (button?.value === "reload") {
+    at("reload").disabled = true;
+    at("changed").textContent = done(await ask(`api/v1/reload?${query({ save: at("save").checked })}`, send));
+    return;
+  }
+  at("reload").disabled = true;
+  const text = at("text").value;
   const planned = await ask("api/v1/plan", send);
-  at("changed").textContent = planned.changes.map(one =>
-    `${one.object}: ${one.before ?? "none"} → ${one.after ?? "none"}${one.live ? "" : " (needs a restart)"}`).join("\n") || "no changes";
+  fill("differences", planned.changes.map(one => [one.object, one.before, one.after, one.live ? "at once" : `after a restart: ${one.reason ?? ""}`]));
   fill("effects", planned.pools.flatMap(pool => Object.entries(pool)
-    .filter(([, value]) => typeof value === "number" && value > 0)
-    .map(([name, value]) => [pool.pool ?? pool.name ?? "", name, value])));
-  reload.disabled = !planned.plan.applies;
+    .filter(([, value]) => typeof value === "number" && value > 0).map(([name, value]) => [pool.pool, effect(name), value])));
+  at("changed").textContent = planned.changes.length === 0 ? "no changes"
+    : planned.plan.applies ? `${planned.changes.length} differences; nothing has changed yet` : "needs a restart";
+  // What is loaded is what was planned.
+  at("reload").disabled = !planned.plan.applies || planned.changes.length === 0 || at("text").value !== text;
 });
-at("text")?.addEventListener("input", () => { at("change").querySelector("[value=reload]").disabled = true; });
+at("text")?.addEventListener("input", () => { at("reload").disabled = true; });
 
 async function keepFresh() {
   for (;;) {
-    if (!document.hidden) await refresh().catch(error => report(error.message));
+    if (!document.hidden) await refresh().then(() => lost(null), error => lost(error.message));
     await new Promise(resolve => setTimeout(resolve, 2000));
   }
 }
 
 const live = new EventSource("api/v1/live");
-live.addEventListener("status", event => { report(null); show(JSON.parse(event.data)); });
-live.onerror = () => report("The connection to Natrix is lost; trying again.");
+live.addEventListener("status", event => { show(JSON.parse(event.data)); });
+live.onerror = () => lost("The connection to Natrix is lost; trying again.");
 keepFresh();

@@ -62,6 +62,9 @@ pub struct DropReason {
     pub packets: u64,
     /// One sentence: why a packet ends so.
     pub description: String,
+    /// One sentence: what to do if there are many.
+    #[serde(default)]
+    pub remedy: String,
     /// The same by worker.
     pub per_worker: Vec<WorkerPackets>,
 }

@@ -103,6 +103,9 @@ pub struct Pool {
     pub subscribers: u64,
     /// External ports in use or held down over all addresses.
     pub ports_used: PerProtocol,
+    /// Held-down ports among these: the mapping has ended, and the port is not given out yet.
+    #[serde(default)]
+    pub ports_resting: PerProtocol,
     /// All external ports over all addresses, including those in use, held down or leased that are
     /// no longer given out. ICMP query identifiers: 65,535 on each address with single ports,
     /// whatever the range; with blocks or slices, the range.

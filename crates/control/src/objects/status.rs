@@ -258,4 +258,11 @@ pub struct Worker {
     pub mappings: u64,
     /// Sessions it owns.
     pub sessions: u64,
+    /// Time it spent on packets since the start.
+    #[serde(default)]
+    pub busy_us: u64,
+    /// Rounds with packets by the time they took: entry `n` counts those that took at most 2^`n` µs
+    /// and more than the entry before; the last has all longer ones.
+    #[serde(default)]
+    pub rounds_by_time: Vec<u64>,
 }

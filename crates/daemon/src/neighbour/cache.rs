@@ -204,6 +204,11 @@ impl<P, A: Address> Neighbours<P, A> {
         self.waiting_count
     }
 
+    /// Entries, and those of them without an answer.
+    pub fn len(&self) -> (u32, u32) {
+        (self.entries.len() as u32, self.unresolved_count)
+    }
+
     /// What [`Neighbours::lookup`] gave stays right while this stays the same.
     #[inline(always)]
     pub fn generation(&self) -> u64 {

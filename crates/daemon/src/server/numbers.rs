@@ -34,6 +34,7 @@ use nat::verdict::VerdictKind;
 use super::convert;
 use super::lists;
 use super::lists::fullest;
+use super::remedies::remedy;
 use crate::event_log::EventLogView;
 use crate::instance::Instance;
 use crate::mailbox::Snapshot;
@@ -88,6 +89,8 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         subscribers: snapshot.subscribers,
         mappings: snapshot.mappings,
         sessions: snapshot.sessions,
+        busy_us: snapshot.busy_us,
+        rounds_by_time: snapshot.rounds.counts().to_vec(),
     });
     Ok(Status {
         version: instance.description.version.clone(),
@@ -251,6 +254,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
     for (id, pool) in shared.pools() {
         let indices = shared.addresses().map(|(index, _)| index);
         let mut used = [0; Protocol::COUNT];
+        let mut resting = [0; Protocol::COUNT];
         let mut total = [0; Protocol::COUNT];
         let (mut leased, mut unleasable) = (0, 0);
         // With arbitrary pooling an address does not know its subscribers.
@@ -262,9 +266,11 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             subscribers += u64::from(shared.paired_subscribers(index));
             leased += u64::from(shared.ports_leased(index));
             unleasable += u64::from(shared.ports_unleasable(index));
-            for ((used, total), protocol) in used.iter_mut().zip(&mut total).zip(Protocol::ALL) {
-                *used += u64::from(shared.ports_used(index, protocol));
-                *total += u64::from(shared.ports_there(index, protocol));
+            for protocol in Protocol::ALL {
+                let place = protocol.index();
+                used[place] += u64::from(shared.ports_used(index, protocol));
+                resting[place] += u64::from(shared.ports_held_down(index, protocol));
+                total[place] += u64::from(shared.ports_there(index, protocol));
             }
         }
         let [udp, tcp, icmp] = pool.filtering.map(filtering);
@@ -299,6 +305,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             draining: is_draining(shared, id),
             subscribers,
             ports_used: convert::per_protocol(used),
+            ports_resting: convert::per_protocol(resting),
             ports_total: convert::per_protocol(total),
             utilisation_ratio: fullest(used, total, leased + unleasable),
         });
@@ -439,6 +446,9 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
             Event,
             "Events without a record, because the event log could not be written fast enough.",
         ),
+        ("neighbours", snapshot.neighbours, Gauge, "Neighbours in the cache, with and without an answer."),
+        ("neighbours_unresolved", snapshot.neighbours_unresolved, Gauge, "Neighbours that have not answered."),
+        ("hand_off_waiting", snapshot.hand_off_waiting, Gauge, "Packets that wait in the rings between workers."),
         ("arp_replies", links.arp_replies, Event, "ARP requests answered."),
         ("arp_requests", links.arp_requests, Event, "ARP requests, probes and announcements sent."),
         (
@@ -522,6 +532,7 @@ pub(crate) fn drops(instance: &Instance) -> Result<Vec<DropReason>, Fault> {
             reason: verdict.name().to_owned(),
             packets: snapshots.iter().map(packets).sum(),
             description: verdict.description().to_owned(),
+            remedy: remedy(*verdict).to_owned(),
             per_worker: per_worker
                 .map(|(number, snapshot)| WorkerPackets { worker: number as u8, packets: packets(snapshot) })
                 .collect(),

@@ -37,7 +37,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("testkit", &["alg", "wire", "mem", "pcp", "nat", "packet-io", "daemon", "config"]),
     (
         "fuzz-targets",
-        &["alg", "wire", "pcp", "translate", "nat", "config", "control", "packet-io", "daemon", "export", "testkit"],
+        &[
+            "alg", "api", "wire", "pcp", "translate", "nat", "config", "control", "packet-io", "daemon", "export",
+            "testkit",
+        ],
     ),
     ("measure", &["cli", "config", "bench", "lab", "packet-io", "chart"]),
     ("natrix", &["api", "cli", "config", "control", "daemon", "export", "lookup", "measure"]),

@@ -1,0 +1,371 @@
+//! `natrix doctor`: what of this machine stands in the way, each with the command that mends it.
+
+use std::io::Write;
+use std::path::Path;
+
+use cli::Align;
+use cli::Doctor;
+use cli::Table;
+use config::Config;
+use config::DriverKind;
+use config::Hugepages;
+use serde_json::json;
+
+use crate::data_plane;
+use crate::failure::Failure;
+use crate::machine;
+use crate::machine::Files;
+
+const PAGE_2M_KIB: u64 = 2 << 10;
+const PAGE_1G_KIB: u64 = 1 << 20;
+/// Capabilities that `natrix run` needs without being root: their names, and their bits in
+/// `CapEff`.
+const CAPABILITIES: [(&str, u32); 3] = [("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_IPC_LOCK", 14)];
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Ok,
+    Warning,
+    Error,
+}
+
+impl Level {
+    fn name(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Warning => "warning",
+            Level::Error => "error",
+        }
+    }
+}
+
+/// The result of one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    check: String,
+    level: Level,
+    seen: String,
+    /// What to do; empty if nothing is.
+    remedy: String,
+}
+
+fn ok(check: &str, seen: impl Into<String>) -> Finding {
+    Finding { check: check.to_owned(), level: Level::Ok, seen: seen.into(), remedy: String::new() }
+}
+
+fn finding(check: &str, level: Level, seen: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    Finding { check: check.to_owned(), level, seen: seen.into(), remedy: remedy.into() }
+}
+
+/// `natrix doctor`. Fails if something stands in the way of `natrix run`.
+pub(crate) fn run(arguments: &Doctor, out: &mut dyn Write) -> Result<(), Failure> {
+    let config = arguments.config.as_deref().map(data_plane::config_of).transpose()?;
+    let findings = examine(&Files::new(Path::new("/")), config.as_ref());
+    if arguments.json {
+        for one in &findings {
+            let object =
+                json!({ "check": one.check, "state": one.level.name(), "seen": one.seen, "remedy": one.remedy });
+            writeln!(out, "{object}")?;
+        }
+    } else {
+        let mut table = Table::new(&[
+            ("STATE", Align::Left),
+            ("CHECK", Align::Left),
+            ("SEEN", Align::Left),
+            ("WHAT TO DO", Align::Left),
+        ]);
+        for one in &findings {
+            table.row(vec![one.level.name().to_owned(), one.check.clone(), one.seen.clone(), one.remedy.clone()]);
+        }
+        table.flush(out)?;
+    }
+    if findings.iter().any(|one| one.level == Level::Error) { Err(Failure::Reported) } else { Ok(()) }
+}
+
+/// All checks. With a configuration they know what it needs.
+fn examine(files: &Files, config: Option<&Config>) -> Vec<Finding> {
+    let mut found = vec![privileges(files), hugepages(files, config), transparent(files), locked(files)];
+    found.extend(ports(files, config));
+    found.push(clock_source(files));
+    found.push(clock_is_set(files));
+    found.extend(cpus(files, config));
+    found
+}
+
+fn privileges(files: &Files) -> Finding {
+    let effective = u64::from_str_radix(&files.field("proc/self/status", "CapEff"), 16).unwrap_or(0);
+    let missing: Vec<&str> =
+        CAPABILITIES.iter().filter(|(_, bit)| effective >> bit & 1 == 0).map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        return ok("privileges", "enough to open ports");
+    }
+    let remedy = "run it as root, or by natrix.service, which has them";
+    finding("privileges", Level::Warning, format!("without {}", missing.join(", ")), remedy)
+}
+
+fn hugepages(files: &Files, config: Option<&Config>) -> Finding {
+    let free = |kib: u64| files.number(&format!("sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages"));
+    let (small, large) = (free(PAGE_2M_KIB), free(PAGE_1G_KIB));
+    let free_bytes = (small * PAGE_2M_KIB + large * PAGE_1G_KIB) << 10;
+    let needed = config.map(|config| config.memory_needed().total_bytes());
+    let seen = format!("{small} of 2 MiB and {large} of 1 GiB free");
+    let wanted = match needed {
+        Some(needed) if free_bytes >= needed => return ok("hugepages", seen),
+        None if free_bytes > 0 => return ok("hugepages", seen),
+        // What natrix run asks for at most; it prints the exact number.
+        needed => needed.unwrap_or(512 << 20).div_ceil(PAGE_2M_KIB << 10),
+    };
+    let level = match config.map(|config| config.dpdk.hugepages) {
+        Some(Hugepages::Off) => return ok("hugepages", format!("{seen}; the configuration wants none")),
+        Some(Hugepages::Required) => Level::Error,
+        _ => Level::Warning,
+    };
+    let file = format!("/sys/kernel/mm/hugepages/hugepages-{PAGE_2M_KIB}kB/nr_hugepages");
+    finding("hugepages", level, seen, format!("echo {wanted} > {file}"))
+}
+
+fn transparent(files: &Files) -> Finding {
+    let text = files.text("sys/kernel/mm/transparent_hugepage/enabled");
+    let chosen = text.split(['[', ']']).nth(1).unwrap_or("not there");
+    if ["always", "madvise"].contains(&chosen) {
+        return ok("transparent hugepages", chosen);
+    }
+    let remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
+    finding("transparent hugepages", Level::Warning, chosen, remedy)
+}
+
+fn locked(files: &Files) -> Finding {
+    let limits = files.text("proc/self/limits");
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory")).unwrap_or_default();
+    let limit = line.split_whitespace().next().unwrap_or("unlimited");
+    if limit == "unlimited" || limit.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 30) {
+        return ok("locked memory", limit);
+    }
+    let remedy = "ulimit -l unlimited (natrix.service has LimitMEMLOCK=infinity)";
+    finding("locked memory", Level::Warning, format!("{limit} bytes"), remedy)
+}
+
+/// Ports of the configuration; without one, whether PCI devices could be used at all.
+fn ports(files: &Files, config: Option<&Config>) -> Vec<Finding> {
+    let Some(config) = config else {
+        return vec![iommu(files, Level::Ok), vfio(files)];
+    };
+    let mut found = Vec::new();
+    if config.ports.iter().any(|port| port.kind == DriverKind::Pci) {
+        found.push(iommu(files, Level::Error));
+    }
+    for port in &config.ports {
+        let device = port.driver.split(',').next().unwrap_or_default();
+        let name = format!("port {}", port.name);
+        if port.kind == DriverKind::Pci {
+            found.push(pci_port(files, &name, device));
+        } else if let Some(interface) = port.driver.split(',').find_map(|one| one.strip_prefix("iface="))
+            && !device.starts_with("net_tap")
+        {
+            found.extend(kernel_port(files, &name, device, interface));
+        }
+    }
+    found
+}
+
+fn iommu(files: &Files, without: Level) -> Finding {
+    let groups = files.names("sys/kernel/iommu_groups").len();
+    if groups > 0 {
+        return ok("IOMMU", format!("{groups} groups"));
+    }
+    if without == Level::Ok {
+        return ok("IOMMU", "off; only PCI ports need it");
+    }
+    let remedy = "add to the kernel's command line: intel_iommu=on iommu=pt (AMD: iommu=pt); in a virtual machine \
+                  without one: echo 1 > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
+    let unsafe_mode = files.text("sys/module/vfio/parameters/enable_unsafe_noiommu_mode");
+    let level = if ["1", "Y"].contains(&unsafe_mode.as_str()) { Level::Warning } else { without };
+    finding("IOMMU", level, "off", remedy)
+}
+
+fn vfio(files: &Files) -> Finding {
+    if files.exists("sys/bus/pci/drivers/vfio-pci") {
+        return ok("vfio-pci", "loaded");
+    }
+    finding("vfio-pci", Level::Ok, "not loaded; only PCI ports need it", "modprobe vfio-pci")
+}
+
+fn pci_port(files: &Files, name: &str, address: &str) -> Finding {
+    let folder = format!("sys/bus/pci/devices/{address}");
+    if !files.exists(&folder) {
+        return finding(name, Level::Error, format!("no device {address}"), "lspci -D | grep -i ethernet");
+    }
+    let driver = files.link(&format!("{folder}/driver")).unwrap_or_else(|| "none".to_owned());
+    // These let DPDK work beside the kernel's driver.
+    if ["vfio-pci", "uio_pci_generic", "igb_uio", "mlx4_core", "mlx5_core", "mana"].contains(&driver.as_str()) {
+        return ok(name, format!("{address} by {driver}"));
+    }
+    let remedy = format!("modprobe vfio-pci; dpdk-devbind.py --bind=vfio-pci {address}");
+    finding(name, Level::Error, format!("{address} by {driver}"), remedy)
+}
+
+fn kernel_port(files: &Files, name: &str, device: &str, interface: &str) -> Vec<Finding> {
+    let known = machine::devices(files, &std::collections::BTreeMap::new());
+    let Some(found) = known.iter().find(|one| one.name == interface) else {
+        let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
+        let remedy = format!("correct the name in the configuration: {}", names.join(", "));
+        return vec![finding(name, Level::Error, format!("no interface {interface}"), remedy)];
+    };
+    let state = files.text(&format!("sys/class/net/{interface}/operstate"));
+    let mut findings = vec![if state == "down" {
+        finding(name, Level::Error, format!("{interface} is down"), format!("ip link set {interface} up"))
+    } else {
+        ok(name, format!("{interface} is {}", if state.is_empty() { "there" } else { &state }))
+    }];
+    // The other end of a virtual cable may be anywhere, so its settings cannot be read here.
+    if found.is_pair {
+        let seen = format!("{interface} is a virtual cable: its other end must compute checksums");
+        let remedy = "at the other end: ethtool -K DEVICE tx off";
+        findings.push(finding(&format!("{name}: offloads"), Level::Warning, seen, remedy));
+    }
+    if device.starts_with("net_af_packet") {
+        let seen = "packets that the kernel joins are longer than a frame";
+        let remedy = format!("ethtool -K {interface} gro off lro off");
+        findings.push(finding(&format!("{name}: joining"), Level::Warning, seen, remedy));
+    }
+    findings
+}
+
+fn clock_source(files: &Files) -> Finding {
+    let folder = "sys/devices/system/clocksource/clocksource0";
+    let current = files.text(&format!("{folder}/current_clocksource"));
+    if ["tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_page"].contains(&current.as_str()) {
+        return ok("clock", current);
+    }
+    let available = files.text(&format!("{folder}/available_clocksource"));
+    let remedy = match available.split_whitespace().any(|one| one == "tsc") {
+        true => format!("echo tsc > /{folder}/current_clocksource"),
+        false => "each reading costs a system call; add to the kernel's command line: tsc=reliable".to_owned(),
+    };
+    finding("clock", Level::Warning, if current.is_empty() { "unknown".to_owned() } else { current }, remedy)
+}
+
+/// The log names subscribers by time, so the clock must be right.
+fn clock_is_set(files: &Files) -> Finding {
+    let check = "time";
+    if files.exists("run/systemd/timesync/synchronized") {
+        return ok(check, "set by systemd-timesyncd");
+    }
+    let keepers = ["chronyd", "ntpd", "ptp4l", "openntpd", "ntpsec"];
+    let processes = files.names("proc").into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let names = processes.map(|process| files.text(&format!("proc/{process}/comm")));
+    match names.into_iter().find(|name| keepers.contains(&name.as_str())) {
+        Some(keeper) => ok(check, format!("set by {keeper}")),
+        None => finding(check, Level::Warning, "nothing sets the clock", "apt install chrony"),
+    }
+}
+
+fn cpus(files: &Files, config: Option<&Config>) -> Vec<Finding> {
+    let online = machine::numbers(&files.text("sys/devices/system/cpu/online"));
+    let isolated = machine::numbers(&files.text("sys/devices/system/cpu/isolated"));
+    let wanted = config.map(|config| config.workers.cpus.clone()).unwrap_or_default();
+    let list = |cpus: &[u16]| cpus.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+    let mut found = Vec::new();
+    let absent: Vec<u16> = wanted.iter().copied().filter(|cpu| !online.contains(cpu)).collect();
+    let shared: Vec<u16> =
+        wanted.iter().copied().filter(|cpu| online.contains(cpu) && !isolated.contains(cpu)).collect();
+    if !absent.is_empty() {
+        let remedy = format!("use CPUs of {} in workers.cpus", list(&online));
+        found.push(finding("CPUs", Level::Error, format!("{} are not online", list(&absent)), remedy));
+    } else if !shared.is_empty() {
+        let cpus = list(&shared);
+        let remedy = format!("add to the kernel's command line: isolcpus={cpus} nohz_full={cpus} rcu_nocbs={cpus}");
+        found.push(finding("CPUs", Level::Warning, format!("{cpus} also run other programs"), remedy));
+    } else {
+        let seen =
+            if isolated.is_empty() { "none isolated".to_owned() } else { format!("isolated: {}", list(&isolated)) };
+        found.push(ok("CPUs", seen));
+    }
+    let governors = if wanted.is_empty() { &online } else { &wanted };
+    let slow =
+        governors.iter().map(|cpu| files.text(&format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor")));
+    if let Some(governor) = slow.into_iter().find(|governor| !governor.is_empty() && governor != "performance") {
+        found.push(finding("CPU frequency", Level::Warning, governor, "cpupower frequency-set -g performance"));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::tests::Tree;
+
+    const HEALTHY: &[(&str, &str)] = &[
+        ("proc/self/status", "Name: x\nCapEff:\t000001ffffffffff\n"),
+        ("proc/self/limits", "Max locked memory         unlimited            unlimited            bytes"),
+        ("proc/712/comm", "chronyd\n"),
+        ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "4096\n"),
+        ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
+        ("sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n"),
+        ("sys/devices/system/cpu/online", "0-3\n"),
+        ("sys/devices/system/cpu/isolated", "2-3\n"),
+        ("sys/devices/system/cpu/cpu2/cpufreq/scaling_governor", "performance\n"),
+        ("sys/kernel/iommu_groups/0/type", "DMA\n"),
+        ("sys/bus/pci/devices/0000:3b:00.0/vendor", "0x8086\n"),
+        ("sys/class/net/eth1/ifindex", "3"),
+        ("sys/class/net/eth1/iflink", "9"),
+        ("sys/class/net/eth1/operstate", "up"),
+    ];
+
+    fn config(cpus: &str) -> Config {
+        let text = format!(
+            "[[interface]]\nname = \"in\"\nrealm = \"inside\"\ndriver = \"0000:3b:00.0\"\naddresses = [\"100.64.0.1/24\"]\n\
+             [[interface]]\nname = \"out\"\nrealm = \"outside\"\ndriver = \"net_af_packet0,iface=eth1\"\naddresses = [\"192.0.2.2/30\"]\n\
+             [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/24\"]\n\
+             [workers]\ncpus = [{cpus}]\n"
+        );
+        config::parse(&text, "test.toml").unwrap_or_else(|faults| panic!("{faults:?}"))
+    }
+
+    fn of<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
+        findings.iter().find(|one| one.check == check).unwrap_or_else(|| panic!("no {check} in {findings:?}"))
+    }
+
+    #[test]
+    fn a_healthy_machine_has_nothing_to_mend() {
+        let tree = Tree::new("healthy", HEALTHY);
+        let found = examine(&tree.files(), None);
+        assert!(found.iter().all(|one| one.level == Level::Ok), "{found:?}");
+    }
+
+    #[test]
+    fn an_empty_machine_is_told_what_it_lacks() {
+        let tree = Tree::new("empty", &[("proc/self/limits", "Max locked memory         65536   65536  bytes")]);
+        let found = examine(&tree.files(), None);
+        for check in ["privileges", "hugepages", "transparent hugepages", "locked memory", "clock", "time"] {
+            let one = of(&found, check);
+            assert!(one.level == Level::Warning && !one.remedy.is_empty(), "{one:?}");
+        }
+    }
+
+    #[test]
+    fn ports_of_the_configuration_are_checked() {
+        let tree = Tree::new("ports", HEALTHY);
+        let found = examine(&tree.files(), Some(&config("2, 3")));
+        let port = of(&found, "port in");
+        assert_eq!((port.level, port.seen.as_str()), (Level::Error, "0000:3b:00.0 by none"));
+        assert!(port.remedy.contains("dpdk-devbind.py --bind=vfio-pci 0000:3b:00.0"), "{port:?}");
+        assert_eq!(of(&found, "port out").level, Level::Ok);
+        assert!(of(&found, "port out: offloads").remedy.contains("tx off"));
+        assert!(of(&found, "port out: joining").remedy.contains("ethtool -K eth1 gro off"));
+        let driver = tree.0.join("sys/bus/pci/devices/0000:3b:00.0/driver");
+        std::os::unix::fs::symlink("../../../../bus/pci/drivers/vfio-pci", driver).unwrap();
+        assert_eq!(of(&examine(&tree.files(), Some(&config("2, 3"))), "port in").level, Level::Ok);
+    }
+
+    #[test]
+    fn workers_want_cpus_of_their_own() {
+        let tree = Tree::new("cpus", HEALTHY);
+        let level = |cpus: &str| of(&examine(&tree.files(), Some(&config(cpus))), "CPUs").clone();
+        assert_eq!(level("2, 3").level, Level::Ok);
+        let shared = level("1, 2");
+        assert!(shared.level == Level::Warning && shared.remedy.contains("isolcpus=1 nohz_full=1"), "{shared:?}");
+        assert_eq!(level("2, 9").level, Level::Error);
+    }
+}

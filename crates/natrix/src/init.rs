@@ -1,0 +1,351 @@
+//! `natrix init`: a first configuration from what the machine has.
+
+use core::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io;
+use std::io::BufRead;
+use std::io::IsTerminal;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use cli::CliError;
+use cli::Init;
+use config::Machine;
+use control::Fault;
+use control::Prefix;
+
+use crate::failure::Failure;
+use crate::machine;
+use crate::machine::Device;
+use crate::machine::Files;
+
+/// Mappings that a machine with little memory has room for, and what counts as little.
+const FEW_MAPPINGS: u32 = 100_000;
+const LITTLE_MEMORY_KIB: u64 = 4 << 20;
+/// Most workers in a first configuration.
+const WORKERS_MAX: usize = 4;
+
+/// What a configuration is made of.
+#[derive(Debug)]
+struct Answers {
+    inside: String,
+    outside: String,
+    inside_address: (Ipv4Addr, u8),
+    outside_address: (Ipv4Addr, u8),
+    gateway: Ipv4Addr,
+    pool: Vec<String>,
+    subscribers: Vec<String>,
+    inside_gateway: Option<Ipv4Addr>,
+    workers: usize,
+    few_mappings: bool,
+    /// The kernel has AF_XDP sockets.
+    has_xdp: bool,
+}
+
+/// Asks what the arguments do not say, if there is a terminal.
+struct Asker<'a> {
+    input: &'a mut dyn BufRead,
+    out: &'a mut dyn Write,
+    is_terminal: bool,
+}
+
+impl Asker<'_> {
+    /// The answer to a question; `proposal` if the answer is empty.
+    fn ask(&mut self, flag: &str, question: &str, proposal: Option<&str>) -> Result<String, Failure> {
+        if !self.is_terminal {
+            let fault = Fault::new(flag, "is missing, and there is no terminal to ask", format!("give {flag}"));
+            return Err(CliError::from(fault).into());
+        }
+        loop {
+            let proposed = proposal.map(|word| format!(" [{word}]")).unwrap_or_default();
+            write!(self.out, "{question}{proposed}: ")?;
+            self.out.flush()?;
+            let mut line = String::new();
+            if self.input.read_line(&mut line)? == 0 {
+                let fault = Fault::new(flag, "was not answered", format!("give {flag}"));
+                return Err(CliError::from(fault).into());
+            }
+            match (line.trim(), proposal) {
+                ("", None) => {}
+                ("", Some(word)) => return Ok(word.to_owned()),
+                (word, _) => return Ok(word.to_owned()),
+            }
+        }
+    }
+}
+
+/// `natrix init`.
+pub(crate) fn run(arguments: &Init, out: &mut dyn Write) -> Result<(), Failure> {
+    let files = Files::new(Path::new("/"));
+    let devices = machine::devices(&files, &machine::own_addresses());
+    let to_stdout = arguments.output == Path::new("-");
+    if !to_stdout && !arguments.force && arguments.output.exists() {
+        let fault = Fault::new("configuration", "exists already", "name another file with --output, or use --force");
+        return Err(CliError::from(fault.seen(arguments.output.display().to_string())).into());
+    }
+    let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+    let (mut input, mut questions) = (io::stdin().lock(), io::stderr());
+    let mut asker = Asker { input: &mut input, out: &mut questions, is_terminal };
+    let answers = gather(arguments, &files, &devices, &mut asker)?;
+    let text = configuration(&answers);
+    let file = arguments.output.display().to_string();
+    let checked = config::parse_for(&text, &file, &Machine { cpus: None, ..daemon::machine::this_machine() });
+    checked.map_err(Failure::Configuration)?;
+    if to_stdout {
+        out.write_all(text.as_bytes())?;
+        return Ok(());
+    }
+    save(&arguments.output, &text, arguments.force).map_err(|error| {
+        let fault = Fault::new("configuration", "cannot be written", "create its folder, or use --output");
+        CliError::from(fault.seen(format!("{file}: {error}")))
+    })?;
+    writeln!(out, "{file}: written and valid\n\nnext:\n  natrix doctor -c {file}\n  natrix run -c {file}")?;
+    if text.contains("net_af_xdp") {
+        let example = "/usr/share/doc/natrix/examples/af-xdp.conf";
+        writeln!(out, "note: AF_XDP needs more rights than natrix.service has; {example} says how to give them")?;
+    }
+    for device in [&answers.inside, &answers.outside].into_iter().filter(|name| !machine::is_pci(name)) {
+        writeln!(
+            out,
+            "note: while natrix runs it has {device} for itself; log in by another interface, and take the \
+             kernel's address away:\n  ip address flush dev {device}"
+        )?;
+    }
+    Ok(())
+}
+
+fn save(path: &Path, text: &str, force: bool) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o640);
+    // Without --force a file that appeared meanwhile stays.
+    if force {
+        options.create(true).truncate(true)
+    } else {
+        options.create_new(true)
+    };
+    options.open(path)?.write_all(text.as_bytes())
+}
+
+fn gather(arguments: &Init, files: &Files, devices: &[Device], asker: &mut Asker<'_>) -> Result<Answers, Failure> {
+    let route = machine::default_route(files);
+    let known: Vec<String> = devices.iter().map(described).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let outside_proposal = route.as_ref().map(|(name, _)| name.as_str());
+    let inside_proposal = devices
+        .iter()
+        .filter(|device| Some(device.name.as_str()) != outside_proposal)
+        // The first of several that are equal.
+        .rev()
+        .max_by_key(|device| device.addresses.iter().any(|(address, _)| is_internal(*address)))
+        .map(|device| device.name.as_str());
+    let inside = match &arguments.inside {
+        Some(name) => name.clone(),
+        None => {
+            let question = format!("interfaces: {known}\nInterface towards the subscribers");
+            asker.ask("--inside", &question, inside_proposal)?
+        }
+    };
+    let outside = match &arguments.outside {
+        Some(name) => name.clone(),
+        None => {
+            asker.ask("--outside", "Interface towards the Internet", outside_proposal.filter(|name| *name != inside))?
+        }
+    };
+    for (flag, name) in [("--inside", &inside), ("--outside", &outside)] {
+        if !machine::is_pci(name) && !devices.iter().any(|device| device.name == *name) {
+            let fault = Fault::new(flag, "no such interface", format!("use a PCI address, or one of: {known}"));
+            return Err(CliError::from(fault.seen(name.as_str())).into());
+        }
+    }
+    let pool: Vec<String> = if arguments.pool.is_empty() {
+        let question = "External addresses for the subscribers (addresses or prefixes, separated by commas)";
+        let answer = asker.ask("--pool", question, None)?;
+        answer.split(',').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+    } else {
+        arguments.pool.iter().map(Prefix::to_string).collect()
+    };
+    let inside_address = address_of("--inside-address", arguments.inside_address.as_deref(), &inside, devices)?;
+    let outside_address = address_of("--outside-address", arguments.outside_address.as_deref(), &outside, devices)?;
+    let gateway = arguments.gateway.or_else(|| route.filter(|(name, _)| *name == outside).map(|(_, hop)| hop));
+    let gateway = gateway.ok_or_else(|| {
+        let remedy = "give the router outside as --gateway ADDRESS";
+        CliError::from(Fault::new("--gateway", format!("the kernel has no default route by {outside}"), remedy))
+    })?;
+    let subscribers = if arguments.subscribers.is_empty() {
+        let (address, length) = inside_address;
+        let network = address.to_bits() & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+        vec![format!("{}/{length}", Ipv4Addr::from_bits(network))]
+    } else {
+        arguments.subscribers.iter().map(Prefix::to_string).collect()
+    };
+    let cpus = machine::numbers(&files.text("sys/devices/system/cpu/online")).len();
+    let memory_kib = files.field("proc/meminfo", "MemAvailable").trim_end_matches(" kB").parse().unwrap_or(u64::MAX);
+    Ok(Answers {
+        inside,
+        outside,
+        inside_address,
+        outside_address,
+        gateway,
+        pool,
+        subscribers,
+        inside_gateway: arguments.inside_gateway,
+        workers: (cpus / 2).clamp(1, WORKERS_MAX),
+        few_mappings: memory_kib < LITTLE_MEMORY_KIB,
+        has_xdp: files.exists("proc/sys/net/core/bpf_jit_enable") && files.exists("sys/kernel/btf"),
+    })
+}
+
+fn described(device: &Device) -> String {
+    let address = device.addresses.first().map(|(address, length)| format!(" {address}/{length}"));
+    let pci = device.pci.as_ref().map(|pci| format!(" PCI {pci}"));
+    format!("{}{}{}", device.name, address.unwrap_or_default(), pci.unwrap_or_default())
+}
+
+/// Private (RFC 1918) or shared (RFC 6598) address space.
+fn is_internal(address: Ipv4Addr) -> bool {
+    address.is_private() || (address.octets()[0] == 100 && address.octets()[1] & 0xc0 == 64)
+}
+
+fn address_of(flag: &str, given: Option<&str>, name: &str, devices: &[Device]) -> Result<(Ipv4Addr, u8), Failure> {
+    let wrong = |problem: &str, seen: &str| {
+        let fault = Fault::new(flag, problem, format!("give {flag} ADDRESS/LENGTH")).seen(seen);
+        Failure::from(CliError::from(fault))
+    };
+    if let Some(text) = given {
+        let parsed = text.split_once('/').and_then(|(address, length)| {
+            let length: u8 = length.parse().ok().filter(|length| *length <= 32)?;
+            Some((address.parse().ok()?, length))
+        });
+        return parsed.ok_or_else(|| wrong("is no address with a prefix length", text));
+    }
+    let own = devices.iter().find(|device| device.name == name).and_then(|device| device.addresses.first());
+    own.copied().ok_or_else(|| wrong("the kernel has no IPv4 address on this interface", name))
+}
+
+/// The driver string of a port: a PCI device as it is, an interface of the kernel by its sockets.
+fn driver(name: &str, number: usize, has_xdp: bool) -> String {
+    match (machine::is_pci(name), has_xdp) {
+        (true, _) => name.to_owned(),
+        (false, true) => format!("net_af_xdp{number},iface={name}"),
+        (false, false) => format!("net_af_packet{number},iface={name}"),
+    }
+}
+
+fn configuration(answers: &Answers) -> String {
+    let list = |words: &[String]| words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
+    let mut text =
+        String::from("# Written by natrix init. docs/configuration.md and natrix check explain every key.\n");
+    let sides =
+        [("inside", &answers.inside, answers.inside_address), ("outside", &answers.outside, answers.outside_address)];
+    for (number, (side, name, (address, length))) in sides.into_iter().enumerate() {
+        let driver = driver(name, number, answers.has_xdp);
+        let _ = write!(
+            text,
+            "\n[[interface]]\nname = \"{side}\"\nrealm = \"{side}\"\ndriver = \"{driver}\"\naddresses = [\"{address}/{length}\"]\n"
+        );
+    }
+    for prefix in answers.inside_gateway.iter().flat_map(|_| &answers.subscribers) {
+        let via = answers.inside_gateway.map(|hop| hop.to_string()).unwrap_or_default();
+        let _ = write!(text, "\n[[route]]\nprefix = \"{prefix}\"\nvia = \"{via}\"\n");
+    }
+    let _ = write!(
+        text,
+        "\n[[route]]\nprefix = \"0.0.0.0/0\"\nvia = \"{}\"\n\n\
+         # The router outside must send these addresses to {}.\n\
+         [[pool]]\nname = \"main\"\naddresses = [{}]\nsubscribers = [{}]\n\n\
+         [workers]\ncount = {}\n",
+        answers.gateway,
+        answers.outside_address.0,
+        list(&answers.pool),
+        list(&answers.subscribers),
+        answers.workers,
+    );
+    if answers.few_mappings {
+        let _ = write!(
+            text,
+            "\n# Little memory: see natrix show status for how full the tables are.\n[tables]\nmappings = {FEW_MAPPINGS}\n"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::tests::Tree;
+
+    const ROUTE: &str = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n\
+                         eth1\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\n";
+
+    fn device(name: &str, address: [u8; 4], length: u8) -> Device {
+        let addresses = vec![(Ipv4Addr::from(address), length)];
+        Device { name: name.to_owned(), pci: None, driver: None, is_pair: false, addresses }
+    }
+
+    fn devices() -> Vec<Device> {
+        vec![device("eth0", [100, 64, 0, 1], 24), device("eth1", [192, 0, 2, 2], 24)]
+    }
+
+    fn arguments(words: &[&str]) -> Init {
+        let words = ["natrix", "init"].iter().chain(words);
+        match cli::try_parse_from(words).unwrap() {
+            cli::Command::Init(arguments) => arguments,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answers(words: &[&str], typed: &str, is_terminal: bool) -> Result<Answers, Failure> {
+        let files = [
+            ("proc/net/route", ROUTE),
+            ("sys/devices/system/cpu/online", "0-5"),
+            ("proc/meminfo", "MemAvailable: 1000000 kB"),
+        ];
+        let tree = Tree::new(&format!("init{}{}", words.len(), typed.len()), &files);
+        let (mut input, mut out) = (typed.as_bytes(), Vec::new());
+        let mut asker = Asker { input: &mut input, out: &mut out, is_terminal };
+        gather(&arguments(words), &tree.files(), &devices(), &mut asker)
+    }
+
+    fn check(answers: &Answers) -> config::Config {
+        config::parse(&configuration(answers), "test.toml").unwrap_or_else(|faults| panic!("{faults:?}"))
+    }
+
+    #[test]
+    fn three_answers_make_a_valid_configuration() {
+        let made = answers(&[], "\n\n203.0.113.0/28, 203.0.113.64\n", true).unwrap();
+        assert_eq!((made.inside.as_str(), made.outside.as_str()), ("eth0", "eth1"));
+        let config = check(&made);
+        assert_eq!(config.nat.pools[0].addresses.len(), 17);
+        assert_eq!(config.workers.count, 3);
+    }
+
+    #[test]
+    fn flags_leave_nothing_to_ask() {
+        let words = [
+            "--inside=0000:3b:00.0",
+            "--outside=eth1",
+            "--pool=203.0.113.0/29",
+            "--inside-address=10.255.0.1/30",
+            "--subscribers=100.64.0.0/16",
+            "--inside-gateway=10.255.0.2",
+        ];
+        let config = check(&answers(&words, "", false).unwrap());
+        assert_eq!(config.ports[0].driver, "0000:3b:00.0");
+        assert_eq!(config.nat.interfaces[0].addresses[0].prefix_length, 30);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for (words, wanted) in [
+            (&["--inside=eth0", "--outside=eth1"][..], "--pool: is missing"),
+            (&["--inside=eth9", "--outside=eth1", "--pool=203.0.113.1"], "--inside: no such interface (eth9)"),
+            (&["--inside=0000:3b:00.0", "--outside=eth1", "--pool=203.0.113.1"], "--inside-address: the kernel has no"),
+            (&["--inside=eth1", "--outside=eth0", "--pool=203.0.113.1"], "--gateway: the kernel has no default route"),
+        ] {
+            let failure = answers(words, "", false).unwrap_err().to_string();
+            assert!(failure.starts_with(wanted), "{failure}");
+        }
+    }
+}
