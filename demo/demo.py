@@ -34,7 +34,7 @@ def make_dut(options):
         return Netfilter()
     from netlab.natrix import Natrix
 
-    return Natrix(options.natrix)
+    return Natrix(options.natrix, has_page=True)
 
 
 def run_programs(programs):

@@ -44,6 +44,14 @@ natpmpc:natpmpc
 dpdk-testpmd:dpdk-dev
 shellcheck:shellcheck
 promtool:prometheus
+chromium:chromium
+node:nodejs
+npm:npm
+cwebp:webp
+slowhttptest:slowhttptest
+openssl:openssl
+lintian:lintian
+mmdebstrap:mmdebstrap
 "
 readonly units="nginx.service coturn.service nfdump.service rsyslog.service
     nfacctd.service pmacctd.service sfacctd.service uacctd.service
@@ -51,6 +59,7 @@ readonly units="nginx.service coturn.service nfdump.service rsyslog.service
 # Programs for tests that the system's packages do not bring, or not together with the others.
 readonly tools=/usr/local/lib/natrix-tools
 readonly duckdb_version="2.0.0"
+readonly playwright_version="1.65.1" axe_version="4.14.1"
 # Debian's compiler for building web browsers, and all that comes with it.
 readonly web_compiler=rustc-web
 readonly web_packages="rustc-web cargo-web rustfmt-web rust-web-clippy"
@@ -152,7 +161,21 @@ install_duckdb() {
         fail "set-up: duckdb $duckdb_version cannot be installed from PyPI; see above"
 }
 
+# What drives Chromium, and what judges a page's accessibility.
+install_browser_tools() {
+    mkdir -p "$tools/node"
+    npm --silent --prefix "$tools/node" install --no-audit --no-fund \
+        "playwright-core@$playwright_version" "axe-core@$axe_version" >/dev/null ||
+        fail "set-up: playwright-core and axe-core cannot be installed from npm; see above"
+}
+
+browser_tools_are_there() {
+    grep -qs "\"version\": \"$playwright_version\"" "$tools/node/node_modules/playwright-core/package.json" &&
+        grep -qs "\"version\": \"$axe_version\"" "$tools/node/node_modules/axe-core/package.json"
+}
+
 missing_tools() {
+    browser_tools_are_there || echo playwright-core axe-core
     [ -x "$tools/bin/syslog-ng" ] || echo syslog-ng
     "$tools/python/bin/python" -c "import duckdb" 2>/dev/null || echo duckdb
 }
@@ -223,6 +246,7 @@ if [ -n "${missing// /}" ]; then
 fi
 [ -x "$tools/bin/syslog-ng" ] || unpack_syslog_ng
 "$tools/python/bin/python" -c "import duckdb" 2>/dev/null || install_duckdb
+browser_tools_are_there || install_browser_tools
 rust_is_there || install_rust
 if ! components_are_there; then
     if command -v rustup >/dev/null; then

@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 from . import process
+from .forward import Forward
 from .topology import POOL
 from .topology import SRV1
 from .topology import SUBSCRIBERS
@@ -71,12 +72,22 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
     return text + more
 
 
+# The page of the demo: nobody is named in the configuration, so clients on loopback may look.
+PAGE_PORT = 8080
+PAGE = f"""
+[http]
+listen = "127.0.0.1:{PAGE_PORT}"
+"""
+
+
 class Natrix:
     """A `natrix run` in the NAT's namespace."""
 
     name = "natrix"
 
-    def __init__(self, binary, driver=None):
+    def __init__(self, binary, driver=None, has_page=False):
+        self.has_page = has_page
+        self.page = None
         self.binary = Path(binary).resolve()
         self.driver = driver or default_driver()
         self.daemon = None
@@ -90,6 +101,8 @@ class Natrix:
         self.driver = driver or self.driver
         self.socket = network.state.directory / "control.sock"
         self.configuration = network.state.directory / "natrix.toml"
+        if self.has_page:
+            differences["more"] = differences.get("more", "") + PAGE
         self.configuration.write_text(configure(self.socket, self.driver, **differences))
         status, out, err = network.nat.run([self.binary, "check", "-c", self.configuration])
         if status != 0:
@@ -97,6 +110,8 @@ class Natrix:
         self.restart()
         if self.driver == "tap":
             self.bridge_taps()
+        if self.has_page:
+            self.page = Forward(network.nat, PAGE_PORT)
 
     def restart(self):
         """Starts it with the same configuration, after its end; returns when it is ready for traffic."""
@@ -130,6 +145,8 @@ class Natrix:
 
     def stop(self):
         """Ends it by SIGTERM. Returns what went wrong, or None."""
+        if self.page is not None:
+            self.page.close()
         if self.daemon is None:
             return None
         if not self.alive():
@@ -170,7 +187,8 @@ class Natrix:
 
     def how_to_look(self):
         binary = self.binary
-        return [
+        page = [f"{self.page.address}     the page; also {self.page.address}metrics"] if self.page else []
+        return page + [
             f"export NATRIX_SOCKET={self.socket}",
             f"{binary} top",
             f"{binary} show sessions     also: status, interfaces, pools, subscribers, mappings, counters, drops",

@@ -19,6 +19,7 @@ import setups  # noqa: E402
 import test_api  # noqa: E402, F401
 import test_balanced  # noqa: E402, F401
 import test_collectors  # noqa: E402, F401
+import test_first_steps  # noqa: E402, F401
 import test_fragments  # noqa: E402, F401
 import test_icmp  # noqa: E402, F401
 import test_ipv6  # noqa: E402, F401
@@ -28,8 +29,11 @@ import test_lab_vpp  # noqa: E402, F401
 import test_limits  # noqa: E402, F401
 import test_live_change  # noqa: E402, F401
 import test_log  # noqa: E402, F401
+import test_monitoring  # noqa: E402, F401
+import test_page  # noqa: E402, F401
 import test_port_control  # noqa: E402, F401
 import test_probe  # noqa: E402, F401
+import test_security  # noqa: E402, F401
 import test_tcp  # noqa: E402, F401
 import test_timers  # noqa: E402, F401
 import test_udp  # noqa: E402, F401
@@ -105,7 +109,8 @@ def run_setup(options, name, functions, results):
     try:
         with Network("nxtest", dut, extra_subscribers=extra) as network:
             watch_for_leaks(network)
-            dut.start(network, **setups.SETUPS[name])
+            differences = setups.SETUPS[name]
+            dut.start(network, **(differences() if callable(differences) else differences))
             for function in functions:
                 begun = time.monotonic()
                 failure = None

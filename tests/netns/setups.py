@@ -1,6 +1,7 @@
 """The configurations of the NAT that the tests run against: differences from the demo's."""
 
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -140,6 +141,81 @@ via = "2001:db8:64::10"
 """
 
 
+# Certificates of the API and its clients: those of an authority, one of another authority, and one
+# that has expired.
+CERTIFICATES = Path(_LOG_FOLDER.name) / "certificates"
+
+
+def make_certificates():
+    CERTIFICATES.mkdir(exist_ok=True)
+
+    def openssl(*words):
+        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, cwd=CERTIFICATES)
+
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    for authority in ("authority", "other"):
+        openssl("req", "-x509", *curve, "-keyout", f"{authority}.key", "-out", f"{authority}.pem", "-subj", f"/CN={authority}", "-days", 2)
+    for name, subject, authority, days in [
+        ("server", "localhost", "authority", 2),
+        ("noc", "noc", "authority", 2),
+        ("law", "law", "authority", 2),
+        ("stranger", "stranger", "authority", 2),
+        ("foreign", "noc", "other", 2),
+        ("expired", "noc", "authority", -1),
+    ]:
+        openssl("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={subject}")
+        (CERTIFICATES / f"{name}.ext").write_text(f"subjectAltName=DNS:{subject}\nbasicConstraints=CA:FALSE\n")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial",
+                "-out", f"{name}.pem", "-days", days, "-extfile", f"{name}.ext")  # fmt: skip
+
+
+def api_tls():
+    make_certificates()
+    tls = f"""
+[http.tls]
+certificate = "{CERTIFICATES}/server.pem"
+key = "{CERTIFICATES}/server.key"
+client_authorities = "{CERTIFICATES}/authority.pem"
+"""
+    head, users = api().split("\n\n", 1)
+    return f'{head.replace("127.0.0.1", "0.0.0.0")}\n{tls}\n{users}'
+
+
+# The API on a Unix socket; a group of the system that every machine has stands for operators.
+API_SOCKET = f"{tempfile.gettempdir()}/natrix-test-http-{os.getpid()}.sock"
+API_GROUP = "games"
+API_UNIX = f"""
+[http]
+listen = "unix:{API_SOCKET}"
+
+[[http.user]]
+name = "players"
+role = "operate"
+group = "{API_GROUP}"
+"""
+
+# A subscriber of a pool with ten ports.
+SCARCE = "100.64.0.90"
+MONITORED = f"""
+[[pool]]
+name = "scarce"
+addresses = ["203.0.113.50"]
+ports = "2000-2009"
+subscribers = ["{SCARCE}/32"]
+
+[log]
+events = "{_LOG_FOLDER.name}/monitored.json"
+
+[log.store]
+path = "{_LOG_FOLDER.name}/monitored"
+
+[[log.sink]]
+name = "court"
+kind = "json"
+address = "udp://127.0.0.1:6516"
+"""
+
+
 # The longest first: run.py runs several side by side.
 SETUPS = {
     # The tests of the lab, one after the other: they measure, in networks of their own.
@@ -158,6 +234,11 @@ SETUPS = {
     "balanced": {"more": balanced(SERVERS)},
     "log_store": {"more": LOG_STORE},
     "api": {"more": api()},
+    "api_tls": lambda: {"more": api_tls()},
+    "api_unix": {"more": API_UNIX},
+    "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},
+    "monitoring": {"more": MONITORED + BLOCKS + api()},
+    "page": {"more": BLOCKS + api()},
     "live_change": {"more": BLOCKS},
     "collectors": {"more": collectors()},
     "port_control": {"filtering": "address-and-port-dependent"},

@@ -1,0 +1,264 @@
+// Looks at the page in Chromium, for test_page.py: node page.mjs SETTINGS, one JSON object on
+// standard output. Settings: base, users {role: [name, secret]}, check, and what the check needs.
+
+import { createRequire } from "node:module";
+
+const settings = JSON.parse(process.argv[2]);
+const require = createRequire(settings.modules);
+const { chromium } = require("playwright-core");
+const axe = require("axe-core").source;
+
+// What each page does that it must not.
+const faults = [];
+const browser = await chromium.launch({ executablePath: settings.chromium, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
+
+async function open(role, options = {}, before = async () => {}) {
+  const [username, password] = settings.users[role];
+  const context = await browser.newContext({ httpCredentials: { username, password, send: "always" }, ...options });
+  context.setDefaultTimeout(30_000);
+  const page = await context.newPage();
+  const fault = text => faults.push(`${role}: ${text}`);
+  page.on("console", message => { if (["error", "warning"].includes(message.type())) fault(`console: ${message.text()}`); });
+  page.on("pageerror", error => fault(`script: ${error.message}`));
+  page.on("request", request => {
+    const url = request.url();
+    if (!url.startsWith(`${settings.base}/`) && !url.startsWith("data:")) fault(`foreign request: ${url}`);
+  });
+  page.on("response", response => { if (response.status() >= 400) fault(`${response.status()} ${response.url()}`); });
+  await before(page);
+  await page.goto(`${settings.base}/`);
+  await page.locator("#plot-mappings canvas").waitFor();
+  await page.locator("#workers tbody tr").first().waitFor();
+  await page.locator("#pools tbody tr").first().waitFor();
+  return page;
+}
+
+const rows = (page, id) => page.locator(`#${id} tbody tr`);
+
+// Selects an address with blocks, which fills the map of its blocks and the table of subscribers.
+const chosen = `#map button[data-address="${settings.inBlocks}"]`;
+
+async function select(page) {
+  await page.locator(chosen).click();
+  await rows(page, "address").first().waitFor();
+}
+
+async function fill(page, role) {
+  await select(page);
+  await page.fill("#source", settings.source);
+  await page.fill("#destination", settings.destination);
+  await page.click("#why button");
+  await rows(page, "steps").first().waitFor();
+  if (role === "audit") {
+    await page.fill("#endpoint", settings.external);
+    await page.fill("#case", "AZ-17");
+    await page.click("#find button");
+    await rows(page, "found").first().waitFor();
+  }
+  if (role === "operate") {
+    await page.fill("#text", settings.configuration);
+    await page.click("#change button[value=plan]");
+    await rows(page, "differences").first().waitFor();
+  }
+}
+
+const texts = locator => locator.allInnerTexts();
+
+const checks = {
+  // Every role, filled, over several updates.
+  async quiet() {
+    const seen = {};
+    for (const role of Object.keys(settings.users)) {
+      const page = await open(role);
+      await fill(page, role);
+      await page.waitForTimeout(5_000);
+      seen[role] = {
+        figures: await texts(page.locator("#figures dt")),
+        sections: await texts(page.locator("h2")),
+        pools: await texts(rows(page, "pools").locator("td:first-child")),
+        boxes: await page.locator("#map button").count(),
+        blocks: await page.locator("#blocks button").count(),
+        drops: await texts(rows(page, "drops").locator("td:last-child")),
+        workers: await rows(page, "workers").count(),
+        address: await texts(rows(page, "address").locator("td:first-child")),
+        steps: await texts(rows(page, "steps").locator("td:first-child")),
+        found: role === "audit" ? await texts(rows(page, "found").locator("td")) : null,
+        alerts: await texts(page.locator(".alert:not([hidden])")),
+      };
+      await page.context().close();
+    }
+    return seen;
+  },
+
+  // The width of a small telephone.
+  async narrow() {
+    const seen = {};
+    for (const role of Object.keys(settings.users)) {
+      const page = await open(role, { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true });
+      await fill(page, role);
+      seen[role] = await page.evaluate(() => ({
+        width: document.documentElement.scrollWidth,
+        outside: [...document.querySelectorAll("input, select, textarea, button, p, h2, dl, .plot")]
+          .filter(one => !one.closest(".scroll") && !one.matches(".skip") && one.getClientRects().length > 0)
+          .filter(one => one.getBoundingClientRect().right > 390.5).map(one => one.outerHTML.slice(0, 80)),
+        small: [...document.querySelectorAll("button, input, select")].filter(one => one.getClientRects().length > 0)
+          .filter(one => !one.matches("[type=checkbox]"))
+          .filter(one => Math.min(one.getBoundingClientRect().width, one.getBoundingClientRect().height) < 24)
+          .map(one => one.outerHTML.slice(0, 80)),
+      }));
+      await page.context().close();
+    }
+    return seen;
+  },
+
+  // Without a mouse: everything is reached by Tab, shows that it has the focus, and acts on Enter.
+  async keyboard() {
+    const focusOn = async (page, selector) => {
+      for (let steps = 0; steps < 400; steps += 1) {
+        await page.keyboard.press("Tab");
+        const state = await page.evaluate(wanted => {
+          const one = document.activeElement;
+          const style = getComputedStyle(one);
+          return { there: one.matches(wanted), body: one === document.body, ring: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2, what: one.outerHTML.slice(0, 80) };
+        }, selector);
+        if (!state.ring && !state.body) faults.push(`no sign of the focus: ${state.what}`);
+        if (state.there) return;
+      }
+      throw new Error(`${selector} is not reached by Tab`);
+    };
+    const type = async (page, selector, text) => {
+      await focusOn(page, selector);
+      await page.keyboard.insertText(text);
+    };
+    const first = await open("audit");
+    await focusOn(first, ".skip");
+    await first.keyboard.press("Enter");
+    await focusOn(first, chosen);
+    await first.keyboard.press("Enter");
+    await rows(first, "address").first().waitFor();
+    await focusOn(first, "#blocks button");
+    await first.keyboard.press("Enter");
+    const proposed = await first.inputValue("#endpoint");
+    await first.locator("#endpoint").evaluate(one => one.select());
+    await first.keyboard.insertText(settings.external);
+    await first.keyboard.press("Enter");
+    await rows(first, "found").first().waitFor();
+    const found = await texts(rows(first, "found").locator("td"));
+    await first.locator("#source").waitFor();
+    await rows(first, "steps").first().waitFor();
+    const fare = await texts(rows(first, "steps").locator("td"));
+    await first.context().close();
+
+    const second = await open("operate");
+    second.on("dialog", dialog => dialog.accept());
+    await type(second, "#source", settings.source);
+    await type(second, "#destination", settings.destination);
+    await second.keyboard.press("Enter");
+    await rows(second, "steps").first().waitFor();
+    await type(second, "#text", settings.configuration);
+    const before = await second.locator("#reload").isDisabled();
+    await focusOn(second, "#change button[value=plan]");
+    await second.keyboard.press("Enter");
+    await rows(second, "differences").first().waitFor();
+    const differences = await texts(rows(second, "differences").locator("td"));
+    const tableFirst = await second.evaluate(() => Boolean(document.getElementById("differences")
+      .compareDocumentPosition(document.getElementById("reload")) & Node.DOCUMENT_POSITION_FOLLOWING));
+    await second.locator("#reload:enabled").waitFor();
+    await focusOn(second, "#reload");
+    await second.keyboard.press("Enter");
+    await second.locator("#changed", { hasText: "in use" }).waitFor();
+    const changed = await second.innerText("#changed");
+    await focusOn(second, "#change button[value=rollback]");
+    await second.keyboard.press("Enter");
+    await second.locator("#changed", { hasText: /in use/ }).filter({ hasNotText: changed }).waitFor();
+    await second.context().close();
+    return { proposed, found, fare, before, differences, tableFirst, changed };
+  },
+
+  // WCAG 2.2 A and AA and the advice of axe, in both colours and for every role.
+  async axe() {
+    const seen = [];
+    for (const colorScheme of ["light", "dark"]) {
+      for (const role of Object.keys(settings.users)) {
+        for (const viewport of [{ width: 1280, height: 900 }, { width: 390, height: 844 }]) {
+          const page = await open(role, { colorScheme, viewport });
+          await fill(page, role);
+          await page.evaluate(axe);
+          const { violations, passes } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+          const dark = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+          const found = violations.map(one => `${one.id}: ${one.nodes.map(node => node.html.slice(0, 100)).join(" | ")}`);
+          seen.push({ colorScheme, role, width: viewport.width, background: dark, passes: passes.length, violations: found });
+          await page.context().close();
+        }
+      }
+    }
+    return seen;
+  },
+
+  // Names that are markup in every answer: the configuration refuses them, and the page does not
+  // rely on that.
+  async hostile() {
+    const evil = ["<img src=x onerror=\"window.hacked=1\">", "\"><script>window.hacked=1</script>", "'-window.hacked/**/=1-'", "javascript:window.hacked=1"];
+    let turn = 0;
+    const worsen = value => Array.isArray(value) ? value.map(worsen)
+      : value && typeof value === "object" ? Object.fromEntries(Object.entries(value).map(([name, inner]) => [
+        name, ["name", "pool", "vrf", "reason", "description", "remedy", "allocation", "detail", "decision", "version", "object", "before"].includes(name) && typeof inner === "string"
+          ? `${evil[turn++ % evil.length]} ${inner}` : worsen(inner)]))
+        : value;
+    const seen = {};
+    for (const role of Object.keys(settings.users)) {
+      const page = await open(role, {}, page => page.route("**/api/v1/**", async route => {
+        if (route.request().url().endsWith("/live")) return route.continue();
+        const answer = await route.fetch();
+        return route.fulfill({ response: answer, json: worsen(await answer.json()) });
+      }));
+      await page.locator("#map button").first().click();
+      await page.fill("#source", settings.source);
+      await page.fill("#destination", settings.destination);
+      await page.click("#why button");
+      await rows(page, "steps").first().waitFor();
+      if (role === "audit") {
+        await page.fill("#endpoint", settings.external);
+        await page.click("#find button");
+        await rows(page, "found").first().waitFor();
+      }
+      if (role === "operate") {
+        await page.fill("#text", settings.configuration);
+        await page.click("#change button[value=plan]");
+        await rows(page, "differences").first().waitFor();
+      }
+      await page.waitForTimeout(2_500);
+      seen[role] = await page.evaluate(() => ({
+        hacked: typeof window.hacked,
+        made: document.querySelectorAll("main img, main script, main a, main iframe").length,
+        shown: document.querySelector("#pools tbody").textContent.includes("<img src=x onerror="),
+      }));
+      await page.context().close();
+    }
+    return seen;
+  },
+
+  async screenshots() {
+    for (const [name, role, options] of [
+      ["page-light", "operate", { colorScheme: "light", viewport: { width: 1100, height: 900 } }],
+      ["page-dark", "audit", { colorScheme: "dark", viewport: { width: 1100, height: 900 } }],
+      ["page-narrow", "audit", { colorScheme: "light", viewport: { width: 390, height: 844 } }],
+    ]) {
+      const page = await open(role, options);
+      await fill(page, role);
+      await page.waitForTimeout(20_000);
+      await page.screenshot({ path: `${settings.folder}/${name}.png`, fullPage: name !== "page-narrow" });
+      await page.context().close();
+    }
+    return {};
+  },
+};
+
+let outcome;
+try {
+  outcome = { seen: await checks[settings.check](), faults };
+} catch (error) {
+  outcome = { error: error.stack, faults };
+}
+await browser.close();
+console.log(JSON.stringify(outcome));

@@ -1,0 +1,159 @@
+"""The commands for a new machine, and one instance seen by every way of looking."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import setups
+from kit import *
+from netlab import process
+from netlab.natrix import configure
+from netlab.topology import SRV1
+from test_api import ask
+from test_api import objects
+from test_api import traffic
+
+
+def on_a_terminal(n, words, answers):
+    """Runs a command of natrix on a terminal and types; returns (status, what the terminal shows)."""
+    leader, follower = pty.openpty()
+    child = subprocess.Popen(
+        [str(word) for word in n.nat.argv([n.dut.binary, *words])], stdin=follower, stdout=follower, stderr=follower,
+        start_new_session=True, preexec_fn=process.die_with_parent,
+    )  # fmt: skip
+    os.close(follower)
+    os.write(leader, "".join(f"{answer}\n" for answer in answers).encode())
+    shown = b""
+    while True:
+        try:
+            data = os.read(leader, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        shown += data
+    os.close(leader)
+    return child.wait(30), shown.decode(errors="replace")
+
+
+@test("api")
+def init_asks_three_questions_and_its_file_passes(n):
+    path = n.state.directory / "first.toml"
+    # The kernel has no addresses on the ports of a running instance, so they are given.
+    known = ["--inside-address=100.64.0.1/24", "--outside-address=198.51.100.2/24", "--gateway=198.51.100.1", "-o", path]
+    status, shown = on_a_terminal(n, ["init", *known], ["inside", "outside", "203.0.113.0/29, 203.0.113.9"])
+    expect_equal(status, 0, f"natrix init on a terminal: {shown}")
+    expect_equal(len(re.findall(r"(?:\]|\)|Internet): ", shown)), 3, f"questions: {shown}")
+    status, out, err = n.nat.run([n.dut.binary, "check", "-c", path])
+    expect(status == 0 and "addresses 9" in out, f"check of what init wrote: {out}{err}")
+    expect_equal(oct(path.stat().st_mode & 0o777), "0o640", "permissions of the file")
+    status, _, err = n.nat.run([n.dut.binary, "init", *known, "--inside=inside", "--outside=outside", "--pool=203.0.113.1"])
+    expect(status == 1 and "exists already" in err, f"init over a file: {status} {err}")
+    words = ["--inside=inside", "--outside=outside", "--pool=203.0.113.1", "--force"]
+    expect_equal(n.nat.run([n.dut.binary, "init", *known, *words])[0], 0, "init with flags")
+    status, _, err = n.nat.run([n.dut.binary, "init", *known[:-1], n.state.directory / "other.toml"])
+    expect(status == 1 and "--inside" in err, f"init without flags and without a terminal: {status} {err}")
+
+
+@test("api")
+def doctor_names_what_is_missing_and_mends(n):
+    status, out, err = n.nat.run([n.dut.binary, "doctor", "-c", n.dut.configuration, "--json"])
+    found = {one["check"]: one for one in map(json.loads, out.splitlines())}
+    expect_equal((status, err), (0, ""), f"doctor beside a running instance: {out}")
+    for check in ("privileges", "hugepages", "locked memory", "clock", "time", "CPUs", "port inside", "port outside"):
+        expect(check in found, f"no check of {check}: {sorted(found)}")
+    expect(all(one["remedy"] for one in found.values() if one["state"] != "ok"), f"no remedy: {found}")
+    if n.dut.driver == "af_xdp":
+        expect("tx off" in found["port inside: offloads"]["remedy"], f"offloads: {found}")
+    text = n.dut.configuration.read_text().replace("iface=inside", "iface=elsewhere")
+    path = n.state.directory / "elsewhere.toml"
+    path.write_text(text)
+    status, out, _ = n.nat.run([n.dut.binary, "doctor", "-c", path])
+    expect(status == 1 or n.dut.driver == "tap", f"doctor with an interface that is not there: {out}")
+
+
+def sample(text, name):
+    """The sum of a metric over its labels."""
+    values = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+    expect(values, f"no metric {name}")
+    return sum(map(float, values))
+
+
+@test("api")
+def command_api_and_metrics_show_the_same(n):
+    traffic(n, 40)
+    time.sleep(1.5)
+    for _ in range(5):
+        # Nothing sends now. Should a timer expire between the three, they are asked again.
+        before = n.dut.show("status")[0]
+        _, _, status = ask(n, "/api/v1/status")
+        metrics = ask(n, "/metrics")[2].decode()
+        pools, drops = objects(n, "/api/v1/pools"), objects(n, "/api/v1/drops")
+        by_command = {pool["name"]: pool for pool in n.dut.show("pools")}
+        drops_by_command = {drop["reason"]: drop for drop in n.dut.show("drops", "--all")}
+        after = n.dut.show("status")[0]
+        still = ("mappings", "sessions", "subscribers", "packets_received", "held_ports")
+        if all(before[name] == after[name] for name in still):
+            break
+    else:
+        raise Failure(f"the instance is never still: {before} {after}")
+    for field, metric in {
+        "mappings": "natrix_mappings", "sessions": "natrix_sessions", "subscribers": "natrix_subscribers",
+        "mappings_max": "natrix_mappings_max", "packets_received": "natrix_packets_received_total",
+        "packets_forwarded": "natrix_packets_forwarded_total", "packets_dropped": "natrix_packets_dropped_total",
+        "bytes_forwarded": "natrix_forwarded_bytes_total", "mappings_created": "natrix_mappings_created_total",
+        "sessions_created": "natrix_sessions_created_total", "held_ports": "natrix_held_ports",
+    }.items():  # fmt: skip
+        expect_equal((status[field], sample(metrics, metric)), (before[field], before[field]), field)
+    expect_equal(pools, list(by_command.values()), "pools")
+    expect_equal(drops, list(drops_by_command.values()), "drops")
+    for name, pool in by_command.items():
+        for protocol, ports in pool["ports_used"].items():
+            metric = rf'natrix_pool_ports_used\{{pool="{name}",protocol="{protocol}"\}}'
+            expect_equal(float(re.search(rf"^{metric} (\S+)$", metrics, re.MULTILINE)[1]), ports, f"ports of {name}")
+    expect_equal(sample(metrics, "natrix_drops_total"), sum(drop["packets"] for drop in drops), "sum of the drops")
+    expect_equal(sample(metrics, "natrix_drops_total"), before["packets_dropped"], "drops of the status")
+    rounds = sum(sum(worker["rounds_by_time"]) for worker in status["workers"])
+    expect(rounds >= sample(metrics, "natrix_worker_round_seconds_count") - 100 > -100, f"rounds {rounds}")
+    counters = {one["name"]: one["value"] for one in objects(n, "/api/v1/counters")}
+    expect_equal(counters["blocks_leased"], sample(metrics, "natrix_blocks_leased_total"), "leased blocks")
+
+
+@test("api")
+def the_service_needs_only_its_capabilities(n):
+    """Starts the instance again as natrix.service does: another user, with the capabilities of the unit."""
+    unit = (Path(__file__).resolve().parent.parent.parent / "packaging" / "natrix.service").read_text()
+    named = re.search(r"^AmbientCapabilities=(.*)$", unit, re.MULTILINE)[1].split()
+    capabilities = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in named)
+    expect_equal(n.dut.stop(), None, "end of the instance before")
+    with tempfile.TemporaryDirectory(prefix="natrix-service-") as folder:
+        os.chown(folder, 65534, 65534)
+        configuration = Path(folder) / "natrix.toml"
+        # AF_XDP needs CAP_SYS_ADMIN, which af-xdp.conf adds.
+        driver = "af_packet" if n.dut.driver == "af_xdp" else n.dut.driver
+        configuration.write_text(configure(f"{folder}/control.sock", driver, more=setups.api()))
+        service = n.nat.start(
+            "service",
+            ["env", f"XDG_RUNTIME_DIR={folder}", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs",
+             f"--bounding-set=-all,{capabilities}", f"--inh-caps=-all,{capabilities}", f"--ambient-caps=-all,{capabilities}",
+             n.dut.binary, "run", "-c", configuration],
+        )  # fmt: skip
+        show = [n.dut.binary, "show", "status", "--json", "--socket", f"{folder}/control.sock"]
+        ready = process.wait_until(lambda: not service.alive() or n.nat.run(show)[0] == 0, 30, 0.1)
+        expect(ready and service.alive(), f"the instance did not start:\n{service.log()}")
+        if driver == "tap":
+            n.dut.bridge_taps()
+        with sockets(udp(n.sub1), udp(n.srv1)) as (sock, server):
+            external_of(sock, server, (SRV1, server.getsockname()[1]))
+        (child,) = process.run(["ps", "--no-headers", "-o", "pid", "--ppid", service.pid])[1].split()
+        status = Path(f"/proc/{child}/status").read_text()
+        expect_equal(re.search(r"CapEff:\s+(\w+)", status)[1], "0" * 16, "capabilities of the API's process")
+        expect_equal(service.end(15), 0, f"end of the service: {service.log()}")
+    n.dut.restart()
+    if n.dut.driver == "tap":
+        n.dut.bridge_taps()

@@ -1,0 +1,97 @@
+"""A Prometheus of the distribution that scrapes a running instance, with the alert rules and the dashboard shipped."""
+
+import contextlib
+import json
+import re
+import urllib.parse
+from pathlib import Path
+
+import setups
+from kit import *
+from netlab import process
+from netlab.topology import SRV1
+from test_api import TOKENS
+from test_api import ask
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SHIPPED = ROOT / "packaging" / "monitoring"
+PROMETHEUS_PORT = 9099
+
+
+def start_prometheus(n):
+    """Starts it with the rules shipped, which fire at once, on this instance."""
+    folder = n.state.directory / "prometheus"
+    folder.mkdir()
+    rules = (SHIPPED / "natrix-alerts.yml").read_text()
+    (folder / "natrix-alerts.yml").write_text(re.sub(r"\bfor: \S+", "for: 0s", rules))
+    configuration = (SHIPPED / "prometheus.yml").read_text().replace("15s", "1s")
+    (folder / "prometheus.yml").write_text(configuration.replace("127.0.0.1:8080", f"127.0.0.1:{setups.API_PORT}"))
+    (folder / "natrix.token").write_text(TOKENS["view"])
+    checked = process.run(["promtool", "check", "config", folder / "prometheus.yml"])
+    expect("SUCCESS" in checked[1], f"promtool check config: {checked}")
+    return n.nat.start(
+        "prometheus",
+        ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+         f"--web.listen-address=127.0.0.1:{PROMETHEUS_PORT}", "--log.level=warn"],
+    )  # fmt: skip
+
+
+def query(n, expression):
+    """The samples of an expression: [(labels, value)]."""
+    address = f"http://127.0.0.1:{PROMETHEUS_PORT}/api/v1/query?query={urllib.parse.quote(expression)}"
+    status, out, _ = n.nat.run(["curl", "-sS", address])
+    if status != 0 or not out.startswith("{"):
+        return []
+    return [(one["metric"], float(one["value"][1])) for one in json.loads(out)["data"]["result"]]
+
+
+def await_sample(n, expression, what):
+    samples = process.wait_until(lambda: query(n, expression), 60, 0.5)
+    expect(samples, f"{what}: Prometheus has no {expression}")
+    return samples
+
+
+@test("monitoring")
+def prometheus_scrapes_and_an_alert_fires(n):
+    daemon = start_prometheus(n)
+    await_sample(n, 'up{job="natrix"} == 1', "the scrape")
+    expect_equal(query(n, 'ALERTS{alertname="NatrixPoolNearlyFull"}'), [], "alerts before the pool is full")
+    # The pool of this setup has ten ports.
+    with contextlib.ExitStack() as stack:
+        for _ in range(12):
+            sock = stack.enter_context(sockets(udp(n.sub2, address=setups.SCARCE)))
+            sock.sendto(b"x", (SRV1, 9))
+        fired = await_sample(n, 'ALERTS{alertname="NatrixPoolNearlyFull", alertstate="firing"}', "the alert")
+        expect_equal([labels["pool"] for labels, _ in fired], ["scarce"], "pools that the alert names")
+        exhausted = await_sample(n, 'natrix_drops_total{reason="ports_exhausted"} > 0', "the drops")
+        expect_equal(exhausted[0][1], 2.0, "packets without a port")
+        used = {pool["name"]: pool["ports_used"]["udp"] for pool in n.dut.show("pools")}
+        seen = query(n, 'natrix_pool_ports_used{protocol="udp"}')
+        expect_equal({labels["pool"]: value for labels, value in seen}, used, "ports in use")
+    rounds = await_sample(n, "natrix_worker_round_seconds_count > 0", "rounds of the workers")
+    bounds = query(n, 'count by (worker) (natrix_worker_round_seconds_bucket)')
+    expect(all(value == 16 for _, value in bounds) and len(bounds) >= len(rounds), f"buckets of rounds: {bounds}")
+    expect("level=error" not in daemon.log(), f"Prometheus: {daemon.log()}")
+
+
+@test("monitoring")
+def every_metric_of_rules_and_dashboard_exists(n):
+    text = ask(n, "/metrics")[2].decode()
+    exposed = {re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")}
+    # Families without a member now: the instance of this setup has a log with one sink.
+    for name in ("natrix-alerts.yml", "natrix-dashboard.json"):
+        used = set(re.findall(r"\bnatrix_[a-z_]+", (SHIPPED / name).read_text()))
+        expect_equal(sorted(used - exposed), [], f"metrics of {name} that are not exposed")
+    documented = (ROOT / "docs" / "monitoring.md").read_text()
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed}
+    expect_equal(sorted(name for name in families if f"`{name}`" not in documented), [], "metrics that docs/monitoring.md lacks")
+
+
+@test("monitoring")
+def the_alert_rules_pass_their_tests(n):
+    for command in (
+        ["promtool", "check", "rules", SHIPPED / "natrix-alerts.yml"],
+        ["promtool", "test", "rules", ROOT / "tests" / "monitoring" / "natrix-alerts.test.yml"],
+    ):
+        status, out, err = process.run(command, check=False)
+        expect(status == 0 and "SUCCESS" in out, f"{command}: {out}{err}")
