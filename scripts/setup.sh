@@ -41,6 +41,8 @@ nfcapd:nfdump
 nfacctd:pmacct
 rsyslogd:rsyslog
 natpmpc:natpmpc
+pptpd:pptpd
+pptp:pptp-linux
 dpdk-testpmd:dpdk-dev
 shellcheck:shellcheck
 promtool:prometheus
@@ -55,7 +57,7 @@ mmdebstrap:mmdebstrap
 "
 readonly units="nginx.service coturn.service nfdump.service rsyslog.service
     nfacctd.service pmacctd.service sfacctd.service uacctd.service
-    prometheus.service prometheus-node-exporter.service"
+    prometheus.service prometheus-node-exporter.service pptpd.service"
 # Programs for tests that the system's packages do not bring, or not together with the others.
 readonly tools=/usr/local/lib/natrix-tools
 readonly duckdb_version="2.0.0"

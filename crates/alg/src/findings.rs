@@ -20,6 +20,8 @@ pub enum WantKind {
     Pair,
     /// Further control sessions of the same gateway.
     Control,
+    /// Tunnelled packets with a call identifier in place of a port (RFC 2637 §4.1).
+    Call,
 }
 
 /// An inside port that the peer will send to.
@@ -35,6 +37,8 @@ pub struct Want {
     pub lifetime: Option<u32>,
     /// The message has no room for an address, so it must be that of the session.
     pub needs_own_address: bool,
+    /// Of a call that both ends have accepted: the identifier that the peer expects.
+    pub peer: Option<u16>,
 }
 
 /// What the text is made of. `Endpoint` numbers are places in the wants; none is the session's own
@@ -51,6 +55,9 @@ pub(crate) enum Put {
     LiteralAddress(u32),
     LiteralPort(u16),
     LiteralRange(u16),
+    /// A port as two bytes.
+    Number(Option<u8>),
+    LiteralNumber(u16),
     /// The length of the body, after its changes.
     BodyLength(u16),
 }
@@ -157,7 +164,7 @@ impl Findings {
         let edits = &self.edits[..self.edits_len];
         let body_is_granted = edits.iter().filter(|edit| edit.at >= self.body).all(|edit| match edit.put {
             Put::Address(want) | Put::Port(want, _) | Put::AddressPort(want) => answer(want).is_some(),
-            Put::Commas(want) | Put::Range(want) => answer(want).is_some(),
+            Put::Commas(want) | Put::Range(want) | Put::Number(want) => answer(want).is_some(),
             _ => true,
         });
         let mut body_change = 0_i32;
@@ -193,6 +200,11 @@ impl Findings {
                 }
                 Put::LiteralRange(port) => {
                     text.range(port);
+                    Some(())
+                }
+                Put::Number(want) => answer(want).map(|endpoint| text.two_bytes(endpoint.port)),
+                Put::LiteralNumber(port) => {
+                    text.two_bytes(port);
                     Some(())
                 }
                 Put::BodyLength(_) => {
@@ -289,6 +301,12 @@ impl Text {
         if let Some(free) = self.bytes.get_mut(usize::from(self.length)) {
             *free = byte;
             self.length += 1;
+        }
+    }
+
+    fn two_bytes(&mut self, number: u16) {
+        for byte in number.to_be_bytes() {
+            self.byte(byte);
         }
     }
 

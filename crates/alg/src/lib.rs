@@ -24,6 +24,7 @@
 
 mod findings;
 mod ftp;
+mod pptp;
 mod rtsp;
 mod sip;
 mod stream;
@@ -53,13 +54,16 @@ pub const MESSAGE_MAX: usize = 4096;
 pub const PORT_MIN: u16 = 1024;
 
 /// All gateways, in the order of their numbers.
-pub static ALGS: [&dyn Alg; 4] = [&ftp::Ftp, &sip::Sip, &rtsp::Rtsp, &tftp::Tftp];
+pub static ALGS: [&dyn Alg; 5] = [&ftp::Ftp, &sip::Sip, &rtsp::Rtsp, &tftp::Tftp, &pptp::Pptp];
 
 /// The number of a gateway: its place in [`ALGS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AlgId(pub u8);
 
 impl AlgId {
+    /// PPTP, whose calls the engine translates packet by packet.
+    pub const PPTP: AlgId = AlgId(4);
+
     /// Its parser.
     #[must_use]
     pub fn alg(self) -> Option<&'static dyn Alg> {
@@ -106,6 +110,8 @@ pub struct Known {
     pub external: u16,
     /// What the inside sees.
     pub inside: u16,
+    /// Of a call: the identifier that the peer expects.
+    pub peer: Option<u16>,
 }
 
 /// What surrounds a message.

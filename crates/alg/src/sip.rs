@@ -338,7 +338,7 @@ impl Host {
                 return;
             }
             let (port, transport) = (self.port(), context.transport);
-            let want = Want { port, transport, kind: WantKind::Control, lifetime, needs_own_address: false };
+            let want = Want { port, transport, kind: WantKind::Control, lifetime, ..Want::default() };
             let want = findings.want(want);
             // A TCP connection's own port does not listen, so its mapping stays the session's.
             of = (!is_session).then_some(want);

@@ -530,8 +530,7 @@ impl<'c> Values<'c> {
     }
 
     fn gateways(&mut self, config: &'c Config) {
-        for table in crate::draft::gateway::TABLES {
-            let Some(alg) = table.strip_prefix("alg.").and_then(alg::AlgId::named) else { continue };
+        for (table, alg) in crate::draft::gateway::tables() {
             let found = config.nat.gateways.iter().find(|gateway| gateway.alg == alg);
             self.table(table);
             self.key("enabled", found.is_some());

@@ -244,10 +244,15 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
                 5382 REQ-6).",
         keys: &[],
     },
-    SectionKeys { name: "alg.ftp", repeats: false, about: "FTP (RFC 959, RFC 2428).", keys: ALG_FTP },
-    SectionKeys { name: "alg.sip", repeats: false, about: "SIP over UDP and TCP (RFC 3261).", keys: ALG_SIP },
-    SectionKeys { name: "alg.rtsp", repeats: false, about: "RTSP 1.0 and 2.0 (RFC 2326, RFC 7826).", keys: ALG_RTSP },
-    SectionKeys { name: "alg.tftp", repeats: false, about: "TFTP (RFC 1350).", keys: ALG_TFTP },
+    gateway("alg.ftp", "FTP (RFC 959, RFC 2428).", ALG_FTP),
+    gateway("alg.sip", "SIP over UDP and TCP (RFC 3261).", &gateway_keys("[5060]")),
+    gateway("alg.rtsp", "RTSP 1.0 and 2.0 (RFC 2326, RFC 7826).", &gateway_keys("[554]")),
+    gateway("alg.tftp", "TFTP (RFC 1350).", &gateway_keys("[69]")),
+    gateway(
+        "alg.pptp",
+        "PPTP (RFC 2637): the control connection, and the GRE packets of its calls.",
+        &gateway_keys("[1723]"),
+    ),
     SectionKeys {
         name: "workers",
         repeats: false,
@@ -947,61 +952,58 @@ const RELOAD: &[Key] = &[
     ),
 ];
 
-const ALG_ENABLED: Key = key(
-    "enabled",
-    Kind::Boolean,
-    Preset::Value("false"),
-    "Read new control sessions. Sessions that exist are never picked up in the middle.",
-);
-const fn alg_ports(default: &'static str) -> Key {
-    key("ports", Kind::List("port 1 to 65535"), Preset::Value(default), "Ports of the servers.")
+const fn gateway(name: &'static str, about: &'static str, keys: &'static [Key]) -> SectionKeys {
+    SectionKeys { name, repeats: false, about, keys }
 }
-const ALG_POOLS: Key = key(
-    "pools",
-    Kind::List("name of a pool"),
-    Preset::Derived { rule: "all pools", example: "[\"main\"]" },
-    "Only sessions with an external address of these pools.",
-);
-const ALG_CLASSES: Key = key(
-    "classes",
-    Kind::List("name of a class"),
-    Preset::Derived { rule: "all subscribers", example: "[\"business\"]" },
-    "Only subscribers of these classes.",
-);
-const ALG_EXPECTATIONS: Key = key(
-    "expectations_per_subscriber",
-    Kind::Integer { min: 1, max: 10_000, unit: "expectations" },
-    Preset::Value("64"),
-    "Connections and flows that payloads of one subscriber may announce at a time, over all gateways. One \
-     control session may announce 8.",
-);
-const ALG_TIMEOUT: Key = key(
-    "timeout",
-    timeout(S, 10 * MINUTE, None),
-    Preset::Value("\"30 s\""),
-    "An announced port that nobody uses is free after this time.",
-);
 
-const ALG_FTP: &[Key] = &[
-    ALG_ENABLED,
-    alg_ports("[21]"),
-    key(
+/// The keys of all gateways. `ports`: the default.
+const fn gateway_keys(ports: &'static str) -> [Key; 6] {
+    [
+        key(
+            "enabled",
+            Kind::Boolean,
+            Preset::Value("false"),
+            "Read new control sessions. Sessions that exist are never picked up in the middle.",
+        ),
+        key("ports", Kind::List("port 1 to 65535"), Preset::Value(ports), "Ports of the servers."),
+        key(
+            "pools",
+            Kind::List("name of a pool"),
+            Preset::Derived { rule: "all pools", example: "[\"main\"]" },
+            "Only sessions with an external address of these pools.",
+        ),
+        key(
+            "classes",
+            Kind::List("name of a class"),
+            Preset::Derived { rule: "all subscribers", example: "[\"business\"]" },
+            "Only subscribers of these classes.",
+        ),
+        key(
+            "expectations_per_subscriber",
+            Kind::Integer { min: 1, max: 10_000, unit: "expectations" },
+            Preset::Value("64"),
+            "Connections and flows that payloads of one subscriber may announce at a time, over all gateways. \
+             One control session may announce 8.",
+        ),
+        key(
+            "timeout",
+            timeout(S, 10 * MINUTE, None),
+            Preset::Value("\"30 s\""),
+            "An announced port that nobody uses is free after this time.",
+        ),
+    ]
+}
+
+const ALG_FTP: &[Key] = {
+    let [enabled, ports, pools, classes, expectations, timeout] = gateway_keys("[21]");
+    let commands = key(
         "commands",
         Kind::List("`PORT`, `EPRT`, `PASV`, `EPSV`"),
         Preset::Value("[\"PORT\", \"EPRT\", \"PASV\", \"EPSV\"]"),
         "Commands whose addresses and ports are rewritten. Others pass unchanged.",
-    ),
-    ALG_POOLS,
-    ALG_CLASSES,
-    ALG_EXPECTATIONS,
-    ALG_TIMEOUT,
-];
-
-const ALG_SIP: &[Key] = &[ALG_ENABLED, alg_ports("[5060]"), ALG_POOLS, ALG_CLASSES, ALG_EXPECTATIONS, ALG_TIMEOUT];
-
-const ALG_RTSP: &[Key] = &[ALG_ENABLED, alg_ports("[554]"), ALG_POOLS, ALG_CLASSES, ALG_EXPECTATIONS, ALG_TIMEOUT];
-
-const ALG_TFTP: &[Key] = &[ALG_ENABLED, alg_ports("[69]"), ALG_POOLS, ALG_CLASSES, ALG_EXPECTATIONS, ALG_TIMEOUT];
+    );
+    &[enabled, ports, commands, pools, classes, expectations, timeout]
+};
 
 const ICMP: &[Key] = &[
     key(

@@ -21,8 +21,10 @@ use ::alg::TEXT_MAX;
 use ::alg::Transport;
 use ::alg::WANTS_MAX;
 use ::alg::Want;
+use ::alg::WantKind;
 
 const FIRST: u32 = u32::MAX - 100;
+const KNOWN: [Known; 1] = [Known { external: 25_004, inside: 5004, peer: Some(7) }];
 
 struct Session {
     alg: &'static dyn Alg,
@@ -47,7 +49,6 @@ impl Session {
         from_client: bool,
         act: impl FnOnce(&'static dyn Alg, &mut Memory, &Context<'_>) -> R,
     ) -> R {
-        let known = [Known { external: 25_004, inside: 5004 }];
         let context = Context {
             transport: self.transport,
             from_inside: from_client == self.client_is_inside,
@@ -55,7 +56,7 @@ impl Session {
             internal: Endpoint { address: 0x0a00_0001, port: 5060 },
             external: Endpoint { address: 0xc633_6407, port: 25_060 },
             remote: Endpoint { address: 0xcb00_7109, port: 5060 },
-            known: &known,
+            known: &KNOWN,
             disabled: 0,
         };
         act(self.alg, &mut self.memory, &context)
@@ -69,6 +70,11 @@ impl Session {
         let from_inside = from_client == self.client_is_inside;
         assert!(findings.wants().len() <= WANTS_MAX);
         for want in findings.wants() {
+            if want.kind == WantKind::Call {
+                let is_ours = KNOWN.iter().any(|known| known.inside == want.port);
+                assert!(from_inside || is_ours, "the outside speaks of calls of the inside");
+                continue;
+            }
             assert!(from_inside, "only the inside asks");
             assert!(want.port >= PORT_MIN);
         }
@@ -164,6 +170,11 @@ pub fn tftp(bytes: &[u8]) {
     messages("tftp", bytes);
 }
 
+/// Any bytes.
+pub fn pptp(bytes: &[u8]) {
+    messages("pptp", bytes);
+}
+
 /// A stream in any pieces becomes what it becomes in one piece, and asks for the same.
 ///
 /// The first bytes: which gateway, then pairs of position and length of a segment; 0xfe begins the
@@ -172,7 +183,11 @@ pub fn stream(bytes: &[u8]) {
     let Some((&options, rest)) = bytes.split_first() else { return };
     let Some(cut) = rest.iter().position(|byte| *byte == 0xfe) else { return };
     let (cuts, input) = (&rest[..cut], &rest[cut + 1..]);
-    let name = if options & 0x10 == 0 { "sip" } else { "rtsp" };
+    let name = match options >> 4 & 3 {
+        0 => "sip",
+        1 => "rtsp",
+        _ => "pptp",
+    };
     let whole = pass_all(name, options | 2, input, &[]);
     assert_eq!(pass_all(name, options | 2, input, cuts), whole);
 }

@@ -71,6 +71,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "alg_sip", run: alg::sip },
     Target { name: "alg_rtsp", run: alg::rtsp },
     Target { name: "alg_tftp", run: alg::tftp },
+    Target { name: "alg_pptp", run: alg::pptp },
     Target { name: "alg_stream", run: alg::stream },
     Target { name: "engine_path", run: engine::path },
     Target { name: "frames_path", run: frames::path },

@@ -1,5 +1,6 @@
 //! Bytes of packets: read, checked, rewritten, quoted and split. Nothing here knows a mapping.
 
+pub(crate) mod gre;
 pub mod icmp_quote;
 pub mod identification;
 pub mod own_icmp;

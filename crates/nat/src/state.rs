@@ -2,6 +2,7 @@
 
 pub(crate) mod alg;
 pub(crate) mod bucket;
+pub(crate) mod calls;
 pub mod delta;
 pub(crate) mod fifo_map;
 pub(crate) mod flow;

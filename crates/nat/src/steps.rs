@@ -3,6 +3,7 @@
 //! asks for a decision against the next snapshot.
 
 pub(crate) mod address_choice;
+pub(crate) mod call;
 pub(crate) mod dependent;
 pub(crate) mod door;
 pub(crate) mod grant;

@@ -117,6 +117,7 @@ verdicts! {
     Ipv6Malformed, "ipv6_malformed", Dropped, "IPv6 header is too short, has another version, or has inconsistent lengths or extension headers.";
     Ipv6NotForwarded, "ipv6_not_forwarded", Dropped, "IPv6 packet to a host other than Natrix, which does not forward IPv6.";
     NeighbourInvalid, "neighbour_invalid", Dropped, "Neighbour message of IPv6 that breaks a rule of RFC 4861, such as a hop limit below 255.";
+    CallFragment, "call_fragment", Dropped, "Fragment of a GRE packet, while the PPTP gateway is enabled; calls are translated in whole packets only.";
 }
 
 /// Counters of one worker. All but gauges only grow.

@@ -49,7 +49,10 @@ impl Host {
     }
 
     fn known(&self) -> Vec<Known> {
-        self.wants.iter().map(|want| Known { external: granted(want.port), inside: want.port }).collect()
+        self.wants
+            .iter()
+            .map(|want| Known { external: granted(want.port), inside: want.port, peer: want.peer })
+            .collect()
     }
 
     fn context<'a>(&self, from_client: bool, known: &'a [Known]) -> Context<'a> {

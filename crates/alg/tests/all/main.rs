@@ -4,6 +4,7 @@
 
 mod ftp;
 mod host;
+mod pptp;
 mod rtsp;
 mod sip;
 mod slipstream;

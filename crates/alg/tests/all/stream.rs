@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use crate::host::Host;
 use crate::host::arrive;
+use crate::pptp;
 
 /// `PORT` needs a session that has been greeted.
 fn ftp_client() -> Host {
@@ -87,12 +88,20 @@ proptest! {
     fn any_bytes_pass_without_loss(input in prop::collection::vec(any::<u8>(), 0..2000), arrivals in segments()) {
         check(sip_client, &input, &arrivals, true);
         check(ftp_client, &input, &arrivals, true);
+        check(pptp::greeted, &input, &arrivals, true);
+    }
+
+    #[test]
+    fn pptp_in_any_pieces(arrivals in segments()) {
+        check(pptp::greeted, &pptp::calls(), &arrivals, true);
     }
 }
 
 #[test]
 fn one_byte_at_a_time() {
-    for (host, text) in [(ftp_client as fn() -> Host, ftp_text()), (sip_client, sip_text())] {
+    for (host, text) in
+        [(ftp_client as fn() -> Host, ftp_text()), (sip_client, sip_text()), (pptp::greeted, pptp::calls())]
+    {
         let arrivals: Vec<_> = (0..text.len()).map(|at| (at, at + 1)).collect();
         check(host, &text, &arrivals, true);
     }
@@ -119,8 +128,8 @@ proptest! {
     /// Changed and cut messages never panic, and change nothing but what they ask for.
     #[test]
     fn damaged_messages_are_read(at in 0..900_usize, byte in any::<u8>(), cut in 0..900_usize, side in any::<bool>()) {
-        for name in ["ftp", "sip", "rtsp", "tftp"] {
-            for mut text in [sip_text(), ftp_text(), crate::rtsp::SETUP.as_bytes().to_vec()] {
+        for name in ["ftp", "sip", "rtsp", "tftp", "pptp"] {
+            for mut text in [sip_text(), ftp_text(), crate::rtsp::SETUP.as_bytes().to_vec(), pptp::calls()] {
                 text.truncate(cut);
                 if let Some(place) = text.get_mut(at) {
                     *place = byte;

@@ -5,6 +5,7 @@ use nat::settings::Gateway;
 use toml_edit::Table;
 
 use crate::draft::single;
+use crate::keys::SECTIONS;
 use crate::report::Placed;
 use crate::report::Report;
 use crate::report::nearest;
@@ -21,17 +22,18 @@ pub(crate) struct GatewayDraft {
     classes: Vec<Placed<String>>,
 }
 
-/// The gateways, by their tables.
-pub(crate) const TABLES: [&str; 4] = ["alg.ftp", "alg.sip", "alg.rtsp", "alg.tftp"];
+/// The gateways, with their tables.
+pub(crate) fn tables() -> impl Iterator<Item = (&'static str, AlgId)> {
+    SECTIONS.iter().filter_map(|section| Some((section.name, AlgId::named(section.name.strip_prefix("alg.")?)?)))
+}
 
 /// All that are enabled.
 pub(crate) fn gateways(root: &Table, report: &mut Report) -> Vec<GatewayDraft> {
     let empty = Table::new();
     single(root, "alg", &empty, report);
     let mut found = Vec::new();
-    for table in TABLES {
+    for (table, alg) in tables() {
         let section = single(root, table, &empty, report);
-        let Some(alg) = table.strip_prefix("alg.").and_then(AlgId::named) else { continue };
         let draft = read(&section, alg, report);
         if section.boolean("enabled", report) == Some(true) {
             found.push(draft);

@@ -1,5 +1,6 @@
 //! Reads the headers of a packet once, into one small value.
 
+use crate::headers::gre;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
 
@@ -25,6 +26,9 @@ pub(crate) enum Class {
     /// A translated error: unreachable, time exceeded, parameter problem.
     IcmpError,
     LaterFragment,
+    /// A tunnelled packet of a PPTP call (see [`crate::headers::gre`]). Its call identifier is the
+    /// destination port.
+    Call,
     Other,
 }
 
@@ -207,6 +211,12 @@ fn parse_transport(transport: &[u8], parsed: &mut Parsed) -> Result<(), Verdict>
             }
             parsed.source_port = identifier;
             parsed.destination_port = identifier;
+        }
+        gre::PROTOCOL => {
+            if let Some(call) = gre::call(transport).filter(|_| !parsed.more_fragments) {
+                parsed.destination_port = call;
+                parsed.class = Class::Call;
+            }
         }
         _ => {}
     }

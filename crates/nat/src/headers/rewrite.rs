@@ -5,6 +5,7 @@ use core::hint::select_unpredictable;
 use wire::checksum::Delta;
 use wire::checksum::WideDelta;
 
+use crate::headers::gre;
 use crate::headers::parse::Class;
 use crate::headers::parse::HEADERS;
 use crate::headers::parse::Parsed;
@@ -74,7 +75,9 @@ pub(crate) fn rewrite(bytes: &mut [u8], parsed: &Parsed, change: &Rewrite) {
             let checksum = port_delta.apply_icmp(checksum, bytes.get(transport..end).unwrap_or(&[]));
             put_u16(bytes, transport + 2, checksum);
         }
-        Class::IcmpError | Class::LaterFragment | Class::Other => {}
+        // No checksum covers it, and only the receiver's identifier is in the packet.
+        Class::Call if change.end == End::Destination => put_u16(bytes, transport + gre::CALL, change.port),
+        Class::IcmpError | Class::LaterFragment | Class::Call | Class::Other => {}
     }
 }
 

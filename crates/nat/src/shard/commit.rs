@@ -5,6 +5,7 @@
 //! changed nothing, and the packet is decided again.
 
 pub(in crate::shard) mod admission;
+pub(in crate::shard) mod call;
 pub(in crate::shard) mod coverage;
 mod dependent;
 mod dependent_end;

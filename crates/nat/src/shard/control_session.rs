@@ -23,7 +23,9 @@ use crate::shard::Ledger;
 use crate::shard::commit::expectation::Asking;
 use crate::state::alg::AlgKey;
 use crate::state::mapping::SessionRef;
+use crate::state::tcp::TcpState;
 use crate::steps::view::View;
+use crate::steps::view::hashed_by;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Side;
@@ -51,11 +53,19 @@ const TRANSFER: Duration = Duration::from_secs(4 * 60 * 60);
 pub(in crate::shard) struct Changed {
     pub(in crate::shard) output: [u8; OUTPUT_MAX],
     pub(in crate::shard) packet: [u8; OUTPUT_MAX + HEADERS_MAX],
+    /// For the second half of a hairpin, which the other subscriber's gateway reads.
+    pub(in crate::shard) second: Option<Box<Changed>>,
+}
+
+impl Changed {
+    const fn without_second() -> Changed {
+        Changed { output: [0; OUTPUT_MAX], packet: [0; OUTPUT_MAX + HEADERS_MAX], second: None }
+    }
 }
 
 impl Default for Changed {
     fn default() -> Changed {
-        Changed { output: [0; OUTPUT_MAX], packet: [0; OUTPUT_MAX + HEADERS_MAX] }
+        Changed { second: Some(Box::new(Changed::without_second())), ..Changed::without_second() }
     }
 }
 
@@ -92,20 +102,20 @@ pub(in crate::shard) enum Done {
 }
 
 impl View<'_> {
-    /// Whether the session that a gateway reads is still there.
-    pub(in crate::shard) fn has_control_session(&self, now: Instant, key: &AlgKey) -> bool {
+    /// The session that a gateway reads, if it is still there: its state, and when it ends unless
+    /// packets refresh it.
+    pub(in crate::shard) fn control_session(&self, now: Instant, key: &AlgKey) -> Option<(TcpState, Instant)> {
         let mapping = self.state.mappings.get(key.mapping);
         if !mapping.is_in_use() || AlgKey::of(key.mapping, mapping, key.remote) != *key {
-            return false;
+            return None;
         }
-        let is_inline = mapping.session_matches(key.remote.0, key.remote.1, now);
-        is_inline || {
-            let by = self.pool_of_mapping(key.mapping);
-            by.is_some_and(|pool| {
-                let by = crate::steps::view::hashed_by(pool, mapping.protocol());
-                self.state.find_session(key.mapping, key.remote.0, key.remote.1, by, now).is_some()
-            })
-        }
+        let session = if mapping.session_matches(key.remote.0, key.remote.1, now) {
+            SessionRef::Inline
+        } else {
+            let by = hashed_by(self.pool_of_mapping(key.mapping)?, mapping.protocol());
+            self.state.find_session(key.mapping, key.remote.0, key.remote.1, by, now)?
+        };
+        Some(self.state.session_state(key.mapping, session))
     }
 }
 
@@ -116,7 +126,8 @@ impl Ledger {
         let session = flow.session?;
         let (gateway, client_is_inside, remote) = self.gateway_of(flow.index, session)?;
         let (alg, disabled) = (gateway.alg, gateway.disabled);
-        let key = AlgKey::of(flow.index, self.state.mappings.get(flow.index), remote);
+        let mapping = self.state.mappings.get(flow.index);
+        let (key, inside) = (AlgKey::of(flow.index, mapping, remote), mapping.key());
         let store = self.state.control_sessions.as_mut()?;
         let known = store.find(&key).filter(|place| store.get(*place).alg == alg);
         let flags = Flags(parsed.tcp_flags);
@@ -130,7 +141,7 @@ impl Ledger {
         };
         let place = if is_first {
             self.counters.control_sessions[usize::from(alg.0)] += u64::from(known.is_none());
-            store.start(key, alg, client_is_inside)?
+            store.start(key, inside, alg, client_is_inside)?
         } else {
             known?
         };
@@ -337,6 +348,10 @@ impl Ledger {
         }
         let session = store.get(asking.place);
         if session.streams.iter().all(|stream| stream.as_ref().is_some_and(|stream| stream.is_transparent(None))) {
+            if asking.alg == AlgId::PPTP {
+                self.tend_calls(asking.now, asking.place, None);
+            }
+            let Some(store) = self.state.control_sessions.as_mut() else { return };
             store.remove(asking.place);
             let mapping = self.state.mappings.get_mut(flow.index);
             if flow.session == Some(SessionRef::Inline)

@@ -224,6 +224,11 @@ impl Ledger {
 
     /// See [`crate::shard::Shard::install`].
     pub(super) fn install(&mut self, now: Instant, delta: &Delta) -> Result<(), Verdict> {
+        self.install_because(now, delta, Cause::Outbound)
+    }
+
+    /// `cause`: of a mapping that it creates, in the event log.
+    fn install_because(&mut self, now: Instant, delta: &Delta, cause: Cause) -> Result<(), Verdict> {
         let key = InternalKey {
             realm: delta.realm,
             protocol: delta.protocol,
@@ -249,7 +254,7 @@ impl Ledger {
                 if let Some(other) = found {
                     self.end_at_once(now, other);
                 }
-                self.install_mapping(now, &key, delta)?
+                self.install_mapping(now, &key, delta, cause)?
             }
         };
         match &delta.session {
@@ -275,7 +280,13 @@ impl Ledger {
         }
     }
 
-    fn install_mapping(&mut self, now: Instant, key: &InternalKey, delta: &Delta) -> Result<u32, Verdict> {
+    fn install_mapping(
+        &mut self,
+        now: Instant,
+        key: &InternalKey,
+        delta: &Delta,
+        cause: Cause,
+    ) -> Result<u32, Verdict> {
         let address = self.shared.address_index(delta.external.address).ok_or(Verdict::DestinationNotPool)?;
         let compiled = *self.shared.compiled_pool(address);
         let known = self.state.subscribers.find(key.realm, key.address);
@@ -299,7 +310,7 @@ impl Ledger {
             notes_place: known.is_some(),
             gives_single_ports: compiled.gives_single_ports(),
             turn: None,
-            cause: Cause::Outbound,
+            cause,
         };
         // Its sessions follow. Without any it lasts as long as the delta says.
         let nothing = NewSession {

@@ -1,6 +1,7 @@
 //! Processes one packet: asks [`crate::steps`], commits, rewrites.
 
 pub(in crate::shard) mod activation;
+pub(in crate::shard) mod calls;
 pub(in crate::shard) mod endpoint_dependent;
 pub(in crate::shard) mod errors;
 pub(in crate::shard) mod fragments;
@@ -243,6 +244,7 @@ impl PacketPath {
             Stage::OwnError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
             Stage::Hairpin => match parsed.class {
                 Class::IcmpError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
+                Class::Call => self.call_in(at, bytes, inbound::Via::Hairpin, sink),
                 _ => {
                     let fate = self.inbound_flow(at, bytes, inbound::Via::Hairpin, sink);
                     self.after_hairpin(at, bytes, fate, sink)

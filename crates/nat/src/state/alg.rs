@@ -11,8 +11,12 @@ use alg::Memory;
 use alg::Stream;
 
 use crate::random::KeyedHash;
+use crate::state::calls::CallTable;
+use crate::state::mapping::InternalKey;
 use crate::state::mapping::Mapping;
 use crate::state::table::BucketTable;
+use crate::types::Protocol;
+use crate::types::RealmId;
 use mem::ArenaError;
 
 /// Control sessions of one worker.
@@ -45,6 +49,8 @@ pub(crate) struct AlgSession {
     pub(crate) key: AlgKey,
     pub(crate) alg: AlgId,
     pub(crate) client_is_inside: bool,
+    /// Of its mapping, which may end before it.
+    pub(crate) inside: InternalKey,
     pub(crate) memory: Memory,
     known: [Known; KNOWN_MAX],
     known_len: usize,
@@ -60,9 +66,16 @@ impl AlgSession {
         &self.known[..self.known_len]
     }
 
+    /// False once reading has ended for good.
+    pub(crate) fn is_read(&self) -> bool {
+        !self.streams.iter().flatten().any(Stream::is_over)
+    }
+
     /// False if there are too many.
     pub(crate) fn learn(&mut self, known: Known) -> bool {
-        if self.known().contains(&known) {
+        let is_it = |it: &&mut Known| (it.external, it.inside) == (known.external, known.inside);
+        if let Some(same) = self.known[..self.known_len].iter_mut().find(is_it) {
+            same.peer = known.peer.or(same.peer);
             return true;
         }
         let Some(free) = self.known.get_mut(self.known_len) else { return false };
@@ -96,6 +109,8 @@ pub(crate) struct AlgStore {
     held_free: Vec<u16>,
     free: Vec<u32>,
     by_key: BucketTable,
+    /// Of PPTP.
+    pub(crate) calls: CallTable,
     hash: KeyedHash,
     walked: usize,
     /// Control sessions refused because the table was full.
@@ -109,6 +124,7 @@ impl AlgStore {
             key: none,
             alg: AlgId(0),
             client_is_inside: true,
+            inside: InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address: 0, port: 0 },
             memory: Memory::default(),
             known: [Known::default(); KNOWN_MAX],
             known_len: 0,
@@ -122,6 +138,7 @@ impl AlgStore {
             held_free: (0..HELD_MAX as u16).rev().collect(),
             free: (0..SESSIONS_MAX).rev().collect(),
             by_key: BucketTable::with_capacity(SESSIONS_MAX as usize)?,
+            calls: CallTable::new(SESSIONS_MAX as usize * KNOWN_MAX, hash)?,
             hash,
             walked: 0,
             refused: 0,
@@ -131,6 +148,7 @@ impl AlgStore {
     /// Of the shard that takes it, while it is empty.
     pub(crate) fn set_hash(&mut self, hash: KeyedHash) {
         self.hash = hash;
+        self.calls.set_hash(hash);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -157,7 +175,13 @@ impl AlgStore {
     }
 
     /// A new session, or the same one from its start. `None` if full: nothing is evicted.
-    pub(crate) fn start(&mut self, key: AlgKey, alg: AlgId, client_is_inside: bool) -> Option<u32> {
+    pub(crate) fn start(
+        &mut self,
+        key: AlgKey,
+        inside: InternalKey,
+        alg: AlgId,
+        client_is_inside: bool,
+    ) -> Option<u32> {
         let index = match self.find(&key) {
             Some(known) => {
                 self.release_held(known);
@@ -177,6 +201,7 @@ impl AlgStore {
         };
         let session = &mut self.sessions[index as usize];
         (session.key, session.alg, session.client_is_inside) = (key, alg, client_is_inside);
+        session.inside = inside;
         (session.memory, session.known_len, session.in_use) = (Memory::default(), 0, true);
         session.streams = [None, None];
         Some(index)

@@ -27,6 +27,9 @@
 //! | `remotes` | none: anyone; else the filters | the one remote endpoint | the expected one |
 //! | `expires` | the lifetime | the lifetime | some seconds |
 //!
+//! A call of PPTP ([`Kind::Call`]) has its peer as the remote, and lives as long as its control
+//! session (`shard/commit/call.rs`).
+//!
 //! The owner's list (`GrantStore::of_owner`) counts and ends them. Expired grants count as absent
 //! at once; the sweep (`shard/upkeep/grants.rs`) frees them.
 
@@ -38,6 +41,7 @@ use mem::Need;
 use zerocopy::FromZeros;
 
 use crate::random::KeyedHash;
+use crate::state::calls::CallKey;
 use crate::state::mapping::InternalKey;
 use crate::state::table::BucketTable;
 use crate::time::Instant;
@@ -71,11 +75,14 @@ pub enum Origin {
     Rtsp = 5,
     /// See `Ftp`.
     Tftp = 6,
+    /// See `Ftp`.
+    Pptp = 7,
 }
 
 impl Origin {
     /// All of them.
-    pub const ALL: [Origin; 6] = [Origin::Pcp, Origin::NatPmp, Origin::Ftp, Origin::Sip, Origin::Rtsp, Origin::Tftp];
+    pub const ALL: [Origin; 7] =
+        [Origin::Pcp, Origin::NatPmp, Origin::Ftp, Origin::Sip, Origin::Rtsp, Origin::Tftp, Origin::Pptp];
 
     /// The stable name in commands, JSON and logs.
     pub const fn name(self) -> &'static str {
@@ -86,6 +93,7 @@ impl Origin {
             Origin::Sip => "sip",
             Origin::Rtsp => "rtsp",
             Origin::Tftp => "tftp",
+            Origin::Pptp => "pptp",
         }
     }
 
@@ -115,6 +123,9 @@ pub enum Kind {
     Peer = 1,
     /// It ends with the first session that it lets in.
     Once = 2,
+    /// Its port is a call identifier (RFC 2637 §4.1): it lets in tunnelled packets of its peer, and
+    /// nothing else.
+    Call = 3,
 }
 
 impl Kind {
@@ -124,6 +135,7 @@ impl Kind {
             Kind::Map => "map",
             Kind::Peer => "peer",
             Kind::Once => "once",
+            Kind::Call => "call",
         }
     }
 
@@ -133,6 +145,7 @@ impl Kind {
             0 => Some(Kind::Map),
             1 => Some(Kind::Peer),
             2 => Some(Kind::Once),
+            3 => Some(Kind::Call),
             _ => None,
         }
     }
@@ -287,6 +300,8 @@ impl Wish {
 const IN_USE: u8 = 1 << 0;
 /// Deleted or expired: only its port is still kept (RFC 6887 §15), for its client.
 const RESTING: u8 = 1 << 1;
+/// Both ends have accepted the call: the filter has the peer's identifier as its port.
+const CONNECTED: u8 = 1 << 2;
 
 #[derive(FromZeros, Clone, Copy)]
 #[repr(C, align(64))]
@@ -387,6 +402,26 @@ impl Grant {
 
     pub(crate) fn admits(&self, remote: (u32, u16)) -> bool {
         self.remotes.admit(remote)
+    }
+
+    pub(crate) fn is_call_with(&self, remote: u32) -> bool {
+        self.kind() == Kind::Call && self.remotes.as_slice().first().is_some_and(|peer| peer.address == remote)
+    }
+
+    /// What packets of the call from inside say, once both ends have accepted it.
+    pub(crate) fn call(&self) -> Option<CallKey> {
+        let peer = self.remotes.as_slice().first().filter(|_| self.flags & CONNECTED != 0)?;
+        Some(CallKey { realm: RealmId(self.realm), inside: self.internal_address, remote: (peer.address, peer.port) })
+    }
+
+    pub(crate) fn connect(&mut self, peer: u16) {
+        self.flags |= CONNECTED;
+        self.remotes.list[0].port = peer;
+    }
+
+    pub(crate) fn disconnect(&mut self) {
+        self.flags &= !CONNECTED;
+        self.remotes.list[0].port = 0;
     }
 
     pub(crate) fn place_at(&mut self, mapping: u32, hold: u32, external: Endpoint) {
@@ -530,13 +565,13 @@ impl GrantStore {
     /// What grants say about a stranger at the mapping of `key`. `in_use`: it has sessions, so a
     /// port held down is one like any other.
     pub(crate) fn admission(&self, key: &InternalKey, remote: (u32, u16), in_use: bool, now: Instant) -> Admission {
-        let admits = |grant: &Grant| grant.is_alive(now) && grant.remotes.admit(remote);
+        let admits = |grant: &Grant| grant.kind() != Kind::Call && grant.is_alive(now) && grant.remotes.admit(remote);
         if let Some(index) = self.find(key, admits) {
             return Admission::Granted(index);
         }
         let closes = |grant: &Grant| match grant.is_resting() {
             true => !in_use && now < grant.expires(),
-            false => grant.kind() == Kind::Map && grant.is_alive(now),
+            false => matches!(grant.kind(), Kind::Map | Kind::Call) && grant.is_alive(now),
         };
         self.find(key, closes).map_or(Admission::AsPool, Admission::Refused)
     }

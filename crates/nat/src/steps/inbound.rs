@@ -235,7 +235,7 @@ impl View<'_> {
 
     /// # Errors
     /// The packet comes from another realm, and hairpins between realms are not allowed.
-    fn check_realm(&self, packet: &Inbound<'_>, realm: RealmId) -> Result<(), Verdict> {
+    pub(super) fn check_realm(&self, packet: &Inbound<'_>, realm: RealmId) -> Result<(), Verdict> {
         let may_enter = packet.via == Via::Outside || self.snapshot.may_hairpin(packet.realm, realm);
         if may_enter { Ok(()) } else { Err(Verdict::HairpinRefused) }
     }

@@ -25,13 +25,13 @@ use wire::udp::Udp;
 const CLIENT: SocketAddrV4 = at(I1, 40_000);
 const SERVER: SocketAddrV4 = at(E1, 21);
 
-fn with(names: &[&str]) -> Settings {
+pub(crate) fn with(names: &[&str]) -> Settings {
     let mut settings = settings().filtering(Filtering::AddressAndPortDependent);
     settings.gateways = names.iter().map(|name| Gateway::new(AlgId::named(name).expect("a gateway"))).collect();
     settings
 }
 
-fn tcp_of(packet: &[u8]) -> (u32, u32, Vec<u8>) {
+pub(crate) fn tcp_of(packet: &[u8]) -> (u32, u32, Vec<u8>) {
     let ip = Ipv4::new_checked(packet).expect("a packet");
     let (source, destination) = (source(packet).ip().to_bits(), destination(packet).ip().to_bits());
     assert!(wire::checksum::is_tcp_valid(source, destination, ip.payload()), "the checksum is right");
@@ -39,7 +39,7 @@ fn tcp_of(packet: &[u8]) -> (u32, u32, Vec<u8>) {
     (tcp.sequence(), tcp.acknowledgment(), tcp.payload().to_vec())
 }
 
-fn udp_text(packet: &[u8]) -> String {
+pub(crate) fn udp_text(packet: &[u8]) -> String {
     let ip = Ipv4::new_checked(packet).expect("a packet");
     let (source, destination) = (source(packet).ip().to_bits(), destination(packet).ip().to_bits());
     assert!(wire::checksum::is_udp_valid(source, destination, ip.payload()), "the checksum is right");
@@ -47,23 +47,23 @@ fn udp_text(packet: &[u8]) -> String {
 }
 
 /// A connection through the bed, with the numbers each end believes in.
-struct Talk {
-    inside: SocketAddrV4,
-    remote: SocketAddrV4,
-    external: SocketAddrV4,
+pub(crate) struct Talk {
+    pub(crate) inside: SocketAddrV4,
+    pub(crate) remote: SocketAddrV4,
+    pub(crate) external: SocketAddrV4,
     /// Of the inside: the next to send, and the next expected.
     inner: (u32, u32),
     outer: (u32, u32),
 }
 
 impl Talk {
-    fn open(bed: &mut Bed, inside: SocketAddrV4, remote: SocketAddrV4) -> Talk {
+    pub(crate) fn open(bed: &mut Bed, inside: SocketAddrV4, remote: SocketAddrV4) -> Talk {
         let external = bed.connect(inside, remote);
         Talk { inside, remote, external, inner: (1_001, 5_001), outer: (5_001, 1_001) }
     }
 
     /// The forward leads to `inside`.
-    fn enter(bed: &mut Bed, inside: SocketAddrV4, remote: SocketAddrV4, external: SocketAddrV4) -> Talk {
+    pub(crate) fn enter(bed: &mut Bed, inside: SocketAddrV4, remote: SocketAddrV4, external: SocketAddrV4) -> Talk {
         bed.outside(&build::tcp(remote, external, Flags::SYN).sequence(5_000).build());
         assert_eq!(destination(&bed.only_inside()), inside);
         let answer = build::tcp(inside, remote, Flags::SYN.union(Flags::ACK)).sequence(1_000).acknowledgment(5_001);
@@ -74,27 +74,42 @@ impl Talk {
         Talk { inside, remote, external, inner: (1_001, 5_001), outer: (5_001, 1_001) }
     }
 
-    fn send_out(&mut self, bed: &mut Bed, text: &str) -> String {
-        let segment = build::tcp(self.inside, self.remote, Flags::ACK.union(Flags::PSH)).payload(text.as_bytes());
+    pub(crate) fn send_out(&mut self, bed: &mut Bed, text: &str) -> String {
+        String::from_utf8(self.pass_out(bed, text.as_bytes())).expect("text")
+    }
+
+    /// What the server gets.
+    pub(crate) fn pass_out(&mut self, bed: &mut Bed, payload: &[u8]) -> Vec<u8> {
+        let segment = build::tcp(self.inside, self.remote, Flags::ACK.union(Flags::PSH)).payload(payload);
         bed.inside(&segment.sequence(self.inner.0).acknowledgment(self.inner.1).build());
-        self.inner.0 += text.len() as u32;
+        self.inner.0 += payload.len() as u32;
         let (sequence, ack, payload) = tcp_of(&bed.only_outside());
         assert_eq!((sequence, ack), (self.outer.1, self.outer.0), "the server's numbers");
         self.outer.1 += payload.len() as u32;
-        String::from_utf8(payload).expect("text")
+        payload
     }
 
-    fn send_in(&mut self, bed: &mut Bed, text: &str) -> String {
-        let segment = build::tcp(self.remote, self.external, Flags::ACK.union(Flags::PSH)).payload(text.as_bytes());
+    pub(crate) fn send_in(&mut self, bed: &mut Bed, text: &str) -> String {
+        String::from_utf8(self.pass_in(bed, text.as_bytes())).expect("text")
+    }
+
+    /// What the inside gets.
+    pub(crate) fn pass_in(&mut self, bed: &mut Bed, payload: &[u8]) -> Vec<u8> {
+        let segment = build::tcp(self.remote, self.external, Flags::ACK.union(Flags::PSH)).payload(payload);
         bed.outside(&segment.sequence(self.outer.0).acknowledgment(self.outer.1).build());
-        self.outer.0 += text.len() as u32;
+        self.outer.0 += payload.len() as u32;
         let (sequence, ack, payload) = tcp_of(&bed.only_inside());
         assert_eq!((sequence, ack), (self.inner.1, self.inner.0), "the client's numbers");
         self.inner.1 += payload.len() as u32;
-        String::from_utf8(payload).expect("text")
+        payload
     }
 
-    fn log_in(mut self, bed: &mut Bed, server_is_inside: bool) -> Talk {
+    /// The next sequence number and acknowledgement of the outside, or of the inside.
+    pub(crate) fn numbers(&self, of_outside: bool) -> (u32, u32) {
+        if of_outside { self.outer } else { self.inner }
+    }
+
+    pub(crate) fn log_in(mut self, bed: &mut Bed, server_is_inside: bool) -> Talk {
         for (is_server, text) in [
             (true, "220 ready\r\n"),
             (false, "USER me\r\n"),
@@ -110,14 +125,14 @@ impl Talk {
 }
 
 /// `h1,h2,h3,h4,p1,p2`.
-fn commas(text: &str) -> SocketAddrV4 {
+pub(crate) fn commas(text: &str) -> SocketAddrV4 {
     let digits = |c: char| !c.is_ascii_digit() && c != ',';
     let list = text.split(digits).find(|part| part.split(',').count() == 6).expect("six numbers");
     let n: Vec<u8> = list.split(',').map(|part| part.parse().expect("an octet")).collect();
     at(Ipv4Addr::new(n[0], n[1], n[2], n[3]), u16::from_be_bytes([n[4], n[5]]))
 }
 
-fn syn_reaches(bed: &mut Bed, from: SocketAddrV4, to: SocketAddrV4) -> Option<SocketAddrV4> {
+pub(crate) fn syn_reaches(bed: &mut Bed, from: SocketAddrV4, to: SocketAddrV4) -> Option<SocketAddrV4> {
     bed.outside(&build::tcp(from, to, Flags::SYN).sequence(9).build());
     bed.take_inside().first().map(|packet| destination(packet))
 }
@@ -273,7 +288,7 @@ fn off_means_byte_for_byte_the_same() {
     assert_eq!(bed.counters().control_sessions, [0; alg::ALGS.len()]);
 }
 
-const INVITE: &str = "INVITE sip:bob@198.51.100.1 SIP/2.0\r\n\
+pub(crate) const INVITE: &str = "INVITE sip:bob@198.51.100.1 SIP/2.0\r\n\
 Via: SIP/2.0/UDP 100.64.0.10:5060;branch=z9hG4bK1\r\n\
 Contact: <sip:alice@100.64.0.10:5060>\r\n\
 CSeq: 1 INVITE\r\n\

@@ -5,6 +5,8 @@ use core::net::SocketAddrV4;
 use std::collections::BTreeMap;
 
 use nat::Protocol;
+use nat::event::Cause;
+use nat::event::EventKind;
 use nat::settings::Filtering;
 use rand::Rng;
 use rand::SeedableRng;
@@ -127,8 +129,13 @@ fn what_was_granted_is_there_after_a_restart() {
         before.advance_secs(100);
         let kept = before.grants();
         // Another number of workers, too.
-        let mut after = Bed::new(settings.clone()).workers(3).seed(77);
+        let mut after = Bed::new(settings.clone()).workers(3).seed(77).record_events(1 << 10);
         after.restore(5_100, &kept);
+        after.sweep();
+        let events = after.take_events_in_order().into_iter().map(|(_, event)| event);
+        let made: Vec<_> = events.filter(|event| event.kind == EventKind::MappingCreated).collect();
+        let made: Vec<_> = made.iter().map(|event| event.cause).collect();
+        assert_eq!(made, vec![Cause::Pcp; hosts.len()], "the log names the origin");
         for (host, external) in hosts.iter().zip(externals) {
             assert!(after.is_open(Protocol::Tcp, at(E1, 9), external, at(*host, 80)));
             let told = after.pcp(&Ask::map(*host, Protocol::Tcp, 80));

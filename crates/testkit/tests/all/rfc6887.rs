@@ -747,6 +747,35 @@ fn a_mapping_in_use_drains_before_it_moves() {
     assert_eq!(*Told::of(payload(&updates[0])).external.ip(), POOL[1]);
 }
 
+/// Its client could neither renew nor delete it.
+#[test]
+fn disabled_port_control_ends_what_it_granted() {
+    covers!("6887-14.2");
+    for workers in [1, 2, 8] {
+        let settings = with_pcp();
+        let mut bed = Bed::new(settings.clone()).workers(workers);
+        let ask = udp(7_000).lifetime(7_200);
+        let external = bed.granted(&ask);
+        let in_use = bed.granted(&udp(7_001));
+        bed.inside(&build::udp(at(I1, 7_001), at(E1, 53)).payload(b"x").build());
+        bed.take_outside();
+        let mut off = settings;
+        off.port_control.pcp = false;
+        bed.reload(off);
+        (0..300).for_each(|_| bed.advance(Duration::from_millis(10)));
+        let updates: Vec<Told> = bed.take_inside().iter().map(|packet| Told::of(payload(packet))).collect();
+        for granted in [external, in_use] {
+            let of_it: Vec<_> = updates.iter().filter(|told| told.external == granted).collect();
+            assert_eq!(of_it.len(), 3, "{workers} workers");
+            assert!(of_it.iter().all(|told| (told.code, told.lifetime) == (SUCCESS, 0)));
+        }
+        assert!(bed.grants().is_empty());
+        assert!(!bed.udp_reaches(at(E2, 5), external, at(I1, 7_000)));
+        assert!(bed.udp_reaches(at(E1, 53), in_use, at(I1, 7_001)), "its session goes on");
+        bed.run_out();
+    }
+}
+
 #[test]
 fn a_loss_of_state_is_announced_to_all() {
     covers!("6887-14.1b", "6887-8.5b");

@@ -42,6 +42,9 @@ impl Ledger {
     /// The external endpoint of what a message wants; of the first port of a pair.
     pub(in crate::shard) fn expect(&mut self, asking: &Asking, want: &Want) -> Option<Endpoint> {
         let Asking { now, key, alg, .. } = *asking;
+        if want.kind == WantKind::Call {
+            return self.expect_call(asking, want);
+        }
         let gateway = self.shared.gateways.of(alg)?;
         let (timeout, limit) = (gateway.timeout, gateway.expectations_per_subscriber);
         let origin = Origin::of_alg(alg)?;
@@ -82,7 +85,7 @@ impl Ledger {
         match external {
             Some(external) => {
                 self.counters.expectations_created += u64::from(!is_known);
-                let known = Known { external: external.port, inside: want.port };
+                let known = Known { external: external.port, inside: want.port, peer: None };
                 let store = self.state.control_sessions.as_mut()?;
                 store.get_mut(asking.place).learn(known);
             }
@@ -92,7 +95,7 @@ impl Ledger {
     }
 
     /// 8 for a session and a number for a subscriber. Those that are gone do not count.
-    fn may_expect(&mut self, asking: &Asking, inside: InternalKey, limit: u32) -> bool {
+    pub(in crate::shard) fn may_expect(&mut self, asking: &Asking, inside: InternalKey, limit: u32) -> bool {
         let Asking { now, place, .. } = *asking;
         let live = |port: u16, grants: &crate::state::grant::GrantStore| {
             Protocol::ALL.iter().any(|protocol| {

@@ -29,7 +29,7 @@ pub(in crate::shard) const fn cause_of(origin: Origin) -> Cause {
     match origin {
         Origin::Pcp => Cause::Pcp,
         Origin::NatPmp => Cause::NatPmp,
-        Origin::Ftp | Origin::Sip | Origin::Rtsp | Origin::Tftp => Cause::Alg,
+        Origin::Ftp | Origin::Sip | Origin::Rtsp | Origin::Tftp | Origin::Pptp => Cause::Alg,
     }
 }
 
@@ -158,7 +158,7 @@ impl Ledger {
         self.note_grant(now, index);
     }
 
-    fn keep_until(&mut self, index: u32, until: Instant) {
+    pub(in crate::shard) fn keep_until(&mut self, index: u32, until: Instant) {
         let Grant { mapping, hold, .. } = *self.state.grants.get(index);
         if hold != 0 {
             let state = self.state.sessions.get(hold).state();
@@ -183,6 +183,12 @@ impl Ledger {
     /// Its mapping lives on only while packets use it.
     pub(in crate::shard) fn end_grant(&mut self, now: Instant, index: u32) {
         self.release_hold(now, index);
+        self.remove_grant(now, index);
+    }
+
+    /// Its hold is gone.
+    fn remove_grant(&mut self, now: Instant, index: u32) {
+        self.forget_call(index);
         self.note_grant_ended(now, index);
         self.state.grants.remove(index);
     }
@@ -207,9 +213,13 @@ impl Ledger {
             // The hold goes with the mapping, like its other sessions.
             let grant = self.state.grants.get_mut(index);
             grant.lose_mapping();
+            // Its client is still to learn of its end.
+            let is_awaited = grant.is_resting() && grant.updates_left > 0;
+            if is_awaited {
+                continue;
+            }
             if !grant.is_alive(now) || grant.kind() != Kind::Map {
-                self.note_grant_ended(now, index);
-                self.state.grants.remove(index);
+                self.remove_grant(now, index);
             }
         }
     }
@@ -281,7 +291,8 @@ impl Ledger {
         if self.state.sessions.is_full() {
             return Err(Verdict::SessionTableFull);
         }
-        let mapping = self.install_mapping_at(now, &request.key, external, request.expires)?;
+        let mapping =
+            self.install_mapping_at(now, &request.key, external, (request.expires, cause_of(request.origin)))?;
         let hold = self.hold_mapping(now, mapping, request.expires);
         let made = self.state.grants.insert(request, (mapping, external), hold, now);
         let index = made.ok_or(Verdict::MappingTableFull)?;

@@ -1,10 +1,12 @@
 //! Changes of grants, for a file that outlives the process and for another instance.
 
+use crate::event::Cause;
 use crate::shard::Ledger;
 use crate::state::delta::Change;
 use crate::state::delta::Delta;
 use crate::state::delta::GrantDelta;
 use crate::state::grant::Grant;
+use crate::state::grant::Kind;
 use crate::state::grant::Request;
 use crate::state::grant::Suggested;
 use crate::state::mapping::InternalKey;
@@ -77,7 +79,8 @@ impl Ledger {
     }
 
     fn emit_grant(&mut self, now: Instant, index: u32, change: Change) {
-        if self.deltas.grants.is_none() {
+        // A call does not outlive its control session.
+        if self.deltas.grants.is_none() || self.state.grants.get(index).kind() == Kind::Call {
             return;
         }
         let delta = self.view().grant_delta(now, index, change);
@@ -121,7 +124,7 @@ impl Ledger {
         now: Instant,
         key: &InternalKey,
         external: Endpoint,
-        expires: Instant,
+        (expires, cause): (Instant, Cause),
     ) -> Result<u32, Verdict> {
         let delta = Delta {
             change: Change::Lives,
@@ -134,7 +137,7 @@ impl Ledger {
             session: None,
             remote_inside: None,
         };
-        self.install(now, &delta)?;
+        self.install_because(now, &delta, cause)?;
         self.state.find_mapping(key, self.state.hash_of(key)).ok_or(Verdict::NoMapping)
     }
 }

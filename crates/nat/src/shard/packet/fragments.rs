@@ -40,7 +40,8 @@ impl PacketPath {
             return Fate::Done(verdict);
         }
         if parsed.protocol().is_none() {
-            return self.pass_other(at, bytes, sink);
+            let fate = self.pass_other(at, bytes, sink);
+            return self.fragment_of_call(parsed, fate);
         }
         self.track(at, Side::Inside, bytes, sink)
     }
@@ -56,7 +57,8 @@ impl PacketPath {
     ) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         if parsed.protocol().is_none() {
-            return self.pass_other(at, bytes, sink);
+            let fate = self.pass_other(at, bytes, sink);
+            return self.fragment_of_call(parsed, fate);
         }
         let local = self.ledger.local.lookup(parsed.destination);
         let may_pass = local.is_none() && self.ledger.shared.rules.passes();

@@ -55,6 +55,7 @@ impl PacketPath {
             _ => Done::AsItIs,
         };
         self.ledger.keep_while_busy(&control);
+        self.changed = changed.second.take();
         let fate = match done {
             Done::AsItIs => None,
             Done::Drop(verdict) => Some(Fate::Done(verdict)),
@@ -67,6 +68,7 @@ impl PacketPath {
                 Some(self.send_segments(at, &mut changed, (headers, length), numbers, (flow, onward), sink))
             }
         };
+        changed.second = self.changed.take();
         self.changed = Some(changed);
         self.ledger.let_go(&control);
         fate
@@ -82,7 +84,7 @@ impl PacketPath {
         (flow, onward): (Flow, Onward<'_>),
         sink: &mut S,
     ) -> Fate {
-        let Changed { output, packet } = changed;
+        let Changed { output, packet, .. } = changed;
         let (mtu, is_only_one) = match onward {
             Onward::Out(Way::Out(hop)) => (hop.mtu, false),
             Onward::In(hop, Via::Outside) => (hop.mtu, false),
@@ -111,6 +113,7 @@ impl PacketPath {
                 return self.send_changed(at, &mut packet[..total], flow, onward, sink);
             }
             let Ok(parsed) = parse(&packet[..total]) else { return Fate::Done(Verdict::TransportMalformed) };
+            self.ledger.counters.fragmented += u64::from(from == 0);
             let piece_at = Arrival { parsed: &parsed, ..at };
             match self.go_onward(piece_at, &mut packet[..total], flow, onward, sink) {
                 Fate::Forward { egress, .. } => {

@@ -52,6 +52,9 @@ impl PacketPath {
         if parsed.is_fragment() {
             return self.inbound_fragment(at, bytes, sink);
         }
+        if parsed.class == Class::Call {
+            return self.call_in(at, bytes, Via::Outside, sink);
+        }
         if parsed.class == Class::Other {
             return self.pass_other(at, bytes, sink);
         }

@@ -78,6 +78,9 @@ impl PacketPath {
         if parsed.is_fragment() {
             return self.outbound_fragment(at, bytes, sink);
         }
+        if parsed.class == Class::Call {
+            return self.call_out(at, bytes, sink);
+        }
         if parsed.class == Class::Other {
             return self.pass_other(at, bytes, sink);
         }
@@ -384,6 +387,9 @@ impl PacketPath {
 
     /// The second half, here or on the worker of the other mapping.
     pub(in crate::shard) fn hairpin<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+        if at.parsed.class == Class::Call {
+            return self.call_in(at, bytes, Via::Hairpin, sink);
+        }
         let fate = self.inbound_flow(at, bytes, Via::Hairpin, sink);
         self.after_hairpin(at, bytes, fate, sink)
     }

@@ -2,6 +2,7 @@
 //!
 //! The same functions as on the packet path decide, and nothing changes. A test compares both.
 
+mod calls;
 mod everywhere;
 mod flows;
 
@@ -19,6 +20,7 @@ use crate::shard::packet::inbound::Via;
 use crate::shard::packet::outbound::remote_port;
 use crate::show::view::Explanation;
 use crate::show::view::Onward;
+use crate::state::calls::CALL_SPACE;
 use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::steps::door::Towards;
@@ -111,7 +113,8 @@ impl View<'_> {
 
     /// The worker that has the external endpoint of a packet, or would get it.
     fn worker_of_external(&self, now: Instant, parsed: &Parsed, turn: u8) -> WorkerId {
-        let Some(protocol) = parsed.protocol() else { return self.worker };
+        let space = if parsed.class == Class::Call { Some(CALL_SPACE) } else { parsed.protocol() };
+        let Some(protocol) = space else { return self.worker };
         let door = self.door(&Towards::of(parsed, protocol, turn), now);
         self.worker_behind(&door)
     }
@@ -135,6 +138,7 @@ impl View<'_> {
 
     fn explain_inbound(&self, packet: &Inbound<'_>, account: &mut Account) -> Verdict {
         match packet.parsed.class {
+            Class::Call => return self.explain_call_in(packet, account),
             Class::Other => return self.explain_other(Facing::OUTSIDE, packet.parsed, account),
             Class::IcmpError => return Verdict::IcmpQuoteNoMapping,
             _ => {}
@@ -249,6 +253,9 @@ impl View<'_> {
     }
 
     fn explain_outbound(&self, now: Instant, parsed: &Parsed, account: &mut Account) -> Verdict {
+        if parsed.class == Class::Call {
+            return self.explain_call_out(now, parsed, account);
+        }
         if parsed.class == Class::Other {
             return self.explain_other(Facing::inside(account.realm), parsed, account);
         }

@@ -1,4 +1,6 @@
-//! Forgets control sessions whose session has ended.
+//! Forgets control sessions whose session has ended, with their calls.
+
+use alg::AlgId;
 
 use crate::shard::Ledger;
 use crate::time::Instant;
@@ -18,8 +20,15 @@ impl Ledger {
 
     fn forget_if_over(&mut self, now: Instant, index: u32) {
         let Some(store) = self.state.control_sessions.as_ref() else { return };
-        let key = store.get(index).key;
-        if !self.view().has_control_session(now, &key)
+        let session = store.get(index);
+        let (key, is_read) = (session.key, session.is_read());
+        let has_calls = session.alg == AlgId::PPTP && !session.known().is_empty();
+        let found = self.view().control_session(now, &key);
+        if has_calls {
+            let goes_on = found.filter(|(state, _)| is_read && state.is_established());
+            self.tend_calls(now, index, goes_on.map(|(_, expires)| expires));
+        }
+        if found.is_none()
             && let Some(store) = self.state.control_sessions.as_mut()
         {
             store.remove(index);

@@ -3,6 +3,7 @@
 use crate::shard::Ledger;
 use crate::state::grant::Grant;
 use crate::state::grant::Kind;
+use crate::state::grant::Origin;
 use crate::state::mapping::SessionRef;
 use crate::steps::view::View;
 use crate::steps::view::hashed_by;
@@ -25,12 +26,22 @@ impl View<'_> {
         is_closed && !is_at_home || self.orphaned(mapping).is_some()
     }
 
+    /// Port control that its client used is disabled now, so it could neither renew nor delete it.
+    fn is_without_server(&self, grant: &Grant) -> bool {
+        let policy = &self.snapshot.settings().port_control;
+        match grant.origin() {
+            Origin::Pcp => !policy.pcp,
+            Origin::NatPmp => !policy.nat_pmp,
+            Origin::Ftp | Origin::Sip | Origin::Rtsp | Origin::Tftp | Origin::Pptp => false,
+        }
+    }
+
     /// How long the port of a deleted or expired grant is held down, beside the hold-down of all
     /// ports: the idle time of mappings that packets make (RFC 6887 §15).
     pub(in crate::shard) fn rest_of(&self, grant: &Grant) -> Duration {
         match grant.kind() {
             Kind::Map => self.sessionless_lifetime(grant.protocol()),
-            Kind::Peer | Kind::Once => Duration::ZERO,
+            Kind::Peer | Kind::Once | Kind::Call => Duration::ZERO,
         }
     }
 }
@@ -55,7 +66,13 @@ impl Ledger {
             self.end_if_over(now, index);
             return;
         }
-        if !grant.is_homeless() && self.view().is_out_of_place(grant.mapping) {
+        if self.view().is_without_server(&grant) {
+            self.release_hold(now, index);
+            self.announce_end(now, index);
+            return;
+        }
+        // A call goes on where it is, like a session, until the deadline of the change.
+        if grant.kind() != Kind::Call && !grant.is_homeless() && self.view().is_out_of_place(grant.mapping) {
             self.leave_place(now, index);
         }
         let grant = *self.state.grants.get(index);
@@ -79,15 +96,23 @@ impl Ledger {
     /// (RFC 6887 §8.5).
     fn find_place(&mut self, now: Instant, index: u32) {
         let key = self.state.grants.get(index).key();
-        let has_place = self.move_grant(now, index);
+        if !self.move_grant(now, index) {
+            self.announce_end(now, index);
+            return;
+        }
         self.state.grants.reset_epoch(key.realm, key.address, now);
-        if !has_place {
-            self.note_grant_ended(now, index);
-        }
+        self.state.grants.get_mut(index).announce(UPDATES, now);
+        self.updates_pending = true;
+    }
+
+    /// Its client has it no more, and learns of it by updates with a lifetime of 0 (RFC 6887
+    /// §14.2).
+    fn announce_end(&mut self, now: Instant, index: u32) {
+        let key = self.state.grants.get(index).key();
+        self.state.grants.reset_epoch(key.realm, key.address, now);
+        self.note_grant_ended(now, index);
         let grant = self.state.grants.get_mut(index);
-        if !has_place {
-            grant.rest_until(now + TELLING);
-        }
+        grant.rest_until(now + TELLING);
         grant.announce(UPDATES, now);
         self.updates_pending = true;
     }

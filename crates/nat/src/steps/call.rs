@@ -1,0 +1,160 @@
+//! Decides about tunnelled packets of PPTP calls (RFC 2637 §4): IP protocol 47, with a call
+//! identifier in place of ports.
+//!
+//! The identifier of a call is leased like a query identifier ([`CALL_SPACE`]), so the door leads
+//! to its mapping and to its worker. Only a grant of [`Kind::Call`] lets its packets through.
+
+use crate::headers::gre;
+use crate::headers::parse::Class;
+use crate::headers::parse::Parsed;
+use crate::policy::rules::RuleKey;
+use crate::state::calls::CALL_SPACE;
+use crate::state::calls::CallKey;
+use crate::state::grant::Kind;
+use crate::steps::door::Door;
+use crate::steps::inbound::Act;
+use crate::steps::inbound::Decided;
+use crate::steps::inbound::Inbound;
+use crate::steps::outbound::Way;
+use crate::steps::packet_filter::Judged;
+use crate::steps::report::Report;
+use crate::steps::step::Step;
+use crate::steps::view::View;
+use crate::steps::way::NoWay;
+use crate::steps::way::Reason;
+use crate::time::Instant;
+use crate::types::Facing;
+use crate::types::RealmId;
+use crate::verdict::Verdict;
+
+/// What happens to a packet of a call from inside.
+pub(crate) struct Calling {
+    pub(crate) judged: Option<Judged>,
+    /// The mapping of the call and its way.
+    pub(crate) leaves: Result<(u32, Way), NoCall>,
+}
+
+pub(crate) enum NoCall {
+    Drop(Verdict),
+    Return(NoWay),
+}
+
+impl From<Verdict> for NoCall {
+    fn from(verdict: Verdict) -> NoCall {
+        NoCall::Drop(verdict)
+    }
+}
+
+impl From<NoWay> for NoCall {
+    fn from(no_way: NoWay) -> NoCall {
+        NoCall::Return(no_way)
+    }
+}
+
+/// As if no gateway knew of call identifiers.
+pub(crate) fn without_call(parsed: &Parsed) -> Parsed {
+    Parsed { destination_port: 0, class: Class::Other, ..*parsed }
+}
+
+impl View<'_> {
+    /// The grant of a packet from inside.
+    pub(crate) fn call_of(&self, now: Instant, key: &CallKey) -> Option<u32> {
+        let store = self.state.control_sessions.as_ref()?;
+        store.calls.find(key, |index| {
+            let grant = self.state.grants.get(index);
+            grant.is_alive(now) && grant.call() == Some(*key)
+        })
+    }
+
+    fn report_call<T: Report>(&self, now: Instant, index: u32, report: &mut T) {
+        let grant = self.state.grants.get(index);
+        report.step(|| Step::Granted {
+            origin: grant.origin(),
+            kind: grant.kind(),
+            allowed: true,
+            expires_in: grant.expires().saturating_since(now),
+        });
+    }
+
+    /// `None`: of no call.
+    pub(crate) fn decide_call_out<T: Report>(
+        &self,
+        now: Instant,
+        realm: RealmId,
+        parsed: &Parsed,
+        report: &mut T,
+    ) -> Option<Calling> {
+        let remote = (parsed.destination, parsed.destination_port);
+        let index = self.call_of(now, &CallKey { realm, inside: parsed.source, remote })?;
+        let mut calling = Calling { judged: None, leaves: Err(NoCall::Drop(Verdict::ProtocolUnsupported)) };
+        calling.leaves = self.leave_by_call(now, realm, parsed, (index, &mut calling.judged), report);
+        Some(calling)
+    }
+
+    fn leave_by_call<T: Report>(
+        &self,
+        now: Instant,
+        realm: RealmId,
+        parsed: &Parsed,
+        (index, judged): (u32, &mut Option<Judged>),
+        report: &mut T,
+    ) -> Result<(u32, Way), NoCall> {
+        self.check_source(Facing::inside(realm), parsed.source).map_or(Ok(()), Err)?;
+        self.report_call(now, index, report);
+        let mapping = self.state.grants.get(index).mapping;
+        self.report_mapping(now, mapping, report);
+        let key = RuleKey::new(realm, gre::PROTOCOL, parsed.source, 0, parsed.destination, 0);
+        judged.insert(self.judge(true, key, true, report)).check()?;
+        if parsed.ttl <= 1 {
+            return Err(NoWay { verdict: Verdict::TtlExpired, reason: Reason::TtlExpired }.into());
+        }
+        let local = self.local_to(Facing::inside(realm), parsed.destination);
+        if let Some(address) = local.and_then(crate::snapshot::addresses::Local::pool_address) {
+            return Ok((mapping, Way::Hairpin { address, made: 0 }));
+        }
+        let hop = self.way(Facing::OUTSIDE, parsed.destination, parsed, report)?;
+        Ok((mapping, Way::Out(hop)))
+    }
+
+    /// `None`: of no call.
+    pub(crate) fn decide_call_in<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Option<Decided> {
+        // Without gateways there are no calls, on any worker.
+        self.state.control_sessions.as_ref()?;
+        let mapping = match self.door(&packet.towards(CALL_SPACE), packet.now) {
+            Door::Mapping(mapping) => mapping,
+            Door::Elsewhere { worker, turn } => {
+                return Some(Decided { judged: None, ruling: None, act: Act::HandOff { worker, turn } });
+            }
+            _ => return None,
+        };
+        let key = self.state.mappings.get(mapping).key();
+        let index = self.state.grants.find(&key, |grant| {
+            grant.kind() == Kind::Call
+                && grant.mapping == mapping
+                && grant.is_alive(packet.now)
+                && grant.call().is_some_and(|call| call.remote.0 == packet.parsed.source)
+        })?;
+        let mut decided = Decided { judged: None, ruling: None, act: Act::Drop(Verdict::ProtocolUnsupported) };
+        decided.act = self.enter_by_call(packet, index, &mut decided.judged, report).unwrap_or_else(|act| act);
+        Some(decided)
+    }
+
+    fn enter_by_call<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        index: u32,
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Result<Act, Act> {
+        let grant = self.state.grants.get(index);
+        let (mapping, key) = (grant.mapping, grant.key());
+        self.check_stranger(packet)?;
+        self.report_mapping(packet.now, mapping, report);
+        self.report_call(packet.now, index, report);
+        self.check_realm(packet, key.realm)?;
+        let rule_key = RuleKey::new(key.realm, gre::PROTOCOL, key.address, 0, packet.parsed.source, 0);
+        judged.insert(self.judge(false, rule_key, true, report)).check()?;
+        let hop = self.way(Facing::inside(key.realm), key.address, packet.parsed, report)?;
+        Ok(Act::Enter { mapping, session: None, hop })
+    }
+}

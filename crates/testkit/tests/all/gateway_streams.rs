@@ -1,0 +1,132 @@
+//! What gateways change in a stream or a datagram stays one stream, and fits the links.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use core::net::SocketAddrV4;
+
+use testkit::*;
+use wire::build;
+use wire::ipv4::Ipv4;
+use wire::tcp::Flags;
+use wire::tcp::Tcp;
+
+use crate::gateways::INVITE;
+use crate::gateways::Talk;
+use crate::gateways::tcp_of;
+use crate::gateways::udp_text;
+use crate::gateways::with;
+
+const CLIENT: SocketAddrV4 = at(I1, 40_000);
+const SERVER: SocketAddrV4 = at(E1, 21);
+
+fn tcp_options(packet: &[u8]) -> Vec<u8> {
+    let ip = Ipv4::new_checked(packet).expect("a packet");
+    let tcp = Tcp::new_checked(ip.payload()).expect("a segment");
+    ip.payload()[20..usize::from(tcp.header_length())].to_vec()
+}
+
+fn sack(left: u32, right: u32) -> Vec<u8> {
+    [&[1, 1, 5, 10][..], &left.to_be_bytes(), &right.to_be_bytes()].concat()
+}
+
+/// RFC 2018: a block names bytes by the numbers of their sender.
+#[test]
+fn selective_acknowledgements_are_in_the_numbers_of_the_sender() {
+    covers!("3022-8");
+    let mut bed = Bed::new(with(&["ftp"]));
+    let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+    // Two inside ports with short numbers, so that the text grows.
+    let (inner, outer) = (talk.numbers(false).0, talk.numbers(true).1);
+    let first = "PORT 100,64,0,10,4,1\r\n";
+    let first_out = talk.send_out(&mut bed, first);
+    assert_ne!(first_out.len(), first.len(), "{first_out}");
+    assert_eq!(talk.send_out(&mut bed, "NOOP\r\n"), "NOOP\r\n");
+    let (inner_noop, outer_noop) = (inner + first.len() as u32, outer + first_out.len() as u32);
+    let acknowledge = |bed: &mut Bed, ack: u32, options: &[u8]| {
+        let segment = build::tcp(SERVER, talk.external, Flags::ACK).sequence(talk.numbers(true).0).acknowledgment(ack);
+        bed.outside(&segment.tcp_options(options).build());
+        let packet = bed.only_inside();
+        (tcp_of(&packet).1, tcp_options(&packet))
+    };
+    // The first segment is missing.
+    let seen = acknowledge(&mut bed, outer, &sack(outer_noop, outer_noop + 6));
+    assert_eq!(seen, (inner, sack(inner_noop, inner_noop + 6)));
+    // A part of the changed text: no byte of the sender is surely there.
+    let seen = acknowledge(&mut bed, outer, &sack(outer + 6, outer + 8));
+    assert_eq!(seen, (inner, vec![1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]));
+    // Both ends of a block lie in other bytes.
+    let seen = acknowledge(&mut bed, outer, &sack(outer + 2, outer_noop + 3));
+    assert_eq!(seen, (inner, sack(inner + 2, inner_noop + 3)));
+    assert_eq!(acknowledge(&mut bed, outer_noop + 6, &[]).0, inner_noop + 6);
+}
+
+/// Sends what fills the link as it came and not as it becomes.
+#[test]
+fn a_segment_that_no_longer_fits_is_cut() {
+    for workers in [1, 2, 8] {
+        let mut bed = Bed::new(with(&["ftp"])).workers(workers);
+        let talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+        let mut text: String = (1..=8).map(|port| format!("PORT 100,64,0,10,4,{port}\r\n")).collect();
+        while text.len() + 6 <= 1_460 {
+            text.push_str("NOOP\r\n");
+        }
+        let (sequence, ack) = talk.numbers(false);
+        let segment = build::tcp(CLIENT, SERVER, Flags::ACK.union(Flags::PSH)).sequence(sequence).acknowledgment(ack);
+        bed.inside(&segment.payload(text.as_bytes()).build());
+        let packets = bed.take_outside();
+        assert_eq!(packets.len(), 2);
+        let (mut next, mut all) = (talk.numbers(true).1, Vec::new());
+        for (i, packet) in packets.iter().enumerate() {
+            assert!(packet.len() <= 1_500);
+            let (sequence, ack, payload) = tcp_of(packet);
+            assert_eq!((sequence, ack), (next, talk.numbers(true).0));
+            let ip = Ipv4::new_checked(&packet[..]).expect("a packet");
+            let flags = Tcp::new_checked(ip.payload()).expect("a segment").flags();
+            assert_eq!(flags.contains(Flags::PSH), i == 1, "only at the end");
+            next += payload.len() as u32;
+            all.extend(payload);
+        }
+        let all = String::from_utf8(all).expect("text");
+        assert_eq!(all.matches("PORT 203,0,113,").count(), 8, "{all}");
+        assert_eq!(all.matches("NOOP").count(), text.matches("NOOP").count());
+        assert_eq!(bed.count(nat::Verdict::Outbound), 5, "one verdict for what came");
+        // A repetition of any part becomes the same bytes.
+        let part = 30..1_300;
+        let again = build::tcp(CLIENT, SERVER, Flags::ACK).sequence(sequence + 30).acknowledgment(ack);
+        bed.inside(&again.payload(&text.as_bytes()[part]).build());
+        for packet in bed.take_outside() {
+            let (sequence, _, payload) = tcp_of(&packet);
+            let from = (sequence - talk.numbers(true).1) as usize;
+            assert_eq!(payload, all.as_bytes()[from..from + payload.len()]);
+        }
+        bed.run_out();
+    }
+}
+
+#[test]
+fn a_datagram_that_no_longer_fits_is_fragmented() {
+    for dont_fragment in [false, true] {
+        let mut bed = Bed::new(with(&["sip"]));
+        let (phone, proxy) = (at(I1, 5060), at(E1, 5060));
+        let mut text = INVITE.to_owned();
+        let head = text.find("CSeq").expect("a header");
+        while text.len() < 1_472 {
+            let length = (1_472 - text.len()).min(400);
+            let line = if length < 10 { " ".repeat(length) } else { format!("X: {}\r\n", "y".repeat(length - 5)) };
+            let place = if length < 10 { head + 3 } else { head };
+            text.insert_str(place, &line);
+        }
+        assert_eq!(text.len(), 1_472, "it fills the link");
+        let mut datagram = build::udp(phone, proxy).payload(text.as_bytes());
+        if dont_fragment {
+            datagram = datagram.dont_fragment();
+        }
+        bed.inside(&datagram.build());
+        let fragments = bed.take_outside();
+        assert!(fragments.len() > 1 && fragments.iter().all(|fragment| fragment.len() <= 1_500));
+        let sent = udp_text(&build::reassemble(&fragments).expect("all fragments left"));
+        let signalling = source(&build::reassemble(&fragments).expect("all fragments left"));
+        assert!(sent.contains(&format!("UDP {signalling};")) && sent.len() > text.len(), "{sent}");
+        bed.run_out();
+    }
+}
