@@ -283,11 +283,14 @@ pub enum Either<A, B> {
     V6(B),
 }
 
+/// An address and the length of its prefix.
+pub type AnyInPrefix = Either<(Ipv4Addr, u8), (Ipv6Addr, u8)>;
+
 /// An address of either family with the length of its prefix.
 ///
 /// # Errors
 /// Those of [`address_in_prefix`] or [`address6_in_prefix`].
-pub fn any_address_in_prefix(text: &str) -> Result<Either<(Ipv4Addr, u8), (Ipv6Addr, u8)>, ValueError> {
+pub fn any_address_in_prefix(text: &str) -> Result<AnyInPrefix, ValueError> {
     if text.contains(':') { address6_in_prefix(text).map(Either::V6) } else { address_in_prefix(text).map(Either::V4) }
 }
 

@@ -44,7 +44,7 @@ impl Adoption {
             answerer: Answerer::of(shared),
             next_hops: NextHop::all_of(shared),
             routes6: routes_of(shared.settings()),
-            icmp: shared.settings().icmp.clone(),
+            icmp: shared.settings().icmp,
             successor: Successor::new(before, shared),
         }
     }
