@@ -60,7 +60,7 @@ readonly units="nginx.service coturn.service nfdump.service rsyslog.service
     prometheus.service prometheus-node-exporter.service pptpd.service"
 # Programs for tests that the system's packages do not bring, or not together with the others.
 readonly tools=/usr/local/lib/natrix-tools
-readonly duckdb_version="2.0.0"
+readonly duckdb_version="2.0.0" schemathesis_version="4.32.5"
 readonly playwright_version="1.65.1" axe_version="4.14.1"
 # Debian's compiler for building web browsers, and all that comes with it.
 readonly web_compiler=rustc-web
@@ -157,10 +157,10 @@ END
     chmod 755 "$tools/bin/syslog-ng"
 }
 
-install_duckdb() {
+install_python_tools() {
     python3 -m venv "$tools/python"
-    "$tools/python/bin/pip" --quiet install "duckdb==$duckdb_version" ||
-        fail "set-up: duckdb $duckdb_version cannot be installed from PyPI; see above"
+    "$tools/python/bin/pip" --quiet install "duckdb==$duckdb_version" "schemathesis==$schemathesis_version" ||
+        fail "set-up: duckdb and schemathesis cannot be installed from PyPI; see above"
 }
 
 # What drives Chromium, and what judges a page's accessibility.
@@ -179,7 +179,7 @@ browser_tools_are_there() {
 missing_tools() {
     browser_tools_are_there || echo playwright-core axe-core
     [ -x "$tools/bin/syslog-ng" ] || echo syslog-ng
-    "$tools/python/bin/python" -c "import duckdb" 2>/dev/null || echo duckdb
+    "$tools/python/bin/python" -c "import duckdb, schemathesis" 2>/dev/null || echo duckdb schemathesis
 }
 
 rust_version() {
@@ -247,7 +247,7 @@ if [ -n "${missing// /}" ]; then
     [ -z "${missing// /}" ] || fail "set-up: still missing after installing: $missing; install by hand"
 fi
 [ -x "$tools/bin/syslog-ng" ] || unpack_syslog_ng
-"$tools/python/bin/python" -c "import duckdb" 2>/dev/null || install_duckdb
+"$tools/python/bin/python" -c "import duckdb, schemathesis" 2>/dev/null || install_python_tools
 browser_tools_are_there || install_browser_tools
 rust_is_there || install_rust
 if ! components_are_there; then

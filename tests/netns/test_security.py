@@ -68,7 +68,7 @@ def generated_requests_get_documented_answers(n):
     for role, token in TOKENS.items():
         # trace and live are streams without an end; odd_input_is_refused tests their parameters.
         command = [
-            "env", "HOME=/nonexistent", SCHEMATHESIS, "run", f"http://127.0.0.1:{setups.API_PORT}/api/v1/openapi.json",
+            "env", f"--chdir={n.state.directory}", "HOME=/nonexistent", SCHEMATHESIS, "run", f"http://127.0.0.1:{setups.API_PORT}/api/v1/openapi.json",
             "--header", f"Authorization: Bearer {token}", "--exclude-path-regex", "/(trace|live)$", "--checks", CHECKS,
             "--max-examples", EXAMPLES, "--seed", SEED, "--rate-limit", "60/s", "--phases", "examples,coverage,fuzzing",
             "--generation-database", "none", "--no-color", "--request-timeout", "30", "--continue-on-failure",

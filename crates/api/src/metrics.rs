@@ -99,7 +99,15 @@ type Labels = Vec<(&'static str, String)>;
 
 /// Rounds of the workers by time, as the workers counted them.
 #[derive(Debug)]
-struct Rounds(Vec<(Labels, f64, Vec<(f64, u64)>)>);
+struct Rounds(Vec<RoundsOfWorker>);
+
+#[derive(Debug)]
+struct RoundsOfWorker {
+    labels: Labels,
+    sum_s: f64,
+    /// Upper bounds in seconds, and counts.
+    buckets: Vec<(f64, u64)>,
+}
 
 impl Rounds {
     fn of(status: &Status) -> Rounds {
@@ -107,7 +115,11 @@ impl Rounds {
             let last = worker.rounds_by_time.len().saturating_sub(1);
             let bound = |entry: usize| if entry == last { f64::MAX } else { 2_f64.powi(entry as i32) / 1e6 };
             let buckets = worker.rounds_by_time.iter().enumerate().map(|(entry, count)| (bound(entry), *count));
-            (vec![("worker", worker.worker.to_string())], seconds(worker.busy_us), buckets.collect())
+            RoundsOfWorker {
+                labels: vec![("worker", worker.worker.to_string())],
+                sum_s: seconds(worker.busy_us),
+                buckets: buckets.collect(),
+            }
         });
         Rounds(each.collect())
     }
@@ -115,9 +127,9 @@ impl Rounds {
 
 impl EncodeMetric for Rounds {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), core::fmt::Error> {
-        for (labels, sum, buckets) in &self.0 {
+        for RoundsOfWorker { labels, sum_s, buckets } in &self.0 {
             let count = buckets.iter().map(|(_, count)| count).sum();
-            encoder.encode_family(labels)?.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)?;
+            encoder.encode_family(labels)?.encode_histogram::<NoLabelSet>(*sum_s, count, buckets, None)?;
         }
         Ok(())
     }

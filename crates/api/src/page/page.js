@@ -45,6 +45,7 @@ const isGiven = ([, value]) => value !== "" && value !== null && value !== undef
 const query = fields => new URLSearchParams(Object.entries(fields).filter(isGiven)).toString();
 const percent = ratio => `${(100 * ratio).toFixed(1)} %`;
 const sum = each => each.udp + each.tcp + each.icmp;
+const counted = (count, thing) => `${number.format(count)} ${thing}${count === 1 ? "" : "s"}`;
 const range = own => `${own.first_port}–${own.last_port}`;
 
 // Plots of the last ten minutes. Each: element, and series of label, colour and value.
@@ -194,10 +195,10 @@ async function users(one) {
     subscriber.address, subscriber.vrf, subscriber.pool, sum(subscriber.mappings),
     own.filter(ports => ports.subscriber === subscriber).map(range).join(", ") || null,
   ]));
-  const used = `${number.format(sum(one.ports_used))} ports in use, ${number.format(sum(one.ports_resting))} of them held down`;
+  const used = `${counted(sum(one.ports_used), "port")} in use, ${number.format(sum(one.ports_resting))} of them held down`;
   const more = page.cursor === null ? "" : `; the first ${number.format(USERS_MAX)} subscribers`;
   const size = pools.get(one.pool)?.block_size;
-  const blocks = size ? `; ${number.format(one.ports_leased / size)} blocks of ${number.format(size)} ports leased` : "";
+  const blocks = size ? `; ${counted(one.ports_leased / size, "block")} of ${number.format(size)} ports leased` : "";
   at("chosen").textContent = `${one.address} of ${one.pool}: ${used}${blocks}${more}`;
   at("blocks").replaceChildren(...own.map(ports => {
     const text = `ports ${range(ports)}: ${ports.subscriber.address} of ${ports.subscriber.vrf}`;
@@ -263,7 +264,7 @@ const effect = name => name.replaceAll("_", " ");
 
 onSubmit("change", async button => {
   const send = { method: "POST", body: at("text").value, headers: { "content-type": "text/plain", "x-natrix-csrf": csrf } };
-  const done = answer => `in use: change ${answer.reloaded.generation}, ${answer.changes.length} differences`;
+  const done = answer => `in use: change ${answer.reloaded.generation}, ${counted(answer.changes.length, "difference")}`;
   if (button?.value === "rollback") {
     if (!confirm("Return to the configuration before the last reload?")) return;
     at("changed").textContent = done(await ask("api/v1/rollback", { ...send, body: "" }));
@@ -281,7 +282,7 @@ onSubmit("change", async button => {
   fill("effects", planned.pools.flatMap(pool => Object.entries(pool)
     .filter(([, value]) => typeof value === "number" && value > 0).map(([name, value]) => [pool.pool, effect(name), value])));
   at("changed").textContent = planned.changes.length === 0 ? "no changes"
-    : planned.plan.applies ? `${planned.changes.length} differences; nothing has changed yet` : "needs a restart";
+    : planned.plan.applies ? `${counted(planned.changes.length, "difference")}; nothing has changed yet` : "needs a restart";
   // What is loaded is what was planned.
   at("reload").disabled = !planned.plan.applies || planned.changes.length === 0 || at("text").value !== text;
 });
