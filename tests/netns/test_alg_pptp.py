@@ -1,6 +1,7 @@
 """PPTP with pptpd and pptp-linux. A script stands in for pppd, because these kernels have no PPP: it answers each frame.
 
-Both clients number their first call 0, and both speak to one server from behind one address.
+Both clients speak to one server from behind one address. They draw their call identifiers; equal ones are tested in
+crates/testkit/tests/all/pptp.rs.
 """
 
 import contextlib
@@ -17,14 +18,18 @@ from netlab.topology import SUBSCRIBERS
 
 # In place of pppd: frames of RFC 1662 on a terminal, each answered with the number of this process.
 PPPD = f"""#!{sys.executable}
-import os, sys, tty
-sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
+import contextlib, os, sys, tty
+sys.path[:] = {sys.path!r}
 from test_alg_pptp import Frames
 tty.setraw(0)
 frames = Frames()
-while data := os.read(0, 4096):
-    for frame in frames.take(data):
-        os.write(1, Frames.wrap(frame + b" answered by %d" % os.getpid()))
+# pptpd reads no GRE packet before pppd has spoken.
+os.write(1, Frames.wrap(b"\\xff\\x03\\xc0\\x21 hello"))
+# The terminal ends with the call.
+with contextlib.suppress(OSError):
+    while data := os.read(0, 4096):
+        for frame in frames.take(data):
+            os.write(1, Frames.wrap(frame + b" answered by %d" % os.getpid()))
 """
 
 FLAG, ESCAPE = 0x7E, 0x7D
@@ -121,7 +126,7 @@ def calls(n):
 
 
 @test("alg_pptp")
-def two_clients_with_equal_call_identifiers_tunnel_to_one_server(n):
+def two_clients_behind_one_address_tunnel_to_one_server(n):
     start_server(n)
     with contextlib.ExitStack() as stack:
         clients = []
@@ -139,7 +144,6 @@ def two_clients_with_equal_call_identifiers_tunnel_to_one_server(n):
                 expect(by in answered_by, f"answered by {by}")
         leased = calls(n)
         expect_equal(sorted(grant["internal"].split(":")[0] for grant in leased), sorted(SUBSCRIBERS.values()), "calls")
-        expect_equal(len({grant["internal"].split(":")[1] for grant in leased}), 1, "call identifiers inside")
         expect_equal(len({grant["external"] for grant in leased}), 2, "call identifiers outside")
         for client in clients:
             client.end()

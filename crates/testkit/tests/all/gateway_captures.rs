@@ -82,7 +82,7 @@ fn cve_2024_21616_malformed_sip_leaves_no_port_behind() {
         bed.inside(&build::udp(phone, at(E1, 5060)).payload(broken(i).as_bytes()).build());
         assert_eq!(bed.take_outside().len(), 1);
     }
-    // No more than a subscriber may announce at a time, whatever was read; and its neighbour is served.
+    // No more than a session may announce at a time, whatever was read. Its neighbour is served.
     let counters = bed.counters();
     assert!(bed.grants().len() <= 16, "{} grants", bed.grants().len());
     assert!(counters.expectations_created <= 8 + 8, "{}", counters.expectations_created);
