@@ -22,7 +22,7 @@ const SERVER: SocketAddrV4 = at(E1, 21);
 fn tcp_options(packet: &[u8]) -> Vec<u8> {
     let ip = Ipv4::new_checked(packet).expect("a packet");
     let tcp = Tcp::new_checked(ip.payload()).expect("a segment");
-    ip.payload()[20..usize::from(tcp.header_length())].to_vec()
+    ip.payload()[20..tcp.header_length()].to_vec()
 }
 
 fn sack(left: u32, right: u32) -> Vec<u8> {
