@@ -135,7 +135,7 @@ fn exported_alike(store: &str, folder: &Folder, lines: &str) {
         assert_eq!(header[8..12], u32::to_be_bytes(next));
         let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
         let is_data = messages[at + 16..at + 18] != [0, 2];
-        next += if is_data { (length as u32 - 20) / 31 } else { 0 };
+        next += if is_data { (length as u32 - 20) / 35 } else { 0 };
         at += length;
     }
     assert_eq!((at, next), (messages.len(), 40_000));
