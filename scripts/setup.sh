@@ -54,12 +54,23 @@ slowhttptest:slowhttptest
 openssl:openssl
 lintian:lintian
 mmdebstrap:mmdebstrap
+lftp:lftp
+tnftp:tnftp
+sipp:sip-tester
+kamailio:kamailio
+baresip:baresip-core
+in.tftpd:tftpd-hpa
+tftp:tftp-hpa
+ffmpeg:ffmpeg
 "
 readonly units="nginx.service coturn.service nfdump.service rsyslog.service
     nfacctd.service pmacctd.service sfacctd.service uacctd.service
-    prometheus.service prometheus-node-exporter.service pptpd.service"
+    prometheus.service prometheus-node-exporter.service pptpd.service
+    kamailio.service tftpd-hpa.service"
 # Programs for tests that the system's packages do not bring, or not together with the others.
 readonly tools=/usr/local/lib/natrix-tools
+# Debian allows one FTP server at a time, so their packages are unpacked and not installed.
+readonly ftp_servers="vsftpd proftpd-core pure-ftpd"
 readonly duckdb_version="2.0.0" schemathesis_version="4.32.5"
 readonly playwright_version="1.65.1" axe_version="4.14.1"
 # Debian's compiler for building web browsers, and all that comes with it.
@@ -75,6 +86,10 @@ missing_packages() {
         command -v "${entry%%:*}" >/dev/null || echo "${entry#*:}"
     done
     /usr/bin/python3 -c 'import libtorrent' 2>/dev/null || echo python3-libtorrent
+    /usr/bin/python3 -c 'import gi; gi.require_version("GstRtspServer", "1.0")' 2>/dev/null ||
+        printf '%s\n' python3-gi gir1.2-gst-rtsp-server-1.0
+    gst-inspect-1.0 rtpL16pay >/dev/null 2>&1 ||
+        printf '%s\n' gstreamer1.0-tools gstreamer1.0-plugins-base gstreamer1.0-plugins-good
     pkg-config --exists libdpdk 2>/dev/null || echo libdpdk-dev
     # cargo fetches over TLS.
     [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
@@ -134,20 +149,25 @@ install_packages() {
     fi
 }
 
-# A system cannot have two system loggers: of the second one the libraries are installed, and the
-# program is unpacked.
-unpack_syslog_ng() {
+# Installs the libraries of package $1 and unpacks the package itself to folder $2, for packages
+# that cannot be installed beside others.
+unpack() {
     local folder libraries
     refresh_lists
-    libraries=$(LC_ALL=C apt-cache depends syslog-ng-core | sed -n 's/^  Depends: \(lib[^<]*\)$/\1/p' | tr '\n' ' ')
+    libraries=$(LC_ALL=C apt-cache depends "$1" | sed -n 's/^ *|*Depends: \(lib[^<]*\)$/\1/p' | tr '\n' ' ')
     # shellcheck disable=SC2086 # a list of package names
     install_packages $libraries
     folder=$(mktemp -d)
     chmod 755 "$folder"
     mkdir -p "$tools/bin"
-    (cd "$folder" && apt-get -qq download syslog-ng-core && dpkg -x syslog-ng-core_*.deb "$tools/syslog-ng") ||
-        fail "set-up: syslog-ng-core cannot be unpacked; see above"
+    (cd "$folder" && apt-get -qq download "$1" && dpkg -x "$1"_*.deb "$2") ||
+        fail "set-up: $1 cannot be unpacked; see above"
     rm -rf "$folder"
+}
+
+# A system cannot have two system loggers either.
+unpack_syslog_ng() {
+    unpack syslog-ng-core "$tools/syslog-ng"
     cat >"$tools/bin/syslog-ng" <<END
 #!/bin/sh
 libraries=$tools/syslog-ng/usr/lib/syslog-ng
@@ -177,8 +197,12 @@ browser_tools_are_there() {
 }
 
 missing_tools() {
+    local server
     browser_tools_are_there || echo playwright-core axe-core
     [ -x "$tools/bin/syslog-ng" ] || echo syslog-ng
+    for server in $ftp_servers; do
+        [ -d "$tools/$server" ] || echo "$server"
+    done
     "$tools/python/bin/python" -c "import duckdb, schemathesis" 2>/dev/null || echo duckdb schemathesis
 }
 
@@ -247,6 +271,9 @@ if [ -n "${missing// /}" ]; then
     [ -z "${missing// /}" ] || fail "set-up: still missing after installing: $missing; install by hand"
 fi
 [ -x "$tools/bin/syslog-ng" ] || unpack_syslog_ng
+for server in $ftp_servers; do
+    [ -d "$tools/$server" ] || unpack "$server" "$tools/$server"
+done
 "$tools/python/bin/python" -c "import duckdb, schemathesis" 2>/dev/null || install_python_tools
 browser_tools_are_there || install_browser_tools
 rust_is_there || install_rust
