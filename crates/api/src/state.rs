@@ -75,6 +75,8 @@ pub(crate) struct Listed {
     vrf: Option<String>,
     /// Number of the worker.
     worker: Option<u8>,
+    /// Name of the gateway.
+    alg: Option<String>,
 }
 
 impl Listed {
@@ -92,6 +94,7 @@ impl Listed {
             pool: self.pool,
             vrf: self.vrf,
             worker: self.worker,
+            alg: self.alg,
         };
         List { filter, limit: self.limit, cursor: self.cursor }
     }
@@ -242,6 +245,10 @@ paged_lists! {
     sessions, "/api/v1/sessions", control::Session, Request::Sessions;
     /// Ports that subscribers asked for by PCP or NAT-PMP.
     grants, "/api/v1/grants", control::Grant, Request::Grants;
+    /// Application-level gateways. Uses `alg` and `worker`.
+    algs, "/api/v1/algs", control::Alg, Request::Algs;
+    /// Ports that payloads announced.
+    expectations, "/api/v1/expectations", control::Expectation, Request::Expectations;
     /// Rules, filters and forwards in their order.
     rules, "/api/v1/rules", control::Rule, Request::Rules;
 }

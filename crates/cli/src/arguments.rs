@@ -504,6 +504,10 @@ pub enum Show {
     Mappings(ShowMappings),
     /// Grants: external ports that subscribers asked for by PCP or NAT-PMP
     Grants(ShowGrants),
+    /// Application-level gateways: settings, sessions, and what they refused
+    Algs(ShowAlgs),
+    /// Expectations: external ports that payloads announced
+    Expectations(ShowExpectations),
     /// Sessions: mappings and remote endpoints
     Sessions(ShowSessions),
     /// Rules of the configuration
@@ -644,6 +648,40 @@ pub struct ShowGrants {
     /// Output.
     #[command(flatten)]
     pub output: Output,
+    /// Conditions on endpoints.
+    #[command(flatten)]
+    pub endpoints: EndpointFilters,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
+}
+
+/// `natrix show algs`.
+#[derive(Debug, Args)]
+pub struct ShowAlgs {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Name of the gateway
+    #[arg(long, value_name = "NAME")]
+    pub alg: Option<String>,
+    /// Numbers of this worker only
+    #[arg(long, value_name = "N")]
+    pub worker: Option<u8>,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
+}
+
+/// `natrix show expectations`.
+#[derive(Debug, Args)]
+pub struct ShowExpectations {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Name of the gateway
+    #[arg(long, value_name = "NAME")]
+    pub alg: Option<String>,
     /// Conditions on endpoints.
     #[command(flatten)]
     pub endpoints: EndpointFilters,

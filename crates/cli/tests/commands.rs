@@ -168,6 +168,10 @@ fn find_names_the_holder_or_reports_that_there_is_none() {
 fn why_shows_every_step_and_the_verdict() {
     check("show_grants", "show grants");
     check("show_grants_json", "show grants --json");
+    check("show_algs", "show algs");
+    check("show_algs_json", "show algs --json");
+    check("show_expectations", "show expectations");
+    check("show_expectations_json", "show expectations --json");
     check("audit", "audit");
     check("audit_json", "audit --json");
     check("why", "why udp 10.0.0.2:4000 198.51.100.7:53");

@@ -394,6 +394,8 @@ impl<'c> Values<'c> {
                 format!("pool \"{pool}\" after {refusals} refusals in {}, for {}", time(window), time(release))
             });
             self.key("penalty", or_none(penalty));
+            let gateways = class.gateways.as_ref().map(|own| own.iter().filter_map(|id| id.alg()).map(alg::Alg::name));
+            self.key("alg", gateways.map_or_else(|| "as [alg]".to_owned(), joined));
         }
         self.table("subscriber");
         self.limits(&settings.subscriber);
@@ -533,7 +535,7 @@ impl<'c> Values<'c> {
         for (table, alg) in crate::draft::gateway::tables() {
             let found = config.nat.gateways.iter().find(|gateway| gateway.alg == alg);
             self.table(table);
-            self.key("enabled", found.is_some());
+            self.key("enabled", found.is_some_and(|gateway| gateway.serves_everyone));
             let usual = nat::settings::Gateway::new(alg);
             let gateway = found.unwrap_or(&usual);
             let all = |names: &[String]| if names.is_empty() { "all".to_owned() } else { names.join(", ") };
@@ -544,7 +546,6 @@ impl<'c> Values<'c> {
                 self.key("commands", joined(enabled.map(|(_, command)| (*command).to_owned())));
             }
             self.key("pools", all(&gateway.pools));
-            self.key("classes", all(&gateway.classes));
             self.key("expectations_per_subscriber", gateway.expectations_per_subscriber);
             self.key("timeout", time(gateway.timeout));
         }

@@ -85,14 +85,12 @@ fn range_text(first: u32, last: u32) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-/// Pools and classes that gateways name.
+/// Pools that gateways name.
 pub(crate) fn gateways(draft: &Draft, report: &mut Report) {
     let name = |name: &'_ Option<Placed<String>>| name.as_ref().map(|name| name.value.clone());
     let pools: Vec<String> = draft.pools.iter().filter_map(|pool| name(&pool.name)).collect();
-    let classes: Vec<String> = draft.classes.iter().filter_map(|class| name(&class.name)).collect();
     let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
-    let classes: Vec<&str> = classes.iter().map(String::as_str).collect();
     for gateway in &draft.gateways {
-        gateway.check(&pools, &classes, report);
+        gateway.check(&pools, report);
     }
 }

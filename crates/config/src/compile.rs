@@ -8,6 +8,7 @@ use nat::event::EventSettings;
 use nat::settings::BalancedForward;
 use nat::settings::Class;
 use nat::settings::Forward;
+use nat::settings::Gateway;
 use nat::settings::Interface;
 use nat::settings::Penalty;
 use nat::settings::Pool;
@@ -141,7 +142,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
             icmp: check::machine::icmp(singles.icmp, workers.count),
             subscriber: singles.subscriber,
             port_timeouts: draft.port_timeouts.iter().filter_map(port_timeout).collect(),
-            gateways: draft.gateways.iter().map(|draft| draft.gateway.clone()).collect(),
+            gateways: gateways(&draft),
             inbound_refresh: singles.inbound_refresh,
             answer_unsolicited_syn: singles.answer_unsolicited_syn,
             port_control: singles.port_control.policy.clone(),
@@ -262,6 +263,15 @@ fn pool((draft, addresses): (&PoolDraft, Vec<std::net::Ipv4Addr>), realm_names: 
     })
 }
 
+/// Those that are enabled, or that a class has.
+fn gateways(draft: &Draft) -> Vec<Gateway> {
+    let has = |class: &ClassDraft, alg| class.gateways.as_ref().is_some_and(|own| own.contains(&alg));
+    let all = draft.gateways.iter().map(|draft| &draft.gateway);
+    all.filter(|gateway| gateway.serves_everyone || draft.classes.iter().any(|class| has(class, gateway.alg)))
+        .cloned()
+        .collect()
+}
+
 fn class(draft: &ClassDraft, pools: &[PoolDraft], realm_names: &[String]) -> Option<Class> {
     let penalty = draft.penalty.as_ref().and_then(|penalty| {
         let position = pools.iter().position(|pool| pool.label() == penalty.pool.value)?;
@@ -277,6 +287,7 @@ fn class(draft: &ClassDraft, pools: &[PoolDraft], realm_names: &[String]) -> Opt
         subscribers: draft.subscribers.iter().map(|prefix| prefix.value).collect(),
         realms: draft.vrfs.iter().filter_map(|vrf| realm_id(&vrf.value, realm_names)).collect(),
         limits: SubscriberLimits { penalty, ..draft.limits },
+        gateways: draft.gateways.clone(),
     })
 }
 

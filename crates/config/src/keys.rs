@@ -715,6 +715,13 @@ const CLASS: &[Key] = &[
         "VRFs of the class.",
     ),
     key(
+        "alg",
+        Kind::List("`ftp`, `sip`, `rtsp`, `tftp`"),
+        Preset::Derived { rule: "those with `enabled = true`", example: "[\"sip\"]" },
+        "Exactly these application-level gateways read sessions of this class, whatever their `enabled` says. \
+         `[]`: none. The other keys of their tables apply.",
+    ),
+    key(
         "reserved_ports",
         Kind::Mixed("number 0 to 10000000, or one for some of `{ udp, tcp, icmp }`"),
         Preset::Derived { rule: "none", example: "100" },
@@ -957,13 +964,14 @@ const fn gateway(name: &'static str, about: &'static str, keys: &'static [Key]) 
 }
 
 /// The keys of all gateways. `ports`: the default.
-const fn gateway_keys(ports: &'static str) -> [Key; 6] {
+const fn gateway_keys(ports: &'static str) -> [Key; 5] {
     [
         key(
             "enabled",
             Kind::Boolean,
             Preset::Value("false"),
-            "Read new control sessions. Sessions that exist are never picked up in the middle.",
+            "Read new control sessions, except of classes that list their own gateways (`alg`). Sessions that \
+             exist are never picked up in the middle.",
         ),
         key("ports", Kind::List("port 1 to 65535"), Preset::Value(ports), "Ports of the servers."),
         key(
@@ -971,12 +979,6 @@ const fn gateway_keys(ports: &'static str) -> [Key; 6] {
             Kind::List("name of a pool"),
             Preset::Derived { rule: "all pools", example: "[\"main\"]" },
             "Only sessions with an external address of these pools.",
-        ),
-        key(
-            "classes",
-            Kind::List("name of a class"),
-            Preset::Derived { rule: "all subscribers", example: "[\"business\"]" },
-            "Only subscribers of these classes.",
         ),
         key(
             "expectations_per_subscriber",
@@ -995,14 +997,14 @@ const fn gateway_keys(ports: &'static str) -> [Key; 6] {
 }
 
 const ALG_FTP: &[Key] = {
-    let [enabled, ports, pools, classes, expectations, timeout] = gateway_keys("[21]");
+    let [enabled, ports, pools, expectations, timeout] = gateway_keys("[21]");
     let commands = key(
         "commands",
         Kind::List("`PORT`, `EPRT`, `PASV`, `EPSV`"),
         Preset::Value("[\"PORT\", \"EPRT\", \"PASV\", \"EPSV\"]"),
         "Commands whose addresses and ports are rewritten. Others pass unchanged.",
     );
-    &[enabled, ports, commands, pools, classes, expectations, timeout]
+    &[enabled, ports, commands, pools, expectations, timeout]
 };
 
 const ICMP: &[Key] = &[

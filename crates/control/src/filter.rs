@@ -51,6 +51,9 @@ pub struct Filter {
     /// Number of the owning worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<u8>,
+    /// Name of the gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alg: Option<String>,
 }
 
 /// The fields of an object that a [`Filter`] checks; None if the object does not have the field.
@@ -76,6 +79,8 @@ pub struct Candidate<'a> {
     pub vrf: Option<&'a str>,
     /// Number of the owning worker.
     pub worker: Option<u8>,
+    /// Name of the gateway.
+    pub alg: Option<&'a str>,
 }
 
 /// True if the condition is not set, if the object does not have the field, or if `test` passes.
@@ -105,5 +110,6 @@ impl Filter {
             && holds(self.pool.as_deref(), candidate.pool, |wanted, has| wanted == has)
             && holds(self.vrf.as_deref(), candidate.vrf, |wanted, has| wanted == has)
             && holds(self.worker, candidate.worker, |wanted, has| wanted == has)
+            && holds(self.alg.as_deref(), candidate.alg, |wanted, has| wanted == has)
     }
 }

@@ -4,11 +4,13 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::fault::Fault;
+use crate::objects::Alg;
 use crate::objects::AuditRecord;
 use crate::objects::Change;
 use crate::objects::ConfigFault;
 use crate::objects::Counter;
 use crate::objects::DropReason;
+use crate::objects::Expectation;
 use crate::objects::FindAnswer;
 use crate::objects::Grant;
 use crate::objects::Interface;
@@ -108,6 +110,8 @@ replies! {
     Subscriber(Subscriber), "Answers `subscribers`.";
     Mapping(Mapping), "Answers `mappings`.";
     Grant(Grant), "Answers `grants`.";
+    Alg(Alg), "Answers `algs`.";
+    Expectation(Expectation), "Answers `expectations`.";
     Session(Session), "Answers `sessions`.";
     Rule(Rule), "Answers `rules`.";
     Counter(Counter), "Answers `counters`.";

@@ -41,6 +41,10 @@ pub enum Request {
     Mappings(List),
     /// [`crate::Grant`]s.
     Grants(List),
+    /// [`crate::Alg`]s. Uses `filter.alg` and `filter.worker`.
+    Algs(List),
+    /// [`crate::Expectation`]s.
+    Expectations(List),
     /// [`crate::Session`]s.
     Sessions(List),
     /// [`crate::Rule`]s in configuration order.

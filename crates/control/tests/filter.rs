@@ -23,6 +23,7 @@ fn session() -> Candidate<'static> {
         pool: Some("public"),
         vrf: None,
         worker: Some(1),
+        alg: None,
     }
 }
 

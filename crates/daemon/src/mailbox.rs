@@ -17,8 +17,10 @@ use nat::change::Reshape;
 use nat::event::EventCounters;
 use nat::types::Endpoint;
 use nat::types::Facing;
+use nat::view::ExpectationView;
 use nat::view::Explanation;
 use nat::view::Filter;
+use nat::view::GatewayNow;
 use nat::view::GrantView;
 use nat::view::MappingView;
 use nat::view::Onward;
@@ -60,6 +62,8 @@ pub enum Question {
     Mappings(Query<MappingView>),
     /// Grants of port control.
     Grants(Query<GrantView>),
+    /// Expectations of gateways.
+    Expectations(Query<ExpectationView>),
     /// Sessions.
     Sessions(Query<SessionView>),
     /// Subscribers.
@@ -137,7 +141,13 @@ macro_rules! listed {
     };
 }
 
-listed!(Grants(GrantView), Mappings(MappingView), Sessions(SessionView), Subscribers(SubscriberView));
+listed!(
+    Expectations(ExpectationView),
+    Grants(GrantView),
+    Mappings(MappingView),
+    Sessions(SessionView),
+    Subscribers(SubscriberView)
+);
 
 /// The numbers of one worker at one time.
 #[derive(Clone, Debug, Default)]
@@ -152,6 +162,8 @@ pub struct Snapshot {
     pub sessions: u64,
     /// Current subscribers with at least one mapping.
     pub subscribers: u64,
+    /// What gateways have, by [`alg::AlgId`].
+    pub gateways: [GatewayNow; alg::ALGS.len()],
     /// The current idle times.
     pub timeouts: nat::settings::Timeouts,
     /// Counters of its events.
@@ -258,6 +270,10 @@ impl<I: Io> Worker<I> {
                 self.shard.view().grants_page(now, &mut page);
                 Question::Grants(page)
             }
+            Question::Expectations(mut page) => {
+                self.shard.view().expectations_page(now, &mut page);
+                Question::Expectations(page)
+            }
             Question::Sessions(mut page) => {
                 self.shard.view().sessions_page(now, &mut page);
                 Question::Sessions(page)
@@ -315,6 +331,7 @@ impl<I: Io> Worker<I> {
         snapshot.mappings = u64::from(self.shard.view().mappings_len());
         snapshot.sessions = self.shard.sessions_len();
         snapshot.subscribers = self.shard.view().subscribers_len() as u64;
+        snapshot.gateways = self.shard.view().gateways_now();
         snapshot.events = self.shard.event_counters();
         snapshot.timeouts = self.shard.timeouts();
         snapshot.links = self.outlet.counters;

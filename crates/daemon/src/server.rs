@@ -262,6 +262,8 @@ fn answer(
         Request::Subscribers(list) => lists::subscribers(instance, &list).map(Page::replies),
         Request::Mappings(list) => lists::mappings(instance, &list).map(Page::replies),
         Request::Grants(list) => lists::grants(instance, &list).map(Page::replies),
+        Request::Algs(list) => lists::algs(instance, &list).map(Page::replies),
+        Request::Expectations(list) => lists::expectations(instance, &list).map(Page::replies),
         Request::Sessions(list) => lists::sessions(instance, &list).map(Page::replies),
         Request::Rules(list) => lists::rules(instance, &list).map(Page::replies),
         Request::Counters(wanted) => numbers::counters(instance, wanted.per_worker).map(whole),

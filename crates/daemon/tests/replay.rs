@@ -19,12 +19,14 @@ use daemon::replay::ReplayError;
 use daemon::replay::ReplayFiles;
 use daemon::replay::Summary;
 use daemon::replay::replay;
+use nat::settings::Gateway;
 use packet_io::capture::CaptureReader;
 use packet_io::capture::CaptureWriter;
 use wire::build;
 use wire::ethernet::ETHER_TYPE_IPV4;
 use wire::ethernet::HEADER_LENGTH;
 use wire::ethernet::MacAddress;
+use wire::tcp::Flags;
 
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 4_000);
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 100), 53);
@@ -171,4 +173,92 @@ fn wrong_captures_and_overwritten_inputs_are_refused() {
     assert!(matches!(folder.replay(&good, &bad, "results"), Err(ReplayError::Capture(_))));
     assert!(matches!(folder.replay(&good, &good, "."), Err(ReplayError::Overwrites(_))));
     assert!(good.exists());
+}
+
+/// A replay with gateways of FTP and SIP.
+fn replay_with_gateways(folder: &Folder, inside: &[(u64, Vec<u8>)], outside: &[(u64, Vec<u8>)]) -> Summary {
+    let files = ReplayFiles {
+        inside: folder.capture("in.pcap", inside),
+        outside: folder.capture("out.pcap", outside),
+        out_dir: folder.0.join("result"),
+    };
+    let mut config = common::configuration(&folder.0);
+    let gateways = ["ftp", "sip"].map(|name| Gateway::new(alg::AlgId::named(name).expect("a gateway")));
+    config.nat.gateways = gateways.to_vec();
+    replay(&config, &files).expect("a replay")
+}
+
+/// The payload of the last packet behind headers of this length.
+fn last_text(packets: &[(u64, Vec<u8>)], headers: usize) -> String {
+    let (_, last) = packets.last().expect("a packet");
+    String::from_utf8(last[headers..].to_vec()).expect("text")
+}
+
+#[test]
+fn an_active_ftp_session_is_translated_in_captures() {
+    let folder = Folder::new("ftp");
+    let server = SocketAddrV4::new(*SERVER.ip(), 21);
+    let segment = |flags: Flags, sequence: u32, ack: u32, text: &str| {
+        build::tcp(CLIENT, server, flags).sequence(sequence).acknowledgment(ack).payload(text.as_bytes()).build()
+    };
+    let mut inside = vec![(0, segment(Flags::SYN, 1_000, 0, ""))];
+    replay_with_gateways(&folder, &inside, &[]);
+    let first = folder.packets("result/outside.pcap");
+    let external = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 9), u16::from_be_bytes([first[0].1[20], first[0].1[21]]));
+
+    let answer = |flags: Flags, sequence: u32, ack: u32, text: &str| {
+        build::tcp(server, external, flags).sequence(sequence).acknowledgment(ack).payload(text.as_bytes()).build()
+    };
+    let mut outside = vec![
+        (1, answer(Flags::SYN.union(Flags::ACK), 5_000, 1_001, "")),
+        (3, answer(Flags::ACK, 5_001, 1_001, "220 ready\r\n")),
+        (5, answer(Flags::ACK, 5_012, 1_010, "230 in\r\n")),
+    ];
+    inside.push((2, segment(Flags::ACK, 1_001, 5_001, "")));
+    inside.push((4, segment(Flags::ACK, 1_001, 5_012, "USER me\r\n")));
+    inside.push((6, segment(Flags::ACK, 1_010, 5_020, "PORT 10,0,0,2,18,52\r\n")));
+    replay_with_gateways(&folder, &inside, &outside);
+    let sent = last_text(&folder.packets("result/outside.pcap"), 40);
+    let numbers: Vec<u16> = sent
+        .trim_end()
+        .strip_prefix("PORT 10,0,1,9,")
+        .expect("the pool's address")
+        .split(',')
+        .map(|number| number.parse().expect("a number"))
+        .collect();
+    let announced = SocketAddrV4::new(*external.ip(), numbers[0] * 256 + numbers[1]);
+
+    let data = SocketAddrV4::new(*SERVER.ip(), 20);
+    outside.push((7, build::tcp(data, announced, Flags::SYN).sequence(9_000).build()));
+    let summary = replay_with_gateways(&folder, &inside, &outside);
+    assert_eq!(summary.packets_dropped, 0, "{summary}");
+    let packets = folder.packets("result/inside.pcap");
+    let (_, opened) = packets.last().expect("the data connection");
+    assert_eq!((&opened[16..20], &opened[22..24]), (&[10, 0, 0, 2][..], &[18, 52][..]));
+}
+
+#[test]
+fn a_sip_call_is_translated_in_captures() {
+    let folder = Folder::new("sip");
+    let (phone, proxy) = (SocketAddrV4::new(*CLIENT.ip(), 5060), SocketAddrV4::new(*SERVER.ip(), 5060));
+    let body = "v=0\r\nc=IN IP4 10.0.0.2\r\nm=audio 5004 RTP/AVP 0\r\n";
+    let invite = format!(
+        "INVITE sip:b@10.0.1.100 SIP/2.0\r\nVia: SIP/2.0/UDP 10.0.0.2:5060;branch=z9hG4bK1\r\nCSeq: 1 INVITE\r\n\
+Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let inside = [(0, build::udp(phone, proxy).payload(invite.as_bytes()).build())];
+    replay_with_gateways(&folder, &inside, &[]);
+    let sent = last_text(&folder.packets("result/outside.pcap"), 28);
+    assert!(sent.contains("c=IN IP4 10.0.1.9\r\n") && !sent.contains("10.0.0.2"), "{sent}");
+    let port = sent.split("m=audio ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+    let sound = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 9), port.parse().expect("a port"));
+
+    let from = SocketAddrV4::new(*SERVER.ip(), 20_000);
+    let outside = [(1, build::udp(from, sound).payload(b"sound").build())];
+    let summary = replay_with_gateways(&folder, &inside, &outside);
+    assert_eq!(summary.packets_dropped, 0, "{summary}");
+    let packets = folder.packets("result/inside.pcap");
+    let (_, heard) = packets.last().expect("the sound");
+    assert_eq!((&heard[16..20], &heard[22..24], &heard[28..]), (&[10, 0, 0, 2][..], &[0x13, 0x8c][..], &b"sound"[..]));
 }

@@ -73,6 +73,21 @@ pub struct GrantView {
     pub expires_in: Duration,
     /// Deleted or expired: its port is only held down for its client.
     pub is_held_down: bool,
+    /// Of a gateway: its session has come, and nobody else may come.
+    pub is_used: bool,
+}
+
+/// One expectation of a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpectationView(pub GrantView);
+
+/// What a gateway has at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GatewayNow {
+    /// Control sessions that it reads.
+    pub sessions: u32,
+    /// Expectations, used ones too.
+    pub expectations: u32,
 }
 
 /// One session.

@@ -712,6 +712,8 @@ pub struct Class {
     pub realms: Vec<RealmId>,
     /// Limits of each of its subscribers.
     pub limits: SubscriberLimits,
+    /// The gateways of its subscribers; `None`: those that serve everyone.
+    pub gateways: Option<Vec<alg::AlgId>>,
 }
 
 /// A rate with a burst, each at least 1.
@@ -785,8 +787,8 @@ pub struct Gateway {
     pub disabled: u8,
     /// Names of the pools it serves; empty means all.
     pub pools: Vec<String>,
-    /// Names of the classes it serves; empty means all subscribers.
-    pub classes: Vec<String>,
+    /// It serves subscribers whose class does not list its gateways.
+    pub serves_everyone: bool,
     /// Expectations of one subscriber, over all gateways.
     pub expectations_per_subscriber: u32,
     /// An unused expectation ends after this time.
@@ -801,7 +803,7 @@ impl Gateway {
             ports: alg.alg().map(|alg| alg.ports().to_vec()).unwrap_or_default(),
             disabled: 0,
             pools: Vec::new(),
-            classes: Vec::new(),
+            serves_everyone: true,
             expectations_per_subscriber: 64,
             timeout: Duration::from_secs(30),
         }

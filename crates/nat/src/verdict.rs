@@ -196,6 +196,8 @@ pub struct Counters {
     pub expectations_created: u64,
     /// Expectations refused: limits, or no port.
     pub expectations_refused: u64,
+    /// The rest of what gateways did, by [`alg::AlgId`].
+    pub gateways: [GatewayCounters; alg::ALGS.len()],
     /// Grants made on request.
     pub grants_opened: u64,
     /// Grants ended on request.
@@ -242,6 +244,7 @@ impl Default for Counters {
             messages_changed: [0; alg::ALGS.len()],
             expectations_created: 0,
             expectations_refused: 0,
+            gateways: [GatewayCounters::default(); alg::ALGS.len()],
             grants_opened: 0,
             grants_deleted: 0,
             bytes_forwarded: [0; 3],
@@ -270,5 +273,62 @@ impl Counters {
     /// Sum over all verdicts.
     pub fn verdicts_total(&self) -> u64 {
         self.verdicts.iter().sum()
+    }
+}
+
+/// Why a gateway reads no more of a session, or reserves no port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GatewayRefusal {
+    /// The stream is no such protocol, or is ambiguous.
+    Unreadable,
+    /// No room for another control session or incomplete message, or the subscriber's share is
+    /// full.
+    TableFull,
+    /// One message announces or changes too much.
+    MessageLimit,
+    /// Expectations of one control session.
+    SessionLimit,
+    /// Expectations of one subscriber.
+    SubscriberLimit,
+    /// No external port was to be had.
+    NoPort,
+}
+
+impl GatewayRefusal {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [GatewayRefusal; 6] = [
+        GatewayRefusal::Unreadable,
+        GatewayRefusal::TableFull,
+        GatewayRefusal::MessageLimit,
+        GatewayRefusal::SessionLimit,
+        GatewayRefusal::SubscriberLimit,
+        GatewayRefusal::NoPort,
+    ];
+
+    /// The stable name in commands and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            GatewayRefusal::Unreadable => "unreadable",
+            GatewayRefusal::TableFull => "table_full",
+            GatewayRefusal::MessageLimit => "message_limit",
+            GatewayRefusal::SessionLimit => "session_limit",
+            GatewayRefusal::SubscriberLimit => "subscriber_limit",
+            GatewayRefusal::NoPort => "no_port",
+        }
+    }
+}
+
+/// What one gateway expected and refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GatewayCounters {
+    /// Expectations made.
+    pub expected: u64,
+    /// By [`GatewayRefusal`].
+    pub refused: [u64; GatewayRefusal::ALL.len()],
+}
+
+impl GatewayCounters {
+    pub(crate) fn refuse(&mut self, why: GatewayRefusal) {
+        self.refused[why as usize] += 1;
     }
 }

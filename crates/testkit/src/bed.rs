@@ -862,6 +862,12 @@ fn combine(total: &mut Counters, one: &Counters, how: impl Fn(u64, u64) -> u64) 
     for (sum, value) in pairs {
         *sum = how(*sum, value);
     }
+    for (total, one) in total.gateways.iter_mut().zip(&one.gateways) {
+        total.expected = how(total.expected, one.expected);
+        for (sum, value) in total.refused.iter_mut().zip(one.refused) {
+            *sum = how(*sum, value);
+        }
+    }
     let arrays: [(&mut [u64], &[u64]); 8] = [
         (&mut total.control_sessions, &one.control_sessions),
         (&mut total.messages_changed, &one.messages_changed),

@@ -6,8 +6,10 @@ mod status;
 
 use std::io::Write;
 
+use control::Alg;
 use control::Counter;
 use control::Counters;
+use control::Expectation;
 use control::Fault;
 use control::Filter;
 use control::Grant;
@@ -63,6 +65,14 @@ pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Re
         Show::Grants(arguments) => {
             let filter = filter_of(&arguments.endpoints);
             print_list::<Grant>(&arguments.output, filter, &arguments.paging, Request::Grants, out, notes)
+        }
+        Show::Algs(arguments) => {
+            let filter = Filter { alg: arguments.alg.clone(), worker: arguments.worker, ..Filter::default() };
+            print_list::<Alg>(&arguments.output, filter, &arguments.paging, Request::Algs, out, notes)
+        }
+        Show::Expectations(arguments) => {
+            let filter = Filter { alg: arguments.alg.clone(), ..filter_of(&arguments.endpoints) };
+            print_list::<Expectation>(&arguments.output, filter, &arguments.paging, Request::Expectations, out, notes)
         }
         Show::Sessions(arguments) => {
             let mut filter = filter_of(&arguments.endpoints);

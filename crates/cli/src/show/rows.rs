@@ -1,6 +1,8 @@
 //! The rows of objects in tables.
 
+use control::Alg;
 use control::Counter;
+use control::Expectation;
 use control::Filtering;
 use control::Grant;
 use control::Interface;
@@ -228,6 +230,75 @@ impl Row for Grant {
             if self.remotes.is_empty() { anyone() } else { self.remotes.join(" ") },
             human::duration(self.age_us),
             human::duration(self.expires_in_us),
+            self.pool.clone(),
+            self.worker.to_string(),
+        ]
+    }
+}
+
+impl Row for Alg {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("ALG", Left),
+        ("STATE", Left),
+        ("PORTS", Left),
+        ("SESSIONS", Right),
+        ("READ", Right),
+        ("CHANGED", Right),
+        ("EXPECTED", Right),
+        ("OPEN", Right),
+        ("REFUSED", Left),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let transports: Vec<String> = self.transports.iter().map(ToString::to_string).collect();
+        let ports: Vec<String> = self.ports.iter().map(ToString::to_string).collect();
+        let refused: Vec<String> =
+            self.refused.reasons().map(|(name, number)| format!("{name} {}", human::count(number))).collect();
+        vec![
+            self.name.clone(),
+            match (self.enabled, self.classes.as_slice(), self.classes_without.as_slice()) {
+                (true, _, []) => "on".to_owned(),
+                (true, _, without) => format!("on, not {}", without.join(", ")),
+                (false, [], _) => "off".to_owned(),
+                (false, classes, _) => format!("for {}", classes.join(", ")),
+            },
+            format!("{} {}", transports.join("+"), ports.join(",")),
+            human::count(self.sessions),
+            human::count(self.sessions_total),
+            human::count(self.messages_changed),
+            human::count(self.expectations_total),
+            human::count(self.expectations),
+            if refused.is_empty() { "-".to_owned() } else { refused.join(", ") },
+        ]
+    }
+}
+
+impl Row for Expectation {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("PROTO", Left),
+        ("INTERNAL", Left),
+        ("EXTERNAL", Left),
+        ("ALG", Left),
+        ("KIND", Left),
+        ("FROM", Left),
+        ("STATE", Left),
+        ("AGE", Right),
+        ("ENDS IN", Right),
+        ("POOL", Left),
+        ("WORKER", Right),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.protocol.to_string(),
+            human::in_vrf(&self.vrf, self.internal),
+            self.external.to_string(),
+            self.alg.clone(),
+            self.kind.clone(),
+            self.remotes.join(" "),
+            if self.used { "used" } else { "waits" }.to_owned(),
+            human::duration(self.age_us),
+            human::duration_or_dash(self.expires_in_us),
             self.pool.clone(),
             self.worker.to_string(),
         ]

@@ -92,6 +92,7 @@ fn candidate(reply: &Reply) -> Candidate<'_> {
             pool: Some(&session.pool),
             vrf: Some(&session.vrf),
             worker: Some(session.worker),
+            alg: None,
         },
         Reply::Subscriber(subscriber) => Candidate {
             internal: Some(subscriber.address),
@@ -137,6 +138,8 @@ fn answer(request: &Request) -> Result<(Vec<Reply>, Option<String>), Fault> {
         Request::Subscribers(list) => page(golden(|reply| matches!(reply, Reply::Subscriber(_))), list),
         Request::Mappings(list) => page(golden(|reply| matches!(reply, Reply::Mapping(_))), list),
         Request::Grants(list) => page(golden(|reply| matches!(reply, Reply::Grant(_))), list),
+        Request::Algs(list) => page(golden(|reply| matches!(reply, Reply::Alg(_))), list),
+        Request::Expectations(list) => page(golden(|reply| matches!(reply, Reply::Expectation(_))), list),
         Request::Sessions(list) => page(golden(|reply| matches!(reply, Reply::Session(_))), list),
         Request::Rules(list) => page(golden(|reply| matches!(reply, Reply::Rule(_))), list),
         Request::Counters(_) => page(golden(|reply| matches!(reply, Reply::Counter(_))), &all),

@@ -6,6 +6,7 @@ use nat::types::Prefix;
 use toml_edit::Array;
 use toml_edit::Item;
 
+use crate::draft::gateway;
 use crate::draft::limits::limits;
 use crate::draft::limits::per_protocol;
 use crate::draft::name;
@@ -32,6 +33,8 @@ pub(crate) struct ClassDraft {
     /// The place of the threshold from which a subscriber's use is reported, if there is one.
     pub(crate) threshold: Option<Place>,
     pub(crate) penalty: Option<PenaltyDraft>,
+    /// None without the key.
+    pub(crate) gateways: Option<Vec<alg::AlgId>>,
 }
 
 /// What makes an offender, and where it is sent.
@@ -93,6 +96,7 @@ impl ClassDraft {
             memory: section.has("memory").then(|| section.place_of("memory", report)),
             threshold: section.has("threshold").then(|| section.place_of("threshold", report)),
             penalty: PenaltyDraft::read(section, report),
+            gateways: gateway::of_class(section, report),
         }
     }
 

@@ -15,11 +15,10 @@ use crate::section::choose;
 use crate::section::quoted;
 use crate::section::shown;
 
-/// One enabled gateway; what is faulty is missing.
+/// One gateway, enabled or not; what is faulty is missing.
 pub(crate) struct GatewayDraft {
     pub(crate) gateway: Gateway,
     pools: Vec<Placed<String>>,
-    classes: Vec<Placed<String>>,
 }
 
 /// The gateways, with their tables.
@@ -27,19 +26,28 @@ pub(crate) fn tables() -> impl Iterator<Item = (&'static str, AlgId)> {
     SECTIONS.iter().filter_map(|section| Some((section.name, AlgId::named(section.name.strip_prefix("alg.")?)?)))
 }
 
-/// All that are enabled.
+/// All of them.
 pub(crate) fn gateways(root: &Table, report: &mut Report) -> Vec<GatewayDraft> {
     let empty = Table::new();
     single(root, "alg", &empty, report);
     let mut found = Vec::new();
     for (table, alg) in tables() {
         let section = single(root, table, &empty, report);
-        let draft = read(&section, alg, report);
-        if section.boolean("enabled", report) == Some(true) {
-            found.push(draft);
-        }
+        let mut draft = read(&section, alg, report);
+        draft.gateway.serves_everyone = section.boolean("enabled", report) == Some(true);
+        found.push(draft);
     }
     found
+}
+
+/// `alg` of a class: exactly these gateways, whatever their tables say. `None` without the key.
+pub(crate) fn of_class(section: &Section, report: &mut Report) -> Option<Vec<AlgId>> {
+    if !section.has("alg") {
+        return None;
+    }
+    let known = TABLES.map(|table| table.strip_prefix("alg.").unwrap_or(table));
+    let named = section.parsed_list("alg", |text| Ok(text.to_owned()), "the name of a gateway", report);
+    Some(named.iter().filter_map(|name| AlgId::named(choose(name, &known, report)?)).collect())
 }
 
 fn read(section: &Section, alg: AlgId, report: &mut Report) -> GatewayDraft {
@@ -58,11 +66,9 @@ fn read(section: &Section, alg: AlgId, report: &mut Report) -> GatewayDraft {
     if let Some(timeout) = section.duration("timeout", report) {
         gateway.timeout = timeout.value;
     }
-    let names = |key: &str, report: &mut Report| section.parsed_list(key, |text| Ok(text.to_owned()), "a name", report);
-    let (pools, classes) = (names("pools", report), names("classes", report));
+    let pools = section.parsed_list("pools", |text| Ok(text.to_owned()), "a name", report);
     gateway.pools = pools.iter().map(|pool| pool.value.clone()).collect();
-    gateway.classes = classes.iter().map(|class| class.value.clone()).collect();
-    GatewayDraft { gateway, pools, classes }
+    GatewayDraft { gateway, pools }
 }
 
 fn ports(section: &Section, report: &mut Report) -> Vec<u16> {
@@ -78,17 +84,15 @@ fn ports(section: &Section, report: &mut Report) -> Vec<u16> {
 }
 
 impl GatewayDraft {
-    /// Whether the pools and classes it names exist.
-    pub(crate) fn check(&self, pools: &[&str], classes: &[&str], report: &mut Report) {
-        for (names, known, what) in [(&self.pools, pools, "pool"), (&self.classes, classes, "class")] {
-            for name in names.iter().filter(|name| !known.contains(&name.value.as_str())) {
-                let remedy = match nearest(&name.value, known.iter().copied()) {
-                    Some(meant) => format!("did you mean \"{meant}\"?"),
-                    None if known.is_empty() => "remove it".to_owned(),
-                    None => format!("write {}", one_of(known.iter().copied())),
-                };
-                report.fault(&name.place, format!("is no {what}"), quoted(&name.value), remedy);
-            }
+    /// Whether the pools it names exist.
+    pub(crate) fn check(&self, pools: &[&str], report: &mut Report) {
+        for name in self.pools.iter().filter(|name| !pools.contains(&name.value.as_str())) {
+            let remedy = match nearest(&name.value, pools.iter().copied()) {
+                Some(meant) => format!("did you mean \"{meant}\"?"),
+                None if pools.is_empty() => "remove it".to_owned(),
+                None => format!("write {}", one_of(pools.iter().copied())),
+            };
+            report.fault(&name.place, "is no pool", quoted(&name.value), remedy);
         }
     }
 }

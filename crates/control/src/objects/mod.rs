@@ -7,6 +7,7 @@
 mod audit;
 mod change;
 mod counter;
+mod gateway;
 mod interface;
 mod pool;
 mod question;
@@ -31,6 +32,9 @@ pub use counter::CounterKind;
 pub use counter::DropReason;
 pub use counter::Rule;
 pub use counter::WorkerPackets;
+pub use gateway::Alg;
+pub use gateway::AlgRefused;
+pub use gateway::Expectation;
 pub use interface::Interface;
 pub use pool::FilteringByProtocol;
 pub use pool::PerProtocol;

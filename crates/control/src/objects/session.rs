@@ -193,7 +193,7 @@ pub struct Mapping {
     pub expires_in_us: u64,
     /// Its sessions.
     pub sessions: u64,
-    /// What asked for it to be kept (`pcp`, `nat_pmp`); absent if only packets do.
+    /// What asked for it: `pcp`, `nat_pmp`, or a gateway such as `ftp`; absent if only packets did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
 }

@@ -4,6 +4,7 @@ use core::net::SocketAddrV4;
 
 use control::Candidate;
 use control::Direction;
+use control::Expectation;
 use control::Fault;
 use control::Filter;
 use control::Grant;
@@ -35,6 +36,7 @@ use nat::types::RealmId;
 use nat::types::Side;
 use nat::verdict::VerdictKind;
 use nat::view;
+use nat::view::ExpectationView;
 use nat::view::GrantView;
 use nat::view::MappingView;
 use nat::view::SessionView;
@@ -156,6 +158,27 @@ pub(crate) fn grant(shared: &Shared, view: &GrantView) -> Grant {
     }
 }
 
+pub(crate) fn expectation(shared: &Shared, view: &ExpectationView) -> Expectation {
+    let ExpectationView(view) = view;
+    let Grant { protocol, realm, vrf, internal, external, pool, worker, origin, kind, remotes, age_us, .. } =
+        grant(shared, view);
+    Expectation {
+        protocol,
+        realm,
+        vrf,
+        internal,
+        external,
+        pool,
+        worker,
+        alg: origin,
+        kind,
+        remotes,
+        used: view.is_used,
+        age_us,
+        expires_in_us: (!view.is_used).then(|| view.expires_in.as_micros()),
+    }
+}
+
 /// The state of sessions that are not TCP connections.
 const ACTIVE: &str = "active";
 
@@ -255,6 +278,7 @@ pub(crate) fn mapping_candidate(mapping: &Mapping) -> Candidate<'_> {
         pool: Some(&mapping.pool),
         vrf: Some(&mapping.vrf),
         worker: Some(mapping.worker),
+        alg: None,
     }
 }
 
@@ -271,6 +295,24 @@ pub(crate) fn grant_candidate(grant: &Grant) -> Candidate<'_> {
         pool: Some(&grant.pool),
         vrf: Some(&grant.vrf),
         worker: Some(grant.worker),
+        alg: None,
+    }
+}
+
+/// The fields for a filter.
+pub(crate) fn expectation_candidate(expectation: &Expectation) -> Candidate<'_> {
+    Candidate {
+        protocol: Some(expectation.protocol),
+        internal: Some(*expectation.internal.ip()),
+        internal_port: Some(expectation.internal.port()),
+        external: Some(*expectation.external.ip()),
+        external_port: Some(expectation.external.port()),
+        remote: None,
+        state: None,
+        pool: Some(&expectation.pool),
+        vrf: Some(&expectation.vrf),
+        worker: Some(expectation.worker),
+        alg: Some(&expectation.alg),
     }
 }
 
@@ -287,6 +329,7 @@ pub(crate) fn session_candidate(session: &Session) -> Candidate<'_> {
         pool: Some(&session.pool),
         vrf: Some(&session.vrf),
         worker: Some(session.worker),
+        alg: None,
     }
 }
 

@@ -4,8 +4,11 @@
 
 use core::ops::Range;
 
+use control::Alg;
+use control::AlgRefused;
 use control::Candidate;
 use control::Cursor;
+use control::Expectation;
 use control::Fault;
 use control::Grant;
 use control::List;
@@ -17,12 +20,15 @@ use control::Session;
 use control::Subscriber;
 use control::ratio;
 use lookup::convert::pool_name;
+use lookup::convert::protocol;
 use nat::Protocol;
 use nat::Shared;
 use nat::settings::FilterAction;
 use nat::types::AddressIndex;
 use nat::types::PoolId;
+use nat::verdict::GatewayRefusal;
 use nat::view;
+use nat::view::ExpectationView;
 use nat::view::GrantView;
 use nat::view::MappingView;
 use nat::view::SessionView;
@@ -33,6 +39,7 @@ use crate::instance::Instance;
 use crate::mailbox::Listed;
 use crate::mailbox::PAGE_RECORDS;
 use crate::mailbox::PAGE_SCAN;
+use crate::mailbox::Snapshot;
 use crate::mailbox::page;
 
 /// The cursors of all records of a worker.
@@ -117,6 +124,75 @@ pub(crate) fn mappings(instance: &Instance, list: &List) -> Result<Page<Mapping>
 
 pub(crate) fn grants(instance: &Instance, list: &List) -> Result<Page<Grant>, Fault> {
     walk::<GrantView, _>(instance, list, convert::grant, |grant| list.filter.matches(&convert::grant_candidate(grant)))
+}
+
+pub(crate) fn expectations(instance: &Instance, list: &List) -> Result<Page<Expectation>, Fault> {
+    known_gateway(list)?;
+    walk::<ExpectationView, _>(instance, list, convert::expectation, |expectation| {
+        list.filter.matches(&convert::expectation_candidate(expectation))
+    })
+}
+
+/// An unknown gateway is an error and not an empty list.
+fn known_gateway(list: &List) -> Result<(), Fault> {
+    let Some(name) = list.filter.alg.as_deref().filter(|name| alg::AlgId::named(name).is_none()) else {
+        return Ok(());
+    };
+    let known: Vec<&str> = alg::ALGS.iter().map(|gateway| gateway.name()).collect();
+    Err(Fault::new(format!("gateway \"{name}\""), "does not exist", format!("gateways are: {}", known.join(", "))))
+}
+
+pub(crate) fn algs(instance: &Instance, list: &List) -> Result<Page<Alg>, Fault> {
+    known_gateway(list)?;
+    let _known = engine_filter(instance, list)?;
+    let snapshots = instance.snapshots()?;
+    let shared = instance.shared();
+    let settings = shared.settings();
+    let wanted = |worker: usize| list.filter.worker.is_none_or(|wanted| usize::from(wanted) == worker);
+    let counted: Vec<_> = snapshots.iter().enumerate().filter(|(worker, _)| wanted(*worker)).collect();
+    let by_class = |wanted: bool, id| {
+        let listed = settings
+            .classes
+            .iter()
+            .filter(|class| class.gateways.as_ref().is_some_and(|own| own.contains(&id) == wanted));
+        listed.map(|class| class.name.clone()).collect()
+    };
+    let all = alg::ALGS.iter().enumerate().map(|(place, gateway)| {
+        let id = alg::AlgId(place as u8);
+        let found = settings.gateways.iter().find(|gateway| gateway.alg == id);
+        let usual = nat::settings::Gateway::new(id);
+        let configured = found.unwrap_or(&usual);
+        let sum = |of: &dyn Fn(&Snapshot) -> u64| counted.iter().map(|(_, snapshot)| of(snapshot)).sum::<u64>();
+        let refused = |why: GatewayRefusal| sum(&|snapshot| snapshot.counters.gateways[place].refused[why as usize]);
+        let commands = gateway.commands().iter().enumerate();
+        Alg {
+            name: gateway.name().to_owned(),
+            enabled: found.is_some_and(|gateway| gateway.serves_everyone),
+            transports: gateway.transports().iter().map(|one| protocol(Protocol::from(*one))).collect(),
+            ports: configured.ports.clone(),
+            commands: commands
+                .filter(|(bit, _)| configured.disabled & 1 << bit == 0)
+                .map(|(_, command)| (*command).to_owned())
+                .collect(),
+            pools: configured.pools.clone(),
+            classes: by_class(true, id),
+            classes_without: by_class(false, id),
+            sessions: sum(&|snapshot| snapshot.gateways[place].sessions.into()),
+            sessions_total: sum(&|snapshot| snapshot.counters.control_sessions[place]),
+            messages_changed: sum(&|snapshot| snapshot.counters.messages_changed[place]),
+            expectations: sum(&|snapshot| snapshot.gateways[place].expectations.into()),
+            expectations_total: sum(&|snapshot| snapshot.counters.gateways[place].expected),
+            refused: AlgRefused {
+                unreadable: refused(GatewayRefusal::Unreadable),
+                table_full: refused(GatewayRefusal::TableFull),
+                message_limit: refused(GatewayRefusal::MessageLimit),
+                session_limit: refused(GatewayRefusal::SessionLimit),
+                subscriber_limit: refused(GatewayRefusal::SubscriberLimit),
+                no_port: refused(GatewayRefusal::NoPort),
+            },
+        }
+    });
+    page_of(list, all.filter(|object| list.filter.alg.as_ref().is_none_or(|name| *name == object.name)))
 }
 
 pub(crate) fn sessions(instance: &Instance, list: &List) -> Result<Page<Session>, Fault> {

@@ -359,6 +359,7 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         messages_changed,
         expectations_created,
         expectations_refused,
+        gateways,
         grants_opened,
         grants_deleted,
         bytes_forwarded: [bytes_outbound, bytes_inbound, bytes_hairpin],
@@ -466,6 +467,8 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         let name = gateway.name();
         events.push((format!("alg_{name}_sessions"), sessions, Event, "Control sessions that this gateway read."));
         events.push((format!("alg_{name}_changed"), messages, Event, "Messages that this gateway rewrote."));
+        let refused = gateways[place].refused.iter().sum();
+        events.push((format!("alg_{name}_refused"), refused, Event, "What this gateway refused; see `show algs`."));
     }
     for (code, count) in pcp::Code::ALL.into_iter().zip(pcp_results) {
         events.push((format!("pcp_{}", code.name()), count, Event, "Replies of PCP with this result code."));

@@ -173,8 +173,9 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             format!("external address {address}"),
             "the subscriber is paired with it (RFC 4787 REQ-2)".to_owned(),
         ),
-        view::Step::MappingFound { internal, external, expires_in } => {
-            ("lookup", format!("mapping {internal} = {external}"), format!("expires in {expires_in}"))
+        view::Step::MappingFound { internal, external, expires_in, origin } => {
+            let asked = origin.map_or_else(String::new, |origin| format!("asked for by {}, ", origin.name()));
+            ("lookup", format!("mapping {internal} = {external}"), format!("{asked}expires in {expires_in}"))
         }
         view::Step::MappingWouldBeCreated { ports_free } => (
             "port",

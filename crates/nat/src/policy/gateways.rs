@@ -27,13 +27,16 @@ impl Gateways {
     pub(crate) fn new(settings: &Settings) -> Gateways {
         let compiled = settings.gateways.iter().map(|gateway| {
             let serves = |names: &[String], name: &str| names.is_empty() || names.iter().any(|known| known == name);
-            let classes = settings.classes.iter().map(|class| serves(&gateway.classes, &class.name));
+            let by_class = |own: &Option<Vec<AlgId>>| {
+                own.as_ref().map_or(gateway.serves_everyone, |own| own.contains(&gateway.alg))
+            };
+            let classes = settings.classes.iter().map(|class| by_class(&class.gateways));
             CompiledGateway {
                 alg: gateway.alg,
                 ports: gateway.ports.clone().into_boxed_slice(),
                 disabled: gateway.disabled,
                 pools: settings.pools.iter().map(|pool| serves(&gateway.pools, &pool.name)).collect(),
-                classes: core::iter::once(gateway.classes.is_empty()).chain(classes).collect(),
+                classes: core::iter::once(gateway.serves_everyone).chain(classes).collect(),
                 expectations_per_subscriber: gateway.expectations_per_subscriber,
                 timeout: gateway.timeout,
             }

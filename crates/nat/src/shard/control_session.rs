@@ -22,13 +22,15 @@ use crate::shard::Arrival;
 use crate::shard::Ledger;
 use crate::shard::commit::expectation::Asking;
 use crate::state::alg::AlgKey;
+use crate::state::alg::Begun;
+use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
-use crate::state::tcp::TcpState;
 use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Side;
+use crate::verdict::GatewayRefusal;
 use crate::verdict::Verdict;
 use wire::checksum;
 use wire::tcp::Flags;
@@ -46,8 +48,12 @@ const PAYLOAD_MAX: usize = 9_216;
 const OUTPUT_MAX: usize = PAYLOAD_MAX + alg::MESSAGE_MAX + 2 * alg::EDITS_MAX * alg::TEXT_MAX;
 /// IPv4 and TCP headers with all options.
 pub(in crate::shard) const HEADERS_MAX: usize = 120;
-/// Idle time of a control session while its transfer runs.
+/// Idle time of a control session from when its transfer begins. If the gateway knows the data
+/// connection, it begins again while that lives.
 const TRANSFER: Duration = Duration::from_secs(4 * 60 * 60);
+
+/// The sweep restarts it when less is left.
+const RENEWED_BELOW: Duration = Duration::from_secs(4 * 60 * 60 - 60);
 
 /// The payload of a changed packet, and one packet of it.
 pub(in crate::shard) struct Changed {
@@ -102,20 +108,27 @@ pub(in crate::shard) enum Done {
 }
 
 impl View<'_> {
-    /// The session that a gateway reads, if it is still there: its state, and when it ends unless
-    /// packets refresh it.
-    pub(in crate::shard) fn control_session(&self, now: Instant, key: &AlgKey) -> Option<(TcpState, Instant)> {
+    /// The session that a gateway reads, while it is still there.
+    pub(in crate::shard) fn control_session(&self, now: Instant, key: &AlgKey) -> Option<SessionRef> {
         let mapping = self.state.mappings.get(key.mapping);
         if !mapping.is_in_use() || AlgKey::of(key.mapping, mapping, key.remote) != *key {
             return None;
         }
-        let session = if mapping.session_matches(key.remote.0, key.remote.1, now) {
-            SessionRef::Inline
-        } else {
-            let by = hashed_by(self.pool_of_mapping(key.mapping)?, mapping.protocol());
-            self.state.find_session(key.mapping, key.remote.0, key.remote.1, by, now)?
-        };
-        Some(self.state.session_state(key.mapping, session))
+        if mapping.session_matches(key.remote.0, key.remote.1, now) {
+            return Some(SessionRef::Inline);
+        }
+        let by = hashed_by(self.pool_of_mapping(key.mapping)?, mapping.protocol());
+        self.state.find_session(key.mapping, key.remote.0, key.remote.1, by, now)
+    }
+
+    /// Whether something uses a port that the control session announced.
+    fn has_data(&self, now: Instant, key: &AlgKey, known: &[alg::Known]) -> bool {
+        let of_control = self.state.mappings.get(key.mapping).key();
+        known.iter().any(|known| {
+            let inside = InternalKey { port: known.inside, ..of_control };
+            let found = self.state.find_live_mapping(&inside, now);
+            found.is_some_and(|mapping| self.has_real_session(now, mapping))
+        })
     }
 }
 
@@ -140,8 +153,13 @@ impl Ledger {
             }
         };
         let place = if is_first {
+            let subscriber = self.state.mappings.get(flow.index).subscriber;
+            let Some(place) = store.start(&Begun { key, inside, subscriber, alg, client_is_inside }) else {
+                self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::TableFull);
+                return None;
+            };
             self.counters.control_sessions[usize::from(alg.0)] += u64::from(known.is_none());
-            store.start(key, inside, alg, client_is_inside)?
+            place
         } else {
             known?
         };
@@ -156,6 +174,9 @@ impl Ledger {
         else {
             return (Reading::Over, Replacements::default());
         };
+        if findings.has_overflowed() {
+            self.counters.gateways[usize::from(control.asking.alg.0)].refuse(GatewayRefusal::MessageLimit);
+        }
         if findings.is_empty() {
             return (reading, Replacements::default());
         }
@@ -215,6 +236,7 @@ impl Ledger {
                 }
             },
             Some(Frame::Over) | None => {
+                self.counters.gateways[usize::from(control.asking.alg.0)].refuse(GatewayRefusal::Unreadable);
                 self.end_reading(control);
                 Step::Over
             }
@@ -223,10 +245,9 @@ impl Ledger {
 
     /// In both directions, for good.
     fn end_reading(&mut self, control: &Control) {
-        if let Some(store) = self.state.control_sessions.as_mut() {
-            for stream in store.get_mut(control.asking.place).streams.iter_mut().flatten() {
-                stream.end();
-            }
+        let Some(store) = self.state.control_sessions.as_mut() else { return };
+        for stream in store.get_mut(control.asking.place).streams.iter_mut().flatten() {
+            stream.end();
         }
     }
 
@@ -307,6 +328,7 @@ impl Ledger {
         let has_room = room.is_some();
         if !has_room && !payload.is_empty() {
             // Too many messages are incomplete: the rest passes unread.
+            self.counters.gateways[usize::from(control.asking.alg.0)].refuse(GatewayRefusal::TableFull);
             self.end_reading(control);
         }
         let mut held_bytes = room.unwrap_or_default();
@@ -359,6 +381,21 @@ impl Ledger {
             {
                 mapping.set_own_timer(false);
             }
+        }
+    }
+
+    /// The same for the sweep, as long as the data connection lives.
+    pub(in crate::shard) fn keep_while_data_lives(&mut self, now: Instant, index: u32, of: SessionRef) {
+        let Some(store) = self.state.control_sessions.as_ref() else { return };
+        let session = store.get(index);
+        let mapping = session.key.mapping;
+        if !session.alg.alg().is_some_and(|alg| alg.is_busy(&session.memory)) {
+            return;
+        }
+        let (state, expires) = self.state.session_state(mapping, of);
+        let is_due = state.is_established() && expires < now + RENEWED_BELOW;
+        if is_due && self.view().has_data(now, &session.key, session.known()) {
+            self.refresh(mapping, of, state, now + TRANSFER);
         }
     }
 

@@ -9,8 +9,10 @@ use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
 pub use crate::rows::BalancedView;
+pub use crate::rows::ExpectationView;
 pub use crate::rows::FLOW_CURSORS;
 pub use crate::rows::Filter;
+pub use crate::rows::GatewayNow;
 pub use crate::rows::GrantView;
 pub use crate::rows::Guarantee;
 pub use crate::rows::MappingView;

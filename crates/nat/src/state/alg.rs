@@ -23,6 +23,11 @@ use mem::ArenaError;
 pub(crate) const SESSIONS_MAX: u32 = 1024;
 /// Sessions with an incomplete message, in one direction, of one worker.
 const HELD_MAX: usize = 256;
+/// What one subscriber may have of both: an eighth.
+const SESSIONS_OF_SUBSCRIBER_MAX: usize = SESSIONS_MAX as usize / 8;
+const HELD_OF_SUBSCRIBER_MAX: usize = HELD_MAX / 8;
+/// In a place that is free.
+const NOBODY: u32 = u32::MAX;
 /// Expectations of one session.
 pub(crate) const KNOWN_MAX: usize = 8;
 
@@ -102,6 +107,16 @@ impl core::fmt::Debug for AlgStore {
     }
 }
 
+/// A control session that begins.
+pub(crate) struct Begun {
+    pub(crate) key: AlgKey,
+    /// The internal endpoint of its mapping.
+    pub(crate) inside: InternalKey,
+    pub(crate) subscriber: u32,
+    pub(crate) alg: AlgId,
+    pub(crate) client_is_inside: bool,
+}
+
 /// The table, allocated when a gateway is first enabled.
 pub(crate) struct AlgStore {
     sessions: Box<[AlgSession]>,
@@ -113,8 +128,15 @@ pub(crate) struct AlgStore {
     pub(crate) calls: CallTable,
     hash: KeyedHash,
     walked: usize,
-    /// Control sessions refused because the table was full.
-    pub(crate) refused: u64,
+    /// Subscribers by place, of sessions and of held bytes: apart, so that counting is one short
+    /// scan.
+    owners: Box<[u32]>,
+    held_owners: Box<[u32]>,
+    by_alg: [u32; alg::ALGS.len()],
+}
+
+fn count(owners: &[u32], subscriber: u32) -> usize {
+    owners.iter().filter(|owner| **owner == subscriber).count()
 }
 
 impl AlgStore {
@@ -141,7 +163,9 @@ impl AlgStore {
             calls: CallTable::new(SESSIONS_MAX as usize * KNOWN_MAX, hash)?,
             hash,
             walked: 0,
-            refused: 0,
+            owners: vec![NOBODY; SESSIONS_MAX as usize].into_boxed_slice(),
+            held_owners: vec![NOBODY; HELD_MAX].into_boxed_slice(),
+            by_alg: [0; alg::ALGS.len()],
         })
     }
 
@@ -159,6 +183,11 @@ impl AlgStore {
         self.by_key.is_empty()
     }
 
+    /// Sessions that this gateway reads.
+    pub(crate) fn count_of(&self, alg: AlgId) -> u32 {
+        self.by_alg.get(usize::from(alg.0)).copied().unwrap_or(0)
+    }
+
     pub(crate) fn find(&self, key: &AlgKey) -> Option<u32> {
         if self.is_empty() {
             return None;
@@ -174,24 +203,21 @@ impl AlgStore {
         &mut self.sessions[index as usize]
     }
 
-    /// A new session, or the same one from its start. `None` if full: nothing is evicted.
-    pub(crate) fn start(
-        &mut self,
-        key: AlgKey,
-        inside: InternalKey,
-        alg: AlgId,
-        client_is_inside: bool,
-    ) -> Option<u32> {
+    /// A new session, or the same one from its start. `None` if the table, or what the subscriber
+    /// may have of it, is full: nothing is evicted.
+    pub(crate) fn start(&mut self, begun: &Begun) -> Option<u32> {
+        let Begun { key, inside, subscriber, alg, client_is_inside } = *begun;
         let index = match self.find(&key) {
             Some(known) => {
                 self.release_held(known);
+                self.count_session(known, false);
                 known
             }
             None => {
-                let Some(index) = self.free.pop() else {
-                    self.refused += 1;
+                if count(&self.owners, subscriber) >= SESSIONS_OF_SUBSCRIBER_MAX {
                     return None;
-                };
+                }
+                let index = self.free.pop()?;
                 if self.by_key.insert(key.hash(&self.hash), index).is_err() {
                     self.free.push(index);
                     return None;
@@ -199,16 +225,26 @@ impl AlgStore {
                 index
             }
         };
+        self.owners[index as usize] = subscriber;
         let session = &mut self.sessions[index as usize];
         (session.key, session.alg, session.client_is_inside) = (key, alg, client_is_inside);
         session.inside = inside;
         (session.memory, session.known_len, session.in_use) = (Memory::default(), 0, true);
         session.streams = [None, None];
+        self.count_session(index, true);
         Some(index)
+    }
+
+    fn count_session(&mut self, index: u32, is_more: bool) {
+        if let Some(count) = self.by_alg.get_mut(usize::from(self.sessions[index as usize].alg.0)) {
+            *count = if is_more { *count + 1 } else { *count - 1 };
+        }
     }
 
     pub(crate) fn remove(&mut self, index: u32) {
         self.release_held(index);
+        self.count_session(index, false);
+        self.owners[index as usize] = NOBODY;
         let session = &mut self.sessions[index as usize];
         session.in_use = false;
         session.streams = [None, None];
@@ -220,6 +256,7 @@ impl AlgStore {
         for held in &mut self.sessions[index as usize].held {
             if let Some(place) = held.checked_sub(1) {
                 self.held[usize::from(place)].clear();
+                self.held_owners[usize::from(place)] = NOBODY;
                 self.held_free.push(place);
                 *held = 0;
             }
@@ -230,7 +267,13 @@ impl AlgStore {
     pub(crate) fn with_held(&mut self, index: u32, way: usize) -> Option<(&mut AlgSession, &mut Held)> {
         let session = &mut self.sessions[index as usize];
         if session.held[way] == 0 {
-            session.held[way] = self.held_free.pop()? + 1;
+            let subscriber = self.owners[index as usize];
+            if count(&self.held_owners, subscriber) >= HELD_OF_SUBSCRIBER_MAX {
+                return None;
+            }
+            let place = self.held_free.pop()?;
+            self.held_owners[usize::from(place)] = subscriber;
+            session.held[way] = place + 1;
         }
         let place = usize::from(session.held[way] - 1);
         Some((session, &mut self.held[place]))
@@ -243,6 +286,7 @@ impl AlgStore {
             && self.held[usize::from(place)].is_empty()
         {
             self.held[usize::from(place)].clear();
+            self.held_owners[usize::from(place)] = NOBODY;
             self.held_free.push(place);
             *held = 0;
         }

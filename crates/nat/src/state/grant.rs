@@ -300,8 +300,10 @@ impl Wish {
 const IN_USE: u8 = 1 << 0;
 /// Deleted or expired: only its port is still kept (RFC 6887 §15), for its client.
 const RESTING: u8 = 1 << 1;
+/// What was expected has come. It admits nobody any more, and only says where its mapping is from.
+const USED: u8 = 1 << 2;
 /// Both ends have accepted the call: the filter has the peer's identifier as its port.
-const CONNECTED: u8 = 1 << 2;
+const CONNECTED: u8 = 1 << 3;
 
 #[derive(FromZeros, Clone, Copy)]
 #[repr(C, align(64))]
@@ -341,7 +343,21 @@ impl Grant {
 
     /// True if its client has it.
     pub(crate) fn is_alive(&self, now: Instant) -> bool {
-        self.flags & (IN_USE | RESTING) == IN_USE && now < self.expires()
+        self.flags & (IN_USE | RESTING | USED) == IN_USE && now < self.expires()
+    }
+
+    /// Its session has come.
+    pub(crate) fn is_used(&self) -> bool {
+        self.flags & USED != 0
+    }
+
+    pub(crate) fn set_used(&mut self) {
+        self.flags |= USED;
+    }
+
+    /// RTCP beside RTP: it does not count by itself.
+    pub(crate) fn is_second_of_pair(&self) -> bool {
+        self.requester.set_size == 2 && self.requester.set_first != self.internal_port
     }
 
     pub(crate) fn is_resting(&self) -> bool {
@@ -443,9 +459,8 @@ impl Grant {
         self.set_expires(until);
     }
 
-    /// Asked for again, or with another lifetime, filter or requester.
-    pub(crate) fn renew(&mut self, request: &Request) {
-        self.flags &= !RESTING;
+    fn renew(&mut self, request: &Request) {
+        self.flags &= !(RESTING | USED);
         self.remotes = request.remotes;
         self.requester = request.requester;
         self.origin = request.origin as u8;
@@ -493,6 +508,8 @@ pub(crate) struct GrantStore {
     owners_untouched: u32,
     /// When the epoch time of clients without a record began, as in [`Owner`].
     epoch_began: u64,
+    /// By the number of the origin less one.
+    by_origin: [u32; Origin::ALL.len()],
 }
 
 impl GrantStore {
@@ -508,6 +525,7 @@ impl GrantStore {
             owners_free: 0,
             owners_untouched: 1,
             epoch_began: EPOCH_BIAS,
+            by_origin: [0; Origin::ALL.len()],
         })
     }
 
@@ -529,6 +547,16 @@ impl GrantStore {
 
     pub(crate) fn is_full(&self) -> bool {
         self.free == 0 && self.untouched as usize >= self.records.len() || self.by_internal.is_full()
+    }
+
+    /// Room for records that only say where a mapping is from.
+    pub(crate) fn is_half_empty(&self) -> bool {
+        self.by_internal.len() < self.records.len() / 2
+    }
+
+    /// Grants of this origin, used ones too.
+    pub(crate) fn count_of_origin(&self, origin: Origin) -> u32 {
+        self.by_origin[origin as usize - 1]
     }
 
     pub(crate) fn walk_end(&self) -> u32 {
@@ -643,10 +671,18 @@ impl GrantStore {
             remotes: request.remotes,
             ..Grant::new_zeroed()
         };
+        self.by_origin[request.origin as usize - 1] += 1;
         let owner = &mut self.owners[owner as usize];
         owner.head = index;
         owner.count += 1;
         Some(index)
+    }
+
+    /// Asked for again, or with another lifetime, filter or requester.
+    pub(crate) fn renew(&mut self, index: u32, request: &Request) {
+        self.by_origin[self.get(index).origin() as usize - 1] -= 1;
+        self.by_origin[request.origin as usize - 1] += 1;
+        self.get_mut(index).renew(request);
     }
 
     /// Its hold must be gone already.
@@ -654,6 +690,7 @@ impl GrantStore {
         let Grant { owner, next, previous, .. } = *self.get(index);
         let was_there = self.by_internal.remove(self.hash_of(&self.get(index).key()), index);
         debug_assert!(was_there, "every grant is in the table");
+        self.by_origin[self.get(index).origin() as usize - 1] -= 1;
         if next != 0 {
             self.get_mut(next).previous = previous;
         }

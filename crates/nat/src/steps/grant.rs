@@ -4,6 +4,7 @@ use crate::external::blocks::Block;
 use crate::external::ports::Taker;
 use crate::random::Random;
 use crate::state::grant::Admission;
+use crate::state::grant::Origin;
 use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
@@ -237,6 +238,15 @@ impl View<'_> {
             });
         }
         admission
+    }
+
+    /// What asked for this mapping.
+    pub(crate) fn origins_of(&self, index: u32, now: Instant) -> impl Iterator<Item = Origin> + '_ {
+        let (key, grants) = (self.state.mappings.get(index).key(), &self.state.grants);
+        let of_mapping = grants.of_owner(key.realm, key.address).map(|grant| grants.get(grant));
+        of_mapping
+            .filter(move |grant| grant.mapping == index && (grant.is_alive(now) && grant.hold != 0 || grant.is_used()))
+            .map(|grant| grant.origin())
     }
 
     /// Whether packets keep the mapping alive, not only a grant.

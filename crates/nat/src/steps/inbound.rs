@@ -553,6 +553,7 @@ impl View<'_> {
             internal: mapping.internal(),
             external: mapping.external(),
             expires_in: mapping.expires().saturating_since(now),
+            origin: self.origins_of(index, now).next(),
         });
     }
 

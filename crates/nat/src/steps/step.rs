@@ -80,6 +80,8 @@ pub enum Step {
         external: Endpoint,
         /// Until it ends.
         expires_in: Duration,
+        /// What asked for it; `None` if only packets did.
+        origin: Option<Origin>,
     },
     /// A mapping would be made, with a random port.
     MappingWouldBeCreated {

@@ -11,6 +11,7 @@ use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
 use nat::settings::Admission;
+use nat::settings::Class;
 use nat::settings::Filtering;
 use nat::settings::Forward;
 use nat::settings::Gateway;
@@ -24,6 +25,7 @@ use wire::udp::Udp;
 
 const CLIENT: SocketAddrV4 = at(I1, 40_000);
 const SERVER: SocketAddrV4 = at(E1, 21);
+const PORT: &str = "PORT 100,64,0,10,18,52\r\n";
 
 pub(crate) fn with(names: &[&str]) -> Settings {
     let mut settings = settings().filtering(Filtering::AddressAndPortDependent);
@@ -234,6 +236,35 @@ fn a_control_session_survives_its_transfer() {
     assert_eq!(talk.send_in(&mut bed, "226 done\r\n"), "226 done\r\n");
 }
 
+/// Ten hours of an active transfer: the control session lives as long as the data connection.
+#[test]
+fn a_control_session_lives_as_long_as_its_data_connection() {
+    for data_lives in [true, false] {
+        let mut bed = Bed::new(with(&["ftp"]));
+        let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+        let expected = commas(&talk.send_out(&mut bed, PORT));
+        let (server, inside) = (at(E1, 20), at(I1, 4660));
+        bed.outside(&build::tcp(server, expected, Flags::SYN).sequence(7_000).build());
+        assert_eq!(destination(&bed.only_inside()), inside);
+        let answer = build::tcp(inside, server, Flags::SYN.union(Flags::ACK)).sequence(3_000).acknowledgment(7_001);
+        bed.inside(&answer.build());
+        bed.only_outside();
+        talk.send_out(&mut bed, "RETR film\r\n");
+        talk.send_in(&mut bed, "150 go\r\n");
+        for hour in 0..10 {
+            if data_lives {
+                let data = build::tcp(server, expected, Flags::ACK).sequence(7_001 + hour).acknowledgment(3_001);
+                bed.outside(&data.payload(b"x").build());
+                bed.only_inside();
+            }
+            bed.advance_secs(3_600);
+        }
+        let done = build::tcp(SERVER, talk.external, Flags::ACK).sequence(talk.outer.0).acknowledgment(talk.outer.1);
+        bed.outside(&done.payload(b"226 done\r\n").build());
+        assert_eq!(bed.take_inside().len(), usize::from(data_lives));
+    }
+}
+
 #[test]
 fn limits_of_a_session_and_a_subscriber_hold() {
     let mut settings = with(&["ftp"]);
@@ -384,14 +415,121 @@ fn rtsp_media_reach_the_client() {
 }
 
 #[test]
-fn a_pool_or_class_that_is_not_served_is_left_alone() {
-    for (pools, classes) in [(vec!["other".to_owned()], vec![]), (vec![], vec!["business".to_owned()])] {
+fn a_pool_that_is_not_served_is_left_alone() {
+    let mut settings = with(&["ftp"]);
+    settings.gateways[0].pools = vec!["other".to_owned()];
+    let mut bed = Bed::new(settings);
+    let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+    assert_eq!(talk.send_out(&mut bed, PORT), PORT);
+}
+
+#[test]
+fn a_class_overrides_which_gateways_read() {
+    let ftp = AlgId::named("ftp").expect("a gateway");
+    for (serves_everyone, own, is_read) in [
+        (true, None, true),
+        (false, None, false),
+        (true, Some(vec![]), false),
+        (false, Some(vec![ftp]), true),
+        (true, Some(vec![ftp]), true),
+    ] {
         let mut settings = with(&["ftp"]);
-        (settings.gateways[0].pools, settings.gateways[0].classes) = (pools, classes);
+        settings.gateways[0].serves_everyone = serves_everyone;
+        settings.classes.push(Class {
+            name: "business".into(),
+            subscribers: vec![nat::types::Prefix::host(I1)],
+            realms: Vec::new(),
+            limits: settings.subscriber,
+            gateways: own,
+        });
         let mut bed = Bed::new(settings);
         let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
-        let text = "PORT 100,64,0,10,18,52\r\n";
-        assert_eq!(talk.send_out(&mut bed, text), text);
+        assert_eq!(talk.send_out(&mut bed, PORT) != PORT, is_read);
+        // Others are not of the class.
+        let text = "PORT 100,64,0,11,18,52\r\n";
+        let mut talk = Talk::open(&mut bed, at(I2, 40_000), SERVER).log_in(&mut bed, false);
+        assert_eq!(talk.send_out(&mut bed, text) != text, serves_everyone);
+        bed.run_out();
+    }
+}
+
+/// Few of the worker's tables are one subscriber's, and its expectations are limited.
+#[test]
+fn a_greedy_subscriber_leaves_its_neighbours_unharmed() {
+    let mut bed = Bed::new(with(&["ftp", "sip"]));
+    let (mut refused, mut unread) = (0, 0);
+    for session in 0..400_u16 {
+        let mut talk = Talk::open(&mut bed, at(I1, 10_000 + session), SERVER).log_in(&mut bed, false);
+        for i in 0..250_u32 {
+            let port = 2_000 + (u32::from(session) * 250 + i) % 60_000;
+            let text = format!("PORT 100,64,0,10,{},{}\r\n", port >> 8, port & 255);
+            if talk.send_out(&mut bed, &text) == text {
+                refused += 1;
+            }
+        }
+        // An incomplete line waits in each.
+        let part = build::tcp(talk.inside, SERVER, Flags::ACK).sequence(talk.inner.0).acknowledgment(talk.inner.1);
+        bed.inside(&part.payload(b"RETR ").build());
+        unread += u32::from(!bed.take_outside().is_empty());
+    }
+    assert_eq!(refused, 100_000 - 64, "100,000 announced, 64 expected");
+    assert!(unread >= 400 - 128, "at most an eighth of the table: {unread} pass unread");
+    let mut neighbour = Talk::open(&mut bed, at(I2, 40_000), SERVER).log_in(&mut bed, false);
+    for i in 0..8 {
+        let sent = neighbour.send_out(&mut bed, &format!("PORT 100,64,0,11,18,{i}\r\n"));
+        assert_eq!(syn_reaches(&mut bed, at(E1, 20), commas(&sent)), Some(at(I2, 0x1200 + i)));
+    }
+    let phone = at(I2, 5060);
+    bed.inside(&build::udp(phone, at(E1, 5060)).payload(INVITE.replace("64.0.10", "64.0.11").as_bytes()).build());
+    assert!(!udp_text(&bed.only_outside()).contains("100.64.0.11"));
+    bed.run_out();
+}
+
+/// What is in use does not count: a busy line may have more calls than expectations at a time.
+#[test]
+fn calls_in_progress_do_not_count_against_the_limits() {
+    let mut bed = Bed::new(with(&["sip"]));
+    let (phone, proxy) = (at(I1, 5060), at(E1, 5060));
+    for call in 0..100_u16 {
+        let port = 5_004 + 4 * call;
+        let invite = INVITE.replace("5004", &port.to_string()).replace("5005", &(port + 1).to_string());
+        bed.inside(&build::udp(phone, proxy).payload(invite.as_bytes()).build());
+        let text = udp_text(&bed.only_outside());
+        assert!(!text.contains("IP4 100.64"), "call {call}: {text}");
+        // Every second phone speaks first, the other hears first.
+        let media = text.split("m=audio ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+        let external = at(POOL[0], media.parse().expect("a port"));
+        let inside = at(I1, port);
+        if call % 2 == 0 {
+            assert_eq!(bed.open_udp(inside, at(E1, 20_000)).port(), external.port());
+        } else {
+            let address = bed.mapping_of(Protocol::Udp, inside).expect("a mapping").external.address;
+            assert!(bed.udp_reaches(at(E1, 20_000), at(address, external.port()), inside));
+        }
+    }
+    assert_eq!(bed.counters().expectations_refused, 0);
+    bed.run_out();
+}
+
+/// baresip sends RTCP before it announces RTP.
+#[test]
+fn a_call_whose_rtcp_is_already_mapped_gets_media() {
+    for parity in 0..12 {
+        let mut bed = Bed::new(with(&["sip"]));
+        // Other mappings, so that the port of RTCP is odd in some runs and even in others.
+        for other in 0..parity {
+            bed.open_udp(at(I1, 30_000 + other), at(E1, 9));
+        }
+        let rtcp = bed.open_udp(at(I1, 5005), at(E1, 20_001));
+        bed.inside(&build::udp(at(I1, 5060), at(E1, 5060)).payload(INVITE.as_bytes()).build());
+        let text = udp_text(&bed.only_outside());
+        let media = text.split("m=audio ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+        let rtp = at(*rtcp.ip(), media.parse().expect("a port"));
+        assert!(bed.udp_reaches(at(E1, 20_000), rtp, at(I1, 5004)), "{text}");
+        if rtcp.port() % 2 == 1 {
+            assert_eq!(rtp.port() + 1, rtcp.port(), "a pair again");
+        }
+        bed.run_out();
     }
 }
 

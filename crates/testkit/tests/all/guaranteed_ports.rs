@@ -43,7 +43,7 @@ fn guaranteed(addresses: usize) -> Settings {
     let reserved = u32::from(GUARANTEED);
     let limits = SubscriberLimits { reserved_ports: [reserved, reserved, 0], ..SubscriberLimits::default() };
     let subscribers = vec![prefix([100, 64, 9, 0], 30)];
-    settings.classes = vec![Class { name: "business".into(), subscribers, realms: Vec::new(), limits }];
+    settings.classes = vec![Class { name: "business".into(), subscribers, realms: Vec::new(), limits, gateways: None }];
     settings
 }
 

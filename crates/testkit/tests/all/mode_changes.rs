@@ -154,6 +154,7 @@ fn random_settings(modes: [Mode; 2], random: &mut SmallRng) -> Settings {
             subscribers: vec![topology::prefix([100, 64, 0, number * 32], 27)],
             realms: Vec::new(),
             limits: random_limits(random),
+            gateways: None,
         });
     }
     settings.timeouts.udp = Duration::from_secs(random.random_range(300..600));

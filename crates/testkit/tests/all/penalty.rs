@@ -61,6 +61,7 @@ fn with_penalty() -> Settings {
         subscribers: vec![prefix([100, 64, 0, 0], 16)],
         realms: Vec::new(),
         limits,
+        gateways: None,
     }];
     settings
 }

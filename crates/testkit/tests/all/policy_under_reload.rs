@@ -293,6 +293,7 @@ fn random_classes(settings: &mut Settings, random: &mut SmallRng) {
             subscribers: vec![topology::prefix([100, 64, 1, number * 8 + 8], 29)],
             realms: Vec::new(),
             limits: limits(penalty, random),
+            gateways: None,
         });
     }
 }

@@ -39,7 +39,7 @@ fn limited(limits: SubscriberLimits) -> Settings {
 }
 
 fn class(name: &str, address: [u8; 4], length: u8, limits: SubscriberLimits) -> Class {
-    Class { name: name.into(), subscribers: vec![prefix(address, length)], realms: Vec::new(), limits }
+    Class { name: name.into(), subscribers: vec![prefix(address, length)], realms: Vec::new(), limits, gateways: None }
 }
 
 /// How many of `wanted` mappings a subscriber gets, from port 10000 on.

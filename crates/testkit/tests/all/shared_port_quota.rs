@@ -173,6 +173,7 @@ fn whoever_may_have_no_port_uses_those_of_others_and_opens_none() {
         subscribers: vec![Prefix::host(I2)],
         realms: Vec::new(),
         limits,
+        gateways: None,
     });
     let mut bed = Bed::new(settings);
     assert_eq!(send(&mut bed, Protocol::Udp, at(I2, 5_000), server(1)), None);

@@ -10,7 +10,7 @@ fn prefix(address: [u8; 4], length: u8) -> Prefix {
 
 fn class(prefix: Prefix, reserved: u32) -> Class {
     let limits = SubscriberLimits { reserved_ports: [reserved, reserved, 1], ..SubscriberLimits::default() };
-    Class { name: prefix.to_string(), subscribers: vec![prefix], realms: Vec::new(), limits }
+    Class { name: prefix.to_string(), subscribers: vec![prefix], realms: Vec::new(), limits, gateways: None }
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn prefix(text: [u8; 4], length: u8) -> Prefix {
 }
 
 fn class(name: &str, subscribers: Vec<Prefix>, realms: Vec<RealmId>) -> Class {
-    Class { name: name.into(), subscribers, realms, limits: SubscriberLimits::default() }
+    Class { name: name.into(), subscribers, realms, limits: SubscriberLimits::default(), gateways: None }
 }
 
 #[test]

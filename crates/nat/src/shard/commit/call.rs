@@ -17,6 +17,7 @@ use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::verdict::GatewayRefusal;
 
 impl Ledger {
     /// The external endpoint whose port is the call identifier for the outside. A call that both
@@ -37,11 +38,11 @@ impl Ledger {
         }
         let index = match known {
             Some(index) => index,
-            None if !self.may_expect(asking, inside, limit) => {
-                self.counters.expectations_refused += 1;
-                return None;
-            }
             None => {
+                if let Err(why) = self.may_expect(asking, inside, limit) {
+                    self.refuse_expectation(alg, why);
+                    return None;
+                }
                 let wish = Wish { address: Some(own.address.to_bits()), port: 0 };
                 let request = Request {
                     key: inside,
@@ -55,10 +56,11 @@ impl Ledger {
                 match self.open_grant(now, &request) {
                     Ok(index) => {
                         self.counters.expectations_created += 1;
+                        self.counters.gateways[usize::from(alg.0)].expected += 1;
                         index
                     }
                     Err(_) => {
-                        self.counters.expectations_refused += 1;
+                        self.refuse_expectation(alg, GatewayRefusal::NoPort);
                         return None;
                     }
                 }
@@ -88,7 +90,8 @@ impl Ledger {
             self.state.grants.get_mut(index).disconnect();
             return;
         }
-        if let Some((_, expires)) = self.view().control_session(now, &key) {
+        if let Some(session) = self.view().control_session(now, &key) {
+            let (_, expires) = self.state.session_state(key.mapping, session);
             self.keep_call(now, index, expires);
         }
     }

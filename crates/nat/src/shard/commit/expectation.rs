@@ -9,6 +9,7 @@ use crate::policy::gateways::CompiledGateway;
 use crate::shard::Ledger;
 use crate::state::alg::AlgKey;
 use crate::state::alg::KNOWN_MAX;
+use crate::state::grant::Grant;
 use crate::state::grant::Kind;
 use crate::state::grant::Origin;
 use crate::state::grant::Remote;
@@ -22,6 +23,7 @@ use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Protocol;
+use crate::verdict::GatewayRefusal;
 
 /// Tries to find a free pair of an even port and the odd one above it.
 const PAIR_ATTEMPTS: u16 = 8;
@@ -73,9 +75,9 @@ impl Ledger {
         if let Some(known) = of_client {
             return Some(self.state.grants.get(known).external());
         }
-        let is_known = self.find_grant(&request).is_some();
-        if !is_known && !self.may_expect(asking, inside, limit) {
-            self.counters.expectations_refused += 1;
+        let is_known = self.find_grant(&request).is_some_and(|index| !self.state.grants.get(index).is_used());
+        if !is_known && let Err(why) = self.may_expect(asking, inside, limit) {
+            self.refuse_expectation(alg, why);
             return None;
         }
         let external = match want.kind {
@@ -85,33 +87,62 @@ impl Ledger {
         match external {
             Some(external) => {
                 self.counters.expectations_created += u64::from(!is_known);
+                self.counters.gateways[usize::from(alg.0)].expected += u64::from(!is_known);
                 let known = Known { external: external.port, inside: want.port, peer: None };
                 let store = self.state.control_sessions.as_mut()?;
                 store.get_mut(asking.place).learn(known);
             }
-            None => self.counters.expectations_refused += 1,
+            None => self.refuse_expectation(alg, GatewayRefusal::NoPort),
         }
         external
     }
 
-    /// 8 for a session and a number for a subscriber. Those that are gone do not count.
-    pub(in crate::shard) fn may_expect(&mut self, asking: &Asking, inside: InternalKey, limit: u32) -> bool {
+    pub(in crate::shard) fn refuse_expectation(&mut self, alg: AlgId, why: GatewayRefusal) {
+        self.counters.expectations_refused += 1;
+        self.counters.gateways[usize::from(alg.0)].refuse(why);
+    }
+
+    /// 8 for a session and a number for a subscriber. What is in use or gone does not count, and a
+    /// pair counts once.
+    pub(in crate::shard) fn may_expect(
+        &mut self,
+        asking: &Asking,
+        inside: InternalKey,
+        limit: u32,
+    ) -> Result<(), GatewayRefusal> {
         let Asking { now, place, .. } = *asking;
-        let live = |port: u16, grants: &crate::state::grant::GrantStore| {
+        let view = self.view();
+        let grants = &self.state.grants;
+        let waits = |grant: &Grant| {
+            let is_waiting = grant.origin().is_alg() && grant.is_alive(now) && !grant.is_second_of_pair();
+            is_waiting && (grant.kind() == Kind::Map || !view.has_real_session(now, grant.mapping))
+        };
+        let of_owner = grants.of_owner(inside.realm, inside.address);
+        if of_owner.filter(|index| waits(grants.get(*index))).count() as u32 >= limit {
+            return Err(GatewayRefusal::SubscriberLimit);
+        }
+        let store = self.state.control_sessions.as_ref().ok_or(GatewayRefusal::SessionLimit)?;
+        let known = store.get(place).known();
+        if known.len() < KNOWN_MAX {
+            return Ok(());
+        }
+        let is_waiting = |port: u16| {
             Protocol::ALL.iter().any(|protocol| {
                 let key = InternalKey { port, protocol: *protocol, ..inside };
-                grants.find(&key, |grant| grant.origin().is_alg() && grant.is_alive(now)).is_some()
+                grants.find(&key, waits).is_some()
             })
         };
-        let grants = &self.state.grants;
-        let of_owner = grants.of_owner(inside.realm, inside.address);
-        let count = of_owner.filter(|index| grants.get(*index).origin().is_alg()).count();
-        let Some(store) = self.state.control_sessions.as_mut() else { return false };
-        let session = store.get_mut(place);
-        if session.known().len() == KNOWN_MAX {
-            session.forget(|known| live(known.inside, grants));
+        let mut waiting = [Known::default(); KNOWN_MAX];
+        let mut count = 0;
+        for known in known.iter().filter(|known| is_waiting(known.inside)) {
+            waiting[count] = *known;
+            count += 1;
         }
-        session.known().len() < KNOWN_MAX && (count as u32) < limit
+        let Some(store) = self.state.control_sessions.as_mut().filter(|_| count < KNOWN_MAX) else {
+            return Err(GatewayRefusal::SessionLimit);
+        };
+        store.get_mut(place).forget(|known| waiting[..count].contains(known));
+        Ok(())
     }
 
     /// A registration is over. Its endpoint is still named by the message that says so.
@@ -124,7 +155,8 @@ impl Ledger {
         external.or(Some(own))
     }
 
-    /// RTP and RTCP (RFC 3550 §11): an even port and the odd one above it.
+    /// RTP and RTCP (RFC 3550 §11): an even port and the odd one above it. If they cannot be had
+    /// together, any port for RTP: sound without reports is better than none.
     fn expect_pair(&mut self, now: Instant, request: &Request) -> Option<Endpoint> {
         let above = |request: &Request, external: Endpoint| Request {
             key: InternalKey { port: request.key.port.wrapping_add(1), ..request.key },
@@ -134,7 +166,15 @@ impl Ledger {
             }),
             ..*request
         };
-        let mut request = *request;
+        let single = *request;
+        let rtcp = InternalKey { port: request.key.port.wrapping_add(1), ..request.key };
+        let mut request = Request { requester: Requester::default().in_set(request.key.port, 2), ..*request };
+        // A phone may send RTCP before it announces RTP.
+        let known = self.state.find_live_mapping(&rtcp, now).map(|index| self.state.mappings.get(index).external());
+        if let Some(external) = known {
+            let wish = Wish { address: Some(external.address.to_bits()), port: external.port & !1 };
+            request.suggested = Suggested::Rather(wish);
+        }
         for attempt in 0..PAIR_ATTEMPTS {
             let first = self.open_grant(now, &request).ok()?;
             let external = self.state.grants.get(first).external();
@@ -150,7 +190,7 @@ impl Ledger {
             let wish = Wish { address: Some(external.address.to_bits()), port };
             request.suggested = Suggested::Rather(wish);
         }
-        None
+        self.open_grant(now, &single).ok().map(|index| self.state.grants.get(index).external())
     }
 
     /// Ends a grant that nobody has heard of, with its mapping.

@@ -59,8 +59,11 @@ impl Ledger {
     /// have one more is for the caller to decide.
     pub(in crate::shard) fn open_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
         if let Some(known) = self.find_grant(request) {
-            self.renew_grant(now, known, request);
-            return Ok(known);
+            if !self.state.grants.get(known).is_used() {
+                self.renew_grant(now, known, request);
+                return Ok(known);
+            }
+            self.end_grant(now, known);
         }
         if self.state.grants.is_full() {
             return Err(Denied::Verdict(Verdict::MappingTableFull));
@@ -153,7 +156,7 @@ impl Ledger {
 
     /// Another lifetime, filter or requester. Its mapping stays.
     pub(in crate::shard) fn renew_grant(&mut self, now: Instant, index: u32, request: &Request) {
-        self.state.grants.get_mut(index).renew(request);
+        self.state.grants.renew(index, request);
         self.keep_until(index, request.expires);
         self.note_grant(now, index);
     }
@@ -251,8 +254,20 @@ impl Ledger {
             grant.kind() == Kind::Once && grant.mapping == mapping && grant.is_alive(now) && grant.admits(remote)
         };
         if let Some(index) = self.state.grants.find(&key, is_once) {
-            self.end_grant(now, index);
+            self.use_grant(now, index);
         }
+    }
+
+    /// Ends a grant whose session has come. Its record stays until the mapping ends, if there is
+    /// room, so that `show` and `find` name the origin.
+    pub(in crate::shard) fn use_grant(&mut self, now: Instant, index: u32) {
+        if !self.state.grants.is_half_empty() {
+            self.end_grant(now, index);
+            return;
+        }
+        self.release_hold(now, index);
+        self.note_grant_ended(now, index);
+        self.state.grants.get_mut(index).set_used();
     }
 
     /// Keeps an external port for an internal endpoint without letting anyone in. False if it

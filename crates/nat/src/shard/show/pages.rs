@@ -7,8 +7,10 @@ use crate::steps::view::View;
 use core::net::Ipv4Addr;
 
 use crate::policy::refused::RefusedSubscribers;
+use crate::rows::ExpectationView;
 use crate::rows::FLOW_CURSORS;
 use crate::rows::Filter;
+use crate::rows::GatewayNow;
 use crate::rows::GrantView;
 use crate::rows::Guarantee;
 use crate::rows::MappingView;
@@ -63,15 +65,38 @@ impl View<'_> {
             if *index >= end {
                 return None;
             }
-            let view = self.grant_view(*index, now);
+            let view = self.grant_view(*index, now).filter(|view| !view.origin.is_alg());
             Some(view.filter(|view| matches_grant(filter, view)))
         });
         query.next = query.next.filter(|index| *index < end);
     }
 
+    /// As [`View::mappings_page`], for expectations of gateways.
+    pub fn expectations_page(&self, now: Instant, query: &mut Query<ExpectationView>) {
+        let end = self.state.grants.walk_end();
+        query.fill(|index, filter| {
+            if *index >= end {
+                return None;
+            }
+            let view = self.grant_view(*index, now).filter(|view| view.origin.is_alg());
+            Some(view.filter(|view| matches_grant(filter, view)).map(ExpectationView))
+        });
+        query.next = query.next.filter(|index| *index < end);
+    }
+
+    /// Control sessions that each gateway reads, and its expectations.
+    pub fn gateways_now(&self) -> [GatewayNow; alg::ALGS.len()] {
+        core::array::from_fn(|place| {
+            let id = alg::AlgId(place as u8);
+            let sessions = self.state.control_sessions.as_ref().map_or(0, |store| store.count_of(id));
+            let expectations = Origin::of_alg(id).map_or(0, |origin| self.state.grants.count_of_origin(origin));
+            GatewayNow { sessions, expectations }
+        })
+    }
+
     fn grant_view(&self, index: u32, now: Instant) -> Option<GrantView> {
         let grant = self.state.grants.get(index);
-        if !grant.is_in_use() || now >= grant.expires() {
+        if !grant.is_in_use() || (now >= grant.expires() && !grant.is_used()) {
             return None;
         }
         let key = grant.key();
@@ -91,6 +116,7 @@ impl View<'_> {
             age: age(grant.created_s(), now),
             expires_in: grant.expires().saturating_since(now),
             is_held_down: grant.is_resting(),
+            is_used: grant.is_used(),
         })
     }
 
@@ -256,7 +282,7 @@ impl View<'_> {
         let key = mapping.key();
         let (origin, holds) = self.grants_of(index, now);
         // The end of a mapping that is kept on request does not show when it was last used.
-        let most = if origin.is_some() { age(mapping.created_s(), now) } else { Duration::from_micros(u64::MAX) };
+        let most = if holds > 0 { age(mapping.created_s(), now) } else { Duration::from_micros(u64::MAX) };
         MappingView {
             protocol: key.protocol,
             realm: key.realm,
@@ -275,14 +301,15 @@ impl View<'_> {
     /// What asked for the mapping to be kept, and how many of its further sessions do so.
     fn grants_of(&self, index: u32, now: Instant) -> (Option<Origin>, u32) {
         let (mapping, grants) = (self.state.mappings.get(index), &self.state.grants);
-        if grants.is_empty() || mapping.extra_count() == 0 {
+        if grants.is_empty() {
             return (None, 0);
         }
         let key = mapping.key();
         let of_owner = grants.of_owner(key.realm, key.address).map(|grant| grants.get(grant));
-        let holding = of_owner.filter(|grant| grant.mapping == index && grant.hold != 0);
-        holding.fold((None, 0), |(origin, holds), grant| {
-            (origin.or_else(|| grant.is_alive(now).then(|| grant.origin())), holds + 1)
+        let of_mapping = of_owner.filter(|grant| grant.mapping == index && (grant.hold != 0 || grant.is_used()));
+        of_mapping.fold((None, 0), |(origin, holds), grant| {
+            let names = grant.is_alive(now) || grant.is_used();
+            (origin.or_else(|| names.then(|| grant.origin())), holds + u32::from(grant.hold != 0))
         })
     }
 

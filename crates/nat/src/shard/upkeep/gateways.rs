@@ -25,12 +25,13 @@ impl Ledger {
         let has_calls = session.alg == AlgId::PPTP && !session.known().is_empty();
         let found = self.view().control_session(now, &key);
         if has_calls {
-            let goes_on = found.filter(|(state, _)| is_read && state.is_established());
+            let goes_on = found.map(|session| self.state.session_state(key.mapping, session));
+            let goes_on = goes_on.filter(|(state, _)| is_read && state.is_established());
             self.tend_calls(now, index, goes_on.map(|(_, expires)| expires));
         }
-        if found.is_none()
-            && let Some(store) = self.state.control_sessions.as_mut()
-        {
+        if let Some(session) = found {
+            self.keep_while_data_lives(now, index, session);
+        } else if let Some(store) = self.state.control_sessions.as_mut() {
             store.remove(index);
         }
     }

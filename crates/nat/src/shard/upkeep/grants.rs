@@ -119,7 +119,12 @@ impl Ledger {
 
     fn end_if_over(&mut self, now: Instant, index: u32) {
         let grant = *self.state.grants.get(index);
-        if now < grant.expires() {
+        if now < grant.expires() || grant.is_used() {
+            return;
+        }
+        // The inside was faster: what was expected came by its own session.
+        if grant.kind() == Kind::Once && self.view().has_real_session(now, grant.mapping) {
+            self.use_grant(now, index);
             return;
         }
         let rest = if grant.is_resting() { Duration::ZERO } else { self.view().rest_of(&grant) };

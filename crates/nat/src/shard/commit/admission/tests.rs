@@ -62,7 +62,13 @@ fn a_subscriber_finds_its_class_after_any_number_of_changes() {
     let in_class = |ports| {
         let subscribers = vec![Prefix::new([100, 64, 0, 0].into(), 24).expect("a prefix")];
         Settings {
-            classes: vec![Class { name: "c".into(), subscribers, realms: vec![], limits: limits(ports) }],
+            classes: vec![Class {
+                name: "c".into(),
+                subscribers,
+                realms: vec![],
+                limits: limits(ports),
+                gateways: None,
+            }],
             ..with_ports(0)
         }
     };

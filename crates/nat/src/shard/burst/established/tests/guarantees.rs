@@ -56,6 +56,7 @@ impl Bed {
             subscribers: vec![Prefix::new([100, 64, 0, FIRST].into(), 31).expect("no host bits")],
             realms: vec![],
             limits: SubscriberLimits { reserved_ports: reserved, ..SubscriberLimits::default() },
+            gateways: None,
         }];
         let shared = Arc::new(Shared::new(settings, 1).expect("settings in range"));
         let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory");

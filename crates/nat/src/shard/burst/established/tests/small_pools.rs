@@ -385,7 +385,7 @@ proptest! {
                 release: Duration::from_secs(2),
             });
             let special = SubscriberLimits { penalty, reserved_ports: [guaranteed; 3], ..special };
-            settings.classes = vec![Class { name: "special".into(), subscribers, realms: vec![], limits: special }];
+            settings.classes = vec![Class { name: "special".into(), subscribers, realms: vec![], limits: special, gateways: None }];
         }
         if two_states {
             settings.timeouts.udp_unanswered = Duration::from_secs(40);
