@@ -6,7 +6,9 @@ import random
 import re
 import socket
 
+from netlab import ftp
 from netlab import servers
+from netlab import sip
 from netlab import stun
 from netlab import topology
 from policy import Policy
@@ -15,6 +17,8 @@ from result import Result
 DNS_NAME = "www.example"
 DOWNLOAD_BYTES = 1 << 30
 UPLOAD_BYTES = 32 << 20
+FTP_BYTES = 16 << 20
+CALLS = 10
 
 
 def seconds_of(text):
@@ -76,6 +80,7 @@ class Programs:
             ("stun", self.stun_client),
             ("dig sub2 to dnsmasq on sub1, by hairpin", self.hairpin_udp),
             ("curl sub2 to nginx on sub1, by hairpin", self.hairpin_tcp),
+            *self.gateways(),
             ("tracepath through the narrow link", self.tracepath),
             ("ping with DF through the narrow link", self.ping_too_big),
             ("curl: upload through the narrow link", self.upload),
@@ -256,6 +261,44 @@ class Programs:
         seen = out.strip()
         passed = seen.partition(":")[0] in topology.POOL
         return Result(passed, f"asked at {endpoint}, sub1 saw {seen or err.strip()}")
+
+    # What announces addresses in its payload.
+
+    def gateways(self):
+        if self.network.dut.name != "natrix":
+            return []
+        return [
+            ("curl: active FTP from vsftpd, checksum", self.active_ftp),
+            ("SIPp: calls with sound both ways", self.call),
+        ]
+
+    def active_ftp(self):
+        network = self.network
+        root = network.state.bulk / "ftp"
+        root.mkdir()
+        checksum = write_file(root / "film", FTP_BYTES)
+        ftp.start(network, network.srv1, "vsftpd", root)
+        into = network.state.bulk / "film"
+        _, _, err = network.sub1.run(
+            ["curl", "-sS", "-v", "-m", "60", "--ftp-port", "-", f"ftp://{topology.SRV1}/film", "-o", into], timeout=70
+        )
+        said = re.search(r"> (EPRT \S+|PORT \S+)", err)
+        same = into.exists() and hashlib.sha256(into.read_bytes()).hexdigest() == checksum
+        announced = said.group(1) if said else "no address"
+        return Result(same and bool(said), f"sub1 announced {announced}; {'same' if same else 'another'} checksum")
+
+    def call(self):
+        network = self.network
+        inside = topology.SUBSCRIBERS["sub1"]
+        sip.answer(network, network.srv1, "udp", topology.SRV1)
+        sounds = sip.Sound(network.sub1, inside), sip.Sound(network.srv1, topology.SRV1)
+        status, _ = sip.call(network, network.sub1, "udp", inside, topology.SRV1, CALLS)
+        heard = []
+        for sound in sounds:
+            sound.close()
+            heard.append(len(sound.ports))
+        saw = f"{CALLS} calls, SIPp ended with {status}; sound to sub1 in {heard[0]}, from sub1 in {heard[1]}"
+        return Result(status == 0 and heard == [CALLS, CALLS], saw)
 
     # The narrow link.
 

@@ -36,7 +36,8 @@ DRIVERS = {
 }
 
 
-def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None, port_control=None, more="", addresses=()):
+def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None, port_control=None,
+              gateways=None, forwards=(), more="", addresses=()):  # fmt: skip
     """The demo's configuration with other drivers, and with differences as a test wants them; `more` comes at its end.
 
     `addresses` are further addresses: each is added to the list with this one.
@@ -69,6 +70,12 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
         text += "\n".join(["", "[timeouts]", "allow_below_rfc = true", *lines, ""])
     for known, further in dict(addresses).items():
         replace(f'"{known}"', f'"{known}", "{further}"')
+    for name, keys in (gateways or {}).items():
+        table = f"\n[alg.{name}]\n"
+        before = f"{table}enabled = true\n"
+        text = text.replace(before, "") + table + "".join(f"{key} = {toml(value)}\n" for key, value in keys.items())
+    for protocol, external, port, inside in forwards:
+        text += f'\n[[forward]]\nprotocol = "{protocol}"\nexternal = "{external}"\nports = {port}\ninside = "{inside}"\n'
     return text + more
 
 

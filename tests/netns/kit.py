@@ -52,6 +52,11 @@ def expect_equal(seen, wanted, what):
     expect(seen == wanted, f"{what}: {seen!r} instead of {wanted!r}")
 
 
+def counter(n, name):
+    """The value of a counter of Natrix."""
+    return sum(one["value"] for one in n.dut.show("counters", "--all", "--name", name) if one["name"] == name)
+
+
 # Sockets.
 
 _PORTS = itertools.count(20000)

@@ -216,6 +216,30 @@ address = "udp://127.0.0.1:6516"
 """
 
 
+# Gateways: where the outside finds the FTP server of sub1, and how long a TCP connection may be idle.
+FTP_FORWARD = "203.0.113.9"
+FTP_IDLE_SECONDS = 4
+SIP_IDLE_SECONDS = 5
+# An idle connection passes from `tcp_established` to the shorter timers before it ends.
+GATEWAY_TIMEOUTS = {
+    "tcp_established": f"{FTP_IDLE_SECONDS} s",
+    "tcp_opening": "2 s",
+    "tcp_closing": "2 s",
+    "udp": f"{SIP_IDLE_SECONDS} s",
+}
+GATEWAYS = ("ftp", "sip", "rtsp", "tftp")
+
+
+def gateways(enabled, timeouts=None, unused="30 s"):
+    """All gateways on or off, in a pool that admits only known remote endpoints; `unused`: for announced ports."""
+    return {
+        "filtering": "address-and-port-dependent",
+        "timeouts": timeouts,
+        "gateways": dict.fromkeys(GATEWAYS, {"enabled": enabled, "timeout": unused}),
+        "forwards": [("tcp", FTP_FORWARD, 21, "100.64.0.10")],
+    }
+
+
 # The longest first: run.py runs several side by side.
 SETUPS = {
     # The tests of the lab, one after the other: they measure, in networks of their own.
@@ -255,5 +279,9 @@ SETUPS = {
     "port_control_whole": {"more": own_pool('addresses = ["203.0.113.44/31"]\none_to_one = true')},
     "port_control_nat_pmp": {"port_control": "nat_pmp = true"},
     "port_control_state": {"port_control": f'pcp = true\nstate = "{GRANTS}"'},
+    "gateways": gateways(True),
+    "gateways_off": gateways(False),
+    "gateways_short": gateways(True, GATEWAY_TIMEOUTS, f"{SIP_IDLE_SECONDS} s"),
+    "gateways_off_short": gateways(False, GATEWAY_TIMEOUTS),
     "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
 }

@@ -716,7 +716,7 @@ const CLASS: &[Key] = &[
     ),
     key(
         "alg",
-        Kind::List("`ftp`, `sip`, `rtsp`, `tftp`"),
+        Kind::List("`ftp`, `sip`, `rtsp`, `tftp`, `pptp`"),
         Preset::Derived { rule: "those with `enabled = true`", example: "[\"sip\"]" },
         "Exactly these application-level gateways read sessions of this class, whatever their `enabled` says. \
          `[]`: none. The other keys of their tables apply.",

@@ -45,7 +45,7 @@ pub(crate) fn of_class(section: &Section, report: &mut Report) -> Option<Vec<Alg
     if !section.has("alg") {
         return None;
     }
-    let known = TABLES.map(|table| table.strip_prefix("alg.").unwrap_or(table));
+    let known: Vec<_> = tables().filter_map(|(table, _)| table.strip_prefix("alg.")).collect();
     let named = section.parsed_list("alg", |text| Ok(text.to_owned()), "the name of a gateway", report);
     Some(named.iter().filter_map(|name| AlgId::named(choose(name, &known, report)?)).collect())
 }
