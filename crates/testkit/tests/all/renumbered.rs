@@ -78,7 +78,13 @@ fn names(reported: &[(Event, String)]) -> Vec<(EventKind, &str)> {
 }
 
 fn class(name: &str, third: u8, limits: SubscriberLimits) -> Class {
-    Class { name: name.into(), subscribers: vec![prefix([100, 64, third, 0], 24)], realms: Vec::new(), limits, gateways: None }
+    Class {
+        name: name.into(),
+        subscribers: vec![prefix([100, 64, third, 0], 24)],
+        realms: Vec::new(),
+        limits,
+        gateways: None,
+    }
 }
 
 /// Three UDP ports each; five refusals in a minute, and a quiet one ends it.
