@@ -152,7 +152,7 @@ fn every_frame_has_a_verdict_at_the_end() {
     // The first fragment never comes.
     let packets: Vec<(u64, Vec<u8>)> = fragments[1..].iter().map(|fragment| (0, fragment.clone())).collect();
     let inside = folder.capture("in.pcap", &packets);
-    let syn = build::tcp(SERVER, SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 9), 5_000), wire::tcp::Flags::SYN).build();
+    let syn = build::tcp(SERVER, SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 9), 5_000), Flags::SYN).build();
     let outside = folder.capture("out.pcap", &[(0, syn)]);
     let summary = folder.replay(&inside, &outside, "results").expect("a replay");
     assert_eq!(summary.verdicts["fragment_timeout"], fragments.len() as u64 - 1);

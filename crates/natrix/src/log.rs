@@ -175,7 +175,7 @@ impl From<StoreError> for ExportError {
 /// The file of an export.
 enum Output<'a> {
     Json(Box<dyn Write + 'a>),
-    Ipfix(Box<dyn Write + 'a>, IpfixFile),
+    Ipfix(Box<dyn Write + 'a>, Box<IpfixFile>),
     Parquet(ParquetFile),
 }
 
@@ -192,7 +192,7 @@ impl<'a> Output<'a> {
         };
         if arguments.format == LogFormat::Ipfix {
             let ipfix = IpfixFile::begin(arguments.domain, &mut file)?;
-            return Ok(Output::Ipfix(file, ipfix));
+            return Ok(Output::Ipfix(file, Box::new(ipfix)));
         }
         Ok(Output::Json(file))
     }

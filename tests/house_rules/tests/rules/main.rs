@@ -38,7 +38,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "fuzz-targets",
         &[
-            "alg", "api", "wire", "pcp", "translate", "nat", "config", "control", "packet-io", "daemon", "export",
+            "alg",
+            "api",
+            "wire",
+            "pcp",
+            "translate",
+            "nat",
+            "config",
+            "control",
+            "packet-io",
+            "daemon",
+            "export",
             "testkit",
         ],
     ),
