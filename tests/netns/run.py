@@ -5,7 +5,6 @@ import argparse
 import multiprocessing
 import queue
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -124,7 +123,7 @@ def run_setup(options, name, functions, results):
                         failure = "the NAT has ended"
                 except kit.Failure as error:
                     failure = str(error)
-                except (OSError, ValueError, LookupError, subprocess.TimeoutExpired, process.CommandFailed):
+                except Exception:  # pylint: disable=broad-exception-caught
                     failure = traceback.format_exc()
                 results.put((done, failure, time.monotonic() - begun))
                 done += 1

@@ -216,7 +216,7 @@ address = "udp://127.0.0.1:6516"
 """
 
 
-# Gateways: where the outside finds the FTP server of sub1, and how long a TCP connection may be idle.
+# Gateways: where the outside finds the FTP server of sub1, and how long connections may be idle.
 FTP_FORWARD = "203.0.113.9"
 FTP_IDLE_SECONDS = 4
 SIP_IDLE_SECONDS = 5
@@ -258,6 +258,8 @@ SETUPS = {
     "balanced": {"more": balanced(SERVERS)},
     "log_store": {"more": LOG_STORE},
     "api": {"more": api()},
+    # For tests that must not wait because another has used up the requests of its client.
+    "api_quiet": {"more": api()},
     "api_tls": lambda: {"more": api_tls()},
     "api_unix": {"more": API_UNIX},
     "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},

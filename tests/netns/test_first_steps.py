@@ -84,7 +84,7 @@ def sample(text, name):
     return sum(map(float, values))
 
 
-@test("api")
+@test("api_quiet")
 def command_api_and_metrics_show_the_same(n):
     traffic(n, 40)
     time.sleep(1.5)

@@ -1,7 +1,9 @@
 //! Answers, and errors in the form that all Natrix errors have.
 
 use axum::Json;
+use axum::extract::FromRequest;
 use axum::extract::FromRequestParts;
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header;
 use axum::http::request::Parts;
@@ -92,5 +94,17 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
             Refused::new(StatusCode::BAD_REQUEST, "query", error.body_text(), remedy)
         })?;
         Ok(Query(query.0))
+    }
+}
+
+/// The body of a request as text; another one is answered as every other error.
+pub(crate) struct Text(pub(crate) String);
+
+impl<S: Send + Sync> FromRequest<S> for Text {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, state: &S) -> Result<Text, Refused> {
+        let text = String::from_request(request, state).await;
+        text.map(Text).map_err(|error| Refused::new(error.status(), "body", error.body_text(), "send UTF-8 text"))
     }
 }

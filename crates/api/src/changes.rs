@@ -23,6 +23,7 @@ use utoipa::ToSchema;
 use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
+use crate::answer::Text;
 use crate::guard::Principal;
 use crate::routes::Api;
 
@@ -126,7 +127,7 @@ pub(crate) async fn plan(
     State(api): State<Api>,
     Extension(principal): Extension<Principal>,
     Query(query): Query<PlanQuery>,
-    text: String,
+    Text(text): Text,
 ) -> Result<Json<Planned>, Refused> {
     let config = NewConfig { text: Some(text), details: query.details, ..NewConfig::default() };
     let Answered { changes, pools, details, plan, .. } = ask(&api, &principal, Request::Plan(config)).await?;
@@ -145,7 +146,7 @@ pub(crate) async fn reload(
     State(api): State<Api>,
     Extension(principal): Extension<Principal>,
     Query(query): Query<ReloadQuery>,
-    text: String,
+    Text(text): Text,
 ) -> Result<Json<Done>, Refused> {
     change(&api, &principal, NewConfig { text: Some(text), save: query.save, ..NewConfig::default() }).await
 }

@@ -49,14 +49,23 @@ fn text(value: &ContextValue) -> String {
     }
 }
 
+/// Of several suggestions, which begin with the least likely.
+fn likeliest(suggestions: &ContextValue) -> Option<String> {
+    let word = match suggestions {
+        ContextValue::Strings(all) => all.last().cloned().unwrap_or_default(),
+        other => other.to_string(),
+    };
+    (!word.is_empty()).then_some(word)
+}
+
 /// The error in the form of all errors of Natrix, or the help if there is no command.
 pub(crate) fn describe(error: &clap::Error) -> String {
     let context = |kind| error.get(kind).map(text).filter(|text| !text.is_empty());
     let argument = context(ContextKind::InvalidArg);
     let value = context(ContextKind::InvalidValue);
-    let suggestion = context(ContextKind::SuggestedArg)
-        .or_else(|| context(ContextKind::SuggestedSubcommand))
-        .or_else(|| context(ContextKind::SuggestedValue))
+    let suggestion = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
+        .into_iter()
+        .find_map(|kind| error.get(kind).and_then(likeliest))
         .map(|word| format!("did you mean `{word}`?"));
     let valid = context(ContextKind::ValidValue).map(|words| format!("use one of: {words}"));
     let reason = std::error::Error::source(error).map(ToString::to_string);

@@ -208,8 +208,8 @@ fn datagrams_have_templates_and_consecutive_numbers() {
         while at < length {
             let (set, size) = (u16_at(at), usize::from(u16_at(at + 2)));
             let record = match set {
-                257 => 8 + 1 + 4 + 4 + 1 + 4 + 4 + 1 + 2 + 2,
-                258 => 8 + 1 + 4 + 4 + 1 + 4 + 4,
+                257 => 8 + 1 + 4 + 4 + 4 + 1 + 4 + 4 + 1 + 2 + 2,
+                258 => 8 + 1 + 4 + 4 + 4 + 1 + 4 + 4,
                 other => panic!("set {other}"),
             };
             assert_eq!((size - 4) % record, 0);

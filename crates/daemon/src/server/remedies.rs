@@ -7,7 +7,10 @@ use nat::Verdict;
 pub(super) fn remedy(verdict: Verdict) -> &'static str {
     use Verdict::*;
     match verdict {
-        LinkUnknownType => "Normal for LLDP, STP and IPv6; otherwise look at what the neighbour sends.",
+        LinkUnknownType => {
+            "Normal for LLDP, STP, and IPv6 on an interface without an IPv6 address; otherwise look at what the \
+             neighbour sends."
+        }
         LinkTruncated => "Look for a damaged cable or port at the neighbour.",
         LinkUnknownVlan => "Add an interface with this VLAN, or remove it from the neighbour's trunk.",
         LinkOtherDestination => "Normal for flooded frames; many mean that the switch does not know Natrix's address.",
@@ -61,6 +64,10 @@ pub(super) fn remedy(verdict: Verdict) -> &'static str {
         }
         Quarantined => "Report it with the capture that the log names.",
         AlgReordered => "Normal in small numbers: the sender repeats it.",
+        Ipv6Malformed => "Capture at the interface and look for the sender; nothing is to be done here.",
+        Ipv6NotForwarded => "Remove the route of IPv6 that leads here: Natrix does not forward IPv6.",
+        NeighbourInvalid => "Look for a host on this link that forges neighbour messages.",
+        CallFragment => "Lower the MTU of the PPTP clients, so that calls need no fragments.",
         _ => "",
     }
 }

@@ -40,6 +40,7 @@ fn request(protocol: Protocol, port: u16, until_s: u64) -> Request {
 
 fn with(change: impl FnOnce(&mut Pool)) -> Shard {
     let mut settings = settings();
+    (settings.port_control.pcp, settings.port_control.nat_pmp) = (true, true);
     let pool = &mut settings.pools[0];
     pool.addresses = vec![Ipv4Addr::new(203, 0, 113, 1)];
     pool.filtering = [Filtering::AddressAndPortDependent; 3];
@@ -148,9 +149,13 @@ fn a_grant_for_one_connection_ends_with_its_first_session() {
         assert_ne!(arrives(&mut shard, 2, (E2, 1), external, protocol), Some(Verdict::Inbound), "not expected");
         assert_eq!(arrives(&mut shard, 2, (E1, 1), external, protocol), Some(Verdict::Inbound));
         assert_ne!(arrives(&mut shard, 3, (E1, 2), external, protocol), Some(Verdict::Inbound), "only one");
-        assert!(shard.path.ledger.state.grants.is_empty());
+        let grants = &shard.path.ledger.state.grants;
+        let is_over = |index| grants.get(index).is_used() && !grants.get(index).is_alive(at(3));
+        assert!(grants.of_owner(RealmId(0), HOST.to_bits()).all(is_over), "only its origin is kept");
         let (_, _) = send(&mut shard, 4, Side::Outside, &[]);
         assert_eq!(arrives(&mut shard, 5, (E1, 1), external, protocol), Some(Verdict::Inbound), "its session lives");
+        maintain(&mut shard, 5, 8_600);
+        assert!(shard.is_empty(), "nothing is left");
     }
 }
 
