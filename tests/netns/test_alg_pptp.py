@@ -122,7 +122,7 @@ class Client:
 
 
 def calls(n):
-    return [grant for grant in n.dut.show("grants") if grant["origin"] == "pptp"]
+    return [one for one in n.dut.show("expectations") if one["alg"] == "pptp"]
 
 
 @test("alg_pptp")
