@@ -204,8 +204,8 @@ fn every_holder_is_named_over_reloads_segments_and_restarts() {
             seen.push(look(&mut one));
         }
         let store = settle(&mut one);
-        // While the writer waits for its turn, reports of refused packets may be lost. Such a gap takes
-        // nothing from any answer, see below.
+        // While the writer waits for its turn, reports of refused packets may be lost. Such a gap
+        // takes nothing from any answer, see below.
         assert_eq!(store.errors, 0, "{store:?}");
         if run == 0 {
             // Also while it runs, from the journal; idle frames are a second apart.

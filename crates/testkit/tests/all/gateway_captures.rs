@@ -193,7 +193,8 @@ fn a_full_table_of_sip_sessions_empties() {
     let mut bed = Bed::new(with(&["sip"]));
     let changed = |bed: &mut Bed, host: u8, port: u16| {
         let own = Ipv4Addr::new(100, 64, 0, host);
-        let text = format!("REGISTER sip:x SIP/2.0\r\nVia: SIP/2.0/UDP {own}:{port};branch=z9\r\nCSeq: 1 REGISTER\r\n\r\n");
+        let text =
+            format!("REGISTER sip:x SIP/2.0\r\nVia: SIP/2.0/UDP {own}:{port};branch=z9\r\nCSeq: 1 REGISTER\r\n\r\n");
         bed.inside(&build::udp(at(own, port), at(E1, 5060)).payload(text.as_bytes()).build());
         udp_text(&bed.only_outside()) != text
     };
