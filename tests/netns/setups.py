@@ -244,6 +244,8 @@ def gateways(enabled, timeouts=None, unused="30 s"):
 SETUPS = {
     # The tests of the lab, one after the other: they measure, in networks of their own.
     "lab": {},
+    "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},
+    "page": {"more": BLOCKS + api()},
     "default": {},
     "ipv6": {"addresses": IPV6, "more": IPV6_ROUTE},
     "address_dependent": {"filtering": "address-dependent"},
@@ -262,9 +264,7 @@ SETUPS = {
     "api_quiet": {"more": api()},
     "api_tls": lambda: {"more": api_tls()},
     "api_unix": {"more": API_UNIX},
-    "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},
     "monitoring": {"more": MONITORED + BLOCKS + api()},
-    "page": {"more": BLOCKS + api()},
     "live_change": {"more": BLOCKS},
     "collectors": {"more": collectors()},
     # One address for both clients.
