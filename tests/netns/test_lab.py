@@ -45,10 +45,14 @@ def until_kept(n, *words):
 
 
 def ceiling(n, cpu, *words):
-    """Runs the shortest measurement of the tester where it may use this CPU only."""
+    """Runs the shortest measurement of the tester where it may use this CPU only; again when the CPU was too busy with others."""
     few = ["--transport", "memif", "--sessions", "100", "--rate-max", "2000", *SHORT]
     command = ["taskset", "-c", str(cpu), str(n.dut.binary), "lab", "ceiling", *few, *words, "--json"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    for _ in range(20):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+        if "error: tester: slower" not in done.stderr and "error: device: made" not in done.stderr:
+            break
+    return done
 
 
 @test("lab")

@@ -67,8 +67,9 @@ impl Alg for Pptp {
         if !may_speak || !fixed.iter().zip(&FIXED).all(|(byte, known)| byte == known) {
             return Frame::Over;
         }
+        // Another protocol is to be recognised by its first bytes, however few come at once.
         let (Some(length), Some(kind)) = (number(bytes, 0), number(bytes, 8)) else {
-            return Frame::Needs(HEADER);
+            return Frame::More;
         };
         let is_first = if context.from_client { START_REQUEST } else { START_REPLY };
         if length_of(kind) != Some(length) || !has_spoken && kind != is_first {
