@@ -4,6 +4,7 @@
 #   fuzz/run.sh                      lists the targets
 #   fuzz/run.sh TARGET SECONDS       fuzzes one target; further arguments go to libFuzzer
 #   fuzz/run.sh all SECONDS          fuzzes every target for SECONDS each, one on each processor
+#   fuzz/run.sh check RUNS           runs RUNS inputs of every target, always the same ones
 #   fuzz/run.sh replay TARGET FILE   runs one input and shows the panic
 #   fuzz/run.sh minimize TARGET FILE makes a crashing input smaller
 set -eu
@@ -39,7 +40,8 @@ fuzz() {
     target=$1
     seconds=$2
     shift 2
-    mkdir -p "corpus/$target" "artifacts/$target"
+    corpus=${FUZZ_CORPUS:-corpus}/$target
+    mkdir -p "$corpus" "artifacts/$target"
     seeds=""
     for folder in "seeds/$target" "regressions/$target"; do
         if [ -d "$folder" ]; then seeds="$seeds $folder"; fi
@@ -48,8 +50,22 @@ fuzz() {
     # Value profiles: the optimiser joins the tests of several fields in one branch; only with the
     # compared values does libFuzzer see that it comes nearer to passing them all.
     # shellcheck disable=SC2086
-    FUZZ_TARGET="$target" "$FUZZ_PROGRAM" "corpus/$target" $seeds "-max_total_time=$seconds" \
+    FUZZ_TARGET="$target" "$FUZZ_PROGRAM" "$corpus" $seeds "-max_total_time=$seconds" \
         "-artifact_prefix=artifacts/$target/" -use_value_profile=1 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "$@"
+}
+
+# Every target for $1 seconds, one on each processor; $2 are options of libFuzzer. What one target
+# prints stays together, and a fault ends no other.
+each() {
+    FUZZ_LOGS=$(mktemp -d)
+    trap 'rm -rf "$FUZZ_LOGS"' EXIT
+    if [ -n "$2" ]; then
+        FUZZ_CORPUS=$FUZZ_LOGS/corpus
+        export FUZZ_CORPUS
+    fi
+    export FUZZ_PROGRAM FUZZ_LOGS
+    targets | xargs -P "$(nproc)" -I TARGET sh "$PWD/run.sh" --one TARGET "$1" "$2" || failed=1
+    exit "${failed:-0}"
 }
 
 case "${1:-}" in
@@ -57,20 +73,20 @@ case "${1:-}" in
     targets
     ;;
 all)
-    seconds=${2:?seconds}
-    FUZZ_LOGS=$(mktemp -d)
-    trap 'rm -rf "$FUZZ_LOGS"' EXIT
-    # One target on each processor. What is printed stays together, and a fault ends nobody else.
-    export FUZZ_PROGRAM FUZZ_LOGS
-    targets | xargs -P "$(nproc)" -I TARGET sh "$PWD/run.sh" --one TARGET "$seconds" || failed=1
-    exit "${failed:-0}"
+    each "${2:?seconds}" ""
+    ;;
+check)
+    # The same seed and no inputs of earlier runs, so that a failure is seen again on every machine.
+    # A slow machine stops earlier in the same sequence.
+    each 20 "-seed=1 -runs=${2:?runs}"
     ;;
 --one)
     log=$FUZZ_LOGS/$2
     status=0
-    fuzz "$2" "$3" -verbosity=0 >"$log" 2>&1 || status=1
+    # shellcheck disable=SC2086 # several options, or none
+    fuzz "$2" "$3" -verbosity=0 ${4:-} >"$log" 2>&1 || status=1
     echo "== $2"
-    cat "$log"
+    if [ "$status" -eq 0 ]; then grep '^stat::number_of_executed_units' "$log"; else cat "$log"; fi
     exit "$status"
     ;;
 replay)
