@@ -9,9 +9,12 @@
 //! there. RFC 4884 §3: with an extension, the quote is padded to 128 bytes or more, and to whole
 //! words. A message that would be too long gives up first the end of its quote, then the extension.
 
+use core::ops::Range;
+
 use wire::checksum;
 use wire::field;
 use wire::icmp as icmp4;
+use wire::icmp::ExtensionLayout;
 use wire::icmp6;
 use wire::ipv4;
 use wire::ipv6;
@@ -131,13 +134,12 @@ pub(crate) fn error_to_6(
 
     let layout = icmp4::extension_layout(message);
     let message_start = start + outer.transport;
-    let extension_start = message_start + layout.extension.start;
-    let extension_length = if icmp6::can_carry_extensions(meaning.icmp_type) { layout.extension.len() } else { 0 };
+    let extension = passed_extension(&layout, icmp6::can_carry_extensions(meaning.icmp_type));
     let available = layout.quote.len().min(inner.length).saturating_sub(inner.transport);
     let inner_header = to_ipv6::header_length(inner.fragment);
     let parts = Parts {
         data: (message_start + layout.quote.start + inner.transport, available),
-        extension: (extension_start, extension_start + extension_length),
+        extension: (message_start + extension.start, message_start + extension.end),
         inner_header,
         word: 8,
         room: ERROR6_MAX - ipv6::HEADER_LENGTH - icmp6::HEADER_LENGTH,
@@ -187,11 +189,11 @@ pub(crate) fn error_to_4(
 
     let layout = icmp6::extension_layout(message);
     let message_start = start + outer.transport;
-    let extension_start = message_start + layout.extension.start;
+    let extension = passed_extension(&layout, true);
     let available = layout.quote.len().min(inner.length).saturating_sub(inner.transport);
     let parts = Parts {
         data: (message_start + layout.quote.start + inner.transport, available),
-        extension: (extension_start, message_start + layout.extension.end),
+        extension: (message_start + extension.start, message_start + extension.end),
         inner_header: ipv4::HEADER_LENGTH_MIN,
         word: 4,
         room: ERROR4_MAX - ipv4::HEADER_LENGTH_MIN - icmp4::HEADER_LENGTH,
@@ -226,6 +228,14 @@ pub(crate) fn error_to_4(
     let checksum = checksum::of_bytes(message);
     field::set_u16(message, icmp4::CHECKSUM_OFFSET, checksum);
     Ok(Written { start: new_start, length, split: None })
+}
+
+/// Where the extension of a message is that the new message has, too; empty if there is none. A
+/// quote of fewer than 128 bytes cannot have one (RFC 4884 §3), whatever its length field says: the
+/// padding that it lacks has no bound but the room of the frame.
+fn passed_extension(layout: &ExtensionLayout, can_carry: bool) -> Range<usize> {
+    let end = layout.extension.end;
+    if can_carry && layout.quote.len() >= QUOTE_MIN { layout.extension.clone() } else { end..end }
 }
 
 /// An error is whole, whatever its headers said.
