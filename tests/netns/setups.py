@@ -276,6 +276,8 @@ SETUPS = {
     "limits": {"more": limits()},
     "balanced": {"more": balanced(SERVERS)},
     "log_store": {"more": LOG_STORE},
+    # Instances of their own, one after the other.
+    "log_format": {},
     "api": {"more": api()},
     # For tests that must not wait because another has used up the requests of its client.
     "api_quiet": {"more": api()},

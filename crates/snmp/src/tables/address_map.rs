@@ -59,7 +59,7 @@ impl Table for AddressMaps {
             8 => text(EXTERNAL_REALM),
             9 => type_of(map.external),
             10 => address(map.external),
-            11 => Value::Gauge32(self.pools.get(&*map.pool).map_or(0, |pool| pool.index)),
+            11 => Value::Gauge32(self.pools.get(&map.pool).map_or(0, |pool| pool.index)),
             12 => Value::Gauge32(map.subscriber),
             _ => Value::NoSuchObject,
         }

@@ -48,7 +48,7 @@ impl Table for PortMaps {
             8 | 10 => type_of(map.internal.ip()),
             9 | 11 => address(map.internal.ip()),
             12 => Value::Gauge32(map.internal.port().into()),
-            13 => Value::Gauge32(self.pools.get(&*map.pool).map_or(0, |pool| pool.index)),
+            13 => Value::Gauge32(self.pools.get(&map.pool).map_or(0, |pool| pool.index)),
             14 => Value::Gauge32(map.subscriber),
             _ => Value::NoSuchObject,
         }
