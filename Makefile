@@ -50,6 +50,7 @@ fuzz: setup ## every fuzz target for FUZZ_SECONDS (default 300) seconds
 soak: build ## random tests with SOAK_SEEDS seeds, then the demo's network under changing load for SOAK_MINUTES
 	NATRIX_RUNS=$(SOAK_SEEDS) cargo test --locked --package nat --package testkit
 	tests/netns/soak.py --natrix target/release/natrix --minutes $(SOAK_MINUTES)
+	NATRIX_SCRAPES=5760 tests/netns/run.py --natrix target/release/natrix --only a_day_of_scrapes
 	NATRIX_KILLS=200 tests/netns/run.py --natrix target/release/natrix --only after_kill_9
 
 clean: ## removes what was built, and what a killed demo may have left

@@ -52,6 +52,10 @@ npm:npm
 cwebp:webp
 slowhttptest:slowhttptest
 openssl:openssl
+snmpd:snmpd
+snmpwalk:snmp
+snmptrapd:snmptrapd
+yanglint:libyang-tools
 lintian:lintian
 mmdebstrap:mmdebstrap
 lftp:lftp
@@ -66,7 +70,8 @@ ffmpeg:ffmpeg
 readonly units="nginx.service coturn.service nfdump.service rsyslog.service
     nfacctd.service pmacctd.service sfacctd.service uacctd.service
     prometheus.service prometheus-node-exporter.service pptpd.service
-    kamailio.service tftpd-hpa.service"
+    kamailio.service tftpd-hpa.service
+    snmpd.service snmptrapd.service snmptrapd.socket"
 # Programs for tests that the system's packages do not bring, or not together with the others.
 readonly tools=/usr/local/lib/natrix-tools
 # Debian allows one FTP server at a time, so their packages are unpacked and not installed.

@@ -33,11 +33,15 @@ import test_lab_vpp  # noqa: E402, F401
 import test_limits  # noqa: E402, F401
 import test_live_change  # noqa: E402, F401
 import test_log  # noqa: E402, F401
+import test_log_format  # noqa: E402, F401
 import test_monitoring  # noqa: E402, F401
 import test_page  # noqa: E402, F401
 import test_port_control  # noqa: E402, F401
 import test_probe  # noqa: E402, F401
+import test_restconf  # noqa: E402, F401
 import test_security  # noqa: E402, F401
+import test_snmp  # noqa: E402, F401
+import test_soak_management  # noqa: E402, F401
 import test_tcp  # noqa: E402, F401
 import test_timers  # noqa: E402, F401
 import test_udp  # noqa: E402, F401

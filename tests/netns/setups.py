@@ -196,13 +196,14 @@ group = "{API_GROUP}"
 
 # A subscriber of a pool with ten ports.
 SCARCE = "100.64.0.90"
-MONITORED = f"""
+SCARCE_POOL = f"""
 [[pool]]
 name = "scarce"
 addresses = ["203.0.113.50"]
 ports = "2000-2009"
 subscribers = ["{SCARCE}/32"]
-
+"""
+MONITORED = f"""{SCARCE_POOL}
 [log]
 events = "{_LOG_FOLDER.name}/monitored.json"
 
@@ -213,6 +214,22 @@ path = "{_LOG_FOLDER.name}/monitored"
 name = "court"
 kind = "json"
 address = "udp://127.0.0.1:6516"
+"""
+
+
+# SNMP: the socket of the master agent, a subscriber with blocks, and one with a limit of ports.
+AGENTX = f"{_LOG_FOLDER.name}/agentx"
+IN_BLOCK = "100.64.0.67"
+LIMITED = "100.64.0.91"
+SNMP_LIMIT = 4
+SNMP = f"""{SCARCE_POOL}
+[[class]]
+name = "limited"
+subscribers = ["{LIMITED}/32"]
+ports = {{ udp = {SNMP_LIMIT}, tcp = {SNMP_LIMIT}, icmp = {SNMP_LIMIT} }}
+
+[snmp]
+agentx = "{AGENTX}"
 """
 
 
@@ -259,12 +276,15 @@ SETUPS = {
     "limits": {"more": limits()},
     "balanced": {"more": balanced(SERVERS)},
     "log_store": {"more": LOG_STORE},
+    # Instances of their own, one after the other.
+    "log_format": {},
     "api": {"more": api()},
     # For tests that must not wait because another has used up the requests of its client.
     "api_quiet": {"more": api()},
     "api_tls": lambda: {"more": api_tls()},
     "api_unix": {"more": API_UNIX},
     "monitoring": {"more": MONITORED + BLOCKS + api()},
+    "snmp": {"more": SNMP + BLOCKS + api()},
     "live_change": {"more": BLOCKS},
     "collectors": {"more": collectors()},
     # One address for both clients.

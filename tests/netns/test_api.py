@@ -224,11 +224,15 @@ def slow_clients_disturb_nobody(n):
             with contextlib.suppress(OSError):
                 slow.connect(("127.0.0.1", API_PORT))
                 slow.sendall(b"GET /api/v1/status HTTP/1.1\r\nHost: ")
-        begun = time.monotonic()
-        status, _, _ = n.dut.command("show", "status", "--json")
-        took = time.monotonic() - begun
-        expect_equal(status, 0, "show status beside a thousand slow clients")
-        print(f"# show status beside 1000 slow clients: {took:.2f} s", flush=True)
+        took = []
+        for _ in range(5):
+            begun = time.monotonic()
+            status, _, _ = n.dut.command("show", "status", "--json")
+            took.append(time.monotonic() - begun)
+            expect_equal(status, 0, "show status beside a thousand slow clients")
+        print(f"# show status beside 1000 slow clients: {min(took):.2f} to {max(took):.2f} s", flush=True)
+        # The best of five: the machine may be busy with something else.
+        expect(min(took) < 1, f"show status took {took} s")
         with sockets(udp(n.sub1), udp(n.srv1)) as (sock, server):
             sock.sendto(b"x", (SRV1, server.getsockname()[1]))
             receive(server, "a datagram beside a thousand slow clients")

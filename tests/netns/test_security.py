@@ -13,6 +13,7 @@ from pathlib import Path
 import setups
 from kit import *
 from netlab import process
+from netlab import servers
 from netlab.topology import SRV1
 from test_api import PAUSE
 from test_api import TOKENS
@@ -183,6 +184,40 @@ def slow_attacks_change_nothing(n):
         expect(answered, f"the API does not answer after slow {name}")
     expect_equal(child_of(n), pid, "process of the API")
     print(f"# memory of the API: {before} KiB before, {resident_kib(pid)} KiB after", flush=True)
+
+
+@contextlib.contextmanager
+def slow_connections(n, count):
+    """As many connections that do not finish their headers, opened again when the server closes them."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            with n.nat.entered():
+                slow = stack.enter_context(socket.socket())
+            slow.settimeout(2)
+            with contextlib.suppress(OSError):
+                slow.connect(("127.0.0.1", setups.API_PORT))
+                slow.sendall(b"GET /api/v1/status HTTP/1.1\r\nHost: ")
+        yield
+
+
+@test("security")
+def slow_connections_leave_the_forwarding_rate_alone(n):
+    def rate():
+        servers.start_iperf(n, n.srv1)
+        _, out, _ = n.sub1.run(["iperf3", "--json", "--time", "2", "--client", SRV1], timeout=30)
+        return json.loads(out)["end"]["sum_received"]["bits_per_second"]
+
+    rates = {"without": [], "with": []}
+    for _ in range(3):
+        rates["without"].append(rate())
+        with slow_connections(n, 1000):
+            rates["with"].append(rate())
+    best = {name: max(some) for name, some in rates.items()}
+    ratio = best["with"] / best["without"]
+    text = ", ".join(f"{name} {best[name] / 1e6:.0f} Mbit/s" for name in best)
+    print(f"# forwarding beside 1000 slow connections, best of three in turns: {text}, ratio {ratio:.2f}", flush=True)
+    # Wide, because the machine has other work; a rate that they change would be far below.
+    expect(ratio > 0.7, f"rates {rates}")
 
 
 def is_answered(n):

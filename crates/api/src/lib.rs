@@ -16,13 +16,13 @@
 mod answer;
 mod ask;
 mod changes;
-mod confine;
 pub mod fuzzing;
 mod guard;
 mod listen;
 mod lookups;
 mod metrics;
 mod page;
+mod restconf;
 mod routes;
 mod settings;
 mod state;

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::Router;
+use confine::Needs;
+use confine::confine;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::rt::TokioTimer;
@@ -31,7 +33,6 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
-use crate::confine::confine;
 use crate::guard::Guard;
 use crate::guard::Peer;
 use crate::lookups::Past;
@@ -97,7 +98,7 @@ async fn run(settings: Settings, past: Past) -> Result<(), ServeError> {
     let listener = Listener::open(&settings.listen).await?;
     let certificates = settings.tls.clone().map(Certificates::load).transpose().map_err(ServeError::Tls)?;
     // Before another thread is started: each inherits what this one may do.
-    confine(listener.path()).map_err(ServeError::System)?;
+    confine(Needs { own_socket: listener.path(), connects_to: None }).map_err(ServeError::System)?;
     let (ended, end) = tokio::sync::oneshot::channel();
     let wait = move || {
         // Nothing more is sent: this returns at the end.

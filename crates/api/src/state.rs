@@ -110,8 +110,8 @@ async fn all<T: Object + Send + 'static>(
 }
 
 /// Lines waiting for a client that streams: each has some tens of KiB.
-const CHUNKS_MAX: usize = 4;
-const CHUNK_BYTES: usize = 64 * 1024;
+pub(crate) const CHUNKS_MAX: usize = 4;
+pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
 
 async fn listed<T: Object + Send + 'static>(
     api: &Api,

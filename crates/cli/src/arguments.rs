@@ -57,6 +57,9 @@ pub enum Command {
     /// The process of the API; natrix run starts it
     #[command(hide = true)]
     Api,
+    /// The process for SNMP; natrix run starts it
+    #[command(hide = true)]
+    Snmp,
     /// Write the manual pages
     #[command(hide = true)]
     Manual(Manual),

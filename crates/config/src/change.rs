@@ -31,12 +31,14 @@ use nat::types::RealmId;
 use crate::check::machine::share;
 use crate::check::machine::usual_places;
 use crate::keys::live::Effect;
+use crate::model::AgentX;
 use crate::model::Config;
 use crate::model::EventLog;
 use crate::model::EventTarget;
 use crate::model::Http;
 use crate::model::HttpListen;
 use crate::model::LogSync;
+use crate::model::Snmp;
 use crate::section::duration_text;
 
 /// One difference.
@@ -135,6 +137,7 @@ impl Value<'_> {
                 ("control", "audit") => "it is opened when the instance starts",
                 ("control", _) => "clients find the socket by its path",
                 ("http" | "http.tls" | "http.user", _) => "the process of the API starts with the instance",
+                ("snmp", _) => "the process for SNMP starts with the instance",
                 ("log", "events") => "existing mappings would have no record, or one without an end",
                 ("log.store", _) => "the rings of its workers belong to it",
                 ("log", "queue") => "workers get their queues when the instance starts",
@@ -241,6 +244,7 @@ impl<'c> Values<'c> {
         values.timers(config);
         values.process(config);
         values.http(config.http.as_ref());
+        values.snmp(config.snmp.as_ref());
         values.log(config);
         values.list
     }
@@ -531,6 +535,19 @@ impl<'c> Values<'c> {
         }
     }
 
+    fn snmp(&mut self, snmp: Option<&'c Snmp>) {
+        self.table("snmp");
+        self.key(
+            "agentx",
+            or_none(snmp.map(|snmp| match &snmp.agentx {
+                AgentX::Tcp(address) => address.to_string(),
+                AgentX::Unix(path) => path.display().to_string(),
+            })),
+        );
+        self.key("alias", or_none(snmp.map(|snmp| &snmp.alias)));
+        self.key("rows", or_none(snmp.map(|snmp| snmp.rows)));
+    }
+
     fn gateways(&mut self, config: &'c Config) {
         for (table, alg) in crate::draft::gateway::tables() {
             let found = config.nat.gateways.iter().find(|gateway| gateway.alg == alg);
@@ -554,6 +571,7 @@ impl<'c> Values<'c> {
     fn log(&mut self, config: &'c Config) {
         self.table("log");
         self.key("level", word(&config.log.level));
+        self.key("format", word(&config.log.format));
         let events = config.nat.events;
         self.key("back_pressure", word(&events.back_pressure));
         self.key("block_mappings", events.block_mappings);

@@ -158,6 +158,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
         dpdk,
         control: singles.control.clone(),
         http: singles.http.clone(),
+        snmp: singles.snmp.clone(),
         log: singles.log,
         event_log: singles.event_log.clone(),
         log_sinks: draft.sinks.iter().filter_map(SinkDraft::sink).collect(),

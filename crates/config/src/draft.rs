@@ -16,6 +16,7 @@ pub(crate) mod rule_file;
 pub(crate) mod rule_keys;
 pub(crate) mod singles;
 pub(crate) mod sink;
+mod snmp;
 
 use toml_edit::Item;
 use toml_edit::Key;

@@ -289,9 +289,16 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         keys: HTTP_USER,
     },
     SectionKeys {
+        name: "snmp",
+        repeats: false,
+        about: "NATV2-MIB (RFC 7659) through the SNMP agent of the system, by a process of its own: \
+                [snmp.md](snmp.md). Off without `agentx`. A change needs a restart.",
+        keys: SNMP,
+    },
+    SectionKeys {
         name: "log",
         repeats: false,
-        about: "The log on standard error (`level`), and the event log that records who had which external \
+        about: "The log of the daemon (`level`, `format`), and the event log that records who had which external \
                 port (all other keys). Its volume and format: [operations.md](operations.md#logs).",
         keys: LOG,
     },
@@ -1176,6 +1183,31 @@ const HTTP: &[Key] = &[
     ),
 ];
 
+const SNMP: &[Key] = &[
+    key(
+        "agentx",
+        Kind::Text("`\"PATH\"`, `\"ADDRESS:PORT\"`, or `\"\"`"),
+        Preset::Value("\"\""),
+        "Where the master agent listens for subagents (`agentXSocket` of snmpd): the absolute path of a Unix \
+         socket, or a loopback address. AgentX knows neither logins nor encryption, so other addresses are \
+         refused.",
+    ),
+    key(
+        "alias",
+        Kind::Text("text of at most 64 printable ASCII characters"),
+        Preset::Value("\"natrix\""),
+        "Name of the instance in the MIB (natv2InstanceAlias).",
+    ),
+    key(
+        "rows",
+        Kind::Integer { min: 0, max: 1_000_000, unit: "rows" },
+        Preset::Value("100_000"),
+        "Most rows of each of the tables of subscribers, address maps and port maps. They name subscribers to \
+         everybody who may read them; `0` leaves these tables empty. Each row takes some 100 bytes of the \
+         process while a manager reads the tables.",
+    ),
+];
+
 const HTTP_TLS: &[Key] = &[
     key(
         "certificate",
@@ -1226,6 +1258,14 @@ const LOG: &[Key] = &[
         Kind::Choice(&["error", "warn", "info", "debug"]),
         Preset::Value("\"info\""),
         "The least severe level to write. Packets are never logged.",
+    ),
+    key(
+        "format",
+        Kind::Choice(&["auto", "text", "json", "journald"]),
+        Preset::Value("\"auto\""),
+        "How the log is written. `text`: lines on standard error. `json`: one object a line there, with time, \
+         level, object and message. `journald`: fields of systemd's journal (`journalctl -u natrix -o verbose`). \
+         `auto`: `journald` if the journal reads standard error, as it does under systemd, and `text` otherwise.",
     ),
     key(
         "events",

@@ -28,6 +28,8 @@ pub struct Config {
     pub control: Control,
     /// The API; None without one.
     pub http: Option<Http>,
+    /// The subagent for SNMP; None without one.
+    pub snmp: Option<Snmp>,
     /// What the process writes to standard error.
     pub log: Log,
     /// Where it keeps records of events; none: nowhere.
@@ -153,6 +155,26 @@ pub struct HttpTls {
     pub client_authorities: Option<PathBuf>,
 }
 
+/// The subagent for SNMP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snmp {
+    /// Where the master agent listens.
+    pub agentx: AgentX,
+    /// Name of the instance in the MIB.
+    pub alias: String,
+    /// Most rows of each of the large tables.
+    pub rows: usize,
+}
+
+/// Where the master agent listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentX {
+    /// A TCP address of this machine.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
 /// A user of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpUser {
@@ -182,6 +204,8 @@ pub enum HttpRole {
 pub struct Log {
     /// The least severe level that is written.
     pub level: LogLevel,
+    /// How it is written.
+    pub format: LogFormat,
 }
 
 /// Where records of events are kept.
@@ -309,6 +333,20 @@ impl EventLog {
     pub fn queue_bytes(&self) -> u64 {
         u64::from(self.queue.next_power_of_two()) * size_of::<Event>() as u64
     }
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// To the journal if it reads standard error, otherwise as text.
+    #[default]
+    Auto,
+    /// `warning: object: what is wrong`, a line each.
+    Text,
+    /// One JSON object a line.
+    Json,
+    /// Fields of the journal of systemd.
+    Journald,
 }
 
 /// Severity of a log line, most severe first.

@@ -75,7 +75,7 @@ pub fn run_on<I: Io + Send + 'static>(
     open: impl FnOnce(&Config, Log) -> Result<Opened<I>, Box<dyn Error + Send + Sync>>,
     prepare: impl Fn() + Clone + Send + 'static,
 ) -> Result<(), RunError> {
-    let log = Log::new(config.log.level);
+    let log = Log::start(config.log.level, config.log.format);
     // From here on a signal is kept until it is read, so a signal during the start is not lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(RunError::Signals)?;
     let socket = Socket::open(&config.control.socket, config.control.mode)?;

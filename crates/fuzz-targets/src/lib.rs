@@ -17,6 +17,7 @@ pub mod frames;
 pub mod nat;
 pub mod neighbour;
 pub mod port_control;
+pub mod snmp;
 mod traffic;
 pub mod translate;
 pub mod wire;
@@ -49,6 +50,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_verify", run: wire::verify },
     Target { name: "wire_mac_text", run: wire::mac_text },
     Target { name: "api_request", run: api::request },
+    Target { name: "snmp_pdu", run: snmp::pdu },
     Target { name: "config_text", run: config::text },
     Target { name: "config_value", run: config::value },
     Target { name: "capture_read", run: capture::read },

@@ -152,6 +152,8 @@ pub struct Counters {
     pub flows_created: u64,
     /// Endpoint-dependent flows removed.
     pub flows_removed: u64,
+    /// Subscribers paired with an external address.
+    pub addresses_paired: u64,
     /// Port blocks leased.
     pub blocks_leased: u64,
     /// Port blocks given back.
@@ -223,6 +225,7 @@ impl Default for Counters {
             mappings_removed: [0; 3],
             flows_created: 0,
             flows_removed: 0,
+            addresses_paired: 0,
             blocks_leased: 0,
             blocks_returned: 0,
             penalties_begun: 0,

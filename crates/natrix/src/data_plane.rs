@@ -116,6 +116,7 @@ pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
     let config = load(&arguments.config, &daemon::machine::this_machine()).map_err(Failure::Configuration)?;
     // Before DPDK pins this thread. Until the instance answers, the API says so.
     let _api = crate::api_process::start(&config)?;
+    let _snmp = crate::snmp_process::start(&config)?;
     Ok(daemon::dpdk::run(&config, &arguments.config, env!("CARGO_PKG_VERSION"))?)
 }
 

@@ -12,7 +12,12 @@ mod instance_log;
 mod log;
 mod machine;
 mod reader;
+mod snmp;
+#[cfg(feature = "dpdk")]
+mod snmp_process;
 mod times;
+#[cfg(feature = "dpdk")]
+mod watched;
 
 use std::io;
 use std::io::Write;
@@ -57,6 +62,7 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
         Command::Check(arguments) => data_plane::check(arguments, out),
         Command::Token(arguments) => api::token(arguments, out),
         Command::Api => api::run(),
+        Command::Snmp => snmp::run(),
         Command::Run(arguments) => data_plane::run(arguments),
         Command::Replay(arguments) => data_plane::replay(arguments, out),
     }

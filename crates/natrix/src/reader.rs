@@ -34,7 +34,7 @@ pub(crate) fn end_with(command: &Command) {
     let then = match command {
         // The data plane runs with or without a reader of its log. The dashboard watches its
         // terminal itself.
-        Command::Run(_) | Command::Api | Command::Client(ClientCommand::Top(_)) => return,
+        Command::Run(_) | Command::Api | Command::Snmp | Command::Client(ClientCommand::Top(_)) => return,
         Command::Lab(_) => Then::Signal,
         _ => Then::Exit,
     };

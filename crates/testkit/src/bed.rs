@@ -837,6 +837,7 @@ fn combine(total: &mut Counters, one: &Counters, how: impl Fn(u64, u64) -> u64) 
         (&mut total.originated, one.originated),
         (&mut total.icmp_errors_suppressed, one.icmp_errors_suppressed),
         (&mut total.icmp_errors_translated, one.icmp_errors_translated),
+        (&mut total.addresses_paired, one.addresses_paired),
         (&mut total.blocks_leased, one.blocks_leased),
         (&mut total.blocks_returned, one.blocks_returned),
         (&mut total.penalties_begun, one.penalties_begun),

@@ -23,9 +23,11 @@ use crate::model::EventTarget;
 use crate::model::Http;
 use crate::model::Hugepages;
 use crate::model::Log;
+use crate::model::LogFormat;
 use crate::model::LogLevel;
 use crate::model::LogStore;
 use crate::model::LogSync;
+use crate::model::Snmp;
 use crate::report::Place;
 use crate::report::Placed;
 use crate::report::Report;
@@ -62,6 +64,7 @@ pub(crate) struct Singles {
     pub(crate) dpdk: DpdkDraft,
     pub(crate) control: Control,
     pub(crate) http: Option<Http>,
+    pub(crate) snmp: Option<Snmp>,
     pub(crate) log: Log,
     pub(crate) events: EventSettings,
     pub(crate) event_log: Option<EventLog>,
@@ -146,12 +149,19 @@ impl Singles {
             },
             control: control(&control_section, report),
             http: crate::draft::http::http(root, report),
+            snmp: crate::draft::snmp::snmp(root, report),
             log: Log {
                 level: match log.choice("level", report) {
                     Some("error") => LogLevel::Error,
                     Some("warn") => LogLevel::Warn,
                     Some("debug") => LogLevel::Debug,
                     _ => LogLevel::Info,
+                },
+                format: match log.choice("format", report) {
+                    Some("text") => LogFormat::Text,
+                    Some("json") => LogFormat::Json,
+                    Some("journald") => LogFormat::Journald,
+                    _ => LogFormat::Auto,
                 },
             },
             events: event_settings(&log, report),

@@ -2,13 +2,14 @@
 //! this with the plan of each key.
 
 /// Tables of which every key needs a restart.
-const RESTART_SECTIONS: [&str; 7] = ["interface", "tables", "workers", "dpdk", "http", "http.tls", "http.user"];
+const RESTART_SECTIONS: [&str; 8] = ["interface", "tables", "workers", "dpdk", "http", "http.tls", "http.user", "snmp"];
 /// Keys of other tables that need a restart.
-const RESTART_KEYS: [(&str, &str); 8] = [
+const RESTART_KEYS: [(&str, &str); 9] = [
     ("control", "socket"),
     ("control", "mode"),
     ("control", "audit"),
     ("log", "level"),
+    ("log", "format"),
     ("log", "queue"),
     ("log.store", "path"),
     ("log.store", "signing_key"),

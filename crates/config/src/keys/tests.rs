@@ -37,18 +37,21 @@ use toml_edit::TableLike;
 use super::*;
 use crate::compile::parse;
 use crate::manual::SMALLEST;
+use crate::model::AgentX;
 use crate::model::Config;
 use crate::model::EventLog;
 use crate::model::EventTarget;
 use crate::model::HttpListen;
 use crate::model::HttpRole;
 use crate::model::HttpTls;
+use crate::model::LogFormat;
 use crate::model::LogLevel;
 use crate::model::LogSink;
 use crate::model::LogStore;
 use crate::model::LogSync;
 use crate::model::SinkKind;
 use crate::model::SinkTransport;
+use crate::model::Snmp;
 
 const EVERY_KEY: &str = include_str!("../../tests/every_key.toml");
 
@@ -242,7 +245,9 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     let user = http.users.first().expect("a user");
     assert_eq!((user.name.as_str(), user.role, user.group.as_deref()), ("noc", HttpRole::Operate, Some("noc")));
     assert!(user.token.as_ref().is_some_and(|token| token.starts_with("$argon2id$")));
-    assert_eq!(config.log.level, LogLevel::Debug);
+    let agentx = AgentX::Tcp("127.0.0.1:705".parse().expect("an address"));
+    assert_eq!(config.snmp, Some(Snmp { agentx, alias: "cgn-1".to_owned(), rows: 1000 }));
+    assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
     let events = EventSettings {
         back_pressure: BackPressure::Drop,
         block_mappings: true,

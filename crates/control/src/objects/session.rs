@@ -89,6 +89,9 @@ pub struct Subscriber {
     /// Guaranteed ports that other subscribers still have.
     #[serde(default)]
     pub guarantee_missing: PerProtocol,
+    /// The most mappings it may have; null if a transport has no limit.
+    #[serde(default)]
+    pub ports_max: Option<PerProtocol>,
     /// It is an offender: new mappings come from the penalty pool of its class.
     #[serde(default)]
     pub offender: bool,

@@ -218,6 +218,13 @@ pub(crate) fn class_name(settings: &Settings, class: u16) -> Option<String> {
     settings.classes.get(position).map(|class| class.name.clone())
 }
 
+/// The limit of mappings of a class, if each transport has one.
+fn ports_max(settings: &Settings, class: u16) -> Option<PerProtocol> {
+    let class = usize::from(class).checked_sub(1).and_then(|position| settings.classes.get(position));
+    let most = class.map_or(&settings.subscriber, |class| &class.limits).ports_max;
+    most.iter().all(|most| *most != u32::MAX).then(|| per_protocol(most.map(u64::from)))
+}
+
 fn refused(counts: &[u32; SubscriberView::CAUSES.len()]) -> Refused {
     let of = |verdict: Verdict| {
         let position = SubscriberView::CAUSES.iter().position(|cause| *cause == verdict);
@@ -260,6 +267,7 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
         refused: refused(&view.refused),
         guaranteed: per_protocol(view.guarantee.ports.map(u64::from)),
         guarantee_missing: per_protocol(view.guarantee.missing.map(u64::from)),
+        ports_max: ports_max(shared.settings(), view.class),
         offender: view.is_offender,
         refused_only: view.is_refused_only,
     }

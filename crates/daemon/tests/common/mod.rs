@@ -10,6 +10,7 @@ use config::DriverKind;
 use config::Hugepages;
 use config::InterfaceLink;
 use config::Log;
+use config::LogFormat;
 use config::LogLevel;
 use config::Port;
 use config::Source;
@@ -60,7 +61,7 @@ pub(crate) fn configuration(directory: &Path) -> Config {
         control: Control { socket: directory.join("control.sock"), mode: 0o600, audit: directory.join("audit.jsonl") },
         http: None,
         grants_file: None,
-        log: Log { level: LogLevel::Error },
+        log: Log { level: LogLevel::Error, format: LogFormat::default() },
         event_log: None,
         log_sinks: Vec::new(),
         warnings: Vec::new(),

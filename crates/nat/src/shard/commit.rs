@@ -242,6 +242,7 @@ impl Ledger {
         let slot = self.state.subscribers.insert(key.realm, key.address, pool, address, generation)?;
         if address != UNPAIRED {
             self.shared.ports.pair(address);
+            self.counters.addresses_paired += 1;
         }
         Some(slot)
     }
@@ -266,6 +267,7 @@ impl Ledger {
         if new != old {
             if new != UNPAIRED {
                 shared.ports.pair(new);
+                self.counters.addresses_paired += 1;
             }
             if old != UNPAIRED {
                 shared.ports.unpair(old);

@@ -1,5 +1,7 @@
-//! What the process gives up once it listens: it reads files, talks to the control socket and to
-//! the clients that connect, and nothing else.
+//! What a process beside the daemon gives up before it meets anyone: it reads files, talks to the
+//! control socket and through the sockets that it has, and does nothing else.
+
+#![forbid(unsafe_code)]
 
 use std::io;
 use std::path::Path;
@@ -9,6 +11,7 @@ use landlock::Access;
 use landlock::AccessFs;
 use landlock::AccessNet;
 use landlock::BitFlags;
+use landlock::NetPort;
 use landlock::Ruleset;
 use landlock::RulesetAttr;
 use landlock::RulesetCreatedAttr;
@@ -21,25 +24,36 @@ use rustix::thread::CapabilitySets;
 use rustix::thread::clear_ambient_capability_set;
 use rustix::thread::set_capabilities;
 
+/// What a confined process still needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Needs<'a> {
+    /// Its listening Unix socket, which it removes at the end.
+    pub own_socket: Option<&'a Path>,
+    /// The TCP port that it connects to.
+    pub connects_to: Option<u16>,
+}
+
 /// Takes capabilities, core files, writing, executing, listening and connecting by TCP from this
-/// thread and the threads that it starts. `socket` is the listening Unix socket, if there is one,
-/// which is removed at the end. A kernel without Landlock takes only the first two.
+/// thread and the threads that it starts, except for `needs`. A kernel without Landlock takes only
+/// the first two.
 ///
 /// # Errors
 /// The system refuses.
-pub(crate) fn confine(socket: Option<&Path>) -> io::Result<()> {
-    // A core file would have tokens in it.
+pub fn confine(needs: Needs) -> io::Result<()> {
+    // A core file would have tokens and subscribers in it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
-    restrict(socket).map_err(io::Error::other)
+    restrict(needs).map_err(io::Error::other)
 }
 
-fn restrict(socket: Option<&Path>) -> Result<(), landlock::RulesetError> {
+fn restrict(needs: Needs) -> Result<(), landlock::RulesetError> {
     let abi = ABI::V6;
     let reading: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
-    let folder = socket.and_then(Path::parent);
+    let folder = needs.own_socket.and_then(Path::parent);
+    let ports =
+        needs.connects_to.map(|port| Ok::<_, landlock::RulesetError>(NetPort::new(port, AccessNet::ConnectTcp)));
     Ruleset::default()
         .handle_access(AccessFs::from_all(abi))?
         .handle_access(AccessNet::from_all(abi))?
@@ -47,6 +61,7 @@ fn restrict(socket: Option<&Path>) -> Result<(), landlock::RulesetError> {
         .create()?
         .add_rules(path_beneath_rules(["/"], reading))?
         .add_rules(path_beneath_rules(folder, AccessFs::RemoveFile))?
+        .add_rules(ports)?
         .restrict_self()?;
     Ok(())
 }
@@ -69,11 +84,14 @@ mod tests {
         fs::write(&kept, "text").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
+        let permitted = TcpListener::bind("127.0.0.1:0").unwrap();
+        let known = permitted.local_addr().unwrap();
         // Only this thread: the others of the test are not confined.
         let confined = std::thread::spawn(move || {
             let socket = socket.join("http.sock");
             fs::write(&socket, "").unwrap();
-            confine(Some(&socket)).unwrap();
+            let needs = Needs { own_socket: Some(&socket), connects_to: Some(known.port()) };
+            confine(needs).unwrap();
             assert_eq!(fs::read_to_string(&kept).unwrap(), "text");
             let refused = [
                 fs::write(&kept, "other").map_err(|error| error.kind()),
@@ -84,6 +102,7 @@ mod tests {
                 TcpListener::bind("127.0.0.1:0").map(drop).map_err(|error| error.kind()),
             ];
             assert_eq!(refused, [Err(io::ErrorKind::PermissionDenied); 6]);
+            assert!(TcpStream::connect(known).is_ok(), "the named port is open to it");
             fs::remove_file(socket).unwrap();
             let status = fs::read_to_string("/proc/thread-self/status").unwrap();
             for name in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {

@@ -1,0 +1,517 @@
+//! `/restconf/data/ietf-nat:nat`: the state of the instance as data of the YANG module ietf-nat
+//! (RFC 8512), in the JSON of RFC 7951, at the path that RESTCONF (RFC 8040) gives it. Read only.
+//!
+//! A pool is a policy. The module has one prefix for each of its pools, so each prefix of a pool
+//! is one.
+
+use core::net::Ipv4Addr;
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::time::Duration;
+use std::time::SystemTime;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::response::Response;
+use control::Alg;
+use control::Client;
+use control::ClientError;
+use control::Counter;
+use control::Counters;
+use control::Filter;
+use control::Filtering;
+use control::List;
+use control::Mapping;
+use control::PAGE_OBJECTS_MAX;
+use control::Pool;
+use control::PoolAddress;
+use control::Pooling;
+use control::Protocol;
+use control::Request;
+use control::Status;
+use control::TimeoutsInForce;
+use serde_json::Value;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::answer::ErrorBody;
+use crate::answer::Refused;
+use crate::guard::Principal;
+use crate::routes::Api;
+use crate::state::CHUNK_BYTES;
+use crate::state::CHUNKS_MAX;
+use crate::state::Chunks;
+
+const YANG_JSON: &str = "application/yang-data+json";
+/// The only instance.
+const INSTANCE: u32 = 1;
+/// Timers of single ports; a range of ports is given port by port.
+const PORT_TIMEOUTS_MAX: usize = 1_024;
+
+/// What one answer is made from, besides the mappings.
+struct Figures {
+    status: Status,
+    pools: Vec<Pool>,
+    addresses: Vec<PoolAddress>,
+    algs: Vec<Alg>,
+    counters: HashMap<String, u64>,
+    /// When the instance started.
+    started: String,
+}
+
+impl Figures {
+    fn ask(client: &mut Client) -> Result<Figures, ClientError> {
+        let status: Status = client.request_one(&Request::Status)?;
+        let pools = client.request(&Request::Pools)?.0;
+        let addresses = client.pages::<PoolAddress>(everything(), Request::PoolAddresses).collect::<Result<_, _>>()?;
+        let algs = client.pages::<Alg>(everything(), Request::Algs).collect::<Result<_, _>>()?;
+        let (counters, _) = client.request::<Counter>(&Request::Counters(Counters { per_worker: false }))?;
+        let started = SystemTime::now().checked_sub(Duration::from_micros(status.uptime_us));
+        let started = jiff::Timestamp::try_from(started.unwrap_or(SystemTime::UNIX_EPOCH)).unwrap_or_default();
+        let counters = counters.into_iter().map(|counter| (counter.name, counter.value)).collect();
+        Ok(Figures { status, pools, addresses, algs, counters, started: format!("{started:.0}") })
+    }
+
+    fn sum(&self, names: &[&str]) -> u64 {
+        names.iter().filter_map(|name| self.counters.get(*name)).sum()
+    }
+
+    /// The prefixes of each pool, in the order of the pools.
+    fn prefixes(&self) -> Vec<(u32, &Pool, NumberedPrefix)> {
+        let mut addresses: HashMap<&str, Vec<Ipv4Addr>> = HashMap::new();
+        for address in &self.addresses {
+            addresses.entry(&address.pool).or_default().push(address.address);
+        }
+        let mut numbered = Vec::new();
+        for (policy, pool) in (1..).zip(&self.pools) {
+            for prefix in prefixes(addresses.remove(pool.name.as_str()).unwrap_or_default()) {
+                let number = numbered.len() as u32 + 1;
+                numbered.push((policy, pool, NumberedPrefix { number, prefix }));
+            }
+        }
+        numbered
+    }
+}
+
+fn everything() -> List {
+    List { filter: Filter::default(), limit: Some(PAGE_OBJECTS_MAX), cursor: None }
+}
+
+/// A prefix and its number as a pool of the module.
+#[derive(Clone, Copy, Debug)]
+struct NumberedPrefix {
+    number: u32,
+    prefix: Prefix,
+}
+
+/// A prefix of external addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Prefix {
+    address: Ipv4Addr,
+    length: u8,
+}
+
+impl Prefix {
+    fn text(self) -> String {
+        format!("{}/{}", self.address, self.length)
+    }
+
+    fn contains(self, address: Ipv4Addr) -> bool {
+        let bits = 32 - u32::from(self.length);
+        (u64::from(self.address.to_bits()) ^ u64::from(address.to_bits())) >> bits == 0
+    }
+}
+
+/// Addresses as few prefixes.
+fn prefixes(mut addresses: Vec<Ipv4Addr>) -> Vec<Prefix> {
+    addresses.sort_unstable();
+    addresses.dedup();
+    let mut found = Vec::new();
+    let mut place = 0;
+    while let Some(first) = addresses.get(place).map(|address| address.to_bits()) {
+        let run =
+            addresses[place..].iter().zip(first..).take_while(|(address, bits)| address.to_bits() == *bits).count();
+        // As large as the run and the alignment of its first address permit.
+        let bits = run.ilog2().min(first.trailing_zeros());
+        found.push(Prefix { address: Ipv4Addr::from_bits(first), length: 32 - bits as u8 });
+        place += 1 << bits;
+    }
+    found
+}
+
+fn protocol_number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Icmp => 1,
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+    }
+}
+
+/// RFC 7951 writes numbers of 64 bits as text.
+fn counter(number: u64) -> Value {
+    Value::String(number.to_string())
+}
+
+/// A number of 32 bits.
+fn gauge(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn seconds(micros: u64) -> u32 {
+    gauge(micros.div_ceil(1_000_000))
+}
+
+fn capabilities() -> Value {
+    let protocols = [(1, "ICMP"), (6, "TCP"), (17, "UDP")];
+    json!({
+        "nat-flavor": ["basic-nat44", "napt44", "dst-nat"],
+        "per-interface-binding": ["unsupported"],
+        "transport-protocols": protocols.map(|(id, name)| json!({ "protocol-id": id, "protocol-name": name })),
+        "restricted-port-support": true,
+        "static-mapping-support": true,
+        "port-randomization-support": true,
+        "port-range-allocation-support": true,
+        "port-preservation-suport": false,
+        "port-parity-preservation-support": true,
+        "address-roundrobin-support": true,
+        "paired-address-pooling-support": true,
+        "endpoint-independent-mapping-support": true,
+        "address-dependent-mapping-support": false,
+        "address-and-port-dependent-mapping-support": true,
+        "endpoint-independent-filtering-support": true,
+        "address-dependent-filtering": true,
+        "address-and-port-dependent-filtering": true,
+        "fragment-behavior": "out-of-order",
+    })
+}
+
+/// The most permissive of a pool, so that nobody counts on a filter that not every transport has.
+fn filtering(pool: &Pool) -> &'static str {
+    let each = [pool.filtering.udp, pool.filtering.tcp, pool.filtering.icmp];
+    if each.contains(&Filtering::EndpointIndependent) {
+        "eif"
+    } else if each.contains(&Filtering::AddressDependent) {
+        "adf"
+    } else {
+        "edf"
+    }
+}
+
+fn timers(figures: &Figures, pool: &Pool) -> Value {
+    let TimeoutsInForce { udp_us, tcp_opening_us, tcp_established_us, tcp_closing_us, icmp_us, .. } =
+        figures.status.timeouts;
+    // The module has one timer for each port. If several apply to a port, the first decides.
+    let mut ports = BTreeMap::new();
+    for own in &figures.status.port_timeouts {
+        for port in own.first_port..=own.last_port {
+            if ports.len() < PORT_TIMEOUTS_MAX {
+                ports.entry(port).or_insert((protocol_number(own.protocol), seconds(own.idle_us)));
+            }
+        }
+    }
+    let ports = ports
+        .into_iter()
+        .map(|(port, (protocol, timeout))| json!({ "port-number": port, "protocol": protocol, "timeout": timeout }));
+    json!({
+        "udp-timeout": seconds(udp_us),
+        "tcp-idle-timeout": seconds(tcp_established_us),
+        "tcp-trans-open-timeout": seconds(tcp_opening_us),
+        "tcp-trans-close-timeout": seconds(tcp_closing_us),
+        "tcp-in-syn-timeout": 6,
+        "icmp-timeout": seconds(icmp_us),
+        "per-port-timeout": ports.collect::<Vec<_>>(),
+        "hold-down-timeout": seconds(pool.reuse_delay_us),
+        "hold-down-max": gauge(figures.status.held_ports_max),
+    })
+}
+
+fn policies(figures: &Figures) -> Vec<Value> {
+    let prefixes = figures.prefixes();
+    let mut algs: BTreeMap<&str, bool> = BTreeMap::new();
+    for alg in &figures.algs {
+        *algs.entry(&alg.name).or_default() |= alg.enabled;
+    }
+    let policy = |(number, pool): (u32, &Pool)| {
+        let own = prefixes.iter().filter(|(policy, ..)| *policy == number);
+        let addresses = own.map(|(_, _, own)| json!({ "pool-id": own.number, "external-ip-pool": own.prefix.text() }));
+        let subnets = (1_u32..).zip(&pool.subscriber_prefixes);
+        let subnets = subnets.map(|(number, prefix)| json!({ "match-id": number, "subnet": prefix.to_string() }));
+        let in_ranges = matches!(pool.allocation.as_str(), "blocks" | "deterministic");
+        let mut policy = json!({
+            "id": number,
+            "external-ip-address-pool": addresses.collect::<Vec<_>>(),
+            "port-set-restrict": { "start-port-number": pool.port_min, "end-port-number": pool.port_max },
+            "subscriber-match": subnets.collect::<Vec<_>>(),
+            "address-allocation-type": if pool.pooling == Pooling::Paired { "paired" } else { "arbitrary" },
+            "port-allocation-type": if in_ranges { "port-range-allocation" } else { "random" },
+            "mapping-type": "eim",
+            "filtering-type": filtering(pool),
+            "fragment-behavior": "out-of-order",
+            "timers": timers(figures, pool),
+            "algs": algs.iter().map(|(name, enabled)| json!({ "name": name, "status": enabled })).collect::<Vec<_>>(),
+        });
+        let size = pool.block_size.and_then(|size| u16::try_from(size).ok()).filter(|_| in_ranges);
+        if let (Some(size), Some(policy)) = (size, policy.as_object_mut()) {
+            policy.insert("port-set".to_owned(), json!({ "port-set-size": size }));
+        } else if let Some(policy) = policy.as_object_mut().filter(|_| in_ranges) {
+            // 65,536 ports in a set are more than the module can say.
+            policy.remove("port-allocation-type");
+        }
+        policy
+    };
+    (1..).zip(&figures.pools).map(policy).collect()
+}
+
+fn statistics(figures: &Figures) -> Value {
+    let Figures { status, pools, started, .. } = figures;
+    let total = |of: fn(&Pool) -> u64| pools.iter().map(of).sum::<u64>();
+    let is_used = |address: &&PoolAddress| address.ports_used.total() > 0 || address.subscribers.unwrap_or(0) > 0;
+    let used = figures.addresses.iter().filter(is_used).count() as u64;
+    let ports_used = total(|pool| pool.ports_used.total());
+    let per_pool = figures.prefixes().into_iter().map(|(_, pool, own)| {
+        let inside = |address: &&PoolAddress| address.pool == pool.name && own.prefix.contains(address.address);
+        let addresses: Vec<&PoolAddress> = figures.addresses.iter().filter(inside).collect();
+        let used = addresses.iter().filter(|address| is_used(address)).count();
+        let ports_used: u64 = addresses.iter().map(|address| address.ports_used.total()).sum();
+        let ports: u64 = addresses.iter().map(|address| address.ports_total.total()).sum();
+        json!({
+            "pool-id": own.number,
+            "discontinuity-time": started,
+            "pool-stats": { "addresses-allocated": used, "addresses-free": addresses.len() - used },
+            "port-stats": { "ports-allocated": gauge(ports_used), "ports-free": gauge(ports - ports_used.min(ports)) },
+        })
+    });
+    let per_protocol = [Protocol::Icmp, Protocol::Tcp, Protocol::Udp].map(|protocol| {
+        let of = |what: &str| figures.sum(&[&format!("mappings_{what}_{protocol}")]);
+        let now = of("created").saturating_sub(of("removed"));
+        json!({ "protocol-id": protocol_number(protocol), "total": gauge(now) })
+    });
+    let ports = total(|pool| pool.ports_total.total());
+    json!({
+        "discontinuity-time": started,
+        "traffic-statistics": {
+            "sent-packets": counter(status.packets_forwarded),
+            "sent-bytes": counter(status.bytes_forwarded),
+            "rcvd-packets": counter(status.packets_received),
+            "dropped-packets": counter(status.packets_dropped),
+            "dropped-fragments": counter(figures.sum(&[
+                "fragment_tiny", "fragment_overlap", "fragment_malformed", "fragment_table_full",
+                "fragment_buffers_full", "fragment_timeout", "fragment_refused",
+            ])),
+            "dropped-address-packets": counter(figures.sum(&["address_draining"])),
+            "dropped-port-limit-packets": counter(figures.sum(&["subscriber_port_quota", "block_limit"])),
+            "dropped-port-packets": counter(figures.sum(&["ports_exhausted"])),
+            "dropped-subscriber-limit-packets": counter(figures.sum(&["subscriber_table_full"])),
+        },
+        "mappings-statistics": {
+            "total-active-subscribers": gauge(status.subscribers),
+            "total-address-mappings": gauge(total(|pool| pool.subscribers)),
+            "total-port-mappings": gauge(status.mappings),
+            "total-per-protocol": per_protocol,
+        },
+        "pools-stats": {
+            "addresses-allocated": gauge(used),
+            "addresses-free": gauge(figures.addresses.len() as u64 - used),
+            "ports-stats": {
+                "ports-allocated": gauge(ports_used), "ports-free": gauge(ports.saturating_sub(ports_used)),
+            },
+            "per-pool-stats": per_pool.collect::<Vec<_>>(),
+        },
+    })
+}
+
+/// The instance without its mappings.
+fn instance(figures: &Figures) -> Value {
+    json!({
+        "id": INSTANCE,
+        "name": "natrix",
+        "enable": true,
+        "capabilities": capabilities(),
+        "type": "napt44",
+        "policy": policies(figures),
+        "mapping-limits": {
+            "limit-subscribers": gauge(figures.status.subscribers_max),
+            "limit-port-mappings": gauge(figures.status.mappings_max),
+        },
+        "statistics": statistics(figures),
+    })
+}
+
+fn entry(index: u32, mapping: &Mapping) -> Value {
+    let kind = match mapping.origin.as_deref() {
+        Some("pcp" | "nat_pmp") => "dynamic-explicit",
+        _ => "dynamic-implicit",
+    };
+    json!({
+        "index": index,
+        "type": kind,
+        "transport-protocol": protocol_number(mapping.protocol),
+        "internal-src-address": format!("{}/32", mapping.internal.ip()),
+        "internal-src-port": { "start-port-number": mapping.internal.port() },
+        "external-src-address": format!("{}/32", mapping.external.ip()),
+        "external-src-port": { "start-port-number": mapping.external.port() },
+        "lifetime": seconds(mapping.expires_in_us),
+    })
+}
+
+/// The pieces of an answer on their way to a client.
+struct Pieces {
+    piece: Vec<u8>,
+    to: mpsc::Sender<Result<Vec<u8>, ClientError>>,
+}
+
+/// The client has gone.
+struct Gone;
+
+impl Pieces {
+    fn push(&mut self, text: &str) -> Result<(), Gone> {
+        self.piece.extend(text.as_bytes());
+        if self.piece.len() >= CHUNK_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), Gone> {
+        self.to.blocking_send(Ok(core::mem::take(&mut self.piece))).map_err(|_| Gone)
+    }
+
+    /// `"mapping-entry":[…]`, page by page.
+    fn mappings(&mut self, client: &mut Client) -> Result<Result<(), Gone>, ClientError> {
+        let mut begin = "\"mapping-entry\":[";
+        let mut pages = client.pages::<Mapping>(everything(), Request::Mappings);
+        for index in 1.. {
+            let Some(mapping) = pages.next().transpose()? else { break };
+            if self.push(begin).and_then(|()| self.push(&entry(index, &mapping).to_string())).is_err() {
+                return Ok(Err(Gone));
+            }
+            begin = ",";
+        }
+        Ok(if begin == "," { self.push("]") } else { self.push("\"mapping-entry\":[]") })
+    }
+}
+
+/// Answers with text that has the mappings between `head` and `tail`.
+async fn with_mappings(
+    api: &Api,
+    principal: &Principal,
+    frame: impl FnOnce(&mut Client) -> Result<(String, &'static str), ClientError> + Send + 'static,
+) -> Result<Response, Refused> {
+    let turn = api.daemon.turn().await?;
+    let (daemon, actor) = (api.daemon.clone(), principal.actor());
+    let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
+    let (ready, begun) = tokio::sync::oneshot::channel();
+    tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let mut client = match daemon.connect(actor) {
+            Ok(client) => client,
+            Err(error) => return drop(ready.send(Err(error))),
+        };
+        let (head, tail) = match frame(&mut client) {
+            Ok(frame) => frame,
+            Err(error) => return drop(ready.send(Err(error))),
+        };
+        let _ = ready.send(Ok(()));
+        let mut pieces = Pieces { piece: head.into_bytes(), to: sender };
+        match pieces.mappings(&mut client) {
+            Ok(Ok(())) => {
+                let _ = pieces.push(tail).and_then(|()| pieces.flush());
+            }
+            Ok(Err(Gone)) => {}
+            // An answer that is cut off is an error for the client.
+            Err(error) => drop(pieces.to.blocking_send(Err(error))),
+        }
+    });
+    match begun.await {
+        Ok(Ok(())) => Ok(([(header::CONTENT_TYPE, YANG_JSON)], Body::from_stream(Chunks(receiver))).into_response()),
+        Ok(Err(error)) => Err(error.into()),
+        Err(error) => Err(crate::ask::failed(&error.to_string())),
+    }
+}
+
+/// All data of the module ietf-nat (RFC 8512), with the mappings of now.
+#[utoipa::path(get, path = "/restconf/data/ietf-nat:nat", tag = "restconf", responses(
+    (status = OK, description = "Data of the module", body = Object, content_type = "application/yang-data+json"),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn nat(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+) -> Result<Response, Refused> {
+    let frame = |client: &mut Client| {
+        let mut head =
+            json!({ "ietf-nat:nat": { "instances": { "instance": [instance(&Figures::ask(client)?)] } } }).to_string();
+        // The mappings are the last of the instance.
+        head.truncate(head.len() - "}]}}}".len());
+        head.push_str(",\"mapping-table\":{");
+        Ok((head, "}}]}}}"))
+    };
+    with_mappings(&api, &principal, frame).await
+}
+
+/// The mappings of now alone.
+#[utoipa::path(
+    get,
+    path = "/restconf/data/ietf-nat:nat/instances/instance=1/mapping-table",
+    tag = "restconf",
+    responses(
+        (status = OK, description = "The mappings", body = Object, content_type = "application/yang-data+json"),
+        (status = "4XX", description = "Refused", body = ErrorBody),
+        (status = "5XX", description = "Failed", body = ErrorBody),
+    )
+)]
+pub(crate) async fn mapping_table(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+) -> Result<Response, Refused> {
+    with_mappings(&api, &principal, |_| Ok(("{\"ietf-nat:mapping-table\":{".to_owned(), "}}"))).await
+}
+
+/// The statistics alone, for pollers.
+#[utoipa::path(
+    get,
+    path = "/restconf/data/ietf-nat:nat/instances/instance=1/statistics",
+    tag = "restconf",
+    responses(
+        (status = OK, description = "The statistics", body = Object, content_type = "application/yang-data+json"),
+        (status = "4XX", description = "Refused", body = ErrorBody),
+        (status = "5XX", description = "Failed", body = ErrorBody),
+    )
+)]
+pub(crate) async fn only_statistics(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+) -> Result<Response, Refused> {
+    let figures = api.daemon.with(principal.actor(), Figures::ask).await?;
+    let body = json!({ "ietf-nat:statistics": statistics(&figures) }).to_string();
+    Ok(([(header::CONTENT_TYPE, YANG_JSON)], body).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_become_few_prefixes() {
+        let run = |first: &str, count: u32| {
+            let first: Ipv4Addr = first.parse().unwrap();
+            (0..count).map(move |step| Ipv4Addr::from_bits(first.to_bits() + step)).collect::<Vec<_>>()
+        };
+        for (addresses, wanted) in [
+            (run("203.0.113.0", 64), &["203.0.113.0/26"][..]),
+            (run("203.0.113.1", 4), &["203.0.113.1/32", "203.0.113.2/31", "203.0.113.4/32"]),
+            (
+                [run("192.0.2.9", 1), run("203.0.113.8", 3)].concat(),
+                &["192.0.2.9/32", "203.0.113.8/31", "203.0.113.10/32"],
+            ),
+            (Vec::new(), &[]),
+        ] {
+            let found = prefixes(addresses.clone());
+            assert_eq!(found.iter().map(|prefix| prefix.text()).collect::<Vec<_>>(), wanted);
+            assert!(
+                addresses.iter().all(|address| found.iter().filter(|prefix| prefix.contains(*address)).count() == 1)
+            );
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What a manager may set: thresholds and intervals of notifications. They last as long as the
+//! process; the limits of the engine belong to the configuration.
+
+use std::collections::BTreeMap;
+
+use crate::value::Value;
+
+/// Subscribers and pools with values of their own; a manager that sets more is refused.
+const OWN_MAX: usize = 10_000;
+
+/// Thresholds of a disabled notification.
+pub(crate) const DISABLED: i32 = -1;
+
+/// What a manager set for one instance, pool or subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Control {
+    /// Of the instance: address maps. Of a pool: low usage.
+    pub(crate) first: i32,
+    /// Of the instance and of a subscriber: port maps. Of a pool: high usage.
+    pub(crate) second: i32,
+    /// Seconds between two notifications.
+    pub(crate) interval: u32,
+}
+
+/// Whose values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Of {
+    /// The instance.
+    Instance,
+    /// The pool with this index.
+    Pool(u32),
+    /// The subscriber with this index.
+    Subscriber(u32),
+}
+
+/// Which value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    First,
+    Second,
+    Interval,
+}
+
+/// Why a value cannot be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    WrongType,
+    WrongValue,
+    TooMany,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Controls {
+    set: BTreeMap<Of, Control>,
+}
+
+impl Controls {
+    fn usual(of: Of) -> Control {
+        let interval = match of {
+            Of::Instance => 10,
+            Of::Pool(_) => 20,
+            Of::Subscriber(_) => 60,
+        };
+        Control { first: DISABLED, second: DISABLED, interval }
+    }
+
+    /// The values in use.
+    pub(crate) fn of(&self, of: Of) -> Control {
+        self.set.get(&of).copied().unwrap_or(Controls::usual(of))
+    }
+
+    /// Those with a threshold.
+    pub(crate) fn enabled(&self) -> impl Iterator<Item = (Of, Control)> {
+        let has_threshold = |control: &Control| control.first != DISABLED || control.second != DISABLED;
+        self.set.iter().filter(move |(_, control)| has_threshold(control)).map(|(of, control)| (*of, *control))
+    }
+
+    /// Sets one value.
+    pub(crate) fn set(&mut self, of: Of, field: Field, value: &Value) -> Result<(), Refusal> {
+        let mut control = self.of(of);
+        match (field, value) {
+            (Field::Interval, Value::Gauge32(seconds)) => {
+                if !(1..=3600).contains(seconds) {
+                    return Err(Refusal::WrongValue);
+                }
+                control.interval = *seconds;
+            }
+            (Field::First | Field::Second, Value::Integer(threshold)) => {
+                let most = if matches!(of, Of::Pool(_)) { 100 } else { i32::MAX };
+                if !(DISABLED..=most).contains(threshold) {
+                    return Err(Refusal::WrongValue);
+                }
+                match field {
+                    Field::First => control.first = *threshold,
+                    _ => control.second = *threshold,
+                }
+            }
+            _ => return Err(Refusal::WrongType),
+        }
+        if control == Controls::usual(of) {
+            self.set.remove(&of);
+        } else if self.set.contains_key(&of) || self.set.len() < OWN_MAX {
+            self.set.insert(of, control);
+        } else {
+            return Err(Refusal::TooMany);
+        }
+        Ok(())
+    }
+}

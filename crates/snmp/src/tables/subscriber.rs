@@ -1,0 +1,72 @@
+//! natv2SubscriberTable. The engine does not count translations and creations by subscriber, so
+//! their columns are not there.
+
+use std::sync::Arc;
+
+use super::Table;
+use super::View;
+use super::address;
+use super::text;
+use super::type_of;
+use crate::clock::MasterClock;
+use crate::controls::Controls;
+use crate::controls::Field;
+use crate::controls::Of;
+use crate::maps::Maps;
+use crate::source::Unavailable;
+use crate::value::Value;
+
+pub(crate) const ENTRY: [u32; 3] = [1, 1, 1];
+/// natv2SubscriberPortMapEntries.
+pub(crate) const PORT_MAP_ENTRIES: u32 = 7;
+
+pub(super) const COLUMNS: [u32; 12] = [2, 3, 4, 5, 6, 7, 11, 12, 14, 15, 16, 17];
+
+struct Subscribers {
+    maps: Arc<Maps>,
+    controls: Arc<Controls>,
+    clock: MasterClock,
+}
+
+pub(super) fn open(view: &mut View) -> Result<Box<dyn Table>, Unavailable> {
+    Ok(Box::new(Subscribers { maps: view.source.maps()?, controls: Arc::clone(&view.controls), clock: view.clock }))
+}
+
+pub(super) fn writable(column: u32, index: &[u32]) -> Option<(Of, Field)> {
+    let field = match column {
+        16 => Field::Second,
+        17 => Field::Interval,
+        _ => return None,
+    };
+    Some((Of::Subscriber(index.first().copied().unwrap_or(0)), field))
+}
+
+impl Table for Subscribers {
+    fn rows(&self) -> usize {
+        self.maps.subscribers.len()
+    }
+
+    fn index(&self, row: usize) -> Vec<u32> {
+        vec![self.maps.subscribers[row].index]
+    }
+
+    fn value(&self, column: u32, row: usize) -> Value {
+        let subscriber = &self.maps.subscribers[row];
+        let control = || self.controls.of(Of::Subscriber(subscriber.index));
+        match column {
+            2 => text(&subscriber.realm),
+            3 => type_of(subscriber.address),
+            4 => address(subscriber.address),
+            5 => Value::Gauge32(if subscriber.address.is_ipv4() { 32 } else { 128 }),
+            6 => Value::Gauge32(subscriber.address_maps),
+            PORT_MAP_ENTRIES => Value::unsigned(subscriber.port_maps),
+            11 => Value::Counter64(subscriber.address_failures),
+            12 => Value::Counter64(subscriber.port_failures),
+            14 => Value::TimeTicks(self.clock.shows(subscriber.since)),
+            15 => Value::unsigned(subscriber.port_maps_max),
+            16 => Value::Integer(control().second),
+            17 => Value::Gauge32(control().interval),
+            _ => Value::NoSuchObject,
+        }
+    }
+}

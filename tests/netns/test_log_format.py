@@ -1,0 +1,111 @@
+"""The log of the daemon: lines of text, lines of JSON, and the fields of systemd's journal."""
+
+import contextlib
+import json
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+from kit import *
+from netlab import process
+from netlab.natrix import configure
+
+
+@contextlib.contextmanager
+def service(n, name, log, before=""):
+    """An instance with these keys of [log], instead of the usual one; its log is complete at the end."""
+    expect_equal(n.dut.stop(), None, "end of the instance before")
+    with tempfile.TemporaryDirectory(prefix="natrix-log-") as folder:
+        configuration = Path(folder) / "natrix.toml"
+        configuration.write_text(configure(f"{folder}/control.sock", n.dut.driver, more=f"\n[log]\n{log}\n"))
+        # As systemd says which stream is its journal's.
+        path = n.state.directory / f"{n.nat.name}-{name}.log"
+        path.touch()
+        stream = f"{os.stat(path).st_dev}:{os.stat(path).st_ino}"
+        run = f"{before}exec env JOURNAL_STREAM={stream} {n.dut.binary} run -c {configuration}"
+        daemon = n.nat.start(name, ["unshare", "--mount", "--propagation", "private", "sh", "-c", run])
+        show = [n.dut.binary, "show", "status", "--json", "--socket", f"{folder}/control.sock"]
+        ready = process.wait_until(lambda: not daemon.alive() or n.nat.run(show)[0] == 0, 30, 0.1)
+        expect(ready and daemon.alive(), f"the instance did not start:\n{daemon.log()}")
+        yield daemon
+        expect_equal(daemon.end(15), 0, f"end of the instance: {daemon.log()}")
+    n.dut.restart()
+    if n.dut.driver == "tap":
+        n.dut.bridge_taps()
+
+
+def fields(datagram):
+    """The fields of a message in the protocol of the journal."""
+    found = {}
+    while datagram:
+        name, end, rest = datagram.partition(b"\n")
+        if b"=" in name:
+            key, _, value = name.partition(b"=")
+            datagram = rest
+        else:
+            key, length = name, int.from_bytes(rest[:8], "little")
+            value, datagram = rest[8 : 8 + length], rest[8 + length + 1 :]
+        found[key.decode()] = value.decode()
+    return found
+
+
+@test("log_format")
+def the_log_is_text_unless_asked_otherwise(n):
+    with service(n, "log-text", 'format = "text"') as daemon:
+        pass
+    lines = [line for line in daemon.log().splitlines() if "control socket" in line or "draining" in line]
+    expect_equal(len(lines), 2, f"lines about start and end: {daemon.log()}")
+    expect(lines[0].startswith("info: natrix ") and lines[1] == "info: SIGTERM: draining", f"{lines}")
+
+
+@test("log_format")
+def the_log_as_json_has_an_object_a_line(n):
+    with service(n, "log-json", 'format = "json"') as daemon:
+        daemon.process.send_signal(1)
+        seen = process.wait_until(lambda: "SIGHUP" in daemon.log(), 10)
+        expect(seen, f"no warning of SIGHUP: {daemon.log()}")
+    # DPDK writes lines of its own.
+    found = [json.loads(line) for line in daemon.log().splitlines() if line.startswith("{")]
+    for one in found:
+        expect_equal(sorted(one), ["level", "message", "object", "time"], "keys")
+    expect(any(one["level"] == "warning" and one["message"].startswith("SIGHUP is ignored") for one in found), f"{found}")
+    last = [(one["level"], one["object"], one["message"]) for one in found]
+    expect(("info", "SIGTERM", "draining") in last, f"{last}")
+    # The level holds for all formats.
+    with service(n, "log-quiet", 'format = "json"\nlevel = "error"') as daemon:
+        pass
+    expect("draining" not in daemon.log(), daemon.log())
+
+
+@test("log_format")
+def under_systemd_the_log_goes_to_its_journal(n):
+    with tempfile.TemporaryDirectory(prefix="natrix-journal-") as folder:
+        with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as journal:
+            journal.bind(f"{folder}/socket")
+            journal.settimeout(5)
+            mount = "mkdir -p /run/systemd && mount -t tmpfs none /run/systemd && mkdir /run/systemd/journal && "
+            mount += f"mount --bind {folder} /run/systemd/journal && "
+            # `auto` finds that standard error is the journal's.
+            with service(n, "log-journal", "", mount) as daemon:
+                pass
+            found = []
+            journal.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    found.append(fields(journal.recv(65536)))
+    # An empty one asks whether there is a journal.
+    draining = next((one for one in found if one.get("MESSAGE") == "draining"), None)
+    expect(draining, f"messages: {found}")
+    # 5: notice, which is how the journal keeps information of programs.
+    expect_equal((draining["NATRIX_OBJECT"], draining["SYSLOG_IDENTIFIER"]), ("SIGTERM", "natrix"), "fields")
+    expect(draining["PRIORITY"] in "56", f"priority of a message of the level info: {draining}")
+    expect("draining" not in daemon.log(), f"the log is on standard error, too: {daemon.log()}")
+
+
+@test("log_format")
+def without_a_journal_the_log_is_text(n):
+    with service(n, "log-none", 'format = "journald"', "mkdir -p /run/systemd && mount -t tmpfs none /run/systemd && ") as daemon:
+        pass
+    expect("warning: log.format: the journal cannot be reached" in daemon.log(), daemon.log())
+    expect("info: SIGTERM: draining" in daemon.log(), daemon.log())

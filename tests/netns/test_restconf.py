@@ -1,0 +1,130 @@
+"""The state of the instance as data of the YANG module ietf-nat (RFC 8512), judged by yanglint."""
+
+import json
+import time
+from pathlib import Path
+
+from kit import *
+from netlab import process
+from netlab.topology import SRV1
+from test_api import ask
+from test_api import traffic
+
+MODULES = Path(__file__).with_name("yang")
+NAT = "/restconf/data/ietf-nat:nat"
+INSTANCE = f"{NAT}/instances/instance=1"
+FEATURES = "basic-nat44,napt44,dst-nat"
+PROTOCOL_NUMBERS = {"icmp": 1, "tcp": 6, "udp": 17}
+
+
+def data(n, path):
+    """The body of an answer, as text and read."""
+    status, headers, body = ask(n, path)
+    expect_equal((status, headers["content-type"]), (200, "application/yang-data+json"), path)
+    text = body if isinstance(body, dict) else json.loads(body)
+    return json.dumps(text), text
+
+
+def judge(n, text, kind="data"):
+    """What yanglint says about data of the module: (status, its words)."""
+    path = n.state.directory / "nat.json"
+    path.write_text(text)
+    command = ["yanglint", "-F", f"ietf-nat:{FEATURES}", "-p", MODULES, "-t", kind, MODULES / "ietf-nat@2019-01-10.yang", path]
+    status, out, err = process.run(command, check=False)
+    return status, out + err
+
+
+@test("api_quiet")
+@shows("8512-1", "8512-2", "8512-6", "6888-REQ-10")
+def yanglint_accepts_the_data_of_ietf_nat(n):
+    traffic(n, 20)
+    with sockets(udp(n.sub2)) as sock:
+        sock.sendto(b"x", (SRV1, 9))
+    text, nat = data(n, NAT)
+    expect_equal(judge(n, text), (0, ""), "yanglint")
+    # It would have seen faults.
+    for what, broken in [
+        ("a timer that is text", text.replace('"udp-timeout": ', '"udp-timeout": "x", "hold-down-max": ', 1)),
+        ("an unknown leaf", text.replace('"enable": true', '"enabled": true', 1)),
+        ("a missing time", text.replace('"discontinuity-time"', '"continuity-time"', 1)),
+    ]:
+        expect(broken != text and judge(n, broken)[0] != 0, f"yanglint accepts {what}")
+    (instance,) = nat["ietf-nat:nat"]["instances"]["instance"]
+    status = n.dut.show("status")[0]
+    policy = instance["policy"][0]
+    timers = {name: status["timeouts"][key] // 1_000_000 for name, key in {
+        "udp-timeout": "udp_us", "tcp-idle-timeout": "tcp_established_us", "tcp-trans-open-timeout": "tcp_opening_us",
+        "tcp-trans-close-timeout": "tcp_closing_us", "icmp-timeout": "icmp_us",
+    }.items()}  # fmt: skip
+    expect_equal({name: policy["timers"][name] for name in timers}, timers, "timers")
+    # RFC 8512's own defaults; those of RFC 6888 for ports that are held down.
+    wanted = {"udp-timeout": 300, "tcp-idle-timeout": 7440, "tcp-trans-open-timeout": 240, "tcp-trans-close-timeout": 240,
+              "tcp-in-syn-timeout": 6, "icmp-timeout": 60, "hold-down-timeout": 120}  # fmt: skip
+    expect_equal({name: policy["timers"][name] for name in wanted}, wanted, "timers by default")
+    expect_equal((policy["mapping-type"], policy["address-allocation-type"], policy["port-allocation-type"]), ("eim", "paired", "random"), "behaviour")
+    expect_equal(len(instance["policy"]), len(n.dut.show("pools")), "a policy for each pool")
+
+
+@test("api_quiet")
+@shows("8512-4")
+def mappings_and_statistics_are_those_of_the_command(n):
+    for _ in range(5):
+        traffic(n, 10)
+        time.sleep(1.2)
+        before = n.dut.show("status")[0]
+        _, nat = data(n, NAT)
+        _, table = data(n, f"{INSTANCE}/mapping-table")
+        _, alone = data(n, f"{INSTANCE}/statistics")
+        mappings = n.dut.show("mappings", "--all")
+        pools, after = n.dut.show("pools"), n.dut.show("status")[0]
+        if all(before[name] == after[name] for name in ("mappings", "packets_received", "held_ports")):
+            break
+    else:
+        raise Failure("the instance is never still")
+    (instance,) = nat["ietf-nat:nat"]["instances"]["instance"]
+    wanted = sorted(
+        (PROTOCOL_NUMBERS[one["protocol"]], *one["internal"].split(":"), *one["external"].split(":")) for one in mappings
+    )
+    for what, entries in (
+        ("the whole", instance["mapping-table"]["mapping-entry"]),
+        ("the table", table["ietf-nat:mapping-table"]["mapping-entry"]),
+    ):
+        seen = sorted(
+            (one["transport-protocol"], one["internal-src-address"].removesuffix("/32"), str(one["internal-src-port"]["start-port-number"]),
+             one["external-src-address"].removesuffix("/32"), str(one["external-src-port"]["start-port-number"]))
+            for one in entries
+        )  # fmt: skip
+        expect_equal(seen, wanted, f"mappings of {what}")
+        expect_equal([one["index"] for one in entries], list(range(1, len(entries) + 1)), f"indices of {what}")
+    statistics = instance["statistics"]
+    still = {key: value for key, value in statistics.items() if key != "discontinuity-time"}
+    other = {key: value for key, value in alone["ietf-nat:statistics"].items() if key != "discontinuity-time"}
+    for one in (still, other):
+        for pool in one["pools-stats"]["per-pool-stats"]:
+            del pool["discontinuity-time"]
+    expect_equal(still, other, "statistics alone")
+    traffic_seen = {name: int(value) for name, value in statistics["traffic-statistics"].items()}
+    expect_equal(traffic_seen["sent-packets"], before["packets_forwarded"], "packets sent")
+    expect_equal(traffic_seen["rcvd-packets"], before["packets_received"], "packets received")
+    expect_equal(traffic_seen["dropped-packets"], before["packets_dropped"], "packets dropped")
+    totals = statistics["mappings-statistics"]
+    expect_equal((totals["total-port-mappings"], totals["total-active-subscribers"]), (before["mappings"], before["subscribers"]), "totals")
+    by_protocol = {one["protocol-id"]: one["total"] for one in totals["total-per-protocol"]}
+    expect_equal(by_protocol, {number: sum(one[0] == number for one in wanted) for number in (1, 6, 17)}, "totals by protocol")
+    stats = statistics["pools-stats"]
+    expect_equal(stats["ports-stats"]["ports-allocated"], sum(sum(pool["ports_used"].values()) for pool in pools), "ports")
+    addresses = sum(pool["addresses"] for pool in pools)
+    expect_equal(stats["addresses-allocated"] + stats["addresses-free"], addresses, "addresses")
+    per_pool = stats["per-pool-stats"]
+    expect_equal(sum(sum(one["pool-stats"].values()) for one in per_pool), addresses, "addresses of the prefixes")
+    limits = instance["mapping-limits"]
+    expect_equal((limits["limit-port-mappings"], limits["limit-subscribers"]), (before["mappings_max"], before["subscribers_max"]), "limits")
+
+
+@test("api_quiet")
+def nothing_of_restconf_can_be_written(n):
+    for path in (NAT, f"{INSTANCE}/statistics"):
+        for method in ("PUT", "PATCH", "DELETE", "POST"):
+            expect_equal(ask(n, path, "operate", method, "{}")[0], 405, f"{method} {path}")
+        expect_equal(ask(n, path, None)[0], 401, f"{path} without a login")
+    expect_equal(ask(n, f"{NAT}/instances/instance=2/statistics")[0], 404, "another instance")

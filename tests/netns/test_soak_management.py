@@ -1,0 +1,71 @@
+"""A day of scrapes, page updates and walks, compressed: memory does not grow."""
+
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+
+from kit import *
+from netlab import process
+from test_api import TOKENS
+from test_api import Connection
+from test_api import ask
+from test_api import traffic
+from test_snmp import MIB
+from test_snmp import agent
+from test_snmp import walk
+
+# A day has 5,760 scrapes, one every 15 s.
+SCRAPES = int(os.environ.get("NATRIX_SCRAPES", "240"))
+# Below the limit of requests a second of one client.
+PAUSE = 0.012
+
+
+def resident_kib(pid):
+    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1])
+
+
+def processes(n):
+    """The daemon and the processes beside it, by name."""
+    pid = n.dut.daemon.process.pid
+    lines = process.run(["ps", "--no-headers", "-o", "pid,args", "--ppid", pid])[1].splitlines()
+    return {"run": pid, **{line.split()[-1]: int(line.split()[0]) for line in lines}}
+
+
+def update_of_page(n):
+    """One update, as the page gets them."""
+    connection = Connection(n)
+    with contextlib.closing(connection):
+        connection.request("GET", "/api/v1/live", headers={"Authorization": f"Bearer {TOKENS['view']}"})
+        answer = connection.getresponse()
+        expect_equal(answer.status, 200, "live")
+        while not answer.fp.readline().startswith(b"data: "):
+            pass
+
+
+@test("snmp")
+def a_day_of_scrapes_takes_no_memory(n):
+    agent(n)
+    traffic(n, 20)
+    known, begun = processes(n), time.monotonic()
+    expect({"run", "api", "snmp"} <= set(known), f"processes {known}")
+    first = {}
+    for number in range(SCRAPES):
+        openmetrics = {"Accept": "application/openmetrics-text; version=1.0.0"} if number % 2 else {}
+        status, _, text = ask(n, "/metrics", headers=openmetrics)
+        expect(status == 200 and b"natrix_mappings" in text, f"scrape {number}: {status}")
+        if number % 8 == 0:
+            update_of_page(n)
+            expect_equal(ask(n, "/restconf/data/ietf-nat:nat/instances/instance=1/statistics")[0], 200, "statistics")
+        if number % 40 == 0:
+            walk(n, MIB)
+        if number == SCRAPES // 3:
+            # By now everything has been touched once.
+            first = {name: resident_kib(pid) for name, pid in known.items()}
+        time.sleep(PAUSE)
+    last = {name: resident_kib(pid) for name, pid in known.items()}
+    expect_equal(processes(n), known, "processes: none was started again")
+    print(f"# {SCRAPES} scrapes in {time.monotonic() - begun:.0f} s; KiB after a third {first}, at the end {last}", flush=True)
+    for name in known:
+        expect(last[name] <= first[name] * 1.1 + 2048, f"natrix {name} grew from {first[name]} to {last[name]} KiB")
