@@ -234,6 +234,7 @@ def command_api_metrics_and_snmp_agree(n):
         expect_equal(int(protocol[3]), sum(other[1] == index[1] for other in maps), f"port maps of protocol {index[1]}")
         name = next(name for name, value in PROTOCOL_NUMBERS.items() if value == index[1])
         expect_equal(int(protocol[5]), counters[f"mappings_created_{name}"], f"creations of {name}")
+        expect_equal(int(protocol[6]), counters[f"ports_refused_{name}"], f"refusals of {name}")
     expect_equal([index for index in table(found, PROTOCOLS)], [(1, 1), (1, 6), (1, 17)], "protocols")
     expect_equal(number[7], len(table(found, ADDRESS_MAPS)), "address maps")
 
@@ -350,6 +351,7 @@ def a_subscriber_at_its_limit_is_counted_and_reported(n):
     agent(n)
     sent = setups.SNMP_LIMIT + 3
     before = {column: int(get(n, (*INSTANCE, column, 1))) for column in range(12, 19)}
+    refused = {number: int(get(n, (*PROTOCOLS, 6, 1, number))) for number in PROTOCOL_NUMBERS.values()}
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(sockets(udp(n.sub2, address=setups.LIMITED))) for _ in range(sent)]
         socks[0].sendto(b"x", (SRV1, 9))
@@ -369,9 +371,11 @@ def a_subscriber_at_its_limit_is_counted_and_reported(n):
         seen = process.wait_until(lambda: get(n, (*SUBSCRIBERS, 12, index)) == "3", 30, 1)
         expect(seen, f"refused packets of the subscriber: {get(n, (*SUBSCRIBERS, 12, index))}")
         moved = {column: int(get(n, (*INSTANCE, column, 1))) - value for column, value in before.items()}
+        by_protocol = {number: int(get(n, (*PROTOCOLS, 6, 1, number))) - value for number, value in refused.items()}
     (trap,) = (trap for trap in traps(n) if trap[".1.3.6.1.6.3.1.1.4.1.0"].endswith(".234.0.5"))
     expect_equal(trap[dotted((*SUBSCRIBERS, 7, index))], str(setups.SNMP_LIMIT), "port maps in the notification")
     expect_equal({column: count for column, count in moved.items() if count}, {16: 3}, "drop counters that moved")
+    expect_equal({number: count for number, count in by_protocol.items() if count}, {17: 3}, "protocols whose drops moved")
     set_value(n, (*SUBSCRIBERS, 16, index), "i", -1)
 
 
