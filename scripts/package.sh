@@ -67,6 +67,8 @@ inside() {
 step() {
     echo "ok - $*"
 }
+# The lists of packages with which it was made are not kept in it.
+inside apt-get -qq update
 inside apt-get -qq -y --no-install-recommends install "/packages/$(basename "$first")" </dev/null >"$out/install.log" 2>&1 || {
     tail "$out/install.log"
     exit 1

@@ -233,6 +233,15 @@ agentx = "{AGENTX}"
 """
 
 
+# The same by TCP, without the tables that name subscribers.
+AGENTX_TCP = "127.0.0.1:1705"
+SNMP_TCP = f"""
+[snmp]
+agentx = "{AGENTX_TCP}"
+rows = 0
+"""
+
+
 # Gateways: where the outside finds the FTP server of sub1, and how long connections may be idle.
 FTP_FORWARD = "203.0.113.9"
 FTP_IDLE_SECONDS = 4
@@ -285,6 +294,7 @@ SETUPS = {
     "api_unix": {"more": API_UNIX},
     "monitoring": {"more": MONITORED + BLOCKS + api()},
     "snmp": {"more": SNMP + BLOCKS + api()},
+    "snmp_tcp": {"more": SNMP_TCP},
     "live_change": {"more": BLOCKS},
     "collectors": {"more": collectors()},
     # One address for both clients.

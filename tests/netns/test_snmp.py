@@ -2,6 +2,8 @@
 
 import contextlib
 import re
+import socket
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -34,8 +36,10 @@ def agent(n):
         return
     folder = n.state.directory / "snmp"
     folder.mkdir(exist_ok=True)
+    by_tcp = setups.AGENTX_TCP in n.dut.configuration.read_text()
+    master = f"tcp:{setups.AGENTX_TCP}" if by_tcp else setups.AGENTX
     (folder / "snmpd.conf").write_text(
-        f"master agentx\nagentXSocket {setups.AGENTX}\nagentXPerms 0777 0777\nrocommunity see\nrwcommunity set\n"
+        f"master agentx\nagentXSocket {master}\nagentXPerms 0777 0777\nrocommunity see\nrwcommunity set\n"
         f"trap2sink {TRAPS} traps\nsysServices 4\n"
     )
     (folder / "snmptrapd.conf").write_text("disableAuthorization yes\n")
@@ -109,7 +113,7 @@ def quiet(n):
         return same
 
     # Longer than a picture of the tables is kept.
-    expect(process.wait_until(still, 60, 6), f"the instance is never still: {before}")
+    expect(process.wait_until(still, 60, 2.5), f"the instance is never still: {before}")
 
 
 def set_value(n, oid, kind, value):
@@ -230,6 +234,7 @@ def command_api_metrics_and_snmp_agree(n):
         expect_equal(int(protocol[3]), sum(other[1] == index[1] for other in maps), f"port maps of protocol {index[1]}")
         name = next(name for name, value in PROTOCOL_NUMBERS.items() if value == index[1])
         expect_equal(int(protocol[5]), counters[f"mappings_created_{name}"], f"creations of {name}")
+        expect_equal(int(protocol[6]), counters[f"ports_refused_{name}"], f"refusals of {name}")
     expect_equal([index for index in table(found, PROTOCOLS)], [(1, 1), (1, 6), (1, 17)], "protocols")
     expect_equal(number[7], len(table(found, ADDRESS_MAPS)), "address maps")
 
@@ -346,6 +351,7 @@ def a_subscriber_at_its_limit_is_counted_and_reported(n):
     agent(n)
     sent = setups.SNMP_LIMIT + 3
     before = {column: int(get(n, (*INSTANCE, column, 1))) for column in range(12, 19)}
+    refused = {number: int(get(n, (*PROTOCOLS, 6, 1, number))) for number in PROTOCOL_NUMBERS.values()}
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(sockets(udp(n.sub2, address=setups.LIMITED))) for _ in range(sent)]
         socks[0].sendto(b"x", (SRV1, 9))
@@ -365,9 +371,11 @@ def a_subscriber_at_its_limit_is_counted_and_reported(n):
         seen = process.wait_until(lambda: get(n, (*SUBSCRIBERS, 12, index)) == "3", 30, 1)
         expect(seen, f"refused packets of the subscriber: {get(n, (*SUBSCRIBERS, 12, index))}")
         moved = {column: int(get(n, (*INSTANCE, column, 1))) - value for column, value in before.items()}
+        by_protocol = {number: int(get(n, (*PROTOCOLS, 6, 1, number))) - value for number, value in refused.items()}
     (trap,) = (trap for trap in traps(n) if trap[".1.3.6.1.6.3.1.1.4.1.0"].endswith(".234.0.5"))
     expect_equal(trap[dotted((*SUBSCRIBERS, 7, index))], str(setups.SNMP_LIMIT), "port maps in the notification")
     expect_equal({column: count for column, count in moved.items() if count}, {16: 3}, "drop counters that moved")
+    expect_equal({number: count for number, count in by_protocol.items() if count}, {17: 3}, "protocols whose drops moved")
     set_value(n, (*SUBSCRIBERS, 16, index), "i", -1)
 
 
@@ -414,3 +422,89 @@ def the_process_is_confined_and_comes_back(n):
     started = int(get(n, (*INSTANCE, 19, 1)))
     expect_equal(started, 0, "sysUpTime of the younger snmpd when the instance started")
     expect(n.dut.alive() and n.dut.running(), "the NAT has ended")
+
+
+def pdu(code, payload=b"", session=7):
+    """A PDU of AgentX as a master agent sends it, in its own order of bytes."""
+    return struct.pack("<BBBBIIII", 1, code, 0, 0, session, 8, 9, len(payload)) + payload
+
+
+def take_pdu(sock):
+    """(type, order, packet, payload) of the next PDU of the subagent."""
+    head = receive_exactly(sock, 20)
+    order = ">" if head[2] & 16 else "<"
+    _, _, packet, length = struct.unpack(f"{order}IIII", head[4:])
+    return head[1], order, packet, receive_exactly(sock, length)
+
+
+def receive_exactly(sock, size):
+    data = b""
+    while len(data) < size:
+        more = sock.recv(size - len(data))
+        expect(more, f"the subagent closed the connection after {len(data)} of {size} bytes")
+        data += more
+    return data
+
+
+def respond(sock, packet, error=0):
+    sock.sendall(struct.pack("<BBBBIIII", 1, 18, 0, 0, 7, 0, packet, 8) + struct.pack("<IHH", 100, error, 0))
+
+
+@test("snmp_tcp")
+def a_rogue_master_agent_does_no_harm(n):
+    lines = process.run(["ps", "--no-headers", "-o", "pid,args", "--ppid", n.dut.daemon.process.pid])[1].splitlines()
+    child = next(line.split()[0] for line in lines if line.split()[-1] == "snmp")
+    host, port = setups.AGENTX_TCP.split(":")
+    with n.nat.entered():
+        master = socket.create_server((host, int(port)))
+    master.settimeout(20)
+    subtree = struct.pack("<BBBBII", 2, 2, 0, 0, 1, 234)
+    nothing = bytes(4)
+    with contextlib.closing(master):
+        sock, _ = master.accept()
+        with contextlib.closing(sock):
+            # A payload of 4 GiB to come.
+            sock.sendall(struct.pack("<BBBBIIII", 1, 18, 0, 0, 1, 1, 1, 0xFFFFFFFC) + b"x" * 1000)
+            expect_equal(take_pdu(sock)[0], 1, "first PDU: a session is asked for")
+        sock, _ = master.accept()
+        with contextlib.closing(sock):
+            sock.settimeout(10)
+            for wanted in (1, 3):
+                code, order, packet, payload = take_pdu(sock)
+                expect_equal((code, order), (wanted, ">"), "session and registration")
+                respond(sock, packet)
+            for what, request, error in [
+                ("a truncated object", pdu(5, b"\x05\x02\x00\x00" + b"\x00" * 8), 266),
+                ("half of a range", pdu(6, subtree), 266),
+                ("a context", struct.pack("<BBBBIIII", 1, 5, 8, 0, 7, 8, 9, 24) + struct.pack("<I", 4) + b"vrf1" + subtree + nothing, 262),
+                ("values that nobody tested", pdu(9), 14),
+                ("a set of an object that is not there", pdu(8, struct.pack("<HH", 2, 0) + subtree + struct.pack("<i", 1)), 17),
+            ]:
+                sock.sendall(request)
+                code, order, packet, payload = take_pdu(sock)
+                expect_equal((code, packet, struct.unpack(f"{order}IHH", payload[:8])[1]), (18, 9, error), what)
+            # The most objects of the most repetitions.
+            sock.sendall(pdu(7, struct.pack("<HH", 0, 65535) + (subtree + nothing) * 100))
+            code, order, _, payload = take_pdu(sock)
+            expect_equal((code, struct.unpack(f"{order}IHH", payload[:8])[1]), (18, 0), "a large GetBulk")
+            expect(100 < len(payload) <= 65536, f"{len(payload)} bytes of answer")
+            # An unknown type, and one that gets no answer; then it still answers.
+            sock.sendall(pdu(200) + pdu(11) + pdu(5, subtree + nothing))
+            code, order, _, payload = take_pdu(sock)
+            expect_equal((code, payload[8:10]), (18, struct.pack(f"{order}H", 128)), "an object that is not there")
+    status = Path(f"/proc/{child}/status").read_text()
+    expect(int(re.search(r"VmRSS:\s+(\d+)", status)[1]) < 100_000, "memory of the subagent")
+    expect(n.dut.alive() and n.dut.running(), "the NAT has ended")
+
+
+@test("snmp_tcp")
+def agentx_over_tcp_and_without_subscribers(n):
+    agent(n)
+    with sockets(udp(n.sub1)) as sock:
+        sock.sendto(b"x", (SRV1, 9))
+        process.wait_until(lambda: get(n, (*INSTANCE, 8, 1)) != "0", 10, 0.3)
+        expect(int(get(n, (*INSTANCE, 8, 1))) >= 1, "port maps of the instance")
+        found = walk(n, MIB)
+    for what, entry in (("subscribers", SUBSCRIBERS), ("address maps", ADDRESS_MAPS), ("port maps", PORT_MAPS)):
+        expect_equal(table(found, entry), {}, what)
+    expect(table(found, POOLS) and table(found, RANGES), "no pools")

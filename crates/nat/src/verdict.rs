@@ -152,6 +152,9 @@ pub struct Counters {
     pub flows_created: u64,
     /// Endpoint-dependent flows removed.
     pub flows_removed: u64,
+    /// Refusals for want of a port or because of a limit of ports, by
+    /// [`crate::Protocol::index`]; those of port control too.
+    pub ports_refused: [u64; crate::types::Protocol::COUNT],
     /// Subscribers paired with an external address.
     pub addresses_paired: u64,
     /// Port blocks leased.
@@ -225,6 +228,7 @@ impl Default for Counters {
             mappings_removed: [0; 3],
             flows_created: 0,
             flows_removed: 0,
+            ports_refused: [0; 3],
             addresses_paired: 0,
             blocks_leased: 0,
             blocks_returned: 0,

@@ -31,7 +31,7 @@ const FIGURES_KEPT: Duration = Duration::from_secs(1);
 /// How long the ranges of pools are used.
 const RANGES_KEPT: Duration = Duration::from_secs(10);
 /// How long a picture of the maps is used, at least; otherwise ten times as long as it took.
-const MAPS_KEPT: Duration = Duration::from_secs(5);
+const MAPS_KEPT: Duration = Duration::from_secs(2);
 const MAPS_KEPT_TIMES: u32 = 10;
 /// How long a request waits for a newer picture while there is an older one, and for the first.
 const NEWER_WITHIN: Duration = Duration::from_millis(400);

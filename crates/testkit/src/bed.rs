@@ -869,13 +869,14 @@ fn combine(total: &mut Counters, one: &Counters, how: impl Fn(u64, u64) -> u64) 
             *sum = how(*sum, value);
         }
     }
-    let arrays: [(&mut [u64], &[u64]); 8] = [
+    let arrays: [(&mut [u64], &[u64]); 9] = [
         (&mut total.control_sessions, &one.control_sessions),
         (&mut total.messages_changed, &one.messages_changed),
         (&mut total.pcp_results, &one.pcp_results),
         (&mut total.nat_pmp_results, &one.nat_pmp_results),
         (&mut total.verdicts, &one.verdicts),
         (&mut total.mappings_created, &one.mappings_created),
+        (&mut total.ports_refused, &one.ports_refused),
         (&mut total.mappings_removed, &one.mappings_removed),
         (&mut total.bytes_forwarded, &one.bytes_forwarded),
     ];

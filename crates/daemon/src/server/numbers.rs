@@ -338,6 +338,7 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         mappings_removed,
         flows_created,
         flows_removed,
+        ports_refused,
         addresses_paired,
         blocks_leased,
         blocks_returned,
@@ -483,6 +484,8 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         let of = |numbers: [u64; Protocol::COUNT]| numbers.get(protocol.index()).copied().unwrap_or(0);
         events.push((format!("mappings_created_{name}"), of(mappings_created), Event, "Mappings created."));
         events.push((format!("mappings_removed_{name}"), of(mappings_removed), Event, "Mappings removed."));
+        let refused = "Packets and requests refused for want of a port or because of a limit of ports.";
+        events.push((format!("ports_refused_{name}"), of(ports_refused), Event, refused));
     }
     events
 }

@@ -60,6 +60,7 @@ pub(crate) fn configuration(directory: &Path) -> Config {
         dpdk: Dpdk { hugepages: Hugepages::Off, memory_bytes: 0, buffers: 0 },
         control: Control { socket: directory.join("control.sock"), mode: 0o600, audit: directory.join("audit.jsonl") },
         http: None,
+        snmp: None,
         grants_file: None,
         log: Log { level: LogLevel::Error, format: LogFormat::default() },
         event_log: None,

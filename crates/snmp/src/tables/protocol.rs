@@ -1,5 +1,5 @@
-//! natv2ProtocolTable. The engine does not count translations and refusals by protocol, so
-//! natv2ProtocolTranslations and natv2ProtocolPortMapFailureDrops are not there.
+//! natv2ProtocolTable. The engine does not count translations by protocol, so
+//! natv2ProtocolTranslations is not there.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::figures::protocol_number;
 use crate::source::Unavailable;
 use crate::value::Value;
 
-pub(super) const COLUMNS: [u32; 2] = [3, 5];
+pub(super) const COLUMNS: [u32; 3] = [3, 5, 6];
 
 /// In the order of their numbers.
 const PROTOCOLS: [Protocol; 3] = [Protocol::Icmp, Protocol::Tcp, Protocol::Udp];
@@ -37,6 +37,7 @@ impl Table for Protocols {
         match column {
             3 => Value::unsigned(self.0.mappings(PROTOCOLS[row])),
             5 => Value::Counter64(self.0.created(PROTOCOLS[row])),
+            6 => Value::Counter64(self.0.sum(&[&format!("ports_refused_{}", PROTOCOLS[row])])),
             _ => Value::NoSuchObject,
         }
     }

@@ -50,6 +50,9 @@ impl Ledger {
 
     #[cold]
     pub(in crate::shard) fn count_refusal(&mut self, now: Instant, key: &InternalKey, verdict: Verdict) {
+        if matches!(verdict, Verdict::PortsExhausted | Verdict::BlockLimit | Verdict::SubscriberPortQuota) {
+            self.counters.ports_refused[key.protocol.index()] += 1;
+        }
         match self.state.subscribers.find(key.realm, key.address) {
             Some(subscriber) => self.state.subscribers.account_mut(subscriber).count(verdict),
             None => {
