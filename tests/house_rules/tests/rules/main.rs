@@ -49,6 +49,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "packet-io",
             "daemon",
             "export",
+            "lookup",
             "testkit",
         ],
     ),
