@@ -521,6 +521,8 @@ fn contains(line: &[u8], needle: &[u8]) -> bool {
 pub mod fuzzing {
     //! Claims about lines of any bytes.
 
+    use export::store::Holder;
+
     use super::*;
 
     /// Lines of a log, asked about the time that the first bytes say.
@@ -533,10 +535,9 @@ pub mod fuzzing {
         let mut search = Search::new(Query { asked, at_us, formulas: None });
         lines.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
         let Ok(History { found, .. }) = search.end() else { return };
-        for holder in &found.holders {
-            let is_asked = holder.external == address || holder.subscriber == address;
-            assert!(is_asked && holder.since_us <= at_us + 1_000, "it holds nothing that was asked about: {holder:?}");
-        }
+        // If the clock was set back, a holding may seem to have begun after the time.
+        let is_asked = |holder: &Holder| holder.external == address || holder.subscriber == address;
+        assert!(found.holders.iter().all(is_asked), "a holding that was not asked about: {found:?}");
         assert!(found.is_complete || !found.notes.is_empty(), "an answer that is not complete says why");
     }
 }

@@ -143,8 +143,7 @@ fn addresses_that_start_alike_are_told_apart() {
 
 #[test]
 fn an_end_whose_beginning_is_in_no_file_says_how_long_it_was() {
-    let mut log = Log::default();
-    log.1 = [20, 3];
+    let mut log = Log(Vec::new(), [20, 3]);
     log.mapping(100, EventKind::MappingEnded, 10, 5_000, 4_444, 60).covered(110);
     assert_eq!(log.answer(50, 4_444), (vec![(10, true)], false));
     assert_eq!(log.answer(30, 4_444), (vec![], false));
@@ -153,8 +152,7 @@ fn an_end_whose_beginning_is_in_no_file_says_how_long_it_was() {
 
 #[test]
 fn without_the_oldest_file_what_is_still_open_is_not_nobody() {
-    let mut log = Log::default();
-    log.1 = [20, 3];
+    let mut log = Log(Vec::new(), [20, 3]);
     log.mapping(100, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
     log.mapping(200, EventKind::MappingEnded, 10, 5_000, 4_444, 100).covered(210);
     assert_eq!(log.answer(150, 4_445), (vec![], false));
@@ -325,8 +323,7 @@ fn only_the_transport_that_was_asked_about_counts() {
 
 #[test]
 fn a_log_opened_later_has_the_ages_of_mappings() {
-    let mut log = Log::default();
-    log.1 = [50, 50];
+    let mut log = Log(Vec::new(), [50, 50]);
     log.opened(100, "/b.json", "/a.json");
     log.mapping(101, EventKind::MappingEnded, 11, 5_000, 4_445, 51);
     log.lives(102, 10, 5_000, 4_444, 62);
@@ -382,13 +379,13 @@ fn lines_of_any_bytes_are_no_answer_and_no_panic() {
         let mut bytes = vec![12, 1, 0];
         bytes.extend_from_slice(&log.0[..cut]);
         bytes.extend_from_slice(&log.0);
-        super::fuzzing::lines(&bytes);
+        fuzzing::lines(&bytes);
     }
     for line in [
         "\"event\":\"clock_set\",\"by_us\":-9223372036854775808",
         "\"event\":\"covered\",\"sequences\":[18446744073709551615]",
     ] {
         let bytes = format!("abc{{\"time\":\"1970-01-01T00:00:00.000000Z\",{line}}}\n").repeat(3);
-        super::fuzzing::lines(bytes.as_bytes());
+        fuzzing::lines(bytes.as_bytes());
     }
 }
