@@ -39,6 +39,7 @@ stun:stun-client
 tshark:tshark
 nfcapd:nfdump
 nfacctd:pmacct
+ipfixDump:libfixbuf-tools
 rsyslogd:rsyslog
 natpmpc:natpmpc
 pptpd:pptpd
@@ -76,7 +77,7 @@ readonly units="nginx.service coturn.service nfdump.service rsyslog.service
 readonly tools=/usr/local/lib/natrix-tools
 # Debian allows one FTP server at a time, so their packages are unpacked and not installed.
 readonly ftp_servers="vsftpd proftpd-core pure-ftpd"
-readonly duckdb_version="2.0.0" schemathesis_version="4.32.5"
+readonly duckdb_version="2.0.0" chdb_version="4.4.0" schemathesis_version="4.32.5"
 readonly playwright_version="1.65.1" axe_version="4.14.1"
 # Debian's compiler for building web browsers, and all that comes with it.
 readonly web_compiler=rustc-web
@@ -184,8 +185,9 @@ END
 
 install_python_tools() {
     python3 -m venv "$tools/python"
-    "$tools/python/bin/pip" --quiet install "duckdb==$duckdb_version" "schemathesis==$schemathesis_version" ||
-        fail "set-up: duckdb and schemathesis cannot be installed from PyPI; see above"
+    "$tools/python/bin/pip" --quiet install "duckdb==$duckdb_version" "chdb==$chdb_version" \
+        "schemathesis==$schemathesis_version" ||
+        fail "set-up: duckdb, chdb and schemathesis cannot be installed from PyPI; see above"
 }
 
 # What drives Chromium, and what judges a page's accessibility.
@@ -208,7 +210,7 @@ missing_tools() {
     for server in $ftp_servers; do
         [ -d "$tools/$server" ] || echo "$server"
     done
-    "$tools/python/bin/python" -c "import duckdb, schemathesis" 2>/dev/null || echo duckdb schemathesis
+    "$tools/python/bin/python" -c "import duckdb, chdb, schemathesis" 2>/dev/null || echo duckdb chdb schemathesis
 }
 
 rust_version() {
@@ -279,7 +281,7 @@ fi
 for server in $ftp_servers; do
     [ -d "$tools/$server" ] || unpack "$server" "$tools/$server"
 done
-"$tools/python/bin/python" -c "import duckdb, schemathesis" 2>/dev/null || install_python_tools
+"$tools/python/bin/python" -c "import duckdb, chdb, schemathesis" 2>/dev/null || install_python_tools
 browser_tools_are_there || install_browser_tools
 rust_is_there || install_rust
 if ! components_are_there; then

@@ -328,14 +328,29 @@ def after_an_outage_all_lines_come_in_order(n):
         lines.close()
 
 
-@test("collectors")
-def duckdb_finds_in_parquet_what_find_finds(n):
-    store, parquet = Path(n.state.directory) / "generated", Path(n.state.directory) / "all.parquet"
+def generated(n, form):
+    """A generated store, and an export of all of it in this format."""
+    store, exported = Path(n.state.directory) / f"generated-{form}", Path(n.state.directory) / f"all.{form}"
     natrix, whole = n.dut.binary, ("--from", "2026-01-01T00:00:00Z", "--to", "2027-01-01T00:00:00Z")
     n.nat.run([natrix, "log", "generate", "--dir", store, "--mappings", "50000", "--seed", "5"], check=True, timeout=60)
-    words = [natrix, "log", "export", "--dir", store, "--format", "parquet", "--output", parquet, *whole]
+    words = [natrix, "log", "export", "--dir", store, "--format", form, "--output", exported, *whole]
     _, out, _ = n.nat.run(words, check=True, timeout=60)
     expect(out.startswith("50000 intervals"), f"natrix log export: {out}")
+    return store, exported
+
+
+@test("collectors")
+def ipfixdump_counts_the_records_of_an_export(n):
+    _, exported = generated(n, "ipfix")
+    status, out, err = n.nat.run(["ipfixDump", "--stats", "--in", exported], timeout=60)
+    expect_equal(status, 0, f"ipfixDump (run scripts/setup.sh if it is missing): {err}")
+    expect("100000 Data Records, 14 Template Records" in out and not err, f"ipfixDump: {out} {err}")
+
+
+@test("collectors")
+def duckdb_and_chdb_find_in_parquet_what_find_finds(n):
+    store, parquet = generated(n, "parquet")
+    natrix = n.dut.binary
     # What a warrant asks: the holders of an endpoint at a time.
     script = f"""
 import duckdb, json
@@ -364,3 +379,29 @@ print(json.dumps([count, rows]))
         expect(last["complete"], f"natrix find {address}:{port} at {at}: {last}")
         found = sorted([one["subscriber"], one["internal_port"], one["protocol"]] for one in found)
         expect_equal(found, sorted(list(holder) for holder in holders), f"natrix find {address}:{port} at {at}")
+    # ClickHouse, in the table of the page for operators.
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    table = re.search(r"CREATE TABLE nat .*?;", page, re.DOTALL)[0].replace("TABLE nat", "TABLE logs.nat")
+    script = f"""
+import chdb.session, json, sys
+session = chdb.session.Session()
+session.query("CREATE DATABASE logs")
+session.query(sys.argv[1])
+session.query("INSERT INTO logs.nat SELECT * FROM file('{parquet}', Parquet)")
+def rows(query):
+    return [json.loads(line) for line in str(session.query(query, "JSONCompactEachRow")).splitlines()]
+answers = [rows(f'''
+    SELECT subscriber, internal_port, protocol FROM logs.nat
+    WHERE external_address = toIPv4('{{address}}') AND {{port}} BETWEEN first_port AND last_port
+      AND since <= parseDateTime64BestEffort('{{at}}', 6)
+      AND (until IS NULL OR until > parseDateTime64BestEffort('{{at}}', 6))
+    ORDER BY ALL''') for address, port, at, _ in json.loads(sys.argv[2])]
+print(json.dumps([rows("SELECT count() FROM logs.nat"), answers]))
+"""
+    words = [f"{TOOLS}/python/bin/python", "-c", script, table, json.dumps(rows)]
+    status, out, err = n.nat.run(words, timeout=120)
+    expect_equal(status, 0, f"chdb (run scripts/setup.sh if it is missing): {err}")
+    count, answers = json.loads(out)
+    expect_equal(int(count[0][0]), 50000, "chdb: rows")
+    for (address, port, at, holders), answer in zip(rows, answers):
+        expect_equal(answer, sorted(list(holder) for holder in holders), f"chdb {address}:{port} at {at}")

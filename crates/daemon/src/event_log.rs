@@ -40,6 +40,10 @@ use nat::event::Record;
 use crate::clock::Clock;
 use crate::instance::lock;
 
+/// Longest time between two clocks that are read at one moment, in µs, and how often to try.
+const READING_US: u64 = 100;
+const READINGS_MAX: u32 = 10;
+
 /// Why there is no event log.
 #[derive(Debug, thiserror::Error)]
 pub enum EventLogError {
@@ -265,9 +269,22 @@ fn names(settings: &Settings, generation: u32, pools: Vec<String>) -> Names {
 
 impl Clock {
     /// The current time by both clocks, so that the times of events follow the system's clock,
-    /// including steps.
+    /// including steps. A thread that is interrupted between them reads them again: that would look
+    /// like a step.
     fn both(&self) -> Clocks {
-        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Clocks { now: self.now(), unix_us: u64::try_from(unix.as_micros()).unwrap_or(u64::MAX) }
+        let mut best = (u64::MAX, Clocks { now: self.now(), unix_us: 0 });
+        for _ in 0..READINGS_MAX {
+            let begin = self.now();
+            let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            let now = self.now();
+            let took_us = now.as_micros() - begin.as_micros();
+            if took_us < best.0 {
+                best = (took_us, Clocks { now, unix_us: u64::try_from(unix.as_micros()).unwrap_or(u64::MAX) });
+            }
+            if took_us < READING_US {
+                break;
+            }
+        }
+        best.1
     }
 }

@@ -27,10 +27,10 @@ use daemon::running::Running;
 use daemon::running::Start;
 use daemon::server::Socket;
 use export::parse_utc;
+use export::store::Until;
 use lookup::Asked;
 use lookup::log;
 use lookup::log::Query;
-use lookup::log::Until;
 use nat::Protocol;
 use packet_io::Io;
 use packet_io::MemoryIo;
@@ -111,10 +111,11 @@ fn an_instance_logs_its_events_and_the_holder_is_found() {
         let address = Ipv4Addr::new(10, 0, 1, 9);
         let asked = Asked { address, port: Some(port), protocol: Some(Protocol::Udp), vrf: None };
         let query = Query { asked, at_us, formulas: None };
-        let found = log::look_up(std::slice::from_ref(&file), &query).expect("the log can be read");
-        assert_eq!(found.holdings.len(), 1);
-        assert_eq!(Value::from(found.holdings[0].subscriber.to_string()), line["subscriber"]);
-        assert_eq!((found.holdings[0].until, found.lost, found.unreadable), (Until::Open, 0, 0));
+        let history = log::look_up(std::slice::from_ref(&file), &query, |_, _| {}).expect("the log can be read");
+        let found = history.found;
+        assert_eq!((found.holders.len(), found.is_complete, history.unreadable), (1, true, 0), "{found:?}");
+        assert_eq!(Value::from(found.holders[0].subscriber.to_string()), line["subscriber"]);
+        assert!(matches!(found.holders[0].until, Until::Restart(_)), "it stopped: {found:?}");
     }
     fs::remove_dir_all(&directory).expect("only our own files");
 }

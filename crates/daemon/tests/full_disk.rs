@@ -147,6 +147,7 @@ fn with_refuse_no_mapping_is_created_without_its_record() {
 }
 
 #[test]
+// covers: 8158-G3
 fn with_drop_no_packet_is_refused_and_gaps_are_counted() {
     let disk = Disk::new();
     let mut one = start(&disk, "drop");

@@ -13,6 +13,8 @@ use std::thread::JoinHandle;
 use mem::ring::Consumer;
 use nat::Instant;
 use nat::event::Event;
+use nat::event::EventKind;
+use nat::event::FINISHED;
 use nat::event::LogsOpened;
 use nat::event::Record;
 use nat::types::WorkerId;
@@ -40,6 +42,12 @@ const REST: Duration = Duration::from_millis(1);
 const REST_FAILING: Duration = Duration::from_millis(20);
 /// Time for the last records when the instance ends.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
+/// Time from a record to the line that says until when the log has everything, in µs.
+const COVERED_US: u64 = 1_000_000;
+/// Time between two such lines while nothing happens.
+const COVERED_IDLE_US: u64 = 10_000_000;
+/// A step of the clock that is a line of its own, in µs.
+const STEP_US: u64 = 10_000;
 
 /// One moment by both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +103,13 @@ pub struct Handle {
     names: Arc<Mutex<Arc<Names>>>,
     next: Arc<Mutex<Option<Output>>>,
     next_store: Arc<Mutex<Option<StoreOptions>>>,
+}
+
+impl Clocks {
+    /// Time of day of a time of the clock of events, in µs, as the clock is set now.
+    fn unix_us_at(&self, at_us: u64) -> u64 {
+        self.unix_us.saturating_add(at_us).saturating_sub(self.now.as_micros())
+    }
 }
 
 impl core::fmt::Debug for Output {
@@ -170,6 +185,11 @@ impl Exporter {
             utc: UtcText::default(),
             oldest_us: u64::MAX,
             destination,
+            progress: vec![Progress::default(); rings.len()],
+            covered_us: 0,
+            covered_at_us: 0,
+            last_us: 0,
+            offset: None,
         });
         let stored = store.is_some().then(Arc::<Figures>::default);
         let storing = |writer| Storing::new(writer, stored.clone().unwrap_or_default(), rings.len());
@@ -185,8 +205,10 @@ impl Exporter {
             opened,
         };
         let stopped = Arc::clone(&stop);
+        // Before any worker has a record, which the thread may come to see later.
+        let began = clocks().unix_us;
         let thread = thread::Builder::new().name("event log".to_owned());
-        let thread = thread.spawn(move || run.run(&stopped, &clocks))?;
+        let thread = thread.spawn(move || run.run(began, &stopped, &clocks))?;
         Ok(Exporter { stop, handle: Handle { figures, stored, names, next, next_store }, thread: Some(thread) })
     }
 
@@ -230,6 +252,24 @@ struct Lines {
     /// Time of the oldest event in the writer's buffer; the maximum without one.
     oldest_us: u64,
     destination: String,
+    /// How far the workers' records are in the log.
+    progress: Vec<Progress>,
+    /// The time that was last written as covered, and when.
+    covered_us: u64,
+    covered_at_us: u64,
+    /// Time of the latest record.
+    last_us: u64,
+    /// Time of day less the clock of events, when it was last read.
+    offset: Option<i64>,
+}
+
+/// How far a worker's records are in the log.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// The number of its last record.
+    sequence: u64,
+    /// All its records before this time were taken; see [`FINISHED`].
+    known_us: u64,
 }
 
 struct Run {
@@ -245,11 +285,10 @@ struct Run {
 }
 
 impl Run {
-    fn run(&mut self, stop: &AtomicBool, clocks: &impl Fn() -> Clocks) {
-        let unix_us = clocks().unix_us;
+    fn run(&mut self, began_us: u64, stop: &AtomicBool, clocks: &impl Fn() -> Clocks) {
         let file = self.lines.as_ref().map(|lines| lines.destination.clone());
         self.tell(
-            unix_us,
+            began_us,
             &Own { event: "started", formulas: self.formulas(), file: file.as_deref(), ..Own::default() },
         );
         let mut stopping: Option<std::time::Instant> = None;
@@ -263,7 +302,13 @@ impl Run {
             if let (Some(options), Some(store)) = (next, &mut self.store) {
                 store.set_options(options);
             }
+            if let Some(lines) = &mut self.lines {
+                lines.follow_clock(moment);
+            }
             let taken = self.take(moment);
+            if let Some(lines) = &mut self.lines {
+                lines.cover(moment);
+            }
             let is_small = self.lines.as_ref().is_none_or(|lines| lines.writer.waiting() < PIECE_BYTES);
             let mut is_written = if taken > 0 && is_small { false } else { self.flush(moment) };
             if let Some(store) = &mut self.store {
@@ -287,11 +332,11 @@ impl Run {
     }
 
     fn finish(&mut self, moment: Clocks) {
-        self.tell(moment.unix_us, &Own { event: "stopped", ..Own::default() });
+        let is_empty = self.rings.iter().all(|ring| ring.is_empty());
         if let Some(lines) = &mut self.lines {
+            lines.stopped(moment, &self.version, is_empty);
             lines.writer.finish(moment.now.as_micros(), moment.unix_us);
         }
-        let is_empty = self.rings.iter().all(|ring| ring.is_empty());
         // What could not be written stays in journal and rings for the next start.
         if let Some(store) = self.store.take().filter(|_| is_empty) {
             store.finish(moment);
@@ -343,12 +388,14 @@ impl Run {
                 break;
             }
             let worker = WorkerId(worker as u8);
+            // Read before the ring: what was published before this time is found below.
+            let mark = ring.mark();
             let mut line = |event: &Event| {
                 if let Some(lines) = lines {
                     lines.event(moment, worker, event, &names);
                 }
             };
-            total += match store {
+            let count = match store {
                 Some(store) => store.take(worker, ring, BATCH, line),
                 None => ring.pop_burst(BATCH, |record| {
                     if let Some(event) = record.event() {
@@ -356,6 +403,12 @@ impl Run {
                     }
                 }),
             };
+            if let Some(lines) = lines
+                && count < BATCH
+            {
+                lines.reached(worker, mark);
+            }
+            total += count;
         }
         total
     }
@@ -384,8 +437,60 @@ impl Lines {
         let at = event.at.as_micros();
         self.oldest_us = at.min(self.oldest_us);
         // By the current time of day, which may have been set since the start.
-        let unix_us = (moment.unix_us + at).saturating_sub(moment.now.as_micros());
+        let unix_us = moment.unix_us_at(at);
+        if let Some(known) = self.progress.get_mut(usize::from(worker.0)) {
+            let amount = if event.kind == EventKind::Gap { u64::from(event.amount).max(1) } else { 1 };
+            known.sequence = event.sequence.saturating_add(amount - 1);
+            known.known_us = known.known_us.max(at);
+        }
+        self.last_us = self.last_us.max(at);
         let Lines { writer, utc, .. } = self;
         writer.line(|out| line::write_with(out, utc, worker, event, unix_us, names));
+    }
+
+    /// A worker's ring was emptied after it left this mark.
+    fn reached(&mut self, worker: WorkerId, mark: u64) {
+        if let Some(known) = self.progress.get_mut(usize::from(worker.0)) {
+            known.known_us = known.known_us.max(mark);
+        }
+    }
+
+    /// Writes when the clock was set: later lines have the new time.
+    fn follow_clock(&mut self, moment: Clocks) {
+        let offset = moment.unix_us as i64 - moment.now.as_micros() as i64;
+        let before = self.offset.replace(offset).unwrap_or(offset);
+        if offset.abs_diff(before) > STEP_US {
+            let own = Own { event: "clock_set", by_us: Some(offset - before), ..Own::default() };
+            self.writer.aside(|out| line::write_own(out, moment.unix_us, &own));
+        }
+    }
+
+    /// Until when there are all records.
+    fn known_us(&self, moment: Clocks) -> u64 {
+        let known = self.progress.iter().map(|known| known.known_us).min().unwrap_or(0);
+        // After its end a worker has no further record.
+        if known & FINISHED == 0 { known } else { moment.now.as_micros() }
+    }
+
+    /// Writes until when the log has everything, if that is due.
+    fn cover(&mut self, moment: Clocks) {
+        let (now_us, known_us) = (moment.now.as_micros(), self.known_us(moment));
+        let interval_us = if self.covered_us < self.last_us { COVERED_US } else { COVERED_IDLE_US };
+        if now_us < self.covered_at_us + interval_us || known_us <= self.covered_us || !self.writer.has_room() {
+            return;
+        }
+        let sequences: Vec<u64> = self.progress.iter().map(|known| known.sequence).collect();
+        let own = Own { event: "covered", sequences: Some(&sequences), ..Own::default() };
+        self.writer.aside(|out| line::write_own(out, moment.unix_us_at(known_us), &own));
+        (self.covered_us, self.covered_at_us) = (known_us, now_us);
+    }
+
+    /// The last line, which says whether there are all records.
+    fn stopped(&mut self, moment: Clocks, version: &str, is_empty: bool) {
+        let sequences: Vec<u64> = self.progress.iter().map(|known| known.sequence).collect();
+        let is_all = is_empty && self.progress.iter().all(|known| known.known_us & FINISHED != 0);
+        let own =
+            Own { event: "stopped", version, sequences: Some(&sequences[..]).filter(|_| is_all), ..Own::default() };
+        self.writer.line(|out| line::write_own(out, moment.unix_us, &own));
     }
 }

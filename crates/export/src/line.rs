@@ -147,9 +147,9 @@ pub(crate) fn write_with(
 /// A line about the log itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Own<'a> {
-    /// `started`, `opened` or `stopped`.
+    /// `started`, `opened`, `covered`, `clock_set` or `stopped`.
     pub event: &'a str,
-    /// Release of the daemon.
+    /// Release of the daemon; empty in lines that do not have it.
     pub version: &'a str,
     /// Checksum of the formulas in use from here on.
     pub formulas: Option<u32>,
@@ -159,6 +159,10 @@ pub struct Own<'a> {
     pub earlier: Option<&'a str>,
     /// Number of workers that report all current state.
     pub workers: Option<usize>,
+    /// The last number of each worker, if the log has all records before this line's time.
+    pub sequences: Option<&'a [u64]>,
+    /// By how much the clock was set.
+    pub by_us: Option<i64>,
 }
 
 /// Appends such a line.
@@ -166,12 +170,26 @@ pub fn write_own(out: &mut Vec<u8>, unix_us: u64, own: &Own<'_>) {
     out.extend_from_slice(b"{\"time\":\"");
     out.extend_from_slice(UtcText::default().of(unix_us));
     name_field(out, b"\",\"event\":\"", Some(own.event));
-    name_field(out, b",\"version\":\"", Some(own.version));
+    name_field(out, b",\"version\":\"", Some(own.version).filter(|version| !version.is_empty()));
     formulas(out, own.formulas);
     name_field(out, b",\"file\":\"", own.file);
     name_field(out, b",\"earlier\":\"", own.earlier);
     if let Some(workers) = own.workers {
         number_field(out, b",\"workers\":", workers as u64);
+    }
+    if let Some(by_us) = own.by_us {
+        out.extend_from_slice(if by_us < 0 { b",\"by_us\":-" } else { b",\"by_us\":" });
+        number(out, by_us.unsigned_abs());
+    }
+    if let Some(sequences) = own.sequences {
+        out.extend_from_slice(b",\"sequences\":[");
+        for (place, sequence) in sequences.iter().enumerate() {
+            if place > 0 {
+                out.push(b',');
+            }
+            number(out, *sequence);
+        }
+        out.push(b']');
     }
     out.extend_from_slice(b"}\n");
 }

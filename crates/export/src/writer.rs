@@ -53,6 +53,8 @@ pub struct LogWriter<M> {
     /// Lines in the buffer.
     lines: u64,
     is_open: bool,
+    /// True if the file has more than what [`LogWriter::aside`] added.
+    has_lines: bool,
     file_bytes: u64,
     /// Times are those of the monotonic clock, in µs.
     file_since: u64,
@@ -73,6 +75,7 @@ impl<M: Medium> LogWriter<M> {
             done: 0,
             lines: 0,
             is_open: false,
+            has_lines: false,
             file_bytes: 0,
             file_since: 0,
             retry_at: 0,
@@ -104,6 +107,13 @@ impl<M: Medium> LogWriter<M> {
 
     /// Adds one line. `write` appends it with its end of line.
     pub fn line(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.buffer);
+        self.lines += 1;
+        self.has_lines = true;
+    }
+
+    /// Adds a line that is no reason to rotate a file that has nothing else.
+    pub fn aside(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.buffer);
         self.lines += 1;
     }
@@ -141,6 +151,7 @@ impl<M: Medium> LogWriter<M> {
         }
         if !self.is_open {
             self.file_bytes = self.medium.open().map_err(|error| ("open", error))?;
+            self.has_lines |= self.file_bytes > 0;
             self.is_open = true;
             self.file_since = now_us;
         }
@@ -187,7 +198,7 @@ impl<M: Medium> LogWriter<M> {
         let is_full = rotate_bytes > 0 && self.file_bytes + self.waiting() as u64 > rotate_bytes;
         let is_old = rotate_us > 0 && now_us >= self.file_since + rotate_us;
         // Between lines only, and never an empty file.
-        self.done == self.line_start() && self.file_bytes > 0 && (is_full || is_old)
+        self.done == self.line_start() && self.file_bytes > 0 && self.has_lines && (is_full || is_old)
     }
 
     fn rotate(&mut self, now_us: u64, unix_us: u64) -> Result<(), (&'static str, io::Error)> {
@@ -198,6 +209,7 @@ impl<M: Medium> LogWriter<M> {
         self.figures.rotations.fetch_add(1, Ordering::Relaxed);
         self.is_open = false;
         self.file_bytes = self.medium.open().map_err(|error| ("open", error))?;
+        self.has_lines = self.file_bytes > 0 || self.waiting() > 0;
         self.is_open = true;
         self.file_since = now_us;
         Ok(())

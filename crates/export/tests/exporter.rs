@@ -44,7 +44,12 @@ impl Memory {
         self.0.lock().unwrap().fails = fails;
     }
 
+    /// All lines but those that only say until when the log has everything.
     fn lines(&self) -> Vec<Value> {
+        self.all_lines().into_iter().filter(|line| line["event"] != "covered").collect()
+    }
+
+    fn all_lines(&self) -> Vec<Value> {
         let text = String::from_utf8(self.0.lock().unwrap().bytes.clone()).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -138,7 +143,8 @@ fn records_of_many_workers_are_written_once_and_in_order() {
     // The time is right by both clocks, whenever it was written.
     assert!(lines[1]["time"].as_str().unwrap().starts_with("1970-01-01T00:00:03.000"));
     let figures = handle.figures();
-    assert_eq!((figures.records, figures.waiting, figures.errors), (3 * EVENTS + 2, 0, 0));
+    let all = memory.all_lines().len() as u64;
+    assert_eq!((figures.records, figures.waiting, figures.errors), (all, 0, 0));
     assert_eq!(figures.bytes as usize, memory.0.lock().unwrap().bytes.len());
 }
 
@@ -225,4 +231,54 @@ fn names_of_filters_are_kept_for_a_few_changes() {
     let lines = memory.lines();
     let named: Vec<&Value> = lines.iter().filter_map(|line| line.get("filter_name")).collect();
     assert_eq!(named, ["6", "7", "8"], "the current one and two earlier ones");
+}
+
+#[test]
+fn lines_say_until_when_they_are_complete_and_clock_steps() {
+    let memory = Memory::default();
+    let (mut producers, rings): (Vec<_>, Vec<_>) = (0..2).map(|_| ring::channel(64)).unzip();
+    let options = WriterOptions { rotate_bytes: 0, rotate_us: 0, sync: Sync::Never };
+    let lines = Output { medium: Box::new(memory.clone()), options, destination: "/log/events.json".to_owned() };
+    let outputs = Outputs {
+        lines: Some(lines),
+        store: None,
+        rings,
+        names: Names::default(),
+        version: "0.1.0".to_owned(),
+        opened: Arc::default(),
+    };
+    // A clock that the test moves: time of the engine, and of day.
+    let time = Arc::new(Mutex::new((2_000_000, 50_000_000)));
+    let read = Arc::clone(&time);
+    let clocks = move || {
+        let (now_us, unix_us) = *read.lock().unwrap();
+        Clocks { now: Instant::from_micros(now_us), unix_us }
+    };
+    let exporter = Exporter::start(outputs, clocks).unwrap();
+    let wait = |wanted: &str, count: usize| {
+        let begin = Started::now();
+        while memory.all_lines().iter().filter(|line| line["event"] == wanted).count() < count {
+            assert!(begin.elapsed() < PATIENCE, "no line {wanted}: {:?}", memory.all_lines());
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    push(&mut producers[0], event(1));
+    push(&mut producers[0], event(2));
+    push(&mut producers[1], event(1));
+    producers.iter().for_each(|ring| ring.mark(2_500_000));
+    *time.lock().unwrap() = (4_000_000, 52_000_000);
+    wait("covered", 1);
+    // An hour back.
+    *time.lock().unwrap() = (4_100_000, 52_100_000 + 3_600_000_000);
+    wait("clock_set", 1);
+    // One worker has more to say; then both have ended.
+    producers[0].mark(9_000_000);
+    producers.iter().for_each(|ring| ring.mark(9_000_000 | nat::event::FINISHED));
+    assert!(exporter.stop());
+    let all = memory.all_lines();
+    let of = |wanted: &str| all.iter().find(|line| line["event"] == wanted).unwrap();
+    assert_eq!(of("covered")["sequences"], serde_json::json!([2, 1]));
+    assert_eq!(of("covered")["time"], "1970-01-01T00:00:50.500000Z");
+    assert_eq!(of("clock_set")["by_us"], 3_600_000_000_i64);
+    assert_eq!(of("stopped")["sequences"], serde_json::json!([2, 1]));
 }

@@ -67,6 +67,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "export_footer", run: export::footer },
     Target { name: "export_catalogue", run: export::catalogue },
     Target { name: "export_head", run: export::head },
+    Target { name: "lookup_lines", run: lookup::log::fuzzing::lines },
     Target { name: "pcp_messages", run: port_control::messages },
     Target { name: "pcp_steps", run: port_control::steps },
     Target { name: "alg_ftp", run: alg::ftp },

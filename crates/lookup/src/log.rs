@@ -1,15 +1,16 @@
 //! From the event log: the holders of an endpoint at a time.
 //!
-//! It makes one pass over the files in the order of time. It parses only lines that name the
-//! address and keeps what is open at each time, so the number of current holders bounds its memory.
+//! It makes one pass over the files in the order of time, and replays them by the rules of the
+//! store ([`Replay`]). It parses only lines that name the address; of others it needs the numbers.
+//! A line `covered` says until when the log has everything, and which numbers each worker has
+//! reached: so a file or a line that is missing is noticed.
 
 use core::net::Ipv4Addr;
-use std::collections::HashMap;
-use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::io::BufRead;
 use std::io::BufReader;
+use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -17,8 +18,19 @@ use export::NO_FORMULAS;
 use export::UtcParseError;
 use export::parse_utc;
 use export::rotated;
+use export::store::Found;
+use export::store::Moment;
+use export::store::Question;
+use export::store::Replay;
+use export::store::StoreError;
+use export::utc_text;
+use nat::Instant;
 use nat::Protocol;
 use nat::event::Cause;
+use nat::event::Event;
+use nat::event::EventKind;
+use nat::types::RealmId;
+use nat::types::WorkerId;
 use serde::Deserialize;
 
 use crate::Asked;
@@ -45,72 +57,6 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Kind of holding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum What {
-    /// A mapping: one external port of one transport.
-    Mapping,
-    /// A block of ports of all transports.
-    Block,
-    /// A static mapping of the configuration.
-    Static,
-    /// A shared port towards one remote endpoint.
-    Flow,
-}
-
-impl What {
-    /// `mapping`, `block`, `static` or `flow`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            What::Mapping => "mapping",
-            What::Block => "block",
-            What::Static => "static",
-            What::Flow => "flow",
-        }
-    }
-}
-
-/// How a holding ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    /// Not ended when the log ends.
-    Open,
-    /// It ended at this time, µs since 1970.
-    Ended(u64),
-    /// The instance restarted at this time without it; it ended earlier.
-    Restart(u64),
-    /// Not ended at this time, when records began to go to another log. When they came back it had
-    /// ended.
-    Elsewhere(u64),
-}
-
-/// A holder of the endpoint at the time, or a holding of the internal address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
-    /// What it was.
-    pub what: What,
-    /// Name or number of the realm.
-    pub realm: String,
-    /// Internal address.
-    pub subscriber: Ipv4Addr,
-    /// Transport; None: all.
-    pub protocol: Option<Protocol>,
-    /// Internal port; None with blocks.
-    pub internal_port: Option<u16>,
-    /// External address.
-    pub external: Ipv4Addr,
-    /// First external port.
-    pub first_port: u16,
-    /// Last external port.
-    pub last_port: u16,
-    /// Remote endpoint of a flow.
-    pub remote: Option<(Ipv4Addr, u16)>,
-    /// Beginning, µs since 1970. Exact to the second if the log has only the end.
-    pub since_us: u64,
-    /// The end.
-    pub until: Until,
-}
-
 /// A change of the formulas of deterministic pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adoption {
@@ -120,40 +66,18 @@ pub struct Adoption {
     pub formulas: Option<u32>,
 }
 
-/// A log that was opened while the instance ran. Workers then report all current state to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opened {
-    /// The time, µs since 1970.
-    pub at_us: u64,
-    /// The log with the earlier records.
-    pub earlier: String,
-}
-
 /// The answer and its limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// Holders, oldest first.
-    pub holdings: Vec<Holding>,
-    /// Time of the first line, µs since 1970.
-    pub first_us: Option<u64>,
-    /// Time of the last line.
-    pub last_us: Option<u64>,
-    /// Records lost between the last start before the time in question and that time. Any of them
-    /// may be the answer.
-    pub lost: u64,
+    /// Holders, and whether there was no other. A log of an earlier release does not say until when
+    /// it is complete.
+    pub found: Found,
     /// Lines that are not records.
     pub unreadable: u64,
     /// The configuration in use at the time, and since when.
     pub in_use: Option<Adoption>,
     /// The first later change of the configuration.
     pub next_change: Option<Adoption>,
-    /// The first line, if the files begin with a log that was opened while the instance ran.
-    pub opened: Option<Opened>,
-    /// The last log opened before the time, if a worker has not completed its snapshot.
-    pub incomplete: Option<Opened>,
-    /// Records of the time are in another log, the one in `earlier`, until this log was opened
-    /// again.
-    pub away: Option<Opened>,
     /// When the formulas in question were adopted, if that was after the time.
     pub adopted_later_us: Option<u64>,
 }
@@ -181,32 +105,47 @@ pub fn files_of(path: &Path) -> Result<Vec<PathBuf>, HistoryError> {
     Ok(files)
 }
 
-/// Answers `query` from `files`, which must be in the order of time.
+/// Answers `query` from `files`, which must be in the order of time. Calls `progress` with the
+/// bytes that were read and all there are.
 ///
 /// # Errors
 /// [`HistoryError`] if a file cannot be read.
-pub fn look_up(files: &[PathBuf], query: &Query<'_>) -> Result<History, HistoryError> {
+pub fn look_up(
+    files: &[PathBuf],
+    query: &Query<'_>,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<History, HistoryError> {
     let mut search = Search::new(*query);
+    let length = |path: &PathBuf| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    let (total, mut done, mut shown) = (files.iter().map(length).sum(), 0, 0);
     for path in files {
-        search.is_file_new = true;
         let error = |source| HistoryError { path: path.clone(), source };
-        let mut reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(error)?);
+        let mut reader = BufReader::with_capacity(PIECE, File::open(path).map_err(error)?);
         let mut line = Vec::new();
         loop {
             line.clear();
-            if reader.read_until(b'\n', &mut line).map_err(error)? == 0 {
+            let count = (&mut reader).take(LINE_MAX).read_until(b'\n', &mut line).map_err(error)? as u64;
+            if count == 0 {
                 break;
             }
             search.line(&line);
+            done += count;
+            if done - shown >= PIECE as u64 {
+                shown = done;
+                progress(done, total);
+            }
         }
     }
-    Ok(search.end())
+    let first = files.first().cloned().unwrap_or_default();
+    search.end().map_err(|error| HistoryError { path: first, source: io::Error::other(error) })
 }
 
 /// The fields of a line that matter here.
 #[derive(Deserialize)]
 struct Line<'a> {
     event: &'a str,
+    worker: Option<u8>,
+    sequence: Option<u64>,
     #[serde(default)]
     realm: serde_json::Value,
     subscriber: Option<Ipv4Addr>,
@@ -218,52 +157,62 @@ struct Line<'a> {
     last_port: Option<u16>,
     remote_address: Option<Ipv4Addr>,
     remote_port: Option<u16>,
-    held_s: Option<u64>,
-    lost: Option<u64>,
+    held_s: Option<u32>,
+    records: Option<u32>,
+    lost: Option<u32>,
     formulas: Option<&'a str>,
     cause: Option<&'a str>,
-    worker: Option<u16>,
-    workers: Option<u16>,
+    by_us: Option<i64>,
+    sequences: Option<Vec<u64>>,
     // Paths may contain escapes, which cannot be borrowed.
     file: Option<String>,
     earlier: Option<String>,
 }
 
-/// Identifies a holding among all that are open at the same time.
-type Key = (What, String, Ipv4Addr, Option<Protocol>, Option<u16>, Ipv4Addr, u16, Option<(Ipv4Addr, u16)>);
+/// A worker of the current run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Worker {
+    /// The number that comes next; 0 before there was one.
+    next: u64,
+    /// Time of its last record, by the clock of the run.
+    last_us: u64,
+}
 
 struct Search<'a> {
     query: Query<'a>,
     /// The address as it appears in lines, with its quotes.
     needle: Vec<u8>,
-    open: HashMap<Key, Holding>,
+    replay: Replay,
+    realms: Vec<String>,
     history: History,
-    /// Lost records since the last start before the time in question.
-    lost_since_start: u64,
+    workers: Vec<Worker>,
+    /// Time of day less the clock of the run.
+    offset: i64,
+    covered_us: u64,
+    /// Time of the line before, or 0.
+    last_us: u64,
     /// The file that the latest lines were written to, if known.
     written_to: Option<String>,
-    /// True until the first line of the current file.
-    is_file_new: bool,
-    /// The holdings when records began to go to another log, and the time.
-    left: HashMap<Key, Holding>,
-    left_us: u64,
-    /// The log opened last, and the workers that have completed its snapshot.
-    telling: Option<(Opened, u16, HashSet<u16>)>,
+    /// Notes about other logs, if the answer is not complete.
+    others: Vec<String>,
 }
 
 impl<'a> Search<'a> {
     fn new(query: Query<'a>) -> Search<'a> {
+        let Asked { address, port, protocol, .. } = query.asked;
+        let question = Question { address, port, protocol, from_us: query.at_us, to_us: query.at_us };
         Search {
             query,
-            needle: format!("\"{}\"", query.asked.address).into_bytes(),
-            open: HashMap::new(),
+            needle: format!("\"{address}\"").into_bytes(),
+            replay: Replay::new(question),
+            realms: Vec::new(),
             history: History::default(),
-            lost_since_start: 0,
+            workers: Vec::new(),
+            offset: 0,
+            covered_us: 0,
+            last_us: 0,
             written_to: None,
-            is_file_new: true,
-            left: HashMap::new(),
-            left_us: 0,
-            telling: None,
+            others: Vec::new(),
         }
     }
 
@@ -271,147 +220,212 @@ impl<'a> Search<'a> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
-        let Some(time_us) = time_of(line) else {
+        let Some((time_us, rest)) = time_of(line) else {
             self.history.unreadable += 1;
             return;
         };
-        let (is_file_new, is_first) = (core::mem::take(&mut self.is_file_new), self.history.first_us.is_none());
-        let before_us = self.history.last_us.unwrap_or(time_us);
-        self.history.first_us = Some(self.history.first_us.map_or(time_us, |first| first.min(time_us)));
-        self.history.last_us = Some(self.history.last_us.map_or(time_us, |last| last.max(time_us)));
-        let is_about = contains(line, &self.needle);
-        let tells: [&[u8]; 5] = [
-            b"\"event\":\"started\"",
-            b"\"event\":\"opened\"",
-            b"\"event\":\"gap\"",
-            b"\"event\":\"snapshot_complete\"",
-            b"\"event\":\"configuration_adopted\"",
-        ];
-        if !is_about && !tells.iter().any(|event| contains(line, event)) {
-            return;
+        self.line_of(line, rest, time_us);
+        self.last_us = time_us;
+    }
+
+    fn line_of(&mut self, line: &[u8], rest: &[u8], time_us: u64) {
+        // Most lines are records of other addresses.
+        if let Some((worker, sequence, kind)) = record_of(rest)
+            && !matches!(kind, EventKind::Gap | EventKind::SnapshotComplete | EventKind::ConfigurationAdopted)
+            && !contains(rest, &self.needle)
+        {
+            let is_report = kind.is_allocation() && contains(rest, b"\"log_opened\"");
+            let cause = if is_report { Cause::LogOpened } else { Cause::None };
+            // Of no address in question.
+            let other = Ipv4Addr::from_bits(u32::from(self.query.asked.address.is_unspecified()));
+            let event = Event { sequence, subscriber: other, external: other, ..Event::new(kind, Instant::ORIGIN) };
+            return self.record(worker, &event.because(cause), time_us);
         }
-        match serde_json::from_slice::<Line<'_>>(line) {
-            Ok(line) if line.event == "opened" => {
-                let follows = match &self.written_to {
-                    Some(known) => line.earlier.as_ref() == Some(known),
-                    // Earlier lines named no file: they belong to this log, unless it begins a
-                    // file.
-                    None => is_file_new && !is_first,
-                };
-                // It has no earlier records.
+        let Ok(line) = serde_json::from_slice::<Line<'_>>(line) else {
+            self.history.unreadable += 1;
+            return;
+        };
+        match line.event {
+            "started" => {
+                self.adopted(&line, time_us);
+                self.written_to = line.file;
+                self.begin(time_us);
+            }
+            "opened" => {
+                // It may have no earlier records.
                 if time_us <= self.query.at_us {
                     self.adopted(&line, time_us);
                 }
-                self.log_opened(line, time_us, before_us, follows, is_first);
+                self.opened(line, time_us);
             }
-            Ok(line) => self.record(&line, time_us),
-            Err(_) => self.history.unreadable += 1,
+            "clock_set" => self.clock_set(line.by_us.unwrap_or(0), time_us),
+            "covered" => self.covered(line.sequences.as_deref().unwrap_or_default(), time_us),
+            "stopped" => {
+                let sequences = line.sequences.as_deref();
+                if let Some(sequences) = sequences.filter(|_| self.replay.is_running()) {
+                    self.covered(sequences, time_us);
+                }
+                self.replay.end(sequences.is_some());
+            }
+            _ => self.numbered(&line, time_us),
         }
     }
 
-    fn record(&mut self, line: &Line<'_>, time_us: u64) {
-        let (what, is_begin) = match line.event {
-            "mapping_created" => (What::Mapping, true),
-            "mapping_ended" => (What::Mapping, false),
-            "block_leased" => (What::Block, true),
-            "block_returned" => (What::Block, false),
-            "static_created" => (What::Static, true),
-            "static_ended" => (What::Static, false),
-            "flow_created" => (What::Flow, true),
-            "flow_ended" => (What::Flow, false),
-            "gap" => {
-                if time_us <= self.query.at_us {
-                    self.lost_since_start += line.lost.unwrap_or(0);
-                }
-                return;
+    fn begin(&mut self, time_us: u64) {
+        self.replay.begin(Moment { monotonic_us: time_us, unix_us: time_us });
+        self.workers.clear();
+        (self.offset, self.covered_us) = (0, time_us);
+    }
+
+    /// A run began at a time that no line says: something may have been open already. Its end, or a
+    /// report, says since when.
+    fn begin_before(&mut self, time_us: u64) {
+        self.begin(self.last_us.min(time_us));
+        self.replay.doubt(time_us);
+    }
+
+    /// Time by the clock of the run.
+    fn monotonic_us(&self, time_us: u64) -> u64 {
+        time_us.saturating_add_signed(self.offset.saturating_neg()).min(TIME_MAX_US)
+    }
+
+    fn clock_set(&mut self, by_us: i64, time_us: u64) {
+        self.offset = self.offset.saturating_add(by_us).clamp(-(TIME_MAX_US as i64), TIME_MAX_US as i64);
+        let monotonic_us = self.monotonic_us(time_us);
+        self.replay.set_clock(Moment { monotonic_us, unix_us: time_us });
+    }
+
+    /// No line says that the clock was set back, but it was. What else is missing is not known.
+    fn jumped(&mut self, last_us: u64, time_us: u64) {
+        let back_us = last_us.saturating_sub(self.monotonic_us(time_us));
+        self.clock_set(-i64::try_from(back_us).unwrap_or(i64::MAX), time_us);
+        self.replay.doubt(TIME_MAX_US);
+    }
+
+    /// All records before this time are in the log. `sequences` are the last ones of the workers.
+    fn covered(&mut self, sequences: &[u64], time_us: u64) {
+        if !self.replay.is_running() {
+            self.begin_before(time_us);
+        }
+        if self.monotonic_us(time_us).saturating_add(STEP_US) < self.covered_us {
+            self.jumped(self.covered_us, time_us);
+        }
+        let at = Instant::from_micros(self.monotonic_us(time_us));
+        for (worker, last) in sequences.iter().enumerate().take(usize::from(u8::MAX)) {
+            let next = self.workers.get(worker).map_or(0, |worker| worker.next).max(1);
+            if next > last.saturating_add(1) {
+                self.replay.doubt(TIME_MAX_US);
+            } else if next <= *last {
+                // Lines are missing that nothing else shows.
+                let amount = u32::try_from(last - next + 1).unwrap_or(u32::MAX);
+                let gap = Event { sequence: next, amount, ..Event::new(EventKind::Gap, at) };
+                self.replay.push(WorkerId(worker as u8), &gap);
+                self.worker(worker as u8).next = last.saturating_add(1);
             }
-            "started" => {
-                self.adopted(line, time_us);
-                self.written_to.clone_from(&line.file);
-                return self.restart(time_us);
-            }
-            "snapshot_complete" => {
-                if let (Some((_, _, told)), Some(worker)) = (&mut self.telling, line.worker) {
-                    told.insert(worker);
-                }
-                return;
-            }
-            "configuration_adopted" => return self.adopted(line, time_us),
-            _ => return,
+        }
+        self.covered_us = self.covered_us.max(at.as_micros());
+        self.replay.cover(at.as_micros());
+    }
+
+    fn worker(&mut self, worker: u8) -> &mut Worker {
+        let place = usize::from(worker);
+        if self.workers.len() <= place {
+            self.workers.resize(place + 1, Worker::default());
+        }
+        &mut self.workers[place]
+    }
+
+    /// A record of a worker, without its time.
+    fn record(&mut self, worker: u8, event: &Event, time_us: u64) {
+        let Worker { next, last_us } = *self.worker(worker);
+        let is_before = event.sequence < next;
+        if is_before && self.monotonic_us(time_us) <= last_us {
+            // It was sent twice.
+            return;
+        }
+        // Numbers begin again with a run, whose first line is missing.
+        if is_before || !self.replay.is_running() {
+            self.begin_before(time_us);
+        } else if self.monotonic_us(time_us).saturating_add(STEP_US) < last_us {
+            self.jumped(last_us, time_us);
+        }
+        let at_us = self.monotonic_us(time_us);
+        let amount = if event.kind == EventKind::Gap { u64::from(event.amount).max(1) } else { 1 };
+        let known = self.worker(worker);
+        *known = Worker { next: event.sequence.saturating_add(amount), last_us: at_us.max(known.last_us) };
+        self.replay.push(WorkerId(worker), &Event { at: Instant::from_micros(at_us), ..*event });
+    }
+
+    fn numbered(&mut self, line: &Line<'_>, time_us: u64) {
+        let kind = EventKind::ALL.into_iter().find(|kind| kind.name() == line.event);
+        // Earlier releases may have had other kinds, later ones may have more.
+        let (Some(worker), Some(sequence)) = (line.worker, line.sequence) else {
+            return;
         };
-        let Some(holding) = holding(what, line, time_us) else {
+        if kind == Some(EventKind::ConfigurationAdopted) {
+            self.adopted(line, time_us);
+        }
+        // A kind without meaning for a holder takes only its number.
+        let kind = kind.unwrap_or(EventKind::Refused);
+        let mut event = Event { sequence, ..Event::new(kind, Instant::ORIGIN) };
+        event.cause = match line.cause {
+            Some(LOG_OPENED) => Cause::LogOpened,
+            Some(NO_ALLOCATION) => Cause::NoAllocation,
+            _ => Cause::None,
+        };
+        event.amount = line.held_s.or(line.records).or(line.lost).unwrap_or(0);
+        if kind.is_allocation() && !self.allocation(line, &mut event) {
             self.history.unreadable += 1;
             return;
-        };
-        if !self.is_asked_about(&holding) {
-            return;
         }
-        let key = (
-            // A mapping may become a static one, or the reverse, while it exists.
-            if what == What::Static { What::Mapping } else { what },
-            holding.realm.clone(),
-            holding.subscriber,
-            holding.protocol,
-            holding.internal_port,
-            holding.external,
-            holding.first_port,
-            holding.remote,
-        );
-        // Exact to the second, like the records of a snapshot.
-        let told_since_us = line.held_s.and_then(|held_s| time_us.checked_sub((held_s + 1) * 1_000_000));
-        // A holding that is reported again, or ends, began in another log or is known already.
-        let is_known = |known: &Holding| told_since_us.is_none_or(|told| told <= known.since_us);
-        if let Some(known) = self.left.remove(&key) {
-            if !is_begin && is_known(&known) || line.cause == Some(LOG_OPENED) && is_known(&known) {
-                self.open.insert(key.clone(), known);
-            } else {
-                self.close(Holding { until: Until::Elsewhere(self.left_us), ..known });
-            }
-        }
-        if is_begin && line.cause == Some(LOG_OPENED) {
-            let since_us = told_since_us.unwrap_or(time_us);
-            if self.open.get(&key).is_some_and(is_known) {
-                return;
-            }
-            // No record has its end, so this is another holding of the same endpoint.
-            if let Some(known) = self.open.insert(key, Holding { since_us, ..holding }) {
-                self.close(Holding { until: Until::Ended(since_us), ..known });
-            }
-            return;
-        }
-        if is_begin {
-            self.open.insert(key, holding);
-            return;
-        }
-        // If no file has the beginning, the end says how long it lasted.
-        let begun = self.open.remove(&key).or_else(|| Some(Holding { since_us: told_since_us?, ..holding }));
-        if let Some(holding) = begun {
-            self.close(Holding { until: Until::Ended(time_us), ..holding });
-        }
+        self.record(worker, &event, time_us);
     }
 
-    /// Records go to this log from here on. A file may be opened for the second time; then holdings
-    /// of the time between began and ended in another log.
-    fn log_opened(&mut self, line: Line<'_>, time_us: u64, before_us: u64, follows: bool, is_first: bool) {
-        let opened = Opened { at_us: time_us, earlier: line.earlier.unwrap_or_default() };
-        self.written_to = line.file;
-        if is_first {
-            self.history.opened = Some(opened.clone());
-        } else if !follows {
-            if (before_us..time_us).contains(&self.query.at_us) {
-                self.history.away = Some(opened.clone());
-            }
-            for holding in core::mem::take(&mut self.left).into_values() {
-                self.close(Holding { until: Until::Elsewhere(self.left_us), ..holding });
-            }
-            (self.left, self.left_us) = (core::mem::take(&mut self.open), before_us);
+    /// What it is about. False if fields are missing.
+    fn allocation(&mut self, line: &Line<'_>, event: &mut Event) -> bool {
+        let protocol = match line.protocol {
+            None => None,
+            Some(name) => match Protocol::ALL.into_iter().find(|protocol| protocol.name() == name) {
+                None => return false,
+                some => some,
+            },
+        };
+        let (first, last) = (line.external_port.or(line.first_port), line.external_port.or(line.last_port));
+        let (Some(subscriber), Some(external), Some(first_port), Some(last_port)) =
+            (line.subscriber, line.external_address, first, last)
+        else {
+            return false;
+        };
+        let realm = match &line.realm {
+            serde_json::Value::String(name) => name.clone(),
+            other => other.to_string(),
+        };
+        let number = self.realms.iter().position(|known| *known == realm).unwrap_or(self.realms.len());
+        if number == self.realms.len() {
+            self.realms.push(realm);
         }
-        let has_all = follows && !is_first;
-        self.telling = (!has_all && time_us <= self.query.at_us).then(|| {
-            // Earlier losses do not matter if a snapshot follows.
-            self.lost_since_start = 0;
-            (opened, line.workers.unwrap_or(0), HashSet::new())
-        });
+        let Ok(number) = u16::try_from(number) else { return false };
+        (event.subscriber, event.external, event.realm, event.protocol) =
+            (subscriber, external, RealmId(number), protocol);
+        (event.first_port, event.last_port) = (first_port, last_port);
+        event.internal_port = line.internal_port.unwrap_or(0);
+        if let (Some(address), Some(port)) = (line.remote_address, line.remote_port) {
+            (event.remote, event.remote_port) = (address, port);
+        }
+        true
+    }
+
+    /// Records go to this log from here on. A file may be opened for the second time; then records
+    /// of the time between are in another log. Their numbers are missing here.
+    fn opened(&mut self, line: Line<'_>, time_us: u64) {
+        if !self.replay.is_running() {
+            self.begin_before(time_us);
+        }
+        let earlier = line.earlier.unwrap_or_default();
+        if self.written_to.as_ref() != Some(&earlier) {
+            self.others.push(format!("until {} records went to {earlier}; also give that file", utc_text(time_us)));
+        }
+        self.written_to = line.file;
     }
 
     /// A configuration came into use; each worker reports it.
@@ -439,99 +453,56 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// All state of the instance is gone.
-    fn restart(&mut self, time_us: u64) {
-        for holding in core::mem::take(&mut self.open).into_values() {
-            self.close(Holding { until: Until::Restart(time_us), ..holding });
+    fn end(self) -> Result<History, StoreError> {
+        let Search { query, replay, realms, mut history, others, .. } = self;
+        let mut found = replay.answer(&realms)?;
+        if let Some(vrf) = query.asked.vrf {
+            found.holders.retain(|holder| holder.vrf.as_deref().is_none_or(|has| has == vrf));
         }
-        for holding in core::mem::take(&mut self.left).into_values() {
-            self.close(Holding { until: Until::Elsewhere(self.left_us), ..holding });
+        if !found.is_complete {
+            found.notes.extend(others);
         }
-        if time_us <= self.query.at_us {
-            self.telling = None;
+        if history.unreadable > 0 {
+            found.notes.push(format!("{} lines are not records and were skipped", history.unreadable));
         }
-        if time_us <= self.query.at_us {
-            self.lost_since_start = 0;
-        }
-    }
-
-    fn close(&mut self, holding: Holding) {
-        let at_us = self.query.at_us;
-        let is_over = match holding.until {
-            Until::Open => false,
-            Until::Ended(until) | Until::Restart(until) => until <= at_us,
-            Until::Elsewhere(left) => left < at_us,
-        };
-        if holding.since_us <= at_us && !is_over {
-            self.history.holdings.push(holding);
-        }
-    }
-
-    fn is_asked_about(&self, holding: &Holding) -> bool {
-        let Asked { address, port, protocol, vrf } = self.query.asked;
-        let as_external = holding.external == address
-            && port.is_none_or(|port| (holding.first_port..=holding.last_port).contains(&port));
-        let as_internal = holding.subscriber == address
-            && port.is_none_or(|port| holding.internal_port.is_none_or(|internal| internal == port));
-        let fits = match (protocol, holding.protocol) {
-            (Some(wanted), Some(has)) => wanted == has,
-            _ => true,
-        };
-        fits && vrf.is_none_or(|vrf| holding.realm == vrf) && (as_external || as_internal)
-    }
-
-    fn end(mut self) -> History {
-        for holding in core::mem::take(&mut self.open).into_values() {
-            self.close(holding);
-        }
-        for holding in core::mem::take(&mut self.left).into_values() {
-            self.close(Holding { until: Until::Elsewhere(self.left_us), ..holding });
-        }
-        self.history.incomplete = self
-            .telling
-            .take()
-            .and_then(|(opened, workers, told)| (told.len() < usize::from(workers)).then_some(opened));
-        self.history.lost = self.lost_since_start;
-        self.history.holdings.sort_by_key(|holding| {
-            (holding.since_us, holding.subscriber, holding.external, holding.first_port, holding.internal_port)
-        });
-        self.history
+        history.found = found;
+        Ok(history)
     }
 }
 
-/// The cause of records about state that existed when the log was opened.
+/// Causes of records that change what is known.
 const LOG_OPENED: &str = Cause::LogOpened.name();
+const NO_ALLOCATION: &str = Cause::NoAllocation.name();
+/// Longest line; a longer one is not a record.
+const LINE_MAX: u64 = 1 << 16;
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+/// A step back of the clock that matters, in µs.
+const STEP_US: u64 = 10_000;
+/// Times are before this one.
+const TIME_MAX_US: u64 = 1 << 59;
 
-/// The holding that a line is about.
-fn holding(what: What, line: &Line<'_>, time_us: u64) -> Option<Holding> {
-    let protocol = match line.protocol {
-        None => None,
-        Some(name) => Some(Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)?),
-    };
-    let first_port = line.external_port.or(line.first_port)?;
-    Some(Holding {
-        what,
-        realm: match &line.realm {
-            serde_json::Value::String(name) => name.clone(),
-            other => other.to_string(),
-        },
-        subscriber: line.subscriber?,
-        protocol,
-        internal_port: line.internal_port,
-        external: line.external_address?,
-        first_port,
-        last_port: line.external_port.or(line.last_port)?,
-        remote: line.remote_address.zip(line.remote_port),
-        since_us: time_us,
-        until: Until::Open,
-    })
+/// The time at the start of a line, and what follows it.
+fn time_of(line: &[u8]) -> Option<(u64, &[u8])> {
+    let rest = line.strip_prefix(b"{\"time\":\"")?;
+    let (text, rest) = rest.split_at_checked(rest.iter().position(|byte| *byte == b'"')?)?;
+    let time_us = parse_utc(core::str::from_utf8(text).ok()?).ok()?;
+    (time_us < TIME_MAX_US).then_some((time_us, rest))
 }
 
-/// The time at the start of a line.
-fn time_of(line: &[u8]) -> Option<u64> {
-    let rest = line.strip_prefix(b"{\"time\":\"")?;
-    let text = rest.get(..rest.iter().position(|byte| *byte == b'"')?)?;
-    parse_utc(core::str::from_utf8(text).ok()?).ok()
+/// Worker, number and kind of a line as Natrix writes it, whose end is there.
+fn record_of(rest: &[u8]) -> Option<(u8, u64, EventKind)> {
+    fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+        let (digits, rest) = text.split_at_checked(text.iter().position(|byte| !byte.is_ascii_digit())?)?;
+        Some((core::str::from_utf8(digits).ok()?.parse().ok()?, rest))
+    }
+    let whole = rest.strip_suffix(b"}\n")?;
+    let (worker, rest) = number(whole.strip_prefix(b"\",\"worker\":")?)?;
+    let (sequence, rest) = number(rest.strip_prefix(b",\"sequence\":")?)?;
+    let rest = rest.strip_prefix(b",\"event\":\"")?;
+    let name = rest.get(..rest.iter().position(|byte| *byte == b'"')?)?;
+    let kind = EventKind::ALL.into_iter().find(|kind| kind.name().as_bytes() == name)?;
+    Some((u8::try_from(worker).ok()?, sequence, kind))
 }
 
 fn contains(line: &[u8], needle: &[u8]) -> bool {
@@ -544,6 +515,31 @@ fn contains(line: &[u8], needle: &[u8]) -> bool {
         }
     }
     false
+}
+
+#[doc(hidden)]
+pub mod fuzzing {
+    //! Claims about lines of any bytes.
+
+    use export::store::Holder;
+
+    use super::*;
+
+    /// Lines of a log, asked about the time that the first bytes say.
+    pub fn lines(bytes: &[u8]) {
+        let Some((head, lines)) = bytes.split_first_chunk::<3>() else { return };
+        let at_us = 1_795_289_400_000_000 + u64::from(head[0]) * 1_000_000;
+        let address = Ipv4Addr::new(203, 0, 113, head[1] % 4);
+        let port = (head[2] > 0).then_some(u16::from(head[2]) * 16);
+        let asked = Asked { address, port, protocol: None, vrf: None };
+        let mut search = Search::new(Query { asked, at_us, formulas: None });
+        lines.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
+        let Ok(History { found, .. }) = search.end() else { return };
+        // If the clock was set back, a holding may seem to have begun after the time.
+        let is_asked = |holder: &Holder| holder.external == address || holder.subscriber == address;
+        assert!(found.holders.iter().all(is_asked), "a holding that was not asked about: {found:?}");
+        assert!(found.is_complete || !found.notes.is_empty(), "an answer that is not complete says why");
+    }
 }
 
 #[cfg(test)]

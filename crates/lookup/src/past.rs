@@ -7,6 +7,8 @@ use std::io;
 use std::io::Write;
 use std::path::Path;
 
+use export::store::Found;
+use export::store::Question;
 use export::utc_text;
 use nat::Settings;
 use serde_json::Value;
@@ -16,10 +18,8 @@ use crate::Asked;
 use crate::formula;
 use crate::formula::NoAnswer;
 use crate::log::History;
-use crate::log::Holding;
-use crate::log::Opened;
 use crate::log::Query;
-use crate::log::Until;
+use crate::stored;
 
 /// The answers of the formulas of a configuration.
 #[derive(Debug)]
@@ -56,19 +56,20 @@ impl<'a> Formulas<'a> {
         Ok(Formulas { file, slices: slices.collect(), checksum: nat::deterministic::checksum(settings) })
     }
 
-    /// Prints the answers of formulas that were in use.
+    /// Prints the answers of formulas that were in use, or, if they are `alone`, may have been.
+    /// Returns how many there are.
     ///
     /// # Errors
     /// Writing failed.
-    pub fn print(&self, json: bool, out: &mut dyn Write) -> io::Result<()> {
+    pub fn print(&self, is_alone: bool, json: bool, out: &mut dyn Write) -> io::Result<usize> {
         for slice in &self.slices {
             if json {
-                writeln!(out, "{}", slice.object(false))?;
+                writeln!(out, "{}", slice.object(is_alone))?;
             } else {
-                writeln!(out, "{}", slice.sentence(false))?;
+                writeln!(out, "{}", slice.sentence(is_alone))?;
             }
         }
-        Ok(())
+        Ok(self.slices.len())
     }
 
     /// Checksum of the formulas, as in the log.
@@ -98,7 +99,7 @@ impl Slice {
         format!("subscriber {subscriber} of realm {realm} has {external}:{first_port}-{last_port} ({by}) {whether}")
     }
 
-    /// With the fields of [`object`].
+    /// With the fields of a holder's object.
     fn object(&self, is_alone: bool) -> Value {
         json!({
             "what": "slice",
@@ -139,29 +140,28 @@ impl Standing {
         }
     }
 
-    fn print(&self, file: &Path, at_us: u64, notes: &mut dyn Write) -> io::Result<()> {
+    /// What limits the answer of the configuration in `file`.
+    fn note(&self, file: &Path, at_us: u64) -> Option<String> {
         let (file, at) = (file.display(), utc_text(at_us));
         match self {
-            Standing::InUse => Ok(()),
+            Standing::InUse => None,
             Standing::Others { since_us, adopted_later_us } => {
                 let since = utc_text(*since_us);
                 let later = adopted_later_us.map(|later| format!(", those of {file} since {}", utc_text(later)));
-                writeln!(
-                    notes,
-                    "note: {file} is not the configuration of that time: other formulas were in use since {since}{}; its \
+                Some(format!(
+                    "{file} is not the configuration of that time: other formulas were in use since {since}{}; its \
                      answer for {at} is left out",
                     later.unwrap_or_default()
-                )
+                ))
             }
             Standing::Unknown { changed_us } => {
                 let changed =
                     changed_us.map(|changed| format!(" (one was adopted at {}, after that time)", utc_text(changed)));
-                writeln!(
-                    notes,
-                    "note: the log does not say which configuration was in use at {at}{}; the answer of {file} is right only if \
+                Some(format!(
+                    "the log does not say which configuration was in use at {at}{}; the answer of {file} is right only if \
                      it was, and a holder in the log takes precedence",
                     changed.unwrap_or_default()
-                )
+                ))
             }
         }
     }
@@ -179,139 +179,65 @@ pub struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Prints the holders to `out`, as JSON objects or sentences, and the limits of the answer to
-    /// `notes`.
+    /// Prints the holders to `out`, as JSON objects or sentences, and whether there was no other;
+    /// limits of the answer in sentences go to `notes`.
     ///
     /// # Errors
     /// Writing failed.
     pub fn print(&self, json: bool, out: &mut dyn Write, notes: &mut dyn Write) -> io::Result<()> {
-        let holdings = self.history.as_ref().map_or(&[][..], |found| &found.holdings);
-        for holding in holdings {
-            if json {
-                writeln!(out, "{}", object(holding))?;
-            } else {
-                writeln!(out, "{}", sentence(holding))?;
-            }
-        }
-        let standing = self.formulas.as_ref().map(|formulas| match &self.history {
-            Ok(found) => Standing::of(formulas, found),
-            Err(_) => Standing::Unknown { changed_us: None },
-        });
-        // A formula that was not in use at the time is not an answer.
-        let counts = !matches!(standing, Some(Standing::Others { .. }));
-        let slices = self.formulas.as_ref().filter(|_| counts).map_or(&[][..], |formulas| &formulas.slices);
-        let is_alone = !matches!(standing, Some(Standing::InUse));
-        for slice in slices {
-            if json {
-                writeln!(out, "{}", slice.object(is_alone))?;
-            } else {
-                writeln!(out, "{}", slice.sentence(is_alone))?;
-            }
-        }
         let Query { asked, at_us, .. } = self.query;
-        let has_holder = !holdings.is_empty();
-        if !has_holder && slices.is_empty() && !json {
-            let source = if self.history.is_ok() { "the log" } else { "the formulas of that configuration" };
-            let (queried, of_vrf) = (asked.queried(), asked.of_vrf());
-            writeln!(out, "no record of {queried}{of_vrf} at {} in {source}", utc_text(at_us))?;
-        }
-        match (&self.formulas, &self.history) {
-            (None, _) if has_holder => {}
-            (None, _) => {
-                let without = "ports of deterministic pools have no records";
-                writeln!(notes, "note: {without}; also give the configuration of that time: --config FILE")?;
-            }
-            (Some(_), Err(why)) => {
-                let missing = "dynamic ports, and to check that this configuration was in use";
-                writeln!(notes, "note: {why}, so no log was read; for {missing}, use --log FILE")?;
-            }
-            (Some(formulas), Ok(_)) => {
-                if let Some(standing) = &standing {
-                    standing.print(formulas.file, at_us, notes)?;
+        let mut found = match &self.history {
+            Ok(history) => history.found.clone(),
+            Err(_) => Found::default(),
+        };
+        let in_use = self.history.as_ref().map_or(None, |history| history.in_use?.formulas);
+        let mut slices = 0;
+        match &self.formulas {
+            // Without deterministic pools every holder has a record.
+            None if in_use == Some(0) => {}
+            None => limit(
+                &mut found,
+                "ports of deterministic pools have no records; also give the configuration of that time: --config FILE"
+                    .to_owned(),
+            ),
+            Some(formulas) => {
+                let standing = match &self.history {
+                    Ok(history) => Standing::of(formulas, history),
+                    Err(_) => Standing::Unknown { changed_us: None },
+                };
+                // A formula that was not in use at the time is not an answer.
+                let is_one = !matches!(standing, Standing::Others { .. });
+                if is_one {
+                    slices = formulas.print(!matches!(standing, Standing::InUse), json, out)?;
                 }
-                let differs = |slice: &Slice| holdings.iter().any(|holding| holding.subscriber != slice.subscriber);
-                if asked.port.is_some() && slices.iter().any(differs) {
-                    writeln!(
-                        notes,
-                        "note: the log decides: a mapping older than a change keeps its port until it ends"
-                    )?;
+                match &self.history {
+                    Err(why) => limit(
+                        &mut found,
+                        format!(
+                            "{why}, so no log was read; for dynamic ports, and to check that this configuration was in \
+                             use, use --log FILE"
+                        ),
+                    ),
+                    Ok(_) => {
+                        if let Some(note) = standing.note(formulas.file, at_us) {
+                            limit(&mut found, note);
+                        }
+                    }
+                }
+                let differs = |slice: &Slice| found.holders.iter().any(|holder| holder.subscriber != slice.subscriber);
+                if is_one && asked.port.is_some() && formulas.slices.iter().any(differs) {
+                    let note = "the log decides: a mapping older than a change keeps its port until it ends";
+                    found.notes.push(note.to_owned());
                 }
             }
         }
-        self.history.as_ref().map_or(Ok(()), |found| print_limits(found, at_us, notes))
+        let Asked { address, port, protocol, .. } = asked;
+        let question = Question { address, port, protocol, from_us: at_us, to_us: at_us };
+        stored::print(&question, &found, slices, json, out, notes)
     }
 }
 
-fn sentence(holding: &Holding) -> String {
-    let Holding { what, realm, subscriber, protocol, external, first_port, last_port, .. } = holding;
-    let protocol = protocol.map(|protocol| format!("{} ", protocol.name())).unwrap_or_default();
-    let ports = if first_port == last_port { first_port.to_string() } else { format!("{first_port}-{last_port}") };
-    let internal = holding.internal_port.map(|port| format!(", internal port {port}")).unwrap_or_default();
-    let remote = holding.remote.map(|(address, port)| format!(", towards {address}:{port}")).unwrap_or_default();
-    let until = match holding.until {
-        Until::Open => "until after the end of the log".to_owned(),
-        Until::Ended(until) => format!("until {}", utc_text(until)),
-        Until::Elsewhere(left) => format!("at least until {}, when records began to go to another log", utc_text(left)),
-        Until::Restart(restart) => format!("at most until the restart at {}", utc_text(restart)),
-    };
-    let since = utc_text(holding.since_us);
-    format!(
-        "subscriber {subscriber} of realm {realm} had {protocol}{external}:{ports} ({}{internal}{remote}) since {since} {until}",
-        what.name()
-    )
-}
-
-fn object(holding: &Holding) -> Value {
-    let (until, ended_by_restart) = match holding.until {
-        Until::Open | Until::Elsewhere(_) => (None, false),
-        Until::Ended(until) => (Some(utc_text(until)), false),
-        Until::Restart(until) => (Some(utc_text(until)), true),
-    };
-    json!({
-        "what": holding.what.name(),
-        "realm": holding.realm,
-        "subscriber": holding.subscriber,
-        "protocol": holding.protocol.map(|protocol| protocol.name()),
-        "internal_port": holding.internal_port,
-        "external_address": holding.external,
-        "first_port": holding.first_port,
-        "last_port": holding.last_port,
-        "remote_address": holding.remote.map(|(address, _)| address),
-        "remote_port": holding.remote.map(|(_, port)| port),
-        "since": utc_text(holding.since_us),
-        "until": until,
-        "ended_by_restart": ended_by_restart,
-        "by_formula_alone": false,
-    })
-}
-
-/// Why the answer may be incomplete.
-fn print_limits(found: &History, at_us: u64, notes: &mut dyn Write) -> io::Result<()> {
-    match (found.first_us, found.last_us) {
-        (None, _) | (_, None) => writeln!(notes, "note: the log has no record")?,
-        (Some(first), _) if at_us < first => {
-            let earlier = found.opened.as_ref().map(|opened| format!(" of {}", opened.earlier));
-            let older = format!("older files{}", earlier.unwrap_or_default());
-            writeln!(notes, "note: the log starts at {}, after that time; give {older}", utc_text(first))?;
-        }
-        (_, Some(last)) if at_us > last => writeln!(notes, "note: the last record is from {}", utc_text(last))?,
-        _ => {}
-    }
-    if let Some(Opened { at_us: opened, earlier }) = &found.incomplete {
-        let opened = utc_text(*opened);
-        writeln!(
-            notes,
-            "note: the log was opened at {opened} and its snapshot of existing state is incomplete; also give {earlier}"
-        )?;
-    }
-    if let Some(Opened { at_us: back, earlier }) = &found.away {
-        writeln!(notes, "note: until {} records went to {earlier}; give that file instead", utc_text(*back))?;
-    }
-    if found.lost > 0 {
-        writeln!(notes, "note: {} records were lost before that time; the answer may be incomplete", found.lost)?;
-    }
-    if found.unreadable > 0 {
-        writeln!(notes, "note: {} lines are not records and were skipped", found.unreadable)?;
-    }
-    Ok(())
+fn limit(found: &mut Found, note: String) {
+    found.is_complete = false;
+    found.notes.push(note);
 }

@@ -1,4 +1,4 @@
-//! Prints what the log's store says about a time.
+//! Prints what the log says about a time, its store or its lines.
 
 use std::io;
 use std::io::Write;
@@ -12,20 +12,24 @@ use serde_json::Value;
 use serde_json::json;
 
 /// Prints an answer: with `json` an object for each holder, then one that says whether the records
-/// of the time are complete; else sentences, with the limits of the answer to `notes`.
+/// of the time are complete; else sentences, with the limits of the answer to `notes`. `others` are
+/// holders that were printed before.
 ///
 /// # Errors
 /// Writing failed.
 pub fn print(
     question: &Question,
     found: &Found,
+    others: usize,
     json: bool,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> io::Result<()> {
     if json {
         for holder in &found.holders {
-            writeln!(out, "{}", object(holder))?;
+            let mut holder = object(holder);
+            holder["by_formula_alone"] = Value::Bool(false);
+            writeln!(out, "{holder}")?;
         }
         let complete = json!({ "complete": found.is_complete, "notes": found.notes, "reads": found.reads });
         return writeln!(out, "{complete}");
@@ -37,7 +41,7 @@ pub fn print(
     let (asked, from) = (format!("{}{port}", question.address), utc_text(question.from_us));
     let is_moment = question.to_us <= question.from_us;
     let at = if is_moment { format!("at {from}") } else { format!("from {from} to {}", utc_text(question.to_us)) };
-    match (found.holders.is_empty(), found.is_complete) {
+    match (found.holders.is_empty() && others == 0, found.is_complete) {
         (true, true) => writeln!(out, "nobody held {asked} {at}; the records of that time are complete")?,
         (true, false) => writeln!(out, "no holder of {asked} {at} found, but the records are not complete")?,
         (false, true) => writeln!(out, "the records of that time are complete")?,

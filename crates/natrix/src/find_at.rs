@@ -25,6 +25,7 @@ use lookup::past::Formulas;
 use crate::data_plane;
 use crate::failure::Failure;
 use crate::instance_log;
+use crate::progress;
 use crate::times;
 
 /// Answers from the given files or store, from those that the given configuration names, or from
@@ -70,7 +71,7 @@ fn in_lines(
         ([], Some(config)) => look_up_own(config, &query),
         ([], None) => Ok(look_up_in(&log_of_instance(&arguments.output.socket.socket)?, &query)?),
         ([one], _) => Ok(look_up_in(one, &query)?),
-        (several, _) => Ok(lines::look_up(several, &query)?),
+        (several, _) => Ok(look_up_with_progress(several, &query)?),
     };
     Ok(Answer { query, history, formulas }.print(arguments.output.json, out, notes)?)
 }
@@ -116,10 +117,9 @@ fn in_store(
     if let Err(error) = lookups::record(folder, &question, &found, arguments.case.as_deref(), now_us) {
         writeln!(notes, "note: this lookup was not recorded: {error}")?;
     }
-    if let Some(formulas) = formulas {
-        formulas.print(arguments.output.json, out)?;
-    }
-    Ok(lookup::stored::print(&question, &found, arguments.output.json, out, notes)?)
+    let json = arguments.output.json;
+    let slices = formulas.map_or(Ok(0), |formulas| formulas.print(false, json, out))?;
+    Ok(lookup::stored::print(&question, &found, slices, json, out, notes)?)
 }
 
 /// Removes holders in other VRFs. One without a name may be in any.
@@ -152,7 +152,18 @@ fn in_use<'a>(formulas: Option<Formulas<'a>>, found: &mut Found) -> Option<Formu
 
 /// Looks up a log with its rotated files.
 fn look_up_in(path: &Path, query: &Query<'_>) -> Result<History, lines::HistoryError> {
-    lines::look_up(&lines::files_of(path)?, query)
+    look_up_with_progress(&lines::files_of(path)?, query)
+}
+
+/// Looks up files, with a bar that has the time left.
+fn look_up_with_progress(files: &[PathBuf], query: &Query<'_>) -> Result<History, lines::HistoryError> {
+    let bar = progress::bar(0);
+    let found = lines::look_up(files, query, |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    found
 }
 
 /// Looks up the log that a configuration names.

@@ -32,13 +32,12 @@ use export::store::StoreOptions;
 use export::store::StoreWriter;
 use export::store::verify;
 use export::utc_text;
-use indicatif::ProgressBar;
-use indicatif::ProgressStyle;
 use serde_json::json;
 
 use crate::failure::Failure;
 use crate::instance_log;
 use crate::log::parquet::ParquetFile;
+use crate::progress::bar;
 use crate::times;
 
 /// Events that are made at a time.
@@ -69,12 +68,6 @@ pub(crate) fn run(command: &LogCommand, out: &mut dyn Write) -> Result<(), Failu
 /// The folder of the store.
 fn folder(store: &LogDir) -> Result<PathBuf, Failure> {
     store.dir.as_ref().map_or_else(|| instance_log::store(&store.socket.socket), |dir| Ok(dir.clone()))
-}
-
-/// A bar with the time left; hidden where standard error is no terminal.
-fn bar(length: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:40} {percent} %, {eta} left");
-    ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// Of a running instance, also how far its collectors are.
@@ -228,10 +221,16 @@ fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure>
     let failed = |source| StoreError::Io { path: arguments.output.clone(), source };
     let mut count = 0_u64;
     let mut output = Output::begin(arguments, out).map_err(failed)?;
-    let written = store.intervals(from_us, to_us, |holder| {
+    let bar = bar(0);
+    let each = |holder: &Holder| {
         count += 1;
         output.put(holder).map_err(ExportError::Output)
+    };
+    let written = store.intervals_with(from_us, to_us, each, |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
     });
+    bar.finish_and_clear();
     let written = written.and_then(|()| output.end().map_err(ExportError::Output));
     match written {
         Ok(()) if is_standard => Ok(()),

@@ -11,6 +11,7 @@ mod init;
 mod instance_log;
 mod log;
 mod machine;
+mod progress;
 mod reader;
 mod snmp;
 #[cfg(feature = "dpdk")]

@@ -15,15 +15,23 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
+/// The objects of an answer.
+fn objects(output: &Output) -> Vec<serde_json::Value> {
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 /// A log of two files, one of them rotated, in a folder that is removed at the end.
 struct Log(PathBuf);
 
-const OLDER: &str = r#"{"time":"2026-11-21T19:00:00.000000Z","event":"started","version":"0.1.0"}
+const OLDER: &str = r#"{"time":"2026-11-21T19:00:00.000000Z","event":"started","version":"0.1.0","formulas":"none"}
 {"time":"2026-11-21T19:00:01.500000Z","worker":0,"sequence":1,"event":"mapping_created","realm":"default","subscriber":"100.64.0.10","protocol":"udp","internal_port":5000,"external_address":"203.0.113.1","external_port":15007,"cause":"outbound"}
 {"time":"2026-11-21T19:00:02.000000Z","worker":1,"sequence":1,"event":"block_leased","realm":"default","subscriber":"100.64.0.11","external_address":"203.0.113.2","first_port":4096,"last_port":4159}
+{"time":"2026-11-21T19:06:00.000000Z","event":"covered","sequences":[1,1]}
 "#;
 const NEWER: &str = r#"{"time":"2026-11-21T19:10:00.000000Z","worker":0,"sequence":2,"event":"mapping_ended","realm":"default","subscriber":"100.64.0.10","protocol":"udp","internal_port":5000,"external_address":"203.0.113.1","external_port":15007,"held_s":599,"cause":"idle"}
+{"time":"2026-11-21T19:11:00.000000Z","event":"covered","sequences":[2,1]}
 {"time":"2026-11-21T19:12:00.000000Z","worker":0,"sequence":3,"event":"gap","lost":5}
+{"time":"2026-11-21T19:13:00.000000Z","event":"covered","sequences":[7,1]}
 "#;
 
 impl Log {
@@ -57,14 +65,15 @@ fn holders_are_found_in_rotated_files_too() {
     assert_eq!(
         text(&output.stdout),
         "subscriber 100.64.0.10 of realm default had udp 203.0.113.1:15007 (mapping, internal port 5000) \
-         since 2026-11-21T19:00:01.500000Z until 2026-11-21T19:10:00.000000Z\n"
+         since 2026-11-21T19:00:01.500000Z until 2026-11-21T19:10:00.000000Z\nthe records of that time are complete\n"
     );
     assert_eq!(text(&output.stderr), "");
-    let output = log.find("203.0.113.2:4100", "2026-11-21T20:11:00+01:00", &["--protocol", "tcp"]);
+    let output = log.find("203.0.113.2:4100", "2026-11-21T20:12:30+01:00", &["--protocol", "tcp"]);
     assert_eq!(
         text(&output.stdout),
-        "subscriber 100.64.0.11 of realm default had 203.0.113.2:4096-4159 (block) \
-         since 2026-11-21T19:00:02.000000Z until after the end of the log\n"
+        "subscriber 100.64.0.11 of realm default may have had 203.0.113.2:4096-4159 (block) \
+         since 2026-11-21T19:00:02.000000Z until after the last record\n\
+         the records of that time are not complete: others may have held 203.0.113.2:4100\n"
     );
 }
 
@@ -78,7 +87,7 @@ fn only_holders_in_the_given_vrf_are_found() {
     assert_eq!((of("100.64.0.10", "default"), of("100.64.0.10", "blue")), (1, 0));
     assert_eq!((of("203.0.113.1:15007", "default"), of("203.0.113.1:15007", "blue")), (1, 0));
     let output = log.find("203.0.113.1:15007", "2026-11-21T19:05:00Z", &["--vrf", "blue"]);
-    let nobody = "no record of 203.0.113.1:15007 of VRF \"blue\" at 2026-11-21T19:05:00.000000Z";
+    let nobody = "nobody held 203.0.113.1:15007 at 2026-11-21T19:05:00.000000Z; the records of that time are complete";
     assert!(text(&output.stdout).starts_with(nobody), "{output:?}");
 }
 
@@ -88,18 +97,22 @@ fn ports_of_a_formula_are_found_with_the_configuration() {
     let config = log.0.join("natrix.toml");
     fs::write(&config, formula(1_024)).unwrap();
     let at = "2026-11-21T19:05:00Z";
+    // The line of the start does not say which formulas were in use.
+    let older = OLDER.replace(r#","formulas":"none""#, "");
+    fs::write(log.0.join("events-20261121T190500.000000Z.json"), older).unwrap();
     let alone = log.find("203.0.113.9:5000", at, &[]);
-    assert_eq!(text(&alone.stdout), "no record of 203.0.113.9:5000 at 2026-11-21T19:05:00.000000Z in the log\n");
+    assert!(text(&alone.stdout).starts_with("no holder of 203.0.113.9:5000 at 2026-11-21T19:05:00.000000Z found"));
     assert!(text(&alone.stderr).contains("--config FILE"), "{}", text(&alone.stderr));
     let both = log.find("203.0.113.9:5000", at, &["--config", config.to_str().unwrap()]);
     // 64512 ports for 14 subscribers and two dynamic slices are 4032 each.
     assert_eq!(
         text(&both.stdout),
         "subscriber 10.0.0.1 of realm default has 203.0.113.9:1024-5055 (by the formula alone) if that configuration was in use, \
-         which no log shows\n"
+         which no log shows\n\
+         the records of that time are not complete: others may have held 203.0.113.9:5000\n"
     );
     let other = log.find("203.0.113.1:15007", at, &["--config", config.to_str().unwrap(), "--json"]);
-    let value: serde_json::Value = serde_json::from_slice(&other.stdout).unwrap();
+    let value = &objects(&other)[0];
     assert_eq!(value["subscriber"].as_str(), Some("100.64.0.10"));
 }
 
@@ -107,7 +120,8 @@ fn ports_of_a_formula_are_found_with_the_configuration() {
 fn json_has_an_object_for_each_holder() {
     let log = Log::new("json");
     let output = log.find("100.64.0.10", "2026-11-21T19:05:00Z", &["--json"]);
-    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let value = &objects(&output)[0];
+    assert_eq!(objects(&output)[1]["complete"], true);
     assert_eq!((value["external_address"].as_str(), value["first_port"].as_u64()), (Some("203.0.113.1"), Some(15_007)));
     assert_eq!(value["until"].as_str(), Some("2026-11-21T19:10:00.000000Z"));
 }
@@ -117,15 +131,16 @@ fn an_answer_without_a_holder_names_its_limits() {
     let log = Log::new("nobody");
     let output = log.find("203.0.113.1:15007", "2026-11-21T19:20:00Z", &[]);
     assert_eq!(output.status.code(), Some(0));
-    assert_eq!(text(&output.stdout), "no record of 203.0.113.1:15007 at 2026-11-21T19:20:00.000000Z in the log\n");
-    assert_eq!(
-        text(&output.stderr),
-        "note: ports of deterministic pools have no records; also give the configuration of that time: --config FILE\n\
-         note: the last record is from 2026-11-21T19:12:00.000000Z\n\
-         note: 5 records were lost before that time; the answer may be incomplete\n"
-    );
+    let at = "203.0.113.1:15007 at 2026-11-21T19:20:00.000000Z";
+    assert_eq!(text(&output.stdout), format!("no holder of {at} found, but the records are not complete\n"));
+    let notes = text(&output.stderr);
+    assert!(notes.contains("the records end at 2026-11-21T19:13:00.000000Z, before that time"), "{notes}");
+    let output = log.find("203.0.113.1:15007", "2026-11-21T19:12:30Z", &["--json"]);
+    assert_eq!(objects(&output)[0]["complete"], false);
+    let notes = objects(&output)[0]["notes"].to_string();
+    assert!(notes.contains("records were lost"), "{notes}");
     let output = log.find("203.0.113.1:15007", "2026-11-21T18:00:00Z", &[]);
-    assert!(text(&output.stderr).contains("the log starts at 2026-11-21T19:00:00.000000Z"), "{output:?}");
+    assert!(text(&output.stderr).contains("the records begin at 2026-11-21T19:00:00.000000Z"), "{output:?}");
 }
 
 #[test]
@@ -184,7 +199,8 @@ fn a_formula_answers_only_for_the_time_of_its_use() {
     }
     let lines = format!(
         r#"{{"time":"2026-11-21T19:20:00.000000Z","event":"started","version":"0.1.0","formulas":"{}"}}
-{{"time":"2026-11-21T19:30:00.000000Z","worker":0,"sequence":7,"event":"configuration_adopted","generation":1,"formulas":"{}","cause":"configuration"}}
+{{"time":"2026-11-21T19:30:00.000000Z","worker":0,"sequence":1,"event":"configuration_adopted","generation":1,"formulas":"{}","cause":"configuration"}}
+{{"time":"2026-11-21T19:40:00.000000Z","event":"covered","sequences":[1]}}
 "#,
         checksum(&old),
         checksum(&new)
@@ -205,7 +221,7 @@ fn a_formula_answers_only_for_the_time_of_its_use() {
     assert!(said.contains("203.0.113.9:5000-") && !notes.contains("configuration"), "{said}{notes}");
     // Neither answers for the time of the other.
     let (said, notes) = find(early, "new.toml");
-    assert!(said.starts_with("no record of 203.0.113.9:5000"), "{said}");
+    assert!(said.starts_with("no holder of 203.0.113.9:5000"), "{said}");
     assert!(notes.contains("new.toml is not the configuration of that time"), "{notes}");
     assert!(notes.contains("in use since 2026-11-21T19:20:00.000000Z"), "{notes}");
     assert!(notes.contains("new.toml since 2026-11-21T19:30:00.000000Z"), "{notes}");
@@ -230,33 +246,35 @@ fn a_configuration_names_its_log() {
     let name = |events: &str| fs::write(&config, format!("{formulas}\n[log]\nevents = \"{events}\"\n")).unwrap();
     let at = "2026-11-21T19:05:00Z";
     let find = |endpoint: &str| natrix(&["find", endpoint, "--at", at, "--config", config.to_str().unwrap(), "--json"]);
-    let object = |output: &Output| serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap();
+    let object = |output: &Output| objects(output).remove(0);
+    let limits = |output: &Output| objects(output).pop().unwrap()["notes"].to_string();
     // Its log and the rotated files have the holders and the time of the formulas.
     let started = format!(r#""event":"started","version":"0.1.0","formulas":"{}""#, checksum(&formulas));
-    let older = OLDER.replace(r#""event":"started","version":"0.1.0""#, &started);
+    let older = OLDER.replace(r#""event":"started","version":"0.1.0","formulas":"none""#, &started);
     fs::write(log.0.join("events-20261121T190500.000000Z.json"), older).unwrap();
     name(log.0.join("events.json").to_str().unwrap());
     let output = find("203.0.113.1:15007");
-    assert_eq!((&object(&output)["subscriber"], text_of(&output)), (&"100.64.0.10".into(), ""));
+    assert_eq!((&object(&output)["subscriber"], limits(&output)), (&"100.64.0.10".into(), "[]".to_owned()));
+    assert_eq!(objects(&output).pop().unwrap()["complete"], true);
     assert_eq!(object(&output)["by_formula_alone"], false);
     let slice = object(&find("203.0.113.9:5000"));
     assert_eq!((&slice["subscriber"], &slice["by_formula_alone"]), (&"10.0.0.1".into(), &false.into()));
     // Another formula was in use then: no holder is named.
     fs::write(&config, fs::read_to_string(&config).unwrap().replace("1024-", "5000-")).unwrap();
     let output = find("203.0.113.9:5000");
-    assert_eq!(text(&output.stdout), "");
-    assert!(text_of(&output).contains("is not the configuration of that time"), "{output:?}");
+    assert_eq!(object(&output)["complete"], false);
+    assert!(limits(&output).contains("is not the configuration of that time"), "{output:?}");
     // Without a readable log the answer is by the formula alone, and a note says why.
     for (events, why) in [
-        ("/nonexistent/events.json", "note: log /nonexistent/events.json of that configuration: No such file"),
-        ("-", "note: [log] events of that configuration is not a file, so no log was read"),
-        ("", "note: that configuration has no [log] events, so no log was read"),
+        ("/nonexistent/events.json", "log /nonexistent/events.json of that configuration: No such file"),
+        ("-", "[log] events of that configuration is not a file, so no log was read"),
+        ("", "that configuration has no [log] events, so no log was read"),
     ] {
         name(events);
         let output = find("203.0.113.9:5000");
         let slice = object(&output);
         assert_eq!((&slice["subscriber"], &slice["by_formula_alone"]), (&"10.0.0.1".into(), &true.into()), "{events}");
-        assert!(text_of(&output).starts_with(why), "{output:?}");
+        assert!(limits(&output).contains(why), "{output:?}");
         let words = natrix(&["find", "203.0.113.9:5000", "--at", at, "--config", config.to_str().unwrap()]);
         assert!(text(&words.stdout).contains("(by the formula alone)"), "{words:?}");
     }
@@ -275,7 +293,7 @@ fn a_log_opened_later_names_the_earlier_one() {
     let lines = [
         line(
             "19:20:00",
-            r#""event":"opened","version":"0.1.0","file":"/log/new.json","earlier":"/log/old.json","workers":1"#,
+            r#""event":"opened","version":"0.1.0","formulas":"none","file":"/log/new.json","earlier":"/log/old.json","workers":1"#,
         ),
         line("19:20:01", lives),
     ];
@@ -283,20 +301,17 @@ fn a_log_opened_later_names_the_earlier_one() {
     fs::write(&file, format!("{}\n", lines.join("\n"))).unwrap();
     let find = |at: &str| natrix(&["find", "203.0.113.1:15007", "--at", at, "--log", file.to_str().unwrap()]);
     let after = find("2026-11-21T19:20:00Z");
-    assert!(
-        text(&after.stdout).starts_with("subscriber 100.64.0.10 of realm default had udp 203.0.113.1:15007"),
-        "{after:?}"
-    );
-    let incomplete = "note: the log was opened at 2026-11-21T19:20:00.000000Z and its snapshot of existing state is incomplete; \
-                      also give /log/old.json\n";
-    assert_eq!(text_of(&after), incomplete);
-    let all =
-        line("19:20:02", r#""worker":0,"sequence":10,"event":"snapshot_complete","records":1,"cause":"log_opened""#);
-    fs::write(&file, format!("{}\n{all}\n", lines.join("\n"))).unwrap();
-    assert_eq!(text_of(&find("2026-11-21T19:20:00Z")), "");
+    assert!(text(&after.stdout).starts_with("subscriber 100.64.0.10 of realm default"), "{after:?}");
+    let earlier = "note: until 2026-11-21T19:20:00.000000Z records went to /log/old.json; also give that file\n";
+    assert!(text_of(&after).contains(earlier), "{after:?}");
+    let all = [
+        line("19:20:02", r#""worker":0,"sequence":10,"event":"snapshot_complete","records":1,"cause":"log_opened""#),
+        line("19:20:03", r#""event":"covered","sequences":[10]"#),
+    ];
+    fs::write(&file, format!("{}\n{}\n", lines.join("\n"), all.join("\n"))).unwrap();
+    let after = find("2026-11-21T19:20:02.5Z");
+    assert!(text(&after.stdout).contains("the records of that time are complete"), "{after:?}");
     let before = find("2026-11-21T19:10:00Z");
-    assert!(text(&before.stdout).starts_with("no record of 203.0.113.1:15007"), "{before:?}");
-    let starts =
-        "note: the log starts at 2026-11-21T19:20:00.000000Z, after that time; give older files of /log/old.json\n";
-    assert!(text_of(&before).ends_with(starts), "{before:?}");
+    assert!(text(&before.stdout).starts_with("no holder of 203.0.113.1:15007"), "{before:?}");
+    assert!(text_of(&before).contains(earlier), "{before:?}");
 }

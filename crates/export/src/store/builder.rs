@@ -356,6 +356,14 @@ impl Builder {
         self.window.coverage.covered_us = self.window.coverage.covered_us.max(covered_us);
     }
 
+    /// As [`Builder::cover`], when all records of all workers before this time were taken: whatever
+    /// turns out to be missing was lost later.
+    pub(crate) fn cover_all(&mut self, covered_us: u64) {
+        self.cover(covered_us);
+        self.boot_from_us = self.boot_from_us.max(covered_us);
+        self.workers.values_mut().for_each(|state| state.last_us = state.last_us.max(covered_us));
+    }
+
     /// Requests the memory that an event which comes soon will need.
     #[inline]
     pub(crate) fn prefetch(&self, event: &Event) {
@@ -515,6 +523,13 @@ impl Builder {
                 self.window.rows.push(ended(key.row(&new), at_us, End::Exact));
             }
         }
+    }
+
+    /// Drops ended intervals, and what is known about single gaps: [`Builder::cut`] still has the
+    /// periods that they make uncertain.
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&Row) -> bool) {
+        self.window.rows.retain(keep);
+        self.window.coverage.gaps.clear();
     }
 
     /// Takes the memory of rows that are not needed any longer: windows have hundreds of megabytes,

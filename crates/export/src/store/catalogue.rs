@@ -87,6 +87,20 @@ pub(crate) struct Boot {
 }
 
 impl Boot {
+    /// A run that begins at this moment.
+    pub(crate) fn begin(id: [u8; 16], moment: Moment) -> Boot {
+        Boot {
+            id,
+            clocks: vec![moment],
+            uncertain: Vec::new(),
+            ended: None,
+            is_whole: false,
+            names: Names::default(),
+            formulas: Vec::new(),
+            pools: Vec::new(),
+        }
+    }
+
     /// The number of the pool that an external address was of at a time. A mapping may be recorded
     /// shortly before the configuration that made it possible, and outlive its pool.
     pub(crate) fn pool_of(&self, address: Ipv4Addr, at_us: u64) -> Option<u16> {
@@ -452,16 +466,7 @@ impl Catalogue {
         match entry {
             Entry::Created { store, key, .. } => (self.store, self.key) = (store, key),
             Entry::Boot { id, moment } => {
-                self.boots.push(Boot {
-                    id,
-                    clocks: vec![moment],
-                    uncertain: Vec::new(),
-                    ended: None,
-                    is_whole: false,
-                    names: Names::default(),
-                    formulas: Vec::new(),
-                    pools: Vec::new(),
-                });
+                self.boots.push(Boot::begin(id, moment));
             }
             Entry::Clock { moment } => {
                 let clocks = &mut self.boots.last_mut()?.clocks;

@@ -6,6 +6,7 @@
 //! interval that was still open then comes from later segments, by binary search.
 
 use core::net::Ipv4Addr;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -154,17 +155,15 @@ impl Stretch {
     }
 }
 
-/// The records after the last segment, as far as a lookup needs them.
-struct Journal {
-    boot: u32,
-    window: Window,
-}
+/// Records that no segment has, by boot, as far as a lookup needs them: those after the last
+/// segment of the last boot, or all of a replay.
+type Journal = BTreeMap<u32, Window>;
 
 /// One lookup.
 struct Search<'a> {
     store: &'a Store,
     question: Question,
-    journal: Option<Option<Journal>>,
+    journal: Option<Journal>,
     /// The segment read last.
     cached: Option<(u64, SegmentFile)>,
     found: Found,
@@ -185,12 +184,22 @@ impl Store {
     /// # Errors
     /// [`StoreError`] if a file is damaged or cannot be read: then there is no answer.
     pub fn look_up(&self, question: &Question) -> Result<Found, StoreError> {
+        let mut found = self.search(question, None)?;
+        // The catalogue was one more.
+        found.reads += 1;
+        Ok(found)
+    }
+
+    /// The answer when no segment has anything.
+    pub(crate) fn look_up_in(&self, question: &Question, journal: Journal) -> Result<Found, StoreError> {
+        self.search(question, Some(journal))
+    }
+
+    fn search(&self, question: &Question, journal: Option<Journal>) -> Result<Found, StoreError> {
         let found = Found { is_complete: true, ..Found::default() };
         let question = Question { to_us: question.to_us.max(question.from_us), ..*question };
-        let mut search = Search { store: self, question, journal: None, cached: None, found };
+        let mut search = Search { store: self, question, journal, cached: None, found };
         search.run()?;
-        // The catalogue was one more.
-        search.found.reads += 1;
         Ok(search.found)
     }
 
@@ -204,20 +213,35 @@ impl Store {
         &self,
         from_us: u64,
         to_us: u64,
+        each: impl FnMut(&Holder) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.intervals_with(from_us, to_us, each, |_, _| {})
+    }
+
+    /// As [`Store::intervals`], and calls `progress` with the rows that were read and all there
+    /// are.
+    ///
+    /// # Errors
+    /// As [`Store::intervals`].
+    pub fn intervals_with<E: From<StoreError>>(
+        &self,
+        from_us: u64,
+        to_us: u64,
         mut each: impl FnMut(&Holder) -> Result<(), E>,
+        mut progress: impl FnMut(u64, u64),
     ) -> Result<(), E> {
         let question = Question { address: Ipv4Addr::UNSPECIFIED, port: None, protocol: None, from_us, to_us };
         let (store, journal) = self.with_journal(&question)?;
         let found = Found::default();
         let mut search = Search { store: &store, question, journal: Some(journal), cached: None, found };
+        let rows_of = |segment: &Segment| segment.written.single_rows.saturating_add(segment.written.range_rows);
+        let (total, mut done) = (store.catalogue.segments.values().map(rows_of).fold(0, u64::saturating_add), 0_u64);
         for (boot, known) in store.catalogue.boots.iter().enumerate() {
             let boot = boot as u32;
             let segments: Vec<&Segment> = store.catalogue.of_boot(boot).collect();
             // It knows the ends of what the last segment has open, too.
-            let in_journal = match &mut search.journal {
-                Some(Some(journal)) if journal.boot == boot => Some(core::mem::take(&mut journal.window.rows)),
-                _ => None,
-            };
+            let in_journal = search.journal.as_mut().and_then(|journal| journal.get_mut(&boot));
+            let in_journal = in_journal.map(|window| core::mem::take(&mut window.rows));
             // Intervals that were held in the time in question and ended later.
             let mut later = 0_u64;
             for (place, segment) in segments.iter().enumerate() {
@@ -228,6 +252,7 @@ impl Store {
                 let latest = last.saturating_add_signed(offsets().max().unwrap_or(0));
                 let is_after = earliest > to_us;
                 if latest < from_us || (is_after && later == 0) {
+                    done = done.saturating_add(rows_of(segment));
                     continue;
                 }
                 let (mut rows, mut open) = (Vec::new(), 0);
@@ -236,6 +261,8 @@ impl Store {
                     for block in &index.blocks {
                         rows.clear();
                         search.segment(segment)?.block(table, block, |row| rows.push(*row))?;
+                        done = done.saturating_add(rows.len() as u64);
+                        progress(done, total);
                         if !is_last {
                             // What is open is in the next segment, too.
                             let is_held =
@@ -252,8 +279,7 @@ impl Store {
                 }
             }
             if let Some(rows) = in_journal {
-                let from_us =
-                    search.journal.iter().flatten().next().map_or(0, |journal| span(&journal.window.coverage).0);
+                let from_us = search.window(boot).map_or(0, |window| span(&window.coverage).0);
                 search.each_held(boot, from_us, &rows, &mut each)?;
             }
         }
@@ -261,13 +287,13 @@ impl Store {
     }
 
     /// The store as it is now, with all of its journal: no segment has what that has.
-    fn with_journal(&self, question: &Question) -> Result<(Store, Option<Journal>), StoreError> {
+    fn with_journal(&self, question: &Question) -> Result<(Store, Journal), StoreError> {
         loop {
             let store = Store::open(&self.folder)?;
             let found = Found::default();
             let mut search = Search { store: &store, question: *question, journal: None, cached: None, found };
             let is_live = store.catalogue.boots.last().is_some_and(|boot| boot.ended.is_none());
-            let journal = if is_live { search.read_journal(None) } else { Ok(None) };
+            let journal = if is_live { search.read_journal(None) } else { Ok(Journal::new()) };
             // A window that was sealed meanwhile took its journal away.
             if Store::open(&self.folder)?.catalogue.next_frame == store.catalogue.next_frame {
                 return Ok((store, journal?));
@@ -383,25 +409,30 @@ impl Search<'_> {
         if to_us < sealed_us.saturating_add_signed(lowest) {
             return Ok(sealed_us);
         }
-        let covered = self.journal()?.as_ref().map(|journal| journal.window.coverage.covered_us);
+        let covered = self.journal()?.get(&boot).map(|window| window.coverage.covered_us);
         Ok(covered.unwrap_or(sealed_us).max(sealed_us))
     }
 
     /// Reads the journal, once.
-    fn journal(&mut self) -> Result<&Option<Journal>, StoreError> {
+    fn journal(&mut self) -> Result<&Journal, StoreError> {
         if self.journal.is_none() {
             let address = self.question.address.to_bits();
             let journal = self.read_journal(Some(Wanted { external: Some(address), subscriber: Some(address) }))?;
             self.journal = Some(journal);
         }
-        Ok(self.journal.get_or_insert(None))
+        Ok(self.journal.get_or_insert_default())
+    }
+
+    /// What the journal has of a boot, if it was read.
+    fn window(&self, boot: u32) -> Option<&Window> {
+        self.journal.as_ref().and_then(|journal| journal.get(&boot))
     }
 
     /// What the journal has of the intervals that are wanted, or of all.
-    fn read_journal(&mut self, wanted: Option<Wanted>) -> Result<Option<Journal>, StoreError> {
+    fn read_journal(&mut self, wanted: Option<Wanted>) -> Result<Journal, StoreError> {
         let store = self.store;
         let known = &store.catalogue;
-        let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(None) };
+        let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(Journal::new()) };
         let began_us = known.boots[boot].clocks.first().map_or(0, |moment| moment.monotonic_us);
         let boot = boot as u32;
         let mut builder = Builder::new(began_us, wanted);
@@ -439,7 +470,7 @@ impl Search<'_> {
             Ok(())
         })?;
         self.found.reads += 1;
-        Ok((frames > 0).then(|| Journal { boot, window: builder.cut() }))
+        Ok((frames > 0).then(|| (boot, builder.cut())).into_iter().collect())
     }
 
     /// Opens a segment, or returns the one opened last.
@@ -485,7 +516,7 @@ impl Search<'_> {
     }
 
     /// The intervals of the journal that the question is about.
-    fn rows_of_journal(&mut self) -> Result<Vec<Row>, StoreError> {
+    fn rows_of_journal(&mut self, boot: u32) -> Result<Vec<Row>, StoreError> {
         let question = self.question;
         let address = question.address.to_bits();
         let is_asked = |row: &&Row| {
@@ -496,8 +527,8 @@ impl Search<'_> {
             (is_external || is_internal)
                 && question.protocol.is_none_or(|wanted| row.protocol.is_none_or(|has| has == wanted))
         };
-        let rows = |journal: &Journal| journal.window.rows.iter().filter(is_asked).copied().collect();
-        Ok(self.journal()?.as_ref().map(rows).unwrap_or_default())
+        let rows = |window: &Window| window.rows.iter().filter(is_asked).copied().collect();
+        Ok(self.journal()?.get(&boot).map(rows).unwrap_or_default())
     }
 
     /// The holders between two moments of a stretch.
@@ -516,8 +547,9 @@ impl Search<'_> {
         }
         let sealed_us = segments.last().map_or(0, |last| last.coverage.covered_us);
         let is_last = stretch.boot as usize + 1 == store.catalogue.boots.len();
-        if is_last && (to_us >= sealed_us || segments.is_empty()) {
-            rows.extend(self.rows_of_journal()?.into_iter().map(|row| (segments.len(), row)));
+        let has_journal = is_last || self.window(stretch.boot).is_some();
+        if has_journal && (to_us >= sealed_us || segments.is_empty()) {
+            rows.extend(self.rows_of_journal(stretch.boot)?.into_iter().map(|row| (segments.len(), row)));
         }
         let (from_ms, to_ms) = (from_us / 1_000, to_us / 1_000);
         let mut done: Vec<Row> = Vec::new();
@@ -571,10 +603,9 @@ impl Search<'_> {
             segments.last().is_some_and(|segment| segment.boot as usize + 1 == self.store.catalogue.boots.len());
         if has + 1 == segments.len() && of_last_boot {
             let order = known.order();
-            let found = self
-                .journal()?
-                .as_ref()
-                .and_then(|journal| journal.window.rows.iter().find(|later| later.order() == order).copied());
+            let last = self.store.catalogue.boots.len() as u32 - 1;
+            let window = self.journal()?.get(&last);
+            let found = window.and_then(|window| window.rows.iter().find(|later| later.order() == order).copied());
             known = found.unwrap_or(known);
         }
         Ok(known)
@@ -651,8 +682,7 @@ impl Search<'_> {
     fn periods(&self, boot: u32) -> (Vec<(u64, u64)>, bool) {
         let catalogue = &self.store.catalogue;
         let of_boot = catalogue.segments.values().chain(&catalogue.deleted).filter(|segment| segment.boot == boot);
-        let journal = self.journal.iter().flatten().find(|journal| journal.boot == boot);
-        let journal = journal.map(|journal| &journal.window.coverage);
+        let journal = self.window(boot).map(|window| &window.coverage);
         let mut periods = catalogue.boots.get(boot as usize).map(|boot| boot.uncertain.clone()).unwrap_or_default();
         let mut last: Option<&Coverage> = None;
         for coverage in of_boot.map(|segment| &segment.coverage).chain(journal) {
@@ -770,9 +800,8 @@ impl Search<'_> {
 
     /// The time of the latest record of a boot.
     fn latest_us(&self, boot: u32) -> u64 {
-        let journal = self.journal.iter().flatten().find(|journal| journal.boot == boot);
         let segments = self.store.catalogue.of_boot(boot).map(|segment| &segment.coverage);
-        let all = segments.chain(journal.map(|journal| &journal.window.coverage));
+        let all = segments.chain(self.window(boot).map(|window| &window.coverage));
         all.map(|coverage| coverage.latest_us).max().unwrap_or(0)
     }
 
@@ -789,7 +818,9 @@ impl Search<'_> {
         let Question { from_us, to_us, .. } = self.question;
         let is_moment = from_us == to_us;
         shown.sort_unstable();
-        let (first, last) = (shown.first().map(|first| first.0), shown.iter().map(|shown| shown.1).max());
+        let began = self.store.catalogue.boots.iter().filter_map(|boot| boot.clocks.first()).map(|clock| clock.unix_us);
+        let (first, last) =
+            (shown.first().map(|first| first.0).or(began.min()), shown.iter().map(|shown| shown.1).max());
         let mut covered_to = from_us;
         for (begin, end) in &shown {
             if *begin <= covered_to {
@@ -798,10 +829,10 @@ impl Search<'_> {
         }
         match (first, last) {
             _ if to_us >= UNIX_MAX_US => self.limit("that is no time a clock can show".to_owned()),
-            (None, _) | (_, None) => self.limit("the store has no record".to_owned()),
             (Some(first), _) if from_us < first => {
                 self.limit(format!("the records begin at {}, after that time", utc_text(first)));
             }
+            (None, _) | (_, None) => self.limit("there is no record".to_owned()),
             (_, Some(last)) if to_us >= last && self.found.is_complete => {
                 self.limit(format!("the records end at {}, before that time", utc_text(last)));
             }

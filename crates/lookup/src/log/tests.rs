@@ -1,14 +1,10 @@
 use export::Names;
 use export::Own;
+use export::store::Until;
+use export::store::What;
 use export::write_line;
 use export::write_own;
-use nat::Instant;
-use nat::event::Cause;
-use nat::event::Event;
-use nat::event::EventKind;
 use nat::types::Endpoint;
-use nat::types::RealmId;
-use nat::types::WorkerId;
 
 use super::*;
 
@@ -16,8 +12,9 @@ const SECOND: u64 = 1_000_000;
 /// Start of the log.
 const T0: u64 = 1_795_289_400_000_000;
 
+/// Lines, and the numbers of the workers.
 #[derive(Default)]
-struct Log(Vec<u8>);
+struct Log(Vec<u8>, [u64; 2]);
 
 impl Log {
     fn mapping(&mut self, at_s: u64, kind: EventKind, host: u8, internal: u16, external: u16, held_s: u32) -> &mut Log {
@@ -28,9 +25,32 @@ impl Log {
     }
 
     fn event(&mut self, at_s: u64, event: &Event) -> &mut Log {
+        self.event_of(0, at_s, event)
+    }
+
+    fn event_of(&mut self, worker: u8, at_s: u64, event: &Event) -> &mut Log {
         let names = Names { realms: vec!["blue".to_owned()], ..Names::default() };
-        write_line(&mut self.0, WorkerId(0), event, T0 + at_s * SECOND, &names);
+        let last = &mut self.1[usize::from(worker)];
+        let event = Event { sequence: *last + 1, ..*event };
+        *last += if event.kind == EventKind::Gap { u64::from(event.amount) } else { 1 };
+        write_line(&mut self.0, WorkerId(worker), &event, T0 + at_s * SECOND, &names);
         self
+    }
+
+    fn own(&mut self, at_s: u64, own: &Own<'_>) -> &mut Log {
+        write_own(&mut self.0, T0 + at_s * SECOND, own);
+        self
+    }
+
+    /// There are all records of both workers before this time.
+    fn covered(&mut self, at_s: u64) -> &mut Log {
+        let sequences = self.1;
+        self.own(at_s, &Own { event: "covered", sequences: Some(&sequences), ..Own::default() })
+    }
+
+    fn stopped(&mut self, at_s: u64) -> &mut Log {
+        let sequences = self.1;
+        self.own(at_s, &Own { event: "stopped", sequences: Some(&sequences), ..Own::default() })
     }
 
     fn started(&mut self, at_s: u64) -> &mut Log {
@@ -38,17 +58,13 @@ impl Log {
     }
 
     fn started_in(&mut self, at_s: u64, file: Option<&str>) -> &mut Log {
-        let own = Own { event: "started", version: "0.1.0", file, ..Own::default() };
-        write_own(&mut self.0, T0 + at_s * SECOND, &own);
-        self
+        self.1 = [0; 2];
+        self.own(at_s, &Own { event: "started", version: "0.1.0", file, formulas: Some(0), ..Own::default() })
     }
 
-    /// For one worker.
     fn opened(&mut self, at_s: u64, file: &str, earlier: &str) -> &mut Log {
-        let (file, earlier, workers) = (Some(file), Some(earlier), Some(1));
-        let own = Own { event: "opened", version: "0.1.0", file, earlier, workers, formulas: None };
-        write_own(&mut self.0, T0 + at_s * SECOND, &own);
-        self
+        let (file, earlier, workers) = (Some(file), Some(earlier), Some(2));
+        self.own(at_s, &Own { event: "opened", version: "0.1.0", file, earlier, workers, ..Own::default() })
     }
 
     /// A mapping that existed when the log was opened; otherwise as [`Log::mapping`].
@@ -60,8 +76,10 @@ impl Log {
         self.event(at_s, &Event { amount: held_s, ..event.because(Cause::LogOpened) })
     }
 
-    fn snapshot_complete(&mut self, at_s: u64) -> &mut Log {
-        self.event(at_s, &Event::new(EventKind::SnapshotComplete, Instant::ORIGIN).because(Cause::LogOpened))
+    /// Both workers have reported all state: the first one `records`.
+    fn snapshot_complete(&mut self, at_s: u64, records: u32) -> &mut Log {
+        let event = Event::new(EventKind::SnapshotComplete, Instant::ORIGIN).because(Cause::LogOpened);
+        self.event(at_s, &Event { amount: records, ..event }).event_of(1, at_s, &event)
     }
 
     fn ask(&self, at_s: u64, address: [u8; 4], port: Option<u16>) -> History {
@@ -69,18 +87,25 @@ impl Log {
         let query = Query { asked, at_us: T0 + at_s * SECOND, formulas: None };
         let mut search = Search::new(query);
         self.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
-        search.end()
+        search.end().unwrap()
     }
 
     fn holders(&self, at_s: u64, address: [u8; 4], port: Option<u16>) -> Vec<u8> {
-        self.ask(at_s, address, port).holdings.iter().map(|holding| holding.subscriber.octets()[3]).collect()
+        self.ask(at_s, address, port).found.holders.iter().map(|holder| holder.subscriber.octets()[3]).collect()
+    }
+
+    /// The holders, whether each is certain, and whether there is no other.
+    fn answer(&self, at_s: u64, port: u16) -> (Vec<(u8, bool)>, bool) {
+        let found = self.ask(at_s, P, Some(port)).found;
+        let holders = found.holders.iter().map(|holder| (holder.subscriber.octets()[3], holder.is_certain));
+        (holders.collect(), found.is_complete)
     }
 }
 
 const P: [u8; 4] = [203, 0, 113, 1];
 
 #[test]
-fn the_endpoint_belongs_to_each_of_its_holders_in_his_time() {
+fn an_endpoint_belongs_to_each_of_its_holders_in_turn() {
     use EventKind::MappingCreated;
     use EventKind::MappingEnded;
     let mut log = Log::default();
@@ -88,47 +113,97 @@ fn the_endpoint_belongs_to_each_of_its_holders_in_his_time() {
         .mapping(10, MappingCreated, 10, 5_000, 4_444, 0)
         .mapping(11, MappingCreated, 12, 5_000, 4_445, 0)
         .mapping(20, MappingEnded, 10, 5_000, 4_444, 10)
-        .mapping(30, MappingCreated, 11, 5_001, 4_444, 0);
+        .mapping(30, MappingCreated, 11, 5_001, 4_444, 0)
+        .covered(901);
     for (at_s, expected) in
         [(9, vec![]), (10, vec![10]), (19, vec![10]), (20, vec![]), (29, vec![]), (30, vec![11]), (900, vec![11])]
     {
         assert_eq!(log.holders(at_s, P, Some(4_444)), expected, "at {at_s}");
+        assert!(log.answer(at_s, 4_444).1, "at {at_s}");
     }
     let history = log.ask(15, P, Some(4_444));
-    let holding = &history.holdings[0];
-    assert_eq!((holding.internal_port, holding.realm.as_str()), (Some(5_000), "blue"));
-    assert_eq!((holding.since_us, holding.until), (T0 + 10 * SECOND, Until::Ended(T0 + 20 * SECOND)));
-    assert_eq!(log.ask(40, P, Some(4_444)).holdings[0].until, Until::Open);
-    assert_eq!((history.first_us, history.last_us), (Some(T0), Some(T0 + 30 * SECOND)));
+    let holder = &history.found.holders[0];
+    assert_eq!((holder.internal_port, holder.vrf.as_deref()), (Some(5_000), Some("blue")));
+    assert_eq!((holder.since_us, holder.until), (T0 + 10 * SECOND, Until::Ended(T0 + 20 * SECOND)));
+    assert_eq!(log.ask(40, P, Some(4_444)).found.holders[0].until, Until::Open);
     assert_eq!(log.holders(15, P, None), [10, 12], "all of an address");
     assert_eq!(log.holders(15, [100, 64, 0, 12], None), [12], "from the inside");
     assert_eq!(log.holders(15, [100, 64, 0, 12], Some(5_000)), [12]);
     assert_eq!(log.holders(15, [100, 64, 0, 12], Some(5_001)), Vec::<u8>::new());
+    assert!(!log.answer(902, 4_444).1 && !log.ask(0, P, None).found.notes.contains(&String::new()));
 }
 
 #[test]
 fn addresses_that_start_alike_are_told_apart() {
     let mut log = Log::default();
-    log.mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
+    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
     assert_eq!(log.holders(10, [203, 0, 113, 11], Some(4_444)), Vec::<u8>::new());
     assert_eq!(log.holders(10, [100, 64, 0, 1], None), Vec::<u8>::new());
 }
 
 #[test]
 fn an_end_whose_beginning_is_in_no_file_says_how_long_it_was() {
-    let mut log = Log::default();
-    log.mapping(100, EventKind::MappingEnded, 10, 5_000, 4_444, 60);
-    assert_eq!(log.holders(50, P, Some(4_444)), [10]);
-    assert_eq!(log.holders(30, P, Some(4_444)), Vec::<u8>::new());
-    assert_eq!(log.holders(100, P, Some(4_444)), Vec::<u8>::new());
+    let mut log = Log(Vec::new(), [20, 3]);
+    log.mapping(100, EventKind::MappingEnded, 10, 5_000, 4_444, 60).covered(110);
+    assert_eq!(log.answer(50, 4_444), (vec![(10, true)], false));
+    assert_eq!(log.answer(30, 4_444), (vec![], false));
+    assert_eq!(log.answer(100, 4_444), (vec![], false), "an older mapping may be in a file that is gone");
+}
+
+#[test]
+fn without_the_oldest_file_what_is_still_open_is_not_nobody() {
+    let mut log = Log(Vec::new(), [20, 3]);
+    log.mapping(100, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
+    log.mapping(200, EventKind::MappingEnded, 10, 5_000, 4_444, 100).covered(210);
+    assert_eq!(log.answer(150, 4_445), (vec![], false));
+    assert_eq!(log.answer(150, 4_444), (vec![(10, true)], false));
+    // Until the workers have reported all.
+    log.lives(300, 11, 5_000, 4_445, 280).snapshot_complete(301, 1).covered(310);
+    assert_eq!(log.answer(305, 4_445), (vec![(11, true)], true));
+    assert_eq!(log.answer(305, 4_444), (vec![], true));
+    assert_eq!(log.answer(150, 4_445), (vec![(11, true)], false));
 }
 
 #[test]
 fn a_restart_ends_what_was_open() {
     let mut log = Log::default();
-    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0).started(50);
-    assert_eq!(log.ask(40, P, Some(4_444)).holdings[0].until, Until::Restart(T0 + 50 * SECOND));
-    assert_eq!(log.holders(50, P, Some(4_444)), Vec::<u8>::new());
+    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(45).stopped(48).started(50);
+    log.covered(60);
+    assert_eq!(log.ask(40, P, Some(4_444)).found.holders[0].until, Until::Restart(T0 + 48 * SECOND));
+    assert_eq!(log.answer(40, 4_444), (vec![(10, true)], true));
+    assert_eq!(log.answer(49, 4_444), (vec![], false), "nothing ran");
+    assert_eq!(log.answer(50, 4_444), (vec![], true));
+}
+
+#[test]
+fn after_a_kill_the_last_holders_are_uncertain() {
+    let mut log = Log::default();
+    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(45);
+    log.mapping(46, EventKind::MappingCreated, 11, 5_000, 4_445, 0).started(50).covered(60);
+    assert_eq!(log.answer(44, 4_444), (vec![(10, true)], true));
+    assert_eq!(log.answer(47, 4_444), (vec![(10, false)], false));
+    assert_eq!(log.answer(47, 4_445), (vec![(11, false)], false));
+    assert_eq!(log.answer(47, 4_446), (vec![], false));
+    assert_eq!(log.answer(55, 4_444), (vec![], true));
+}
+
+#[test]
+fn a_stop_without_all_records_is_none() {
+    let mut log = Log::default();
+    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(40);
+    log.own(48, &Own { event: "stopped", ..Own::default() }).started(50).covered(60);
+    assert_eq!(log.answer(39, 4_444), (vec![(10, true)], true));
+    assert_eq!(log.answer(45, 4_444), (vec![(10, false)], false));
+}
+
+#[test]
+fn a_log_of_an_earlier_release_names_holders_and_claims_nothing() {
+    let mut log = Log::default();
+    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
+    log.mapping(20, EventKind::MappingEnded, 10, 5_000, 4_444, 10);
+    log.own(48, &Own { event: "stopped", ..Own::default() });
+    assert_eq!(log.answer(15, 4_444), (vec![(10, true)], false));
+    assert_eq!(log.answer(25, 4_444), (vec![], false));
 }
 
 #[test]
@@ -141,71 +216,136 @@ fn a_block_answers_for_each_of_its_ports_and_any_transport() {
         last_port: 2_111,
         ..Event::new(EventKind::BlockLeased, Instant::ORIGIN)
     };
-    log.event(10, &block).event(90, &Event { kind: EventKind::BlockReturned, ..block });
+    log.started(0).event(10, &block).event(90, &Event { kind: EventKind::BlockReturned, amount: 80, ..block });
     for (port, expected) in [(2_047, vec![]), (2_048, vec![10]), (2_111, vec![10]), (2_112, vec![])] {
         assert_eq!(log.holders(50, P, Some(port)), expected, "{port}");
     }
     assert_eq!(log.holders(95, P, Some(2_050)), Vec::<u8>::new());
-    assert_eq!(log.ask(50, P, Some(2_050)).holdings[0].what, What::Block);
+    assert_eq!(log.ask(50, P, Some(2_050)).found.holders[0].what, What::Block);
 }
 
 #[test]
-fn what_is_missing_before_the_time_is_told() {
+fn a_gap_makes_later_answers_incomplete_until_the_next_start() {
     let mut log = Log::default();
     let gap = |amount| Event { amount, ..Event::new(EventKind::Gap, Instant::ORIGIN) };
-    log.started(0).event(5, &gap(7)).started(10).event(20, &gap(3)).event(60, &gap(1));
-    assert_eq!([5, 15, 30, 70].map(|at_s| log.ask(at_s, P, Some(1)).lost), [7, 0, 3, 4]);
+    log.started(0).event(5, &gap(7)).covered(9).started(10).covered(19).event(20, &gap(3)).covered(80);
+    assert_eq!([2, 8, 15, 30, 70].map(|at_s| log.answer(at_s, 1).1), [false, false, true, false, false]);
     log.0.extend_from_slice(b"{\"time\":\"2026-11-21T1");
     log.0.extend_from_slice(b"\n\n{\"time\":\"2026-11-21T19:40:00.000000Z\",\"event\":\"gap\"\n");
     assert_eq!(log.ask(70, P, Some(1)).unreadable, 2);
 }
 
 #[test]
+fn a_holder_whose_end_may_be_lost_is_uncertain() {
+    let mut log = Log::default();
+    let gap = Event { amount: 3, ..Event::new(EventKind::Gap, Instant::ORIGIN) };
+    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(15).event(20, &gap);
+    // The same port, of another subscriber.
+    log.mapping(30, EventKind::MappingCreated, 11, 5_000, 4_444, 0).covered(80);
+    assert_eq!(log.answer(12, 4_444), (vec![(10, true)], true));
+    assert_eq!(log.answer(17, 4_444), (vec![(10, false)], false), "the gap may have begun then");
+    assert_eq!(log.answer(25, 4_444), (vec![(10, false)], false));
+    assert!(log.answer(40, 4_444).0.contains(&(10, false)) && !log.answer(40, 4_444).1);
+    // What refused packets would have been takes nothing from an answer.
+    let mut log = Log::default();
+    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
+    log.event(20, &gap.because(Cause::NoAllocation)).covered(80);
+    assert_eq!(log.answer(25, 4_444), (vec![(10, true)], true));
+}
+
+#[test]
+fn a_missing_line_or_file_is_noticed_by_the_numbers() {
+    let mut log = Log::default();
+    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(15);
+    // The end of the first mapping, and all that the second worker recorded.
+    log.1 = [2, 4];
+    log.covered(30);
+    assert_eq!(log.answer(12, 4_444), (vec![(10, true)], true));
+    assert_eq!(log.answer(25, 4_444), (vec![(10, false)], false));
+    assert_eq!(log.answer(25, 4_445), (vec![], false));
+    // A whole start is missing: the numbers begin again.
+    log.1 = [0, 0];
+    log.mapping(50, EventKind::MappingCreated, 12, 5_000, 4_446, 0).covered(60);
+    assert!(!log.answer(45, 4_446).1 && !log.answer(35, 4_445).1);
+    assert_eq!(log.holders(55, P, Some(4_446)), [12]);
+}
+
+#[test]
+fn a_record_that_was_sent_twice_counts_once() {
+    let mut log = Log::default();
+    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
+    let begin = log.0.len();
+    log.mapping(20, EventKind::MappingEnded, 10, 5_000, 4_444, 10);
+    log.mapping(21, EventKind::MappingCreated, 11, 5_000, 4_444, 0);
+    let again = log.0[begin..].to_vec();
+    log.0.extend_from_slice(&again);
+    log.covered(30);
+    assert_eq!(log.answer(15, 4_444), (vec![(10, true)], true));
+    assert_eq!(log.answer(25, 4_444), (vec![(11, true)], true));
+}
+
+#[test]
+fn both_holders_of_a_time_that_came_twice_are_named() {
+    let mut log = Log::default();
+    log.started(0).mapping(100, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
+    log.mapping(120, EventKind::MappingEnded, 10, 5_000, 4_444, 20).covered(130);
+    // The clock shows 110 again.
+    log.own(110, &Own { event: "clock_set", by_us: Some(-20_000_000), ..Own::default() });
+    log.mapping(112, EventKind::MappingCreated, 11, 5_000, 4_444, 0).covered(150);
+    let (holders, is_complete) = log.answer(115, 4_444);
+    assert_eq!((holders, is_complete), (vec![(10, true), (11, true)], true));
+    let notes = log.ask(115, P, Some(4_444)).found.notes;
+    assert!(notes.iter().any(|note| note.contains("the clock was set back")), "{notes:?}");
+    assert_eq!(log.answer(105, 4_444), (vec![(10, true)], true));
+    assert_eq!(log.answer(140, 4_444), (vec![(11, true)], true));
+}
+
+#[test]
+fn a_step_back_that_no_line_says_is_never_a_confident_answer() {
+    let mut log = Log::default();
+    log.started(0).mapping(100, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
+    log.mapping(120, EventKind::MappingEnded, 10, 5_000, 4_444, 20);
+    log.mapping(112, EventKind::MappingCreated, 11, 5_000, 4_444, 0).covered(150);
+    let (holders, is_complete) = log.answer(115, 4_444);
+    assert!(!is_complete && holders.iter().any(|(host, _)| *host == 10), "{holders:?}");
+}
+
+#[test]
 fn only_the_transport_that_was_asked_about_counts() {
     let mut log = Log::default();
-    log.mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
+    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
     let asked = Asked { address: P.into(), port: Some(4_444), protocol: Some(Protocol::Tcp), vrf: None };
     let query = Query { asked, at_us: T0 + 20 * SECOND, formulas: None };
     let mut search = Search::new(query);
     log.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
-    assert_eq!(search.end().holdings, []);
+    assert_eq!(search.end().unwrap().found.holders, []);
 }
 
 #[test]
-fn a_log_opened_later_says_when_it_begins_and_ages_of_mappings() {
-    let mut log = Log::default();
+fn a_log_opened_later_has_the_ages_of_mappings() {
+    let mut log = Log(Vec::new(), [50, 50]);
     log.opened(100, "/b.json", "/a.json");
     log.mapping(101, EventKind::MappingEnded, 11, 5_000, 4_445, 51);
     log.lives(102, 10, 5_000, 4_444, 62);
     // Created since then, and so recorded twice.
     log.mapping(103, EventKind::MappingCreated, 12, 5_000, 4_446, 0).lives(104, 12, 5_000, 4_446, 1);
-    log.snapshot_complete(105).mapping(120, EventKind::MappingEnded, 10, 5_000, 4_444, 80);
+    log.covered(104).snapshot_complete(105, 2).mapping(120, EventKind::MappingEnded, 10, 5_000, 4_444, 80);
+    log.covered(130);
     for (at_s, expected) in [(100, vec![10]), (102, vec![10]), (110, vec![10]), (120, vec![])] {
         assert_eq!(log.holders(at_s, P, Some(4_444)), expected, "at {at_s}");
     }
     assert_eq!(log.holders(100, P, Some(4_445)), [11], "a mapping that ended before the snapshot is in its end");
-    assert_eq!((log.holders(102, P, Some(4_446)), log.holders(103, P, Some(4_446))), (vec![], vec![12]));
+    assert_eq!(log.holders(103, P, Some(4_446)), [12]);
     // Of the time before, it knows only mappings that still existed.
-    let before = log.ask(60, P, Some(4_444));
-    assert_eq!(before.holdings.len(), 1);
-    let opened = Opened { at_us: T0 + 100 * SECOND, earlier: "/a.json".to_owned() };
-    assert_eq!((before.opened.as_ref(), before.incomplete), (Some(&opened), None));
-    assert_eq!(log.ask(110, P, Some(4_444)).incomplete, None);
-}
-
-#[test]
-fn who_asks_before_all_is_told_is_told_so() {
-    let mut log = Log::default();
-    log.opened(100, "/b.json", "/a.json").lives(102, 10, 5_000, 4_444, 62);
-    let opened = Opened { at_us: T0 + 100 * SECOND, earlier: "/a.json".to_owned() };
-    assert_eq!(log.ask(110, P, Some(4_445)).incomplete, Some(opened));
-    // Unless the earlier log was read too.
+    let before = log.ask(60, P, Some(4_444)).found;
+    assert_eq!((before.holders.len(), before.is_complete), (1, false));
+    assert!(before.notes.iter().any(|note| note.contains("records went to /a.json")), "{:?}", before.notes);
+    assert!(!log.answer(103, 4_447).1 && log.answer(110, 4_447).1);
+    // Unless the earlier log is read, too.
     let mut both = Log::default();
     both.started_in(1, Some("/a.json")).mapping(10, EventKind::MappingCreated, 13, 5_000, 4_445, 0);
-    both.0.extend_from_slice(&log.0);
-    let found = both.ask(110, P, Some(4_445));
-    assert_eq!((found.incomplete, found.opened, found.holdings.len()), (None, None, 1));
-    assert_eq!(found.holdings[0].since_us, T0 + 10 * SECOND);
+    both.covered(11).opened(100, "/b.json", "/a.json").covered(101);
+    assert_eq!(both.answer(90, 4_445), (vec![(13, true)], true));
 }
 
 #[test]
@@ -215,18 +355,37 @@ fn a_reopened_log_knows_what_ended_while_it_was_closed() {
     for (host, port) in [(10, 4_444), (11, 4_445), (12, 4_446)] {
         log.mapping(10, EventKind::MappingCreated, host, 5_000, port, 0);
     }
+    log.covered(50);
     // From here on records went to /b.json: 10 ended, and 13 got the same port.
-    log.mapping(50, EventKind::MappingCreated, 14, 5_000, 4_447, 0).opened(100, "/a.json", "/b.json");
-    log.lives(101, 13, 5_000, 4_444, 20).lives(101, 11, 5_000, 4_445, 91);
-    log.mapping(102, EventKind::MappingEnded, 12, 5_000, 4_446, 92).snapshot_complete(103);
-    assert_eq!(log.holders(110, P, Some(4_444)), [13], "and not who had it at the time before");
-    assert_eq!(log.holders(110, P, Some(4_445)), [11]);
-    assert_eq!(log.ask(110, P, Some(4_445)).holdings[0].since_us, T0 + 10 * SECOND, "as precise as it was");
-    assert_eq!(log.ask(40, P, Some(4_444)).holdings[0].until, Until::Elsewhere(T0 + 50 * SECOND));
+    log.1 = [40, 9];
+    log.opened(100, "/a.json", "/b.json").lives(101, 13, 5_000, 4_444, 20).lives(101, 11, 5_000, 4_445, 91);
+    log.mapping(102, EventKind::MappingEnded, 12, 5_000, 4_446, 92).snapshot_complete(103, 2).covered(120);
+    assert_eq!(log.answer(110, 4_444), (vec![(13, true)], true), "and not the holder of the time before");
+    assert_eq!(log.answer(110, 4_445), (vec![(11, true)], true));
+    assert_eq!(log.ask(110, P, Some(4_445)).found.holders[0].since_us, T0 + 10 * SECOND, "as precise as it was");
     assert_eq!((log.holders(100, P, Some(4_446)), log.holders(102, P, Some(4_446))), (vec![12], vec![]));
-    // For the time between it names the known holders, and the log with the rest.
-    let between = log.ask(70, P, Some(4_444));
-    assert_eq!(between.holdings, []);
-    assert_eq!(between.away.map(|away| away.earlier), Some("/b.json".to_owned()));
-    assert_eq!((log.ask(40, P, None).away, log.ask(110, P, None).away), (None, None));
+    // For the time between it names the other log, and nobody for sure.
+    let between = log.ask(70, P, Some(4_444)).found;
+    assert!(!between.is_complete && between.holders.iter().all(|holder| !holder.is_certain), "{between:?}");
+    assert!(between.notes.iter().any(|note| note.contains("records went to /b.json")), "{between:?}");
+    assert_eq!(log.answer(9, 4_444), (vec![], true));
+}
+
+#[test]
+fn lines_of_any_bytes_are_no_answer_and_no_panic() {
+    let mut log = Log::default();
+    log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(15).stopped(20);
+    for cut in 0..log.0.len() {
+        let mut bytes = vec![12, 1, 0];
+        bytes.extend_from_slice(&log.0[..cut]);
+        bytes.extend_from_slice(&log.0);
+        fuzzing::lines(&bytes);
+    }
+    for line in [
+        "\"event\":\"clock_set\",\"by_us\":-9223372036854775808",
+        "\"event\":\"covered\",\"sequences\":[18446744073709551615]",
+    ] {
+        let bytes = format!("abc{{\"time\":\"1970-01-01T00:00:00.000000Z\",{line}}}\n").repeat(3);
+        fuzzing::lines(bytes.as_bytes());
+    }
 }

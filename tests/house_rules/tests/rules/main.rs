@@ -51,6 +51,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "packet-io",
             "daemon",
             "export",
+            "lookup",
             "snmp",
             "testkit",
         ],
