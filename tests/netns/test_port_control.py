@@ -1,14 +1,19 @@
-"""Port control with real clients: natpmpc (NAT-PMP), libtorrent (PCP and NAT-PMP), and a PCP client of a few lines.
+"""Port control with real clients: natpmpc (NAT-PMP); libtorrent, crab_nat and Tailscale's portmapper (PCP and NAT-PMP);
+and a PCP client of a few lines. The same requests to miniupnpd show where it differs.
 
 What was granted is reached from outside and by hairpin, in pools of single ports, blocks, slices and one-to-one.
 """
 
+import contextlib
 import re
 import socket
 import struct
+import subprocess
 import time
+from pathlib import Path
 
 from kit import *
+from netlab import process
 from netlab import topology
 from netlab.topology import NAT_INSIDE
 from netlab.topology import SUBSCRIBERS
@@ -16,6 +21,8 @@ from setups import SETUPS
 
 MAP, NONCE = 1, b"netns nonce!"
 NUMBERS = {"udp": 17, "tcp": 6}
+# Clients that scripts/setup.sh builds from tests/netns/clients.
+CLIENTS = Path("/usr/local/lib/natrix-tools/bin")
 # The epoch time of each reply.
 EPOCH_TIMES = []
 
@@ -36,6 +43,14 @@ def pcp(host, address, protocol, port, lifetime=600):
     code, (granted, epoch_time) = reply[3], struct.unpack("!II", reply[4:12])
     EPOCH_TIMES.append(epoch_time)
     return code, granted, (socket.inet_ntoa(reply[56:60]), struct.unpack("!H", reply[42:44])[0])
+
+
+def pcp_is_spoken(n):
+    """Whether an ANNOUNCE is answered in version 2."""
+    message = struct.pack("!BBHI", 2, 0, 0, 0) + mapped(SUBSCRIBERS["sub1"])
+    with sockets(udp(n.sub1, address=SUBSCRIBERS["sub1"])) as sock:
+        sock.sendto(message, (NAT_INSIDE, 5351))
+        return receive(sock, "reply to ANNOUNCE")[0][0] == 2
 
 
 def reaches_udp(remote, external, inside):
@@ -135,6 +150,81 @@ def libtorrent_maps_its_listening_port(n):
     with sockets(tcp(n.srv1)) as peer:
         peer.connect((external[0], int(external[1])))
     client.end()
+
+
+@contextlib.contextmanager
+def holding(host, argv):
+    """A client that holds its port until its input ends: the line in which it says what it got, and how to end it."""
+    client = subprocess.Popen(
+        host.argv(map(str, argv)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=process.die_with_parent,
+    )  # fmt: skip
+    said = []
+    try:
+        for line in client.stdout:
+            said.append(line)
+            if line.startswith("mapped "):
+                break
+        expect(said and said[-1].startswith("mapped "), f"{argv[0]} got no port: {''.join(said)[-1500:]}")
+        yield said[-1].split()[1:], lambda: client.communicate(timeout=20)[0]
+    finally:
+        client.kill()
+        client.communicate()
+
+
+def live_grant(n, internal, protocol):
+    """The grant of an internal endpoint that is not held down; None without."""
+    grants = n.dut.show("grants", "--internal", internal, "--protocol", protocol)
+    return next((grant for grant in grants if not grant["held_down"]), None)
+
+
+def check_held(n, protocol, port, origin):
+    """The port of sub1 is granted and reached from outside and by the other subscriber; the external endpoint."""
+    grant = live_grant(n, f"{SUBSCRIBERS['sub1']}:{port}", protocol)
+    expect(grant and grant["origin"] == origin, f"grant of {protocol} {port}: {grant}")
+    address, _, number = grant["external"].rpartition(":")
+    external = (address, int(number))
+    opened, reaches = (udp, reaches_udp) if protocol == "udp" else (listener, reaches_tcp)
+    with sockets(opened(n.sub1, port)) as inside:
+        inside.settimeout(5)
+        for remote in (n.srv1, n.srv2, n.sub2):
+            reaches(remote, external, inside)
+    return external
+
+
+@test("port_control", "port_control_nat_pmp")
+def crab_nat_maps_renews_and_deletes(n):
+    """The crate falls back to NAT-PMP where PCP is not spoken."""
+    spoken = "pcp" if pcp_is_spoken(n) else "nat_pmp"
+    for is_used in (False, True):
+        port = fresh_port()
+        argv = [CLIENTS / "crab-nat-client", NAT_INSIDE, SUBSCRIBERS["sub1"], "tcp", port]
+        with holding(n.sub1, argv) as ((by, external_port, lifetime), end):
+            expect_equal((by, int(lifetime)), (spoken, 7200), "protocol and lifetime")
+            grant = live_grant(n, f"{SUBSCRIBERS['sub1']}:{port}", "tcp")
+            expect_equal(grant["external"].split(":")[1], external_port, "external port")
+            if is_used:
+                check_held(n, "tcp", port, spoken)
+            said = end()
+        # RFC 6887 §15: while connections keep the mapping, the reply has the time that is left, which crab_nat calls wrong.
+        wanted = "InvalidDeletionResponse" if is_used and spoken == "pcp" else "dropped"
+        expect(wanted in said, f"after the deletion, used: {is_used}: {said}")
+        expect_equal(live_grant(n, f"{SUBSCRIBERS['sub1']}:{port}", "tcp"), None, "grant after the deletion")
+
+
+@test("port_control")
+def tailscale_maps_its_port(n):
+    for protocol, origin in (("pcp", "pcp"), ("pmp", "nat_pmp")):
+        port = fresh_port()
+        with holding(n.sub1, [CLIENTS / "tailscale-client", NAT_INSIDE, SUBSCRIBERS["sub1"], port, protocol]) as ((said,), end):
+            external = check_held(n, "udp", port, origin)
+            expect_equal(said, "{}:{}".format(*external), "external endpoint that Tailscale believes in")
+            refused = counter(n, "pcp_not_authorized")
+            end()
+        # It asks to delete the mapping when it ends. By PCP it does so with another nonce, which RFC 6887 §11.3 refuses.
+        deleted = lambda: not live_grant(n, f"{SUBSCRIBERS['sub1']}:{port}", "udp")  # noqa: E731
+        denied = lambda: counter(n, "pcp_not_authorized") > refused  # noqa: E731
+        expect(process.wait_until(deleted if protocol == "pmp" else denied, 5, 0.1), f"{protocol}: the end was not noticed")
 
 
 @test("port_control_state")
