@@ -244,3 +244,115 @@ def grants_survive_a_kill(n):
         reaches_udp(n.srv1, external, inside)
         expect_equal(pcp(n.sub1, host, "udp", port)[2], external, "external endpoint after the kill")
         expect(EPOCH_TIMES[-1] >= before, f"the epoch time went back from {before} to {EPOCH_TIMES[-1]}")
+
+
+MINIUPNPD = Path("/usr/local/lib/natrix-tools/miniupnpd-nftables")
+
+
+def start_miniupnpd(n):
+    """miniupnpd on sub2, as a router of the inside link whose outside leads nowhere."""
+    folder = n.state.directory / "miniupnpd"
+    folder.mkdir()
+    n.sub2.ip("link", "add", "wan", "type", "veth", "peer", "name", "nowhere")
+    n.sub2.ip("address", "add", "5.5.5.5/24", "dev", "wan")
+    for name in ("wan", "nowhere"):
+        n.sub2.ip("link", "set", name, "up")
+    n.sub2.run(["nft", "-f", "-"], check=True, stdin="""
+        table inet filter {
+            chain forward { type filter hook forward priority 0; }
+            chain miniupnpd { }
+            chain prerouting { type nat hook prerouting priority -100; }
+            chain postrouting { type nat hook postrouting priority 100; }
+            chain prerouting_miniupnpd { }
+            chain postrouting_miniupnpd { }
+        }
+    """)  # fmt: skip
+    (folder / "conf").write_text(
+        f"ext_ifname=wan\nlistening_ip=eth0\nenable_natpmp=yes\nenable_upnp=no\nsecure_mode=yes\n"
+        f"min_lifetime=120\nmax_lifetime=86400\nlease_file={folder}/leases\nuuid=00000000-0000-0000-0000-000000000000\n"
+        f"allow 1-65535 100.64.0.0/24 1-65535\n"
+    )
+    daemon = n.sub2.start("miniupnpd", [MINIUPNPD / "usr/sbin/miniupnpd", "-d", "-f", folder / "conf", "-P", folder / "pid"])
+    n.wait_for_listener(n.sub2, 5351, "udp")
+    return daemon
+
+
+def option(code, data):
+    return struct.pack("!BBH", code, 0, len(data)) + data + bytes(-len(data) % 4)
+
+
+def request(opcode=MAP, lifetime=600, nonce=NONCE, protocol=17, port=7777, suggested=0, version=2, rest=b""):
+    message = struct.pack("!BBHI", version, opcode, 0, lifetime) + mapped(SUBSCRIBERS["sub1"])
+    if opcode in (1, 2):
+        message += nonce + struct.pack("!B3xHH", protocol, port, suggested) + mapped("0.0.0.0")
+    return message + rest
+
+
+def outcome(n, server, message):
+    """Version, opcode and result code of the reply; of a success also whether there is a lifetime. None without one."""
+    with sockets(udp(n.sub1, address=SUBSCRIBERS["sub1"], timeout=1)) as sock:
+        sock.sendto(message, (server, 5351))
+        try:
+            reply = sock.recv(2000)
+        except TimeoutError:
+            return None
+    if reply[0] == 2:
+        return 2, reply[1], reply[3], reply[3] == 0 and struct.unpack("!I", reply[4:8])[0] > 0
+    return reply[0], reply[1], struct.unpack("!H", reply[2:4])[0]
+
+
+def pmp(opcode, port=7788, lifetime=600):
+    return struct.pack("!BBHHHI", 0, opcode, 0, port, 0, lifetime)
+
+
+# What is asked, in order.
+ASKED = {
+    "map": request(),
+    "renewal": request(),
+    "other nonce": request(nonce=b"other nonce!"),
+    "other nonce deletes": request(nonce=b"other nonce!", lifetime=0),
+    "deletion": request(lifetime=0),
+    "deletion again": request(lifetime=0),
+    "deletion of nothing": request(lifetime=0, port=7778),
+    "too short": request()[:20],
+    "not whole words": request() + b"x",
+    "other version": request(version=3),
+    "unknown opcode": request(opcode=9),
+    "unknown option": request(rest=option(100, b"")),
+    "unknown optional option": request(port=7779, rest=option(200, b"")),
+    "third party": request(rest=option(1, mapped(SUBSCRIBERS["sub2"]))),
+    "prefer failure": request(port=7780, suggested=7, rest=option(2, b"")),
+    "filter": request(port=7781, rest=option(3, struct.pack("!xBH", 128, 0) + mapped("192.0.2.10"))),
+    "sctp": request(protocol=132),
+    "forged client": request()[:8] + mapped("100.64.0.99") + request()[24:],
+    "peer": request(opcode=2, port=7782, rest=struct.pack("!HH", 80, 0) + mapped("192.0.2.10")),
+    "announce": request(opcode=0, lifetime=0),
+    "nat-pmp address": b"\0\0",
+    "nat-pmp map": pmp(1),
+    "nat-pmp deletion": pmp(1, lifetime=0),
+    "nat-pmp unknown opcode": pmp(9),
+}
+# Ours, then miniupnpd's. It keeps no nonce, has no answer to the deletion of what is not there, answers what is no message
+# of PCP as one of NAT-PMP, and maps SCTP.
+DIFFERENCES = {
+    "other nonce": ((2, 129, 2, False), (2, 129, 0, True)),
+    "other nonce deletes": ((2, 129, 2, False), (2, 129, 0, False)),
+    "deletion": ((2, 129, 0, False), (2, 129, 8, False)),
+    "deletion again": ((2, 129, 0, False), (2, 129, 8, False)),
+    "deletion of nothing": ((2, 129, 0, False), (2, 129, 8, False)),
+    "too short": (None, (0, 128, 3)),
+    "not whole words": ((2, 129, 3, False), (0, 128, 3)),
+    "sctp": ((2, 129, 9, False), (2, 129, 0, True)),
+}
+
+
+@test("port_control")
+def miniupnpd_answers_the_same_but_for_known_differences(n):
+    daemon = start_miniupnpd(n)
+    differ = {}
+    for name, message in ASKED.items():
+        ours, theirs = outcome(n, NAT_INSIDE, message), outcome(n, SUBSCRIBERS["sub2"], message)
+        if ours != theirs:
+            differ[name] = ours, theirs
+    daemon.end()
+    expect_equal(differ, DIFFERENCES, "(ours, theirs) where they differ")
