@@ -229,21 +229,23 @@ def tailscale_maps_its_port(n):
 
 @test("port_control_state")
 @shows("6887-8.5b")
-def grants_survive_a_kill(n):
-    host, port = SUBSCRIBERS["sub1"], fresh_port()
-    with sockets(udp(n.sub1, port)) as inside:
-        code, _, external = pcp(n.sub1, host, "udp", port)
-        expect_equal(code, 0, "code")
-        time.sleep(2)
-        pcp(n.sub1, host, "tcp", port)
-        before = EPOCH_TIMES[-1]
-        time.sleep(0.2)
-        n.dut.daemon.process.kill()
-        n.dut.daemon.process.wait()
-        n.dut.start(n, **SETUPS["port_control_state"])
-        reaches_udp(n.srv1, external, inside)
-        expect_equal(pcp(n.sub1, host, "udp", port)[2], external, "external endpoint after the kill")
-        expect(EPOCH_TIMES[-1] >= before, f"the epoch time went back from {before} to {EPOCH_TIMES[-1]}")
+def all_grants_survive_a_kill_right_after_the_reply(n):
+    host, granted = SUBSCRIBERS["sub1"], {}
+    with sockets(udp(n.sub1, fresh_port())) as inside:
+        first = inside.getsockname()[1]
+        for round in range(4):
+            asked = [first] if round == 0 else [fresh_port() for _ in range(8)]
+            for port in asked:
+                code, _, granted[port] = pcp(n.sub1, host, "udp", port)
+                expect_equal(code, 0, "code")
+            n.dut.daemon.process.kill()
+            n.dut.daemon.process.wait()
+            n.dut.start(n, **SETUPS["port_control_state"])
+            reaches_udp(n.srv1, granted[first], inside)
+            before = EPOCH_TIMES[-1]
+            for port, external in granted.items():
+                expect_equal(pcp(n.sub1, host, "udp", port)[2], external, f"external endpoint of {port} after kill {round}")
+            expect(EPOCH_TIMES[-1] >= before, f"the epoch time went back from {before} to {EPOCH_TIMES[-1]}")
 
 
 MINIUPNPD = Path("/usr/local/lib/natrix-tools/miniupnpd-nftables")
