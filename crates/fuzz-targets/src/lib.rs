@@ -17,6 +17,7 @@ pub mod frames;
 pub mod nat;
 pub mod neighbour;
 pub mod port_control;
+mod talk;
 mod traffic;
 pub mod translate;
 pub mod wire;
