@@ -42,6 +42,7 @@ nfacctd:pmacct
 ipfixDump:libfixbuf-tools
 rsyslogd:rsyslog
 natpmpc:natpmpc
+go:golang-go
 pptpd:pptpd
 pptp:pptp-linux
 dpdk-testpmd:dpdk-dev
@@ -77,6 +78,10 @@ readonly units="nginx.service coturn.service nfdump.service rsyslog.service
 readonly tools=/usr/local/lib/natrix-tools
 # Debian allows one FTP server at a time, so their packages are unpacked and not installed.
 readonly ftp_servers="vsftpd proftpd-core pure-ftpd"
+# Would run as a service.
+readonly upnp_server=miniupnpd-nftables
+clients=$(cd "$(dirname "$0")/../tests/netns/clients" && pwd)
+readonly clients
 readonly duckdb_version="2.0.0" chdb_version="4.4.0" schemathesis_version="4.32.5"
 readonly playwright_version="1.65.1" axe_version="4.14.1"
 # Debian's compiler for building web browsers, and all that comes with it.
@@ -203,8 +208,50 @@ browser_tools_are_there() {
         grep -qs "\"version\": \"$axe_version\"" "$tools/node/node_modules/axe-core/package.json"
 }
 
+# Clients of port control for the tests in network namespaces: crab_nat, and Tailscale's.
+client_sources() {
+    cat "$clients"/*/Cargo.lock "$clients"/*/src/*.rs "$clients"/*/go.sum "$clients"/*/main.go | sha256sum
+}
+
+clients_are_there() {
+    [ "$(client_sources)" = "$(cat "$tools/bin/clients.sum" 2>/dev/null)" ]
+}
+
+# The Go to build with. One before 1.21 cannot fetch a newer one by itself.
+go_program() {
+    local module root wanted
+    if at_least "$(go env GOVERSION | sed 's/^go//')" 1.21; then
+        echo go
+        return
+    fi
+    wanted=$(sed -n 's/^go //p' "$clients/tailscale/go.mod")
+    module="golang.org/toolchain@v0.0.1-go$wanted.linux-$(go env GOARCH)"
+    go mod download "$module"
+    root="$(go env GOMODCACHE)/$module"
+    chmod +x "$root"/bin/* "$root"/pkg/tool/*/*
+    echo "$root/bin/go"
+}
+
+install_clients() {
+    local build go
+    echo "set-up: building clients of port control"
+    build=$(mktemp -d)
+    mkdir -p "$tools/bin"
+    if ! CARGO_TARGET_DIR=$build cargo build --quiet --release --locked --manifest-path "$clients/crab_nat/Cargo.toml"; then
+        fail "set-up: the client with crab_nat cannot be built; see above"
+    fi
+    cp "$build/release/crab-nat-client" "$tools/bin/"
+    go=$(go_program) || fail "set-up: no Go that is new enough can be fetched; see above"
+    (cd "$clients/tailscale" && "$go" build -o "$tools/bin/tailscale-client" .) ||
+        fail "set-up: Tailscale's client cannot be built; see above"
+    rm -rf "$build"
+    client_sources >"$tools/bin/clients.sum"
+}
+
 missing_tools() {
     local server
+    clients_are_there || echo crab-nat-client tailscale-client
+    [ -d "$tools/$upnp_server" ] || echo "$upnp_server"
     browser_tools_are_there || echo playwright-core axe-core
     [ -x "$tools/bin/syslog-ng" ] || echo syslog-ng
     for server in $ftp_servers; do
@@ -278,7 +325,7 @@ if [ -n "${missing// /}" ]; then
     [ -z "${missing// /}" ] || fail "set-up: still missing after installing: $missing; install by hand"
 fi
 [ -x "$tools/bin/syslog-ng" ] || unpack_syslog_ng
-for server in $ftp_servers; do
+for server in $ftp_servers $upnp_server; do
     [ -d "$tools/$server" ] || unpack "$server" "$tools/$server"
 done
 "$tools/python/bin/python" -c "import duckdb, chdb, schemathesis" 2>/dev/null || install_python_tools
@@ -292,3 +339,4 @@ if ! components_are_there; then
         install_packages $web_packages
     fi
 fi
+clients_are_there || install_clients

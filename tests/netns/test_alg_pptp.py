@@ -1,7 +1,7 @@
 """PPTP with pptpd and pptp-linux. A script stands in for pppd, because these kernels have no PPP: it answers each frame.
 
-Both clients speak to one server from behind one address. They draw their call identifiers; equal ones are tested in
-crates/testkit/tests/all/pptp.rs.
+Both clients speak to one server from behind one address, and with equal call identifiers: they draw them from
+`/dev/random`, which is the same file for both here.
 """
 
 import contextlib
@@ -84,15 +84,16 @@ def start_server(n):
 class Client:
     """A pptp whose PPP frames come from here."""
 
-    def __init__(self, host):
+    def __init__(self, host, random):
         self.ours, theirs = socket.socketpair()
         self.frames = Frames()
         # Its call manager has a socket named after the server: one place for each client.
-        command = f"mkdir -p /run/pptp && mount -t tmpfs none /run/pptp && exec pptp {SRV1} --nolaunchpppd --timeout 2"
+        mounts = f"mount -t tmpfs none /run/pptp && mount --bind {random} /dev/random"
+        command = f"mkdir -p /run/pptp && {mounts} && exec pptp {SRV1} --nolaunchpppd --timeout 2"
         with theirs:
             self.process = subprocess.Popen(
-                host.argv(["sh", "-c", command]), stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL,
-                start_new_session=True, preexec_fn=process.die_with_parent,
+                host.argv(["unshare", "--mount", "sh", "-c", command]), stdin=theirs, stdout=theirs,
+                stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=process.die_with_parent,
             )  # fmt: skip
 
     def exchange(self, frame, seconds=20):
@@ -126,12 +127,14 @@ def calls(n):
 
 
 @test("alg_pptp")
-def two_clients_behind_one_address_tunnel_to_one_server(n):
+def two_clients_with_equal_calls_tunnel_to_one_server(n):
     start_server(n)
+    random = n.state.directory / "random"
+    random.write_bytes(b"\x12\x67")
     with contextlib.ExitStack() as stack:
         clients = []
         for name in SUBSCRIBERS:
-            clients.append(Client(n.hosts[name]))
+            clients.append(Client(n.hosts[name], random))
             stack.callback(clients[-1].end)
         answered_by = set()
         for i, client in enumerate(clients):
@@ -144,6 +147,7 @@ def two_clients_behind_one_address_tunnel_to_one_server(n):
                 expect(by in answered_by, f"answered by {by}")
         leased = calls(n)
         expect_equal(sorted(grant["internal"].split(":")[0] for grant in leased), sorted(SUBSCRIBERS.values()), "calls")
+        expect_equal(len({grant["internal"].split(":")[1] for grant in leased}), 1, "call identifiers inside")
         expect_equal(len({grant["external"] for grant in leased}), 2, "call identifiers outside")
         for client in clients:
             client.end()

@@ -1,14 +1,19 @@
-"""Port control with real clients: natpmpc (NAT-PMP), libtorrent (PCP and NAT-PMP), and a PCP client of a few lines.
+"""Port control with real clients: natpmpc (NAT-PMP); libtorrent, crab_nat and Tailscale's portmapper (PCP and NAT-PMP);
+and a PCP client of a few lines. The same requests to miniupnpd show where it differs.
 
 What was granted is reached from outside and by hairpin, in pools of single ports, blocks, slices and one-to-one.
 """
 
+import contextlib
 import re
 import socket
 import struct
+import subprocess
 import time
+from pathlib import Path
 
 from kit import *
+from netlab import process
 from netlab import topology
 from netlab.topology import NAT_INSIDE
 from netlab.topology import SUBSCRIBERS
@@ -16,6 +21,8 @@ from setups import SETUPS
 
 MAP, NONCE = 1, b"netns nonce!"
 NUMBERS = {"udp": 17, "tcp": 6}
+# Clients that scripts/setup.sh builds from tests/netns/clients.
+CLIENTS = Path("/usr/local/lib/natrix-tools/bin")
 # The epoch time of each reply.
 EPOCH_TIMES = []
 
@@ -36,6 +43,14 @@ def pcp(host, address, protocol, port, lifetime=600):
     code, (granted, epoch_time) = reply[3], struct.unpack("!II", reply[4:12])
     EPOCH_TIMES.append(epoch_time)
     return code, granted, (socket.inet_ntoa(reply[56:60]), struct.unpack("!H", reply[42:44])[0])
+
+
+def pcp_is_spoken(n):
+    """Whether an ANNOUNCE is answered in version 2."""
+    message = struct.pack("!BBHI", 2, 0, 0, 0) + mapped(SUBSCRIBERS["sub1"])
+    with sockets(udp(n.sub1, address=SUBSCRIBERS["sub1"])) as sock:
+        sock.sendto(message, (NAT_INSIDE, 5351))
+        return receive(sock, "reply to ANNOUNCE")[0][0] == 2
 
 
 def reaches_udp(remote, external, inside):
@@ -137,20 +152,209 @@ def libtorrent_maps_its_listening_port(n):
     client.end()
 
 
+@contextlib.contextmanager
+def holding(host, argv):
+    """A client that holds its port until its input ends: the line in which it says what it got, and how to end it."""
+    client = subprocess.Popen(
+        host.argv(map(str, argv)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=process.die_with_parent,
+    )  # fmt: skip
+    said = []
+    try:
+        for line in client.stdout:
+            said.append(line)
+            if line.startswith("mapped "):
+                break
+        expect(said and said[-1].startswith("mapped "), f"{argv[0]} got no port: {''.join(said)[-1500:]}")
+        yield said[-1].split()[1:], lambda: client.communicate(timeout=20)[0]
+    finally:
+        client.kill()
+        client.communicate()
+
+
+def live_grant(n, internal, protocol):
+    """The grant of an internal endpoint that is not held down; None without."""
+    grants = n.dut.show("grants", "--internal", internal, "--protocol", protocol)
+    return next((grant for grant in grants if not grant["held_down"]), None)
+
+
+def check_held(n, protocol, port, origin):
+    """The port of sub1 is granted and reached from outside and by the other subscriber; the external endpoint."""
+    grant = live_grant(n, f"{SUBSCRIBERS['sub1']}:{port}", protocol)
+    expect(grant and grant["origin"] == origin, f"grant of {protocol} {port}: {grant}")
+    address, _, number = grant["external"].rpartition(":")
+    external = (address, int(number))
+    opened, reaches = (udp, reaches_udp) if protocol == "udp" else (listener, reaches_tcp)
+    with sockets(opened(n.sub1, port)) as inside:
+        inside.settimeout(5)
+        for remote in (n.srv1, n.srv2, n.sub2):
+            reaches(remote, external, inside)
+    return external
+
+
+@test("port_control", "port_control_nat_pmp")
+def crab_nat_maps_renews_and_deletes(n):
+    """The crate falls back to NAT-PMP where PCP is not spoken."""
+    spoken = "pcp" if pcp_is_spoken(n) else "nat_pmp"
+    for is_used in (False, True):
+        port = fresh_port()
+        argv = [CLIENTS / "crab-nat-client", NAT_INSIDE, SUBSCRIBERS["sub1"], "tcp", port]
+        with holding(n.sub1, argv) as ((by, external_port, lifetime), end):
+            expect_equal((by, int(lifetime)), (spoken, 7200), "protocol and lifetime")
+            grant = live_grant(n, f"{SUBSCRIBERS['sub1']}:{port}", "tcp")
+            expect_equal(grant["external"].split(":")[1], external_port, "external port")
+            if is_used:
+                check_held(n, "tcp", port, spoken)
+            said = end()
+        # RFC 6887 §15: while connections keep the mapping, the reply has the time that is left, which crab_nat calls wrong.
+        wanted = "InvalidDeletionResponse" if is_used and spoken == "pcp" else "dropped"
+        expect(wanted in said, f"after the deletion, used: {is_used}: {said}")
+        expect_equal(live_grant(n, f"{SUBSCRIBERS['sub1']}:{port}", "tcp"), None, "grant after the deletion")
+
+
+@test("port_control")
+def tailscale_maps_its_port(n):
+    for protocol, origin in (("pcp", "pcp"), ("pmp", "nat_pmp")):
+        port = fresh_port()
+        with holding(n.sub1, [CLIENTS / "tailscale-client", NAT_INSIDE, SUBSCRIBERS["sub1"], port, protocol]) as ((said,), end):
+            external = check_held(n, "udp", port, origin)
+            expect_equal(said, "{}:{}".format(*external), "external endpoint that Tailscale believes in")
+            refused = counter(n, "pcp_not_authorized")
+            end()
+        # It asks to delete the mapping when it ends. By PCP it does so with another nonce, which RFC 6887 §11.3 refuses.
+        deleted = lambda: not live_grant(n, f"{SUBSCRIBERS['sub1']}:{port}", "udp")  # noqa: E731
+        denied = lambda: counter(n, "pcp_not_authorized") > refused  # noqa: E731
+        expect(process.wait_until(deleted if protocol == "pmp" else denied, 5, 0.1), f"{protocol}: the end was not noticed")
+
+
 @test("port_control_state")
 @shows("6887-8.5b")
-def grants_survive_a_kill(n):
-    host, port = SUBSCRIBERS["sub1"], fresh_port()
-    with sockets(udp(n.sub1, port)) as inside:
-        code, _, external = pcp(n.sub1, host, "udp", port)
-        expect_equal(code, 0, "code")
-        time.sleep(2)
-        pcp(n.sub1, host, "tcp", port)
-        before = EPOCH_TIMES[-1]
-        time.sleep(0.2)
-        n.dut.daemon.process.kill()
-        n.dut.daemon.process.wait()
-        n.dut.start(n, **SETUPS["port_control_state"])
-        reaches_udp(n.srv1, external, inside)
-        expect_equal(pcp(n.sub1, host, "udp", port)[2], external, "external endpoint after the kill")
-        expect(EPOCH_TIMES[-1] >= before, f"the epoch time went back from {before} to {EPOCH_TIMES[-1]}")
+def all_grants_survive_a_kill_right_after_the_reply(n):
+    host, granted = SUBSCRIBERS["sub1"], {}
+    with sockets(udp(n.sub1, fresh_port())) as inside:
+        first = inside.getsockname()[1]
+        for round in range(4):
+            asked = [first] if round == 0 else [fresh_port() for _ in range(8)]
+            for port in asked:
+                code, _, granted[port] = pcp(n.sub1, host, "udp", port)
+                expect_equal(code, 0, "code")
+            n.dut.daemon.process.kill()
+            n.dut.daemon.process.wait()
+            n.dut.start(n, **SETUPS["port_control_state"])
+            reaches_udp(n.srv1, granted[first], inside)
+            before = EPOCH_TIMES[-1]
+            for port, external in granted.items():
+                expect_equal(pcp(n.sub1, host, "udp", port)[2], external, f"external endpoint of {port} after kill {round}")
+            expect(EPOCH_TIMES[-1] >= before, f"the epoch time went back from {before} to {EPOCH_TIMES[-1]}")
+
+
+MINIUPNPD = Path("/usr/local/lib/natrix-tools/miniupnpd-nftables")
+
+
+def start_miniupnpd(n):
+    """miniupnpd on sub2, as a router of the inside link whose outside leads nowhere."""
+    folder = n.state.directory / "miniupnpd"
+    folder.mkdir()
+    n.sub2.ip("link", "add", "wan", "type", "veth", "peer", "name", "nowhere")
+    n.sub2.ip("address", "add", "5.5.5.5/24", "dev", "wan")
+    for name in ("wan", "nowhere"):
+        n.sub2.ip("link", "set", name, "up")
+    n.sub2.run(["nft", "-f", "-"], check=True, stdin="""
+        table inet filter {
+            chain forward { type filter hook forward priority 0; }
+            chain miniupnpd { }
+            chain prerouting { type nat hook prerouting priority -100; }
+            chain postrouting { type nat hook postrouting priority 100; }
+            chain prerouting_miniupnpd { }
+            chain postrouting_miniupnpd { }
+        }
+    """)  # fmt: skip
+    (folder / "conf").write_text(
+        f"ext_ifname=wan\nlistening_ip=eth0\nenable_natpmp=yes\nenable_upnp=no\nsecure_mode=yes\n"
+        f"min_lifetime=120\nmax_lifetime=86400\nlease_file={folder}/leases\nuuid=00000000-0000-0000-0000-000000000000\n"
+        f"allow 1-65535 100.64.0.0/24 1-65535\n"
+    )
+    daemon = n.sub2.start("miniupnpd", [MINIUPNPD / "usr/sbin/miniupnpd", "-d", "-f", folder / "conf", "-P", folder / "pid"])
+    n.wait_for_listener(n.sub2, 5351, "udp")
+    return daemon
+
+
+def option(code, data):
+    return struct.pack("!BBH", code, 0, len(data)) + data + bytes(-len(data) % 4)
+
+
+def request(opcode=MAP, lifetime=600, nonce=NONCE, protocol=17, port=7777, suggested=0, version=2, rest=b""):
+    message = struct.pack("!BBHI", version, opcode, 0, lifetime) + mapped(SUBSCRIBERS["sub1"])
+    if opcode in (1, 2):
+        message += nonce + struct.pack("!B3xHH", protocol, port, suggested) + mapped("0.0.0.0")
+    return message + rest
+
+
+def outcome(n, server, message):
+    """Version, opcode and result code of the reply; of a success also whether there is a lifetime. None without one."""
+    with sockets(udp(n.sub1, address=SUBSCRIBERS["sub1"], timeout=1)) as sock:
+        sock.sendto(message, (server, 5351))
+        try:
+            reply = sock.recv(2000)
+        except TimeoutError:
+            return None
+    if reply[0] == 2:
+        return 2, reply[1], reply[3], reply[3] == 0 and struct.unpack("!I", reply[4:8])[0] > 0
+    return reply[0], reply[1], struct.unpack("!H", reply[2:4])[0]
+
+
+def pmp(opcode, port=7788, lifetime=600):
+    return struct.pack("!BBHHHI", 0, opcode, 0, port, 0, lifetime)
+
+
+# What is asked, in order.
+ASKED = {
+    "map": request(),
+    "renewal": request(),
+    "other nonce": request(nonce=b"other nonce!"),
+    "other nonce deletes": request(nonce=b"other nonce!", lifetime=0),
+    "deletion": request(lifetime=0),
+    "deletion again": request(lifetime=0),
+    "deletion of nothing": request(lifetime=0, port=7778),
+    "too short": request()[:20],
+    "not whole words": request() + b"x",
+    "other version": request(version=3),
+    "unknown opcode": request(opcode=9),
+    "unknown option": request(rest=option(100, b"")),
+    "unknown optional option": request(port=7779, rest=option(200, b"")),
+    "third party": request(rest=option(1, mapped(SUBSCRIBERS["sub2"]))),
+    "prefer failure": request(port=7780, suggested=7, rest=option(2, b"")),
+    "filter": request(port=7781, rest=option(3, struct.pack("!xBH", 128, 0) + mapped("192.0.2.10"))),
+    "sctp": request(protocol=132),
+    "forged client": request()[:8] + mapped("100.64.0.99") + request()[24:],
+    "peer": request(opcode=2, port=7782, rest=struct.pack("!HH", 80, 0) + mapped("192.0.2.10")),
+    "announce": request(opcode=0, lifetime=0),
+    "nat-pmp address": b"\0\0",
+    "nat-pmp map": pmp(1),
+    "nat-pmp deletion": pmp(1, lifetime=0),
+    "nat-pmp unknown opcode": pmp(9),
+}
+# Ours, then miniupnpd's. It keeps no nonce, has no answer to the deletion of what is not there, answers what is no message
+# of PCP as one of NAT-PMP, and maps SCTP.
+DIFFERENCES = {
+    "other nonce": ((2, 129, 2, False), (2, 129, 0, True)),
+    "other nonce deletes": ((2, 129, 2, False), (2, 129, 0, False)),
+    "deletion": ((2, 129, 0, False), (2, 129, 8, False)),
+    "deletion again": ((2, 129, 0, False), (2, 129, 8, False)),
+    "deletion of nothing": ((2, 129, 0, False), (2, 129, 8, False)),
+    "too short": (None, (0, 128, 3)),
+    "not whole words": ((2, 129, 3, False), (0, 128, 3)),
+    "sctp": ((2, 129, 9, False), (2, 129, 0, True)),
+}
+
+
+@test("port_control")
+def miniupnpd_answers_the_same_but_for_known_differences(n):
+    daemon = start_miniupnpd(n)
+    differ = {}
+    for name, message in ASKED.items():
+        ours, theirs = outcome(n, NAT_INSIDE, message), outcome(n, SUBSCRIBERS["sub2"], message)
+        if ours != theirs:
+            differ[name] = ours, theirs
+    daemon.end()
+    expect_equal(differ, DIFFERENCES, "(ours, theirs) where they differ")

@@ -6,12 +6,13 @@
 //!   record   …
 //! ```
 //!
-//! Workers put each change into a ring; one thread appends it and syncs. A file of many outdated
-//! records is written anew beside the old one and takes its place. Times in it are those of the
-//! system's clock, since they outlive the process. A torn record ends the file.
+//! Workers put each change into a ring in memory that outlives the process, before the reply
+//! leaves; one thread appends it and syncs. The next start reads the file, then what the rings still
+//! have. A file of many outdated records is written anew beside the old one and takes its place.
+//! Times in it are those of the system's clock. A torn record ends the file.
 
-use core::net::Ipv4Addr;
 use std::collections::HashMap;
+use std::fs;
 use std::fs::File;
 use std::fs::OpenOptions;
 use std::io;
@@ -26,30 +27,33 @@ use std::thread::JoinHandle;
 use std::time::SystemTime;
 use std::time::UNIX_EPOCH;
 
+use mem::ring;
 use mem::ring::Consumer;
+use mem::ring::Producer;
+use mem::ring::file::TAG_BYTES;
 use nat::Duration;
 use nat::GrantDelta;
-use nat::Protocol;
+use nat::GrantRecord;
 use nat::delta::Change;
-use nat::grant::Kind;
-use nat::grant::Origin;
-use nat::grant::Remote;
-use nat::grant::Remotes;
-use nat::grant::Requester;
-use nat::types::Endpoint;
-use nat::types::RealmId;
 
+use crate::clock::Clock;
 use crate::log::Log;
 
 #[cfg(test)]
 mod tests;
 
 const MAGIC: [u8; 8] = *b"NATRIX G";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER: usize = 24;
 const RECORD: usize = 128;
 /// Outdated records before the file is written anew.
 const OUTDATED_MAX: usize = 4_096;
+/// Changes that may wait for the file, of one worker.
+const RING_CHANGES: usize = 1 << 14;
+/// More than any instance has.
+const WORKERS_MAX: usize = 256;
+/// A file system in memory.
+const RINGS_FOLDER: &str = "/dev/shm";
 const POLL: core::time::Duration = core::time::Duration::from_millis(5);
 
 /// Identifies a grant in the file.
@@ -69,6 +73,16 @@ struct Stored {
     epoch_began_s: u64,
 }
 
+impl Stored {
+    fn at(delta: &GrantDelta, now_ms: u64) -> Stored {
+        Stored {
+            delta: *delta,
+            expires_ms: now_ms + delta.left.as_micros() / 1_000,
+            epoch_began_s: (now_ms / 1_000).saturating_sub(u64::from(delta.epoch_s)),
+        }
+    }
+}
+
 fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(0)
@@ -85,6 +99,14 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    /// What a change means, if it happened at this time of the system's clock.
+    fn apply(&mut self, delta: &GrantDelta, now_ms: u64) {
+        match delta.change {
+            Change::Lives => self.grants.insert(key_of(delta), Stored::at(delta, now_ms)),
+            Change::Ended => self.grants.remove(&key_of(delta)),
+        };
+    }
+
     /// The common epoch time now; `None` if it is lost.
     pub(crate) fn epoch_s(&self) -> Option<u32> {
         let began = self.epoch_began_s?;
@@ -114,64 +136,13 @@ impl Kept {
     }
 }
 
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn put(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-}
-
-struct Reader<'b>(&'b [u8]);
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.take::<1>().map(|[byte]| byte)
-    }
-
-    fn endpoint(&mut self) -> Option<Endpoint> {
-        let address = Ipv4Addr::from_bits(u32::from_le_bytes(self.take()?));
-        Some(Endpoint::new(address, u16::from_le_bytes(self.take()?)))
-    }
-}
-
-fn put_endpoint(to: &mut Writer, endpoint: Endpoint) {
-    to.put(&endpoint.address.to_bits().to_le_bytes());
-    to.put(&endpoint.port.to_le_bytes());
-}
-
 fn encode(stored: &Stored) -> [u8; RECORD] {
-    let Stored { delta, expires_ms, epoch_began_s } = stored;
-    let mut to = Writer(Vec::with_capacity(RECORD));
-    to.put(&[u8::from(delta.change == Change::Lives), delta.protocol as u8, delta.origin as u8, delta.kind as u8]);
-    to.put(&delta.realm.0.to_le_bytes());
-    put_endpoint(&mut to, delta.internal);
-    put_endpoint(&mut to, delta.external);
-    to.put(&expires_ms.to_le_bytes());
-    to.put(&epoch_began_s.to_le_bytes());
-    let requester = &delta.requester;
-    to.put(&requester.nonce);
-    to.put(&requester.address.to_le_bytes());
-    to.put(&requester.port.to_le_bytes());
-    to.put(&requester.set_size.to_le_bytes());
-    to.put(&requester.set_first.to_le_bytes());
-    let remotes = delta.remotes.as_slice();
-    to.put(&[remotes.len() as u8]);
-    for remote in remotes {
-        let (address, length) = remote.prefix();
-        put_endpoint(&mut to, Endpoint::new(address, remote.port()));
-        to.put(&[length]);
-    }
     let mut record = [0; RECORD];
     let (body, check) = record.split_at_mut(RECORD - 4);
-    for (place, byte) in body.iter_mut().zip(&to.0) {
-        *place = *byte;
+    let numbers = [stored.expires_ms, stored.epoch_began_s].map(u64::to_ne_bytes);
+    let all = GrantRecord::from(&stored.delta).to_bytes().into_iter().chain(numbers.into_iter().flatten());
+    for (place, byte) in body.iter_mut().zip(all) {
+        *place = byte;
     }
     check.copy_from_slice(&crc32fast::hash(body).to_le_bytes());
     record
@@ -182,26 +153,11 @@ fn decode(record: &[u8]) -> Option<Stored> {
     if crc32fast::hash(body).to_le_bytes() != *check {
         return None;
     }
-    let mut from = Reader(body);
-    let change = if from.byte()? == 1 { Change::Lives } else { Change::Ended };
-    let protocol = Protocol::from_index(usize::from(from.byte()?))?;
-    let (origin, kind) = (Origin::from_number(from.byte()?)?, Kind::from_number(from.byte()?)?);
-    let realm = RealmId(u16::from_le_bytes(from.take()?));
-    let (internal, external) = (from.endpoint()?, from.endpoint()?);
-    let (expires_ms, epoch_began_s) = (u64::from_le_bytes(from.take()?), u64::from_le_bytes(from.take()?));
-    let nonce = from.take()?;
-    let requester = Requester::new(nonce, from.endpoint()?);
-    let (set_size, set_first) = (u16::from_le_bytes(from.take()?), u16::from_le_bytes(from.take()?));
-    let mut remotes = Remotes::default();
-    for _ in 0..from.byte()? {
-        let (endpoint, length) = (from.endpoint()?, from.byte()?);
-        remotes.add(Remote::new(endpoint.address, length, endpoint.port)).then_some(())?;
-    }
-    let requester = requester.in_set(set_first, set_size);
-    let (left, epoch_s) = (Duration::ZERO, 0);
-    let delta =
-        GrantDelta { change, realm, protocol, internal, external, origin, kind, remotes, requester, left, epoch_s };
-    Some(Stored { delta, expires_ms, epoch_began_s })
+    let (grant, rest) = body.split_first_chunk()?;
+    let (expires, rest) = rest.split_first_chunk()?;
+    let delta = GrantRecord::from_bytes(*grant).delta()?;
+    let epoch_began_s = u64::from_ne_bytes(*rest.first_chunk()?);
+    Some(Stored { delta, expires_ms: u64::from_ne_bytes(*expires), epoch_began_s })
 }
 
 fn header(epoch_began_s: u64) -> [u8; HEADER] {
@@ -217,18 +173,26 @@ fn header(epoch_began_s: u64) -> [u8; HEADER] {
 fn epoch_of(header: &[u8]) -> Option<u64> {
     let (body, check) = header.split_at_checked(20)?;
     let is_sound = check == crc32fast::hash(body).to_le_bytes() && body.starts_with(&MAGIC);
-    let mut from = Reader(body.get(8..)?);
-    let version = u32::from_le_bytes(from.take()?);
-    let began = u64::from_le_bytes(from.take()?);
+    let version = u32::from_le_bytes(*body.get(8..)?.first_chunk()?);
+    let began = u64::from_le_bytes(*body.get(12..)?.first_chunk()?);
     (is_sound && version == VERSION).then_some(began)
 }
 
-/// Reads a file; one that is missing or not of this kind keeps nothing.
+/// Reads a file and what the rings of a killed process still have. A file that is missing or not of
+/// this kind keeps nothing.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub(crate) fn read(path: &Path) -> io::Result<Kept> {
-    let bytes = match std::fs::read(path) {
+    let mut kept = read_file(path)?;
+    if kept.epoch_began_s.is_some() {
+        (0..WORKERS_MAX).for_each(|worker| read_ring(path, worker, &mut kept));
+    }
+    Ok(kept)
+}
+
+fn read_file(path: &Path) -> io::Result<Kept> {
+    let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::default()),
         Err(error) => return Err(error),
@@ -252,6 +216,48 @@ pub(crate) fn read(path: &Path) -> io::Result<Kept> {
     Ok(kept)
 }
 
+/// Where the ring of a worker is.
+fn ring_path(path: &Path, worker: usize) -> PathBuf {
+    let name = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let hash = crc32fast::hash(name.as_os_str().as_encoded_bytes());
+    Path::new(RINGS_FOLDER).join(format!("natrix-grants-{hash:08x}-{worker}"))
+}
+
+/// A ring that is not there, or not whole, has nothing.
+fn read_ring(path: &Path, worker: usize, kept: &mut Kept) {
+    let Ok(left) = ring::file::read::<GrantRecord>(&ring_path(path, worker)) else { return };
+    let began_us = u64::from_le_bytes(*left.tag.first_chunk().unwrap_or(&[0; 8]));
+    let now_ms = (began_us + left.mark) / 1_000;
+    for delta in left.items.iter().filter_map(GrantRecord::delta) {
+        kept.apply(&delta, now_ms);
+    }
+}
+
+fn remove_ring(path: &Path, worker: usize) {
+    // One that is not there is gone.
+    let _ = fs::remove_file(ring_path(path, worker));
+}
+
+/// A ring for each worker, in memory that outlives a kill. Without such memory, a kill may lose what
+/// was granted some milliseconds before.
+fn make_rings(
+    path: &Path,
+    workers: usize,
+    clock: Clock,
+    log: &Log,
+) -> (Vec<Producer<GrantRecord>>, Vec<Consumer<GrantRecord>>) {
+    let mut tag = [0; TAG_BYTES];
+    tag[..8].copy_from_slice(&clock.unix_us(nat::Instant::ORIGIN).to_le_bytes());
+    let made = (0..workers).map(|worker| {
+        let path = ring_path(path, worker);
+        ring::file::create(&path, RING_CHANGES, &tag).unwrap_or_else(|error| {
+            log.warn(&format_args!("grants: {}: {error}; a kill may lose the latest grants", path.display()));
+            ring::channel(RING_CHANGES)
+        })
+    });
+    made.unzip()
+}
+
 /// The file and what it says.
 struct Book {
     path: PathBuf,
@@ -272,9 +278,7 @@ impl Book {
         let now_ms = unix_ms();
         let mut bytes = Vec::with_capacity(changes.len() * RECORD);
         for delta in changes {
-            let expires_ms = now_ms + delta.left.as_micros() / 1_000;
-            let epoch_began_s = (now_ms / 1_000).saturating_sub(u64::from(delta.epoch_s));
-            let stored = Stored { delta: *delta, expires_ms, epoch_began_s };
+            let stored = Stored::at(delta, now_ms);
             bytes.extend(encode(&stored));
             let before = match delta.change {
                 Change::Lives => self.grants.insert(key_of(delta), stored),
@@ -301,7 +305,7 @@ fn write_anew(path: &Path, epoch_began_s: u64, grants: &HashMap<Key, Stored>) ->
     bytes.extend(grants.values().flat_map(encode));
     file.write_all(&bytes)?;
     file.sync_all()?;
-    std::fs::rename(&beside, path)?;
+    fs::rename(&beside, path)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("/"));
     File::open(folder)?.sync_all()?;
     Ok(file)
@@ -310,23 +314,27 @@ fn write_anew(path: &Path, epoch_began_s: u64, grants: &HashMap<Key, Stored>) ->
 /// The thread that writes the file. Dropping it writes what is left and ends it.
 #[derive(Debug)]
 pub(crate) struct GrantKeeper {
+    path: PathBuf,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl GrantKeeper {
-    /// Begins the file anew, with what was kept, and follows the rings of the workers.
+    /// Begins the file anew, with what was kept, and follows rings, one for each worker.
     ///
     /// # Errors
     /// The file cannot be written, or no thread started.
     pub(crate) fn start(
         path: &Path,
         kept: Kept,
-        mut rings: Vec<Consumer<GrantDelta>>,
+        (workers, clock): (usize, Clock),
         log: Log,
-    ) -> io::Result<GrantKeeper> {
+    ) -> io::Result<(GrantKeeper, Vec<Producer<GrantRecord>>)> {
         let began = kept.epoch_began_s.unwrap_or_else(|| unix_ms() / 1_000);
         let mut book = Book::begin(path.to_owned(), began, kept.grants)?;
+        // The file has what old rings had.
+        (0..WORKERS_MAX).for_each(|worker| remove_ring(path, worker));
+        let (producers, mut rings) = make_rings(path, workers, clock, &log);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new().name("grants".to_owned()).spawn(move || {
@@ -335,7 +343,7 @@ impl GrantKeeper {
                 let is_last = stopped.load(Ordering::Acquire);
                 let mut changes = Vec::new();
                 for ring in &mut rings {
-                    ring.pop_burst(1_024, |change| changes.push(change));
+                    ring.hold_burst(1_024, |record| changes.extend(record.delta()));
                 }
                 if !changes.is_empty() {
                     match book.append(&changes) {
@@ -349,6 +357,7 @@ impl GrantKeeper {
                         }
                         Err(_) => {}
                     }
+                    rings.iter_mut().for_each(Consumer::release);
                 } else if is_last {
                     return;
                 } else {
@@ -356,7 +365,7 @@ impl GrantKeeper {
                 }
             }
         })?;
-        Ok(GrantKeeper { stop, thread: Some(thread) })
+        Ok((GrantKeeper { path: path.to_owned(), stop, thread: Some(thread) }, producers))
     }
 }
 
@@ -367,5 +376,6 @@ impl Drop for GrantKeeper {
             // Its panic is in the log.
             let _ = thread.join();
         }
+        (0..WORKERS_MAX).for_each(|worker| remove_ring(&self.path, worker));
     }
 }

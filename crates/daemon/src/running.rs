@@ -48,9 +48,6 @@ use crate::worker::Worker;
 use crate::worker::WorkerOptions;
 use crate::worker::build_workers;
 
-/// Changes of grants that may wait for the file, of one worker.
-const GRANT_CHANGES: usize = 1 << 14;
-
 /// Why an instance could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -281,13 +278,11 @@ fn keep_grants<I: Io>(
             announce(workers);
         }
     }
-    let mut rings = Vec::new();
-    for worker in workers.iter_mut() {
-        let (changes, ring) = mem::ring::channel(GRANT_CHANGES);
-        worker.set_grant_deltas(changes);
-        rings.push(ring);
+    let (keeper, rings) = GrantKeeper::start(path, kept, (workers.len(), clock), log).map_err(failed)?;
+    for (worker, ring) in workers.iter_mut().zip(rings) {
+        worker.set_grant_deltas(ring);
     }
-    GrantKeeper::start(path, kept, rings, log).map(Some).map_err(failed)
+    Ok(Some(keeper))
 }
 
 /// A summary of all packets in one line.

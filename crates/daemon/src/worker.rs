@@ -264,7 +264,7 @@ impl<I: Io> Worker<I> {
     }
 
     /// Leaves each change of a grant in `ring` from now on.
-    pub fn set_grant_deltas(&mut self, ring: Producer<nat::GrantDelta>) {
+    pub fn set_grant_deltas(&mut self, ring: Producer<nat::GrantRecord>) {
         self.shard.set_grant_deltas(ring);
     }
 

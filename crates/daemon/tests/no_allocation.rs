@@ -26,6 +26,7 @@ use nat::Verdict;
 use nat::event::EventKind;
 use nat::event::LogsOpened;
 use nat::event::Record;
+use nat::settings::Gateway;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Limits;
@@ -119,10 +120,10 @@ struct Bed {
 }
 
 impl Bed {
-    fn new() -> Bed {
+    fn new(settings: Settings) -> Bed {
         let ports = MemoryBed::new(&MemorySettings { workers: 2, ..MemorySettings::default() });
         let links = [INSIDE, OUTSIDE].map(|port| InterfaceLink { port, vlan: None });
-        let shared = Arc::new(Shared::new(settings(), 2).expect("the settings are valid"));
+        let shared = Arc::new(Shared::new(settings, 2).expect("the settings are valid"));
         let now = Instant::from_micros(1_000_000);
         let ios = (0..2).map(|worker| ports.io(worker)).collect();
         let workers = build_workers(&shared, &links, ios, &WorkerOptions::default(), [1, 2, 3, 4], now);
@@ -194,7 +195,7 @@ fn source_port(packet: &[u8]) -> u16 {
 
 #[test]
 fn the_packet_path_allocates_nothing() {
-    let mut bed = Bed::new();
+    let mut bed = Bed::new(settings());
     bed.settle(OUTSIDE);
     for round in 0..40_u16 {
         for n in 2..12_u8 {
@@ -246,4 +247,132 @@ fn the_packet_path_allocates_nothing() {
     }
     assert_eq!(reports, 2, "each worker reports another log what lived");
     assert_eq!(bed.calls, 0, "calls of the allocator inside Worker::poll");
+}
+
+/// What an inside host says in a control session of each gateway, and what the outside says.
+const SAID: [(u16, &[(bool, &[u8])]); 3] = [
+    (
+        21,
+        &[
+            (false, b"220 ready\r\n"),
+            (true, b"USER a\r\n"),
+            (true, b"PORT 10,0,0,2,18,52\r\n"),
+            (true, b"EPRT |1|10.0.0.2|4661|\r\nRE"),
+            (true, b"TR f\r\n"),
+            (false, b"150 go\r\n"),
+        ],
+    ),
+    (
+        5060,
+        &[
+            (true, b"INVITE sip:b@x SIP/2.0\r\nVia: SIP/2.0/TCP 10.0.0.2:5060;branch=z\r\nContact: <sip:a@10.0.0.2:5062>\r\nContent-Type: application/sdp\r\nContent-Length: 50\r\n\r\nv=0\r\nc=IN IP4 10.0.0.2\r\nm=audio 6000 RTP/AVP 0 8\r\n"),
+            (false, b"SIP/2.0 200 OK\r\nVia: SIP/2.0/TCP 198.51.100.10:5060;branch=z\r\nContent-Length: 0\r\n\r\n"),
+        ],
+    ),
+    (554, &[(true, b"SETUP rtsp://x/ RTSP/1.0\r\nTransport: RTP/AVP;unicast;client_port=5004-5005\r\n\r\n")]),
+];
+
+/// A TCP connection from 10.0.0.2, word for word. Returns its external endpoint.
+fn converse(bed: &mut Bed, inside_port: u16, server_port: u16, said: &[(bool, &[u8])]) -> SocketAddrV4 {
+    let (inside, server) = (subscriber(2, inside_port), SocketAddrV4::new(*SERVER.ip(), server_port));
+    bed.push(0, INSIDE, &build::tcp(inside, server, Flags::SYN).sequence(1_000).build());
+    let out = bed.settle(OUTSIDE);
+    let external = SocketAddrV4::new(POOL, source_port(out.first().expect("a SYN leaves")));
+    // Next to send and next expected, of the inside and of the outside.
+    let (mut inner, mut outer) = ((1_001, 5_001), (5_001, 1_001));
+    bed.push(
+        1,
+        OUTSIDE,
+        &build::tcp(server, external, Flags::SYN | Flags::ACK).sequence(5_000).acknowledgment(1_001).build(),
+    );
+    bed.settle(INSIDE);
+    for (from_inside, text) in said {
+        let (own, from, to) = if *from_inside { (&mut inner, inside, server) } else { (&mut outer, server, external) };
+        let segment = build::tcp(from, to, Flags::ACK).sequence(own.0).acknowledgment(own.1).payload(text).build();
+        own.0 += text.len() as u32;
+        let (port, other) = if *from_inside { (INSIDE, OUTSIDE) } else { (OUTSIDE, INSIDE) };
+        bed.push(usize::from(inside_port) % 2, port, &segment);
+        for packet in bed.settle(other) {
+            let sequence = u32::from_be_bytes([packet[24], packet[25], packet[26], packet[27]]);
+            let length = packet.len() as u32 - 20 - u32::from(packet[32] >> 4) * 4;
+            let got = if *from_inside { &mut outer.1 } else { &mut inner.1 };
+            *got = sequence + length;
+        }
+    }
+    external
+}
+
+#[test]
+fn gateways_and_port_control_allocate_nothing() {
+    let mut settings = settings();
+    settings.gateways = (0..alg::ALGS.len() as u8).map(|number| Gateway::new(alg::AlgId(number))).collect();
+    (settings.port_control.pcp, settings.port_control.nat_pmp) = (true, true);
+    let mut bed = Bed::new(settings);
+    bed.settle(OUTSIDE);
+    for round in 0..20_u16 {
+        for (server_port, said) in SAID {
+            converse(&mut bed, 20_000 + round, server_port, said);
+        }
+        // SIP and TFTP over UDP, fragmented on the narrow link.
+        let long = [SAID[1].1[0].1, &[b'x'; 700]].concat();
+        for (from, to, payload) in [(5_060, 5_060, &long[..]), (3_000, 69, b"\0\x01file\0octet\0")] {
+            let server = SocketAddrV4::new(*SERVER.ip(), to);
+            bed.push(0, INSIDE, &build::udp(subscriber(2, from + round), server).payload(payload).build());
+        }
+        // Requests of all kinds, one of them for a set of ports, and packets to what was granted.
+        for n in 2..12_u8 {
+            for message in requests(n, 7_000 + round) {
+                let server = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), pcp::SERVER_PORT);
+                bed.push(
+                    usize::from(n) % 2,
+                    INSIDE,
+                    &build::udp(subscriber(n, 4_000), server).payload(&message).build(),
+                );
+            }
+        }
+        let replies = bed.settle(INSIDE);
+        for reply in replies.iter().filter(|reply| reply.len() >= 88 && reply[28] == 2) {
+            let granted = SocketAddrV4::new(POOL, u16::from_be_bytes([reply[70], reply[71]]));
+            bed.push(1, OUTSIDE, &build::udp(SERVER, granted).build());
+        }
+        bed.settle(INSIDE);
+        bed.now = bed.now + Duration::from_secs(u64::from(round) % 7 * 20);
+    }
+    let counter = |of: fn(&nat::Counters) -> u64| bed.workers.iter().map(|worker| of(worker.counters())).sum::<u64>();
+    assert!(counter(|counters| counters.expectations_created) > 60, "payloads were read");
+    assert!(counter(|counters| counters.messages_changed.iter().sum()) > 60, "and changed");
+    let answered: u64 = bed.workers.iter().map(|worker| worker.counters().of(Verdict::Local)).sum();
+    assert!(answered > 400, "requests were answered: {answered}");
+    assert_eq!(bed.calls, 0, "calls of the allocator inside Worker::poll");
+}
+
+/// MAP, PEER, a set of ports, a deletion, ANNOUNCE, NAT-PMP, and garbage.
+fn requests(n: u8, port: u16) -> Vec<Vec<u8>> {
+    let head = |opcode: u8, lifetime: u32| {
+        let mut message = vec![2, opcode, 0, 0];
+        message.extend(lifetime.to_be_bytes());
+        message.extend(pcp::mapped(subscriber(n, 0).ip().to_bits()));
+        message
+    };
+    let map = |opcode: u8, lifetime: u32, port: u16, rest: &[u8]| {
+        let [high, low] = port.to_be_bytes();
+        let mut message = head(opcode, lifetime);
+        message.extend(*b"twelve bytes");
+        message.extend([17, 0, 0, 0, high, low, 0, 0]);
+        message.extend(pcp::mapped(0));
+        message.extend(rest);
+        message
+    };
+    let peer = [&[0, 80, 0, 0][..], &pcp::mapped(SERVER.ip().to_bits())].concat();
+    let [high, low] = (port + 100).to_be_bytes();
+    vec![
+        map(1, 120, port, &[]),
+        map(2, 120, port + 40, &peer),
+        map(1, 120, port + 100, &[130, 0, 0, 5, 0, 4, high, low, 0, 0, 0, 0]),
+        map(1, 0, port - 1, &[]),
+        head(0, 0),
+        vec![0, 0],
+        vec![0, 1, 0, 0, high, low, 0, 0, 0, 0, 1, 0],
+        vec![2, 9, 0, 0],
+    ]
 }

@@ -190,6 +190,7 @@ fn paths() -> io::Result<()> {
             write("frames_path", &format!("{path}-{name}"), &[settings.as_slice(), &frames].concat())?;
         }
     }
+    talks()?;
     let arp: &[&[u8]] =
         &[&[8, 0, 5, 2], &[8, 1, 1, 3], &[8, 9, 1, 4], &[8, 2, 3, 3], &udp, &[0], &[9, 3], &wait(9), &[12, 0]];
     write("frames_path", "arp", &[PLAIN.as_slice(), &arp.concat()].concat())?;
@@ -201,6 +202,80 @@ fn paths() -> io::Result<()> {
     let few_buffers = [0, 4, 0, 0, 0, 0, 1, 28];
     let flood: Vec<u8> = (0..30).flat_map(|_| [7, 0, 0x00, 0x00, 0, 0]).collect();
     write("frames_path", "few-buffers", &[few_buffers.as_slice(), &flood, &[12, 0, 9, 0, 12, 1, 15]].concat())
+}
+
+/// Control sessions of gateways and requests of port control: packet at once, kind from 48 on; then
+/// as in `talk.rs`.
+fn talks() -> io::Result<()> {
+    let (open, answer) = (|server: u8| [0, 48, server << 2], [0, 50, 0]);
+    let inside_says = |phrase: u8| [0, 51, 0, phrase, 8];
+    let outside_says = |phrase: u8| [0, 55, 0, phrase, 8];
+    let (in_two_parts, again) = ([0, 51, 0, 1, 10, 5, 0, 51, 0, 1, 0, 5], [0, 51, 0, 1, 0, 24]);
+    let (peer, stranger) = ([0, 63, 0, 1], [0, 63, 0, 0]);
+    let (wait, sweep) = ([13, 8], [15]);
+    let ftp: &[&[u8]] = &[
+        &open(0),
+        &answer,
+        &outside_says(0),
+        &inside_says(0),
+        &inside_says(1),
+        &again,
+        &stranger,
+        &peer,
+        &in_two_parts,
+        &inside_says(5),
+        &outside_says(2),
+        &wait,
+        &sweep,
+    ];
+    let sip: &[&[u8]] = &[
+        &[0, 58, 0, 0],
+        &[0, 58, 0, 1],
+        &stranger,
+        &peer,
+        &open(1),
+        &answer,
+        &inside_says(1),
+        &outside_says(1),
+        &peer,
+        &[0, 58, 20, 0],
+        &wait,
+        &peer,
+    ];
+    let rtsp: &[&[u8]] = &[&open(2), &answer, &inside_says(0), &outside_says(0), &peer, &inside_says(2), &stranger];
+    let pptp: &[&[u8]] = &[
+        &open(3),
+        &answer,
+        &[0, 51, 0, 8, 8, 0],
+        &[0, 55, 0, 8, 8, 0],
+        &[0, 51, 0, 8, 8, 1],
+        &[0, 55, 0, 8, 8, 1, 8, 0],
+        &peer,
+        &[0, 58, 24, 0],
+        &inside_says(1),
+    ];
+    let ports: &[&[u8]] = &[
+        &[0, 61, 0, 0x08],
+        &[0, 61, 0, 0x03],
+        &stranger,
+        &[0, 61, 4, 0x02],
+        &[0, 61, 0, 0xc2],
+        &[0, 61, 0, 0xa2],
+        &[0, 61, 0, 0x00],
+        &[0, 60, 1, 0, 0],
+        &[0, 61, 0, 0x0a],
+        &wait,
+        &sweep,
+        &stranger,
+    ];
+    for (path, list) in [("ftp", ftp), ("sip", sip), ("rtsp", rtsp), ("pptp", pptp), ("ports", ports)] {
+        for (name, settings) in [("plain", PLAIN), ("two-workers", TWO_WORKERS), ("strict", STRICT), ("tiny", TINY)] {
+            let mut settings = settings.to_vec();
+            settings[7] |= 0xe0;
+            write("engine_path", &format!("{path}-{name}"), &[settings.as_slice(), &list.concat()].concat())?;
+        }
+    }
+    Ok(())
 }
 
 /// Captures of both formats and byte orders, and of steps of the neighbour cache.

@@ -6,6 +6,7 @@ use nat::Verdict;
 use nat::types::Side;
 use testkit::Bed;
 use testkit::Steering;
+use testkit::at;
 use testkit::packet;
 use wire::icmp::is_error;
 use wire::ipv4::Ipv4;
@@ -23,6 +24,9 @@ const PAUSES: [u64; 16] = [
     0, 1, 100, 500, 1_000, 2_000, 6_000, 10_000, 60_000, 120_000, 240_000, 300_000, 3_600_000, 7_200_000, 7_440_000,
     86_400_000,
 ];
+
+/// Idle time of a control session with a transfer.
+const CONTROL_SESSION: Duration = Duration::from_secs(4 * 60 * 60);
 
 /// Verdicts about exhausted resources, which `why` does not predict in full.
 const RESOURCES: [Verdict; 5] = [
@@ -130,6 +134,9 @@ impl Run {
         for packet in self.bed.take_outside() {
             self.traffic.note_out(Side::Outside, &packet);
         }
+        let granted = self.bed.grants().into_iter();
+        let ends = granted.map(|grant| (grant.protocol, at(grant.external.address, grant.external.port)));
+        self.traffic.talks.granted = ends.collect();
     }
 
     /// After a sweep each mapping has one port, and each port that is not held down has one
@@ -145,6 +152,9 @@ impl Run {
     fn end(mut self) {
         self.bed.settle();
         let timeouts = self.bed.settings().timeouts;
+        let granted = self.bed.grants().iter().map(|grant| grant.left).max();
+        self.bed.jump(granted.unwrap_or(Duration::ZERO).max(CONTROL_SESSION));
+        self.sweep();
         let longest = [timeouts.udp, timeouts.icmp, timeouts.tcp_opening, timeouts.tcp_established];
         let longest = longest.into_iter().max().unwrap_or(Duration::ZERO) + timeouts.tcp_closing;
         self.bed.jump(longest + timeouts.unsolicited_syn + timeouts.fragment);

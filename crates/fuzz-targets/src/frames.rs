@@ -293,7 +293,8 @@ impl Run {
             self.now = self.now + Duration::from_secs(1);
         }
         // The hold-down of ports takes two minutes from the sweep on.
-        for pause in [8_000, 130, 130] {
+        // A control session with a transfer may be idle for four hours.
+        for pause in [15_000, 8_000, 130, 130] {
             self.now = self.now + Duration::from_secs(pause);
             self.settle();
             self.collect();

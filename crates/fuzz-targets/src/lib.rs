@@ -18,6 +18,7 @@ pub mod nat;
 pub mod neighbour;
 pub mod port_control;
 pub mod snmp;
+mod talk;
 mod traffic;
 pub mod translate;
 pub mod wire;

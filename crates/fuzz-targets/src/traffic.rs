@@ -7,12 +7,14 @@
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 
+use alg::AlgId;
 use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
 use nat::settings::Admission;
 use nat::settings::Filtering;
 use nat::settings::Forward;
+use nat::settings::Gateway;
 use nat::settings::InterfaceAddress;
 use nat::settings::Pool;
 use nat::settings::Pooling;
@@ -43,11 +45,15 @@ use wire::tcp::Tcp;
 use wire::udp::Udp;
 
 use crate::dice::Dice;
+use crate::talk::Talks;
 
 /// Remembered packets of each kind.
 const REMEMBERED: usize = 8;
 /// Bytes of payload that exceed the usual MTU.
 const LONG_PAYLOAD: usize = 1_600;
+
+/// Of what port control grants.
+pub(crate) const LIFETIME_MAX: Duration = Duration::from_secs(600);
 
 /// Inside addresses, mostly of subscribers.
 const INSIDERS: [Ipv4Addr; 16] = [
@@ -230,6 +236,13 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
         // One external endpoint for each internal one.
         settings.forwards.retain(|forward| forward.inside != I2);
     }
+    if rest & 32 != 0 {
+        settings.gateways = (0..alg::ALGS.len() as u8).map(|number| Gateway::new(AlgId(number))).collect();
+    }
+    (settings.port_control.pcp, settings.port_control.nat_pmp) = (rest & 64 != 0, rest & 128 != 0);
+    settings.port_control.lifetime_max = LIFETIME_MAX;
+    settings.port_control.mappings_per_subscriber = 8;
+    settings.port_control.third_party = vec![Prefix::host(I1)];
     let mtus = [1_500, 1_500, 1_400, 576, 68, 2_000, 1_006, 1_280];
     let mtu_of = |bits: u8| mtus[usize::from(bits & 7)];
     Setup {
@@ -260,6 +273,7 @@ fn second_pool() -> Pool {
 pub(crate) struct Traffic {
     went_in: [Vec<Vec<u8>>; 2],
     came_out: [Vec<Vec<u8>>; 2],
+    pub(crate) talks: Talks,
 }
 
 fn remember(packets: &mut Vec<Vec<u8>>, packet: &[u8]) {
@@ -273,6 +287,7 @@ impl Traffic {
     /// Remembers a packet that left.
     pub(crate) fn note_out(&mut self, side: Side, packet: &[u8]) {
         remember(&mut self.came_out[side.index()], packet);
+        self.talks.note_out(side, packet);
     }
 
     /// The next packet, or the next fragments of one.
@@ -291,7 +306,10 @@ impl Traffic {
         (side, packets)
     }
 
-    fn packet(&self, kind: u8, dice: &mut Dice<'_>) -> (Side, Vec<u8>) {
+    fn packet(&mut self, kind: u8, dice: &mut Dice<'_>) -> (Side, Vec<u8>) {
+        if kind >= 48 {
+            return self.talks.next(kind - 48, dice);
+        }
         match kind % 16 {
             0 | 1 => (Side::Inside, flow(17, insider(dice), outsider(dice), dice)),
             2 | 3 => (Side::Inside, flow(6, insider(dice), outsider(dice), dice)),

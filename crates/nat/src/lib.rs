@@ -77,6 +77,7 @@ pub use state::delta::Delta;
 pub use state::delta::GrantDelta;
 pub use state::fragments;
 pub use state::grant;
+pub use state::grant_record::GrantRecord;
 pub use state::held_syn;
 pub use state::table;
 pub use state::tcp;

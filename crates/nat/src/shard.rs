@@ -22,6 +22,7 @@ use crate::snapshot::shared::BuildError;
 use crate::snapshot::shared::Shared;
 use crate::state::delta::Delta;
 use crate::state::delta::GrantDelta;
+use crate::state::grant_record::GrantRecord;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::WorkerId;
@@ -153,7 +154,7 @@ impl Shard {
     }
 
     /// Puts each change of a grant into `ring` from now on.
-    pub fn set_grant_deltas(&mut self, ring: Producer<GrantDelta>) {
+    pub fn set_grant_deltas(&mut self, ring: Producer<GrantRecord>) {
         self.path.ledger.set_grant_deltas(ring);
     }
 

@@ -8,6 +8,7 @@ pub(crate) mod fifo_map;
 pub(crate) mod flow;
 pub mod fragments;
 pub mod grant;
+pub(crate) mod grant_record;
 pub(crate) mod held_ports;
 pub mod held_syn;
 pub(crate) mod mapping;

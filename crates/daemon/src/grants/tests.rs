@@ -1,3 +1,14 @@
+use core::net::Ipv4Addr;
+
+use nat::Protocol;
+use nat::grant::Kind;
+use nat::grant::Origin;
+use nat::grant::Remote;
+use nat::grant::Remotes;
+use nat::grant::Requester;
+use nat::types::Endpoint;
+use nat::types::RealmId;
+
 use super::*;
 
 fn delta(port: u16) -> GrantDelta {
@@ -87,5 +98,34 @@ fn a_file_of_outdated_records_is_written_anew() {
     book.append(&[delta(2)]).expect("room");
     assert!(std::fs::metadata(&path).expect("a file").len() < 200 * RECORD as u64);
     assert_eq!(kept(&path).1.len(), 2);
+    std::fs::remove_file(&path).expect("it is there");
+}
+
+/// A change that no thread has taken out of its ring.
+#[test]
+fn what_a_killed_process_left_in_its_rings_is_read() {
+    let path = path("rings");
+    Book::begin(path.clone(), unix_ms() / 1_000, HashMap::new()).expect("a file").append(&[delta(1)]).expect("room");
+    let clock = Clock::start();
+    let (mut producers, consumers) = make_rings(&path, 2, clock, &Log::silent());
+    for (worker, change) in [
+        (0, GrantDelta { change: Change::Ended, ..delta(1) }),
+        (1, delta(2)),
+        (0, GrantDelta { left: Duration::ZERO, ..delta(3) }),
+    ] {
+        producers[worker].try_push(GrantRecord::from(&change)).expect("room");
+        producers[worker].mark(clock.now().as_micros());
+    }
+    let (_, grants) = kept(&path);
+    assert_eq!(grants.len(), 1);
+    assert_eq!(GrantDelta { left: delta(2).left, epoch_s: 1_000, ..grants[0] }, delta(2));
+    assert!(grants[0].left.as_micros().abs_diff(delta(2).left.as_micros()) < 5_000_000, "{:?}", grants[0].left);
+    drop((producers, consumers));
+    // The next start takes them into the file, and they are gone.
+    let log = Log::silent();
+    let (keeper, _) = GrantKeeper::start(&path, read(&path).expect("a file"), (1, clock), log).expect("it starts");
+    drop(keeper);
+    assert!(!ring_path(&path, 0).exists() && !ring_path(&path, 1).exists());
+    assert_eq!(kept(&path).1.len(), 1);
     std::fs::remove_file(&path).expect("it is there");
 }

@@ -17,7 +17,7 @@ use crate::snapshot::shared::Shared;
 use crate::state::delta::Change;
 use crate::state::delta::Delta;
 use crate::state::delta::DeltaSession;
-use crate::state::delta::GrantDelta;
+use crate::state::grant_record::GrantRecord;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
@@ -47,7 +47,7 @@ use crate::verdict::Verdict;
 pub(super) struct Deltas {
     ring: Option<Producer<Delta>>,
     lost: u64,
-    grants: Option<Producer<GrantDelta>>,
+    grants: Option<Producer<GrantRecord>>,
     grants_lost: u64,
 }
 
@@ -184,7 +184,7 @@ impl Ledger {
         (self.deltas.ring, self.deltas.lost) = (Some(ring), 0);
     }
 
-    pub(super) fn set_grant_deltas(&mut self, ring: Producer<GrantDelta>) {
+    pub(super) fn set_grant_deltas(&mut self, ring: Producer<GrantRecord>) {
         (self.deltas.grants, self.deltas.grants_lost) = (Some(ring), 0);
     }
 

@@ -38,7 +38,10 @@ use core::net::Ipv4Addr;
 use mem::Arena;
 use mem::ArenaError;
 use mem::Need;
+use zerocopy::FromBytes;
 use zerocopy::FromZeros;
+use zerocopy::Immutable;
+use zerocopy::IntoBytes;
 
 use crate::random::KeyedHash;
 use crate::state::calls::CallKey;
@@ -152,7 +155,7 @@ impl Kind {
 }
 
 /// Remote endpoints that may send.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Remote {
     address: u32,
@@ -197,7 +200,7 @@ const fn mask(length: u8) -> u32 {
 }
 
 /// Up to [`REMOTES_MAX`]; none admits everyone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Remotes {
     list: [Remote; REMOTES_MAX],
@@ -231,7 +234,7 @@ impl Remotes {
 }
 
 /// Who asked, and where a message about the grant goes. ALGs leave it empty.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Requester {
     /// The mapping nonce of PCP.

@@ -9,6 +9,7 @@ use crate::state::grant::Grant;
 use crate::state::grant::Kind;
 use crate::state::grant::Request;
 use crate::state::grant::Suggested;
+use crate::state::grant_record::GrantRecord;
 use crate::state::mapping::InternalKey;
 use crate::steps::view::View;
 use crate::time::Duration;
@@ -83,11 +84,11 @@ impl Ledger {
         if self.deltas.grants.is_none() || self.state.grants.get(index).kind() == Kind::Call {
             return;
         }
-        let delta = self.view().grant_delta(now, index, change);
-        if let Some(ring) = &mut self.deltas.grants
-            && ring.try_push(delta).is_err()
-        {
-            self.deltas.grants_lost += 1;
+        let record = GrantRecord::from(&self.view().grant_delta(now, index, change));
+        if let Some(ring) = &mut self.deltas.grants {
+            self.deltas.grants_lost += u64::from(ring.try_push(record).is_err());
+            // A reader of a ring that was left behind counts the time that is left from here.
+            ring.mark(now.as_micros());
         }
     }
 

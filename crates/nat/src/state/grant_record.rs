@@ -1,0 +1,89 @@
+//! A change of a grant as plain bytes, for a ring and a file that outlive the process.
+
+use zerocopy::FromBytes;
+use zerocopy::Immutable;
+use zerocopy::IntoBytes;
+
+use crate::state::delta::Change;
+use crate::state::delta::GrantDelta;
+use crate::state::grant::Kind;
+use crate::state::grant::Origin;
+use crate::state::grant::Remotes;
+use crate::state::grant::Requester;
+use crate::time::Duration;
+use crate::types::Endpoint;
+use crate::types::Protocol;
+use crate::types::RealmId;
+
+/// A [`GrantDelta`] whose bytes may be anything: [`GrantRecord::delta`] finds out.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct GrantRecord {
+    left_us: u64,
+    requester: Requester,
+    remotes: Remotes,
+    internal: u32,
+    external: u32,
+    epoch_s: u32,
+    internal_port: u16,
+    external_port: u16,
+    realm: u16,
+    lives: u8,
+    protocol: u8,
+    origin: u8,
+    kind: u8,
+    unused: [u8; 6],
+}
+
+impl GrantRecord {
+    /// Its size.
+    pub const BYTES: usize = size_of::<GrantRecord>();
+
+    /// The bytes, in the order of this machine.
+    pub fn to_bytes(self) -> [u8; GrantRecord::BYTES] {
+        zerocopy::transmute!(self)
+    }
+
+    /// Any bytes.
+    pub fn from_bytes(bytes: [u8; GrantRecord::BYTES]) -> GrantRecord {
+        zerocopy::transmute!(bytes)
+    }
+
+    /// What it says; `None` if it is damaged.
+    pub fn delta(&self) -> Option<GrantDelta> {
+        Some(GrantDelta {
+            change: if self.lives == 1 { Change::Lives } else { Change::Ended },
+            realm: RealmId(self.realm),
+            protocol: Protocol::from_index(usize::from(self.protocol))?,
+            internal: Endpoint::new(self.internal.into(), self.internal_port),
+            external: Endpoint::new(self.external.into(), self.external_port),
+            origin: Origin::from_number(self.origin)?,
+            kind: Kind::from_number(self.kind)?,
+            remotes: self.remotes,
+            requester: self.requester,
+            left: Duration::from_micros(self.left_us),
+            epoch_s: self.epoch_s,
+        })
+    }
+}
+
+impl From<&GrantDelta> for GrantRecord {
+    fn from(delta: &GrantDelta) -> GrantRecord {
+        GrantRecord {
+            left_us: delta.left.as_micros(),
+            requester: delta.requester,
+            remotes: delta.remotes,
+            internal: delta.internal.address.to_bits(),
+            external: delta.external.address.to_bits(),
+            epoch_s: delta.epoch_s,
+            internal_port: delta.internal.port,
+            external_port: delta.external.port,
+            realm: delta.realm.0,
+            lives: u8::from(delta.change == Change::Lives),
+            protocol: delta.protocol as u8,
+            origin: delta.origin as u8,
+            kind: delta.kind as u8,
+            unused: [0; 6],
+        }
+    }
+}
