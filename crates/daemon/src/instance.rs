@@ -29,6 +29,7 @@ use crate::mailbox::Asker;
 use crate::mailbox::Listed;
 use crate::mailbox::Question;
 use crate::mailbox::Snapshot;
+use crate::routing::rib::Rib;
 use crate::sinks::Sinks;
 
 /// Time limit for a worker's answer. A healthy worker takes microseconds.
@@ -207,6 +208,11 @@ impl Instance {
     /// A number for a new trace.
     pub fn next_trace(&self) -> u64 {
         self.traces.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Looks at the routes. They change meanwhile only after `look` has returned.
+    pub(crate) fn with_routes<T>(&self, look: impl FnOnce(&Rib) -> T) -> T {
+        look(&Rib::of(self.shared().settings()))
     }
 
     /// The rates of the last second.

@@ -33,6 +33,7 @@ pub mod outlet;
 pub mod quarantine;
 pub mod replay;
 pub mod rounds;
+pub mod routing;
 pub mod run;
 pub mod running;
 pub mod server;

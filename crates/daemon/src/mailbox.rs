@@ -33,6 +33,7 @@ use packet_io::PortStatistics;
 
 use crate::adoption::Adoption;
 use crate::adoption::Expectation;
+use crate::neighbour::AnyView;
 use crate::neighbour::Learnt;
 use crate::outlet::InterfaceCounters;
 use crate::outlet::LinkCounters;
@@ -68,6 +69,8 @@ pub enum Question {
     Sessions(Query<SessionView>),
     /// Subscribers.
     Subscribers(Query<SubscriberView>),
+    /// Neighbours of its caches.
+    Neighbours(Query<AnyView>),
     /// The mapping with this external endpoint.
     Holder {
         /// The endpoint.
@@ -145,6 +148,7 @@ listed!(
     Expectations(ExpectationView),
     Grants(GrantView),
     Mappings(MappingView),
+    Neighbours(AnyView),
     Sessions(SessionView),
     Subscribers(SubscriberView)
 );
@@ -281,6 +285,10 @@ impl<I: Io> Worker<I> {
             Question::Subscribers(mut page) => {
                 self.shard.view().subscribers_page(now, &mut page);
                 Question::Subscribers(page)
+            }
+            Question::Neighbours(mut page) => {
+                self.outlet.neighbours_page(&mut page);
+                Question::Neighbours(page)
             }
             Question::Holder { external, protocol, .. } => {
                 let mapping = self.shard.view().mapping_by_external(now, external, protocol);

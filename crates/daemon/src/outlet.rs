@@ -7,6 +7,7 @@
 //! [`Ledger`] that the worker adds at the end of the burst.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use nat::packet::PacketMeta;
 use nat::packet::Sink;
 use nat::types::InterfaceId;
 use nat::types::WorkerId;
+use nat::view::Query;
 use packet_io::BURST_MAX;
 use packet_io::Buffer;
 use packet_io::Burst;
@@ -42,8 +44,10 @@ use crate::links::Links;
 use crate::neighbour::Action;
 use crate::neighbour::Announcer;
 use crate::neighbour::Answerer;
+use crate::neighbour::AnyView;
 use crate::neighbour::NeighbourLimits;
 use crate::neighbour::Neighbours;
+use crate::neighbour::cache::NeighbourView;
 use crate::next_hop::FrameHeader;
 use crate::next_hop::NextHop;
 use crate::worker::Decided;
@@ -610,6 +614,32 @@ impl<I: Io> Outlet<I> {
             drop(buffer);
             self.give_up_waiting(verdict, Verdict::NeighbourUnresolved);
         }
+    }
+
+    /// A page of the neighbours of both families. The cursor counts those of IPv4 first.
+    pub(crate) fn neighbours_page(&self, page: &mut Query<AnyView>) {
+        let view = |view: NeighbourView| AnyView {
+            interface: view.interface,
+            address: Ipv4Addr::from_bits(view.address).into(),
+            station: view.station,
+            state: view.state,
+            waiting: view.waiting,
+            is_kernel: false,
+        };
+        let view6 = |view: NeighbourView<u128>| AnyView {
+            interface: view.interface,
+            address: Ipv6Addr::from_bits(view.address).into(),
+            station: view.station,
+            state: view.state,
+            waiting: view.waiting,
+            is_kernel: false,
+        };
+        let start = page.cursor as usize;
+        let count = self.neighbours.len().0 as usize;
+        let rest6 = self.neighbours6.views(start.saturating_sub(count)).map(view6);
+        let mut rest = self.neighbours.views(start).map(view).chain(rest6);
+        page.records.extend(rest.by_ref().take(page.limit));
+        page.next = rest.next().is_some().then(|| page.cursor.saturating_add(page.records.len() as u32));
     }
 
     /// Neighbours in the cache, and those of them without an answer.
