@@ -22,6 +22,7 @@ pub mod fleet;
 mod grants;
 pub mod instance;
 pub mod ipv6;
+pub mod kernel;
 pub mod links;
 pub mod log;
 pub mod machine;

@@ -33,6 +33,7 @@ use packet_io::PortStatistics;
 
 use crate::adoption::Adoption;
 use crate::adoption::Expectation;
+use crate::kernel::end::KernelCounters;
 use crate::neighbour::AnyView;
 use crate::neighbour::Learnt;
 use crate::outlet::InterfaceCounters;
@@ -174,6 +175,8 @@ pub struct Snapshot {
     pub events: EventCounters,
     /// Counters of the links.
     pub links: LinkCounters,
+    /// Frames to and from the kernel.
+    pub kernel: KernelCounters,
     /// By logical interface.
     pub interfaces: Vec<InterfaceCounters>,
     /// By port, for all workers together.
@@ -343,6 +346,7 @@ impl<I: Io> Worker<I> {
         snapshot.events = self.shard.event_counters();
         snapshot.timeouts = self.shard.timeouts();
         snapshot.links = self.outlet.counters;
+        snapshot.kernel = self.outlet.kernel.as_ref().map_or_else(KernelCounters::default, |kernel| kernel.counters);
         snapshot.interfaces.clear();
         snapshot.interfaces.extend_from_slice(&self.outlet.interfaces);
         snapshot.ports.clear();

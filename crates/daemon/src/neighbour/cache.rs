@@ -326,6 +326,22 @@ impl<P, A: Address> Neighbours<P, A> {
         true
     }
 
+    /// Somebody else found out that the neighbour does not answer, or forgot it.
+    pub fn forget(&mut self, now: Instant, interface: InterfaceId, address: A) {
+        let Some(index) = self.find(interface, address) else { return };
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        match entry.state {
+            State::Known | State::Probing if entry.waiting_count == 0 => self.remove(index),
+            State::Asking => {
+                entry.attempts = ATTEMPTS_MAX;
+                entry.due = now;
+            }
+            _ => return,
+        }
+        // The sweep looks at all of them once more, because one may have moved behind it.
+        (self.next_due, self.lap_due) = (now, now);
+    }
+
     /// The next thing to do, or None when nothing is due (or enough was looked at for one call;
     /// more follows at the next poll). Call until it returns None, or a bounded number of times.
     pub fn next_action(&mut self, now: Instant) -> Option<Action<P, A>> {

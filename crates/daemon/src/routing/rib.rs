@@ -260,6 +260,20 @@ impl Rib {
         .collect()
     }
 
+    /// All prefixes with connected or static routes.
+    pub fn fixed_prefixes(&self) -> impl Iterator<Item = (Table, Prefix)> + '_ {
+        let tables = Table::all(self.tables.len().saturating_sub(1));
+        tables.zip(&self.tables).flat_map(|(table, routes)| routes.fixed.keys().map(move |prefix| (table, *prefix)))
+    }
+
+    /// Whether a table has a connected or static route, or a route of the kernel, of this kind.
+    pub fn any(&self, table: Table, is_meant: impl Fn(&[Hop]) -> bool) -> bool {
+        let Some(routes) = self.tables.get(table.index()) else { return false };
+        routes.fixed.values().any(|candidate| is_meant(&candidate.hops))
+            || self.hops.lists.iter().any(|(hops, uses)| *uses > 0 && is_meant(hops))
+                && routes.kernel.values().any(|stored| is_meant(self.hops.get(stored.hops)))
+    }
+
     /// All prefixes of a table with routes of the kernel.
     pub fn kernel_prefixes(&self, table: Table) -> impl Iterator<Item = Prefix> + '_ {
         self.tables.get(table.index()).into_iter().flat_map(|routes| routes.kernel.keys().copied())
@@ -309,4 +323,4 @@ impl Rib {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

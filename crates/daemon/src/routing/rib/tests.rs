@@ -21,7 +21,7 @@ fn interface(name: &str, side: Side, address: [u8; 4], prefix_length: u8) -> Int
     }
 }
 
-fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     let route = |text, next_hop: [u8; 4], interface| Route {
         prefix: prefix(text),
         next_hop: Ipv4Addr::from(next_hop),
