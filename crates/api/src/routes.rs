@@ -87,6 +87,8 @@ pub(crate) fn routes(guard: Arc<Guard>, past: Past) -> Router {
         .routes(routes!(crate::state::grants))
         .routes(routes!(crate::state::algs))
         .routes(routes!(crate::state::expectations))
+        .routes(routes!(crate::state::routes))
+        .routes(routes!(crate::state::neighbours))
         .routes(routes!(crate::state::rules))
         .routes(routes!(crate::state::counters))
         .routes(routes!(crate::state::drops))

@@ -77,6 +77,15 @@ pub(crate) struct Listed {
     worker: Option<u8>,
     /// Name of the gateway.
     alg: Option<String>,
+    /// Address that a route covers, or that a neighbour has.
+    #[param(value_type = Option<String>)]
+    address: Option<core::net::IpAddr>,
+    /// Name of the interface of a next hop or neighbour.
+    interface: Option<String>,
+    /// Where a route is from.
+    source: Option<control::RouteSource>,
+    /// Side of the table of a route.
+    side: Option<control::Side>,
 }
 
 impl Listed {
@@ -95,6 +104,10 @@ impl Listed {
             vrf: self.vrf,
             worker: self.worker,
             alg: self.alg,
+            address: self.address,
+            interface: self.interface,
+            source: self.source,
+            side: self.side,
         };
         List { filter, limit: self.limit, cursor: self.cursor }
     }
@@ -249,6 +262,10 @@ paged_lists! {
     algs, "/api/v1/algs", control::Alg, Request::Algs;
     /// Ports that payloads announced.
     expectations, "/api/v1/expectations", control::Expectation, Request::Expectations;
+    /// Routes by table and prefix. Uses `address`, `interface`, `source`, `side` and `vrf`.
+    routes, "/api/v1/routes", control::Route, Request::Routes;
+    /// Neighbours in the caches of the workers. Uses `address`, `interface` and `worker`.
+    neighbours, "/api/v1/neighbours", control::Neighbour, Request::Neighbours;
     /// Rules, filters and forwards in their order.
     rules, "/api/v1/rules", control::Rule, Request::Rules;
 }

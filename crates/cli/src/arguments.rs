@@ -1,5 +1,6 @@
 //! The command line: one definition for parsing, help and completions.
 
+use std::net::IpAddr;
 use std::net::Ipv4Addr;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -13,6 +14,8 @@ use clap_complete::Shell;
 use control::ParseError;
 use control::Prefix;
 use control::Protocol;
+use control::RouteSource;
+use control::Side;
 use control::TcpSegment;
 
 use crate::lab_arguments::LabCommand;
@@ -513,6 +516,10 @@ pub enum Show {
     Expectations(ShowExpectations),
     /// Sessions: mappings and remote endpoints
     Sessions(ShowSessions),
+    /// Routes, and which one is used for an address and why
+    Routes(ShowRoutes),
+    /// Neighbours: Ethernet addresses of next hops
+    Neighbours(ShowNeighbours),
     /// Rules of the configuration
     Rules(ShowRules),
     /// All counters
@@ -719,6 +726,52 @@ pub struct ShowRules {
     /// Output.
     #[command(flatten)]
     pub output: Output,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
+}
+
+/// `natrix show routes`.
+#[derive(Debug, Args)]
+pub struct ShowRoutes {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Only routes that cover this address; the one in use is marked
+    #[arg(long, value_name = "ADDRESS")]
+    pub address: Option<IpAddr>,
+    /// Only routes with a next hop on this interface
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
+    /// Only routes from here: connected, static, kernel or excluded
+    #[arg(long, value_name = "SOURCE")]
+    pub source: Option<RouteSource>,
+    /// Only the table of this side: inside or outside
+    #[arg(long, value_name = "SIDE")]
+    pub side: Option<Side>,
+    /// Only the inside table of this VRF
+    #[arg(long, value_name = "NAME")]
+    pub vrf: Option<String>,
+    /// Paging.
+    #[command(flatten)]
+    pub paging: Paging,
+}
+
+/// `natrix show neighbours`.
+#[derive(Debug, Args)]
+pub struct ShowNeighbours {
+    /// Output.
+    #[command(flatten)]
+    pub output: Output,
+    /// Only this IPv4 or IPv6 address
+    #[arg(long, value_name = "ADDRESS")]
+    pub address: Option<IpAddr>,
+    /// Only neighbours on this interface
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
+    /// Only the cache of this worker
+    #[arg(long, value_name = "N")]
+    pub worker: Option<u8>,
     /// Paging.
     #[command(flatten)]
     pub paging: Paging,

@@ -108,7 +108,18 @@ fn a_limit_ends_a_list_with_a_cursor() {
 
 #[test]
 fn every_show_takes_a_limit() {
-    for what in ["interfaces", "pools", "subscribers", "mappings", "sessions", "rules", "counters", "drops"] {
+    for what in [
+        "interfaces",
+        "pools",
+        "subscribers",
+        "mappings",
+        "sessions",
+        "routes",
+        "neighbours",
+        "rules",
+        "counters",
+        "drops",
+    ] {
         let outcome = run(&format!("show {what} --limit 1 --json"));
         assert_eq!((outcome.out.lines().count(), outcome.error), (1, None), "{what}");
     }
@@ -172,6 +183,10 @@ fn why_shows_every_step_and_the_verdict() {
     check("show_algs_json", "show algs --json");
     check("show_expectations", "show expectations");
     check("show_expectations_json", "show expectations --json");
+    check("show_routes", "show routes");
+    check("show_routes_json", "show routes --json");
+    check("show_neighbours", "show neighbours");
+    check("show_neighbours_json", "show neighbours --json");
     check("audit", "audit");
     check("audit_json", "audit --json");
     check("why", "why udp 10.0.0.2:4000 198.51.100.7:53");

@@ -290,6 +290,7 @@ impl<'c> Values<'c> {
             let own6 = own6.map(|own| format!("{}/{}", own.address, own.prefix_length));
             self.key("addresses", joined(own.chain(own6)));
             self.key("mtu", interface.mtu);
+            self.key("kernel", or_none(config.kernel.get(index).and_then(Option::as_ref)));
             self.key("vlan", or_none(link.vlan));
             let is_own = port.name == interface.name;
             self.key("parent", or_none((!is_own).then_some(&port.name)));
@@ -476,6 +477,8 @@ impl<'c> Values<'c> {
         self.key("mappings_per_subscriber", port_control.mappings_per_subscriber);
         self.key("third_party", joined(&port_control.third_party));
         self.key("state", or_none(config.grants_file.as_ref().map(|path| path.display())));
+        self.table("routing");
+        self.key("kernel", config.nat.live_routes);
         self.table("workers");
         self.key("count", workers);
         self.key("cpus", joined(&config.workers.cpus));

@@ -5,6 +5,7 @@ pub(crate) mod classes;
 pub(crate) mod forwards;
 pub(crate) mod interfaces;
 pub(crate) mod ipv6;
+pub(crate) mod kernel;
 pub(crate) mod log;
 pub(crate) mod machine;
 pub(crate) mod no_effect;

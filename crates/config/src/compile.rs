@@ -106,6 +106,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
     let limits = check::machine::limits(&draft, addresses.iter().map(Vec::len).sum(), workers.count, &mut report);
     let ports = ports(&draft.interfaces, &links);
     let dpdk = check::machine::dpdk(&draft.singles.dpdk, &ports, workers.count, &mut report);
+    let kernel = check::kernel::check(&draft, &links, &mut report);
     if !report.is_clean() {
         return Err(report.into_faults());
     }
@@ -123,6 +124,12 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
                     next_hop: route.next_hop,
                     interface: InterfaceId(u16::try_from(route.interface).unwrap_or(u16::MAX)),
                 })
+                .collect(),
+            live_routes: singles.routing_kernel,
+            kernel_interfaces: (0..)
+                .map(InterfaceId)
+                .zip(&kernel)
+                .filter_map(|(id, name)| name.is_some().then_some(id))
                 .collect(),
             ipv6,
             pools: draft.pools.iter().zip(addresses).filter_map(|it| pool(it, &realm_names)).collect(),
@@ -153,6 +160,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
             },
         },
         interfaces: links.links.iter().flatten().copied().collect(),
+        kernel,
         ports,
         workers,
         dpdk,

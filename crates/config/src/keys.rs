@@ -237,6 +237,13 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         keys: PORT_CONTROL,
     },
     SectionKeys {
+        name: "routing",
+        repeats: false,
+        about: "Routes that come from the kernel, where a routing daemon such as FRR or BIRD puts them: \
+                [routing.md](routing.md).",
+        keys: ROUTING,
+    },
+    SectionKeys {
         name: "alg",
         repeats: false,
         about: "Application-level gateways: what they rewrite and when to leave them off is in \
@@ -373,6 +380,14 @@ const INTERFACE: &[Key] = &[
         Preset::Derived { rule: "1500, or the value of the parent", example: "1500" },
         "Largest IP packet to send. Larger ones are fragmented, or answered with ICMP \"too big\" if they \
          may not be fragmented. Packet buffers are as large as the largest MTU needs.",
+    ),
+    key(
+        "kernel",
+        Kind::Text("1 to 15 letters, digits, `-`, `_` or `.`"),
+        Preset::Derived { rule: "none", example: "\"nx-wan\"" },
+        "Name of a TAP device that stands for the port in the kernel, with its Ethernet address, MTU and \
+         addresses, so that FRR, BIRD, LLDP and SSH can use the port: [routing.md](routing.md). Sub-interfaces \
+         of the port become VLAN devices, called `NAME.VLAN` without a name of their own.",
     ),
     key(
         "rx_descriptors",
@@ -1056,6 +1071,14 @@ const ICMP: &[Key] = &[
          §4.3 REQ-4). If false, it is dropped silently.",
     ),
 ];
+
+const ROUTING: &[Key] = &[key(
+    "kernel",
+    Kind::Boolean,
+    Preset::Value("false"),
+    "Use the routes of the kernel that lead to devices of `[[interface]] kernel`. For the same prefix, \
+         connected and static routes are preferred.",
+)];
 
 const PORT_CONTROL: &[Key] = &[
     key("pcp", Kind::Boolean, Preset::Value("false"), "Answer PCP (RFC 6888 REQ-9)."),

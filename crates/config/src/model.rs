@@ -20,6 +20,8 @@ pub struct Config {
     pub ports: Vec<Port>,
     /// How each interface of `nat.interfaces` is reached; same length and order.
     pub interfaces: Vec<InterfaceLink>,
+    /// Name of the device in the kernel of each interface of `nat.interfaces`.
+    pub kernel: Vec<Option<String>>,
     /// The threads that move packets.
     pub workers: Workers,
     /// The settings of DPDK.

@@ -1,5 +1,6 @@
 //! Conditions on the objects of a list.
 
+use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 
@@ -8,6 +9,8 @@ use serde::Serialize;
 
 use crate::values::Prefix;
 use crate::values::Protocol;
+use crate::values::RouteSource;
+use crate::values::Side;
 
 /// Conditions on mappings, sessions and subscribers. All given conditions must hold. A condition on
 /// a field that the object does not have (the state of a mapping, the protocol of a subscriber) is
@@ -54,6 +57,18 @@ pub struct Filter {
     /// Name of the gateway.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alg: Option<String>,
+    /// Address that a route covers, or that a neighbour has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// Name of the interface of a next hop or neighbour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Where a route is from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<RouteSource>,
+    /// Side of the table of a route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub side: Option<Side>,
 }
 
 /// The fields of an object that a [`Filter`] checks; None if the object does not have the field.

@@ -49,6 +49,11 @@ pub enum Request {
     Sessions(List),
     /// [`crate::Rule`]s in configuration order.
     Rules(List),
+    /// [`crate::Route`]s by table and prefix. Uses `filter.address`, `filter.interface`,
+    /// `filter.source`, `filter.side` and `filter.vrf`.
+    Routes(List),
+    /// [`crate::Neighbour`]s. Uses `filter.address`, `filter.interface` and `filter.worker`.
+    Neighbours(List),
     /// [`crate::Counter`]s.
     Counters(Counters),
     /// All [`crate::DropReason`]s, in the order of the verdicts.

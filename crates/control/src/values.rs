@@ -92,6 +92,20 @@ words!(
 );
 
 words!(
+    /// Where a route is from, the most preferred first.
+    RouteSource, "connected, static, kernel or excluded", {
+        /// The prefix of an own address.
+        Connected = "connected",
+        /// `[[route]]`.
+        Static = "static",
+        /// The routing table of the kernel.
+        Kernel = "kernel",
+        /// Leads inside, so it is not used outside (RFC 6598 §4).
+        Excluded = "excluded",
+    }
+);
+
+words!(
     /// How a subscriber's mappings spread over the addresses of a pool (RFC 4787 §4.1).
     Pooling, "paired or arbitrary", {
         /// All mappings of one subscriber share one external address.

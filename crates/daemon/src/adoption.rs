@@ -108,6 +108,8 @@ impl<I: Io> Worker<I> {
         core::mem::swap(&mut self.outlet.answerer, &mut adoption.answerer);
         core::mem::swap(&mut self.outlet.next_hops, &mut adoption.next_hops);
         self.outlet.place_next_hops();
+        // Those of live routes may be older than what this worker has reported.
+        self.live_seen = (0, 0);
         self.outlet.node.adopt(&mut adoption.routes6, &adoption.icmp);
         self.outlet.announcer.announce(now, &mut adoption.fresh, &mut adoption.all);
     }

@@ -29,6 +29,8 @@ use crate::mailbox::Asker;
 use crate::mailbox::Listed;
 use crate::mailbox::Question;
 use crate::mailbox::Snapshot;
+use crate::routing::keeper::Routing;
+use crate::routing::rib::Rib;
 use crate::sinks::Sinks;
 
 /// Time limit for a worker's answer. A healthy worker takes microseconds.
@@ -92,6 +94,7 @@ pub struct Instance {
     event_log: OnceLock<EventLogView>,
     sinks: OnceLock<Sinks>,
     audit: OnceLock<Audit>,
+    routing: OnceLock<Arc<Routing>>,
 }
 
 /// Takes a lock even if a thread panicked while holding it: the guarded data is consistent at any
@@ -115,6 +118,7 @@ impl Instance {
             event_log: OnceLock::new(),
             sinks: OnceLock::new(),
             audit: OnceLock::new(),
+            routing: OnceLock::new(),
         }
     }
 
@@ -183,6 +187,17 @@ impl Instance {
         let _ = self.audit.set(audit);
     }
 
+    /// Sets the routes of the kernel, once at the start.
+    pub fn set_routing(&self, routing: Arc<Routing>) {
+        // As with the event log.
+        let _ = self.routing.set(routing);
+    }
+
+    /// Routes of the kernel, if any port has a device there.
+    pub fn routing(&self) -> Option<&Arc<Routing>> {
+        self.routing.get()
+    }
+
     /// The audit log; None if nothing is recorded, as in a replay.
     pub(crate) fn audit(&self) -> Option<&Audit> {
         self.audit.get()
@@ -207,6 +222,14 @@ impl Instance {
     /// A number for a new trace.
     pub fn next_trace(&self) -> u64 {
         self.traces.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Looks at the routes. They change meanwhile only after `look` has returned.
+    pub(crate) fn with_routes<T>(&self, look: impl FnOnce(&Rib) -> T) -> T {
+        match self.routing.get() {
+            Some(routing) => look(&lock(&routing.rib)),
+            None => look(&Rib::of(self.shared().settings())),
+        }
     }
 
     /// The rates of the last second.

@@ -33,6 +33,8 @@ use packet_io::PortStatistics;
 
 use crate::adoption::Adoption;
 use crate::adoption::Expectation;
+use crate::kernel::end::KernelCounters;
+use crate::neighbour::AnyView;
 use crate::neighbour::Learnt;
 use crate::outlet::InterfaceCounters;
 use crate::outlet::LinkCounters;
@@ -68,6 +70,8 @@ pub enum Question {
     Sessions(Query<SessionView>),
     /// Subscribers.
     Subscribers(Query<SubscriberView>),
+    /// Neighbours of its caches.
+    Neighbours(Query<AnyView>),
     /// The mapping with this external endpoint.
     Holder {
         /// The endpoint.
@@ -145,6 +149,7 @@ listed!(
     Expectations(ExpectationView),
     Grants(GrantView),
     Mappings(MappingView),
+    Neighbours(AnyView),
     Sessions(SessionView),
     Subscribers(SubscriberView)
 );
@@ -170,6 +175,8 @@ pub struct Snapshot {
     pub events: EventCounters,
     /// Counters of the links.
     pub links: LinkCounters,
+    /// Frames to and from the kernel.
+    pub kernel: KernelCounters,
     /// By logical interface.
     pub interfaces: Vec<InterfaceCounters>,
     /// By port, for all workers together.
@@ -282,6 +289,10 @@ impl<I: Io> Worker<I> {
                 self.shard.view().subscribers_page(now, &mut page);
                 Question::Subscribers(page)
             }
+            Question::Neighbours(mut page) => {
+                self.outlet.neighbours_page(&mut page);
+                Question::Neighbours(page)
+            }
             Question::Holder { external, protocol, .. } => {
                 let mapping = self.shard.view().mapping_by_external(now, external, protocol);
                 Question::Holder { external, protocol, mapping }
@@ -335,6 +346,7 @@ impl<I: Io> Worker<I> {
         snapshot.events = self.shard.event_counters();
         snapshot.timeouts = self.shard.timeouts();
         snapshot.links = self.outlet.counters;
+        snapshot.kernel = self.outlet.kernel.as_ref().map_or_else(KernelCounters::default, |kernel| kernel.counters);
         snapshot.interfaces.clear();
         snapshot.interfaces.extend_from_slice(&self.outlet.interfaces);
         snapshot.ports.clear();

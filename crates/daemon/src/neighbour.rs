@@ -14,5 +14,6 @@ pub use answer::Answer;
 pub use answer::Answerer;
 pub use answer::Learnt;
 pub use cache::Action;
+pub use cache::AnyView;
 pub use cache::NeighbourLimits;
 pub use cache::Neighbours;

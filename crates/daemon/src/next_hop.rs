@@ -80,7 +80,12 @@ impl NextHop {
         shared.next_hops().map(|hop| NextHop::new(&hop)).collect()
     }
 
-    fn new(hop: &NextHopView) -> NextHop {
+    /// Whether it is the same next hop.
+    pub(crate) fn is(&self, hop: &NextHopView) -> bool {
+        self.interface == hop.interface && self.gateway == hop.gateway.map_or(0, |gateway| gateway.to_bits())
+    }
+
+    pub(crate) fn new(hop: &NextHopView) -> NextHop {
         NextHop {
             interface: hop.interface,
             port: PortIndex::default(),

@@ -1,5 +1,7 @@
 //! Reports the state to the service manager (sd_notify(3)); nothing happens without one.
 
+use std::os::fd::AsFd;
+
 use sd_notify::NotifyState;
 
 use crate::log::Log;
@@ -30,5 +32,14 @@ pub fn notify(log: Log, report: Report) {
     };
     if let Err(error) = sent {
         log.warn(&format_args!("NOTIFY_SOCKET: {error}; the service manager did not get the report {report:?}"));
+    }
+}
+
+/// Gives the service manager a descriptor to keep over a restart, under a name. Nothing happens
+/// without one.
+pub fn store(log: Log, name: &str, descriptor: &impl AsFd) {
+    let state = [NotifyState::FdStore, NotifyState::FdName(name)];
+    if let Err(error) = sd_notify::notify_with_fds(&state, &[descriptor.as_fd()]) {
+        log.warn(&format_args!("NOTIFY_SOCKET: {error}; device {name} does not survive a restart"));
     }
 }

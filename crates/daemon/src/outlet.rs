@@ -7,6 +7,7 @@
 //! [`Ledger`] that the worker adds at the end of the burst.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use nat::packet::PacketMeta;
 use nat::packet::Sink;
 use nat::types::InterfaceId;
 use nat::types::WorkerId;
+use nat::view::Query;
 use packet_io::BURST_MAX;
 use packet_io::Buffer;
 use packet_io::Burst;
@@ -38,12 +40,19 @@ use crate::crossing::Crossing;
 use crate::crossing::Crossings;
 use crate::crossing::Neighbour;
 use crate::ipv6::Node;
+use crate::kernel::KernelEnd;
+use crate::kernel::end::Ask;
+use crate::kernel::end::Down;
+use crate::kernel::end::Given;
+use crate::kernel::end::Told;
 use crate::links::Links;
 use crate::neighbour::Action;
 use crate::neighbour::Announcer;
 use crate::neighbour::Answerer;
+use crate::neighbour::AnyView;
 use crate::neighbour::NeighbourLimits;
 use crate::neighbour::Neighbours;
+use crate::neighbour::cache::NeighbourView;
 use crate::next_hop::FrameHeader;
 use crate::next_hop::NextHop;
 use crate::worker::Decided;
@@ -64,6 +73,11 @@ const LIMITS6: NeighbourLimits =
 /// Without IPv6.
 const LIMITS6_OFF: NeighbourLimits =
     NeighbourLimits { neighbours_max: 1, unresolved_max: 0, waiting_per_neighbour_max: 0, waiting_max: 0 };
+
+/// Frames of the kernel taken in one poll, behind all packets.
+const KERNEL_FRAMES_MAX: usize = 32;
+/// News of neighbours taken in one poll.
+const KERNEL_NEWS_MAX: usize = 64;
 
 /// Bursts of fewer packets wait in the queue for those of other ports, so that a card gets few
 /// doorbells.
@@ -187,6 +201,8 @@ pub struct Outlet<I: Io> {
     pub(crate) neighbours6: Neighbours<I::Buffer, u128>,
     /// Some interface has IPv6.
     has_ipv6: bool,
+    /// The way to the kernel, if any port has a device there.
+    pub(crate) kernel: Option<Box<KernelEnd<I::Buffer>>>,
     pub(crate) announcer: Announcer,
     pub(crate) defended_at: Option<Instant>,
 }
@@ -225,6 +241,7 @@ impl<I: Io> Outlet<I> {
             now,
             mode: options.mode,
             neighbours: Neighbours::new(options.neighbours, secret),
+            kernel: None,
             announcer: Announcer::new(settings, now, announces),
             defended_at: None,
             io,
@@ -240,6 +257,105 @@ impl<I: Io> Outlet<I> {
         for hop in &mut self.next_hops {
             hop.place(&self.links);
         }
+    }
+
+    /// Takes over next hops that have changed in the live routes.
+    pub(crate) fn refresh_next_hops(&mut self, shared: &Shared) {
+        for (known, now) in self.next_hops.iter_mut().zip(shared.next_hops()) {
+            if !known.is(&now) {
+                *known = NextHop::new(&now);
+                known.place(&self.links);
+            }
+        }
+    }
+
+    /// Whether the kernel has this interface.
+    #[inline]
+    pub(crate) fn has_kernel(&self, interface: InterfaceId) -> bool {
+        self.kernel.as_ref().is_some_and(|kernel| kernel.has(interface))
+    }
+
+    /// Gives a frame to the kernel. Returns its verdict.
+    pub(crate) fn give_to_kernel(&mut self, interface: InterfaceId, buffer: I::Buffer) -> Verdict {
+        let (Some(kernel), Some(link)) = (&mut self.kernel, self.links.link(interface)) else {
+            return Verdict::LocalIgnored;
+        };
+        match kernel.give(self.now, interface, link.port, buffer) {
+            Given::Yes => Verdict::LocalKernel,
+            Given::Limited => Verdict::KernelLimited,
+            Given::RingFull => Verdict::KernelRingFull,
+        }
+    }
+
+    /// Gives an IP packet that the shard has no use for to the kernel, if it is for the kernel.
+    /// `counted` is the verdict so far.
+    #[cold]
+    pub(crate) fn offer_to_kernel(
+        &mut self,
+        ingress: InterfaceId,
+        mut buffer: I::Buffer,
+        start: u16,
+        counted: Verdict,
+    ) {
+        let (bytes, from) = buffer.frame_mut();
+        let length = bytes.len() as u16;
+        let destination = bytes.get(usize::from(start) + 16..).and_then(<[u8]>::first_chunk);
+        let Some(destination) = destination.map(|bytes| u32::from_be_bytes(*bytes)) else { return };
+        let is_its =
+            self.kernel.as_ref().is_some_and(|kernel| kernel.has(ingress) && kernel.owns_anywhere(destination));
+        if !is_its {
+            return;
+        }
+        if from == start {
+            // Another worker received it, and took off the Ethernet header.
+            let Some(link) = self.links.link(ingress) else { return };
+            let header = FrameHeader::of(&self.links, ingress).map(|header| header.to(self.links.station(link.port)));
+            let written = header.and_then(|header| header.write(&mut buffer, start, length.saturating_sub(start)));
+            if written.is_none() {
+                return;
+            }
+        }
+        let verdict = self.give_to_kernel(ingress, buffer);
+        self.ledger.change(counted, verdict);
+    }
+
+    /// Takes what the kernel learned, and sends its frames.
+    #[cold]
+    pub(crate) fn take_from_kernel(&mut self) -> usize {
+        for _ in 0..KERNEL_NEWS_MAX {
+            let told = self.kernel.as_mut().and_then(|kernel| kernel.told.try_pop());
+            match told {
+                None => break,
+                Some(Told { interface, address, station: Some(station) }) => {
+                    self.learn(interface, address, station);
+                }
+                Some(Told { interface, address, station: None }) => {
+                    self.neighbours.forget(self.now, interface, address);
+                }
+            }
+        }
+        let mut taken = 0;
+        while taken < KERNEL_FRAMES_MAX {
+            let Some(Down { port, bytes, length }) = self.kernel.as_mut().and_then(|kernel| kernel.down.try_pop())
+            else {
+                break;
+            };
+            taken += 1;
+            let frame = bytes.get(..length).unwrap_or_default();
+            let tag = LinkHeader::parse(frame).ok().map(|header| header.vlan);
+            let interface = tag.and_then(|tag| self.links.interface(port, tag));
+            let buffer = self.io.allocate().and_then(|mut buffer| buffer.fill(&[frame]).then_some(buffer));
+            let is_sent = interface.is_some() && buffer.is_some();
+            if let (Some(interface), Some(buffer)) = (interface, buffer) {
+                self.send_frame(port, interface, buffer);
+            }
+            if let Some(kernel) = &mut self.kernel {
+                *if is_sent { &mut kernel.counters.sent } else { &mut kernel.counters.unsent } += 1;
+                // As many fit as the kernel's thread has made.
+                let _ = kernel.back.try_push(Down { port, bytes, length });
+            }
+        }
+        taken
     }
 
     /// Whether a frame is for this station and not for others.
@@ -574,6 +690,12 @@ impl<I: Io> Outlet<I> {
         for _ in 0..NEIGHBOUR_ACTIONS_MAX {
             match self.neighbours.next_action(self.now) {
                 None => break,
+                Some(Action::Request { interface, address, .. }) if self.has_kernel(interface) => {
+                    if let Some(kernel) = &mut self.kernel {
+                        // If the ring is full, the cache asks again.
+                        let _ = kernel.asks.try_push(Ask { interface, address });
+                    }
+                }
                 Some(Action::Request { interface, address, station }) => {
                     let sender = self.answerer.own_address(&self.settings, interface, address).unwrap_or(0);
                     self.send_request(interface, sender, address, station);
@@ -610,6 +732,32 @@ impl<I: Io> Outlet<I> {
             drop(buffer);
             self.give_up_waiting(verdict, Verdict::NeighbourUnresolved);
         }
+    }
+
+    /// A page of the neighbours of both families. The cursor counts those of IPv4 first.
+    pub(crate) fn neighbours_page(&self, page: &mut Query<AnyView>) {
+        let view = |view: NeighbourView| AnyView {
+            interface: view.interface,
+            address: Ipv4Addr::from_bits(view.address).into(),
+            station: view.station,
+            state: view.state,
+            waiting: view.waiting,
+            is_kernel: self.has_kernel(view.interface),
+        };
+        let view6 = |view: NeighbourView<u128>| AnyView {
+            interface: view.interface,
+            address: Ipv6Addr::from_bits(view.address).into(),
+            station: view.station,
+            state: view.state,
+            waiting: view.waiting,
+            is_kernel: false,
+        };
+        let start = page.cursor as usize;
+        let count = self.neighbours.len().0 as usize;
+        let rest6 = self.neighbours6.views(start.saturating_sub(count)).map(view6);
+        let mut rest = self.neighbours.views(start).map(view).chain(rest6);
+        page.records.extend(rest.by_ref().take(page.limit));
+        page.next = rest.next().is_some().then(|| page.cursor.saturating_add(page.records.len() as u32));
     }
 
     /// Neighbours in the cache, and those of them without an answer.

@@ -14,6 +14,7 @@ use export::Exporter;
 use nat::BuildError;
 use nat::Shared;
 use nat::Verdict;
+use nat::event::BackPressure;
 use nat::verdict::VerdictKind;
 use packet_io::Io;
 use packet_io::PortIndex;
@@ -33,11 +34,18 @@ use crate::grants::GrantKeeper;
 use crate::instance::Description;
 use crate::instance::Instance;
 use crate::instance::PortDescription;
+use crate::kernel;
+use crate::kernel::setup::Devices;
+use crate::kernel::setup::SetupError;
+use crate::kernel::thread::KernelThread;
 use crate::links::InterfaceLink;
 use crate::log::Log;
 use crate::mailbox::Snapshot;
 use crate::mailbox::mailbox;
 use crate::quarantine::Quarantine;
+use crate::routing::keeper::Health;
+use crate::routing::keeper::Keeper;
+use crate::routing::keeper::Routing;
 use crate::run::quarantine_path;
 use crate::server::Server;
 use crate::server::Socket;
@@ -68,6 +76,9 @@ pub enum StartError {
         /// The error of the system.
         source: io::Error,
     },
+    /// A device of the kernel cannot be made.
+    #[error(transparent)]
+    Kernel(#[from] SetupError),
     /// The system refused a resource.
     #[error("{what}: {source}; see the system's log")]
     System {
@@ -102,7 +113,9 @@ pub struct Start<'a, I> {
 
 /// A running instance. Dropping it stops it without a summary.
 pub struct Running {
-    // Dropped in this order: first the server, which asks the workers.
+    // Dropped in this order: first what withdraws the pools, then the server, which asks the workers.
+    keeper: Option<Keeper>,
+    kernel: Option<KernelThread>,
     server: Server,
     ticker: Ticker,
     fleet: Fleet,
@@ -149,6 +162,11 @@ impl Running {
         };
         let shared = Arc::new(Shared::new(config.nat.clone(), ios.len())?);
         let secret = random_secret().map_err(system("random numbers"))?;
+        let station = |port| MacAddress(ios.first().map_or([0; 6], |io| io.mac(port)));
+        let devices = Devices::make(config, station, log)?;
+        let senders: Vec<usize> = (0..config.ports.len())
+            .map(|port| ios.iter().position(|io| io.can_transmit(PortIndex(port as u16))).unwrap_or(0))
+            .collect();
         let mut workers = build_workers(&shared, &links, ios, &WorkerOptions::default(), secret, clock.now())?;
         let event_log = event_log::start(config, workers.len(), clock, version)?;
         let (exporter, event_log, rings, opened) = match event_log {
@@ -159,6 +177,12 @@ impl Running {
         let sinks = Sinks::start(config, version, Arc::clone(&opened), log)?;
         for (worker, ring) in workers.iter_mut().zip(rings) {
             worker.set_events(ring, Arc::clone(&opened));
+        }
+        let mut rings = None;
+        if !devices.interfaces.is_empty() {
+            let (made, ends) = kernel::thread::rings(workers.len(), shared.settings(), secret[3]);
+            workers.iter_mut().zip(ends).for_each(|(worker, end)| worker.set_kernel(end));
+            rings = Some(made);
         }
         let grants = keep_grants(config, &shared, &mut workers, clock, log)?;
         let mut askers = Vec::new();
@@ -186,12 +210,19 @@ impl Running {
         // A worker with its own CPU polls; on shared CPUs an idle worker yields.
         let idle = if config.workers.cpus.is_empty() { Idle::Sleep } else { Idle::Poll };
         let options = ThreadOptions { clock, idle, quarantine: sender };
+        let sender_of = move |port: PortIndex| senders.get(port.index()).copied().unwrap_or(0);
+        let kernel = rings.map(|rings| KernelThread::start(&devices, rings, sender_of, prepare.clone(), log));
+        let kernel = kernel.transpose().map_err(system("kernel thread"))?;
         let fleet = Fleet::start(workers, &cpus, &options, prepare).map_err(system("worker thread"))?;
         drop(options);
+        let keeper = match devices.interfaces.is_empty() {
+            true => None,
+            false => Some(start_keeper(&instance, devices, log).map_err(system("routes thread"))?),
+        };
         let server = Server::start(socket, Arc::clone(&instance), log).map_err(system("control thread"))?;
         let ticker = Ticker::start(Arc::clone(&instance), log).map_err(system("rates thread"))?;
         instance.set_state(RunState::Running);
-        Ok(Running { server, ticker, fleet, exporter, grants, _quarantine: quarantine, instance, log })
+        Ok(Running { keeper, kernel, server, ticker, fleet, exporter, grants, _quarantine: quarantine, instance, log })
     }
 
     /// The instance, for the control server.
@@ -201,11 +232,13 @@ impl Running {
 
     /// Drains the workers and stops everything. Returns the last numbers of each worker.
     pub fn stop(self) -> Vec<Snapshot> {
-        let Running { server, ticker, fleet, exporter, grants, _quarantine, instance, log } = self;
+        let Running { keeper, kernel, server, ticker, fleet, exporter, grants, _quarantine, instance, log } = self;
         instance.set_state(RunState::Draining);
+        // Neighbours send elsewhere before nobody listens.
+        drop(keeper);
         let panics = fleet.panics();
         let last = fleet.stop();
-        drop((server, ticker, grants));
+        drop((server, ticker, grants, kernel));
         log.info(&format_args!("stopped after {} s: {}", instance.clock.uptime_us() / 1_000_000, summary(&last)));
         if let Some(exporter) = exporter {
             let handle = exporter.handle();
@@ -234,6 +267,28 @@ impl Running {
         }
         last
     }
+}
+
+/// Starts the thread that follows the kernel's routes and announces the pools.
+fn start_keeper(instance: &Arc<Instance>, devices: Devices, log: Log) -> io::Result<Keeper> {
+    let routing = Arc::new(Routing::new(&instance.shared()));
+    instance.set_routing(Arc::clone(&routing));
+    let (of_shared, of_health) = (Arc::clone(instance), Arc::clone(instance));
+    let health = move || {
+        let snapshots = of_health.snapshots();
+        let refuses = of_health.shared().settings().events.back_pressure == BackPressure::Refuse;
+        let failed = || of_health.event_log().is_some_and(|log| log.handle.figures().last_error.is_some());
+        Health {
+            ports_up: snapshots
+                .as_ref()
+                .ok()
+                .and_then(|all| all.first())
+                .map_or_else(Vec::new, |one| one.ports_up.clone()),
+            workers_alive: snapshots.is_ok(),
+            log_healthy: !refuses || !failed(),
+        }
+    };
+    Keeper::start(routing, move || of_shared.shared(), health, devices, log)
 }
 
 /// Restores what port control granted before, and keeps what it grants from now on. Without the

@@ -8,6 +8,7 @@ mod find;
 mod lists;
 mod numbers;
 mod remedies;
+mod routes;
 mod ticker;
 mod trace;
 mod why;
@@ -265,6 +266,8 @@ fn answer(
         Request::Algs(list) => lists::algs(instance, &list).map(Page::replies),
         Request::Expectations(list) => lists::expectations(instance, &list).map(Page::replies),
         Request::Sessions(list) => lists::sessions(instance, &list).map(Page::replies),
+        Request::Routes(list) => routes::routes(instance, &list).map(Page::replies),
+        Request::Neighbours(list) => routes::neighbours(instance, &list).map(Page::replies),
         Request::Rules(list) => lists::rules(instance, &list).map(Page::replies),
         Request::Counters(wanted) => numbers::counters(instance, wanted.per_worker).map(whole),
         Request::Drops => numbers::drops(instance).map(whole),

@@ -49,6 +49,7 @@ use crate::crossing::Crossing;
 use crate::crossing::Crossings;
 use crate::crossing::News;
 use crate::crossing::mesh;
+use crate::kernel::KernelEnd;
 use crate::links::InterfaceLink;
 use crate::links::Links;
 use crate::mailbox::Mailbox;
@@ -66,6 +67,16 @@ const PLAIN_HEADER: u16 = HEADER_LENGTH as u16;
 const RING_ITEMS_MAX: usize = BURST_MAX;
 /// ARP news taken from one ring in one poll.
 const LEARNT_MAX: usize = 16;
+
+/// Verdicts of packets to Natrix itself that the shard has no use for, but perhaps the kernel.
+const FOR_KERNEL: [Verdict; 6] = [
+    Verdict::LocalIgnored,
+    Verdict::ProtocolUnsupported,
+    Verdict::NoMapping,
+    Verdict::TcpNoSession,
+    Verdict::IcmpTypeUnsupported,
+    Verdict::IcmpQuoteNoMapping,
+];
 
 /// What the shard decided about a packet, and where the packet begins in its buffer by then.
 pub(crate) type Decided = (Outcome, Option<Verdict>, u16);
@@ -128,6 +139,10 @@ pub struct Worker<I: Io> {
     pub(crate) busy_us: u64,
     /// Those polls by their time.
     pub(crate) rounds: Rounds,
+    /// The epoch of live routes that this worker has reported, and the version of their next hops.
+    pub(crate) live_seen: (u64, u64),
+    /// The interface of a burst of plain frames.
+    plain_ingress: InterfaceId,
     /// The last claim of somebody else to an address of ours, for the log.
     conflict: Option<Learnt>,
 }
@@ -188,6 +203,8 @@ pub fn build_workers<I: Io>(
             mailbox: None,
             busy_us: 0,
             rounds: Rounds::default(),
+            live_seen: (0, 0),
+            plain_ingress: InterfaceId::default(),
             conflict: None,
         });
     }
@@ -311,11 +328,15 @@ impl<I: Io> Worker<I> {
     /// question of the control server. Returns the number of packets taken. `now` must not go back.
     pub fn poll(&mut self, now: Instant) -> usize {
         self.outlet.now = now;
+        self.follow_routes();
         let mut taken = self.take_from_rings(now);
         if self.receiving {
             for port in 0..self.outlet.links.port_count() {
                 taken += self.take_from_port(now, PortIndex(port as u16));
             }
+        }
+        if self.outlet.kernel.is_some() {
+            taken += self.outlet.take_from_kernel();
         }
         self.outlet.maintain();
         self.shard.maintain(now, &mut self.outlet);
@@ -325,6 +346,27 @@ impl<I: Io> Worker<I> {
             self.answer_mailbox(now);
         }
         taken
+    }
+
+    /// Takes over changed next hops of live routes, and reports that all earlier polls are over.
+    #[inline]
+    fn follow_routes(&mut self) {
+        let Some(live) = self.shard.shared().live_routes() else { return };
+        let epoch = live.epoch();
+        if epoch == self.live_seen.0 {
+            return;
+        }
+        let version = live.hops_version();
+        if version != self.live_seen.1 {
+            self.outlet.refresh_next_hops(self.shard.shared());
+        }
+        live.report(self.id.index(), epoch);
+        self.live_seen = (epoch, version);
+    }
+
+    /// Where the kernel's frames come from and go to.
+    pub fn set_kernel(&mut self, end: KernelEnd<I::Buffer>) {
+        self.outlet.kernel = Some(Box::new(end));
     }
 
     fn settle(&mut self) {
@@ -457,6 +499,7 @@ impl<I: Io> Worker<I> {
         }
         self.outlet.count_received((gate.interface(), count as u64, bytes));
         self.is_plain = true;
+        self.plain_ingress = gate.interface();
         self.shard.process(now, &mut packets, &mut self.outlet);
         let results = decided(&packets);
         drop(packets);
@@ -515,12 +558,13 @@ impl<I: Io> Worker<I> {
         }
         self.ready = packets;
         for buffer in frames.drain() {
-            self.take_frame(now, port, buffer.bytes());
+            self.take_frame(now, port, buffer);
         }
     }
 
     /// Takes a frame that is not an IPv4 packet for this station. It gets its verdict here.
-    fn take_frame(&mut self, now: Instant, port: PortIndex, frame: &[u8]) {
+    fn take_frame(&mut self, now: Instant, port: PortIndex, buffer: I::Buffer) {
+        let frame = buffer.bytes();
         let Ok(header) = LinkHeader::parse(frame) else {
             return self.refuse(now, None, frame, Verdict::LinkTruncated);
         };
@@ -530,6 +574,9 @@ impl<I: Io> Worker<I> {
         self.outlet.count_received((interface, 1, frame.len() as u64));
         if !self.outlet.is_for_us(port, &header) && !header.destination.is_multicast() {
             return self.refuse(now, Some(interface), frame, Verdict::LinkOtherDestination);
+        }
+        if self.outlet.has_kernel(interface) {
+            return self.take_kernel_frame(now, (interface, port), &header, buffer);
         }
         match header.ether_type {
             // RFC 1122 §3.3.6, RFC 1812 §5.3.4: what came as a link-layer broadcast is never
@@ -546,6 +593,46 @@ impl<I: Io> Worker<I> {
             }
             _ => self.refuse(now, Some(interface), frame, Verdict::LinkUnknownType),
         }
+    }
+
+    /// As [`Worker::take_frame`], on an interface that the kernel has: it gets all that Natrix has no
+    /// use for.
+    fn take_kernel_frame(
+        &mut self,
+        now: Instant,
+        (interface, port): (InterfaceId, PortIndex),
+        header: &LinkHeader,
+        buffer: I::Buffer,
+    ) {
+        let payload = buffer.bytes().get(header.payload_offset()..).unwrap_or_default();
+        if header.ether_type == ETHER_TYPE_ARP
+            && let Some(verdict) = self.take_arp_of_pool(interface, port, payload)
+        {
+            return self.refuse(now, Some(interface), buffer.bytes(), verdict);
+        }
+        // The trace has a copy, because the frame itself goes away.
+        let copy = if self.tracer.is_on() { buffer.bytes().to_vec() } else { Vec::new() };
+        let verdict = self.outlet.give_to_kernel(interface, buffer);
+        self.refuse(now, Some(interface), &copy, verdict);
+    }
+
+    /// ARP about pool addresses, which the kernel does not have. None: it is for the kernel.
+    fn take_arp_of_pool(&mut self, interface: InterfaceId, port: PortIndex, payload: &[u8]) -> Option<Verdict> {
+        let Ok(message) = Message::parse(payload) else { return Some(Verdict::ArpInvalid) };
+        let is_kernels = |outlet: &Outlet<I>, address: u32| {
+            outlet.kernel.as_ref().is_some_and(|kernel| kernel.owns(interface, address))
+        };
+        let answer = self.outlet.answerer.judge(interface, self.outlet.links.station(port), &message);
+        if answer.conflict && !is_kernels(&self.outlet, message.sender_address) {
+            self.outlet.defend(interface, message.sender_address);
+            self.conflict = Some(Learnt { interface, address: message.sender_address, station: message.sender_mac });
+            return Some(answer.verdict);
+        }
+        if !answer.reply || is_kernels(&self.outlet, message.target_address) {
+            return None;
+        }
+        self.outlet.send_reply(interface, &message);
+        Some(answer.verdict)
     }
 
     /// Counts a frame that ends at the link layer.
@@ -618,9 +705,17 @@ impl<I: Io> Worker<I> {
     #[inline]
     fn send_ready(&mut self, results: &[Decided]) {
         if !self.outlet.send_whole(&mut self.ready, results) {
-            for (mut buffer, (outcome, verdict, start)) in self.ready.drain().zip(results) {
+            for (i, (mut buffer, (outcome, verdict, start))) in self.ready.drain().zip(results).enumerate() {
                 match *outcome {
-                    Outcome::Done => {}
+                    Outcome::Done => {
+                        if let Some(verdict) = verdict.filter(|verdict| FOR_KERNEL.contains(verdict))
+                            && self.outlet.kernel.is_some()
+                        {
+                            let ingress = self.metas.get(i).filter(|_| !self.is_plain).map(|meta| meta.ingress);
+                            let ingress = ingress.unwrap_or(self.plain_ingress);
+                            self.outlet.offer_to_kernel(ingress, buffer, *start, verdict);
+                        }
+                    }
                     Outcome::Transmit { egress, start, length } => {
                         self.outlet.send_packet(buffer, egress, (start, length), *verdict);
                     }

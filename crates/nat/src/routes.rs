@@ -9,11 +9,16 @@
 //! faster. Before either, a table of 4096 bytes by bits 31..20 has the answer wherever no route is
 //! longer.
 
+use std::sync::Arc;
+
 use mem::Arena;
 use mem::ArenaError;
 use mem::Need;
 
+use crate::routes::live::LiveRoutes;
 use crate::types::Prefix;
+
+pub mod live;
 
 const SCAN_MAX: usize = 8;
 
@@ -58,6 +63,7 @@ pub struct RouteTable {
 enum Lookup {
     Scan(Vec<Scanned>),
     Tree { root: Arena<u32>, chunks: Arena<[u32; CHUNK_ENTRIES]> },
+    Live { routes: Arc<LiveRoutes>, table: usize },
 }
 
 #[derive(Debug)]
@@ -93,6 +99,12 @@ impl RouteTable {
         Ok(RouteTable { coarse: coarse(&sorted), lookup, length: routes.len() })
     }
 
+    /// One of the tables that change while they are in use.
+    pub(crate) fn live(routes: &Arc<LiveRoutes>, table: usize) -> RouteTable {
+        let lookup = Lookup::Live { routes: Arc::clone(routes), table };
+        RouteTable { coarse: Box::new([CUT; COARSE_ENTRIES]), lookup, length: 0 }
+    }
+
     /// Memory that [`RouteTable::new`] takes; none for a few routes.
     pub fn needs(prefixes: &[Prefix]) -> Vec<Need> {
         if prefixes.len() <= SCAN_MAX {
@@ -116,6 +128,7 @@ impl RouteTable {
         match &self.lookup {
             Lookup::Scan(routes) => size_of_val(routes.as_slice()),
             Lookup::Tree { root, chunks } => root.bytes() + chunks.bytes(),
+            Lookup::Live { routes, .. } => routes.bytes(),
         }
     }
 
@@ -148,6 +161,7 @@ impl RouteTable {
                 }
                 entry.checked_sub(1)
             }
+            Lookup::Live { routes, table } => routes.lookup(*table, address),
         }
     }
 }

@@ -31,6 +31,10 @@ pub struct Settings {
     pub hairpin_between_realms: bool,
     /// Static routes; longest prefix wins. Connected routes follow from `interfaces`.
     pub routes: Vec<Route>,
+    /// Routes come from the kernel, too, and change while packets are looked up.
+    pub live_routes: bool,
+    /// Interfaces with a twin in the kernel, which takes packets to Natrix itself.
+    pub kernel_interfaces: Vec<InterfaceId>,
     /// Addresses and routes of IPv6.
     pub ipv6: Ipv6,
     /// External address pools; the position is the `PoolId`.
@@ -86,6 +90,8 @@ impl Default for Settings {
             realm_names: vec!["default".to_owned()],
             hairpin_between_realms: true,
             routes: Vec::new(),
+            live_routes: false,
+            kernel_interfaces: Vec::new(),
             ipv6: Ipv6::default(),
             pools: Vec::new(),
             forwards: Vec::new(),

@@ -17,6 +17,7 @@ pub mod dpdk;
 mod io;
 pub mod memory;
 pub mod replay;
+pub mod tap;
 
 pub use burst::BURST_MAX;
 pub use burst::Burst;

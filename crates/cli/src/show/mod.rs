@@ -16,9 +16,11 @@ use control::Grant;
 use control::Interface;
 use control::List;
 use control::Mapping;
+use control::Neighbour;
 use control::Pool;
 use control::PoolAddress;
 use control::Request;
+use control::Route;
 use control::Rule;
 use control::Session;
 use control::Subscriber;
@@ -80,6 +82,26 @@ pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Re
             filter.remote_port = arguments.remote.and_then(|remote| remote.port);
             filter.state.clone_from(&arguments.state);
             print_list::<Session>(&arguments.output, filter, &arguments.paging, Request::Sessions, out, notes)
+        }
+        Show::Routes(arguments) => {
+            let filter = Filter {
+                address: arguments.address,
+                interface: arguments.interface.clone(),
+                source: arguments.source,
+                side: arguments.side,
+                vrf: arguments.vrf.clone(),
+                ..Filter::default()
+            };
+            print_list::<Route>(&arguments.output, filter, &arguments.paging, Request::Routes, out, notes)
+        }
+        Show::Neighbours(arguments) => {
+            let filter = Filter {
+                address: arguments.address,
+                interface: arguments.interface.clone(),
+                worker: arguments.worker,
+                ..Filter::default()
+            };
+            print_list::<Neighbour>(&arguments.output, filter, &arguments.paging, Request::Neighbours, out, notes)
         }
         Show::Rules(arguments) => {
             print_list::<Rule>(&arguments.output, Filter::default(), &arguments.paging, Request::Rules, out, notes)

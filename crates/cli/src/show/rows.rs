@@ -7,9 +7,11 @@ use control::Filtering;
 use control::Grant;
 use control::Interface;
 use control::Mapping;
+use control::Neighbour;
 use control::PerProtocol;
 use control::Pool;
 use control::PoolAddress;
+use control::Route;
 use control::Rule;
 use control::Session;
 use control::Subscriber;
@@ -330,6 +332,61 @@ impl Row for Session {
             human::duration_or_dash(self.age_us),
             human::duration(self.idle_us),
             human::duration(self.expires_in_us),
+            self.worker.to_string(),
+        ]
+    }
+}
+
+impl Row for Route {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("TABLE", Left),
+        ("PREFIX", Left),
+        ("USED", Left),
+        ("SOURCE", Left),
+        ("METRIC", Right),
+        ("NEXT HOPS", Left),
+        ("REASON", Left),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let of_several = self.next_hops.len() > 1;
+        let hops = self.next_hops.iter().map(|hop| {
+            let via = hop.via.as_ref().map_or_else(|| "on link".to_owned(), |via| format!("via {via}"));
+            let weight = if of_several { format!(" ({})", hop.weight) } else { String::new() };
+            format!("{} {via}{weight}", hop.interface)
+        });
+        let hops: Vec<String> = hops.collect();
+        vec![
+            self.vrf.as_ref().map_or_else(|| self.side.to_string(), |vrf| format!("{} {vrf}", self.side)),
+            self.prefix.clone(),
+            if self.used { "yes" } else { "no" }.to_owned(),
+            self.protocol.as_ref().map_or_else(|| self.source.to_string(), |from| format!("{} {from}", self.source)),
+            human::or_dash(self.metric),
+            if hops.is_empty() { "-".to_owned() } else { hops.join(", ") },
+            self.reason.clone(),
+        ]
+    }
+}
+
+impl Row for Neighbour {
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("INTERFACE", Left),
+        ("ADDRESS", Left),
+        ("MAC", Left),
+        ("STATE", Left),
+        ("WAITING", Right),
+        ("OWNER", Left),
+        ("WORKER", Right),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.interface.clone(),
+            self.address.clone(),
+            human::or_dash(self.mac.as_deref()),
+            self.state.clone(),
+            human::count(self.waiting.into()),
+            self.owner.clone(),
             self.worker.to_string(),
         ]
     }

@@ -137,6 +137,8 @@ fn answer(request: &Request) -> Result<(Vec<Reply>, Option<String>), Fault> {
         Request::PoolAddresses(list) => page(golden(|reply| matches!(reply, Reply::PoolAddress(_))), list),
         Request::Subscribers(list) => page(golden(|reply| matches!(reply, Reply::Subscriber(_))), list),
         Request::Mappings(list) => page(golden(|reply| matches!(reply, Reply::Mapping(_))), list),
+        Request::Routes(list) => page(golden(|reply| matches!(reply, Reply::Route(_))), list),
+        Request::Neighbours(list) => page(golden(|reply| matches!(reply, Reply::Neighbour(_))), list),
         Request::Grants(list) => page(golden(|reply| matches!(reply, Reply::Grant(_))), list),
         Request::Algs(list) => page(golden(|reply| matches!(reply, Reply::Alg(_))), list),
         Request::Expectations(list) => page(golden(|reply| matches!(reply, Reply::Expectation(_))), list),

@@ -32,6 +32,8 @@ pub(crate) struct InterfaceDraft {
     /// IPv6 addresses with the length of their connected prefixes.
     pub(crate) addresses6: Vec<Placed<(Ipv6Addr, u8)>>,
     pub(crate) mtu: Option<Placed<u16>>,
+    /// Name of its device in the kernel.
+    pub(crate) kernel: Option<Placed<String>>,
 }
 
 /// The VRF of interfaces that name none.
@@ -73,6 +75,7 @@ impl InterfaceDraft {
             addresses,
             addresses6,
             mtu: section.integer("mtu", report).map(narrow),
+            kernel: section.text("kernel", report).and_then(|text| device_name(text, report)),
             place: section.place.clone(),
         }
     }
@@ -108,6 +111,21 @@ impl InterfaceDraft {
             (prefix.length() < 32).then_some((prefix, &own.place))
         })
     }
+}
+
+/// What the kernel takes as the name of a device (IFNAMSIZ), less what shells and files take amiss.
+fn device_name(text: Placed<String>, report: &mut Report) -> Option<Placed<String>> {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let reserved = ["lo", ".", "..", "all", "default"];
+    if (1..=15).contains(&text.value.len())
+        && text.value.bytes().all(is_fine)
+        && !reserved.contains(&text.value.as_str())
+    {
+        return Some(text);
+    }
+    let remedy = "write 1 to 15 letters, digits, - _ or ., such as \"nx-wan\"";
+    report.fault(&text.place, "is no name for a device of the kernel", quoted(&text.value), remedy);
+    None
 }
 
 /// The key table's ranges keep these below 65536.

@@ -60,6 +60,8 @@ pub(crate) struct Singles {
     pub(crate) icmp: IcmpPolicy,
     pub(crate) answer_unsolicited_syn: bool,
     pub(crate) port_control: PortControlDraft,
+    pub(crate) routing_kernel: bool,
+    pub(crate) routing_place: Place,
     pub(crate) workers: WorkersDraft,
     pub(crate) dpdk: DpdkDraft,
     pub(crate) control: Control,
@@ -103,6 +105,7 @@ impl Singles {
         let subscriber = section("subscriber", report);
         let icmp = section("icmp", report);
         let port_control = section("port_control", report);
+        let routing = section("routing", report);
         let workers = section("workers", report);
         let dpdk = section("dpdk", report);
         let control_section = section("control", report);
@@ -133,6 +136,8 @@ impl Singles {
             icmp: icmp_policy(&icmp, report),
             answer_unsolicited_syn: icmp.boolean("answer_unsolicited_syn", report).unwrap_or_default(),
             port_control: PortControlDraft::read(&port_control, report),
+            routing_kernel: routing.boolean("kernel", report).unwrap_or_default(),
+            routing_place: routing.place_of("kernel", report),
             workers: WorkersDraft {
                 place: workers.place.clone(),
                 count: workers.integer("count", report),

@@ -2,7 +2,8 @@
 //! this with the plan of each key.
 
 /// Tables of which every key needs a restart.
-const RESTART_SECTIONS: [&str; 8] = ["interface", "tables", "workers", "dpdk", "http", "http.tls", "http.user", "snmp"];
+const RESTART_SECTIONS: [&str; 9] =
+    ["interface", "routing", "tables", "workers", "dpdk", "http", "http.tls", "http.user", "snmp"];
 /// Keys of other tables that need a restart.
 const RESTART_KEYS: [(&str, &str); 9] = [
     ("control", "socket"),

@@ -10,6 +10,8 @@
 //! Everything is taken once, at start. Entries are dense so that the sweep visits only what exists;
 //! removing one moves the last into its place.
 
+use core::net::IpAddr;
+
 use nat::Duration;
 use nat::Instant;
 use nat::types::InterfaceId;
@@ -140,6 +142,34 @@ struct Waiting<P> {
     next: u32,
 }
 
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::Asking => "asking",
+            State::Known => "known",
+            State::Probing => "probing",
+            State::Absent => "absent",
+        }
+    }
+}
+
+/// A neighbour of either family, for `show`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnyView {
+    /// Interface it is on.
+    pub interface: InterfaceId,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its link-layer address, when known.
+    pub station: Option<MacAddress>,
+    /// What is known about it.
+    pub state: &'static str,
+    /// Packets that wait for it.
+    pub waiting: u32,
+    /// The kernel asks for it, and not Natrix.
+    pub is_kernel: bool,
+}
+
 /// What a neighbour looks like from outside, for `show` and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourView<A = u32> {
@@ -149,6 +179,10 @@ pub struct NeighbourView<A = u32> {
     pub address: A,
     /// Its link-layer address, when known.
     pub station: Option<MacAddress>,
+    /// What is known about it.
+    pub state: &'static str,
+    /// Packets that wait for it.
+    pub waiting: u32,
 }
 
 /// The cache; `P` is what waits (a packet buffer and what is to become of it).
@@ -292,6 +326,22 @@ impl<P, A: Address> Neighbours<P, A> {
         true
     }
 
+    /// Somebody else found out that the neighbour does not answer, or forgot it.
+    pub fn forget(&mut self, now: Instant, interface: InterfaceId, address: A) {
+        let Some(index) = self.find(interface, address) else { return };
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        match entry.state {
+            State::Known | State::Probing if entry.waiting_count == 0 => self.remove(index),
+            State::Asking => {
+                entry.attempts = ATTEMPTS_MAX;
+                entry.due = now;
+            }
+            _ => return,
+        }
+        // The sweep looks at all of them once more, because one may have moved behind it.
+        (self.next_due, self.lap_due) = (now, now);
+    }
+
     /// The next thing to do, or None when nothing is due (or enough was looked at for one call;
     /// more follows at the next poll). Call until it returns None, or a bounded number of times.
     pub fn next_action(&mut self, now: Instant) -> Option<Action<P, A>> {
@@ -329,6 +379,8 @@ impl<P, A: Address> Neighbours<P, A> {
             interface: entry.interface,
             address: entry.address,
             station: matches!(entry.state, State::Known | State::Probing).then_some(entry.station),
+            state: entry.state.name(),
+            waiting: u32::from(entry.waiting_count),
         })
     }
 

@@ -99,7 +99,7 @@ pub(super) fn for_each<V: Listed>(
 
 /// The conditions of a filter for the engine. An unknown state or worker is an error and not an
 /// empty list.
-fn engine_filter(instance: &Instance, list: &List) -> Result<view::Filter, Fault> {
+pub(super) fn engine_filter(instance: &Instance, list: &List) -> Result<view::Filter, Fault> {
     let workers = instance.worker_count();
     if let Some(worker) = list.filter.worker.filter(|worker| usize::from(*worker) >= workers) {
         let remedy =
@@ -223,7 +223,7 @@ pub(crate) fn count_subscribers(instance: &Instance, pool: PoolId) -> Result<u64
 }
 
 /// A page of a complete list, with the position as cursor.
-fn page_of<T>(list: &List, all: impl Iterator<Item = T>) -> Result<Page<T>, Fault> {
+pub(super) fn page_of<T>(list: &List, all: impl Iterator<Item = T>) -> Result<Page<T>, Fault> {
     let start = list.start()?.place as usize;
     let limit = list.limit_effective() as usize;
     let mut rest = all.skip(start);

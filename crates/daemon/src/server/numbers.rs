@@ -1,5 +1,8 @@
 //! Answers from the workers' counters: status, interfaces, pools, counters, drops.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+
 use control::BackPressure;
 use control::Counter;
 use control::CounterKind;
@@ -37,7 +40,9 @@ use super::lists::fullest;
 use super::remedies::remedy;
 use crate::event_log::EventLogView;
 use crate::instance::Instance;
+use crate::kernel::class::Class;
 use crate::mailbox::Snapshot;
+use crate::routing::keeper::RouteCounters;
 
 /// Packets with a verdict of this kind.
 pub(crate) fn packets_of(counters: &Counters, kind: VerdictKind) -> u64 {
@@ -479,6 +484,32 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
     for (code, count) in pcp::nat_pmp::Code::ALL.into_iter().zip(nat_pmp_results) {
         events.push((format!("nat_pmp_{}", code.name()), count, Event, "Replies of NAT-PMP with this result code."));
     }
+    let kernel = snapshot.kernel;
+    for (class, ((given, limited), full)) in
+        Class::ALL.into_iter().zip(kernel.given.into_iter().zip(kernel.limited).zip(kernel.ring_full))
+    {
+        let name = class.name();
+        events.push((format!("kernel_{name}_given"), given, Event, "Frames of this class given to the kernel."));
+        events.push((
+            format!("kernel_{name}_limited"),
+            limited,
+            Event,
+            "Frames for the kernel above the rate of this class.",
+        ));
+        events.push((
+            format!("kernel_{name}_full"),
+            full,
+            Event,
+            "Frames of this class that the kernel took too slowly.",
+        ));
+    }
+    events.push(("kernel_sent".to_owned(), kernel.sent, Event, "Frames of the kernel sent."));
+    events.push((
+        "kernel_unsent".to_owned(),
+        kernel.unsent,
+        Event,
+        "Frames of the kernel without a buffer or interface.",
+    ));
     for protocol in Protocol::ALL {
         let name = protocol.name();
         let of = |numbers: [u64; Protocol::COUNT]| numbers.get(protocol.index()).copied().unwrap_or(0);
@@ -522,12 +553,38 @@ pub(crate) fn counters(instance: &Instance, per_worker: bool) -> Result<Vec<Coun
         return Ok(each.flatten().collect());
     }
     let mut sums = each.next().unwrap_or_default();
+    let routes = instance.routing().map(|routing| route_counters(&routing.counters)).unwrap_or_default();
     for counters in each {
         for (sum, counter) in sums.iter_mut().zip(counters) {
             sum.value += counter.value;
         }
     }
+    sums.extend(routes);
     Ok(sums)
+}
+
+/// Counters of routes, which are those of no worker.
+fn route_counters(counters: &RouteCounters) -> Vec<Counter> {
+    use CounterKind::Event;
+    use CounterKind::Gauge;
+    let all = [
+        ("routes_kernel", &counters.routes, Gauge, "Routes of the kernel."),
+        ("routes_installed", &counters.installed, Gauge, "Routes in the tables of the workers."),
+        ("routes_changes", &counters.changes, Event, "Changes of routes that the kernel reported."),
+        ("routes_lost", &counters.lost, Event, "Times that the kernel reported faster than Natrix read."),
+        ("routes_compared", &counters.compared, Event, "Comparisons of all routes with those of the kernel."),
+        ("routes_corrected", &counters.corrected, Event, "Prefixes that a comparison corrected."),
+        ("routes_refused", &counters.refused, Event, "Routes for which the tables of the workers had no room."),
+        ("routes_announced", &counters.announced, Gauge, "Pool prefixes announced to the kernel."),
+    ];
+    let counter = |(name, value, kind, description): (&str, &AtomicU64, CounterKind, &str)| Counter {
+        name: name.to_owned(),
+        worker: None,
+        value: value.load(Ordering::Relaxed),
+        kind,
+        description: description.to_owned(),
+    };
+    all.into_iter().map(counter).collect()
 }
 
 pub(crate) fn drops(instance: &Instance) -> Result<Vec<DropReason>, Fault> {

@@ -11,6 +11,8 @@ pub(super) fn remedy(verdict: Verdict) -> &'static str {
             "Normal for LLDP, STP, and IPv6 on an interface without an IPv6 address; otherwise look at what the \
              neighbour sends."
         }
+        KernelLimited => "Look for a flood at Natrix's own addresses (natrix trace --dropped); filter it upstream.",
+        KernelRingFull => "Look for a flood at Natrix's own addresses, or a machine without CPU time for its kernel.",
         LinkTruncated => "Look for a damaged cable or port at the neighbour.",
         LinkUnknownVlan => "Add an interface with this VLAN, or remove it from the neighbour's trunk.",
         LinkOtherDestination => "Normal for flooded frames; many mean that the switch does not know Natrix's address.",

@@ -51,6 +51,9 @@ use crate::policy::rules::RuleId;
 use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
 use crate::routes::RouteTable;
+use crate::routes::live::HOPS_MAX;
+use crate::routes::live::LiveRoutes;
+use crate::routes::live::PackedHop;
 use crate::rows::BalancedView;
 use crate::rows::OwnPorts;
 use crate::rows::StaticView;
@@ -164,6 +167,10 @@ pub(crate) struct NextHop {
 }
 
 impl NextHop {
+    fn of_slot(slot: u32, hop: PackedHop) -> NextHop {
+        NextHop { id: NextHopId(slot), gateway: hop.gateway(), interface: hop.interface(), mtu: hop.mtu() }
+    }
+
     #[inline(always)]
     pub(crate) fn egress(&self) -> Egress {
         Egress { next_hop: self.id }
@@ -186,6 +193,26 @@ pub struct NextHopView {
 
 /// Route value of destinations on the other side; not a hop's number.
 const HOLE: u32 = crate::routes::VALUE_LIMIT - 1;
+
+/// Nodes of each live table: all of 1 million hosts of which no two are near each other, or far more
+/// routes as in the Internet.
+const LIVE_NODES: usize = 1 << 21;
+
+fn live_after(
+    settings: &Settings,
+    workers: usize,
+    before: Option<&Shared>,
+) -> Result<Option<Arc<LiveRoutes>>, BuildError> {
+    if let Some(before) = before {
+        return Ok(before.live.clone());
+    }
+    if !settings.live_routes {
+        return Ok(None);
+    }
+    let live = LiveRoutes::new(settings.realms(), workers, LIVE_NODES);
+    let live = live.map_err(|source| BuildError::Memory { table: "routes of the kernel", source })?;
+    Ok(Some(Arc::new(live)))
+}
 
 fn between_workers_after(
     settings: &Settings,
@@ -280,6 +307,10 @@ pub struct Shared {
     /// By realm.
     inside_routes: Vec<RouteTable>,
     next_hops: Vec<NextHop>,
+    /// In place of `next_hops`, if routes come from the kernel.
+    live: Option<Arc<LiveRoutes>>,
+    /// By interface.
+    has_kernel: Box<[bool]>,
     pub(crate) classes: Classes,
     pub(crate) gateways: Gateways,
     pub(crate) pressure: Pressure,
@@ -407,7 +438,20 @@ impl Shared {
                 prefixes.extend(pool.subscribers.iter().map(|prefix| (*prefix, position as u32)));
             }
         }
-        let (route_lists, next_hops) = compile_routes(&settings);
+        let (route_lists, mut next_hops) = compile_routes(&settings);
+        let live = live_after(&settings, workers, before)?;
+        if live.is_some() {
+            next_hops.clear();
+        }
+        let table = |list: &[(Prefix, u32)], number: usize| match &live {
+            Some(live) => Ok(RouteTable::live(live, number)),
+            None => RouteTable::new(list),
+        };
+        let outside_routes = table(&route_lists.outside, 0)?;
+        let inside_routes = route_lists.inside.iter().zip(1..).map(|(list, number)| table(list, number));
+        let inside_routes = inside_routes.collect::<Result<_, _>>()?;
+        let is_kernel = |number: usize| settings.kernel_interfaces.contains(&InterfaceId(number as u16));
+        let has_kernel = (0..settings.interfaces.len()).map(is_kernel).collect();
         if settings.pools.iter().any(|pool| pool.allocation != Allocation::Ports) {
             ports.prepare_blocks().map_err(|source| BuildError::Memory { table: "port blocks", source })?;
         }
@@ -436,9 +480,11 @@ impl Shared {
             generation: before.map_or(0, |before| before.generation.wrapping_add(1)),
             slots,
             pool_routes: pool_prefixes.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?,
-            outside_routes: RouteTable::new(&route_lists.outside)?,
-            inside_routes: route_lists.inside.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?,
+            outside_routes,
+            inside_routes,
             next_hops,
+            live,
+            has_kernel,
             pressure: Pressure::default(),
             gateways: Gateways::new(&settings),
             classes: Classes::new(&settings.subscriber, &settings.classes, settings.realms())?,
@@ -858,35 +904,76 @@ impl Shared {
         self.pool_routes.get(realm.index())?.lookup(inside.to_bits()).map(|pool| PoolId(pool as u16))
     }
 
-    /// All next hops, in the order of [`NextHopId`].
+    /// All next hops, in the order of [`NextHopId`]. Of live routes also unused ones, which are on
+    /// no interface.
     pub fn next_hops(&self) -> impl Iterator<Item = NextHopView> + '_ {
-        self.next_hops.iter().map(|hop| NextHopView {
+        let view = |hop: &NextHop| NextHopView {
             interface: hop.interface,
             gateway: (hop.gateway != 0).then(|| Ipv4Addr::from_bits(hop.gateway)),
-        })
+        };
+        let unused = NextHopView { interface: InterfaceId(u16::MAX), gateway: None };
+        let slots = if self.live.is_some() { HOPS_MAX as u32 } else { 0 };
+        let live = (0..slots).map(move |slot| self.live_slot(slot).map_or(unused, |hop| view(&hop)));
+        self.next_hops.iter().map(view).chain(live)
+    }
+
+    /// The routes that change while packets are looked up, if there are any.
+    pub fn live_routes(&self) -> Option<&Arc<LiveRoutes>> {
+        self.live.as_ref()
+    }
+
+    /// The kernel takes packets to Natrix itself from this interface.
+    #[inline]
+    pub fn has_kernel(&self, interface: InterfaceId) -> bool {
+        self.has_kernel.get(interface.index()).copied().unwrap_or(false)
+    }
+
+    #[inline(always)]
+    fn hop_of(&self, value: u32, subscriber: u32) -> Option<NextHop> {
+        match self.next_hops.get(value as usize) {
+            Some(hop) => Some(*hop),
+            None => self.live_hop(value, subscriber),
+        }
+    }
+
+    /// Of several next hops, a subscriber keeps one.
+    #[inline(never)]
+    fn live_hop(&self, value: u32, subscriber: u32) -> Option<NextHop> {
+        let (slot, hop) = self.live.as_ref()?.hop(value, subscriber)?;
+        Some(NextHop::of_slot(slot, hop))
+    }
+
+    fn live_slot(&self, slot: u32) -> Option<NextHop> {
+        let hop = self.live.as_ref()?.slot(slot)?;
+        Some(NextHop::of_slot(slot, hop))
     }
 
     #[inline]
-    pub(crate) fn route_out(&self, destination: u32) -> Option<&NextHop> {
-        self.outside_routes.lookup(destination).and_then(|hop| self.next_hops.get(hop as usize))
+    pub(crate) fn route_out(&self, destination: u32, subscriber: u32) -> Option<NextHop> {
+        self.outside_routes.lookup(destination).and_then(|value| self.hop_of(value, subscriber))
     }
 
+    /// The destination is the subscriber.
     #[inline]
-    pub(crate) fn route_in(&self, realm: RealmId, destination: u32) -> Option<&NextHop> {
+    pub(crate) fn route_in(&self, realm: RealmId, destination: u32) -> Option<NextHop> {
         let routes = self.inside_routes.get(realm.index())?;
-        routes.lookup(destination).and_then(|hop| self.next_hops.get(hop as usize))
+        routes.lookup(destination).and_then(|value| self.hop_of(value, destination))
     }
 
-    pub(crate) fn route(&self, towards: Facing, destination: u32) -> Option<&NextHop> {
+    /// `subscriber` chooses among several next hops outside.
+    pub(crate) fn route(&self, towards: Facing, destination: u32, subscriber: u32) -> Option<NextHop> {
         match towards.side {
             Side::Inside => self.route_in(towards.realm, destination),
-            Side::Outside => self.route_out(destination),
+            Side::Outside => self.route_out(destination, subscriber),
         }
     }
 
     /// The hop to hosts on the link of an interface.
     pub(crate) fn on_link(&self, interface: InterfaceId) -> Option<NextHop> {
-        self.next_hops.iter().find(|hop| hop.interface == interface && hop.gateway == 0).copied()
+        let is_meant = |hop: &NextHop| hop.interface == interface && hop.gateway == 0;
+        let slots = if self.live.is_some() { HOPS_MAX as u32 } else { 0 };
+        let live = (0..slots).filter_map(|slot| self.live_slot(slot));
+        self.next_hops.iter().copied().chain(live).find(is_meant)
     }
 
     /// True if an address of this realm has a route inside.
@@ -927,7 +1014,7 @@ impl Shared {
     }
 
     pub(crate) fn is_inside(&self, address: u32) -> bool {
-        self.inside_routes.iter().any(|routes| routes.lookup(address).is_some()) && self.route_out(address).is_none()
+        self.inside_routes.iter().any(|routes| routes.lookup(address).is_some()) && self.route_out(address, 0).is_none()
     }
 
     #[inline]
@@ -947,7 +1034,7 @@ impl Shared {
     }
 
     pub(crate) fn own_address_towards(&self, towards: Facing, destination: u32) -> Option<u32> {
-        let hop = self.route(towards, destination)?;
+        let hop = self.route(towards, destination, destination)?;
         let interface = self.settings.interfaces.get(hop.interface.index())?;
         let on_link = interface.addresses.iter().find(|own| {
             Prefix::new(own.address, own.prefix_length)

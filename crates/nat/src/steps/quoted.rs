@@ -121,8 +121,8 @@ impl View<'_> {
             let remote = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
             let ruling = self.snapshot.rule_for(&RuleKey::of_flow(&key, remote));
             let passes = ruling.action == RuleAction::NoTranslation && parsed.ttl > 1 && !is_hairpin;
-            let hop = self.snapshot.route_out(parsed.destination).filter(|_| passes);
-            return hop.map(|hop| ErrorAct::Pass { hop: *hop }).ok_or(Verdict::IcmpQuoteNoMapping);
+            let hop = self.snapshot.route_out(parsed.destination, parsed.source).filter(|_| passes);
+            return hop.map(|hop| ErrorAct::Pass { hop }).ok_or(Verdict::IcmpQuoteNoMapping);
         };
         // RFC 5508 §4.2 REQ-5: the quote must show what the remote host sent. The error comes from
         // the external address, so no inside address leaks (REQ-5c).

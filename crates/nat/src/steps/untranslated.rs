@@ -35,9 +35,18 @@ impl View<'_> {
         match parsed.class {
             Class::IcmpRequest if self.snapshot.settings().icmp.answer_echo => Ok(LocalAnswer::EchoReply),
             Class::Udp if self.is_port_control(parsed) => self.decide_port_control(from, parsed),
+            // The kernel may have a socket there.
+            Class::Udp if self.is_kernels(from, parsed) => Err(Verdict::LocalIgnored),
             Class::Udp => Ok(LocalAnswer::PortUnreachable),
             _ => Err(Verdict::LocalIgnored),
         }
+    }
+
+    fn is_kernels(&self, from: Facing, parsed: &Parsed) -> bool {
+        matches!(
+            self.local_to(from, parsed.destination),
+            Some(Local::Own(interface) | Local::OwnAndPool(interface, _)) if self.snapshot.has_kernel(interface)
+        )
     }
 
     fn is_port_control(&self, parsed: &Parsed) -> bool {

@@ -40,7 +40,7 @@ impl View<'_> {
         if parsed.ttl <= 1 {
             return Err(NoWay { verdict: Verdict::TtlExpired, reason: Reason::TtlExpired });
         }
-        let Some(hop) = self.snapshot.route(towards, destination).copied() else {
+        let Some(hop) = self.snapshot.route(towards, destination, parsed.source) else {
             let reason = match towards.side {
                 Side::Inside => Reason::HostUnreachable,
                 Side::Outside => Reason::NetUnreachable,

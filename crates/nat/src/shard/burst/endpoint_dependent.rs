@@ -103,7 +103,7 @@ impl PacketPath {
         if !flow.is_steady_inside(&key, stamp) || flow.expires() <= clock.due[usize::from(is_tcp)] {
             return None;
         }
-        let hop = *self.ledger.shared.route_out(remote_outside.0)?;
+        let hop = self.ledger.shared.route_out(remote_outside.0, be32::<12>(header))?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }
@@ -139,7 +139,7 @@ impl PacketPath {
         if self.ledger.policy.lifetimes.own(protocol(kind), remote_inside.1).is_some() {
             return None;
         }
-        let hop = *self.ledger.shared.route_in(realm, internal.0)?;
+        let hop = self.ledger.shared.route_in(realm, internal.0)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }

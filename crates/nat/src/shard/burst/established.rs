@@ -375,7 +375,7 @@ impl PacketPath {
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
         let destination = be32::<16>(header);
         let key = InternalKey { realm, protocol, address: be32::<12>(header), port: be16::<20>(header) };
-        let hop = self.ledger.shared.route_out(destination)?;
+        let hop = self.ledger.shared.route_out(destination, key.address)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }

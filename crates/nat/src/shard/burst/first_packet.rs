@@ -297,7 +297,7 @@ impl PacketPath {
         {
             return None;
         }
-        let hop = *self.ledger.shared.route_out(destination)?;
+        let hop = self.ledger.shared.route_out(destination, source)?;
         if be16::<2>(header) > hop.mtu {
             return None;
         }

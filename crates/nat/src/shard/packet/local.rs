@@ -62,7 +62,7 @@ impl PacketPath {
     }
 
     fn answer_echo<S: Sink>(&mut self, towards: Facing, bytes: &mut [u8], parsed: &Parsed, sink: &mut S) -> Fate {
-        let Some(hop) = self.ledger.shared.route(towards, parsed.source).copied() else {
+        let Some(hop) = self.ledger.shared.route(towards, parsed.source, parsed.destination) else {
             return Fate::Done(Verdict::NoRoute);
         };
         let own = Ipv4Addr::from_bits(parsed.destination);
@@ -137,7 +137,7 @@ impl PacketPath {
             self.send_error_through_hairpin(now, meta, message, sink);
             return;
         }
-        let Some(hop) = self.ledger.shared.route(towards, to) else { return };
+        let Some(hop) = self.ledger.shared.route(towards, to, from) else { return };
         if sink.transmit(hop.egress(), &[message]) {
             self.ledger.counters.originated += 1;
         }

@@ -166,7 +166,7 @@ impl PacketPath {
             self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
             return Err(Fate::Done(Verdict::TtlExpired));
         }
-        let Some(hop) = self.ledger.shared.route_out(destination).copied() else {
+        let Some(hop) = self.ledger.shared.route_out(destination, parsed.source) else {
             self.send_error(now, Side::Inside, meta, Reason::NetUnreachable, bytes, sink);
             return Err(Fate::Done(Verdict::NoRoute));
         };

@@ -154,7 +154,7 @@ impl PacketPath {
     }
 
     fn send_from<S: Sink>(&mut self, towards: Facing, from: Endpoint, to: Endpoint, payload: &[u8], sink: &mut S) {
-        let Some(hop) = self.ledger.shared.route(towards, to.address.to_bits()).copied() else { return };
+        let Some(hop) = self.ledger.shared.route(towards, to.address.to_bits(), from.address.to_bits()) else { return };
         self.send_by(&hop, from, to, payload, sink);
     }
 

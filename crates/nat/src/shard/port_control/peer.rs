@@ -92,7 +92,7 @@ impl Ledger {
 
     /// As if the subscriber had sent a packet there.
     fn check_peer(&self, key: &InternalKey, remote: (u32, u16)) -> Result<(), Fault> {
-        if self.shared.route_out(remote.0).is_none() && self.local.pool_address(remote.0).is_none() {
+        if self.shared.route_out(remote.0, 0).is_none() && self.local.pool_address(remote.0).is_none() {
             return Err(Code::NetworkFailure.into());
         }
         match self.shared.rule_for(&RuleKey::of_flow(key, remote)).action {

@@ -1,0 +1,223 @@
+//! Classes of frames for the kernel, each with a rate of its own, so that none crowds out another.
+//!
+//! Within a class, sources share the rate: each is in one of a few slots by a secret hash, and a slot
+//! gets a part of the rate. A flood from one source leaves the others what they need.
+
+use nat::Instant;
+use wire::ethernet::ETHER_TYPE_ARP;
+use wire::ethernet::ETHER_TYPE_IPV4;
+use wire::ethernet::ETHER_TYPE_IPV6;
+use wire::ethernet::LinkHeader;
+use wire::ethernet::MacAddress;
+
+/// What a frame is to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Routing protocols from a neighbour on the link.
+    Routing,
+    /// ARP and Neighbor Discovery.
+    Neighbour,
+    /// Everything else: SSH, LLDP, ping, routing protocols from afar.
+    Other,
+}
+
+impl Class {
+    /// All classes.
+    pub const ALL: [Class; 3] = [Class::Routing, Class::Neighbour, Class::Other];
+
+    /// Name in counters.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Class::Routing => "routing",
+            Class::Neighbour => "neighbour",
+            Class::Other => "other",
+        }
+    }
+
+    /// Frames a second that one worker gives to the kernel.
+    const fn rate(self) -> u64 {
+        match self {
+            Class::Routing => 20_000,
+            Class::Neighbour => 2_000,
+            Class::Other => 10_000,
+        }
+    }
+}
+
+/// IP protocols of routing: IGMP, IGRP, RSVP, EIGRP, OSPF, PIM, VRRP, IS-IS, L2TP excluded.
+const PROTOCOLS: [u8; 7] = [2, 9, 46, 88, 89, 103, 112];
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+const ICMP6: u8 = 58;
+/// Ports of routing: BGP, RIP, LDP, BFD (single hop, echo, multihop), Babel.
+const PORTS: [u16; 7] = [179, 520, 646, 3_784, 3_785, 4_784, 6_696];
+
+/// The class of a frame, and its source in a word. `is_near` says whether an IPv4 source is on a
+/// connected prefix of the interface.
+pub fn classify(frame: &[u8], is_near: impl Fn(u32) -> bool) -> (Class, u64) {
+    let Ok(header) = LinkHeader::parse(frame) else { return (Class::Other, 0) };
+    let packet = frame.get(header.payload_offset()..).unwrap_or_default();
+    let by_station = station_word(header.source);
+    match header.ether_type {
+        ETHER_TYPE_ARP => (Class::Neighbour, by_station),
+        ETHER_TYPE_IPV4 => {
+            let word = |at: usize| {
+                packet.get(at..at + 4).and_then(<[u8]>::first_chunk).map_or(0, |at| u32::from_be_bytes(*at))
+            };
+            let (source, destination) = (word(12), word(16));
+            let protocol = packet.get(9).copied().unwrap_or(0);
+            let header_length = usize::from(packet.first().copied().unwrap_or(0) & 0xf) * 4;
+            let is_for_link = destination >> 8 == 0xe0_0000;
+            let is_routing = is_for_link || is_routing(protocol, packet.get(header_length..).unwrap_or_default());
+            let class = if is_routing && (is_for_link || is_near(source)) { Class::Routing } else { Class::Other };
+            (class, u64::from(source))
+        }
+        ETHER_TYPE_IPV6 => {
+            let protocol = packet.get(6).copied().unwrap_or(0);
+            let payload = packet.get(40..).unwrap_or_default();
+            // Link-local sources (fe80::/10) are neighbours.
+            let is_near = packet.get(8) == Some(&0xfe);
+            let class = match (protocol, payload.first()) {
+                (ICMP6, Some(133..=137)) => Class::Neighbour,
+                _ if is_near && is_routing(protocol, payload) => Class::Routing,
+                _ => Class::Other,
+            };
+            (class, by_station)
+        }
+        // IS-IS and other protocols of IEEE 802.3 have a length here.
+        0..=1_500 => (Class::Routing, by_station),
+        _ => (Class::Other, by_station),
+    }
+}
+
+fn is_routing(protocol: u8, payload: &[u8]) -> bool {
+    let port =
+        |at: usize| payload.get(at..at + 2).and_then(<[u8]>::first_chunk).map_or(0, |at| u16::from_be_bytes(*at));
+    PROTOCOLS.contains(&protocol)
+        || (matches!(protocol, TCP | UDP) && (PORTS.contains(&port(0)) || PORTS.contains(&port(2))))
+}
+
+fn station_word(station: MacAddress) -> u64 {
+    let [a, b, c, d, e, f] = station.0;
+    u64::from_ne_bytes([a, b, c, d, e, f, 0, 0])
+}
+
+const SLOTS: usize = 64;
+/// A slot gets this part of the rate of its class.
+const SHARE: u64 = 8;
+/// Frames that may come at once, as the time in which the rate allows them.
+const BURST_US: u64 = 50_000;
+
+/// One token bucket, in microseconds of its rate.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    full_at: u64,
+}
+
+impl Bucket {
+    fn allows(&self, now: u64, cost: u64) -> bool {
+        self.full_at.max(now) + cost <= now + BURST_US.max(cost)
+    }
+
+    fn take(&mut self, now: u64, cost: u64) {
+        self.full_at = self.full_at.max(now) + cost;
+    }
+}
+
+/// The rates of one worker.
+#[derive(Debug)]
+pub struct Limiter {
+    secret: u64,
+    classes: [Bucket; Class::ALL.len()],
+    slots: [[Bucket; SLOTS]; Class::ALL.len()],
+}
+
+impl Limiter {
+    /// `secret` keeps others from choosing sources that share a slot with a neighbour.
+    pub fn new(secret: u64) -> Limiter {
+        let none = Bucket::default();
+        Limiter { secret: secret | 1, classes: [none; Class::ALL.len()], slots: [[none; SLOTS]; Class::ALL.len()] }
+    }
+
+    /// Whether the kernel gets a frame of this class and source now.
+    pub fn allows(&mut self, now: Instant, class: Class, source: u64) -> bool {
+        let now = now.as_micros();
+        let mixed = (source ^ self.secret).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let slot = ((mixed ^ mixed >> 29).wrapping_mul(self.secret) >> 58) as usize % SLOTS;
+        let cost = 1_000_000_u64.div_ceil(class.rate());
+        let (Some(all), Some(slots)) = (self.classes.get_mut(class as usize), self.slots.get_mut(class as usize))
+        else {
+            return false;
+        };
+        let Some(own) = slots.get_mut(slot) else { return false };
+        if !all.allows(now, cost) || !own.allows(now, cost * SHARE) {
+            return false;
+        }
+        all.take(now, cost);
+        own.take(now, cost * SHARE);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    fn ipv4(protocol: u8, source: [u8; 4], destination: [u8; 4], ports: (u16, u16)) -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 24, 0, 0, 0, 0, 1, protocol, 0, 0];
+        frame.extend_from_slice(&source);
+        frame.extend_from_slice(&destination);
+        frame.extend_from_slice(&ports.0.to_be_bytes());
+        frame.extend_from_slice(&ports.1.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn routing_protocols_of_neighbours_have_their_own_class() {
+        let near = |source: u32| source >> 8 == 0xc0_0002;
+        let class = |frame: &[u8]| classify(frame, near).0;
+        let (own, neighbour, far) = ([192, 0, 2, 1], [192, 0, 2, 254], [198, 51, 100, 7]);
+        assert_eq!(class(&ipv4(89, neighbour, own, (0, 0))), Class::Routing);
+        assert_eq!(class(&ipv4(89, far, [224, 0, 0, 5], (0, 0))), Class::Routing);
+        assert_eq!(class(&ipv4(6, neighbour, own, (40_000, 179))), Class::Routing);
+        assert_eq!(class(&ipv4(6, neighbour, own, (179, 40_000))), Class::Routing);
+        assert_eq!(class(&ipv4(17, neighbour, own, (49_152, 3_784))), Class::Routing);
+        assert_eq!(class(&ipv4(6, far, own, (40_000, 179))), Class::Other, "no neighbour");
+        assert_eq!(class(&ipv4(6, neighbour, own, (40_000, 22))), Class::Other);
+        assert_eq!(class(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6]), Class::Neighbour);
+        assert_eq!(class(&[1, 0x80, 0xc2, 0, 0, 0xe, 2, 0, 0, 0, 0, 2, 0x88, 0xcc]), Class::Other, "LLDP");
+    }
+
+    #[test]
+    fn any_bytes_have_a_class() {
+        let frame = ipv4(6, [192, 0, 2, 254], [192, 0, 2, 1], (40_000, 179));
+        for length in 0..=frame.len() {
+            let _ = classify(&frame[..length], |_| true);
+        }
+    }
+
+    #[test]
+    fn a_flood_from_one_source_leaves_room_for_others() {
+        let mut limiter = Limiter::new(7);
+        let mut passed = [0_u32; 2];
+        for step in 0..1_000_000_u64 {
+            let now = Instant::from_micros(step);
+            passed[0] += u32::from(limiter.allows(now, Class::Routing, 1));
+            if step % 10_000 == 0 {
+                passed[1] += u32::from(limiter.allows(now, Class::Routing, 2));
+            }
+        }
+        assert_eq!(passed[1], 100, "the neighbour loses nothing");
+        assert!((2_400..2_700).contains(&passed[0]), "{} of a million in a second", passed[0]);
+    }
+
+    #[test]
+    fn all_sources_together_stay_below_the_rate() {
+        let mut limiter = Limiter::new(7);
+        let passed = (0..1_000_000_u64)
+            .filter(|step| limiter.allows(Instant::from_micros(*step), Class::Neighbour, *step))
+            .count();
+        assert!((1_900..2_200).contains(&passed), "{passed}");
+    }
+}

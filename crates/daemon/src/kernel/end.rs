@@ -1,0 +1,172 @@
+//! A worker's end of the way to the kernel and back.
+
+use mem::ring::Consumer;
+use mem::ring::Producer;
+use nat::Instant;
+use nat::Settings;
+use nat::types::InterfaceId;
+use nat::types::Prefix;
+use packet_io::PortIndex;
+use wire::ethernet::MacAddress;
+
+use crate::kernel::class::Class;
+use crate::kernel::class::Limiter;
+use crate::kernel::class::classify;
+
+/// Frames of one worker that may wait for the kernel.
+pub const UP_FRAMES: usize = 1_024;
+/// Frames of the kernel that may wait for a worker.
+pub const DOWN_FRAMES: usize = 512;
+/// Questions and news of neighbours that may wait.
+pub const NEWS: usize = 4_096;
+
+/// A frame for the kernel.
+#[derive(Debug)]
+pub struct Up<B> {
+    /// Its port.
+    pub port: PortIndex,
+    /// The frame.
+    pub buffer: B,
+}
+
+/// A frame of the kernel. Its memory goes back to the thread that allocated it.
+#[derive(Debug)]
+pub struct Down {
+    /// Its port.
+    pub port: PortIndex,
+    /// The bytes, and behind them room.
+    pub bytes: Box<[u8]>,
+    /// Length of the frame.
+    pub length: usize,
+}
+
+/// A neighbour to resolve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Interface it is on.
+    pub interface: InterfaceId,
+    /// Its address, in host bit order.
+    pub address: u32,
+}
+
+/// What the kernel knows of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Interface it is on.
+    pub interface: InterfaceId,
+    /// Its address, in host bit order.
+    pub address: u32,
+    /// Its link-layer address; None: it did not answer, or is forgotten.
+    pub station: Option<MacAddress>,
+}
+
+/// Frames given to the kernel and refused, by class. Only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelCounters {
+    /// Given.
+    pub given: [u64; Class::ALL.len()],
+    /// Above the rate of the class.
+    pub limited: [u64; Class::ALL.len()],
+    /// The ring was full.
+    pub ring_full: [u64; Class::ALL.len()],
+    /// Frames of the kernel sent.
+    pub sent: u64,
+    /// Frames of the kernel for which there was no buffer.
+    pub unsent: u64,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// The kernel gets it.
+    Yes,
+    /// Above the rate of its class.
+    Limited,
+    /// The kernel does not keep up.
+    RingFull,
+}
+
+/// A worker's ends of all rings.
+#[derive(Debug)]
+pub struct KernelEnd<B> {
+    pub(crate) up: Producer<Up<B>>,
+    pub(crate) down: Consumer<Down>,
+    pub(crate) back: Producer<Down>,
+    pub(crate) asks: Producer<Ask>,
+    pub(crate) told: Consumer<Told>,
+    pub(crate) limiter: Limiter,
+    pub(crate) counters: KernelCounters,
+    /// By interface: whether the kernel has it, its own addresses, and its connected prefixes.
+    interfaces: Vec<(bool, Vec<u32>, Vec<Prefix>)>,
+}
+
+impl<B> KernelEnd<B> {
+    #[allow(clippy::too_many_arguments, reason = "called in one place, which has all of these at hand")]
+    pub(crate) fn new(
+        up: Producer<Up<B>>,
+        down: Consumer<Down>,
+        back: Producer<Down>,
+        asks: Producer<Ask>,
+        told: Consumer<Told>,
+        settings: &Settings,
+        secret: u64,
+    ) -> KernelEnd<B> {
+        let interfaces = settings.interfaces.iter().enumerate().map(|(number, interface)| {
+            let has = settings.kernel_interfaces.contains(&InterfaceId(number as u16));
+            let own = interface.addresses.iter().map(|own| own.address.to_bits()).collect();
+            let prefixes = interface.addresses.iter().filter_map(|own| Prefix::new(own.address, own.prefix_length));
+            (has, own, prefixes.collect())
+        });
+        KernelEnd {
+            up,
+            down,
+            back,
+            asks,
+            told,
+            limiter: Limiter::new(secret),
+            counters: KernelCounters::default(),
+            interfaces: interfaces.collect(),
+        }
+    }
+
+    /// Whether the kernel has this interface.
+    #[inline]
+    pub fn has(&self, interface: InterfaceId) -> bool {
+        self.interfaces.get(interface.index()).is_some_and(|(has, ..)| *has)
+    }
+
+    /// Whether the kernel has this address on this interface.
+    pub fn owns(&self, interface: InterfaceId, address: u32) -> bool {
+        self.interfaces.get(interface.index()).is_some_and(|(has, own, _)| *has && own.contains(&address))
+    }
+
+    /// Whether the kernel has this address on any interface.
+    pub fn owns_anywhere(&self, address: u32) -> bool {
+        self.interfaces.iter().any(|(has, own, _)| *has && own.contains(&address))
+    }
+
+    /// Gives a frame to the kernel, if its class allows.
+    pub fn give(&mut self, now: Instant, interface: InterfaceId, port: PortIndex, buffer: B) -> Given
+    where
+        B: packet_io::Buffer,
+    {
+        let prefixes = self.interfaces.get(interface.index()).map_or(&[][..], |(.., prefixes)| prefixes);
+        let is_near = |source: u32| prefixes.iter().any(|prefix| prefix.contains(source.into()));
+        let (class, source) = classify(buffer.bytes(), is_near);
+        let count = |counters: &mut [u64; Class::ALL.len()]| {
+            if let Some(counter) = counters.get_mut(class as usize) {
+                *counter += 1;
+            }
+        };
+        if !self.limiter.allows(now, class, source) {
+            count(&mut self.counters.limited);
+            return Given::Limited;
+        }
+        if self.up.try_push(Up { port, buffer }).is_err() {
+            count(&mut self.counters.ring_full);
+            return Given::RingFull;
+        }
+        count(&mut self.counters.given);
+        Given::Yes
+    }
+}

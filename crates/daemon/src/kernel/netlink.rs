@@ -1,0 +1,444 @@
+//! A socket to the kernel's links, addresses, routes and neighbours, and its messages.
+
+use core::net::Ipv4Addr;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
+
+use nat::types::Prefix;
+use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_core::NLM_F_DUMP_INTR;
+use netlink_packet_core::NLM_F_REQUEST;
+use netlink_packet_core::NetlinkMessage;
+use netlink_packet_core::NetlinkPayload;
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::AddressAttribute;
+use netlink_packet_route::address::AddressMessage;
+use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::neighbour::NeighbourAddress;
+use netlink_packet_route::neighbour::NeighbourAttribute;
+use netlink_packet_route::neighbour::NeighbourFlags;
+use netlink_packet_route::neighbour::NeighbourMessage;
+use netlink_packet_route::neighbour::NeighbourState;
+use netlink_packet_route::route::RouteAddress;
+use netlink_packet_route::route::RouteAttribute;
+use netlink_packet_route::route::RouteMessage;
+use netlink_packet_route::route::RouteNextHopFlags;
+use netlink_packet_route::route::RouteProtocol;
+use netlink_packet_route::route::RouteScope;
+use netlink_packet_route::route::RouteType;
+use netlink_sys::Socket;
+use netlink_sys::SocketAddr;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use wire::ethernet::MacAddress;
+
+/// Groups of messages (`linux/rtnetlink.h`).
+pub const LINKS: u32 = 1;
+/// Neighbours.
+pub const NEIGHBOURS: u32 = 3;
+/// Addresses of IPv4.
+pub const ADDRESSES: u32 = 5;
+/// Routes of IPv4.
+pub const ROUTES: u32 = 7;
+
+/// The kernel's main table.
+pub const TABLE_MAIN: u32 = 254;
+/// The protocol number of routes that Natrix itself puts into the kernel: one that iproute2 and FRR
+/// leave to others.
+pub const PROTOCOL_NATRIX: u8 = 110;
+
+/// Longest datagram: the kernel makes dumps of at most 32 KiB.
+const DATAGRAM_MAX: usize = 64 * 1024;
+/// Bytes of messages that may wait in the kernel.
+const WAITING_BYTES: usize = 8 << 20;
+/// Datagrams of one call of [`Netlink::receive`].
+const DATAGRAMS_MAX: usize = 64;
+
+/// A socket.
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// A route as the kernel tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteNews {
+    /// Added or replaced, else removed.
+    pub is_there: bool,
+    /// The kernel's number of its table.
+    pub table: u32,
+    /// Destinations.
+    pub prefix: Prefix,
+    /// The lowest counts.
+    pub metric: u32,
+    /// The kernel's number of the routing protocol.
+    pub protocol: u8,
+    /// Device, gateway (0: on the link) and weight of each next hop. Empty: packets are dropped.
+    pub hops: Vec<(u32, u32, u16)>,
+}
+
+/// A neighbour as the kernel tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighbourNews {
+    /// Its device.
+    pub device: u32,
+    /// Its address, in host bit order.
+    pub address: u32,
+    /// Its link-layer address; None: it did not answer, or is forgotten.
+    pub station: Option<MacAddress>,
+    /// The kernel still asks, and says nothing yet.
+    pub is_asked: bool,
+}
+
+impl Netlink {
+    /// Opens a socket. With groups it receives what changes, and its calls do not wait.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn open(groups: &[u32]) -> io::Result<Netlink> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        for group in groups {
+            socket.add_membership(*group)?;
+        }
+        if !groups.is_empty() {
+            socket.set_non_blocking(true)?;
+            socket.set_rx_buf_sz(WAITING_BYTES as i32)?;
+        }
+        Ok(Netlink { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM_MAX) })
+    }
+
+    /// Sends a message without waiting for an answer.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        let mut message = NetlinkMessage::from(message);
+        self.sequence = self.sequence.wrapping_add(1);
+        message.header.sequence_number = self.sequence;
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).map(|_| ())
+    }
+
+    /// Sends a message and waits until the kernel has carried it out.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.send(message, flags | NLM_F_ACK)?;
+        loop {
+            let mut answer = None;
+            self.read(|_, payload| {
+                if let NetlinkPayload::Error(error) = payload {
+                    answer = Some(match error.code {
+                        None => Ok(()),
+                        Some(code) => Err(io::Error::from_raw_os_error(code.get().saturating_abs())),
+                    });
+                }
+            })?;
+            if let Some(answer) = answer {
+                return answer;
+            }
+        }
+    }
+
+    /// Asks for all objects of a kind.
+    ///
+    /// # Errors
+    /// What the kernel answers; [`io::ErrorKind::Interrupted`] if something changed meanwhile, so
+    /// that the answer may be incomplete.
+    pub fn dump(&mut self, message: RouteNetlinkMessage, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+        self.send(message, NLM_F_DUMP)?;
+        let mut is_interrupted = false;
+        loop {
+            let mut end = None;
+            self.read(|flags, payload| {
+                is_interrupted |= flags & NLM_F_DUMP_INTR != 0;
+                match payload {
+                    NetlinkPayload::Done(_) => end = Some(Ok(())),
+                    NetlinkPayload::Error(error) => {
+                        let code = error.code.map_or(0, |code| code.get().saturating_abs());
+                        end = Some(Err(io::Error::from_raw_os_error(code)));
+                    }
+                    NetlinkPayload::InnerMessage(message) => each(message),
+                    _ => {}
+                }
+            })?;
+            match end {
+                Some(Ok(())) if is_interrupted => return Err(io::ErrorKind::Interrupted.into()),
+                Some(end) => return end,
+                None => {}
+            }
+        }
+    }
+
+    /// Takes what has changed, without waiting. Returns whether there may be more.
+    ///
+    /// # Errors
+    /// ENOBUFS: messages were lost.
+    pub fn receive(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
+        for _ in 0..DATAGRAMS_MAX {
+            let read = self.read(|_, payload| {
+                if let NetlinkPayload::InnerMessage(message) = payload {
+                    each(message);
+                }
+            });
+            match read {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    fn read(&mut self, each: impl FnMut(u16, NetlinkPayload<RouteNetlinkMessage>)) -> io::Result<()> {
+        self.buffer.clear();
+        self.buffer.reserve(DATAGRAM_MAX);
+        self.socket.recv(&mut self.buffer, 0)?;
+        read_messages(&self.buffer, each);
+        Ok(())
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Reads the messages of a datagram. One that cannot be read is left out.
+pub fn read_messages(mut bytes: &[u8], mut each: impl FnMut(u16, NetlinkPayload<RouteNetlinkMessage>)) {
+    while let Some(length) = bytes.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
+        let Some(message) = bytes.get(..length).filter(|_| length >= 16) else { return };
+        if let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) {
+            let (header, payload) = message.into_parts();
+            each(header.flags, payload);
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+}
+
+/// The route in a message, if it is one that packets can take.
+pub fn route_news(message: &RouteNetlinkMessage) -> Option<RouteNews> {
+    let (route, is_there) = match message {
+        RouteNetlinkMessage::NewRoute(route) => (route, true),
+        RouteNetlinkMessage::DelRoute(route) => (route, false),
+        _ => return None,
+    };
+    let RouteMessage { header, attributes, .. } = route;
+    let protocol = u8::from(header.protocol);
+    // Routes by type of service are of no use to a NAT, and its own routes are for others.
+    if header.address_family != AddressFamily::Inet || header.tos != 0 || protocol == PROTOCOL_NATRIX {
+        return None;
+    }
+    let drops = match header.kind {
+        RouteType::Unicast => false,
+        RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit => true,
+        _ => return None,
+    };
+    let mut news = RouteNews {
+        is_there,
+        table: header.table.into(),
+        prefix: Prefix::new(Ipv4Addr::UNSPECIFIED, header.destination_prefix_length)?,
+        metric: 0,
+        protocol,
+        hops: Vec::new(),
+    };
+    let (mut device, mut gateway) = (None, 0);
+    for attribute in attributes {
+        match attribute {
+            RouteAttribute::Table(table) => news.table = *table,
+            RouteAttribute::Priority(metric) => news.metric = *metric,
+            RouteAttribute::Destination(RouteAddress::Inet(address)) => {
+                news.prefix = Prefix::new(*address, header.destination_prefix_length)?;
+            }
+            RouteAttribute::Oif(index) => device = Some(*index),
+            RouteAttribute::Gateway(RouteAddress::Inet(address)) => gateway = address.to_bits(),
+            RouteAttribute::MultiPath(hops) => {
+                for hop in hops.iter().filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead)) {
+                    let gateway = hop.attributes.iter().find_map(|attribute| match attribute {
+                        RouteAttribute::Gateway(RouteAddress::Inet(address)) => Some(address.to_bits()),
+                        _ => None,
+                    });
+                    // The kernel's numbers begin at 0.
+                    news.hops.push((hop.interface_index, gateway.unwrap_or(0), u16::from(hop.hops) + 1));
+                }
+            }
+            _ => {}
+        }
+    }
+    if let Some(device) = device.filter(|_| news.hops.is_empty()) {
+        news.hops.push((device, gateway, 1));
+    }
+    match drops {
+        true => news.hops.clear(),
+        // By a device of IPv6, or by nothing.
+        false if news.hops.is_empty() && is_there => return None,
+        false => {}
+    }
+    Some(news)
+}
+
+/// The neighbour of IPv4 in a message.
+pub fn neighbour_news(message: &RouteNetlinkMessage) -> Option<NeighbourNews> {
+    let (neighbour, is_there) = match message {
+        RouteNetlinkMessage::NewNeighbour(neighbour) => (neighbour, true),
+        RouteNetlinkMessage::DelNeighbour(neighbour) => (neighbour, false),
+        _ => return None,
+    };
+    let NeighbourMessage { header, attributes, .. } = neighbour;
+    if header.family != AddressFamily::Inet {
+        return None;
+    }
+    let address = attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(address.to_bits()),
+        _ => None,
+    })?;
+    let station = attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLocalAddress(bytes) => bytes.as_slice().try_into().ok().map(MacAddress),
+        _ => None,
+    });
+    let is_known = matches!(
+        header.state,
+        NeighbourState::Reachable
+            | NeighbourState::Stale
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+            | NeighbourState::Permanent
+            | NeighbourState::Noarp
+    );
+    let is_asked = is_there && matches!(header.state, NeighbourState::Incomplete | NeighbourState::None);
+    let station = station.filter(|_| is_there && is_known);
+    Some(NeighbourNews { device: header.ifindex, address, station, is_asked })
+}
+
+/// Asks the kernel to resolve a neighbour, or to check that it is still there.
+pub fn resolve(device: u32, address: u32) -> RouteNetlinkMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Inet;
+    message.header.ifindex = device;
+    message.header.state = NeighbourState::None;
+    message.header.flags = NeighbourFlags::Use;
+    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(Ipv4Addr::from_bits(address))));
+    RouteNetlinkMessage::NewNeighbour(message)
+}
+
+/// Asks for all neighbours.
+pub fn all_neighbours() -> RouteNetlinkMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Inet;
+    RouteNetlinkMessage::GetNeighbour(message)
+}
+
+/// Asks for all routes of IPv4.
+pub fn all_routes() -> RouteNetlinkMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    RouteNetlinkMessage::GetRoute(message)
+}
+
+/// Asks for all links.
+pub fn all_links() -> RouteNetlinkMessage {
+    RouteNetlinkMessage::GetLink(LinkMessage::default())
+}
+
+/// An address for a device.
+pub fn address(device: u32, address: Ipv4Addr, prefix_length: u8) -> RouteNetlinkMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = AddressFamily::Inet;
+    message.header.prefix_len = prefix_length;
+    message.header.index = device;
+    message.attributes.push(AddressAttribute::Local(address.into()));
+    message.attributes.push(AddressAttribute::Address(address.into()));
+    if prefix_length < 31 {
+        let host = u32::MAX.checked_shr(prefix_length.into()).unwrap_or(0);
+        message.attributes.push(AddressAttribute::Broadcast(Ipv4Addr::from_bits(address.to_bits() | host)));
+    }
+    RouteNetlinkMessage::NewAddress(message)
+}
+
+/// A route of Natrix that tells the kernel, and whoever reads its routes, that a prefix of a pool is
+/// served here.
+pub fn announcement(prefix: Prefix) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    message.header.destination_prefix_length = prefix.length();
+    message.header.table = TABLE_MAIN as u8;
+    message.header.protocol = RouteProtocol::from(PROTOCOL_NATRIX);
+    message.header.scope = RouteScope::Universe;
+    message.header.kind = RouteType::BlackHole;
+    message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(prefix.address())));
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::route::RouteNextHop;
+
+    use super::*;
+
+    fn route(kind: RouteType, attributes: Vec<RouteAttribute>) -> RouteNetlinkMessage {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        message.header.destination_prefix_length = 24;
+        message.header.table = TABLE_MAIN as u8;
+        message.header.protocol = RouteProtocol::Bgp;
+        message.header.kind = kind;
+        message.attributes = attributes;
+        message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(Ipv4Addr::new(198, 51, 100, 0))));
+        RouteNetlinkMessage::NewRoute(message)
+    }
+
+    fn gateway(last: u8) -> RouteAttribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(Ipv4Addr::new(192, 0, 2, last)))
+    }
+
+    #[test]
+    fn next_hops_of_a_route_are_read() {
+        let one = route(RouteType::Unicast, vec![RouteAttribute::Oif(7), gateway(1), RouteAttribute::Priority(20)]);
+        let news = route_news(&one).unwrap();
+        assert_eq!((news.metric, news.protocol, news.table), (20, 186, 254));
+        assert_eq!(news.hops, [(7, 0xc000_0201, 1)]);
+        let hop = |interface_index, hops, last| {
+            let mut hop = RouteNextHop::default();
+            (hop.interface_index, hop.hops, hop.attributes) = (interface_index, hops, vec![gateway(last)]);
+            hop
+        };
+        let several = RouteAttribute::MultiPath(vec![hop(7, 0, 1), hop(8, 2, 2)]);
+        let news = route_news(&route(RouteType::Unicast, vec![several])).unwrap();
+        assert_eq!(news.hops, [(7, 0xc000_0201, 1), (8, 0xc000_0202, 3)]);
+    }
+
+    #[test]
+    fn routes_that_no_packet_can_take_are_left_out() {
+        assert_eq!(route_news(&route(RouteType::Local, vec![RouteAttribute::Oif(7)])), None);
+        assert_eq!(route_news(&route(RouteType::Unicast, Vec::new())), None);
+        assert_eq!(route_news(&route(RouteType::BlackHole, Vec::new())).unwrap().hops, []);
+        let own = announcement(Prefix::host(Ipv4Addr::new(203, 0, 113, 1)));
+        assert_eq!(route_news(&RouteNetlinkMessage::NewRoute(own)), None);
+    }
+
+    #[test]
+    fn a_message_comes_back_from_its_bytes() {
+        let mut message = NetlinkMessage::from(route(RouteType::Unicast, vec![RouteAttribute::Oif(7), gateway(1)]));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        let both = [bytes.as_slice(), bytes.as_slice()].concat();
+        let mut found = 0;
+        for length in 0..=both.len() {
+            found = 0;
+            read_messages(&both[..length], |_, payload| {
+                found += usize::from(matches!(payload, NetlinkPayload::InnerMessage(_)));
+            });
+        }
+        assert_eq!(found, 2);
+    }
+}

@@ -1,0 +1,282 @@
+//! The thread between the workers' rings and the kernel: frames of the TAPs, and neighbours.
+
+use core::time::Duration;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::thread::JoinHandle;
+
+use mem::ring;
+use mem::ring::Consumer;
+use mem::ring::Producer;
+use nat::Settings;
+use nat::types::InterfaceId;
+use netlink_packet_core::NLM_F_CREATE;
+use packet_io::Buffer;
+use packet_io::PortIndex;
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use rustix::event::Timespec;
+use rustix::event::poll;
+use wire::ethernet::MacAddress;
+
+use crate::kernel::end::Ask;
+use crate::kernel::end::DOWN_FRAMES;
+use crate::kernel::end::Down;
+use crate::kernel::end::KernelEnd;
+use crate::kernel::end::NEWS;
+use crate::kernel::end::Told;
+use crate::kernel::end::UP_FRAMES;
+use crate::kernel::end::Up;
+use crate::kernel::netlink;
+use crate::kernel::netlink::NeighbourNews;
+use crate::kernel::netlink::Netlink;
+use crate::kernel::setup::Devices;
+use crate::log::Log;
+
+/// Longest wait: a worker has no way to wake the thread, because that would be a system call.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Frames of one TAP, or of one ring, in one round.
+const ROUND: usize = 64;
+/// Longest frame: MTU, Ethernet header and two tags.
+const FRAME_MAX: usize = 9_216 + 22;
+/// Neighbours that are remembered. The kernel itself keeps 1024 by default (`gc_thresh3`).
+const NEIGHBOURS_MAX: usize = 65_536;
+
+/// The thread's ends of the rings of one worker.
+struct WorkerEnds<B> {
+    up: Consumer<Up<B>>,
+    down: Producer<Down>,
+    back: Consumer<Down>,
+    asks: Consumer<Ask>,
+    told: Producer<Told>,
+}
+
+/// The thread. Dropping it ends it.
+pub struct KernelThread {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The rings between workers and the thread.
+pub struct Rings<B> {
+    ends: Vec<WorkerEnds<B>>,
+}
+
+/// The rings, and the end of each worker.
+pub fn rings<B: Send>(workers: usize, settings: &Settings, secret: u64) -> (Rings<B>, Vec<KernelEnd<B>>) {
+    let mut ends = Vec::new();
+    let mut of_workers = Vec::new();
+    for worker in 0..workers {
+        let (up, up_consumer) = ring::channel(UP_FRAMES);
+        let (down, down_consumer) = ring::channel(DOWN_FRAMES);
+        // Everything that is on its way fits, so a worker never has to free memory.
+        let (back, back_consumer) = ring::channel(DOWN_FRAMES * 2);
+        let (asks, asks_consumer) = ring::channel(NEWS);
+        let (told, told_consumer) = ring::channel(NEWS);
+        ends.push(WorkerEnds { up: up_consumer, down, back: back_consumer, asks: asks_consumer, told });
+        let secret = secret.rotate_left(worker as u32 + 1);
+        of_workers.push(KernelEnd::new(up, down_consumer, back, asks, told_consumer, settings, secret));
+    }
+    (Rings { ends }, of_workers)
+}
+
+impl KernelThread {
+    /// Starts the thread. `sender_of` is the worker that sends on a port; `prepare` runs first.
+    ///
+    /// # Errors
+    /// The system refuses a socket or the thread.
+    pub fn start<B: Buffer + 'static>(
+        devices: &Devices,
+        rings: Rings<B>,
+        sender_of: impl Fn(PortIndex) -> usize + Send + 'static,
+        prepare: impl FnOnce() + Send + 'static,
+        log: Log,
+    ) -> io::Result<KernelThread> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let monitor = Netlink::open(&[netlink::NEIGHBOURS])?;
+        let mut relay = Relay {
+            asker: Netlink::open(&[])?,
+            monitor,
+            device_of: devices.interfaces.iter().copied().collect(),
+            interface_of: devices.interfaces.iter().map(|(interface, device)| (*device, *interface)).collect(),
+            devices: devices.clone(),
+            known: HashMap::new(),
+            ends: rings.ends,
+            spare: Vec::new(),
+            is_broken: false,
+            log,
+        };
+        relay.dump();
+        let until = Arc::clone(&stop);
+        let run = move || {
+            prepare();
+            while !until.load(Ordering::Relaxed) {
+                relay.round(&sender_of);
+            }
+        };
+        let thread = thread::Builder::new().name("kernel".to_owned()).spawn(run)?;
+        Ok(KernelThread { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for KernelThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported by its own message.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Relay<B> {
+    devices: Devices,
+    ends: Vec<WorkerEnds<B>>,
+    monitor: Netlink,
+    asker: Netlink,
+    device_of: HashMap<InterfaceId, u32>,
+    interface_of: HashMap<u32, InterfaceId>,
+    known: HashMap<(InterfaceId, u32), MacAddress>,
+    spare: Vec<Box<[u8]>>,
+    /// A TAP failed; said once.
+    is_broken: bool,
+    log: Log,
+}
+
+impl<B: Buffer> Relay<B> {
+    fn round(&mut self, sender_of: &impl Fn(PortIndex) -> usize) {
+        let mut is_busy = self.give_frames();
+        is_busy |= self.take_frames(sender_of);
+        is_busy |= self.ask();
+        self.hear();
+        if is_busy {
+            return;
+        }
+        let mut waited: Vec<PollFd<'_>> =
+            self.devices.ports.iter().map(|port| PollFd::from_borrowed_fd(port.tap.as_fd(), PollFlags::IN)).collect();
+        waited.push(PollFd::from_borrowed_fd(self.monitor.as_fd(), PollFlags::IN));
+        let pause = Timespec { tv_sec: 0, tv_nsec: PAUSE.as_nanos() as _ };
+        // After an error, and from a device that is down, it only waits.
+        if !matches!(poll(&mut waited, Some(&pause)), Ok(ready) if ready == 0 || !self.is_broken) {
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Frames of the workers to the kernel.
+    fn give_frames(&mut self) -> bool {
+        let mut count = 0;
+        for ends in &mut self.ends {
+            for _ in 0..ROUND {
+                let Some(Up { port, buffer }) = ends.up.try_pop() else { break };
+                count += 1;
+                let Some(device) = self.devices.ports.iter().find(|device| device.port == port) else { continue };
+                // A device that is down, or whose queue is full, loses frames as a port does.
+                let _ = device.tap.write(buffer.bytes());
+            }
+        }
+        count > 0
+    }
+
+    /// Frames of the kernel to the worker that sends on their port.
+    fn take_frames(&mut self, sender_of: &impl Fn(PortIndex) -> usize) -> bool {
+        let mut count = 0;
+        for ends in &mut self.ends {
+            while let Some(Down { bytes, .. }) = ends.back.try_pop() {
+                self.spare.push(bytes);
+            }
+        }
+        self.spare.truncate(DOWN_FRAMES * 2);
+        for device in &self.devices.ports {
+            let Some(ends) = self.ends.get_mut(sender_of(device.port)) else { continue };
+            for _ in 0..ROUND {
+                if ends.down.room(1) == 0 {
+                    break;
+                }
+                let mut bytes = self.spare.pop().unwrap_or_else(|| vec![0; FRAME_MAX].into_boxed_slice());
+                let length = match device.tap.read(&mut bytes) {
+                    Ok(Some(length)) => length,
+                    other => {
+                        self.spare.push(bytes);
+                        if let (Err(error), false) = (other, self.is_broken) {
+                            let name = &device.name;
+                            self.log.warn(&format_args!("kernel device {name}: {error}; was it deleted or set down?"));
+                            self.is_broken = true;
+                        }
+                        break;
+                    }
+                };
+                self.is_broken = false;
+                count += 1;
+                // There is room.
+                let _ = ends.down.try_push(Down { port: device.port, bytes, length });
+            }
+        }
+        count > 0
+    }
+
+    /// Neighbours that workers ask for. What is known is answered at once; the kernel checks it.
+    fn ask(&mut self) -> bool {
+        let mut count = 0;
+        for ends in &mut self.ends {
+            for _ in 0..ROUND {
+                let Some(Ask { interface, address }) = ends.asks.try_pop() else { break };
+                count += 1;
+                if let Some(station) = self.known.get(&(interface, address)) {
+                    // If it is lost, the worker asks again.
+                    let _ = ends.told.try_push(Told { interface, address, station: Some(*station) });
+                }
+                let Some(&device) = self.device_of.get(&interface) else { continue };
+                // If it fails, the worker asks again.
+                let _ = self.asker.send(netlink::resolve(device, address), NLM_F_CREATE);
+            }
+        }
+        count > 0
+    }
+
+    /// What the kernel learned.
+    fn hear(&mut self) {
+        let mut heard = Vec::new();
+        let more = self.monitor.receive(|message| heard.extend(netlink::neighbour_news(&message)));
+        for news in heard {
+            self.tell(news);
+        }
+        if more.is_err() {
+            // Messages were lost: all neighbours once more.
+            self.dump();
+        }
+    }
+
+    fn dump(&mut self) {
+        let mut found = Vec::new();
+        let Ok(mut socket) = Netlink::open(&[]) else { return };
+        // What is missing after an interruption is told by the monitor.
+        let _ = socket.dump(netlink::all_neighbours(), |message| found.extend(netlink::neighbour_news(&message)));
+        for news in found {
+            self.tell(news);
+        }
+    }
+
+    fn tell(&mut self, news: NeighbourNews) {
+        let NeighbourNews { device, address, station, is_asked } = news;
+        let Some(&interface) = self.interface_of.get(&device) else { return };
+        match station {
+            _ if is_asked => return,
+            Some(station) if self.known.len() < NEIGHBOURS_MAX || self.known.contains_key(&(interface, address)) => {
+                self.known.insert((interface, address), station);
+            }
+            Some(_) => {}
+            None => {
+                self.known.remove(&(interface, address));
+            }
+        }
+        for ends in &mut self.ends {
+            // If it is lost, the worker asks again, or finds out when it checks the neighbour.
+            let _ = ends.told.try_push(Told { interface, address, station });
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Puts the best route of each prefix into the tables of the workers.
+
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use nat::Settings;
+use nat::routes::live::Full;
+use nat::routes::live::LiveRoutes;
+use nat::routes::live::Target;
+use nat::routes::live::Writer;
+use nat::types::Prefix;
+
+use crate::routing::rib::HOPS_MAX;
+use crate::routing::rib::Hop;
+use crate::routing::rib::Rib;
+use crate::routing::rib::Table;
+
+/// How long a worker may take to learn of a next hop.
+const KNOWN_WITHIN: Duration = Duration::from_secs(1);
+
+/// A route could not be put into the table of the workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FibError {
+    /// No room.
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// A worker does not poll.
+    #[error("a worker does not take over a next hop")]
+    Stuck,
+}
+
+/// The tables of the workers.
+#[derive(Debug)]
+pub struct Fib {
+    writer: Writer,
+    /// By table.
+    installed: Vec<HashMap<Prefix, Target>>,
+    /// Targets in use, with the number of their routes.
+    targets: HashMap<Vec<Hop>, (Target, u32)>,
+    hops_of: HashMap<Target, Vec<Hop>>,
+}
+
+impl Fib {
+    /// Empty tables.
+    pub fn new(live: &Arc<LiveRoutes>, tables: usize) -> Fib {
+        Fib {
+            writer: Writer::new(live),
+            installed: (0..tables).map(|_| HashMap::new()).collect(),
+            targets: HashMap::new(),
+            hops_of: HashMap::new(),
+        }
+    }
+
+    /// Routes in all tables.
+    pub fn len(&self) -> usize {
+        self.installed.iter().map(HashMap::len).sum()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of the tables in use.
+    pub fn bytes(&self) -> usize {
+        self.writer.bytes()
+    }
+
+    /// To be called after each batch of changes.
+    pub fn publish(&mut self) {
+        self.writer.publish();
+    }
+
+    /// Brings a prefix into line with the best of its routes.
+    ///
+    /// # Errors
+    /// [`FibError`]; the route before stays.
+    pub fn refresh(&mut self, rib: &Rib, settings: &Settings, table: Table, prefix: Prefix) -> Result<(), FibError> {
+        let best = rib.candidates(table, prefix).into_iter().next().map(|candidate| candidate.hops);
+        self.set(settings, table, prefix, best.as_deref())?;
+        if table != Table::Outside {
+            // It may be excluded outside from now on, or no longer.
+            let best = rib.candidates(Table::Outside, prefix).into_iter().next().map(|candidate| candidate.hops);
+            self.set(settings, Table::Outside, prefix, best.as_deref())?;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, settings: &Settings, table: Table, prefix: Prefix, hops: Option<&[Hop]>) -> Result<(), FibError> {
+        let before = self.installed.get(table.index()).and_then(|routes| routes.get(&prefix)).copied();
+        match (hops, before) {
+            (None, None) => return Ok(()),
+            (Some(hops), Some(before)) if self.hops_of.get(&before).map_or(&[][..], Vec::as_slice) == hops => {
+                return Ok(());
+            }
+            (Some(hops), _) => {
+                let target = self.target(settings, hops)?;
+                if let Err(full) = self.writer.set(table.index(), prefix, target) {
+                    self.release(target);
+                    return Err(full.into());
+                }
+                if let Some(routes) = self.installed.get_mut(table.index()) {
+                    routes.insert(prefix, target);
+                }
+            }
+            (None, Some(_)) => {
+                if let Some(routes) = self.installed.get_mut(table.index()) {
+                    routes.remove(&prefix);
+                }
+                self.writer.remove(table.index(), prefix, self.cover(table, prefix));
+            }
+        }
+        if let Some(before) = before {
+            self.release(before);
+        }
+        Ok(())
+    }
+
+    /// The longest shorter route, but that of length 0.
+    fn cover(&self, table: Table, prefix: Prefix) -> Option<(u8, Target)> {
+        let routes = self.installed.get(table.index())?;
+        let shorter = (1..prefix.length()).rev().filter_map(|length| Prefix::new(prefix.address(), length));
+        shorter.into_iter().find_map(|shorter| routes.get(&shorter).map(|target| (shorter.length(), *target)))
+    }
+
+    fn target(&mut self, settings: &Settings, hops: &[Hop]) -> Result<Target, FibError> {
+        if hops.is_empty() {
+            return Ok(Target::DROP);
+        }
+        if let Some((target, uses)) = self.targets.get_mut(hops) {
+            *uses += 1;
+            return Ok(*target);
+        }
+        let mtu = |hop: &Hop| settings.interfaces.get(hop.interface.index()).map_or(0, |interface| interface.mtu);
+        let engine: Vec<_> =
+            hops.iter().take(HOPS_MAX).map(|hop| (hop.interface, hop.gateway, mtu(hop), hop.weight)).collect();
+        let target = self.writer.target(&engine)?;
+        let begun = Instant::now();
+        while !self.writer.is_ready() {
+            if begun.elapsed() > KNOWN_WITHIN {
+                self.writer.release(target);
+                return Err(FibError::Stuck);
+            }
+            thread::sleep(Duration::from_micros(50));
+        }
+        self.targets.insert(hops.to_vec(), (target, 1));
+        self.hops_of.insert(target, hops.to_vec());
+        Ok(target)
+    }
+
+    fn release(&mut self, target: Target) {
+        let Some(hops) = self.hops_of.get(&target) else { return };
+        let Some((_, uses)) = self.targets.get_mut(hops) else { return };
+        *uses -= 1;
+        if *uses == 0 {
+            self.targets.remove(hops);
+            self.hops_of.remove(&target);
+            self.writer.release(target);
+        }
+    }
+
+    /// Whether the tables have exactly the best route of each prefix; for tests and measurements.
+    pub fn agrees(&self, rib: &Rib, settings: &Settings) -> bool {
+        Table::all(settings.realms()).all(|table| {
+            let mut count = 0;
+            let mut from = core::ops::Bound::Included(Prefix::host(Ipv4Addr::UNSPECIFIED));
+            from = rib.next_prefix(table, core::ops::Bound::Unbounded).map_or(from, core::ops::Bound::Included);
+            while let Some(prefix) = rib.next_prefix(table, from) {
+                let best = rib.candidates(table, prefix).into_iter().next().map(|candidate| candidate.hops);
+                let has = self.installed.get(table.index()).and_then(|routes| routes.get(&prefix));
+                let has = has.map(|target| self.hops_of.get(target).cloned().unwrap_or_default());
+                if best != has {
+                    return false;
+                }
+                count += usize::from(has.is_some());
+                from = core::ops::Bound::Excluded(prefix);
+            }
+            count == self.installed.get(table.index()).map_or(0, HashMap::len)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+use std::time::Instant;
+
+use nat::types::InterfaceId;
+use nat::types::RealmId;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::routing::rib::KernelRoute;
+use crate::routing::rib::tests::settings;
+
+fn start(nodes: usize) -> (Rib, Fib) {
+    let settings = settings();
+    let live = Arc::new(LiveRoutes::new(settings.realms(), 0, nodes).unwrap());
+    let rib = Rib::of(&settings);
+    let mut fib = Fib::new(&live, rib.tables());
+    for table in Table::all(settings.realms()) {
+        let mut from = core::ops::Bound::Unbounded;
+        while let Some(prefix) = rib.next_prefix(table, from) {
+            fib.refresh(&rib, &settings, table, prefix).unwrap();
+            from = core::ops::Bound::Excluded(prefix);
+        }
+    }
+    (rib, fib)
+}
+
+fn route(metric: u32, gateway: u32, interface: u16) -> KernelRoute {
+    let hops = vec![Hop { interface: InterfaceId(interface), gateway, weight: 1 }];
+    KernelRoute { protocol: 186, metric, hops }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn the_tables_follow_the_best_routes(
+        changes in vec((any::<bool>(), 0_u32..6, 8_u8..=32, vec((0_u32..3, 1_u32..6), 0..3)), 0..60),
+    ) {
+        let settings = settings();
+        let (mut rib, mut fib) = start(1 << 12);
+        for (is_outside, bits, length, routes) in changes {
+            let table = if is_outside { Table::Outside } else { Table::Inside(RealmId(0)) };
+            let prefix = Prefix::new((10 << 24 | bits << 14 | bits).into(), length).unwrap();
+            let interface = u16::from(is_outside);
+            let mut wanted: Vec<KernelRoute> = Vec::new();
+            for (metric, gateway) in routes {
+                wanted.retain(|route| route.metric != metric);
+                wanted.push(route(metric, gateway, interface));
+            }
+            rib.set_kernel(table, prefix, &wanted);
+            fib.refresh(&rib, &settings, table, prefix).unwrap();
+            fib.publish();
+            prop_assert!(fib.agrees(&rib, &settings));
+        }
+    }
+}
+
+/// Prints what a full table takes. Half of the prefixes of the Internet are /24s, near each other.
+#[test]
+fn a_million_routes_fit_in_200_mb() {
+    let settings = settings();
+    let (mut rib, mut fib) = start(1 << 20);
+    let mut random = 7_u64;
+    let mut next = |limit: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % limit
+    };
+    let mut prefixes = Vec::new();
+    let begun = Instant::now();
+    while rib.kernel_len() < 1_000_000 {
+        let address = (1 << 24) + next(223 << 24) as u32;
+        let length = match next(100) {
+            0..60 => 24,
+            60..72 => 22,
+            72..80 => 23,
+            80..90 => 16 + next(6) as u8,
+            90..99 => 20 + next(2) as u8,
+            _ => 25 + next(8) as u8,
+        };
+        let Some(prefix) = Prefix::new(address.into(), length) else { continue };
+        if rib.set_kernel(Table::Outside, prefix, &[route(20, 1 + next(64) as u32, 1)]) {
+            fib.refresh(&rib, &settings, Table::Outside, prefix).unwrap();
+            prefixes.push(prefix);
+        }
+        if prefixes.len().is_multiple_of(1_000) {
+            fib.publish();
+        }
+    }
+    let added = prefixes.len() as f64 / begun.elapsed().as_secs_f64();
+    let begun = Instant::now();
+    let changes = 200_000;
+    for change in 0..changes {
+        let prefix = prefixes[next(prefixes.len() as u64) as usize];
+        let wanted = if change % 3 == 0 { vec![] } else { vec![route(20, 1 + next(64) as u32, 1)] };
+        rib.set_kernel(Table::Outside, prefix, &wanted);
+        fib.refresh(&rib, &settings, Table::Outside, prefix).unwrap();
+        if change % 1_000 == 0 {
+            fib.publish();
+        }
+    }
+    let changed = f64::from(changes) / begun.elapsed().as_secs_f64();
+    // Entries of the collection: prefix and route in a B-tree that is two thirds full at least, and
+    // prefix and target in a hash map that is seven sixteenths full at least.
+    let tables = fib.bytes();
+    let rib_bytes = rib.kernel_len() * (size_of::<Prefix>() + 12) * 3 / 2;
+    let map_bytes = fib.len() * (size_of::<(Prefix, Target)>() + 1) * 16 / 7;
+    println!(
+        "{} routes: tables of the workers {} MB, collection {} MB, installed {} MB; {added:.0} added/s, {changed:.0} changed/s",
+        rib.kernel_len(),
+        tables / 1_000_000,
+        rib_bytes / 1_000_000,
+        map_bytes / 1_000_000,
+    );
+    assert!(tables + rib_bytes + map_bytes < 200_000_000);
+    assert!(fib.agrees(&rib, &settings));
+}

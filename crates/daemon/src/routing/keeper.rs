@@ -1,0 +1,558 @@
+//! The thread that follows the kernel's routes, and announces the pools to it.
+//!
+//! Messages of the kernel may get lost when they come faster than they are read. The socket says so
+//! (ENOBUFS), and then all routes are read and compared. The same happens once in a while and
+//! whenever a device changes, because the kernel removes routes of a device that goes down without a
+//! word. What the comparison finds is counted.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use nat::Shared;
+use nat::types::InterfaceId;
+use nat::types::Prefix;
+use netlink_packet_core::NLM_F_CREATE;
+use netlink_packet_core::NLM_F_REPLACE;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::InfoData;
+use netlink_packet_route::link::InfoVrf;
+use netlink_packet_route::link::LinkAttribute;
+use netlink_packet_route::link::LinkInfo;
+use packet_io::PortIndex;
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use rustix::event::Timespec;
+use rustix::event::poll;
+
+use crate::instance::lock;
+use crate::kernel::netlink;
+use crate::kernel::netlink::Netlink;
+use crate::kernel::netlink::RouteNews;
+use crate::kernel::setup::Devices;
+use crate::log::Log;
+use crate::routing::fib::Fib;
+use crate::routing::rib::HOPS_MAX;
+use crate::routing::rib::Hop;
+use crate::routing::rib::KernelRoute;
+use crate::routing::rib::Rib;
+use crate::routing::rib::Table;
+
+/// Time between two comparisons of all routes.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two looks at ports and pools.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// Tries to read all routes while they change.
+const DUMPS_MAX: usize = 5;
+
+/// What has happened to routes. Only grow, but for `routes`.
+#[derive(Debug, Default)]
+pub struct RouteCounters {
+    /// Routes of the kernel now.
+    pub routes: AtomicU64,
+    /// Routes in the tables of the workers now.
+    pub installed: AtomicU64,
+    /// Messages about routes taken in.
+    pub changes: AtomicU64,
+    /// Times that messages were lost.
+    pub lost: AtomicU64,
+    /// Comparisons of all routes.
+    pub compared: AtomicU64,
+    /// Prefixes that a comparison corrected.
+    pub corrected: AtomicU64,
+    /// Routes for which the tables had no room.
+    pub refused: AtomicU64,
+    /// Pool prefixes announced now.
+    pub announced: AtomicU64,
+}
+
+impl RouteCounters {
+    fn add(counter: &AtomicU64, count: usize) {
+        counter.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
+/// What the rest of the daemon shares with the thread.
+#[derive(Debug)]
+pub struct Routing {
+    /// All routes.
+    pub(crate) rib: Mutex<Rib>,
+    /// Counters.
+    pub counters: RouteCounters,
+    /// The operator wants traffic to leave.
+    pub is_drained: AtomicBool,
+    follows_kernel: bool,
+}
+
+/// What a pool needs to be announced, as the instance sees it now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// By port: whether it has link.
+    pub ports_up: Vec<bool>,
+    /// All workers answer.
+    pub workers_alive: bool,
+    /// New mappings can be logged, or need no log.
+    pub log_healthy: bool,
+}
+
+/// The thread. Dropping it ends it and withdraws the pools.
+pub struct Keeper {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported by its own message.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Routing {
+    /// The routes of a configuration.
+    pub fn new(shared: &Shared) -> Routing {
+        Routing {
+            rib: Mutex::new(Rib::of(shared.settings())),
+            counters: RouteCounters::default(),
+            is_drained: AtomicBool::new(false),
+            follows_kernel: shared.live_routes().is_some(),
+        }
+    }
+}
+
+/// The prefixes that cover these addresses and no other.
+pub fn prefixes_of(addresses: impl Iterator<Item = u32>) -> Vec<Prefix> {
+    let mut sorted: Vec<u32> = addresses.collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut prefixes: Vec<Prefix> = Vec::new();
+    for address in sorted {
+        let mut last = Prefix::host(address.into());
+        // Two halves are one prefix.
+        while let Some(before) = prefixes.last() {
+            let whole = last.length().checked_sub(1).and_then(|length| Prefix::new(last.address(), length));
+            let Some(whole) =
+                whole.filter(|whole| before.length() == last.length() && whole.contains(before.address()))
+            else {
+                break;
+            };
+            prefixes.pop();
+            last = whole;
+        }
+        prefixes.push(last);
+    }
+    prefixes
+}
+
+struct Follower {
+    routing: Arc<Routing>,
+    shared: Box<dyn Fn() -> Arc<Shared> + Send>,
+    health: Box<dyn Fn() -> Health + Send>,
+    devices: Devices,
+    /// Interface of a device, and the kernel's table of it.
+    interface_of: HashMap<u32, (InterfaceId, u32)>,
+    fib: Option<Fib>,
+    socket: Netlink,
+    carrier: HashMap<PortIndex, bool>,
+    announced: HashSet<Prefix>,
+    settings_of: Arc<Shared>,
+    has_said: bool,
+    log: Log,
+}
+
+impl Keeper {
+    /// Starts the thread. When it returns, the workers have all routes of the configuration.
+    ///
+    /// # Errors
+    /// The system refuses a socket or the thread.
+    pub fn start(
+        routing: Arc<Routing>,
+        shared: impl Fn() -> Arc<Shared> + Send + 'static,
+        health: impl Fn() -> Health + Send + 'static,
+        devices: Devices,
+        log: Log,
+    ) -> io::Result<Keeper> {
+        let monitor = Netlink::open(&[netlink::LINKS, netlink::ADDRESSES, netlink::ROUTES])?;
+        let now = shared();
+        let tables = 1 + now.settings().realms();
+        let mut follower = Follower {
+            fib: now.live_routes().map(|live| Fib::new(live, tables)),
+            routing,
+            shared: Box::new(shared),
+            health: Box::new(health),
+            devices,
+            interface_of: HashMap::new(),
+            socket: Netlink::open(&[])?,
+            carrier: HashMap::new(),
+            announced: HashSet::new(),
+            settings_of: now,
+            has_said: false,
+            log,
+        };
+        follower.refresh_all();
+        follower.withdraw_old();
+        let stop = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&stop);
+        let run = move || follower.run(monitor, &until);
+        let thread = thread::Builder::new().name("routes".to_owned()).spawn(run)?;
+        Ok(Keeper { stop, thread: Some(thread) })
+    }
+}
+
+impl Follower {
+    fn run(mut self, mut monitor: Netlink, stop: &AtomicBool) {
+        let (mut compare_at, mut look_at) = (Instant::now(), Instant::now());
+        while !stop.load(Ordering::Relaxed) {
+            let (mut news, mut has_changed_links) = (Vec::new(), false);
+            let received = monitor.receive(|message| match message {
+                RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => {
+                    news.extend(netlink::route_news(&message));
+                }
+                _ => has_changed_links = true,
+            });
+            self.take_in(&news);
+            if received.is_err() {
+                RouteCounters::add(&self.routing.counters.lost, 1);
+            }
+            let now = Instant::now();
+            if received.is_err() || has_changed_links || now >= compare_at {
+                self.compare();
+                compare_at = Instant::now() + COMPARE_INTERVAL;
+            }
+            if now >= look_at {
+                self.look();
+                look_at = now + LOOK_INTERVAL;
+            }
+            if !matches!(received, Ok(true)) {
+                let mut waited = [PollFd::from_borrowed_fd(monitor.as_fd(), PollFlags::IN)];
+                let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+                // After an error the loop reads again.
+                let _ = poll(&mut waited, Some(&pause));
+            }
+        }
+        self.announce(&HashSet::new());
+    }
+
+    /// Takes in changes, in their order.
+    fn take_in(&mut self, news: &[RouteNews]) {
+        if news.is_empty() || self.fib.is_none() {
+            return;
+        }
+        RouteCounters::add(&self.routing.counters.changes, news.len());
+        let routing = Arc::clone(&self.routing);
+        for news in news {
+            let parts = self.parts(news);
+            for table in self.tables_of(news.table) {
+                let mut rib = lock(&routing.rib);
+                let mut routes = rib.kernel(table, news.prefix);
+                routes.retain(|route| route.metric != news.metric);
+                if news.is_there
+                    && let Some(hops) = parts.get(&table)
+                {
+                    let hops = hops.clone();
+                    routes.push(KernelRoute { protocol: news.protocol, metric: news.metric, hops });
+                }
+                if rib.set_kernel(table, news.prefix, &routes) {
+                    self.refresh(&rib, table, news.prefix);
+                }
+            }
+        }
+        self.publish();
+    }
+
+    fn refresh(&mut self, rib: &Rib, table: Table, prefix: Prefix) {
+        let Some(fib) = &mut self.fib else { return };
+        let Err(error) = fib.refresh(rib, self.settings_of.settings(), table, prefix) else { return };
+        RouteCounters::add(&self.routing.counters.refused, 1);
+        if !self.has_said {
+            self.has_said = true;
+            self.log.error(&format_args!("route {prefix}: {error}; see routes_refused in natrix show counters"));
+        }
+    }
+
+    fn publish(&mut self) {
+        let Some(fib) = &mut self.fib else { return };
+        fib.publish();
+        let counters = &self.routing.counters;
+        counters.installed.store(fib.len() as u64, Ordering::Relaxed);
+        counters.routes.store(lock(&self.routing.rib).kernel_len() as u64, Ordering::Relaxed);
+    }
+
+    /// The next hops of a route by the table that its devices belong to. A route that drops packets
+    /// is one of each table.
+    fn parts(&self, news: &RouteNews) -> BTreeMap<Table, Vec<Hop>> {
+        let mut parts: BTreeMap<Table, Vec<Hop>> = BTreeMap::new();
+        if news.hops.is_empty() {
+            parts.extend(self.tables_of(news.table).into_iter().map(|table| (table, Vec::new())));
+        }
+        for &(device, gateway, weight) in &news.hops {
+            let Some(&(interface, table)) = self.interface_of.get(&device) else { continue };
+            if table != news.table {
+                continue;
+            }
+            let hops = parts.entry(Table::of(self.facing(interface))).or_default();
+            hops.push(Hop { interface, gateway, weight });
+        }
+        for hops in parts.values_mut() {
+            hops.sort_unstable();
+            hops.truncate(HOPS_MAX);
+        }
+        parts
+    }
+
+    fn facing(&self, interface: InterfaceId) -> nat::types::Facing {
+        let found = self.settings_of.settings().interfaces.get(interface.index());
+        found.map_or(nat::types::Facing::OUTSIDE, nat::settings::Interface::facing)
+    }
+
+    /// The tables that a table of the kernel fills.
+    fn tables_of(&self, kernel: u32) -> Vec<Table> {
+        let of_table = self.interface_of.values().filter(|(_, table)| *table == kernel);
+        let mut tables: Vec<Table> = of_table.map(|(interface, _)| Table::of(self.facing(*interface))).collect();
+        tables.sort_unstable();
+        tables.dedup();
+        tables
+    }
+
+    /// Reads all routes, and corrects what differs.
+    fn compare(&mut self) {
+        self.read_links();
+        if self.fib.is_none() {
+            return;
+        }
+        let mut wanted: BTreeMap<(Table, Prefix), Vec<KernelRoute>> = BTreeMap::new();
+        let mut is_complete = false;
+        for _ in 0..DUMPS_MAX {
+            let mut news = Vec::new();
+            let dump = self.socket.dump(netlink::all_routes(), |message| news.extend(netlink::route_news(&message)));
+            wanted.clear();
+            for news in &news {
+                for (table, hops) in self.parts(news) {
+                    let routes = wanted.entry((table, news.prefix)).or_default();
+                    if routes.iter().all(|route| route.metric != news.metric) {
+                        routes.push(KernelRoute { protocol: news.protocol, metric: news.metric, hops });
+                    }
+                }
+            }
+            is_complete = dump.is_ok();
+            if is_complete {
+                break;
+            }
+        }
+        if !is_complete {
+            // Routes change faster than they can be read. What was read is right, so nothing is
+            // removed, and the next comparison goes on.
+            self.log.warn(&"routes: they change too fast to be compared; trying again");
+        }
+        let routing = Arc::clone(&self.routing);
+        let mut corrected = 0;
+        let mut correct = |this: &mut Follower, table, prefix, routes: &[KernelRoute]| {
+            let mut rib = lock(&routing.rib);
+            if rib.set_kernel(table, prefix, routes) {
+                corrected += 1;
+                this.refresh(&rib, table, prefix);
+            }
+        };
+        for table in Table::all(self.settings_of.settings().realms()).filter(|_| is_complete) {
+            let gone: Vec<Prefix> = {
+                let rib = lock(&routing.rib);
+                rib.kernel_prefixes(table).filter(|prefix| !wanted.contains_key(&(table, *prefix))).collect()
+            };
+            for prefix in gone {
+                correct(self, table, prefix, &[]);
+            }
+        }
+        for ((table, prefix), routes) in &wanted {
+            correct(self, *table, *prefix, routes);
+        }
+        // The first comparison reads what was there before.
+        let is_first = self.routing.counters.compared.fetch_add(1, Ordering::Relaxed) == 0;
+        if !is_first {
+            RouteCounters::add(&self.routing.counters.corrected, corrected);
+        }
+        self.publish();
+    }
+
+    /// Which interface each device is, and which table of the kernel its routes are in: that of its
+    /// VRF device, else the main one.
+    fn read_links(&mut self) {
+        let (mut masters, mut tables) = (HashMap::new(), HashMap::new());
+        let read = self.socket.dump(netlink::all_links(), |message| {
+            let RouteNetlinkMessage::NewLink(link) = message else { return };
+            for attribute in &link.attributes {
+                match attribute {
+                    LinkAttribute::Controller(master) => {
+                        masters.insert(link.header.index, *master);
+                    }
+                    LinkAttribute::LinkInfo(infos) => {
+                        for info in infos {
+                            if let LinkInfo::Data(InfoData::Vrf(vrf)) = info {
+                                let table = vrf.iter().find_map(|info| match info {
+                                    InfoVrf::TableId(table) => Some(*table),
+                                    _ => None,
+                                });
+                                tables.extend(table.map(|table| (link.header.index, table)));
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        });
+        if read.is_err() {
+            return;
+        }
+        let table_of = |device: &u32| masters.get(device).and_then(|master| tables.get(master)).copied();
+        self.interface_of = self
+            .devices
+            .interfaces
+            .iter()
+            .map(|(interface, device)| (*device, (*interface, table_of(device).unwrap_or(netlink::TABLE_MAIN))))
+            .collect();
+    }
+
+    /// Routes of the configuration, after it has changed too.
+    fn refresh_all(&mut self) {
+        let routing = Arc::clone(&self.routing);
+        let rib = lock(&routing.rib);
+        for table in Table::all(self.settings_of.settings().realms()) {
+            let mut from = core::ops::Bound::Unbounded;
+            while let Some(prefix) = rib.next_prefix(table, from) {
+                self.refresh(&rib, table, prefix);
+                from = core::ops::Bound::Excluded(prefix);
+            }
+        }
+        drop(rib);
+        self.publish();
+    }
+
+    /// What changes without a message: the configuration, links of ports, and the pools' health.
+    fn look(&mut self) {
+        let shared = (self.shared)();
+        if !Arc::ptr_eq(&shared, &self.settings_of) {
+            let routing = Arc::clone(&self.routing);
+            let mut rib = lock(&routing.rib);
+            let before: Vec<(Table, Prefix)> = rib.fixed_prefixes().collect();
+            rib.set_fixed(shared.settings());
+            self.settings_of = shared;
+            for (table, prefix) in before {
+                self.refresh(&rib, table, prefix);
+            }
+            drop(rib);
+            self.refresh_all();
+        }
+        let health = (self.health)();
+        for device in &self.devices.ports {
+            let is_up = health.ports_up.get(device.port.index()).copied().unwrap_or(false);
+            if self.carrier.insert(device.port, is_up) != Some(is_up) && device.tap.set_carrier(is_up).is_err() {
+                self.log.warn(&format_args!("kernel device {}: the kernel does not take its link state", device.name));
+            }
+        }
+        let wanted = self.wanted(&health);
+        self.announce(&wanted);
+    }
+
+    /// The prefixes of all pools, if they can be served.
+    fn wanted(&self, health: &Health) -> HashSet<Prefix> {
+        let settings = self.settings_of.settings();
+        let has_way_out = self
+            .devices
+            .interfaces
+            .iter()
+            .any(|(interface, _)| self.facing(*interface).side == nat::types::Side::Outside)
+            && {
+                let rib = lock(&self.routing.rib);
+                let has_router = |hops: &[Hop]| hops.iter().any(|hop| hop.gateway != 0);
+                rib.any(Table::Outside, has_router)
+            };
+        let all_up = !health.ports_up.is_empty() && health.ports_up.iter().all(|is_up| *is_up);
+        let is_drained = self.routing.is_drained.load(Ordering::Relaxed);
+        if !has_way_out
+            || !all_up
+            || !health.workers_alive
+            || !health.log_healthy
+            || is_drained
+            || !self.routing.follows_kernel
+        {
+            return HashSet::new();
+        }
+        let addresses = settings.pools.iter().flat_map(|pool| &pool.addresses).map(|address| address.to_bits());
+        let own: HashSet<u32> = settings
+            .interfaces
+            .iter()
+            .flat_map(|interface| &interface.addresses)
+            .map(|own| own.address.to_bits())
+            .collect();
+        prefixes_of(addresses.filter(|address| !own.contains(address))).into_iter().collect()
+    }
+
+    fn announce(&mut self, wanted: &HashSet<Prefix>) {
+        let announced = self.announced.clone();
+        for prefix in announced.difference(wanted) {
+            // It may be gone already.
+            let _ = self.socket.request(RouteNetlinkMessage::DelRoute(netlink::announcement(*prefix)), 0);
+            self.announced.remove(prefix);
+        }
+        for prefix in wanted.difference(&announced) {
+            let message = RouteNetlinkMessage::NewRoute(netlink::announcement(*prefix));
+            match self.socket.request(message, NLM_F_CREATE | NLM_F_REPLACE) {
+                Ok(()) => {
+                    self.announced.insert(*prefix);
+                }
+                Err(error) => {
+                    self.log.warn(&format_args!("pool prefix {prefix}: the kernel refuses its route: {error}"))
+                }
+            }
+        }
+        self.routing.counters.announced.store(self.announced.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Routes of a process before this one that was killed.
+    fn withdraw_old(&mut self) {
+        let mut old = Vec::new();
+        let dump = self.socket.dump(netlink::all_routes(), |message| {
+            if let RouteNetlinkMessage::NewRoute(route) = message
+                && u8::from(route.header.protocol) == netlink::PROTOCOL_NATRIX
+            {
+                old.push(route);
+            }
+        });
+        if dump.is_ok() {
+            for route in old {
+                // It may be gone already.
+                let _ = self.socket.request(RouteNetlinkMessage::DelRoute(route), 0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pool_addresses_become_the_fewest_prefixes() {
+        let prefixes = |addresses: core::ops::Range<u32>| {
+            let found = prefixes_of(addresses.map(|low| 0xcb00_7100 + low));
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(prefixes(0..256), ["203.0.113.0/24"]);
+        assert_eq!(prefixes(1..5), ["203.0.113.1/32", "203.0.113.2/31", "203.0.113.4/32"]);
+        assert_eq!(prefixes(8..12), ["203.0.113.8/30"]);
+        assert!(prefixes(0..0).is_empty());
+    }
+}

@@ -1,0 +1,326 @@
+//! All routes by table and prefix, and the one of each prefix that counts.
+//!
+//! There is one table outside, and one inside for each realm: a packet from inside is looked up
+//! outside, and the reverse. For a prefix, a connected route is preferred to a static one, a static
+//! one to those of the kernel, and of these the lowest metric. A prefix that leads inside is
+//! excluded outside, unless a route outside has the same prefix (RFC 6598 §4).
+
+use core::net::Ipv4Addr;
+use core::ops::Bound;
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+
+use nat::Settings;
+use nat::types::Facing;
+use nat::types::InterfaceId;
+use nat::types::Prefix;
+use nat::types::RealmId;
+use nat::types::Side;
+
+/// Next hops of one route that are used; further ones are left out.
+pub const HOPS_MAX: usize = 16;
+
+/// A routing table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Table {
+    /// The outside.
+    Outside,
+    /// An inside realm.
+    Inside(RealmId),
+}
+
+impl Table {
+    /// The table of what an interface faces.
+    pub fn of(facing: Facing) -> Table {
+        match facing.side {
+            Side::Outside => Table::Outside,
+            Side::Inside => Table::Inside(facing.realm),
+        }
+    }
+
+    /// Position among all tables.
+    pub fn index(self) -> usize {
+        match self {
+            Table::Outside => 0,
+            Table::Inside(realm) => 1 + realm.index(),
+        }
+    }
+
+    /// All tables of an instance with so many realms.
+    pub fn all(realms: usize) -> impl Iterator<Item = Table> {
+        core::iter::once(Table::Outside).chain((0..realms).map(|realm| Table::Inside(RealmId(realm as u16))))
+    }
+}
+
+/// One next hop of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hop {
+    /// Interface that leads to it.
+    pub interface: InterfaceId,
+    /// The router in host bit order; 0: destinations are on the link.
+    pub gateway: u32,
+    /// Share of the subscribers, relative to the other next hops.
+    pub weight: u16,
+}
+
+/// Where a route is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The prefix of an own address.
+    Connected,
+    /// The configuration.
+    Static,
+    /// The kernel.
+    Kernel {
+        /// The kernel's number of the routing protocol.
+        protocol: u8,
+        /// The lowest counts.
+        metric: u32,
+    },
+    /// Leads inside.
+    Excluded,
+}
+
+/// A route of the kernel for a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelRoute {
+    /// The kernel's number of the routing protocol.
+    pub protocol: u8,
+    /// The lowest counts.
+    pub metric: u32,
+    /// Next hops in ascending order. Empty: packets are dropped.
+    pub hops: Vec<Hop>,
+}
+
+/// A route for a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Where it is from.
+    pub source: Source,
+    /// Next hops. Empty: packets are dropped.
+    pub hops: Vec<Hop>,
+}
+
+/// Lists of next hops, each kept once.
+#[derive(Debug, Default)]
+struct HopLists {
+    lists: Vec<(Vec<Hop>, u32)>,
+    free: Vec<u32>,
+    by_hops: HashMap<Vec<Hop>, u32>,
+}
+
+impl HopLists {
+    fn add(&mut self, hops: &[Hop]) -> u32 {
+        if let Some(&number) = self.by_hops.get(hops) {
+            if let Some((_, uses)) = self.lists.get_mut(number as usize) {
+                *uses += 1;
+            }
+            return number;
+        }
+        let entry = (hops.to_vec(), 1);
+        let number = match self.free.pop() {
+            Some(number) => {
+                if let Some(place) = self.lists.get_mut(number as usize) {
+                    *place = entry;
+                }
+                number
+            }
+            None => {
+                self.lists.push(entry);
+                self.lists.len() as u32 - 1
+            }
+        };
+        self.by_hops.insert(hops.to_vec(), number);
+        number
+    }
+
+    fn remove(&mut self, number: u32) {
+        let Some((hops, uses)) = self.lists.get_mut(number as usize) else { return };
+        *uses = uses.saturating_sub(1);
+        if *uses == 0 {
+            self.by_hops.remove(hops);
+            *hops = Vec::new();
+            self.free.push(number);
+        }
+    }
+
+    fn get(&self, number: u32) -> &[Hop] {
+        self.lists.get(number as usize).map_or(&[], |(hops, _)| hops.as_slice())
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    metric: u32,
+    hops: u32,
+    protocol: u8,
+}
+
+/// The routes of one table, in the order of their prefixes.
+#[derive(Debug, Default)]
+struct Routes {
+    /// Connected and static.
+    fixed: BTreeMap<Prefix, Candidate>,
+    /// The preferred route of the kernel.
+    kernel: BTreeMap<Prefix, Stored>,
+    /// Its further routes, in the order of preference. Few prefixes have any.
+    further: BTreeMap<Prefix, Vec<Stored>>,
+}
+
+/// All routes.
+#[derive(Debug)]
+pub struct Rib {
+    tables: Vec<Routes>,
+    hops: HopLists,
+}
+
+impl Rib {
+    /// The routes of a configuration.
+    pub fn of(settings: &Settings) -> Rib {
+        let mut rib = Rib { tables: Vec::new(), hops: HopLists::default() };
+        rib.set_fixed(settings);
+        rib
+    }
+
+    /// Replaces connected and static routes by those of `settings`, and keeps those of the kernel.
+    pub fn set_fixed(&mut self, settings: &Settings) {
+        self.tables.resize_with(1 + settings.realms(), Routes::default);
+        for routes in &mut self.tables {
+            routes.fixed.clear();
+        }
+        let facing = |id: InterfaceId| settings.interfaces.get(id.index()).map(nat::settings::Interface::facing);
+        for route in &settings.routes {
+            let Some(facing) = facing(route.interface) else { continue };
+            let hop = Hop { interface: route.interface, gateway: route.next_hop.to_bits(), weight: 1 };
+            self.add_fixed(Table::of(facing), route.prefix, Source::Static, hop);
+        }
+        for (number, interface) in settings.interfaces.iter().enumerate() {
+            for own in &interface.addresses {
+                let Some(prefix) = Prefix::new(own.address, own.prefix_length) else { continue };
+                let hop = Hop { interface: InterfaceId(number as u16), gateway: 0, weight: 1 };
+                self.add_fixed(Table::of(interface.facing()), prefix, Source::Connected, hop);
+            }
+        }
+    }
+
+    fn add_fixed(&mut self, table: Table, prefix: Prefix, source: Source, hop: Hop) {
+        if let Some(routes) = self.tables.get_mut(table.index()) {
+            routes.fixed.insert(prefix, Candidate { source, hops: vec![hop] });
+        }
+    }
+
+    /// Number of tables.
+    pub fn tables(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Routes of the kernel.
+    pub fn kernel_len(&self) -> usize {
+        let further = |routes: &Routes| routes.further.values().map(Vec::len).sum::<usize>();
+        self.tables.iter().map(|routes| routes.kernel.len() + further(routes)).sum()
+    }
+
+    /// Sets the routes of the kernel for a prefix, whatever their order; none: it has no more.
+    /// Returns whether anything changed.
+    pub fn set_kernel(&mut self, table: Table, prefix: Prefix, wanted: &[KernelRoute]) -> bool {
+        let mut wanted: Vec<KernelRoute> = wanted.to_vec();
+        wanted.sort_by_key(|route| route.metric);
+        let before = self.kernel(table, prefix);
+        if before == wanted {
+            return false;
+        }
+        let stored: Vec<Stored> = wanted
+            .iter()
+            .map(|route| Stored { metric: route.metric, hops: self.hops.add(&route.hops), protocol: route.protocol })
+            .collect();
+        let Some(routes) = self.tables.get_mut(table.index()) else { return false };
+        let old = routes.kernel.remove(&prefix).into_iter().chain(routes.further.remove(&prefix).unwrap_or_default());
+        for stored in old {
+            self.hops.remove(stored.hops);
+        }
+        if let Some((first, further)) = stored.split_first() {
+            routes.kernel.insert(prefix, *first);
+            if !further.is_empty() {
+                routes.further.insert(prefix, further.to_vec());
+            }
+        }
+        true
+    }
+
+    /// The routes of the kernel for a prefix, in the order of preference.
+    pub fn kernel(&self, table: Table, prefix: Prefix) -> Vec<KernelRoute> {
+        let Some(routes) = self.tables.get(table.index()) else { return Vec::new() };
+        let further = routes.further.get(&prefix).into_iter().flatten();
+        let all = routes.kernel.get(&prefix).into_iter().chain(further);
+        all.map(|stored| KernelRoute {
+            protocol: stored.protocol,
+            metric: stored.metric,
+            hops: self.hops.get(stored.hops).to_vec(),
+        })
+        .collect()
+    }
+
+    /// All prefixes with connected or static routes.
+    pub fn fixed_prefixes(&self) -> impl Iterator<Item = (Table, Prefix)> + '_ {
+        let tables = Table::all(self.tables.len().saturating_sub(1));
+        tables.zip(&self.tables).flat_map(|(table, routes)| routes.fixed.keys().map(move |prefix| (table, *prefix)))
+    }
+
+    /// Whether a table has a connected or static route, or a route of the kernel, of this kind.
+    pub fn any(&self, table: Table, is_meant: impl Fn(&[Hop]) -> bool) -> bool {
+        let Some(routes) = self.tables.get(table.index()) else { return false };
+        routes.fixed.values().any(|candidate| is_meant(&candidate.hops))
+            || self.hops.lists.iter().any(|(hops, uses)| *uses > 0 && is_meant(hops))
+                && routes.kernel.values().any(|stored| is_meant(self.hops.get(stored.hops)))
+    }
+
+    /// All prefixes of a table with routes of the kernel.
+    pub fn kernel_prefixes(&self, table: Table) -> impl Iterator<Item = Prefix> + '_ {
+        self.tables.get(table.index()).into_iter().flat_map(|routes| routes.kernel.keys().copied())
+    }
+
+    /// All routes for a prefix in the order of preference: the first counts.
+    pub fn candidates(&self, table: Table, prefix: Prefix) -> Vec<Candidate> {
+        let fixed = self.tables.get(table.index()).and_then(|routes| routes.fixed.get(&prefix)).cloned();
+        let kernel = self.kernel(table, prefix).into_iter().map(|route| Candidate {
+            source: Source::Kernel { protocol: route.protocol, metric: route.metric },
+            hops: route.hops,
+        });
+        let excluded = (table == Table::Outside && self.leads_inside(prefix))
+            .then(|| Candidate { source: Source::Excluded, hops: Vec::new() });
+        fixed.into_iter().chain(kernel).chain(excluded).collect()
+    }
+
+    fn leads_inside(&self, prefix: Prefix) -> bool {
+        let leads = |routes: &Routes| {
+            let by_kernel = || routes.kernel.get(&prefix).is_some_and(|stored| !self.hops.get(stored.hops).is_empty());
+            routes.fixed.contains_key(&prefix) || by_kernel()
+        };
+        self.tables.iter().skip(1).any(leads)
+    }
+
+    /// The first prefix of a table from `from` on, in the order of address and length.
+    pub fn next_prefix(&self, table: Table, from: Bound<Prefix>) -> Option<Prefix> {
+        let range = (from, Bound::Unbounded);
+        let first = |routes: &Routes| {
+            let fixed = routes.fixed.range(range).next().map(|(prefix, _)| *prefix);
+            let kernel = routes.kernel.range(range).next().map(|(prefix, _)| *prefix);
+            [fixed, kernel].into_iter().flatten().min()
+        };
+        let own = self.tables.get(table.index()).and_then(first);
+        if table != Table::Outside {
+            return own;
+        }
+        // Excluded prefixes have no entry of their own.
+        self.tables.iter().skip(1).filter_map(first).chain(own).min()
+    }
+
+    /// The longest prefix of a table that contains `address` and has a route.
+    pub fn longest(&self, table: Table, address: Ipv4Addr) -> Option<Prefix> {
+        let prefixes = (0..=32).rev().filter_map(|length| Prefix::new(address, length));
+        prefixes.into_iter().find(|prefix| !self.candidates(table, *prefix).is_empty())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,214 @@
+//! Routes that change while packets are looked up, without a lock.
+//!
+//! ```text
+//!  root: 65536 entries, bits 31..16 ─► middle: 256, bits 15..8 ─► node: 16, bits 7..4 ─► node: 16
+//!  entry: 0 none · length + 1 (6 bits), value (25 bits) · CHUNK bit + number of the next level
+//! ```
+//!
+//! Each entry has the length of the route it is from, so a route changes only entries that no longer
+//! one covers. The route of length 0 is kept aside, because it would change all entries.
+//!
+//! An address sees a change whole: its entry has the old route or the new one. A chunk, next hop or
+//! group that is no longer used is used again only after each reader has begun another poll
+//! ([`LiveRoutes::report`]), so no reader finds anything else in its place.
+
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
+use mem::Arena;
+use mem::ArenaError;
+
+use crate::types::InterfaceId;
+
+mod writer;
+
+pub use writer::Full;
+pub use writer::Target;
+pub use writer::Writer;
+
+/// Next hops that all tables can have together.
+pub const HOPS_MAX: usize = 4_096;
+/// Lists of several next hops that all tables can have together.
+pub const GROUPS_MAX: usize = 1_024;
+/// Subscribers are spread over so many buckets, and these over the next hops of a group.
+pub const BUCKETS: usize = 256;
+
+const CHUNK: u32 = 1 << 31;
+const VALUE_BITS: u32 = 25;
+const VALUE_MASK: u32 = (1 << VALUE_BITS) - 1;
+/// A value that is the number of a group.
+const GROUP: u32 = 1 << (VALUE_BITS - 1);
+/// The value of a route that drops packets.
+pub(crate) const DROP: u32 = VALUE_MASK;
+
+const ROOT_ENTRIES: usize = 1 << 16;
+const MIDDLE_ENTRIES: usize = 256;
+const NODE_ENTRIES: usize = 16;
+const MIDDLES_MAX: usize = 1 << 16;
+
+/// A reader that has not reported yet holds nothing.
+const NOT_RUNNING: u64 = u64::MAX;
+
+/// A next hop in one word, so that a reader never sees half of it: gateway, interface, MTU. 0: none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PackedHop(u64);
+
+impl PackedHop {
+    pub(crate) fn new(interface: InterfaceId, gateway: u32, mtu: u16) -> PackedHop {
+        PackedHop(u64::from(gateway) << 32 | u64::from(interface.0) << 16 | u64::from(mtu))
+    }
+
+    pub(crate) fn gateway(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    pub(crate) fn interface(self) -> InterfaceId {
+        InterfaceId((self.0 >> 16) as u16)
+    }
+
+    pub(crate) fn mtu(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+#[derive(Debug)]
+struct Table {
+    root: Arena<AtomicU32>,
+    middles: Arena<[AtomicU32; MIDDLE_ENTRIES]>,
+    nodes: Arena<[AtomicU32; NODE_ENTRIES]>,
+    /// The entry of the route of length 0.
+    default: AtomicU32,
+}
+
+impl Table {
+    fn new(nodes: usize) -> Result<Table, ArenaError> {
+        Ok(Table {
+            root: Arena::zeroed(ROOT_ENTRIES)?,
+            middles: Arena::zeroed(MIDDLES_MAX.min(nodes.max(1)))?,
+            nodes: Arena::zeroed(nodes.max(1))?,
+            default: AtomicU32::new(0),
+        })
+    }
+
+    /// The value of the longest route, as [`RouteTable::lookup`](super::RouteTable::lookup) gives it.
+    #[inline]
+    fn lookup(&self, address: u32) -> Option<u32> {
+        // Acquire: what a chunk was filled with is there when its number is.
+        let mut entry = self.root[(address >> 16) as usize].load(Ordering::Acquire);
+        if entry & CHUNK != 0 {
+            entry = self.middles.at(entry ^ CHUNK)[(address >> 8) as usize % MIDDLE_ENTRIES].load(Ordering::Acquire);
+            if entry & CHUNK != 0 {
+                entry = self.nodes.at(entry ^ CHUNK)[(address >> 4) as usize % NODE_ENTRIES].load(Ordering::Acquire);
+                if entry & CHUNK != 0 {
+                    entry = self.nodes.at(entry ^ CHUNK)[address as usize % NODE_ENTRIES].load(Ordering::Acquire);
+                }
+            }
+        }
+        if entry == 0 {
+            entry = self.default.load(Ordering::Acquire);
+        }
+        (entry != 0).then_some(entry & VALUE_MASK)
+    }
+}
+
+#[derive(Debug)]
+struct Group([AtomicU32; BUCKETS]);
+
+/// A word of its own cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Line(AtomicU64);
+
+/// The tables of all realms, for readers. [`Writer`] changes them.
+#[derive(Debug)]
+pub struct LiveRoutes {
+    tables: Box<[Table]>,
+    hops: Box<[AtomicU64]>,
+    groups: Box<[Group]>,
+    /// Grows with each change that readers must have passed before something is used again.
+    epoch: AtomicU64,
+    /// Grows with each change of `hops`, before `epoch` does.
+    hops_version: AtomicU64,
+    /// By reader: the epoch in which its current poll began.
+    seen: Box<[Line]>,
+}
+
+impl LiveRoutes {
+    /// Empty tables: the outside one, and one for each realm. Each has room for `nodes` nodes of 64
+    /// bytes; a /24 with longer routes needs one, and one more for each /28 with longer routes.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn new(realms: usize, readers: usize, nodes: usize) -> Result<LiveRoutes, ArenaError> {
+        Ok(LiveRoutes {
+            tables: (0..=realms).map(|_| Table::new(nodes)).collect::<Result<_, _>>()?,
+            hops: (0..HOPS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            groups: (0..GROUPS_MAX).map(|_| Group(core::array::from_fn(|_| AtomicU32::new(DROP)))).collect(),
+            epoch: AtomicU64::new(1),
+            hops_version: AtomicU64::new(1),
+            seen: (0..readers).map(|_| Line(AtomicU64::new(NOT_RUNNING))).collect(),
+        })
+    }
+
+    /// The value of the longest route of a table: 0 is the outside, then the realms.
+    #[inline]
+    pub(crate) fn lookup(&self, table: usize, address: u32) -> Option<u32> {
+        self.tables.get(table)?.lookup(address)
+    }
+
+    /// The slot and content of the next hop that a value has for a subscriber.
+    #[inline]
+    pub(crate) fn hop(&self, value: u32, subscriber: u32) -> Option<(u32, PackedHop)> {
+        let slot = match value {
+            DROP => return None,
+            _ if value & GROUP != 0 => {
+                let group = self.groups.get((value ^ GROUP) as usize)?;
+                group.0[bucket_of(subscriber)].load(Ordering::Acquire)
+            }
+            slot => slot,
+        };
+        self.slot(slot).map(|hop| (slot, hop))
+    }
+
+    /// The next hop in a slot.
+    pub(crate) fn slot(&self, slot: u32) -> Option<PackedHop> {
+        let packed = self.hops.get(slot as usize)?.load(Ordering::Acquire);
+        (packed != 0).then_some(PackedHop(packed))
+    }
+
+    /// Grows with each change that a reader has to report.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Grows whenever a slot of a next hop has other content.
+    pub fn hops_version(&self) -> u64 {
+        self.hops_version.load(Ordering::Acquire)
+    }
+
+    /// A reader begins a poll, having read [`LiveRoutes::epoch`] and taken over the next hops.
+    pub fn report(&self, reader: usize, epoch: u64) {
+        if let Some(line) = self.seen.get(reader) {
+            line.0.store(epoch, Ordering::Release);
+        }
+    }
+
+    fn is_seen(&self, epoch: u64) -> bool {
+        self.seen.iter().all(|line| line.0.load(Ordering::Acquire) >= epoch)
+    }
+
+    /// Reserved memory. Pages are taken from the system when they are first written.
+    pub fn bytes(&self) -> usize {
+        self.tables.iter().map(|table| table.root.bytes() + table.middles.bytes() + table.nodes.bytes()).sum()
+    }
+}
+
+/// Fibonacci hashing: neighbouring subscribers are spread.
+#[inline]
+fn bucket_of(subscriber: u32) -> usize {
+    (subscriber.wrapping_mul(0x9e37_79b1) >> 24) as usize
+}
+
+#[cfg(test)]
+mod tests;

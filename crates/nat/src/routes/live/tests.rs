@@ -1,0 +1,212 @@
+use core::net::Ipv4Addr;
+use core::sync::atomic::AtomicBool;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::types::Prefix;
+
+fn live(readers: usize) -> (Arc<LiveRoutes>, Writer) {
+    let live = Arc::new(LiveRoutes::new(1, readers, 1 << 12).unwrap());
+    let writer = Writer::new(&live);
+    (live, writer)
+}
+
+fn hop(number: u32) -> (InterfaceId, u32, u16, u16) {
+    (InterfaceId(1), number + 1, 1_500, 1)
+}
+
+fn gateway(live: &LiveRoutes, table: usize, address: u32, subscriber: u32) -> Option<u32> {
+    live.hop(live.lookup(table, address)?, subscriber).map(|(_, hop)| hop.gateway() - 1)
+}
+
+/// Routes by prefix; the lookup walks all.
+#[derive(Default)]
+struct Naive(BTreeMap<Prefix, (u32, Target)>);
+
+impl Naive {
+    fn covering(&self, address: u32) -> impl Iterator<Item = (&Prefix, &(u32, Target))> {
+        self.0.iter().filter(move |(prefix, _)| prefix.contains(Ipv4Addr::from_bits(address)))
+    }
+
+    fn lookup(&self, address: u32) -> Option<u32> {
+        self.covering(address).max_by_key(|(prefix, _)| prefix.length()).map(|(_, route)| route.0)
+    }
+
+    fn set(&mut self, writer: &mut Writer, prefix: Prefix, number: u32) {
+        let target = writer.target(&[hop(number)]).unwrap();
+        writer.set(0, prefix, target).unwrap();
+        if let Some((_, old)) = self.0.insert(prefix, (number, target)) {
+            writer.release(old);
+        }
+        writer.publish();
+    }
+
+    fn remove(&mut self, writer: &mut Writer, prefix: Prefix) {
+        let Some((_, target)) = self.0.remove(&prefix) else { return };
+        let shorter = self.covering(prefix.address().to_bits()).filter(|(other, _)| other.length() < prefix.length());
+        let cover = shorter.max_by_key(|(other, _)| other.length()).map(|(other, route)| (other.length(), route.1));
+        writer.remove(0, prefix, cover);
+        writer.release(target);
+        writer.publish();
+    }
+}
+
+fn prefix() -> impl Strategy<Value = Prefix> {
+    // Few different bits, so that prefixes lie inside each other.
+    let address = (0_u32..4, 0_u32..4, 0_u32..4, any::<u8>())
+        .prop_map(|(a, b, c, d)| 10 << 24 | a << 22 | b << 14 | c << 8 | u32::from(d));
+    (address, 0_u8..=32).prop_map(|(address, length)| Prefix::new(Ipv4Addr::from_bits(address), length).unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn changes_give_the_routes_of_a_naive_table(
+        changes in vec((prefix(), any::<bool>(), 0_u32..50), 0..80),
+        others in vec(any::<u32>(), 10),
+    ) {
+        let (live, mut writer) = live(0);
+        let mut naive = Naive::default();
+        let mut trie = prefix_trie::PrefixMap::<(u32, u8), u32>::new();
+        for (prefix, is_set, number) in &changes {
+            let key = (prefix.address().to_bits(), prefix.length());
+            if *is_set {
+                naive.set(&mut writer, *prefix, *number);
+                trie.insert(key, *number);
+            } else {
+                naive.remove(&mut writer, *prefix);
+                trie.remove(&key);
+            }
+            let edges = [prefix.address().to_bits(), prefix.last().to_bits()].into_iter();
+            let edges = edges.flat_map(|bits| [bits.wrapping_sub(1), bits, bits.wrapping_add(1)]);
+            for address in edges.chain(others.iter().copied()) {
+                let found = gateway(&live, 0, address, 0);
+                prop_assert_eq!(found, naive.lookup(address), "{}", Ipv4Addr::from_bits(address));
+                prop_assert_eq!(found, trie.get_lpm(&(address, 32)).map(|(_, value)| *value));
+            }
+        }
+        for prefix in naive.0.keys().copied().collect::<Vec<_>>() {
+            naive.remove(&mut writer, prefix);
+        }
+        prop_assert_eq!(writer.bytes(), 2 * ROOT_ENTRIES * 4, "all chunks are free");
+    }
+}
+
+#[test]
+fn nothing_is_used_again_before_all_readers_have_passed() {
+    let (live, mut writer) = live(2);
+    live.report(0, live.epoch());
+    live.report(1, live.epoch());
+    let first = writer.target(&[hop(1)]).unwrap();
+    assert!(!writer.is_ready(), "no reader knows the next hop");
+    live.report(0, live.epoch());
+    assert!(!writer.is_ready(), "one reader does not");
+    live.report(1, live.epoch());
+    assert!(writer.is_ready());
+    writer.release(first);
+    writer.publish();
+    let second = writer.target(&[hop(2)]).unwrap();
+    assert_ne!(first, second, "a reader may still hold the first");
+    live.report(0, live.epoch());
+    live.report(1, live.epoch());
+    assert_eq!(writer.target(&[hop(3)]).unwrap(), first);
+}
+
+#[test]
+fn a_subscriber_keeps_its_next_hop_when_another_leaves() {
+    let (live, mut writer) = live(0);
+    let all: Vec<_> = (0..16).map(hop).collect();
+    let target = writer.target(&all).unwrap();
+    writer.set(0, Prefix::ALL, target).unwrap();
+    let of = |subscriber: u32| gateway(&live, 0, 0x0808_0808, 0x6440_0000 + subscriber).unwrap();
+    let before: Vec<u32> = (0..10_000).map(of).collect();
+    for number in 0..16 {
+        let share = before.iter().filter(|gateway| **gateway == number).count();
+        assert!((200..1_200).contains(&share), "{number} has {share} of 10,000");
+    }
+    let fewer: Vec<_> = (0..16).filter(|number| *number != 5).map(hop).collect();
+    let target = writer.target(&fewer).unwrap();
+    writer.set(0, Prefix::ALL, target).unwrap();
+    for (subscriber, before) in before.iter().enumerate() {
+        let after = of(subscriber as u32);
+        assert!(after == *before || *before == 5, "subscriber {subscriber} moved from {before} to {after}");
+        assert_ne!(after, 5);
+    }
+}
+
+#[test]
+fn weights_share_subscribers() {
+    let (live, mut writer) = live(0);
+    let target = writer.target(&[(InterfaceId(1), 1, 1_500, 3), (InterfaceId(1), 2, 1_500, 1)]).unwrap();
+    writer.set(0, Prefix::ALL, target).unwrap();
+    let first = (0..10_000_u32).filter(|subscriber| gateway(&live, 0, 0, *subscriber) == Some(0)).count();
+    assert!((6_500..8_500).contains(&first), "{first} of 10,000, 7,500 expected");
+}
+
+#[test]
+fn a_full_table_refuses_a_route_and_changes_nothing() {
+    let live = Arc::new(LiveRoutes::new(0, 0, 2).unwrap());
+    let mut writer = Writer::new(&live);
+    let target = writer.target(&[hop(1)]).unwrap();
+    let host = |last: u8| Prefix::host(Ipv4Addr::new(10, 0, 0, last));
+    writer.set(0, host(1), target).unwrap();
+    assert_eq!(writer.set(0, host(200), target), Err(Full::Nodes));
+    assert_eq!(gateway(&live, 0, host(1).address().to_bits(), 0), Some(1));
+    assert_eq!(gateway(&live, 0, host(200).address().to_bits(), 0), None);
+    writer.remove(0, host(1), None);
+    writer.publish();
+    writer.set(0, host(200), target).unwrap();
+}
+
+#[test]
+fn readers_see_a_valid_route_during_changes() {
+    let (live, mut writer) = live(2);
+    let mut naive = Naive::default();
+    // Number 0 covers all; longer ones are even outside 10.0.0.128/25 and odd in it.
+    naive.set(&mut writer, Prefix::ALL, 0);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for reader in 0..2 {
+            let (live, is_over) = (&live, &is_over);
+            scope.spawn(move || {
+                let mut seen = 0_u64;
+                while !is_over.load(Ordering::Relaxed) {
+                    live.report(reader, live.epoch());
+                    for low in 0..=255_u32 {
+                        let found = gateway(live, 0, 0x0a00_0000 + low, 0).expect("the default route");
+                        let fits = found == 0 || (found % 2 == 1) == (low >= 128);
+                        assert!(fits, "10.0.0.{low} leads to {found}");
+                        seen += 1;
+                    }
+                }
+                live.report(reader, u64::MAX);
+                assert!(seen > 0);
+            });
+        }
+        let mut random = 1_u64;
+        for _ in 0..3_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let low = (random >> 40) as u32 % 256;
+            let length = 25 + (random >> 50) as u8 % 8;
+            let number = ((random >> 56) as u32 % 20) * 2 + if low >= 128 { 1 } else { 2 };
+            let prefix = Prefix::new(Ipv4Addr::from_bits(0x0a00_0000 + low), length).unwrap();
+            if random >> 63 == 0 {
+                let target = writer.target(&[hop(number)]).unwrap();
+                while !writer.is_ready() {
+                    thread::yield_now();
+                }
+                writer.release(target);
+                naive.set(&mut writer, prefix, number);
+            } else {
+                naive.remove(&mut writer, prefix);
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}

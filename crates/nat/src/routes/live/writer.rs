@@ -1,0 +1,402 @@
+//! The only thread that changes live routes.
+
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering;
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::CHUNK;
+use super::DROP;
+use super::GROUP;
+use super::GROUPS_MAX;
+use super::HOPS_MAX;
+use super::LiveRoutes;
+use super::MIDDLE_ENTRIES;
+use super::NODE_ENTRIES;
+use super::PackedHop;
+use super::Table;
+use super::VALUE_BITS;
+use super::VALUE_MASK;
+use crate::types::InterfaceId;
+use crate::types::Prefix;
+
+/// A table has no room for a change; nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// No free node.
+    #[error("the route table has no room for another prefix")]
+    Nodes,
+    /// No free slot of a next hop.
+    #[error("there are {HOPS_MAX} next hops already")]
+    Hops,
+    /// No free group.
+    #[error("there are {GROUPS_MAX} lists of several next hops already")]
+    Groups,
+}
+
+/// Where a route leads: a next hop, several, or nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Target(u32);
+
+impl Target {
+    /// Drops packets.
+    pub const DROP: Target = Target(DROP);
+}
+
+/// What comes back into use once all readers have passed an epoch.
+#[derive(Clone, Copy, Debug)]
+enum Retired {
+    Middle { table: usize, chunk: u32 },
+    Node { table: usize, chunk: u32 },
+    Hop(u32),
+    Group(u32),
+}
+
+/// Free numbers, and the first never used.
+#[derive(Debug, Default)]
+struct Numbers {
+    free: Vec<u32>,
+    next: u32,
+}
+
+impl Numbers {
+    fn take(&mut self, limit: usize) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let number = self.next;
+            ((number as usize) < limit).then(|| {
+                self.next += 1;
+                number
+            })
+        })
+    }
+
+    fn used(&self) -> usize {
+        self.next as usize - self.free.len()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Chunks {
+    middles: Numbers,
+    nodes: Numbers,
+}
+
+/// Changes the tables. There is one for each [`LiveRoutes`].
+#[derive(Debug)]
+pub struct Writer {
+    live: Arc<LiveRoutes>,
+    chunks: Vec<Chunks>,
+    hops: Numbers,
+    hop_uses: HashMap<PackedHop, (u32, u32)>,
+    groups: Numbers,
+    group_members: HashMap<u32, Vec<PackedHop>>,
+    /// Retired since the last [`Writer::publish`].
+    fresh: Vec<Retired>,
+    retired: VecDeque<(u64, Retired)>,
+    /// The epoch in which the latest next hop was filled in.
+    filled: u64,
+}
+
+/// A level of the tree and a chunk of it.
+#[derive(Clone, Copy)]
+struct Chunk {
+    level: usize,
+    number: u32,
+}
+
+const ROOT: Chunk = Chunk { level: 0, number: 0 };
+/// By level: bits of the address below it, and its entries.
+const LEVELS: [(u32, usize); 4] = [(16, 1 << 16), (8, MIDDLE_ENTRIES), (4, NODE_ENTRIES), (0, NODE_ENTRIES)];
+
+impl Table {
+    fn entry(&self, chunk: Chunk, index: usize) -> &AtomicU32 {
+        match chunk.level {
+            0 => &self.root[index],
+            1 => &self.middles.at(chunk.number)[index % MIDDLE_ENTRIES],
+            _ => &self.nodes.at(chunk.number)[index % NODE_ENTRIES],
+        }
+    }
+}
+
+fn below(level: usize) -> u32 {
+    LEVELS.get(level).map_or(0, |(below, _)| *below)
+}
+
+fn entries(level: usize) -> usize {
+    LEVELS.get(level).map_or(0, |(_, entries)| *entries)
+}
+
+fn leaf(length: u8, target: Target) -> u32 {
+    (u32::from(length) + 1) << VALUE_BITS | target.0
+}
+
+/// Length + 1 of the route of a leaf; 0: none.
+fn depth(leaf: u32) -> u32 {
+    leaf >> VALUE_BITS
+}
+
+impl Writer {
+    /// The writer of `live`, which has no routes.
+    pub fn new(live: &Arc<LiveRoutes>) -> Writer {
+        Writer {
+            live: Arc::clone(live),
+            chunks: live.tables.iter().map(|_| Chunks::default()).collect(),
+            hops: Numbers::default(),
+            hop_uses: HashMap::new(),
+            groups: Numbers::default(),
+            group_members: HashMap::new(),
+            fresh: Vec::new(),
+            retired: VecDeque::new(),
+            filled: 0,
+        }
+    }
+
+    /// Bytes of all chunks in use.
+    pub fn bytes(&self) -> usize {
+        let chunks = |chunks: &Chunks| chunks.middles.used() * MIDDLE_ENTRIES + chunks.nodes.used() * NODE_ENTRIES;
+        let of_chunks = self.chunks.iter().map(chunks).sum::<usize>();
+        (of_chunks + self.live.tables.len() * entries(0)) * size_of::<u32>()
+    }
+
+    /// A target for these next hops: interface, gateway (0: on the link), MTU and weight. In a group,
+    /// a subscriber keeps its next hop while that is a member.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing has changed then.
+    pub fn target(&mut self, hops: &[(InterfaceId, u32, u16, u16)]) -> Result<Target, Full> {
+        self.reclaim();
+        let packed =
+            |&(interface, gateway, mtu, _): &(InterfaceId, u32, u16, u16)| PackedHop::new(interface, gateway, mtu);
+        match hops {
+            [] => Ok(Target::DROP),
+            [one] => self.use_hop(packed(one)).map(Target),
+            several => {
+                let number = self.groups.take(GROUPS_MAX).ok_or(Full::Groups)?;
+                let mut slots = Vec::new();
+                for hop in several {
+                    match self.use_hop(packed(hop)) {
+                        Ok(slot) => slots.push((slot, packed(hop), hop.3)),
+                        Err(full) => {
+                            self.groups.free.push(number);
+                            for (_, hop, _) in slots {
+                                self.release_hop(hop);
+                            }
+                            return Err(full);
+                        }
+                    }
+                }
+                if let Some(group) = self.live.groups.get(number as usize) {
+                    for (bucket, place) in group.0.iter().enumerate() {
+                        place.store(choose(bucket, &slots), Ordering::Release);
+                    }
+                }
+                self.group_members.insert(number, slots.into_iter().map(|(_, hop, _)| hop).collect());
+                Ok(Target(number | GROUP))
+            }
+        }
+    }
+
+    /// Gives back a target that no route has any more.
+    pub fn release(&mut self, target: Target) {
+        match target.0 {
+            DROP => {}
+            group if group & GROUP != 0 => {
+                let number = group ^ GROUP;
+                for hop in self.group_members.remove(&number).unwrap_or_default() {
+                    self.release_hop(hop);
+                }
+                self.fresh.push(Retired::Group(number));
+            }
+            slot => {
+                if let Some(hop) = self.live.slot(slot) {
+                    self.release_hop(hop);
+                }
+            }
+        }
+    }
+
+    fn use_hop(&mut self, hop: PackedHop) -> Result<u32, Full> {
+        if let Some((slot, uses)) = self.hop_uses.get_mut(&hop) {
+            *uses += 1;
+            return Ok(*slot);
+        }
+        let slot = self.hops.take(HOPS_MAX).ok_or(Full::Hops)?;
+        self.hop_uses.insert(hop, (slot, 1));
+        if let Some(place) = self.live.hops.get(slot as usize) {
+            place.store(hop.0, Ordering::Release);
+        }
+        self.live.hops_version.fetch_add(1, Ordering::Release);
+        self.filled = self.live.epoch.fetch_add(1, Ordering::Release) + 1;
+        Ok(slot)
+    }
+
+    fn release_hop(&mut self, hop: PackedHop) {
+        let Some((slot, uses)) = self.hop_uses.get_mut(&hop) else { return };
+        *uses -= 1;
+        if *uses == 0 {
+            self.fresh.push(Retired::Hop(*slot));
+            self.hop_uses.remove(&hop);
+        }
+    }
+
+    /// True if all readers know the latest next hops. A route may lead to a target only after that.
+    pub fn is_ready(&self) -> bool {
+        self.live.is_seen(self.filled)
+    }
+
+    /// Lets readers report what they have passed, so that what was retired can be used again. To be
+    /// called after each batch of changes.
+    pub fn publish(&mut self) {
+        if !self.fresh.is_empty() {
+            let epoch = self.live.epoch.fetch_add(1, Ordering::Release) + 1;
+            self.retired.extend(self.fresh.drain(..).map(|retired| (epoch, retired)));
+        }
+        self.reclaim();
+    }
+
+    fn reclaim(&mut self) {
+        while let Some(&(epoch, retired)) = self.retired.front() {
+            if !self.live.is_seen(epoch) {
+                return;
+            }
+            self.retired.pop_front();
+            match retired {
+                Retired::Middle { table, chunk } => self.give_back(table, |chunks| &mut chunks.middles, chunk),
+                Retired::Node { table, chunk } => self.give_back(table, |chunks| &mut chunks.nodes, chunk),
+                Retired::Hop(slot) => self.hops.free.push(slot),
+                Retired::Group(number) => self.groups.free.push(number),
+            }
+        }
+    }
+
+    fn give_back(&mut self, table: usize, numbers: impl Fn(&mut Chunks) -> &mut Numbers, chunk: u32) {
+        if let Some(chunks) = self.chunks.get_mut(table) {
+            numbers(chunks).free.push(chunk);
+        }
+    }
+
+    /// Sets the route of a prefix, whether there was one or not.
+    ///
+    /// # Errors
+    /// [`Full::Nodes`]; nothing has changed then.
+    pub fn set(&mut self, table: usize, prefix: Prefix, target: Target) -> Result<(), Full> {
+        let leaf = leaf(prefix.length(), target);
+        self.change(table, prefix, leaf, |old| depth(old) <= depth(leaf))
+    }
+
+    /// Removes the route of a prefix. `cover` is the longest shorter route, unless it has length 0.
+    pub fn remove(&mut self, table: usize, prefix: Prefix, cover: Option<(u8, Target)>) {
+        let removed = u32::from(prefix.length()) + 1;
+        let leaf = cover.filter(|(length, _)| *length > 0).map_or(0, |(length, target)| leaf(length, target));
+        // Where the route is there are the chunks of its prefix. Without room it never was there.
+        let _ = self.change(table, prefix, leaf, |old| depth(old) == removed);
+        self.collapse(table, prefix);
+    }
+
+    fn change(
+        &mut self,
+        table: usize,
+        prefix: Prefix,
+        leaf: u32,
+        may: impl Fn(u32) -> bool + Copy,
+    ) -> Result<(), Full> {
+        let live = Arc::clone(&self.live);
+        let Some(tree) = live.tables.get(table) else { return Ok(()) };
+        if prefix.length() == 0 {
+            tree.default.store(leaf, Ordering::Release);
+            return Ok(());
+        }
+        let (first, last) = (prefix.address().to_bits(), prefix.last().to_bits());
+        let mut chunk = ROOT;
+        while u32::from(prefix.length()) > 32 - below(chunk.level) {
+            chunk = self.descend(table, tree, chunk, index(chunk.level, first))?;
+        }
+        paint(tree, chunk, index(chunk.level, first), index(chunk.level, last), leaf, may);
+        Ok(())
+    }
+
+    /// The chunk below an entry. A new one is filled with the entry before readers can see it.
+    fn descend(&mut self, table: usize, tree: &Table, chunk: Chunk, index: usize) -> Result<Chunk, Full> {
+        let entry = tree.entry(chunk, index);
+        let old = entry.load(Ordering::Relaxed);
+        let level = chunk.level + 1;
+        if old & CHUNK != 0 {
+            return Ok(Chunk { level, number: old ^ CHUNK });
+        }
+        self.reclaim();
+        let chunks = self.chunks.get_mut(table).ok_or(Full::Nodes)?;
+        let number = match level {
+            1 => chunks.middles.take(tree.middles.len()),
+            _ => chunks.nodes.take(tree.nodes.len()),
+        };
+        let new = Chunk { level, number: number.ok_or(Full::Nodes)? };
+        for index in 0..entries(level) {
+            tree.entry(new, index).store(old, Ordering::Relaxed);
+        }
+        entry.store(new.number | CHUNK, Ordering::Release);
+        Ok(new)
+    }
+
+    /// Replaces chunks by an entry of the level above where all their entries are the same route of
+    /// that level.
+    fn collapse(&mut self, table: usize, prefix: Prefix) {
+        let live = Arc::clone(&self.live);
+        let Some(tree) = live.tables.get(table) else { return };
+        let first = prefix.address().to_bits();
+        let mut path = vec![ROOT];
+        while let Some(&chunk) = path.last() {
+            let entry = tree.entry(chunk, index(chunk.level, first)).load(Ordering::Relaxed);
+            if entry & CHUNK == 0 {
+                break;
+            }
+            path.push(Chunk { level: chunk.level + 1, number: entry ^ CHUNK });
+        }
+        while let [.., above, chunk] = path.as_slice() {
+            let (above, chunk) = (*above, *chunk);
+            let same = tree.entry(chunk, 0).load(Ordering::Relaxed);
+            let is_of_above = same & CHUNK == 0 && depth(same) <= 32 - below(above.level) + 1;
+            if !is_of_above || (1..entries(chunk.level)).any(|i| tree.entry(chunk, i).load(Ordering::Relaxed) != same) {
+                return;
+            }
+            tree.entry(above, index(above.level, first)).store(same, Ordering::Release);
+            let chunk = chunk.number;
+            self.fresh.push(match path.len() {
+                2 => Retired::Middle { table, chunk },
+                _ => Retired::Node { table, chunk },
+            });
+            path.pop();
+        }
+    }
+}
+
+fn index(level: usize, address: u32) -> usize {
+    (address >> below(level)) as usize % entries(level)
+}
+
+fn paint(tree: &Table, chunk: Chunk, first: usize, last: usize, leaf: u32, may: impl Fn(u32) -> bool + Copy) {
+    for index in first..=last {
+        let entry = tree.entry(chunk, index);
+        let old = entry.load(Ordering::Relaxed);
+        if old & CHUNK != 0 {
+            let level = chunk.level + 1;
+            paint(tree, Chunk { level, number: old ^ CHUNK }, 0, entries(level) - 1, leaf, may);
+        } else if may(old) {
+            entry.store(leaf, Ordering::Release);
+        }
+    }
+}
+
+/// The member with the highest weighted score (rendezvous hashing): when a member leaves, only its
+/// buckets move.
+fn choose(bucket: usize, members: &[(u32, PackedHop, u16)]) -> u32 {
+    let score = |hop: PackedHop, weight: u16| {
+        let mixed = (hop.0 ^ (bucket as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 31).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // A uniform number in (0, 1).
+        let uniform = ((mixed >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        -f64::from(weight.max(1)) / uniform.ln()
+    };
+    let best = members.iter().max_by(|a, b| score(a.1, a.2).total_cmp(&score(b.1, b.2)));
+    best.map_or(VALUE_MASK, |(slot, ..)| *slot)
+}

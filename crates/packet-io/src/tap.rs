@@ -1,0 +1,139 @@
+//! A TAP device: a port of this machine's kernel, whose frames a process reads and writes.
+
+#![allow(unsafe_code, reason = "ioctl, and descriptors of the service manager")]
+
+use std::fs::File;
+use std::fs::OpenOptions;
+use std::io;
+use std::io::Read;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
+use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+/// Requests of `linux/if_tun.h` and `linux/sockios.h` that libc lacks.
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETCARRIER: libc::c_ulong = 0x4004_54e2;
+const SIOCSIFHWADDR: libc::c_ulong = 0x8924;
+/// Family of an Ethernet address.
+const ARPHRD_ETHER: libc::sa_family_t = 1;
+
+/// An open TAP device. It exists while a descriptor of it is open.
+#[derive(Debug)]
+pub struct Tap {
+    file: File,
+}
+
+impl Tap {
+    /// Makes the device, or opens one that no process has open.
+    ///
+    /// # Errors
+    /// The name is too long or taken, the module is missing, or the rights are (CAP_NET_ADMIN).
+    pub fn open(name: &str) -> io::Result<Tap> {
+        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
+        let mut request = request(name)?;
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+        // SAFETY: TUNSETIFF reads and writes one ifreq, which lives through the call.
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF as _, &raw mut request) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(Tap { file }) }
+    }
+
+    /// A device that an earlier process opened and left to the service manager.
+    pub fn of_descriptor(descriptor: OwnedFd) -> Tap {
+        Tap { file: File::from(descriptor) }
+    }
+
+    /// Sets its Ethernet address, which needs the device to be down on older kernels.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_address(&self, name: &str, address: [u8; 6]) -> io::Result<()> {
+        let mut request = request(name)?;
+        let mut data = [0; 14];
+        for (place, byte) in data.iter_mut().zip(address) {
+            *place = byte as libc::c_char;
+        }
+        request.ifr_ifru.ifru_hwaddr = libc::sockaddr { sa_family: ARPHRD_ETHER, sa_data: data };
+        // SAFETY: SIOCSIFHWADDR reads one ifreq, which lives through the call.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), SIOCSIFHWADDR as _, &raw const request) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Says whether the port has link.
+    ///
+    /// # Errors
+    /// The kernel is older than 5.0, or the device is gone.
+    pub fn set_carrier(&self, is_up: bool) -> io::Result<()> {
+        let carrier = libc::c_int::from(is_up);
+        // SAFETY: TUNSETCARRIER reads one int, which lives through the call.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETCARRIER as _, &raw const carrier) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Reads one frame; None if none waits.
+    ///
+    /// # Errors
+    /// The device is gone or down.
+    pub fn read(&self, frame: &mut [u8]) -> io::Result<Option<usize>> {
+        match (&self.file).read(frame) {
+            Ok(length) => Ok(Some(length)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a frame to the kernel.
+    ///
+    /// # Errors
+    /// The device is gone or down, or the frame is no frame.
+    pub fn write(&self, frame: &[u8]) -> io::Result<()> {
+        (&self.file).write(frame).map(|_| ())
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: an ifreq is plain data, for which zeros are valid.
+    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() || !name.is_ascii() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no name for a device"));
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    Ok(request)
+}
+
+impl Tap {
+    /// The device of this name that the service manager kept from an earlier process
+    /// (`FileDescriptorStoreMax=`), once.
+    pub fn inherited(name: &str) -> Option<Tap> {
+        use std::os::fd::FromRawFd;
+        use std::sync::atomic::AtomicU64;
+        use std::sync::atomic::Ordering;
+
+        static TAKEN: AtomicU64 = AtomicU64::new(0);
+        let number = |variable: &str| std::env::var(variable).ok()?.parse::<u32>().ok();
+        if number("LISTEN_PID")? != std::process::id() {
+            return None;
+        }
+        let names = std::env::var("LISTEN_FDNAMES").ok()?;
+        let count = number("LISTEN_FDS")?.min(64) as usize;
+        let position = names.split(':').take(count).position(|kept| kept == name)?;
+        if TAKEN.fetch_or(1 << position, Ordering::Relaxed) >> position & 1 != 0 {
+            return None;
+        }
+        // SAFETY: the service manager opened descriptors 3 to 3 + LISTEN_FDS for this process, and
+        // each is taken once.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(3 + position as libc::c_int) };
+        Some(Tap::of_descriptor(descriptor))
+    }
+}
