@@ -10,6 +10,7 @@ pub mod fragments;
 pub mod grant;
 pub(crate) mod held_ports;
 pub mod held_syn;
+pub(crate) mod host;
 pub(crate) mod mapping;
 pub(crate) mod session;
 pub(crate) mod shared_ports;

@@ -2,9 +2,12 @@
 //! this with the plan of each key.
 
 /// Tables of which every key needs a restart.
-const RESTART_SECTIONS: [&str; 7] = ["interface", "tables", "workers", "dpdk", "http", "http.tls", "http.user"];
+const RESTART_SECTIONS: [&str; 9] =
+    ["interface", "nat64", "softwire", "tables", "workers", "dpdk", "http", "http.tls", "http.user"];
 /// Keys of other tables that need a restart.
-const RESTART_KEYS: [(&str, &str); 8] = [
+const RESTART_KEYS: [(&str, &str); 10] = [
+    ("subscriber", "ipv6_prefix_length"),
+    ("subscriber", "ipv6_hosts"),
     ("control", "socket"),
     ("control", "mode"),
     ("control", "audit"),

@@ -41,6 +41,7 @@ use crate::shard::Arrival;
 use crate::shard::Fate;
 use crate::shard::PACKET_BUFFER_BYTES;
 use crate::shard::control_session::Changed;
+use crate::shard::edge::Edge;
 use crate::shard::ledger::Keys;
 use crate::shard::ledger::Ledger;
 
@@ -60,6 +61,7 @@ pub(in crate::shard) struct PacketPath {
     /// Limits requests to the port-control server.
     pub(in crate::shard) requests: RateLimit,
     pub(in crate::shard) unasked: port_control::Unasked,
+    pub(in crate::shard) edge: Edge,
     /// `None` while in use.
     packet_buffer: Option<Box<[u8; PACKET_BUFFER_BYTES]>>,
     #[cfg(test)]
@@ -79,6 +81,7 @@ impl PacketPath {
             requests: RateLimit::with_rates(REQUESTS, keys.hash_for(13)),
             unasked: port_control::Unasked::default(),
             changed: (!settings.gateways.is_empty()).then(Box::default),
+            edge: Edge::new(keys.hash_for(15).hash(0, 0) as u32),
             packet_buffer: Some(Box::new([0; PACKET_BUFFER_BYTES])),
             #[cfg(test)]
             long_way_only: false,
@@ -264,8 +267,8 @@ impl PacketPath {
     pub(in crate::shard) fn deliver<S: Sink>(&mut self, fate: Fate, bytes: &[u8], sink: &mut S) {
         match fate {
             Fate::Forward { verdict, egress, length } => {
-                let sent = sink.transmit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)]);
-                self.ledger.counters.count(if sent { verdict } else { Verdict::NoBuffer });
+                let sent = self.emit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)], sink);
+                self.ledger.counters.count(sent.err().unwrap_or(verdict));
             }
             Fate::HandOff { worker, meta } => {
                 if sink.hand_off(worker, meta, &[bytes]) {
@@ -287,6 +290,8 @@ impl PacketPath {
         scratch: &mut Scratch,
         sink: &mut S,
     ) {
+        let has_hosts = !self.ledger.shared.transition.is_off();
+        let finished = if has_hosts { self.arrive(now, burst, sink) } else { 0 };
         let mut tally = Tally::default();
         let clock = self.ledger.policy.timers.at(now);
         self.look_at(scratch, burst);
@@ -304,7 +309,12 @@ impl PacketPath {
             self.aim_ports(scratch, burst);
         }
         for (i, packet) in burst.iter_mut().take(BURST_MAX).enumerate() {
-            self.act(now, &clock, scratch, i, packet, &mut tally, sink);
+            if finished >> i & 1 == 0 {
+                self.act(now, &clock, scratch, i, packet, &mut tally, sink);
+            }
+        }
+        if has_hosts {
+            self.depart(burst, sink);
         }
         for (way, verdict) in [Verdict::Outbound, Verdict::Inbound].into_iter().enumerate() {
             self.ledger.counters.verdicts[verdict.index()] += tally.packets[way];
