@@ -12,6 +12,7 @@ pub(crate) mod held_ports;
 pub mod held_syn;
 pub(crate) mod host;
 pub(crate) mod mapping;
+pub(crate) mod reassembly;
 pub(crate) mod session;
 pub(crate) mod shared_ports;
 pub(crate) mod subscriber;

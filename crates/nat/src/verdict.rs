@@ -129,6 +129,7 @@ verdicts! {
     HostTableFull, "host_table_full", Dropped, "The table of IPv6 hosts is full; nothing is evicted (RFC 6888 REQ-11d).";
     SoftwireSource, "softwire_source", Dropped, "Source inside a softwire that `softwire.inner` does not permit (RFC 6333 section 11).";
     SoftwireMalformed, "softwire_malformed", Dropped, "Packet in a softwire that is not IPv4, or whose length disagrees with that of the softwire's packet.";
+    Reassembled, "reassembled", Forwarded, "Fragment of a softwire's packet, which was forwarded as a whole with its last fragment.";
 }
 
 /// Counters of one worker. All but gauges only grow.

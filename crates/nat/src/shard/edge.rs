@@ -18,6 +18,8 @@ use crate::headers::packet::Egress;
 use crate::headers::packet::Sink;
 use crate::shard::PACKET_BUFFER_BYTES;
 use crate::shard::packet::PacketPath;
+use crate::state::reassembly::Reassembly;
+use crate::time::Instant;
 use crate::verdict::Verdict;
 use arrive::Incoming;
 
@@ -33,15 +35,23 @@ pub(in crate::shard) struct Edge {
     buffer: Option<Box<[u8; ROOM + PACKET_BUFFER_BYTES]>>,
     /// Of fragments of softwires.
     identification: u32,
+    /// `None` while in use.
+    reassembly: Option<Box<Reassembly>>,
 }
 
 impl Edge {
-    pub(in crate::shard) fn new(identification: u32) -> Edge {
+    pub(in crate::shard) fn new(identification: u32, has_softwires: bool) -> Edge {
         Edge {
             incoming: Box::new([Incoming::Other; BURST_MAX]),
             buffer: Some(Box::new([0; ROOM + PACKET_BUFFER_BYTES])),
             identification,
+            reassembly: Some(Box::new(Reassembly::new(has_softwires))),
         }
+    }
+
+    /// Fragments without a verdict.
+    pub(in crate::shard) fn held(&self) -> u32 {
+        self.reassembly.as_ref().map_or(0, |reassembly| reassembly.held())
     }
 }
 
@@ -94,6 +104,13 @@ impl PacketPath {
     #[inline(always)]
     pub(in crate::shard) fn leads_to_host(&self, egress: Egress) -> bool {
         egress.next_hop >= self.ledger.shared.transition.first_hop
+    }
+
+    /// Drops fragments of softwires that wait too long.
+    pub(in crate::shard) fn maintain_edge(&mut self, now: Instant) {
+        let timeout = self.ledger.shared.settings().timeouts.fragment;
+        let lost = self.edge.reassembly.as_mut().map_or(0, |reassembly| reassembly.expire(now, timeout));
+        self.ledger.counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(lost);
     }
 
     /// Sends a packet that is not one of the burst: made here, or released.

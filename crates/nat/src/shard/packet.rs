@@ -81,7 +81,7 @@ impl PacketPath {
             requests: RateLimit::with_rates(REQUESTS, keys.hash_for(13)),
             unasked: port_control::Unasked::default(),
             changed: (!settings.gateways.is_empty()).then(Box::default),
-            edge: Edge::new(keys.hash_for(15).hash(0, 0) as u32),
+            edge: Edge::new(keys.hash_for(15).hash(0, 0) as u32, !settings.transition.softwires.is_empty()),
             packet_buffer: Some(Box::new([0; PACKET_BUFFER_BYTES])),
             #[cfg(test)]
             long_way_only: false,
@@ -103,7 +103,8 @@ impl PacketPath {
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
             counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(held);
         });
-        self.ledger.counters.fragments_held = u64::from(self.fragments.held());
+        self.maintain_edge(now);
+        self.ledger.counters.fragments_held = u64::from(self.fragments.held() + self.edge.held());
         self.answer_syns(now, sink);
         self.send_unasked(now, sink);
     }
@@ -182,7 +183,13 @@ impl PacketPath {
     }
 
     #[inline(never)]
-    fn process_long<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, foresight: &Foresight, sink: &mut S) {
+    pub(in crate::shard) fn process_long<S: Sink>(
+        &mut self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        foresight: &Foresight,
+        sink: &mut S,
+    ) {
         let fate = match &parse(packet.bytes()) {
             Ok(parsed) => {
                 let at = Arrival { now, meta: packet.meta, parsed };
@@ -320,7 +327,7 @@ impl PacketPath {
             self.ledger.counters.verdicts[verdict.index()] += tally.packets[way];
             self.ledger.counters.bytes_forwarded[way] += tally.bytes[way];
         }
-        self.ledger.counters.fragments_held = u64::from(self.fragments.held());
+        self.ledger.counters.fragments_held = u64::from(self.fragments.held() + self.edge.held());
         self.ledger.events.publish();
     }
 }

@@ -29,7 +29,8 @@ pub const EXTRA_SESSION_BYTES: u64 = 58;
 /// Bytes an endpoint-dependent flow counts for.
 pub const FLOW_BYTES: u64 = 110;
 
-/// An internal address of one realm, or the number of an IPv6 prefix. One cache line with all that a new mapping needs.
+/// An internal address of one realm, or the number of an IPv6 prefix. One cache line with all that
+/// a new mapping needs.
 ///
 /// ```text
 ///   bytes  0-31  its identity, class and mappings

@@ -9,6 +9,7 @@ use translate::Limits;
 use translate::Tuple4;
 use wire::icmp6;
 use wire::ipv6;
+use wire::ipv6::Fragment;
 use wire::ipv6::Ipv6;
 
 use crate::headers::icmp_quote;
@@ -34,6 +35,10 @@ use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::AFTR_INSIDE;
 use crate::state::host::HostKey;
 use crate::state::host::Way;
+use crate::state::reassembly;
+use crate::state::reassembly::Outcome as Reassembled;
+use crate::state::reassembly::Part;
+use crate::steps::opening::Foresight;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Facing;
@@ -59,6 +64,14 @@ pub(super) enum Incoming {
         offset: u16,
         key: HostKey,
         hash: u64,
+    },
+    /// A fragment of a softwire's packet.
+    Fragment {
+        source: u128,
+        way: Way,
+        offset: u16,
+        fragment: Fragment,
+        length: u16,
     },
 }
 
@@ -107,8 +120,13 @@ impl PacketPath {
                     Incoming::Other
                 }
             };
-            if let Incoming::Nat64 { key, hash, .. } | Incoming::Softwire { key, hash, .. } = &incoming {
-                let worker = self.ledger.shared.worker_of_host(key.address);
+            let address = match &incoming {
+                Incoming::Other => None,
+                Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } => Some(key.address),
+                Incoming::Fragment { source, .. } => Some(*source),
+            };
+            if let Some(address) = address {
+                let worker = self.ledger.shared.worker_of_host(address);
                 if worker != self.ledger.worker {
                     let meta = PacketMeta { record: 0, stage: Stage::Steered, ..packet.meta };
                     packet.verdict = None;
@@ -117,6 +135,8 @@ impl PacketPath {
                     self.edge.incoming[i] = Incoming::Other;
                     continue;
                 }
+            }
+            if let Incoming::Nat64 { hash, .. } | Incoming::Softwire { hash, .. } = &incoming {
                 self.ledger.state.subscribers.hosts.prefetch(*hash);
             }
             self.edge.incoming[i] = incoming;
@@ -136,11 +156,14 @@ impl PacketPath {
                 Incoming::Softwire { offset, key, hash } => {
                     self.enter_from_softwire(now, packet, offset, (key, hash), sink)
                 }
+                Incoming::Fragment { source, way, offset, fragment, length } => {
+                    finished |= 1 << i;
+                    let bytes = usize::from(offset)..usize::from(length);
+                    self.reassemble(now, packet, (source, way), &fragment, bytes, sink)
+                }
             };
             if let Err(refusal) = entered {
                 self.refuse_at_edge(now, packet, &refusal, sink);
-                finished |= 1 << i;
-            } else if packet.verdict.is_some() {
                 finished |= 1 << i;
             }
         }
@@ -234,10 +257,21 @@ impl PacketPath {
         if chain.protocol != PROTOCOL_IPV4 {
             return Err(Verdict::SoftwireMalformed);
         }
-        if chain.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
-            return Err(Verdict::FragmentRefused);
+        if let Some(fragment) = chain.fragment.filter(|fragment| !fragment.is_atomic()) {
+            let (offset, length) = (chain.offset as u16, packet.len() as u16);
+            return Ok(Incoming::Fragment { source, way, offset, fragment, length });
         }
         let inner = packet.get(chain.offset..).unwrap_or_default();
+        let (key, hash) = self.look_inside(inner, source, way)?;
+        Ok(Incoming::Softwire { offset: chain.offset as u16, key, hash })
+    }
+
+    /// A whole packet of a softwire.
+    fn look_inside(&self, inner: &[u8], source: u128, way: Way) -> Result<(HostKey, u64), Verdict> {
+        let Way::Softwire(position) = way else { return Err(Verdict::SoftwireMalformed) };
+        let Some(end) = self.ledger.shared.transition.softwire(position) else {
+            return Err(Verdict::Ipv6NotForwarded);
+        };
         let length = usize::from(u16::from_be_bytes(*inner.get(2..).and_then(<[u8]>::first_chunk).unwrap_or(&[0; 2])));
         let is_ipv4 = inner.len() >= ip::HEADER_MIN && inner.first().is_some_and(|first| first >> 4 == 4);
         if !is_ipv4 || length != inner.len() {
@@ -249,7 +283,7 @@ impl PacketPath {
         }
         let key = HostKey { address: source, inner: inside, way };
         let hash = self.ledger.state.subscribers.hosts.hash_of(&key);
-        Ok(Incoming::Softwire { offset: chain.offset as u16, key, hash })
+        Ok((key, hash))
     }
 
     #[inline(always)]
@@ -332,6 +366,94 @@ impl PacketPath {
         }
         packet.meta.record = 0;
         if packet.shrink_front(offset) { Ok(()) } else { Err(Verdict::SoftwireMalformed.into()) }
+    }
+
+    /// RFC 6333 §5.3: fragments around, so the packet is put together before the softwire is taken
+    /// off.
+    #[cold]
+    #[inline(never)]
+    fn reassemble<S: Sink>(
+        &mut self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        (source, way): (u128, Way),
+        fragment: &Fragment,
+        bytes: core::ops::Range<usize>,
+        sink: &mut S,
+    ) -> Result<(), Refusal> {
+        let timeout = self.ledger.shared.settings().timeouts.fragment;
+        let Way::Softwire(position) = way else { return Err(Verdict::SoftwireMalformed.into()) };
+        let Some(mut reassembly) = self.edge.reassembly.take() else {
+            return Err(Verdict::FragmentTableFull.into());
+        };
+        let part = Part {
+            source,
+            way: position,
+            identification: fragment.identification,
+            offset: usize::from(fragment.offset),
+            more: fragment.more,
+            bytes: packet.bytes().get(bytes).unwrap_or_default(),
+        };
+        let outcome = reassembly.accept(now, timeout, &part);
+        packet.outcome = Outcome::Done;
+        let mut count_held = |verdict: Verdict, held: u32| {
+            self.ledger.counters.verdicts[verdict.index()] += u64::from(held);
+        };
+        let result = match outcome {
+            Reassembled::Held => Ok(()),
+            Reassembled::Dropped { verdict, held } => {
+                count_held(verdict, held);
+                Err(verdict.into())
+            }
+            Reassembled::Whole { slot, length, held } => {
+                count_held(Verdict::Reassembled, held);
+                let frame = reassembly.frame(slot, length);
+                let mut whole = Packet::in_frame(frame, reassembly::ROOM as u16, packet.meta);
+                let result = self.enter_whole(now, &mut whole, (source, way), sink);
+                packet.verdict = whole.verdict;
+                result
+            }
+        };
+        self.edge.reassembly = Some(reassembly);
+        result
+    }
+
+    fn enter_whole<S: Sink>(
+        &mut self,
+        now: Instant,
+        whole: &mut Packet<'_>,
+        (source, way): (u128, Way),
+        sink: &mut S,
+    ) -> Result<(), Refusal> {
+        let (key, hash) = self.look_inside(whole.bytes(), source, way)?;
+        self.enter_from_softwire(now, whole, 0, (key, hash), sink)?;
+        let (kind, hash) = self.look(whole);
+        let foresight = Foresight::of(if kind.is_out() { hash } else { 0 });
+        self.process_long(now, whole, &foresight, sink);
+        let bytes = whole.bytes();
+        let lost = match whole.outcome {
+            Outcome::Done => None,
+            Outcome::Transmit { egress, length, .. } => {
+                self.emit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)], sink).err()
+            }
+            Outcome::HandOff { worker, meta } => {
+                if sink.hand_off(worker, meta, &[bytes]) {
+                    self.ledger.counters.handed_off += 1;
+                    None
+                } else {
+                    self.ledger.counters.count(Verdict::HandOffRingFull);
+                    whole.verdict = Some(Verdict::HandOffRingFull);
+                    None
+                }
+            }
+        };
+        if let Some(verdict) = lost {
+            if let Some(counted) = whole.verdict.replace(verdict) {
+                self.ledger.counters.uncount(counted);
+            }
+            self.ledger.counters.count(verdict);
+        }
+        Ok(())
     }
 
     /// RFC 6333 §6.5: 192.0.0.1 answers pings inside the softwire.

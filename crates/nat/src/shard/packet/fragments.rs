@@ -119,9 +119,19 @@ impl PacketPath {
                 // The first fragment leaves before those that waited for it.
                 match fate {
                     Fate::Forward { verdict, egress, length } => {
-                        let sent = self.emit(egress, &[packet.get(..usize::from(length)).unwrap_or(packet)], sink);
+                        let mut verdict_sent = verdict;
+                        match self.emit(egress, &[packet.get(..usize::from(length)).unwrap_or(packet)], sink) {
+                            Ok(()) => {}
+                            Err(Verdict::NoBuffer) => verdict_sent = Verdict::NoBuffer,
+                            // An IPv6 host cannot receive it.
+                            Err(refused) => {
+                                let discarded = self.fragments.refuse(datagram);
+                                self.count_held(Verdict::FragmentRefused, discarded);
+                                return Fate::Done(refused);
+                            }
+                        }
                         self.release_held(now, side, datagram, ports, sink);
-                        Fate::Done(sent.err().unwrap_or(verdict))
+                        Fate::Done(verdict_sent)
                     }
                     Fate::HandOff { worker, meta } => {
                         // Through the sink, so that it enters the ring before the fragments
