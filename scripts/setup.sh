@@ -42,6 +42,8 @@ nfacctd:pmacct
 rsyslogd:rsyslog
 natpmpc:natpmpc
 pptpd:pptpd
+unbound:unbound
+tayga:tayga
 pptp:pptp-linux
 dpdk-testpmd:dpdk-dev
 shellcheck:shellcheck
@@ -66,6 +68,7 @@ ffmpeg:ffmpeg
 readonly units="nginx.service coturn.service nfdump.service rsyslog.service
     nfacctd.service pmacctd.service sfacctd.service uacctd.service
     prometheus.service prometheus-node-exporter.service pptpd.service
+    unbound.service tayga.service
     kamailio.service tftpd-hpa.service"
 # Programs for tests that the system's packages do not bring, or not together with the others.
 readonly tools=/usr/local/lib/natrix-tools

@@ -46,6 +46,7 @@ pub use question::Step;
 pub use question::WhyAnswer;
 pub use session::Direction;
 pub use session::Grant;
+pub use session::Host;
 pub use session::Mapping;
 pub use session::OwnPorts;
 pub use session::Refused;

@@ -289,7 +289,7 @@ fn other_protocols_are_refused_with_an_error() {
 
 #[test]
 fn hostile_ipv6_packets_are_dropped_by_name() {
-    covers!("6146-12", "6052-5", "7915-5.1b", "7915-5.1c", "7915-4.1f");
+    covers!("6146-12", "6052-5", "7915-5.1b", "7915-5.1c");
     let mut bed = Bed6::new(settings6());
     let from = v6(C6);
     let drop = |bed: &mut Bed6, packet: &[u8], expected: Verdict| {
