@@ -141,6 +141,15 @@ via = "2001:db8:64::10"
 """
 
 
+TRANSITION = """
+[[nat64]]
+pool = "public"
+
+[[softwire]]
+aftr = "2001:db8:64::aaaa"
+pool = "public"
+"""
+
 # Certificates of the API and its clients: those of an authority, one of another authority, and one
 # that has expired.
 CERTIFICATES = Path(_LOG_FOLDER.name) / "certificates"
@@ -274,6 +283,7 @@ SETUPS = {
     "page": {"more": BLOCKS + api()},
     "default": {},
     "ipv6": {"addresses": IPV6, "more": IPV6_ROUTE},
+    "transition": {"addresses": IPV6, "more": IPV6_ROUTE + TRANSITION},
     "address_dependent": {"filtering": "address-dependent"},
     "address_and_port_dependent": {"filtering": "address-and-port-dependent"},
     "tcp_address_dependent": {"filtering": {"tcp": "address-dependent", "udp": "endpoint-independent"}},

@@ -53,6 +53,9 @@ pub(crate) struct Listed {
     /// Prefix of the internal address.
     #[param(value_type = Option<String>)]
     internal: Option<control::Prefix>,
+    /// Prefix of the address of an IPv6 host.
+    #[param(value_type = Option<String>)]
+    host: Option<control::Prefix6>,
     /// Internal port.
     internal_port: Option<u16>,
     /// Prefix of the external address.
@@ -93,6 +96,7 @@ impl Listed {
         let filter = Filter {
             protocol: self.protocol,
             internal: self.internal,
+            host: self.host,
             internal_port: self.internal_port,
             external: self.external,
             external_port: self.external_port,

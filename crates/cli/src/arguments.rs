@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 use std::net::Ipv4Addr;
+use std::net::Ipv6Addr;
 use std::net::SocketAddrV4;
+use std::net::SocketAddrV6;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -13,6 +15,7 @@ use clap::ValueEnum;
 use clap_complete::Shell;
 use control::ParseError;
 use control::Prefix;
+use control::Prefix6;
 use control::Protocol;
 use control::RouteSource;
 use control::Side;
@@ -616,6 +619,9 @@ pub struct OwnerFilter {
     /// Number of the worker
     #[arg(long, value_name = "N")]
     pub worker: Option<u8>,
+    /// IPv6 host, B4 or prefix
+    #[arg(long, value_name = "ADDRESS[/LENGTH]")]
+    pub host: Option<Prefix6>,
 }
 
 /// Conditions on mappings.
@@ -862,10 +868,10 @@ pub struct Why {
     #[arg(value_name = "PROTOCOL")]
     pub protocol: Protocol,
     /// Source; for icmp the port is the query identifier
-    #[arg(value_name = "SRC:PORT")]
+    #[arg(value_name = "SRC:PORT", value_parser = why_endpoint)]
     pub source: SocketAddrV4,
     /// Destination
-    #[arg(value_name = "DST:PORT")]
+    #[arg(value_name = "DST:PORT", value_parser = why_endpoint)]
     pub destination: SocketAddrV4,
     /// The packet arrives from outside
     #[arg(long)]
@@ -885,6 +891,16 @@ pub struct Why {
     /// Output.
     #[command(flatten)]
     pub output: Output,
+}
+
+/// An endpoint of `natrix why`.
+fn why_endpoint(text: &str) -> Result<SocketAddrV4, ParseError> {
+    let is_ipv6 = text.parse::<SocketAddrV6>().is_ok() || text.parse::<Ipv6Addr>().is_ok();
+    let expected = match is_ipv6 {
+        true => "an IPv4 endpoint: why does not explain IPv6 packets yet (see show drops, and show sessions --host)",
+        false => "an IPv4 endpoint such as 10.0.0.2:4000",
+    };
+    text.parse().map_err(|_| ParseError { expected })
 }
 
 /// `natrix trace`.

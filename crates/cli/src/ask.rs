@@ -20,6 +20,7 @@ use crate::output::Row;
 use crate::output::json_line;
 use crate::output::print_all;
 use crate::output::print_pages;
+use crate::show::rows::internal;
 use crate::table::Align;
 use crate::table::Align::Left;
 use crate::table::Align::Right;
@@ -43,12 +44,14 @@ impl Row for FindAnswer {
         let external = mapping.map(|mapping| mapping.external.to_string());
         let in_vrf = |inside: String| human::in_vrf(self.vrf.as_deref().unwrap_or("default"), inside);
         let external = external.or_else(|| self.external_address.map(|address| address.to_string()));
+        let host = self.host.as_ref().map(ToString::to_string);
+        let holder = host.or_else(|| self.holder.map(|holder| holder.to_string()));
         vec![
             self.queried.clone(),
             self.place.to_string(),
-            human::or_dash(self.holder.map(|holder| in_vrf(holder.to_string()))),
+            human::or_dash(holder.map(in_vrf)),
             human::or_dash(mapping.map(|mapping| mapping.protocol)),
-            human::or_dash(mapping.map(|mapping| in_vrf(mapping.internal.to_string()))),
+            human::or_dash(mapping.map(|mapping| in_vrf(internal(mapping.internal, mapping.host.as_ref())))),
             human::or_dash(external),
             human::duration_or_dash(mapping.map(|mapping| mapping.idle_us)),
             human::duration_or_dash(mapping.map(|mapping| mapping.expires_in_us)),

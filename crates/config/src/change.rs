@@ -9,6 +9,7 @@ use core::hash::BuildHasher;
 use core::hash::BuildHasherDefault;
 use core::hash::Hash;
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use std::collections::HashMap;
 use std::collections::HashSet;
 use std::hash::DefaultHasher;
@@ -22,10 +23,12 @@ use nat::settings::BalancedForward;
 use nat::settings::Blocks;
 use nat::settings::Filtering;
 use nat::settings::Forward;
+use nat::settings::Nat64;
 use nat::settings::Penalty;
 use nat::settings::Pool;
 use nat::settings::SubscriberLimits;
 use nat::settings::Threshold;
+use nat::settings::Transition;
 use nat::types::RealmId;
 
 use crate::check::machine::share;
@@ -133,6 +136,7 @@ impl Value<'_> {
             Effect::RestartToBeginOrEnd if !begins_or_ends => None,
             Effect::Restart | Effect::RestartToBeginOrEnd => Some(match (self.section, self.key) {
                 ("tables", _) => "the memory of tables is taken when the instance starts",
+                ("nat64" | "softwire" | "subscriber", _) => "hosts have numbers that mean it",
                 ("workers", _) => "workers start with the instance",
                 ("control", "audit") => "it is opened when the instance starts",
                 ("control", _) => "clients find the socket by its path",
@@ -316,6 +320,22 @@ impl<'c> Values<'c> {
             let object = format!("route {}/{} of \"{interface}\"", route.prefix, route.prefix_length);
             self.thing(object, way, Compare::Text);
         }
+        let hosts_pool = |realm: RealmId| {
+            let serves = |pool: &&Pool| pool.serves(realm) && pool.subscribers.contains(&Transition::HOSTS);
+            settings.pools.iter().find(serves).map_or("?", |pool| &pool.name)
+        };
+        let transition = &settings.transition;
+        self.table("nat64");
+        let prefix = |one: &Nat64| format!("{}/{}", Ipv6Addr::from_bits(one.prefix.address()), one.prefix.length());
+        self.key("prefix", joined(transition.nat64.iter().map(prefix)));
+        self.key("vrf", joined(transition.nat64.iter().map(|one| vrf_name(settings, one.realm))));
+        self.key("pool", joined(transition.nat64.iter().map(|one| hosts_pool(one.realm))));
+        self.table("softwire");
+        let softwires = &transition.softwires;
+        self.key("aftr", joined(softwires.iter().map(|one| one.aftr)));
+        self.key("vrf", joined(softwires.iter().map(|one| vrf_name(settings, one.realm))));
+        self.key("pool", joined(softwires.iter().map(|one| hosts_pool(one.realm))));
+        self.key("inner", joined(softwires.iter().map(|one| joined(&one.inner))));
         self.table("forward");
         let admitted = |admission: Admission| match admission {
             Admission::Anyone => "anyone",
@@ -404,6 +424,8 @@ impl<'c> Values<'c> {
         }
         self.table("subscriber");
         self.limits(&settings.subscriber);
+        self.key("ipv6_prefix_length", settings.transition.prefix_length);
+        self.key("ipv6_hosts", settings.transition.hosts_per_subscriber_max);
         self.key("sessions_per_mapping", settings.limits.sessions_per_mapping_max);
         self.key("hairpin_between_vrfs", settings.hairpin_between_realms);
     }
@@ -489,6 +511,7 @@ impl<'c> Values<'c> {
             ("extra_sessions", limits.extra_sessions_max),
             ("flows", limits.flows_max),
             ("subscribers", limits.subscribers_max),
+            ("ipv6_hosts", config.nat.transition.hosts_max),
             ("fragmented_datagrams", limits.fragmented_datagrams_max),
             ("fragments_held", limits.fragments_held_max),
             ("unsolicited_syns", limits.unsolicited_syns_max),

@@ -14,6 +14,7 @@ pub(crate) mod reserve;
 pub(crate) mod routes;
 pub(crate) mod rules;
 pub(crate) mod sinks;
+pub(crate) mod transition;
 
 use core::net::Ipv4Addr;
 use std::collections::HashMap;

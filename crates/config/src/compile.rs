@@ -15,6 +15,7 @@ use nat::settings::Pool;
 use nat::settings::PortTimeout;
 use nat::settings::Route;
 use nat::settings::SubscriberLimits;
+use nat::settings::Transition;
 use nat::types::InterfaceId;
 use nat::types::PoolId;
 use nat::types::RealmId;
@@ -104,6 +105,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
     check::machine::log_store(&draft, machine, &mut report);
     check::sinks::check(&draft, machine, &mut report);
     let limits = check::machine::limits(&draft, addresses.iter().map(Vec::len).sum(), workers.count, &mut report);
+    let (transition, host_pools) = check::transition::check(&draft, workers.count, &mut report);
     let ports = ports(&draft.interfaces, &links);
     let dpdk = check::machine::dpdk(&draft.singles.dpdk, &ports, workers.count, &mut report);
     let kernel = check::kernel::check(&draft, &links, &mut report);
@@ -132,7 +134,8 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
                 .filter_map(|(id, name)| name.is_some().then_some(id))
                 .collect(),
             ipv6,
-            pools: draft.pools.iter().zip(addresses).filter_map(|it| pool(it, &realm_names)).collect(),
+            transition,
+            pools: pools_of(&draft, addresses, &realm_names, &host_pools),
             forwards: draft.forwards.iter().flat_map(|it| forwards(it, &realm_names)).collect(),
             balanced_forwards: draft.forwards.iter().flat_map(|it| balanced_forwards(it, &realm_names)).collect(),
             classes: draft.classes.iter().filter_map(|it| class(it, &draft.pools, &realm_names)).collect(),
@@ -182,6 +185,24 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
     config.warnings.extend(check::no_effect::check(&draft, &config.nat, &report));
     check_memory(&config, machine, &mut report);
     if report.is_clean() { Ok(config) } else { Err(report.into_faults()) }
+}
+
+/// A pool named for IPv6 hosts serves their numbers, too.
+fn pools_of(
+    draft: &Draft,
+    addresses: Vec<Vec<std::net::Ipv4Addr>>,
+    realm_names: &[String],
+    host_pools: &[(usize, RealmId)],
+) -> Vec<Pool> {
+    let mut pools: Vec<Pool> = draft.pools.iter().zip(addresses).filter_map(|it| pool(it, realm_names)).collect();
+    for (position, _) in host_pools {
+        if let Some(pool) = pools.get_mut(*position)
+            && !pool.subscribers.contains(&Transition::HOSTS)
+        {
+            pool.subscribers.push(Transition::HOSTS);
+        }
+    }
+    pools
 }
 
 fn interface((draft, mtu): (&InterfaceDraft, &u16), realm_names: &[String]) -> Option<Interface> {

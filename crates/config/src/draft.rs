@@ -17,6 +17,7 @@ pub(crate) mod rule_keys;
 pub(crate) mod singles;
 pub(crate) mod sink;
 mod snmp;
+pub(crate) mod transition;
 
 use toml_edit::Item;
 use toml_edit::Key;
@@ -36,6 +37,8 @@ use crate::draft::rule::RuleDraft;
 use crate::draft::rule_file::RuleFileDraft;
 use crate::draft::singles::Singles;
 use crate::draft::sink::SinkDraft;
+use crate::draft::transition::Nat64Draft;
+use crate::draft::transition::SoftwireDraft;
 use crate::keys::REPEATS_MAX;
 use crate::keys::SECTIONS;
 use crate::report::Place;
@@ -49,6 +52,8 @@ use crate::section::unknown_key;
 pub(crate) struct Draft {
     pub(crate) interfaces: Vec<InterfaceDraft>,
     pub(crate) routes: Vec<RouteDraft>,
+    pub(crate) nat64: Vec<Nat64Draft>,
+    pub(crate) softwires: Vec<SoftwireDraft>,
     pub(crate) pools: Vec<PoolDraft>,
     pub(crate) forwards: Vec<ForwardDraft>,
     pub(crate) rules: Vec<RuleDraft>,
@@ -78,6 +83,8 @@ impl Draft {
         Draft {
             interfaces: repeated(root, "interface", InterfaceDraft::read, report),
             routes: repeated(root, "route", RouteDraft::read, report),
+            nat64: repeated(root, "nat64", Nat64Draft::read, report),
+            softwires: repeated(root, "softwire", SoftwireDraft::read, report),
             pools: repeated(root, "pool", PoolDraft::read, report),
             forwards: repeated(root, "forward", ForwardDraft::read, report),
             rules: repeated(root, "rule", |section, report| RuleDraft::read(section, report), report),

@@ -131,6 +131,23 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         keys: POOL,
     },
     SectionKeys {
+        name: "nat64",
+        repeats: true,
+        about: "A prefix of stateful NAT64 (RFC 6146): IPv6 hosts inside reach the IPv4 address inside each \
+                address of the prefix (RFC 6052), as subscribers of a pool. 464XLAT needs nothing else (RFC \
+                6877). IPv4 subscribers of the same VRF are not affected. An event log cannot stand beside \
+                it yet. See docs/ipv6.md.",
+        keys: NAT64,
+    },
+    SectionKeys {
+        name: "softwire",
+        repeats: true,
+        about: "An AFTR of DS-Lite (RFC 6333): IPv4 packets of subscribers come inside IPv6 packets to this \
+                address. A host is the IPv6 address of the subscriber's router and an IPv4 address behind \
+                it. An event log cannot stand beside it yet. See docs/ipv6.md.",
+        keys: SOFTWIRE,
+    },
+    SectionKeys {
         name: "forward",
         repeats: true,
         about: "A static port forward: external ports that always lead to one inside address and are \
@@ -425,6 +442,49 @@ const ROUTE: &[Key] = &[
     ),
 ];
 
+const HOSTS_VRF: Key = key(
+    "vrf",
+    Kind::Text("VRF of an inside interface with an IPv6 address"),
+    Preset::Value("\"default\""),
+    "The VRF of the hosts.",
+);
+const HOSTS_POOL: Key = key(
+    "pool",
+    Kind::Text("name of a pool"),
+    Preset::Required("\"main\""),
+    "The pool that serves the hosts, beside its `subscribers`. One for all of a VRF's hosts; neither one-to-one \
+     nor deterministic.",
+);
+
+const NAT64: &[Key] = &[
+    key(
+        "prefix",
+        Kind::Text("IPv6 prefix of 32, 40, 48, 56, 64 or 96 bits"),
+        Preset::Value("\"64:ff9b::/96\""),
+        "IPv6 addresses with an IPv4 address inside. The well-known prefix 64:ff9b::/96 reaches no private \
+         addresses (RFC 6052 §3.1). Prefixes of a VRF do not overlap. Routes of the network lead the prefix here.",
+    ),
+    HOSTS_VRF,
+    HOSTS_POOL,
+];
+
+const SOFTWIRE: &[Key] = &[
+    key(
+        "aftr",
+        Kind::Text("IPv6 address"),
+        Preset::Required("\"2001:db8:1::aaaa\""),
+        "Address of the AFTR. It may be an address of an interface; otherwise routes of the network lead it here.",
+    ),
+    HOSTS_VRF,
+    HOSTS_POOL,
+    key(
+        "inner",
+        Kind::List("IPv4 prefix"),
+        Preset::Value("[\"10.0.0.0/8\", \"172.16.0.0/12\", \"192.168.0.0/16\", \"192.0.0.0/29\"]"),
+        "Sources permitted inside the softwires; packets from others are dropped (RFC 6333 §11).",
+    ),
+];
+
 const POOL: &[Key] = &[
     key("name", Kind::Text(NAME), Preset::Required("\"main\""), "Name in commands and counters."),
     key(
@@ -698,6 +758,20 @@ const LIMITS: [Key; 9] = [
 
 const SUBSCRIBER: &[Key] = &[
     key(
+        "ipv6_prefix_length",
+        Kind::Integer { min: 32, max: 128, unit: "bits" },
+        Preset::Value("56"),
+        "IPv6 hosts with this many leading bits in common are one subscriber: the length of the prefixes that \
+         customers get. Limits, pairing and port blocks are by subscriber.",
+    ),
+    key(
+        "ipv6_hosts",
+        Kind::Integer { min: 1, max: 1_000_000, unit: "hosts" },
+        Preset::Value("1024"),
+        "IPv6 hosts of one subscriber with mappings at a time. Packets of further ones are dropped, so that a scan \
+         from many addresses cannot fill the table.",
+    ),
+    key(
         "sessions_per_mapping",
         Kind::Integer { min: 1, max: 65_535, unit: "sessions" },
         Preset::Value("4096"),
@@ -925,6 +999,13 @@ const TABLES: &[Key] = &[
         "Subscribers with a mapping at the same time: 181 bytes each. Further ones are refused. After the last mapping of \
          a subscriber, its record keeps rates and offences while they count, unless a new subscriber needs it; the \
          oldest such record is used first.",
+    ),
+    key(
+        "ipv6_hosts",
+        Kind::Integer { min: 1, max: 100_000_000, unit: "hosts" },
+        Preset::Value("200000"),
+        "IPv6 hosts and their prefixes, of NAT64 and softwires, with mappings at a time: 41 bytes each. Reserved only \
+         if there is a `[[nat64]]` or `[[softwire]]`. Further hosts are refused.",
     ),
     key(
         "fragmented_datagrams",

@@ -2,12 +2,14 @@
 
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use core::net::SocketAddrV4;
 
 use serde::Deserialize;
 use serde::Serialize;
 
 use crate::values::Prefix;
+use crate::values::Prefix6;
 use crate::values::Protocol;
 use crate::values::RouteSource;
 use crate::values::Side;
@@ -24,6 +26,9 @@ pub struct Filter {
     /// Prefix of the internal address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub internal: Option<Prefix>,
+    /// Prefix of the address of an IPv6 host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<Prefix6>,
     /// Internal port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub internal_port: Option<u16>,
@@ -78,6 +83,8 @@ pub struct Candidate<'a> {
     pub protocol: Option<Protocol>,
     /// Internal address.
     pub internal: Option<Ipv4Addr>,
+    /// Address of its IPv6 host; `Some(None)` for an IPv4 host.
+    pub host: Option<Option<Ipv6Addr>>,
     /// Internal port.
     pub internal_port: Option<u16>,
     /// External address.
@@ -115,6 +122,7 @@ impl Filter {
         let has_ports = ports.iter().any(Option::is_some).then_some(ports);
         holds(self.protocol, candidate.protocol, |wanted, has| wanted == has)
             && holds(self.internal, candidate.internal, Prefix::contains)
+            && holds(self.host, candidate.host, |wanted, has| has.is_some_and(|has| wanted.contains(has)))
             && holds(self.internal_port, candidate.internal_port, |wanted, has| wanted == has)
             && holds(self.external, candidate.external, Prefix::contains)
             && holds(self.external_port, candidate.external_port, |wanted, has| wanted == has)

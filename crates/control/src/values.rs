@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use core::str::FromStr;
 
 use serde::Deserialize;
@@ -207,6 +208,54 @@ impl Serialize for Prefix {
 
 impl<'de> Deserialize<'de> for Prefix {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prefix, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+/// An IPv6 prefix, or an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix6 {
+    address: Ipv6Addr,
+    length: u8,
+}
+
+impl Prefix6 {
+    /// True if the prefix contains `address`.
+    pub fn contains(self, address: Ipv6Addr) -> bool {
+        let differs = address.to_bits() ^ self.address.to_bits();
+        differs.checked_shr(128 - u32::from(self.length)).unwrap_or(0) == 0
+    }
+}
+
+impl fmt::Display for Prefix6 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+impl FromStr for Prefix6 {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Prefix6, ParseError> {
+        let wrong = ParseError { expected: "IPv6 prefix such as 2001:db8::/56, or an address" };
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, length.parse().map_err(|_| wrong.clone())?),
+            None => (text, 128),
+        };
+        let prefix = Prefix6 { address: address.parse().map_err(|_| wrong.clone())?, length };
+        if length <= 128 { Ok(prefix) } else { Err(wrong) }
+    }
+}
+
+impl Serialize for Prefix6 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Prefix6 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prefix6, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(D::Error::custom)
     }

@@ -7,6 +7,7 @@
 //! this order). If a worker does not answer, the change is undone: the others switch back at once,
 //! and that worker does when it goes on.
 
+use core::net::Ipv4Addr;
 use std::io;
 use std::io::Write;
 use std::path::Path;
@@ -50,6 +51,7 @@ use nat::address_slots::Slot;
 use nat::change::GuaranteePlan;
 use nat::change::Reshape;
 use nat::types::PoolId;
+use nat::types::is_host_number;
 
 use crate::adoption::Adoption;
 use crate::adoption::Expectation;
@@ -224,7 +226,8 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
     let candidate = candidate.map_err(|refused| refused.after(replies()))?;
     let details = asked.details.min(DETAILS_MAX) as usize;
     let outlook = Outlook::between(&shared, &candidate);
-    let census = census(instance, &shared, &candidate, outlook, (details, asked.kept))?;
+    let mut census = census(instance, &shared, &candidate, outlook, (details, asked.kept))?;
+    leave_out_ipv6_hosts(&mut census);
     let named = shared.pools().zip(&census.pools).map(|((_, pool), count)| pool_plan(pool.name.clone(), count));
     let mut pools: Vec<PoolPlan> = named.collect();
     let mut sum = PoolCensus::default();
@@ -271,6 +274,17 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
 
 /// Subscribers, addresses, mappings, flows and blocks a plan names at most, of each.
 const DETAILS_MAX: u32 = 10_000;
+
+/// A detail has no place for the address of an IPv6 host: it counts among those that are not named.
+fn leave_out_ipv6_hosts(census: &mut Census) {
+    let is_ipv4 = |address: Ipv4Addr| !is_host_number(address.to_bits());
+    census.affected.retain(|affected| is_ipv4(affected.address));
+    for named in [&mut census.concerned, &mut census.kept] {
+        for held in [&mut named.mappings, &mut named.flows, &mut named.blocks] {
+            held.retain(|held| is_ipv4(held.internal.address));
+        }
+    }
+}
 
 /// How many there are beside those named.
 fn unnamed(census: &Census, sum: &PoolCensus, addresses: u64, details: usize) -> Unnamed {

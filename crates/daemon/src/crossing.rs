@@ -47,12 +47,14 @@ pub enum Crossing<B> {
         /// The verdict to count for it; None when Natrix made it itself.
         verdict: Option<Verdict>,
     },
-    /// A complete frame that Natrix made itself.
+    /// A complete frame.
     Frame {
         /// The frame.
         buffer: B,
         /// Interface it leaves by.
         interface: InterfaceId,
+        /// The verdict to count for it; None when Natrix made it itself.
+        verdict: Option<Verdict>,
     },
 }
 

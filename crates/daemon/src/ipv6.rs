@@ -8,7 +8,6 @@
 //! their own clock of it, and hear of a duplicate through [`News`].
 
 pub mod node;
-pub mod reply;
 mod send;
 
 pub use node::Learnt6;

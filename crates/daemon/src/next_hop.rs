@@ -30,9 +30,14 @@ impl FrameHeader {
     /// The header of IPv4 packets that leave by this interface, without a destination; None for an
     /// interface without a port.
     pub(crate) fn of(links: &Links, interface: InterfaceId) -> Option<FrameHeader> {
+        FrameHeader::with_type(links, interface, ETHER_TYPE_IPV4)
+    }
+
+    /// As [`FrameHeader::of`], for packets of this EtherType.
+    pub(crate) fn with_type(links: &Links, interface: InterfaceId, ether_type: u16) -> Option<FrameHeader> {
         let link = links.link(interface)?;
         let mut header = FrameHeader { bytes: [0; TAGGED_HEADER_LENGTH], is_tagged: link.vlan.is_some() };
-        links.header(link, MacAddress::ZERO, ETHER_TYPE_IPV4).write(&mut header.bytes)?;
+        links.header(link, MacAddress::ZERO, ether_type).write(&mut header.bytes)?;
         Some(header)
     }
 
@@ -68,6 +73,8 @@ pub(crate) struct NextHop {
     pub(crate) port: PortIndex,
     /// The router, in host bit order; 0 if the neighbour is the packet's own destination.
     gateway: u32,
+    /// IPv6 routes lead its packets on; there is no header for all of them.
+    pub(crate) is_ipv6: bool,
     /// Generation of the neighbour cache in which the destination was looked up; 0 for none.
     ready_at: u64,
     /// None for an interface without a port.
@@ -90,6 +97,7 @@ impl NextHop {
             interface: hop.interface,
             port: PortIndex::default(),
             gateway: hop.gateway.map_or(0, |gateway| gateway.to_bits()),
+            is_ipv6: hop.is_ipv6,
             ready_at: 0,
             header: None,
         }
@@ -147,7 +155,7 @@ mod tests {
     }
 
     fn hop(gateway: Option<Ipv4Addr>, vlan: Option<u16>) -> NextHop {
-        let mut hop = NextHop::new(&NextHopView { interface: InterfaceId(0), gateway });
+        let mut hop = NextHop::new(&NextHopView { interface: InterfaceId(0), gateway, is_ipv6: false });
         hop.place(&links(vlan));
         hop
     }

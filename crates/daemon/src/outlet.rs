@@ -32,6 +32,7 @@ use packet_io::PortIndex;
 use wire::arp::Message;
 use wire::ethernet::ETHER_TYPE_ARP;
 use wire::ethernet::ETHER_TYPE_IPV4;
+use wire::ethernet::ETHER_TYPE_IPV6;
 use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
 use wire::ethernet::TAGGED_HEADER_LENGTH;
@@ -67,9 +68,9 @@ pub(crate) const NEIGHBOUR_ACTIONS_MAX: usize = 64;
 /// DEFEND_INTERVAL).
 pub(crate) const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Bounds of the neighbours of IPv6. Only answers and errors of Natrix itself wait.
+/// Bounds of the neighbours of IPv6. What waits has its own share of the buffers (RFC 6583 §6).
 const LIMITS6: NeighbourLimits =
-    NeighbourLimits { neighbours_max: 4_096, unresolved_max: 256, waiting_per_neighbour_max: 8, waiting_max: 128 };
+    NeighbourLimits { neighbours_max: 4_096, unresolved_max: 256, waiting_per_neighbour_max: 8, waiting_max: 256 };
 /// Without IPv6.
 const LIMITS6_OFF: NeighbourLimits =
     NeighbourLimits { neighbours_max: 1, unresolved_max: 0, waiting_per_neighbour_max: 0, waiting_max: 0 };
@@ -116,7 +117,7 @@ pub struct LinkCounters {
 pub struct Ledger {
     dirty: bool,
     verdicts: [i64; Verdict::COUNT],
-    pending: i64,
+    pub(crate) pending: i64,
     handed_off: u64,
 }
 
@@ -126,7 +127,7 @@ impl Ledger {
     }
 
     #[inline]
-    fn add(&mut self, verdict: Verdict, count: i64) {
+    pub(crate) fn add(&mut self, verdict: Verdict, count: i64) {
         self.dirty = true;
         if let Some(place) = self.verdicts.get_mut(verdict.index()) {
             *place += count;
@@ -157,10 +158,10 @@ impl Ledger {
 
 /// What waits for a neighbour.
 #[derive(Debug)]
-struct Waiting<B> {
-    buffer: B,
+pub(crate) struct Waiting<B> {
+    pub(crate) buffer: B,
     /// The verdict to count when it is sent; None when Natrix made it itself.
-    verdict: Option<Verdict>,
+    pub(crate) verdict: Option<Verdict>,
 }
 
 /// What is remembered of a frame in a transmit queue, should it not fit.
@@ -198,7 +199,7 @@ pub struct Outlet<I: Io> {
     pub(crate) node: Node,
     /// What waits is a frame without destination station. Its bounds are its own, so that a scan of
     /// an IPv6 prefix takes nothing from IPv4 (RFC 6583 §6).
-    pub(crate) neighbours6: Neighbours<I::Buffer, u128>,
+    pub(crate) neighbours6: Neighbours<Waiting<I::Buffer>, u128>,
     /// Some interface has IPv6.
     has_ipv6: bool,
     /// The way to the kernel, if any port has a device there.
@@ -347,7 +348,7 @@ impl<I: Io> Outlet<I> {
             let buffer = self.io.allocate().and_then(|mut buffer| buffer.fill(&[frame]).then_some(buffer));
             let is_sent = interface.is_some() && buffer.is_some();
             if let (Some(interface), Some(buffer)) = (interface, buffer) {
-                self.send_frame(port, interface, buffer);
+                self.send_frame(port, interface, buffer, None);
             }
             if let Some(kernel) = &mut self.kernel {
                 *if is_sent { &mut kernel.counters.sent } else { &mut kernel.counters.unsent } += 1;
@@ -365,12 +366,18 @@ impl<I: Io> Outlet<I> {
             || (self.mode == LinkMode::Offline && header.destination.is_unicast())
     }
 
-    /// Where the IPv4 packet of a frame for this station begins, and the interface the frame is of.
+    /// Where the packet for the shard begins in a frame for this station, and the interface the
+    /// frame is of. An IPv6 packet is one if it goes to an IPv4 host, or ends a softwire.
     #[inline(never)]
-    pub(crate) fn packet_for_us(&self, port: PortIndex, frame: &[u8]) -> Option<(InterfaceId, usize)> {
+    pub(crate) fn packet_for_us(&self, shared: &Shared, port: PortIndex, frame: &[u8]) -> Option<(InterfaceId, usize)> {
         let header = LinkHeader::parse(frame).ok()?;
         let interface = self.links.interface(port, header.vlan)?;
-        let is_packet = header.ether_type == ETHER_TYPE_IPV4 && self.is_for_us(port, &header);
+        let is_packet = match header.ether_type {
+            ETHER_TYPE_IPV4 => true,
+            ETHER_TYPE_IPV6 => shared.takes_ipv6(interface, frame.get(header.payload_offset()..)?),
+            _ => false,
+        };
+        let is_packet = is_packet && self.is_for_us(port, &header);
         is_packet.then_some((interface, header.payload_offset()))
     }
 
@@ -468,6 +475,9 @@ impl<I: Io> Outlet<I> {
         let Some(hop) = self.next_hops.get(egress.next_hop.index()).copied() else {
             return self.drop_packet(verdict, Verdict::NoRoute);
         };
+        if hop.is_ipv6 {
+            return self.send_ipv6(buffer, hop.interface, verdict);
+        }
         let (interface, port) = (hop.interface, hop.port);
         let Some(address) = hop.neighbour(packet) else { return self.drop_packet(verdict, Verdict::NoRoute) };
         let sends_here = self.queues.get(port.index()).is_some_and(|queue| queue.sender.is_none());
@@ -643,20 +653,26 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    /// Sends a complete frame that Natrix made itself.
-    pub(crate) fn send_frame(&mut self, port: PortIndex, interface: InterfaceId, buffer: I::Buffer) {
+    /// Sends a complete frame; one that Natrix made itself has no verdict.
+    pub(crate) fn send_frame(
+        &mut self,
+        port: PortIndex,
+        interface: InterfaceId,
+        buffer: I::Buffer,
+        verdict: Option<Verdict>,
+    ) {
         match self.queues.get(port.index()) {
             Some(Queue { sender: Some(sender), .. }) => {
-                self.cross(*sender, Crossing::Frame { buffer, interface }, None);
+                self.cross(*sender, Crossing::Frame { buffer, interface, verdict }, verdict);
             }
             _ => {
-                let mark = Mark { interface, verdict: None, length: buffer.len() as u16 };
+                let mark = Mark { interface, verdict, length: buffer.len() as u16 };
                 self.enqueue(port, buffer, mark);
             }
         }
     }
 
-    fn drop_packet(&mut self, counted: Option<Verdict>, reason: Verdict) {
+    pub(crate) fn drop_packet(&mut self, counted: Option<Verdict>, reason: Verdict) {
         match counted {
             Some(counted) => self.ledger.change(counted, reason),
             None => self.counters.originated_dropped += 1,
@@ -716,7 +732,7 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    fn give_up_waiting(&mut self, verdict: Option<Verdict>, reason: Verdict) {
+    pub(crate) fn give_up_waiting(&mut self, verdict: Option<Verdict>, reason: Verdict) {
         match verdict {
             Some(_) => {
                 self.ledger.pending -= 1;
@@ -729,6 +745,10 @@ impl<I: Io> Outlet<I> {
     /// Drops what still waits for a neighbour; used at the end of a drain.
     pub(crate) fn abandon_waiting(&mut self) {
         while let Some(Waiting { buffer, verdict }) = self.neighbours.take_waiting() {
+            drop(buffer);
+            self.give_up_waiting(verdict, Verdict::NeighbourUnresolved);
+        }
+        while let Some(Waiting { buffer, verdict }) = self.neighbours6.take_waiting() {
             drop(buffer);
             self.give_up_waiting(verdict, Verdict::NeighbourUnresolved);
         }
@@ -768,7 +788,7 @@ impl<I: Io> Outlet<I> {
 
     /// Packets waiting for a neighbour, those that Natrix made itself included.
     pub(crate) fn waiting_count(&self) -> u32 {
-        self.neighbours.waiting_count()
+        self.neighbours.waiting_count() + self.neighbours6.waiting_count()
     }
 
     fn send_request(&mut self, interface: InterfaceId, sender: u32, target: u32, to: Option<MacAddress>) {
@@ -780,7 +800,7 @@ impl<I: Io> Outlet<I> {
             return;
         };
         self.counters.arp_requests += 1;
-        self.send_frame(link.port, interface, buffer);
+        self.send_frame(link.port, interface, buffer, None);
     }
 
     /// Answers an ARP request: the target address is here.
@@ -793,7 +813,7 @@ impl<I: Io> Outlet<I> {
             return;
         };
         self.counters.arp_replies += 1;
-        self.send_frame(link.port, interface, buffer);
+        self.send_frame(link.port, interface, buffer, None);
     }
 
     /// Another station claims an address of ours. RFC 5227 §2.4(c): an address that cannot be given

@@ -435,9 +435,14 @@ impl<I: Io> Worker<I> {
                 }
                 self.outlet.send(buffer, to, verdict);
             }
-            Crossing::Frame { buffer, interface } => {
+            Crossing::Frame { buffer, interface, verdict } => {
+                if let Some(verdict) = verdict {
+                    let counters = self.shard.counters_mut();
+                    counters.taken_over += 1;
+                    counters.count(verdict);
+                }
                 if let Some(link) = self.outlet.links.link(interface) {
-                    self.outlet.send_frame(link.port, interface, buffer);
+                    self.outlet.send_frame(link.port, interface, buffer, verdict);
                 }
             }
         }
@@ -519,7 +524,7 @@ impl<I: Io> Worker<I> {
             let frame = frame.get(usize::from(from)..).unwrap_or_default();
             let found = match gate.filter(|gate| gate.is_plain(frame)) {
                 Some(gate) => Some((gate.interface(), HEADER_LENGTH)),
-                None => self.outlet.packet_for_us(port, frame),
+                None => self.outlet.packet_for_us(self.shard.shared(), port, frame),
             };
             let Some((interface, offset)) = found else {
                 others |= 1 << i;

@@ -18,7 +18,8 @@ use wire::ipv4::Ipv4;
 use wire::ipv6;
 
 /// Nothing is refused for its size.
-const WIDE: Limits = Limits { mtu4: u16::MAX, mtu6: u16::MAX, lowest_mtu6: u16::MAX, copies_traffic_class: true };
+const WIDE: Limits =
+    Limits { mtu4: u16::MAX, mtu6: u16::MAX, lowest_mtu6: u16::MAX, copies_traffic_class: true, is_hop: true };
 /// In front of and behind each packet.
 const AROUND: u8 = 0xa5;
 

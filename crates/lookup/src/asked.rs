@@ -50,6 +50,7 @@ impl Asked<'_> {
             queried: self.queried(),
             place,
             holder: None,
+            host: None,
             realm: None,
             vrf: None,
             external_address: None,

@@ -5,11 +5,13 @@ mod internal;
 mod users;
 
 use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
 use std::sync::Arc;
 
 use control::Fault;
 use control::Find;
 use control::FindAnswer;
+use control::Host;
 use control::List;
 use control::Mapping;
 use control::Page;
@@ -21,6 +23,7 @@ use nat::Shared;
 use nat::types::Endpoint;
 use nat::types::RealmId;
 use nat::types::WorkerId;
+use nat::types::is_host_number;
 use nat::view::BalancedView;
 use nat::view::StaticView;
 
@@ -75,10 +78,20 @@ pub trait Live {
 pub enum Use {
     /// The subscriber is paired with it.
     Paired(Box<Subscriber>),
-    /// A mapping.
-    Mapping,
-    /// A session that shares its external port.
-    Flow,
+    /// A mapping, of this IPv6 host if it is not one of IPv4.
+    Mapping(Option<Host>),
+    /// A session that shares its external port, of this IPv6 host if it is not one of IPv4.
+    Flow(Option<Host>),
+}
+
+/// An inside address as people know it.
+fn named(inside: Ipv4Addr, host: Option<&Host>) -> String {
+    host.map_or_else(|| inside.to_string(), Host::to_string)
+}
+
+/// An inside endpoint as people know it.
+fn endpoint_named(inside: SocketAddrV4, host: Option<&Host>) -> String {
+    host.map_or_else(|| inside.to_string(), |host| host.endpoint(inside.port()))
 }
 
 /// A page of the holders of an endpoint, or of the users of an address. The first page of an
@@ -166,6 +179,16 @@ impl<'a> Search<'a> {
         Some(convert::pool_name(&self.shared, self.shared.pool_of(index)))
     }
 
+    /// The IPv6 prefix that this number stands for; `None` for an IPv4 address.
+    fn prefix_of(&self, number: Ipv4Addr) -> Result<Option<Host>, Fault> {
+        if !is_host_number(number.to_bits()) {
+            return Ok(None);
+        }
+        let filter = control::Filter { internal: Some(control::Prefix::host(number)), ..control::Filter::default() };
+        let found = self.live.subscribers(&List { filter, limit: Some(1), cursor: None })?;
+        Ok(found.objects.first().and_then(|subscriber| subscriber.host))
+    }
+
     /// The name of a VRF.
     fn vrf(&self, realm: RealmId) -> String {
         convert::vrf_name(self.shared.settings(), realm)
@@ -174,7 +197,8 @@ impl<'a> Search<'a> {
     /// An answer about a mapping.
     fn by_mapping(&self, place: Place, mapping: Mapping, detail: String) -> FindAnswer {
         FindAnswer {
-            holder: Some(*mapping.internal.ip()),
+            holder: mapping.host.is_none().then_some(*mapping.internal.ip()),
+            host: mapping.host,
             realm: Some(mapping.realm),
             vrf: Some(mapping.vrf.clone()),
             external_address: Some(*mapping.external.ip()),
@@ -187,10 +211,12 @@ impl<'a> Search<'a> {
     /// An answer about a flow.
     fn by_flow(&self, place: Place, session: Session) -> FindAnswer {
         let remote = session.target.unwrap_or(session.remote);
-        let Session { protocol, internal, external, .. } = session;
-        let detail = format!("{internal} has {protocol} {external} towards {remote}, and shares it");
+        let Session { protocol, internal, external, host, .. } = session;
+        let who = endpoint_named(internal, host.as_ref());
+        let detail = format!("{who} has {protocol} {external} towards {remote}, and shares it");
         FindAnswer {
-            holder: Some(*internal.ip()),
+            holder: host.is_none().then_some(*internal.ip()),
+            host,
             realm: Some(session.realm),
             vrf: Some(session.vrf),
             external_address: Some(*external.ip()),

@@ -38,6 +38,7 @@ pub use external::static_mapping::StaticMappings;
 pub use headers::icmp_quote;
 pub use headers::identification;
 pub use headers::own_icmp;
+pub use headers::own_icmp6;
 pub use headers::packet;
 pub use headers::packet::Outcome;
 pub use headers::packet::Packet;

@@ -1,6 +1,7 @@
 //! Rows of the pages that `show` prints, and what to ask for.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
 use crate::state::grant::Kind;
 use crate::state::grant::Origin;
@@ -20,6 +21,8 @@ use crate::verdict::Verdict;
 /// One mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappingView {
+    /// The IPv6 host, if the internal address is the number of one.
+    pub host: Option<HostView>,
     /// Transport.
     pub protocol: Protocol,
     /// Inside realm.
@@ -42,6 +45,19 @@ pub struct MappingView {
     pub sessions: u32,
     /// What asked for it to be kept; `None` if only packets do.
     pub origin: Option<Origin>,
+}
+
+/// An IPv6 host, or the prefix that is its subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostView {
+    /// Its address: behind a softwire, that of the B4.
+    pub address: Ipv6Addr,
+    /// 128 for a host.
+    pub prefix_length: u8,
+    /// Its IPv4 address behind a softwire.
+    pub inner: Option<Ipv4Addr>,
+    /// It is behind a softwire.
+    pub is_softwire: bool,
 }
 
 /// One grant of port control.
@@ -93,6 +109,8 @@ pub struct GatewayNow {
 /// One session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionView {
+    /// The IPv6 host, if the internal address is the number of one.
+    pub host: Option<HostView>,
     /// Transport.
     pub protocol: Protocol,
     /// Inside realm.
@@ -126,6 +144,8 @@ pub struct SessionView {
 /// One subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriberView {
+    /// The IPv6 host, if the internal address is the number of one.
+    pub host: Option<HostView>,
     /// Internal address.
     pub address: Ipv4Addr,
     /// Inside realm.

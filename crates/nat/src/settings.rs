@@ -37,6 +37,8 @@ pub struct Settings {
     pub kernel_interfaces: Vec<InterfaceId>,
     /// Addresses and routes of IPv6.
     pub ipv6: Ipv6,
+    /// How IPv6 hosts reach IPv4.
+    pub transition: Transition,
     /// External address pools; the position is the `PoolId`.
     pub pools: Vec<Pool>,
     /// External endpoints of one internal endpoint each; no overlaps, and none in one-to-one pools.
@@ -93,6 +95,7 @@ impl Default for Settings {
             live_routes: false,
             kernel_interfaces: Vec::new(),
             ipv6: Ipv6::default(),
+            transition: Transition::default(),
             pools: Vec::new(),
             forwards: Vec::new(),
             balanced_forwards: Vec::new(),
@@ -655,6 +658,70 @@ impl Default for Limits {
             external_addresses_max: 0,
         }
     }
+}
+
+/// How IPv6 hosts reach IPv4 servers: NAT64 (RFC 6146) and DS-Lite (RFC 6333).
+///
+/// Such a host has a number where an IPv4 subscriber has its address, so a pool serves the hosts of
+/// its realms if its subscribers include [`Transition::HOSTS`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// Translation prefixes.
+    pub nat64: Vec<Nat64>,
+    /// Ends of softwires.
+    pub softwires: Vec<Softwire>,
+    /// Hosts with this many leading bits in common are one subscriber; 32 to 128.
+    pub prefix_length: u8,
+    /// Hosts and their subscribers, per worker.
+    pub hosts_max: u32,
+    /// Hosts of one subscriber at a time.
+    pub hosts_per_subscriber_max: u32,
+    /// Size of IPv6 packets that reach every host, 1,280 or more: IPv4 packets that may be
+    /// fragmented are cut to it (RFC 7915 §4.1).
+    pub lowest_mtu6: u16,
+}
+
+impl Transition {
+    /// All host numbers.
+    pub const HOSTS: Prefix = Prefix::HOSTS;
+
+    /// No IPv6 host reaches IPv4.
+    pub fn is_off(&self) -> bool {
+        self.nat64.is_empty() && self.softwires.is_empty()
+    }
+}
+
+impl Default for Transition {
+    fn default() -> Transition {
+        Transition {
+            nat64: Vec::new(),
+            softwires: Vec::new(),
+            prefix_length: 56,
+            hosts_max: 200_000,
+            hosts_per_subscriber_max: 1_024,
+            lowest_mtu6: 1_280,
+        }
+    }
+}
+
+/// A translation prefix of NAT64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nat64 {
+    /// IPv6 addresses with an IPv4 address inside (RFC 6052).
+    pub prefix: translate::Prefix,
+    /// Realm of the hosts.
+    pub realm: RealmId,
+}
+
+/// The end of softwires of one realm (RFC 6333 §6).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Softwire {
+    /// Address of the AFTR, where softwires end.
+    pub aftr: Ipv6Addr,
+    /// Realm of the hosts.
+    pub realm: RealmId,
+    /// Sources permitted inside the softwires.
+    pub inner: Vec<Prefix>,
 }
 
 /// Limits of one subscriber (RFC 6888 REQ-4, REQ-5). The default is unlimited.

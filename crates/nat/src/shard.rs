@@ -23,9 +23,11 @@ use crate::snapshot::shared::Shared;
 use crate::state::delta::Delta;
 use crate::state::delta::GrantDelta;
 use crate::state::grant_record::GrantRecord;
+use crate::state::host::worker_of_number;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::WorkerId;
+use crate::types::is_host_number;
 use crate::verdict::Counters;
 use crate::verdict::Verdict;
 use burst::established::Scratch;
@@ -34,6 +36,7 @@ mod burst;
 mod commit;
 mod control_session;
 mod deltas;
+mod edge;
 mod ledger;
 mod notes;
 mod packet;
@@ -254,6 +257,9 @@ impl Shared {
     /// The worker a subscriber belongs to. The same on every shard, in every run.
     #[inline]
     pub fn worker_of_subscriber(&self, address: u32) -> WorkerId {
+        if is_host_number(address) {
+            return worker_of_number(address, self.workers());
+        }
         self.spread(u64::from(address))
     }
 
@@ -265,7 +271,7 @@ impl Shared {
     }
 
     #[inline]
-    fn spread(&self, key: u64) -> WorkerId {
+    pub(crate) fn spread(&self, key: u64) -> WorkerId {
         let workers = self.workers() as u64;
         if workers == 1 {
             return WorkerId(0);

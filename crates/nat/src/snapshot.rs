@@ -8,3 +8,4 @@ pub(crate) mod pressure;
 pub(crate) mod removed_forwards;
 pub(crate) mod shared;
 pub(crate) mod slices_in_blocks;
+pub(crate) mod transition;

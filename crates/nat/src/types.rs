@@ -105,6 +105,18 @@ impl Side {
     }
 }
 
+/// From here on, the address of an internal endpoint is the number of an IPv6 host (see
+/// [`crate::hosts`]): no IPv4 host may have these addresses (RFC 1112, RFC 6890).
+pub const HOSTS_FIRST: u32 = 0xe000_0000;
+/// From here on, it is the number of a host behind a softwire (RFC 6333).
+pub const SOFTWIRE_HOSTS_FIRST: u32 = 0xf000_0000;
+
+/// True if the address of an internal endpoint is the number of an IPv6 host.
+#[inline(always)]
+pub const fn is_host_number(address: u32) -> bool {
+    address >= HOSTS_FIRST
+}
+
 /// An inside realm (VRF), with its own address space; 0 is the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RealmId(pub u16);
@@ -263,6 +275,10 @@ pub struct Prefix {
 impl Prefix {
     /// Every address.
     pub const ALL: Prefix = Prefix { address: Ipv4Addr::UNSPECIFIED, length: 0 };
+    /// All numbers of IPv6 hosts.
+    pub const HOSTS: Prefix = Prefix { address: Ipv4Addr::from_bits(HOSTS_FIRST), length: 3 };
+    /// Those of hosts behind softwires.
+    pub const SOFTWIRE_HOSTS: Prefix = Prefix { address: Ipv4Addr::from_bits(SOFTWIRE_HOSTS_FIRST), length: 4 };
 
     /// Clears host bits. `None` if `length` is over 32.
     pub const fn new(address: Ipv4Addr, length: u8) -> Option<Prefix> {

@@ -121,6 +121,18 @@ verdicts! {
     Ipv6NotForwarded, "ipv6_not_forwarded", Dropped, "IPv6 packet to a host other than Natrix, which does not forward IPv6.";
     NeighbourInvalid, "neighbour_invalid", Dropped, "Neighbour message of IPv6 that breaks a rule of RFC 4861, such as a hop limit below 255.";
     CallFragment, "call_fragment", Dropped, "Fragment of a GRE packet, while the PPTP gateway is enabled; calls are translated in whole packets only.";
+    Ipv6Header, "ipv6_header", Dropped, "IPv6 extension headers that are not translated: more than 8, misplaced, behind a Fragment header, a routing header with segments left, or a jumbogram (RFC 7915 section 5.1).";
+    SourceInPrefix, "source_in_prefix", Dropped, "IPv6 source address inside a prefix of NAT64: a loop (RFC 6146 section 3.5).";
+    EmbeddedAddress, "embedded_address", Dropped, "IPv6 destination whose IPv4 address cannot be reached: 0/8, loopback, link-local, multicast, class E, or bits 64 to 71 that are not zero.";
+    EmbeddedPrivate, "embedded_private", Dropped, "Private IPv4 address inside the well-known prefix 64:ff9b::/96 (RFC 6052 section 3.1).";
+    IcmpUntranslatable, "icmp_untranslatable", Dropped, "ICMP message whose type, code or pointer means nothing in the other family (RFC 7915).";
+    ChecksumMissing, "checksum_missing", Dropped, "UDP without a checksum: over IPv6, or in a fragment to an IPv6 host (RFC 7915 section 4.5).";
+    FragmentIcmp, "fragment_icmp", Dropped, "Fragment of an ICMP message to or from an IPv6 host (RFC 7915 section 1.2).";
+    HostLimit, "host_limit", Dropped, "The subscriber has as many IPv6 hosts as it may have at a time.";
+    HostTableFull, "host_table_full", Dropped, "The table of IPv6 hosts is full; nothing is evicted (RFC 6888 REQ-11d).";
+    SoftwireSource, "softwire_source", Dropped, "Source inside a softwire that `softwire.inner` does not permit (RFC 6333 section 11).";
+    SoftwireMalformed, "softwire_malformed", Dropped, "Packet in a softwire that is not IPv4, or whose length disagrees with that of the softwire's packet.";
+    Reassembled, "reassembled", Forwarded, "Fragment of a softwire's packet, which was forwarded as a whole with its last fragment.";
 }
 
 /// Counters of one worker. All but gauges only grow.

@@ -18,12 +18,14 @@
 
 pub mod account;
 pub mod bed;
+pub mod bed6;
 pub mod conformance;
 pub mod connection;
 pub mod ledger;
 pub mod model;
 pub mod openers;
 pub mod packet;
+pub mod packet6;
 pub mod port_control;
 pub mod random_pools;
 pub mod seeds;

@@ -86,11 +86,26 @@ pub struct Limits {
     pub lowest_mtu6: u16,
     /// Traffic class and type of service are copied; otherwise they become 0.
     pub copies_traffic_class: bool,
+    /// The translation counts as a hop; otherwise the caller forwards the packet, and decrements
+    /// the hop limit itself.
+    pub is_hop: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { mtu4: 1_500, mtu6: 1_500, lowest_mtu6: wire::ipv6::MTU_MIN, copies_traffic_class: true }
+        Limits { mtu4: 1_500, mtu6: 1_500, lowest_mtu6: wire::ipv6::MTU_MIN, copies_traffic_class: true, is_hop: true }
+    }
+}
+
+impl Limits {
+    #[inline]
+    pub(crate) const fn has_expired(&self, hop_limit: u8) -> bool {
+        self.is_hop && hop_limit <= 1
+    }
+
+    #[inline]
+    pub(crate) const fn after(&self, hop_limit: u8) -> u8 {
+        if self.is_hop { hop_limit - 1 } else { hop_limit }
     }
 }
 

@@ -154,7 +154,7 @@ pub(crate) fn error_to_6(
 
     let length = plan.end - new_start;
     let out = frame.get_mut(new_start..plan.end).unwrap_or_default();
-    to_ipv6::write_header(out, &whole(outer), new, outer.hop_limit - 1, limits, length);
+    to_ipv6::write_header(out, &whole(outer), new, limits.after(outer.hop_limit), limits, length);
     let message = out.get_mut(ipv6::HEADER_LENGTH..).unwrap_or_default();
     field::set_u32(message, 0, 0);
     let mut icmp = icmp6::Icmp6::new_unchecked(&mut *message);
@@ -212,7 +212,7 @@ pub(crate) fn error_to_4(
     let length = plan.end - new_start;
     let out = frame.get_mut(new_start..plan.end).unwrap_or_default();
     let outer = Headers6 { fragment: None, transport: 0, length: length - ipv4::HEADER_LENGTH_MIN, ..*outer };
-    to_ipv4::write_header(out, &outer, new, outer.hop_limit - 1, identification, limits);
+    to_ipv4::write_header(out, &outer, new, limits.after(outer.hop_limit), identification, limits);
     let message = out.get_mut(ipv4::HEADER_LENGTH_MIN..).unwrap_or_default();
     field::set_u32(message, 0, 0);
     field::set_u32(message, 4, 0);

@@ -34,7 +34,7 @@ pub fn to_ipv4(
     identification: u16,
     limits: &Limits,
 ) -> Result<Written, Refused> {
-    if headers.hop_limit <= 1 {
+    if limits.has_expired(headers.hop_limit) {
         if headers.kind == Kind::Error {
             return Err(Reason::HopLimitExpired.into());
         }
@@ -63,7 +63,7 @@ pub fn to_ipv4(
         return Err(Reason::Ipv6WithoutChecksum.into());
     }
     transport::rewrite(bytes, headers, new);
-    let hop_limit = headers.hop_limit - 1;
+    let hop_limit = limits.after(headers.hop_limit);
     write_header(frame.get_mut(new_start..).unwrap_or_default(), headers, new, hop_limit, identification, limits);
     let split = (length > usize::from(limits.mtu4)).then_some(limits.mtu4);
     Ok(Written { start: new_start, length, split })

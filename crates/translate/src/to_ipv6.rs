@@ -33,7 +33,7 @@ pub fn to_ipv6(
     quoted: Option<&Tuple6>,
     limits: &Limits,
 ) -> Result<Written, Refused> {
-    if headers.hop_limit <= 1 {
+    if limits.has_expired(headers.hop_limit) {
         if headers.kind == Kind::Error {
             return Err(Reason::TtlExpired.into());
         }
@@ -63,7 +63,7 @@ pub fn to_ipv6(
     if has_no_checksum {
         transport::fill_udp6(bytes, new.source, new.destination);
     }
-    let hop_limit = headers.hop_limit - 1;
+    let hop_limit = limits.after(headers.hop_limit);
     write_header(frame.get_mut(new_start..).unwrap_or_default(), headers, new, hop_limit, limits, length);
     let fitting = limits.lowest_mtu6.min(limits.mtu6);
     let split = (!headers.dont_fragment && length > usize::from(fitting)).then_some(fitting);

@@ -1,7 +1,7 @@
 //! `natrix show`.
 
 mod drops;
-mod rows;
+pub(crate) mod rows;
 mod status;
 
 use std::io::Write;
@@ -56,6 +56,7 @@ pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Re
                 pool: arguments.owner.pool.clone(),
                 vrf: arguments.owner.vrf.clone(),
                 worker: arguments.owner.worker,
+                host: arguments.owner.host,
                 ..Filter::default()
             };
             print_list::<Subscriber>(&arguments.output, filter, &arguments.paging, Request::Subscribers, out, notes)
@@ -132,6 +133,7 @@ fn filter_of(endpoints: &EndpointFilters) -> Filter {
         pool: endpoints.owner.pool.clone(),
         vrf: endpoints.owner.vrf.clone(),
         worker: endpoints.owner.worker,
+        host: endpoints.owner.host,
         ..Filter::default()
     }
 }

@@ -1,10 +1,13 @@
 //! The rows of objects in tables.
 
+use core::net::SocketAddrV4;
+
 use control::Alg;
 use control::Counter;
 use control::Expectation;
 use control::Filtering;
 use control::Grant;
+use control::Host;
 use control::Interface;
 use control::Mapping;
 use control::Neighbour;
@@ -21,6 +24,11 @@ use crate::output::Row;
 use crate::table::Align;
 use crate::table::Align::Left;
 use crate::table::Align::Right;
+
+/// The internal endpoint, with the address of its IPv6 host.
+pub(crate) fn internal(internal: SocketAddrV4, host: Option<&Host>) -> String {
+    host.map_or_else(|| internal.to_string(), |host| host.endpoint(internal.port()))
+}
 
 impl Row for Interface {
     const COLUMNS: &'static [(&'static str, Align)] = &[
@@ -160,7 +168,7 @@ impl Row for Subscriber {
 
     fn cells(&self) -> Vec<String> {
         vec![
-            human::in_vrf(&self.vrf, self.address),
+            human::in_vrf(&self.vrf, self.host.map_or_else(|| self.address.to_string(), |host| host.to_string())),
             human::or_dash(self.external_address),
             match &self.other_pool {
                 _ if self.offender => format!("{} (penalty)", self.pool),
@@ -195,7 +203,7 @@ impl Row for Mapping {
     fn cells(&self) -> Vec<String> {
         vec![
             self.protocol.to_string(),
-            human::in_vrf(&self.vrf, self.internal),
+            human::in_vrf(&self.vrf, internal(self.internal, self.host.as_ref())),
             self.external.to_string(),
             human::count(self.sessions),
             human::duration_or_dash(self.age_us),
@@ -324,7 +332,7 @@ impl Row for Session {
     fn cells(&self) -> Vec<String> {
         vec![
             self.protocol.to_string(),
-            human::in_vrf(&self.vrf, self.internal),
+            human::in_vrf(&self.vrf, internal(self.internal, self.host.as_ref())),
             if self.shared { format!("{} shared", self.external) } else { self.external.to_string() },
             self.target.map_or_else(|| self.remote.to_string(), |target| format!("{} > {target}", self.remote)),
             self.state.clone(),

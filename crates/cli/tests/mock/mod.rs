@@ -93,6 +93,7 @@ fn candidate(reply: &Reply) -> Candidate<'_> {
             vrf: Some(&session.vrf),
             worker: Some(session.worker),
             alg: None,
+            host: Some(session.host.map(|host| host.address)),
         },
         Reply::Subscriber(subscriber) => Candidate {
             internal: Some(subscriber.address),

@@ -139,6 +139,11 @@ pub(crate) fn limits(draft: &Draft, addresses: usize, workers: usize, report: &m
     }
 }
 
+/// A worker's share of the table of IPv6 hosts.
+pub(crate) fn hosts_share(hosts_max: u32, workers: usize) -> u32 {
+    u32::try_from(share(hosts_max, workers)).unwrap_or(u32::MAX)
+}
+
 /// Places for external addresses: what the file says, or room to change the pools while it runs.
 fn external_addresses(draft: &Draft, addresses: u64, report: &mut Report) -> u32 {
     let places = match &draft.singles.external_addresses {

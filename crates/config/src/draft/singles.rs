@@ -43,6 +43,10 @@ pub(crate) struct Singles {
     pub(crate) allow_below_rfc: bool,
     /// What everybody may use who is in no class.
     pub(crate) subscriber: SubscriberLimits,
+    /// Bits that IPv6 hosts of one subscriber have in common.
+    pub(crate) ipv6_prefix_length: u8,
+    pub(crate) hosts_per_subscriber_max: u32,
+    pub(crate) hosts_max: u32,
     /// Where the file says how many ports a subscriber may have, if it does.
     pub(crate) subscriber_ports: Option<Place>,
     /// Where the file says how much memory a subscriber may use, if it does.
@@ -117,6 +121,9 @@ impl Singles {
         Singles {
             timeouts: timeouts(&timers, allow_below_rfc, report),
             allow_below_rfc,
+            ipv6_prefix_length: u8::try_from(number(&subscriber, "ipv6_prefix_length", report)).unwrap_or(128),
+            hosts_per_subscriber_max: number(&subscriber, "ipv6_hosts", report),
+            hosts_max: number(&tables, "ipv6_hosts", report),
             subscriber_ports: subscriber.has("ports").then(|| subscriber.place_of("ports", report)),
             subscriber_memory: subscriber.has("memory").then(|| subscriber.place_of("memory", report)),
             threshold: subscriber.has("threshold").then(|| subscriber.place_of("threshold", report)),

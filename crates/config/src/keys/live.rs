@@ -2,10 +2,12 @@
 //! this with the plan of each key.
 
 /// Tables of which every key needs a restart.
-const RESTART_SECTIONS: [&str; 9] =
-    ["interface", "routing", "tables", "workers", "dpdk", "http", "http.tls", "http.user", "snmp"];
+const RESTART_SECTIONS: [&str; 11] =
+    ["interface", "routing", "nat64", "softwire", "tables", "workers", "dpdk", "http", "http.tls", "http.user", "snmp"];
 /// Keys of other tables that need a restart.
-const RESTART_KEYS: [(&str, &str); 9] = [
+const RESTART_KEYS: [(&str, &str); 11] = [
+    ("subscriber", "ipv6_prefix_length"),
+    ("subscriber", "ipv6_hosts"),
     ("control", "socket"),
     ("control", "mode"),
     ("control", "audit"),

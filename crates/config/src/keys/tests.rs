@@ -54,6 +54,8 @@ use crate::model::SinkTransport;
 use crate::model::Snmp;
 
 const EVERY_KEY: &str = include_str!("../../tests/every_key.toml");
+/// The keys of IPv6 hosts, beside which no event log may stand.
+const EVERY_KEY_OF_IPV6: &str = include_str!("../../tests/every_key_of_ipv6.toml");
 
 fn compiled(text: &str) -> Config {
     match parse(text, "natrix.toml") {
@@ -64,17 +66,19 @@ fn compiled(text: &str) -> Config {
 
 #[test]
 fn every_documented_key_is_accepted_and_has_its_effect() {
-    let document = ImDocument::parse(EVERY_KEY).expect("TOML");
+    let documents = [EVERY_KEY, EVERY_KEY_OF_IPV6].map(|text| ImDocument::parse(text).expect("TOML"));
     for section in SECTIONS {
-        let mut path = section.name.split('.');
-        let item = path.try_fold(document.as_item(), |item, name| item.get(name));
-        let item = item.unwrap_or_else(|| panic!("no [{}]", section.name));
+        let items = documents.iter().filter_map(|document| {
+            let mut path = section.name.split('.');
+            path.try_fold(document.as_item(), |item, name| item.get(name))
+        });
+        let items: Vec<_> = items.collect();
         for key in section.keys {
-            let is_there = match item.as_array_of_tables() {
+            let is_there = items.iter().any(|item| match item.as_array_of_tables() {
                 Some(tables) => tables.iter().any(|table| table.contains_key(key.name)),
                 None => item.as_table_like().is_some_and(|table: &dyn TableLike| table.contains_key(key.name)),
-            };
-            assert!(is_there, "every_key.toml lacks {}.{}", section.name, key.name);
+            });
+            assert!(is_there, "no file has {}.{}", section.name, key.name);
         }
     }
 
@@ -288,6 +292,21 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     };
     assert_eq!(config.log_sinks, [sink]);
     assert_eq!(config.event_log, Some(event_log));
+}
+
+#[test]
+fn every_key_of_ipv6_hosts_has_its_effect() {
+    let nat = &compiled(EVERY_KEY_OF_IPV6).nat;
+    let transition = &nat.transition;
+    let nat64 = transition.nat64[0];
+    assert_eq!((nat64.prefix.address() >> 80, nat64.prefix.length(), nat64.realm), (0x2001_0db8_0064, 96, RealmId(1)));
+    let softwire = &transition.softwires[0];
+    assert_eq!(
+        (softwire.realm, softwire.inner.len(), softwire.aftr.to_string()),
+        (RealmId(1), 1, "2001:db8:1::aaaa".into())
+    );
+    assert_eq!((transition.prefix_length, transition.hosts_per_subscriber_max, transition.hosts_max), (60, 99, 566));
+    assert!(nat.pools[0].subscribers.contains(&nat::settings::Transition::HOSTS));
 }
 
 /// The smallest file with every default of the manual written out.

@@ -50,6 +50,7 @@ pub use routing::Route;
 pub use routing::RouteNextHop;
 pub use session::Direction;
 pub use session::Grant;
+pub use session::Host;
 pub use session::Mapping;
 pub use session::OwnPorts;
 pub use session::Refused;

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::objects::session::Direction;
+use crate::objects::session::Host;
 use crate::objects::session::Mapping;
 use crate::objects::session::OwnPorts;
 use crate::values::ParseError;
@@ -39,9 +40,13 @@ pub struct FindAnswer {
     pub queried: String,
     /// Where the address belongs.
     pub place: Place,
-    /// Internal address of the subscriber that holds it; null without a holder.
+    /// Internal address of the subscriber that holds it; null without a holder, and if an IPv6 host
+    /// holds it.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub holder: Option<Ipv4Addr>,
+    /// The IPv6 host, B4 or prefix that holds it; absent if an IPv4 host does, or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
     /// Inside realm of the holder, by number.
     pub realm: Option<u16>,
     /// VRF of the holder.

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use core::net::SocketAddrV4;
 use core::str::FromStr;
 
@@ -22,6 +23,41 @@ words!(
         Inbound = "inbound",
     }
 );
+
+/// An IPv6 host of NAT64 or behind a softwire, or the prefix that is its subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Host {
+    /// Its address; behind a softwire, that of the B4.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub address: Ipv6Addr,
+    /// 128, or the length of the prefix.
+    pub prefix_length: u8,
+    /// Its IPv4 address behind a softwire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub inner: Option<Ipv4Addr>,
+}
+
+impl Host {
+    /// Its endpoint with this port, as in tables.
+    pub fn endpoint(&self, port: u16) -> String {
+        match self.inner {
+            Some(inner) => format!("{} {inner}:{port}", self.address),
+            None => format!("[{}]:{port}", self.address),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.inner, self.prefix_length) {
+            (Some(inner), _) => write!(f, "{} {inner}", self.address),
+            (None, 128) => write!(f, "{}", self.address),
+            (None, length) => write!(f, "{}/{length}", self.address),
+        }
+    }
+}
 
 /// External ports for one subscriber alone, for all transports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +81,9 @@ pub struct Subscriber {
     /// Internal address.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub address: Ipv4Addr,
+    /// The IPv6 host that the internal address is the number of; absent for an IPv4 host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
     /// Inside realm, by number.
     pub realm: u16,
     /// Inside realm, by the name of its VRF.
@@ -181,6 +220,9 @@ pub struct Mapping {
     /// Internal endpoint.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub internal: SocketAddrV4,
+    /// The IPv6 host that the internal address is the number of; absent for an IPv4 host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
     /// External endpoint.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub external: SocketAddrV4,
@@ -251,6 +293,9 @@ pub struct Session {
     /// Internal endpoint.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub internal: SocketAddrV4,
+    /// The IPv6 host that the internal address is the number of; absent for an IPv4 host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
     /// External endpoint.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub external: SocketAddrV4,

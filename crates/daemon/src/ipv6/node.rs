@@ -6,6 +6,7 @@ use nat::Duration;
 use nat::Instant;
 use nat::Settings;
 use nat::Verdict;
+use nat::own_icmp6::Problem;
 use nat::random::KeyedHash;
 use nat::rate_limit::RateLimit;
 use nat::settings::IcmpPolicy;
@@ -22,8 +23,6 @@ use wire::ipv6::Chain;
 use wire::ipv6::Ipv6;
 use wire::neighbour::Kind;
 use wire::neighbour::Message;
-
-use crate::ipv6::reply::Problem;
 
 /// How long a probe may stay unanswered before an address is used (RFC 4862 §5.4: one probe, and
 /// RetransTimer of RFC 4861 §10).
@@ -414,7 +413,7 @@ impl Node {
     ) -> Judgement {
         let view = Ipv6::new_unchecked(packet);
         let source = view.source();
-        let may_answer = crate::ipv6::reply::may_answer(packet)
+        let may_answer = nat::own_icmp6::may_answer(packet)
             && !is_group
             && self.own_address(interface, source).is_some()
             && self.leads(interface, source).is_some();

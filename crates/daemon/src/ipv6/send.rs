@@ -1,6 +1,7 @@
 //! What a worker receives and sends by IPv6.
 
 use nat::Verdict;
+use nat::own_icmp6;
 use nat::types::InterfaceId;
 use packet_io::Buffer;
 use packet_io::Io;
@@ -15,11 +16,12 @@ use wire::neighbour::Message;
 use crate::crossing::News;
 use crate::ipv6::node::Learnt6;
 use crate::ipv6::node::Outcome6;
-use crate::ipv6::reply;
 use crate::neighbour::Action;
+use crate::next_hop::FrameHeader;
 use crate::outlet::DEFEND_INTERVAL;
 use crate::outlet::NEIGHBOUR_ACTIONS_MAX;
 use crate::outlet::Outlet;
+use crate::outlet::Waiting;
 use crate::worker::LinkMode;
 
 /// Longest packet that an echo reply copies.
@@ -51,8 +53,8 @@ impl<I: Io> Outlet<I> {
             Outcome6::Error(problem) => {
                 let source = Ipv6::new_unchecked(packet).source();
                 let Some(own) = self.node.own_address(interface, source) else { return judgement.verdict };
-                let mut error = [0; reply::ERROR_MAX];
-                let length = reply::write_error(&mut error, problem, own, packet);
+                let mut error = [0; own_icmp6::ERROR_MAX];
+                let length = own_icmp6::write_error(&mut error, problem, own, packet);
                 self.send_by_route(interface, error.get(..length).unwrap_or_default());
             }
         }
@@ -99,8 +101,16 @@ impl<I: Io> Outlet<I> {
                     }
                     self.send_message(interface, &question, station);
                 }
-                Some(Action::Send { packet, interface, station }) => self.send_to6(interface, station, packet),
-                Some(Action::Unresolved(_)) => self.counters.originated_dropped += 1,
+                Some(Action::Send { packet: Waiting { buffer, verdict }, interface, station }) => {
+                    if let Some(verdict) = verdict {
+                        self.ledger.add(verdict, 1);
+                        self.ledger.pending -= 1;
+                    }
+                    self.send_to6(interface, station, buffer, verdict);
+                }
+                Some(Action::Unresolved(Waiting { verdict, .. })) => {
+                    self.give_up_waiting(verdict, Verdict::NeighbourUnresolved);
+                }
             }
         }
     }
@@ -124,7 +134,7 @@ impl<I: Io> Outlet<I> {
         let group = MacAddress(ipv6::station_of_group(message.destination));
         let header = self.links.header(link, to.unwrap_or(group), ETHER_TYPE_IPV6);
         match self.frame(&header, packet.get(..length).unwrap_or_default()) {
-            Some(buffer) => self.send_frame(link.port, interface, buffer),
+            Some(buffer) => self.send_frame(link.port, interface, buffer, None),
             None => self.counters.originated_dropped += 1,
         }
     }
@@ -136,7 +146,7 @@ impl<I: Io> Outlet<I> {
             return;
         };
         packet.copy_from_slice(request);
-        reply::echo(packet);
+        own_icmp6::echo(packet);
         self.send_by_route(interface, packet);
     }
 
@@ -149,27 +159,73 @@ impl<I: Io> Outlet<I> {
             return;
         };
         let Some(link) = self.links.link(interface) else { return };
-        let station = match self.mode {
-            LinkMode::Live => self.neighbours6.lookup(interface, neighbour),
-            LinkMode::Offline => Some(made_up_station(neighbour)),
-        };
-        let header = self.links.header(link, station.unwrap_or_default(), ETHER_TYPE_IPV6);
+        let header = self.links.header(link, MacAddress::default(), ETHER_TYPE_IPV6);
         let Some(buffer) = self.frame(&header, packet) else {
             self.counters.originated_dropped += 1;
             return;
         };
-        if station.is_some() {
-            self.send_frame(link.port, interface, buffer);
-        } else if self.neighbours6.hold(self.now, interface, neighbour, buffer).is_err() {
-            self.counters.originated_dropped += 1;
+        self.send_to_neighbour6(interface, neighbour, buffer, None);
+    }
+
+    /// Sends an IPv6 packet whose buffer is exactly as long as the packet by the routes of an
+    /// interface's realm.
+    pub(crate) fn send_ipv6(&mut self, mut buffer: I::Buffer, interface: InterfaceId, verdict: Option<Verdict>) {
+        let (frame, start) = buffer.frame_mut();
+        let length = frame.len() as u16 - start;
+        let packet = frame.get(usize::from(start)..).unwrap_or_default();
+        if packet.len() < ipv6::HEADER_LENGTH {
+            return self.drop_packet(verdict, Verdict::NoRoute);
         }
+        let destination = Ipv6::new_unchecked(packet).destination();
+        let Some((interface, neighbour)) = self.node.leads(interface, destination) else {
+            return self.drop_packet(verdict, Verdict::NoRoute);
+        };
+        let Some(header) = FrameHeader::with_type(&self.links, interface, ETHER_TYPE_IPV6) else {
+            return self.drop_packet(verdict, Verdict::NoRoute);
+        };
+        if header.write(&mut buffer, start, length).is_none() {
+            return self.drop_packet(verdict, Verdict::NoBuffer);
+        }
+        self.send_to_neighbour6(interface, neighbour, buffer, verdict);
     }
 
     /// Sends a frame that lacks its destination station.
-    fn send_to6(&mut self, interface: InterfaceId, station: MacAddress, mut buffer: I::Buffer) {
-        let Some(link) = self.links.link(interface) else { return };
+    fn send_to_neighbour6(
+        &mut self,
+        interface: InterfaceId,
+        neighbour: u128,
+        buffer: I::Buffer,
+        verdict: Option<Verdict>,
+    ) {
+        let station = match self.mode {
+            LinkMode::Live => self.neighbours6.lookup(interface, neighbour),
+            LinkMode::Offline => Some(made_up_station(neighbour)),
+        };
+        if let Some(station) = station {
+            return self.send_to6(interface, station, buffer, verdict);
+        }
+        match self.neighbours6.hold(self.now, interface, neighbour, Waiting { buffer, verdict }) {
+            Ok(()) => {
+                if let Some(verdict) = verdict {
+                    self.ledger.add(verdict, -1);
+                    self.ledger.pending += 1;
+                }
+            }
+            Err(_refused) => self.drop_packet(verdict, Verdict::NeighbourQueueFull),
+        }
+    }
+
+    /// Sends a frame that lacks its destination station to this one.
+    fn send_to6(
+        &mut self,
+        interface: InterfaceId,
+        station: MacAddress,
+        mut buffer: I::Buffer,
+        verdict: Option<Verdict>,
+    ) {
+        let Some(link) = self.links.link(interface) else { return self.drop_packet(verdict, Verdict::NoRoute) };
         station.write(buffer.bytes_mut(), 0);
-        self.send_frame(link.port, interface, buffer);
+        self.send_frame(link.port, interface, buffer, verdict);
     }
 
     fn publish_news(&mut self, news: News) {

@@ -8,6 +8,7 @@ use control::Expectation;
 use control::Fault;
 use control::Filter;
 use control::Grant;
+use control::Host;
 use control::Mapping;
 use control::PerProtocol;
 use control::Refused;
@@ -38,6 +39,7 @@ use nat::verdict::VerdictKind;
 use nat::view;
 use nat::view::ExpectationView;
 use nat::view::GrantView;
+use nat::view::HostView;
 use nat::view::MappingView;
 use nat::view::SessionView;
 use nat::view::SubscriberView;
@@ -117,12 +119,17 @@ pub(crate) fn pool_id(shared: &Shared, name: &str) -> Result<PoolId, Fault> {
     })
 }
 
+pub(crate) fn host(view: &HostView) -> Host {
+    Host { address: view.address, prefix_length: view.prefix_length, inner: view.inner }
+}
+
 pub(crate) fn mapping(shared: &Shared, view: &MappingView) -> Mapping {
     Mapping {
         protocol: protocol(view.protocol),
         realm: view.realm.0,
         vrf: vrf_name(shared.settings(), view.realm),
         internal: socket(view.internal),
+        host: view.host.as_ref().map(host),
         external: socket(view.external),
         pool: pool_name(shared, view.pool),
         worker: view.worker.0,
@@ -195,6 +202,7 @@ pub(crate) fn session(shared: &Shared, view: &SessionView) -> Session {
         realm: view.realm.0,
         vrf: vrf_name(shared.settings(), view.realm),
         internal: socket(view.internal),
+        host: view.host.as_ref().map(host),
         external: socket(view.external),
         remote: socket(view.remote),
         target: view.target.map(socket),
@@ -251,6 +259,7 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
     let own = shared.own_ports(view.own_pool, view.realm, view.address, view.external_address);
     Subscriber {
         address: view.address,
+        host: view.host.as_ref().map(host),
         realm: view.realm.0,
         vrf: vrf_name(shared.settings(), view.realm),
         pool: pool_name(shared, view.pool),
@@ -278,6 +287,7 @@ pub(crate) fn mapping_candidate(mapping: &Mapping) -> Candidate<'_> {
     Candidate {
         protocol: Some(mapping.protocol),
         internal: Some(*mapping.internal.ip()),
+        host: Some(mapping.host.map(|host| host.address)),
         internal_port: Some(mapping.internal.port()),
         external: Some(*mapping.external.ip()),
         external_port: Some(mapping.external.port()),
@@ -293,6 +303,7 @@ pub(crate) fn mapping_candidate(mapping: &Mapping) -> Candidate<'_> {
 /// The fields for a filter.
 pub(crate) fn grant_candidate(grant: &Grant) -> Candidate<'_> {
     Candidate {
+        host: Some(None),
         protocol: Some(grant.protocol),
         internal: Some(*grant.internal.ip()),
         internal_port: Some(grant.internal.port()),
@@ -310,6 +321,7 @@ pub(crate) fn grant_candidate(grant: &Grant) -> Candidate<'_> {
 /// The fields for a filter.
 pub(crate) fn expectation_candidate(expectation: &Expectation) -> Candidate<'_> {
     Candidate {
+        host: Some(None),
         protocol: Some(expectation.protocol),
         internal: Some(*expectation.internal.ip()),
         internal_port: Some(expectation.internal.port()),
@@ -329,6 +341,7 @@ pub(crate) fn session_candidate(session: &Session) -> Candidate<'_> {
     Candidate {
         protocol: Some(session.protocol),
         internal: Some(*session.internal.ip()),
+        host: Some(session.host.map(|host| host.address)),
         internal_port: Some(session.internal.port()),
         external: Some(*session.external.ip()),
         external_port: Some(session.external.port()),
@@ -344,6 +357,7 @@ pub(crate) fn session_candidate(session: &Session) -> Candidate<'_> {
 /// The fields for a filter.
 pub(crate) fn subscriber_candidate(subscriber: &Subscriber) -> Candidate<'_> {
     Candidate {
+        host: Some(subscriber.host.map(|host| host.address)),
         internal: Some(subscriber.address),
         external: subscriber.external_address,
         pool: Some(&subscriber.pool),

@@ -68,12 +68,12 @@ impl Live for Instance {
                 each(view.realm, view.address, Use::Paired(Box::new(subscriber)));
             })?;
             for_each(self, worker, ALL, filter, |view: MappingView| {
-                each(view.realm, view.internal.address, Use::Mapping);
+                each(view.realm, view.internal.address, Use::Mapping(view.host.as_ref().map(convert::host)));
             })?;
             for_each(self, worker, view::FLOW_CURSORS, filter, |view: SessionView| {
                 // Sessions of mappings follow the last flow.
                 if view.shared {
-                    each(view.realm, view.internal.address, Use::Flow);
+                    each(view.realm, view.internal.address, Use::Flow(view.host.as_ref().map(convert::host)));
                 }
             })?;
         }

@@ -69,6 +69,11 @@ pub(super) fn remedy(verdict: Verdict) -> &'static str {
         Ipv6Malformed => "Capture at the interface and look for the sender; nothing is to be done here.",
         Ipv6NotForwarded => "Remove the route of IPv6 that leads here: Natrix does not forward IPv6.",
         NeighbourInvalid => "Look for a host on this link that forges neighbour messages.",
+        SourceInPrefix => "Find the host that sends from a prefix of NAT64: a loop in the routing, or forged packets.",
+        EmbeddedPrivate => "Reach private addresses by a prefix of your own instead of 64:ff9b::/96 (RFC 6052).",
+        HostLimit => "Look for a scan from this prefix before raising subscriber.ipv6_hosts.",
+        HostTableFull => "Raise tables.ipv6_hosts and restart.",
+        SoftwireSource => "Add the prefix to softwire.inner if subscribers use it inside.",
         CallFragment => "Lower the MTU of the PPTP clients, so that calls need no fragments.",
         _ => "",
     }

@@ -13,8 +13,10 @@ use nat::types::AddressIndex;
 use nat::types::Endpoint;
 use nat::types::MappingIndex;
 use nat::types::RealmId;
+use nat::types::is_host_number;
 
 use super::Search;
+use super::named;
 use crate::convert;
 
 impl Search<'_> {
@@ -33,7 +35,7 @@ impl Search<'_> {
                 self.note_who_waits(answers);
             }
             if answers.is_empty() {
-                answers.extend(self.holder_of_range(index, port));
+                answers.extend(self.holder_of_range(index, port)?);
             }
             if answers.is_empty() {
                 answers.extend(self.torn_block(index, port));
@@ -88,7 +90,10 @@ impl Search<'_> {
             let Some((worker, _)) = owner.filter(|_| !is_shared) else { continue };
             let Some(mapping) = self.live.holder(worker, external, protocol)? else { continue };
             let (internal, subscriber) = (mapping.internal, mapping.internal.ip());
-            let detail = format!("{internal} of subscriber {subscriber} has {} {external}", protocol.name());
+            let detail = match &mapping.host {
+                Some(host) => format!("{} has {} {external}", host.endpoint(internal.port()), protocol.name()),
+                None => format!("{internal} of subscriber {subscriber} has {} {external}", protocol.name()),
+            };
             let own_ports = self.range_of(index, port).map(|(_, range)| range).into_iter().collect();
             answers.push(FindAnswer { own_ports, ..self.by_mapping(Place::External, mapping, detail) });
         }
@@ -130,21 +135,24 @@ impl Search<'_> {
     }
 
     /// The holder of an unused external port, by its block or slice.
-    fn holder_of_range(&self, index: AddressIndex, port: u16) -> Option<FindAnswer> {
-        let ((realm, inside), range) = self.range_of(index, port)?;
+    fn holder_of_range(&self, index: AddressIndex, port: u16) -> Result<Option<FindAnswer>, Fault> {
+        let Some(((realm, inside), range)) = self.range_of(index, port) else { return Ok(None) };
+        let host = self.prefix_of(inside)?;
+        let who = named(inside, host.as_ref());
         let OwnPorts { kind, external_address, first_port, last_port } = &range;
         let detail = format!(
-            "subscriber {inside} has the {kind} {first_port}-{last_port} of {external_address}; no mapping uses port {port} now"
+            "subscriber {who} has the {kind} {first_port}-{last_port} of {external_address}; no mapping uses port {port} now"
         );
-        Some(FindAnswer {
-            holder: Some(inside),
+        Ok(Some(FindAnswer {
+            holder: (!is_host_number(inside.to_bits())).then_some(inside),
+            host,
             realm: Some(realm.0),
             vrf: Some(self.vrf(realm)),
             external_address: Some(*external_address),
             pool: Some(convert::pool_name(&self.shared, self.shared.pool_of(index))),
             own_ports: vec![range],
             ..self.asked.nobody(Place::External, detail)
-        })
+        }))
     }
 
     /// Why a free external port is in a block that cannot be leased.

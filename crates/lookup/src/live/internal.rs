@@ -9,6 +9,7 @@ use control::Refused;
 use nat::types::Endpoint;
 use nat::types::PoolId;
 use nat::types::RealmId;
+use nat::types::is_host_number;
 
 use super::Search;
 use crate::convert;
@@ -16,6 +17,10 @@ use crate::convert;
 impl Search<'_> {
     pub(super) fn internal(&self) -> Result<Page<FindAnswer>, Fault> {
         let address = self.asked.address;
+        // The number of an IPv6 host is no address.
+        if is_host_number(address.to_bits()) {
+            return Ok(Page::whole(vec![self.nowhere("")]));
+        }
         let served = self.realms.iter().filter_map(|realm| Some((*realm, self.shared.pool_for(*realm, address)?)));
         let served: Vec<(RealmId, PoolId)> = served.collect();
         if served.is_empty() {

@@ -12,15 +12,18 @@ use std::collections::BTreeMap;
 use control::Cursor;
 use control::Fault;
 use control::FindAnswer;
+use control::Host;
 use control::OwnPorts;
 use control::Page;
 use control::Place;
 use control::Subscriber;
 use nat::types::AddressIndex;
 use nat::types::RealmId;
+use nat::types::is_host_number;
 
 use super::Search;
 use super::Use;
+use super::named;
 use crate::convert;
 
 /// In a cursor, instead of a VRF: all subscribers are done, and the number counts the answers of
@@ -32,6 +35,8 @@ const CONFIGURED: usize = 1 << 16;
 struct User {
     /// It is paired with the address.
     paired: Option<Box<Subscriber>>,
+    /// The IPv6 host that the inside address is the number of.
+    host: Option<Host>,
     mappings: u32,
     flows: u32,
     blocks: Vec<OwnPorts>,
@@ -39,6 +44,7 @@ struct User {
 
 impl User {
     fn detail(&self, inside: Ipv4Addr, external: Ipv4Addr) -> String {
+        let inside = named(inside, self.host.as_ref());
         if self.paired.is_some() {
             return format!("subscriber {inside} is paired with {external}");
         }
@@ -82,7 +88,8 @@ impl Search<'_> {
             }
             let paired = user.paired.as_ref();
             objects.push(FindAnswer {
-                holder: Some(*inside),
+                holder: (!is_host_number(inside.to_bits())).then_some(*inside),
+                host: user.host,
                 realm: Some(*realm),
                 vrf: Some(self.vrf(RealmId(*realm))),
                 external_address: Some(self.asked.address),
@@ -121,14 +128,28 @@ impl Search<'_> {
         self.live.uses(self.asked.address, self.asked.protocol, &mut |realm, inside, what| {
             let user = users.entry((realm.0, inside)).or_default();
             match what {
-                Use::Paired(subscriber) => user.paired = Some(subscriber),
-                Use::Mapping => user.mappings += 1,
-                Use::Flow => user.flows += 1,
+                Use::Paired(subscriber) => {
+                    user.host = subscriber.host;
+                    user.paired = Some(subscriber);
+                }
+                Use::Mapping(host) => {
+                    user.host = host;
+                    user.mappings += 1;
+                }
+                Use::Flow(host) => {
+                    user.host = host;
+                    user.flows += 1;
+                }
             }
         })?;
         for lease in self.shared.leases_on(index) {
             let user = users.entry((lease.holder.realm.0, Ipv4Addr::from_bits(lease.holder.address))).or_default();
             user.blocks.push(convert::block(self.asked.address, &lease));
+        }
+        for ((_, inside), user) in &mut users {
+            if user.host.is_none() {
+                user.host = self.prefix_of(*inside)?;
+            }
         }
         Ok(users)
     }

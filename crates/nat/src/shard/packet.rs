@@ -41,6 +41,7 @@ use crate::shard::Arrival;
 use crate::shard::Fate;
 use crate::shard::PACKET_BUFFER_BYTES;
 use crate::shard::control_session::Changed;
+use crate::shard::edge::Edge;
 use crate::shard::ledger::Keys;
 use crate::shard::ledger::Ledger;
 
@@ -60,6 +61,7 @@ pub(in crate::shard) struct PacketPath {
     /// Limits requests to the port-control server.
     pub(in crate::shard) requests: RateLimit,
     pub(in crate::shard) unasked: port_control::Unasked,
+    pub(in crate::shard) edge: Edge,
     /// `None` while in use.
     packet_buffer: Option<Box<[u8; PACKET_BUFFER_BYTES]>>,
     #[cfg(test)]
@@ -79,6 +81,7 @@ impl PacketPath {
             requests: RateLimit::with_rates(REQUESTS, keys.hash_for(13)),
             unasked: port_control::Unasked::default(),
             changed: (!settings.gateways.is_empty()).then(Box::default),
+            edge: Edge::new(keys.hash_for(15).hash(0, 0) as u32, !settings.transition.softwires.is_empty()),
             packet_buffer: Some(Box::new([0; PACKET_BUFFER_BYTES])),
             #[cfg(test)]
             long_way_only: false,
@@ -100,7 +103,8 @@ impl PacketPath {
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
             counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(held);
         });
-        self.ledger.counters.fragments_held = u64::from(self.fragments.held());
+        self.maintain_edge(now);
+        self.ledger.counters.fragments_held = u64::from(self.fragments.held() + self.edge.held());
         self.answer_syns(now, sink);
         self.send_unasked(now, sink);
     }
@@ -179,7 +183,13 @@ impl PacketPath {
     }
 
     #[inline(never)]
-    fn process_long<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, foresight: &Foresight, sink: &mut S) {
+    pub(in crate::shard) fn process_long<S: Sink>(
+        &mut self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        foresight: &Foresight,
+        sink: &mut S,
+    ) {
         let fate = match &parse(packet.bytes()) {
             Ok(parsed) => {
                 let at = Arrival { now, meta: packet.meta, parsed };
@@ -264,8 +274,8 @@ impl PacketPath {
     pub(in crate::shard) fn deliver<S: Sink>(&mut self, fate: Fate, bytes: &[u8], sink: &mut S) {
         match fate {
             Fate::Forward { verdict, egress, length } => {
-                let sent = sink.transmit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)]);
-                self.ledger.counters.count(if sent { verdict } else { Verdict::NoBuffer });
+                let sent = self.emit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)], sink);
+                self.ledger.counters.count(sent.err().unwrap_or(verdict));
             }
             Fate::HandOff { worker, meta } => {
                 if sink.hand_off(worker, meta, &[bytes]) {
@@ -287,6 +297,8 @@ impl PacketPath {
         scratch: &mut Scratch,
         sink: &mut S,
     ) {
+        let has_hosts = !self.ledger.shared.transition.is_off();
+        let finished = if has_hosts { self.arrive(now, burst, sink) } else { 0 };
         let mut tally = Tally::default();
         let clock = self.ledger.policy.timers.at(now);
         self.look_at(scratch, burst);
@@ -304,13 +316,18 @@ impl PacketPath {
             self.aim_ports(scratch, burst);
         }
         for (i, packet) in burst.iter_mut().take(BURST_MAX).enumerate() {
-            self.act(now, &clock, scratch, i, packet, &mut tally, sink);
+            if finished >> i & 1 == 0 {
+                self.act(now, &clock, scratch, i, packet, &mut tally, sink);
+            }
+        }
+        if has_hosts {
+            self.depart(burst, sink);
         }
         for (way, verdict) in [Verdict::Outbound, Verdict::Inbound].into_iter().enumerate() {
             self.ledger.counters.verdicts[verdict.index()] += tally.packets[way];
             self.ledger.counters.bytes_forwarded[way] += tally.bytes[way];
         }
-        self.ledger.counters.fragments_held = u64::from(self.fragments.held());
+        self.ledger.counters.fragments_held = u64::from(self.fragments.held() + self.edge.held());
         self.ledger.events.publish();
     }
 }

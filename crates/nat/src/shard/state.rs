@@ -153,6 +153,7 @@ impl Ledger {
             self.part_with(now, subscriber, paired);
         }
         self.watch_blocks(subscriber, retired.map(|(address, _)| address), external.port);
+        self.state.subscribers.hosts.release(now, key.address);
         self.counters.mappings_removed[key.protocol.index()] += 1;
         if extra > 0 {
             self.state.mappings.get_mut(index).condemn();

@@ -15,6 +15,9 @@ use crate::shard::Ledger;
 use crate::time::Instant;
 use crate::types::WorkerId;
 
+/// Host records looked at in one call.
+const HOSTS_PER_CALL: u32 = 32;
+
 impl Ledger {
     /// One bounded step of each walk.
     pub(in crate::shard) fn maintain(&mut self, now: Instant) {
@@ -28,6 +31,7 @@ impl Ledger {
         self.sweep_blocks(now, elapsed);
         self.sweep_offenders(now, elapsed);
         self.sweep_lapsed(now, elapsed);
+        self.state.subscribers.hosts.sweep(now, HOSTS_PER_CALL);
         self.sweep_guarantees(now, elapsed);
         self.sweep_grants(now, elapsed);
         self.sweep_gateways(now);

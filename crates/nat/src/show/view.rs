@@ -15,6 +15,7 @@ pub use crate::rows::Filter;
 pub use crate::rows::GatewayNow;
 pub use crate::rows::GrantView;
 pub use crate::rows::Guarantee;
+pub use crate::rows::HostView;
 pub use crate::rows::MappingView;
 pub use crate::rows::OwnPorts;
 pub use crate::rows::Query;

@@ -21,6 +21,7 @@ use crate::state::fragments::FragmentTracker;
 use crate::state::grant::GrantStore;
 use crate::state::held_ports::HeldPorts;
 use crate::state::held_syn::SynStore;
+use crate::state::host::HostStore;
 use crate::state::mapping::MappingStore;
 use crate::state::session::SessionStore;
 use crate::state::shared_ports::SharedPorts;
@@ -44,6 +45,9 @@ pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     let mut needs = vec![MappingStore::need(limits.mappings_max), BucketTable::need(limits.mappings_max as usize)];
     needs.extend(SessionStore::needs(limits.extra_sessions_max));
     needs.extend(SubscriberStore::needs(limits.subscribers_max));
+    if !settings.transition.is_off() {
+        needs.extend(HostStore::needs(settings.transition.hosts_max));
+    }
     needs.extend(HeldPorts::needs(limits.held_ports_max));
     needs.extend(GrantStore::needs(limits.grants_max()));
     let addresses = places(settings);

@@ -76,7 +76,12 @@ use crate::snapshot::orphaned::Orphans;
 use crate::snapshot::pool_names::PoolNames;
 use crate::snapshot::pressure::Pressure;
 use crate::snapshot::removed_forwards::RemovedForwards;
+use crate::snapshot::transition::AFTR_INSIDE;
+use crate::snapshot::transition::DUMMY;
+use crate::snapshot::transition::Transition;
 use crate::state::flow::OutsideKey;
+use crate::state::host::Way;
+use crate::state::host::subscriber_prefix;
 use crate::state::mapping::InternalKey;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -90,8 +95,10 @@ use crate::types::PoolName;
 use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::SOFTWIRE_HOSTS_FIRST;
 use crate::types::Side;
 use crate::types::WorkerId;
+use crate::types::is_host_number;
 
 /// Why an engine could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -189,6 +196,8 @@ pub struct NextHopView {
     pub interface: InterfaceId,
     /// The router; `None` if destinations are on the link.
     pub gateway: Option<Ipv4Addr>,
+    /// Its packets are IPv6, and IPv6 routes of the interface's realm lead them on.
+    pub is_ipv6: bool,
 }
 
 /// Route value of destinations on the other side; not a hop's number.
@@ -311,6 +320,7 @@ pub struct Shared {
     live: Option<Arc<LiveRoutes>>,
     /// By interface.
     has_kernel: Box<[bool]>,
+    pub(crate) transition: Transition,
     pub(crate) classes: Classes,
     pub(crate) gateways: Gateways,
     pub(crate) pressure: Pressure,
@@ -438,11 +448,12 @@ impl Shared {
                 prefixes.extend(pool.subscribers.iter().map(|prefix| (*prefix, position as u32)));
             }
         }
-        let (route_lists, mut next_hops) = compile_routes(&settings);
+        let (mut route_lists, mut next_hops) = compile_routes(&settings);
         let live = live_after(&settings, workers, before)?;
         if live.is_some() {
             next_hops.clear();
         }
+        let transition = compile_transition(&settings, &mut route_lists, &mut next_hops);
         let table = |list: &[(Prefix, u32)], number: usize| match &live {
             Some(live) => Ok(RouteTable::live(live, number)),
             None => RouteTable::new(list),
@@ -485,6 +496,7 @@ impl Shared {
             next_hops,
             live,
             has_kernel,
+            transition,
             pressure: Pressure::default(),
             gateways: Gateways::new(&settings),
             classes: Classes::new(&settings.subscriber, &settings.classes, settings.realms())?,
@@ -910,8 +922,9 @@ impl Shared {
         let view = |hop: &NextHop| NextHopView {
             interface: hop.interface,
             gateway: (hop.gateway != 0).then(|| Ipv4Addr::from_bits(hop.gateway)),
+            is_ipv6: hop.id >= self.transition.first_hop,
         };
-        let unused = NextHopView { interface: InterfaceId(u16::MAX), gateway: None };
+        let unused = NextHopView { interface: InterfaceId(u16::MAX), gateway: None, is_ipv6: false };
         let slots = if self.live.is_some() { HOPS_MAX as u32 } else { 0 };
         let live = (0..slots).map(move |slot| self.live_slot(slot).map_or(unused, |hop| view(&hop)));
         self.next_hops.iter().map(view).chain(live)
@@ -970,10 +983,38 @@ impl Shared {
 
     /// The hop to hosts on the link of an interface.
     pub(crate) fn on_link(&self, interface: InterfaceId) -> Option<NextHop> {
-        let is_meant = |hop: &NextHop| hop.interface == interface && hop.gateway == 0;
+        let is_meant =
+            |hop: &NextHop| hop.interface == interface && hop.gateway == 0 && hop.id < self.transition.first_hop;
         let slots = if self.live.is_some() { HOPS_MAX as u32 } else { 0 };
         let live = (0..slots).filter_map(|slot| self.live_slot(slot));
         self.next_hops.iter().copied().chain(live).find(is_meant)
+    }
+
+    /// True if a packet that came in by this interface goes to an IPv4 host by NAT64, or ends a
+    /// softwire here.
+    #[inline]
+    pub fn takes_ipv6(&self, ingress: InterfaceId, packet: &[u8]) -> bool {
+        if self.transition.is_off() || self.side(ingress) == Side::Outside {
+            return false;
+        }
+        let Some(header) = packet.first_chunk::<{ wire::ipv6::HEADER_LENGTH }>() else { return false };
+        let view = wire::ipv6::Ipv6::new_unchecked(header.as_slice());
+        match self.transition.way_of(self.realm_of(ingress), view.destination()) {
+            None => false,
+            Some(Way::Nat64(_)) => true,
+            // Neighbours and pings of the address itself are for Natrix as a host.
+            Some(Way::Softwire(_)) => {
+                view.next_header() != wire::ipv6::PROTOCOL_ICMP6
+                    || packet.get(wire::ipv6::HEADER_LENGTH).is_some_and(|icmp_type| wire::icmp6::is_error(*icmp_type))
+            }
+        }
+    }
+
+    /// The worker of an IPv6 host: that of its subscriber.
+    #[inline]
+    pub fn worker_of_host(&self, address: u128) -> WorkerId {
+        let prefix = subscriber_prefix(address, self.transition.prefix_length);
+        self.spread((prefix >> 64) as u64 ^ (prefix as u64).rotate_left(32))
     }
 
     /// True if an address of this realm has a route inside.
@@ -1034,6 +1075,9 @@ impl Shared {
     }
 
     pub(crate) fn own_address_towards(&self, towards: Facing, destination: u32) -> Option<u32> {
+        if is_host_number(destination) {
+            return Some(if destination < SOFTWIRE_HOSTS_FIRST { DUMMY } else { AFTR_INSIDE });
+        }
         let hop = self.route(towards, destination, destination)?;
         let interface = self.settings.interfaces.get(hop.interface.index())?;
         let on_link = interface.addresses.iter().find(|own| {
@@ -1268,6 +1312,22 @@ pub(crate) fn compile_routes(settings: &Settings) -> (RouteLists, Vec<NextHop>) 
         lists.add(interface.facing(), route.prefix, hop);
     }
     (lists, next_hops.list)
+}
+
+/// Routes from each realm to its IPv6 hosts.
+fn compile_transition(settings: &Settings, lists: &mut RouteLists, hops: &mut Vec<NextHop>) -> Transition {
+    let transition = Transition::new(settings, NextHopId(hops.len() as u32));
+    for realm in (0..settings.realms() as u16).map(RealmId) {
+        let Some(edge) = transition.realm(realm) else { continue };
+        // IPv4 packets to a softwire are fragmented around, not inside (RFC 6333 §5.3).
+        let mtu4 = edge.mtu.saturating_sub((wire::ipv6::HEADER_LENGTH - wire::ipv4::HEADER_LENGTH_MIN) as u16);
+        for (prefix, mtu) in [(Prefix::HOSTS, mtu4), (Prefix::SOFTWIRE_HOSTS, u16::MAX)] {
+            let id = NextHopId(hops.len() as u32);
+            hops.push(NextHop { id, gateway: 0, interface: edge.interface, mtu });
+            lists.add(Facing::inside(realm), prefix, id);
+        }
+    }
+    transition
 }
 
 fn no_room(NoRoom { needed, removed }: NoRoom, places: u64) -> BuildError {

@@ -69,6 +69,8 @@ const _: () = assert!(RealmId::COUNT_MAX <= 1 << (32 - REALM_SHIFT), "a realm fi
 pub struct FragmentKey {
     addresses: u64,
     rest: u32,
+    /// All bits of the identification of an IPv6 datagram; otherwise 0.
+    identification6: u32,
 }
 
 impl FragmentKey {
@@ -77,6 +79,7 @@ impl FragmentKey {
         FragmentKey {
             addresses: u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()),
             rest: (side.index() as u32) << 24 | u32::from(protocol) << 16 | u32::from(identification),
+            identification6: 0,
         }
     }
 
@@ -84,6 +87,12 @@ impl FragmentKey {
     #[must_use]
     pub const fn in_realm(self, realm: RealmId) -> FragmentKey {
         FragmentKey { rest: self.rest | (realm.0 as u32) << REALM_SHIFT, ..self }
+    }
+
+    /// The key of an IPv6 datagram with this identification.
+    #[must_use]
+    pub const fn of_ipv6(self, identification: u32) -> FragmentKey {
+        FragmentKey { identification6: identification, ..self }
     }
 
     fn source(self) -> u64 {
@@ -318,7 +327,7 @@ impl FragmentTracker {
         if let Some(verdict) = fault_of(key.protocol(), info) {
             return dropped(verdict);
         }
-        let hash = self.hash.hash(key.addresses, u64::from(key.rest));
+        let hash = self.hash.hash(key.addresses, u64::from(key.identification6) << 32 | u64::from(key.rest));
         let mut known = self.datagrams.find(hash, &key);
         if let Some(slot) = known {
             let first_seen = self.datagrams.get(slot).map_or(now, |datagram| datagram.first_seen);

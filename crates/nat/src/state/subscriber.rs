@@ -9,6 +9,7 @@ use zerocopy::FromZeros;
 use crate::external::blocks::Block;
 use crate::random::KeyedHash;
 use crate::state::bucket::Bucket;
+use crate::state::host::HostStore;
 use crate::state::table::BucketTable;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -28,7 +29,8 @@ pub const EXTRA_SESSION_BYTES: u64 = 58;
 /// Bytes an endpoint-dependent flow counts for.
 pub const FLOW_BYTES: u64 = 110;
 
-/// An internal address of one realm. One cache line with all that a new mapping needs.
+/// An internal address of one realm, or the number of an IPv6 prefix. One cache line with all that
+/// a new mapping needs.
 ///
 /// ```text
 ///   bytes  0-31  its identity, class and mappings
@@ -342,10 +344,12 @@ pub(crate) struct SubscriberStore {
     free: u32,
     untouched: u32,
     lapsed: lapsed::Lapsed,
+    /// IPv6 hosts. The subscriber of a host is its prefix.
+    pub(crate) hosts: HostStore,
 }
 
 impl SubscriberStore {
-    pub(crate) fn new(subscribers_max: u32, hash: KeyedHash) -> Result<SubscriberStore, ArenaError> {
+    pub(crate) fn new(subscribers_max: u32, hash: KeyedHash, hosts: HostStore) -> Result<SubscriberStore, ArenaError> {
         Ok(SubscriberStore {
             records: Arena::zeroed(subscribers_max as usize + 1)?,
             accounts: Arena::zeroed(subscribers_max as usize + 1)?,
@@ -354,6 +358,7 @@ impl SubscriberStore {
             free: 0,
             untouched: 1,
             lapsed: lapsed::Lapsed::default(),
+            hosts,
         })
     }
 
@@ -370,7 +375,7 @@ impl SubscriberStore {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.records.len() * (size_of::<Subscriber>() + size_of::<Account>()) + self.table.bytes()
+        self.records.len() * (size_of::<Subscriber>() + size_of::<Account>()) + self.table.bytes() + self.hosts.bytes()
     }
 
     pub(crate) fn walk_end(&self) -> u32 {
@@ -395,6 +400,7 @@ impl SubscriberStore {
 
     #[inline]
     pub(crate) fn hash_of(&self, realm: RealmId, address: u32) -> u64 {
+        let address = self.hosts.subscriber_of(address);
         self.hash.hash(u64::from(realm.0) << 32 | u64::from(address), 0x5b5c)
     }
 
@@ -410,7 +416,7 @@ impl SubscriberStore {
     #[inline]
     pub(crate) fn is(&self, slot: u32, realm: RealmId, address: u32) -> bool {
         let record = &self.records[slot as usize];
-        record.address == address && record.realm == realm.0 && record.is_in_use()
+        record.address == self.hosts.subscriber_of(address) && record.realm == realm.0 && record.is_in_use()
     }
 
     #[inline]
@@ -447,6 +453,7 @@ impl SubscriberStore {
         paired: AddressIndex,
         generation: u16,
     ) -> Option<u32> {
+        let address = self.hosts.subscriber_of(address);
         let fresh = Subscriber {
             address,
             paired: paired.0,
@@ -481,6 +488,7 @@ impl SubscriberStore {
         }
         self.records[slot as usize] = fresh;
         self.accounts[slot as usize] = Account::default();
+        self.hosts.retain(address);
         Some(slot)
     }
 
@@ -583,5 +591,6 @@ impl SubscriberStore {
         let hash = self.hash_of(realm, address);
         let was_there = self.table.remove(hash, slot);
         debug_assert!(was_there, "every subscriber is in the table");
+        self.hosts.release_subscriber(address);
     }
 }

@@ -45,6 +45,7 @@ use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::types::WorkerId;
+use crate::types::is_host_number;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
@@ -255,6 +256,10 @@ impl View<'_> {
             None => Way::Out(self.way(Facing::OUTSIDE, parsed.destination, parsed, report)?),
         };
         if let (RuleAction::NoTranslation, Way::Out(hop)) = (ruling.action, way) {
+            if is_host_number(key.address) {
+                // An IPv6 host has no IPv4 address of its own to leave with.
+                return Err(Ending::DropByRule(ruling));
+            }
             return Err(Ending::Pass(hop));
         }
         if let Some(mapping) = alive {

@@ -16,6 +16,7 @@ use crate::types::Facing;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::types::WorkerId;
+use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 /// Read-only access to one worker's records, the settings, and the room for events.
@@ -42,7 +43,7 @@ impl<'a> View<'a> {
     /// Invalid and own addresses, and from outside also inside ones (RFC 2827 §4, RFC 6598 §4 "MUST
     /// filter such packets on ingress links").
     pub(crate) fn check_source(&self, from: Facing, source: u32) -> Option<Verdict> {
-        if !source_is_valid(source) {
+        if !source_is_valid(source) && !(from.side == Side::Inside && is_host_number(source)) {
             return Some(Verdict::SourceInvalid);
         }
         match self.local_to(from, source) {

@@ -42,6 +42,8 @@ mod rfc4787;
 mod rfc5382;
 mod rfc5508;
 mod rfc6056;
+mod rfc6146;
+mod rfc6333;
 mod rfc6886;
 mod rfc6887;
 mod rfc6888_limits;

@@ -11,7 +11,8 @@ use wire::tcp::Flags;
 use crate::support::*;
 
 /// MTUs at which nothing is refused for its size.
-const WIDE: Limits = Limits { mtu4: 65_535, mtu6: 65_535, lowest_mtu6: 65_535, copies_traffic_class: true };
+const WIDE: Limits =
+    Limits { mtu4: 65_535, mtu6: 65_535, lowest_mtu6: 65_535, copies_traffic_class: true, is_hop: true };
 
 /// An IPv4 packet of the host or to it.
 fn packet4() -> impl Strategy<Value = Vec<u8>> {

@@ -24,8 +24,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("translate", &["wire"]),
     ("packet-io", &["mem"]),
     ("control", &[]),
-    ("nat", &["alg", "wire", "mem", "pcp"]),
-    ("config", &["alg", "mem", "nat"]),
+    ("nat", &["alg", "wire", "mem", "pcp", "translate"]),
+    ("config", &["alg", "mem", "nat", "translate"]),
     ("export", &["mem", "nat"]),
     ("lookup", &["control", "nat", "export"]),
     ("daemon", &["alg", "wire", "mem", "pcp", "nat", "config", "packet-io", "control", "export", "lookup"]),
@@ -34,9 +34,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("api", &["confine", "control"]),
     ("snmp", &["confine", "control"]),
     ("chart", &[]),
-    ("bench", &["wire", "mem", "nat", "packet-io", "daemon", "export", "chart"]),
+    ("bench", &["wire", "mem", "translate", "nat", "packet-io", "daemon", "export", "chart"]),
     ("lab", &["wire", "mem", "packet-io", "chart"]),
-    ("testkit", &["alg", "wire", "mem", "pcp", "nat", "packet-io", "daemon", "config"]),
+    ("testkit", &["alg", "wire", "mem", "pcp", "translate", "nat", "packet-io", "daemon", "config"]),
     (
         "fuzz-targets",
         &[

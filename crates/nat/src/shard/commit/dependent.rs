@@ -167,6 +167,7 @@ impl Ledger {
             self.end_hold_down(index);
         }
         let index = self.state.flows.insert(flow, now).map_err(|_| Lost)?;
+        self.state.subscribers.hosts.retain(self.state.flows.get(index).internal().0);
         self.state.subscribers.count_flow(flow.subscriber);
         self.update_class(flow.subscriber);
         self.counters.flows_created += 1;

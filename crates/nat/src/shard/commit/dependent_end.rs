@@ -33,7 +33,7 @@ impl Ledger {
         self.emit_flow(now, index, Change::Ended);
         let flow = self.state.flows.get(index);
         let (port, generation, subscriber, protocol) = (flow.port, flow.generation(), flow.subscriber, flow.protocol());
-        let key = flow.outside_key();
+        let (key, internal) = (flow.outside_key(), flow.internal().0);
         match generation {
             Some(generation) => {
                 self.state.flows.remove(index);
@@ -56,6 +56,7 @@ impl Ledger {
             }
         }
         self.uncount_flow(now, subscriber, protocol);
+        self.state.subscribers.hosts.release(now, internal);
         self.counters.flows_removed += 1;
         self.counters.sessions_removed += 1;
     }

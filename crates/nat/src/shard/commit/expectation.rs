@@ -220,7 +220,9 @@ impl Ledger {
             SessionRef::Flow(_) => return None,
         };
         let port = if side == Side::Inside { remote.1 } else { mapping.internal_port() };
-        if !self.policy.lifetimes.is_served(mapping.protocol(), port) {
+        // What a gateway reads and writes are IPv4 addresses of hosts, and an IPv6 host has none.
+        let is_ipv6 = crate::types::is_host_number(mapping.key().address);
+        if is_ipv6 || !self.policy.lifetimes.is_served(mapping.protocol(), port) {
             return None;
         }
         let pool = self.view().pool_of_mapping(index)?.id;

@@ -20,6 +20,7 @@ use crate::steps::opening::Foresight;
 use crate::time::Instant;
 use crate::types::Protocol;
 use crate::types::Side;
+use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 pub(in crate::shard) fn with_ports(parsed: &Parsed, ports: (u16, u16)) -> Parsed {
@@ -83,7 +84,8 @@ impl PacketPath {
             parsed.protocol_number,
             parsed.identification,
         )
-        .in_realm(self.ledger.shared.realm_of(meta.ingress));
+        .in_realm(self.ledger.shared.realm_of(meta.ingress))
+        .of_ipv6(if is_host_number(parsed.source) { meta.record } else { 0 });
         let is_first = parsed.fragment_offset == 0;
         let info = FragmentInfo {
             offset: u32::from(parsed.fragment_offset),
@@ -117,9 +119,19 @@ impl PacketPath {
                 // The first fragment leaves before those that waited for it.
                 match fate {
                     Fate::Forward { verdict, egress, length } => {
-                        let sent = sink.transmit(egress, &[packet.get(..usize::from(length)).unwrap_or(packet)]);
+                        let mut verdict_sent = verdict;
+                        match self.emit(egress, &[packet.get(..usize::from(length)).unwrap_or(packet)], sink) {
+                            Ok(()) => {}
+                            Err(Verdict::NoBuffer) => verdict_sent = Verdict::NoBuffer,
+                            // An IPv6 host cannot receive it.
+                            Err(refused) => {
+                                let discarded = self.fragments.refuse(datagram);
+                                self.count_held(Verdict::FragmentRefused, discarded);
+                                return Fate::Done(refused);
+                            }
+                        }
                         self.release_held(now, side, datagram, ports, sink);
-                        Fate::Done(if sent { verdict } else { Verdict::NoBuffer })
+                        Fate::Done(verdict_sent)
                     }
                     Fate::HandOff { worker, meta } => {
                         // Through the sink, so that it enters the ring before the fragments
@@ -212,8 +224,8 @@ impl PacketPath {
         let Ok(pieces) = split(packet, mtu) else { return Fate::Done(Verdict::TooBig) };
         for piece in pieces {
             let payload = packet.get(piece.payload.clone()).unwrap_or(&[]);
-            if !sink.transmit(egress, &[piece.header.as_bytes(), payload]) {
-                return Fate::Done(Verdict::NoBuffer);
+            if let Err(verdict) = self.emit(egress, &[piece.header.as_bytes(), payload], sink) {
+                return Fate::Done(verdict);
             }
         }
         self.ledger.counters.fragmented += 1;

@@ -117,8 +117,8 @@ impl PacketPath {
             let piece_at = Arrival { parsed: &parsed, ..at };
             match self.go_onward(piece_at, &mut packet[..total], flow, onward, sink) {
                 Fate::Forward { egress, .. } => {
-                    if !sink.transmit(egress, &[&packet[..total]]) {
-                        return Fate::Done(Verdict::NoBuffer);
+                    if let Err(verdict) = self.emit(egress, &[&packet[..total]], sink) {
+                        return Fate::Done(verdict);
                     }
                 }
                 fate => return fate,

@@ -22,6 +22,7 @@ pub(in crate::shard) use crate::steps::way::Reason;
 use crate::time::Instant;
 use crate::types::Facing;
 use crate::types::Side;
+use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 impl Reason {
@@ -52,6 +53,8 @@ impl PacketPath {
             Ok(LocalAnswer::EchoReply) => {
                 self.answer_echo(self.ledger.shared.facing(meta.ingress), bytes, parsed, sink)
             }
+            // A grant would outlast the host's number.
+            Ok(LocalAnswer::PortControl) if is_host_number(parsed.source) => Fate::Done(Verdict::LocalIgnored),
             Ok(LocalAnswer::PortControl) => self.serve_port_control(at, bytes, sink),
             Ok(LocalAnswer::PortUnreachable) => {
                 self.send_error(now, side, meta, Reason::PortUnreachable, bytes, sink);
@@ -108,7 +111,8 @@ impl PacketPath {
             Side::Outside => policy.errors_to_outside,
         };
         let to = get_u32(bytes, ip::SOURCE);
-        if !wanted || !own_icmp::may_answer(bytes) || !source_is_valid(to) {
+        let is_host = towards == Side::Inside && is_host_number(to);
+        if !wanted || !own_icmp::may_answer(bytes) || !(source_is_valid(to) || is_host) {
             return;
         }
         let hairpinned = self.ledger.local.lookup(to).and_then(|local| local.pool_address()).is_some();
@@ -137,8 +141,8 @@ impl PacketPath {
             self.send_error_through_hairpin(now, meta, message, sink);
             return;
         }
-        let Some(hop) = self.ledger.shared.route(towards, to, from) else { return };
-        if sink.transmit(hop.egress(), &[message]) {
+        let Some(egress) = self.ledger.shared.route(towards, to, from).map(|hop| hop.egress()) else { return };
+        if self.emit(egress, &[message], sink).is_ok() {
             self.ledger.counters.originated += 1;
         }
     }
@@ -154,7 +158,7 @@ impl PacketPath {
         let Ok(parsed) = parse(message) else { return };
         match self.inbound_error(Arrival { now, meta, parsed: &parsed }, message, Via::Hairpin, sink) {
             Fate::Forward { egress, length, .. } => {
-                if sink.transmit(egress, &[message.get(..usize::from(length)).unwrap_or(message)]) {
+                if self.emit(egress, &[message.get(..usize::from(length)).unwrap_or(message)], sink).is_ok() {
                     self.ledger.counters.originated += 1;
                 }
             }

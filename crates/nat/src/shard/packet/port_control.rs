@@ -163,7 +163,7 @@ impl PacketPath {
             return;
         }
         let identification = self.identifications.next(from.address, to.address, ipv4::PROTOCOL_UDP);
-        if sink.transmit(hop.egress(), &[&headers(from, to, identification, payload), payload]) {
+        if self.emit(hop.egress(), &[&headers(from, to, identification, payload), payload], sink).is_ok() {
             self.ledger.counters.originated += 1;
         }
     }

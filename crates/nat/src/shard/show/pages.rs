@@ -5,6 +5,7 @@
 
 use crate::steps::view::View;
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
 use crate::policy::refused::RefusedSubscribers;
 use crate::rows::ExpectationView;
@@ -13,6 +14,7 @@ use crate::rows::Filter;
 use crate::rows::GatewayNow;
 use crate::rows::GrantView;
 use crate::rows::Guarantee;
+use crate::rows::HostView;
 use crate::rows::MappingView;
 use crate::rows::Query;
 use crate::rows::SessionView;
@@ -20,6 +22,7 @@ use crate::rows::SubscriberView;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::state::flow::endpoint;
 use crate::state::grant::Origin;
+use crate::state::host::Way;
 use crate::state::mapping::Mapping;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
@@ -43,6 +46,18 @@ const REFUSED_CURSOR: u32 = 1 << 31;
 const EXTRA_LOOKED_AT: u32 = 16;
 
 impl View<'_> {
+    /// The IPv6 host, or the prefix, with this number; `None` for an IPv4 address.
+    pub fn host(&self, number: u32) -> Option<HostView> {
+        let host = self.state.subscribers.hosts.get(number)?;
+        let is_softwire = !host.is_subscriber() && matches!(host.way(), Way::Softwire(_));
+        Some(HostView {
+            address: Ipv6Addr::from_bits(host.address()),
+            prefix_length: if host.is_subscriber() { self.snapshot.transition.prefix_length } else { 128 },
+            inner: is_softwire.then(|| Ipv4Addr::from_bits(host.inner())),
+            is_softwire,
+        })
+    }
+
     /// Adds the live mappings that match to the page of `query`.
     pub fn mappings_page(&self, now: Instant, query: &mut Query<MappingView>) {
         let end = self.state.mappings.walk_end();
@@ -187,6 +202,7 @@ impl View<'_> {
         let elsewhere = subscriber.elsewhere().filter(|address| has_any && self.snapshot.slot(*address).is_some());
         let elsewhere = elsewhere.filter(|address| self.snapshot.pool_of(*address) != pool);
         Some(SubscriberView {
+            host: self.host(subscriber.address),
             address: Ipv4Addr::from_bits(subscriber.address),
             realm: subscriber.realm(),
             pool,
@@ -215,6 +231,7 @@ impl View<'_> {
         let address = Ipv4Addr::from_bits(entry.address);
         let pool = self.snapshot.pool_for(entry.realm, address)?;
         Some(SubscriberView {
+            host: self.host(entry.address),
             address,
             realm: entry.realm,
             pool,
@@ -259,6 +276,7 @@ impl View<'_> {
         let (state, expires) = (flow.state(), flow.expires());
         let ends = self.flow_granted_until(index).map_or(expires, |granted| granted.min(expires));
         Some(SessionView {
+            host: self.host(flow.internal().0),
             protocol,
             realm: flow.realm(),
             internal: endpoint(flow.internal()),
@@ -284,6 +302,7 @@ impl View<'_> {
         // The end of a mapping that is kept on request does not show when it was last used.
         let most = if holds > 0 { age(mapping.created_s(), now) } else { Duration::from_micros(u64::MAX) };
         MappingView {
+            host: self.host(key.address),
             protocol: key.protocol,
             realm: key.realm,
             internal: mapping.internal(),
@@ -386,6 +405,7 @@ impl View<'_> {
         let key = mapping.key();
         let timeouts = &self.snapshot.settings().timeouts;
         SessionView {
+            host: self.host(key.address),
             protocol: key.protocol,
             realm: key.realm,
             internal: mapping.internal(),

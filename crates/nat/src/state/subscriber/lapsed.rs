@@ -64,9 +64,10 @@ impl SubscriberStore {
         if self.lapsed.count == 0 {
             return None;
         }
+        let subscriber = self.hosts.subscriber_of(address);
         self.table.find(self.hash_of(realm, address), |index| {
             let record = &self.records[index as usize];
-            record.address == address && record.realm == realm.0 && record.is_lapsed()
+            record.address == subscriber && record.realm == realm.0 && record.is_lapsed()
         })
     }
 

@@ -11,7 +11,9 @@ const REALM: RealmId = RealmId(3);
 const CAPACITY: usize = 12;
 
 fn store() -> SubscriberStore {
-    SubscriberStore::new(CAPACITY as u32, crate::random::KeyedHash::new([7, 9, 4, 2])).expect("a small table")
+    let hash = crate::random::KeyedHash::new([7, 9, 4, 2]);
+    let hosts = crate::state::host::HostStore::new(0, (56, 1), (crate::types::WorkerId(0), 1), hash);
+    SubscriberStore::new(CAPACITY as u32, hash, hosts.expect("an empty table")).expect("a small table")
 }
 
 /// Numbers that follow from each other: the same in each run.

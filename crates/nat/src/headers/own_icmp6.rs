@@ -1,4 +1,4 @@
-//! Packets that Natrix makes from one it received: echo replies and ICMPv6 errors (RFC 4443).
+//! ICMPv6 messages that Natrix originates: echo replies and errors (RFC 4443).
 
 use wire::field;
 use wire::icmp6;

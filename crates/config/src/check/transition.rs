@@ -1,0 +1,180 @@
+//! NAT64 and softwires against interfaces, pools and each other.
+
+use nat::settings::Allocation;
+use nat::settings::Nat64;
+use nat::settings::Softwire;
+use nat::settings::Transition;
+use nat::types::RealmId;
+use nat::types::Side;
+use translate::Prefix;
+
+use crate::check::interfaces::vrf_names;
+use crate::draft::Draft;
+use crate::draft::interface::not_a_host6;
+use crate::draft::transition::Served;
+use crate::report::Placed;
+use crate::report::Report;
+use crate::report::nearest;
+use crate::report::one_of;
+use crate::section::quoted;
+
+/// What is written, and the pools that serve IPv6 hosts: each with one realm. Faulty elements are
+/// left out.
+pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Transition, Vec<(usize, RealmId)>) {
+    let mut transition = Transition {
+        prefix_length: draft.singles.ipv6_prefix_length,
+        hosts_max: crate::check::machine::hosts_share(draft.singles.hosts_max, workers),
+        hosts_per_subscriber_max: draft.singles.hosts_per_subscriber_max,
+        ..Transition::default()
+    };
+    refuse_log(draft, report);
+    refuse_kernel_routes(draft, report);
+    let mut pools: Vec<(usize, RealmId)> = Vec::new();
+    let mut served = |served: &Served, report: &mut Report| {
+        let realm = realm_of(draft, served, report)?;
+        let pool = pool_of(draft, served, report)?;
+        let other = pools.iter().find(|(other, of)| *of == realm && *other != pool);
+        if let (Some((other, _)), Some(written)) = (other, &served.pool) {
+            let problem = "is not the pool of another table with the same VRF";
+            let named = draft.pools.get(*other).map_or("", |pool| pool.label());
+            report.fault(
+                &written.place,
+                problem,
+                quoted(&written.value),
+                format!("write \"{named}\", or use another vrf"),
+            );
+            return None;
+        }
+        if !pools.contains(&(pool, realm)) {
+            pools.push((pool, realm));
+        }
+        Some(realm)
+    };
+    let mut prefixes: Vec<(RealmId, Prefix, &Placed<_>)> = Vec::new();
+    for one in &draft.nat64 {
+        let realm = served(&one.served, report);
+        let (Some(written), Some(realm)) = (&one.prefix, realm) else { continue };
+        let (address, length) = written.value;
+        let seen = format!("{address}/{length}");
+        let prefix = match Prefix::new(address.to_bits(), length) {
+            Ok(prefix) => prefix,
+            Err(fault) => {
+                let remedy = "write 64:ff9b::/96 or a prefix of your own (RFC 6052 section 2.2)";
+                report.fault(&written.place, fault.to_string(), seen, remedy);
+                continue;
+            }
+        };
+        let overlapping = prefixes.iter().find(|(of, other, _)| {
+            *of == realm && (other.contains(prefix.address()) || prefix.contains(other.address()))
+        });
+        if let Some((_, _, first)) = overlapping {
+            let problem = format!("overlaps another prefix of the VRF {}", first.place.on_line());
+            report.fault(&written.place, problem, seen, "keep one of them");
+            continue;
+        }
+        let interfaces = draft.interfaces.iter().flat_map(|interface| &interface.addresses6);
+        if let Some(own) = interfaces.into_iter().find(|own| prefix.contains(own.value.0.to_bits())) {
+            let problem = format!("contains an address of Natrix {}", own.place.on_line());
+            report.fault(&written.place, problem, seen, "write a prefix that nothing else uses");
+            continue;
+        }
+        prefixes.push((realm, prefix, written));
+        transition.nat64.push(Nat64 { prefix, realm });
+    }
+    for one in &draft.softwires {
+        let realm = served(&one.served, report);
+        let (Some(aftr), Some(realm)) = (&one.aftr, realm) else { continue };
+        if let Some(kind) = not_a_host6(aftr.value) {
+            report.fault(&aftr.place, format!("is {kind}"), aftr.value.to_string(), "write an address of Natrix's own");
+            continue;
+        }
+        if transition.softwires.iter().any(|other| other.aftr == aftr.value && other.realm == realm) {
+            let remedy = "write both lists of inner prefixes in one table";
+            report.fault(&aftr.place, "is the address of another softwire", aftr.value.to_string(), remedy);
+            continue;
+        }
+        let is_translated = |one: &Nat64| one.realm == realm && one.prefix.contains(aftr.value.to_bits());
+        if transition.nat64.iter().any(is_translated) {
+            report.fault(&aftr.place, "is in a prefix of NAT64", aftr.value.to_string(), "write another address");
+            continue;
+        }
+        let inner = one.inner.iter().map(|prefix| prefix.value).collect();
+        transition.softwires.push(Softwire { aftr: aftr.value, realm, inner });
+    }
+    (transition, pools)
+}
+
+/// The routes of the kernel take the place of all next hops, also of those behind which hosts lie.
+fn refuse_kernel_routes(draft: &Draft, report: &mut Report) {
+    let nat64 = draft.nat64.iter().map(|one| &one.served);
+    let mut all = nat64.chain(draft.softwires.iter().map(|one| &one.served));
+    let Some(served) = all.next().filter(|_| draft.singles.routing_kernel) else { return };
+    let routing = &draft.singles.routing_place;
+    let remedy = format!("remove {} {}, or this table", routing.path, routing.on_line());
+    report.fault(&served.place, "cannot stand beside routes of the kernel so far", "", remedy);
+}
+
+/// Records name a holder by its IPv4 address. An IPv6 host has none, and a log that cannot name the
+/// holder is worse than none.
+fn refuse_log(draft: &Draft, report: &mut Report) {
+    let nat64 = draft.nat64.iter().map(|one| &one.served);
+    let mut all = nat64.chain(draft.softwires.iter().map(|one| &one.served));
+    let log = draft.singles.event_log_place.as_ref().or(draft.singles.log_store_place.as_ref());
+    let (Some(served), Some(log)) = (all.next(), log) else { return };
+    let problem = "cannot stand beside an event log, whose records have no place for the address of an IPv6 host";
+    let remedy = format!("remove {} {}, or this table", log.path, log.on_line());
+    report.fault(&served.place, problem, "", remedy);
+}
+
+fn realm_of(draft: &Draft, served: &Served, report: &mut Report) -> Option<RealmId> {
+    let written = served.vrf.as_ref()?;
+    let known = vrf_names(&draft.interfaces);
+    let Some(position) = known.iter().position(|name| *name == written.value) else {
+        let names = known.iter().map(String::as_str);
+        let remedy = match nearest(&written.value, names.clone()) {
+            Some(meant) => format!("did you mean \"{meant}\"?"),
+            None => format!("write the vrf of an inside interface: {}", one_of(names.take(4))),
+        };
+        report.fault(&written.place, "is not the VRF of any interface", quoted(&written.value), remedy);
+        return None;
+    };
+    let has_ipv6 = draft.interfaces.iter().any(|interface| {
+        let is_of_vrf = interface.vrf.as_ref().is_none_or(|vrf| vrf.value == written.value);
+        interface.side == Some(Side::Inside) && is_of_vrf && !interface.addresses6.is_empty()
+    });
+    if !has_ipv6 {
+        let problem = format!("needs an inside interface of VRF \"{}\" with an IPv6 address", written.value);
+        report.fault(&served.place, problem, "addresses", "add one, such as \"2001:db8:1::1/64\"");
+        return None;
+    }
+    u16::try_from(position).ok().map(RealmId)
+}
+
+fn pool_of(draft: &Draft, served: &Served, report: &mut Report) -> Option<usize> {
+    let written = served.pool.as_ref()?;
+    let found = draft.pools.iter().position(|pool| pool.label() == written.value);
+    let Some(pool) = found.and_then(|position| draft.pools.get(position)) else {
+        let names = draft.pools.iter().map(|pool| pool.label());
+        let remedy = match nearest(&written.value, names.clone()) {
+            Some(meant) => format!("did you mean \"{meant}\"?"),
+            None => format!("write the name of a pool: {}", one_of(names.take(4))),
+        };
+        report.fault(&written.place, "is not the name of any pool", quoted(&written.value), remedy);
+        return None;
+    };
+    let vrf = served.vrf.as_ref().map_or("", |vrf| vrf.value.as_str());
+    let problem = if pool.one_to_one.is_some() {
+        Some("is a pool of one-to-one addresses, which IPv6 hosts cannot use")
+    } else if matches!(pool.allocation.value, Some(Allocation::Deterministic { .. })) {
+        Some("is a deterministic pool, whose formula has no place for IPv6 hosts")
+    } else if !pool.serves(vrf) {
+        Some("is a pool that does not serve this VRF")
+    } else {
+        None
+    };
+    if let Some(problem) = problem {
+        report.fault(&written.place, problem, quoted(&written.value), "write another pool");
+        return None;
+    }
+    found
+}

@@ -1,0 +1,132 @@
+//! The edge to IPv6 hosts: what arrives from them becomes IPv4 before the engine sees it, and what
+//! the engine sends them becomes IPv6 again.
+//!
+//! ```text
+//!   IPv6 ──► arrive: host, its number ──► [ from the number, IPv4 ] ──► passes and steps of NAT44
+//!                                                                              │
+//!   IPv6 ◄── depart: host by its number ◄── [ to the number, IPv4 ] ◄──────────┘ hairpins inside
+//! ```
+//!
+//! NAT64 translates (RFC 7915), a softwire is taken off and put on (RFC 6333): everything else is
+//! the same for both, and for IPv4 subscribers. The hop limit is decremented once, by the engine.
+
+mod arrive;
+mod depart;
+
+use crate::headers::packet::BURST_MAX;
+use crate::headers::packet::Egress;
+use crate::headers::packet::Sink;
+use crate::shard::PACKET_BUFFER_BYTES;
+use crate::shard::packet::PacketPath;
+use crate::state::reassembly::Reassembly;
+use crate::time::Instant;
+use crate::verdict::Verdict;
+use arrive::Incoming;
+
+/// Bytes that a packet may grow in front: the headers of a softwire, or of a translation.
+const ROOM: usize = 64;
+
+const _: () = assert!(ROOM >= translate::ROOM && ROOM >= wire::ipv6::HEADER_LENGTH, "there is room for any header");
+
+/// Kept between bursts.
+pub(in crate::shard) struct Edge {
+    incoming: Box<[Incoming; BURST_MAX]>,
+    /// For own packets to hosts. `None` while in use.
+    buffer: Option<Box<[u8; ROOM + PACKET_BUFFER_BYTES]>>,
+    /// Of fragments of softwires.
+    identification: u32,
+    /// `None` while in use.
+    reassembly: Option<Box<Reassembly>>,
+}
+
+impl Edge {
+    pub(in crate::shard) fn new(identification: u32, has_softwires: bool) -> Edge {
+        Edge {
+            incoming: Box::new([Incoming::Other; BURST_MAX]),
+            buffer: Some(Box::new([0; ROOM + PACKET_BUFFER_BYTES])),
+            identification,
+            reassembly: Some(Box::new(Reassembly::new(has_softwires))),
+        }
+    }
+
+    /// Fragments without a verdict.
+    pub(in crate::shard) fn held(&self) -> u32 {
+        self.reassembly.as_ref().map_or(0, |reassembly| reassembly.held())
+    }
+}
+
+/// The verdict of a packet that is not translated.
+pub(in crate::shard) fn verdict_of(reason: translate::Reason) -> Verdict {
+    use translate::Reason;
+    match reason {
+        Reason::Ipv4Malformed => Verdict::IpMalformed,
+        Reason::Ipv4Checksum => Verdict::IpBadChecksum,
+        Reason::Ipv4SourceRoute => Verdict::SourceRoute,
+        Reason::Ipv6Malformed => Verdict::Ipv6Malformed,
+        Reason::Jumbogram
+        | Reason::HeadersTruncated
+        | Reason::HeadersTooMany
+        | Reason::HeadersMisplaced
+        | Reason::SegmentsLeft
+        | Reason::HeadersBehindFragment => Verdict::Ipv6Header,
+        Reason::FragmentLength | Reason::FragmentOverrun => Verdict::FragmentMalformed,
+        Reason::FragmentTiny => Verdict::FragmentTiny,
+        Reason::FragmentedIcmp => Verdict::FragmentIcmp,
+        Reason::TtlExpired | Reason::HopLimitExpired => Verdict::TtlExpired,
+        Reason::TooBigForIpv6 | Reason::TooBigForIpv4 => Verdict::TooBig,
+        Reason::TransportMalformed => Verdict::TransportMalformed,
+        Reason::ForeignProtocol | Reason::Igmp => Verdict::ProtocolUnsupported,
+        Reason::FragmentWithoutChecksum | Reason::Ipv6WithoutChecksum => Verdict::ChecksumMissing,
+        Reason::IcmpChecksum => Verdict::IcmpBadChecksum,
+        Reason::IcmpType | Reason::IcmpCode | Reason::IcmpPointer => Verdict::IcmpUntranslatable,
+        Reason::ErrorAboutError | Reason::QuoteMalformed | Reason::PacketTooBigSmall => Verdict::IcmpQuoteMalformed,
+        Reason::SourceUnspecified
+        | Reason::SourceLoopback
+        | Reason::SourceMulticast
+        | Reason::SourceLinkLocal
+        | Reason::SourceMapped
+        | Reason::Source4Illegal => Verdict::SourceInvalid,
+        Reason::SourceInPrefix => Verdict::SourceInPrefix,
+        Reason::DestinationOutsidePrefix => Verdict::Ipv6NotForwarded,
+        Reason::EmbeddedPrivate => Verdict::EmbeddedPrivate,
+        Reason::EmbeddedUOctet
+        | Reason::EmbeddedUnspecified
+        | Reason::EmbeddedLoopback
+        | Reason::EmbeddedLinkLocal
+        | Reason::EmbeddedMulticast
+        | Reason::EmbeddedReserved => Verdict::EmbeddedAddress,
+        Reason::NoRoom => Verdict::NoBuffer,
+    }
+}
+
+impl PacketPath {
+    /// True if a next hop leads to IPv6 hosts.
+    #[inline(always)]
+    pub(in crate::shard) fn leads_to_host(&self, egress: Egress) -> bool {
+        egress.next_hop >= self.ledger.shared.transition.first_hop
+    }
+
+    /// Drops fragments of softwires that wait too long.
+    pub(in crate::shard) fn maintain_edge(&mut self, now: Instant) {
+        let timeout = self.ledger.shared.settings().timeouts.fragment;
+        let lost = self.edge.reassembly.as_mut().map_or(0, |reassembly| reassembly.expire(now, timeout));
+        self.ledger.counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(lost);
+    }
+
+    /// Sends a packet that is not one of the burst: made here, or released.
+    ///
+    /// # Errors
+    /// No buffer, or an IPv6 host cannot receive it.
+    #[inline]
+    pub(in crate::shard) fn emit<S: Sink>(
+        &mut self,
+        egress: Egress,
+        parts: &[&[u8]],
+        sink: &mut S,
+    ) -> Result<(), Verdict> {
+        if self.leads_to_host(egress) {
+            return self.emit_to_host(egress, parts, sink);
+        }
+        if sink.transmit(egress, parts) { Ok(()) } else { Err(Verdict::NoBuffer) }
+    }
+}

@@ -1,0 +1,539 @@
+//! IPv6 packets from inside (RFC 6146 §3.4, RFC 6333 §6.3), in passes over the burst: headers, host
+//! table, host.
+
+use core::net::Ipv4Addr;
+
+use translate::Headers6;
+use translate::Kind;
+use translate::Limits;
+use translate::Tuple4;
+use wire::icmp6;
+use wire::ipv6;
+use wire::ipv6::Fragment;
+use wire::ipv6::Ipv6;
+
+use crate::headers::icmp_quote;
+use crate::headers::own_icmp;
+use crate::headers::own_icmp6;
+use crate::headers::own_icmp6::Problem;
+use crate::headers::packet::BURST_MAX;
+use crate::headers::packet::Egress;
+use crate::headers::packet::Outcome;
+use crate::headers::packet::Packet;
+use crate::headers::packet::PacketMeta;
+use crate::headers::packet::Sink;
+use crate::headers::packet::Stage;
+use crate::headers::parse::Class;
+use crate::headers::parse::get_u32;
+use crate::headers::parse::ip;
+use crate::headers::parse::parse;
+use crate::headers::rewrite::End;
+use crate::headers::rewrite::Rewrite;
+use crate::headers::rewrite::rewrite;
+use crate::shard::edge::verdict_of;
+use crate::shard::packet::PacketPath;
+use crate::snapshot::transition::AFTR_INSIDE;
+use crate::state::host::HostKey;
+use crate::state::host::Way;
+use crate::state::reassembly;
+use crate::state::reassembly::Outcome as Reassembled;
+use crate::state::reassembly::Part;
+use crate::steps::opening::Foresight;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Facing;
+use crate::types::Side;
+use crate::types::is_host_number;
+use crate::verdict::Verdict;
+
+/// IPv4 in IPv6 (RFC 2473).
+const PROTOCOL_IPV4: u8 = 4;
+
+/// What the first pass found out about a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Incoming {
+    /// IPv4, or finished.
+    Other,
+    Nat64 {
+        headers: Headers6,
+        destination: u32,
+        key: HostKey,
+        hash: u64,
+    },
+    Softwire {
+        offset: u16,
+        key: HostKey,
+        hash: u64,
+    },
+    /// A fragment of a softwire's packet.
+    Fragment {
+        source: u128,
+        way: Way,
+        offset: u16,
+        fragment: Fragment,
+        length: u16,
+    },
+}
+
+enum Refusal {
+    Drop(Verdict),
+    Answer(Verdict, Problem),
+}
+
+impl From<Verdict> for Refusal {
+    fn from(verdict: Verdict) -> Refusal {
+        Refusal::Drop(verdict)
+    }
+}
+
+impl From<translate::Reason> for Refusal {
+    fn from(reason: translate::Reason) -> Refusal {
+        Refusal::Drop(verdict_of(reason))
+    }
+}
+
+impl From<translate::Refused> for Refusal {
+    fn from(refused: translate::Refused) -> Refusal {
+        let verdict = verdict_of(refused.reason);
+        match refused.reply {
+            None => Refusal::Drop(verdict),
+            Some(reply) => Refusal::Answer(
+                verdict,
+                Problem { icmp_type: reply.icmp_type, code: reply.code, parameter: reply.parameter },
+            ),
+        }
+    }
+}
+
+impl PacketPath {
+    /// Turns the IPv6 packets of a burst into IPv4. Returns a bit for each packet that is finished,
+    /// with its outcome.
+    #[inline(never)]
+    pub(in crate::shard) fn arrive<S: Sink>(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut S) -> u64 {
+        let mut finished = 0;
+        for (i, packet) in burst.iter_mut().enumerate().take(BURST_MAX) {
+            let incoming = match self.look_at_edge(packet) {
+                Ok(incoming) => incoming,
+                Err(refusal) => {
+                    self.refuse_at_edge(now, packet, &refusal, sink);
+                    finished |= 1 << i;
+                    Incoming::Other
+                }
+            };
+            let address = match &incoming {
+                Incoming::Other => None,
+                Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } => Some(key.address),
+                Incoming::Fragment { source, .. } => Some(*source),
+            };
+            if let Some(address) = address {
+                let worker = self.ledger.shared.worker_of_host(address);
+                if worker != self.ledger.worker {
+                    let meta = PacketMeta { record: 0, stage: Stage::Steered, ..packet.meta };
+                    packet.verdict = None;
+                    packet.outcome = Outcome::HandOff { worker, meta };
+                    finished |= 1 << i;
+                    self.edge.incoming[i] = Incoming::Other;
+                    continue;
+                }
+            }
+            if let Incoming::Nat64 { hash, .. } | Incoming::Softwire { hash, .. } = &incoming {
+                self.ledger.state.subscribers.hosts.prefetch(*hash);
+            }
+            self.edge.incoming[i] = incoming;
+        }
+        let count = burst.len().min(BURST_MAX);
+        for incoming in &self.edge.incoming[..count] {
+            if let Incoming::Nat64 { hash, .. } | Incoming::Softwire { hash, .. } = incoming {
+                self.ledger.state.subscribers.hosts.aim(*hash);
+            }
+        }
+        for (i, packet) in burst.iter_mut().enumerate().take(BURST_MAX) {
+            let entered = match self.edge.incoming[i] {
+                Incoming::Other => continue,
+                Incoming::Nat64 { headers, destination, key, hash } => {
+                    self.enter_by_nat64(now, packet, &headers, destination, (key, hash))
+                }
+                Incoming::Softwire { offset, key, hash } => {
+                    self.enter_from_softwire(now, packet, offset, (key, hash), sink)
+                }
+                Incoming::Fragment { source, way, offset, fragment, length } => {
+                    finished |= 1 << i;
+                    let bytes = usize::from(offset)..usize::from(length);
+                    self.reassemble(now, packet, (source, way), &fragment, bytes, sink)
+                }
+            };
+            if let Err(refusal) = entered {
+                self.refuse_at_edge(now, packet, &refusal, sink);
+                finished |= 1 << i;
+            }
+        }
+        finished
+    }
+
+    #[inline(always)]
+    fn look_at_edge(&self, packet: &mut Packet<'_>) -> Result<Incoming, Refusal> {
+        packet.verdict = None;
+        if !matches!(packet.meta.stage, Stage::Received | Stage::Steered) {
+            return Ok(Incoming::Other);
+        }
+        let facing = self.ledger.shared.facing(packet.meta.ingress);
+        if facing.side == Side::Outside {
+            return Ok(Incoming::Other);
+        }
+        let bytes = packet.bytes();
+        if bytes.first().is_none_or(|first| first >> 4 != 6) {
+            // The number of a host is no address that a packet can come from.
+            let is_forged = is_host_number(get_u32(bytes, ip::SOURCE));
+            return if is_forged { Err(Verdict::SourceInvalid.into()) } else { Ok(Incoming::Other) };
+        }
+        if bytes.len() < ipv6::HEADER_LENGTH {
+            return Err(Verdict::Ipv6Malformed.into());
+        }
+        let transition = &self.ledger.shared.transition;
+        let (source, destination) = {
+            let view = Ipv6::new_unchecked(bytes);
+            (view.source(), view.destination())
+        };
+        match transition.way_of(facing.realm, destination) {
+            None => Err(Verdict::Ipv6NotForwarded.into()),
+            Some(way @ Way::Nat64(position)) => {
+                let prefix = transition.prefix(position).ok_or(Verdict::Ipv6NotForwarded)?;
+                let headers = translate::read6(bytes)?;
+                translate::check_source6(source, prefix)?;
+                if matches!(transition.way_of(facing.realm, source), Some(Way::Nat64(_))) {
+                    return Err(Verdict::SourceInPrefix.into());
+                }
+                let to = prefix.destination(destination)?;
+                let address = match headers.kind {
+                    // An error belongs to the host it is about; a router may have sent it.
+                    Kind::Error => {
+                        let quoted = translate::quoted6(bytes, &headers)?;
+                        if !prefix.contains(quoted.source) {
+                            return Err(Verdict::IcmpQuoteNoMapping.into());
+                        }
+                        quoted.destination
+                    }
+                    // RFC 6146 §3.4: other protocols.
+                    Kind::Other => {
+                        return Err(Refusal::Answer(
+                            Verdict::ProtocolUnsupported,
+                            Problem {
+                                icmp_type: icmp6::TYPE_DESTINATION_UNREACHABLE,
+                                code: icmp6::CODE_PORT_UNREACHABLE,
+                                parameter: 0,
+                            },
+                        ));
+                    }
+                    _ => source,
+                };
+                let key = HostKey { address, inner: 0, way };
+                let hash = self.ledger.state.subscribers.hosts.hash_of(&key);
+                Ok(Incoming::Nat64 { headers, destination: to, key, hash })
+            }
+            Some(way @ Way::Softwire(position)) => {
+                self.look_at_softwire(bytes, source, way, position).map_err(Refusal::from)
+            }
+        }
+    }
+
+    fn look_at_softwire(&self, bytes: &[u8], source: u128, way: Way, position: u8) -> Result<Incoming, Verdict> {
+        let transition = &self.ledger.shared.transition;
+        let Some(end) = transition.softwire(position) else { return Err(Verdict::Ipv6NotForwarded) };
+        let view = Ipv6::new_checked(bytes).map_err(|_| Verdict::Ipv6Malformed)?;
+        let packet = view.packet();
+        let chain = ipv6::chain(packet).map_err(|_| Verdict::Ipv6Header)?;
+        if chain.segments_left.is_some() {
+            return Err(Verdict::Ipv6Header);
+        }
+        if source <= 1 || ipv6::is_multicast(source) || ipv6::is_link_local(source) || source == end.aftr {
+            return Err(Verdict::SourceInvalid);
+        }
+        if transition.way_of(end.realm, source).is_some() {
+            return Err(Verdict::SourceInPrefix);
+        }
+        if chain.protocol == ipv6::PROTOCOL_ICMP6 {
+            return Err(Verdict::LocalIgnored);
+        }
+        if chain.protocol != PROTOCOL_IPV4 {
+            return Err(Verdict::SoftwireMalformed);
+        }
+        if let Some(fragment) = chain.fragment.filter(|fragment| !fragment.is_atomic()) {
+            let (offset, length) = (chain.offset as u16, packet.len() as u16);
+            return Ok(Incoming::Fragment { source, way, offset, fragment, length });
+        }
+        let inner = packet.get(chain.offset..).unwrap_or_default();
+        let (key, hash) = self.look_inside(inner, source, way)?;
+        Ok(Incoming::Softwire { offset: chain.offset as u16, key, hash })
+    }
+
+    /// A whole packet of a softwire.
+    fn look_inside(&self, inner: &[u8], source: u128, way: Way) -> Result<(HostKey, u64), Verdict> {
+        let Way::Softwire(position) = way else { return Err(Verdict::SoftwireMalformed) };
+        let Some(end) = self.ledger.shared.transition.softwire(position) else {
+            return Err(Verdict::Ipv6NotForwarded);
+        };
+        let length = usize::from(u16::from_be_bytes(*inner.get(2..).and_then(<[u8]>::first_chunk).unwrap_or(&[0; 2])));
+        let is_ipv4 = inner.len() >= ip::HEADER_MIN && inner.first().is_some_and(|first| first >> 4 == 4);
+        if !is_ipv4 || length != inner.len() {
+            return Err(Verdict::SoftwireMalformed);
+        }
+        let inside = get_u32(inner, ip::SOURCE);
+        if !end.inner.iter().any(|prefix| prefix.contains(Ipv4Addr::from_bits(inside))) {
+            return Err(Verdict::SoftwireSource);
+        }
+        let key = HostKey { address: source, inner: inside, way };
+        let hash = self.ledger.state.subscribers.hosts.hash_of(&key);
+        Ok((key, hash))
+    }
+
+    #[inline(always)]
+    fn enter_by_nat64(
+        &mut self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        headers: &Headers6,
+        destination: u32,
+        (key, hash): (HostKey, u64),
+    ) -> Result<(), Refusal> {
+        let Way::Nat64(position) = key.way else { return Err(Verdict::Ipv6NotForwarded.into()) };
+        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+        let hosts = &mut self.ledger.state.subscribers.hosts;
+        let transition = &self.ledger.shared.transition;
+        let number = match headers.kind {
+            Kind::Error => hosts.find(hash, &key).ok_or(Verdict::IcmpQuoteNoMapping)?,
+            _ => hosts.enter(now, hash, &key, realm)?,
+        };
+        let quoted = match (headers.kind, transition.prefix(position)) {
+            (Kind::Error, Some(prefix)) => {
+                let quoted = translate::quoted6(packet.bytes(), headers)?;
+                Some(Tuple4 { source: prefix.extract(quoted.source), destination: number, ports: None })
+            }
+            _ => None,
+        };
+        let mtu6 = transition.realm(realm).map_or(ipv6::MTU_MIN, |edge| edge.mtu);
+        let limits = match headers.kind {
+            Kind::Error => Limits { mtu4: transition.mtu4, mtu6, is_hop: false, ..Limits::default() },
+            // The engine knows the way out, and its MTU.
+            _ => Limits { mtu4: u16::MAX, mtu6, is_hop: false, ..Limits::default() },
+        };
+        let new = Tuple4 { source: number, destination, ports: None };
+        let start = usize::from(packet.start());
+        // The engine sets the identification.
+        let written = translate::to_ipv4(packet.frame_mut(), start, headers, &new, quoted.as_ref(), 0, &limits)?;
+        packet.set_start(written.start);
+        // All 32 bits distinguish datagrams.
+        packet.meta.record = match headers.fragment {
+            Some(fragment) if !fragment.is_atomic() => fragment.identification,
+            _ => 0,
+        };
+        Ok(())
+    }
+
+    fn enter_from_softwire<S: Sink>(
+        &mut self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        offset: u16,
+        (key, hash): (HostKey, u64),
+        sink: &mut S,
+    ) -> Result<(), Refusal> {
+        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+        let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
+        let parsed = parse(inner)?;
+        if parsed.destination == AFTR_INSIDE {
+            return self.answer_in_softwire(packet, usize::from(offset), &key, sink).map_err(Refusal::from);
+        }
+        let number = self.ledger.state.subscribers.hosts.enter(now, hash, &key, realm)?;
+        if parsed.class == Class::IcmpError {
+            let inner = inner.get_mut(..usize::from(parsed.total_length)).ok_or(Verdict::IpMalformed)?;
+            let quote = icmp_quote::parse(inner)?;
+            let host = Ipv4Addr::from_bits(number);
+            let mut change = quote.unchanged();
+            change.outer_source = host;
+            if quote.destination.address.to_bits() == key.inner {
+                change.destination = Endpoint { address: host, ..quote.destination };
+            }
+            icmp_quote::rewrite(inner, &quote, &change);
+        } else {
+            let change = Rewrite {
+                end: End::Source,
+                address: number,
+                port: parsed.source_port,
+                identification: None,
+                decrement_ttl: false,
+            };
+            rewrite(inner, &parsed, &change);
+        }
+        packet.meta.record = 0;
+        if packet.shrink_front(offset) { Ok(()) } else { Err(Verdict::SoftwireMalformed.into()) }
+    }
+
+    /// RFC 6333 §5.3: fragments around, so the packet is put together before the softwire is taken
+    /// off.
+    #[cold]
+    #[inline(never)]
+    fn reassemble<S: Sink>(
+        &mut self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        (source, way): (u128, Way),
+        fragment: &Fragment,
+        bytes: core::ops::Range<usize>,
+        sink: &mut S,
+    ) -> Result<(), Refusal> {
+        let timeout = self.ledger.shared.settings().timeouts.fragment;
+        let Way::Softwire(position) = way else { return Err(Verdict::SoftwireMalformed.into()) };
+        let Some(mut reassembly) = self.edge.reassembly.take() else {
+            return Err(Verdict::FragmentTableFull.into());
+        };
+        let part = Part {
+            source,
+            way: position,
+            identification: fragment.identification,
+            offset: usize::from(fragment.offset),
+            more: fragment.more,
+            bytes: packet.bytes().get(bytes).unwrap_or_default(),
+        };
+        let outcome = reassembly.accept(now, timeout, &part);
+        packet.outcome = Outcome::Done;
+        let mut count_held = |verdict: Verdict, held: u32| {
+            self.ledger.counters.verdicts[verdict.index()] += u64::from(held);
+        };
+        let result = match outcome {
+            Reassembled::Held => Ok(()),
+            Reassembled::Dropped { verdict, held } => {
+                count_held(verdict, held);
+                Err(verdict.into())
+            }
+            Reassembled::Whole { slot, length, held } => {
+                count_held(Verdict::Reassembled, held);
+                let frame = reassembly.frame(slot, length);
+                let mut whole = Packet::in_frame(frame, reassembly::ROOM as u16, packet.meta);
+                let result = self.enter_whole(now, &mut whole, (source, way), sink);
+                packet.verdict = whole.verdict;
+                result
+            }
+        };
+        self.edge.reassembly = Some(reassembly);
+        result
+    }
+
+    fn enter_whole<S: Sink>(
+        &mut self,
+        now: Instant,
+        whole: &mut Packet<'_>,
+        (source, way): (u128, Way),
+        sink: &mut S,
+    ) -> Result<(), Refusal> {
+        let (key, hash) = self.look_inside(whole.bytes(), source, way)?;
+        self.enter_from_softwire(now, whole, 0, (key, hash), sink)?;
+        let (kind, hash) = self.look(whole);
+        let foresight = Foresight::of(if kind.is_out() { hash } else { 0 });
+        self.process_long(now, whole, &foresight, sink);
+        let bytes = whole.bytes();
+        let lost = match whole.outcome {
+            Outcome::Done => None,
+            Outcome::Transmit { egress, length, .. } => {
+                self.emit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)], sink).err()
+            }
+            Outcome::HandOff { worker, meta } => {
+                if sink.hand_off(worker, meta, &[bytes]) {
+                    self.ledger.counters.handed_off += 1;
+                    None
+                } else {
+                    self.ledger.counters.count(Verdict::HandOffRingFull);
+                    whole.verdict = Some(Verdict::HandOffRingFull);
+                    None
+                }
+            }
+        };
+        if let Some(verdict) = lost {
+            if let Some(counted) = whole.verdict.replace(verdict) {
+                self.ledger.counters.uncount(counted);
+            }
+            self.ledger.counters.count(verdict);
+        }
+        Ok(())
+    }
+
+    /// RFC 6333 §6.5: 192.0.0.1 answers pings inside the softwire.
+    #[cold]
+    fn answer_in_softwire<S: Sink>(
+        &mut self,
+        packet: &mut Packet<'_>,
+        offset: usize,
+        key: &HostKey,
+        sink: &mut S,
+    ) -> Result<(), Verdict> {
+        if !self.ledger.shared.settings().icmp.answer_echo {
+            return Err(Verdict::LocalIgnored);
+        }
+        let Way::Softwire(position) = key.way else { return Err(Verdict::LocalIgnored) };
+        let Some(end) = self.ledger.shared.transition.softwire(position) else { return Err(Verdict::LocalIgnored) };
+        let (aftr, realm) = (end.aftr, end.realm);
+        let identification =
+            self.identifications.next(Ipv4Addr::from_bits(AFTR_INSIDE), Ipv4Addr::from_bits(key.inner), 1);
+        let inner = packet.bytes_mut().get_mut(offset..).unwrap_or_default();
+        let length = own_icmp::echo_reply(inner, identification).ok_or(Verdict::LocalIgnored)?;
+        let inner = inner.get(..length).unwrap_or_default();
+        let Some(egress) = self.hop_to_hosts(realm) else { return Err(Verdict::NoRoute) };
+        let sent = self.put_in_softwire(egress, (aftr, key.address), inner, sink);
+        self.ledger.counters.originated += u64::from(sent.is_ok());
+        Err(sent.err().unwrap_or(Verdict::Local))
+    }
+
+    /// A next hop that sends IPv6 packets.
+    pub(super) fn hop_to_hosts(&self, realm: crate::types::RealmId) -> Option<Egress> {
+        let hop = self.ledger.shared.route_in(realm, crate::types::HOSTS_FIRST)?;
+        (hop.egress().next_hop >= self.ledger.shared.transition.first_hop).then(|| hop.egress())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse_at_edge<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, refusal: &Refusal, sink: &mut S) {
+        let verdict = match refusal {
+            Refusal::Drop(verdict) => *verdict,
+            Refusal::Answer(verdict, problem) => {
+                let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+                self.send_error6(now, realm, *problem, packet.bytes(), sink);
+                *verdict
+            }
+        };
+        self.ledger.counters.count(verdict);
+        packet.verdict = Some(verdict);
+        packet.outcome = Outcome::Done;
+    }
+
+    /// An ICMPv6 error about a packet from inside (RFC 4443 §2.4).
+    fn send_error6<S: Sink>(
+        &mut self,
+        now: Instant,
+        realm: crate::types::RealmId,
+        problem: Problem,
+        bytes: &[u8],
+        sink: &mut S,
+    ) {
+        let Ok(view) = Ipv6::new_checked(bytes) else { return };
+        let offending = view.packet();
+        if !self.ledger.shared.settings().icmp.errors_to_inside || !own_icmp6::may_answer(offending) {
+            return;
+        }
+        let (Some(edge), Some(egress)) =
+            (self.ledger.shared.transition.realm(realm).copied(), self.hop_to_hosts(realm))
+        else {
+            return;
+        };
+        // All addresses of a /64 share one rate.
+        let half = (view.source() >> 64) as u64;
+        let folded = Ipv4Addr::from_bits((half >> 32) as u32 ^ half as u32);
+        if !self.ledger.policy.icmp_limit.allow(now, (Facing::inside(realm), folded)) {
+            self.ledger.counters.icmp_errors_suppressed += 1;
+            return;
+        }
+        let mut buffer = [0; own_icmp6::ERROR_MAX];
+        let length = own_icmp6::write_error(&mut buffer, problem, edge.own, offending);
+        if sink.transmit(egress, &[buffer.get(..length).unwrap_or_default()]) {
+            self.ledger.counters.originated += 1;
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What NAT64 and DS-Lite compile to: which IPv6 destinations they take, and the way back.
+//!
+//! Each realm with such hosts has two next hops of its own, one for NAT64 and one for softwires,
+//! behind all others. Routes lead the numbers of hosts there, so a packet to a host is one whose
+//! next hop is [`Transition::first_hop`] or later.
+
+use crate::headers::packet::NextHopId;
+use crate::settings::Interface;
+use crate::settings::Settings;
+use crate::state::host::Way;
+use crate::types::InterfaceId;
+use crate::types::Prefix;
+use crate::types::RealmId;
+use crate::types::Side;
+
+/// Source of an own ICMPv4 error to an IPv6 host (RFC 7600 §4.8), before it is translated.
+pub(crate) const DUMMY: u32 = 0xc000_0008;
+/// The AFTR inside its softwires (RFC 6333 §5.7).
+pub(crate) const AFTR_INSIDE: u32 = 0xc000_0001;
+
+/// Of one realm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RealmEdge {
+    /// Its first interface with an IPv6 address.
+    pub(crate) interface: InterfaceId,
+    /// Source of own ICMPv6 errors.
+    pub(crate) own: u128,
+    /// Smallest MTU of its interfaces with IPv6.
+    pub(crate) mtu: u16,
+}
+
+/// An end of softwires.
+#[derive(Clone, Debug)]
+pub(crate) struct SoftwireEnd {
+    pub(crate) aftr: u128,
+    pub(crate) realm: RealmId,
+    pub(crate) inner: Vec<Prefix>,
+}
+
+/// Compiled [`crate::settings::Transition`].
+#[derive(Clone, Debug)]
+pub(crate) struct Transition {
+    nat64: Vec<(translate::Prefix, RealmId)>,
+    softwires: Vec<SoftwireEnd>,
+    /// By realm.
+    realms: Vec<Option<RealmEdge>>,
+    pub(crate) first_hop: NextHopId,
+    /// Smallest MTU outside.
+    pub(crate) mtu4: u16,
+    pub(crate) lowest_mtu6: u16,
+    pub(crate) prefix_length: u8,
+}
+
+impl Transition {
+    pub(crate) fn new(settings: &Settings, first_hop: NextHopId) -> Transition {
+        let outside = settings.interfaces.iter().filter(|interface| interface.side == Side::Outside);
+        let transition = &settings.transition;
+        let realms = (0..settings.realms() as u16).map(|realm| realm_edge(settings, RealmId(realm)));
+        Transition {
+            nat64: transition.nat64.iter().map(|one| (one.prefix, one.realm)).collect(),
+            softwires: transition
+                .softwires
+                .iter()
+                .map(|one| SoftwireEnd { aftr: one.aftr.to_bits(), realm: one.realm, inner: one.inner.clone() })
+                .collect(),
+            realms: realms.collect(),
+            first_hop: if transition.is_off() { NextHopId(u32::MAX) } else { first_hop },
+            mtu4: outside.map(|interface| interface.mtu).min().unwrap_or(1_500),
+            lowest_mtu6: transition.lowest_mtu6,
+            prefix_length: transition.prefix_length,
+        }
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.nat64.is_empty() && self.softwires.is_empty()
+    }
+
+    /// What takes packets from this realm to this destination.
+    #[inline]
+    pub(crate) fn way_of(&self, realm: RealmId, destination: u128) -> Option<Way> {
+        let nat64 = self.nat64.iter().position(|(prefix, of)| *of == realm && prefix.contains(destination));
+        if let Some(position) = nat64 {
+            return Some(Way::Nat64(position as u8));
+        }
+        let softwire = self.softwires.iter().position(|end| end.realm == realm && end.aftr == destination);
+        softwire.map(|position| Way::Softwire(position as u8))
+    }
+
+    #[inline]
+    pub(crate) fn prefix(&self, position: u8) -> Option<translate::Prefix> {
+        self.nat64.get(usize::from(position)).map(|(prefix, _)| *prefix)
+    }
+
+    pub(crate) fn softwire(&self, position: u8) -> Option<&SoftwireEnd> {
+        self.softwires.get(usize::from(position))
+    }
+
+    #[inline]
+    pub(crate) fn realm(&self, realm: RealmId) -> Option<&RealmEdge> {
+        self.realms.get(realm.index())?.as_ref()
+    }
+
+    /// The realm that this way leads to.
+    pub(crate) fn realm_of(&self, way: Way) -> RealmId {
+        let realm = match way {
+            Way::Nat64(position) => self.nat64.get(usize::from(position)).map(|(_, realm)| *realm),
+            Way::Softwire(position) => self.softwire(position).map(|end| end.realm),
+        };
+        realm.unwrap_or_default()
+    }
+}
+
+fn realm_edge(settings: &Settings, realm: RealmId) -> Option<RealmEdge> {
+    let is_used = settings.transition.nat64.iter().any(|one| one.realm == realm)
+        || settings.transition.softwires.iter().any(|one| one.realm == realm);
+    let of_realm = |interface: &Interface| interface.side == Side::Inside && interface.realm == realm;
+    let interfaces = || (0..).map(InterfaceId).zip(&settings.interfaces).filter(|(_, interface)| of_realm(interface));
+    let own_of = |id: InterfaceId| settings.ipv6.addresses.iter().find(|own| own.interface == id);
+    let with_ipv6 = || interfaces().filter_map(|(id, interface)| Some((id, interface, own_of(id)?)));
+    let (interface, _, own) = with_ipv6().next().filter(|_| is_used)?;
+    let mtu = with_ipv6().map(|(_, interface, _)| interface.mtu).min().unwrap_or(1_500);
+    Some(RealmEdge { interface, own: own.address.to_bits(), mtu })
+}

@@ -1,0 +1,430 @@
+//! IPv6 hosts of one worker, and the 32-bit numbers that stand for them in all other records.
+//!
+//! ```text
+//!   hash(address, inner address, way) → index → Host, 32 bytes
+//!   number = 1110 (NAT64) or 1111 (softwire) │ 28 bits: first of the worker + index
+//! ```
+//!
+//! So a mapping of an IPv6 host is as large as any other, and the code that handles it is the same.
+//! The numbers look like addresses that no IPv4 host can have ([`crate::types::HOSTS_FIRST`]).
+//!
+//! A prefix, which is the subscriber, has a record and a number of its own here. A record lives
+//! while others refer to it, and then [`LINGER`] longer: held fragments and SYNs name a host
+//! without a reference, and the number must not mean another host meanwhile.
+
+use mem::Arena;
+use mem::ArenaError;
+use mem::Need;
+use zerocopy::FromZeros;
+
+use crate::random::KeyedHash;
+use crate::state::table::BucketTable;
+use crate::time::Duration;
+use crate::time::Instant;
+use crate::types::HOSTS_FIRST;
+use crate::types::RealmId;
+use crate::types::SOFTWIRE_HOSTS_FIRST;
+use crate::types::WorkerId;
+use crate::types::is_host_number;
+use crate::verdict::Verdict;
+
+#[cfg(test)]
+mod tests;
+
+/// How long a record without references keeps its number at least: longer than a fragment or a SYN
+/// is held.
+pub(crate) const LINGER: Duration = Duration::from_secs(20);
+
+/// Numbers of all workers.
+const NUMBERS: u64 = 1 << 28;
+
+const IN_USE: u8 = 1 << 0;
+const SOFTWIRE: u8 = 1 << 1;
+/// Of all hosts with a prefix.
+const SUBSCRIBER: u8 = 1 << 2;
+
+/// A host, or the subscriber of several; half a cache line.
+#[derive(Clone, Copy, FromZeros)]
+#[repr(C, align(32))]
+pub(crate) struct Host {
+    high: u64,
+    low: u64,
+    /// Inner address behind a softwire, otherwise 0; of a subscriber, its realm.
+    inner: u32,
+    /// Number of its subscriber. Of a subscriber, its hosts. Of a free record, the next one.
+    subscriber: u32,
+    /// Mappings, endpoint-dependent sessions, hosts and subscriber records that name it.
+    references: u32,
+    /// Position of its translation prefix or softwire in the settings.
+    way: u8,
+    flags: u8,
+    /// When a packet last needed it, while it had no references: seconds.
+    touched_s: u16,
+}
+
+const _: () = assert!(size_of::<Host>() == 32, "two hosts are one cache line");
+
+/// What identifies a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostKey {
+    pub(crate) address: u128,
+    /// 0 without a softwire.
+    pub(crate) inner: u32,
+    pub(crate) way: Way,
+}
+
+/// How a host reaches IPv4: a position in the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Nat64(u8),
+    Softwire(u8),
+}
+
+impl Way {
+    #[inline(always)]
+    const fn position(self) -> u8 {
+        match self {
+            Way::Nat64(position) | Way::Softwire(position) => position,
+        }
+    }
+
+    #[inline(always)]
+    const fn flags(self) -> u8 {
+        match self {
+            Way::Nat64(_) => IN_USE,
+            Way::Softwire(_) => IN_USE | SOFTWIRE,
+        }
+    }
+}
+
+impl Host {
+    #[inline(always)]
+    pub(crate) const fn address(&self) -> u128 {
+        (self.high as u128) << 64 | self.low as u128
+    }
+
+    pub(crate) const fn inner(&self) -> u32 {
+        self.inner
+    }
+
+    pub(crate) const fn is_subscriber(&self) -> bool {
+        self.flags & SUBSCRIBER != 0
+    }
+
+    const fn is_in_use(&self) -> bool {
+        self.flags & IN_USE != 0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn way(&self) -> Way {
+        if self.flags & SOFTWIRE != 0 { Way::Softwire(self.way) } else { Way::Nat64(self.way) }
+    }
+
+    #[inline(always)]
+    const fn is(&self, key: &HostKey) -> bool {
+        self.high == (key.address >> 64) as u64
+            && self.low == key.address as u64
+            && self.inner == key.inner
+            && self.way == key.way.position()
+            && self.flags == key.way.flags()
+    }
+}
+
+pub(crate) struct HostStore {
+    records: Arena<Host>,
+    table: BucketTable,
+    hash: KeyedHash,
+    /// 28 bits of the number with index 0.
+    first: u32,
+    prefix_length: u8,
+    per_subscriber_max: u32,
+    free: u32,
+    untouched: u32,
+    cursor: u32,
+}
+
+/// The worker of a host by its number.
+#[inline]
+pub(crate) const fn worker_of_number(number: u32, workers: usize) -> WorkerId {
+    WorkerId((((number as u64 & (NUMBERS - 1)) * workers as u64) / NUMBERS) as u8)
+}
+
+/// The first 28-bit number of a worker.
+const fn first_of(worker: WorkerId, workers: usize) -> u32 {
+    (worker.0 as u64 * NUMBERS).div_ceil(workers as u64) as u32
+}
+
+/// What all hosts of a subscriber have in common.
+#[inline]
+pub(crate) const fn subscriber_prefix(address: u128, prefix_length: u8) -> u128 {
+    match prefix_length {
+        0 => 0,
+        length => address & (u128::MAX << (128 - length as u32)),
+    }
+}
+
+impl HostStore {
+    /// Without room for any host, nothing is allocated.
+    pub(crate) fn new(
+        hosts_max: u32,
+        (prefix_length, per_subscriber_max): (u8, u32),
+        (worker, workers): (WorkerId, usize),
+        hash: KeyedHash,
+    ) -> Result<HostStore, ArenaError> {
+        // All numbers of a worker, less index 0 and 255.255.255.255.
+        let hosts_max = u64::from(hosts_max).min(NUMBERS / workers as u64 - 2) as usize;
+        Ok(HostStore {
+            records: Arena::zeroed(hosts_max + 1)?,
+            table: BucketTable::with_capacity(hosts_max)?,
+            hash,
+            first: first_of(worker, workers),
+            prefix_length,
+            per_subscriber_max,
+            free: 0,
+            untouched: 1,
+            cursor: 1,
+        })
+    }
+
+    pub(crate) fn needs(hosts_max: u32) -> [Need; 2] {
+        [Arena::<Host>::need(hosts_max as usize + 1), BucketTable::need(hosts_max as usize)]
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.records.bytes() + self.table.bytes()
+    }
+
+    /// Hosts and subscribers, those that linger included.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    #[inline(always)]
+    pub(crate) fn hash_of(&self, key: &HostKey) -> u64 {
+        let rest = u64::from(key.inner) << 16 | u64::from(key.way.position()) << 8 | u64::from(key.way.flags());
+        self.hash.hash((key.address >> 64) as u64 ^ rest.rotate_left(24), key.address as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        self.table.prefetch(hash);
+    }
+
+    /// Prefetches what [`HostStore::find`] will compare first.
+    #[inline(always)]
+    pub(crate) fn aim(&self, hash: u64) {
+        self.records.prefetch(self.table.candidate(hash).0 as usize);
+    }
+
+    #[inline(always)]
+    fn number(&self, index: u32) -> u32 {
+        let base = if self.records.at(index).flags & SOFTWIRE != 0 { SOFTWIRE_HOSTS_FIRST } else { HOSTS_FIRST };
+        base | (self.first + index)
+    }
+
+    #[inline(always)]
+    fn index_of(&self, number: u32) -> Option<u32> {
+        let index = (number & (NUMBERS as u32 - 1)).checked_sub(self.first)?;
+        (is_host_number(number) && index < self.untouched).then_some(index)
+    }
+
+    /// The host or subscriber with this number, if it is one of this worker.
+    #[inline(always)]
+    pub(crate) fn get(&self, number: u32) -> Option<&Host> {
+        self.index_of(number).map(|index| self.records.at(index)).filter(|host| host.is_in_use())
+    }
+
+    #[inline(always)]
+    pub(crate) fn prefetch_number(&self, number: u32) {
+        if let Some(index) = self.index_of(number) {
+            self.records.prefetch(index as usize);
+        }
+    }
+
+    /// The address that stands for the subscriber of an internal address: that of an IPv4 host is
+    /// its own.
+    #[inline(always)]
+    pub(crate) fn subscriber_of(&self, address: u32) -> u32 {
+        if is_host_number(address) { self.subscriber_of_host(address) } else { address }
+    }
+
+    #[inline]
+    fn subscriber_of_host(&self, number: u32) -> u32 {
+        match self.get(number) {
+            Some(host) if !host.is_subscriber() => host.subscriber,
+            _ => number,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn find(&self, hash: u64, key: &HostKey) -> Option<u32> {
+        self.table.find(hash, |index| self.records.at(index).is(key)).map(|index| self.number(index))
+    }
+
+    /// Finds a host that sends a packet, or gives it a number.
+    ///
+    /// # Errors
+    /// The subscriber has as many hosts as it may have, or the table is full.
+    #[inline(always)]
+    pub(crate) fn enter(&mut self, now: Instant, hash: u64, key: &HostKey, realm: RealmId) -> Result<u32, Verdict> {
+        let found = self.table.find(hash, |index| self.records.at(index).is(key));
+        let index = match found {
+            Some(index) => index,
+            None => self.add_host(now, hash, key, realm)?,
+        };
+        if self.records.at(index).references == 0 {
+            self.records.at_mut(index).touched_s = seconds(now);
+        }
+        Ok(self.number(index))
+    }
+
+    #[cold]
+    fn add_host(&mut self, now: Instant, hash: u64, key: &HostKey, realm: RealmId) -> Result<u32, Verdict> {
+        let subscriber = self.subscriber_for(now, key.address, realm)?;
+        let index = self.index_of(subscriber).ok_or(Verdict::HostTableFull)?;
+        if self.records.at(index).subscriber >= self.per_subscriber_max {
+            return Err(Verdict::HostLimit);
+        }
+        let fresh = Host {
+            high: (key.address >> 64) as u64,
+            low: key.address as u64,
+            inner: key.inner,
+            subscriber,
+            references: 0,
+            way: key.way.position(),
+            flags: key.way.flags(),
+            touched_s: seconds(now),
+        };
+        let host = self.insert(hash, fresh).ok_or(Verdict::HostTableFull)?;
+        let subscriber = self.records.at_mut(index);
+        subscriber.subscriber += 1;
+        subscriber.references += 1;
+        Ok(host)
+    }
+
+    fn hash_of_subscriber(&self, prefix: u128, realm: RealmId) -> u64 {
+        self.hash.hash((prefix >> 64) as u64, prefix as u64 ^ u64::from(realm.0) << 16 ^ 0x5b5c)
+    }
+
+    /// The number of the subscriber that an address belongs to, if it is known.
+    pub(crate) fn find_subscriber(&self, address: u128, realm: RealmId) -> Option<u32> {
+        let prefix = subscriber_prefix(address, self.prefix_length);
+        let hash = self.hash_of_subscriber(prefix, realm);
+        let is_it = |index| {
+            let record = self.records.at(index);
+            record.is_subscriber() && record.address() == prefix && record.inner == u32::from(realm.0)
+        };
+        self.table.find(hash, is_it).map(|index| self.number(index))
+    }
+
+    fn subscriber_for(&mut self, now: Instant, address: u128, realm: RealmId) -> Result<u32, Verdict> {
+        if let Some(number) = self.find_subscriber(address, realm) {
+            return Ok(number);
+        }
+        let prefix = subscriber_prefix(address, self.prefix_length);
+        let fresh = Host {
+            high: (prefix >> 64) as u64,
+            low: prefix as u64,
+            inner: u32::from(realm.0),
+            subscriber: 0,
+            references: 0,
+            way: 0,
+            flags: IN_USE | SUBSCRIBER,
+            touched_s: seconds(now),
+        };
+        let index = self.insert(self.hash_of_subscriber(prefix, realm), fresh).ok_or(Verdict::HostTableFull)?;
+        Ok(self.number(index))
+    }
+
+    fn insert(&mut self, hash: u64, fresh: Host) -> Option<u32> {
+        let index = match self.free {
+            0 if (self.untouched as usize) < self.records.len() => self.untouched,
+            0 => return None,
+            free => free,
+        };
+        self.table.insert(hash, index).ok()?;
+        if index == self.free {
+            self.free = self.records.at(index).subscriber;
+        } else {
+            self.untouched += 1;
+        }
+        *self.records.at_mut(index) = fresh;
+        Some(index)
+    }
+
+    /// Another record names this host or subscriber. IPv4 addresses have no effect.
+    #[inline(always)]
+    pub(crate) fn retain(&mut self, address: u32) {
+        if is_host_number(address)
+            && let Some(index) = self.index_of(address)
+        {
+            self.records.at_mut(index).references += 1;
+        }
+    }
+
+    /// A record that named it has ended.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, now: Instant, address: u32) {
+        if is_host_number(address)
+            && let Some(index) = self.index_of(address)
+        {
+            let record = self.records.at_mut(index);
+            debug_assert!(record.references > 0, "each was counted");
+            record.references = record.references.saturating_sub(1);
+            record.touched_s = seconds(now);
+        }
+    }
+
+    /// As [`HostStore::release`], without the time: it lingers from when it was last touched.
+    pub(crate) fn release_subscriber(&mut self, address: u32) {
+        if is_host_number(address)
+            && let Some(index) = self.index_of(address)
+        {
+            let record = self.records.at_mut(index);
+            debug_assert!(record.references > 0, "each was counted");
+            record.references = record.references.saturating_sub(1);
+        }
+    }
+
+    /// Looks at the next records, at most so many, and ends those that nothing names any more.
+    pub(crate) fn sweep(&mut self, now: Instant, count: u32) {
+        for _ in 0..count.min(self.untouched - 1) {
+            if self.cursor >= self.untouched {
+                self.cursor = 1;
+            }
+            let index = self.cursor;
+            self.cursor += 1;
+            let record = self.records.at(index);
+            let idle_s = seconds(now).wrapping_sub(record.touched_s);
+            if record.is_in_use() && record.references == 0 && u64::from(idle_s) > LINGER.as_secs() {
+                self.remove(now, index);
+            }
+        }
+    }
+
+    fn remove(&mut self, now: Instant, index: u32) {
+        let record = *self.records.at(index);
+        let hash = if record.is_subscriber() {
+            self.hash_of_subscriber(record.address(), RealmId(record.inner as u16))
+        } else {
+            self.hash_of(&HostKey { address: record.address(), inner: record.inner, way: record.way() })
+        };
+        let was_there = self.table.remove(hash, index);
+        debug_assert!(was_there, "every record is in the table");
+        if !record.is_subscriber()
+            && let Some(subscriber) = self.index_of(record.subscriber)
+        {
+            let subscriber = self.records.at_mut(subscriber);
+            subscriber.subscriber = subscriber.subscriber.saturating_sub(1);
+            subscriber.references = subscriber.references.saturating_sub(1);
+            subscriber.touched_s = seconds(now);
+        }
+        *self.records.at_mut(index) = Host { subscriber: self.free, ..Host::new_zeroed() };
+        self.free = index;
+    }
+}
+
+fn seconds(now: Instant) -> u16 {
+    (now.as_micros() / 1_000_000) as u16
+}

@@ -1,0 +1,193 @@
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const REALM: RealmId = RealmId(3);
+
+fn store(hosts_max: u32, per_subscriber_max: u32, worker: u8, workers: usize) -> HostStore {
+    let hash = KeyedHash::new([1, 2, 3, 4]);
+    HostStore::new(hosts_max, (56, per_subscriber_max), (WorkerId(worker), workers), hash).expect("a small table")
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::from_micros(1_000_000 * (100 + seconds))
+}
+
+fn host(subscriber: u64, host: u64) -> HostKey {
+    HostKey {
+        address: 0x2001_0db8 << 96 | u128::from(subscriber) << 72 | u128::from(host),
+        inner: 0,
+        way: Way::Nat64(0),
+    }
+}
+
+fn enter(store: &mut HostStore, seconds: u64, key: &HostKey) -> Result<u32, Verdict> {
+    let hash = store.hash_of(key);
+    store.enter(at(seconds), hash, key, REALM)
+}
+
+/// All records once.
+fn sweep(store: &mut HostStore, seconds: u64) {
+    store.sweep(at(seconds), store.untouched);
+}
+
+#[test]
+fn hosts_of_a_prefix_share_one_subscriber() {
+    let mut store = store(100, 10, 0, 1);
+    let numbers = [host(1, 1), host(1, 2), host(2, 1)].map(|key| enter(&mut store, 0, &key).expect("room"));
+    let [first, second, other] = numbers.map(|number| store.subscriber_of(number));
+    assert_eq!(first, second);
+    assert_ne!(first, other);
+    assert_eq!(store.subscriber_of(first), first, "a subscriber is its own");
+    assert_eq!(store.subscriber_of(0x0a00_0001), 0x0a00_0001, "an IPv4 host is its own");
+    assert!(store.get(first).is_some_and(|record| record.is_subscriber() && record.address() == host(1, 0).address));
+    assert!(numbers.iter().all(|number| is_host_number(*number) && *number < SOFTWIRE_HOSTS_FIRST));
+}
+
+#[test]
+fn hosts_differ_by_address_inner_address_and_way() {
+    let mut store = store(100, 10, 0, 1);
+    let plain = host(1, 1);
+    let keys = [
+        plain,
+        HostKey { address: plain.address + 1, ..plain },
+        HostKey { way: Way::Nat64(1), ..plain },
+        HostKey { way: Way::Softwire(0), inner: 1, ..plain },
+        HostKey { way: Way::Softwire(0), inner: 2, ..plain },
+    ];
+    let numbers = keys.map(|key| enter(&mut store, 0, &key).expect("room"));
+    for (i, number) in numbers.iter().enumerate() {
+        assert_eq!(enter(&mut store, 1, &keys[i]), Ok(*number));
+        assert!(numbers[..i].iter().all(|other| other != number));
+        let found = store.get(*number).expect("a host");
+        assert_eq!((found.address(), found.inner(), found.way()), (keys[i].address, keys[i].inner, keys[i].way));
+    }
+    assert!(numbers[3] >= SOFTWIRE_HOSTS_FIRST && numbers[4] >= SOFTWIRE_HOSTS_FIRST);
+}
+
+#[test]
+fn a_subscriber_has_a_bounded_number_of_hosts() {
+    let mut store = store(100, 3, 0, 1);
+    for number in 1..=3 {
+        assert!(enter(&mut store, 0, &host(1, number)).is_ok());
+    }
+    assert_eq!(enter(&mut store, 0, &host(1, 4)), Err(Verdict::HostLimit));
+    assert!(enter(&mut store, 0, &host(2, 1)).is_ok(), "another subscriber has its own share");
+    sweep(&mut store, 30);
+    assert!(enter(&mut store, 30, &host(1, 4)).is_ok(), "idle hosts have ended");
+}
+
+#[test]
+fn a_full_table_refuses_and_evicts_nothing() {
+    let mut store = store(4, 100, 0, 1);
+    let first = enter(&mut store, 0, &host(1, 1));
+    assert!(enter(&mut store, 0, &host(1, 2)).is_ok() && enter(&mut store, 0, &host(1, 3)).is_ok());
+    assert_eq!(enter(&mut store, 0, &host(1, 4)), Err(Verdict::HostTableFull));
+    assert_eq!(enter(&mut store, 0, &host(1, 1)), first);
+}
+
+#[test]
+fn a_number_is_reused_only_after_its_last_record_and_a_while() {
+    let mut store = store(100, 100, 0, 1);
+    let number = enter(&mut store, 0, &host(1, 1)).expect("room");
+    store.retain(number);
+    sweep(&mut store, 1_000);
+    assert!(store.get(number).is_some(), "a mapping names it");
+    store.release(at(1_000), number);
+    sweep(&mut store, 1_000 + LINGER.as_secs());
+    assert!(store.get(number).is_some(), "a held fragment may name it");
+    sweep(&mut store, 1_001 + LINGER.as_secs());
+    assert!(store.get(number).is_none());
+    sweep(&mut store, 1_100 + LINGER.as_secs());
+    assert_eq!(store.len(), 0, "its subscriber has ended, too");
+}
+
+#[test]
+fn numbers_tell_their_worker() {
+    for workers in [1, 2, 3, 7, 64] {
+        for worker in [0, workers - 1] {
+            let mut store = store(1_000, 1_000, worker as u8, workers);
+            for number in 0..50 {
+                let key = HostKey { way: Way::Softwire(0), ..host(number, 1) };
+                let number = enter(&mut store, 0, &key).expect("room");
+                assert_eq!(worker_of_number(number, workers), WorkerId(worker as u8));
+            }
+        }
+        assert_eq!(worker_of_number(u32::MAX - 1, workers), WorkerId(workers as u8 - 1));
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Enter(u64, u64),
+    Retain(usize),
+    Release(usize),
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0_u64..6, 0_u64..8).prop_map(|(subscriber, number)| Step::Enter(subscriber, number)),
+        2 => any::<usize>().prop_map(Step::Retain),
+        2 => any::<usize>().prop_map(Step::Release),
+        1 => (0_u64..15).prop_map(Step::Pass),
+    ]
+}
+
+proptest! {
+    /// Against a map: a host keeps its number while something names it, no two hosts have one, and
+    /// in the end nothing is left.
+    #[test]
+    fn numbers_stay_with_their_hosts(steps in proptest::collection::vec(step(), 1..200)) {
+        let mut store = store(40, 5, 1, 3);
+        let mut now = 0;
+        let mut named: Vec<(HostKey, u32)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Enter(subscriber, number) => {
+                    let key = host(subscriber, number);
+                    if let Ok(number) = enter(&mut store, now, &key) {
+                        for (other, of) in &named {
+                            prop_assert_eq!(*of == number, *other == key);
+                        }
+                    } else {
+                        prop_assert!(named.iter().all(|(other, _)| *other != key), "a known host is never refused");
+                    }
+                }
+                Step::Retain(which) => {
+                    let key = host(which as u64 % 6, which as u64 / 6 % 8);
+                    if let Ok(number) = enter(&mut store, now, &key) {
+                        store.retain(number);
+                        named.push((key, number));
+                    }
+                }
+                Step::Release(which) if !named.is_empty() => {
+                    let (_, number) = named.swap_remove(which % named.len());
+                    store.release(at(now), number);
+                }
+                Step::Release(_) => {}
+                Step::Pass(seconds) => {
+                    now += seconds;
+                    sweep(&mut store, now);
+                }
+            }
+        }
+        let counts = named.iter().fold(HashMap::new(), |mut counts: HashMap<u32, u32>, (_, number)| {
+            *counts.entry(*number).or_default() += 1;
+            counts
+        });
+        for (number, count) in counts {
+            prop_assert_eq!(store.index_of(number).map(|index| store.records.at(index).references), Some(count));
+        }
+        for (_, number) in named {
+            store.release(at(now), number);
+        }
+        for _ in 0..3 {
+            now += 60;
+            sweep(&mut store, now);
+        }
+        prop_assert_eq!(store.len(), 0);
+    }
+}

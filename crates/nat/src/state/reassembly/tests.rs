@@ -1,0 +1,107 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+fn at(millis: u64) -> Instant {
+    Instant::from_micros(millis * 1_000)
+}
+
+fn part(offset: usize, more: bool, bytes: &[u8]) -> Part<'_> {
+    Part { source: 7, way: 0, identification: 9, offset, more, bytes }
+}
+
+fn accept(store: &mut Reassembly, now: u64, part: &Part<'_>) -> Outcome {
+    store.accept(at(now), TIMEOUT, part)
+}
+
+fn dropped(verdict: Verdict, held: u32) -> Outcome {
+    Outcome::Dropped { verdict, held }
+}
+
+#[test]
+fn fragments_in_any_order_make_the_packet() {
+    let mut store = Reassembly::new(true);
+    assert_eq!(accept(&mut store, 0, &part(16, false, &[3; 5])), Outcome::Held);
+    assert_eq!(accept(&mut store, 1, &part(0, true, &[1; 8])), Outcome::Held);
+    assert_eq!(store.held(), 2);
+    assert_eq!(accept(&mut store, 2, &part(8, true, &[2; 8])), Outcome::Whole { slot: 0, length: 21, held: 2 });
+    assert_eq!(store.held(), 0);
+    assert_eq!(store.frame(0, 21)[ROOM..], [[1; 8].as_slice(), &[2; 8], &[3; 5]].concat());
+}
+
+#[test]
+fn an_overlap_ends_the_datagram() {
+    let mut store = Reassembly::new(true);
+    assert_eq!(accept(&mut store, 0, &part(0, true, &[1; 16])), Outcome::Held);
+    assert_eq!(accept(&mut store, 0, &part(8, true, &[2; 16])), dropped(Verdict::FragmentOverlap, 1));
+    assert_eq!(accept(&mut store, 0, &part(16, false, &[3; 4])), Outcome::Held, "a datagram of its own now");
+    assert_eq!(accept(&mut store, 0, &part(32, true, &[3; 8])), dropped(Verdict::FragmentOverlap, 1), "behind the end");
+}
+
+#[test]
+fn impossible_fragments_are_refused() {
+    let mut store = Reassembly::new(true);
+    assert_eq!(accept(&mut store, 0, &part(0, true, &[1; 9])), dropped(Verdict::FragmentMalformed, 0));
+    assert_eq!(accept(&mut store, 0, &part(0, false, &[])), dropped(Verdict::FragmentMalformed, 0));
+    assert_eq!(accept(&mut store, 0, &part(BYTES_MAX, false, &[1])), dropped(Verdict::TooBig, 0));
+    assert_eq!(store.held(), 0);
+}
+
+#[test]
+fn a_source_has_a_share_and_a_timeout() {
+    let mut store = Reassembly::new(true);
+    for identification in 0..PER_SOURCE as u32 {
+        let part = Part { identification, ..part(0, true, &[1; 8]) };
+        assert_eq!(accept(&mut store, 0, &part), Outcome::Held);
+    }
+    let more = Part { identification: 99, ..part(0, true, &[1; 8]) };
+    assert_eq!(accept(&mut store, 1_000, &more), dropped(Verdict::FragmentTableFull, 0));
+    let other = Part { source: 1 << 64, ..more };
+    assert_eq!(accept(&mut store, 1_000, &other), Outcome::Held);
+    assert_eq!(store.expire(at(1_999), TIMEOUT), 0);
+    assert_eq!(store.expire(at(2_000), TIMEOUT), PER_SOURCE as u32);
+    assert_eq!((accept(&mut store, 2_000, &more), store.held()), (Outcome::Held, 2));
+}
+
+proptest! {
+    /// A packet cut at random and shuffled comes out whole, whatever else is in the store.
+    #[test]
+    fn any_cut_and_order_gives_the_packet(
+        length in 1_usize..3_000,
+        cuts in proptest::collection::vec(1_usize..40, 0..10),
+        order in any::<u64>(),
+    ) {
+        let packet: Vec<u8> = (0..length).map(|at| (at * 7) as u8).collect();
+        let mut parts = Vec::new();
+        let mut at = 0;
+        for cut in cuts {
+            let end = at + cut * 8;
+            if end >= length {
+                break;
+            }
+            parts.push((at, true, packet[at..end].to_vec()));
+            at = end;
+        }
+        parts.push((at, false, packet[at..].to_vec()));
+        let count = parts.len();
+        let mut order = order;
+        for i in (1..count).rev() {
+            order = order.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            parts.swap(i, (order >> 33) as usize % (i + 1));
+        }
+        let mut store = Reassembly::new(true);
+        let mut last = None;
+        for (offset, more, bytes) in &parts {
+            prop_assert!(last.is_none());
+            match accept(&mut store, 0, &part(*offset, *more, bytes)) {
+                Outcome::Whole { slot, length, held } => last = Some((slot, length, held)),
+                outcome => prop_assert_eq!(outcome, Outcome::Held),
+            }
+        }
+        let (slot, found, held) = last.expect("the last fragment completes it");
+        prop_assert_eq!((found, held as usize + 1), (length, count));
+        prop_assert_eq!(&store.frame(slot, length)[ROOM..], &packet[..]);
+    }
+}

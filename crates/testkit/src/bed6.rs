@@ -1,0 +1,264 @@
+//! Shards between IPv6 hosts inside and IPv4 hosts outside, without links: packets in, packets out,
+//! a virtual clock.
+//!
+//! Each packet that leaves is checked: lengths and checksums of all headers, and no address of an
+//! inside host outside.
+
+use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nat::Counters;
+use nat::Duration;
+use nat::Instant;
+use nat::Outcome;
+use nat::Packet;
+use nat::Settings;
+use nat::Shard;
+use nat::Shared;
+use nat::Verdict;
+use nat::packet::Egress;
+use nat::packet::PacketMeta;
+use nat::packet::Sink;
+use nat::settings::Address6;
+use nat::settings::Nat64;
+use nat::settings::Softwire;
+use nat::settings::Transition;
+use nat::types::InterfaceId;
+use nat::types::RealmId;
+use nat::types::WorkerId;
+use translate::Prefix;
+
+use crate::topology;
+
+/// An IPv6 host.
+pub const C6: &str = "2001:db8:c:100::6";
+/// A host of another subscriber.
+pub const D6: &str = "2001:db8:d:200::6";
+/// Natrix's own IPv6 address inside.
+pub const OWN6: &str = "2001:db8:1::1";
+/// Where softwires end.
+pub const AFTR: &str = "2001:db8:1::aaaa";
+
+/// Room in front of a packet, as a card leaves it.
+const ROOM: usize = 128;
+/// Room behind.
+const TAIL: usize = 64;
+
+/// An address from text.
+///
+/// # Panics
+/// When it is none.
+pub fn v6(text: &str) -> u128 {
+    text.parse::<Ipv6Addr>().expect("an IPv6 address").to_bits()
+}
+
+/// The IPv6 address that stands for an IPv4 address behind 64:ff9b::/96.
+pub const fn behind(address: Ipv4Addr) -> u128 {
+    Prefix::WELL_KNOWN.embed(address.to_bits())
+}
+
+/// The topology of [`topology::settings`], with NAT64 and softwires beside IPv4 subscribers, all in
+/// one realm and one pool.
+pub fn settings6() -> Settings {
+    let mut settings = topology::settings();
+    settings.ipv6.addresses =
+        vec![Address6 { interface: topology::INSIDE, address: v6(OWN6).into(), prefix_length: 64 }];
+    settings.transition = Transition {
+        nat64: vec![Nat64 { prefix: Prefix::WELL_KNOWN, realm: RealmId::default() }],
+        softwires: vec![Softwire {
+            aftr: v6(AFTR).into(),
+            realm: RealmId::default(),
+            inner: vec![topology::prefix([192, 168, 0, 0], 16), topology::prefix([192, 0, 0, 0], 29)],
+        }],
+        hosts_max: 20_000,
+        ..Transition::default()
+    };
+    settings.pools[0].subscribers.push(Transition::HOSTS);
+    settings
+}
+
+/// See the [module](self).
+pub struct Bed6 {
+    shared: Arc<Shared>,
+    shards: Vec<Shard>,
+    now: Instant,
+    queue: VecDeque<(usize, PacketMeta, Vec<u8>)>,
+    left: [Vec<Vec<u8>>; 2],
+    last: Option<Verdict>,
+}
+
+struct Out<'a> {
+    shared: &'a Shared,
+    queue: &'a mut VecDeque<(usize, PacketMeta, Vec<u8>)>,
+    left: &'a mut [Vec<Vec<u8>>; 2],
+}
+
+impl Out<'_> {
+    fn send(&mut self, egress: Egress, packet: Vec<u8>) {
+        let hop = self.shared.next_hops().nth(egress.next_hop.index()).expect("a next hop of the snapshot");
+        if hop.is_ipv6 {
+            assert_eq!(wire::verify6::faults(&packet), [], "a right IPv6 packet: {packet:02x?}");
+        } else {
+            assert_eq!(wire::verify::faults(&packet), [], "a right IPv4 packet: {packet:02x?}");
+            let view = wire::ipv4::Ipv4::new_unchecked(packet.as_slice());
+            assert!(view.source() < nat::types::HOSTS_FIRST && view.destination() < nat::types::HOSTS_FIRST);
+        }
+        self.left[self.shared.settings().interfaces[hop.interface.index()].side.index()].push(packet);
+    }
+}
+
+impl Sink for Out<'_> {
+    fn transmit(&mut self, egress: Egress, parts: &[&[u8]]) -> bool {
+        self.send(egress, parts.concat());
+        true
+    }
+
+    fn hand_off(&mut self, worker: WorkerId, meta: PacketMeta, parts: &[&[u8]]) -> bool {
+        self.queue.push_back((worker.index(), meta, parts.concat()));
+        true
+    }
+}
+
+impl Bed6 {
+    /// One worker, an hour after the origin of the clock.
+    ///
+    /// # Panics
+    /// When the settings cannot be compiled.
+    pub fn new(settings: Settings) -> Bed6 {
+        Bed6::with_workers(settings, 1)
+    }
+
+    /// So many workers.
+    ///
+    /// # Panics
+    /// When the settings cannot be compiled.
+    pub fn with_workers(settings: Settings, workers: usize) -> Bed6 {
+        let shared = Arc::new(Shared::new(settings, workers).expect("valid settings"));
+        let shard =
+            |worker: usize| Shard::new(Arc::clone(&shared), WorkerId(worker as u8), [1, 2, 3, worker as u64 + 4]);
+        let shards = (0..workers).map(|worker| shard(worker).expect("enough memory")).collect();
+        let now = Instant::from_micros(3_600_000_000);
+        Bed6 { shared, shards, now, queue: VecDeque::new(), left: [Vec::new(), Vec::new()], last: None }
+    }
+
+    /// A packet of any family from inside, received by the first worker. Returns what left on
+    /// either side: inside, outside.
+    pub fn inside(&mut self, packet: &[u8]) -> [Vec<Vec<u8>>; 2] {
+        self.receive(0, topology::INSIDE, packet)
+    }
+
+    /// A packet from outside.
+    pub fn outside(&mut self, packet: &[u8]) -> [Vec<Vec<u8>>; 2] {
+        self.receive(0, topology::OUTSIDE, packet)
+    }
+
+    /// A packet that this worker receives.
+    pub fn receive(&mut self, worker: usize, ingress: InterfaceId, packet: &[u8]) -> [Vec<Vec<u8>>; 2] {
+        self.shards[worker].counters_mut().received += 1;
+        self.queue.push_back((worker, PacketMeta { ingress, ..PacketMeta::default() }, packet.to_vec()));
+        self.settle();
+        self.take()
+    }
+
+    fn settle(&mut self) {
+        let mut steps = 0;
+        while let Some((worker, meta, packet)) = self.queue.pop_front() {
+            steps += 1;
+            assert!(steps < 1_000, "a packet goes round in circles");
+            let is_own = meta.stage.is_own();
+            let mut frame = [vec![0xee; ROOM].as_slice(), &packet, &[0xa5; TAIL]].concat();
+            let end = ROOM + packet.len();
+            let shard = &mut self.shards[worker];
+            if steps > 1 && !is_own {
+                shard.counters_mut().taken_over += 1;
+            }
+            let mut out = Out { shared: &self.shared, queue: &mut self.queue, left: &mut self.left };
+            // The frame of a short packet has padding.
+            let frame_end = end.max(ROOM + 46).min(frame.len());
+            let mut burst = [Packet::in_frame(&mut frame[..frame_end], ROOM as u16, meta)];
+            shard.process(self.now, &mut burst, &mut out);
+            let [packet] = burst;
+            let (outcome, verdict, start) = (packet.outcome, packet.verdict, usize::from(packet.start()));
+            match outcome {
+                Outcome::Done => self.last = verdict,
+                Outcome::Transmit { egress, start, length } => {
+                    self.last = verdict;
+                    let bytes = frame[usize::from(start)..usize::from(start) + usize::from(length)].to_vec();
+                    out.send(egress, bytes);
+                }
+                Outcome::HandOff { worker, meta } => {
+                    shard.counters_mut().handed_off += 1;
+                    self.queue.push_back((worker.index(), meta, frame[start..frame_end].to_vec()));
+                }
+            }
+        }
+    }
+
+    fn take(&mut self) -> [Vec<Vec<u8>>; 2] {
+        core::mem::take(&mut self.left)
+    }
+
+    /// The verdict of the last packet; `None` if it waits.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.last
+    }
+
+    /// Lets time pass, with housekeeping every half second. Returns what left.
+    pub fn advance(&mut self, duration: Duration) -> [Vec<Vec<u8>>; 2] {
+        let until = self.now + duration;
+        while self.now < until {
+            self.now = (self.now + Duration::from_millis(500)).min(until);
+            for shard in &mut self.shards {
+                let mut out = Out { shared: &self.shared, queue: &mut self.queue, left: &mut self.left };
+                shard.maintain(self.now, &mut out);
+            }
+            self.settle();
+        }
+        self.take()
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The shards.
+    pub fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// What the shards share.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Packets with this verdict, of all workers.
+    pub fn count(&self, verdict: Verdict) -> u64 {
+        self.shards.iter().map(|shard| shard.counters().of(verdict)).sum()
+    }
+
+    /// Mappings of all workers that have not been swept.
+    pub fn mappings(&self) -> u64 {
+        let left = |counters: &Counters| {
+            let created: u64 = counters.mappings_created.iter().sum();
+            created - counters.mappings_removed.iter().sum::<u64>()
+        };
+        self.shards.iter().map(|shard| left(shard.counters())).sum()
+    }
+}
+
+impl Drop for Bed6 {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let (mut received, mut accounted) = (0, 0);
+        for counters in self.shards.iter().map(Shard::counters) {
+            received += counters.received + counters.taken_over;
+            accounted += counters.verdicts_total() + counters.handed_off + counters.fragments_held;
+        }
+        assert_eq!(received, accounted, "each packet has one verdict");
+    }
+}

@@ -1,0 +1,439 @@
+//! RFC 6146, stateful NAT64.
+
+use nat::Duration;
+use nat::Verdict;
+use testkit::bed6::*;
+use testkit::packet::header;
+use testkit::packet6::*;
+use testkit::*;
+use wire::build;
+
+/// The endpoint of E1 as an IPv6 host knows it.
+fn e1(port: u16) -> At6 {
+    (behind(E1), port)
+}
+
+#[test]
+fn a_datagram_and_its_answer_are_translated() {
+    covers!("6146-1", "6146-27", "6146-28", "7915-5.5");
+    let mut bed = Bed6::new(settings6());
+    let [inside, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    assert!(inside.is_empty());
+    assert_eq!(bed.verdict(), Some(Verdict::Outbound));
+    let mapped = source(&out[0]);
+    assert!(POOL.contains(mapped.ip()));
+    assert_eq!((destination(&out[0]), payload(&out[0]), ttl(&out[0])), (at(E1, 53), &b"question"[..], 63));
+
+    let [back, out] = bed.outside(&build::udp(at(E1, 53), mapped).payload(b"answer").build());
+    assert!(out.is_empty());
+    assert_eq!(bed.verdict(), Some(Verdict::Inbound));
+    assert_eq!((source6(&back[0]), destination6(&back[0])), (e1(53), (v6(C6), 5_000)));
+    assert_eq!((&back[0][48..], view6(&back[0]).hop_limit()), (&b"answer"[..], 63));
+}
+
+#[test]
+fn a_mapping_of_an_ipv6_host_serves_all_destinations() {
+    covers!("6146-5", "6146-17");
+    let mut bed = Bed6::new(settings6());
+    let mut mapped = Vec::new();
+    for (remote, port) in [(E1, 53), (E1, 54), (E2, 53)] {
+        let [_, out] = bed.inside(&udp6((v6(C6), 5_000), (behind(remote), port), b"x"));
+        mapped.push(source(&out[0]));
+    }
+    assert!(mapped.iter().all(|one| *one == mapped[0]));
+    let [_, out] = bed.inside(&tcp6((v6(C6), 5_000), e1(80), 2, (1, 0), b""));
+    assert_eq!(source(&out[0]).ip(), mapped[0].ip(), "one IPv4 address for all protocols");
+}
+
+#[test]
+fn a_connection_is_translated_both_ways() {
+    covers!("6146-20");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&tcp6((v6(C6), 5_000), e1(80), 2, (1, 0), b""));
+    let mapped = source(&out[0]);
+    bed.advance(Duration::from_secs(239));
+    let [back, _] = bed.outside(&build::tcp(at(E1, 80), mapped, wire::tcp::Flags(0x12)).build());
+    assert_eq!(destination6(&back[0]), (v6(C6), 5_000), "the SYN-ACK passes within 240 s");
+    let [_, out] = bed.inside(&tcp6((v6(C6), 5_000), e1(80), 0x10, (2, 1), b"GET /"));
+    assert_eq!((source(&out[0]), payload(&out[0])), (mapped, &b"GET /"[..]));
+}
+
+#[test]
+fn a_ping_is_translated_both_ways() {
+    covers!("7915-4.2a", "7915-5.2a");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&ping6(v6(C6), behind(E1), 77));
+    let mapped = identifier(&out[0]);
+    let reply = build::echo_reply(E1, *source(&out[0]).ip(), mapped).build();
+    let [back, _] = bed.outside(&reply);
+    assert_eq!(icmp6_of(&back[0]).0, 129);
+    assert_eq!(icmp6_of(&back[0]).2 >> 16, 77);
+    assert_eq!(view6(&back[0]).source(), behind(E1));
+}
+
+#[test]
+fn hosts_reach_each_other_by_their_ipv4_endpoints() {
+    covers!("6146-29");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(D6), 7_000), e1(53), b"x"));
+    let of_d = source(&out[0]);
+    let [inside, out] = bed.inside(&udp6((v6(C6), 5_000), (behind(*of_d.ip()), of_d.port()), b"hello"));
+    assert!(out.is_empty());
+    assert_eq!(bed.verdict(), Some(Verdict::Hairpin));
+    assert_eq!(destination6(&inside[0]), (v6(D6), 7_000));
+    let (from, port) = source6(&inside[0]);
+    assert!(translate::Prefix::WELL_KNOWN.contains(from), "the source is the sender's IPv4 endpoint");
+    let [inside, _] = bed.inside(&udp6((v6(D6), 7_000), (from, port), b"hello you"));
+    assert_eq!((destination6(&inside[0]), &inside[0][48..]), ((v6(C6), 5_000), &b"hello you"[..]));
+}
+
+#[test]
+fn errors_of_routers_outside_reach_the_host() {
+    covers!("6146-6", "6146-13", "7915-4.2b", "7915-4.3");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    let error = build::icmp_error(E2, *source(&out[0]).ip(), 3, 3, &out[0]).build();
+    let [back, _] = bed.outside(&error);
+    assert_eq!(icmp6_of(&back[0]), (1, 4, 0));
+    assert_eq!((view6(&back[0]).source(), view6(&back[0]).destination()), (behind(E2), v6(C6)));
+    let quoted = &back[0][48..];
+    assert_eq!((source6(quoted), destination6(quoted)), ((v6(C6), 5_000), e1(53)));
+}
+
+#[test]
+fn errors_from_inside_reach_the_remote_host() {
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    let mapped = source(&out[0]);
+    let [back, _] = bed.outside(&build::udp(at(E1, 53), mapped).payload(b"answer").build());
+    // From a router that is no host of NAT64.
+    let error = icmp6_message(v6("2001:db8:ff::1"), behind(E1), (2, 0), 1_400, &back[0]);
+    let [_, out] = bed.inside(&error);
+    assert_eq!(bed.verdict(), Some(Verdict::Outbound));
+    assert_eq!(source(&out[0]).ip(), mapped.ip());
+    let message = &out[0][20..];
+    assert_eq!((message[0], message[1]), (3, 4));
+    assert_eq!(u16::from_be_bytes([message[6], message[7]]), 1_380);
+    assert_eq!((source(&message[8..]), destination(&message[8..])), (at(E1, 53), mapped));
+}
+
+#[test]
+fn own_errors_come_from_an_ipv6_address_of_natrix() {
+    let mut bed = Bed6::new(settings6());
+    let mut packet = udp6((v6(C6), 5_000), e1(53), b"question");
+    packet[7] = 1;
+    let [inside, out] = bed.inside(&packet);
+    assert!(out.is_empty());
+    assert_eq!(bed.verdict(), Some(Verdict::TtlExpired));
+    assert_eq!(icmp6_of(&inside[0]), (3, 0, 0));
+    assert_eq!((view6(&inside[0]).source(), view6(&inside[0]).destination()), (v6(OWN6), v6(C6)));
+    let quoted = &inside[0][48..];
+    assert_eq!((source6(quoted), destination6(quoted)), ((v6(C6), 5_000), e1(53)));
+}
+
+#[test]
+fn fragments_in_any_order_leave_as_one_datagram() {
+    covers!("6146-8", "7915-5.1.1a");
+    let mut bed = Bed6::new(settings6());
+    let whole = udp6((v6(C6), 5_000), e1(53), &[7; 3_000]);
+    let fragments = fragments6(&whole, &[1_232, 1_232], 0xabcd_0001);
+    let mut left = Vec::new();
+    for fragment in fragments.iter().rev() {
+        let [inside, out] = bed.inside(fragment);
+        assert!(inside.is_empty());
+        left.extend(out);
+        bed.advance(Duration::from_millis(600));
+    }
+    assert_eq!(left.len(), 3);
+    let whole = build::reassemble(&left).expect("all fragments of one datagram");
+    assert_eq!((destination(&whole), payload(&whole)), (at(E1, 53), &[7; 3_000][..]));
+}
+
+#[test]
+fn datagrams_with_equal_low_identifications_do_not_mix() {
+    covers!("6146-8");
+    let mut bed = Bed6::new(settings6());
+    let datagrams = [5_000_u16, 5_001].map(|port| udp6((v6(C6), port), e1(53), &[port as u8; 2_000]));
+    let one = fragments6(&datagrams[0], &[1_232], 0x0001_1234);
+    let two = fragments6(&datagrams[1], &[1_232], 0x0002_1234);
+    let mut left = Vec::new();
+    for fragment in [&one[1], &two[1], &two[0], &one[0]] {
+        left.extend(bed.inside(fragment)[1].clone());
+    }
+    assert_eq!(left.len(), 4);
+    let identification = |packet: &Vec<u8>| u16::from_be_bytes([packet[4], packet[5]]);
+    let mut groups: Vec<Vec<Vec<u8>>> = Vec::new();
+    for packet in left {
+        match groups.iter_mut().find(|group| identification(&group[0]) == identification(&packet)) {
+            Some(group) => group.push(packet),
+            None => groups.push(vec![packet]),
+        }
+    }
+    let mut payloads: Vec<Vec<u8>> =
+        groups.iter().map(|group| payload(&build::reassemble(group).expect("whole")).to_vec()).collect();
+    payloads.sort();
+    let mut expected = [5_000_u16, 5_001].map(|port| vec![port as u8; 2_000]);
+    expected.sort();
+    assert_eq!(payloads, expected);
+}
+
+#[test]
+fn overlapping_and_tiny_fragments_are_dropped_by_name() {
+    covers!("6146-9");
+    let mut bed = Bed6::new(settings6());
+    let whole = udp6((v6(C6), 5_000), e1(53), &[7; 2_000]);
+    let one = fragments6(&whole, &[1_232], 1);
+    bed.inside(&one[0]);
+    let overlapping = fragments6(&whole, &[1_224], 1);
+    let [_, out] = bed.inside(&overlapping[1]);
+    assert_eq!((out.len(), bed.verdict()), (0, Some(Verdict::FragmentOverlap)));
+    let tcp = tcp6((v6(C6), 5_000), e1(80), 2, (1, 0), &[0; 64]);
+    let tiny = fragments6(&tcp, &[16], 2);
+    bed.inside(&tiny[0]);
+    assert_eq!(bed.verdict(), Some(Verdict::FragmentTiny));
+}
+
+#[test]
+fn an_atomic_fragment_is_a_whole_packet() {
+    let mut bed = Bed6::new(settings6());
+    let whole = udp6((v6(C6), 5_000), e1(53), b"atomic");
+    let atomic = fragments6(&whole, &[], 0x77);
+    assert_eq!(atomic.len(), 1);
+    let [_, out] = bed.inside(&atomic[0]);
+    assert_eq!((payload(&out[0]), header(&out[0]).is_fragment()), (&b"atomic"[..], false));
+}
+
+#[test]
+fn udp_without_checksum_gets_one() {
+    covers!("6146-10");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
+    let mapped = source(&out[0]);
+    let answer = build::udp(at(E1, 53), mapped).payload(b"answer").without_checksum().build();
+    // The bed checks that the checksum is right.
+    let [back, _] = bed.outside(&answer);
+    assert_ne!(&back[0][46..48], [0, 0]);
+    // A fragment of such a datagram is dropped.
+    let long = build::udp(at(E1, 53), mapped).payload_length(3_000).without_checksum().build();
+    for fragment in build::fragment(&long, 1_400) {
+        let [back, _] = bed.outside(&fragment);
+        assert_eq!(back.len(), 0);
+    }
+    assert!(bed.count(Verdict::ChecksumMissing) >= 1);
+}
+
+#[test]
+fn sizes_and_dont_fragment_follow_the_rfc() {
+    covers!("7915-4.1a", "7915-4.1b", "7915-4.1c", "7915-5a");
+    let mut settings = settings6();
+    settings.interfaces[0].mtu = 1_280;
+    let mut bed = Bed6::new(settings);
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), &[1; 1_232]));
+    let mapped = source(&out[0]);
+    assert!(!header(&out[0]).dont_fragment(), "1,280 bytes of IPv6 may be fragmented");
+
+    let packet = |length: usize| build::udp(at(E1, 53), mapped).payload_length(length - 28);
+    let [back, _] = bed.outside(&packet(500).build());
+    assert_eq!((back.len(), view6(&back[0]).next_header()), (1, 17), "no Fragment header without need");
+    let [back, out] = bed.outside(&packet(1_261).dont_fragment().build());
+    assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::TooBig)));
+    assert_eq!((out[0][20], out[0][21], u16::from_be_bytes([out[0][26], out[0][27]])), (3, 4, 1_260));
+    let [back, _] = bed.outside(&packet(1_260).dont_fragment().build());
+    assert_eq!(back[0].len(), 1_280);
+    let [back, _] = bed.outside(&packet(1_500).identification(0x4242).build());
+    assert!(back.len() > 1 && back.iter().all(|piece| piece.len() <= 1_280));
+    let whole = wire::build6::reassemble(&back).expect("fragments of one packet");
+    assert_eq!(whole.len(), 1_520);
+}
+
+#[test]
+fn a_large_ipv6_packet_may_not_be_fragmented() {
+    covers!("7915-5a", "7915-5.2c");
+    let mut settings = settings6();
+    settings.interfaces[1].mtu = 1_400;
+    let mut bed = Bed6::new(settings);
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), &[1; 1_233]));
+    assert!(header(&out[0]).dont_fragment());
+    let [inside, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), &[1; 1_400]));
+    assert!(out.is_empty());
+    assert_eq!(icmp6_of(&inside[0]), (2, 0, 1_420));
+}
+
+#[test]
+fn without_a_free_port_the_host_is_unreachable() {
+    covers!("6146-19", "6146-18");
+    let mut settings = settings6().addresses(&POOL[..1]).ports(2_000, 2_003);
+    settings.transition.hosts_per_subscriber_max = 10;
+    let mut bed = Bed6::new(settings);
+    let mut mapped = Vec::new();
+    for port in 5_000..5_004 {
+        let [_, out] = bed.inside(&udp6((v6(C6), port), e1(53), b"x"));
+        mapped.push(source(&out[0]));
+    }
+    mapped.sort();
+    mapped.dedup();
+    assert_eq!(mapped.len(), 4, "no external port twice");
+    let [inside, out] = bed.inside(&udp6((v6(C6), 6_000), e1(53), b"x"));
+    assert!(out.is_empty());
+    assert_eq!((bed.verdict(), icmp6_of(&inside[0])), (Some(Verdict::PortsExhausted), (1, 3, 0)));
+}
+
+#[test]
+fn other_protocols_are_refused_with_an_error() {
+    covers!("6146-11");
+    let mut bed = Bed6::new(settings6());
+    let [inside, out] = bed.inside(&packet6(v6(C6), behind(E1), 132, &[0; 20]));
+    assert!(out.is_empty());
+    assert_eq!((bed.verdict(), icmp6_of(&inside[0])), (Some(Verdict::ProtocolUnsupported), (1, 4, 0)));
+}
+
+#[test]
+fn hostile_ipv6_packets_are_dropped_by_name() {
+    covers!("6146-12", "6052-5", "7915-5.1b", "7915-5.1c");
+    let mut bed = Bed6::new(settings6());
+    let from = v6(C6);
+    let drop = |bed: &mut Bed6, packet: &[u8], expected: Verdict| {
+        let [_, out] = bed.inside(packet);
+        assert_eq!((out.len(), bed.verdict()), (0, Some(expected)), "{packet:02x?}");
+    };
+    let to = |address: &str| behind(address.parse().expect("an IPv4 address"));
+    for address in ["127.0.0.1", "0.0.0.0", "169.254.1.1", "224.0.0.1", "255.255.255.255", "240.0.0.5"] {
+        drop(&mut bed, &udp6((from, 1), (to(address), 2), b"x"), Verdict::EmbeddedAddress);
+    }
+    for address in ["10.0.0.1", "192.168.7.7", "172.16.3.4", "100.64.0.10"] {
+        drop(&mut bed, &udp6((from, 1), (to(address), 2), b"x"), Verdict::EmbeddedPrivate);
+    }
+    drop(&mut bed, &udp6((behind(E2), 1), e1(2), b"x"), Verdict::SourceInPrefix);
+    for source in ["::", "::1", "ff02::1", "fe80::1", "::ffff:192.0.2.1"] {
+        drop(&mut bed, &udp6((v6(source), 1), e1(2), b"x"), Verdict::SourceInvalid);
+    }
+    let whole = udp6((from, 1), e1(2), b"x");
+    let with = |header: u8, body: &[u8]| wire::build6::with_extension(&whole, header, body);
+    // A routing header of type 0 with segments left (RFC 5095).
+    drop(&mut bed, &with(43, &[0, 0, 1, 0, 0, 0, 0]), Verdict::Ipv6Header);
+    let mut many = whole.clone();
+    for _ in 0..64 {
+        many = wire::build6::with_extension(&many, 60, &[0, 1, 4, 0, 0, 0, 0]);
+    }
+    drop(&mut bed, &many, Verdict::Ipv6Header);
+    let mut jumbogram = with(0, &[0, 0xc2, 4, 0, 1, 0, 0]);
+    jumbogram[4..6].copy_from_slice(&[0, 0]);
+    drop(&mut bed, &jumbogram, Verdict::Ipv6Header);
+    drop(&mut bed, &whole[..39], Verdict::Ipv6Malformed);
+    // Errors about errors, and a Packet Too Big that no link can mean.
+    let error = icmp6_message(behind(E1), from, (1, 0), 0, &udp6((from, 1), e1(2), b"x"));
+    drop(&mut bed, &icmp6_message(from, behind(E1), (1, 0), 0, &error), Verdict::IcmpQuoteMalformed);
+    assert_eq!(bed.mappings(), 0, "nothing of all that made state");
+}
+
+#[test]
+fn ipv4_packets_cannot_name_the_number_of_a_host() {
+    let mut bed = Bed6::new(settings6());
+    bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
+    for source in ["224.0.0.1", "224.0.0.2", "240.0.0.1", "255.255.255.254"] {
+        let source = source.parse().expect("an address");
+        bed.inside(&build::udp(at(source, 5_000), at(E1, 53)).build());
+        assert_eq!(bed.verdict(), Some(Verdict::SourceInvalid));
+    }
+}
+
+#[test]
+fn many_sources_of_one_prefix_are_bounded_and_harmless() {
+    covers!("6146-30");
+    let mut settings = settings6();
+    settings.transition.hosts_per_subscriber_max = 64;
+    let mut bed = Bed6::new(settings);
+    for host in 0..10_000 {
+        bed.inside(&udp6((v6("2001:db8:bad:100::") + host, 5_000), e1(53), b"x"));
+    }
+    assert_eq!((bed.mappings(), bed.count(Verdict::HostLimit)), (64, 10_000 - 64));
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
+    assert_eq!(out.len(), 1, "other subscribers are not affected");
+}
+
+#[test]
+fn a_prefix_is_one_subscriber_on_any_worker() {
+    let mut settings = settings6();
+    settings.subscriber.ports_max = [4; 3];
+    for workers in [1, 3] {
+        let mut bed = Bed6::with_workers(settings.clone(), workers);
+        let mut mapped = Vec::new();
+        for host in 0..6 {
+            // Received by any worker.
+            let packet = udp6((v6("2001:db8:c:1aa::") + host, 5_000), e1(53), b"x");
+            let [_, out] = bed.receive(host as usize % workers, topology::INSIDE, &packet);
+            mapped.extend(out.iter().map(|packet| source(packet)));
+        }
+        assert_eq!(mapped.len(), 4, "the quota is that of the prefix");
+        assert!(mapped.iter().all(|one| one.ip() == mapped[0].ip()), "and so is the pairing");
+        assert_eq!(bed.count(Verdict::SubscriberPortQuota), 2);
+        for (host, mapped) in (0..4).zip(&mapped) {
+            for worker in 0..workers {
+                let answer = build::udp(at(E1, 53), *mapped).build();
+                let [back, _] = bed.receive(worker, topology::OUTSIDE, &answer);
+                assert_eq!(destination6(&back[0]), (v6("2001:db8:c:1aa::") + host, 5_000));
+            }
+        }
+    }
+}
+
+#[test]
+fn ipv4_and_ipv6_hosts_share_one_pool() {
+    let mut bed = Bed6::new(settings6());
+    let mut mapped = Vec::new();
+    for port in 5_000..5_100 {
+        mapped.push(source(&bed.inside(&build::udp(at(I1, port), at(E1, 53)).build())[1][0]));
+        mapped.push(source(&bed.inside(&udp6((v6(C6), port), e1(53), b"x"))[1][0]));
+        let inner = build::udp(at([192, 168, 1, 2].into(), port), at(E1, 53)).build();
+        mapped.push(source(&bed.inside(&softwire(v6(D6), v6(AFTR), &inner))[1][0]));
+    }
+    let all = mapped.len();
+    mapped.sort();
+    mapped.dedup();
+    assert_eq!((mapped.len(), all), (300, 300));
+}
+
+#[test]
+fn a_host_ends_with_its_last_mapping() {
+    covers!("6146-4", "6146-14");
+    let mut settings = settings6();
+    settings.transition.hosts_max = 3;
+    let mut bed = Bed6::new(settings);
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
+    let mapped = source(&out[0]);
+    bed.inside(&udp6((v6(D6), 5_000), e1(53), b"x"));
+    assert_eq!(bed.verdict(), Some(Verdict::HostTableFull), "a host and its prefix take a record each");
+    bed.advance(Duration::from_secs(299));
+    let [back, _] = bed.outside(&build::udp(at(E1, 53), mapped).build());
+    assert_eq!(destination6(&back[0]), (v6(C6), 5_000));
+    bed.advance(Duration::from_secs(400));
+    assert_eq!(bed.mappings(), 0);
+    let [_, out] = bed.inside(&udp6((v6(D6), 5_000), e1(53), b"x"));
+    assert_eq!(out.len(), 1, "the records are free again");
+}
+
+#[test]
+fn prefixes_of_all_lengths_reach_the_address_inside() {
+    covers!("6146-26", "6052-3", "6052-4");
+    for (text, length) in [
+        ("2001:db8::", 32),
+        ("2001:db8:100::", 40),
+        ("2001:db8:122::", 48),
+        ("2001:db8:122:300::", 56),
+        ("2001:db8:122:344::", 64),
+        ("2001:db8:122:344::", 96),
+    ] {
+        let mut settings = settings6();
+        let prefix = translate::Prefix::new(v6(text), length).expect("a prefix");
+        settings.transition.nat64[0].prefix = prefix;
+        settings.ipv6.addresses[0].address = v6("fd00::1").into();
+        let mut bed = Bed6::new(settings);
+        let host = v6("fd00:6::6");
+        // Bits behind the address are ignored, and not repeated.
+        let suffix = if length == 96 { 0 } else { 0xff };
+        let [_, out] = bed.inside(&udp6((host, 5_000), (prefix.embed(E1.to_bits()) | suffix, 53), b"x"));
+        assert_eq!(destination(&out[0]), at(E1, 53), "{text}/{length}");
+        let [back, _] = bed.outside(&build::udp(at(E1, 53), source(&out[0])).build());
+        assert_eq!(source6(&back[0]), (prefix.embed(E1.to_bits()), 53), "{text}/{length}");
+    }
+}

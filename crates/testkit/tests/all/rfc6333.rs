@@ -1,0 +1,199 @@
+//! RFC 6333, DS-Lite: the AFTR.
+
+use core::net::Ipv4Addr;
+
+use nat::Duration;
+use nat::Verdict;
+use testkit::bed6::*;
+use testkit::packet::header;
+use testkit::packet6::*;
+use testkit::*;
+use wire::build;
+
+const HOME: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
+const AFTR_INSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 1);
+
+/// A packet of a home behind the B4 at this address.
+fn from(b4: &str, inner: &[u8]) -> Vec<u8> {
+    softwire(v6(b4), v6(AFTR), inner)
+}
+
+/// The packet inside a softwire to this B4.
+fn inner_of(packet: &[u8], b4: &str) -> Vec<u8> {
+    let view = view6(packet);
+    assert_eq!((view.source(), view.destination(), view.next_header()), (v6(AFTR), v6(b4), 4));
+    assert_eq!(wire::verify::faults(&packet[40..]), [], "a right IPv4 packet inside");
+    packet[40..].to_vec()
+}
+
+#[test]
+fn homes_with_equal_addresses_have_mappings_of_their_own() {
+    covers!("6333-5");
+    let mut bed = Bed6::new(settings6());
+    let inner = build::udp(at(HOME, 5_000), at(E1, 53)).payload(b"question").build();
+    let mapped = [C6, D6].map(|b4| {
+        let [inside, out] = bed.inside(&from(b4, &inner));
+        assert!(inside.is_empty());
+        assert_eq!((destination(&out[0]), payload(&out[0]), ttl(&out[0])), (at(E1, 53), &b"question"[..], 63));
+        source(&out[0])
+    });
+    assert_ne!(mapped[0], mapped[1]);
+    for (b4, mapped) in [C6, D6].into_iter().zip(mapped) {
+        let [back, _] = bed.outside(&build::udp(at(E1, 53), mapped).payload(b"answer").ds_field(0xb8).build());
+        assert_eq!(view6(&back[0]).traffic_class(), 0xb8);
+        let inner = inner_of(&back[0], b4);
+        assert_eq!(
+            (source(&inner), destination(&inner), payload(&inner)),
+            (at(E1, 53), at(HOME, 5_000), &b"answer"[..])
+        );
+        assert_eq!(header(&inner).ds_field(), 0xb8);
+    }
+}
+
+#[test]
+fn the_aftr_answers_pings_inside_the_softwire() {
+    covers!("6333-4");
+    let mut bed = Bed6::new(settings6());
+    let [inside, out] = bed.inside(&from(C6, &build::echo_request(HOME, AFTR_INSIDE, 7).payload(b"hi").build()));
+    assert!(out.is_empty());
+    assert_eq!(bed.verdict(), Some(Verdict::Local));
+    let reply = inner_of(&inside[0], C6);
+    assert_eq!((source(&reply), destination(&reply).ip()), (at(AFTR_INSIDE, 7), &HOME));
+    assert_eq!(payload(&reply), b"hi");
+}
+
+#[test]
+fn own_errors_come_from_the_aftr_inside_the_softwire() {
+    covers!("6333-4");
+    let mut bed = Bed6::new(settings6());
+    let packet = build::udp(at(HOME, 5_000), at(E1, 53)).ttl(1).build();
+    let [inside, out] = bed.inside(&from(C6, &packet));
+    assert!(out.is_empty());
+    let error = inner_of(&inside[0], C6);
+    assert_eq!((error[20], error[21]), (11, 0));
+    assert_eq!((source(&error).ip(), destination(&error).ip()), (&AFTR_INSIDE, &HOME));
+    assert_eq!(quote(&error), &packet[..], "the packet as its sender knows it");
+}
+
+#[test]
+fn errors_from_outside_are_about_the_inner_packet() {
+    covers!("6333-8");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).build()));
+    let error = build::icmp_error(E2, *source(&out[0]).ip(), 3, 3, &out[0]).build();
+    let [back, _] = bed.outside(&error);
+    let inner = inner_of(&back[0], C6);
+    assert_eq!((source(&inner).ip(), destination(&inner).ip(), inner[20], inner[21]), (&E2, &HOME, 3, 3));
+    assert_eq!((source(quote(&inner)), destination(quote(&inner))), (at(HOME, 5_000), at(E1, 53)));
+    // And the other way.
+    let answer = build::udp(at(E1, 53), source(&out[0])).build();
+    let [back, _] = bed.outside(&answer);
+    let error = build::icmp_error(HOME, E1, 3, 3, &inner_of(&back[0], C6)).build();
+    let [_, left] = bed.inside(&from(C6, &error));
+    assert_eq!((source(&left[0]).ip(), destination(&left[0]).ip()), (source(&out[0]).ip(), &E1));
+    assert_eq!(destination(quote(&left[0])), source(&out[0]));
+}
+
+#[test]
+fn only_permitted_inner_sources_pass() {
+    covers!("6333-9", "6333-14");
+    let mut bed = Bed6::new(settings6());
+    for (inner, passes) in [
+        ("192.168.255.1", true),
+        ("192.0.0.2", true),
+        ("192.0.0.7", true),
+        ("192.0.0.8", false),
+        ("8.8.8.8", false),
+        ("100.64.0.10", false),
+        ("10.0.0.1", false),
+        ("127.0.0.1", false),
+    ] {
+        let inner = inner.parse().expect("an address");
+        let [_, out] = bed.inside(&from(C6, &build::udp(at(inner, 5_000), at(E1, 53)).build()));
+        assert_eq!(out.len(), usize::from(passes), "{inner}");
+        if !passes {
+            assert_eq!(bed.verdict(), Some(Verdict::SoftwireSource), "{inner}");
+        }
+    }
+}
+
+#[test]
+fn large_packets_are_fragmented_around_not_inside() {
+    covers!("6333-1", "6333-2");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).build()));
+    let packet = build::udp(at(E1, 53), source(&out[0])).payload_length(1_472).build();
+    for packet in
+        [packet.clone(), build::udp(at(E1, 53), source(&out[0])).payload_length(1_472).dont_fragment().build()]
+    {
+        let [back, out] = bed.outside(&packet);
+        assert!(out.is_empty());
+        assert!(back.len() == 2 && back.iter().all(|piece| piece.len() <= 1_500));
+        let whole = wire::build6::reassemble(&back).expect("fragments of one packet");
+        let inner = inner_of(&whole, C6);
+        assert_eq!((inner.len(), header(&inner).is_fragment()), (1_500, false));
+    }
+}
+
+#[test]
+fn fragments_of_a_softwire_in_any_order_make_the_packet() {
+    covers!("6333-1");
+    let mut bed = Bed6::new(settings6());
+    let inner = build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(1_400).build();
+    let fragments = fragments6(&from(C6, &inner), &[512, 512], 99);
+    assert_eq!(fragments.len(), 3);
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let mut left = Vec::new();
+        for i in order {
+            left.extend(bed.inside(&fragments[i])[1].clone());
+        }
+        assert_eq!((left.len(), bed.verdict()), (1, Some(Verdict::Outbound)));
+        assert_eq!((destination(&left[0]), left[0].len()), (at(E1, 53), inner.len()));
+    }
+    assert_eq!(bed.count(Verdict::Reassembled), 6);
+    // Half a packet.
+    bed.inside(&fragments[0]);
+    bed.advance(Duration::from_secs(30));
+    assert_eq!(bed.count(Verdict::FragmentTimeout), 1);
+}
+
+#[test]
+fn malformed_softwires_are_dropped_by_name() {
+    let mut bed = Bed6::new(settings6());
+    let inner = build::udp(at(HOME, 5_000), at(E1, 53)).payload(b"question").build();
+    let mut drop = |packet: &[u8], expected: Verdict| {
+        let [_, out] = bed.inside(packet);
+        assert_eq!((out.len(), bed.verdict()), (0, Some(expected)));
+    };
+    drop(&from(C6, &inner[..inner.len() - 1]), Verdict::SoftwireMalformed);
+    drop(&from(C6, &[inner.as_slice(), b"more"].concat()), Verdict::SoftwireMalformed);
+    drop(&from(C6, b"no packet"), Verdict::SoftwireMalformed);
+    // A softwire in a softwire.
+    drop(&from(C6, &from(D6, &inner)), Verdict::SoftwireMalformed);
+    drop(&packet6(v6(C6), v6(AFTR), 17, &[0; 8]), Verdict::SoftwireMalformed);
+    for source in ["::", "::1", "ff02::1", "fe80::1", AFTR] {
+        drop(&from(source, &inner), Verdict::SourceInvalid);
+    }
+    let mut bad = inner;
+    bad[10] ^= 1;
+    drop(&from(C6, &bad), Verdict::IpBadChecksum);
+    assert_eq!(bed.mappings(), 0);
+}
+
+#[test]
+fn a_connection_through_a_softwire_follows_its_states() {
+    covers!("6333-8");
+    let mut bed = Bed6::new(settings6());
+    let segment = |flags, sequence, ack| {
+        build::tcp(at(HOME, 5_000), at(E1, 80), wire::tcp::Flags(flags)).sequence(sequence).acknowledgment(ack).build()
+    };
+    let [_, out] = bed.inside(&from(C6, &segment(2, 1, 0)));
+    let mapped = source(&out[0]);
+    let [back, _] =
+        bed.outside(&build::tcp(at(E1, 80), mapped, wire::tcp::Flags(0x12)).sequence(9).acknowledgment(2).build());
+    assert_eq!(destination(&inner_of(&back[0], C6)), at(HOME, 5_000));
+    bed.inside(&from(C6, &segment(0x10, 2, 10)));
+    bed.advance(Duration::from_secs(7_000));
+    let [_, out] = bed.inside(&from(C6, &segment(0x10, 2, 10)));
+    assert_eq!(source(&out[0]), mapped, "established for two hours");
+}

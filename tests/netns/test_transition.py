@@ -1,0 +1,241 @@
+"""IPv6 hosts that reach IPv4 servers through real kernels: NAT64, 464XLAT and DS-Lite.
+
+unbound synthesises names (DNS64), curl and ping are IPv6-only or behind tayga (CLAT). The kernel is the B4 of DS-Lite:
+without ip6tnl, segment routing with reduced headers (RFC 8986) sends and takes plain IPv4 in IPv6.
+"""
+
+import contextlib
+import hashlib
+import random
+import shutil
+import socket
+import struct
+import threading
+
+from kit import *
+from netlab.process import wait_until
+from netlab.topology import SRV1
+from test_ipv6 import INSIDE
+from test_ipv6 import with_addresses
+
+PREFIX, AFTR = "64:ff9b::", "2001:db8:64::aaaa"
+SRV1_BEHIND = "64:ff9b::c000:20a"
+CLAT = "2001:db8:65::c1a7"
+HOME = "192.168.1.2"
+
+
+def with_routes(n):
+    """IPv6-only clients: no IPv4 route leads anywhere."""
+    with_addresses(n)
+    for host in (n.sub1, n.sub2):
+        host.ip("-6", "route", "replace", "64:ff9b::/96", "via", INSIDE)
+    expect(wait_until(lambda: ping(n.sub1, SRV1_BEHIND)[0] == 0, 15, 0.2), f"ping: {ping(n.sub1, SRV1_BEHIND)[1]}")
+
+
+def ping(host, to, *more):
+    status, out, err = host.run(["ping", "-n", "-c", "3", "-i", "0.2", "-W", "2", *more, to])
+    return status, out + err
+
+
+@contextlib.contextmanager
+def web_server(n, body):
+    """Serves `body` to any request at srv1."""
+    server = listener(n.srv1, 0, SRV1)
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = server.accept()
+                with sock:
+                    sock.recv(65536)
+                    sock.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server.getsockname()[1]
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(5)
+
+
+def fetch(host, directory, url, *more):
+    """What curl gets: the digest of the body."""
+    path = directory / "body"
+    status, _, err = host.run(["curl", "-sS", "--noproxy", "*", "-m", "30", "-o", path, *more, url])
+    expect_equal(status, 0, f"curl {url}: {err}")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.unlink()
+    return digest
+
+
+@test("transition")
+@shows("6146-28", "7915-4.2a", "7915-5.2a")
+def an_ipv6_only_client_pings_and_fetches_by_nat64(n):
+    with_routes(n)
+    status, text = ping(n.sub1, SRV1_BEHIND, "-s", "1400")
+    expect_equal(status, 0, text)
+    body = random.Random(64).randbytes(8 << 20)
+    with web_server(n, body) as port:
+        digest = fetch(n.sub1, n.state.directory, f"http://[{SRV1_BEHIND}]:{port}/")
+    expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
+
+
+@test("transition")
+@shows("6146-6", "7915-4.2b")
+def a_closed_port_outside_is_refused_at_once(n):
+    with_routes(n)
+    with n.sub1.entered():
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    with sockets(sock) as sock:
+        sock.settimeout(3)
+        sock.connect((SRV1_BEHIND, 9))
+        sock.send(b"x")
+        try:
+            sock.recv(100)
+            raise Failure("an answer from a closed port")
+        except ConnectionRefusedError:
+            pass
+
+
+@test("transition")
+def names_are_synthesised_by_unbound_and_reached(n):
+    with_routes(n)
+    # A name server outside that only unbound asks, through NAT64 itself.
+    answers = udp(n.srv1, 53, SRV1)
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                question, who = answers.recvfrom(512)
+                end = question.index(b"\0", 12) + 5
+                kind = struct.unpack("!H", question[end - 4 : end - 2])[0]
+                found = kind == 1
+                header = question[:2] + b"\x84\x00\x00\x01" + (b"\0\1" if found else b"\0\0") + b"\0\0\0\0"
+                record = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton(SRV1) if found else b""
+                answers.sendto(header + question[12:end] + record, who)
+
+    answers.settimeout(None)
+    threading.Thread(target=serve, daemon=True).start()
+    configuration = n.state.directory / "unbound.conf"
+    configuration.write_text(f"""
+server:
+    interface: ::1
+    do-ip4: no
+    module-config: "dns64 iterator"
+    dns64-prefix: {PREFIX}/96
+    chroot: ""
+    username: ""
+    directory: "{n.state.directory}"
+    pidfile: ""
+    use-syslog: no
+    do-daemonize: no
+    access-control: ::1 allow
+    local-zone: "test." nodefault
+forward-zone:
+    name: "."
+    forward-addr: {SRV1_BEHIND}
+""")
+    n.sub1.ip("link", "set", "lo", "up")
+    unbound = n.sub1.start("unbound", ["unbound", "-d", "-c", configuration])
+    try:
+        body = random.Random(53).randbytes(100_000)
+
+        def resolved():
+            with n.sub1.entered():
+                asker = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+            with sockets(asker) as asker:
+                asker.settimeout(1)
+                question = b"\0\7\1\0\0\1\0\0\0\0\0\0\4srv1\4test\0\0\x1c\0\1"
+                with contextlib.suppress(OSError):
+                    asker.sendto(question, ("::1", 53))
+                    return socket.inet_pton(socket.AF_INET6, SRV1_BEHIND) in asker.recv(512)
+            return False
+
+        expect(wait_until(resolved, 20, 0.3), f"unbound synthesises no address: {unbound.log()}")
+        with web_server(n, body) as port:
+            digest = fetch(
+                n.sub1, n.state.directory, f"http://srv1.test:{port}/", "--resolve", f"srv1.test:{port}:[{SRV1_BEHIND}]"
+            )
+        expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
+    finally:
+        unbound.end()
+        answers.close()
+
+
+@test("transition")
+def an_ipv4_only_client_behind_a_clat_reaches_ipv4(n):
+    with_routes(n)
+    directory = n.state.directory / "tayga"
+    directory.mkdir(exist_ok=True)
+    configuration = directory / "tayga.conf"
+    configuration.write_text(f"""
+tun-device clat
+ipv4-addr 192.0.0.3
+ipv6-addr 2001:db8:65::1
+prefix {PREFIX}/96
+wkpf-strict no
+map 192.0.0.2 {CLAT}
+data-dir {directory}
+""")
+    n.sub1.run(["tayga", "-c", configuration, "--mktun"])
+    tayga = n.sub1.start("tayga", ["tayga", "-c", configuration, "-d"])
+    try:
+        for key in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"):
+            n.sub1.sysctl(key, 1)
+        n.sub1.ip("link", "set", "clat", "up")
+        n.sub1.ip("address", "replace", "192.0.0.2/32", "dev", "clat")
+        n.sub1.ip("-6", "route", "replace", CLAT, "dev", "clat")
+        n.sub1.ip("route", "replace", "192.0.2.0/24", "dev", "clat", "src", "192.0.0.2", "mtu", "1460")
+        n.sub1.ip("-6", "route", "replace", "64:ff9b::/96", "via", INSIDE)
+        expect(wait_until(lambda: ping(n.sub1, SRV1)[0] == 0, 15, 0.2), f"ping: {ping(n.sub1, SRV1)[1]} {tayga.log()}")
+        body = random.Random(464).randbytes(2 << 20)
+        with web_server(n, body) as port:
+            digest = fetch(n.sub1, n.state.directory, f"http://{SRV1}:{port}/")
+        expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
+    finally:
+        tayga.end()
+        n.sub1.run(["ip", "route", "del", "192.0.2.0/24"])
+        n.sub1.run(["ip", "link", "del", "clat"])
+        n.sub1.sysctl("net.ipv6.conf.all.forwarding", 0)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@test("transition")
+@shows("6333-4", "6333-5", "6333-8")
+def a_kernel_as_b4_reaches_ipv4_through_its_softwire(n):
+    with_addresses(n)
+    b4 = n.sub2
+    b4.sysctl("net.ipv6.conf.all.seg6_enabled", 1)
+    b4.sysctl("net.ipv6.conf.eth0.seg6_enabled", 1)
+    b4.sysctl("net.ipv4.conf.all.rp_filter", 0)
+    b4.sysctl("net.ipv4.conf.eth0.rp_filter", 0)
+    b4.ip("address", "replace", f"{HOME}/32", "dev", "lo")
+    b4.ip("link", "set", "lo", "up")
+    b4.ip("-6", "route", "replace", AFTR, "via", INSIDE)
+    b4_address = "2001:db8:64::b4"
+    b4.run(["ip", "sr", "tunsrc", "set", b4_address])
+    # What comes in the softwire goes to the inner destination, which is this host.
+    b4.ip("-6", "route", "replace", f"{b4_address}/128", "encap", "seg6local", "action", "End.DX4", "nh4", HOME,
+          "dev", "eth0")  # fmt: skip
+    b4.sysctl("net.ipv6.conf.all.forwarding", 1)
+    b4.sysctl("net.ipv4.ip_forward", 1)
+    b4.sysctl("net.ipv6.conf.eth0.proxy_ndp", 1)
+    b4.ip("-6", "neigh", "replace", "proxy", b4_address, "dev", "eth0")
+    for destination in ("192.0.2.0/24", "192.0.0.1/32"):
+        b4.ip("route", "replace", destination, "encap", "seg6", "mode", "encap.red", "segs", AFTR, "dev", "eth0",
+              "src", HOME, "mtu", "1460")  # fmt: skip
+    try:
+        expect(wait_until(lambda: ping(b4, SRV1)[0] == 0, 15, 0.2), f"ping: {ping(b4, SRV1)[1]} {n.dut.show('drops')}")
+        status, text = ping(b4, "192.0.0.1")
+        expect_equal(status, 0, f"the AFTR inside the softwire: {text}")
+        body = random.Random(6333).randbytes(1 << 20)
+        with web_server(n, body) as port:
+            digest = fetch(b4, n.state.directory, f"http://{SRV1}:{port}/")
+        expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
+    finally:
+        for destination in ("192.0.2.0/24", "192.0.0.1/32"):
+            b4.run(["ip", "route", "del", destination])
+        b4.run(["ip", "-6", "route", "del", f"{b4_address}/128"])
+        b4.sysctl("net.ipv6.conf.all.forwarding", 0)
