@@ -145,6 +145,10 @@ TRANSITION = """
 [[nat64]]
 pool = "public"
 
+[[nat64]]
+prefix = "2001:db8:6464::/96"
+pool = "public"
+
 [[softwire]]
 aftr = "2001:db8:64::aaaa"
 pool = "public"

@@ -21,6 +21,8 @@ from test_ipv6 import with_addresses
 PREFIX, AFTR = "64:ff9b::", "2001:db8:64::aaaa"
 SRV1_BEHIND = "64:ff9b::c000:20a"
 CLAT = "2001:db8:65::c1a7"
+# tayga sends no documentation addresses through the well-known prefix.
+CLAT_PREFIX = "2001:db8:6464::"
 HOME = "192.168.1.2"
 
 
@@ -174,8 +176,7 @@ def an_ipv4_only_client_behind_a_clat_reaches_ipv4(n):
 tun-device clat
 ipv4-addr 192.0.0.3
 ipv6-addr 2001:db8:65::1
-prefix {PREFIX}/96
-wkpf-strict no
+prefix {CLAT_PREFIX}/96
 map 192.0.0.2 {CLAT}
 data-dir {directory}
 """)
@@ -188,7 +189,7 @@ data-dir {directory}
         n.sub1.ip("address", "replace", "192.0.0.2/32", "dev", "clat")
         n.sub1.ip("-6", "route", "replace", CLAT, "dev", "clat")
         n.sub1.ip("route", "replace", "192.0.2.0/24", "dev", "clat", "src", "192.0.0.2", "mtu", "1460")
-        n.sub1.ip("-6", "route", "replace", "64:ff9b::/96", "via", INSIDE)
+        n.sub1.ip("-6", "route", "replace", f"{CLAT_PREFIX}/96", "via", INSIDE)
         expect(wait_until(lambda: ping(n.sub1, SRV1)[0] == 0, 15, 0.2), f"ping: {ping(n.sub1, SRV1)[1]} {tayga.log()}")
         body = random.Random(464).randbytes(2 << 20)
         with web_server(n, body) as port:

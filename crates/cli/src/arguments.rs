@@ -897,7 +897,7 @@ pub struct Why {
 fn why_endpoint(text: &str) -> Result<SocketAddrV4, ParseError> {
     let is_ipv6 = text.parse::<SocketAddrV6>().is_ok() || text.parse::<Ipv6Addr>().is_ok();
     let expected = match is_ipv6 {
-        true => "an IPv4 endpoint: why does not explain IPv6 packets yet (see show drops, and show sessions --host)",
+        true => "an IPv4 endpoint (why does not explain IPv6 packets yet)",
         false => "an IPv4 endpoint such as 10.0.0.2:4000",
     };
     text.parse().map_err(|_| ParseError { expected })

@@ -62,7 +62,7 @@ impl PacketPath {
             if !self.leads_to_host(egress) {
                 continue;
             }
-            let result = self.to_host(packet.frame_mut(), usize::from(start), usize::from(length));
+            let result = self.prepare_for_host(packet.frame_mut(), usize::from(start), usize::from(length));
             let sent = match result {
                 Ok(Ready { start, length, split: None }) => {
                     packet.set_start(start);
@@ -128,7 +128,7 @@ impl PacketPath {
         }
         let sent = match fits {
             true => self
-                .to_host(&mut buffer[..end], ROOM, end - ROOM)
+                .prepare_for_host(&mut buffer[..end], ROOM, end - ROOM)
                 .and_then(|ready| self.send_pieces(egress, &buffer[..end], &ready, sink)),
             false => Err(Verdict::TooBig),
         };
@@ -168,13 +168,13 @@ impl PacketPath {
 
     /// The packet goes to the number of a host.
     #[inline(always)]
-    fn to_host(&mut self, frame: &mut [u8], start: usize, length: usize) -> Result<Ready, Verdict> {
+    fn prepare_for_host(&mut self, frame: &mut [u8], start: usize, length: usize) -> Result<Ready, Verdict> {
         let bytes = frame.get_mut(start..start + length).ok_or(Verdict::IpMalformed)?;
         let number = get_u32(bytes, ip::DESTINATION);
         let host = *self.ledger.state.subscribers.hosts.get(number).ok_or(Verdict::NoMapping)?;
         match host.way() {
             Way::Nat64(position) => self.translate_to(frame, start, length, (number, &host), position),
-            Way::Softwire(position) => self.into_softwire(frame, start, length, (number, &host), position),
+            Way::Softwire(position) => self.wrap_in_softwire(frame, start, length, (number, &host), position),
         }
     }
 
@@ -230,7 +230,7 @@ impl PacketPath {
         Ok(Ready { start: written.start, length: written.length, split })
     }
 
-    fn into_softwire(
+    fn wrap_in_softwire(
         &mut self,
         frame: &mut [u8],
         start: usize,
