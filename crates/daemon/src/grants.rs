@@ -8,8 +8,8 @@
 //!
 //! Workers put each change into a ring in memory that outlives the process, before the reply
 //! leaves; one thread appends it and syncs. The next start reads the file, then what the rings
-//! still have. A file of many outdated records is written anew beside the old one and takes its place.
-//! Times in it are those of the system's clock. A torn record ends the file.
+//! still have. A file of many outdated records is written anew beside the old one and takes its
+//! place. Times in it are those of the system's clock. A torn record ends the file.
 
 use std::collections::HashMap;
 use std::fs;
