@@ -206,7 +206,8 @@ def crab_nat_maps_renews_and_deletes(n):
             if is_used:
                 check_held(n, "tcp", port, spoken)
             said = end()
-        # RFC 6887 §15: while connections keep the mapping, the reply has the time that is left, which crab_nat calls wrong.
+        # RFC 6887 §15: while connections keep the mapping, the reply has the time that is
+        # left, which crab_nat calls wrong.
         wanted = "InvalidDeletionResponse" if is_used and spoken == "pcp" else "dropped"
         expect(wanted in said, f"after the deletion, used: {is_used}: {said}")
         expect_equal(live_grant(n, f"{SUBSCRIBERS['sub1']}:{port}", "tcp"), None, "grant after the deletion")
@@ -221,7 +222,8 @@ def tailscale_maps_its_port(n):
             expect_equal(said, "{}:{}".format(*external), "external endpoint that Tailscale believes in")
             refused = counter(n, "pcp_not_authorized")
             end()
-        # It asks to delete the mapping when it ends. By PCP it does so with another nonce, which RFC 6887 §11.3 refuses.
+        # It asks to delete the mapping when it ends. By PCP it does so with another
+        # nonce, which RFC 6887 §11.3 refuses.
         deleted = lambda: not live_grant(n, f"{SUBSCRIBERS['sub1']}:{port}", "udp")  # noqa: E731
         denied = lambda: counter(n, "pcp_not_authorized") > refused  # noqa: E731
         expect(process.wait_until(deleted if protocol == "pmp" else denied, 5, 0.1), f"{protocol}: the end was not noticed")
@@ -334,8 +336,8 @@ ASKED = {
     "nat-pmp deletion": pmp(1, lifetime=0),
     "nat-pmp unknown opcode": pmp(9),
 }
-# Ours, then miniupnpd's. It keeps no nonce, has no answer to the deletion of what is not there, answers what is no message
-# of PCP as one of NAT-PMP, and maps SCTP.
+# Ours, then miniupnpd's. It keeps no nonce, has no answer to the deletion of what is not there,
+# answers what is no message of PCP as one of NAT-PMP, and maps SCTP.
 DIFFERENCES = {
     "other nonce": ((2, 129, 2, False), (2, 129, 0, True)),
     "other nonce deletes": ((2, 129, 2, False), (2, 129, 0, False)),

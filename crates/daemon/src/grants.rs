@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Workers put each change into a ring in memory that outlives the process, before the reply
-//! leaves; one thread appends it and syncs. The next start reads the file, then what the rings still
-//! have. A file of many outdated records is written anew beside the old one and takes its place.
-//! Times in it are those of the system's clock. A torn record ends the file.
+//! leaves; one thread appends it and syncs. The next start reads the file, then what the rings
+//! still have. A file of many outdated records is written anew beside the old one and takes its
+//! place. Times in it are those of the system's clock. A torn record ends the file.
 
 use std::collections::HashMap;
 use std::fs;
@@ -238,8 +238,8 @@ fn remove_ring(path: &Path, worker: usize) {
     let _ = fs::remove_file(ring_path(path, worker));
 }
 
-/// A ring for each worker, in memory that outlives a kill. Without such memory, a kill may lose what
-/// was granted some milliseconds before.
+/// A ring for each worker, in memory that outlives a kill. Without such memory, a kill may lose
+/// what was granted some milliseconds before.
 fn make_rings(
     path: &Path,
     workers: usize,

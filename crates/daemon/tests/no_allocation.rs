@@ -249,8 +249,11 @@ fn the_packet_path_allocates_nothing() {
     assert_eq!(bed.calls, 0, "calls of the allocator inside Worker::poll");
 }
 
+/// One message, and whether the inside says it.
+type Line = (bool, &'static [u8]);
+
 /// What an inside host says in a control session of each gateway, and what the outside says.
-const SAID: [(u16, &[(bool, &[u8])]); 3] = [
+const SAID: [(u16, &[Line]); 3] = [
     (
         21,
         &[
@@ -273,7 +276,7 @@ const SAID: [(u16, &[(bool, &[u8])]); 3] = [
 ];
 
 /// A TCP connection from 10.0.0.2, word for word. Returns its external endpoint.
-fn converse(bed: &mut Bed, inside_port: u16, server_port: u16, said: &[(bool, &[u8])]) -> SocketAddrV4 {
+fn converse(bed: &mut Bed, inside_port: u16, server_port: u16, said: &[Line]) -> SocketAddrV4 {
     let (inside, server) = (subscriber(2, inside_port), SocketAddrV4::new(*SERVER.ip(), server_port));
     bed.push(0, INSIDE, &build::tcp(inside, server, Flags::SYN).sequence(1_000).build());
     let out = bed.settle(OUTSIDE);

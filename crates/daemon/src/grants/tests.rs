@@ -63,7 +63,7 @@ fn what_was_appended_is_there_after_a_crash() {
     assert!(first.left > Duration::from_secs(598) && first.epoch_s.abs_diff(1_000) <= 1);
     assert_eq!(GrantDelta { left: delta(1).left, epoch_s: 1_000, ..first }, delta(1));
     assert!(found.epoch_s().expect("it goes on").abs_diff(5_000) <= 1 && !found.is_torn);
-    std::fs::remove_file(&path).expect("it is there");
+    fs::remove_file(&path).expect("it is there");
 }
 
 #[test]
@@ -71,21 +71,21 @@ fn a_torn_end_costs_only_the_last_record() {
     let path = path("torn");
     let mut book = Book::begin(path.clone(), 1, HashMap::new()).expect("a file");
     book.append(&[delta(1), delta(2)]).expect("room");
-    let bytes = std::fs::read(&path).expect("a file");
-    std::fs::write(&path, &bytes[..bytes.len() - 3]).expect("room");
+    let bytes = fs::read(&path).expect("a file");
+    fs::write(&path, &bytes[..bytes.len() - 3]).expect("room");
     let (found, grants) = kept(&path);
     assert!(found.is_torn && grants.len() == 1);
-    std::fs::remove_file(&path).expect("it is there");
+    fs::remove_file(&path).expect("it is there");
 }
 
 #[test]
 fn another_file_and_none_keep_nothing() {
     let path = path("other");
     assert_eq!(read(&path).expect("none").epoch_s(), None);
-    std::fs::write(&path, b"something else altogether, and longer than a header").expect("room");
+    fs::write(&path, b"something else altogether, and longer than a header").expect("room");
     let (found, grants) = kept(&path);
     assert!(found.epoch_s().is_none() && grants.is_empty());
-    std::fs::remove_file(&path).expect("it is there");
+    fs::remove_file(&path).expect("it is there");
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn a_file_of_outdated_records_is_written_anew() {
         book.append(&[delta(1); 100]).expect("room");
     }
     book.append(&[delta(2)]).expect("room");
-    assert!(std::fs::metadata(&path).expect("a file").len() < 200 * RECORD as u64);
+    assert!(fs::metadata(&path).expect("a file").len() < 200 * RECORD as u64);
     assert_eq!(kept(&path).1.len(), 2);
-    std::fs::remove_file(&path).expect("it is there");
+    fs::remove_file(&path).expect("it is there");
 }
 
 /// A change that no thread has taken out of its ring.
@@ -127,5 +127,5 @@ fn what_a_killed_process_left_in_its_rings_is_read() {
     drop(keeper);
     assert!(!ring_path(&path, 0).exists() && !ring_path(&path, 1).exists());
     assert_eq!(kept(&path).1.len(), 1);
-    std::fs::remove_file(&path).expect("it is there");
+    fs::remove_file(&path).expect("it is there");
 }

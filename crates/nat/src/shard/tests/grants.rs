@@ -244,7 +244,8 @@ fn a_grant_is_installed_elsewhere_as_it_was() {
         other.set_epoch(at(0), 5_000);
         let mut page = Vec::new();
         assert_eq!(shard.view().grant_deltas_page(at(10), 0, 64, &mut page), None);
-        let delta = taken.try_pop().expect("the change was reported");
+        let record = taken.try_pop().expect("the change was reported");
+        let delta = record.delta().expect("a record made here is sound");
         assert_eq!(page, [delta], "{way}: a walk shows the same");
         other.install_grant(at(1), &delta).expect("there is room");
         assert_eq!(arrives(&mut other, 2, (E1, 1), external, Protocol::Tcp), Some(Verdict::Inbound), "{way}");

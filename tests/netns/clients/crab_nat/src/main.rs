@@ -1,5 +1,5 @@
-//! Asks for a port by the crate `crab_nat`: by PCP, or by NAT-PMP where there is no PCP. Says what it
-//! got, renews it, and gives it back when its input ends.
+//! Asks for a port by the crate `crab_nat`: by PCP, or by NAT-PMP where there is no PCP. Says what
+//! it got, renews it, and gives it back when its input ends.
 //!
 //! ```text
 //! crab-nat-client GATEWAY OWN-ADDRESS tcp|udp PORT
