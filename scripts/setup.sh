@@ -46,6 +46,7 @@ go:golang-go
 pptpd:pptpd
 unbound:unbound
 tayga:tayga
+vtysh:frr
 pptp:pptp-linux
 dpdk-testpmd:dpdk-dev
 shellcheck:shellcheck
@@ -74,7 +75,7 @@ ffmpeg:ffmpeg
 readonly units="nginx.service coturn.service nfdump.service rsyslog.service
     nfacctd.service pmacctd.service sfacctd.service uacctd.service
     prometheus.service prometheus-node-exporter.service pptpd.service
-    unbound.service tayga.service
+    unbound.service tayga.service frr.service
     kamailio.service tftpd-hpa.service
     snmpd.service snmptrapd.service snmptrapd.socket"
 # Programs for tests that the system's packages do not bring, or not together with the others.

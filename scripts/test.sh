@@ -4,8 +4,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-# Inputs of each fuzz target, always the same ones: the kept seeds and crashes, and a little further.
-# `make fuzz` searches at random.
+# Inputs of each fuzz target, always the same ones: the kept seeds and crashes, and a little
+# further. `make fuzz` searches at random.
 readonly fuzz_runs="${FUZZ_RUNS:-20000}"
 # Incremental compilation only helps builds that are repeated after small changes.
 export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"

@@ -37,10 +37,10 @@ DRIVERS = {
 
 
 def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None, port_control=None,
-              gateways=None, forwards=(), more="", addresses=()):  # fmt: skip
+              gateways=None, forwards=(), more="", addresses=(), kernel=False):  # fmt: skip
     """The demo's configuration with other drivers, and with differences as a test wants them; `more` comes at its end.
 
-    `addresses` are further addresses: each is added to the list with this one.
+    `addresses` are further addresses: each is added to the list with this one. `kernel` gives each port a device.
     """
     text = DEMO_CONFIGURATION.read_text()
 
@@ -61,6 +61,9 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
     for name, mtu in (("inside", inside_mtu), ("outside", outside_mtu)):
         if mtu is not None:
             replace(f'name = "{name}"\n', f'name = "{name}"\nmtu = {mtu}\n')
+    if kernel:
+        for name in ("inside", "outside"):
+            replace(f'name = "{name}"\n', f'name = "{name}"\nkernel = "nx-{name}"\n')
     if filtering is not None:
         replace('name = "public"\n', f'name = "public"\nfiltering = {toml(filtering)}\n')
     if port_control is not None:

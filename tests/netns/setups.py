@@ -288,6 +288,7 @@ SETUPS = {
     "default": {},
     "ipv6": {"addresses": IPV6, "more": IPV6_ROUTE},
     "transition": {"addresses": IPV6, "more": IPV6_ROUTE + TRANSITION},
+    "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n"},
     "address_dependent": {"filtering": "address-dependent"},
     "address_and_port_dependent": {"filtering": "address-and-port-dependent"},
     "tcp_address_dependent": {"filtering": {"tcp": "address-dependent", "udp": "endpoint-independent"}},

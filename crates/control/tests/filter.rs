@@ -15,6 +15,7 @@ fn session() -> Candidate<'static> {
     Candidate {
         protocol: Some(Protocol::Tcp),
         internal: Some(Ipv4Addr::new(10, 0, 0, 2)),
+        host: None,
         internal_port: Some(4_000),
         external: Some(Ipv4Addr::new(203, 0, 113, 10)),
         external_port: Some(40_001),

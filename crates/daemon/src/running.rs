@@ -113,7 +113,7 @@ pub struct Start<'a, I> {
 
 /// A running instance. Dropping it stops it without a summary.
 pub struct Running {
-    // Dropped in this order: first what withdraws the pools, then the server, which asks the workers.
+    // Dropped in this order: first what withdraws the pools, then the server, which asks workers.
     keeper: Option<Keeper>,
     kernel: Option<KernelThread>,
     server: Server,

@@ -139,7 +139,7 @@ pub struct Worker<I: Io> {
     pub(crate) busy_us: u64,
     /// Those polls by their time.
     pub(crate) rounds: Rounds,
-    /// The epoch of live routes that this worker has reported, and the version of their next hops.
+    /// The generation of live routes that this worker has reported, and the version of their next hops.
     pub(crate) live_seen: (u64, u64),
     /// The interface of a burst of plain frames.
     plain_ingress: InterfaceId,
@@ -352,16 +352,16 @@ impl<I: Io> Worker<I> {
     #[inline]
     fn follow_routes(&mut self) {
         let Some(live) = self.shard.shared().live_routes() else { return };
-        let epoch = live.epoch();
-        if epoch == self.live_seen.0 {
+        let generation = live.generation();
+        if generation == self.live_seen.0 {
             return;
         }
         let version = live.hops_version();
         if version != self.live_seen.1 {
             self.outlet.refresh_next_hops(self.shard.shared());
         }
-        live.report(self.id.index(), epoch);
-        self.live_seen = (epoch, version);
+        live.report(self.id.index(), generation);
+        self.live_seen = (generation, version);
     }
 
     /// Where the kernel's frames come from and go to.
@@ -600,8 +600,8 @@ impl<I: Io> Worker<I> {
         }
     }
 
-    /// As [`Worker::take_frame`], on an interface that the kernel has: it gets all that Natrix has no
-    /// use for.
+    /// As [`Worker::take_frame`], on an interface that the kernel has: it gets all that Natrix has
+    /// no use for.
     fn take_kernel_frame(
         &mut self,
         now: Instant,

@@ -57,9 +57,6 @@ verdicts! {
     Passed, "passed", Forwarded, "Forwarded untranslated by an explicit rule.";
     Local, "local", Local, "To Natrix itself (ARP, ping to an own address) and handled.";
     LocalIgnored, "local_ignored", Local, "To Natrix itself, which does not answer such packets.";
-    LocalKernel, "local_kernel", Local, "To Natrix itself and given to the kernel.";
-    KernelLimited, "kernel_limited", Dropped, "To Natrix itself, for the kernel, and above the rate of its class.";
-    KernelRingFull, "kernel_ring_full", Dropped, "To Natrix itself, for the kernel, which does not keep up.";
     LinkUnknownType, "link_unknown_type", Dropped, "Ethernet frame that is neither IPv4 nor ARP, nor IPv6 on an interface with an IPv6 address.";
     LinkTruncated, "link_truncated", Dropped, "Ethernet frame too short for its headers.";
     LinkUnknownVlan, "link_unknown_vlan", Dropped, "802.1Q tag that no interface of the port has.";
@@ -133,6 +130,9 @@ verdicts! {
     SoftwireSource, "softwire_source", Dropped, "Source inside a softwire that `softwire.inner` does not permit (RFC 6333 section 11).";
     SoftwireMalformed, "softwire_malformed", Dropped, "Packet in a softwire that is not IPv4, or whose length disagrees with that of the softwire's packet.";
     Reassembled, "reassembled", Forwarded, "Fragment of a softwire's packet, which was forwarded as a whole with its last fragment.";
+    LocalKernel, "local_kernel", Local, "To Natrix itself and given to the kernel.";
+    KernelLimited, "kernel_limited", Dropped, "To Natrix itself, for the kernel, and above the rate of its class.";
+    KernelRingFull, "kernel_ring_full", Dropped, "To Natrix itself, for the kernel, which does not keep up.";
 }
 
 /// Counters of one worker. All but gauges only grow.

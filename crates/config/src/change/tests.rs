@@ -89,6 +89,7 @@ fn pools_come_and_go_and_interfaces_need_a_restart() {
 
 const EVERY_KEY: &str = include_str!("../../tests/every_key.toml");
 const EVERY_KEY_OF_IPV6: &str = include_str!("../../tests/every_key_of_ipv6.toml");
+const EVERY_KEY_OF_ROUTING: &str = include_str!("../../tests/every_key_of_routing.toml");
 
 /// Each key of the manual, left out of a file that has all of them: what differs is named, and is
 /// live or not as the manual says.
@@ -98,7 +99,12 @@ fn every_key_that_is_left_out_makes_a_difference_with_a_name() {
     for section in crate::keys::SECTIONS {
         for key in section.keys {
             let is_of_ipv6 = key.name.starts_with("ipv6_") || matches!(section.name, "nat64" | "softwire");
-            let all = if is_of_ipv6 { EVERY_KEY_OF_IPV6 } else { EVERY_KEY };
+            let is_of_routing = section.name == "routing" || (section.name, key.name) == ("interface", "kernel");
+            let all = match (is_of_ipv6, is_of_routing) {
+                (true, _) => EVERY_KEY_OF_IPV6,
+                (_, true) => EVERY_KEY_OF_ROUTING,
+                _ => EVERY_KEY,
+            };
             let before = config(all);
             let mut document: toml_edit::DocumentMut = all.parse().expect("TOML");
             let path = section.name.split('.');
@@ -166,8 +172,9 @@ fn variants(kind: Kind) -> Vec<String> {
 #[test]
 fn no_value_is_shown_as_the_program_sees_it() {
     let mut reported = 0;
-    for (all, section) in
-        [EVERY_KEY, EVERY_KEY_OF_IPV6].into_iter().flat_map(|all| crate::keys::SECTIONS.iter().map(move |it| (all, it)))
+    for (all, section) in [EVERY_KEY, EVERY_KEY_OF_IPV6, EVERY_KEY_OF_ROUTING]
+        .into_iter()
+        .flat_map(|all| crate::keys::SECTIONS.iter().map(move |it| (all, it)))
     {
         let before = config(all);
         for key in section.keys {

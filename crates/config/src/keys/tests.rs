@@ -56,6 +56,8 @@ use crate::model::Snmp;
 const EVERY_KEY: &str = include_str!("../../tests/every_key.toml");
 /// The keys of IPv6 hosts, beside which no event log may stand.
 const EVERY_KEY_OF_IPV6: &str = include_str!("../../tests/every_key_of_ipv6.toml");
+/// The keys of routing by the kernel, beside which no IPv6 hosts may stand.
+const EVERY_KEY_OF_ROUTING: &str = include_str!("../../tests/every_key_of_routing.toml");
 
 fn compiled(text: &str) -> Config {
     match parse(text, "natrix.toml") {
@@ -66,7 +68,8 @@ fn compiled(text: &str) -> Config {
 
 #[test]
 fn every_documented_key_is_accepted_and_has_its_effect() {
-    let documents = [EVERY_KEY, EVERY_KEY_OF_IPV6].map(|text| ImDocument::parse(text).expect("TOML"));
+    let documents =
+        [EVERY_KEY, EVERY_KEY_OF_IPV6, EVERY_KEY_OF_ROUTING].map(|text| ImDocument::parse(text).expect("TOML"));
     for section in SECTIONS {
         let items = documents.iter().filter_map(|document| {
             let mut path = section.name.split('.');
@@ -292,6 +295,13 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     };
     assert_eq!(config.log_sinks, [sink]);
     assert_eq!(config.event_log, Some(event_log));
+}
+
+#[test]
+fn every_key_of_routing_has_its_effect() {
+    let config = compiled(EVERY_KEY_OF_ROUTING);
+    assert_eq!(config.kernel, ["nx-lan", "nx-wan"].map(|name| Some(name.to_owned())));
+    assert!(config.nat.live_routes);
 }
 
 #[test]

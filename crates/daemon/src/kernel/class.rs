@@ -1,7 +1,7 @@
 //! Classes of frames for the kernel, each with a rate of its own, so that none crowds out another.
 //!
-//! Within a class, sources share the rate: each is in one of a few slots by a secret hash, and a slot
-//! gets a part of the rate. A flood from one source leaves the others what they need.
+//! Within a class, sources share the rate: each is in one of a few slots by a secret hash, and a
+//! slot gets a part of the rate. A flood from one source leaves the others what they need.
 
 use nat::Instant;
 use wire::ethernet::ETHER_TYPE_ARP;
@@ -34,7 +34,7 @@ impl Class {
         }
     }
 
-    /// Frames a second that one worker gives to the kernel.
+    /// Frames a second from one worker to the kernel.
     const fn rate(self) -> u64 {
         match self {
             Class::Routing => 20_000,

@@ -63,7 +63,7 @@ pub struct Netlink {
     buffer: Vec<u8>,
 }
 
-/// A route as the kernel tells it.
+/// A route as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteNews {
     /// Added or replaced, else removed.
@@ -80,7 +80,7 @@ pub struct RouteNews {
     pub hops: Vec<(u32, u32, u16)>,
 }
 
-/// A neighbour as the kernel tells it.
+/// A neighbour as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourNews {
     /// Its device.
@@ -89,7 +89,7 @@ pub struct NeighbourNews {
     pub address: u32,
     /// Its link-layer address; None: it did not answer, or is forgotten.
     pub station: Option<MacAddress>,
-    /// The kernel still asks, and says nothing yet.
+    /// The kernel still asks and has no answer yet.
     pub is_asked: bool,
 }
 
@@ -364,8 +364,8 @@ pub fn address(device: u32, address: Ipv4Addr, prefix_length: u8) -> RouteNetlin
     RouteNetlinkMessage::NewAddress(message)
 }
 
-/// A route of Natrix that tells the kernel, and whoever reads its routes, that a prefix of a pool is
-/// served here.
+/// A route of Natrix that shows the kernel and routing daemons that a prefix of a pool is served
+/// here.
 pub fn announcement(prefix: Prefix) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = AddressFamily::Inet;

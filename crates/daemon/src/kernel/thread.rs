@@ -254,7 +254,7 @@ impl<B: Buffer> Relay<B> {
     fn dump(&mut self) {
         let mut found = Vec::new();
         let Ok(mut socket) = Netlink::open(&[]) else { return };
-        // What is missing after an interruption is told by the monitor.
+        // The monitor reports what is missing after an interruption.
         let _ = socket.dump(netlink::all_neighbours(), |message| found.extend(netlink::neighbour_news(&message)));
         for news in found {
             self.tell(news);

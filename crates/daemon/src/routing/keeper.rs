@@ -90,8 +90,6 @@ pub struct Routing {
     pub(crate) rib: Mutex<Rib>,
     /// Counters.
     pub counters: RouteCounters,
-    /// The operator wants traffic to leave.
-    pub is_drained: AtomicBool,
     follows_kernel: bool,
 }
 
@@ -128,7 +126,6 @@ impl Routing {
         Routing {
             rib: Mutex::new(Rib::of(shared.settings())),
             counters: RouteCounters::default(),
-            is_drained: AtomicBool::new(false),
             follows_kernel: shared.live_routes().is_some(),
         }
     }
@@ -480,14 +477,7 @@ impl Follower {
                 rib.any(Table::Outside, has_router)
             };
         let all_up = !health.ports_up.is_empty() && health.ports_up.iter().all(|is_up| *is_up);
-        let is_drained = self.routing.is_drained.load(Ordering::Relaxed);
-        if !has_way_out
-            || !all_up
-            || !health.workers_alive
-            || !health.log_healthy
-            || is_drained
-            || !self.routing.follows_kernel
-        {
+        if !has_way_out || !all_up || !health.workers_alive || !health.log_healthy || !self.routing.follows_kernel {
             return HashSet::new();
         }
         let addresses = settings.pools.iter().flat_map(|pool| &pool.addresses).map(|address| address.to_bits());

@@ -74,6 +74,11 @@ pub(super) fn remedy(verdict: Verdict) -> &'static str {
         HostLimit => "Look for a scan from this prefix before raising subscriber.ipv6_hosts.",
         HostTableFull => "Raise tables.ipv6_hosts and restart.",
         SoftwireSource => "Add the prefix to softwire.inner if subscribers use it inside.",
+        Ipv6Header | IcmpUntranslatable => "Normal in small numbers: nothing in the other family has this meaning.",
+        EmbeddedAddress => "Look for a client that builds IPv6 addresses of its own (natrix trace --dropped).",
+        ChecksumMissing => "Normal in small numbers: IPv6 has no UDP without a checksum.",
+        FragmentIcmp => "Normal for pings above the MTU: they cannot be translated (RFC 7915 section 1.2).",
+        SoftwireMalformed => "Find the B4 that sends such packets with natrix trace --dropped.",
         CallFragment => "Lower the MTU of the PPTP clients, so that calls need no fragments.",
         _ => "",
     }

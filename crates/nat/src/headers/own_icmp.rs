@@ -9,6 +9,8 @@ use wire::icmp;
 use wire::ipv4;
 use wire::ipv4::Ipv4;
 
+use crate::types::is_host_number;
+
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +39,15 @@ pub enum IcmpError {
 /// True if an ICMP error may be sent about this packet (RFC 1812 §4.3.2.7). The caller excludes
 /// link-layer and directed broadcasts.
 pub fn may_answer(packet: &[u8]) -> bool {
+    may_answer_source(packet, is_single_host)
+}
+
+/// The same for a packet that was translated, whose source is the number of an IPv6 host.
+pub(crate) fn may_answer_host(packet: &[u8]) -> bool {
+    may_answer_source(packet, is_host_number)
+}
+
+fn may_answer_source(packet: &[u8], is_source: fn(u32) -> bool) -> bool {
     if packet.len() < ipv4::HEADER_LENGTH_MIN {
         return false;
     }
@@ -44,7 +55,7 @@ pub fn may_answer(packet: &[u8]) -> bool {
     if header.fragment_offset_bytes() != 0 {
         return false;
     }
-    if !is_single_host(header.source()) || is_many_hosts(header.destination()) {
+    if !is_source(header.source()) || is_many_hosts(header.destination()) {
         return false;
     }
     if header.protocol() != ipv4::PROTOCOL_ICMP {
@@ -57,11 +68,10 @@ pub fn may_answer(packet: &[u8]) -> bool {
     }
 }
 
-/// False for 0/8, 127/8, multicast, class E and broadcast, unless it is the number of an IPv6 host.
-/// No other packet with such a source comes this far.
+/// False for 0/8, 127/8, multicast, class E and broadcast.
 fn is_single_host(address: u32) -> bool {
     let first = address >> 24;
-    first != 0 && first != 127
+    first != 0 && first != 127 && first < 224
 }
 
 fn is_many_hosts(address: u32) -> bool {
@@ -120,8 +130,17 @@ pub fn write_error(
 /// §3.2.2.6: all data are returned). `None` unless it is a whole, valid request from a single host.
 /// Options become "no operation".
 pub fn echo_reply(packet: &mut [u8], identification: u16) -> Option<usize> {
+    echo_reply_to(packet, identification, is_single_host)
+}
+
+/// The same for a request that was translated, whose source is the number of an IPv6 host.
+pub(crate) fn echo_reply_to_host(packet: &mut [u8], identification: u16) -> Option<usize> {
+    echo_reply_to(packet, identification, is_host_number)
+}
+
+fn echo_reply_to(packet: &mut [u8], identification: u16, is_source: fn(u32) -> bool) -> Option<usize> {
     let request = Ipv4::new_checked(&*packet).ok()?;
-    if request.is_fragment() || request.protocol() != ipv4::PROTOCOL_ICMP || !is_single_host(request.source()) {
+    if request.is_fragment() || request.protocol() != ipv4::PROTOCOL_ICMP || !is_source(request.source()) {
         return None;
     }
     let message = icmp::Icmp::new_checked(request.payload()).ok()?;

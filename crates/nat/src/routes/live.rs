@@ -5,8 +5,8 @@
 //!  entry: 0 none · length + 1 (6 bits), value (25 bits) · CHUNK bit + number of the next level
 //! ```
 //!
-//! Each entry has the length of the route it is from, so a route changes only entries that no longer
-//! one covers. The route of length 0 is kept aside, because it would change all entries.
+//! Each entry has the length of the route it is from, so a route changes only entries that no
+//! longer one covers. The route of length 0 is kept aside, because it would change all entries.
 //!
 //! An address sees a change whole: its entry has the old route or the new one. A chunk, next hop or
 //! group that is no longer used is used again only after each reader has begun another poll
@@ -49,7 +49,8 @@ const MIDDLES_MAX: usize = 1 << 16;
 /// A reader that has not reported yet holds nothing.
 const NOT_RUNNING: u64 = u64::MAX;
 
-/// A next hop in one word, so that a reader never sees half of it: gateway, interface, MTU. 0: none.
+/// A next hop in one word, so that a reader never sees half of it: gateway, interface and MTU.
+/// 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PackedHop(u64);
 
@@ -90,7 +91,7 @@ impl Table {
         })
     }
 
-    /// The value of the longest route, as [`RouteTable::lookup`](super::RouteTable::lookup) gives it.
+    /// The value of the longest route, as [`super::RouteTable::lookup`] gives it.
     #[inline]
     fn lookup(&self, address: u32) -> Option<u32> {
         // Acquire: what a chunk was filled with is there when its number is.
@@ -126,10 +127,10 @@ pub struct LiveRoutes {
     hops: Box<[AtomicU64]>,
     groups: Box<[Group]>,
     /// Grows with each change that readers must have passed before something is used again.
-    epoch: AtomicU64,
-    /// Grows with each change of `hops`, before `epoch` does.
+    generation: AtomicU64,
+    /// Grows with each change of `hops`, before `generation` does.
     hops_version: AtomicU64,
-    /// By reader: the epoch in which its current poll began.
+    /// By reader: the generation in which its current poll began.
     seen: Box<[Line]>,
 }
 
@@ -144,7 +145,7 @@ impl LiveRoutes {
             tables: (0..=realms).map(|_| Table::new(nodes)).collect::<Result<_, _>>()?,
             hops: (0..HOPS_MAX).map(|_| AtomicU64::new(0)).collect(),
             groups: (0..GROUPS_MAX).map(|_| Group(core::array::from_fn(|_| AtomicU32::new(DROP)))).collect(),
-            epoch: AtomicU64::new(1),
+            generation: AtomicU64::new(1),
             hops_version: AtomicU64::new(1),
             seen: (0..readers).map(|_| Line(AtomicU64::new(NOT_RUNNING))).collect(),
         })
@@ -178,8 +179,8 @@ impl LiveRoutes {
 
     /// Grows with each change that a reader has to report.
     #[inline]
-    pub fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// Grows whenever a slot of a next hop has other content.
@@ -187,15 +188,15 @@ impl LiveRoutes {
         self.hops_version.load(Ordering::Acquire)
     }
 
-    /// A reader begins a poll, having read [`LiveRoutes::epoch`] and taken over the next hops.
-    pub fn report(&self, reader: usize, epoch: u64) {
+    /// A reader begins a poll, having read [`LiveRoutes::generation`] and taken over the next hops.
+    pub fn report(&self, reader: usize, generation: u64) {
         if let Some(line) = self.seen.get(reader) {
-            line.0.store(epoch, Ordering::Release);
+            line.0.store(generation, Ordering::Release);
         }
     }
 
-    fn is_seen(&self, epoch: u64) -> bool {
-        self.seen.iter().all(|line| line.0.load(Ordering::Acquire) >= epoch)
+    fn is_seen(&self, generation: u64) -> bool {
+        self.seen.iter().all(|line| line.0.load(Ordering::Acquire) >= generation)
     }
 
     /// Reserved memory. Pages are taken from the system when they are first written.

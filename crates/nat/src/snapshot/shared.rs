@@ -203,8 +203,8 @@ pub struct NextHopView {
 /// Route value of destinations on the other side; not a hop's number.
 const HOLE: u32 = crate::routes::VALUE_LIMIT - 1;
 
-/// Nodes of each live table: all of 1 million hosts of which no two are near each other, or far more
-/// routes as in the Internet.
+/// Nodes of each live table: all of 1 million hosts of which no two are near each other, or far
+/// more routes as in the Internet.
 const LIVE_NODES: usize = 1 << 21;
 
 fn live_after(

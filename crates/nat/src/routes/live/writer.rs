@@ -44,7 +44,7 @@ impl Target {
     pub const DROP: Target = Target(DROP);
 }
 
-/// What comes back into use once all readers have passed an epoch.
+/// What comes back into use once all readers have passed an generation.
 #[derive(Clone, Copy, Debug)]
 enum Retired {
     Middle { table: usize, chunk: u32 },
@@ -94,7 +94,7 @@ pub struct Writer {
     /// Retired since the last [`Writer::publish`].
     fresh: Vec<Retired>,
     retired: VecDeque<(u64, Retired)>,
-    /// The epoch in which the latest next hop was filled in.
+    /// The generation in which the latest next hop was filled in.
     filled: u64,
 }
 
@@ -159,8 +159,8 @@ impl Writer {
         (of_chunks + self.live.tables.len() * entries(0)) * size_of::<u32>()
     }
 
-    /// A target for these next hops: interface, gateway (0: on the link), MTU and weight. In a group,
-    /// a subscriber keeps its next hop while that is a member.
+    /// A target for these next hops: interface, gateway (0: on the link), MTU and weight. In a
+    /// group, a subscriber keeps its next hop while that is a member.
     ///
     /// # Errors
     /// [`Full`]; nothing has changed then.
@@ -227,7 +227,7 @@ impl Writer {
             place.store(hop.0, Ordering::Release);
         }
         self.live.hops_version.fetch_add(1, Ordering::Release);
-        self.filled = self.live.epoch.fetch_add(1, Ordering::Release) + 1;
+        self.filled = self.live.generation.fetch_add(1, Ordering::Release) + 1;
         Ok(slot)
     }
 
@@ -249,15 +249,15 @@ impl Writer {
     /// called after each batch of changes.
     pub fn publish(&mut self) {
         if !self.fresh.is_empty() {
-            let epoch = self.live.epoch.fetch_add(1, Ordering::Release) + 1;
-            self.retired.extend(self.fresh.drain(..).map(|retired| (epoch, retired)));
+            let generation = self.live.generation.fetch_add(1, Ordering::Release) + 1;
+            self.retired.extend(self.fresh.drain(..).map(|retired| (generation, retired)));
         }
         self.reclaim();
     }
 
     fn reclaim(&mut self) {
-        while let Some(&(epoch, retired)) = self.retired.front() {
-            if !self.live.is_seen(epoch) {
+        while let Some(&(generation, retired)) = self.retired.front() {
+            if !self.live.is_seen(generation) {
                 return;
             }
             self.retired.pop_front();

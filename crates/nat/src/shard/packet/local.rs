@@ -73,7 +73,9 @@ impl PacketPath {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        let Some(length) = own_icmp::echo_reply(packet, identification) else {
+        let is_host = towards.side == Side::Inside && is_host_number(parsed.source);
+        let reply = if is_host { own_icmp::echo_reply_to_host } else { own_icmp::echo_reply };
+        let Some(length) = reply(packet, identification) else {
             return Fate::Done(Verdict::LocalIgnored);
         };
         let egress = hop.egress();
@@ -112,7 +114,9 @@ impl PacketPath {
         };
         let to = get_u32(bytes, ip::SOURCE);
         let is_host = towards == Side::Inside && is_host_number(to);
-        if !wanted || !own_icmp::may_answer(bytes) || !(source_is_valid(to) || is_host) {
+        let may_answer =
+            if is_host { own_icmp::may_answer_host(bytes) } else { own_icmp::may_answer(bytes) && source_is_valid(to) };
+        if !wanted || !may_answer {
             return;
         }
         let hairpinned = self.ledger.local.lookup(to).and_then(|local| local.pool_address()).is_some();
