@@ -139,7 +139,8 @@ pub struct Worker<I: Io> {
     pub(crate) busy_us: u64,
     /// Those polls by their time.
     pub(crate) rounds: Rounds,
-    /// The generation of live routes that this worker has reported, and the version of their next hops.
+    /// The generation of live routes that this worker has reported, and the version of their next
+    /// hops.
     pub(crate) live_seen: (u64, u64),
     /// The interface of a burst of plain frames.
     plain_ingress: InterfaceId,

@@ -2,8 +2,8 @@
 //!
 //! Messages of the kernel may get lost when they come faster than they are read. The socket says so
 //! (ENOBUFS), and then all routes are read and compared. The same happens once in a while and
-//! whenever a device changes, because the kernel removes routes of a device that goes down without a
-//! word. What the comparison finds is counted.
+//! whenever a device changes, because the kernel removes routes of a device that goes down without
+//! a word. What the comparison finds is counted.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
