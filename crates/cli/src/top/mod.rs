@@ -77,7 +77,8 @@ pub(crate) fn run(arguments: &Top) -> Result<(), CliError> {
     let signal = match &outcome {
         Ok(Left::Signal(signal)) => Some(*signal),
         Ok(Left::Gone) => Some(SIGHUP),
-        // Drawing on a terminal that is gone may fail before the signal is seen.
+        // Drawing on a terminal that is gone may fail before its end or the signal is seen.
+        Err(_) if matches!(keyboard.wait(Duration::ZERO), Ok(Waited::Gone)) => Some(SIGHUP),
         _ => pending(&signal),
     };
     if let Some(signal) = signal {
