@@ -43,7 +43,8 @@ impl<'a> View<'a> {
     /// Invalid and own addresses, and from outside also inside ones (RFC 2827 §4, RFC 6598 §4 "MUST
     /// filter such packets on ingress links").
     pub(crate) fn check_source(&self, from: Facing, source: u32) -> Option<Verdict> {
-        if !(source_is_valid(source) || from.side == Side::Inside && is_host_number(source)) {
+        let is_host = from.side == Side::Inside && is_host_number(source) && !self.snapshot.transition.is_off();
+        if !(source_is_valid(source) || is_host) {
             return Some(Verdict::SourceInvalid);
         }
         match self.local_to(from, source) {
