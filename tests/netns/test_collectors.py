@@ -281,18 +281,21 @@ def syslog_ng_reads_syslog_datagrams(n):
     daemon = n.nat.start("syslog-ng", [f"{TOOLS}/bin/syslog-ng", "-F", "-f", configuration, *files])
     try:
         expect_listening(n, daemon, COLLECTORS["syslog-ng"])
-        with sockets(udp(n.srv1)) as server:
-            opened, held = open_mappings(n, server)
-            for sock in held:
-                sock.close()
 
         def seen():
             lines = (line.split() for line in (written.read_text() if written.exists() else "").splitlines())
             added = [line for line in lines if line[:1] == ["APMADD"] and line[-1] == "mapping_created"]
             return {(inside, int(one), outside, int(other)) for _, inside, one, outside, other, _ in added}
 
-        complete = process.wait_until(lambda: not opened - seen(), 60, 0.2)
-        expect(complete, f"syslog-ng: missing {opened - seen()}, {sink(n, 'syslog-ng')}\n{daemon.log()}")
+        # Datagrams may get lost on a busy machine; what comes is what was sent.
+        for _ in range(3):
+            with sockets(udp(n.srv1)) as server:
+                opened, held = open_mappings(n, server)
+                for sock in held:
+                    sock.close()
+            if process.wait_until(lambda: not opened - seen(), 20, 0.2):
+                break
+        expect(not opened - seen(), f"syslog-ng: missing {opened - seen()}, {sink(n, 'syslog-ng')}\n{daemon.log()}")
     finally:
         daemon.end()
 

@@ -176,8 +176,14 @@ def slow_attacks_change_nothing(n):
                 status, _, _ = n.dut.command("show", "status", "--json")
                 slowest = max(slowest, time.monotonic() - begun)
                 expect_equal(status, 0, f"show status beside slow {name}")
-                sock.sendto(b"x", (SRV1, server.getsockname()[1]))
-                receive(server, f"a datagram beside slow {name}")
+                # A busy machine may lose a datagram.
+                for _ in range(3):
+                    sock.sendto(b"x", (SRV1, server.getsockname()[1]))
+                    with contextlib.suppress(socket.timeout, BlockingIOError):
+                        server.recv(16)
+                        break
+                else:
+                    raise Failure(f"no datagram of 3 comes beside slow {name}")
         print(f"# slow {name}: slowest answer of 20 to the command line {slowest:.2f} s", flush=True)
         attack.process.wait(60)
         answered = process.wait_until(lambda: is_answered(n), 30, 0.5)
