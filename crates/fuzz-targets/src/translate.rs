@@ -76,6 +76,10 @@ fn from_ipv6(packet: &[u8]) {
         return;
     }
     assert_eq!(wire::verify::faults(&there), []);
+    if headers.source as u32 == headers.destination as u32 {
+        // One IPv4 address is not enough for the way back.
+        return;
+    }
     let same = |address| if address == headers.source as u32 { headers.source } else { headers.destination };
     let Some((between, back)) = to_ipv6(&there, same) else {
         assert!(headers.hop_limit == 2, "only an expired packet does not come back");
