@@ -78,7 +78,7 @@ all)
 check)
     # The same seed and no inputs of earlier runs, so that a failure is seen again on every machine.
     # A slow machine stops earlier in the same sequence.
-    each 20 "-seed=1 -runs=${2:?runs}"
+    each 10 "-seed=1 -runs=${2:?runs}"
     ;;
 --one)
     log=$FUZZ_LOGS/$2
