@@ -104,8 +104,8 @@ impl Run {
         let after = self.bed.counters().verdicts;
         let given: Vec<Verdict> =
             Verdict::ALL.iter().copied().filter(|verdict| after[verdict.index()] > before[verdict.index()]).collect();
-        // `why` does not predict whether Natrix's own reply has a route and fits, nor what a gateway
-        // has read of a stream.
+        // `why` does not predict whether Natrix's own reply has a route and fits, nor what a
+        // gateway has read of a stream.
         if explained == Verdict::Local
             || given == [Verdict::AlgReordered]
             || given.iter().all(|verdict| RESOURCES.contains(verdict))
