@@ -1,5 +1,7 @@
 """What one run holds: a directory with its records, so that a later run can clear up after a killed one."""
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -11,6 +13,17 @@ from . import process
 BASE = Path("/run/natrix-lab")
 
 
+@contextlib.contextmanager
+def locked():
+    """Keeps other runs from taking a folder without its owner yet for one of the dead."""
+    base = os.open(BASE, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(base, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(base)
+
+
 class State:
     """The records, logs and files of one run."""
 
@@ -18,8 +31,9 @@ class State:
         BASE.mkdir(mode=0o700, exist_ok=True)
         self.prefix = f"{kind}{os.getpid()}"
         self.directory = BASE / self.prefix
-        self.directory.mkdir(mode=0o700)
-        (self.directory / "owner").write_text(f"{os.getpid()} {process.start_time(os.getpid())}\n")
+        with locked():
+            self.directory.mkdir(mode=0o700)
+            (self.directory / "owner").write_text(f"{os.getpid()} {process.start_time(os.getpid())}\n")
         # /run is memory; files of a gigabyte are better on a disk.
         self.bulk = Path(tempfile.mkdtemp(prefix=f"natrix-{self.prefix}-", dir="/var/tmp"))
         (self.directory / "bulk").write_text(f"{self.bulk}\n")
@@ -48,9 +62,14 @@ def delete_namespaces(prefix):
 
 def clear_up_after_the_dead():
     """Removes what runs that no longer live have left. Returns their prefixes."""
-    cleared = []
     if not BASE.exists():
-        return cleared
+        return []
+    with locked():
+        return _clear_up()
+
+
+def _clear_up():
+    cleared = []
     for directory in sorted(BASE.iterdir()):
         try:
             pid, begun = map(int, (directory / "owner").read_text().split())
