@@ -15,7 +15,7 @@ impl Oid {
         Oid(subids.iter().copied().take(SUBIDS_MAX).collect())
     }
 
-    /// This one and further sub-identifiers.
+    /// This identifier with more sub-identifiers behind it.
     pub(crate) fn with(&self, more: &[u32]) -> Oid {
         Oid(self.0.iter().chain(more).copied().take(SUBIDS_MAX).collect())
     }
