@@ -96,6 +96,7 @@ def roles_bound_what_a_user_may_do(n):
         ("/api/v1/plan", "POST", "operate"),
         ("/api/v1/reload", "POST", "operate"),
         ("/api/v1/rollback", "POST", "operate"),
+        ("/api/v1/drain", "POST", "operate"),
         ("/api/v1/trace?count=1", "GET", "operate"),
     ]:
         expect_equal(ask(n, path, None, method)[0], 401, f"{path} without a login")

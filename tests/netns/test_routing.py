@@ -3,7 +3,10 @@
 import contextlib
 import json
 import shutil
+import signal
+import socket
 import tempfile
+import threading
 from pathlib import Path
 
 from kit import *
@@ -95,59 +98,348 @@ def many_routes_of_the_kernel_come_and_go(n):
 
 
 class Router:
-    """zebra and bgpd of FRR in a namespace, with sockets in a folder of their own."""
+    """FRR in a namespace: zebra and these daemons, with sockets in a folder of their own."""
 
-    def __init__(self, host, address, peer, number, peer_number, more):
-        # Both run as the user of the package, which may not enter the folder of the network.
+    def __init__(self, host, address, daemons):
+        """`daemons`: the configuration of each by name, in the order of their start."""
+        # All run as the user of the package, which may not enter the folder of the network.
         self.directory = tempfile.TemporaryDirectory(prefix="natrix-frr-")
         self.folder = Path(self.directory.name)
         self.folder.chmod(0o755)
         shutil.chown(self.folder, "frr", "frr")
         self.host = host
-        configuration = self.folder / "frr.conf"
-        configuration.write_text(
-            f"router bgp {number}\n bgp router-id {address}\n no bgp ebgp-requires-policy\n"
-            f" neighbor {peer} remote-as {peer_number}\n neighbor {peer} timers 1 3\n neighbor {peer} timers connect 1\n"
-            f" address-family ipv4 unicast\n  {more}\n exit-address-family\n"
-        )
-        common = ["-P", "0", "-z", self.folder / "zserv", "--vty_socket", self.folder]
-        common += ["--log", "stdout"]
-        empty = self.folder / "zebra.conf"
-        empty.write_text("")
-        self.daemons = [host.start("zebra", [f"{FRR}/zebra", "-f", empty, "-i", self.folder / "zebra.pid", *common])]
-        expect(wait_until((self.folder / "zserv").exists, 10, 0.1), f"zebra: {self.daemons[0].log()}")
-        words = ["-f", configuration, "-i", self.folder / "bgpd.pid", "-l", address, *common]
-        self.daemons.append(host.start("bgpd", [f"{FRR}/bgpd", *words]))
+        self.daemons = []
+        zserv = self.folder / "zserv"
+        for name, text in {"zebra": "", **daemons}.items():
+            configuration = self.folder / f"{name}.conf"
+            configuration.write_text(text)
+            words = [f"{FRR}/{name}", "-f", configuration, "-i", self.folder / f"{name}.pid", "-P", "0", "-z", zserv]
+            words += ["--vty_socket", self.folder, "--log", "stdout"]
+            words += ["-l", address] if name == "bgpd" else []
+            words += ["--bfdctl", self.folder / "bfdd.sock"] if name == "bfdd" else []
+            self.daemons.append(host.start(name, words))
+            is_up = zserv if name == "zebra" else self.folder / f"{name}.vty"
+            expect(wait_until(is_up.exists, 10, 0.05), f"{name}: {self.daemons[-1].log()}")
 
     def ask(self, command):
-        status, out, _ = self.host.run(["vtysh", "--vty_socket", self.folder, "-c", f"{command} json"])
+        """The answer to `show COMMAND json`."""
+        status, out, _ = self.host.run(["vtysh", "--vty_socket", self.folder, "-c", f"show {command} json"])
         return json.loads(out) if status == 0 else {}
 
+    def configure(self, *lines):
+        words = [word for line in ("configure terminal", *lines) for word in ("-c", line)]
+        self.host.run(["vtysh", "--vty_socket", self.folder, *words], check=True)
+
     def is_established(self):
-        peers = self.ask("show bgp ipv4 unicast summary").get("peers", {})
-        return any(peer["state"] == "Established" for peer in peers.values())
+        peers = self.ask("bgp ipv4 unicast summary").get("peers", {})
+        return bool(peers) and all(peer["state"] == "Established" for peer in peers.values())
+
+    def bgp_routes(self):
+        return set(self.ask("bgp ipv4 unicast").get("routes", {}))
+
+    def is_full(self):
+        areas = self.ask("ip ospf neighbor").get("neighbors", {})
+        states = [one.get("nbrState", one.get("state", "")) for found in areas.values() for one in found]
+        return bool(states) and all(state.startswith("Full") for state in states)
+
+    def ospf_routes(self):
+        return {prefix for prefix in self.ask("ip ospf route") if "/" in prefix}
+
+    def bfd_peer(self, peer):
+        return next((one for one in self.ask("bfd peers") if one["peer"] == peer), {})
 
     def kill(self):
-        """Ends both at once, without a word to the peer or to the kernel."""
+        """Ends all at once, without a word to the peer or to the kernel."""
         for daemon in reversed(self.daemons):
             daemon.process.kill()
             daemon.process.wait(10)
 
+    def end(self):
+        """As `kill`, and removes what it has put into the kernel."""
+        self.kill()
+        for protocol in ("bgp", "ospf"):
+            self.host.run(["ip", "route", "flush", "proto", protocol])
+
+
+@contextlib.contextmanager
+def routers(*made):
+    """Ends the routers at the end of the block."""
+    try:
+        yield made
+    finally:
+        for router in made:
+            router.end()
+
+
+def bgp(address, number, peer, peer_number, more, of_peer=()):
+    neighbour = "".join(f" neighbor {peer} {line}\n" for line in of_peer)
+    return (
+        f"router bgp {number}\n bgp router-id {address}\n no bgp ebgp-requires-policy\n"
+        f" neighbor {peer} remote-as {peer_number}\n neighbor {peer} timers 1 3\n neighbor {peer} timers connect 1\n"
+        f"{neighbour} address-family ipv4 unicast\n  {more}\n exit-address-family\n"
+    )
+
+
+def bfd(peer, address):
+    return f"bfd\n peer {peer} local-address {address}\n  {BFD_TIMERS}\n exit\nexit\n"
+
+
+BFD_TIMERS = "detect-multiplier 3\n  receive-interval 300\n  transmit-interval 300"
+
+
+def bgp_pair(n, of_peer=(), more=()):
+    """Natrix's side and the core router, with BGP between them; returns when it is Established."""
+    learned = "\n  ".join([f"network {LEARNED}", *more])
+    near = {"bgpd": bgp(NAT_OUTSIDE, 64500, CORE, 64501, "redistribute kernel", of_peer)}
+    core = {"bgpd": bgp(CORE, 64501, NAT_OUTSIDE, 64500, learned, of_peer)}
+    if of_peer:
+        near = {"bfdd": bfd(CORE, NAT_OUTSIDE), **near}
+        core = {"bfdd": bfd(NAT_OUTSIDE, CORE), **core}
+    pair = Router(n.nat, NAT_OUTSIDE, near), Router(n.core, CORE, core)
+    both = lambda: all(router.is_established() for router in pair)  # noqa: E731
+    expect(wait_until(both, 30, 0.1), f"BGP is Established: {pair[0].ask('bgp ipv4 unicast summary')}")
+    return pair
+
+
+def pools(n):
+    """By prefix: whether Natrix announces it."""
+    return {route["prefix"]: route["used"] for route in n.dut.show("routes", "--all", "--source", "pool")}
+
+
+def wait_for_pool(core, wanted, what):
+    prefix = f"{POOL[0]}/32"
+    expect(wait_until(lambda: (prefix in core.bgp_routes()) == wanted, 15, 0.1), f"{what}: {core.bgp_routes()}")
+
+
+def drain(n, *words):
+    """`natrix drain`: its exit status, and what it says."""
+    status, out, err = n.dut.command("drain", *words, "--json")
+    expect(out, f"natrix drain: {err}")
+    return status, json.loads(out)
+
 
 @test("kernel_routes")
 def bgp_of_frr_brings_routes_and_announces_the_pool(n):
-    near = Router(n.nat, NAT_OUTSIDE, CORE, 64500, 64501, "redistribute kernel")
-    core = Router(n.core, CORE, NAT_OUTSIDE, 64501, 64500, f"network {LEARNED}")
     port = fresh_port()
-    with sockets(listener(n.srv1, port, SRV1)):
-        expect(wait_until(lambda: near.is_established() and core.is_established(), 30, 0.2), "BGP is Established")
+    near, core = bgp_pair(n)
+    with routers(near, core), sockets(listener(n.srv1, port, SRV1)):
         expect(wait_until(lambda: used_route(n, LEARNED), 15, 0.2), f"{LEARNED} is learned: {n.dut.show('routes', '--all')}")
         expect(reaches(n, port), "a subscriber reaches srv1 by the learned route")
-
-        def announced():
-            return f"{POOL[0]}/32" in core.ask("show bgp ipv4 unicast").get("routes", {})
-
-        expect(wait_until(announced, 15, 0.2), f"the pool is announced: {core.ask('show bgp ipv4 unicast')}")
+        wait_for_pool(core, True, "the pool is announced")
         near.kill()
         expect(used_route(n, LEARNED), "the route stays when FRR is killed")
         expect(reaches(n, port), "packets go on when FRR is killed")
+
+
+@test("kernel_routes")
+def bfd_of_frr_is_up_with_its_timers(n):
+    near, core = bgp_pair(n, of_peer=["bfd"])
+    with routers(near, core):
+        up = lambda: near.bfd_peer(CORE).get("status") == "up"  # noqa: E731
+        expect(wait_until(up, 15, 0.1), f"BFD is up: {near.ask('bfd peers')}")
+
+        def agreed():
+            seen = near.bfd_peer(CORE)
+            return [seen.get(f"{whose}{key}-interval") for whose in ("", "remote-") for key in ("receive", "transmit")]
+
+        # Until both ends have agreed, the timers are those of the start (RFC 5880 §6.8.3).
+        expect(wait_until(lambda: agreed() == [300] * 4, 10, 0.1), f"timers in milliseconds: {near.bfd_peer(CORE)}")
+        expect_equal(near.bfd_peer(CORE)["detect-multiplier"], 3, "detect multiplier")
+        # BFD sees what BGP would see only after its hold time.
+        core.daemons[1].process.kill()
+        expect(wait_until(lambda: not near.is_established(), 10, 0.05), "BGP falls with BFD")
+
+
+@test("kernel_routes")
+def ospf_of_frr_is_full_and_announces_the_pool(n):
+    def ospf(address, more):
+        return {
+            "ospfd": "".join(f"interface {device}\n ip ospf network point-to-point\n"
+                             " ip ospf hello-interval 1\n ip ospf dead-interval 4\n"
+                             for device in ("nx-outside", "nat"))
+            + f"router ospf\n ospf router-id {address}\n timers throttle spf 10 50 100\n timers throttle lsa all 0\n timers lsa min-arrival 0\n"
+              f" network {CORE}/24 area 0\n {more}\n"
+        }  # fmt: skip
+
+    port = fresh_port()
+    near = Router(n.nat, NAT_OUTSIDE, ospf(NAT_OUTSIDE, "redistribute kernel"))
+    core = Router(n.core, CORE, ospf(CORE, f"network {LEARNED} area 0"))
+    with routers(near, core), sockets(listener(n.srv1, port, SRV1)):
+        full = lambda: near.is_full() and core.is_full()  # noqa: E731
+        expect(wait_until(full, 40, 0.2), f"OSPF is Full: {near.ask('ip ospf neighbor')}")
+        expect(wait_until(lambda: used_route(n, LEARNED), 15, 0.1), f"{LEARNED} is learned: {near.ask('ip ospf route')}")
+        expect_equal(used_route(n, LEARNED)["protocol"], "ospf", "where the route is from")
+        expect(reaches(n, port), "a subscriber reaches srv1 by the learned route")
+        pool = f"{POOL[0]}/32"
+        expect(wait_until(lambda: pool in core.ospf_routes(), 20, 0.1), f"announced: {core.ask('ip ospf route')}")
+        drain(n)
+        try:
+            expect(wait_until(lambda: pool not in core.ospf_routes(), 20, 0.1), "withdrawn")
+        finally:
+            drain(n, "--undo")
+        expect(wait_until(lambda: pool in core.ospf_routes(), 20, 0.1), "announced again")
+
+
+@test("kernel_routes")
+def a_drain_withdraws_the_pool_and_flows_go_on(n):
+    port = fresh_port()
+    near, core = bgp_pair(n)
+    server, client = listener(n.srv1, port, SRV1), tcp(n.sub1)
+    with routers(near, core), sockets(server, client):
+        client.connect((SRV1, port))
+        server.settimeout(5)
+        accepted, _ = server.accept()
+        accepted.settimeout(5)
+
+        def flows(what):
+            client.sendall(b"there")
+            expect_equal(receive_stream(accepted, 5), b"there", f"{what}: to the server")
+            accepted.sendall(b"back")
+            expect_equal(receive_stream(client, 4), b"back", f"{what}: from the server")
+
+        with sockets(accepted):
+            wait_for_pool(core, True, "the pool is announced")
+            flows("before")
+            status, first = drain(n)
+            try:
+                expect_equal((status, first["drained"], first["changed"]), (0, True, True), "the first drain")
+                expect_equal(first["announcement"]["withheld"], "drained", "why nothing is announced")
+                expect(first["sessions"] >= 1, f"what is left: {first}")
+                wait_for_pool(core, False, "the neighbour has withdrawn the pool")
+                # The core router has a shorter route to the pool.
+                flows("drained")
+                expect_equal(drain(n)[1]["changed"], False, "a second drain")
+                expect_equal(n.nat.run(["ip", "route", "show", "proto", "110"])[1].strip(), "", "routes of Natrix")
+                status, _, err = n.dut.command("reload", "-c", n.dut.configuration)
+                expect_equal(status, 0, f"a reload: {err}")
+                expect(not any(pools(n).values()) and pools(n), f"a reload keeps it drained: {pools(n)}")
+                announcement = n.dut.show("status")[0]["announcement"]
+                expect_equal((announcement["prefixes"], announcement["withheld"]), (0, "drained"), "show status")
+            finally:
+                undone = drain(n, "--undo")[1]
+            expect_equal((undone["drained"], undone["announcement"]["withheld"]), (False, None), "undone")
+            wait_for_pool(core, True, "the pool is announced again")
+            flows("after")
+    actions = [json.loads(line)["action"] for line in n.dut.command("audit", "--json")[1].splitlines()]
+    expect({"drain", "drain --undo"} <= set(actions), f"the audit log: {actions}")
+
+
+@test("kernel_routes")
+def a_drain_waits_until_no_packet_comes(n):
+    server, client = udp(n.srv1, address=SRV1), udp(n.sub1)
+    with sockets(server, client):
+        endpoint = server.getsockname()
+        stop = threading.Event()
+
+        def send():
+            while not stop.wait(0.05):
+                client.sendto(b"x", endpoint)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            status, left = drain(n, "--wait", "3")
+            expect_equal(status, 1, f"packets still come: {left}")
+            expect(left["packets_per_second"] > 0, f"packets still come: {left}")
+            stop.set()
+            status, left = drain(n, "--wait", "30")
+            expect_equal((status, left["packets_per_second"]), (0, 0), f"no packet comes: {left}")
+        finally:
+            stop.set()
+            sender.join()
+            drain(n, "--undo")
+
+
+@test("kernel_routes")
+def a_pool_is_announced_only_while_it_can_serve(n):
+    def withheld():
+        return n.dut.show("status")[0]["announcement"]["withheld"]
+
+    expect(wait_until(lambda: withheld() is None, 15, 0.1), f"before: {withheld()}")
+    n.core.ip("link", "set", "nat", "down")
+    try:
+        expect(wait_until(lambda: withheld() == "no_link", 15, 0.1), f"the port outside has no link: {withheld()}")
+        expect_equal(n.nat.run(["ip", "route", "show", "proto", "110"])[1].strip(), "", "routes of Natrix")
+        reasons = {route["reason"] for route in n.dut.show("routes", "--all", "--source", "pool")}
+        expect_equal(reasons, {"not announced: no interface of one side has link"}, "reasons")
+    finally:
+        n.core.ip("link", "set", "nat", "up")
+        # The kernel forgot them with the link.
+        n.core.ip("route", "add", "203.0.113.0/24", "via", NAT_OUTSIDE)
+    expect(wait_until(lambda: withheld() is None and all(pools(n).values()), 15, 0.1), f"after: {withheld()}")
+
+
+@test("kernel_routes")
+def each_subscriber_keeps_to_one_of_several_next_hops(n):
+    hops = {f"198.51.100.{last}": f"02:00:00:00:01:{last:02x}" for last in (41, 42, 43, 44)}
+    # Next hops that are nobody: only the Ethernet address of a frame shows which one was meant.
+    for address, station in hops.items():
+        n.nat.ip("neigh", "replace", address, "lladdr", station, "dev", "nx-outside", "nud", "permanent")
+    target = "192.0.2.200"
+    ways = [word for address in hops for word in ("nexthop", "via", address, "dev", "nx-outside")]
+    n.nat.ip("route", "add", f"{target}/32", *ways)
+    subscribers = [f"100.64.0.{last}" for last in range(20, 60)]
+    try:
+        expect(wait_until(lambda: used_route(n, f"{target}/32"), 10, 0.1), "Natrix uses the route")
+        expect_equal(len(used_route(n, f"{target}/32")["next_hops"]), len(hops), "next hops")
+        with n.core.entered():
+            seen = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))
+        seen.bind(("nat", ETH_P_IP))
+        seen.settimeout(0.2)
+        stations = {}
+        with sockets(seen):
+            for _ in range(5):
+                for number, address in enumerate(subscribers):
+                    with sockets(udp(n.sub2, address=address)) as sock:
+                        sock.sendto(b"hop" + bytes([number]), (target, 9))
+                with contextlib.suppress(socket.timeout):
+                    while True:
+                        frame = seen.recv(2048)
+                        mark = frame.find(b"hop", 42)
+                        if mark > 0:
+                            stations.setdefault(frame[mark + 3], set()).add(frame[:6].hex(":"))
+        expect_equal(len(stations), len(subscribers), "subscribers whose packets came")
+        expect(all(len(one) == 1 for one in stations.values()), f"each subscriber keeps to one: {stations}")
+        used = {station for one in stations.values() for station in one}
+        expect_equal(used, set(hops.values()), "all next hops carry subscribers")
+    finally:
+        n.nat.ip("route", "del", f"{target}/32")
+        for address in hops:
+            n.nat.ip("neigh", "del", address, "dev", "nx-outside")
+
+
+@test("kernel_routes")
+def lost_messages_of_the_kernel_are_made_good(n):
+    prefixes = [f"10.{64 + number // 250}.{number % 250}.0/24" for number in range(10_000)]
+
+    def change(*batches):
+        lines = [f"route {verb} {prefix} via {CORE} dev nx-outside proto bgp\n" for verb, some in batches for prefix in some]
+        n.nat.run(["ip", "-batch", "-"], check=True, stdin="".join(lines))
+
+    def known_to_kernel():
+        return {line.split()[0] for line in n.nat.run(["ip", "route", "show", "proto", "bgp"])[1].splitlines()}
+
+    def known_to_natrix():
+        return {route["prefix"] for route in n.dut.show("routes", "--all", "--source", "kernel") if route["protocol"] == "bgp"}
+
+    lost = counter(n, "routes_lost")
+    process = n.dut.daemon.process
+    kept = prefixes[::3]
+    try:
+        # Nobody reads the socket meanwhile.
+        process.send_signal(signal.SIGSTOP)
+        try:
+            change(("add", prefixes), ("del", prefixes), ("add", kept))
+        finally:
+            process.send_signal(signal.SIGCONT)
+        expect_equal(known_to_kernel(), set(kept), "routes of the kernel")
+        equal = wait_until(lambda: known_to_natrix() == set(kept), 5, 0.1)
+        expect(equal, f"after 5 s {len(known_to_natrix())} of {len(kept)} routes are known to Natrix")
+        expect(counter(n, "routes_lost") > lost, "messages were lost, and counted")
+        # And at full speed, while they are read.
+        change(("del", kept), ("add", prefixes), ("del", prefixes[::2]))
+        equal = wait_until(lambda: known_to_natrix() == set(prefixes[1::2]), 5, 0.1)
+        expect(equal, f"after 5 s {len(known_to_natrix())} of {len(prefixes) // 2} routes are known to Natrix")
+    finally:
+        n.nat.run(["ip", "route", "flush", "proto", "bgp"])
+    expect(wait_until(lambda: not known_to_natrix(), 5, 0.1), "all are gone")

@@ -1,4 +1,4 @@
-//! Plan, reload, rollback. The text of the configuration is sent, never a path.
+//! Plan, reload, rollback, drain. The text of the configuration is sent, never a path.
 
 use axum::Extension;
 use axum::Json;
@@ -7,6 +7,8 @@ use axum::http::StatusCode;
 use control::Change;
 use control::ClientError;
 use control::ConfigFault;
+use control::Drain;
+use control::Drained;
 use control::Fault;
 use control::NewConfig;
 use control::Plan;
@@ -70,7 +72,7 @@ pub(crate) struct Done {
     reloaded: Reloaded,
 }
 
-/// Everything that plan and reload answer.
+/// Everything that changes answer.
 #[derive(Default)]
 struct Answered {
     changes: Vec<Change>,
@@ -78,6 +80,7 @@ struct Answered {
     details: Vec<PlanDetail>,
     plan: Option<Plan>,
     reloaded: Option<Reloaded>,
+    drained: Option<Drained>,
     faults: Vec<ConfigFault>,
     refused: Option<Fault>,
 }
@@ -93,6 +96,7 @@ async fn ask(api: &Api, principal: &Principal, request: Request) -> Result<Answe
                 Reply::PlanDetail(detail) => answered.details.push(detail),
                 Reply::Plan(plan) => answered.plan = Some(plan),
                 Reply::Reloaded(reloaded) => answered.reloaded = Some(reloaded),
+                Reply::Drained(drained) => answered.drained = Some(drained),
                 Reply::ConfigFault(fault) => answered.faults.push(fault),
                 Reply::Error(fault) => {
                     answered.refused = Some(fault);
@@ -162,6 +166,31 @@ pub(crate) async fn rollback(
     Extension(principal): Extension<Principal>,
 ) -> Result<Json<Done>, Refused> {
     change(&api, &principal, NewConfig { rollback: true, ..NewConfig::default() }).await
+}
+
+/// Whether a drain begins or ends.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DrainQuery {
+    /// Announce the pools again.
+    #[serde(default)]
+    undo: bool,
+}
+
+/// Withdraws the pools from the routing, or announces them again. Does not wait for the traffic.
+#[utoipa::path(post, path = "/api/v1/drain", tag = "changes", params(DrainQuery), responses(
+    (status = OK, description = "What is left", body = Drained),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn drain(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+    Query(query): Query<DrainQuery>,
+) -> Result<Json<Drained>, Refused> {
+    let answered = ask(&api, &principal, Request::Drain(Drain { undo: query.undo })).await?;
+    answered.drained.map(Json).ok_or_else(incomplete)
 }
 
 async fn change(api: &Api, principal: &Principal, config: NewConfig) -> Result<Json<Done>, Refused> {

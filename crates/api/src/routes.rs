@@ -108,6 +108,7 @@ pub(crate) fn routes(guard: Arc<Guard>, past: Past) -> Router {
         .routes(routes!(crate::changes::plan))
         .routes(routes!(crate::changes::reload))
         .routes(routes!(crate::changes::rollback))
+        .routes(routes!(crate::changes::drain))
         .routes(routes!(crate::trace::trace))
         .route_layer(needs(Role::Operate));
     let audit = OpenApiRouter::new()

@@ -429,6 +429,8 @@ pub enum ClientCommand {
     Plan(PlanArguments),
     /// Switch to another configuration under traffic
     Reload(NewConfig),
+    /// Withdraw the pools from the routing, so that traffic leaves before a stop; or return
+    Drain(Drain),
     /// Print packets as they pass, with their verdicts
     Trace(Trace),
     /// Show a dashboard in the terminal
@@ -474,6 +476,20 @@ pub struct NewConfig {
     /// Return to the configuration before the last reload
     #[arg(long)]
     pub rollback: bool,
+    /// Socket and output format.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// `natrix drain`.
+#[derive(Debug, Args)]
+pub struct Drain {
+    /// Announce the pools again
+    #[arg(long, conflicts_with = "wait")]
+    pub undo: bool,
+    /// Wait up to so many seconds until no packets come; exit status 1 if some still do
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub wait: u32,
     /// Socket and output format.
     #[command(flatten)]
     pub output: Output,
@@ -749,7 +765,7 @@ pub struct ShowRoutes {
     /// Only routes with a next hop on this interface
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
-    /// Only routes from here: connected, static, kernel or excluded
+    /// Only routes from here: connected, static, kernel, excluded or pool
     #[arg(long, value_name = "SOURCE")]
     pub source: Option<RouteSource>,
     /// Only the table of this side: inside or outside

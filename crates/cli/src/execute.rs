@@ -11,6 +11,7 @@ use crate::arguments::ClientCommand;
 use crate::arguments::Socket;
 use crate::ask;
 use crate::change;
+use crate::drain;
 use crate::error::CliError;
 use crate::show;
 use crate::top;
@@ -35,6 +36,7 @@ pub fn execute(
         ClientCommand::Find(arguments) => buffered(out, |out| ask::find(arguments, out, notes)),
         ClientCommand::Plan(arguments) => buffered(out, |out| change::plan(arguments, out, notes)),
         ClientCommand::Reload(arguments) => buffered(out, |out| change::reload(arguments, out, notes)),
+        ClientCommand::Drain(arguments) => drain::drain(arguments, out, notes),
         ClientCommand::Audit(arguments) => buffered(out, |out| ask::audit(arguments, out, notes)),
         ClientCommand::Why(arguments) => buffered(out, |out| ask::why(arguments, out)),
     }

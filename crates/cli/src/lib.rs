@@ -7,6 +7,7 @@ mod arguments;
 mod ask;
 mod change;
 mod complete;
+mod drain;
 mod error;
 mod execute;
 mod human;

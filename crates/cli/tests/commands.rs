@@ -135,6 +135,24 @@ fn a_plan_shows_differences_and_their_effects() {
 }
 
 #[test]
+fn a_drain_shows_what_is_left() {
+    check("drain", "drain");
+    check("drain_undo", "drain --undo");
+    check("drain_json", "drain --json");
+    assert!(cli::try_parse_from(["natrix", "drain", "--undo", "--wait", "3"]).is_err(), "there is nothing to wait for");
+}
+
+#[test]
+fn a_drain_that_waits_in_vain_fails() {
+    let outcome = run("drain --wait 1");
+    let error = "drain: traffic has not left (81234 packets a second after 1 s); wait longer, or check that the \
+                 neighbours have withdrawn the pools";
+    assert_eq!(outcome.error.as_deref(), Some(error));
+    assert!(outcome.notes.contains("waiting up to 1 s"), "{}", outcome.notes);
+    assert!(outcome.out.contains("left: 81,234 packets a second, 2 subscribers"), "{}", outcome.out);
+}
+
+#[test]
 fn a_reload_shows_what_changed() {
     check("reload", "reload -c /etc/natrix/new.toml");
     check("reload_rollback", "reload --rollback --json");

@@ -9,6 +9,7 @@ use crate::objects::AuditRecord;
 use crate::objects::Change;
 use crate::objects::ConfigFault;
 use crate::objects::Counter;
+use crate::objects::Drained;
 use crate::objects::DropReason;
 use crate::objects::Expectation;
 use crate::objects::FindAnswer;
@@ -128,6 +129,7 @@ replies! {
     PlanDetail(PlanDetail), "Answers `plan`.";
     Plan(Plan), "Answers `plan`.";
     Reloaded(Reloaded), "Answers `reload`.";
+    Drained(Drained), "Answers `drain`.";
     Audit(AuditRecord), "Answers `audit` and `record`.";
     ConfigFault(ConfigFault), "Answers `plan` and `reload` before their error, when the file has faults.";
 }

@@ -69,6 +69,8 @@ pub enum Request {
     Plan(NewConfig),
     /// Changes the configuration while traffic flows: [`crate::Change`]s, one [`crate::Reloaded`].
     Reload(NewConfig),
+    /// Withdraws the pools from the routing, or announces them again: one [`crate::Drained`].
+    Drain(Drain),
     /// [`crate::AuditRecord`]s, the latest first. Uses no filter.
     Audit(List),
     /// Adds to the audit log what the client does without the daemon, such as a lookup in the log
@@ -77,6 +79,14 @@ pub enum Request {
     /// Ends the trace of this connection. The trace gets its end line; this request has no answer
     /// of its own.
     TraceStop,
+}
+
+/// Leaves the routing, or returns to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Drain {
+    /// Announce the pools again.
+    pub undo: bool,
 }
 
 /// What a client does, for the audit log.

@@ -94,7 +94,7 @@ words!(
 
 words!(
     /// Where a route is from, the most preferred first.
-    RouteSource, "connected, static, kernel or excluded", {
+    RouteSource, "connected, static, kernel, excluded or pool", {
         /// The prefix of an own address.
         Connected = "connected",
         /// `[[route]]`.
@@ -103,6 +103,8 @@ words!(
         Kernel = "kernel",
         /// Leads inside, so it is not used outside (RFC 6598 §4).
         Excluded = "excluded",
+        /// A pool, announced by a route of the kernel. No packet is routed by it.
+        Pool = "pool",
     }
 );
 

@@ -36,13 +36,13 @@ fn golden_files_cover_every_kind() {
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok()?.as_object()?.keys().next().cloned())
         .collect();
-    let all = "alg audit change config_fault counter drop end error expectation find grant interface mapping neighbour plan plan_detail pool pool_address pool_plan reloaded route rule session status subscriber trace why";
+    let all = "alg audit change config_fault counter drained drop end error expectation find grant interface mapping neighbour plan plan_detail pool pool_address pool_plan reloaded route rule session status subscriber trace why";
     assert_eq!(kinds, all.split(' ').map(str::to_owned).collect());
     let requests: BTreeSet<String> = REQUESTS
         .lines()
         .filter_map(|line| Some(serde_json::from_str::<Value>(line).ok()?.get("request")?.as_str()?.to_owned()))
         .collect();
-    assert_eq!(requests.len(), 23, "{requests:?}");
+    assert_eq!(requests.len(), 24, "{requests:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A whole instance on any ports: worker threads, control server, rates, quarantine.
 
 use core::fmt::Write as _;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::io::Read;
@@ -274,16 +275,26 @@ fn start_keeper(instance: &Arc<Instance>, devices: Devices, log: Log) -> io::Res
     let routing = Arc::new(Routing::new(&instance.shared()));
     instance.set_routing(Arc::clone(&routing));
     let (of_shared, of_health) = (Arc::clone(instance), Arc::clone(instance));
-    let health = move || {
+    // A driver on top of a device of the kernel (AF_XDP, packet sockets) reports its link as up.
+    let below = |driver: &str| driver.split(',').find_map(|word| word.strip_prefix("iface=").map(str::to_owned));
+    let below: Vec<Option<String>> = instance.description.ports.iter().map(|port| below(&port.driver)).collect();
+    let health = move |without_link: &HashSet<String>| {
         let snapshots = of_health.snapshots();
         let refuses = of_health.shared().settings().events.back_pressure == BackPressure::Refuse;
-        let failed = || of_health.event_log().is_some_and(|log| log.handle.figures().last_error.is_some());
+        let failed = || {
+            of_health.event_log().is_some_and(|log| {
+                log.handle.figures().failing || log.handle.stored().is_some_and(|stored| stored.failing)
+            })
+        };
+        let ports_up = snapshots.as_ref().ok().and_then(|all| all.first()).map(|one| one.ports_up.clone());
+        let mut ports_up = ports_up.unwrap_or_default();
+        for (is_up, below) in ports_up.iter_mut().zip(&below) {
+            *is_up &= below.as_ref().is_none_or(|name| !without_link.contains(name));
+        }
+        let is_up = |link: &InterfaceLink| ports_up.get(link.port.index()).copied().unwrap_or(false);
         Health {
-            ports_up: snapshots
-                .as_ref()
-                .ok()
-                .and_then(|all| all.first())
-                .map_or_else(Vec::new, |one| one.ports_up.clone()),
+            interfaces_up: of_health.description.links.iter().map(is_up).collect(),
+            ports_up,
             workers_alive: snapshots.is_ok(),
             log_healthy: !refuses || !failed(),
         }

@@ -4,6 +4,7 @@
 //! no other.
 
 pub(crate) mod convert;
+mod drain;
 mod find;
 mod lists;
 mod numbers;
@@ -279,6 +280,12 @@ fn answer(
             record_change(instance, &actor, &asked, outcome.as_ref().err().map(|refused| &refused.fault));
             return change_answered(client, outcome);
         }
+        Request::Drain(asked) => {
+            let outcome = drain::drain(instance, asked.undo);
+            let action = if asked.undo { "drain --undo" } else { "drain" };
+            record_outcome(instance, &actor, action, "", outcome.as_ref().err());
+            outcome.map(|drained| whole(vec![drained]))
+        }
         Request::Audit(list) => {
             instance.audit().map_or_else(|| Ok(Page::whole(Vec::new())), |audit| audit.page(&list)).map(Page::replies)
         }
@@ -340,14 +347,18 @@ fn record_lookup(instance: &Instance, actor: &Actor, request: &Request) -> Resul
 
 /// Records a change after it was made or refused.
 fn record_change(instance: &Instance, actor: &Actor, asked: &NewConfig, refused: Option<&Fault>) {
-    let Some(audit) = instance.audit() else { return };
     let (action, subject) = match (&asked.config, asked.rollback) {
-        (_, true) => ("rollback", String::new()),
-        (Some(path), false) => ("reload", path.clone()),
-        (None, false) => ("reload", "a text".to_owned()),
+        (_, true) => ("rollback", ""),
+        (Some(path), false) => ("reload", path.as_str()),
+        (None, false) => ("reload", "a text"),
     };
+    record_outcome(instance, actor, action, subject, refused);
+}
+
+fn record_outcome(instance: &Instance, actor: &Actor, action: &str, subject: &str, refused: Option<&Fault>) {
+    let Some(audit) = instance.audit() else { return };
     let result = refused.map_or_else(|| "done".to_owned(), |fault| format!("failed: {fault}"));
-    if let Err(fault) = audit.write(&audit::record(actor, action, &subject, &result)) {
+    if let Err(fault) = audit.write(&audit::record(actor, action, subject, &result)) {
         // Without it there was no change to record.
         if let Some(live) = crate::instance::lock(&instance.live).as_ref() {
             live.log.error(&fault);

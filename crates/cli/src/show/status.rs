@@ -10,6 +10,7 @@ use control::Request;
 use control::Status;
 
 use crate::arguments::ShowStatus;
+use crate::drain;
 use crate::error::CliError;
 use crate::execute::connect;
 use crate::human;
@@ -85,6 +86,10 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     }
     timers.flush(out)?;
     writeln!(out)?;
+
+    if let Some(announcement) = &status.announcement {
+        writeln!(out, "{}\n", drain::announcement(announcement))?;
+    }
 
     if let Some(log) = &status.event_log {
         print_log(log, out)?;

@@ -201,6 +201,16 @@ fn answer(request: &Request) -> Result<(Vec<Reply>, Option<String>), Fault> {
             }),
             &all,
         ),
+        Request::Drain(asked) => {
+            let mut replies = golden(|reply| matches!(reply, Reply::Drained(_)));
+            for reply in &mut replies {
+                if let (Reply::Drained(drained), true) = (reply, asked.undo) {
+                    drained.drained = false;
+                    drained.announcement = control::Announcement { prefixes: 3, withheld: None, drained_us: None };
+                }
+            }
+            page(replies, &all)
+        }
         Request::Audit(list) => page(golden(|reply| matches!(reply, Reply::Audit(_))), list),
         Request::Record(_) => page(golden(|reply| matches!(reply, Reply::Audit(_))), &all),
         Request::TraceStop => Ok((Vec::new(), None)),

@@ -1,10 +1,63 @@
 //! Routes and neighbours.
 
+use core::fmt;
+use core::str::FromStr;
+
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::values::ParseError;
 use crate::values::RouteSource;
 use crate::values::Side;
+use crate::values::words;
+
+words!(
+    /// Why the pools are not announced.
+    Withheld, "drained, no_link, no_next_hop, workers or log", {
+        /// `natrix drain`.
+        Drained = "drained",
+        /// No interface of one side has link.
+        NoLink = "no_link",
+        /// No route leads to a router outside over an interface with link.
+        NoNextHop = "no_next_hop",
+        /// A worker does not answer.
+        Workers = "workers",
+        /// The event log fails, and `back_pressure = "refuse"` refuses new mappings.
+        Log = "log",
+    }
+);
+
+/// Whether the pools are announced to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Announcement {
+    /// Pool prefixes with a route in the kernel.
+    pub prefixes: u64,
+    /// Why there is none; null if the pools are announced.
+    pub withheld: Option<Withheld>,
+    /// Time since `natrix drain`; null if the instance is not drained.
+    pub drained_us: Option<u64>,
+}
+
+/// What a drain or its end has left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Drained {
+    /// The instance is drained.
+    pub drained: bool,
+    /// The request changed that. A second drain changes nothing.
+    pub changed: bool,
+    /// Whether the pools are announced now.
+    pub announcement: Announcement,
+    /// Subscribers with at least one mapping.
+    pub subscribers: u64,
+    /// Mappings.
+    pub mappings: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Packets sent on in the last second.
+    pub packets_per_second: u64,
+}
 
 /// A route of the engine. There may be several for a prefix, of which one is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

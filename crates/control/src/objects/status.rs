@@ -6,6 +6,7 @@ use core::str::FromStr;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::objects::routing::Announcement;
 use crate::values::ParseError;
 use crate::values::Protocol;
 use crate::values::words;
@@ -83,6 +84,9 @@ pub struct Status {
     /// decides.
     #[serde(default)]
     pub port_timeouts: Vec<PortTimeoutInForce>,
+    /// Whether the pools are announced; null without `[routing] kernel = true`.
+    #[serde(default)]
+    pub announcement: Option<Announcement>,
     /// The workers in order.
     pub workers: Vec<Worker>,
 }

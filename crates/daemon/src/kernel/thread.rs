@@ -108,6 +108,7 @@ impl KernelThread {
             known: HashMap::new(),
             ends: rings.ends,
             spare: Vec::new(),
+            has_lost: false,
             is_broken: false,
             log,
         };
@@ -143,6 +144,8 @@ struct Relay<B> {
     interface_of: HashMap<u32, InterfaceId>,
     known: HashMap<(InterfaceId, u32), MacAddress>,
     spare: Vec<Box<[u8]>>,
+    /// Messages about neighbours were lost.
+    has_lost: bool,
     /// A TAP failed; said once.
     is_broken: bool,
     log: Log,
@@ -245,8 +248,10 @@ impl<B: Buffer> Relay<B> {
         for news in heard {
             self.tell(news);
         }
-        if more.is_err() {
-            // Messages were lost: all neighbours once more.
+        self.has_lost |= more.is_err();
+        if self.has_lost && matches!(more, Ok(false)) {
+            // Messages were lost: all neighbours once more, after those that came before.
+            self.has_lost = false;
             self.dump();
         }
     }

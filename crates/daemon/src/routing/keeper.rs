@@ -1,12 +1,13 @@
 //! The thread that follows the kernel's routes, and announces the pools to it.
 //!
 //! Messages of the kernel may get lost when they come faster than they are read. The socket says so
-//! (ENOBUFS), and then all routes are read and compared. The same happens once in a while and
-//! whenever a device changes, because the kernel removes routes of a device that goes down without
-//! a word. What the comparison finds is counted.
+//! (ENOBUFS). Then older messages are taken in, and all routes are read and compared. The
+//! same happens once in a while and whenever a device changes, because the kernel removes routes of
+//! a device that goes down without a word. What the comparison finds is counted.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::collections::HashMap;
 use std::collections::HashSet;
 use std::io;
@@ -20,15 +21,19 @@ use std::thread;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use control::Withheld;
+use nat::Settings;
 use nat::Shared;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
+use nat::types::Side;
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_core::NLM_F_REPLACE;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::InfoData;
 use netlink_packet_route::link::InfoVrf;
 use netlink_packet_route::link::LinkAttribute;
+use netlink_packet_route::link::LinkFlags;
 use netlink_packet_route::link::LinkInfo;
 use packet_io::PortIndex;
 use rustix::event::PollFd;
@@ -51,8 +56,13 @@ use crate::routing::rib::Table;
 
 /// Time between two comparisons of all routes.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(10);
+/// Time after a loss in which older messages are taken in before all routes are compared.
+const MADE_GOOD_WITHIN: Duration = Duration::from_secs(1);
 /// Time between two looks at ports and pools.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How long the thread may take to announce or withdraw the pools. A look asks all workers, and one
+/// that does not answer costs 2 seconds.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(8);
 /// Tries to read all routes while they change.
 const DUMPS_MAX: usize = 5;
 
@@ -91,6 +101,22 @@ pub struct Routing {
     /// Counters.
     pub counters: RouteCounters,
     follows_kernel: bool,
+    pools: Mutex<Pools>,
+    /// Complete looks at ports and pools.
+    looks: AtomicU64,
+}
+
+/// The pools as the routing sees them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pools {
+    /// Time of `natrix drain`, until it is undone.
+    pub(crate) drained_at: Option<Instant>,
+    /// Why none is announced.
+    pub(crate) withheld: Option<Withheld>,
+    /// All their prefixes, announced or not.
+    pub(crate) prefixes: BTreeSet<Prefix>,
+    /// Prefixes with a route in the kernel.
+    pub(crate) announced: BTreeSet<Prefix>,
 }
 
 /// What a pool needs to be announced, as the instance sees it now.
@@ -98,11 +124,18 @@ pub struct Routing {
 pub struct Health {
     /// By port: whether it has link.
     pub ports_up: Vec<bool>,
+    /// By interface: whether its port has link.
+    pub interfaces_up: Vec<bool>,
     /// All workers answer.
     pub workers_alive: bool,
     /// New mappings can be logged, or need no log.
     pub log_healthy: bool,
 }
+
+/// The thread that announces the pools does not follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the thread that announces the pools does not follow")]
+pub(crate) struct Stuck;
 
 /// The thread. Dropping it ends it and withdraws the pools.
 pub struct Keeper {
@@ -127,7 +160,45 @@ impl Routing {
             rib: Mutex::new(Rib::of(shared.settings())),
             counters: RouteCounters::default(),
             follows_kernel: shared.live_routes().is_some(),
+            pools: Mutex::default(),
+            looks: AtomicU64::new(0),
         }
+    }
+
+    /// Whether pools are announced at all.
+    pub(crate) fn announces(&self) -> bool {
+        self.follows_kernel
+    }
+
+    /// The pools now.
+    pub(crate) fn pools(&self) -> Pools {
+        lock(&self.pools).clone()
+    }
+
+    /// Drains, or ends the drain. Returns whether that is a change. When it returns, the kernel has
+    /// the routes that follow from it.
+    ///
+    /// # Errors
+    /// The thread does not follow in time.
+    pub(crate) fn drain(&self, wanted: bool) -> Result<bool, Stuck> {
+        let changed = {
+            let mut pools = lock(&self.pools);
+            let changed = pools.drained_at.is_some() != wanted;
+            if changed {
+                pools.drained_at = wanted.then(Instant::now);
+            }
+            changed
+        };
+        // A look may be under way that began before.
+        let enough = self.looks.load(Ordering::Acquire) + 2;
+        let begun = Instant::now();
+        while self.looks.load(Ordering::Acquire) < enough {
+            if begun.elapsed() > FOLLOWED_WITHIN {
+                return Err(Stuck);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(changed)
     }
 }
 
@@ -155,17 +226,50 @@ pub fn prefixes_of(addresses: impl Iterator<Item = u32>) -> Vec<Prefix> {
     prefixes
 }
 
+/// What keeps the pools from being announced.
+fn withheld(health: &Health, settings: &Settings, rib: &Rib, is_drained: bool) -> Option<Withheld> {
+    let is_up = |interface: InterfaceId| health.interfaces_up.get(interface.index()).copied().unwrap_or(false);
+    let has_link = |side| {
+        let mut all = settings.interfaces.iter().enumerate();
+        all.any(|(number, interface)| interface.side == side && is_up(InterfaceId(number as u16)))
+    };
+    let has_router = |hops: &[Hop]| hops.iter().any(|hop| hop.gateway != 0 && is_up(hop.interface));
+    if is_drained {
+        Some(Withheld::Drained)
+    } else if !health.workers_alive {
+        Some(Withheld::Workers)
+    } else if !has_link(Side::Inside) || !has_link(Side::Outside) {
+        Some(Withheld::NoLink)
+    } else if !rib.any(Table::Outside, has_router) {
+        Some(Withheld::NoNextHop)
+    } else if !health.log_healthy {
+        Some(Withheld::Log)
+    } else {
+        None
+    }
+}
+
+/// Reports the health. Gets the names of the kernel's devices without link.
+trait Asked: Fn(&HashSet<String>) -> Health + Send {}
+
+impl<F: Fn(&HashSet<String>) -> Health + Send> Asked for F {}
+
+static NO_PREFIXES: BTreeSet<Prefix> = BTreeSet::new();
+
 struct Follower {
     routing: Arc<Routing>,
     shared: Box<dyn Fn() -> Arc<Shared> + Send>,
-    health: Box<dyn Fn() -> Health + Send>,
+    health: Box<dyn Asked>,
     devices: Devices,
     /// Interface of a device, and the kernel's table of it.
     interface_of: HashMap<u32, (InterfaceId, u32)>,
     fib: Option<Fib>,
     socket: Netlink,
     carrier: HashMap<PortIndex, bool>,
-    announced: HashSet<Prefix>,
+    /// Names of all devices of the kernel without link. Drivers on top of such a device report it
+    /// as up.
+    without_link: HashSet<String>,
+    announced: BTreeSet<Prefix>,
     settings_of: Arc<Shared>,
     has_said: bool,
     log: Log,
@@ -173,13 +277,14 @@ struct Follower {
 
 impl Keeper {
     /// Starts the thread. When it returns, the workers have all routes of the configuration.
+    /// `health` gets the names of the kernel's devices without link.
     ///
     /// # Errors
     /// The system refuses a socket or the thread.
     pub fn start(
         routing: Arc<Routing>,
         shared: impl Fn() -> Arc<Shared> + Send + 'static,
-        health: impl Fn() -> Health + Send + 'static,
+        health: impl Fn(&HashSet<String>) -> Health + Send + 'static,
         devices: Devices,
         log: Log,
     ) -> io::Result<Keeper> {
@@ -195,7 +300,8 @@ impl Keeper {
             interface_of: HashMap::new(),
             socket: Netlink::open(&[])?,
             carrier: HashMap::new(),
-            announced: HashSet::new(),
+            without_link: HashSet::new(),
+            announced: BTreeSet::new(),
             settings_of: now,
             has_said: false,
             log,
@@ -213,6 +319,7 @@ impl Keeper {
 impl Follower {
     fn run(mut self, mut monitor: Netlink, stop: &AtomicBool) {
         let (mut compare_at, mut look_at) = (Instant::now(), Instant::now());
+        let mut lost_at: Option<Instant> = None;
         while !stop.load(Ordering::Relaxed) {
             let (mut news, mut has_changed_links) = (Vec::new(), false);
             let received = monitor.receive(|message| match message {
@@ -222,11 +329,19 @@ impl Follower {
                 _ => has_changed_links = true,
             });
             self.take_in(&news);
+            let now = Instant::now();
             if received.is_err() {
                 RouteCounters::add(&self.routing.counters.lost, 1);
+                lost_at.get_or_insert(now);
             }
-            let now = Instant::now();
-            if received.is_err() || has_changed_links || now >= compare_at {
+            // The kernel reports a loss ahead of older messages. They would undo what a
+            // comparison corrects, so they are taken in first. Under a flood that takes too long.
+            let is_empty = matches!(received, Ok(false));
+            let makes_good = lost_at.is_some_and(|at| is_empty || now.duration_since(at) > MADE_GOOD_WITHIN);
+            if makes_good || has_changed_links || now >= compare_at {
+                if makes_good {
+                    lost_at = (!is_empty).then_some(now);
+                }
                 self.compare();
                 compare_at = Instant::now() + COMPARE_INTERVAL;
             }
@@ -241,7 +356,7 @@ impl Follower {
                 let _ = poll(&mut waited, Some(&pause));
             }
         }
-        self.announce(&HashSet::new());
+        self.announce(&BTreeSet::new());
     }
 
     /// Takes in changes, in their order.
@@ -387,11 +502,14 @@ impl Follower {
     /// Which interface each device is, and which table of the kernel its routes are in: that of its
     /// VRF device, else the main one.
     fn read_links(&mut self) {
-        let (mut masters, mut tables) = (HashMap::new(), HashMap::new());
+        let (mut masters, mut tables, mut without_link) = (HashMap::new(), HashMap::new(), HashSet::new());
         let read = self.socket.dump(netlink::all_links(), |message| {
             let RouteNetlinkMessage::NewLink(link) = message else { return };
             for attribute in &link.attributes {
                 match attribute {
+                    LinkAttribute::IfName(name) if !link.header.flags.contains(LinkFlags::Running) => {
+                        without_link.insert(name.clone());
+                    }
                     LinkAttribute::Controller(master) => {
                         masters.insert(link.header.index, *master);
                     }
@@ -413,6 +531,7 @@ impl Follower {
         if read.is_err() {
             return;
         }
+        self.without_link = without_link;
         let table_of = |device: &u32| masters.get(device).and_then(|master| tables.get(master)).copied();
         self.interface_of = self
             .devices
@@ -452,45 +571,38 @@ impl Follower {
             drop(rib);
             self.refresh_all();
         }
-        let health = (self.health)();
+        let health = (self.health)(&self.without_link);
         for device in &self.devices.ports {
             let is_up = health.ports_up.get(device.port.index()).copied().unwrap_or(false);
             if self.carrier.insert(device.port, is_up) != Some(is_up) && device.tap.set_carrier(is_up).is_err() {
                 self.log.warn(&format_args!("kernel device {}: the kernel does not take its link state", device.name));
             }
         }
-        let wanted = self.wanted(&health);
-        self.announce(&wanted);
+        if !self.routing.follows_kernel {
+            return;
+        }
+        let is_drained = lock(&self.routing.pools).drained_at.is_some();
+        let withheld = withheld(&health, self.settings_of.settings(), &lock(&self.routing.rib), is_drained);
+        let prefixes = self.pool_prefixes();
+        self.announce(if withheld.is_none() { &prefixes } else { &NO_PREFIXES });
+        {
+            let mut pools = lock(&self.routing.pools);
+            (pools.withheld, pools.prefixes) = (withheld, prefixes);
+            pools.announced.clone_from(&self.announced);
+        }
+        self.routing.looks.fetch_add(1, Ordering::Release);
     }
 
-    /// The prefixes of all pools, if they can be served.
-    fn wanted(&self, health: &Health) -> HashSet<Prefix> {
+    /// The prefixes of all pools, without addresses that the kernel has on an interface.
+    fn pool_prefixes(&self) -> BTreeSet<Prefix> {
         let settings = self.settings_of.settings();
-        let has_way_out = self
-            .devices
-            .interfaces
-            .iter()
-            .any(|(interface, _)| self.facing(*interface).side == nat::types::Side::Outside)
-            && {
-                let rib = lock(&self.routing.rib);
-                let has_router = |hops: &[Hop]| hops.iter().any(|hop| hop.gateway != 0);
-                rib.any(Table::Outside, has_router)
-            };
-        let all_up = !health.ports_up.is_empty() && health.ports_up.iter().all(|is_up| *is_up);
-        if !has_way_out || !all_up || !health.workers_alive || !health.log_healthy || !self.routing.follows_kernel {
-            return HashSet::new();
-        }
         let addresses = settings.pools.iter().flat_map(|pool| &pool.addresses).map(|address| address.to_bits());
-        let own: HashSet<u32> = settings
-            .interfaces
-            .iter()
-            .flat_map(|interface| &interface.addresses)
-            .map(|own| own.address.to_bits())
-            .collect();
+        let own = settings.interfaces.iter().flat_map(|interface| &interface.addresses);
+        let own: BTreeSet<u32> = own.map(|own| own.address.to_bits()).collect();
         prefixes_of(addresses.filter(|address| !own.contains(address))).into_iter().collect()
     }
 
-    fn announce(&mut self, wanted: &HashSet<Prefix>) {
+    fn announce(&mut self, wanted: &BTreeSet<Prefix>) {
         let announced = self.announced.clone();
         for prefix in announced.difference(wanted) {
             // It may be gone already.
@@ -544,5 +656,47 @@ mod tests {
         assert_eq!(prefixes(1..5), ["203.0.113.1/32", "203.0.113.2/31", "203.0.113.4/32"]);
         assert_eq!(prefixes(8..12), ["203.0.113.8/30"]);
         assert!(prefixes(0..0).is_empty());
+    }
+
+    /// Two interfaces with link, and everything else as it should be.
+    fn healthy() -> Health {
+        Health { ports_up: vec![true, true], interfaces_up: vec![true, true], workers_alive: true, log_healthy: true }
+    }
+
+    #[test]
+    fn pools_are_withheld_while_they_cannot_serve() {
+        let settings = crate::routing::rib::tests::settings();
+        let rib = Rib::of(&settings);
+        let why = |health: Health| withheld(&health, &settings, &rib, false);
+        assert_eq!(why(healthy()), None);
+        assert_eq!(withheld(&healthy(), &settings, &rib, true), Some(Withheld::Drained));
+        assert_eq!(why(Health { workers_alive: false, ..healthy() }), Some(Withheld::Workers));
+        assert_eq!(why(Health { interfaces_up: vec![true, false], ..healthy() }), Some(Withheld::NoLink));
+        assert_eq!(why(Health { interfaces_up: vec![false, true], ..healthy() }), Some(Withheld::NoLink));
+        assert_eq!(why(Health { log_healthy: false, ..healthy() }), Some(Withheld::Log));
+        assert_eq!(why(Health::default()), Some(Withheld::Workers));
+    }
+
+    #[test]
+    fn pools_need_a_router_outside_over_a_link_that_is_up() {
+        let mut settings = crate::routing::rib::tests::settings();
+        settings.routes.retain(|route| route.interface != InterfaceId(1));
+        let mut rib = Rib::of(&settings);
+        let why = |rib: &Rib, settings: &Settings, up: &[bool]| {
+            withheld(&Health { interfaces_up: up.to_vec(), ..healthy() }, settings, rib, false)
+        };
+        // The connected prefix outside leads to no router.
+        assert_eq!(why(&rib, &settings, &[true, true]), Some(Withheld::NoNextHop));
+        let hop = |interface| Hop { interface: InterfaceId(interface), gateway: 7, weight: 1 };
+        let route = |hops: &[Hop]| KernelRoute { protocol: 186, metric: 20, hops: hops.to_vec() };
+        rib.set_kernel(Table::Outside, Prefix::ALL, &[route(&[hop(1)])]);
+        assert_eq!(why(&rib, &settings, &[true, true]), None, "a route of the kernel is enough");
+        // A second interface outside has link, and no route leads over it.
+        settings.interfaces.push(settings.interfaces[1].clone());
+        assert_eq!(why(&rib, &settings, &[true, false, true]), Some(Withheld::NoNextHop));
+        rib.set_kernel(Table::Outside, Prefix::ALL, &[route(&[hop(1), hop(2)])]);
+        assert_eq!(why(&rib, &settings, &[true, false, true]), None, "one of two next hops is enough");
+        rib.set_kernel(Table::Outside, Prefix::ALL, &[]);
+        assert_eq!(why(&rib, &settings, &[true, true, true]), Some(Withheld::NoNextHop), "it is gone");
     }
 }

@@ -35,6 +35,7 @@ use nat::types::PoolId;
 use nat::verdict::VerdictKind;
 
 use super::convert;
+use super::drain::announcement;
 use super::lists;
 use super::lists::fullest;
 use super::remedies::remedy;
@@ -125,6 +126,7 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         event_log: instance.event_log().map(|view| event_log(instance, view, &snapshots)),
         port_timeouts: port_timeouts(shared.settings()),
         timeouts: timeouts(&snapshots),
+        announcement: instance.routing().filter(|routing| routing.announces()).map(|routing| announcement(routing)),
         workers: each.collect(),
     })
 }

@@ -13,6 +13,7 @@ use control::Page;
 use control::Route;
 use control::RouteNextHop;
 use control::RouteSource;
+use control::Withheld;
 use nat::Settings;
 use nat::settings::Route6;
 use nat::types::Facing;
@@ -43,10 +44,15 @@ pub(crate) fn routes(instance: &Instance, list: &List) -> Result<Page<Route>, Fa
     known_names(settings, list)?;
     match list.filter.address {
         Some(IpAddr::V4(address)) => {
-            Ok(instance.with_routes(|rib| Page::whole(covering(rib, settings, list, address))))
+            let mut objects = instance.with_routes(|rib| covering(rib, settings, list, address));
+            objects.extend(pools(instance, settings, list, |prefix| prefix.contains(address)));
+            Ok(Page::whole(objects))
         }
         Some(IpAddr::V6(address)) => Ok(Page::whole(covering6(settings, list, address))),
-        None => instance.with_routes(|rib| walk(rib, settings, list)),
+        None => {
+            let pools = pools(instance, settings, list, |_| true);
+            instance.with_routes(|rib| walk(rib, settings, list, pools))
+        }
     }
 }
 
@@ -85,7 +91,7 @@ fn facing(table: Table) -> Facing {
     }
 }
 
-fn walk(rib: &Rib, settings: &Settings, list: &List) -> Result<Page<Route>, Fault> {
+fn walk(rib: &Rib, settings: &Settings, list: &List, pools: Vec<Route>) -> Result<Page<Route>, Fault> {
     let limit = list.limit_effective() as usize;
     let start = list.start()?;
     let mut objects = Vec::new();
@@ -111,13 +117,45 @@ fn walk(rib: &Rib, settings: &Settings, list: &List) -> Result<Page<Route>, Faul
     }
     let last = rib.tables() * PARTS;
     let place = if start.part == last { start.place as usize } else { 0 };
-    let mut rest = all6(settings, list).into_iter().skip(place);
+    let mut rest = all6(settings, list).into_iter().chain(pools).skip(place);
     let room = limit.saturating_sub(objects.len());
     let taken: Vec<Route> = rest.by_ref().take(room).collect();
     let cursor = Cursor { part: last, place: (place + taken.len()) as u32 };
     objects.extend(taken);
     let cursor = rest.next().is_some().then(|| cursor.to_string());
     Ok(Page { objects, cursor })
+}
+
+/// The pools, each with whether it is announced.
+fn pools(instance: &Instance, settings: &Settings, list: &List, is_meant: impl Fn(&Prefix) -> bool) -> Vec<Route> {
+    let Some(routing) = instance.routing() else { return Vec::new() };
+    let pools = routing.pools();
+    let meant =
+        pools.prefixes.iter().filter(|prefix| is_meant(prefix) && is_wanted_table(settings, list, Facing::OUTSIDE));
+    let route = |prefix: &Prefix| {
+        let used = pools.announced.contains(prefix);
+        let reason = match pools.withheld {
+            _ if used => "announced: a route of protocol 110 in the kernel",
+            Some(Withheld::Drained) => "not announced: the instance is drained",
+            Some(Withheld::NoLink) => "not announced: no interface of one side has link",
+            Some(Withheld::NoNextHop) => "not announced: no route leads to a router outside",
+            Some(Withheld::Workers) => "not announced: a worker does not answer",
+            Some(Withheld::Log) => "not announced: the event log fails",
+            None => "not announced: the kernel refuses the route",
+        };
+        Route {
+            side: convert::side(Side::Outside),
+            vrf: None,
+            prefix: prefix.to_string(),
+            source: RouteSource::Pool,
+            next_hops: Vec::new(),
+            protocol: None,
+            metric: None,
+            used,
+            reason: reason.to_owned(),
+        }
+    };
+    meant.map(route).filter(|route| is_wanted(list, route)).collect()
 }
 
 /// All routes that cover an address; in each table one is used.
