@@ -18,6 +18,7 @@ from netlab.topology import POOL
 from netlab.topology import SRV1
 
 FRR = "/usr/lib/frr"
+REPOSITORY = Path(__file__).resolve().parents[2]
 # On the subnet outside, and nobody's.
 NOBODY = "198.51.100.99"
 LEARNED = "192.0.2.0/24"
@@ -187,13 +188,25 @@ def bfd(peer, address):
 BFD_TIMERS = "detect-multiplier 3\n  receive-interval 300\n  transmit-interval 300"
 
 
+def recipe(name):
+    """The configuration of each daemon in a recipe of docs/routing.md."""
+    blocks = (REPOSITORY / "docs/routing.md").read_text().split("```\n")
+    found = {}
+    for block in blocks:
+        title, _, text = block.partition("\n")
+        if title.startswith(f"! {name} "):
+            found[title.split()[2]] = text
+    expect(found, f"docs/routing.md has no recipe {name}")
+    return found
+
+
 def bgp_pair(n, of_peer=(), more=()):
     """Natrix's side and the core router, with BGP between them; returns when it is Established."""
     learned = "\n  ".join([f"network {LEARNED}", *more])
     near = {"bgpd": bgp(NAT_OUTSIDE, 64500, CORE, 64501, "redistribute kernel", of_peer)}
     core = {"bgpd": bgp(CORE, 64501, NAT_OUTSIDE, 64500, learned, of_peer)}
     if of_peer:
-        near = {"bfdd": bfd(CORE, NAT_OUTSIDE), **near}
+        near = dict(sorted(recipe("bgp-edge").items()))
         core = {"bfdd": bfd(NAT_OUTSIDE, CORE), **core}
     pair = Router(n.nat, NAT_OUTSIDE, near), Router(n.core, CORE, core)
     both = lambda: all(router.is_established() for router in pair)  # noqa: E731
@@ -235,6 +248,8 @@ def bgp_of_frr_brings_routes_and_announces_the_pool(n):
 def bfd_of_frr_is_up_with_its_timers(n):
     near, core = bgp_pair(n, of_peer=["bfd"])
     with routers(near, core):
+        wait_for_pool(core, True, "the pool is announced")
+        expect(f"{POOL[3]}/32" not in core.bgp_routes(), f"only prefixes of the list: {core.bgp_routes()}")
         up = lambda: near.bfd_peer(CORE).get("status") == "up"  # noqa: E731
         expect(wait_until(up, 15, 0.1), f"BFD is up: {near.ask('bfd peers')}")
 
@@ -252,18 +267,14 @@ def bfd_of_frr_is_up_with_its_timers(n):
 
 @test("kernel_routes")
 def ospf_of_frr_is_full_and_announces_the_pool(n):
-    def ospf(address, more):
-        return {
-            "ospfd": "".join(f"interface {device}\n ip ospf network point-to-point\n"
-                             " ip ospf hello-interval 1\n ip ospf dead-interval 4\n"
-                             for device in ("nx-outside", "nat"))
-            + f"router ospf\n ospf router-id {address}\n timers throttle spf 10 50 100\n timers throttle lsa all 0\n timers lsa min-arrival 0\n"
-              f" network {CORE}/24 area 0\n {more}\n"
-        }  # fmt: skip
-
+    of_core = (
+        "interface nat\n ip ospf network point-to-point\n ip ospf hello-interval 1\n ip ospf dead-interval 4\n"
+        f"router ospf\n ospf router-id {CORE}\n network {CORE}/24 area 0\n network {LEARNED} area 0\n"
+        " timers throttle spf 10 50 100\n timers throttle lsa all 0\n timers lsa min-arrival 0\n"
+    )
     port = fresh_port()
-    near = Router(n.nat, NAT_OUTSIDE, ospf(NAT_OUTSIDE, "redistribute kernel"))
-    core = Router(n.core, CORE, ospf(CORE, f"network {LEARNED} area 0"))
+    near = Router(n.nat, NAT_OUTSIDE, recipe("ospf"))
+    core = Router(n.core, CORE, {"ospfd": of_core})
     with routers(near, core), sockets(listener(n.srv1, port, SRV1)):
         full = lambda: near.is_full() and core.is_full()  # noqa: E731
         expect(wait_until(full, 40, 0.2), f"OSPF is Full: {near.ask('ip ospf neighbor')}")
