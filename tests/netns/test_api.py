@@ -126,18 +126,23 @@ def lookups_and_changes_are_in_the_audit_log(n):
     expect_equal(status, 422, "a configuration with faults")
     expect(refused["faults"] and refused["error"]["problem"] == "has faults", str(refused))
     expect_equal(ask(n, "/api/v1/rollback", "operate", "POST")[0], 200, "rollback")
+    # Without routes of the kernel there is nothing to withdraw.
+    status, _, refused = ask(n, "/api/v1/drain", "operate", "POST")
+    expect_equal((status, refused["error"]["object"]), (422, "drain"), "a drain")
     expect_equal(n.dut.show("status")[0]["timeouts"]["icmp_us"], 60_000_000, "timer after the rollback")
     records = objects(n, "/api/v1/audit?limit=10000", "audit")
     new = [(one["who"], one["action"], one["result"].split(":")[0], one["case"]) for one in records[: len(records) - before]]
     wanted = [
+        ("noc", "drain", "failed", None),
         ("noc", "rollback", "done", None),
         ("noc", "reload", "failed", None),
         ("noc", "reload", "done", None),
         ("law", "find", "asked", "AZ-17"),
     ]
     expect_equal(new, wanted, "audit log")
-    _, out, _ = n.dut.command("audit", "--json", "--limit", "4")
-    expect_equal([json.loads(line)["action"] for line in out.splitlines()], ["rollback", "reload", "reload", "find"], "natrix audit")
+    _, out, _ = n.dut.command("audit", "--json", "--limit", "5")
+    actions = [json.loads(line)["action"] for line in out.splitlines()]
+    expect_equal(actions, ["drain", "rollback", "reload", "reload", "find"], "natrix audit")
 
 
 @test("api")
