@@ -8,6 +8,7 @@ import socket
 
 from netlab import process
 from netlab import topology
+from netlab import torrent
 from result import Result
 
 # Two further subscribers of the demo's configuration, both addresses of sub2.
@@ -104,6 +105,7 @@ class Policy:
             ("port blocks: one subscriber, one block", self.blocks),
             (f"quota: {QUOTA} ports and no more", self.quota),
             ("natpmpc: a port on request", self.port_control),
+            ("libtorrent: its port by PCP", self.torrent),
             ("natrix plan, then reload, under traffic", self.reload),
         ]
 
@@ -133,6 +135,28 @@ class Policy:
                     reached += inside.recv(100) == b"stranger"
         seen = f"{host}:{shown} {'of ' + address.group(1) if address else ''}".strip()
         return Result(reached == 3 and int(port.group(1)) == external[1], f"{seen}, reached by {reached} of 3 hosts")
+
+    def torrent(self):
+        """A torrent client gets its listening port by PCP; a peer outside and one behind Natrix connect to it."""
+        network = self.network
+        host = topology.SUBSCRIBERS["sub1"]
+        client, port = torrent.start(network.sub1, host, 20)
+        try:
+            if port is None:
+                return Result(False, f"no port: {client.log()[-300:]}")
+            grants = self.natrix.show("grants", "--internal", f"{host}:{port}")
+            origins = {grant["protocol"]: grant["origin"] for grant in grants if not grant["held_down"]}
+            address, _, shown = next((g["external"] for g in grants if g["protocol"] == "tcp"), ":0").rpartition(":")
+            connected = 0
+            for remote in (network.srv1, network.sub2):
+                with contextlib.suppress(OSError), remote.entered():
+                    socket.create_connection((address, int(shown)), timeout=3).close()
+                    connected += 1
+        finally:
+            client.end()
+        passed = origins == {"tcp": "pcp", "udp": "pcp"} and connected == 2
+        asked = ", ".join(f"{protocol} by {origin}" for protocol, origin in sorted(origins.items()))
+        return Result(passed, f"{address}:{shown}, {asked}; {connected} of 2 peers connected")
 
     def blocks(self):
         answered, _ = _exchange(self.network.sub2, IN_BLOCKS, IN_ONE_BLOCK)

@@ -58,6 +58,7 @@ cwebp:webp
 slowhttptest:slowhttptest
 openssl:openssl
 snmpd:snmpd
+journalctl:systemd
 snmpwalk:snmp
 snmptrapd:snmptrapd
 yanglint:libyang-tools

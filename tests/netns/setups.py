@@ -232,6 +232,7 @@ address = "udp://127.0.0.1:6516"
 
 # SNMP: the socket of the master agent, a subscriber with blocks, and one with a limit of ports.
 AGENTX = f"{_LOG_FOLDER.name}/agentx"
+THRESHOLDS = f"{_LOG_FOLDER.name}/snmp/thresholds"
 IN_BLOCK = "100.64.0.67"
 LIMITED = "100.64.0.91"
 SNMP_LIMIT = 4
@@ -243,6 +244,7 @@ ports = {{ udp = {SNMP_LIMIT}, tcp = {SNMP_LIMIT}, icmp = {SNMP_LIMIT} }}
 
 [snmp]
 agentx = "{AGENTX}"
+state = "{THRESHOLDS}"
 """
 
 

@@ -103,6 +103,54 @@ def under_systemd_the_log_goes_to_its_journal(n):
     expect("draining" not in daemon.log(), f"the log is on standard error, too: {daemon.log()}")
 
 
+@contextlib.contextmanager
+def journald(n):
+    """systemd-journald of the distribution, with a journal of its own: where it listens, and how to read entries."""
+    with tempfile.TemporaryDirectory(prefix="natrix-journald-") as folder:
+        listens, kept = f"{folder}/listens", f"{folder}/kept"
+        mount = f"mkdir -p {listens}/journal {kept}/journal /run/systemd /run/log && mount --bind {listens} /run/systemd && "
+        mount += f"mount --bind {kept} /run/log && "
+        # Neither the kernel's messages nor the journal of this machine.
+        mount += "mount -t tmpfs none /etc/systemd && printf '[Journal]\\nStorage=volatile\\nReadKMsg=no\\n' > /etc/systemd/journald.conf && "
+        run = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{mount}exec /lib/systemd/systemd-journald"]
+        # Not in a namespace of the network: the journal asks for the cgroup of each sender.
+        daemon = process.Daemon("journald", run, n.state.directory / "journald.log")
+        n.state.record(daemon)
+        ready = process.wait_until(lambda: os.path.exists(f"{listens}/journal/socket"), 20, 0.1)
+        expect(ready, f"journald does not listen: {daemon.log()}")
+
+        def entries(*matches):
+            argv = ["journalctl", "--no-pager", "-o", "json", "-D", f"{kept}/journal", *matches]
+            _, out, _ = process.run(argv)
+            return [json.loads(line) for line in out.splitlines()]
+
+        try:
+            yield f"{listens}/journal", entries
+        finally:
+            daemon.end()
+
+
+@test("log_format")
+def journalctl_finds_the_log_by_its_fields(n):
+    with journald(n) as (socket_folder, entries):
+        mount = "mkdir -p /run/systemd && mount -t tmpfs none /run/systemd && mkdir /run/systemd/journal && "
+        mount += f"mount --bind {socket_folder} /run/systemd/journal && "
+        with service(n, "log-journald", "", mount) as daemon:
+            daemon.process.send_signal(1)
+
+            def warned():
+                found = entries("SYSLOG_IDENTIFIER=natrix", "PRIORITY=4")
+                return any("SIGHUP is ignored" in entry["MESSAGE"] for entry in found)
+
+            expect(process.wait_until(warned, 20, 0.2), f"no warning of SIGHUP among {entries()}")
+        # The journal takes messages in its own time.
+        ended = process.wait_until(lambda: entries("SYSLOG_IDENTIFIER=natrix", "NATRIX_OBJECT=SIGTERM"), 20, 0.2)
+        expect(ended, f"no end among {entries()}")
+        (end,) = entries("SYSLOG_IDENTIFIER=natrix", "NATRIX_OBJECT=SIGTERM")
+        expect_equal((end["MESSAGE"], end["_TRANSPORT"], end["_COMM"]), ("draining", "journal", "natrix"), "entry of the end")
+        expect_equal(end["PRIORITY"] in "56", True, f"priority of information: {end}")
+
+
 @test("log_format")
 def without_a_journal_the_log_is_text(n):
     with service(n, "log-none", 'format = "journald"', "mkdir -p /run/systemd && mount -t tmpfs none /run/systemd && ") as daemon:

@@ -5,17 +5,19 @@ What was granted is reached from outside and by hairpin, in pools of single port
 """
 
 import contextlib
+import json
 import re
 import socket
 import struct
 import subprocess
-import time
 from pathlib import Path
 
 from kit import *
 from netlab import process
 from netlab import topology
+from netlab import torrent
 from netlab.topology import NAT_INSIDE
+from netlab.topology import SRV1
 from netlab.topology import SUBSCRIBERS
 from setups import SETUPS
 
@@ -93,6 +95,29 @@ def a_granted_port_is_reached_from_outside_and_by_hairpin(n):
 
 
 @test("port_control")
+def a_trace_names_what_asked_for_the_mapping(n):
+    host, port, plain = SUBSCRIBERS["sub1"], fresh_port(), fresh_port()
+    code, _, _ = pcp(n.sub1, host, "udp", port)
+    expect_equal(code, 0, "result code")
+    records = []
+    with sockets(udp(n.sub1, port), udp(n.sub1, plain)) as (granted, other):
+        for sock, number in ((granted, port), (other, plain)):
+            # Its first packet may be before the trace begins.
+            trace = n.nat.start(f"trace-{number}", [n.dut.binary, "trace", "--port", str(number), "--count", "1", "--json",
+                                                    "--socket", str(n.dut.socket)])  # fmt: skip
+
+            def seen():
+                sock.sendto(b"x", (SRV1, 9))
+                return not trace.alive()
+
+            expect(process.wait_until(seen, 20, 0.2), f"no packet of port {number} was traced")
+            records.append(json.loads(trace.log().splitlines()[0]))
+    shown = n.dut.show("mappings", "--internal", f"{host}:{port}")
+    expect_equal((records[0].get("origin"), shown[0]["origin"]), ("pcp", "pcp"), "origin in the trace and the mappings")
+    expect("origin" not in records[1], f"a mapping that nobody asked for: {records[1]}")
+
+
+@test("port_control")
 @shows("6886-2", "6886-5", "6886-7")
 def natpmpc_maps_and_deletes(n):
     port = fresh_port()
@@ -112,37 +137,11 @@ def natpmpc_maps_and_deletes(n):
             expect_silence(inside, 0.5, "after the deletion")
 
 
-TORRENT = """
-import sys, time
-import libtorrent as lt
-address, seconds = sys.argv[1], float(sys.argv[2])
-session = lt.session({
-    "listen_interfaces": f"{address}:0", "enable_natpmp": True, "enable_upnp": False, "enable_lsd": False,
-    "enable_dht": False, "alert_mask": lt.alert.category_t.port_mapping_notification | lt.alert.category_t.error_notification,
-})
-print("listen", session.listen_port(), flush=True)
-until = time.monotonic() + seconds
-while time.monotonic() < until:
-    session.wait_for_alert(200)
-    for alert in session.pop_alerts():
-        if isinstance(alert, lt.portmap_alert):
-            print("mapped", alert.map_protocol, alert.external_port, flush=True)
-        elif isinstance(alert, lt.portmap_error_alert):
-            print("refused", alert.message(), flush=True)
-"""
-
-
 @test("port_control", "port_control_nat_pmp")
 def libtorrent_maps_its_listening_port(n):
     host = SUBSCRIBERS["sub1"]
-    client = n.sub1.start("libtorrent", ["/usr/bin/python3", "-c", TORRENT, host, "12"])
-    until = time.monotonic() + 10
-    lines = []
-    while time.monotonic() < until and sum(line.startswith("mapped") for line in lines) < 2:
-        time.sleep(0.3)
-        lines = client.log().splitlines()
-    expect(sum(line.startswith("mapped") for line in lines) >= 2, f"libtorrent: {lines}")
-    port = int(next(line for line in lines if line.startswith("listen")).split()[1])
+    client, port = torrent.start(n.sub1, host, 12)
+    expect(port, f"libtorrent: {client.log()}")
     shown = [grant for grant in n.dut.show("grants") if grant["internal"] == f"{host}:{port}"]
     mine = [grant for grant in shown if not grant["held_down"]]
     expect_equal({grant["protocol"] for grant in mine}, {"tcp", "udp"}, "protocols of libtorrent")

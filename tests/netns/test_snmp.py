@@ -401,12 +401,55 @@ def only_thresholds_and_intervals_can_be_set(n):
     expect_equal(get(n, (*INSTANCE, 21, 1)), "-1", "threshold after a refused request")
 
 
+def subagent(n):
+    """The process identifier of natrix snmp."""
+    lines = process.run(["ps", "--no-headers", "-o", "pid,args", "--ppid", n.dut.daemon.process.pid])[1].splitlines()
+    return next((line.split()[0] for line in lines if line.split()[-1] == "snmp"), None)
+
+
+@test("snmp")
+def thresholds_outlast_the_process(n):
+    agent(n)
+    pool = 1 + [pool["name"] for pool in n.dut.show("pools")].index("scarce")
+
+    def subscriber():
+        rows = table(walk(n, SUBSCRIBERS), SUBSCRIBERS).items()
+        return next((index[0] for index, row in rows if address(row[4]) == setups.LIMITED), None)
+
+    with sockets(udp(n.sub2, address=setups.LIMITED)) as sock:
+        sock.sendto(b"x", (SRV1, 9))
+        expect(process.wait_until(subscriber, 30, 1), "the subscriber is not in the table")
+        kept = ((INSTANCE, 21, 1), "i", 70), ((POOLS, 15, 1, pool), "i", 99), ((POOLS, 18, 1, pool), "u", 77)
+        kept = [(entry, rest, kind, value) for (entry, *rest), kind, value in kept]
+        kept.append((SUBSCRIBERS, [16, subscriber()], "i", 1000))
+        for entry, rest, kind, value in kept:
+            expect_equal(set_value(n, (*entry, *rest), kind, value), (0, ""), f"setting {rest}")
+        saved = Path(setups.THRESHOLDS)
+        expect_equal(saved.stat().st_mode & 0o777, 0o600, "who may read the file, which names subscribers")
+        expect_equal([path.name for path in saved.parent.iterdir()], [saved.name], "files beside it")
+        subprocess.run(["kill", "-9", subagent(n)], check=True)
+        back = process.wait_until(lambda: get(n, (*INSTANCE, 21, 1)) == "70", 40, 0.3)
+        expect(back, f"threshold of the instance: {get(n, (*INSTANCE, 21, 1))}\n{n.dut.daemon.log()[-1000:]}")
+        expect(process.wait_until(subscriber, 30, 1), "the subscriber is not in the table of the new process")
+        # The new process may number subscribers otherwise.
+        kept[-1] = (SUBSCRIBERS, [16, subscriber()], "i", 1000)
+        expect_equal([get(n, (*entry, *rest)) for entry, rest, _, _ in kept], ["70", "99", "77", "1000"], "thresholds")
+        # Nothing is said to be set that the next process would not have.
+        in_the_way = saved.with_name(saved.name + ".new")
+        in_the_way.mkdir()
+        status, err = set_value(n, (*INSTANCE, 21, 1), "i", 71)
+        expect(status != 0 and "commitFailed" in err, f"a set that cannot be saved: {status} {err}")
+        expect_equal(get(n, (*INSTANCE, 21, 1)), "70", "threshold after it")
+        in_the_way.rmdir()
+        for entry, rest, kind, value in kept:
+            set_value(n, (*entry, *rest), kind, 20 if kind == "u" else -1)
+    expect_equal(saved.read_text(), '{"version":1,"set":[]}\n', "file without thresholds")
+
+
 @test("snmp")
 def the_process_is_confined_and_comes_back(n):
     agent(n)
-    pid = n.dut.daemon.process.pid
-    lines = process.run(["ps", "--no-headers", "-o", "pid,args", "--ppid", pid])[1].splitlines()
-    child = next(line.split()[0] for line in lines if line.split()[-1] == "snmp")
+    child = subagent(n)
     status = Path(f"/proc/{child}/status").read_text()
     expect_equal(re.search(r"CapEff:\s+(\w+)", status)[1], "0" * 16, "capabilities")
     expect_equal(re.search(r"NoNewPrivs:\s+(\d)", status)[1], "1", "NoNewPrivs, which Landlock sets")
@@ -452,8 +495,7 @@ def respond(sock, packet, error=0):
 
 @test("snmp_tcp")
 def a_rogue_master_agent_does_no_harm(n):
-    lines = process.run(["ps", "--no-headers", "-o", "pid,args", "--ppid", n.dut.daemon.process.pid])[1].splitlines()
-    child = next(line.split()[0] for line in lines if line.split()[-1] == "snmp")
+    child = subagent(n)
     host, port = setups.AGENTX_TCP.split(":")
     with n.nat.entered():
         master = socket.create_server((host, int(port)))

@@ -98,7 +98,8 @@ async fn run(settings: Settings, past: Past) -> Result<(), ServeError> {
     let listener = Listener::open(&settings.listen).await?;
     let certificates = settings.tls.clone().map(Certificates::load).transpose().map_err(ServeError::Tls)?;
     // Before another thread is started: each inherits what this one may do.
-    confine(Needs { own_socket: listener.path(), connects_to: None }).map_err(ServeError::System)?;
+    confine(Needs { own_socket: listener.path(), connects_to: None, writes_beside: None })
+        .map_err(ServeError::System)?;
     let (ended, end) = tokio::sync::oneshot::channel();
     let wait = move || {
         // Nothing more is sent: this returns at the end.

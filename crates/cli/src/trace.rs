@@ -86,6 +86,9 @@ fn print(record: &TraceRecord, steps: bool, out: &mut dyn Write) -> io::Result<(
         line.push_str(" => ");
         line.push_str(after);
     }
+    if let Some(origin) = &record.origin {
+        line.push_str(&format!(" (asked for by {origin})"));
+    }
     line.push('\n');
     if steps {
         for step in &record.steps {

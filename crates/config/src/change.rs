@@ -572,6 +572,7 @@ impl<'c> Values<'c> {
         );
         self.key("alias", or_none(snmp.map(|snmp| &snmp.alias)));
         self.key("rows", or_none(snmp.map(|snmp| snmp.rows)));
+        self.key("state", or_none(snmp.and_then(|snmp| snmp.state.as_ref()).map(|path| path.display())));
     }
 
     fn gateways(&mut self, config: &'c Config) {

@@ -1310,6 +1310,14 @@ const SNMP: &[Key] = &[
          everybody who may read them; `0` leaves these tables empty. Each row takes some 100 bytes of the \
          process while a manager reads the tables.",
     ),
+    key(
+        "state",
+        Kind::Text("absolute path of a file; `\"\"` for none"),
+        Preset::Value("\"\""),
+        "File that keeps the thresholds and intervals that managers set. Give it a folder of its own, which is \
+         created if it is missing: the process may write there. Without it they are forgotten when the process \
+         ends.",
+    ),
 ];
 
 const HTTP_TLS: &[Key] = &[

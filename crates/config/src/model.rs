@@ -166,6 +166,8 @@ pub struct Snmp {
     pub alias: String,
     /// Most rows of each of the large tables.
     pub rows: usize,
+    /// File that keeps what managers set.
+    pub state: Option<PathBuf>,
 }
 
 /// Where the master agent listens.

@@ -31,6 +31,8 @@ pub struct Needs<'a> {
     pub own_socket: Option<&'a Path>,
     /// The TCP port that it connects to.
     pub connects_to: Option<u16>,
+    /// A file that it replaces: it may create, write and remove files in the folder of this one.
+    pub writes_beside: Option<&'a Path>,
 }
 
 /// Takes capabilities, core files, writing, executing, listening and connecting by TCP from this
@@ -52,6 +54,8 @@ fn restrict(needs: Needs) -> Result<(), landlock::RulesetError> {
     let abi = ABI::V6;
     let reading: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     let folder = needs.own_socket.and_then(Path::parent);
+    let kept = needs.writes_beside.and_then(Path::parent);
+    let replacing = reading | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
     let ports =
         needs.connects_to.map(|port| Ok::<_, landlock::RulesetError>(NetPort::new(port, AccessNet::ConnectTcp)));
     Ruleset::default()
@@ -61,6 +65,7 @@ fn restrict(needs: Needs) -> Result<(), landlock::RulesetError> {
         .create()?
         .add_rules(path_beneath_rules(["/"], reading))?
         .add_rules(path_beneath_rules(folder, AccessFs::RemoveFile))?
+        .add_rules(path_beneath_rules(kept, replacing))?
         .add_rules(ports)?
         .restrict_self()?;
     Ok(())
@@ -79,8 +84,9 @@ mod tests {
     fn a_confined_thread_reads_and_does_nothing_else() {
         let folder = std::env::temp_dir().join(format!("natrix-confine-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let (kept, socket) = (folder.join("kept"), folder.join("sockets"));
+        let (kept, socket, state) = (folder.join("kept"), folder.join("sockets"), folder.join("states"));
         fs::create_dir_all(&socket).unwrap();
+        fs::create_dir_all(&state).unwrap();
         fs::write(&kept, "text").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -90,7 +96,9 @@ mod tests {
         let confined = std::thread::spawn(move || {
             let socket = socket.join("http.sock");
             fs::write(&socket, "").unwrap();
-            let needs = Needs { own_socket: Some(&socket), connects_to: Some(known.port()) };
+            let state = state.join("state");
+            let needs =
+                Needs { own_socket: Some(&socket), connects_to: Some(known.port()), writes_beside: Some(&state) };
             confine(needs).unwrap();
             assert_eq!(fs::read_to_string(&kept).unwrap(), "text");
             let refused = [
@@ -103,6 +111,14 @@ mod tests {
             ];
             assert_eq!(refused, [Err(io::ErrorKind::PermissionDenied); 6]);
             assert!(TcpStream::connect(known).is_ok(), "the named port is open to it");
+            let new = state.with_extension("new");
+            for text in ["one", "two"] {
+                fs::write(&new, text).unwrap();
+                fs::rename(&new, &state).unwrap();
+                assert_eq!(fs::read_to_string(&state).unwrap(), text);
+            }
+            assert!(fs::rename(&state, &kept).is_err(), "out of its folder");
+            assert!(fs::create_dir(state.with_extension("folder")).is_err());
             fs::remove_file(socket).unwrap();
             let status = fs::read_to_string("/proc/thread-self/status").unwrap();
             for name in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {

@@ -52,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_mac_text", run: wire::mac_text },
     Target { name: "api_request", run: api::request },
     Target { name: "snmp_pdu", run: snmp::pdu },
+    Target { name: "snmp_saved", run: snmp::saved },
     Target { name: "config_text", run: config::text },
     Target { name: "config_value", run: config::value },
     Target { name: "capture_read", run: capture::read },

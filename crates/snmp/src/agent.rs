@@ -14,6 +14,7 @@ use crate::pdu::ErrorStatus;
 use crate::pdu::PAYLOAD_BYTES_MAX;
 use crate::pdu::Pdu;
 use crate::pdu::SearchRange;
+use crate::saved::Saved;
 use crate::settings::Settings;
 use crate::source::Source;
 use crate::source::Unavailable;
@@ -33,6 +34,7 @@ pub(crate) struct Agent {
     settings: Settings,
     source: Source,
     controls: Arc<Controls>,
+    saved: Saved,
     notifications: Notifications,
     /// Values that were tested and not yet committed or forgotten.
     tested: Option<Tested>,
@@ -53,8 +55,9 @@ fn failure(status: ErrorStatus, place: usize) -> Failure {
 
 impl Agent {
     pub(crate) fn new(settings: Settings, source: Source) -> Agent {
-        let (controls, notifications) = (Arc::default(), Notifications::default());
-        Agent { settings, source, controls, notifications, tested: None }
+        let saved = Saved::new(settings.state.clone());
+        let controls = Arc::new(saved.read());
+        Agent { settings, source, controls, saved, notifications: Notifications::default(), tested: None }
     }
 
     /// The answer to a request; None for a PDU that gets none.
@@ -150,7 +153,7 @@ impl Agent {
                 Settable::ReadOnly => return Err(refused(ErrorStatus::NotWritable)),
                 Settable::NoInstance => return Err(refused(ErrorStatus::NoCreation)),
             };
-            after.set(of, field, value).map_err(|refusal| {
+            after.set(&of, field, value).map_err(|refusal| {
                 refused(match refusal {
                     Refusal::WrongType => ErrorStatus::WrongType,
                     Refusal::WrongValue => ErrorStatus::WrongValue,
@@ -165,13 +168,19 @@ impl Agent {
     fn commit(&mut self, transaction: u32) -> Result<Vec<VarBind>, Failure> {
         let tested = self.tested.as_ref().filter(|tested| tested.transaction == transaction);
         let tested = tested.ok_or((ErrorStatus::CommitFailed, 0))?;
+        // What the manager sees as set is still set after a power failure.
+        self.saved.write(&tested.after).map_err(|_| failure(ErrorStatus::CommitFailed, 0))?;
         self.controls = Arc::new(tested.after.clone());
         Ok(Vec::new())
     }
 
     fn undo(&mut self, transaction: u32) -> Result<Vec<VarBind>, Failure> {
         if let Some(tested) = self.tested.take().filter(|tested| tested.transaction == transaction) {
-            self.controls = tested.before;
+            // After a commit that failed, nothing is to be undone.
+            if !Arc::ptr_eq(&self.controls, &tested.before) {
+                self.saved.write(&tested.before).map_err(|_| failure(ErrorStatus::UndoFailed, 0))?;
+                self.controls = tested.before;
+            }
         }
         Ok(Vec::new())
     }
@@ -182,7 +191,7 @@ impl Agent {
             self.notifications = Notifications::default();
             return Vec::new();
         }
-        let watches_subscribers = self.controls.enabled().any(|(of, _)| matches!(of, Of::Subscriber(_)));
+        let watches_subscribers = self.controls.enabled().any(|(of, _)| matches!(of, Of::Subscriber(..)));
         let maps = watches_subscribers.then(|| self.source.maps()).transpose();
         let (Ok(figures), Ok(pools), Ok(maps)) = (self.source.figures(), self.source.pools(), maps) else {
             // It is looked at again a second later.

@@ -1,7 +1,12 @@
-//! What a manager may set: thresholds and intervals of notifications. They last as long as the
-//! process; the limits of the engine belong to the configuration.
+//! What a manager may set: thresholds and intervals of notifications. The limits of the engine
+//! belong to the configuration.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::Serialize;
 
 use crate::value::Value;
 
@@ -12,7 +17,8 @@ const OWN_MAX: usize = 10_000;
 pub(crate) const DISABLED: i32 = -1;
 
 /// What a manager set for one instance, pool or subscriber.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Control {
     /// Of the instance: address maps. Of a pool: low usage.
     pub(crate) first: i32,
@@ -22,15 +28,15 @@ pub(crate) struct Control {
     pub(crate) interval: u32,
 }
 
-/// Whose values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Whose values. By names, which a new process finds again; indices may be others then.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Of {
     /// The instance.
     Instance,
-    /// The pool with this index.
-    Pool(u32),
-    /// The subscriber with this index.
-    Subscriber(u32),
+    /// The pool with this name.
+    Pool(Arc<str>),
+    /// The subscriber with this address in a VRF.
+    Subscriber(Arc<str>, IpAddr),
 }
 
 /// Which value.
@@ -56,28 +62,40 @@ pub(crate) struct Controls {
 }
 
 impl Controls {
-    fn usual(of: Of) -> Control {
+    fn usual(of: &Of) -> Control {
         let interval = match of {
             Of::Instance => 10,
             Of::Pool(_) => 20,
-            Of::Subscriber(_) => 60,
+            Of::Subscriber(..) => 60,
         };
         Control { first: DISABLED, second: DISABLED, interval }
     }
 
     /// The values in use.
-    pub(crate) fn of(&self, of: Of) -> Control {
-        self.set.get(&of).copied().unwrap_or(Controls::usual(of))
+    pub(crate) fn of(&self, of: &Of) -> Control {
+        self.set.get(of).copied().unwrap_or(Controls::usual(of))
     }
 
     /// Those with a threshold.
-    pub(crate) fn enabled(&self) -> impl Iterator<Item = (Of, Control)> {
+    pub(crate) fn enabled(&self) -> impl Iterator<Item = (&Of, &Control)> {
         let has_threshold = |control: &Control| control.first != DISABLED || control.second != DISABLED;
-        self.set.iter().filter(move |(_, control)| has_threshold(control)).map(|(of, control)| (*of, *control))
+        self.set.iter().filter(move |(_, control)| has_threshold(control))
+    }
+
+    /// All that differ from the usual values.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&Of, &Control)> {
+        self.set.iter()
+    }
+
+    /// Sets all values of one, as they were saved.
+    pub(crate) fn restore(&mut self, of: &Of, control: Control) -> Result<(), Refusal> {
+        self.set(of, Field::First, &Value::Integer(control.first))?;
+        self.set(of, Field::Second, &Value::Integer(control.second))?;
+        self.set(of, Field::Interval, &Value::Gauge32(control.interval))
     }
 
     /// Sets one value.
-    pub(crate) fn set(&mut self, of: Of, field: Field, value: &Value) -> Result<(), Refusal> {
+    pub(crate) fn set(&mut self, of: &Of, field: Field, value: &Value) -> Result<(), Refusal> {
         let mut control = self.of(of);
         match (field, value) {
             (Field::Interval, Value::Gauge32(seconds)) => {
@@ -99,9 +117,9 @@ impl Controls {
             _ => return Err(Refusal::WrongType),
         }
         if control == Controls::usual(of) {
-            self.set.remove(&of);
-        } else if self.set.contains_key(&of) || self.set.len() < OWN_MAX {
-            self.set.insert(of, control);
+            self.set.remove(of);
+        } else if self.set.contains_key(of) || self.set.len() < OWN_MAX {
+            self.set.insert(of.clone(), control);
         } else {
             return Err(Refusal::TooMany);
         }

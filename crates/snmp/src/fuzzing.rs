@@ -1,8 +1,10 @@
-//! PDUs from any bytes, for the fuzzer.
+//! PDUs and saved thresholds from any bytes, for the fuzzer.
 
 use crate::pdu::HEADER_BYTES;
 use crate::pdu::Header;
 use crate::pdu::Pdu;
+use crate::saved::parsed;
+use crate::saved::written;
 
 /// Reads the bytes as a PDU. True if they are one.
 ///
@@ -18,5 +20,16 @@ pub fn pdu(bytes: &[u8]) -> bool {
     let (head, payload) = again.split_first_chunk::<HEADER_BYTES>().unwrap_or((&[0; HEADER_BYTES], &[]));
     let read = Header::read(head).and_then(|header| Pdu::read(&header, payload));
     assert_eq!(read.as_ref(), Ok(&pdu), "a PDU survives being written and read");
+    true
+}
+
+/// Reads the bytes as saved thresholds. True if they are some.
+///
+/// # Panics
+/// What was read is not what its own text says.
+pub fn saved(bytes: &[u8]) -> bool {
+    let Ok(controls) = parsed(bytes) else { return false };
+    let again = written(&controls).ok().and_then(|text| parsed(&text).ok());
+    assert!(again.is_some_and(|again| again.all().eq(controls.all())), "saved values survive being written and read");
     true
 }

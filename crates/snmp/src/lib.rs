@@ -20,6 +20,7 @@ mod maps;
 mod notifications;
 mod oid;
 mod pdu;
+mod saved;
 mod session;
 mod settings;
 mod source;
@@ -63,7 +64,7 @@ pub fn serve(settings: Settings) -> io::Result<()> {
         Master::Unix(_) => None,
     };
     // Before another thread is started: each inherits what this one may do.
-    confine(Needs { own_socket: None, connects_to })?;
+    confine(Needs { own_socket: None, connects_to, writes_beside: settings.state.as_deref() })?;
     let over = Arc::new(AtomicBool::new(false));
     let end = Arc::clone(&over);
     let wait = move || {

@@ -16,6 +16,7 @@ use control::PAGE_OBJECTS_MAX;
 use control::Request;
 use control::Subscriber;
 
+use crate::controls::Of;
 use crate::figures::protocol_number;
 use crate::figures::realm;
 
@@ -23,6 +24,8 @@ use crate::figures::realm;
 #[derive(Clone, Debug)]
 pub(crate) struct SubscriberRow {
     pub(crate) index: u32,
+    /// The VRF as the configuration names it.
+    pub(crate) vrf: Arc<str>,
     pub(crate) realm: Arc<str>,
     pub(crate) address: IpAddr,
     pub(crate) address_maps: u32,
@@ -33,6 +36,13 @@ pub(crate) struct SubscriberRow {
     pub(crate) port_maps_max: u64,
     /// Since when its counters count.
     pub(crate) since: Instant,
+}
+
+impl SubscriberRow {
+    /// What managers set for it goes by this.
+    pub(crate) fn of(&self) -> Of {
+        Of::Subscriber(Arc::clone(&self.vrf), self.address)
+    }
 }
 
 /// A pair of an internal and an external address.
@@ -182,6 +192,7 @@ impl Maps {
             let refused = subscriber.refused;
             maps.subscribers.push(SubscriberRow {
                 index,
+                vrf: names.shared(&subscriber.vrf),
                 realm: names.shared(realm(&subscriber.vrf)),
                 address,
                 address_maps: pairs_of.get(&index).copied().unwrap_or(0),

@@ -2,6 +2,8 @@
 //! with the worst value of the interval.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -84,40 +86,45 @@ impl Notifications {
         maps: Option<&Maps>,
     ) -> Vec<Vec<VarBind>> {
         let mut watched = Vec::new();
+        let mut subscribers = HashMap::new();
         for (of, control) in controls.enabled() {
             match of {
-                Of::Instance => watch_instance(&control, figures, &mut watched),
-                Of::Pool(index) => {
-                    let pool =
-                        figures.pools.iter().find(|pool| pools.get(&pool.name).is_some_and(|it| it.index == index));
-                    if let Some(pool) = pool {
-                        watch_pool(index, &control, pool, &mut watched);
+                Of::Instance => watch_instance(control, figures, &mut watched),
+                Of::Pool(name) => {
+                    let pool = figures.pools.iter().find(|pool| *pool.name == **name);
+                    if let (Some(pool), Some(known)) = (pool, pools.get(name)) {
+                        watch_pool(of, known.index, control, pool, &mut watched);
                     }
                 }
-                Of::Subscriber(index) => {
-                    let rows = maps.map(|maps| maps.subscribers.as_slice()).unwrap_or_default();
-                    if let Ok(place) = rows.binary_search_by_key(&index, |row| row.index) {
-                        watch_subscriber(index, &control, rows[place].port_maps, &mut watched);
-                    }
+                Of::Subscriber(vrf, address) => {
+                    subscribers.insert((&**vrf, *address), (of, control));
                 }
             }
         }
+        for row in maps.map(|maps| maps.subscribers.as_slice()).unwrap_or_default() {
+            if let Some((of, control)) = subscribers.get(&(&*row.vrf, row.address)) {
+                watch_subscriber(of, row.index, control, row.port_maps, &mut watched);
+            }
+        }
         // What is no longer watched begins anew later.
-        self.past.retain(|key, _| watched.iter().any(|one| (one.of, one.kind) == *key));
+        let kept: BTreeSet<(&Of, Kind)> = watched.iter().map(|one| (&one.of, one.kind)).collect();
+        self.past.retain(|(of, kind), _| kept.contains(&(of, *kind)));
         let ready = watched.into_iter().filter_map(|one| self.judge(now, one)).collect::<Vec<_>>();
-        let is_high_of_pool = |of| ready.iter().any(|(kind, other, _)| *kind == Kind::PoolUsageHigh && *other == of);
+        let is_high_of_pool =
+            |of: &Of| ready.iter().any(|(kind, other, _)| *kind == Kind::PoolUsageHigh && other == of);
         // If both thresholds of a pool are crossed in one interval, only the upper one is reported.
-        let wanted = ready.iter().filter(|(kind, of, _)| *kind != Kind::PoolUsageLow || !is_high_of_pool(*of));
+        let wanted = ready.iter().filter(|(kind, of, _)| *kind != Kind::PoolUsageLow || !is_high_of_pool(of));
         wanted.map(|(kind, _, objects)| notification(*kind, objects)).collect()
     }
 
     /// Reports a value that meets its threshold when it changes, or when the threshold does.
     fn judge(&mut self, now: Instant, one: Watched) -> Option<(Kind, Of, Vec<VarBind>)> {
         let Watched { of, kind, threshold, interval, seen, is_met, objects } = one;
-        let before = self.past.get(&(of, kind));
+        let key = (of, kind);
+        let before = self.past.get(&key);
         let is_news = before.is_none_or(|past| past.threshold != threshold || past.seen != seen);
         let fresh = || Past { threshold, seen, sent: None, waiting: None };
-        let past = self.past.entry((of, kind)).or_insert_with(fresh);
+        let past = self.past.entry(key.clone()).or_insert_with(fresh);
         (past.threshold, past.seen) = (threshold, seen);
         if is_met && is_news {
             let is_worse = |waiting: &(u64, Vec<VarBind>)| match kind {
@@ -133,7 +140,7 @@ impl Notifications {
         }
         let (_, objects) = past.waiting.take()?;
         past.sent = Some(now);
-        Some((kind, of, objects))
+        Some((kind, key.0, objects))
     }
 }
 
@@ -172,7 +179,7 @@ fn watch_instance(control: &Control, figures: &Figures, watched: &mut Vec<Watche
     }
 }
 
-fn watch_pool(index: u32, control: &Control, pool: &Pool, watched: &mut Vec<Watched>) {
+fn watch_pool(of: &Of, index: u32, control: &Control, pool: &Pool, watched: &mut Vec<Watched>) {
     let object = |column, value| VarBind { name: name_of(pool::ENTRY, column, &[INSTANCE, index]), value };
     let protocol = most_mapped(pool);
     let (entries, usage) = (ports_mapped(pool, protocol), usage_percent(pool));
@@ -186,23 +193,15 @@ fn watch_pool(index: u32, control: &Control, pool: &Pool, watched: &mut Vec<Watc
             object(pool::NOTIFIED_PROTOCOL, Value::Gauge32(protocol_number(protocol))),
         ];
         let seen = (entries, u64::from(protocol_number(protocol)));
-        watched.push(Watched {
-            of: Of::Pool(index),
-            kind,
-            threshold,
-            interval: control.interval,
-            seen,
-            is_met,
-            objects,
-        });
+        watched.push(Watched { of: of.clone(), kind, threshold, interval: control.interval, seen, is_met, objects });
     }
 }
 
 /// Without natv2SubscriberPortMapCreations, which the engine does not count.
-fn watch_subscriber(index: u32, control: &Control, port_maps: u64, watched: &mut Vec<Watched>) {
+fn watch_subscriber(of: &Of, index: u32, control: &Control, port_maps: u64, watched: &mut Vec<Watched>) {
     let name = name_of(subscriber::ENTRY, subscriber::PORT_MAP_ENTRIES, &[index]);
     watched.push(Watched {
-        of: Of::Subscriber(index),
+        of: of.clone(),
         kind: Kind::SubscriberPortMappingEntriesHigh,
         threshold: control.second,
         interval: control.interval,

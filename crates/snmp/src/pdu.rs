@@ -32,6 +32,7 @@ pub(crate) enum ErrorStatus {
     NoCreation,
     ResourceUnavailable,
     CommitFailed,
+    UndoFailed,
     NotWritable,
     OpenFailed,
     NotOpen,
@@ -45,7 +46,7 @@ pub(crate) enum ErrorStatus {
 }
 
 impl ErrorStatus {
-    const KNOWN: [(ErrorStatus, u16); 15] = [
+    const KNOWN: [(ErrorStatus, u16); 16] = [
         (ErrorStatus::NoError, 0),
         (ErrorStatus::GenErr, 5),
         (ErrorStatus::WrongType, 7),
@@ -53,6 +54,7 @@ impl ErrorStatus {
         (ErrorStatus::NoCreation, 11),
         (ErrorStatus::ResourceUnavailable, 13),
         (ErrorStatus::CommitFailed, 14),
+        (ErrorStatus::UndoFailed, 15),
         (ErrorStatus::NotWritable, 17),
         (ErrorStatus::OpenFailed, 256),
         (ErrorStatus::NotOpen, 257),

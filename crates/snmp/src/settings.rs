@@ -16,6 +16,8 @@ pub struct Settings {
     /// Most rows of the tables of subscribers, of address maps and of port maps; 0: these tables
     /// are empty.
     pub rows_max: usize,
+    /// The file that keeps what managers set; None: it is forgotten when the process ends.
+    pub state: Option<PathBuf>,
     /// Fragments that may wait for their first one.
     pub fragments_max: u32,
     /// The control socket of the instance.

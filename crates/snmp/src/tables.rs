@@ -41,6 +41,10 @@ trait Table {
     fn index(&self, row: usize) -> Vec<u32>;
     /// An object of a row.
     fn value(&self, column: u32, row: usize) -> Value;
+    /// Whose values can be set in a row.
+    fn whose(&self, _row: usize) -> Option<Of> {
+        None
+    }
 }
 
 /// What tables are made from.
@@ -52,7 +56,7 @@ pub(crate) struct View<'a> {
 }
 
 type Open = fn(&mut View) -> Result<Box<dyn Table>, Unavailable>;
-type Writable = fn(column: u32, index: &[u32]) -> Option<(Of, Field)>;
+type Writable = fn(column: u32) -> Option<Field>;
 
 /// A table of the MIB.
 struct Described {
@@ -61,7 +65,7 @@ struct Described {
     /// Its readable columns, in order.
     columns: &'static [u32],
     open: Open,
-    /// Of a column that can be set: whose value, and which.
+    /// Of a column that can be set: which value.
     writable: Writable,
 }
 
@@ -74,11 +78,11 @@ const TABLES: [Described; 7] = [
         writable: subscriber::writable,
     },
     Described { entry: [2, 1, 1], columns: &instance::COLUMNS, open: instance::open, writable: instance::writable },
-    Described { entry: [2, 2, 1], columns: &protocol::COLUMNS, open: protocol::open, writable: |_, _| None },
+    Described { entry: [2, 2, 1], columns: &protocol::COLUMNS, open: protocol::open, writable: |_| None },
     Described { entry: [2, 3, 1], columns: &pool::COLUMNS, open: pool::open, writable: pool::writable },
-    Described { entry: [2, 4, 1], columns: &pool_range::COLUMNS, open: pool_range::open, writable: |_, _| None },
-    Described { entry: [2, 5, 1], columns: &address_map::COLUMNS, open: address_map::open, writable: |_, _| None },
-    Described { entry: [2, 6, 1], columns: &port_map::COLUMNS, open: port_map::open, writable: |_, _| None },
+    Described { entry: [2, 4, 1], columns: &pool_range::COLUMNS, open: pool_range::open, writable: |_| None },
+    Described { entry: [2, 5, 1], columns: &address_map::COLUMNS, open: address_map::open, writable: |_| None },
+    Described { entry: [2, 6, 1], columns: &port_map::COLUMNS, open: port_map::open, writable: |_| None },
 ];
 
 impl Described {
@@ -166,9 +170,10 @@ pub(crate) enum Settable {
 /// Whether an object can be set.
 pub(crate) fn settable(view: &mut View, name: &Oid) -> Result<Settable, Unavailable> {
     let Some((described, column, index)) = place(name) else { return Ok(Settable::ReadOnly) };
-    let Some((of, field)) = (described.writable)(column, index) else { return Ok(Settable::ReadOnly) };
+    let Some(field) = (described.writable)(column) else { return Ok(Settable::ReadOnly) };
     let table = (described.open)(view)?;
-    Ok(if row_of(&*table, index).is_some() { Settable::Yes(of, field) } else { Settable::NoInstance })
+    let of = row_of(&*table, index).and_then(|row| table.whose(row));
+    Ok(of.map_or(Settable::NoInstance, |of| Settable::Yes(of, field)))
 }
 
 /// The name of an object of NATV2-MIB.

@@ -40,18 +40,19 @@ impl PortControlDraft {
                 mappings_per_subscriber: per_subscriber.map_or(0, |found| found.value as u32),
                 third_party: third_party.into_iter().map(|found| found.value).collect(),
             },
-            state: state(section, report),
+            state: state(section, "/var/lib/natrix/grants", report),
         }
     }
 }
 
-fn state(section: &Section, report: &mut Report) -> Option<PathBuf> {
+/// The key `state` of a section: the file that keeps something over a restart.
+pub(super) fn state(section: &Section, example: &str, report: &mut Report) -> Option<PathBuf> {
     let text = section.text("state", report)?;
     if text.value.is_empty() {
         return None;
     }
     if !text.value.starts_with('/') || text.value.ends_with('/') || text.value.contains('\0') {
-        let remedy = "write the path from the root, such as \"/var/lib/natrix/grants\", or \"\" for none";
+        let remedy = format!("write the path from the root, such as \"{example}\", or \"\" for none");
         report.fault(&text.place, "is not the absolute path of a file", quoted(&text.value), remedy);
         return None;
     }

@@ -25,11 +25,12 @@ pub(crate) fn snmp(root: &Table, report: &mut Report) -> Option<Snmp> {
         report.fault(&alias.place, "is not a name for the MIB", quoted(&alias.value), remedy);
     }
     let rows = section.integer("rows", report).map_or(0, |rows| rows.value as usize);
+    let state = super::port_control::state(&section, "/var/lib/natrix/snmp/thresholds", report);
     let text = section.text("agentx", report)?;
     if text.value.is_empty() {
         return None;
     }
-    Some(Snmp { agentx: master(&text, report)?, alias: alias.value, rows })
+    Some(Snmp { agentx: master(&text, report)?, alias: alias.value, rows, state })
 }
 
 fn master(text: &Placed<String>, report: &mut Report) -> Option<AgentX> {

@@ -253,7 +253,8 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     assert_eq!((user.name.as_str(), user.role, user.group.as_deref()), ("noc", HttpRole::Operate, Some("noc")));
     assert!(user.token.as_ref().is_some_and(|token| token.starts_with("$argon2id$")));
     let agentx = AgentX::Tcp("127.0.0.1:705".parse().expect("an address"));
-    assert_eq!(config.snmp, Some(Snmp { agentx, alias: "cgn-1".to_owned(), rows: 1000 }));
+    let state = Some(PathBuf::from("/var/lib/natrix/snmp/thresholds"));
+    assert_eq!(config.snmp, Some(Snmp { agentx, alias: "cgn-1".to_owned(), rows: 1000, state }));
     assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
     let events = EventSettings {
         back_pressure: BackPressure::Drop,

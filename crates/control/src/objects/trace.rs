@@ -27,6 +27,10 @@ pub struct TraceRecord {
     pub before: String,
     /// The packet as sent; null if it did not leave.
     pub after: Option<String>,
+    /// What asked for its mapping: `pcp`, `nat_pmp`, or a gateway such as `ftp`; absent if only
+    /// packets did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
     /// The decisions, where the tracer records them.
     pub steps: Vec<Step>,
     /// Length of the frame as it came.

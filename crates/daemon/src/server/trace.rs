@@ -16,7 +16,9 @@ use control::TraceRecord;
 use control::line::LineError;
 use lookup::convert::engine_protocol;
 use nat::Verdict;
+use nat::grant::Origin;
 use nat::types::InterfaceId;
+use nat::view;
 
 use super::Client;
 use super::convert;
@@ -175,11 +177,21 @@ fn object_of(instance: &Instance, worker: usize, record: &trace::TraceRecord, wa
         kind: convert::verdict_kind(record.verdict.kind()),
         before: in_words(&record.before),
         after: left.then(|| in_words(&record.after)),
+        origin: record.steps.iter().find_map(origin_in).map(|origin| origin.name().to_owned()),
         steps: record.steps.iter().map(|step| why::step_of(&instance.shared(), *step)).collect(),
         length_bytes: record.length,
         frame: (wanted.snap_bytes > 0).then(|| snap(&record.before)),
         frame_out: (wanted.snap_bytes > 0 && left).then(|| snap(&record.after)),
         lost_before: record.lost_before,
+    }
+}
+
+/// What asked for the mapping, if the step says so.
+fn origin_in(step: &view::Step) -> Option<Origin> {
+    match step {
+        view::Step::MappingFound { origin, .. } => *origin,
+        view::Step::Granted { origin, .. } => Some(*origin),
+        _ => None,
     }
 }
 

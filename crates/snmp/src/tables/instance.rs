@@ -52,20 +52,19 @@ pub(super) fn open(view: &mut View) -> Result<Box<dyn Table>, Unavailable> {
     Ok(Box::new(Instance {
         alias: view.settings.alias.clone(),
         fragments_max: view.settings.fragments_max,
-        control: view.controls.of(Of::Instance),
+        control: view.controls.of(&Of::Instance),
         started: view.clock.shows(figures.started),
         figures,
     }))
 }
 
-pub(super) fn writable(column: u32, _: &[u32]) -> Option<(Of, Field)> {
-    let field = match column {
-        20 => Field::First,
-        21 => Field::Second,
-        22 => Field::Interval,
-        _ => return None,
-    };
-    Some((Of::Instance, field))
+pub(super) fn writable(column: u32) -> Option<Field> {
+    match column {
+        20 => Some(Field::First),
+        21 => Some(Field::Second),
+        22 => Some(Field::Interval),
+        _ => None,
+    }
 }
 
 impl Instance {
@@ -95,6 +94,10 @@ impl Table for Instance {
 
     fn index(&self, _: usize) -> Vec<u32> {
         vec![INSTANCE]
+    }
+
+    fn whose(&self, _: usize) -> Option<Of> {
+        Some(Of::Instance)
     }
 
     fn value(&self, column: u32, _: usize) -> Value {

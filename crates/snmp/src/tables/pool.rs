@@ -46,7 +46,7 @@ pub(super) fn open(view: &mut View) -> Result<Box<dyn Table>, Unavailable> {
             index: known.index,
             place,
             since: view.clock.shows(known.since),
-            control: view.controls.of(Of::Pool(known.index)),
+            control: view.controls.of(&Of::Pool(pool.name.as_str().into())),
         })
     });
     let mut rows: Vec<Row> = rows.collect();
@@ -54,15 +54,13 @@ pub(super) fn open(view: &mut View) -> Result<Box<dyn Table>, Unavailable> {
     Ok(Box::new(Pools { figures, rows }))
 }
 
-pub(super) fn writable(column: u32, index: &[u32]) -> Option<(Of, Field)> {
-    let field = match column {
-        14 => Field::First,
-        15 => Field::Second,
-        18 => Field::Interval,
-        _ => return None,
-    };
-    let [_, pool] = index else { return Some((Of::Pool(0), field)) };
-    Some((Of::Pool(*pool), field))
+pub(super) fn writable(column: u32) -> Option<Field> {
+    match column {
+        14 => Some(Field::First),
+        15 => Some(Field::Second),
+        18 => Some(Field::Interval),
+        _ => None,
+    }
 }
 
 impl Table for Pools {
@@ -72,6 +70,10 @@ impl Table for Pools {
 
     fn index(&self, row: usize) -> Vec<u32> {
         vec![INSTANCE, self.rows[row].index]
+    }
+
+    fn whose(&self, row: usize) -> Option<Of> {
+        Some(Of::Pool(self.figures.pools[self.rows[row].place].name.as_str().into()))
     }
 
     fn value(&self, column: u32, row: usize) -> Value {

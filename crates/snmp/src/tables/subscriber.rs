@@ -32,13 +32,12 @@ pub(super) fn open(view: &mut View) -> Result<Box<dyn Table>, Unavailable> {
     Ok(Box::new(Subscribers { maps: view.source.maps()?, controls: Arc::clone(&view.controls), clock: view.clock }))
 }
 
-pub(super) fn writable(column: u32, index: &[u32]) -> Option<(Of, Field)> {
-    let field = match column {
-        16 => Field::Second,
-        17 => Field::Interval,
-        _ => return None,
-    };
-    Some((Of::Subscriber(index.first().copied().unwrap_or(0)), field))
+pub(super) fn writable(column: u32) -> Option<Field> {
+    match column {
+        16 => Some(Field::Second),
+        17 => Some(Field::Interval),
+        _ => None,
+    }
 }
 
 impl Table for Subscribers {
@@ -50,9 +49,13 @@ impl Table for Subscribers {
         vec![self.maps.subscribers[row].index]
     }
 
+    fn whose(&self, row: usize) -> Option<Of> {
+        Some(self.maps.subscribers[row].of())
+    }
+
     fn value(&self, column: u32, row: usize) -> Value {
         let subscriber = &self.maps.subscribers[row];
-        let control = || self.controls.of(Of::Subscriber(subscriber.index));
+        let control = || self.controls.of(&subscriber.of());
         match column {
             2 => text(&subscriber.realm),
             3 => type_of(subscriber.address),
