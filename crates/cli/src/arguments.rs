@@ -181,6 +181,9 @@ pub struct BenchEngine {
     /// What the packets do
     #[arg(long, value_enum, default_value_t = BenchMode::Established)]
     pub mode: BenchMode,
+    /// What the subscribers are
+    #[arg(long, value_enum, default_value_t = BenchFamily::Nat44)]
+    pub family: BenchFamily,
     /// How external ports are allocated: one by one, or in blocks of 64
     #[arg(long, value_enum, default_value_t = BenchAllocation::Ports)]
     pub allocation: BenchAllocation,
@@ -289,6 +292,31 @@ pub enum BenchAllocation {
     Ports,
     /// Subscribers lease blocks of 64 ports
     Blocks,
+}
+
+/// The subscribers of a benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchFamily {
+    /// IPv4
+    Nat44,
+    /// IPv6, translated
+    Nat64,
+    /// IPv4 in softwires
+    Dslite,
+    /// A third of each
+    Mixed,
+}
+
+impl BenchFamily {
+    /// The name on the command line and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BenchFamily::Nat44 => "nat44",
+            BenchFamily::Nat64 => "nat64",
+            BenchFamily::Dslite => "dslite",
+            BenchFamily::Mixed => "mixed",
+        }
+    }
 }
 
 /// The packets of a benchmark.

@@ -30,6 +30,7 @@ pub use arguments::BenchDriver;
 pub use arguments::BenchEngine;
 pub use arguments::BenchEvent;
 pub use arguments::BenchEvents;
+pub use arguments::BenchFamily;
 pub use arguments::BenchForward;
 pub use arguments::BenchLog;
 pub use arguments::BenchMode;

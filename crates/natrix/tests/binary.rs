@@ -97,10 +97,26 @@ fn the_benchmark_prints_the_fixed_fields() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
     let mut fields = "mode sessions workers packets mpps mpps_per_worker tsc_cycles_per_packet new_sessions_per_second \
-                      ended_sessions_per_second bytes_per_session resident_bytes memory_bound_mpps fraction_of_memory_bound p50_ns p99_ns p999_ns max_ns allocation filters"
+                      ended_sessions_per_second bytes_per_session resident_bytes memory_bound_mpps fraction_of_memory_bound p50_ns p99_ns p999_ns max_ns allocation filters family"
         .split_whitespace();
     assert!(fields.all(|field| report.contains_key(field)), "{report:?}");
-    assert_eq!(report.len(), 19);
+    assert_eq!(report.len(), 20);
+    assert_eq!(report["family"], "nat44");
+}
+
+#[test]
+fn the_benchmark_measures_each_family_of_subscribers() {
+    for family in ["nat44", "nat64", "dslite", "mixed"] {
+        let words = format!("bench engine --family {family} --sessions 1000 --seconds 0.05");
+        let words: Vec<_> = words.split(' ').collect();
+        let output = natrix(&[&words[..], &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let report: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["family"], family);
+        assert!(report["tsc_cycles_per_packet"].as_f64().unwrap() > 0.0, "{report:?}");
+        let output = natrix(&words);
+        assert!(text(&output.stdout).starts_with(&format!("established, {family}: 1000 sessions ")), "{output:?}");
+    }
 }
 
 #[test]
@@ -110,7 +126,7 @@ fn the_benchmark_of_new_sessions_shows_the_rate_of_each_tenth() {
     let output = natrix(&[&words[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report.len(), 20);
+    assert_eq!(report.len(), 21);
     assert_eq!(report["sessions"], 1_000);
     let fill = report["fill"].as_object().unwrap();
     assert_eq!(fill["tenths_per_second"].as_array().unwrap().len(), 10);

@@ -1,6 +1,6 @@
 //! `natrix bench engine`: the engine alone, in memory, at any number of sessions.
 //!
-//! Packets are 64-byte Ethernet frames, half UDP and half TCP, half outbound and half inbound,
+//! Packets are 64-byte Ethernet frames (longer by the IPv6 headers on the side of IPv6 subscribers), half UDP and half TCP, half outbound and half inbound,
 //! sessions in uniformly random order. Headers are written fresh before each burst, outside the
 //! timed part; the timed part is one call of `Shard::process` and one of `Shard::maintain`:
 //! everything the engine does. The memory bound is measured in the same run on the same worker,
@@ -45,13 +45,14 @@ use serde::Serialize;
 use crate::burst_times::Begun;
 use crate::events::EventsTo;
 use crate::events::Taker;
+use crate::family::Family;
+use crate::family::Frames;
 use crate::fill_rates::FillRates;
 use crate::fill_rates::FillReport;
 use crate::memory_bound::MemoryBound;
 use crate::traffic;
 use crate::traffic::ACK;
 use crate::traffic::BURST;
-use crate::traffic::Buffer;
 use crate::traffic::Drawn;
 use crate::traffic::Flow;
 use crate::traffic::MAPPINGS_PER_SUBSCRIBER;
@@ -59,8 +60,6 @@ use crate::traffic::Nowhere;
 use crate::traffic::PORTS_PER_ADDRESS;
 use crate::traffic::SYN;
 use crate::traffic::flows;
-use crate::traffic::write_inbound;
-use crate::traffic::write_outbound;
 
 /// In the mixed mode: how long a new flow lives.
 const CHURN_LIFETIME: nat::Duration = nat::Duration::from_millis(10);
@@ -127,6 +126,8 @@ pub enum Ports {
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// What the subscribers are.
+    pub family: Family,
     /// How ports are given out.
     pub allocation: Ports,
     /// Sessions in all.
@@ -148,6 +149,8 @@ pub struct Options {
 pub struct Report {
     /// What the packets did.
     pub mode: Mode,
+    /// What the subscribers were.
+    pub family: Family,
     /// How ports were given out.
     pub allocation: Ports,
     /// Sessions in the tables.
@@ -307,6 +310,7 @@ pub(crate) fn settings(options: &Options) -> Settings {
         Mode::Mixed => CHURN_LIFETIME,
         _ => nat::Duration::from_secs(86_400),
     };
+    options.family.extend(&mut settings);
     settings
 }
 
@@ -440,6 +444,7 @@ fn report(options: &Options, shared: &Shared, results: &[WorkerResult], hz: f64)
     let mpps_per_worker = mpps / results.len() as f64;
     Report {
         mode: options.mode,
+        family: options.family,
         allocation: options.allocation,
         sessions,
         workers: results.len(),
@@ -492,7 +497,7 @@ struct WorkerBench {
     bound: MemoryBound,
     flows: Arena<Flow>,
     drawn: Drawn,
-    buffers: Box<[Buffer; BURST]>,
+    frames: Frames,
     random: SmallRng,
     /// Internal addresses of the mixed mode's new flows.
     churn: Vec<u32>,
@@ -575,12 +580,9 @@ pub(crate) fn dropped(counters: &Counters) -> u64 {
 }
 
 /// Addresses of this worker that have no other flows.
-fn churn_subscribers(shared: &Shared, worker: WorkerId) -> Vec<u32> {
+fn churn_subscribers(shared: &Shared, family: Family, worker: WorkerId) -> Vec<u32> {
     let first = u32::from(Ipv4Addr::new(10, 192, 0, 1));
-    (first..)
-        .filter(|address| shared.worker_of_subscriber(*address) == worker)
-        .take(CHURN_SUBSCRIBERS as usize)
-        .collect()
+    (first..).filter(|address| family.worker_of(shared, *address) == worker).take(CHURN_SUBSCRIBERS as usize).collect()
 }
 
 /// Has somebody take the shard's events, on a CPU that is no worker's as far as there are so many.
@@ -604,12 +606,12 @@ impl WorkerBench {
             taker,
             events: EventCounters::default(),
             bytes,
-            flows: flows(shared, worker, options.sessions / options.workers as u64)?,
+            flows: flows(shared, options.family, worker, options.sessions / options.workers as u64)?,
             bound: MemoryBound::new(region)?,
             drawn: Drawn::new(),
-            buffers: traffic::buffers(),
+            frames: Frames::new(options.family),
             random: SmallRng::seed_from_u64(0x6e61_7472_6978 + u64::from(worker.0)),
-            churn: churn_subscribers(shared, worker),
+            churn: churn_subscribers(shared, options.family, worker),
             churned: 0,
             frozen: false,
             clock: 0,
@@ -775,7 +777,7 @@ impl WorkerBench {
             let count = BURST.min(self.flows.len() - index);
             for slot in 0..count {
                 let flow = self.flows[index + slot];
-                write_outbound(&mut self.buffers[slot].0, &flow, SYN);
+                self.frames.write_outbound(slot, &flow, SYN);
             }
             let cycles = self.open(count);
             self.fill.record(index, self.flows.len(), count, cycles);
@@ -783,7 +785,7 @@ impl WorkerBench {
                 self.fill.record_last_percent(count, cycles);
             }
             for slot in 0..count {
-                self.flows[index + slot].learn(&self.buffers[slot].0);
+                self.frames.teach(slot, &mut self.flows[index + slot]);
             }
             index += count;
         }
@@ -813,8 +815,8 @@ impl WorkerBench {
         let counted = (self.cycles, self.packets, self.bursts.clone());
         let last = self.last_flows();
         for (number, burst) in last.chunks(BURST).enumerate() {
-            for (buffer, flow) in self.buffers.iter_mut().zip(burst) {
-                write_outbound(&mut buffer.0, flow, SYN);
+            for (slot, flow) in burst.iter().enumerate() {
+                self.frames.write_outbound(slot, flow, SYN);
             }
             let cycles = self.open(burst.len());
             if self.flows.len() + number * BURST >= last_percent_from {
@@ -870,7 +872,7 @@ impl WorkerBench {
             let count = BURST.min(self.flows.len() - index);
             for slot in 0..count {
                 let flow = self.flows[index + slot];
-                write_inbound(&mut self.buffers[slot].0, &flow, SYN | ACK);
+                self.frames.write_inbound(slot, &flow, SYN | ACK);
             }
             self.process(count, |_| Side::Outside);
             index += count;
@@ -888,9 +890,9 @@ impl WorkerBench {
                     continue;
                 }
                 if slot % 2 == 0 {
-                    write_outbound(&mut self.buffers[slot].0, &flow, ACK);
+                    self.frames.write_outbound(slot, &flow, ACK);
                 } else {
-                    write_inbound(&mut self.buffers[slot].0, &flow, ACK);
+                    self.frames.write_inbound(slot, &flow, ACK);
                 }
             }
             self.process(BURST, |slot| if slot % 2 == 0 { Side::Inside } else { Side::Outside });
@@ -905,14 +907,14 @@ impl WorkerBench {
         let count = self.churn.len() as u64;
         let port = (1_024 + serial / count % 60_000) as u16;
         let flow = Flow::new(true, self.churn[(serial % count) as usize], port);
-        write_outbound(&mut self.buffers[slot].0, &flow, SYN);
+        self.frames.write_outbound(slot, &flow, SYN);
     }
 
     /// The timed part.
     fn process(&mut self, count: usize, side: impl Fn(usize) -> Side) {
         let now = self.now();
         let mut sink = Nowhere::default();
-        let mut packets = traffic::packets(&mut self.buffers, side);
+        let mut packets = self.frames.packets(side);
         let begin = tsc::read();
         self.shard.process(now, &mut packets[..count], &mut sink);
         self.shard.maintain(now, &mut sink);
@@ -933,6 +935,7 @@ mod tests {
     use super::*;
 
     const OPTIONS: Options = Options {
+        family: Family::Nat44,
         allocation: Ports::Ports,
         sessions: 256,
         mode: Mode::Established,
@@ -955,6 +958,23 @@ mod tests {
             // Builds with debug assertions notice it by a panic.
             let failed = matches!(results[1], Err(BenchError::Unexpected { .. } | BenchError::Worker));
             assert!(failed, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn each_family_has_all_its_packets_translated() {
+        for family in [Family::Nat44, Family::Nat64, Family::Dslite, Family::Mixed] {
+            for mode in [Mode::Established, Mode::New, Mode::Mixed] {
+                for workers in [1, 2] {
+                    let options = Options { family, mode, workers, sessions: 1_024, ..OPTIONS };
+                    let shared = Arc::new(Shared::new(settings(&options), workers).unwrap());
+                    let results = run_workers(&vec![options; workers], &shared, &|_| {}, tsc::frequency_hz(10));
+                    for result in results {
+                        let result = result.unwrap_or_else(|error| panic!("{family:?} {mode:?}: {error}"));
+                        assert!(result.packets > 0 && result.sessions >= 512, "{family:?} {mode:?}");
+                    }
+                }
+            }
         }
     }
 

@@ -6,6 +6,7 @@
 mod burst_times;
 pub mod engine;
 pub mod events;
+mod family;
 mod fill_rates;
 #[cfg(feature = "dpdk")]
 pub mod forward;
@@ -23,3 +24,4 @@ pub use engine::Mode;
 pub use engine::Options;
 pub use engine::Report;
 pub use events::EventsTo;
+pub use family::Family;

@@ -47,6 +47,7 @@ use serde::Serialize;
 use crate::EventsTo;
 use crate::burst_times::Begun;
 use crate::engine;
+use crate::family::Family;
 use crate::traffic;
 use crate::traffic::ACK;
 use crate::traffic::BURST;
@@ -234,6 +235,7 @@ fn settings(options: &Options, workers: usize) -> Settings {
     let mode = engine::Mode::Established;
     let (sessions, seconds) = (options.sessions, options.seconds);
     engine::settings(&engine::Options {
+        family: Family::Nat44,
         allocation: engine::Ports::Ports,
         sessions,
         mode,
@@ -356,7 +358,8 @@ impl Team {
         let worker_options = WorkerOptions { mode: LinkMode::Offline, ..WorkerOptions::default() };
         let built = build_workers(&shared, &links, ios, &worker_options, [1, 2, 3, 4], Instant::ORIGIN)?;
         let share = |worker: usize| sessions / workers as u64 + u64::from((worker as u64) < sessions % workers as u64);
-        let flows = (0..workers).map(|worker| traffic::flows(&shared, WorkerId(worker as u8), share(worker)));
+        let flows =
+            (0..workers).map(|worker| traffic::flows(&shared, Family::Nat44, WorkerId(worker as u8), share(worker)));
         Ok(Team {
             flows: flows.collect::<Result<_, _>>()?,
             members: built

@@ -59,6 +59,7 @@ pub use crate::burst_times::Times;
 use crate::engine::created;
 use crate::engine::dropped;
 use crate::engine::removed;
+use crate::family::Family;
 use crate::traffic;
 use crate::traffic::ACK;
 use crate::traffic::BURST;
@@ -435,7 +436,7 @@ impl Bed {
         let shared = Arc::new(Shared::new(settings, 1)?);
         let shard = Shard::new(Arc::clone(&shared), WorkerId(0), [1, 2, 3, 4])?;
         Ok(Bed {
-            flows: traffic::flows(&shared, WorkerId(0), options.sessions)?,
+            flows: traffic::flows(&shared, Family::Nat44, WorkerId(0), options.sessions)?,
             drawn: Drawn::new(),
             shared,
             shard,

@@ -23,6 +23,8 @@ use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
+use crate::family::Family;
+
 /// Packets in a burst.
 pub(crate) const BURST: usize = 64;
 /// Bytes of a frame behind its Ethernet header: a 64-byte frame without its check sequence has 60,
@@ -84,7 +86,7 @@ impl Flow {
         self.server & TCP != 0
     }
 
-    fn remote_address(&self) -> u32 {
+    pub(crate) fn remote_address(&self) -> u32 {
         u32::from(Ipv4Addr::new(198, 18, 0, 0)) + u32::from(self.server & !TCP)
     }
 
@@ -149,13 +151,13 @@ pub(crate) fn flows_need(flows: u64) -> Need {
 }
 
 /// Flows of a worker's subscribers, 32 UDP and 32 TCP ports each, shuffled.
-pub(crate) fn flows(shared: &Shared, worker: WorkerId, count: u64) -> Result<Arena<Flow>, ArenaError> {
+pub(crate) fn flows(shared: &Shared, family: Family, worker: WorkerId, count: u64) -> Result<Arena<Flow>, ArenaError> {
     let mut flows = Arena::<Flow>::zeroed(count as usize)?;
     let mut random = SmallRng::seed_from_u64(7 + u64::from(worker.0));
     let mut address = u32::from(Ipv4Addr::new(10, 0, 0, 1));
     let mut port = 0u64;
     for flow in flows.iter_mut() {
-        while shared.worker_of_subscriber(address) != worker {
+        while family.worker_of(shared, address) != worker {
             address += 1;
         }
         // Remote endpoints as in life: skewed to few servers.
@@ -208,6 +210,11 @@ impl Drawn {
 /// Internal port of a subscriber's n-th flow of a protocol.
 pub(crate) fn internal_port(n: u64) -> u16 {
     (FIRST_INTERNAL_PORT + n * INTERNAL_PORT_STEP) as u16
+}
+
+/// The `n` of [`internal_port`].
+pub(crate) const fn position_of(internal_port: u16) -> u64 {
+    (internal_port as u64).saturating_sub(FIRST_INTERNAL_PORT) / INTERNAL_PORT_STEP
 }
 
 pub(crate) fn write_outbound(buffer: &mut [u8; 64], flow: &Flow, flags: u8) {

@@ -4,12 +4,14 @@ use std::io;
 use std::io::Write;
 
 use bench::EventsTo;
+use bench::Family;
 use bench::Mode;
 use bench::Options;
 use bench::Report;
 use cli::BenchAllocation;
 use cli::BenchEngine;
 use cli::BenchEvents;
+use cli::BenchFamily;
 use cli::BenchMode;
 
 use crate::failure::Failure;
@@ -17,6 +19,12 @@ use crate::failure::Failure;
 /// Measures the engine, and prints the report.
 pub(crate) fn run(arguments: &BenchEngine, out: &mut dyn Write) -> Result<(), Failure> {
     let options = Options {
+        family: match arguments.family {
+            BenchFamily::Nat44 => Family::Nat44,
+            BenchFamily::Nat64 => Family::Nat64,
+            BenchFamily::Dslite => Family::Dslite,
+            BenchFamily::Mixed => Family::Mixed,
+        },
         allocation: match arguments.allocation {
             BenchAllocation::Ports => bench::engine::Ports::Ports,
             BenchAllocation::Blocks => bench::engine::Ports::Blocks,
@@ -41,7 +49,7 @@ pub(crate) fn run(arguments: &BenchEngine, out: &mut dyn Write) -> Result<(), Fa
         serde_json::to_writer(&mut *out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
-        print(&report, arguments.mode, out)?;
+        print(&report, arguments, out)?;
     }
     Ok(())
 }
@@ -53,10 +61,11 @@ pub(crate) fn warn(message: &str) {
 }
 
 /// The report for people: the same figures in sentences.
-fn print(report: &Report, mode: BenchMode, out: &mut dyn Write) -> io::Result<()> {
+fn print(report: &Report, arguments: &BenchEngine, out: &mut dyn Write) -> io::Result<()> {
     let mebibytes = report.resident_bytes as f64 / f64::from(1 << 20);
     let workers = if report.workers == 1 { "worker" } else { "workers" };
-    writeln!(out, "{}: {} sessions on {} {workers}", mode.name(), report.sessions, report.workers)?;
+    let (mode, family) = (arguments.mode.name(), arguments.family.name());
+    writeln!(out, "{mode}, {family}: {} sessions on {} {workers}", report.sessions, report.workers)?;
     writeln!(out, "  throughput    {:.2} Mpps, {:.2} Mpps a worker", report.mpps, report.mpps_per_worker)?;
     writeln!(out, "  cost          {:.1} TSC cycles a packet", report.tsc_cycles_per_packet)?;
     writeln!(
