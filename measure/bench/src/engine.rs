@@ -1,10 +1,11 @@
 //! `natrix bench engine`: the engine alone, in memory, at any number of sessions.
 //!
-//! Packets are 64-byte Ethernet frames (longer by the IPv6 headers on the side of IPv6 subscribers), half UDP and half TCP, half outbound and half inbound,
-//! sessions in uniformly random order. Headers are written fresh before each burst, outside the
-//! timed part; the timed part is one call of `Shard::process` and one of `Shard::maintain`:
-//! everything the engine does. The memory bound is measured in the same run on the same worker,
-//! before and after, so that a noisy neighbour moves both.
+//! Packets are 64-byte Ethernet frames (longer by the IPv6 headers on the side of IPv6
+//! subscribers), half UDP and half TCP, half outbound and half inbound, sessions in uniformly
+//! random order. Headers are written fresh before each burst, outside the timed part; the timed
+//! part is one call of `Shard::process` and one of `Shard::maintain`: everything the engine does.
+//! The memory bound is measured in the same run on the same worker, before and after, so that a
+//! noisy neighbour moves both.
 
 use core::net::Ipv4Addr;
 use std::sync::Arc;

@@ -13,6 +13,7 @@ use crate::headers::parse::get_u16;
 use crate::headers::parse::ip;
 use crate::headers::parse::put_u16;
 use crate::headers::parse::put_u32;
+use crate::types::Protocol;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -111,6 +112,27 @@ pub(crate) fn rewrite_both_ends(
     let addresses = set_address(header, ip::SOURCE, source).and(set_address(header, ip::DESTINATION, destination));
     let ports = set_port(header, 20, source).and(set_port(header, 22, destination));
     settle_checksums(header, is_tcp, addresses, ports, identification);
+}
+
+/// Has a whole UDP or TCP packet without IP options come from or go to another address, and changes
+/// nothing else.
+#[inline(always)]
+pub(crate) fn replace_address(header: &mut [u8; HEADERS], end: End, address: u32) {
+    let half = |header: &[u8; HEADERS], at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    let at = match end {
+        End::Source => ip::SOURCE,
+        End::Destination => ip::DESTINATION,
+    };
+    let old = u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let delta = Delta::of_u32(old, address);
+    header[at..at + 4].copy_from_slice(&address.to_be_bytes());
+    let checksum = delta.apply(half(header, ip::CHECKSUM));
+    header[ip::CHECKSUM..ip::CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+    let is_tcp = header[ip::PROTOCOL] == Protocol::Tcp.number();
+    let at = if is_tcp { 36 } else { 26 };
+    let old = half(header, at);
+    let checksum = if is_tcp { delta.apply(old) } else { delta.apply_udp(old) };
+    header[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
 #[inline(always)]

@@ -16,10 +16,14 @@ mod depart;
 use crate::headers::packet::BURST_MAX;
 use crate::headers::packet::Egress;
 use crate::headers::packet::Sink;
+use crate::headers::parse::HEADERS;
+use crate::headers::parse::be16;
+use crate::headers::parse::ip;
 use crate::shard::PACKET_BUFFER_BYTES;
 use crate::shard::packet::PacketPath;
 use crate::state::reassembly::Reassembly;
 use crate::time::Instant;
+use crate::types::Protocol;
 use crate::verdict::Verdict;
 use arrive::Incoming;
 
@@ -97,6 +101,19 @@ pub(in crate::shard) fn verdict_of(reason: translate::Reason) -> Verdict {
         | Reason::EmbeddedReserved => Verdict::EmbeddedAddress,
         Reason::NoRoom => Verdict::NoBuffer,
     }
+}
+
+/// True if an IPv4 packet of `length` bytes is whole, without options, and TCP or UDP: at the edge
+/// only addresses and checksums change. The engine judges everything else.
+#[inline(always)]
+fn is_plain(header: &[u8; HEADERS], length: usize) -> bool {
+    let is_whole = be16::<6>(header) & 0x3fff == 0;
+    let protocol = header[ip::PROTOCOL];
+    header[0] == 0x45
+        && usize::from(be16::<2>(header)) == length
+        && length >= HEADERS
+        && is_whole
+        && (protocol == Protocol::Tcp.number() || protocol == Protocol::Udp.number())
 }
 
 impl PacketPath {

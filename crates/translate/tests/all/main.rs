@@ -6,6 +6,7 @@ mod addresses;
 mod errors;
 mod hostile;
 mod packets;
+mod plain;
 mod properties;
 mod sizes;
 mod support;

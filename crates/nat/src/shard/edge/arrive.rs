@@ -24,12 +24,15 @@ use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Sink;
 use crate::headers::packet::Stage;
 use crate::headers::parse::Class;
+use crate::headers::parse::HEADERS;
 use crate::headers::parse::get_u32;
 use crate::headers::parse::ip;
 use crate::headers::parse::parse;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::Rewrite;
+use crate::headers::rewrite::replace_address;
 use crate::headers::rewrite::rewrite;
+use crate::shard::edge::is_plain;
 use crate::shard::edge::verdict_of;
 use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::AFTR_INSIDE;
@@ -54,6 +57,17 @@ const PROTOCOL_IPV4: u8 = 4;
 pub(super) enum Incoming {
     /// IPv4, or finished.
     Other,
+    /// A usual packet of TCP or UDP: its headers are where they always are.
+    Plain {
+        position: u8,
+        destination: u32,
+        hash: u64,
+    },
+    /// The same in a softwire.
+    PlainSoftwire {
+        position: u8,
+        hash: u64,
+    },
     Nat64 {
         headers: Headers6,
         destination: u32,
@@ -112,6 +126,12 @@ impl PacketPath {
     pub(in crate::shard) fn arrive<S: Sink>(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut S) -> u64 {
         let mut finished = 0;
         for (i, packet) in burst.iter_mut().enumerate().take(BURST_MAX) {
+            if let Some((incoming, hash)) = self.look_at_plain(packet) {
+                packet.verdict = None;
+                self.ledger.state.subscribers.hosts.prefetch(hash);
+                self.edge.incoming[i] = incoming;
+                continue;
+            }
             let incoming = match self.look_at_edge(packet) {
                 Ok(incoming) => incoming,
                 Err(refusal) => {
@@ -121,7 +141,7 @@ impl PacketPath {
                 }
             };
             let address = match &incoming {
-                Incoming::Other => None,
+                Incoming::Other | Incoming::Plain { .. } | Incoming::PlainSoftwire { .. } => None,
                 Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } => Some(key.address),
                 Incoming::Fragment { source, .. } => Some(*source),
             };
@@ -143,13 +163,23 @@ impl PacketPath {
         }
         let count = burst.len().min(BURST_MAX);
         for incoming in &self.edge.incoming[..count] {
-            if let Incoming::Nat64 { hash, .. } | Incoming::Softwire { hash, .. } = incoming {
-                self.ledger.state.subscribers.hosts.aim(*hash);
+            match incoming {
+                Incoming::Plain { hash, .. }
+                | Incoming::PlainSoftwire { hash, .. }
+                | Incoming::Nat64 { hash, .. }
+                | Incoming::Softwire { hash, .. } => self.ledger.state.subscribers.hosts.aim(*hash),
+                Incoming::Other | Incoming::Fragment { .. } => {}
             }
         }
         for (i, packet) in burst.iter_mut().enumerate().take(BURST_MAX) {
             let entered = match self.edge.incoming[i] {
                 Incoming::Other => continue,
+                Incoming::Plain { position, destination, hash } => {
+                    self.enter_plain(now, packet, (position, hash), destination)
+                }
+                Incoming::PlainSoftwire { position, hash } => {
+                    self.enter_plain_from_softwire(now, packet, (position, hash))
+                }
                 Incoming::Nat64 { headers, destination, key, hash } => {
                     self.enter_by_nat64(now, packet, &headers, destination, (key, hash))
                 }
@@ -168,6 +198,97 @@ impl PacketPath {
             }
         }
         finished
+    }
+
+    /// As [`PacketPath::look_at_edge`], for usual packets of hosts of this worker; `None` for
+    /// others, and for all that may be refused.
+    #[inline(always)]
+    fn look_at_plain(&self, packet: &Packet<'_>) -> Option<(Incoming, u64)> {
+        if !matches!(packet.meta.stage, Stage::Received | Stage::Steered) {
+            return None;
+        }
+        let bytes = packet.bytes();
+        let header = bytes.first_chunk::<{ ipv6::HEADER_LENGTH }>()?;
+        let facing = self.ledger.shared.facing(packet.meta.ingress);
+        if header[0] >> 4 != 6 || facing.side == Side::Outside {
+            return None;
+        }
+        let view = Ipv6::new_unchecked(header);
+        let (source, destination) = (view.source(), view.destination());
+        let transition = &self.ledger.shared.transition;
+        let hosts = &self.ledger.state.subscribers.hosts;
+        if self.ledger.shared.worker_of_host(source) != self.ledger.worker {
+            return None;
+        }
+        let way = transition.way_of(facing.realm, destination)?;
+        match way {
+            Way::Nat64(position) => {
+                let prefix = transition.prefix(position)?;
+                let is_usual = translate::is_plain6(bytes)
+                    && translate::check_source6(source, prefix).is_ok()
+                    && !matches!(transition.way_of(facing.realm, source), Some(Way::Nat64(_)));
+                let destination = prefix.destination(destination).ok().filter(|_| is_usual)?;
+                let hash = hosts.hash_of(&HostKey { address: source, inner: 0, way });
+                Some((Incoming::Plain { position, destination, hash }, hash))
+            }
+            Way::Softwire(position) => {
+                let end = transition.softwire(position)?;
+                let inner = bytes.get(ipv6::HEADER_LENGTH..)?.first_chunk::<HEADERS>()?;
+                let length = usize::from(view.payload_length());
+                let is_usual = header[ipv6::NEXT_HEADER_OFFSET] == PROTOCOL_IPV4
+                    && ipv6::HEADER_LENGTH + length <= bytes.len()
+                    && is_plain(inner, length)
+                    && get_u32(inner, ip::DESTINATION) != AFTR_INSIDE
+                    && source > 1
+                    && !ipv6::is_multicast(source)
+                    && !ipv6::is_link_local(source)
+                    && transition.way_of(end.realm, source).is_none();
+                let inside = get_u32(inner, ip::SOURCE);
+                let is_permitted = end.inner.iter().any(|prefix| prefix.contains(Ipv4Addr::from_bits(inside)));
+                let hash = hosts.hash_of(&HostKey { address: source, inner: inside, way });
+                (is_usual && is_permitted).then_some((Incoming::PlainSoftwire { position, hash }, hash))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn enter_plain(
+        &mut self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        (position, hash): (u8, u64),
+        destination: u32,
+    ) -> Result<(), Refusal> {
+        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+        let start = packet.start();
+        let header = packet.header_mut::<{ translate::PLAIN }>().ok_or(Verdict::Ipv6Malformed)?;
+        let address = Ipv6::new_unchecked(&*header).source();
+        let key = HostKey { address, inner: 0, way: Way::Nat64(position) };
+        let number = self.ledger.state.subscribers.hosts.enter(now, hash, &key, realm)?;
+        translate::plain_to_ipv4(header, number, destination);
+        packet.set_start(usize::from(start) + ipv6::HEADER_LENGTH - ip::HEADER_MIN);
+        packet.meta.record = 0;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn enter_plain_from_softwire(
+        &mut self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        (position, hash): (u8, u64),
+    ) -> Result<(), Refusal> {
+        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+        let address = Ipv6::new_unchecked(packet.bytes()).source();
+        if !packet.shrink_front(ipv6::HEADER_LENGTH as u16) {
+            return Err(Verdict::SoftwireMalformed.into());
+        }
+        let header = packet.header_mut::<HEADERS>().ok_or(Verdict::SoftwireMalformed)?;
+        let key = HostKey { address, inner: get_u32(header, ip::SOURCE), way: Way::Softwire(position) };
+        let number = self.ledger.state.subscribers.hosts.enter(now, hash, &key, realm)?;
+        replace_address(header, End::Source, number);
+        packet.meta.record = 0;
+        Ok(())
     }
 
     #[inline(always)]

@@ -18,13 +18,16 @@ use crate::headers::packet::Outcome;
 use crate::headers::packet::Packet;
 use crate::headers::packet::Sink;
 use crate::headers::parse::Class;
+use crate::headers::parse::HEADERS;
 use crate::headers::parse::get_u32;
 use crate::headers::parse::ip;
 use crate::headers::parse::parse;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::Rewrite;
+use crate::headers::rewrite::replace_address;
 use crate::headers::rewrite::rewrite;
 use crate::shard::edge::ROOM;
+use crate::shard::edge::is_plain;
 use crate::shard::edge::verdict_of;
 use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::DUMMY;
@@ -172,9 +175,49 @@ impl PacketPath {
         let bytes = frame.get_mut(start..start + length).ok_or(Verdict::IpMalformed)?;
         let number = get_u32(bytes, ip::DESTINATION);
         let host = *self.ledger.state.subscribers.hosts.get(number).ok_or(Verdict::NoMapping)?;
+        if let Some(ready) = self.prepare_plain(frame, (start, length), &host) {
+            return Ok(ready);
+        }
         match host.way() {
             Way::Nat64(position) => self.translate_to(frame, start, length, (number, &host), position),
             Way::Softwire(position) => self.wrap_in_softwire(frame, start, length, (number, &host), position),
+        }
+    }
+
+    /// A usual packet of TCP or UDP that fits the link; the engine has checked its header. `None`
+    /// for others, which are unchanged.
+    #[inline(always)]
+    fn prepare_plain(&self, frame: &mut [u8], (start, length): (usize, usize), host: &Host) -> Option<Ready> {
+        let transition = &self.ledger.shared.transition;
+        let edge = transition.realm(transition.realm_of(host.way()))?;
+        match host.way() {
+            Way::Nat64(position) => {
+                let prefix = transition.prefix(position)?;
+                let new_start = start.checked_sub(ipv6::HEADER_LENGTH - ip::HEADER_MIN)?;
+                let new_length = length + ipv6::HEADER_LENGTH - ip::HEADER_MIN;
+                let bytes = frame.get_mut(new_start..)?.first_chunk_mut()?;
+                let from = get_u32(bytes, ipv6::HEADER_LENGTH - ip::HEADER_MIN + ip::SOURCE);
+                let fits = new_length <= usize::from(transition.lowest_mtu6.min(edge.mtu));
+                if !fits || from == DUMMY || !translate::is_plain4(bytes, length) {
+                    return None;
+                }
+                translate::plain_to_ipv6(bytes, prefix.embed(from), host.address());
+                Some(Ready { start: new_start, length: new_length, split: None })
+            }
+            Way::Softwire(position) => {
+                let end = transition.softwire(position)?;
+                let new_start = start.checked_sub(ipv6::HEADER_LENGTH)?;
+                let new_length = length + ipv6::HEADER_LENGTH;
+                let inner = frame.get_mut(start..)?.first_chunk_mut::<HEADERS>()?;
+                if new_length > usize::from(edge.mtu) || !is_plain(inner, length) {
+                    return None;
+                }
+                replace_address(inner, End::Destination, host.inner());
+                let traffic_class = inner[1];
+                let outer = frame.get_mut(new_start..)?.first_chunk_mut()?;
+                write_outer(outer, traffic_class, length as u16, (end.aftr, host.address()));
+                Some(Ready { start: new_start, length: new_length, split: None })
+            }
         }
     }
 
@@ -278,13 +321,8 @@ impl PacketPath {
         let traffic_class = frame.get(start + 1).copied().unwrap_or(0);
         let start = start.checked_sub(ipv6::HEADER_LENGTH).ok_or(Verdict::NoBuffer)?;
         let payload_length = u16::try_from(length).map_err(|_| Verdict::TooBig)?;
-        let mut outer = Ipv6::new_unchecked(frame.get_mut(start..).unwrap_or_default());
-        outer.set_class_and_label(traffic_class, 0);
-        outer.set_payload_length(payload_length);
-        outer.set_next_header(PROTOCOL_IPV4);
-        outer.set_hop_limit(HOP_LIMIT);
-        outer.set_source(source);
-        outer.set_destination(destination);
+        let outer = frame.get_mut(start..).and_then(|bytes| bytes.first_chunk_mut()).ok_or(Verdict::NoBuffer)?;
+        write_outer(outer, traffic_class, payload_length, (source, destination));
         let length = length + ipv6::HEADER_LENGTH;
         let split = (length > usize::from(mtu)).then(|| {
             self.edge.identification = self.edge.identification.wrapping_add(1);
@@ -292,4 +330,21 @@ impl PacketPath {
         });
         Ok(Ready { start, length, split })
     }
+}
+
+/// RFC 2473 §6.
+#[inline(always)]
+fn write_outer(
+    bytes: &mut [u8; ipv6::HEADER_LENGTH],
+    traffic_class: u8,
+    payload_length: u16,
+    (source, destination): (u128, u128),
+) {
+    let mut outer = Ipv6::new_unchecked(bytes);
+    outer.set_class_and_label(traffic_class, 0);
+    outer.set_payload_length(payload_length);
+    outer.set_next_header(PROTOCOL_IPV4);
+    outer.set_hop_limit(HOP_LIMIT);
+    outer.set_source(source);
+    outer.set_destination(destination);
 }

@@ -1,0 +1,101 @@
+//! The short way gives what the long way gives.
+
+use proptest::prelude::*;
+use translate::Limits;
+use translate::PLAIN;
+use translate::Tuple4;
+use translate::Tuple6;
+use translate::is_plain4;
+use translate::is_plain6;
+use translate::plain_to_ipv4;
+use translate::plain_to_ipv6;
+use wire::ipv4::Ipv4;
+use wire::ipv6::Ipv6;
+
+const ROOM: usize = 60;
+const NO_HOP: Limits =
+    Limits { mtu4: u16::MAX, mtu6: u16::MAX, lowest_mtu6: u16::MAX, copies_traffic_class: true, is_hop: false };
+
+prop_compose! {
+    /// Mostly what is plain, and sometimes not.
+    fn transport()(mut bytes in prop::collection::vec(any::<u8>(), 18..1_400), is_udp in any::<bool>(), fits in 0..8u8)
+        -> (u8, Vec<u8>) {
+        if is_udp && fits != 0 {
+            let length = (bytes.len() as u16).to_be_bytes();
+            bytes[4..6].copy_from_slice(&length);
+        }
+        if fits == 1 {
+            bytes[6..8].fill(0);
+        }
+        (if is_udp { 17 } else { 6 }, bytes)
+    }
+}
+
+proptest! {
+    #[test]
+    fn to_ipv4_it_agrees_with_the_long_way(
+        (protocol, transport) in transport(), padding in 0..9usize, class in any::<u8>(), label in any::<u32>(),
+        hops in any::<u8>(), addresses in any::<(u128, u128)>(), new in any::<(u32, u32)>(),
+    ) {
+        let mut frame = vec![0; ROOM + 40 + transport.len() + padding];
+        frame[ROOM + 40..ROOM + 40 + transport.len()].copy_from_slice(&transport);
+        let mut header = Ipv6::new_unchecked(&mut frame[ROOM..]);
+        header.set_class_and_label(class, label);
+        header.set_payload_length(transport.len() as u16);
+        header.set_next_header(protocol);
+        header.set_hop_limit(hops);
+        header.set_source(addresses.0);
+        header.set_destination(addresses.1);
+        let is_plain = is_plain6(&frame[ROOM..]);
+        let long = translate::read6(&frame[ROOM..]).ok().and_then(|headers| {
+            let mut frame = frame.clone();
+            let new = Tuple4 { source: new.0, destination: new.1, ports: None };
+            let written = translate::to_ipv4(&mut frame, ROOM, &headers, &new, None, 0, &NO_HOP).ok()?;
+            assert_eq!((written.start, written.split), (ROOM + 20, None));
+            Some(frame[written.start..written.start + written.length].to_vec())
+        });
+        prop_assert_eq!(is_plain, long.is_some() && transport.len() >= 20);
+        if is_plain {
+            plain_to_ipv4(frame[ROOM..].first_chunk_mut().unwrap(), new.0, new.1);
+            prop_assert_eq!(&frame[ROOM + 20..ROOM + 40 + transport.len()], long.as_deref().unwrap());
+        }
+    }
+
+    #[test]
+    fn to_ipv6_it_agrees_with_the_long_way(
+        (protocol, transport) in transport(), padding in 0..9usize, class in any::<u8>(), ttl in any::<u8>(),
+        bits in prop_oneof![Just(0u16), Just(0x4000), any::<u16>()],
+        addresses in any::<(u32, u32)>(), new in any::<(u128, u128)>(),
+    ) {
+        let mut frame = vec![0; ROOM + 20 + transport.len() + padding];
+        frame[ROOM + 20..ROOM + 20 + transport.len()].copy_from_slice(&transport);
+        let mut header = Ipv4::new_unchecked(&mut frame[ROOM..]);
+        header.set_header_length(20);
+        header.set_ds_field(class);
+        header.set_total_length(20 + transport.len() as u16);
+        header.set_fragment_bits(bits);
+        header.set_ttl(ttl);
+        header.set_protocol(protocol);
+        header.set_source(addresses.0);
+        header.set_destination(addresses.1);
+        header.fill_checksum();
+        let chunk: &[u8; PLAIN] = match frame[ROOM - 20..].first_chunk() {
+            Some(chunk) => chunk,
+            None => return Ok(()),
+        };
+        if is_plain4(chunk, 20 + transport.len()) {
+            let mut long = frame.clone();
+            let headers = translate::read4(&long[ROOM..]).unwrap();
+            let tuple = Tuple6 { source: new.0, destination: new.1, ports: None };
+            let written = translate::to_ipv6(&mut long, ROOM, &headers, &tuple, None, &NO_HOP).unwrap();
+            prop_assert_eq!((written.start, written.split), (ROOM - 20, None));
+            plain_to_ipv6(frame[ROOM - 20..].first_chunk_mut().unwrap(), new.0, new.1);
+            prop_assert_eq!(&frame[ROOM - 20..], &long[ROOM - 20..]);
+        } else {
+            let has_checksum = protocol == 6 || transport[6..8] != [0, 0];
+            let is_whole = bits & 0x3fff == 0;
+            let is_read = translate::read4(&frame[ROOM..]).is_ok();
+            prop_assert!(!(has_checksum && is_whole && is_read && transport.len() >= 20));
+        }
+    }
+}
