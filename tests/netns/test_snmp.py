@@ -339,6 +339,7 @@ def many_maps_of_the_instance_are_reported(n):
     expect(process.wait_until(lambda: {3, 4} <= set(kinds(n)[before:]), 20, 0.2), f"no notifications: {n.snmptrapd.log()}")
     for column in (20, 21):
         set_value(n, (*INSTANCE, column, 1), "i", -1)
+    set_value(n, (*INSTANCE, 22, 1), "u", 10)
     status = n.dut.show("status")[0]
     (ports,) = (trap for trap in traps(n)[before:] if trap[".1.3.6.1.6.3.1.1.4.1.0"].endswith(".234.0.4"))
     entries, creations = (int(ports[dotted((*INSTANCE, column, 1))]) for column in (8, 11))
