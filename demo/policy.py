@@ -18,24 +18,31 @@ QUOTA = 50
 RAISED_QUOTA = 80
 # So many more than the quota are tried.
 TOO_MANY = 10
+# Below the ports that Linux chooses.
+FIRST_PORT = 20000
 IN_ONE_BLOCK = 40
 IP_RECVERR = 11
 
 
+def _ports(count, used=0):
+    """So many internal ports after those in use. One that Linux chose might have a mapping already and need no new one."""
+    return range(FIRST_PORT + used, FIRST_PORT + used + count)
+
+
 def _exchange(host, source, ports):
-    """Sends a datagram from each of so many sockets of this address to the server's echo. Returns how many got an answer
-    and how many got an ICMP error instead."""
+    """Sends a datagram from each of these ports of this address to the server's echo. Returns how many got an answer and
+    how many got an ICMP error instead."""
     answered, refused = 0, 0
     sockets = []
     try:
-        for _ in range(ports):
+        for port in ports:
             with host.entered():
                 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             sockets.append(sock)
             sock.settimeout(0.5)
             # Without this Linux keeps an unreachable host to itself.
             sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
-            sock.bind((source, 0))
+            sock.bind((source, port))
             sock.connect((topology.SRV1, 53))
         # A burst to a station nobody has spoken to yet waits for ARP, and not all of it: ask again,
         # as a resolver does.
@@ -159,7 +166,7 @@ class Policy:
         return Result(passed, f"{address}:{shown}, {asked}; {connected} of 2 peers connected")
 
     def blocks(self):
-        answered, _ = _exchange(self.network.sub2, IN_BLOCKS, IN_ONE_BLOCK)
+        answered, _ = _exchange(self.network.sub2, IN_BLOCKS, _ports(IN_ONE_BLOCK))
         mappings = self._mappings(IN_BLOCKS)
         ports = sorted(int(m["external"].rpartition(":")[2]) for m in mappings)
         blocks = {port // 256 for port in ports}
@@ -175,7 +182,7 @@ class Policy:
 
     def quota(self):
         """Each socket up to the quota gets an answer, each further one an ICMP error, and Natrix counted the same."""
-        answered, errors = _exchange(self.network.sub2, WITH_QUOTA, QUOTA + TOO_MANY)
+        answered, errors = _exchange(self.network.sub2, WITH_QUOTA, _ports(QUOTA + TOO_MANY))
         seen = self.natrix.show("subscribers", "--internal", WITH_QUOTA)
         has, refused = (seen[0]["mappings"]["udp"], seen[0]["refused"]["port_quota"]) if seen else (0, 0)
         saw = f"{answered} of {QUOTA + TOO_MANY} answered, {errors} refused with an ICMP error; {has} mappings"
@@ -235,7 +242,7 @@ class Policy:
             still = [m["external"] for m in self._mappings(IN_BLOCKS) if m["internal"] == conversation.internal()]
         process.wait_until(lambda: not ping.alive(), 20, 0.1)
         replies = ping.log().split(" received")[0].split()[-1]
-        more, errors = _exchange(self.network.sub2, WITH_QUOTA, RAISED_QUOTA - QUOTA + 1)
+        more, errors = _exchange(self.network.sub2, WITH_QUOTA, _ports(RAISED_QUOTA - QUOTA + 1, QUOTA + TOO_MANY))
         passed = (replies, after, still) == ("100", 100, external) and (more, errors) == (RAISED_QUOTA - QUOTA, 1)
         saw = f"{blocks['mappings_drain']} mappings drain, as planned; ping {replies} of 100, conversation {after} of 100"
         return Result(passed, f"{saw}, then {QUOTA} + {more} ports")
