@@ -47,11 +47,11 @@ use crate::shard::ledger::Ledger;
 
 const DATAGRAMS_PER_CALL_MAX: usize = 16;
 
-/// What packets need on their way, around the ledger that they change.
 /// Requests for port control that are answered. A client's burst is a quarter of its rate: more
 /// than a restarted client with many mappings asks for.
 const REQUESTS: Rates = Rates { total: 20_000, each: 400 };
 
+/// What packets need on their way, around the ledger that they change.
 pub(in crate::shard) struct PacketPath {
     pub(in crate::shard) ledger: Ledger,
     pub(in crate::shard) fragments: FragmentTracker,

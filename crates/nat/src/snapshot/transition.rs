@@ -4,6 +4,8 @@
 //! behind all others. Routes lead the numbers of hosts there, so a packet to a host is one whose
 //! next hop is [`Transition::first_hop`] or later.
 
+use core::net::Ipv4Addr;
+
 use crate::headers::packet::NextHopId;
 use crate::settings::Interface;
 use crate::settings::Settings;
@@ -35,6 +37,14 @@ pub(crate) struct SoftwireEnd {
     pub(crate) aftr: u128,
     pub(crate) realm: RealmId,
     pub(crate) inner: Vec<Prefix>,
+}
+
+impl SoftwireEnd {
+    /// True if packets inside a softwire may come from this address.
+    #[inline(always)]
+    pub(crate) fn permits(&self, inside: u32) -> bool {
+        self.inner.iter().any(|prefix| prefix.contains(Ipv4Addr::from_bits(inside)))
+    }
 }
 
 /// Compiled [`crate::settings::Transition`].

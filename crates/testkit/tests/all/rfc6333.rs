@@ -174,10 +174,26 @@ fn malformed_softwires_are_dropped_by_name() {
     for source in ["::", "::1", "ff02::1", "fe80::1", AFTR] {
         drop(&from(source, &inner), Verdict::SourceInvalid);
     }
-    let mut bad = inner;
-    bad[10] ^= 1;
-    drop(&from(C6, &bad), Verdict::IpBadChecksum);
+    // Too short for the short way, and long enough.
+    for payload in [&b"question"[..], &[7; 64]] {
+        let inner = build::udp(at(HOME, 5_000), at(E1, 53)).payload(payload).build();
+        let change = |at: usize, to: u8| {
+            let mut bad = inner.clone();
+            bad[at] = to;
+            bad
+        };
+        drop(&from(C6, &change(10, !inner[10])), Verdict::IpBadChecksum);
+        drop(&from(C6, &change(25, 7)), Verdict::TransportMalformed);
+        drop(&from(C6, &change(24, 1)), Verdict::TransportMalformed);
+    }
+    let mut segment = build::tcp(at(HOME, 5_000), at(E1, 80), wire::tcp::Flags::SYN).payload(&[7; 64]).build();
+    segment[32] = 4 << 4;
+    drop(&from(C6, &segment), Verdict::TransportMalformed);
     assert_eq!(bed.mappings(), 0);
+    let first = u32::from(Ipv4Addr::new(224, 0, 0, 0));
+    assert!((first..first + 64).all(|number| bed.shards()[0].view().host(number).is_none()), "no host has a record");
+    bed.inside(&from(C6, &inner));
+    assert!((first..first + 64).any(|number| bed.shards()[0].view().host(number).is_some()), "now one has");
 }
 
 #[test]

@@ -36,6 +36,8 @@ use crate::shard::edge::is_plain;
 use crate::shard::edge::verdict_of;
 use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::AFTR_INSIDE;
+use crate::snapshot::transition::SoftwireEnd;
+use crate::snapshot::transition::Transition;
 use crate::state::host::HostKey;
 use crate::state::host::Way;
 use crate::state::reassembly;
@@ -45,6 +47,7 @@ use crate::steps::opening::Foresight;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::is_host_number;
 use crate::verdict::Verdict;
@@ -116,6 +119,33 @@ impl From<translate::Refused> for Refusal {
                 Problem { icmp_type: reply.icmp_type, code: reply.code, parameter: reply.parameter },
             ),
         }
+    }
+}
+
+/// What no NAT64 host can have as its address (RFC 6146 §3.5).
+#[inline(always)]
+fn check_source(
+    transition: &Transition,
+    realm: RealmId,
+    source: u128,
+    prefix: translate::Prefix,
+) -> Result<(), Verdict> {
+    translate::check_source6(source, prefix).map_err(verdict_of)?;
+    match transition.way_of(realm, source) {
+        Some(Way::Nat64(_)) => Err(Verdict::SourceInPrefix),
+        _ => Ok(()),
+    }
+}
+
+/// What no B4 can have as its address.
+#[inline(always)]
+fn check_b4(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<(), Verdict> {
+    if source <= 1 || ipv6::is_multicast(source) || ipv6::is_link_local(source) || source == end.aftr {
+        return Err(Verdict::SourceInvalid);
+    }
+    match transition.way_of(end.realm, source) {
+        Some(_) => Err(Verdict::SourceInPrefix),
+        None => Ok(()),
     }
 }
 
@@ -224,29 +254,26 @@ impl PacketPath {
         match way {
             Way::Nat64(position) => {
                 let prefix = transition.prefix(position)?;
-                let is_usual = translate::is_plain6(bytes)
-                    && translate::check_source6(source, prefix).is_ok()
-                    && !matches!(transition.way_of(facing.realm, source), Some(Way::Nat64(_)));
+                let is_usual =
+                    translate::is_plain6(bytes) && check_source(transition, facing.realm, source, prefix).is_ok();
                 let destination = prefix.destination(destination).ok().filter(|_| is_usual)?;
                 let hash = hosts.hash_of(&HostKey { address: source, inner: 0, way });
                 Some((Incoming::Plain { position, destination, hash }, hash))
             }
             Way::Softwire(position) => {
                 let end = transition.softwire(position)?;
-                let inner = bytes.get(ipv6::HEADER_LENGTH..)?.first_chunk::<HEADERS>()?;
                 let length = usize::from(view.payload_length());
+                let packet = bytes.get(ipv6::HEADER_LENGTH..ipv6::HEADER_LENGTH + length)?;
+                let inner = packet.first_chunk::<HEADERS>()?;
+                let inside = get_u32(inner, ip::SOURCE);
                 let is_usual = header[ipv6::NEXT_HEADER_OFFSET] == PROTOCOL_IPV4
-                    && ipv6::HEADER_LENGTH + length <= bytes.len()
                     && is_plain(inner, length)
                     && get_u32(inner, ip::DESTINATION) != AFTR_INSIDE
-                    && source > 1
-                    && !ipv6::is_multicast(source)
-                    && !ipv6::is_link_local(source)
-                    && transition.way_of(end.realm, source).is_none();
-                let inside = get_u32(inner, ip::SOURCE);
-                let is_permitted = end.inner.iter().any(|prefix| prefix.contains(Ipv4Addr::from_bits(inside)));
+                    && check_b4(transition, end, source).is_ok()
+                    && end.permits(inside)
+                    && parse(packet).is_ok();
                 let hash = hosts.hash_of(&HostKey { address: source, inner: inside, way });
-                (is_usual && is_permitted).then_some((Incoming::PlainSoftwire { position, hash }, hash))
+                is_usual.then_some((Incoming::PlainSoftwire { position, hash }, hash))
             }
         }
     }
@@ -320,10 +347,7 @@ impl PacketPath {
             Some(way @ Way::Nat64(position)) => {
                 let prefix = transition.prefix(position).ok_or(Verdict::Ipv6NotForwarded)?;
                 let headers = translate::read6(bytes)?;
-                translate::check_source6(source, prefix)?;
-                if matches!(transition.way_of(facing.realm, source), Some(Way::Nat64(_))) {
-                    return Err(Verdict::SourceInPrefix.into());
-                }
+                check_source(transition, facing.realm, source, prefix)?;
                 let to = prefix.destination(destination)?;
                 let address = match headers.kind {
                     // An error belongs to the host it is about; a router may have sent it.
@@ -366,12 +390,7 @@ impl PacketPath {
         if chain.segments_left.is_some() {
             return Err(Verdict::Ipv6Header);
         }
-        if source <= 1 || ipv6::is_multicast(source) || ipv6::is_link_local(source) || source == end.aftr {
-            return Err(Verdict::SourceInvalid);
-        }
-        if transition.way_of(end.realm, source).is_some() {
-            return Err(Verdict::SourceInPrefix);
-        }
+        check_b4(transition, end, source)?;
         if chain.protocol == ipv6::PROTOCOL_ICMP6 {
             return Err(Verdict::LocalIgnored);
         }
@@ -399,7 +418,7 @@ impl PacketPath {
             return Err(Verdict::SoftwireMalformed);
         }
         let inside = get_u32(inner, ip::SOURCE);
-        if !end.inner.iter().any(|prefix| prefix.contains(Ipv4Addr::from_bits(inside))) {
+        if !end.permits(inside) {
             return Err(Verdict::SoftwireSource);
         }
         let key = HostKey { address: source, inner: inside, way };
@@ -604,7 +623,7 @@ impl PacketPath {
     }
 
     /// A next hop that sends IPv6 packets.
-    pub(super) fn hop_to_hosts(&self, realm: crate::types::RealmId) -> Option<Egress> {
+    pub(super) fn hop_to_hosts(&self, realm: RealmId) -> Option<Egress> {
         let hop = self.ledger.shared.route_in(realm, crate::types::HOSTS_FIRST)?;
         (hop.egress().next_hop >= self.ledger.shared.transition.first_hop).then(|| hop.egress())
     }
@@ -626,14 +645,7 @@ impl PacketPath {
     }
 
     /// An ICMPv6 error about a packet from inside (RFC 4443 §2.4).
-    fn send_error6<S: Sink>(
-        &mut self,
-        now: Instant,
-        realm: crate::types::RealmId,
-        problem: Problem,
-        bytes: &[u8],
-        sink: &mut S,
-    ) {
+    fn send_error6<S: Sink>(&mut self, now: Instant, realm: RealmId, problem: Problem, bytes: &[u8], sink: &mut S) {
         let Ok(view) = Ipv6::new_checked(bytes) else { return };
         let offending = view.packet();
         if !self.ledger.shared.settings().icmp.errors_to_inside || !own_icmp6::may_answer(offending) {
