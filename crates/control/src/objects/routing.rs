@@ -27,6 +27,20 @@ words!(
     }
 );
 
+impl Withheld {
+    /// The same in a few words, for people.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Withheld::Drained => "the instance is drained",
+            Withheld::NoLink => "no interface of one side has link",
+            Withheld::NoNextHop => "no route leads to a router outside",
+            Withheld::Workers => "a worker does not answer",
+            Withheld::Log => "the event log fails",
+        }
+    }
+}
+
 /// Whether the pools are announced to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -13,7 +13,6 @@ use control::Page;
 use control::Route;
 use control::RouteNextHop;
 use control::RouteSource;
-use control::Withheld;
 use nat::Settings;
 use nat::settings::Route6;
 use nat::types::Facing;
@@ -135,13 +134,9 @@ fn pools(instance: &Instance, settings: &Settings, list: &List, is_meant: impl F
     let route = |prefix: &Prefix| {
         let used = pools.announced.contains(prefix);
         let reason = match pools.withheld {
-            _ if used => "announced: a route of protocol 110 in the kernel",
-            Some(Withheld::Drained) => "not announced: the instance is drained",
-            Some(Withheld::NoLink) => "not announced: no interface of one side has link",
-            Some(Withheld::NoNextHop) => "not announced: no route leads to a router outside",
-            Some(Withheld::Workers) => "not announced: a worker does not answer",
-            Some(Withheld::Log) => "not announced: the event log fails",
-            None => "not announced: the kernel refuses the route",
+            _ if used => "announced: a route of protocol 110 in the kernel".to_owned(),
+            Some(why) => format!("not announced: {}", why.reason()),
+            None => "not announced: the kernel refuses the route".to_owned(),
         };
         Route {
             side: convert::side(Side::Outside),
@@ -152,7 +147,7 @@ fn pools(instance: &Instance, settings: &Settings, list: &List, is_meant: impl F
             protocol: None,
             metric: None,
             used,
-            reason: reason.to_owned(),
+            reason,
         }
     };
     meant.map(route).filter(|route| is_wanted(list, route)).collect()
