@@ -47,6 +47,7 @@ pptpd:pptpd
 unbound:unbound
 tayga:tayga
 vtysh:frr
+birdc:bird2
 pptp:pptp-linux
 dpdk-testpmd:dpdk-dev
 shellcheck:shellcheck
@@ -76,7 +77,7 @@ ffmpeg:ffmpeg
 readonly units="nginx.service coturn.service nfdump.service rsyslog.service
     nfacctd.service pmacctd.service sfacctd.service uacctd.service
     prometheus.service prometheus-node-exporter.service pptpd.service
-    unbound.service tayga.service frr.service
+    unbound.service tayga.service frr.service bird.service
     kamailio.service tftpd-hpa.service
     snmpd.service snmptrapd.service snmptrapd.socket"
 # Programs for tests that the system's packages do not bring, or not together with the others.

@@ -32,6 +32,7 @@ import test_lab_end  # noqa: E402, F401
 import test_lab_vpp  # noqa: E402, F401
 import test_limits  # noqa: E402, F401
 import test_live_change  # noqa: E402, F401
+import test_load_sharing  # noqa: E402, F401
 import test_log  # noqa: E402, F401
 import test_log_format  # noqa: E402, F401
 import test_monitoring  # noqa: E402, F401

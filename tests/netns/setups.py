@@ -290,6 +290,8 @@ SETUPS = {
     "default": {},
     "ipv6": {"addresses": IPV6, "more": IPV6_ROUTE},
     "transition": {"addresses": IPV6, "more": IPV6_ROUTE + TRANSITION},
+    # Networks of their own, one after the other.
+    "load_sharing": {},
     "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n"},
     "address_dependent": {"filtering": "address-dependent"},
     "address_and_port_dependent": {"filtering": "address-and-port-dependent"},

@@ -2,13 +2,14 @@
 
 import contextlib
 import json
-import shutil
 import signal
 import socket
-import tempfile
 import threading
-from pathlib import Path
 
+from frr import Bird
+from frr import Router
+from frr import recipe
+from frr import routers
 from kit import *
 from netlab.process import wait_until
 from netlab.topology import CORE
@@ -17,8 +18,6 @@ from netlab.topology import NAT_OUTSIDE
 from netlab.topology import POOL
 from netlab.topology import SRV1
 
-FRR = "/usr/lib/frr"
-REPOSITORY = Path(__file__).resolve().parents[2]
 # On the subnet outside, and nobody's.
 NOBODY = "198.51.100.99"
 LEARNED = "192.0.2.0/24"
@@ -100,80 +99,6 @@ def many_routes_of_the_kernel_come_and_go(n):
     expect(wait_until(lambda: not routes() & set(prefixes), 20, 0.2), "all are gone")
 
 
-class Router:
-    """FRR in a namespace: zebra and these daemons, with sockets in a folder of their own."""
-
-    def __init__(self, host, address, daemons):
-        """`daemons`: the configuration of each by name, in the order of their start."""
-        # All run as the user of the package, which may not enter the folder of the network.
-        self.directory = tempfile.TemporaryDirectory(prefix="natrix-frr-")
-        self.folder = Path(self.directory.name)
-        self.folder.chmod(0o755)
-        shutil.chown(self.folder, "frr", "frr")
-        self.host = host
-        self.daemons = []
-        zserv = self.folder / "zserv"
-        for name, text in {"zebra": "", **daemons}.items():
-            configuration = self.folder / f"{name}.conf"
-            configuration.write_text(text)
-            words = [f"{FRR}/{name}", "-f", configuration, "-i", self.folder / f"{name}.pid", "-P", "0", "-z", zserv]
-            words += ["--vty_socket", self.folder, "--log", "stdout"]
-            words += ["-l", address] if name == "bgpd" else []
-            words += ["--bfdctl", self.folder / "bfdd.sock"] if name == "bfdd" else []
-            self.daemons.append(host.start(name, words))
-            is_up = zserv if name == "zebra" else self.folder / f"{name}.vty"
-            expect(wait_until(is_up.exists, 10, 0.05), f"{name}: {self.daemons[-1].log()}")
-
-    def ask(self, command):
-        """The answer to `show COMMAND json`."""
-        status, out, _ = self.host.run(["vtysh", "--vty_socket", self.folder, "-c", f"show {command} json"])
-        return json.loads(out) if status == 0 else {}
-
-    def configure(self, *lines):
-        words = [word for line in ("configure terminal", *lines) for word in ("-c", line)]
-        self.host.run(["vtysh", "--vty_socket", self.folder, *words], check=True)
-
-    def is_established(self):
-        peers = self.ask("bgp ipv4 unicast summary").get("peers", {})
-        return bool(peers) and all(peer["state"] == "Established" for peer in peers.values())
-
-    def bgp_routes(self):
-        return set(self.ask("bgp ipv4 unicast").get("routes", {}))
-
-    def is_full(self):
-        areas = self.ask("ip ospf neighbor").get("neighbors", {})
-        states = [one.get("nbrState", one.get("state", "")) for found in areas.values() for one in found]
-        return bool(states) and all(state.startswith("Full") for state in states)
-
-    def ospf_routes(self):
-        return {prefix for prefix in self.ask("ip ospf route") if "/" in prefix}
-
-    def bfd_peer(self, peer):
-        return next((one for one in self.ask("bfd peers") if one["peer"] == peer), {})
-
-    def kill(self):
-        """Ends all at once, without a word to the peer or to the kernel."""
-        for daemon in reversed(self.daemons):
-            daemon.process.kill()
-            daemon.process.wait(10)
-
-    def end(self):
-        """As `kill`, and removes what it has put into the kernel."""
-        self.kill()
-        for protocol in ("bgp", "ospf"):
-            self.host.run(["ip", "route", "flush", "proto", protocol])
-
-
-@contextlib.contextmanager
-def routers(*made):
-    """Ends the routers at the end of the block."""
-    try:
-        yield made
-    finally:
-        for router in made:
-            router.end()
-
-
 def bgp(address, number, peer, peer_number, more, of_peer=()):
     neighbour = "".join(f" neighbor {peer} {line}\n" for line in of_peer)
     return (
@@ -188,18 +113,6 @@ def bfd(peer, address):
 
 
 BFD_TIMERS = "detect-multiplier 3\n  receive-interval 300\n  transmit-interval 300"
-
-
-def recipe(name):
-    """The configuration of each daemon in a recipe of docs/routing.md."""
-    blocks = (REPOSITORY / "docs/routing.md").read_text().split("```\n")
-    found = {}
-    for block in blocks:
-        title, _, text = block.partition("\n")
-        if title.startswith(f"! {name} "):
-            found[title.split()[2]] = text
-    expect(found, f"docs/routing.md has no recipe {name}")
-    return found
 
 
 def bgp_pair(n, of_peer=(), more=()):
@@ -265,6 +178,27 @@ def bfd_of_frr_is_up_with_its_timers(n):
         # BFD sees what BGP would see only after its hold time.
         core.daemons[1].process.kill()
         expect(wait_until(lambda: not near.is_established(), 10, 0.05), "BGP falls with BFD")
+
+
+@test("kernel_routes")
+def bgp_of_bird_brings_routes_and_announces_the_pool(n):
+    core = Router(n.core, CORE, {"bfdd": bfd(NAT_OUTSIDE, CORE), "bgpd": bgp(CORE, 64501, NAT_OUTSIDE, 64500, f"network {LEARNED}", ["bfd"])})
+    near = Bird(n.nat, recipe("bgp")["bird"])
+    port = fresh_port()
+    with routers(near, core), sockets(listener(n.srv1, port, SRV1)):
+        both = lambda: near.is_established() and core.is_established()  # noqa: E731
+        expect(wait_until(both, 30, 0.1), f"BGP is Established: {near.ask('protocols', 'all')}")
+        expect(wait_until(lambda: core.bfd_peer(NAT_OUTSIDE).get("status") == "up", 15, 0.1), f"BFD is up: {core.ask('bfd peers')}")
+        expect(wait_until(lambda: used_route(n, LEARNED), 15, 0.2), f"{LEARNED} is learned: {n.dut.show('routes', '--all')}")
+        expect(reaches(n, port), "a subscriber reaches srv1 by the learned route")
+        wait_for_pool(core, True, "the pool is announced")
+        expect(f"{POOL[3]}/32" not in core.bgp_routes(), f"only prefixes of the list: {core.bgp_routes()}")
+        drain(n)
+        try:
+            wait_for_pool(core, False, "the neighbour has withdrawn the pool")
+        finally:
+            drain(n, "--undo")
+        wait_for_pool(core, True, "the pool is announced again")
 
 
 @test("kernel_routes")
