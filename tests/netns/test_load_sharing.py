@@ -106,7 +106,7 @@ def a_drained_nat_keeps_its_flows_and_gets_no_new_ones(n):
             with Flows(s.subs, fresh, 1) as later:
                 expect(wait_until(lambda: all(later.seen.values()), 30, 0.1), "new subscribers are answered")
                 there = later.of(s, 1)
-            # Some of 8192 buckets have one of the 50 flows; new subscribers in these still get there.
+            # Some of the buckets have one of the flows; new subscribers in these still get there.
             expect(len(there) <= len(fresh) / 20, f"{len(there)} of {len(fresh)} new subscribers get to the drained NAT")
             expect(all(len(flows.seen[number]) == 1 for number in busy), "no flow has another external endpoint")
             flows.end()

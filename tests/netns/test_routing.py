@@ -4,7 +4,10 @@ import contextlib
 import json
 import signal
 import socket
+import sys
 import threading
+import time
+from pathlib import Path
 
 from frr import Bird
 from frr import Router
@@ -23,6 +26,9 @@ NOBODY = "198.51.100.99"
 LEARNED = "192.0.2.0/24"
 # A routing protocol that no daemon has.
 OWN = "200"
+HERE = Path(__file__).resolve().parent
+# Of each kind.
+FLOOD_SECONDS = 3
 
 
 def used_route(n, prefix):
@@ -295,6 +301,65 @@ def a_drain_waits_until_no_packet_comes(n):
             stop.set()
             sender.join()
             drain(n, "--undo")
+
+
+@test("kernel_routes")
+def a_flood_leaves_sessions_and_traffic_alone(n):
+    server, client = udp(n.srv1, address=SRV1), udp(n.sub1, timeout=0)
+    near, core = bgp_pair(n, of_peer=["bfd"])
+    lines = n.nat.ip("-o", "link", "show", "nx-outside").split()
+    station = lines[lines.index("link/ether") + 1]
+    stop, sent, answered = threading.Event(), [0], set()
+
+    def echo():
+        server.settimeout(0.2)
+        while not stop.is_set():
+            with contextlib.suppress(socket.timeout):
+                data, sender = server.recvfrom(2048)
+                server.sendto(data, sender)
+
+    def talk():
+        while not stop.wait(0.01):
+            client.sendto(sent[0].to_bytes(8, "big"), server.getsockname())
+            sent[0] += 1
+            read()
+
+    def read():
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                answered.add(int.from_bytes(client.recv(2048), "big"))
+
+    def bgp_ups():
+        peers = near.ask("bgp ipv4 unicast summary").get("peers", {})
+        return [(peer["state"], peer["connectionsEstablished"]) for peer in peers.values()]
+
+    with routers(near, core), sockets(server, client):
+        up = lambda: near.bfd_peer(CORE).get("status") == "up"  # noqa: E731
+        expect(wait_until(up, 15, 0.1), f"BFD is up: {near.ask('bfd peers')}")
+        wait_for_pool(core, True, "the pool is announced")
+        before, at = bgp_ups(), time.monotonic()
+        threads = [threading.Thread(target=one) for one in (echo, talk)]
+        for thread in threads:
+            thread.start()
+        try:
+            for kind, class_name in (("bgp", "other"), ("bgp-near", "routing"), ("arp", "neighbour")):
+                refused = counter(n, f"kernel_{class_name}_limited")
+                words = [HERE / "flood.py", "nat", station, kind, FLOOD_SECONDS]
+                status, out, err = n.core.run([sys.executable, *words], timeout=60)
+                expect_equal(status, 0, f"the flood: {err}")
+                frames = int(out)
+                refused = counter(n, f"kernel_{class_name}_limited") - refused
+                print(f"# {kind}: {frames / FLOOD_SECONDS:,.0f} frames a second, {refused} of {frames} refused", flush=True)
+                expect(refused > frames / 10, f"{kind}: {refused} of {frames} frames refused")
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        wait_until(lambda: read() or len(answered) == sent[0], 2, 0.05)
+        expect_equal(bgp_ups(), before, "BGP stays up")
+        passed = time.monotonic() - at
+        expect(near.bfd_peer(CORE).get("uptime", 0) >= int(passed), f"BFD stays up: {near.bfd_peer(CORE)}")
+        expect_equal(sent[0] - len(answered), 0, f"datagrams of {sent[0]} without answer")
 
 
 @test("kernel_routes")
