@@ -6,6 +6,8 @@ export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 # What carries the demo's traffic: natrix, or netfilter (the kernel's own NAT, to compare).
 DUT ?= natrix
+# How Natrix and the core router of the demo know their routes: frr (BGP with BFD), or static.
+ROUTING ?= frr
 # 1: leave the demo's network running after the programs, until Ctrl-C.
 KEEP ?= 0
 # Length of `make fuzz` in seconds per target, and of `make soak` in minutes and in seeds of each
@@ -26,7 +28,7 @@ build: setup ## the release binary with DPDK: target/release/natrix
 	cargo build --release --locked --package natrix --features dpdk
 
 demo: build ## real programs through Natrix in network namespaces (KEEP=1 leaves it running, DUT=netfilter compares)
-	demo/demo.py --dut $(DUT) $(if $(filter 1,$(KEEP)),--keep)
+	demo/demo.py --dut $(DUT) --routing $(ROUTING) $(if $(filter 1,$(KEEP)),--keep)
 
 test: setup ## format, lints, all tests, a short fuzz run, tests in network namespaces
 	scripts/test.sh

@@ -15,6 +15,7 @@ from policy import IN_BLOCKS
 from policy import WITH_QUOTA
 from programs import Programs
 from result import Result
+from routing import Routing
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -24,6 +25,7 @@ def arguments():
     parser.add_argument("mode", nargs="?", choices=["run", "up"], default="run", help="run: programs and summary; up: only the network")
     parser.add_argument("--dut", choices=["natrix", "netfilter"], default="natrix", help="which NAT carries the traffic")
     parser.add_argument("--natrix", type=Path, default=ROOT / "target/release/natrix", help="the natrix binary")
+    parser.add_argument("--routing", choices=["frr", "static"], default="frr", help="how Natrix and the core router know their routes")
     parser.add_argument("--keep", action="store_true", help="leave the network running until Ctrl-C")
     parser.add_argument("--clean", action="store_true", help="only remove what killed runs have left")
     return parser.parse_args()
@@ -35,6 +37,19 @@ def make_dut(options):
     from netlab.natrix import Natrix
 
     return Natrix(options.natrix, has_page=True)
+
+
+def start_dut(options, network):
+    """Starts the NAT, and FRR on both sides of it; returns that."""
+    if options.dut != "natrix" or options.routing == "static":
+        network.start_dut()
+        return None
+    network.dut.start(network, kernel=True, has_default=False, more="\n[routing]\nkernel = true\n")
+    # Packets to the pool find their way by BGP only.
+    network.core.ip("route", "del", "203.0.113.0/24")
+    routing = Routing(network)
+    routing.wait()
+    return routing
 
 
 def run_programs(programs):
@@ -53,7 +68,7 @@ def run_programs(programs):
     return results
 
 
-def print_summary(options, network, programs, results):
+def print_summary(options, network, programs, results, routing):
     line = "-" * 118
     print(f"\n{line}\nWhat the programs saw through {options.dut}\n{line}")
     for title, result in results:
@@ -64,6 +79,8 @@ def print_summary(options, network, programs, results):
         print(f"throughput, Mbit/s: {rates}")
     for line_of_nat in network.dut.summary():
         print(line_of_nat)
+    if routing:
+        print(routing.summary())
     passed = sum(result.passed for _, result in results)
     print(f"{line}\n{passed} of {len(results)} programs saw what they should")
 
@@ -90,7 +107,7 @@ def main():
         return 0
     print(f"Building the network around {options.dut}: 2 subscribers, switch, NAT, 2 routers, 2 servers", flush=True)
     with Network("nxdemo", make_dut(options), extra_subscribers=(IN_BLOCKS, WITH_QUOTA)) as network:
-        network.start_dut()
+        routing = start_dut(options, network)
         programs = Programs(network)
         print("Starting nginx, dnsmasq, coturn and iperf3; writing the file of 1 GiB", flush=True)
         programs.prepare()
@@ -98,7 +115,7 @@ def main():
         if options.mode == "run":
             print("Running the programs", flush=True)
             results = run_programs(programs)
-            print_summary(options, network, programs, results)
+            print_summary(options, network, programs, results, routing)
         if options.keep or options.mode == "up":
             print_how_to_look(network)
             print("\nRunning until Ctrl-C.", flush=True)

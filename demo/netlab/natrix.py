@@ -37,10 +37,11 @@ DRIVERS = {
 
 
 def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None, port_control=None,
-              gateways=None, forwards=(), more="", addresses=(), kernel=False):  # fmt: skip
+              gateways=None, forwards=(), more="", addresses=(), kernel=False, has_default=True):  # fmt: skip
     """The demo's configuration with other drivers, and with differences as a test wants them; `more` comes at its end.
 
-    `addresses` are further addresses: each is added to the list with this one. `kernel` gives each port a device.
+    `addresses` are further addresses: each is added to the list with this one. `kernel` gives each port a device;
+    without `has_default`, the default route is left to a routing daemon.
     """
     text = DEMO_CONFIGURATION.read_text()
 
@@ -64,6 +65,8 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
     if kernel:
         for name in ("inside", "outside"):
             replace(f'name = "{name}"\n', f'name = "{name}"\nkernel = "nx-{name}"\n')
+    if not has_default:
+        replace('[[route]]\nprefix = "0.0.0.0/0"\nvia = "198.51.100.1"\n', "")
     if filtering is not None:
         replace('name = "public"\n', f'name = "public"\nfiltering = {toml(filtering)}\n')
     if port_control is not None:

@@ -208,6 +208,44 @@ def bgp_of_bird_brings_routes_and_announces_the_pool(n):
 
 
 @test("kernel_routes")
+def a_restart_keeps_the_device_and_the_session(n):
+    def device():
+        return n.nat.ip("-o", "link", "show", "nx-outside").split(":")[0]
+
+    def side(address, number, peer, peer_number, more):
+        # Longer than a restart takes.
+        return {"bgpd": bgp(address, number, peer, peer_number, more).replace("timers 1 3", "timers 20 60")}
+
+    def sessions():
+        return [peer["connectionsEstablished"] for peer in near.ask("bgp ipv4 unicast summary")["peers"].values()]
+
+    expect_equal(n.dut.stop(), None, "end of the instance before")
+    words = [HERE / "manager.py", n.state.directory / "notify", n.dut.binary, "run", "-c", n.dut.configuration]
+    manager = n.nat.start("manager", words)
+    ready = lambda count: manager.log().count("ready") == count and n.dut.running()  # noqa: E731
+    try:
+        expect(wait_until(lambda: ready(1), 30, 0.1), f"Natrix is ready: {manager.log()}")
+        expect(all(f"stored nx-{side}" in manager.log() for side in ("inside", "outside")), f"stored: {manager.log()}")
+        near = Router(n.nat, NAT_OUTSIDE, side(NAT_OUTSIDE, 64500, CORE, 64501, "redistribute kernel"))
+        core = Router(n.core, CORE, side(CORE, 64501, NAT_OUTSIDE, 64500, f"network {LEARNED}"))
+        port = fresh_port()
+        with routers(near, core), sockets(listener(n.srv1, port, SRV1)):
+            expect(wait_until(near.is_established, 30, 0.1), f"BGP is Established: {near.ask('bgp ipv4 unicast summary')}")
+            wait_for_pool(core, True, "the pool is announced")
+            before = device(), sessions()
+            manager.process.send_signal(signal.SIGUSR1)
+            expect(wait_until(lambda: ready(2), 30, 0.1), f"Natrix is ready again: {manager.log()}")
+            wait_for_pool(core, True, "the pool is announced again")
+            expect_equal((device(), sessions()), before, "number of the device, and connections of BGP so far")
+            expect(near.is_established() and core.is_established(), "BGP is Established")
+            expect(wait_until(lambda: used_route(n, LEARNED), 15, 0.2), "the learned route is used")
+            expect(wait_until(lambda: reaches(n, port), 10, 0.1), "a subscriber reaches srv1")
+    finally:
+        expect_equal(manager.end(15), 0, f"end of the instance: {manager.log()}")
+        n.dut.restart()
+
+
+@test("kernel_routes")
 def ospf_of_frr_is_full_and_announces_the_pool(n):
     of_core = (
         "interface nat\n ip ospf network point-to-point\n ip ospf hello-interval 1\n ip ospf dead-interval 4\n"

@@ -1,0 +1,75 @@
+"""FRR in a namespace: routing daemons as the distribution brings them."""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from . import process
+
+FRR = "/usr/lib/frr"
+
+
+class Router:
+    """FRR in a namespace: zebra and these daemons, with sockets in a folder of their own."""
+
+    def __init__(self, host, address, daemons):
+        """`daemons`: the configuration of each by name, in the order of their start."""
+        # All run as the user of the package, which may not enter the folder of the network.
+        self.directory = tempfile.TemporaryDirectory(prefix="natrix-frr-")
+        self.folder = Path(self.directory.name)
+        self.folder.chmod(0o755)
+        shutil.chown(self.folder, "frr", "frr")
+        self.host = host
+        self.daemons = []
+        zserv = self.folder / "zserv"
+        for name, text in {"zebra": "", **daemons}.items():
+            configuration = self.folder / f"{name}.conf"
+            configuration.write_text(text)
+            words = [f"{FRR}/{name}", "-f", configuration, "-i", self.folder / f"{name}.pid", "-P", "0", "-z", zserv]
+            words += ["--vty_socket", self.folder, "--log", "stdout"]
+            words += ["-l", address] if name == "bgpd" else []
+            words += ["--bfdctl", self.folder / "bfdd.sock"] if name == "bfdd" else []
+            self.daemons.append(host.start(name, words))
+            is_up = zserv if name == "zebra" else self.folder / f"{name}.vty"
+            if not process.wait_until(is_up.exists, 20, 0.05):
+                raise process.CommandFailed(f"{name} is not ready after 20 s: {self.daemons[-1].log()}")
+
+    def ask(self, command):
+        """The answer to `show COMMAND json`."""
+        status, out, _ = self.host.run(["vtysh", "--vty_socket", self.folder, "-c", f"show {command} json"])
+        return json.loads(out) if status == 0 else {}
+
+    def configure(self, *lines):
+        words = [word for line in ("configure terminal", *lines) for word in ("-c", line)]
+        self.host.run(["vtysh", "--vty_socket", self.folder, *words], check=True)
+
+    def is_established(self):
+        peers = self.ask("bgp ipv4 unicast summary").get("peers", {})
+        return bool(peers) and all(peer["state"] == "Established" for peer in peers.values())
+
+    def bgp_routes(self):
+        return set(self.ask("bgp ipv4 unicast").get("routes", {}))
+
+    def is_full(self):
+        areas = self.ask("ip ospf neighbor").get("neighbors", {})
+        states = [one.get("nbrState", one.get("state", "")) for found in areas.values() for one in found]
+        return bool(states) and all(state.startswith("Full") for state in states)
+
+    def ospf_routes(self):
+        return {prefix for prefix in self.ask("ip ospf route") if "/" in prefix}
+
+    def bfd_peer(self, peer):
+        return next((one for one in self.ask("bfd peers") if one["peer"] == peer), {})
+
+    def kill(self):
+        """Ends all at once, without a word to the peer or to the kernel."""
+        for daemon in reversed(self.daemons):
+            daemon.process.kill()
+            daemon.process.wait(10)
+
+    def end(self):
+        """As `kill`, and removes what it has put into the kernel."""
+        self.kill()
+        for protocol in ("bgp", "ospf"):
+            self.host.run(["ip", "route", "flush", "proto", protocol])
