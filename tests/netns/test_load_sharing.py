@@ -8,12 +8,16 @@ from kit import *
 from netlab.process import wait_until
 from sharing import ANYCAST
 from sharing import IDLE_SECONDS
+from sharing import SERVER
 from sharing import Echo
 from sharing import Flows
 from sharing import Sharing
+from sharing import subscriber
 
 # Subscribers that send all the time while a NAT goes; few enough for a busy machine.
 BUSY = 200
+# Connections that measure a rate together, and how long. Each NAT gets some of so many.
+STREAMS, RATE_SECONDS = 24, 2
 # Seconds from its end to the first packet of the last subscriber through another NAT: what BFD,
 # OSPF and the router take together.
 BACK_WITHIN = 1.5
@@ -59,6 +63,41 @@ def a_thousand_subscribers_keep_their_nat_and_address(n):
             expect(all(fair / 2 < one < fair * 3 / 2 for one in share), f"subscribers of each NAT: {share}")
             after = [nat.show("status")[0]["subscribers"] for nat in s.nats[:count]]
             expect_equal([now - then for now, then in zip(after, before)], share, "subscribers that each NAT knows")
+
+
+def rate(s, streams):
+    """Bits a second of so many subscribers together, each with a TCP connection to the server."""
+    ports = [fresh_port() for _ in range(streams)]
+    servers = [s.server.start(f"iperf3-{port}", ["iperf3", "-s", "-1", "-p", port]) for port in ports]
+    clients = []
+    for number, port in enumerate(ports):
+        listening = lambda: s.server.run(["ss", "-ltnH", f"sport = :{port}"])[1].strip()  # noqa: B023, E731
+        expect(wait_until(listening, 10, 0.05), f"iperf3 on port {port}")
+        words = ["iperf3", "-c", SERVER, "-p", port, "-B", subscriber(700 + number), "-t", RATE_SECONDS, "-J"]
+        clients.append(s.subs.start(f"iperf3-{port}", words))
+    total = 0
+    for client in clients:
+        expect_equal(client.process.wait(60), 0, f"iperf3: {client.log()[-400:]}")
+        total += json.loads(client.log())["end"]["sum_received"]["bits_per_second"]
+    for server in servers:
+        server.end()
+    return total
+
+
+@test("load_sharing")
+def all_nats_carry_their_part_of_the_traffic(n):
+    s = Sharing.of(n, 4)
+    rates = {}
+    for count in (4, 2, 1):
+        for nat in s.nats[count:]:
+            if nat.daemon is not None:
+                expect_equal(nat.stop(), None, "end of an instance")
+            s.wait_for(**{f"nat{nat.number}": "is away"})
+        before = [nat.show("status")[0]["packets_forwarded"] for nat in s.nats[:count]]
+        rates[count] = rate(s, STREAMS)
+        carried = [nat.show("status")[0]["packets_forwarded"] - then for nat, then in zip(s.nats, before)]
+        expect(min(carried) > sum(carried) / (20 * count), f"packets of each NAT: {carried}")
+        print(f"# {count} NATs: {rates[count] / 1e6:,.0f} Mbit/s together; packets of each: {carried}", flush=True)
 
 
 @test("load_sharing")
