@@ -238,6 +238,31 @@ const checks = {
     return seen;
   },
 
+  // IPv6 hosts: found by their own address, and named wherever their number would be.
+  async hosts() {
+    const page = await open("audit");
+    await select(page);
+    const address = await texts(rows(page, "address").locator("td:first-child"));
+    const search = async text => {
+      await page.fill("#endpoint", text);
+      await page.click("#find button");
+      await page.locator("#found td", { hasText: settings.inBlocks }).first().waitFor();
+      return texts(rows(page, "found").first().locator("td"));
+    };
+    const found = await search(settings.host);
+    const byExternal = await search(found[2].split(" ")[1]);
+    return { address, found, byExternal };
+  },
+
+  // The numbers of one moment, as text.
+  async numbers() {
+    const page = await open("view");
+    await page.waitForTimeout(3_000);
+    const pairs = await page.evaluate(() => [...document.querySelectorAll("#figures div")].map(pair => [pair.querySelector("dt").textContent, pair.querySelector("dd").textContent]));
+    const cells = async id => Promise.all((await rows(page, id).all()).map(row => texts(row.locator("td"))));
+    return { figures: Object.fromEntries(pairs), pools: await cells("pools"), drops: await cells("drops"), workers: await cells("workers") };
+  },
+
   async screenshots() {
     for (const [name, role, options] of [
       ["page-light", "operate", { colorScheme: "light", viewport: { width: 1100, height: 900 } }],

@@ -256,6 +256,13 @@ agentx = "{AGENTX_TCP}"
 rows = 0
 """
 
+# Beside IPv6 hosts.
+AGENTX_OF_HOSTS = f"{_LOG_FOLDER.name}/agentx-of-hosts"
+SNMP_OF_HOSTS = f"""
+[snmp]
+agentx = "{AGENTX_OF_HOSTS}"
+"""
+
 
 # Gateways: where the outside finds the FTP server of sub1, and how long connections may be idle.
 FTP_FORWARD = "203.0.113.9"
@@ -289,10 +296,10 @@ SETUPS = {
     "page": {"more": BLOCKS + api()},
     "default": {},
     "ipv6": {"addresses": IPV6, "more": IPV6_ROUTE},
-    "transition": {"addresses": IPV6, "more": IPV6_ROUTE + TRANSITION},
+    "transition": {"addresses": IPV6, "more": IPV6_ROUTE + TRANSITION + SNMP_OF_HOSTS + api()},
     # Networks of their own, one after the other.
     "load_sharing": {},
-    "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n"},
+    "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + api()},
     "address_dependent": {"filtering": "address-dependent"},
     "address_and_port_dependent": {"filtering": "address-and-port-dependent"},
     "tcp_address_dependent": {"filtering": {"tcp": "address-dependent", "udp": "endpoint-independent"}},
@@ -308,7 +315,7 @@ SETUPS = {
     "log_format": {},
     "api": {"more": api()},
     # For tests that must not wait because another has used up the requests of its client.
-    "api_quiet": {"more": api()},
+    "api_quiet": {"more": SCARCE_POOL + api()},
     "api_tls": lambda: {"more": api_tls()},
     "api_unix": {"more": API_UNIX},
     "monitoring": {"more": MONITORED + BLOCKS + api()},

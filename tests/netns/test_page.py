@@ -1,16 +1,25 @@
 """The page in Chromium: quiet, usable on a telephone and by keyboard, accessible, and deaf to hostile names."""
 
+import fcntl
 import json
 import os
+import pty
+import re
+import select
 import shutil
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 from pathlib import Path
 
 import setups
 from kit import *
+from netlab import process
 from netlab.topology import SRV1
+from test_api import ask
+from test_first_steps import sample
 
 MODULES = setups.TOOLS / "node"
 # A folder for screenshots of the page, as docs/ has them; none are taken without it.
@@ -36,18 +45,28 @@ def prepare(n):
 
 
 def look(n, check, **more):
-    """What page.mjs saw; a failure for every fault of the page."""
+    """What page.mjs saw of this traffic; a failure for every fault of the page."""
     source, external, destination, in_blocks = prepare(n)
+    return see(n, check, source=source, external=external, destination=destination, inBlocks=in_blocks, **more)
+
+
+def look_at_hosts(n, host, port, external, subscriber):
+    """The page beside IPv6 hosts: it finds them by their address, and names no number."""
+    seen = see(n, "hosts", host=f"[{host}]:{port}", inBlocks=external[0])
+    expect_equal(seen["found"][:4], [host, "default", f"udp {external[0]}:{external[1]}", f"[{host}]:{port}"], "holder")
+    expect_equal(seen["byExternal"][0], host, "holder of the external endpoint")
+    expect(subscriber in seen["address"], f"subscribers of the address: {seen['address']}")
+    expect(not any(text.startswith("224.") for text in seen["address"]), f"numbers: {seen['address']}")
+
+
+def see(n, check, **more):
+    """What page.mjs saw."""
     settings = {
         "base": f"http://127.0.0.1:{setups.API_PORT}",
         "users": {role: token.split(":") for _, role, token, _ in setups.API_USERS},
         "modules": f"{MODULES}/",
         "chromium": shutil.which("chromium") or "chromium",
         "check": check,
-        "source": source,
-        "external": external,
-        "destination": destination,
-        "inBlocks": in_blocks,
         "configuration": n.dut.configuration.read_text() + '\n[timeouts]\nicmp = "2 min"\n',
         **more,
     }
@@ -127,6 +146,74 @@ def hostile_names_do_nothing(n):
     path.write_text(evil)
     status, _, err = n.nat.run([n.dut.binary, "check", "-c", path])
     expect(status != 0 and "is not a name" in err, f"check of a hostile name: {status} {err}")
+
+
+def screen_of_top(n, lines=60, columns=160):
+    """The screen of natrix top after some seconds, as lines of text."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    top = subprocess.Popen([str(word) for word in n.nat.argv(["env", "TERM=xterm", n.dut.binary, "top", "--socket", n.dut.socket])],
+                           stdin=follower, stdout=follower, stderr=follower, start_new_session=True, preexec_fn=process.die_with_parent)  # fmt: skip
+    os.close(follower)
+    shown, until = b"", time.monotonic() + 4
+    while time.monotonic() < until:
+        if select.select([leader], [], [], 0.1)[0]:
+            shown += os.read(leader, 65536)
+    top.terminate()
+    top.wait(10)
+    os.close(leader)
+    screen, row, column = [[" "] * columns for _ in range(lines)], 0, 0
+    # What ratatui sends: places, text, and colours, which do not matter here.
+    for place, other, text in re.findall(r"\x1b\[(\d+;\d+)H|(\x1b(?:\[[?\d;]*[ -/]*[@-~]|[^\[]))|([^\x1b]+)", shown.decode(errors="replace")):
+        if place:
+            row, column = (int(part) - 1 for part in place.split(";"))
+        for letter in text:
+            if row < lines and column < columns:
+                screen[row][column] = letter
+            column += 1
+    return ["".join(line) for line in screen]
+
+
+def scaled(number):
+    """A number as natrix top writes it where there is little room."""
+    return str(number) if number < 10_000 else f"{number / 1000:.1f} k"
+
+
+@test("page")
+def the_page_top_and_the_api_show_the_same_numbers(n):
+    prepare(n)
+
+    def still():
+        status = n.dut.show("status")[0]
+        return [status[name] for name in ("mappings", "sessions", "subscribers", "packets_received", "held_ports")]
+
+    for _ in range(5):
+        before = still()
+        page, top = see(n, "numbers"), "\n".join(screen_of_top(n))
+        status, pools, drops = (ask(n, f"/api/v1/{name}")[2] for name in ("status", "pools", "drops"))
+        metrics = ask(n, "/metrics")[2].decode()
+        if still() == before:
+            break
+    else:
+        raise Failure("the instance is never still")
+    number = lambda text: int(text.replace(",", ""))  # noqa: E731
+    for name in ("mappings", "sessions", "subscribers"):
+        expect_equal(number(page["figures"][name]), status[name], f"{name} on the page")
+        expect_equal(int(sample(metrics, f"natrix_{name}")), status[name], f"{name} in metrics")
+        shown = re.search(rf"{name.capitalize()} +([\d,]+) ", top)
+        expect(shown and number(shown[1]) == status[name], f"{name} in top: {status[name]} in\n{top}")
+    by_name = {pool["name"]: pool for pool in pools["objects"]}
+    expect_equal({row[0]: number(row[4]) for row in page["pools"]}, {name: sum(pool["ports_used"].values()) for name, pool in by_name.items()}, "ports")
+    for name, pool in by_name.items():
+        line = next((line for line in re.split(r"\n|│", top) if line.strip().startswith(name)), "")
+        expect(scaled(sum(pool["ports_used"].values())) in line, f"pool {name} in top: {line}")
+    dropped = {drop["reason"]: drop["packets"] for drop in drops["objects"] if drop["packets"]}
+    expect_equal({row[0]: number(row[1]) for row in page["drops"]}, dropped, "drops on the page")
+    for reason, packets in dropped.items():
+        line = next((line for line in re.split(r"\n|│", top) if line.strip().startswith(f"{reason[:20]}")), "")
+        expect(scaled(packets) in line, f"drop {reason} in top: {packets} in {line}")
+    workers = [(str(one["worker"]), one["packets_received"], one["packets_forwarded"], one["packets_dropped"], one["sessions"]) for one in status["workers"]]
+    expect_equal([(row[0], *map(number, row[4:])) for row in page["workers"]], workers, "workers on the page")
 
 
 if SCREENSHOTS:

@@ -1,19 +1,23 @@
 """The state of the instance as data of the YANG module ietf-nat (RFC 8512), judged by yanglint."""
 
+import contextlib
 import json
 import time
 from pathlib import Path
 
+import setups
 from kit import *
 from netlab import process
 from netlab.topology import SRV1
+from test_api import TOKENS
+from test_api import Connection
 from test_api import ask
 from test_api import traffic
 
 MODULES = Path(__file__).with_name("yang")
 NAT = "/restconf/data/ietf-nat:nat"
 INSTANCE = f"{NAT}/instances/instance=1"
-FEATURES = "basic-nat44,napt44,dst-nat"
+FEATURES = "basic-nat44,napt44,dst-nat,nat64"
 PROTOCOL_NUMBERS = {"icmp": 1, "tcp": 6, "udp": 17}
 
 
@@ -25,11 +29,11 @@ def data(n, path):
     return json.dumps(text), text
 
 
-def judge(n, text, kind="data"):
+def judge(n, text, kind="data", *more):
     """What yanglint says about data of the module: (status, its words)."""
     path = n.state.directory / "nat.json"
     path.write_text(text)
-    command = ["yanglint", "-F", f"ietf-nat:{FEATURES}", "-p", MODULES, "-t", kind, MODULES / "ietf-nat@2019-01-10.yang", path]
+    command = ["yanglint", "-F", f"ietf-nat:{FEATURES}", "-p", MODULES, "-t", kind, *more, MODULES / "ietf-nat@2019-01-10.yang", path]
     status, out, err = process.run(command, check=False)
     return status, out + err
 
@@ -128,3 +132,65 @@ def nothing_of_restconf_can_be_written(n):
             expect_equal(ask(n, path, "operate", method, "{}")[0], 405, f"{method} {path}")
         expect_equal(ask(n, path, None)[0], 401, f"{path} without a login")
     expect_equal(ask(n, f"{NAT}/instances/instance=2/statistics")[0], 404, "another instance")
+
+
+def follow(n, stack, query):
+    """The lines of a stream of notifications."""
+    connection = stack.enter_context(contextlib.closing(Connection(n)))
+    connection.request("GET", f"/restconf/streams/ietf-nat?{query}", headers={"Authorization": f"Bearer {TOKENS['view']}"})
+    answer = connection.getresponse()
+    expect_equal((answer.status, answer.headers["content-type"]), (200, "text/event-stream"), f"stream {query}")
+    return answer.fp
+
+
+def notified(lines):
+    """The next notification: (its name, its content)."""
+    while not (line := lines.readline()).startswith(b"data: "):
+        expect(line, "the stream has ended")
+    envelope = json.loads(line[6:])["ietf-restconf:notification"]
+    expect(envelope.pop("eventTime").endswith("Z"), f"no time in {envelope}")
+    ((name, content),) = envelope.items()
+    return name, content
+
+
+@test("api_quiet")
+@shows("8512-5")
+def a_pool_that_crosses_a_threshold_is_notified_once(n):
+    policy = 1 + [pool["name"] for pool in n.dut.show("pools")].index("scarce")
+    _, nat = data(n, NAT)
+    (scarce,) = (one for one in nat["ietf-nat:nat"]["instances"]["instance"][0]["policy"] if one["id"] == policy)
+    (pool,) = (one["pool-id"] for one in scarce["external-ip-address-pool"])
+    with contextlib.ExitStack() as stack:
+        quick = follow(n, stack, "high-threshold=80&low-threshold=50&pool-notify-interval=1")
+        slow = follow(n, stack, "high-threshold=80&low-threshold=50&pool-notify-interval=3600")
+        instance = follow(n, stack, f"notify-subscribers-limit={n.dut.show('status')[0]['subscribers'] + 1}")
+
+        def next_of_pool(lines):
+            while (told := notified(lines))[1]["pool-id"] != pool:
+                pass
+            return told
+
+        event = {"id": 1, "policy-id": policy, "pool-id": pool, "notify-pool-threshold": 50}
+        for lines in (quick, slow):
+            expect_equal(next_of_pool(lines), ("ietf-nat:nat-pool-event", event), "the empty pool is below the low threshold")
+        for _ in range(8):
+            sock = stack.enter_context(sockets(udp(n.sub2, address=setups.SCARCE)))
+            sock.sendto(b"x", (SRV1, 9))
+        high = next_of_pool(quick)
+        expect_equal(high, ("ietf-nat:nat-pool-event", {**event, "notify-pool-threshold": 80}), "the pool is nearly full")
+        expect_equal(notified(instance), ("ietf-nat:nat-instance-event", {"id": 1, "notify-subscribers-threshold": n.dut.show("status")[0]["subscribers"]}),
+                     "one more subscriber")  # fmt: skip
+        # As a YANG module sees it: the notification refers to what is there.
+        tree = n.state.directory / "operational.json"
+        tree.write_text(data(n, NAT)[0])
+        expect_equal(judge(n, json.dumps(dict([high])), "notif", "-O", tree), (0, ""), "yanglint about the notification")
+        nowhere = {high[0]: {**high[1], "pool-id": 999}}
+        expect(judge(n, json.dumps(nowhere), "notif", "-O", tree)[0] != 0, "yanglint accepts a pool that is not there")
+        # The second crossing is within the interval.
+        slow.raw._sock.settimeout(4)
+        with contextlib.suppress(TimeoutError):
+            raise Failure(f"a second notification within the interval: {next_of_pool(slow)}")
+    for query in ("", "high-threshold=101", "high-threshold=1&low-threshold=2", "pool-notify-interval=0&high-threshold=1", "nonsense=1"):
+        status, _, refused = ask(n, f"/restconf/streams/ietf-nat?{query}")
+        expect(status == 400 and refused["error"]["remedy"], f"stream {query}: {status} {refused}")
+    expect_equal(ask(n, "/restconf/streams/ietf-nat?high-threshold=80", None)[0], 401, "a stream without a login")

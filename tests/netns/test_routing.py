@@ -20,6 +20,8 @@ from netlab.topology import NAT_INSIDE
 from netlab.topology import NAT_OUTSIDE
 from netlab.topology import POOL
 from netlab.topology import SRV1
+from test_api import ask
+from test_api import objects
 
 # On the subnet outside, and nobody's.
 NOBODY = "198.51.100.99"
@@ -313,6 +315,43 @@ def a_drain_withdraws_the_pool_and_flows_go_on(n):
             flows("after")
     actions = [json.loads(line)["action"] for line in n.dut.command("audit", "--json")[1].splitlines()]
     expect({"drain", "drain --undo"} <= set(actions), f"the audit log: {actions}")
+
+
+@test("kernel_routes")
+def the_api_drains_and_announces_again(n):
+    def announced():
+        return ask(n, "/api/v1/status")[2]["announcement"]
+
+    def metric(name):
+        text = ask(n, "/metrics")[2].decode()
+        return float(next(line for line in text.splitlines() if line.startswith(name + " ")).split()[1])
+
+    drained_by_metrics = 'natrix_announcement_withheld{reason="drained"}'
+    expect(wait_until(lambda: announced()["prefixes"] > 0, 20, 0.2), f"announced before: {announced()}")
+    before = announced()
+    expect_equal((metric("natrix_announced_prefixes"), metric(drained_by_metrics)), (before["prefixes"], 0), "metrics before")
+    try:
+        status, _, first = ask(n, "/api/v1/drain", "operate", "POST")
+        expect_equal((status, first["drained"], first["changed"]), (200, True, True), "the drain")
+        expect_equal((first["announcement"]["prefixes"], first["announcement"]["withheld"]), (0, "drained"), "what is announced")
+        expect_equal(n.nat.run(["ip", "route", "show", "proto", "110"])[1].strip(), "", "routes of Natrix in the kernel")
+        expect_equal(n.dut.show("status")[0]["announcement"]["withheld"], "drained", "show status")
+        expect_equal((metric("natrix_announced_prefixes"), metric(drained_by_metrics)), (0, 1), "metrics of the drained")
+        expect_equal(ask(n, "/api/v1/drain", "operate", "POST")[2]["changed"], False, "a second drain")
+    finally:
+        status, _, undone = ask(n, "/api/v1/drain?undo=true", "operate", "POST")
+    expect_equal((status, undone["drained"], undone["changed"]), (200, False, True), "undone")
+    expect(wait_until(lambda: announced()["prefixes"] == before["prefixes"], 20, 0.2), f"announced again: {announced()}")
+    records = objects(n, "/api/v1/audit?limit=3", "audit")
+    seen = [(one["who"], one["from"], one["action"], one["result"]) for one in records]
+    wanted = [("noc", "http 127.0.0.1", action, "done") for action in ("drain --undo", "drain", "drain")]
+    expect_equal(seen, wanted, "audit log")
+    # Routes and neighbours, as the command shows them.
+    listed = {(one["prefix"], one["side"]) for one in objects(n, "/api/v1/routes?limit=10000")}
+    expect_equal(listed, {(one["prefix"], one["side"]) for one in n.dut.show("routes", "--all")}, "routes")
+    expect(listed, "no route at all")
+    known = {one["address"] for one in objects(n, "/api/v1/neighbours?limit=10000")}
+    expect_equal(known, {one["address"] for one in n.dut.show("neighbours", "--all")}, "neighbours")
 
 
 @test("kernel_routes")

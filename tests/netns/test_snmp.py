@@ -36,8 +36,8 @@ def agent(n):
         return
     folder = n.state.directory / "snmp"
     folder.mkdir(exist_ok=True)
-    by_tcp = setups.AGENTX_TCP in n.dut.configuration.read_text()
-    master = f"tcp:{setups.AGENTX_TCP}" if by_tcp else setups.AGENTX
+    named = re.search(r'^agentx = "(.*)"$', n.dut.configuration.read_text(), re.MULTILINE)[1]
+    master = f"tcp:{named}" if named == setups.AGENTX_TCP else named
     (folder / "snmpd.conf").write_text(
         f"master agentx\nagentXSocket {master}\nagentXPerms 0777 0777\nrocommunity see\nrwcommunity set\n"
         f"trap2sink {TRAPS} traps\nsysServices 4\n"

@@ -15,8 +15,25 @@ import threading
 from kit import *
 from netlab.process import wait_until
 from netlab.topology import SRV1
+from test_api import ask
+from test_api import objects
 from test_ipv6 import INSIDE
+from test_ipv6 import SUB1
+from test_ipv6 import SUB2
 from test_ipv6 import with_addresses
+from test_page import look_at_hosts
+from test_restconf import INSTANCE
+from test_restconf import data
+from test_restconf import judge
+from test_snmp import ADDRESS_MAPS
+from test_snmp import MIB
+from test_snmp import PORT_MAPS
+from test_snmp import SUBSCRIBERS
+from test_snmp import agent
+from test_snmp import octets
+from test_snmp import quiet
+from test_snmp import table
+from test_snmp import walk
 
 PREFIX, AFTR = "64:ff9b::", "2001:db8:64::aaaa"
 SRV1_BEHIND = "64:ff9b::c000:20a"
@@ -240,3 +257,73 @@ def a_kernel_as_b4_reaches_ipv4_through_its_softwire(n):
             b4.run(["ip", "route", "del", destination])
         b4.run(["ip", "-6", "route", "del", f"{b4_address}/128"])
         b4.sysctl("net.ipv6.conf.all.forwarding", 0)
+
+
+PREFIX_LENGTH = 56
+
+
+def subscriber_of(address):
+    """The prefix that is the subscriber of a host, as octets."""
+    return socket.inet_pton(socket.AF_INET6, address)[: PREFIX_LENGTH // 8].ljust(16, b"\0")
+
+
+@contextlib.contextmanager
+def hosts_of_both_kinds(n):
+    """A mapping of sub1 by NAT64, and one of a host behind sub2's softwire: their external endpoints by kind."""
+    with_routes(n)
+    n.sub2.ip("-6", "route", "replace", AFTR, "via", INSIDE)
+    with n.sub1.entered():
+        by_nat64 = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    with n.sub2.entered():
+        in_softwire = socket.socket(socket.AF_INET6, socket.SOCK_RAW, 4)
+    with sockets(by_nat64, in_softwire, udp(n.srv1, address=SRV1)) as (by_nat64, in_softwire, server):
+        server.settimeout(5)
+        port = server.getsockname()[1]
+        by_nat64.sendto(b"x", (SRV1_BEHIND, port))
+        first = server.recvfrom(16)[1]
+        in_softwire.sendto(ip_packet(HOME, SRV1, 17, udp_segment(HOME, 5353, SRV1, port, b"y")), (AFTR, 0))
+        second = server.recvfrom(16)[1]
+        yield by_nat64.getsockname()[1], first, second
+
+
+@test("transition")
+def management_names_ipv6_hosts_and_not_their_numbers(n):
+    agent(n)
+    with hosts_of_both_kinds(n) as (port, by_nat64, in_softwire):
+        quiet(n)
+        found = walk(n, MIB)
+        rows = {(".".join(map(str, index[-5:-1])), index[-1]): row for index, row in table(found, PORT_MAPS).items() if index[1] == 17}
+        prefixes = {index[0]: (row[3], octets(row[4]), row[5]) for index, row in table(found, SUBSCRIBERS).items()}
+        maps = {(octets(row[10]), index[-19:-18], octets(row[7])) for index, row in table(found, ADDRESS_MAPS).items()}
+        for what, external, host, mapped, inside_port in [
+            ("by NAT64", by_nat64, SUB1, socket.inet_pton(socket.AF_INET6, SUB1), port),
+            ("in a softwire", in_softwire, SUB2, socket.inet_aton(HOME), 5353),
+        ]:
+            expect(external in rows, f"{what}: no port map of {external} among {sorted(rows)}")
+            row = rows[external]
+            expect_equal((row[8], octets(row[9])), ("2", socket.inet_pton(socket.AF_INET6, host)), f"{what}: internal address")
+            expect_equal((octets(row[11]), int(row[12])), (mapped, inside_port), f"{what}: mapped address and port")
+            expect_equal(row[10], "1" if len(mapped) == 4 else "2", f"{what}: type of the mapped address")
+            wanted = ("2", subscriber_of(host), str(PREFIX_LENGTH))
+            expect_equal(prefixes.get(int(row[14])), wanted, f"{what}: its subscriber")
+            expect((socket.inet_aton(external[0]), (2,), mapped) in maps, f"{what}: no address map among {maps}")
+        text, table_of = data(n, f"{INSTANCE}/mapping-table")
+        entries = {(one["external-src-address"], one["external-src-port"]["start-port-number"]): one["internal-src-address"]
+                   for one in table_of["ietf-nat:mapping-table"]["mapping-entry"] if one["transport-protocol"] == 17}  # fmt: skip
+        expect_equal(entries[f"{by_nat64[0]}/32", by_nat64[1]], f"{SUB1}/128", "RESTCONF: by NAT64")
+        expect_equal(entries[f"{in_softwire[0]}/32", in_softwire[1]], f"{HOME}/32", "RESTCONF: in a softwire")
+        expect_equal(judge(n, data(n, "/restconf/data/ietf-nat:nat")[0]), (0, ""), "yanglint")
+        # 224.0.0.0 and above are the numbers, with which nobody can do anything.
+        numbers = [value for oid, value in found.items() if value.upper().startswith('"E0 00') and oid[len(MIB)] != 0]
+        expect_equal((numbers, '"224.' in text), ([], False), "numbers of hosts")
+        listed = objects(n, f"/api/v1/mappings?host={SUB1}/128&internal_port={port}&case=AZ-20")
+        expect_equal([one["host"]["address"] for one in listed], [SUB1], "API")
+        last = objects(n, "/api/v1/audit?limit=1", "audit")[0]
+        expect_equal((last["who"], last["action"], last["case"]), ("see", "show mappings", "AZ-20"), "the lookup in the audit log")
+        expect(SUB1 in last["subject"], f"subject {last['subject']}")
+        expect_equal(ask(n, "/api/v1/mappings?host=nonsense")[0], 400, "a host that is none")
+        look_at_hosts(n, SUB1, port, by_nat64, subscriber_text(SUB1))
+
+
+def subscriber_text(address):
+    return f"{socket.inet_ntop(socket.AF_INET6, subscriber_of(address))}/{PREFIX_LENGTH}"

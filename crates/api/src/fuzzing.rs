@@ -17,6 +17,7 @@ use tower::ServiceExt;
 
 use crate::guard::Guard;
 use crate::guard::Peer;
+use crate::lookups::EventLog;
 use crate::routes::routes;
 use crate::settings::Listen;
 use crate::settings::Role;
@@ -40,10 +41,12 @@ fn server() -> Option<Server> {
         users: vec![user("see", Role::View, 1), user("noc", Role::Operate, 2), user("law", Role::Audit, 3)],
         control: "/nonexistent/control.sock".into(),
     };
-    let past = |_: &crate::PastQuestion| Err(Fault::new("log", "is not there", "start the instance"));
+    let missing = || Fault::new("log", "is not there", "start the instance");
+    let past = Arc::new(move |_: &crate::PastQuestion| Err(missing()));
+    let log = EventLog { past, stat: Arc::new(move || Err(missing())) };
     let guard = Arc::new(Guard::new(settings, [7; 32], u32::MAX));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build().ok()?;
-    Some(Server { runtime, routes: routes(guard, Arc::new(past)) })
+    Some(Server { runtime, routes: routes(guard, log) })
 }
 
 thread_local! {

@@ -21,6 +21,7 @@ mod guard;
 mod listen;
 mod lookups;
 mod metrics;
+mod notifications;
 mod page;
 mod restconf;
 mod routes;
@@ -32,6 +33,8 @@ mod trace;
 
 pub use listen::ServeError;
 pub use listen::serve;
+pub use lookups::EventLog;
+pub use lookups::LogStat;
 pub use lookups::Past;
 pub use lookups::PastAnswer;
 pub use lookups::PastFound;

@@ -35,7 +35,7 @@ use tokio_io_timeout::TimeoutStream;
 
 use crate::guard::Guard;
 use crate::guard::Peer;
-use crate::lookups::Past;
+use crate::lookups::EventLog;
 use crate::routes;
 use crate::settings::Listen;
 use crate::settings::Settings;
@@ -79,19 +79,19 @@ pub enum ServeError {
 ///
 /// # Errors
 /// [`ServeError`]: it could not start.
-pub fn serve(settings: Settings, past: Past) -> Result<(), ServeError> {
+pub fn serve(settings: Settings, log: EventLog) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
         .map_err(ServeError::System)?;
-    let outcome = runtime.block_on(run(settings, past));
+    let outcome = runtime.block_on(run(settings, log));
     // A question to a daemon that hangs must not keep this process.
     runtime.shutdown_background();
     outcome
 }
 
-async fn run(settings: Settings, past: Past) -> Result<(), ServeError> {
+async fn run(settings: Settings, log: EventLog) -> Result<(), ServeError> {
     let mut key = [0; 32];
     rand::TryRngCore::try_fill_bytes(&mut rand::rngs::OsRng, &mut key)
         .map_err(|error| ServeError::System(io::Error::other(error)))?;
@@ -109,7 +109,7 @@ async fn run(settings: Settings, past: Past) -> Result<(), ServeError> {
     std::thread::Builder::new().name("end".to_owned()).spawn(wait).map_err(ServeError::System)?;
     let guard = Arc::new(Guard::new(settings, key, Uid::effective().as_raw()));
     let server = Arc::new(Server {
-        routes: routes::routes(guard, past),
+        routes: routes::routes(guard, log),
         certificates,
         connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         by_address: Mutex::default(),

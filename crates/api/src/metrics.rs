@@ -23,6 +23,7 @@ use control::PerProtocol;
 use control::Pool;
 use control::Request;
 use control::Status;
+use control::Withheld;
 use prometheus_client::encoding::EncodeMetric;
 use prometheus_client::encoding::MetricEncoder;
 use prometheus_client::encoding::NoLabelSet;
@@ -224,6 +225,14 @@ fn instance(metrics: &mut Metrics, status: &Status) {
     metrics.counter("forwarded_bytes", "Bytes of IP packets sent on", status.bytes_forwarded);
     metrics.counter("mappings_created", "Mappings created", status.mappings_created);
     metrics.counter("sessions_created", "Sessions created", status.sessions_created);
+    let announcement = status.announcement;
+    let prefixes = announcement.map_or(0, |announcement| announcement.prefixes);
+    metrics.gauge("announced_prefixes", "Pool prefixes announced to the kernel", prefixes);
+    let reasons = Withheld::ALL.iter().map(|reason| {
+        let holds = announcement.is_some_and(|announcement| announcement.withheld == Some(*reason));
+        (vec![("reason", reason.name().to_owned())], f64::from(u8::from(holds)))
+    });
+    metrics.gauges("announcement_withheld", "1 if the pools are not announced, for this reason", reasons);
     for (name, help, now, max) in [
         ("subscribers", "Subscribers with a mapping", status.subscribers, status.subscribers_max),
         ("mappings", "Mappings", status.mappings, status.mappings_max),

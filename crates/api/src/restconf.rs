@@ -23,6 +23,7 @@ use control::Counter;
 use control::Counters;
 use control::Filter;
 use control::Filtering;
+use control::Host;
 use control::List;
 use control::Mapping;
 use control::PAGE_OBJECTS_MAX;
@@ -47,15 +48,15 @@ use crate::state::Chunks;
 
 const YANG_JSON: &str = "application/yang-data+json";
 /// The only instance.
-const INSTANCE: u32 = 1;
+pub(crate) const INSTANCE: u32 = 1;
 /// Timers of single ports; a range of ports is given port by port.
 const PORT_TIMEOUTS_MAX: usize = 1_024;
 
 /// What one answer is made from, besides the mappings.
-struct Figures {
-    status: Status,
+pub(crate) struct Figures {
+    pub(crate) status: Status,
     pools: Vec<Pool>,
-    addresses: Vec<PoolAddress>,
+    pub(crate) addresses: Vec<PoolAddress>,
     algs: Vec<Alg>,
     counters: HashMap<String, u64>,
     /// When the instance started.
@@ -63,7 +64,7 @@ struct Figures {
 }
 
 impl Figures {
-    fn ask(client: &mut Client) -> Result<Figures, ClientError> {
+    pub(crate) fn ask(client: &mut Client) -> Result<Figures, ClientError> {
         let status: Status = client.request_one(&Request::Status)?;
         let pools = client.request(&Request::Pools)?.0;
         let addresses = client.pages::<PoolAddress>(everything(), Request::PoolAddresses).collect::<Result<_, _>>()?;
@@ -80,7 +81,7 @@ impl Figures {
     }
 
     /// The prefixes of each pool, in the order of the pools.
-    fn prefixes(&self) -> Vec<(u32, &Pool, NumberedPrefix)> {
+    pub(crate) fn prefixes(&self) -> Vec<(u32, &Pool, NumberedPrefix)> {
         let mut addresses: HashMap<&str, Vec<Ipv4Addr>> = HashMap::new();
         for address in &self.addresses {
             addresses.entry(&address.pool).or_default().push(address.address);
@@ -94,6 +95,21 @@ impl Figures {
         }
         numbered
     }
+
+    /// The addresses of a prefix of a pool.
+    pub(crate) fn addresses_of(&self, pool: &Pool, own: NumberedPrefix) -> impl Iterator<Item = &PoolAddress> {
+        let inside = move |address: &&PoolAddress| address.pool == pool.name && own.prefix.contains(address.address);
+        self.addresses.iter().filter(inside)
+    }
+
+    /// How many external addresses are in use.
+    pub(crate) fn addresses_used(&self) -> u64 {
+        self.addresses.iter().filter(|address| is_used(address)).count() as u64
+    }
+}
+
+fn is_used(address: &PoolAddress) -> bool {
+    address.ports_used.total() > 0 || address.subscribers.unwrap_or(0) > 0
 }
 
 fn everything() -> List {
@@ -102,8 +118,8 @@ fn everything() -> List {
 
 /// A prefix and its number as a pool of the module.
 #[derive(Clone, Copy, Debug)]
-struct NumberedPrefix {
-    number: u32,
+pub(crate) struct NumberedPrefix {
+    pub(crate) number: u32,
     prefix: Prefix,
 }
 
@@ -167,7 +183,7 @@ fn seconds(micros: u64) -> u32 {
 fn capabilities() -> Value {
     let protocols = [(1, "ICMP"), (6, "TCP"), (17, "UDP")];
     json!({
-        "nat-flavor": ["basic-nat44", "napt44", "dst-nat"],
+        "nat-flavor": ["basic-nat44", "napt44", "dst-nat", "nat64"],
         "per-interface-binding": ["unsupported"],
         "transport-protocols": protocols.map(|(id, name)| json!({ "protocol-id": id, "protocol-name": name })),
         "restricted-port-support": true,
@@ -268,12 +284,10 @@ fn policies(figures: &Figures) -> Vec<Value> {
 fn statistics(figures: &Figures) -> Value {
     let Figures { status, pools, started, .. } = figures;
     let total = |of: fn(&Pool) -> u64| pools.iter().map(of).sum::<u64>();
-    let is_used = |address: &&PoolAddress| address.ports_used.total() > 0 || address.subscribers.unwrap_or(0) > 0;
-    let used = figures.addresses.iter().filter(is_used).count() as u64;
+    let used = figures.addresses_used();
     let ports_used = total(|pool| pool.ports_used.total());
     let per_pool = figures.prefixes().into_iter().map(|(_, pool, own)| {
-        let inside = |address: &&PoolAddress| address.pool == pool.name && own.prefix.contains(address.address);
-        let addresses: Vec<&PoolAddress> = figures.addresses.iter().filter(inside).collect();
+        let addresses: Vec<&PoolAddress> = figures.addresses_of(pool, own).collect();
         let used = addresses.iter().filter(|address| is_used(address)).count();
         let ports_used: u64 = addresses.iter().map(|address| address.ports_used.total()).sum();
         let ports: u64 = addresses.iter().map(|address| address.ports_total.total()).sum();
@@ -340,6 +354,16 @@ fn instance(figures: &Figures) -> Value {
     })
 }
 
+/// The internal address as a prefix. Behind a softwire it is the address inside: the module has no
+/// place for that of the B4, which ietf-dslite (RFC 8513) would add.
+fn internal_prefix(mapping: &Mapping) -> String {
+    match &mapping.host {
+        Some(Host { inner: Some(inner), .. }) => format!("{inner}/32"),
+        Some(Host { address, .. }) => format!("{address}/128"),
+        None => format!("{}/32", mapping.internal.ip()),
+    }
+}
+
 fn entry(index: u32, mapping: &Mapping) -> Value {
     let kind = match mapping.origin.as_deref() {
         Some("pcp" | "nat_pmp") => "dynamic-explicit",
@@ -349,7 +373,7 @@ fn entry(index: u32, mapping: &Mapping) -> Value {
         "index": index,
         "type": kind,
         "transport-protocol": protocol_number(mapping.protocol),
-        "internal-src-address": format!("{}/32", mapping.internal.ip()),
+        "internal-src-address": internal_prefix(mapping),
         "internal-src-port": { "start-port-number": mapping.internal.port() },
         "external-src-address": format!("{}/32", mapping.external.ip()),
         "external-src-port": { "start-port-number": mapping.external.port() },

@@ -30,7 +30,7 @@ use crate::ask::Daemon;
 use crate::guard::Guard;
 use crate::guard::admit;
 use crate::guard::authorize;
-use crate::lookups::Past;
+use crate::lookups::EventLog;
 use crate::settings::Role;
 use crate::trace;
 
@@ -43,7 +43,7 @@ const BODY_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) struct Api {
     pub(crate) daemon: Daemon,
     pub(crate) guard: Arc<Guard>,
-    pub(crate) past: Past,
+    pub(crate) log: EventLog,
     pub(crate) followers: Arc<Semaphore>,
 }
 
@@ -72,9 +72,9 @@ impl Modify for Login {
 }
 
 /// All routes of a server.
-pub(crate) fn routes(guard: Arc<Guard>, past: Past) -> Router {
+pub(crate) fn routes(guard: Arc<Guard>, log: EventLog) -> Router {
     let daemon = Daemon::new(guard.socket());
-    let api = Api { daemon, guard: Arc::clone(&guard), past, followers: trace::followers() };
+    let api = Api { daemon, guard: Arc::clone(&guard), log, followers: trace::followers() };
     let needs = |role| middleware::from_fn_with_state((Arc::clone(&guard), role), authorize);
     let view = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(crate::state::status))
@@ -93,11 +93,13 @@ pub(crate) fn routes(guard: Arc<Guard>, past: Past) -> Router {
         .routes(routes!(crate::state::counters))
         .routes(routes!(crate::state::drops))
         .routes(routes!(crate::state::why))
+        .routes(routes!(crate::lookups::log_stat))
         .routes(routes!(crate::trace::live))
         .routes(routes!(crate::metrics::metrics))
         .routes(routes!(crate::restconf::nat))
         .routes(routes!(crate::restconf::mapping_table))
         .routes(routes!(crate::restconf::only_statistics))
+        .routes(routes!(crate::notifications::stream))
         .route("/", get(crate::page::page))
         .route("/page.js", get(crate::page::script))
         .route("/page.css", get(crate::page::style))

@@ -89,6 +89,8 @@ pub(crate) struct Listed {
     source: Option<control::RouteSource>,
     /// Side of the table of a route.
     side: Option<control::Side>,
+    /// What the lookup is for, if it is one; goes into the audit log.
+    case: Option<String>,
 }
 
 impl Listed {
@@ -136,11 +138,14 @@ async fn listed<T: Object + Send + 'static>(
     listed: Listed,
     request: fn(List) -> Request,
 ) -> Result<Response, Refused> {
+    let mut actor = principal.actor();
+    actor.case = listed.case.clone();
     if !listed.stream {
-        return Ok(all::<T>(api, principal, request(listed.list())).await?.into_response());
+        let (objects, cursor) = api.daemon.page::<T>(actor, request(listed.list())).await?;
+        return Ok(Json(Page { objects, cursor }).into_response());
     }
     let turn = api.daemon.turn().await?;
-    let (daemon, actor) = (api.daemon.clone(), principal.actor());
+    let daemon = api.daemon.clone();
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
@@ -227,8 +232,30 @@ whole_lists! {
     pools, "/api/v1/pools", control::Pool, Request::Pools;
     /// Dropped packets by reason.
     drops, "/api/v1/drops", control::DropReason, Request::Drops;
-    /// Sums of the counters over all workers.
-    counters, "/api/v1/counters", control::Counter, Request::Counters(control::Counters { per_worker: false });
+}
+
+/// Which counters.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Counted {
+    /// One object for each counter and worker.
+    #[serde(default)]
+    per_worker: bool,
+}
+
+/// Counters: their sums over all workers, or those of each.
+#[utoipa::path(get, path = "/api/v1/counters", tag = "state", params(Counted), responses(
+    (status = OK, description = "All of them", body = Page<control::Counter>),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn counters(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+    Query(Counted { per_worker }): Query<Counted>,
+) -> Result<Json<Page<control::Counter>>, Refused> {
+    all(&api, &principal, Request::Counters(control::Counters { per_worker })).await
 }
 
 macro_rules! paged_lists {

@@ -57,6 +57,10 @@ pub(crate) struct TraceQuery {
     dropped_only: bool,
     /// Packets to trace: 1,000 without it, at most 1,000,000.
     count: Option<u64>,
+    /// Bytes of each frame to include.
+    #[serde(default)]
+    #[param(maximum = 65_535)]
+    snap_bytes: u32,
 }
 
 /// Packets and their verdicts as they pass (server-sent events named `trace`, each with one JSON
@@ -72,9 +76,9 @@ pub(crate) async fn trace(
     Query(query): Query<TraceQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refused> {
     let turn = api.daemon.turn().await?;
-    let TraceQuery { protocol, address, port, interface, verdict, dropped_only, count } = query;
+    let TraceQuery { protocol, address, port, interface, verdict, dropped_only, count, snap_bytes } = query;
     let count = Some(count.unwrap_or(RECORDS).clamp(1, RECORDS_MAX));
-    let wanted = Trace { protocol, address, port, interface, verdict, dropped_only, count, snap_bytes: 0 };
+    let wanted = Trace { protocol, address, port, interface, verdict, dropped_only, count, snap_bytes };
     let (daemon, actor) = (api.daemon.clone(), principal.actor());
     let (sender, receiver) = mpsc::channel(EVENTS_MAX);
     tokio::task::spawn_blocking(move || {

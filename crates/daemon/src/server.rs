@@ -34,14 +34,17 @@ use control::Actor;
 use control::AuditRecord;
 use control::End;
 use control::Fault;
+use control::List;
 use control::NewConfig;
 use control::Page;
 use control::Reply;
 use control::Request;
+use control::Why;
 use control::line::LineError;
 use control::server::Connection;
 use control::server::SILENCE_MAX;
 use rustix::net::sockopt::socket_peercred;
+use serde::Serialize;
 
 use crate::audit;
 use crate::change;
@@ -222,14 +225,14 @@ fn serve(stream: UnixStream, instance: &Instance, stop: &AtomicBool) -> Result<(
     // Wakes up regularly to check whether the server must stop.
     stream.set_read_timeout(Some(Duration::from_millis(200)))?;
     let writer = stream.try_clone()?;
-    let asker = Asker::of(&stream);
+    let mut asker = Asker::of(&stream);
     let mut client = Connection::new(stream, writer, &instance.description.version)?;
     let mut silent_since = Instant::now();
     while !stop.load(Ordering::Relaxed) && silent_since.elapsed() < SILENCE_MAX {
         match client.next_request() {
             Ok(None) => break,
             Ok(Some(request)) => {
-                answer(&mut client, instance, stop, &asker, request)?;
+                answer(&mut client, instance, stop, &mut asker, request)?;
                 silent_since = Instant::now();
             }
             Err(LineError::Unreadable(_)) => {}
@@ -249,11 +252,11 @@ fn answer(
     client: &mut Client,
     instance: &Instance,
     stop: &AtomicBool,
-    asker: &Asker,
+    asker: &mut Asker,
     request: Request,
 ) -> Result<(), LineError> {
     let actor = asker.actor(client.actor());
-    if let Err(fault) = record_lookup(instance, &actor, &request) {
+    if let Err(fault) = record_lookup(instance, &actor, &request, &mut asker.recorded) {
         return Ok(client.send(&Reply::Error(fault))?);
     }
     let objects = match request {
@@ -310,12 +313,14 @@ fn answer(
 struct Asker {
     uid: Option<u32>,
     is_owner: bool,
+    /// The latest lookup of this connection that is in the audit log.
+    recorded: Option<Lookup>,
 }
 
 impl Asker {
     fn of(stream: &UnixStream) -> Asker {
         let uid = socket_peercred(stream).ok().map(|peer| peer.uid.as_raw());
-        Asker { uid, is_owner: is_owner(stream) }
+        Asker { uid, is_owner: is_owner(stream), recorded: None }
     }
 
     /// Who asks, for the audit log. Only the daemon's own user may ask for somebody else: the API.
@@ -331,18 +336,56 @@ impl Asker {
     }
 }
 
-/// Records a lookup of subscribers before it is answered.
-fn record_lookup(instance: &Instance, actor: &Actor, request: &Request) -> Result<(), Fault> {
-    let Some(audit) = instance.audit() else { return Ok(()) };
-    let (action, subject) = match request {
-        // The next pages belong to the first.
-        Request::Find(find) if find.cursor.is_none() => {
-            ("find", find.port.map_or_else(|| find.address.to_string(), |port| format!("{}:{port}", find.address)))
-        }
-        Request::Trace(trace) => ("trace", serde_json::to_string(trace).unwrap_or_default()),
-        _ => return Ok(()),
+/// A lookup as the audit log has it: action and subject.
+type Lookup = (&'static str, String);
+
+/// What a request looks up of subscribers, and whether it is for a further page. A list that is
+/// narrowed to addresses or ports is a lookup, and an explanation names who has an endpoint.
+fn lookup_of(request: &Request) -> Option<(Lookup, bool)> {
+    let of_list = |action, list: &List| {
+        let narrowed = list.filter.names_endpoints();
+        narrowed.then(|| ((action, text(&list.filter)), list.cursor.is_some()))
     };
-    audit.write(&audit::record(actor, action, &subject, "asked"))
+    match request {
+        Request::Find(find) => {
+            let asked = find.port.map_or_else(|| find.address.to_string(), |port| format!("{}:{port}", find.address));
+            Some((("find", asked), find.cursor.is_some()))
+        }
+        Request::Subscribers(list) => of_list("show subscribers", list),
+        Request::Mappings(list) => of_list("show mappings", list),
+        Request::Sessions(list) => of_list("show sessions", list),
+        Request::Grants(list) => of_list("show grants", list),
+        Request::Expectations(list) => of_list("show expectations", list),
+        Request::Why(why) => {
+            let Why { protocol, source, destination, inbound, .. } = why;
+            let way = if *inbound { " inbound" } else { "" };
+            Some((("why", format!("{protocol} {source} {destination}{way}")), false))
+        }
+        Request::Trace(trace) => Some((("trace", text(trace)), false)),
+        _ => None,
+    }
+}
+
+fn text(object: &impl Serialize) -> String {
+    serde_json::to_string(object).unwrap_or_default()
+}
+
+/// Records a lookup of subscribers before it is answered.
+fn record_lookup(
+    instance: &Instance,
+    actor: &Actor,
+    request: &Request,
+    recorded: &mut Option<Lookup>,
+) -> Result<(), Fault> {
+    let (Some(audit), Some((lookup, goes_on))) = (instance.audit(), lookup_of(request)) else { return Ok(()) };
+    // The next pages belong to the first, if this connection asked for it: anybody can make up a
+    // cursor.
+    if goes_on && recorded.as_ref() == Some(&lookup) {
+        return Ok(());
+    }
+    audit.write(&audit::record(actor, lookup.0, &lookup.1, "asked"))?;
+    *recorded = Some(lookup);
+    Ok(())
 }
 
 /// Records a change after it was made or refused.

@@ -5,6 +5,7 @@ use std::io::BufRead;
 use std::io::Write;
 use std::sync::Arc;
 
+use api::EventLog;
 use api::PastAnswer;
 use api::PastFound;
 use api::PastQuestion;
@@ -28,8 +29,13 @@ pub(crate) fn run() -> Result<(), Failure> {
         cli::CliError::from(fault.seen(error.to_string()))
     })?;
     let socket = settings.control.clone();
+    let socket_of_stat = socket.clone();
     let past = move |question: &PastQuestion| find_past(question, &socket.display().to_string());
-    Ok(api::serve(settings, Arc::new(past))?)
+    let stat = move || {
+        let failed = |failure: Failure| Fault::new("log", failure.to_string(), "see docs/logging.md");
+        crate::log::stat_of_instance(&socket_of_stat).map_err(failed)
+    };
+    Ok(api::serve(settings, EventLog { past: Arc::new(past), stat: Arc::new(stat) })?)
 }
 
 /// Answers as `natrix find --at` does.

@@ -81,17 +81,28 @@ fn stat(arguments: &LogStat, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(print_stat(&store.stat()?, &sinks, arguments.json, out)?)
 }
 
-fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -> io::Result<()> {
+/// What the store of the running instance has, as `natrix log stat --json` prints it.
+pub(crate) fn stat_of_instance(socket: &Path) -> Result<serde_json::Value, Failure> {
+    let sinks = instance_log::of(socket)?.map(|log| log.sinks).unwrap_or_default();
+    let store = Store::open(&instance_log::store(socket)?)?;
+    Ok(stat_object(&store.stat()?, &sinks))
+}
+
+fn stat_object(stat: &Stat, sinks: &[LogSink]) -> serde_json::Value {
     let (first, last) = (stat.first_us.map(utc_text), stat.last_us.map(utc_text));
+    json!({
+        "records": stat.records, "mappings": stat.mappings, "leases": stat.leases, "segments": stat.segments,
+        "bytes": stat.bytes, "bytes_per_mapping": stat.bytes_per_mapping, "bytes_per_lease": stat.bytes_per_lease,
+        "first": first, "last": last, "gaps": stat.gaps, "lost": stat.lost, "bytes_per_day": stat.bytes_per_day,
+        "bytes_free": stat.bytes_free, "days_left": stat.days_left, "sinks": sinks,
+    })
+}
+
+fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -> io::Result<()> {
     if json {
-        let object = json!({
-            "records": stat.records, "mappings": stat.mappings, "leases": stat.leases, "segments": stat.segments,
-            "bytes": stat.bytes, "bytes_per_mapping": stat.bytes_per_mapping, "bytes_per_lease": stat.bytes_per_lease,
-            "first": first, "last": last, "gaps": stat.gaps, "lost": stat.lost, "bytes_per_day": stat.bytes_per_day,
-            "bytes_free": stat.bytes_free, "days_left": stat.days_left, "sinks": sinks,
-        });
-        return writeln!(out, "{object}");
+        return writeln!(out, "{}", stat_object(stat, sinks));
     }
+    let (first, last) = (stat.first_us.map(utc_text), stat.last_us.map(utc_text));
     let Stat { records, mappings, leases, segments, bytes, gaps, lost, .. } = stat;
     writeln!(out, "{records} records: {mappings} mappings, {leases} leases; {segments} segments, {bytes} bytes")?;
     if let Some(bytes) = stat.bytes_per_mapping {

@@ -1,6 +1,7 @@
 //! Subscribers, address maps and port maps: a picture of one moment, sorted as a walk goes.
 
 use core::net::IpAddr;
+use core::net::Ipv6Addr;
 use core::net::SocketAddr;
 use std::collections::BTreeSet;
 use std::collections::HashMap;
@@ -10,6 +11,7 @@ use std::time::Instant;
 use control::Client;
 use control::ClientError;
 use control::Filter;
+use control::Host;
 use control::List;
 use control::Mapping;
 use control::PAGE_OBJECTS_MAX;
@@ -27,7 +29,9 @@ pub(crate) struct SubscriberRow {
     /// The VRF as the configuration names it.
     pub(crate) vrf: Arc<str>,
     pub(crate) realm: Arc<str>,
+    /// Its address; of a subscriber with IPv6 hosts, their prefix.
     pub(crate) address: IpAddr,
+    pub(crate) prefix_length: u8,
     pub(crate) address_maps: u32,
     pub(crate) port_maps: u64,
     pub(crate) address_failures: u64,
@@ -50,7 +54,12 @@ impl SubscriberRow {
 pub(crate) struct AddressMap {
     /// In the order of the index of the table: the length of the name of the realm comes first.
     pub(crate) realm: (usize, Arc<str>),
+    /// Where its packets come from; behind a softwire, the address of the B4.
     pub(crate) internal: IpAddr,
+    /// The number of its row, besides realm and internal address.
+    pub(crate) row: u32,
+    /// The address that is translated; behind a softwire, the one inside.
+    pub(crate) mapped: IpAddr,
     pub(crate) external: IpAddr,
     pub(crate) pool: Arc<str>,
     pub(crate) subscriber: u32,
@@ -62,7 +71,10 @@ pub(crate) struct PortMap {
     pub(crate) protocol: u32,
     pub(crate) external: SocketAddr,
     pub(crate) realm: Arc<str>,
-    pub(crate) internal: SocketAddr,
+    /// As for address maps.
+    pub(crate) internal: IpAddr,
+    pub(crate) mapped: IpAddr,
+    pub(crate) internal_port: u16,
     pub(crate) pool: Arc<str>,
     pub(crate) subscriber: u32,
 }
@@ -138,6 +150,28 @@ impl Names {
     }
 }
 
+/// The number of the row of an address map. It stays while others come and go: pools are of IPv4,
+/// so it is the external address, with the address inside a softwire, of which one B4 has several.
+fn row_number(external: IpAddr, mapped: IpAddr, internal: IpAddr) -> u32 {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.to_bits(),
+        IpAddr::V6(_) => 0,
+    };
+    if mapped == internal { bits(external) } else { bits(external).rotate_left(16) ^ bits(mapped) }
+}
+
+/// The first address of the prefix.
+fn first_of(address: Ipv6Addr, length: u8) -> IpAddr {
+    let kept = u128::MAX.checked_shl(128 - u32::from(length.min(128))).unwrap_or(0);
+    Ipv6Addr::from_bits(address.to_bits() & kept).into()
+}
+
+/// The subscriber of an IPv6 host: all prefixes that are subscribers have one length. None before
+/// one of them was seen.
+fn subscriber_of(host: &Host, prefix_length: Option<u8>) -> Option<IpAddr> {
+    prefix_length.map(|length| first_of(host.address, length))
+}
+
 impl Maps {
     /// Asks for all, but for at most `rows_max` subscribers and as many mappings.
     pub(crate) fn ask(client: &mut Client, indices: &mut Indices, rows_max: usize) -> Result<Maps, ClientError> {
@@ -149,45 +183,19 @@ impl Maps {
         let now = Instant::now();
         let list = List { filter: Filter::default(), limit: Some(PAGE_OBJECTS_MAX), cursor: None };
         let mut names = Names::default();
-        let mut pairs = BTreeSet::new();
-        for mapping in client.pages::<Mapping>(list.clone(), Request::Mappings) {
-            let mapping = mapping?;
-            if maps.ports.len() == rows_max {
-                maps.is_cut = true;
-                break;
-            }
-            let (internal, external) = (SocketAddr::from(mapping.internal), SocketAddr::from(mapping.external));
-            let (subscriber, _) = indices.of(mapping.realm, internal.ip(), now);
-            let realm = names.shared(realm(&mapping.vrf));
-            let pool = names.shared(&mapping.pool);
-            pairs.insert(AddressMap {
-                realm: (realm.len(), Arc::clone(&realm)),
-                internal: internal.ip(),
-                external: external.ip(),
-                pool: Arc::clone(&pool),
-                subscriber,
-            });
-            let protocol = protocol_number(mapping.protocol);
-            maps.ports.push(PortMap { protocol, external, realm, internal, pool, subscriber });
-        }
-        maps.ports.sort_unstable_by_key(|map| (map.protocol, map.external));
-        maps.ports.dedup_by_key(|map| (map.protocol, map.external));
-        maps.addresses = pairs.into_iter().collect();
-        // A reload in between may have given an address to another pool.
-        maps.addresses.dedup_by(|one, kept| {
-            (&one.realm, one.internal, one.external) == (&kept.realm, kept.internal, kept.external)
-        });
-        let mut pairs_of = HashMap::new();
-        for pair in &maps.addresses {
-            *pairs_of.entry(pair.subscriber).or_insert(0_u32) += 1;
-        }
-        for subscriber in client.pages::<Subscriber>(list, Request::Subscribers) {
+        let mut prefix_length_of_hosts = None;
+        for subscriber in client.pages::<Subscriber>(list.clone(), Request::Subscribers) {
             if maps.subscribers.len() == rows_max {
                 maps.is_cut = true;
                 break;
             }
             let subscriber = subscriber?;
-            let address = IpAddr::from(subscriber.address);
+            // The IPv4 address beside an IPv6 host is a number of its worker.
+            let (address, prefix_length) = match &subscriber.host {
+                Some(host) => (first_of(host.address, host.prefix_length), host.prefix_length),
+                None => (IpAddr::from(subscriber.address), 32),
+            };
+            prefix_length_of_hosts = prefix_length_of_hosts.or(subscriber.host.map(|host| host.prefix_length));
             let (index, since) = indices.of(subscriber.realm, address, now);
             let refused = subscriber.refused;
             maps.subscribers.push(SubscriberRow {
@@ -195,7 +203,8 @@ impl Maps {
                 vrf: names.shared(&subscriber.vrf),
                 realm: names.shared(realm(&subscriber.vrf)),
                 address,
-                address_maps: pairs_of.get(&index).copied().unwrap_or(0),
+                prefix_length,
+                address_maps: 0,
                 port_maps: subscriber.mappings.total(),
                 address_failures: refused.address_draining,
                 port_failures: refused.ports_exhausted + refused.block_limit + refused.port_quota,
@@ -205,9 +214,70 @@ impl Maps {
         }
         maps.subscribers.sort_unstable_by_key(|row| row.index);
         maps.subscribers.dedup_by_key(|row| row.index);
+        let mut pairs = BTreeSet::new();
+        for mapping in client.pages::<Mapping>(list, Request::Mappings) {
+            let mapping = mapping?;
+            if maps.ports.len() == rows_max {
+                maps.is_cut = true;
+                break;
+            }
+            let external = SocketAddr::from(mapping.external);
+            let (internal, mapped) = match &mapping.host {
+                Some(host) => (host.address.into(), host.inner.map_or(host.address.into(), IpAddr::from)),
+                None => (IpAddr::from(*mapping.internal.ip()), IpAddr::from(*mapping.internal.ip())),
+            };
+            let owner =
+                mapping.host.as_ref().map_or(Some(internal), |host| subscriber_of(host, prefix_length_of_hosts));
+            // 0 stands for a subscriber that is not known.
+            let subscriber = owner.map_or(0, |owner| indices.of(mapping.realm, owner, now).0);
+            let realm = names.shared(realm(&mapping.vrf));
+            let pool = names.shared(&mapping.pool);
+            pairs.insert(AddressMap {
+                realm: (realm.len(), Arc::clone(&realm)),
+                internal,
+                row: row_number(external.ip(), mapped, internal),
+                mapped,
+                external: external.ip(),
+                pool: Arc::clone(&pool),
+                subscriber,
+            });
+            let protocol = protocol_number(mapping.protocol);
+            let internal_port = mapping.internal.port();
+            maps.ports.push(PortMap { protocol, external, realm, internal, mapped, internal_port, pool, subscriber });
+        }
+        maps.ports.sort_unstable_by_key(|map| (map.protocol, map.external));
+        maps.ports.dedup_by_key(|map| (map.protocol, map.external));
+        maps.addresses = numbered(pairs);
+        let mut pairs_of = HashMap::new();
+        for pair in &maps.addresses {
+            *pairs_of.entry(pair.subscriber).or_insert(0_u32) += 1;
+        }
+        for row in &mut maps.subscribers {
+            row.address_maps = pairs_of.get(&row.index).copied().unwrap_or(0);
+        }
         indices.tidy(rows_max);
         Ok(maps)
     }
+}
+
+/// Address maps in the order of their rows, each row with a number of its own.
+fn numbered(pairs: BTreeSet<AddressMap>) -> Vec<AddressMap> {
+    let mut maps: Vec<AddressMap> = pairs.into_iter().collect();
+    // A reload in between may have given an address to another pool.
+    maps.dedup_by(|one, kept| {
+        (&one.realm, one.internal, one.mapped, one.external) == (&kept.realm, kept.internal, kept.mapped, kept.external)
+    });
+    let mut previous: Option<((usize, Arc<str>), IpAddr, u32)> = None;
+    for map in &mut maps {
+        let place = (map.realm.clone(), map.internal);
+        if let Some((realm, internal, row)) = previous.take()
+            && (realm, internal) == place
+        {
+            map.row = map.row.max(row.saturating_add(1));
+        }
+        previous = Some((place.0, place.1, map.row));
+    }
+    maps
 }
 
 #[cfg(test)]
@@ -233,5 +303,39 @@ mod tests {
         assert_eq!(indices.of(0, other, back), (3, back));
         indices.tidy(0);
         assert_eq!(indices.of(1, one, back), (4, back), "forgotten, and its index is not used again");
+    }
+
+    #[test]
+    fn hosts_behind_one_b4_have_rows_of_their_own() {
+        let b4: IpAddr = "2001:db8::b4".parse().unwrap();
+        let map = |mapped: &str, external: &str| {
+            let (mapped, external) = (mapped.parse().unwrap(), external.parse().unwrap());
+            let realm: Arc<str> = "internal".into();
+            AddressMap {
+                realm: (realm.len(), realm),
+                internal: b4,
+                row: row_number(external, mapped, b4),
+                mapped,
+                external,
+                pool: "public".into(),
+                subscriber: 1,
+            }
+        };
+        let pairs =
+            [map("192.168.1.2", "203.0.113.1"), map("192.168.1.3", "203.0.113.1"), map("10.0.0.1", "203.0.113.9")];
+        // Equal numbers, as if by chance.
+        let clash = AddressMap { row: pairs[0].row, ..map("192.168.9.9", "203.0.113.7") };
+        let rows = numbered(pairs.into_iter().chain([clash]).collect());
+        assert_eq!(rows.len(), 4);
+        assert!(rows.windows(2).all(|pair| pair[0].row < pair[1].row), "{rows:?}");
+    }
+
+    #[test]
+    fn the_prefix_of_a_host_is_its_subscriber() {
+        let host = Host { address: "2001:db8:c:1ff::9".parse().unwrap(), prefix_length: 128, inner: None };
+        assert_eq!(subscriber_of(&host, Some(56)), Some("2001:db8:c:100::".parse().unwrap()));
+        assert_eq!(subscriber_of(&host, None), None);
+        assert_eq!(first_of(host.address, 128), IpAddr::from(host.address));
+        assert_eq!(first_of(host.address, 0), IpAddr::from(Ipv6Addr::UNSPECIFIED));
     }
 }

@@ -45,8 +45,14 @@ const isGiven = ([, value]) => value !== "" && value !== null && value !== undef
 const query = fields => new URLSearchParams(Object.entries(fields).filter(isGiven)).toString();
 const percent = ratio => `${(100 * ratio).toFixed(1)} %`;
 const sum = each => each.udp + each.tcp + each.icmp;
-const counted = (count, thing) => `${number.format(count)} ${thing}${count === 1 ? "" : "s"}`;
+const counted = (count, thing, things = `${thing}s`) => `${number.format(count)} ${count === 1 ? thing : things}`;
 const range = own => `${own.first_port}–${own.last_port}`;
+// The IPv4 address beside an IPv6 host is a number of its worker, and nobody's address.
+const hostText = host => host.inner ? `${host.address} ${host.inner}` : host.address + (host.prefix_length < 128 ? `/${host.prefix_length}` : "");
+const subscriberText = subscriber => subscriber.host ? hostText(subscriber.host) : subscriber.address;
+const portOf = endpoint => endpoint.slice(endpoint.lastIndexOf(":") + 1);
+const internalText = mapping => !mapping.host ? mapping.internal
+  : mapping.host.inner ? `${hostText(mapping.host)}:${portOf(mapping.internal)}` : `[${mapping.host.address}]:${portOf(mapping.internal)}`;
 
 // Plots of the last ten minutes. Each: element, and series of label, colour and value.
 const KEPT = 600;
@@ -94,6 +100,7 @@ function longest(rounds) {
 function show(status) {
   at("instance").textContent = `${status.version}, ${status.state}, up ${Math.round(status.uptime_us / 1e6)} s`;
   const log = status.event_log;
+  const routing = status.announcement;
   const figures = {
     "packets a second": number.format(status.packets_per_second),
     "Mbit/s": number.format(Math.round(status.bits_per_second / 1e6)),
@@ -102,6 +109,7 @@ function show(status) {
     sessions: number.format(status.sessions),
     mappings: number.format(status.mappings),
     subscribers: number.format(status.subscribers),
+    ...(routing ? { routing: routing.drained_us === null ? counted(routing.prefixes, "prefix", "prefixes") : "drained" } : {}),
     "log": !log ? "none" : log.failing ? "failing" : `${(log.lag_us / 1e6).toFixed(1)} s behind`,
   };
   at("figures").replaceChildren(...Object.entries(figures).map(([name, value]) => {
@@ -192,7 +200,7 @@ async function users(one) {
     .filter(ports => ports.external_address === one.address).map(ports => ({ ...ports, subscriber })));
   own.sort((a, b) => a.first_port - b.first_port);
   fill("address", page.objects.map(subscriber => [
-    subscriber.address, subscriber.vrf, subscriber.pool, sum(subscriber.mappings),
+    subscriberText(subscriber), subscriber.vrf, subscriber.pool, sum(subscriber.mappings),
     own.filter(ports => ports.subscriber === subscriber).map(range).join(", ") || null,
   ]));
   const used = `${counted(sum(one.ports_used), "port")} in use, ${number.format(sum(one.ports_resting))} of them held down`;
@@ -201,8 +209,8 @@ async function users(one) {
   const blocks = size ? `; ${counted(one.ports_leased / size, "block")} of ${number.format(size)} ports leased` : "";
   at("chosen").textContent = `${one.address} of ${one.pool}: ${used}${blocks}${more}`;
   at("blocks").replaceChildren(...own.map(ports => {
-    const text = `ports ${range(ports)}: ${ports.subscriber.address} of ${ports.subscriber.vrf}`;
-    return box(text, ports.kind === "block" ? 0.5 : 0.1, async () => search(ports.subscriber.address));
+    const who = subscriberText(ports.subscriber);
+    return box(`ports ${range(ports)}: ${who} of ${ports.subscriber.vrf}`, ports.kind === "block" ? 0.5 : 0.1, async () => search(who));
   }));
   at("blocks-title").hidden = own.length === 0;
 }
@@ -225,18 +233,39 @@ function search(text) {
 const summary = one => one.detail ?? Object.entries(one).filter(([, value]) => value !== null && typeof value !== "object")
   .map(([name, value]) => `${name} ${value}`).join(", ");
 
+// ADDRESS, ADDRESS:PORT, [ADDRESS]:PORT of IPv6, or an IPv6 address or prefix.
+function endpointOf(text) {
+  const inBrackets = text.match(/^\[([^\]]*)\](?::(\d+))?$/);
+  if (inBrackets) return { host: inBrackets[1], port: inBrackets[2] };
+  const parts = text.split(":");
+  return parts.length > 2 ? { host: text } : { address: parts[0], port: parts[1] };
+}
+
+// IPv6 hosts are found among the mappings; the log has none of them.
+async function ofHost({ host, port }) {
+  if (at("at").value.trim()) throw new Error("the log has no IPv6 hosts; leave the time empty");
+  const given = { host, internal_port: port, protocol: at("transport").value, case: at("case").value, limit: USERS_MAX };
+  const found = await ask(`api/v1/mappings?${query(given)}`);
+  return found.objects.length > 0 ? { objects: found.objects.map(mapping => ({ mapping, vrf: mapping.vrf, detail: `has ${mapping.protocol} ${mapping.external}` })) }
+    : { objects: [{ vrf: null, detail: "has no mapping now" }] };
+}
+
 onSubmit("find", async () => {
-  const [address, port] = at("endpoint").value.trim().split(":");
-  const given = { address, port, protocol: at("transport").value, at: at("at").value.trim(), case: at("case").value };
-  const found = await ask(`api/v1/find?${query(given)}`);
-  fill("found", found.objects.map(one => [
-    one.holder ?? one.subscriber ?? null, one.vrf ?? one.realm ?? null,
-    one.mapping ? `${one.mapping.protocol} ${one.mapping.external}` : one.external_address ?? null,
-    one.mapping?.internal ?? null, summary(one),
-  ]));
+  const text = at("endpoint").value.trim();
+  const asked = endpointOf(text);
+  const given = { address: asked.address, port: asked.port, protocol: at("transport").value, at: at("at").value.trim(), case: at("case").value };
+  const found = asked.host === undefined ? await ask(`api/v1/find?${query(given)}`) : await ofHost(asked);
+  fill("found", found.objects.map(one => {
+    const host = one.host ?? one.mapping?.host;
+    return [
+      one.holder ?? (host ? hostText(host) : one.subscriber ?? null), one.vrf ?? one.realm ?? null,
+      one.mapping ? `${one.mapping.protocol} ${one.mapping.external}` : one.external_address ?? null,
+      one.mapping ? internalText(one.mapping) : null, summary(one),
+    ];
+  }));
   at("notes").textContent = (found.notes ?? []).join("\n");
   const mapping = found.objects.find(one => one.mapping)?.mapping;
-  if (mapping) await fare(mapping);
+  if (mapping && !mapping.host) await fare(mapping);
 });
 
 // What would happen to a packet of the mapping that was found, to the remote endpoint it last had.

@@ -1,7 +1,5 @@
-//! natv2AddressMapTable. The external address is the number of the row, so that a row keeps its
-//! index while others come and go.
+//! natv2AddressMapTable.
 
-use core::net::IpAddr;
 use std::sync::Arc;
 
 use super::INSTANCE;
@@ -29,14 +27,6 @@ pub(super) fn open(view: &mut View) -> Result<Box<dyn Table>, Unavailable> {
     Ok(Box::new(AddressMaps { maps: view.source.maps()?, pools: view.source.pools()? }))
 }
 
-fn row_number(external: IpAddr) -> u32 {
-    match external {
-        IpAddr::V4(address) => address.to_bits(),
-        // There are no pools of IPv6.
-        IpAddr::V6(_) => 0,
-    }
-}
-
 impl Table for AddressMaps {
     fn rows(&self) -> usize {
         self.maps.addresses.len()
@@ -47,15 +37,15 @@ impl Table for AddressMaps {
         let mut index = vec![INSTANCE];
         push_string(&mut index, map.realm.1.as_bytes());
         push_address(&mut index, map.internal);
-        index.push(row_number(map.external));
+        index.push(map.row);
         index
     }
 
     fn value(&self, column: u32, row: usize) -> Value {
         let map = &self.maps.addresses[row];
         match column {
-            6 => type_of(map.internal),
-            7 => address(map.internal),
+            6 => type_of(map.mapped),
+            7 => address(map.mapped),
             8 => text(EXTERNAL_REALM),
             9 => type_of(map.external),
             10 => address(map.external),

@@ -45,9 +45,11 @@ impl Table for PortMaps {
         let map = &self.maps.ports[row];
         match column {
             7 => text(&map.realm),
-            8 | 10 => type_of(map.internal.ip()),
-            9 | 11 => address(map.internal.ip()),
-            12 => Value::Gauge32(map.internal.port().into()),
+            8 => type_of(map.internal),
+            9 => address(map.internal),
+            10 => type_of(map.mapped),
+            11 => address(map.mapped),
+            12 => Value::Gauge32(map.internal_port.into()),
             13 => Value::Gauge32(self.pools.get(&map.pool).map_or(0, |pool| pool.index)),
             14 => Value::Gauge32(map.subscriber),
             _ => Value::NoSuchObject,

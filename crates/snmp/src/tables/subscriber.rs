@@ -60,7 +60,7 @@ impl Table for Subscribers {
             2 => text(&subscriber.realm),
             3 => type_of(subscriber.address),
             4 => address(subscriber.address),
-            5 => Value::Gauge32(if subscriber.address.is_ipv4() { 32 } else { 128 }),
+            5 => Value::Gauge32(subscriber.prefix_length.into()),
             6 => Value::Gauge32(subscriber.address_maps),
             PORT_MAP_ENTRIES => Value::unsigned(subscriber.port_maps),
             11 => Value::Counter64(subscriber.address_failures),
