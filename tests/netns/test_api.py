@@ -22,13 +22,13 @@ PAUSE = 2.5
 class Connection(http.client.HTTPConnection):
     """A connection to the API from the machine of the NAT itself."""
 
-    def __init__(self, n):
+    def __init__(self, n, source="127.0.0.1"):
         super().__init__("127.0.0.1", API_PORT, timeout=20)
-        self.host_of_nat = n.nat
+        self.host_of_nat, self.source = n.nat, source
 
     def connect(self):
         with self.host_of_nat.entered():
-            self.sock = socket.create_connection(("127.0.0.1", API_PORT), timeout=20)
+            self.sock = socket.create_connection(("127.0.0.1", API_PORT), timeout=20, source_address=(self.source, 0))
 
 
 def ask(n, path, role="view", method="GET", body=None, headers=None):
@@ -143,6 +143,52 @@ def lookups_and_changes_are_in_the_audit_log(n):
     _, out, _ = n.dut.command("audit", "--json", "--limit", "5")
     actions = [json.loads(line)["action"] for line in out.splitlines()]
     expect_equal(actions, ["drain", "rollback", "reload", "reload", "find"], "natrix audit")
+
+
+@test("api")
+def every_lookup_is_recorded_however_it_is_asked(n):
+    with sockets(udp(n.sub1)) as sock:
+        sock.sendto(b"x", (SRV1, 9))
+        source = sock.getsockname()[1]
+        mapping = next(one for one in objects(n, "/api/v1/mappings?limit=10000") if one["internal"].endswith(f":{source}"))
+    address, port = mapping["external"].split(":")
+
+    def latest():
+        found = objects(n, "/api/v1/audit?limit=1", "audit")
+        if not found:
+            return None, None
+        (one,) = found
+        return one["time"], (one["who"], one["action"], one["case"])
+
+    for role, who, path, action, case in [
+        ("audit", "law", f"find?address={address}&port={port}&cursor=0.0", "find", None),
+        ("audit", "law", f"find?address={address}&port={port}&at=2%20min%20ago&case=AZ-1", "find", "AZ-1"),
+        ("view", "see", f"mappings?external={address}&external_port={port}&case=AZ-2", "show mappings", "AZ-2"),
+        ("view", "see", f"mappings?external={address}&external_port={port}&cursor=0.0", "show mappings", None),
+        ("view", "see", f"mappings?external={address}&stream=true&case=AZ-3", "show mappings", "AZ-3"),
+        ("view", "see", f"sessions?port={source}", "show sessions", None),
+        ("view", "see", "subscribers?internal=100.64.0.10", "show subscribers", None),
+        ("view", "see", "grants?internal=100.64.0.10", "show grants", None),
+        ("view", "see", "expectations?external_port=5060", "show expectations", None),
+        ("view", "see", f"why?protocol=udp&source={SRV1}:9&destination={address}:{port}&inbound=true", "why", None),
+        ("operate", "noc", f"trace?port={port}&verdict=nonsense", "trace", None),
+    ]:  # fmt: skip
+        before, _ = latest()
+        ask(n, f"/api/v1/{path}", role)
+        after, seen = latest()
+        expect(after != before, f"{path} is not recorded")
+        expect_equal(seen, (who, action, case), path)
+    # Figures, and lists as a whole, are about nobody.
+    before, _ = latest()
+    for path in ("status", "pools", "pools/addresses?external=203.0.113.0/24", "mappings", "subscribers?stream=true", "counters?per_worker=true"):
+        expect_equal(ask(n, f"/api/v1/{path}")[0], 200, path)
+    expect_equal(latest()[0], before, "the latest record")
+    # The command line too, and all its pages are one lookup.
+    expect(n.dut.show("mappings", "--internal", "100.64.0.0/10", "--all"), "the command has no mappings")
+    records = objects(n, "/api/v1/audit?limit=2", "audit")
+    expect_equal((records[0]["who"], records[0]["action"], records[1]["time"]), ("uid 0", "show mappings", before), "the command's lookup")
+    workers = {one["worker"] for one in objects(n, "/api/v1/counters?per_worker=true")}
+    expect_equal(len(workers), len(n.dut.show("status")[0]["workers"]), "workers with counters")
 
 
 @test("api")

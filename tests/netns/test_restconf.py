@@ -126,6 +126,7 @@ def mappings_and_statistics_are_those_of_the_command(n):
 
 
 @test("api_quiet")
+@shows("8512-3")
 def nothing_of_restconf_can_be_written(n):
     for path in (NAT, f"{INSTANCE}/statistics"):
         for method in ("PUT", "PATCH", "DELETE", "POST"):
@@ -166,18 +167,18 @@ def a_pool_that_crosses_a_threshold_is_notified_once(n):
         instance = follow(n, stack, f"notify-subscribers-limit={n.dut.show('status')[0]['subscribers'] + 1}")
 
         def next_of_pool(lines):
-            while (told := notified(lines))[1]["pool-id"] != pool:
+            while (event := notified(lines))[1]["pool-id"] != pool:
                 pass
-            return told
+            return event
 
-        event = {"id": 1, "policy-id": policy, "pool-id": pool, "notify-pool-threshold": 50}
+        low = {"id": 1, "policy-id": policy, "pool-id": pool, "notify-pool-threshold": 50}
         for lines in (quick, slow):
-            expect_equal(next_of_pool(lines), ("ietf-nat:nat-pool-event", event), "the empty pool is below the low threshold")
+            expect_equal(next_of_pool(lines), ("ietf-nat:nat-pool-event", low), "the empty pool is below the low threshold")
         for _ in range(8):
             sock = stack.enter_context(sockets(udp(n.sub2, address=setups.SCARCE)))
             sock.sendto(b"x", (SRV1, 9))
         high = next_of_pool(quick)
-        expect_equal(high, ("ietf-nat:nat-pool-event", {**event, "notify-pool-threshold": 80}), "the pool is nearly full")
+        expect_equal(high, ("ietf-nat:nat-pool-event", {**low, "notify-pool-threshold": 80}), "the pool is nearly full")
         expect_equal(notified(instance), ("ietf-nat:nat-instance-event", {"id": 1, "notify-subscribers-threshold": n.dut.show("status")[0]["subscribers"]}),
                      "one more subscriber")  # fmt: skip
         # As a YANG module sees it: the notification refers to what is there.

@@ -192,6 +192,40 @@ def slow_attacks_change_nothing(n):
     print(f"# memory of the API: {before} KiB before, {resident_kib(pid)} KiB after", flush=True)
 
 
+@test("security")
+def slow_requests_end_and_connections_are_bounded(n):
+    """64 connections of one address at most, 10 s for headers, 10 s for a body."""
+
+    def connect(stack):
+        with n.nat.entered():
+            sock = stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", setups.API_PORT), timeout=20)))
+        return sock
+
+    with contextlib.ExitStack() as stack:
+        begun = time.monotonic()
+        host = f"Host: 127.0.0.1:{setups.API_PORT}\r\n"
+        body = connect(stack)
+        login = f"Authorization: Bearer {TOKENS['operate']}\r\n"
+        body.sendall(f"POST /api/v1/plan HTTP/1.1\r\n{host}{login}Content-Length: 10\r\n\r\nx".encode())
+        headers = [connect(stack) for _ in range(63)]
+        for sock in headers:
+            sock.sendall(b"GET /api/v1/status HTTP/1.1\r\n")
+        extra = connect(stack)
+        extra.settimeout(5)
+        with contextlib.suppress(ConnectionError):
+            expect_equal(extra.recv(1), b"", "the 65th connection")
+        expect(time.monotonic() - begun < 8, "the 65th connection was closed only with the others")
+        answer = receive_stream(body, 4096)
+        expect(answer.startswith(b"HTTP/1.1 408 "), f"half a body: {answer[:100]!r}")
+        for sock in headers:
+            with contextlib.suppress(ConnectionError):
+                rest = receive_stream(sock, 4096)
+                expect(b" 200 " not in rest, f"half of the headers: {rest[:100]!r}")
+        took = time.monotonic() - begun
+        expect(9 < took < 19, f"slow requests ended after {took:.1f} s")
+    expect(process.wait_until(lambda: is_answered(n), 10, 0.3), "the API does not answer afterwards")
+
+
 @contextlib.contextmanager
 def slow_connections(n, count):
     """As many connections that do not finish their headers, opened again when the server closes them."""

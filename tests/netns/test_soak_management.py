@@ -3,7 +3,9 @@
 import contextlib
 import os
 import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kit import *
@@ -17,9 +19,12 @@ from test_snmp import agent
 from test_snmp import walk
 
 # A day has 5,760 scrapes, one every 15 s.
-SCRAPES = int(os.environ.get("NATRIX_SCRAPES", "240"))
-# Below the limit of requests a second of one client.
-PAUSE = 0.012
+SCRAPES = int(os.environ.get("NATRIX_SCRAPES", "60"))
+# In 15 s a page gets 15 states and asks seven times for its tables.
+STATES, TABLES = 15, 7
+TABLES_OF_PAGE = ("/api/v1/pools", "/api/v1/drops", "/api/v1/pools/addresses?limit=1024")
+# Pages that ask side by side, from addresses of their own because of the limit of requests a second.
+CLIENTS = 8
 
 
 def resident_kib(pid):
@@ -44,8 +49,54 @@ def update_of_page(n):
             pass
 
 
+class Pages:
+    """Pages that ask, each on a connection that stays."""
+
+    def __init__(self, n, stack):
+        clients = range(CLIENTS)
+        self.connections = [stack.enter_context(contextlib.closing(Connection(n, f"127.0.0.{client + 2}"))) for client in clients]
+        self.threads = stack.enter_context(ThreadPoolExecutor(CLIENTS))
+        self.asked = 0
+
+    def ask(self, connection, paths):
+        for path in paths:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {TOKENS['view']}"})
+            answer = connection.getresponse()
+            text = answer.read()
+            expect(answer.status == 200 and len(text) > 10, f"{path}: {answer.status} {text[:200]}")
+
+    def quarter_of_a_minute(self):
+        paths = ["/api/v1/status"] * STATES + list(TABLES_OF_PAGE * TABLES)
+        shares = [paths[client::CLIENTS] for client in range(CLIENTS)]
+        list(self.threads.map(self.ask, self.connections, shares))
+        self.asked += len(paths)
+
+
+def follow(n, stop, events):
+    """A page that stays open."""
+    connection = Connection(n, "127.0.0.99")
+    with contextlib.closing(connection):
+        connection.request("GET", "/api/v1/live", headers={"Authorization": f"Bearer {TOKENS['view']}"})
+        answer = connection.getresponse()
+        while not stop.is_set():
+            events.append(answer.fp.readline().startswith(b"data: "))
+
+
 @test("snmp")
-def a_day_of_scrapes_takes_no_memory(n):
+def a_day_of_scrapes_and_page_updates_takes_no_memory(n):
+    stop, events = threading.Event(), []
+    follower = threading.Thread(target=follow, args=(n, stop, events), daemon=True)
+    follower.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            compressed_day(n, Pages(n, stack))
+    finally:
+        stop.set()
+        follower.join(10)
+    expect(any(events), "the page that stayed open got no update")
+
+
+def compressed_day(n, pages):
     agent(n)
     traffic(n, 20)
     known, begun = processes(n), time.monotonic()
@@ -63,9 +114,9 @@ def a_day_of_scrapes_takes_no_memory(n):
         if number == SCRAPES // 3:
             # By now everything has been touched once.
             first = {name: resident_kib(pid) for name, pid in known.items()}
-        time.sleep(PAUSE)
+        pages.quarter_of_a_minute()
     last = {name: resident_kib(pid) for name, pid in known.items()}
     expect_equal(processes(n), known, "processes: none was started again")
-    print(f"# {SCRAPES} scrapes in {time.monotonic() - begun:.0f} s; KiB after a third {first}, at the end {last}", flush=True)
+    print(f"# {SCRAPES} scrapes and {pages.asked} requests of pages in {time.monotonic() - begun:.0f} s; KiB after a third {first}, at the end {last}", flush=True)
     for name in known:
         expect(last[name] <= first[name] * 1.1 + 2048, f"natrix {name} grew from {first[name]} to {last[name]} KiB")

@@ -227,6 +227,8 @@ impl Server {
     fn welcome_tcp(self: Arc<Server>, stream: tokio::net::TcpStream, address: IpAddr) {
         let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else { return };
         let Some(of_address) = self.count(address) else { return };
+        // An answer in several pieces would wait for the client's acknowledgement of the first.
+        let _ = stream.set_nodelay(true);
         tokio::spawn(async move {
             let _places = (place, of_address);
             let Some(certificates) = &self.certificates else {

@@ -150,7 +150,7 @@ impl Usage {
     }
 }
 
-/// Where a pool is, as its subscriber was told.
+/// Where a pool is, as its subscriber knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Level {
     #[default]
@@ -160,12 +160,12 @@ enum Level {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Reported {
     level: Level,
     at: Option<Instant>,
 }
 
-impl Told {
+impl Reported {
     fn rests(&self, now: Instant, interval: u32) -> bool {
         let interval = Duration::from_secs(interval.into());
         self.at.is_some_and(|at| now.saturating_duration_since(at) < interval)
@@ -177,8 +177,8 @@ impl Told {
 struct Watch {
     thresholds: Thresholds,
     /// By number of the pool.
-    pools: HashMap<u32, Told>,
-    /// Subscribers, addresses and ports: whether their threshold was met and told.
+    pools: HashMap<u32, Reported>,
+    /// Subscribers, addresses and ports: whether their threshold was met and reported.
     instance: [bool; 3],
     instance_at: Option<Instant>,
 }
@@ -198,11 +198,11 @@ impl Watch {
                 (_, Some(low)) if *percent <= low => (Level::Low, low),
                 _ => (Level::Between, 0),
             };
-            let told = self.pools.entry(*pool).or_default();
+            let reported = self.pools.entry(*pool).or_default();
             if level == Level::Between {
-                told.level = level;
-            } else if told.level != level && !told.rests(now, pool_notify_interval) {
-                *told = Told { level, at: Some(now) };
+                reported.level = level;
+            } else if reported.level != level && !reported.rests(now, pool_notify_interval) {
+                *reported = Reported { level, at: Some(now) };
                 due.push(json!({ "ietf-nat:nat-pool-event": {
                     "id": INSTANCE, "policy-id": policy, "pool-id": pool, "notify-pool-threshold": threshold,
                 }}));
@@ -222,15 +222,15 @@ impl Watch {
             ("notify-addresses-threshold", notify_addresses_usage.map(u32::from), usage.addresses_percent.into()),
             ("notify-ports-threshold", notify_ports_usage.map(u32::from), usage.ports_percent.into()),
         ];
-        let told = Told { level: Level::Between, at: self.instance_at };
-        let rests = told.rests(now, notify_interval);
+        let reported = Reported { level: Level::Between, at: self.instance_at };
+        let rests = reported.rests(now, notify_interval);
         let mut event = serde_json::Map::new();
-        for ((name, threshold, value), told) in each.into_iter().zip(&mut self.instance) {
+        for ((name, threshold, value), reported) in each.into_iter().zip(&mut self.instance) {
             let met = threshold.filter(|threshold| value >= u64::from(*threshold));
             match met {
-                None => *told = false,
-                Some(threshold) if !*told && !rests => {
-                    *told = true;
+                None => *reported = false,
+                Some(threshold) if !*reported && !rests => {
+                    *reported = true;
                     event.insert(name.to_owned(), threshold.into());
                 }
                 Some(_) => {}
@@ -274,7 +274,7 @@ pub(crate) async fn stream(
         let _follower = follower;
         let mut watch = Watch::new(thresholds);
         while !sender.is_closed() {
-            // Without an answer there is nothing to tell; the next look may have one.
+            // Without an answer there is nothing to report; the next look may have one.
             if let Ok(figures) = api.daemon.with(principal.actor(), Figures::ask).await {
                 for content in watch.look(Instant::now(), &Usage::of(&figures)) {
                     if sender.send(Ok(notification(content))).await.is_err() {
@@ -302,8 +302,8 @@ mod tests {
         notify_interval: 10,
     };
 
-    /// The thresholds of pools that are told while the usage is as given, second by second.
-    fn told(thresholds: Thresholds, percents: &[u8]) -> Vec<(usize, u64)> {
+    /// The thresholds of pools that are reported while the usage is as given, second by second.
+    fn reported(thresholds: Thresholds, percents: &[u8]) -> Vec<(usize, u64)> {
         let (mut watch, begun) = (Watch::new(thresholds), Instant::now());
         let mut seen = Vec::new();
         for (second, percent) in percents.iter().enumerate() {
@@ -320,20 +320,20 @@ mod tests {
     #[test]
     fn two_crossings_within_the_interval_are_one_event() {
         let high = Thresholds { high_threshold: Some(80), ..NONE };
-        assert_eq!(told(high, &[79, 80, 85, 70, 90, 70]), [(1, 80)]);
-        assert_eq!(told(high, &[79; 60]), []);
+        assert_eq!(reported(high, &[79, 80, 85, 70, 90, 70]), [(1, 80)]);
+        assert_eq!(reported(high, &[79; 60]), []);
         // Still above at the end of the interval, after it was below.
         let mut percents = vec![80, 70];
         percents.extend([90; 30]);
-        assert_eq!(told(high, &percents), [(0, 80), (20, 80)]);
-        // Nothing new to tell.
-        assert_eq!(told(high, &[90; 60]), [(0, 80)]);
+        assert_eq!(reported(high, &percents), [(0, 80), (20, 80)]);
+        // Nothing new to report.
+        assert_eq!(reported(high, &[90; 60]), [(0, 80)]);
     }
 
     #[test]
-    fn both_thresholds_of_a_pool_are_told() {
+    fn both_thresholds_of_a_pool_are_reported() {
         let both = Thresholds { high_threshold: Some(80), low_threshold: Some(20), pool_notify_interval: 1, ..NONE };
-        assert_eq!(told(both, &[50, 20, 50, 100, 0]), [(1, 20), (3, 80), (4, 20)]);
+        assert_eq!(reported(both, &[50, 20, 50, 100, 0]), [(1, 20), (3, 80), (4, 20)]);
     }
 
     #[test]

@@ -1262,12 +1262,11 @@ const CONTROL: &[Key] = &[
         "audit",
         Kind::Text("absolute path of a file"),
         Preset::Derived {
-            rule: "the path of the socket, ending in `.audit.jsonl`",
-            example: "\"/var/lib/natrix/audit.jsonl\"",
+            rule: "the path of the socket, ending in `.audit.jsonl`; in `/var/log/natrix` for a socket in `/run`",
+            example: "\"/var/log/natrix/control.audit.jsonl\"",
         },
         "File with one line of JSON for each change and each lookup of a subscriber (`natrix audit`). A lookup \
-         that cannot be recorded is refused. Name a file outside `/run`, which is empty after a restart of the \
-         machine.",
+         that cannot be recorded is refused. The folder of a socket in `/run` is removed when the service stops.",
     ),
 ];
 

@@ -48,6 +48,7 @@ pub use model::HttpTls;
 pub use model::HttpUser;
 pub use model::Hugepages;
 pub use model::InterfaceLink;
+pub use model::LOG_FOLDER;
 pub use model::Log;
 pub use model::LogFormat;
 pub use model::LogLevel;

@@ -113,6 +113,9 @@ pub enum Hugepages {
     Required,
 }
 
+/// Where the service keeps logs: the package's unit makes this folder.
+pub const LOG_FOLDER: &str = "/var/log/natrix";
+
 /// The control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {

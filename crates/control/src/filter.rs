@@ -114,7 +114,7 @@ fn holds<W, H>(wanted: Option<W>, has: Option<H>, test: impl FnOnce(W, H) -> boo
 }
 
 impl Filter {
-    /// True if it names addresses or ports of subscribers: whoever asks so looks somebody up.
+    /// True if it names addresses or ports: such a question looks a subscriber up.
     pub fn names_endpoints(&self) -> bool {
         let Filter { internal, host, internal_port, external, external_port, remote, remote_port, port, .. } = self;
         internal.is_some()

@@ -1,5 +1,6 @@
 //! The audit log: who changed or looked up what. One line of JSON for each change and lookup.
 
+use std::fs::DirBuilder;
 use std::fs::File;
 use std::fs::OpenOptions;
 use std::io;
@@ -7,7 +8,9 @@ use std::io::Read;
 use std::io::Seek;
 use std::io::SeekFrom;
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
@@ -35,6 +38,10 @@ pub struct Audit {
 impl Audit {
     /// An audit log in the file `path`, which the first record creates.
     pub fn new(path: PathBuf) -> Audit {
+        // Without the package nobody has made it. If it cannot be made, the first record says so.
+        if let Some(folder) = path.parent().filter(|folder| *folder == Path::new(config::LOG_FOLDER)) {
+            let _ = DirBuilder::new().mode(0o750).create(folder);
+        }
         Audit { path, writing: Mutex::new(()) }
     }
 

@@ -1,5 +1,6 @@
 //! The tables that stand in the file once: everything that is not a list.
 
+use std::path::Path;
 use std::path::PathBuf;
 
 use nat::Duration;
@@ -22,6 +23,7 @@ use crate::model::EventLog;
 use crate::model::EventTarget;
 use crate::model::Http;
 use crate::model::Hugepages;
+use crate::model::LOG_FOLDER;
 use crate::model::Log;
 use crate::model::LogFormat;
 use crate::model::LogLevel;
@@ -423,6 +425,35 @@ fn control(section: &Section, report: &mut Report) -> Control {
         }
         PathBuf::from(text.value)
     });
-    let audit = audit.unwrap_or_else(|| socket.with_extension("audit.jsonl"));
+    let audit = audit.unwrap_or_else(|| audit_beside(&socket));
     Control { socket, mode: mode.unwrap_or_default(), audit }
+}
+
+/// The audit log of an instance that names none. The folder of a socket in /run is removed when the
+/// service stops.
+fn audit_beside(socket: &Path) -> PathBuf {
+    let name = socket.with_extension("audit.jsonl");
+    let is_volatile = ["/run/", "/var/run/"].iter().any(|folder| socket.starts_with(folder));
+    match name.file_name() {
+        Some(name) if is_volatile && !socket.starts_with("/run/user/") => Path::new(LOG_FOLDER).join(name),
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_audit_log_outlives_the_folder_of_the_socket() {
+        for (socket, audit) in [
+            ("/run/natrix/control.sock", "/var/log/natrix/control.audit.jsonl"),
+            ("/var/run/natrix/east.sock", "/var/log/natrix/east.audit.jsonl"),
+            ("/run/user/1000/natrix.sock", "/run/user/1000/natrix.audit.jsonl"),
+            ("/tmp/natrix.sock", "/tmp/natrix.audit.jsonl"),
+            ("/running/natrix.sock", "/running/natrix.audit.jsonl"),
+        ] {
+            assert_eq!(audit_beside(Path::new(socket)), Path::new(audit));
+        }
+    }
 }
