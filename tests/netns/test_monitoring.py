@@ -71,6 +71,13 @@ def prometheus_scrapes_and_an_alert_fires(n):
     rounds = await_sample(n, "natrix_worker_round_seconds_count > 0", "rounds of the workers")
     bounds = query(n, 'count by (worker) (natrix_worker_round_seconds_bucket)')
     expect(all(value == 16 for _, value in bounds) and len(bounds) >= len(rounds), f"buckets of rounds: {bounds}")
+    # Every panel of the dashboard has something to draw, the alert too.
+    text = (SHIPPED / "natrix-dashboard.json").read_text()
+    expressions = [target["expr"] for panel in json.loads(text)["panels"] for target in panel.get("targets", [])]
+    expect_equal(len(expressions), text.count('"expr"'), "expressions of the dashboard")
+    expressions = [one.replace("$instance", ".*").replace("$__rate_interval", "1m") for one in expressions]
+    drawn = process.wait_until(lambda: not [one for one in expressions if not query(n, one)], 30, 1)
+    expect(drawn, f"panels without data: {[one for one in expressions if not query(n, one)]}")
     expect("level=error" not in daemon.log(), f"Prometheus: {daemon.log()}")
 
 

@@ -22,6 +22,7 @@ from netlab.topology import POOL
 from netlab.topology import SRV1
 from test_api import ask
 from test_api import objects
+from test_page import see
 
 # On the subnet outside, and nobody's.
 NOBODY = "198.51.100.99"
@@ -338,6 +339,7 @@ def the_api_drains_and_announces_again(n):
         expect_equal(n.dut.show("status")[0]["announcement"]["withheld"], "drained", "show status")
         expect_equal((metric("natrix_announced_prefixes"), metric(drained_by_metrics)), (0, 1), "metrics of the drained")
         expect_equal(ask(n, "/api/v1/drain", "operate", "POST")[2]["changed"], False, "a second drain")
+        expect_equal(see(n, "numbers")["figures"]["routing"], "drained", "the page")
     finally:
         status, _, undone = ask(n, "/api/v1/drain?undo=true", "operate", "POST")
     expect_equal((status, undone["drained"], undone["changed"]), (200, False, True), "undone")
