@@ -6,6 +6,7 @@ without ip6tnl, segment routing with reduced headers (RFC 8986) sends and takes 
 
 import contextlib
 import hashlib
+import json
 import random
 import shutil
 import socket
@@ -116,6 +117,47 @@ def a_closed_port_outside_is_refused_at_once(n):
             raise Failure("an answer from a closed port")
         except ConnectionRefusedError:
             pass
+
+
+def why(n, *words):
+    status, out, err = n.dut.command("why", *words, "--json")
+    expect_equal(status, 0, f"why {words}: {err}")
+    return json.loads(out)
+
+
+@test("transition")
+def why_and_trace_name_an_ipv6_host(n):
+    with_routes(n)
+    port, server = fresh_port(), udp(n.srv1, 0, SRV1)
+    source, to = f"[{SUB1}]:{port}", server.getsockname()[1]
+    foretold = why(n, "udp", source, f"{SRV1}:{to}")
+    expect_equal((foretold["verdict"], foretold["host"]["address"]), ("outbound", SUB1), f"before: {foretold}")
+    expect_equal(foretold["destination"], f"[{SRV1_BEHIND}]:{to}", "destination behind the prefix")
+    with n.sub1.entered():
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    with sockets(sock, server):
+        sock.bind(("", port))
+        words = ["trace", "--address", f"{SUB1}/128", "--port", str(port), "--count", "1", "--json"]
+        trace = n.nat.start(f"trace-{port}", [n.dut.binary, *words, "--socket", str(n.dut.socket)])
+
+        def seen():
+            sock.sendto(b"x", (SRV1_BEHIND, to))
+            return not trace.alive()
+
+        expect(wait_until(seen, 20, 0.2), "no packet of the host was traced")
+        server.settimeout(5)
+        external = "{}:{}".format(*server.recvfrom(10)[1])
+    record = json.loads(trace.log().splitlines()[0])
+    expect(record["before"].startswith(f"udp {source} > [{SRV1_BEHIND}]:{to}"), f"before: {record}")
+    expect(record["after"].startswith(f"udp {external} > {SRV1}:{to}"), f"after: {record}")
+    expect_equal(record["steps"][0]["step"], "host", "first step")
+    foretold = why(n, "udp", source, f"[{SRV1_BEHIND}]:{to}")
+    expect_equal(foretold["translated_source"], external, "with the mapping")
+    back = why(n, "udp", f"{SRV1}:{to}", external, "--inbound")
+    leaves = back["translated_source"], back["translated_destination"]
+    expect_equal(leaves, (f"[{SRV1_BEHIND}]:{to}", source), f"back: {back}")
+    home = why(n, "udp", f"{HOME}:{port}", f"{SRV1}:{to}", "--b4", SUB1)
+    expect_equal((home["verdict"], home["host"]["inner"]), ("outbound", HOME), f"by softwire: {home}")
 
 
 @test("transition")

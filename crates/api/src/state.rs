@@ -310,10 +310,13 @@ pub(crate) struct WhyQuestion {
     protocol: control::Protocol,
     /// Source, `ADDRESS:PORT`.
     #[param(value_type = String)]
-    source: core::net::SocketAddrV4,
+    source: core::net::SocketAddr,
     /// Destination, `ADDRESS:PORT`.
     #[param(value_type = String)]
-    destination: core::net::SocketAddrV4,
+    destination: core::net::SocketAddr,
+    /// It comes in the softwire of this B4.
+    #[param(value_type = Option<String>)]
+    b4: Option<core::net::Ipv6Addr>,
     /// It comes from outside.
     #[serde(default)]
     inbound: bool,
@@ -339,9 +342,16 @@ pub(crate) async fn why(
     Extension(principal): Extension<Principal>,
     Query(asked): Query<WhyQuestion>,
 ) -> Result<Json<control::WhyAnswer>, Refused> {
-    let WhyQuestion { protocol, source, destination, inbound, tcp_segment, interface, length_bytes, dont_fragment } =
-        asked;
-    let why =
-        control::Why { protocol, source, destination, inbound, tcp_segment, interface, length_bytes, dont_fragment };
+    let why = control::Why {
+        protocol: asked.protocol,
+        source: asked.source,
+        destination: asked.destination,
+        b4: asked.b4,
+        inbound: asked.inbound,
+        tcp_segment: asked.tcp_segment,
+        interface: asked.interface,
+        length_bytes: asked.length_bytes,
+        dont_fragment: asked.dont_fragment,
+    };
     api.daemon.one(principal.actor(), Request::Why(why)).await.map(Json)
 }

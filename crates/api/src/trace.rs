@@ -45,7 +45,7 @@ pub(crate) struct TraceQuery {
     protocol: Option<control::Protocol>,
     /// Prefix of source or destination, before or after translation.
     #[param(value_type = Option<String>)]
-    address: Option<control::Prefix>,
+    address: Option<control::AnyPrefix>,
     /// Source or destination port, before or after translation.
     port: Option<u16>,
     /// Interface of arrival.

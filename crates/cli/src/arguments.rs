@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 use std::net::Ipv4Addr;
 use std::net::Ipv6Addr;
-use std::net::SocketAddrV4;
-use std::net::SocketAddrV6;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -13,6 +12,7 @@ use clap::Parser;
 use clap::Subcommand;
 use clap::ValueEnum;
 use clap_complete::Shell;
+use control::AnyPrefix;
 use control::ParseError;
 use control::Prefix;
 use control::Prefix6;
@@ -911,12 +911,15 @@ pub struct Why {
     /// Transport: udp, tcp or icmp (echo)
     #[arg(value_name = "PROTOCOL")]
     pub protocol: Protocol,
-    /// Source; for icmp the port is the query identifier
+    /// Source, IPv6 in brackets; for icmp the port is the query identifier
     #[arg(value_name = "SRC:PORT", value_parser = why_endpoint)]
-    pub source: SocketAddrV4,
-    /// Destination
+    pub source: SocketAddr,
+    /// Destination; from an IPv6 source, IPv4 is put behind the first [[nat64]] prefix of the VRF
     #[arg(value_name = "DST:PORT", value_parser = why_endpoint)]
-    pub destination: SocketAddrV4,
+    pub destination: SocketAddr,
+    /// The packet comes in the softwire of this B4 (DS-Lite)
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "inbound")]
+    pub b4: Option<Ipv6Addr>,
     /// The packet arrives from outside
     #[arg(long)]
     pub inbound: bool,
@@ -938,12 +941,8 @@ pub struct Why {
 }
 
 /// An endpoint of `natrix why`.
-fn why_endpoint(text: &str) -> Result<SocketAddrV4, ParseError> {
-    let is_ipv6 = text.parse::<SocketAddrV6>().is_ok() || text.parse::<Ipv6Addr>().is_ok();
-    let expected = match is_ipv6 {
-        true => "an IPv4 endpoint (why does not explain IPv6 packets yet)",
-        false => "an IPv4 endpoint such as 10.0.0.2:4000",
-    };
+fn why_endpoint(text: &str) -> Result<SocketAddr, ParseError> {
+    let expected = "an endpoint such as 10.0.0.2:4000 or [2001:db8::2]:4000";
     text.parse().map_err(|_| ParseError { expected })
 }
 
@@ -961,7 +960,7 @@ pub struct Trace {
     pub protocol: Option<Protocol>,
     /// Source or destination address or prefix, before or after translation
     #[arg(long, value_name = "ADDRESS[/LENGTH]")]
-    pub address: Option<Prefix>,
+    pub address: Option<AnyPrefix>,
     /// Source or destination port, before or after translation
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,

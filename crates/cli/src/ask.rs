@@ -127,6 +127,7 @@ pub(crate) fn why(arguments: &Why, out: &mut dyn Write) -> Result<(), CliError> 
         protocol: arguments.protocol,
         source: arguments.source,
         destination: arguments.destination,
+        b4: arguments.b4,
         inbound: arguments.inbound,
         tcp_segment: arguments.segment,
         length_bytes: arguments.length,
@@ -148,7 +149,11 @@ fn print_why(answer: &WhyAnswer, out: &mut dyn Write) -> io::Result<()> {
         Direction::Outbound => "inside",
         Direction::Inbound => "outside",
     };
-    writeln!(out, "{protocol} {source} > {destination}, from {from}, on worker {worker}\n")?;
+    let through = match (answer.direction, &answer.host) {
+        (Direction::Outbound, Some(host)) if host.inner.is_some() => format!(", in the softwire of {}", host.address),
+        _ => String::new(),
+    };
+    writeln!(out, "{protocol} {source} > {destination}{through}, from {from}, on worker {worker}\n")?;
     let mut steps = Table::new(&[("", Right), ("STEP", Left), ("DECISION", Left), ("REASON", Left)]);
     for (position, step) in answer.steps.iter().enumerate() {
         let number = (position + 1).to_string();
@@ -157,7 +162,13 @@ fn print_why(answer: &WhyAnswer, out: &mut dyn Write) -> io::Result<()> {
     steps.flush(out)?;
     writeln!(out, "\nverdict: {verdict} ({kind}): {description}")?;
     if let (Some(source), Some(destination)) = (answer.translated_source, answer.translated_destination) {
-        writeln!(out, "leaves as: {protocol} {source} > {destination}")?;
+        let through = match (answer.direction, &answer.host) {
+            (Direction::Inbound, Some(host)) if host.inner.is_some() => {
+                format!(", in the softwire of {}", host.address)
+            }
+            _ => String::new(),
+        };
+        writeln!(out, "leaves as: {protocol} {source} > {destination}{through}")?;
     }
     if answer.state_changed {
         writeln!(out, "warning: the daemon reports that this question changed its state")

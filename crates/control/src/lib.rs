@@ -107,6 +107,7 @@ pub use request::Request;
 pub use request::TcpSegment;
 pub use request::Trace;
 pub use request::Why;
+pub use values::AnyPrefix;
 pub use values::Filtering;
 pub use values::HexBytes;
 pub use values::ParseError;

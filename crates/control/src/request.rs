@@ -1,14 +1,15 @@
 //! Requests of the client.
 
 use core::net::Ipv4Addr;
-use core::net::SocketAddrV4;
+use core::net::Ipv6Addr;
+use core::net::SocketAddr;
 
 use serde::Deserialize;
 use serde::Serialize;
 
 use crate::fault::Fault;
 use crate::filter::Filter;
-use crate::values::Prefix;
+use crate::values::AnyPrefix;
 use crate::values::Protocol;
 use crate::values::words;
 
@@ -236,10 +237,14 @@ words!(
 pub struct Why {
     /// Transport; ICMP is an echo request (outbound) or an echo reply (inbound).
     pub protocol: Protocol,
-    /// Source; for ICMP the port is the query identifier.
-    pub source: SocketAddrV4,
-    /// Destination; for ICMP the port is the query identifier again.
-    pub destination: SocketAddrV4,
+    /// Source; for ICMP the port is the query identifier. An IPv6 host of NAT64 has IPv6.
+    pub source: SocketAddr,
+    /// Destination; for ICMP the port is the query identifier again. With IPv6 as source, an IPv4
+    /// destination is put behind the first translation prefix of the VRF.
+    pub destination: SocketAddr,
+    /// The packet comes in the softwire of this B4 (DS-Lite); source and destination are inside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub b4: Option<Ipv6Addr>,
     /// The packet comes from outside.
     #[serde(default)]
     pub inbound: bool,
@@ -264,9 +269,9 @@ pub struct Trace {
     /// Transport.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Prefix of source or destination, before or after translation.
+    /// Prefix of source or destination, before or after translation; IPv6 also around a softwire.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub address: Option<Prefix>,
+    pub address: Option<AnyPrefix>,
     /// Source or destination port, before or after translation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,

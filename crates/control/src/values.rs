@@ -1,6 +1,7 @@
 //! Small values of the protocol, spelled the same in requests, replies, commands and JSON.
 
 use core::fmt;
+use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 use core::str::FromStr;
@@ -258,6 +259,56 @@ impl Serialize for Prefix6 {
 
 impl<'de> Deserialize<'de> for Prefix6 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prefix6, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A prefix of either family, or an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnyPrefix {
+    /// IPv4.
+    V4(Prefix),
+    /// IPv6.
+    V6(Prefix6),
+}
+
+impl AnyPrefix {
+    /// True if the prefix contains `address`.
+    pub fn contains(self, address: IpAddr) -> bool {
+        match (self, address) {
+            (AnyPrefix::V4(prefix), IpAddr::V4(address)) => prefix.contains(address),
+            (AnyPrefix::V6(prefix), IpAddr::V6(address)) => prefix.contains(address),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for AnyPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AnyPrefix::V4(prefix) => prefix.fmt(f),
+            AnyPrefix::V6(prefix) => prefix.fmt(f),
+        }
+    }
+}
+
+impl FromStr for AnyPrefix {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<AnyPrefix, ParseError> {
+        if text.contains(':') { text.parse().map(AnyPrefix::V6) } else { text.parse().map(AnyPrefix::V4) }
+    }
+}
+
+impl Serialize for AnyPrefix {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for AnyPrefix {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AnyPrefix, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(D::Error::custom)
     }

@@ -9,8 +9,11 @@
 //! no empty record is left, the packet is counted and not recorded. Without a tap a burst costs one
 //! branch.
 
+use core::net::IpAddr;
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
+use control::AnyPrefix;
 use mem::ring;
 use mem::ring::Consumer;
 use mem::ring::Producer;
@@ -21,16 +24,18 @@ use nat::Verdict;
 use nat::packet::BURST_MAX;
 use nat::packet::PacketMeta;
 use nat::types::InterfaceId;
-use nat::types::Prefix;
 use nat::verdict::VerdictKind;
 use nat::view::STEPS_MAX;
 use nat::view::Step;
 use packet_io::Buffer;
 use packet_io::Io;
 use wire::ethernet::ETHER_TYPE_IPV4;
+use wire::ethernet::ETHER_TYPE_IPV6;
 use wire::ethernet::MacAddress;
 use wire::ethernet::TAGGED_HEADER_LENGTH;
 use wire::field;
+use wire::icmp6;
+use wire::ipv6;
 
 use crate::outlet::Outlet;
 
@@ -47,7 +52,7 @@ pub struct TraceFilter {
     /// Transport.
     pub protocol: Option<Protocol>,
     /// Prefix of source or destination, before or after translation.
-    pub address: Option<Prefix>,
+    pub address: Option<AnyPrefix>,
     /// Source or destination port or ICMP query identifier, before or after translation.
     pub port: Option<u16>,
     /// Interface the packet arrived on.
@@ -138,50 +143,96 @@ impl TraceReader {
     }
 }
 
-/// The readable endpoints of an IP packet.
+/// IPv4 in IPv6 (RFC 2473).
+const PROTOCOL_IPV4: u8 = 4;
+
+/// The readable endpoints of an IP packet; of one in a softwire, those of the packet inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// IP protocol number.
     pub protocol: u8,
     /// Source address.
-    pub source: Ipv4Addr,
+    pub source: IpAddr,
     /// Destination address.
-    pub destination: Ipv4Addr,
+    pub destination: IpAddr,
     /// Source and destination port, or twice the query identifier of an ICMP echo; None without
     /// ports.
     pub ports: Option<(u16, u16)>,
+    /// Source and destination of the softwire.
+    pub softwire: Option<(Ipv6Addr, Ipv6Addr)>,
 }
 
 impl Flow {
-    /// Reads a packet; None if it has no IPv4 header.
+    /// Reads a packet; None if it has no IP header.
     pub fn of(packet: &[u8]) -> Option<Flow> {
+        if packet.first()? >> 4 == 6 { Flow::of_ipv6(packet) } else { Flow::of_ipv4(packet) }
+    }
+
+    fn of_ipv4(packet: &[u8]) -> Option<Flow> {
         let header_length = usize::from(packet.first()? & 0x0f) * 4;
         if packet.len() < 20 || packet.first()? >> 4 != 4 || header_length < 20 {
             return None;
         }
         let protocol = field::u8_at(packet, 9);
         let later_fragment = field::u16_at(packet, 6) & 0x1fff != 0;
-        let transport = packet.get(header_length..).filter(|rest| rest.len() >= 8 && !later_fragment);
-        let ports = transport.and_then(|rest| match protocol {
-            6 | 17 => Some((field::u16_at(rest, 0), field::u16_at(rest, 2))),
-            // Echo request and reply.
-            1 if matches!(field::u8_at(rest, 0), 0 | 8) => Some((field::u16_at(rest, 4), field::u16_at(rest, 4))),
-            _ => None,
-        });
+        let transport = packet.get(header_length..).filter(|_| !later_fragment);
         Some(Flow {
             protocol,
-            source: Ipv4Addr::from_bits(field::u32_at(packet, 12)),
-            destination: Ipv4Addr::from_bits(field::u32_at(packet, 16)),
-            ports,
+            source: Ipv4Addr::from_bits(field::u32_at(packet, 12)).into(),
+            destination: Ipv4Addr::from_bits(field::u32_at(packet, 16)).into(),
+            ports: transport.and_then(|transport| ports_of(protocol, transport)),
+            softwire: None,
         })
     }
 
-    fn touches(&self, prefix: Prefix) -> bool {
-        prefix.contains(self.source) || prefix.contains(self.destination)
+    fn of_ipv6(packet: &[u8]) -> Option<Flow> {
+        let view = ipv6::Ipv6::new_unchecked(packet.get(..ipv6::HEADER_LENGTH)?);
+        let (source, destination) = (Ipv6Addr::from_bits(view.source()), Ipv6Addr::from_bits(view.destination()));
+        let (protocol, offset, is_first) = match ipv6::chain(packet) {
+            Ok(chain) => (chain.protocol, chain.offset, chain.fragment.is_none_or(|fragment| fragment.offset == 0)),
+            Err(_) => (view.next_header(), packet.len(), false),
+        };
+        let transport = packet.get(offset..).filter(|_| is_first);
+        if protocol == PROTOCOL_IPV4
+            && let Some(inner) = transport.and_then(Flow::of_ipv4)
+        {
+            return Some(Flow { softwire: Some((source, destination)), ..inner });
+        }
+        let ports = transport.and_then(|transport| ports_of(protocol, transport));
+        Some(Flow { protocol, source: source.into(), destination: destination.into(), ports, softwire: None })
+    }
+
+    fn touches(&self, prefix: AnyPrefix) -> bool {
+        let around = self.softwire.is_some_and(|(from, to)| prefix.contains(from.into()) || prefix.contains(to.into()));
+        around || prefix.contains(self.source) || prefix.contains(self.destination)
+    }
+
+    fn is_of(&self, protocol: Protocol) -> bool {
+        let is_icmp6 = self.protocol == ipv6::PROTOCOL_ICMP6 && protocol == Protocol::Icmp;
+        is_icmp6 || self.protocol == protocol.number()
     }
 
     fn has_port(&self, port: u16) -> bool {
         self.ports.is_some_and(|(source, destination)| source == port || destination == port)
+    }
+}
+
+/// Ports, or twice the query identifier of an echo.
+fn ports_of(protocol: u8, transport: &[u8]) -> Option<(u16, u16)> {
+    let transport = transport.get(..8)?;
+    let query = field::u16_at(transport, 4);
+    match (protocol, field::u8_at(transport, 0)) {
+        (6 | 17, _) => Some((field::u16_at(transport, 0), field::u16_at(transport, 2))),
+        (1, 0 | 8) => Some((query, query)),
+        (ipv6::PROTOCOL_ICMP6, icmp6::TYPE_ECHO_REQUEST | icmp6::TYPE_ECHO_REPLY) => Some((query, query)),
+        _ => None,
+    }
+}
+
+const fn ether_type_of(packet: &[u8]) -> u16 {
+    match packet.first() {
+        Some(first) if *first >> 4 == 6 => ETHER_TYPE_IPV6,
+        _ => ETHER_TYPE_IPV4,
     }
 }
 
@@ -198,7 +249,7 @@ impl TraceFilter {
         (!self.dropped_only || verdict.kind() == VerdictKind::Dropped)
             && self.verdict.is_none_or(|wanted| wanted == verdict)
             && self.interface.is_none_or(|wanted| Some(wanted) == interface)
-            && self.protocol.is_none_or(|wanted| before.is_some_and(|flow| flow.protocol == wanted.number()))
+            && self.protocol.is_none_or(|wanted| before.is_some_and(|flow| flow.is_of(wanted)))
             && self.address.is_none_or(|prefix| either(&|flow| flow.touches(prefix)))
             && self.port.is_none_or(|port| either(&|flow| flow.has_port(port)))
     }
@@ -298,7 +349,7 @@ impl Tracer {
             let link_length = match (link_length, links.link(meta.ingress)) {
                 // From another worker, which has cut off the link header.
                 (0, Some(place)) => {
-                    let header = links.header(place, links.station(place.port), ETHER_TYPE_IPV4);
+                    let header = links.header(place, links.station(place.port), ether_type_of(&noted.packet));
                     header.write(&mut link).unwrap_or(0)
                 }
                 (length, _) => length,
@@ -306,9 +357,9 @@ impl Tracer {
             let mut link_out = [0; TAGGED_HEADER_LENGTH];
             let out = match outcome {
                 Outcome::Transmit { egress, start, length } => outlet.interface_of(egress).and_then(|interface| {
-                    let header = links.header(links.link(interface)?, MacAddress::ZERO, ETHER_TYPE_IPV4);
-                    let header_length = header.write(&mut link_out)?;
                     let packet: &[u8] = buffer.frame_mut().0.get(usize::from(start)..)?.get(..usize::from(length))?;
+                    let header = links.header(links.link(interface)?, MacAddress::ZERO, ether_type_of(packet));
+                    let header_length = header.write(&mut link_out)?;
                     Some((interface, header_length, packet))
                 }),
                 _ => None,

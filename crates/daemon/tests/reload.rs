@@ -255,6 +255,7 @@ fn a_plan_shows_slices_in_blocks_of_other_subscribers() {
         protocol,
         source,
         destination,
+        b4: None,
         inbound: false,
         tcp_segment: None,
         length_bytes: None,
@@ -523,8 +524,9 @@ fn find_and_why_name_the_subscriber_that_waits_for_a_port() {
         let protocol = control::Protocol::Udp;
         let why = control::Why {
             protocol,
-            source: inside,
-            destination,
+            source: inside.into(),
+            destination: destination.into(),
+            b4: None,
             inbound: false,
             tcp_segment: None,
             dont_fragment: false,

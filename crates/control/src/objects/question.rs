@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::net::Ipv4Addr;
-use core::net::SocketAddrV4;
+use core::net::SocketAddr;
 use core::str::FromStr;
 
 use serde::Deserialize;
@@ -86,10 +86,13 @@ pub struct WhyAnswer {
     pub protocol: Protocol,
     /// Source asked about.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub source: SocketAddrV4,
+    pub source: SocketAddr,
     /// Destination asked about.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub destination: SocketAddrV4,
+    pub destination: SocketAddr,
+    /// The IPv6 host that sends or receives it; absent if an IPv4 host does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
     /// Where it comes from.
     pub direction: Direction,
     /// Name of the verdict it would get.
@@ -100,10 +103,11 @@ pub struct WhyAnswer {
     pub description: String,
     /// Translated source; null if the packet would not leave.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
-    pub translated_source: Option<SocketAddrV4>,
-    /// Translated destination; null if the packet would not leave.
+    pub translated_source: Option<SocketAddr>,
+    /// Translated destination, inside the softwire if it leaves in one; null if the packet would not
+    /// leave.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
-    pub translated_destination: Option<SocketAddrV4>,
+    pub translated_destination: Option<SocketAddr>,
     /// Worker that would decide.
     pub worker: u8,
     /// The way to the verdict.

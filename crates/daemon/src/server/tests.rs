@@ -314,11 +314,12 @@ fn why_explains_and_changes_nothing() {
     let running = Running::start("why");
     let (_, external) = running.traffic(2..3)[0];
     let mut client = running.client();
-    let ask = |source, destination, inbound| {
+    let ask = |source: SocketAddrV4, destination: SocketAddrV4, inbound| {
         Request::Why(Why {
             protocol: control::Protocol::Udp,
-            source,
-            destination,
+            source: source.into(),
+            destination: destination.into(),
+            b4: None,
             inbound,
             tcp_segment: None,
             length_bytes: None,
@@ -331,7 +332,7 @@ fn why_explains_and_changes_nothing() {
     assert!(answer.steps.len() >= 3, "{:?}", answer.steps);
     let answer: WhyAnswer = one(&mut client, ask(SERVER, external, true));
     assert_eq!(answer.verdict, "inbound");
-    assert_eq!(answer.translated_destination, Some(subscriber(2)));
+    assert_eq!(answer.translated_destination, Some(subscriber(2).into()));
     for (dont_fragment, verdict) in [(false, "outbound"), (true, "too_big")] {
         let Request::Why(short) = ask(subscriber(9), SERVER, false) else { panic!("not a why") };
         let long = Why { length_bytes: Some(9_100), dont_fragment, ..short };

@@ -1,7 +1,7 @@
 //! `trace`: packets as they pass, from all workers, until the client stops.
 
 use core::fmt::Write as _;
-use core::net::SocketAddrV4;
+use core::net::SocketAddr;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -19,6 +19,9 @@ use nat::Verdict;
 use nat::grant::Origin;
 use nat::types::InterfaceId;
 use nat::view;
+use wire::ethernet::ETHER_TYPE_IPV4;
+use wire::ethernet::ETHER_TYPE_IPV6;
+use wire::ipv6;
 
 use super::Client;
 use super::convert;
@@ -149,7 +152,7 @@ fn filter_of(instance: &Instance, wanted: &Trace) -> Result<TraceFilter, Fault> 
     };
     Ok(TraceFilter {
         protocol: wanted.protocol.map(engine_protocol),
-        address: wanted.address.map(convert::engine_prefix),
+        address: wanted.address,
         port: wanted.port,
         interface,
         verdict,
@@ -178,7 +181,7 @@ fn object_of(instance: &Instance, worker: usize, record: &trace::TraceRecord, wa
         before: in_words(&record.before),
         after: left.then(|| in_words(&record.after)),
         origin: record.steps.iter().find_map(origin_in).map(|origin| origin.name().to_owned()),
-        steps: record.steps.iter().map(|step| why::step_of(&instance.shared(), *step)).collect(),
+        steps: why::steps_of(&instance.shared(), &record.steps),
         length_bytes: record.length,
         frame: (wanted.snap_bytes > 0).then(|| snap(&record.before)),
         frame_out: (wanted.snap_bytes > 0 && left).then(|| snap(&record.after)),
@@ -201,46 +204,90 @@ fn in_words(frame: &[u8]) -> String {
         return format!("truncated frame len {}", frame.len());
     };
     let payload = frame.get(header.payload_offset()..).unwrap_or_default();
-    let flow = match header.ether_type {
-        wire::ethernet::ETHER_TYPE_IPV4 => Flow::of(payload),
+    let packet = match header.ether_type {
+        ETHER_TYPE_IPV4 | ETHER_TYPE_IPV6 => Flow::of(payload),
         wire::ethernet::ETHER_TYPE_ARP => return arp_in_words(payload),
         _ => None,
     };
-    let Some(flow) = flow else {
+    let Some(flow) = packet else {
         return format!("ethertype 0x{:04x} {} > {}", header.ether_type, header.source, header.destination);
     };
-    let field = |offset: usize| payload.get(offset).copied().unwrap_or(0);
-    let mut text = match flow.protocol {
+    match (flow.softwire, header.ether_type) {
+        (None, ETHER_TYPE_IPV4) => ipv4_in_words(payload, &flow),
+        (None, _) => ipv6_in_words(payload, &flow),
+        (Some((from, to)), _) => {
+            let offset = ipv6::chain(payload).map_or(payload.len(), |chain| chain.offset);
+            let inner = payload.get(offset..).unwrap_or_default();
+            format!("softwire {from} > {to} {}", ipv4_in_words(inner, &flow))
+        }
+    }
+}
+
+/// Protocol and endpoints.
+fn endpoints_in_words(flow: &Flow) -> String {
+    let protocol = match flow.protocol {
         1 => "icmp".to_owned(),
         6 => "tcp".to_owned(),
         17 => "udp".to_owned(),
+        ipv6::PROTOCOL_ICMP6 => "icmp6".to_owned(),
         number => format!("protocol {number}"),
     };
-    // Writing to a String does not fail.
-    let _ = match flow.ports {
+    match flow.ports {
         Some((source, destination)) => {
             let (source, destination) =
-                (SocketAddrV4::new(flow.source, source), SocketAddrV4::new(flow.destination, destination));
-            write!(text, " {source} > {destination}")
+                (SocketAddr::new(flow.source, source), SocketAddr::new(flow.destination, destination));
+            format!("{protocol} {source} > {destination}")
         }
-        None => write!(text, " {} > {}", flow.source, flow.destination),
+        None => format!("{protocol} {} > {}", flow.source, flow.destination),
+    }
+}
+
+/// What the first transport bytes say, besides ports.
+fn transport_in_words(text: &mut String, flow: &Flow, transport: &[u8]) {
+    let field = |offset: usize| transport.get(offset).copied().unwrap_or(0);
+    // Writing to a String does not fail.
+    let _ = match flow.protocol {
+        6 if flow.ports.is_some() => {
+            let flags = field(13);
+            let names = [(0x02, "syn"), (0x10, "ack"), (0x01, "fin"), (0x04, "rst"), (0x08, "psh")];
+            let set: Vec<&str> = names.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect();
+            write!(text, " {}", set.join(","))
+        }
+        1 | ipv6::PROTOCOL_ICMP6 => write!(text, " type {} code {}", field(0), field(1)),
+        _ => Ok(()),
     };
+}
+
+fn ipv4_in_words(packet: &[u8], flow: &Flow) -> String {
+    let field = |offset: usize| packet.get(offset).copied().unwrap_or(0);
+    let mut text = endpoints_in_words(flow);
     let transport = usize::from(field(0) & 0x0f) * 4;
     let fragment = u16::from_be_bytes([field(6), field(7)]);
-    if flow.protocol == 6 && flow.ports.is_some() {
-        let flags = field(transport + 13);
-        let names = [(0x02, "syn"), (0x10, "ack"), (0x01, "fin"), (0x04, "rst"), (0x08, "psh")];
-        let set: Vec<&str> = names.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect();
-        let _ = write!(text, " {}", set.join(","));
-    }
-    if flow.protocol == 1 && fragment & 0x1fff == 0 {
-        let _ = write!(text, " type {} code {}", field(transport), field(transport + 1));
+    if fragment & 0x1fff == 0 {
+        transport_in_words(&mut text, flow, packet.get(transport..).unwrap_or_default());
     }
     if fragment & 0x3fff != 0 {
         let more = if fragment & 0x2000 == 0 { "" } else { "+" };
         let _ = write!(text, " fragment {}{more}", u32::from(fragment & 0x1fff) * 8);
     }
     let _ = write!(text, " len {} ttl {}", u16::from_be_bytes([field(2), field(3)]), field(8));
+    text
+}
+
+fn ipv6_in_words(packet: &[u8], flow: &Flow) -> String {
+    let field = |offset: usize| packet.get(offset).copied().unwrap_or(0);
+    let mut text = endpoints_in_words(flow);
+    if let Ok(chain) = ipv6::chain(packet) {
+        if chain.fragment.is_none_or(|fragment| fragment.offset == 0) {
+            transport_in_words(&mut text, flow, packet.get(chain.offset..).unwrap_or_default());
+        }
+        if let Some(fragment) = chain.fragment {
+            let more = if fragment.more { "+" } else { "" };
+            let _ = write!(text, " fragment {}{more}", fragment.offset);
+        }
+    }
+    let length = ipv6::HEADER_LENGTH + usize::from(u16::from_be_bytes([field(4), field(5)]));
+    let _ = write!(text, " len {length} hop limit {}", field(7));
     text
 }
 

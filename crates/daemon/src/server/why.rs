@@ -1,10 +1,15 @@
 //! `why`: explains what would happen to a packet now. Builds a real packet and asks the engine.
 
+use core::net::IpAddr;
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
+use core::net::SocketAddr;
 use core::net::SocketAddrV4;
+use core::net::SocketAddrV6;
 
 use control::Direction;
 use control::Fault;
+use control::Host;
 use control::Step;
 use control::TcpSegment;
 use control::Why;
@@ -19,16 +24,27 @@ use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::settings::RuleAction;
 use nat::tcp::TcpState;
+use nat::types::Endpoint;
 use nat::types::Facing;
+use nat::types::InterfaceId;
+use nat::types::RealmId;
 use nat::types::Side;
 use nat::view;
+use nat::view::HostRole;
+use nat::view::HostView;
 use wire::build;
+use wire::build6;
+use wire::ipv4;
+use wire::ipv6;
 use wire::tcp::Flags;
 
 use super::convert;
 use crate::instance::Instance;
 use crate::instance::mismatch;
 use crate::mailbox::Question;
+
+/// IPv4 in IPv6 (RFC 2473).
+const PROTOCOL_IPV4: u8 = 4;
 
 /// Header bytes of the shortest packet of each transport.
 const fn shortest(protocol: Protocol) -> usize {
@@ -44,7 +60,7 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
     let from = facing(settings, why)?;
     let side = from.side;
     let protocol = engine_protocol(why.protocol);
-    let packet = packet(why, protocol, side)?;
+    let (packet, destination) = packet(&shared, why, protocol, from)?;
     let (worker, explanation) = shared.explain(from, &packet, |worker, onward| {
         let question = Question::Explain { from, onward, packet: packet.clone(), explanation: None };
         match instance.ask(worker.index(), question)? {
@@ -52,27 +68,82 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
             _ => Err(mismatch(worker.index())),
         }
     })?;
+    let names = Names(&explanation.steps);
+    let is_sender = |role: HostRole| matches!(role, HostRole::Sender { .. }) == (side == Side::Inside);
+    let host = names.hosts().find(|(_, _, role)| is_sender(*role)).map(|(_, host, _)| convert::host(&host));
     Ok(WhyAnswer {
         protocol: why.protocol,
         source: why.source,
-        destination: why.destination,
+        destination,
+        host,
         direction: if side == Side::Inside { Direction::Outbound } else { Direction::Inbound },
         verdict: explanation.verdict.name().to_owned(),
         kind: convert::verdict_kind(explanation.verdict.kind()),
         description: explanation.verdict.description().to_owned(),
-        translated_source: explanation.source_after.map(convert::socket),
-        translated_destination: explanation.destination_after.map(convert::socket),
+        translated_source: explanation.source_after.map(|source| names.source(source, explanation.destination_after)),
+        translated_destination: explanation.destination_after.map(|destination| names.socket(destination)),
         worker: worker.0,
-        steps: explanation.steps.iter().map(|step| step_of(&shared, *step)).collect(),
+        steps: steps_of(&shared, &explanation.steps),
         state_changed: false,
     })
+}
+
+/// The IPv6 hosts that the steps of one explanation name by their numbers.
+#[derive(Clone, Copy)]
+struct Names<'a>(&'a [view::Step]);
+
+impl Names<'_> {
+    fn hosts(self) -> impl Iterator<Item = (Ipv4Addr, HostView, HostRole)> {
+        self.0.iter().filter_map(|step| match *step {
+            view::Step::Host { number, host, role } => Some((number, host, role)),
+            _ => None,
+        })
+    }
+
+    fn host(self, address: Ipv4Addr) -> Option<Host> {
+        self.hosts().find(|(number, ..)| *number == address).map(|(_, host, _)| convert::host(&host))
+    }
+
+    /// As it is in the steps: with the host in place of its number.
+    fn endpoint(self, endpoint: Endpoint) -> String {
+        self.host(endpoint.address).map_or_else(|| endpoint.to_string(), |host| host.endpoint(endpoint.port))
+    }
+
+    fn address(self, address: Ipv4Addr) -> String {
+        self.host(address).map_or_else(|| address.to_string(), |host| host.to_string())
+    }
+
+    /// As the host itself has it.
+    fn socket(self, endpoint: Endpoint) -> SocketAddr {
+        let address = match self.host(endpoint.address) {
+            Some(Host { inner: Some(inner), .. }) => inner.into(),
+            Some(host) => host.address.into(),
+            None => IpAddr::from(endpoint.address),
+        };
+        SocketAddr::new(address, endpoint.port)
+    }
+
+    /// As the receiver sees it.
+    fn source(self, source: Endpoint, destination: Option<Endpoint>) -> SocketAddr {
+        let remote = self.hosts().find_map(|(number, _, role)| match role {
+            HostRole::Receiver { remote } if destination.is_some_and(|to| to.address == number) => remote,
+            _ => None,
+        });
+        remote.map_or_else(|| self.socket(source), |remote| SocketAddr::new(remote.into(), source.port))
+    }
 }
 
 /// The interface of the packet.
 fn facing(settings: &Settings, why: &Why) -> Result<Facing, Fault> {
     let asked = if why.inbound { Side::Outside } else { Side::Inside };
+    let takes = |realm: RealmId| match (why.source, why.b4) {
+        (_, Some(_)) => settings.transition.softwires.iter().any(|one| one.realm == realm),
+        (SocketAddr::V6(_), None) => settings.transition.nat64.iter().any(|one| one.realm == realm),
+        (SocketAddr::V4(_), None) => true,
+    };
     let Some(name) = &why.interface else {
-        let first = settings.interfaces.iter().find(|interface| interface.side == asked);
+        let of_side = || settings.interfaces.iter().filter(|interface| interface.side == asked);
+        let first = of_side().find(|interface| takes(interface.realm)).or_else(|| of_side().next());
         return Ok(first.map_or(asked.into(), Interface::facing));
     };
     let interface = settings.interfaces.iter().find(|interface| interface.name == *name);
@@ -88,36 +159,133 @@ fn facing(settings: &Settings, why: &Why) -> Result<Facing, Fault> {
     Ok(interface.facing())
 }
 
-fn packet(why: &Why, protocol: Protocol, side: Side) -> Result<Vec<u8>, Fault> {
-    let flags = match why.tcp_segment.unwrap_or(TcpSegment::Syn) {
-        TcpSegment::Syn => Flags::SYN,
-        TcpSegment::SynAck => Flags::SYN.union(Flags::ACK),
-        TcpSegment::Ack => Flags::ACK,
-        TcpSegment::Fin => Flags::FIN.union(Flags::ACK),
-        TcpSegment::Rst => Flags::RST,
+/// The packet, and its destination.
+fn packet(shared: &Shared, why: &Why, protocol: Protocol, from: Facing) -> Result<(Vec<u8>, SocketAddr), Fault> {
+    match (why.source, why.destination, why.b4) {
+        (SocketAddr::V4(source), SocketAddr::V4(destination), None) => {
+            Ok((packet4(why, protocol, from.side, (source, destination))?, why.destination))
+        }
+        (_, _, Some(b4)) if from.side == Side::Outside => {
+            let remedy = "omit it, or use an inside interface";
+            Err(Fault::new(format!("b4 {b4}"), "is for packets from inside", remedy))
+        }
+        (SocketAddr::V4(source), SocketAddr::V4(destination), Some(b4)) => {
+            let softwires = &shared.settings().transition.softwires;
+            let Some(end) = softwires.iter().find(|end| end.realm == from.realm) else {
+                let remedy = "add a [[softwire]] to the VRF, or name an interface of another VRF";
+                return Err(Fault::new(format!("b4 {b4}"), "the VRF has no softwires", remedy));
+            };
+            let inner = packet4(why, protocol, from.side, (source, destination))?;
+            Ok((build6::raw(b4, end.aftr, PROTOCOL_IPV4, &inner), why.destination))
+        }
+        (SocketAddr::V6(source), destination, None) if from.side == Side::Inside => {
+            let destination = match destination {
+                SocketAddr::V6(destination) => destination,
+                SocketAddr::V4(to) => behind_prefix(shared, from.realm, to)?,
+            };
+            let packet = packet6(why, protocol, (source, destination))?;
+            let interfaces = &shared.settings().interfaces;
+            let ingress = interfaces.iter().position(|interface| interface.facing() == from).unwrap_or_default();
+            if !shared.takes_ipv6(InterfaceId(ingress as u16), &packet) {
+                let object = format!("destination {}", destination.ip());
+                let remedy = "use an address of a [[nat64]] prefix of the VRF; Natrix forwards no IPv6 to IPv6";
+                return Err(Fault::new(object, "does not lead to IPv4", remedy));
+            }
+            Ok((packet, destination.into()))
+        }
+        (SocketAddr::V6(source), ..) => {
+            let remedy = "give an IPv4 source; IPv6 packets come from inside, without --b4";
+            Err(Fault::new(format!("source {source}"), "is IPv6", remedy))
+        }
+        (SocketAddr::V4(_), SocketAddr::V6(destination), _) => {
+            let remedy = "give an IPv6 source, or an IPv4 destination";
+            Err(Fault::new(format!("destination {destination}"), "is IPv6, and the source IPv4", remedy))
+        }
+    }
+}
+
+/// The destination of an IPv6 host that means this IPv4 endpoint.
+fn behind_prefix(shared: &Shared, realm: RealmId, to: SocketAddrV4) -> Result<SocketAddrV6, Fault> {
+    let Some(nat64) = shared.settings().transition.nat64.iter().find(|one| one.realm == realm) else {
+        let remedy = "add a [[nat64]] to the VRF, or name an interface of another VRF";
+        return Err(Fault::new(format!("destination {to}"), "the VRF has no prefix of NAT64", remedy));
     };
-    let (source, destination): (SocketAddrV4, SocketAddrV4) = (why.source, why.destination);
+    let address = Ipv6Addr::from_bits(nat64.prefix.embed(to.ip().to_bits()));
+    Ok(SocketAddrV6::new(address, to.port(), 0, 0))
+}
+
+const fn flags(why: &Why) -> Flags {
+    match why.tcp_segment {
+        None | Some(TcpSegment::Syn) => Flags::SYN,
+        Some(TcpSegment::SynAck) => Flags::SYN.union(Flags::ACK),
+        Some(TcpSegment::Ack) => Flags::ACK,
+        Some(TcpSegment::Fin) => Flags::FIN.union(Flags::ACK),
+        Some(TcpSegment::Rst) => Flags::RST,
+    }
+}
+
+/// Payload bytes that the packet needs for its length; `shortest` without payload.
+fn payload(why: &Why, protocol: Protocol, shortest: usize) -> Result<usize, Fault> {
+    let length = why.length_bytes.map_or(shortest, usize::from);
+    length.checked_sub(shortest).ok_or_else(|| {
+        let remedy = format!("a {} packet has at least {shortest} bytes", protocol.name());
+        Fault::new("packet", "is too short", remedy).seen(format!("{length} bytes"))
+    })
+}
+
+fn packet4(
+    why: &Why,
+    protocol: Protocol,
+    side: Side,
+    (source, destination): (SocketAddrV4, SocketAddrV4),
+) -> Result<Vec<u8>, Fault> {
     let (from, to): (Ipv4Addr, Ipv4Addr) = (*source.ip(), *destination.ip());
     let builder = match protocol {
         Protocol::Udp => build::udp(source, destination),
-        Protocol::Tcp => build::tcp(source, destination, flags),
+        Protocol::Tcp => build::tcp(source, destination, flags(why)),
         Protocol::Icmp if side == Side::Inside => build::echo_request(from, to, source.port()),
         Protocol::Icmp => build::echo_reply(from, to, destination.port()),
     };
-    let length = why.length_bytes.map_or(shortest(protocol), usize::from);
-    let payload = length.checked_sub(shortest(protocol)).ok_or_else(|| {
-        let remedy = format!("a {} packet has at least {} bytes", protocol.name(), shortest(protocol));
-        Fault::new("packet", "is too short", remedy).seen(format!("{length} bytes"))
-    })?;
-    let builder = builder.payload_length(payload);
+    let builder = builder.payload_length(payload(why, protocol, shortest(protocol))?);
     Ok(if why.dont_fragment { builder.dont_fragment() } else { builder }.build())
 }
 
+fn packet6(
+    why: &Why,
+    protocol: Protocol,
+    (source, destination): (SocketAddrV6, SocketAddrV6),
+) -> Result<Vec<u8>, Fault> {
+    let longer = ipv6::HEADER_LENGTH - ipv4::HEADER_LENGTH_MIN;
+    let payload = vec![0; payload(why, protocol, shortest(protocol) + longer)?];
+    Ok(match protocol {
+        Protocol::Udp => build6::udp(source, destination, &payload),
+        Protocol::Tcp => build6::tcp(source, destination, flags(why), &payload),
+        Protocol::Icmp => build6::echo_request(*source.ip(), *destination.ip(), source.port(), &payload),
+    })
+}
+
+/// Steps as text.
+pub(crate) fn steps_of(shared: &Shared, steps: &[view::Step]) -> Vec<Step> {
+    steps.iter().map(|step| step_of(shared, Names(steps), *step)).collect()
+}
+
 /// One step as text.
-pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
+fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
     let settings = shared.settings();
     let (name, decision, detail) = match step {
+        view::Step::Host { host, role, .. } => {
+            let host = convert::host(&host);
+            let way = if host.inner.is_some() { "behind a softwire (RFC 6333)" } else { "by NAT64 (RFC 6146)" };
+            match role {
+                HostRole::Sender { is_known: true } => ("host", format!("from {host}"), way.to_owned()),
+                HostRole::Sender { is_known: false } => {
+                    ("host", format!("from {host}, a new host"), format!("{way}; its subscriber has room for it"))
+                }
+                HostRole::Receiver { .. } => ("host", format!("to {host}"), way.to_owned()),
+            }
+        }
         view::Step::Parsed { protocol, source, destination } => {
+            let (source, destination) = (names.endpoint(source), names.endpoint(destination));
             let transport =
                 Protocol::from_number(protocol).map_or_else(|| protocol.to_string(), |p| p.name().to_owned());
             ("parse", format!("{transport} {source} > {destination}"), "headers are complete and agree".to_owned())
@@ -135,6 +303,7 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
             format!("{external} is an external endpoint here (RFC 4787 REQ-9)"),
         ),
         view::Step::Routed { interface, next_hop, mtu } => {
+            let next_hop = names.address(next_hop);
             let name = settings.interfaces.get(usize::from(interface)).map_or("", |interface| &interface.name);
             ("route", format!("interface \"{name}\" via {next_hop}"), format!("longest prefix; MTU {mtu} bytes"))
         }
@@ -175,6 +344,7 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
         ),
         view::Step::MappingFound { internal, external, expires_in, origin } => {
             let asked = origin.map_or_else(String::new, |origin| format!("asked for by {}, ", origin.name()));
+            let internal = names.endpoint(internal);
             ("lookup", format!("mapping {internal} = {external}"), format!("{asked}expires in {expires_in}"))
         }
         view::Step::MappingWouldBeCreated { ports_free } => (
@@ -184,7 +354,7 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
         ),
         view::Step::FlowFound { internal, external, remote, expires_in } => (
             "lookup",
-            format!("flow {internal} = {external} to {remote}"),
+            format!("flow {} = {external} to {remote}", names.endpoint(internal)),
             format!("the external endpoint is shared; expires in {expires_in}"),
         ),
         view::Step::FlowWouldBeCreated { remote } => (
@@ -256,7 +426,7 @@ pub(crate) fn step_of(shared: &Shared, step: view::Step) -> Step {
         }
         view::Step::Quoted { protocol, source, destination } => (
             "icmp error",
-            format!("about {protocol} {source} > {destination}"),
+            format!("about {protocol} {} > {}", names.endpoint(source), names.endpoint(destination)),
             "the quoted packet identifies the mapping (RFC 5508 §4)".to_owned(),
         ),
         view::Step::Rule { position, action } => {

@@ -12,6 +12,7 @@
 
 mod arrive;
 mod depart;
+pub(in crate::shard) mod foretell;
 
 use crate::headers::packet::BURST_MAX;
 use crate::headers::packet::Egress;
@@ -28,7 +29,7 @@ use crate::verdict::Verdict;
 use arrive::Incoming;
 
 /// Bytes that a packet may grow in front: the headers of a softwire, or of a translation.
-const ROOM: usize = 64;
+pub(in crate::shard) const ROOM: usize = 64;
 
 const _: () = assert!(ROOM >= translate::ROOM && ROOM >= wire::ipv6::HEADER_LENGTH, "there is room for any header");
 

@@ -23,6 +23,7 @@ pub use crate::rows::SessionView;
 pub use crate::rows::StaticView;
 pub use crate::rows::SubscriberView;
 pub use crate::rows::TornBlock;
+pub use crate::steps::step::HostRole;
 pub use crate::steps::step::STEPS_MAX;
 pub use crate::steps::step::Step;
 

@@ -73,6 +73,14 @@ pub(crate) struct HostKey {
     pub(crate) way: Way,
 }
 
+/// What a host would be for the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Foreseen {
+    pub(crate) number: u32,
+    /// It has a record.
+    pub(crate) is_known: bool,
+}
+
 /// How a host reaches IPv4: a position in the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -301,6 +309,32 @@ impl HostStore {
         subscriber.subscriber += 1;
         subscriber.references += 1;
         Ok(host)
+    }
+
+    /// What [`HostStore::enter`] would answer, without a change. A new host has the number of its
+    /// subscriber instead of its own; both have no mapping, and the same limits.
+    pub(crate) fn foresee(&self, hash: u64, key: &HostKey, realm: RealmId) -> Result<Foreseen, Verdict> {
+        if let Some(number) = self.find(hash, key) {
+            return Ok(Foreseen { number, is_known: true });
+        }
+        let untouched = self.records.len() as u32 - self.untouched;
+        let room = match self.free {
+            0 => untouched,
+            free => untouched + 1 + u32::from(self.records.at(free).subscriber != 0),
+        };
+        let subscriber = self.find_subscriber(key.address, realm);
+        let index = subscriber.and_then(|number| self.index_of(number));
+        if room == 0 && index.is_none() {
+            return Err(Verdict::HostTableFull);
+        }
+        if index.map_or(0, |index| self.records.at(index).subscriber) >= self.per_subscriber_max {
+            return Err(Verdict::HostLimit);
+        }
+        if room < 1 + u32::from(index.is_none()) {
+            return Err(Verdict::HostTableFull);
+        }
+        let fresh = if self.free == 0 { self.untouched } else { self.free };
+        Ok(Foreseen { number: subscriber.unwrap_or(HOSTS_FIRST | (self.first + fresh)), is_known: false })
     }
 
     fn hash_of_subscriber(&self, prefix: u128, realm: RealmId) -> u64 {

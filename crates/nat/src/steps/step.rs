@@ -1,7 +1,9 @@
 //! The steps of an explanation, which decisions report.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
+use crate::rows::HostView;
 use crate::settings::Filtering;
 use crate::settings::RuleAction;
 use crate::state::grant::Kind;
@@ -14,11 +16,35 @@ use crate::types::Protocol;
 use crate::types::WorkerId;
 
 /// Steps an explanation has at most.
-pub const STEPS_MAX: usize = 20;
+pub const STEPS_MAX: usize = 24;
+
+/// What an IPv6 host does with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostRole {
+    /// It sends the packet.
+    Sender {
+        /// It has a record.
+        is_known: bool,
+    },
+    /// The packet goes to it.
+    Receiver {
+        /// Where it comes from, as the host sees it; `None` behind a softwire, which carries IPv4.
+        remote: Option<Ipv6Addr>,
+    },
+}
 
 /// A step of an explanation, in the order of the packet path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// An IPv6 host sends the packet, or receives it. Other steps name it by its number.
+    Host {
+        /// The number, which looks like an address.
+        number: Ipv4Addr,
+        /// The host.
+        host: HostView,
+        /// What it does.
+        role: HostRole,
+    },
     /// The headers were read.
     Parsed {
         /// IP protocol number.

@@ -37,7 +37,7 @@ fn a_trace_shows_a_packet_before_and_after() {
     let traced = records(&mut reader);
     let record = traced.iter().find(|record| record.verdict == Verdict::Outbound).expect("the packet");
     let before = Flow::of(&record.before[record.link_length..]).expect("IPv4");
-    assert_eq!((before.source, before.ports), (*subscriber(2).ip(), Some((4_002, 53))));
+    assert_eq!((before.source, before.ports), ((*subscriber(2).ip()).into(), Some((4_002, 53))));
     assert_eq!(&record.before[..6], &[2, 0, 0, 0, 0, 0], "with its Ethernet header");
     assert_eq!(record.length, 60);
     assert_eq!(record.after[14..], sent[0].payload, "as it left");
@@ -58,7 +58,7 @@ fn a_trace_shows_only_what_its_filter_lets_through() {
     bed.settle();
     let by_port = records(&mut by_port);
     assert_eq!(by_port.len(), 1);
-    assert_eq!(Flow::of(&by_port[0].before[14..]).map(|flow| flow.source), Some(*subscriber(3).ip()));
+    assert_eq!(Flow::of(&by_port[0].before[14..]).map(|flow| flow.source), Some((*subscriber(3).ip()).into()));
     let drops = records(&mut drops);
     assert_eq!(drops.iter().map(|record| record.verdict).collect::<Vec<_>>(), [Verdict::LinkTruncated]);
 }

@@ -25,6 +25,7 @@ use crate::headers::packet::Sink;
 use crate::headers::packet::Stage;
 use crate::headers::parse::Class;
 use crate::headers::parse::HEADERS;
+use crate::headers::parse::Parsed;
 use crate::headers::parse::get_u32;
 use crate::headers::parse::ip;
 use crate::headers::parse::parse;
@@ -92,9 +93,17 @@ pub(super) enum Incoming {
     },
 }
 
-enum Refusal {
+pub(super) enum Refusal {
     Drop(Verdict),
     Answer(Verdict, Problem),
+}
+
+impl Refusal {
+    pub(super) const fn verdict(&self) -> Verdict {
+        match self {
+            Refusal::Drop(verdict) | Refusal::Answer(verdict, _) => *verdict,
+        }
+    }
 }
 
 impl From<Verdict> for Refusal {
@@ -147,6 +156,38 @@ fn check_b4(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<
         Some(_) => Err(Verdict::SourceInPrefix),
         None => Ok(()),
     }
+}
+
+/// Takes the packet of the host with this number out of its softwire.
+pub(super) fn take_from_softwire(
+    packet: &mut Packet<'_>,
+    offset: u16,
+    parsed: &Parsed,
+    (number, key): (u32, &HostKey),
+) -> Result<(), Verdict> {
+    let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
+    if parsed.class == Class::IcmpError {
+        let inner = inner.get_mut(..usize::from(parsed.total_length)).ok_or(Verdict::IpMalformed)?;
+        let quote = icmp_quote::parse(inner)?;
+        let host = Ipv4Addr::from_bits(number);
+        let mut change = quote.unchanged();
+        change.outer_source = host;
+        if quote.destination.address.to_bits() == key.inner {
+            change.destination = Endpoint { address: host, ..quote.destination };
+        }
+        icmp_quote::rewrite(inner, &quote, &change);
+    } else {
+        let change = Rewrite {
+            end: End::Source,
+            address: number,
+            port: parsed.source_port,
+            identification: None,
+            decrement_ttl: false,
+        };
+        rewrite(inner, parsed, &change);
+    }
+    packet.meta.record = 0;
+    if packet.shrink_front(offset) { Ok(()) } else { Err(Verdict::SoftwireMalformed) }
 }
 
 impl PacketPath {
@@ -319,7 +360,7 @@ impl PacketPath {
     }
 
     #[inline(always)]
-    fn look_at_edge(&self, packet: &mut Packet<'_>) -> Result<Incoming, Refusal> {
+    pub(super) fn look_at_edge(&self, packet: &mut Packet<'_>) -> Result<Incoming, Refusal> {
         packet.verdict = None;
         if !matches!(packet.meta.stage, Stage::Received | Stage::Steered) {
             return Ok(Incoming::Other);
@@ -435,14 +476,27 @@ impl PacketPath {
         destination: u32,
         (key, hash): (HostKey, u64),
     ) -> Result<(), Refusal> {
-        let Way::Nat64(position) = key.way else { return Err(Verdict::Ipv6NotForwarded.into()) };
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
         let hosts = &mut self.ledger.state.subscribers.hosts;
-        let transition = &self.ledger.shared.transition;
         let number = match headers.kind {
             Kind::Error => hosts.find(hash, &key).ok_or(Verdict::IcmpQuoteNoMapping)?,
             _ => hosts.enter(now, hash, &key, realm)?,
         };
+        self.translate_from(packet, headers, (number, destination), key.way)
+    }
+
+    /// The packet of the host with this number becomes IPv4.
+    #[inline(always)]
+    pub(super) fn translate_from(
+        &self,
+        packet: &mut Packet<'_>,
+        headers: &Headers6,
+        (number, destination): (u32, u32),
+        way: Way,
+    ) -> Result<(), Refusal> {
+        let Way::Nat64(position) = way else { return Err(Verdict::Ipv6NotForwarded.into()) };
+        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+        let transition = &self.ledger.shared.transition;
         let quoted = match (headers.kind, transition.prefix(position)) {
             (Kind::Error, Some(prefix)) => {
                 let quoted = translate::quoted6(packet.bytes(), headers)?;
@@ -478,34 +532,12 @@ impl PacketPath {
         sink: &mut S,
     ) -> Result<(), Refusal> {
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
-        let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
-        let parsed = parse(inner)?;
+        let parsed = parse(packet.bytes().get(usize::from(offset)..).unwrap_or_default())?;
         if parsed.destination == AFTR_INSIDE {
             return self.answer_in_softwire(packet, usize::from(offset), &key, sink).map_err(Refusal::from);
         }
         let number = self.ledger.state.subscribers.hosts.enter(now, hash, &key, realm)?;
-        if parsed.class == Class::IcmpError {
-            let inner = inner.get_mut(..usize::from(parsed.total_length)).ok_or(Verdict::IpMalformed)?;
-            let quote = icmp_quote::parse(inner)?;
-            let host = Ipv4Addr::from_bits(number);
-            let mut change = quote.unchanged();
-            change.outer_source = host;
-            if quote.destination.address.to_bits() == key.inner {
-                change.destination = Endpoint { address: host, ..quote.destination };
-            }
-            icmp_quote::rewrite(inner, &quote, &change);
-        } else {
-            let change = Rewrite {
-                end: End::Source,
-                address: number,
-                port: parsed.source_port,
-                identification: None,
-                decrement_ttl: false,
-            };
-            rewrite(inner, &parsed, &change);
-        }
-        packet.meta.record = 0;
-        if packet.shrink_front(offset) { Ok(()) } else { Err(Verdict::SoftwireMalformed.into()) }
+        take_from_softwire(packet, offset, &parsed, (number, &key)).map_err(Refusal::from)
     }
 
     /// RFC 6333 §5.3: fragments around, so the packet is put together before the softwire is taken
@@ -605,21 +637,31 @@ impl PacketPath {
         key: &HostKey,
         sink: &mut S,
     ) -> Result<(), Verdict> {
-        if !self.ledger.shared.settings().icmp.answer_echo {
-            return Err(Verdict::LocalIgnored);
-        }
-        let Way::Softwire(position) = key.way else { return Err(Verdict::LocalIgnored) };
-        let Some(end) = self.ledger.shared.transition.softwire(position) else { return Err(Verdict::LocalIgnored) };
-        let (aftr, realm) = (end.aftr, end.realm);
         let identification =
             self.identifications.next(Ipv4Addr::from_bits(AFTR_INSIDE), Ipv4Addr::from_bits(key.inner), 1);
         let inner = packet.bytes_mut().get_mut(offset..).unwrap_or_default();
-        let length = own_icmp::echo_reply(inner, identification).ok_or(Verdict::LocalIgnored)?;
+        let (aftr, egress, length) = self.echo_in_softwire(inner, key.way, identification)?;
         let inner = inner.get(..length).unwrap_or_default();
-        let Some(egress) = self.hop_to_hosts(realm) else { return Err(Verdict::NoRoute) };
         let sent = self.put_in_softwire(egress, (aftr, key.address), inner, sink);
         self.ledger.counters.originated += u64::from(sent.is_ok());
         Err(sent.err().unwrap_or(Verdict::Local))
+    }
+
+    /// Turns a ping of 192.0.0.1 into the reply of this length, which the AFTR sends by this hop.
+    pub(super) fn echo_in_softwire(
+        &self,
+        inner: &mut [u8],
+        way: Way,
+        identification: u16,
+    ) -> Result<(u128, Egress, usize), Verdict> {
+        let Way::Softwire(position) = way else { return Err(Verdict::LocalIgnored) };
+        let end = self.ledger.shared.transition.softwire(position).ok_or(Verdict::LocalIgnored)?;
+        if !self.ledger.shared.settings().icmp.answer_echo {
+            return Err(Verdict::LocalIgnored);
+        }
+        let length = own_icmp::echo_reply(inner, identification).ok_or(Verdict::LocalIgnored)?;
+        let egress = self.hop_to_hosts(end.realm).ok_or(Verdict::NoRoute)?;
+        Ok((end.aftr, egress, length))
     }
 
     /// A next hop that sends IPv6 packets.

@@ -42,9 +42,9 @@ const PROTOCOL_IPV4: u8 = 4;
 const HOP_LIMIT: u8 = 64;
 
 /// A packet in its frame, ready to leave.
-struct Ready {
-    start: usize,
-    length: usize,
+pub(super) struct Ready {
+    pub(super) start: usize,
+    pub(super) length: usize,
     /// Larger than may be sent: fragments of this size, with this identification.
     split: Option<(u16, u32)>,
 }
@@ -106,6 +106,7 @@ impl PacketPath {
                 return Err(Verdict::NoBuffer);
             }
         }
+        self.edge.identification = self.edge.identification.wrapping_add(1);
         self.ledger.counters.fragmented += 1;
         Ok(())
     }
@@ -171,7 +172,7 @@ impl PacketPath {
 
     /// The packet goes to the number of a host.
     #[inline(always)]
-    fn prepare_for_host(&mut self, frame: &mut [u8], start: usize, length: usize) -> Result<Ready, Verdict> {
+    pub(super) fn prepare_for_host(&self, frame: &mut [u8], start: usize, length: usize) -> Result<Ready, Verdict> {
         let bytes = frame.get_mut(start..start + length).ok_or(Verdict::IpMalformed)?;
         let number = get_u32(bytes, ip::DESTINATION);
         let host = *self.ledger.state.subscribers.hosts.get(number).ok_or(Verdict::NoMapping)?;
@@ -274,7 +275,7 @@ impl PacketPath {
     }
 
     fn wrap_in_softwire(
-        &mut self,
+        &self,
         frame: &mut [u8],
         start: usize,
         length: usize,
@@ -311,7 +312,7 @@ impl PacketPath {
     /// RFC 2473 §6, RFC 6333 §7.1: the traffic class is copied, the hop limit is that of the
     /// softwire.
     fn encapsulate(
-        &mut self,
+        &self,
         frame: &mut [u8],
         start: usize,
         length: usize,
@@ -324,10 +325,7 @@ impl PacketPath {
         let outer = frame.get_mut(start..).and_then(|bytes| bytes.first_chunk_mut()).ok_or(Verdict::NoBuffer)?;
         write_outer(outer, traffic_class, payload_length, (source, destination));
         let length = length + ipv6::HEADER_LENGTH;
-        let split = (length > usize::from(mtu)).then(|| {
-            self.edge.identification = self.edge.identification.wrapping_add(1);
-            (mtu, self.edge.identification)
-        });
+        let split = (length > usize::from(mtu)).then_some((mtu, self.edge.identification));
         Ok(Ready { start, length, split })
     }
 }

@@ -7,6 +7,7 @@ mod everywhere;
 mod flows;
 
 use crate::headers::icmp_quote;
+use crate::headers::packet::Packet;
 use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Stage;
 use crate::headers::parse::Class;
@@ -15,7 +16,12 @@ use crate::headers::parse::parse;
 use crate::policy::rules::RuleKey;
 use crate::random::Random;
 use crate::shard::Arrival;
+use crate::shard::PACKET_BUFFER_BYTES;
 use crate::shard::Shard;
+use crate::shard::edge::ROOM;
+use crate::shard::edge::foretell::Arrived;
+use crate::shard::edge::foretell::Numbering;
+use crate::shard::edge::foretell::source_of;
 use crate::shard::packet::inbound::Via;
 use crate::shard::packet::outbound::remote_port;
 use crate::show::view::Explanation;
@@ -43,12 +49,14 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::InterfaceId;
 use crate::types::MappingIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
+use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 struct Account {
@@ -104,6 +112,9 @@ impl Report for Account {
 impl View<'_> {
     /// The worker whose shard can explain this IP packet now.
     pub fn worker_to_ask(&self, now: Instant, side: Side, packet: &[u8]) -> WorkerId {
+        if let Some(source) = source_of(packet) {
+            return self.snapshot.worker_of_host(source);
+        }
         let Ok(parsed) = parse(packet) else { return self.worker };
         match side {
             Side::Inside => self.snapshot.worker_of_subscriber(parsed.source),
@@ -378,6 +389,12 @@ impl Shard {
     pub fn explain(&self, now: Instant, from: Facing, packet: &[u8]) -> Explanation {
         let Facing { side, realm } = from;
         let mut account = Account::new(realm, &self.path.ledger.random, Vec::new());
+        let mut frame = [&[0; ROOM], packet].concat();
+        let start = match self.pass_edge(self.ingress(from), &mut frame, Numbering::Here, &mut account) {
+            Ok(start) => start,
+            Err(verdict) => return account.end(verdict),
+        };
+        let packet = frame.get(start..).unwrap_or_default();
         let parsed = match parse(packet) {
             Ok(parsed) => parsed,
             Err(verdict) => return account.end(verdict),
@@ -388,17 +405,25 @@ impl Shard {
             Side::Inside => self.view().explain_outbound(now, &parsed, &mut account),
             Side::Outside => self.view().explain_inbound(&from_outside(now, &parsed, 0), &mut account),
         };
+        let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
+        let verdict = self.explain_departure(&mut frame, start, source, verdict, &mut account);
         account.end(verdict)
     }
 
     /// Continues the explanation of another worker.
     pub fn explain_onward(&self, now: Instant, onward: Onward, packet: &[u8]) -> Explanation {
-        let mut account = Account::new(onward.realm, &self.path.ledger.random, Vec::new());
-        let parsed = match parse(packet) {
+        let Onward { realm, source, via, turn, is_vacated, .. } = onward;
+        let mut account = Account::new(realm, &self.path.ledger.random, Vec::new());
+        let from = if via == Via::Outside { Facing::OUTSIDE } else { Facing::inside(realm) };
+        let mut frame = [&[0; ROOM], packet].concat();
+        let start = match self.pass_edge(self.ingress(from), &mut frame, Numbering::Any, &mut account) {
+            Ok(start) => start,
+            Err(verdict) => return account.end(verdict),
+        };
+        let parsed = match parse(frame.get(start..).unwrap_or_default()) {
             Ok(parsed) => parsed,
             Err(verdict) => return account.end(verdict),
         };
-        let Onward { realm, source, via, turn, is_vacated, .. } = onward;
         if via == Via::Outside {
             account.parsed(&parsed);
         }
@@ -406,7 +431,56 @@ impl Shard {
         let parsed = Parsed { source: source.address.to_bits(), source_port: source.port, ..parsed };
         let verdict =
             self.view().explain_inbound(&Inbound { now, parsed: &parsed, via, realm, turn, is_vacated }, &mut account);
+        let verdict = self.explain_departure(&mut frame, start, source, verdict, &mut account);
         account.end(verdict)
+    }
+
+    /// An interface that faces this way.
+    fn ingress(&self, from: Facing) -> InterfaceId {
+        let interfaces = &self.path.ledger.shared.settings().interfaces;
+        let position = interfaces.iter().position(|interface| interface.facing() == from);
+        InterfaceId(position.unwrap_or_default() as u16)
+    }
+
+    /// Where the packet begins once it is IPv4.
+    fn pass_edge(
+        &self,
+        ingress: InterfaceId,
+        frame: &mut [u8],
+        numbering: Numbering,
+        account: &mut Account,
+    ) -> Result<usize, Verdict> {
+        if self.path.ledger.shared.transition.is_off() {
+            return Ok(ROOM);
+        }
+        let mut packet = Packet::in_frame(frame, ROOM as u16, PacketMeta { ingress, ..PacketMeta::default() });
+        match self.path.foretell_arrival(&mut packet, numbering, account) {
+            Arrived::Ipv4 => Ok(usize::from(packet.start())),
+            Arrived::Elsewhere(owner) => {
+                account.step(|| Step::Owner(owner));
+                Err(Verdict::NoMapping)
+            }
+            Arrived::Ended(verdict) => Err(verdict),
+            Arrived::Held => Err(Verdict::Reassembled),
+        }
+    }
+
+    /// The verdict, unless an IPv6 host cannot receive the packet.
+    fn explain_departure(
+        &self,
+        frame: &mut [u8],
+        start: usize,
+        source: Endpoint,
+        verdict: Verdict,
+        account: &mut Account,
+    ) -> Verdict {
+        let is_sent = matches!(verdict, Verdict::Inbound | Verdict::Hairpin) && account.onward.is_none();
+        let Some(internal) = account.destination_after.filter(|_| is_sent) else { return verdict };
+        self.path.foretell_receiver(source, internal, account);
+        if !is_host_number(internal.address.to_bits()) {
+            return verdict;
+        }
+        self.path.foretell_departure(frame, start, (source, internal)).err().unwrap_or(verdict)
     }
 
     /// Replaces `steps` by those that the packet is about to take, for traces: call it just before
@@ -414,25 +488,49 @@ impl Shard {
     /// [`crate::steps::step::STEPS_MAX`].
     pub fn explain_packet(&self, now: Instant, meta: PacketMeta, packet: &[u8], steps: &mut Vec<Step>) {
         steps.clear();
-        let Ok(parsed) = parse(packet) else { return };
-        let hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
-        let via = if hairpin { Via::Hairpin } else { Via::Outside };
-        let side = self.path.ledger.shared.side(meta.ingress);
+        let is_ipv6 = source_of(packet).is_some() && matches!(meta.stage, Stage::Received | Stage::Steered);
         let mut account = Account::new(
             self.path.ledger.shared.realm_of(meta.ingress),
             &self.path.ledger.random,
             core::mem::take(steps),
         );
+        if is_ipv6 {
+            self.explain_ipv6_packet(now, meta, packet, &mut account);
+        } else {
+            self.explain_ipv4_packet(now, meta, packet, &mut account);
+        }
+        *steps = account.steps;
+    }
+
+    #[inline(never)]
+    fn explain_ipv6_packet(&self, now: Instant, meta: PacketMeta, packet: &[u8], account: &mut Account) {
+        let mut frame = [0; ROOM + PACKET_BUFFER_BYTES];
+        let end = ROOM + packet.len();
+        let Some(place) = frame.get_mut(ROOM..end) else { return };
+        place.copy_from_slice(packet);
+        let mut packet = Packet::in_frame(&mut frame[..end], ROOM as u16, meta);
+        match self.path.foretell_arrival(&mut packet, Numbering::Here, account) {
+            Arrived::Ipv4 => self.explain_ipv4_packet(now, packet.meta, packet.bytes(), account),
+            Arrived::Elsewhere(owner) => account.step(|| Step::Owner(owner)),
+            Arrived::Ended(_) | Arrived::Held => {}
+        }
+    }
+
+    fn explain_ipv4_packet(&self, now: Instant, meta: PacketMeta, packet: &[u8], account: &mut Account) {
+        let Ok(parsed) = parse(packet) else { return };
+        let hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
+        let via = if hairpin { Via::Hairpin } else { Via::Outside };
+        let side = self.path.ledger.shared.side(meta.ingress);
         account.parsed(&parsed);
         let at = Arrival { now, meta, parsed: &parsed };
         let inbound = self.view().inbound_of(at, via);
         if parsed.class == Class::IcmpError {
-            self.view().explain_error(at, packet, side == Side::Inside && !hairpin, &mut account);
+            self.view().explain_error(at, packet, side == Side::Inside && !hairpin, account);
         } else if parsed.is_fragment() {
             let offset = parsed.fragment_offset;
             account.step(|| Step::Fragment { offset, more: parsed.more_fragments });
         } else if hairpin {
-            self.view().explain_inbound(&inbound, &mut account);
+            self.view().explain_inbound(&inbound, account);
         } else {
             let owner = match side {
                 Side::Inside => self.path.ledger.shared.worker_of_subscriber(parsed.source),
@@ -442,13 +540,16 @@ impl Shard {
             match side {
                 _ if owner != self.path.ledger.worker => {}
                 Side::Inside => {
-                    self.view().explain_outbound(now, &parsed, &mut account);
+                    self.view().explain_outbound(now, &parsed, account);
                 }
                 Side::Outside => {
-                    self.view().explain_inbound(&inbound, &mut account);
+                    self.view().explain_inbound(&inbound, account);
                 }
             }
         }
-        *steps = account.steps;
+        if let Some(internal) = account.destination_after {
+            let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
+            self.path.foretell_receiver(source, internal, account);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::external::load_balancing::TARGET_GENERATIONS_MAX;
 use crate::headers::parse::parse;
+use crate::shard::edge::foretell::source_of;
 use crate::show::view::Explanation;
 use crate::show::view::Onward;
 use crate::snapshot::shared::Shared;
@@ -27,7 +28,7 @@ impl Shared {
     ) -> Result<(WorkerId, Explanation), E> {
         let mut worker = match parse(packet) {
             Ok(parsed) if from.side == Side::Inside => self.worker_of_subscriber(parsed.source),
-            _ => WorkerId(0),
+            _ => source_of(packet).map_or(WorkerId(0), |source| self.worker_of_host(source)),
         };
         let mut explanation = ask(worker, None)?;
         // The steps of both halves of a hairpin are shown.

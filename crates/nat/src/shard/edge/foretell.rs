@@ -1,0 +1,195 @@
+//! What the edge would make of a packet, for explanations and traces. Changes nothing but the copy
+//! of the packet that it gets; the functions that decide are those of the packet path.
+
+use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
+
+use translate::Kind;
+use wire::ipv6;
+use wire::ipv6::Ipv6;
+
+use crate::headers::packet::Packet;
+use crate::headers::parse::parse;
+use crate::headers::rewrite::End;
+use crate::headers::rewrite::Rewrite;
+use crate::headers::rewrite::rewrite;
+use crate::rows::HostView;
+use crate::shard::edge::arrive::Incoming;
+use crate::shard::edge::arrive::Refusal;
+use crate::shard::edge::arrive::take_from_softwire;
+use crate::shard::packet::PacketPath;
+use crate::snapshot::transition::AFTR_INSIDE;
+use crate::state::host::Foreseen;
+use crate::state::host::HostKey;
+use crate::state::host::Way;
+use crate::steps::report::Report;
+use crate::steps::step::HostRole;
+use crate::steps::step::Step;
+use crate::types::Endpoint;
+use crate::types::WorkerId;
+use crate::verdict::Verdict;
+
+/// What a packet from inside is behind the edge.
+pub(in crate::shard) enum Arrived {
+    /// IPv4, from the number of a host if it was IPv6. The packet begins there.
+    Ipv4,
+    /// Another worker has the host.
+    Elsewhere(WorkerId),
+    /// It ends at the edge, or waits there.
+    Ended(Verdict),
+    /// A fragment of a softwire's packet.
+    Held,
+}
+
+/// Which number a host gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shard) enum Numbering {
+    /// Its own, or what stands for it if it is new.
+    Here,
+    /// Any: another worker has the host, and has explained it.
+    Any,
+}
+
+fn view_of(key: &HostKey) -> HostView {
+    let is_softwire = matches!(key.way, Way::Softwire(_));
+    let inner = is_softwire.then(|| Ipv4Addr::from_bits(key.inner));
+    HostView { address: Ipv6Addr::from_bits(key.address), prefix_length: 128, inner, is_softwire }
+}
+
+impl PacketPath {
+    /// What [`PacketPath::arrive`] would do with a packet from inside, which becomes IPv4.
+    #[cold]
+    pub(in crate::shard) fn foretell_arrival<R: Report>(
+        &self,
+        packet: &mut Packet<'_>,
+        numbering: Numbering,
+        report: &mut R,
+    ) -> Arrived {
+        let incoming = match self.look_at_edge(packet) {
+            Ok(Incoming::Other | Incoming::Plain { .. } | Incoming::PlainSoftwire { .. }) => return Arrived::Ipv4,
+            Ok(incoming) => incoming,
+            Err(refusal) => return Arrived::Ended(refusal.verdict()),
+        };
+        let address = match &incoming {
+            Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } => key.address,
+            Incoming::Fragment { source, .. } => *source,
+            Incoming::Other | Incoming::Plain { .. } | Incoming::PlainSoftwire { .. } => return Arrived::Ipv4,
+        };
+        let owner = self.ledger.shared.worker_of_host(address);
+        if owner != self.ledger.worker && numbering == Numbering::Here {
+            return Arrived::Elsewhere(owner);
+        }
+        let entered = match incoming {
+            Incoming::Nat64 { headers, destination, key, hash } => {
+                let number = match (headers.kind, numbering) {
+                    (Kind::Error, Numbering::Here) => self.known_host(hash, &key, report),
+                    _ => self.foretell_number(packet, numbering, (&key, hash), report),
+                };
+                number
+                    .map_err(Refusal::from)
+                    .and_then(|number| self.translate_from(packet, &headers, (number, destination), key.way))
+            }
+            Incoming::Softwire { offset, key, hash } => {
+                self.foretell_from_softwire(packet, offset, numbering, (&key, hash), report).map_err(Refusal::from)
+            }
+            Incoming::Fragment { fragment, .. } => {
+                report.step(|| Step::Fragment { offset: fragment.offset, more: fragment.more });
+                return Arrived::Held;
+            }
+            Incoming::Other | Incoming::Plain { .. } | Incoming::PlainSoftwire { .. } => Ok(()),
+        };
+        entered.map_or_else(|refusal| Arrived::Ended(refusal.verdict()), |()| Arrived::Ipv4)
+    }
+
+    fn foretell_from_softwire<R: Report>(
+        &self,
+        packet: &mut Packet<'_>,
+        offset: u16,
+        numbering: Numbering,
+        (key, hash): (&HostKey, u64),
+        report: &mut R,
+    ) -> Result<(), Verdict> {
+        let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
+        let parsed = parse(inner)?;
+        if parsed.destination == AFTR_INSIDE {
+            report.step(|| Step::OwnAddress(Ipv4Addr::from_bits(AFTR_INSIDE)));
+            return Err(self.echo_in_softwire(inner, key.way, 0).err().unwrap_or(Verdict::Local));
+        }
+        let number = self.foretell_number(packet, numbering, (key, hash), report)?;
+        take_from_softwire(packet, offset, &parsed, (number, key))
+    }
+
+    fn known_host<R: Report>(&self, hash: u64, key: &HostKey, report: &mut R) -> Result<u32, Verdict> {
+        let number = self.ledger.state.subscribers.hosts.find(hash, key).ok_or(Verdict::IcmpQuoteNoMapping)?;
+        report_sender(Foreseen { number, is_known: true }, key, report);
+        Ok(number)
+    }
+
+    fn foretell_number<R: Report>(
+        &self,
+        packet: &Packet<'_>,
+        numbering: Numbering,
+        (key, hash): (&HostKey, u64),
+        report: &mut R,
+    ) -> Result<u32, Verdict> {
+        if numbering == Numbering::Any {
+            return Ok(crate::types::HOSTS_FIRST);
+        }
+        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+        let foreseen = self.ledger.state.subscribers.hosts.foresee(hash, key, realm)?;
+        report_sender(foreseen, key, report);
+        Ok(foreseen.number)
+    }
+
+    /// Says which IPv6 host the internal endpoint of a packet from `remote` means, if it means one.
+    pub(in crate::shard) fn foretell_receiver<R: Report>(&self, remote: Endpoint, internal: Endpoint, report: &mut R) {
+        let (number, view) = (internal.address, self.view());
+        let Some(host) = view.host(number.to_bits()) else { return };
+        let way = self.ledger.state.subscribers.hosts.get(number.to_bits()).map(|host| host.way());
+        let prefix = match way {
+            Some(Way::Nat64(position)) => self.ledger.shared.transition.prefix(position),
+            _ => None,
+        };
+        let remote = prefix.map(|prefix| Ipv6Addr::from_bits(prefix.embed(remote.address.to_bits())));
+        report.step(|| Step::Host { number, host, role: HostRole::Receiver { remote } });
+    }
+
+    /// What [`PacketPath::depart`] would refuse of an IPv4 packet that the engine forwards between
+    /// these endpoints to an IPv6 host. `frame` has room in front of the packet at `start`.
+    pub(in crate::shard) fn foretell_departure(
+        &self,
+        frame: &mut [u8],
+        start: usize,
+        (source, destination): (Endpoint, Endpoint),
+    ) -> Result<(), Verdict> {
+        let bytes = frame.get_mut(start..).unwrap_or_default();
+        let mut parsed = parse(bytes)?;
+        for (end, new) in [(End::Source, source), (End::Destination, destination)] {
+            let change = Rewrite {
+                end,
+                address: new.address.to_bits(),
+                port: new.port,
+                identification: None,
+                decrement_ttl: end == End::Destination,
+            };
+            rewrite(bytes, &parsed, &change);
+            parsed = parse(bytes)?;
+        }
+        self.prepare_for_host(frame, start, usize::from(parsed.total_length)).map(|_| ())
+    }
+}
+
+fn report_sender<R: Report>(foreseen: Foreseen, key: &HostKey, report: &mut R) {
+    let Foreseen { number, is_known } = foreseen;
+    report.step(|| Step::Host {
+        number: Ipv4Addr::from_bits(number),
+        host: view_of(key),
+        role: HostRole::Sender { is_known },
+    });
+}
+
+/// The source of an IPv6 packet.
+pub(in crate::shard) fn source_of(packet: &[u8]) -> Option<u128> {
+    let header = packet.first_chunk::<{ ipv6::HEADER_LENGTH }>()?;
+    (header[0] >> 4 == 6).then(|| Ipv6::new_unchecked(header.as_slice()).source())
+}
