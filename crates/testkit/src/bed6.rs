@@ -9,7 +9,11 @@ use core::net::Ipv6Addr;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use mem::ring;
+use mem::ring::Consumer;
+use nat::BuildError;
 use nat::Counters;
+use nat::Delta;
 use nat::Duration;
 use nat::Instant;
 use nat::Outcome;
@@ -17,6 +21,7 @@ use nat::Packet;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
+use nat::Successor;
 use nat::Verdict;
 use nat::packet::Egress;
 use nat::packet::PacketMeta;
@@ -28,6 +33,9 @@ use nat::settings::Transition;
 use nat::types::InterfaceId;
 use nat::types::RealmId;
 use nat::types::WorkerId;
+use nat::view::Filter;
+use nat::view::MappingView;
+use nat::view::Query;
 use translate::Prefix;
 
 use crate::topology;
@@ -87,6 +95,8 @@ pub struct Bed6 {
     queue: VecDeque<(usize, PacketMeta, Vec<u8>)>,
     left: [Vec<Vec<u8>>; 2],
     last: Option<Verdict>,
+    /// By worker, if changes are recorded.
+    deltas: Vec<Consumer<Delta>>,
 }
 
 struct Out<'a> {
@@ -140,7 +150,78 @@ impl Bed6 {
             |worker: usize| Shard::new(Arc::clone(&shared), WorkerId(worker as u8), [1, 2, 3, worker as u64 + 4]);
         let shards = (0..workers).map(|worker| shard(worker).expect("enough memory")).collect();
         let now = Instant::from_micros(3_600_000_000);
-        Bed6 { shared, shards, now, queue: VecDeque::new(), left: [Vec::new(), Vec::new()], last: None }
+        Bed6 {
+            shared,
+            shards,
+            now,
+            queue: VecDeque::new(),
+            left: [Vec::new(), Vec::new()],
+            last: None,
+            deltas: Vec::new(),
+        }
+    }
+
+    /// Has every worker leave its changes of state in a ring for so many of them.
+    #[must_use]
+    pub fn record_deltas(mut self, capacity: usize) -> Bed6 {
+        for shard in &mut self.shards {
+            let (producer, consumer) = ring::channel(capacity);
+            shard.set_deltas(producer);
+            self.deltas.push(consumer);
+        }
+        self
+    }
+
+    /// Takes all changes of state, worker by worker.
+    pub fn take_deltas(&mut self) -> Vec<Delta> {
+        let mut deltas = Vec::new();
+        for ring in &mut self.deltas {
+            ring.pop_burst(usize::MAX, |delta| deltas.push(delta));
+        }
+        deltas
+    }
+
+    /// Switches to other settings as a running instance does; `meanwhile` is called between all
+    /// steps.
+    ///
+    /// # Errors
+    /// When the settings cannot replace the present ones; nothing is changed then.
+    pub fn reload(&mut self, settings: Settings, mut meanwhile: impl FnMut(&mut Bed6)) -> Result<(), BuildError> {
+        let next = Arc::new(self.shared.successor(settings, self.now)?);
+        let before = std::mem::replace(&mut self.shared, Arc::clone(&next));
+        let reshapes = next.reshapes(&before);
+        for worker in 0..self.shards.len() {
+            if let Some(mut local) = next.expected(&before) {
+                self.shards[worker].expect(&mut local);
+                meanwhile(self);
+            }
+        }
+        for reshape in &reshapes {
+            next.withhold(reshape);
+            meanwhile(self);
+        }
+        for worker in 0..self.shards.len() {
+            self.shards[worker].adopt(&mut Successor::new(&before, &next));
+            meanwhile(self);
+        }
+        next.settle_hits(&before);
+        next.settle();
+        for reshape in &reshapes {
+            next.offer(reshape);
+            meanwhile(self);
+        }
+        Ok(())
+    }
+
+    /// All live mappings.
+    pub fn mapping_views(&self) -> Vec<MappingView> {
+        let page = |shard: &Shard| {
+            let mut page = Query::all(Filter::default());
+            shard.view().mappings_page(self.now, &mut page);
+            assert_eq!(page.next, None, "one page has room for all");
+            page.records
+        };
+        self.shards.iter().flat_map(page).collect()
     }
 
     /// A packet of any family from inside, received by the first worker. Returns what left on
@@ -216,6 +297,21 @@ impl Bed6 {
             }
             self.settle();
         }
+        self.take()
+    }
+
+    /// Lets time pass without housekeeping, so that packets meet expired state.
+    pub fn jump(&mut self, duration: Duration) {
+        self.now = self.now + duration;
+    }
+
+    /// Housekeeping until nothing expired is left, without letting time pass.
+    pub fn sweep(&mut self) -> [Vec<Vec<u8>>; 2] {
+        for shard in &mut self.shards {
+            let mut out = Out { shared: &self.shared, queue: &mut self.queue, left: &mut self.left };
+            (0..200).for_each(|_| shard.maintain(self.now, &mut out));
+        }
+        self.settle();
         self.take()
     }
 

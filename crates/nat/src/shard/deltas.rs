@@ -16,8 +16,11 @@ use crate::snapshot::shared::CompiledPool;
 use crate::snapshot::shared::Shared;
 use crate::state::delta::Change;
 use crate::state::delta::Delta;
+use crate::state::delta::DeltaHost;
 use crate::state::delta::DeltaSession;
 use crate::state::grant_record::GrantRecord;
+use crate::state::host::HostKey;
+use crate::state::host::Way;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
@@ -40,6 +43,7 @@ use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::types::WorkerId;
+use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 /// Costs nothing without a ring.
@@ -54,11 +58,31 @@ pub(super) struct Deltas {
 impl Shared {
     /// The worker that applies a delta.
     pub fn worker_of_delta(&self, delta: &Delta) -> WorkerId {
+        if let Some(host) = &delta.host {
+            return self.worker_of_host(host.address.to_bits());
+        }
         self.worker_of_subscriber(delta.internal.address.to_bits())
     }
 }
 
 impl View<'_> {
+    #[inline]
+    fn host_of_delta(&self, internal: Endpoint) -> Option<DeltaHost> {
+        let number = internal.address.to_bits();
+        if is_host_number(number) { self.delta_host(number) } else { None }
+    }
+
+    #[cold]
+    fn delta_host(&self, number: u32) -> Option<DeltaHost> {
+        let host = self.state.subscribers.hosts.get(number)?;
+        let transition = &self.snapshot.transition;
+        let (inner, towards) = match host.way() {
+            Way::Nat64(position) => (None, transition.prefix(position)?.embed(0)),
+            Way::Softwire(position) => (Some(host.inner().into()), transition.softwire(position)?.aftr),
+        };
+        Some(DeltaHost { address: host.address().into(), inner, towards: towards.into() })
+    }
+
     fn delta_of(&self, now: Instant, index: u32, session: Option<SessionRef>, change: Change) -> Delta {
         let mapping = self.state.mappings.get(index);
         let age_s = (now.as_micros() / 1_000_000).saturating_sub(u64::from(mapping.created_s()));
@@ -89,6 +113,7 @@ impl View<'_> {
             realm: mapping.realm(),
             protocol: mapping.protocol(),
             internal: mapping.internal(),
+            host: self.host_of_delta(mapping.internal()),
             external: mapping.external(),
             age: Duration::from_secs(age_s),
             left: mapping.expires().saturating_since(now),
@@ -229,11 +254,12 @@ impl Ledger {
 
     /// `cause`: of a mapping that it creates, in the event log.
     fn install_because(&mut self, now: Instant, delta: &Delta, cause: Cause) -> Result<(), Verdict> {
+        let Some(internal) = self.installed_internal(now, delta)? else { return Ok(()) };
         let key = InternalKey {
             realm: delta.realm,
             protocol: delta.protocol,
-            address: delta.internal.address.to_bits(),
-            port: delta.internal.port,
+            address: internal.address.to_bits(),
+            port: internal.port,
         };
         if let (Some(session), Some(remote_inside)) = (&delta.session, delta.remote_inside) {
             return self.install_dependent(now, &key, delta, session, remote_inside);
@@ -262,6 +288,22 @@ impl Ledger {
             None => self.state.mappings.get_mut(index).extend_to(now + delta.left, false),
         }
         Ok(())
+    }
+
+    /// The internal endpoint here: a host has another number than elsewhere. `None` if the end of
+    /// something is reported whose host is unknown.
+    fn installed_internal(&mut self, now: Instant, delta: &Delta) -> Result<Option<Endpoint>, Verdict> {
+        let Some(host) = &delta.host else { return Ok(Some(delta.internal)) };
+        let way = self.shared.transition.way_of(delta.realm, host.towards.to_bits()).ok_or(Verdict::NoRoute)?;
+        let key =
+            HostKey { address: host.address.to_bits(), inner: host.inner.map_or(0, |inner| inner.to_bits()), way };
+        let hosts = &mut self.state.subscribers.hosts;
+        let hash = hosts.hash_of(&key);
+        let number = match delta.change {
+            Change::Ended => hosts.find(hash, &key),
+            Change::Lives => Some(hosts.enter(now, hash, &key, delta.realm)?),
+        };
+        Ok(number.map(|number| Endpoint::new(number.into(), delta.internal.port)))
     }
 
     /// The other instance holds the port down. A hold-down here would refuse a port that the other

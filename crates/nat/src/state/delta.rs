@@ -1,7 +1,7 @@
 //! One change of the state, by value, for a second instance with the same mappings, sessions and
 //! ports.
 //!
-//! A delta names endpoints and remaining times, never record numbers or instants. So an instance
+//! A delta names endpoints, hosts and remaining times, never record numbers or instants. So an instance
 //! with another clock and number of workers can [install](crate::Shard::install) it. Commit and the
 //! sweep emit deltas ([`Shard::set_deltas`](crate::Shard::set_deltas)). A walk over all live state
 //! ([`View::deltas_page`](crate::View::deltas_page)) initialises a new peer, and refreshes
@@ -9,6 +9,9 @@
 //!
 //! Hold-downs are not carried: after a takeover a port may be given out too early (RFC 6888 REQ-8),
 //! as after a restart.
+
+use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
 use crate::state::grant::Kind;
 use crate::state::grant::Origin;
@@ -47,6 +50,17 @@ pub struct DeltaSession {
     pub(crate) tracker: SequenceTracker,
 }
 
+/// The IPv6 host that has a mapping. Its number means nothing to another instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaHost {
+    /// Its address; behind a softwire, that of the B4.
+    pub address: Ipv6Addr,
+    /// Its address behind the softwire.
+    pub inner: Option<Ipv4Addr>,
+    /// An address of the translation prefix that it uses, or the AFTR.
+    pub towards: Ipv6Addr,
+}
+
 /// A change of a mapping, of one of its sessions, or of an endpoint-dependent session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delta {
@@ -56,8 +70,10 @@ pub struct Delta {
     pub realm: RealmId,
     /// Protocol.
     pub protocol: Protocol,
-    /// Internal endpoint.
+    /// Internal endpoint. If there is a host, only the port counts.
     pub internal: Endpoint,
+    /// The host, if it is one of NAT64 or behind a softwire.
+    pub host: Option<DeltaHost>,
     /// External endpoint.
     pub external: Endpoint,
     /// How long the mapping has existed.

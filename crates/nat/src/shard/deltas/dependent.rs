@@ -35,6 +35,7 @@ impl View<'_> {
             realm: flow.realm(),
             protocol: flow.protocol(),
             internal: endpoint(flow.internal()),
+            host: self.host_of_delta(endpoint(flow.internal())),
             external: endpoint(flow.external()),
             age: Duration::from_secs(age_s),
             left,

@@ -132,6 +132,7 @@ impl Ledger {
             realm: key.realm,
             protocol: key.protocol,
             internal: Endpoint::new(key.address.into(), key.port),
+            host: None,
             external,
             age: Duration::ZERO,
             left: expires.saturating_since(now),
