@@ -13,6 +13,8 @@
 mod arrive;
 mod depart;
 pub(in crate::shard) mod foretell;
+#[cfg(test)]
+mod tests;
 
 use crate::headers::packet::BURST_MAX;
 use crate::headers::packet::Egress;

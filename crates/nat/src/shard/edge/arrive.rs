@@ -274,7 +274,7 @@ impl PacketPath {
     /// As [`PacketPath::look_at_edge`], for usual packets of hosts of this worker; `None` for
     /// others, and for all that may be refused.
     #[inline(always)]
-    fn look_at_plain(&self, packet: &Packet<'_>) -> Option<(Incoming, u64)> {
+    pub(super) fn look_at_plain(&self, packet: &Packet<'_>) -> Option<(Incoming, u64)> {
         if !matches!(packet.meta.stage, Stage::Received | Stage::Steered) {
             return None;
         }
@@ -340,7 +340,7 @@ impl PacketPath {
     }
 
     #[inline(always)]
-    fn enter_plain_from_softwire(
+    pub(super) fn enter_plain_from_softwire(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
@@ -523,7 +523,7 @@ impl PacketPath {
         Ok(())
     }
 
-    fn enter_from_softwire<S: Sink>(
+    pub(super) fn enter_from_softwire<S: Sink>(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,

@@ -46,7 +46,7 @@ pub(super) struct Ready {
     pub(super) start: usize,
     pub(super) length: usize,
     /// Larger than may be sent: fragments of this size, with this identification.
-    split: Option<(u16, u32)>,
+    pub(super) split: Option<(u16, u32)>,
 }
 
 impl PacketPath {
@@ -188,7 +188,12 @@ impl PacketPath {
     /// A usual packet of TCP or UDP that fits the link; the engine has checked its header. `None`
     /// for others, which are unchanged.
     #[inline(always)]
-    fn prepare_plain(&self, frame: &mut [u8], (start, length): (usize, usize), host: &Host) -> Option<Ready> {
+    pub(super) fn prepare_plain(
+        &self,
+        frame: &mut [u8],
+        (start, length): (usize, usize),
+        host: &Host,
+    ) -> Option<Ready> {
         let transition = &self.ledger.shared.transition;
         let edge = transition.realm(transition.realm_of(host.way()))?;
         match host.way() {
@@ -274,7 +279,7 @@ impl PacketPath {
         Ok(Ready { start: written.start, length: written.length, split })
     }
 
-    fn wrap_in_softwire(
+    pub(super) fn wrap_in_softwire(
         &self,
         frame: &mut [u8],
         start: usize,
