@@ -85,9 +85,11 @@ impl Held {
         &self.bytes[self.start..self.end]
     }
 
-    /// Takes what fits, and returns the rest. Moves what is there at most once per call.
+    /// Takes what fits, and returns the rest. What is there moves only if it is incomplete, so at
+    /// most once a message: work stays linear.
     fn add<'a>(&mut self, fresh: &'a [u8]) -> &'a [u8] {
-        if self.start > 0 && fresh.len() > MESSAGE_MAX - self.end {
+        let is_incomplete = self.seen > 0 || self.needs > 0;
+        if self.start > 0 && is_incomplete && fresh.len() > MESSAGE_MAX - self.end {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.len());
         }
@@ -425,10 +427,12 @@ impl Stream {
                 Step::Message(length, changes) if (1..=held.len()).contains(&length) => {
                     if self.len + changes.as_slice().len() <= CORRECTIONS_MAX {
                         self.change(held, length, &changes, out);
-                    } else if fresh.is_empty() || fresh.len() == before {
+                    } else {
                         // It waits for an acknowledgement. What does not fit, the sender repeats.
-                        held.needs = 0;
-                        return;
+                        held.needs = held.len();
+                        if fresh.is_empty() || fresh.len() == before {
+                            return;
+                        }
                     }
                 }
                 Step::More | Step::Needs(_) | Step::Skip(_) | Step::Message(..) | Step::Over => self.is_over = true,

@@ -31,6 +31,8 @@ pub(crate) struct Host {
     pub(crate) internal: u16,
     pub(crate) disabled: u8,
     pub(crate) is_over: bool,
+    /// Bytes that the gateway was asked about, as often as it was.
+    pub(crate) asked: usize,
 }
 
 impl Host {
@@ -45,6 +47,7 @@ impl Host {
             internal,
             disabled: 0,
             is_over: false,
+            asked: 0,
         }
     }
 
@@ -100,7 +103,14 @@ impl Host {
         }
         let known = self.known();
         let context = self.context(from_client, &known);
-        match self.alg.frame(&mut self.memory, &context, bytes, seen) {
+        let frame = self.alg.frame(&mut self.memory, &context, bytes, seen);
+        self.asked += match frame {
+            // It is framed, then read.
+            Frame::Message(length) => length.saturating_sub(seen) + length,
+            Frame::Skip(_) => 1,
+            _ => bytes.len() - seen,
+        };
+        match frame {
             Frame::More => Step::More,
             Frame::Needs(count) => Step::Needs(count),
             Frame::Skip(count) => Step::Skip(count),

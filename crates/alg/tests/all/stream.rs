@@ -97,6 +97,32 @@ proptest! {
     }
 }
 
+/// The work on a stream is linear, however it is cut and repeated: framed once, framed again when
+/// the message is whole, and read.
+#[test]
+fn a_gateway_is_asked_about_each_byte_at_most_three_times() {
+    let keep_alives = b"\r\n".repeat(2_000);
+    let endless = [b"INVITE sip:x SIP/2.0\r\n".as_slice(), &b"a: b\r\n".repeat(400)].concat();
+    let cases = [
+        (ftp_client as fn() -> Host, ftp_text()),
+        (sip_client, sip_text()),
+        (sip_client, keep_alives),
+        (sip_client, endless),
+        (pptp::greeted, pptp::calls()),
+    ];
+    for (host, text) in cases {
+        for size in [1, 7, 100, 1_448, 8_000] {
+            let pieces = (0..text.len()).step_by(size).map(|at| (at, at + size));
+            let arrivals: Vec<_> = pieces.flat_map(|piece| [piece; 2]).collect();
+            let mut host = host();
+            arrive(&mut host, &text, &arrivals, true);
+            let what = String::from_utf8_lossy(&text[..20]);
+            assert!(host.asked <= 3 * text.len(), "{what}: {} of {} by {size}", host.asked, text.len());
+            assert!(host.asked >= text.len().min(alg::LINE_MAX) / 2, "{what}: {} by {size}", host.asked);
+        }
+    }
+}
+
 #[test]
 fn one_byte_at_a_time() {
     for (host, text) in
