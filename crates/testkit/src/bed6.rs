@@ -243,6 +243,39 @@ impl Bed6 {
         self.take()
     }
 
+    /// A burst that the first worker receives. As with a card, packets that the engine sends by
+    /// itself leave before those it returns.
+    pub fn burst(&mut self, ingress: InterfaceId, packets: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
+        let mut frames: Vec<Vec<u8>> =
+            packets.iter().map(|packet| [&[0xee; ROOM], packet.as_slice(), &[0xa5; TAIL]].concat()).collect();
+        let meta = PacketMeta { ingress, ..PacketMeta::default() };
+        let shard = &mut self.shards[0];
+        shard.counters_mut().received += packets.len() as u64;
+        let mut out = Out { shared: &self.shared, queue: &mut self.queue, left: &mut self.left };
+        let mut burst: Vec<Packet<'_>> = frames
+            .iter_mut()
+            .zip(packets)
+            .map(|(frame, packet)| Packet::in_frame(&mut frame[..ROOM + packet.len()], ROOM as u16, meta))
+            .collect();
+        shard.process(self.now, &mut burst, &mut out);
+        let results: Vec<_> = burst.iter().map(|packet| (packet.outcome, packet.start())).collect();
+        for ((outcome, start), frame) in results.into_iter().zip(&frames) {
+            match outcome {
+                Outcome::Done => {}
+                Outcome::Transmit { egress, start, length } => {
+                    out.send(egress, frame[usize::from(start)..usize::from(start) + usize::from(length)].to_vec());
+                }
+                Outcome::HandOff { worker, meta } => {
+                    shard.counters_mut().handed_off += 1;
+                    let end = frame.len() - TAIL;
+                    out.queue.push_back((worker.index(), meta, frame[usize::from(start)..end].to_vec()));
+                }
+            }
+        }
+        self.settle();
+        self.take()
+    }
+
     fn settle(&mut self) {
         let mut steps = 0;
         while let Some((worker, meta, packet)) = self.queue.pop_front() {

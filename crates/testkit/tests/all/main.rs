@@ -49,6 +49,7 @@ mod rfc6887;
 mod rfc6888_limits;
 mod rfc7753;
 mod rfc7857;
+mod rfc7915;
 mod rules;
 mod shared_by_workers;
 mod shared_port_quota;

@@ -437,3 +437,248 @@ fn prefixes_of_all_lengths_reach_the_address_inside() {
         assert_eq!(source6(&back[0]), (prefix.embed(E1.to_bits()), 53), "{text}/{length}");
     }
 }
+
+/// A bed in which C6:5000 has a mapping of TCP, half open, and its endpoint outside.
+fn half_open(settings: nat::Settings) -> (Bed6, core::net::SocketAddrV4) {
+    let mut bed = Bed6::new(settings);
+    let [_, out] = bed.inside(&tcp6((v6(C6), 5_000), e1(80), SYN, (1, 0), b""));
+    let mapped = source(&out[0]);
+    (bed, mapped)
+}
+
+/// The same, established.
+fn established() -> (Bed6, core::net::SocketAddrV4) {
+    let (mut bed, mapped) = half_open(settings6());
+    assert!(passes_in(&mut bed, E1, mapped, SYN | ACK));
+    assert!(passes_out(&mut bed, ACK));
+    (bed, mapped)
+}
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// True if a segment of C6 arrives at E1.
+fn passes_out(bed: &mut Bed6, flags: u8) -> bool {
+    !bed.inside(&tcp6((v6(C6), 5_000), e1(80), flags, (2, 2), b""))[1].is_empty()
+}
+
+/// True if a segment from port 80 outside arrives at C6.
+fn passes_in(bed: &mut Bed6, from: core::net::Ipv4Addr, mapped: core::net::SocketAddrV4, flags: u8) -> bool {
+    let segment = build::tcp(at(from, 80), mapped, wire::tcp::Flags(flags)).sequence(2).acknowledgment(2).build();
+    let [back, out] = bed.outside(&segment);
+    assert!(out.is_empty(), "nothing answers at once");
+    back.first().is_some_and(|packet| destination6(packet) == (v6(C6), 5_000))
+}
+
+#[test]
+fn each_protocol_has_a_binding_of_its_own() {
+    covers!("6146-2");
+    let mut settings = settings6().addresses(&POOL[..1]).ports(2_000, 2_001);
+    settings.pools[0].reuse_delay = Duration::ZERO;
+    let mut bed = Bed6::new(settings);
+    // Two ports, and each serves all three protocols.
+    let mut ports = Vec::new();
+    for host in 0..2 {
+        let host = v6(C6) + host;
+        let udp = source(&bed.inside(&udp6((host, 5_000), e1(53), b"x"))[1][0]);
+        let tcp = source(&bed.inside(&tcp6((host, 5_000), e1(80), SYN, (1, 0), b""))[1][0]);
+        let icmp = identifier(&bed.inside(&ping6(host, behind(E1), 5_000))[1][0]);
+        ports.push([udp.port(), tcp.port(), icmp]);
+        assert_eq!(destination6(&bed.outside(&build::udp(at(E1, 53), udp).build())[0][0]), (host, 5_000));
+        let answer = build::tcp(at(E1, 80), tcp, wire::tcp::Flags(SYN | ACK)).acknowledgment(2).build();
+        assert_eq!(destination6(&bed.outside(&answer)[0][0]), (host, 5_000));
+    }
+    for protocol in 0..3 {
+        assert_ne!(ports[0][protocol], ports[1][protocol], "an endpoint once in each table");
+    }
+    assert_eq!(bed.mappings(), 6);
+}
+
+#[test]
+fn an_error_about_an_error_is_dropped_silently() {
+    covers!("6146-7");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    let mapped = source(&out[0]);
+    let error = build::icmp_error(*mapped.ip(), E1, 3, 3, &build::udp(at(E1, 53), mapped).build()).build();
+    for icmp_type in [3, 11, 12] {
+        let [back, left] = bed.outside(&build::icmp_error(E2, *mapped.ip(), icmp_type, 0, &error).build());
+        assert!(back.is_empty() && left.is_empty());
+        assert_eq!(bed.verdict(), Some(Verdict::IcmpQuoteMalformed));
+    }
+    let answer = bed.outside(&build::udp(at(E1, 53), mapped).build())[0].remove(0);
+    let error = icmp6_message(behind(E1), v6(C6), (1, 0), 0, &answer);
+    for icmp_type in [1, 2, 3, 4] {
+        let nested = icmp6_message(v6(C6), behind(E1), (icmp_type, 0), 1_400, &error);
+        let [back, left] = bed.inside(&nested);
+        assert!(back.is_empty() && left.is_empty());
+        assert_eq!(bed.verdict(), Some(Verdict::IcmpQuoteMalformed));
+    }
+}
+
+#[test]
+fn an_endpoint_without_a_binding_is_silent() {
+    covers!("6146-15");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
+    let mapped = source(&out[0]);
+    let other = at(*mapped.ip(), mapped.port() ^ 1);
+    let [back, left] = bed.outside(&build::udp(at(E1, 53), other).build());
+    assert!(back.is_empty() && left.is_empty());
+    assert_eq!(bed.verdict(), Some(Verdict::NoMapping));
+    assert!(bed.advance(Duration::from_secs(10)).concat().is_empty());
+    assert_eq!(bed.mappings(), 1);
+}
+
+#[test]
+fn filtering_by_address_refuses_strangers_silently() {
+    covers!("6146-16");
+    use nat::settings::Filtering;
+    for (filtering, passes) in [
+        (Filtering::EndpointIndependent, [true, true]),
+        (Filtering::AddressDependent, [true, false]),
+        (Filtering::AddressAndPortDependent, [false, false]),
+    ] {
+        let mut bed = Bed6::new(settings6().filtering(filtering));
+        let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
+        let mapped = source(&out[0]);
+        assert_eq!(bed.outside(&build::udp(at(E1, 53), mapped).build())[0].len(), 1);
+        for (from, passes) in [(at(E1, 54), passes[0]), (at(E2, 53), passes[1])] {
+            let [back, left] = bed.outside(&build::udp(from, mapped).build());
+            assert_eq!((back.len(), left.len()), (usize::from(passes), 0), "{filtering:?} {from}");
+            let expected = if passes { Verdict::Inbound } else { Verdict::Filtered };
+            assert_eq!(bed.verdict(), Some(expected));
+        }
+    }
+}
+
+#[test]
+fn an_unexpected_syn_is_kept_for_six_seconds() {
+    covers!("6146-21");
+    use nat::settings::Filtering;
+    // No binding: kept, and answered after six seconds.
+    let (mut bed, mapped) = half_open(settings6());
+    let other = at(*mapped.ip(), mapped.port() ^ 1);
+    assert!(!passes_in(&mut bed, E2, other, SYN));
+    assert_eq!(bed.verdict(), Some(Verdict::UnsolicitedSyn));
+    assert!(bed.advance(Duration::from_millis(5_900)).concat().is_empty(), "silence for six seconds");
+    let [_, out] = bed.advance(Duration::from_secs(2));
+    assert_eq!((out.len(), out[0][20], out[0][21]), (1, 3, 3));
+    assert_eq!(
+        (destination(&out[0]).ip(), source(quote(&out[0])), destination(quote(&out[0]))),
+        (&E2, at(E2, 80), other)
+    );
+    // A binding and no filtering: forwarded at once.
+    assert!(passes_in(&mut bed, E2, mapped, SYN));
+    // A binding and filtering: kept, answered, or forgotten when the host opens the connection.
+    for opens in [false, true] {
+        let mut bed = Bed6::new(settings6().filtering(Filtering::AddressDependent));
+        let [_, out] = bed.inside(&tcp6((v6(C6), 5_000), (behind(E2), 443), SYN, (1, 0), b""));
+        let mapped = source(&out[0]);
+        assert!(!passes_in(&mut bed, E1, mapped, SYN));
+        bed.advance(Duration::from_secs(3));
+        if opens {
+            assert!(passes_out(&mut bed, SYN));
+            assert!(passes_in(&mut bed, E1, mapped, SYN), "both have sent a SYN");
+            assert!(passes_out(&mut bed, SYN | ACK));
+        }
+        let [_, out] = bed.advance(Duration::from_secs(5));
+        assert_eq!(out.len(), usize::from(!opens));
+        if opens {
+            bed.advance(Duration::from_secs(7_000));
+            assert!(passes_in(&mut bed, E1, mapped, ACK), "established");
+        }
+    }
+    // By policy, silence.
+    let mut settings = settings6();
+    settings.answer_unsolicited_syn = false;
+    let (mut bed, mapped) = half_open(settings);
+    assert!(!passes_in(&mut bed, E2, at(*mapped.ip(), mapped.port() ^ 1), SYN));
+    assert!(bed.advance(Duration::from_secs(30)).concat().is_empty());
+}
+
+#[test]
+fn a_segment_without_session_opens_none() {
+    covers!("6146-22");
+    let (mut bed, mapped) = half_open(settings6());
+    for flags in [ACK, FIN | ACK, RST, SYN | ACK, 0] {
+        // No binding.
+        assert!(!passes_in(&mut bed, E2, at(*mapped.ip(), mapped.port() ^ 1), flags));
+        // A binding, and no session.
+        assert!(!passes_in(&mut bed, E2, mapped, flags), "{flags:02x}");
+        assert_eq!(bed.verdict(), Some(Verdict::TcpNoSession));
+    }
+    assert!(bed.advance(Duration::from_secs(10)).concat().is_empty());
+    // From inside.
+    let sessions = |bed: &Bed6| bed.shards()[0].counters().sessions_created;
+    let before = sessions(&bed);
+    for flags in [ACK, FIN | ACK, RST] {
+        bed.inside(&tcp6((v6(D6), 5_000), e1(80), flags, (1, 1), b""));
+        assert_eq!(bed.verdict(), Some(Verdict::TcpNoSession));
+    }
+    assert_eq!((sessions(&bed), bed.mappings()), (before, 1));
+}
+
+#[test]
+fn a_connection_ends_as_the_states_say() {
+    covers!("6146-23");
+    // Established for two hours, refreshed from either side.
+    let (mut bed, mapped) = established();
+    for _ in 0..2 {
+        bed.advance(Duration::from_secs(7_199));
+        assert!(passes_in(&mut bed, E1, mapped, ACK));
+        bed.advance(Duration::from_secs(7_199));
+        assert!(passes_out(&mut bed, ACK));
+    }
+    // One FIN changes nothing, from whichever side.
+    for first_inside in [true, false] {
+        let (mut bed, mapped) = established();
+        let fin = |bed: &mut Bed6, inside: bool| {
+            if inside { passes_out(bed, FIN | ACK) } else { passes_in(bed, E1, mapped, FIN | ACK) }
+        };
+        assert!(fin(&mut bed, first_inside));
+        bed.advance(Duration::from_secs(7_199));
+        assert!(passes_in(&mut bed, E1, mapped, ACK) && passes_out(&mut bed, ACK));
+        // Both: four minutes.
+        assert!(fin(&mut bed, !first_inside));
+        bed.advance(Duration::from_secs(239));
+        assert!(passes_in(&mut bed, E1, mapped, ACK) && passes_out(&mut bed, ACK));
+        bed.advance(Duration::from_secs(300));
+        assert_eq!(bed.mappings(), 0);
+    }
+    // A RST: four minutes, unless anything but another RST follows.
+    for inside in [true, false] {
+        let (mut bed, mapped) = established();
+        assert!(if inside { passes_out(&mut bed, RST | ACK) } else { passes_in(&mut bed, E1, mapped, RST | ACK) });
+        bed.advance(Duration::from_secs(239));
+        assert!(if inside { passes_in(&mut bed, E1, mapped, ACK) } else { passes_out(&mut bed, ACK) });
+        bed.advance(Duration::from_secs(7_000));
+        assert!(passes_in(&mut bed, E1, mapped, ACK) && passes_out(&mut bed, ACK), "established again");
+        let (mut bed, mapped) = established();
+        assert!(if inside { passes_out(&mut bed, RST | ACK) } else { passes_in(&mut bed, E1, mapped, RST | ACK) });
+        bed.advance(Duration::from_secs(300));
+        assert_eq!(bed.mappings(), 0);
+    }
+}
+
+#[test]
+fn an_idle_query_lives_for_a_minute() {
+    covers!("6146-25");
+    for (timeout, short) in [(None, 59), (Some(20), 19)] {
+        let settings = match timeout {
+            None => settings6(),
+            Some(seconds) => settings6().timers(|timeouts| timeouts.icmp = Duration::from_secs(seconds)),
+        };
+        let mut bed = Bed6::new(settings);
+        let [_, out] = bed.inside(&ping6(v6(C6), behind(E1), 77));
+        let reply = build::echo_reply(E1, *source(&out[0]).ip(), identifier(&out[0])).build();
+        bed.advance(Duration::from_secs(short));
+        assert_eq!(bed.outside(&reply)[0].len(), 1);
+        bed.advance(Duration::from_secs(short + 3));
+        assert_eq!(bed.outside(&reply)[0].len(), 0);
+        bed.advance(Duration::from_secs(30));
+        assert_eq!(bed.mappings(), 0);
+    }
+}

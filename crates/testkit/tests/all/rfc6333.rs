@@ -213,3 +213,73 @@ fn a_connection_through_a_softwire_follows_its_states() {
     let [_, out] = bed.inside(&from(C6, &segment(0x10, 2, 10)));
     assert_eq!(source(&out[0]), mapped, "established for two hours");
 }
+
+#[test]
+fn a_softwire_is_that_of_rfc_2473() {
+    covers!("6333-6");
+    let mut bed = Bed6::new(settings6());
+    for payload_length in [8, 200] {
+        for tos in [0, 1, 2, 3, 0x28, 0xb8, 0xff] {
+            let packet = build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(payload_length).ds_field(tos);
+            let mut outer = from(C6, &packet.build());
+            outer[0] = 0x60 | tos >> 4;
+            outer[1] = tos << 4;
+            let [_, out] = bed.inside(&outer);
+            assert_eq!((header(&out[0]).ds_field(), ttl(&out[0])), (tos, 63));
+            let answer = build::udp(at(E1, 53), source(&out[0])).payload_length(payload_length).ds_field(tos);
+            let [back, _] = bed.outside(&answer.ttl(9).build());
+            let view = view6(&back[0]);
+            assert_eq!((view.traffic_class(), view.flow_label(), view.hop_limit()), (tos, 0, 64));
+            let inner = inner_of(&back[0], C6);
+            assert_eq!((header(&inner).ds_field(), ttl(&inner)), (tos, 8), "one hop, counted inside");
+        }
+    }
+    // Whatever the hop limit of the softwire.
+    let mut outer = from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).build());
+    outer[7] = 1;
+    assert_eq!(bed.inside(&outer)[1].len(), 1);
+}
+
+#[test]
+fn the_ports_of_a_customer_are_limited_and_bounded() {
+    covers!("6333-10");
+    let mut settings = settings6();
+    settings.subscriber.ports_max = [4; 3];
+    let mut bed = Bed6::new(settings);
+    let mut open = |b4: u128, inner: Ipv4Addr, port| {
+        let packet = softwire(b4, v6(AFTR), &build::udp(at(inner, port), at(E1, 53)).build());
+        bed.inside(&packet)[1].len()
+    };
+    // Four ports, whatever the home and its B4 call themselves.
+    let opened: usize =
+        (0..8).map(|n| open(v6(C6) + u128::from(n % 2), Ipv4Addr::new(192, 168, 1, n as u8), 5_000 + n)).sum();
+    assert_eq!(opened, 4);
+    assert_eq!((0..8).map(|n| open(v6(D6), HOME, 5_000 + n)).sum::<usize>(), 4, "another customer has its own");
+    assert_eq!(bed.count(Verdict::SubscriberPortQuota), 8);
+}
+
+#[test]
+fn a_rule_drops_what_customers_send() {
+    let matches =
+        nat::rules::Match { destination: nat::types::Prefix::new(E2, 32).expect("a prefix"), ..nat::rules::Match::ALL };
+    let mut bed = Bed6::new(settings6().rule(matches, nat::settings::RuleAction::Drop));
+    let packet = |to| from(C6, &build::udp(at(HOME, 5_000), at(to, 53)).build());
+    assert_eq!(bed.inside(&packet(E2))[1].len(), 0);
+    assert_eq!(bed.verdict(), Some(Verdict::DroppedByRule));
+    assert_eq!(bed.inside(&packet(E1))[1].len(), 1);
+}
+
+#[test]
+fn a_rule_without_translation_does_not_let_hosts_out() {
+    // A host has no address that IPv4 knows.
+    let mut bed = Bed6::new(settings6().rule(nat::rules::Match::ALL, nat::settings::RuleAction::NoTranslation));
+    for packet in [
+        from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).build()),
+        udp6((v6(C6), 5_000), (behind(E1), 53), b"x"),
+        from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(200).build()),
+    ] {
+        let [back, out] = bed.inside(&packet);
+        assert!(back.is_empty() && out.is_empty());
+    }
+    assert_eq!(bed.mappings(), 0);
+}
