@@ -13,6 +13,7 @@ pub(crate) mod held_ports;
 pub mod held_syn;
 pub(crate) mod host;
 pub(crate) mod mapping;
+pub(crate) mod path_mtu;
 pub(crate) mod reassembly;
 pub(crate) mod session;
 pub(crate) mod shared_ports;

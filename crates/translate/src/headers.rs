@@ -102,7 +102,7 @@ pub fn read4(packet: &[u8]) -> Result<Headers4, Refused> {
     if !view.is_checksum_valid() {
         return Err(Reason::Ipv4Checksum.into());
     }
-    if has_unexpired_source_route(view.options()) {
+    if ipv4::has_unexpired_source_route(view.options()) {
         let unreachable = icmp4::TYPE_DESTINATION_UNREACHABLE;
         return Err(Refused::with(Reason::Ipv4SourceRoute, unreachable, icmp4::CODE_SOURCE_ROUTE_FAILED, 0));
     }
@@ -290,15 +290,6 @@ fn read_transport<A>(packet: &[u8], headers: &mut Headers<A>, extent: Extent, is
         (field::u16_at(transport, udp::SOURCE_PORT_OFFSET), field::u16_at(transport, udp::DESTINATION_PORT_OFFSET))
     };
     Ok(())
-}
-
-/// True if a loose or strict source route still has hops to go (RFC 791 §3.1).
-fn has_unexpired_source_route(options: &[u8]) -> bool {
-    ipv4::options(options).any(|option| {
-        let is_route = matches!(option.kind, ipv4::OPTION_LOOSE_SOURCE_ROUTE | ipv4::OPTION_STRICT_SOURCE_ROUTE);
-        // The pointer counts from 1, and from the type of the option.
-        is_route && usize::from(field::u8_at(option.data, 0)) <= option.data.len() + 2
-    })
 }
 
 /// True if the checksum of the ICMPv4 message of this packet is right.

@@ -384,6 +384,16 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
+/// True if a loose or strict source route still has hops to go (RFC 791 §3.1).
+#[must_use]
+pub fn has_unexpired_source_route(bytes: &[u8]) -> bool {
+    options(bytes).any(|option| {
+        let is_route = matches!(option.kind, OPTION_LOOSE_SOURCE_ROUTE | OPTION_STRICT_SOURCE_ROUTE);
+        // The pointer counts from 1, and from the type of the option.
+        is_route && usize::from(field::u8_at(option.data, 0)) <= option.data.len() + 2
+    })
+}
+
 /// True if the options contain a loose or strict source route (RFC 5508 REQ-10b3).
 #[must_use]
 pub fn has_source_route(bytes: &[u8]) -> bool {

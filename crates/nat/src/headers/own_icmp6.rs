@@ -30,6 +30,9 @@ impl Problem {
     /// There is no route.
     pub const NO_ROUTE: Problem =
         Problem { icmp_type: icmp6::TYPE_DESTINATION_UNREACHABLE, code: icmp6::CODE_NO_ROUTE, parameter: 0 };
+    /// There is no room for its sender.
+    pub const NO_RESOURCES: Problem =
+        Problem { icmp_type: icmp6::TYPE_DESTINATION_UNREACHABLE, code: icmp6::CODE_ADDRESS_UNREACHABLE, parameter: 0 };
     /// There is a route, but Natrix does not forward.
     pub const PROHIBITED: Problem =
         Problem { icmp_type: icmp6::TYPE_DESTINATION_UNREACHABLE, code: icmp6::CODE_PROHIBITED, parameter: 0 };
@@ -54,6 +57,12 @@ pub fn may_answer(packet: &[u8]) -> bool {
         Some(icmp_type) => !icmp6::is_error(*icmp_type) && *icmp_type != icmp6::TYPE_REDIRECT,
         None => false,
     }
+}
+
+/// True if a packet is an ICMPv6 message.
+#[must_use]
+pub fn is_icmp6(packet: &[u8]) -> bool {
+    ipv6::chain(Ipv6::new_unchecked(packet).packet()).is_ok_and(|chain| chain.protocol == ipv6::PROTOCOL_ICMP6)
 }
 
 /// Writes an error about `offending`, a packet without padding, and returns its length. First ask

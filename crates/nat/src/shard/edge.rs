@@ -22,8 +22,10 @@ use crate::headers::packet::Sink;
 use crate::headers::parse::HEADERS;
 use crate::headers::parse::be16;
 use crate::headers::parse::ip;
+use crate::random::KeyedHash;
 use crate::shard::PACKET_BUFFER_BYTES;
 use crate::shard::packet::PacketPath;
+use crate::state::path_mtu::PathMtus;
 use crate::state::reassembly::Reassembly;
 use crate::time::Instant;
 use crate::types::Protocol;
@@ -35,8 +37,18 @@ pub(in crate::shard) const ROOM: usize = 64;
 
 const _: () = assert!(ROOM >= translate::ROOM && ROOM >= wire::ipv6::HEADER_LENGTH, "there is room for any header");
 
+/// What became of a packet that was to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shard) enum Sent {
+    Left,
+    /// It waits for the rest of its datagram, and has no verdict so far.
+    Kept,
+}
+
 /// Kept between bursts.
 pub(in crate::shard) struct Edge {
+    /// Of the current call.
+    now: Instant,
     incoming: Box<[Incoming; BURST_MAX]>,
     /// For own packets to hosts. `None` while in use.
     buffer: Option<Box<[u8; ROOM + PACKET_BUFFER_BYTES]>>,
@@ -44,15 +56,18 @@ pub(in crate::shard) struct Edge {
     identification: u32,
     /// `None` while in use.
     reassembly: Option<Box<Reassembly>>,
+    path_mtus: PathMtus,
 }
 
 impl Edge {
-    pub(in crate::shard) fn new(identification: u32, has_softwires: bool) -> Edge {
+    pub(in crate::shard) fn new(hash: KeyedHash, has_hosts: bool) -> Edge {
         Edge {
+            now: Instant::ORIGIN,
             incoming: Box::new([Incoming::Other; BURST_MAX]),
             buffer: Some(Box::new([0; ROOM + PACKET_BUFFER_BYTES])),
-            identification,
-            reassembly: Some(Box::new(Reassembly::new(has_softwires))),
+            identification: hash.hash(0, 0) as u32,
+            reassembly: Some(Box::new(Reassembly::new(has_hosts))),
+            path_mtus: PathMtus::new(hash, has_hosts),
         }
     }
 
@@ -126,8 +141,9 @@ impl PacketPath {
         egress.next_hop >= self.ledger.shared.transition.first_hop
     }
 
-    /// Drops fragments of softwires that wait too long.
+    /// Drops fragments that wait too long for the rest of their packet.
     pub(in crate::shard) fn maintain_edge(&mut self, now: Instant) {
+        self.edge.now = now;
         let timeout = self.ledger.shared.settings().timeouts.fragment;
         let lost = self.edge.reassembly.as_mut().map_or(0, |reassembly| reassembly.expire(now, timeout));
         self.ledger.counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(lost);
@@ -143,10 +159,10 @@ impl PacketPath {
         egress: Egress,
         parts: &[&[u8]],
         sink: &mut S,
-    ) -> Result<(), Verdict> {
+    ) -> Result<Sent, Verdict> {
         if self.leads_to_host(egress) {
             return self.emit_to_host(egress, parts, sink);
         }
-        if sink.transmit(egress, parts) { Ok(()) } else { Err(Verdict::NoBuffer) }
+        if sink.transmit(egress, parts) { Ok(Sent::Left) } else { Err(Verdict::NoBuffer) }
     }
 }

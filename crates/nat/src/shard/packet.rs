@@ -42,6 +42,7 @@ use crate::shard::Fate;
 use crate::shard::PACKET_BUFFER_BYTES;
 use crate::shard::control_session::Changed;
 use crate::shard::edge::Edge;
+use crate::shard::edge::Sent;
 use crate::shard::ledger::Keys;
 use crate::shard::ledger::Ledger;
 
@@ -81,7 +82,7 @@ impl PacketPath {
             requests: RateLimit::with_rates(REQUESTS, keys.hash_for(13)),
             unasked: port_control::Unasked::default(),
             changed: (!settings.gateways.is_empty()).then(Box::default),
-            edge: Edge::new(keys.hash_for(15).hash(0, 0) as u32, !settings.transition.softwires.is_empty()),
+            edge: Edge::new(keys.hash_for(15), !settings.transition.is_off()),
             packet_buffer: Some(Box::new([0; PACKET_BUFFER_BYTES])),
             #[cfg(test)]
             long_way_only: false,
@@ -195,7 +196,7 @@ impl PacketPath {
                 let at = Arrival { now, meta: packet.meta, parsed };
                 self.decide(at, packet.bytes_mut(), foresight, sink)
             }
-            Err(verdict) => Fate::Done(*verdict),
+            Err(verdict) => self.refuse_unread(now, packet.meta, packet.bytes(), *verdict, sink),
         };
         // A packet made by Natrix has no verdict.
         let is_own = packet.meta.stage.is_own();
@@ -274,8 +275,11 @@ impl PacketPath {
     pub(in crate::shard) fn deliver<S: Sink>(&mut self, fate: Fate, bytes: &[u8], sink: &mut S) {
         match fate {
             Fate::Forward { verdict, egress, length } => {
-                let sent = self.emit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)], sink);
-                self.ledger.counters.count(sent.err().unwrap_or(verdict));
+                match self.emit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)], sink) {
+                    Ok(Sent::Left) => self.ledger.counters.count(verdict),
+                    Ok(Sent::Kept) => {}
+                    Err(refused) => self.ledger.counters.count(refused),
+                }
             }
             Fate::HandOff { worker, meta } => {
                 if sink.hand_off(worker, meta, &[bytes]) {
@@ -320,12 +324,12 @@ impl PacketPath {
                 self.act(now, &clock, scratch, i, packet, &mut tally, sink);
             }
         }
-        if has_hosts {
-            self.depart(burst, sink);
-        }
         for (way, verdict) in [Verdict::Outbound, Verdict::Inbound].into_iter().enumerate() {
             self.ledger.counters.verdicts[verdict.index()] += tally.packets[way];
             self.ledger.counters.bytes_forwarded[way] += tally.bytes[way];
+        }
+        if has_hosts {
+            self.depart(burst, sink);
         }
         self.ledger.counters.fragments_held = u64::from(self.fragments.held() + self.edge.held());
         self.ledger.events.publish();

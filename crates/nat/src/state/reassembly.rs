@@ -1,5 +1,6 @@
-//! Packets of softwires that arrive in IPv6 fragments, put together before they are taken off (RFC
-//! 6333 §5.3).
+//! Packets that are put together: those of softwires that arrive in IPv6 fragments, before they are
+//! taken off (RFC 6333 §5.3), and fragmented datagrams without checksum to IPv6 hosts (RFC 6146
+//! §3.4).
 //!
 //! All memory is allocated at construction: [`DATAGRAMS`] packets of up to [`BYTES_MAX`] bytes. One
 //! source has at most [`PER_SOURCE`] of them, and each ends with the timeout of fragments. A
@@ -21,6 +22,10 @@ pub(crate) const BYTES_MAX: usize = 9_216;
 /// Room in front of each packet.
 pub(crate) const ROOM: usize = 64;
 
+/// In place of a softwire: datagrams without checksum. Their source has the IPv4 source in its
+/// upper half, and the number of the host in the lower one.
+pub(crate) const WITHOUT_CHECKSUM: u8 = u8::MAX;
+
 const UNIT: usize = 8;
 const WORDS: usize = BYTES_MAX / UNIT / 64;
 
@@ -30,7 +35,7 @@ const _: () = assert!(BYTES_MAX.is_multiple_of(UNIT * 64), "every unit has a bit
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) source: u128,
-    /// The softwire it comes by.
+    /// The softwire it comes by, or [`WITHOUT_CHECKSUM`].
     pub(crate) way: u8,
     pub(crate) identification: u32,
     pub(crate) offset: usize,
@@ -82,9 +87,9 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    /// About 0.6 MiB; without softwires nothing.
-    pub(crate) fn new(has_softwires: bool) -> Reassembly {
-        let count = if has_softwires { DATAGRAMS } else { 0 };
+    /// About 0.6 MiB; without IPv6 hosts nothing.
+    pub(crate) fn new(has_hosts: bool) -> Reassembly {
+        let count = if has_hosts { DATAGRAMS } else { 0 };
         Reassembly {
             datagrams: vec![EMPTY; count].into_boxed_slice(),
             bytes: vec![0; count * (ROOM + BYTES_MAX)].into_boxed_slice(),
@@ -101,6 +106,16 @@ impl Reassembly {
     pub(crate) fn frame(&mut self, slot: usize, length: usize) -> &mut [u8] {
         let start = slot * (ROOM + BYTES_MAX);
         self.bytes.get_mut(start..start + ROOM + length).unwrap_or_default()
+    }
+
+    /// True if fragments of this datagram are kept.
+    pub(crate) fn has(&self, now: Instant, timeout: Duration, source: u128, way: u8, identification: u32) -> bool {
+        self.held != 0
+            && self.datagrams.iter().any(|datagram| {
+                datagram.in_use
+                    && (datagram.source, datagram.identification, datagram.way) == (source, identification, way)
+                    && now < datagram.started + timeout
+            })
     }
 
     pub(crate) fn accept(&mut self, now: Instant, timeout: Duration, part: &Part<'_>) -> Outcome {

@@ -17,6 +17,8 @@ pub(crate) enum Reason {
     NetUnreachable,
     HostUnreachable,
     PortUnreachable,
+    /// RFC 7915 §4.1.
+    SourceRouteFailed,
     /// RFC 6888 REQ-11b or RFC 5508 REQ-8, with the configured code.
     NoResources(u8),
 }

@@ -213,13 +213,6 @@ fn udp_without_checksum_gets_one() {
     // The bed checks that the checksum is right.
     let [back, _] = bed.outside(&answer);
     assert_ne!(&back[0][46..48], [0, 0]);
-    // A fragment of such a datagram is dropped.
-    let long = build::udp(at(E1, 53), mapped).payload_length(3_000).without_checksum().build();
-    for fragment in build::fragment(&long, 1_400) {
-        let [back, _] = bed.outside(&fragment);
-        assert_eq!(back.len(), 0);
-    }
-    assert!(bed.count(Verdict::ChecksumMissing) >= 1);
 }
 
 #[test]
@@ -490,9 +483,7 @@ fn each_protocol_has_a_binding_of_its_own() {
         let answer = build::tcp(at(E1, 80), tcp, wire::tcp::Flags(SYN | ACK)).acknowledgment(2).build();
         assert_eq!(destination6(&bed.outside(&answer)[0][0]), (host, 5_000));
     }
-    for protocol in 0..3 {
-        assert_ne!(ports[0][protocol], ports[1][protocol], "an endpoint once in each table");
-    }
+    assert!(ports[0].iter().zip(&ports[1]).all(|(one, other)| one != other), "an endpoint once in each table");
     assert_eq!(bed.mappings(), 6);
 }
 

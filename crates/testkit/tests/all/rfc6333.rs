@@ -283,3 +283,103 @@ fn a_rule_without_translation_does_not_let_hosts_out() {
     }
     assert_eq!(bed.mappings(), 0);
 }
+
+#[test]
+fn a_mark_of_congestion_on_the_softwire_is_kept() {
+    covers!("6333-6");
+    // RFC 6040 §4.2: rows are the inner mark, columns the outer one; `None` is a drop.
+    let table = [
+        (0, [Some(0), Some(0), Some(0), None]),
+        (1, [Some(1), Some(1), Some(1), Some(3)]),
+        (2, [Some(2), Some(1), Some(2), Some(3)]),
+        (3, [Some(3), Some(3), Some(3), Some(3)]),
+    ];
+    let mut bed = Bed6::new(settings6());
+    for payload_length in [8, 200] {
+        for (inner, row) in table {
+            for (outer, expected) in [0, 1, 2, 3].into_iter().zip(row) {
+                let packet =
+                    build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(payload_length).ds_field(0x28 | inner);
+                let mut softwire = from(C6, &packet.build());
+                softwire[1] = outer << 4;
+                let [_, out] = bed.inside(&softwire);
+                assert_eq!(
+                    out.first().map(|it| header(it).ds_field()),
+                    expected.map(|mark| 0x28 | mark),
+                    "{inner} {outer}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_packet_too_big_makes_the_softwire_smaller() {
+    covers!("6333-15");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).build()));
+    let large = build::udp(at(E1, 53), source(&out[0])).payload_length(1_432).build();
+    let [_, out] = bed.inside(&from(D6, &build::udp(at(HOME, 5_000), at(E1, 53)).build()));
+    let to_other = build::udp(at(E1, 53), source(&out[0])).payload_length(1_432).build();
+    let [sent, _] = bed.outside(&large);
+    assert_eq!((sent.len(), sent[0].len()), (1, 1_500));
+    let router = v6("2001:db8:ffff::1");
+    let too_big = |mtu, quote: &[u8]| icmp6_message(router, v6(AFTR), (2, 0), mtu, &quote[..quote.len().min(1_232)]);
+    let drop = |bed: &mut Bed6, packet: &[u8], verdict| {
+        let [back, out] = bed.inside(packet);
+        assert!(back.is_empty() && out.is_empty());
+        assert_eq!(bed.verdict(), Some(verdict));
+        assert_eq!(bed.outside(&large)[0].len(), 1, "nothing has changed");
+    };
+    // Forged: too small, about another's softwire, and not about any.
+    for mtu in [0, 68, 1_279] {
+        drop(&mut bed, &too_big(mtu, &sent[0]), Verdict::IcmpQuoteMalformed);
+    }
+    let mut of_nobody = sent[0].clone();
+    of_nobody[39] ^= 1;
+    drop(&mut bed, &too_big(1_400, &of_nobody), Verdict::IcmpQuoteNoMapping);
+    let mut from_nobody = sent[0].clone();
+    from_nobody[23] ^= 1;
+    drop(&mut bed, &too_big(1_400, &from_nobody), Verdict::IcmpQuoteNoMapping);
+    let mut to_nobody = sent[0].clone();
+    to_nobody[40 + 19] ^= 1;
+    drop(&mut bed, &too_big(1_400, &to_nobody), Verdict::IcmpQuoteNoMapping);
+    drop(&mut bed, &too_big(1_400, &sent[0][..50]), Verdict::IcmpQuoteMalformed);
+    let mut damaged = too_big(1_400, &sent[0]);
+    damaged[100] ^= 1;
+    drop(&mut bed, &damaged, Verdict::IcmpBadChecksum);
+    // A router's.
+    let [back, out] = bed.inside(&too_big(1_400, &sent[0]));
+    assert!(back.is_empty() && out.is_empty());
+    assert_eq!(bed.verdict(), Some(Verdict::Local));
+    let [back, _] = bed.outside(&large);
+    assert!(back.len() == 2 && back.iter().all(|piece| piece.len() <= 1_400));
+    assert_eq!(inner_of(&wire::build6::reassemble(&back).expect("one packet"), C6).len(), 1_460);
+    assert_eq!(bed.outside(&to_other)[0].len(), 1, "other softwires are as large as before");
+    // RFC 8201 §5.3: larger packets are tried again after ten minutes.
+    bed.advance(Duration::from_secs(250));
+    bed.inside(&from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).build()));
+    assert_eq!(bed.outside(&large)[0].len(), 2);
+    for _ in 0..2 {
+        bed.advance(Duration::from_secs(200));
+        bed.inside(&from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).build()));
+    }
+    assert_eq!(bed.outside(&large)[0].len(), 1);
+}
+
+#[test]
+fn a_packet_too_big_finds_the_worker_of_its_softwire() {
+    covers!("6333-15");
+    let mut bed = Bed6::with_workers(settings6(), 4);
+    for n in 0..16_u128 {
+        let b4 = v6("2001:db8:c:100::6") + (n << 72);
+        let packet = softwire(b4, v6(AFTR), &build::udp(at(HOME, 5_000), at(E1, 53)).build());
+        let [_, out] = bed.receive(0, topology::INSIDE, &packet);
+        let large = build::udp(at(E1, 53), source(&out[0])).payload_length(1_432).build();
+        let [sent, _] = bed.receive(1, topology::OUTSIDE, &large);
+        let error = icmp6_message(v6("2001:db8:ffff::1"), v6(AFTR), (2, 0), 1_300, &sent[0][..100]);
+        bed.receive(n as usize % 4, topology::INSIDE, &error);
+        let [back, _] = bed.receive(2, topology::OUTSIDE, &large);
+        assert!(back.len() == 2 && back.iter().all(|piece| piece.len() <= 1_300), "{n}");
+    }
+}

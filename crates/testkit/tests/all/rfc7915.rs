@@ -596,3 +596,177 @@ fn only_ipv4_hosts_have_addresses_of_the_prefix() {
         assert_eq!(bed.verdict(), Some(Verdict::SourceInPrefix));
     }
 }
+
+#[test]
+fn a_dropped_packet_is_answered_but_never_an_icmp_message() {
+    covers!("7915-5.4");
+    let to = |address: &str| behind(address.parse().expect("an IPv4 address"));
+    let mut bed = Bed6::new(settings6());
+    for address in ["10.0.0.1", "127.0.0.1", "224.0.0.1", "0.0.0.0", "240.0.0.1"] {
+        bed.advance(Duration::from_secs(2));
+        let [back, out] = bed.inside(&udp6((v6(C6), 1), (to(address), 2), b"x"));
+        assert!(out.is_empty());
+        assert_eq!(meaning6(&back), Some((1, 1, 0)), "{address}");
+        assert_eq!((view6(&back[0]).source(), view6(&back[0]).destination()), (v6(OWN6), v6(C6)));
+        let [back, out] = bed.inside(&ping6(v6(C6), to(address), 7));
+        assert!(back.is_empty() && out.is_empty(), "{address}");
+    }
+    // Without a checksum.
+    let mut packet = udp6((v6(C6), 1), e1(2), b"x");
+    packet[46..48].fill(0);
+    let [back, _] = bed.inside(&packet);
+    assert_eq!((bed.verdict(), meaning6(&back)), (Some(Verdict::ChecksumMissing), Some((1, 1, 0))));
+    // The source of a forged packet hears nothing.
+    for source in [behind(E2), 0, 1, v6("ff02::1"), v6("fe80::1")] {
+        let [back, out] = bed.inside(&udp6((source, 1), (to("10.0.0.1"), 2), b"x"));
+        assert!(back.is_empty() && out.is_empty());
+    }
+    // No room for a host (RFC 6146 §3.5.1.1).
+    let mut settings = settings6();
+    settings.transition.hosts_per_subscriber_max = 1;
+    let mut bed = Bed6::new(settings);
+    bed.inside(&udp6((v6(C6), 1), e1(2), b"x"));
+    let [back, _] = bed.inside(&udp6((v6(C6) + 1, 1), e1(2), b"x"));
+    assert_eq!((bed.verdict(), meaning6(&back)), (Some(Verdict::HostLimit), Some((1, 3, 0))));
+    // Switched off.
+    let mut settings = settings6();
+    settings.icmp.errors_to_inside = false;
+    let mut bed = Bed6::new(settings);
+    let [back, out] = bed.inside(&udp6((v6(C6), 1), (to("10.0.0.1"), 2), b"x"));
+    assert!(back.is_empty() && out.is_empty());
+}
+
+#[test]
+fn errors_about_dropped_packets_are_limited_and_optional() {
+    covers!("7915-4.4", "7915-5.4");
+    let mut bed = Bed6::new(settings6());
+    let from = mapped(&mut bed);
+    let expired = build::udp(at(E1, 53), from).ttl(1).build();
+    let answers: usize = (0..2_000).map(|_| bed.outside(&expired)[1].len()).sum();
+    assert!((1..100).contains(&answers), "{answers} answers in no time");
+    let answers: usize =
+        (0..2_000).map(|_| bed.inside(&udp6((v6(C6), 1), (behind([10, 0, 0, 1].into()), 2), b"x"))[0].len()).sum();
+    assert!((1..100).contains(&answers), "{answers} answers in no time");
+    // Never about an error.
+    bed.advance(Duration::from_secs(60));
+    let sent = build::udp(from, at(E1, 53)).build();
+    let [back, out] = bed.outside(&build::icmp_error(E1, *from.ip(), 3, 3, &sent).ttl(1).build());
+    assert!(back.is_empty() && out.is_empty());
+    let mut settings = settings6();
+    settings.icmp.errors_to_outside = false;
+    let mut bed = Bed6::new(settings);
+    let from = mapped(&mut bed);
+    let [back, out] = bed.outside(&build::udp(at(E1, 53), from).ttl(1).build());
+    assert!(back.is_empty() && out.is_empty());
+}
+
+#[test]
+fn fragments_without_checksum_reach_any_worker() {
+    covers!("6146-10");
+    let mut bed = Bed6::with_workers(settings6(), 3);
+    let [_, out] = bed.receive(0, topology::INSIDE, &udp6((v6(C6), 5_000), e1(53), b"x"));
+    let from = source(&out[0]);
+    for identification in 0..20 {
+        let whole = build::udp(at(E1, 53), from).payload_length(3_000).identification(identification);
+        let mut left = Vec::new();
+        for (n, fragment) in build::fragment(&whole.without_checksum().build(), 1_000).iter().enumerate() {
+            left.extend(bed.receive((n + usize::from(identification)) % 3, topology::OUTSIDE, fragment)[0].clone());
+        }
+        let whole6 = wire::build6::reassemble(&left).expect("one packet");
+        assert_eq!((wire::verify6::faults(&whole6), whole6.len()), (vec![], 3_048));
+    }
+}
+
+#[test]
+fn ipv4_options_are_ignored_and_source_routes_refused() {
+    covers!("7915-4.1g");
+    let mut bed = Bed6::new(settings6());
+    let from = mapped(&mut bed);
+    let packet = build::udp(at(E1, 53), from).payload(b"answer");
+    for options in [&[7, 7, 4, 0, 0, 0, 0, 1][..], &[68, 8, 5, 0, 0, 0, 0, 0], &[148, 4, 0, 0], &[1; 40]] {
+        let [back, _] = bed.outside(&packet.clone().ip_options(options).build());
+        assert_eq!((back[0].len(), &back[0][48..]), (54, &b"answer"[..]), "nothing of {options:?} is left");
+    }
+    for kind in [131, 137] {
+        bed.advance(Duration::from_secs(2));
+        let [back, out] = bed.outside(&packet.clone().ip_options(&[kind, 7, 4, 192, 0, 2, 9, 0]).build());
+        assert!(back.is_empty());
+        assert_eq!((bed.verdict(), out[0][20], out[0][21]), (Some(Verdict::SourceRoute), 3, 5));
+        assert_eq!(destination(&out[0]).ip(), &E1);
+    }
+}
+
+#[test]
+fn packets_of_a_flow_leave_in_their_order() {
+    covers!("7915-4a");
+    let mut bed = Bed6::new(settings6());
+    let from = mapped(&mut bed);
+    // Sizes that take the short way, the long way, and those that are cut.
+    let number = |n: u16, length: usize| [&n.to_be_bytes()[..], &vec![7; length]].concat();
+    let sizes = [10, 600, 1_400, 20, 1_230, 1_240, 4, 1_300];
+    for round in 0..20_u16 {
+        let packets: Vec<Vec<u8>> = (0..32)
+            .map(|n| {
+                let data = number(round * 32 + n, sizes[usize::from(n + round) % sizes.len()]);
+                build::udp(at(E1, 53), from).payload(&data).identification(round * 32 + n).build()
+            })
+            .collect();
+        let [back, _] = bed.burst(topology::OUTSIDE, &packets);
+        let whole = back.iter().filter(|packet| packet[6] == 17 || wire::ipv6::Fragment::at(packet, 40).offset == 0);
+        let numbers: Vec<u16> = whole
+            .map(|packet| if packet[6] == 17 { &packet[48..50] } else { &packet[56..58] })
+            .map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+            .collect();
+        assert_eq!(numbers, (round * 32..round * 32 + 32).collect::<Vec<_>>());
+        let packets: Vec<Vec<u8>> =
+            (0..32).map(|n| udp6((v6(C6), 5_000), e1(53), &number(n, sizes[usize::from(n) % sizes.len()]))).collect();
+        let [_, out] = bed.burst(topology::INSIDE, &packets);
+        let numbers: Vec<u16> = out.iter().map(|packet| u16::from_be_bytes([packet[28], packet[29]])).collect();
+        assert_eq!(numbers, (0..32).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn udp_without_checksum_gets_one_even_in_fragments() {
+    covers!("6146-10", "7915-4.5b");
+    let mut bed = Bed6::new(settings6());
+    let from = mapped(&mut bed);
+    for length in [1_400, 3_000, 9_000] {
+        let whole = build::udp(at(E1, 53), from).payload_length(length).identification(7).without_checksum().build();
+        let fragments = build::fragment(&whole, 1_000);
+        for backwards in [false, true] {
+            let mut left = Vec::new();
+            let order: Vec<_> = if backwards { fragments.iter().rev().collect() } else { fragments.iter().collect() };
+            for fragment in order {
+                left.extend(bed.outside(fragment)[0].clone());
+            }
+            assert!(left.iter().all(|piece| piece.len() <= 1_280));
+            // Reassembling checks nothing; the checksum is looked at here.
+            let whole6 = wire::build6::reassemble(&left).expect("one packet");
+            assert_ne!(&whole6[46..48], [0, 0]);
+            assert_eq!(wire::verify6::faults(&whole6), []);
+            assert_eq!((whole6.len(), destination6(&whole6)), (length + 48, (v6(C6), 5_000)));
+        }
+    }
+    assert!(bed.count(Verdict::Reassembled) > 0);
+    // A datagram that does not become whole, and one that is too large.
+    let whole = build::udp(at(E1, 53), from).payload_length(3_000).without_checksum().build();
+    let fragments = build::fragment(&whole, 1_000);
+    bed.outside(&fragments[0]);
+    bed.outside(&fragments[1]);
+    bed.advance(Duration::from_secs(30));
+    assert_eq!(bed.count(Verdict::FragmentTimeout), 2);
+    let whole = build::udp(at(E1, 53), from).payload_length(20_000).without_checksum().build();
+    for fragment in build::fragment(&whole, 1_500) {
+        assert!(bed.outside(&fragment)[0].is_empty());
+    }
+    assert!(bed.count(Verdict::TooBig) > 0);
+    // One source takes a bounded share.
+    let whole = build::udp(at(E1, 53), from).payload_length(3_000).without_checksum();
+    for identification in 0..100 {
+        bed.outside(&build::fragment(&whole.clone().identification(identification).build(), 1_000)[0]);
+    }
+    assert!(bed.count(Verdict::FragmentTableFull) >= 90);
+    let [back, _] = bed.outside(&build::udp(at(E1, 53), from).payload(b"answer").build());
+    assert_eq!(back.len(), 1);
+}

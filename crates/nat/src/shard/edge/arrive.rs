@@ -8,6 +8,8 @@ use translate::Kind;
 use translate::Limits;
 use translate::Tuple4;
 use wire::icmp6;
+use wire::icmp6::Icmp6;
+use wire::ipv4::Ipv4;
 use wire::ipv6;
 use wire::ipv6::Fragment;
 use wire::ipv6::Ipv6;
@@ -83,6 +85,12 @@ pub(super) enum Incoming {
         key: HostKey,
         hash: u64,
     },
+    /// A Packet Too Big about a packet of this softwire.
+    TooBig {
+        mtu: u32,
+        key: HostKey,
+        hash: u64,
+    },
     /// A fragment of a softwire's packet.
     Fragment {
         source: u128,
@@ -131,6 +139,18 @@ impl From<translate::Refused> for Refusal {
     }
 }
 
+/// What the sender of a refused packet hears (RFC 7915 §5.4, RFC 6146 §3.5.1.1). Packets that their
+/// source cannot have sent are dropped silently.
+const fn problem_of(verdict: Verdict) -> Option<Problem> {
+    match verdict {
+        Verdict::EmbeddedAddress | Verdict::EmbeddedPrivate | Verdict::ChecksumMissing | Verdict::Ipv6Header => {
+            Some(Problem::PROHIBITED)
+        }
+        Verdict::HostLimit | Verdict::HostTableFull => Some(Problem::NO_RESOURCES),
+        _ => None,
+    }
+}
+
 /// What no NAT64 host can have as its address (RFC 6146 §3.5).
 #[inline(always)]
 fn check_source(
@@ -156,6 +176,21 @@ fn check_b4(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<
         Some(_) => Err(Verdict::SourceInPrefix),
         None => Ok(()),
     }
+}
+
+/// Parses the packet inside a softwire, and marks it as the softwire is marked for congestion.
+pub(super) fn parse_in_softwire(packet: &mut Packet<'_>, offset: u16) -> Result<Parsed, Verdict> {
+    // The headers of a packet that was put together are gone.
+    let outer = if offset == 0 { 0 } else { Ipv6::new_unchecked(packet.bytes()).traffic_class() };
+    let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
+    let parsed = parse(inner)?;
+    let mut view = Ipv4::new_unchecked(inner);
+    let class = congestion(outer, view.ds_field()).ok_or(Verdict::SoftwireMalformed)?;
+    if class != view.ds_field() {
+        view.set_ds_field(class);
+        view.fill_checksum();
+    }
+    Ok(parsed)
 }
 
 /// Takes the packet of the host with this number out of its softwire.
@@ -190,12 +225,26 @@ pub(super) fn take_from_softwire(
     if packet.shrink_front(offset) { Ok(()) } else { Err(Verdict::SoftwireMalformed) }
 }
 
+/// The type of service of a packet out of a softwire with this traffic class: its own, with the
+/// mark of congestion of either (RFC 6040 §4.2). `None` if the packet may not be marked, and is to
+/// be dropped.
+#[inline(always)]
+const fn congestion(outer: u8, inner: u8) -> Option<u8> {
+    match (outer & 3, inner & 3) {
+        (3, 0) => None,
+        (3, _) => Some(inner | 3),
+        (1, 2) => Some(inner & !3 | 1),
+        _ => Some(inner),
+    }
+}
+
 impl PacketPath {
     /// Turns the IPv6 packets of a burst into IPv4. Returns a bit for each packet that is finished,
     /// with its outcome.
     #[inline(never)]
     pub(in crate::shard) fn arrive<S: Sink>(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut S) -> u64 {
         let mut finished = 0;
+        self.edge.now = now;
         for (i, packet) in burst.iter_mut().enumerate().take(BURST_MAX) {
             if let Some((incoming, hash)) = self.look_at_plain(packet) {
                 packet.verdict = None;
@@ -213,7 +262,9 @@ impl PacketPath {
             };
             let address = match &incoming {
                 Incoming::Other | Incoming::Plain { .. } | Incoming::PlainSoftwire { .. } => None,
-                Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } => Some(key.address),
+                Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } | Incoming::TooBig { key, .. } => {
+                    Some(key.address)
+                }
                 Incoming::Fragment { source, .. } => Some(*source),
             };
             if let Some(address) = address {
@@ -239,7 +290,7 @@ impl PacketPath {
                 | Incoming::PlainSoftwire { hash, .. }
                 | Incoming::Nat64 { hash, .. }
                 | Incoming::Softwire { hash, .. } => self.ledger.state.subscribers.hosts.aim(*hash),
-                Incoming::Other | Incoming::Fragment { .. } => {}
+                Incoming::Other | Incoming::TooBig { .. } | Incoming::Fragment { .. } => {}
             }
         }
         for (i, packet) in burst.iter_mut().enumerate().take(BURST_MAX) {
@@ -256,6 +307,11 @@ impl PacketPath {
                 }
                 Incoming::Softwire { offset, key, hash } => {
                     self.enter_from_softwire(now, packet, offset, (key, hash), sink)
+                }
+                Incoming::TooBig { mtu, key, hash } => {
+                    finished |= 1 << i;
+                    packet.outcome = Outcome::Done;
+                    self.note_path_mtu(now, mtu, (&key, hash)).map_err(Refusal::from)
                 }
                 Incoming::Fragment { source, way, offset, fragment, length } => {
                     finished |= 1 << i;
@@ -310,6 +366,7 @@ impl PacketPath {
                 let is_usual = header[ipv6::NEXT_HEADER_OFFSET] == PROTOCOL_IPV4
                     && is_plain(inner, length)
                     && get_u32(inner, ip::DESTINATION) != AFTR_INSIDE
+                    && congestion(view.traffic_class(), inner[1]) == Some(inner[1])
                     && check_b4(transition, end, source).is_ok()
                     && end.permits(inside)
                     && parse(packet).is_ok();
@@ -433,7 +490,7 @@ impl PacketPath {
         }
         check_b4(transition, end, source)?;
         if chain.protocol == ipv6::PROTOCOL_ICMP6 {
-            return Err(Verdict::LocalIgnored);
+            return self.look_at_error(packet, end.aftr, way);
         }
         if chain.protocol != PROTOCOL_IPV4 {
             return Err(Verdict::SoftwireMalformed);
@@ -445,6 +502,44 @@ impl PacketPath {
         let inner = packet.get(chain.offset..).unwrap_or_default();
         let (key, hash) = self.look_inside(inner, source, way)?;
         Ok(Incoming::Softwire { offset: chain.offset as u16, key, hash })
+    }
+
+    /// An ICMPv6 message to the AFTR. Of a packet in a softwire, a router reports what size passes
+    /// (RFC 2473 §7.2). It has to quote enough to name a host.
+    #[cold]
+    fn look_at_error(&self, packet: &[u8], aftr: u128, way: Way) -> Result<Incoming, Verdict> {
+        let headers = translate::read6(packet).map_err(|_| Verdict::LocalIgnored)?;
+        let message = Icmp6::new_unchecked(packet.get(headers.transport..headers.length).unwrap_or_default());
+        if headers.kind != Kind::Error || message.icmp_type() != icmp6::TYPE_PACKET_TOO_BIG {
+            return Err(Verdict::LocalIgnored);
+        }
+        if !message.is_checksum_valid(headers.source, headers.destination) {
+            return Err(Verdict::IcmpBadChecksum);
+        }
+        let mtu = message.parameter();
+        if mtu < ipv6::MTU_MIN.into() {
+            return Err(Verdict::IcmpQuoteMalformed);
+        }
+        let quoted = translate::quoted6(packet, &headers).map_err(verdict_of)?;
+        if quoted.source != aftr || quoted.protocol != PROTOCOL_IPV4 {
+            return Err(Verdict::IcmpQuoteNoMapping);
+        }
+        let is_first = quoted.fragment.is_none_or(|fragment| fragment.offset == 0);
+        let inner = message.quote().get(quoted.transport..).and_then(<[u8]>::first_chunk::<{ ip::HEADER_MIN }>);
+        let inner = inner.filter(|inner| is_first && inner[0] >> 4 == 4).ok_or(Verdict::IcmpQuoteMalformed)?;
+        let key = HostKey { address: quoted.destination, inner: get_u32(inner, ip::DESTINATION), way };
+        let hash = self.ledger.state.subscribers.hosts.hash_of(&key);
+        Ok(Incoming::TooBig { mtu, key, hash })
+    }
+
+    /// Larger packets to this B4 are cut from now on.
+    #[cold]
+    fn note_path_mtu(&mut self, now: Instant, mtu: u32, (key, hash): (&HostKey, u64)) -> Result<(), Verdict> {
+        self.ledger.state.subscribers.hosts.find(hash, key).ok_or(Verdict::IcmpQuoteNoMapping)?;
+        if let Ok(mtu) = u16::try_from(mtu) {
+            self.edge.path_mtus.note(now, key.address, mtu);
+        }
+        Err(Verdict::Local)
     }
 
     /// A whole packet of a softwire.
@@ -532,7 +627,7 @@ impl PacketPath {
         sink: &mut S,
     ) -> Result<(), Refusal> {
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
-        let parsed = parse(packet.bytes().get(usize::from(offset)..).unwrap_or_default())?;
+        let parsed = parse_in_softwire(packet, offset)?;
         if parsed.destination == AFTR_INSIDE {
             return self.answer_in_softwire(packet, usize::from(offset), &key, sink).map_err(Refusal::from);
         }
@@ -674,7 +769,14 @@ impl PacketPath {
     #[inline(never)]
     fn refuse_at_edge<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, refusal: &Refusal, sink: &mut S) {
         let verdict = match refusal {
-            Refusal::Drop(verdict) => *verdict,
+            Refusal::Drop(verdict) => {
+                // RFC 7915 §5.4: not about ICMPv6 messages.
+                if let Some(problem) = problem_of(*verdict).filter(|_| !own_icmp6::is_icmp6(packet.bytes())) {
+                    let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+                    self.send_error6(now, realm, problem, packet.bytes(), sink);
+                }
+                *verdict
+            }
             Refusal::Answer(verdict, problem) => {
                 let realm = self.ledger.shared.realm_of(packet.meta.ingress);
                 self.send_error6(now, realm, *problem, packet.bytes(), sink);

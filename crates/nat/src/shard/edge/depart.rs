@@ -8,8 +8,11 @@ use translate::Tuple6;
 use wire::icmp;
 use wire::icmp6;
 use wire::icmp6::Icmp6;
+use wire::ipv4;
+use wire::ipv4::Ipv4;
 use wire::ipv6;
 use wire::ipv6::Ipv6;
+use wire::udp;
 
 use crate::headers::icmp_quote;
 use crate::headers::packet::BURST_MAX;
@@ -19,6 +22,7 @@ use crate::headers::packet::Packet;
 use crate::headers::packet::Sink;
 use crate::headers::parse::Class;
 use crate::headers::parse::HEADERS;
+use crate::headers::parse::get_u16;
 use crate::headers::parse::get_u32;
 use crate::headers::parse::ip;
 use crate::headers::parse::parse;
@@ -27,12 +31,16 @@ use crate::headers::rewrite::Rewrite;
 use crate::headers::rewrite::replace_address;
 use crate::headers::rewrite::rewrite;
 use crate::shard::edge::ROOM;
+use crate::shard::edge::Sent;
 use crate::shard::edge::is_plain;
 use crate::shard::edge::verdict_of;
 use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::DUMMY;
 use crate::state::host::Host;
 use crate::state::host::Way;
+use crate::state::reassembly;
+use crate::state::reassembly::Outcome as Reassembled;
+use crate::state::reassembly::Part;
 use crate::types::Endpoint;
 use crate::verdict::Verdict;
 
@@ -49,6 +57,17 @@ pub(super) struct Ready {
     pub(super) split: Option<(u16, u32)>,
 }
 
+pub(super) enum Prepared {
+    Ready(Ready),
+    /// A fragment of a datagram without checksum: see [`PacketPath::complete`].
+    Part,
+}
+
+/// What identifies an IPv4 datagram to a host.
+fn datagram_of<T: AsRef<[u8]>>(view: &Ipv4<T>) -> (u128, u32) {
+    (u128::from(view.source()) << 64 | u128::from(view.destination()), view.identification().into())
+}
+
 impl PacketPath {
     /// Turns the packets of a burst that lead to IPv6 hosts into IPv6.
     #[inline(never)]
@@ -60,32 +79,66 @@ impl PacketPath {
                 self.ledger.state.subscribers.hosts.prefetch_number(get_u32(packet.bytes(), ip::DESTINATION));
             }
         }
-        for packet in burst.iter_mut().take(BURST_MAX) {
+        let count = burst.len().min(BURST_MAX);
+        for i in 0..count {
+            let Some((packet, before)) = burst.get_mut(..=i).and_then(<[_]>::split_last_mut) else { continue };
             let Outcome::Transmit { egress, start, length } = packet.outcome else { continue };
             if !self.leads_to_host(egress) {
                 continue;
             }
-            let result = self.prepare_for_host(packet.frame_mut(), usize::from(start), usize::from(length));
-            let sent = match result {
-                Ok(Ready { start, length, split: None }) => {
+            let (start, length) = (usize::from(start), usize::from(length));
+            let sent = match self.prepare_for_host(packet.frame_mut(), start, length) {
+                Ok(Prepared::Ready(Ready { start, length, split: None })) => {
                     packet.set_start(start);
                     packet.outcome = Outcome::Transmit { egress, start: start as u16, length: length as u16 };
                     continue;
                 }
-                Ok(ready) => {
-                    packet.outcome = Outcome::Done;
-                    self.send_pieces(egress, packet.frame_mut(), &ready, sink)
+                Ok(Prepared::Ready(ready)) => {
+                    self.send_earlier(before, sink);
+                    self.send_pieces(egress, packet.frame_mut(), &ready, sink).map(|()| Sent::Left)
+                }
+                Ok(Prepared::Part) => {
+                    self.send_earlier(before, sink);
+                    let part = packet.frame_mut().get(start..start + length).unwrap_or_default();
+                    self.complete(egress, part, sink)
                 }
                 Err(verdict) => Err(verdict),
             };
-            if let Err(verdict) = sent {
-                packet.outcome = Outcome::Done;
-                if let Some(counted) = packet.verdict.replace(verdict) {
-                    self.ledger.counters.uncount(counted);
-                    self.ledger.counters.count(verdict);
-                } else {
-                    packet.verdict = None;
+            packet.outcome = Outcome::Done;
+            match sent {
+                Ok(Sent::Left) => {}
+                Ok(Sent::Kept) => {
+                    if let Some(counted) = packet.verdict.take() {
+                        self.ledger.counters.uncount(counted);
+                    }
                 }
+                Err(verdict) => self.replace_verdict(packet, verdict),
+            }
+        }
+    }
+
+    /// A packet made by Natrix has no verdict.
+    fn replace_verdict(&mut self, packet: &mut Packet<'_>, verdict: Verdict) {
+        if let Some(counted) = packet.verdict {
+            self.ledger.counters.uncount(counted);
+            self.ledger.counters.count(verdict);
+            packet.verdict = Some(verdict);
+        }
+    }
+
+    /// Fragments of a packet leave at once, so the packets before it have to (RFC 7915 §4).
+    #[cold]
+    #[inline(never)]
+    fn send_earlier<S: Sink>(&mut self, before: &mut [Packet<'_>], sink: &mut S) {
+        for packet in before {
+            let Outcome::Transmit { egress, start, length } = packet.outcome else { continue };
+            if !self.leads_to_host(egress) {
+                continue;
+            }
+            packet.outcome = Outcome::Done;
+            let (start, end) = (usize::from(start), usize::from(start) + usize::from(length));
+            if !sink.transmit(egress, &[packet.frame_mut().get(start..end).unwrap_or_default()]) {
+                self.replace_verdict(packet, Verdict::NoBuffer);
             }
         }
     }
@@ -119,7 +172,7 @@ impl PacketPath {
         egress: Egress,
         parts: &[&[u8]],
         sink: &mut S,
-    ) -> Result<(), Verdict> {
+    ) -> Result<Sent, Verdict> {
         let Some(mut buffer) = self.edge.buffer.take() else { return Err(Verdict::NoBuffer) };
         let mut end = ROOM;
         let mut fits = true;
@@ -131,9 +184,10 @@ impl PacketPath {
             end += part.len();
         }
         let sent = match fits {
-            true => self
-                .prepare_for_host(&mut buffer[..end], ROOM, end - ROOM)
-                .and_then(|ready| self.send_pieces(egress, &buffer[..end], &ready, sink)),
+            true => self.prepare_for_host(&mut buffer[..end], ROOM, end - ROOM).and_then(|prepared| match prepared {
+                Prepared::Ready(ready) => self.send_pieces(egress, &buffer[..end], &ready, sink).map(|()| Sent::Left),
+                Prepared::Part => self.complete(egress, &buffer[ROOM..end], sink),
+            }),
             false => Err(Verdict::TooBig),
         };
         self.edge.buffer = Some(buffer);
@@ -153,7 +207,7 @@ impl PacketPath {
         let sent = match buffer.get_mut(ROOM..end) {
             Some(place) => {
                 place.copy_from_slice(inner);
-                let mtu = self.mtu_towards(egress);
+                let mtu = self.edge.path_mtus.of(self.edge.now, to, self.mtu_towards(egress));
                 self.encapsulate(&mut buffer[..end], ROOM, inner.len(), (aftr, to), mtu)
                     .and_then(|ready| self.send_pieces(egress, &buffer[..end], &ready, sink))
             }
@@ -172,17 +226,94 @@ impl PacketPath {
 
     /// The packet goes to the number of a host.
     #[inline(always)]
-    pub(super) fn prepare_for_host(&self, frame: &mut [u8], start: usize, length: usize) -> Result<Ready, Verdict> {
+    pub(super) fn prepare_for_host(&self, frame: &mut [u8], start: usize, length: usize) -> Result<Prepared, Verdict> {
         let bytes = frame.get_mut(start..start + length).ok_or(Verdict::IpMalformed)?;
         let number = get_u32(bytes, ip::DESTINATION);
         let host = *self.ledger.state.subscribers.hosts.get(number).ok_or(Verdict::NoMapping)?;
         if let Some(ready) = self.prepare_plain(frame, (start, length), &host) {
-            return Ok(ready);
+            return Ok(Prepared::Ready(ready));
         }
-        match host.way() {
+        let ready = match host.way() {
+            Way::Nat64(_) if self.is_without_checksum(frame.get(start..start + length).unwrap_or_default()) => {
+                return Ok(Prepared::Part);
+            }
             Way::Nat64(position) => self.translate_to(frame, start, length, (number, &host), position),
             Way::Softwire(position) => self.wrap_in_softwire(frame, start, length, (number, &host), position),
+        };
+        ready.map(Prepared::Ready)
+    }
+
+    /// True for a fragment of a UDP datagram without checksum. Only the first one says so; the
+    /// engine sends the others behind it.
+    fn is_without_checksum(&self, packet: &[u8]) -> bool {
+        let view = Ipv4::new_unchecked(packet);
+        if !view.is_fragment() || view.protocol() != ipv4::PROTOCOL_UDP {
+            return false;
         }
+        if view.fragment_offset_bytes() == 0 {
+            return get_u16(packet, view.header_length() + udp::CHECKSUM_OFFSET) == 0;
+        }
+        let timeout = self.ledger.shared.settings().timeouts.fragment;
+        let (source, identification) = datagram_of(&view);
+        self.edge.reassembly.as_ref().is_some_and(|reassembly| {
+            reassembly.has(self.edge.now, timeout, source, reassembly::WITHOUT_CHECKSUM, identification)
+        })
+    }
+
+    /// RFC 6146 §3.4: the datagram is put together, so that it can get the checksum that IPv6
+    /// demands.
+    #[cold]
+    #[inline(never)]
+    fn complete<S: Sink>(&mut self, egress: Egress, fragment: &[u8], sink: &mut S) -> Result<Sent, Verdict> {
+        let Some(mut reassembly) = self.edge.reassembly.take() else { return Err(Verdict::FragmentTableFull) };
+        let view = Ipv4::new_unchecked(fragment);
+        let (source, identification) = datagram_of(&view);
+        let part = Part {
+            source,
+            way: reassembly::WITHOUT_CHECKSUM,
+            identification,
+            offset: view.fragment_offset_bytes(),
+            more: view.more_fragments(),
+            bytes: view.payload(),
+        };
+        let timeout = self.ledger.shared.settings().timeouts.fragment;
+        let sent = match reassembly.accept(self.edge.now, timeout, &part) {
+            Reassembled::Held => Ok(Sent::Kept),
+            Reassembled::Dropped { verdict, held } => {
+                self.ledger.counters.verdicts[verdict.index()] += u64::from(held);
+                Err(verdict)
+            }
+            Reassembled::Whole { slot, length, held } => {
+                self.ledger.counters.verdicts[Verdict::Reassembled.index()] += u64::from(held);
+                self.send_whole(egress, fragment, reassembly.frame(slot, length), sink)
+            }
+        };
+        self.edge.reassembly = Some(reassembly);
+        sent
+    }
+
+    /// `frame` has the datagram behind its room, `last` the header of the last fragment.
+    fn send_whole<S: Sink>(
+        &mut self,
+        egress: Egress,
+        last: &[u8],
+        frame: &mut [u8],
+        sink: &mut S,
+    ) -> Result<Sent, Verdict> {
+        let start = reassembly::ROOM - ip::HEADER_MIN;
+        let length = frame.len().saturating_sub(start);
+        let number = get_u32(last, ip::DESTINATION);
+        let host = *self.ledger.state.subscribers.hosts.get(number).ok_or(Verdict::NoMapping)?;
+        let Way::Nat64(position) = host.way() else { return Err(Verdict::NoMapping) };
+        let header = frame.get_mut(start..start + ip::HEADER_MIN).ok_or(Verdict::NoBuffer)?;
+        header.copy_from_slice(last.get(..ip::HEADER_MIN).ok_or(Verdict::IpMalformed)?);
+        let mut view = Ipv4::new_unchecked(header);
+        view.set_header_length(ip::HEADER_MIN);
+        view.set_total_length(u16::try_from(length).map_err(|_| Verdict::TooBig)?);
+        view.set_fragment_bits(0);
+        view.fill_checksum();
+        let ready = self.translate_to(frame, start, length, (number, &host), position)?;
+        self.send_pieces(egress, frame, &ready, sink).map(|()| Sent::Left)
     }
 
     /// A usual packet of TCP or UDP that fits the link; the engine has checked its header. `None`
@@ -215,7 +346,8 @@ impl PacketPath {
                 let new_start = start.checked_sub(ipv6::HEADER_LENGTH)?;
                 let new_length = length + ipv6::HEADER_LENGTH;
                 let inner = frame.get_mut(start..)?.first_chunk_mut::<HEADERS>()?;
-                if new_length > usize::from(edge.mtu) || !is_plain(inner, length) {
+                let mtu = self.edge.path_mtus.of(self.edge.now, host.address(), edge.mtu);
+                if new_length > usize::from(mtu) || !is_plain(inner, length) {
                     return None;
                 }
                 replace_address(inner, End::Destination, host.inner());
@@ -289,7 +421,8 @@ impl PacketPath {
     ) -> Result<Ready, Verdict> {
         let transition = &self.ledger.shared.transition;
         let end = transition.softwire(position).ok_or(Verdict::NoRoute)?;
-        let (aftr, mtu) = (end.aftr, transition.realm(end.realm).ok_or(Verdict::NoRoute)?.mtu);
+        let (aftr, link) = (end.aftr, transition.realm(end.realm).ok_or(Verdict::NoRoute)?.mtu);
+        let mtu = self.edge.path_mtus.of(self.edge.now, host.address(), link);
         let bytes = frame.get_mut(start..start + length).ok_or(Verdict::IpMalformed)?;
         let parsed = parse(bytes)?;
         if parsed.class == Class::IcmpError {

@@ -16,6 +16,7 @@ use crate::headers::rewrite::rewrite;
 use crate::rows::HostView;
 use crate::shard::edge::arrive::Incoming;
 use crate::shard::edge::arrive::Refusal;
+use crate::shard::edge::arrive::parse_in_softwire;
 use crate::shard::edge::arrive::take_from_softwire;
 use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::AFTR_INSIDE;
@@ -71,7 +72,7 @@ impl PacketPath {
             Err(refusal) => return Arrived::Ended(refusal.verdict()),
         };
         let address = match &incoming {
-            Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } => key.address,
+            Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } | Incoming::TooBig { key, .. } => key.address,
             Incoming::Fragment { source, .. } => *source,
             Incoming::Other | Incoming::Plain { .. } | Incoming::PlainSoftwire { .. } => return Arrived::Ipv4,
         };
@@ -92,6 +93,9 @@ impl PacketPath {
             Incoming::Softwire { offset, key, hash } => {
                 self.foretell_from_softwire(packet, offset, numbering, (&key, hash), report).map_err(Refusal::from)
             }
+            Incoming::TooBig { key, hash, .. } => {
+                self.known_host(hash, &key, report).and(Err(Verdict::Local)).map_err(Refusal::from)
+            }
             Incoming::Fragment { fragment, .. } => {
                 report.step(|| Step::Fragment { offset: fragment.offset, more: fragment.more });
                 return Arrived::Held;
@@ -109,9 +113,9 @@ impl PacketPath {
         (key, hash): (&HostKey, u64),
         report: &mut R,
     ) -> Result<(), Verdict> {
-        let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
-        let parsed = parse(inner)?;
+        let parsed = parse_in_softwire(packet, offset)?;
         if parsed.destination == AFTR_INSIDE {
+            let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
             report.step(|| Step::OwnAddress(Ipv4Addr::from_bits(AFTR_INSIDE)));
             return Err(self.echo_in_softwire(inner, key.way, 0).err().unwrap_or(Verdict::Local));
         }

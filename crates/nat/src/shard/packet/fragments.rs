@@ -10,6 +10,7 @@ use crate::headers::parse::parse;
 use crate::headers::split::split;
 use crate::shard::Arrival;
 use crate::shard::Fate;
+use crate::shard::edge::Sent;
 use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
 use crate::state::fragments::FragmentInfo;
@@ -119,10 +120,11 @@ impl PacketPath {
                 // The first fragment leaves before those that waited for it.
                 match fate {
                     Fate::Forward { verdict, egress, length } => {
-                        let mut verdict_sent = verdict;
+                        let mut sent = Fate::Done(verdict);
                         match self.emit(egress, &[packet.get(..usize::from(length)).unwrap_or(packet)], sink) {
-                            Ok(()) => {}
-                            Err(Verdict::NoBuffer) => verdict_sent = Verdict::NoBuffer,
+                            Ok(Sent::Left) => {}
+                            Ok(Sent::Kept) => sent = Fate::Held,
+                            Err(Verdict::NoBuffer) => sent = Fate::Done(Verdict::NoBuffer),
                             // An IPv6 host cannot receive it.
                             Err(refused) => {
                                 let discarded = self.fragments.refuse(datagram);
@@ -131,7 +133,7 @@ impl PacketPath {
                             }
                         }
                         self.release_held(now, side, datagram, ports, sink);
-                        Fate::Done(verdict_sent)
+                        sent
                     }
                     Fate::HandOff { worker, meta } => {
                         // Through the sink, so that it enters the ring before the fragments
@@ -220,6 +222,10 @@ impl PacketPath {
         verdict: Verdict,
         sink: &mut S,
     ) -> Fate {
+        if self.leads_to_host(egress) {
+            // It is cut when it is IPv6.
+            return Fate::Forward { verdict, egress, length: parsed.total_length };
+        }
         let packet = bytes.get(..usize::from(parsed.total_length)).unwrap_or(bytes);
         let Ok(pieces) = split(packet, mtu) else { return Fate::Done(Verdict::TooBig) };
         for piece in pieces {

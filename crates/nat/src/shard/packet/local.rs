@@ -33,6 +33,7 @@ impl Reason {
             Reason::NetUnreachable => IcmpError::Unreachable(0),
             Reason::HostUnreachable => IcmpError::Unreachable(1),
             Reason::PortUnreachable => IcmpError::Unreachable(3),
+            Reason::SourceRouteFailed => IcmpError::Unreachable(5),
             Reason::NoResources(code) => IcmpError::Unreachable(code),
         }
     }
@@ -85,6 +86,32 @@ impl PacketPath {
         }
         self.ledger.counters.originated += 1;
         Fate::Forward { verdict: Verdict::Local, egress, length: length as u16 }
+    }
+
+    /// A packet whose headers cannot be read. To an address behind which there are IPv6 hosts, a
+    /// source route is answered (RFC 7915 §4.1).
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn refuse_unread<S: Sink>(
+        &mut self,
+        now: Instant,
+        meta: PacketMeta,
+        bytes: &[u8],
+        verdict: Verdict,
+        sink: &mut S,
+    ) -> Fate {
+        let is_from_outside = meta.stage == Stage::Received && self.ledger.shared.side(meta.ingress) == Side::Outside;
+        let is_to_hosts = !self.ledger.shared.transition.is_off()
+            && self.ledger.local.lookup(get_u32(bytes, ip::DESTINATION)).is_some_and(|it| it.pool_address().is_some());
+        let options = wire::ipv4::Ipv4::new_unchecked(bytes);
+        if verdict == Verdict::SourceRoute
+            && is_from_outside
+            && is_to_hosts
+            && wire::ipv4::has_unexpired_source_route(options.options())
+        {
+            self.send_error(now, Side::Outside, meta, Reason::SourceRouteFailed, bytes, sink);
+        }
+        Fate::Done(verdict)
     }
 
     fn facing_towards(&self, side: Side, meta: PacketMeta) -> Facing {

@@ -1,0 +1,67 @@
+//! MTUs of the paths to B4s, as routers reported them (RFC 2473 §7.2, RFC 8201).
+//!
+//! A table of fixed size: an entry may take the place of another, whose path is then probed again.
+
+use crate::random::KeyedHash;
+use crate::time::Duration;
+use crate::time::Instant;
+
+#[cfg(test)]
+mod tests;
+
+/// Entries; 32 KiB.
+pub(crate) const ENTRIES: usize = 1_024;
+/// How long an MTU counts (RFC 8201 §5.3).
+pub(crate) const LIFETIME: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    address: u128,
+    until: Instant,
+    mtu: u16,
+}
+
+pub(crate) struct PathMtus {
+    entries: Box<[Entry]>,
+    hash: KeyedHash,
+    /// When the last entry ends.
+    until: Instant,
+}
+
+impl PathMtus {
+    /// Without hosts, nothing is allocated.
+    pub(crate) fn new(hash: KeyedHash, has_hosts: bool) -> PathMtus {
+        let count = if has_hosts { ENTRIES } else { 0 };
+        let free = Entry { address: 0, until: Instant::ORIGIN, mtu: 0 };
+        PathMtus { entries: vec![free; count].into_boxed_slice(), hash, until: Instant::ORIGIN }
+    }
+
+    fn place(&self, address: u128) -> usize {
+        self.hash.hash((address >> 64) as u64, address as u64) as usize % ENTRIES
+    }
+
+    /// The MTU of the path, at most that of the link.
+    #[inline(always)]
+    pub(crate) fn of(&self, now: Instant, address: u128, link: u16) -> u16 {
+        if self.until <= now { link } else { self.known(now, address).map_or(link, |mtu| mtu.min(link)) }
+    }
+
+    #[cold]
+    fn known(&self, now: Instant, address: u128) -> Option<u16> {
+        let entry = self.entries.get(self.place(address))?;
+        (entry.address == address && now < entry.until).then_some(entry.mtu)
+    }
+
+    /// A router says that larger packets do not pass. A larger MTU than the known one changes
+    /// nothing.
+    pub(crate) fn note(&mut self, now: Instant, address: u128, mtu: u16) {
+        if self.known(now, address).is_some_and(|known| known <= mtu) {
+            return;
+        }
+        let place = self.place(address);
+        if let Some(entry) = self.entries.get_mut(place) {
+            *entry = Entry { address, until: now + LIFETIME, mtu };
+            self.until = now + LIFETIME;
+        }
+    }
+}
