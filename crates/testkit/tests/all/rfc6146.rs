@@ -102,6 +102,7 @@ fn errors_of_routers_outside_reach_the_host() {
 
 #[test]
 fn errors_from_inside_reach_the_remote_host() {
+    covers!("6791-4");
     let mut bed = Bed6::new(settings6());
     let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
     let mapped = source(&out[0]);
@@ -336,10 +337,10 @@ fn many_sources_of_one_prefix_are_bounded_and_harmless() {
     let mut settings = settings6();
     settings.transition.hosts_per_subscriber_max = 64;
     let mut bed = Bed6::new(settings);
-    for host in 0..10_000 {
+    for host in 0..1 << 20 {
         bed.inside(&udp6((v6("2001:db8:bad:100::") + host, 5_000), e1(53), b"x"));
     }
-    assert_eq!((bed.mappings(), bed.count(Verdict::HostLimit)), (64, 10_000 - 64));
+    assert_eq!((bed.mappings(), bed.count(Verdict::HostLimit)), (64, (1 << 20) - 64));
     let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
     assert_eq!(out.len(), 1, "other subscribers are not affected");
 }
@@ -672,4 +673,107 @@ fn an_idle_query_lives_for_a_minute() {
         bed.advance(Duration::from_secs(30));
         assert_eq!(bed.mappings(), 0);
     }
+}
+
+#[test]
+fn packets_to_own_and_unmapped_addresses_end_here() {
+    let mut bed = Bed6::new(settings6());
+    for own in [OWN_INSIDE, OWN_OUTSIDE] {
+        let [_, out] = bed.inside(&udp6((v6(C6), 1), (behind(own), 2), b"x"));
+        assert!(out.is_empty(), "{own}");
+        assert!(matches!(bed.verdict(), Some(Verdict::Local | Verdict::LocalIgnored | Verdict::EmbeddedPrivate)));
+    }
+    // The prefix around an address of the pool, where nothing is.
+    let [_, out] = bed.inside(&udp6((v6(C6), 1), (behind(POOL[0]), 2), b"x"));
+    assert!(out.is_empty());
+    assert_eq!((bed.verdict(), bed.mappings()), (Some(Verdict::NoMapping), 0));
+}
+
+#[test]
+fn the_hop_limit_falls_on_each_way_through_a_hairpin() {
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
+    let own = source(&out[0]);
+    // A host that sends to its own endpoint outside, again and again.
+    let mut hops = Vec::new();
+    let mut packet = udp6((v6(C6), 5_000), (behind(*own.ip()), own.port()), b"loop");
+    packet[7] = 5;
+    for _ in 0..10 {
+        let [back, out] = bed.inside(&packet);
+        assert!(out.is_empty());
+        let Some(next) = back.first().filter(|next| next[6] == 17) else { break };
+        assert_eq!(destination6(next), (v6(C6), 5_000));
+        hops.push(next[7]);
+        packet[7] = next[7];
+    }
+    assert_eq!(hops, [4, 3, 2, 1]);
+    assert_eq!(bed.verdict(), Some(Verdict::TtlExpired));
+}
+
+#[test]
+fn the_local_use_prefix_reaches_private_addresses() {
+    covers!("8215-3");
+    for (text, length) in [("64:ff9b:1::", 48), ("64:ff9b:1:fffe::", 64), ("64:ff9b:1:fffe::", 96)] {
+        let mut settings = settings6();
+        let prefix = translate::Prefix::new(v6(text), length).expect("a prefix");
+        settings.transition.nat64[0].prefix = prefix;
+        let mut bed = Bed6::new(settings);
+        for to in [E1, [10, 1, 2, 3].into(), [192, 168, 7, 7].into()] {
+            let to: core::net::Ipv4Addr = to;
+            let [_, out] = bed.inside(&udp6((v6(C6), 5_000), (prefix.embed(to.to_bits()), 53), b"x"));
+            assert_eq!(destination(&out[0]), at(to, 53), "{text}/{length}");
+            let [back, _] = bed.outside(&build::udp(at(to, 53), source(&out[0])).build());
+            assert_eq!(source6(&back[0]), (prefix.embed(to.to_bits()), 53));
+        }
+        if length != 96 {
+            let u_octet = prefix.embed(E1.to_bits()) | 1 << 56;
+            assert!(bed.inside(&udp6((v6(C6), 5_000), (u_octet, 53), b"x"))[1].is_empty());
+            assert_eq!(bed.verdict(), Some(Verdict::EmbeddedAddress), "bits 64 to 71 are zero");
+        }
+        let loopback = prefix.embed(0x7f00_0001);
+        assert!(bed.inside(&udp6((v6(C6), 5_000), (loopback, 53), b"x"))[1].is_empty());
+        assert_eq!(bed.verdict(), Some(Verdict::EmbeddedAddress));
+    }
+}
+
+#[test]
+fn atomic_fragments_belong_to_no_other_fragments() {
+    covers!("6946-4");
+    let mut bed = Bed6::new(settings6());
+    let whole = udp6((v6(C6), 5_000), e1(53), &[7; 2_000]);
+    let fragments = fragments6(&whole, &[1_232], 0x77);
+    let atomic = fragments6(&udp6((v6(C6), 5_000), e1(53), b"atomic"), &[], 0x77);
+    // With the identification of a datagram that is not whole yet.
+    assert!(bed.inside(&fragments[1])[1].is_empty());
+    let [_, out] = bed.inside(&atomic[0]);
+    assert_eq!((out.len(), payload(&out[0])), (1, &b"atomic"[..]));
+    let [_, left] = bed.inside(&fragments[0]);
+    assert_eq!(payload(&build::reassemble(&left).expect("one datagram")), &[7; 2_000][..]);
+    // In a softwire, too.
+    let inner = build::udp(at([192, 168, 1, 2].into(), 5_000), at(E1, 53)).payload(b"inner").build();
+    let atomic = fragments6(&softwire(v6(D6), v6(AFTR), &inner), &[], 9);
+    let [_, out] = bed.inside(&atomic[0]);
+    assert_eq!(payload(&out[0]), b"inner");
+}
+
+#[test]
+fn a_datagram_with_an_overlap_is_dropped_whole() {
+    covers!("5722-4");
+    let whole = udp6((v6(C6), 5_000), e1(53), &[7; 3_000]);
+    let fragments = fragments6(&whole, &[1_232, 1_232], 1);
+    let overlapping = fragments6(&whole, &[1_224, 1_232], 1);
+    let mut bed = Bed6::new(settings6());
+    bed.inside(&fragments[2]);
+    bed.inside(&fragments[1]);
+    assert!(bed.inside(&overlapping[1])[1].is_empty());
+    assert_eq!(bed.verdict(), Some(Verdict::FragmentOverlap));
+    // Nor those that come later.
+    assert!(bed.inside(&fragments[0])[1].is_empty());
+    assert_eq!(bed.count(Verdict::FragmentOverlap), 4);
+    // In a softwire, too.
+    let inner = build::udp(at([192, 168, 1, 2].into(), 5_000), at(E1, 53)).payload_length(1_400).build();
+    let outer = softwire(v6(D6), v6(AFTR), &inner);
+    bed.inside(&fragments6(&outer, &[512, 512], 9)[0]);
+    assert!(bed.inside(&fragments6(&outer, &[504, 512], 9)[1])[1].is_empty());
+    assert_eq!(bed.verdict(), Some(Verdict::FragmentOverlap));
 }

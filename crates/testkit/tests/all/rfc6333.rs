@@ -286,7 +286,7 @@ fn a_rule_without_translation_does_not_let_hosts_out() {
 
 #[test]
 fn a_mark_of_congestion_on_the_softwire_is_kept() {
-    covers!("6333-6");
+    covers!("6333-6", "6040-4.2");
     // RFC 6040 §4.2: rows are the inner mark, columns the outer one; `None` is a drop.
     let table = [
         (0, [Some(0), Some(0), Some(0), None]),
