@@ -16,6 +16,7 @@ use crate::routes::RouteTable;
 use crate::settings::Allocation;
 use crate::settings::Settings;
 use crate::snapshot::shared::compile_routes;
+use crate::state::alg::AlgStore;
 use crate::state::flow::FlowStore;
 use crate::state::fragments::FragmentTracker;
 use crate::state::grant::GrantStore;
@@ -50,6 +51,9 @@ pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     }
     needs.extend(HeldPorts::needs(limits.held_ports_max));
     needs.extend(GrantStore::needs(limits.grants_max()));
+    if !settings.gateways.is_empty() {
+        needs.push(Need::Heap(AlgStore::bytes_for()));
+    }
     let addresses = places(settings);
     needs.extend(FlowStore::needs(limits.flows_max));
     needs.extend(SharedPorts::needs(limits.flows_max, addresses, workers));
@@ -139,6 +143,17 @@ mod tests {
             taken >= computed && taken <= computed + computed / 8 + (2 << 20),
             "{computed} computed, {taken} taken"
         );
+    }
+
+    #[test]
+    fn gateways_count_once_a_worker() {
+        let bytes = |needs: Vec<Need>| needs.iter().map(|need| need.bytes()).sum::<u64>();
+        let off = Settings::default();
+        let gateway = crate::settings::Gateway::new(alg::AlgId(0));
+        let on = Settings { gateways: vec![gateway.clone(), gateway], ..off.clone() };
+        let added = bytes(needs(&on, 3)) - bytes(needs(&off, 3));
+        assert_eq!(added, 3 * AlgStore::bytes_for());
+        assert!((4 << 20..8 << 20).contains(&AlgStore::bytes_for()), "{} bytes", AlgStore::bytes_for());
     }
 
     #[test]

@@ -31,6 +31,9 @@ const NOBODY: u32 = u32::MAX;
 /// Expectations of one session.
 pub(crate) const KNOWN_MAX: usize = 8;
 
+/// Calls of PPTP.
+const CALLS_MAX: usize = SESSIONS_MAX as usize * KNOWN_MAX;
+
 /// What identifies a control session. Records are used again, so the index alone does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlgKey {
@@ -160,13 +163,21 @@ impl AlgStore {
             held_free: (0..HELD_MAX as u16).rev().collect(),
             free: (0..SESSIONS_MAX).rev().collect(),
             by_key: BucketTable::with_capacity(SESSIONS_MAX as usize)?,
-            calls: CallTable::new(SESSIONS_MAX as usize * KNOWN_MAX, hash)?,
+            calls: CallTable::new(CALLS_MAX, hash)?,
             hash,
             walked: 0,
             owners: vec![NOBODY; SESSIONS_MAX as usize].into_boxed_slice(),
             held_owners: vec![NOBODY; HELD_MAX].into_boxed_slice(),
             by_alg: [0; alg::ALGS.len()],
         })
+    }
+
+    /// What one worker's store takes, whether it is used or not.
+    pub(crate) fn bytes_for() -> u64 {
+        let sessions = SESSIONS_MAX as usize * (size_of::<AlgSession>() + 2 * size_of::<u32>());
+        let held = HELD_MAX * (size_of::<Held>() + size_of::<u32>() + size_of::<u16>());
+        let tables = BucketTable::need(SESSIONS_MAX as usize).bytes() + CallTable::need(CALLS_MAX).bytes();
+        (sessions + held) as u64 + tables
     }
 
     /// Of the shard that takes it, while it is empty.

@@ -10,6 +10,7 @@ use crate::state::table::BucketTable;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use mem::ArenaError;
+use mem::Need;
 
 /// The space that external call identifiers are leased from.
 pub(crate) const CALL_SPACE: Protocol = Protocol::Icmp;
@@ -31,6 +32,11 @@ pub(crate) struct CallTable {
 impl CallTable {
     pub(crate) fn new(calls_max: usize, hash: KeyedHash) -> Result<CallTable, ArenaError> {
         Ok(CallTable { grants: BucketTable::with_capacity(calls_max)?, hash })
+    }
+
+    /// The memory of a table with so many calls.
+    pub(crate) fn need(calls_max: usize) -> Need {
+        BucketTable::need(calls_max)
     }
 
     /// Of the shard that takes it, while it is empty.

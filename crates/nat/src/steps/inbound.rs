@@ -333,6 +333,10 @@ impl View<'_> {
         }
         // A packet that ends here must not leave a session behind (conformance point S7).
         let ends_here = parsed.ttl <= 1;
+        let refuse = |verdict| {
+            let wanted = self.pool_of_mapping(index).map(|compiled| compiled.id);
+            Act::Refuse { key, verdict, wanted }
+        };
         match protocol {
             // The first packet from inside makes a session, so a flood from outside takes no
             // memory.
@@ -340,13 +344,15 @@ impl View<'_> {
                 let asks = matches!(parsed.class, Class::Udp | Class::IcmpRequest);
                 let is_once = matches!(granted, ByGrant::Granted(grant) if self.state.grants.get(grant).kind() == Once);
                 let opens = asks && !ends_here && (is_once || self.rules_lead_away(&key, remote));
+                if opens && is_once {
+                    self.decide_session(now, index).map_err(refuse)?;
+                }
                 Ok(opens.then(|| (self.session_for_answers(packet, protocol, index), is_once)))
             }
             Protocol::Tcp if !packet.is_syn() => Err(Act::Drop(Verdict::TcpNoSession)),
             Protocol::Tcp => {
-                if !ends_here && let Err(verdict) = self.decide_session(now, index) {
-                    let wanted = self.pool_of_mapping(index).map(|compiled| compiled.id);
-                    return Err(Act::Refuse { key, verdict, wanted });
+                if !ends_here {
+                    self.decide_session(now, index).map_err(refuse)?;
                 }
                 report.step(|| Step::SessionWouldBeCreated);
                 let first = self.policy.lifetimes.first(protocol, key.port, Side::Outside);

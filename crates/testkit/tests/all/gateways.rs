@@ -453,36 +453,46 @@ fn a_class_overrides_which_gateways_read() {
     }
 }
 
-/// Few of the worker's tables are one subscriber's, and its expectations are limited.
+/// Few of the worker's tables are one subscriber's, and its expectations are limited. Meanwhile its
+/// neighbours lose no packet, and later they are served.
 #[test]
 fn a_greedy_subscriber_leaves_its_neighbours_unharmed() {
-    let mut bed = Bed::new(with(&["ftp", "sip"]));
-    let (mut refused, mut unread) = (0, 0);
-    for session in 0..400_u16 {
-        let mut talk = Talk::open(&mut bed, at(I1, 10_000 + session), SERVER).log_in(&mut bed, false);
-        for i in 0..250_u32 {
-            let port = 2_000 + (u32::from(session) * 250 + i) % 60_000;
-            let text = format!("PORT 100,64,0,10,{},{}\r\n", port >> 8, port & 255);
-            if talk.send_out(&mut bed, &text) == text {
-                refused += 1;
+    for workers in [1, 2, 8] {
+        let mut bed = Bed::new(with(&["ftp", "sip"])).workers(workers);
+        let mut control = Talk::open(&mut bed, at(I2, 39_000), SERVER).log_in(&mut bed, false);
+        let flows = [I2, I3].map(|host| (at(host, 7_000), bed.open_udp(at(host, 7_000), at(E1, 53))));
+        let (mut refused, mut unread) = (0, 0);
+        for session in 0..400_u16 {
+            let mut talk = Talk::open(&mut bed, at(I1, 10_000 + session), SERVER).log_in(&mut bed, false);
+            for i in 0..250_u32 {
+                let port = 2_000 + (u32::from(session) * 250 + i) % 60_000;
+                let text = format!("PORT 100,64,0,10,{},{}\r\n", port >> 8, port & 255);
+                if talk.send_out(&mut bed, &text) == text {
+                    refused += 1;
+                }
+            }
+            // An incomplete line waits in each.
+            let part = build::tcp(talk.inside, SERVER, Flags::ACK).sequence(talk.inner.0).acknowledgment(talk.inner.1);
+            bed.inside(&part.payload(b"RETR ").build());
+            unread += u32::from(!bed.take_outside().is_empty());
+            assert_eq!(control.send_out(&mut bed, "NOOP\r\n"), "NOOP\r\n");
+            for (inside, external) in flows {
+                assert_eq!(bed.open_udp(inside, at(E1, 53)), external);
+                assert!(bed.udp_reaches(at(E1, 53), external, inside));
             }
         }
-        // An incomplete line waits in each.
-        let part = build::tcp(talk.inside, SERVER, Flags::ACK).sequence(talk.inner.0).acknowledgment(talk.inner.1);
-        bed.inside(&part.payload(b"RETR ").build());
-        unread += u32::from(!bed.take_outside().is_empty());
+        assert_eq!(refused, 100_000 - 64, "100,000 announced, 64 expected");
+        assert!(unread >= 400 - 128, "at most an eighth of the table: {unread} pass unread");
+        let mut neighbour = Talk::open(&mut bed, at(I2, 40_000), SERVER).log_in(&mut bed, false);
+        for i in 0..8 {
+            let sent = neighbour.send_out(&mut bed, &format!("PORT 100,64,0,11,18,{i}\r\n"));
+            assert_eq!(syn_reaches(&mut bed, at(E1, 20), commas(&sent)), Some(at(I2, 0x1200 + i)));
+        }
+        let phone = at(I2, 5060);
+        bed.inside(&build::udp(phone, at(E1, 5060)).payload(INVITE.replace("64.0.10", "64.0.11").as_bytes()).build());
+        assert!(!udp_text(&bed.only_outside()).contains("100.64.0.11"));
+        bed.run_out();
     }
-    assert_eq!(refused, 100_000 - 64, "100,000 announced, 64 expected");
-    assert!(unread >= 400 - 128, "at most an eighth of the table: {unread} pass unread");
-    let mut neighbour = Talk::open(&mut bed, at(I2, 40_000), SERVER).log_in(&mut bed, false);
-    for i in 0..8 {
-        let sent = neighbour.send_out(&mut bed, &format!("PORT 100,64,0,11,18,{i}\r\n"));
-        assert_eq!(syn_reaches(&mut bed, at(E1, 20), commas(&sent)), Some(at(I2, 0x1200 + i)));
-    }
-    let phone = at(I2, 5060);
-    bed.inside(&build::udp(phone, at(E1, 5060)).payload(INVITE.replace("64.0.10", "64.0.11").as_bytes()).build());
-    assert!(!udp_text(&bed.only_outside()).contains("100.64.0.11"));
-    bed.run_out();
 }
 
 /// What is in use does not count: a busy line may have more calls than expectations at a time.

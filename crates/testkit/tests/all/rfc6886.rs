@@ -12,6 +12,8 @@ use nat::settings::Filtering;
 use nat::settings::Forward;
 use nat::types::RealmId;
 use testkit::*;
+use wire::build;
+use wire::tcp::Flags;
 
 const SERVER: SocketAddrV4 = at(OWN_INSIDE, 5_351);
 
@@ -131,6 +133,39 @@ fn deleting_is_answered_with_zeros_and_can_be_repeated() {
     let short = map(&mut bed, I1, Protocol::Udp, 7_001, 0, 60);
     bed.advance_secs(61);
     assert!(!bed.is_open(Protocol::Udp, at(E1, 1), at(outside, short.port), at(I1, 7_001)), "expired");
+}
+
+/// RFC 6886 §3.4 resets what a destroyed mapping cuts off. Here the mapping stays as long as its
+/// connections, as RFC 6887 §15 asks for, so there is nothing to reset.
+#[test]
+fn a_deleted_or_expired_map_cuts_off_no_connection() {
+    covers!("6886-9");
+    for is_deleted in [true, false] {
+        let mut bed = bed();
+        let outside = address(&mut bed, I1).1;
+        let mapped = map(&mut bed, I1, Protocol::Tcp, 7_000, 0, 300);
+        let (peer, inside, external) = (at(E1, 4_000), at(I1, 7_000), at(outside, mapped.port));
+        bed.outside(&build::tcp(peer, external, Flags::SYN).sequence(1_000).mss(1_460).build());
+        assert_eq!(destination(&bed.only_inside()), inside);
+        let syn_ack = build::tcp(inside, peer, Flags::SYN.union(Flags::ACK)).sequence(5_000).acknowledgment(1_001);
+        bed.inside(&syn_ack.mss(1_460).build());
+        assert_eq!(source(&bed.only_outside()), external);
+        let segment = |from, to, sequence, ack| build::tcp(from, to, Flags::ACK).sequence(sequence).acknowledgment(ack);
+        bed.outside(&segment(peer, external, 1_001, 5_001).build());
+        bed.only_inside();
+        if is_deleted {
+            assert_eq!(map(&mut bed, I1, Protocol::Tcp, 7_000, 0, 0).code, 0);
+        } else {
+            bed.advance_secs(301);
+        }
+        bed.assert_silent();
+        assert!(!bed.is_open(Protocol::Tcp, at(E2, 4_001), external, inside), "nobody else comes in");
+        bed.inside(&segment(inside, peer, 5_001, 1_001).payload(b"still").build());
+        assert_eq!(source(&bed.only_outside()), external);
+        bed.outside(&segment(peer, external, 1_001, 5_006).payload(b"there").build());
+        assert_eq!(destination(&bed.only_inside()), inside);
+        bed.run_out();
+    }
 }
 
 #[test]
