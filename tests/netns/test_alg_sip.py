@@ -1,6 +1,6 @@
 """SIP with real programs: calls of SIPp over UDP and TCP with sound both ways; kamailio and two baresip phones.
 
-The number of calls is small by default. `NATRIX_SIP_CALLS=1000` makes as many over each transport.
+By default as many calls as take half a minute. `NATRIX_SIP_CALLS=1000` makes as many over each transport.
 """
 
 import os
@@ -13,7 +13,7 @@ from netlab.topology import POOL
 from netlab.topology import SRV1
 from netlab.topology import SUBSCRIBERS
 
-CALLS = int(os.environ.get("NATRIX_SIP_CALLS", "20"))
+CALLS = int(os.environ.get("NATRIX_SIP_CALLS", "200"))
 # Calls take ports from here on again and again.
 MEDIA_CALLS = 10000 // sip.MEDIA_STEP
 

@@ -199,6 +199,9 @@ pub struct BenchEngine {
     /// Number of packet filters, all of which permit the traffic
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub filters: u32,
+    /// Enable all application-level gateways and port control, which the traffic does not use
+    #[arg(long)]
+    pub gateways: bool,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

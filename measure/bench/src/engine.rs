@@ -31,8 +31,10 @@ use nat::settings::Allocation;
 use nat::settings::Blocks;
 use nat::settings::FilterAction;
 use nat::settings::FilterRule;
+use nat::settings::Gateway;
 use nat::settings::Limits;
 use nat::settings::Pool;
+use nat::settings::PortControl;
 use nat::types::AddressIndex;
 use nat::types::MappingIndex;
 use nat::types::Prefix;
@@ -143,6 +145,8 @@ pub struct Options {
     pub events: EventsTo,
     /// Packet filters, all of which let the traffic pass.
     pub filters: u32,
+    /// All application-level gateways and port control are enabled. No packet is theirs.
+    pub gateways: bool,
 }
 
 /// The result, in the fixed fields of the design.
@@ -160,6 +164,8 @@ pub struct Report {
     pub workers: usize,
     /// Packet filters in use.
     pub filters: u32,
+    /// Gateways and port control were enabled.
+    pub gateways: bool,
     /// Packets in the timed part.
     pub packets: u64,
     /// Million packets a second, all workers.
@@ -311,6 +317,10 @@ pub(crate) fn settings(options: &Options) -> Settings {
         Mode::Mixed => CHURN_LIFETIME,
         _ => nat::Duration::from_secs(86_400),
     };
+    if options.gateways {
+        settings.gateways = (0..alg::ALGS.len()).map(|id| Gateway::new(alg::AlgId(id as u8))).collect();
+        settings.port_control = PortControl { pcp: true, nat_pmp: true, ..settings.port_control };
+    }
     options.family.extend(&mut settings);
     settings
 }
@@ -450,6 +460,7 @@ fn report(options: &Options, shared: &Shared, results: &[WorkerResult], hz: f64)
         sessions,
         workers: results.len(),
         filters: options.filters,
+        gateways: options.gateways,
         packets,
         mpps,
         mpps_per_worker,
@@ -944,6 +955,7 @@ mod tests {
         seconds: 0.01,
         events: EventsTo::Nowhere,
         filters: 0,
+        gateways: false,
     };
 
     #[test]

@@ -243,6 +243,7 @@ fn settings(options: &Options, workers: usize) -> Settings {
         seconds,
         events: EventsTo::Nowhere,
         filters: 0,
+        gateways: false,
     })
 }
 

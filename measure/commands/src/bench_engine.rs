@@ -43,6 +43,7 @@ pub(crate) fn run(arguments: &BenchEngine, out: &mut dyn Write) -> Result<(), Fa
             BenchEvents::Written => EventsTo::Written,
         },
         filters: arguments.filters,
+        gateways: arguments.gateways,
     };
     let report = bench::engine::run(&options, &warn)?;
     if arguments.json {

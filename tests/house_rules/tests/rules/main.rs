@@ -34,7 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("api", &["confine", "control"]),
     ("snmp", &["confine", "control"]),
     ("chart", &[]),
-    ("bench", &["wire", "mem", "translate", "nat", "packet-io", "daemon", "export", "chart"]),
+    ("bench", &["alg", "wire", "mem", "translate", "nat", "packet-io", "daemon", "export", "chart"]),
     ("lab", &["wire", "mem", "packet-io", "chart"]),
     ("testkit", &["alg", "wire", "mem", "pcp", "translate", "nat", "packet-io", "daemon", "config"]),
     (
