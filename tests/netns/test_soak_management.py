@@ -23,7 +23,7 @@ SCRAPES = int(os.environ.get("NATRIX_SCRAPES", "60"))
 # In 15 s a page gets 15 states and asks seven times for its tables.
 STATES, TABLES = 15, 7
 TABLES_OF_PAGE = ("/api/v1/pools", "/api/v1/drops", "/api/v1/pools/addresses?limit=1024")
-# Pages that ask side by side, from addresses of their own because of the limit of requests a second.
+# Pages that ask side by side, each from an address of its own: the limit of requests is by address.
 CLIENTS = 8
 
 
