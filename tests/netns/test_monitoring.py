@@ -95,6 +95,24 @@ def every_metric_of_rules_and_dashboard_exists(n):
 
 
 @test("monitoring")
+def the_api_has_the_statistics_of_the_log(n):
+    for _ in range(5):
+        status, out, _ = n.dut.command("log", "stat", "--json")
+        code, _, by_api = ask(n, "/api/v1/log/stat")
+        expect_equal((status, code), (0, 200), "answers")
+        by_command = json.loads(out)
+        # These go on by themselves.
+        moving = {"bytes_free", "days_left", "bytes_per_day", "sinks"}
+        seen = [{name: value for name, value in one.items() if name not in moving} for one in (by_api, by_command)]
+        if seen[0] == seen[1]:
+            break
+    expect_equal(*seen, "statistics")
+    expect(by_api["bytes"] > 0 and by_api.keys() == by_command.keys(), f"statistics: {by_api}")
+    expect_equal([one["name"] for one in by_api["sinks"]], ["court"], "collectors")
+    expect_equal(ask(n, "/api/v1/log/stat", None)[0], 401, "without a login")
+
+
+@test("monitoring")
 def the_alert_rules_pass_their_tests(n):
     for command in (
         ["promtool", "check", "rules", SHIPPED / "natrix-alerts.yml"],
