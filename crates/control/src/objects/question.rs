@@ -104,8 +104,8 @@ pub struct WhyAnswer {
     /// Translated source; null if the packet would not leave.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub translated_source: Option<SocketAddr>,
-    /// Translated destination, inside the softwire if it leaves in one; null if the packet would not
-    /// leave.
+    /// Translated destination, inside the softwire if it leaves in one; null if the packet would
+    /// not leave.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub translated_destination: Option<SocketAddr>,
     /// Worker that would decide.

@@ -1,11 +1,11 @@
 //! One change of the state, by value, for a second instance with the same mappings, sessions and
 //! ports.
 //!
-//! A delta names endpoints, hosts and remaining times, never record numbers or instants. So an instance
-//! with another clock and number of workers can [install](crate::Shard::install) it. Commit and the
-//! sweep emit deltas ([`Shard::set_deltas`](crate::Shard::set_deltas)). A walk over all live state
-//! ([`View::deltas_page`](crate::View::deltas_page)) initialises a new peer, and refreshes
-//! established sessions, whose packets emit nothing.
+//! A delta names endpoints, hosts and remaining times, never record numbers or instants. So an
+//! instance with another clock and number of workers can [install](crate::Shard::install) it.
+//! Commit and the sweep emit deltas ([`Shard::set_deltas`](crate::Shard::set_deltas)). A walk over
+//! all live state ([`View::deltas_page`](crate::View::deltas_page)) initialises a new peer, and
+//! refreshes established sessions, whose packets emit nothing.
 //!
 //! Hold-downs are not carried: after a takeover a port may be given out too early (RFC 6888 REQ-8),
 //! as after a restart.
