@@ -13,6 +13,7 @@ use clap::Subcommand;
 use clap::ValueEnum;
 use clap_complete::Shell;
 use control::AnyPrefix;
+use control::Fault;
 use control::ParseError;
 use control::Prefix;
 use control::Prefix6;
@@ -21,6 +22,7 @@ use control::RouteSource;
 use control::Side;
 use control::TcpSegment;
 
+use crate::error::CliError;
 use crate::lab_arguments::LabCommand;
 use crate::log_arguments::LogCommand;
 use crate::setup_arguments::Doctor;
@@ -867,7 +869,8 @@ pub struct ShowDrops {
 /// `natrix find`.
 #[derive(Debug, Args)]
 pub struct Find {
-    /// Address, or address and port (or ICMP query identifier)
+    /// Address, or address and port (or ICMP query identifier). With --at or --from also an IPv6
+    /// subscriber: 2001:db8::7, [2001:db8::7]:40001 or 2001:db8::/56
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub endpoint: AddressAndPort,
     /// Answer for deterministic pools from this file alone, without an instance. With --at: the
@@ -1018,24 +1021,62 @@ impl FromStr for EndpointFilter {
     }
 }
 
-/// `ADDRESS[:PORT]`.
+/// An address, or an IPv6 prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FindAddress {
+    /// External, or internal.
+    Ipv4(Ipv4Addr),
+    /// Of subscribers.
+    Ipv6(Prefix6),
+}
+
+/// `ADDRESS[:PORT]`, `IPV6`, `[IPV6]:PORT` or `IPV6/LENGTH`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressAndPort {
     /// The address.
-    pub address: Ipv4Addr,
+    pub address: FindAddress,
     /// The port.
     pub port: Option<u16>,
+}
+
+impl AddressAndPort {
+    /// Its IPv4 address, for a question that IPv6 addresses cannot be in.
+    ///
+    /// # Errors
+    /// It is an IPv6 address.
+    pub fn ipv4(&self) -> Result<Ipv4Addr, CliError> {
+        match self.address {
+            FindAddress::Ipv4(address) => Ok(address),
+            FindAddress::Ipv6(prefix) => {
+                let remedy = format!("use `natrix show mappings --host {prefix}`, or ask the log: --at TIME");
+                let problem = "an IPv6 address needs --at or --from";
+                Err(CliError::from(Fault::new("find", problem, remedy).seen(prefix.to_string())))
+            }
+        }
+    }
 }
 
 impl FromStr for AddressAndPort {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<AddressAndPort, ParseError> {
-        const WRONG: ParseError = ParseError { expected: "203.0.113.10 or 203.0.113.10:40001" };
+        const WRONG: ParseError = ParseError {
+            expected: "203.0.113.10, 203.0.113.10:40001, 2001:db8::7, [2001:db8::7]:40001 or 2001:db8::/56",
+        };
+        if let Ok(prefix) = text.parse() {
+            return Ok(AddressAndPort { address: FindAddress::Ipv6(prefix), port: None });
+        }
+        if let Some((address, port)) = text.strip_prefix('[').and_then(|rest| rest.split_once("]:")) {
+            let address = address.parse().map_err(|_| WRONG)?;
+            return Ok(AddressAndPort {
+                address: FindAddress::Ipv6(address),
+                port: Some(port.parse().map_err(|_| WRONG)?),
+            });
+        }
         let (address, port) = match text.split_once(':') {
             Some((address, port)) => (address, Some(port.parse().map_err(|_| WRONG)?)),
             None => (text, None),
         };
-        Ok(AddressAndPort { address: address.parse().map_err(|_| WRONG)?, port })
+        Ok(AddressAndPort { address: FindAddress::Ipv4(address.parse().map_err(|_| WRONG)?), port })
     }
 }

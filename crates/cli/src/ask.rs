@@ -93,10 +93,11 @@ pub(crate) fn audit(arguments: &Audit, out: &mut dyn Write, notes: &mut dyn Writ
 
 /// Runs `find`.
 pub(crate) fn find(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
+    let address = arguments.endpoint.ipv4()?;
     let mut client = connect(&arguments.output.socket)?;
     let json = arguments.output.json;
     let request = control::Find {
-        address: arguments.endpoint.address,
+        address,
         port: arguments.endpoint.port,
         protocol: arguments.protocol,
         vrf: arguments.vrf.clone(),

@@ -224,6 +224,16 @@ pub struct Prefix6 {
 }
 
 impl Prefix6 {
+    /// The address as it was written.
+    pub fn address(self) -> Ipv6Addr {
+        self.address
+    }
+
+    /// 128 for an address.
+    pub fn length(self) -> u8 {
+        self.length
+    }
+
     /// True if the prefix contains `address`.
     pub fn contains(self, address: Ipv6Addr) -> bool {
         let differs = address.to_bits() ^ self.address.to_bits();

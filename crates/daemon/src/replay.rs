@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use config::Config;
+use export::HostNames;
 use export::Names;
 use export::write_line;
 use mem::NotEnough;
@@ -240,12 +241,21 @@ struct Journal {
     /// Time of the first frame, µs since 1970.
     first_us: u64,
     line: Vec<u8>,
+    hosts: HostNames,
 }
 
 impl Journal {
     fn create(path: PathBuf, ring: Consumer<Record>, names: Names, first_us: u64) -> Result<Journal, ReplayError> {
         let file = File::create(&path).map_err(|source| ReplayError::Events { path: path.clone(), source })?;
-        Ok(Journal { path, file: BufWriter::new(file), ring, names, first_us, line: Vec::new() })
+        Ok(Journal {
+            path,
+            file: BufWriter::new(file),
+            ring,
+            names,
+            first_us,
+            line: Vec::new(),
+            hosts: HostNames::default(),
+        })
     }
 
     /// Writes the records of the worker.
@@ -253,7 +263,8 @@ impl Journal {
         while let Some(event) = self.ring.try_pop().and_then(|record| record.event()) {
             let since_first = event.at.as_micros().saturating_sub(START.as_micros());
             self.line.clear();
-            write_line(&mut self.line, WorkerId(0), &event, self.first_us + since_first, &self.names);
+            let who = self.hosts.subscriber_of(WorkerId(0), &event);
+            write_line(&mut self.line, WorkerId(0), &event, who, self.first_us + since_first, &self.names);
             self.file
                 .write_all(&self.line)
                 .map_err(|source| ReplayError::Events { path: self.path.clone(), source })?;

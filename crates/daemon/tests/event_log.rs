@@ -109,7 +109,7 @@ fn an_instance_logs_its_events_and_the_holder_is_found() {
         let at_us = parse_utc(line["time"].as_str().expect("a time")).expect("a time");
         let port = line["external_port"].as_u64().expect("a port") as u16;
         let address = Ipv4Addr::new(10, 0, 1, 9);
-        let asked = Asked { address, port: Some(port), protocol: Some(Protocol::Udp), vrf: None };
+        let asked = Asked { address, host: None, port: Some(port), protocol: Some(Protocol::Udp), vrf: None };
         let query = Query { asked, at_us, formulas: None };
         let history = log::look_up(std::slice::from_ref(&file), &query, |_, _| {}).expect("the log can be read");
         let found = history.found;

@@ -79,12 +79,14 @@ fn compare(file: &Path, Seen { at_us, holders }: &Seen) -> Answers {
     let files = files_of(file).expect("a log");
     let mut answers = Answers::default();
     for (external, internal) in holders.iter().step_by(holders.len().div_ceil(ASKED).max(1)) {
-        let asked = Asked { address: *external.ip(), port: Some(external.port()), protocol: None, vrf: None };
+        let asked =
+            Asked { address: *external.ip(), host: None, port: Some(external.port()), protocol: None, vrf: None };
         let query = Query { asked, at_us: *at_us, formulas: None };
         let found = look_up(&files, &query, |_, _| {}).expect("an answer").found;
         let mut has_holder = false;
         for holder in &found.holders {
-            let is_right = (holder.subscriber, holder.internal_port) == (*internal.ip(), Some(internal.port()));
+            let is_right =
+                (holder.subscriber.ipv4(), holder.internal_port) == (Some(*internal.ip()), Some(internal.port()));
             assert!(is_right || !holder.is_certain, "{external} was of {internal}: {found:?}");
             has_holder |= is_right;
         }

@@ -678,6 +678,7 @@ fn a_new_log_has_all_holders_by_itself() {
         holders.push((line["external_address"].to_string(), line["external_port"].as_u64().expect("a port")));
         let asked = lookup::Asked {
             address: serde_json::from_value(line["external_address"].clone()).expect("an address"),
+            host: None,
             port: Some(line["external_port"].as_u64().expect("a port") as u16),
             protocol: Some(nat::Protocol::Udp),
             vrf: None,

@@ -62,12 +62,12 @@ fn main() {
     for event in &sample {
         let at_us = begin + event.at.as_micros();
         let (port, protocol) = (Some(event.first_port), event.protocol);
-        let question = Question { address: event.external, port, protocol, from_us: at_us, to_us: at_us };
+        let question = Question { host: None, address: event.external, port, protocol, from_us: at_us, to_us: at_us };
         asked.push((question, Some(event.subscriber)));
         let at_us = random.random_range(begin..end);
         let address = Ipv4Addr::from_bits(random.random_range(lowest..=highest));
         let port = Some(random.random_range(1_024..=u16::MAX));
-        asked.push((Question { address, port, protocol, from_us: at_us, to_us: at_us }, None));
+        asked.push((Question { host: None, address, port, protocol, from_us: at_us, to_us: at_us }, None));
     }
     let (mut times, mut reads, mut missing) = (Vec::new(), Vec::new(), 0);
     for (question, subscriber) in &asked {
@@ -78,7 +78,8 @@ fn main() {
         let found = Store::open(&folder).and_then(|store| store.look_up(question)).expect("an answer");
         times.push(started.elapsed());
         reads.push(found.reads);
-        let is_named = subscriber.is_none_or(|wanted| found.holders.iter().any(|holder| holder.subscriber == wanted));
+        let is_named =
+            subscriber.is_none_or(|wanted| found.holders.iter().any(|holder| holder.subscriber.ipv4() == Some(wanted)));
         missing += u32::from(!is_named);
     }
     times.sort_unstable();

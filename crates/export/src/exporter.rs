@@ -28,6 +28,7 @@ use crate::medium::Medium;
 use crate::store::StoreOptions;
 use crate::store::StoreWriter;
 use crate::storing::Storing;
+use crate::subscriber::HostNames;
 use crate::utc::UtcText;
 use crate::writer::LogWriter;
 use crate::writer::WriterOptions;
@@ -190,6 +191,7 @@ impl Exporter {
             covered_at_us: 0,
             last_us: 0,
             offset: None,
+            hosts: HostNames::default(),
         });
         let stored = store.is_some().then(Arc::<Figures>::default);
         let storing = |writer| Storing::new(writer, stored.clone().unwrap_or_default(), rings.len());
@@ -261,6 +263,8 @@ struct Lines {
     last_us: u64,
     /// Time of day less the clock of events, when it was last read.
     offset: Option<i64>,
+    /// Names of IPv6 hosts: as many as the workers have numbers for.
+    hosts: HostNames,
 }
 
 /// How far a worker's records are in the log.
@@ -444,8 +448,9 @@ impl Lines {
             known.known_us = known.known_us.max(at);
         }
         self.last_us = self.last_us.max(at);
-        let Lines { writer, utc, .. } = self;
-        writer.line(|out| line::write_with(out, utc, worker, event, unix_us, names));
+        let Lines { writer, utc, hosts, .. } = self;
+        let who = hosts.subscriber_of(worker, event);
+        writer.line(|out| line::write_with(out, utc, worker, (event, who), unix_us, names));
     }
 
     /// A worker's ring was emptied after it left this mark.

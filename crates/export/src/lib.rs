@@ -21,6 +21,7 @@ mod pools;
 pub mod sink;
 pub mod store;
 mod storing;
+mod subscriber;
 mod utc;
 mod writer;
 
@@ -43,6 +44,8 @@ pub use medium::Stdout;
 pub use medium::rotated;
 pub use pools::PoolRange;
 pub use pools::PoolRanges;
+pub use subscriber::HostNames;
+pub use subscriber::Subscriber;
 pub use utc::UtcParseError;
 pub use utc::parse_utc;
 pub use utc::utc_text;

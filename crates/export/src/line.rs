@@ -16,6 +16,7 @@ use nat::types::RealmId;
 use nat::types::WorkerId;
 
 use crate::pools::PoolRanges;
+use crate::subscriber::Subscriber;
 use crate::utc::UtcText;
 
 /// Names for the numbers in events, in the current configuration.
@@ -56,8 +57,9 @@ impl Names {
 }
 
 /// Appends one line, with its end of line. `unix_us` is the time of the event.
-pub fn write_line(out: &mut Vec<u8>, worker: WorkerId, event: &Event, unix_us: u64, names: &Names) {
-    write_with(out, &mut UtcText::default(), worker, event, unix_us, names);
+/// `who` is its subscriber ([`crate::HostNames`]).
+pub fn write_line(out: &mut Vec<u8>, worker: WorkerId, event: &Event, who: Subscriber, unix_us: u64, names: &Names) {
+    write_with(out, &mut UtcText::default(), worker, (event, who), unix_us, names);
 }
 
 /// [`write_line`] for many lines in the order of time.
@@ -65,7 +67,7 @@ pub(crate) fn write_with(
     out: &mut Vec<u8>,
     utc: &mut UtcText,
     worker: WorkerId,
-    event: &Event,
+    (event, who): (&Event, Subscriber),
     unix_us: u64,
     names: &Names,
 ) {
@@ -79,17 +81,17 @@ pub(crate) fn write_with(
     out.extend_from_slice(event.kind.name().as_bytes());
     out.push(b'"');
     match event.kind {
-        EventKind::MappingCreated | EventKind::MappingEnded => mapping(out, event, names),
+        EventKind::MappingCreated | EventKind::MappingEnded => mapping(out, event, who, names),
         EventKind::FlowCreated | EventKind::FlowEnded => {
-            mapping(out, event, names);
+            mapping(out, event, who, names);
             address_field(out, b",\"remote_address\":\"", event.remote);
             number_field(out, b",\"remote_port\":", u64::from(event.remote_port));
         }
         EventKind::BlockLeased | EventKind::BlockReturned | EventKind::StaticCreated | EventKind::StaticEnded => {
-            range(out, event, names);
+            range(out, event, who, names);
         }
         EventKind::Refused => {
-            subscriber(out, event, names);
+            subscriber(out, event, who, names);
             protocol(out, event);
             name_field(out, b",\"pool\":\"", pool_name(names, event.pool));
             if event.external != Ipv4Addr::UNSPECIFIED {
@@ -107,14 +109,14 @@ pub(crate) fn write_with(
         }
         EventKind::ThresholdReached | EventKind::ThresholdCleared => {
             if event.subscriber != Ipv4Addr::UNSPECIFIED {
-                subscriber(out, event, names);
+                subscriber(out, event, who, names);
             }
             name_field(out, b",\"pool\":\"", pool_name(names, event.pool));
             protocol(out, event);
             number_field(out, b",\"use_percent\":", u64::from(event.amount));
         }
         EventKind::PenaltyBegun | EventKind::PenaltyEnded => {
-            subscriber(out, event, names);
+            subscriber(out, event, who, names);
             name_field(out, b",\"pool\":\"", pool_name(names, event.pool));
             let field: &[u8] = if event.kind == EventKind::PenaltyBegun { b",\"packets\":" } else { b",\"held_s\":" };
             number_field(out, field, u64::from(event.amount));
@@ -124,7 +126,7 @@ pub(crate) fn write_with(
             formulas(out, names.formulas.get(&event.amount).copied());
         }
         EventKind::FilterPermitted | EventKind::FilterDenied => {
-            subscriber(out, event, names);
+            subscriber(out, event, who, names);
             number_field(out, b",\"ip_protocol\":", u64::from(event.first_port));
             number_field(out, b",\"internal_port\":", u64::from(event.internal_port));
             address_field(out, b",\"remote_address\":\"", event.remote);
@@ -134,6 +136,7 @@ pub(crate) fn write_with(
             let name = filters.and_then(|filters| filters.names.get(&event.amount));
             name_field(out, b",\"filter_name\":\"", name.map(String::as_str));
         }
+        EventKind::HostNamed => subscriber(out, event, who, names),
         EventKind::SnapshotComplete => number_field(out, b",\"records\":", u64::from(event.amount)),
         EventKind::FilterSuppressed => number_field(out, b",\"packets\":", u64::from(event.amount)),
         EventKind::Gap => number_field(out, b",\"lost\":", u64::from(event.amount)),
@@ -206,8 +209,8 @@ fn formulas(out: &mut Vec<u8>, checksum: Option<u32>) {
 /// For a configuration without deterministic pools.
 pub const NO_FORMULAS: &str = "none";
 
-fn mapping(out: &mut Vec<u8>, event: &Event, names: &Names) {
-    subscriber(out, event, names);
+fn mapping(out: &mut Vec<u8>, event: &Event, who: Subscriber, names: &Names) {
+    subscriber(out, event, who, names);
     protocol(out, event);
     number_field(out, b",\"internal_port\":", u64::from(event.internal_port));
     address_field(out, b",\"external_address\":\"", event.external);
@@ -217,8 +220,8 @@ fn mapping(out: &mut Vec<u8>, event: &Event, names: &Names) {
     }
 }
 
-fn range(out: &mut Vec<u8>, event: &Event, names: &Names) {
-    subscriber(out, event, names);
+fn range(out: &mut Vec<u8>, event: &Event, who: Subscriber, names: &Names) {
+    subscriber(out, event, who, names);
     protocol(out, event);
     if event.internal_port != 0 {
         number_field(out, b",\"internal_port\":", u64::from(event.internal_port));
@@ -231,13 +234,24 @@ fn range(out: &mut Vec<u8>, event: &Event, names: &Names) {
     }
 }
 
-fn subscriber(out: &mut Vec<u8>, event: &Event, names: &Names) {
+fn subscriber(out: &mut Vec<u8>, event: &Event, who: Subscriber, names: &Names) {
     let RealmId(realm) = event.realm;
     match names.realms.get(usize::from(realm)) {
         Some(name) => name_field(out, b",\"realm\":\"", Some(name)),
         None => number_field(out, b",\"realm\":", u64::from(realm)),
     }
-    address_field(out, b",\"subscriber\":\"", event.subscriber);
+    match who {
+        Subscriber::Ipv4(address) => address_field(out, b",\"subscriber\":\"", address),
+        Subscriber::Host(_) | Subscriber::Unknown => {
+            match who.address_text() {
+                Some(address) => name_field(out, b",\"subscriber\":\"", Some(&address)),
+                None => out.extend_from_slice(b",\"subscriber\":null"),
+            }
+            if let Some(inner) = who.inner() {
+                address_field(out, b",\"inner_address\":\"", inner);
+            }
+        }
+    }
 }
 
 fn protocol(out: &mut Vec<u8>, event: &Event) {
@@ -333,7 +347,7 @@ mod tests {
     fn line_of(event: &Event) -> (String, Value) {
         let names = Names { pools: vec!["a \"b\"\n".to_owned()], realms: vec!["blue".to_owned()], ..Names::default() };
         let mut out = Vec::new();
-        write_line(&mut out, WorkerId(3), event, 1_795_289_400_000_007, &names);
+        write_line(&mut out, WorkerId(3), event, Subscriber::Ipv4(event.subscriber), 1_795_289_400_000_007, &names);
         let text = String::from_utf8(out).unwrap();
         assert!(text.ends_with("}\n") && text.matches('\n').count() == 1, "{text}");
         let value = serde_json::from_str(&text).unwrap();
@@ -402,7 +416,14 @@ mod tests {
         let length = |event: Event| {
             let mut out = Vec::new();
             let event = Event { sequence: 123_456_789, last_port: 15_871, ..event };
-            write_line(&mut out, WorkerId(3), &event, 1_795_289_400_000_007, &names);
+            write_line(
+                &mut out,
+                WorkerId(3),
+                &event,
+                Subscriber::Ipv4(event.subscriber),
+                1_795_289_400_000_007,
+                &names,
+            );
             out.len()
         };
         let of_mapping = |kind| Event::of_mapping(kind, Instant::ORIGIN, RealmId(0), Protocol::Udp, internal, external);
@@ -439,7 +460,7 @@ mod tests {
             ..of_mapping(EventKind::FilterDenied).because(Cause::Outbound)
         };
         let mut out = Vec::new();
-        write_line(&mut out, WorkerId(0), &event, 1_795_289_400_000_007, &names);
+        write_line(&mut out, WorkerId(0), &event, Subscriber::Ipv4(event.subscriber), 1_795_289_400_000_007, &names);
         let value: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(value["event"], json!("filter_denied"));
         assert_eq!((&value["ip_protocol"], &value["internal_port"]), (&json!(6), &json!(5_000)));
@@ -460,7 +481,14 @@ mod tests {
         for (configuration, position, place) in [(3, 0, "odd \"name\".csv:17"), (3, 1, "3"), (4, 1, "1"), (2, 1, "1")] {
             let mut out = Vec::new();
             let event = Event { amount: position, last_port: configuration, ..of_mapping(EventKind::FilterPermitted) };
-            write_line(&mut out, WorkerId(0), &event, 1_795_289_400_000_007, &names);
+            write_line(
+                &mut out,
+                WorkerId(0),
+                &event,
+                Subscriber::Ipv4(event.subscriber),
+                1_795_289_400_000_007,
+                &names,
+            );
             let value: Value = serde_json::from_slice(&out).unwrap();
             assert_eq!(value["filter"], json!(place));
         }

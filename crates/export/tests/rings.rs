@@ -11,6 +11,7 @@ use export::Clocks;
 use export::Exporter;
 use export::Names;
 use export::Outputs;
+use export::Subscriber;
 use export::store::Generated;
 use export::store::Generator;
 use export::store::Moment;
@@ -25,6 +26,9 @@ use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
 use nat::event::FINISHED;
+use nat::event::HostName;
+use nat::types::RealmId;
+use nat::types::WorkerId;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -147,7 +151,8 @@ fn at(seconds: u64) -> Instant {
 
 fn question(port: u16, seconds: u64) -> Question {
     let at_us = Generator::begin().unix_us + seconds * 1_000_000;
-    Question { address: [203, 0, 113, 9].into(), port: Some(port), protocol: None, from_us: at_us, to_us: at_us }
+    let (address, port) = ([203, 0, 113, 9].into(), Some(port));
+    Question { address, host: None, port, protocol: None, from_us: at_us, to_us: at_us }
 }
 
 /// Two workers, of which each has one mapping in its ring, and then a kill.
@@ -178,6 +183,45 @@ fn a_mapping_in_a_ring_alone_is_answered_until_the_kill() {
         assert!(!after.is_complete && after.holders.iter().all(|holder| !holder.is_certain), "{after:?}");
     }
     assert!(store.look_up(&question(1_002, 30)).unwrap().is_complete);
+}
+
+#[test]
+fn a_killed_instance_still_names_its_ipv6_hosts() {
+    let place = Place::new("names");
+    let mut writer = later(&place, 0);
+    let (mut producer, _) = writer.create_rings(1, 64).unwrap().remove(0);
+    let number = core::net::Ipv4Addr::new(224, 0, 0, 1);
+    let name = |low: u128| HostName { address: 0x2001_0db8 << 96 | low, prefix_length: 128, inner: None };
+    let named = |low, sequence, second| Event { sequence, ..name(low).event(at(second), RealmId(0), number) };
+    let of_host =
+        |sequence, kind, port, second| Event { subscriber: number, ..mapping(sequence, kind, port, at(second)) };
+    // The name is in a segment, the mapping's end and another host's name only in the ring.
+    let stored = [named(1, 1, 5), of_host(2, EventKind::MappingCreated, 1_000, 5)];
+    writer.push_all(WorkerId(0), &stored);
+    let now = Moment { monotonic_us: at(10).as_micros(), unix_us: Generator::begin().unix_us + 10_000_000 };
+    writer.advance(now, at(9).as_micros()).unwrap();
+    writer.seal().unwrap();
+    for event in [
+        of_host(3, EventKind::MappingCreated, 1_001, 20),
+        of_host(4, EventKind::MappingEnded, 1_000, 30),
+        of_host(5, EventKind::MappingEnded, 1_001, 30),
+        named(2, 6, 55),
+        of_host(7, EventKind::MappingCreated, 1_000, 55),
+    ] {
+        producer.try_push(event.into()).unwrap();
+    }
+    producer.mark(at(60).as_micros());
+    drop((writer, producer));
+    drop(later(&place, 3_600));
+    let store = Store::open(&place.store()).unwrap();
+    for (port, second, host) in
+        [(1_000, 7, Some(1)), (1_000, 25, Some(1)), (1_001, 25, Some(1)), (1_000, 40, None), (1_000, 58, Some(2))]
+    {
+        let found = store.look_up(&question(port, second)).unwrap();
+        let holders: Vec<Subscriber> = found.holders.iter().map(|holder| holder.subscriber).collect();
+        let expected: Vec<Subscriber> = host.into_iter().map(|low| Subscriber::Host(name(low))).collect();
+        assert!(found.is_complete && holders == expected, "port {port} at {second}: {found:?}");
+    }
 }
 
 #[test]

@@ -10,9 +10,11 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
+use export::Subscriber;
 use export::store::Found;
 use export::store::Generated;
 use export::store::Generator;
+use export::store::HostPrefix;
 use export::store::Moment;
 use export::store::Question;
 use export::store::Store;
@@ -26,6 +28,7 @@ use nat::Protocol;
 use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::event::HostName;
 use nat::types::RealmId;
 use nat::types::WorkerId;
 use rand::Rng;
@@ -63,7 +66,7 @@ struct Key {
     first_port: u16,
     last_port: u16,
     protocol: Option<Protocol>,
-    subscriber: u32,
+    subscriber: Subscriber,
     internal_port: u16,
 }
 
@@ -88,6 +91,22 @@ struct Setting {
 const FIRST_EXTERNAL: u32 = 0xcb00_7101;
 const FIRST_SUBSCRIBER: u32 = 0x6440_0001;
 const WORKERS: usize = 3;
+/// Numbers of a worker: fewer than hosts, so that each is that of several hosts.
+const NUMBERS: u32 = 4;
+const FIRST_HOST: u128 = 0x2001_0db8 << 96;
+
+/// IPv4 and IPv6 hosts, two of them behind one B4, and prefixes.
+fn subscriber(place: u32, is_block: bool) -> Subscriber {
+    let host = |high: u128, low: u128, prefix_length, inner| {
+        Subscriber::Host(HostName { address: FIRST_HOST | high << 72 | low, prefix_length, inner })
+    };
+    match (place, is_block) {
+        (0..5, _) => Subscriber::Ipv4(Ipv4Addr::from_bits(FIRST_SUBSCRIBER + place)),
+        (_, true) => host(u128::from(place % 3), 0, 56, None),
+        (5..10, _) => host(u128::from(place % 3), u128::from(place), 128, None),
+        (_, _) => host(7, 0xb4, 128, Some(0xc0a8_0100 + place)),
+    }
+}
 
 #[derive(Clone, Copy, Default)]
 struct Faults {
@@ -113,6 +132,8 @@ struct World {
     unreported: [u32; WORKERS],
     /// Time of a loss that no later record shows yet.
     lost_us: [u64; WORKERS],
+    /// Which host has which number of a worker, and whether that was recorded since the last loss.
+    numbers: [BTreeMap<u32, (HostName, bool)>; WORKERS],
 }
 
 impl World {
@@ -143,6 +164,7 @@ impl World {
             faults,
             unreported: [0; WORKERS],
             lost_us: [u64::MAX; WORKERS],
+            numbers: Default::default(),
         };
         world.begin();
         world
@@ -156,6 +178,7 @@ impl World {
         self.next = [1; WORKERS];
         self.unreported = [0; WORKERS];
         self.lost_us = [u64::MAX; WORKERS];
+        self.numbers = Default::default();
         let moment = self.moment();
         self.writer = Some(StoreWriter::open(&self.folder, self.options.clone(), moment).unwrap());
         self.set();
@@ -169,17 +192,59 @@ impl World {
         self.settings.push(setting);
     }
 
-    fn push(&mut self, worker: u8, mut event: Event, may_lose: bool) {
+    /// Records an event as a worker does: the name of a host comes before the first event with its
+    /// number, again after a loss, and an event whose name is lost is lost, too.
+    fn push_of(&mut self, worker: u8, key: &Key, event: Event) {
+        let Subscriber::Host(name) = key.subscriber else {
+            self.push(worker, event, true);
+            return;
+        };
+        let number = self.number(worker, name);
+        let event = Event { subscriber: number.into(), ..event };
+        let place = usize::from(worker);
+        let is_named = self.numbers[place][&number].1;
+        if !is_named && self.push(worker, name.event(event.at, RealmId(0), number.into()), true) {
+            self.numbers[place].insert(number, (name, true));
+        }
+        let may_follow = self.numbers[place][&number].1;
+        self.push_or_lose(worker, event, !may_follow);
+    }
+
+    /// The number of a host: one that it has, or one that no open holding needs.
+    fn number(&mut self, worker: u8, name: HostName) -> u32 {
+        let place = usize::from(worker);
+        if let Some((number, _)) = self.numbers[place].iter().find(|(_, (known, _))| *known == name) {
+            return *number;
+        }
+        let is_open = |host: HostName| {
+            self.open.values().any(|held| held.worker == worker && held.key.subscriber == Subscriber::Host(host))
+        };
+        let base = if name.inner.is_some() { 0xf000_0000 } else { 0xe000_0000 };
+        let mut number = base + 1_000 * u32::from(worker) + self.random.random_range(0..NUMBERS);
+        while self.numbers[place].get(&number).is_some_and(|(host, _)| is_open(*host)) {
+            number += 1;
+        }
+        self.numbers[place].insert(number, (name, false));
+        number
+    }
+
+    fn push(&mut self, worker: u8, event: Event, may_lose: bool) -> bool {
+        let is_lost = may_lose && self.faults.loss && self.random.random_bool(0.02);
+        self.push_or_lose(worker, event, is_lost)
+    }
+
+    fn push_or_lose(&mut self, worker: u8, mut event: Event, is_lost: bool) -> bool {
         let place = usize::from(worker);
         event.sequence = self.next[place];
         self.next[place] += 1;
-        if may_lose && self.faults.loss && self.random.random_bool(0.02) {
+        if is_lost {
+            self.forget_names(place);
             // Silently, or with a gap record later.
             if self.random.random_bool(0.5) {
                 self.unreported[place] += 1;
             }
             self.lost_us[place] = self.lost_us[place].min(event.at.as_micros());
-            return;
+            return false;
         }
         if self.unreported[place] > 0 {
             let amount = core::mem::take(&mut self.unreported[place]);
@@ -195,6 +260,11 @@ impl World {
             // A repeated record is skipped.
             self.writer.as_mut().unwrap().push(WorkerId(worker), &event);
         }
+        true
+    }
+
+    fn forget_names(&mut self, place: usize) {
+        self.numbers[place].values_mut().for_each(|(_, is_named)| *is_named = false);
     }
 
     fn event(key: &Key, is_begin: bool, at_us: u64) -> Event {
@@ -206,7 +276,7 @@ impl World {
             (false, false) => EventKind::MappingEnded,
         };
         Event {
-            subscriber: Ipv4Addr::from_bits(key.subscriber),
+            subscriber: key.subscriber.ipv4().unwrap_or(Ipv4Addr::UNSPECIFIED),
             external: Ipv4Addr::from_bits(key.external),
             internal_port: key.internal_port,
             first_port: key.first_port,
@@ -233,25 +303,26 @@ impl World {
                     first_port,
                     last_port: first_port + if is_block { 63 } else { 0 },
                     protocol: (!is_block).then_some(Protocol::Udp),
-                    subscriber: FIRST_SUBSCRIBER + self.random.random_range(0..6),
+                    subscriber: subscriber(self.random.random_range(0..14), is_block),
                     internal_port: if is_block { 0 } else { self.random.random_range(1..4) },
                 };
                 let is_taken = |other: &Key| (other.external, other.first_port) == (key.external, key.first_port);
                 if !self.open.keys().any(is_taken) {
                     let worker = self.random.random_range(0..WORKERS as u8);
                     self.open.insert(key, Held { key, boot: self.boot, start_us: at_us, end_us: None, worker });
-                    self.push(worker, World::event(&key, true, at_us), true);
+                    self.push_of(worker, &key, World::event(&key, true, at_us));
                 }
             }
             48..88 => {
                 let place = self.random.random_range(0..self.open.len().max(1));
                 if let Some(key) = self.open.keys().nth(place).copied() {
-                    let held = self.open.remove(&key).unwrap();
+                    let held = self.open[&key];
                     let at_us = at_us.max(held.start_us);
-                    self.ended.push(Held { end_us: Some(at_us), ..held });
                     let mut event = World::event(&key, false, at_us);
                     event.amount = ((at_us - held.start_us) / 1_000_000) as u32;
-                    self.push(held.worker, event, true);
+                    self.push_of(held.worker, &key, event);
+                    self.open.remove(&key);
+                    self.ended.push(Held { end_us: Some(at_us), ..held });
                 }
             }
             88..90 => {
@@ -275,11 +346,12 @@ impl World {
     /// Workers report all live state, as to a log that was just opened.
     fn report_all(&mut self) {
         for worker in 0..WORKERS as u8 {
+            self.forget_names(usize::from(worker));
             let held: Vec<Held> = self.open.values().filter(|held| held.worker == worker).copied().collect();
             for held in &held {
                 let mut event = World::event(&held.key, true, self.now_us).because(Cause::LogOpened);
                 event.amount = ((self.now_us - held.start_us) / 1_000_000) as u32;
-                self.push(worker, event, true);
+                self.push_of(worker, &held.key, event);
             }
             let mut complete = Event::new(EventKind::SnapshotComplete, Instant::from_micros(self.now_us));
             complete.amount = held.len() as u32;
@@ -360,8 +432,7 @@ impl World {
                 held.boot == setting.boot
                     && held.start_us / 1_000 <= at_us / 1_000
                     && held.end_us.is_none_or(|end| at_us / 1_000 < end.div_ceil(1_000).max(held.start_us / 1_000 + 1))
-                    && held.key.external == question.address.to_bits()
-                    && question.port.is_none_or(|port| (held.key.first_port..=held.key.last_port).contains(&port))
+                    && is_asked(question, &held.key)
             };
             holders.extend(self.open.values().chain(&self.ended).filter(is_held).map(|held| (held.key, held.start_us)));
         }
@@ -380,13 +451,18 @@ impl World {
         } else {
             self.random.random_range(1_024..1_044)
         };
-        Question {
-            address: Ipv4Addr::from_bits(FIRST_EXTERNAL + self.random.random_range(0..2)),
-            port: Some(port).filter(|_| self.random.random_bool(0.9)),
-            protocol: None,
-            from_us: unix_us,
-            to_us: unix_us,
+        let (mut address, mut host) = (FIRST_EXTERNAL + self.random.random_range(0..2), None);
+        let mut port = Some(port).filter(|_| self.random.random_bool(0.9));
+        if self.random.random_bool(0.3) {
+            port = None;
+            match subscriber(self.random.random_range(0..14), self.random.random_bool(0.3)) {
+                Subscriber::Host(HostName { address: of, prefix_length, .. }) => {
+                    (address, host) = (0, Some(HostPrefix { address: of, length: prefix_length }));
+                }
+                known => address = known.ipv4().unwrap().to_bits(),
+            }
         }
+        Question { address: Ipv4Addr::from_bits(address), host, port, protocol: None, from_us: unix_us, to_us: unix_us }
     }
 
     /// Compares answers. Returns how many were complete with a holder, and complete at all.
@@ -414,7 +490,7 @@ impl World {
             first_port: holder.first_port,
             last_port: holder.last_port,
             protocol: holder.protocol,
-            subscriber: holder.subscriber.to_bits(),
+            subscriber: holder.subscriber,
             internal_port: holder.internal_port.unwrap_or(0),
         };
         for holder in found.holders.iter().filter(|holder| holder.is_certain) {
@@ -440,9 +516,21 @@ impl World {
     }
 }
 
+fn is_asked(question: &Question, key: &Key) -> bool {
+    match (question.host, key.subscriber) {
+        (Some(host), Subscriber::Host(name)) => host.overlaps(&name),
+        (Some(_), _) => false,
+        (None, Subscriber::Ipv4(address)) if address == question.address => true,
+        (None, _) => {
+            key.external == question.address.to_bits()
+                && question.port.is_none_or(|port| (key.first_port..=key.last_port).contains(&port))
+        }
+    }
+}
+
 /// Compares an export of a moment with the list. Returns how many it had.
 fn compare_export(world: &mut World, seed: u64) -> usize {
-    let moment = Question { port: None, ..world.question() };
+    let moment = Question { host: None, port: None, ..world.question() };
     let store = Store::open(&world.folder).unwrap();
     let (mut expected, mut exported) = (Vec::new(), Vec::new());
     for place in 0..2 {
@@ -455,7 +543,7 @@ fn compare_export(world: &mut World, seed: u64) -> usize {
         );
     }
     let each = |holder: &export::store::Holder| {
-        exported.push((holder.external.to_bits(), holder.first_port, holder.subscriber.to_bits()));
+        exported.push((holder.external.to_bits(), holder.first_port, holder.subscriber));
         Ok::<(), StoreError>(())
     };
     store.intervals(moment.from_us, moment.to_us, each).unwrap();
@@ -763,10 +851,10 @@ fn a_generated_log_has_all_that_began() {
         for event in begun.iter().step_by(97).filter(|event| event.at.as_micros() < now.monotonic_us) {
             let at_us = Generator::begin().unix_us + event.at.as_micros();
             let (address, port, protocol) = (event.external, Some(event.first_port), event.protocol);
-            let question = Question { address, port, protocol, from_us: at_us, to_us: at_us };
+            let question = Question { address, host: None, port, protocol, from_us: at_us, to_us: at_us };
             let found = store.look_up(&question).unwrap();
             assert!(found.is_complete, "{found:?}");
-            assert!(found.holders.iter().any(|holder| holder.subscriber == event.subscriber), "{found:?}");
+            assert!(found.holders.iter().any(|holder| holder.subscriber.ipv4() == Some(event.subscriber)), "{found:?}");
             reads = reads.max(found.reads);
             // The same by its subscriber.
             let question = Question { address: event.subscriber, port: None, ..question };

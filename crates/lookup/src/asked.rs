@@ -4,6 +4,8 @@ use core::net::Ipv4Addr;
 
 use control::FindAnswer;
 use control::Place;
+use export::store::HostPrefix;
+use export::store::Question;
 use nat::Protocol;
 use nat::view::BalancedView;
 
@@ -12,6 +14,8 @@ use nat::view::BalancedView;
 pub struct Asked<'a> {
     /// External or internal address.
     pub address: Ipv4Addr,
+    /// Instead of it, IPv6 subscribers: only for a question about the past.
+    pub host: Option<HostPrefix>,
     /// Its port or query identifier; None: all.
     pub port: Option<u16>,
     /// Only ports of this transport.
@@ -21,6 +25,12 @@ pub struct Asked<'a> {
 }
 
 impl Asked<'_> {
+    /// The question to a log.
+    pub fn question(&self, from_us: u64, to_us: u64) -> Question {
+        let Asked { address, host, port, protocol, .. } = *self;
+        Question { address, host, port, protocol, from_us, to_us }
+    }
+
     /// The endpoint as text.
     pub(crate) fn queried(&self) -> String {
         self.port.map_or_else(|| self.address.to_string(), |port| format!("{}:{port}", self.address))

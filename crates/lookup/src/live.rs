@@ -129,6 +129,7 @@ impl<'a> Search<'a> {
         let shared = live.shared();
         let asked = Asked {
             address: find.address,
+            host: None,
             port: find.port,
             protocol: find.protocol.map(convert::engine_protocol),
             vrf: find.vrf.as_deref(),

@@ -15,12 +15,12 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use export::NO_FORMULAS;
+use export::Subscriber;
 use export::UtcParseError;
 use export::parse_utc;
 use export::rotated;
 use export::store::Found;
 use export::store::Moment;
-use export::store::Question;
 use export::store::Replay;
 use export::store::StoreError;
 use export::utc_text;
@@ -29,9 +29,13 @@ use nat::Protocol;
 use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::event::HostName;
+use nat::event::UNKNOWN_HOST;
 use nat::types::RealmId;
 use nat::types::WorkerId;
+use nat::types::is_host_number;
 use serde::Deserialize;
+use serde::Deserializer;
 
 use crate::Asked;
 
@@ -148,7 +152,10 @@ struct Line<'a> {
     sequence: Option<u64>,
     #[serde(default)]
     realm: serde_json::Value,
-    subscriber: Option<Ipv4Addr>,
+    /// Null for an IPv6 host whose name was lost.
+    #[serde(borrow, default, deserialize_with = "nullable")]
+    subscriber: Option<Option<&'a str>>,
+    inner_address: Option<Ipv4Addr>,
     protocol: Option<&'a str>,
     internal_port: Option<u16>,
     external_address: Option<Ipv4Addr>,
@@ -167,6 +174,10 @@ struct Line<'a> {
     // Paths may contain escapes, which cannot be borrowed.
     file: Option<String>,
     earlier: Option<String>,
+}
+
+fn nullable<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Option<&'de str>>, D::Error> {
+    Option::deserialize(input).map(Some)
 }
 
 /// A worker of the current run.
@@ -199,11 +210,10 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(query: Query<'a>) -> Search<'a> {
-        let Asked { address, port, protocol, .. } = query.asked;
-        let question = Question { address, port, protocol, from_us: query.at_us, to_us: query.at_us };
+        let question = query.asked.question(query.at_us, query.at_us);
         Search {
             query,
-            needle: format!("\"{address}\"").into_bytes(),
+            needle: format!("\"{}\"", query.asked.address).into_bytes(),
             replay: Replay::new(question),
             realms: Vec::new(),
             history: History::default(),
@@ -232,14 +242,16 @@ impl<'a> Search<'a> {
         // Most lines are records of other addresses.
         if let Some((worker, sequence, kind)) = record_of(rest)
             && !matches!(kind, EventKind::Gap | EventKind::SnapshotComplete | EventKind::ConfigurationAdopted)
-            && !contains(rest, &self.needle)
+            && !self.is_about(rest)
         {
             let is_report = kind.is_allocation() && contains(rest, b"\"log_opened\"");
             let cause = if is_report { Cause::LogOpened } else { Cause::None };
             // Of no address in question.
-            let other = Ipv4Addr::from_bits(u32::from(self.query.asked.address.is_unspecified()));
+            let asked = self.query.asked.address;
+            let is_none = asked.is_unspecified() || is_host_number(asked.to_bits());
+            let other = Ipv4Addr::from_bits(u32::from(is_none));
             let event = Event { sequence, subscriber: other, external: other, ..Event::new(kind, Instant::ORIGIN) };
-            return self.record(worker, &event.because(cause), time_us);
+            return self.record(worker, &event.because(cause), None, time_us);
         }
         let Ok(line) = serde_json::from_slice::<Line<'_>>(line) else {
             self.history.unreadable += 1;
@@ -268,6 +280,14 @@ impl<'a> Search<'a> {
                 self.replay.end(sequences.is_some());
             }
             _ => self.numbered(&line, time_us),
+        }
+    }
+
+    /// True if a record has the address in question, or its subscriber is one of the hosts.
+    fn is_about(&self, rest: &[u8]) -> bool {
+        match self.query.asked.host {
+            None => contains(rest, &self.needle),
+            Some(asked) => host_of(rest).is_some_and(|host| asked.overlaps(&host)),
         }
     }
 
@@ -319,7 +339,7 @@ impl<'a> Search<'a> {
                 // Lines are missing that nothing else shows.
                 let amount = u32::try_from(last - next + 1).unwrap_or(u32::MAX);
                 let gap = Event { sequence: next, amount, ..Event::new(EventKind::Gap, at) };
-                self.replay.push(WorkerId(worker as u8), &gap);
+                self.replay.push(WorkerId(worker as u8), &gap, None);
                 self.worker(worker as u8).next = last.saturating_add(1);
             }
         }
@@ -336,7 +356,7 @@ impl<'a> Search<'a> {
     }
 
     /// A record of a worker, without its time.
-    fn record(&mut self, worker: u8, event: &Event, time_us: u64) {
+    fn record(&mut self, worker: u8, event: &Event, host: Option<HostName>, time_us: u64) {
         let Worker { next, last_us } = *self.worker(worker);
         let is_before = event.sequence < next;
         if is_before && self.monotonic_us(time_us) <= last_us {
@@ -353,7 +373,7 @@ impl<'a> Search<'a> {
         let amount = if event.kind == EventKind::Gap { u64::from(event.amount).max(1) } else { 1 };
         let known = self.worker(worker);
         *known = Worker { next: event.sequence.saturating_add(amount), last_us: at_us.max(known.last_us) };
-        self.replay.push(WorkerId(worker), &Event { at: Instant::from_micros(at_us), ..*event });
+        self.replay.push(WorkerId(worker), &Event { at: Instant::from_micros(at_us), ..*event }, host);
     }
 
     fn numbered(&mut self, line: &Line<'_>, time_us: u64) {
@@ -374,15 +394,16 @@ impl<'a> Search<'a> {
             _ => Cause::None,
         };
         event.amount = line.held_s.or(line.records).or(line.lost).unwrap_or(0);
-        if kind.is_allocation() && !self.allocation(line, &mut event) {
+        let mut host = None;
+        if kind.is_allocation() && !self.allocation(line, &mut event, &mut host) {
             self.history.unreadable += 1;
             return;
         }
-        self.record(worker, &event, time_us);
+        self.record(worker, &event, host, time_us);
     }
 
-    /// What it is about. False if fields are missing.
-    fn allocation(&mut self, line: &Line<'_>, event: &mut Event) -> bool {
+    /// What it is about. False if fields are missing or wrong.
+    fn allocation(&mut self, line: &Line<'_>, event: &mut Event, host: &mut Option<HostName>) -> bool {
         let protocol = match line.protocol {
             None => None,
             Some(name) => match Protocol::ALL.into_iter().find(|protocol| protocol.name() == name) {
@@ -395,6 +416,20 @@ impl<'a> Search<'a> {
             (line.subscriber, line.external_address, first, last)
         else {
             return false;
+        };
+        let subscriber = match subscriber {
+            None => UNKNOWN_HOST,
+            Some(text) => match text.parse::<Ipv4Addr>() {
+                Ok(address) if !is_host_number(address.to_bits()) => address,
+                Ok(_) => return false,
+                Err(_) => {
+                    *host = Subscriber::host(text, line.inner_address);
+                    if host.is_none() {
+                        return false;
+                    }
+                    UNKNOWN_HOST
+                }
+            },
         };
         let realm = match &line.realm {
             serde_json::Value::String(name) => name.clone(),
@@ -490,6 +525,18 @@ fn time_of(line: &[u8]) -> Option<(u64, &[u8])> {
     (time_us < TIME_MAX_US).then_some((time_us, rest))
 }
 
+/// The IPv6 host or prefix that is the subscriber of a record, as Natrix writes it.
+fn host_of(rest: &[u8]) -> Option<HostName> {
+    const FIELD: &[u8] = b"\"subscriber\":\"";
+    let place = rest.windows(FIELD.len()).position(|bytes| bytes == FIELD)?;
+    let text = rest.get(place + FIELD.len()..)?;
+    let text = text.get(..text.iter().position(|byte| *byte == b'"')?)?;
+    if !text.contains(&b':') {
+        return None;
+    }
+    Subscriber::host(core::str::from_utf8(text).ok()?, None)
+}
+
 /// Worker, number and kind of a line as Natrix writes it, whose end is there.
 fn record_of(rest: &[u8]) -> Option<(u8, u64, EventKind)> {
     fn number(text: &[u8]) -> Option<(u64, &[u8])> {
@@ -531,12 +578,12 @@ pub mod fuzzing {
         let at_us = 1_795_289_400_000_000 + u64::from(head[0]) * 1_000_000;
         let address = Ipv4Addr::new(203, 0, 113, head[1] % 4);
         let port = (head[2] > 0).then_some(u16::from(head[2]) * 16);
-        let asked = Asked { address, port, protocol: None, vrf: None };
+        let asked = Asked { address, host: None, port, protocol: None, vrf: None };
         let mut search = Search::new(Query { asked, at_us, formulas: None });
         lines.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
         let Ok(History { found, .. }) = search.end() else { return };
         // If the clock was set back, a holding may seem to have begun after the time.
-        let is_asked = |holder: &Holder| holder.external == address || holder.subscriber == address;
+        let is_asked = |holder: &Holder| holder.external == address || holder.subscriber.ipv4() == Some(address);
         assert!(found.holders.iter().all(is_asked), "a holding that was not asked about: {found:?}");
         assert!(found.is_complete || !found.notes.is_empty(), "an answer that is not complete says why");
     }

@@ -7,8 +7,8 @@ use std::io;
 use std::io::Write;
 use std::path::Path;
 
+use export::Subscriber;
 use export::store::Found;
-use export::store::Question;
 use export::utc_text;
 use nat::Settings;
 use serde_json::Value;
@@ -38,6 +38,8 @@ impl<'a> Formulas<'a> {
     /// The configuration has no such VRF, or a formula is impossible.
     pub fn of(settings: &Settings, file: &'a Path, asked: &Asked<'_>) -> Result<Formulas<'a>, NoAnswer> {
         let answers = match formula::find(settings, asked) {
+            // They serve no IPv6 hosts.
+            _ if asked.host.is_some() => Vec::new(),
             Err(NoAnswer::NotDeterministic { .. }) => Vec::new(),
             answers => answers?,
         };
@@ -194,7 +196,7 @@ impl Answer<'_> {
         let mut slices = 0;
         match &self.formulas {
             // Without deterministic pools every holder has a record.
-            None if in_use == Some(0) => {}
+            None if in_use == Some(0) || asked.host.is_some() => {}
             None => limit(
                 &mut found,
                 "ports of deterministic pools have no records; also give the configuration of that time: --config FILE"
@@ -224,15 +226,16 @@ impl Answer<'_> {
                         }
                     }
                 }
-                let differs = |slice: &Slice| found.holders.iter().any(|holder| holder.subscriber != slice.subscriber);
+                let differs = |slice: &Slice| {
+                    found.holders.iter().any(|holder| holder.subscriber != Subscriber::Ipv4(slice.subscriber))
+                };
                 if is_one && asked.port.is_some() && formulas.slices.iter().any(differs) {
                     let note = "the log decides: a mapping older than a change keeps its port until it ends";
                     found.notes.push(note.to_owned());
                 }
             }
         }
-        let Asked { address, port, protocol, .. } = asked;
-        let question = Question { address, port, protocol, from_us: at_us, to_us: at_us };
+        let question = asked.question(at_us, at_us);
         stored::print(&question, &found, slices, json, out, notes)
     }
 }

@@ -38,7 +38,7 @@ pub fn print(
         writeln!(out, "{}", sentence(holder))?;
     }
     let port = question.port.map(|port| format!(":{port}")).unwrap_or_default();
-    let (asked, from) = (format!("{}{port}", question.address), utc_text(question.from_us));
+    let (asked, from) = (format!("{}{port}", address_of(question)), utc_text(question.from_us));
     let is_moment = question.to_us <= question.from_us;
     let at = if is_moment { format!("at {from}") } else { format!("from {from} to {}", utc_text(question.to_us)) };
     match (found.holders.is_empty() && others == 0, found.is_complete) {
@@ -48,6 +48,15 @@ pub fn print(
         (false, false) => writeln!(out, "the records of that time are not complete: others may have held {asked}")?,
     }
     found.notes.iter().try_for_each(|note| writeln!(notes, "note: {note}"))
+}
+
+/// What was asked about, as text.
+fn address_of(question: &Question) -> String {
+    match question.host {
+        None => question.address.to_string(),
+        Some(host) if question.port.is_some() => format!("[{host}]"),
+        Some(host) => host.to_string(),
+    }
 }
 
 fn sentence(holder: &Holder) -> String {
@@ -87,7 +96,8 @@ pub fn object(holder: &Holder) -> Value {
         "what": holder.what.name(),
         "realm": realm_of(holder),
         "pool": holder.pool_name,
-        "subscriber": holder.subscriber,
+        "subscriber": holder.subscriber.address_text(),
+        "inner_address": holder.subscriber.inner(),
         "protocol": holder.protocol.map(|protocol| protocol.name()),
         "internal_port": holder.internal_port,
         "external_address": holder.external,

@@ -20,6 +20,7 @@ use crate::types::RealmId;
 use crate::verdict::Verdict;
 
 mod filter_limit;
+mod host_name;
 mod opened;
 mod record;
 mod recorder;
@@ -27,6 +28,8 @@ mod refusals;
 #[cfg(test)]
 mod tests;
 
+pub use host_name::HostName;
+pub use host_name::UNKNOWN_HOST;
 pub use opened::LogsOpened;
 pub use record::Record;
 pub use recorder::BackPressure;
@@ -83,11 +86,14 @@ pub enum EventKind {
     FilterSuppressed,
     /// `amount` records were lost, with numbers from `sequence` on.
     Gap,
+    /// The address that looks like an IPv4 address above 224.0.0.0 in the following records of this
+    /// worker is a number of this IPv6 host or prefix ([`HostName`]), until it is named again.
+    HostNamed,
 }
 
 impl EventKind {
-    /// All kinds.
-    pub const ALL: [EventKind; 20] = [
+    /// All kinds. A kind's place is its number in rings and journals: new ones come last.
+    pub const ALL: [EventKind; 21] = [
         EventKind::MappingCreated,
         EventKind::MappingEnded,
         EventKind::BlockLeased,
@@ -108,6 +114,7 @@ impl EventKind {
         EventKind::FilterDenied,
         EventKind::FilterSuppressed,
         EventKind::Gap,
+        EventKind::HostNamed,
     ];
 
     /// The stable name in logs.
@@ -133,6 +140,7 @@ impl EventKind {
             EventKind::FilterDenied => "filter_denied",
             EventKind::FilterSuppressed => "filter_suppressed",
             EventKind::Gap => "gap",
+            EventKind::HostNamed => "host_named",
         }
     }
 

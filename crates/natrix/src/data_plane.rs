@@ -1,11 +1,13 @@
 //! The commands that read a configuration: `check`, `run`, `replay`.
 
+use core::net::Ipv4Addr;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 
 use cli::Check;
 use cli::Find;
+use cli::FindAddress;
 use cli::Replay;
 use cli::Run;
 use config::Config;
@@ -13,6 +15,7 @@ use config::Fault;
 use config::Machine;
 use daemon::replay::ReplayFiles;
 use daemon::replay::replay as replay_captures;
+use export::store::HostPrefix;
 use lookup::Asked;
 use lookup::convert::engine_protocol;
 use serde_json::json;
@@ -91,14 +94,23 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
 
 /// `natrix find --config`: answers from the file alone, which may be for another machine.
 pub(crate) fn find(arguments: &Find, file: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+    arguments.endpoint.ipv4()?;
     let answers = lookup::formula::find(&config_of(file)?.nat, &asked(arguments))?;
     Ok(cli::print_found(&answers, arguments.output.json, out)?)
 }
 
 /// The question of `find`.
 pub(crate) fn asked(arguments: &Find) -> Asked<'_> {
+    let (address, host) = match arguments.endpoint.address {
+        FindAddress::Ipv4(address) => (address, None),
+        FindAddress::Ipv6(prefix) => {
+            let host = HostPrefix { address: prefix.address().to_bits(), length: prefix.length() };
+            (Ipv4Addr::UNSPECIFIED, Some(host))
+        }
+    };
     Asked {
-        address: arguments.endpoint.address,
+        address,
+        host,
         port: arguments.endpoint.port,
         protocol: arguments.protocol.map(engine_protocol),
         vrf: arguments.vrf.as_deref(),

@@ -12,7 +12,6 @@ use config::Config;
 use config::EventTarget;
 use control::Fault;
 use export::store::Found;
-use export::store::Question;
 use export::store::Store;
 use export::store::StoreError;
 use export::store::lookups;
@@ -96,7 +95,7 @@ fn in_store(
         return Err(CliError::from(fault).into());
     }
     let asked = data_plane::asked(arguments);
-    let question = Question { address: asked.address, port: asked.port, protocol: asked.protocol, from_us, to_us };
+    let question = asked.question(from_us, to_us);
     let formulas = match (&arguments.config, config) {
         (Some(file), Some(config)) => Some(Formulas::of(&config.nat, file, &asked)?),
         _ => None,
@@ -111,6 +110,10 @@ fn in_store(
     let mut found = answer?;
     if let Some(vrf) = asked.vrf {
         only_vrf(&store, vrf, &mut found)?;
+    }
+    if question.host.is_some() {
+        // Deterministic pools serve no IPv6 hosts.
+        found.formulas.clear();
     }
     let formulas = in_use(formulas, &mut found);
     let now_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);

@@ -27,6 +27,7 @@ use core::net::SocketAddrV4;
 use std::collections::BinaryHeap;
 
 use export::Names;
+use export::Subscriber;
 use export::write_line;
 use nat::Duration;
 use nat::Settings;
@@ -212,7 +213,8 @@ impl Town {
         }
         for event in self.bed.take_events(0, usize::MAX) {
             self.line.clear();
-            write_line(&mut self.line, WorkerId(0), &event, EPOCH_US + event.at.as_micros(), &self.names);
+            let who = Subscriber::Ipv4(event.subscriber);
+            write_line(&mut self.line, WorkerId(0), &event, who, EPOCH_US + event.at.as_micros(), &self.names);
             self.records += 1;
             self.bytes += self.line.len() as u64;
         }

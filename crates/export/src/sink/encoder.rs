@@ -12,6 +12,7 @@ use super::syslog;
 use crate::line;
 use crate::line::Names;
 use crate::line::Own;
+use crate::subscriber::Subscriber;
 use crate::utc::UtcText;
 
 /// Format of a sink.
@@ -41,6 +42,8 @@ pub struct Item<'a> {
     pub worker: WorkerId,
     /// The event.
     pub event: &'a Event,
+    /// Its subscriber: `event.subscriber` may be a number.
+    pub subscriber: Subscriber,
     /// Its time, µs since 1970.
     pub unix_us: u64,
     /// Names for its numbers.
@@ -143,8 +146,8 @@ impl Encoder {
                 self.added(out);
             }
             Format::Json => {
-                let Item { worker, event, unix_us, names, .. } = item;
-                line::write_with(&mut self.open.bytes, &mut self.utc, *worker, event, *unix_us, names);
+                let Item { worker, event, subscriber, unix_us, names, .. } = item;
+                line::write_with(&mut self.open.bytes, &mut self.utc, *worker, (event, *subscriber), *unix_us, names);
                 self.added(out);
             }
         }

@@ -416,10 +416,11 @@ impl Run {
         let unnamed = Names::default();
         let stepped = self.follower.step(|seen| match seen {
             Seen::Start { unix_us } => encoder.begin(unix_us, &mut messages),
-            Seen::Event { worker, event, unix_us, is_of_last_run } => {
+            Seen::Event { worker, event, subscriber, unix_us, is_of_last_run } => {
                 // Names may have had other numbers in earlier runs.
                 let names = if is_of_last_run { &known.names } else { &unnamed };
-                encoder.push(&Item { worker, event, unix_us, names, quotas: &known.quotas }, &mut messages);
+                let quotas = &known.quotas;
+                encoder.push(&Item { worker, event, subscriber, unix_us, names, quotas }, &mut messages);
             }
         });
         match stepped {

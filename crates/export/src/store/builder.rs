@@ -1,13 +1,19 @@
 //! Events become intervals: the pairing of starts with ends, and what is missing between them.
 
 use std::collections::BTreeMap;
+use std::collections::HashSet;
 
 use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::event::HostName;
+use nat::types::is_host_number;
 
 use super::codec::Cursor;
 use super::codec::put_varint;
+use super::hosts::HostPrefix;
+use super::hosts::Hosts;
+use super::hosts::NameTable;
 use super::journal::put_event;
 use super::open::Numbers;
 use super::open::Table;
@@ -199,6 +205,10 @@ impl Key {
         )
     }
 
+    fn subscriber(self) -> u32 {
+        (self.1 >> 32) as u32
+    }
+
     fn row(self, open: &Open) -> Row {
         let Key(one, two, three) = self;
         Row {
@@ -262,11 +272,14 @@ const SPARE_ROWS_FACTOR: usize = 4;
 pub(crate) struct Wanted {
     pub(crate) external: Option<u32>,
     pub(crate) subscriber: Option<u32>,
+    pub(crate) host: Option<HostPrefix>,
 }
 
 impl Wanted {
-    pub(crate) fn matches(&self, row: &Row) -> bool {
-        self.external == Some(row.external) || self.subscriber == Some(row.subscriber)
+    fn matches(&self, row: &Row, hosts: &Hosts) -> bool {
+        self.external == Some(row.external)
+            || self.subscriber == Some(row.subscriber)
+            || self.host.is_some_and(|host| hosts.get(row.subscriber).is_some_and(|name| host.overlaps(name)))
     }
 }
 
@@ -275,6 +288,8 @@ impl Wanted {
 pub(crate) struct Window {
     pub(crate) rows: Vec<Row>,
     pub(crate) others: Vec<u8>,
+    /// Names of IPv6 hosts.
+    pub(crate) names: NameTable,
     pub(crate) coverage: Coverage,
 }
 
@@ -285,6 +300,9 @@ pub(crate) struct Builder {
     window: Window,
     workers: BTreeMap<u8, Worker>,
     wanted: Option<Wanted>,
+    hosts: Hosts,
+    /// Names that the window recorded.
+    named: usize,
     has_gaps: bool,
     /// True if it is not known which worker reported which interval.
     is_resumed: bool,
@@ -304,6 +322,8 @@ impl Builder {
             window: Window { coverage, ..Window::default() },
             workers: BTreeMap::new(),
             wanted,
+            hosts: Hosts::new(),
+            named: 0,
             has_gaps: false,
             is_resumed: false,
             boot_from_us: from_us,
@@ -313,9 +333,10 @@ impl Builder {
     }
 
     /// Continues after a segment of this coverage, which ended with these open intervals.
-    pub(crate) fn resume(&mut self, before: &Coverage, open: impl Iterator<Item = Row>) {
+    pub(crate) fn resume(&mut self, before: &Coverage, open: impl Iterator<Item = Row>, names: &NameTable) {
+        self.hosts.resume(names);
         for row in open {
-            if self.wanted.is_some_and(|wanted| !wanted.matches(&row)) {
+            if self.wanted.is_some_and(|wanted| !wanted.matches(&row, &self.hosts)) {
                 continue;
             }
             let Row { start, end, what, is_start_rounded, .. } = row;
@@ -340,7 +361,7 @@ impl Builder {
 
     /// Intervals and other records that this window adds.
     pub(crate) fn weight(&self) -> usize {
-        self.window.rows.len() + self.window.others.len() / 32
+        self.window.rows.len() + self.window.others.len() / 32 + self.named / 2
     }
 
     /// Gaps of the window, and records in them.
@@ -377,8 +398,43 @@ impl Builder {
         Some((self.reaches_back.take()?, self.window.coverage.from_us))
     }
 
+    /// As [`Builder::apply`], for an event whose IPv6 host is named with it.
+    pub(crate) fn apply_named(&mut self, worker: u8, event: &Event, name: HostName) -> bool {
+        let id = self.hosts.intern(name);
+        self.apply_known(worker, &Event { subscriber: id.into(), ..*event })
+    }
+
     /// Takes the next event of a worker. Returns false if it was taken before.
+    #[inline]
     pub(crate) fn apply(&mut self, worker: u8, event: &Event) -> bool {
+        if is_host_number(event.subscriber.to_bits()) {
+            return self.apply_of_host(worker, event);
+        }
+        self.apply_known(worker, event)
+    }
+
+    #[cold]
+    fn apply_of_host(&mut self, worker: u8, event: &Event) -> bool {
+        // A name after missing records is known, but none before.
+        let next = self.workers.get(&worker).map_or(1, |state| state.next);
+        if event.sequence < next {
+            return false;
+        }
+        if event.sequence > next {
+            self.hosts.forget(worker);
+        }
+        if event.kind == EventKind::HostNamed {
+            self.hosts.name(worker, event);
+            self.named += 1;
+            // A gap before it is found by its number; names stay.
+            return self.apply_known(worker, event);
+        }
+        let event = self.hosts.with_identifier(event);
+        self.apply_known(worker, &event)
+    }
+
+    #[inline]
+    fn apply_known(&mut self, worker: u8, event: &Event) -> bool {
         let at_us = event.at.as_micros();
         let boot_from_us = self.boot_from_us;
         let fresh = || Worker { next: 1, last_us: boot_from_us, ..Worker::default() };
@@ -403,6 +459,9 @@ impl Builder {
             self.reaches_back = Some(known.min(changed_from_us));
         }
         if !missing.is_empty() {
+            if !is_host_number(event.subscriber.to_bits()) {
+                self.hosts.forget(worker);
+            }
             let count = missing.end - missing.start;
             self.lose(worker, Gap { worker, first: missing.start, count, from_us, until_us: at_us });
         }
@@ -413,9 +472,11 @@ impl Builder {
                 self.window.coverage.gaps.push(gap);
             }
             EventKind::Gap => {
+                self.hosts.forget(worker);
                 self.lose(worker, Gap { worker, first: event.sequence, count: amount, from_us, until_us: at_us });
             }
             EventKind::SnapshotComplete => self.complete(worker, event),
+            EventKind::HostNamed => {}
             kind => match What::of(kind) {
                 Some((what, is_begin)) => self.allocation(worker, what, is_begin, event),
                 None => self.other(worker, event),
@@ -482,7 +543,7 @@ impl Builder {
             state.report_first.get_or_insert(at_us);
             state.report_count += 1;
         }
-        if self.wanted.is_some_and(|wanted| !wanted.matches(&row)) {
+        if self.wanted.is_some_and(|wanted| !wanted.matches(&row, &self.hosts)) {
             return;
         }
         // The age in an event is in whole seconds.
@@ -530,6 +591,11 @@ impl Builder {
     pub(crate) fn retain(&mut self, keep: impl FnMut(&Row) -> bool) {
         self.window.rows.retain(keep);
         self.window.coverage.gaps.clear();
+        if self.hosts.len() > 2 * self.rows() {
+            let used = self.window.rows.iter().map(|row| row.subscriber);
+            let used: HashSet<u32> = used.chain(self.open.iter().map(|(key, _)| key.subscriber())).collect();
+            self.hosts.retain(|id| used.contains(&id));
+        }
     }
 
     /// Takes the memory of rows that are not needed any longer: windows have hundreds of megabytes,
@@ -548,6 +614,10 @@ impl Builder {
         let next = Window { rows: core::mem::take(&mut self.spare), coverage: next, ..Window::default() };
         let mut window = core::mem::replace(&mut self.window, next);
         window.rows.extend(self.open.iter().map(|(key, open)| key.row(&open)));
+        let open = window.rows.iter().rev().take(self.open.len()).map(|row| row.subscriber);
+        let open = open.filter(|subscriber| is_host_number(*subscriber)).collect();
+        window.names = self.hosts.cut(&open);
+        self.named = 0;
         let coverage = &mut window.coverage;
         let mut is_still_uncertain = false;
         for (worker, state) in &mut self.workers {

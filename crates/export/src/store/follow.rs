@@ -30,6 +30,11 @@ use super::catalogue::Moment;
 use super::error::StoreError;
 use super::journal;
 use super::journal::FrameRead;
+use super::segment::SegmentFile;
+use super::segment::Written;
+use super::writer::segment_path;
+use crate::subscriber::HostNames;
+use crate::subscriber::Subscriber;
 
 const JOURNAL: &str = "journal-";
 const SPOOL: &str = "spool-";
@@ -66,6 +71,8 @@ pub enum Seen<'a> {
         worker: WorkerId,
         /// The event.
         event: &'a Event,
+        /// Its subscriber: `event.subscriber` may be a number.
+        subscriber: Subscriber,
         /// Its time, µs since 1970.
         unix_us: u64,
         /// True if the run is the last one.
@@ -90,7 +97,12 @@ pub struct Follower {
     catalogue: Catalogue,
     covered_unix_us: u64,
     lost: u64,
+    /// Names of IPv6 hosts, as many as the workers have numbers for, and their run.
+    hosts: Names,
 }
+
+/// Names of IPv6 hosts, with the run that they are of.
+type Names = (Option<u32>, HostNames);
 
 /// Journal and spool files, by their first frame.
 fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
@@ -113,9 +125,28 @@ impl Follower {
     /// There is no store, or it cannot be read.
     pub fn open(folder: &Path, position: Option<Position>) -> Result<Follower, StoreError> {
         let (catalogue, _) = Catalogue::read(folder, |_, _| {})?;
-        let mut follower = Follower {
+        let mut follower = match position {
+            Some(position) => {
+                let hosts = names_before(folder, &catalogue, &position)?;
+                Follower { hosts, ..Follower::at(folder, catalogue, position) }
+            }
+            None => {
+                let frame = catalogue.next_frame;
+                let hosts = names_at(folder, &catalogue, frame)?;
+                let position = Position { frame, ..Position::default() };
+                let mut follower = Follower { hosts, ..Follower::at(folder, catalogue, position) };
+                while follower.step(|_| {})? {}
+                follower
+            }
+        };
+        follower.lost = 0;
+        Ok(follower)
+    }
+
+    fn at(folder: &Path, catalogue: Catalogue, position: Position) -> Follower {
+        Follower {
             folder: folder.to_owned(),
-            position: Position { frame: catalogue.next_frame, ..Position::default() },
+            position,
             file: None,
             offset: 0,
             buffer: Vec::new(),
@@ -125,13 +156,8 @@ impl Follower {
             catalogue,
             covered_unix_us: 0,
             lost: 0,
-        };
-        match position {
-            Some(position) => follower.position = position,
-            None => while follower.step(|_| {})? {},
+            hosts: Names::default(),
         }
-        follower.lost = 0;
-        Ok(follower)
     }
 
     /// Where it is.
@@ -248,7 +274,7 @@ impl Follower {
     /// Takes the frame at the beginning of the buffer.
     fn take(&mut self, each: &mut impl FnMut(Seen<'_>)) -> Result<(), StoreError> {
         self.refresh()?;
-        let Follower { buffer, at, position, catalogue, covered_unix_us, lost, folder, .. } = self;
+        let Follower { buffer, at, position, catalogue, covered_unix_us, lost, folder, hosts, .. } = self;
         let Some(frame) = FrameRead::parse(&buffer[*at..]) else { return Ok(()) };
         let is_of_last_run = frame.boot as usize + 1 == catalogue.boots.len();
         if position.boot != Some(frame.boot) {
@@ -259,6 +285,10 @@ impl Follower {
             position.workers.clear();
             position.is_from_start = true;
         }
+        let (named, hosts) = hosts;
+        if named.replace(frame.boot) != Some(frame.boot) {
+            hosts.clear();
+        }
         let clocks = catalogue.boots.get(frame.boot as usize).map_or(&[][..], |boot| &boot.clocks);
         let Position { workers, is_from_start, .. } = position;
         let is_readable = frame.events(|worker, event| {
@@ -267,17 +297,56 @@ impl Follower {
             if event.sequence > *next {
                 let gap = gap_event(*next, event.sequence - *next, event.at);
                 *lost += event.sequence - *next;
-                each(Seen::Event { worker: WorkerId(worker), event: &gap, unix_us, is_of_last_run });
+                let subscriber = hosts.subscriber_of(WorkerId(worker), &gap);
+                each(Seen::Event { worker: WorkerId(worker), event: &gap, subscriber, unix_us, is_of_last_run });
             }
             let amount = if event.kind == EventKind::Gap { u64::from(event.amount).max(1) } else { 1 };
             *next = event.sequence.saturating_add(amount);
-            each(Seen::Event { worker: WorkerId(worker), event, unix_us, is_of_last_run });
+            let subscriber = hosts.subscriber_of(WorkerId(worker), event);
+            each(Seen::Event { worker: WorkerId(worker), event, subscriber, unix_us, is_of_last_run });
         });
         position.frame = frame.number.saturating_add(1);
         *covered_unix_us = unix_us(clocks, frame.covered_us);
         // The next call goes on after it: it was written so.
         is_readable.ok_or_else(|| StoreError::damaged(folder, format!("frame {} is not readable", frame.number)))
     }
+}
+
+/// The names that events from this position on may refer to: those at the end of the segment before
+/// its file, and what the file has before it.
+fn names_before(folder: &Path, catalogue: &Catalogue, position: &Position) -> Result<Names, StoreError> {
+    let (mut hosts, mut first) = (names_at(folder, catalogue, position.frame)?, position.frame);
+    let files = files(folder)?;
+    let mut earlier = files.iter().rev().map(|(first, _)| *first).filter(|first| *first <= position.frame);
+    // No segment ends where a window is being sealed, and where a killed instance left records.
+    while hosts.0.is_none()
+        && let Some(file) = earlier.next()
+    {
+        (hosts, first) = (names_at(folder, catalogue, file)?, file);
+    }
+    let from = Position { frame: first, boot: position.boot, ..Position::default() };
+    let mut follower = Follower { hosts, ..Follower::at(folder, catalogue.clone(), from) };
+    while follower.position.frame < position.frame && follower.step(|_| {})? {}
+    // Frames are missing: later ones may have given numbers to other hosts.
+    let is_there = follower.position.frame == position.frame;
+    Ok(if is_there { follower.hosts } else { Names::default() })
+}
+
+/// The names that events from this frame on may refer to, if it is the first one after a segment.
+fn names_at(folder: &Path, catalogue: &Catalogue, frame: u64) -> Result<Names, StoreError> {
+    let mut names = HostNames::default();
+    let before = catalogue.segments.values().find(|segment| segment.frames.0 < frame && frame <= segment.frames.1);
+    let Some(before) = before else { return Ok(Names::default()) };
+    let Written { footer_offset, bytes, .. } = before.written;
+    let mut segment = match SegmentFile::open(&segment_path(folder, before.id), footer_offset, bytes) {
+        // A merge or the retention was faster: hosts have no name until it is recorded again.
+        Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(Names::default()),
+        opened => opened?,
+    };
+    for row in segment.names_at(frame)?.rows.iter().filter(|row| row.is_current) {
+        names.insert(row.number, WorkerId(row.worker), row.name);
+    }
+    Ok((Some(before.boot), names))
 }
 
 fn gap_event(sequence: u64, count: u64, at: Instant) -> Event {
@@ -310,7 +379,8 @@ fn missing_until(catalogue: &Catalogue, position: &Position, boot: u32, each: &m
                 lost += last - next + 1;
                 let event = gap_event(next, last - next + 1, Instant::from_micros(at_us));
                 let (worker, unix_us) = (WorkerId(worker), unix_us(clocks, at_us));
-                each(Seen::Event { worker, event: &event, unix_us, is_of_last_run: false });
+                let subscriber = Subscriber::Ipv4(event.subscriber);
+                each(Seen::Event { worker, event: &event, subscriber, unix_us, is_of_last_run: false });
             }
         }
     }

@@ -47,9 +47,10 @@ pub fn record(
     let mut end = Vec::new();
     file.read_to_end(&mut end).map_err(&error)?;
     let last = end.strip_suffix(b"\n").unwrap_or(&end).rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+    let address = question.host.map_or_else(|| question.address.to_string(), |host| host.to_string());
     let line = json!({
         "time": utc_text(unix_us),
-        "address": question.address,
+        "address": address,
         "port": question.port,
         "protocol": question.protocol.map(|protocol| protocol.name()),
         "from": utc_text(question.from_us),

@@ -95,11 +95,16 @@ pub(crate) fn merge(path: &Path, segments: &mut [SegmentFile], is_ending: &Atomi
     }
     writer.begin_others()?;
     let mut frames = Vec::new();
-    for segment in segments {
+    for segment in segments.iter_mut() {
         for (offset, length, plain) in segment.footer.others.clone() {
             let packed = segment.read(offset, length as usize)?;
             writer.packed_others(&packed, plain)?;
         }
+        for piece in segment.footer.names.clone() {
+            let packed = segment.read(piece.offset, piece.length as usize)?;
+            writer.packed_names(&packed, piece)?;
+        }
+        writer.set_next_name(segment.footer.next_name);
         frames.extend(segment.frames()?);
     }
     writer.finish(&frames)

@@ -31,6 +31,7 @@ mod follow;
 #[doc(hidden)]
 pub mod fuzzing;
 mod generate;
+mod hosts;
 mod journal;
 pub mod lookups;
 mod merge;
@@ -55,6 +56,7 @@ pub use follow::Position;
 pub use follow::Seen;
 pub use generate::Generated;
 pub use generate::Generator;
+pub use hosts::HostPrefix;
 pub use reader::Found;
 pub use reader::Holder;
 pub use reader::Question;

@@ -7,10 +7,14 @@
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::collections::HashSet;
 use std::path::Path;
 use std::path::PathBuf;
 
 use nat::Protocol;
+use nat::event::HostName;
+use nat::types::is_host_number;
 
 use super::builder::Builder;
 use super::builder::Coverage;
@@ -22,12 +26,15 @@ use super::catalogue::Catalogue;
 use super::catalogue::Moment;
 use super::catalogue::Segment;
 use super::error::StoreError;
+use super::hosts::HostPrefix;
+use super::hosts::subscriber_of;
 use super::row::End;
 use super::row::Row;
 use super::row::What;
 use super::segment::SegmentFile;
 use super::writer::read_frames;
 use super::writer::segment_path;
+use crate::Subscriber;
 use crate::utc_text;
 
 /// Intervals of the journal that a lookup keeps; no single address has more.
@@ -46,8 +53,10 @@ const UNIX_MAX_US: u64 = 1 << 60;
 /// A question to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// External address, or address of a subscriber.
+    /// External address, or address of an IPv4 subscriber.
     pub address: Ipv4Addr,
+    /// Instead of it, IPv6 subscribers.
+    pub host: Option<HostPrefix>,
     /// Its port; None for all.
     pub port: Option<u16>,
     /// Only this transport.
@@ -56,6 +65,18 @@ pub struct Question {
     pub from_us: u64,
     /// Last time; the same for a question about a moment.
     pub to_us: u64,
+}
+
+impl Question {
+    /// What is searched for: numbers and identifiers of IPv6 hosts are no addresses.
+    pub(crate) fn searched(&self) -> Question {
+        let is_address = self.host.is_none() && !is_host_number(self.address.to_bits());
+        Question {
+            address: if is_address { self.address } else { Ipv4Addr::UNSPECIFIED },
+            to_us: self.to_us.max(self.from_us),
+            ..*self
+        }
+    }
 }
 
 /// What is known about the end of a holding.
@@ -88,8 +109,8 @@ pub struct Holder {
     pub pool: Option<u16>,
     /// Name of that pool.
     pub pool_name: Option<String>,
-    /// Internal address.
-    pub subscriber: Ipv4Addr,
+    /// Who held it.
+    pub subscriber: Subscriber,
     /// Transport; None: all.
     pub protocol: Option<Protocol>,
     /// Internal port; None with blocks.
@@ -159,6 +180,15 @@ impl Stretch {
 /// segment of the last boot, or all of a replay.
 type Journal = BTreeMap<u32, Window>;
 
+/// Where an interval was read: identifiers of names may mean another host elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Source {
+    /// The segment with this number.
+    Segment(u64),
+    /// What the journal has of this boot.
+    Journal(u32),
+}
+
 /// One lookup.
 struct Search<'a> {
     store: &'a Store,
@@ -166,6 +196,8 @@ struct Search<'a> {
     journal: Option<Journal>,
     /// The segment read last.
     cached: Option<(u64, SegmentFile)>,
+    /// Names of IPv6 hosts that were met, by where they are and identifier.
+    names: HashMap<(Source, u32), HostName>,
     found: Found,
 }
 
@@ -197,8 +229,8 @@ impl Store {
 
     fn search(&self, question: &Question, journal: Option<Journal>) -> Result<Found, StoreError> {
         let found = Found { is_complete: true, ..Found::default() };
-        let question = Question { to_us: question.to_us.max(question.from_us), ..*question };
-        let mut search = Search { store: self, question, journal, cached: None, found };
+        let question = question.searched();
+        let mut search = Search { store: self, question, journal, cached: None, names: HashMap::new(), found };
         search.run()?;
         Ok(search.found)
     }
@@ -230,10 +262,12 @@ impl Store {
         mut each: impl FnMut(&Holder) -> Result<(), E>,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<(), E> {
-        let question = Question { address: Ipv4Addr::UNSPECIFIED, port: None, protocol: None, from_us, to_us };
+        let question =
+            Question { address: Ipv4Addr::UNSPECIFIED, host: None, port: None, protocol: None, from_us, to_us };
         let (store, journal) = self.with_journal(&question)?;
         let found = Found::default();
-        let mut search = Search { store: &store, question, journal: Some(journal), cached: None, found };
+        let names = HashMap::new();
+        let mut search = Search { store: &store, question, journal: Some(journal), cached: None, names, found };
         let rows_of = |segment: &Segment| segment.written.single_rows.saturating_add(segment.written.range_rows);
         let (total, mut done) = (store.catalogue.segments.values().map(rows_of).fold(0, u64::saturating_add), 0_u64);
         for (boot, known) in store.catalogue.boots.iter().enumerate() {
@@ -256,6 +290,7 @@ impl Store {
                     continue;
                 }
                 let (mut rows, mut open) = (Vec::new(), 0);
+                search.load_names(segment)?;
                 let blocks = search.segment(segment)?.footer.tables.clone();
                 for (table, index) in blocks.iter().enumerate().take(2) {
                     for block in &index.blocks {
@@ -270,7 +305,7 @@ impl Store {
                             open += rows.iter().filter(is_held).count() as u64;
                             rows.retain(|row| row.until != End::Open);
                         }
-                        let held = search.each_held(boot, first, &rows, &mut each)?;
+                        let held = search.each_held((boot, Source::Segment(segment.id)), first, &rows, &mut each)?;
                         later = later.saturating_sub(if is_after { held } else { 0 });
                     }
                 }
@@ -279,8 +314,9 @@ impl Store {
                 }
             }
             if let Some(rows) = in_journal {
+                search.take_names_of_journal(boot);
                 let from_us = search.window(boot).map_or(0, |window| span(&window.coverage).0);
-                search.each_held(boot, from_us, &rows, &mut each)?;
+                search.each_held((boot, Source::Journal(boot)), from_us, &rows, &mut each)?;
             }
         }
         Ok(())
@@ -291,7 +327,8 @@ impl Store {
         loop {
             let store = Store::open(&self.folder)?;
             let found = Found::default();
-            let mut search = Search { store: &store, question: *question, journal: None, cached: None, found };
+            let (question, names) = (*question, HashMap::new());
+            let mut search = Search { store: &store, question, journal: None, cached: None, names, found };
             let is_live = store.catalogue.boots.last().is_some_and(|boot| boot.ended.is_none());
             let journal = if is_live { search.read_journal(None) } else { Ok(Journal::new()) };
             // A window that was sealed meanwhile took its journal away.
@@ -369,14 +406,14 @@ impl Search<'_> {
     /// first time of their segment. Returns how many there were.
     fn each_held<E>(
         &self,
-        boot: u32,
+        (boot, source): (u32, Source),
         from_us: u64,
         rows: &[Row],
         each: &mut impl FnMut(&Holder) -> Result<(), E>,
     ) -> Result<u64, E> {
         let (stretch, mut held) = (Stretch { boot, offset: 0, from_us: 0, to_us: 0 }, 0);
         for row in rows {
-            let holder = self.holder(&stretch, row, from_us);
+            let holder = self.holder(&stretch, (source, row), from_us);
             let end = match holder.until {
                 Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end,
                 Until::Open => u64::MAX,
@@ -417,7 +454,9 @@ impl Search<'_> {
     fn journal(&mut self) -> Result<&Journal, StoreError> {
         if self.journal.is_none() {
             let address = self.question.address.to_bits();
-            let journal = self.read_journal(Some(Wanted { external: Some(address), subscriber: Some(address) }))?;
+            let host = self.question.host;
+            let journal =
+                self.read_journal(Some(Wanted { external: Some(address), subscriber: Some(address), host }))?;
             self.journal = Some(journal);
         }
         Ok(self.journal.get_or_insert_default())
@@ -437,7 +476,8 @@ impl Search<'_> {
         let boot = boot as u32;
         let mut builder = Builder::new(began_us, wanted);
         if let Some(last) = known.of_boot(boot).last() {
-            let (address, mut open) = (self.question.address.to_bits(), Vec::new());
+            let Question { address, host, .. } = self.question;
+            let (address, mut open) = (address.to_bits(), Vec::new());
             let segment = self.segment(last)?;
             let mut keep = |row: &Row| {
                 if row.until == End::Open {
@@ -448,10 +488,13 @@ impl Search<'_> {
                 Some(_) => {
                     segment.external(address, (0, u16::MAX), &mut keep)?;
                     segment.subscriber(address, &mut keep)?;
+                    let ids = ids_of(segment, host)?;
+                    segment.subscribers(&ids, &mut keep)?;
                 }
                 None => segment.all(&mut keep)?,
             }
-            builder.resume(&last.coverage, open.into_iter());
+            let names = segment.names_at(last.frames.1)?;
+            builder.resume(&last.coverage, open.into_iter(), &names);
         }
         let mut frames = 0;
         let mut is_too_long = false;
@@ -501,34 +544,77 @@ impl Search<'_> {
         let ports = question.port.map_or((0, u16::MAX), |port| (port, port));
         let mut rows = Vec::new();
         let file = self.segment(segment)?;
-        file.external(address, ports, |row| rows.push(*row))?;
-        file.subscriber(address, |row| {
+        if question.host.is_none() {
+            file.external(address, ports, |row| rows.push(*row))?;
+        }
+        let mut take = |row: &Row| {
             if question.port.is_none_or(|port| row.what == What::Block || row.internal_port == port) {
                 rows.push(*row);
             }
-        })?;
+        };
+        match question.host {
+            Some(_) => {
+                let ids = ids_of(file, question.host)?;
+                file.subscribers(&ids, &mut take)?;
+            }
+            None => file.subscriber(address, &mut take)?,
+        }
         rows.retain(|row| question.protocol.is_none_or(|wanted| row.protocol.is_none_or(|has| has == wanted)));
         if rows.len() > HOLDERS_MAX {
             let what = "the question has more than a million answers; ask for a shorter time";
             return Err(StoreError::damaged(&self.store.folder, what));
         }
+        let ids: HashSet<u32> = rows.iter().map(|row| row.subscriber).filter(|id| is_host_number(*id)).collect();
+        if let (Some(first), Some(last)) = (ids.iter().min(), ids.iter().max()) {
+            let mut names = Vec::new();
+            self.segment(segment)?.names((*first, *last), |row| {
+                if ids.contains(&row.id) {
+                    names.push(((Source::Segment(segment.id), row.id), row.name));
+                }
+            })?;
+            self.names.extend(names);
+        }
         Ok(rows)
+    }
+
+    /// Replaces the names by all that a segment has.
+    fn load_names(&mut self, segment: &Segment) -> Result<(), StoreError> {
+        let mut names = HashMap::new();
+        self.segment(segment)?.names((0, u32::MAX), |row| {
+            names.insert((Source::Segment(segment.id), row.id), row.name);
+        })?;
+        self.names = names;
+        Ok(())
+    }
+
+    /// Adds the names that the journal has.
+    fn take_names_of_journal(&mut self, boot: u32) {
+        if let Some(window) = self.journal.as_ref().and_then(|journal| journal.get(&boot)) {
+            self.names.extend(window.names.rows.iter().map(|row| ((Source::Journal(boot), row.id), row.name)));
+        }
     }
 
     /// The intervals of the journal that the question is about.
     fn rows_of_journal(&mut self, boot: u32) -> Result<Vec<Row>, StoreError> {
         let question = self.question;
         let address = question.address.to_bits();
-        let is_asked = |row: &&Row| {
-            let is_external = row.external == address
+        let is_asked = |window: &Window, row: &Row| {
+            let is_external = question.host.is_none()
+                && row.external == address
                 && question.port.is_none_or(|port| (row.first_port..=row.last_port).contains(&port));
-            let is_internal = row.subscriber == address
-                && question.port.is_none_or(|port| row.what == What::Block || row.internal_port == port);
+            let is_it = match question.host {
+                Some(host) => window.names.get(row.subscriber).is_some_and(|name| host.overlaps(&name)),
+                None => row.subscriber == address,
+            };
+            let is_internal =
+                is_it && question.port.is_none_or(|port| row.what == What::Block || row.internal_port == port);
             (is_external || is_internal)
                 && question.protocol.is_none_or(|wanted| row.protocol.is_none_or(|has| has == wanted))
         };
-        let rows = |window: &Window| window.rows.iter().filter(is_asked).copied().collect();
-        Ok(self.journal()?.get(&boot).map(rows).unwrap_or_default())
+        let rows = |window: &Window| window.rows.iter().filter(|row| is_asked(window, row)).copied().collect();
+        let rows = self.journal()?.get(&boot).map(rows).unwrap_or_default();
+        self.take_names_of_journal(boot);
+        Ok(rows)
     }
 
     /// The holders between two moments of a stretch.
@@ -552,7 +638,7 @@ impl Search<'_> {
             rows.extend(self.rows_of_journal(stretch.boot)?.into_iter().map(|row| (segments.len(), row)));
         }
         let (from_ms, to_ms) = (from_us / 1_000, to_us / 1_000);
-        let mut done: Vec<Row> = Vec::new();
+        let mut done: Vec<(usize, Row)> = Vec::new();
         // Later segments know more about the end of the same interval.
         rows.sort_unstable_by_key(|(place, row)| (row.order(), core::cmp::Reverse(*place)));
         rows.dedup_by_key(|(_, row)| row.order());
@@ -562,11 +648,13 @@ impl Search<'_> {
             }
             let row = self.with_end(&segments, place, row)?;
             if row.is_within(from_ms, to_ms) {
-                done.push(row);
+                done.push((place, row));
             }
         }
-        for row in done {
-            let holder = self.holder(stretch, &row, from_us);
+        for (place, row) in done {
+            let segment = segments.get(place).map(|segment| Source::Segment(segment.id));
+            let source = segment.unwrap_or(Source::Journal(stretch.boot));
+            let holder = self.holder(stretch, (source, &row), from_us);
             self.found.holders.push(holder);
         }
         self.check_covered(stretch, &segments, from_us, to_us)
@@ -633,7 +721,7 @@ impl Search<'_> {
         monotonic_us.saturating_add_signed(clock.map_or(0, Moment::offset))
     }
 
-    fn holder(&self, stretch: &Stretch, row: &Row, from_us: u64) -> Holder {
+    fn holder(&self, stretch: &Stretch, (source, row): (Source, &Row), from_us: u64) -> Holder {
         let boot = self.store.catalogue.boots.get(stretch.boot as usize);
         let unix_us = |monotonic_ms: u64| self.unix_us(stretch.boot, monotonic_ms);
         let until = match (row.until, boot.and_then(|boot| boot.ended)) {
@@ -658,6 +746,7 @@ impl Search<'_> {
         let pool = boot.and_then(|boot| boot.pool_of(row.external_address(), row.start.saturating_mul(1_000)));
         let pool_name = boot.zip(pool).and_then(|(boot, pool)| boot.names.pools.get(usize::from(pool))).cloned();
         let remote = (row.what == What::Flow).then(|| (Ipv4Addr::from_bits(row.remote), row.remote_port));
+        let subscriber = subscriber_of(row.subscriber, |id| self.names.get(&(source, id)).copied());
         Holder {
             since_us: unix_us(row.start),
             until,
@@ -666,14 +755,14 @@ impl Search<'_> {
             vrf: boot.and_then(|boot| boot.names.realms.get(usize::from(row.realm))).cloned(),
             pool,
             pool_name,
-            subscriber: Ipv4Addr::from_bits(row.subscriber),
+            subscriber,
             protocol: row.protocol,
             internal_port: port,
             external: row.external_address(),
             first_port: row.first_port,
             last_port: row.last_port,
             remote,
-            is_certain: !is_lost && !is_early,
+            is_certain: !is_lost && !is_early && subscriber != Subscriber::Unknown,
             is_since_exact: !row.is_start_rounded,
         }
     }
@@ -852,7 +941,11 @@ impl Search<'_> {
 
     /// Notes why a moment has several holders, or an uncertain one.
     fn ambiguity(&mut self) {
-        if self.found.holders.iter().any(|holder| !holder.is_certain) {
+        let is_unknown = |holder: &Holder| holder.subscriber == Subscriber::Unknown;
+        if self.found.holders.iter().any(is_unknown) {
+            self.limit("the record that names an IPv6 host is missing".to_owned());
+        }
+        if self.found.holders.iter().any(|holder| !holder.is_certain && !is_unknown(holder)) {
             let note = "a holder marked uncertain may have ended before that time: the record of its end may be lost";
             self.limit(note.to_owned());
         }
@@ -860,6 +953,21 @@ impl Search<'_> {
             self.found.notes.push("a beginning is known to the second only: its own record was lost".to_owned());
         }
     }
+}
+
+/// The identifiers of the IPv6 subscribers that a question is about.
+fn ids_of(segment: &mut SegmentFile, host: Option<HostPrefix>) -> Result<Vec<u32>, StoreError> {
+    let mut ids = Vec::new();
+    if let Some(host) = host {
+        segment.names((0, u32::MAX), |row| {
+            if host.overlaps(&row.name) {
+                ids.push(row.id);
+            }
+        })?;
+        ids.sort_unstable();
+        ids.dedup();
+    }
+    Ok(ids)
 }
 
 /// First and last time of the records of a segment, in whole milliseconds as its rows.

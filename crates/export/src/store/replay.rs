@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use nat::event::Event;
+use nat::event::HostName;
 use nat::types::WorkerId;
 
 use super::builder::Builder;
@@ -48,7 +49,7 @@ pub struct Replay {
 impl Replay {
     /// Nothing yet, for the answer to `question`.
     pub fn new(question: Question) -> Replay {
-        let question = Question { to_us: question.to_us.max(question.from_us), ..question };
+        let question = question.searched();
         Replay {
             question,
             boots: Vec::new(),
@@ -69,7 +70,7 @@ impl Replay {
         }
         self.boots.push(Boot::begin([0; 16], moment));
         let address = self.question.address.to_bits();
-        let wanted = Wanted { external: Some(address), subscriber: Some(address) };
+        let wanted = Wanted { external: Some(address), subscriber: Some(address), host: self.question.host };
         self.builder = Some(Builder::new(moment.monotonic_us, Some(wanted)));
         (self.prune_at, self.latest_us) = (ROWS, 0);
     }
@@ -89,9 +90,13 @@ impl Replay {
     }
 
     /// The next event of a worker. One that was there before, by its number, is skipped.
-    pub fn push(&mut self, worker: WorkerId, event: &Event) {
+    /// `host` is the name of its IPv6 host, if its record has it.
+    pub fn push(&mut self, worker: WorkerId, event: &Event, host: Option<HostName>) {
         let Some(builder) = &mut self.builder else { return };
-        builder.apply(worker.0, event);
+        match host {
+            Some(name) => builder.apply_named(worker.0, event, name),
+            None => builder.apply(worker.0, event),
+        };
         self.latest_us = self.latest_us.max(event.at.as_micros());
         if builder.rows() >= self.prune_at {
             let clocks = self.boots.last().map(|boot| &boot.clocks[..]).unwrap_or_default();

@@ -25,6 +25,9 @@ use super::columns::BLOCK_ROWS;
 use super::columns::Decoder;
 use super::columns::Encoder;
 use super::error::StoreError;
+use super::hosts::NAME_BYTES;
+use super::hosts::NameRow;
+use super::hosts::NameTable;
 use super::journal::Hash;
 use super::row::Row;
 use super::sort;
@@ -40,6 +43,8 @@ const INDEX_BYTES: usize = 16;
 const PAIRS_MAX: usize = 4 << 20;
 /// Other records are compressed in pieces of this size.
 const OTHERS_BYTES: usize = 1 << 20;
+/// Subscribers that are looked up one by one; with more, all intervals are read.
+const EACH_MAX: usize = 256;
 /// Blocks read at once when many follow each other.
 const READ_AHEAD: u64 = 1 << 20;
 
@@ -76,6 +81,25 @@ pub(crate) struct Footer {
     pub(crate) others: Vec<(u64, u32, u32)>,
     /// Offset and number of frame hashes.
     pub(crate) frames: (u64, u64),
+    /// Pieces of names of IPv6 hosts.
+    pub(crate) names: Vec<NamePiece>,
+    /// See [`NameTable::next`]. 0 in segments without any such host, and in those of earlier
+    /// releases.
+    pub(crate) next_name: u32,
+}
+
+/// Compressed names of IPv6 hosts, sorted by identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NamePiece {
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) plain: u32,
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+    /// Its names that are current are so before this frame.
+    pub(crate) frame: u64,
+    /// Of the compressed bytes.
+    pub(crate) crc: u32,
 }
 
 impl Footer {
@@ -102,6 +126,18 @@ impl Footer {
         }
         put_varint(out, self.frames.0);
         put_varint(out, self.frames.1);
+        if self.next_name != 0 {
+            put_varint(out, u64::from(self.next_name));
+            put_varint(out, self.names.len() as u64);
+            for piece in &self.names {
+                for number in [piece.length, piece.plain, piece.first, piece.last] {
+                    put_varint(out, u64::from(number));
+                }
+                put_varint(out, piece.offset);
+                put_varint(out, piece.frame);
+                out.extend_from_slice(&piece.crc.to_le_bytes());
+            }
+        }
         let crc = crc32fast::hash(&out[start..]);
         out.extend_from_slice(&crc.to_le_bytes());
     }
@@ -142,6 +178,18 @@ impl Footer {
             footer.others.push((offset, length, plain));
         }
         footer.frames = (input.varint()?, input.varint()?);
+        if input.is_empty() {
+            return Some(footer);
+        }
+        footer.next_name = input.number().filter(|next| *next != 0)?;
+        for _ in 0..input.count(10)? {
+            let (length, plain, first, last) = (input.number()?, input.number()?, input.number()?, input.number()?);
+            let (offset, frame, crc) = (input.varint()?, input.varint()?, input.u32()?);
+            if length > 2 * OTHERS_BYTES as u32 || plain > 2 * OTHERS_BYTES as u32 {
+                return None;
+            }
+            footer.names.push(NamePiece { offset, length, plain, first, last, frame, crc });
+        }
         input.is_empty().then_some(footer)
     }
 }
@@ -293,6 +341,34 @@ impl SegmentWriter {
 
     pub(crate) fn packed_others(&mut self, packed: &[u8], plain: u32) -> Result<(), StoreError> {
         self.footer.others.push((self.offset, packed.len() as u32, plain));
+        self.bytes.extend_from_slice(packed);
+        self.flush_bytes()
+    }
+
+    /// Appends names of IPv6 hosts. Events from `frame` on may refer to the current ones.
+    pub(crate) fn names(&mut self, names: &NameTable, frame: u64) -> Result<(), StoreError> {
+        let mut bytes = Vec::new();
+        self.footer.next_name = names.next;
+        for piece in names.rows.chunks(OTHERS_BYTES / NAME_BYTES) {
+            bytes.clear();
+            piece.iter().for_each(|row| row.put(&mut bytes));
+            let packed = zstd::bulk::compress(&bytes, 1).map_err(StoreError::io(&self.path))?;
+            let (first, last) = (piece.first().map_or(0, |row| row.id), piece.last().map_or(0, |row| row.id));
+            let (length, plain, crc) = (packed.len() as u32, bytes.len() as u32, crc32fast::hash(&packed));
+            self.packed_names(&packed, NamePiece { offset: 0, length, plain, first, last, frame, crc })?;
+        }
+        Ok(())
+    }
+
+    /// Of several segments the last one knows which identifier is the next.
+    pub(crate) fn set_next_name(&mut self, next: u32) {
+        if next != 0 {
+            self.footer.next_name = next;
+        }
+    }
+
+    pub(crate) fn packed_names(&mut self, packed: &[u8], piece: NamePiece) -> Result<(), StoreError> {
+        self.footer.names.push(NamePiece { offset: self.offset, ..piece });
         self.bytes.extend_from_slice(packed);
         self.flush_bytes()
     }
@@ -459,10 +535,56 @@ impl SegmentFile {
         Ok(())
     }
 
+    /// Calls `each` for every interval of these subscribers, which are sorted.
+    pub(crate) fn subscribers(&mut self, ids: &[u32], mut each: impl FnMut(&Row)) -> Result<(), StoreError> {
+        if ids.len() <= EACH_MAX {
+            return ids.iter().try_for_each(|id| self.subscriber(*id, &mut each));
+        }
+        self.all(|row| {
+            if ids.binary_search(&row.subscriber).is_ok() {
+                each(row);
+            }
+        })
+    }
+
     /// Calls `each` for every interval.
     pub(crate) fn all(&mut self, mut each: impl FnMut(&Row)) -> Result<(), StoreError> {
         self.rows(SINGLE, 0, u64::MAX, &mut each)?;
         self.rows(RANGES, 0, u64::MAX, &mut each)
+    }
+
+    /// Calls `each` for the names whose identifiers are between these, and for some around them.
+    pub(crate) fn names(&mut self, ids: (u32, u32), each: impl FnMut(&NameRow)) -> Result<(), StoreError> {
+        self.names_in(|piece| piece.first <= ids.1 && ids.0 <= piece.last, each)
+    }
+
+    /// What events from this frame on may refer to, and the names of intervals in the same pieces.
+    pub(crate) fn names_at(&mut self, frame: u64) -> Result<NameTable, StoreError> {
+        let mut rows = Vec::new();
+        self.names_in(|piece| piece.frame == frame, |row| rows.push(*row))?;
+        Ok(NameTable { rows, next: self.footer.next_name })
+    }
+
+    fn names_in(
+        &mut self,
+        is_wanted: impl Fn(&NamePiece) -> bool,
+        mut each: impl FnMut(&NameRow),
+    ) -> Result<(), StoreError> {
+        let pieces = self.footer.names.clone();
+        for piece in pieces.iter().filter(|piece| is_wanted(piece)) {
+            let packed = self.read(piece.offset, piece.length as usize)?;
+            let damaged = || StoreError::damaged(&self.path, "names of IPv6 hosts are not what was written");
+            if crc32fast::hash(&packed) != piece.crc {
+                return Err(damaged());
+            }
+            let bytes = zstd::bulk::decompress(&packed, piece.plain as usize).map_err(|_| damaged())?;
+            let mut input = Cursor::new(&bytes);
+            while !input.is_empty() {
+                let row = NameRow::take(&mut input).ok_or_else(damaged)?;
+                each(&row);
+            }
+        }
+        Ok(())
     }
 
     /// Hashes of the frames in this segment.
@@ -488,7 +610,13 @@ impl SegmentFile {
 }
 
 /// Writes a segment of one window.
-pub(crate) fn write(path: &Path, rows: &mut [Row], others: &[u8], frames: &[Hash]) -> Result<Written, StoreError> {
+pub(crate) fn write(
+    path: &Path,
+    rows: &mut [Row],
+    others: &[u8],
+    (names, next_frame): (&NameTable, u64),
+    frames: &[Hash],
+) -> Result<Written, StoreError> {
     sort::sort(rows);
     let mut writer = SegmentWriter::create(path)?;
     for row in rows.iter().filter(|row| row.is_single()) {
@@ -500,5 +628,6 @@ pub(crate) fn write(path: &Path, rows: &mut [Row], others: &[u8], frames: &[Hash
     }
     writer.begin_others()?;
     writer.others(others)?;
+    writer.names(names, next_frame)?;
     writer.finish(frames)
 }

@@ -38,6 +38,7 @@ use super::catalogue::Segment;
 use super::catalogue::sync_folder;
 use super::error::StoreError;
 use super::follow;
+use super::hosts::NameTable;
 use super::journal;
 use super::journal::Frame;
 use super::journal::FrameRead;
@@ -138,7 +139,8 @@ struct Job {
 
 impl Job {
     fn run(&mut self) -> Result<Written, StoreError> {
-        segment::write(&self.path, &mut self.window.rows, &self.window.others, &self.hashes)
+        let Window { rows, others, names, .. } = &mut self.window;
+        segment::write(&self.path, rows, others, (names, self.frames.1), &self.hashes)
     }
 }
 
@@ -880,8 +882,8 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     };
     let boot = boot as u32;
     let mut builder = Builder::new(began, None);
-    if let Some((coverage, open)) = last_of_boot(folder, known, boot)? {
-        builder.resume(&coverage, open.into_iter());
+    if let Some((coverage, open, names)) = last_of_boot(folder, known, boot)? {
+        builder.resume(&coverage, open.into_iter(), &names);
     }
     let (mut hashes, mut last) = (Vec::new(), known.last_frame);
     let first = known.next_frame;
@@ -970,7 +972,7 @@ fn last_of_boot(
     folder: &Path,
     known: &catalogue::Catalogue,
     boot: u32,
-) -> Result<Option<(Coverage, Vec<Row>)>, StoreError> {
+) -> Result<Option<(Coverage, Vec<Row>, NameTable)>, StoreError> {
     let Some(last) = known.of_boot(boot).last() else { return Ok(None) };
     let Written { footer_offset, bytes, .. } = last.written;
     let mut file = SegmentFile::open(&segment_path(folder, last.id), footer_offset, bytes)?;
@@ -980,7 +982,8 @@ fn last_of_boot(
             open.push(*row);
         }
     })?;
-    Ok(Some((last.coverage.clone(), open)))
+    let names = file.names_at(last.frames.1)?;
+    Ok(Some((last.coverage.clone(), open, names)))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ fn deterministic() -> Settings {
 
 /// Of all transports and VRFs.
 fn find(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Result<Vec<FindAnswer>, NoAnswer> {
-    super::find(settings, &Asked { address, port, protocol: None, vrf: None })
+    super::find(settings, &Asked { address, host: None, port, protocol: None, vrf: None })
 }
 
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -217,7 +217,7 @@ fn forwards_are_found_by_their_external_address() {
                 "only the running instance knows the holders of other ports of 192.0.2.1: pool \"a\" has no formula";
             assert_eq!(details[3..], [unknown]);
         }
-        let asked = Asked { address: OUTSIDE, port: None, protocol: Some(Protocol::Udp), vrf: None };
+        let asked = Asked { address: OUTSIDE, host: None, port: None, protocol: Some(Protocol::Udp), vrf: None };
         let udp = super::find(&settings, &asked).unwrap();
         assert_eq!(udp[..2].iter().map(|answer| answer.detail.as_str()).collect::<Vec<_>>(), of_forwards[1..]);
     }
@@ -248,7 +248,7 @@ fn only_the_given_transport_and_vrf_are_answered() {
         is_sticky: false,
     });
     let answers_of = |address, port, protocol, vrf| {
-        let answers = super::find(&settings, &Asked { address, port, protocol, vrf });
+        let answers = super::find(&settings, &Asked { address, host: None, port, protocol, vrf });
         answers.map(|answers| answers.into_iter().map(|answer| (answer.vrf, answer.detail)).collect::<Vec<_>>())
     };
     let (tcp, udp) = (Some(Protocol::Tcp), Some(Protocol::Udp));

@@ -1,5 +1,7 @@
+use export::HostNames;
 use export::Names;
 use export::Own;
+use export::store::HostPrefix;
 use export::store::Until;
 use export::store::What;
 use export::write_line;
@@ -12,9 +14,9 @@ const SECOND: u64 = 1_000_000;
 /// Start of the log.
 const T0: u64 = 1_795_289_400_000_000;
 
-/// Lines, and the numbers of the workers.
+/// Lines, the numbers of the workers, and the names of IPv6 hosts.
 #[derive(Default)]
-struct Log(Vec<u8>, [u64; 2]);
+struct Log(Vec<u8>, [u64; 2], HostNames);
 
 impl Log {
     fn mapping(&mut self, at_s: u64, kind: EventKind, host: u8, internal: u16, external: u16, held_s: u32) -> &mut Log {
@@ -33,7 +35,8 @@ impl Log {
         let last = &mut self.1[usize::from(worker)];
         let event = Event { sequence: *last + 1, ..*event };
         *last += if event.kind == EventKind::Gap { u64::from(event.amount) } else { 1 };
-        write_line(&mut self.0, WorkerId(worker), &event, T0 + at_s * SECOND, &names);
+        let who = self.2.subscriber_of(WorkerId(worker), &event);
+        write_line(&mut self.0, WorkerId(worker), &event, who, T0 + at_s * SECOND, &names);
         self
     }
 
@@ -83,7 +86,19 @@ impl Log {
     }
 
     fn ask(&self, at_s: u64, address: [u8; 4], port: Option<u16>) -> History {
-        let asked = Asked { address: address.into(), port, protocol: None, vrf: None };
+        self.ask_of(at_s, Asked { address: address.into(), host: None, port, protocol: None, vrf: None })
+    }
+
+    /// Subscribers in an IPv6 prefix that held something, and whether there was no other.
+    fn hosts(&self, at_s: u64, prefix: &str, port: Option<u16>) -> (Vec<String>, bool) {
+        let HostName { address, prefix_length, .. } = Subscriber::host(prefix, None).unwrap();
+        let host = Some(HostPrefix { address, length: prefix_length });
+        let asked = Asked { address: [0; 4].into(), host, port, protocol: None, vrf: None };
+        let found = self.ask_of(at_s, asked).found;
+        (found.holders.iter().map(|holder| holder.subscriber.to_string()).collect(), found.is_complete)
+    }
+
+    fn ask_of(&self, at_s: u64, asked: Asked<'_>) -> History {
         let query = Query { asked, at_us: T0 + at_s * SECOND, formulas: None };
         let mut search = Search::new(query);
         self.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
@@ -91,18 +106,22 @@ impl Log {
     }
 
     fn holders(&self, at_s: u64, address: [u8; 4], port: Option<u16>) -> Vec<u8> {
-        self.ask(at_s, address, port).found.holders.iter().map(|holder| holder.subscriber.octets()[3]).collect()
+        self.ask(at_s, address, port).found.holders.iter().map(|holder| last_octet(holder)).collect()
     }
 
     /// The holders, whether each is certain, and whether there is no other.
     fn answer(&self, at_s: u64, port: u16) -> (Vec<(u8, bool)>, bool) {
         let found = self.ask(at_s, P, Some(port)).found;
-        let holders = found.holders.iter().map(|holder| (holder.subscriber.octets()[3], holder.is_certain));
+        let holders = found.holders.iter().map(|holder| (last_octet(holder), holder.is_certain));
         (holders.collect(), found.is_complete)
     }
 }
 
 const P: [u8; 4] = [203, 0, 113, 1];
+
+fn last_octet(holder: &export::store::Holder) -> u8 {
+    holder.subscriber.ipv4().unwrap().octets()[3]
+}
 
 #[test]
 fn an_endpoint_belongs_to_each_of_its_holders_in_turn() {
@@ -143,7 +162,7 @@ fn addresses_that_start_alike_are_told_apart() {
 
 #[test]
 fn an_end_whose_beginning_is_in_no_file_says_how_long_it_was() {
-    let mut log = Log(Vec::new(), [20, 3]);
+    let mut log = Log(Vec::new(), [20, 3], HostNames::default());
     log.mapping(100, EventKind::MappingEnded, 10, 5_000, 4_444, 60).covered(110);
     assert_eq!(log.answer(50, 4_444), (vec![(10, true)], false));
     assert_eq!(log.answer(30, 4_444), (vec![], false));
@@ -152,7 +171,7 @@ fn an_end_whose_beginning_is_in_no_file_says_how_long_it_was() {
 
 #[test]
 fn without_the_oldest_file_what_is_still_open_is_not_nobody() {
-    let mut log = Log(Vec::new(), [20, 3]);
+    let mut log = Log(Vec::new(), [20, 3], HostNames::default());
     log.mapping(100, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
     log.mapping(200, EventKind::MappingEnded, 10, 5_000, 4_444, 100).covered(210);
     assert_eq!(log.answer(150, 4_445), (vec![], false));
@@ -314,7 +333,7 @@ fn a_step_back_that_no_line_says_is_never_a_confident_answer() {
 fn only_the_transport_that_was_asked_about_counts() {
     let mut log = Log::default();
     log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
-    let asked = Asked { address: P.into(), port: Some(4_444), protocol: Some(Protocol::Tcp), vrf: None };
+    let asked = Asked { address: P.into(), host: None, port: Some(4_444), protocol: Some(Protocol::Tcp), vrf: None };
     let query = Query { asked, at_us: T0 + 20 * SECOND, formulas: None };
     let mut search = Search::new(query);
     log.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
@@ -323,7 +342,7 @@ fn only_the_transport_that_was_asked_about_counts() {
 
 #[test]
 fn a_log_opened_later_has_the_ages_of_mappings() {
-    let mut log = Log(Vec::new(), [50, 50]);
+    let mut log = Log(Vec::new(), [50, 50], HostNames::default());
     log.opened(100, "/b.json", "/a.json");
     log.mapping(101, EventKind::MappingEnded, 11, 5_000, 4_445, 51);
     log.lives(102, 10, 5_000, 4_444, 62);
@@ -388,4 +407,64 @@ fn lines_of_any_bytes_are_no_answer_and_no_panic() {
         let bytes = format!("abc{{\"time\":\"1970-01-01T00:00:00.000000Z\",{line}}}\n").repeat(3);
         fuzzing::lines(bytes.as_bytes());
     }
+}
+
+#[test]
+fn lines_name_ipv6_hosts_by_address_and_prefix() {
+    let external = |port| Endpoint::new(P.into(), port);
+    let number = |last| Ipv4Addr::new(224, 0, 0, last);
+    let mapping = |kind, last, port| {
+        let internal = Endpoint::new(number(last), 5_000);
+        Event::of_mapping(kind, Instant::ORIGIN, RealmId(0), Protocol::Udp, internal, external(port))
+    };
+    let named = |text: &str, inner: Option<[u8; 4]>, last| {
+        let name = Subscriber::host(text, inner.map(Ipv4Addr::from)).unwrap();
+        name.event(Instant::ORIGIN, RealmId(0), number(last))
+    };
+    let block =
+        Event { internal_port: 0, protocol: None, last_port: 2_111, ..mapping(EventKind::BlockLeased, 3, 2_048) };
+    let mut log = Log::default();
+    log.started(0)
+        .event(10, &named("2001:db8:0:100::7", None, 1))
+        .event(10, &mapping(EventKind::MappingCreated, 1, 4_444))
+        .event(11, &named("2001:db8::b4", Some([192, 168, 1, 2]), 2))
+        .event(11, &mapping(EventKind::MappingCreated, 2, 4_445))
+        .event(12, &named("2001:db8:0:100::/56", None, 3))
+        .event(12, &block)
+        .event(20, &mapping(EventKind::MappingEnded, 1, 4_444))
+        // The number is another host's now.
+        .event(30, &named("2001:db8:0:200::7", None, 1))
+        .event(30, &mapping(EventKind::MappingCreated, 1, 4_444))
+        .covered(60);
+    let holder = |at_s, port| {
+        let found = log.ask(at_s, P, Some(port)).found;
+        let names: Vec<String> = found.holders.iter().map(|holder| holder.subscriber.to_string()).collect();
+        (names.join(", "), found.is_complete)
+    };
+    assert_eq!(holder(15, 4_444), ("2001:db8:0:100::7".to_owned(), true));
+    assert_eq!(holder(25, 4_444), (String::new(), true));
+    assert_eq!(holder(35, 4_444), ("2001:db8:0:200::7".to_owned(), true));
+    assert_eq!(holder(35, 4_445), ("192.168.1.2 behind 2001:db8::b4".to_owned(), true));
+    assert_eq!(holder(35, 2_050), ("2001:db8:0:100::/56".to_owned(), true));
+    // A host is in the prefix that holds the block.
+    let of_host = vec!["2001:db8:0:100::7".to_owned(), "2001:db8:0:100::/56".to_owned()];
+    assert_eq!(log.hosts(15, "2001:db8:0:100::7", None), (of_host, true));
+    assert_eq!(log.hosts(35, "2001:db8:0:200::/56", Some(5_000)), (vec!["2001:db8:0:200::7".to_owned()], true));
+    assert_eq!(log.hosts(35, "2001:db8::b4", None).0, ["192.168.1.2 behind 2001:db8::b4"]);
+    assert_eq!(log.hosts(35, "2001:db8:0:300::/56", None), (vec![], true));
+    // Its number is no address of a subscriber.
+    assert_eq!(log.ask(15, [224, 0, 0, 1], None).found.holders, []);
+}
+
+#[test]
+fn a_lost_name_in_lines_is_no_holder_that_is_certain() {
+    let internal = Endpoint::new(Ipv4Addr::new(224, 0, 0, 1), 5_000);
+    let (realm, external) = (RealmId(0), Endpoint::new(P.into(), 4_444));
+    let event = Event::of_mapping(EventKind::MappingCreated, Instant::ORIGIN, realm, Protocol::Udp, internal, external);
+    let mut log = Log::default();
+    log.started(0).event(10, &event).covered(60);
+    let found = log.ask(20, P, Some(4_444)).found;
+    assert_eq!((found.holders.len(), found.is_complete), (1, false));
+    assert_eq!((found.holders[0].subscriber, found.holders[0].is_certain), (Subscriber::Unknown, false));
+    assert!(found.notes.iter().any(|note| note.contains("names an IPv6 host")), "{:?}", found.notes);
 }

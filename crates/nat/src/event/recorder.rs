@@ -10,11 +10,13 @@ use super::EventKind;
 use super::LogsOpened;
 use super::Record;
 use super::filter_limit::FilterLimit;
+use super::host_name::UNKNOWN_HOST;
 use super::refusals::Refusal;
 use super::refusals::Refusals;
 use crate::random::KeyedHash;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::types::is_host_number;
 
 /// What to do when the log is written too slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,8 +66,8 @@ const RETOLD_WITHIN_ONE_IN: usize = 2;
 pub const FINISHED: u64 = 1 << 63;
 
 /// Records that may follow the one that [`EventLog::withdraw`] takes back: of one refusal and of an
-/// exhausted pool, each with one that had to make room.
-const FOLLOWING_MAX: usize = 4;
+/// exhausted pool, each with one that had to make room, and names of hosts.
+const FOLLOWING_MAX: usize = 4 + NAMES_MAX;
 
 /// A shard's writer of events. Without a ring it does nothing, at no cost.
 #[derive(Debug)]
@@ -86,7 +88,15 @@ pub(crate) struct EventLog {
     opened: Arc<LogsOpened>,
     opened_seen: u32,
     counters: EventCounters,
+    /// Slots that the names of hosts may need before an event: 0 if there are only IPv4 hosts.
+    for_names: usize,
+    are_names_lost: bool,
 }
+
+/// The names of a host and of its subscriber.
+const NAMES_MAX: usize = 2;
+/// A number is not that of another host before: less than [`crate::state::host::LINGER`].
+const SAME_HOST_WITHIN: Duration = Duration::from_secs(15);
 
 /// Counters of a shard's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,7 +124,14 @@ impl EventLog {
             opened: Arc::default(),
             opened_seen: 0,
             counters: EventCounters::default(),
+            for_names: 0,
+            are_names_lost: false,
         }
+    }
+
+    /// There are IPv6 hosts.
+    pub(crate) fn expect_names(&mut self) {
+        self.for_names = NAMES_MAX;
     }
 
     pub(crate) const fn bytes() -> u64 {
@@ -141,7 +158,7 @@ impl EventLog {
         let Some(ring) = &mut self.ring else { return false };
         let kept = ring.capacity() - ring.capacity() / RETOLD_WITHIN_ONE_IN;
         // One more for a gap that must be reported first.
-        ring.room(kept + 2) > kept + 1
+        ring.room(kept + 2 + self.for_names) > kept + 1 + self.for_names
     }
 
     #[inline]
@@ -152,12 +169,13 @@ impl EventLog {
     #[inline(always)]
     pub(crate) fn may_allocate(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return true };
-        self.policy == BackPressure::Drop || ring.room(self.reserved + 2) > self.reserved + 1
+        let kept = self.reserved + self.for_names;
+        self.policy == BackPressure::Drop || ring.room(kept + 2) > kept + 1
     }
 
     pub(crate) fn would_allocate(&self) -> bool {
         let Some(ring) = &self.ring else { return true };
-        self.policy == BackPressure::Drop || ring.capacity() - ring.len() > self.reserved + 1
+        self.policy == BackPressure::Drop || ring.capacity() - ring.len() > self.reserved + self.for_names + 1
     }
 
     pub(crate) fn counters(&self) -> EventCounters {
@@ -168,12 +186,12 @@ impl EventLog {
     pub(crate) fn may_end(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return true };
         // As above.
-        self.policy == BackPressure::Drop || ring.room(2) >= 2
+        self.policy == BackPressure::Drop || ring.room(2 + self.for_names) >= 2 + self.for_names
     }
 
     pub(crate) fn would_end(&self) -> bool {
         let Some(ring) = &self.ring else { return true };
-        self.policy == BackPressure::Drop || ring.capacity() - ring.len() >= 2
+        self.policy == BackPressure::Drop || ring.capacity() - ring.len() >= 2 + self.for_names
     }
 
     /// Records an allocation or an end. Under [`BackPressure::Refuse`], [`EventLog::may_allocate`]
@@ -183,6 +201,32 @@ impl EventLog {
         if self.ring.is_some() {
             self.stage(event);
         }
+    }
+
+    /// Records the name of a host, for events that follow. False if it is lost: then none may
+    /// follow, because the number may have had another name.
+    #[cold]
+    pub(crate) fn record_name(&mut self, name: Event, is_minor: bool) -> bool {
+        let lost = self.counters.lost;
+        if is_minor {
+            self.record_minor(name);
+        } else {
+            self.record(name);
+        }
+        lost == self.counters.lost && self.ring.is_some()
+    }
+
+    /// Counts an event that cannot be recorded.
+    #[cold]
+    pub(crate) fn lose_event(&mut self, kind: EventKind) {
+        if self.ring.is_some() {
+            self.lose(kind);
+        }
+    }
+
+    /// True once after records were lost: readers forget names at a gap.
+    pub(crate) fn take_names_lost(&mut self) -> bool {
+        core::mem::take(&mut self.are_names_lost)
     }
 
     pub(crate) fn record_minor(&mut self, event: Event) {
@@ -211,6 +255,7 @@ impl EventLog {
     fn lose(&mut self, kind: EventKind) {
         self.next += 1;
         self.unreported += 1;
+        self.are_names_lost = true;
         self.is_allocation_lost |= kind.is_allocation();
         self.counters.lost += 1;
     }
@@ -244,8 +289,8 @@ impl EventLog {
             if is_meant(&event) {
                 break true;
             }
-            let is_refusal = matches!(event.kind, EventKind::Refused | EventKind::PoolExhausted);
-            match places.next().filter(|_| is_refusal) {
+            let may_follow = matches!(event.kind, EventKind::Refused | EventKind::PoolExhausted | EventKind::HostNamed);
+            match places.next().filter(|_| may_follow) {
                 Some(place) => *place = Some(event),
                 None => {
                     // Its slot is free again.
@@ -269,9 +314,15 @@ impl EventLog {
             return;
         }
         let (report, evicted) = self.refusals.count(refusal, now);
-        for event in [evicted, report].into_iter().flatten() {
+        for event in [evicted.map(|event| self.delayed(event)), report].into_iter().flatten() {
             self.record_minor(event);
         }
+    }
+
+    /// A report of earlier refusals, without a number that may be that of another host by now.
+    fn delayed(&self, event: Event) -> Event {
+        let is_other = self.refusals.interval() > SAME_HOST_WITHIN && is_host_number(event.subscriber.to_bits());
+        Event { subscriber: if is_other { UNKNOWN_HOST } else { event.subscriber }, ..event }
     }
 
     pub(crate) fn note_filter(&mut self, event: Event, per_second: u32) {
@@ -313,7 +364,7 @@ impl EventLog {
             self.record_minor(Event { amount: self.adopted, ..event });
         }
         if let Some(event) = self.refusals.next_due(now) {
-            self.record_minor(event);
+            self.record_minor(self.delayed(event));
         }
         self.report_filters(now, settings.filter_events_per_second, false);
         if self.unreported != 0 {
@@ -337,7 +388,7 @@ impl EventLog {
             return;
         }
         while let Some(event) = self.refusals.take_any(now) {
-            self.record_minor(event);
+            self.record_minor(self.delayed(event));
         }
         self.report_filters(now, 0, true);
         self.report_gap(now);

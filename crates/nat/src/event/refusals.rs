@@ -74,6 +74,10 @@ impl Refusals {
         self.interval = interval;
     }
 
+    pub(super) fn interval(&self) -> Duration {
+        self.interval
+    }
+
     /// The event of this refusal if one is due, and that of a replaced entry.
     pub(super) fn count(&mut self, refusal: Refusal, now: Instant) -> (Option<Event>, Option<Event>) {
         let who = u64::from(refusal.subscriber.to_bits()) << 16 | u64::from(refusal.realm.0);

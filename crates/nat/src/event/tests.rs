@@ -1,3 +1,5 @@
+use core::net::Ipv4Addr;
+
 use mem::ring;
 use mem::ring::Consumer;
 
@@ -5,6 +7,7 @@ use super::refusals::Refusal;
 use super::*;
 use crate::random::KeyedHash;
 use crate::time::Duration;
+use crate::types::RealmId;
 
 const CAPACITY: usize = 16;
 
@@ -116,6 +119,13 @@ fn a_record_is_withdrawn_while_it_is_the_last_and_unpublished() {
     log.record_minor(refused());
     log.record_minor(refused());
     assert!(log.withdraw(is(3)), "refusals stay");
+    let name = HostName { address: 7, prefix_length: 128, inner: None };
+    let named = || name.event(at(1), RealmId(0), Ipv4Addr::new(224, 0, 0, 1));
+    assert!(log.record_name(named(), false));
+    log.record(numbered(3));
+    assert!(log.record_name(named(), true));
+    log.record_minor(refused());
+    assert!(log.withdraw(is(3)), "names stay");
     log.record(numbered(4));
     log.record(Event::new(EventKind::FilterDenied, at(1)));
     assert!(!log.withdraw(is(4)), "the filter's record may name its external endpoint");
@@ -125,12 +135,15 @@ fn a_record_is_withdrawn_while_it_is_the_last_and_unpublished() {
         (EventKind::MappingCreated, 1),
         (EventKind::Refused, 0),
         (EventKind::Refused, 0),
+        (EventKind::HostNamed, 7),
+        (EventKind::HostNamed, 7),
+        (EventKind::Refused, 0),
         (EventKind::MappingCreated, 4),
         (EventKind::FilterDenied, 0),
     ];
     assert_eq!(kinds, expected);
     assert_no_number_is_missing(&events);
-    assert_eq!(log.counters().recorded, 5);
+    assert_eq!(log.counters().recorded, 8);
     log.record(numbered(5));
     log.publish();
     assert!(!log.withdraw(is(5)), "the exporter can see it");

@@ -165,13 +165,17 @@ impl Ledger {
             unrecorded: 0,
             retelling: reload::retell::Retelling::default(),
         };
+        let mut events = EventLog::new(&shared.settings().events, keys.hash_for(9));
+        if hosts_max > 0 {
+            events.expect_names();
+        }
         Ok(Ledger {
             state,
             policy,
             upkeep,
             syns: SynStore::new(limits.unsolicited_syns_max, timeouts.unsolicited_syn, keys.hash_for(2)),
             random: Random::new([keys.key(5), keys.key(6), keys.key(7), keys.key(8)]),
-            events: EventLog::new(&shared.settings().events, keys.hash_for(9)),
+            events,
             counters: Counters::default(),
             deltas: deltas::Deltas::default(),
             created: Created::default(),

@@ -9,6 +9,7 @@ use crate::event::Cause;
 use crate::event::Event;
 use crate::event::EventKind;
 use crate::event::Refusal;
+use crate::event::UNKNOWN_HOST;
 use crate::external::blocks::Block;
 use crate::external::blocks::Holder;
 use crate::settings::Removed;
@@ -20,6 +21,7 @@ use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
+use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 const SESSIONS_LOOKED_AT_MAX: usize = 8;
@@ -163,6 +165,50 @@ impl View<'_> {
 }
 
 impl Ledger {
+    /// Records an allocation or an end, after the name of its host.
+    #[inline(always)]
+    pub(in crate::shard) fn record(&mut self, event: Event) {
+        if is_host_number(event.subscriber.to_bits()) {
+            self.record_of_host(event);
+        } else {
+            self.events.record(event);
+        }
+    }
+
+    #[cold]
+    fn record_of_host(&mut self, event: Event) {
+        if self.is_named(event.at, event.realm, event.subscriber, false) {
+            self.events.record(event);
+        } else {
+            self.events.lose_event(event.kind);
+        }
+    }
+
+    /// The subscriber of an event that is no allocation: the log knows its name, or it is none.
+    #[inline]
+    pub(in crate::shard) fn named(&mut self, now: Instant, realm: RealmId, subscriber: Ipv4Addr) -> Ipv4Addr {
+        let is_known = !is_host_number(subscriber.to_bits()) || self.is_named(now, realm, subscriber, true);
+        if is_known { subscriber } else { UNKNOWN_HOST }
+    }
+
+    /// Records the name of a host that the log does not know. False if the log still does not.
+    #[cold]
+    fn is_named(&mut self, now: Instant, realm: RealmId, number: Ipv4Addr, is_minor: bool) -> bool {
+        if !self.events.is_on() {
+            return true;
+        }
+        let hosts = &mut self.state.subscribers.hosts;
+        if self.events.take_names_lost() {
+            hosts.forget_names();
+        }
+        let Some(name) = hosts.unlogged_name(number.to_bits()) else { return true };
+        let is_named = self.events.record_name(name.event(now, realm, number), is_minor);
+        if is_named {
+            hosts.set_logged(number.to_bits());
+        }
+        is_named
+    }
+
     /// Nothing is created without its record ([`crate::event::BackPressure::Refuse`]).
     #[inline(always)]
     pub(super) fn admit_record(&mut self) -> Result<(), Verdict> {
@@ -197,7 +243,7 @@ impl Ledger {
                 false => (EventKind::MappingCreated, cause),
             };
             let event = self.view().event_of(kind, now, index).because(cause);
-            self.events.record(event);
+            self.record(event);
         }
     }
 
@@ -235,7 +281,7 @@ impl Ledger {
                 .view()
                 .event_of(kind, now, index)
                 .because(cause.unwrap_or_else(|| self.view().why_mapping_ends(now, index)));
-            self.events.record(Event { amount: held_s, ..event });
+            self.record(Event { amount: held_s, ..event });
         }
     }
 
@@ -270,7 +316,7 @@ impl Ledger {
             let event = self.view().event_of(EventKind::MappingCreated, now, index).because(Cause::Configuration);
             let held_s =
                 ((now.as_micros() / 1_000_000) as u32).saturating_sub(self.state.mappings.get(index).created_s());
-            self.events.record(Event { amount: held_s, ..event });
+            self.record(Event { amount: held_s, ..event });
         }
         true
     }
@@ -280,7 +326,7 @@ impl Ledger {
     pub(super) fn note_flow(&mut self, kind: EventKind, now: Instant, index: u32) {
         if self.events.is_on() {
             let event = self.view().event_of_flow(kind, now, index);
-            self.events.record(event);
+            self.record(event);
         }
     }
 
@@ -300,6 +346,7 @@ impl Ledger {
         let Some(pool) = known.and_then(|slot| self.view().penalty_pool(slot)).or(wanted).or_else(own) else { return };
         let external =
             self.view().address_in(key, pool).map_or(Ipv4Addr::UNSPECIFIED, |address| self.shared.address(address));
+        let subscriber = self.named(now, key.realm, subscriber);
         let refusal = Refusal {
             kind: EventKind::Refused,
             cause: Cause::Verdict(verdict),
@@ -328,7 +375,7 @@ impl Ledger {
         if self.events.is_on() {
             let event =
                 self.view().event_of_block(EventKind::BlockLeased, now, subscriber, block).because(Cause::Outbound);
-            self.events.record(event);
+            self.record(event);
         }
     }
 
@@ -339,7 +386,7 @@ impl Ledger {
             let held_s = ((now.as_micros() / 1_000_000) as u32).saturating_sub(since_s);
             let event = self.view().event_of_block(EventKind::BlockReturned, now, subscriber, block);
             let event = event.because(self.view().why_block_ends(subscriber, block));
-            self.events.record(Event { amount: held_s, ..event });
+            self.record(Event { amount: held_s, ..event });
         }
     }
 }

@@ -17,6 +17,7 @@ use mem::ArenaError;
 use mem::Need;
 use zerocopy::FromZeros;
 
+use crate::event::HostName;
 use crate::random::KeyedHash;
 use crate::state::table::BucketTable;
 use crate::time::Duration;
@@ -42,6 +43,10 @@ const IN_USE: u8 = 1 << 0;
 const SOFTWIRE: u8 = 1 << 1;
 /// Of all hosts with a prefix.
 const SUBSCRIBER: u8 = 1 << 2;
+/// The bits above say for which log the name was recorded: see [`HostStore::forget_names`].
+const KIND: u8 = IN_USE | SOFTWIRE | SUBSCRIBER;
+const NAMED_SHIFT: u32 = 3;
+const NAMED_LAST: u8 = u8::MAX >> NAMED_SHIFT;
 
 /// A host, or the subscriber of several; half a cache line.
 #[derive(Clone, Copy, FromZeros)]
@@ -134,7 +139,7 @@ impl Host {
             && self.low == key.address as u64
             && self.inner == key.inner
             && self.way == key.way.position()
-            && self.flags == key.way.flags()
+            && self.flags & KIND == key.way.flags()
     }
 }
 
@@ -149,6 +154,8 @@ pub(crate) struct HostStore {
     free: u32,
     untouched: u32,
     cursor: u32,
+    /// Records with this number in [`Host::flags`] were named since the log forgot names.
+    naming: u8,
 }
 
 /// The worker of a host by its number.
@@ -191,6 +198,7 @@ impl HostStore {
             free: 0,
             untouched: 1,
             cursor: 1,
+            naming: 1,
         })
     }
 
@@ -248,6 +256,28 @@ impl HostStore {
         if let Some(index) = self.index_of(number) {
             self.records.prefetch(index as usize);
         }
+    }
+
+    /// What a log must say about a number of this worker before it may have the number.
+    pub(crate) fn unlogged_name(&self, number: u32) -> Option<HostName> {
+        let host = self.get(number).filter(|host| host.flags >> NAMED_SHIFT != self.naming)?;
+        let prefix_length = if host.is_subscriber() { self.prefix_length } else { 128 };
+        let is_softwire = host.flags & SOFTWIRE != 0;
+        Some(HostName { address: host.address(), prefix_length, inner: is_softwire.then_some(host.inner) })
+    }
+
+    /// The log has the name.
+    pub(crate) fn set_logged(&mut self, number: u32) {
+        let naming = self.naming;
+        if let Some(index) = self.index_of(number) {
+            let host = self.records.at_mut(index);
+            host.flags = host.flags & KIND | naming << NAMED_SHIFT;
+        }
+    }
+
+    /// The log may have no name any longer: each is recorded again before it is needed.
+    pub(crate) fn forget_names(&mut self) {
+        self.naming = if self.naming == NAMED_LAST { 1 } else { self.naming + 1 };
     }
 
     /// The address that stands for the subscriber of an internal address: that of an IPv4 host is
@@ -429,6 +459,10 @@ impl HostStore {
             }
             let index = self.cursor;
             self.cursor += 1;
+            // Long before the number of this naming comes again.
+            if self.records.at(index).flags >> NAMED_SHIFT != self.naming {
+                self.records.at_mut(index).flags &= KIND;
+            }
             let record = self.records.at(index);
             let idle_s = seconds(now).wrapping_sub(record.touched_s);
             if record.is_in_use() && record.references == 0 && u64::from(idle_s) > LINGER.as_secs() {

@@ -21,7 +21,8 @@ message interval {
     required binary what (UTF8);
     required binary realm (UTF8);
     optional binary pool (UTF8);
-    required binary subscriber (UTF8);
+    optional binary subscriber (UTF8);
+    optional binary inner_address (UTF8);
     optional binary protocol (UTF8);
     optional int32 internal_port (INTEGER(16, false));
     required binary external_address (UTF8);
@@ -102,7 +103,8 @@ impl ParquetFile {
             text(holder.what.name()),
             text(&lookup::stored::realm_of(holder)),
             holder.pool_name.as_deref().and_then(text),
-            text(&holder.subscriber.to_string()),
+            holder.subscriber.address_text().as_deref().and_then(text),
+            holder.subscriber.inner().and_then(|inner| text(&inner.to_string())),
             holder.protocol.and_then(|protocol| text(protocol.name())),
             holder.internal_port.and_then(port),
             text(&holder.external.to_string()),

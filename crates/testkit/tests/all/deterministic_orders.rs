@@ -59,7 +59,7 @@ fn seen(settings: &Settings, seed: u64) -> BTreeMap<Ipv4Addr, Vec<SocketAddrV4>>
 
 /// The answer from the configuration alone: the subscriber, and its ports of which address.
 fn reported(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Option<(Ipv4Addr, (Ipv4Addr, u16, u16))> {
-    let asked = Asked { address, port, protocol: None, vrf: None };
+    let asked = Asked { address, host: None, port, protocol: None, vrf: None };
     let answers = formula::find(settings, &asked).expect("the file alone is enough");
     let [answer] = &answers[..] else { panic!("one answer, not {answers:?}") };
     let own = answer.own_ports.first()?;

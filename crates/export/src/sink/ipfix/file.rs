@@ -6,6 +6,7 @@ use std::io::Write;
 use nat::Instant;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::event::UNKNOWN_HOST;
 use nat::types::PoolName;
 use nat::types::RealmId;
 use nat::types::WorkerId;
@@ -18,6 +19,7 @@ use crate::sink::Quotas;
 use crate::store::Holder;
 use crate::store::Until;
 use crate::store::What;
+use crate::subscriber::Subscriber;
 
 /// Bytes of a message in a file.
 const MESSAGE_MAX: usize = 8 << 10;
@@ -67,7 +69,7 @@ impl IpfixFile {
         }
         let remote = holder.remote;
         let event = Event {
-            subscriber: holder.subscriber,
+            subscriber: holder.subscriber.ipv4().unwrap_or(UNKNOWN_HOST),
             external: holder.external,
             remote: remote.map_or(core::net::Ipv4Addr::UNSPECIFIED, |(address, _)| address),
             remote_port: remote.map_or(0, |(_, port)| port),
@@ -79,16 +81,16 @@ impl IpfixFile {
             protocol: holder.protocol,
             ..Event::new(begin, Instant::ORIGIN)
         };
-        self.push(&event, holder.since_us);
+        self.push((&event, holder.subscriber), holder.since_us);
         if let Until::Ended(until) | Until::Restart(until) | Until::Lost(until) = holder.until {
-            self.push(&Event { kind: end, ..event }, until);
+            self.push((&Event { kind: end, ..event }, holder.subscriber), until);
         }
         self.write(out)
     }
 
-    fn push(&mut self, event: &Event, unix_us: u64) {
+    fn push(&mut self, (event, subscriber): (&Event, Subscriber), unix_us: u64) {
         self.unix_us = self.unix_us.max(unix_us);
-        let item = Item { worker: WorkerId(0), event, unix_us, names: &self.names, quotas: &self.quotas };
+        let item = Item { worker: WorkerId(0), event, subscriber, unix_us, names: &self.names, quotas: &self.quotas };
         self.ipfix.push(&item, &mut self.waiting);
     }
 

@@ -14,6 +14,7 @@ use super::super::Quotas;
 use super::*;
 use crate::line::Names;
 use crate::pools::PoolRanges;
+use crate::subscriber::HostNames;
 
 type Fields = BTreeMap<u16, Vec<u8>>;
 
@@ -74,13 +75,15 @@ fn records_of(events: &[Event], message_max: usize) -> (Vec<Fields>, Vec<usize>)
     let names = Names { realms: vec!["red".to_owned(), "blue".to_owned()], addresses, ..Names::default() };
     let quotas = Quotas { mappings: 7, sessions: 8, subscribers: 9, ..Quotas::default() };
     let (mut ipfix, mut out, mut reader) = (Ipfix::new(77, message_max), Vec::new(), Reader::default());
+    let mut hosts = HostNames::default();
     ipfix.begin();
     let mut preface = ipfix.templates();
     ipfix.stamp(&mut preface, 5_000_000);
     assert_eq!(reader.read(&preface.bytes).2, []);
     for event in events {
         let unix_us = 1_795_289_400_123_456;
-        let item = Item { worker: WorkerId(0), event, unix_us, names: &names, quotas: &quotas };
+        let subscriber = hosts.subscriber_of(WorkerId(0), event);
+        let item = Item { worker: WorkerId(0), event, subscriber, unix_us, names: &names, quotas: &quotas };
         ipfix.push(&item, &mut out);
     }
     ipfix.end(&mut out);

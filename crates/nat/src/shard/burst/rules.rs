@@ -81,8 +81,9 @@ impl PacketPath {
     fn note_filter(&mut self, now: Instant, judged: &Judged, position: usize) {
         let key = &judged.key;
         let kind = if judged.passes() { EventKind::FilterPermitted } else { EventKind::FilterDenied };
+        let subscriber = self.ledger.named(now, key.realm(), key.source());
         let event = Event {
-            subscriber: key.source(),
+            subscriber,
             internal_port: key.source_port(),
             remote: key.destination(),
             remote_port: key.destination_port(),

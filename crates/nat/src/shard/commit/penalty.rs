@@ -158,13 +158,9 @@ impl Ledger {
             return;
         }
         let record = self.state.subscribers.get(slot);
-        let event = Event {
-            realm: RealmId(record.realm),
-            subscriber: record.address.into(),
-            pool,
-            amount,
-            ..Event::new(kind, now).because(cause)
-        };
+        let realm = RealmId(record.realm);
+        let subscriber = self.named(now, realm, record.address.into());
+        let event = Event { realm, subscriber, pool, amount, ..Event::new(kind, now).because(cause) };
         self.events.record_minor(event);
     }
 }

@@ -58,6 +58,7 @@ impl Ledger {
     #[inline]
     pub(in crate::shard) fn retell(&mut self, now: Instant, elapsed: u64) {
         if self.events.is_log_new() {
+            self.state.subscribers.hosts.forget_names();
             let leases = if self.shared.ports.blocks.is_ready() { self.shared.address_count() as u64 } else { 0 };
             self.upkeep.retelling = Retelling {
                 is_due: true,
@@ -94,7 +95,7 @@ impl Ledger {
             };
             if let Some(event) = event {
                 self.upkeep.retelling.reported += 1;
-                self.events.record(event.because(Cause::LogOpened));
+                self.record(event.because(Cause::LogOpened));
             }
         }
     }

@@ -216,13 +216,9 @@ impl Ledger {
             let pool =
                 self.view().pool_in_use(subscriber).map_or(PoolName::NONE, |pool| self.shared.name_of_pool(pool));
             let record = self.state.subscribers.get(subscriber);
-            let event = Event {
-                realm: RealmId(record.realm),
-                subscriber: record.address.into(),
-                pool,
-                protocol,
-                ..crossing(is_above, now, cause, percent)
-            };
+            let realm = RealmId(record.realm);
+            let subscriber = self.named(now, realm, record.address.into());
+            let event = Event { realm, subscriber, pool, protocol, ..crossing(is_above, now, cause, percent) };
             self.events.record_minor(event);
         }
     }
