@@ -89,12 +89,13 @@ fn compare(store: &Path, seen: &[Seen]) -> Answers {
         for (external, internal) in holders.iter().step_by(holders.len().div_ceil(ASKED).max(1)) {
             let port = Some(external.port());
             let (from_us, to_us) = (*at_us, *at_us);
-            let question = Question { address: *external.ip(), port, protocol: None, from_us, to_us };
+            let question = Question { address: *external.ip(), host: None, port, protocol: None, from_us, to_us };
             let found = store.look_up(&question).expect("an answer");
             let mut has_holder = false;
             for holder in &found.holders {
                 assert_eq!(holder.pool_name.as_deref(), Some("a"), "{found:?}");
-                let is_right = (holder.subscriber, holder.internal_port) == (*internal.ip(), Some(internal.port()));
+                let is_right =
+                    (holder.subscriber.ipv4(), holder.internal_port) == (Some(*internal.ip()), Some(internal.port()));
                 assert!(is_right || !holder.is_certain, "{external} was of {internal}: {found:?}");
                 has_holder |= is_right;
             }
@@ -108,6 +109,7 @@ fn compare(store: &Path, seen: &[Seen]) -> Answers {
         // Nobody has this one.
         let question = Question {
             address: Ipv4Addr::new(203, 0, 113, 200),
+            host: None,
             port: None,
             protocol: None,
             from_us: *at_us,

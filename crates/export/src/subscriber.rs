@@ -40,6 +40,14 @@ impl Subscriber {
         }
     }
 
+    /// Length of its IPv6 prefix, 128 of a host.
+    pub fn prefix_length(&self) -> u8 {
+        match self {
+            Subscriber::Host(name) => name.prefix_length,
+            Subscriber::Ipv4(_) | Subscriber::Unknown => 128,
+        }
+    }
+
     /// Its IPv4 address behind a softwire.
     pub fn inner(&self) -> Option<Ipv4Addr> {
         match self {

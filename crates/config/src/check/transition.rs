@@ -27,7 +27,6 @@ pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Tran
         hosts_per_subscriber_max: draft.singles.hosts_per_subscriber_max,
         ..Transition::default()
     };
-    refuse_log(draft, report);
     refuse_kernel_routes(draft, report);
     let mut pools: Vec<(usize, RealmId)> = Vec::new();
     let mut served = |served: &Served, report: &mut Report| {
@@ -112,18 +111,6 @@ fn refuse_kernel_routes(draft: &Draft, report: &mut Report) {
     let routing = &draft.singles.routing_place;
     let remedy = format!("remove {} {}, or this table", routing.path, routing.on_line());
     report.fault(&served.place, "cannot stand beside routes of the kernel so far", "", remedy);
-}
-
-/// Records name a holder by its IPv4 address. An IPv6 host has none, and a log that cannot name the
-/// holder is worse than none.
-fn refuse_log(draft: &Draft, report: &mut Report) {
-    let nat64 = draft.nat64.iter().map(|one| &one.served);
-    let mut all = nat64.chain(draft.softwires.iter().map(|one| &one.served));
-    let log = draft.singles.event_log_place.as_ref().or(draft.singles.log_store_place.as_ref());
-    let (Some(served), Some(log)) = (all.next(), log) else { return };
-    let problem = "cannot stand beside an event log, whose records have no place for the address of an IPv6 host";
-    let remedy = format!("remove {} {}, or this table", log.path, log.on_line());
-    report.fault(&served.place, problem, "", remedy);
 }
 
 fn realm_of(draft: &Draft, served: &Served, report: &mut Report) -> Option<RealmId> {

@@ -69,11 +69,11 @@ impl Ipfix {
             out.push(Message { skipped: item.event.amount, ..Message::default() });
         }
         let mut changes = core::mem::take(&mut self.changes);
-        self.bindings.apply(item.worker, item.event, &mut changes);
+        self.bindings.apply_of((item.worker, item.event, item.subscriber), &mut changes);
         // A binding begins before what it is for, and ends after it.
         self.put_bindings(&changes, NatEvent::AddressBound, item, out);
         if let Some(record) = Record::of(item) {
-            self.put(&record, item, out);
+            self.put(&record.about(&item.subscriber), item, out);
         }
         self.put_bindings(&changes, NatEvent::AddressReleased, item, out);
         changes.clear();
@@ -83,8 +83,9 @@ impl Ipfix {
     fn put_bindings(&mut self, changes: &[Change], of: NatEvent, item: &Item<'_>, out: &mut Vec<Message>) {
         for (nat_event, pair) in changes.iter().filter(|(nat_event, _)| *nat_event == of) {
             let event = binding::event_of(item.event, *pair);
-            let item = Item { event: &event, ..*item };
-            self.put(&Record::new(Template::AddressBinding, *nat_event), &item, out);
+            let item = Item { event: &event, subscriber: self.bindings.subscriber(*pair), ..*item };
+            let record = Record::new(Template::AddressBinding, *nat_event).about(&item.subscriber);
+            self.put(&record, &item, out);
         }
     }
 

@@ -4,6 +4,7 @@ use nat::Verdict;
 use nat::event::Event;
 use nat::settings::Class;
 use nat::settings::SubscriberLimits;
+use nat::types::is_host_number;
 
 /// The limits of the current configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,7 +41,9 @@ impl Quotas {
             let prefixes = class.subscribers.iter().filter(|prefix| prefix.contains(event.subscriber));
             prefixes.map(|prefix| prefix.length()).max()
         };
-        let classes = self.classes.iter().filter(in_realm);
+        // Classes are of IPv4 subscribers.
+        let is_ipv4 = !is_host_number(event.subscriber.to_bits());
+        let classes = self.classes.iter().filter(|class| is_ipv4 && in_realm(class));
         let longest = classes.filter_map(|class| Some((length(class)?, class))).max_by_key(|(length, _)| *length);
         let limits = longest.map_or(&self.common, |(_, class)| &class.limits);
         match (verdict, event.protocol) {

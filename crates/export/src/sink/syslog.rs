@@ -96,12 +96,25 @@ fn put_mapping(text: &mut Vec<u8>, item: &Item<'_>) {
         EventKind::FlowCreated | EventKind::FlowEnded => "nsess",
         _ => return,
     };
+    let _ = write!(text, "[{element} SSUBIX=\"0\" SVLAN=\"{}\"", event.realm.0);
+    match (item.subscriber.ipv6(), item.subscriber.inner()) {
+        (Some(b4), Some(inner)) => {
+            let _ = write!(text, " SV6ENC=\"{b4}\" IATYP=\"IPv4\" ISADDR=\"{inner}\"");
+        }
+        (Some(address), None) => {
+            let _ = write!(text, " IATYP=\"IPv6\" ISADDR=\"{address}\"");
+        }
+        // No address of a host: its name was lost.
+        (None, _) => match item.subscriber.ipv4() {
+            Some(address) => {
+                let _ = write!(text, " IATYP=\"IPv4\" ISADDR=\"{address}\"");
+            }
+            None => text.extend_from_slice(b" IATYP=\"IPv6\" ISADDR=\"::\""),
+        },
+    }
     let _ = write!(
         text,
-        "[{element} SSUBIX=\"0\" SVLAN=\"{}\" IATYP=\"IPv4\" ISADDR=\"{}\" ISPORT=\"{}\" XATYP=\"IPv4\" \
-         XSADDR=\"{}\" XSPORT=\"{}\" PROTO=\"{}\"",
-        event.realm.0,
-        event.subscriber,
+        " ISPORT=\"{}\" XATYP=\"IPv4\" XSADDR=\"{}\" XSPORT=\"{}\" PROTO=\"{}\"",
         event.internal_port,
         event.external,
         event.first_port,
@@ -145,7 +158,15 @@ fn put_own(text: &mut Vec<u8>, item: &Item<'_>) {
             | EventKind::FlowEnded
     );
     if has_subscriber && !is_mapping {
-        let _ = write!(text, " ISADDR=\"{}\"", event.subscriber);
+        if let Some(b4) = item.subscriber.ipv6().filter(|_| item.subscriber.inner().is_some()) {
+            let _ = write!(text, " SV6ENC=\"{b4}\"");
+        }
+        match item.subscriber.inner() {
+            Some(inner) => {
+                let _ = write!(text, " ISADDR=\"{inner}\"");
+            }
+            None => parameter(text, "ISADDR", item.subscriber.address_text().as_deref().unwrap_or("::")),
+        }
     }
     if !event.external.is_unspecified() && !is_mapping {
         let _ = write!(text, " XSADDR=\"{}\"", event.external);

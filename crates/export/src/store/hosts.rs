@@ -71,7 +71,7 @@ struct Known {
 }
 
 /// The names that events refer to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Hosts {
     /// By number: identifier and worker.
     current: HashMap<u32, (u32, u8)>,
@@ -100,7 +100,7 @@ impl NameTable {
 
 impl Hosts {
     pub(crate) fn new() -> Hosts {
-        Hosts { current: HashMap::new(), names: HashMap::new(), by_name: HashMap::new(), next: 0 }
+        Hosts::default()
     }
 
     /// Continues after a segment with these names.

@@ -31,7 +31,7 @@ mod follow;
 #[doc(hidden)]
 pub mod fuzzing;
 mod generate;
-mod hosts;
+pub(crate) mod hosts;
 mod journal;
 pub mod lookups;
 mod merge;

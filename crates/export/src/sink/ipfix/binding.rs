@@ -11,13 +11,20 @@ use std::collections::HashSet;
 use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::event::UNKNOWN_HOST;
 use nat::types::RealmId;
 use nat::types::WorkerId;
 
 use super::record::NatEvent;
+use crate::store::hosts;
+use crate::store::hosts::Hosts;
+use crate::subscriber::Subscriber;
+
+/// Names in memory before those without a pair are forgotten.
+const HOSTS_MIN: usize = 1 << 16;
 
 /// Realm, subscriber and external address.
-type Pair = (u16, u32, u32);
+pub(crate) type Pair = (u16, u32, u32);
 
 /// Identifies what a worker reports: a mapping, a flow or a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +79,8 @@ pub(crate) struct Bindings {
     bound: HashMap<Pair, u32>,
     /// True if the instance was followed from its start.
     is_from_start: bool,
+    /// Identifiers of IPv6 hosts in pairs: a number in events may mean another host later.
+    hosts: Hosts,
 }
 
 /// A binding that began or ended.
@@ -81,6 +90,45 @@ impl Bindings {
     /// An instance starts: nothing is bound.
     pub(crate) fn begin(&mut self) {
         *self = Bindings { is_from_start: true, ..Bindings::default() };
+    }
+
+    /// As [`Bindings::apply`], of this subscriber.
+    pub(crate) fn apply_of(&mut self, item: (WorkerId, &Event, Subscriber), changes: &mut Vec<Change>) {
+        let (worker, event, subscriber) = item;
+        match subscriber {
+            Subscriber::Ipv4(_) => self.apply(worker, event, changes),
+            Subscriber::Host(name) if event.kind.is_allocation() => {
+                self.prune();
+                let id = self.hosts.intern(name);
+                self.apply(worker, &Event { subscriber: id.into(), ..*event }, changes);
+            }
+            Subscriber::Host(_) => self.apply(worker, event, changes),
+            // Its number may be the identifier of another host.
+            Subscriber::Unknown => self.apply(worker, &Event { subscriber: UNKNOWN_HOST, ..*event }, changes),
+        }
+    }
+
+    /// The subscriber of a pair.
+    pub(crate) fn subscriber(&self, (_, subscriber, _): Pair) -> Subscriber {
+        hosts::subscriber_of(subscriber, |id| self.hosts.get(id).copied())
+    }
+
+    /// Forgets names without a pair, when there are many.
+    fn prune(&mut self) {
+        if self.hosts.len() < HOSTS_MIN.max(4 * self.bound.len()) {
+            return;
+        }
+        let mut used: HashSet<u32> = self.bound.keys().map(|(_, subscriber, _)| *subscriber).collect();
+        for held in self.workers.values() {
+            match held {
+                Held::Known(counts) => used.extend(counts.keys().map(|pair| pair.1)),
+                Held::Lost { bound } => used.extend(bound.iter().map(|pair| pair.1)),
+                Held::Reporting { bound, live, .. } => {
+                    used.extend(bound.iter().map(|pair| pair.1).chain(live.iter().map(|interval| interval.pair.1)));
+                }
+            }
+        }
+        self.hosts.retain(|id| used.contains(&id));
     }
 
     /// Adds what the event means for bindings to `changes`.

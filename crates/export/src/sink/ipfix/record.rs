@@ -1,5 +1,8 @@
 //! What an event says in the terms of RFC 8158, field by field.
 
+use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
+
 use nat::Verdict;
 use nat::event::Cause;
 use nat::event::Event;
@@ -8,6 +11,7 @@ use nat::event::EventKind;
 use super::template::Field;
 use super::template::Template;
 use crate::sink::Item;
+use crate::subscriber::Subscriber;
 
 /// natEvent (RFC 8158 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +20,12 @@ pub(crate) enum NatEvent {
     AddressesExhausted = 3,
     SessionCreated = 4,
     SessionDeleted = 5,
+    Nat64SessionCreated = 6,
+    Nat64SessionDeleted = 7,
     BibCreated = 8,
     BibDeleted = 9,
+    Nat64BibCreated = 10,
+    Nat64BibDeleted = 11,
     PortsExhausted = 12,
     QuotaExceeded = 13,
     AddressBound = 14,
@@ -41,6 +49,19 @@ pub(crate) struct Record {
 impl Record {
     pub(crate) fn new(template: Template, nat_event: NatEvent) -> Record {
         Record { template, nat_event, reason: 0, limit: 0 }
+    }
+
+    /// The same about this subscriber: NAT64 has events of its own, and an AFTR is a NAT44.
+    pub(crate) fn about(self, subscriber: &Subscriber) -> Record {
+        let template = self.template.for_subscriber(subscriber);
+        let nat_event = match (template, self.nat_event) {
+            (Template::Session6, NatEvent::SessionCreated) => NatEvent::Nat64SessionCreated,
+            (Template::Session6, NatEvent::SessionDeleted) => NatEvent::Nat64SessionDeleted,
+            (Template::Bib6, NatEvent::BibCreated) => NatEvent::Nat64BibCreated,
+            (Template::Bib6, NatEvent::BibDeleted) => NatEvent::Nat64BibDeleted,
+            (_, nat_event) => nat_event,
+        };
+        Record { template, nat_event, ..self }
     }
 
     /// The record of an event; None if RFC 8158 has none for it.
@@ -100,9 +121,20 @@ impl Record {
                 Field::IngressVrf => out.extend_from_slice(&u32::from(event.realm.0).to_be_bytes()),
                 Field::InternalRealm => put_name(out, item.realm_name()),
                 Field::Protocol => out.push(event.protocol.map_or(0, |protocol| protocol.number())),
-                Field::SourceAddress => out.extend_from_slice(&event.subscriber.octets()),
+                Field::SourceAddress => {
+                    let address = item.subscriber.ipv4().or(item.subscriber.inner());
+                    out.extend_from_slice(&address.unwrap_or(Ipv4Addr::UNSPECIFIED).octets());
+                }
+                // No address of a host: its name was lost.
+                Field::SourceAddress6 => {
+                    let address = item.subscriber.ipv6().unwrap_or(Ipv6Addr::UNSPECIFIED);
+                    out.extend_from_slice(&address.octets());
+                }
+                Field::SourcePrefixLength6 => out.push(item.subscriber.prefix_length()),
                 Field::PostNatSourceAddress => out.extend_from_slice(&event.external.octets()),
-                Field::DestinationAddress => out.extend_from_slice(&event.remote.octets()),
+                Field::DestinationAddress | Field::PostNatDestinationAddress => {
+                    out.extend_from_slice(&event.remote.octets())
+                }
                 Field::SourcePort => out.extend_from_slice(&event.internal_port.to_be_bytes()),
                 Field::PostNaptSourcePort | Field::PortRangeStart => {
                     out.extend_from_slice(&event.first_port.to_be_bytes());
@@ -112,7 +144,9 @@ impl Record {
                     let ports = event.last_port.wrapping_sub(event.first_port).saturating_add(1);
                     out.extend_from_slice(&ports.to_be_bytes());
                 }
-                Field::DestinationPort => out.extend_from_slice(&event.remote_port.to_be_bytes()),
+                Field::DestinationPort | Field::PostNaptDestinationPort => {
+                    out.extend_from_slice(&event.remote_port.to_be_bytes());
+                }
                 Field::NatPool => out.extend_from_slice(&u32::from(item.pool_number()).to_be_bytes()),
                 Field::QuotaExceededEvent | Field::ThresholdEvent => out.extend_from_slice(&self.reason.to_be_bytes()),
                 Field::MaxSessionEntries

@@ -1,6 +1,8 @@
 //! Templates: which fields a record has, in which order. They never change, so that a collector
 //! that knows them from an earlier message reads every later one.
 
+use crate::subscriber::Subscriber;
+
 /// Information elements of IANA's registry that Natrix sends, with their length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
@@ -10,8 +12,12 @@ pub(crate) enum Field {
     SourceAddress = 8,
     DestinationPort = 11,
     DestinationAddress = 12,
+    SourceAddress6 = 27,
+    SourcePrefixLength6 = 29,
     PostNatSourceAddress = 225,
+    PostNatDestinationAddress = 226,
     PostNaptSourcePort = 227,
+    PostNaptDestinationPort = 228,
     NatEvent = 230,
     IngressVrf = 234,
     NatPool = 283,
@@ -40,10 +46,12 @@ pub(crate) const VARIABLE: u16 = u16::MAX;
 impl Field {
     pub(crate) const fn length(self) -> u16 {
         match self {
-            Field::Protocol | Field::NatEvent => 1,
+            Field::Protocol | Field::NatEvent | Field::SourcePrefixLength6 => 1,
+            Field::SourceAddress6 => 16,
             Field::SourcePort
             | Field::DestinationPort
             | Field::PostNaptSourcePort
+            | Field::PostNaptDestinationPort
             | Field::PortRangeStart
             | Field::PortRangeEnd
             | Field::PortRangePorts => 2,
@@ -72,10 +80,21 @@ pub(crate) enum Template {
     PoolLow,
     UserHigh,
     UserLow,
+    // Of IPv6 hosts, and of hosts behind a softwire.
+    Session6,
+    Bib6,
+    AddressBinding6,
+    PortBlock6,
+    UserQuota6,
+    UserHigh6,
+    UserLow6,
+    SessionSoftwire,
+    BibSoftwire,
+    AddressBindingSoftwire,
 }
 
 impl Template {
-    pub(crate) const ALL: [Template; 14] = [
+    pub(crate) const ALL: [Template; 24] = [
         Template::Session,
         Template::Bib,
         Template::AddressBinding,
@@ -90,7 +109,38 @@ impl Template {
         Template::PoolLow,
         Template::UserHigh,
         Template::UserLow,
+        Template::Session6,
+        Template::Bib6,
+        Template::AddressBinding6,
+        Template::PortBlock6,
+        Template::UserQuota6,
+        Template::UserHigh6,
+        Template::UserLow6,
+        Template::SessionSoftwire,
+        Template::BibSoftwire,
+        Template::AddressBindingSoftwire,
     ];
+
+    /// The template for the same record about this subscriber. The RFC has no field of its own for
+    /// softwires: the address of the B4 comes beside the inner one.
+    pub(crate) fn for_subscriber(self, subscriber: &Subscriber) -> Template {
+        if subscriber.ipv4().is_some() {
+            return self;
+        }
+        match (self, subscriber.inner().is_some()) {
+            (Template::Session, true) => Template::SessionSoftwire,
+            (Template::Bib, true) => Template::BibSoftwire,
+            (Template::AddressBinding, true) => Template::AddressBindingSoftwire,
+            (Template::Session, false) => Template::Session6,
+            (Template::Bib, false) => Template::Bib6,
+            (Template::AddressBinding, false) => Template::AddressBinding6,
+            (Template::PortBlock, _) => Template::PortBlock6,
+            (Template::UserQuota, _) => Template::UserQuota6,
+            (Template::UserHigh, _) => Template::UserHigh6,
+            (Template::UserLow, _) => Template::UserLow6,
+            (other, _) => other,
+        }
+    }
 
     /// Numbers below 256 are of other sets (RFC 7011 §3.4.1).
     pub(crate) const fn id(self) -> u16 {
@@ -150,6 +200,82 @@ impl Template {
                 AddressPortMappingHigh,
                 AddressPortMappingPerUserHigh,
             ],
+            Template::Session6 => &[
+                IngressVrf,
+                InternalRealm,
+                NatPool,
+                SourceAddress6,
+                PostNatSourceAddress,
+                Protocol,
+                SourcePort,
+                PostNaptSourcePort,
+                PostNatDestinationAddress,
+                PostNaptDestinationPort,
+            ],
+            Template::Bib6 => &[
+                IngressVrf,
+                InternalRealm,
+                NatPool,
+                SourceAddress6,
+                PostNatSourceAddress,
+                Protocol,
+                SourcePort,
+                PostNaptSourcePort,
+            ],
+            Template::AddressBinding6 => &[IngressVrf, InternalRealm, NatPool, SourceAddress6, PostNatSourceAddress],
+            Template::PortBlock6 => &[
+                IngressVrf,
+                InternalRealm,
+                NatPool,
+                SourceAddress6,
+                SourcePrefixLength6,
+                PostNatSourceAddress,
+                PortRangeStart,
+                PortRangeEnd,
+                PortRangePorts,
+            ],
+            Template::UserQuota6 => {
+                &[IngressVrf, InternalRealm, SourceAddress6, SourcePrefixLength6, QuotaExceededEvent, MaxEntriesPerUser]
+            }
+            Template::UserHigh6 => &[
+                IngressVrf,
+                InternalRealm,
+                SourceAddress6,
+                SourcePrefixLength6,
+                ThresholdEvent,
+                AddressPortMappingHigh,
+                AddressPortMappingPerUserHigh,
+            ],
+            Template::UserLow6 => {
+                &[IngressVrf, InternalRealm, SourceAddress6, SourcePrefixLength6, ThresholdEvent, AddressPortMappingLow]
+            }
+            Template::SessionSoftwire => &[
+                IngressVrf,
+                InternalRealm,
+                NatPool,
+                SourceAddress6,
+                SourceAddress,
+                PostNatSourceAddress,
+                Protocol,
+                SourcePort,
+                PostNaptSourcePort,
+                DestinationAddress,
+                DestinationPort,
+            ],
+            Template::BibSoftwire => &[
+                IngressVrf,
+                InternalRealm,
+                NatPool,
+                SourceAddress6,
+                SourceAddress,
+                PostNatSourceAddress,
+                Protocol,
+                SourcePort,
+                PostNaptSourcePort,
+            ],
+            Template::AddressBindingSoftwire => {
+                &[IngressVrf, InternalRealm, NatPool, SourceAddress6, SourceAddress, PostNatSourceAddress]
+            }
             Template::UserLow => &[IngressVrf, InternalRealm, SourceAddress, ThresholdEvent, AddressPortMappingLow],
         }
     }

@@ -5,6 +5,7 @@ use nat::Protocol;
 use nat::Verdict;
 use nat::event::Cause;
 use nat::event::Event;
+use nat::event::HostName;
 use nat::types::Endpoint;
 use nat::types::PoolName;
 use nat::types::RealmId;
@@ -211,4 +212,49 @@ fn bindings_are_silent_after_a_gap_and_do_not_count_reports() {
     let (records, _) = records_of(&[of_mapping(EventKind::MappingCreated), report, gap, ended], 1_400);
     let kinds: Vec<u64> = records.iter().map(|record| number(record, 230)).collect();
     assert_eq!(kinds, [14, 8, 8, 9]);
+}
+
+#[test]
+fn ipv6_hosts_and_softwires_have_fields_of_their_own() {
+    // covers: 8158-E2, 8158-E4
+    let host = core::net::Ipv4Addr::new(224, 0, 0, 1);
+    let named = |prefix_length, inner| {
+        let name = HostName { address: 0x2001_0db8 << 96, prefix_length, inner };
+        name.event(Instant::ORIGIN, RealmId(1), host)
+    };
+    let of_host = |event: Event| Event { subscriber: host, ..event };
+    let flow = Event { remote: [192, 0, 2, 9].into(), remote_port: 443, ..of_mapping(EventKind::FlowCreated) };
+    let flow = of_host(flow);
+    let block = Event { internal_port: 0, protocol: None, last_port: 15_100, ..of_mapping(EventKind::BlockLeased) };
+    let events = [
+        named(128, None),
+        of_host(of_mapping(EventKind::MappingCreated)),
+        flow,
+        Event { kind: EventKind::FlowEnded, ..flow },
+        of_host(of_mapping(EventKind::MappingEnded)),
+        named(56, None),
+        of_host(block),
+        // The same number, now of a host behind a softwire.
+        named(128, Some(0xc0a8_0102)),
+        of_host(of_mapping(EventKind::MappingCreated)),
+        flow,
+        // Nobody knows the host after lost records.
+        Event { amount: 1, ..Event::new(EventKind::Gap, Instant::ORIGIN) },
+        of_host(of_mapping(EventKind::MappingEnded)),
+    ];
+    let (records, _) = records_of(&events, 1_400);
+    let kinds: Vec<u64> = records.iter().map(number_of).collect();
+    assert_eq!(kinds, [14, 10, 6, 7, 11, 15, 14, 16, 14, 8, 4, 11]);
+    let address: &[u8] = &(0x2001_0db8_u128 << 96).to_be_bytes();
+    assert!(records[..11].iter().all(|record| record[&27] == address));
+    assert!(records[..8].iter().all(|record| !record.contains_key(&8)));
+    assert_eq!((&records[2][&226][..], number(&records[2], 228)), (&[192, 0, 2, 9][..], 443));
+    assert_eq!((&records[7][&29][..], number(&records[7], 361)), (&[56][..], 15_007));
+    assert!(records[8..11].iter().all(|record| record[&8] == [192, 168, 1, 2]));
+    assert_eq!((&records[10][&12][..], number(&records[10], 11)), (&[192, 0, 2, 9][..], 443));
+    assert_eq!(records[11][&27], [0; 16]);
+}
+
+fn number_of(record: &Fields) -> u64 {
+    number(record, 230)
 }
