@@ -296,7 +296,10 @@ SETUPS = {
     "page": {"more": BLOCKS + api()},
     "default": {},
     "ipv6": {"addresses": IPV6, "more": IPV6_ROUTE},
-    "transition": {"addresses": IPV6, "more": IPV6_ROUTE + TRANSITION + SNMP_OF_HOSTS + api()},
+    "transition": {
+        "addresses": IPV6,
+        "more": IPV6_ROUTE + TRANSITION + LOG_STORE.replace("/log", "/transition") + SNMP_OF_HOSTS + api(),
+    },
     # Networks of their own, one after the other.
     "load_sharing": {},
     "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + api()},

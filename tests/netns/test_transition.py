@@ -12,6 +12,8 @@ import shutil
 import socket
 import struct
 import threading
+from datetime import datetime
+from datetime import timezone
 
 from kit import *
 from netlab.process import wait_until
@@ -100,6 +102,40 @@ def an_ipv6_only_client_pings_and_fetches_by_nat64(n):
     with web_server(n, body) as port:
         digest = fetch(n.sub1, n.state.directory, f"http://[{SRV1_BEHIND}]:{port}/")
     expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
+
+
+def found(n, asked, at):
+    """The holders by the log's store, once it has everything of that time."""
+    answer = []
+
+    def is_complete():
+        status, out, err = n.dut.command("find", asked, "--at", at, "--json")
+        expect_equal(status, 0, f"status of natrix find {asked} ({err.strip()})")
+        *answer[:], last = [json.loads(line) for line in out.splitlines()]
+        return last["complete"]
+
+    expect(wait_until(is_complete, 15, 0.2), f"{asked} at {at} has no complete answer: {answer}")
+    return [(one["subscriber"], one["internal_port"], one["external_address"], one["first_port"]) for one in answer]
+
+
+@test("transition")
+@shows("6302-X")
+def the_log_names_the_ipv6_host_of_an_endpoint(n):
+    with_routes(n)
+    with n.sub1.entered():
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    with sockets(sock, udp(n.srv1, 7064)) as (sock, server):
+        server.settimeout(5)
+        sock.connect((SRV1_BEHIND, 7064))
+        sock.send(b"x")
+        _, external = server.recvfrom(100)
+        at = datetime.now(timezone.utc).isoformat()
+        host, port = sock.getsockname()[:2]
+    holder = (host, port, external[0], external[1])
+    expect_equal(found(n, f"{external[0]}:{external[1]}", at), [holder], "the holder of the external endpoint")
+    expect(holder in found(n, host, at), f"{host} holds {external}")
+    expect_equal(found(n, f"[{host}]:{port}", at), [holder], "what the internal endpoint holds")
+    expect_equal(found(n, "2001:db8:ffff::/56", at), [], "what another prefix holds")
 
 
 @test("transition")
