@@ -11,6 +11,8 @@ use core::net::SocketAddrV4;
 use std::hash::DefaultHasher;
 use std::sync::Arc;
 
+use daemon::routing::rib::KernelRoute;
+use daemon::routing::rib::Table;
 use nat::AlreadyHeld;
 use nat::BuildError;
 use nat::Census;
@@ -33,6 +35,7 @@ use nat::change::GuaranteePlan;
 use nat::event::Event;
 use nat::types::AddressIndex;
 use nat::types::InterfaceId;
+use nat::types::Prefix;
 use nat::types::Side;
 use nat::verdict::VerdictKind;
 use nat::view::Filter;
@@ -171,6 +174,15 @@ impl Bed {
             }
         }
         self.settle();
+    }
+
+    /// The kernel has these routes for a prefix from now on, once all packets have left.
+    ///
+    /// # Panics
+    /// When the settings have no live routes.
+    pub fn set_routes(&mut self, table: Table, prefix: Prefix, wanted: &[KernelRoute]) {
+        self.settle();
+        self.machine.set_routes(self.now, table, prefix, wanted);
     }
 
     /// So many workers; to be called before the first packet.

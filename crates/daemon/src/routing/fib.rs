@@ -44,6 +44,16 @@ pub struct Fib {
     hops_of: HashMap<Target, Vec<Hop>>,
 }
 
+/// The next hops of the best route. The weight of a single one means nothing, so that routes which
+/// differ only in it have the same target.
+fn best(rib: &Rib, table: Table, prefix: Prefix) -> Option<Vec<Hop>> {
+    let mut hops = rib.candidates(table, prefix).into_iter().next()?.hops;
+    if let [single] = hops.as_mut_slice() {
+        single.weight = 1;
+    }
+    Some(hops)
+}
+
 impl Fib {
     /// Empty tables.
     pub fn new(live: &Arc<LiveRoutes>, tables: usize) -> Fib {
@@ -80,17 +90,37 @@ impl Fib {
     /// # Errors
     /// [`FibError`]; the route before stays.
     pub fn refresh(&mut self, rib: &Rib, settings: &Settings, table: Table, prefix: Prefix) -> Result<(), FibError> {
-        let best = rib.candidates(table, prefix).into_iter().next().map(|candidate| candidate.hops);
-        self.set(settings, table, prefix, best.as_deref())?;
+        self.refresh_while(rib, settings, table, prefix, &mut || thread::sleep(Duration::from_micros(50)))
+    }
+
+    /// The same. `wait` is called until all workers know a new next hop.
+    ///
+    /// # Errors
+    /// [`FibError`]; the route before stays.
+    pub fn refresh_while(
+        &mut self,
+        rib: &Rib,
+        settings: &Settings,
+        table: Table,
+        prefix: Prefix,
+        wait: &mut dyn FnMut(),
+    ) -> Result<(), FibError> {
+        self.set(settings, table, prefix, best(rib, table, prefix).as_deref(), wait)?;
         if table != Table::Outside {
             // It may be excluded outside from now on, or no longer.
-            let best = rib.candidates(Table::Outside, prefix).into_iter().next().map(|candidate| candidate.hops);
-            self.set(settings, Table::Outside, prefix, best.as_deref())?;
+            self.set(settings, Table::Outside, prefix, best(rib, Table::Outside, prefix).as_deref(), wait)?;
         }
         Ok(())
     }
 
-    fn set(&mut self, settings: &Settings, table: Table, prefix: Prefix, hops: Option<&[Hop]>) -> Result<(), FibError> {
+    fn set(
+        &mut self,
+        settings: &Settings,
+        table: Table,
+        prefix: Prefix,
+        hops: Option<&[Hop]>,
+        wait: &mut dyn FnMut(),
+    ) -> Result<(), FibError> {
         let before = self.installed.get(table.index()).and_then(|routes| routes.get(&prefix)).copied();
         match (hops, before) {
             (None, None) => return Ok(()),
@@ -98,7 +128,7 @@ impl Fib {
                 return Ok(());
             }
             (Some(hops), _) => {
-                let target = self.target(settings, hops)?;
+                let target = self.target(settings, hops, wait)?;
                 if let Err(full) = self.writer.set(table.index(), prefix, target) {
                     self.release(target);
                     return Err(full.into());
@@ -127,7 +157,7 @@ impl Fib {
         shorter.into_iter().find_map(|shorter| routes.get(&shorter).map(|target| (shorter.length(), *target)))
     }
 
-    fn target(&mut self, settings: &Settings, hops: &[Hop]) -> Result<Target, FibError> {
+    fn target(&mut self, settings: &Settings, hops: &[Hop], wait: &mut dyn FnMut()) -> Result<Target, FibError> {
         if hops.is_empty() {
             return Ok(Target::DROP);
         }
@@ -145,7 +175,7 @@ impl Fib {
                 self.writer.release(target);
                 return Err(FibError::Stuck);
             }
-            thread::sleep(Duration::from_micros(50));
+            wait();
         }
         self.targets.insert(hops.to_vec(), (target, 1));
         self.hops_of.insert(target, hops.to_vec());
@@ -170,7 +200,7 @@ impl Fib {
             let mut from = core::ops::Bound::Included(Prefix::host(Ipv4Addr::UNSPECIFIED));
             from = rib.next_prefix(table, core::ops::Bound::Unbounded).map_or(from, core::ops::Bound::Included);
             while let Some(prefix) = rib.next_prefix(table, from) {
-                let best = rib.candidates(table, prefix).into_iter().next().map(|candidate| candidate.hops);
+                let best = best(rib, table, prefix);
                 let has = self.installed.get(table.index()).and_then(|routes| routes.get(&prefix));
                 let has = has.map(|target| self.hops_of.get(target).cloned().unwrap_or_default());
                 if best != has {

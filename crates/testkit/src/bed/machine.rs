@@ -2,6 +2,7 @@
 //! their links.
 
 use core::net::Ipv4Addr;
+use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -11,6 +12,10 @@ use daemon::WorkerOptions;
 use daemon::adoption::Adoption;
 use daemon::adoption::Expectation;
 use daemon::build_workers;
+use daemon::routing::fib::Fib;
+use daemon::routing::rib::KernelRoute;
+use daemon::routing::rib::Rib;
+use daemon::routing::rib::Table;
 use mem::ring;
 use mem::ring::Consumer;
 use nat::BuildError;
@@ -64,6 +69,16 @@ pub(super) struct Machine {
     logs_opened: Arc<LogsOpened>,
     /// ARP requests of Natrix that were answered.
     pub(super) arp_answers: u64,
+    /// With live routes.
+    routes: Option<Routes>,
+}
+
+/// Live routes, and all that the kernel has, by prefix: what must follow from them is found the
+/// slow way.
+struct Routes {
+    rib: Rib,
+    fib: Fib,
+    kernel: BTreeMap<(Table, Prefix), Vec<KernelRoute>>,
 }
 
 /// The station of an address: everybody has one of their own.
@@ -95,6 +110,15 @@ impl Machine {
         let secret = SmallRng::seed_from_u64(seed).random();
         let options = WorkerOptions { ring_packets, ..WorkerOptions::default() };
         let workers = build_workers(&shared, &links, ios, &options, secret, now).expect("there is memory for a test");
+        let routes = shared.live_routes().map(|live| {
+            let rib = Rib::of(settings);
+            let mut fib = Fib::new(live, rib.tables());
+            for (table, prefix) in rib.fixed_prefixes() {
+                fib.refresh(&rib, settings, table, prefix).expect("a test has few routes");
+            }
+            fib.publish();
+            Routes { rib, fib, kernel: BTreeMap::new() }
+        });
         Machine {
             shared,
             workers,
@@ -108,7 +132,22 @@ impl Machine {
             events_taken: Vec::new(),
             logs_opened: Arc::default(),
             arp_answers: 0,
+            routes,
         }
+    }
+
+    /// The kernel has these routes for a prefix from now on. No packet may be on its way through
+    /// Natrix.
+    pub(super) fn set_routes(&mut self, now: Instant, table: Table, prefix: Prefix, wanted: &[KernelRoute]) {
+        let Some(Routes { rib, fib, kernel }) = &mut self.routes else { panic!("the settings have no live routes") };
+        rib.set_kernel(table, prefix, wanted);
+        kernel.insert((table, prefix), wanted.to_vec());
+        let workers = &mut self.workers;
+        let mut wait =
+            || workers.iter_mut().for_each(|worker| assert_eq!(worker.poll(now), 0, "packets are on their way"));
+        fib.refresh_while(rib, self.shared.settings(), table, prefix, &mut wait).expect("a test has few routes");
+        fib.publish();
+        assert!(fib.agrees(rib, self.shared.settings()), "the tables have the best routes");
     }
 
     /// Gives each worker a ring for so many events.
@@ -309,8 +348,9 @@ impl Machine {
             let group = MacAddress([0x01, 0x00, 0x5e, b & 0x7f, c, d]);
             assert_eq!(header.destination, group, "the station of the group (RFC 1112 §6.4)");
         } else {
-            let next_hop = self.next_hop(interface, Ipv4Addr::new(a, b, c, d));
-            assert_eq!(header.destination, station(next_hop), "the frame goes to the next hop {next_hop}");
+            let next_hops = self.next_hops(interface, Ipv4Addr::new(a, b, c, d));
+            let is_right = next_hops.iter().any(|next_hop| header.destination == station(*next_hop));
+            assert!(is_right, "the frame goes to {}, not to one of {next_hops:?}", header.destination);
         }
         self.sent.push_back((interface, payload.to_vec()));
     }
@@ -333,19 +373,30 @@ impl Machine {
         }
     }
 
-    /// Where a packet to `destination` has to go on this interface: longest prefix, found the slow
+    /// Where a packet to `destination` may go on this interface: longest prefix, found the slow
     /// way.
-    fn next_hop(&self, interface: InterfaceId, destination: Ipv4Addr) -> Ipv4Addr {
+    fn next_hops(&self, interface: InterfaceId, destination: Ipv4Addr) -> Vec<Ipv4Addr> {
         let settings = self.shared.settings();
         let connected = settings.interfaces[interface.index()].addresses.iter().filter_map(|own| {
             let prefix = Prefix::new(own.address, own.prefix_length)?;
-            prefix.contains(destination).then_some((prefix.length(), destination))
+            prefix.contains(destination).then(|| (prefix.length(), vec![destination]))
         });
         let routed = settings.routes.iter().filter(|route| route.interface == interface);
         let routed = routed.filter(|route| route.prefix.contains(destination));
-        let ways = connected.chain(routed.map(|route| (route.prefix.length(), route.next_hop)));
-        let (_, next_hop) = ways.max_by_key(|(length, _)| *length).expect("nothing leaves that has no route");
-        next_hop
+        let fixed = connected.chain(routed.map(|route| (route.prefix.length(), vec![route.next_hop])));
+        let table = Table::of(settings.interfaces[interface.index()].facing());
+        let of_kernel = self.routes.iter().flat_map(|routes| &routes.kernel).filter_map(|((of, prefix), routes)| {
+            let best = routes.iter().min_by_key(|route| route.metric)?;
+            let hops = best.hops.iter().map(|hop| match hop.gateway {
+                0 => destination,
+                gateway => Ipv4Addr::from_bits(gateway),
+            });
+            (*of == table && prefix.contains(destination)).then(|| (prefix.length(), hops.collect()))
+        });
+        // The last of several with the same length is taken: fixed routes are preferred.
+        let ways = of_kernel.chain(fixed);
+        let (_, next_hops) = ways.max_by_key(|(length, _)| *length).expect("nothing leaves that has no route");
+        next_hops
     }
 
     /// The oldest packet that left, and by which interface.

@@ -9,6 +9,9 @@ use core::net::SocketAddrV4;
 use std::collections::HashMap;
 use std::collections::HashSet;
 
+use daemon::routing::rib::Hop;
+use daemon::routing::rib::KernelRoute;
+use daemon::routing::rib::Table;
 use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
@@ -18,6 +21,7 @@ use nat::settings::ReuseAtOnce;
 use nat::types::AddressIndex;
 use nat::types::Endpoint;
 use nat::types::Prefix;
+use nat::types::RealmId;
 use nat::types::Side;
 use nat::view::MappingView;
 use nat::view::SessionView;
@@ -78,6 +82,7 @@ fn random_settings(random: &mut SmallRng) -> Settings {
     if random.random() {
         settings.subscriber.ports_max = Protocol::ALL.map(|_| random.random_range(2..12));
     }
+    settings.live_routes = random.random();
     settings
 }
 
@@ -131,6 +136,8 @@ struct Simulation {
     users: HashMap<(Protocol, Endpoint), HashSet<Ipv4Addr>>,
     /// Packets that reached the right host.
     reached: u64,
+    /// Prefixes that had a route of the kernel.
+    routed: HashSet<(Table, Prefix)>,
 }
 
 impl Simulation {
@@ -150,6 +157,7 @@ impl Simulation {
             in_flight: Vec::new(),
             users: HashMap::new(),
             reached: 0,
+            routed: HashSet::new(),
         }
     }
 
@@ -309,6 +317,47 @@ impl Simulation {
                 self.send(side, packet);
             }
         }
+    }
+
+    /// A route of the kernel comes, changes or goes. The bed checks that each packet leaves by the
+    /// best one.
+    fn changes_a_route(&mut self) {
+        let (table, interface, prefixes, gateways) = if self.random.random_ratio(2, 3) {
+            let prefixes =
+                [([0, 0, 0, 0], 0), ([198, 51, 100, 0], 24), ([198, 51, 100, 0], 30), ([198, 51, 100, 2], 32)];
+            (Table::Outside, topology::OUTSIDE, prefixes, [2, 3, 4].map(|last| Ipv4Addr::new(192, 0, 2, last)))
+        } else {
+            let prefixes =
+                [([100, 64, 0, 8], 29), ([100, 64, 0, 16], 30), ([100, 64, 0, 12], 32), ([100, 64, 0, 0], 24)];
+            (
+                Table::Inside(RealmId::default()),
+                topology::INSIDE,
+                prefixes,
+                [2, 3, 4].map(|last| Ipv4Addr::new(100, 64, 0, last)),
+            )
+        };
+        let (address, length) = pick(&mut self.random, &prefixes);
+        let prefix = topology::prefix(address, length);
+        let routes = pick(&mut self.random, &[0, 1, 1, 2]);
+        let routes: Vec<KernelRoute> = (0..routes)
+            .map(|metric| {
+                // None: packets are dropped.
+                let count = pick(&mut self.random, &[0, 1, 1, 2, 3]);
+                let mut hops: Vec<Hop> = gateways[..count]
+                    .iter()
+                    .map(|gateway| Hop {
+                        interface,
+                        gateway: gateway.to_bits(),
+                        weight: self.random.random_range(1..4),
+                    })
+                    .collect();
+                hops.sort_unstable();
+                KernelRoute { protocol: 186, metric, hops }
+            })
+            .collect();
+        self.bed.set_routes(table, prefix, &routes);
+        self.routed.insert((table, prefix));
+        self.look();
     }
 
     fn arrives(&mut self, count: usize) {
@@ -489,11 +538,17 @@ impl Simulation {
             self.look();
             // Before some of them end.
             self.note_users();
+            if self.bed.settings().live_routes && self.random.random_ratio(1, 3) {
+                self.changes_a_route();
+            }
             if self.random.random_ratio(1, 10) {
                 let seconds = pick(&mut self.random, &[1, 3, 7, 11, 45]);
                 self.bed.advance_secs(seconds);
             }
             self.check();
+        }
+        for (table, prefix) in self.routed.clone() {
+            self.bed.set_routes(table, prefix, &[]);
         }
         self.bed.run_out();
         assert!(self.reached > 0, "the run shows nothing: no packet from outside reached anybody");

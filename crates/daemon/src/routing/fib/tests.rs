@@ -55,6 +55,25 @@ proptest! {
     }
 }
 
+#[test]
+fn the_weight_of_a_single_next_hop_means_nothing() {
+    let settings = settings();
+    let (mut rib, mut fib) = start(1 << 12);
+    let prefixes = [24, 25].map(|length| Prefix::new([198, 18, 0, 0].into(), length).unwrap());
+    let mut set = |prefix, hops: Vec<Hop>| {
+        rib.set_kernel(Table::Outside, prefix, &[KernelRoute { protocol: 186, metric: 0, hops }]);
+        fib.refresh(&rib, &settings, Table::Outside, prefix).unwrap();
+        fib.publish();
+        assert!(fib.agrees(&rib, &settings), "{prefix}");
+    };
+    let hop = |weight| vec![Hop { interface: InterfaceId(1), gateway: 7, weight }];
+    set(prefixes[0], hop(1));
+    set(prefixes[1], hop(2));
+    set(prefixes[0], Vec::new());
+    set(prefixes[1], Vec::new());
+    assert!(!fib.targets.contains_key(&hop(1)), "its next hop is free again");
+}
+
 /// Prints what a full table takes. Half of the prefixes of the Internet are /24s, near each other.
 #[test]
 fn a_million_routes_fit_in_200_mb() {
