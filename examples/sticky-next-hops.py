@@ -13,7 +13,9 @@ the source address (--hash sets that up) and remembers the next hop of each buck
   ALIVE only       it keeps the buckets that are in use, and loses each that had no packet for --idle
   none             its buckets go to the others at once; nothing else moves
 
-  sticky-next-hops.py --nat 10.255.0.11,203.0.113.16/28,203.0.113.16/29 --nat ...
+  sticky-next-hops.py --nat 10.255.0.11,10.255.1.11,203.0.113.16/29 --nat ...
+
+ALIVE is best a loopback of the NAT: OSPF removes routes of the area sooner than external ones.
 """
 
 import argparse

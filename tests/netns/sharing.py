@@ -50,10 +50,12 @@ class Instance(Natrix):
         self.inside, self.outside = f"10.255.0.{10 + number}", f"198.51.100.{10 + number}"
         first = 16 * number if kind == SHARING else 16
         self.pool, self.aggregate = f"203.0.113.{first}/29", f"203.0.113.{first}/28"
+        self.loopback = f"10.255.1.{10 + number}"
         self.router = None
 
     def begin(self):
         """Starts Natrix; the routing follows by `join`."""
+        self.host.ip("address", "add", f"{self.loopback}/32", "dev", "lo")
         self.network = SimpleNamespace(nat=self.host)
         folder = self.host.state.directory
         self.socket, self.configuration = folder / f"{self.host.name}.sock", folder / f"{self.host.name}.toml"
@@ -125,6 +127,7 @@ def named(daemons, instance):
     whose = 2 if instance.kind == SHARING else 1
     changes = {
         f"198.51.100.{10 + whose}": instance.outside,
+        f"10.255.1.{10 + whose}": instance.loopback,
         "203.0.113.32/28": instance.aggregate,
         "metric 10\n": f"metric {10**instance.number}\n",
     }
@@ -226,7 +229,7 @@ class Sharing:
     def begin_sticky(self):
         words = ["--hash", "--idle", IDLE_SECONDS, "--buckets", BUCKETS]
         for nat in self.nats:
-            words += ["--nat", f"{nat.inside},{nat.aggregate},{nat.pool}"]
+            words += ["--nat", f"{nat.inside},{nat.loopback},{nat.pool}"]
         self.sticky = self.access.start("sticky", [REPOSITORY / "examples/sticky-next-hops.py", *words])
 
     def states(self):
