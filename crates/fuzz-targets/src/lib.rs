@@ -14,6 +14,7 @@ mod dice;
 pub mod engine;
 pub mod export;
 pub mod frames;
+pub mod kernel;
 pub mod nat;
 pub mod neighbour;
 pub mod port_control;
@@ -64,6 +65,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nat_fragments", run: nat::fragments },
     Target { name: "daemon_arp", run: neighbour::judge },
     Target { name: "daemon_neighbours", run: neighbour::cache },
+    Target { name: "daemon_netlink", run: kernel::messages },
+    Target { name: "daemon_kernel_frames", run: kernel::frames },
     Target { name: "export_block", run: export::block },
     Target { name: "export_journal", run: export::journal },
     Target { name: "export_footer", run: export::footer },

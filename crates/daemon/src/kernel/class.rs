@@ -35,7 +35,7 @@ impl Class {
     }
 
     /// Frames a second from one worker to the kernel.
-    const fn rate(self) -> u64 {
+    pub const fn rate(self) -> u64 {
         match self {
             Class::Routing => 20_000,
             Class::Neighbour => 2_000,

@@ -49,6 +49,8 @@ pub const TABLE_MAIN: u32 = 254;
 /// leave to others.
 pub const PROTOCOL_NATRIX: u8 = 110;
 
+/// Bytes of the header of a message.
+const HEADER: usize = 16;
 /// Longest datagram: the kernel makes dumps of at most 32 KiB.
 const DATAGRAM_MAX: usize = 64 * 1024;
 /// Bytes of messages that may wait in the kernel.
@@ -216,12 +218,82 @@ impl AsFd for Netlink {
 /// Reads the messages of a datagram. One that cannot be read is left out.
 pub fn read_messages(mut bytes: &[u8], mut each: impl FnMut(u16, NetlinkPayload<RouteNetlinkMessage>)) {
     while let Some(length) = bytes.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
-        let Some(message) = bytes.get(..length).filter(|_| length >= 16) else { return };
-        if let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) {
+        let Some(message) = bytes.get(..length).filter(|_| length >= HEADER) else { return };
+        let read = without_unread(message);
+        if let Some(Ok(message)) = read.map(|read| NetlinkMessage::<RouteNetlinkMessage>::deserialize(&read)) {
             let (header, payload) = message.into_parts();
             each(header.flags, payload);
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+}
+
+/// A message without the attributes that nobody reads here; None: nobody reads it. The library
+/// panics at some attributes that are shorter than they should be.
+fn without_unread(message: &[u8]) -> Option<Vec<u8>> {
+    let kind = message.get(4..6).and_then(<[u8]>::first_chunk).map_or(0, |kind| u16::from_ne_bytes(*kind));
+    // Length of what stands before the attributes, and which of them are read
+    // (`linux/rtnetlink.h`, `linux/if_link.h`, `linux/if_addr.h`, `linux/neighbour.h`).
+    let (fixed, read): (usize, &[u16]) = match kind {
+        // Name, controller, and what it is.
+        16..=19 => (16, &[3, 10, 18]),
+        20..=23 => (8, &[]),
+        // Destination, device, gateway, metric, several next hops, table.
+        24..=27 => (12, &[1, 4, 5, 6, 9, 15]),
+        // Destination and station.
+        28..=31 => (12, &[1, 2]),
+        // Ends and errors.
+        0..=15 => return Some(message.to_vec()),
+        _ => return None,
+    };
+    let (head, attributes) = message.split_at(message.len().min(HEADER + fixed));
+    let mut kept = head.to_vec();
+    keep_attributes(attributes, read, kind == 24 || kind == 25, &mut kept);
+    let length = kept.len() as u32;
+    if let Some(field) = kept.first_chunk_mut() {
+        *field = length.to_ne_bytes();
+    }
+    Some(kept)
+}
+
+/// Appends these kinds of attributes; of several next hops of a route (9) only their gateways.
+fn keep_attributes(mut attributes: &[u8], read: &[u16], is_route: bool, kept: &mut Vec<u8>) {
+    while let Some([low, high, kind @ ..]) = attributes.first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([*low, *high]));
+        let Some(attribute) = attributes.get(..length).filter(|_| length >= 4) else { break };
+        // Two bits are flags: nested, and byte order.
+        let kind = u16::from_ne_bytes(*kind) & 0x3fff;
+        if kind == 9 && is_route {
+            let start = kept.len();
+            kept.extend_from_slice(attribute.get(..4).unwrap_or_default());
+            keep_hops(attribute.get(4..).unwrap_or_default(), kept);
+            set_length(kept, start);
+        } else if read.contains(&kind) {
+            kept.extend_from_slice(attribute);
+            kept.resize(kept.len().next_multiple_of(4), 0);
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+}
+
+/// Appends next hops (`struct rtnexthop`) with their gateways (5) only.
+fn keep_hops(mut hops: &[u8], kept: &mut Vec<u8>) {
+    while let Some(length) = hops.first_chunk().map(|length| usize::from(u16::from_ne_bytes(*length))) {
+        let Some(hop) = hops.get(..length).filter(|_| length >= 8) else { break };
+        let start = kept.len();
+        let (head, attributes) = hop.split_at(8);
+        kept.extend_from_slice(head);
+        keep_attributes(attributes, &[5], false, kept);
+        set_length(kept, start);
+        hops = hops.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+}
+
+/// Writes the length of what begins at `start` into its first two bytes.
+fn set_length(kept: &mut [u8], start: usize) {
+    let length = (kept.len() - start) as u16;
+    if let Some(field) = kept.get_mut(start..).and_then(<[u8]>::first_chunk_mut) {
+        *field = length.to_ne_bytes();
     }
 }
 
