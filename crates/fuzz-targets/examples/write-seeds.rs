@@ -76,6 +76,42 @@ fn main() -> io::Result<()> {
         write(target, name, view.payload())?;
     }
     write_ipv6()?;
+    // Steps of `nat_fragments6`: datagram and flags (16: length in bytes), offset, length in units
+    // of 8, end (1: last, 2: at the end of the datagram), wait.
+    write("nat_fragments6", "softwire", &[0, 0, 0, 125, 0, 0, 0, 3, 232, 0, 3, 0])?;
+    write("nat_fragments6", "softwire-last-first", &[0, 3, 232, 0, 3, 0, 0, 0, 0, 125, 0, 1])?;
+    write("nat_fragments6", "nat64", &[1, 0, 0, 125, 0, 0, 1, 3, 232, 0, 3, 0])?;
+    write("nat_fragments6", "nat64-last-first", &[1, 3, 232, 0, 3, 0, 1, 0, 0, 125, 0, 1])?;
+    write(
+        "nat_fragments6",
+        "two-sources",
+        &[0, 0, 0, 125, 0, 0, 2, 0, 0, 125, 0, 0, 2, 3, 232, 0, 3, 0, 0, 3, 232, 0, 3, 0],
+    )?;
+    write(
+        "nat_fragments6",
+        "overlap",
+        &[0, 0, 0, 125, 0, 0, 0, 3, 224, 0, 3, 0, 1, 0, 0, 125, 0, 0, 1, 3, 224, 0, 3, 0],
+    )?;
+    write("nat_fragments6", "too-late", &[0, 0, 0, 125, 0, 0, 0, 3, 232, 0, 3, 63, 1, 0, 0, 125, 0, 63])?;
+    // Settings (3), then steps of `softwire_path`: a packet of a B4 (B4 twice, home and length,
+    // destination twice, port, flags, kind, damage, worker), answers, errors, time.
+    let packet = |kind: u8, spoil: u8| [0, 0, 1, 0, 3, 0, 0, 2, kind, spoil];
+    let answer = [7, 0, 0, 0];
+    for (name, kind) in [("udp", 0), ("tcp", 3), ("echo", 5), ("nested", 7)] {
+        write(
+            "softwire_path",
+            name,
+            &[&[0, 0, 0], &packet(kind, 0)[..], &answer, &[9, 0, 0, 0, 0, 0, 0], &answer].concat(),
+        )?;
+    }
+    let cut = [&packet(0, 16)[..], &[4, 0, 0, 0], &packet(0, 16), &[4, 3, 0, 0, 0]].concat();
+    write("softwire_path", "fragments", &[&[0, 0, 0], &cut[..], &answer].concat())?;
+    write("softwire_path", "extension", &[&[0, 0, 1], &packet(0, 4)[..], &answer].concat())?;
+    write(
+        "softwire_path",
+        "families",
+        &[&[0, 0, 1], &[10, 3, 0, 0, 0, 0, 11, 3, 0, 0, 0][..], &packet(0, 0), &answer].concat(),
+    )?;
     // Steps of `nat_fragments`: flags (32: more fragments, 64: refused), offset, length in units of
     // 8, wait.
     write("nat_fragments", "in-order", &[32, 0, 0, 10, 0, 32, 0, 80, 10, 1, 0, 0, 160, 1, 1])?;

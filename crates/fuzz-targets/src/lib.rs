@@ -13,6 +13,7 @@ pub mod control;
 mod dice;
 pub mod engine;
 pub mod export;
+pub mod families;
 pub mod frames;
 pub mod kernel;
 pub mod nat;
@@ -63,6 +64,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nat_own_icmp", run: nat::own_icmp },
     Target { name: "nat_split", run: nat::split_packet },
     Target { name: "nat_fragments", run: nat::fragments },
+    Target { name: "nat_fragments6", run: families::fragments6 },
+    Target { name: "softwire_path", run: families::softwire_path },
     Target { name: "daemon_arp", run: neighbour::judge },
     Target { name: "daemon_neighbours", run: neighbour::cache },
     Target { name: "daemon_netlink", run: kernel::messages },

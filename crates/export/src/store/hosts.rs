@@ -9,6 +9,7 @@ use core::fmt;
 use core::net::Ipv6Addr;
 use std::collections::HashMap;
 use std::collections::HashSet;
+use std::collections::hash_map::Entry;
 
 use nat::event::Event;
 use nat::event::HostName;
@@ -130,8 +131,8 @@ impl Hosts {
             let id = if is_free { self.next } else { HOSTS_FIRST };
             self.next = id + 1;
             // There are many more identifiers than names in memory.
-            if !self.names.contains_key(&id) {
-                self.names.insert(id, Known { name, is_used: false });
+            if let Entry::Vacant(place) = self.names.entry(id) {
+                place.insert(Known { name, is_used: false });
                 self.by_name.insert(name, id);
                 return id;
             }

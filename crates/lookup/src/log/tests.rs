@@ -106,7 +106,7 @@ impl Log {
     }
 
     fn holders(&self, at_s: u64, address: [u8; 4], port: Option<u16>) -> Vec<u8> {
-        self.ask(at_s, address, port).found.holders.iter().map(|holder| last_octet(holder)).collect()
+        self.ask(at_s, address, port).found.holders.iter().map(last_octet).collect()
     }
 
     /// The holders, whether each is certain, and whether there is no other.
@@ -412,6 +412,7 @@ fn lines_of_any_bytes_are_no_answer_and_no_panic() {
 #[test]
 fn lines_name_ipv6_hosts_by_address_and_prefix() {
     let external = |port| Endpoint::new(P.into(), port);
+    // covers: 6333-11
     let number = |last| Ipv4Addr::new(224, 0, 0, last);
     let mapping = |kind, last, port| {
         let internal = Endpoint::new(number(last), 5_000);

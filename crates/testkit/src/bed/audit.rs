@@ -126,7 +126,8 @@ impl Audit {
         });
         let is_piece = view.is_fragment() && self.long.iter().any(|whole| is_piece_of(&view, whole));
 
-        if is_own && !is_known && !(is_piece && self.pool.contains(&source)) {
+        let is_of_somebody = is_known || self.pool.contains(&source) && (is_piece || self.is_of_gateway(packet));
+        if is_own && !is_of_somebody {
             // What it quotes may have been wrong before.
             let mut faults = verify::faults(packet);
             faults.retain(|fault| *fault != Fault::QuotedTransportChecksum);

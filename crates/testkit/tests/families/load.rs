@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    fn from_inside(&mut self, bed: &mut Bed6, random: &mut SmallRng, to: SocketAddrV4, is_hairpin: bool) {
+    fn sends_from_inside(&mut self, bed: &mut Bed6, random: &mut SmallRng, to: SocketAddrV4, is_hairpin: bool) {
         let host = Host::random(random);
         let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Icmp][random.random_range(0..3)];
         let flags = [Flags::SYN, Flags::SYN, Flags::ACK, Flags::FIN.union(Flags::ACK), Flags::RST];
@@ -124,7 +124,7 @@ impl World {
         self.observe(&left, is_hairpin.then_some((protocol, to)));
     }
 
-    fn from_outside(&mut self, bed: &mut Bed6, random: &mut SmallRng) {
+    fn sends_from_outside(&mut self, bed: &mut Bed6, random: &mut SmallRng) {
         let Some(nth) = self.owners.len().checked_sub(1).map(|last| random.random_range(0..=last)) else { return };
         let Some(&(protocol, external)) = self.owners.keys().nth(nth) else { return };
         let stranger = at(E2, 7_777);
@@ -143,15 +143,15 @@ impl World {
         match random.random_range(0..10) {
             0..5 => {
                 let to = at([E1, E2][random.random_range(0..2)], random.random_range(80..84));
-                self.from_inside(bed, random, to, false);
+                self.sends_from_inside(bed, random, to, false);
             }
             5 => {
                 let nth = random.random_range(0..self.owners.len().max(1));
                 if let Some((_, external)) = self.owners.keys().nth(nth).copied() {
-                    self.from_inside(bed, random, external, true);
+                    self.sends_from_inside(bed, random, external, true);
                 }
             }
-            _ => self.from_outside(bed, random),
+            _ => self.sends_from_outside(bed, random),
         }
     }
 }
