@@ -152,7 +152,7 @@ mod tests {
             ("bench scaling --workers 1", "error: --workers <W>: 1 is not in 2..=64 (1); see `natrix --help`"),
             (
                 "why udp 10.0.0.1 1.1.1.1:53",
-                "error: <SRC:PORT>: an IPv4 endpoint such as 10.0.0.2:4000 expected (10.0.0.1); see `natrix --help`",
+                "error: <SRC:PORT>: an endpoint such as 10.0.0.2:4000 or [2001:db8::2]:4000 expected (10.0.0.1); see `natrix --help`",
             ),
         ] {
             let line = ["natrix"].into_iter().chain(words.split(' '));

@@ -29,7 +29,7 @@ const PAUSES: [u64; 16] = [
 const CONTROL_SESSION: Duration = Duration::from_secs(4 * 60 * 60);
 
 /// Verdicts about exhausted resources, which `why` does not predict in full.
-const RESOURCES: [Verdict; 5] = [
+pub(crate) const RESOURCES: [Verdict; 5] = [
     Verdict::PortsExhausted,
     Verdict::MappingTableFull,
     Verdict::SessionTableFull,

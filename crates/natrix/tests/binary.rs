@@ -97,10 +97,10 @@ fn the_benchmark_prints_the_fixed_fields() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
     let mut fields = "mode sessions workers packets mpps mpps_per_worker tsc_cycles_per_packet new_sessions_per_second \
-                      ended_sessions_per_second bytes_per_session resident_bytes memory_bound_mpps fraction_of_memory_bound p50_ns p99_ns p999_ns max_ns allocation filters family"
+                      ended_sessions_per_second bytes_per_session resident_bytes memory_bound_mpps fraction_of_memory_bound p50_ns p99_ns p999_ns max_ns allocation filters family gateways"
         .split_whitespace();
     assert!(fields.all(|field| report.contains_key(field)), "{report:?}");
-    assert_eq!(report.len(), 20);
+    assert_eq!(report.len(), 21);
     assert_eq!(report["family"], "nat44");
 }
 
@@ -126,7 +126,7 @@ fn the_benchmark_of_new_sessions_shows_the_rate_of_each_tenth() {
     let output = natrix(&[&words[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report.len(), 21);
+    assert_eq!(report.len(), 22);
     assert_eq!(report["sessions"], 1_000);
     let fill = report["fill"].as_object().unwrap();
     assert_eq!(fill["tenths_per_second"].as_array().unwrap().len(), 10);
