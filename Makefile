@@ -16,7 +16,7 @@ FUZZ_SECONDS ?= 300
 SOAK_MINUTES ?= 30
 SOAK_SEEDS ?= 256
 
-.PHONY: help setup build demo test netns package conformance bench fuzz soak clean
+.PHONY: help setup build demo test netns routing package conformance bench fuzz soak clean
 
 help: ## what can be made here
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,10 @@ test: setup ## format, lints, all tests, a short fuzz run, tests in network name
 netns: setup ## only the tests in network namespaces
 	cargo build --locked --package natrix --features dpdk
 	tests/netns/run.py --natrix target/debug/natrix
+
+routing: setup ## tests in network namespaces that need a quiet machine: several NATs side by side, a flood, a restart
+	cargo build --locked --package natrix --features dpdk
+	tests/netns/run.py --natrix target/debug/natrix --quiet
 
 package: setup ## the Debian package in target/package, installed, upgraded and purged in a fresh system
 	scripts/package.sh --test

@@ -54,9 +54,20 @@ from netlab.netfilter import Netfilter  # noqa: E402
 from netlab.topology import Network  # noqa: E402
 
 
+# Their programs must answer each other within fractions of a second, for minutes.
+QUIET_MODULE = "test_load_sharing"
+QUIET = ("a_flood_leaves_sessions_and_traffic_alone", "a_restart_keeps_the_device_and_the_session")
+
+
+def needs_quiet(function):
+    """Whether a test is only run on a machine that does nothing else."""
+    return function.__module__ == QUIET_MODULE or function.__name__ in QUIET
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dut", choices=["natrix", "netfilter"], default="natrix", help="which NAT is tested")
+    parser.add_argument("--quiet", action="store_true", help="the tests that need a quiet machine, one setup at a time")
     parser.add_argument("--natrix", type=Path, default=HERE.parent.parent / "target/debug/natrix", help="the binary")
     parser.add_argument("--only", default="", help="only tests whose name contains this")
     parser.add_argument("--jobs", type=int, default=2, help="setups that run side by side (2)")
@@ -205,6 +216,10 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     chosen = [(setup, function) for setup, function in kit.TESTS if options.only in function.__name__]
+    if options.quiet:
+        options.jobs = 1
+    if not options.only:
+        chosen = [(setup, function) for setup, function in chosen if needs_quiet(function) == options.quiet]
     tap = Tap(len(chosen))
     by_setup = [(name, [function for setup, function in chosen if setup == name]) for name in setups.SETUPS]
     run_all(options, [(name, functions) for name, functions in by_setup if functions], tap)
