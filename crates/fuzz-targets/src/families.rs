@@ -293,9 +293,8 @@ impl Run {
             .map(|(verdict, _)| *verdict)
             .collect();
         // `why` does not predict in full what is exhausted.
-        let is_resource = |verdict: &Verdict| RESOURCES.contains(verdict);
-        if let Some(explained) = explained.filter(|explained| *explained != Verdict::Local && !is_resource(explained))
-            && !given.iter().all(is_resource)
+        if let Some(explained) = explained.filter(|explained| *explained != Verdict::Local)
+            && !given.iter().all(|verdict| RESOURCES.contains(verdict))
         {
             assert_eq!(given, [explained], "what was explained comes true for {packet:02x?}");
         }

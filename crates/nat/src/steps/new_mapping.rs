@@ -111,7 +111,7 @@ impl View<'_> {
             None => Ok(None),
         });
         if owner.slot.is_none() {
-            self.admit_subscriber(&entered)?;
+            self.admit_subscriber(owner, &entered)?;
         }
         let internal = Endpoint::new(key.address.into(), key.port);
         report.step(|| Step::StaticMapping { internal, external, one_to_one: kind == Kind::OneToOne });
@@ -154,7 +154,7 @@ impl View<'_> {
             if refused {
                 self.report_guarantee(owner, compiled, None, ask, report);
             }
-            self.admit_subscriber(&entered)?;
+            self.admit_subscriber(owner, &entered)?;
             return self.decide_entered(ask, owner, compiled, entered?, random, report);
         }
         let entered = entry.and_then(|entry| self.entered(entry, ask, compiled, random));
@@ -234,11 +234,13 @@ impl View<'_> {
         Ok(Entered { entry, address })
     }
 
-    fn admit_subscriber<E>(&self, entered: &Result<E, Verdict>) -> Result<(), Verdict> {
+    fn admit_subscriber<E>(&self, owner: &Owner, entered: &Result<E, Verdict>) -> Result<(), Verdict> {
         if let Err(verdict) = entered {
             return Err(*verdict);
         }
-        if self.state.subscribers.is_full() { Err(Verdict::SubscriberTableFull) } else { Ok(()) }
+        // A record of its own becomes free when its expired mapping ends.
+        let has_room = owner.past.is_some() || !self.state.subscribers.is_full();
+        if has_room { Ok(()) } else { Err(Verdict::SubscriberTableFull) }
     }
 
     fn new_mapping(
