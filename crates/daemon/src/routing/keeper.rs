@@ -60,6 +60,8 @@ const COMPARE_INTERVAL: Duration = Duration::from_secs(10);
 const MADE_GOOD_WITHIN: Duration = Duration::from_secs(1);
 /// Time between two looks at ports and pools.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// Looks after which the addresses of new devices are no longer repeated: about a minute.
+const REPEATED_LOOKS: u32 = 256;
 /// How long the thread may take to announce or withdraw the pools. A look asks all workers, and one
 /// that does not answer costs 2 seconds.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(8);
@@ -270,6 +272,8 @@ struct Follower {
     /// as up.
     without_link: HashSet<String>,
     announced: BTreeSet<Prefix>,
+    /// Looks at ports and pools; no more than [`REPEATED_LOOKS`].
+    looks: u32,
     settings_of: Arc<Shared>,
     has_said: bool,
     log: Log,
@@ -302,6 +306,7 @@ impl Keeper {
             carrier: HashMap::new(),
             without_link: HashSet::new(),
             announced: BTreeSet::new(),
+            looks: 0,
             settings_of: now,
             has_said: false,
             log,
@@ -578,6 +583,12 @@ impl Follower {
                 self.log.warn(&format_args!("kernel device {}: the kernel does not take its link state", device.name));
             }
         }
+        if self.looks < REPEATED_LOOKS {
+            self.looks += 1;
+            if self.looks.is_power_of_two() {
+                self.repeat_addresses();
+            }
+        }
         if !self.routing.follows_kernel {
             return;
         }
@@ -591,6 +602,21 @@ impl Follower {
             pools.announced.clone_from(&self.announced);
         }
         self.routing.looks.fetch_add(1, Ordering::Release);
+    }
+
+    /// The kernel sends the addresses of its devices to all listeners again. Routing daemons that
+    /// hear of links and addresses in different threads (FRR 8.4) lose the address of a new
+    /// device that they do not know yet.
+    fn repeat_addresses(&mut self) {
+        let shared = Arc::clone(&self.settings_of);
+        for (interface, device) in &self.devices.interfaces {
+            let Some(interface) = shared.settings().interfaces.get(interface.index()) else { continue };
+            for own in &interface.addresses {
+                let again = netlink::address(*device, own.address, own.prefix_length);
+                // The device may have been removed by hand.
+                let _ = self.socket.request(again, NLM_F_REPLACE);
+            }
+        }
     }
 
     /// The prefixes of all pools, without addresses that the kernel has on an interface.
