@@ -26,6 +26,7 @@ pub mod model;
 pub mod openers;
 pub mod packet;
 pub mod packet6;
+pub mod peer;
 pub mod port_control;
 pub mod random_pools;
 pub mod seeds;

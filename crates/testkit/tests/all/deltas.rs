@@ -5,7 +5,6 @@
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use nat::Delta;
 use nat::Duration;
@@ -14,9 +13,6 @@ use nat::Protocol;
 use nat::Settings;
 use nat::Shard;
 use nat::Shared;
-use nat::packet::Egress;
-use nat::packet::PacketMeta;
-use nat::packet::Sink;
 use nat::redirection::Redirection;
 use nat::redirection::Target;
 use nat::settings::Admission;
@@ -25,7 +21,6 @@ use nat::types::AddressIndex;
 use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
-use nat::types::WorkerId;
 use nat::view::Filter;
 use nat::view::MappingView;
 use nat::view::Query;
@@ -33,6 +28,9 @@ use nat::view::SessionView;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
+use testkit::peer::AHEAD;
+use testkit::peer::Peer;
+use testkit::peer::RING;
 use testkit::random_pools::Mode;
 use testkit::random_pools::PoolShape;
 use testkit::random_pools::random_pool;
@@ -41,56 +39,8 @@ use testkit::*;
 use wire::build;
 use wire::tcp::Flags;
 
-/// The clock of the second instance is this far ahead.
-const AHEAD: Duration = Duration::from_secs(7_200);
 /// What subscribers ask for, and are led elsewhere.
 const ASKED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 77);
-/// Changes that a worker's ring has room for.
-const RING: usize = 1 << 16;
-
-/// Takes what a standby sends: nothing is to leave it.
-struct Nowhere;
-
-impl Sink for Nowhere {
-    fn transmit(&mut self, _: Egress, _: &[&[u8]]) -> bool {
-        true
-    }
-
-    fn hand_off(&mut self, _: WorkerId, _: PacketMeta, _: &[&[u8]]) -> bool {
-        true
-    }
-}
-
-/// The second instance.
-struct Peer {
-    shards: Vec<Shard>,
-    shared: Arc<Shared>,
-}
-
-impl Peer {
-    fn new(settings: Settings, workers: usize) -> Peer {
-        let shared = Arc::new(Shared::new(settings, workers).expect("the settings are good"));
-        let shard = |worker| Shard::new(Arc::clone(&shared), WorkerId(worker as u8), [9, 8, 7, worker as u64]);
-        let shards = (0..workers).map(shard).collect::<Result<Vec<Shard>, _>>().expect("there is memory");
-        Peer { shards, shared }
-    }
-
-    fn install(&mut self, now: Instant, deltas: &[Delta]) {
-        for delta in deltas {
-            let worker = self.shared.worker_of_delta(delta);
-            let outcome = self.shards[worker.index()].install(now + AHEAD, delta);
-            assert_eq!(outcome, Ok(()), "{delta:?}");
-        }
-    }
-
-    fn maintain(&mut self, now: Instant) {
-        for shard in &mut self.shards {
-            for _ in 0..64 {
-                shard.maintain(now + AHEAD, &mut Nowhere);
-            }
-        }
-    }
-}
 
 type MappingKey = (u8, u32, (Ipv4Addr, u16), (Ipv4Addr, u16), Duration);
 

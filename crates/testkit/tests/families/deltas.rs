@@ -4,22 +4,16 @@
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use nat::Delta;
 use nat::Duration;
 use nat::Instant;
 use nat::Protocol;
-use nat::Settings;
 use nat::Shard;
 use nat::Shared;
-use nat::packet::Egress;
-use nat::packet::PacketMeta;
-use nat::packet::Sink;
 use nat::types::AddressIndex;
 use nat::types::Endpoint;
 use nat::types::Prefix;
-use nat::types::WorkerId;
 use nat::view::Filter;
 use nat::view::HostView;
 use nat::view::Query;
@@ -28,59 +22,15 @@ use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use testkit::bed6::*;
+use testkit::peer::AHEAD;
+use testkit::peer::Peer;
+use testkit::peer::RING;
 use testkit::seeds::for_each_seed;
 use testkit::*;
 use wire::build;
 use wire::tcp::Flags;
 
 use crate::hosts::Host;
-
-/// The clock of the second instance is this far ahead.
-const AHEAD: Duration = Duration::from_secs(7_200);
-/// Changes that a worker's ring has room for.
-const RING: usize = 1 << 16;
-
-/// Takes what a standby sends: nothing is to leave it.
-struct Nowhere;
-
-impl Sink for Nowhere {
-    fn transmit(&mut self, _: Egress, _: &[&[u8]]) -> bool {
-        true
-    }
-
-    fn hand_off(&mut self, _: WorkerId, _: PacketMeta, _: &[&[u8]]) -> bool {
-        true
-    }
-}
-
-struct Peer {
-    shards: Vec<Shard>,
-    shared: Arc<Shared>,
-}
-
-impl Peer {
-    fn new(settings: Settings, workers: usize) -> Peer {
-        let shared = Arc::new(Shared::new(settings, workers).expect("the settings are good"));
-        let shard = |worker| Shard::new(Arc::clone(&shared), WorkerId(worker as u8), [9, 8, 7, worker as u64]);
-        let shards = (0..workers).map(shard).collect::<Result<Vec<Shard>, _>>().expect("there is memory");
-        Peer { shards, shared }
-    }
-
-    fn install(&mut self, now: Instant, deltas: &[Delta]) {
-        for delta in deltas {
-            let worker = self.shared.worker_of_delta(delta);
-            assert_eq!(self.shards[worker.index()].install(now + AHEAD, delta), Ok(()), "{delta:?}");
-        }
-    }
-
-    fn maintain(&mut self, now: Instant) {
-        for shard in &mut self.shards {
-            for _ in 0..64 {
-                shard.maintain(now + AHEAD, &mut Nowhere);
-            }
-        }
-    }
-}
 
 /// An internal endpoint without the number that only one worker knows.
 fn named(internal: Endpoint, host: Option<HostView>) -> String {
