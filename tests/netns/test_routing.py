@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ from netlab.topology import NAT_INSIDE
 from netlab.topology import NAT_OUTSIDE
 from netlab.topology import POOL
 from netlab.topology import SRV1
+from systemd import Service
 from test_api import ask
 from test_api import objects
 from test_page import see
@@ -222,6 +224,14 @@ def a_restart_keeps_the_device_and_the_session(n):
     def sessions():
         return [peer["connectionsEstablished"] for peer in near.ask("bgp ipv4 unicast summary")["peers"].values()]
 
+    def devices_closed_in_children(process):
+        """By descriptor of a TAP device: whether programs that the process starts do not get it (O_CLOEXEC)."""
+        folder = Path(f"/proc/{process}/fd")
+        taps = [link.name for link in folder.iterdir() if str(link.readlink()) == "/dev/net/tun"]
+        lines = {name: Path(f"/proc/{process}/fdinfo/{name}").read_text().splitlines() for name in taps}
+        flags = {name: next(line for line in of_one if line.startswith("flags")) for name, of_one in lines.items()}
+        return {name: bool(int(line.split()[1], 8) & os.O_CLOEXEC) for name, line in flags.items()}
+
     expect_equal(n.dut.stop(), None, "end of the instance before")
     words = [HERE / "manager.py", n.state.directory / "notify", n.dut.binary, "run", "-c", n.dut.configuration]
     manager = n.nat.start("manager", words)
@@ -240,11 +250,42 @@ def a_restart_keeps_the_device_and_the_session(n):
             expect(wait_until(lambda: ready(2), 30, 0.1), f"Natrix is ready again: {manager.log()}")
             wait_for_pool(core, True, "the pool is announced again")
             expect_equal((device(), sessions()), before, "number of the device, and connections of BGP so far")
+            children = Path(f"/proc/{manager.process.pid}/task/{manager.process.pid}/children").read_text().split()
+            kept = [devices_closed_in_children(child) for child in children]
+            expect(len(kept) == 1 and len(kept[0]) >= 2 and all(kept[0].values()), f"closed in children: {kept}")
             expect(near.is_established() and core.is_established(), "BGP is Established")
             expect(wait_until(lambda: used_route(n, LEARNED), 15, 0.2), "the learned route is used")
             expect(wait_until(lambda: reaches(n, port), 10, 0.1), "a subscriber reaches srv1")
     finally:
         expect_equal(manager.end(15), 0, f"end of the instance: {manager.log()}")
+        n.dut.restart()
+
+
+@test("kernel_routes")
+def systemd_keeps_the_devices_over_a_restart(n):
+    def device():
+        return n.nat.ip("-o", "link", "show", "nx-outside").split(":")[0]
+
+    expect_equal(n.dut.stop(), None, "end of the instance before")
+    service = Service(n.nat, [n.dut.binary, "run", "-c", n.dut.configuration])
+    try:
+        service.do("start")
+        expect_equal(service.show("NFileDescriptorStore"), "2", "descriptors that systemd keeps")
+        before, first = device(), service.show("MainPID")
+        service.do("restart")
+        expect(first != service.show("MainPID"), "another process")
+        expect_equal(device(), before, "number of the device")
+        expect_equal(service.show("NFileDescriptorStore"), "2", "descriptors that systemd keeps")
+        port = fresh_port()
+        with sockets(listener(n.srv1, port, SRV1)):
+            n.nat.ip("route", "replace", LEARNED, "via", CORE, "dev", "nx-outside", "proto", OWN)
+            expect(wait_until(lambda: reaches(n, port), 10, 0.1), "a subscriber reaches srv1")
+            n.nat.ip("route", "del", LEARNED, "proto", OWN)
+        service.do("stop")
+        gone = lambda: "nx-outside" not in n.nat.ip("-o", "link")  # noqa: E731
+        expect(wait_until(gone, 10, 0.1), "without the service there is no device")
+    finally:
+        service.end()
         n.dut.restart()
 
 

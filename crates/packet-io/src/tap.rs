@@ -41,8 +41,13 @@ impl Tap {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(Tap { file }) }
     }
 
-    /// A device that an earlier process opened and left to the service manager.
+    /// A device that an earlier process opened and left to the service manager, which hands its
+    /// descriptors over open for all that this process starts (sd_listen_fds(3)). From here on no
+    /// program that this process starts gets it: the device would live on with that program.
     pub fn of_descriptor(descriptor: OwnedFd) -> Tap {
+        // SAFETY: F_SETFD takes an int by value, and the descriptor is open and ours. It cannot
+        // fail on an open descriptor.
+        unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
         Tap { file: File::from(descriptor) }
     }
 
@@ -135,5 +140,27 @@ impl Tap {
         // each is taken once.
         let descriptor = unsafe { OwnedFd::from_raw_fd(3 + position as libc::c_int) };
         Some(Tap::of_descriptor(descriptor))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_was_handed_over_is_closed_in_children() {
+        let file = File::open("/dev/null").unwrap();
+        let flags = |descriptor: libc::c_int| {
+            // SAFETY: F_GETFD takes no argument.
+            unsafe { libc::fcntl(descriptor, libc::F_GETFD) }
+        };
+        // SAFETY: dup makes a descriptor of its own, without the flag, as the service manager does.
+        let handed_over = unsafe {
+            use std::os::fd::FromRawFd;
+            OwnedFd::from_raw_fd(libc::dup(file.as_raw_fd()))
+        };
+        assert_eq!(flags(handed_over.as_raw_fd()) & libc::FD_CLOEXEC, 0);
+        let tap = Tap::of_descriptor(handed_over);
+        assert_eq!(flags(tap.as_fd().as_raw_fd()) & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
     }
 }
