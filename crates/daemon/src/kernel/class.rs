@@ -2,6 +2,9 @@
 //!
 //! Within a class, sources share the rate: each is in one of a few slots by a secret hash, and a
 //! slot gets a part of the rate. A flood from one source leaves the others what they need.
+//!
+//! A flood from many sources, as a station on the link can forge them, fills all slots. So sources
+//! that were there before keep a small rate of their own: enough for the hellos of their sessions.
 
 use nat::Instant;
 use wire::ethernet::ETHER_TYPE_ARP;
@@ -108,6 +111,23 @@ const SHARE: u64 = 8;
 /// Frames that may come at once, as the time in which the rate allows them.
 const BURST_US: u64 = 50_000;
 
+/// Sources that keep a rate of their own, by hash in sets of [`WAYS`].
+const REGULARS: usize = 256;
+const WAYS: usize = 4;
+/// All of them together get half of the rate of their class.
+const REGULAR_SHARE: u64 = 2 * REGULARS as u64;
+/// A source is no longer a regular one after so long: the default hold time of BGP in FRR.
+const REGULAR_FOR_US: u64 = 180_000_000;
+
+/// A source that was there before, with the rate that it keeps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Regular {
+    source: u64,
+    /// When it was seen last; 0: nobody is here.
+    seen_at: u64,
+    own: Bucket,
+}
+
 /// One token bucket, in microseconds of its rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
@@ -130,32 +150,64 @@ pub struct Limiter {
     secret: u64,
     classes: [Bucket; Class::ALL.len()],
     slots: [[Bucket; SLOTS]; Class::ALL.len()],
+    regulars: [Box<[Regular; REGULARS]>; Class::ALL.len()],
 }
 
 impl Limiter {
     /// `secret` keeps others from choosing sources that share a slot with a neighbour.
     pub fn new(secret: u64) -> Limiter {
         let none = Bucket::default();
-        Limiter { secret: secret | 1, classes: [none; Class::ALL.len()], slots: [[none; SLOTS]; Class::ALL.len()] }
+        Limiter {
+            secret: secret | 1,
+            classes: [none; Class::ALL.len()],
+            slots: [[none; SLOTS]; Class::ALL.len()],
+            regulars: core::array::from_fn(|_| Box::new([Regular::default(); REGULARS])),
+        }
     }
 
     /// Whether the kernel gets a frame of this class and source now.
     pub fn allows(&mut self, now: Instant, class: Class, source: u64) -> bool {
         let now = now.as_micros();
         let mixed = (source ^ self.secret).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let slot = ((mixed ^ mixed >> 29).wrapping_mul(self.secret) >> 58) as usize % SLOTS;
+        let hash = (mixed ^ mixed >> 29).wrapping_mul(self.secret);
+        let slot = (hash >> 58) as usize % SLOTS;
         let cost = 1_000_000_u64.div_ceil(class.rate());
-        let (Some(all), Some(slots)) = (self.classes.get_mut(class as usize), self.slots.get_mut(class as usize))
-        else {
+        let (Some(all), Some(slots), Some(regulars)) = (
+            self.classes.get_mut(class as usize),
+            self.slots.get_mut(class as usize),
+            self.regulars.get_mut(class as usize),
+        ) else {
             return false;
         };
         let Some(own) = slots.get_mut(slot) else { return false };
-        if !all.allows(now, cost) || !own.allows(now, cost * SHARE) {
+        let Some(set) = regulars.as_chunks_mut::<WAYS>().0.get_mut((hash >> 40) as usize % (REGULARS / WAYS)) else {
             return false;
+        };
+        let is_allowed = all.allows(now, cost) && own.allows(now, cost * SHARE);
+        let is_there = |regular: &Regular| regular.seen_at > 0 && now < regular.seen_at + REGULAR_FOR_US;
+        let regular = match set.iter().position(|regular| is_there(regular) && regular.source == source) {
+            Some(place) => set.get_mut(place),
+            // A newcomer takes no place from those that are there, and none while it is refused.
+            None if is_allowed => set.iter_mut().find(|regular| !is_there(regular)).map(|free| {
+                *free = Regular { source, ..Regular::default() };
+                free
+            }),
+            None => None,
+        };
+        let keeps = regular.is_some_and(|regular| {
+            regular.seen_at = now.max(1);
+            let allows = !is_allowed && regular.own.allows(now, cost * REGULAR_SHARE);
+            if allows {
+                regular.own.take(now, cost * REGULAR_SHARE);
+            }
+            allows
+        });
+        if is_allowed || keeps {
+            // What regular sources keep is taken from the others.
+            all.take(now, cost);
+            own.take(now, cost * SHARE);
         }
-        all.take(now, cost);
-        own.take(now, cost * SHARE);
-        true
+        is_allowed || keeps
     }
 }
 
@@ -210,6 +262,32 @@ mod tests {
         }
         assert_eq!(passed[1], 100, "the neighbour loses nothing");
         assert!((2_400..2_700).contains(&passed[0]), "{} of a million in a second", passed[0]);
+    }
+
+    #[test]
+    fn forged_sources_in_all_slots_leave_a_neighbour_its_hellos() {
+        let mut limiter = Limiter::new(7);
+        // BFD of one neighbour, 20 frames a second, for a second before the flood.
+        let neighbour = 0xc000_02fe;
+        for step in 0..20 {
+            assert!(limiter.allows(Instant::from_micros(step * 50_000), Class::Routing, neighbour));
+        }
+        let (mut of_flood, mut of_neighbour, mut of_newcomer) = (0_u64, 0, 0);
+        for step in 1_000_000..3_000_000_u64 {
+            let now = Instant::from_micros(step);
+            of_flood += u64::from(limiter.allows(now, Class::Routing, 0xc0a8_0000 + step % 4_096));
+            if step % 50_000 == 0 {
+                of_neighbour += u32::from(limiter.allows(now, Class::Routing, neighbour));
+            }
+            // Once the flood has taken all places.
+            if step > 2_000_000 && step % 50_000 == 25_017 {
+                of_newcomer += u32::from(limiter.allows(now, Class::Routing, 0xc633_6401));
+            }
+        }
+        assert_eq!(of_neighbour, 40, "it loses nothing in two seconds");
+        assert!(of_newcomer < 10, "{of_newcomer} of 20: all slots are full");
+        let most = 2 * Class::Routing.rate() + 1_000 + REGULARS as u64 * 3;
+        assert!(of_flood < most, "{of_flood} of two million, at most {most}");
     }
 
     #[test]
