@@ -25,7 +25,6 @@ use netlink_packet_route::neighbour::NeighbourState;
 use netlink_packet_route::route::RouteAddress;
 use netlink_packet_route::route::RouteAttribute;
 use netlink_packet_route::route::RouteMessage;
-use netlink_packet_route::route::RouteNextHopFlags;
 use netlink_packet_route::route::RouteProtocol;
 use netlink_packet_route::route::RouteScope;
 use netlink_packet_route::route::RouteType;
@@ -49,6 +48,26 @@ pub const TABLE_MAIN: u32 = 254;
 /// leave to others.
 pub const PROTOCOL_NATRIX: u8 = 110;
 
+/// Kinds of messages (`linux/netlink.h`, `linux/rtnetlink.h`), and where those that are only about
+/// the exchange itself end.
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const HEADERS_END: u16 = 16;
+const NEW_ROUTE: u16 = 24;
+const DELETED_ROUTE: u16 = 25;
+/// Attributes of a route.
+const DESTINATION: u16 = 1;
+const DEVICE: u16 = 4;
+const GATEWAY: u16 = 5;
+const METRIC: u16 = 6;
+const SEVERAL_HOPS: u16 = 9;
+const TABLE: u16 = 15;
+/// Types of a route, a flag of a next hop (RTNH_F_DEAD), and AF_INET.
+const KIND_UNICAST: u8 = 1;
+const KIND_BLACKHOLE: u8 = 6;
+const KIND_PROHIBIT: u8 = 8;
+const HOP_IS_DEAD: u8 = 1;
+const FAMILY_IPV4: u8 = 2;
 /// Bytes of the header of a message.
 const HEADER: usize = 16;
 /// Longest datagram: the kernel makes dumps of at most 32 KiB.
@@ -156,22 +175,38 @@ impl Netlink {
     /// What the kernel answers; [`io::ErrorKind::Interrupted`] if something changed meanwhile, so
     /// that the answer may be incomplete.
     pub fn dump(&mut self, message: RouteNetlinkMessage, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+        self.dump_bytes(message, |message| {
+            read_messages(message, |_, payload| {
+                if let NetlinkPayload::InnerMessage(message) = payload {
+                    each(message);
+                }
+            });
+        })
+    }
+
+    /// The same; each message as the kernel wrote it, with its header.
+    ///
+    /// # Errors
+    /// As [`Netlink::dump`].
+    pub fn dump_bytes(&mut self, message: RouteNetlinkMessage, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         self.send(message, NLM_F_DUMP)?;
         let mut is_interrupted = false;
         loop {
             let mut end = None;
-            self.read(|flags, payload| {
-                is_interrupted |= flags & NLM_F_DUMP_INTR != 0;
-                match payload {
-                    NetlinkPayload::Done(_) => end = Some(Ok(())),
-                    NetlinkPayload::Error(error) => {
-                        let code = error.code.map_or(0, |code| code.get().saturating_abs());
+            self.read_datagram()?;
+            for message in messages(&self.buffer) {
+                is_interrupted |= half(message, 6) & NLM_F_DUMP_INTR != 0;
+                match half(message, 4) {
+                    DONE => end = Some(Ok(())),
+                    ERROR => {
+                        let code = message.get(HEADER..).and_then(<[u8]>::first_chunk);
+                        let code = code.map_or(0, |code| i32::from_ne_bytes(*code).saturating_abs());
                         end = Some(Err(io::Error::from_raw_os_error(code)));
                     }
-                    NetlinkPayload::InnerMessage(message) => each(message),
-                    _ => {}
+                    0..HEADERS_END => {}
+                    _ => each(message),
                 }
-            })?;
+            }
             match end {
                 Some(Ok(())) if is_interrupted => return Err(io::ErrorKind::Interrupted.into()),
                 Some(end) => return end,
@@ -185,14 +220,23 @@ impl Netlink {
     /// # Errors
     /// ENOBUFS: messages were lost.
     pub fn receive(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
-        for _ in 0..DATAGRAMS_MAX {
-            let read = self.read(|_, payload| {
+        self.receive_bytes(|message| {
+            read_messages(message, |_, payload| {
                 if let NetlinkPayload::InnerMessage(message) = payload {
                     each(message);
                 }
             });
-            match read {
-                Ok(()) => {}
+        })
+    }
+
+    /// The same; each message as the kernel wrote it, with its header.
+    ///
+    /// # Errors
+    /// As [`Netlink::receive`].
+    pub fn receive_bytes(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+        for _ in 0..DATAGRAMS_MAX {
+            match self.read_datagram() {
+                Ok(()) => messages(&self.buffer).for_each(&mut each),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
@@ -201,11 +245,15 @@ impl Netlink {
     }
 
     fn read(&mut self, each: impl FnMut(u16, NetlinkPayload<RouteNetlinkMessage>)) -> io::Result<()> {
-        self.buffer.clear();
-        self.buffer.reserve(DATAGRAM_MAX);
-        self.socket.recv(&mut self.buffer, 0)?;
+        self.read_datagram()?;
         read_messages(&self.buffer, each);
         Ok(())
+    }
+
+    fn read_datagram(&mut self) -> io::Result<()> {
+        self.buffer.clear();
+        self.buffer.reserve(DATAGRAM_MAX);
+        self.socket.recv(&mut self.buffer, 0).map(|_| ())
     }
 }
 
@@ -215,17 +263,46 @@ impl AsFd for Netlink {
     }
 }
 
+/// The messages of a datagram with their headers, up to one that is cut off.
+pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    core::iter::from_fn(move || {
+        let length = bytes.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize)?;
+        let message = bytes.get(..length).filter(|_| length >= HEADER)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    })
+}
+
 /// Reads the messages of a datagram. One that cannot be read is left out.
-pub fn read_messages(mut bytes: &[u8], mut each: impl FnMut(u16, NetlinkPayload<RouteNetlinkMessage>)) {
-    while let Some(length) = bytes.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
-        let Some(message) = bytes.get(..length).filter(|_| length >= HEADER) else { return };
+pub fn read_messages(bytes: &[u8], mut each: impl FnMut(u16, NetlinkPayload<RouteNetlinkMessage>)) {
+    for message in messages(bytes) {
         let read = without_unread(message);
         if let Some(Ok(message)) = read.map(|read| NetlinkMessage::<RouteNetlinkMessage>::deserialize(&read)) {
             let (header, payload) = message.into_parts();
             each(header.flags, payload);
         }
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
+}
+
+/// Two bytes of a message in the machine's order; 0 where it ends before.
+fn half(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |half| u16::from_ne_bytes(*half))
+}
+
+/// The same of four bytes.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word))
+}
+
+/// Attributes (`struct rtattr`): kind without its flags, and value. Ends at one that is cut off.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    core::iter::from_fn(move || {
+        let [low, high, kind @ ..] = bytes.first_chunk::<4>()?;
+        let length = usize::from(u16::from_ne_bytes([*low, *high]));
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_ne_bytes(*kind) & 0x3fff, value))
+    })
 }
 
 /// A message without the attributes that nobody reads here; None: nobody reads it. The library
@@ -297,65 +374,73 @@ fn set_length(kept: &mut [u8], start: usize) {
     }
 }
 
-/// The route in a message, if it is one that packets can take.
-pub fn route_news(message: &RouteNetlinkMessage) -> Option<RouteNews> {
-    let (route, is_there) = match message {
-        RouteNetlinkMessage::NewRoute(route) => (route, true),
-        RouteNetlinkMessage::DelRoute(route) => (route, false),
+/// Whether a message is about a route.
+pub fn is_route(message: &[u8]) -> bool {
+    matches!(half(message, 4), NEW_ROUTE | DELETED_ROUTE)
+}
+
+/// The route in a message, if it is one that packets can take. It is read where it lies, without
+/// the library: a full table comes as a million messages.
+pub fn route_news(message: &[u8]) -> Option<RouteNews> {
+    let is_there = match half(message, 4) {
+        NEW_ROUTE => true,
+        DELETED_ROUTE => false,
         _ => return None,
     };
-    let RouteMessage { header, attributes, .. } = route;
-    let protocol = u8::from(header.protocol);
+    // `struct rtmsg`: family, lengths of destination and source, type of service, table, protocol,
+    // scope, type, flags.
+    let [family, length, _, service, table, protocol, _, kind, ..] = *message.get(HEADER..)?.first_chunk::<12>()?;
     // Routes by type of service are of no use to a NAT, and its own routes are for others.
-    if header.address_family != AddressFamily::Inet || header.tos != 0 || protocol == PROTOCOL_NATRIX {
+    if family != FAMILY_IPV4 || service != 0 || protocol == PROTOCOL_NATRIX {
         return None;
     }
-    let drops = match header.kind {
-        RouteType::Unicast => false,
-        RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit => true,
+    let drops = match kind {
+        KIND_UNICAST => false,
+        KIND_BLACKHOLE..=KIND_PROHIBIT => true,
         _ => return None,
     };
-    let mut news = RouteNews {
-        is_there,
-        table: header.table.into(),
-        prefix: Prefix::new(Ipv4Addr::UNSPECIFIED, header.destination_prefix_length)?,
-        metric: 0,
-        protocol,
-        hops: Vec::new(),
-    };
-    let (mut device, mut gateway) = (None, 0);
-    for attribute in attributes {
-        match attribute {
-            RouteAttribute::Table(table) => news.table = *table,
-            RouteAttribute::Priority(metric) => news.metric = *metric,
-            RouteAttribute::Destination(RouteAddress::Inet(address)) => {
-                news.prefix = Prefix::new(*address, header.destination_prefix_length)?;
-            }
-            RouteAttribute::Oif(index) => device = Some(*index),
-            RouteAttribute::Gateway(RouteAddress::Inet(address)) => gateway = address.to_bits(),
-            RouteAttribute::MultiPath(hops) => {
-                for hop in hops.iter().filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead)) {
-                    let gateway = hop.attributes.iter().find_map(|attribute| match attribute {
-                        RouteAttribute::Gateway(RouteAddress::Inet(address)) => Some(address.to_bits()),
-                        _ => None,
-                    });
-                    // The kernel's numbers begin at 0.
-                    news.hops.push((hop.interface_index, gateway.unwrap_or(0), u16::from(hop.hops) + 1));
-                }
-            }
+    let (mut address, mut table, mut metric, mut device, mut gateway) = (0, u32::from(table), 0, None, 0);
+    let mut hops = Vec::new();
+    for (kind, value) in attributes(message.get(HEADER + 12..)?) {
+        match (kind, value.len()) {
+            (DESTINATION, 4) => address = word(value, 0).to_be(),
+            (DEVICE, 4) => device = Some(word(value, 0)),
+            (GATEWAY, 4) => gateway = word(value, 0).to_be(),
+            (METRIC, 4) => metric = word(value, 0),
+            (TABLE, 4) => table = word(value, 0),
+            (SEVERAL_HOPS, _) => hops.extend(several_hops(value)),
             _ => {}
         }
     }
-    if let Some(device) = device.filter(|_| news.hops.is_empty()) {
-        news.hops.push((device, gateway, 1));
+    if let Some(device) = device.filter(|_| hops.is_empty()) {
+        hops.push((device, gateway, 1));
     }
     match drops {
-        true => news.hops.clear(),
+        true => hops.clear(),
         // By a device of IPv6, or by nothing.
-        false if news.hops.is_empty() && is_there => return None,
+        false if hops.is_empty() && is_there => return None,
         false => {}
     }
-    Some(news)
+    let prefix = Prefix::new(Ipv4Addr::from_bits(address), length)?;
+    Some(RouteNews { is_there, table, prefix, metric, protocol, hops })
+}
+
+/// The next hops (`struct rtnexthop`) that are not dead.
+fn several_hops(mut bytes: &[u8]) -> impl Iterator<Item = (u32, u32, u16)> {
+    core::iter::from_fn(move || {
+        loop {
+            let [_, _, flags, weight, ..] = *bytes.first_chunk::<8>()?;
+            let length = usize::from(half(bytes, 0));
+            let hop = bytes.get(..length).filter(|_| length >= 8)?;
+            bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+            if flags & HOP_IS_DEAD == 0 {
+                let is_gateway = |(kind, value): &(u16, &[u8])| *kind == GATEWAY && value.len() == 4;
+                let gateway = attributes(hop.get(8..)?).find(is_gateway).map_or(0, |(_, value)| word(value, 0).to_be());
+                // The kernel's numbers begin at 0.
+                return Some((word(hop, 4), gateway, u16::from(weight) + 1));
+            }
+        }
+    })
 }
 
 /// The neighbour of IPv4 in a message.
@@ -453,8 +538,142 @@ pub fn announcement(prefix: Prefix) -> RouteMessage {
 #[cfg(test)]
 mod tests {
     use netlink_packet_route::route::RouteNextHop;
+    use netlink_packet_route::route::RouteNextHopFlags;
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
 
     use super::*;
+
+    /// The route in a message as the library reads it.
+    fn by_library(message: &RouteNetlinkMessage) -> Option<RouteNews> {
+        let (route, is_there) = match message {
+            RouteNetlinkMessage::NewRoute(route) => (route, true),
+            RouteNetlinkMessage::DelRoute(route) => (route, false),
+            _ => return None,
+        };
+        let RouteMessage { header, attributes, .. } = route;
+        let protocol = u8::from(header.protocol);
+        // Routes by type of service are of no use to a NAT, and its own routes are for others.
+        if header.address_family != AddressFamily::Inet || header.tos != 0 || protocol == PROTOCOL_NATRIX {
+            return None;
+        }
+        let drops = match header.kind {
+            RouteType::Unicast => false,
+            RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit => true,
+            _ => return None,
+        };
+        let mut news = RouteNews {
+            is_there,
+            table: header.table.into(),
+            prefix: Prefix::new(Ipv4Addr::UNSPECIFIED, header.destination_prefix_length)?,
+            metric: 0,
+            protocol,
+            hops: Vec::new(),
+        };
+        let (mut device, mut gateway) = (None, 0);
+        for attribute in attributes {
+            match attribute {
+                RouteAttribute::Table(table) => news.table = *table,
+                RouteAttribute::Priority(metric) => news.metric = *metric,
+                RouteAttribute::Destination(RouteAddress::Inet(address)) => {
+                    news.prefix = Prefix::new(*address, header.destination_prefix_length)?;
+                }
+                RouteAttribute::Oif(index) => device = Some(*index),
+                RouteAttribute::Gateway(RouteAddress::Inet(address)) => gateway = address.to_bits(),
+                RouteAttribute::MultiPath(hops) => {
+                    for hop in hops.iter().filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead)) {
+                        let gateway = hop.attributes.iter().find_map(|attribute| match attribute {
+                            RouteAttribute::Gateway(RouteAddress::Inet(address)) => Some(address.to_bits()),
+                            _ => None,
+                        });
+                        // The kernel's numbers begin at 0.
+                        news.hops.push((hop.interface_index, gateway.unwrap_or(0), u16::from(hop.hops) + 1));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(device) = device.filter(|_| news.hops.is_empty()) {
+            news.hops.push((device, gateway, 1));
+        }
+        match drops {
+            true => news.hops.clear(),
+            // By a device of IPv6, or by nothing.
+            false if news.hops.is_empty() && is_there => return None,
+            false => {}
+        }
+        Some(news)
+    }
+
+    fn bytes_of(message: RouteNetlinkMessage) -> Vec<u8> {
+        let mut message = NetlinkMessage::from(message);
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    /// As the kernel sends it.
+    fn news(message: RouteNetlinkMessage) -> Option<RouteNews> {
+        let by_library = by_library(&message);
+        let read = route_news(&bytes_of(message));
+        assert_eq!(read, by_library);
+        read
+    }
+
+    proptest! {
+        #[test]
+        fn routes_are_read_as_the_library_reads_them(
+            (is_new, kind, protocol, service, length) in (any::<bool>(), 0_u8..12, any::<u8>(), 0_u8..2, 0_u8..40),
+            (metric, table) in (option::of(any::<u32>()), option::of(any::<u32>())),
+            (device, via) in (option::of(any::<u32>()), option::of(any::<u8>())),
+            several in option::of(vec((any::<u32>(), any::<u8>(), any::<bool>(), option::of(any::<u8>())), 0..5)),
+        ) {
+            let mut message = RouteMessage::default();
+            message.header.address_family = AddressFamily::Inet;
+            message.header.destination_prefix_length = length;
+            message.header.tos = service;
+            message.header.table = TABLE_MAIN as u8;
+            message.header.protocol = protocol.into();
+            message.header.kind = kind.into();
+            let hops = several.map(|several| {
+                let hop = |(device, weight, is_dead, via): (u32, u8, bool, Option<u8>)| {
+                    let mut hop = RouteNextHop::default();
+                    (hop.interface_index, hop.hops) = (device, weight);
+                    hop.flags = if is_dead { RouteNextHopFlags::Dead } else { RouteNextHopFlags::empty() };
+                    hop.attributes = via.map(gateway).into_iter().collect();
+                    hop
+                };
+                RouteAttribute::MultiPath(several.into_iter().map(hop).collect())
+            });
+            let given = [
+                Some(RouteAttribute::Destination(RouteAddress::Inet(Ipv4Addr::new(198, 51, 100, 0)))),
+                metric.map(RouteAttribute::Priority),
+                table.map(RouteAttribute::Table),
+                device.map(RouteAttribute::Oif),
+                via.map(gateway),
+                hops,
+            ];
+            message.attributes = given.into_iter().flatten().collect();
+            news(if is_new { RouteNetlinkMessage::NewRoute(message) } else { RouteNetlinkMessage::DelRoute(message) });
+        }
+
+        #[test]
+        fn any_bytes_are_a_route_or_none(bytes in vec(any::<u8>(), 0..120), kind in 24_u16..26) {
+            let mut bytes = bytes;
+            if let Some(place) = bytes.get_mut(4..6) {
+                place.copy_from_slice(&kind.to_ne_bytes());
+            }
+            // AF_INET, so that more than the first look happens.
+            if let Some(family) = bytes.get_mut(HEADER) {
+                *family = FAMILY_IPV4;
+            }
+            if let Some(news) = route_news(&bytes) {
+                prop_assert!(news.prefix.length() <= 32 && news.hops.len() <= 1 + bytes.len() / 8);
+            }
+        }
+    }
 
     fn route(kind: RouteType, attributes: Vec<RouteAttribute>) -> RouteNetlinkMessage {
         let mut message = RouteMessage::default();
@@ -475,34 +694,31 @@ mod tests {
     #[test]
     fn next_hops_of_a_route_are_read() {
         let one = route(RouteType::Unicast, vec![RouteAttribute::Oif(7), gateway(1), RouteAttribute::Priority(20)]);
-        let news = route_news(&one).unwrap();
-        assert_eq!((news.metric, news.protocol, news.table), (20, 186, 254));
-        assert_eq!(news.hops, [(7, 0xc000_0201, 1)]);
+        let read = news(one).unwrap();
+        assert_eq!((read.metric, read.protocol, read.table), (20, 186, 254));
+        assert_eq!(read.hops, [(7, 0xc000_0201, 1)]);
         let hop = |interface_index, hops, last| {
             let mut hop = RouteNextHop::default();
             (hop.interface_index, hop.hops, hop.attributes) = (interface_index, hops, vec![gateway(last)]);
             hop
         };
         let several = RouteAttribute::MultiPath(vec![hop(7, 0, 1), hop(8, 2, 2)]);
-        let news = route_news(&route(RouteType::Unicast, vec![several])).unwrap();
-        assert_eq!(news.hops, [(7, 0xc000_0201, 1), (8, 0xc000_0202, 3)]);
+        let read = news(route(RouteType::Unicast, vec![several])).unwrap();
+        assert_eq!(read.hops, [(7, 0xc000_0201, 1), (8, 0xc000_0202, 3)]);
     }
 
     #[test]
     fn routes_that_no_packet_can_take_are_left_out() {
-        assert_eq!(route_news(&route(RouteType::Local, vec![RouteAttribute::Oif(7)])), None);
-        assert_eq!(route_news(&route(RouteType::Unicast, Vec::new())), None);
-        assert_eq!(route_news(&route(RouteType::BlackHole, Vec::new())).unwrap().hops, []);
+        assert_eq!(news(route(RouteType::Local, vec![RouteAttribute::Oif(7)])), None);
+        assert_eq!(news(route(RouteType::Unicast, Vec::new())), None);
+        assert_eq!(news(route(RouteType::BlackHole, Vec::new())).unwrap().hops, []);
         let own = announcement(Prefix::host(Ipv4Addr::new(203, 0, 113, 1)));
-        assert_eq!(route_news(&RouteNetlinkMessage::NewRoute(own)), None);
+        assert_eq!(news(RouteNetlinkMessage::NewRoute(own)), None);
     }
 
     #[test]
     fn a_message_comes_back_from_its_bytes() {
-        let mut message = NetlinkMessage::from(route(RouteType::Unicast, vec![RouteAttribute::Oif(7), gateway(1)]));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
+        let bytes = bytes_of(route(RouteType::Unicast, vec![RouteAttribute::Oif(7), gateway(1)]));
         let both = [bytes.as_slice(), bytes.as_slice()].concat();
         let mut found = 0;
         for length in 0..=both.len() {

@@ -1,13 +1,18 @@
 //! Puts the best route of each prefix into the tables of the workers.
 
+use core::hash::BuildHasher;
+use core::hash::Hasher;
 use core::net::Ipv4Addr;
 use core::time::Duration;
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::hash::RandomState;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use nat::Settings;
+use nat::random::KeyedHash;
 use nat::routes::live::Full;
 use nat::routes::live::LiveRoutes;
 use nat::routes::live::Target;
@@ -38,7 +43,7 @@ pub enum FibError {
 pub struct Fib {
     writer: Writer,
     /// By table.
-    installed: Vec<HashMap<Prefix, Target>>,
+    installed: Vec<Installed>,
     /// Targets in use, with the number of their routes.
     targets: HashMap<Vec<Hop>, (Target, u32)>,
     hops_of: HashMap<Target, Vec<Hop>>,
@@ -46,12 +51,86 @@ pub struct Fib {
 
 /// The next hops of the best route. The weight of a single one means nothing, so that routes which
 /// differ only in it have the same target.
-fn best(rib: &Rib, table: Table, prefix: Prefix) -> Option<Vec<Hop>> {
-    let mut hops = rib.candidates(table, prefix).into_iter().next()?.hops;
-    if let [single] = hops.as_mut_slice() {
-        single.weight = 1;
+fn best(rib: &Rib, table: Table, prefix: Prefix) -> Option<Cow<'_, [Hop]>> {
+    Some(match rib.best(table, prefix)? {
+        [single] if single.weight != 1 => Cow::Owned(vec![Hop { weight: 1, ..*single }]),
+        hops => Cow::Borrowed(hops),
+    })
+}
+
+/// Routes of a table by prefix.
+#[derive(Debug)]
+struct Installed {
+    targets: HashMap<Prefix, Target, ByPrefix>,
+    /// By length of the prefix, so that nobody looks for one of a length that there is not.
+    count_of: [u32; 33],
+}
+
+impl Installed {
+    fn insert(&mut self, prefix: Prefix, target: Target) {
+        if self.targets.insert(prefix, target).is_none() {
+            self.count_of[usize::from(prefix.length())] += 1;
+        }
     }
-    Some(hops)
+
+    fn remove(&mut self, prefix: Prefix) {
+        if self.targets.remove(&prefix).is_some() {
+            self.count_of[usize::from(prefix.length())] -= 1;
+        }
+    }
+
+    /// The longest shorter route, but that of length 0.
+    fn cover(&self, prefix: Prefix) -> Option<(u8, Target)> {
+        let there = (1..prefix.length()).rev().filter(|length| self.count_of[usize::from(*length)] > 0);
+        let shorter = there.filter_map(|length| Prefix::new(prefix.address(), length));
+        let target = |shorter: Prefix| self.targets.get(&shorter).map(|target| (shorter.length(), *target));
+        shorter.into_iter().find_map(target)
+    }
+}
+
+/// Hashes a prefix with a secret, so that no neighbour can choose prefixes that collide.
+struct ByPrefix(KeyedHash);
+
+impl ByPrefix {
+    fn new() -> ByPrefix {
+        // The standard library's own secret.
+        let secret = |number: u64| RandomState::new().hash_one(number);
+        ByPrefix(KeyedHash::new([secret(0), secret(1), secret(2), secret(3)]))
+    }
+}
+
+impl BuildHasher for ByPrefix {
+    type Hasher = PrefixHasher;
+
+    fn build_hasher(&self) -> PrefixHasher {
+        PrefixHasher { hash: self.0, seen: [0; 2] }
+    }
+}
+
+/// Takes in an address and a length, which are one word each.
+struct PrefixHasher {
+    hash: KeyedHash,
+    seen: [u64; 2],
+}
+
+impl Hasher for PrefixHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.seen[0] = self.seen[0] << 8 | u64::from(*byte);
+        }
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.seen[1] = self.seen[1] << 8 | u64::from(byte);
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.seen[0] = self.seen[0] << 32 | u64::from(word);
+    }
+
+    fn finish(&self) -> u64 {
+        self.hash.hash(self.seen[0], self.seen[1])
+    }
 }
 
 impl Fib {
@@ -59,7 +138,9 @@ impl Fib {
     pub fn new(live: &Arc<LiveRoutes>, tables: usize) -> Fib {
         Fib {
             writer: Writer::new(live),
-            installed: (0..tables).map(|_| HashMap::new()).collect(),
+            installed: (0..tables)
+                .map(|_| Installed { targets: HashMap::with_hasher(ByPrefix::new()), count_of: [0; 33] })
+                .collect(),
             targets: HashMap::new(),
             hops_of: HashMap::new(),
         }
@@ -67,7 +148,7 @@ impl Fib {
 
     /// Routes in all tables.
     pub fn len(&self) -> usize {
-        self.installed.iter().map(HashMap::len).sum()
+        self.installed.iter().map(|routes| routes.targets.len()).sum()
     }
 
     /// True if there is none.
@@ -121,7 +202,7 @@ impl Fib {
         hops: Option<&[Hop]>,
         wait: &mut dyn FnMut(),
     ) -> Result<(), FibError> {
-        let before = self.installed.get(table.index()).and_then(|routes| routes.get(&prefix)).copied();
+        let before = self.installed.get(table.index()).and_then(|routes| routes.targets.get(&prefix)).copied();
         match (hops, before) {
             (None, None) => return Ok(()),
             (Some(hops), Some(before)) if self.hops_of.get(&before).map_or(&[][..], Vec::as_slice) == hops => {
@@ -138,23 +219,15 @@ impl Fib {
                 }
             }
             (None, Some(_)) => {
-                if let Some(routes) = self.installed.get_mut(table.index()) {
-                    routes.remove(&prefix);
-                }
-                self.writer.remove(table.index(), prefix, self.cover(table, prefix));
+                let Some(routes) = self.installed.get_mut(table.index()) else { return Ok(()) };
+                routes.remove(prefix);
+                self.writer.remove(table.index(), prefix, routes.cover(prefix));
             }
         }
         if let Some(before) = before {
             self.release(before);
         }
         Ok(())
-    }
-
-    /// The longest shorter route, but that of length 0.
-    fn cover(&self, table: Table, prefix: Prefix) -> Option<(u8, Target)> {
-        let routes = self.installed.get(table.index())?;
-        let shorter = (1..prefix.length()).rev().filter_map(|length| Prefix::new(prefix.address(), length));
-        shorter.into_iter().find_map(|shorter| routes.get(&shorter).map(|target| (shorter.length(), *target)))
     }
 
     fn target(&mut self, settings: &Settings, hops: &[Hop], wait: &mut dyn FnMut()) -> Result<Target, FibError> {
@@ -201,15 +274,15 @@ impl Fib {
             from = rib.next_prefix(table, core::ops::Bound::Unbounded).map_or(from, core::ops::Bound::Included);
             while let Some(prefix) = rib.next_prefix(table, from) {
                 let best = best(rib, table, prefix);
-                let has = self.installed.get(table.index()).and_then(|routes| routes.get(&prefix));
-                let has = has.map(|target| self.hops_of.get(target).cloned().unwrap_or_default());
-                if best != has {
+                let has = self.installed.get(table.index()).and_then(|routes| routes.targets.get(&prefix));
+                let has = has.map(|target| self.hops_of.get(target).map_or(&[][..], Vec::as_slice));
+                if best.as_deref() != has {
                     return false;
                 }
                 count += usize::from(has.is_some());
                 from = core::ops::Bound::Excluded(prefix);
             }
-            count == self.installed.get(table.index()).map_or(0, HashMap::len)
+            count == self.installed.get(table.index()).map_or(0, |routes| routes.targets.len())
         })
     }
 }

@@ -65,6 +65,8 @@ const REPEATED_LOOKS: u32 = 256;
 /// How long the thread may take to announce or withdraw the pools. A look asks all workers, and one
 /// that does not answer costs 2 seconds.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(8);
+/// Changes made while others who want to read the routes wait: less than a millisecond.
+const CHANGES_LOCKED: usize = 64;
 /// Tries to read all routes while they change.
 const DUMPS_MAX: usize = 5;
 
@@ -327,11 +329,9 @@ impl Follower {
         let mut lost_at: Option<Instant> = None;
         while !stop.load(Ordering::Relaxed) {
             let (mut news, mut has_changed_links) = (Vec::new(), false);
-            let received = monitor.receive(|message| match message {
-                RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => {
-                    news.extend(netlink::route_news(&message));
-                }
-                _ => has_changed_links = true,
+            let received = monitor.receive_bytes(|message| match netlink::is_route(message) {
+                true => news.extend(netlink::route_news(message)),
+                false => has_changed_links = true,
             });
             self.take_in(&news);
             let now = Instant::now();
@@ -371,20 +371,19 @@ impl Follower {
         }
         RouteCounters::add(&self.routing.counters.changes, news.len());
         let routing = Arc::clone(&self.routing);
-        for news in news {
-            let parts = self.parts(news);
-            for table in self.tables_of(news.table) {
-                let mut rib = lock(&routing.rib);
-                let mut routes = rib.kernel(table, news.prefix);
-                routes.retain(|route| route.metric != news.metric);
-                if news.is_there
-                    && let Some(hops) = parts.get(&table)
-                {
-                    let hops = hops.clone();
-                    routes.push(KernelRoute { protocol: news.protocol, metric: news.metric, hops });
-                }
-                if rib.set_kernel(table, news.prefix, &routes) {
-                    self.refresh(&rib, table, news.prefix);
+        // Devices do not change meanwhile.
+        let mut filled: HashMap<u32, Vec<Table>> = HashMap::new();
+        for news in news.chunks(CHANGES_LOCKED) {
+            let mut rib = lock(&routing.rib);
+            for news in news {
+                let parts = self.parts(news);
+                let tables = filled.entry(news.table).or_insert_with(|| self.tables_of(news.table));
+                for &table in tables.iter() {
+                    let hops = parts.iter().find(|(other, _)| *other == table).filter(|_| news.is_there);
+                    let route = hops.map(|(_, hops)| (news.protocol, hops.as_slice()));
+                    if rib.change_kernel(table, news.prefix, news.metric, route) {
+                        self.refresh(&rib, table, news.prefix);
+                    }
                 }
             }
         }
@@ -411,8 +410,8 @@ impl Follower {
 
     /// The next hops of a route by the table that its devices belong to. A route that drops packets
     /// is one of each table.
-    fn parts(&self, news: &RouteNews) -> BTreeMap<Table, Vec<Hop>> {
-        let mut parts: BTreeMap<Table, Vec<Hop>> = BTreeMap::new();
+    fn parts(&self, news: &RouteNews) -> Vec<(Table, Vec<Hop>)> {
+        let mut parts: Vec<(Table, Vec<Hop>)> = Vec::new();
         if news.hops.is_empty() {
             parts.extend(self.tables_of(news.table).into_iter().map(|table| (table, Vec::new())));
         }
@@ -421,10 +420,13 @@ impl Follower {
             if table != news.table {
                 continue;
             }
-            let hops = parts.entry(Table::of(self.facing(interface))).or_default();
-            hops.push(Hop { interface, gateway, weight });
+            let (table, hop) = (Table::of(self.facing(interface)), Hop { interface, gateway, weight });
+            match parts.iter_mut().find(|(other, _)| *other == table) {
+                Some((_, hops)) => hops.push(hop),
+                None => parts.push((table, vec![hop])),
+            }
         }
-        for hops in parts.values_mut() {
+        for (_, hops) in &mut parts {
             hops.sort_unstable();
             hops.truncate(HOPS_MAX);
         }
@@ -455,7 +457,8 @@ impl Follower {
         let mut is_complete = false;
         for _ in 0..DUMPS_MAX {
             let mut news = Vec::new();
-            let dump = self.socket.dump(netlink::all_routes(), |message| news.extend(netlink::route_news(&message)));
+            let dump =
+                self.socket.dump_bytes(netlink::all_routes(), |message| news.extend(netlink::route_news(message)));
             wanted.clear();
             for news in &news {
                 for (table, hops) in self.parts(news) {

@@ -247,6 +247,46 @@ impl Rib {
         true
     }
 
+    /// Sets the route of the kernel for a prefix with this metric, by protocol and next hops; None:
+    /// removes it. Returns whether anything changed.
+    pub fn change_kernel(&mut self, table: Table, prefix: Prefix, metric: u32, route: Option<(u8, &[Hop])>) -> bool {
+        let Some(routes) = self.tables.get_mut(table.index()) else { return false };
+        let is_only = match routes.kernel.get(&prefix) {
+            Some(stored) => stored.metric == metric && !routes.further.contains_key(&prefix),
+            None => true,
+        };
+        if !is_only {
+            // Several metrics, which few prefixes have.
+            let mut wanted = self.kernel(table, prefix);
+            wanted.retain(|other| other.metric != metric);
+            let route = route.map(|(protocol, hops)| KernelRoute { protocol, metric, hops: hops.to_vec() });
+            wanted.extend(route);
+            return self.set_kernel(table, prefix, &wanted);
+        }
+        let stored = route.map(|(protocol, hops)| Stored { metric, hops: self.hops.add(hops), protocol });
+        let before = match stored {
+            Some(stored) => routes.kernel.insert(prefix, stored),
+            None => routes.kernel.remove(&prefix),
+        };
+        if let Some(before) = before {
+            self.hops.remove(before.hops);
+        }
+        let what = |stored: Stored| (stored.hops, stored.protocol);
+        before.map(what) != stored.map(what)
+    }
+
+    /// The next hops of the route of a prefix that counts.
+    pub fn best(&self, table: Table, prefix: Prefix) -> Option<&[Hop]> {
+        let routes = self.tables.get(table.index())?;
+        if let Some(fixed) = routes.fixed.get(&prefix) {
+            return Some(&fixed.hops);
+        }
+        if let Some(stored) = routes.kernel.get(&prefix) {
+            return Some(self.hops.get(stored.hops));
+        }
+        (table == Table::Outside && self.leads_inside(prefix)).then_some(&[])
+    }
+
     /// The routes of the kernel for a prefix, in the order of preference.
     pub fn kernel(&self, table: Table, prefix: Prefix) -> Vec<KernelRoute> {
         let Some(routes) = self.tables.get(table.index()) else { return Vec::new() };

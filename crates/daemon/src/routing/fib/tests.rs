@@ -74,6 +74,31 @@ fn the_weight_of_a_single_next_hop_means_nothing() {
     assert!(!fib.targets.contains_key(&hop(1)), "its next hop is free again");
 }
 
+/// What the kernel sends of a route over device 7: new with this gateway, or gone.
+fn message(prefix: Prefix, gateway: Option<u32>) -> Vec<u8> {
+    let attribute =
+        |kind: u16, value: [u8; 4]| [8_u16.to_ne_bytes(), kind.to_ne_bytes()].concat().into_iter().chain(value);
+    let mut attributes: Vec<u8> = attribute(15, 254_u32.to_ne_bytes()).collect();
+    attributes.extend(attribute(1, prefix.address().octets()));
+    attributes.extend(attribute(6, 20_u32.to_ne_bytes()));
+    attributes.extend(attribute(5, gateway.unwrap_or(1).to_be_bytes()));
+    attributes.extend(attribute(4, 7_u32.to_ne_bytes()));
+    let kind: u16 = if gateway.is_some() { 24 } else { 25 };
+    let length = 16 + 12 + attributes.len() as u32;
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend([kind.to_ne_bytes(), [0; 2]].concat());
+    bytes.extend([0; 8]);
+    bytes.extend([2, prefix.length(), 0, 0, 254, 186, 0, 1, 0, 0, 0, 0]);
+    bytes.extend(attributes);
+    bytes
+}
+
+/// Seconds that the calling thread has had a CPU: others on the machine do not count.
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|text| text.parse::<f64>().ok()).unwrap_or_default() / 1e9
+}
+
 /// Prints what a full table takes. Half of the prefixes of the Internet are /24s, near each other.
 #[test]
 fn a_million_routes_fit_in_200_mb() {
@@ -106,18 +131,28 @@ fn a_million_routes_fit_in_200_mb() {
         }
     }
     let added = prefixes.len() as f64 / begun.elapsed().as_secs_f64();
-    let begun = Instant::now();
+    // As the keeper does it, from the bytes of the kernel on.
     let changes = 200_000;
-    for change in 0..changes {
-        let prefix = prefixes[next(prefixes.len() as u64) as usize];
-        let wanted = if change % 3 == 0 { vec![] } else { vec![route(20, 1 + next(64) as u32, 1)] };
-        rib.set_kernel(Table::Outside, prefix, &wanted);
-        fib.refresh(&rib, &settings, Table::Outside, prefix).unwrap();
+    let messages: Vec<Vec<u8>> = (0..changes)
+        .map(|change| {
+            let prefix = prefixes[next(prefixes.len() as u64) as usize];
+            message(prefix, (change % 3 != 0).then(|| 1 + next(64) as u32))
+        })
+        .collect();
+    let begun = cpu_seconds();
+    for (change, message) in messages.iter().enumerate() {
+        let news = crate::kernel::netlink::route_news(message).unwrap();
+        let hop = |&(_, gateway, weight): &(u32, u32, u16)| Hop { interface: InterfaceId(1), gateway, weight };
+        let hops: Vec<Hop> = news.hops.iter().map(hop).collect();
+        let route = news.is_there.then_some((news.protocol, hops.as_slice()));
+        if rib.change_kernel(Table::Outside, news.prefix, news.metric, route) {
+            fib.refresh(&rib, &settings, Table::Outside, news.prefix).unwrap();
+        }
         if change % 1_000 == 0 {
             fib.publish();
         }
     }
-    let changed = f64::from(changes) / begun.elapsed().as_secs_f64();
+    let changed = f64::from(changes) / (cpu_seconds() - begun);
     // Entries of the collection: prefix and route in a B-tree that is two thirds full at least, and
     // prefix and target in a hash map that is seven sixteenths full at least.
     let tables = fib.bytes();

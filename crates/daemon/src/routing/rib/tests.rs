@@ -3,6 +3,8 @@ use core::net::Ipv4Addr;
 use nat::settings::Interface;
 use nat::settings::InterfaceAddress;
 use nat::settings::Route;
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -100,4 +102,30 @@ fn the_longest_prefix_of_an_address_is_found() {
     assert_eq!(longest([8, 8, 8, 8]).as_deref(), Some("0.0.0.0/0"));
     assert_eq!(longest([192, 0, 2, 77]).as_deref(), Some("192.0.2.0/24"));
     assert_eq!(longest([100, 64, 0, 1]).as_deref(), Some("100.64.0.0/10"));
+}
+
+proptest! {
+    #[test]
+    fn one_change_does_what_a_list_of_all_routes_does(
+        changes in vec((0_u32..3, 0_u32..3, proptest::option::of((1_u8..3, 1_u32..4))), 0..60),
+    ) {
+        let settings = settings();
+        let (mut one, mut all) = (Rib::of(&settings), Rib::of(&settings));
+        for (low, metric, route) in changes {
+            let prefix = Prefix::new((198 << 24 | low << 8).into(), 24).unwrap();
+            let hops = |gateway| vec![Hop { interface: InterfaceId(1), gateway, weight: 1 }];
+            let route = route.map(|(protocol, gateway)| (protocol, hops(gateway)));
+            let mut wanted = all.kernel(Table::Outside, prefix);
+            wanted.retain(|other| other.metric != metric);
+            wanted.extend(route.clone().map(|(protocol, hops)| KernelRoute { protocol, metric, hops }));
+            let has_changed = all.set_kernel(Table::Outside, prefix, &wanted);
+            let route = route.as_ref().map(|(protocol, hops)| (*protocol, hops.as_slice()));
+            prop_assert_eq!(one.change_kernel(Table::Outside, prefix, metric, route), has_changed);
+            prop_assert_eq!(one.kernel(Table::Outside, prefix), all.kernel(Table::Outside, prefix));
+            prop_assert_eq!(one.kernel_len(), all.kernel_len());
+            prop_assert_eq!(one.hops.by_hops.len(), all.hops.by_hops.len(), "lists that nobody uses go");
+            let first = one.candidates(Table::Outside, prefix).into_iter().next().map(|candidate| candidate.hops);
+            prop_assert_eq!(one.best(Table::Outside, prefix).map(<[Hop]>::to_vec), first);
+        }
+    }
 }
