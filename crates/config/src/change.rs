@@ -295,6 +295,7 @@ impl<'c> Values<'c> {
             self.key("addresses", joined(own.chain(own6)));
             self.key("mtu", interface.mtu);
             self.key("kernel", or_none(config.kernel.get(index).and_then(Option::as_ref)));
+            self.key("kernel_table", or_none(config.kernel_tables.get(index).and_then(Option::as_ref)));
             self.key("vlan", or_none(link.vlan));
             let is_own = port.name == interface.name;
             self.key("parent", or_none((!is_own).then_some(&port.name)));

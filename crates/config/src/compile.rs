@@ -163,6 +163,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
             },
         },
         interfaces: links.links.iter().flatten().copied().collect(),
+        kernel_tables: draft.interfaces.iter().map(|it| it.kernel_table.as_ref().map(|table| table.value)).collect(),
         kernel,
         ports,
         workers,

@@ -407,6 +407,16 @@ const INTERFACE: &[Key] = &[
          of the port become VLAN devices, called `NAME.VLAN` without a name of their own.",
     ),
     key(
+        "kernel_table",
+        Kind::Integer { min: 1, max: 4_294_967_295, unit: "number of a table" },
+        Preset::Derived {
+            rule: "the table of the VRF device that it is in, otherwise 254, the main table",
+            example: "10",
+        },
+        "With `[routing] kernel`: the kernel's table whose routes count for this interface. The interfaces of a \
+         VRF have one table, and so have those of the outside.",
+    ),
+    key(
         "rx_descriptors",
         Kind::Integer { min: 64, max: 8_192, unit: "packets" },
         Preset::Value("1024"),

@@ -22,6 +22,9 @@ pub struct Config {
     pub interfaces: Vec<InterfaceLink>,
     /// Name of the device in the kernel of each interface of `nat.interfaces`.
     pub kernel: Vec<Option<String>>,
+    /// The kernel's table of the routes of each interface of `nat.interfaces`; None: that of its
+    /// VRF device, or the main one.
+    pub kernel_tables: Vec<Option<u32>>,
     /// The threads that move packets.
     pub workers: Workers,
     /// The settings of DPDK.

@@ -99,7 +99,8 @@ fn every_key_that_is_left_out_makes_a_difference_with_a_name() {
     for section in crate::keys::SECTIONS {
         for key in section.keys {
             let is_of_ipv6 = key.name.starts_with("ipv6_") || matches!(section.name, "nat64" | "softwire");
-            let is_of_routing = section.name == "routing" || (section.name, key.name) == ("interface", "kernel");
+            let is_of_routing = section.name == "routing"
+                || matches!((section.name, key.name), ("interface", "kernel" | "kernel_table"));
             let all = match (is_of_ipv6, is_of_routing) {
                 (true, _) => EVERY_KEY_OF_IPV6,
                 (_, true) => EVERY_KEY_OF_ROUTING,

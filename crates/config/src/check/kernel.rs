@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::check::interfaces::Links;
 use crate::draft::Draft;
 use crate::draft::interface::Attachment;
+use crate::draft::interface::InterfaceDraft;
 use crate::report::Report;
 
 /// The name of the device of each interface: its own, or one made of that of its port.
@@ -48,9 +49,32 @@ pub(crate) fn check(draft: &Draft, links: &Links, report: &mut Report) -> Vec<Op
         }
         names.push(name);
     }
+    check_tables(interfaces, &names, report);
     if draft.singles.routing_kernel && names.iter().all(Option::is_none) && !links.links.is_empty() {
         let remedy = "set kernel = \"NAME\" on the interfaces that routes lead to";
         report.fault(&draft.singles.routing_place, "has no interface with a device in the kernel", "true", remedy);
     }
     names
+}
+
+/// Each realm has one table: of two, routes of the same prefix and metric would have no order.
+fn check_tables(interfaces: &[InterfaceDraft], names: &[Option<String>], report: &mut Report) {
+    let in_kernel = || interfaces.iter().zip(names).filter(|(_, name)| name.is_some()).map(|(interface, _)| interface);
+    for (interface, name) in interfaces.iter().zip(names) {
+        let Some(table) = &interface.kernel_table else { continue };
+        let value = table.value.to_string();
+        if name.is_none() {
+            let remedy = "set kernel = \"NAME\" on this interface, or remove the table";
+            report.fault(&table.place, "is of an interface without a device in the kernel", value, remedy);
+            continue;
+        }
+        let has_other = |other: &&InterfaceDraft| {
+            let is_beside = interface.facing().is_some() && other.facing() == interface.facing();
+            is_beside && other.kernel_table.as_ref().is_none_or(|other| other.value != table.value)
+        };
+        if let Some(other) = in_kernel().find(has_other) {
+            let problem = format!("is not the table of interface \"{}\", which is in the same network", other.label());
+            report.fault(&table.place, problem, value, "set the same kernel_table on both");
+        }
+    }
 }

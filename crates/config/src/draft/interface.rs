@@ -34,6 +34,8 @@ pub(crate) struct InterfaceDraft {
     pub(crate) mtu: Option<Placed<u16>>,
     /// Name of its device in the kernel.
     pub(crate) kernel: Option<Placed<String>>,
+    /// The kernel's table of its routes.
+    pub(crate) kernel_table: Option<Placed<u32>>,
 }
 
 /// The VRF of interfaces that name none.
@@ -76,6 +78,11 @@ impl InterfaceDraft {
             addresses6,
             mtu: section.integer("mtu", report).map(narrow),
             kernel: section.text("kernel", report).and_then(|text| device_name(text, report)),
+            kernel_table: section.integer("kernel_table", report).map(|table| Placed {
+                value: u32::try_from(table.value).unwrap_or(u32::MAX),
+                place: table.place,
+                given: table.given,
+            }),
             place: section.place.clone(),
         }
     }

@@ -1,5 +1,6 @@
 //! Makes the devices of the kernel: a TAP for each port, and VLAN devices on it.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -53,6 +54,8 @@ pub struct Devices {
     pub ports: Vec<PortDevice>,
     /// Number of the kernel's device of each interface that has one.
     pub interfaces: Vec<(InterfaceId, u32)>,
+    /// The kernel's table of the routes of these interfaces, by the configuration.
+    pub tables: HashMap<InterfaceId, u32>,
 }
 
 impl Devices {
@@ -107,7 +110,10 @@ impl Devices {
                 added.or_else(already).map_err(failed("cannot have its addresses", rights))?;
             }
             socket.request(up(index, interface.mtu), 0).map_err(failed("cannot be set up", rights))?;
-            devices.interfaces.push((InterfaceId(number as u16), index));
+            let id = InterfaceId(number as u16);
+            devices.interfaces.push((id, index));
+            let table = config.kernel_tables.get(number).copied().flatten();
+            devices.tables.extend(table.map(|table| (id, table)));
         }
         Ok(devices)
     }

@@ -507,8 +507,8 @@ impl Follower {
         self.publish();
     }
 
-    /// Which interface each device is, and which table of the kernel its routes are in: that of its
-    /// VRF device, else the main one.
+    /// Which interface each device is, and which table of the kernel its routes are in: that of the
+    /// configuration, else that of its VRF device, else the main one.
     fn read_links(&mut self) {
         let (mut masters, mut tables, mut without_link) = (HashMap::new(), HashMap::new(), HashSet::new());
         let read = self.socket.dump(netlink::all_links(), |message| {
@@ -545,7 +545,11 @@ impl Follower {
             .devices
             .interfaces
             .iter()
-            .map(|(interface, device)| (*device, (*interface, table_of(device).unwrap_or(netlink::TABLE_MAIN))))
+            .map(|(interface, device)| {
+                let configured = self.devices.tables.get(interface).copied();
+                let table = configured.or_else(|| table_of(device)).unwrap_or(netlink::TABLE_MAIN);
+                (*device, (*interface, table))
+            })
             .collect();
     }
 
