@@ -21,6 +21,7 @@ ALIVE is best a loopback of the NAT: OSPF removes routes of the area sooner than
 import argparse
 import json
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -121,6 +122,8 @@ def main():
         for key, value in (("fib_multipath_hash_policy", 3), ("fib_multipath_hash_fields", 1)):
             with open(f"/proc/sys/net/ipv4/{key}", "w", encoding="ascii") as file:
                 file.write(str(value))
+    # So that `ip monitor` ends too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with subprocess.Popen(["ip", "monitor", "route"], stdout=subprocess.PIPE) as monitor:
         try:
             return follow(options, monitor.stdout)

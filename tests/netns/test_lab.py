@@ -657,3 +657,32 @@ def cmdline(process):
         return (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return []
+
+
+@test("lab")
+def two_nats_behind_one_router_share_its_subscribers(n):
+    before = namespaces()
+    record = lab(n, "sharing", "--nats", "2", "--subscribers", "40", "--rate-seconds", "0.5", "--seed", "3", "--json")
+    result = record["result"]
+    steady, drain, kill = result["steady"], result["drain"], result["kill"]
+    expect_equal((steady["answered"], sum(steady["of_each_nat"])), (40, 40), "subscribers with an answer, of all NATs")
+    for what in ("limited", "unlimited"):
+        carried = result[what]["packets_of_each_nat"]
+        expect(result[what]["mbit_per_second"] > 0 and len(carried) == 2 and min(carried) > 0, f"{what}: {result[what]}")
+    # Each link passes so much, and what its queue held before.
+    expect(result["limited"]["mbit_per_second"] < 2.2 * record["link_mbit_per_second"], f"{result['limited']}")
+    expect_equal(drain["flows"] + drain["other_flows"], 40, "flows during the drain")
+    expect(drain["seconds"] >= 2 * record["idle_seconds"] and drain["new_subscribers"] == 20, f"{drain}")
+    expect_equal(kill["subscribers"] + kill["others"], 40, "subscribers when one NAT is killed")
+    expect(kill["noticed_seconds"] > 0 and kill["back_seconds"] > 0, f"{kill}")
+    expect_equal(namespaces(), before, "namespaces that are left")
+
+
+@test("lab")
+def a_single_nat_has_no_other_way(n):
+    record = lab(n, "sharing", "--nats", "1", "--subscribers", "20", "--rate-seconds", "0.3", "--transport", "af-packet", "--json")
+    result = record["result"]
+    expect_equal((result["drain"], result["kill"]), (None, None), "a drain and a kill")
+    expect_equal((result["steady"]["answered"], record["driver"]), (20, "net_af_packet"), "subscribers, driver")
+    output = lab(n, "sharing", "--transport", "memif", ok=False)
+    expect("--transport: the NATs are on links of the kernel; use af-xdp or af-packet" in output, output)

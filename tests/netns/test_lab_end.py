@@ -29,6 +29,7 @@ def commands():
         (["latency", "--dut", "netfilter", *long], "phase2 takes"),
         (["ceiling", "--transport", "memif", "--rate-max", "2000", "--trial-seconds", FOREVER], "phase2 takes"),
         (["probe", "--dut", "netfilter", "--only", "timers", "--timer-max", FOREVER], "flows are asked"),
+        (["sharing", "--nats", "2", "--subscribers", "20", "--rate-seconds", FOREVER], "NATs: rates"),
         (["study", "sessions", "--dut", "netfilter"], ""),
     ]
 

@@ -30,6 +30,8 @@ pub enum LabCommand {
     Probe(LabProbe),
     /// Measure the tester itself, with nothing between its two ports
     Ceiling(LabCeiling),
+    /// Share the load of one router between several NATs by OSPF, and drain and kill one of them
+    Sharing(LabSharing),
     /// Pass frames between two ports unchanged until standard input ends: the far end of the
     /// tester's loopback over vhost-user
     #[command(hide = true)]
@@ -457,6 +459,32 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// `natrix lab sharing`.
+#[derive(Clone, Debug, Args)]
+pub struct LabSharing {
+    /// NATs side by side, each with a pool of its own
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub nats: u8,
+    /// Subscribers, each with a flow of datagrams
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(20..=4_000))]
+    pub subscribers: u32,
+    /// How long each rate is measured, seconds
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
+    pub rate_seconds: f64,
+    /// Seconds without a packet after which the router may move a subscriber to another NAT
+    #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=60))]
+    pub idle: u32,
+    /// Driver of the NATs' ports: af-xdp or af-packet
+    #[arg(long, value_enum, default_value_t = LabTransport::AfXdp)]
+    pub transport: LabTransport,
+    /// Chooses the addresses of the subscribers
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// A published experiment, or the comparison with Netfilter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LabStudyName {
@@ -474,6 +502,8 @@ pub enum LabStudyName {
     Exhaustion,
     /// The timer state diagram (Hayashi)
     Timers,
+    /// Load sharing over one, two and four NATs by OSPF (Hayashi)
+    Ospf,
     /// Throughput over frame sizes, 1 000 rules and 8 000 flows (Quick NAT)
     QuicknatSizes,
     /// The same over cores (Quick NAT)

@@ -68,6 +68,7 @@ pub use lab_arguments::LabProbed;
 pub use lab_arguments::LabProtocol;
 pub use lab_arguments::LabReport;
 pub use lab_arguments::LabRules;
+pub use lab_arguments::LabSharing;
 pub use lab_arguments::LabStudies;
 pub use lab_arguments::LabStudy;
 pub use lab_arguments::LabStudyName;

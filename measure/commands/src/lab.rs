@@ -12,6 +12,8 @@ mod measure;
 #[cfg(feature = "dpdk")]
 mod probe;
 #[cfg(feature = "dpdk")]
+mod sharing;
+#[cfg(feature = "dpdk")]
 mod told;
 #[cfg(feature = "dpdk")]
 mod transport;
@@ -53,6 +55,8 @@ pub(crate) fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), Failu
         LabCommand::Probe(options) => probe::run(options, out),
         #[cfg(feature = "dpdk")]
         LabCommand::Join(options) => join::run(options, out),
+        #[cfg(feature = "dpdk")]
+        LabCommand::Sharing(options) => sharing::run(options, out),
         command => test(command, out),
     }
 }
@@ -80,6 +84,9 @@ pub enum LabFailure {
     /// The probe.
     #[error(transparent)]
     Probe(#[from] lab::probe::ProbeError),
+    /// Several NATs side by side.
+    #[error(transparent)]
+    Sharing(#[from] lab::sharing::SharingError),
     /// Something else that the command line asks for and that is not there.
     #[cfg(feature = "dpdk")]
     #[error("{0}")]

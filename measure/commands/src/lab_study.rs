@@ -96,6 +96,7 @@ fn study_named(name: LabStudyName) -> StudyName {
         LabStudyName::Filters => StudyName::Filters,
         LabStudyName::Exhaustion => StudyName::Exhaustion,
         LabStudyName::Timers => StudyName::Timers,
+        LabStudyName::Ospf => StudyName::Ospf,
         LabStudyName::QuicknatSizes => StudyName::QuicknatSizes,
         LabStudyName::QuicknatCores => StudyName::QuicknatCores,
         LabStudyName::QuicknatRules => StudyName::QuicknatRules,

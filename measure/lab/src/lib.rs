@@ -18,6 +18,7 @@
 //! | [`watch`] | whether the machine took a CPU of the device away |
 //! | [`process`] | programs that the lab starts and can ask to end |
 //! | [`probe`] | how a NAT behaves, found from outside |
+//! | [`sharing`] | several NATs as next hops of one router |
 //! | [`study`] | published experiments, repeated |
 //! | [`report`] | results as one HTML file |
 //! | [`result`] | machine, versions, command: what makes a result one that can be repeated |
@@ -36,6 +37,7 @@ pub mod report;
 pub mod result;
 pub mod search;
 pub mod segment;
+pub mod sharing;
 pub mod study;
 pub mod tester;
 pub mod topology;

@@ -161,7 +161,7 @@ fn check_capabilities(what: &'static str, needed: &[(CapabilitySet, &str)]) -> R
 }
 
 /// Whether this process may make namespaces: said before anything is made.
-fn check_privileges() -> Result<(), TopologyError> {
+pub(crate) fn check_privileges() -> Result<(), TopologyError> {
     match rustix::process::geteuid().as_raw() {
         0 => check_capabilities("a network namespace, with ports for the tester,", &NEEDED),
         user => Err(TopologyError::NotRoot { user }),
@@ -385,8 +385,13 @@ fn napi_threads() -> Vec<Pid> {
 /// The process that made a namespace of this name for a run of its own.
 fn owner_of(namespace: &str) -> Option<u32> {
     let rest = namespace.strip_prefix(Topology::STANDING)?.strip_prefix('-')?;
-    rest.strip_suffix("-tester").or(rest.strip_suffix("-device"))?.parse().ok()
+    let (process, host) = rest.split_once('-')?;
+    let is_nat = || host.strip_prefix("nat").is_some_and(|number| number.parse::<u8>().is_ok());
+    (HOSTS.contains(&host) || is_nat()).then(|| process.parse().ok())?
 }
+
+/// The hosts of a run: those of a test, and those of several NATs side by side.
+const HOSTS: [&str; 6] = ["tester", "device", "subs", "access", "border", "server"];
 
 /// The folder that a run of this process has for the device's files.
 pub fn run_folder(process: u32) -> PathBuf {
@@ -403,12 +408,16 @@ fn owner_of_folder(folder: &Path) -> Option<u32> {
 fn folder_of_device(command_line: &[u8]) -> Option<PathBuf> {
     let words: Vec<&str> = command_line.split(|byte| *byte == 0).map(str::from_utf8).collect::<Result<_, _>>().ok()?;
     let (configuration, name) = match words[..] {
-        [_, "run", "-c", configuration, ..] => (configuration, "natrix.toml"),
+        [_, "run", "-c", configuration, ..] => (configuration, ".toml"),
         [program, "-c", configuration, ..] if program.ends_with("/vpp") => (configuration, "vpp.conf"),
+        // A routing daemon beside one of several NATs.
+        [_, "-f", configuration, ..] => {
+            let folder = Path::new(configuration).parent()?.parent()?;
+            return owner_of_folder(folder).map(|_| folder.to_owned());
+        }
         _ => return None,
     };
-    let configuration = Path::new(configuration);
-    let folder = configuration.parent().filter(|_| configuration.file_name().is_some_and(|file| file == name))?;
+    let folder = Path::new(configuration).parent().filter(|_| configuration.ends_with(name))?;
     owner_of_folder(folder).map(|_| folder.to_owned())
 }
 
@@ -496,8 +505,11 @@ mod tests {
     fn namespaces_of_runs_and_standing_ones_are_distinguished() {
         assert_eq!(owner_of("natrix-lab-4711-tester"), Some(4711));
         assert_eq!(owner_of("natrix-lab-4711-device"), Some(4711));
+        for host in ["subs", "access", "border", "server", "nat1", "nat4"] {
+            assert_eq!(owner_of(&format!("natrix-lab-4711-{host}")), Some(4711), "{host}");
+        }
         for other in
-            ["natrix-lab-tester", "natrix-lab-device", "natrix-lab-4711", "natrix-lab-x-device", "blue-1-device"]
+            ["natrix-lab-tester", "natrix-lab-4711", "natrix-lab-x-device", "natrix-lab-1-native", "blue-1-device"]
         {
             assert_eq!(owner_of(other), None, "{other}");
         }
@@ -511,12 +523,15 @@ mod tests {
         let configuration = folder.join("natrix.toml");
         assert_eq!(message(&["/x/natrix", "run", "-c", &configuration.to_string_lossy(), ""]), Some(folder.clone()));
         let of_vpp = folder.join("vpp.conf");
-        assert_eq!(message(&["/usr/bin/vpp", "-c", &of_vpp.to_string_lossy(), ""]), Some(folder));
+        assert_eq!(message(&["/usr/bin/vpp", "-c", &of_vpp.to_string_lossy(), ""]), Some(folder.clone()));
+        let of_frr = folder.join("frr-natrix-lab-4711-nat1/ospfd.conf");
+        assert_eq!(message(&["/usr/lib/frr/ospfd", "-f", &of_frr.to_string_lossy(), ""]), Some(folder));
+        assert_eq!(message(&["/usr/lib/frr/ospfd", "-f", "/etc/frr/ospfd.conf", ""]), None);
         assert_eq!(message(&["/usr/bin/vi", "-c", &of_vpp.to_string_lossy(), ""]), None);
         for other in [
             "/etc/natrix/natrix.toml",
             "/tmp/natrix-lab-x/natrix.toml",
-            "/tmp/natrix-lab-4711/other.toml",
+            "/tmp/natrix-lab-4711/natrix.conf",
             "/natrix.toml",
         ] {
             assert_eq!(message(&["/x/natrix", "run", "-c", other]), None, "{other}");

@@ -117,6 +117,7 @@ fn options_of(command: &LabCommand) -> Option<(&'static str, &LabTest)> {
         | LabCommand::Down
         | LabCommand::Join(_)
         | LabCommand::Probe(_)
+        | LabCommand::Sharing(_)
         | LabCommand::Study(_)
         | LabCommand::Report(_) => None,
     }
@@ -360,6 +361,7 @@ fn numbers_of(command: &LabCommand, parameters: &Parameters) -> Numbers {
         | LabCommand::Down
         | LabCommand::Join(_)
         | LabCommand::Probe(_)
+        | LabCommand::Sharing(_)
         | LabCommand::Study(_)
         | LabCommand::Report(_) => Numbers::default(),
     }
@@ -551,6 +553,7 @@ fn measure(
         | LabCommand::Up
         | LabCommand::Down
         | LabCommand::Probe(_)
+        | LabCommand::Sharing(_)
         | LabCommand::Study(_)
         | LabCommand::Report(_) => ("", Value::Null),
     })

@@ -5,6 +5,7 @@ mod data_structures;
 mod limits_and_timers;
 mod load;
 mod nfware;
+mod ospf;
 mod quick_nat;
 
 use core::fmt;
@@ -56,6 +57,8 @@ pub enum StudyName {
     Exhaustion,
     /// The timer state diagram.
     Timers,
+    /// Load sharing over several NATs by OSPF.
+    Ospf,
     /// Throughput over frame sizes with 1 000 rules and 8 000 flows.
     QuicknatSizes,
     /// The same over cores.
@@ -74,7 +77,7 @@ pub enum StudyName {
 
 impl StudyName {
     /// All of them, in the order of the report.
-    pub const ALL: [StudyName; 14] = [
+    pub const ALL: [StudyName; 15] = [
         StudyName::Compare,
         StudyName::Sessions,
         StudyName::Sizes,
@@ -82,6 +85,7 @@ impl StudyName {
         StudyName::Filters,
         StudyName::Exhaustion,
         StudyName::Timers,
+        StudyName::Ospf,
         StudyName::QuicknatSizes,
         StudyName::QuicknatCores,
         StudyName::QuicknatRules,
@@ -101,6 +105,7 @@ impl StudyName {
             StudyName::Filters => "filters",
             StudyName::Exhaustion => "exhaustion",
             StudyName::Timers => "timers",
+            StudyName::Ospf => "ospf",
             StudyName::QuicknatSizes => "quicknat-sizes",
             StudyName::QuicknatCores => "quicknat-cores",
             StudyName::QuicknatRules => "quicknat-rules",
@@ -112,9 +117,12 @@ impl StudyName {
     }
 
     /// Whether it measures devices to choose from. Else it is about what only Natrix has: its
-    /// search for rules, its tables, its drivers.
+    /// search for rules, its tables, its drivers, its routing.
     pub const fn has_devices(self) -> bool {
-        !matches!(self, StudyName::QuicknatRules | StudyName::Drivers | StudyName::Tables | StudyName::Cost)
+        !matches!(
+            self,
+            StudyName::Ospf | StudyName::QuicknatRules | StudyName::Drivers | StudyName::Tables | StudyName::Cost
+        )
     }
 
     /// What it is going to do.
@@ -127,6 +135,7 @@ impl StudyName {
             StudyName::Filters => load::filters(options),
             StudyName::Exhaustion => limits_and_timers::exhaustion(options),
             StudyName::Timers => limits_and_timers::timers(options),
+            StudyName::Ospf => ospf::plan(options),
             StudyName::QuicknatSizes => quick_nat::sizes(options),
             StudyName::QuicknatCores => quick_nat::cores(options),
             StudyName::QuicknatRules => quick_nat::rules(options),
