@@ -12,7 +12,8 @@ from kit import *
 from netlab.process import Daemon
 from netlab.process import wait_until
 
-# Arguments: a folder to mount on, control groups, and the command. /sys becomes that of the network namespace.
+# Arguments: a folder to mount on, control groups, and the command. /sys becomes that of the
+# network namespace.
 _BOOTED = """
 mount --rbind /sys/fs/cgroup "$1" && mount -t sysfs sysfs /sys && mount --rbind "$1" /sys/fs/cgroup || exit 1; shift
 while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift

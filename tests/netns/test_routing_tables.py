@@ -98,7 +98,7 @@ def each_realm_has_the_routes_of_its_table(n):
         route("add", "blue", NETWORK, ROUTER)
         expect(sees("blue", POOLS["blue"]), f"the subscriber of blue is answered: {instance.show('routes', '--all')}")
         expect_equal(used(), {("0.0.0.0/0", None), (NETWORK, "blue")}, "routes of the kernel, and their VRFs")
-        expect_equal(seen_from(hosts, "red"), None, "the route of blue is none of red")
+        expect_equal(seen_from(hosts, "red"), None, "red has no use for the route of blue")
         # A routing daemon writes into the table of the other VRF.
         static = f"ip route {NETWORK} {ROUTER} nx-red table {TABLES['red']}\n"
         near = Router(hosts.nat, PORT, {"staticd": static})

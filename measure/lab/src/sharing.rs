@@ -2,7 +2,7 @@
 //! what is lost when one of them is drained or killed.
 //!
 //! ```text
-//!   subs ── access ══ inside 10.255.0.0/24 ══ nat1 … natN ══ outside 198.51.100.0/24 ══ border ── server
+//!   subs ─ access ══ 10.255.0.0/24 ══ nat1 … natN ══ 198.51.100.0/24 ══ border ─ server
 //! ```
 //!
 //! Each host is a network namespace. The routers and the NATs run the distribution's FRR with OSPF
