@@ -2,6 +2,7 @@
 
 use crate::Endpoint;
 use crate::Transport;
+use crate::work;
 
 /// Expectations one message can ask for. A pair of ports counts as one.
 pub const WANTS_MAX: usize = 8;
@@ -120,6 +121,7 @@ impl Findings {
 
     /// The place of the want. An equal one is not repeated.
     pub(crate) fn want(&mut self, want: Want) -> u8 {
+        work::count(self.wants_len);
         if let Some(place) = self.wants[..self.wants_len].iter().position(|known| *known == want) {
             return place as u8;
         }
@@ -142,6 +144,7 @@ impl Findings {
             self.overflowed = true;
             return;
         }
+        work::count(self.edits_len);
         // In order, because a session-level `c=` is judged after the media below it.
         let place = self.edits[..self.edits_len].iter().position(|edit| edit.at > at).unwrap_or(self.edits_len);
         self.edits.copy_within(place..self.edits_len, place + 1);
@@ -162,6 +165,7 @@ impl Findings {
             Some(place) => granted.get(usize::from(place)).copied().flatten(),
         };
         let edits = &self.edits[..self.edits_len];
+        work::count(3 * edits.len());
         let body_is_granted = edits.iter().filter(|edit| edit.at >= self.body).all(|edit| match edit.put {
             Put::Address(want) | Put::Port(want, _) | Put::AddressPort(want) => answer(want).is_some(),
             Put::Commas(want) | Put::Range(want) | Put::Number(want) => answer(want).is_some(),
@@ -276,6 +280,7 @@ impl Replacements {
     pub fn apply(&self, message: &[u8], out: &mut [u8]) -> Option<usize> {
         let (mut read, mut written) = (0, 0);
         let mut copy = |bytes: &[u8]| {
+            work::count(bytes.len());
             out.get_mut(written..written + bytes.len())?.copy_from_slice(bytes);
             written += bytes.len();
             Some(written)

@@ -60,8 +60,9 @@ impl Alg for Ftp {
         if seen < 4 && !is_plausible_start(memory, context, bytes) {
             return Frame::Over;
         }
-        let end = bytes.iter().skip(seen.saturating_sub(1)).position(|byte| matches!(byte, b'\r' | b'\n' | 0));
-        match end.map(|end| seen.saturating_sub(1) + end) {
+        let from = seen.saturating_sub(1);
+        let end = text::position(bytes.get(from..).unwrap_or(&[]), |byte| matches!(byte, b'\r' | b'\n' | 0));
+        match end.map(|end| from + end) {
             // Some servers end a line where there is only a LF, others do not.
             Some(end) if bytes[end] != b'\r' => Frame::Over,
             Some(end) if end > LINE_MAX - 2 => Frame::Over,
@@ -118,9 +119,12 @@ fn argument(line: &[u8], command: &[u8]) -> Option<usize> {
 
 fn read_command(memory: &mut Memory, context: &Context<'_>, line: &[u8], findings: &mut Findings) -> Reading {
     // Telnet's interrupt comes before ABOR (RFC 959 §4.1.3): IAC IP, IAC DM.
-    let telnet = line.chunks_exact(2).take_while(|pair| pair[0] == 255 && pair[1] >= 240).count() * 2;
+    // Each of its bytes is in this range, and 255 is every other one.
+    let controls = text::leading(line, |byte| byte >= 240) & !1;
+    let telnet = text::bytes(line, 0, controls).find(|(at, byte)| at % 2 == 0 && *byte != 255);
+    let telnet = telnet.map_or(controls, |(at, _)| at);
     let command = &line[telnet..];
-    if command.iter().any(|byte| *byte < 0x20 && *byte != b'\t') {
+    if !text::all(command, |byte| byte >= 0x20 || byte == b'\t') {
         return Reading::Over;
     }
     memory.flags = (memory.flags | SPOKEN) & !(PASV | EPSV);
@@ -245,12 +249,12 @@ fn read_eprt(context: &Context<'_>, line: &[u8], at: usize, findings: &mut Findi
 fn read_passive(context: &Context<'_>, line: &[u8], findings: &mut Findings) {
     let mut at = 4;
     while at < line.len() {
-        if !line[at].is_ascii_digit() {
-            at += 1;
-            continue;
+        at += text::leading(&line[at..], |byte| !byte.is_ascii_digit());
+        if at == line.len() {
+            return;
         }
         let Some((address, port, length)) = commas(&line[at..]) else {
-            at += line[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            at += text::leading(&line[at..], |byte| byte.is_ascii_digit());
             continue;
         };
         if is_own(context, address, port) {
@@ -263,7 +267,7 @@ fn read_passive(context: &Context<'_>, line: &[u8], findings: &mut Findings) {
 
 /// `(|||port|)` (RFC 2428 §3).
 fn read_extended(context: &Context<'_>, line: &[u8], findings: &mut Findings) {
-    let Some(open) = line.iter().position(|byte| *byte == b'(') else { return };
+    let Some(open) = text::position(line, |byte| byte == b'(') else { return };
     let Some(&[a, b, c]) = line.get(open + 1..open + 4) else { return };
     if a != b || b != c || a.is_ascii_digit() {
         return;

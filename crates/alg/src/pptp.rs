@@ -16,6 +16,8 @@ use crate::Transport;
 use crate::Want;
 use crate::WantKind;
 use crate::findings::Put;
+use crate::text;
+use crate::work;
 
 pub(crate) struct Pptp;
 
@@ -64,7 +66,7 @@ impl Alg for Pptp {
         let fixed = bytes.get(2..).unwrap_or(&[]);
         let has_spoken = memory.flags & if context.from_client { ASKED } else { OPEN } != 0;
         let may_speak = context.from_client || memory.flags & ASKED != 0;
-        if !may_speak || !fixed.iter().zip(&FIXED).all(|(byte, known)| byte == known) {
+        if !may_speak || !text::may_become(&fixed[..fixed.len().min(FIXED.len())], &[&FIXED]) {
             return Frame::Over;
         }
         // Another protocol is to be recognised by its first bytes, however few come at once.
@@ -98,7 +100,9 @@ impl Alg for Pptp {
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+    let (high, low) = (bytes.get(at)?, bytes.get(at + 1)?);
+    work::count(2);
+    Some(u16::from_be_bytes([*high, *low]))
 }
 
 fn length_of(kind: u16) -> Option<u16> {

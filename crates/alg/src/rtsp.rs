@@ -14,6 +14,7 @@ use crate::WantKind;
 use crate::findings::Put;
 use crate::text;
 use crate::text::Fields;
+use crate::text::Shape;
 
 pub(crate) struct Rtsp;
 
@@ -34,6 +35,8 @@ const STARTS: &[&[u8]] = &[
 ];
 /// Bytes of the longest start.
 const START_MAX: usize = 14;
+const SHAPE: Shape =
+    Shape { starts: STARTS, start_max: START_MAX, is_start, is_length: |name| text::is(name, b"Content-Length") };
 
 impl Alg for Rtsp {
     fn name(&self) -> &'static str {
@@ -63,8 +66,7 @@ impl Alg for Rtsp {
             [b'\r'] if memory.flags & spoken != 0 => return Frame::Needs(2),
             _ => {}
         }
-        let frame =
-            text::frame(bytes, seen, STARTS, START_MAX, is_start, |name| name.eq_ignore_ascii_case(b"Content-Length"));
+        let frame = text::frame(memory, context, bytes, seen, &SHAPE);
         if matches!(frame, Frame::Message(_)) {
             memory.flags |= spoken;
         }
@@ -72,11 +74,12 @@ impl Alg for Rtsp {
     }
 
     fn read(&self, _: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading {
-        let Some(end) = message.iter().take(LINE_MAX).position(|byte| *byte == b'\r') else { return Reading::Over };
+        let line = &message[..message.len().min(LINE_MAX)];
+        let Some(end) = text::position(line, |byte| byte == b'\r') else { return Reading::Over };
         let mut fields = Fields::new(message, end + 2);
         let mut found = Findings::default();
         for (name, from, to) in fields.by_ref() {
-            if name.eq_ignore_ascii_case(b"Transport") {
+            if text::is(name, b"Transport") {
                 read_transports(context, message, from, to, &mut found);
             }
         }
@@ -91,7 +94,7 @@ fn is_start(line: &[u8]) -> bool {
     let version = |bytes: &[u8]| bytes == b"RTSP/1.0" || bytes == b"RTSP/2.0";
     let begins = line.get(..8).is_some_and(version) && line.get(8) == Some(&b' ');
     let ends = line.len() > 9 && version(&line[line.len() - 8..]) && line[line.len() - 9] == b' ';
-    (begins || ends) && line.iter().all(|byte| *byte >= 0x20)
+    (begins || ends) && text::all(line, |byte| byte >= 0x20)
 }
 
 fn read_transports(context: &Context<'_>, message: &[u8], from: usize, to: usize, findings: &mut Findings) {
@@ -106,7 +109,7 @@ fn read_transports(context: &Context<'_>, message: &[u8], from: usize, to: usize
 /// The end of the first part, outside quotes.
 fn list_end(message: &[u8], from: usize, to: usize, separator: u8) -> usize {
     let mut is_quoted = false;
-    for (at, byte) in (from..).zip(message.get(from..to).unwrap_or(&[]).iter().copied()) {
+    for (at, byte) in text::bytes(message, from, to) {
         match byte {
             b'"' => is_quoted = !is_quoted,
             _ if byte == separator && !is_quoted => return at,
@@ -121,7 +124,7 @@ fn read_transport(context: &Context<'_>, message: &[u8], from: usize, to: usize,
     let first = list_end(message, from, to, b';');
     let profile = &message[text::skip_blanks(message, from).min(first)..first];
     let profile = &profile[..text::trim_end(profile, 0, profile.len())];
-    let is_udp = profile.starts_with(b"RTP/") && !profile.ends_with(b"/TCP");
+    let is_udp = text::starts(profile, b"RTP/") && !text::ends(profile, b"/TCP");
     if !is_udp || text::find(&message[..to], b"interleaved", from).is_some() {
         return;
     }

@@ -22,6 +22,7 @@ use crate::WantKind;
 use crate::findings::Put;
 use crate::text;
 use crate::text::Fields;
+use crate::text::Shape;
 
 pub(crate) struct Sip;
 
@@ -44,6 +45,7 @@ const STARTS: &[&[u8]] = &[
 ];
 /// Bytes of the longest start.
 const START_MAX: usize = 10;
+const SHAPE: Shape = Shape { starts: STARTS, start_max: START_MAX, is_start, is_length };
 /// RFC 3261 §10.2.1.1 lets the registrar choose; this is what its §10.3 suggests.
 const REGISTRATION_S: u32 = 3600;
 
@@ -60,7 +62,7 @@ impl Alg for Sip {
         &[Transport::Udp, Transport::Tcp]
     }
 
-    fn frame(&self, _: &mut Memory, _: &Context<'_>, bytes: &[u8], seen: usize) -> Frame {
+    fn frame(&self, memory: &mut Memory, context: &Context<'_>, bytes: &[u8], seen: usize) -> Frame {
         // Keep-alives between messages (RFC 5626 §4.4.1).
         if bytes.first() == Some(&b'\r') {
             return match bytes.get(1) {
@@ -69,12 +71,12 @@ impl Alg for Sip {
                 None => Frame::Needs(2),
             };
         }
-        text::frame(bytes, seen, STARTS, START_MAX, is_start, is_length)
+        text::frame(memory, context, bytes, seen, &SHAPE)
     }
 
     fn read(&self, _: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading {
         let known = message.len() <= MESSAGE_MAX && text::may_become(&message[..message.len().min(START_MAX)], STARTS);
-        let line_end = message.iter().take(LINE_MAX).position(|byte| *byte == b'\r');
+        let line_end = text::position(&message[..message.len().min(LINE_MAX)], |byte| byte == b'\r');
         let Some(line_end) = line_end.filter(|end| known && is_start(&message[..*end])) else {
             return Reading::Done;
         };
@@ -88,13 +90,13 @@ impl Alg for Sip {
 
 /// Whether this is a request line or a status line.
 fn is_start(line: &[u8]) -> bool {
-    STARTS.iter().any(|start| line.starts_with(start))
-        && (line.starts_with(b"SIP/2.0 ") || line.ends_with(b" SIP/2.0"))
-        && line.iter().all(|byte| *byte >= 0x20)
+    STARTS.iter().any(|start| text::starts(line, start))
+        && (text::starts(line, b"SIP/2.0 ") || text::ends(line, b" SIP/2.0"))
+        && text::all(line, |byte| byte >= 0x20)
 }
 
 fn is_length(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b"Content-Length") || name.eq_ignore_ascii_case(b"l")
+    text::is(name, b"Content-Length") || text::is(name, b"l")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -126,34 +128,34 @@ fn field(name: &[u8]) -> Option<Field> {
         (b"e", Field::Encoding),
         (b"CSeq", Field::Method),
     ];
-    FIELDS.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)).map(|(_, field)| *field)
+    FIELDS.iter().find(|(known, _)| text::is(name, known)).map(|(_, field)| *field)
 }
 
 /// `None` if the message is not to be touched.
 fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings: &mut Findings) -> Option<()> {
-    let is_request = !message.starts_with(b"SIP/2.0 ");
+    let is_request = !text::starts(message, b"SIP/2.0 ");
     if is_request && !context.from_inside {
-        let uri = message[..line_end].iter().position(|byte| *byte == b' ')? + 1;
-        let uri_end = message[..line_end].iter().rposition(|byte| *byte == b' ')?;
+        let uri = text::position(&message[..line_end], |byte| byte == b' ')? + 1;
+        let uri_end = text::last_position(&message[..line_end], |byte| byte == b' ')?;
         if let Some(at) = host_of_uri(message, uri, uri_end) {
             Host::read(message, at, uri_end)?.replace(context, findings, Role::Uri { lifetime: None });
         }
     }
     let mut fields = Fields::new(message, line_end + 2);
-    let (mut registers, mut expires) = (message.starts_with(b"REGISTER "), None);
+    let (mut registers, mut expires) = (text::starts(message, b"REGISTER "), None);
     let (mut length, mut is_sdp, mut is_encoded) = (None, false, false);
     for (name, from, to) in fields.by_ref() {
         let value = text::skip_blanks(message, from);
         match field(name) {
             Some(Field::Expires) => expires = text::number(text::part(message, value, to), 9).map(|(value, _)| value),
-            Some(Field::Length) => {
-                length = text::number(text::part(message, value, to), 4).map(|(n, digits)| (n, value, digits))
-            }
+            // No number, or two of them: where the body ends is anybody's guess.
+            Some(Field::Length) if length.is_none() => length = Some(text::whole_number(message, from, to)?),
+            Some(Field::Length) => return None,
             Some(Field::Type) => {
                 is_sdp = text::starts_with_ignoring_case(text::part(message, value, to), b"application/sdp")
             }
             Some(Field::Encoding) => is_encoded = true,
-            Some(Field::Method) => registers |= message[..to].ends_with(b" REGISTER"),
+            Some(Field::Method) => registers |= text::ends(&message[..to], b" REGISTER"),
             _ => {}
         }
     }
@@ -183,8 +185,8 @@ fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings
     if is_sdp && !is_encoded && context.from_inside && body < body_end {
         findings.set_body(body);
         sdp::read(context, message, body, body_end, findings);
-        if let Some((length, at, digits)) = length {
-            findings.edit(at, at + digits, Put::BodyLength(length as u16));
+        if let Some((length, at, end)) = length {
+            findings.edit(at, end, Put::BodyLength(length as u16));
         }
     }
     Some(())
@@ -193,7 +195,7 @@ fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings
 /// Calls `read` for each value of a list: commas outside quotes and angle brackets separate them.
 fn each(message: &[u8], from: usize, to: usize, mut read: impl FnMut(usize, usize)) {
     let (mut start, mut is_quoted, mut is_escaped, mut in_brackets) = (from, false, false, false);
-    for (at, byte) in (from..).zip(message.get(from..to).unwrap_or(&[]).iter().copied()) {
+    for (at, byte) in text::bytes(message, from, to) {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' if is_quoted => is_escaped = true,
@@ -217,7 +219,7 @@ fn read_via(context: &Context<'_>, message: &[u8], from: usize, to: usize, findi
     if !text::starts_with_ignoring_case(value, b"SIP/2.0/") {
         return;
     }
-    let Some(blank) = value.iter().position(|byte| byte.is_ascii_whitespace()) else { return };
+    let Some(blank) = text::position(value, |byte| byte.is_ascii_whitespace()) else { return };
     let at = text::skip_blanks(message, from + blank);
     if let Some(host) = Host::read(message, at, to) {
         host.replace(context, findings, Role::Via);
@@ -234,7 +236,7 @@ fn read_uri(
 ) {
     // After a display name, which may be quoted and contain anything.
     let (mut open, mut is_quoted, mut is_escaped) = (None, false, false);
-    for (at, byte) in (from..).zip(message.get(from..to).unwrap_or(&[]).iter().copied()) {
+    for (at, byte) in text::bytes(message, from, to) {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' if is_quoted => is_escaped = true,
@@ -248,7 +250,7 @@ fn read_uri(
     }
     let start = open.unwrap_or_else(|| text::skip_blanks(message, from));
     let closing = if open.is_some() { b'>' } else { b';' };
-    let end = text::part(message, start, to).iter().position(|byte| *byte == closing).map_or(to, |at| start + at);
+    let end = text::position(text::part(message, start, to), |byte| byte == closing).map_or(to, |at| start + at);
     if let Some(host) = host_of_uri(message, start, end).and_then(|at| Host::read(message, at, end)) {
         host.replace(context, findings, Role::Uri { lifetime });
     }
@@ -260,19 +262,20 @@ fn host_of_uri(message: &[u8], from: usize, to: usize) -> Option<usize> {
     if !text::starts_with_ignoring_case(uri, b"sip:") {
         return None;
     }
-    let at = uri.iter().take_while(|byte| **byte != b'?').position(|byte| *byte == b'@').map_or(4, |at| at + 1);
+    let at = text::position(uri, |byte| matches!(byte, b'?' | b'@')).filter(|at| uri[*at] == b'@');
+    let at = at.map_or(4, |at| at + 1);
     Some(from + at)
 }
 
 fn parameter(message: &[u8], from: usize, to: usize, name: &[u8]) -> Option<u32> {
     let value = message.get(from..to)?;
-    let after = value.iter().rposition(|byte| *byte == b'>').map_or(0, |at| at + 1);
-    let mut parts = value[after..].split(|byte| *byte == b';');
+    let after = text::last_position(value, |byte| byte == b'>').map_or(0, |at| at + 1);
+    let mut parts = text::parts(&value[after..], b';');
     parts.next();
     parts.find_map(|part| {
         let part = &part[text::skip_blanks(part, 0)..];
-        let equals = part.iter().position(|byte| *byte == b'=')?;
-        let is_it = part[..text::trim_end(part, 0, equals)].eq_ignore_ascii_case(name);
+        let equals = text::position(part, |byte| byte == b'=')?;
+        let is_it = text::is(&part[..text::trim_end(part, 0, equals)], name);
         let at = text::skip_blanks(part, equals + 1);
         if is_it { text::number(part.get(at..)?, 9).map(|(value, _)| value) } else { None }
     })

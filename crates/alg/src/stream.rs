@@ -15,6 +15,7 @@ use crate::MESSAGE_MAX;
 use crate::findings::EDITS_MAX;
 use crate::findings::Replacements;
 use crate::findings::TEXT_MAX;
+use crate::work;
 
 /// Corrections that the receiver has not acknowledged, in one direction. A message that needs more
 /// waits for an acknowledgement.
@@ -55,11 +56,14 @@ pub struct Held {
     seen: usize,
     /// How many it needs.
     needs: usize,
+    /// Corrections that the message at the start needs. It is read again once so many are free, so
+    /// that segments that come meanwhile cost no reading.
+    corrections: usize,
 }
 
 impl Default for Held {
     fn default() -> Held {
-        Held { bytes: [0; MESSAGE_MAX], start: 0, end: 0, seen: 0, needs: 0 }
+        Held { bytes: [0; MESSAGE_MAX], start: 0, end: 0, seen: 0, needs: 0, corrections: 0 }
     }
 }
 
@@ -78,7 +82,7 @@ impl Held {
 
     /// Forgets all.
     pub fn clear(&mut self) {
-        (self.start, self.end, self.seen, self.needs) = (0, 0, 0, 0);
+        (self.start, self.end, self.seen, self.needs, self.corrections) = (0, 0, 0, 0, 0);
     }
 
     fn bytes(&self) -> &[u8] {
@@ -88,12 +92,14 @@ impl Held {
     /// Takes what fits, and returns the rest. What is there moves only if it is incomplete, so at
     /// most once a message: work stays linear.
     fn add<'a>(&mut self, fresh: &'a [u8]) -> &'a [u8] {
-        let is_incomplete = self.seen > 0 || self.needs > 0;
+        let is_incomplete = self.seen > 0 || self.needs > 0 || self.corrections > 0;
         if self.start > 0 && is_incomplete && fresh.len() > MESSAGE_MAX - self.end {
+            work::count(self.len());
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.len());
         }
         let (now, rest) = fresh.split_at(fresh.len().min(MESSAGE_MAX - self.end));
+        work::count(now.len());
         self.bytes[self.end..self.end + now.len()].copy_from_slice(now);
         self.end += now.len();
         rest
@@ -101,7 +107,7 @@ impl Held {
 
     fn take(&mut self, count: usize) {
         self.start += count;
-        (self.seen, self.needs) = (0, 0);
+        (self.seen, self.needs, self.corrections) = (0, 0, 0);
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
@@ -147,6 +153,7 @@ impl Output<'_> {
     fn put(&mut self, bytes: &[u8]) {
         match self.bytes.get_mut(self.len..self.len + bytes.len()) {
             Some(free) => {
+                work::count(bytes.len());
                 free.copy_from_slice(bytes);
                 self.len += bytes.len();
             }
@@ -227,6 +234,8 @@ impl Stream {
     }
 
     fn kept(&self) -> &[Correction] {
+        // Most of those who ask look at each.
+        work::count(self.len);
         &self.corrections[..self.len]
     }
 
@@ -259,6 +268,7 @@ impl Stream {
             let last = self.corrections[covered - 1];
             self.floor = last.input_end();
             self.floor_shift = last.output_end().wrapping_sub(last.input_end());
+            work::count(self.len - covered);
             self.corrections.copy_within(covered..self.len, 0);
             self.len -= covered;
         }
@@ -405,9 +415,8 @@ impl Stream {
                     fresh = rest;
                 }
             }
-            let before = fresh.len();
             fresh = held.add(fresh);
-            if held.is_empty() || held.len() < held.needs {
+            if held.is_empty() || held.len() < held.needs || self.len + held.corrections > CORRECTIONS_MAX {
                 return;
             }
             match read(held.bytes(), held.seen) {
@@ -429,10 +438,7 @@ impl Stream {
                         self.change(held, length, &changes, out);
                     } else {
                         // It waits for an acknowledgement. What does not fit, the sender repeats.
-                        held.needs = held.len();
-                        if fresh.is_empty() || fresh.len() == before {
-                            return;
-                        }
+                        held.corrections = changes.as_slice().len();
                     }
                 }
                 Step::More | Step::Needs(_) | Step::Skip(_) | Step::Message(..) | Step::Over => self.is_over = true,

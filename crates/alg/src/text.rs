@@ -1,14 +1,79 @@
-//! Small readers of text, all linear.
+//! Small readers of text, all linear. They count what they look at ([`crate::work`]).
+
+use crate::Context;
+use crate::Frame;
+use crate::Memory;
+use crate::work;
+
+/// The bytes of `from..to` with their positions.
+pub(crate) fn bytes(message: &[u8], from: usize, to: usize) -> impl Iterator<Item = (usize, u8)> {
+    (from..).zip(part(message, from, to).iter().copied()).inspect(|_| work::count(1))
+}
+
+/// Position of the first byte that `is_it` accepts.
+pub(crate) fn position(bytes: &[u8], is_it: impl Fn(u8) -> bool) -> Option<usize> {
+    let found = bytes.iter().position(|byte| is_it(*byte));
+    work::count(found.map_or(bytes.len(), |at| at + 1));
+    found
+}
+
+/// Position of the last byte that `is_it` accepts.
+pub(crate) fn last_position(bytes: &[u8], is_it: impl Fn(u8) -> bool) -> Option<usize> {
+    let found = bytes.iter().rposition(|byte| is_it(*byte));
+    work::count(found.map_or(bytes.len(), |at| bytes.len() - at));
+    found
+}
+
+/// How many bytes at the start `is_it` accepts.
+pub(crate) fn leading(bytes: &[u8], is_it: impl Fn(u8) -> bool) -> usize {
+    position(bytes, |byte| !is_it(byte)).unwrap_or(bytes.len())
+}
+
+/// Whether `is_it` accepts every byte.
+pub(crate) fn all(bytes: &[u8], is_it: impl Fn(u8) -> bool) -> bool {
+    position(bytes, |byte| !is_it(byte)).is_none()
+}
+
+/// Parts between separators.
+pub(crate) fn parts(bytes: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    bytes.split(move |byte| *byte == separator).inspect(|part| work::count(part.len() + 1))
+}
+
+/// Whether these are the same letters.
+pub(crate) fn is(bytes: &[u8], known: &[u8]) -> bool {
+    work::count(if bytes.len() == known.len() { known.len() } else { 1 });
+    bytes.eq_ignore_ascii_case(known)
+}
+
+/// Whether the bytes begin so, letter by letter.
+pub(crate) fn starts(bytes: &[u8], start: &[u8]) -> bool {
+    work::count(start.len());
+    bytes.starts_with(start)
+}
+
+/// Whether the bytes end so, letter by letter.
+pub(crate) fn ends(bytes: &[u8], end: &[u8]) -> bool {
+    work::count(end.len());
+    bytes.ends_with(end)
+}
 
 /// A decimal number of at most `digits` digits at the start, and its length. A digit after it makes
 /// it no number.
 pub(crate) fn number(bytes: &[u8], digits: usize) -> Option<(u32, usize)> {
-    let length = bytes.iter().take(digits + 1).take_while(|byte| byte.is_ascii_digit()).count();
+    let length = leading(&bytes[..bytes.len().min(digits + 1)], |byte| byte.is_ascii_digit());
     if length == 0 || length > digits {
         return None;
     }
     let value = bytes[..length].iter().fold(0_u32, |value, byte| value * 10 + u32::from(byte - b'0'));
     Some((value, length))
+}
+
+/// The value of a header field that is a number of at most five digits and nothing else: the number,
+/// and where its digits begin and end.
+pub(crate) fn whole_number(message: &[u8], from: usize, to: usize) -> Option<(u32, usize, usize)> {
+    let at = skip_blanks(message, from);
+    let (value, digits) = number(part(message, at, to), 5)?;
+    (trim_end(message, at, to) == at + digits).then_some((value, at, at + digits))
 }
 
 pub(crate) fn port(bytes: &[u8]) -> Option<(u16, usize)> {
@@ -43,17 +108,20 @@ pub(crate) fn address(bytes: &[u8]) -> Option<(u32, usize)> {
 /// Position of `needle`, searched from `from` on.
 pub(crate) fn find(bytes: &[u8], needle: &[u8], from: usize) -> Option<usize> {
     let rest = bytes.get(from..)?;
-    rest.windows(needle.len()).position(|window| window == needle).map(|at| from + at)
+    let found = rest.windows(needle.len()).position(|window| window == needle);
+    work::count(needle.len() * found.map_or(rest.len(), |at| at + 1));
+    found.map(|at| from + at)
 }
 
 pub(crate) fn starts_with_ignoring_case(bytes: &[u8], start: &[u8]) -> bool {
-    bytes.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start))
+    bytes.get(..start.len()).is_some_and(|head| is(head, start))
 }
 
 /// Whether the rest may still become one of `words`.
 pub(crate) fn may_become(bytes: &[u8], words: &[&[u8]]) -> bool {
     words.iter().any(|word| {
         let length = bytes.len().min(word.len());
+        work::count(length);
         bytes[..length] == word[..length]
     })
 }
@@ -63,18 +131,16 @@ pub(crate) fn part(bytes: &[u8], from: usize, to: usize) -> &[u8] {
     bytes.get(from..to).unwrap_or(&[])
 }
 
-pub(crate) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
-    while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\r' | b'\n')) {
-        at += 1;
-    }
-    at
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-pub(crate) fn trim_end(bytes: &[u8], from: usize, mut to: usize) -> usize {
-    while to > from && matches!(bytes[to - 1], b' ' | b'\t' | b'\r' | b'\n') {
-        to -= 1;
-    }
-    to
+pub(crate) fn skip_blanks(bytes: &[u8], at: usize) -> usize {
+    at + leading(bytes.get(at..).unwrap_or(&[]), is_blank)
+}
+
+pub(crate) fn trim_end(bytes: &[u8], from: usize, to: usize) -> usize {
+    last_position(part(bytes, from, to), |byte| !is_blank(byte)).map_or(from, |at| from + at + 1)
 }
 
 /// The header fields of a message whose first line has ended at `at`, with folded lines joined:
@@ -96,7 +162,7 @@ impl<'a> Fields<'a> {
     fn line_end(&self, from: usize) -> Option<usize> {
         let line = self.message.get(from..)?;
         let line = &line[..line.len().min(crate::LINE_MAX + 2)];
-        let end = line.iter().position(|byte| matches!(byte, b'\r' | b'\n'))?;
+        let end = position(line, |byte| matches!(byte, b'\r' | b'\n'))?;
         (line.get(end..end + 2)? == b"\r\n").then_some(from + end)
     }
 }
@@ -126,12 +192,12 @@ impl<'a> Iterator for Fields<'a> {
         }
         self.at = end + 2;
         let line = &self.message[start..end];
-        let Some(colon) = line.iter().position(|byte| *byte == b':') else {
+        let Some(colon) = position(line, |byte| byte == b':') else {
             self.is_malformed = true;
             return None;
         };
         let name = &line[..trim_end(line, 0, colon)];
-        if name.is_empty() || !name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.!%*+`'~".contains(byte)) {
+        if name.is_empty() || !all(name, |byte| byte.is_ascii_alphanumeric() || b"-_.!%*+`'~".contains(&byte)) {
             self.is_malformed = true;
             return None;
         }
@@ -139,39 +205,53 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// The first message of a stream of messages that consist of a line, header fields, and a body with
-/// its length in a field.
-pub(crate) fn frame(
-    bytes: &[u8],
-    seen: usize,
-    starts: &[&[u8]],
-    start_max: usize,
-    is_start: impl Fn(&[u8]) -> bool,
-    is_length: impl Fn(&[u8]) -> bool,
-) -> crate::Frame {
-    use crate::Frame;
-    if !may_become(&bytes[..bytes.len().min(start_max)], starts) {
+/// Messages that consist of a line, header fields, and a body with its length in a field.
+pub(crate) struct Shape {
+    /// What a message may begin with.
+    pub(crate) starts: &'static [&'static [u8]],
+    /// Bytes of the longest of them.
+    pub(crate) start_max: usize,
+    /// Whether this is a first line.
+    pub(crate) is_start: fn(&[u8]) -> bool,
+    /// Whether the field of this name has the length.
+    pub(crate) is_length: fn(&[u8]) -> bool,
+}
+
+/// The first line of a message that is not complete was read. One bit for each direction; both are
+/// above those of the gateways.
+const LINE_READ: u32 = 1 << 30;
+
+/// The first message of a stream. Each byte is looked at when it comes, and the header fields when
+/// they are complete and once more with the whole body.
+pub(crate) fn frame(memory: &mut Memory, context: &Context<'_>, bytes: &[u8], seen: usize, shape: &Shape) -> Frame {
+    if seen < shape.start_max && !may_become(&bytes[..bytes.len().min(shape.start_max)], shape.starts) {
         return Frame::Over;
     }
-    let line = &bytes[..bytes.len().min(crate::LINE_MAX)];
-    match line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) {
-        Some(end) if !is_start(&bytes[..end]) => return Frame::Over,
-        Some(_) => {}
-        None if bytes.len() >= crate::LINE_MAX => return Frame::Over,
-        None => return Frame::More,
+    let line_read = LINE_READ << u32::from(context.from_client);
+    if seen == 0 {
+        memory.flags &= !line_read;
+    }
+    let is_end = |byte| matches!(byte, b'\r' | b'\n');
+    if memory.flags & line_read == 0 {
+        let line = &bytes[..bytes.len().min(crate::LINE_MAX)];
+        match position(line.get(seen..).unwrap_or(&[]), is_end) {
+            Some(end) if !(shape.is_start)(&bytes[..seen + end]) => return Frame::Over,
+            Some(_) => memory.flags |= line_read,
+            None if bytes.len() >= crate::LINE_MAX => return Frame::Over,
+            None => return Frame::More,
+        }
     }
     let Some(end) = find(bytes, b"\r\n\r\n", seen.saturating_sub(3)) else {
         return Frame::More;
     };
-    let first = line.iter().position(|byte| *byte == b'\r').unwrap_or(0);
+    let first = position(bytes, is_end).unwrap_or(0);
     let mut length = None;
     let mut fields = Fields::new(&bytes[..end + 4], first + 2);
     for (name, from, to) in fields.by_ref() {
-        if is_length(name) {
-            let value = part(bytes, skip_blanks(bytes, from), to);
-            match number(value, 5) {
+        if (shape.is_length)(name) {
+            match whole_number(bytes, from, to) {
                 // Two lengths would let both sides see different messages.
-                Some((value, _)) if length.is_none_or(|known| known == value) => length = Some(value),
+                Some((value, ..)) if length.is_none_or(|known| known == value) => length = Some(value),
                 _ => return Frame::Over,
             }
         }

@@ -10,6 +10,7 @@ use crate::PORT_MIN;
 use crate::Reading;
 use crate::Transport;
 use crate::Want;
+use crate::text;
 
 pub(crate) struct Tftp;
 
@@ -45,12 +46,12 @@ fn is_request(message: &[u8]) -> bool {
     if rest.len() > LINE_MAX {
         return false;
     }
-    let mut strings = rest.split(|byte| *byte == 0);
+    let mut strings = text::parts(rest, 0);
     let name = strings.next().unwrap_or(&[]);
     let mode = strings.next().unwrap_or(&[]);
     let modes: [&[u8]; 3] = [b"octet", b"netascii", b"mail"];
     !name.is_empty()
-        && name.iter().all(|byte| *byte >= 0x20)
-        && modes.iter().any(|known| mode.eq_ignore_ascii_case(known))
+        && text::all(name, |byte| byte >= 0x20)
+        && modes.iter().any(|known| text::is(mode, known))
         && strings.next().is_some()
 }

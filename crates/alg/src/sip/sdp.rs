@@ -35,7 +35,8 @@ pub(super) fn read(context: &Context<'_>, message: &[u8], from: usize, to: usize
     let (mut count, mut at) = (0_usize, from);
     while at < to {
         let rest = &message[at..to];
-        let Some(length) = rest.iter().take(LINE_MAX).position(|byte| matches!(byte, b'\r' | b'\n')) else {
+        let first = &rest[..rest.len().min(LINE_MAX)];
+        let Some(length) = text::position(first, |byte| matches!(byte, b'\r' | b'\n')) else {
             if rest.len() >= LINE_MAX {
                 return;
             }
@@ -43,24 +44,24 @@ pub(super) fn read(context: &Context<'_>, message: &[u8], from: usize, to: usize
         };
         let end = at + length;
         let line = &message[at..end];
-        if line.starts_with(b"c=") {
+        if text::starts(line, b"c=") {
             let connection = own_address(context, message, at + 2, end);
             match count.checked_sub(1).and_then(|last| media.get_mut(last)?.as_mut()) {
                 Some(last) => (last.connection, last.has_own) = (connection, true),
                 None => session = connection,
             }
-        } else if line.starts_with(b"m=") {
+        } else if text::starts(line, b"m=") {
             let Some(slot) = media.get_mut(count) else { return };
             *slot = media_at(message, at + 2, end);
             count += usize::from(slot.is_some());
-        } else if line.starts_with(b"a=rtcp:")
+        } else if text::starts(line, b"a=rtcp:")
             && let Some(last) = count.checked_sub(1).and_then(|last| media.get_mut(last)?.as_mut())
             && let Some((port, digits)) = text::port(text::part(message, at + 7, end))
         {
             let port_end = at + 7 + digits;
             last.rtcp = Some((port, at + 7, port_end, own_address(context, message, port_end + 1, end)));
         }
-        at = end + if message[end..to].starts_with(b"\r\n") { 2 } else { 1 };
+        at = end + if text::starts(&message[end..to], b"\r\n") { 2 } else { 1 };
     }
     let mut of_session = None;
     for media in media.into_iter().flatten() {
@@ -108,12 +109,12 @@ fn own_address(context: &Context<'_>, message: &[u8], from: usize, to: usize) ->
 /// `audio 5004 RTP/AVP 0`. A number of ports after a slash is left alone.
 fn media_at(message: &[u8], from: usize, to: usize) -> Option<Media> {
     let value = message.get(from..to)?;
-    let at = from + value.iter().position(|byte| *byte == b' ')? + 1;
+    let at = from + text::position(value, |byte| byte == b' ')? + 1;
     let (port, digits) = text::port(message.get(at..to)?)?;
     let end = at + digits;
     let protocol = message.get(end..to)?.strip_prefix(b" ")?;
-    let is_udp = protocol.starts_with(b"RTP/") || protocol.starts_with(b"UDP") || protocol.starts_with(b"udptl");
+    let is_udp = [&b"RTP/"[..], b"UDP", b"udptl"].iter().any(|start| text::starts(protocol, start));
     let port = if is_udp { port } else { 0 };
-    let is_rtp = protocol.starts_with(b"RTP/") || protocol.starts_with(b"UDP/TLS/RTP/");
+    let is_rtp = text::starts(protocol, b"RTP/") || text::starts(protocol, b"UDP/TLS/RTP/");
     Some(Media { port, at, end, is_rtp, connection: None, has_own: false, rtcp: None })
 }

@@ -242,6 +242,11 @@ impl Sender {
         self.pass(host, self.next.wrapping_sub(payload.len() as u32), payload)
     }
 
+    /// Sends a part of the last payload again.
+    pub(crate) fn repeat_part(&mut self, host: &mut Host, payload: &[u8], from: usize, to: usize) -> usize {
+        self.pass(host, self.next.wrapping_sub((payload.len() - from) as u32), &payload[from..to])
+    }
+
     fn pass(&mut self, host: &mut Host, sequence: u32, payload: &[u8]) -> usize {
         let mut out = vec![0; 16_384];
         let segment = Segment { sequence, payload, fin: false };
@@ -249,6 +254,11 @@ impl Sender {
         let Passed::On { sequence, length, .. } = passed else { panic!("nothing is missing") };
         self.last = sequence.wrapping_add(length as u32);
         length
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
     }
 
     pub(crate) fn acknowledge(&mut self) {
