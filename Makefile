@@ -37,7 +37,7 @@ netns: setup ## only the tests in network namespaces
 	cargo build --locked --package natrix --features dpdk
 	tests/netns/run.py --natrix target/debug/natrix
 
-routing: setup ## tests in network namespaces that need a quiet machine: several NATs side by side, a flood, a restart
+routing: setup ## tests in network namespaces that need a quiet machine: several NATs side by side, floods, a restart
 	cargo build --locked --package natrix --features dpdk
 	tests/netns/run.py --natrix target/debug/natrix --quiet
 
@@ -58,6 +58,8 @@ soak: build ## random tests with SOAK_SEEDS seeds, then the demo's network under
 	tests/netns/soak.py --natrix target/release/natrix --minutes $(SOAK_MINUTES)
 	NATRIX_SCRAPES=5760 tests/netns/run.py --natrix target/release/natrix --only a_day_of_scrapes
 	NATRIX_KILLS=200 tests/netns/run.py --natrix target/release/natrix --only after_kill_9
+	NATRIX_SIP_CALLS=1000 tests/netns/run.py --natrix target/release/natrix --only sip_calls_over
+	NATRIX_FTP_SECONDS=600 tests/netns/run.py --natrix target/release/natrix --only survives_a_long_transfer
 
 clean: ## removes what was built, and what a killed demo may have left
 	demo/demo.py --clean

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Sends frames as fast as it can: flood.py DEVICE STATION KIND SECONDS; prints how many it has sent.
 
-KIND is `arp` (requests from everybody for everybody), `bgp` (segments to the BGP port from far away), or `bgp-near`
-(the same from one address of the link, which is no neighbour of the routing).
+KIND is `arp` (requests from everybody for everybody), `bgp` (segments to the BGP port from far away), `bgp-near` (the
+same from one address of the link, which is no neighbour of the routing), or `pcp` (requests of port control: from the
+host's own address, from addresses of others, and for others by THIRD_PARTY, with right and wrong client addresses).
 """
 
-import contextlib
+import ctypes
 import random
 import socket
 import struct
@@ -18,11 +19,37 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "demo"))
 from kit import ETH_P_IP  # noqa: E402
 from kit import ip_packet  # noqa: E402
 from kit import tcp_syn  # noqa: E402
+from kit import udp_segment  # noqa: E402
+from netlab.topology import NAT_INSIDE  # noqa: E402
 from netlab.topology import NAT_OUTSIDE  # noqa: E402
+from netlab.topology import SUBSCRIBERS  # noqa: E402
 
-ETH_P_ARP, BGP = 0x0806, 179
+ETH_P_ARP, BGP, PCP = 0x0806, 179, 5351
 NEAR = "198.51.100.66"
 FRAMES = 4096
+# Handed to the kernel at a time.
+BATCH = 64
+
+
+def arp_request(dice, sender):
+    # From any address of the link but the last ones, which the test itself has.
+    source, target = (socket.inet_aton(f"198.51.100.{dice.randrange(100, 250)}") for _ in range(2))
+    return struct.pack("!HHBBH", 1, ETH_P_IP, 6, 4, 1) + sender + source + bytes(6) + target
+
+
+def pcp_request(dice, number):
+    """A MAP, as an IP packet."""
+    own = SUBSCRIBERS["sub1"]
+    # Every address of the link but those of the test itself, and some that are not of the link.
+    stranger = f"100.64.{dice.choice((0, 0, 0, 7))}.{dice.randrange(20, 250)}"
+    source = own if number % 4 == 0 else stranger
+    client = source if dice.randrange(4) else stranger
+    mapped = lambda address: bytes(10) + b"\xff\xff" + socket.inet_aton(address)  # noqa: E731
+    message = struct.pack("!BBHI", 2, 1, 0, 600) + mapped(client)
+    message += dice.randbytes(12) + struct.pack("!B3xHH", dice.choice((6, 17)), 2000 + number, 0) + mapped("0.0.0.0")
+    if number % 4 == 1:
+        message += struct.pack("!BBH", 1, 0, 16) + mapped(SUBSCRIBERS["sub2"])
+    return ip_packet(source, NAT_INSIDE, socket.IPPROTO_UDP, udp_segment(source, 1024 + number, NAT_INSIDE, PCP, message))
 
 
 def frames(station, kind):
@@ -31,29 +58,59 @@ def frames(station, kind):
     for number in range(FRAMES):
         sender = b"\x02\x66" + dice.randbytes(4)
         if kind == "arp":
-            # From any address of the link but the last ones, which the test itself has.
-            source, target = (socket.inet_aton(f"198.51.100.{dice.randrange(100, 250)}") for _ in range(2))
-            message = struct.pack("!HHBBH", 1, ETH_P_IP, 6, 4, 1) + sender + source + bytes(6) + target
-            yield b"\xff" * 6 + sender + struct.pack("!H", ETH_P_ARP) + message
+            yield b"\xff" * 6 + sender + struct.pack("!H", ETH_P_ARP) + arp_request(dice, sender)
+            continue
+        if kind == "pcp":
+            packet = pcp_request(dice, number)
         else:
             source = NEAR if kind == "bgp-near" else socket.inet_ntoa(bytes([198, 18]) + dice.randbytes(2))
             syn = tcp_syn(source, 1024 + number, NAT_OUTSIDE, BGP)
             packet = ip_packet(source, NAT_OUTSIDE, socket.IPPROTO_TCP, syn)
-            yield station + sender + struct.pack("!H", ETH_P_IP) + packet
+        # One sender of requests, so that the switch has nothing to learn.
+        yield station + (b"\x02\x66" + bytes(4) if kind == "pcp" else sender) + struct.pack("!H", ETH_P_IP) + packet
+
+
+class Vector(ctypes.Structure):
+    """`struct iovec`."""
+
+    _fields_ = [("base", ctypes.c_char_p), ("length", ctypes.c_size_t)]
+
+
+class Message(ctypes.Structure):
+    """`struct mmsghdr`: a message without an address, and how much of it was sent."""
+
+    _fields_ = [
+        ("name", ctypes.c_void_p),
+        ("name_length", ctypes.c_uint),
+        ("vectors", ctypes.POINTER(Vector)),
+        ("vectors_length", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("control_length", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+        ("sent", ctypes.c_uint),
+    ]
+
+
+def messages(every):
+    vectors = (Vector * len(every))(*((frame, len(frame)) for frame in every))
+    made = (Message * len(every))()
+    for number, message in enumerate(made):
+        message.vectors, message.vectors_length = ctypes.pointer(vectors[number]), 1
+    return made
 
 
 def main():
     device, station, kind, seconds = sys.argv[1:]
     every = list(frames(bytes.fromhex(station.replace(":", "")), kind))
+    made = messages(every)
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     sock.bind((device, 0))
-    sent, end = 0, time.monotonic() + float(seconds)
+    sendmmsg = ctypes.CDLL(None, use_errno=True).sendmmsg
+    sent, at, end = 0, 0, time.monotonic() + float(seconds)
     while time.monotonic() < end:
-        for frame in every:
-            # An error is a full queue of the device.
-            with contextlib.suppress(OSError):
-                sock.send(frame)
-                sent += 1
+        # An error is a full queue of the device.
+        sent += max(sendmmsg(sock.fileno(), ctypes.byref(made[at]), BATCH, 0), 0)
+        at = (at + BATCH) % len(every)
     print(sent)
 
 

@@ -329,6 +329,7 @@ SETUPS = {
     # One address for both clients.
     "alg_pptp": {"more": own_pool('addresses = ["203.0.113.46/32"]') + "\n[alg.pptp]\nenabled = true\n"},
     "port_control": {"filtering": "address-and-port-dependent"},
+    "port_control_flood": {"filtering": "address-and-port-dependent"},
     "port_control_blocks": {
         "more": own_pool('addresses = ["203.0.113.40/31"]\nallocation = "blocks"\nblock_size = 256'),
         "filtering": "address-and-port-dependent",

@@ -10,6 +10,8 @@ import re
 import socket
 import struct
 import subprocess
+import sys
+import threading
 from pathlib import Path
 
 from kit import *
@@ -130,7 +132,8 @@ def natpmpc_maps_and_deletes(n):
         found = re.search(r"Mapped public port (\d+) protocol UDP to local port (\d+) liftime (\d+)", said)
         expect(found, f"natpmpc: {said}")
         expect_equal((int(found.group(2)), int(found.group(3))), (port, 300), "local port and lifetime")
-        reaches_udp(n.srv1, (public, int(found.group(1))), inside)
+        for remote in (n.srv1, n.srv2, n.sub2):
+            reaches_udp(remote, (public, int(found.group(1))), inside)
         n.sub1.run([*asked, "-a", "0", str(port), "udp", "0"], check=True)
         with sockets(udp(n.srv2)) as stranger:
             stranger.sendto(b"gone?", (public, int(found.group(1))))
@@ -146,8 +149,10 @@ def libtorrent_maps_its_listening_port(n):
     mine = [grant for grant in shown if not grant["held_down"]]
     expect_equal({grant["protocol"] for grant in mine}, {"tcp", "udp"}, "protocols of libtorrent")
     external = next(grant["external"] for grant in mine if grant["protocol"] == "tcp").split(":")
-    with sockets(tcp(n.srv1)) as peer:
-        peer.connect((external[0], int(external[1])))
+    # From outside, and by hairpin.
+    for host in (n.srv1, n.srv2, n.sub2):
+        with sockets(tcp(host)) as peer:
+            peer.connect((external[0], int(external[1])))
     client.end()
 
 
@@ -247,6 +252,91 @@ def all_grants_survive_a_kill_right_after_the_reply(n):
             for port, external in granted.items():
                 expect_equal(pcp(n.sub1, host, "udp", port)[2], external, f"external endpoint of {port} after kill {round}")
             expect(EPOCH_TIMES[-1] >= before, f"the epoch time went back from {before} to {EPOCH_TIMES[-1]}")
+
+
+FLOOD_SECONDS = 3
+
+
+def lost_for_want_of_time(n):
+    """Frames that the queues before Natrix's workers had no room for: the kernel's, the ports', and the workers' rings."""
+    queues = [int(line.split()[1], 16) for line in Path("/proc/net/softnet_stat").read_text().splitlines()]
+    cables = 0
+    for host, device in ((n.sub1, "eth0"), (n.sub2, "eth0"), (n.access, "nat"), (n.nat, "inside")):
+        _, out, _ = host.run(["ip", "-s", "-json", "link", "show", device], check=True)
+        cables += sum(json.loads(out)[0]["stats64"][way]["dropped"] for way in ("rx", "tx"))
+    ports = sum(port["rx_missed"] for port in n.dut.show("interfaces"))
+    return sum(queues) + cables + ports + counter(n, "hand_off_ring_full")
+
+
+def drops(n):
+    """Packets that Natrix has dropped for other reasons than a full ring, and frames that it could not send."""
+    lost = {drop["reason"]: drop["packets"] for drop in n.dut.show("drops") if drop["reason"] != "hand_off_ring_full"}
+    return {**lost, "tx_dropped": sum(port["tx_dropped"] for port in n.dut.show("interfaces"))}
+
+
+@test("port_control_flood")
+@shows("6887-8.2e")
+def a_flood_of_requests_takes_no_established_packet(n):
+    """sub1 sends as fast as this machine can: its own requests, forged ones, and ones for third parties."""
+    port = fresh_port()
+    code, _, granted = pcp(n.sub2, SUBSCRIBERS["sub2"], "udp", port)
+    expect_equal(code, 0, "code")
+    _, neighbour, _ = n.sub2.run(["ip", "neighbour", "show", NAT_INSIDE], check=True)
+    station = neighbour.split("lladdr")[1].split()[0]
+    server, stranger = udp(n.srv1, address=SRV1), udp(n.srv2)
+    client, inside = udp(n.sub2), udp(n.sub2, port)
+    stop, sent, seen = threading.Event(), [0], {name: set() for name in ("echoed", "granted")}
+
+    def echo():
+        server.settimeout(0.2)
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                data, sender = server.recvfrom(2048)
+                server.sendto(data, sender)
+
+    def read(name, sock):
+        sock.settimeout(0.2)
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                seen[name].add(int.from_bytes(sock.recv(2048), "big"))
+
+    def talk():
+        # Established before the flood begins, from inside and through the granted port.
+        while not ended.wait(0.005):
+            client.sendto(sent[0].to_bytes(8, "big"), server.getsockname())
+            stranger.sendto(sent[0].to_bytes(8, "big"), granted)
+            sent[0] += 1
+
+    ended = threading.Event()
+    with sockets(server, stranger, client, inside):
+        talker = threading.Thread(target=talk)
+        readers = [threading.Thread(target=echo), *(threading.Thread(target=read, args=one) for one in
+                                                    (("echoed", client), ("granted", inside)))]  # fmt: skip
+        for thread in (*readers, talker):
+            thread.start()
+        try:
+            limited, before, waited = counter(n, "port_control_limited"), drops(n), lost_for_want_of_time(n)
+            words = [Path(__file__).parent / "flood.py", "eth0", station, "pcp", FLOOD_SECONDS]
+            status, out, err = n.sub1.run([sys.executable, *map(str, words)], timeout=60)
+            expect_equal(status, 0, f"the flood: {err}")
+        finally:
+            ended.set()
+            talker.join()
+            process.wait_until(lambda: all(len(of) == sent[0] for of in seen.values()), 3, 0.05)
+            stop.set()
+            for thread in readers:
+                thread.join()
+    frames = int(out)
+    limited, waited = counter(n, "port_control_limited") - limited, lost_for_want_of_time(n) - waited
+    lost = {name: sent[0] - len(of) for name, of in seen.items()}
+    print(f"# {frames / FLOOD_SECONDS:,.0f} requests a second, {limited:,} of {frames:,} not answered, {waited:,} frames lost "
+          f"for want of time; of {sent[0]} datagrams each way lost: {lost}", flush=True)  # fmt: skip
+    expect_equal(drops(n), before, "drops by Natrix")
+    # What is lost before the workers see it, because the machine is too slow for its own flood.
+    expect(max(lost.values()) <= waited, f"established datagrams lost: {lost}")
+    expect(limited >= (frames - waited) * 3 // 4, f"{limited} of {frames} requests were not answered")
+    code, _, again = pcp(n.sub2, SUBSCRIBERS["sub2"], "udp", port)
+    expect_equal((code, again), (0, granted), "renewal after the flood")
 
 
 MINIUPNPD = Path("/usr/local/lib/natrix-tools/miniupnpd-nftables")
