@@ -10,7 +10,8 @@
 //!
 //! A table of gigabytes on 4 KiB pages misses the TLB on almost every packet; on hugepages it does
 //! not. An arena takes all its memory when it is made. So no packet waits for a page fault, and the
-//! machine cannot run out of memory later.
+//! machine cannot run out of memory later. The exception is [`Arena::reserved`], for small tables
+//! that most machines never use.
 
 #![allow(unsafe_code, reason = "maps memory and shows it as a slice")]
 
@@ -130,19 +131,50 @@ impl<T: FromZeros> Arena<T> {
                 owns: PhantomData,
             });
         }
-        let mapping = Mapping::new(bytes)?;
-        Ok(Arena {
+        Ok(Arena::on(Mapping::new(bytes)?, length))
+    }
+
+    /// Like [`Arena::zeroed`], on ordinary pages that the kernel provides when each is first
+    /// written: an access may take a page fault (about a microsecond), once a page. For tables that
+    /// take kilobytes and may never be used.
+    ///
+    /// # Errors
+    /// As for [`Arena::zeroed`], but memory that is short later is noticed only then, by the
+    /// kernel. Whoever plans memory counts it with the rest ([`Arena::need`]).
+    pub fn reserved(length: usize) -> Result<Arena<T>, ArenaError> {
+        const { assert!(!needs_drop::<T>(), "an arena does not drop its records") };
+        const { assert!(align_of::<T>() <= 4096, "pages are aligned to 4 KiB at least") };
+        match length.checked_mul(size_of::<T>()) {
+            Some(0) => Arena::zeroed(length),
+            Some(bytes) if bytes <= isize::MAX as usize - 2 * pages::PAGE_1G as usize => {
+                Ok(Arena::on(Mapping::reserved(bytes)?, length))
+            }
+            _ => Err(ArenaError::TooLarge { length, record_bytes: size_of::<T>() }),
+        }
+    }
+
+    fn on(mapping: Mapping, length: usize) -> Arena<T> {
+        Arena {
             first: mapping.start.cast(),
             length,
             mapped: mapping.bytes,
             pages: mapping.pages,
             missed: mapping.missed,
             owns: PhantomData,
-        })
+        }
     }
 }
 
 impl<T> Arena<T> {
+    /// Memory that the kernel has provided: all of it, unless it is only reserved.
+    pub fn resident_bytes(&self) -> usize {
+        if self.mapped == 0 {
+            return 0;
+        }
+        let mapping = Mapping { start: self.first.cast(), bytes: self.mapped, pages: self.pages, missed: 0 };
+        mapping.resident_bytes()
+    }
+
     /// The pages of this arena.
     pub fn pages(&self) -> PageKind {
         self.pages
@@ -223,7 +255,7 @@ impl<T> fmt::Debug for Arena<T> {
     }
 }
 
-/// Zeroed memory, all pages present.
+/// Zeroed memory.
 pub(crate) struct Mapping {
     pub(crate) start: NonNull<u8>,
     pub(crate) bytes: usize,
@@ -233,6 +265,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
+    /// All pages present.
     pub(crate) fn new(bytes: usize) -> Result<Mapping, ArenaError> {
         // Reserved hugepages are outside `MemAvailable`. The kernel counts them itself and refuses
         // if there are too few.
@@ -279,6 +312,29 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Address space whose pages the kernel provides when they are first written.
+    pub(crate) fn reserved(bytes: usize) -> Result<Mapping, ArenaError> {
+        let needed = bytes.next_multiple_of(page_bytes());
+        let refused = |source| {
+            let available = available::bytes().unwrap_or(u64::MAX);
+            ArenaError::Refused { needed: needed as u64, available, source }
+        };
+        let start = map(needed, 0).map_err(refused)?;
+        Ok(Mapping { start, bytes: needed, pages: PageKind::Plain, missed: 0 })
+    }
+
+    /// Bytes of the pages that the kernel has provided.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        let page = page_bytes();
+        let mut present = vec![0_u8; self.bytes.div_ceil(page)];
+        // SAFETY: one byte for each page of this mapping is written, and nothing else.
+        let answer = unsafe { libc::mincore(self.start.as_ptr().cast(), self.bytes, present.as_mut_ptr()) };
+        if answer != 0 {
+            return self.bytes;
+        }
+        present.iter().filter(|page| **page & 1 == 1).count() * page
+    }
+
     /// Makes the kernel provide every page now.
     fn fill_in(&self) -> io::Result<()> {
         // SAFETY: populating a range of this mapping changes no contents.
@@ -298,7 +354,7 @@ impl Mapping {
         Ok(())
     }
 
-    fn unmap(&self) {
+    pub(crate) fn unmap(&self) {
         // SAFETY: exactly this range was mapped and is no longer used.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }

@@ -93,7 +93,7 @@ impl Shard {
     /// start (RFC 6056 §3.4).
     pub fn new(shared: Arc<Shared>, worker: WorkerId, secret: [u64; 4]) -> Result<Shard, BuildError> {
         let keys = Keys::new(worker, secret);
-        Ok(Shard { path: PacketPath::new(Ledger::new(shared, worker, &keys)?, &keys), scratch: Box::default() })
+        Ok(Shard { path: PacketPath::new(Ledger::new(shared, worker, &keys)?, &keys)?, scratch: Box::default() })
     }
 
     /// What can be read of it: pages of records, explanations, decisions.

@@ -31,6 +31,16 @@ fn records_start_zeroed_and_keep_what_is_written() {
 }
 
 #[test]
+fn reserved_arena_takes_memory_where_it_is_written() {
+    let mut arena = Arena::<[u64; 512]>::reserved(100).unwrap();
+    assert_eq!((arena.len(), arena.resident_bytes()), (100, 0));
+    arena[7][3] = 1;
+    assert_eq!((arena.resident_bytes(), arena.bytes()), (4_096, 100 * 4_096));
+    assert!(arena.iter().enumerate().all(|(place, record)| record.iter().sum::<u64>() == u64::from(place == 7)));
+    assert_eq!(Arena::<[u64; 512]>::zeroed(100).unwrap().resident_bytes(), 100 * 4_096);
+}
+
+#[test]
 fn empty_arena_takes_no_memory() {
     let arena = Arena::<u64>::zeroed(0).unwrap();
     assert!(arena.is_empty());

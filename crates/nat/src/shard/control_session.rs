@@ -32,6 +32,8 @@ use crate::time::Instant;
 use crate::types::Side;
 use crate::verdict::GatewayRefusal;
 use crate::verdict::Verdict;
+use mem::Arena;
+use mem::ArenaError;
 use wire::checksum;
 use wire::tcp::Flags;
 
@@ -55,23 +57,22 @@ const TRANSFER: Duration = Duration::from_secs(4 * 60 * 60);
 /// The sweep restarts it when less is left.
 const RENEWED_BELOW: Duration = Duration::from_secs(4 * 60 * 60 - 60);
 
-/// The payload of a changed packet, and one packet of it.
+/// The payload of a changed packet, and one packet of it. Both are reserved, and take memory once a
+/// gateway has a session.
 pub(in crate::shard) struct Changed {
-    pub(in crate::shard) output: [u8; OUTPUT_MAX],
-    pub(in crate::shard) packet: [u8; OUTPUT_MAX + HEADERS_MAX],
+    pub(in crate::shard) output: Arena<u8>,
+    pub(in crate::shard) packet: Arena<u8>,
     /// For the second half of a hairpin, which the other subscriber's gateway reads.
     pub(in crate::shard) second: Option<Box<Changed>>,
 }
 
 impl Changed {
-    const fn without_second() -> Changed {
-        Changed { output: [0; OUTPUT_MAX], packet: [0; OUTPUT_MAX + HEADERS_MAX], second: None }
-    }
-}
-
-impl Default for Changed {
-    fn default() -> Changed {
-        Changed { second: Some(Box::new(Changed::without_second())), ..Changed::without_second() }
+    pub(in crate::shard) fn new() -> Result<Box<Changed>, ArenaError> {
+        let buffers = |second| -> Result<Box<Changed>, ArenaError> {
+            let packet = Arena::reserved(OUTPUT_MAX + HEADERS_MAX)?;
+            Ok(Box::new(Changed { output: Arena::reserved(OUTPUT_MAX)?, packet, second }))
+        };
+        buffers(Some(buffers(None)?))
     }
 }
 

@@ -45,6 +45,7 @@ use crate::shard::edge::Edge;
 use crate::shard::edge::Sent;
 use crate::shard::ledger::Keys;
 use crate::shard::ledger::Ledger;
+use crate::snapshot::shared::BuildError;
 
 const DATAGRAMS_PER_CALL_MAX: usize = 16;
 
@@ -72,16 +73,18 @@ pub(in crate::shard) struct PacketPath {
 }
 
 impl PacketPath {
-    pub(in crate::shard) fn new(ledger: Ledger, keys: &Keys) -> PacketPath {
+    pub(in crate::shard) fn new(ledger: Ledger, keys: &Keys) -> Result<PacketPath, BuildError> {
         let settings = ledger.shared.settings();
+        let memory = |source| BuildError::Memory { table: "buffers of gateways", source };
+        let changed = if settings.gateways.is_empty() { None } else { Some(Changed::new().map_err(memory)?) };
         let mtu_max = settings.interfaces.iter().map(|interface| usize::from(interface.mtu)).max().unwrap_or(0);
         let timeout = settings.timeouts.fragment;
-        PacketPath {
+        Ok(PacketPath {
             fragments: FragmentTracker::new(&settings.limits, timeout, mtu_max, keys.hash_for(1)),
             identifications: IdentificationSource::new(ledger.worker, ledger.shared.workers(), keys.hash_for(4)),
             requests: RateLimit::with_rates(REQUESTS, keys.hash_for(13)),
             unasked: port_control::Unasked::default(),
-            changed: (!settings.gateways.is_empty()).then(Box::default),
+            changed,
             edge: Edge::new(keys.hash_for(15), !settings.transition.is_off()),
             packet_buffer: Some(Box::new([0; PACKET_BUFFER_BYTES])),
             #[cfg(test)]
@@ -89,7 +92,7 @@ impl PacketPath {
             #[cfg(test)]
             short_ways: 0,
             ledger,
-        }
+        })
     }
 
     /// What can be read: pages of records, explanations, decisions.

@@ -18,6 +18,7 @@ use crate::state::table::BucketTable;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use mem::ArenaError;
+use mem::Reserved;
 
 /// Control sessions of one worker.
 pub(crate) const SESSIONS_MAX: u32 = 1024;
@@ -70,6 +71,21 @@ pub(crate) struct AlgSession {
 }
 
 impl AlgSession {
+    fn nobody() -> AlgSession {
+        AlgSession {
+            key: AlgKey { mapping: 0, created_s: 0, remote: (0, 0) },
+            alg: AlgId(0),
+            client_is_inside: true,
+            inside: InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address: 0, port: 0 },
+            memory: Memory::default(),
+            known: [Known::default(); KNOWN_MAX],
+            known_len: 0,
+            streams: [None, None],
+            held: [0; 2],
+            in_use: false,
+        }
+    }
+
     pub(crate) fn known(&self) -> &[Known] {
         &self.known[..self.known_len]
     }
@@ -120,12 +136,36 @@ pub(crate) struct Begun {
     pub(crate) client_is_inside: bool,
 }
 
-/// The table, allocated when a gateway is first enabled.
-pub(crate) struct AlgStore {
-    sessions: Box<[AlgSession]>,
-    held: Box<[Held]>,
-    held_free: Vec<u16>,
+/// Records in memory that is reserved when a gateway is first enabled, and that the kernel provides
+/// when each place is first used: without traffic of gateways it takes nothing.
+struct Places<T> {
+    list: Reserved<T>,
+    /// Used before, and free again.
     free: Vec<u32>,
+}
+
+impl<T> Places<T> {
+    fn reserved(max: usize) -> Result<Places<T>, ArenaError> {
+        Ok(Places { list: Reserved::new(max)?, free: Vec::with_capacity(max) })
+    }
+
+    /// A free place, with `first` if it is new. `None` if all are taken.
+    fn take(&mut self, first: impl FnOnce() -> T) -> Option<u32> {
+        match self.free.pop() {
+            Some(place) => Some(place),
+            None => self.list.push(first()).ok().map(|place| place as u32),
+        }
+    }
+
+    fn give_back(&mut self, place: u32) {
+        self.free.push(place);
+    }
+}
+
+/// The table, made when a gateway is first enabled.
+pub(crate) struct AlgStore {
+    sessions: Places<AlgSession>,
+    held: Places<Held>,
     by_key: BucketTable,
     /// Of PPTP.
     pub(crate) calls: CallTable,
@@ -144,25 +184,10 @@ fn count(owners: &[u32], subscriber: u32) -> usize {
 
 impl AlgStore {
     pub(crate) fn new(hash: KeyedHash) -> Result<AlgStore, ArenaError> {
-        let none = AlgKey { mapping: 0, created_s: 0, remote: (0, 0) };
-        let empty = || AlgSession {
-            key: none,
-            alg: AlgId(0),
-            client_is_inside: true,
-            inside: InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address: 0, port: 0 },
-            memory: Memory::default(),
-            known: [Known::default(); KNOWN_MAX],
-            known_len: 0,
-            streams: [None, None],
-            held: [0; 2],
-            in_use: false,
-        };
         Ok(AlgStore {
-            sessions: (0..SESSIONS_MAX).map(|_| empty()).collect(),
-            held: vec![Held::default(); HELD_MAX].into_boxed_slice(),
-            held_free: (0..HELD_MAX as u16).rev().collect(),
-            free: (0..SESSIONS_MAX).rev().collect(),
-            by_key: BucketTable::with_capacity(SESSIONS_MAX as usize)?,
+            sessions: Places::reserved(SESSIONS_MAX as usize)?,
+            held: Places::reserved(HELD_MAX)?,
+            by_key: BucketTable::reserved(SESSIONS_MAX as usize)?,
             calls: CallTable::new(CALLS_MAX, hash)?,
             hash,
             walked: 0,
@@ -172,10 +197,10 @@ impl AlgStore {
         })
     }
 
-    /// What one worker's store takes, whether it is used or not.
+    /// What one worker's store takes once all its places have been used.
     pub(crate) fn bytes_for() -> u64 {
         let sessions = SESSIONS_MAX as usize * (size_of::<AlgSession>() + 2 * size_of::<u32>());
-        let held = HELD_MAX * (size_of::<Held>() + size_of::<u32>() + size_of::<u16>());
+        let held = HELD_MAX * (size_of::<Held>() + 2 * size_of::<u32>());
         let tables = BucketTable::need(SESSIONS_MAX as usize).bytes() + CallTable::need(CALLS_MAX).bytes();
         (sessions + held) as u64 + tables
     }
@@ -203,15 +228,15 @@ impl AlgStore {
         if self.is_empty() {
             return None;
         }
-        self.by_key.find(key.hash(&self.hash), |index| self.sessions[index as usize].key == *key)
+        self.by_key.find(key.hash(&self.hash), |index| self.get(index).key == *key)
     }
 
     pub(crate) fn get(&self, index: u32) -> &AlgSession {
-        &self.sessions[index as usize]
+        &self.sessions.list[index as usize]
     }
 
     pub(crate) fn get_mut(&mut self, index: u32) -> &mut AlgSession {
-        &mut self.sessions[index as usize]
+        &mut self.sessions.list[index as usize]
     }
 
     /// A new session, or the same one from its start. `None` if the table, or what the subscriber
@@ -228,16 +253,16 @@ impl AlgStore {
                 if count(&self.owners, subscriber) >= SESSIONS_OF_SUBSCRIBER_MAX {
                     return None;
                 }
-                let index = self.free.pop()?;
+                let index = self.sessions.take(AlgSession::nobody)?;
                 if self.by_key.insert(key.hash(&self.hash), index).is_err() {
-                    self.free.push(index);
+                    self.sessions.give_back(index);
                     return None;
                 }
                 index
             }
         };
         self.owners[index as usize] = subscriber;
-        let session = &mut self.sessions[index as usize];
+        let session = &mut self.sessions.list[index as usize];
         (session.key, session.alg, session.client_is_inside) = (key, alg, client_is_inside);
         session.inside = inside;
         (session.memory, session.known_len, session.in_use) = (Memory::default(), 0, true);
@@ -247,7 +272,7 @@ impl AlgStore {
     }
 
     fn count_session(&mut self, index: u32, is_more: bool) {
-        if let Some(count) = self.by_alg.get_mut(usize::from(self.sessions[index as usize].alg.0)) {
+        if let Some(count) = self.by_alg.get_mut(usize::from(self.sessions.list[index as usize].alg.0)) {
             *count = if is_more { *count + 1 } else { *count - 1 };
         }
     }
@@ -256,19 +281,19 @@ impl AlgStore {
         self.release_held(index);
         self.count_session(index, false);
         self.owners[index as usize] = NOBODY;
-        let session = &mut self.sessions[index as usize];
+        let session = &mut self.sessions.list[index as usize];
         session.in_use = false;
         session.streams = [None, None];
         self.by_key.remove(session.key.hash(&self.hash), index);
-        self.free.push(index);
+        self.sessions.give_back(index);
     }
 
     fn release_held(&mut self, index: u32) {
-        for held in &mut self.sessions[index as usize].held {
+        for held in &mut self.sessions.list[index as usize].held {
             if let Some(place) = held.checked_sub(1) {
-                self.held[usize::from(place)].clear();
+                self.held.list[usize::from(place)].clear();
                 self.held_owners[usize::from(place)] = NOBODY;
-                self.held_free.push(place);
+                self.held.give_back(place.into());
                 *held = 0;
             }
         }
@@ -276,46 +301,93 @@ impl AlgStore {
 
     /// A session and the held bytes of one of its directions. `None` if no room is left for them.
     pub(crate) fn with_held(&mut self, index: u32, way: usize) -> Option<(&mut AlgSession, &mut Held)> {
-        let session = &mut self.sessions[index as usize];
+        let session = &mut self.sessions.list[index as usize];
         if session.held[way] == 0 {
             let subscriber = self.owners[index as usize];
             if count(&self.held_owners, subscriber) >= HELD_OF_SUBSCRIBER_MAX {
                 return None;
             }
-            let place = self.held_free.pop()?;
+            let place = self.held.take(Held::default)? as u16;
             self.held_owners[usize::from(place)] = subscriber;
             session.held[way] = place + 1;
         }
         let place = usize::from(session.held[way] - 1);
-        Some((session, &mut self.held[place]))
+        Some((session, &mut self.held.list[place]))
     }
 
     /// Gives the room back if nothing is held.
     pub(crate) fn settle_held(&mut self, index: u32, way: usize) {
-        let held = &mut self.sessions[index as usize].held[way];
+        let held = &mut self.sessions.list[index as usize].held[way];
         if let Some(place) = held.checked_sub(1)
-            && self.held[usize::from(place)].is_empty()
+            && self.held.list[usize::from(place)].is_empty()
         {
-            self.held[usize::from(place)].clear();
+            self.held.list[usize::from(place)].clear();
             self.held_owners[usize::from(place)] = NOBODY;
-            self.held_free.push(place);
+            self.held.give_back(place.into());
             *held = 0;
         }
     }
 
     pub(crate) fn holds(&self, index: u32) -> bool {
-        self.sessions[index as usize].held.iter().any(|held| *held != 0)
+        self.sessions.list[index as usize].held.iter().any(|held| *held != 0)
     }
 
     /// The next few sessions, round and round.
     pub(crate) fn walk(&mut self, count: usize) -> impl Iterator<Item = u32> + use<> {
+        let total = self.sessions.list.len().max(1);
         let from = self.walked;
-        self.walked = (from + count) % self.sessions.len().max(1);
-        let total = self.sessions.len();
-        (from..from + count).map(move |at| (at % total.max(1)) as u32)
+        self.walked = (from + count) % total;
+        (from..from + count).map(move |at| (at % total) as u32)
     }
 
     pub(crate) fn is_in_use(&self, index: u32) -> bool {
-        self.sessions.get(index as usize).is_some_and(|session| session.in_use)
+        self.sessions.list.get(index as usize).is_some_and(|session| session.in_use)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl AlgStore {
+        fn resident_bytes(&self) -> usize {
+            let tables = self.by_key.resident_bytes() + self.calls.resident_bytes();
+            self.sessions.list.resident_bytes() + self.held.list.resident_bytes() + tables
+        }
+    }
+
+    fn begun(subscriber: u32) -> Begun {
+        Begun {
+            key: AlgKey { mapping: subscriber, created_s: 0, remote: (1, 21) },
+            inside: AlgSession::nobody().inside,
+            subscriber,
+            alg: AlgId(0),
+            client_is_inside: true,
+        }
+    }
+
+    #[test]
+    fn tables_take_memory_when_they_are_used() {
+        let mut store = AlgStore::new(KeyedHash::new([1; 4])).expect("memory");
+        assert_eq!(store.resident_bytes(), 0);
+        let first = store.start(&begun(1)).expect("room");
+        assert!(store.with_held(first, 0).is_some());
+        // The session, what it holds, and its line of the table; or 2 MiB of each on hugepages.
+        assert!((4_096..3 * (2 << 20)).contains(&store.resident_bytes()));
+        // What was used before is used again.
+        let used = store.resident_bytes();
+        for subscriber in 2..1_000 {
+            store.remove(first);
+            assert_eq!(store.start(&begun(subscriber)), Some(first));
+            assert!(store.with_held(first, 0).is_some());
+        }
+        assert!(store.resident_bytes() <= used + 4 * 4_096, "{} after {used}", store.resident_bytes());
+        // All of it, and no more.
+        store.remove(first);
+        let places: Vec<u32> = (0..SESSIONS_MAX).filter_map(|subscriber| store.start(&begun(subscriber))).collect();
+        assert_eq!(places.len(), SESSIONS_MAX as usize);
+        assert_eq!(store.start(&begun(SESSIONS_MAX)), None);
+        assert_eq!(places.iter().filter(|place| store.with_held(**place, 1).is_some()).count(), HELD_MAX);
+        assert!(store.resident_bytes() as u64 <= AlgStore::bytes_for() + 4 * (2 << 20));
     }
 }

@@ -31,12 +31,17 @@ pub(crate) struct CallTable {
 
 impl CallTable {
     pub(crate) fn new(calls_max: usize, hash: KeyedHash) -> Result<CallTable, ArenaError> {
-        Ok(CallTable { grants: BucketTable::with_capacity(calls_max)?, hash })
+        Ok(CallTable { grants: BucketTable::reserved(calls_max)?, hash })
     }
 
     /// The memory of a table with so many calls.
     pub(crate) fn need(calls_max: usize) -> Need {
         BucketTable::need(calls_max)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.grants.resident_bytes()
     }
 
     /// Of the shard that takes it, while it is empty.

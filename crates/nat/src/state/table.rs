@@ -79,12 +79,24 @@ pub struct BucketTable {
 impl BucketTable {
     /// 8.5 bytes for each entry.
     pub fn with_capacity(entries_max: usize) -> Result<BucketTable, ArenaError> {
+        BucketTable::on(entries_max, Arena::zeroed)
+    }
+
+    /// The same, on pages that come with their first entries ([`Arena::reserved`]).
+    pub fn reserved(entries_max: usize) -> Result<BucketTable, ArenaError> {
+        BucketTable::on(entries_max, Arena::reserved)
+    }
+
+    fn on(
+        entries_max: usize,
+        arena: impl FnOnce(usize) -> Result<Arena<Bucket>, ArenaError>,
+    ) -> Result<BucketTable, ArenaError> {
         let buckets = BucketTable::buckets_for(entries_max);
         if u32::try_from(buckets).is_err() {
             // Positions are 32 bits of the hash.
             return Err(ArenaError::TooLarge { length: buckets, record_bytes: size_of::<Bucket>() });
         }
-        Ok(BucketTable { buckets: Arena::zeroed(buckets)?, length: 0, capacity: entries_max })
+        Ok(BucketTable { buckets: arena(buckets)?, length: 0, capacity: entries_max })
     }
 
     const fn buckets_for(entries_max: usize) -> usize {
@@ -119,6 +131,12 @@ impl BucketTable {
     /// Memory taken.
     pub fn bytes(&self) -> usize {
         self.buckets.bytes()
+    }
+
+    /// Memory that the kernel has provided.
+    #[cfg(test)]
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.buckets.resident_bytes()
     }
 
     /// Kind of its pages.

@@ -53,7 +53,7 @@ impl Successor {
             watch: Watch::new(settings),
             pools_before: settings.pools.iter().map(|pool| known.get(pool.name.as_str()).copied()).collect(),
             control_sessions: serves.then(|| AlgStore::new(KeyedHash::new([0; 4])).ok().map(Box::new)).flatten(),
-            changed: serves.then(Box::default),
+            changed: serves.then(|| Changed::new().ok()).flatten(),
             local: Arc::clone(&shared.local),
             shared: Arc::clone(shared),
         }
