@@ -170,18 +170,20 @@ fn ports(message: &[u8], at: usize, end: usize) -> Option<(u16, Option<u16>, usi
     Some((first, Some(second), after + 1 + digits))
 }
 
+/// The peer sends to the address of the session, since the field names none.
 fn hide_ports(message: &[u8], at: usize, end: usize, findings: &mut Findings) {
     let Some((first, second, after)) = ports(message, at, end) else { return };
     if first < PORT_MIN {
         return;
     }
+    let want = Want { port: first, needs_own_address: true, ..Want::default() };
     match second {
         Some(second) if first % 2 == 0 && second == first + 1 => {
-            let want = findings.want(Want { port: first, kind: WantKind::Pair, ..Want::default() });
+            let want = findings.want(Want { kind: WantKind::Pair, ..want });
             findings.edit(at, after, Put::Range(Some(want)));
         }
         None => {
-            let want = findings.want(Want { port: first, ..Want::default() });
+            let want = findings.want(want);
             findings.edit(at, after, Put::Port(Some(want), 0));
         }
         Some(_) => {}
@@ -212,7 +214,9 @@ fn read_addresses(context: &Context<'_>, message: &[u8], from: usize, to: usize,
             return;
         }
         let kind = if is_pair { WantKind::Pair } else { WantKind::Data };
-        let want = findings.want(Want { port: first.port, kind, ..Want::default() });
+        let has_address = first.address.is_some() && second.as_ref().is_none_or(|part| part.address.is_some());
+        let want = Want { port: first.port, kind, needs_own_address: !has_address, ..Want::default() };
+        let want = findings.want(want);
         for (part, plus) in [(Some(first), 0), (second, 1)] {
             let Some(part) = part else { continue };
             if let Some((_, at, end)) = part.address {

@@ -76,6 +76,10 @@ impl View<'_> {
             if let Suggested::Only(wish) = suggested
                 && (is_drawn_later || !wish.fits(external))
             {
+                if wish.port == 0 && !is_drawn_later {
+                    // Another port of this address may be free.
+                    continue;
+                }
                 return Err(Denied::OtherEndpoint);
             }
             if is_drawn_later || may_be_granted(ask.key.protocol, port) {
@@ -85,7 +89,10 @@ impl View<'_> {
                 break;
             }
         }
-        Err(Denied::Verdict(Verdict::PortsExhausted))
+        Err(match suggested {
+            Suggested::Only(_) => Denied::OtherEndpoint,
+            Suggested::Any | Suggested::Rather(_) => Denied::Verdict(Verdict::PortsExhausted),
+        })
     }
 
     /// Room for the record that keeps the mapping, beside the mapping itself.
@@ -102,7 +109,8 @@ impl View<'_> {
     }
 
     /// The wished endpoint, if the subscriber could have drawn it: of its slice, its blocks or a
-    /// free one, or its paired address. One without an address may choose it.
+    /// free one, or its paired address. One without an address may choose it. Port 0 at another
+    /// address is the port that was drawn.
     fn external_as_wished(
         &self,
         key: &InternalKey,
@@ -137,10 +145,11 @@ impl View<'_> {
                 }
             }
         }
-        if !may_be_granted(key.protocol, wish.port) {
+        let port = if wish.port == 0 { drawn.port } else { wish.port };
+        if !may_be_granted(key.protocol, port) {
             return None;
         }
-        let (ports, port) = (&self.snapshot.ports, wish.port);
+        let ports = &self.snapshot.ports;
         let lease = ports.blocks.lease_of(address, port);
         let is_own =
             |holder: crate::external::blocks::Holder| (holder.realm, holder.address) == (key.realm, key.address);

@@ -265,6 +265,33 @@ fn a_control_session_lives_as_long_as_its_data_connection() {
     }
 }
 
+/// `client_port` names no address, so the peer sends to that of the control session.
+#[test]
+fn a_port_without_an_address_is_on_the_address_of_its_session() {
+    for workers in [1, 2, 8] {
+        let mut settings = with(&["rtsp"]);
+        settings.pools[0].pooling = nat::settings::Pooling::Arbitrary;
+        let mut bed = Bed::new(settings).workers(workers);
+        let mut addresses = std::collections::HashSet::new();
+        for number in 0..24 {
+            let media = 5_000 + 2 * number;
+            let mut talk = Talk::open(&mut bed, at(I1, 40_000 + number), at(E1, 554));
+            addresses.insert(*talk.external.ip());
+            let pair = format!("{media}-{}", media + 1);
+            let setup = format!("SETUP rtsp://x/ RTSP/1.0\r\nTransport: RTP/AVP;unicast;client_port={pair}\r\n\r\n");
+            let sent = talk.send_out(&mut bed, &setup);
+            let port = sent.split("client_port=").nth(1).and_then(|rest| rest.split('-').next()).expect("a port");
+            let port: u16 = port.parse().expect("a number");
+            for plus in 0..2 {
+                let (external, inside) = (at(*talk.external.ip(), port + plus), at(I1, media + plus));
+                assert!(bed.udp_reaches(at(E1, 9_000), external, inside), "{sent}");
+            }
+        }
+        assert!(addresses.len() > 1, "sessions have several addresses");
+        bed.run_out();
+    }
+}
+
 #[test]
 fn limits_of_a_session_and_a_subscriber_hold() {
     let mut settings = with(&["ftp"]);

@@ -7,6 +7,7 @@ mod answers_to_askers;
 mod balanced_forwards;
 mod bed;
 mod conformance_table;
+mod control_sessions;
 mod deltas;
 mod destination_translation;
 mod deterministic_orders;

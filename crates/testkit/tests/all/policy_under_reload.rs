@@ -104,6 +104,8 @@ use testkit::*;
 use wire::build;
 use wire::tcp::Flags;
 
+use crate::control_sessions;
+
 /// A service with an address that only the rules know, and where it is.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 200);
 const TARGETS: [Ipv4Addr; 3] =
@@ -627,7 +629,9 @@ impl World {
             Verdict::DestinationNotPool,
         ];
         for verdict in Verdict::ALL.iter().filter(|verdict| verdict.kind() == VerdictKind::Dropped) {
-            let is_expected = REFUSALS.contains(verdict) || by_design.contains(verdict);
+            // Tunnelled packets without a call.
+            let is_tunnel = self.has_asked && *verdict == Verdict::ProtocolUnsupported;
+            let is_expected = REFUSALS.contains(verdict) || by_design.contains(verdict) || is_tunnel;
             assert!(
                 is_expected || seen.verdicts.of(*verdict) == 0,
                 "{} packets: {}",
@@ -1173,7 +1177,11 @@ impl World {
         let remote = at(E1, random.random_range(4_000..4_200));
         let protocol = [Protocol::Udp, Protocol::Tcp][random.random_range(0..2)];
         self.has_asked = true;
-        let granted = match random.random_range(0..4) {
+        let resets = random.random_range(0..4) > 0;
+        // A client uses no port twice.
+        self.serial += 1;
+        let client = at(*inside.ip(), 10_000 + (self.serial % 50_000) as u16);
+        let granted = match random.random_range(0..7) {
             0..2 => {
                 let lifetime = [0, 120, 600, 600][random.random_range(0..4)];
                 bed.inside(&Ask::map(*inside.ip(), protocol, inside.port()).lifetime(lifetime).packet());
@@ -1187,6 +1195,17 @@ impl World {
                 bed.inside(&build::udp(inside, at(E1, 69)).payload(b"\0\x01film\0octet\0").build());
                 let sent = bed.take_outside().into_iter().find(|packet| !is_error(packet));
                 sent.map(|packet| (Protocol::Udp, inside, source(&packet)))
+            }
+            3 => {
+                control_sessions::ftp(bed, client, inside.port(), resets).inspect(|_| self.count("announced by ftp", 1))
+            }
+            4 => control_sessions::rtsp(bed, client, 5_010, resets).inspect(|_| self.count("announced by rtsp", 1)),
+            5 => {
+                if let Some(found) = control_sessions::pptp(bed, client, 7, resets) {
+                    assert_eq!(found, (*inside.ip(), 7), "a call leads to somebody else");
+                    self.count("called by pptp", 1);
+                }
+                None
             }
             _ => {
                 let phone = at(*inside.ip(), 5_060);

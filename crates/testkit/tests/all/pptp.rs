@@ -44,11 +44,11 @@ pub(crate) fn word(message: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([message[at], message[at + 1]])
 }
 
-fn start_request() -> Vec<u8> {
+pub(crate) fn start_request() -> Vec<u8> {
     message(1, 156, &[0x0100])
 }
 
-fn start_reply() -> Vec<u8> {
+pub(crate) fn start_reply() -> Vec<u8> {
     message(2, 156, &[0x0100, 0x0100])
 }
 

@@ -73,7 +73,8 @@ impl Ledger {
         // A client's own grant stays as it is; it admits at least as much.
         let of_client = self.state.grants.find(&inside, |grant| !grant.origin().is_alg() && grant.is_alive(now));
         if let Some(known) = of_client {
-            return Some(self.state.grants.get(known).external());
+            let external = self.state.grants.get(known).external();
+            return Some(external).filter(|external| !want.needs_own_address || external.address == own.address);
         }
         let is_known = self.find_grant(&request).is_some_and(|index| !self.state.grants.get(index).is_used());
         if !is_known && let Err(why) = self.may_expect(asking, inside, limit) {
@@ -169,26 +170,38 @@ impl Ledger {
         let single = *request;
         let rtcp = InternalKey { port: request.key.port.wrapping_add(1), ..request.key };
         let mut request = Request { requester: Requester::default().in_set(request.key.port, 2), ..*request };
+        let (near, only) = match single.suggested {
+            Suggested::Only(wish) => (Suggested::Only as fn(Wish) -> Suggested, wish.address),
+            _ => (Suggested::Rather as fn(Wish) -> Suggested, None),
+        };
         // A phone may send RTCP before it announces RTP.
         let known = self.state.find_live_mapping(&rtcp, now).map(|index| self.state.mappings.get(index).external());
-        if let Some(external) = known {
+        if let Some(external) = known.filter(|known| only.is_none_or(|address| address == known.address.to_bits())) {
             let wish = Wish { address: Some(external.address.to_bits()), port: external.port & !1 };
-            request.suggested = Suggested::Rather(wish);
+            request.suggested = near(wish);
         }
+        let mut last = None;
         for attempt in 0..PAIR_ATTEMPTS {
-            let first = self.open_grant(now, &request).ok()?;
-            let external = self.state.grants.get(first).external();
-            if external.port.is_multiple_of(2) && self.open_grant(now, &above(&request, external)).is_ok() {
-                return Some(external);
+            if let Ok(first) = self.open_grant(now, &request) {
+                let external = self.state.grants.get(first).external();
+                if external.port.is_multiple_of(2) && self.open_grant(now, &above(&request, external)).is_ok() {
+                    return Some(external);
+                }
+                if self.view().has_real_session(now, self.state.grants.get(first).mapping) {
+                    // The port is in use and cannot move.
+                    return Some(external);
+                }
+                self.withdraw_grant(now, first);
+                last = Some(external);
             }
-            if self.view().has_real_session(now, self.state.grants.get(first).mapping) {
-                // The port is in use and cannot move.
-                return Some(external);
-            }
-            self.withdraw_grant(now, first);
+            let Some(external) = last else {
+                if request.suggested == single.suggested {
+                    return None;
+                }
+                break;
+            };
             let port = (external.port & !1).wrapping_add(2 * attempt);
-            let wish = Wish { address: Some(external.address.to_bits()), port };
-            request.suggested = Suggested::Rather(wish);
+            request.suggested = near(Wish { address: Some(external.address.to_bits()), port });
         }
         self.open_grant(now, &single).ok().map(|index| self.state.grants.get(index).external())
     }
