@@ -262,3 +262,39 @@ Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}",
     let (_, heard) = packets.last().expect("the sound");
     assert_eq!((&heard[16..20], &heard[22..24], &heard[28..]), (&[10, 0, 0, 2][..], &[0x13, 0x8c][..], &b"sound"[..]));
 }
+
+/// The captures and the configuration that the documentation shows: `examples`.
+#[test]
+fn the_examples_of_an_ftp_transfer_and_a_sip_call_are_translated() {
+    let folder = Folder::new("examples");
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let text = fs::read_to_string(examples.join("gateways.toml")).expect("an example");
+    let config = config::parse(&text, "gateways.toml").expect("a valid configuration");
+    for (name, announced, expected) in [
+        ("ftp", "PORT 203,0,113,10,18,52\r\n", (9, 14)),
+        ("sip", "c=IN IP4 203.0.113.10\r\nt=0 0\r\nm=audio 5004 RTP/AVP 0\r\n", (5, 4)),
+    ] {
+        let files = ReplayFiles {
+            inside: examples.join(format!("captures/{name}-inside.pcap")),
+            outside: examples.join(format!("captures/{name}-outside.pcap")),
+            out_dir: folder.0.join(name),
+        };
+        let summary = replay(&config, &files).expect("a replay");
+        assert_eq!(summary.packets_dropped, 0, "{name}: {summary}");
+        let texts = |side: &str| -> Vec<String> {
+            let mut reader = CaptureReader::open(&files.out_dir.join(side)).expect("a capture");
+            let mut texts = Vec::new();
+            while let Some(record) = reader.next_record().expect("an undamaged capture") {
+                texts.push(String::from_utf8_lossy(record.bytes).into_owned());
+            }
+            texts
+        };
+        let (outside, inside) = (texts("outside.pcap"), texts("inside.pcap"));
+        assert_eq!((outside.len(), inside.len()), expected, "{name}: packets that left");
+        assert_eq!(outside.iter().filter(|text| text.contains(announced)).count(), 1, "{name}: {announced}");
+        // The origin of a description names nobody to be reached.
+        let lines = outside.iter().flat_map(|text| text.lines()).filter(|line| !line.starts_with("o="));
+        assert!(!lines.into_iter().any(|line| line.contains("100.64.0.10") || line.contains("100,64,0,10")), "{name}");
+        assert!(!inside.iter().any(|text| text.contains("203.0.113.10")), "{name}");
+    }
+}

@@ -19,6 +19,7 @@
 pub mod account;
 pub mod bed;
 pub mod bed6;
+pub mod captures;
 pub mod conformance;
 pub mod connection;
 pub mod ledger;

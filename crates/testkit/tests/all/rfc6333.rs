@@ -242,7 +242,7 @@ fn a_softwire_is_that_of_rfc_2473() {
 
 #[test]
 fn the_ports_of_a_customer_are_limited_and_bounded() {
-    covers!("6333-10");
+    covers!("6333-10", "7785-2");
     let mut settings = settings6();
     settings.subscriber.ports_max = [4; 3];
     let mut bed = Bed6::new(settings);

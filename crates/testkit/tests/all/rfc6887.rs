@@ -13,6 +13,7 @@ use nat::settings::Allocation;
 use nat::settings::Blocks;
 use nat::settings::Filtering;
 use nat::settings::Forward;
+use nat::settings::Pooling;
 use nat::types::RealmId;
 use testkit::*;
 use wire::build;
@@ -115,7 +116,7 @@ fn filters_apply_in_the_order_of_the_message() {
 #[test]
 fn filters_are_prefixes_of_ipv4_and_a_few() {
     covers!("6887-13.3b");
-    for (length, code) in [(95, 6), (96, 0), (128, 0), (129, 6), (1, 6)] {
+    for (length, code) in [(0, 0), (95, 6), (96, 0), (128, 0), (129, 6), (1, 6)] {
         let told = bed().pcp(&udp(7_000).filter(length, at(E1, 0)));
         assert_eq!(told.code, code, "a prefix of {length}");
     }
@@ -123,6 +124,13 @@ fn filters_are_prefixes_of_ipv4_and_a_few() {
     let many = (1..=5).fold(udp(7_000), |ask, last| ask.filter(128, at(Ipv4Addr::new(198, 51, 100, last), 0)));
     assert_eq!(bed.pcp(&many).code, EXCESSIVE_REMOTE_PEERS);
     assert!(bed.mappings().is_empty(), "nothing has changed");
+    // Nor what is there.
+    let known = bed.pcp(&udp(7_005).filter(128, at(E1, 0)));
+    let more = (2..=6).fold(udp(7_005), |ask, last| ask.filter(128, at(Ipv4Addr::new(198, 51, 100, last), 0)));
+    assert_eq!(bed.pcp(&more.lifetime(9_000)).code, EXCESSIVE_REMOTE_PEERS);
+    assert!(bed.is_open(Protocol::Udp, at(E1, 1), known.external, at(I1, 7_005)));
+    assert!(!bed.is_open(Protocol::Udp, at(E2, 1), known.external, at(I1, 7_005)));
+    assert_eq!(bed.grants().first().map(|grant| grant.left.as_secs()), Some(600), "its lifetime");
     assert_eq!(bed.pcp(&udp(7_000).filter(128, at(E1, 0)).lifetime(0)).code, MALFORMED_OPTION);
     let external = bed.granted(&udp(7_000).filter(128, at(E1, 80)));
     assert!(bed.is_open(Protocol::Udp, at(E1, 80), external, at(I1, 7_000)));
@@ -217,7 +225,13 @@ fn a_long_request_is_answered_with_its_beginning() {
     let mut long = udp(7_000).message();
     long.resize(1_300, 7);
     let reply = bed().answer(at(I1, 40_000), at(OWN_INSIDE, 5_351), &long).expect("a reply");
-    assert_eq!((reply.len(), &reply[24..]), (1_100, &long[24..1_100]));
+    assert_eq!((reply.len(), &reply[12..]), (1_100, &long[12..1_100]));
+    // What is no number of words is padded with zeros.
+    let odd = &udp(7_000).message()[..58];
+    let reply = bed().answer(at(I1, 40_000), at(OWN_INSIDE, 5_351), odd).expect("a reply");
+    assert_eq!((reply.len(), &reply[12..58], &reply[58..]), (60, &odd[12..], &[0, 0][..]));
+    let told = Told::of(&reply);
+    assert_eq!((reply[..3].to_vec(), told.code, told.lifetime), (vec![2, 0x81, 0], MALFORMED_REQUEST, 1_800));
 }
 
 #[test]
@@ -342,13 +356,14 @@ fn a_reply_repeats_the_request_and_adds_what_was_assigned() {
     assert_eq!(told.message[12..24], [0; 12], "reserved");
     assert_eq!(told.message[24..42], sent[24..42], "nonce, protocol and internal port");
     assert!(POOL.contains(told.external.ip()) && told.external.port() >= 1_024);
+    assert_eq!(told.message[44..60], pcp::mapped(told.external.ip().to_bits()), "an IPv4 address within IPv6");
     assert_eq!(told.message[60..], sent[60..], "the options");
     assert_eq!((told.lifetime, told.code), (600, SUCCESS));
 }
 
 #[test]
 fn the_epoch_time_counts_seconds_in_every_reply() {
-    covers!("6887-8.5a", "6887-8.5d");
+    covers!("6887-8.5a");
     let mut bed = bed();
     let first = bed.pcp(&udp(7_000)).epoch;
     for step in 1..=3 {
@@ -356,6 +371,45 @@ fn the_epoch_time_counts_seconds_in_every_reply() {
         let told = bed.pcp(&if step == 2 { Ask { client: I2, ..udp(7_000) } } else { Ask::announce(I1) });
         assert!(told.epoch.abs_diff(first + 33 * step) <= 1, "errors have it, too");
     }
+}
+
+/// Whether a client takes an epoch time for one of the same server that has lost nothing. Both are
+/// the client's clock and the server's epoch time (RFC 6887 §8.5).
+fn is_epoch_valid(before: (u64, u32), now: (u64, u32)) -> bool {
+    let (client, server) = (now.0 - before.0, u64::from(now.1.saturating_sub(before.1)));
+    now.1 + 1 >= before.1 && client + 2 >= server - server / 16 && server + 2 >= client - client / 16
+}
+
+#[test]
+fn no_client_is_alarmed_for_a_day_with_restarts() {
+    covers!("6887-8.5d", "6887-8.5b");
+    let mut bed = bed();
+    let client_s = |bed: &Bed| bed.now().as_micros() / 1_000_000;
+    let ask = udp(7_000).lifetime(86_400);
+    let first = bed.pcp(&ask);
+    let mut before = (client_s(&bed), first.epoch);
+    for step in 1..=288_u32 {
+        bed.advance_secs(300);
+        if step % 100 == 0 {
+            // An instance that was not there for three seconds has the grants and the time it kept.
+            let (grants, kept) = (bed.grants(), before.1 + 300);
+            let back = bed.now() + Duration::from_secs(3);
+            bed = Bed::new(with_pcp()).clock(back);
+            bed.restore(kept + 3, &grants);
+        }
+        let told = bed.pcp(&ask);
+        assert_eq!(told.external, first.external, "step {step}");
+        let now = (client_s(&bed), told.epoch);
+        assert!(is_epoch_valid(before, now), "step {step}: {before:?}, then {now:?}");
+        before = now;
+    }
+    assert!(before.1 > 86_000, "a day has passed");
+    // The same client notices a loss.
+    let back = bed.now() + Duration::from_secs(3);
+    bed = Bed::new(with_pcp()).clock(back);
+    bed.restore(0, &[]);
+    let now = (client_s(&bed), bed.pcp(&ask).epoch);
+    assert!(!is_epoch_valid(before, now) && now.1 <= 1, "{before:?}, then {now:?}");
 }
 
 #[test]
@@ -378,6 +432,14 @@ fn an_empty_suggestion_gets_the_address_of_other_mappings() {
     assert_eq!(first.ip(), second.ip());
     let free = at(*first.ip(), first.port() ^ 1);
     assert_eq!(bed.granted(&udp(7_002).suggest(free)), free);
+    // Another address, where a subscriber may have several.
+    let mut settings = with_pcp();
+    settings.pools[0].pooling = Pooling::Arbitrary;
+    let mut bed = Bed::new(settings);
+    for address in POOL {
+        let given = bed.granted(&udp(7_000 + address.to_bits() as u16 % 256).suggest(at(address, 40_000)));
+        assert_eq!(given, at(address, 40_000));
+    }
 }
 
 #[test]
@@ -606,7 +668,10 @@ fn a_peer_of_an_existing_flow_gets_its_endpoint() {
     let mut bed = bed();
     let external = bed.open_udp(at(I1, 7_000), at(E1, 53));
     let ask = Ask::peer(I1, Protocol::Udp, 7_000, at(E1, 53));
-    assert_eq!(bed.pcp(&ask.clone().suggest(at(POOL[0], 9))).external, external);
+    for lifetime in [600, 1_200] {
+        let told = bed.pcp(&ask.clone().suggest(at(POOL[0], 9)).lifetime(lifetime));
+        assert_eq!((told.code, told.external, told.lifetime), (SUCCESS, external, lifetime));
+    }
     assert_eq!(bed.pcp(&ask.nonce(9)).code, NOT_AUTHORIZED);
 }
 
@@ -701,23 +766,36 @@ fn a_deletion_ends_no_flow() {
     assert_eq!(told.code, SUCCESS);
     assert!(told.lifetime > 100, "the time that the flow has left");
     assert!(bed.udp_reaches(at(E1, 53), external, at(I1, 7_000)));
-    let idle = bed.granted(&udp(7_001));
-    assert_eq!(bed.pcp(&udp(7_001).lifetime(0)).lifetime, 0);
-    assert!(!bed.is_open(Protocol::Udp, at(E2, 1), idle, at(I1, 7_001)), "gone");
+    // One that had no packets, and one that has had none for longer than they would keep it.
+    for (port, had_packets) in [(7_001, false), (7_002, true)] {
+        let idle = bed.granted(&udp(port).lifetime(7_200));
+        if had_packets {
+            bed.inside(&build::udp(at(I1, port), at(E1, 53)).payload(b"x").build());
+            bed.take_outside();
+            bed.advance_secs(bed.settings().timeouts.udp.as_secs() + 1);
+        }
+        assert_eq!(bed.pcp(&udp(port).lifetime(0)).lifetime, 0, "{port}");
+        assert!(!bed.is_open(Protocol::Udp, at(E2, 1), idle, at(I1, port)), "{port} is gone");
+    }
 }
 
 #[test]
 fn a_deleted_port_is_held_down_for_its_client() {
     covers!("6887-15c");
-    let mut bed = Bed::new(with_pcp().ports(2_000, 2_003).addresses(&POOL[..1]));
-    let external = bed.granted(&udp(7_000));
-    bed.pcp(&udp(7_000).lifetime(0));
-    bed.advance_secs(150);
-    for port in 0..4 {
-        let told = bed.pcp(&Ask::map(I2, Protocol::Udp, 7_000 + port).suggest(external));
-        assert!(told.code != SUCCESS || told.external != external, "not for another subscriber");
+    for protocol in BOTH {
+        let mut bed = Bed::new(with_pcp().ports(2_000, 2_003).addresses(&POOL[..1]));
+        let timeouts = bed.settings().timeouts;
+        let idle = if protocol == Protocol::Tcp { timeouts.tcp_established } else { timeouts.udp };
+        let own = Ask::map(I1, protocol, 7_000);
+        let external = bed.granted(&own);
+        bed.pcp(&own.clone().lifetime(0));
+        bed.advance_secs(idle.as_secs() - 10);
+        for port in 0..4 {
+            let told = bed.pcp(&Ask::map(I2, protocol, 7_000 + port).suggest(external));
+            assert!(told.code != SUCCESS || told.external != external, "{protocol:?}: not for another subscriber");
+        }
+        assert_eq!(bed.granted(&own.suggest(external)), external, "{protocol:?}: its client may have it again");
     }
-    assert_eq!(bed.granted(&udp(7_000).suggest(external)), external, "its client may have it again");
 }
 
 #[test]
@@ -743,16 +821,23 @@ fn an_outbound_mapping_is_not_deleted() {
 }
 
 #[test]
-fn a_reset_does_not_end_a_mapping_that_was_asked_for() {
+fn the_end_of_a_connection_ends_no_mapping_that_was_asked_for() {
     covers!("6887-15.1d");
-    let mut bed = bed();
-    let external = bed.granted(&Ask::map(I1, Protocol::Tcp, 7_000).lifetime(7_200));
-    assert!(bed.is_open(Protocol::Tcp, at(E1, 9_000), external, at(I1, 7_000)));
-    bed.outside(&build::tcp(at(E1, 9_000), external, Flags::RST).sequence(2).build());
-    bed.inside(&build::tcp(at(I1, 7_000), at(E1, 9_000), Flags::RST).sequence(1).build());
-    bed.take_inside();
-    bed.advance_secs(3_600);
-    assert!(bed.is_open(Protocol::Tcp, at(E2, 9_000), external, at(I1, 7_000)));
+    for end in [Flags::RST, Flags::FIN.union(Flags::ACK)] {
+        let mut bed = bed();
+        let (peer, inside) = (at(E1, 9_000), at(I1, 7_000));
+        let external = bed.granted(&Ask::map(I1, Protocol::Tcp, 7_000).lifetime(7_200));
+        assert!(bed.is_open(Protocol::Tcp, peer, external, inside));
+        let answer = build::tcp(inside, peer, Flags::SYN.union(Flags::ACK)).sequence(1).acknowledgment(2);
+        bed.inside(&answer.build());
+        bed.outside(&build::tcp(peer, external, end).sequence(2).acknowledgment(2).build());
+        bed.inside(&build::tcp(inside, peer, end).sequence(2).acknowledgment(3).build());
+        bed.take_inside();
+        bed.take_outside();
+        bed.advance_secs(3_600);
+        assert!(bed.sessions().is_empty(), "{end:?}: the connection is over");
+        assert!(bed.is_open(Protocol::Tcp, at(E2, 9_000), external, inside), "{end:?}");
+    }
 }
 
 #[test]
@@ -801,6 +886,29 @@ fn a_renumbered_pool_sends_updates_and_resets_the_epoch_time() {
         assert_eq!(bed.granted(&udp(7_000)), first.external);
         assert!(bed.pcp(&Ask::announce(I2)).epoch > 1_000, "others need not renew");
         assert_eq!(bed.counters().port_control_updates, 3);
+    }
+}
+
+#[test]
+fn an_update_for_a_third_party_goes_to_the_host_that_asked() {
+    covers!("6887-14.2");
+    for workers in [1, 2, 8] {
+        let mut settings = with_pcp().addresses(&POOL[..1]).limits(|limits| limits.external_addresses_max = 8);
+        settings.port_control.third_party = vec![topology::prefix([100, 64, 0, 10], 32)];
+        let mut bed = Bed::new(settings.clone()).workers(workers);
+        let ask = udp(7_000).third_party(I2);
+        bed.granted(&ask);
+        bed.reload(settings.addresses(&POOL[1..2]));
+        (0..300).for_each(|_| bed.advance(Duration::from_millis(10)));
+        let updates = bed.take_inside();
+        assert_eq!(updates.len(), 3, "{workers} workers");
+        for update in updates {
+            assert_eq!((source(&update), destination(&update)), (ask.to, ask.from));
+            let told = Told::of(payload(&update));
+            assert_eq!((told.code, *told.external.ip()), (SUCCESS, POOL[1]));
+            assert_eq!(told.options(), [(1, pcp::mapped(I2.to_bits()).to_vec())], "THIRD_PARTY is repeated");
+            assert!(bed.is_open(Protocol::Udp, at(E1, 5), told.external, at(I2, 7_000)));
+        }
     }
 }
 
@@ -855,6 +963,7 @@ fn disabled_port_control_ends_what_it_granted() {
 fn a_loss_of_state_is_announced_to_all() {
     covers!("6887-14.1b", "6887-8.5b");
     let mut bed = bed();
+    bed.restore(0, &[]);
     bed.announce_loss();
     let mut times = Vec::new();
     for step in 0..13_500_u64 {
@@ -864,6 +973,7 @@ fn a_loss_of_state_is_announced_to_all() {
             assert_eq!(destination(&packet), at(Ipv4Addr::new(224, 0, 0, 1), 5_350));
             let told = Told::of(payload(&packet));
             assert_eq!((told.code, told.lifetime, told.message[1]), (SUCCESS, 0, 0x80));
+            assert!(u64::from(told.epoch).abs_diff(step / 100) <= 1, "{}: seconds since the loss", told.epoch);
             times.push(step * 10);
         }
     }
