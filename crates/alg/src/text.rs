@@ -68,8 +68,8 @@ pub(crate) fn number(bytes: &[u8], digits: usize) -> Option<(u32, usize)> {
     Some((value, length))
 }
 
-/// The value of a header field that is a number of at most five digits and nothing else: the number,
-/// and where its digits begin and end.
+/// The value of a header field that is a number of at most five digits and nothing else: the
+/// number, and where its digits begin and end.
 pub(crate) fn whole_number(message: &[u8], from: usize, to: usize) -> Option<(u32, usize, usize)> {
     let at = skip_blanks(message, from);
     let (value, digits) = number(part(message, at, to), 5)?;

@@ -3,7 +3,7 @@
 //! goes uncounted.
 
 #[cfg(test)]
-std::thread_local! {
+thread_local! {
     static DONE: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
 }
 

@@ -265,7 +265,7 @@ Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}",
 
 /// The captures and the configuration that the documentation shows: `examples`.
 #[test]
-fn the_examples_of_an_ftp_transfer_and_a_sip_call_are_translated() {
+fn the_examples_of_a_transfer_and_a_call_are_translated() {
     let folder = Folder::new("examples");
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let text = fs::read_to_string(examples.join("gateways.toml")).expect("an example");

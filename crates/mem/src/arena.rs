@@ -140,7 +140,7 @@ impl<T: FromZeros> Arena<T> {
     ///
     /// # Errors
     /// As for [`Arena::zeroed`], but memory that is short later is noticed only then, by the
-    /// kernel. Whoever plans memory counts it with the rest ([`Arena::need`]).
+    /// kernel, so plans of memory count the whole arena ([`Arena::need`]).
     pub fn reserved(length: usize) -> Result<Arena<T>, ArenaError> {
         const { assert!(!needs_drop::<T>(), "an arena does not drop its records") };
         const { assert!(align_of::<T>() <= 4096, "pages are aligned to 4 KiB at least") };

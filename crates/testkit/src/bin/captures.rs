@@ -1,4 +1,5 @@
-//! Writes the captures that are kept in the repository. A test shows that they are what this writes.
+//! Writes the captures that are kept in the repository. A test shows that the files are what this
+//! program writes.
 
 use std::process::ExitCode;
 

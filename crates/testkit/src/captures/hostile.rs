@@ -256,9 +256,12 @@ fn full_table(link: &mut Link) {
     register(link, at(I2, 9_001));
 }
 
+/// Puts the packets of a case on the link.
+type Fill = fn(&mut Link);
+
 /// All of them.
 pub fn hostile() -> Vec<Capture> {
-    let cases: [(&str, fn(&mut Link)); 8] = [
+    let cases: [(&str, Fill); 8] = [
         ("cve-2026-21905", odd_headers),
         ("cve-2024-21616", malformed_messages),
         ("cve-2026-23457", huge_lengths),
@@ -268,7 +271,7 @@ pub fn hostile() -> Vec<Capture> {
         ("idle-ftp-control", idle_control_connection),
         ("sip-table-full", full_table),
     ];
-    let case = |(name, fill): (&str, fn(&mut Link))| {
+    let case = |(name, fill): (&str, Fill)| {
         let mut link = Link::default();
         fill(&mut link);
         Capture { path: hostile_path(name), packets: link.packets }

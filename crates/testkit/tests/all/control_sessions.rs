@@ -1,5 +1,7 @@
 //! Control sessions over TCP whose packets may be refused at any time, as a random policy has it.
 
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 
@@ -112,8 +114,8 @@ pub(crate) fn rtsp(bed: &mut Bed, client: SocketAddrV4, media: u16, resets: bool
     Some((Protocol::Udp, at(*client.ip(), media), at(*session.external.ip(), external)))
 }
 
-/// Where a tunnelled packet for the call `own` arrives, if the gateway has leased an identifier. The
-/// control connection ends if `resets`, and the call with it.
+/// Where a tunnelled packet for the call `own` arrives, if the gateway has leased an identifier.
+/// The control connection ends if `resets`, and the call with it.
 pub(crate) fn pptp(bed: &mut Bed, client: SocketAddrV4, own: u16, resets: bool) -> Option<(Ipv4Addr, u16)> {
     let mut session = ControlSession::open(bed, client, at(E1, 1_723))?;
     session.send_out(bed, &pptp::start_request())?;
