@@ -57,6 +57,7 @@ pub(crate) fn configuration(directory: &Path) -> Config {
         ports: vec![port("lan"), port("wan")],
         interfaces: vec![InterfaceLink { port: 0, vlan: None }, InterfaceLink { port: 1, vlan: None }],
         kernel: vec![None, None],
+        kernel_tables: vec![None, None],
         workers: Workers { count: 2, cpus: Vec::new() },
         dpdk: Dpdk { hugepages: Hugepages::Off, memory_bytes: 0, buffers: 0 },
         control: Control { socket: directory.join("control.sock"), mode: 0o600, audit: directory.join("audit.jsonl") },

@@ -115,7 +115,7 @@ impl Flow {
         let number = u64::from_be_bytes(core::array::from_fn(|place| bytes[place]));
         let Some(answered) = self.answered.get_mut(number as usize) else { return };
         *answered = true;
-        let address = Ipv4Addr::from(<[u8; 4]>::from(core::array::from_fn(|place| bytes[8 + place])));
+        let address = Ipv4Addr::from(core::array::from_fn::<u8, 4, _>(|place| bytes[8 + place]));
         let endpoint = SocketAddrV4::new(address, u16::from_be_bytes([bytes[12], bytes[13]]));
         let micros = u64::from_be_bytes(core::array::from_fn(|place| bytes[14 + place]));
         if self.seen.iter().all(|(seen, _)| *seen != endpoint) {
