@@ -331,6 +331,7 @@ impl<'c> Values<'c> {
         self.key("prefix", joined(transition.nat64.iter().map(prefix)));
         self.key("vrf", joined(transition.nat64.iter().map(|one| vrf_name(settings, one.realm))));
         self.key("pool", joined(transition.nat64.iter().map(|one| hosts_pool(one.realm))));
+        self.key("lowest_ipv6_mtu", joined(transition.nat64.iter().map(|one| one.lowest_mtu6)));
         self.table("softwire");
         let softwires = &transition.softwires;
         self.key("aftr", joined(softwires.iter().map(|one| one.aftr)));

@@ -135,8 +135,7 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         repeats: true,
         about: "A prefix of stateful NAT64 (RFC 6146): IPv6 hosts inside reach the IPv4 address inside each \
                 address of the prefix (RFC 6052), as subscribers of a pool. 464XLAT needs nothing else (RFC \
-                6877). IPv4 subscribers of the same VRF are not affected. An event log cannot stand beside \
-                it yet. See docs/ipv6.md.",
+                6877). IPv4 subscribers of the same VRF are not affected. See docs/ipv6.md.",
         keys: NAT64,
     },
     SectionKeys {
@@ -144,7 +143,7 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
         repeats: true,
         about: "An AFTR of DS-Lite (RFC 6333): IPv4 packets of subscribers come inside IPv6 packets to this \
                 address. A host is the IPv6 address of the subscriber's router and an IPv4 address behind \
-                it. An event log cannot stand beside it yet. See docs/ipv6.md.",
+                it. See docs/ipv6.md.",
         keys: SOFTWIRE,
     },
     SectionKeys {
@@ -476,6 +475,14 @@ const NAT64: &[Key] = &[
     ),
     HOSTS_VRF,
     HOSTS_POOL,
+    key(
+        "lowest_ipv6_mtu",
+        Kind::Integer { min: 1_280, max: MTU_MAX, unit: "bytes" },
+        Preset::Value("1280"),
+        "Size of IPv6 packets that reaches every host (RFC 7915 §4.1). IPv4 packets without Don't Fragment are cut to \
+         it, so a larger value means fewer fragments if all links inside carry such packets. It does not raise the \
+         MTU of the interfaces.",
+    ),
 ];
 
 const SOFTWIRE: &[Key] = &[

@@ -676,9 +676,6 @@ pub struct Transition {
     pub hosts_max: u32,
     /// Hosts of one subscriber at a time.
     pub hosts_per_subscriber_max: u32,
-    /// Size of IPv6 packets that reach every host, 1,280 or more: IPv4 packets that may be
-    /// fragmented are cut to it (RFC 7915 §4.1).
-    pub lowest_mtu6: u16,
 }
 
 impl Transition {
@@ -699,7 +696,6 @@ impl Default for Transition {
             prefix_length: 56,
             hosts_max: 200_000,
             hosts_per_subscriber_max: 1_024,
-            lowest_mtu6: 1_280,
         }
     }
 }
@@ -711,6 +707,9 @@ pub struct Nat64 {
     pub prefix: translate::Prefix,
     /// Realm of the hosts.
     pub realm: RealmId,
+    /// Size of IPv6 packets that reach every host, 1,280 or more: IPv4 packets that may be
+    /// fragmented are cut to it (RFC 7915 §4.1).
+    pub lowest_mtu6: u16,
 }
 
 /// The end of softwires of one realm (RFC 6333 §6).

@@ -74,7 +74,7 @@ pub fn settings6() -> Settings {
     settings.ipv6.addresses =
         vec![Address6 { interface: topology::INSIDE, address: v6(OWN6).into(), prefix_length: 64 }];
     settings.transition = Transition {
-        nat64: vec![Nat64 { prefix: Prefix::WELL_KNOWN, realm: RealmId::default() }],
+        nat64: vec![Nat64 { prefix: Prefix::WELL_KNOWN, realm: RealmId::default(), lowest_mtu6: 1_280 }],
         softwires: vec![Softwire {
             aftr: v6(AFTR).into(),
             realm: RealmId::default(),

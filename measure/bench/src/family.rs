@@ -85,7 +85,7 @@ impl Family {
         let realm = RealmId::default();
         settings.ipv6.addresses =
             vec![Address6 { interface: InterfaceId(0), address: Ipv6Addr::from_bits(OWN), prefix_length: 64 }];
-        let nat64 = Nat64 { prefix: translate::Prefix::WELL_KNOWN, realm };
+        let nat64 = Nat64 { prefix: translate::Prefix::WELL_KNOWN, realm, lowest_mtu6: 1_280 };
         let inner = vec![Prefix::new([192, 168, 0, 0].into(), 16).unwrap_or(Prefix::ALL)];
         let softwire = Softwire { aftr: Ipv6Addr::from_bits(AFTR), realm, inner };
         // A record for each host and one for their subscriber.

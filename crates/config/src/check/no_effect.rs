@@ -13,12 +13,15 @@ use nat::rules::Match;
 use nat::settings::Allocation;
 use nat::settings::Class;
 use nat::settings::FilterAction;
+use nat::settings::Interface;
 use nat::settings::MappingKind;
 use nat::settings::Pool;
 use nat::settings::RuleAction;
+use nat::types::InterfaceId;
 use nat::types::PoolId;
 use nat::types::Prefix;
 use nat::types::RealmId;
+use nat::types::Side;
 
 use crate::draft::Draft;
 use crate::fault::Warning;
@@ -35,6 +38,15 @@ pub(crate) fn check(draft: &Draft, settings: &Settings, report: &Report) -> Vec<
         for place in &pool.no_effect {
             let problem = "has no effect in a one-to-one pool, whose subscribers keep their ports".to_owned();
             warnings.push(report.warning(None, place, problem, "remove it"));
+        }
+    }
+    for (written, nat64) in draft.nat64.iter().zip(&settings.transition.nat64) {
+        if let (Some(lowest), Some(mtu)) = (&written.lowest_mtu6, smallest_mtu6(settings, nat64.realm))
+            && nat64.lowest_mtu6 > mtu
+        {
+            let problem =
+                format!("is larger than the smallest MTU of the inside interfaces, {mtu} bytes, which counts");
+            warnings.push(report.warning(None, &lowest.place, problem, "lower it, or raise the mtu of the interfaces"));
         }
     }
     let is_used = pools_in_use(settings);
@@ -80,6 +92,14 @@ pub(crate) fn check(draft: &Draft, settings: &Settings, report: &Report) -> Vec<
         warnings.push(report.warning(None, place, unreached.problem(), &unreached.remedy()));
     }
     warnings
+}
+
+/// The smallest MTU of the interfaces with IPv6 hosts of a VRF.
+fn smallest_mtu6(settings: &Settings, realm: RealmId) -> Option<u16> {
+    let has_ipv6 = |id: InterfaceId| settings.ipv6.addresses.iter().any(|own| own.interface == id);
+    let of_realm = |interface: &Interface| interface.side == Side::Inside && interface.realm == realm;
+    let interfaces = (0..).map(InterfaceId).zip(&settings.interfaces);
+    interfaces.filter(|(id, interface)| of_realm(interface) && has_ipv6(*id)).map(|(_, interface)| interface.mtu).min()
 }
 
 /// Whether two lists of VRFs, of which an empty one stands for all, have one in common.

@@ -52,7 +52,7 @@ pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Tran
     let mut prefixes: Vec<(RealmId, Prefix, &Placed<_>)> = Vec::new();
     for one in &draft.nat64 {
         let realm = served(&one.served, report);
-        let (Some(written), Some(realm)) = (&one.prefix, realm) else { continue };
+        let (Some(written), Some(realm), Some(lowest_mtu6)) = (&one.prefix, realm, &one.lowest_mtu6) else { continue };
         let (address, length) = written.value;
         let seen = format!("{address}/{length}");
         let prefix = match Prefix::new(address.to_bits(), length) {
@@ -78,7 +78,8 @@ pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Tran
             continue;
         }
         prefixes.push((realm, prefix, written));
-        transition.nat64.push(Nat64 { prefix, realm });
+        let lowest_mtu6 = u16::try_from(lowest_mtu6.value).unwrap_or(u16::MAX);
+        transition.nat64.push(Nat64 { prefix, realm, lowest_mtu6 });
     }
     for one in &draft.softwires {
         let realm = served(&one.served, report);

@@ -14,6 +14,7 @@ use crate::values::Either;
 /// One `[[nat64]]`; what is faulty is missing.
 pub(crate) struct Nat64Draft {
     pub(crate) prefix: Option<Placed<(Ipv6Addr, u8)>>,
+    pub(crate) lowest_mtu6: Option<Placed<u64>>,
     pub(crate) served: Served,
 }
 
@@ -44,7 +45,11 @@ impl Nat64Draft {
             Either::V6(prefix) => Ok(prefix),
             Either::V4(_) => Err(values::ValueError::Form("an IPv6 prefix")),
         };
-        Nat64Draft { prefix: section.parsed("prefix", parse, report), served: Served::read(section, report) }
+        Nat64Draft {
+            prefix: section.parsed("prefix", parse, report),
+            lowest_mtu6: section.integer("lowest_ipv6_mtu", report),
+            served: Served::read(section, report),
+        }
     }
 }
 

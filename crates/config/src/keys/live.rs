@@ -1,7 +1,7 @@
 //! Which keys change with `natrix reload`, and which need a restart. A test of `change` compares
 //! this with the plan of each key.
 
-/// Tables of which every key needs a restart.
+/// Tables of which every key needs a restart, apart from [`LIVE_KEYS`].
 const RESTART_SECTIONS: [&str; 11] =
     ["interface", "routing", "nat64", "softwire", "tables", "workers", "dpdk", "http", "http.tls", "http.user", "snmp"];
 /// Keys of other tables that need a restart.
@@ -18,6 +18,8 @@ const RESTART_KEYS: [(&str, &str); 11] = [
     ("log.store", "signing_key"),
     ("port_control", "state"),
 ];
+/// Keys of the tables above that change with a reload.
+const LIVE_KEYS: [(&str, &str); 1] = [("nat64", "lowest_ipv6_mtu")];
 
 /// When a new value of a key takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ impl Effect {
     pub(crate) fn of(section: &str, key: &str) -> Effect {
         if (section, key) == ("log", "events") {
             Effect::RestartToBeginOrEnd
+        } else if LIVE_KEYS.contains(&(section, key)) {
+            Effect::Live
         } else if RESTART_SECTIONS.contains(&section) || RESTART_KEYS.contains(&(section, key)) {
             Effect::Restart
         } else {

@@ -311,6 +311,7 @@ fn every_key_of_ipv6_hosts_has_its_effect() {
     let transition = &nat.transition;
     let nat64 = transition.nat64[0];
     assert_eq!((nat64.prefix.address() >> 80, nat64.prefix.length(), nat64.realm), (0x2001_0db8_0064, 96, RealmId(1)));
+    assert_eq!(nat64.lowest_mtu6, 1_400);
     let softwire = &transition.softwires[0];
     assert_eq!(
         (softwire.realm, softwire.inner.len(), softwire.aftr.to_string()),

@@ -31,6 +31,15 @@ pub(crate) struct RealmEdge {
     pub(crate) mtu: u16,
 }
 
+/// A translation prefix.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nat64Prefix {
+    pub(crate) prefix: translate::Prefix,
+    pub(crate) realm: RealmId,
+    /// Packets of this size reach every host.
+    pub(crate) lowest_mtu6: u16,
+}
+
 /// An end of softwires.
 #[derive(Clone, Debug)]
 pub(crate) struct SoftwireEnd {
@@ -50,14 +59,13 @@ impl SoftwireEnd {
 /// Compiled [`crate::settings::Transition`].
 #[derive(Clone, Debug)]
 pub(crate) struct Transition {
-    nat64: Vec<(translate::Prefix, RealmId)>,
+    nat64: Vec<Nat64Prefix>,
     softwires: Vec<SoftwireEnd>,
     /// By realm.
     realms: Vec<Option<RealmEdge>>,
     pub(crate) first_hop: NextHopId,
     /// Smallest MTU outside.
     pub(crate) mtu4: u16,
-    pub(crate) lowest_mtu6: u16,
     pub(crate) prefix_length: u8,
 }
 
@@ -67,7 +75,11 @@ impl Transition {
         let transition = &settings.transition;
         let realms = (0..settings.realms() as u16).map(|realm| realm_edge(settings, RealmId(realm)));
         Transition {
-            nat64: transition.nat64.iter().map(|one| (one.prefix, one.realm)).collect(),
+            nat64: transition
+                .nat64
+                .iter()
+                .map(|one| Nat64Prefix { prefix: one.prefix, realm: one.realm, lowest_mtu6: one.lowest_mtu6 })
+                .collect(),
             softwires: transition
                 .softwires
                 .iter()
@@ -76,7 +88,6 @@ impl Transition {
             realms: realms.collect(),
             first_hop: if transition.is_off() { NextHopId(u32::MAX) } else { first_hop },
             mtu4: outside.map(|interface| interface.mtu).min().unwrap_or(1_500),
-            lowest_mtu6: transition.lowest_mtu6,
             prefix_length: transition.prefix_length,
         }
     }
@@ -88,7 +99,7 @@ impl Transition {
     /// What takes packets from this realm to this destination.
     #[inline]
     pub(crate) fn way_of(&self, realm: RealmId, destination: u128) -> Option<Way> {
-        let nat64 = self.nat64.iter().position(|(prefix, of)| *of == realm && prefix.contains(destination));
+        let nat64 = self.nat64.iter().position(|one| one.realm == realm && one.prefix.contains(destination));
         if let Some(position) = nat64 {
             return Some(Way::Nat64(position as u8));
         }
@@ -98,7 +109,12 @@ impl Transition {
 
     #[inline]
     pub(crate) fn prefix(&self, position: u8) -> Option<translate::Prefix> {
-        self.nat64.get(usize::from(position)).map(|(prefix, _)| *prefix)
+        self.nat64(position).map(|one| one.prefix)
+    }
+
+    #[inline]
+    pub(crate) fn nat64(&self, position: u8) -> Option<&Nat64Prefix> {
+        self.nat64.get(usize::from(position))
     }
 
     pub(crate) fn softwire(&self, position: u8) -> Option<&SoftwireEnd> {
@@ -113,7 +129,7 @@ impl Transition {
     /// The realm that this way leads to.
     pub(crate) fn realm_of(&self, way: Way) -> RealmId {
         let realm = match way {
-            Way::Nat64(position) => self.nat64.get(usize::from(position)).map(|(_, realm)| *realm),
+            Way::Nat64(position) => self.nat64(position).map(|one| one.realm),
             Way::Softwire(position) => self.softwire(position).map(|end| end.realm),
         };
         realm.unwrap_or_default()

@@ -439,15 +439,23 @@ fn sizes_from_outside_meet_every_mtu_inside() {
 #[test]
 fn the_smallest_mtu_of_ipv6_can_be_raised() {
     covers!("7915-4.1a");
-    let mut settings = settings6();
-    settings.transition.lowest_mtu6 = 1_400;
-    let mut bed = Bed6::new(settings);
+    let with_lowest = |mtu: u16| {
+        let mut settings = settings6();
+        settings.transition.nat64[0].lowest_mtu6 = mtu;
+        settings
+    };
+    let mut bed = Bed6::new(with_lowest(1_400));
     let from = mapped(&mut bed);
-    for (length, pieces) in [(1_380, 1), (1_381, 2)] {
-        let [back, _] = bed.outside(&build::udp(at(E1, 53), from).payload_length(length - 28).build());
-        assert_eq!(back.len(), pieces, "{length}");
-        assert!(back.iter().all(|piece| piece.len() <= 1_400));
-    }
+    let check = |bed: &mut Bed6, mtu: usize| {
+        for (length, pieces) in [(mtu - 20, 1), (mtu - 19, 2)] {
+            let [back, _] = bed.outside(&build::udp(at(E1, 53), from).payload_length(length - 28).build());
+            assert_eq!(back.len(), pieces, "{length}");
+            assert!(back.iter().all(|piece| piece.len() <= mtu));
+        }
+    };
+    check(&mut bed, 1_400);
+    bed.reload(with_lowest(1_281), |_| {}).expect("it can be changed by a reload");
+    check(&mut bed, 1_281);
 }
 
 #[test]

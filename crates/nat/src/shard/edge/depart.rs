@@ -36,6 +36,7 @@ use crate::shard::edge::is_plain;
 use crate::shard::edge::verdict_of;
 use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::DUMMY;
+use crate::snapshot::transition::Nat64Prefix;
 use crate::state::host::Host;
 use crate::state::host::Way;
 use crate::state::reassembly;
@@ -329,16 +330,16 @@ impl PacketPath {
         let edge = transition.realm(transition.realm_of(host.way()))?;
         match host.way() {
             Way::Nat64(position) => {
-                let prefix = transition.prefix(position)?;
+                let nat64 = transition.nat64(position)?;
                 let new_start = start.checked_sub(ipv6::HEADER_LENGTH - ip::HEADER_MIN)?;
                 let new_length = length + ipv6::HEADER_LENGTH - ip::HEADER_MIN;
                 let bytes = frame.get_mut(new_start..)?.first_chunk_mut()?;
                 let from = get_u32(bytes, ipv6::HEADER_LENGTH - ip::HEADER_MIN + ip::SOURCE);
-                let fits = new_length <= usize::from(transition.lowest_mtu6.min(edge.mtu));
+                let fits = new_length <= usize::from(nat64.lowest_mtu6.min(edge.mtu));
                 if !fits || from == DUMMY || !translate::is_plain4(bytes, length) {
                     return None;
                 }
-                translate::plain_to_ipv6(bytes, prefix.embed(from), host.address());
+                translate::plain_to_ipv6(bytes, nat64.prefix.embed(from), host.address());
                 Some(Ready { start: new_start, length: new_length, split: None })
             }
             Way::Softwire(position) => {
@@ -369,7 +370,7 @@ impl PacketPath {
         position: u8,
     ) -> Result<Ready, Verdict> {
         let transition = &self.ledger.shared.transition;
-        let prefix = transition.prefix(position).ok_or(Verdict::NoRoute)?;
+        let &Nat64Prefix { prefix, lowest_mtu6, .. } = transition.nat64(position).ok_or(Verdict::NoRoute)?;
         let edge = transition.realm(transition.realm_of(host.way())).ok_or(Verdict::NoRoute)?;
         let bytes = frame.get(start..start + length).ok_or(Verdict::IpMalformed)?;
         let headers = translate::read4(bytes).map_err(|refused| verdict_of(refused.reason))?;
@@ -391,13 +392,7 @@ impl PacketPath {
             }
             _ => None,
         };
-        let limits = Limits {
-            mtu4: transition.mtu4,
-            mtu6: edge.mtu,
-            lowest_mtu6: transition.lowest_mtu6,
-            is_hop: false,
-            ..Limits::default()
-        };
+        let limits = Limits { mtu4: transition.mtu4, mtu6: edge.mtu, lowest_mtu6, is_hop: false, ..Limits::default() };
         let written = translate::to_ipv6(frame, start, &headers, &new, quoted.as_ref(), &limits)
             .map_err(|refused| verdict_of(refused.reason))?;
         if is_unreachable {
