@@ -26,6 +26,7 @@ use nat::settings::Forward;
 use nat::settings::Nat64;
 use nat::settings::Penalty;
 use nat::settings::Pool;
+use nat::settings::Softwire;
 use nat::settings::SubscriberLimits;
 use nat::settings::Threshold;
 use nat::settings::Transition;
@@ -338,6 +339,11 @@ impl<'c> Values<'c> {
         self.key("vrf", joined(softwires.iter().map(|one| vrf_name(settings, one.realm))));
         self.key("pool", joined(softwires.iter().map(|one| hosts_pool(one.realm))));
         self.key("inner", joined(softwires.iter().map(|one| joined(&one.inner))));
+        let subscribers = |one: &Softwire| match &one.subscribers[..] {
+            [] => "all".to_owned(),
+            some => joined(some),
+        };
+        self.key("subscribers", joined(softwires.iter().map(subscribers)));
         self.table("forward");
         let admitted = |admission: Admission| match admission {
             Admission::Anyone => "anyone",
@@ -413,7 +419,8 @@ impl<'c> Values<'c> {
         for class in &settings.classes {
             let count = format!("{} prefixes", class.subscribers.len());
             self.thing(format!("class \"{}\"", class.name), count, Compare::Never);
-            self.key("subscribers", joined(&class.subscribers));
+            let shown = class.subscribers.iter().map(|prefix| settings.transition.shown(*prefix));
+            self.key("subscribers", joined(shown));
             self.key("vrfs", vrf_names(settings, &class.realms));
             self.limits(&class.limits);
             let penalty = class.limits.penalty.map(|Penalty { pool, refusals, window, release }| {

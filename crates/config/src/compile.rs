@@ -105,7 +105,8 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
     check::machine::log_store(&draft, machine, &mut report);
     check::sinks::check(&draft, machine, &mut report);
     let limits = check::machine::limits(&draft, addresses.iter().map(Vec::len).sum(), workers.count, &mut report);
-    let (transition, host_pools) = check::transition::check(&draft, workers.count, &mut report);
+    let (mut transition, host_pools) = check::transition::check(&draft, workers.count, &mut report);
+    transition.stand_ins = rules.stand_ins;
     let ports = ports(&draft.interfaces, &links);
     let dpdk = check::machine::dpdk(&draft.singles.dpdk, &ports, workers.count, &mut report);
     let kernel = check::kernel::check(&draft, &links, &mut report);
@@ -115,6 +116,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
 
     let singles = &draft.singles;
     let realm_names = check::interfaces::vrf_names(&draft.interfaces);
+    let classes = draft.classes.iter().filter_map(|it| class(it, &draft.pools, &realm_names, &transition)).collect();
     let mut config = Config {
         nat: Settings {
             interfaces: draft.interfaces.iter().zip(&links.mtus).filter_map(|it| interface(it, &realm_names)).collect(),
@@ -138,7 +140,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
             pools: pools_of(&draft, addresses, &realm_names, &host_pools),
             forwards: draft.forwards.iter().flat_map(|it| forwards(it, &realm_names)).collect(),
             balanced_forwards: draft.forwards.iter().flat_map(|it| balanced_forwards(it, &realm_names)).collect(),
-            classes: draft.classes.iter().filter_map(|it| class(it, &draft.pools, &realm_names)).collect(),
+            classes,
             realm_names,
             pass_rules: rules.pass_rules,
             rules: rules.rules,
@@ -303,7 +305,7 @@ fn gateways(draft: &Draft) -> Vec<Gateway> {
         .collect()
 }
 
-fn class(draft: &ClassDraft, pools: &[PoolDraft], realm_names: &[String]) -> Option<Class> {
+fn class(draft: &ClassDraft, pools: &[PoolDraft], realm_names: &[String], transition: &Transition) -> Option<Class> {
     let penalty = draft.penalty.as_ref().and_then(|penalty| {
         let position = pools.iter().position(|pool| pool.label() == penalty.pool.value)?;
         Some(Penalty {
@@ -315,7 +317,12 @@ fn class(draft: &ClassDraft, pools: &[PoolDraft], realm_names: &[String]) -> Opt
     });
     Some(Class {
         name: draft.name.as_ref()?.value.clone(),
-        subscribers: draft.subscribers.iter().map(|prefix| prefix.value).collect(),
+        subscribers: draft
+            .subscribers
+            .iter()
+            .map(|prefix| prefix.value)
+            .chain(draft.subscribers6.iter().filter_map(|prefix| transition.block_of(prefix.value)))
+            .collect(),
         realms: draft.vrfs.iter().filter_map(|vrf| realm_id(&vrf.value, realm_names)).collect(),
         limits: SubscriberLimits { penalty, ..draft.limits },
         gateways: draft.gateways.clone(),

@@ -38,6 +38,7 @@ use crate::draft::rule_file::RuleFileDraft;
 use crate::draft::singles::Singles;
 use crate::draft::sink::SinkDraft;
 use crate::draft::transition::Nat64Draft;
+use crate::draft::transition::Served;
 use crate::draft::transition::SoftwireDraft;
 use crate::keys::REPEATS_MAX;
 use crate::keys::SECTIONS;
@@ -68,6 +69,20 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
+    /// The pools that serve IPv6 hosts.
+    pub(crate) fn host_pools(&self) -> impl Iterator<Item = &str> {
+        self.served().filter_map(|served| Some(served.pool.as_ref()?.value.as_str()))
+    }
+
+    fn served(&self) -> impl Iterator<Item = &Served> {
+        self.nat64.iter().map(|one| &one.served).chain(self.softwires.iter().map(|one| &one.served))
+    }
+
+    /// The VRFs with IPv6 hosts behind NAT64 or softwires.
+    pub(crate) fn host_vrfs(&self) -> impl Iterator<Item = &str> {
+        self.served().filter_map(|served| Some(served.vrf.as_ref()?.value.as_str()))
+    }
+
     /// Walks the document.
     pub(crate) fn read(root: &Table, report: &mut Report) -> Draft {
         for (name, item) in root.iter() {

@@ -343,6 +343,7 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
 ];
 
 const NAME: &str = "1 to 32 letters, digits, `-`, `_` and `.`, starting with a letter or digit; unique";
+const HOSTS: &str = "IPv4 prefix `\"a.b.c.d/length\"` or IPv6 prefix, host bits zero";
 const PREFIX: &str = "IPv4 prefix `\"a.b.c.d/length\"`, host bits zero";
 
 const INTERFACE: &[Key] = &[
@@ -499,6 +500,13 @@ const SOFTWIRE: &[Key] = &[
         Kind::List("IPv4 prefix"),
         Preset::Value("[\"10.0.0.0/8\", \"172.16.0.0/12\", \"192.168.0.0/16\", \"192.0.0.0/29\"]"),
         "Sources permitted inside the softwires; packets from others are dropped (RFC 6333 §11).",
+    ),
+    key(
+        "subscribers",
+        Kind::List("IPv6 prefix, host bits zero"),
+        Preset::Value("[]"),
+        "Addresses of customers, if not all: softwires from other addresses are dropped as `softwire_subscriber` (RFC \
+         6333 §11).",
     ),
 ];
 
@@ -817,9 +825,10 @@ const CLASS: &[Key] = &[
     key("name", Kind::Text(NAME), Preset::Required("\"business\""), "Name in commands and counters."),
     key(
         "subscribers",
-        Kind::List(PREFIX),
+        Kind::List(HOSTS),
         Preset::Required("[\"100.64.0.0/16\"]"),
-        "Inside addresses of the class; the longest prefix of all classes wins.",
+        "Inside addresses of the class; the longest prefix of all classes wins. An IPv6 prefix means subscribers \
+         behind NAT64 and B4s; it is not longer than `subscriber.ipv6_prefix_length`.",
     ),
     key(
         "vrfs",

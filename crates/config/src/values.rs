@@ -7,6 +7,7 @@ use core::ops::RangeInclusive;
 
 use nat::Duration;
 use nat::redirection::Target;
+use nat::stand_in::Prefix6;
 use nat::types::Prefix;
 
 use crate::model::SinkTransport;
@@ -292,6 +293,17 @@ pub type AnyInPrefix = Either<(Ipv4Addr, u8), (Ipv6Addr, u8)>;
 /// Those of [`address_in_prefix`] or [`address6_in_prefix`].
 pub fn any_address_in_prefix(text: &str) -> Result<AnyInPrefix, ValueError> {
     if text.contains(':') { address6_in_prefix(text).map(Either::V6) } else { address_in_prefix(text).map(Either::V4) }
+}
+
+/// The prefix of inside hosts: of IPv4 or, behind NAT64 and softwires, of IPv6.
+///
+/// # Errors
+/// Those of [`any_prefix`].
+pub fn hosts(text: &str) -> Result<Either<Prefix, Prefix6>, ValueError> {
+    Ok(match any_prefix(text)? {
+        Either::V4(prefix) => Either::V4(prefix),
+        Either::V6((address, length)) => Either::V6(Prefix6::new(address.to_bits(), length).ok_or(ValueError::Length)?),
+    })
 }
 
 /// A prefix of either family, without host bits.

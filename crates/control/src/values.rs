@@ -224,6 +224,11 @@ pub struct Prefix6 {
 }
 
 impl Prefix6 {
+    /// `address/length`; None when `length` is over 128.
+    pub fn new(address: Ipv6Addr, length: u8) -> Option<Prefix6> {
+        (length <= 128).then_some(Prefix6 { address, length })
+    }
+
     /// The address as it was written.
     pub fn address(self) -> Ipv6Addr {
         self.address

@@ -48,6 +48,7 @@ pub use policy::origin;
 pub use policy::rate_limit;
 pub use policy::redirection;
 pub use policy::rules;
+pub use policy::stand_in;
 pub use reload::already_held::AlreadyHeld;
 pub use reload::change;
 pub use reload::outlook::Outlook;

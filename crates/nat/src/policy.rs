@@ -5,3 +5,4 @@ pub mod rate_limit;
 pub mod redirection;
 pub(crate) mod refused;
 pub mod rules;
+pub mod stand_in;

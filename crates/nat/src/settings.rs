@@ -11,6 +11,8 @@ use crate::policy::redirection::Redirection;
 use crate::policy::redirection::RedirectionId;
 use crate::policy::redirection::Target;
 use crate::policy::rules::Match;
+use crate::policy::stand_in::Prefix6;
+use crate::policy::stand_in::StandIn;
 use crate::time::Duration;
 use crate::types::Facing;
 use crate::types::InterfaceId;
@@ -676,9 +678,32 @@ pub struct Transition {
     pub hosts_max: u32,
     /// Hosts of one subscriber at a time.
     pub hosts_per_subscriber_max: u32,
+    /// What rules, filters and classes have instead of prefixes of IPv6 hosts, as
+    /// [`crate::stand_in::stand_ins`] found it.
+    pub stand_ins: Vec<StandIn>,
 }
 
 impl Transition {
+    /// The IPv6 prefix that an inside prefix of a rule, filter or class stands for, if it stands
+    /// for one.
+    pub fn prefix6_of(&self, block: Prefix) -> Option<Prefix6> {
+        if !Prefix::HOSTS.contains(block.address()) {
+            return None;
+        }
+        self.stand_ins.iter().find(|one| one.block == block).map(|one| one.prefix)
+    }
+
+    /// What stands for an IPv6 prefix that a rule, filter or class names.
+    pub fn block_of(&self, prefix: Prefix6) -> Option<Prefix> {
+        let found = self.stand_ins.binary_search_by_key(&prefix, |one| one.prefix).ok()?;
+        self.stand_ins.get(found).map(|one| one.block)
+    }
+
+    /// What an inside prefix means, in text.
+    pub fn shown(&self, prefix: Prefix) -> String {
+        self.prefix6_of(prefix).map_or_else(|| prefix.to_string(), |prefix6| prefix6.to_string())
+    }
+
     /// All host numbers.
     pub const HOSTS: Prefix = Prefix::HOSTS;
 
@@ -696,6 +721,7 @@ impl Default for Transition {
             prefix_length: 56,
             hosts_max: 200_000,
             hosts_per_subscriber_max: 1_024,
+            stand_ins: Vec::new(),
         }
     }
 }
@@ -721,6 +747,8 @@ pub struct Softwire {
     pub realm: RealmId,
     /// Sources permitted inside the softwires.
     pub inner: Vec<Prefix>,
+    /// Addresses that softwires may come from; empty for all.
+    pub subscribers: Vec<Prefix6>,
 }
 
 /// Limits of one subscriber (RFC 6888 REQ-4, REQ-5). The default is unlimited.

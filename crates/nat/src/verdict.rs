@@ -133,6 +133,7 @@ verdicts! {
     LocalKernel, "local_kernel", Local, "To Natrix itself and given to the kernel.";
     KernelLimited, "kernel_limited", Dropped, "To Natrix itself, for the kernel, and above the rate of its class.";
     KernelRingFull, "kernel_ring_full", Dropped, "To Natrix itself, for the kernel, which does not keep up.";
+    SoftwireSubscriber, "softwire_subscriber", Dropped, "Softwire from an address that `softwire.subscribers` does not have (RFC 6333 section 11).";
 }
 
 /// Counters of one worker. All but gauges only grow.

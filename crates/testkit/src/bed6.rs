@@ -30,6 +30,7 @@ use nat::settings::Address6;
 use nat::settings::Nat64;
 use nat::settings::Softwire;
 use nat::settings::Transition;
+use nat::stand_in::Prefix6;
 use nat::types::InterfaceId;
 use nat::types::RealmId;
 use nat::types::WorkerId;
@@ -62,6 +63,15 @@ pub fn v6(text: &str) -> u128 {
     text.parse::<Ipv6Addr>().expect("an IPv6 address").to_bits()
 }
 
+/// A prefix from text.
+///
+/// # Panics
+/// When it is none.
+pub fn prefix6(text: &str) -> Prefix6 {
+    let (address, length) = text.split_once('/').expect("a prefix has a length");
+    Prefix6::new(v6(address), length.parse().expect("a length")).expect("a length")
+}
+
 /// The IPv6 address that stands for an IPv4 address behind 64:ff9b::/96.
 pub const fn behind(address: Ipv4Addr) -> u128 {
     Prefix::WELL_KNOWN.embed(address.to_bits())
@@ -79,6 +89,7 @@ pub fn settings6() -> Settings {
             aftr: v6(AFTR).into(),
             realm: RealmId::default(),
             inner: vec![topology::prefix([192, 168, 0, 0], 16), topology::prefix([192, 0, 0, 0], 29)],
+            subscribers: Vec::new(),
         }],
         hosts_max: 20_000,
         ..Transition::default()

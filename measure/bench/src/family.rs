@@ -87,7 +87,7 @@ impl Family {
             vec![Address6 { interface: InterfaceId(0), address: Ipv6Addr::from_bits(OWN), prefix_length: 64 }];
         let nat64 = Nat64 { prefix: translate::Prefix::WELL_KNOWN, realm, lowest_mtu6: 1_280 };
         let inner = vec![Prefix::new([192, 168, 0, 0].into(), 16).unwrap_or(Prefix::ALL)];
-        let softwire = Softwire { aftr: Ipv6Addr::from_bits(AFTR), realm, inner };
+        let softwire = Softwire { aftr: Ipv6Addr::from_bits(AFTR), realm, inner, subscribers: Vec::new() };
         // A record for each host and one for their subscriber.
         let records = u64::from(settings.limits.subscribers_max) * (HOSTS_PER_SUBSCRIBER + 1);
         settings.transition = Transition {

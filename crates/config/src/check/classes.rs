@@ -7,9 +7,12 @@ use nat::class::MAPPING_BYTES;
 use nat::settings::Allocation;
 use nat::settings::SubscriberLimits;
 use nat::settings::Threshold;
+use nat::stand_in::Prefix6;
 use nat::types::Prefix;
 use nat::types::Side;
 
+use crate::check::rules::known::HOSTS_REMEDY;
+use crate::check::rules::known::NO_HOSTS;
 use crate::check::unique_names;
 use crate::draft::Draft;
 use crate::draft::class::ClassDraft;
@@ -38,6 +41,7 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) {
             }
         }
     }
+    ipv6_prefixes(draft, report);
     for class in &draft.classes {
         penalty(class, draft, report);
         guarantee_within_limits(class, report);
@@ -57,6 +61,38 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) {
             let problem = format!("has no effect: an earlier one has these ports, {}", earlier.place.on_line());
             let seen = format!("\"{}-{}\"", ports.value.start(), ports.value.end());
             report.fault(&ports.place, problem, seen, "remove one of them, or write the narrower one first");
+        }
+    }
+}
+
+/// IPv6 prefixes: each in one class, not longer than a subscriber's, and with IPv6 hosts.
+fn ipv6_prefixes(draft: &Draft, report: &mut Report) {
+    let mut taken: Vec<(&ClassDraft, &Placed<Prefix6>)> = Vec::new();
+    let length_max = draft.singles.ipv6_prefix_length;
+    for class in &draft.classes {
+        let is_meant = |vrf: &str| class.vrfs.is_empty() || class.vrfs.iter().any(|meant| meant.value == vrf);
+        let has_hosts = draft.host_vrfs().any(is_meant);
+        for prefix in &class.subscribers6 {
+            let seen = prefix.value.to_string();
+            let is_same = |(owner, other): &&(&ClassDraft, &Placed<Prefix6>)| {
+                other.value == prefix.value && owner.shares_vrf_with(class)
+            };
+            if let Some((_, first)) = taken.iter().find(is_same) {
+                let problem = format!("is in a class already, {}", first.place.on_line());
+                report.fault(&prefix.place, problem, seen, "leave it in one class only");
+            } else if !has_hosts {
+                report.fault(&prefix.place, NO_HOSTS, seen, HOSTS_REMEDY);
+            } else if prefix.value.length() > length_max {
+                let problem = format!("is longer than the prefix of a subscriber: ipv6_prefix_length = {length_max}");
+                report.fault(&prefix.place, problem, seen, "write the prefix of whole subscribers");
+            } else if class.limits.reserved_ports != [0; Protocol::COUNT] {
+                let problem = "is an IPv6 prefix, and ports can be guaranteed only to IPv4 subscribers";
+                report.fault(&prefix.place, problem, seen, "write a class of its own, without reserved_ports");
+            } else if class.gateways.is_some() && class.subscribers.is_empty() {
+                let problem = "is an IPv6 prefix, and gateways serve no IPv6 hosts";
+                report.fault(&prefix.place, problem, seen, "remove alg");
+            }
+            taken.push((class, prefix));
         }
     }
 }
@@ -152,7 +188,9 @@ fn has_limit(class: &ClassDraft, draft: &Draft) -> bool {
         let prefixes = || class.subscribers.iter().map(|prefix| prefix.value);
         pool.subscribers.iter().any(|served| prefixes().any(|prefix| prefix.overlaps(served.value)))
     };
-    is_limited || draft.pools.iter().filter(has_blocks).any(serves)
+    let serves_hosts =
+        |pool: &PoolDraft| !class.subscribers6.is_empty() && draft.host_pools().any(|name| name == pool.label());
+    is_limited || draft.pools.iter().filter(has_blocks).any(|pool| serves(pool) || serves_hosts(pool))
 }
 
 /// Whether offenders can get mappings from the pool they are sent to, and from another than before.
@@ -169,7 +207,10 @@ fn penalty(class: &ClassDraft, draft: &Draft, report: &mut Report) {
     };
     let serves_anyway = |name: &str| {
         let mut prefixes = class.subscribers.iter().map(|prefix| &prefix.value);
-        !class.subscribers.is_empty() && prefixes.all(|prefix| serving(prefix) == Some(name))
+        let mut hosts = draft.host_pools().peekable();
+        let is_of_hosts = class.subscribers6.is_empty() || hosts.peek().is_some() && hosts.all(|pool| pool == name);
+        let has_any = !class.subscribers.is_empty() || !class.subscribers6.is_empty();
+        has_any && is_of_hosts && prefixes.all(|prefix| serving(prefix) == Some(name))
     };
     let Some(pool) = draft.pools.iter().find(|pool| pool.label() == name) else {
         // Others would be the next fault.

@@ -92,7 +92,7 @@ pub(crate) fn drained(draft: &Draft, report: &Report) -> Vec<Warning> {
         .iter()
         .filter(|rule| rule.action == Some(RuleWord::Translate) && rule.pool.is_some())
         .map(|rule| &rule.matches)
-        .filter(|it| it.vrf.is_none() && it.protocol.is_none() && is_all(&it.outside))
+        .filter(|it| it.vrf.is_none() && it.protocol.is_none() && is_all(&it.outside) && it.inside6.is_none())
         .map(|it| it.inside.as_ref().map_or(Prefix::ALL, |inside| inside.value))
         .collect();
     let has_another = |prefix: Prefix| taken.iter().any(|it| it.length() <= prefix.length() && it.overlaps(prefix));
@@ -265,7 +265,8 @@ fn passes_all(draft: &Draft, vrf: &str) -> bool {
         draft.pools.iter().find(named).is_none_or(|pool| pool.serves(vrf))
     };
     draft.rules.iter().any(|rule| {
-        let is_meant = rule.matches.inside.is_none() && rule.matches.vrf.as_ref().is_none_or(|own| own.value == vrf);
+        let is_any = rule.matches.inside.is_none() && rule.matches.inside6.is_none();
+        let is_meant = is_any && rule.matches.vrf.as_ref().is_none_or(|own| own.value == vrf);
         is_meant
             && match rule.action {
                 Some(RuleWord::Translate) => rule.pool.as_ref().is_some_and(|pool| serves(&pool.value)),

@@ -2,9 +2,10 @@
 
 mod ambiguous;
 mod hidden;
-mod known;
+pub(crate) mod known;
 mod origin;
 mod overlaps;
+mod prefixes6;
 mod served;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ use nat::settings::MappingKind;
 use nat::settings::PassRule;
 use nat::settings::Rule;
 use nat::settings::RuleAction;
+use nat::stand_in::StandIn;
+use nat::types::Prefix;
 
 use crate::check::Reach;
 use crate::check::interfaces::vrf_names;
@@ -40,6 +43,7 @@ use crate::source::Source;
 
 use known::Known;
 use origin::Sources;
+use prefixes6::Prefixes6;
 
 /// What the rules and filters come to.
 #[derive(Default)]
@@ -51,6 +55,8 @@ pub(crate) struct Checked {
     /// By position.
     pub(crate) filter_names: BTreeMap<u32, String>,
     pub(crate) origins: Origins,
+    /// What stands for IPv6 prefixes of rules, filters and classes.
+    pub(crate) stand_ins: Vec<StandIn>,
     pub(crate) warnings: Vec<Warning>,
 }
 
@@ -91,7 +97,8 @@ pub(crate) fn check(
     source: &mut Source,
     report: &mut Report,
 ) -> Checked {
-    let known = Known::new(draft, reaches, is_network_clean);
+    let prefixes6 = Prefixes6::new(before.map(|before| before.settings));
+    let known = Known::new(draft, reaches, is_network_clean, prefixes6);
     let mut rules = Rules::new(draft, &known);
     let mut room = LINES_MAX;
     let same = before.and_then(|before| Some((before.settings, before.source?)));
@@ -156,15 +163,23 @@ pub(crate) fn check(
             }
         }
     }
-    let Rules { sources, rules, redirections, passes, pass_origins, .. } = rules;
+    let Rules { sources, mut rules, redirections, passes, pass_origins, .. } = rules;
+    let stand_ins = stand_ins(draft, &known, report);
+    let of_rules = rules.iter_mut().map(|rule| &mut rule.matches);
+    let matches = of_rules.chain(filters.iter_mut().map(|filter: &mut FilterRule| &mut filter.matches));
+    known.prefixes6.settle(&stand_ins, matches);
+    let shown = |block: Prefix| {
+        let found = stand_ins.iter().find(|one| one.block == block && Prefix::HOSTS.contains(block.address()));
+        found.map_or_else(|| block.to_string(), |one| one.prefix.to_string())
+    };
     let realms = known.realm_count();
     let checked =
         before.map(|before| before.settings).filter(|before| before.realm_names == vrf_names(&draft.interfaces));
     let found = hidden::find_rules(&rules, checked.map(|it| it.rules.as_slice()), realms, report);
-    hidden::report_all("rule", &found, |at| rules.get(at).map(|rule: &Rule| rule.matches), &sources, report);
+    hidden::report_all("rule", &found, |at| rules.get(at).map(|rule: &Rule| rule.matches), (&sources, &shown), report);
     let found = hidden::find_filters(&filters, checked.map(|it| it.filters.as_slice()), realms, report);
     let matches = |at: usize| filters.get(at).map(|filter: &FilterRule| filter.matches);
-    hidden::report_all("filter", &found, matches, &filter_sources, report);
+    hidden::report_all("filter", &found, matches, (&filter_sources, &shown), report);
     let matches: Vec<Match> = rules.iter().map(|rule| rule.matches).collect();
     let is_untranslated = |at: usize| rules.get(at).is_some_and(|rule: &Rule| rule.action == RuleAction::NoTranslation);
     let uncompared = ambiguous::check(&matches, &is_untranslated, &known, &sources, report);
@@ -178,8 +193,8 @@ pub(crate) fn check(
     warnings.extend(uncompared.into_iter().chain(uncompared_passes));
     warnings.extend(unheard(&filters, &filter_sources, draft, report));
     if report.is_clean() && before.is_none() {
-        warnings.extend(overlaps::of_rules(&rules, &sources, report));
-        warnings.extend(overlaps::of_filters(&filters, &filter_sources, report));
+        warnings.extend(overlaps::of_rules(&rules, (&sources, &shown), report));
+        warnings.extend(overlaps::of_filters(&filters, (&filter_sources, &shown), report));
     }
     let (mut files, rule_origins) = sources.into_parts();
     let (filter_files, mut filter_origins) = filter_sources.into_parts();
@@ -190,7 +205,20 @@ pub(crate) fn check(
     }
     files.extend(filter_files);
     let origins = Origins { files, rules: rule_origins, pass_rules: pass_origins, filters: filter_origins };
-    Checked { pass_rules: passes, rules, redirections, filters, filter_names, origins, warnings }
+    Checked { pass_rules: passes, rules, redirections, filters, filter_names, origins, stand_ins, warnings }
+}
+
+/// What stands for the IPv6 prefixes of rules, filters and classes.
+fn stand_ins(draft: &Draft, known: &Known<'_>, report: &mut Report) -> Vec<StandIn> {
+    let of_classes = || draft.classes.iter().flat_map(|class| &class.subscribers6);
+    match known.prefixes6.stand_ins(of_classes().map(|prefix| prefix.value)) {
+        Ok(found) => found,
+        Err(error) => {
+            let place = Place { path: "inside".into(), line: None };
+            report.fault(&place, format!("and subscribers name {error}"), "", "name fewer, or wider ones");
+            Vec::new()
+        }
+    }
 }
 
 /// Warns of the first filter with `log = true` where there is no event log, and counts the others.
@@ -327,7 +355,8 @@ impl<'d> Rules<'d> {
         if let Some(named) = rule.action.pool().and_then(|pool| self.named.get_mut(usize::from(pool.0))) {
             *named = true;
         }
-        self.rules.push(*rule);
+        let source = self.known.prefixes6.number_of_before(rule.matches.source);
+        self.rules.push(Rule { matches: Match { source, ..rule.matches }, ..*rule });
         self.sources.push(origin);
         true
     }

@@ -99,7 +99,8 @@ pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Tran
             continue;
         }
         let inner = one.inner.iter().map(|prefix| prefix.value).collect();
-        transition.softwires.push(Softwire { aftr: aftr.value, realm, inner });
+        let subscribers = one.subscribers.iter().map(|prefix| prefix.value).collect();
+        transition.softwires.push(Softwire { aftr: aftr.value, realm, inner, subscribers });
     }
     (transition, pools)
 }

@@ -2,6 +2,7 @@
 
 use nat::Duration;
 use nat::settings::SubscriberLimits;
+use nat::stand_in::Prefix6;
 use nat::types::Prefix;
 use toml_edit::Array;
 use toml_edit::Item;
@@ -16,11 +17,14 @@ use crate::report::Placed;
 use crate::report::Report;
 use crate::section::Section;
 use crate::values;
+use crate::values::Either;
 
 /// One `[[class]]`; what is faulty is missing.
 pub(crate) struct ClassDraft {
     pub(crate) name: Option<Placed<String>>,
     pub(crate) subscribers: Vec<Placed<Prefix>>,
+    /// Those of IPv6.
+    pub(crate) subscribers6: Vec<Placed<Prefix6>>,
     /// None named: of all VRFs.
     pub(crate) vrfs: Vec<Placed<String>>,
     pub(crate) limits: SubscriberLimits,
@@ -74,7 +78,15 @@ impl PenaltyDraft {
 impl ClassDraft {
     /// `common` is what `[subscriber]` says.
     pub(crate) fn read(section: &Section, common: &SubscriberLimits, report: &mut Report) -> ClassDraft {
-        let subscribers = section.parsed_list("subscribers", values::prefix, "\"100.64.0.0/16\"", report);
+        let (mut subscribers, mut subscribers6) = (Vec::new(), Vec::new());
+        for Placed { value, place, given } in
+            section.parsed_list("subscribers", values::hosts, "\"100.64.0.0/16\"", report)
+        {
+            match value {
+                Either::V4(value) => subscribers.push(Placed { value, place, given }),
+                Either::V6(value) => subscribers6.push(Placed { value, place, given }),
+            }
+        }
         if section.item("subscribers").and_then(Item::as_array).is_some_and(Array::is_empty) {
             let remedy = "write the prefixes of its subscribers";
             report.fault(
@@ -89,6 +101,7 @@ impl ClassDraft {
         ClassDraft {
             name: name(section, report),
             subscribers,
+            subscribers6,
             vrfs,
             limits: SubscriberLimits { reserved_ports, ..limits(section, common, report) },
             ports: section.has("ports").then(|| section.place_of("ports", report)),

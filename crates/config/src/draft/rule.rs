@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use nat::Protocol;
 use nat::redirection::Target;
 use nat::settings::MappingKind;
+use nat::stand_in::Prefix6;
 use nat::types::Prefix;
 
 use crate::draft::as_name;
@@ -18,12 +19,15 @@ use crate::report::Report;
 use crate::report::nearest;
 use crate::section::quoted;
 use crate::values;
+use crate::values::Either;
 
 /// Which packets a rule or filter is about; what is not given is any.
 pub(crate) struct MatchDraft {
     pub(crate) place: Place,
     pub(crate) protocol: Option<u8>,
     pub(crate) inside: Option<Placed<Prefix>>,
+    /// IPv6 hosts instead.
+    pub(crate) inside6: Option<Placed<Prefix6>>,
     pub(crate) outside: Option<Placed<Prefix>>,
     pub(crate) inside_ports: Option<Placed<RangeInclusive<u16>>>,
     pub(crate) outside_ports: Option<Placed<RangeInclusive<u16>>>,
@@ -113,6 +117,11 @@ impl RuleDraft {
             }
             _ => {}
         }
+        if let (Some(RuleWord::Pass | RuleWord::NoTranslation), Some(inside)) = (action, &matches.inside6) {
+            let problem = "is an IPv6 prefix, and IPv6 hosts have no IPv4 address to leave with";
+            let remedy = "write an IPv4 prefix, or another action";
+            report.fault(&inside.place, problem, inside.value.to_string(), remedy);
+        }
         let mapping = match section.choice(RuleKey::Mapping, report) {
             Some("endpoint-dependent") => MappingKind::EndpointDependent,
             _ => MappingKind::EndpointIndependent,
@@ -151,10 +160,16 @@ impl FilterDraft {
 impl MatchDraft {
     fn read(section: &impl RuleKeys, report: &mut Report) -> MatchDraft {
         let has = |key| section.has(key);
+        let (inside, inside6) = match section.parsed(RuleKey::Inside, values::hosts, report) {
+            None => (None, None),
+            Some(Placed { value: Either::V4(value), place, given }) => (Some(Placed { value, place, given }), None),
+            Some(Placed { value: Either::V6(value), place, given }) => (None, Some(Placed { value, place, given })),
+        };
         let matches = MatchDraft {
             place: section.place(),
             protocol: if has(RuleKey::Protocol) { protocol(section, report) } else { None },
-            inside: section.parsed(RuleKey::Inside, values::prefix, report),
+            inside,
+            inside6,
             outside: section.parsed(RuleKey::Outside, values::prefix, report),
             inside_ports: if has(RuleKey::InsidePorts) { ports(section, RuleKey::InsidePorts, report) } else { None },
             outside_ports: if has(RuleKey::OutsidePorts) {

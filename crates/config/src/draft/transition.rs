@@ -2,6 +2,7 @@
 
 use core::net::Ipv6Addr;
 
+use nat::stand_in::Prefix6;
 use nat::types::Prefix;
 
 use crate::report::Place;
@@ -22,6 +23,7 @@ pub(crate) struct Nat64Draft {
 pub(crate) struct SoftwireDraft {
     pub(crate) aftr: Option<Placed<Ipv6Addr>>,
     pub(crate) inner: Vec<Placed<Prefix>>,
+    pub(crate) subscribers: Vec<Placed<Prefix6>>,
     pub(crate) served: Served,
 }
 
@@ -55,9 +57,14 @@ impl Nat64Draft {
 
 impl SoftwireDraft {
     pub(crate) fn read(section: &Section, report: &mut Report) -> SoftwireDraft {
+        let ipv6 = |text: &str| match values::hosts(text)? {
+            Either::V6(prefix) => Ok(prefix),
+            Either::V4(_) => Err(values::ValueError::Form("an IPv6 prefix")),
+        };
         SoftwireDraft {
             aftr: section.parsed("aftr", values::address6, report),
             inner: section.parsed_list("inner", values::prefix, "\"192.168.0.0/16\"", report),
+            subscribers: section.parsed_list("subscribers", ipv6, "\"2001:db8::/32\"", report),
             served: Served::read(section, report),
         }
     }

@@ -19,7 +19,7 @@ const RESTART_KEYS: [(&str, &str); 11] = [
     ("port_control", "state"),
 ];
 /// Keys of the tables above that change with a reload.
-const LIVE_KEYS: [(&str, &str); 1] = [("nat64", "lowest_ipv6_mtu")];
+const LIVE_KEYS: [(&str, &str); 2] = [("nat64", "lowest_ipv6_mtu"), ("softwire", "subscribers")];
 
 /// When a new value of a key takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

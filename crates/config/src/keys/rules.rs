@@ -1,5 +1,6 @@
 //! Keys of `[[forward]]`, `[[rule]]`, `[[filter]]` and the files of rules.
 
+use super::HOSTS;
 use super::Key;
 use super::Kind;
 use super::PREFIX;
@@ -76,9 +77,10 @@ pub(super) const RULE: &[Key] = &[
     key("protocol", Kind::Mixed(PROTOCOL), Preset::Derived { rule: "any", example: "\"tcp\"" }, RULE_PROTOCOL),
     key(
         "inside",
-        Kind::Text(PREFIX),
+        Kind::Text(HOSTS),
         Preset::Derived { rule: "any", example: "\"192.0.2.0/24\"" },
-        "Inside addresses. For `pass` and `no-translation`: packets leave with these source addresses, so an \
+        "Inside addresses. An IPv6 prefix means hosts of NAT64 and all hosts behind B4s with such addresses; any, and \
+         0.0.0.0/0, mean them too. For `pass` and `no-translation`: packets leave with these source addresses, so an \
          address may be in only one of the VRFs that such rules match; otherwise answers would be ambiguous.",
     ),
     INSIDE_PORTS,
@@ -148,10 +150,10 @@ pub(super) const FILTER: &[Key] = &[
     key("protocol", Kind::Mixed(PROTOCOL), Preset::Derived { rule: "any", example: "\"tcp\"" }, "IP protocol."),
     key(
         "inside",
-        Kind::Text(PREFIX),
+        Kind::Text(HOSTS),
         Preset::Value("\"0.0.0.0/0\""),
         "Inside addresses before translation: source of packets from inside, destination of packets from \
-         outside.",
+         outside. An IPv6 prefix as in `[[rule]]`.",
     ),
     INSIDE_PORTS,
     key("outside", Kind::Text(PREFIX), Preset::Value("\"0.0.0.0/0\""), "Outside addresses."),

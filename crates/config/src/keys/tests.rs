@@ -317,8 +317,44 @@ fn every_key_of_ipv6_hosts_has_its_effect() {
         (softwire.realm, softwire.inner.len(), softwire.aftr.to_string()),
         (RealmId(1), 1, "2001:db8:1::aaaa".into())
     );
+    let subscribers: Vec<String> = softwire.subscribers.iter().map(ToString::to_string).collect();
+    assert_eq!(subscribers, ["2001:db8:c000::/36"]);
     assert_eq!((transition.prefix_length, transition.hosts_per_subscriber_max, transition.hosts_max), (60, 99, 566));
     assert!(nat.pools[0].subscribers.contains(&nat::settings::Transition::HOSTS));
+}
+
+/// Rules, filters and classes name IPv6 prefixes; the engine gets what stands for each.
+#[test]
+fn ipv6_prefixes_become_what_stands_for_them() {
+    let more = r#"
+[[rule]]
+action = "drop"
+inside = "2001:db8:c:100::/56"
+
+[[rule]]
+action = "drop"
+inside = "10.0.0.0/28"
+
+[[filter]]
+action = "deny"
+vrf = "red"
+inside = "::/0"
+
+[[class]]
+name = "some"
+subscribers = ["10.0.0.0/28", "2001:db8:c::/48"]
+"#;
+    let config = compiled(&(EVERY_KEY_OF_IPV6.to_owned() + more));
+    let (nat, transition) = (&config.nat, &config.nat.transition);
+    let shown = |prefix| transition.shown(prefix);
+    assert_eq!(shown(nat.rules[0].matches.source), "2001:db8:c:100::/56");
+    assert_eq!(shown(nat.rules[1].matches.source), "10.0.0.0/28");
+    assert_eq!(shown(nat.filters[0].matches.source), "::/0");
+    let of_class: Vec<String> = nat.classes[0].subscribers.iter().map(|prefix| shown(*prefix)).collect();
+    assert_eq!(of_class, ["10.0.0.0/28", "2001:db8:c::/48"]);
+    let [class, rule] = [nat.classes[0].subscribers[1], nat.rules[0].matches.source];
+    assert!(class.contains(rule.address()) && class.contains(rule.last()), "{rule} is in {class}");
+    assert_eq!(nat.filters[0].matches.source, nat::settings::Transition::HOSTS);
 }
 
 /// The smallest file with every default of the manual written out.

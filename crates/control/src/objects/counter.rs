@@ -6,6 +6,7 @@ use core::str::FromStr;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::values::AnyPrefix;
 use crate::values::ParseError;
 use crate::values::Prefix;
 use crate::values::words;
@@ -96,7 +97,7 @@ pub struct Rule {
     pub ip_protocol: Option<u8>,
     /// Inside addresses it matches.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub inside: Prefix,
+    pub inside: AnyPrefix,
     /// Matching inside ports, `443` or `1024-65535`; null: any.
     pub inside_ports: Option<String>,
     /// Outside addresses it matches.

@@ -2,6 +2,7 @@
 
 use core::net::SocketAddrV4;
 
+use control::AnyPrefix;
 use control::Candidate;
 use control::Direction;
 use control::Expectation;
@@ -383,6 +384,13 @@ pub(crate) fn rule_action(shared: &Shared, action: RuleAction) -> (&'static str,
     }
 }
 
+/// Inside hosts: what stands for an IPv6 prefix is shown as that.
+fn inside(source: Prefix, settings: &Settings) -> AnyPrefix {
+    let written = settings.transition.prefix6_of(source);
+    let ipv6 = written.and_then(|written| control::Prefix6::new(written.address().into(), written.length()));
+    ipv6.map_or_else(|| AnyPrefix::V4(prefix(source)), AnyPrefix::V6)
+}
+
 /// The conditions of a rule or filter.
 pub(crate) fn rule(kind: &str, index: usize, action: &str, matches: &Match, settings: &Settings) -> control::Rule {
     let ports = |range: PortRange| (range != PortRange::ALL).then(|| range.to_string());
@@ -396,7 +404,7 @@ pub(crate) fn rule(kind: &str, index: usize, action: &str, matches: &Match, sett
         mapping: None,
         vrf: matches.realm.map(|realm| vrf_name(settings, realm)),
         ip_protocol: matches.protocol,
-        inside: prefix(matches.source),
+        inside: inside(matches.source, settings),
         inside_ports: ports(matches.source_ports),
         outside: prefix(matches.destination),
         outside_ports: ports(matches.destination_ports),

@@ -73,6 +73,7 @@ pub(super) fn remedy(verdict: Verdict) -> &'static str {
         EmbeddedPrivate => "Reach private addresses by a prefix of your own instead of 64:ff9b::/96 (RFC 6052).",
         HostLimit => "Look for a scan from this prefix before raising subscriber.ipv6_hosts.",
         HostTableFull => "Raise tables.ipv6_hosts and restart.",
+        SoftwireSubscriber => "Add the prefix to softwire.subscribers if it is a customer's.",
         SoftwireSource => "Add the prefix to softwire.inner if subscribers use it inside.",
         Ipv6Header | IcmpUntranslatable => "Normal in small numbers: nothing in the other family has this meaning.",
         EmbeddedAddress => "Look for a client that builds IPv6 addresses of its own (natrix trace --dropped).",

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::collections::HashSet;
 
 use crate::policy::rules::General;
+use crate::policy::rules::Match;
 use crate::policy::rules::is_narrow;
+use crate::policy::stand_in::Prefix6;
 use crate::settings::Rule;
 use crate::settings::RuleAction;
 use crate::settings::Settings;
 use crate::snapshot::shared::Shared;
 use crate::types::PoolId;
+use crate::types::Prefix;
 use crate::types::Protocol;
 
 /// Differences of rules.
@@ -87,7 +90,8 @@ fn changes(before: &Settings, after: &Settings) -> RuleChanges {
     // By name: pool numbers are positions in the file.
     let numbers: HashMap<&str, PoolId> =
         after.pools.iter().map(|pool| pool.name.as_str()).zip((0..).map(PoolId)).collect();
-    let old: Vec<Rule> = before.rules.iter().map(|rule| renumbered(rule, before, &numbers)).collect();
+    let blocks = blocks_after(before, after);
+    let old: Vec<Rule> = before.rules.iter().map(|rule| renumbered(rule, before, (&numbers, &blocks))).collect();
     let alike = old.iter().zip(new).take_while(|(one, other)| one == other).count();
     let (old, new) = (&old[alike..], &new[alike..]);
     let alike = old.iter().rev().zip(new.iter().rev()).take_while(|(one, other)| one == other).count();
@@ -120,8 +124,20 @@ fn without<'a>(rules: &'a [Rule], others: &[Rule]) -> (Vec<&'a Rule>, Vec<&'a Ru
     })
 }
 
+/// What stands for the same IPv6 prefixes before and after.
+fn blocks_after(before: &Settings, after: &Settings) -> HashMap<Prefix, Prefix> {
+    let then: HashMap<Prefix6, Prefix> = after.transition.stand_ins.iter().map(|one| (one.prefix, one.block)).collect();
+    before.transition.stand_ins.iter().filter_map(|one| Some((one.block, *then.get(&one.prefix)?))).collect()
+}
+
 /// A removed pool has no number in other settings.
-fn renumbered(rule: &Rule, before: &Settings, numbers: &HashMap<&str, PoolId>) -> Rule {
+fn renumbered(
+    rule: &Rule,
+    before: &Settings,
+    (numbers, blocks): (&HashMap<&str, PoolId>, &HashMap<Prefix, Prefix>),
+) -> Rule {
+    let source = blocks.get(&rule.matches.source).copied().unwrap_or(rule.matches.source);
+    let rule = &Rule { matches: Match { source, ..rule.matches }, ..*rule };
     let RuleAction::Translate { pool: Some(pool), mapping } = rule.action else { return *rule };
     let number = before.pools.get(pool.index()).and_then(|pool| numbers.get(pool.name.as_str()));
     let pool = Some(number.copied().unwrap_or(PoolId(u16::MAX)));
@@ -131,7 +147,6 @@ fn renumbered(rule: &Rule, before: &Settings, numbers: &HashMap<&str, PoolId>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::rules::Match;
     use crate::policy::rules::PortRange;
     use crate::settings::MappingKind;
     use crate::settings::Pool;

@@ -161,7 +161,7 @@ impl View<'_> {
         let slot = self.state.subscribers.find(key.realm, key.address);
         let class = match slot {
             Some(slot) => self.class_now(slot),
-            None => self.snapshot.classes.of(key.realm, key.address),
+            None => self.class_of(key.realm, key.address),
         };
         let compiled = self.snapshot.compiled_pool(address);
         let paired = if compiled.pooling == Pooling::Arbitrary { UNPAIRED } else { address };

@@ -197,12 +197,14 @@ impl Ledger {
             events: &self.events,
             worker: self.worker,
             is_in_effect: true,
+            newcomer: None,
         }
     }
 
     #[inline(always)]
     pub(in crate::shard) fn deciding(&mut self) -> (View<'_>, &mut Random) {
         let Ledger { state, policy, shared, local, events, worker, random, .. } = self;
-        (View { state, policy, snapshot: shared, local, events, worker: *worker, is_in_effect: true }, random)
+        let worker = *worker;
+        (View { state, policy, snapshot: shared, local, events, worker, is_in_effect: true, newcomer: None }, random)
     }
 }

@@ -7,6 +7,8 @@
 use core::net::Ipv4Addr;
 
 use crate::headers::packet::NextHopId;
+use crate::policy::stand_in::StandIns;
+use crate::settings;
 use crate::settings::Interface;
 use crate::settings::Settings;
 use crate::state::host::Way;
@@ -46,6 +48,8 @@ pub(crate) struct SoftwireEnd {
     pub(crate) aftr: u128,
     pub(crate) realm: RealmId,
     pub(crate) inner: Vec<Prefix>,
+    /// First and last addresses of subscribers, ascending and apart; empty for all.
+    subscribers: Vec<(u128, u128)>,
 }
 
 impl SoftwireEnd {
@@ -53,6 +57,27 @@ impl SoftwireEnd {
     #[inline(always)]
     pub(crate) fn permits(&self, inside: u32) -> bool {
         self.inner.iter().any(|prefix| prefix.contains(Ipv4Addr::from_bits(inside)))
+    }
+
+    /// True if softwires may come from this address. Costs a binary search over the subscribers.
+    #[inline]
+    pub(crate) fn serves(&self, b4: u128) -> bool {
+        let after = self.subscribers.partition_point(|(first, _)| *first <= b4);
+        let before = after.checked_sub(1).and_then(|at| self.subscribers.get(at));
+        self.subscribers.is_empty() || before.is_some_and(|(_, last)| b4 <= *last)
+    }
+
+    fn new(settings: &settings::Softwire) -> SoftwireEnd {
+        let mut prefixes = settings.subscribers.clone();
+        prefixes.sort_unstable();
+        let mut subscribers: Vec<(u128, u128)> = Vec::with_capacity(prefixes.len());
+        for prefix in prefixes {
+            // Prefixes nest or are apart, and the wider one comes first.
+            if subscribers.last().is_none_or(|(_, last)| *last < prefix.address()) {
+                subscribers.push((prefix.address(), prefix.last()));
+            }
+        }
+        SoftwireEnd { aftr: settings.aftr.to_bits(), realm: settings.realm, inner: settings.inner.clone(), subscribers }
     }
 }
 
@@ -67,6 +92,7 @@ pub(crate) struct Transition {
     /// Smallest MTU outside.
     pub(crate) mtu4: u16,
     pub(crate) prefix_length: u8,
+    pub(crate) stand_ins: StandIns,
 }
 
 impl Transition {
@@ -80,15 +106,12 @@ impl Transition {
                 .iter()
                 .map(|one| Nat64Prefix { prefix: one.prefix, realm: one.realm, lowest_mtu6: one.lowest_mtu6 })
                 .collect(),
-            softwires: transition
-                .softwires
-                .iter()
-                .map(|one| SoftwireEnd { aftr: one.aftr.to_bits(), realm: one.realm, inner: one.inner.clone() })
-                .collect(),
+            softwires: transition.softwires.iter().map(SoftwireEnd::new).collect(),
             realms: realms.collect(),
             first_hop: if transition.is_off() { NextHopId(u32::MAX) } else { first_hop },
             mtu4: outside.map(|interface| interface.mtu).min().unwrap_or(1_500),
             prefix_length: transition.prefix_length,
+            stand_ins: StandIns::new(&transition.stand_ins),
         }
     }
 

@@ -56,7 +56,7 @@ impl View<'_> {
     }
 
     pub(crate) fn reserved_for_key(&self, compiled: &CompiledPool, key: &InternalKey) -> PerProtocol {
-        self.reserved_in(compiled, self.snapshot.classes.of(key.realm, key.address), key.realm, key.address)
+        self.reserved_in(compiled, self.class_of(key.realm, key.address), key.realm, key.address)
     }
 
     /// What can be guaranteed to all subscribers of an address, and what is.

@@ -367,7 +367,7 @@ impl View<'_> {
         if self.snapshot.rules.is_empty() {
             return false;
         }
-        let action = self.snapshot.rule_for(&RuleKey::of_flow(key, remote)).action;
+        let action = self.ruling(RuleKey::of_flow(key, remote)).action;
         matches!(action, RuleAction::Redirect(_) | RuleAction::NoTranslation)
     }
 

@@ -229,7 +229,7 @@ impl View<'_> {
     }
 
     fn rule<T: Report>(&self, key: &RuleKey, report: &mut T) -> Ruling {
-        let ruling = self.snapshot.rule_for(key);
+        let ruling = self.ruling(*key);
         if T::LISTENS
             && let Some(position) = ruling.rule.and_then(|rule| self.snapshot.rules.set().position(rule))
         {

@@ -10,7 +10,10 @@ use crate::verdict::Verdict;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judged {
+    /// As the filters know it.
     pub(crate) key: RuleKey,
+    /// Address or number of the inside host.
+    pub(crate) internal: u32,
     pub(crate) is_out: bool,
     pub(crate) permits: Permits,
     /// It opens a session, which is logged once if permitted.
@@ -32,15 +35,17 @@ impl View<'_> {
     #[inline]
     pub(crate) fn judge<T: Report>(&self, is_out: bool, key: RuleKey, opens: bool, report: &mut T) -> Judged {
         self.report_filter(is_out, &key, report);
+        let internal = key.source().to_bits();
+        let key = self.ruled(key);
         let filters = &self.snapshot.filters;
         let permits = if filters.is_empty() { Permits::ALL } else { filters.permits(&key) };
-        Judged { key, is_out, permits, opens }
+        Judged { key, internal, is_out, permits, opens }
     }
 
     #[inline]
     pub(crate) fn report_filter<T: Report>(&self, is_out: bool, key: &RuleKey, report: &mut T) {
         if T::LISTENS
-            && let Some((position, filter)) = self.snapshot.filters.deciding(is_out, key)
+            && let Some((position, filter)) = self.snapshot.filters.deciding(is_out, &self.ruled(*key))
         {
             report.step(|| Step::PacketFilter { position, permits: filter.action == FilterAction::Permit });
         }

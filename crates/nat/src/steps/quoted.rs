@@ -119,7 +119,7 @@ impl View<'_> {
         let key = InternalKey { realm, protocol: quote.protocol, address: address.to_bits(), port };
         let Some((external, remote)) = self.quoted_outside(now, quote, &key, report) else {
             let remote = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
-            let ruling = self.snapshot.rule_for(&RuleKey::of_flow(&key, remote));
+            let ruling = self.ruling(RuleKey::of_flow(&key, remote));
             let passes = ruling.action == RuleAction::NoTranslation && parsed.ttl > 1 && !is_hairpin;
             let hop = self.snapshot.route_out(parsed.destination, parsed.source).filter(|_| passes);
             return hop.map(|hop| ErrorAct::Pass { hop }).ok_or(Verdict::IcmpQuoteNoMapping);

@@ -29,7 +29,7 @@ impl View<'_> {
             None => Owner {
                 slot: None,
                 past: known.or_else(|| subscribers.find_lapsed(key.realm, key.address)),
-                class: self.snapshot.classes.of(key.realm, key.address),
+                class: self.class_of(key.realm, key.address),
                 penalty: None,
                 released: None,
             },
@@ -114,7 +114,7 @@ impl View<'_> {
             Some(slot) => (self.class_now(slot), subscribers.get(slot)),
             None => {
                 let before = subscribers.find_lapsed(realm, address);
-                (self.snapshot.classes.of(realm, address), before.map_or(&nobody, |slot| subscribers.get(slot)))
+                (self.class_of(realm, address), before.map_or(&nobody, |slot| subscribers.get(slot)))
             }
         };
         self.snapshot.classes.compiled(class).admits_flow(record, now)
@@ -128,7 +128,7 @@ impl View<'_> {
             Some(slot) => {
                 (self.class_now(slot), subscribers.get(slot), subscribers.shared_ports(slot)[protocol.index()])
             }
-            None => (self.snapshot.classes.of(key.realm, key.address), &nobody, 0),
+            None => (self.class_of(key.realm, key.address), &nobody, 0),
         };
         self.snapshot.classes.compiled(class).admits_port(record, shared.saturating_sub(less), protocol)
     }

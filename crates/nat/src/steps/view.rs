@@ -4,6 +4,8 @@ use core::net::Ipv4Addr;
 
 use crate::event::EventLog;
 use crate::headers::parse::source_is_valid;
+use crate::policy::rules::RuleKey;
+use crate::policy::rules::Ruling;
 use crate::settings::Filtering;
 use crate::shard::Policy;
 use crate::snapshot::addresses::Local;
@@ -13,7 +15,9 @@ use crate::snapshot::shared::Shared;
 use crate::state::State;
 use crate::state::session::HashedBy;
 use crate::types::Facing;
+use crate::types::HOSTS_FIRST;
 use crate::types::Protocol;
+use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::types::is_host_number;
@@ -32,6 +36,9 @@ pub struct View<'a> {
     pub(crate) worker: WorkerId,
     /// A plan asks about a future snapshot.
     pub(crate) is_in_effect: bool,
+    /// An explanation asks about a host that has no record: the number that stands for it, and its
+    /// IPv6 address.
+    pub(crate) newcomer: Option<&'a (u32, u128)>,
 }
 
 impl<'a> View<'a> {
@@ -60,6 +67,48 @@ impl<'a> View<'a> {
         Some(self.snapshot.compiled_pool(address))
     }
 
+    /// The same records under other settings.
+    #[inline]
+    pub(crate) fn under<'b>(&self, snapshot: &'b Shared) -> View<'b>
+    where
+        'a: 'b,
+    {
+        View { snapshot, is_in_effect: false, ..*self }
+    }
+
+    /// What rules, filters and classes know an inside address by: of an IPv6 host, what stands for
+    /// its prefix.
+    #[inline(always)]
+    pub(crate) fn ruled_address(&self, address: u32) -> u32 {
+        if is_host_number(address) { self.stand_in(address) } else { address }
+    }
+
+    #[inline(never)]
+    fn stand_in(&self, number: u32) -> u32 {
+        let newcomer = self.newcomer.filter(|(of, _)| *of == number).map(|(_, address)| *address);
+        let host = || self.state.subscribers.hosts.get(number).map(|host| host.address());
+        newcomer.or_else(host).map_or(HOSTS_FIRST, |address| self.snapshot.transition.stand_ins.of(address))
+    }
+
+    /// The key by which rules and filters know a packet.
+    #[inline(always)]
+    pub(crate) fn ruled(&self, key: RuleKey) -> RuleKey {
+        let source = key.source().to_bits();
+        if is_host_number(source) { key.from_source(self.stand_in(source)) } else { key }
+    }
+
+    /// What the rules say of a packet that opens something.
+    #[inline]
+    pub(crate) fn ruling(&self, key: RuleKey) -> Ruling {
+        self.snapshot.rule_for(&self.ruled(key))
+    }
+
+    /// The class of a subscriber, by its address or number.
+    #[inline]
+    pub(crate) fn class_of(&self, realm: RealmId, subscriber: u32) -> u16 {
+        self.snapshot.classes.of(realm, self.ruled_address(subscriber))
+    }
+
     /// Under this snapshot. The record may still name another.
     #[inline(always)]
     pub(crate) fn class_now(&self, subscriber: u32) -> u16 {
@@ -67,7 +116,7 @@ impl<'a> View<'a> {
         if self.is_in_effect && record.class_generation == self.policy.class_generation {
             return record.class;
         }
-        self.snapshot.classes.of(record.realm(), record.address)
+        self.class_of(record.realm(), record.address)
     }
 }
 

@@ -118,6 +118,47 @@ fn only_permitted_inner_sources_pass() {
 }
 
 #[test]
+fn only_customers_on_the_list_are_served() {
+    covers!("6333-12");
+    let listed = |prefixes: &[&str]| {
+        let mut settings = settings6();
+        settings.transition.softwires[0].subscribers = prefixes.iter().map(|prefix| prefix6(prefix)).collect();
+        settings
+    };
+    // One is in another, and their order does not matter.
+    let list = ["2001:db8:d::/48", "2001:db8:c:100::/64", "2001:db8:c:100::/56"];
+    let mut bed = Bed6::new(listed(&list));
+    let packet = build::udp(at(HOME, 5_000), at(E1, 53)).build();
+    let expected = [
+        (C6, true),
+        ("2001:db8:c:1ff:ffff:ffff:ffff:ffff", true),
+        ("2001:db8:c:200::", false),
+        ("2001:db8:c:ff:ffff::", false),
+        ("2001:db8:d::", true),
+        ("2001:db8:e::", false),
+        ("3fff::1", false),
+    ];
+    for (b4, is_served) in expected {
+        let [back, out] = bed.inside(&from(b4, &packet));
+        assert_eq!((back.len(), out.len()), (0, usize::from(is_served)), "{b4}");
+        let verdict = if is_served { Verdict::Outbound } else { Verdict::SoftwireSubscriber };
+        assert_eq!(bed.verdict(), Some(verdict), "{b4}");
+        let whole = from(b4, &build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(1_400).build());
+        let pieces = fragments6(&whole, &[800], 7);
+        let out: usize = pieces.iter().map(|piece| bed.inside(piece)[1].len()).sum();
+        assert_eq!(out, usize::from(is_served), "{b4} in fragments");
+    }
+    // NAT64 has no such list.
+    let nat64 = udp6((v6("2001:db8:e::7"), 5_000), (behind(E1), 53), b"question");
+    assert_eq!(bed.inside(&nat64)[1].len(), 1);
+    bed.reload(listed(&["2001:db8:e::/48"]), |_| {}).expect("the list changes while traffic flows");
+    assert_eq!(bed.inside(&from("2001:db8:e::", &packet))[1].len(), 1);
+    assert_eq!(bed.inside(&from(C6, &packet))[1].len(), 0);
+    bed.reload(listed(&[]), |_| {}).expect("without a list, all are served");
+    assert_eq!(bed.inside(&from(C6, &packet))[1].len(), 1);
+}
+
+#[test]
 fn large_packets_are_fragmented_around_not_inside() {
     covers!("6333-1", "6333-2");
     let mut bed = Bed6::new(settings6());

@@ -4,4 +4,5 @@
 mod deltas;
 mod hosts;
 mod load;
+mod policy;
 mod why;

@@ -37,7 +37,7 @@ use testkit::*;
 use wire::build;
 use wire::tcp::Flags;
 
-fn why(bed: &Bed6, ingress: InterfaceId, packet: &[u8]) -> Explanation {
+pub(crate) fn why(bed: &Bed6, ingress: InterfaceId, packet: &[u8]) -> Explanation {
     let from = if ingress == INSIDE { Facing::inside(RealmId(0)) } else { Facing::OUTSIDE };
     let answer = bed.shared().explain(from, packet, |worker, onward| -> Result<_, ()> {
         let shard = &bed.shards()[worker.index()];

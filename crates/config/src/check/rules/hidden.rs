@@ -115,15 +115,14 @@ pub(super) fn find_filters(
 }
 
 /// What a rule matches, as it is written.
-fn written(matches: &Match) -> String {
+fn written(matches: &Match, shown: &dyn Fn(Prefix) -> String) -> String {
     let mut parts = Vec::new();
     parts.extend(matches.protocol.map(|protocol| match Protocol::from_number(protocol) {
         Some(named) => format!("protocol {}", named.name()),
         None => format!("protocol {protocol}"),
     }));
-    for (key, prefix) in [("inside", matches.source), ("outside", matches.destination)] {
-        parts.extend((prefix != Prefix::ALL).then(|| format!("{key} {prefix}")));
-    }
+    parts.extend((matches.source != Prefix::ALL).then(|| format!("inside {}", shown(matches.source))));
+    parts.extend((matches.destination != Prefix::ALL).then(|| format!("outside {}", matches.destination)));
     for (key, ports) in [("inside_ports", matches.source_ports), ("outside_ports", matches.destination_ports)] {
         parts.extend((ports != PortRange::ALL).then(|| format!("{key} {ports}")));
     }
@@ -135,7 +134,7 @@ pub(super) fn report_all(
     what: &str,
     found: &[Hidden],
     matches: impl Fn(usize) -> Option<Match>,
-    sources: &Sources<'_>,
+    (sources, shown): (&Sources<'_>, &dyn Fn(Prefix) -> String),
     report: &mut Report,
 ) {
     for hidden in found.iter().take(REPORTED_MAX) {
@@ -156,7 +155,7 @@ pub(super) fn report_all(
                 )
             }
         };
-        let seen = matches(hidden.position).map_or_else(String::new, |matches| written(&matches));
+        let seen = matches(hidden.position).map_or_else(String::new, |matches| written(&matches, shown));
         sources.fault(hidden.position, problem, &seen, remedy, report);
     }
     if let Some(next) = found.get(REPORTED_MAX) {

@@ -11,6 +11,7 @@ use nat::settings::FilterAction;
 use nat::settings::FilterRule;
 use nat::settings::MappingKind;
 use nat::settings::RuleAction;
+use nat::stand_in::Prefix6;
 use nat::types::PoolId;
 use nat::types::Prefix;
 use nat::types::RealmId;
@@ -20,6 +21,7 @@ use crate::check::Reach;
 use crate::check::interfaces::vrf_names;
 use crate::check::rules::ambiguous;
 use crate::check::rules::ambiguous::Common;
+use crate::check::rules::prefixes6::Prefixes6;
 use crate::draft::Draft;
 use crate::draft::pool::PoolDraft;
 use crate::draft::rule::FilterDraft;
@@ -31,6 +33,11 @@ use crate::report::Report;
 use crate::report::nearest;
 use crate::report::one_of;
 use crate::section::quoted;
+
+/// Of IPv6 prefixes where there are no IPv6 hosts.
+pub(crate) const NO_HOSTS: &str = "is an IPv6 prefix, and no [[nat64]] or [[softwire]] of the VRF has IPv6 hosts";
+/// See [`NO_HOSTS`].
+pub(crate) const HOSTS_REMEDY: &str = "add a [[nat64]] or [[softwire]], or write an IPv4 prefix";
 
 /// Addresses in order, none of them twice.
 #[derive(Default)]
@@ -102,6 +109,10 @@ pub(super) struct Known<'d> {
     drains: Vec<bool>,
     /// By VRF, where inside interfaces and routes of it lead.
     inside_of: Vec<Ranges>,
+    /// By VRF, whether it has IPv6 hosts behind NAT64 or softwires.
+    has_hosts: Vec<bool>,
+    /// IPv6 prefixes that rules and filters name.
+    pub(super) prefixes6: Prefixes6,
     /// By pool, the positions of the VRFs that it does not serve.
     unserved: Vec<Vec<usize>>,
     /// Interfaces and routes are free of faults, so that unreachable addresses are worth reporting.
@@ -128,7 +139,12 @@ fn given_out(pool: &PoolDraft) -> Vec<(u32, u32)> {
 }
 
 impl<'d> Known<'d> {
-    pub(super) fn new(draft: &'d Draft, reaches: &'d [Reach], is_network_clean: bool) -> Known<'d> {
+    pub(super) fn new(
+        draft: &'d Draft,
+        reaches: &'d [Reach],
+        is_network_clean: bool,
+        prefixes6: Prefixes6,
+    ) -> Known<'d> {
         let reached = |side: Side| {
             let there = reaches.iter().filter(|reach| reach.side == side);
             Ranges::new(there.map(|reach| (reach.prefix.address().to_bits(), reach.prefix.last().to_bits())).collect())
@@ -149,7 +165,10 @@ impl<'d> Known<'d> {
         let unserved = |pool: &PoolDraft| {
             vrfs.iter().enumerate().filter(|(_, vrf)| !pool.serves(vrf)).map(|(at, _)| at).collect::<Vec<usize>>()
         };
+        let has_hosts = |vrf: &String| draft.host_vrfs().any(|of| of == vrf);
         Known {
+            has_hosts: vrfs.iter().map(has_hosts).collect(),
+            prefixes6,
             drains: draft.pools.iter().map(PoolDraft::drains).collect(),
             inside_of: inside_of.into_iter().map(Ranges::new).collect(),
             unserved: draft.pools.iter().map(unserved).collect(),
@@ -216,14 +235,36 @@ impl<'d> Known<'d> {
             },
         };
         let prefix = |prefix: &Option<Placed<Prefix>>| prefix.as_ref().map_or(Prefix::ALL, |prefix| prefix.value);
+        let source = match &draft.inside6 {
+            Some(written) => self.source6(written, realm, report)?,
+            None => prefix(&draft.inside),
+        };
+        if let Some(written) = draft.inside.as_ref().filter(|it| Prefix::HOSTS.contains(it.value.address())) {
+            let remedy = "write a prefix of inside hosts";
+            report.fault(&written.place, "has multicast or reserved addresses only", source.to_string(), remedy);
+            return None;
+        }
         Some(Match {
             realm,
             protocol: draft.protocol,
-            source: prefix(&draft.inside),
+            source,
             destination: prefix(&draft.outside),
             source_ports: ports(&draft.inside_ports),
             destination_ports: ports(&draft.outside_ports),
         })
+    }
+
+    /// What a rule has for IPv6 hosts; none when there are none in its VRF.
+    fn source6(&self, written: &Placed<Prefix6>, realm: Option<RealmId>, report: &mut Report) -> Option<Prefix> {
+        let has_some = match realm {
+            Some(realm) => self.has_hosts.get(realm.index()) == Some(&true),
+            None => self.has_hosts.contains(&true),
+        };
+        if !has_some {
+            report.fault(&written.place, NO_HOSTS, written.value.to_string(), HOSTS_REMEDY);
+            return None;
+        }
+        Some(self.prefixes6.number(written.value))
     }
 
     /// What a redirection comes to, if its targets can be reached outside and are nobody's here.
@@ -337,7 +378,7 @@ impl<'d> Known<'d> {
         }
         let how = if draft.one_to_one.is_some() { "is one-to-one" } else { "gives out ports by a formula" };
         let problem = format!("{how}, and has none for some of the subscribers the rule sends there");
-        let (name, seen) = (quoted(&pool.value), matches.source);
+        let (name, seen) = (quoted(&pool.value), self.prefixes6.shown(matches.source));
         let whose = if is_served { format!("inside {seen}") } else { "a VRF it does not serve".to_owned() };
         let remedy =
             "match only its own subscribers by inside and vrf, add them to its subscribers, or choose another pool";
@@ -379,6 +420,7 @@ impl<'d> Known<'d> {
         let unserved = self.unserved.get(position).map_or(&[][..], Vec::as_slice);
         let may_match = |at: &&usize| match matches.realm {
             Some(realm) => realm.index() == **at,
+            None if Prefix::HOSTS.contains(matches.source.address()) => self.has_hosts.get(**at) == Some(&true),
             None => self.inside_of.get(**at).is_some_and(|inside| inside.overlaps(matches.source)),
         };
         let Some(vrf) = unserved.iter().find(may_match).and_then(|at| self.vrfs.get(*at)) else { return true };

@@ -37,21 +37,24 @@ pub(super) struct Found {
     pub(super) is_partial: bool,
 }
 
+/// Where rules stand, and what their inside prefixes mean in text.
+pub(super) type Named<'n> = (&'n Sources<'n>, &'n dyn Fn(Prefix) -> String);
+
 /// Overlaps of rules.
-pub(super) fn of_rules(rules: &[Rule], sources: &Sources<'_>, report: &Report) -> Vec<Warning> {
+pub(super) fn of_rules(rules: &[Rule], named: Named<'_>, report: &Report) -> Vec<Warning> {
     let matches: Vec<Match> = rules.iter().map(|rule| rule.matches).collect();
     let found = find(&matches, |one, other| rules[one].action != rules[other].action, COMPARED_MAX);
-    reported("rule", &found, &matches, sources, report)
+    reported("rule", &found, &matches, named, report)
 }
 
 /// Overlaps of filters: in the same direction.
-pub(super) fn of_filters(filters: &[FilterRule], sources: &Sources<'_>, report: &Report) -> Vec<Warning> {
+pub(super) fn of_filters(filters: &[FilterRule], named: Named<'_>, report: &Report) -> Vec<Warning> {
     let matches: Vec<Match> = filters.iter().map(|filter| filter.matches).collect();
     let differ = |one: usize, other: usize| {
         let (one, other) = (&filters[one], &filters[other]);
         one.action != other.action && (one.out && other.out || one.back && other.back)
     };
-    reported("filter", &find(&matches, differ, COMPARED_MAX), &matches, sources, report)
+    reported("filter", &find(&matches, differ, COMPARED_MAX), &matches, named, report)
 }
 
 /// A prefix as a number that sorts by address, then length.
@@ -133,7 +136,7 @@ pub(super) fn find(matches: &[Match], differ: impl Fn(usize, usize) -> bool, com
 }
 
 /// The packets that are of both.
-fn common(one: &Match, other: &Match) -> String {
+fn common(one: &Match, other: &Match, shown: &dyn Fn(Prefix) -> String) -> String {
     let longer = |one: Prefix, other: Prefix| if one.length() >= other.length() { one } else { other };
     let both = |one: PortRange, other: PortRange| PortRange {
         first: one.first.max(other.first),
@@ -142,20 +145,26 @@ fn common(one: &Match, other: &Match) -> String {
     let ports = |ports: PortRange| if ports == PortRange::ALL { String::new() } else { format!(" port {ports}") };
     format!(
         "inside {}{}, outside {}{}",
-        longer(one.source, other.source),
+        shown(longer(one.source, other.source)),
         ports(both(one.source_ports, other.source_ports)),
         longer(one.destination, other.destination),
         ports(both(one.destination_ports, other.destination_ports)),
     )
 }
 
-fn reported(what: &str, found: &Found, matches: &[Match], sources: &Sources<'_>, report: &Report) -> Vec<Warning> {
+fn reported(
+    what: &str,
+    found: &Found,
+    matches: &[Match],
+    (sources, shown): Named<'_>,
+    report: &Report,
+) -> Vec<Warning> {
     let mut reported = Vec::new();
     for (later, earlier) in &found.first {
         let problem = format!(
             "partly overlaps the {what} {}, which does something else: packets that match both ({}) follow the earlier {what}",
             sources.on_line(*earlier),
-            common(&matches[*later], &matches[*earlier]),
+            common(&matches[*later], &matches[*earlier], shown),
         );
         reported.extend(sources.warning(
             *later,

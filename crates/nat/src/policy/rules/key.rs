@@ -162,6 +162,13 @@ impl RuleKey {
         (self.rest >> 32) as u8
     }
 
+    /// The same packet from another inside address.
+    #[inline]
+    #[must_use]
+    pub const fn from_source(self, source: u32) -> RuleKey {
+        RuleKey { addresses: self.addresses & !(u32::MAX as u64) | source as u64, ..self }
+    }
+
     /// The inside address.
     pub const fn source(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.addresses as u32)

@@ -81,7 +81,7 @@ impl PacketPath {
     fn note_filter(&mut self, now: Instant, judged: &Judged, position: usize) {
         let key = &judged.key;
         let kind = if judged.passes() { EventKind::FilterPermitted } else { EventKind::FilterDenied };
-        let subscriber = self.ledger.named(now, key.realm(), key.source());
+        let subscriber = self.ledger.named(now, key.realm(), judged.internal.into());
         let event = Event {
             subscriber,
             internal_port: key.source_port(),
@@ -154,6 +154,7 @@ impl PacketPath {
         if rules.is_empty() && filters.is_empty() {
             return;
         }
+        let view = self.view();
         let mut keys = [RuleKey::default(); BURST_MAX];
         let mut packets = [0_usize; BURST_MAX];
         let mut count = 0;
@@ -164,14 +165,14 @@ impl PacketPath {
             }
             let protocol = if kind.is_tcp() { Protocol::Tcp } else { Protocol::Udp };
             let bytes = burst[i].bytes();
-            keys[count] = RuleKey::new(
+            keys[count] = view.ruled(RuleKey::new(
                 scratch.realm[i],
                 protocol.number(),
                 get_u32(bytes, ip::SOURCE),
                 get_u16(bytes, ip::HEADER_MIN),
                 get_u32(bytes, ip::DESTINATION),
                 get_u16(bytes, ip::HEADER_MIN + 2),
-            );
+            ));
             packets[count] = i;
             count += 1;
         }

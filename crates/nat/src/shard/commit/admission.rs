@@ -7,7 +7,6 @@ use crate::shard::Ledger;
 use crate::state::mapping::InternalKey;
 use crate::time::Instant;
 use crate::types::Protocol;
-use crate::types::RealmId;
 use crate::verdict::Verdict;
 
 impl Ledger {
@@ -72,8 +71,10 @@ impl Ledger {
 
     #[cold]
     fn find_class(&mut self, subscriber: u32) {
+        let record = self.state.subscribers.get(subscriber);
+        let class = self.view().class_of(record.realm(), record.address);
         let record = self.state.subscribers.get_mut(subscriber);
-        record.class = self.shared.classes.of(RealmId(record.realm), record.address);
+        record.class = class;
         record.class_generation = self.policy.class_generation;
     }
 

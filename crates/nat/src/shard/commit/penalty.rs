@@ -10,7 +10,6 @@ use crate::event::Event;
 use crate::event::EventKind;
 use crate::shard::Ledger;
 use crate::shard::commit::port_of_ended::UNPAIRED;
-use crate::snapshot::shared::Shared;
 use crate::state::mapping::InternalKey;
 use crate::state::subscriber::Subscriber;
 use crate::steps::view::View;
@@ -165,14 +164,17 @@ impl Ledger {
     }
 }
 
-pub(in crate::shard) fn penalty_under(shared: &Shared, subscriber: &Subscriber) -> Option<PoolId> {
-    if !subscriber.is_offender() {
-        return None;
+impl View<'_> {
+    fn penalty_under(&self, subscriber: &Subscriber) -> Option<PoolId> {
+        if !subscriber.is_offender() {
+            return None;
+        }
+        let class = self.class_of(subscriber.realm(), subscriber.address);
+        self.snapshot.classes.compiled(class).penalty.map(|penalty| penalty.pool)
     }
-    let class = shared.classes.of(subscriber.realm(), subscriber.address);
-    shared.classes.compiled(class).penalty.map(|penalty| penalty.pool)
-}
 
-pub(in crate::shard) fn pool_under(shared: &Shared, subscriber: &Subscriber) -> Option<PoolId> {
-    penalty_under(shared, subscriber).or_else(|| shared.pool_for(subscriber.realm(), subscriber.address.into()))
+    pub(in crate::shard) fn pool_under(&self, subscriber: &Subscriber) -> Option<PoolId> {
+        let own = || self.snapshot.pool_for(subscriber.realm(), subscriber.address.into());
+        self.penalty_under(subscriber).or_else(own)
+    }
 }

@@ -166,11 +166,14 @@ fn check_source(
     }
 }
 
-/// What no B4 can have as its address.
+/// What no B4 can have as its address, and who is no subscriber (RFC 6333 §11).
 #[inline(always)]
 fn check_b4(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<(), Verdict> {
     if source <= 1 || ipv6::is_multicast(source) || ipv6::is_link_local(source) || source == end.aftr {
         return Err(Verdict::SourceInvalid);
+    }
+    if !end.serves(source) {
+        return Err(Verdict::SoftwireSubscriber);
     }
     match transition.way_of(end.realm, source) {
         Some(_) => Err(Verdict::SourceInPrefix),

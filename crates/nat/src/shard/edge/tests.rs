@@ -62,6 +62,7 @@ fn shard() -> Shard {
             aftr: AFTR.into(),
             realm: RealmId::default(),
             inner: vec![Prefix::new(Ipv4Addr::new(192, 168, 0, 0), 16).expect("a prefix")],
+            subscribers: Vec::new(),
         }],
         hosts_max: 100,
         ..Transition::default()

@@ -95,7 +95,7 @@ impl Ledger {
         if self.shared.route_out(remote.0, 0).is_none() && self.local.pool_address(remote.0).is_none() {
             return Err(Code::NetworkFailure.into());
         }
-        match self.shared.rule_for(&RuleKey::of_flow(key, remote)).action {
+        match self.view().ruling(RuleKey::of_flow(key, remote)).action {
             RuleAction::Translate { pool: None, .. } => Ok(()),
             _ => Err(Code::NotAuthorized.into()),
         }

@@ -11,7 +11,6 @@ use crate::external::ports::PortRange;
 use crate::reload::already_held::AlreadyHeld;
 use crate::reload::outlook::Outlook;
 use crate::shard::Ledger;
-use crate::shard::commit::penalty::pool_under;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::shard::reload::next_mapping::Denial;
 use crate::shard::reload::next_mapping::Next;
@@ -392,10 +391,8 @@ impl View<'_> {
         let by_pairing =
             || Some(paired).filter(|paired| *paired != UNPAIRED && self.snapshot.closed(*paired).is_none());
         let here = from.or_else(by_pairing).map(|address| self.snapshot.pool_of(address));
-        let here = here
-            .or_else(|| pool_under(self.snapshot, subscriber))
-            .or_else(|| self.pool_in_use(slot))
-            .unwrap_or(PoolId::NONE);
+        let here =
+            here.or_else(|| self.pool_under(subscriber)).or_else(|| self.pool_in_use(slot)).unwrap_or(PoolId::NONE);
         if let Some(count) = census.pools.get_mut(here.index()).filter(|_| is_served) {
             *match becomes {
                 Prospect::Leaves | Prospect::Ends => &mut count.subscribers_leave,
@@ -497,7 +494,7 @@ impl View<'_> {
         {
             return [0; Protocol::COUNT];
         }
-        let reserved = candidate.classes.compiled(candidate.classes.of(realm, subscriber.address)).reserved;
+        let reserved = candidate.classes.compiled(self.under(candidate).class_of(realm, subscriber.address)).reserved;
         let within = account.within();
         [0, 1, 2].map(|p| reserved[p].saturating_sub(within[p]))
     }

@@ -7,7 +7,6 @@ use crate::external::ports::PortClass;
 use crate::policy::rules::General;
 use crate::settings::MappingKind;
 use crate::settings::RuleAction;
-use crate::shard::commit::penalty::pool_under;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::snapshot::shared::Shared;
 use crate::state::mapping::InternalKey;
@@ -63,7 +62,7 @@ impl View<'_> {
     ) -> Next {
         let subscriber = self.state.subscribers.get(slot);
         let (realm, inside) = (subscriber.realm(), subscriber.address);
-        let action = general.map(|general| shared.rule_for(&general.key(realm, inside)).action);
+        let action = general.map(|general| self.under(shared).ruling(general.key(realm, inside)).action);
         let shares_ports =
             matches!(action, Some(RuleAction::Translate { mapping: MappingKind::EndpointDependent, .. }));
         let wanted = match action {
@@ -121,7 +120,7 @@ impl View<'_> {
         if paired == UNPAIRED || self.snapshot.closed(paired).is_some() {
             return None;
         }
-        let is_by_rule = pool_under(self.snapshot, subscriber) != Some(self.snapshot.pool_of(paired));
+        let is_by_rule = self.pool_under(subscriber) != Some(self.snapshot.pool_of(paired));
         // Rules that name a removed pool go with the pool.
         let pool = Some(shared.pool_of(paired)).filter(|pool| pool.index() < shared.settings().pools.len());
         pool.filter(|_| is_by_rule)

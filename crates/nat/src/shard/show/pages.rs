@@ -242,7 +242,7 @@ impl View<'_> {
             worker: self.worker,
             mappings: [0; Protocol::COUNT],
             shared_ports: [0; Protocol::COUNT],
-            class: self.snapshot.classes.of(entry.realm, entry.address),
+            class: self.class_of(entry.realm, entry.address),
             sessions: 0,
             memory_bytes: 0,
             refused: entry.refused,

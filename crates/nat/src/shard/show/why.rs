@@ -43,6 +43,7 @@ use crate::steps::outbound::Outbound;
 use crate::steps::outbound::Question;
 use crate::steps::outbound::Way;
 use crate::steps::report::Report;
+use crate::steps::step::HostRole;
 use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::time::Instant;
@@ -67,6 +68,8 @@ struct Account {
     onward: Option<Onward>,
     /// Of a new mapping, if there is no choice.
     address: Option<AddressIndex>,
+    /// The number that stands for an IPv6 host without a record, and its address.
+    newcomer: Option<(u32, u128)>,
     /// A copy of the shard's, so that it draws the same numbers.
     random: Random,
 }
@@ -74,7 +77,17 @@ struct Account {
 impl Account {
     fn new(realm: RealmId, random: &Random, steps: Vec<Step>) -> Account {
         let random = random.clone();
-        Account { realm, steps, source_after: None, destination_after: None, onward: None, address: None, random }
+        let newcomer = None;
+        Account {
+            realm,
+            steps,
+            source_after: None,
+            destination_after: None,
+            onward: None,
+            address: None,
+            newcomer,
+            random,
+        }
     }
 
     fn parsed(&mut self, parsed: &Parsed) {
@@ -105,7 +118,11 @@ impl Report for Account {
     const LISTENS: bool = true;
 
     fn step(&mut self, step: impl FnOnce() -> Step) {
-        self.steps.push(step());
+        let step = step();
+        if let Step::Host { number, host, role: HostRole::Sender { is_known: false } } = &step {
+            self.newcomer = Some((number.to_bits(), host.address.to_bits()));
+        }
+        self.steps.push(step);
     }
 }
 
@@ -401,13 +418,19 @@ impl Shard {
         };
         account.parsed(&parsed);
         account.step(|| Step::Owner(self.view().worker_to_ask(now, side, packet)));
+        let newcomer = account.newcomer;
         let verdict = match side {
-            Side::Inside => self.view().explain_outbound(now, &parsed, &mut account),
+            Side::Inside => self.view_with(newcomer.as_ref()).explain_outbound(now, &parsed, &mut account),
             Side::Outside => self.view().explain_inbound(&from_outside(now, &parsed, 0), &mut account),
         };
         let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
         let verdict = self.explain_departure(&mut frame, start, source, verdict, &mut account);
         account.end(verdict)
+    }
+
+    /// The view of an explanation that is about a host without a record.
+    fn view_with<'a>(&'a self, newcomer: Option<&'a (u32, u128)>) -> View<'a> {
+        View { newcomer, ..self.view() }
     }
 
     /// Continues the explanation of another worker.
@@ -540,7 +563,8 @@ impl Shard {
             match side {
                 _ if owner != self.path.ledger.worker => {}
                 Side::Inside => {
-                    self.view().explain_outbound(now, &parsed, account);
+                    let newcomer = account.newcomer;
+                    self.view_with(newcomer.as_ref()).explain_outbound(now, &parsed, account);
                 }
                 Side::Outside => {
                     self.view().explain_inbound(&inbound, account);
