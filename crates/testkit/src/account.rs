@@ -32,6 +32,8 @@ use nat::settings::Rule;
 use nat::settings::SubscriberLimits;
 use nat::types::RealmId;
 
+use crate::bed::families::ruled;
+
 /// What is said between an internal endpoint and a remote one, as the inside sees both. Of ICMP
 /// queries the inside has the identifier as its port, and the remote one has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -347,8 +349,14 @@ pub fn is_static(settings: &Settings, key: &TalkKey, external: SocketAddrV4) -> 
     settings.forwards.iter().any(single) || settings.balanced_forwards.iter().any(balanced)
 }
 
+/// The key as rules and filters know it: IPv6 hosts by their prefixes.
+fn as_ruled(settings: &Settings, key: &RuleKey) -> RuleKey {
+    key.from_source(ruled(settings, key.source()).to_bits())
+}
+
 /// Whether the filters let a packet of a talk pass, out or back: the first that matches counts.
 pub fn permits(settings: &Settings, key: &RuleKey, is_out: bool) -> bool {
+    let key = &as_ruled(settings, key);
     let is_about = |filter: &&nat::settings::FilterRule| if is_out { filter.out } else { filter.back };
     let first = settings.filters.iter().filter(is_about).find(|filter| filter.matches.matches(key));
     first.is_none_or(|filter| filter.action == FilterAction::Permit)
@@ -356,7 +364,8 @@ pub fn permits(settings: &Settings, key: &RuleKey, is_out: bool) -> bool {
 
 /// The rule for what a talk opens: the first that matches.
 pub fn rule_for<'s>(settings: &'s Settings, key: &RuleKey) -> Option<&'s Rule> {
-    settings.rules.iter().find(|rule| rule.matches.matches(key))
+    let key = as_ruled(settings, key);
+    settings.rules.iter().find(|rule| rule.matches.matches(&key))
 }
 
 /// The pool that serves a subscriber: that with the longest prefix.
@@ -370,6 +379,7 @@ pub fn pool_of(settings: &Settings, subscriber: Ipv4Addr) -> Option<&Pool> {
 pub fn limits_of(settings: &Settings, subscriber: Ipv4Addr) -> &SubscriberLimits {
     let prefixes =
         settings.classes.iter().flat_map(|class| class.subscribers.iter().map(move |prefix| (prefix, class)));
+    let subscriber = ruled(settings, subscriber);
     let his = prefixes.filter(|(prefix, _)| prefix.contains(subscriber)).max_by_key(|(prefix, _)| prefix.length());
     his.map_or(&settings.subscriber, |(_, class)| &class.limits)
 }

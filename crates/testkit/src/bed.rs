@@ -2,6 +2,7 @@
 //! sleep.
 
 pub mod audit;
+pub mod families;
 mod machine;
 
 use core::hash::Hash;
@@ -83,6 +84,8 @@ pub struct Bed {
     steering: Steering,
     machine: machine::Machine,
     audit: audit::Audit,
+    /// If there are IPv6 hosts.
+    families: Option<families::Families>,
     random: SmallRng,
     now: Instant,
     /// Counters when the test began.
@@ -123,6 +126,7 @@ impl Bed {
         let mut bed = Bed {
             machine: machine::Machine::new(&settings, workers, seed, ring_packets, now),
             audit: audit::Audit::new(&settings),
+            families: families::Families::of(&settings),
             random: SmallRng::seed_from_u64(seed),
             now,
             before: Counters::default(),
@@ -143,6 +147,12 @@ impl Bed {
     /// Has every worker learn the stations of the routers, so that tests need not think of ARP.
     /// What that counts is taken off the counters.
     fn greet(&mut self) {
+        if self.families.is_some() {
+            // The probes of duplicate address detection.
+            self.settle();
+            self.now = self.now + Duration::from_secs(2);
+            self.settle();
+        }
         self.meet_neighbours();
         self.taken = [Vec::new(), Vec::new()];
         self.audit = audit::Audit::new(&self.settings);
@@ -171,6 +181,11 @@ impl Bed {
                 for (side, ping) in pings {
                     self.machine.receive(worker, side, &ping.build());
                 }
+            }
+        }
+        if self.families.is_some() {
+            for worker in 0..self.workers {
+                self.machine.announce_router6(worker);
             }
         }
         self.settle();
@@ -271,12 +286,22 @@ impl Bed {
 
     /// Takes at most so many events of one worker.
     pub fn take_events(&mut self, worker: usize, max: usize) -> Vec<Event> {
-        self.machine.take_events(worker, max)
+        let events = self.machine.take_events(worker, max);
+        events.into_iter().map(|event| self.named(worker, event)).collect()
+    }
+
+    /// The event with the names of IPv6 hosts.
+    fn named(&mut self, worker: usize, event: Event) -> Event {
+        match &mut self.families {
+            Some(families) => families.name_event(worker, event),
+            None => event,
+        }
     }
 
     /// Takes all events, with their workers, in the order in which they happened.
     pub fn take_events_in_order(&mut self) -> Vec<(usize, Event)> {
-        self.machine.take_events_in_order()
+        let events = self.machine.take_events_in_order();
+        events.into_iter().map(|(worker, event)| (worker, self.named(worker, event))).collect()
     }
 
     /// Has every worker record what it holds back, as no packet follows.
@@ -445,7 +470,14 @@ impl Bed {
         let mut padded = packet.to_vec();
         padded.resize(packet.len().max(FRAME_LENGTH_MIN - HEADER_LENGTH), 0);
         self.audit.goes_in(&padded);
-        self.machine.receive(worker, side, packet);
+        let on_the_link = self.on_the_link(side, packet);
+        self.machine.receive(worker, side, &on_the_link);
+    }
+
+    /// A packet as it is on the link to Natrix: IPv6, if it comes from an IPv6 host.
+    pub fn on_the_link(&self, side: Side, packet: &[u8]) -> Vec<u8> {
+        let as_ipv6 = if side == Side::Inside && self.families.is_some() { families::to_ipv6(packet) } else { None };
+        as_ipv6.unwrap_or_else(|| packet.to_vec())
     }
 
     /// A packet arrives by this interface, from a subscriber behind it, and is dealt with.
@@ -504,6 +536,9 @@ impl Bed {
     fn owner(&self, side: Side, packet: &[u8]) -> usize {
         let Ok(view) = Ipv4::new_checked(packet) else { return 0 };
         let shared = self.machine.shared();
+        if let Some(host) = families::ipv6_of(view.source().into()).filter(|_| self.families.is_some()) {
+            return shared.worker_of_host(host).index();
+        }
         if side == Side::Inside {
             return shared.worker_of_subscriber(view.source()).index();
         }
@@ -581,6 +616,15 @@ impl Bed {
     fn collect(&mut self) {
         while let Some((interface, packet)) = self.machine.next_sent() {
             let side = self.machine.shared().settings().interfaces[interface.index()].side;
+            let families = self.families.as_mut().filter(|_| packet.first().is_some_and(|first| first >> 4 == 6));
+            let packet = match families {
+                None => packet,
+                Some(families) => match families.take(&packet) {
+                    Some(packet) => packet,
+                    // The rest of it is on its way.
+                    None => continue,
+                },
+            };
             self.audit.comes_out(side, &packet);
             self.taken[side.index()].push((interface, packet));
         }
@@ -666,6 +710,9 @@ impl Bed {
             shard.view().mappings_page(self.now, &mut all);
             found.append(&mut all.records);
         }
+        for view in &mut found {
+            view.internal.address = families::name_of_view(view.internal.address, view.host.as_ref());
+        }
         found
     }
 
@@ -676,6 +723,9 @@ impl Bed {
             let mut all = Query::all(Filter::default());
             shard.view().sessions_page(self.now, &mut all);
             found.append(&mut all.records);
+        }
+        for view in &mut found {
+            view.internal.address = families::name_of_view(view.internal.address, view.host.as_ref());
         }
         found
     }
@@ -698,6 +748,9 @@ impl Bed {
             let mut all = Query::all(Filter::default());
             shard.view().subscribers_page(self.now, &mut all);
             found.append(&mut all.records);
+        }
+        for view in &mut found {
+            view.address = families::name_of_view(view.address, view.host.as_ref());
         }
         found.into_iter().partition(|view| !view.is_refused_only)
     }

@@ -19,6 +19,8 @@ use wire::ipv4::Ipv4;
 use wire::verify;
 use wire::verify::Fault;
 
+use crate::bed::families::AFTR_INSIDE;
+
 /// Packets longer than some MTU that are remembered, to be found again in pieces.
 const LONG_PACKETS_MAX: usize = 4_096;
 
@@ -47,6 +49,8 @@ pub struct Audit {
     waiting: HashMap<u64, Vec<Waiting>>,
     long: VecDeque<Vec<u8>>,
     mtu_min: usize,
+    /// Some packets are translated to IPv6 on their way, which changes more of their headers.
+    has_families: bool,
     /// Packets that came out as they went in, but for what translation changes.
     pub translated: u64,
     /// Pieces of packets that were too long for their way out.
@@ -60,14 +64,19 @@ impl Audit {
     pub fn new(settings: &Settings) -> Audit {
         let own = |side| {
             let interfaces = settings.interfaces.iter().filter(|interface| interface.side == side);
-            interfaces.flat_map(|interface| &interface.addresses).map(|own| own.address).collect()
+            interfaces.flat_map(|interface| &interface.addresses).map(|own| own.address).collect::<HashSet<_>>()
         };
+        let has_families = !settings.transition.is_off();
+        let mut own_inside = own(Side::Inside);
+        own_inside.extend(has_families.then_some(AFTR_INSIDE));
+        let mtu_min = settings.interfaces.iter().map(|interface| usize::from(interface.mtu)).min().unwrap_or(0);
         Audit {
             pool: settings.pools.iter().flat_map(|pool| pool.addresses.iter().copied()).collect(),
-            own: [own(Side::Inside), own(Side::Outside)],
+            own: [own_inside, own(Side::Outside)],
             waiting: HashMap::new(),
             long: VecDeque::new(),
-            mtu_min: settings.interfaces.iter().map(|interface| usize::from(interface.mtu)).min().unwrap_or(0),
+            mtu_min: if has_families { mtu_min.min(translate::DONT_FRAGMENT_ABOVE) } else { mtu_min },
+            has_families,
             settings: settings.clone(),
             translated: 0,
             pieces: 0,
@@ -90,7 +99,7 @@ impl Audit {
 
     /// Takes note of a packet that goes in.
     pub fn goes_in(&mut self, packet: &[u8]) {
-        let Some(signature) = signature(packet) else { return };
+        let Some(signature) = signature(packet, self.has_families) else { return };
         let Ok(view) = Ipv4::new_checked(packet) else { return };
         let (ttl, faults) = (view.ttl(), verify::faults(packet));
         let alike = self.waiting.entry(signature).or_default();
@@ -119,12 +128,12 @@ impl Audit {
         let is_own = self.own[side.index()].contains(&source)
             || (side == Side::Inside && self.own[Side::Outside.index()].contains(&source));
         self.check_addresses(side, &view, is_own, packet);
-        let signature = signature(packet).unwrap_or(0);
+        let signature = signature(packet, self.has_families).unwrap_or(0);
         // An address can be Natrix's own and a pool's: then what nobody sent is Natrix's.
         let is_known = self.waiting.get(&signature).is_some_and(|waiting| {
             self.pool.contains(&source) && waiting.iter().any(|one| one.ttl == view.ttl().wrapping_add(1))
         });
-        let is_piece = view.is_fragment() && self.long.iter().any(|whole| is_piece_of(&view, whole));
+        let is_piece = view.is_fragment() && self.long.iter().any(|whole| is_piece_of(&view, whole, self.has_families));
 
         let is_of_somebody = is_known || self.pool.contains(&source) && (is_piece || self.is_of_gateway(packet));
         if is_own && !is_of_somebody {
@@ -230,14 +239,14 @@ impl Audit {
 }
 
 /// Whether a fragment's bytes are those of `whole` at the same place, but for what translation
-/// changes.
-fn is_piece_of(piece: &Ipv4<&[u8]>, whole: &[u8]) -> bool {
+/// changes; that to IPv6 loses Don't Fragment.
+fn is_piece_of(piece: &Ipv4<&[u8]>, whole: &[u8], has_families: bool) -> bool {
     let Ok(whole) = Ipv4::new_checked(whole) else { return false };
     let Some(start) = piece.fragment_offset_bytes().checked_sub(whole.fragment_offset_bytes()) else { return false };
     if piece.protocol() != whole.protocol()
         || piece.ds_field() != whole.ds_field()
         || piece.ttl().wrapping_add(1) != whole.ttl()
-        || piece.dont_fragment() != whole.dont_fragment()
+        || piece.dont_fragment() != whole.dont_fragment() && !has_families
     {
         return false;
     }
@@ -254,10 +263,30 @@ fn is_piece_of(piece: &Ipv4<&[u8]>, whole: &[u8]) -> bool {
 /// A hash of all bytes of a packet that translation must not change. None: not an IPv4 packet.
 ///
 /// Left out are addresses, ports, query identifier, checksums, identification, TTL; in a quoted
-/// packet the same but identification and TTL. Whether a UDP checksum is zero stays in.
-fn signature(packet: &[u8]) -> Option<u64> {
+/// packet the same but identification and TTL. Whether a UDP checksum is zero stays in. Translation
+/// to IPv6 also loses options and Don't Fragment, computes a UDP checksum, and changes the MTU and
+/// the quoted header of an ICMP error (RFC 7915).
+fn signature(packet: &[u8], has_families: bool) -> Option<u64> {
     let view = Ipv4::new_checked(packet).ok()?;
     let mut hasher = DefaultHasher::new();
+    if has_families {
+        let place = (view.fragment_offset_bytes(), view.more_fragments());
+        (view.ds_field(), view.protocol(), place).hash(&mut hasher);
+        let mut transport = masked_transport(&view);
+        if view.protocol() == ipv4::PROTOCOL_UDP && place.0 == 0 {
+            mask(&mut transport, 6, 2);
+        }
+        if view.protocol() == ipv4::PROTOCOL_ICMP
+            && place.0 == 0
+            && transport.first().is_some_and(|kind| icmp::is_error(*kind))
+        {
+            // The MTU, and the header of the quoted packet.
+            mask(&mut transport, 4, 4);
+            mask(&mut transport, icmp::HEADER_LENGTH, ipv4::HEADER_LENGTH_MIN);
+        }
+        transport.hash(&mut hasher);
+        return Some(hasher.finish());
+    }
     let mut header = view.header().to_vec();
     mask(&mut header, ipv4::IDENTIFICATION_OFFSET, 2);
     mask(&mut header, ipv4::TTL_OFFSET, 1);

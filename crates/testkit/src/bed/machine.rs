@@ -45,6 +45,13 @@ use wire::build;
 use wire::ethernet;
 use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
+use wire::neighbour;
+
+use crate::bed::families::ROUTER;
+use crate::topology;
+
+/// The station of the router in front of IPv6 hosts.
+const ROUTER_STATION: MacAddress = MacAddress([2, 1, 6, 6, 6, 6]);
 
 /// Bytes of the longest link header.
 const LINK_HEADER: usize = ethernet::TAGGED_HEADER_LENGTH;
@@ -303,8 +310,11 @@ impl Machine {
 
     /// The same by this interface.
     pub(super) fn receive_by(&mut self, worker: usize, interface: InterfaceId, packet: &[u8]) {
-        let frame =
-            build::frame(MacAddress([2, 2, 0, 0, 0, 0]), own_station(interface), ethernet::ETHER_TYPE_IPV4, packet);
+        let ether_type = match packet.first().map(|first| first >> 4) {
+            Some(6) if self.has_ipv6(interface) => ethernet::ETHER_TYPE_IPV6,
+            _ => ethernet::ETHER_TYPE_IPV4,
+        };
+        let frame = build::frame(MacAddress([2, 2, 0, 0, 0, 0]), own_station(interface), ether_type, packet);
         self.receive_frame(worker, interface, &frame);
     }
 
@@ -342,7 +352,10 @@ impl Machine {
             let message = arp::Message::parse(payload).expect("what leaves is right ARP");
             return self.answer(interface, &message);
         }
-        assert_eq!(header.ether_type, ethernet::ETHER_TYPE_IPV4, "only IPv4 and ARP leave");
+        if header.ether_type == ethernet::ETHER_TYPE_IPV6 {
+            return self.packet6_left(interface, header.destination, payload);
+        }
+        assert_eq!(header.ether_type, ethernet::ETHER_TYPE_IPV4, "only IP and ARP leave");
         let Some(&[a, b, c, d]) = payload.get(16..20) else { panic!("a frame without packet left: {frame:02x?}") };
         if Ipv4Addr::new(a, b, c, d).is_multicast() {
             let group = MacAddress([0x01, 0x00, 0x5e, b & 0x7f, c, d]);
@@ -353,6 +366,44 @@ impl Machine {
             assert!(is_right, "the frame goes to {}, not to one of {next_hops:?}", header.destination);
         }
         self.sent.push_back((interface, payload.to_vec()));
+    }
+
+    fn has_ipv6(&self, interface: InterfaceId) -> bool {
+        self.shared.settings().ipv6.addresses.iter().any(|own| own.interface == interface)
+    }
+
+    /// The router answers solicitations at once; everything else goes to it.
+    fn packet6_left(&mut self, interface: InterfaceId, to: MacAddress, packet: &[u8]) {
+        assert!(self.has_ipv6(interface), "IPv6 leaves by an interface without IPv6");
+        match neighbour::Message::parse(packet) {
+            Ok(message) if message.target == ROUTER => {
+                self.arp_answers += 1;
+                self.send_from_router6(0, &message.reply(ROUTER_STATION));
+            }
+            // Probes and announcements of own addresses.
+            Ok(_) => {}
+            Err(_) => {
+                assert_eq!(to, ROUTER_STATION, "all IPv6 hosts are behind the router: {packet:02x?}");
+                self.sent.push_back((interface, packet.to_vec()));
+            }
+        }
+    }
+
+    /// The router of the IPv6 hosts announces its station to a worker.
+    pub(super) fn announce_router6(&mut self, worker: usize) {
+        self.send_from_router6(worker, &neighbour::Message::announcement(ROUTER, ROUTER_STATION));
+    }
+
+    fn send_from_router6(&mut self, worker: usize, message: &neighbour::Message) {
+        let mut packet = [0; neighbour::LENGTH_MAX];
+        let length = message.write(&mut packet);
+        let interface = topology::INSIDE;
+        let to = match wire::ipv6::is_multicast(message.destination) {
+            true => MacAddress([0x33, 0x33, 0, 0, 0, 1]),
+            false => own_station(interface),
+        };
+        let frame = build::frame(ROUTER_STATION, to, ethernet::ETHER_TYPE_IPV6, &packet[..length]);
+        self.receive_frame(worker, interface, &frame);
     }
 
     /// Everybody answers ARP at once, to the first worker, as cards that spread flows do.

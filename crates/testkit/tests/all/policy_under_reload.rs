@@ -68,6 +68,9 @@ use nat::settings::Removed;
 use nat::settings::Rule;
 use nat::settings::RuleAction;
 use nat::settings::SubscriberLimits;
+use nat::stand_in::Prefix6;
+use nat::stand_in::StandIn;
+use nat::stand_in::stand_ins;
 use nat::types::PoolId;
 use nat::types::PoolName;
 use nat::types::Prefix;
@@ -90,6 +93,10 @@ use testkit::account::limits_of;
 use testkit::account::permits;
 use testkit::account::pool_of;
 use testkit::account::rule_for;
+use testkit::bed::families::home;
+use testkit::bed::families::nat64_host;
+use testkit::bed::families::prefix_of;
+use testkit::bed::families::with_families;
 use testkit::connection::SYN_ACK;
 use testkit::ledger::ExternalEndpoint;
 use testkit::ledger::FlowEndpoint;
@@ -150,8 +157,32 @@ fn host(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(100, 64, 1, number)
 }
 
+/// Some hosts are reached by NAT64, some through softwires: all that changes is their address.
+fn any_host(number: u8) -> Ipv4Addr {
+    match number % 4 {
+        1 => nat64_host(number.into()),
+        3 => home(number.into()),
+        _ => host(number),
+    }
+}
+
+/// IPv6 prefixes that rules, filters and classes may name: of eight hosts each, and now and then
+/// some around them, so that the same prefix is another block.
+fn random_stand_ins(random: &mut SmallRng) -> Vec<StandIn> {
+    let of_eight = (8..32).step_by(8).flat_map(|number| [nat64_host(number), home(number)]);
+    let mut prefixes: Vec<Prefix6> = of_eight.map(|host| prefix_of(host, 53)).collect();
+    prefixes.extend([32, 50, 56].map(|length| prefix_of(nat64_host(17), length)).iter().filter(|_| random.random()));
+    prefixes.extend([0, 40].map(|length| prefix_of(home(19), length)).iter().filter(|_| random.random()));
+    stand_ins(prefixes).expect("they are few")
+}
+
+/// All that send packets.
+fn all_hosts() -> impl Iterator<Item = Ipv4Addr> {
+    (8..64).flat_map(|number| [host(number), any_host(number)])
+}
+
 fn roomy() -> Settings {
-    settings().limits(|limits| {
+    with_families(settings()).limits(|limits| {
         limits.mappings_max = 8_000;
         limits.extra_sessions_max = 8_000;
         limits.flows_max = 4_000;
@@ -192,15 +223,15 @@ fn limits(penalty: PoolId, random: &mut SmallRng) -> SubscriberLimits {
     }
 }
 
-fn random_match(random: &mut SmallRng) -> Match {
+fn random_match(stand_ins: &[StandIn], random: &mut SmallRng) -> Match {
     let protocol = Protocol::ALL[random.random_range(0..3)];
     let port = PORTS[random.random_range(0..PORTS.len())];
     Match {
         protocol: random.random::<bool>().then(|| protocol.number()),
-        source: if random.random() {
-            topology::prefix([100, 64, 1, random.random_range(0..8) * 8], 29)
-        } else {
-            Prefix::ALL
+        source: match random.random_range(0..4) {
+            0 => topology::prefix([100, 64, 1, random.random_range(0..8) * 8], 29),
+            1 => stand_ins.choose(random).map_or(Prefix::HOSTS, |one| one.block),
+            _ => Prefix::ALL,
         },
         destination_ports: if random.random_ratio(3, 4) { PortRange::one(port) } else { PortRange::ALL },
         ..Match::ALL
@@ -215,7 +246,7 @@ fn random_rules(settings: &mut Settings, random: &mut SmallRng) {
             0 => RuleAction::Drop,
             _ => RuleAction::Translate { pool, mapping },
         };
-        settings.rules.push(Rule { matches: random_match(random), action });
+        settings.rules.push(Rule { matches: random_match(&settings.transition.stand_ins, random), action });
     }
     if random.random() {
         let weight = |random: &mut SmallRng| random.random_range(1..5);
@@ -231,7 +262,8 @@ fn random_filters(settings: &mut Settings, random: &mut SmallRng) {
     for _ in 0..random.random_range(0..4) {
         let action = [FilterAction::Deny, FilterAction::Permit][random.random_range(0..2)];
         let (out, back) = [(true, true), (true, false), (false, true)][random.random_range(0..3)];
-        settings.filters.push(FilterRule { matches: random_match(random), action, out, back, log: random.random() });
+        let matches = random_match(&settings.transition.stand_ins, random);
+        settings.filters.push(FilterRule { matches, action, out, back, log: random.random() });
     }
 }
 
@@ -305,7 +337,11 @@ fn random_classes(settings: &mut Settings, random: &mut SmallRng) {
     for number in 0..random.random_range(0..4_u8) {
         settings.classes.push(Class {
             name: format!("class {number}"),
-            subscribers: vec![topology::prefix([100, 64, 1, number * 8 + 8], 29)],
+            subscribers: {
+                let some = settings.transition.stand_ins.iter().skip(usize::from(number)).step_by(4);
+                let blocks = some.map(|one| one.block);
+                blocks.chain([topology::prefix([100, 64, 1, number * 8 + 8], 29)]).collect()
+            },
             realms: Vec::new(),
             limits: limits(penalty, random),
             gateways: None,
@@ -315,12 +351,18 @@ fn random_classes(settings: &mut Settings, random: &mut SmallRng) {
 
 fn random_policy(random: &mut SmallRng) -> Settings {
     let mut settings = roomy();
+    settings.transition.stand_ins = random_stand_ins(random);
     let mut penalty =
         random_pool(&PoolShape { mode: Mode::Ports, ..shape("penalty", 115, Prefix::ALL, random) }, random);
     penalty.subscribers = Vec::new();
     let (everybody, few) = (topology::prefix([100, 64, 1, 0], 26), topology::prefix([100, 64, 1, 16], 28));
-    let (east, west) = (shape("east", 113, everybody, random), shape("west", 114, few, random));
+    let (east, mut west) = (shape("east", 113, everybody, random), shape("west", 114, few, random));
+    // A formula has no place for IPv6 hosts.
+    while east.mode == Mode::Deterministic && west.mode == Mode::Deterministic {
+        west = shape("west", 114, few, random);
+    }
     settings.pools = vec![random_pool(&east, random), random_pool(&west, random), penalty];
+    serve_families(&mut settings.pools, random);
     // Numbers of pools mean something else from now on.
     settings.pools.shuffle(random);
     random_classes(&mut settings, random);
@@ -332,6 +374,16 @@ fn random_policy(random: &mut SmallRng) -> Settings {
     settings.events.block_mappings = random.random();
     random_draining(&mut settings, random);
     settings
+}
+
+/// One pool without a formula serves all IPv6 hosts.
+fn serve_families(pools: &mut [Pool], random: &mut SmallRng) {
+    let can = |pool: &Pool| pool.name != "penalty" && !matches!(pool.allocation, Allocation::Deterministic { .. });
+    let mut able: Vec<&mut Pool> = pools.iter_mut().filter(|pool| can(pool)).collect();
+    able.shuffle(random);
+    if let Some(pool) = able.first_mut() {
+        pool.subscribers.push(Prefix::HOSTS);
+    }
 }
 
 fn random_draining(settings: &mut Settings, random: &mut SmallRng) {
@@ -1244,7 +1296,7 @@ impl World {
         let random = &mut self.random;
         let protocol = Protocol::ALL[random.random_range(0..3)];
         let number = if random.random_ratio(1, 8) { random.random_range(40..47) } else { random.random_range(8..32) };
-        let internal = at(host(number), random.random_range(2_000..2_012));
+        let internal = at(any_host(number), random.random_range(2_000..2_012));
         let near = match random.random_range(0..5) {
             0 => at(SERVICE, 80),
             1 => at(E1, 5_000),
@@ -1259,7 +1311,7 @@ impl World {
         keys.shuffle(&mut self.random);
         keys.truncate(known);
         // Some subscriber wants many at once now and then.
-        let greedy = self.random.random_ratio(1, 6).then(|| host(self.random.random_range(8..32)));
+        let greedy = self.random.random_ratio(1, 6).then(|| any_host(self.random.random_range(8..32)));
         for number in 0..if greedy.is_some() { fresh * 4 } else { fresh } {
             let mut key = self.new_key();
             if let Some(subscriber) = greedy {
@@ -1338,9 +1390,7 @@ impl World {
             let ports = one.ports.0..=one.ports.1;
             self.led_to_several.extend(ports.map(|port| (one.protocol, at(one.external, port))));
         }
-        for number in 8..64 {
-            self.forget_rate_if_other(host(number));
-        }
+        all_hosts().for_each(|host| self.forget_rate_if_other(host));
         bed.reload_while(next.clone(), &order, |bed| {
             if self.random.random_ratio(1, 3) {
                 self.traffic(bed, 6, 2);
@@ -1349,9 +1399,7 @@ impl World {
         .expect("it can be");
         // Mappings that no formula or block explains any more are recorded.
         bed.sweep();
-        for number in 8..64 {
-            self.forget_rate_if_other(host(number));
-        }
+        all_hosts().for_each(|host| self.forget_rate_if_other(host));
         self.in_force = vec![next];
         self.before = Some(present);
         self.count("reloads", 1);

@@ -28,6 +28,9 @@ use nat::view::SessionView;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
+use testkit::bed::families::home;
+use testkit::bed::families::nat64_host;
+use testkit::bed::families::with_families;
 use testkit::seeds::for_each_seed;
 use testkit::*;
 use wire::build;
@@ -83,6 +86,12 @@ fn random_settings(random: &mut SmallRng) -> Settings {
         settings.subscriber.ports_max = Protocol::ALL.map(|_| random.random_range(2..12));
     }
     settings.live_routes = random.random();
+    if settings.live_routes {
+        return settings;
+    }
+    settings.pools[0].subscribers.push(Prefix::HOSTS);
+    settings = with_families(settings);
+    settings.transition.hosts_max = pick(random, &[6, 2_000]);
     settings
 }
 
@@ -163,7 +172,12 @@ impl Simulation {
 
     fn subscriber(&mut self) -> SocketAddrV4 {
         let host = self.random.random_range(0..12);
-        at([100, 64, 0, 10 + host].into(), pick(&mut self.random, &[53, 5_000, 5_001, 5_002, 40_000]))
+        let address = match host % 3 {
+            1 if !self.bed.settings().live_routes => nat64_host(host.into()),
+            2 if !self.bed.settings().live_routes => home(host.into()),
+            _ => [100, 64, 0, 10 + host].into(),
+        };
+        at(address, pick(&mut self.random, &[53, 5_000, 5_001, 5_002, 40_000]))
     }
 
     fn remote(&mut self) -> SocketAddrV4 {
@@ -235,7 +249,7 @@ impl Simulation {
 
     /// A request for port control, now and then of something that cannot be.
     fn asks_for_a_port(&mut self) {
-        let host = self.subscriber();
+        let host = at([100, 64, 0, 10 + self.random.random_range(0..12)].into(), self.subscriber().port());
         let protocol = pick(&mut self.random, &Protocol::ALL);
         let lifetime = pick(&mut self.random, &[0, 0, 3, 10, 1_000]);
         if self.random.random_ratio(1, 3) {
@@ -562,7 +576,7 @@ impl Simulation {
 }
 
 fn is_inside(address: Ipv4Addr) -> bool {
-    topology::prefix([100, 64, 0, 0], 10).contains(address)
+    topology::prefix([100, 64, 0, 0], 10).contains(address) || Prefix::HOSTS.contains(address)
 }
 
 fn is_error(packet: &[u8]) -> bool {
