@@ -18,11 +18,30 @@ use landlock::RulesetCreatedAttr;
 use landlock::Scope;
 use landlock::path_beneath_rules;
 use rustix::process::DumpableBehavior;
+use rustix::process::Resource;
+use rustix::process::Rlimit;
+use rustix::process::getrlimit;
 use rustix::process::set_dumpable_behavior;
+use rustix::process::setrlimit;
 use rustix::thread::CapabilitySet;
 use rustix::thread::CapabilitySets;
 use rustix::thread::clear_ambient_capability_set;
 use rustix::thread::set_capabilities;
+
+/// Lets neither this process nor those that it starts leave a core file, which would have keys,
+/// tokens and subscribers in it. For a program: at its start, before it reads a secret.
+///
+/// A limit of one byte, because the kernel hands the core of a process without room for a file to
+/// the program in `kernel.core_pattern` all the same, but not with this limit (core(5)).
+///
+/// # Errors
+/// The system refuses.
+pub fn leave_no_core() -> io::Result<()> {
+    let hard = getrlimit(Resource::Core).maximum;
+    // Under a limit of 0 there is no file, and it can only be lowered.
+    let least = hard.map_or(1, |hard| hard.min(1));
+    Ok(setrlimit(Resource::Core, Rlimit { current: Some(least), maximum: Some(least) })?)
+}
 
 /// What a confined process still needs.
 #[derive(Clone, Copy, Debug, Default)]

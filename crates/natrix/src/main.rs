@@ -45,6 +45,10 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    // Before they read a secret. What they start inherits it.
+    if matches!(command, Command::Run(_) | Command::Api | Command::Snmp | Command::Token(_)) {
+        confine::leave_no_core()?;
+    }
     match command {
         Command::Client(ClientCommand::Find(arguments)) if arguments.at.is_some() || arguments.from.is_some() => {
             find_at::run(arguments, out, &mut io::stderr())
