@@ -56,7 +56,9 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
             return "{ " + ", ".join(f"{key} = {toml(one)}" for key, one in value.items()) + " }"
         return json.dumps(value)
 
-    replace(_SOCKET_IN_DEMO, str(socket_path))
+    # Several run side by side; each has an audit log of its own.
+    audit = Path(socket_path).with_suffix(".audit.jsonl")
+    replace(f'socket = "{_SOCKET_IN_DEMO}"\n', f'socket = "{socket_path}"\naudit = "{audit}"\n')
     for old, new in zip(_DRIVERS_IN_DEMO, DRIVERS[driver]):
         replace(old, new)
     for name, mtu in (("inside", inside_mtu), ("outside", outside_mtu)):
