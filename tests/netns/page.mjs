@@ -38,18 +38,23 @@ const rows = (page, id) => page.locator(`#${id} tbody tr`);
 // Selects an address with blocks, which fills the map of its blocks and the table of subscribers.
 const chosen = `#map button[data-address="${settings.inBlocks}"]`;
 
-async function select(page) {
+async function select(page, role) {
   await page.locator(chosen).click();
-  await rows(page, "address").first().waitFor();
+  await page.locator("#chosen", { hasText: settings.inBlocks }).waitFor();
+  if (role === "audit") await rows(page, "address").first().waitFor();
 }
 
-async function fill(page, role) {
-  await select(page);
+async function explain(page) {
   await page.fill("#source", settings.source);
   await page.fill("#destination", settings.destination);
   await page.click("#why button");
   await rows(page, "steps").first().waitFor();
+}
+
+async function fill(page, role) {
+  await select(page, role);
   if (role === "audit") {
+    await explain(page);
     await page.fill("#endpoint", settings.external);
     await page.fill("#case", "AZ-17");
     await page.click("#find button");
@@ -81,6 +86,9 @@ const checks = {
         drops: await texts(rows(page, "drops").locator("td:last-child")),
         workers: await rows(page, "workers").count(),
         address: await texts(rows(page, "address").locator("td:first-child")),
+        chosen: await page.innerText("#chosen"),
+        hints: await texts(page.locator(".hint")),
+        names: await page.evaluate(name => document.body.innerText.includes(name), settings.subscriber),
         steps: await texts(rows(page, "steps").locator("td:first-child")),
         found: role === "audit" ? await texts(rows(page, "found").locator("td")) : null,
         alerts: await texts(page.locator(".alert:not([hidden])")),
@@ -151,10 +159,6 @@ const checks = {
 
     const second = await open("operate");
     second.on("dialog", dialog => dialog.accept());
-    await type(second, "#source", settings.source);
-    await type(second, "#destination", settings.destination);
-    await second.keyboard.press("Enter");
-    await rows(second, "steps").first().waitFor();
     await type(second, "#text", settings.configuration);
     const before = await second.locator("#reload").isDisabled();
     await focusOn(second, "#change button[value=plan]");
@@ -213,11 +217,8 @@ const checks = {
         return route.fulfill({ response: answer, json: worsen(await answer.json()) });
       }));
       await page.locator("#map button").first().click();
-      await page.fill("#source", settings.source);
-      await page.fill("#destination", settings.destination);
-      await page.click("#why button");
-      await rows(page, "steps").first().waitFor();
       if (role === "audit") {
+        await explain(page);
         await page.fill("#endpoint", settings.external);
         await page.click("#find button");
         await rows(page, "found").first().waitFor();
@@ -241,7 +242,7 @@ const checks = {
   // IPv6 hosts: found by their own address, and named wherever their number would be.
   async hosts() {
     const page = await open("audit");
-    await select(page);
+    await select(page, "audit");
     const address = await texts(rows(page, "address").locator("td:first-child"));
     const search = async text => {
       await page.fill("#endpoint", text);
@@ -252,6 +253,31 @@ const checks = {
     const found = await search(settings.host);
     const byExternal = await search(found[2].split(" ")[1]);
     return { address, found, byExternal };
+  },
+
+  // Out of the routing and back, without a mouse.
+  async drain() {
+    const page = await open("operate");
+    const dialogs = [];
+    page.on("dialog", dialog => { dialogs.push(dialog.message()); dialog.accept(); });
+    const read = async () => ({ announced: await page.innerText("#announced"), left: await page.innerText("#left") });
+    const press = async (id, done, announced) => {
+      await page.locator(`#${id}:enabled`).waitFor();
+      for (let steps = 0; steps < 400 && !await page.evaluate(id => document.activeElement.id === id, id); steps += 1) await page.keyboard.press("Tab");
+      await page.keyboard.press("Enter");
+      await page.locator("#drained", { hasText: done }).waitFor();
+      const focused = await page.evaluate(() => document.activeElement.id);
+      await page.locator("#announced", { hasText: announced }).waitFor();
+      return { focused, said: await page.innerText("#drained"), ...await read() };
+    };
+    await page.locator("#announced", { hasText: "announced" }).waitFor();
+    const before = await read();
+    const drained = await press("drain-begin", "drained", "Drained");
+    await page.evaluate(axe);
+    const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+    const back = await press("drain-undo", "undone", "prefix");
+    await page.context().close();
+    return { before, drained, back, dialogs, violations: violations.map(one => one.id) };
   },
 
   // The numbers of one moment, as text.

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import tempfile
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def prepare(n):
 def look(n, check, **more):
     """What page.mjs saw of this traffic; a failure for every fault of the page."""
     source, external, destination, in_blocks = prepare(n)
-    return see(n, check, source=source, external=external, destination=destination, inBlocks=in_blocks, **more)
+    return see(n, check, source=source, external=external, destination=destination, inBlocks=in_blocks, subscriber=SUBSCRIBER_WITH_BLOCK, **more)
 
 
 def look_at_hosts(n, host, port, external, subscriber):
@@ -91,15 +92,22 @@ def the_page_shows_everything_and_disturbs_nothing(n):
             expect(figure in page["figures"], f"{role}: no {figure} among {page['figures']}")
         expect_equal(page["pools"], [one["name"] for one in n.dut.show("pools")], f"pools for {role}")
         expect_equal(page["boxes"], len(n.dut.show("pools", "--addresses", "--all")), f"boxes of addresses for {role}")
-        expect(page["blocks"] >= 1, f"{role}: no block on the map")
-        expect(SUBSCRIBER_WITH_BLOCK in page["address"], f"{role}: subscribers {page['address']}")
+        expect("ports leased" in page["chosen"], f"{role}: {page['chosen']}")
         expect(page["drops"] and all(page["drops"]), f"{role}: drops without a remedy: {page['drops']}")
         expect_equal(page["workers"], len(n.dut.show("status")[0]["workers"]), f"workers for {role}")
-        expect_equal(page["steps"][-1], "verdict", f"last step of why for {role}")
+        if role == "audit":
+            expect(page["blocks"] >= 1, f"{role}: no block on the map")
+            expect(SUBSCRIBER_WITH_BLOCK in page["address"], f"{role}: subscribers {page['address']}")
+            expect_equal(page["steps"][-1], "verdict", f"last step of why for {role}")
+            expect_equal(page["hints"], [], f"hints for {role}")
+        else:
+            expect_equal((page["names"], page["blocks"], page["address"]), (False, 0, []), f"subscribers for {role}")
+            expect("need a user with the role audit" in page["hints"][0], f"{role}: hints {page['hints']}")
     allowed = {role: [title.split(":")[0] for title in page["sections"]] for role, page in seen.items()}
-    expect("Change the configuration" in allowed["operate"] and "Search" not in allowed["operate"], str(allowed))
-    expect("Search" in allowed["audit"] and "Change the configuration" not in allowed["audit"], str(allowed))
-    expect(not {"Search", "Change the configuration"} & set(allowed["view"]), str(allowed))
+    changes, lookups = {"Change the configuration", "Drain"}, {"Search", "Why"}
+    expect(changes <= set(allowed["operate"]) and not lookups & set(allowed["operate"]), str(allowed))
+    expect(lookups <= set(allowed["audit"]) and not changes & set(allowed["audit"]), str(allowed))
+    expect(not (lookups | changes) & set(allowed["view"]), str(allowed))
     expect_equal(seen["audit"]["found"][0], "100.64.0.10", "holder")
 
 
@@ -214,6 +222,39 @@ def the_page_top_and_the_api_show_the_same_numbers(n):
         expect(scaled(packets) in line, f"drop {reason} in top: {packets} in {line}")
     workers = [(str(one["worker"]), one["packets_received"], one["packets_forwarded"], one["packets_dropped"], one["sessions"]) for one in status["workers"]]
     expect_equal([(row[0], *map(number, row[4:])) for row in page["workers"]], workers, "workers on the page")
+
+
+@test("page")
+def rates_are_those_of_the_daemon_everywhere(n):
+    stop, by_command, by_api = threading.Event(), set(), set()
+
+    def send(sock):
+        # Some change from second to second.
+        while not stop.wait(0.01):
+            sock.sendto(b"x", (SRV1, 9))
+
+    def watch():
+        while not stop.wait(0.2):
+            by_command.add(n.dut.show("status")[0]["packets_per_second"])
+            by_api.add(ask(n, "/api/v1/status")[2]["packets_per_second"])
+
+    with sockets(udp(n.sub1)) as sock:
+        threads = [threading.Thread(target=send, args=(sock,)), threading.Thread(target=watch)]
+        for thread in threads:
+            thread.start()
+        try:
+            page, top = see(n, "numbers"), "\n".join(screen_of_top(n))
+            time.sleep(2)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(30)
+    # Each shows the rate of one of these seconds, whenever it asked.
+    shown = re.search(r"Forwarded packets\D*?([\d,.]+)/s", top)
+    rates = {"page": int(page["figures"]["packets a second"].replace(",", "")), "top": shown and int(shown[1].replace(",", ""))}
+    for what, rate in rates.items():
+        expect(rate in by_command | by_api and rate > 0, f"{what} shows {rate}, the daemon had {sorted(by_command | by_api)}:\n{top}")
+    expect((by_command & by_api) - {0}, f"command {by_command}, API {by_api}")
 
 
 if SCREENSHOTS:

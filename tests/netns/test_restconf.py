@@ -21,9 +21,9 @@ FEATURES = "basic-nat44,napt44,dst-nat,nat64"
 PROTOCOL_NUMBERS = {"icmp": 1, "tcp": 6, "udp": 17}
 
 
-def data(n, path):
+def data(n, path, role="audit"):
     """The body of an answer, as text and read."""
-    status, headers, body = ask(n, path)
+    status, headers, body = ask(n, path, role)
     expect_equal((status, headers["content-type"]), (200, "application/yang-data+json"), path)
     text = body if isinstance(body, dict) else json.loads(body)
     return json.dumps(text), text
@@ -123,6 +123,20 @@ def mappings_and_statistics_are_those_of_the_command(n):
     expect_equal(sum(sum(one["pool-stats"].values()) for one in per_pool), addresses, "addresses of the prefixes")
     limits = instance["mapping-limits"]
     expect_equal((limits["limit-port-mappings"], limits["limit-subscribers"]), (before["mappings_max"], before["subscribers_max"]), "limits")
+
+
+@test("api_quiet")
+def who_may_not_look_up_gets_the_data_without_mappings(n):
+    traffic(n, 5)
+    for role in ("view", "operate"):
+        text, nat = data(n, NAT, role)
+        (instance,) = nat["ietf-nat:nat"]["instances"]["instance"]
+        expect("mapping-table" not in instance, f"{role} gets the mappings")
+        expect("100.64.0.10" not in text, f"{role} gets a subscriber")
+        expect_equal(judge(n, text), (0, ""), "yanglint")
+        expect_equal(ask(n, f"{INSTANCE}/mapping-table", role)[0], 403, f"the table for {role}")
+    (whole,) = data(n, NAT)[1]["ietf-nat:nat"]["instances"]["instance"]
+    expect(whole["mapping-table"]["mapping-entry"], "audit gets no mappings")
 
 
 @test("api_quiet")

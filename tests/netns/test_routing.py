@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -389,11 +390,22 @@ def the_api_drains_and_announces_again(n):
     seen = [(one["who"], one["from"], one["action"], one["result"]) for one in records]
     wanted = [("noc", "http 127.0.0.1", action, "done") for action in ("drain --undo", "drain", "drain")]
     expect_equal(seen, wanted, "audit log")
+    # By the page, without a mouse.
+    seen = see(n, "drain")
+    expect("announced" in seen["before"]["announced"] and seen["before"]["left"].startswith("Now: "), str(seen["before"]))
+    expect("no pool is announced" in seen["drained"]["announced"], str(seen["drained"]))
+    expect(re.match(r"Left: [\d,]+ packets? a second, [\d,]+ subscribers?, [\d,]+ mappings?, [\d,]+ sessions?", seen["drained"]["left"]), str(seen["drained"]))
+    expect(seen["drained"]["said"].startswith("drained; left: "), str(seen["drained"]))
+    expect("announced" in seen["back"]["announced"] and seen["back"]["said"].startswith("drain undone"), str(seen["back"]))
+    expect_equal([seen[one]["focused"] for one in ("drained", "back")], ["drain-begin", "drain-undo"], "focus after a press")
+    expect_equal((len(seen["dialogs"]), seen["violations"]), (1, []), f"dialogs {seen['dialogs']}, axe")
+    records = [one["action"] for one in objects(n, "/api/v1/audit?limit=2", "audit")]
+    expect_equal(records, ["drain --undo", "drain"], "audit log")
     # Routes and neighbours, as the command shows them.
-    listed = {(one["prefix"], one["side"]) for one in objects(n, "/api/v1/routes?limit=10000")}
+    listed = {(one["prefix"], one["side"]) for one in objects(n, "/api/v1/routes?limit=10000", "operate")}
     expect_equal(listed, {(one["prefix"], one["side"]) for one in n.dut.show("routes", "--all")}, "routes")
     expect(listed, "no route at all")
-    known = {one["address"] for one in objects(n, "/api/v1/neighbours?limit=10000")}
+    known = {one["address"] for one in objects(n, "/api/v1/neighbours?limit=10000", "operate")}
     expect_equal(known, {one["address"] for one in n.dut.show("neighbours", "--all")}, "neighbours")
 
 

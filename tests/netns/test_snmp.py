@@ -171,6 +171,8 @@ def tables_show_what_the_command_shows(n):
         one = shown[address(row[4])]
         expect_equal((octets(row[2]), row[3], row[5]), (b"internal", "1", "32"), "realm and prefix")
         expect_equal(int(row[7]), sum(one["mappings"].values()), f"port maps of {one['address']}")
+        expect_equal((int(row[9]), int(row[10])), (one["addresses_paired"], one["mappings_created"]), f"creations of {one['address']}")
+        expect(int(row[10]) >= int(row[7]), f"{one['address']} has more mappings than it made")
         limit = one["ports_max"]
         expect_equal(int(row[15]), sum(limit.values()) if limit else 0, f"limit of {one['address']}")
         expect_equal((row[16], row[17]), ("-1", "60"), "threshold and interval by default")
@@ -191,6 +193,8 @@ def tables_show_what_the_command_shows(n):
         expect_equal(int(row[7]), pool["subscribers"], f"address maps of {pool['name']}")
         mapped = sum(pool["ports_used"].values()) - sum(pool["ports_resting"].values())
         expect_equal(int(row[8]), mapped, f"port maps of {pool['name']}")
+        names = ("addresses_paired", "mappings_created", "refused_without_address", "refused_without_port")
+        expect_equal([int(row[column]) for column in range(9, 13)], [pool[name] for name in names], f"counters of {pool['name']}")
         expect_equal((row[14], row[15], row[18]), ("-1", "-1", "20"), "thresholds and interval by default")
     ranges = {}
     for index, row in table(found, RANGES).items():
@@ -222,6 +226,10 @@ def command_api_metrics_and_snmp_agree(n):
     expect_equal(number[11], int(sample(metrics, "natrix_mappings_created_total")), "creations in metrics")
     expect_equal(number[9], counters["outbound"] + counters["inbound"] + counters["hairpin"], "translations")
     expect_equal(number[10], counters["addresses_paired"], "creations of address maps")
+    by_pool = table(found, POOLS).values()
+    for column, whole in ((9, 10), (10, 11), (11, 15), (12, 16)):
+        expect_equal(sum(int(row[column]) for row in by_pool), number[whole], f"column {column} over all pools")
+    expect(number[11] >= 10, f"{number[11]} mappings were made")
     for column, reasons in {
         12: [], 13: ["mapping_table_full"], 14: ["subscriber_table_full"], 15: ["address_draining"],
         16: ["ports_exhausted", "block_limit", "subscriber_port_quota"], 17: ["fragment_table_full", "fragment_buffers_full"],
@@ -233,9 +241,11 @@ def command_api_metrics_and_snmp_agree(n):
     for index, protocol in table(found, PROTOCOLS).items():
         expect_equal(int(protocol[3]), sum(other[1] == index[1] for other in maps), f"port maps of protocol {index[1]}")
         name = next(name for name, value in PROTOCOL_NUMBERS.items() if value == index[1])
+        expect_equal(int(protocol[4]), counters[f"translated_{name}"], f"translations of {name}")
         expect_equal(int(protocol[5]), counters[f"mappings_created_{name}"], f"creations of {name}")
         expect_equal(int(protocol[6]), counters[f"ports_refused_{name}"], f"refusals of {name}")
     expect_equal([index for index in table(found, PROTOCOLS)], [(1, 1), (1, 6), (1, 17)], "protocols")
+    expect_equal(sum(int(row[4]) for row in table(found, PROTOCOLS).values()), number[9], "translations of all protocols")
     expect_equal(number[7], len(table(found, ADDRESS_MAPS)), "address maps")
 
 
@@ -260,7 +270,7 @@ def get_next_and_bulk_find_the_same_objects(n):
         ("an index that is too long", (*INSTANCE, 2, 1, 1), "No Such Instance"),
         ("an index that is too short", (*INSTANCE, 2), "No Such Instance"),
         ("a column that cannot be read", (*POOLS, 16, 1, 1), "No Such Object"),
-        ("a column that the engine does not count", (*PROTOCOLS, 4, 1, 17), "No Such Object"),
+        ("a column that the engine does not count", (*SUBSCRIBERS, 8, 1), "No Such Object"),
         ("an index column", (*INSTANCE, 1, 1), "No Such Object"),
     ]:
         expect(wanted in get(n, oid), f"{what}: {get(n, oid)}")
@@ -352,6 +362,7 @@ def a_subscriber_at_its_limit_is_counted_and_reported(n):
     agent(n)
     sent = setups.SNMP_LIMIT + 3
     before = {column: int(get(n, (*INSTANCE, column, 1))) for column in range(12, 19)}
+    full_before = {index: int(row[12]) for index, row in table(walk(n, POOLS), POOLS).items()}
     refused = {number: int(get(n, (*PROTOCOLS, 6, 1, number))) for number in PROTOCOL_NUMBERS.values()}
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(sockets(udp(n.sub2, address=setups.LIMITED))) for _ in range(sent)]
@@ -373,8 +384,12 @@ def a_subscriber_at_its_limit_is_counted_and_reported(n):
         expect(seen, f"refused packets of the subscriber: {get(n, (*SUBSCRIBERS, 12, index))}")
         moved = {column: int(get(n, (*INSTANCE, column, 1))) - value for column, value in before.items()}
         by_protocol = {number: int(get(n, (*PROTOCOLS, 6, 1, number))) - value for number, value in refused.items()}
+        full = {index: int(row[12]) - full_before[index] for index, row in table(walk(n, POOLS), POOLS).items()}
+        expect_equal([count for count in full.values() if count], [3], f"refusals by pool: {full}")
+        expect_equal(get(n, (*SUBSCRIBERS, 10, index)), str(setups.SNMP_LIMIT), "mappings made for the subscriber")
     (trap,) = (trap for trap in traps(n) if trap[".1.3.6.1.6.3.1.1.4.1.0"].endswith(".234.0.5"))
     expect_equal(trap[dotted((*SUBSCRIBERS, 7, index))], str(setups.SNMP_LIMIT), "port maps in the notification")
+    expect_equal(trap[dotted((*SUBSCRIBERS, 10, index))], str(setups.SNMP_LIMIT), "creations in the notification")
     expect_equal({column: count for column, count in moved.items() if count}, {16: 3}, "drop counters that moved")
     expect_equal({number: count for number, count in by_protocol.items() if count}, {17: 3}, "protocols whose drops moved")
     set_value(n, (*SUBSCRIBERS, 16, index), "i", -1)

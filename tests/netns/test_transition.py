@@ -394,12 +394,27 @@ def management_names_ipv6_hosts_and_not_their_numbers(n):
         # 224.0.0.0 and above are the numbers, with which nobody can do anything.
         numbers = [value for oid, value in found.items() if value.upper().startswith('"E0 00') and oid[len(MIB)] != 0]
         expect_equal((numbers, '"224.' in text), ([], False), "numbers of hosts")
-        listed = objects(n, f"/api/v1/mappings?host={SUB1}/128&internal_port={port}&case=AZ-20")
+        listed = objects(n, f"/api/v1/mappings?host={SUB1}/128&internal_port={port}&case=AZ-20", "audit")
         expect_equal([one["host"]["address"] for one in listed], [SUB1], "API")
+        # `find` answers for the host, for one of its ports, and for its prefix; from the log, too.
+        external = f"{by_nat64[0]}:{by_nat64[1]}"
+        for asked in (SUB1, f"[{SUB1}]:{port}", subscriber_text(SUB1)):
+            _, out, err = n.dut.command("find", asked, "--json", "--case", "AZ-21")
+            found = [json.loads(line) for line in out.splitlines()]
+            held = [one["mapping"]["external"] for one in found if one["mapping"] and one["host"]["address"] == SUB1]
+            expect(external in held, f"find {asked}: {out}{err}")
         last = objects(n, "/api/v1/audit?limit=1", "audit")[0]
-        expect_equal((last["who"], last["action"], last["case"]), ("see", "show mappings", "AZ-20"), "the lookup in the audit log")
+        expect_equal((last["who"], last["action"], last["subject"], last["case"]), ("uid 0", "find", subscriber_text(SUB1), "AZ-21"), "the lookup of the command")
+        (none,) = [json.loads(line) for line in n.dut.command("find", f"[{SUB1}]:1", "--json")[1].splitlines()]
+        expect(none["mapping"] is None and "no mapping" in none["detail"], str(none))
+        for query in (f"address={SUB1}&port={port}&protocol=udp", f"address={subscriber_text(SUB1)}"):
+            found = objects(n, f"/api/v1/find?{query}&case=AZ-20", "audit")
+            expect(external in [one["mapping"]["external"] for one in found if one["mapping"]], f"API: find {query}: {found}")
+        listed = objects(n, f"/api/v1/mappings?host={SUB1}/128&internal_port={port}&case=AZ-20", "audit")
+        last = objects(n, "/api/v1/audit?limit=1", "audit")[0]
+        expect_equal((last["who"], last["action"], last["case"]), ("law", "show mappings", "AZ-20"), "the lookup in the audit log")
         expect(SUB1 in last["subject"], f"subject {last['subject']}")
-        expect_equal(ask(n, "/api/v1/mappings?host=nonsense")[0], 400, "a host that is none")
+        expect_equal(ask(n, "/api/v1/mappings?host=nonsense", "audit")[0], 400, "a host that is none")
         look_at_hosts(n, SUB1, port, by_nat64, subscriber_text(SUB1))
 
 

@@ -28,13 +28,14 @@ use crate::answer::Refused;
 use crate::answer::Text;
 use crate::guard::Principal;
 use crate::routes::Api;
+use crate::settings::Role;
 
 /// What a plan names.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlanQuery {
-    /// Subscribers, addresses, mappings, flows and blocks to name, of each.
+    /// Subscribers, addresses, mappings, flows and blocks to name, of each. Needs the role `audit`.
     #[serde(default)]
     #[param(maximum = 10_000)]
     details: u32,
@@ -119,7 +120,8 @@ fn incomplete() -> Refused {
     crate::ask::failed("the answer of the instance is incomplete")
 }
 
-/// What a reload with this text would do. Changes nothing.
+/// What a reload with this text would do. Changes nothing. With `details` it is a lookup: it names
+/// subscribers.
 #[utoipa::path(post, path = "/api/v1/plan", tag = "changes", params(PlanQuery),
     request_body(content = String, content_type = "text/plain", description = "The whole configuration, TOML. Relative paths in it are those of the running configuration's folder"),
     responses(
@@ -133,6 +135,7 @@ pub(crate) async fn plan(
     Query(query): Query<PlanQuery>,
     Text(text): Text,
 ) -> Result<Json<Planned>, Refused> {
+    principal.require(if query.details == 0 { Role::Operate } else { Role::Audit })?;
     let config = NewConfig { text: Some(text), details: query.details, ..NewConfig::default() };
     let Answered { changes, pools, details, plan, .. } = ask(&api, &principal, Request::Plan(config)).await?;
     Ok(Json(Planned { changes, pools, details, plan: plan.ok_or_else(incomplete)? }))

@@ -111,8 +111,9 @@ mod tests {
     #[test]
     fn requests_are_sent_as_written() {
         for (bytes, status) in [
-            (&b"\x01api/v1/mappings?limit=7"[..], 503),
-            (b"\x01api/v1/mappings?limit=x", 400),
+            (&b"\x03api/v1/mappings?limit=7"[..], 503),
+            (b"\x03api/v1/mappings?limit=x", 400),
+            (b"\x01api/v1/mappings?limit=7", 403),
             (b"\x01api/v1/openapi.json", 200),
             (b"\x01api/v1/audit", 403),
             (b"\x03api/v1/audit", 503),

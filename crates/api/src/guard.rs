@@ -41,7 +41,7 @@ const REQUESTS_AT_ONCE: f64 = 200.0;
 /// Header with the token that proves that a change comes from the page.
 pub(crate) const CSRF_HEADER: &str = "x-natrix-csrf";
 /// Header with the case that a lookup belongs to.
-pub(crate) const CASE_HEADER: &str = "x-natrix-case";
+const CASE_HEADER: &str = "x-natrix-case";
 
 /// The client's end of a connection.
 #[derive(Clone, Debug)]
@@ -77,8 +77,11 @@ enum Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Principal {
     name: String,
-    role: Role,
+    /// Several for root, and for members of several groups.
+    roles: Vec<Role>,
     from: String,
+    /// What its lookups are for.
+    case: Option<String>,
     /// The client does not send this login by itself, so no other page can use it.
     explicit: bool,
 }
@@ -86,15 +89,35 @@ pub(crate) struct Principal {
 impl Principal {
     /// For the audit log of the daemon.
     pub(crate) fn actor(&self) -> Actor {
-        Actor { who: self.name.clone(), from: self.from.clone(), case: None }
+        self.actor_for(None)
+    }
+
+    /// As [`Principal::actor`]; the case of the query comes before that of the header.
+    pub(crate) fn actor_for(&self, case: Option<String>) -> Actor {
+        Actor { who: self.name.clone(), from: self.from.clone(), case: case.or_else(|| self.case.clone()) }
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn role(&self) -> Role {
-        self.role
+    /// The words of its roles.
+    pub(crate) fn roles(&self) -> String {
+        self.roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// True if one of its roles suffices.
+    pub(crate) fn permits(&self, needed: Role) -> bool {
+        self.roles.iter().any(|role| role.permits(needed))
+    }
+
+    /// Refuses what no role of it permits.
+    pub(crate) fn require(&self, needed: Role) -> Result<(), Refused> {
+        if self.permits(needed) {
+            return Ok(());
+        }
+        let fault = control::Fault::new("role", format!("needs {needed}"), "ask for a user with this role");
+        Err(Refused::of(StatusCode::FORBIDDEN, fault.seen(format!("{}: {}", self.name, self.roles()))))
     }
 }
 
@@ -208,7 +231,7 @@ impl Guard {
 
     fn principal(&self, user: usize, peer: &Peer, explicit: bool) -> Option<Principal> {
         let user = self.settings.users.get(user)?;
-        Some(Principal { name: user.name.clone(), role: user.role, from: peer.name(), explicit })
+        Some(Principal { name: user.name.clone(), roles: vec![user.role], from: peer.name(), case: None, explicit })
     }
 
     /// The user that the connection itself proves: by certificate, or by group on a Unix socket.
@@ -222,18 +245,26 @@ impl Guard {
             Peer::Tcp { certificate: None, address } => {
                 // Nobody is named in the configuration, and the address is this machine's own.
                 let open = self.settings.users.is_empty() && address.is_loopback();
-                let anonymous =
-                    || Principal { name: "anonymous".to_owned(), role: Role::View, from: peer.name(), explicit: false };
+                let anonymous = || Principal {
+                    name: "anonymous".to_owned(),
+                    roles: vec![Role::View],
+                    from: peer.name(),
+                    case: None,
+                    explicit: false,
+                };
                 open.then(anonymous)
             }
             // Root and the user of the daemon may use the control socket anyway.
             Peer::Unix { uid, .. } if *uid == 0 || *uid == self.own_uid => {
-                Some(Principal { name: format!("uid {uid}"), role: needed, from: peer.name(), explicit: true })
+                let roles = vec![Role::View, Role::Operate, Role::Audit];
+                Some(Principal { name: format!("uid {uid}"), roles, from: peer.name(), case: None, explicit: true })
             }
             Peer::Unix { groups, .. } => {
                 let mut mine = users.filter(|(_, user)| user.group.is_some_and(|group| groups.contains(&group)));
+                let roles = mine.clone().map(|(_, user)| user.role).collect();
+                // The audit log names the user whose role was needed.
                 let best = mine.clone().find(|(_, user)| user.role.permits(needed)).or_else(|| mine.next());
-                self.principal(best?.0, peer, true)
+                Some(Principal { roles, ..self.principal(best?.0, peer, true)? })
             }
         }
     }
@@ -325,14 +356,12 @@ pub(crate) async fn authorize(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Refused> {
-    let principal = guard.login(request.headers(), &peer, needed).await?;
-    if !principal.role.permits(needed) {
-        let fault = control::Fault::new("role", format!("needs {needed}"), "ask for a user with this role");
-        return Err(Refused::of(StatusCode::FORBIDDEN, fault.seen(format!("{}: {}", principal.name, principal.role))));
-    }
+    let mut principal = guard.login(request.headers(), &peer, needed).await?;
+    principal.require(needed)?;
     if request.method() != Method::GET && request.method() != Method::HEAD {
         guard.check_origin(request.headers(), &principal)?;
     }
+    principal.case = request.headers().get(CASE_HEADER).and_then(|case| case.to_str().ok()).map(str::to_owned);
     request.extensions_mut().insert(principal);
     Ok(next.run(request).await)
 }

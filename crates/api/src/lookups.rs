@@ -5,10 +5,10 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::http::StatusCode;
 use control::Fault;
 use control::Find;
+use control::FindAddress;
 use control::FindAnswer;
 use control::Protocol;
 use control::Request;
@@ -21,7 +21,6 @@ use utoipa::ToSchema;
 use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
-use crate::guard::CASE_HEADER;
 use crate::guard::Principal;
 use crate::routes::Api;
 use crate::state::Page;
@@ -74,9 +73,9 @@ pub struct EventLog {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Asked {
-    /// External or internal address.
-    #[param(value_type = String, format = Ipv4)]
-    address: core::net::Ipv4Addr,
+    /// External or internal address; an IPv6 address or prefix for IPv6 hosts and B4s.
+    #[param(value_type = String)]
+    address: FindAddress,
     /// Port, or ICMP query identifier. Without it: all users of the address.
     port: Option<u16>,
     /// Only this transport.
@@ -112,19 +111,16 @@ pub(crate) enum Found {
 pub(crate) async fn find(
     State(api): State<Api>,
     Extension(principal): Extension<Principal>,
-    headers: HeaderMap,
     Query(asked): Query<Asked>,
 ) -> Result<Json<Found>, Refused> {
-    let in_header = headers.get(CASE_HEADER).and_then(|case| case.to_str().ok()).map(str::to_owned);
-    let mut actor = principal.actor();
-    actor.case = asked.case.or(in_header);
+    let actor = principal.actor_for(asked.case);
     let Some(at) = asked.at else {
         let Asked { address, port, protocol, vrf, limit, cursor, .. } = asked;
         let request = Request::Find(Find { address, port, protocol, vrf, limit, cursor });
         let (objects, cursor) = api.daemon.page(actor, request).await?;
         return Ok(Json(Found::Now(Page { objects, cursor })));
     };
-    let endpoint = asked.port.map_or_else(|| asked.address.to_string(), |port| format!("{}:{port}", asked.address));
+    let endpoint = asked.address.with_port(asked.port);
     let subject = format!("{endpoint} at {at}");
     let question = PastQuestion { endpoint, at, protocol: asked.protocol, vrf: asked.vrf, case: actor.case.clone() };
     // Recorded before it is answered.

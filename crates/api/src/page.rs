@@ -65,7 +65,7 @@ fn field(id: &str, label: &str, placeholder: &str, required: bool) -> Markup {
 
 /// The page for a user: what the role does not permit is not on it.
 pub(crate) async fn page(State(api): State<Api>, Extension(principal): Extension<Principal>) -> Html<String> {
-    let may = |role: Role| principal.role().permits(role);
+    let may = |role: Role| principal.permits(role);
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -83,7 +83,7 @@ pub(crate) async fn page(State(api): State<Api>, Extension(principal): Extension
                 header {
                     h1 { "Natrix" }
                     p id="instance" { "connecting" }
-                    p.user { (principal.name()) " (" (principal.role()) ")" }
+                    p.user { (principal.name()) " (" (principal.roles()) ")" }
                 }
                 main id="main" {
                     p.alert id="lost" role="alert" hidden {}
@@ -103,13 +103,17 @@ pub(crate) async fn page(State(api): State<Api>, Extension(principal): Extension
                         h2 id="pools-title" { "Pools" }
                         (table("pools", "Pools; ports are sums over UDP, TCP and ICMP", &["Pool", "Allocation", "Addresses", "Subscribers", "Ports in use", "Held down", "In leased blocks", "Utilisation"]))
                         h3 { "External addresses" }
-                        p { "One box an address: blue, then orange from 80 %, red from 95 % used. Select one for its subscribers." }
+                        p { "One box an address: blue, then orange from 80 %, red from 95 % used. Select one for " @if may(Role::Audit) { "its subscribers." } @else { "its figures." } }
                         div id="map" {}
                         p id="map-more" hidden { "Only the first addresses are shown; search for the others." }
                         p id="chosen" aria-live="polite" {}
-                        h4 id="blocks-title" hidden { "Its blocks and slices, in the order of the ports" }
-                        div.boxes id="blocks" {}
-                        (table("address", "Subscribers of the selected address", &["Subscriber", "VRF", "Pool", "Mappings", "Ports of its own"]))
+                        @if may(Role::Audit) {
+                            h4 id="blocks-title" hidden { "Its blocks and slices, in the order of the ports" }
+                            div.boxes id="blocks" {}
+                            (table("address", "Subscribers of the selected address", &["Subscriber", "VRF", "Pool", "Mappings", "Ports of its own"]))
+                        } @else {
+                            p.hint { "Which subscriber has what, the search and the explanation of packets need a user with the role audit." }
+                        }
                     }
                     section aria-labelledby="drops-title" {
                         h2 id="drops-title" { "Dropped packets" }
@@ -136,21 +140,33 @@ pub(crate) async fn page(State(api): State<Api>, Extension(principal): Extension
                             pre id="notes" aria-live="polite" {}
                         }
                     }
-                    section aria-labelledby="why-title" {
-                        h2 id="why-title" { "Why: what would happen to a packet" }
-                        form id="why" {
-                            label for="protocol" { "Protocol" }
-                            select id="protocol" name="protocol" {
-                                option { "udp" } option { "tcp" } option { "icmp" }
+                    @if may(Role::Audit) {
+                        section aria-labelledby="why-title" {
+                            h2 id="why-title" { "Why: what would happen to a packet" }
+                            form id="why" {
+                                label for="protocol" { "Protocol" }
+                                select id="protocol" name="protocol" {
+                                    option { "udp" } option { "tcp" } option { "icmp" }
+                                }
+                                (field("source", "Source", "100.64.0.7:5000", true))
+                                (field("destination", "Destination", "198.51.100.1:443", true))
+                                label.check { input type="checkbox" id="inbound" name="inbound"; " from outside" }
+                                button { "Explain" }
                             }
-                            (field("source", "Source", "100.64.0.7:5000", true))
-                            (field("destination", "Destination", "198.51.100.1:443", true))
-                            label.check { input type="checkbox" id="inbound" name="inbound"; " from outside" }
-                            button { "Explain" }
+                            (table("steps", "Steps to the verdict", &["Step", "Decision", "Grounds"]))
                         }
-                        (table("steps", "Steps to the verdict", &["Step", "Decision", "Grounds"]))
                     }
                     @if may(Role::Operate) {
+                        section aria-labelledby="drain-title" {
+                            h2 id="drain-title" { "Drain: leave the routing before a stop" }
+                            form id="drain" {
+                                p id="announced" { "connecting" }
+                                p id="left" {}
+                                button id="drain-begin" value="drain" disabled { "Drain" }
+                                button id="drain-undo" value="undo" disabled { "Undo the drain" }
+                                p id="drained" aria-live="polite" {}
+                            }
+                        }
                         section aria-labelledby="change-title" {
                             h2 id="change-title" { "Change the configuration" }
                             form id="change" {

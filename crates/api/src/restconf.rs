@@ -42,6 +42,7 @@ use crate::answer::ErrorBody;
 use crate::answer::Refused;
 use crate::guard::Principal;
 use crate::routes::Api;
+use crate::settings::Role;
 use crate::state::CHUNK_BYTES;
 use crate::state::CHUNKS_MAX;
 use crate::state::Chunks;
@@ -453,7 +454,8 @@ async fn with_mappings(
     }
 }
 
-/// All data of the module ietf-nat (RFC 8512), with the mappings of now.
+/// All data of the module ietf-nat (RFC 8512), for the role `audit` with the mappings of now. Without
+/// it they are left out, as RFC 8341 §3.2.4 asks for data that a user may not read.
 #[utoipa::path(get, path = "/restconf/data/ietf-nat:nat", tag = "restconf", responses(
     (status = OK, description = "Data of the module", body = Object, content_type = "application/yang-data+json"),
     (status = "4XX", description = "Refused", body = ErrorBody),
@@ -463,6 +465,11 @@ pub(crate) async fn nat(
     State(api): State<Api>,
     Extension(principal): Extension<Principal>,
 ) -> Result<Response, Refused> {
+    if !principal.permits(Role::Audit) {
+        let figures = api.daemon.with(principal.actor(), Figures::ask).await?;
+        let body = json!({ "ietf-nat:nat": { "instances": { "instance": [instance(&figures)] } } }).to_string();
+        return Ok(([(header::CONTENT_TYPE, YANG_JSON)], body).into_response());
+    }
     let frame = |client: &mut Client| {
         let mut head =
             json!({ "ietf-nat:nat": { "instances": { "instance": [instance(&Figures::ask(client)?)] } } }).to_string();

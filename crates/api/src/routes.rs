@@ -14,11 +14,16 @@ use axum::middleware;
 use axum::middleware::Next;
 use axum::response::IntoResponse;
 use axum::response::Response;
+use axum::routing::MethodRouter;
 use axum::routing::get;
 use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::Modify;
 use utoipa::OpenApi;
+use utoipa::openapi::ContentBuilder;
+use utoipa::openapi::Ref;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::ResponseBuilder;
 use utoipa::openapi::security::HttpAuthScheme;
 use utoipa::openapi::security::HttpBuilder;
 use utoipa::openapi::security::SecurityScheme;
@@ -75,56 +80,15 @@ impl Modify for Login {
 pub(crate) fn routes(guard: Arc<Guard>, log: EventLog) -> Router {
     let daemon = Daemon::new(guard.socket());
     let api = Api { daemon, guard: Arc::clone(&guard), log, followers: trace::followers() };
-    let needs = |role| middleware::from_fn_with_state((Arc::clone(&guard), role), authorize);
-    let view = OpenApiRouter::with_openapi(Document::openapi())
-        .routes(routes!(crate::state::status))
-        .routes(routes!(crate::state::interfaces))
-        .routes(routes!(crate::state::pools))
-        .routes(routes!(crate::state::pool_addresses))
-        .routes(routes!(crate::state::subscribers))
-        .routes(routes!(crate::state::mappings))
-        .routes(routes!(crate::state::sessions))
-        .routes(routes!(crate::state::grants))
-        .routes(routes!(crate::state::algs))
-        .routes(routes!(crate::state::expectations))
-        .routes(routes!(crate::state::routes))
-        .routes(routes!(crate::state::neighbours))
-        .routes(routes!(crate::state::rules))
-        .routes(routes!(crate::state::counters))
-        .routes(routes!(crate::state::drops))
-        .routes(routes!(crate::state::why))
-        .routes(routes!(crate::lookups::log_stat))
-        .routes(routes!(crate::trace::live))
-        .routes(routes!(crate::metrics::metrics))
-        .routes(routes!(crate::restconf::nat))
-        .routes(routes!(crate::restconf::mapping_table))
-        .routes(routes!(crate::restconf::only_statistics))
-        .routes(routes!(crate::notifications::stream))
-        .route("/", get(crate::page::page))
-        .route("/page.js", get(crate::page::script))
-        .route("/page.css", get(crate::page::style))
-        .route("/uplot.js", get(crate::page::plot_script))
-        .route("/uplot.css", get(crate::page::plot_style))
-        .route_layer(needs(Role::View));
-    let operate = OpenApiRouter::new()
-        .routes(routes!(crate::changes::plan))
-        .routes(routes!(crate::changes::reload))
-        .routes(routes!(crate::changes::rollback))
-        .routes(routes!(crate::changes::drain))
-        .routes(routes!(crate::trace::trace))
-        .route_layer(needs(Role::Operate));
-    let audit = OpenApiRouter::new()
-        .routes(routes!(crate::lookups::find))
-        .routes(routes!(crate::lookups::audit))
-        .route_layer(needs(Role::Audit));
-    let (router, mut document) = view.merge(operate).merge(audit).with_state(api).split_for_parts();
+    let (router, mut document) = by_role(&guard).with_state(api).split_for_parts();
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
     let document = Arc::new(document);
     let serve_document = move || {
         let document = Arc::clone(&document);
         async move { Json(document.as_ref().clone()) }
     };
-    let document = Router::new().route("/api/v1/openapi.json", get(serve_document)).route_layer(needs(Role::View));
+    let needs_view = middleware::from_fn_with_state((Arc::clone(&guard), Role::View), authorize);
+    let document = Router::new().route("/api/v1/openapi.json", get(serve_document)).route_layer(needs_view);
     router
         .merge(document)
         .fallback(unknown)
@@ -133,6 +97,78 @@ pub(crate) fn routes(guard: Arc<Guard>, log: EventLog) -> Router {
         .layer(middleware::from_fn_with_state(guard, admit))
         .layer(CatchPanicLayer::new())
         .layer(middleware::from_fn(headers))
+}
+
+/// The files of the page, which are not in the document.
+fn page_files() -> [(&'static str, MethodRouter<Api>); 5] {
+    [
+        ("/", get(crate::page::page)),
+        ("/page.js", get(crate::page::script)),
+        ("/page.css", get(crate::page::style)),
+        ("/uplot.js", get(crate::page::plot_script)),
+        ("/uplot.css", get(crate::page::plot_style)),
+    ]
+}
+
+/// Every path with the role that it needs. What names a subscriber, or says which endpoint is or
+/// was whose, needs `audit`; what the network's configuration says, `operate`; `view` sees figures.
+fn by_role(guard: &Arc<Guard>) -> OpenApiRouter<Api> {
+    let view = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(crate::state::status))
+        .routes(routes!(crate::state::interfaces))
+        .routes(routes!(crate::state::pools))
+        .routes(routes!(crate::state::pool_addresses))
+        .routes(routes!(crate::state::algs))
+        .routes(routes!(crate::state::counters))
+        .routes(routes!(crate::state::drops))
+        .routes(routes!(crate::lookups::log_stat))
+        .routes(routes!(crate::trace::live))
+        .routes(routes!(crate::metrics::metrics))
+        .routes(routes!(crate::restconf::nat))
+        .routes(routes!(crate::restconf::only_statistics))
+        .routes(routes!(crate::notifications::stream));
+    let view = page_files().into_iter().fold(view, |view, (path, file)| view.route(path, file));
+    let operate = OpenApiRouter::new()
+        .routes(routes!(crate::state::rules))
+        .routes(routes!(crate::state::routes))
+        .routes(routes!(crate::state::neighbours))
+        .routes(routes!(crate::changes::reload))
+        .routes(routes!(crate::changes::rollback))
+        .routes(routes!(crate::changes::drain));
+    let audit = OpenApiRouter::new()
+        .routes(routes!(crate::state::subscribers))
+        .routes(routes!(crate::state::mappings))
+        .routes(routes!(crate::state::sessions))
+        .routes(routes!(crate::state::grants))
+        .routes(routes!(crate::state::expectations))
+        .routes(routes!(crate::state::why))
+        .routes(routes!(crate::trace::trace))
+        .routes(routes!(crate::restconf::mapping_table))
+        .routes(routes!(crate::lookups::find))
+        .routes(routes!(crate::lookups::audit));
+    // Its own parameter decides whether it names subscribers.
+    let plan = OpenApiRouter::new().routes(routes!(crate::changes::plan));
+    needing(view, guard, Role::View, "view")
+        .merge(needing(operate, guard, Role::Operate, "operate"))
+        .merge(needing(audit, guard, Role::Audit, "audit"))
+        .merge(needing(plan, guard, Role::View, "operate; with details, audit"))
+}
+
+/// Routes behind a role, which the document names.
+fn needing(routes: OpenApiRouter<Api>, guard: &Arc<Guard>, role: Role, words: &str) -> OpenApiRouter<Api> {
+    let mut routes = routes.route_layer(middleware::from_fn_with_state((Arc::clone(guard), role), authorize));
+    let refused = |description: String| {
+        let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
+        RefOr::T(ResponseBuilder::new().description(description).content("application/json", body).build())
+    };
+    for item in routes.get_openapi_mut().paths.paths.values_mut() {
+        for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+            let responses = &mut operation.responses.responses;
+            responses.insert("401".to_owned(), refused("No login, or a wrong one".to_owned()));
+            responses.insert("403".to_owned(), refused(format!("Needs the role: {words}")));
+        }
+    }
+    routes
 }
 
 async fn unknown() -> Refused {
@@ -174,4 +210,152 @@ async fn headers(request: Request, next: Next) -> Response {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Method;
+    use axum::http::StatusCode;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::guard::Peer;
+    use crate::settings::Listen;
+    use crate::settings::Settings;
+    use crate::settings::User;
+
+    /// The role that each answer needs. A new path is added here once it is decided who may see it.
+    const DECISIONS: [(&str, Method, Role); 39] = [
+        ("/", Method::GET, Role::View),
+        ("/page.js", Method::GET, Role::View),
+        ("/page.css", Method::GET, Role::View),
+        ("/uplot.js", Method::GET, Role::View),
+        ("/uplot.css", Method::GET, Role::View),
+        ("/api/v1/openapi.json", Method::GET, Role::View),
+        ("/api/v1/status", Method::GET, Role::View),
+        ("/api/v1/live", Method::GET, Role::View),
+        ("/api/v1/interfaces", Method::GET, Role::View),
+        ("/api/v1/pools", Method::GET, Role::View),
+        ("/api/v1/pools/addresses", Method::GET, Role::View),
+        ("/api/v1/algs", Method::GET, Role::View),
+        ("/api/v1/counters", Method::GET, Role::View),
+        ("/api/v1/drops", Method::GET, Role::View),
+        ("/api/v1/log/stat", Method::GET, Role::View),
+        ("/metrics", Method::GET, Role::View),
+        // Without the table of mappings for whom it is not.
+        ("/restconf/data/ietf-nat:nat", Method::GET, Role::View),
+        ("/restconf/data/ietf-nat:nat/instances/instance=1/statistics", Method::GET, Role::View),
+        ("/restconf/streams/ietf-nat?high-threshold=80", Method::GET, Role::View),
+        // A forward names the address behind it, and the next hop may be a subscriber.
+        ("/api/v1/rules", Method::GET, Role::Operate),
+        ("/api/v1/routes", Method::GET, Role::Operate),
+        ("/api/v1/neighbours", Method::GET, Role::Operate),
+        ("/api/v1/plan", Method::POST, Role::Operate),
+        ("/api/v1/plan?details=0", Method::POST, Role::Operate),
+        ("/api/v1/reload", Method::POST, Role::Operate),
+        ("/api/v1/rollback", Method::POST, Role::Operate),
+        ("/api/v1/drain", Method::POST, Role::Operate),
+        ("/api/v1/plan?details=1", Method::POST, Role::Audit),
+        ("/api/v1/subscribers", Method::GET, Role::Audit),
+        ("/api/v1/mappings", Method::GET, Role::Audit),
+        ("/api/v1/sessions", Method::GET, Role::Audit),
+        ("/api/v1/grants", Method::GET, Role::Audit),
+        ("/api/v1/expectations", Method::GET, Role::Audit),
+        ("/api/v1/find?address=203.0.113.1", Method::GET, Role::Audit),
+        ("/api/v1/find?address=203.0.113.1&at=yesterday", Method::GET, Role::Audit),
+        ("/api/v1/why?protocol=udp&source=100.64.0.7:1&destination=192.0.2.1:2", Method::GET, Role::Audit),
+        ("/api/v1/trace?port=53", Method::GET, Role::Audit),
+        ("/restconf/data/ietf-nat:nat/instances/instance=1/mapping-table", Method::GET, Role::Audit),
+        ("/api/v1/audit", Method::GET, Role::Audit),
+    ];
+
+    fn served() -> Router {
+        let user = |role: Role, group| User { name: role.to_string(), role, token: None, group: Some(group) };
+        let settings = Settings {
+            listen: Listen::Unix("/nonexistent/http.sock".into()),
+            hosts: Vec::new(),
+            tls: None,
+            users: vec![user(Role::View, 1), user(Role::Operate, 2), user(Role::Audit, 3)],
+            control: "/nonexistent/control.sock".into(),
+        };
+        let missing = || control::Fault::new("log", "is not there", "start the instance");
+        let past = Arc::new(move |_: &crate::PastQuestion| Err(missing()));
+        let log = EventLog { past, stat: Arc::new(move || Err(missing())) };
+        routes(Arc::new(Guard::new(settings, [7; 32], u32::MAX)), log)
+    }
+
+    /// The status of the answer to a member of `groups`. There is no instance, so whatever is
+    /// admitted and asks it ends as 503.
+    async fn status(routes: &Router, (path, method): (&str, &Method), groups: Vec<u32>, uid: u32) -> StatusCode {
+        let request = Request::builder().method(method).uri(path).extension(Peer::Unix { uid, groups });
+        routes.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap().status()
+    }
+
+    #[tokio::test]
+    async fn every_path_answers_only_to_its_role() {
+        let routes = served();
+        // One user for each question, so that none asks too often.
+        let mut uid = 1000;
+        for (path, method, needed) in DECISIONS {
+            for (group, role) in [(0, None), (1, Some(Role::View)), (2, Some(Role::Operate)), (3, Some(Role::Audit))] {
+                uid += 1;
+                let status = status(&routes, (path, &method), vec![group], uid).await;
+                match role {
+                    None => assert_eq!(status, StatusCode::UNAUTHORIZED, "{path} without a login"),
+                    Some(role) if role.permits(needed) => {
+                        assert!(
+                            [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE, StatusCode::UNPROCESSABLE_ENTITY]
+                                .contains(&status),
+                            "{path} as {role}: {status}"
+                        );
+                    }
+                    Some(role) => assert_eq!(status, StatusCode::FORBIDDEN, "{path} as {role}"),
+                }
+            }
+        }
+        // Members of two groups may do what either may, and root everything.
+        for groups in [vec![2, 3], vec![3, 2, 1]] {
+            assert_eq!(status(&routes, ("/api/v1/audit", &Method::GET), groups.clone(), 1).await, 503);
+            assert_eq!(status(&routes, ("/api/v1/plan?details=1", &Method::POST), groups.clone(), 1).await, 503);
+            assert_eq!(status(&routes, ("/api/v1/plan", &Method::POST), groups, 1).await, 503);
+        }
+        assert_eq!(status(&routes, ("/api/v1/plan?details=1", &Method::POST), Vec::new(), 0).await, 503);
+    }
+
+    #[test]
+    fn every_path_has_a_decision_and_its_refusals_documented() {
+        let settings = Settings {
+            listen: Listen::Unix("/nonexistent/http.sock".into()),
+            hosts: Vec::new(),
+            tls: None,
+            users: Vec::new(),
+            control: "/nonexistent/control.sock".into(),
+        };
+        let (_, document) = by_role(&Arc::new(Guard::new(settings, [7; 32], u32::MAX))).split_for_parts();
+        let mut there: Vec<(String, Method)> = vec![("/api/v1/openapi.json".to_owned(), Method::GET)];
+        there.extend(page_files().map(|(path, _)| (path.to_owned(), Method::GET)));
+        for (path, item) in &document.paths.paths {
+            for (operation, method) in [
+                (&item.get, Method::GET),
+                (&item.post, Method::POST),
+                (&item.put, Method::PUT),
+                (&item.delete, Method::DELETE),
+                (&item.patch, Method::PATCH),
+            ] {
+                let Some(operation) = operation else { continue };
+                assert!(operation.responses.responses.contains_key("403"), "{path} does not document 403");
+                there.push((path.clone(), method));
+            }
+        }
+        let decided = |path: &str, method: &Method| {
+            DECISIONS.iter().any(|(own, how, _)| own.split('?').next() == Some(path) && how == method)
+        };
+        for (path, method) in &there {
+            assert!(decided(path, method), "{method} {path}: decide who may see it");
+        }
+        for (path, method, _) in &DECISIONS {
+            let path = path.split('?').next().unwrap_or_default();
+            assert!(there.contains(&(path.to_owned(), method.clone())), "{method} {path} is no longer there");
+        }
+    }
 }

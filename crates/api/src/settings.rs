@@ -48,11 +48,12 @@ pub struct Tls {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// See everything that `natrix show` and `why` show.
+    /// See figures: nothing that names a subscriber.
     View,
-    /// Also plan, reload, roll back and trace packets.
+    /// Also see the network's configuration (rules, routes, neighbours), plan, reload, roll back and
+    /// drain.
     Operate,
-    /// Also look up who has or had an address, and read the audit log.
+    /// Also see and look up subscribers, and what is theirs, and read the audit log.
     Audit,
 }
 

@@ -138,8 +138,7 @@ async fn listed<T: Object + Send + 'static>(
     listed: Listed,
     request: fn(List) -> Request,
 ) -> Result<Response, Refused> {
-    let mut actor = principal.actor();
-    actor.case = listed.case.clone();
+    let actor = principal.actor_for(listed.case.clone());
     if !listed.stream {
         let (objects, cursor) = api.daemon.page::<T>(actor, request(listed.list())).await?;
         return Ok(Json(Page { objects, cursor }).into_response());
@@ -329,6 +328,8 @@ pub(crate) struct WhyQuestion {
     /// Must not be fragmented.
     #[serde(default)]
     dont_fragment: bool,
+    /// What the lookup is for; goes into the audit log.
+    case: Option<String>,
 }
 
 /// What would happen to a packet now, step by step. Changes nothing.
@@ -353,5 +354,5 @@ pub(crate) async fn why(
         length_bytes: asked.length_bytes,
         dont_fragment: asked.dont_fragment,
     };
-    api.daemon.one(principal.actor(), Request::Why(why)).await.map(Json)
+    api.daemon.one(principal.actor_for(asked.case), Request::Why(why)).await.map(Json)
 }

@@ -61,6 +61,8 @@ pub(crate) struct TraceQuery {
     #[serde(default)]
     #[param(maximum = 65_535)]
     snap_bytes: u32,
+    /// What the trace is for; goes into the audit log.
+    case: Option<String>,
 }
 
 /// Packets and their verdicts as they pass (server-sent events named `trace`, each with one JSON
@@ -76,10 +78,10 @@ pub(crate) async fn trace(
     Query(query): Query<TraceQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refused> {
     let turn = api.daemon.turn().await?;
-    let TraceQuery { protocol, address, port, interface, verdict, dropped_only, count, snap_bytes } = query;
+    let TraceQuery { protocol, address, port, interface, verdict, dropped_only, count, snap_bytes, case } = query;
     let count = Some(count.unwrap_or(RECORDS).clamp(1, RECORDS_MAX));
     let wanted = Trace { protocol, address, port, interface, verdict, dropped_only, count, snap_bytes };
-    let (daemon, actor) = (api.daemon.clone(), principal.actor());
+    let (daemon, actor) = (api.daemon.clone(), principal.actor_for(case));
     let (sender, receiver) = mpsc::channel(EVENTS_MAX);
     tokio::task::spawn_blocking(move || {
         let _turn = turn;

@@ -1,7 +1,6 @@
 //! The command line: one definition for parsing, help and completions.
 
 use std::net::IpAddr;
-use std::net::Ipv4Addr;
 use std::net::Ipv6Addr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,7 +12,7 @@ use clap::Subcommand;
 use clap::ValueEnum;
 use clap_complete::Shell;
 use control::AnyPrefix;
-use control::Fault;
+use control::FindAddress;
 use control::ParseError;
 use control::Prefix;
 use control::Prefix6;
@@ -22,7 +21,6 @@ use control::RouteSource;
 use control::Side;
 use control::TcpSegment;
 
-use crate::error::CliError;
 use crate::lab_arguments::LabCommand;
 use crate::log_arguments::LogCommand;
 use crate::setup_arguments::Doctor;
@@ -869,8 +867,8 @@ pub struct ShowDrops {
 /// `natrix find`.
 #[derive(Debug, Args)]
 pub struct Find {
-    /// Address, or address and port (or ICMP query identifier). With --at or --from also an IPv6
-    /// subscriber: 2001:db8::7, [2001:db8::7]:40001 or 2001:db8::/56
+    /// Address, or address and port (or ICMP query identifier), or an IPv6 subscriber:
+    /// 2001:db8::7, [2001:db8::7]:40001 or 2001:db8::/56
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub endpoint: AddressAndPort,
     /// Answer for deterministic pools from this file alone, without an instance. With --at: the
@@ -900,7 +898,7 @@ pub struct Find {
     /// The store of the event log [default: that of the configuration, or of the running instance]
     #[arg(long, value_name = "DIR", conflicts_with = "log")]
     pub dir: Option<PathBuf>,
-    /// Reference of the request, recorded in the store with this lookup
+    /// Reference of the request, recorded with this lookup: in the audit log, or in the store
     #[arg(long, value_name = "TEXT")]
     pub case: Option<String>,
     /// Output.
@@ -1021,15 +1019,6 @@ impl FromStr for EndpointFilter {
     }
 }
 
-/// An address, or an IPv6 prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FindAddress {
-    /// External, or internal.
-    Ipv4(Ipv4Addr),
-    /// Of subscribers.
-    Ipv6(Prefix6),
-}
-
 /// `ADDRESS[:PORT]`, `IPV6`, `[IPV6]:PORT` or `IPV6/LENGTH`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressAndPort {
@@ -1037,23 +1026,6 @@ pub struct AddressAndPort {
     pub address: FindAddress,
     /// The port.
     pub port: Option<u16>,
-}
-
-impl AddressAndPort {
-    /// Its IPv4 address, for a question that IPv6 addresses cannot be in.
-    ///
-    /// # Errors
-    /// It is an IPv6 address.
-    pub fn ipv4(&self) -> Result<Ipv4Addr, CliError> {
-        match self.address {
-            FindAddress::Ipv4(address) => Ok(address),
-            FindAddress::Ipv6(prefix) => {
-                let remedy = format!("use `natrix show mappings --host {prefix}`, or ask the log: --at TIME");
-                let problem = "an IPv6 address needs --at or --from";
-                Err(CliError::from(Fault::new("find", problem, remedy).seen(prefix.to_string())))
-            }
-        }
-    }
 }
 
 impl FromStr for AddressAndPort {

@@ -15,6 +15,7 @@ use crate::arguments::Find;
 use crate::arguments::Why;
 use crate::error::CliError;
 use crate::execute::connect;
+use crate::execute::connect_for;
 use crate::human;
 use crate::output::Row;
 use crate::output::json_line;
@@ -93,11 +94,10 @@ pub(crate) fn audit(arguments: &Audit, out: &mut dyn Write, notes: &mut dyn Writ
 
 /// Runs `find`.
 pub(crate) fn find(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
-    let address = arguments.endpoint.ipv4()?;
-    let mut client = connect(&arguments.output.socket)?;
+    let mut client = connect_for(&arguments.output.socket, arguments.case.clone())?;
     let json = arguments.output.json;
     let request = control::Find {
-        address,
+        address: arguments.endpoint.address,
         port: arguments.endpoint.port,
         protocol: arguments.protocol,
         vrf: arguments.vrf.clone(),

@@ -5,6 +5,7 @@ use std::io::BufWriter;
 use std::io::Write;
 use std::time::Duration;
 
+use control::Actor;
 use control::Client;
 
 use crate::arguments::ClientCommand;
@@ -49,6 +50,12 @@ fn buffered(out: &mut dyn Write, command: impl FnOnce(&mut dyn Write) -> Result<
     let flushed: io::Result<()> = out.flush();
     outcome?;
     Ok(flushed?)
+}
+
+/// Connects for a lookup that belongs to a case. The daemon itself knows the user.
+pub(crate) fn connect_for(socket: &Socket, case: Option<String>) -> Result<Client, CliError> {
+    let actor = case.map(|case| Actor { case: Some(case), ..Actor::default() });
+    Ok(Client::connect_for(&socket.socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT, actor)?)
 }
 
 /// Connects to the running instance.

@@ -42,7 +42,6 @@ pub use arguments::Check;
 pub use arguments::ClientCommand;
 pub use arguments::Command;
 pub use arguments::Find;
-pub use arguments::FindAddress;
 pub use arguments::Replay;
 pub use arguments::Run;
 pub use arguments::TokenArguments;

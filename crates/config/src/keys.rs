@@ -1372,8 +1372,9 @@ const HTTP_USER: &[Key] = &[
         "role",
         Kind::Choice(&["view", "operate", "audit"]),
         Preset::Value("\"view\""),
-        "`view`: see all that `natrix show` and `why` show. `operate`: also plan, reload, roll back and trace. \
-         `audit`: see, look up who has or had an address, and read the audit log.",
+        "`view`: see figures, nothing that names a subscriber. `operate`: also see rules, routes and neighbours, \
+         plan, reload, roll back and drain. `audit`: see figures and subscribers, look up who has or had an address, \
+         explain and trace packets, and read the audit log.",
     ),
     key(
         "token",

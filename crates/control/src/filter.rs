@@ -114,19 +114,6 @@ fn holds<W, H>(wanted: Option<W>, has: Option<H>, test: impl FnOnce(W, H) -> boo
 }
 
 impl Filter {
-    /// True if it names addresses or ports: such a question looks a subscriber up.
-    pub fn names_endpoints(&self) -> bool {
-        let Filter { internal, host, internal_port, external, external_port, remote, remote_port, port, .. } = self;
-        internal.is_some()
-            || host.is_some()
-            || internal_port.is_some()
-            || external.is_some()
-            || external_port.is_some()
-            || remote.is_some()
-            || remote_port.is_some()
-            || port.is_some()
-    }
-
     /// True if every condition holds for `candidate`. Allocates nothing.
     pub fn matches(&self, candidate: &Candidate<'_>) -> bool {
         let remote_address = candidate.remote.map(|endpoint| *endpoint.ip());

@@ -109,6 +109,7 @@ pub use request::Trace;
 pub use request::Why;
 pub use values::AnyPrefix;
 pub use values::Filtering;
+pub use values::FindAddress;
 pub use values::HexBytes;
 pub use values::ParseError;
 pub use values::Pooling;

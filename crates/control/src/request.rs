@@ -1,6 +1,5 @@
 //! Requests of the client.
 
-use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 use core::net::SocketAddr;
 
@@ -10,6 +9,7 @@ use serde::Serialize;
 use crate::fault::Fault;
 use crate::filter::Filter;
 use crate::values::AnyPrefix;
+use crate::values::FindAddress;
 use crate::values::Protocol;
 use crate::values::words;
 
@@ -196,8 +196,8 @@ pub struct Counters {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Find {
-    /// Internal or external address.
-    pub address: Ipv4Addr,
+    /// Internal or external address, or IPv6 hosts.
+    pub address: FindAddress,
     /// Port or ICMP query identifier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,

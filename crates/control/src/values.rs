@@ -279,6 +279,65 @@ impl<'de> Deserialize<'de> for Prefix6 {
     }
 }
 
+/// What `find` asks for: an IPv4 address, or IPv6 hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FindAddress {
+    /// External, or internal.
+    Ipv4(Ipv4Addr),
+    /// IPv6 hosts of NAT64, or B4s: one, or a prefix of them.
+    Ipv6(Prefix6),
+}
+
+impl From<Ipv4Addr> for FindAddress {
+    fn from(address: Ipv4Addr) -> FindAddress {
+        FindAddress::Ipv4(address)
+    }
+}
+
+impl fmt::Display for FindAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FindAddress::Ipv4(address) => address.fmt(f),
+            FindAddress::Ipv6(prefix) if prefix.length == 128 => prefix.address.fmt(f),
+            FindAddress::Ipv6(prefix) => prefix.fmt(f),
+        }
+    }
+}
+
+impl FindAddress {
+    /// Its text with a port: `203.0.113.7:41233`, `[2001:db8::7]:5000`.
+    pub fn with_port(self, port: Option<u16>) -> String {
+        match (self, port) {
+            (_, None) => self.to_string(),
+            (FindAddress::Ipv4(_), Some(port)) => format!("{self}:{port}"),
+            (FindAddress::Ipv6(_), Some(port)) => format!("[{self}]:{port}"),
+        }
+    }
+}
+
+impl FromStr for FindAddress {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<FindAddress, ParseError> {
+        let wrong = ParseError { expected: "203.0.113.10, 2001:db8::7 or 2001:db8::/56" };
+        let of_ipv6 = |prefix| Ok(FindAddress::Ipv6(prefix));
+        text.parse().map(FindAddress::Ipv4).or_else(|_| text.parse().map_or(Err(wrong), of_ipv6))
+    }
+}
+
+impl Serialize for FindAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for FindAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FindAddress, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
 /// A prefix of either family, or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnyPrefix {

@@ -73,8 +73,16 @@ pub struct Rates {
     pub drops: u64,
     /// Mappings created.
     pub mappings: u64,
+    /// Sessions created.
+    pub sessions: u64,
+    /// Packets dropped by reason, in the order of the verdicts.
+    pub by_verdict: Vec<u64>,
+    /// Packets and bits received, packets and bits sent, of each interface.
+    pub interfaces: Vec<[u64; 4]>,
     /// Busy part of each worker's time.
     pub busy: Vec<f64>,
+    /// Packets taken from ports by each worker.
+    pub received: Vec<u64>,
 }
 
 /// A running instance. Control threads share it.

@@ -34,6 +34,7 @@ use control::Actor;
 use control::AuditRecord;
 use control::End;
 use control::Fault;
+use control::Filter;
 use control::List;
 use control::NewConfig;
 use control::Page;
@@ -43,6 +44,10 @@ use control::Why;
 use control::line::LineError;
 use control::server::Connection;
 use control::server::SILENCE_MAX;
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use rustix::event::Timespec;
+use rustix::event::poll;
 use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
 
@@ -59,6 +64,8 @@ pub const CLIENTS_MAX: usize = 32;
 /// Time limit for a client to read its answer.
 const CLIENT_READS_WITHIN: Duration = Duration::from_secs(30);
 /// How often the listening thread checks whether it must stop.
+const STOP_WITHIN: Duration = Duration::from_millis(100);
+/// Pause after a connection could not be accepted, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// The connection to one client.
@@ -168,7 +175,7 @@ fn accept(socket: &Socket, instance: &Arc<Instance>, log: Log, stop: &Arc<Atomic
         let stream = match socket.listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                thread::sleep(ACCEPT_PAUSE);
+                await_client(&socket.listener);
                 continue;
             }
             Err(error) => {
@@ -193,6 +200,16 @@ fn accept(socket: &Socket, instance: &Arc<Instance>, log: Log, stop: &Arc<Atomic
         if let Err(error) = thread::Builder::new().name("control client".to_owned()).spawn(serve) {
             log.warn(&format_args!("control socket: {error}; the client was refused"));
         }
+    }
+}
+
+/// Waits for a client to connect, for a short time.
+fn await_client(listener: &UnixListener) {
+    let mut wanted = [PollFd::new(listener, PollFlags::IN)];
+    let within = Timespec { tv_sec: 0, tv_nsec: STOP_WITHIN.as_nanos() as i64 };
+    // A signal wakes it early, which does no harm.
+    if poll(&mut wanted, Some(&within)).is_err_and(|error| error != rustix::io::Errno::INTR) {
+        thread::sleep(ACCEPT_PAUSE);
     }
 }
 
@@ -313,14 +330,13 @@ fn answer(
 struct Asker {
     uid: Option<u32>,
     is_owner: bool,
-    /// The latest lookup of this connection that is in the audit log.
-    recorded: Option<Lookup>,
+    recorded: Recorded,
 }
 
 impl Asker {
     fn of(stream: &UnixStream) -> Asker {
         let uid = socket_peercred(stream).ok().map(|peer| peer.uid.as_raw());
-        Asker { uid, is_owner: is_owner(stream), recorded: None }
+        Asker { uid, is_owner: is_owner(stream), recorded: Recorded::default() }
     }
 
     /// Who asks, for the audit log. Only the daemon's own user may ask for somebody else: the API.
@@ -339,18 +355,18 @@ impl Asker {
 /// A lookup as the audit log has it: action and subject.
 type Lookup = (&'static str, String);
 
-/// What a request looks up of subscribers, and whether it is for a further page. A list that is
-/// narrowed to addresses or ports is a lookup, and an explanation names who has an endpoint.
+/// The subject of a list without a condition.
+const WHOLE_LIST: &str = "all";
+
+/// What a request looks up of subscribers, and whether it is for a further page. Whatever names a
+/// subscriber, or what one has, is a lookup, whole lists too.
 fn lookup_of(request: &Request) -> Option<(Lookup, bool)> {
     let of_list = |action, list: &List| {
-        let narrowed = list.filter.names_endpoints();
-        narrowed.then(|| ((action, text(&list.filter)), list.cursor.is_some()))
+        let subject = if list.filter == Filter::default() { WHOLE_LIST.to_owned() } else { text(&list.filter) };
+        Some(((action, subject), list.cursor.is_some()))
     };
     match request {
-        Request::Find(find) => {
-            let asked = find.port.map_or_else(|| find.address.to_string(), |port| format!("{}:{port}", find.address));
-            Some((("find", asked), find.cursor.is_some()))
-        }
+        Request::Find(find) => Some((("find", find.address.with_port(find.port)), find.cursor.is_some())),
         Request::Subscribers(list) => of_list("show subscribers", list),
         Request::Mappings(list) => of_list("show mappings", list),
         Request::Sessions(list) => of_list("show sessions", list),
@@ -362,6 +378,14 @@ fn lookup_of(request: &Request) -> Option<(Lookup, bool)> {
             Some((("why", format!("{protocol} {source} {destination}{way}")), false))
         }
         Request::Trace(trace) => Some((("trace", text(trace)), false)),
+        Request::Plan(plan) if plan.details > 0 => {
+            let subject = match (&plan.config, plan.rollback) {
+                (_, true) => "the rollback",
+                (Some(path), false) => path.as_str(),
+                (None, false) => "a text",
+            };
+            Some((("plan", format!("{subject}, {} of each kind named", plan.details)), false))
+        }
         _ => None,
     }
 }
@@ -371,21 +395,39 @@ fn text(object: &impl Serialize) -> String {
 }
 
 /// Records a lookup of subscribers before it is answered.
-fn record_lookup(
-    instance: &Instance,
-    actor: &Actor,
-    request: &Request,
-    recorded: &mut Option<Lookup>,
-) -> Result<(), Fault> {
+fn record_lookup(instance: &Instance, actor: &Actor, request: &Request, asker: &mut Recorded) -> Result<(), Fault> {
     let (Some(audit), Some((lookup, goes_on))) = (instance.audit(), lookup_of(request)) else { return Ok(()) };
-    // The next pages belong to the first, if this connection asked for it: anybody can make up a
-    // cursor.
-    if goes_on && recorded.as_ref() == Some(&lookup) {
+    if asker.covers(&lookup, goes_on, Instant::now()) {
         return Ok(());
     }
     audit.write(&audit::record(actor, lookup.0, &lookup.1, "asked"))?;
-    *recorded = Some(lookup);
+    asker.remember(lookup, Instant::now());
     Ok(())
+}
+
+/// How long a whole list that a connection asks for again is the same lookup. SNMP reads the
+/// subscribers every few seconds, and would hide the lookups of people.
+const SAME_LIST: Duration = Duration::from_secs(60);
+/// Lookups that a connection may have recorded and go on with.
+const LOOKUPS_KEPT: usize = 4;
+
+/// The latest lookups of a connection that are in the audit log.
+#[derive(Debug, Default)]
+struct Recorded(Vec<(Lookup, Instant)>);
+
+impl Recorded {
+    /// True if the audit log has it already. The next pages belong to the first, if this connection
+    /// asked for it: anybody can make up a cursor.
+    fn covers(&self, lookup: &Lookup, goes_on: bool, now: Instant) -> bool {
+        let known = self.0.iter().find(|(known, _)| known == lookup);
+        known.is_some_and(|(_, at)| goes_on || lookup.1 == WHOLE_LIST && now.duration_since(*at) < SAME_LIST)
+    }
+
+    fn remember(&mut self, lookup: Lookup, now: Instant) {
+        self.0.retain(|(known, _)| *known != lookup);
+        self.0.insert(0, (lookup, now));
+        self.0.truncate(LOOKUPS_KEPT);
+    }
 }
 
 /// Records a change after it was made or refused.

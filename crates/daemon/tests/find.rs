@@ -12,6 +12,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use control::Find;
+use control::FindAddress;
 use control::FindAnswer;
 use control::Reply;
 use control::Request;
@@ -70,6 +71,7 @@ fn of(host: u8, port: u16) -> SocketAddrV4 {
 }
 
 fn endpoint(address: Ipv4Addr, port: Option<u16>) -> Find {
+    let address = FindAddress::Ipv4(address);
     Find { address, port, protocol: None, vrf: None, limit: None, cursor: None }
 }
 

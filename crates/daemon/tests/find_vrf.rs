@@ -14,7 +14,7 @@ use control::Request;
 use instance::Instance;
 
 fn by_address(address: Ipv4Addr, port: u16) -> Find {
-    Find { address, port: Some(port), protocol: None, vrf: None, limit: None, cursor: None }
+    Find { address: address.into(), port: Some(port), protocol: None, vrf: None, limit: None, cursor: None }
 }
 
 /// Answers and the next cursor.

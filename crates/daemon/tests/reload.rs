@@ -386,7 +386,7 @@ fn a_refused_subscriber_is_shown_found_and_later_served() {
     assert_eq!((refused.len(), refused[0].address, refused[0].refused_only), (1, of, true));
     assert_eq!((refused[0].class.as_deref(), refused[0].mappings.total()), (Some("none"), 0));
     assert_eq!(one.status().subscribers, 8, "it is not counted among the subscribers with mappings");
-    let all = control::Find { address: of, port: None, protocol: None, vrf: None, limit: None, cursor: None };
+    let all = control::Find { address: of.into(), port: None, protocol: None, vrf: None, limit: None, cursor: None };
     let find = Request::Find(all);
     let found = |one: &mut Instance| format!("{:?}", ask(&mut one.client, &find));
     let replies = "may use pool \\\"a\\\" and has no mapping now; refused packets: port_quota 5";
@@ -480,7 +480,7 @@ fn blocks_with_shared_ports_are_shown_and_found() {
         .collect();
     let mut find = |port: u16| {
         let find = control::Find {
-            address: Ipv4Addr::new(203, 0, 113, 1),
+            address: Ipv4Addr::new(203, 0, 113, 1).into(),
             port: Some(port),
             protocol: None,
             vrf: None,
@@ -514,8 +514,14 @@ fn find_and_why_name_the_subscriber_that_waits_for_a_port() {
     let external = mapping.expect("one mapping").external;
     let find = |one: &mut Instance| {
         let port = Some(external.port());
-        let find =
-            control::Find { address: *external.ip(), port, protocol: None, vrf: None, limit: None, cursor: None };
+        let find = control::Find {
+            address: (*external.ip()).into(),
+            port,
+            protocol: None,
+            vrf: None,
+            limit: None,
+            cursor: None,
+        };
         format!("{:?}", ask(&mut one.client, &Request::Find(find)))
     };
     let inside = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 99), 9_999);

@@ -1,6 +1,7 @@
 //! From a running instance: the current holders.
 
 mod external;
+mod hosts;
 mod internal;
 mod users;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use control::Fault;
 use control::Find;
+use control::FindAddress;
 use control::FindAnswer;
 use control::Host;
 use control::List;
@@ -100,7 +102,11 @@ fn endpoint_named(inside: SocketAddrV4, host: Option<&Host>) -> String {
 /// # Errors
 /// No such VRF, the cursor is not from this list, or a worker does not answer.
 pub fn find(live: &dyn Live, find: &Find) -> Result<Page<FindAnswer>, Fault> {
-    let search = Search::new(live, find)?;
+    let address = match find.address {
+        FindAddress::Ipv4(address) => address,
+        FindAddress::Ipv6(wanted) => return hosts::find(live, find, wanted),
+    };
+    let search = Search::new(live, find, address)?;
     let mut page = search.all()?;
     let had_some = !page.objects.is_empty();
     search.asked.retain_vrf(&mut page.objects);
@@ -114,6 +120,17 @@ pub fn find(live: &dyn Live, find: &Find) -> Result<Page<FindAnswer>, Fault> {
     Ok(page)
 }
 
+/// The VRFs in question: all of them, or the one with this name.
+fn realms_of(shared: &Shared, vrf: Option<&str>) -> Result<Vec<RealmId>, Fault> {
+    let names = &shared.settings().realm_names;
+    let Some(vrf) = vrf else { return Ok((0..names.len()).map(|realm| RealmId(realm as u16)).collect()) };
+    let position = names
+        .iter()
+        .position(|name| name == vrf)
+        .ok_or_else(|| Fault::new("vrf", "no such VRF", format!("use one of: {}", names.join(", "))).seen(vrf))?;
+    Ok(vec![RealmId(position as u16)])
+}
+
 /// One question to one snapshot.
 struct Search<'a> {
     live: &'a dyn Live,
@@ -125,26 +142,17 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(live: &'a dyn Live, find: &'a Find) -> Result<Search<'a>, Fault> {
+    fn new(live: &'a dyn Live, find: &'a Find, address: Ipv4Addr) -> Result<Search<'a>, Fault> {
         let shared = live.shared();
         let asked = Asked {
-            address: find.address,
+            address,
             host: None,
             port: find.port,
             protocol: find.protocol.map(convert::engine_protocol),
             vrf: find.vrf.as_deref(),
         };
         // An unknown VRF is an error for any address.
-        let names = &shared.settings().realm_names;
-        let realms = match asked.vrf {
-            None => (0..names.len()).map(|realm| RealmId(realm as u16)).collect(),
-            Some(vrf) => {
-                let position = names.iter().position(|name| name == vrf).ok_or_else(|| {
-                    Fault::new("vrf", "no such VRF", format!("use one of: {}", names.join(", "))).seen(vrf)
-                })?;
-                vec![RealmId(position as u16)]
-            }
-        };
+        let realms = realms_of(&shared, asked.vrf)?;
         Ok(Search { live, shared, find, asked, realms })
     }
 

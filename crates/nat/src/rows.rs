@@ -172,6 +172,10 @@ pub struct SubscriberView {
     pub sessions: u32,
     /// Bytes of its state; see [`crate::policy::class`].
     pub memory_bytes: u64,
+    /// Mappings made since it is a subscriber.
+    pub mappings_created: u64,
+    /// How often it was paired with an external address since then.
+    pub addresses_paired: u32,
     /// Refusals by [`SubscriberView::CAUSES`].
     pub refused: [u32; SubscriberView::CAUSES.len()],
     /// What its class guarantees it in its pool.

@@ -3,6 +3,7 @@
 pub mod addresses;
 pub mod memory;
 pub(crate) mod orphaned;
+pub(crate) mod pool_counts;
 pub(crate) mod pool_names;
 pub(crate) mod pressure;
 pub(crate) mod removed_forwards;

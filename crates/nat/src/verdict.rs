@@ -225,6 +225,8 @@ pub struct Counters {
     pub grants_deleted: u64,
     /// Bytes of IP packets: outbound, inbound and hairpinned.
     pub bytes_forwarded: [u64; 3],
+    /// Translated packets by [`crate::Protocol::index`]; those of GRE are in none.
+    pub translated: [u64; crate::types::Protocol::COUNT],
 }
 
 impl Default for Counters {
@@ -271,6 +273,7 @@ impl Default for Counters {
             grants_opened: 0,
             grants_deleted: 0,
             bytes_forwarded: [0; 3],
+            translated: [0; 3],
         }
     }
 }

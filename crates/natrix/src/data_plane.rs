@@ -7,12 +7,12 @@ use std::path::Path;
 
 use cli::Check;
 use cli::Find;
-use cli::FindAddress;
 use cli::Replay;
 use cli::Run;
 use config::Config;
 use config::Fault;
 use config::Machine;
+use control::FindAddress;
 use daemon::replay::ReplayFiles;
 use daemon::replay::replay as replay_captures;
 use export::store::HostPrefix;
@@ -94,7 +94,11 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
 
 /// `natrix find --config`: answers from the file alone, which may be for another machine.
 pub(crate) fn find(arguments: &Find, file: &Path, out: &mut dyn Write) -> Result<(), Failure> {
-    arguments.endpoint.ipv4()?;
+    if let FindAddress::Ipv6(_) = arguments.endpoint.address {
+        let remedy = "ask the instance, or its log: --at TIME; no formula has IPv6 hosts";
+        let fault = control::Fault::new("find", "a configuration alone has no IPv6 hosts", remedy);
+        return Err(cli::CliError::from(fault.seen(arguments.endpoint.address.to_string())).into());
+    }
     let answers = lookup::formula::find(&config_of(file)?.nat, &asked(arguments))?;
     Ok(cli::print_found(&answers, arguments.output.json, out)?)
 }

@@ -34,6 +34,8 @@ pub(crate) struct SubscriberRow {
     pub(crate) prefix_length: u8,
     pub(crate) address_maps: u32,
     pub(crate) port_maps: u64,
+    pub(crate) address_creations: u64,
+    pub(crate) port_creations: u64,
     pub(crate) address_failures: u64,
     pub(crate) port_failures: u64,
     /// Most port maps it may have, over all transports; 0: no limit.
@@ -206,6 +208,8 @@ impl Maps {
                 prefix_length,
                 address_maps: 0,
                 port_maps: subscriber.mappings.total(),
+                address_creations: subscriber.addresses_paired,
+                port_creations: subscriber.mappings_created,
                 address_failures: refused.address_draining,
                 port_failures: refused.ports_exhausted + refused.block_limit + refused.port_quota,
                 port_maps_max: subscriber.ports_max.map_or(0, |max| max.total()),

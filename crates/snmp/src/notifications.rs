@@ -19,6 +19,7 @@ use crate::figures::ports_mapped;
 use crate::figures::protocol_number;
 use crate::figures::usage_percent;
 use crate::maps::Maps;
+use crate::maps::SubscriberRow;
 use crate::oid::Oid;
 use crate::source::KnownPools;
 use crate::tables::INSTANCE;
@@ -103,7 +104,7 @@ impl Notifications {
         }
         for row in maps.map(|maps| maps.subscribers.as_slice()).unwrap_or_default() {
             if let Some((of, control)) = subscribers.get(&(&*row.vrf, row.address)) {
-                watch_subscriber(of, row.index, control, row.port_maps, &mut watched);
+                watch_subscriber(of, row, control, &mut watched);
             }
         }
         // What is no longer watched begins anew later.
@@ -197,17 +198,20 @@ fn watch_pool(of: &Of, index: u32, control: &Control, pool: &Pool, watched: &mut
     }
 }
 
-/// Without natv2SubscriberPortMapCreations, which the engine does not count.
-fn watch_subscriber(of: &Of, index: u32, control: &Control, port_maps: u64, watched: &mut Vec<Watched>) {
-    let name = name_of(subscriber::ENTRY, subscriber::PORT_MAP_ENTRIES, &[index]);
+fn watch_subscriber(of: &Of, row: &SubscriberRow, control: &Control, watched: &mut Vec<Watched>) {
+    let object = |column, value| VarBind { name: name_of(subscriber::ENTRY, column, &[row.index]), value };
+    let SubscriberRow { port_maps, port_creations, .. } = *row;
     watched.push(Watched {
         of: of.clone(),
         kind: Kind::SubscriberPortMappingEntriesHigh,
         threshold: control.second,
         interval: control.interval,
-        seen: (port_maps, 0),
+        seen: (port_maps, port_creations),
         is_met: is_reached(control.second, port_maps),
-        objects: vec![VarBind { name, value: Value::unsigned(port_maps) }],
+        objects: vec![
+            object(subscriber::PORT_MAP_ENTRIES, Value::unsigned(port_maps)),
+            object(subscriber::PORT_MAP_CREATIONS, Value::Counter64(port_creations)),
+        ],
     });
 }
 

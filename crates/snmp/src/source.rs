@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
+use control::Actor;
 use control::Client;
 use control::ClientError;
 use control::Filter;
@@ -111,12 +112,17 @@ impl Connection {
     fn ask<T>(&mut self, ask: impl FnOnce(&mut Client) -> Result<T, ClientError>) -> Result<T, Unavailable> {
         let mut client = match self.client.take() {
             Some(client) => client,
-            None => Client::connect(&self.socket, env!("CARGO_PKG_VERSION"), ANSWERS_WITHIN)?,
+            None => Client::connect_for(&self.socket, env!("CARGO_PKG_VERSION"), ANSWERS_WITHIN, Some(actor()))?,
         };
         let answer = ask(&mut client)?;
         self.client = Some(client);
         Ok(answer)
     }
+}
+
+/// Who asks, for the audit log: which managers there are is for the master agent to know.
+fn actor() -> Actor {
+    Actor { who: "snmp".to_owned(), from: "agentx".to_owned(), case: None }
 }
 
 /// All that requests look at.

@@ -46,6 +46,7 @@ const query = fields => new URLSearchParams(Object.entries(fields).filter(isGive
 const percent = ratio => `${(100 * ratio).toFixed(1)} %`;
 const sum = each => each.udp + each.tcp + each.icmp;
 const counted = (count, thing, things = `${thing}s`) => `${number.format(count)} ${count === 1 ? thing : things}`;
+const effect = name => name.replaceAll("_", " ");
 const range = own => `${own.first_port}–${own.last_port}`;
 // The IPv4 address beside an IPv6 host is a number of its worker, and nobody's address.
 const hostText = host => host.inner ? `${host.address} ${host.inner}` : host.address + (host.prefix_length < 128 ? `/${host.prefix_length}` : "");
@@ -121,13 +122,32 @@ function show(status) {
     String(worker.worker), worker.cpu === null ? "any" : String(worker.cpu), percent(worker.busy_ratio), longest(worker.rounds_by_time),
     worker.packets_received, worker.packets_forwarded, worker.packets_dropped, worker.sessions,
   ]));
+  showRouting(status);
   draw(status);
+}
+
+const left = now => [counted(now.packets_per_second, "packet") + " a second", counted(now.subscribers, "subscriber"),
+  counted(now.mappings, "mapping"), counted(now.sessions, "session")].join(", ");
+
+function announced(routing) {
+  if (!routing) return "This instance announces no pools to the kernel ([routing] kernel), so there is nothing to withdraw.";
+  if (routing.drained_us !== null) return `Drained for ${number.format(Math.round(routing.drained_us / 1e6))} s: no pool is announced.`;
+  if (routing.withheld) return `No pool is announced: ${effect(routing.withheld)}.`;
+  return `${counted(routing.prefixes, "prefix of the pools is", "prefixes of the pools are")} announced.`;
+}
+
+function showRouting(status) {
+  if (!at("drain")) return;
+  const routing = status.announcement;
+  at("announced").textContent = announced(routing);
+  at("left").textContent = `${routing && routing.drained_us !== null ? "Left" : "Now"}: ${left(status)}.`;
+  // Both stay enabled, so that neither loses the focus; a second drain changes nothing.
+  at("drain-begin").disabled = at("drain-undo").disabled = !routing;
 }
 
 // Addresses on the map. More are reached by the search.
 const MAP_MAX = 4096;
 let pools = new Map();
-let droppedBefore = new Map();
 
 async function mapped() {
   const found = [];
@@ -148,14 +168,8 @@ async function refresh() {
     pool.draining ? `${pool.name} (draining)` : pool.name, pool.allocation, pool.addresses, pool.subscribers,
     sum(pool.ports_used), sum(pool.ports_resting), pool.ports_leased, percent(pool.utilisation_ratio),
   ]));
-  const now = Date.now();
   const rows = drops.objects.filter(drop => drop.packets > 0).sort((a, b) => b.packets - a.packets);
-  fill("drops", rows.map(drop => {
-    const before = droppedBefore.get(drop.reason);
-    const rate = before ? (drop.packets - before.packets) * 1000 / (now - before.at) : 0;
-    return [drop.reason, drop.packets, Math.round(rate), drop.description, drop.remedy];
-  }));
-  droppedBefore = new Map(rows.map(drop => [drop.reason, { packets: drop.packets, at: now }]));
+  fill("drops", rows.map(drop => [drop.reason, drop.packets, drop.packets_per_second, drop.description, drop.remedy]));
   map(addresses);
 }
 
@@ -195,7 +209,13 @@ function map(addresses) {
 const USERS_MAX = 1000;
 
 async function users(one) {
-  const page = await ask(`api/v1/subscribers?${query({ external: one.address, limit: USERS_MAX })}`);
+  const size = pools.get(one.pool)?.block_size;
+  const used = `${counted(sum(one.ports_used), "port")} in use, ${number.format(sum(one.ports_resting))} of them held down`;
+  const blocks = size ? `; ${counted(one.ports_leased / size, "block")} of ${number.format(size)} ports leased` : "";
+  at("chosen").textContent = `${one.address} of ${one.pool}: ${used}${blocks}`;
+  // Who has them is for the role audit.
+  if (!at("address")) return;
+  const page = await ask(`api/v1/subscribers?${query({ external: one.address, limit: USERS_MAX, case: at("case").value })}`);
   const own = page.objects.flatMap(subscriber => subscriber.own_ports
     .filter(ports => ports.external_address === one.address).map(ports => ({ ...ports, subscriber })));
   own.sort((a, b) => a.first_port - b.first_port);
@@ -203,11 +223,8 @@ async function users(one) {
     subscriberText(subscriber), subscriber.vrf, subscriber.pool, sum(subscriber.mappings),
     own.filter(ports => ports.subscriber === subscriber).map(range).join(", ") || null,
   ]));
-  const used = `${counted(sum(one.ports_used), "port")} in use, ${number.format(sum(one.ports_resting))} of them held down`;
   const more = page.cursor === null ? "" : `; the first ${number.format(USERS_MAX)} subscribers`;
-  const size = pools.get(one.pool)?.block_size;
-  const blocks = size ? `; ${counted(one.ports_leased / size, "block")} of ${number.format(size)} ports leased` : "";
-  at("chosen").textContent = `${one.address} of ${one.pool}: ${used}${blocks}${more}`;
+  at("chosen").textContent += more;
   at("blocks").replaceChildren(...own.map(ports => {
     const who = subscriberText(ports.subscriber);
     return box(`ports ${range(ports)}: ${who} of ${ports.subscriber.vrf}`, ports.kind === "block" ? 0.5 : 0.1, async () => search(who));
@@ -236,25 +253,15 @@ const summary = one => one.detail ?? Object.entries(one).filter(([, value]) => v
 // ADDRESS, ADDRESS:PORT, [ADDRESS]:PORT of IPv6, or an IPv6 address or prefix.
 function endpointOf(text) {
   const inBrackets = text.match(/^\[([^\]]*)\](?::(\d+))?$/);
-  if (inBrackets) return { host: inBrackets[1], port: inBrackets[2] };
+  if (inBrackets) return { address: inBrackets[1], port: inBrackets[2] };
   const parts = text.split(":");
-  return parts.length > 2 ? { host: text } : { address: parts[0], port: parts[1] };
-}
-
-// IPv6 hosts are found among the mappings; the log has none of them.
-async function ofHost({ host, port }) {
-  if (at("at").value.trim()) throw new Error("the log has no IPv6 hosts; leave the time empty");
-  const given = { host, internal_port: port, protocol: at("transport").value, case: at("case").value, limit: USERS_MAX };
-  const found = await ask(`api/v1/mappings?${query(given)}`);
-  return found.objects.length > 0 ? { objects: found.objects.map(mapping => ({ mapping, vrf: mapping.vrf, detail: `has ${mapping.protocol} ${mapping.external}` })) }
-    : { objects: [{ vrf: null, detail: "has no mapping now" }] };
+  return parts.length > 2 ? { address: text } : { address: parts[0], port: parts[1] };
 }
 
 onSubmit("find", async () => {
   const text = at("endpoint").value.trim();
-  const asked = endpointOf(text);
-  const given = { address: asked.address, port: asked.port, protocol: at("transport").value, at: at("at").value.trim(), case: at("case").value };
-  const found = asked.host === undefined ? await ask(`api/v1/find?${query(given)}`) : await ofHost(asked);
+  const given = { ...endpointOf(text), protocol: at("transport").value, at: at("at").value.trim(), case: at("case").value };
+  const found = await ask(`api/v1/find?${query(given)}`);
   fill("found", found.objects.map(one => {
     const host = one.host ?? one.mapping?.host;
     return [
@@ -271,7 +278,7 @@ onSubmit("find", async () => {
 // What would happen to a packet of the mapping that was found, to the remote endpoint it last had.
 async function fare(mapping) {
   const [external, external_port] = mapping.external.split(":");
-  const sessions = await ask(`api/v1/sessions?${query({ protocol: mapping.protocol, external, external_port, limit: 1 })}`);
+  const sessions = await ask(`api/v1/sessions?${query({ protocol: mapping.protocol, external, external_port, limit: 1, case: at("case").value })}`);
   const remote = sessions.objects[0]?.remote;
   at("protocol").value = mapping.protocol;
   at("source").value = mapping.internal;
@@ -283,13 +290,12 @@ async function fare(mapping) {
 async function explain() {
   const answer = await ask(`api/v1/why?${query({
     protocol: at("protocol").value, source: at("source").value, destination: at("destination").value, inbound: at("inbound").checked,
+    case: at("case").value,
   })}`);
   fill("steps", [...answer.steps.map(step => [step.step, step.decision, step.detail]), ["verdict", answer.verdict, answer.description]]);
 }
 
 onSubmit("why", explain);
-
-const effect = name => name.replaceAll("_", " ");
 
 onSubmit("change", async button => {
   const send = { method: "POST", body: at("text").value, headers: { "content-type": "text/plain", "x-natrix-csrf": csrf } };
@@ -316,6 +322,15 @@ onSubmit("change", async button => {
   at("reload").disabled = !planned.plan.applies || planned.changes.length === 0 || at("text").value !== text;
 });
 at("text")?.addEventListener("input", () => { at("reload").disabled = true; });
+
+onSubmit("drain", async button => {
+  const undo = button?.value === "undo";
+  if (!undo && !confirm("Withdraw all pools from the routing? Traffic moves to other routers, if there are any.")) return;
+  const headers = { "x-natrix-csrf": csrf };
+  const done = await ask(`api/v1/drain?${query({ undo })}`, { method: "POST", headers });
+  const words = done.drained ? ["drained", "already drained"] : ["drain undone", "was not drained"];
+  at("drained").textContent = `${done.changed ? words[0] : words[1]}; left: ${left(done)}`;
+});
 
 async function keepFresh() {
   for (;;) {

@@ -83,16 +83,16 @@ pub(crate) fn draw(frame: &mut Frame<'_>, dashboard: &Dashboard) {
     if let Some(sample) = &dashboard.current {
         let halves = |area: Rect| Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas::<2>(area);
         let [left, right] = halves(charts);
-        let rates = &dashboard.rates;
-        draw_chart(frame, left, "Forwarded packets", rates.packets, "/s", &dashboard.packets_history, ACCENT);
-        draw_chart(frame, right, "Forwarded bits", rates.bits, "bit/s", &dashboard.bits_history, Color::Blue);
+        let (packets, bits) = (sample.status.packets_per_second as f64, sample.status.bits_per_second as f64);
+        draw_chart(frame, left, "Forwarded packets", packets, "/s", &dashboard.packets_history, ACCENT);
+        draw_chart(frame, right, "Forwarded bits", bits, "bit/s", &dashboard.bits_history, Color::Blue);
         let [left, right] = halves(state);
-        draw_tables(frame, left, dashboard, sample);
-        draw_workers(frame, right, dashboard, sample);
+        draw_tables(frame, left, sample);
+        draw_workers(frame, right, sample);
         let [left, right] = halves(losses);
         draw_pools(frame, left, sample);
         draw_drops(frame, right, dashboard);
-        draw_interfaces(frame, links, dashboard, sample);
+        draw_interfaces(frame, links, sample);
     }
     match &dashboard.link {
         Link::Live => {}
@@ -209,7 +209,7 @@ fn draw_chart(
     frame.render_widget(sparkline, chart);
 }
 
-fn draw_tables(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample: &Sample) {
+fn draw_tables(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
     let status = &sample.status;
     let width = inner_width(area);
     let mut lines = Vec::new();
@@ -224,12 +224,12 @@ fn draw_tables(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample:
         spans.push(format!("{:>8}", human::percent(ratio)).into());
         lines.push(Line::from(spans));
     }
-    let created = |rate| format!("{:>10}", human::with_unit(rate, "/s"));
-    let mut spans: Vec<Span<'_>> = vec!["New mappings".into(), created(dashboard.rates.mappings_created).bold()];
+    let created = |rate: u64| format!("{:>10}", human::with_unit(rate as f64, "/s"));
+    let mut spans: Vec<Span<'_>> = vec!["New mappings".into(), created(status.mappings_created_per_second).bold()];
     // A wide terminal has room for the sessions too.
     if width >= 52 {
         spans.push("    New sessions".into());
-        spans.push(created(dashboard.rates.sessions_created).bold());
+        spans.push(created(status.sessions_created_per_second).bold());
     }
     lines.push(Line::from(spans));
     frame.render_widget(Paragraph::new(lines).block(panel("State")), area);
@@ -274,7 +274,7 @@ fn inner_width(area: Rect) -> usize {
     usize::from(area.width.saturating_sub(4))
 }
 
-fn draw_workers(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample: &Sample) {
+fn draw_workers(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
     let width = inner_width(area);
     let lines = sample.status.workers.iter().map(|worker| {
         let cpu = worker.cpu.map_or_else(String::new, |cpu| format!("cpu {cpu}"));
@@ -282,7 +282,7 @@ fn draw_workers(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample
             vec![format!("{:<3}", worker.worker).into(), Span::styled(format!("{cpu:<7}"), Style::new().fg(MUTED))];
         spans.extend(bar(worker.busy_ratio, width.saturating_sub(28)));
         spans.push(format!("{:>8}", human::percent(worker.busy_ratio)).into());
-        spans.push(format!("{:>8}", human::scaled(dashboard.worker_rate(worker.worker))).bold());
+        spans.push(format!("{:>8}", human::scaled(worker.packets_received_per_second as f64)).bold());
         spans.push(Span::styled("/s", Style::new().fg(MUTED)));
         Line::from(spans)
     });
@@ -313,16 +313,17 @@ fn draw_drops(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
     let width = inner_width(area);
     let drops = dashboard.drops();
     let lines = drops.iter().map(|entry| {
-        let rate = format!("{:>6}/s", human::scaled(entry.per_second));
-        let rate_style = if entry.per_second >= 0.5 { Style::new().fg(Color::Yellow) } else { Style::new().fg(MUTED) };
+        let rate = format!("{:>6}/s", human::scaled(entry.packets_per_second as f64));
+        let rate_style =
+            if entry.packets_per_second > 0 { Style::new().fg(Color::Yellow) } else { Style::new().fg(MUTED) };
         let mut spans = vec![
-            fit(&entry.drop.reason, 21).into(),
+            fit(&entry.reason, 21).into(),
             Span::styled(rate, rate_style),
-            format!("{:>7}", human::scaled(entry.drop.packets as f64)).bold(),
+            format!("{:>7}", human::scaled(entry.packets as f64)).bold(),
         ];
         // Only a wide terminal has space for the sentence.
         if width > NUMBERS + 20 {
-            let sentence = fit(&entry.drop.description, width - NUMBERS - 2);
+            let sentence = fit(&entry.description, width - NUMBERS - 2);
             spans.push(Span::styled(format!("  {sentence}"), Style::new().fg(MUTED)));
         }
         Line::from(spans)
@@ -331,11 +332,12 @@ fn draw_drops(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
     if lines.is_empty() {
         lines.push(Line::styled("No packet has been dropped.", Style::new().fg(MUTED)));
     }
-    let title = format!("Drops: {}/s", human::scaled(dashboard.rates.drops));
+    let rate = dashboard.current.as_ref().map_or(0, |sample| sample.status.drops_per_second);
+    let title = format!("Drops: {}/s", human::scaled(rate as f64));
     frame.render_widget(Paragraph::new(lines).block(panel(&title)), area);
 }
 
-fn draw_interfaces(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sample: &Sample) {
+fn draw_interfaces(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
     // 76 columns at least: 12 for the name, 8 and 5 for side and link, 9 for each rate, 8 and 7 for
     // the losses.
     let spare = inner_width(area).saturating_sub(76);
@@ -347,9 +349,8 @@ fn draw_interfaces(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sam
     );
     let mut lines = vec![Line::styled(heading, Style::new().fg(MUTED))];
     lines.extend(sample.interfaces.iter().map(|interface| {
-        let rates = dashboard.interface_rates(&interface.name);
         let (link, colour) = if interface.link_up { ("up", Color::Green) } else { ("down", Color::Red) };
-        let rate = |rate| format!("{:>number$}", human::scaled(rate));
+        let rate = |rate: u64| format!("{:>number$}", human::scaled(rate as f64));
         let loss = |count: u64, width| {
             let colour = if count > 0 { Color::Yellow } else { MUTED };
             Span::styled(format!("{:>width$}", human::scaled(count as f64)), Style::new().fg(colour))
@@ -358,10 +359,10 @@ fn draw_interfaces(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard, sam
             fit(&interface.name, name - 1).into(),
             Span::styled(format!(" {:<8}", interface.side.name()), Style::new().fg(MUTED)),
             Span::styled(format!("{link:<5}"), Style::new().fg(colour)),
-            rate(rates.rx_packets).bold(),
-            rate(rates.rx_bits).into(),
-            rate(rates.tx_packets).bold(),
-            rate(rates.tx_bits).into(),
+            rate(interface.rx_packets_per_second).bold(),
+            rate(interface.rx_bits_per_second).into(),
+            rate(interface.tx_packets_per_second).bold(),
+            rate(interface.tx_bits_per_second).into(),
             loss(interface.rx_missed, 8),
             loss(interface.tx_dropped, 7),
         ])

@@ -61,6 +61,9 @@ pub struct DropReason {
     pub reason: String,
     /// Packets dropped over all workers.
     pub packets: u64,
+    /// Packets dropped in the last second.
+    #[serde(default)]
+    pub packets_per_second: u64,
     /// One sentence: why a packet ends so.
     pub description: String,
     /// One sentence: what to do if there are many.

@@ -39,4 +39,16 @@ pub struct Interface {
     pub tx_bytes: u64,
     /// Packets not sent because the transmit queue was full.
     pub tx_dropped: u64,
+    /// Packets received in the last second.
+    #[serde(default)]
+    pub rx_packets_per_second: u64,
+    /// Bits received in the last second, with Ethernet headers.
+    #[serde(default)]
+    pub rx_bits_per_second: u64,
+    /// Packets sent in the last second.
+    #[serde(default)]
+    pub tx_packets_per_second: u64,
+    /// Bits sent in the last second, with Ethernet headers.
+    #[serde(default)]
+    pub tx_bits_per_second: u64,
 }

@@ -113,6 +113,18 @@ pub struct Pool {
     /// Part of the fullest transport's ports that is in use, held down, or in blocks that are
     /// leased or cannot be leased.
     pub utilisation_ratio: f64,
+    /// Subscribers paired with an address of it since the start; 0 with arbitrary pooling.
+    #[serde(default)]
+    pub addresses_paired: u64,
+    /// Mappings made since the start.
+    #[serde(default)]
+    pub mappings_created: u64,
+    /// Packets refused because all its addresses drain.
+    #[serde(default)]
+    pub refused_without_address: u64,
+    /// Packets and requests refused for want of a port, or because of a limit of ports.
+    #[serde(default)]
+    pub refused_without_port: u64,
 }
 
 /// One external address of a pool.

@@ -119,6 +119,12 @@ pub struct Subscriber {
     pub class: Option<String>,
     /// Bytes of state it counts for.
     pub memory_bytes: u64,
+    /// Mappings made since it is a subscriber.
+    #[serde(default)]
+    pub mappings_created: u64,
+    /// How often it was paired with an external address since then.
+    #[serde(default)]
+    pub addresses_paired: u64,
     /// Refused packets that wanted a mapping or session, since its first mapping; without a
     /// mapping, those within an hour.
     pub refused: Refused,

@@ -74,6 +74,9 @@ pub struct Status {
     pub drops_per_second: u64,
     /// Mappings created.
     pub mappings_created_per_second: u64,
+    /// Sessions created.
+    #[serde(default)]
+    pub sessions_created_per_second: u64,
     /// Where records of events go; null: nowhere.
     #[serde(default)]
     pub event_log: Option<EventLog>,
@@ -246,6 +249,9 @@ pub struct Worker {
     pub cpu: Option<u16>,
     /// Part of the last second in which it had packets to work on.
     pub busy_ratio: f64,
+    /// Packets taken from ports in the last second.
+    #[serde(default)]
+    pub packets_received_per_second: u64,
     /// Packets taken from ports.
     pub packets_received: u64,
     /// Packets sent on.

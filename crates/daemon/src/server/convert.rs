@@ -274,6 +274,8 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
         sessions: Some(u64::from(view.sessions)),
         class: class_name(shared.settings(), view.class),
         memory_bytes: view.memory_bytes,
+        mappings_created: view.mappings_created,
+        addresses_paired: view.addresses_paired.into(),
         refused: refused(&view.refused),
         guaranteed: per_protocol(view.guarantee.ports.map(u64::from)),
         guarantee_missing: per_protocol(view.guarantee.missing.map(u64::from)),

@@ -87,6 +87,7 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         worker: number as u8,
         cpu: instance.description.cpus.get(number).copied().flatten(),
         busy_ratio: rates.busy.get(number).copied().unwrap_or(0.0),
+        packets_received_per_second: rates.received.get(number).copied().unwrap_or(0),
         packets_received: snapshot.counters.received,
         packets_forwarded: packets_of(&snapshot.counters, VerdictKind::Forwarded),
         packets_dropped: packets_of(&snapshot.counters, VerdictKind::Dropped),
@@ -123,6 +124,7 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         bits_per_second: rates.bits,
         drops_per_second: rates.drops,
         mappings_created_per_second: rates.mappings,
+        sessions_created_per_second: rates.sessions,
         event_log: instance.event_log().map(|view| event_log(instance, view, &snapshots)),
         port_timeouts: port_timeouts(shared.settings()),
         timeouts: timeouts(&snapshots),
@@ -195,7 +197,7 @@ fn addresses(settings: &Settings, index: usize) -> Vec<String> {
 }
 
 pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
-    let snapshots = instance.snapshots()?;
+    let (snapshots, rates) = (instance.snapshots()?, instance.rates());
     let ports = snapshots.first().map(|snapshot| (snapshot.ports.as_slice(), snapshot.ports_up.as_slice()));
     let (statistics, up) = ports.unwrap_or_default();
     let shared = instance.shared();
@@ -212,6 +214,8 @@ pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
             ]
         });
         let [rx_packets, rx_bytes, tx_packets, tx_bytes, tx_dropped] = total;
+        let [rx_packets_per_second, rx_bits_per_second, tx_packets_per_second, tx_bits_per_second] =
+            rates.interfaces.get(index).copied().unwrap_or_default();
         let port = instance.description.ports.get(link.port.index());
         let missed = statistics.get(link.port.index()).map_or(0, |port| port.receive_missed + port.receive_no_buffer);
         Interface {
@@ -231,6 +235,10 @@ pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
             tx_packets,
             tx_bytes,
             tx_dropped,
+            rx_packets_per_second,
+            rx_bits_per_second,
+            tx_packets_per_second,
+            tx_bits_per_second,
         }
     });
     Ok(objects.collect())
@@ -281,6 +289,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             }
         }
         let [udp, tcp, icmp] = pool.filtering.map(filtering);
+        let counted = shared.counted_in_pool(id);
         objects.push(Pool {
             name: pool.name.clone(),
             addresses: pool.addresses.len() as u64,
@@ -315,6 +324,10 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             ports_resting: convert::per_protocol(resting),
             ports_total: convert::per_protocol(total),
             utilisation_ratio: fullest(used, total, leased + unleasable),
+            addresses_paired: counted.addresses_paired,
+            mappings_created: counted.mappings_created,
+            refused_without_address: counted.refused_without_address,
+            refused_without_port: counted.refused_without_port,
         });
     }
     Ok(objects)
@@ -343,6 +356,7 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         icmp_errors_translated,
         mappings_created,
         mappings_removed,
+        translated,
         flows_created,
         flows_removed,
         ports_refused,
@@ -515,6 +529,7 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
     for protocol in Protocol::ALL {
         let name = protocol.name();
         let of = |numbers: [u64; Protocol::COUNT]| numbers.get(protocol.index()).copied().unwrap_or(0);
+        events.push((format!("translated_{name}"), of(translated), Event, "Packets translated."));
         events.push((format!("mappings_created_{name}"), of(mappings_created), Event, "Mappings created."));
         events.push((format!("mappings_removed_{name}"), of(mappings_removed), Event, "Mappings removed."));
         let refused = "Packets and requests refused for want of a port or because of a limit of ports.";
@@ -590,14 +605,15 @@ fn route_counters(counters: &RouteCounters) -> Vec<Counter> {
 }
 
 pub(crate) fn drops(instance: &Instance) -> Result<Vec<DropReason>, Fault> {
-    let snapshots = instance.snapshots()?;
-    let reasons = Verdict::ALL.iter().filter(|verdict| verdict.kind() == VerdictKind::Dropped);
-    let objects = reasons.map(|verdict| {
+    let (snapshots, rates) = (instance.snapshots()?, instance.rates());
+    let reasons = Verdict::ALL.iter().enumerate().filter(|(_, verdict)| verdict.kind() == VerdictKind::Dropped);
+    let objects = reasons.map(|(place, verdict)| {
         let packets = |snapshot: &Snapshot| snapshot.counters.of(*verdict);
         let per_worker = snapshots.iter().enumerate();
         DropReason {
             reason: verdict.name().to_owned(),
             packets: snapshots.iter().map(packets).sum(),
+            packets_per_second: rates.by_verdict.get(place).copied().unwrap_or(0),
             description: verdict.description().to_owned(),
             remedy: remedy(*verdict).to_owned(),
             per_worker: per_worker

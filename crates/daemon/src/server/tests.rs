@@ -39,10 +39,14 @@ use control::server::SILENCE_MAX;
 use wire::ethernet::MacAddress;
 
 use super::CLIENTS_MAX;
+use super::Lookup;
+use super::Recorded;
 use super::Server;
 use super::Socket;
 use super::SocketError;
 use super::Ticker;
+use super::WHOLE_LIST;
+use super::lookup_of;
 use crate::clock::Clock;
 use crate::fleet::Fleet;
 use crate::fleet::Idle;
@@ -248,7 +252,10 @@ fn find_names_the_holder_from_either_side() {
     let (internal, external) = running.traffic(2..3)[0];
     let mut client = running.client();
     let mut find = |address: Ipv4Addr, port: Option<u16>| -> FindAnswer {
-        one(&mut client, Request::Find(Find { address, port, protocol: None, vrf: None, limit: None, cursor: None }))
+        one(
+            &mut client,
+            Request::Find(Find { address: address.into(), port, protocol: None, vrf: None, limit: None, cursor: None }),
+        )
     };
     let answer = find(*external.ip(), Some(external.port()));
     assert_eq!((answer.place, answer.holder), (Place::External, Some(*internal.ip())));
@@ -268,7 +275,7 @@ fn find_names_the_holder_from_either_side() {
         assert!(answer.detail.contains("is statically forwarded to"), "{}", answer.detail);
     }
     // By their inside address, with all their ports.
-    let owner = Find { address: FORWARDED, port: None, protocol: None, vrf: None, limit: None, cursor: None };
+    let owner = Find { address: FORWARDED.into(), port: None, protocol: None, vrf: None, limit: None, cursor: None };
     let (answers, _) = running.client().request::<FindAnswer>(&Request::Find(owner)).expect("an answer");
     let forwards = answers.iter().filter(|answer| answer.detail.contains("is statically forwarded to"));
     assert!(forwards.clone().count() > 0, "{answers:?}");
@@ -284,7 +291,7 @@ fn find_names_the_holder_from_either_side() {
     // An unknown VRF is an error for any address.
     for address in [*external.ip(), *internal.ip(), Ipv4Addr::new(198, 51, 100, 1)] {
         let vrf = Some("nonesuch".to_owned());
-        let asked = Find { address, port: None, protocol: None, vrf, limit: None, cursor: None };
+        let asked = Find { address: address.into(), port: None, protocol: None, vrf, limit: None, cursor: None };
         let refused = running.client().request::<FindAnswer>(&Request::Find(asked)).expect_err("there is none");
         assert!(refused.to_string().contains("nonesuch"), "{refused}");
     }
@@ -295,7 +302,10 @@ fn find_names_all_targets_of_a_forward_from_either_side() {
     let running = Running::start("find-targets");
     let mut client = running.client();
     let mut find = |address: Ipv4Addr, port: Option<u16>| -> FindAnswer {
-        one(&mut client, Request::Find(Find { address, port, protocol: None, vrf: None, limit: None, cursor: None }))
+        one(
+            &mut client,
+            Request::Find(Find { address: address.into(), port, protocol: None, vrf: None, limit: None, cursor: None }),
+        )
     };
     let all = "udp 10.0.0.9:7000 leads to one of 10.0.0.223:7001 weight 1, 10.0.0.224:7001 weight 1";
     let all = all.replace("10.0.0.9", &POOL_OFF_LINK.to_string());
@@ -522,4 +532,53 @@ fn the_socket_is_guarded() {
     fs::write(&path, "precious").expect("a file");
     assert!(matches!(Socket::open(&path, 0o600), Err(SocketError::Occupied(_))));
     assert_eq!(fs::read_to_string(&path).expect("a file"), "precious");
+}
+
+#[test]
+fn every_request_that_names_a_subscriber_is_a_lookup() {
+    const LOOKUPS: [&str; 8] =
+        ["find", "subscribers", "mappings", "sessions", "grants", "expectations", "why", "trace"];
+    const OTHERS: [&str; 17] = [
+        "status",
+        "interfaces",
+        "pools",
+        "pool_addresses",
+        "algs",
+        "rules",
+        "routes",
+        "neighbours",
+        "counters",
+        "drops",
+        "reload",
+        "drain",
+        "audit",
+        "record",
+        "trace_stop",
+        "plan",
+        "hello",
+    ];
+    for line in include_str!("../../../control/tests/requests.jsonl").lines() {
+        let name = serde_json::from_str::<serde_json::Value>(line).expect("JSON")["request"].clone();
+        let name = name.as_str().unwrap_or("hello");
+        let Ok(request) = serde_json::from_str::<Request>(line) else { continue };
+        let names_some = LOOKUPS.contains(&name) || matches!(&request, Request::Plan(plan) if plan.details > 0);
+        assert!(names_some || OTHERS.contains(&name), "{name}: decide whether it is a lookup");
+        assert_eq!(lookup_of(&request).is_some(), names_some, "{line}");
+    }
+}
+
+#[test]
+fn what_a_connection_goes_on_with_is_recorded_once() {
+    let (begun, mut recorded) = (Instant::now(), Recorded::default());
+    let later = |seconds| begun + Duration::from_secs(seconds);
+    let whole: Lookup = ("show mappings", WHOLE_LIST.to_owned());
+    let narrowed: Lookup = ("show mappings", "{\"external_port\":7}".to_owned());
+    assert!(!recorded.covers(&narrowed, true, begun), "a cursor that somebody made up");
+    for lookup in [&whole, &narrowed] {
+        assert!(!recorded.covers(lookup, false, begun));
+        recorded.remember(lookup.clone(), begun);
+        assert!(recorded.covers(lookup, true, later(300)), "its next page");
+    }
+    assert!(!recorded.covers(&narrowed, false, later(1)), "asked once more");
+    assert!(recorded.covers(&whole, false, later(59)) && !recorded.covers(&whole, false, later(60)));
 }

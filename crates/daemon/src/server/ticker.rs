@@ -10,6 +10,7 @@ use std::thread;
 use std::thread::JoinHandle;
 
 use control::ratio;
+use nat::Verdict;
 use nat::verdict::VerdictKind;
 
 use super::numbers::packets_of;
@@ -85,20 +86,35 @@ fn report(instance: &Instance, log: Log, snapshot: &Snapshot) {
     }
 }
 
+/// What grew by how much a second. Every rate that is shown anywhere comes from here.
 pub(crate) fn rates(before: &[Snapshot], after: &[Snapshot]) -> Rates {
-    let mut rates = Rates::default();
+    let mut rates = Rates { by_verdict: vec![0; Verdict::ALL.len()], ..Rates::default() };
     for (before, after) in before.iter().zip(after) {
         let elapsed_us = after.now.saturating_since(before.now).as_micros().max(1);
         // A verdict may be reverted, so a count may fall by a few.
-        let per_second = |of: &dyn Fn(&Snapshot) -> u64| {
-            let change = u128::from(of(after).saturating_sub(of(before)));
+        let grown = |before: u64, after: u64| {
+            let change = u128::from(after.saturating_sub(before));
             (change * 1_000_000 / u128::from(elapsed_us)) as u64
         };
+        let per_second = |of: &dyn Fn(&Snapshot) -> u64| grown(of(before), of(after));
         rates.packets += per_second(&|snapshot| packets_of(&snapshot.counters, VerdictKind::Forwarded));
         rates.bits += per_second(&|snapshot| snapshot.counters.bytes_forwarded.iter().sum::<u64>() * 8);
         rates.drops += per_second(&|snapshot| packets_of(&snapshot.counters, VerdictKind::Dropped));
         rates.mappings += per_second(&|snapshot| snapshot.counters.mappings_created.iter().sum());
+        rates.sessions += per_second(&|snapshot| snapshot.counters.sessions_created);
+        for (rate, verdict) in rates.by_verdict.iter_mut().zip(Verdict::ALL) {
+            *rate += per_second(&|snapshot| snapshot.counters.of(*verdict));
+        }
+        rates.interfaces.resize(after.interfaces.len(), [0; 4]);
+        let interfaces = before.interfaces.iter().zip(&after.interfaces);
+        for (rate, (before, after)) in rates.interfaces.iter_mut().zip(interfaces) {
+            rate[0] += grown(before.received_packets, after.received_packets);
+            rate[1] += grown(before.received_bytes, after.received_bytes) * 8;
+            rate[2] += grown(before.sent_packets, after.sent_packets);
+            rate[3] += grown(before.sent_bytes, after.sent_bytes) * 8;
+        }
         rates.busy.push(ratio(after.busy_us.saturating_sub(before.busy_us), elapsed_us).min(1.0));
+        rates.received.push(per_second(&|snapshot| snapshot.counters.received));
     }
     rates
 }

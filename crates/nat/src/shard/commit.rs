@@ -22,6 +22,7 @@ use crate::external::ports::Share;
 use crate::external::ports::Taker;
 use crate::external::static_mapping::Kind;
 use crate::policy::rules::RuleId;
+use crate::snapshot::pool_counts::PoolCount;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
@@ -109,6 +110,7 @@ impl Ledger {
         // Last, because from here on other workers find the owner of the external endpoint.
         self.shared.ports.publish(address, protocol, port, self.worker, index);
         self.counters.mappings_created[protocol.index()] += 1;
+        self.shared.count_in_pool(self.worker, self.shared.pool_of(address), PoolCount::Mapped);
         self.note_mapping_created(now, index.0, new.gives_single_ports, new.cause);
         self.emit_session(now, index.0, SessionRef::Inline);
         Ok(index.0)
@@ -243,9 +245,15 @@ impl Ledger {
         let slot = self.state.subscribers.insert(key.realm, key.address, pool, address, generation)?;
         if address != UNPAIRED {
             self.shared.ports.pair(address);
-            self.counters.addresses_paired += 1;
+            self.count_pairing(slot, address);
         }
         Some(slot)
+    }
+
+    fn count_pairing(&mut self, slot: u32, address: AddressIndex) {
+        self.counters.addresses_paired += 1;
+        self.state.subscribers.account_mut(slot).addresses_paired += 1;
+        self.shared.count_in_pool(self.worker, self.shared.pool_of(address), PoolCount::Paired);
     }
 
     /// The penalty may be over, and the subscriber may be paired again.
@@ -264,17 +272,17 @@ impl Ledger {
     }
 
     pub(super) fn pair_with(&mut self, slot: u32, pool: PoolId, new: AddressIndex) {
-        let (old, shared) = (AddressIndex(self.state.subscribers.get(slot).paired), &self.shared);
+        let old = AddressIndex(self.state.subscribers.get(slot).paired);
         if new != old {
             if new != UNPAIRED {
-                shared.ports.pair(new);
-                self.counters.addresses_paired += 1;
+                self.shared.ports.pair(new);
+                self.count_pairing(slot, new);
             }
             if old != UNPAIRED {
-                shared.ports.unpair(old);
+                self.shared.ports.unpair(old);
             }
         }
-        self.state.subscribers.settle(slot, pool, new, shared.short_generation());
+        self.state.subscribers.settle(slot, pool, new, self.shared.short_generation());
     }
 
     pub(super) fn commit_session(

@@ -335,15 +335,14 @@ impl Ledger {
         if !self.events.is_on() {
             return;
         }
-        let Unmade { key, verdict, wanted } = unmade;
+        let Unmade { key, verdict, .. } = unmade;
         let subscriber = Ipv4Addr::from_bits(key.address);
         let known = self.state.subscribers.find(key.realm, key.address);
         if let Some(slot) = known {
             // New settings may have put a threshold below the present usage.
             self.watch_subscriber(now, slot, key.protocol);
         }
-        let own = || self.shared.pool_for(key.realm, subscriber);
-        let Some(pool) = known.and_then(|slot| self.view().penalty_pool(slot)).or(wanted).or_else(own) else { return };
+        let Some(pool) = self.pool_of_unmade(unmade) else { return };
         let external =
             self.view().address_in(key, pool).map_or(Ipv4Addr::UNSPECIFIED, |address| self.shared.address(address));
         let subscriber = self.named(now, key.realm, subscriber);

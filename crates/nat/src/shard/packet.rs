@@ -34,6 +34,7 @@ use crate::state::fragments::FragmentTracker;
 use crate::steps::opening::Foresight;
 use crate::steps::view::View;
 use crate::time::Instant;
+use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::Verdict;
 
@@ -159,9 +160,8 @@ impl PacketPath {
                 {
                     self.short_ways += 1;
                 }
-                let way = usize::from(!kind.is_out());
-                tally.packets[way] += 1;
-                tally.bytes[way] += u64::from(length);
+                tally.packets[kind.tally()] += 1;
+                tally.bytes[kind.tally()] += u64::from(length);
                 packet.verdict = Some(verdict);
                 packet.outcome = Outcome::Transmit { egress, start, length };
                 return;
@@ -327,9 +327,13 @@ impl PacketPath {
                 self.act(now, &clock, scratch, i, packet, &mut tally, sink);
             }
         }
+        let counters = &mut self.ledger.counters;
         for (way, verdict) in [Verdict::Outbound, Verdict::Inbound].into_iter().enumerate() {
-            self.ledger.counters.verdicts[verdict.index()] += tally.packets[way];
-            self.ledger.counters.bytes_forwarded[way] += tally.bytes[way];
+            let (udp, tcp) = (way, way + 2);
+            counters.verdicts[verdict.index()] += tally.packets[udp] + tally.packets[tcp];
+            counters.bytes_forwarded[way] += tally.bytes[udp] + tally.bytes[tcp];
+            counters.translated[Protocol::Udp.index()] += tally.packets[udp];
+            counters.translated[Protocol::Tcp.index()] += tally.packets[tcp];
         }
         if has_hosts {
             self.depart(burst, sink);

@@ -17,6 +17,7 @@ use pcp::Reply;
 
 use crate::external::static_mapping::Kind as StaticKind;
 use crate::shard::Ledger;
+use crate::shard::notes::Unmade;
 use crate::state::grant::Grant;
 use crate::state::mapping::InternalKey;
 use crate::steps::grant::Denied;
@@ -219,7 +220,7 @@ impl Ledger {
         }
         let made = result.map_err(|denied| {
             if let Denied::Verdict(verdict) = denied {
-                self.count_refusal(now, &request.key, verdict);
+                self.count_refusal(now, Unmade { key: &request.key, verdict, wanted: None });
             }
             Fault::from(code_of(denied))
         })?;

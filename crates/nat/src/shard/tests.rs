@@ -19,6 +19,7 @@ use crate::settings::Route;
 use crate::settings::Settings;
 use crate::time::Duration;
 use crate::types::InterfaceId;
+use crate::types::PoolId;
 use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -125,6 +126,39 @@ fn a_udp_exchange_is_translated_both_ways() {
     assert_eq!(verdict, Some(Verdict::Inbound));
     assert_eq!(&left[0][16..20], [100, 64, 0, 10]);
     assert_eq!(&left[0][22..24], 5_000u16.to_be_bytes());
+}
+
+#[test]
+fn translations_are_counted_by_protocol_and_mappings_by_pool_and_subscriber() {
+    let mut settings = settings();
+    settings.subscriber.ports_max[Protocol::Udp.index()] = 3;
+    let mut shard = Shard::new(Arc::new(Shared::new(settings, 1).unwrap()), WorkerId(0), [1, 2, 3, 4]).unwrap();
+    let inside = |port| build::endpoint([100, 64, 0, 10], port);
+    let e1 = build::endpoint([198, 51, 100, 1], 53);
+    // The fourth mapping of UDP is one too many.
+    let left = send(&mut shard, 0, Side::Inside, &build::udp(inside(1), e1).build()).1;
+    send(&mut shard, 0, Side::Inside, &build::udp(inside(2), e1).build());
+    send(&mut shard, 0, Side::Inside, &build::udp(inside(3), e1).build());
+    send(&mut shard, 0, Side::Inside, &build::tcp(inside(4), e1, Flags::SYN).build());
+    let (verdict, _) = send(&mut shard, 0, Side::Inside, &build::udp(inside(5), e1).build());
+    assert_eq!(verdict, Some(Verdict::SubscriberPortQuota));
+    // Short ways and the long way, which a packet with little time left takes.
+    let (address, port) = source_of(&left[0]);
+    let external = std::net::SocketAddrV4::new(address, port);
+    for ttl in [64, 2] {
+        send(&mut shard, 1, Side::Inside, &build::udp(inside(1), e1).ttl(ttl).build());
+        send(&mut shard, 1, Side::Outside, &build::udp(e1, external).ttl(ttl).build());
+    }
+    send(&mut shard, 1, Side::Inside, &build::echo_request(*inside(9).ip(), *e1.ip(), 9).build());
+    let of = |protocol: Protocol| shard.counters().translated[protocol.index()];
+    assert_eq!([Protocol::Udp, Protocol::Tcp, Protocol::Icmp].map(of), [7, 1, 1]);
+    let counted = shard.shared().counted_in_pool(PoolId(0));
+    assert_eq!((counted.addresses_paired, counted.mappings_created), (1, 5));
+    assert_eq!((counted.refused_without_address, counted.refused_without_port), (0, 1));
+    let mut subscribers = Query::all(Filter::default());
+    shard.view().subscribers_page(Instant::ORIGIN + Duration::from_secs(1), &mut subscribers);
+    let (made, paired) = (subscribers.records[0].mappings_created, subscribers.records[0].addresses_paired);
+    assert_eq!((made, paired), (5, 1));
 }
 
 #[test]

@@ -60,6 +60,10 @@ impl PoolNames {
         self.names.get(usize::from(number.0)).map(AsRef::as_ref)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+
     pub(crate) fn all(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(AsRef::as_ref)
     }

@@ -73,6 +73,9 @@ use crate::settings::Settings;
 use crate::snapshot::addresses::Local;
 use crate::snapshot::addresses::LocalAddresses;
 use crate::snapshot::orphaned::Orphans;
+use crate::snapshot::pool_counts::PoolCount;
+use crate::snapshot::pool_counts::PoolCounted;
+use crate::snapshot::pool_counts::PoolCounts;
 use crate::snapshot::pool_names::PoolNames;
 use crate::snapshot::pressure::Pressure;
 use crate::snapshot::removed_forwards::RemovedForwards;
@@ -291,6 +294,7 @@ pub struct Shared {
     pub(crate) static_hits: Arc<Hits>,
     pub(crate) pools: Vec<CompiledPool>,
     pool_names: PoolNames,
+    pool_counts: PoolCounts,
     pub(crate) turns: Box<[AtomicU32]>,
     /// By pool.
     formulas: Vec<Option<Formula>>,
@@ -467,6 +471,7 @@ impl Shared {
             ports.prepare_blocks().map_err(|source| BuildError::Memory { table: "port blocks", source })?;
         }
         let places_of_ports = ports.places();
+        let pool_names = PoolNames::new(all_pools(), before.map(|before| &before.pool_names));
         Ok(Shared {
             ports,
             local: Arc::new(LocalAddresses::new(&settings.interfaces, &external)),
@@ -480,7 +485,8 @@ impl Shared {
             is_settled: AtomicBool::new(before.is_none()),
             static_hits: hits_after(&settings, workers, before.map(|before| (&before.settings, &before.static_hits))),
             members,
-            pool_names: PoolNames::new(all_pools(), before.map(|before| &before.pool_names)),
+            pool_counts: PoolCounts::new(workers, pool_names.len(), before.map(|before| &before.pool_counts)),
+            pool_names,
             pools,
             compiled_of,
             open,
@@ -594,6 +600,17 @@ impl Shared {
     #[inline]
     pub fn name_of_pool(&self, id: PoolId) -> PoolName {
         self.pool_names.of(id)
+    }
+
+    /// Counts something of a pool.
+    #[inline]
+    pub(crate) fn count_in_pool(&self, worker: WorkerId, pool: PoolId, what: PoolCount) {
+        self.pool_counts.count(worker, self.pool_names.of(pool), what);
+    }
+
+    /// What was counted of a pool since the start.
+    pub fn counted_in_pool(&self, pool: PoolId) -> PoolCounted {
+        self.pool_counts.of(self.pool_names.of(pool))
     }
 
     /// The name of a present or former pool.
@@ -1128,6 +1145,7 @@ impl Shared {
         self.rules.settle_hits(&before.rules);
         self.passes.settle_hits(&before.passes);
         self.filters.settle_hits(&before.filters);
+        self.pool_counts.carry(&before.pool_counts);
         carry_hits((&self.settings, &self.static_hits), (&before.settings, &before.static_hits));
     }
 

@@ -96,6 +96,10 @@ pub(crate) struct Account {
     pub(crate) session_bucket: Bucket,
     /// Of an offender.
     penalty_pool: u16,
+    /// Mappings made, low word first.
+    mappings_created: [u32; 2],
+    /// How often it was paired with an external address.
+    pub(crate) addresses_paired: u32,
 }
 
 /// Microseconds modulo 2^48: 8.9 years.
@@ -143,6 +147,17 @@ impl Account {
         Verdict::LogFull,
         Verdict::SubscriberTableFull,
     ];
+
+    #[inline(always)]
+    pub(crate) fn count_mapping(&mut self) {
+        let created = self.mappings_created() + 1;
+        self.mappings_created = [created as u32, (created >> 32) as u32];
+    }
+
+    pub(crate) fn mappings_created(&self) -> u64 {
+        let [low, high] = self.mappings_created.map(u64::from);
+        high << 32 | low
+    }
 
     pub(crate) fn count(&mut self, cause: Verdict) {
         add_refusal(&mut self.refused, cause);

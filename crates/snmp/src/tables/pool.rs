@@ -1,5 +1,4 @@
-//! natv2PoolTable. The engine does not count creations and refusals by pool, so their columns are
-//! not there.
+//! natv2PoolTable.
 
 use std::sync::Arc;
 
@@ -22,7 +21,7 @@ pub(crate) const ENTRY: [u32; 3] = [2, 3, 1];
 pub(crate) const NOTIFIED_ENTRIES: u32 = 16;
 pub(crate) const NOTIFIED_PROTOCOL: u32 = 17;
 
-pub(super) const COLUMNS: [u32; 10] = [3, 4, 5, 6, 7, 8, 13, 14, 15, 18];
+pub(super) const COLUMNS: [u32; 14] = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 18];
 
 struct Row {
     index: u32,
@@ -90,6 +89,10 @@ impl Table for Pools {
                 let each = control::Protocol::ALL.iter().map(|protocol| ports_mapped(pool, *protocol));
                 Value::unsigned(each.sum())
             }
+            9 => Value::Counter64(pool.addresses_paired),
+            10 => Value::Counter64(pool.mappings_created),
+            11 => Value::Counter64(pool.refused_without_address),
+            12 => Value::Counter64(pool.refused_without_port),
             13 => Value::TimeTicks(*since),
             14 => Value::Integer(control.first),
             15 => Value::Integer(control.second),

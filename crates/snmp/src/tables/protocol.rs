@@ -1,5 +1,4 @@
-//! natv2ProtocolTable. The engine does not count translations by protocol, so
-//! natv2ProtocolTranslations is not there.
+//! natv2ProtocolTable.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use crate::figures::protocol_number;
 use crate::source::Unavailable;
 use crate::value::Value;
 
-pub(super) const COLUMNS: [u32; 3] = [3, 5, 6];
+pub(super) const COLUMNS: [u32; 4] = [3, 4, 5, 6];
 
 /// In the order of their numbers.
 const PROTOCOLS: [Protocol; 3] = [Protocol::Icmp, Protocol::Tcp, Protocol::Udp];
@@ -36,6 +35,7 @@ impl Table for Protocols {
     fn value(&self, column: u32, row: usize) -> Value {
         match column {
             3 => Value::unsigned(self.0.mappings(PROTOCOLS[row])),
+            4 => Value::Counter64(self.0.sum(&[&format!("translated_{}", PROTOCOLS[row])])),
             5 => Value::Counter64(self.0.created(PROTOCOLS[row])),
             6 => Value::Counter64(self.0.sum(&[&format!("ports_refused_{}", PROTOCOLS[row])])),
             _ => Value::NoSuchObject,

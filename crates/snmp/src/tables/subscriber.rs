@@ -1,5 +1,5 @@
-//! natv2SubscriberTable. The engine does not count translations and creations by subscriber, so
-//! their columns are not there.
+//! natv2SubscriberTable. The engine does not count translations by subscriber, so
+//! natv2SubscriberTranslations is not there.
 
 use std::sync::Arc;
 
@@ -17,10 +17,11 @@ use crate::source::Unavailable;
 use crate::value::Value;
 
 pub(crate) const ENTRY: [u32; 3] = [1, 1, 1];
-/// natv2SubscriberPortMapEntries.
+/// natv2SubscriberPortMapEntries and their creations.
 pub(crate) const PORT_MAP_ENTRIES: u32 = 7;
+pub(crate) const PORT_MAP_CREATIONS: u32 = 10;
 
-pub(super) const COLUMNS: [u32; 12] = [2, 3, 4, 5, 6, 7, 11, 12, 14, 15, 16, 17];
+pub(super) const COLUMNS: [u32; 14] = [2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 14, 15, 16, 17];
 
 struct Subscribers {
     maps: Arc<Maps>,
@@ -63,6 +64,8 @@ impl Table for Subscribers {
             5 => Value::Gauge32(subscriber.prefix_length.into()),
             6 => Value::Gauge32(subscriber.address_maps),
             PORT_MAP_ENTRIES => Value::unsigned(subscriber.port_maps),
+            9 => Value::Counter64(subscriber.address_creations),
+            PORT_MAP_CREATIONS => Value::Counter64(subscriber.port_creations),
             11 => Value::Counter64(subscriber.address_failures),
             12 => Value::Counter64(subscriber.port_failures),
             14 => Value::TimeTicks(self.clock.shows(subscriber.since)),

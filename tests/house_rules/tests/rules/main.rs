@@ -57,7 +57,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("measure", &["cli", "config", "bench", "lab", "packet-io", "chart"]),
-    ("natrix", &["api", "cli", "config", "control", "daemon", "export", "lookup", "measure", "snmp"]),
+    ("natrix", &["api", "cli", "config", "confine", "control", "daemon", "export", "lookup", "measure", "snmp"]),
     ("house_rules", &[]),
 ];
 

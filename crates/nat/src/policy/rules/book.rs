@@ -43,6 +43,10 @@ impl Hits {
         Hits { rows: (0..workers).map(|_| row()).collect(), carried: row() }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.carried.len()
+    }
+
     /// Only the worker itself writes its row, so no atomic read-modify-write is needed.
     #[inline]
     pub(crate) fn count(&self, worker: WorkerId, rule: RuleId) {

@@ -87,6 +87,12 @@ impl Kind {
     pub(in crate::shard) const fn is_tcp(self) -> bool {
         self.0 & Kind::TCP != 0
     }
+
+    /// Its place in a [`Tally`]: odd from outside, from 2 on TCP.
+    #[inline(always)]
+    pub(in crate::shard) const fn tally(self) -> usize {
+        (self.0 >> 1 & 3) as usize
+    }
 }
 
 const RECORD_SHIFT: u32 = 8;
@@ -170,10 +176,13 @@ impl Scratch {
     }
 }
 
+const _: () = assert!(Kind::IN == 1 << 1 && Kind::TCP == 1 << 2, "see Kind::tally");
+
+/// By [`Kind::tally`].
 #[derive(Default)]
 pub(in crate::shard) struct Tally {
-    pub(in crate::shard) packets: [u64; 2],
-    pub(in crate::shard) bytes: [u64; 2],
+    pub(in crate::shard) packets: [u64; 4],
+    pub(in crate::shard) bytes: [u64; 4],
 }
 
 /// UDP, then TCP.

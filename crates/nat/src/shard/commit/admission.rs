@@ -3,15 +3,20 @@
 //! A subscriber belongs to one worker, so its counts are exact and need no shared cache line. A
 //! limit lowered below present use refuses new state and ends nothing (RFC 6888 REQ-4a, REQ-11d).
 
+use core::net::Ipv4Addr;
+
 use crate::shard::Ledger;
-use crate::state::mapping::InternalKey;
+use crate::shard::notes::Unmade;
+use crate::snapshot::pool_counts::PoolCount;
 use crate::time::Instant;
+use crate::types::PoolId;
 use crate::types::Protocol;
-use crate::verdict::Verdict;
 
 impl Ledger {
     #[inline(always)]
     pub(in crate::shard) fn count_mapping(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
+        // A line of its own that nobody waits for.
+        self.state.subscribers.account_mut(subscriber).count_mapping();
         let record = self.state.subscribers.get_mut(subscriber);
         record.mappings[protocol.index()] += 1;
         let compiled = self.shared.classes.compiled(record.class);
@@ -48,9 +53,13 @@ impl Ledger {
     }
 
     #[cold]
-    pub(in crate::shard) fn count_refusal(&mut self, now: Instant, key: &InternalKey, verdict: Verdict) {
-        if matches!(verdict, Verdict::PortsExhausted | Verdict::BlockLimit | Verdict::SubscriberPortQuota) {
-            self.counters.ports_refused[key.protocol.index()] += 1;
+    pub(in crate::shard) fn count_refusal(&mut self, now: Instant, unmade: Unmade<'_>) {
+        let Unmade { key, verdict, .. } = unmade;
+        if let Some(what) = PoolCount::of_refusal(verdict) {
+            self.counters.ports_refused[key.protocol.index()] += u64::from(what == PoolCount::NoPort);
+            if let Some(pool) = self.pool_of_unmade(unmade) {
+                self.shared.count_in_pool(self.worker, pool, what);
+            }
         }
         match self.state.subscribers.find(key.realm, key.address) {
             Some(subscriber) => self.state.subscribers.account_mut(subscriber).count(verdict),
@@ -59,6 +68,14 @@ impl Ledger {
                 self.counters.refusals_unlisted += pushed_out;
             }
         }
+    }
+
+    /// The pool that would have served a refused request.
+    pub(in crate::shard) fn pool_of_unmade(&self, unmade: Unmade<'_>) -> Option<PoolId> {
+        let Unmade { key, wanted, .. } = unmade;
+        let known = self.state.subscribers.find(key.realm, key.address);
+        let own = || self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address));
+        known.and_then(|slot| self.view().penalty_pool(slot)).or(wanted).or_else(own)
     }
 
     /// Finds the class again after a change of the settings.

@@ -83,8 +83,9 @@ impl PacketPath {
     }
 
     fn refuse_static(&mut self, now: Instant, key: &InternalKey, verdict: Verdict) -> Fate {
-        self.ledger.count_refusal(now, key, verdict);
-        self.ledger.note_refusal(now, Unmade { key, verdict, wanted: None });
+        let unmade = Unmade { key, verdict, wanted: None };
+        self.ledger.count_refusal(now, unmade);
+        self.ledger.note_refusal(now, unmade);
         Fate::Done(verdict)
     }
 }

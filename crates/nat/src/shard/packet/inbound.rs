@@ -157,6 +157,11 @@ impl PacketPath {
             _ => 2,
         };
         self.ledger.counters.bytes_forwarded[way] += u64::from(parsed.total_length);
+        if verdict != Verdict::Passed
+            && let Some(protocol) = parsed.protocol()
+        {
+            self.ledger.counters.translated[protocol.index()] += 1;
+        }
         let egress = hop.egress();
         if parsed.total_length <= hop.mtu {
             return Fate::Forward { verdict, egress, length: parsed.total_length };
@@ -226,8 +231,9 @@ impl PacketPath {
             Act::Drop(verdict) => Fate::Done(verdict),
             Act::Return(no_way) => self.turn_back(at, bytes, via.side(), no_way, sink),
             Act::Refuse { key, verdict, wanted } => {
-                self.ledger.count_refusal(now, &key, verdict);
-                self.ledger.note_refusal(now, Unmade { key: &key, verdict, wanted });
+                let unmade = Unmade { key: &key, verdict, wanted };
+                self.ledger.count_refusal(now, unmade);
+                self.ledger.note_refusal(now, unmade);
                 Fate::Done(verdict)
             }
         }

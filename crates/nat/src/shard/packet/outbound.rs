@@ -297,7 +297,7 @@ impl PacketPath {
     ) -> Fate {
         let Unmade { key, verdict, .. } = unmade;
         self.ledger.note_refusal(now, unmade);
-        self.ledger.count_refusal(now, key, verdict);
+        self.ledger.count_refusal(now, unmade);
         self.ledger.note_offence(now, key, verdict);
         if verdict != Verdict::SourceNotSubscriber
             && let Some(code) = self.ledger.shared.settings().icmp.no_resources_code

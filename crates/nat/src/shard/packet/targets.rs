@@ -29,8 +29,9 @@ impl PacketPath {
             Ok(index) => self.enter_by_flow(at, bytes, index, hop, via, sink),
             Err(verdict) => {
                 let key = InternalKey { realm: aim.realm, protocol, address: aim.address, port: aim.port };
-                self.ledger.count_refusal(now, &key, verdict);
-                self.ledger.note_refusal(now, Unmade { key: &key, verdict, wanted: None });
+                let unmade = Unmade { key: &key, verdict, wanted: None };
+                self.ledger.count_refusal(now, unmade);
+                self.ledger.note_refusal(now, unmade);
                 Fate::Done(verdict)
             }
         }
