@@ -195,6 +195,9 @@ fn rule_line(kind: u8, number: u8) -> String {
         9 => format!("# {number}"),
         10 => String::new(),
         11 => format!("drop,tcp,\"10.0.0.{number}/32\",,,"),
+        12 => format!("drop,tcp,2001:db8:{number}::/48,,,"),
+        // In the prefix of the line before, perhaps: then both have other blocks.
+        13 => format!("drop,udp,2001:db8:{}:{:02}00::/56,,,", number - 1, number % 100),
         _ => format!("drop,tcp,10.0.0.{number}/24,,,"),
     }
 }
@@ -223,18 +226,20 @@ proptest! {
     /// Lines that stayed are taken from the configuration before, which nobody can see.
     #[test]
     fn a_changed_rule_file_is_read_as_if_for_the_first_time(
-        before in proptest::collection::vec(0_u8..12, 0..40),
-        edits in proptest::collection::vec((0_usize..40, 0_u8..3, prop_oneof![20 => 0_u8..12, 1 => Just(12)]), 0..5),
+        before in proptest::collection::vec(0_u8..14, 0..40),
+        edits in proptest::collection::vec((0_usize..40, 0_u8..3, prop_oneof![20 => 0_u8..14, 1 => Just(14)]), 0..5),
         columns_differ in proptest::bool::weighted(0.1),
         more in prop_oneof![9 => Just(""), 1 => Just("[[pool]]\nname = \"b\"\naddresses = [\"203.0.113.16/28\"]\n")],
     ) {
         let folder = Folder::new("following");
+        let hosts = "[[interface]]\nname = \"lan6\"\nrealm = \"inside\"\ndriver = \"net_tap6\"\naddresses = [\"10.6.0.1/24\", \"2001:db8:ffff::1/64\"]\n[[nat64]]\npool = \"a\"\n";
         let names = "[[route]]\nprefix = \"0.0.0.0/0\"\nvia = \"192.0.2.1\"\n[tables]\nflows = 1000\n[[rule_file]]\npath = \"first.csv\"\n[[rule_file]]\npath = \"second.csv\"\n";
         // No two rules for one host.
         let before: Vec<(u8, u8)> = before.into_iter().zip(1..).collect();
         let (first, second) = before.split_at(before.len() / 2);
         folder.write("first.csv", rule_file(first, false).as_bytes());
         folder.write("second.csv", rule_file(second, false).as_bytes());
+        let names = &format!("{hosts}{names}");
         let running = folder.parse(names).expect("no fault");
         let mut after = second.to_vec();
         for ((at, edit, kind), number) in edits.into_iter().zip(100..) {
