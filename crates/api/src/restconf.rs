@@ -454,8 +454,8 @@ async fn with_mappings(
     }
 }
 
-/// All data of the module ietf-nat (RFC 8512), for the role `audit` with the mappings of now. Without
-/// it they are left out, as RFC 8341 §3.2.4 asks for data that a user may not read.
+/// All data of the module ietf-nat (RFC 8512), for the role `audit` with the mappings of now.
+/// Without it they are left out, as RFC 8341 §3.2.4 asks for data that a user may not read.
 #[utoipa::path(get, path = "/restconf/data/ietf-nat:nat", tag = "restconf", responses(
     (status = OK, description = "Data of the module", body = Object, content_type = "application/yang-data+json"),
     (status = "4XX", description = "Refused", body = ErrorBody),

@@ -242,7 +242,7 @@ mod tests {
         ("/api/v1/drops", Method::GET, Role::View),
         ("/api/v1/log/stat", Method::GET, Role::View),
         ("/metrics", Method::GET, Role::View),
-        // Without the table of mappings for whom it is not.
+        // With the table of mappings only for `audit`.
         ("/restconf/data/ietf-nat:nat", Method::GET, Role::View),
         ("/restconf/data/ietf-nat:nat/instances/instance=1/statistics", Method::GET, Role::View),
         ("/restconf/streams/ietf-nat?high-threshold=80", Method::GET, Role::View),

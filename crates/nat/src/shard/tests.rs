@@ -129,7 +129,7 @@ fn a_udp_exchange_is_translated_both_ways() {
 }
 
 #[test]
-fn translations_are_counted_by_protocol_and_mappings_by_pool_and_subscriber() {
+fn translations_and_creations_are_counted_by_what_they_are_of() {
     let mut settings = settings();
     settings.subscriber.ports_max[Protocol::Udp.index()] = 3;
     let mut shard = Shard::new(Arc::new(Shared::new(settings, 1).unwrap()), WorkerId(0), [1, 2, 3, 4]).unwrap();

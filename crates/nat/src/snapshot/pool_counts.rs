@@ -45,8 +45,8 @@ pub struct PoolCounted {
     pub refused_without_port: u64,
 }
 
-/// Counts of all pools there are or were, by the number of the name: a pool that leaves the settings
-/// and returns goes on counting. A row for each worker.
+/// Counts of all pools there are or were, by the number of the name: a pool that leaves the
+/// settings and returns goes on counting. A row for each worker.
 #[derive(Debug)]
 pub(crate) struct PoolCounts(Hits);
 
