@@ -10,6 +10,7 @@ use testkit::at;
 use testkit::packet;
 use wire::icmp::is_error;
 use wire::ipv4::Ipv4;
+use wire::verify::Fault;
 
 use crate::dice::Dice;
 use crate::traffic::Setup;
@@ -105,9 +106,13 @@ impl Run {
         let given: Vec<Verdict> =
             Verdict::ALL.iter().copied().filter(|verdict| after[verdict.index()] > before[verdict.index()]).collect();
         // `why` does not predict whether Natrix's own reply has a route and fits, nor what a
-        // gateway has read of a stream.
+        // gateway has read of a stream, nor that it drops what has a wrong checksum.
+        let is_damaged = || {
+            wire::verify::faults(packet).iter().any(|fault| matches!(fault, Fault::UdpChecksum | Fault::TcpChecksum))
+        };
         if explained == Verdict::Local
             || given == [Verdict::AlgReordered]
+            || given == [Verdict::TransportMalformed] && is_damaged()
             || given.iter().all(|verdict| RESOURCES.contains(verdict))
         {
             return;
