@@ -185,7 +185,7 @@ impl Bed {
         }
         if self.families.is_some() {
             for worker in 0..self.workers {
-                self.machine.announce_router6(worker);
+                self.machine.ping_from_router6(worker);
             }
         }
         self.settle();

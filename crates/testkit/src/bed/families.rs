@@ -43,7 +43,7 @@ use wire::ipv6::Ipv6;
 use crate::topology;
 
 /// Natrix's own address inside.
-const OWN: u128 = 0x2001_0db8_0001 << 80 | 1;
+pub(super) const OWN: u128 = 0x2001_0db8_0001 << 80 | 1;
 /// The router in front of all IPv6 hosts.
 pub(super) const ROUTER: u128 = 0x2001_0db8_0001 << 80 | 2;
 /// Where softwires end.

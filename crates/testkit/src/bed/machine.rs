@@ -2,6 +2,7 @@
 //! their links.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,11 +43,14 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use wire::arp;
 use wire::build;
+use wire::build6;
 use wire::ethernet;
 use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
+use wire::ipv6::Ipv6;
 use wire::neighbour;
 
+use crate::bed::families::OWN;
 use crate::bed::families::ROUTER;
 use crate::topology;
 
@@ -384,14 +388,20 @@ impl Machine {
             Ok(_) => {}
             Err(_) => {
                 assert_eq!(to, ROUTER_STATION, "all IPv6 hosts are behind the router: {packet:02x?}");
+                // Answers to its own pings.
+                if Ipv6::new_unchecked(packet).destination() == ROUTER {
+                    return;
+                }
                 self.sent.push_back((interface, packet.to_vec()));
             }
         }
     }
 
-    /// The router of the IPv6 hosts announces its station to a worker.
-    pub(super) fn announce_router6(&mut self, worker: usize) {
-        self.send_from_router6(worker, &neighbour::Message::announcement(ROUTER, ROUTER_STATION));
+    /// The router of the IPv6 hosts pings a worker, which asks for its station to answer: an
+    /// announcement says nothing to one that has not asked.
+    pub(super) fn ping_from_router6(&mut self, worker: usize) {
+        let ping = build6::echo_request(Ipv6Addr::from_bits(ROUTER), Ipv6Addr::from_bits(OWN), 1, &[]);
+        self.receive(worker, Side::Inside, &ping);
     }
 
     fn send_from_router6(&mut self, worker: usize, message: &neighbour::Message) {
@@ -399,7 +409,7 @@ impl Machine {
         let length = message.write(&mut packet);
         let interface = topology::INSIDE;
         let to = match wire::ipv6::is_multicast(message.destination) {
-            true => MacAddress([0x33, 0x33, 0, 0, 0, 1]),
+            true => MacAddress(wire::ipv6::station_of_group(message.destination)),
             false => own_station(interface),
         };
         let frame = build::frame(ROUTER_STATION, to, ethernet::ETHER_TYPE_IPV6, &packet[..length]);
