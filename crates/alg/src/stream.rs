@@ -216,6 +216,12 @@ impl Stream {
         }
     }
 
+    /// The sequence number of the next byte that no message has covered.
+    #[must_use]
+    pub fn next(&self) -> u32 {
+        self.base
+    }
+
     /// Nothing is read any more.
     #[must_use]
     pub fn is_over(&self) -> bool {

@@ -25,6 +25,7 @@ use crate::state::alg::AlgKey;
 use crate::state::alg::Begun;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
+use crate::state::tcp;
 use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::time::Duration;
@@ -142,15 +143,17 @@ impl Ledger {
         let (alg, disabled) = (gateway.alg, gateway.disabled);
         let mapping = self.state.mappings.get(flow.index);
         let (key, inside) = (AlgKey::of(flow.index, mapping, remote), mapping.key());
+        let is_opening = self.state.session_state(flow.index, session).0.is_opening();
         let store = self.state.control_sessions.as_mut()?;
         let known = store.find(&key).filter(|place| store.get(*place).alg == alg);
         let flags = Flags(parsed.tcp_flags);
         let is_first = match parsed.class {
             Class::Udp => known.is_none(),
-            // From its first byte or never.
+            // From its first byte or never. A SYN within a connection leaves its state alone, so
+            // one that opens is new, repeated before its answer, or follows an ended connection.
             _ => {
                 let from_client = (from == Side::Inside) == client_is_inside;
-                flags.contains(Flags::SYN) && !flags.contains(Flags::ACK) && from_client
+                tcp::opens(flags) && from_client && is_opening
             }
         };
         let place = if is_first {
@@ -295,9 +298,9 @@ impl Ledger {
         let sequence = get_u32(bytes, transport + 4);
         let flags = Flags(parsed.tcp_flags);
         if flags.contains(Flags::SYN) {
-            if payload.is_empty() {
-                store.get_mut(place).streams[own] = Some(Stream::starting(sequence.wrapping_add(1)));
-            } else {
+            let ack = get_u32(bytes, transport + 8);
+            let begins = store.get_mut(place).take_syn(control.from, flags, sequence, ack);
+            if begins && !payload.is_empty() {
                 // Data before the handshake is over (RFC 7413) is not read.
                 store.remove(place);
             }

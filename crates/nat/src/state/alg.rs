@@ -17,8 +17,10 @@ use crate::state::mapping::Mapping;
 use crate::state::table::BucketTable;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::Side;
 use mem::ArenaError;
 use mem::Reserved;
+use wire::tcp::Flags;
 
 /// Control sessions of one worker.
 pub(crate) const SESSIONS_MAX: u32 = 1024;
@@ -88,6 +90,26 @@ impl AlgSession {
 
     pub(crate) fn known(&self) -> &[Known] {
         &self.known[..self.known_len]
+    }
+
+    /// Begins what a SYN begins; false if nothing. Only the answer of the server is believed, and
+    /// from outside only if it acknowledges the client's SYN: anyone can send either. Once it has
+    /// come, a SYN is a duplicate, or forged, and for the host to answer (RFC 5961 §4).
+    pub(crate) fn take_syn(&mut self, from: Side, flags: Flags, sequence: u32, ack: u32) -> bool {
+        let (own, other) = if from == Side::Inside { (0, 1) } else { (1, 0) };
+        let from_client = (from == Side::Inside) == self.client_is_inside;
+        let is_answer = flags.contains(Flags::ACK);
+        if self.streams.iter().all(Option::is_some) || flags.contains(Flags::RST) || is_answer == from_client {
+            return false;
+        }
+        if is_answer && from == Side::Inside {
+            // Says which of the SYNs it answers.
+            self.streams[other] = Some(Stream::starting(ack));
+        } else if is_answer && self.streams[other].as_ref().is_none_or(|stream| stream.next() != ack) {
+            return false;
+        }
+        self.streams[own] = Some(Stream::starting(sequence.wrapping_add(1)));
+        true
     }
 
     /// False once reading has ended for good.

@@ -107,6 +107,10 @@ impl TcpState {
         matches!(self, TcpState::Established | TcpState::FinInside | TcpState::FinOutside)
     }
 
+    pub(crate) const fn is_opening(self) -> bool {
+        matches!(self, TcpState::OpeningOutbound | TcpState::OpeningInbound)
+    }
+
     pub(crate) const fn is_over(self) -> bool {
         matches!(self, TcpState::Closing | TcpState::Transitory)
     }

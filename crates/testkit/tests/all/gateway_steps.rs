@@ -28,6 +28,7 @@ use wire::tcp::Flags;
 use crate::gateways::Talk;
 use crate::gateways::commas;
 use crate::gateways::syn_reaches;
+use crate::gateways::tcp_of;
 use crate::gateways::udp_text;
 use crate::pptp;
 
@@ -83,6 +84,28 @@ impl World {
         assert!(is_changed || !may_all || !has_room, "{name} is enabled");
     }
 
+    /// SYNs and SYN-ACKs within a connection, repeated or forged, which must leave it alone.
+    fn disturb(&mut self, talk: &Talk) {
+        for _ in 0..self.random.random_range(0..4) {
+            let flags = [Flags::SYN, Flags::SYN.union(Flags::ACK)][self.random.random_range(0..2)];
+            let from_inside = self.random.random_range(0..2) == 0;
+            let handshake = if from_inside { (1_000, 5_001) } else { (5_000, 1_001) };
+            let is_repeated = self.random.random_range(0..2) == 0;
+            let (sequence, ack) = if is_repeated { handshake } else { (self.random.random(), self.random.random()) };
+            let payload: &[u8] = if self.random.random_range(0..4) == 0 { b"x" } else { b"" };
+            let (from, to) = if from_inside { (talk.inside, talk.remote) } else { (talk.remote, talk.external) };
+            let packet = build::tcp(from, to, flags).sequence(sequence).acknowledgment(ack).payload(payload).build();
+            let passed = if from_inside {
+                self.bed.inside(&packet);
+                self.bed.only_outside()
+            } else {
+                self.bed.outside(&packet);
+                self.bed.only_inside()
+            };
+            assert_eq!(tcp_of(&passed), tcp_of(&packet));
+        }
+    }
+
     fn transfer(&mut self) -> bool {
         let (host, port) = self.host();
         let mut talk = Talk::open(&mut self.bed, at(host, port), at(E1, 21)).log_in(&mut self.bed, false);
@@ -91,6 +114,9 @@ impl World {
         let text = format!("PORT {a},{b},{c},{d},{},{}\r\n", inside >> 8, inside & 0xff);
         let sent = talk.send_out(&mut self.bed, &text);
         self.check("ftp", sent != text);
+        self.disturb(&talk);
+        assert_eq!(talk.send_out(&mut self.bed, "NOOP\r\n"), "NOOP\r\n");
+        assert_eq!(talk.send_in(&mut self.bed, "200 ok\r\n"), "200 ok\r\n");
         if sent == text {
             return false;
         }

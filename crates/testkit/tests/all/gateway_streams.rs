@@ -4,6 +4,10 @@
 
 use core::net::SocketAddrV4;
 
+use nat::Protocol;
+use nat::settings::Admission;
+use nat::settings::Forward;
+use nat::types::RealmId;
 use testkit::*;
 use wire::build;
 use wire::ipv4::Ipv4;
@@ -129,4 +133,122 @@ fn a_datagram_that_no_longer_fits_is_fragmented() {
         assert!(sent.contains(&format!("UDP {signalling};")) && sent.len() > text.len(), "{sent}");
         bed.run_out();
     }
+}
+
+const SYN_ACK: Flags = Flags::SYN.union(Flags::ACK);
+
+/// Passes through with the numbers and the payload that it came with.
+fn passes_as_it_is(bed: &mut Bed, from_inside: bool, packet: &[u8]) {
+    let passed = if from_inside {
+        bed.inside(packet);
+        bed.only_outside()
+    } else {
+        bed.outside(packet);
+        bed.only_inside()
+    };
+    assert_eq!(tcp_of(&passed), tcp_of(packet));
+}
+
+/// RFC 5961 §4: the host answers a SYN within a connection, and nothing else changes.
+#[test]
+fn a_syn_within_a_connection_changes_no_stream() {
+    covers!("3022-8");
+    for workers in [1, 2, 8] {
+        let mut bed = Bed::new(with(&["ftp"])).workers(workers);
+        let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+        let text = "PORT 100,64,0,10,4,1\r\n";
+        assert_ne!(talk.send_out(&mut bed, text).len(), text.len());
+        let external = talk.external;
+        for (sequence, payload) in [(1_000, ""), (77_777, ""), (77_777, "data")] {
+            let syn = build::tcp(CLIENT, SERVER, Flags::SYN).sequence(sequence).payload(payload.as_bytes());
+            passes_as_it_is(&mut bed, true, &syn.build());
+            assert_eq!(talk.send_out(&mut bed, "NOOP\r\n"), "NOOP\r\n");
+            assert_eq!(talk.send_in(&mut bed, "200 ok\r\n"), "200 ok\r\n");
+        }
+        for (flags, sequence, ack, payload) in [
+            (SYN_ACK, 5_000, 1_001, ""),
+            (SYN_ACK, 99_999, 1_001, ""),
+            (SYN_ACK, 99_999, 4_711, "data"),
+            (Flags::SYN, 99_999, 0, ""),
+        ] {
+            let forged = build::tcp(SERVER, external, flags).sequence(sequence).acknowledgment(ack);
+            passes_as_it_is(&mut bed, false, &forged.payload(payload.as_bytes()).build());
+            assert_eq!(talk.send_in(&mut bed, "200 ok\r\n"), "200 ok\r\n");
+            assert_ne!(talk.send_out(&mut bed, text), text, "it is still read");
+        }
+        bed.run_out();
+    }
+}
+
+#[test]
+fn a_blind_syn_to_a_server_behind_a_forward_changes_no_stream() {
+    let mut settings = with(&["ftp"]);
+    let external = at(POOL[0], 21);
+    settings.forwards.push(Forward {
+        realm: RealmId(0),
+        protocol: Protocol::Tcp,
+        external: *external.ip(),
+        ports: (21, 21),
+        inside: I1,
+        inside_port: 21,
+        admission: Admission::Anyone,
+    });
+    let mut bed = Bed::new(settings);
+    let (server, client) = (at(I1, 21), at(E1, 50_000));
+    let syn = |sequence| build::tcp(client, external, Flags::SYN).sequence(sequence).build();
+    // Another number before the server's answer, which says which of them it took.
+    passes_as_it_is(&mut bed, false, &syn(5_000));
+    passes_as_it_is(&mut bed, false, &syn(99_999));
+    let mut talk = Talk::enter(&mut bed, server, client, external);
+    passes_as_it_is(&mut bed, false, &syn(5_000));
+    passes_as_it_is(&mut bed, false, &syn(99_999));
+    talk = talk.log_in(&mut bed, true);
+    talk.send_in(&mut bed, "PASV\r\n");
+    let reply = "227 Entering Passive Mode (100,64,0,10,4,1).\r\n";
+    assert_ne!(talk.send_out(&mut bed, reply).len(), reply.len());
+    for sequence in [5_000, 99_999] {
+        passes_as_it_is(&mut bed, false, &syn(sequence));
+        talk.send_in(&mut bed, "PASV\r\n");
+        assert_ne!(talk.send_out(&mut bed, reply), reply);
+    }
+    bed.run_out();
+}
+
+/// Until the server has acknowledged one, each SYN of the client begins anew (RFC 9293 §3.5).
+#[test]
+fn an_answer_to_another_syn_is_no_answer() {
+    let mut bed = Bed::new(with(&["ftp"]));
+    let syn = |sequence| build::tcp(CLIENT, SERVER, Flags::SYN).sequence(sequence).build();
+    let external = bed.open_tcp(CLIENT, SERVER);
+    passes_as_it_is(&mut bed, true, &syn(400));
+    // Blind, late, and one that would be simultaneous.
+    for (flags, sequence, ack) in [(SYN_ACK, 99_999, 4_711), (SYN_ACK, 4_000, 1_001), (Flags::SYN, 99_999, 0)] {
+        let forged = build::tcp(SERVER, external, flags).sequence(sequence).acknowledgment(ack);
+        passes_as_it_is(&mut bed, false, &forged.build());
+    }
+    // The client tries again with its first number.
+    passes_as_it_is(&mut bed, true, &syn(1_000));
+    let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+    let text = "PORT 100,64,0,10,4,1\r\n";
+    assert_ne!(talk.send_out(&mut bed, text), text);
+    bed.run_out();
+}
+
+/// Once both sides have ended it, the same endpoints are a new connection.
+#[test]
+fn a_new_connection_between_the_same_endpoints_is_read_from_its_start() {
+    let mut bed = Bed::new(with(&["ftp"]));
+    let text = "PORT 100,64,0,10,4,1\r\n";
+    for _ in 0..3 {
+        let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+        assert_ne!(talk.send_out(&mut bed, text), text);
+        let fin = Flags::FIN.union(Flags::ACK);
+        let ((sequence, ack), external) = (talk.numbers(false), talk.external);
+        bed.inside(&build::tcp(CLIENT, SERVER, fin).sequence(sequence).acknowledgment(ack).build());
+        bed.only_outside();
+        let (sequence, ack) = talk.numbers(true);
+        bed.outside(&build::tcp(SERVER, external, fin).sequence(sequence).acknowledgment(ack + 1).build());
+        bed.only_inside();
+    }
+    bed.run_out();
 }
