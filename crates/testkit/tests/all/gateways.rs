@@ -408,6 +408,34 @@ Contact: <sip:a@100.64.0.10:5060>\r\nExpires: {expires}\r\nCSeq: 1 REGISTER\r\n\
     bed.run_out();
 }
 
+/// A `Contact` over TCP admits one connection, unless it is registered.
+#[test]
+fn a_contact_over_tcp_admits_one_connection() {
+    for is_registration in [false, true] {
+        let mut bed = Bed::new(with(&["sip"]));
+        let mut talk = Talk::open(&mut bed, CLIENT, at(E1, 5060));
+        let method = if is_registration { "REGISTER" } else { "INVITE" };
+        let send = |bed: &mut Bed, talk: &mut Talk, method: &str| {
+            let text = format!(
+                "{method} sip:198.51.100.1 SIP/2.0\r\nVia: SIP/2.0/TCP 100.64.0.10:40000;branch=z9\r\n\
+Contact: <sip:a@100.64.0.10:5080>\r\nCSeq: 1 {method}\r\nContent-Length: 0\r\n\r\n"
+            );
+            let sent = talk.send_out(bed, &text);
+            let contact = sent.split("sip:a@").nth(1).and_then(|rest| rest.split('>').next()).expect("a contact");
+            contact.parse::<SocketAddrV4>().expect("an endpoint")
+        };
+        let expected = send(&mut bed, &mut talk, method);
+        if is_registration {
+            // A call does not take the registration's place.
+            assert_eq!(send(&mut bed, &mut talk, "INVITE"), expected);
+            assert_eq!(bed.grants().len(), 1);
+        }
+        let admitted = (0..4).filter(|i| syn_reaches(&mut bed, at(E1, 6_000 + i), expected).is_some()).count();
+        assert_eq!(admitted, if is_registration { 4 } else { 1 });
+        bed.run_out();
+    }
+}
+
 #[test]
 fn tftp_answers_come_from_another_port() {
     let mut bed = Bed::new(with(&["tftp"]));

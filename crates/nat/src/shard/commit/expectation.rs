@@ -54,7 +54,9 @@ impl Ledger {
         let own = control.external();
         let protocol = Protocol::from(want.transport);
         let inside = InternalKey { protocol, port: want.port, ..control.key() };
-        let kind = if want.kind == WantKind::Control { Kind::Map } else { Kind::Once };
+        // What is registered must admit every caller; over UDP there is no connection to count.
+        let is_lasting = want.lifetime.is_some() || protocol != Protocol::Tcp;
+        let kind = if want.kind == WantKind::Control && is_lasting { Kind::Map } else { Kind::Once };
         let lifetime = want.lifetime.map(|seconds| Duration::from_secs(seconds.into()).min(REGISTRATION_MAX));
         if lifetime == Some(Duration::ZERO) {
             return self.end_expected(&inside, kind, own);
@@ -70,10 +72,16 @@ impl Ledger {
             requester: Requester::default(),
             suggested: if want.needs_own_address { Suggested::Only(wish) } else { Suggested::Any },
         };
-        // A client's own grant stays as it is; it admits at least as much.
-        let of_client = self.state.grants.find(&inside, |grant| !grant.origin().is_alg() && grant.is_alive(now));
-        if let Some(known) = of_client {
+        // A client's own grant, and a registration, stay as they are; they admit at least as much.
+        let admits = |grant: &Grant| {
+            let is_registration = want.kind == WantKind::Control && kind == Kind::Once && grant.kind() == Kind::Map;
+            let is_same_peer = grant.remotes.as_slice().first() == request.remotes.as_slice().first();
+            grant.is_alive(now) && (!grant.origin().is_alg() || (is_registration && is_same_peer))
+        };
+        if let Some(known) = self.state.grants.find(&inside, admits) {
             let external = self.state.grants.get(known).external();
+            let known = Known { external: external.port, inside: want.port, peer: None };
+            self.state.control_sessions.as_mut()?.get_mut(asking.place).learn(known);
             return Some(external).filter(|external| !want.needs_own_address || external.address == own.address);
         }
         let is_known = self.find_grant(&request).is_some_and(|index| !self.state.grants.get(index).is_used());
