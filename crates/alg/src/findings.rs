@@ -80,6 +80,7 @@ pub struct Findings {
     /// Offset of the body. Its edits are made only if all that they refer to is granted.
     body: u16,
     overflowed: bool,
+    ends_registrations: bool,
 }
 
 impl Default for Findings {
@@ -92,6 +93,7 @@ impl Default for Findings {
             edits_len: 0,
             body: u16::MAX,
             overflowed: false,
+            ends_registrations: false,
         }
     }
 }
@@ -113,6 +115,16 @@ impl Findings {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.overflowed || (self.wants_len == 0 && self.edits_len == 0)
+    }
+
+    /// True if the message ends all registrations of its session (RFC 3261 §10.2.2).
+    #[must_use]
+    pub fn ends_registrations(&self) -> bool {
+        self.ends_registrations && !self.overflowed
+    }
+
+    pub(crate) fn end_registrations(&mut self) {
+        self.ends_registrations = true;
     }
 
     pub(crate) fn set_body(&mut self, at: usize) {

@@ -166,6 +166,11 @@ fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings
     for (name, from, to) in Fields::new(message, line_end + 2) {
         match field(name) {
             Some(Field::Via) => each(message, from, to, |from, to| read_via(context, message, from, to, findings)),
+            Some(Field::Contact) if is_star(message, from, to) => {
+                if registers && is_request && context.from_inside && expires == Some(0) {
+                    findings.end_registrations();
+                }
+            }
             Some(Field::Contact) => each(message, from, to, |from, to| {
                 let lifetime =
                     registers.then(|| parameter(message, from, to, b"expires").or(expires).unwrap_or(REGISTRATION_S));
@@ -190,6 +195,12 @@ fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings
         }
     }
     Some(())
+}
+
+/// `Contact: *`.
+fn is_star(message: &[u8], from: usize, to: usize) -> bool {
+    let from = text::skip_blanks(message, from);
+    message.get(from..to).is_some_and(|value| &value[..text::trim_end(value, 0, value.len())] == b"*")
 }
 
 /// Calls `read` for each value of a list: commas outside quotes and angle brackets separate them.

@@ -181,6 +181,9 @@ impl Ledger {
         if findings.has_overflowed() {
             self.counters.gateways[usize::from(control.asking.alg.0)].refuse(GatewayRefusal::MessageLimit);
         }
+        if findings.ends_registrations() {
+            self.end_registrations(&control.asking);
+        }
         if findings.is_empty() {
             return (reading, Replacements::default());
         }

@@ -408,6 +408,34 @@ Contact: <sip:a@100.64.0.10:5060>\r\nExpires: {expires}\r\nCSeq: 1 REGISTER\r\n\
     bed.run_out();
 }
 
+/// RFC 3261 §10.2.2: all contacts of the client.
+#[test]
+fn a_star_ends_all_registrations_of_the_session() {
+    let mut bed = Bed::new(with(&["sip"]));
+    let (phone, registrar) = (at(I1, 5060), at(E1, 5060));
+    let send = |bed: &mut Bed, contact: &str, expires: u32| {
+        let text = format!(
+            "REGISTER sip:198.51.100.1 SIP/2.0\r\nVia: SIP/2.0/UDP 100.64.0.10:5060;branch=z9\r\n\
+Contact: {contact}\r\nExpires: {expires}\r\nCSeq: 1 REGISTER\r\n\r\n"
+        );
+        bed.inside(&build::udp(phone, registrar).payload(text.as_bytes()).build());
+        bed.only_outside()
+    };
+    let external = source(&send(&mut bed, "<sip:a@100.64.0.10:5060>", 1_800));
+    send(&mut bed, "<sip:b@100.64.0.10:6060>", 1_800);
+    let second = bed.mapping_of(Protocol::Udp, at(I1, 6060)).expect("it is registered").external;
+    let second = at(second.address, second.port);
+    // Not what RFC 3261 allows: it ends nothing.
+    send(&mut bed, "*", 60);
+    assert!(bed.udp_reaches(at(E1, 5070), external, phone));
+    assert!(bed.udp_reaches(at(E1, 5070), second, at(I1, 6060)));
+    send(&mut bed, "*", 0);
+    bed.advance_secs(1);
+    assert!(!bed.udp_reaches(at(E1, 5071), external, phone));
+    assert!(!bed.udp_reaches(at(E1, 5071), second, at(I1, 6060)));
+    bed.run_out();
+}
+
 /// A `Contact` over TCP admits one connection, unless it is registered.
 #[test]
 fn a_contact_over_tcp_admits_one_connection() {

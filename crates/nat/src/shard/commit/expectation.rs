@@ -164,6 +164,21 @@ impl Ledger {
         external.or(Some(own))
     }
 
+    /// All of the session are over (RFC 3261 §10.2.2).
+    pub(in crate::shard) fn end_registrations(&mut self, asking: &Asking) {
+        let Asking { place, key, alg, .. } = *asking;
+        let control = self.state.mappings.get(key.mapping).key();
+        let Some(store) = self.state.control_sessions.as_ref() else { return };
+        for known in store.get(place).known() {
+            let inside = InternalKey { port: known.inside, ..control };
+            let is_registered =
+                |grant: &Grant| grant.kind() == Kind::Map && Some(grant.origin()) == Origin::of_alg(alg);
+            if let Some(index) = self.state.grants.find(&inside, is_registered) {
+                self.state.grants.get_mut(index).set_expires(Instant::ORIGIN);
+            }
+        }
+    }
+
     /// RTP and RTCP (RFC 3550 §11): an even port and the odd one above it. If they cannot be had
     /// together, any port for RTP: sound without reports is better than none.
     fn expect_pair(&mut self, now: Instant, request: &Request) -> Option<Endpoint> {
