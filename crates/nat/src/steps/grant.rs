@@ -70,11 +70,11 @@ impl View<'_> {
                 (new.external, new.entered) = (external, entered);
             }
             let External { address, port, source } = new.external;
-            // The port of a new block is drawn with the lease, and not known before.
+            // The port of a new block is drawn with the lease, and 0 before.
             let is_drawn_later = matches!(source, Source::Lease { .. });
             let external = Endpoint::new(self.snapshot.address(address), port);
             if let Suggested::Only(wish) = suggested
-                && (is_drawn_later || !wish.fits(external))
+                && !wish.fits(external)
             {
                 if wish.port == 0 && !is_drawn_later {
                     // Another port of this address may be free.

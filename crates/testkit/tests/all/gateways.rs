@@ -10,7 +10,10 @@ use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
+use nat::blocks::BlockSize;
 use nat::settings::Admission;
+use nat::settings::Allocation;
+use nat::settings::Blocks;
 use nat::settings::Class;
 use nat::settings::Filtering;
 use nat::settings::Forward;
@@ -288,6 +291,33 @@ fn a_port_without_an_address_is_on_the_address_of_its_session() {
             }
         }
         assert!(addresses.len() > 1, "sessions have several addresses");
+        bed.run_out();
+    }
+}
+
+/// What must be on the session's address may come from a new block of it.
+#[test]
+fn a_port_on_the_address_of_its_session_may_need_a_new_block() {
+    for workers in [1, 2, 8] {
+        let mut settings = with(&["rtsp"]);
+        settings.pools[0].allocation = Allocation::Blocks(Blocks {
+            size: BlockSize::of_ports(64).expect("a block size"),
+            per_subscriber_max: 2,
+            idle: Duration::from_secs(60),
+        });
+        let mut bed = Bed::new(settings).workers(workers);
+        let mut talk = Talk::open(&mut bed, CLIENT, at(E1, 554));
+        for port in 0..64 {
+            bed.open_udp(at(I1, 7_000 + port), at(E2, 9_000));
+        }
+        let setup = "SETUP rtsp://x/ RTSP/1.0\r\nTransport: RTP/AVP;unicast;client_port=5000-5001\r\n\r\n";
+        let sent = talk.send_out(&mut bed, setup);
+        let pair = sent.split("client_port=").nth(1).and_then(|rest| rest.trim_end().split_once('-')).expect("a pair");
+        for (port, inside) in [(pair.0, 5_000), (pair.1, 5_001)] {
+            let external = at(*talk.external.ip(), port.parse().expect("a port"));
+            assert!(bed.udp_reaches(at(E1, 9_000), external, at(I1, inside)), "{sent}");
+        }
+        assert_eq!(bed.counters().expectations_refused, 0);
         bed.run_out();
     }
 }
