@@ -51,7 +51,7 @@ pub(crate) enum Put {
     AddressPort(Option<u8>),
     /// `h1,h2,h3,h4,p1,p2` (RFC 959 §4.1.2).
     Commas(Option<u8>),
-    /// `port-port`.
+    /// `port-port`, or `port` if only one was had.
     Range(Option<u8>),
     LiteralAddress(u32),
     LiteralPort(u16),
@@ -81,6 +81,8 @@ pub struct Findings {
     body: u16,
     overflowed: bool,
     ends_registrations: bool,
+    /// A bit for each want of a pair that got one port.
+    singles: u8,
 }
 
 impl Default for Findings {
@@ -94,6 +96,7 @@ impl Default for Findings {
             body: u16::MAX,
             overflowed: false,
             ends_registrations: false,
+            singles: 0,
         }
     }
 }
@@ -129,6 +132,11 @@ impl Findings {
 
     pub(crate) fn set_body(&mut self, at: usize) {
         self.body = at as u16;
+    }
+
+    /// The want at this place, a pair, got only its first port.
+    pub fn got_one_of_pair(&mut self, place: usize) {
+        self.singles |= 1 << (place % WANTS_MAX);
     }
 
     /// The place of the want. An equal one is not repeated.
@@ -205,6 +213,9 @@ impl Findings {
                         text.number(byte.into());
                     }
                 }),
+                Put::Range(Some(place)) if self.singles >> place & 1 != 0 => {
+                    answer(Some(place)).map(|endpoint| text.number(endpoint.port))
+                }
                 Put::Range(want) => answer(want).map(|endpoint| text.range(endpoint.port)),
                 Put::LiteralAddress(address) => {
                     text.address(address, b'.');

@@ -12,6 +12,7 @@ use alg::Replacements;
 use alg::Segment;
 use alg::Step;
 use alg::Stream;
+use alg::WantKind;
 
 use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
@@ -188,10 +189,13 @@ impl Ledger {
             return (reading, Replacements::default());
         }
         let mut granted = [None; alg::WANTS_MAX];
-        for (want, granted) in findings.wants().iter().zip(&mut granted) {
-            let external = self.expect(&control.asking, want);
-            *granted =
-                external.map(|external| AlgEndpoint { address: external.address.to_bits(), port: external.port });
+        for (place, granted) in granted.iter_mut().enumerate() {
+            let Some(want) = findings.wants().get(place).copied() else { break };
+            let Some(external) = self.expect(&control.asking, &want) else { continue };
+            if want.kind == WantKind::Pair && !self.has_second(&control.asking, &want, external) {
+                findings.got_one_of_pair(place);
+            }
+            *granted = Some(AlgEndpoint { address: external.address.to_bits(), port: external.port });
         }
         let external = self.state.mappings.get(control.flow.index).external();
         let own = AlgEndpoint { address: external.address.to_bits(), port: external.port };

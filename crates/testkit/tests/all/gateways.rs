@@ -322,6 +322,39 @@ fn a_port_on_the_address_of_its_session_may_need_a_new_block() {
     }
 }
 
+/// RTCP has another port already: what RTSP announces is what is kept.
+#[test]
+fn half_a_pair_is_announced_as_one_port() {
+    let (mut pairs, mut singles) = (0, 0);
+    for other in 0..12 {
+        let mut bed = Bed::new(with(&["rtsp"]));
+        for other in 0..other {
+            bed.open_udp(at(I1, 30_000 + other), at(E1, 9));
+        }
+        let rtcp = bed.open_udp(at(I1, 5_001), at(E1, 20_001));
+        let mut talk = Talk::open(&mut bed, CLIENT, at(E1, 554));
+        let setup = "SETUP rtsp://x/ RTSP/1.0\r\nTransport: RTP/AVP;unicast;client_port=5000-5001\r\n\r\n";
+        let sent = talk.send_out(&mut bed, setup);
+        let ports = sent.split("client_port=").nth(1).expect("ports").trim_end();
+        let (first, second) = ports.split_once('-').map_or((ports, None), |(first, second)| (first, Some(second)));
+        let port: u16 = first.parse().expect("a port");
+        assert!(bed.udp_reaches(at(E1, 20_000), at(*talk.external.ip(), port), at(I1, 5_000)), "{sent}");
+        match second {
+            Some(second) => {
+                assert_eq!((port + 1).to_string(), second);
+                assert_eq!(port + 1, rtcp.port());
+                pairs += 1;
+            }
+            None => {
+                assert_eq!(rtcp.port() % 2, 0, "no pair can be made of it");
+                singles += 1;
+            }
+        }
+        bed.run_out();
+    }
+    assert!(pairs > 0 && singles > 0, "both were seen");
+}
+
 #[test]
 fn limits_of_a_session_and_a_subscriber_hold() {
     let mut settings = with(&["ftp"]);

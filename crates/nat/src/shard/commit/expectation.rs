@@ -229,6 +229,15 @@ impl Ledger {
         self.open_grant(now, &single).ok().map(|index| self.state.grants.get(index).external())
     }
 
+    /// Whether the port above the first of a pair is kept for the same subscriber.
+    pub(in crate::shard) fn has_second(&self, asking: &Asking, want: &Want, first: Endpoint) -> bool {
+        let control = self.state.mappings.get(asking.key.mapping).key();
+        let (protocol, port) = (Protocol::from(want.transport), want.port.wrapping_add(1));
+        let second = Endpoint::new(first.address, first.port.wrapping_add(1));
+        let is_it = |grant: &Grant| grant.is_alive(asking.now) && grant.external() == second;
+        self.state.grants.find(&InternalKey { protocol, port, ..control }, is_it).is_some()
+    }
+
     /// Ends a grant that nobody has heard of, with its mapping.
     fn withdraw_grant(&mut self, now: Instant, index: u32) {
         let mapping = self.state.grants.get(index).mapping;
