@@ -689,6 +689,65 @@ fn a_peer_outlives_the_idle_time_and_then_is_like_any_other() {
     assert!(!bed.is_open(Protocol::Udp, at(E1, 53), told.external, at(I1, 7_000)));
 }
 
+/// Idle, a mapping without a PEER is gone after this time.
+fn idle_secs(bed: &Bed) -> u64 {
+    bed.settings().timeouts.udp.as_micros() / 1_000_000 + 10
+}
+
+#[test]
+fn a_deleted_peer_leaves_the_timers_of_packets() {
+    covers!("6887-12.3h", "6887-15b");
+    for has_packets in [false, true] {
+        let mut bed = bed();
+        let ask = Ask::peer(I1, Protocol::Udp, 7_000, at(E1, 53));
+        if has_packets {
+            bed.open_udp(at(I1, 7_000), at(E1, 53));
+        }
+        let told = bed.pcp(&ask.clone().lifetime(86_400));
+        bed.advance_secs(5);
+        let left = bed.pcp(&ask.lifetime(0));
+        let idle = idle_secs(&bed);
+        assert_eq!(left.code, SUCCESS);
+        assert!((1..=idle).contains(&u64::from(left.lifetime)), "{} s are left of {idle}", left.lifetime);
+        bed.advance_secs(u64::from(left.lifetime) - 2);
+        assert_eq!(bed.mappings().len(), 1, "not before packets alone would let it end");
+        assert!(!bed.is_open(Protocol::Udp, at(E2, 53), told.external, at(I1, 7_000)));
+        bed.advance_secs(15);
+        assert_eq!((bed.mappings().len(), bed.sessions().len()), (0, 0), "with packets: {has_packets}");
+    }
+}
+
+#[test]
+fn a_peer_is_shortened_by_a_renewal() {
+    covers!("6887-12.3e", "6887-15b");
+    let mut bed = bed();
+    let idle = idle_secs(&bed);
+    bed.open_udp(at(I1, 7_000), at(E1, 53));
+    let ask = Ask::peer(I1, Protocol::Udp, 7_000, at(E1, 53));
+    bed.pcp(&ask.clone().lifetime(86_400));
+    assert_eq!(bed.pcp(&ask.lifetime(120)).lifetime, 120);
+    bed.advance_secs(idle.max(120) + 10);
+    assert_eq!((bed.grants().len(), bed.mappings().len(), bed.sessions().len()), (0, 0, 0));
+}
+
+/// What a client gives up does not stay beyond the limit.
+#[test]
+fn deleted_peers_leave_nothing_beyond_their_timers() {
+    covers!("6887-11.3o", "6887-15b");
+    let mut settings = with_pcp();
+    settings.port_control.mappings_per_subscriber = 3;
+    let mut bed = Bed::new(settings);
+    for port in 7_000..7_200 {
+        let ask = Ask::peer(I1, Protocol::Udp, port, at(E1, 53));
+        assert_eq!(bed.pcp(&ask.clone().lifetime(86_400)).code, SUCCESS, "{port}");
+        assert_eq!(bed.pcp(&ask.lifetime(0)).code, SUCCESS, "{port}");
+        bed.advance_secs(1);
+    }
+    let idle = idle_secs(&bed);
+    bed.advance_secs(idle);
+    assert_eq!((bed.grants().len(), bed.mappings().len(), bed.sessions().len()), (0, 0, 0));
+}
+
 #[test]
 fn a_peer_ends_with_its_connection() {
     covers!("6887-12.3h");

@@ -15,6 +15,7 @@ use crate::headers::parse::destination_is_valid;
 use crate::policy::rules::RuleKey;
 use crate::settings::RuleAction;
 use crate::shard::Ledger;
+use crate::state::grant::Grant;
 use crate::state::grant::Kind;
 use crate::state::grant::Origin;
 use crate::state::grant::Remote;
@@ -104,7 +105,9 @@ impl Ledger {
     /// The session goes on as packets keep it.
     fn stop_peer(&mut self, asked: &Asked<'_>, key: &InternalKey, known: Option<u32>) -> Done {
         if let Some(known) = known {
+            let ended = *self.state.grants.get(known);
             self.end_grant(asked.now, known);
+            self.release_session(asked.now, &ended);
             self.counters.grants_deleted += 1;
         }
         let mapping = self.state.find_live_mapping(key, asked.now);
@@ -113,15 +116,23 @@ impl Ledger {
     }
 
     /// The session of a PEER, which lasts as long as the grant; see `shard/upkeep/grants.rs`.
-    fn hold_session(&mut self, now: Instant, grant: u32, remote: (u32, u16), until: Instant) -> Result<(), Verdict> {
+    pub(in crate::shard) fn hold_session(
+        &mut self,
+        now: Instant,
+        grant: u32,
+        remote: (u32, u16),
+        until: Instant,
+    ) -> Result<(), Verdict> {
         let index = self.state.grants.get(grant).mapping;
         let protocol = self.state.mappings.get(index).protocol();
         let by = self.view().pool_of_mapping(index).map(|compiled| hashed_by(compiled, protocol));
         let by = by.ok_or(Verdict::DestinationNotPool)?;
         if let Some(session) = self.state.find_session(index, remote.0, remote.1, by, now) {
-            let (state, expires) = self.state.session_state(index, session);
-            if !matches!(session, SessionRef::Flow(_)) && expires < until {
-                self.refresh(index, session, state, until);
+            let (_, expires) = self.state.session_state(index, session);
+            match session {
+                SessionRef::Flow(_) => {}
+                _ if expires < until => self.refresh_until(index, session, until),
+                _ => self.shorten_to(now, index, session, until),
             }
             return Ok(());
         }
@@ -136,6 +147,32 @@ impl Ledger {
             expires: until,
         };
         self.create_session(now, index, &new, by).map(|_| ())
+    }
+
+    /// After the end of a PEER: its session has the timer of its state again.
+    pub(in crate::shard) fn release_session(&mut self, now: Instant, ended: &Grant) {
+        let (Some(remote), mapping) = (ended.peer(), ended.mapping) else { return };
+        let protocol = ended.protocol();
+        let by = self.view().pool_of_mapping(mapping).map(|compiled| hashed_by(compiled, protocol));
+        let found = by.and_then(|by| self.state.find_session(mapping, remote.0, remote.1, by, now));
+        if let Some(session) = found.filter(|session| !matches!(session, SessionRef::Flow(_))) {
+            self.shorten_to(now, mapping, session, now);
+        }
+    }
+
+    /// Ends a session at `until`, but not before packets alone would let it end (RFC 6887 §15).
+    fn shorten_to(&mut self, now: Instant, mapping: u32, session: SessionRef, until: Instant) {
+        let (state, expires) = self.state.session_state(mapping, session);
+        let idle = now + self.view().lifetime(mapping, session, state);
+        let ends = until.max(idle);
+        if ends < expires {
+            self.refresh_until(mapping, session, ends);
+        }
+    }
+
+    fn refresh_until(&mut self, mapping: u32, session: SessionRef, until: Instant) {
+        let (state, _) = self.state.session_state(mapping, session);
+        self.refresh(mapping, session, state, until);
     }
 
     fn take_back_grant(&mut self, now: Instant, grant: u32, with_mapping: bool) {

@@ -68,6 +68,7 @@ impl Ledger {
         }
         if self.view().is_without_server(&grant) {
             self.release_hold(now, index);
+            self.release_session(now, &grant);
             self.announce_end(now, index);
             return;
         }
