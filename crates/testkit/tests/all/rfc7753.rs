@@ -1,5 +1,7 @@
 //! RFC 7753, sets of ports in PCP.
 
+use core::net::Ipv4Addr;
+
 use nat::Protocol;
 use nat::Settings;
 use nat::blocks::BlockSize;
@@ -130,4 +132,47 @@ fn a_set_that_overlaps_renews_each_mapping_by_itself() {
     assert_eq!(bed.mappings().len(), 1, "nothing new");
     bed.advance_secs(1_500);
     assert!(bed.is_open(Protocol::Udp, at(E1, 1), single, at(I1, 5_000)));
+}
+
+/// The rules of MAP hold for each port of a set (RFC 6887 §11.3).
+#[test]
+fn another_nonce_is_refused_at_every_port_of_a_set() {
+    covers!("6887-11.3e", "7753-8", "7753-9");
+    let mut bed = bed();
+    bed.granted(&udp(7_000).lifetime(1_000).set(4, false));
+    for ask in [udp(7_002), udp(7_001).set(2, false), udp(6_999).set(3, false), udp(7_000)] {
+        let told = bed.pcp(&ask.nonce(9).lifetime(9_000));
+        assert_eq!((told.code, told.lifetime), (2, 1_000), "NOT_AUTHORIZED for as long as it lasts");
+    }
+    assert!(bed.grants().iter().all(|grant| grant.left.as_secs() <= 1_000), "nothing has changed");
+    bed.advance_secs(1);
+    assert_eq!(bed.take_inside(), Vec::<Vec<u8>>::new(), "no update");
+}
+
+#[test]
+fn prefer_failure_refuses_another_port_for_a_set() {
+    covers!("6887-11.3h");
+    let mut bed = bed();
+    let first = bed.granted(&udp(7_000).lifetime(1_000).set(4, false));
+    for port in [7_000, 7_001] {
+        let other = at(*first.ip(), first.port() + 9);
+        assert_eq!(bed.pcp(&udp(port).suggest(other).prefer_failure()).code, 11, "CANNOT_PROVIDE_EXTERNAL");
+    }
+    assert_eq!(bed.pcp(&udp(7_000).suggest(first).prefer_failure()).external, first);
+}
+
+#[test]
+fn a_filter_is_added_to_those_of_a_set() {
+    covers!("6887-13.3b");
+    let mut bed = bed();
+    let ask = || udp(7_000).lifetime(1_000).set(2, false);
+    let first = bed.granted(&ask().filter(128, at(E1, 0)));
+    assert_eq!(bed.granted(&ask().filter(128, at(E2, 0))), first);
+    for (offset, from) in [(0, E1), (0, E2), (1, E1), (1, E2)] {
+        let external = at(*first.ip(), first.port() + offset);
+        assert!(bed.is_open(Protocol::Udp, at(from, 9), external, at(I1, 7_000 + offset)), "{from} at {offset}");
+    }
+    // One too many for the set as it is now, and nothing has changed.
+    let many = (1..=3).fold(ask(), |ask, last| ask.filter(128, at(Ipv4Addr::new(192, 0, 2, last), 0)));
+    assert_eq!(bed.pcp(&many).code, 13, "EXCESSIVE_REMOTE_PEERS");
 }

@@ -85,21 +85,28 @@ impl Ledger {
         if let Some(known) = self.find_grant(&request) {
             let grant = *self.state.grants.get(known);
             if grant.is_alive(asked.now) {
-                if is_anothers(&grant, &map.nonce) {
-                    return Err(Fault::not_authorized(self.view().left_of(asked.now, &grant)));
-                }
-                if let Suggested::Only(wish) = request.suggested
-                    && !wish.fits(grant.external())
-                {
-                    return Err(Code::CannotProvideExternal.into());
-                }
-                request.remotes = filters(grant.remotes, asked)?;
+                request.remotes = self.renewed(asked, &request, &grant)?;
             }
         }
         let made = self.open_counted(asked.now, &request)?;
         let grant = self.state.grants.get(made);
         let lifetime = seconds(self.view().left_of(asked.now, grant));
         Ok(Done { lifetime, external: external_of(grant), set: None })
+    }
+
+    /// The filters that a grant has after a renewal, if this request may renew it (RFC 6887 §11.3,
+    /// §13.3).
+    pub(super) fn renewed(&self, asked: &Asked<'_>, request: &Request, grant: &Grant) -> Result<Remotes, Fault> {
+        if is_anothers(grant, &request.requester.nonce) {
+            return Err(Fault::not_authorized(self.view().left_of(asked.now, grant)));
+        }
+        if let Suggested::Only(wish) = request.suggested
+            && grant.key() == request.key
+            && !wish.fits(grant.external())
+        {
+            return Err(Code::CannotProvideExternal.into());
+        }
+        filters(grant.remotes, asked)
     }
 
     pub(super) fn request_of(&self, asked: &Asked<'_>, map: &Map, key: &InternalKey) -> Result<Request, Fault> {

@@ -1,5 +1,7 @@
 //! PORT_SET (RFC 7753).
 
+use core::ops::RangeInclusive;
+
 use pcp::Map;
 use pcp::PortSet;
 
@@ -8,7 +10,6 @@ use super::Done;
 use super::Fault;
 use super::map::endpoint_of;
 use super::map::external_of;
-use super::map::is_anothers;
 use super::seconds;
 use crate::shard::Ledger;
 use crate::state::grant::Grant;
@@ -28,7 +29,7 @@ const PLACES: usize = 4;
 
 impl Ledger {
     /// The internal ports that a grant's set has; its own without one.
-    pub(super) fn ports_of_set(&self, grant: &Grant) -> core::ops::RangeInclusive<u16> {
+    pub(super) fn ports_of_set(&self, grant: &Grant) -> RangeInclusive<u16> {
         let Requester { set_first, set_size, .. } = grant.requester;
         if set_size < 2 {
             return grant.internal().port..=grant.internal().port;
@@ -65,11 +66,9 @@ impl Ledger {
     }
 
     fn renew_set(&mut self, asked: &Asked<'_>, map: &Map, key: &InternalKey, own: &Grant) -> Result<Done, Fault> {
-        if is_anothers(own, &map.nonce) {
-            return Err(Fault::not_authorized(self.view().left_of(asked.now, own)));
-        }
         let (first, size) = (own.requester.set_first, own.requester.set_size);
         let request = self.request_of(asked, map, key)?;
+        self.check_parts(asked, &request, self.ports_of_set(own))?;
         for port in self.ports_of_set(own) {
             self.renew_part(asked, &request, port, (first, size));
         }
@@ -79,14 +78,22 @@ impl Ledger {
         Ok(Done { lifetime: seconds(request.expires.saturating_since(asked.now)), external, set })
     }
 
+    /// Whether all that is mapped of these ports may be renewed. Before the first is: an error
+    /// changes nothing.
+    fn check_parts(&self, asked: &Asked<'_>, request: &Request, mut ports: RangeInclusive<u16>) -> Result<(), Fault> {
+        ports.try_for_each(|port| {
+            let is_map = |grant: &Grant| grant.kind() == Kind::Map && grant.is_alive(asked.now);
+            let found = self.state.grants.find(&InternalKey { port, ..request.key }, is_map);
+            let Some(index) = found else { return Ok(()) };
+            self.renewed(asked, request, self.state.grants.get(index)).map(|_| ())
+        })
+    }
+
     fn renew_part(&mut self, asked: &Asked<'_>, request: &Request, port: u16, set: (u16, u16)) -> Option<u32> {
         let key = InternalKey { port, ..request.key };
-        let nonce = request.requester.nonce;
-        let is_own =
-            |grant: &Grant| grant.kind() == Kind::Map && grant.is_alive(asked.now) && !is_anothers(grant, &nonce);
-        let index = self.state.grants.find(&key, is_own)?;
-        let remotes =
-            if asked.options.filters().is_empty() { self.state.grants.get(index).remotes } else { request.remotes };
+        let is_map = |grant: &Grant| grant.kind() == Kind::Map && grant.is_alive(asked.now);
+        let index = self.state.grants.find(&key, is_map)?;
+        let remotes = self.renewed(asked, request, self.state.grants.get(index)).ok()?;
         let requester = request.requester.in_set(set.0, set.1);
         self.renew_grant(asked.now, index, &Request { key, remotes, requester, ..*request });
         Some(index)
@@ -96,12 +103,16 @@ impl Ledger {
     /// update for each.
     fn refresh_overlapped(&mut self, asked: &Asked<'_>, map: &Map, key: &InternalKey, size: u16) -> Result<(), Fault> {
         let request = self.request_of(asked, map, key)?;
-        for port in key.port..=key.port.saturating_add(size - 1) {
-            let known = self.state.grants.find(&InternalKey { port, ..*key }, |grant| grant.kind() == Kind::Map);
-            let Some(grant) = known.map(|index| *self.state.grants.get(index)) else { continue };
+        let last = key.port.saturating_add(size - 1);
+        for port in key.port..=last {
+            if let Some(set) = self.set_overlapped(&request, port) {
+                self.check_parts(asked, &request, self.ports_of_set(&set))?;
+            }
+        }
+        for port in key.port..=last {
+            let Some(grant) = self.set_overlapped(&request, port) else { continue };
             let set = (grant.requester.set_first, grant.requester.set_size);
-            let is_last = port == *self.ports_of_set(&grant).end() || port == key.port.saturating_add(size - 1);
-            if !is_last {
+            if port != last && port != *self.ports_of_set(&grant).end() {
                 continue;
             }
             for part in self.ports_of_set(&grant) {
@@ -112,6 +123,13 @@ impl Ledger {
             }
         }
         Ok(())
+    }
+
+    /// The grant of a port, which names its set.
+    fn set_overlapped(&self, request: &Request, port: u16) -> Option<Grant> {
+        let key = InternalKey { port, ..request.key };
+        let found = self.state.grants.find(&key, |grant| grant.kind() == Kind::Map);
+        found.map(|index| *self.state.grants.get(index))
     }
 
     fn open_set(&mut self, asked: &Asked<'_>, map: &Map, key: &InternalKey, wanted: u16) -> Result<Done, Fault> {
