@@ -126,6 +126,8 @@ fn what_was_granted_is_there_after_a_restart() {
         let hosts: Vec<Ipv4Addr> = (0..50).map(|last| Ipv4Addr::new(100, 64, 7, last)).collect();
         let externals: Vec<SocketAddrV4> =
             hosts.iter().map(|host| before.granted(&Ask::map(*host, Protocol::Tcp, 80))).collect();
+        let peer = Ask::peer(I1, Protocol::Udp, 7_000, at(E1, 53)).lifetime(7_200);
+        let of_peer = before.granted(&peer);
         before.advance_secs(100);
         let kept = before.grants();
         // Another number of workers, too.
@@ -135,13 +137,18 @@ fn what_was_granted_is_there_after_a_restart() {
         let events = after.take_events_in_order().into_iter().map(|(_, event)| event);
         let made: Vec<_> = events.filter(|event| event.kind == EventKind::MappingCreated).collect();
         let made: Vec<_> = made.iter().map(|event| event.cause).collect();
-        assert_eq!(made, vec![Cause::Pcp; hosts.len()], "the log names the origin");
+        assert_eq!(made, vec![Cause::Pcp; hosts.len() + 1], "the log names the origin");
         for (host, external) in hosts.iter().zip(externals) {
             assert!(after.is_open(Protocol::Tcp, at(E1, 9), external, at(*host, 80)));
             let told = after.pcp(&Ask::map(*host, Protocol::Tcp, 80));
             assert_eq!((told.code, told.external), (0, external));
             assert!(told.epoch.abs_diff(5_100) <= 1, "the epoch time goes on");
         }
+        // Longer than an idle session lasts.
+        after.advance_secs(4_000);
+        let is_there = after.grants().iter().any(|grant| grant.kind == nat::grant::Kind::Peer);
+        assert!(is_there, "the PEER is there, too");
+        assert!(after.is_open(Protocol::Udp, at(E1, 53), of_peer, at(I1, 7_000)));
         after.run_out();
     }
 }

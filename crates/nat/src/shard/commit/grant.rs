@@ -311,6 +311,13 @@ impl Ledger {
         let hold = self.hold_mapping(now, mapping, request.expires);
         let made = self.state.grants.insert(request, (mapping, external), hold, now);
         let index = made.ok_or(Verdict::MappingTableFull)?;
+        // Without its session a PEER would end at the next sweep.
+        if let Some(remote) = self.state.grants.get(index).peer()
+            && let Err(verdict) = self.hold_session(now, index, remote, request.expires)
+        {
+            self.end_grant(now, index);
+            return Err(verdict);
+        }
         self.note_grant(now, index);
         Ok(index)
     }
