@@ -68,7 +68,7 @@ impl Peer {
 
 /// What limits count by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
+pub(crate) enum Place {
     Address(IpAddr),
     User(u32),
 }

@@ -35,13 +35,14 @@ use tokio_io_timeout::TimeoutStream;
 
 use crate::guard::Guard;
 use crate::guard::Peer;
+use crate::guard::Place;
 use crate::lookups::EventLog;
 use crate::routes;
 use crate::settings::Listen;
 use crate::settings::Settings;
 use crate::tls::Certificates;
 
-/// Connections at a time, and those of one address.
+/// Connections at a time, and those of one address or, on a Unix socket, of one user.
 const CONNECTIONS_MAX: usize = 256;
 const CONNECTIONS_OF_ONE_MAX: usize = 64;
 /// Time for a TLS handshake, and for the headers of a request.
@@ -112,7 +113,7 @@ async fn run(settings: Settings, log: EventLog) -> Result<(), ServeError> {
         routes: routes::routes(guard, log),
         certificates,
         connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-        by_address: Mutex::default(),
+        by_place: Mutex::default(),
     });
     tokio::select! {
         () = accept(&server, &listener) => Ok(()),
@@ -124,7 +125,7 @@ struct Server {
     routes: Router,
     certificates: Option<Certificates>,
     connections: Arc<Semaphore>,
-    by_address: Mutex<HashMap<IpAddr, usize>>,
+    by_place: Mutex<HashMap<Place, usize>>,
 }
 
 /// An open socket for connections.
@@ -197,36 +198,36 @@ fn open_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     Ok((listener, file))
 }
 
-/// One of the connections of an address.
-struct OfAddress(Arc<Server>, IpAddr);
+/// One of the connections of an address or user.
+struct OfPlace(Arc<Server>, Place);
 
-impl Drop for OfAddress {
+impl Drop for OfPlace {
     fn drop(&mut self) {
-        let mut by_address = self.0.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_address.get_mut(&self.1) {
+        let mut by_place = self.0.by_place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = by_place.get_mut(&self.1) {
             *count -= 1;
             if *count == 0 {
-                by_address.remove(&self.1);
+                by_place.remove(&self.1);
             }
         }
     }
 }
 
 impl Server {
-    fn count(self: &Arc<Server>, address: IpAddr) -> Option<OfAddress> {
-        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = by_address.entry(address).or_default();
+    fn count(self: &Arc<Server>, place: Place) -> Option<OfPlace> {
+        let mut by_place = self.by_place.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = by_place.entry(place).or_default();
         if *count >= CONNECTIONS_OF_ONE_MAX {
             return None;
         }
         *count += 1;
-        Some(OfAddress(Arc::clone(self), address))
+        Some(OfPlace(Arc::clone(self), place))
     }
 
     /// Beyond the limits the connection is closed at once.
     fn welcome_tcp(self: Arc<Server>, stream: tokio::net::TcpStream, address: IpAddr) {
         let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else { return };
-        let Some(of_address) = self.count(address) else { return };
+        let Some(of_address) = self.count(Place::Address(address)) else { return };
         // An answer in several pieces would wait for the client's acknowledgement of the first.
         let _ = stream.set_nodelay(true);
         tokio::spawn(async move {
@@ -244,8 +245,9 @@ impl Server {
     fn welcome_unix(self: Arc<Server>, stream: UnixStream) {
         let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else { return };
         let Ok(peer) = stream.peer_cred() else { return };
+        let Some(of_user) = self.count(Place::User(peer.uid())) else { return };
         tokio::spawn(async move {
-            let _place = place;
+            let _places = (place, of_user);
             let groups = groups_of(peer.uid(), peer.gid());
             self.talk(stream, Peer::Unix { uid: peer.uid(), groups }).await;
         });
@@ -271,4 +273,39 @@ fn groups_of(uid: u32, gid: u32) -> Vec<u32> {
     let name = user.and_then(|user| std::ffi::CString::new(user.name).ok());
     let groups = name.and_then(|name| nix::unistd::getgrouplist(&name, Gid::from_raw(gid)).ok());
     groups.map_or_else(|| vec![gid], |groups| groups.into_iter().map(Gid::as_raw).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_local_user_cannot_hold_all_connections() {
+        let server = Arc::new(Server {
+            routes: Router::new(),
+            certificates: None,
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            by_place: Mutex::default(),
+        });
+        let mut open = Vec::new();
+        for _ in 0..CONNECTIONS_OF_ONE_MAX {
+            let (client, stream) = UnixStream::pair().unwrap();
+            Arc::clone(&server).welcome_unix(stream);
+            open.push(client);
+        }
+        let (mut extra, stream) = UnixStream::pair().unwrap();
+        Arc::clone(&server).welcome_unix(stream);
+        let read = tokio::time::timeout(HEADERS_WITHIN / 2, extra.read(&mut [0])).await;
+        assert_eq!(read.expect("the connection beyond the limit stays open").unwrap(), 0);
+        assert_eq!(server.connections.available_permits(), CONNECTIONS_MAX - CONNECTIONS_OF_ONE_MAX);
+        drop(open);
+        let empty = async {
+            while !server.by_place.lock().unwrap().is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(HEADERS_WITHIN, empty).await.expect("the places of closed connections come back");
+    }
 }
