@@ -22,6 +22,7 @@ use axum::response::Response;
 use base64ct::Base64;
 use base64ct::Encoding;
 use control::Actor;
+use tokio::sync::Semaphore;
 
 use crate::answer::Refused;
 use crate::settings::Listen;
@@ -143,11 +144,14 @@ pub(crate) struct Guard {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Secrets are verified one after the other: each takes memory and a processor.
+    verifying: Arc<Semaphore>,
 }
 
 impl Guard {
     pub(crate) fn new(settings: Settings, key: [u8; 32], own_uid: u32) -> Guard {
-        Guard { settings, key, verified: Mutex::default(), places: Mutex::default(), own_uid }
+        let verifying = Arc::new(Semaphore::new(1));
+        Guard { settings, key, verified: Mutex::default(), places: Mutex::default(), verifying, own_uid }
     }
 
     /// The control socket.
@@ -208,25 +212,73 @@ impl Guard {
             if seen.wrong_logins == 0 {
                 seen.wrong_since = Instant::now();
             }
+    /// Refuses a place with too many wrong logins.
+    fn check_logins(&self, peer: &Peer) -> Result<(), Refused> {
+        let is_full = |seen: &Seen| seen.wrong_logins >= WRONG_LOGINS_MAX;
+        if lock(&self.places).get(&peer.place()).is_some_and(is_full) {
+            return Err(too_many("too many wrong logins"));
+        }
+        Ok(())
+    }
+
             seen.wrong_logins += 1;
         }
     }
 
-    /// The user with this token. Blocks for tens of milliseconds the first time.
-    fn user_of(&self, name: &str, secret: &str) -> Option<usize> {
-        let known = *blake3::keyed_hash(&self.key, format!("token {name}:{secret}").as_bytes()).as_bytes();
-        if let Some(user) = lock(&self.verified).get(&known) {
-            return Some(*user);
-        }
-        let found = self.settings.users.iter().enumerate().find(|(_, user)| user.name == name && user.token.is_some());
-        let hash = found.and_then(|(_, user)| user.token.as_deref());
-        if !hash.is_some_and(|hash| token::verify(secret, hash)) {
-            return None;
-        }
-        let (index, _) = found?;
+    fn remembered_as(&self, token: &str) -> [u8; 32] {
+        *blake3::keyed_hash(&self.key, format!("token {token}").as_bytes()).as_bytes()
+    }
+
+    /// The user whose token was verified before.
+    fn remembered(&self, token: &str) -> Option<usize> {
+        lock(&self.verified).get(&self.remembered_as(token)).copied()
+    }
+
+    /// The user with this name, and the hash to check the secret against. For an unknown name it is
+    /// that of another user, so that the time of the answer does not tell which names exist.
+    fn candidate(&self, name: &str) -> Option<(Option<usize>, &str)> {
+        let users = self.settings.users.iter().enumerate();
+        let mut with_token = users.filter_map(|(index, user)| Some((index, user, user.token.as_deref()?)));
+        let own = with_token.clone().find(|(_, user, _)| user.name == name);
+        let own = own.map(|(index, _, hash)| (Some(index), hash));
+        own.or_else(|| with_token.next().map(|(_, _, hash)| (None, hash)))
+    }
+
+    /// The user with this token. Blocks for tens of milliseconds.
+    fn verify(&self, token: &str) -> Option<usize> {
+        let (name, secret) = token.split_once(':')?;
+        let (user, hash) = self.candidate(name)?;
+        let is_right = token::verify(secret, hash);
+        let user = user.filter(|_| is_right)?;
         // One for each user with a token: the map cannot grow beyond them.
-        lock(&self.verified).insert(known, index);
-        Some(index)
+        lock(&self.verified).insert(self.remembered_as(token), user);
+        Some(user)
+    }
+
+    /// The user with this token.
+    async fn user_of(self: &Arc<Guard>, token: String, peer: &Peer) -> Result<Option<usize>, Refused> {
+        if let Some(user) = self.remembered(&token) {
+            return Ok(Some(user));
+        }
+        let turn = Arc::clone(&self.verifying).acquire_owned().await;
+        // Another request with this token may have come first.
+        if let Some(user) = self.remembered(&token) {
+            return Ok(Some(user));
+        }
+        // Logins that were sent at the same time have their turns one after the other, so each sees
+        // what the others have failed.
+        self.check_logins(peer)?;
+        let (guard, peer) = (Arc::clone(self), peer.clone());
+        let verified = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let user = guard.verify(&token);
+            // Here, so that it also counts if the client does not wait for the answer.
+            if user.is_none() {
+                guard.count_wrong_login(&peer);
+            }
+            user
+        });
+        Ok(verified.await.ok().flatten())
     }
 
     fn principal(&self, user: usize, peer: &Peer, explicit: bool) -> Option<Principal> {
@@ -273,17 +325,9 @@ impl Guard {
         let Some((token, explicit)) = token_of(headers) else {
             return self.by_connection(peer, needed).ok_or_else(|| unauthorized("no login"));
         };
-        let guard = Arc::clone(self);
-        let found = tokio::task::spawn_blocking(move || {
-            let (name, secret) = token.split_once(':')?;
-            guard.user_of(name, secret)
-        });
-        let found = found.await.ok().flatten();
+        let found = self.user_of(token, peer).await?;
         let principal = found.and_then(|user| self.principal(user, peer, explicit));
-        principal.ok_or_else(|| {
-            self.count_wrong_login(peer);
-            unauthorized("wrong name or token")
-        })
+        principal.ok_or_else(|| unauthorized("wrong name or token"))
     }
 
     /// A change must come from a client that logs in by itself, or from our own page.
@@ -374,6 +418,77 @@ mod tests {
     fn roles_permit_what_they_name_and_view() {
         use Role::*;
         for (role, needed, permitted) in [
+    use crate::settings::User;
+
+    const WRONG: &str = "noc:wrong";
+
+    /// A guard with one user, and its token. The hash is a cheap one.
+    fn guard() -> (Arc<Guard>, String) {
+        let params = argon2::Params::new(8, 1, 1, None).unwrap();
+        let cheap = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
+        let salt = argon2::password_hash::SaltString::encode_b64(&[7; 16]).unwrap();
+        let hash = argon2::PasswordHasher::hash_password(&cheap, b"secret", &salt).unwrap().to_string();
+        let user = User { name: "noc".to_owned(), role: Role::Operate, token: Some(hash), group: None };
+        let settings = Settings {
+            listen: Listen::Tcp(([127, 0, 0, 1], 8080).into()),
+            hosts: Vec::new(),
+            tls: None,
+            users: vec![user],
+            control: "/nonexistent/control.sock".into(),
+        };
+        (Arc::new(Guard::new(settings, [7; 32], u32::MAX)), "noc:secret".to_owned())
+    }
+
+    /// The statuses of as many logins at the same time, of one address.
+    async fn log_in(guard: &Arc<Guard>, token: &str, count: usize) -> HashMap<StatusCode, usize> {
+        let peer = Peer::Tcp { address: [192, 0, 2, 1].into(), certificate: None };
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+        let logins: Vec<_> = (0..count)
+            .map(|_| {
+                let (guard, headers, peer) = (Arc::clone(guard), headers.clone(), peer.clone());
+                tokio::spawn(async move {
+                    guard.check_rate(&peer)?;
+                    guard.login(&headers, &peer, Role::View).await
+                })
+            })
+            .collect();
+        let mut statuses = HashMap::new();
+        for login in logins {
+            let status = match login.await.unwrap() {
+                Ok(_) => StatusCode::OK,
+                Err(refused) => axum::response::IntoResponse::into_response(refused).status(),
+            };
+            *statuses.entry(status).or_default() += 1;
+        }
+        statuses
+    }
+
+    #[tokio::test]
+    async fn ten_wrong_logins_at_the_same_time_are_the_limit() {
+        let (guard, token) = guard();
+        let statuses = log_in(&guard, WRONG, 64).await;
+        let wanted = [(StatusCode::UNAUTHORIZED, 10), (StatusCode::TOO_MANY_REQUESTS, 54)];
+        assert_eq!(statuses, HashMap::from(wanted));
+        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+    }
+
+    #[tokio::test]
+    async fn right_logins_at_the_same_time_count_for_nothing() {
+        let (guard, token) = guard();
+        assert_eq!(log_in(&guard, WRONG, 9).await, HashMap::from([(StatusCode::UNAUTHORIZED, 9)]));
+        assert_eq!(log_in(&guard, &token, 64).await, HashMap::from([(StatusCode::OK, 64)]));
+        assert_eq!(log_in(&guard, WRONG, 1).await, HashMap::from([(StatusCode::UNAUTHORIZED, 1)]));
+    }
+
+    #[test]
+    fn an_unknown_name_costs_a_hash_as_a_known_one() {
+        let (guard, token) = guard();
+        let (known, hash) = guard.candidate("noc").unwrap();
+        assert_eq!((known, guard.candidate("nobody")), (Some(0), Some((None, hash))));
+        assert_eq!(guard.verify(&token), Some(0));
+        assert_eq!(guard.verify("nobody:secret"), None);
+    }
             (View, View, true),
             (View, Operate, false),
             (View, Audit, false),
