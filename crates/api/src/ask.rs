@@ -18,6 +18,10 @@ use crate::answer::Refused;
 
 /// Questions at a time. The daemon has 32 places for all its clients.
 pub(crate) const QUESTIONS_MAX: usize = 8;
+/// Traces at a time, and lists that are streamed. Each lasts as long as its client wants, so they
+/// have places of their own and leave those of the questions free.
+pub(crate) const TRACES_MAX: usize = 8;
+pub(crate) const STREAMS_MAX: usize = 4;
 /// How long a question waits for its turn.
 const TURN_WITHIN: Duration = Duration::from_secs(5);
 /// How long the daemon may take for each line of an answer: a plan of a large change takes seconds.
@@ -28,21 +32,37 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) struct Daemon {
     socket: Arc<PathBuf>,
     turns: Arc<Semaphore>,
+    traces: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
 }
 
 impl Daemon {
     pub(crate) fn new(socket: PathBuf) -> Daemon {
-        Daemon { socket: Arc::new(socket), turns: Arc::new(Semaphore::new(QUESTIONS_MAX)) }
+        let places = |count| Arc::new(Semaphore::new(count));
+        Daemon {
+            socket: Arc::new(socket),
+            turns: places(QUESTIONS_MAX),
+            traces: places(TRACES_MAX),
+            streams: places(STREAMS_MAX),
+        }
     }
 
     /// Waits for a place among the questions.
     pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, Refused> {
         let turn = tokio::time::timeout(TURN_WITHIN, Arc::clone(&self.turns).acquire_owned()).await;
-        let busy = || {
-            let fault = Fault::new("api", "too many requests wait for the instance", "try again later");
-            Refused::of(StatusCode::SERVICE_UNAVAILABLE, fault)
-        };
-        turn.ok().and_then(Result::ok).ok_or_else(busy)
+        turn.ok().and_then(Result::ok).ok_or_else(|| busy("too many requests wait for the instance", "try again later"))
+    }
+
+    /// A place among the traces. Does not wait: none of them need end.
+    pub(crate) fn trace_turn(&self) -> Result<OwnedSemaphorePermit, Refused> {
+        let turn = Arc::clone(&self.traces).try_acquire_owned();
+        turn.map_err(|_| busy("too many traces", "end another trace"))
+    }
+
+    /// A place among the answers that are streamed. Does not wait: their clients may be slow.
+    pub(crate) fn stream_turn(&self) -> Result<OwnedSemaphorePermit, Refused> {
+        let turn = Arc::clone(&self.streams).try_acquire_owned();
+        turn.map_err(|_| busy("too many streams", "try again later, or read pages"))
     }
 
     /// Runs `questions` with a connection of `actor`, on a thread of its own.
@@ -81,6 +101,10 @@ impl Daemon {
     pub(crate) async fn one<T: Object + Send + 'static>(&self, actor: Actor, request: Request) -> Result<T, Refused> {
         self.with(actor, move |client| client.request_one(&request)).await
     }
+}
+
+fn busy(problem: &str, remedy: &str) -> Refused {
+    Refused::of(StatusCode::SERVICE_UNAVAILABLE, Fault::new("api", problem, remedy))
 }
 
 /// A fault of this program.

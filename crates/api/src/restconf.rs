@@ -422,7 +422,7 @@ async fn with_mappings(
     principal: &Principal,
     frame: impl FnOnce(&mut Client) -> Result<(String, &'static str), ClientError> + Send + 'static,
 ) -> Result<Response, Refused> {
-    let turn = api.daemon.turn().await?;
+    let turn = api.daemon.stream_turn()?;
     let (daemon, actor) = (api.daemon.clone(), principal.actor());
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
     let (ready, begun) = tokio::sync::oneshot::channel();

@@ -214,8 +214,18 @@ async fn headers(request: Request, next: Next) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::UnixStream;
+    use std::path::PathBuf;
+    use std::sync::Mutex;
+    use std::thread;
+
     use axum::http::Method;
     use axum::http::StatusCode;
+    use control::Reply;
+    use control::Request as Question;
+    use control::server::Connection;
     use tower::ServiceExt;
 
     use super::*;
@@ -270,13 +280,18 @@ mod tests {
     ];
 
     fn served() -> Router {
+        served_by("/nonexistent/control.sock".into())
+    }
+
+    /// The routes to the instance behind this control socket.
+    fn served_by(control: PathBuf) -> Router {
         let user = |role: Role, group| User { name: role.to_string(), role, token: None, group: Some(group) };
         let settings = Settings {
             listen: Listen::Unix("/nonexistent/http.sock".into()),
             hosts: Vec::new(),
             tls: None,
             users: vec![user(Role::View, 1), user(Role::Operate, 2), user(Role::Audit, 3)],
-            control: "/nonexistent/control.sock".into(),
+            control,
         };
         let missing = || control::Fault::new("log", "is not there", "start the instance");
         let past = Arc::new(move |_: &crate::PastQuestion| Err(missing()));
@@ -320,6 +335,108 @@ mod tests {
             assert_eq!(status(&routes, ("/api/v1/plan", &Method::POST), groups, 1).await, 503);
         }
         assert_eq!(status(&routes, ("/api/v1/plan?details=1", &Method::POST), Vec::new(), 0).await, 503);
+    }
+
+    /// An instance without traffic: traces get no packet, and the list of mappings never comes. It
+    /// answers other questions with the objects of the contract of the control protocol.
+    struct Silent {
+        path: PathBuf,
+        streams: Arc<Mutex<Vec<UnixStream>>>,
+    }
+
+    impl Silent {
+        fn start(name: &str) -> Silent {
+            let path = std::env::temp_dir().join(format!("natrix-{name}-{}.sock", std::process::id()));
+            let _ = std::fs::remove_file(&path);
+            let listener = UnixListener::bind(&path).unwrap();
+            let streams = Arc::new(Mutex::new(Vec::new()));
+            let of_clients = Arc::clone(&streams);
+            thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let stream = stream.unwrap();
+                    of_clients.lock().unwrap().push(stream.try_clone().unwrap());
+                    thread::spawn(move || Silent::answer(&stream));
+                }
+            });
+            Silent { path, streams }
+        }
+
+        fn answer(stream: &UnixStream) {
+            let Ok(mut connection) = Connection::new(stream, stream, "test") else { return };
+            while let Ok(Some(question)) = connection.next_request() {
+                let kind = match question {
+                    Question::Trace(_) | Question::Mappings(_) => continue,
+                    Question::Status => "{\"status\"",
+                    Question::Pools => "{\"pool\"",
+                    _ => "none",
+                };
+                let replies = include_str!("../../control/tests/replies.jsonl").lines();
+                let replies = replies.filter(|line| line.starts_with(kind));
+                if connection.send_all(replies.map(|line| serde_json::from_str::<Reply>(line).unwrap()), None).is_err()
+                {
+                    return;
+                }
+            }
+        }
+    }
+
+    impl Drop for Silent {
+        fn drop(&mut self) {
+            for stream in self.streams.lock().unwrap().drain(..) {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    async fn ask(routes: &Router, path: &str, group: u32) -> Response {
+        let peer = Peer::Unix { uid: 1000, groups: vec![group] };
+        let request = Request::builder().uri(path).extension(peer).body(Body::empty()).unwrap();
+        routes.clone().oneshot(request).await.unwrap()
+    }
+
+    async fn open_streams_and_ask(path: &str, most: usize) {
+        let instance = Silent::start(&format!("{}-streams", path.len()));
+        let routes = served_by(instance.path.clone());
+        let mut open = Vec::new();
+        for _ in 0..most {
+            let answer = ask(&routes, path, 3).await;
+            assert_eq!(answer.status(), StatusCode::OK, "{path}");
+            open.push(answer);
+        }
+        assert_eq!(ask(&routes, path, 3).await.status(), StatusCode::SERVICE_UNAVAILABLE, "{path} beyond the limit");
+        assert_eq!(ask(&routes, "/api/v1/drops", 1).await.status(), StatusCode::OK, "beside all of {path}");
+        // The threads of the streams end with the instance.
+        drop(instance);
+    }
+
+    #[tokio::test]
+    async fn open_traces_leave_other_requests_alone() {
+        open_streams_and_ask("/api/v1/trace?port=53", crate::ask::TRACES_MAX).await;
+    }
+
+    #[tokio::test]
+    async fn slow_streams_leave_other_requests_alone() {
+        open_streams_and_ask("/api/v1/mappings?stream=true", crate::ask::STREAMS_MAX).await;
+    }
+
+    #[tokio::test]
+    async fn only_operate_and_audit_see_subscribers_prefixes() {
+        let instance = Silent::start("prefixes");
+        let routes = served_by(instance.path.clone());
+        for (path, place, group, seen) in [
+            ("/api/v1/pools", "/objects/0/subscriber_prefixes/0", 1, false),
+            ("/api/v1/pools", "/objects/0/subscriber_prefixes/0", 2, true),
+            ("/api/v1/pools", "/objects/0/subscriber_prefixes/0", 3, true),
+            ("/restconf/data/ietf-nat:nat", "/ietf-nat:nat/instances/instance/0/policy/0/subscriber-match", 1, false),
+            ("/restconf/data/ietf-nat:nat", "/ietf-nat:nat/instances/instance/0/policy/0/subscriber-match", 2, true),
+        ] {
+            let answer = ask(&routes, path, group).await;
+            assert_eq!(answer.status(), StatusCode::OK, "{path}");
+            let body = axum::body::to_bytes(answer.into_body(), BODY_BYTES_MAX).await.unwrap();
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body.pointer(place).is_some(), seen, "{path} as group {group}: {body}");
+        }
     }
 
     #[test]

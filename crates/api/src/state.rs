@@ -143,7 +143,7 @@ async fn listed<T: Object + Send + 'static>(
         let (objects, cursor) = api.daemon.page::<T>(actor, request(listed.list())).await?;
         return Ok(Json(Page { objects, cursor }).into_response());
     }
-    let turn = api.daemon.turn().await?;
+    let turn = api.daemon.stream_turn()?;
     let daemon = api.daemon.clone();
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
     tokio::task::spawn_blocking(move || {

@@ -77,7 +77,7 @@ pub(crate) async fn trace(
     Extension(principal): Extension<Principal>,
     Query(query): Query<TraceQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refused> {
-    let turn = api.daemon.turn().await?;
+    let turn = api.daemon.trace_turn()?;
     let TraceQuery { protocol, address, port, interface, verdict, dropped_only, count, snap_bytes, case } = query;
     let count = Some(count.unwrap_or(RECORDS).clamp(1, RECORDS_MAX));
     let wanted = Trace { protocol, address, port, interface, verdict, dropped_only, count, snap_bytes };
