@@ -112,6 +112,11 @@ impl Principal {
         self.roles.iter().any(|role| role.permits(needed))
     }
 
+    /// True if it may see the prefixes of subscribers: as configuration, or to look them up.
+    pub(crate) fn sees_prefixes(&self) -> bool {
+        self.permits(Role::Operate) || self.permits(Role::Audit)
+    }
+
     /// Refuses what no role of it permits.
     pub(crate) fn require(&self, needed: Role) -> Result<(), Refused> {
         if self.permits(needed) {
@@ -139,13 +144,13 @@ pub(crate) struct Guard {
     /// Keyed hashes of tokens that were verified, and the index of their user.
     verified: Mutex<HashMap<[u8; 32], usize>>,
     places: Mutex<HashMap<Place, Seen>>,
+    /// Secrets are verified one after the other: each takes memory and a processor.
+    verifying: Arc<Semaphore>,
     own_uid: u32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-    /// Secrets are verified one after the other: each takes memory and a processor.
-    verifying: Arc<Semaphore>,
 }
 
 impl Guard {
@@ -207,11 +212,6 @@ impl Guard {
         Ok(())
     }
 
-    fn count_wrong_login(&self, peer: &Peer) {
-        if let Some(seen) = lock(&self.places).get_mut(&peer.place()) {
-            if seen.wrong_logins == 0 {
-                seen.wrong_since = Instant::now();
-            }
     /// Refuses a place with too many wrong logins.
     fn check_logins(&self, peer: &Peer) -> Result<(), Refused> {
         let is_full = |seen: &Seen| seen.wrong_logins >= WRONG_LOGINS_MAX;
@@ -221,6 +221,11 @@ impl Guard {
         Ok(())
     }
 
+    fn count_wrong_login(&self, peer: &Peer) {
+        if let Some(seen) = lock(&self.places).get_mut(&peer.place()) {
+            if seen.wrong_logins == 0 {
+                seen.wrong_since = Instant::now();
+            }
             seen.wrong_logins += 1;
         }
     }
@@ -413,11 +418,6 @@ pub(crate) async fn authorize(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn roles_permit_what_they_name_and_view() {
-        use Role::*;
-        for (role, needed, permitted) in [
     use crate::settings::User;
 
     const WRONG: &str = "noc:wrong";
@@ -489,6 +489,11 @@ mod tests {
         assert_eq!(guard.verify(&token), Some(0));
         assert_eq!(guard.verify("nobody:secret"), None);
     }
+
+    #[test]
+    fn roles_permit_what_they_name_and_view() {
+        use Role::*;
+        for (role, needed, permitted) in [
             (View, View, true),
             (View, Operate, false),
             (View, Audit, false),

@@ -245,7 +245,7 @@ fn timers(figures: &Figures, pool: &Pool) -> Value {
     })
 }
 
-fn policies(figures: &Figures) -> Vec<Value> {
+fn policies(figures: &Figures, with_prefixes: bool) -> Vec<Value> {
     let prefixes = figures.prefixes();
     let mut algs: BTreeMap<&str, bool> = BTreeMap::new();
     for alg in &figures.algs {
@@ -261,7 +261,6 @@ fn policies(figures: &Figures) -> Vec<Value> {
             "id": number,
             "external-ip-address-pool": addresses.collect::<Vec<_>>(),
             "port-set-restrict": { "start-port-number": pool.port_min, "end-port-number": pool.port_max },
-            "subscriber-match": subnets.collect::<Vec<_>>(),
             "address-allocation-type": if pool.pooling == Pooling::Paired { "paired" } else { "arbitrary" },
             "port-allocation-type": if in_ranges { "port-range-allocation" } else { "random" },
             "mapping-type": "eim",
@@ -270,6 +269,9 @@ fn policies(figures: &Figures) -> Vec<Value> {
             "timers": timers(figures, pool),
             "algs": algs.iter().map(|(name, enabled)| json!({ "name": name, "status": enabled })).collect::<Vec<_>>(),
         });
+        if let Some(policy) = policy.as_object_mut().filter(|_| with_prefixes) {
+            policy.insert("subscriber-match".to_owned(), subnets.collect());
+        }
         let size = pool.block_size.and_then(|size| u16::try_from(size).ok()).filter(|_| in_ranges);
         if let (Some(size), Some(policy)) = (size, policy.as_object_mut()) {
             policy.insert("port-set".to_owned(), json!({ "port-set-size": size }));
@@ -338,15 +340,15 @@ fn statistics(figures: &Figures) -> Value {
     })
 }
 
-/// The instance without its mappings.
-fn instance(figures: &Figures) -> Value {
+/// The instance without its mappings, with the prefixes of subscribers if asked for.
+fn instance(figures: &Figures, with_prefixes: bool) -> Value {
     json!({
         "id": INSTANCE,
         "name": "natrix",
         "enable": true,
         "capabilities": capabilities(),
         "type": "napt44",
-        "policy": policies(figures),
+        "policy": policies(figures, with_prefixes),
         "mapping-limits": {
             "limit-subscribers": gauge(figures.status.subscribers_max),
             "limit-port-mappings": gauge(figures.status.mappings_max),
@@ -455,7 +457,8 @@ async fn with_mappings(
 }
 
 /// All data of the module ietf-nat (RFC 8512), for the role `audit` with the mappings of now.
-/// Without it they are left out, as RFC 8341 §3.2.4 asks for data that a user may not read.
+/// Without it they are left out, as RFC 8341 §3.2.4 asks for data that a user may not read; so are
+/// the prefixes of subscribers without `operate` or `audit`.
 #[utoipa::path(get, path = "/restconf/data/ietf-nat:nat", tag = "restconf", responses(
     (status = OK, description = "Data of the module", body = Object, content_type = "application/yang-data+json"),
     (status = "4XX", description = "Refused", body = ErrorBody),
@@ -467,12 +470,15 @@ pub(crate) async fn nat(
 ) -> Result<Response, Refused> {
     if !principal.permits(Role::Audit) {
         let figures = api.daemon.with(principal.actor(), Figures::ask).await?;
-        let body = json!({ "ietf-nat:nat": { "instances": { "instance": [instance(&figures)] } } }).to_string();
+        let with_prefixes = principal.sees_prefixes();
+        let body =
+            json!({ "ietf-nat:nat": { "instances": { "instance": [instance(&figures, with_prefixes)] } } }).to_string();
         return Ok(([(header::CONTENT_TYPE, YANG_JSON)], body).into_response());
     }
     let frame = |client: &mut Client| {
         let mut head =
-            json!({ "ietf-nat:nat": { "instances": { "instance": [instance(&Figures::ask(client)?)] } } }).to_string();
+            json!({ "ietf-nat:nat": { "instances": { "instance": [instance(&Figures::ask(client)?, true)] } } })
+                .to_string();
         // The mappings are the last of the instance.
         head.truncate(head.len() - "}]}}}".len());
         head.push_str(",\"mapping-table\":{");

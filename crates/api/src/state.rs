@@ -227,10 +227,27 @@ macro_rules! whole_lists {
 whole_lists! {
     /// Interfaces in the order of the configuration.
     interfaces, "/api/v1/interfaces", control::Interface, Request::Interfaces;
-    /// Pools in the order of the configuration.
-    pools, "/api/v1/pools", control::Pool, Request::Pools;
     /// Dropped packets by reason.
     drops, "/api/v1/drops", control::DropReason, Request::Drops;
+}
+
+/// Pools in the order of the configuration. Without the role `operate` or `audit` they have no
+/// `subscriber_prefixes`: where an address or a slice follows from the subscriber's, or the reverse,
+/// these would name subscribers.
+#[utoipa::path(get, path = "/api/v1/pools", tag = "state", responses(
+    (status = OK, description = "All of them", body = Page<control::Pool>),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn pools(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+) -> Result<Json<Page<control::Pool>>, Refused> {
+    let Json(mut page) = all::<control::Pool>(&api, &principal, Request::Pools).await?;
+    if !principal.sees_prefixes() {
+        page.objects.iter_mut().for_each(|pool| pool.subscriber_prefixes.clear());
+    }
+    Ok(Json(page))
 }
 
 /// Which counters.
