@@ -1,4 +1,5 @@
-//! The holdings of IPv6 hosts: their mappings, then the sessions that share an external port.
+//! The holdings of IPv6 hosts: their mappings, then the sessions that share an external port, then
+//! the blocks of their prefixes, which the hosts of a prefix share.
 
 use control::Cursor;
 use control::Fault;
@@ -17,6 +18,8 @@ use super::realms_of;
 
 /// In a cursor: all mappings are done. The rest of the part is the worker of the sessions.
 const SESSIONS: usize = 1 << 16;
+/// The sessions are done, too. The rest of the part is the worker of the subscribers.
+const BLOCKS: usize = 2 << 16;
 
 /// A page of what the hosts in `wanted` have. The first page has one answer too if it is nothing.
 pub(super) fn find(live: &dyn Live, find: &Find, wanted: Prefix6) -> Result<Page<FindAnswer>, Fault> {
@@ -35,25 +38,27 @@ pub(super) fn find(live: &dyn Live, find: &Find, wanted: Prefix6) -> Result<Page
         limit: find.limit,
         cursor: (cursor != Cursor::default()).then(|| cursor.to_string()),
     };
+    if start.part >= BLOCKS {
+        return blocks(live, find, wanted, Cursor { part: start.part - BLOCKS, ..start });
+    }
     if start.part >= SESSIONS {
-        return sessions(live, find, &page_from(Cursor { part: start.part - SESSIONS, ..start }));
+        return sessions(live, find, wanted, &page_from(Cursor { part: start.part - SESSIONS, ..start }));
     }
     let found = live.mappings(&page_from(start))?;
-    let mut objects: Vec<FindAnswer> = found.objects.into_iter().map(|mapping| of_mapping(find, mapping)).collect();
+    let objects: Vec<FindAnswer> = found.objects.into_iter().map(|mapping| of_mapping(find, mapping)).collect();
     if found.cursor.is_some() || !objects.is_empty() {
         let sessions_next = Cursor { part: SESSIONS, place: 0 }.to_string();
         return Ok(Page { objects, cursor: found.cursor.or(Some(sessions_next)) });
     }
     // No mapping on this page: the sessions are on it.
-    let page = sessions(live, find, &page_from(Cursor::default()))?;
-    objects.extend(page.objects);
-    if objects.is_empty() && page.cursor.is_none() && find.cursor.is_none() {
-        objects.push(nothing(&shared, find));
+    let mut page = sessions(live, find, wanted, &page_from(Cursor::default()))?;
+    if page.objects.is_empty() && page.cursor.is_none() && find.cursor.is_none() {
+        page.objects.push(nothing(&shared, find));
     }
-    Ok(Page { objects, cursor: page.cursor })
+    Ok(page)
 }
 
-fn sessions(live: &dyn Live, find: &Find, list: &List) -> Result<Page<FindAnswer>, Fault> {
+fn sessions(live: &dyn Live, find: &Find, wanted: Prefix6, list: &List) -> Result<Page<FindAnswer>, Fault> {
     let found = live.sessions(list)?;
     let objects = found.objects.into_iter().filter(|session| session.shared).map(|session| {
         let who = endpoint_named(session.internal, session.host.as_ref());
@@ -68,11 +73,46 @@ fn sessions(live: &dyn Live, find: &Find, list: &List) -> Result<Page<FindAnswer
             ..answer(find, Place::Internal, detail)
         }
     });
-    let objects = objects.collect();
-    let next = |text: String| List { cursor: Some(text), ..List::default() }.start();
-    let cursor = found.cursor.map(next).transpose()?;
-    let cursor = cursor.map(|cursor| Cursor { part: cursor.part + SESSIONS, ..cursor }.to_string());
-    Ok(Page { objects, cursor })
+    let objects: Vec<FindAnswer> = objects.collect();
+    match found.cursor {
+        Some(text) => Ok(Page { objects, cursor: Some(moved(text, SESSIONS)?) }),
+        // A block has no single port.
+        None if find.port.is_some() => Ok(Page::whole(objects)),
+        None if objects.is_empty() => blocks(live, find, wanted, Cursor::default()),
+        None => Ok(Page { objects, cursor: Some(Cursor { part: BLOCKS, place: 0 }.to_string()) }),
+    }
+}
+
+/// The cursor of a list as one of ours.
+fn moved(text: String, by: usize) -> Result<String, Fault> {
+    let cursor = List { cursor: Some(text), ..List::default() }.start()?;
+    Ok(Cursor { part: cursor.part + by, ..cursor }.to_string())
+}
+
+/// The subscribers with blocks. A host uses those of its prefix.
+fn blocks(live: &dyn Live, find: &Find, wanted: Prefix6, at: Cursor) -> Result<Page<FindAnswer>, Fault> {
+    // The row of a subscriber has the first address of its prefix.
+    let length = live.shared().settings().transition.prefix_length.min(wanted.length());
+    let filter = Filter { host: Prefix6::new(wanted.address(), length), vrf: find.vrf.clone(), ..Filter::default() };
+    let cursor = (at != Cursor::default()).then(|| at.to_string());
+    let found = live.subscribers(&List { filter, limit: find.limit, cursor })?;
+    let mut objects = Vec::new();
+    for subscriber in found.objects {
+        let (Some(host), Some(first)) = (subscriber.host, subscriber.own_ports.first()) else { continue };
+        let own = subscriber.own_ports.iter();
+        let own = own.map(|own| format!("{}-{} of {}", own.first_port, own.last_port, own.external_address));
+        let own = own.collect::<Vec<_>>().join(", ");
+        objects.push(FindAnswer {
+            host: Some(host),
+            realm: Some(subscriber.realm),
+            vrf: Some(subscriber.vrf),
+            external_address: subscriber.external_address.or(Some(first.external_address)),
+            pool: Some(subscriber.pool),
+            own_ports: subscriber.own_ports,
+            ..answer(find, Place::Internal, format!("{host} has ports {own}"))
+        });
+    }
+    Ok(Page { objects, cursor: found.cursor.map(|text| moved(text, BLOCKS)).transpose()? })
 }
 
 fn of_mapping(find: &Find, mapping: control::Mapping) -> FindAnswer {
@@ -112,5 +152,112 @@ fn answer(find: &Find, place: Place, detail: String) -> FindAnswer {
         own_ports: Vec::new(),
         mapping: None,
         detail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+    use std::sync::Arc;
+
+    use control::FindAddress;
+    use control::Mapping;
+    use control::Reply;
+    use control::Session;
+    use control::Subscriber;
+    use nat::Protocol;
+    use nat::Settings;
+    use nat::types::Endpoint;
+    use nat::types::RealmId;
+    use nat::types::WorkerId;
+
+    use super::*;
+    use crate::live::Use;
+
+    /// An instance with one subscriber, 2001:db8:c:100::/56, which has two blocks and no mapping.
+    struct OnlyBlocks(Arc<Shared>);
+
+    impl OnlyBlocks {
+        fn new() -> OnlyBlocks {
+            let mut settings = Settings::default();
+            settings.transition.prefix_length = 56;
+            OnlyBlocks(Arc::new(Shared::new(settings, 1).unwrap()))
+        }
+    }
+
+    fn subscriber() -> Subscriber {
+        let lines = include_str!("../../../control/tests/replies.jsonl").lines();
+        let line = lines.into_iter().find(|line| line.starts_with("{\"subscriber\"")).unwrap();
+        let Reply::Subscriber(subscriber) = serde_json::from_str(line).unwrap() else { unreachable!() };
+        let block = |first_port, last_port| control::OwnPorts {
+            kind: "block".to_owned(),
+            external_address: Ipv4Addr::new(203, 0, 113, 7),
+            first_port,
+            last_port,
+        };
+        Subscriber {
+            host: Some(control::Host { address: "2001:db8:c:100::".parse().unwrap(), prefix_length: 56, inner: None }),
+            external_address: Some(Ipv4Addr::new(203, 0, 113, 7)),
+            own_ports: vec![block(1024, 1535), block(4096, 4607)],
+            ..subscriber
+        }
+    }
+
+    impl Live for OnlyBlocks {
+        fn shared(&self) -> Arc<Shared> {
+            Arc::clone(&self.0)
+        }
+
+        fn holder(&self, _: WorkerId, _: Endpoint, _: Protocol) -> Result<Option<Mapping>, Fault> {
+            Ok(None)
+        }
+
+        fn mappings(&self, _: &List) -> Result<Page<Mapping>, Fault> {
+            Ok(Page::whole(Vec::new()))
+        }
+
+        fn sessions(&self, _: &List) -> Result<Page<Session>, Fault> {
+            Ok(Page::whole(Vec::new()))
+        }
+
+        fn subscribers(&self, list: &List) -> Result<Page<Subscriber>, Fault> {
+            let one = subscriber();
+            let is_wanted = list.filter.host.unwrap().contains(one.host.unwrap().address);
+            Ok(Page::whole(if is_wanted { vec![one] } else { Vec::new() }))
+        }
+
+        fn uses(
+            &self,
+            _: Ipv4Addr,
+            _: Option<Protocol>,
+            _: &mut dyn FnMut(RealmId, Ipv4Addr, Use),
+        ) -> Result<(), Fault> {
+            Ok(())
+        }
+    }
+
+    fn found(address: &str, port: Option<u16>) -> Vec<FindAnswer> {
+        let wanted: Prefix6 = address.parse().unwrap();
+        let find =
+            Find { address: FindAddress::Ipv6(wanted), port, protocol: None, vrf: None, limit: None, cursor: None };
+        let page = super::find(&OnlyBlocks::new(), &find, wanted).unwrap();
+        assert_eq!(page.cursor, None);
+        page.objects
+    }
+
+    #[test]
+    fn a_host_has_the_blocks_of_its_prefix() {
+        // The host, its prefix, and all of the network's prefixes.
+        for asked in ["2001:db8:c:100::10", "2001:db8:c:100::/56", "2001:db8::/32"] {
+            let [one] = &found(asked, None)[..] else { panic!("{asked}") };
+            assert_eq!(one.own_ports, subscriber().own_ports);
+            assert_eq!((one.host, one.pool.as_deref()), (subscriber().host, Some("public")));
+            let said = "2001:db8:c:100::/56 has ports 1024-1535 of 203.0.113.7, 4096-4607 of 203.0.113.7";
+            assert_eq!(one.detail, said);
+        }
+        for (asked, port) in [("2001:db8:c:200::10", None), ("2001:db8:c:100::10", Some(5000))] {
+            let [one] = &found(asked, port)[..] else { panic!("{asked}") };
+            assert!(one.own_ports.is_empty() && one.host.is_none(), "{one:?}");
+        }
     }
 }
