@@ -20,6 +20,28 @@ INSTANCE = f"{NAT}/instances/instance=1"
 FEATURES = "basic-nat44,napt44,dst-nat,nat64"
 PROTOCOL_NUMBERS = {"icmp": 1, "tcp": 6, "udp": 17}
 
+# What RFC 8512 has words for, and Natrix does or does not.
+CAPABILITIES = {
+    "nat-flavor": ["basic-nat44", "napt44", "dst-nat", "nat64"],
+    "per-interface-binding": ["unsupported"],
+    "transport-protocols": [{"protocol-id": number, "protocol-name": name.upper()} for name, number in PROTOCOL_NUMBERS.items()],
+    "restricted-port-support": True,
+    "static-mapping-support": True,
+    "port-randomization-support": True,
+    "port-range-allocation-support": True,
+    "port-preservation-suport": False,
+    "port-parity-preservation-support": True,
+    "address-roundrobin-support": True,
+    "paired-address-pooling-support": True,
+    "endpoint-independent-mapping-support": True,
+    "address-dependent-mapping-support": False,
+    "address-and-port-dependent-mapping-support": True,
+    "endpoint-independent-filtering-support": True,
+    "address-dependent-filtering": True,
+    "address-and-port-dependent-filtering": True,
+    "fragment-behavior": "out-of-order",
+}
+
 
 def data(n, path, role="audit"):
     """The body of an answer, as text and read."""

@@ -357,8 +357,9 @@ fn instance(figures: &Figures, with_prefixes: bool) -> Value {
     })
 }
 
-/// The internal address as a prefix. Behind a softwire it is the address inside: the module has no
-/// place for that of the B4, which ietf-dslite (RFC 8513) would add.
+/// The internal address as a prefix. Behind a softwire it is the address inside: ietf-dslite
+/// (RFC 8513) adds the B4 only to an instance whose `per-interface-binding` is `dslite`, and this
+/// one serves others too.
 fn internal_prefix(mapping: &Mapping) -> String {
     match &mapping.host {
         Some(Host { inner: Some(inner), .. }) => format!("{inner}/32"),

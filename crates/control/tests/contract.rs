@@ -46,6 +46,22 @@ fn golden_files_cover_every_kind() {
 }
 
 #[test]
+fn every_request_and_its_fields_are_documented() {
+    let manual = include_str!("../../../docs/control-protocol.md");
+    let mut names = BTreeSet::from(["actor".to_owned()]);
+    for line in REQUESTS.lines() {
+        let Value::Object(mut request) = serde_json::from_str(line).unwrap() else { panic!("{line}") };
+        names.extend(request.remove("request").and_then(|name| name.as_str().map(str::to_owned)));
+        if let Some(Value::Object(filter)) = request.get("filter") {
+            names.extend(filter.keys().cloned());
+        }
+        names.extend(request.into_iter().map(|(name, _)| name));
+    }
+    let missing: Vec<&String> = names.iter().filter(|name| !manual.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "docs/control-protocol.md lacks {missing:?}");
+}
+
+#[test]
 fn misspelt_fields_of_requests_are_refused() {
     for line in [
         r#"{"request":"mappings","filter":{"protocl":"tcp"}}"#,
