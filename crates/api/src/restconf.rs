@@ -528,7 +528,66 @@ pub(crate) async fn only_statistics(
 
 #[cfg(test)]
 mod tests {
+    use control::Reply;
+
     use super::*;
+
+    /// Of the contract of the control protocol, with these counters.
+    fn figures(counters: &[(&str, u64)]) -> Figures {
+        let (mut status, mut pools) = (None, Vec::new());
+        for line in include_str!("../../control/tests/replies.jsonl").lines() {
+            match serde_json::from_str(line).unwrap() {
+                Reply::Status(found) => status = Some(found),
+                Reply::Pool(pool) => pools.push(pool),
+                _ => {}
+            }
+        }
+        Figures {
+            status: status.unwrap(),
+            pools,
+            addresses: Vec::new(),
+            algs: Vec::new(),
+            counters: counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            started: String::new(),
+        }
+    }
+
+    #[test]
+    fn drops_because_of_limits_are_counted_by_limit() {
+        // Each a power of two, so that a sum shows what it is of.
+        let of_limits = [
+            ("address_draining", 1),
+            ("subscriber_port_quota", 2),
+            ("block_limit", 4),
+            ("ports_exhausted", 8),
+            ("subscriber_table_full", 16),
+            ("fragment_table_full", 32),
+            ("fragment_timeout", 64),
+            ("filtered", 128),
+        ];
+        let found = statistics(&figures(&of_limits));
+        for (name, wanted) in [
+            ("dropped-address-packets", "1"),
+            ("dropped-port-limit-packets", "6"),
+            ("dropped-port-packets", "8"),
+            ("dropped-subscriber-limit-packets", "16"),
+            ("dropped-fragments", "96"),
+        ] {
+            assert_eq!(found["traffic-statistics"][name], wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn each_port_with_a_timer_of_its_own_has_it() {
+        let figures = figures(&[]);
+        let timers = timers(&figures, &figures.pools[0]);
+        let ports = timers["per-port-timeout"].as_array().unwrap();
+        // UDP port 53 has 10 s; TCP ports 5000 to 5010 have a day.
+        assert_eq!(ports[0], json!({ "port-number": 53, "protocol": 17, "timeout": 10 }));
+        let of_tcp = (5000..=5010).map(|port| json!({ "port-number": port, "protocol": 6, "timeout": 86_400 }));
+        assert_eq!(ports[1..], of_tcp.collect::<Vec<_>>());
+        assert_eq!(timers["hold-down-max"], 500_000);
+    }
 
     #[test]
     fn addresses_become_few_prefixes() {
