@@ -89,6 +89,8 @@ def yanglint_accepts_the_data_of_ietf_nat(n):
     expect_equal({name: policy["timers"][name] for name in wanted}, wanted, "timers by default")
     expect_equal((policy["mapping-type"], policy["address-allocation-type"], policy["port-allocation-type"]), ("eim", "paired", "random"), "behaviour")
     expect_equal(len(instance["policy"]), len(n.dut.show("pools")), "a policy for each pool")
+    expect_equal(policy["timers"]["hold-down-max"], status["held_ports_max"], "ports that can be held down")
+    expect_equal(instance["capabilities"], CAPABILITIES, "capabilities")
 
 
 @test("api_quiet")

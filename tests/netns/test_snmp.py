@@ -351,9 +351,11 @@ def many_maps_of_the_instance_are_reported(n):
         set_value(n, (*INSTANCE, column, 1), "i", -1)
     set_value(n, (*INSTANCE, 22, 1), "u", 10)
     status = n.dut.show("status")[0]
-    (ports,) = (trap for trap in traps(n)[before:] if trap[".1.3.6.1.6.3.1.1.4.1.0"].endswith(".234.0.4"))
-    entries, creations = (int(ports[dotted((*INSTANCE, column, 1))]) for column in (8, 11))
-    expect(1 <= entries <= creations <= status["mappings_created"], f"notification {ports}, status {status}")
+    paired = sum(pool["addresses_paired"] for pool in n.dut.show("pools"))
+    for kind, what, columns, most in ((3, "address maps", (7, 10), paired), (4, "port maps", (8, 11), status["mappings_created"])):
+        (trap,) = (trap for trap in traps(n)[before:] if trap[".1.3.6.1.6.3.1.1.4.1.0"].endswith(f".234.0.{kind}"))
+        entries, creations = (int(trap[dotted((*INSTANCE, column, 1))]) for column in columns)
+        expect(1 <= entries <= creations <= most, f"{what}: notification {trap}, at most {most}")
 
 
 @test("snmp")
