@@ -267,3 +267,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_fifo_is_refused_and_not_waited_for() {
+    let folder = Folder::new("fifo");
+    let fifo = folder.0.join("rules.csv");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).expect("a FIFO");
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (text, file) = (format!("{TEXT}[[rule_file]]\npath = \"rules.csv\"\n"), folder.0.join("natrix.toml"));
+    std::thread::spawn(move || sender.send(config::parse(&text, &file.display().to_string())));
+    let read = receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("nothing waits for a writer");
+    let faults = read.expect_err("it is refused");
+    let reported: Vec<_> = faults.iter().map(|fault| (fault.problem.as_str(), fault.seen.as_str())).collect();
+    let seen = format!("{}: not a regular file", fifo.display());
+    assert_eq!(reported, [("cannot be read", seen.as_str())]);
+    assert_eq!(config::open_regular(&fifo).expect_err("no file").to_string(), "not a regular file");
+}

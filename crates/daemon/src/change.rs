@@ -9,6 +9,7 @@
 
 use core::net::Ipv4Addr;
 use std::io;
+use std::io::Read as _;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -126,7 +127,9 @@ fn read(path: &str, before: &Config) -> Result<Config, Refused> {
     if !Path::new(path).is_absolute() {
         return Err(Fault::new(object(), "is not an absolute path", "write the path from the root").into());
     }
-    let bytes = std::fs::read(path).map_err(|error| {
+    let mut bytes = Vec::new();
+    let read = config::open_regular(Path::new(path)).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(|error| {
         let fault = Fault::new(object(), "cannot be read by the daemon", "check the path and its permissions");
         Refused::from(fault.seen(error.to_string()))
     })?;

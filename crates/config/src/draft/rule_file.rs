@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::draft::rule_keys::RuleKey;
 use crate::draft::rule_keys::RuleKeys;
 use crate::draft::rule_keys::Scalar;
+use crate::file::open_regular;
 use crate::keys::Key;
 use crate::keys::Kind;
 use crate::keys::Preset;
@@ -87,12 +88,7 @@ impl RuleFile {
     ) -> Option<RuleFile> {
         let path = draft.path.as_ref()?;
         let whole = folder.join(&path.value);
-        let open = || {
-            let file = File::open(&whole)?;
-            // What is no file may have no end.
-            if file.metadata()?.is_file() { Ok(file) } else { Err(std::io::Error::other("not a regular file")) }
-        };
-        let file = match open() {
+        let file = match open_regular(&whole) {
             Ok(file) => file,
             Err(error) => {
                 let seen = format!("{}: {error}", whole.display());
