@@ -55,7 +55,7 @@ pub fn parse(text: &str, file_name: &str) -> Result<Config, Vec<Fault>> {
 /// # Errors
 /// Every fault of the text, by line.
 pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Config, Vec<Fault>> {
-    compile(text, file_name, machine, None)
+    compile(text, machine, None, Report::new(file_name, text))
 }
 
 /// As [`parse_for`], for a configuration that is to follow `before`, which has no faults. Takes
@@ -64,11 +64,25 @@ pub fn parse_for(text: &str, file_name: &str, machine: &Machine) -> Result<Confi
 /// # Errors
 /// Every fault of the text, by line.
 pub fn parse_following(text: &str, file_name: &str, machine: &Machine, before: &Config) -> Result<Config, Vec<Fault>> {
-    compile(text, file_name, machine, Some(before))
+    compile(text, machine, Some(before), Report::new(file_name, text))
 }
 
-fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Config>) -> Result<Config, Vec<Fault>> {
-    let mut report = Report::new(file_name, text);
+/// As [`parse_following`], for a text that somebody sent in place of the file `file_name`. Files of
+/// rules must lie in its folder, and faults of these files do not tell what is in them: who sends a
+/// text may not read all that this process may.
+///
+/// # Errors
+/// Every fault of the text, by line.
+pub fn parse_sent(text: &str, file_name: &str, machine: &Machine, before: &Config) -> Result<Config, Vec<Fault>> {
+    compile(text, machine, Some(before), Report::new(file_name, text).of_sent())
+}
+
+fn compile(
+    text: &str,
+    machine: &Machine,
+    before: Option<&Config>,
+    mut report: Report<'_>,
+) -> Result<Config, Vec<Fault>> {
     let document = match ImDocument::parse(text) {
         Ok(document) => document,
         Err(error) => {
@@ -90,7 +104,7 @@ fn compile(text: &str, file_name: &str, machine: &Machine, before: Option<&Confi
     let reaches = check::reaches(&draft, &routes);
     let addresses = check::pools::check(&draft, &routes, &reaches, is_network_clean, &mut report);
     check::forwards::check(&draft, &addresses, &reaches, is_network_clean, &mut report);
-    let folder = Path::new(file_name).parent().unwrap_or(Path::new(""));
+    let folder = Path::new(report.file()).parent().unwrap_or(Path::new(""));
     let mut source =
         Source { folder: std::path::absolute(folder).unwrap_or_default(), text: text.to_owned(), ..Source::default() };
     let before = before.map(|config| Before {

@@ -31,6 +31,7 @@ pub use check::machine::Machine;
 pub use compile::parse;
 pub use compile::parse_following;
 pub use compile::parse_for;
+pub use compile::parse_sent;
 pub use fault::Fault;
 pub use fault::Warning;
 pub use file::open_regular;

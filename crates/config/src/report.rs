@@ -44,6 +44,8 @@ pub(crate) struct Report<'a> {
     files: usize,
     /// Faults that were not kept, as there were so many of their file.
     unreported: usize,
+    /// Whether somebody sent the text, who may not read all that this process may.
+    is_sent: bool,
 }
 
 /// A file that the first one names.
@@ -66,7 +68,23 @@ impl<'a> Report<'a> {
             other: None,
             files: 0,
             unreported: 0,
+            is_sent: false,
         }
+    }
+
+    /// The same about a text that somebody sent: faults of other files do not tell what is in them.
+    pub(crate) fn of_sent(self) -> Report<'a> {
+        Report { is_sent: true, ..self }
+    }
+
+    /// Whether somebody sent the text, who may not read all that this process may.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.is_sent
+    }
+
+    /// The name of the first file.
+    pub(crate) fn file(&self) -> &'a str {
+        self.file
     }
 
     /// The line a span starts on.
@@ -95,7 +113,8 @@ impl<'a> Report<'a> {
             }
             None => (self.file, 0),
         };
-        self.faults.push((order, fault_of(file, place, problem.into(), seen.as_ref(), remedy.into())));
+        let seen = if self.is_sent && order > 0 { "" } else { seen.as_ref() };
+        self.faults.push((order, fault_of(file, place, problem.into(), seen, remedy.into())));
     }
 
     /// Adds a fault of another file.
@@ -107,7 +126,8 @@ impl<'a> Report<'a> {
         seen: impl AsRef<str>,
         remedy: impl Into<String>,
     ) {
-        self.faults.push((usize::MAX, fault_of(file, place, problem.into(), seen.as_ref(), remedy.into())));
+        let seen = if self.is_sent && file != self.file { "" } else { seen.as_ref() };
+        self.faults.push((usize::MAX, fault_of(file, place, problem.into(), seen, remedy.into())));
     }
 
     /// A warning about something in the first file, or in `other`.

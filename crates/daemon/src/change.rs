@@ -110,7 +110,7 @@ fn wanted(live: &Live, asked: &NewConfig) -> Result<(Config, String), Refused> {
     match (&asked.config, &asked.text, asked.rollback) {
         (Some(path), None, false) => Ok((read(path, &live.config)?, path.clone())),
         (None, Some(text), false) => {
-            Ok((parse(text.clone().into_bytes(), &live.path, &live.config)?, live.path.clone()))
+            Ok((parse(text.clone().into_bytes(), &live.path, &live.config, config::parse_sent)?, live.path.clone()))
         }
         (None, None, true) => live.previous.clone().ok_or_else(|| {
             let remedy = "a rollback is possible after a reload with differences";
@@ -133,11 +133,14 @@ fn read(path: &str, before: &Config) -> Result<Config, Refused> {
         let fault = Fault::new(object(), "cannot be read by the daemon", "check the path and its permissions");
         Refused::from(fault.seen(error.to_string()))
     })?;
-    parse(bytes, path, before)
+    parse(bytes, path, before, config::parse_following)
 }
 
+/// How a text is compiled: as a file that the daemon was asked to read, or as one that was sent.
+type Compile = fn(&str, &str, &Machine, &Config) -> Result<Config, Vec<config::Fault>>;
+
 /// Checks a configuration that is, or stands for, the file `path`.
-fn parse(bytes: Vec<u8>, path: &str, before: &Config) -> Result<Config, Refused> {
+fn parse(bytes: Vec<u8>, path: &str, before: &Config, compile: Compile) -> Result<Config, Refused> {
     let object = || format!("configuration {path}");
     let text = config::text(bytes, path).map_err(|fault| {
         let config::Fault { line, problem, seen, remedy, .. } = *fault;
@@ -145,7 +148,7 @@ fn parse(bytes: Vec<u8>, path: &str, before: &Config) -> Result<Config, Refused>
         Refused::from(Fault::new(format!("{}{line}", object()), problem, remedy).seen(seen))
     })?;
     let machine = Machine { memory: None, ..crate::machine::this_machine() };
-    config::parse_following(&text, path, &machine, before).map_err(|faults| {
+    compile(&text, path, &machine, before).map_err(|faults| {
         let count = faults.len();
         let replies = faults.into_iter().map(|fault| {
             let config::Fault { file, line, object, problem, seen, remedy } = fault;

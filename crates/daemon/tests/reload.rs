@@ -699,3 +699,47 @@ fn a_new_log_has_all_holders_by_itself() {
     assert_eq!(holders.len(), 100);
     one.stop();
 }
+
+#[test]
+fn a_sent_text_reads_no_files_outside_the_folder() {
+    let mut one = Instance::start("sent", "");
+    let text = one.text.clone();
+    // Relative to the file that runs, by its whole path.
+    let first = one.write("first.toml", &text);
+    one.reload(first);
+    let elsewhere = one.directory.with_extension("elsewhere");
+    fs::create_dir_all(&elsewhere).expect("a folder of our own");
+    let secret = elsewhere.join("audit.jsonl");
+    fs::write(&secret, "who looked up whom\n").expect("a file of our own");
+    std::os::unix::fs::symlink(&secret, one.directory.join("link.csv")).expect("a link of our own");
+    fs::write(one.directory.join("wrong.csv"), "who looked up whom\n").expect("a file of our own");
+    let secret = secret.display().to_string();
+    let outside = "is not in the folder of the running configuration";
+    let up = format!("../{}/audit.jsonl", elsewhere.file_name().expect("a name").display());
+    let missing = elsewhere.join("missing").display().to_string();
+    for (path, problem, seen) in [
+        (secret.as_str(), outside, secret.as_str()),
+        (&up, outside, &up),
+        (&missing, outside, &missing),
+        ("link.csv", outside, "link.csv"),
+        ("wrong.csv", "has an unknown column", ""),
+    ] {
+        let text = format!("{text}\n[[rule_file]]\npath = \"{path}\"\n");
+        let asked = NewConfig { text: Some(text), ..NewConfig::default() };
+        for request in [Request::Plan(asked.clone()), Request::Reload(asked)] {
+            let replies = ask(&mut one.client, &request);
+            let faults = replies.iter().filter_map(|reply| match reply {
+                Reply::ConfigFault(fault) => Some((fault.problem.as_str(), fault.seen.as_str())),
+                _ => None,
+            });
+            assert_eq!(faults.collect::<Vec<_>>(), [(problem, seen)], "{path}: {replies:?}");
+            assert!(!format!("{replies:?}").contains("whom"), "{replies:?}");
+        }
+    }
+    fs::write(one.directory.join("rules.csv"), "action,inside,outside\n").expect("a file");
+    let good = format!("{text}\n[[rule_file]]\npath = \"rules.csv\"\n");
+    let replies = one.reload(NewConfig { text: Some(good), ..NewConfig::default() });
+    assert_eq!(error(&replies), "");
+    fs::remove_dir_all(&elsewhere).expect("only our own files");
+    one.stop();
+}

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Read as _;
+use std::path::Component;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -66,6 +67,19 @@ pub(crate) struct RuleFile {
     before: Option<u32>,
 }
 
+/// Whether a file lies in a folder or below it, wherever links lead. Of a file that is not there,
+/// only what its path says.
+fn is_within(folder: &Path, file: &Path) -> bool {
+    let folder_of_name = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let Ok(real_folder) = folder_of_name.canonicalize() else { return false };
+    match file.canonicalize() {
+        Ok(file) => file.starts_with(real_folder),
+        Err(_) => file
+            .strip_prefix(folder)
+            .is_ok_and(|rest| rest.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))),
+    }
+}
+
 /// What a line is.
 enum Read {
     Line,
@@ -88,6 +102,11 @@ impl RuleFile {
     ) -> Option<RuleFile> {
         let path = draft.path.as_ref()?;
         let whole = folder.join(&path.value);
+        if report.is_sent() && !is_within(folder, &whole) {
+            let remedy = format!("put the file into {}, or below it", std::path::absolute(folder).ok()?.display());
+            report.fault(&path.place, "is not in the folder of the running configuration", &path.value, remedy);
+            return None;
+        }
         let file = match open_regular(&whole) {
             Ok(file) => file,
             Err(error) => {
