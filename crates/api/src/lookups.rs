@@ -113,15 +113,15 @@ pub(crate) async fn find(
     Extension(principal): Extension<Principal>,
     Query(asked): Query<Asked>,
 ) -> Result<Json<Found>, Refused> {
-    let actor = principal.actor_for(asked.case);
-    let Some(at) = asked.at else {
-        let Asked { address, port, protocol, vrf, limit, cursor, .. } = asked;
-        let request = Request::Find(Find { address, port, protocol, vrf, limit, cursor });
-        let (objects, cursor) = api.daemon.page(actor, request).await?;
+    let Asked { address, port, protocol, vrf, at, case, limit, cursor } = asked;
+    let actor = principal.actor_for(case);
+    let asked = Find { address, port, protocol, vrf, limit, cursor };
+    let Some(at) = at else {
+        let (objects, cursor) = api.daemon.page(actor, Request::Find(asked)).await?;
         return Ok(Json(Found::Now(Page { objects, cursor })));
     };
     let endpoint = asked.address.with_port(asked.port);
-    let subject = format!("{endpoint} at {at}");
+    let subject = format!("{} at {at}", asked.subject());
     let question = PastQuestion { endpoint, at, protocol: asked.protocol, vrf: asked.vrf, case: actor.case.clone() };
     // Recorded before it is answered.
     let record = control::Request::Record(control::Record { action: "find".to_owned(), subject });

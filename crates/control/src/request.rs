@@ -94,7 +94,7 @@ pub struct Drain {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// `find`.
+    /// `find`, `log export` or `snmp set`.
     pub action: String,
     /// What it is about.
     pub subject: String,
@@ -213,6 +213,15 @@ pub struct Find {
     /// End of the previous page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
+}
+
+impl Find {
+    /// What is looked up, for the audit log: `203.0.113.7:41233 udp in VRF blue`.
+    pub fn subject(&self) -> String {
+        let protocol = self.protocol.map(|protocol| format!(" {protocol}")).unwrap_or_default();
+        let vrf = self.vrf.as_ref().map(|vrf| format!(" in VRF {vrf}")).unwrap_or_default();
+        format!("{}{protocol}{vrf}", self.address.with_port(self.port))
+    }
 }
 
 words!(

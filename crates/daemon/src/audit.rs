@@ -48,8 +48,9 @@ impl Audit {
     /// Writes a record to the disk.
     ///
     /// # Errors
-    /// It is not on the disk: what it is about must not happen.
-    pub(crate) fn write(&self, record: &AuditRecord) -> Result<(), Fault> {
+    /// It is not on the disk; the fault ends with the consequence `then`. A lookup must not be
+    /// answered.
+    pub(crate) fn write(&self, record: &AuditRecord, then: &str) -> Result<(), Fault> {
         let _writing = lock(&self.writing);
         let write = || -> io::Result<()> {
             let mut line = serde_json::to_vec(record)?;
@@ -59,7 +60,7 @@ impl Audit {
             file.sync_data()
         };
         write().map_err(|error| {
-            let remedy = "make room or correct the permissions, or set another control.audit; nothing was done";
+            let remedy = format!("make room or correct the permissions, or set another control.audit; {then}");
             Fault::new("audit log", "cannot be written", remedy).seen(format!("{}: {error}", self.path.display()))
         })
     }
@@ -151,7 +152,7 @@ mod tests {
         // More than one chunk.
         let subject = |number: usize| format!("{number} {}", "x".repeat(500));
         for number in 0..500 {
-            audit.write(&record(&Actor::default(), "find", &subject(number), "asked")).unwrap();
+            audit.write(&record(&Actor::default(), "find", &subject(number), "asked"), "").unwrap();
         }
         let (mut found, mut cursor) = (Vec::new(), None);
         loop {
@@ -172,7 +173,7 @@ mod tests {
     fn a_torn_line_is_left_out() {
         let place = place("torn");
         let audit = Audit::new(place.clone());
-        audit.write(&record(&Actor::default(), "find", "a", "asked")).unwrap();
+        audit.write(&record(&Actor::default(), "find", "a", "asked"), "").unwrap();
         OpenOptions::new().append(true).open(&place).unwrap().write_all(b"{\"time\":").unwrap();
         let page = audit.page(&list(10, None)).unwrap();
         assert_eq!(page.objects.len(), 1);
@@ -182,7 +183,7 @@ mod tests {
     #[test]
     fn what_cannot_be_recorded_is_refused() {
         let audit = Audit::new("/nonexistent/audit.jsonl".into());
-        let fault = audit.write(&record(&Actor::default(), "find", "a", "asked")).unwrap_err();
-        assert!(fault.to_string().contains("nothing was done"), "{fault}");
+        let fault = audit.write(&record(&Actor::default(), "find", "a", "asked"), "nothing was done").unwrap_err();
+        assert!(fault.to_string().ends_with("nothing was done"), "{fault}");
     }
 }

@@ -31,6 +31,7 @@ use crate::mailbox::Question;
 use crate::mailbox::Snapshot;
 use crate::routing::keeper::Routing;
 use crate::routing::rib::Rib;
+use crate::server::Recorded;
 use crate::sinks::Sinks;
 
 /// Time limit for a worker's answer. A healthy worker takes microseconds.
@@ -102,6 +103,8 @@ pub struct Instance {
     event_log: OnceLock<EventLogView>,
     sinks: OnceLock<Sinks>,
     audit: OnceLock<Audit>,
+    /// The latest lookups of the process for SNMP, over all its connections.
+    pub(crate) recorded_of_snmp: Mutex<Recorded>,
     routing: OnceLock<Arc<Routing>>,
 }
 
@@ -126,6 +129,7 @@ impl Instance {
             event_log: OnceLock::new(),
             sinks: OnceLock::new(),
             audit: OnceLock::new(),
+            recorded_of_snmp: Mutex::default(),
             routing: OnceLock::new(),
         }
     }

@@ -54,6 +54,7 @@ use serde::Serialize;
 use crate::audit;
 use crate::change;
 use crate::instance::Instance;
+use crate::instance::lock;
 use crate::log::Log;
 
 pub use ticker::Ticker;
@@ -273,7 +274,12 @@ fn answer(
     request: Request,
 ) -> Result<(), LineError> {
     let actor = asker.actor(client.actor());
-    if let Err(fault) = record_lookup(instance, &actor, &request, &mut asker.recorded) {
+    let is_recorded = if asker.is_owner && (actor.who.as_str(), actor.from.as_str()) == SNMP {
+        record_lookup(instance, &actor, &request, &mut lock(&instance.recorded_of_snmp))
+    } else {
+        record_lookup(instance, &actor, &request, &mut asker.recorded)
+    };
+    if let Err(fault) = is_recorded {
         return Ok(client.send(&Reply::Error(fault))?);
     }
     let objects = match request {
@@ -297,7 +303,7 @@ fn answer(
         Request::Plan(asked) => return change_answered(client, change::plan(instance, &asked)),
         Request::Reload(asked) => {
             let outcome = change::reload(instance, &asked);
-            record_change(instance, &actor, &asked, outcome.as_ref().err().map(|refused| &refused.fault));
+            record_change(instance, &actor, &asked, &outcome);
             return change_answered(client, outcome);
         }
         Request::Drain(asked) => {
@@ -309,7 +315,7 @@ fn answer(
         Request::Audit(list) => {
             instance.audit().map_or_else(|| Ok(Page::whole(Vec::new())), |audit| audit.page(&list)).map(Page::replies)
         }
-        Request::Record(wanted) => record_for(instance, asker, &actor, &wanted).map(|record| whole(vec![record])),
+        Request::Record(wanted) => record_for(instance, &actor, &wanted).map(|record| whole(vec![record])),
         Request::Trace(wanted) => return trace::trace(client, instance, stop, &wanted),
         // The trace that this would end is over.
         Request::TraceStop => return Ok(()),
@@ -366,16 +372,18 @@ fn lookup_of(request: &Request) -> Option<(Lookup, bool)> {
         Some(((action, subject), list.cursor.is_some()))
     };
     match request {
-        Request::Find(find) => Some((("find", find.address.with_port(find.port)), find.cursor.is_some())),
+        Request::Find(find) => Some((("find", find.subject()), find.cursor.is_some())),
         Request::Subscribers(list) => of_list("show subscribers", list),
         Request::Mappings(list) => of_list("show mappings", list),
         Request::Sessions(list) => of_list("show sessions", list),
         Request::Grants(list) => of_list("show grants", list),
         Request::Expectations(list) => of_list("show expectations", list),
         Request::Why(why) => {
-            let Why { protocol, source, destination, inbound, .. } = why;
+            let Why { protocol, source, destination, b4, inbound, interface, .. } = why;
+            let b4 = b4.map(|b4| format!(" of B4 {b4}")).unwrap_or_default();
             let way = if *inbound { " inbound" } else { "" };
-            Some((("why", format!("{protocol} {source} {destination}{way}")), false))
+            let interface = interface.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
+            Some((("why", format!("{protocol} {source} {destination}{b4}{way}{interface}")), false))
         }
         Request::Trace(trace) => Some((("trace", text(trace)), false)),
         Request::Plan(plan) if plan.details > 0 => {
@@ -400,11 +408,15 @@ fn record_lookup(instance: &Instance, actor: &Actor, request: &Request, asker: &
     if asker.covers(&lookup, goes_on, Instant::now()) {
         return Ok(());
     }
-    audit.write(&audit::record(actor, lookup.0, &lookup.1, "asked"))?;
+    audit.write(&audit::record(actor, lookup.0, &lookup.1, "asked"), NOTHING_DONE)?;
     asker.remember(lookup, Instant::now());
     Ok(())
 }
 
+/// Why there is no answer without a record.
+const NOTHING_DONE: &str = "nothing was done";
+/// The process for SNMP. Its connections count as one: it connects anew after a few idle seconds.
+const SNMP: (&str, &str) = ("snmp", "agentx");
 /// How long a whole list that a connection asks for again is the same lookup. SNMP reads the
 /// subscribers every few seconds, and would hide the lookups of people.
 const SAME_LIST: Duration = Duration::from_secs(60);
@@ -413,7 +425,7 @@ const LOOKUPS_KEPT: usize = 4;
 
 /// The latest lookups of a connection that are in the audit log.
 #[derive(Debug, Default)]
-struct Recorded(Vec<(Lookup, Instant)>);
+pub(crate) struct Recorded(Vec<(Lookup, Instant)>);
 
 impl Recorded {
     /// True if the audit log has it already. The next pages belong to the first, if this connection
@@ -431,38 +443,58 @@ impl Recorded {
 }
 
 /// Records a change after it was made or refused.
-fn record_change(instance: &Instance, actor: &Actor, asked: &NewConfig, refused: Option<&Fault>) {
-    let (action, subject) = match (&asked.config, asked.rollback) {
+fn record_change(instance: &Instance, actor: &Actor, asked: &NewConfig, outcome: &Result<Vec<Reply>, change::Refused>) {
+    let (action, what) = match (&asked.config, asked.rollback) {
         (_, true) => ("rollback", ""),
         (Some(path), false) => ("reload", path.as_str()),
+        (None, false) if asked.save => ("reload --save", "a text"),
         (None, false) => ("reload", "a text"),
     };
-    record_outcome(instance, actor, action, subject, refused);
+    let (replies, refused) = match outcome {
+        Ok(replies) => (replies, None),
+        Err(refused) => (&refused.replies, Some(&refused.fault)),
+    };
+    record_outcome(instance, actor, action, &change_subject(what, replies), refused);
+}
+
+/// What was changed: where it came from, the number of the change, and the objects that differ, as
+/// many as a record has room for.
+fn change_subject(what: &str, replies: &[Reply]) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend((!what.is_empty()).then(|| what.to_owned()));
+    parts.extend(replies.iter().find_map(|reply| match reply {
+        Reply::Reloaded(done) => Some(format!("change {}", done.generation)),
+        _ => None,
+    }));
+    let objects = replies.iter().filter_map(|reply| match reply {
+        Reply::Change(change) => Some(change.object.as_str()),
+        _ => None,
+    });
+    let objects: Vec<&str> = objects.collect();
+    parts.extend((!objects.is_empty()).then(|| objects.join(", ")));
+    parts.join(": ")
 }
 
 fn record_outcome(instance: &Instance, actor: &Actor, action: &str, subject: &str, refused: Option<&Fault>) {
     let Some(audit) = instance.audit() else { return };
     let result = refused.map_or_else(|| "done".to_owned(), |fault| format!("failed: {fault}"));
-    if let Err(fault) = audit.write(&audit::record(actor, action, subject, &result)) {
+    let record = audit::record(actor, action, subject, &result);
+    // It is over: the log of the daemon has what the audit log lacks.
+    let lacks =
+        format!("it lacks: {} {}: {} {}: {}", record.who, record.from, record.action, record.subject, record.result);
+    if let Err(fault) = audit.write(&record, &lacks) {
         // Without it there was no change to record.
-        if let Some(live) = crate::instance::lock(&instance.live).as_ref() {
+        if let Some(live) = lock(&instance.live).as_ref() {
             live.log.error(&fault);
         }
     }
 }
 
-/// Records what a client does without the daemon.
-fn record_for(
-    instance: &Instance,
-    asker: &Asker,
-    actor: &Actor,
-    wanted: &control::Record,
-) -> Result<AuditRecord, Fault> {
-    if !asker.is_owner {
-        return Err(Fault::new("record", "is only for the user of the daemon", "run the command as this user"));
-    }
+/// Records what a client does without the daemon. Any client may: the record has the number of its
+/// user.
+fn record_for(instance: &Instance, actor: &Actor, wanted: &control::Record) -> Result<AuditRecord, Fault> {
     let record = audit::record(actor, &wanted.action, &wanted.subject, "asked");
-    instance.audit().map_or(Ok(()), |audit| audit.write(&record))?;
+    instance.audit().map_or(Ok(()), |audit| audit.write(&record, NOTHING_DONE))?;
     Ok(record)
 }
 

@@ -743,3 +743,47 @@ fn a_sent_text_reads_no_files_outside_the_folder() {
     fs::remove_dir_all(&elsewhere).expect("only our own files");
     one.stop();
 }
+
+fn records(one: &mut Instance) -> Vec<String> {
+    let list = control::List { limit: Some(100), ..control::List::default() };
+    let replies = ask(&mut one.client, &Request::Audit(list));
+    let records = replies.iter().filter_map(|reply| match reply {
+        Reply::Audit(record) => {
+            Some(format!("{} {}: {}: {}", record.who, record.action, record.subject, record.result))
+        }
+        _ => None,
+    });
+    records.collect()
+}
+
+#[test]
+fn a_record_of_a_change_names_its_number_and_what_differs() {
+    let mut one = Instance::start("recorded", "");
+    let text = one.text.replace("203.0.113.0/28", "203.0.113.0/29");
+    let first = one.write("first.toml", &one.text.clone());
+    one.reload(first);
+    one.reload(NewConfig { text: Some(text), save: true, ..NewConfig::default() });
+    let mut found = records(&mut one);
+    found.truncate(1);
+    let uid = rustix::process::geteuid().as_raw();
+    assert_eq!(found, [format!("uid {uid} reload --save: a text: change 2: pool \"a\".addresses: done")]);
+    one.stop();
+}
+
+#[test]
+fn lists_of_the_process_for_snmp_are_recorded_once_over_its_connections() {
+    let mut one = Instance::start("snmp", "");
+    let socket = one.directory.join("control.sock");
+    let list = || Request::Mappings(control::List::default());
+    for (who, from) in [("snmp", "agentx"), ("snmp", "agentx"), ("snmp", "198.51.100.7"), ("snmp", "198.51.100.7")] {
+        let actor = control::Actor { who: who.to_owned(), from: from.to_owned(), case: None };
+        let mut client = Client::connect_for(&socket, "0.1", PATIENCE, Some(actor)).expect("it listens");
+        ask(&mut client, &list());
+        let record = control::Record { action: "snmp set".to_owned(), subject: from.to_owned() };
+        ask(&mut client, &Request::Record(record));
+    }
+    let found = records(&mut one);
+    let of = |text: &str| found.iter().filter(|record| record.contains(text)).count();
+    assert_eq!((of("show mappings"), of("snmp set: agentx: asked")), (3, 2), "{found:?}");
+    one.stop();
+}
