@@ -51,11 +51,6 @@ impl Connection {
         connection
     }
 
-    /// A connection whose handshake was before.
-    pub(super) fn picked_up(client: SocketAddrV4, server: SocketAddrV4) -> Connection {
-        Connection { ends: [client, server], next: [1_001, 5_001] }
-    }
-
     pub(super) fn say(&mut self, link: &mut Link, end: usize, text: impl AsRef<[u8]>) {
         self.segment(link, end, Flags::ACK.union(Flags::PSH), text.as_ref());
     }

@@ -73,7 +73,9 @@ fn exchange(name: &str) -> Vec<(usize, String)> {
         }
         "slipstream-ftp-address-of-another" => vec![GREETING, USER, (CLIENT, "PORT 100,64,0,11,18,52\r\n")],
         "slipstream-ftp-port-below-1024" => vec![GREETING, USER, (CLIENT, "PORT 100,64,0,10,0,22\r\n")],
-        "slipstream-sip-post" | "slipstream-sip-picked-up" => vec![(CLIENT, POST), (CLIENT, REGISTER)],
+        "slipstream-sip-post" => vec![(CLIENT, POST), (CLIENT, REGISTER)],
+        // The gateway is enabled after the handshake.
+        "slipstream-sip-picked-up" => vec![(CLIENT, REGISTER)],
         "slipstream-sip-segment-after-post" => {
             // The request begins a segment, which is not the start of a message.
             return vec![(CLIENT, format!("{POST}{}", "x".repeat(1_360))), (CLIENT, REGISTER.to_owned())];
@@ -119,10 +121,7 @@ fn slipstream(name: &'static str) -> Capture {
             connection.say(&mut link, CLIENT, PORT);
         }
         _ => {
-            let mut connection = match name {
-                "slipstream-sip-picked-up" => Connection::picked_up(browser, server),
-                _ => Connection::open(&mut link, browser, server),
-            };
+            let mut connection = Connection::open(&mut link, browser, server);
             for (end, text) in exchange(name) {
                 connection.say(&mut link, end, text);
             }
