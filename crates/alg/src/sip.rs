@@ -163,14 +163,11 @@ fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings
         return None;
     }
     let body = fields.body?;
+    let takes_back = registers && is_request && context.from_inside && expires == Some(0);
     for (name, from, to) in Fields::new(message, line_end + 2) {
         match field(name) {
             Some(Field::Via) => each(message, from, to, |from, to| read_via(context, message, from, to, findings)),
-            Some(Field::Contact) if is_star(message, from, to) => {
-                if registers && is_request && context.from_inside && expires == Some(0) {
-                    findings.end_registrations();
-                }
-            }
+            Some(Field::Contact) if takes_back && is_star(message, from, to) => findings.end_registrations(),
             Some(Field::Contact) => each(message, from, to, |from, to| {
                 let lifetime =
                     registers.then(|| parameter(message, from, to, b"expires").or(expires).unwrap_or(REGISTRATION_S));
