@@ -326,7 +326,11 @@ impl View<'_> {
             true => Fate::Keep,
             false => self.fate_of_address(now, candidate, address),
         };
-        fate.or(candidate.orphaned(&key, external, mapping.created_s()), now)
+        let fate = fate.or(candidate.orphaned(&key, external, mapping.created_s()), now);
+        match self.ends_with_grants(now, index, fate != Fate::Keep, &candidate.settings().port_control) {
+            true => Fate::End,
+            false => fate,
+        }
     }
 
     fn count_flow_under(&self, now: Instant, candidate: &Shared, index: u32, census: &mut Census) {

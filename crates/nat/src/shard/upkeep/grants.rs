@@ -1,5 +1,6 @@
 //! Ends expired grants, and moves those whose mapping has no place any more.
 
+use crate::settings::PortControl;
 use crate::shard::Ledger;
 use crate::state::grant::Grant;
 use crate::state::grant::Kind;
@@ -16,9 +17,17 @@ const UPDATES: u8 = 3;
 /// How long a grant without a place is kept, so that its client hears of it.
 const TELLING: Duration = Duration::from_secs(2);
 
+fn is_without_server(policy: &PortControl, grant: &Grant) -> bool {
+    match grant.origin() {
+        Origin::Pcp => !policy.pcp,
+        Origin::NatPmp => !policy.nat_pmp,
+        Origin::Ftp | Origin::Sip | Origin::Rtsp | Origin::Tftp | Origin::Pptp => false,
+    }
+}
+
 impl View<'_> {
     /// Its port is no longer given out, or its address drains.
-    fn is_out_of_place(&self, mapping: u32) -> bool {
+    pub(in crate::shard) fn is_out_of_place(&self, mapping: u32) -> bool {
         let record = self.state.mappings.get(mapping);
         let address = self.snapshot.address_index(record.external().address);
         let is_closed = address.is_none_or(|address| self.snapshot.closed(address).is_some());
@@ -28,11 +37,31 @@ impl View<'_> {
 
     /// Port control that its client used is disabled now, so it could neither renew nor delete it.
     fn is_without_server(&self, grant: &Grant) -> bool {
-        let policy = &self.snapshot.settings().port_control;
-        match grant.origin() {
-            Origin::Pcp => !policy.pcp,
-            Origin::NatPmp => !policy.nat_pmp,
-            Origin::Ftp | Origin::Sip | Origin::Rtsp | Origin::Tftp | Origin::Pptp => false,
+        is_without_server(&self.snapshot.settings().port_control, grant)
+    }
+
+    /// Whether the sweep would end this mapping at once under other settings, because only grants
+    /// keep it: those that its place `drains` for move, and those without a server end.
+    pub(in crate::shard) fn ends_with_grants(
+        &self,
+        now: Instant,
+        mapping: u32,
+        drains: bool,
+        candidate: &PortControl,
+    ) -> bool {
+        let grants = &self.state.grants;
+        if grants.is_empty() || self.has_real_session(now, mapping) {
+            return false;
+        }
+        let key = self.state.mappings.get(mapping).key();
+        let of_owner = || grants.of_owner(key.realm, key.address).map(|index| grants.get(index));
+        let held = || of_owner().filter(|grant| grant.mapping == mapping && grant.hold != 0);
+        match drains {
+            true => held().any(|grant| grant.is_alive(now) && grant.kind() != Kind::Call),
+            false => {
+                held().next().is_some()
+                    && held().all(|grant| grant.is_alive(now) && is_without_server(candidate, grant))
+            }
         }
     }
 
