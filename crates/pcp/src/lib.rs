@@ -21,6 +21,7 @@ pub use reply::Reply;
 pub use reply::announcement;
 pub use reply::error;
 pub use reply::map_update;
+pub use reply::peer_update;
 pub use request::Body;
 pub use request::Map;
 pub use request::Peer;

@@ -6,6 +6,7 @@ use crate::HEADER;
 use crate::MESSAGE_MAX;
 use crate::Map;
 use crate::Options;
+use crate::Peer;
 use crate::PortSet;
 use crate::Request;
 use crate::VERSION;
@@ -14,6 +15,7 @@ use crate::put;
 
 const RESPONSE: u8 = 1 << 7;
 const MAP: u8 = 1;
+const PEER: u8 = 2;
 
 /// A message being written.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +72,14 @@ impl Reply {
         reply.append_options(options, set).then_some(reply)
     }
 
+    fn append_map(&mut self, map: &Map) -> bool {
+        self.append(&map.nonce)
+            && self.append(&[map.protocol, 0, 0, 0])
+            && self.append(&map.internal_port.to_be_bytes())
+            && self.append(&map.external_port.to_be_bytes())
+            && self.append(&map.external_address)
+    }
+
     fn append_options(&mut self, options: &Options, set: Option<PortSet>) -> bool {
         let mut fits = true;
         if let Some(address) = options.third_party {
@@ -117,10 +127,16 @@ pub fn announcement(epoch: u32) -> Reply {
 pub fn map_update(lifetime: u32, epoch: u32, map: &Map, options: &Options) -> Option<Reply> {
     let mut reply = announcement(epoch);
     reply.set_header(MAP, Code::Success, lifetime, epoch);
-    let mut fits = reply.append(&map.nonce) && reply.append(&[map.protocol, 0, 0, 0]);
-    fits &= reply.append(&map.internal_port.to_be_bytes()) && reply.append(&map.external_port.to_be_bytes());
-    fits &= reply.append(&map.external_address);
-    (fits && reply.append_options(options, options.port_set)).then_some(reply)
+    (reply.append_map(map) && reply.append_options(options, options.port_set)).then_some(reply)
+}
+
+/// The same for a PEER.
+pub fn peer_update(lifetime: u32, epoch: u32, peer: &Peer, options: &Options) -> Option<Reply> {
+    let mut reply = announcement(epoch);
+    reply.set_header(PEER, Code::Success, lifetime, epoch);
+    let [high, low] = peer.remote_port.to_be_bytes();
+    let fits = reply.append_map(&peer.map) && reply.append(&[high, low, 0, 0]) && reply.append(&peer.remote_address);
+    (fits && reply.append_options(options, None)).then_some(reply)
 }
 
 /// The fields of a reply that a client reads.

@@ -123,7 +123,7 @@ impl Ledger {
 
     fn serve_pcp(&mut self, datagram: &Datagram<'_>) -> Answer {
         let Datagram { now, realm, source, payload } = *datagram;
-        let own_epoch = |ledger: &Ledger| ledger.state.grants.epoch(realm, source.address.to_bits(), now);
+        let own_epoch = |ledger: &Ledger| ledger.view().epoch_for(now, realm, source.address.to_bits());
         let request = match pcp::parse(payload) {
             Ok(request) => request,
             Err(Refused::Ignored) => {
@@ -147,7 +147,7 @@ impl Ledger {
             Body::Map(map) => self.map(&asked, &map),
             Body::Peer(peer) => self.peer(&asked, &peer),
         };
-        let epoch = self.state.grants.epoch(realm, subject, now);
+        let epoch = own_epoch(self);
         match done {
             Ok(done) => {
                 let reply = Reply::success(&request, done.lifetime, epoch, done.external, &options, done.set);
@@ -256,6 +256,17 @@ impl View<'_> {
     fn forward_of(&self, key: &InternalKey) -> Option<Endpoint> {
         let (external, kind) = self.snapshot.static_mappings.by_internal(key)?;
         (kind == StaticKind::Forward).then_some(external)
+    }
+
+    /// The epoch time that this requester is told, whomever it asks for (RFC 6887 §8.5). One that
+    /// may ask for third parties has subjects of many workers, so it is told the common one; what
+    /// happens to a single subject it learns by updates.
+    pub(in crate::shard) fn epoch_for(&self, now: Instant, realm: RealmId, requester: u32) -> u32 {
+        let third_party = &self.snapshot.settings().port_control.third_party;
+        match third_party.iter().any(|prefix| prefix.contains(requester.into())) {
+            true => self.state.grants.common_epoch(now),
+            false => self.state.grants.epoch(realm, requester, now),
+        }
     }
 
     /// The lifetime to grant (RFC 6887 §15).

@@ -511,6 +511,8 @@ pub(crate) struct GrantStore {
     owners_untouched: u32,
     /// When the epoch time of clients without a record began, as in [`Owner`].
     epoch_began: u64,
+    /// When the external addresses last changed, as in [`Owner`]; 0 if they have not.
+    addresses_changed: u64,
     /// By the number of the origin less one.
     by_origin: [u32; Origin::ALL.len()],
 }
@@ -528,6 +530,7 @@ impl GrantStore {
             owners_free: 0,
             owners_untouched: 1,
             epoch_began: EPOCH_BIAS,
+            addresses_changed: 0,
             by_origin: [0; Origin::ALL.len()],
         })
     }
@@ -742,6 +745,18 @@ impl GrantStore {
         let owner = self.find_owner(realm, address).map(|owner| self.owners[owner as usize].epoch_began);
         let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
         now_s.saturating_sub(owner.unwrap_or(self.epoch_began)) as u32
+    }
+
+    /// The epoch time of those whom an event of one client does not concern alone: since state was
+    /// lost or the external addresses changed. Every worker has the same.
+    pub(crate) fn common_epoch(&self, now: Instant) -> u32 {
+        let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
+        now_s.saturating_sub(self.epoch_began.max(self.addresses_changed)) as u32
+    }
+
+    /// The common epoch time begins again; that of clients with one of their own goes on.
+    pub(crate) fn note_addresses_changed(&mut self, now: Instant) {
+        self.addresses_changed = EPOCH_BIAS + now.as_micros() / 1_000_000;
     }
 
     /// From now on the epoch time of all clients is `epoch_s`.

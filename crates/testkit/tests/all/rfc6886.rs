@@ -259,6 +259,38 @@ fn a_new_address_is_announced_to_all() {
 }
 
 #[test]
+fn a_changed_address_is_announced_to_all() {
+    covers!("6886-12");
+    for workers in [1, 8] {
+        let settings = with_nat_pmp().addresses(&POOL[..1]).limits(|limits| limits.external_addresses_max = 8);
+        let mut bed = Bed::new(settings.clone()).workers(workers);
+        bed.advance_secs(1_000);
+        map(&mut bed, I1, Protocol::Udp, 7_000, 0, 7_200);
+        bed.reload(settings.clone());
+        bed.advance_secs(5);
+        assert_eq!(bed.take_inside(), Vec::<Vec<u8>>::new(), "nothing has changed");
+        bed.reload(settings.addresses(&POOL[1..2]));
+        let mut times = Vec::new();
+        for step in 0..13_500_u64 {
+            bed.advance(Duration::from_millis(10));
+            for packet in bed.take_inside() {
+                assert_eq!((source(&packet), destination(&packet)), (SERVER, at(Ipv4Addr::new(224, 0, 0, 1), 5_350)));
+                let notice = payload(&packet);
+                assert_eq!((notice.len(), &notice[..4]), (12, [0, 0x80, 0, 0].as_slice()));
+                assert_eq!(Ipv4Addr::from_bits(long(notice, 8)), POOL[1]);
+                assert!(u64::from(long(notice, 4)).abs_diff(step / 100) <= 1, "seconds since the change");
+                times.push(step * 10);
+            }
+        }
+        assert_eq!(times.len(), 10, "{workers} workers");
+        let gaps: Vec<u64> = times.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(gaps[0] >= 250 && gaps.windows(2).all(|two| two[1] + 20 >= 2 * two[0]), "{gaps:?}");
+        let again = map(&mut bed, I2, Protocol::Udp, 7_000, 0, 7_200);
+        assert!(again.epoch.abs_diff(135) <= 1, "{}: replies agree with the notices", again.epoch);
+    }
+}
+
+#[test]
 fn without_an_address_the_field_is_zero() {
     covers!("6886-13");
     let mut settings = with_nat_pmp().addresses(&POOL[..1]).ports(5_000, 5_000);

@@ -971,6 +971,81 @@ fn an_update_for_a_third_party_goes_to_the_host_that_asked() {
     }
 }
 
+/// A portal hears of its subjects from their workers, and must never see the epoch time jump
+/// between them.
+#[test]
+fn a_portal_sees_one_epoch_time_across_a_reload() {
+    covers!("6887-8.5a", "6887-8.5d", "6887-13.1b");
+    for workers in [1, 2, 8] {
+        let mut settings = with_pcp().addresses(&POOL[..1]).limits(|limits| limits.external_addresses_max = 8);
+        settings.port_control.third_party = vec![topology::prefix([100, 64, 0, 10], 32)];
+        let mut bed = Bed::new(settings.clone()).workers(workers);
+        bed.advance_secs(1_000);
+        bed.granted(&udp(7_000).third_party(I2));
+        bed.reload(settings.addresses(&POOL[1..2]));
+        bed.advance_secs(10);
+        bed.take_inside();
+        let mut seen = Vec::new();
+        // A subject that moved, one without anything, and the portal itself.
+        for ask in [udp(7_000).third_party(I2), udp(7_001).third_party(I3), Ask::announce(I1)] {
+            let told = bed.pcp(&ask);
+            assert_eq!(told.code, SUCCESS);
+            seen.push(told.epoch);
+        }
+        assert!(seen.iter().all(|epoch| epoch.abs_diff(seen[0]) <= 1), "{seen:?} with {workers} workers");
+        assert!(seen[0] <= 11, "its subjects' addresses have changed: {seen:?}");
+        assert!(bed.pcp(&Ask::announce(I2)).epoch > 1_000, "the subject asked for nothing itself");
+    }
+}
+
+#[test]
+fn the_client_of_a_peer_learns_that_its_address_is_gone() {
+    covers!("6887-14.2");
+    let mut settings = with_pcp().addresses(&POOL[..1]).limits(|limits| limits.external_addresses_max = 8);
+    settings.reload.drain_time = Some(Duration::from_secs(300));
+    let mut bed = Bed::new(settings.clone());
+    let ask = Ask::peer(I1, Protocol::Udp, 7_000, at(E1, 53)).lifetime(7_200);
+    let external = bed.granted(&ask);
+    bed.reload(settings.addresses(&POOL[1..2]));
+    let mut updates = Vec::new();
+    for _ in 0..7_000 {
+        bed.advance(Duration::from_millis(100));
+        updates.extend(bed.take_inside().iter().map(|packet| Told::of(payload(packet))));
+    }
+    assert_eq!(updates.len(), 3);
+    let sent = ask.message();
+    for told in updates {
+        assert_eq!((told.code, told.lifetime, told.external, told.message[1]), (SUCCESS, 0, external, 0x82));
+        assert_eq!((told.message.len(), &told.message[60..]), (80, &sent[60..]), "its remote endpoint is repeated");
+        assert_eq!(told.message[24..42], sent[24..42]);
+    }
+    assert!(bed.grants().is_empty());
+}
+
+/// What `plan` says of a mapping is what happens to it.
+#[test]
+fn a_census_knows_what_becomes_of_grants() {
+    let settings = with_pcp().addresses(&POOL[..1]).limits(|limits| limits.external_addresses_max = 8);
+    let mut bed = Bed::new(settings.clone());
+    bed.granted(&udp(7_000).lifetime(7_200));
+    bed.granted(&udp(7_001).lifetime(7_200));
+    bed.inside(&build::udp(at(I1, 7_001), at(E1, 53)).payload(b"x").build());
+    bed.take_outside();
+    let mut off = settings.clone();
+    off.port_control.pcp = false;
+    let mappings = bed.census(off)[0].mappings;
+    assert_eq!((mappings.keep, mappings.end), (1, 1), "the idle one ends without a server");
+    let mappings = bed.census(settings.clone())[0].mappings;
+    assert_eq!((mappings.keep, mappings.end), (2, 0));
+    let moved = settings.addresses(&POOL[1..2]);
+    let mappings = bed.census(moved.clone())[0].mappings;
+    assert_eq!((mappings.drain + mappings.drain_until, mappings.end), (1, 1), "the idle one moves at once");
+    bed.reload(moved);
+    bed.advance_secs(5);
+    let on = |bed: &Bed, address| bed.grants().iter().filter(|grant| grant.external.address == address).count();
+    assert_eq!((on(&bed, POOL[0]), on(&bed, POOL[1])), (1, 1));
+}
+
 #[test]
 fn a_mapping_in_use_drains_before_it_moves() {
     covers!("6887-14.2");

@@ -212,6 +212,7 @@ impl Ledger {
     #[cold]
     pub(in crate::shard) fn leave_grants(&mut self, now: Instant, mapping: u32) {
         let key = self.state.mappings.get(mapping).key();
+        let is_out_of_place = self.view().is_out_of_place(mapping);
         while let Some(index) = self.state.grants.find(&key, |grant| grant.mapping == mapping) {
             // The hold goes with the mapping, like its other sessions.
             let grant = self.state.grants.get_mut(index);
@@ -221,7 +222,10 @@ impl Ledger {
             if is_awaited {
                 continue;
             }
-            if !grant.is_alive(now) || grant.kind() != Kind::Map {
+            if is_out_of_place && grant.kind() == Kind::Peer && grant.is_alive(now) {
+                // A session cannot move.
+                self.announce_end(now, index);
+            } else if !grant.is_alive(now) || grant.kind() != Kind::Map {
                 self.remove_grant(now, index);
             }
         }

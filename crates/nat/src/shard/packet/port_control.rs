@@ -43,6 +43,10 @@ const NOTIFIED_PER_CALL: u32 = 64;
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Unasked {
     announcements_left: u8,
+    /// They are about other addresses, which clients of PCP learn by updates.
+    only_nat_pmp: bool,
+    /// Settings with other external addresses were adopted.
+    has_other_addresses: bool,
     announcement_due_ms: u64,
     cursor: u32,
     /// Nothing was due since the round began.
@@ -96,8 +100,14 @@ impl View<'_> {
             options.third_party = Some(pcp::mapped(key.address));
         }
         let lifetime = u32::try_from(left.as_micros().div_ceil(1_000_000)).unwrap_or(u32::MAX);
-        let epoch = self.state.grants.epoch(key.realm, key.address, now);
-        pcp::map_update(lifetime, epoch, &map, &options)
+        let epoch = self.epoch_for(now, key.realm, requester.address);
+        match grant.peer() {
+            Some((address, remote_port)) => {
+                let peer = pcp::Peer { map, remote_port, remote_address: pcp::mapped(address) };
+                pcp::peer_update(lifetime, epoch, &peer, &options)
+            }
+            None => pcp::map_update(lifetime, epoch, &map, &options),
+        }
     }
 }
 
@@ -172,9 +182,26 @@ impl PacketPath {
     pub(in crate::shard) fn announce_from(&mut self, now: Instant) {
         self.unasked.announcements_left = ANNOUNCEMENTS;
         self.unasked.announcement_due_ms = milliseconds(now);
+        self.unasked.only_nat_pmp = false;
+    }
+
+    /// Clients of NAT-PMP are to learn that their external address may be another (RFC 6886
+    /// §3.2.1).
+    pub(in crate::shard) fn note_other_addresses(&mut self) {
+        self.unasked.has_other_addresses = true;
+    }
+
+    fn announce_other_addresses(&mut self, now: Instant) {
+        self.ledger.state.grants.note_addresses_changed(now);
+        let is_lost = self.unasked.announcements_left > 0 && !self.unasked.only_nat_pmp;
+        self.announce_from(now);
+        self.unasked.only_nat_pmp = !is_lost;
     }
 
     pub(in crate::shard) fn send_unasked<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+        if core::mem::take(&mut self.unasked.has_other_addresses) {
+            self.announce_other_addresses(now);
+        }
         if self.unasked.announcements_left > 0 && milliseconds(now) >= self.unasked.announcement_due_ms {
             self.announce(now, sink);
         }
@@ -203,14 +230,15 @@ impl PacketPath {
             // Each subscriber asks for its own.
             _ => 0,
         };
-        let notice = pcp::nat_pmp::address(pcp::nat_pmp::Code::Success, epoch, only);
+        let common = self.ledger.state.grants.common_epoch(now);
+        let notice = pcp::nat_pmp::address(pcp::nat_pmp::Code::Success, common, only);
         for (number, interface) in shared.settings().interfaces.iter().enumerate() {
             let hop = shared.on_link(InterfaceId(number as u16));
             let (Side::Inside, Some(own), Some(hop)) = (interface.side, interface.addresses.first(), hop) else {
                 continue;
             };
             let from = Endpoint::new(own.address, SERVER_PORT);
-            if policy.pcp {
+            if policy.pcp && !self.unasked.only_nat_pmp {
                 self.send_by(&hop, from, to, pcp::announcement(epoch).as_bytes(), sink);
             }
             if policy.nat_pmp {

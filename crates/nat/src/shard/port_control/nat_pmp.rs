@@ -48,7 +48,9 @@ fn code_of(code: pcp::Code) -> Code {
 impl Ledger {
     pub(super) fn serve_nat_pmp(&mut self, datagram: &Datagram<'_>) -> Answer {
         let Datagram { now, realm, source, payload } = *datagram;
-        let epoch = self.state.grants.epoch(realm, source.address.to_bits(), now);
+        let own = self.state.grants.epoch(realm, source.address.to_bits(), now);
+        // As the notices of a change say (RFC 6886 §3.2.1).
+        let epoch = own.min(self.state.grants.common_epoch(now));
         let (code, answer) = match nat_pmp::parse(payload) {
             Err(Refused::Ignored) => {
                 self.counters.port_control_ignored += 1;

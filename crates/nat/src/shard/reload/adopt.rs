@@ -4,6 +4,7 @@
 //! of the settings it was last settled under.
 
 use crate::steps::view::View;
+use core::net::Ipv4Addr;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -40,6 +41,7 @@ pub struct Successor {
     /// If a gateway is enabled, for a shard that has none yet.
     control_sessions: Option<Box<AlgStore>>,
     changed: Option<Box<Changed>>,
+    has_other_addresses: bool,
 }
 
 impl Successor {
@@ -54,6 +56,7 @@ impl Successor {
             pools_before: settings.pools.iter().map(|pool| known.get(pool.name.as_str()).copied()).collect(),
             control_sessions: serves.then(|| AlgStore::new(KeyedHash::new([0; 4])).ok().map(Box::new)).flatten(),
             changed: serves.then(|| Changed::new().ok()).flatten(),
+            has_other_addresses: !external_addresses(before).eq(external_addresses(shared)),
             local: Arc::clone(&shared.local),
             shared: Arc::clone(shared),
         }
@@ -63,6 +66,10 @@ impl Successor {
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
+}
+
+fn external_addresses(shared: &Shared) -> impl Iterator<Item = &Ipv4Addr> {
+    shared.settings().pools.iter().flat_map(|pool| pool.addresses.iter())
 }
 
 impl View<'_> {
@@ -151,6 +158,9 @@ impl Shard {
         {
             store.set_hash(self.path.ledger.state.hash);
             self.path.ledger.state.control_sessions = Some(store);
+        }
+        if next.has_other_addresses {
+            self.path.note_other_addresses();
         }
         if self.path.changed.is_none() {
             self.path.changed = next.changed.take();

@@ -125,26 +125,33 @@ impl Ledger {
     /// Its client learns where it is now, or that it is no more, and its epoch time begins again
     /// (RFC 6887 §8.5).
     fn find_place(&mut self, now: Instant, index: u32) {
-        let key = self.state.grants.get(index).key();
         if !self.move_grant(now, index) {
             self.announce_end(now, index);
             return;
         }
-        self.state.grants.reset_epoch(key.realm, key.address, now);
+        self.reset_epoch_of(now, index);
         self.state.grants.get_mut(index).announce(UPDATES, now);
         self.updates_pending = true;
     }
 
     /// Its client has it no more, and learns of it by updates with a lifetime of 0 (RFC 6887
     /// §14.2).
-    fn announce_end(&mut self, now: Instant, index: u32) {
-        let key = self.state.grants.get(index).key();
-        self.state.grants.reset_epoch(key.realm, key.address, now);
+    pub(in crate::shard) fn announce_end(&mut self, now: Instant, index: u32) {
+        self.reset_epoch_of(now, index);
         self.note_grant_ended(now, index);
         let grant = self.state.grants.get_mut(index);
         grant.rest_until(now + TELLING);
         grant.announce(UPDATES, now);
         self.updates_pending = true;
+    }
+
+    /// The epoch time of who asked, not of a third party.
+    fn reset_epoch_of(&mut self, now: Instant, index: u32) {
+        let grant = *self.state.grants.get(index);
+        let key = grant.key();
+        if grant.requester.address == key.address {
+            self.state.grants.reset_epoch(key.realm, key.address, now);
+        }
     }
 
     fn end_if_over(&mut self, now: Instant, index: u32) {
