@@ -6,6 +6,9 @@
 //!   record   …
 //! ```
 //!
+//! A clean stop adds "NATRIX E". Without it, and without the rings of a killed process, changes may
+//! be missing, so the epoch time begins again.
+//!
 //! Workers put each change into a ring in memory that outlives the process, before the reply
 //! leaves; one thread appends it and syncs. The next start reads the file, then what the rings
 //! still have. A file of many outdated records is written anew beside the old one and takes its
@@ -43,6 +46,8 @@ use crate::log::Log;
 mod tests;
 
 const MAGIC: [u8; 8] = *b"NATRIX G";
+/// The end of a file that has all changes.
+const CLOSED: [u8; 8] = *b"NATRIX E";
 const VERSION: u32 = 2;
 const HEADER: usize = 24;
 const RECORD: usize = 128;
@@ -96,6 +101,8 @@ pub(crate) struct Kept {
     grants: HashMap<Key, Stored>,
     /// The file ends in a torn record.
     pub(crate) is_torn: bool,
+    /// A change may be missing, so the epoch time is lost (RFC 6887 §8.5).
+    pub(crate) is_incomplete: bool,
 }
 
 impl Kept {
@@ -123,7 +130,9 @@ impl Kept {
     /// The grants that are not over.
     pub(crate) fn grants(&self) -> Vec<GrantDelta> {
         let now_ms = unix_ms();
-        let live = self.grants.values().filter(|stored| stored.expires_ms > now_ms);
+        // Earlier versions kept what gateways expected.
+        let is_kept = |stored: &&Stored| stored.expires_ms > now_ms && !stored.delta.origin.is_alg();
+        let live = self.grants.values().filter(is_kept);
         let mut live: Vec<_> = live.collect();
         // The same order in every run.
         live.sort_unstable_by_key(|stored| key_of(&stored.delta));
@@ -184,28 +193,54 @@ fn epoch_of(header: &[u8]) -> Option<u64> {
 /// # Errors
 /// The file cannot be read.
 pub(crate) fn read(path: &Path) -> io::Result<Kept> {
-    let mut kept = read_file(path)?;
+    let (mut kept, end) = read_file(path)?;
     if kept.epoch_began_s.is_some() {
-        (0..WORKERS_MAX).for_each(|worker| read_ring(path, worker, &mut kept));
+        let rings = (0..WORKERS_MAX).filter(|worker| read_ring(path, *worker, &mut kept)).count();
+        // The rings have what was being written to the file.
+        kept.is_incomplete = match end {
+            End::Closed => false,
+            End::Open | End::Cut => rings == 0,
+            End::Damaged => true,
+        };
+        if kept.is_incomplete {
+            kept.forget_epoch();
+        }
     }
     Ok(kept)
 }
 
-fn read_file(path: &Path) -> io::Result<Kept> {
+/// How a file ends.
+enum End {
+    /// By a clean stop.
+    Closed,
+    /// After a whole record.
+    Open,
+    /// Within a record.
+    Cut,
+    /// Before a whole record that is none, and all after it.
+    Damaged,
+}
+
+fn read_file(path: &Path) -> io::Result<(Kept, End)> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Kept::default(), End::Damaged)),
         Err(error) => return Err(error),
     };
     let mut kept = Kept::default();
-    let Some((head, records)) = bytes.split_at_checked(HEADER) else { return Ok(kept) };
+    let Some((head, records)) = bytes.split_at_checked(HEADER) else { return Ok((kept, End::Damaged)) };
     kept.epoch_began_s = epoch_of(head);
     if kept.epoch_began_s.is_none() {
-        return Ok(kept);
+        return Ok((kept, End::Damaged));
     }
+    let (records, mut end) = match records.strip_suffix(&CLOSED) {
+        Some(records) => (records, End::Closed),
+        None => (records, End::Open),
+    };
     for record in records.chunks(RECORD) {
         let Some(stored) = (record.len() == RECORD).then(|| decode(record)).flatten() else {
             kept.is_torn = true;
+            end = if record.len() < RECORD { End::Cut } else { End::Damaged };
             break;
         };
         match stored.delta.change {
@@ -213,7 +248,7 @@ fn read_file(path: &Path) -> io::Result<Kept> {
             Change::Ended => kept.grants.remove(&key_of(&stored.delta)),
         };
     }
-    Ok(kept)
+    Ok((kept, end))
 }
 
 /// Where the ring of a worker is.
@@ -223,14 +258,15 @@ fn ring_path(path: &Path, worker: usize) -> PathBuf {
     Path::new(RINGS_FOLDER).join(format!("natrix-grants-{hash:08x}-{worker}"))
 }
 
-/// A ring that is not there, or not whole, has nothing.
-fn read_ring(path: &Path, worker: usize, kept: &mut Kept) {
-    let Ok(left) = ring::file::read::<GrantRecord>(&ring_path(path, worker)) else { return };
+/// False for a ring that is not there, or not whole, and so has nothing.
+fn read_ring(path: &Path, worker: usize, kept: &mut Kept) -> bool {
+    let Ok(left) = ring::file::read::<GrantRecord>(&ring_path(path, worker)) else { return false };
     let began_us = u64::from_le_bytes(*left.tag.first_chunk().unwrap_or(&[0; 8]));
     let now_ms = (began_us + left.mark) / 1_000;
     for delta in left.items.iter().filter_map(GrantRecord::delta) {
         kept.apply(&delta, now_ms);
     }
+    true
 }
 
 fn remove_ring(path: &Path, worker: usize) {
@@ -272,6 +308,12 @@ impl Book {
     fn begin(path: PathBuf, epoch_began_s: u64, grants: HashMap<Key, Stored>) -> io::Result<Book> {
         let file = write_anew(&path, epoch_began_s, &grants)?;
         Ok(Book { path, file, epoch_began_s, grants, outdated: 0 })
+    }
+
+    /// After the last change.
+    fn close(&mut self) -> io::Result<()> {
+        self.file.write_all(&CLOSED)?;
+        self.file.sync_data()
     }
 
     fn append(&mut self, changes: &[GrantDelta]) -> io::Result<()> {
@@ -338,7 +380,7 @@ impl GrantKeeper {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new().name("grants".to_owned()).spawn(move || {
-            let mut is_failing = false;
+            let (mut is_failing, mut is_whole) = (false, true);
             loop {
                 let is_last = stopped.load(Ordering::Acquire);
                 let mut changes = Vec::new();
@@ -346,7 +388,9 @@ impl GrantKeeper {
                     ring.hold_burst(1_024, |record| changes.extend(record.delta()));
                 }
                 if !changes.is_empty() {
-                    match book.append(&changes) {
+                    let written = book.append(&changes);
+                    is_whole &= written.is_ok();
+                    match written {
                         Ok(()) => is_failing = false,
                         Err(error) if !is_failing => {
                             is_failing = true;
@@ -359,6 +403,9 @@ impl GrantKeeper {
                     }
                     rings.iter_mut().for_each(Consumer::release);
                 } else if is_last {
+                    if is_whole && let Err(error) = book.close() {
+                        log.error(&format_args!("grants: {}: {error}; clients are to renew", book.path.display()));
+                    }
                     return;
                 } else {
                     thread::sleep(POLL);

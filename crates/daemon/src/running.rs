@@ -326,6 +326,9 @@ fn keep_grants<I: Io>(
     if kept.is_torn {
         log.warn(&format_args!("grants: {}: the last record is torn; all before it are restored", path.display()));
     }
+    if kept.is_incomplete {
+        log.warn(&format_args!("grants: {}: not closed by a clean stop, so clients are to renew", path.display()));
+    }
     let found = kept.grants();
     let mut lost = 0;
     for grant in &found {

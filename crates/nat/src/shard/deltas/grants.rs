@@ -6,7 +6,6 @@ use crate::state::delta::Change;
 use crate::state::delta::Delta;
 use crate::state::delta::GrantDelta;
 use crate::state::grant::Grant;
-use crate::state::grant::Kind;
 use crate::state::grant::Request;
 use crate::state::grant::Suggested;
 use crate::state::grant_record::GrantRecord;
@@ -53,7 +52,7 @@ impl View<'_> {
         let stop = first.saturating_add(scan_max).min(end);
         for index in first..stop {
             let grant = self.state.grants.get(index);
-            if grant.is_alive(now) && !grant.is_homeless() {
+            if grant.is_alive(now) && !grant.is_homeless() && !grant.origin().is_alg() {
                 out.push(self.grant_delta(now, index, Change::Lives));
             }
         }
@@ -80,8 +79,8 @@ impl Ledger {
     }
 
     fn emit_grant(&mut self, now: Instant, index: u32, change: Change) {
-        // A call does not outlive its control session.
-        if self.deltas.grants.is_none() || self.state.grants.get(index).kind() == Kind::Call {
+        // What a gateway expects does not outlive its control session.
+        if self.deltas.grants.is_none() || self.state.grants.get(index).origin().is_alg() {
             return;
         }
         let record = GrantRecord::from(&self.view().grant_delta(now, index, change));
