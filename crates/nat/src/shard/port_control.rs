@@ -258,8 +258,8 @@ impl View<'_> {
         (kind == StaticKind::Forward).then_some(external)
     }
 
-    /// The epoch time that this requester is told, whomever it asks for (RFC 6887 §8.5). One that
-    /// may ask for third parties has subjects of many workers, so it is told the common one; what
+    /// The epoch time in replies to this requester, for every subject (RFC 6887 §8.5). One that
+    /// may ask for third parties has subjects of many workers, so it gets the common one; what
     /// happens to a single subject it learns by updates.
     pub(in crate::shard) fn epoch_for(&self, now: Instant, realm: RealmId, requester: u32) -> u32 {
         let third_party = &self.snapshot.settings().port_control.third_party;

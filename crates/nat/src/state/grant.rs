@@ -747,7 +747,7 @@ impl GrantStore {
         now_s.saturating_sub(owner.unwrap_or(self.epoch_began)) as u32
     }
 
-    /// The epoch time of those whom an event of one client does not concern alone: since state was
+    /// The epoch time of requesters that depend on more than their own grants: since state was
     /// lost or the external addresses changed. Every worker has the same.
     pub(crate) fn common_epoch(&self, now: Instant) -> u32 {
         let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
