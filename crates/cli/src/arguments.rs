@@ -492,6 +492,9 @@ pub struct PlanArguments {
     /// Also name as many unchanged mappings, flows and port blocks
     #[arg(long, requires = "details")]
     pub kept: bool,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
     /// The new configuration.
     #[command(flatten)]
     pub target: NewConfig,
@@ -634,6 +637,14 @@ pub struct ShowPools {
     pub paging: Paging,
 }
 
+/// What a lookup is for.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Case {
+    /// Reference of the request, recorded with this lookup in the audit log
+    #[arg(long, value_name = "TEXT")]
+    pub case: Option<String>,
+}
+
 /// `natrix show subscribers`.
 #[derive(Debug, Args)]
 pub struct ShowSubscribers {
@@ -652,6 +663,9 @@ pub struct ShowSubscribers {
     /// Paging.
     #[command(flatten)]
     pub paging: Paging,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
 }
 
 /// Conditions on the owner.
@@ -703,6 +717,9 @@ pub struct ShowMappings {
     /// Paging.
     #[command(flatten)]
     pub paging: Paging,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
 }
 
 /// `natrix show grants`.
@@ -717,6 +734,9 @@ pub struct ShowGrants {
     /// Paging.
     #[command(flatten)]
     pub paging: Paging,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
 }
 
 /// `natrix show algs`.
@@ -751,6 +771,9 @@ pub struct ShowExpectations {
     /// Paging.
     #[command(flatten)]
     pub paging: Paging,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
 }
 
 /// `natrix show sessions`.
@@ -771,6 +794,9 @@ pub struct ShowSessions {
     /// Paging.
     #[command(flatten)]
     pub paging: Paging,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
 }
 
 /// `natrix show rules`.
@@ -942,6 +968,9 @@ pub struct Why {
     /// Output.
     #[command(flatten)]
     pub output: Output,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
 }
 
 /// An endpoint of `natrix why`.
@@ -983,6 +1012,9 @@ pub struct Trace {
     /// Output.
     #[command(flatten)]
     pub output: Output,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
 }
 
 /// `natrix top`.

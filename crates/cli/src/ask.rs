@@ -135,7 +135,8 @@ pub(crate) fn why(arguments: &Why, out: &mut dyn Write) -> Result<(), CliError> 
         dont_fragment: arguments.dont_fragment,
         interface: arguments.interface.clone(),
     });
-    let answer: WhyAnswer = connect(&arguments.output.socket)?.request_one(&request)?;
+    let mut client = connect_for(&arguments.output.socket, arguments.case.case.clone())?;
+    let answer: WhyAnswer = client.request_one(&request)?;
     if arguments.output.json {
         json_line(&answer, out)?;
     } else {

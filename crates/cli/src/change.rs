@@ -18,10 +18,11 @@ use control::Reply;
 use control::Request;
 use control::Unnamed;
 
+use crate::arguments::Case;
 use crate::arguments::NewConfig;
 use crate::arguments::PlanArguments;
 use crate::error::CliError;
-use crate::execute::connect;
+use crate::execute::connect_for;
 use crate::human;
 use crate::output::Row;
 use crate::output::json_line;
@@ -220,7 +221,7 @@ impl Answer {
 /// error that follows them.
 fn ask(
     arguments: &NewConfig,
-    (details, kept): (u32, bool),
+    (details, kept, case): (u32, bool, &Case),
     request: fn(control::NewConfig) -> Request,
     notes: &mut dyn Write,
 ) -> Result<Answer, CliError> {
@@ -229,7 +230,7 @@ fn ask(
         // The daemon has another working directory.
         Some(path) => Some(absolute(path)?.display().to_string()),
     };
-    let mut client = connect(&arguments.output.socket)?;
+    let mut client = connect_for(&arguments.output.socket, case.case.clone())?;
     client.set_read_timeout(Some(CHANGE_TIMEOUT))?;
     client.send(&request(control::NewConfig {
         config,
@@ -277,7 +278,7 @@ fn reload_command(is_rollback: bool, config: &str) -> String {
 
 /// Runs `plan`.
 pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
-    let answer = ask(&arguments.target, (arguments.details, arguments.kept), Request::Plan, notes)?;
+    let answer = ask(&arguments.target, (arguments.details, arguments.kept, &arguments.case), Request::Plan, notes)?;
     answer.report_refused(arguments.target.output.json, out)?;
     if arguments.target.output.json {
         answer.changes.iter().try_for_each(|change| json_line(change, out))?;
@@ -352,7 +353,7 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
 
 /// Runs `reload`.
 pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
-    let answer = ask(arguments, (0, false), Request::Reload, notes)?;
+    let answer = ask(arguments, (0, false, &Case::default()), Request::Reload, notes)?;
     answer.report_refused(arguments.output.json, out)?;
     if arguments.output.json {
         answer.changes.iter().try_for_each(|change| json_line(change, out))?;

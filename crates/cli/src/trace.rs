@@ -11,7 +11,7 @@ use control::client::Next;
 
 use crate::arguments::Trace;
 use crate::error::CliError;
-use crate::execute::connect;
+use crate::execute::connect_for;
 use crate::human;
 use crate::output::json_line;
 use crate::pcap;
@@ -20,7 +20,7 @@ use crate::pcap::PcapWriter;
 /// Prints packets as they pass, until the count is reached, the daemon ends, or the reader goes
 /// away. The usual end is an interrupt, so each record is flushed before the next is read.
 pub(crate) fn run(arguments: &Trace, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
-    let mut client = connect(&arguments.output.socket)?;
+    let mut client = connect_for(&arguments.output.socket, arguments.case.case.clone())?;
     let mut capture = match &arguments.pcap {
         None => None,
         Some(path) => Some(PcapWriter::create(path).map_err(|error| {

@@ -324,3 +324,36 @@ fn every_example_in_the_documentation_is_real() {
         assert!(expected.iter().any(|text| text == example), "no command prints this:\n{example}");
     }
 }
+
+#[test]
+fn every_lookup_sends_its_case() {
+    use std::io::BufRead as _;
+    static HELLOS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+    // Reads the hello and goes away.
+    let mock = Mock::serve(|stream| {
+        let (mut reader, mut hello) = (std::io::BufReader::new(stream), String::new());
+        let _ = reader.read_line(&mut hello);
+        HELLOS.lock().unwrap().push(hello);
+        // The command ends when this is dropped.
+        drop(reader);
+    });
+    let lookups = [
+        "show subscribers",
+        "show mappings",
+        "show sessions",
+        "show grants",
+        "show expectations",
+        "find 203.0.113.7:5000",
+        "why udp 10.0.0.2:4000 198.51.100.7:53",
+        "trace",
+        "plan --config next.toml --details=5",
+    ];
+    for words in lookups {
+        run_at(&mock.socket(), &format!("{words} --case AZ-17"));
+    }
+    let hellos = HELLOS.lock().unwrap();
+    assert_eq!(hellos.len(), lookups.len());
+    for (hello, words) in hellos.iter().zip(lookups) {
+        assert!(hello.contains("\"case\":\"AZ-17\""), "{words}: {hello}");
+    }
+}

@@ -25,6 +25,7 @@ use control::Rule;
 use control::Session;
 use control::Subscriber;
 
+use crate::arguments::Case;
 use crate::arguments::EndpointFilters;
 use crate::arguments::Output;
 use crate::arguments::Paging;
@@ -33,6 +34,7 @@ use crate::arguments::ShowCounters;
 use crate::arguments::ShowPools;
 use crate::error::CliError;
 use crate::execute::connect;
+use crate::execute::connect_for;
 use crate::output::Row;
 use crate::output::print_all;
 use crate::output::print_pages;
@@ -59,15 +61,36 @@ pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Re
                 host: arguments.owner.host,
                 ..Filter::default()
             };
-            print_list::<Subscriber>(&arguments.output, filter, &arguments.paging, Request::Subscribers, out, notes)
+            print_lookup::<Subscriber>(
+                (&arguments.output, &arguments.case),
+                filter,
+                &arguments.paging,
+                Request::Subscribers,
+                out,
+                notes,
+            )
         }
         Show::Mappings(arguments) => {
             let filter = filter_of(&arguments.endpoints);
-            print_list::<Mapping>(&arguments.output, filter, &arguments.paging, Request::Mappings, out, notes)
+            print_lookup::<Mapping>(
+                (&arguments.output, &arguments.case),
+                filter,
+                &arguments.paging,
+                Request::Mappings,
+                out,
+                notes,
+            )
         }
         Show::Grants(arguments) => {
             let filter = filter_of(&arguments.endpoints);
-            print_list::<Grant>(&arguments.output, filter, &arguments.paging, Request::Grants, out, notes)
+            print_lookup::<Grant>(
+                (&arguments.output, &arguments.case),
+                filter,
+                &arguments.paging,
+                Request::Grants,
+                out,
+                notes,
+            )
         }
         Show::Algs(arguments) => {
             let filter = Filter { alg: arguments.alg.clone(), worker: arguments.worker, ..Filter::default() };
@@ -75,14 +98,28 @@ pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Re
         }
         Show::Expectations(arguments) => {
             let filter = Filter { alg: arguments.alg.clone(), ..filter_of(&arguments.endpoints) };
-            print_list::<Expectation>(&arguments.output, filter, &arguments.paging, Request::Expectations, out, notes)
+            print_lookup::<Expectation>(
+                (&arguments.output, &arguments.case),
+                filter,
+                &arguments.paging,
+                Request::Expectations,
+                out,
+                notes,
+            )
         }
         Show::Sessions(arguments) => {
             let mut filter = filter_of(&arguments.endpoints);
             filter.remote = arguments.remote.and_then(|remote| remote.prefix);
             filter.remote_port = arguments.remote.and_then(|remote| remote.port);
             filter.state.clone_from(&arguments.state);
-            print_list::<Session>(&arguments.output, filter, &arguments.paging, Request::Sessions, out, notes)
+            print_lookup::<Session>(
+                (&arguments.output, &arguments.case),
+                filter,
+                &arguments.paging,
+                Request::Sessions,
+                out,
+                notes,
+            )
         }
         Show::Routes(arguments) => {
             let filter = Filter {
@@ -110,6 +147,7 @@ pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Re
     }
 }
 
+/// A list of no subscribers.
 fn print_list<T: Row>(
     output: &Output,
     filter: Filter,
@@ -118,8 +156,19 @@ fn print_list<T: Row>(
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<(), CliError> {
+    print_lookup::<T>((output, &Case::default()), filter, paging, page, out, notes)
+}
+
+fn print_lookup<T: Row>(
+    (output, case): (&Output, &Case),
+    filter: Filter,
+    paging: &Paging,
+    page: fn(List) -> Request,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> Result<(), CliError> {
     let request = |limit, cursor| page(List { filter: filter.clone(), limit, cursor });
-    print_pages::<T>(&mut connect(&output.socket)?, paging, request, output.json, out, notes)
+    print_pages::<T>(&mut connect_for(&output.socket, case.case.clone())?, paging, request, output.json, out, notes)
 }
 
 fn filter_of(endpoints: &EndpointFilters) -> Filter {
