@@ -165,9 +165,12 @@ impl Agent {
         Ok(Vec::new())
     }
 
+    /// Recorded before it is done: a set that cannot be is refused.
     fn commit(&mut self, transaction: u32) -> Result<Vec<VarBind>, Failure> {
         let tested = self.tested.as_ref().filter(|tested| tested.transaction == transaction);
         let tested = tested.ok_or((ErrorStatus::CommitFailed, 0))?;
+        let subject = tested.after.differences(&tested.before);
+        self.source.record("snmp set", subject).map_err(|Unavailable| failure(ErrorStatus::CommitFailed, 0))?;
         // What the manager sees as set is still set after a power failure.
         self.saved.write(&tested.after).map_err(|_| failure(ErrorStatus::CommitFailed, 0))?;
         self.controls = Arc::new(tested.after.clone());

@@ -1,8 +1,10 @@
 //! What a manager may set: thresholds and intervals of notifications. The limits of the engine
 //! belong to the configuration.
 
+use core::fmt;
 use core::net::IpAddr;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -37,6 +39,16 @@ pub(crate) enum Of {
     Pool(Arc<str>),
     /// The subscriber with this address in a VRF.
     Subscriber(Arc<str>, IpAddr),
+}
+
+impl fmt::Display for Of {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Of::Instance => write!(f, "instance"),
+            Of::Pool(name) => write!(f, "pool \"{name}\""),
+            Of::Subscriber(vrf, address) => write!(f, "subscriber {address} in VRF {vrf}"),
+        }
+    }
 }
 
 /// Which value.
@@ -87,6 +99,17 @@ impl Controls {
         self.set.iter()
     }
 
+    /// What differs from `before`, for the audit log: `pool "a": thresholds 10 and 90, every 20 s`.
+    pub(crate) fn differences(&self, before: &Controls) -> String {
+        let concerned: BTreeSet<&Of> = self.set.keys().chain(before.set.keys()).collect();
+        let changed = concerned.into_iter().filter(|of| self.of(of) != before.of(of));
+        let told = changed.map(|of| {
+            let Control { first, second, interval } = self.of(of);
+            format!("{of}: thresholds {first} and {second}, every {interval} s")
+        });
+        told.collect::<Vec<_>>().join("; ")
+    }
+
     /// Sets all values of one, as they were saved.
     pub(crate) fn restore(&mut self, of: &Of, control: Control) -> Result<(), Refusal> {
         self.set(of, Field::First, &Value::Integer(control.first))?;
@@ -124,5 +147,22 @@ impl Controls {
             return Err(Refusal::TooMany);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_name_what_a_manager_set_and_reset() {
+        let (pool, mut before) = (Of::Pool("a".into()), Controls::default());
+        before.set(&Of::Instance, Field::Second, &Value::Integer(7)).unwrap();
+        let mut after = before.clone();
+        assert_eq!(after.differences(&before), "");
+        after.set(&pool, Field::Second, &Value::Integer(90)).unwrap();
+        after.set(&Of::Instance, Field::Second, &Value::Integer(DISABLED)).unwrap();
+        let told = "instance: thresholds -1 and -1, every 10 s; pool \"a\": thresholds -1 and 90, every 20 s";
+        assert_eq!(after.differences(&before), told);
     }
 }

@@ -14,12 +14,14 @@ use std::time::Duration;
 use std::time::Instant;
 
 use control::Actor;
+use control::AuditRecord;
 use control::Client;
 use control::ClientError;
 use control::Filter;
 use control::List;
 use control::PAGE_OBJECTS_MAX;
 use control::PoolAddress;
+use control::Record;
 use control::Request;
 
 use crate::figures::Figures;
@@ -190,6 +192,12 @@ impl Source {
         let known = Arc::new(know(&figures, ranges, &before));
         self.pools = Some(Kept { value: Arc::clone(&known), at: Instant::now(), took: begun.elapsed() });
         Ok(known)
+    }
+
+    /// Adds to the audit log of the daemon.
+    pub(crate) fn record(&mut self, action: &str, subject: String) -> Result<(), Unavailable> {
+        let record = Request::Record(Record { action: action.to_owned(), subject });
+        self.connection.ask(|client| client.request_one::<AuditRecord>(&record)).map(drop)
     }
 
     /// A picture of the maps. An older one while the daemon takes its time.
