@@ -39,6 +39,26 @@ pub(crate) struct PlanQuery {
     #[serde(default)]
     #[param(maximum = 10_000)]
     details: u32,
+    /// Also name as many mappings, flows and blocks that do not change. Needs `details`.
+    #[serde(default)]
+    kept: bool,
+    /// The plan of a rollback, without a text.
+    #[serde(default)]
+    rollback: bool,
+}
+
+impl PlanQuery {
+    fn config(self, text: String) -> Result<NewConfig, Refused> {
+        let PlanQuery { details, kept, rollback } = self;
+        let wrong = |problem, remedy| Err(Refused::new(StatusCode::BAD_REQUEST, "plan", problem, remedy));
+        if kept && details == 0 {
+            return wrong("has `kept` without `details`", "say how many to name: details=N");
+        }
+        if rollback && !text.is_empty() {
+            return wrong("has a text, and `rollback`", "send one of them");
+        }
+        Ok(NewConfig { text: (!rollback).then_some(text), rollback, details, kept, ..NewConfig::default() })
+    }
 }
 
 /// What a reload does.
@@ -120,10 +140,10 @@ fn incomplete() -> Refused {
     crate::ask::failed("the answer of the instance is incomplete")
 }
 
-/// What a reload with this text would do. Changes nothing. With `details` it is a lookup: it names
-/// subscribers.
+/// What a reload with this text, or a rollback, would do. Changes nothing. With `details` it is a
+/// lookup: it names subscribers.
 #[utoipa::path(post, path = "/api/v1/plan", tag = "changes", params(PlanQuery),
-    request_body(content = String, content_type = "text/plain", description = "The whole configuration, TOML. Relative paths in it are those of the running configuration's folder"),
+    request_body(content = Option<String>, content_type = "text/plain", description = "The whole configuration, TOML. Relative paths in it are those of the running configuration's folder"),
     responses(
         (status = OK, description = "Differences and effects", body = Planned),
         (status = "4XX", description = "Refused, with each fault of the text", body = ErrorBody),
@@ -136,7 +156,7 @@ pub(crate) async fn plan(
     Text(text): Text,
 ) -> Result<Json<Planned>, Refused> {
     principal.require(if query.details == 0 { Role::Operate } else { Role::Audit })?;
-    let config = NewConfig { text: Some(text), details: query.details, ..NewConfig::default() };
+    let config = query.config(text)?;
     let Answered { changes, pools, details, plan, .. } = ask(&api, &principal, Request::Plan(config)).await?;
     Ok(Json(Planned { changes, pools, details, plan: plan.ok_or_else(incomplete)? }))
 }

@@ -39,6 +39,7 @@ pub use lookups::Past;
 pub use lookups::PastAnswer;
 pub use lookups::PastFound;
 pub use lookups::PastQuestion;
+pub use lookups::PastTime;
 pub use settings::Listen;
 pub use settings::Role;
 pub use settings::Settings;

@@ -1,5 +1,6 @@
 //! Who has or had an address. Each lookup needs the role `audit` and is recorded.
 
+use core::fmt;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -31,7 +32,7 @@ pub struct PastQuestion {
     /// `ADDRESS` or `ADDRESS:PORT`.
     pub endpoint: String,
     /// The time.
-    pub at: String,
+    pub time: PastTime,
     /// Only this transport.
     pub protocol: Option<Protocol>,
     /// Only this VRF.
@@ -40,7 +41,30 @@ pub struct PastQuestion {
     pub case: Option<String>,
 }
 
-/// What `natrix find --at --json` prints.
+/// An earlier time, in the words of the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PastTime {
+    /// This moment.
+    At(String),
+    /// All holdings between two moments. Only a store answers.
+    Between {
+        /// The first moment.
+        from: String,
+        /// The last one.
+        to: String,
+    },
+}
+
+impl fmt::Display for PastTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PastTime::At(at) => write!(f, "at {at}"),
+            PastTime::Between { from, to } => write!(f, "from {from} to {to}"),
+        }
+    }
+}
+
+/// What `natrix find --at --json` prints, or with `--from` and `--to`.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct PastFound {
     /// The holders; from a store the last object says whether the time is covered.
@@ -84,12 +108,30 @@ pub(crate) struct Asked {
     vrf: Option<String>,
     /// An earlier time: RFC 3339, or "2 min ago". Answered from the log. Without it: now.
     at: Option<String>,
+    /// All holdings from this time on, in the store of the log. Needs `to`.
+    from: Option<String>,
+    /// And until this time.
+    to: Option<String>,
     /// What the lookup is for; goes into the audit log.
     case: Option<String>,
     /// Objects in this page, at most 10,000.
     limit: Option<u32>,
     /// The end of the page before.
     cursor: Option<String>,
+}
+
+impl Asked {
+    /// The earlier time in question; None: now.
+    fn time(&self) -> Result<Option<PastTime>, Refused> {
+        match (self.at.clone(), self.from.clone(), self.to.clone()) {
+            (at, None, None) => Ok(at.map(PastTime::At)),
+            (None, Some(from), Some(to)) => Ok(Some(PastTime::Between { from, to })),
+            _ => {
+                let remedy = "send `at`, or both `from` and `to`";
+                Err(Refused::new(StatusCode::BAD_REQUEST, "query", "is neither one time nor a range", remedy))
+            }
+        }
+    }
 }
 
 /// An answer of now, or of then.
@@ -113,16 +155,17 @@ pub(crate) async fn find(
     Extension(principal): Extension<Principal>,
     Query(asked): Query<Asked>,
 ) -> Result<Json<Found>, Refused> {
-    let Asked { address, port, protocol, vrf, at, case, limit, cursor } = asked;
+    let time = asked.time()?;
+    let Asked { address, port, protocol, vrf, case, limit, cursor, .. } = asked;
     let actor = principal.actor_for(case);
     let asked = Find { address, port, protocol, vrf, limit, cursor };
-    let Some(at) = at else {
+    let Some(time) = time else {
         let (objects, cursor) = api.daemon.page(actor, Request::Find(asked)).await?;
         return Ok(Json(Found::Now(Page { objects, cursor })));
     };
     let endpoint = asked.address.with_port(asked.port);
-    let subject = format!("{} at {at}", asked.subject());
-    let question = PastQuestion { endpoint, at, protocol: asked.protocol, vrf: asked.vrf, case: actor.case.clone() };
+    let subject = format!("{} {time}", asked.subject());
+    let question = PastQuestion { endpoint, time, protocol: asked.protocol, vrf: asked.vrf, case: actor.case.clone() };
     // Recorded before it is answered.
     let record = control::Request::Record(control::Record { action: "find".to_owned(), subject });
     api.daemon.with(actor, move |client| client.request::<control::AuditRecord>(&record)).await?;

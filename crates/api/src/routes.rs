@@ -235,7 +235,7 @@ mod tests {
     use crate::settings::User;
 
     /// The role that each answer needs. A new path is added here once it is decided who may see it.
-    const DECISIONS: [(&str, Method, Role); 39] = [
+    const DECISIONS: [(&str, Method, Role); 41] = [
         ("/", Method::GET, Role::View),
         ("/page.js", Method::GET, Role::View),
         ("/page.css", Method::GET, Role::View),
@@ -262,10 +262,12 @@ mod tests {
         ("/api/v1/neighbours", Method::GET, Role::Operate),
         ("/api/v1/plan", Method::POST, Role::Operate),
         ("/api/v1/plan?details=0", Method::POST, Role::Operate),
+        ("/api/v1/plan?rollback=true", Method::POST, Role::Operate),
         ("/api/v1/reload", Method::POST, Role::Operate),
         ("/api/v1/rollback", Method::POST, Role::Operate),
         ("/api/v1/drain", Method::POST, Role::Operate),
         ("/api/v1/plan?details=1", Method::POST, Role::Audit),
+        ("/api/v1/plan?rollback=true&details=1&kept=true", Method::POST, Role::Audit),
         ("/api/v1/subscribers", Method::GET, Role::Audit),
         ("/api/v1/mappings", Method::GET, Role::Audit),
         ("/api/v1/sessions", Method::GET, Role::Audit),
@@ -294,7 +296,7 @@ mod tests {
             control,
         };
         let missing = || control::Fault::new("log", "is not there", "start the instance");
-        let past = Arc::new(move |_: &crate::PastQuestion| Err(missing()));
+        let past = Arc::new(move |asked: &crate::PastQuestion| Err(missing().seen(asked.time.to_string())));
         let log = EventLog { past, stat: Arc::new(move || Err(missing())) };
         routes(Arc::new(Guard::new(settings, [7; 32], u32::MAX)), log)
     }
@@ -342,6 +344,8 @@ mod tests {
     struct Silent {
         path: PathBuf,
         streams: Arc<Mutex<Vec<UnixStream>>>,
+        /// What it was asked.
+        questions: Arc<Mutex<Vec<Question>>>,
     }
 
     impl Silent {
@@ -351,23 +355,28 @@ mod tests {
             let listener = UnixListener::bind(&path).unwrap();
             let streams = Arc::new(Mutex::new(Vec::new()));
             let of_clients = Arc::clone(&streams);
+            let questions = Arc::new(Mutex::new(Vec::new()));
+            let asked = Arc::clone(&questions);
             thread::spawn(move || {
                 for stream in listener.incoming() {
                     let stream = stream.unwrap();
                     of_clients.lock().unwrap().push(stream.try_clone().unwrap());
-                    thread::spawn(move || Silent::answer(&stream));
+                    let asked = Arc::clone(&asked);
+                    thread::spawn(move || Silent::answer(&stream, &asked));
                 }
             });
-            Silent { path, streams }
+            Silent { path, streams, questions }
         }
 
-        fn answer(stream: &UnixStream) {
+        fn answer(stream: &UnixStream, asked: &Mutex<Vec<Question>>) {
             let Ok(mut connection) = Connection::new(stream, stream, "test") else { return };
             while let Ok(Some(question)) = connection.next_request() {
+                asked.lock().unwrap().push(question.clone());
                 let kind = match question {
                     Question::Trace(_) | Question::Mappings(_) => continue,
                     Question::Status => "{\"status\"",
                     Question::Pools => "{\"pool\"",
+                    Question::Plan(_) => "{\"plan\"",
                     _ => "none",
                 };
                 let replies = include_str!("../../control/tests/replies.jsonl").lines();
@@ -390,9 +399,18 @@ mod tests {
     }
 
     async fn ask(routes: &Router, path: &str, group: u32) -> Response {
+        send(routes, (Method::GET, path), group, "").await
+    }
+
+    async fn send(routes: &Router, (method, path): (Method, &str), group: u32, body: &'static str) -> Response {
         let peer = Peer::Unix { uid: 1000, groups: vec![group] };
-        let request = Request::builder().uri(path).extension(peer).body(Body::empty()).unwrap();
+        let request = Request::builder().method(method).uri(path).extension(peer).body(Body::from(body)).unwrap();
         routes.clone().oneshot(request).await.unwrap()
+    }
+
+    async fn json(answer: Response) -> serde_json::Value {
+        let body = axum::body::to_bytes(answer.into_body(), BODY_BYTES_MAX).await.unwrap();
+        serde_json::from_slice(&body).unwrap()
     }
 
     async fn open_streams_and_ask(path: &str, most: usize) {
@@ -433,9 +451,44 @@ mod tests {
         ] {
             let answer = ask(&routes, path, group).await;
             assert_eq!(answer.status(), StatusCode::OK, "{path}");
-            let body = axum::body::to_bytes(answer.into_body(), BODY_BYTES_MAX).await.unwrap();
-            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            let body = json(answer).await;
             assert_eq!(body.pointer(place).is_some(), seen, "{path} as group {group}: {body}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_rollback_is_planned_without_a_text() {
+        let instance = Silent::start("plans");
+        let routes = served_by(instance.path.clone());
+        let plan = |query: &str, body| {
+            let (routes, path) = (routes.clone(), format!("/api/v1/plan?{query}"));
+            async move { send(&routes, (Method::POST, &path), 3, body).await.status() }
+        };
+        assert_eq!(plan("rollback=true&details=3&kept=true", "").await, StatusCode::OK);
+        assert_eq!(plan("details=3", "x = 1").await, StatusCode::OK);
+        assert_eq!(plan("rollback=true&details=3", "x = 1").await, StatusCode::BAD_REQUEST);
+        assert_eq!(send(&routes, (Method::POST, "/api/v1/plan?kept=true"), 2, "").await.status(), 400);
+        let none = control::NewConfig { details: 3, ..control::NewConfig::default() };
+        let wanted = [
+            Question::Plan(control::NewConfig { rollback: true, kept: true, ..none.clone() }),
+            Question::Plan(control::NewConfig { text: Some("x = 1".to_owned()), ..none }),
+        ];
+        assert_eq!(*instance.questions.lock().unwrap(), wanted);
+    }
+
+    #[tokio::test]
+    async fn a_range_of_time_is_looked_up_and_recorded() {
+        let instance = Silent::start("ranges");
+        let routes = served_by(instance.path.clone());
+        let find = async |query: &str| ask(&routes, &format!("/api/v1/find?address=203.0.113.1&{query}"), 3).await;
+        let answer = find("from=monday&to=tuesday&case=AZ-17").await;
+        assert_eq!(answer.status(), StatusCode::UNPROCESSABLE_ENTITY);
+        assert_eq!(json(answer).await.pointer("/error/seen"), Some(&"from monday to tuesday".into()));
+        let subject = "203.0.113.1 from monday to tuesday".to_owned();
+        let record = Question::Record(control::Record { action: "find".to_owned(), subject });
+        assert_eq!(*instance.questions.lock().unwrap(), [record]);
+        for wrong in ["from=monday", "to=monday", "at=monday&from=monday&to=tuesday", "at=monday&to=tuesday"] {
+            assert_eq!(find(wrong).await.status(), StatusCode::BAD_REQUEST, "{wrong}");
         }
     }
 

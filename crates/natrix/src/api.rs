@@ -9,6 +9,7 @@ use api::EventLog;
 use api::PastAnswer;
 use api::PastFound;
 use api::PastQuestion;
+use api::PastTime;
 use api::Settings;
 use api::Token;
 use cli::ClientCommand;
@@ -38,15 +39,14 @@ pub(crate) fn run() -> Result<(), Failure> {
     Ok(api::serve(settings, EventLog { past: Arc::new(past), stat: Arc::new(stat) })?)
 }
 
-/// Answers as `natrix find --at` does.
+/// Answers as `natrix find --at`, or `--from` and `--to`, does.
 fn find_past(question: &PastQuestion, socket: &str) -> PastAnswer {
     let mut words = vec!["natrix".to_owned(), "find".to_owned(), question.endpoint.clone()];
-    words.extend([
-        format!("--at={}", question.at),
-        format!("--socket={socket}"),
-        "--json".to_owned(),
-        "--all".to_owned(),
-    ]);
+    words.extend([format!("--socket={socket}"), "--json".to_owned(), "--all".to_owned()]);
+    match &question.time {
+        PastTime::At(at) => words.push(format!("--at={at}")),
+        PastTime::Between { from, to } => words.extend([format!("--from={from}"), format!("--to={to}")]),
+    }
     words.extend(question.protocol.map(|protocol| format!("--protocol={protocol}")));
     words.extend(question.vrf.as_ref().map(|vrf| format!("--vrf={vrf}")));
     words.extend(question.case.as_ref().map(|case| format!("--case={case}")));
