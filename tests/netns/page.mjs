@@ -250,9 +250,22 @@ const checks = {
       await page.locator("#found td", { hasText: settings.inBlocks }).first().waitFor();
       return texts(rows(page, "found").first().locator("td"));
     };
+    // What a packet of the mapping that was found would meet. The table is empty before.
+    const steps = async () => {
+      await page.locator("#steps tbody tr", { hasText: "verdict" }).waitFor();
+      const last = await texts(rows(page, "steps").last().locator("td"));
+      const asked = await page.evaluate(() => ["source", "destination", "b4"].map(id => document.getElementById(id).value));
+      await page.evaluate(() => document.querySelector("#steps tbody").replaceChildren());
+      return { asked, last };
+    };
     const found = await search(settings.host);
+    const byNat64 = await steps();
     const byExternal = await search(found[2].split(" ")[1]);
-    return { address, found, byExternal };
+    await steps();
+    await page.fill("#endpoint", settings.softwireExternal);
+    await page.click("#find button");
+    const inSoftwire = await steps();
+    return { address, found, byExternal, byNat64, inSoftwire };
   },
 
   // Out of the routing and back, without a mouse.

@@ -51,13 +51,20 @@ def look(n, check, **more):
     return see(n, check, source=source, external=external, destination=destination, inBlocks=in_blocks, subscriber=SUBSCRIBER_WITH_BLOCK, **more)
 
 
-def look_at_hosts(n, host, port, external, subscriber):
-    """The page beside IPv6 hosts: it finds them by their address, and names no number."""
-    seen = see(n, "hosts", host=f"[{host}]:{port}", inBlocks=external[0])
+def look_at_hosts(n, host, port, external, subscriber, softwire):
+    """The page beside IPv6 hosts: it finds them by their address, names no number, and explains their packets.
+
+    `softwire` is of a host behind a B4: the B4, its endpoint inside, its external endpoint, and the remote endpoint.
+    """
+    b4, inner, (address, at), remote = softwire
+    seen = see(n, "hosts", host=f"[{host}]:{port}", inBlocks=external[0], softwireExternal=f"{address}:{at}")
     expect_equal(seen["found"][:4], [host, "default", f"udp {external[0]}:{external[1]}", f"[{host}]:{port}"], "holder")
     expect_equal(seen["byExternal"][0], host, "holder of the external endpoint")
     expect(subscriber in seen["address"], f"subscribers of the address: {seen['address']}")
     expect(not any(text.startswith("224.") for text in seen["address"]), f"numbers: {seen['address']}")
+    for what, source, by in (("byNat64", f"[{host}]:{port}", ""), ("inSoftwire", inner, b4)):
+        expect_equal(seen[what]["asked"], [source, remote, by], f"{what}: what was explained")
+        expect_equal(seen[what]["last"][:2], ["verdict", "outbound"], f"{what}: verdict")
 
 
 def see(n, check, **more):

@@ -157,6 +157,8 @@ def who_may_not_look_up_gets_the_data_without_mappings(n):
         (instance,) = nat["ietf-nat:nat"]["instances"]["instance"]
         expect("mapping-table" not in instance, f"{role} gets the mappings")
         expect("100.64.0.10" not in text, f"{role} gets a subscriber")
+        matches = [policy["id"] for policy in instance["policy"] if "subscriber-match" in policy]
+        expect_equal(bool(matches), role == "operate", f"policies with the prefixes of their subscribers for {role}: {matches}")
         expect_equal(judge(n, text), (0, ""), "yanglint")
         expect_equal(ask(n, f"{INSTANCE}/mapping-table", role)[0], 403, f"the table for {role}")
     (whole,) = data(n, NAT)[1]["ietf-nat:nat"]["instances"]["instance"]

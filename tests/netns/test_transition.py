@@ -415,7 +415,9 @@ def management_names_ipv6_hosts_and_not_their_numbers(n):
         expect_equal((last["who"], last["action"], last["case"]), ("law", "show mappings", "AZ-20"), "the lookup in the audit log")
         expect(SUB1 in last["subject"], f"subject {last['subject']}")
         expect_equal(ask(n, "/api/v1/mappings?host=nonsense", "audit")[0], 400, "a host that is none")
-        look_at_hosts(n, SUB1, port, by_nat64, subscriber_text(SUB1))
+        remote = objects(n, f"/api/v1/sessions?host={SUB1}/128&internal_port={port}", "audit")[0]["remote"]
+        softwire = (SUB2, f"{HOME}:5353", in_softwire, remote)
+        look_at_hosts(n, SUB1, port, by_nat64, subscriber_text(SUB1), softwire)
 
 
 def subscriber_text(address):

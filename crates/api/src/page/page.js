@@ -272,7 +272,7 @@ onSubmit("find", async () => {
   }));
   at("notes").textContent = (found.notes ?? []).join("\n");
   const mapping = found.objects.find(one => one.mapping)?.mapping;
-  if (mapping && !mapping.host) await fare(mapping);
+  if (mapping) await fare(mapping);
 });
 
 // What would happen to a packet of the mapping that was found, to the remote endpoint it last had.
@@ -281,7 +281,10 @@ async function fare(mapping) {
   const sessions = await ask(`api/v1/sessions?${query({ protocol: mapping.protocol, external, external_port, limit: 1, case: at("case").value })}`);
   const remote = sessions.objects[0]?.remote;
   at("protocol").value = mapping.protocol;
-  at("source").value = mapping.internal;
+  // Behind a softwire the source is the address inside; by NAT64 it is that of the IPv6 host.
+  const { host } = mapping;
+  at("source").value = !host ? mapping.internal : `${host.inner ?? `[${host.address}]`}:${portOf(mapping.internal)}`;
+  at("b4").value = host?.inner ? host.address : "";
   at("destination").value = remote ?? "";
   at("inbound").checked = false;
   if (remote) await explain();
@@ -290,7 +293,7 @@ async function fare(mapping) {
 async function explain() {
   const answer = await ask(`api/v1/why?${query({
     protocol: at("protocol").value, source: at("source").value, destination: at("destination").value, inbound: at("inbound").checked,
-    case: at("case").value,
+    b4: at("b4").value.trim(), case: at("case").value,
   })}`);
   fill("steps", [...answer.steps.map(step => [step.step, step.decision, step.detail]), ["verdict", answer.verdict, answer.description]]);
 }
