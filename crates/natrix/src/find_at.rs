@@ -15,6 +15,7 @@ use export::store::Found;
 use export::store::Store;
 use export::store::StoreError;
 use export::store::lookups;
+use export::utc_text;
 use lookup::log as lines;
 use lookup::log::History;
 use lookup::log::Query;
@@ -27,10 +28,37 @@ use crate::instance_log;
 use crate::progress;
 use crate::times;
 
+/// Whose log is asked, and by whom: it decides where the lookup is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// That of the running instance, by the API.
+    Api,
+    /// That of the running instance, from the command line.
+    Instance,
+    /// Files.
+    Files,
+}
+
 /// Answers from the given files or store, from those that the given configuration names, or from
-/// those of the running instance. Limits of the answer go to `notes`.
-pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failure> {
+/// those of the running instance. Limits of the answer go to `notes`. What the instance has is
+/// answered once the lookup is in its audit log, which the API has seen to.
+pub(crate) fn run(
+    arguments: &Find,
+    is_of_api: bool,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> Result<(), Failure> {
     let config = arguments.config.as_deref().map(data_plane::config_of).transpose()?;
+    let is_of_instance = arguments.log.is_empty() && arguments.dir.is_none() && config.is_none();
+    let origin = match (is_of_api, is_of_instance) {
+        (true, _) => Origin::Api,
+        (false, true) => Origin::Instance,
+        (false, false) => Origin::Files,
+    };
+    if origin == Origin::Instance {
+        let subject = subject(arguments)?;
+        instance_log::record(&arguments.output.socket.socket, "find", subject, arguments.case.clone())?;
+    }
     if arguments.log.is_empty() {
         let of_config = config.as_ref().and_then(|config| config.event_log.as_ref()?.store.as_ref());
         let folder = match (&arguments.dir, &config) {
@@ -42,10 +70,28 @@ pub(crate) fn run(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) 
             }
         };
         if let Some(folder) = folder {
-            return in_store(arguments, config.as_ref(), &folder, out, notes);
+            return in_store(arguments, config.as_ref(), (&folder, origin), out, notes);
         }
     }
     in_lines(arguments, config, out, notes)
+}
+
+/// What is looked up, for the audit log. Times are those meant, not "2 min ago".
+fn subject(arguments: &Find) -> Result<String, Failure> {
+    let time = |name: &str, text: &str| times::parse(name, text).map(utc_text);
+    let asked = control::Find {
+        address: arguments.endpoint.address,
+        port: arguments.endpoint.port,
+        protocol: arguments.protocol,
+        vrf: arguments.vrf.clone(),
+        limit: None,
+        cursor: None,
+    };
+    let when = match (&arguments.at, &arguments.from, &arguments.to) {
+        (_, Some(from), Some(to)) => format!("from {} to {}", time("--from", from)?, time("--to", to)?),
+        (at, ..) => format!("at {}", time("--at", at.as_deref().unwrap_or_default())?),
+    };
+    Ok(format!("{} {when}", asked.subject()))
 }
 
 /// Answers from lines.
@@ -79,7 +125,7 @@ fn in_lines(
 fn in_store(
     arguments: &Find,
     config: Option<&Config>,
-    folder: &Path,
+    (folder, origin): (&Path, Origin),
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<(), Failure> {
@@ -117,8 +163,20 @@ fn in_store(
     }
     let formulas = in_use(formulas, &mut found);
     let now_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
-    if let Err(error) = lookups::record(folder, &question, &found, arguments.case.as_deref(), now_us) {
-        writeln!(notes, "note: this lookup was not recorded: {error}")?;
+    let recorded = || lookups::record(folder, &question, &found, arguments.case.as_deref(), now_us);
+    match origin {
+        Origin::Files => recorded().map_err(|error| {
+            let remedy = "let this user write to the store, or search a copy which it may write to";
+            let fault = Fault::new("lookup", "cannot be recorded, so it is not answered", remedy);
+            CliError::from(fault.seen(error.to_string()))
+        })?,
+        Origin::Instance => {
+            if let Err(error) = recorded() {
+                writeln!(notes, "note: the audit log has this lookup, the store has not: {error}")?;
+            }
+        }
+        // The process of the API may not write to the store.
+        Origin::Api => {}
     }
     let json = arguments.output.json;
     let slices = formulas.map_or(Ok(0), |formulas| formulas.print(false, json, out))?;

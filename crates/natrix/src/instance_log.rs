@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cli::CliError;
+use control::Actor;
+use control::AuditRecord;
 use control::Client;
 use control::EventLog;
 use control::Fault;
+use control::Record;
 use control::Request;
 use control::Status;
 
@@ -21,6 +24,19 @@ pub(crate) fn of(socket: &Path) -> Result<Option<EventLog>, Failure> {
     let mut client = Client::connect(socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT).map_err(CliError::from)?;
     let status: Status = client.request_one(&Request::Status).map_err(CliError::from)?;
     Ok(status.event_log)
+}
+
+/// Has the running instance record a lookup in its log before it is answered.
+///
+/// # Errors
+/// It is not recorded.
+pub(crate) fn record(socket: &Path, action: &str, subject: String, case: Option<String>) -> Result<(), Failure> {
+    // The instance knows the user.
+    let actor = case.map(|case| Actor { case: Some(case), ..Actor::default() });
+    let client = Client::connect_for(socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT, actor);
+    let record = Request::Record(Record { action: action.to_owned(), subject });
+    client.map_err(CliError::from)?.request_one::<AuditRecord>(&record).map_err(CliError::from)?;
+    Ok(())
 }
 
 /// The folder of its store.

@@ -228,6 +228,11 @@ fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure>
         let fault = Fault::new("--output", "Parquet cannot be written to standard output", "name a file");
         return Err(CliError::from(fault.seen("-")).into());
     }
+    let LogDir { dir, socket } = &arguments.store;
+    if dir.is_none() {
+        let subject = format!("from {} to {}", utc_text(from_us), utc_text(to_us));
+        instance_log::record(&socket.socket, "log export", subject, None)?;
+    }
     let store = Store::open(&folder(&arguments.store)?)?;
     let failed = |source| StoreError::Io { path: arguments.output.clone(), source };
     let mut count = 0_u64;

@@ -159,3 +159,75 @@ fn a_store_is_sized_before_there_is_one() {
     assert_eq!(size["bytes_per_year"].as_f64().unwrap(), size["bytes_per_day"].as_f64().unwrap() * 365.0);
     assert!(size["bytes_per_day"].as_f64().unwrap() > 1e6, "{size}");
 }
+
+/// An instance that has the store, and an audit log that it can write to or not.
+fn instance(folder: &Folder, store: &str, refuses: bool) -> (String, std::sync::mpsc::Receiver<control::Record>) {
+    let golden = include_str!("../../control/tests/replies.jsonl");
+    let golden = |start: &str| golden.lines().find(|line| line.starts_with(start)).unwrap();
+    let mut status: Value = serde_json::from_str(golden("{\"status\":")).unwrap();
+    status["status"]["event_log"]["store"] = serde_json::json!({
+        "path": store, "records_written": 0, "records_waiting": 0, "bytes": 0, "segments": 0, "gaps": 0,
+        "records_lost": 0, "errors": 0, "lag_us": 0, "failing": false, "last_error": null,
+    });
+    let status: control::Reply = serde_json::from_value(status).unwrap();
+    let record: control::Reply = serde_json::from_str(golden("{\"audit\":")).unwrap();
+    let socket = folder.path(if refuses { "refuses.sock" } else { "records.sock" });
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let (sender, records) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut client = control::server::Connection::new(&stream, &stream, "0.1").unwrap();
+            while let Ok(Some(request)) = client.next_request() {
+                let reply = match request {
+                    control::Request::Status => status.clone(),
+                    control::Request::Record(asked) if !refuses => {
+                        sender.send(asked).unwrap();
+                        record.clone()
+                    }
+                    _ => control::Reply::Error(control::Fault::new("audit log", "cannot be written", "make room")),
+                };
+                let is_refusal = matches!(reply, control::Reply::Error(_));
+                client.send(&reply).unwrap();
+                if !is_refusal {
+                    client.send(&control::Reply::End(control::End { cursor: None })).unwrap();
+                }
+            }
+        }
+    });
+    (socket, records)
+}
+
+#[test]
+fn what_an_instance_has_is_answered_once_the_instance_recorded_it() {
+    let folder = Folder::new("recorded");
+    let (store, out) = (folder.path("store"), folder.path("out.json"));
+    natrix(&["log", "generate", "--dir", &store, "--mappings", "2000", "--seed", "7"]);
+    let times = ["--from", "2026-01-01T00:00:00Z", "--to", "2027-01-01T00:00:00Z"];
+    let find = ["find", "203.0.112.1:5000", "--protocol", "udp"];
+    let export = ["log", "export", "--output", &out];
+    let (socket, records) = instance(&folder, &store, false);
+    for words in [&find[..], &export[..]] {
+        let done = natrix(&[words, &times[..], &["--socket", &socket]].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    }
+    let found: Vec<_> = records.try_iter().map(|record| (record.action, record.subject)).collect();
+    let when = "from 2026-01-01T00:00:00.000000Z to 2027-01-01T00:00:00.000000Z";
+    let expected = [("find", format!("203.0.112.1:5000 udp {when}")), ("log export", when.to_owned())];
+    assert_eq!(found, expected.map(|(action, subject)| (action.to_owned(), subject)));
+
+    let (socket, _) = instance(&folder, &store, true);
+    fs::remove_file(&out).unwrap();
+    for words in [&find[..], &export[..]] {
+        let refused = natrix(&[words, &times[..], &["--socket", &socket]].concat());
+        assert_eq!((refused.status.code(), text(&refused.stdout)), (Some(1), String::new()));
+        assert!(text(&refused.stderr).contains("audit log"), "{}", text(&refused.stderr));
+    }
+    assert!(!fs::exists(&out).unwrap());
+
+    // A copy in which nothing can be recorded, for root neither.
+    let _ = fs::remove_file(folder.0.join("store/lookups"));
+    fs::create_dir(folder.0.join("store/lookups")).unwrap();
+    let refused = natrix(&[&find[..], &times[..], &["--dir", &store]].concat());
+    assert_eq!((refused.status.code(), text(&refused.stdout)), (Some(1), String::new()));
+    assert!(text(&refused.stderr).contains("cannot be recorded, so it is not answered"), "{}", text(&refused.stderr));
+}
