@@ -331,7 +331,7 @@ fn every_lookup_sends_its_case() {
     static HELLOS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
     // Reads the hello and goes away.
     let mock = Mock::serve(|stream| {
-        let (mut reader, mut hello) = (std::io::BufReader::new(stream), String::new());
+        let (mut reader, mut hello) = (io::BufReader::new(stream), String::new());
         let _ = reader.read_line(&mut hello);
         HELLOS.lock().unwrap().push(hello);
         // The command ends when this is dropped.

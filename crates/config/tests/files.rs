@@ -276,7 +276,7 @@ fn a_fifo_is_refused_and_not_waited_for() {
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).expect("a FIFO");
     let (sender, receiver) = std::sync::mpsc::channel();
     let (text, file) = (format!("{TEXT}[[rule_file]]\npath = \"rules.csv\"\n"), folder.0.join("natrix.toml"));
-    std::thread::spawn(move || sender.send(config::parse(&text, &file.display().to_string())));
+    std::thread::spawn(move || drop(sender.send(config::parse(&text, &file.display().to_string()))));
     let read = receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("nothing waits for a writer");
     let faults = read.expect_err("it is refused");
     let reported: Vec<_> = faults.iter().map(|fault| (fault.problem.as_str(), fault.seen.as_str())).collect();
