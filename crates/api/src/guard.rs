@@ -240,7 +240,7 @@ impl Guard {
     }
 
     /// The user with this name, and the hash to check the secret against. For an unknown name it is
-    /// that of another user, so that the time of the answer does not tell which names exist.
+    /// that of another user, so that the time of the answer does not show which names exist.
     fn candidate(&self, name: &str) -> Option<(Option<usize>, &str)> {
         let users = self.settings.users.iter().enumerate();
         let mut with_token = users.filter_map(|(index, user)| Some((index, user, user.token.as_deref()?)));

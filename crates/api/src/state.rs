@@ -232,8 +232,8 @@ whole_lists! {
 }
 
 /// Pools in the order of the configuration. Without the role `operate` or `audit` they have no
-/// `subscriber_prefixes`: where an address or a slice follows from the subscriber's, or the reverse,
-/// these would name subscribers.
+/// `subscriber_prefixes`: where an address or a slice follows from the subscriber's, or the
+/// reverse, these would name subscribers.
 #[utoipa::path(get, path = "/api/v1/pools", tag = "state", responses(
     (status = OK, description = "All of them", body = Page<control::Pool>),
     (status = "4XX", description = "Refused", body = ErrorBody),

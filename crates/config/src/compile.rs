@@ -68,7 +68,7 @@ pub fn parse_following(text: &str, file_name: &str, machine: &Machine, before: &
 }
 
 /// As [`parse_following`], for a text that somebody sent in place of the file `file_name`. Files of
-/// rules must lie in its folder, and faults of these files do not tell what is in them: who sends a
+/// rules must lie in its folder, and faults of these files do not show what is in them: who sends a
 /// text may not read all that this process may.
 ///
 /// # Errors

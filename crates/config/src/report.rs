@@ -72,7 +72,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The same about a text that somebody sent: faults of other files do not tell what is in them.
+    /// The same about a text that somebody sent: faults of other files do not show what is in them.
     pub(crate) fn of_sent(self) -> Report<'a> {
         Report { is_sent: true, ..self }
     }

@@ -710,9 +710,9 @@ fn a_sent_text_reads_no_files_outside_the_folder() {
     let elsewhere = one.directory.with_extension("elsewhere");
     fs::create_dir_all(&elsewhere).expect("a folder of our own");
     let secret = elsewhere.join("audit.jsonl");
-    fs::write(&secret, "who looked up whom\n").expect("a file of our own");
+    fs::write(&secret, "a record of lookups\n").expect("a file of our own");
     std::os::unix::fs::symlink(&secret, one.directory.join("link.csv")).expect("a link of our own");
-    fs::write(one.directory.join("wrong.csv"), "who looked up whom\n").expect("a file of our own");
+    fs::write(one.directory.join("wrong.csv"), "a record of lookups\n").expect("a file of our own");
     let secret = secret.display().to_string();
     let outside = "is not in the folder of the running configuration";
     let up = format!("../{}/audit.jsonl", elsewhere.file_name().expect("a name").display());
@@ -733,7 +733,7 @@ fn a_sent_text_reads_no_files_outside_the_folder() {
                 _ => None,
             });
             assert_eq!(faults.collect::<Vec<_>>(), [(problem, seen)], "{path}: {replies:?}");
-            assert!(!format!("{replies:?}").contains("whom"), "{replies:?}");
+            assert!(!format!("{replies:?}").contains("record of lookups"), "{replies:?}");
         }
     }
     fs::write(one.directory.join("rules.csv"), "action,inside,outside\n").expect("a file");
@@ -771,7 +771,7 @@ fn a_record_of_a_change_names_its_number_and_what_differs() {
 }
 
 #[test]
-fn lists_of_the_process_for_snmp_are_recorded_once_over_its_connections() {
+fn lists_for_snmp_are_recorded_once_over_all_connections() {
     let mut one = Instance::start("snmp", "");
     let socket = one.directory.join("control.sock");
     let list = || Request::Mappings(control::List::default());

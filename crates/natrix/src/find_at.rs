@@ -28,7 +28,7 @@ use crate::instance_log;
 use crate::progress;
 use crate::times;
 
-/// Whose log is asked, and by whom: it decides where the lookup is recorded.
+/// Whose log is asked, and by which program: it decides where the lookup is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     /// That of the running instance, by the API.

@@ -198,7 +198,7 @@ fn instance(folder: &Folder, store: &str, refuses: bool) -> (String, std::sync::
 }
 
 #[test]
-fn what_an_instance_has_is_answered_once_the_instance_recorded_it() {
+fn a_lookup_is_answered_once_the_instance_recorded_it() {
     let folder = Folder::new("recorded");
     let (store, out) = (folder.path("store"), folder.path("out.json"));
     natrix(&["log", "generate", "--dir", &store, "--mappings", "2000", "--seed", "7"]);

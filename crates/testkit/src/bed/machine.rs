@@ -398,7 +398,7 @@ impl Machine {
     }
 
     /// The router of the IPv6 hosts pings a worker, which asks for its station to answer: an
-    /// announcement says nothing to one that has not asked.
+    /// announcement has no effect on one that has not asked.
     pub(super) fn ping_from_router6(&mut self, worker: usize) {
         let ping = build6::echo_request(Ipv6Addr::from_bits(ROUTER), Ipv6Addr::from_bits(OWN), 1, &[]);
         self.receive(worker, Side::Inside, &ping);

@@ -236,7 +236,7 @@ fn an_answer_to_another_syn_is_no_answer() {
 
 /// Once both sides have ended it, the same endpoints are a new connection.
 #[test]
-fn a_new_connection_between_the_same_endpoints_is_read_from_its_start() {
+fn a_new_connection_of_equal_endpoints_is_read_from_its_start() {
     let mut bed = Bed::new(with(&["ftp"]));
     let text = "PORT 100,64,0,10,4,1\r\n";
     for _ in 0..3 {
