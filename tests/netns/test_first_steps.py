@@ -93,7 +93,7 @@ def command_api_and_metrics_show_the_same(n):
         before = n.dut.show("status")[0]
         _, _, status = ask(n, "/api/v1/status")
         metrics = ask(n, "/metrics")[2].decode()
-        pools, drops = objects(n, "/api/v1/pools"), objects(n, "/api/v1/drops")
+        pools, drops = objects(n, "/api/v1/pools", "operate"), objects(n, "/api/v1/drops")
         by_command = {pool["name"]: pool for pool in n.dut.show("pools")}
         drops_by_command = {drop["reason"]: drop for drop in n.dut.show("drops", "--all")}
         after = n.dut.show("status")[0]
@@ -111,6 +111,8 @@ def command_api_and_metrics_show_the_same(n):
     }.items():  # fmt: skip
         expect_equal((status[field], sample(metrics, metric)), (before[field], before[field]), field)
     expect_equal(pools, list(by_command.values()), "pools")
+    viewed = [{**pool, "subscriber_prefixes": []} for pool in pools]
+    expect_equal(objects(n, "/api/v1/pools"), viewed, "pools for the role view: as before, without prefixes of subscribers")
     expect_equal(drops, list(drops_by_command.values()), "drops")
     for name, pool in by_command.items():
         for protocol, ports in pool["ports_used"].items():

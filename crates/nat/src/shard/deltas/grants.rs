@@ -52,7 +52,7 @@ impl View<'_> {
         let stop = first.saturating_add(scan_max).min(end);
         for index in first..stop {
             let grant = self.state.grants.get(index);
-            if grant.is_alive(now) && !grant.is_homeless() && !grant.origin().is_alg() {
+            if grant.is_alive(now) && !grant.is_homeless() {
                 out.push(self.grant_delta(now, index, Change::Lives));
             }
         }
