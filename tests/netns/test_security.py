@@ -269,7 +269,7 @@ def slow_connections(n, count):
                 opened.append(slow)
         kept = lambda: sum(is_open(slow) for slow in opened)  # noqa: E731
         # A busy machine has not closed those beyond the limit yet.
-        wait_until(lambda: kept() <= CONNECTIONS_MAX, 8, 0.1)
+        process.wait_until(lambda: kept() <= CONNECTIONS_MAX, 8, 0.1)
         yield kept()
 
 
