@@ -44,7 +44,7 @@ pub struct PastQuestion {
 /// An earlier time, in the words of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PastTime {
-    /// This moment.
+    /// At one moment.
     At(String),
     /// All holdings between two moments. Only a store answers.
     Between {

@@ -56,19 +56,24 @@ impl Asked<'_> {
 
     /// An answer without a holder.
     pub(crate) fn nobody(&self, place: Place, detail: String) -> FindAnswer {
-        FindAnswer {
-            queried: self.queried(),
-            place,
-            holder: None,
-            host: None,
-            realm: None,
-            vrf: None,
-            external_address: None,
-            pool: None,
-            own_ports: Vec::new(),
-            mapping: None,
-            detail,
-        }
+        nobody(self.queried(), place, detail)
+    }
+}
+
+/// An answer without a holder to what was asked.
+pub(crate) fn nobody(queried: String, place: Place, detail: String) -> FindAnswer {
+    FindAnswer {
+        queried,
+        place,
+        holder: None,
+        host: None,
+        realm: None,
+        vrf: None,
+        external_address: None,
+        pool: None,
+        own_ports: Vec::new(),
+        mapping: None,
+        detail,
     }
 }
 

@@ -47,7 +47,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct SharingOptions {
-    /// This program.
+    /// The program `natrix` that each NAT runs.
     pub binary: PathBuf,
     /// NATs side by side, 1 to 8.
     pub nats: u8,

@@ -15,6 +15,7 @@ use nat::Shared;
 use super::Live;
 use super::endpoint_named;
 use super::realms_of;
+use crate::asked::nobody;
 
 /// In a cursor: all mappings are done. The rest of the part is the worker of the sessions.
 const SESSIONS: usize = 1 << 16;
@@ -140,19 +141,7 @@ fn nothing(shared: &Shared, find: &Find) -> FindAnswer {
 }
 
 fn answer(find: &Find, place: Place, detail: String) -> FindAnswer {
-    FindAnswer {
-        queried: find.address.with_port(find.port),
-        place,
-        holder: None,
-        host: None,
-        realm: None,
-        vrf: None,
-        external_address: None,
-        pool: None,
-        own_ports: Vec::new(),
-        mapping: None,
-        detail,
-    }
+    nobody(find.address.with_port(find.port), place, detail)
 }
 
 #[cfg(test)]

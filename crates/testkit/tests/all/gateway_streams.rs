@@ -4,10 +4,6 @@
 
 use core::net::SocketAddrV4;
 
-use nat::Protocol;
-use nat::settings::Admission;
-use nat::settings::Forward;
-use nat::types::RealmId;
 use testkit::*;
 use wire::build;
 use wire::ipv4::Ipv4;
@@ -16,6 +12,7 @@ use wire::tcp::Tcp;
 
 use crate::gateways::INVITE;
 use crate::gateways::Talk;
+use crate::gateways::server_behind_a_forward;
 use crate::gateways::tcp_of;
 use crate::gateways::udp_text;
 use crate::gateways::with;
@@ -182,19 +179,8 @@ fn a_syn_within_a_connection_changes_no_stream() {
 
 #[test]
 fn a_blind_syn_to_a_server_behind_a_forward_changes_no_stream() {
-    let mut settings = with(&["ftp"]);
-    let external = at(POOL[0], 21);
-    settings.forwards.push(Forward {
-        realm: RealmId(0),
-        protocol: Protocol::Tcp,
-        external: *external.ip(),
-        ports: (21, 21),
-        inside: I1,
-        inside_port: 21,
-        admission: Admission::Anyone,
-    });
-    let mut bed = Bed::new(settings);
-    let (server, client) = (at(I1, 21), at(E1, 50_000));
+    let (mut bed, server, external) = server_behind_a_forward();
+    let client = at(E1, 50_000);
     let syn = |sequence| build::tcp(client, external, Flags::SYN).sequence(sequence).build();
     // Another number before the server's answer, which says which of them it took.
     passes_as_it_is(&mut bed, false, &syn(5_000));

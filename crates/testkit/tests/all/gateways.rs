@@ -36,6 +36,23 @@ pub(crate) fn with(names: &[&str]) -> Settings {
     settings
 }
 
+/// A network with an FTP server inside that a forward leads to: its endpoint inside, and the
+/// external one.
+pub(crate) fn server_behind_a_forward() -> (Bed, SocketAddrV4, SocketAddrV4) {
+    let mut settings = with(&["ftp"]);
+    let external = at(POOL[0], 21);
+    settings.forwards.push(Forward {
+        realm: RealmId(0),
+        protocol: Protocol::Tcp,
+        external: *external.ip(),
+        ports: (21, 21),
+        inside: I1,
+        inside_port: 21,
+        admission: Admission::Anyone,
+    });
+    (Bed::new(settings), at(I1, 21), external)
+}
+
 pub(crate) fn tcp_of(packet: &[u8]) -> (u32, u32, Vec<u8>) {
     let ip = Ipv4::new_checked(packet).expect("a packet");
     let (source, destination) = (source(packet).ip().to_bits(), destination(packet).ip().to_bits());
@@ -165,19 +182,8 @@ fn an_active_transfer_reaches_the_client() {
 
 #[test]
 fn a_passive_server_behind_a_forward_is_reached() {
-    let mut settings = with(&["ftp"]);
-    let external = at(POOL[0], 21);
-    settings.forwards.push(Forward {
-        realm: RealmId(0),
-        protocol: Protocol::Tcp,
-        external: *external.ip(),
-        ports: (21, 21),
-        inside: I1,
-        inside_port: 21,
-        admission: Admission::Anyone,
-    });
-    let mut bed = Bed::new(settings);
-    let (server, client) = (at(I1, 21), at(E1, 50_000));
+    let (mut bed, server, external) = server_behind_a_forward();
+    let client = at(E1, 50_000);
     let mut talk = Talk::enter(&mut bed, server, client, external).log_in(&mut bed, true);
     talk.send_in(&mut bed, "PASV\r\n");
     let reply = talk.send_out(&mut bed, "227 Entering Passive Mode (100,64,0,10,18,52).\r\n");
