@@ -21,12 +21,14 @@ use export::store::StoreOptions;
 use export::store::StoreWriter;
 use export::store::Until;
 use export::store::verify;
+use mem::ring::Producer;
 use nat::Instant;
 use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
 use nat::event::FINISHED;
 use nat::event::HostName;
+use nat::event::Record;
 use nat::types::RealmId;
 use nat::types::WorkerId;
 use rand::Rng;
@@ -319,24 +321,28 @@ fn the_exporter_asks_for_a_report_after_a_loss() {
     let outputs =
         Outputs { lines: None, store: Some(store), rings, names, version: String::new(), opened: Arc::clone(&opened) };
     let exporter = Exporter::start(outputs, clocks).unwrap();
+    // The rings hold 64 records, so a busy machine finds one full at any time.
+    let push = |producer: &mut Producer<Record>, event: Event| {
+        while producer.try_push(event.into()).is_err() {
+            assert!(begin.elapsed().as_secs() < 60, "{:?}", exporter.handle().stored());
+            std::thread::yield_now();
+        }
+    };
     let mut next = [1_u64; 2];
     for step in 0..20_000_u64 {
         let worker = (step % 2) as usize;
         let event = mapping(next[worker], EventKind::MappingCreated, step as u16, clocks().now);
-        while producers[worker].try_push(event.into()).is_err() {
-            assert!(begin.elapsed().as_secs() < 60, "{:?}", exporter.handle().stored());
-            std::thread::yield_now();
-        }
+        push(&mut producers[worker], event);
         producers[worker].mark(event.at.as_micros());
         next[worker] += 1;
     }
     // A gap without allocations needs no report, another one does.
     let gap =
         |sequence, cause| Event { sequence, amount: 7, ..Event::new(EventKind::Gap, clocks().now).because(cause) };
-    producers[0].try_push(gap(next[0], Cause::NoAllocation).into()).unwrap();
+    push(&mut producers[0], gap(next[0], Cause::NoAllocation));
     std::thread::sleep(std::time::Duration::from_millis(1_200));
     assert_eq!(opened.count(), 0);
-    producers[1].try_push(gap(next[1], Cause::None).into()).unwrap();
+    push(&mut producers[1], gap(next[1], Cause::None));
     while opened.count() == 0 {
         assert!(begin.elapsed().as_secs() < 60, "a report is asked for");
         std::thread::sleep(std::time::Duration::from_millis(5));
