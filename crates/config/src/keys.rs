@@ -385,7 +385,7 @@ const INTERFACE: &[Key] = &[
     key(
         "addresses",
         Kind::List(
-            "address with the length of its connected prefix: IPv4, 1 to 32, one of them below 32; IPv6, 1 to 128",
+            "address with the length of its connected prefix: IPv4, 1 to 32, one of them below 32, needed outside; IPv6, 1 to 128",
         ),
         Preset::Required("[\"10.0.0.1/24\"]"),
         "Natrix's own addresses. Neighbours and next hops must be in their prefixes. With an IPv6 address, \

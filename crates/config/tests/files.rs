@@ -284,3 +284,23 @@ fn a_fifo_is_refused_and_not_waited_for() {
     assert_eq!(reported, [("cannot be read", seen.as_str())]);
     assert_eq!(config::open_regular(&fifo).expect_err("no file").to_string(), "not a regular file");
 }
+
+#[test]
+fn an_inside_with_ipv6_hosts_alone_needs_no_ipv4_address() {
+    let text = |outside: &str, subscribers: &str| {
+        format!(
+            "[[interface]]\nname = \"lan\"\nrealm = \"inside\"\ndriver = \"net_tap0\"\naddresses = [\"2001:db8:1::1/64\"]\n\
+             [[interface]]\nname = \"wan\"\nrealm = \"outside\"\ndriver = \"net_tap1\"\naddresses = [\"{outside}\"]\n\
+             [[pool]]\nname = \"public\"\naddresses = [\"203.0.113.0/28\"]\n{subscribers}\
+             [[nat64]]\npool = \"public\"\n"
+        )
+    };
+    let config = config::parse(&text("192.0.2.2/24", ""), "a.toml").unwrap();
+    assert!(config.nat.interfaces[0].addresses.is_empty());
+    let faults =
+        |text: &str| config::parse(text, "a.toml").unwrap_err().iter().map(ToString::to_string).collect::<String>();
+    let written = faults(&text("192.0.2.2/24", "subscribers = [\"100.64.0.0/10\"]\n"));
+    assert!(written.contains("cannot be reached by any inside interface or route (100.64.0.0/10)"), "{written}");
+    let outside = faults(&text("2001:db8:2::2/64", ""));
+    assert!(outside.contains("\"wan\".addresses: have no IPv4 address"), "{outside}");
+}

@@ -56,7 +56,7 @@ pub(crate) fn check(
         ports_left(pool, report);
     }
     known_vrfs(draft, report);
-    subscribers(pools, reaches, is_network_clean, report);
+    subscribers(draft, reaches, is_network_clean, report);
     if is_network_clean {
         everyone_served(draft, reaches, report);
     }
@@ -195,7 +195,8 @@ fn known_vrfs(draft: &Draft, report: &mut Report) {
 }
 
 /// Each prefix of subscribers has one pool, and a way to it.
-fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, report: &mut Report) {
+fn subscribers(draft: &Draft, reaches: &[Reach], is_network_clean: bool, report: &mut Report) {
+    let pools = &draft.pools;
     let mut taken: HashMap<Prefix, Vec<usize>> = HashMap::new();
     for (index, pool) in pools.iter().enumerate() {
         for subscribers in &pool.subscribers {
@@ -220,7 +221,9 @@ fn subscribers(pools: &[PoolDraft], reaches: &[Reach], is_network_clean: bool, r
             owners.push(index);
             let is_inside =
                 |reach: &Reach| reach.side == Side::Inside && pool.serves(&reach.vrf) && reach.prefix.overlaps(prefix);
-            if is_network_clean && !reaches.iter().any(is_inside) {
+            // Where all subscribers are IPv6 hosts, nobody has written these.
+            let is_for_hosts = subscribers.place.line.is_none() && draft.host_pools().any(|name| name == pool.label());
+            if is_network_clean && !is_for_hosts && !reaches.iter().any(is_inside) {
                 let remedy = "add an inside [[route]] or interface that leads there";
                 report.fault(&place, "cannot be reached by any inside interface or route", prefix.to_string(), remedy);
             }

@@ -67,7 +67,7 @@ impl InterfaceDraft {
             let remedy = "remove it, or write realm = \"inside\"";
             report.fault(&vrf.place, "is for inside interfaces; the outside is one realm", quoted(&vrf.value), remedy);
         }
-        let (addresses, addresses6) = addresses(section, report);
+        let (addresses, addresses6) = addresses(section, side, report);
         InterfaceDraft {
             name,
             side,
@@ -196,7 +196,7 @@ fn descriptors(section: &Section, key: &str, report: &mut Report) -> Option<u16>
 
 type Addresses = (Vec<Placed<InterfaceAddress>>, Vec<Placed<(Ipv6Addr, u8)>>);
 
-fn addresses(section: &Section, report: &mut Report) -> Addresses {
+fn addresses(section: &Section, side: Option<Side>, report: &mut Report) -> Addresses {
     let written = section.parsed_list("addresses", values::any_address_in_prefix, "\"10.0.0.1/24\"", report);
     let is_empty = section.item("addresses").and_then(|item| item.as_array()).is_some_and(|array| array.is_empty());
     if is_empty {
@@ -232,8 +232,9 @@ fn addresses(section: &Section, report: &mut Report) -> Addresses {
         let remedy = "write at least one with the length of the subnet, such as /24";
         report.fault(&section.place_of("addresses", report), "have no neighbours, all are /32", "", remedy);
     }
-    if has_any && !has_ipv4 {
-        let remedy = "write an IPv4 address too: only IPv4 is translated so far";
+    // Inside, hosts of NAT64 and B4s need no IPv4 on their links.
+    if has_any && !has_ipv4 && side == Some(Side::Outside) {
+        let remedy = "write an IPv4 address too: what leaves here is IPv4";
         report.fault(&section.place_of("addresses", report), "have no IPv4 address", "", remedy);
     }
     (addresses, addresses6)
