@@ -92,6 +92,28 @@ def the_lab_measures_either_device_and_says_on_what(n):
         expect(capacity["result"]["samples"]["median"] >= 200, "connections held")
 
 
+@test("lab")
+def each_family_is_measured_with_every_test(n):
+    memif = ["--transport", "memif"]
+    for family in ("nat64", "dslite"):
+        words = ["--family", family, *FEW, *SHORT, "--rate-max", "2000"]
+        for protocol in ("udp", "tcp"):
+            latency = until_kept(n, "latency", "--rate", "500", "--protocol", protocol, *words, *memif)
+            (repetition,) = latency["result"]["repetitions"]
+            expect_equal([one["frames"] > 0 for one in repetition["delays"]], [True, True], f"delays of {family} over {protocol}")
+            expect_equal((repetition["lost"], latency["parameters"]["family"], latency["device"]["family"]), (0, family, family), "loss")
+        # The largest frames fit both links, and each customer may have a rule of its own.
+        loss = until_kept(n, "loss", "--frame-bytes", "1518", "--rules", "20", *words)
+        expect_equal([step["lost"] for step in loss["result"]["steps"]], [0] * 10, f"loss of {family} by rate")
+        capacity = until_kept(
+            n, "capacity", "--family", family, "--room", "200", "--c0", "200", "--capacity-error", "200",
+            "--rate-max", "2000", "--error", "1000", *FEW[2:], *SHORT, *memif,
+        )
+        expect(capacity["result"]["samples"]["median"] >= 200, "connections held")
+    refused = lab(n, "latency", "--dut", "netfilter", "--family", "nat64", *FEW, ok=False)
+    expect("device netfilter: has no IPv6 hosts in this lab; leave --family out" in refused, refused)
+
+
 def established(dut, pid, n):
     """What the device says of its TCP connections: how many it has, and how many of them are established and answered."""
     if dut == "netfilter":

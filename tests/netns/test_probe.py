@@ -145,6 +145,30 @@ def probe(n, *words):
     return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
 
+OF_FAMILIES = "mapping,filtering,ports,hairpinning,fragments,ttl,icmp"
+
+
+@test("lab")
+def the_probe_finds_the_same_behaviour_for_ipv6_hosts(n):
+    for family in ("nat64", "dslite"):
+        status, found, errors = probe(n, "--dut", "natrix", "--family", family, "--quick", "--only", OF_FAMILIES)
+        expect_equal(status, 0, f"status of the probe of {family} ({errors[-300:]})")
+        expect_equal((found["parameters"]["family"], found["device"]["family"]), (family, family), "family")
+        values = {finding["name"]: finding["value"] for finding in found["findings"]}
+        expected = {name: value for name, value in (BOTH | FINDINGS["natrix"]).items() if not name.startswith(("tcp.", "exhaustion."))}
+        expect_equal({name: values[name] for name in expected}, expected, f"what is found of {family}")
+        unmet = {
+            finding["name"]: judgement["verdict"]
+            for finding in found["findings"]
+            for judgement in finding["judgements"]
+            if judgement["verdict"] not in ("met", "not_applicable")
+        }
+        expect_equal(unmet, {"ports.low": "not_met"}, f"what {family} does not meet")
+    status, _, errors = probe(n, "--dut", "netfilter", "--family", "nat64")
+    expect_equal(status, 1, "status of the probe of Netfilter's IPv6 hosts")
+    expect("error: device netfilter: has no IPv6 hosts in this lab; leave --family out" in errors, errors[-300:])
+
+
 # A pool of each kind, and what is found of it: ranges of ports, pooling, ports below 1024.
 OWN_RANGE, OWN_RANGES = "each host has a range of its own", "each host has ranges of its own"
 POOLS = {

@@ -77,6 +77,18 @@ pub enum LabProtocol {
     Tcp,
 }
 
+/// What the subscribers of a device are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LabFamily {
+    /// IPv4 hosts
+    #[default]
+    Nat44,
+    /// IPv6 hosts that reach IPv4 by NAT64; the tester is their CLAT
+    Nat64,
+    /// IPv4 hosts in softwires of DS-Lite; the tester is their B4s
+    Dslite,
+}
+
 /// How rules are written for a device that has several ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LabRules {
@@ -166,6 +178,10 @@ pub struct LabTest {
     /// What makes a connection; with tcp, a handshake, followed by data within its window
     #[arg(long, value_enum, default_value_t = LabProtocol::Udp)]
     pub protocol: LabProtocol,
+    /// What is inside; frames are longer there by 20 bytes with nat64, 40 with dslite. For natrix
+    /// and external
+    #[arg(long, value_enum, default_value_t = LabFamily::Nat44)]
+    pub family: LabFamily,
     /// Connections (RFC 9693: N)
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=60_000_000))]
     pub sessions: u64,
@@ -400,6 +416,9 @@ pub struct LabProbe {
     /// The tester's port on its outside
     #[arg(long, value_name = "PORT")]
     pub outside: Option<String>,
+    /// What is inside the device; for natrix and external
+    #[arg(long, value_enum, default_value_t = LabFamily::Nat44)]
+    pub family: LabFamily,
     /// Probe only these parts
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,…")]
     pub only: Vec<LabProbePart>,

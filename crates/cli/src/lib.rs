@@ -57,6 +57,7 @@ pub use lab_arguments::LabCommand;
 pub use lab_arguments::LabCps;
 pub use lab_arguments::LabDevice;
 pub use lab_arguments::LabDirection;
+pub use lab_arguments::LabFamily;
 pub use lab_arguments::LabFrames;
 pub use lab_arguments::LabJoin;
 pub use lab_arguments::LabLatency;

@@ -11,6 +11,7 @@
 //! | [`search`] | binary search of rates, search of a table's capacity |
 //! | [`topology`] | the test hosts: network namespaces and what connects them |
 //! | [`device`] | devices under test: Natrix, Netfilter |
+//! | [`edge`] | customers' edges: hosts that the device sees over IPv6 |
 //! | [`experiment`] | the tests of RFC 9693 |
 //! | [`join`] | two ports joined as by a wire |
 //! | [`priority`] | tester and device before ordinary programs |
@@ -25,6 +26,7 @@
 
 pub mod clock;
 pub mod device;
+pub mod edge;
 pub mod experiment;
 pub mod frame;
 pub mod join;

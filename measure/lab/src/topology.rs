@@ -275,6 +275,22 @@ impl Topology {
         Ok(left)
     }
 
+    /// Gives all ends of the pairs this MTU: packets of a family that are longer inside fit.
+    ///
+    /// # Errors
+    /// When the kernel does not let us.
+    pub fn set_mtu(&self, mtu: u16) -> Result<(), TopologyError> {
+        for namespace in [self.tester(), self.device()] {
+            // The tester's own ceiling is measured without a device.
+            if Path::new("/run/netns").join(&namespace).exists() {
+                for end in [INSIDE, OUTSIDE] {
+                    run(&["ip", "-n", &namespace, "link", "set", end, "mtu", &mtu.to_string()])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Name of the tester's namespace.
     pub fn tester(&self) -> String {
         format!("{}-tester", self.prefix)

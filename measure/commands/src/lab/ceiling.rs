@@ -23,12 +23,14 @@ use cli::LabCeiling;
 use cli::LabCommand;
 use cli::LabDevice;
 use cli::LabDirection;
+use cli::LabFamily;
 use cli::LabFrames;
 use cli::LabProtocol;
 use cli::LabTest;
 use cli::LabTransport;
 use lab::device::Device as _;
 use lab::device::Wire;
+use lab::edge;
 use lab::experiment::Experiment;
 use lab::experiment::ExperimentError;
 use lab::experiment::Numbers;
@@ -117,6 +119,11 @@ fn arguments(command: &LabCommand, options: &LabTest) -> Vec<String> {
         LabProtocol::Udp => "udp",
         LabProtocol::Tcp => "tcp",
     };
+    let family = match options.family {
+        LabFamily::Nat44 => "nat44",
+        LabFamily::Nat64 => "nat64",
+        LabFamily::Dslite => "dslite",
+    };
     // New connections come from one side.
     let direction = match (command, options.direction) {
         (LabCommand::Cps(_) | LabCommand::Capacity(_) | LabCommand::Teardown(_), _) | (_, LabDirection::Outbound) => {
@@ -134,6 +141,7 @@ fn arguments(command: &LabCommand, options: &LabTest) -> Vec<String> {
     let pairs = [
         ("--transport", transport.to_owned()),
         ("--protocol", protocol.to_owned()),
+        ("--family", family.to_owned()),
         ("--frame-bytes", frames),
         ("--direction", direction.to_owned()),
         ("--tester-cpu", measure::tester_cpu(options).to_string()),
@@ -232,6 +240,7 @@ pub(super) fn run(ceiling: &LabCeiling, options: &LabTest, out: &mut dyn Write) 
         false => None,
     };
     if let Some(topology) = &topology {
+        topology.set_mtu(edge::mtu(transport::family(options.family))).map_err(lab_error)?;
         if options.transport() == LabTransport::AfXdp {
             topology.poll_by_socket(&topology.tester()).map_err(lab_error)?;
         }
@@ -280,12 +289,14 @@ pub(super) fn run(ceiling: &LabCeiling, options: &LabTest, out: &mut dyn Write) 
         }
         false => ("frames/s", json!({ "samples": samples, "loopback": loopback })),
     };
+    let mut all_parameters = json!(parameters);
+    all_parameters["family"] = json!(transport::family(options.family));
     let record = Record {
         schema: lab::result::SCHEMA,
         test: "ceiling",
         dut: device.name(),
         transport: transport::named(options.transport(), [&options.inside, &options.outside]),
-        parameters: json!(parameters),
+        parameters: all_parameters,
         unit,
         result,
         trials,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread;
 
 use cli::LabJoin;
+use lab::edge::Family;
 use packet_io::PortIndex;
 
 use super::measure::fault;
@@ -21,7 +22,8 @@ pub(super) const READY: &str = "joined";
 pub(super) fn run(options: &LabJoin, out: &mut dyn Write) -> Result<(), Failure> {
     let ports = <[String; 2]>::try_from(options.ports.clone())
         .map_err(|ports| fault(format!("lab join: joins two ports ({} given); give two DPDK devices", ports.len())))?;
-    let mut io = transport::start(ports)?;
+    // Whatever the tester's packets are, they fit.
+    let mut io = transport::start(ports, Family::Dslite)?;
     let is_over = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&is_over);
     thread::spawn(move || {

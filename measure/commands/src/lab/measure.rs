@@ -32,6 +32,8 @@ use lab::device::Netfilter;
 use lab::device::RulesKind;
 use lab::device::Vpp;
 use lab::device::VppPrograms;
+use lab::device::check_family;
+use lab::edge;
 use lab::experiment::Direction;
 use lab::experiment::Experiment;
 use lab::experiment::ExperimentError;
@@ -59,7 +61,6 @@ use lab::tuples::TupleSpace;
 use lab::watch::Watch;
 use packet_io::PortIndex;
 use packet_io::dpdk;
-use packet_io::dpdk::DpdkIo;
 use serde_json::Value;
 use serde_json::json;
 use signal_hook::consts::SIGHUP;
@@ -75,6 +76,7 @@ use super::lab_error;
 use super::told;
 use super::told::Told;
 use super::transport;
+use super::transport::Ports;
 use crate::failure::Failure;
 
 /// Subscribers have so many connections each, as far as there are enough inside addresses.
@@ -151,8 +153,14 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     if let Some(path) = &options.output {
         can_be_written(path)?;
     }
+    // What a device cannot be is said before the tester is measured.
+    let family = transport::family(options.family);
+    match options.dut {
+        LabDevice::Netfilter => check_family("netfilter", family).map_err(lab_error)?,
+        LabDevice::Vpp => check_family("vpp", family).map_err(lab_error)?,
+        LabDevice::Natrix | LabDevice::External => {}
+    }
     if options.dut == LabDevice::Vpp {
-        // Said before the tester is measured.
         VppPrograms::find().map_err(lab_error)?;
         if options.transport() != LabTransport::Memif {
             let transport = transport::driver(options.transport());
@@ -200,8 +208,10 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
             LabAllocation::Ports => Allocation::Ports,
             LabAllocation::Blocks => Allocation::Blocks,
         },
+        family,
     };
     if let Some(topology) = &topology {
+        topology.set_mtu(edge::mtu(family)).map_err(lab_error)?;
         // Each side takes its frames in on its own CPU.
         if options.transport() == LabTransport::AfXdp {
             topology.poll_by_socket(&topology.tester()).map_err(lab_error)?;
@@ -298,7 +308,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         test: name,
         dut: device.name(),
         transport: transport::named(options.transport(), [&options.inside, &options.outside]),
-        parameters: parameters_with(command, &parameters, &space, &priority.told, watched),
+        parameters: parameters_with(command, options, &parameters, &space, (&priority.told, watched)),
         unit,
         result,
         trials,
@@ -426,15 +436,16 @@ fn endpoints_and_ports(options: &LabTest, connections: u64) -> Option<[u64; 2]> 
 /// All parameters, those of one test only and the ranges of the tuples among them.
 fn parameters_with(
     command: &LabCommand,
+    options: &LabTest,
     parameters: &Parameters,
     space: &TupleSpace,
-    priority: &str,
-    watched: bool,
+    (priority, watched): (&str, bool),
 ) -> Value {
     let mut all = json!(parameters);
     let mut add = |key: &str, value: Value| all[key] = value;
     add("priority", json!(priority));
     add("device_cpus_watched", json!(watched));
+    add("family", json!(transport::family(options.family)));
     add("inside", json!(space.inside()));
     add("remote", json!(space.remote()));
     add("udp_timeout_seconds", json!(UDP_TIMEOUT_SECONDS));
@@ -507,7 +518,7 @@ fn unit_of(command: &LabCommand) -> &'static str {
 /// ports.
 fn measure(
     command: &LabCommand,
-    experiment: &mut Experiment<'_, DpdkIo>,
+    experiment: &mut Experiment<'_, Ports>,
     space: &TupleSpace,
     alone: Option<f64>,
 ) -> Result<(&'static str, Value), Failure> {

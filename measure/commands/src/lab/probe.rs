@@ -27,6 +27,7 @@ use lab::device::DeviceTimers;
 use lab::device::Natrix;
 use lab::device::Needs;
 use lab::device::Netfilter;
+use lab::edge;
 use lab::experiment::ExperimentError;
 use lab::probe::Part;
 use lab::probe::ProbeOptions;
@@ -82,6 +83,7 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         return Err(fault("--masquerade: is a rule of Netfilter's; leave it out, or add --dut netfilter".to_owned()));
     }
     let given = given_ports(options)?;
+    let family = transport::family(options.family);
     let stop = super::measure::stopper()?;
     let topology = match (&given, Topology::standing()) {
         (Some(_), _) => None,
@@ -103,6 +105,9 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         Some(topology) => device_of(options, topology, &folder, &probe_options, &stop)?,
         None => None,
     };
+    if let Some(topology) = &topology {
+        topology.set_mtu(edge::mtu(family)).map_err(lab_error)?;
+    }
     if let Some(device) = &mut device {
         device.start().map_err(lab_error)?;
     }
@@ -111,8 +116,8 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
     }
     pin(cpus_of(options).0)?;
     let ports = match given {
-        Some(given) => transport::start(given)?,
-        None => transport::pairs(options.transport)?,
+        Some(given) => transport::towards_device(given, family)?,
+        None => transport::pairs(options.transport, family)?,
     };
     let mut tester = Tester::new(ports, ends());
     tester.stop_on(Arc::clone(&stop));
@@ -204,6 +209,7 @@ fn probe_options(options: &LabProbe) -> ProbeOptions {
         seed: options.seed,
         // The driver's sockets are a fan-out group that joins fragments, so that all of a datagram
         // goes to the same.
+        family: transport::family(options.family),
         arrive_whole: options.transport == LabTransport::AfPacket,
     }
 }
@@ -268,6 +274,7 @@ fn device_of(
     let sessions = SESSIONS + u64::from(probe_options.exhaust_max);
     let needs = Needs {
         ports: options.dut_ports.first..=options.dut_ports.last,
+        family: transport::family(options.family),
         ..Needs::plain(sessions, options.external_addresses, 0, usize::from(cpus_of(options).1))
     };
     Ok(match options.dut {

@@ -3,8 +3,13 @@
 use std::path::Path;
 
 use cli::LabDevice;
+use cli::LabFamily;
 use cli::LabTest;
 use cli::LabTransport;
+use lab::edge;
+use lab::edge::CustomerEdge;
+use lab::edge::Edges;
+use lab::edge::Family;
 use lab::topology;
 use packet_io::dpdk;
 use packet_io::dpdk::DpdkIo;
@@ -145,21 +150,37 @@ pub(super) fn is_kernel_interface(port: &str) -> bool {
     !port.contains(':') && !port.starts_with("net_")
 }
 
+/// What is inside the device.
+pub(super) fn family(family: LabFamily) -> Family {
+    match family {
+        LabFamily::Nat44 => Family::Nat44,
+        LabFamily::Nat64 => Family::Nat64,
+        LabFamily::Dslite => Family::Dslite,
+    }
+}
+
+/// The tester's ports, the inside one with an edge where the family needs it.
+pub(super) type Ports = CustomerEdge<DpdkIo>;
+
 /// Starts the tester's ports.
-pub(super) fn ports(options: &LabTest, folder: &Path) -> Result<DpdkIo, Failure> {
-    start(of_tester(options, folder)?)
+pub(super) fn ports(options: &LabTest, folder: &Path) -> Result<Ports, Failure> {
+    towards_device(of_tester(options, folder)?, family(options.family))
+}
+
+/// Starts the tester's ports of these device strings, with a device between them.
+pub(super) fn towards_device(devices: [String; 2], family: Family) -> Result<Ports, Failure> {
+    Ok(CustomerEdge::new(start(devices, family)?, family, Edges::Inside))
 }
 
 /// Starts the tester's ports on the test hosts' pairs.
-pub(super) fn pairs(transport: LabTransport) -> Result<DpdkIo, Failure> {
+pub(super) fn pairs(transport: LabTransport, family: Family) -> Result<Ports, Failure> {
     if is_shared_memory(transport) {
         let driver = driver(transport);
         return Err(fault(format!("--transport: here there is none but pairs ({driver}); use af-xdp or af-packet")));
     }
     let driver = driver(transport);
-    start(
-        [(0, topology::INSIDE), (1, topology::OUTSIDE)].map(|(number, side)| format!("{driver}{number},iface={side}")),
-    )
+    let sides = [(0, topology::INSIDE), (1, topology::OUTSIDE)];
+    towards_device(sides.map(|(number, side)| format!("{driver}{number},iface={side}")), family)
 }
 
 /// Driver strings of a device on the test hosts' pairs.
@@ -169,7 +190,7 @@ pub(super) fn pairs_of_device(transport: LabTransport) -> [String; 2] {
 }
 
 /// Starts the tester's ports connected to each other. Sockets are in `folder`.
-pub(super) fn loopback(options: &LabTest, folder: &Path) -> Result<DpdkIo, Failure> {
+pub(super) fn loopback(options: &LabTest, folder: &Path) -> Result<Ports, Failure> {
     let socket = folder.join("loopback");
     let socket = socket.display();
     let devices = match options.transport() {
@@ -179,15 +200,17 @@ pub(super) fn loopback(options: &LabTest, folder: &Path) -> Result<DpdkIo, Failu
         }),
         LabTransport::AfXdp | LabTransport::AfPacket | LabTransport::VhostUser => of_tester(options, folder)?,
     };
-    start(devices)
+    let family = family(options.family);
+    Ok(CustomerEdge::new(start(devices, family)?, family, Edges::Both))
 }
 
-/// Starts two ports with nothing between them but what these device strings say.
-pub(super) fn start(devices: [String; 2]) -> Result<DpdkIo, Failure> {
+/// Starts two ports with nothing between them but what these device strings say. Packets of this
+/// family fit.
+pub(super) fn start(devices: [String; 2], family: Family) -> Result<DpdkIo, Failure> {
     let port = |device: String| DpdkPort {
         is_pci: !device.starts_with("net_"),
         device,
-        mtu: 1500,
+        mtu: edge::mtu(family),
         rx_descriptors: DESCRIPTORS,
         tx_descriptors: DESCRIPTORS,
     };

@@ -28,6 +28,7 @@ pub use vpp::Programs as VppPrograms;
 pub use vpp::Vpp;
 pub use wire::Wire;
 
+use crate::edge::Family;
 use crate::result::Settings;
 use crate::tester;
 use crate::topology;
@@ -81,6 +82,8 @@ pub struct Needs {
     pub filters: u32,
     /// How it gives out ports.
     pub allocation: Allocation,
+    /// What its subscribers are.
+    pub family: Family,
 }
 
 impl Needs {
@@ -97,6 +100,7 @@ impl Needs {
             rules_kind: RulesKind::Map,
             filters: 0,
             allocation: Allocation::Ports,
+            family: Family::Nat44,
         }
     }
 
@@ -126,6 +130,9 @@ impl Needs {
             ("rules", self.rules.max(1).to_string()),
             ("filters", self.filters.to_string()),
         ];
+        if self.family != Family::Nat44 {
+            all.push(("family", format!("{:?}", self.family).to_lowercase()));
+        }
         if self.udp_timeout_seconds > 0 {
             // Where one timeout is for all; otherwise each timer is shown.
             all.push(("udp_timeout_seconds", self.udp_timeout_seconds.to_string()));
@@ -134,6 +141,21 @@ impl Needs {
             all.push(("rules_kind", format!("{:?}", self.rules_kind).to_lowercase()));
         }
         all
+    }
+}
+
+/// Refuses a family that the lab does not set up for this device.
+///
+/// # Errors
+/// For every family but NAT44.
+pub fn check_family(device: &'static str, family: Family) -> Result<(), DeviceError> {
+    match family {
+        Family::Nat44 => Ok(()),
+        Family::Nat64 | Family::Dslite => Err(DeviceError::Refused {
+            device,
+            what: "IPv6 hosts in this lab",
+            remedy: "leave --family out, or measure a device that you set up yourself (--dut external)",
+        }),
     }
 }
 

@@ -21,6 +21,8 @@ use super::DeviceError;
 use super::DeviceTimers;
 use super::Needs;
 use super::PATIENCE;
+use crate::edge;
+use crate::edge::Family;
 use crate::process::end;
 use crate::process::not_outliving;
 use crate::result::Settings;
@@ -47,6 +49,49 @@ pub struct Natrix {
     extra_sessions: u64,
     table_bytes: Option<TableBytes>,
     stop: Arc<AtomicBool>,
+}
+
+/// What a configuration says of the inside, and of its hosts.
+struct Inside {
+    /// Natrix's address, with the length of the link's prefix.
+    address: String,
+    /// Where all hosts are.
+    hosts: &'static str,
+    /// The tester's address.
+    via: String,
+    /// Lines of the pool: which subscribers it serves.
+    of_pool: String,
+    /// The table of the family.
+    table: String,
+}
+
+impl Inside {
+    fn of(family: Family) -> Inside {
+        let table = match family {
+            Family::Nat44 => {
+                return Inside {
+                    address: format!("{}/{}", topology::DEVICE_INSIDE, topology::LINK_PREFIX_LENGTH),
+                    hosts: topology::INSIDE_PREFIX,
+                    via: topology::TESTER_INSIDE.to_string(),
+                    of_pool: format!("subscribers = [\"{}\"]\n", topology::INSIDE_PREFIX),
+                    table: String::new(),
+                };
+            }
+            Family::Nat64 => format!("[[nat64]]\nprefix = \"{}\"\npool = \"lab\"\n\n", edge::NAT64_PREFIX),
+            Family::Dslite => format!(
+                "[[softwire]]\naftr = \"{}\"\npool = \"lab\"\ninner = [\"{}\"]\n\n",
+                edge::AFTR,
+                topology::INSIDE_PREFIX
+            ),
+        };
+        Inside {
+            address: format!("{}/{}", edge::DEVICE_INSIDE6, edge::LINK_PREFIX6_LENGTH),
+            hosts: edge::INSIDE_PREFIX6,
+            via: edge::TESTER_INSIDE6.to_string(),
+            of_pool: String::new(),
+            table,
+        }
+    }
 }
 
 /// Bytes that the tables of a configuration take: those there are room for, and those of the ports
@@ -135,22 +180,22 @@ impl Natrix {
     /// The configuration it is measured with.
     fn configuration(&self, mappings: u64, extra_sessions: u64) -> String {
         let Needs { cpus, rules, filters, allocation, ports, .. } = &self.needs;
-        let length = topology::LINK_PREFIX_LENGTH;
         let mut text = String::new();
-        let sides = [
-            (topology::INSIDE, &self.drivers[0], topology::DEVICE_INSIDE),
-            (topology::OUTSIDE, &self.drivers[1], topology::DEVICE_OUTSIDE),
-        ];
+        let inside = Inside::of(self.needs.family);
+        let outside = format!("{}/{}", topology::DEVICE_OUTSIDE, topology::LINK_PREFIX_LENGTH);
+        let sides =
+            [(topology::INSIDE, &self.drivers[0], &inside.address), (topology::OUTSIDE, &self.drivers[1], &outside)];
         for (name, driver, address) in sides {
             // Writing to a String does not fail.
             let _ = write!(
                 text,
-                "[[interface]]\nname = \"{name}\"\nrealm = \"{name}\"\ndriver = \"{driver}\"\naddresses = [\"{address}/{length}\"]\n\
-                 rx_descriptors = {DESCRIPTORS}\ntx_descriptors = {DESCRIPTORS}\n\n"
+                "[[interface]]\nname = \"{name}\"\nrealm = \"{name}\"\ndriver = \"{driver}\"\naddresses = [\"{address}\"]\nmtu = {}\n\
+                 rx_descriptors = {DESCRIPTORS}\ntx_descriptors = {DESCRIPTORS}\n\n",
+                edge::mtu(self.needs.family)
             );
         }
         let routes =
-            [(topology::INSIDE_PREFIX, topology::TESTER_INSIDE), (topology::REMOTE_PREFIX, topology::TESTER_OUTSIDE)];
+            [(inside.hosts, inside.via.as_str()), (topology::REMOTE_PREFIX, &topology::TESTER_OUTSIDE.to_string())];
         for (prefix, via) in routes {
             let _ = write!(text, "[[route]]\nprefix = \"{prefix}\"\nvia = \"{via}\"\n\n");
         }
@@ -166,8 +211,8 @@ impl Natrix {
         let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
         let _ = write!(
             text,
-            "[[pool]]\nname = \"lab\"\naddresses = [\"{}-{}\"]\nports = \"{}-{}\"\nsubscribers = [\"{}\"]\nreuse_delay = \"0 s\"\n{blocks}\n\
-             [timeouts]\n{}\n\
+            "[[pool]]\nname = \"lab\"\naddresses = [\"{}-{}\"]\nports = \"{}-{}\"\n{}reuse_delay = \"0 s\"\n{blocks}\n\
+             {}[timeouts]\n{}\n\
              [tables]\nmappings = {mappings}\nextra_sessions = {extra_sessions}\nsubscribers = 65536\n\n\
              [workers]\ncount = {}\ncpus = [{}]\n\n\
              [control]\nsocket = \"{}\"\n",
@@ -175,7 +220,8 @@ impl Natrix {
             self.needs.last_external(),
             ports.start(),
             ports.end(),
-            topology::INSIDE_PREFIX,
+            inside.of_pool,
+            inside.table,
             self.timeouts,
             cpus.len(),
             numbers.join(", "),
@@ -199,7 +245,14 @@ impl Natrix {
         };
         let mut rules = "action,inside,pool\n".to_owned();
         for rule in 0..self.needs.rules {
-            let _ = writeln!(rules, "translate,{}/32,lab", Needs::inside_of_rule(rule));
+            let address = Needs::inside_of_rule(rule);
+            let _ = match self.needs.family {
+                Family::Nat44 => writeln!(rules, "translate,{address}/32,lab"),
+                Family::Nat64 | Family::Dslite => {
+                    let customer = edge::customer_of(address.to_bits());
+                    writeln!(rules, "translate,{customer}/{},lab", edge::CUSTOMER_PREFIX_LENGTH)
+                }
+            };
         }
         write(&self.rules(), &rules)?;
         let mut filters = "action,outside\n".to_owned();

@@ -86,6 +86,7 @@ impl Netfilter {
     /// # Errors
     /// When it has not what is asked of it.
     pub fn new(topology: &Topology, folder: &Path, needs: Needs) -> Result<Netfilter, DeviceError> {
+        super::check_family(NAME, needs.family)?;
         if needs.allocation == Allocation::Blocks {
             let (what, remedy) = ("port blocks", "leave --allocation out, or measure --dut natrix");
             return Err(DeviceError::Refused { device: NAME, what, remedy });

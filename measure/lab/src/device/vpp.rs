@@ -102,6 +102,7 @@ impl Vpp {
     /// # Errors
     /// It lacks what is asked of it.
     pub fn new(programs: Programs, folder: &Path, needs: Needs, stop: Arc<AtomicBool>) -> Result<Vpp, DeviceError> {
+        super::check_family(NAME, needs.family)?;
         let refused = |what, remedy| Err(DeviceError::Refused { device: NAME, what, remedy });
         if needs.allocation == Allocation::Blocks {
             return refused("port blocks", "leave --allocation out, or measure --dut natrix");

@@ -3,6 +3,7 @@
 use core::net::SocketAddrV4;
 
 use wire::build;
+use wire::tcp::Flags;
 
 use super::finding::Finding;
 use super::finding::Verdict;
@@ -12,7 +13,8 @@ use super::prober::Prober;
 use super::seen::Protocol;
 use super::seen::Seen;
 use super::world::Side;
-use wire::tcp::Flags;
+use crate::edge;
+use crate::edge::Family;
 
 /// Errors that are sent: type, code.
 const ERRORS: [(u8, u8); 9] = [(3, 0), (3, 1), (3, 2), (3, 3), (3, 4), (3, 9), (3, 13), (11, 0), (11, 1)];
@@ -23,10 +25,10 @@ const NEXT_HOP_MTU: u16 = 1_280;
 ///
 /// # Errors
 /// When packets cannot be sent.
-pub fn find(prober: &mut Prober<'_>) -> Result<Vec<Finding>, ProbeError> {
+pub fn find(prober: &mut Prober<'_>, family: Family) -> Result<Vec<Finding>, ProbeError> {
     let mut findings = vec![query(prober)?];
     for protocol in [Protocol::Udp, Protocol::Tcp] {
-        findings.extend(errors_in(prober, protocol)?);
+        findings.extend(errors_in(prober, protocol, family)?);
     }
     findings.push(error_out(prober)?);
     findings.push(bad_checksum(prober)?);
@@ -110,21 +112,23 @@ fn is_alive(prober: &mut Prober<'_>, protocol: Protocol, connection: &Connection
 }
 
 /// Errors of a router outside about a flow: translated, and the flow lives on.
-fn errors_in(prober: &mut Prober<'_>, protocol: Protocol) -> Result<Vec<Finding>, ProbeError> {
+fn errors_in(prober: &mut Prober<'_>, protocol: Protocol, family: Family) -> Result<Vec<Finding>, ProbeError> {
     let name = format!("icmp.errors.in.{}", protocol.name());
     let Some((connection, outside)) = flow(prober, protocol)? else {
         return Ok(vec![Finding::new(name, "nothing gets out")]);
     };
     let transit = prober.site().transit;
     let mut evidence = Vec::new();
-    let (mut right, mut wrong) = (0, 0);
+    let (mut expected, mut right, mut wrong) = (0, 0, 0);
     for (icmp_type, code) in ERRORS {
+        let Some(arrives) = edge::arrives_as(family, (icmp_type, code)) else { continue };
+        expected += 1;
         let mut error = build::icmp_error(transit, *connection.external.ip(), icmp_type, code, &outside.packet);
         if (icmp_type, code) == (3, 4) {
             error = error.next_hop_mtu(NEXT_HOP_MTU);
         }
-        let outcome = prober
-            .send_and_watch(Side::Outside, &error.build(), Side::Inside, |seen| seen.icmp == Some((icmp_type, code)))?;
+        let outcome =
+            prober.send_and_watch(Side::Outside, &error.build(), Side::Inside, |seen| seen.icmp == Some(arrives))?;
         let words = match &outcome.passed {
             None => "lost".to_owned(),
             Some(seen) => match faults_of(seen, &connection, transit, (icmp_type, code)) {
@@ -142,8 +146,8 @@ fn errors_in(prober: &mut Prober<'_>, protocol: Protocol) -> Result<Vec<Finding>
     }
     let value = match (right, wrong) {
         (0, 0) => "lost".to_owned(),
-        (_, 0) if right == ERRORS.len() => "translated".to_owned(),
-        (_, 0) => format!("{right} of {} translated, the others lost", ERRORS.len()),
+        (_, 0) if right == expected => "translated".to_owned(),
+        (_, 0) => format!("{right} of {expected} translated, the others lost"),
         _ => "wrong".to_owned(),
     };
     let lives = is_alive(prober, protocol, &connection)?;
@@ -155,7 +159,7 @@ fn errors_in(prober: &mut Prober<'_>, protocol: Protocol) -> Result<Vec<Finding>
         Finding::new(name, value).seen_all(evidence).judged(
             requirement,
             "errors are translated, what they quote too",
-            Verdict::of(right == ERRORS.len()),
+            Verdict::of(right == expected),
         ),
         Finding::new(
             format!("icmp.errors.survival.{}", protocol.name()),

@@ -42,6 +42,8 @@ use core::time::Duration;
 
 use serde::Serialize;
 
+use crate::edge::Family;
+
 pub use finding::Finding;
 pub use finding::Judgement;
 pub use finding::Verdict;
@@ -137,6 +139,8 @@ pub struct ProbeOptions {
     pub exhaust_max: u32,
     /// Decides ports and sequence numbers.
     pub seed: u64,
+    /// What the device's subscribers are.
+    pub family: Family,
     /// Whether the tester's ports hand over datagrams in place of their fragments, as the kernel's
     /// packet sockets do when they are asked to.
     pub arrive_whole: bool,
@@ -251,7 +255,7 @@ fn find(
             findings.extend(fragment_burst::find(prober)?);
         }
         Part::Ttl => findings = ttl::find(prober)?,
-        Part::Icmp => findings = icmp::find(prober)?,
+        Part::Icmp => findings = icmp::find(prober, options.family)?,
         Part::Tcp => findings = handshake::find(prober)?,
         Part::Exhaustion => {
             told(Told::Waiting {

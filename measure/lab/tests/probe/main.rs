@@ -10,6 +10,7 @@ mod toys;
 
 use core::time::Duration;
 
+use lab::edge::Family;
 use lab::probe;
 use lab::probe::ProbeOptions;
 use lab::probe::ProbeReport;
@@ -26,6 +27,7 @@ fn options(timer_max_seconds: u64) -> ProbeOptions {
         parts: probe::Part::ALL.to_vec(),
         exhaust_max: 3_000,
         seed: 7,
+        family: Family::Nat44,
         arrive_whole: false,
     }
 }

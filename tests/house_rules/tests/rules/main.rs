@@ -35,7 +35,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("snmp", &["confine", "control"]),
     ("chart", &[]),
     ("bench", &["alg", "wire", "mem", "translate", "nat", "packet-io", "daemon", "export", "chart"]),
-    ("lab", &["wire", "mem", "packet-io", "chart"]),
+    ("lab", &["wire", "translate", "mem", "packet-io", "chart"]),
     ("testkit", &["alg", "wire", "mem", "pcp", "translate", "nat", "packet-io", "daemon", "config"]),
     (
         "fuzz-targets",
