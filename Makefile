@@ -58,6 +58,7 @@ soak: build ## random tests with SOAK_SEEDS seeds, then the demo's network under
 	tests/netns/soak.py --natrix target/release/natrix --minutes $(SOAK_MINUTES)
 	NATRIX_SCRAPES=5760 tests/netns/run.py --natrix target/release/natrix --only a_day_of_scrapes
 	NATRIX_KILLS=200 tests/netns/run.py --natrix target/release/natrix --only after_kill_9
+	NATRIX_OUTAGE_SECONDS=600 tests/netns/run.py --natrix target/release/natrix --only after_an_outage
 	NATRIX_SIP_CALLS=1000 tests/netns/run.py --natrix target/release/natrix --only sip_calls_over
 	NATRIX_FTP_SECONDS=600 tests/netns/run.py --natrix target/release/natrix --only survives_a_long_transfer
 

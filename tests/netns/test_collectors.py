@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import json
+import os
 import re
 import socket
 import threading
@@ -19,6 +20,8 @@ from setups import TOOLS
 
 IN_BLOCKS = "100.64.0.65"
 MAPPINGS = 40
+# Rounds of mappings, and the pause before each, while a collector is away; the soak sets more.
+OUTAGE_ROUNDS, OUTAGE_PAUSE_SECONDS = 1 + int(os.environ.get("NATRIX_OUTAGE_SECONDS", "0")) // 10, 10
 # Templates come each second.
 TEMPLATES_SECONDS = 1.5
 
@@ -312,10 +315,18 @@ def after_an_outage_all_lines_come_in_order(n):
             lines.close()
             during, more = open_mappings(n, server)
             expect_soon(lambda: not sink(n, "lines")["connected"], "the outage is not noticed")
+            wanted = first | during
+            for _ in range(OUTAGE_ROUNDS - 1):
+                opened, ended = open_mappings(n, server)
+                wanted |= opened
+                for sock in ended:
+                    sock.close()
+                time.sleep(OUTAGE_PAUSE_SECONDS)
             again, rest = open_mappings(n, server)
+            wanted |= again
             lines.open()
-            wanted = first | during | again
-            expect_soon(lambda: not wanted - lines.endpoints(), "lines are missing after the outage")
+            # After a long outage the sink tries again only once in a while.
+            expect_soon(lambda: not wanted - lines.endpoints(), "lines are missing after the outage", 90)
             expect_equal(sink(n, "lines")["records_lost"], 0, "lost records")
             for one in sorted(again)[:3]:
                 held_by_store(n, one)
