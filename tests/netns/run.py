@@ -43,6 +43,7 @@ import test_restconf  # noqa: E402, F401
 import test_routing  # noqa: E402, F401
 import test_routing_tables  # noqa: E402, F401
 import test_security  # noqa: E402, F401
+import test_small_limits  # noqa: E402, F401
 import test_snmp  # noqa: E402, F401
 import test_soak_management  # noqa: E402, F401
 import test_tcp  # noqa: E402, F401

@@ -264,6 +264,47 @@ agentx = "{AGENTX_OF_HOSTS}"
 """
 
 
+# Every limit that a packet can meet, small. Each of the two workers has half of a table and an eighth more. One percent
+# of the ports of all pools is less than a worker's mappings.
+ONE_BLOCK, TWO_SESSIONS, DRAINING = "100.64.0.93", "100.64.0.94", "100.64.0.95"
+SMALL_LIMITS = f"""{SCARCE_POOL}
+[tables]
+mappings = 12000
+subscribers = 30
+extra_sessions = 4
+fragmented_datagrams = 8
+fragments_held = 8
+
+[[pool]]
+name = "one_block"
+addresses = ["203.0.113.40"]
+allocation = "blocks"
+block_size = 64
+blocks_per_subscriber = 1
+subscribers = ["{ONE_BLOCK}/32"]
+
+[[pool]]
+name = "draining"
+addresses = ["203.0.113.41"]
+draining = true
+subscribers = ["{DRAINING}/32"]
+
+[[class]]
+name = "limited"
+subscribers = ["{LIMITED}/32"]
+ports = {SNMP_LIMIT}
+
+[[class]]
+name = "two_sessions"
+subscribers = ["{TWO_SESSIONS}/32"]
+sessions = 2
+
+[snmp]
+agentx = "{_LOG_FOLDER.name}/agentx-of-limits"
+rows = 0
+"""
+
+
 # Gateways: where the outside finds the FTP server of sub1, and how long connections may be idle.
 FTP_FORWARD = "203.0.113.9"
 FTP_IDLE_SECONDS = 4
@@ -324,6 +365,7 @@ SETUPS = {
     "monitoring": {"more": MONITORED + BLOCKS + api()},
     "snmp": {"more": SNMP + BLOCKS + api()},
     "snmp_tcp": {"more": SNMP_TCP},
+    "small_limits": {"more": SMALL_LIMITS + api()},
     "live_change": {"more": BLOCKS},
     "collectors": {"more": collectors()},
     # One address for both clients.

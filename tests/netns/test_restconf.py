@@ -205,6 +205,10 @@ def a_pool_that_crosses_a_threshold_is_notified_once(n):
         quick = follow(n, stack, "high-threshold=80&low-threshold=50&pool-notify-interval=1")
         slow = follow(n, stack, "high-threshold=80&low-threshold=50&pool-notify-interval=3600")
         instance = follow(n, stack, f"notify-subscribers-limit={n.dut.show('status')[0]['subscribers'] + 1}")
+        usage = data(n, f"{INSTANCE}/statistics")[1]["ietf-nat:statistics"]["pools-stats"]
+        used, free = usage["addresses-allocated"], usage["addresses-free"]
+        one_more = (used + 1) * 100 // (used + free)
+        addresses = follow(n, stack, f"notify-addresses-usage={one_more}")
 
         def next_of_pool(lines):
             while (event := notified(lines))[1]["pool-id"] != pool:
@@ -221,6 +225,7 @@ def a_pool_that_crosses_a_threshold_is_notified_once(n):
         expect_equal(high, ("ietf-nat:nat-pool-event", {**low, "notify-pool-threshold": 80}), "the pool is nearly full")
         expect_equal(notified(instance), ("ietf-nat:nat-instance-event", {"id": 1, "notify-subscribers-threshold": n.dut.show("status")[0]["subscribers"]}),
                      "one more subscriber")  # fmt: skip
+        expect_equal(notified(addresses), ("ietf-nat:nat-instance-event", {"id": 1, "notify-addresses-threshold": one_more}), "one more address")
         # As a YANG module sees it: the notification refers to what is there.
         tree = n.state.directory / "operational.json"
         tree.write_text(data(n, NAT)[0])

@@ -1,0 +1,177 @@
+"""Each limit that packets can meet, met by packets, and its count by every way of looking."""
+
+import contextlib
+import re
+
+import setups
+from kit import *
+from netlab import process
+from netlab.topology import SRV1
+from test_api import ask
+from test_restconf import INSTANCE as RESTCONF_INSTANCE
+from test_restconf import data
+from test_restconf import follow
+from test_restconf import notified
+from test_snmp import INSTANCE
+from test_snmp import agent
+from test_snmp import get
+from test_snmp import kinds
+from test_snmp import set_value
+from test_snmp import walk
+
+# Column of natv2InstanceTable, leaf of ietf-nat, and the reasons for which both count packets. The YANG module has no
+# leaf for a full table of mappings or of sessions.
+ADDRESS = (15, "dropped-address-packets", ("address_draining",))
+QUOTA = (16, "dropped-port-limit-packets", ("subscriber_port_quota", "block_limit"))
+PORTS = (16, "dropped-port-packets", ("ports_exhausted",))
+SUBSCRIBERS = (14, "dropped-subscriber-limit-packets", ("subscriber_table_full",))
+FRAGMENTS = (17, "dropped-fragments", ("fragment_table_full", "fragment_buffers_full", "fragment_timeout"))
+MAPPINGS = (13, None, ("mapping_table_full",))
+OTHER = (18, None, ("protocol_unsupported", "session_table_full", "subscriber_session_quota"))
+ALL = (ADDRESS, QUOTA, PORTS, SUBSCRIBERS, FRAGMENTS, MAPPINGS, OTHER)
+COLUMNS = range(12, 19)
+# A fragment that waited in vain is dropped because of no limit of the MIB.
+NOT_IN_MIB = {"fragment_timeout"}
+
+
+def drops(n):
+    return {one["reason"]: one["packets"] for one in n.dut.show("drops", "--all")}
+
+
+def by_snmp(n):
+    found = walk(n, INSTANCE)
+    return {column: int(found[(*INSTANCE, column, 1)]) for column in COLUMNS}
+
+
+def by_restconf(n):
+    statistics = data(n, f"{RESTCONF_INSTANCE}/statistics")[1]["ietf-nat:statistics"]["traffic-statistics"]
+    return {leaf: int(statistics[leaf]) for _, leaf, _ in ALL if leaf}
+
+
+def by_metrics(n):
+    text = ask(n, "/metrics")[2].decode()
+    return {reason: int(float(value)) for reason, value in re.findall(r'^natrix_drops_total\{reason="(\w+)"\} (\S+)$', text, re.MULTILINE)}
+
+
+def moved(before, after):
+    return {name: after[name] - count for name, count in before.items() if after[name] != count}
+
+
+def expect_counted(n, what, limit, send, reasons=None, exactly=None):
+    """Sends packets that meet a limit: its drops are counted where they belong, everywhere alike, and nowhere else."""
+    column, leaf, known = limit
+    begun = drops(n), by_snmp(n), by_restconf(n), by_metrics(n)
+    send()
+
+    def seen():
+        """How far all have moved, once they agree on one moment."""
+        counted = moved(begun[0], drops(n))
+        in_mib = sum(count for reason, count in counted.items() if reason not in NOT_IN_MIB)
+        wanted = (
+            {column: in_mib} if in_mib else {},
+            {leaf: sum(counted.values())} if leaf and counted else {},
+            counted,
+        )
+        now = moved(begun[1], by_snmp(n)), moved(begun[2], by_restconf(n)), moved(begun[3], by_metrics(n))
+        found.update(wanted=wanted, now=now)
+        return counted.keys() >= set(reasons or known) and now == wanted
+
+    found = {}
+    expect(process.wait_until(seen, 30, 0.5), f"{what}: seen by SNMP, RESTCONF and metrics {found.get('now')}, wanted {found.get('wanted')}")
+    counted = found["now"][2]
+    expect(set(counted) <= set(known), f"{what}: dropped for {counted}")
+    if exactly is not None:
+        expect_equal(sum(counted.values()), exactly, f"{what}: packets dropped")
+
+
+def open_ports(n, stack, address, count):
+    """One datagram from each of `count` ports of a subscriber, to one endpoint."""
+    for _ in range(count):
+        sock = stack.enter_context(sockets(udp(n.sub2, address=address)))
+        sock.sendto(b"x", (SRV1, 9))
+
+
+@test("small_limits")
+@shows("7659-5", "8512-4", "6888-REQ-4", "6888-REQ-11d")
+def packets_at_each_limit_of_a_subscriber_or_pool_are_counted(n):
+    agent(n)
+    with contextlib.ExitStack() as stack:
+        ports = lambda address, count: lambda: open_ports(n, stack, address, count)  # noqa: E731
+        sent = setups.SNMP_LIMIT + 3
+        expect_counted(n, "ports of a subscriber", QUOTA, ports(setups.LIMITED, sent), ["subscriber_port_quota"], 3)
+        expect_counted(n, "blocks of a subscriber", QUOTA, ports(setups.ONE_BLOCK, 70), ["block_limit"])
+        expect_counted(n, "ports of a pool", PORTS, ports(setups.SCARCE, 12), exactly=2)
+        expect_counted(n, "a pool that drains", ADDRESS, ports(setups.DRAINING, 2), exactly=2)
+        expect_counted(n, "sessions of a subscriber", OTHER, ports(setups.TWO_SESSIONS, 5), ["subscriber_session_quota"], 3)
+
+
+@test("small_limits")
+@shows("7659-5", "8512-4", "6888-REQ-11d")
+def packets_at_each_limit_of_the_instance_are_counted(n):
+    agent(n)
+    with contextlib.ExitStack() as stack:
+
+        def unsupported():
+            with sockets(raw(n.sub1)) as sender:
+                sender.sendto(ip_packet("100.64.0.10", SRV1, 132, b"\0" * 12), (SRV1, 0))
+
+        expect_counted(n, "another protocol", OTHER, unsupported, ["protocol_unsupported"], 1)
+
+        def many_remotes():
+            # Not UDP: without filtering its packets pass without a session of their own.
+            source = fresh_port()
+            with sockets(raw(n.sub1)) as sender:
+                for port in range(4000, 4020):
+                    segment = tcp_syn("100.64.0.10", source, SRV1, port)
+                    sender.sendto(ip_packet("100.64.0.10", SRV1, 6, segment), (SRV1, 0))
+
+        expect_counted(n, "sessions", OTHER, many_remotes, ["session_table_full"])
+        server = stack.enter_context(sockets(udp(n.srv1, address=SRV1)))
+        port = server.getsockname()[1]
+        external = external_of(stack.enter_context(sockets(udp(n.sub1))), server, (SRV1, port))
+        segment = udp_segment(SRV1, port, *external, bytes(20_000))
+
+        def no_first_fragments():
+            with sockets(raw(n.srv1)) as sender:
+                # Of one datagram more fragments than can be held, and more datagrams than can be tracked.
+                for part in fragments(SRV1, external[0], 17, segment, 6999, 1000)[1:]:
+                    sender.sendto(part, (external[0], 0))
+                for identification in range(7000, 7030):
+                    sender.sendto(fragments(SRV1, external[0], 17, segment, identification, 1000)[1], (external[0], 0))
+
+        expect_counted(n, "fragments", FRAGMENTS, no_first_fragments)
+        subscribers = lambda: [open_ports(n, stack, f"100.64.0.{last}", 1) for last in range(100, 170)]  # noqa: E731
+        expect_counted(n, "subscribers", SUBSCRIBERS, subscribers)
+
+
+@test("small_limits")
+@shows("7659-3", "7659-5", "8512-5", "6888-REQ-11d")
+def mappings_up_to_the_table_are_reported_and_counted(n):
+    agent(n)
+    full, high = 6000, len(kinds(n))
+    set_value(n, (*INSTANCE, 22, 1), "u", 3600)
+    set_value(n, (*INSTANCE, 21, 1), "i", full)
+    with contextlib.ExitStack() as stack:
+        events = follow(n, stack, "notify-ports-usage=1")
+        sender = stack.enter_context(sockets(raw(n.sub1)))
+
+        def fill():
+            # A queue of the kernel may lose some.
+            for _ in range(5):
+                for port in range(1024, 9024):
+                    sender.sendto(udp_segment_of_sub1(port), (SRV1, 0))
+                if drops(n)["mapping_table_full"] > 0:
+                    return
+
+        expect_counted(n, "mappings", MAPPINGS, fill)
+        expect(process.wait_until(lambda: 4 in kinds(n)[high:], 20, 0.2), f"no notification: {n.snmptrapd.log()}")
+        expect_equal(notified(events), ("ietf-nat:nat-instance-event", {"id": 1, "notify-ports-threshold": 1}), "ports of all pools")
+    status = n.dut.show("status")[0]
+    expect_equal(int(get(n, (*INSTANCE, 8, 1))), status["mappings"], "port maps")
+    expect(full < status["mappings"] < status["mappings_max"], f"{status['mappings']} mappings of {status['mappings_max']}")
+    set_value(n, (*INSTANCE, 21, 1), "i", -1)
+
+
+def udp_segment_of_sub1(port):
+    """A whole packet of sub1."""
+    return ip_packet("100.64.0.10", SRV1, 17, udp_segment("100.64.0.10", port, SRV1, 9, b"x"))
