@@ -1,33 +1,38 @@
 #!/usr/bin/env bash
 # Builds the Debian package into target/package, and checks it.
 #
-#   scripts/package.sh          build it and run lintian over it
-#   scripts/package.sh --test   then also install, upgrade and purge it in a fresh Debian
-#
-# PROFILE=dev packages the debug build.
+#   scripts/package.sh                   build it and run lintian over it
+#   scripts/package.sh --test            then also install, upgrade and purge it in a fresh Debian
+#   scripts/package.sh --test --built    the same with target/debug/natrix as it is, quickly
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="/usr/local/lib/natrix-tools/bin:$PATH:/usr/sbin:/sbin"
 
-readonly profile="${PROFILE:-release}"
 readonly out=target/package
-readonly cargo_deb_version="3.8.0"
-built=target/$profile
-[ "$profile" != dev ] || built=target/debug
+profile=release built=target/release tested=""
+# To compress for size takes a minute of one CPU.
+quickly=()
+for option in "$@"; do
+    case "$option" in
+    --test) tested=yes ;;
+    --built) profile=dev built=target/debug quickly=(--fast) ;;
+    *)
+        echo "error: package: unknown option $option; see the head of scripts/package.sh" >&2
+        exit 1
+        ;;
+    esac
+done
 
 missing=""
-for tool in lintian mmdebstrap dpkg-shlibdeps; do
+for tool in lintian mmdebstrap dpkg-shlibdeps cargo-deb; do
     command -v "$tool" >/dev/null || missing="$missing $tool"
 done
 [ -z "$missing" ] || {
-    echo "error: package: missing:$missing; apt-get install lintian mmdebstrap dpkg-dev" >&2
+    echo "error: package: missing:$missing; run scripts/setup.sh" >&2
     exit 1
 }
-if ! cargo deb --version 2>/dev/null | grep -qxF "$cargo_deb_version"; then
-    cargo install --locked --root /usr/local/lib/natrix-tools "cargo-deb@$cargo_deb_version"
-fi
 
-cargo build --locked --profile "$profile" --package natrix --features dpdk
+[ "$profile" = dev ] || cargo build --locked --profile "$profile" --package natrix --features dpdk
 rm -rf "$out"
 mkdir -p "$out/completions"
 "$built/natrix" manual "$out/man"
@@ -42,7 +47,7 @@ systemd-analyze security --offline=true --threshold=30 packaging/natrix.service 
 
 # package VERSION: prints the path of the package.
 package() {
-    cargo deb --quiet --no-build --locked --profile "$profile" --package natrix --strip \
+    cargo deb --quiet --no-build --locked --profile "$profile" --package natrix --strip "${quickly[@]}" \
         --deb-version "$1" --output "$out/" >&2
     ls "$out/natrix_$1"_*.deb
 }
@@ -50,7 +55,7 @@ version=$(sed -n 's/^natrix (\(.*\)) .*/\1/p;q' packaging/debian/changelog)
 first=$(package "$version")
 lintian --fail-on error --suppress-tags bad-distribution-in-changes-file "$first"
 ls -l "$first"
-[ "${1:-}" = --test ] || exit 0
+[ -n "$tested" ] || exit 0
 
 # In a fresh system without services: install, upgrade, remove, purge.
 second=$(package "${version%-*}-2")
@@ -58,7 +63,7 @@ system=$(mktemp -d)
 trap 'rm -rf "$system"' EXIT
 chmod 755 "$system"
 suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-mmdebstrap --quiet --variant=apt --include=man-db "$suite" "$system"
+mmdebstrap --quiet --variant=apt --include=man-db,logrotate "$suite" "$system"
 mkdir "$system/packages"
 cp "$first" "$second" "$system/packages/"
 inside() {
@@ -88,6 +93,13 @@ inside natrix check --any-machine -c /etc/natrix/natrix.toml
 step "checks its example, and what natrix init writes"
 inside sh -c 'man -w natrix-show-status >/dev/null && bash -n /usr/share/bash-completion/completions/natrix'
 step "has manual pages and completions"
+inside install -d -o natrix -g natrix -m 750 /var/log/natrix
+inside sh -c 'umask 077 && echo "{}" >/var/log/natrix/control.audit.jsonl && chown natrix: /var/log/natrix/*'
+inside logrotate --force /etc/logrotate.d/natrix
+[ ! -e "$system/var/log/natrix/control.audit.jsonl" ]
+[ "$(inside sh -c 'stat -c "%U:%G %a" /var/log/natrix/*')" = "natrix:natrix 600" ]
+[ "$(inside sh -c 'cat /var/log/natrix/control.audit.jsonl-[0-9]*')" = "{}" ]
+step "renames the audit log, and keeps its records"
 inside apt-get -qq -y install "/packages/$(basename "$second")" </dev/null >"$out/upgrade.log" 2>&1 || {
     tail "$out/upgrade.log"
     exit 1

@@ -90,6 +90,7 @@ clients=$(cd "$(dirname "$0")/../tests/netns/clients" && pwd)
 readonly clients
 readonly duckdb_version="2.0.0" chdb_version="4.4.0" schemathesis_version="4.32.5"
 readonly playwright_version="1.65.1" axe_version="4.14.1"
+readonly cargo_deb_version="3.8.0"
 # Debian's compiler for building web browsers, and all that comes with it.
 readonly web_compiler=rustc-web
 readonly web_packages="rustc-web cargo-web rustfmt-web rust-web-clippy"
@@ -254,8 +255,21 @@ install_clients() {
     client_sources >"$tools/bin/clients.sum"
 }
 
+# What makes the Debian package. It works for seconds, so it is built for quick building.
+install_cargo_deb() {
+    echo "set-up: building cargo-deb"
+    CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        cargo install --quiet --locked --root "$tools" "cargo-deb@$cargo_deb_version" ||
+        fail "set-up: cargo-deb cannot be built; see above"
+}
+
+cargo_deb_is_there() {
+    "$tools/bin/cargo-deb" --version 2>/dev/null | grep -qF "$cargo_deb_version"
+}
+
 missing_tools() {
     local server
+    cargo_deb_is_there || echo cargo-deb
     clients_are_there || echo crab-nat-client tailscale-client
     [ -d "$tools/$upnp_server" ] || echo "$upnp_server"
     browser_tools_are_there || echo playwright-core axe-core
@@ -346,3 +360,4 @@ if ! components_are_there; then
     fi
 fi
 clients_are_there || install_clients
+cargo_deb_is_there || install_cargo_deb

@@ -49,6 +49,7 @@ step "tests without DPDK" cargo test --workspace --locked --no-fail-fast --test 
 step "tests" cargo test --workspace --locked --no-fail-fast --features "$with_dpdk"
 step "fuzz" fuzz/run.sh check "$fuzz_runs"
 # The tests have built the binary, with DPDK.
+step "package" scripts/package.sh --test --built
 step "network namespaces" tests/netns/run.py --natrix target/debug/natrix
 
 for name in "${failed_steps[@]}"; do

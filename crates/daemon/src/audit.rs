@@ -65,32 +65,90 @@ impl Audit {
         })
     }
 
-    /// Records from the latest to the first. The cursor is the place in the file where the page
-    /// ends.
+    /// Records from the latest to the first, also those of files that logrotate renamed. The cursor
+    /// is the place in a file where the page ends.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the cursor is not from this list.
     pub(crate) fn page(&self, list: &List) -> Result<Page<AuditRecord>, Fault> {
         let failed = |error: io::Error| {
             let fault = Fault::new("audit log", "cannot be read", "check its permissions");
             fault.seen(format!("{}: {error}", self.path.display()))
         };
-        let mut file = match File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Page::whole(Vec::new())),
-            Err(error) => return Err(failed(error)),
+        let (start, mut end) = match &list.cursor {
+            None => (String::new(), None),
+            Some(cursor) => {
+                let (ending, place) = cursor.rsplit_once(':').unwrap_or(("", cursor));
+                (ending.to_owned(), Some(place.parse().map_err(|_| foreign(cursor))?))
+            }
         };
-        let length = file.metadata().map_err(failed)?.len();
-        let end = match &list.cursor {
-            None => length,
-            Some(cursor) => cursor.parse().ok().filter(|end| *end <= length).ok_or_else(|| {
-                let remedy = "omit it to start from the latest record";
-                Fault::new("cursor", "is not from this list", remedy).seen(cursor.as_str())
-            })?,
+        let endings = self.endings().map_err(failed)?;
+        let begin = endings.iter().position(|ending| *ending == start);
+        let begin = begin.ok_or_else(|| foreign(list.cursor.as_deref().unwrap_or_default()))?;
+        let mut rest = list.limit_effective() as usize;
+        let mut objects = Vec::new();
+        for ending in endings.iter().skip(begin) {
+            let mut file = match File::open(self.with_ending(ending)) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            let length = file.metadata().map_err(failed)?.len();
+            let end = end.take().unwrap_or(length);
+            if end > length {
+                return Err(foreign(list.cursor.as_deref().unwrap_or_default()));
+            }
+            if rest == 0 && end > 0 {
+                return Ok(Page { objects, cursor: Some(format!("{ending}:{end}")) });
+            }
+            let (found, place) = read_back(&mut file, end, rest).map_err(failed)?;
+            rest -= found.len();
+            objects.extend(found);
+            if place > 0 {
+                return Ok(Page { objects, cursor: Some(format!("{ending}:{place}")) });
+            }
+        }
+        Ok(Page::whole(objects))
+    }
+
+    /// What the names of the files have after that of the first, the latest first: logrotate adds
+    /// `-` and the date. Others, such as compressed ones, are not read.
+    fn endings(&self) -> io::Result<Vec<String>> {
+        let mut endings = vec![String::new()];
+        let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) else { return Ok(endings) };
+        let is_date = |ending: &str| {
+            let digits = ending.strip_prefix('-').unwrap_or_default();
+            !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
         };
-        read_back(&mut file, end, list.limit_effective() as usize).map_err(failed)
+        let listed = match folder.read_dir() {
+            Ok(listed) => listed,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(endings),
+            Err(error) => return Err(error),
+        };
+        for entry in listed {
+            let entry = entry?.file_name();
+            let ending = entry.to_str().and_then(|entry| entry.strip_prefix(name.to_str()?));
+            endings.extend(ending.filter(|ending| is_date(ending)).map(str::to_owned));
+        }
+        // Dates of one form are in order as text, and the first file has none.
+        endings.get_mut(1..).unwrap_or_default().sort_unstable_by(|one, other| other.cmp(one));
+        Ok(endings)
+    }
+
+    fn with_ending(&self, ending: &str) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push(ending);
+        path.into()
     }
 }
 
-/// Reads `limit` lines that end before `end`, from the last.
-fn read_back(file: &mut File, end: u64, limit: usize) -> io::Result<Page<AuditRecord>> {
+fn foreign(cursor: &str) -> Fault {
+    let remedy = "omit it to start from the latest record";
+    Fault::new("cursor", "is not from this list", remedy).seen(cursor)
+}
+
+/// Reads `limit` lines that end before `end`, from the last; returns them and where they begin.
+fn read_back(file: &mut File, end: u64, limit: usize) -> io::Result<(Vec<AuditRecord>, u64)> {
     let (mut start, mut text) = (end, Vec::new());
     // One line more than wanted, so that all wanted lines are whole.
     while start > 0 && text.iter().filter(|byte| **byte == b'\n').count() <= limit {
@@ -109,8 +167,7 @@ fn read_back(file: &mut File, end: u64, limit: usize) -> io::Result<Page<AuditRe
         objects.extend(line_end.get(line_start..).and_then(|line| serde_json::from_slice(line).ok()));
         rest = rest.get(..line_start).unwrap_or_default();
     }
-    let place = start + rest.len() as u64;
-    Ok(Page { objects, cursor: (place > 0).then(|| place.to_string()) })
+    Ok((objects, start + rest.len() as u64))
 }
 
 /// A record of now.
@@ -167,6 +224,51 @@ mod tests {
         let expected: Vec<String> = (0..500).rev().map(subject).collect();
         assert_eq!(found, expected);
         std::fs::remove_file(place).unwrap();
+    }
+
+    #[test]
+    fn records_of_renamed_files_follow_those_of_the_first() {
+        let folder = place("renamed");
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("audit.jsonl");
+        let audit = Audit::new(path.clone());
+        // None of ours, or not to be read: they have no records.
+        for other in ["audit.jsonl-20260101.gz", "audit.jsonl.1", "audit.jsonl-", "other.jsonl-20260101"] {
+            std::fs::write(folder.join(other), "nonsense\n").unwrap();
+        }
+        let mut expected = Vec::new();
+        for month in ["20260901", "20261001", "20261101", ""] {
+            for number in 0..4 {
+                let subject = format!("{month} {number}");
+                audit.write(&record(&Actor::default(), "find", &subject, "asked"), "").unwrap();
+                expected.insert(0, subject);
+            }
+            if !month.is_empty() {
+                std::fs::rename(&path, folder.join(format!("audit.jsonl-{month}"))).unwrap();
+            }
+        }
+        for limit in [1, 3, 4, 5, 100] {
+            let (mut found, mut cursor) = (Vec::new(), None);
+            loop {
+                let page = audit.page(&list(limit, cursor)).unwrap();
+                let is_last = page.cursor.is_none();
+                assert!(is_last || page.objects.len() == limit as usize, "a page of {limit} is not full");
+                found.extend(page.objects.into_iter().map(|record| record.subject));
+                cursor = page.cursor;
+                if is_last {
+                    break;
+                }
+            }
+            assert_eq!(found, expected, "pages of {limit}");
+        }
+        // The latest has been renamed, and there is no new one yet.
+        std::fs::rename(&path, folder.join("audit.jsonl-20261201")).unwrap();
+        assert_eq!(audit.page(&list(2, None)).unwrap().objects[1].subject, " 2");
+        for cursor in ["x", "5000", "-20261001:5000", "-20200101:1", "/../other.jsonl-20260101:1"] {
+            assert!(audit.page(&list(2, Some(cursor.to_owned()))).is_err(), "{cursor}");
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
