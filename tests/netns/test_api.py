@@ -3,11 +3,13 @@
 import contextlib
 import http.client
 import json
+import re
 import socket
 import subprocess
 import threading
 import time
 from base64 import b64encode
+from pathlib import Path
 
 import setups
 from kit import *
@@ -226,6 +228,76 @@ def every_lookup_is_recorded_however_it_is_asked(n):
     expect_equal((records[0]["who"], records[0]["action"], records[1]["time"]), ("uid 0", "show mappings", before), "the command's lookup")
     workers = {one["worker"] for one in objects(n, "/api/v1/counters?per_worker=true")}
     expect_equal(len(workers), len(n.dut.show("status")[0]["workers"]), "workers with counters")
+
+
+@test("monitoring")
+def every_lookup_names_its_subject_whichever_way_it_is_asked(n):
+    """The command line and the API put the same question; both records say what it was about."""
+    with sockets(udp(n.sub1)) as sock:
+        sock.sendto(b"x", (SRV1, 9))
+        source = sock.getsockname()[1]
+        mapping = next(one for one in objects(n, "/api/v1/mappings?limit=10000", "audit") if one["internal"].endswith(f":{source}"))
+    address, port = mapping["external"].split(":")
+    inside, then, later = "100.64.0.10", "2026-05-03T19:04:17Z", "2026-05-04T00:00:00Z"
+    changed = n.state.directory / "lookups.toml"
+    text = n.dut.configuration.read_text()
+    changed.write_text(text)
+
+    def latest():
+        (one,) = objects(n, "/api/v1/audit?limit=1", "audit")
+        return one
+
+    why = f"protocol=udp&source={inside}:{source}&destination={SRV1}:9"
+    past = f"address={address}&port={port}&protocol=udp"
+    seen = set()
+    # The action, what the subject must have, the words of the command, and the path of the API; both have one subject.
+    for action, wanted, words, path in [
+        ("find", f"{address}:{port} udp", ["find", f"{address}:{port}", "--protocol", "udp"], f"find?{past}"),
+        ("find", f"{address}:{port} udp at {then}", ["find", f"{address}:{port}", "--protocol", "udp", "--at", then], f"find?{past}&at={then}"),
+        ("find", f"{address}:{port} udp from {then} to {later}", ["find", f"{address}:{port}", "--protocol", "udp", "--from", then, "--to", later],
+         f"find?{past}&from={then}&to={later}"),
+        ("show subscribers", f'"internal":"{inside}/32"', ["show", "subscribers", "--internal", inside], f"subscribers?internal={inside}"),
+        ("show mappings", f'"external_port":{port}', ["show", "mappings", "--external", f"{address}:{port}"],
+         f"mappings?external={address}&external_port={port}"),
+        ("show sessions", f'"port":{source}', ["show", "sessions", "--port", source], f"sessions?port={source}"),
+        ("show grants", f'"internal":"{inside}/32"', ["show", "grants", "--internal", inside], f"grants?internal={inside}"),
+        ("show expectations", f'"internal":"{inside}/32"', ["show", "expectations", "--internal", inside], f"expectations?internal={inside}"),
+        ("show mappings", "all", ["show", "mappings"], "mappings"),
+        ("why", f"udp {inside}:{source} {SRV1}:9", ["why", "udp", f"{inside}:{source}", f"{SRV1}:9"], f"why?{why}"),
+        ("trace", f'"port":{source}', ["trace", "--port", source, "--count", "1", "--verdict", "nonsense"], f"trace?port={source}&count=1&verdict=nonsense"),
+        ("plan", "3 of each kind named", ["plan", "--details", "3", "-c", changed], "plan?details=3"),
+        ("log export", then, ["log", "export", "--from", then, "--to", later, "--output", n.state.directory / "exported", "--format", "json"], None),
+        ("show mappings", "all", None, "/restconf/data/ietf-nat:nat/instances/instance=1/mapping-table"),
+    ]:  # fmt: skip
+        subjects = []
+        if words is not None:
+            before = latest()["time"]
+            n.dut.command(*map(str, words), *([] if words[0] == "log" else ["--case", "AZ-30"]))
+            one = latest()
+            expect(one["time"] != before, f"natrix {words} is not recorded")
+            expect_equal((one["who"], one["action"], one["from"]), ("uid 0", action, "control socket"), f"record of natrix {words}")
+            subjects.append(one["subject"])
+        if path is not None:
+            before = latest()["time"]
+            sent = ("POST", text) if action == "plan" else ("GET", None)
+            ask(n, path if path.startswith("/") else f"/api/v1/{path}", "audit", *sent, headers={"X-Natrix-Case": "AZ-31"})
+            one = latest()
+            expect(one["time"] != before, f"{path} is not recorded")
+            expect_equal((one["who"], one["action"], one["case"]), ("law", action, "AZ-31"), f"record of {path}")
+            subjects.append(one["subject"])
+        if action == "plan":
+            # The command names a file, the API sends a text.
+            expect(str(changed) in subjects[0], f"subject of a plan: {subjects}")
+            subjects = [subject.replace(str(changed), "a text") for subject in subjects]
+        # The command line has parsed the time.
+        subjects = [subject.replace(".000000Z", "Z") for subject in subjects]
+        expect(len(set(subjects)) == 1 and wanted in subjects[0], f"{action}: subjects {subjects}, wanted {wanted}")
+        seen.add(action)
+    # As the daemon has them (`lookup_of`, and what is recorded for the log of events).
+    source_text = (Path(__file__).parents[2] / "crates/daemon/src/server.rs").read_text()
+    lookups = re.search(r"^fn lookup_of.*?^}", source_text, re.MULTILINE | re.DOTALL)[0]
+    known = {words for words in re.findall(r'"([a-z ]+)"', lookups) if words.startswith("show ") or words in ("find", "why", "trace", "plan")}
+    expect_equal(known | {"log export"}, seen, "lookups of the daemon, and those of this test")
 
 
 @test("api")

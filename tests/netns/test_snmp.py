@@ -207,6 +207,25 @@ def tables_show_what_the_command_shows(n):
 
 
 @test("snmp")
+def walks_that_name_subscribers_are_in_the_audit_log(n):
+    agent(n)
+    traffic(n, 3)
+    quiet(n)
+    for entry in (SUBSCRIBERS, ADDRESS_MAPS, PORT_MAPS):
+        expect(walk(n, entry), "an empty table")
+    records = objects(n, "/api/v1/audit?limit=10000", "audit")
+    seen = {(one["action"], one["subject"]) for one in records if (one["who"], one["from"]) == ("snmp", "agentx")}
+    wanted = {("show subscribers", "all"), ("show mappings", "all")}
+    expect(wanted <= seen, f"lookups of SNMP: {seen}")
+    # What a manager sets has its object and its value.
+    expect_equal(set_value(n, (*INSTANCE, 21, 1), "i", 123_456)[0], 0, "setting a threshold")
+    set_value(n, (*INSTANCE, 21, 1), "i", -1)
+    one = objects(n, "/api/v1/audit?limit=2", "audit")[1]
+    expect_equal((one["who"], one["from"], one["action"]), ("snmp", "agentx", "snmp set"), "the record of a set")
+    expect("123456" in one["subject"], f"subject of a set: {one['subject']}")
+
+
+@test("snmp")
 @shows("7659-6")
 def command_api_metrics_and_snmp_agree(n):
     agent(n)
