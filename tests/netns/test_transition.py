@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import random
+import re
 import shutil
 import socket
 import struct
@@ -18,17 +19,21 @@ from datetime import timezone
 from kit import *
 from netlab.process import wait_until
 from netlab.topology import SRV1
+from netlab.topology import SUBSCRIBERS as SUBSCRIBER_ADDRESSES
 from test_api import ask
 from test_api import objects
+from test_first_steps import sample
 from test_ipv6 import INSIDE
 from test_ipv6 import SUB1
 from test_ipv6 import SUB2
 from test_ipv6 import with_addresses
 from test_page import look_at_hosts
+from test_port_control import pcp
 from test_restconf import INSTANCE
 from test_restconf import data
 from test_restconf import judge
 from test_snmp import ADDRESS_MAPS
+from test_snmp import INSTANCE as INSTANCE_ROW
 from test_snmp import MIB
 from test_snmp import PORT_MAPS
 from test_snmp import SUBSCRIBERS
@@ -418,6 +423,97 @@ def management_names_ipv6_hosts_and_not_their_numbers(n):
         remote = objects(n, f"/api/v1/sessions?host={SUB1}/128&internal_port={port}", "audit")[0]["remote"]
         softwire = (SUB2, f"{HOME}:5353", in_softwire, remote)
         look_at_hosts(n, SUB1, port, by_nat64, subscriber_text(SUB1), softwire)
+
+
+@contextlib.contextmanager
+def everything(n):
+    """Hosts of both kinds, a subscriber of IPv4, a port on request, and an FTP connection that announces a port."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(hosts_of_both_kinds(n))
+        stack.enter_context(sockets(udp(n.sub1))).sendto(b"x", (SRV1, 9))
+        code, _, _ = pcp(n.sub1, SUBSCRIBER_ADDRESSES["sub1"], "udp", fresh_port())
+        expect_equal(code, 0, "result of PCP")
+        server = stack.enter_context(sockets(listener(n.srv1, 21)))
+        client = stack.enter_context(sockets(tcp(n.sub1)))
+        client.connect((SRV1, 21))
+        accepted = stack.enter_context(sockets(server.accept()[0]))
+        accepted.settimeout(5)
+        # The gateway reads what an FTP server has greeted.
+        for reply, command in ((b"220 ready\r\n", b"USER anonymous\r\n"), (b"230 welcome\r\n", None)):
+            accepted.sendall(reply)
+            expect_equal(client.recv(64), reply, "a reply")
+            if command:
+                client.sendall(command)
+                expect_equal(accepted.recv(64), command, "a command")
+        client.sendall(f"PORT {SUBSCRIBER_ADDRESSES['sub1'].replace('.', ',')},200,10\r\n".encode())
+        announced = accepted.recv(64)
+        expect(announced.startswith(b"PORT ") and SUBSCRIBER_ADDRESSES["sub1"].replace(".", ",").encode() not in announced, f"announced: {announced}")
+        yield
+
+
+@test("transition")
+@shows("7659-6", "8512-4")
+def all_families_gateways_and_grants_count_alike_everywhere(n):
+    agent(n)
+    with everything(n):
+        for _ in range(5):
+            quiet(n)
+            before = n.dut.show("counters", "--all")
+            lists = {
+                name: (n.dut.show(name, "--all") if name != "algs" else n.dut.show(name), objects(n, f"/api/v1/{name}?limit=10000", "audit"))
+                for name in ("mappings", "sessions", "subscribers", "grants", "expectations", "algs")
+            }
+            status, of_api = n.dut.show("status")[0], ask(n, "/api/v1/status")[2]
+            metrics, by_api = ask(n, "/metrics")[2].decode(), objects(n, "/api/v1/counters")
+            nat, found = data(n, f"{INSTANCE}/statistics")[1]["ietf-nat:statistics"], walk(n, MIB)
+            entries = data(n, f"{INSTANCE}/mapping-table")[1]["ietf-nat:mapping-table"]["mapping-entry"]
+            after = n.dut.show("counters", "--all")
+            if before == after:
+                break
+        else:
+            raise Failure(f"the instance is never still: {[(one, other) for one, other in zip(before, after) if one != other]}")
+    # Each counter, whatever it counts.
+    values = {one["name"]: one["value"] for one in before}
+    expect_equal({one["name"]: one["value"] for one in by_api}, values, "counters of the API")
+    labelled = {name: int(float(value)) for name, value in
+                re.findall(r'^natrix_(?:events|verdicts|drops|current)(?:_total)?\{\w+="(\w+)"\} (\S+)$', metrics, re.MULTILINE)}  # fmt: skip
+    expect_equal({name: values[name] for name in labelled if name in values}, labelled, "counters of metrics")
+    expect({"grants_opened", "expectations_created", "alg_ftp_sessions", "outbound"} <= set(values), f"counters: {sorted(values)}")
+    for metric, name in (("grants_opened_total", "grants_opened"), ("expectations_created_total", "expectations_created")):
+        expect_equal((sample(metrics, f"natrix_{metric}"), values[name] > 0), (values[name], True), name)
+    # Lists: times go on between two answers.
+    keys = {
+        "mappings": ("protocol", "internal", "external", "pool"), "sessions": ("protocol", "internal", "external", "remote"),
+        "subscribers": ("address", "mappings_created"), "grants": ("protocol", "internal", "external"),
+        "expectations": ("protocol", "external"), "algs": ("name", "sessions", "sessions_total", "messages_changed", "expectations_total"),
+    }  # fmt: skip
+    for name, (by_command, listed) in lists.items():
+        same = lambda some: sorted(str([one.get("host"), *(one[key] for key in keys[name])]) for one in some)  # noqa: E731,B023
+        expect_equal(same(listed), same(by_command), f"{name} of the API")
+        expect(by_command, f"no {name}")
+    mappings, algs = lists["mappings"][0], {one["name"]: one for one in lists["algs"][0]}
+    for name, gateway in algs.items():
+        for metric, key in (("alg_sessions", "sessions_total"), ("alg_messages_changed", "messages_changed")):
+            value = re.search(rf'^natrix_{metric}_total\{{alg="{name}"\}} (\S+)$', metrics, re.MULTILINE)
+            expect_equal(float(value[1]), gateway[key], f"{metric} of {name}")
+    expect(algs["ftp"]["messages_changed"] > 0 and algs["ftp"]["sessions_total"] > 0, f"FTP: {algs['ftp']}")
+    hosts = {one["host"]["address"] for one in mappings if one.get("host")}
+    expect({SUB1, SUB2} <= hosts and any(not one.get("host") for one in mappings), f"hosts of mappings: {hosts}")
+    # Numbers of all families together.
+    rows, subscribers = table(found, PORT_MAPS), table(found, SUBSCRIBERS)
+    counts = {
+        "status": status["mappings"], "status of the API": of_api["mappings"], "metrics": sample(metrics, "natrix_mappings"),
+        "rows of SNMP": len(rows), "port maps of SNMP": int(found[(*INSTANCE_ROW, 8, 1)]),
+        "RESTCONF": nat["mappings-statistics"]["total-port-mappings"], "entries of RESTCONF": len(entries),
+    }  # fmt: skip
+    expect_equal(counts, dict.fromkeys(counts, len(mappings)), "mappings")
+    expect_equal({row[8] for row in rows.values()}, {"1", "2"}, "families of port maps")
+    counts = {
+        "API": of_api["subscribers"], "metrics": sample(metrics, "natrix_subscribers"),
+        "RESTCONF": nat["mappings-statistics"]["total-active-subscribers"],
+        "rows of SNMP": sum(int(row[7]) > 0 for row in subscribers.values()),
+    }  # fmt: skip
+    expect_equal(counts, dict.fromkeys(counts, status["subscribers"]), "subscribers")
 
 
 def subscriber_text(address):
