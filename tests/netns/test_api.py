@@ -175,6 +175,34 @@ def lookups_and_changes_are_in_the_audit_log(n):
 
 
 @test("api")
+def who_operates_cannot_change_what_is_recorded_of_subscribers(n):
+    text = n.dut.configuration.read_text()
+    for more, object_ in [
+        ("[log]\nrefusal_interval = \"1 s\"\n", "log.refusal_interval"),
+        ("[log]\nback_pressure = \"drop\"\n", "log.back_pressure"),
+    ]:
+        for path in ("plan", "reload", "reload?save=true"):
+            status, _, refused = ask(n, f"/api/v1/{path}", "operate", "POST", f"{text}\n{more}")
+            expect_equal((status, refused["error"]["seen"]), (422, object_), f"{path} of {more}")
+            expect("needs the role audit" in refused["error"]["problem"], str(refused))
+        expect_equal(ask(n, "/api/v1/reload", "audit", "POST", f"{text}\n{more}")[0], 403, f"{more} as audit")
+        _, out, _ = n.dut.command("audit", "--json", "--limit", "1")
+        record = json.loads(out)
+        expect_equal((record["who"], record["action"]), ("noc", "reload --save"), "the record")
+        expect(object_ in record["subject"] and record["result"].startswith("failed: "), f"the record: {record}")
+    status, _, planned = ask(n, "/api/v1/plan", "operate", "POST", text)
+    expect_equal((status, planned["changes"], n.dut.configuration.read_text()), (200, [], text), "what runs, and its file, are as before")
+    # The command line is not bound by roles.
+    path = n.state.directory / "records.toml"
+    path.write_text(f"{text}\n[log]\nrefusal_interval = \"1 s\"\n")
+    status, _, err = n.dut.command("reload", "-c", path)
+    expect_equal((status, err), (0, ""), "natrix reload")
+    status, _, refused = ask(n, "/api/v1/rollback", "operate", "POST")
+    expect_equal((status, refused["error"]["seen"]), (422, "log.refusal_interval"), "a rollback over the API")
+    expect_equal(n.dut.command("reload", "--rollback")[0], 0, "natrix reload --rollback")
+
+
+@test("api")
 def every_lookup_is_recorded_however_it_is_asked(n):
     with sockets(udp(n.sub1)) as sock:
         sock.sendto(b"x", (SRV1, 9))

@@ -106,6 +106,12 @@ struct Answered {
     refused: Option<Fault>,
 }
 
+/// The same, bounded by what its sender may decide: who may not look subscribers up must not have
+/// their records sent elsewhere either.
+fn bounded(config: NewConfig, principal: &Principal) -> NewConfig {
+    NewConfig { keep_records: !principal.permits(Role::Audit), ..config }
+}
+
 async fn ask(api: &Api, principal: &Principal, request: Request) -> Result<Answered, Refused> {
     let read = move |client: &mut control::Client| -> Result<Answered, ClientError> {
         client.send(&request)?;
@@ -156,7 +162,7 @@ pub(crate) async fn plan(
     Text(text): Text,
 ) -> Result<Json<Planned>, Refused> {
     principal.require(if query.details == 0 { Role::Operate } else { Role::Audit })?;
-    let config = query.config(text)?;
+    let config = bounded(query.config(text)?, &principal);
     let Answered { changes, pools, details, plan, .. } = ask(&api, &principal, Request::Plan(config)).await?;
     Ok(Json(Planned { changes, pools, details, plan: plan.ok_or_else(incomplete)? }))
 }
@@ -217,6 +223,6 @@ pub(crate) async fn drain(
 }
 
 async fn change(api: &Api, principal: &Principal, config: NewConfig) -> Result<Json<Done>, Refused> {
-    let answered = ask(api, principal, Request::Reload(config)).await?;
+    let answered = ask(api, principal, Request::Reload(bounded(config, principal))).await?;
     Ok(Json(Done { changes: answered.changes, reloaded: answered.reloaded.ok_or_else(incomplete)? }))
 }

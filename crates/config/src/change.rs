@@ -21,6 +21,7 @@ use nat::settings::Algorithm;
 use nat::settings::Allocation;
 use nat::settings::BalancedForward;
 use nat::settings::Blocks;
+use nat::settings::FilterRule;
 use nat::settings::Filtering;
 use nat::settings::Forward;
 use nat::settings::Nat64;
@@ -56,6 +57,9 @@ pub struct Change {
     pub after: Option<String>,
     /// Why it needs a restart; None when it does not.
     pub restart: Option<&'static str>,
+    /// It decides which records of subscribers are kept, or where they go: whatever the tables of
+    /// the log say, and the `log` of filters.
+    pub of_records: bool,
 }
 
 /// When a value differs from one of the same name.
@@ -127,7 +131,7 @@ impl Value<'_> {
             _ => (self.text.clone(), after.text.clone()),
         };
         let restart = self.restart(before == NONE || after == NONE);
-        Change { object: self.object.clone(), before: Some(before), after: Some(after), restart }
+        Change { restart, ..note(&self.object, Some(before), Some(after)) }
     }
 
     /// Why a change of it needs a restart, if it does; it may begin or end with the change.
@@ -204,7 +208,17 @@ pub fn changes(before: &Config, after: &Config) -> Vec<Change> {
     });
     let place = |section: &str| crate::keys::SECTIONS.iter().position(|known| known.name == section);
     found.sort_by_key(|(section, change)| (change.restart.is_none(), place(section)));
-    found.into_iter().map(|(_, change)| change).collect()
+    let logging = |filter: &&FilterRule| filter.log;
+    let logs_otherwise = !before.nat.filters.iter().filter(logging).eq(after.nat.filters.iter().filter(logging));
+    let of_records = |(section, change): (&str, Change)| Change {
+        of_records: match section {
+            "log" | "log.store" | "log.sink" => true,
+            "filter" => logs_otherwise,
+            _ => false,
+        },
+        ..change
+    };
+    found.into_iter().map(of_records).collect()
 }
 
 /// Lists without names: how many there are, and where the first one differs.
@@ -227,7 +241,7 @@ fn lists(old: &Settings, new: &Settings, found: &mut Vec<(&'static str, Change)>
 }
 
 fn note(object: &str, before: Option<String>, after: Option<String>) -> Change {
-    Change { object: object.to_owned(), before, after, restart: None }
+    Change { object: object.to_owned(), before, after, restart: None, of_records: false }
 }
 
 /// The values of a configuration, table by table.

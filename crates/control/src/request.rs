@@ -123,6 +123,11 @@ pub struct NewConfig {
     /// For a plan: also name as many unchanged mappings, flows and port blocks.
     #[serde(skip_serializing_if = "is_false")]
     pub kept: bool,
+    /// Refuse differences that decide which records of subscribers are kept, or where they go: the
+    /// log, its collectors, and filters with `log`. The API sets it for clients that may not look
+    /// subscribers up.
+    #[serde(skip_serializing_if = "is_false")]
+    pub keep_records: bool,
 }
 
 fn is_zero(number: &u32) -> bool {

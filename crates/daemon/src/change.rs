@@ -161,16 +161,27 @@ fn parse(bytes: Vec<u8>, path: &str, before: &Config, compile: Compile) -> Resul
 }
 
 /// The differences, in the words of the protocol.
-fn changes(before: &Config, after: &Config) -> Vec<Change> {
-    let found = config::changes(before, after).into_iter();
-    let told = found.map(|change| Change {
+///
+/// # Errors
+/// One of them decides about records of subscribers, and the client may not.
+fn changes(before: &Config, after: &Config, path: &str, asked: &NewConfig) -> Result<Vec<Change>, Refused> {
+    let found = config::changes(before, after);
+    let of_records = found.iter().filter(|change| change.of_records).map(|change| change.object.as_str());
+    let of_records = of_records.collect::<Vec<_>>().join(", ");
+    let told = found.into_iter().map(|change| Change {
         object: change.object,
         before: change.before,
         after: change.after,
         live: change.restart.is_none(),
         reason: change.restart.map(str::to_owned),
     });
-    told.collect()
+    if of_records.is_empty() || !asked.keep_records {
+        return Ok(told.collect());
+    }
+    let problem = "needs the role audit too: it decides which records of subscribers are kept, or where they go";
+    let remedy = format!("make this change on the machine, with natrix reload, or leave it as it is; {UNCHANGED}");
+    let fault = Fault::new(format!("configuration {path}"), problem, remedy).seen(of_records);
+    Err(Refused { replies: told.map(Reply::from).collect(), fault })
 }
 
 /// Compiles another configuration. What can only change by a restart stays as it is.
@@ -224,7 +235,7 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
     let began = SystemInstant::now();
     let live = lock(&instance.live).clone().ok_or_else(not_reloadable)?;
     let (config, path) = wanted(&live, asked)?;
-    let changes = changes(&live.config, &config);
+    let changes = changes(&live.config, &config, &path, asked)?;
     let restart = changes.iter().filter(|change| !change.live).count();
     let shared = instance.shared();
     let replies = || changes.iter().cloned().map(Reply::from);
@@ -577,7 +588,7 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     let mut guard = lock(&instance.live);
     let live = guard.as_mut().ok_or_else(not_reloadable)?;
     let (config, path) = wanted(live, asked)?;
-    let changes = changes(&live.config, &config);
+    let changes = changes(&live.config, &config, &path, asked)?;
     if let Some(fault) = needs_restart(&path, &changes) {
         return Err(Refused { replies: changes.into_iter().map(Reply::from).collect(), fault });
     }

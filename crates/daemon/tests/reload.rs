@@ -771,6 +771,42 @@ fn a_record_of_a_change_names_its_number_and_what_differs() {
 }
 
 #[test]
+fn records_of_subscribers_change_only_if_the_client_may() {
+    let mut one = Instance::start("keep_records", "");
+    let text = one.text.clone();
+    let with = |more: &str, keep_records| NewConfig {
+        text: Some(format!("{text}\n{more}")),
+        keep_records,
+        ..NewConfig::default()
+    };
+    let first = one.write("first.toml", &text);
+    one.reload(first);
+    let generation = one.running.instance().shared().generation();
+    for (more, object) in [
+        ("[log]\nrefusal_interval = \"1 s\"\n", "log.refusal_interval"),
+        ("[[filter]]\naction = \"deny\"\nprotocol = 6\nlog = true\n", "filter"),
+    ] {
+        let asked = with(more, true);
+        for request in [Request::Plan(asked.clone()), Request::Reload(asked)] {
+            let replies = ask(&mut one.client, &request);
+            let text = error(&replies);
+            assert!(text.contains("needs the role audit") && text.contains(&format!("({object})")), "{text}");
+            assert!(matches!(&replies[0], Reply::Change(change) if change.object == object), "{replies:?}");
+        }
+    }
+    assert_eq!(one.running.instance().shared().generation(), generation, "what is refused changes nothing");
+    let silent = "[[filter]]\naction = \"deny\"\nprotocol = 6\n";
+    assert_eq!(error(&one.reload(with(silent, true))), "");
+    let allowed = with("[log]\nrefusal_interval = \"1 s\"\n", false);
+    assert_eq!(error(&one.reload(allowed)), "");
+    // The way back is a change too.
+    let back = |keep_records| NewConfig { rollback: true, keep_records, ..NewConfig::default() };
+    assert!(error(&one.reload(back(true))).contains("needs the role audit"));
+    assert_eq!(error(&one.reload(back(false))), "");
+    one.stop();
+}
+
+#[test]
 fn lists_for_snmp_are_recorded_once_over_all_connections() {
     let mut one = Instance::start("snmp", "");
     let socket = one.directory.join("control.sock");

@@ -87,6 +87,21 @@ fn pools_come_and_go_and_interfaces_need_a_restart() {
     assert!(found[1].after.is_none() && found[2].before.is_none());
 }
 
+#[test]
+fn filters_that_do_not_log_decide_nothing_about_records() {
+    let filters =
+        |more: &str| format!("{BEFORE}[[filter]]\naction = \"permit\"\nprotocol = \"tcp\"\nlog = true\n{more}");
+    let of_records = |before: &str, after: &str| {
+        let found = changes(&config(before), &config(after));
+        found.iter().map(|change| (change.object.clone(), change.of_records)).collect::<Vec<_>>()
+    };
+    let more = |log| filters(&format!("[[filter]]\naction = \"deny\"\nprotocol = \"udp\"\n{log}"));
+    let is = |of_records| vec![("filter".to_owned(), of_records)];
+    assert_eq!(of_records(&filters(""), &more("")), is(false));
+    assert_eq!(of_records(&filters(""), &more("log = true\n")), is(true));
+    assert_eq!(of_records(&more(""), BEFORE), is(true), "a filter that logs is removed");
+}
+
 const EVERY_KEY: &str = include_str!("../../tests/every_key.toml");
 const EVERY_KEY_OF_IPV6: &str = include_str!("../../tests/every_key_of_ipv6.toml");
 const EVERY_KEY_OF_ROUTING: &str = include_str!("../../tests/every_key_of_routing.toml");
@@ -128,6 +143,14 @@ fn every_key_that_is_left_out_makes_a_difference_with_a_name() {
             assert!(found.iter().all(|change| change.object != "*"), "{name}: {found:?}");
             let needs_restart = Effect::of(section.name, key.name) != Effect::Live;
             assert_eq!(found.iter().any(|change| change.restart.is_some()), needs_restart, "{name}: {found:?}");
+            let of_records = found.iter().filter(|change| change.of_records).count();
+            let wanted = match (section.name, key.name) {
+                ("log" | "log.store" | "log.sink", _) | ("filter", "log") => found.len(),
+                // The filter of this file may be one that logs.
+                ("filter", _) => of_records,
+                _ => 0,
+            };
+            assert_eq!(of_records, wanted, "{name}: {found:?}");
         }
     }
     assert!(reported > 60, "{reported} keys are reported");
