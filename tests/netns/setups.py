@@ -264,8 +264,8 @@ agentx = "{AGENTX_OF_HOSTS}"
 """
 
 
-# Every limit that a packet can meet, small. Each of the two workers has half of a table and an eighth more. One percent
-# of the ports of all pools is less than a worker's mappings.
+# Every limit that a packet can meet, small. Each of the two workers has half of a table and an
+# eighth more. One percent of the ports of all pools is less than a worker's mappings.
 ONE_BLOCK, TWO_SESSIONS, DRAINING = "100.64.0.93", "100.64.0.94", "100.64.0.95"
 SMALL_LIMITS = f"""{SCARCE_POOL}
 [tables]

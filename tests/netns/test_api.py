@@ -278,7 +278,7 @@ def every_lookup_names_its_subject_whichever_way_it_is_asked(n):
     why = f"protocol=udp&source={inside}:{source}&destination={SRV1}:9"
     past = f"address={address}&port={port}&protocol=udp"
     seen = set()
-    # The action, what the subject must have, the words of the command, and the path of the API; both have one subject.
+    # The action, what the subject must have, the words of the command, and the path of the API.
     for action, wanted, words, path in [
         ("find", f"{address}:{port} udp", ["find", f"{address}:{port}", "--protocol", "udp"], f"find?{past}"),
         ("find", f"{address}:{port} udp at {then}", ["find", f"{address}:{port}", "--protocol", "udp", "--at", then], f"find?{past}&at={then}"),

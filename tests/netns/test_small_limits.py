@@ -19,8 +19,8 @@ from test_snmp import kinds
 from test_snmp import set_value
 from test_snmp import walk
 
-# Column of natv2InstanceTable, leaf of ietf-nat, and the reasons for which both count packets. The YANG module has no
-# leaf for a full table of mappings or of sessions.
+# Column of natv2InstanceTable, leaf of ietf-nat, and the reasons for which both count packets. The
+# YANG module has no leaf for a full table of mappings or of sessions.
 ADDRESS = (15, "dropped-address-packets", ("address_draining",))
 QUOTA = (16, "dropped-port-limit-packets", ("subscriber_port_quota", "block_limit"))
 PORTS = (16, "dropped-port-packets", ("ports_exhausted",))
@@ -30,7 +30,7 @@ MAPPINGS = (13, None, ("mapping_table_full",))
 OTHER = (18, None, ("protocol_unsupported", "session_table_full", "subscriber_session_quota"))
 ALL = (ADDRESS, QUOTA, PORTS, SUBSCRIBERS, FRAGMENTS, MAPPINGS, OTHER)
 COLUMNS = range(12, 19)
-# A fragment that waited in vain is dropped because of no limit of the MIB.
+# No limit of the MIB: the first fragment never came.
 NOT_IN_MIB = {"fragment_timeout"}
 
 
@@ -133,7 +133,8 @@ def packets_at_each_limit_of_the_instance_are_counted(n):
 
         def no_first_fragments():
             with sockets(raw(n.srv1)) as sender:
-                # Of one datagram more fragments than can be held, and more datagrams than can be tracked.
+                # More fragments of one datagram than can be held, and more datagrams than can be
+                # tracked.
                 for part in fragments(SRV1, external[0], 17, segment, 6999, 1000)[1:]:
                     sender.sendto(part, (external[0], 0))
                 for identification in range(7000, 7030):
