@@ -130,23 +130,97 @@ fn messages(name: &str, bytes: &[u8]) {
     conversation(name, options, rest);
 }
 
-/// The same bytes as streams, in order: nothing is lost, and what a gateway does not read is not
-/// changed.
+/// What a stream in order must become: each message with the changes that its gateway asked for,
+/// and nothing else changed.
+#[derive(Default)]
+struct Expected {
+    /// All bytes sent so far.
+    input: Vec<u8>,
+    /// How many of them are in `output`.
+    at: usize,
+    /// How many of the next ones pass unread.
+    skip: usize,
+    /// Corrections since the last acknowledgement.
+    corrections: usize,
+    output: Vec<u8>,
+}
+
+impl Expected {
+    fn copy(&mut self, end: usize) {
+        self.output.extend_from_slice(&self.input[self.at..end]);
+        self.at = end;
+    }
+
+    fn skip(&mut self) {
+        let count = self.skip.min(self.input.len() - self.at);
+        self.copy(self.at + count);
+        self.skip -= count;
+    }
+
+    fn note(&mut self, step: &Step) {
+        match step {
+            Step::Skip(count) => {
+                self.skip = *count;
+                self.skip();
+            }
+            // More corrections than this wait for an acknowledgement, and the message with them.
+            Step::Message(length, changes) if self.corrections + changes.as_slice().len() <= ::alg::CORRECTIONS_MAX => {
+                self.corrections += changes.as_slice().len();
+                let message = &self.input[self.at..self.at + length];
+                let mut out = vec![0; length + EDITS_MAX * TEXT_MAX];
+                let written = changes.apply(message, &mut out).expect("there is room");
+                self.output.extend_from_slice(&out[..written]);
+                self.at += length;
+            }
+            Step::More | Step::Needs(_) | Step::Message(..) | Step::Over => {}
+        }
+    }
+}
+
+/// The same bytes as streams, in order: nothing is lost or repeated, and only what a gateway asked
+/// for is changed.
 fn conversation(name: &str, options: u8, bytes: &[u8]) {
     let Some(mut session) = Session::new(name, options) else { return };
     let mut streams = [Stream::starting(FIRST), Stream::starting(FIRST)];
     let mut held = [Held::default(), Held::default()];
-    let mut sent = [FIRST; 2];
+    let mut expected = [Expected::default(), Expected::default()];
+    let mut received = [Vec::new(), Vec::new()];
     let mut out = vec![0; 2 * MESSAGE_MAX + bytes.len() + EDITS_MAX * TEXT_MAX * 64];
-    for (i, payload) in bytes.split(|byte| *byte == 0xfe).enumerate() {
+    let payloads = bytes.split(|byte| *byte == 0xfe).enumerate().filter(|(_, payload)| !payload.is_empty());
+    for (i, payload) in payloads {
         let way = i % 2;
-        let segment = Segment { sequence: sent[way], payload, fin: false };
-        sent[way] = sent[way].wrapping_add(payload.len() as u32);
-        let passed =
-            streams[way].pass(&mut held[way], &segment, &mut out, |bytes, seen| session.step(way == 0, bytes, seen));
-        if let Passed::On { sequence, length, .. } = passed {
-            streams[way].acknowledge(sequence.wrapping_add(length as u32));
+        let (stream, held, expected, received) =
+            (&mut streams[way], &mut held[way], &mut expected[way], &mut received[way]);
+        expected.input.extend_from_slice(payload);
+        expected.skip();
+        // What did not fit is repeated.
+        loop {
+            let from = stream.next().wrapping_sub(FIRST) as usize + held.len();
+            let sequence = FIRST.wrapping_add(from as u32);
+            let segment = Segment { sequence, payload: &expected.input.clone()[from..], fin: false };
+            let passed = stream.pass(held, &segment, &mut out, |bytes, seen| {
+                let step = session.step(way == 0, bytes, seen);
+                expected.note(&step);
+                step
+            });
+            let Passed::On { sequence, length, fin: false } = passed else { panic!("in order, and without an end") };
+            if length > 0 {
+                assert_eq!(sequence, FIRST.wrapping_add(received.len() as u32), "the output has no gap");
+                received.extend_from_slice(&out[..length]);
+            }
+            stream.acknowledge(FIRST.wrapping_add(received.len() as u32));
+            expected.corrections = 0;
+            let taken = stream.next().wrapping_sub(FIRST) as usize + held.len();
+            if taken == expected.input.len() {
+                break;
+            }
+            assert!(taken > from || length > 0, "a repetition gets further");
         }
+        if stream.is_over() {
+            expected.copy(expected.input.len());
+        }
+        assert_eq!(*received, expected.output);
+        assert_eq!(held.len(), expected.input.len() - expected.at, "what is not sent on is held");
     }
 }
 

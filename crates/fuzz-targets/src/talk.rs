@@ -142,7 +142,7 @@ impl Talks {
                 }
                 _ => None,
             };
-            if let Some(got) = got.filter(|got| is_syn || is_later(**got, end)) {
+            if let Some(got) = got.filter(|got| if is_syn { **got == 0 } else { is_later(**got, end) }) {
                 *got = end;
             }
         }
@@ -150,7 +150,8 @@ impl Talks {
 
     pub(crate) fn next(&mut self, kind: u8, dice: &mut Dice<'_>) -> (Side, Vec<u8>) {
         match kind {
-            0 | 1 => self.open(dice),
+            0 => self.open(dice),
+            1 => self.syn(dice),
             2 => self.answer(dice),
             3..=6 => self.say(true, dice),
             7..=9 => self.say(false, dice),
@@ -182,6 +183,24 @@ impl Talks {
         outer.0 = 5_001;
         let segment = build::tcp(*remote, *external, Flags::SYN | Flags::ACK).sequence(5_000).acknowledgment(outer.1);
         (Side::Outside, segment.mss(1_460).build())
+    }
+
+    /// A SYN or SYN-ACK of a connection, repeated or forged.
+    fn syn(&mut self, dice: &mut Dice<'_>) -> (Side, Vec<u8>) {
+        let choice = dice.byte();
+        let connection = self.connections.get(usize::from(choice & 3) % self.connections.len().max(1));
+        let Some(Connection { inside, remote, external: Some(external), .. }) = connection else {
+            return self.open(dice);
+        };
+        let flags = if choice & 4 == 0 { Flags::SYN } else { Flags::SYN | Flags::ACK };
+        let (side, from, to, repeated) = match choice & 8 {
+            0 => (Side::Inside, *inside, *remote, (1_000, 5_001)),
+            _ => (Side::Outside, *remote, *external, (5_000, 1_001)),
+        };
+        let sequence = if choice & 16 == 0 { repeated.0 } else { dice.word().into() };
+        let ack = if choice & 32 == 0 { repeated.1 } else { dice.word().into() };
+        let payload: &[u8] = if choice >> 6 == 3 { b"x" } else { b"" };
+        (side, build::tcp(from, to, flags).sequence(sequence).acknowledgment(ack).payload(payload).build())
     }
 
     /// A message, or part of one, in order, again, or with a gap before it.
