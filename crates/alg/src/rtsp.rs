@@ -197,71 +197,100 @@ fn restore_ports(context: &Context<'_>, message: &[u8], at: usize, end: usize, f
     findings.edit(at, after, put);
 }
 
-/// `":5000"/":5001"` or `"192.0.2.5:5000"/"192.0.2.5:5001"` (RFC 7826 §18.54).
+/// `":5000"/":5001"` or `"192.0.2.5:5000"/"192.0.2.5:5001"`, for RTP and RTCP, or one of them if
+/// RTCP shares the port (RFC 7826 §18.54).
 fn read_addresses(context: &Context<'_>, message: &[u8], from: usize, to: usize, findings: &mut Findings) {
     let Some(first) = quoted(message, from, to) else { return };
-    let second = match message.get(first.end + 1..to) {
-        Some([b'/', ..]) => quoted(message, first.end + 2, to),
-        _ => None,
+    let (second, after) = match message.get(first.end..to) {
+        Some([b'/', ..]) => match quoted(message, first.end + 1, to) {
+            Some(second) => (Some(second), second.end),
+            None => return,
+        },
+        _ => (None, first.end),
     };
+    if text::skip_blanks(message, after) < to {
+        return;
+    }
     if context.from_inside {
-        let owns = |part: &Quoted| part.address.is_none_or(|(address, ..)| address == context.internal.address);
-        if first.port < PORT_MIN || !owns(&first) || second.as_ref().is_some_and(|part| !owns(part)) {
-            return;
-        }
-        let is_pair = second.as_ref().is_some_and(|part| part.port == first.port.wrapping_add(1));
-        if (is_pair && first.port % 2 == 1) || (second.is_some() && !is_pair) {
-            return;
-        }
-        let kind = if is_pair { WantKind::Pair } else { WantKind::Data };
-        let has_address = first.address.is_some() && second.as_ref().is_none_or(|part| part.address.is_some());
-        let want = Want { port: first.port, kind, needs_own_address: !has_address, ..Want::default() };
-        let want = findings.want(want);
-        for (part, plus) in [(Some(first), 0), (second, 1)] {
-            let Some(part) = part else { continue };
-            if let Some((_, at, end)) = part.address {
-                findings.edit(at, end, Put::Address(Some(want)));
-            }
-            findings.edit(part.at, part.end, Put::Port(Some(want), plus));
-        }
+        hide_addresses(context, first, second, findings);
         return;
     }
     for part in [Some(first), second].into_iter().flatten() {
-        let pairs = context.known.iter().map(|known| (known.external, known.inside));
-        let above = context.known.iter().map(|known| (known.external.wrapping_add(1), known.inside.wrapping_add(1)));
-        let Some((_, inside)) = pairs.chain(above).find(|(external, _)| *external == part.port) else { continue };
-        if let Some((address, at, end)) = part.address {
-            if address != context.external.address {
-                continue;
-            }
-            findings.edit(at, end, Put::LiteralAddress(context.internal.address));
-        }
-        findings.edit(part.at, part.end, Put::LiteralPort(inside));
+        restore_address(context, &part, findings);
     }
 }
 
+fn hide_addresses(context: &Context<'_>, first: Quoted, second: Option<Quoted>, findings: &mut Findings) {
+    let parts = [Some(first), second];
+    let owns = |part: &Quoted| {
+        part.address.is_none_or(|(address, ..)| address == context.internal.address)
+            && part.port.is_none_or(|(port, ..)| port >= PORT_MIN)
+    };
+    if !parts.iter().flatten().all(owns) {
+        return;
+    }
+    let want_of = |part: &Quoted, port| Want { port, needs_own_address: part.address.is_none(), ..Want::default() };
+    let mut pair = None;
+    if let (Some((port, ..)), Some(Quoted { port: Some((above, ..)), address, .. })) = (first.port, second)
+        && port % 2 == 0
+        && above == port + 1
+    {
+        let needs_own_address = first.address.is_none() || address.is_none();
+        pair = Some(findings.want(Want { kind: WantKind::Pair, needs_own_address, ..want_of(&first, port) }));
+    }
+    for (part, plus) in parts.iter().zip([0, 1]) {
+        let Some(part) = part else { continue };
+        let want = part.port.map(|(port, ..)| pair.unwrap_or_else(|| findings.want(want_of(part, port))));
+        if let Some((_, at, end)) = part.address {
+            findings.edit(at, end, Put::Address(want));
+        }
+        if let Some((_, at, end)) = part.port {
+            findings.edit(at, end, Put::Port(want, if pair.is_some() { plus } else { 0 }));
+        }
+    }
+}
+
+fn restore_address(context: &Context<'_>, part: &Quoted, findings: &mut Findings) {
+    if part.address.is_some_and(|(address, ..)| address != context.external.address) {
+        return;
+    }
+    if let Some((port, at, end)) = part.port {
+        let pairs = context.known.iter().map(|known| (known.external, known.inside));
+        let above = context.known.iter().map(|known| (known.external.wrapping_add(1), known.inside.wrapping_add(1)));
+        let Some((_, inside)) = pairs.chain(above).find(|(external, _)| *external == port) else { return };
+        findings.edit(at, end, Put::LiteralPort(inside));
+    }
+    if let Some((_, at, end)) = part.address {
+        findings.edit(at, end, Put::LiteralAddress(context.internal.address));
+    }
+}
+
+/// `"host:port"`, `"host"` or `":port"`, with the place of each.
+#[derive(Clone, Copy)]
 struct Quoted {
     address: Option<(u32, usize, usize)>,
-    port: u16,
-    at: usize,
-    /// Of the port; the closing quote is there.
+    port: Option<(u16, usize, usize)>,
+    /// Behind the closing quote.
     end: usize,
 }
 
 fn quoted(message: &[u8], from: usize, to: usize) -> Option<Quoted> {
+    let message = message.get(..to)?;
     if message.get(from) != Some(&b'"') {
         return None;
     }
     let mut at = from + 1;
     let mut address = None;
-    if let Some((value, length)) = text::address(message.get(at..to)?) {
+    if let Some((value, length)) = text::address(message.get(at..)?) {
         address = Some((value, at, at + length));
         at += length;
     }
-    if message.get(at) != Some(&b':') {
-        return None;
+    let mut port = None;
+    if message.get(at) == Some(&b':') {
+        let (value, digits) = text::port(message.get(at + 1..)?)?;
+        port = Some((value, at + 1, at + 1 + digits));
+        at += 1 + digits;
     }
-    let (port, digits) = text::port(message.get(at + 1..to)?)?;
-    let end = at + 1 + digits;
-    (end < to && message[end] == b'"').then_some(Quoted { address, port, at: at + 1, end })
+    let is_whole = message.get(at) == Some(&b'"') && (address.is_some() || port.is_some());
+    is_whole.then_some(Quoted { address, port, end: at + 1 })
 }

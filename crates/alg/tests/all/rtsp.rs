@@ -59,3 +59,73 @@ fn ports_of_a_server_inside_are_translated() {
     let wanted = reply.replace("6000-6001", "26000-26001").replace("10.0.0.1", "198.51.100.7");
     assert_eq!(text(talk.server(reply.as_bytes())), wanted);
 }
+
+/// RFC 7826 §18.54: a pair or one endpoint, each with an address, a port, or both.
+#[test]
+fn every_form_of_addresses_is_translated_both_ways() {
+    for (own, hidden, wants) in [
+        (r#"":5000""#, r#"":25000""#, &[(WantKind::Data, 5000)][..]),
+        (r#"":5001""#, r#"":25001""#, &[(WantKind::Data, 5001)]),
+        (r#""10.0.0.1:5000""#, r#""198.51.100.7:25000""#, &[(WantKind::Data, 5000)]),
+        (r#"":5000"/":5001""#, r#"":25000"/":25001""#, &[(WantKind::Pair, 5000)]),
+        (r#""10.0.0.1:5000"/":5001""#, r#""198.51.100.7:25000"/":25001""#, &[(WantKind::Pair, 5000)]),
+        (r#"":5001"/":5002""#, r#"":25001"/":25002""#, &[(WantKind::Data, 5001), (WantKind::Data, 5002)]),
+        (
+            r#""10.0.0.1:5000"/"10.0.0.1:7000""#,
+            r#""198.51.100.7:25000"/"198.51.100.7:27000""#,
+            &[(WantKind::Data, 5000), (WantKind::Data, 7000)],
+        ),
+        (r#""10.0.0.1""#, r#""198.51.100.7""#, &[]),
+    ] {
+        let transport = |addresses: &str| format!("RTP/AVP/UDP;unicast;dest_addr={addresses};RTCP-mux");
+        let setup = format!("SETUP rtsp://x/a RTSP/2.0\r\nTransport: {}\r\n\r\n", transport(own));
+        let mut talk = session();
+        let out = text(talk.client(setup.as_bytes()));
+        assert_eq!(out, setup.replace(own, hidden));
+        let asked: Vec<_> = talk.host.wants.iter().map(|want| (want.kind, want.port)).collect();
+        assert_eq!(asked, wants, "{own}");
+        let needs = talk.host.wants.iter().any(|want| want.needs_own_address);
+        assert_eq!(needs, own.contains(r#"":"#), "{own}: where no address is named, that of the session counts");
+        let server = r#"src_addr="203.0.113.9:6000"/"203.0.113.9:6001""#;
+        let reply = format!("RTSP/2.0 200 OK\r\nTransport: {};{server}\r\n\r\n", transport(hidden));
+        assert_eq!(text(talk.server(reply.as_bytes())), reply.replace(hidden, own));
+
+        // A server inside, with the same addresses as its source.
+        let mut talk = session();
+        talk.host.client_is_inside = false;
+        let setup = "SETUP rtsp://x/a RTSP/2.0\r\nTransport: RTP/AVP;dest_addr=\":6000\"\r\n\r\n";
+        assert_eq!(text(talk.client(setup.as_bytes())), setup);
+        let reply = |addresses: &str| {
+            format!("RTSP/2.0 200 OK\r\nTransport: RTP/AVP;dest_addr=\":6000\";src_addr={addresses}\r\n\r\n")
+        };
+        assert_eq!(text(talk.server(reply(own).as_bytes())), reply(hidden));
+        let asked: Vec<_> = talk.host.wants.iter().map(|want| (want.kind, want.port)).collect();
+        assert_eq!(asked, wants, "{own}");
+        let later =
+            |addresses: &str| format!("SETUP rtsp://x/a RTSP/2.0\r\nTransport: RTP/AVP;src_addr={addresses}\r\n\r\n");
+        assert_eq!(text(talk.client(later(hidden).as_bytes())), later(own));
+    }
+}
+
+#[test]
+fn addresses_that_are_not_the_senders_own_are_left_alone() {
+    for addresses in [
+        r#""10.0.0.2:5000""#,
+        r#""10.0.0.1:5000"/"10.0.0.2:5001""#,
+        r#"":80""#,
+        r#"":5000"/":80""#,
+        r#"":5000"/"#,
+        r#"":5000"/"x:5001""#,
+        r#"":5000"/":5001"/":5002""#,
+        r#"":5000" x"#,
+        r#"":5000"#,
+        r#""""#,
+        r#"":""#,
+        r#"":66000""#,
+    ] {
+        let setup = format!("SETUP rtsp://x/a RTSP/2.0\r\nTransport: RTP/AVP;unicast;dest_addr={addresses}\r\n\r\n");
+        let mut talk = session();
+        assert_eq!(text(talk.client(setup.as_bytes())), setup);
+        assert!(talk.host.wants.is_empty(), "{addresses}");
+    }
+}
