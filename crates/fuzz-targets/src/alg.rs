@@ -251,8 +251,8 @@ pub fn pptp(bytes: &[u8]) {
 
 /// A stream in any pieces becomes what it becomes in one piece, and asks for the same.
 ///
-/// The first bytes: which gateway, then pairs of position and length of a segment; 0xfe begins the
-/// input.
+/// The first bytes: which gateway and which direction, then pairs of position and length of a
+/// segment; 0xfe begins the input.
 pub fn stream(bytes: &[u8]) {
     let Some((&options, rest)) = bytes.split_first() else { return };
     let Some(cut) = rest.iter().position(|byte| *byte == 0xfe) else { return };
@@ -260,14 +260,28 @@ pub fn stream(bytes: &[u8]) {
     let name = match options >> 4 & 3 {
         0 => "sip",
         1 => "rtsp",
-        _ => "pptp",
+        2 => "pptp",
+        _ => "ftp",
     };
     let whole = pass_all(name, options | 2, input, &[]);
     assert_eq!(pass_all(name, options | 2, input, cuts), whole);
 }
 
+/// What FTP is read after: the greeting before a command, and a command before its reply.
+fn greet(session: &mut Session, from_client: bool, is_extended: bool) {
+    session.read(false, b"220 ready\r\n");
+    if !from_client {
+        session.read(true, b"USER a\r\n");
+        session.read(true, if is_extended { b"EPSV\r\n" } else { b"PASV\r\n" });
+    }
+}
+
 fn pass_all(name: &str, options: u8, input: &[u8], cuts: &[u8]) -> Option<(Vec<u8>, Vec<Want>)> {
     let mut session = Session::new(name, options)?;
+    let from_client = options & 8 == 0;
+    if name == "ftp" {
+        greet(&mut session, from_client, options & 4 == 0);
+    }
     let mut stream = Stream::starting(FIRST);
     let mut held = Held::default();
     let mut out = vec![0; 4 * MESSAGE_MAX + 2 * input.len()];
@@ -277,7 +291,7 @@ fn pass_all(name: &str, options: u8, input: &[u8], cuts: &[u8]) -> Option<(Vec<u
     for (at, length) in chosen.chain(std::iter::repeat((0, input.len()))) {
         let (from, to) = (at.min(input.len()), (at + length).min(input.len()));
         let segment = Segment { sequence: FIRST.wrapping_add(from as u32), payload: &input[from..to], fin: false };
-        let passed = stream.pass(&mut held, &segment, &mut out, |bytes, seen| session.step(true, bytes, seen));
+        let passed = stream.pass(&mut held, &segment, &mut out, |bytes, seen| session.step(from_client, bytes, seen));
         if let Passed::On { sequence, length, .. } = passed {
             let start = sequence.wrapping_sub(FIRST) as i32;
             for (i, byte) in out[..length].iter().enumerate() {
