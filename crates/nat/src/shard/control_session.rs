@@ -315,7 +315,12 @@ impl Ledger {
         }
         let session = store.get_mut(place);
         let [Some(_), Some(_)] = session.streams else {
-            store.remove(place);
+            // Before the answer to the SYN. Anyone outside can send it, and the end inside answers
+            // with an RST (RFC 9293 §3.10.7.3). Anything else from inside means that an answer
+            // came in which did not pass here, so the first byte may be missed.
+            if control.from == Side::Inside && !flags.contains(Flags::RST) {
+                store.remove(place);
+            }
             return Done::AsItIs;
         };
         if payload.len() > PAYLOAD_MAX {

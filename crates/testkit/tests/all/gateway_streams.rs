@@ -238,3 +238,92 @@ fn a_new_connection_of_equal_endpoints_is_read_from_its_start() {
     }
     bed.run_out();
 }
+
+/// RFC 7857 §2: a SYN while only one side has sent its FIN is within the connection. The host
+/// answers it (RFC 5961 §4), and what the other side still sends is read.
+#[test]
+fn a_syn_after_one_fin_changes_no_stream() {
+    for from_inside in [true, false] {
+        let mut bed = Bed::new(with(&["ftp"]));
+        let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+        let text = "PORT 100,64,0,10,4,1\r\n";
+        assert_ne!(talk.send_out(&mut bed, text).len(), text.len());
+        let (external, fin) = (talk.external, Flags::FIN.union(Flags::ACK));
+        let (sequence, ack) = talk.numbers(!from_inside);
+        if from_inside {
+            bed.inside(&build::tcp(CLIENT, SERVER, fin).sequence(sequence).acknowledgment(ack).build());
+            bed.only_outside();
+        } else {
+            bed.outside(&build::tcp(SERVER, external, fin).sequence(sequence).acknowledgment(ack).build());
+            bed.only_inside();
+        }
+        passes_as_it_is(&mut bed, true, &build::tcp(CLIENT, SERVER, Flags::SYN).sequence(77_777).build());
+        passes_as_it_is(&mut bed, false, &build::tcp(SERVER, external, Flags::SYN).sequence(99_999).build());
+        if from_inside {
+            assert_eq!(talk.send_in(&mut bed, "221 bye\r\n"), "221 bye\r\n", "in the numbers of the connection");
+        } else {
+            assert_ne!(talk.send_out(&mut bed, text), text, "it is still read");
+        }
+        bed.run_out();
+    }
+}
+
+/// What is forged before the answer to a SYN, and the RST that the end inside sends, end nothing.
+#[test]
+fn a_forged_segment_before_the_answer_ends_no_reading() {
+    let text = "PORT 100,64,0,10,4,1\r\n";
+    for (flags, payload) in [
+        (Flags::ACK, ""),
+        (Flags::ACK.union(Flags::PSH), "220 ready\r\n"),
+        (Flags::FIN.union(Flags::ACK), ""),
+        (Flags::RST, ""),
+    ] {
+        let mut bed = Bed::new(with(&["ftp"]));
+        let external = bed.open_tcp(CLIENT, SERVER);
+        let forged = build::tcp(SERVER, external, flags).sequence(99_999).acknowledgment(4_711);
+        passes_as_it_is(&mut bed, false, &forged.payload(payload.as_bytes()).build());
+        passes_as_it_is(&mut bed, true, &build::tcp(CLIENT, SERVER, Flags::RST).sequence(4_711).build());
+        let answer = build::tcp(SERVER, external, SYN_ACK).sequence(5_000).acknowledgment(1_001);
+        passes_as_it_is(&mut bed, false, &answer.build());
+        passes_as_it_is(
+            &mut bed,
+            true,
+            &build::tcp(CLIENT, SERVER, Flags::ACK).sequence(1_001).acknowledgment(5_001).build(),
+        );
+        let mut talk = Talk::opened(CLIENT, SERVER, external).log_in(&mut bed, false);
+        assert_ne!(talk.send_out(&mut bed, text), text, "{flags:?}: it is read");
+        bed.run_out();
+
+        // The same to a server behind a forward.
+        let (mut bed, server, external) = server_behind_a_forward();
+        let client = at(E1, 50_000);
+        bed.outside(&build::tcp(client, external, Flags::SYN).sequence(5_000).build());
+        bed.only_inside();
+        let forged = build::tcp(client, external, flags).sequence(99_999).acknowledgment(4_711);
+        passes_as_it_is(&mut bed, false, &forged.payload(payload.as_bytes()).build());
+        passes_as_it_is(&mut bed, true, &build::tcp(server, client, Flags::RST).sequence(4_711).build());
+        let mut talk = Talk::enter(&mut bed, server, client, external).log_in(&mut bed, true);
+        talk.send_in(&mut bed, "PASV\r\n");
+        let reply = "227 Entering Passive Mode (100,64,0,10,4,1).\r\n";
+        assert_ne!(talk.send_out(&mut bed, reply), reply, "{flags:?}: it is read");
+        bed.run_out();
+    }
+}
+
+/// The client has seen an answer that did not pass here, so its first byte may be missed.
+#[test]
+fn an_answer_that_did_not_pass_here_ends_reading() {
+    let mut bed = Bed::new(with(&["ftp"]));
+    let external = bed.open_tcp(CLIENT, SERVER);
+    passes_as_it_is(
+        &mut bed,
+        true,
+        &build::tcp(CLIENT, SERVER, Flags::ACK).sequence(1_001).acknowledgment(5_001).build(),
+    );
+    let late = build::tcp(SERVER, external, SYN_ACK).sequence(5_000).acknowledgment(1_001);
+    passes_as_it_is(&mut bed, false, &late.build());
+    let mut talk = Talk::opened(CLIENT, SERVER, external).log_in(&mut bed, false);
+    let text = "PORT 100,64,0,10,4,1\r\n";
+    assert_eq!(talk.send_out(&mut bed, text), text);
+    bed.run_out();
+}

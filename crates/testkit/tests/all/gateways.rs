@@ -81,6 +81,11 @@ pub(crate) struct Talk {
 impl Talk {
     pub(crate) fn open(bed: &mut Bed, inside: SocketAddrV4, remote: SocketAddrV4) -> Talk {
         let external = bed.connect(inside, remote);
+        Talk::opened(inside, remote, external)
+    }
+
+    /// After a handshake with the numbers of [`Bed::connect`].
+    pub(crate) fn opened(inside: SocketAddrV4, remote: SocketAddrV4, external: SocketAddrV4) -> Talk {
         Talk { inside, remote, external, inner: (1_001, 5_001), outer: (5_001, 1_001) }
     }
 
@@ -93,7 +98,7 @@ impl Talk {
         assert_eq!(source(&bed.only_outside()), external);
         bed.outside(&build::tcp(remote, external, Flags::ACK).sequence(5_001).acknowledgment(1_001).build());
         bed.only_inside();
-        Talk { inside, remote, external, inner: (1_001, 5_001), outer: (5_001, 1_001) }
+        Talk::opened(inside, remote, external)
     }
 
     pub(crate) fn send_out(&mut self, bed: &mut Bed, text: &str) -> String {
@@ -564,6 +569,30 @@ fn rtsp_media_reach_the_client() {
     assert!(bed.udp_reaches(at(E1, 6_000), at(*talk.external.ip(), first), at(I1, 5_000)));
     assert!(bed.udp_reaches(at(E1, 6_001), at(*talk.external.ip(), second), at(I1, 5_001)));
     bed.run_out();
+}
+
+/// RFC 7826 §18.54, with RTCP on the same port, and with a pair.
+#[test]
+fn rtsp_2_media_reach_the_client() {
+    for (own, ports) in [(r#"":5001""#, &[5_001][..]), (r#"":5000"/":5001""#, &[5_000, 5_001])] {
+        let mut bed = Bed::new(with(&["rtsp"]));
+        let mut talk = Talk::open(&mut bed, CLIENT, at(E1, 554));
+        let transport = |addresses: &str| format!("Transport: RTP/AVP;unicast;dest_addr={addresses}\r\n\r\n");
+        let sent = talk.send_out(&mut bed, &format!("SETUP rtsp://198.51.100.1/a RTSP/2.0\r\n{}", transport(own)));
+        let hidden = sent.split("dest_addr=").nth(1).and_then(|rest| rest.split("\r\n").next()).expect("addresses");
+        assert_ne!(hidden, own);
+        let externals: Vec<u16> =
+            hidden.split('/').map(|part| part.trim_matches(['"', ':']).parse().expect("a port")).collect();
+        assert_eq!(externals.len(), ports.len());
+        let reply = format!("RTSP/2.0 200 OK\r\n{}", transport(hidden));
+        assert_eq!(talk.send_in(&mut bed, &reply), reply.replace(hidden, own));
+        for (external, inside) in externals.into_iter().zip(ports) {
+            let external = at(*talk.external.ip(), external);
+            assert!(!bed.udp_reaches(at(E2, 6_000), external, at(I1, *inside)), "another host");
+            assert!(bed.udp_reaches(at(E1, 6_000), external, at(I1, *inside)), "{own}");
+        }
+        bed.run_out();
+    }
 }
 
 #[test]
