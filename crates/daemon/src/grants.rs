@@ -38,6 +38,7 @@ use nat::Duration;
 use nat::GrantDelta;
 use nat::GrantRecord;
 use nat::delta::Change;
+use nat::delta::DeltaHost;
 
 use crate::clock::Clock;
 use crate::log::Log;
@@ -48,9 +49,12 @@ mod tests;
 const MAGIC: [u8; 8] = *b"NATRIX G";
 /// The end of a file that has all changes.
 const CLOSED: [u8; 8] = *b"NATRIX E";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// Its records name no IPv6 hosts.
+const VERSION_IPV4: u32 = 2;
 const HEADER: usize = 24;
-const RECORD: usize = 128;
+const RECORD: usize = 152;
+const RECORD_IPV4: usize = 128;
 /// Outdated records before the file is written anew.
 const OUTDATED_MAX: usize = 4_096;
 /// Changes that may wait for the file, of one worker.
@@ -62,12 +66,12 @@ const RINGS_FOLDER: &str = "/dev/shm";
 const POLL: core::time::Duration = core::time::Duration::from_millis(5);
 
 /// Identifies a grant in the file.
-type Key = (u16, u8, u32, u16, u8, Option<(u32, u16)>);
+type Key = (u16, u8, Option<DeltaHost>, u32, u16, u8, Option<(u32, u16)>);
 
 fn key_of(delta: &GrantDelta) -> Key {
     let internal = delta.internal;
     let address = internal.address.to_bits();
-    (delta.realm.0, delta.protocol as u8, address, internal.port, delta.kind as u8, delta.peer())
+    (delta.realm.0, delta.protocol as u8, delta.host, address, internal.port, delta.kind as u8, delta.peer())
 }
 
 /// A grant with times of the system's clock.
@@ -158,13 +162,21 @@ fn encode(stored: &Stored) -> [u8; RECORD] {
 }
 
 fn decode(record: &[u8]) -> Option<Stored> {
-    let (body, check) = record.split_at_checked(RECORD - 4)?;
+    let (body, check) = record.split_at_checked(record.len().checked_sub(4)?)?;
     if crc32fast::hash(body).to_le_bytes() != *check {
         return None;
     }
-    let (grant, rest) = body.split_first_chunk()?;
+    let (grant, rest) = match record.len() {
+        RECORD_IPV4 => {
+            let (known, rest) = body.split_at_checked(GrantRecord::BYTES_WITHOUT_HOST)?;
+            let mut grant = [0; GrantRecord::BYTES];
+            grant.get_mut(..known.len())?.copy_from_slice(known);
+            (grant, rest)
+        }
+        _ => body.split_first_chunk().map(|(grant, rest)| (*grant, rest))?,
+    };
     let (expires, rest) = rest.split_first_chunk()?;
-    let delta = GrantRecord::from_bytes(*grant).delta()?;
+    let delta = GrantRecord::from_bytes(grant).delta()?;
     let epoch_began_s = u64::from_ne_bytes(*rest.first_chunk()?);
     Some(Stored { delta, expires_ms: u64::from_ne_bytes(*expires), epoch_began_s })
 }
@@ -179,12 +191,18 @@ fn header(epoch_began_s: u64) -> [u8; HEADER] {
     header
 }
 
-fn epoch_of(header: &[u8]) -> Option<u64> {
+/// When the epoch time began, and the size of the records.
+fn read_header(header: &[u8]) -> Option<(u64, usize)> {
     let (body, check) = header.split_at_checked(20)?;
     let is_sound = check == crc32fast::hash(body).to_le_bytes() && body.starts_with(&MAGIC);
     let version = u32::from_le_bytes(*body.get(8..)?.first_chunk()?);
     let began = u64::from_le_bytes(*body.get(12..)?.first_chunk()?);
-    (is_sound && version == VERSION).then_some(began)
+    let record = match version {
+        VERSION => RECORD,
+        VERSION_IPV4 => RECORD_IPV4,
+        _ => return None,
+    };
+    is_sound.then_some((began, record))
 }
 
 /// Reads a file and what the rings of a killed process still have. A file that is missing or not of
@@ -229,18 +247,16 @@ fn read_file(path: &Path) -> io::Result<(Kept, End)> {
     };
     let mut kept = Kept::default();
     let Some((head, records)) = bytes.split_at_checked(HEADER) else { return Ok((kept, End::Damaged)) };
-    kept.epoch_began_s = epoch_of(head);
-    if kept.epoch_began_s.is_none() {
-        return Ok((kept, End::Damaged));
-    }
+    let Some((began_s, size)) = read_header(head) else { return Ok((kept, End::Damaged)) };
+    kept.epoch_began_s = Some(began_s);
     let (records, mut end) = match records.strip_suffix(&CLOSED) {
         Some(records) => (records, End::Closed),
         None => (records, End::Open),
     };
-    for record in records.chunks(RECORD) {
-        let Some(stored) = (record.len() == RECORD).then(|| decode(record)).flatten() else {
+    for record in records.chunks(size) {
+        let Some(stored) = (record.len() == size).then(|| decode(record)).flatten() else {
             kept.is_torn = true;
-            end = if record.len() < RECORD { End::Cut } else { End::Damaged };
+            end = if record.len() < size { End::Cut } else { End::Damaged };
             break;
         };
         match stored.delta.change {

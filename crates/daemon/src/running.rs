@@ -332,7 +332,7 @@ fn keep_grants<I: Io>(
     let found = kept.grants();
     let mut lost = 0;
     for grant in &found {
-        let owner = shared.worker_of_subscriber(grant.internal.address.to_bits());
+        let owner = shared.worker_of_grant(grant);
         let restored = workers.get_mut(owner.index()).map(|worker| worker.shard_mut().install_grant(now, grant));
         lost += usize::from(!matches!(restored, Some(Ok(()))));
     }

@@ -63,6 +63,8 @@ pub struct HostView {
 /// One grant of port control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantView {
+    /// The IPv6 host that the internal address is the number of.
+    pub host: Option<HostView>,
     /// Transport.
     pub protocol: Protocol,
     /// Inside realm.

@@ -168,7 +168,7 @@ impl Shard {
     }
 
     /// Installs a grant as it was before a restart, or as another instance has it. Call it on the
-    /// shard of its internal address ([`Shared::worker_of_subscriber`]).
+    /// shard of its subscriber ([`Shared::worker_of_grant`]).
     ///
     /// # Errors
     /// A table is full, or the external endpoint is in use or in no pool.

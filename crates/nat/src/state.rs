@@ -40,6 +40,7 @@ use crate::state::table::BucketTable;
 use crate::state::tcp::TcpState;
 use crate::time::Instant;
 use crate::types::MappingIndex;
+use crate::types::RealmId;
 
 pub(crate) struct State {
     pub(crate) mappings: MappingStore,
@@ -68,6 +69,17 @@ impl State {
         // Compute the word first: reading back a key that was just written in parts would stall.
         let internal = key.word();
         self.outbound.find(hash, |index| self.mappings.get(index).matches(internal))
+    }
+
+    /// What owns the grants of an internal address: its subscriber.
+    #[inline]
+    pub(crate) fn owner_of(&self, address: u32) -> u32 {
+        self.subscribers.hosts.subscriber_of(address)
+    }
+
+    /// The grants of the subscriber of an internal address, as [`GrantStore::of_owner`].
+    pub(crate) fn grants_beside(&self, realm: RealmId, address: u32) -> impl Iterator<Item = u32> + '_ {
+        self.grants.of_owner(realm, self.owner_of(address))
     }
 
     pub(crate) fn find_live_mapping(&self, key: &InternalKey, now: Instant) -> Option<u32> {

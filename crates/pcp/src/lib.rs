@@ -1,4 +1,5 @@
-//! Messages of PCP (RFC 6887, with PORT_SET of RFC 7753) and NAT-PMP (RFC 6886).
+//! Messages of PCP (RFC 6887, with PREFIX64 of RFC 7225 and PORT_SET of RFC 7753) and NAT-PMP
+//! (RFC 6886).
 //!
 //! Bytes to requests, replies to bytes. Nothing is allocated, kept or decided here. The order of
 //! the checks is that of RFC 6887 §8.2: what cannot be a request is ignored, what can is refused

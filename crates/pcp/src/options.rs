@@ -1,4 +1,4 @@
-//! Options (RFC 6887 §7.3, §13, RFC 7753 §4).
+//! Options (RFC 6887 §7.3, §13, RFC 7225 §3.1, RFC 7753 §4).
 
 use crate::Body;
 use crate::Code;
@@ -9,9 +9,12 @@ use crate::be16;
 const THIRD_PARTY: u8 = 1;
 const PREFER_FAILURE: u8 = 2;
 const FILTER: u8 = 3;
+const PREFIX64: u8 = 129;
 const PORT_SET: u8 = 130;
 /// From this code on an option may be ignored.
 const OPTIONAL: u8 = 128;
+/// Length of the prefix, prefix and suffix, and no IPv4 prefixes.
+const PREFIX64_LENGTH: usize = 16;
 /// The filters of a message, at most.
 const FILTERS_MAX: usize = 44;
 
@@ -46,6 +49,8 @@ pub struct Options {
     pub prefer_failure: bool,
     /// A set of ports.
     pub port_set: Option<PortSet>,
+    /// The client asks for the prefix of its NAT64 (RFC 7225).
+    pub asks_prefix64: bool,
     filters: [Filter; FILTERS_MAX],
     filter_count: usize,
 }
@@ -56,6 +61,7 @@ impl Default for Options {
             third_party: None,
             prefer_failure: false,
             port_set: None,
+            asks_prefix64: false,
             filters: [Filter::default(); FILTERS_MAX],
             filter_count: 0,
         }
@@ -93,6 +99,8 @@ pub fn parse_options(request: &Request<'_>) -> Result<Options, Code> {
             FILTER => is_map && length == 20,
             // RFC 7753 §4.2 checks a set only if something is to be mapped.
             PORT_SET => is_map && length == 5 && options.port_set.is_none(),
+            // RFC 7225 §3.1 has it for MAP and ANNOUNCE, once.
+            PREFIX64 => (is_map || is_announce) && length == PREFIX64_LENGTH && !options.asks_prefix64,
             _ if code >= OPTIONAL => continue,
             _ => return Err(Code::UnsupportedOption),
         };
@@ -102,6 +110,7 @@ pub fn parse_options(request: &Request<'_>) -> Result<Options, Code> {
         match code {
             THIRD_PARTY => options.third_party = Some(array(data, 0)),
             PREFER_FAILURE => options.prefer_failure = true,
+            PREFIX64 => options.asks_prefix64 = true,
             FILTER => {
                 let filter = Filter { length: array::<2>(data, 0)[1], port: be16(data, 2), address: array(data, 4) };
                 let room = options.filters.get_mut(options.filter_count).ok_or(Code::ExcessiveRemotePeers)?;

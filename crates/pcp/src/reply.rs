@@ -72,6 +72,16 @@ impl Reply {
         reply.append_options(options, set).then_some(reply)
     }
 
+    /// Adds PREFIX64 (RFC 7225 §3.1): the translation prefix with its suffix, of which so many bits
+    /// are the prefix. `None` if the reply would be too long.
+    pub fn with_prefix64(mut self, prefix: u128, length: u8) -> Option<Reply> {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = prefix.to_be_bytes();
+        let fits = self.append(&[129, 0, 0, 16, 0, length / 8])
+            && self.append(&[a, b, c, d, e, f, g, h, i, j, k, l])
+            && self.append(&[0, 0]);
+        fits.then_some(self)
+    }
+
     fn append_map(&mut self, map: &Map) -> bool {
         self.append(&map.nonce)
             && self.append(&[map.protocol, 0, 0, 0])

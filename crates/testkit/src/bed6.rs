@@ -15,6 +15,7 @@ use nat::BuildError;
 use nat::Counters;
 use nat::Delta;
 use nat::Duration;
+use nat::GrantDelta;
 use nat::Instant;
 use nat::Outcome;
 use nat::Packet;
@@ -35,10 +36,15 @@ use nat::types::InterfaceId;
 use nat::types::RealmId;
 use nat::types::WorkerId;
 use nat::view::Filter;
+use nat::view::GrantView;
 use nat::view::MappingView;
 use nat::view::Query;
 use translate::Prefix;
 
+use crate::packet6::At6;
+use crate::packet6::destination6;
+use crate::packet6::source6;
+use crate::packet6::udp6;
 use crate::topology;
 
 /// An IPv6 host.
@@ -124,7 +130,9 @@ impl Out<'_> {
         } else {
             assert_eq!(wire::verify::faults(&packet), [], "a right IPv4 packet: {packet:02x?}");
             let view = wire::ipv4::Ipv4::new_unchecked(packet.as_slice());
-            assert!(view.source() < nat::types::HOSTS_FIRST && view.destination() < nat::types::HOSTS_FIRST);
+            let is_notice = view.destination() == u32::from_be_bytes(pcp::ALL_CLIENTS);
+            let is_host = |address: u32| address >= nat::types::HOSTS_FIRST;
+            assert!(!is_host(view.source()) && (is_notice || !is_host(view.destination())));
         }
         self.left[self.shared.settings().interfaces[hop.interface.index()].side.index()].push(packet);
     }
@@ -222,6 +230,55 @@ impl Bed6 {
             meanwhile(self);
         }
         Ok(())
+    }
+
+    /// The live grants of all workers.
+    pub fn grants(&self) -> Vec<GrantDelta> {
+        let mut grants = Vec::new();
+        for shard in &self.shards {
+            assert_eq!(shard.view().grant_deltas_page(self.now, 0, u32::MAX, &mut grants), None);
+        }
+        grants
+    }
+
+    /// The live grants as a list shows them.
+    pub fn grant_views(&self) -> Vec<GrantView> {
+        let page = |shard: &Shard| {
+            let mut page = Query::all(Filter::default());
+            shard.view().grants_page(self.now, &mut page);
+            assert_eq!(page.next, None, "one page has room for all");
+            page.records
+        };
+        self.shards.iter().flat_map(page).collect()
+    }
+
+    /// Installs grants as after a restart.
+    ///
+    /// # Errors
+    /// The reason why the first of them has no place.
+    pub fn restore(&mut self, grants: &[GrantDelta]) -> Result<(), Verdict> {
+        grants.iter().try_for_each(|grant| {
+            let worker = self.shared.worker_of_grant(grant).index();
+            self.shards[worker].install_grant(self.now, grant)
+        })
+    }
+
+    /// Every worker announces that state was lost.
+    pub fn announce_loss(&mut self) {
+        for shard in &mut self.shards {
+            shard.announce_loss(self.now);
+        }
+    }
+
+    /// The answer to a datagram to the port-control server, which must come from where it was sent
+    /// to.
+    pub fn answer6(&mut self, from: At6, to: At6, message: &[u8]) -> Option<Vec<u8>> {
+        let [answers, out] = self.inside(&udp6(from, to, message));
+        assert_eq!(out, Vec::<Vec<u8>>::new(), "nothing goes outside");
+        assert!(answers.len() <= 1, "one answer at most");
+        let answer = answers.first()?;
+        assert_eq!((source6(answer), destination6(answer)), (to, from));
+        Some(answer[48..].to_vec())
     }
 
     /// All live mappings.

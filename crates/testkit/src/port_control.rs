@@ -152,6 +152,16 @@ impl Ask {
         bytes
     }
 
+    /// The message of a client with this address, which knows the remote peer by another.
+    pub fn message6(&self, client: u128, remote: Option<u128>) -> Vec<u8> {
+        let mut bytes = self.message();
+        bytes[8..24].copy_from_slice(&client.to_be_bytes());
+        if let Some(remote) = remote {
+            bytes[64..80].copy_from_slice(&remote.to_be_bytes());
+        }
+        bytes
+    }
+
     /// The datagram.
     pub fn packet(&self) -> Vec<u8> {
         build::udp(self.from, self.to).payload(&self.message()).build()

@@ -233,7 +233,7 @@ impl Row for Grant {
         let anyone = || "anyone".to_owned();
         vec![
             self.protocol.to_string(),
-            human::in_vrf(&self.vrf, self.internal),
+            human::in_vrf(&self.vrf, internal(self.internal, self.host.as_ref())),
             self.external.to_string(),
             self.origin.clone(),
             if self.held_down { "held down".to_owned() } else { self.kind.clone() },

@@ -262,6 +262,9 @@ pub struct Grant {
     /// Internal endpoint.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub internal: SocketAddrV4,
+    /// The IPv6 host that the internal address is the number of; absent for an IPv4 host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
     /// External endpoint.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub external: SocketAddrV4,
@@ -275,7 +278,7 @@ pub struct Grant {
     pub kind: String,
     /// Remote addresses, prefixes or endpoints that may send; empty for all.
     pub remotes: Vec<String>,
-    /// Where the request came from.
+    /// Where the request came from; of an IPv6 host, its number with the port.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub client: SocketAddrV4,
     /// Time since it was made.

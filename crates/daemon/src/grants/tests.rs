@@ -1,4 +1,5 @@
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
 use nat::Protocol;
 use nat::grant::Kind;
@@ -20,6 +21,7 @@ fn delta(port: u16) -> GrantDelta {
         realm: RealmId(3),
         protocol: Protocol::Tcp,
         internal,
+        host: None,
         external: Endpoint::new(Ipv4Addr::new(203, 0, 113, 1), 40_000 + port),
         origin: Origin::Pcp,
         kind: Kind::Map,
@@ -48,6 +50,59 @@ fn a_record_is_read_as_it_was_written() {
     assert_eq!(decode(&record), Some(stored));
     record[30] ^= 1;
     assert_eq!(decode(&record), None);
+}
+
+/// Of a host of NAT64, and of one behind a softwire: their ports and IPv4 addresses are equal.
+fn of_hosts() -> [GrantDelta; 2] {
+    [None, Some(Ipv4Addr::new(192, 168, 1, 2))].map(|inner| {
+        let address = Ipv6Addr::new(0x2001, 0xdb8, 0xc, 0x100, 0, 0, 0, 6);
+        let host = DeltaHost { address, inner, towards: Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0) };
+        let nobody = Endpoint::new(Ipv4Addr::UNSPECIFIED, 7);
+        GrantDelta { internal: nobody, host: Some(host), requester: Requester::new([7; 12], nobody), ..delta(7) }
+    })
+}
+
+#[test]
+fn grants_of_ipv6_hosts_are_kept_by_their_addresses() {
+    let path = path("hosts");
+    let mut book = Book::begin(path.clone(), 1, HashMap::new()).expect("a file");
+    book.append(&of_hosts()).expect("room");
+    book.append(&[delta(7)]).expect("room");
+    let at_once = |found: &GrantDelta| GrantDelta { left: delta(7).left, epoch_s: 1_000, ..*found };
+    let found: Vec<GrantDelta> = kept(&path).1.iter().map(at_once).collect();
+    assert_eq!(found.len(), 3);
+    assert!(of_hosts().iter().chain([&delta(7)]).all(|grant| found.contains(grant)), "{found:?}");
+    book.append(&[GrantDelta { change: Change::Ended, ..of_hosts()[0] }]).expect("room");
+    let found: Vec<GrantDelta> = kept(&path).1.iter().map(at_once).collect();
+    assert_eq!(found.len(), 2);
+    assert!(!found.contains(&of_hosts()[0]));
+    fs::remove_file(&path).expect("it is there");
+}
+
+#[test]
+fn a_file_from_before_records_named_hosts_is_read() {
+    let path = path("before");
+    let mut bytes = header(unix_ms() / 1_000);
+    bytes[8..12].copy_from_slice(&VERSION_IPV4.to_le_bytes());
+    let check = crc32fast::hash(&bytes[..20]);
+    bytes[20..].copy_from_slice(&check.to_le_bytes());
+    let stored = Stored::at(&delta(7), unix_ms());
+    let mut record = [0; RECORD_IPV4];
+    let grant = GrantRecord::from(&delta(7)).to_bytes();
+    let (known, rest) = record.split_at_mut(GrantRecord::BYTES_WITHOUT_HOST);
+    known.copy_from_slice(&grant[..known.len()]);
+    rest[..8].copy_from_slice(&stored.expires_ms.to_ne_bytes());
+    rest[8..16].copy_from_slice(&stored.epoch_began_s.to_ne_bytes());
+    let check = crc32fast::hash(&record[..RECORD_IPV4 - 4]);
+    record[RECORD_IPV4 - 4..].copy_from_slice(&check.to_le_bytes());
+    fs::write(&path, [&bytes[..], &record, &CLOSED].concat()).expect("room");
+    let (found, grants) = kept(&path);
+    assert!(found.epoch_s().is_some() && !found.is_torn);
+    assert_eq!(
+        grants.iter().map(|grant| (grant.internal, grant.host)).collect::<Vec<_>>(),
+        [(delta(7).internal, None)]
+    );
+    fs::remove_file(&path).expect("it is there");
 }
 
 #[test]

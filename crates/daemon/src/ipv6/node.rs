@@ -469,7 +469,7 @@ impl Node {
     /// Where a packet to `destination` goes that came, or would come, by `interface`: the interface
     /// to leave by, and the neighbour.
     pub fn leads(&self, interface: InterfaceId, destination: u128) -> Option<(InterfaceId, u128)> {
-        if ipv6::is_link_local(destination) {
+        if ipv6::is_link_local(destination) || ipv6::is_multicast(destination) {
             return Some((interface, destination));
         }
         let facing = self.links.get(interface.index())?.facing;

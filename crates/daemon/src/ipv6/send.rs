@@ -198,6 +198,7 @@ impl<I: Io> Outlet<I> {
         verdict: Option<Verdict>,
     ) {
         let station = match self.mode {
+            _ if ipv6::is_multicast(neighbour) => Some(MacAddress(ipv6::station_of_group(neighbour))),
             LinkMode::Live => self.neighbours6.lookup(interface, neighbour),
             LinkMode::Offline => Some(made_up_station(neighbour)),
         };

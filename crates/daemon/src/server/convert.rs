@@ -153,6 +153,7 @@ pub(crate) fn grant(shared: &Shared, view: &GrantView) -> Grant {
         realm: view.realm.0,
         vrf: vrf_name(shared.settings(), view.realm),
         internal: socket(view.internal),
+        host: view.host.as_ref().map(host),
         external: socket(view.external),
         pool: pool_name(shared, view.pool),
         worker: view.worker.0,
@@ -306,7 +307,7 @@ pub(crate) fn mapping_candidate(mapping: &Mapping) -> Candidate<'_> {
 /// The fields for a filter.
 pub(crate) fn grant_candidate(grant: &Grant) -> Candidate<'_> {
     Candidate {
-        host: Some(None),
+        host: Some(grant.host.map(|host| host.address)),
         protocol: Some(grant.protocol),
         internal: Some(*grant.internal.ip()),
         internal_port: Some(grant.internal.port()),

@@ -18,6 +18,7 @@ use crate::state::delta::Change;
 use crate::state::delta::Delta;
 use crate::state::delta::DeltaHost;
 use crate::state::delta::DeltaSession;
+use crate::state::delta::GrantDelta;
 use crate::state::grant_record::GrantRecord;
 use crate::state::host::HostKey;
 use crate::state::host::Way;
@@ -41,6 +42,7 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Protocol;
+use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::types::is_host_number;
@@ -63,11 +65,19 @@ impl Shared {
         }
         self.worker_of_subscriber(delta.internal.address.to_bits())
     }
+
+    /// The worker of a grant.
+    pub fn worker_of_grant(&self, delta: &GrantDelta) -> WorkerId {
+        match &delta.host {
+            Some(host) => self.worker_of_host(host.address.to_bits()),
+            None => self.worker_of_subscriber(delta.internal.address.to_bits()),
+        }
+    }
 }
 
 impl View<'_> {
     #[inline]
-    fn host_of_delta(&self, internal: Endpoint) -> Option<DeltaHost> {
+    pub(super) fn host_of_delta(&self, internal: Endpoint) -> Option<DeltaHost> {
         let number = internal.address.to_bits();
         if is_host_number(number) { self.delta_host(number) } else { None }
     }
@@ -254,7 +264,8 @@ impl Ledger {
 
     /// `cause`: of a mapping that it creates, in the event log.
     fn install_because(&mut self, now: Instant, delta: &Delta, cause: Cause) -> Result<(), Verdict> {
-        let Some(internal) = self.installed_internal(now, delta)? else { return Ok(()) };
+        let place = (delta.change, delta.realm, delta.internal);
+        let Some(internal) = self.installed_internal(now, place, delta.host.as_ref())? else { return Ok(()) };
         let key = InternalKey {
             realm: delta.realm,
             protocol: delta.protocol,
@@ -292,18 +303,23 @@ impl Ledger {
 
     /// The internal endpoint here: a host has another number than elsewhere. `None` if the end of
     /// something is reported whose host is unknown.
-    fn installed_internal(&mut self, now: Instant, delta: &Delta) -> Result<Option<Endpoint>, Verdict> {
-        let Some(host) = &delta.host else { return Ok(Some(delta.internal)) };
-        let way = self.shared.transition.way_of(delta.realm, host.towards.to_bits()).ok_or(Verdict::NoRoute)?;
+    pub(super) fn installed_internal(
+        &mut self,
+        now: Instant,
+        (change, realm, internal): (Change, RealmId, Endpoint),
+        host: Option<&DeltaHost>,
+    ) -> Result<Option<Endpoint>, Verdict> {
+        let Some(host) = host else { return Ok(Some(internal)) };
+        let way = self.shared.transition.way_of(realm, host.towards.to_bits()).ok_or(Verdict::NoRoute)?;
         let key =
             HostKey { address: host.address.to_bits(), inner: host.inner.map_or(0, |inner| inner.to_bits()), way };
         let hosts = &mut self.state.subscribers.hosts;
         let hash = hosts.hash_of(&key);
-        let number = match delta.change {
+        let number = match change {
             Change::Ended => hosts.find(hash, &key),
-            Change::Lives => Some(hosts.enter(now, hash, &key, delta.realm)?),
+            Change::Lives => Some(hosts.enter(now, hash, &key, realm)?),
         };
-        Ok(number.map(|number| Endpoint::new(number.into(), delta.internal.port)))
+        Ok(number.map(|number| Endpoint::new(number.into(), internal.port)))
     }
 
     /// The other instance holds the port down. A hold-down here would refuse a port that the other

@@ -13,6 +13,7 @@
 mod arrive;
 mod depart;
 pub(in crate::shard) mod foretell;
+mod port_control;
 #[cfg(test)]
 mod tests;
 

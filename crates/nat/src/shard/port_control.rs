@@ -19,6 +19,9 @@ use crate::external::static_mapping::Kind as StaticKind;
 use crate::shard::Ledger;
 use crate::shard::notes::Unmade;
 use crate::state::grant::Grant;
+use crate::state::grant::Requester;
+use crate::state::host::HostKey;
+use crate::state::host::Way;
 use crate::state::mapping::InternalKey;
 use crate::steps::grant::Denied;
 use crate::steps::view::View;
@@ -27,8 +30,11 @@ use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
+/// The prefix bits before an IPv4 address in a field of PCP.
+const MAPPED_BITS: u8 = 96;
 /// Ports held down for their client: so many may be given up by one request, for want of room.
 const GIVEN_UP_MAX: usize = 16;
 
@@ -44,13 +50,49 @@ pub(in crate::shard) enum Answer {
     Nothing,
 }
 
+impl Answer {
+    /// The payload of the reply to a request with this payload, in `copy` if it repeats the request.
+    /// `None` without a reply from here.
+    pub(in crate::shard) fn as_bytes<'a>(
+        &'a self,
+        request: &[u8],
+        copy: &'a mut [u8; pcp::MESSAGE_MAX],
+    ) -> Option<&'a [u8]> {
+        match self {
+            Answer::Pcp(reply) => Some(reply.as_bytes()),
+            Answer::NatPmp(reply, length) => Some(reply.get(..*length).unwrap_or(reply)),
+            Answer::Copy => {
+                for (to, from) in copy.iter_mut().zip(request) {
+                    *to = *from;
+                }
+                pcp::nat_pmp::unknown_opcode(copy);
+                Some(copy.get(..request.len().min(pcp::MESSAGE_MAX)).unwrap_or_default())
+            }
+            Answer::Elsewhere(_) | Answer::Nothing => None,
+        }
+    }
+}
+
 /// A datagram to the server.
 #[derive(Clone, Copy)]
 pub(in crate::shard) struct Datagram<'p> {
     pub(in crate::shard) now: Instant,
     pub(in crate::shard) realm: RealmId,
+    /// Of an IPv6 host, its number; of a B4, only the port counts.
     pub(in crate::shard) source: Endpoint,
+    pub(in crate::shard) asker: Asker,
     pub(in crate::shard) payload: &'p [u8],
+}
+
+/// What sent a datagram to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shard) enum Asker {
+    /// An IPv4 host, by its address.
+    Ipv4,
+    /// A host of NAT64 or, in its softwire, one behind a B4. It knows itself by this address.
+    Host([u8; 16]),
+    /// A B4 outside of its softwire, for hosts behind it. They have ports by this way.
+    B4(u128, Way),
 }
 
 /// An error of PCP with the lifetime of its reply.
@@ -117,13 +159,19 @@ fn is_own_limit(denied: Denied) -> bool {
 impl Ledger {
     pub(in crate::shard) fn serve(&mut self, datagram: &Datagram<'_>) -> Answer {
         let policy = &self.shared.settings().port_control;
-        let is_pmp = policy.nat_pmp && (datagram.payload.first() == Some(&0) || !policy.pcp);
+        // NAT-PMP knows only IPv4.
+        let is_ipv4 = match datagram.asker {
+            Asker::Ipv4 => true,
+            Asker::Host(address) => pcp::unmapped(&address).is_some(),
+            Asker::B4(..) => false,
+        };
+        let is_pmp = policy.nat_pmp && is_ipv4 && (datagram.payload.first() == Some(&0) || !policy.pcp);
         if is_pmp { self.serve_nat_pmp(datagram) } else { self.serve_pcp(datagram) }
     }
 
     fn serve_pcp(&mut self, datagram: &Datagram<'_>) -> Answer {
-        let Datagram { now, realm, source, payload } = *datagram;
-        let own_epoch = |ledger: &Ledger| ledger.view().epoch_for(now, realm, source.address.to_bits());
+        let Datagram { now, realm, source, asker, payload } = *datagram;
+        let own_epoch = |ledger: &Ledger| ledger.view().epoch_of(datagram);
         let request = match pcp::parse(payload) {
             Ok(request) => request,
             Err(Refused::Ignored) => {
@@ -136,10 +184,11 @@ impl Ledger {
             Ok(checked) => checked,
             Err(code) => return self.refuse_pcp(payload, code.into(), own_epoch(self)),
         };
-        if self.shared.worker_of_subscriber(subject) != self.worker {
+        // A prefix has one worker.
+        if asker == Asker::Ipv4 && self.shared.worker_of_subscriber(subject) != self.worker {
             return Answer::Elsewhere(subject);
         }
-        let asked = Asked { now, realm, subject, source, lifetime: request.lifetime, options: &options };
+        let asked = Asked { now, realm, subject, source, asker, lifetime: request.lifetime, options: &options };
         let done = match request.body {
             Body::Announce => Ok(Done { lifetime: 0, external: None, set: None }),
             // What cannot be kept is not granted.
@@ -151,7 +200,7 @@ impl Ledger {
         match done {
             Ok(done) => {
                 let reply = Reply::success(&request, done.lifetime, epoch, done.external, &options, done.set);
-                match reply {
+                match reply.and_then(|reply| self.view().with_prefix64(&asked, reply)) {
                     Some(reply) => {
                         self.counters.pcp_results[Code::Success as usize] += 1;
                         Answer::Pcp(reply)
@@ -171,12 +220,27 @@ impl Ledger {
     }
 
     /// The address that the request is about, and its options.
-    fn check_pcp(&self, datagram: &Datagram<'_>, request: &pcp::Request<'_>) -> Result<(u32, Options), Code> {
+    fn check_pcp(&mut self, datagram: &Datagram<'_>, request: &pcp::Request<'_>) -> Result<(u32, Options), Code> {
         let own = datagram.source.address.to_bits();
-        if pcp::unmapped(&request.client) != Some(own) {
+        let is_own = match datagram.asker {
+            Asker::Ipv4 => pcp::unmapped(&request.client) == Some(own),
+            Asker::Host(address) => request.client == address,
+            Asker::B4(address, _) => request.client == address.to_be_bytes(),
+        };
+        if !is_own {
             return Err(Code::AddressMismatch);
         }
         let options = pcp::parse_options(request)?;
+        match (datagram.asker, options.third_party) {
+            (Asker::Ipv4, _) => {}
+            (Asker::B4(address, way), third) => {
+                let subject = self.behind_b4(datagram, request, (address, way), third)?;
+                return Ok((subject, options));
+            }
+            (Asker::Host(_), None) => return Ok((own, options)),
+            (Asker::Host(address), Some(third)) if third == address => return Err(Code::MalformedRequest),
+            (Asker::Host(_), Some(_)) => return Err(Code::UnsupportedOption),
+        }
         let Some(third) = options.third_party else { return Ok((own, options)) };
         let prefixes = &self.shared.settings().port_control.third_party;
         if !prefixes.iter().any(|prefix| prefix.contains(own.into())) {
@@ -184,14 +248,45 @@ impl Ledger {
         }
         match pcp::unmapped(&third) {
             Some(subject) if subject == own => Err(Code::MalformedRequest),
-            Some(subject) if self.shared.route_in(datagram.realm, subject).is_some() => Ok((subject, options)),
+            // The numbers of IPv6 hosts are no addresses.
+            Some(subject) if !is_host_number(subject) && self.shared.route_in(datagram.realm, subject).is_some() => {
+                Ok((subject, options))
+            }
             _ => Err(Code::UnsupportedOption),
         }
     }
 
-    /// Gives up one port that is held down for this internal address. False if there is none.
+    /// The host that a B4 means. The B4 has no IPv4 address of its own that it could ask for: RFC
+    /// 6333 §5.7 leaves it the choice among several.
+    fn behind_b4(
+        &mut self,
+        datagram: &Datagram<'_>,
+        request: &pcp::Request<'_>,
+        (address, way): (u128, Way),
+        third: Option<[u8; 16]>,
+    ) -> Result<u32, Code> {
+        let Some(third) = third else {
+            return if request.body == Body::Announce { Ok(0) } else { Err(Code::NotAuthorized) };
+        };
+        if third == address.to_be_bytes() {
+            return Err(Code::MalformedRequest);
+        }
+        let Way::Softwire(position) = way else { return Err(Code::UnsupportedOption) };
+        let end = self.shared.transition.softwire(position);
+        let inner = pcp::unmapped(&third).filter(|inner| end.is_some_and(|end| end.permits(*inner)));
+        let key = HostKey { address, inner: inner.ok_or(Code::UnsupportedOption)?, way };
+        let hosts = &mut self.state.subscribers.hosts;
+        let hash = hosts.hash_of(&key);
+        hosts.enter(datagram.now, hash, &key, datagram.realm).map_err(|verdict| match verdict {
+            Verdict::HostLimit => Code::UserExceededQuota,
+            _ => Code::NoResources,
+        })
+    }
+
+    /// Gives up one port that is held down for this subscriber. False if there is none.
     fn give_up_held_down(&mut self, now: Instant, realm: RealmId, address: u32) -> bool {
-        let found = self.state.grants.of_owner(realm, address).find(|index| self.state.grants.get(*index).is_resting());
+        let is_resting = |index: &u32| self.state.grants.get(*index).is_resting();
+        let found = self.state.grants_beside(realm, address).find(is_resting);
         let Some(index) = found else { return false };
         let mapping = self.state.grants.get(index).mapping;
         self.end_grant(now, index);
@@ -236,6 +331,7 @@ struct Asked<'o> {
     /// The inside address with the mapping.
     subject: u32,
     source: Endpoint,
+    asker: Asker,
     lifetime: u32,
     options: &'o Options,
 }
@@ -244,12 +340,19 @@ impl Asked<'_> {
     fn key(&self, protocol: Protocol, port: u16) -> InternalKey {
         InternalKey { realm: self.realm, protocol, address: self.subject, port }
     }
+
+    fn requester(&self, nonce: [u8; 12]) -> Requester {
+        match self.asker {
+            Asker::Ipv4 | Asker::Host(_) => Requester::new(nonce, self.source),
+            Asker::B4(..) => Requester::new(nonce, Endpoint::new(self.subject.into(), self.source.port)).by_b4(),
+        }
+    }
 }
 
 impl View<'_> {
     fn live_grants(&self, now: Instant, realm: RealmId, address: u32) -> u32 {
         let grants = &self.state.grants;
-        grants.of_owner(realm, address).filter(|index| grants.get(*index).is_alive(now)).count() as u32
+        self.state.grants_beside(realm, address).filter(|index| grants.get(*index).is_alive(now)).count() as u32
     }
 
     /// The forward of an internal endpoint, which no request changes.
@@ -258,14 +361,60 @@ impl View<'_> {
         (kind == StaticKind::Forward).then_some(external)
     }
 
+    fn epoch_of(&self, datagram: &Datagram<'_>) -> u32 {
+        let Datagram { now, realm, source, .. } = *datagram;
+        match datagram.asker {
+            Asker::Ipv4 | Asker::Host(_) => self.epoch_for(now, realm, source.address.to_bits()),
+            Asker::B4(address, _) => {
+                let owner = self.state.subscribers.hosts.find_subscriber(address, realm);
+                self.state.grants.epoch(realm, owner.unwrap_or(0), now)
+            }
+        }
+    }
+
+    /// With the prefix through which the grants of a NAT64 host are reached, if it asks for it (RFC
+    /// 7225 §4.3).
+    fn with_prefix64(&self, asked: &Asked<'_>, reply: Reply) -> Option<Reply> {
+        let prefix = self.prefix_of(asked.subject).filter(|_| asked.options.asks_prefix64);
+        match prefix {
+            Some(prefix) => reply.with_prefix64(prefix.address(), prefix.length()),
+            None => Some(reply),
+        }
+    }
+
+    /// The translation prefix of a NAT64 host.
+    pub(in crate::shard) fn prefix_of(&self, host: u32) -> Option<translate::Prefix> {
+        match self.state.subscribers.hosts.get(host)?.way() {
+            Way::Nat64(position) => self.snapshot.transition.prefix(position),
+            Way::Softwire(_) => None,
+        }
+    }
+
+    /// The IPv4 address of a remote peer that a field means to this subject, and how many bits of it
+    /// the first `length` bits of the field have. Hosts of NAT64 know IPv4 hosts by their prefix
+    /// (RFC 6887 §12.1).
+    fn remote_of(&self, subject: u32, field: &[u8; 16], length: u8) -> Option<(u32, u8)> {
+        if let Some(address) = pcp::unmapped(field) {
+            return Some((address, length.checked_sub(MAPPED_BITS)?));
+        }
+        let (prefix, address) = (self.prefix_of(subject)?, u128::from_be_bytes(*field));
+        if !prefix.contains(address) || length < prefix.length() {
+            return None;
+        }
+        // The "u" octet is none of the bits.
+        let octet = if prefix.length() < MAPPED_BITS { length.clamp(64, 72) - 64 } else { 0 };
+        Some((prefix.extract(address), (length - prefix.length() - octet).min(32)))
+    }
+
     /// The epoch time in replies to this requester, for every subject (RFC 6887 §8.5). One that
     /// may ask for third parties has subjects of many workers, so it gets the common one; what
     /// happens to a single subject it learns by updates.
     pub(in crate::shard) fn epoch_for(&self, now: Instant, realm: RealmId, requester: u32) -> u32 {
         let third_party = &self.snapshot.settings().port_control.third_party;
-        match third_party.iter().any(|prefix| prefix.contains(requester.into())) {
+        let is_host = is_host_number(requester);
+        match !is_host && third_party.iter().any(|prefix| prefix.contains(requester.into())) {
             true => self.state.grants.common_epoch(now),
-            false => self.state.grants.epoch(realm, requester, now),
+            false => self.state.grants.epoch(realm, self.state.owner_of(requester), now),
         }
     }
 

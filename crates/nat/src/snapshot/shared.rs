@@ -1007,8 +1007,8 @@ impl Shared {
         self.next_hops.iter().copied().chain(live).find(is_meant)
     }
 
-    /// True if a packet that came in by this interface goes to an IPv4 host by NAT64, or ends a
-    /// softwire here.
+    /// True if a packet that came in by this interface goes to an IPv4 host by NAT64, ends a
+    /// softwire here, or is a request for port control.
     #[inline]
     pub fn takes_ipv6(&self, ingress: InterfaceId, packet: &[u8]) -> bool {
         if self.transition.is_off() || self.side(ingress) == Side::Outside {
@@ -1017,7 +1017,7 @@ impl Shared {
         let Some(header) = packet.first_chunk::<{ wire::ipv6::HEADER_LENGTH }>() else { return false };
         let view = wire::ipv6::Ipv6::new_unchecked(header.as_slice());
         match self.transition.way_of(self.realm_of(ingress), view.destination()) {
-            None => false,
+            None => self.is_request6(ingress, packet),
             Some(Way::Nat64(_)) => true,
             // Neighbours and pings of the address itself are for Natrix as a host.
             Some(Way::Softwire(_)) => {
@@ -1025,6 +1025,27 @@ impl Shared {
                     || packet.get(wire::ipv6::HEADER_LENGTH).is_some_and(|icmp_type| wire::icmp6::is_error(*icmp_type))
             }
         }
+    }
+
+    /// True for a packet to the port-control server at one of Natrix's IPv6 addresses in the realm
+    /// of this inside interface. Without NAT64 no IPv6 host has anything to ask there.
+    pub(crate) fn is_request6(&self, ingress: InterfaceId, packet: &[u8]) -> bool {
+        const DESTINATION_PORT: usize = wire::ipv6::HEADER_LENGTH + 2;
+        let realm = self.realm_of(ingress);
+        let view = wire::ipv6::Ipv6::new_unchecked(packet);
+        let is_to_server = packet.get(DESTINATION_PORT..).and_then(<[u8]>::first_chunk)
+            == Some(&pcp::SERVER_PORT.to_be_bytes())
+            && view.next_header() == wire::ipv4::PROTOCOL_UDP;
+        let settings = self.settings();
+        if !is_to_server || !settings.port_control.pcp || self.transition.way_of_grants(realm).is_none() {
+            return false;
+        }
+        let to = view.destination();
+        settings
+            .ipv6
+            .addresses
+            .iter()
+            .any(|own| own.address.to_bits() == to && self.facing(own.interface) == Facing::inside(realm))
     }
 
     /// The worker of an IPv6 host: that of its subscriber.

@@ -130,6 +130,12 @@ impl Transition {
         softwire.map(|position| Way::Softwire(position as u8))
     }
 
+    /// The prefix by which grants of IPv6 hosts of this realm are reached: the first one.
+    pub(crate) fn way_of_grants(&self, realm: RealmId) -> Option<Way> {
+        let found = self.nat64.iter().position(|one| one.realm == realm);
+        found.map(|position| Way::Nat64(position as u8))
+    }
+
     #[inline]
     pub(crate) fn prefix(&self, position: u8) -> Option<translate::Prefix> {
         self.nat64(position).map(|one| one.prefix)

@@ -51,7 +51,7 @@ pub struct DeltaSession {
 }
 
 /// The IPv6 host that has a mapping. Its number means nothing to another instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeltaHost {
     /// Its address; behind a softwire, that of the B4.
     pub address: Ipv6Addr,
@@ -95,8 +95,10 @@ pub struct GrantDelta {
     pub realm: RealmId,
     /// Protocol.
     pub protocol: Protocol,
-    /// Internal endpoint.
+    /// Internal endpoint. If there is a host, only the port counts, here and in the requester.
     pub internal: Endpoint,
+    /// The host, if it is one of NAT64 or behind a softwire.
+    pub host: Option<DeltaHost>,
     /// External endpoint.
     pub external: Endpoint,
     /// What asked for it.

@@ -30,8 +30,8 @@
 //! A call of PPTP ([`Kind::Call`]) has its peer as the remote, and lives as long as its control
 //! session (`shard/commit/call.rs`).
 //!
-//! The owner's list (`GrantStore::of_owner`) counts and ends them. Expired grants count as absent
-//! at once; the sweep (`shard/upkeep/grants.rs`) frees them.
+//! The owner, a subscriber, has a list (`GrantStore::of_owner`) that counts and ends them. Expired
+//! grants count as absent at once; the sweep (`shard/upkeep/grants.rs`) frees them.
 
 use core::net::Ipv4Addr;
 
@@ -247,13 +247,26 @@ pub struct Requester {
     pub set_size: u16,
     /// The first internal port of the set.
     pub set_first: u16,
-    unused: u16,
+    /// 1 if the B4 asked outside of its softwire, for a host behind it: `address` is then that of
+    /// the host.
+    by_b4: u16,
 }
 
 impl Requester {
     /// Without a set of ports.
     pub const fn new(nonce: [u8; 12], from: Endpoint) -> Requester {
-        Requester { nonce, address: from.address.to_bits(), port: from.port, set_size: 0, set_first: 0, unused: 0 }
+        Requester { nonce, address: from.address.to_bits(), port: from.port, set_size: 0, set_first: 0, by_b4: 0 }
+    }
+
+    /// For a host behind the B4 that asked.
+    #[must_use]
+    pub const fn by_b4(self) -> Requester {
+        Requester { by_b4: 1, ..self }
+    }
+
+    /// True if the answer goes to the B4, and not to the host.
+    pub const fn is_b4(self) -> bool {
+        self.by_b4 == 1
     }
 
     /// For a port of this set.
@@ -472,7 +485,7 @@ impl Grant {
     }
 }
 
-/// An internal address with grants.
+/// A subscriber with grants: an internal IPv4 address, or the number of an IPv6 prefix.
 #[derive(FromZeros, Clone, Copy)]
 #[repr(C)]
 struct Owner {
@@ -620,7 +633,7 @@ impl GrantStore {
         })
     }
 
-    /// The grants of an internal address, ports held down too, the latest first.
+    /// The grants of a subscriber, ports held down too, the latest first.
     pub(crate) fn of_owner(&self, realm: RealmId, address: u32) -> impl Iterator<Item = u32> + '_ {
         let first = self.find_owner(realm, address).map_or(0, |owner| self.owners[owner as usize].head);
         let next = |index: &u32| Some(self.get(*index).next);
@@ -632,10 +645,11 @@ impl GrantStore {
         self.find_owner(realm, address).map_or(0, |owner| self.owners[owner as usize].count)
     }
 
-    /// `None` if full: nothing is evicted.
+    /// `owner`: the address or number of the subscriber. `None` if full: nothing is evicted.
     pub(crate) fn insert(
         &mut self,
         request: &Request,
+        owner: u32,
         mapping: (u32, Endpoint),
         hold: u32,
         now: Instant,
@@ -644,7 +658,7 @@ impl GrantStore {
             return None;
         }
         let key = &request.key;
-        let owner = self.owner_for(key.realm, key.address)?;
+        let owner = self.owner_for(key.realm, owner)?;
         let index = if self.free != 0 { self.free } else { self.untouched };
         self.by_internal.insert(self.hash_of(key), index).ok()?;
         if index == self.free {

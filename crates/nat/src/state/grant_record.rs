@@ -5,6 +5,7 @@ use zerocopy::Immutable;
 use zerocopy::IntoBytes;
 
 use crate::state::delta::Change;
+use crate::state::delta::DeltaHost;
 use crate::state::delta::GrantDelta;
 use crate::state::grant::Kind;
 use crate::state::grant::Origin;
@@ -22,6 +23,7 @@ pub struct GrantRecord {
     left_us: u64,
     requester: Requester,
     remotes: Remotes,
+    /// Of a host behind a softwire, its inner address.
     internal: u32,
     external: u32,
     epoch_s: u32,
@@ -32,8 +34,16 @@ pub struct GrantRecord {
     protocol: u8,
     origin: u8,
     kind: u8,
-    unused: [u8; 6],
+    /// [`NAT64`] or [`SOFTWIRE`] for an IPv6 host.
+    family: u8,
+    unused: [u8; 5],
+    host: [u8; 16],
+    towards: [u8; 16],
 }
+
+const IPV4: u8 = 0;
+const NAT64: u8 = 1;
+const SOFTWIRE: u8 = 2;
 
 impl GrantRecord {
     /// Its size.
@@ -44,6 +54,9 @@ impl GrantRecord {
         zerocopy::transmute!(self)
     }
 
+    /// The size before records named IPv6 hosts.
+    pub const BYTES_WITHOUT_HOST: usize = GrantRecord::BYTES - 32;
+
     /// Any bytes.
     pub fn from_bytes(bytes: [u8; GrantRecord::BYTES]) -> GrantRecord {
         zerocopy::transmute!(bytes)
@@ -51,11 +64,20 @@ impl GrantRecord {
 
     /// What it says; `None` if it is damaged.
     pub fn delta(&self) -> Option<GrantDelta> {
+        let host = |inner| DeltaHost { address: self.host.into(), inner, towards: self.towards.into() };
+        let host = match self.family {
+            IPV4 => None,
+            NAT64 => Some(host(None)),
+            SOFTWIRE => Some(host(Some(self.internal.into()))),
+            _ => return None,
+        };
+        let internal = if host.is_some() { 0 } else { self.internal };
         Some(GrantDelta {
             change: if self.lives == 1 { Change::Lives } else { Change::Ended },
             realm: RealmId(self.realm),
             protocol: Protocol::from_index(usize::from(self.protocol))?,
-            internal: Endpoint::new(self.internal.into(), self.internal_port),
+            internal: Endpoint::new(internal.into(), self.internal_port),
+            host,
             external: Endpoint::new(self.external.into(), self.external_port),
             origin: Origin::from_number(self.origin)?,
             kind: Kind::from_number(self.kind)?,
@@ -69,11 +91,18 @@ impl GrantRecord {
 
 impl From<&GrantDelta> for GrantRecord {
     fn from(delta: &GrantDelta) -> GrantRecord {
+        let (family, internal) = match delta.host.map(|host| host.inner) {
+            None => (IPV4, delta.internal.address.to_bits()),
+            Some(None) => (NAT64, 0),
+            Some(Some(inner)) => (SOFTWIRE, inner.to_bits()),
+        };
+        let (host, towards) =
+            delta.host.map_or_else(Default::default, |host| (host.address.octets(), host.towards.octets()));
         GrantRecord {
             left_us: delta.left.as_micros(),
             requester: delta.requester,
             remotes: delta.remotes,
-            internal: delta.internal.address.to_bits(),
+            internal,
             external: delta.external.address.to_bits(),
             epoch_s: delta.epoch_s,
             internal_port: delta.internal.port,
@@ -83,7 +112,10 @@ impl From<&GrantDelta> for GrantRecord {
             protocol: delta.protocol as u8,
             origin: delta.origin as u8,
             kind: delta.kind as u8,
-            unused: [0; 6],
+            family,
+            unused: [0; 5],
+            host,
+            towards,
         }
     }
 }

@@ -252,7 +252,7 @@ impl View<'_> {
     /// What asked for this mapping.
     pub(crate) fn origins_of(&self, index: u32, now: Instant) -> impl Iterator<Item = Origin> + '_ {
         let (key, grants) = (self.state.mappings.get(index).key(), &self.state.grants);
-        let of_mapping = grants.of_owner(key.realm, key.address).map(|grant| grants.get(grant));
+        let of_mapping = self.state.grants_beside(key.realm, key.address).map(|grant| grants.get(grant));
         of_mapping
             .filter(move |grant| grant.mapping == index && (grant.is_alive(now) && grant.hold != 0 || grant.is_used()))
             .map(|grant| grant.origin())

@@ -201,7 +201,7 @@ impl Machine {
             worker.shard_mut().set_epoch(now, epoch_s);
         }
         for grant in grants {
-            let owner = self.shared.worker_of_subscriber(grant.internal.address.to_bits());
+            let owner = self.shared.worker_of_grant(grant);
             self.workers[owner.index()].shard_mut().install_grant(now, grant).expect("there is room");
         }
     }

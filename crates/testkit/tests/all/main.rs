@@ -32,6 +32,7 @@ mod plan_names;
 mod plan_rules;
 mod policy_under_reload;
 mod port_blocks;
+mod port_control6;
 mod port_control_model;
 mod pptp;
 mod realms;

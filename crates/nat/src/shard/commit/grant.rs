@@ -70,7 +70,7 @@ impl Ledger {
         }
         let (mapping, hold) = self.place_grant(now, request)?;
         let external = self.state.mappings.get(mapping).external();
-        let made = self.state.grants.insert(request, (mapping, external), hold, now);
+        let made = self.insert_grant(now, request, (mapping, external), hold);
         debug_assert!(made.is_some(), "it was not full");
         let index = made.ok_or(Denied::Verdict(Verdict::MappingTableFull))?;
         self.note_grant(now, index);
@@ -193,7 +193,17 @@ impl Ledger {
     fn remove_grant(&mut self, now: Instant, index: u32) {
         self.forget_call(index);
         self.note_grant_ended(now, index);
+        let address = self.state.grants.get(index).key().address;
         self.state.grants.remove(index);
+        self.state.subscribers.hosts.release(now, address);
+    }
+
+    /// The number of an IPv6 host means the host for as long as it has grants.
+    fn insert_grant(&mut self, now: Instant, request: &Request, place: (u32, Endpoint), hold: u32) -> Option<u32> {
+        let address = request.key.address;
+        let made = self.state.grants.insert(request, self.state.owner_of(address), place, hold, now)?;
+        self.state.subscribers.hosts.retain(address);
+        Some(made)
     }
 
     pub(in crate::shard) fn release_hold(&mut self, now: Instant, index: u32) {
@@ -313,7 +323,7 @@ impl Ledger {
         let mapping =
             self.install_mapping_at(now, &request.key, external, (request.expires, cause_of(request.origin)))?;
         let hold = self.hold_mapping(now, mapping, request.expires);
-        let made = self.state.grants.insert(request, (mapping, external), hold, now);
+        let made = self.insert_grant(now, request, (mapping, external), hold);
         let index = made.ok_or(Verdict::MappingTableFull)?;
         // Without its session a PEER would end at the next sweep.
         if let Some(remote) = self.state.grants.get(index).peer()

@@ -1,5 +1,7 @@
 //! Changes of grants, for a file that outlives the process and for another instance.
 
+use core::net::Ipv4Addr;
+
 use crate::event::Cause;
 use crate::shard::Ledger;
 use crate::state::delta::Change;
@@ -23,18 +25,27 @@ impl View<'_> {
     fn grant_delta(&self, now: Instant, index: u32, change: Change) -> GrantDelta {
         let grant = self.state.grants.get(index);
         let key = grant.key();
+        let host = self.host_of_delta(grant.internal());
+        // A number means nothing to another instance.
+        let is_number = |address: u32| host.is_some() && address == key.address;
+        let internal = if host.is_some() { Endpoint::new(Ipv4Addr::UNSPECIFIED, key.port) } else { grant.internal() };
+        let mut requester = grant.requester;
+        if is_number(requester.address) {
+            requester.address = 0;
+        }
         GrantDelta {
             change,
             realm: key.realm,
             protocol: key.protocol,
-            internal: grant.internal(),
+            internal,
+            host,
             external: grant.external(),
             origin: grant.origin(),
             kind: grant.kind(),
             remotes: grant.remotes,
-            requester: grant.requester,
+            requester,
             left: grant.expires().saturating_since(now),
-            epoch_s: self.state.grants.epoch(key.realm, key.address, now),
+            epoch_s: self.state.grants.epoch(key.realm, self.state.owner_of(key.address), now),
         }
     }
 
@@ -93,12 +104,18 @@ impl Ledger {
 
     /// See [`crate::shard::Shard::install_grant`].
     pub(in crate::shard) fn install_grant(&mut self, now: Instant, delta: &GrantDelta) -> Result<(), Verdict> {
+        let place = (delta.change, delta.realm, delta.internal);
+        let Some(internal) = self.installed_internal(now, place, delta.host.as_ref())? else { return Ok(()) };
         let key = InternalKey {
             realm: delta.realm,
             protocol: delta.protocol,
-            address: delta.internal.address.to_bits(),
-            port: delta.internal.port,
+            address: internal.address.to_bits(),
+            port: internal.port,
         };
+        let mut requester = delta.requester;
+        if delta.host.is_some() {
+            requester.address = key.address;
+        }
         let is_same = |grant: &Grant| grant.kind() == delta.kind && grant.peer() == delta.peer();
         if delta.change == Change::Ended {
             self.end_restored(now, &key, is_same);
@@ -110,11 +127,12 @@ impl Ledger {
             kind: delta.kind,
             remotes: delta.remotes,
             expires: now + delta.left,
-            requester: delta.requester,
+            requester,
             suggested: Suggested::Any,
         };
         self.restore_grant(now, &request, delta.external)?;
-        self.state.grants.set_epoch_of(key.realm, key.address, now, delta.epoch_s);
+        let owner = self.state.owner_of(key.address);
+        self.state.grants.set_epoch_of(key.realm, owner, now, delta.epoch_s);
         Ok(())
     }
 

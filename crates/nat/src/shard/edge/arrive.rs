@@ -57,6 +57,7 @@ use crate::verdict::Verdict;
 
 /// IPv4 in IPv6 (RFC 2473).
 const PROTOCOL_IPV4: u8 = 4;
+const PROTOCOL_UDP: u8 = wire::ipv4::PROTOCOL_UDP;
 
 /// What the first pass found out about a packet.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +91,13 @@ pub(super) enum Incoming {
         mtu: u32,
         key: HostKey,
         hash: u64,
+    },
+    /// A request for port control outside of any softwire.
+    Request {
+        source: u128,
+        /// The prefix of a host, or the softwire of a B4.
+        way: Way,
+        offset: u16,
     },
     /// A fragment of a softwire's packet.
     Fragment {
@@ -268,7 +276,7 @@ impl PacketPath {
                 Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } | Incoming::TooBig { key, .. } => {
                     Some(key.address)
                 }
-                Incoming::Fragment { source, .. } => Some(*source),
+                Incoming::Request { source, .. } | Incoming::Fragment { source, .. } => Some(*source),
             };
             if let Some(address) = address {
                 let worker = self.ledger.shared.worker_of_host(address);
@@ -293,7 +301,7 @@ impl PacketPath {
                 | Incoming::PlainSoftwire { hash, .. }
                 | Incoming::Nat64 { hash, .. }
                 | Incoming::Softwire { hash, .. } => self.ledger.state.subscribers.hosts.aim(*hash),
-                Incoming::Other | Incoming::TooBig { .. } | Incoming::Fragment { .. } => {}
+                Incoming::Other | Incoming::TooBig { .. } | Incoming::Request { .. } | Incoming::Fragment { .. } => {}
             }
         }
         for (i, packet) in burst.iter_mut().enumerate().take(BURST_MAX) {
@@ -315,6 +323,11 @@ impl PacketPath {
                     finished |= 1 << i;
                     packet.outcome = Outcome::Done;
                     self.note_path_mtu(now, mtu, (&key, hash)).map_err(Refusal::from)
+                }
+                Incoming::Request { source, way, offset } => {
+                    finished |= 1 << i;
+                    packet.outcome = Outcome::Done;
+                    self.serve_host(now, packet, usize::from(offset), (source, way), sink).map_err(Refusal::from)
                 }
                 Incoming::Fragment { source, way, offset, fragment, length } => {
                     finished |= 1 << i;
@@ -444,7 +457,7 @@ impl PacketPath {
             (view.source(), view.destination())
         };
         match transition.way_of(facing.realm, destination) {
-            None => Err(Verdict::Ipv6NotForwarded.into()),
+            None => self.look_at_request(packet, facing.realm, source).map_err(Refusal::from),
             Some(way @ Way::Nat64(position)) => {
                 let prefix = transition.prefix(position).ok_or(Verdict::Ipv6NotForwarded)?;
                 let headers = translate::read6(bytes)?;
@@ -495,6 +508,11 @@ impl PacketPath {
         if chain.protocol == ipv6::PROTOCOL_ICMP6 {
             return self.look_at_error(packet, end.aftr, way);
         }
+        let is_whole = chain.fragment.is_none_or(|fragment| fragment.is_atomic());
+        if chain.protocol == PROTOCOL_UDP && is_whole && self.ledger.shared.settings().port_control.pcp {
+            // Its port is looked at with its checksum.
+            return Ok(Incoming::Request { source, way, offset: chain.offset as u16 });
+        }
         if chain.protocol != PROTOCOL_IPV4 {
             return Err(Verdict::SoftwireMalformed);
         }
@@ -505,6 +523,20 @@ impl PacketPath {
         let inner = packet.get(chain.offset..).unwrap_or_default();
         let (key, hash) = self.look_inside(inner, source, way)?;
         Ok(Incoming::Softwire { offset: chain.offset as u16, key, hash })
+    }
+
+    /// A packet to none of the prefixes and softwires.
+    #[cold]
+    fn look_at_request(&self, packet: &Packet<'_>, realm: RealmId, source: u128) -> Result<Incoming, Verdict> {
+        let transition = &self.ledger.shared.transition;
+        let way = transition.way_of_grants(realm).ok_or(Verdict::Ipv6NotForwarded)?;
+        let Way::Nat64(position) = way else { return Err(Verdict::Ipv6NotForwarded) };
+        let prefix = transition.prefix(position).ok_or(Verdict::Ipv6NotForwarded)?;
+        if !self.ledger.shared.is_request6(packet.meta.ingress, packet.bytes()) {
+            return Err(Verdict::Ipv6NotForwarded);
+        }
+        check_source(transition, realm, source, prefix)?;
+        Ok(Incoming::Request { source, way, offset: ipv6::HEADER_LENGTH as u16 })
     }
 
     /// An ICMPv6 message to the AFTR. Of a packet in a softwire, a router reports what size passes
@@ -632,7 +664,7 @@ impl PacketPath {
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
         let parsed = parse_in_softwire(packet, offset)?;
         if parsed.destination == AFTR_INSIDE {
-            return self.answer_in_softwire(packet, usize::from(offset), &key, sink).map_err(Refusal::from);
+            return self.answer_in_softwire(now, packet, usize::from(offset), &key, sink).map_err(Refusal::from);
         }
         let number = self.ledger.state.subscribers.hosts.enter(now, hash, &key, realm)?;
         take_from_softwire(packet, offset, &parsed, (number, &key)).map_err(Refusal::from)
@@ -726,15 +758,22 @@ impl PacketPath {
         Ok(())
     }
 
-    /// RFC 6333 §6.5: 192.0.0.1 answers pings inside the softwire.
+    /// RFC 6333 §6.5: 192.0.0.1 answers pings inside the softwire, and requests for port control.
     #[cold]
     fn answer_in_softwire<S: Sink>(
         &mut self,
+        now: Instant,
         packet: &mut Packet<'_>,
         offset: usize,
         key: &HostKey,
         sink: &mut S,
     ) -> Result<(), Verdict> {
+        let inner = packet.bytes().get(offset..).unwrap_or_default();
+        let is_udp = inner.get(ip::PROTOCOL) == Some(&PROTOCOL_UDP);
+        if is_udp {
+            let length = inner.len();
+            return self.serve_in_softwire(now, packet, offset..offset + length, key, sink);
+        }
         let identification =
             self.identifications.next(Ipv4Addr::from_bits(AFTR_INSIDE), Ipv4Addr::from_bits(key.inner), 1);
         let inner = packet.bytes_mut().get_mut(offset..).unwrap_or_default();

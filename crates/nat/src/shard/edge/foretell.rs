@@ -73,7 +73,7 @@ impl PacketPath {
         };
         let address = match &incoming {
             Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } | Incoming::TooBig { key, .. } => key.address,
-            Incoming::Fragment { source, .. } => *source,
+            Incoming::Request { source, .. } | Incoming::Fragment { source, .. } => *source,
             Incoming::Other | Incoming::Plain { .. } | Incoming::PlainSoftwire { .. } => return Arrived::Ipv4,
         };
         let owner = self.ledger.shared.worker_of_host(address);
@@ -96,6 +96,7 @@ impl PacketPath {
             Incoming::TooBig { key, hash, .. } => {
                 self.known_host(hash, &key, report).and(Err(Verdict::Local)).map_err(Refusal::from)
             }
+            Incoming::Request { way, offset, .. } => Err(self.judge_request(packet, usize::from(offset), way).into()),
             Incoming::Fragment { fragment, .. } => {
                 report.step(|| Step::Fragment { offset: fragment.offset, more: fragment.more });
                 return Arrived::Held;

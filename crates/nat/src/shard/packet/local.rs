@@ -54,7 +54,7 @@ impl PacketPath {
             Ok(LocalAnswer::EchoReply) => {
                 self.answer_echo(self.ledger.shared.facing(meta.ingress), bytes, parsed, sink)
             }
-            // A grant would outlast the host's number.
+            // They are served at the edge, by addresses of their own.
             Ok(LocalAnswer::PortControl) if is_host_number(parsed.source) => Fate::Done(Verdict::LocalIgnored),
             Ok(LocalAnswer::PortControl) => self.serve_port_control(at, bytes, sink),
             Ok(LocalAnswer::PortUnreachable) => {

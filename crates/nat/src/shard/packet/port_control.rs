@@ -16,6 +16,7 @@ use crate::shard::Arrival;
 use crate::shard::Fate;
 use crate::shard::packet::PacketPath;
 use crate::shard::port_control::Answer;
+use crate::shard::port_control::Asker;
 use crate::shard::port_control::Datagram;
 use crate::snapshot::shared::NextHop;
 use crate::state::grant::Grant;
@@ -28,9 +29,10 @@ use crate::types::InterfaceId;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
+use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
-const HEADERS: usize = ipv4::HEADER_LENGTH_MIN + wire::udp::HEADER_LENGTH;
+pub(in crate::shard) const HEADERS: usize = ipv4::HEADER_LENGTH_MIN + wire::udp::HEADER_LENGTH;
 const TTL: u8 = 64;
 /// Announcements after a loss of state (RFC 6887 §14.1.3, RFC 6886 §3.2.1).
 const ANNOUNCEMENTS: u8 = 10;
@@ -58,7 +60,7 @@ fn milliseconds(at: Instant) -> u64 {
 }
 
 /// Header of a UDP datagram of Natrix, before its payload.
-fn headers(from: Endpoint, to: Endpoint, identification: u16, payload: &[u8]) -> [u8; HEADERS] {
+pub(in crate::shard) fn headers(from: Endpoint, to: Endpoint, identification: u16, payload: &[u8]) -> [u8; HEADERS] {
     let mut bytes = [0; HEADERS];
     let (header, datagram) = bytes.split_at_mut(ipv4::HEADER_LENGTH_MIN);
     let length = (wire::udp::HEADER_LENGTH + payload.len()) as u16;
@@ -96,14 +98,21 @@ impl View<'_> {
             external_address: pcp::mapped(grant.external_address),
         };
         let mut options = pcp::Options::default();
-        if requester.address != key.address {
+        if requester.is_b4() {
+            let inner = self.state.subscribers.hosts.get(key.address)?.inner();
+            options.third_party = Some(pcp::mapped(inner));
+        } else if requester.address != key.address {
             options.third_party = Some(pcp::mapped(key.address));
         }
         let lifetime = u32::try_from(left.as_micros().div_ceil(1_000_000)).unwrap_or(u32::MAX);
         let epoch = self.epoch_for(now, key.realm, requester.address);
         match grant.peer() {
             Some((address, remote_port)) => {
-                let peer = pcp::Peer { map, remote_port, remote_address: pcp::mapped(address) };
+                // As the host knows it.
+                let prefix = self.prefix_of(key.address);
+                let remote_address =
+                    prefix.map_or_else(|| pcp::mapped(address), |prefix| prefix.embed(address).to_be_bytes());
+                let peer = pcp::Peer { map, remote_port, remote_address };
                 pcp::peer_update(lifetime, epoch, &peer, &options)
             }
             None => pcp::map_update(lifetime, epoch, &map, &options),
@@ -137,29 +146,16 @@ impl PacketPath {
             return Fate::Done(Verdict::LocalIgnored);
         }
         let payload = udp.payload();
-        let request = Datagram { now, realm: facing.realm, source, payload };
+        let request = Datagram { now, realm: facing.realm, source, asker: Asker::Ipv4, payload };
         let answer = self.ledger.serve(&request);
         let from = Endpoint::new(parsed.destination.into(), SERVER_PORT);
-        match answer {
-            Answer::Pcp(reply) => self.send_from(facing, from, source, reply.as_bytes(), sink),
-            Answer::NatPmp(reply, length) => {
-                self.send_from(facing, from, source, reply.get(..length).unwrap_or(&reply), sink);
-            }
-            Answer::Copy => {
-                let length = payload.len().min(pcp::MESSAGE_MAX);
-                let mut copy = [0; pcp::MESSAGE_MAX];
-                for (to, from) in copy.iter_mut().zip(payload) {
-                    *to = *from;
-                }
-                pcp::nat_pmp::unknown_opcode(&mut copy);
-                self.send_from(facing, from, source, copy.get(..length).unwrap_or(&copy), sink);
-            }
-            Answer::Elsewhere(subject) => {
-                let worker = self.ledger.shared.worker_of_subscriber(subject);
-                return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::PortControl, ..meta } };
-            }
-            Answer::Nothing => return Fate::Done(Verdict::LocalIgnored),
+        if let Answer::Elsewhere(subject) = answer {
+            let worker = self.ledger.shared.worker_of_subscriber(subject);
+            return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::PortControl, ..meta } };
         }
+        let mut copy = [0; pcp::MESSAGE_MAX];
+        let Some(reply) = answer.as_bytes(payload, &mut copy) else { return Fate::Done(Verdict::LocalIgnored) };
+        self.send_from(facing, from, source, reply, sink);
         Fate::Done(Verdict::Local)
     }
 
@@ -230,6 +226,9 @@ impl PacketPath {
             // Each subscriber asks for its own.
             _ => 0,
         };
+        if policy.pcp && !self.unasked.only_nat_pmp {
+            self.announce_to_hosts(pcp::announcement(epoch).as_bytes(), sink);
+        }
         let common = self.ledger.state.grants.common_epoch(now);
         let notice = pcp::nat_pmp::address(pcp::nat_pmp::Code::Success, common, only);
         for (number, interface) in shared.settings().interfaces.iter().enumerate() {
@@ -282,6 +281,10 @@ impl PacketPath {
             return;
         }
         let Some(update) = self.view().update_of(now, grant) else { return };
+        if is_host_number(grant.key().address) {
+            self.send_update_to_host(grant, update.as_bytes(), sink);
+            return;
+        }
         let to = Endpoint::new(grant.requester.address.into(), grant.requester.port);
         let facing = Facing::inside(grant.key().realm);
         let Some(own) = self.ledger.shared.own_address_towards(facing, grant.requester.address) else { return };

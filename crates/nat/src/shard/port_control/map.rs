@@ -14,16 +14,13 @@ use crate::state::grant::Origin;
 use crate::state::grant::Remote;
 use crate::state::grant::Remotes;
 use crate::state::grant::Request;
-use crate::state::grant::Requester;
 use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
+use crate::steps::view::View;
 use crate::time::Duration;
 use crate::types::Endpoint;
 use crate::types::Protocol;
-
-/// The prefix bits before an IPv4 address in a field of PCP.
-const MAPPED_BITS: u8 = 96;
 
 pub(super) fn protocol_of(number: u8) -> Option<Protocol> {
     Protocol::from_number(number).filter(|protocol| *protocol != Protocol::Icmp)
@@ -106,7 +103,7 @@ impl Ledger {
         {
             return Err(Code::CannotProvideExternal.into());
         }
-        filters(grant.remotes, asked)
+        self.view().filters(grant.remotes, asked)
     }
 
     pub(super) fn request_of(&self, asked: &Asked<'_>, map: &Map, key: &InternalKey) -> Result<Request, Fault> {
@@ -120,9 +117,9 @@ impl Ledger {
             key: *key,
             origin: Origin::Pcp,
             kind: Kind::Map,
-            remotes: filters(Remotes::default(), asked)?,
+            remotes: self.view().filters(Remotes::default(), asked)?,
             expires: asked.now + self.view().lifetime_for(asked.lifetime),
-            requester: Requester::new(map.nonce, asked.source),
+            requester: asked.requester(map.nonce),
             suggested,
         })
     }
@@ -170,11 +167,12 @@ impl Ledger {
             number => Some(protocol_of(number).ok_or(Code::UnsupportedProtocol)?),
         };
         let mut longest = Duration::ZERO;
-        let most = self.state.grants.count_of_owner(asked.realm, asked.subject);
+        let most = self.state.grants.count_of_owner(asked.realm, self.state.owner_of(asked.subject));
         for _ in 0..most {
-            let found = self.state.grants.of_owner(asked.realm, asked.subject).find(|index| {
+            let found = self.state.grants_beside(asked.realm, asked.subject).find(|index| {
                 let grant = self.state.grants.get(*index);
                 grant.is_alive(asked.now)
+                    && grant.key().address == asked.subject
                     && grant.kind() == Kind::Map
                     && grant.origin() == Origin::Pcp
                     && grant.requester.nonce == map.nonce
@@ -188,21 +186,23 @@ impl Ledger {
     }
 }
 
-/// The filters of the mapping after those of the request (RFC 6887 §13.3).
-fn filters(mut remotes: Remotes, asked: &Asked<'_>) -> Result<Remotes, Fault> {
-    for filter in asked.options.filters() {
-        if filter.length == 0 {
-            remotes = Remotes::default();
-            continue;
+impl View<'_> {
+    /// The filters of the mapping after those of the request (RFC 6887 §13.3).
+    fn filters(&self, mut remotes: Remotes, asked: &Asked<'_>) -> Result<Remotes, Fault> {
+        for filter in asked.options.filters() {
+            if filter.length == 0 {
+                remotes = Remotes::default();
+                continue;
+            }
+            let remote = self.remote_of(asked.subject, &filter.address, filter.length).filter(|_| filter.length <= 128);
+            let (address, length) = remote.ok_or(Code::MalformedOption)?;
+            let remote = Remote::new(address.into(), length, filter.port);
+            if !remotes.as_slice().contains(&remote) && !remotes.add(remote) {
+                return Err(Code::ExcessiveRemotePeers.into());
+            }
         }
-        let address = pcp::unmapped(&filter.address).filter(|_| (MAPPED_BITS..=128).contains(&filter.length));
-        let address = address.ok_or(Code::MalformedOption)?;
-        let remote = Remote::new(address.into(), filter.length - MAPPED_BITS, filter.port);
-        if !remotes.as_slice().contains(&remote) && !remotes.add(remote) {
-            return Err(Code::ExcessiveRemotePeers.into());
-        }
+        Ok(remotes)
     }
-    Ok(remotes)
 }
 
 /// The external endpoint as an address and a port.

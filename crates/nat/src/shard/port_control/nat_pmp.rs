@@ -47,8 +47,8 @@ fn code_of(code: pcp::Code) -> Code {
 
 impl Ledger {
     pub(super) fn serve_nat_pmp(&mut self, datagram: &Datagram<'_>) -> Answer {
-        let Datagram { now, realm, source, payload } = *datagram;
-        let own = self.state.grants.epoch(realm, source.address.to_bits(), now);
+        let Datagram { now, realm, source, payload, .. } = *datagram;
+        let own = self.state.grants.epoch(realm, self.state.owner_of(source.address.to_bits()), now);
         // As the notices of a change say (RFC 6886 §3.2.1).
         let epoch = own.min(self.state.grants.common_epoch(now));
         let (code, answer) = match nat_pmp::parse(payload) {
@@ -211,11 +211,12 @@ impl Ledger {
 
     /// All of the protocol; an error if some are not to be deleted.
     fn unmap_all(&mut self, datagram: &Datagram<'_>, key: &InternalKey) -> Result<(), Code> {
-        let most = self.state.grants.count_of_owner(key.realm, key.address);
+        let most = self.state.grants.count_of_owner(key.realm, self.state.owner_of(key.address));
         for _ in 0..most {
-            let found = self.state.grants.of_owner(key.realm, key.address).find(|index| {
+            let found = self.state.grants_beside(key.realm, key.address).find(|index| {
                 let grant = self.state.grants.get(*index);
                 grant.is_alive(datagram.now)
+                    && grant.key().address == key.address
                     && grant.kind() == Kind::Map
                     && grant.origin() == Origin::NatPmp
                     && grant.protocol() == key.protocol
@@ -226,10 +227,11 @@ impl Ledger {
             self.retire_grant(datagram.now, index, rest);
             self.counters.grants_deleted += 1;
         }
-        let mut left = self.state.grants.of_owner(key.realm, key.address);
+        let mut left = self.state.grants_beside(key.realm, key.address);
         let is_left = left.any(|index| {
             let grant = self.state.grants.get(index);
-            grant.is_alive(datagram.now) && grant.kind() == Kind::Map && grant.protocol() == key.protocol
+            let is_own = grant.key().address == key.address && grant.protocol() == key.protocol;
+            is_own && grant.is_alive(datagram.now) && grant.kind() == Kind::Map
         });
         if is_left { Err(Code::NotAuthorized) } else { Ok(()) }
     }

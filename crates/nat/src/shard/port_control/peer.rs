@@ -21,7 +21,6 @@ use crate::state::grant::Origin;
 use crate::state::grant::Remote;
 use crate::state::grant::Remotes;
 use crate::state::grant::Request;
-use crate::state::grant::Requester;
 use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
@@ -44,7 +43,8 @@ impl Ledger {
             0 => return Err(Code::MalformedRequest.into()),
             number => protocol_of(number).ok_or(Code::UnsupportedProtocol)?,
         };
-        let remote = pcp::unmapped(&peer.remote_address).filter(|remote| destination_is_valid(*remote));
+        let remote = self.view().remote_of(asked.subject, &peer.remote_address, 128).map(|(remote, _)| remote);
+        let remote = remote.filter(|remote| destination_is_valid(*remote));
         let (Some(remote), false, false) = (remote, peer.remote_port == 0, map.internal_port == 0) else {
             return Err(Code::MalformedRequest.into());
         };
@@ -66,7 +66,7 @@ impl Ledger {
             kind: Kind::Peer,
             remotes: Remotes::one(Remote::exactly(Endpoint::new(remote.0.into(), remote.1))),
             expires: asked.now + self.view().lifetime_for(asked.lifetime),
-            requester: Requester::new(map.nonce, asked.source),
+            requester: asked.requester(map.nonce),
             suggested,
         };
         let known = self.find_grant(&request);
@@ -93,6 +93,10 @@ impl Ledger {
 
     /// As if the subscriber had sent a packet there.
     fn check_peer(&self, key: &InternalKey, remote: (u32, u16)) -> Result<(), Fault> {
+        let reaches = |prefix: translate::Prefix| prefix.destination(prefix.embed(remote.0)).is_ok();
+        if !self.view().prefix_of(key.address).is_none_or(reaches) {
+            return Err(Code::MalformedRequest.into());
+        }
         if self.shared.route_out(remote.0, 0).is_none() && self.local.pool_address(remote.0).is_none() {
             return Err(Code::NetworkFailure.into());
         }

@@ -118,6 +118,7 @@ impl View<'_> {
         let client = Endpoint::new(grant.requester.address.into(), grant.requester.port);
         let address = self.snapshot.address_index(grant.external().address);
         Some(GrantView {
+            host: self.host(key.address),
             protocol: key.protocol,
             realm: key.realm,
             internal: grant.internal(),
@@ -328,7 +329,7 @@ impl View<'_> {
             return (None, 0);
         }
         let key = mapping.key();
-        let of_owner = grants.of_owner(key.realm, key.address).map(|grant| grants.get(grant));
+        let of_owner = self.state.grants_beside(key.realm, key.address).map(|grant| grants.get(grant));
         let of_mapping = of_owner.filter(|grant| grant.mapping == index && (grant.hold != 0 || grant.is_used()));
         of_mapping.fold((None, 0), |(origin, holds), grant| {
             let names = grant.is_alive(now) || grant.is_used();

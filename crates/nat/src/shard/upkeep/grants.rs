@@ -54,7 +54,7 @@ impl View<'_> {
             return false;
         }
         let key = self.state.mappings.get(mapping).key();
-        let of_owner = || grants.of_owner(key.realm, key.address).map(|index| grants.get(index));
+        let of_owner = || self.state.grants_beside(key.realm, key.address).map(|index| grants.get(index));
         let held = || of_owner().filter(|grant| grant.mapping == mapping && grant.hold != 0);
         match drains {
             true => held().any(|grant| grant.is_alive(now) && grant.kind() != Kind::Call),
@@ -150,7 +150,8 @@ impl Ledger {
         let grant = *self.state.grants.get(index);
         let key = grant.key();
         if grant.requester.address == key.address {
-            self.state.grants.reset_epoch(key.realm, key.address, now);
+            let owner = self.state.owner_of(key.address);
+            self.state.grants.reset_epoch(key.realm, owner, now);
         }
     }
 

@@ -50,7 +50,7 @@ fn owners_list_and_count_their_own() {
     let mut made = Vec::new();
     for (address, port) in [(1, 10), (2, 10), (1, 11), (1, 12)] {
         let request = request(address, port, Remotes::default());
-        made.push(store.insert(&request, (7, EXTERNAL), 0, at(1)).expect("there is room"));
+        made.push(store.insert(&request, request.key.address, (7, EXTERNAL), 0, at(1)).expect("there is room"));
     }
     let list = |store: &GrantStore, address| store.of_owner(RealmId(3), address).collect::<Vec<_>>();
     assert_eq!(list(&store, 1), [made[3], made[2], made[0]]);
@@ -66,11 +66,11 @@ fn owners_list_and_count_their_own() {
 #[test]
 fn a_full_store_refuses_and_has_room_again() {
     let mut store = store(2);
-    let mut insert = |address| store.insert(&request(address, 1, Remotes::default()), (1, EXTERNAL), 0, at(1));
+    let mut insert = |address| store.insert(&request(address, 1, Remotes::default()), address, (1, EXTERNAL), 0, at(1));
     let first = insert(1).expect("there is room");
     assert!(insert(2).is_some() && insert(3).is_none());
     store.remove(first);
-    assert!(store.insert(&request(3, 1, Remotes::default()), (1, EXTERNAL), 0, at(1)).is_some());
+    assert!(store.insert(&request(3, 1, Remotes::default()), 3, (1, EXTERNAL), 0, at(1)).is_some());
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn strangers_are_admitted_by_filter_until_the_end() {
     let only = Remotes::one(Remote::new(Ipv4Addr::from_bits(9), 32, 0));
     let request = request(1, 10, only);
     assert_eq!(store.admission(&request.key, (9, 1), false, at(1)), Admission::AsPool);
-    let index = store.insert(&request, (1, EXTERNAL), 0, at(1)).expect("there is room");
+    let index = store.insert(&request, request.key.address, (1, EXTERNAL), 0, at(1)).expect("there is room");
     assert_eq!(store.admission(&request.key, (9, 1), false, at(99)), Admission::Granted(index));
     assert_eq!(store.admission(&request.key, (8, 1), false, at(99)), Admission::Refused(index));
     assert_eq!(store.admission(&request.key, (9, 1), false, at(100)), Admission::AsPool, "expired");
@@ -93,7 +93,7 @@ fn epochs_go_on_and_begin_again_by_client() {
     let mut store = store(4);
     store.set_epoch(at(10), 500);
     let address = 1;
-    store.insert(&request(address, 10, Remotes::default()), (1, EXTERNAL), 0, at(12)).expect("there is room");
+    store.insert(&request(address, 10, Remotes::default()), address, (1, EXTERNAL), 0, at(12)).expect("there is room");
     assert_eq!(store.epoch(RealmId(3), address, at(20)), 510);
     store.reset_epoch(RealmId(3), address, at(20));
     assert_eq!((store.epoch(RealmId(3), address, at(25)), store.epoch(RealmId(3), 2, at(25))), (5, 515));

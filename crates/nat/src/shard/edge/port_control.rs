@@ -1,0 +1,240 @@
+//! Port control of IPv6 hosts: requests to Natrix's IPv6 addresses (NAT64), to the AFTR (B4s), and
+//! to 192.0.0.1 in a softwire; what Natrix sends them unasked.
+
+use core::net::Ipv4Addr;
+use core::ops::Range;
+
+use pcp::CLIENT_PORT;
+use pcp::MESSAGE_MAX;
+use pcp::SERVER_PORT;
+use wire::checksum;
+use wire::ipv4;
+use wire::ipv6;
+use wire::ipv6::Ipv6;
+use wire::udp::Udp;
+
+use crate::headers::packet::Packet;
+use crate::headers::packet::Sink;
+use crate::headers::parse::parse;
+use crate::shard::packet::PacketPath;
+use crate::shard::packet::port_control::HEADERS;
+use crate::shard::packet::port_control::headers;
+use crate::shard::port_control::Asker;
+use crate::shard::port_control::Datagram;
+use crate::snapshot::transition::AFTR_INSIDE;
+use crate::state::grant::Grant;
+use crate::state::host::HostKey;
+use crate::state::host::Way;
+use crate::time::Instant;
+use crate::types::Endpoint;
+use crate::types::Facing;
+use crate::types::RealmId;
+use crate::verdict::Verdict;
+
+const HEADERS6: usize = ipv6::HEADER_LENGTH + wire::udp::HEADER_LENGTH;
+const HOP_LIMIT: u8 = 64;
+/// All nodes of a link.
+const ALL_NODES: u128 = 0xff02 << 112 | 1;
+
+/// An address and a port of IPv6.
+type Endpoint6 = (u128, u16);
+
+/// Headers of a UDP datagram of Natrix, before its payload.
+fn headers6(from: Endpoint6, to: Endpoint6, payload: &[u8]) -> [u8; HEADERS6] {
+    let mut bytes = [0; HEADERS6];
+    let (header, datagram) = bytes.split_at_mut(ipv6::HEADER_LENGTH);
+    let length = (wire::udp::HEADER_LENGTH + payload.len()) as u16;
+    let mut udp = Udp::new_unchecked(datagram);
+    udp.set_source_port(from.1);
+    udp.set_destination_port(to.1);
+    udp.set_length(length);
+    let sum = checksum::pseudo_header6(from.0, to.0, ipv4::PROTOCOL_UDP, length.into());
+    udp.set_checksum(sum.add_u16(from.1).add_u16(to.1).add_u16(length).add_bytes(payload).udp_checksum());
+    let mut view = Ipv6::new_unchecked(header);
+    view.set_class_and_label(0, 0);
+    view.set_payload_length(length);
+    view.set_next_header(ipv4::PROTOCOL_UDP);
+    view.set_hop_limit(HOP_LIMIT);
+    view.set_source(from.0);
+    view.set_destination(to.0);
+    bytes
+}
+
+/// The datagram at `offset` of an IPv6 packet, if it is a whole one with its checksum.
+fn datagram_at(packet: &[u8], offset: usize) -> Option<Udp<&[u8]>> {
+    let view = Ipv6::new_checked(packet).ok()?;
+    let (source, destination) = (view.source(), view.destination());
+    let bytes = packet.get(..view.length())?.get(offset..)?;
+    let udp = Udp::new_checked(bytes).ok()?;
+    let sum = checksum::pseudo_header6(source, destination, ipv4::PROTOCOL_UDP, udp.length().into());
+    let is_valid = udp.checksum() != 0 && sum.add_bytes(bytes.get(..usize::from(udp.length()))?).is_valid();
+    (is_valid && udp.source_port() != 0).then_some(udp)
+}
+
+impl PacketPath {
+    /// [`Verdict::Local`] for a request, and otherwise why it is none.
+    pub(super) fn judge_request(&self, packet: &Packet<'_>, offset: usize, way: Way) -> Verdict {
+        match (datagram_at(packet.bytes(), offset), way) {
+            (Some(udp), _) if udp.destination_port() == SERVER_PORT => Verdict::Local,
+            (_, Way::Softwire(_)) => Verdict::SoftwireMalformed,
+            (_, Way::Nat64(_)) => Verdict::LocalIgnored,
+        }
+    }
+
+    /// False if an address of this /64 has asked too often.
+    fn may_ask(&mut self, now: Instant, realm: RealmId, source: u128) -> bool {
+        let half = (source >> 64) as u64;
+        let folded = Ipv4Addr::from_bits((half >> 32) as u32 ^ half as u32);
+        let allowed = self.requests.allow(now, (Facing::inside(realm), folded));
+        self.ledger.counters.port_control_limited += u64::from(!allowed);
+        allowed
+    }
+
+    /// A request outside of any softwire: of a host of NAT64, or of a B4 for hosts behind it.
+    ///
+    /// # Errors
+    /// Always: the verdict of the packet.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn serve_host<S: Sink>(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        offset: usize,
+        (source, way): (u128, Way),
+        sink: &mut S,
+    ) -> Result<(), Verdict> {
+        let verdict = self.judge_request(packet, offset, way);
+        let udp = datagram_at(packet.bytes(), offset).filter(|_| verdict == Verdict::Local);
+        let Some(udp) = udp else {
+            self.ledger.counters.port_control_ignored += 1;
+            return Err(verdict);
+        };
+        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+        if !self.may_ask(now, realm, source) {
+            return Err(Verdict::LocalIgnored);
+        }
+        let (number, asker) = match way {
+            Way::Nat64(_) => {
+                let key = HostKey { address: source, inner: 0, way };
+                let hosts = &mut self.ledger.state.subscribers.hosts;
+                let hash = hosts.hash_of(&key);
+                (hosts.enter(now, hash, &key, realm)?, Asker::Host(source.to_be_bytes()))
+            }
+            Way::Softwire(_) => (0, Asker::B4(source, way)),
+        };
+        let from = Endpoint::new(number.into(), udp.source_port());
+        let answer = self.ledger.serve(&Datagram { now, realm, source: from, asker, payload: udp.payload() });
+        let mut copy = [0; MESSAGE_MAX];
+        let Some(reply) = answer.as_bytes(udp.payload(), &mut copy) else { return Err(Verdict::LocalIgnored) };
+        let own = Ipv6::new_unchecked(packet.bytes()).destination();
+        self.send6(realm, (own, SERVER_PORT), (source, udp.source_port()), reply, sink);
+        Err(Verdict::Local)
+    }
+
+    /// A request of a host behind a B4 to 192.0.0.1, in the packet with these bytes.
+    ///
+    /// # Errors
+    /// Always: the verdict of the packet.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn serve_in_softwire<S: Sink>(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        inner: Range<usize>,
+        key: &HostKey,
+        sink: &mut S,
+    ) -> Result<(), Verdict> {
+        let inner = packet.bytes().get(inner).unwrap_or_default();
+        let parsed = parse(inner)?;
+        let datagram = inner.get(usize::from(parsed.header_length)..usize::from(parsed.total_length));
+        let policy = &self.ledger.shared.settings().port_control;
+        if parsed.destination_port != SERVER_PORT || !(policy.pcp || policy.nat_pmp) {
+            return Err(Verdict::LocalIgnored);
+        }
+        let is_sound = |udp: &Udp<&[u8]>| {
+            let is_valid = udp.is_checksum_valid(parsed.source, parsed.destination);
+            is_valid && parsed.source_port != 0 && !parsed.is_fragment()
+        };
+        let Some(udp) = datagram.and_then(|bytes| Udp::new_checked(bytes).ok()).filter(is_sound) else {
+            self.ledger.counters.port_control_ignored += 1;
+            return Err(Verdict::LocalIgnored);
+        };
+        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+        if !self.may_ask(now, realm, key.address) {
+            return Err(Verdict::LocalIgnored);
+        }
+        let hosts = &mut self.ledger.state.subscribers.hosts;
+        let hash = hosts.hash_of(key);
+        let number = hosts.enter(now, hash, key, realm)?;
+        let source = Endpoint::new(number.into(), udp.source_port());
+        let asker = Asker::Host(pcp::mapped(key.inner));
+        let answer = self.ledger.serve(&Datagram { now, realm, source, asker, payload: udp.payload() });
+        let mut copy = [0; MESSAGE_MAX];
+        let Some(reply) = answer.as_bytes(udp.payload(), &mut copy) else { return Err(Verdict::LocalIgnored) };
+        self.send_inside(realm, key, udp.source_port(), reply, sink);
+        Err(Verdict::Local)
+    }
+
+    /// The update of a grant of an IPv6 host, to what asked for it.
+    pub(in crate::shard) fn send_update_to_host<S: Sink>(&mut self, grant: &Grant, update: &[u8], sink: &mut S) {
+        let (realm, number, port) = (grant.key().realm, grant.key().address, grant.requester.port);
+        let Some(host) = self.ledger.state.subscribers.hosts.get(number).copied() else { return };
+        self.ledger.counters.port_control_updates += 1;
+        let transition = &self.ledger.shared.transition;
+        match host.way() {
+            Way::Nat64(_) => {
+                let Some(own) = transition.realm(realm).map(|edge| edge.own) else { return };
+                self.send6(realm, (own, SERVER_PORT), (host.address(), port), update, sink);
+            }
+            Way::Softwire(position) if grant.requester.is_b4() => {
+                let Some(aftr) = transition.softwire(position).map(|end| end.aftr) else { return };
+                self.send6(realm, (aftr, SERVER_PORT), (host.address(), port), update, sink);
+            }
+            way @ Way::Softwire(_) => {
+                let key = HostKey { address: host.address(), inner: host.inner(), way };
+                self.send_inside(realm, &key, port, update, sink);
+            }
+        }
+    }
+
+    /// An announcement to the IPv6 hosts on the first inside link of each realm with NAT64.
+    pub(in crate::shard) fn announce_to_hosts<S: Sink>(&mut self, announcement: &[u8], sink: &mut S) {
+        for realm in (0..self.ledger.shared.settings().realms() as u16).map(RealmId) {
+            let transition = &self.ledger.shared.transition;
+            let (Some(_), Some(own)) = (transition.way_of_grants(realm), transition.realm(realm).map(|edge| edge.own))
+            else {
+                continue;
+            };
+            self.send6(realm, (own, SERVER_PORT), (ALL_NODES, CLIENT_PORT), announcement, sink);
+        }
+    }
+
+    fn send6<S: Sink>(&mut self, realm: RealmId, from: Endpoint6, to: Endpoint6, payload: &[u8], sink: &mut S) {
+        let Some(egress) = self.hop_to_hosts(realm) else { return };
+        if sink.transmit(egress, &[&headers6(from, to, payload), payload]) {
+            self.ledger.counters.originated += 1;
+        }
+    }
+
+    /// From 192.0.0.1 in a softwire to this host.
+    fn send_inside<S: Sink>(&mut self, realm: RealmId, to: &HostKey, port: u16, payload: &[u8], sink: &mut S) {
+        let Way::Softwire(position) = to.way else { return };
+        let aftr = self.ledger.shared.transition.softwire(position).map(|end| end.aftr);
+        let (Some(aftr), Some(egress)) = (aftr, self.hop_to_hosts(realm)) else { return };
+        let from = Endpoint::new(AFTR_INSIDE.into(), SERVER_PORT);
+        let client = Endpoint::new(to.inner.into(), port);
+        let identification = self.identifications.next(from.address, client.address, ipv4::PROTOCOL_UDP);
+        let mut bytes = [0; HEADERS + MESSAGE_MAX];
+        let length = HEADERS + payload.len();
+        let (header, rest) = bytes.split_at_mut(HEADERS);
+        header.copy_from_slice(&headers(from, client, identification, payload));
+        let Some(place) = rest.get_mut(..payload.len()) else { return };
+        place.copy_from_slice(payload);
+        let packet = bytes.get(..length).unwrap_or_default();
+        if self.put_in_softwire(egress, (aftr, to.address), packet, sink).is_ok() {
+            self.ledger.counters.originated += 1;
+        }
+    }
+}
