@@ -822,7 +822,7 @@ pub struct ShowRoutes {
     /// Only routes with a next hop on this interface
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
-    /// Only routes from here: connected, static, kernel, excluded or pool
+    /// Only routes from here: connected, static, kernel, excluded, pool, nat64 or softwire
     #[arg(long, value_name = "SOURCE")]
     pub source: Option<RouteSource>,
     /// Only the table of this side: inside or outside

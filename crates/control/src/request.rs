@@ -179,8 +179,8 @@ impl List {
 pub struct Cursor {
     /// The part.
     pub part: usize,
-    /// The place in it.
-    pub place: u32,
+    /// The place in it: a position, or an address of either family.
+    pub place: u128,
 }
 
 impl fmt::Display for Cursor {

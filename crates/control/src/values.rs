@@ -95,7 +95,7 @@ words!(
 
 words!(
     /// Where a route is from, the most preferred first.
-    RouteSource, "connected, static, kernel, excluded or pool", {
+    RouteSource, "connected, static, kernel, excluded, pool, nat64 or softwire", {
         /// The prefix of an own address.
         Connected = "connected",
         /// `[[route]]`.
@@ -106,6 +106,10 @@ words!(
         Excluded = "excluded",
         /// A pool, announced by a route of the kernel. No packet is routed by it.
         Pool = "pool",
+        /// A translation prefix of NAT64, announced in the same way.
+        Nat64 = "nat64",
+        /// The address of an AFTR, announced in the same way.
+        Softwire = "softwire",
     }
 );
 

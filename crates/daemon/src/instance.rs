@@ -29,8 +29,9 @@ use crate::mailbox::Asker;
 use crate::mailbox::Listed;
 use crate::mailbox::Question;
 use crate::mailbox::Snapshot;
+use crate::routing::family::Family;
 use crate::routing::keeper::Routing;
-use crate::routing::rib::Rib;
+use crate::routing::rib::RibOf;
 use crate::server::Recorded;
 use crate::sinks::Sinks;
 
@@ -236,11 +237,11 @@ impl Instance {
         self.traces.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Looks at the routes. They change meanwhile only after `look` has returned.
-    pub(crate) fn with_routes<T>(&self, look: impl FnOnce(&Rib) -> T) -> T {
+    /// Looks at the routes of a family. They change meanwhile only after `look` has returned.
+    pub(crate) fn with_routes<P: Family, T>(&self, look: impl FnOnce(&RibOf<P>) -> T) -> T {
         match self.routing.get() {
-            Some(routing) => look(&lock(&routing.rib)),
-            None => look(&Rib::of(self.shared().settings())),
+            Some(routing) => look(&lock(P::rib(routing))),
+            None => look(&RibOf::of(self.shared().settings())),
         }
     }
 

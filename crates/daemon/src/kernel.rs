@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A worker makes no system call for any of it, and takes frames of the kernel after its own. On
-//! such a port, ARP belongs to the kernel. Natrix answers only for pool addresses, which the kernel
-//! does not have.
+//! such a port, ARP and Neighbor Discovery belong to the kernel. Natrix answers only for pool
+//! addresses, which the kernel does not have.
 
 pub mod class;
 pub mod end;

@@ -6,6 +6,7 @@
 //! It cannot reach the shard's counters while the shard runs, so it writes corrections in a
 //! [`Ledger`] that the worker adds at the end of the burst.
 
+use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 
@@ -227,7 +228,7 @@ impl<I: Io> Outlet<I> {
             Queue { burst: Burst::new(), marks: [Mark::default(); BURST_MAX], sender }
         });
         let station_of = |interface| links.link(interface).map(|link| links.station(link.port));
-        let node = Node::new(settings, station_of, &announces, secret);
+        let node = Node::new(settings, shared.live_routes(), station_of, &announces, secret);
         let mut outlet = Outlet {
             has_ipv6: !node.is_off(),
             neighbours6: Neighbours::new(if node.is_off() { LIMITS6_OFF } else { LIMITS6 }, secret),
@@ -327,11 +328,14 @@ impl<I: Io> Outlet<I> {
             let told = self.kernel.as_mut().and_then(|kernel| kernel.told.try_pop());
             match told {
                 None => break,
-                Some(Told { interface, address, station: Some(station) }) => {
-                    self.learn(interface, address, station);
-                }
-                Some(Told { interface, address, station: None }) => {
-                    self.neighbours.forget(self.now, interface, address);
+                Some(Told { interface, address: IpAddr::V4(address), station }) => match station {
+                    Some(station) => {
+                        self.learn(interface, address.to_bits(), station);
+                    }
+                    None => self.neighbours.forget(self.now, interface, address.to_bits()),
+                },
+                Some(Told { interface, address: IpAddr::V6(address), station }) => {
+                    self.learn6_of_kernel(interface, address.to_bits(), station);
                 }
             }
         }
@@ -709,7 +713,7 @@ impl<I: Io> Outlet<I> {
                 Some(Action::Request { interface, address, .. }) if self.has_kernel(interface) => {
                     if let Some(kernel) = &mut self.kernel {
                         // If the ring is full, the cache asks again.
-                        let _ = kernel.asks.try_push(Ask { interface, address });
+                        let _ = kernel.asks.try_push(Ask { interface, address: Ipv4Addr::from_bits(address).into() });
                     }
                 }
                 Some(Action::Request { interface, address, station }) => {
@@ -770,7 +774,7 @@ impl<I: Io> Outlet<I> {
             station: view.station,
             state: view.state,
             waiting: view.waiting,
-            is_kernel: false,
+            is_kernel: self.has_kernel(view.interface),
         };
         let start = page.cursor as usize;
         let count = self.neighbours.len().0 as usize;

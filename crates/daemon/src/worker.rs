@@ -44,6 +44,7 @@ use wire::ethernet::ETHER_TYPE_IPV6;
 use wire::ethernet::HEADER_LENGTH;
 use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
+use wire::ipv6::Ipv6;
 
 use crate::crossing::Crossing;
 use crate::crossing::Crossings;
@@ -615,6 +616,13 @@ impl<I: Io> Worker<I> {
             && let Some(verdict) = self.take_arp_of_pool(interface, port, payload)
         {
             return self.refuse(now, Some(interface), buffer.bytes(), verdict);
+        }
+        if header.ether_type == ETHER_TYPE_IPV6 && self.outlet.node.is_on(interface) {
+            let destination = payload.first_chunk().map(|packet: &[u8; 40]| Ipv6::new_unchecked(packet).destination());
+            if !destination.is_some_and(|destination| self.outlet.node.is_for_kernel(interface, destination)) {
+                let verdict = self.outlet.take_ipv6(interface, header, payload);
+                return self.refuse(now, Some(interface), buffer.bytes(), verdict);
+            }
         }
         // The trace has a copy, because the frame itself goes away.
         let copy = if self.tracer.is_on() { buffer.bytes().to_vec() } else { Vec::new() };

@@ -4,8 +4,11 @@ use daemon::kernel::class::Class;
 use daemon::kernel::class::Limiter;
 use daemon::kernel::class::classify;
 use daemon::kernel::netlink;
+use daemon::routing::family::Family;
 use nat::Duration;
 use nat::Instant;
+use nat::stand_in::Prefix6;
+use nat::types::Prefix;
 use netlink_packet_core::NetlinkPayload;
 use wire::ethernet::ETHER_TYPE_ARP;
 use wire::ethernet::ETHER_TYPE_IPV4;
@@ -23,12 +26,8 @@ const NEXT_HOP: usize = 8;
 /// packets can take, each neighbour has an address of its own.
 pub fn messages(bytes: &[u8]) {
     let mut count = 0;
-    for route in netlink::messages(bytes).filter_map(netlink::route_news) {
-        assert!(route.prefix.length() <= 32, "{route:?}");
-        assert_ne!(route.protocol, netlink::PROTOCOL_NATRIX, "its own route: {route:?}");
-        assert!(route.hops.len() <= 1 + bytes.len() / NEXT_HOP, "{} next hops", route.hops.len());
-        assert!(route.hops.iter().all(|(.., weight)| (1..=256).contains(weight)), "{route:?}");
-    }
+    routes::<Prefix>(bytes);
+    routes::<Prefix6>(bytes);
     netlink::read_messages(bytes, |_, payload| {
         count += 1;
         let NetlinkPayload::InnerMessage(message) = payload else { return };
@@ -37,6 +36,15 @@ pub fn messages(bytes: &[u8]) {
         }
     });
     assert!(count <= bytes.len() / NETLINK_HEADER, "{count} messages in {} bytes", bytes.len());
+}
+
+fn routes<P: Family>(bytes: &[u8]) {
+    for route in netlink::messages(bytes).filter_map(netlink::route_news::<P>) {
+        assert!(route.prefix.bits() <= P::LENGTH_MAX, "{route:?}");
+        assert_ne!(route.protocol, netlink::PROTOCOL_NATRIX, "its own route: {route:?}");
+        assert!(route.hops.len() <= 1 + bytes.len() / NEXT_HOP, "{} next hops", route.hops.len());
+        assert!(route.hops.iter().all(|(.., weight)| (1..=256).contains(weight)), "{route:?}");
+    }
 }
 
 /// A frame has one class, whatever its bytes: ARP is `neighbour`, only a neighbour or a group of
@@ -92,7 +100,10 @@ fn check_class(frame: &[u8], is_near: bool, class: Class) {
             assert_ne!(class, Class::Neighbour, "IPv4");
             assert!(class == Class::Other || is_near || is_for_link, "routing from afar: {frame:02x?}");
         }
-        ETHER_TYPE_IPV6 => assert!(class != Class::Routing || packet.get(8) == Some(&0xfe), "routing from afar"),
+        ETHER_TYPE_IPV6 => {
+            let is_near = is_near || packet.get(8) == Some(&0xfe);
+            assert!(class != Class::Routing || is_near, "routing from afar: {frame:02x?}");
+        }
         ether_type => assert_eq!(class == Class::Routing, ether_type <= 1_500, "only IEEE 802.3 has no type"),
     }
 }

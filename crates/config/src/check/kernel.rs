@@ -42,10 +42,6 @@ pub(crate) fn check(draft: &Draft, links: &Links, report: &mut Report) -> Vec<Op
                 let problem = format!("is the device of interface \"{other}\"");
                 report.fault(place, problem, format!("\"{name}\""), "write another name");
             }
-            if let Some(own) = interface.addresses6.first() {
-                let remedy = "remove one of them: neighbours of IPv6 cannot be shared with the kernel so far";
-                report.fault(&own.place, "is on an interface with a device in the kernel", "", remedy);
-            }
         }
         names.push(name);
     }

@@ -27,7 +27,6 @@ pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Tran
         hosts_per_subscriber_max: draft.singles.hosts_per_subscriber_max,
         ..Transition::default()
     };
-    refuse_kernel_routes(draft, report);
     let mut pools: Vec<(usize, RealmId)> = Vec::new();
     let mut served = |served: &Served, report: &mut Report| {
         let realm = realm_of(draft, served, report)?;
@@ -103,16 +102,6 @@ pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Tran
         transition.softwires.push(Softwire { aftr: aftr.value, realm, inner, subscribers });
     }
     (transition, pools)
-}
-
-/// The routes of the kernel take the place of all next hops, also of those behind which hosts lie.
-fn refuse_kernel_routes(draft: &Draft, report: &mut Report) {
-    let nat64 = draft.nat64.iter().map(|one| &one.served);
-    let mut all = nat64.chain(draft.softwires.iter().map(|one| &one.served));
-    let Some(served) = all.next().filter(|_| draft.singles.routing_kernel) else { return };
-    let routing = &draft.singles.routing_place;
-    let remedy = format!("remove {} {}, or this table", routing.path, routing.on_line());
-    report.fault(&served.place, "cannot stand beside routes of the kernel so far", "", remedy);
 }
 
 fn realm_of(draft: &Draft, served: &Served, report: &mut Report) -> Option<RealmId> {

@@ -1,6 +1,7 @@
 //! Addresses and routes of IPv6, and what a packet means to them.
 
 use core::net::Ipv4Addr;
+use std::sync::Arc;
 
 use nat::Duration;
 use nat::Instant;
@@ -9,6 +10,7 @@ use nat::Verdict;
 use nat::own_icmp6::Problem;
 use nat::random::KeyedHash;
 use nat::rate_limit::RateLimit;
+use nat::routes::live::LiveRoutes;
 use nat::settings::IcmpPolicy;
 use nat::settings::Route6;
 use nat::types::Facing;
@@ -23,6 +25,8 @@ use wire::ipv6::Chain;
 use wire::ipv6::Ipv6;
 use wire::neighbour::Kind;
 use wire::neighbour::Message;
+
+use crate::routing::rib::Table;
 
 /// How long a probe may stay unanswered before an address is used (RFC 4862 §5.4: one probe, and
 /// RetransTimer of RFC 4861 §10).
@@ -60,6 +64,8 @@ struct Link {
     own: Vec<Own>,
     /// This worker sends the probes.
     probes: bool,
+    /// The kernel has the interface: it answers for its addresses and asks for neighbours.
+    has_kernel: bool,
 }
 
 /// A station of a neighbour; workers exchange these.
@@ -129,8 +135,12 @@ pub struct Due {
 #[derive(Debug)]
 pub struct Node {
     links: Vec<Link>,
-    /// Longest prefix first.
+    /// Longest prefix first. Empty with routes of the kernel.
     routes: Vec<Route6>,
+    /// Routes of the kernel, and those of the configuration among them.
+    live: Option<Arc<LiveRoutes>>,
+    /// Bits of the prefix of a subscriber, who keeps one of several next hops.
+    subscriber_bits: u8,
     limit: RateLimit,
     answers_echo: bool,
     errors_to: [bool; 2],
@@ -142,6 +152,7 @@ impl Node {
     /// Takes the addresses from the settings. `station_of` gives the station of an interface.
     pub fn new(
         settings: &Settings,
+        live: Option<&Arc<LiveRoutes>>,
         station_of: impl Fn(InterfaceId) -> Option<MacAddress>,
         probes_on: impl Fn(InterfaceId) -> bool,
         secret: u64,
@@ -149,24 +160,30 @@ impl Node {
         let mut links = Vec::with_capacity(settings.interfaces.len());
         for (index, interface) in settings.interfaces.iter().enumerate() {
             let id = InterfaceId(index as u16);
+            let has_kernel = settings.kernel_interfaces.contains(&id);
+            // The kernel probes for itself.
+            let state = if has_kernel { State::Preferred } else { State::Unprobed };
             let addresses = settings.ipv6.addresses.iter().filter(|own| own.interface == id);
             let mut own: Vec<Own> = addresses
                 .map(|own| (own.address.to_bits(), own.prefix_length))
-                .map(|(address, prefix_length)| Own { address, prefix_length, state: State::Unprobed })
+                .map(|(address, prefix_length)| Own { address, prefix_length, state })
                 .collect();
             if !own.is_empty()
                 && let Some(station) = station_of(id)
             {
                 let address = ipv6::link_local_of(station.0);
-                own.insert(0, Own { address, prefix_length: 64, state: State::Unprobed });
+                own.insert(0, Own { address, prefix_length: 64, state });
             }
-            links.push(Link { facing: interface.facing(), own, probes: probes_on(id) });
+            links.push(Link { facing: interface.facing(), own, probes: probes_on(id), has_kernel });
         }
-        let is_settled = links.iter().all(|link| link.own.is_empty());
+        let is_settled = links.iter().all(|link| link.own.is_empty() || link.has_kernel);
+        let live = live.filter(|live| live.has_ipv6()).cloned();
         let hash = KeyedHash::new([secret, 6, secret.rotate_left(32), 64]);
         Node {
             links,
             routes: routes_of(settings),
+            live,
+            subscriber_bits: settings.transition.prefix_length,
             limit: RateLimit::new(&settings.icmp, hash),
             answers_echo: settings.icmp.answer_echo,
             errors_to: [settings.icmp.errors_to_inside, settings.icmp.errors_to_outside],
@@ -466,13 +483,26 @@ impl Node {
         same.or_else(|| usable().next()).map(|own| own.address)
     }
 
+    /// True if the kernel gets a packet to this destination that came by one of its interfaces:
+    /// one to a group or an own address. What is only passing through is not for it, because it
+    /// might send it on, past the NAT.
+    pub fn is_for_kernel(&self, interface: InterfaceId, destination: u128) -> bool {
+        ipv6::is_multicast(destination) || self.is_to_us(interface, destination)
+    }
+
     /// Where a packet to `destination` goes that came, or would come, by `interface`: the interface
-    /// to leave by, and the neighbour.
+    /// to leave by, and the neighbour. With routes of the kernel, all packets to a subscriber go by
+    /// one of several next hops.
     pub fn leads(&self, interface: InterfaceId, destination: u128) -> Option<(InterfaceId, u128)> {
         if ipv6::is_link_local(destination) || ipv6::is_multicast(destination) {
             return Some((interface, destination));
         }
         let facing = self.links.get(interface.index())?.facing;
+        if let Some(live) = &self.live {
+            let subscriber = subscriber_word(destination, self.subscriber_bits);
+            let hop = live.lookup6(Table::of(facing).index(), destination, subscriber)?;
+            return Some((hop.interface, if hop.gateway == 0 { destination } else { hop.gateway }));
+        }
         let mut best: Option<(u8, InterfaceId, u128)> = None;
         for (index, link) in self.links.iter().enumerate().filter(|(_, link)| link.facing == facing) {
             for own in &link.own {
@@ -493,6 +523,12 @@ impl Node {
         }
         best.map(|(_, interface, neighbour)| (interface, neighbour))
     }
+}
+
+/// The prefix of a subscriber in a word.
+fn subscriber_word(address: u128, bits: u8) -> u32 {
+    let prefix = (address >> (128 - u32::from(bits.clamp(1, 64)))) as u64;
+    (prefix ^ prefix >> 32) as u32
 }
 
 /// The routes of the settings, longest prefix first.

@@ -1,5 +1,7 @@
 //! What a worker receives and sends by IPv6.
 
+use core::net::Ipv6Addr;
+
 use nat::Verdict;
 use nat::own_icmp6;
 use nat::types::InterfaceId;
@@ -16,6 +18,7 @@ use wire::neighbour::Message;
 use crate::crossing::News;
 use crate::ipv6::node::Learnt6;
 use crate::ipv6::node::Outcome6;
+use crate::kernel::end::Ask;
 use crate::neighbour::Action;
 use crate::next_hop::FrameHeader;
 use crate::outlet::DEFEND_INTERVAL;
@@ -73,6 +76,18 @@ impl<I: Io> Outlet<I> {
         }
     }
 
+    /// Takes in what the kernel knows of a neighbour.
+    pub(crate) fn learn6_of_kernel(&mut self, interface: InterfaceId, address: u128, station: Option<MacAddress>) {
+        match station {
+            Some(station) => {
+                if self.neighbours6.learn(self.now, interface, address, station) {
+                    self.act_for_neighbours6();
+                }
+            }
+            None => self.neighbours6.forget(self.now, interface, address),
+        }
+    }
+
     /// Probes, announcements, questions, timeouts.
     #[inline(never)]
     pub(crate) fn maintain6(&mut self) {
@@ -91,6 +106,12 @@ impl<I: Io> Outlet<I> {
         for _ in 0..NEIGHBOUR_ACTIONS_MAX {
             match self.neighbours6.next_action(self.now) {
                 None => break,
+                Some(Action::Request { interface, address, .. }) if self.has_kernel(interface) => {
+                    if let Some(kernel) = &mut self.kernel {
+                        // If the ring is full, the cache asks again.
+                        let _ = kernel.asks.try_push(Ask { interface, address: Ipv6Addr::from_bits(address).into() });
+                    }
+                }
                 Some(Action::Request { interface, address, station }) => {
                     let own = self.node.own_address(interface, address);
                     let (Some(source), Some(link)) = (own, self.links.link(interface)) else { continue };

@@ -6,12 +6,17 @@
 //! A flood from many sources, as a station on the link can forge them, fills all slots. So sources
 //! that were there before keep a small rate of their own: enough for the hellos of their sessions.
 
+use core::net::IpAddr;
+use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
+
 use nat::Instant;
 use wire::ethernet::ETHER_TYPE_ARP;
 use wire::ethernet::ETHER_TYPE_IPV4;
 use wire::ethernet::ETHER_TYPE_IPV6;
 use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
+use wire::ipv6;
 
 /// What a frame is to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +60,9 @@ const ICMP6: u8 = 58;
 /// Ports of routing: BGP, RIP, LDP, BFD (single hop, echo, multihop), Babel.
 const PORTS: [u16; 7] = [179, 520, 646, 3_784, 3_785, 4_784, 6_696];
 
-/// The class of a frame, and its source in a word. `is_near` says whether an IPv4 source is on a
-/// connected prefix of the interface.
-pub fn classify(frame: &[u8], is_near: impl Fn(u32) -> bool) -> (Class, u64) {
+/// The class of a frame, and its source in a word. `is_near` says whether a source is on a
+/// connected prefix of the interface; link-local ones always are.
+pub fn classify(frame: &[u8], is_near: impl Fn(IpAddr) -> bool) -> (Class, u64) {
     let Ok(header) = LinkHeader::parse(frame) else { return (Class::Other, 0) };
     let packet = frame.get(header.payload_offset()..).unwrap_or_default();
     let by_station = station_word(header.source);
@@ -72,14 +77,18 @@ pub fn classify(frame: &[u8], is_near: impl Fn(u32) -> bool) -> (Class, u64) {
             let header_length = usize::from(packet.first().copied().unwrap_or(0) & 0xf) * 4;
             let is_for_link = destination >> 8 == 0xe0_0000;
             let is_routing = is_for_link || is_routing(protocol, packet.get(header_length..).unwrap_or_default());
-            let class = if is_routing && (is_for_link || is_near(source)) { Class::Routing } else { Class::Other };
+            let class = if is_routing && (is_for_link || is_near(Ipv4Addr::from_bits(source).into())) {
+                Class::Routing
+            } else {
+                Class::Other
+            };
             (class, u64::from(source))
         }
         ETHER_TYPE_IPV6 => {
             let protocol = packet.get(6).copied().unwrap_or(0);
             let payload = packet.get(40..).unwrap_or_default();
-            // Link-local sources (fe80::/10) are neighbours.
-            let is_near = packet.get(8) == Some(&0xfe);
+            let source = packet.get(8..).and_then(<[u8]>::first_chunk).map_or(0, |at| u128::from_be_bytes(*at));
+            let is_near = ipv6::is_link_local(source) || is_near(Ipv6Addr::from_bits(source).into());
             let class = match (protocol, payload.first()) {
                 (ICMP6, Some(133..=137)) => Class::Neighbour,
                 _ if is_near && is_routing(protocol, payload) => Class::Routing,
@@ -227,7 +236,10 @@ mod tests {
 
     #[test]
     fn routing_protocols_of_neighbours_have_their_own_class() {
-        let near = |source: u32| source >> 8 == 0xc0_0002;
+        let near = |source: IpAddr| match source {
+            IpAddr::V4(source) => source.to_bits() >> 8 == 0xc0_0002,
+            IpAddr::V6(source) => source.to_bits() >> 64 == 0x2001_0db8_0000_0001,
+        };
         let class = |frame: &[u8]| classify(frame, near).0;
         let (own, neighbour, far) = ([192, 0, 2, 1], [192, 0, 2, 254], [198, 51, 100, 7]);
         assert_eq!(class(&ipv4(89, neighbour, own, (0, 0))), Class::Routing);
@@ -239,6 +251,22 @@ mod tests {
         assert_eq!(class(&ipv4(6, neighbour, own, (40_000, 22))), Class::Other);
         assert_eq!(class(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6]), Class::Neighbour);
         assert_eq!(class(&[1, 0x80, 0xc2, 0, 0, 0xe, 2, 0, 0, 0, 0, 2, 0x88, 0xcc]), Class::Other, "LLDP");
+    }
+
+    #[test]
+    fn bgp_of_ipv6_neighbours_is_routing_and_that_from_afar_is_not() {
+        let class = |source: &str| {
+            let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64];
+            frame.extend_from_slice(&source.parse::<Ipv6Addr>().unwrap().octets());
+            frame.extend_from_slice(&[0x20; 16]);
+            frame.extend_from_slice(&40_000_u16.to_be_bytes());
+            frame.extend_from_slice(&179_u16.to_be_bytes());
+            classify(&frame, |source| matches!(source, IpAddr::V6(near) if near.segments()[3] == 1)).0
+        };
+        assert_eq!(class("2001:db8:0:1::9"), Class::Routing);
+        assert_eq!(class("fe80::9"), Class::Routing);
+        assert_eq!(class("2001:db8:0:2::9"), Class::Other);
+        assert_eq!(class("fec0::9"), Class::Other, "not link-local");
     }
 
     #[test]

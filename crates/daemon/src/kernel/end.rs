@@ -1,9 +1,12 @@
 //! A worker's end of the way to the kernel and back.
 
+use core::net::IpAddr;
+
 use mem::ring::Consumer;
 use mem::ring::Producer;
 use nat::Instant;
 use nat::Settings;
+use nat::stand_in::Prefix6;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use packet_io::PortIndex;
@@ -45,8 +48,8 @@ pub struct Down {
 pub struct Ask {
     /// Interface it is on.
     pub interface: InterfaceId,
-    /// Its address, in host bit order.
-    pub address: u32,
+    /// Its address.
+    pub address: IpAddr,
 }
 
 /// What the kernel knows of a neighbour.
@@ -54,8 +57,8 @@ pub struct Ask {
 pub struct Told {
     /// Interface it is on.
     pub interface: InterfaceId,
-    /// Its address, in host bit order.
-    pub address: u32,
+    /// Its address.
+    pub address: IpAddr,
     /// Its link-layer address; None: it did not answer, or is forgotten.
     pub station: Option<MacAddress>,
 }
@@ -96,8 +99,18 @@ pub struct KernelEnd<B> {
     pub(crate) told: Consumer<Told>,
     pub(crate) limiter: Limiter,
     pub(crate) counters: KernelCounters,
-    /// By interface: whether the kernel has it, its own addresses, and its connected prefixes.
-    interfaces: Vec<(bool, Vec<u32>, Vec<Prefix>)>,
+    interfaces: Vec<Twin>,
+}
+
+/// What the kernel has of an interface.
+#[derive(Debug)]
+struct Twin {
+    /// It has a device.
+    is_there: bool,
+    own: Vec<u32>,
+    /// Connected prefixes.
+    near: Vec<Prefix>,
+    near6: Vec<Prefix6>,
 }
 
 impl<B> KernelEnd<B> {
@@ -111,11 +124,18 @@ impl<B> KernelEnd<B> {
         settings: &Settings,
         secret: u64,
     ) -> KernelEnd<B> {
-        let interfaces = settings.interfaces.iter().enumerate().map(|(number, interface)| {
-            let has = settings.kernel_interfaces.contains(&InterfaceId(number as u16));
-            let own = interface.addresses.iter().map(|own| own.address.to_bits()).collect();
-            let prefixes = interface.addresses.iter().filter_map(|own| Prefix::new(own.address, own.prefix_length));
-            (has, own, prefixes.collect())
+        let interfaces = (0..).map(InterfaceId).zip(&settings.interfaces).map(|(id, interface)| {
+            let own6 = settings.ipv6.addresses.iter().filter(|own| own.interface == id);
+            Twin {
+                is_there: settings.kernel_interfaces.contains(&id),
+                own: interface.addresses.iter().map(|own| own.address.to_bits()).collect(),
+                near: interface
+                    .addresses
+                    .iter()
+                    .filter_map(|own| Prefix::new(own.address, own.prefix_length))
+                    .collect(),
+                near6: own6.filter_map(|own| Prefix6::new(own.address.to_bits(), own.prefix_length)).collect(),
+            }
         });
         KernelEnd {
             up,
@@ -132,17 +152,17 @@ impl<B> KernelEnd<B> {
     /// Whether the kernel has this interface.
     #[inline]
     pub fn has(&self, interface: InterfaceId) -> bool {
-        self.interfaces.get(interface.index()).is_some_and(|(has, ..)| *has)
+        self.interfaces.get(interface.index()).is_some_and(|twin| twin.is_there)
     }
 
     /// Whether the kernel has this address on this interface.
     pub fn owns(&self, interface: InterfaceId, address: u32) -> bool {
-        self.interfaces.get(interface.index()).is_some_and(|(has, own, _)| *has && own.contains(&address))
+        self.interfaces.get(interface.index()).is_some_and(|twin| twin.is_there && twin.own.contains(&address))
     }
 
     /// Whether the kernel has this address on any interface.
     pub fn owns_anywhere(&self, address: u32) -> bool {
-        self.interfaces.iter().any(|(has, own, _)| *has && own.contains(&address))
+        self.interfaces.iter().any(|twin| twin.is_there && twin.own.contains(&address))
     }
 
     /// Gives a frame to the kernel, if its class allows.
@@ -150,8 +170,13 @@ impl<B> KernelEnd<B> {
     where
         B: packet_io::Buffer,
     {
-        let prefixes = self.interfaces.get(interface.index()).map_or(&[][..], |(.., prefixes)| prefixes);
-        let is_near = |source: u32| prefixes.iter().any(|prefix| prefix.contains(source.into()));
+        let twin = self.interfaces.get(interface.index());
+        let is_near = |source: IpAddr| {
+            twin.is_some_and(|twin| match source {
+                IpAddr::V4(source) => twin.near.iter().any(|prefix| prefix.contains(source)),
+                IpAddr::V6(source) => twin.near6.iter().any(|prefix| prefix.contains(source.to_bits())),
+            })
+        };
         let (class, source) = classify(buffer.bytes(), is_near);
         let count = |counters: &mut [u64; Class::ALL.len()]| {
             if let Some(counter) = counters.get_mut(class as usize) {

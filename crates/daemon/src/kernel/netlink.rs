@@ -1,14 +1,14 @@
 //! A socket to the kernel's links, addresses, routes and neighbours, and its messages.
 
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
 
-use nat::types::Prefix;
 use netlink_packet_core::NLM_F_ACK;
 use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_core::NLM_F_DUMP_INTR;
+use netlink_packet_core::NLM_F_REPLACE;
 use netlink_packet_core::NLM_F_REQUEST;
 use netlink_packet_core::NetlinkMessage;
 use netlink_packet_core::NetlinkPayload;
@@ -32,6 +32,9 @@ use netlink_sys::Socket;
 use netlink_sys::SocketAddr;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use wire::ethernet::MacAddress;
+use wire::ipv6;
+
+use crate::routing::family::Family;
 
 /// Groups of messages (`linux/rtnetlink.h`).
 pub const LINKS: u32 = 1;
@@ -41,6 +44,10 @@ pub const NEIGHBOURS: u32 = 3;
 pub const ADDRESSES: u32 = 5;
 /// Routes of IPv4.
 pub const ROUTES: u32 = 7;
+/// Addresses of IPv6.
+pub const ADDRESSES6: u32 = 9;
+/// Routes of IPv6.
+pub const ROUTES6: u32 = 11;
 
 /// The kernel's main table.
 pub const TABLE_MAIN: u32 = 254;
@@ -62,12 +69,16 @@ const GATEWAY: u16 = 5;
 const METRIC: u16 = 6;
 const SEVERAL_HOPS: u16 = 9;
 const TABLE: u16 = 15;
-/// Types of a route, a flag of a next hop (RTNH_F_DEAD), and AF_INET.
+const VIA: u16 = 18;
+/// Types of a route, a flag of a next hop (RTNH_F_DEAD), one of a route that is a copy of another
+/// (RTM_F_CLONED), and the families.
 const KIND_UNICAST: u8 = 1;
 const KIND_BLACKHOLE: u8 = 6;
 const KIND_PROHIBIT: u8 = 8;
 const HOP_IS_DEAD: u8 = 1;
+const IS_CLONED: u32 = 0x200;
 const FAMILY_IPV4: u8 = 2;
+const FAMILY_IPV6: u8 = 10;
 /// Bytes of the header of a message.
 const HEADER: usize = 16;
 /// Longest datagram: the kernel makes dumps of at most 32 KiB.
@@ -86,28 +97,33 @@ pub struct Netlink {
 
 /// A route as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteNews {
+pub struct RouteNews<P: Family> {
     /// Added or replaced, else removed.
     pub is_there: bool,
+    /// It takes the place of all others with its prefix and metric.
+    pub replaces: bool,
     /// The kernel's number of its table.
     pub table: u32,
     /// Destinations.
-    pub prefix: Prefix,
+    pub prefix: P,
     /// The lowest counts.
     pub metric: u32,
     /// The kernel's number of the routing protocol.
     pub protocol: u8,
     /// Device, gateway (0: on the link) and weight of each next hop. Empty: packets are dropped.
-    pub hops: Vec<(u32, u32, u16)>,
+    pub hops: Vec<KernelHop<P::Address>>,
 }
+
+/// Device, gateway (0: on the link) and weight of a next hop.
+pub type KernelHop<A> = (u32, A, u16);
 
 /// A neighbour as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourNews {
     /// Its device.
     pub device: u32,
-    /// Its address, in host bit order.
-    pub address: u32,
+    /// Its address.
+    pub address: IpAddr,
     /// Its link-layer address; None: it did not answer, or is forgotten.
     pub station: Option<MacAddress>,
     /// The kernel still asks and has no answer yet.
@@ -379,19 +395,33 @@ pub fn is_route(message: &[u8]) -> bool {
     matches!(half(message, 4), NEW_ROUTE | DELETED_ROUTE)
 }
 
-/// The route in a message, if it is one that packets can take. It is read where it lies, without
-/// the library: a full table comes as a million messages.
-pub fn route_news(message: &[u8]) -> Option<RouteNews> {
+/// Whether a message is about a route of this family.
+fn is_of<P: Family>(family: u8) -> bool {
+    family == if P::LENGTH_MAX == 32 { FAMILY_IPV4 } else { FAMILY_IPV6 }
+}
+
+/// The address in an attribute, if it is one of this family.
+fn address_in<P: Family>(value: &[u8]) -> Option<P::Address> {
+    (value.len() == usize::from(P::LENGTH_MAX) / 8).then(|| P::read(value))
+}
+
+/// The route of a family in a message, if it is one that packets can take. It is read where it
+/// lies, without the library: a full table comes as a million messages.
+pub fn route_news<P: Family>(message: &[u8]) -> Option<RouteNews<P>> {
     let is_there = match half(message, 4) {
         NEW_ROUTE => true,
         DELETED_ROUTE => false,
         _ => return None,
     };
+    let replaces = half(message, 6) & NLM_F_REPLACE != 0;
     // `struct rtmsg`: family, lengths of destination and source, type of service, table, protocol,
     // scope, type, flags.
-    let [family, length, _, service, table, protocol, _, kind, ..] = *message.get(HEADER..)?.first_chunk::<12>()?;
-    // Routes by type of service are of no use to a NAT, and its own routes are for others.
-    if family != FAMILY_IPV4 || service != 0 || protocol == PROTOCOL_NATRIX {
+    let [family, length, source_length, service, table, protocol, _, kind, ..] =
+        *message.get(HEADER..)?.first_chunk::<12>()?;
+    // Routes by source or type of service are of no use to a NAT, and its own routes are for
+    // others.
+    let is_special = source_length != 0 || service != 0 || word(message, HEADER + 8) & IS_CLONED != 0;
+    if !is_of::<P>(family) || is_special || protocol == PROTOCOL_NATRIX {
         return None;
     }
     let drops = match kind {
@@ -399,43 +429,52 @@ pub fn route_news(message: &[u8]) -> Option<RouteNews> {
         KIND_BLACKHOLE..=KIND_PROHIBIT => true,
         _ => return None,
     };
-    let (mut address, mut table, mut metric, mut device, mut gateway) = (0, u32::from(table), 0, None, 0);
+    let mut address = P::Address::default();
+    let (mut table, mut metric, mut device, mut gateway) = (u32::from(table), 0, None, Some(P::Address::default()));
     let mut hops = Vec::new();
     for (kind, value) in attributes(message.get(HEADER + 12..)?) {
         match (kind, value.len()) {
-            (DESTINATION, 4) => address = word(value, 0).to_be(),
+            (DESTINATION, _) => address = address_in::<P>(value).unwrap_or(address),
             (DEVICE, 4) => device = Some(word(value, 0)),
-            (GATEWAY, 4) => gateway = word(value, 0).to_be(),
+            (GATEWAY, _) => gateway = address_in::<P>(value).or(gateway),
+            // A router of the other family (RFC 8950), whose station nobody here asks for.
+            (VIA, _) => gateway = None,
             (METRIC, 4) => metric = word(value, 0),
             (TABLE, 4) => table = word(value, 0),
-            (SEVERAL_HOPS, _) => hops.extend(several_hops(value)),
+            (SEVERAL_HOPS, _) => hops.extend(several_hops::<P>(value)),
             _ => {}
         }
     }
-    if let Some(device) = device.filter(|_| hops.is_empty()) {
+    if let (Some(device), Some(gateway)) = (device.filter(|_| hops.is_empty()), gateway) {
         hops.push((device, gateway, 1));
     }
     match drops {
         true => hops.clear(),
-        // By a device of IPv6, or by nothing.
+        // By a router of the other family, or by nothing.
         false if hops.is_empty() && is_there => return None,
         false => {}
     }
-    let prefix = Prefix::new(Ipv4Addr::from_bits(address), length)?;
-    Some(RouteNews { is_there, table, prefix, metric, protocol, hops })
+    let prefix = P::of(address, length)?;
+    Some(RouteNews { is_there, replaces, table, prefix, metric, protocol, hops })
 }
 
 /// The next hops (`struct rtnexthop`) that are not dead.
-fn several_hops(mut bytes: &[u8]) -> impl Iterator<Item = (u32, u32, u16)> {
+fn several_hops<P: Family>(mut bytes: &[u8]) -> impl Iterator<Item = KernelHop<P::Address>> {
     core::iter::from_fn(move || {
         loop {
             let [_, _, flags, weight, ..] = *bytes.first_chunk::<8>()?;
             let length = usize::from(half(bytes, 0));
             let hop = bytes.get(..length).filter(|_| length >= 8)?;
             bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-            if flags & HOP_IS_DEAD == 0 {
-                let is_gateway = |(kind, value): &(u16, &[u8])| *kind == GATEWAY && value.len() == 4;
-                let gateway = attributes(hop.get(8..)?).find(is_gateway).map_or(0, |(_, value)| word(value, 0).to_be());
+            let mut gateway = Some(P::Address::default());
+            for (kind, value) in attributes(hop.get(8..)?) {
+                match kind {
+                    GATEWAY => gateway = address_in::<P>(value).or(gateway),
+                    VIA => gateway = None,
+                    _ => {}
+                }
+            }
+            if let Some(gateway) = gateway.filter(|_| flags & HOP_IS_DEAD == 0) {
                 // The kernel's numbers begin at 0.
                 return Some((word(hop, 4), gateway, u16::from(weight) + 1));
             }
@@ -443,7 +482,7 @@ fn several_hops(mut bytes: &[u8]) -> impl Iterator<Item = (u32, u32, u16)> {
     })
 }
 
-/// The neighbour of IPv4 in a message.
+/// The neighbour in a message.
 pub fn neighbour_news(message: &RouteNetlinkMessage) -> Option<NeighbourNews> {
     let (neighbour, is_there) = match message {
         RouteNetlinkMessage::NewNeighbour(neighbour) => (neighbour, true),
@@ -451,11 +490,14 @@ pub fn neighbour_news(message: &RouteNetlinkMessage) -> Option<NeighbourNews> {
         _ => return None,
     };
     let NeighbourMessage { header, attributes, .. } = neighbour;
-    if header.family != AddressFamily::Inet {
-        return None;
-    }
-    let address = attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(address.to_bits()),
+    let address = attributes.iter().find_map(|attribute| match (header.family, attribute) {
+        (AddressFamily::Inet, NeighbourAttribute::Destination(NeighbourAddress::Inet(address))) => {
+            Some(IpAddr::V4(*address))
+        }
+        (AddressFamily::Inet6, NeighbourAttribute::Destination(NeighbourAddress::Inet6(address))) => {
+            // Stations of groups follow from their addresses.
+            Some(IpAddr::V6(*address)).filter(|_| !ipv6::is_multicast(address.to_bits()))
+        }
         _ => None,
     })?;
     let station = attributes.iter().find_map(|attribute| match attribute {
@@ -477,27 +519,32 @@ pub fn neighbour_news(message: &RouteNetlinkMessage) -> Option<NeighbourNews> {
 }
 
 /// Asks the kernel to resolve a neighbour, or to check that it is still there.
-pub fn resolve(device: u32, address: u32) -> RouteNetlinkMessage {
+pub fn resolve(device: u32, address: IpAddr) -> RouteNetlinkMessage {
     let mut message = NeighbourMessage::default();
-    message.header.family = AddressFamily::Inet;
+    message.header.family = family_of(address);
     message.header.ifindex = device;
     message.header.state = NeighbourState::None;
     message.header.flags = NeighbourFlags::Use;
-    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(Ipv4Addr::from_bits(address))));
+    message.attributes.push(NeighbourAttribute::Destination(match address {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => address.into(),
+    }));
     RouteNetlinkMessage::NewNeighbour(message)
 }
 
-/// Asks for all neighbours.
-pub fn all_neighbours() -> RouteNetlinkMessage {
-    let mut message = NeighbourMessage::default();
-    message.header.family = AddressFamily::Inet;
-    RouteNetlinkMessage::GetNeighbour(message)
+fn family_of(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Asks for all routes of IPv4.
-pub fn all_routes() -> RouteNetlinkMessage {
+/// Asks for all neighbours of both families.
+pub fn all_neighbours() -> RouteNetlinkMessage {
+    RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default())
+}
+
+/// Asks for all routes of a family.
+pub fn all_routes<P: Family>() -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
-    message.header.address_family = AddressFamily::Inet;
+    message.header.address_family = family_of(P::ip(P::Address::default()));
     RouteNetlinkMessage::GetRoute(message)
 }
 
@@ -507,36 +554,48 @@ pub fn all_links() -> RouteNetlinkMessage {
 }
 
 /// An address for a device.
-pub fn address(device: u32, address: Ipv4Addr, prefix_length: u8) -> RouteNetlinkMessage {
+pub fn address(device: u32, address: IpAddr, prefix_length: u8) -> RouteNetlinkMessage {
     let mut message = AddressMessage::default();
-    message.header.family = AddressFamily::Inet;
+    message.header.family = family_of(address);
     message.header.prefix_len = prefix_length;
     message.header.index = device;
-    message.attributes.push(AddressAttribute::Local(address.into()));
-    message.attributes.push(AddressAttribute::Address(address.into()));
-    if prefix_length < 31 {
+    message.attributes.push(AddressAttribute::Local(address));
+    message.attributes.push(AddressAttribute::Address(address));
+    if let IpAddr::V4(address) = address
+        && prefix_length < 31
+    {
         let host = u32::MAX.checked_shr(prefix_length.into()).unwrap_or(0);
-        message.attributes.push(AddressAttribute::Broadcast(Ipv4Addr::from_bits(address.to_bits() | host)));
+        message.attributes.push(AddressAttribute::Broadcast((address.to_bits() | host).into()));
     }
     RouteNetlinkMessage::NewAddress(message)
 }
 
-/// A route of Natrix that shows the kernel and routing daemons that a prefix of a pool is served
-/// here.
-pub fn announcement(prefix: Prefix) -> RouteMessage {
+/// A route of Natrix that shows the kernel and routing daemons that a prefix is served here: of a
+/// pool, or of IPv6 hosts on their way to it.
+pub fn announcement<P: Family>(table: u32, prefix: P) -> RouteMessage {
     let mut message = RouteMessage::default();
-    message.header.address_family = AddressFamily::Inet;
-    message.header.destination_prefix_length = prefix.length();
-    message.header.table = TABLE_MAIN as u8;
+    let first = P::ip(prefix.first());
+    message.header.address_family = family_of(first);
+    message.header.destination_prefix_length = prefix.bits();
+    // A table that does not fit is in its attribute only.
+    message.header.table = u8::try_from(table).unwrap_or(0);
     message.header.protocol = RouteProtocol::from(PROTOCOL_NATRIX);
     message.header.scope = RouteScope::Universe;
     message.header.kind = RouteType::BlackHole;
-    message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(prefix.address())));
+    message.attributes.push(RouteAttribute::Destination(match first {
+        IpAddr::V4(address) => RouteAddress::Inet(address),
+        IpAddr::V6(address) => RouteAddress::Inet6(address),
+    }));
+    message.attributes.push(RouteAttribute::Table(table));
     message
 }
 
 #[cfg(test)]
 mod tests {
+    use core::net::Ipv4Addr;
+
+    use nat::stand_in::Prefix6;
+    use nat::types::Prefix;
     use netlink_packet_route::route::RouteNextHop;
     use netlink_packet_route::route::RouteNextHopFlags;
     use proptest::collection::vec;
@@ -546,7 +605,7 @@ mod tests {
     use super::*;
 
     /// The route in a message as the library reads it.
-    fn by_library(message: &RouteNetlinkMessage) -> Option<RouteNews> {
+    fn by_library(message: &RouteNetlinkMessage) -> Option<RouteNews<Prefix>> {
         let (route, is_there) = match message {
             RouteNetlinkMessage::NewRoute(route) => (route, true),
             RouteNetlinkMessage::DelRoute(route) => (route, false),
@@ -565,6 +624,7 @@ mod tests {
         };
         let mut news = RouteNews {
             is_there,
+            replaces: false,
             table: header.table.into(),
             prefix: Prefix::new(Ipv4Addr::UNSPECIFIED, header.destination_prefix_length)?,
             metric: 0,
@@ -615,7 +675,7 @@ mod tests {
     }
 
     /// As the kernel sends it.
-    fn news(message: RouteNetlinkMessage) -> Option<RouteNews> {
+    fn news(message: RouteNetlinkMessage) -> Option<RouteNews<Prefix>> {
         let by_library = by_library(&message);
         let read = route_news(&bytes_of(message));
         assert_eq!(read, by_library);
@@ -665,12 +725,17 @@ mod tests {
             if let Some(place) = bytes.get_mut(4..6) {
                 place.copy_from_slice(&kind.to_ne_bytes());
             }
-            // AF_INET, so that more than the first look happens.
-            if let Some(family) = bytes.get_mut(HEADER) {
-                *family = FAMILY_IPV4;
-            }
-            if let Some(news) = route_news(&bytes) {
-                prop_assert!(news.prefix.length() <= 32 && news.hops.len() <= 1 + bytes.len() / 8);
+            // A family, so that more than the first look happens.
+            for family in [FAMILY_IPV4, FAMILY_IPV6] {
+                if let Some(place) = bytes.get_mut(HEADER) {
+                    *place = family;
+                }
+                if let Some(news) = route_news::<Prefix>(&bytes) {
+                    prop_assert!(news.prefix.length() <= 32 && news.hops.len() <= 1 + bytes.len() / 8);
+                }
+                if let Some(news) = route_news::<Prefix6>(&bytes) {
+                    prop_assert!(news.prefix.length() <= 128 && news.hops.len() <= 1 + bytes.len() / 8);
+                }
             }
         }
     }
@@ -707,12 +772,68 @@ mod tests {
         assert_eq!(read.hops, [(7, 0xc000_0201, 1), (8, 0xc000_0202, 3)]);
     }
 
+    fn address6(text: &str) -> u128 {
+        text.parse::<core::net::Ipv6Addr>().unwrap().to_bits()
+    }
+
+    fn route6(attributes: Vec<RouteAttribute>) -> Vec<u8> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet6;
+        message.header.destination_prefix_length = 56;
+        message.header.table = TABLE_MAIN as u8;
+        message.header.protocol = RouteProtocol::Ospf;
+        message.header.kind = RouteType::Unicast;
+        message.attributes = attributes;
+        message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet6("2001:db8:1:2300::".parse().unwrap())));
+        bytes_of(RouteNetlinkMessage::NewRoute(message))
+    }
+
+    #[test]
+    fn routes_of_ipv6_are_read_with_link_local_routers() {
+        let gateway = |text: &str| RouteAttribute::Gateway(RouteAddress::Inet6(text.parse().unwrap()));
+        let one = route6(vec![RouteAttribute::Oif(7), gateway("fe80::1"), RouteAttribute::Priority(20)]);
+        let read = route_news::<Prefix6>(&one).unwrap();
+        assert_eq!((read.metric, read.protocol, read.table), (20, 188, 254));
+        assert_eq!(read.prefix.to_string(), "2001:db8:1:2300::/56");
+        assert_eq!(read.hops, [(7, address6("fe80::1"), 1)]);
+        assert_eq!(route_news::<Prefix>(&one), None, "it is of the other family");
+        let hop = |interface_index, hops, text| {
+            let mut hop = RouteNextHop::default();
+            (hop.interface_index, hop.hops, hop.attributes) = (interface_index, hops, vec![gateway(text)]);
+            hop
+        };
+        let several = RouteAttribute::MultiPath(vec![hop(7, 0, "fe80::1"), hop(8, 2, "2001:db8::2")]);
+        let read = route_news::<Prefix6>(&route6(vec![several])).unwrap();
+        assert_eq!(read.hops, [(7, address6("fe80::1"), 1), (8, address6("2001:db8::2"), 3)]);
+    }
+
+    #[test]
+    fn a_router_of_the_other_family_is_no_next_hop() {
+        let via = RouteAttribute::Via(netlink_packet_route::route::RouteVia::Inet6("fe80::1".parse().unwrap()));
+        let message = route(RouteType::Unicast, vec![RouteAttribute::Oif(7), via]);
+        assert_eq!(route_news::<Prefix>(&bytes_of(message)), None);
+    }
+
+    #[test]
+    fn neighbours_of_both_families_are_read() {
+        let station = MacAddress([2, 0, 0, 0, 0, 9]);
+        for address in ["192.0.2.9", "2001:db8::9", "fe80::9"] {
+            let address: IpAddr = address.parse().unwrap();
+            let RouteNetlinkMessage::NewNeighbour(mut message) = resolve(7, address) else { panic!("a neighbour") };
+            message.header.state = NeighbourState::Reachable;
+            message.attributes.push(NeighbourAttribute::LinkLocalAddress(station.0.to_vec()));
+            let read = neighbour_news(&RouteNetlinkMessage::NewNeighbour(message)).unwrap();
+            assert_eq!((read.device, read.address, read.station), (7, address, Some(station)));
+        }
+        assert_eq!(neighbour_news(&resolve(7, "ff02::1".parse().unwrap())), None, "a group is no neighbour");
+    }
+
     #[test]
     fn routes_that_no_packet_can_take_are_left_out() {
         assert_eq!(news(route(RouteType::Local, vec![RouteAttribute::Oif(7)])), None);
         assert_eq!(news(route(RouteType::Unicast, Vec::new())), None);
         assert_eq!(news(route(RouteType::BlackHole, Vec::new())).unwrap().hops, []);
-        let own = announcement(Prefix::host(Ipv4Addr::new(203, 0, 113, 1)));
+        let own = announcement(TABLE_MAIN, Prefix::host(Ipv4Addr::new(203, 0, 113, 1)));
         assert_eq!(news(RouteNetlinkMessage::NewRoute(own)), None);
     }
 

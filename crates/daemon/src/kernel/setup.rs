@@ -1,7 +1,9 @@
 //! Makes the devices of the kernel: a TAP for each port, and VLAN devices on it.
 
 use std::collections::HashMap;
+use std::fs;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use config::Config;
@@ -24,6 +26,7 @@ use wire::ethernet::MacAddress;
 use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
 use crate::log::Log;
+use crate::routing::keeper::addresses_of;
 
 /// A device could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -104,19 +107,48 @@ impl Devices {
                 made.or_else(already).map_err(failed("cannot be made", "load the module 8021q"))?;
             }
             let index = index_of(&mut socket, name).map_err(failed("is not there", rights))?;
-            for own in &interface.addresses {
-                let added =
-                    socket.request(netlink::address(index, own.address, own.prefix_length), NLM_F_CREATE | NLM_F_EXCL);
+            let id = InterfaceId(number as u16);
+            let addresses = addresses_of(&config.nat, id);
+            if addresses.iter().any(|(address, _)| address.is_ipv6()) {
+                let sysctl = "write 0 to its disable_ipv6 in /proc/sys/net/ipv6/conf, or remove its IPv6 addresses";
+                prepare_ipv6(name, log).map_err(failed("cannot have IPv6", sysctl))?;
+            }
+            for (address, prefix_length) in addresses {
+                let added = socket.request(netlink::address(index, address, prefix_length), NLM_F_CREATE | NLM_F_EXCL);
                 added.or_else(already).map_err(failed("cannot have its addresses", rights))?;
             }
             socket.request(up(index, interface.mtu), 0).map_err(failed("cannot be set up", rights))?;
-            let id = InterfaceId(number as u16);
             devices.interfaces.push((id, index));
             let table = config.kernel_tables.get(number).copied().flatten();
             devices.tables.extend(table.map(|table| (id, table)));
         }
         Ok(devices)
     }
+}
+
+/// Gives a device IPv6 of the kind that Natrix has itself: its link-local address is that of its
+/// station (RFC 4291 appendix A), and routers on the link do not configure it (RFC 4861 §6.2).
+///
+/// # Errors
+/// The device cannot have IPv6 at all. Where the system keeps its settings from being written, as
+/// a service manager may, the others are left as they are, with a warning.
+fn prepare_ipv6(name: &str, log: Log) -> io::Result<()> {
+    let folder = Path::new("/proc/sys/net/ipv6/conf").join(name);
+    for (key, wanted) in [("disable_ipv6", "0"), ("addr_gen_mode", "0"), ("accept_ra", "0")] {
+        let path = folder.join(key);
+        if fs::read_to_string(&path)?.trim() == wanted {
+            continue;
+        }
+        match fs::write(&path, wanted) {
+            Err(error) if key == "disable_ipv6" => return Err(error),
+            Err(error) => {
+                let file = path.display();
+                log.warn(&format_args!("kernel device {name}: {file} should be {wanted}: {error}; set it by sysctl.d"));
+            }
+            Ok(()) => {}
+        }
+    }
+    Ok(())
 }
 
 /// What is there already, from an earlier process, is fine.

@@ -1,5 +1,6 @@
 //! The thread between the workers' rings and the kernel: frames of the TAPs, and neighbours.
 
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::io;
@@ -142,7 +143,7 @@ struct Relay<B> {
     asker: Netlink,
     device_of: HashMap<InterfaceId, u32>,
     interface_of: HashMap<u32, InterfaceId>,
-    known: HashMap<(InterfaceId, u32), MacAddress>,
+    known: HashMap<(InterfaceId, IpAddr), MacAddress>,
     spare: Vec<Box<[u8]>>,
     /// Messages about neighbours were lost.
     has_lost: bool,

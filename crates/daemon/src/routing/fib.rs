@@ -2,7 +2,6 @@
 
 use core::hash::BuildHasher;
 use core::hash::Hasher;
-use core::net::Ipv4Addr;
 use core::time::Duration;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,11 +16,13 @@ use nat::routes::live::Full;
 use nat::routes::live::LiveRoutes;
 use nat::routes::live::Target;
 use nat::routes::live::Writer;
+use nat::stand_in::Prefix6;
 use nat::types::Prefix;
 
+use crate::routing::family::Family;
 use crate::routing::rib::HOPS_MAX;
 use crate::routing::rib::Hop;
-use crate::routing::rib::Rib;
+use crate::routing::rib::RibOf;
 use crate::routing::rib::Table;
 
 /// How long a worker may take to learn of a next hop.
@@ -41,17 +42,24 @@ pub enum FibError {
 /// The tables of the workers.
 #[derive(Debug)]
 pub struct Fib {
-    writer: Writer,
+    pub(super) writer: Writer,
+    pub(super) half4: Half<Prefix>,
+    pub(super) half6: Half<Prefix6>,
+}
+
+/// What is in the tables of one family.
+#[derive(Debug)]
+pub struct Half<P: Family> {
     /// By table.
-    installed: Vec<Installed>,
+    installed: Vec<Installed<P>>,
     /// Targets in use, with the number of their routes.
-    targets: HashMap<Vec<Hop>, (Target, u32)>,
-    hops_of: HashMap<Target, Vec<Hop>>,
+    targets: HashMap<Vec<Hop<P::Address>>, (Target, u32)>,
+    hops_of: HashMap<Target, Vec<Hop<P::Address>>>,
 }
 
 /// The next hops of the best route. The weight of a single one means nothing, so that routes which
 /// differ only in it have the same target.
-fn best(rib: &Rib, table: Table, prefix: Prefix) -> Option<Cow<'_, [Hop]>> {
+fn best<P: Family>(rib: &RibOf<P>, table: Table, prefix: P) -> Option<Cow<'_, [Hop<P::Address>]>> {
     Some(match rib.best(table, prefix)? {
         [single] if single.weight != 1 => Cow::Owned(vec![Hop { weight: 1, ..*single }]),
         hops => Cow::Borrowed(hops),
@@ -60,30 +68,30 @@ fn best(rib: &Rib, table: Table, prefix: Prefix) -> Option<Cow<'_, [Hop]>> {
 
 /// Routes of a table by prefix.
 #[derive(Debug)]
-struct Installed {
-    targets: HashMap<Prefix, Target, ByPrefix>,
+struct Installed<P> {
+    targets: HashMap<P, Target, ByPrefix>,
     /// By length of the prefix, so that nobody looks for one of a length that there is not.
-    count_of: [u32; 33],
+    count_of: [u32; 129],
 }
 
-impl Installed {
-    fn insert(&mut self, prefix: Prefix, target: Target) {
+impl<P: Family> Installed<P> {
+    fn insert(&mut self, prefix: P, target: Target) {
         if self.targets.insert(prefix, target).is_none() {
-            self.count_of[usize::from(prefix.length())] += 1;
+            self.count_of[usize::from(prefix.bits())] += 1;
         }
     }
 
-    fn remove(&mut self, prefix: Prefix) {
+    fn remove(&mut self, prefix: P) {
         if self.targets.remove(&prefix).is_some() {
-            self.count_of[usize::from(prefix.length())] -= 1;
+            self.count_of[usize::from(prefix.bits())] -= 1;
         }
     }
 
     /// The longest shorter route, but that of length 0.
-    fn cover(&self, prefix: Prefix) -> Option<(u8, Target)> {
-        let there = (1..prefix.length()).rev().filter(|length| self.count_of[usize::from(*length)] > 0);
-        let shorter = there.filter_map(|length| Prefix::new(prefix.address(), length));
-        let target = |shorter: Prefix| self.targets.get(&shorter).map(|target| (shorter.length(), *target));
+    fn cover(&self, prefix: P) -> Option<(u8, Target)> {
+        let there = (1..prefix.bits()).rev().filter(|length| self.count_of[usize::from(*length)] > 0);
+        let shorter = there.filter_map(|length| P::of(prefix.first(), length));
+        let target = |shorter: P| self.targets.get(&shorter).map(|target| (shorter.bits(), *target));
         shorter.into_iter().find_map(target)
     }
 }
@@ -124,6 +132,10 @@ impl Hasher for PrefixHasher {
         self.seen[1] = self.seen[1] << 8 | u64::from(byte);
     }
 
+    fn write_u128(&mut self, word: u128) {
+        self.seen[0] = self.hash.hash((word >> 64) as u64, word as u64);
+    }
+
     fn write_u32(&mut self, word: u32) {
         self.seen[0] = self.seen[0] << 32 | u64::from(word);
     }
@@ -136,19 +148,13 @@ impl Hasher for PrefixHasher {
 impl Fib {
     /// Empty tables.
     pub fn new(live: &Arc<LiveRoutes>, tables: usize) -> Fib {
-        Fib {
-            writer: Writer::new(live),
-            installed: (0..tables)
-                .map(|_| Installed { targets: HashMap::with_hasher(ByPrefix::new()), count_of: [0; 33] })
-                .collect(),
-            targets: HashMap::new(),
-            hops_of: HashMap::new(),
-        }
+        let tables6 = if live.has_ipv6() { tables } else { 0 };
+        Fib { writer: Writer::new(live), half4: Half::new(tables), half6: Half::new(tables6) }
     }
 
     /// Routes in all tables.
     pub fn len(&self) -> usize {
-        self.installed.iter().map(|routes| routes.targets.len()).sum()
+        self.half4.len() + self.half6.len()
     }
 
     /// True if there is none.
@@ -170,7 +176,13 @@ impl Fib {
     ///
     /// # Errors
     /// [`FibError`]; the route before stays.
-    pub fn refresh(&mut self, rib: &Rib, settings: &Settings, table: Table, prefix: Prefix) -> Result<(), FibError> {
+    pub fn refresh<P: Family>(
+        &mut self,
+        rib: &RibOf<P>,
+        settings: &Settings,
+        table: Table,
+        prefix: P,
+    ) -> Result<(), FibError> {
         self.refresh_while(rib, settings, table, prefix, &mut || thread::sleep(Duration::from_micros(50)))
     }
 
@@ -178,28 +190,62 @@ impl Fib {
     ///
     /// # Errors
     /// [`FibError`]; the route before stays.
-    pub fn refresh_while(
+    pub fn refresh_while<P: Family>(
         &mut self,
-        rib: &Rib,
+        rib: &RibOf<P>,
         settings: &Settings,
         table: Table,
-        prefix: Prefix,
+        prefix: P,
         wait: &mut dyn FnMut(),
     ) -> Result<(), FibError> {
-        self.set(settings, table, prefix, best(rib, table, prefix).as_deref(), wait)?;
-        if table != Table::Outside {
+        let (writer, half) = P::half(self);
+        half.set(writer, settings, table, prefix, best(rib, table, prefix).as_deref(), wait)?;
+        if table != Table::Outside && P::EXCLUDES_INSIDE {
             // It may be excluded outside from now on, or no longer.
-            self.set(settings, Table::Outside, prefix, best(rib, Table::Outside, prefix).as_deref(), wait)?;
+            let outside = best(rib, Table::Outside, prefix);
+            half.set(writer, settings, Table::Outside, prefix, outside.as_deref(), wait)?;
         }
         Ok(())
     }
 
+    /// Whether the tables have exactly the best route of each prefix; for tests and measurements.
+    pub fn agrees<P: Family>(&self, rib: &RibOf<P>, settings: &Settings) -> bool {
+        let half = P::half_of(self);
+        Table::all(settings.realms()).all(|table| {
+            let mut count = 0;
+            let mut next = rib.next_prefix(table, core::ops::Bound::Unbounded);
+            while let Some(prefix) = next {
+                let best = best(rib, table, prefix);
+                let has = half.installed.get(table.index()).and_then(|routes| routes.targets.get(&prefix));
+                let has = has.map(|target| half.hops_of.get(target).map_or(&[][..], Vec::as_slice));
+                if best.as_deref() != has {
+                    return false;
+                }
+                count += usize::from(has.is_some());
+                next = rib.next_prefix(table, core::ops::Bound::Excluded(prefix));
+            }
+            count == half.installed.get(table.index()).map_or(0, |routes| routes.targets.len())
+        })
+    }
+}
+
+impl<P: Family> Half<P> {
+    fn new(tables: usize) -> Half<P> {
+        let table = || Installed { targets: HashMap::with_hasher(ByPrefix::new()), count_of: [0; 129] };
+        Half { installed: (0..tables).map(|_| table()).collect(), targets: HashMap::new(), hops_of: HashMap::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.installed.iter().map(|routes| routes.targets.len()).sum()
+    }
+
     fn set(
         &mut self,
+        writer: &mut Writer,
         settings: &Settings,
         table: Table,
-        prefix: Prefix,
-        hops: Option<&[Hop]>,
+        prefix: P,
+        hops: Option<&[Hop<P::Address>]>,
         wait: &mut dyn FnMut(),
     ) -> Result<(), FibError> {
         let before = self.installed.get(table.index()).and_then(|routes| routes.targets.get(&prefix)).copied();
@@ -209,9 +255,9 @@ impl Fib {
                 return Ok(());
             }
             (Some(hops), _) => {
-                let target = self.target(settings, hops, wait)?;
-                if let Err(full) = self.writer.set(table.index(), prefix, target) {
-                    self.release(target);
+                let target = self.target(writer, settings, hops, wait)?;
+                if let Err(full) = prefix.set(writer, table.index(), target) {
+                    self.release(writer, target);
                     return Err(full.into());
                 }
                 if let Some(routes) = self.installed.get_mut(table.index()) {
@@ -221,16 +267,22 @@ impl Fib {
             (None, Some(_)) => {
                 let Some(routes) = self.installed.get_mut(table.index()) else { return Ok(()) };
                 routes.remove(prefix);
-                self.writer.remove(table.index(), prefix, routes.cover(prefix));
+                prefix.remove(writer, table.index(), routes.cover(prefix));
             }
         }
         if let Some(before) = before {
-            self.release(before);
+            self.release(writer, before);
         }
         Ok(())
     }
 
-    fn target(&mut self, settings: &Settings, hops: &[Hop], wait: &mut dyn FnMut()) -> Result<Target, FibError> {
+    fn target(
+        &mut self,
+        writer: &mut Writer,
+        settings: &Settings,
+        hops: &[Hop<P::Address>],
+        wait: &mut dyn FnMut(),
+    ) -> Result<Target, FibError> {
         if hops.is_empty() {
             return Ok(Target::DROP);
         }
@@ -238,14 +290,15 @@ impl Fib {
             *uses += 1;
             return Ok(*target);
         }
-        let mtu = |hop: &Hop| settings.interfaces.get(hop.interface.index()).map_or(0, |interface| interface.mtu);
+        let mtu =
+            |hop: &Hop<P::Address>| settings.interfaces.get(hop.interface.index()).map_or(0, |interface| interface.mtu);
         let engine: Vec<_> =
             hops.iter().take(HOPS_MAX).map(|hop| (hop.interface, hop.gateway, mtu(hop), hop.weight)).collect();
-        let target = self.writer.target(&engine)?;
+        let target = P::target(writer, &engine)?;
         let begun = Instant::now();
-        while !self.writer.is_ready() {
+        while !writer.is_ready() {
             if begun.elapsed() > KNOWN_WITHIN {
-                self.writer.release(target);
+                writer.release(target);
                 return Err(FibError::Stuck);
             }
             wait();
@@ -255,35 +308,15 @@ impl Fib {
         Ok(target)
     }
 
-    fn release(&mut self, target: Target) {
+    fn release(&mut self, writer: &mut Writer, target: Target) {
         let Some(hops) = self.hops_of.get(&target) else { return };
         let Some((_, uses)) = self.targets.get_mut(hops) else { return };
         *uses -= 1;
         if *uses == 0 {
             self.targets.remove(hops);
             self.hops_of.remove(&target);
-            self.writer.release(target);
+            writer.release(target);
         }
-    }
-
-    /// Whether the tables have exactly the best route of each prefix; for tests and measurements.
-    pub fn agrees(&self, rib: &Rib, settings: &Settings) -> bool {
-        Table::all(settings.realms()).all(|table| {
-            let mut count = 0;
-            let mut from = core::ops::Bound::Included(Prefix::host(Ipv4Addr::UNSPECIFIED));
-            from = rib.next_prefix(table, core::ops::Bound::Unbounded).map_or(from, core::ops::Bound::Included);
-            while let Some(prefix) = rib.next_prefix(table, from) {
-                let best = best(rib, table, prefix);
-                let has = self.installed.get(table.index()).and_then(|routes| routes.targets.get(&prefix));
-                let has = has.map(|target| self.hops_of.get(target).map_or(&[][..], Vec::as_slice));
-                if best.as_deref() != has {
-                    return false;
-                }
-                count += usize::from(has.is_some());
-                from = core::ops::Bound::Excluded(prefix);
-            }
-            count == self.installed.get(table.index()).map_or(0, |routes| routes.targets.len())
-        })
     }
 }
 

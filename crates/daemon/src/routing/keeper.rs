@@ -5,6 +5,9 @@
 //! same happens once in a while and whenever a device changes, because the kernel removes routes of
 //! a device that goes down without a word. What the comparison finds is counted.
 
+use core::fmt;
+use core::net::IpAddr;
+use core::net::Ipv6Addr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -24,8 +27,11 @@ use std::time::Instant;
 use control::Withheld;
 use nat::Settings;
 use nat::Shared;
+use nat::stand_in::Prefix6;
+use nat::types::Facing;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
+use nat::types::RealmId;
 use nat::types::Side;
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_core::NLM_F_REPLACE;
@@ -35,6 +41,7 @@ use netlink_packet_route::link::InfoVrf;
 use netlink_packet_route::link::LinkAttribute;
 use netlink_packet_route::link::LinkFlags;
 use netlink_packet_route::link::LinkInfo;
+use netlink_packet_route::route::RouteMessage;
 use packet_io::PortIndex;
 use rustix::event::PollFd;
 use rustix::event::PollFlags;
@@ -47,11 +54,14 @@ use crate::kernel::netlink::Netlink;
 use crate::kernel::netlink::RouteNews;
 use crate::kernel::setup::Devices;
 use crate::log::Log;
+use crate::routing::family::Family;
 use crate::routing::fib::Fib;
 use crate::routing::rib::HOPS_MAX;
 use crate::routing::rib::Hop;
 use crate::routing::rib::KernelRoute;
 use crate::routing::rib::Rib;
+use crate::routing::rib::Rib6;
+use crate::routing::rib::RibOf;
 use crate::routing::rib::Table;
 
 /// Time between two comparisons of all routes.
@@ -87,7 +97,7 @@ pub struct RouteCounters {
     pub corrected: AtomicU64,
     /// Routes for which the tables had no room.
     pub refused: AtomicU64,
-    /// Pool prefixes announced now.
+    /// Prefixes announced now.
     pub announced: AtomicU64,
 }
 
@@ -100,8 +110,10 @@ impl RouteCounters {
 /// What the rest of the daemon shares with the thread.
 #[derive(Debug)]
 pub struct Routing {
-    /// All routes.
+    /// All routes of IPv4.
     pub(crate) rib: Mutex<Rib>,
+    /// All routes of IPv6.
+    pub(crate) rib6: Mutex<Rib6>,
     /// Counters.
     pub counters: RouteCounters,
     follows_kernel: bool,
@@ -117,10 +129,58 @@ pub(crate) struct Pools {
     pub(crate) drained_at: Option<Instant>,
     /// Why none is announced.
     pub(crate) withheld: Option<Withheld>,
-    /// All their prefixes, announced or not.
-    pub(crate) prefixes: BTreeSet<Prefix>,
-    /// Prefixes with a route in the kernel.
-    pub(crate) announced: BTreeSet<Prefix>,
+    /// Everything that can be announced.
+    pub(crate) served: BTreeSet<Served>,
+    /// What has a route in the kernel.
+    pub(crate) announced: BTreeSet<Served>,
+}
+
+/// Destinations that Natrix serves, so that routers must send them here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Served {
+    /// Of a pool, for the outside.
+    Pool(Prefix),
+    /// A translation prefix, for IPv6 hosts of a realm.
+    Nat64(RealmId, Prefix6),
+    /// The address of an AFTR, for B4s of a realm.
+    Softwire(RealmId, Prefix6),
+}
+
+impl Served {
+    /// The prefixes of all pools, of NAT64 and of softwires, without addresses that the kernel has
+    /// on an interface.
+    fn all(settings: &Settings) -> BTreeSet<Served> {
+        let addresses = settings.pools.iter().flat_map(|pool| &pool.addresses).map(|address| address.to_bits());
+        let own = settings.interfaces.iter().flat_map(|interface| &interface.addresses);
+        let own: BTreeSet<u32> = own.map(|own| own.address.to_bits()).collect();
+        let pools = prefixes_of(addresses.filter(|address| !own.contains(address))).into_iter().map(Served::Pool);
+        let nat64 =
+            settings.transition.nat64.iter().filter_map(|one| {
+                Some(Served::Nat64(one.realm, Prefix6::new(one.prefix.address(), one.prefix.length())?))
+            });
+        let has = |aftr: Ipv6Addr| settings.ipv6.addresses.iter().any(|own| own.address == aftr);
+        let softwires = settings.transition.softwires.iter().filter(|one| !has(one.aftr));
+        let softwires =
+            softwires.filter_map(|one| Some(Served::Softwire(one.realm, Prefix6::new(one.aftr.to_bits(), 128)?)));
+        pools.chain(nat64).chain(softwires).collect()
+    }
+
+    /// Its route in a table of the kernel.
+    fn message(self, table: u32) -> RouteMessage {
+        match self {
+            Served::Pool(prefix) => netlink::announcement(table, prefix),
+            Served::Nat64(_, prefix) | Served::Softwire(_, prefix) => netlink::announcement(table, prefix),
+        }
+    }
+}
+
+impl fmt::Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Served::Pool(prefix) => prefix.fmt(f),
+            Served::Nat64(_, prefix) | Served::Softwire(_, prefix) => prefix.fmt(f),
+        }
+    }
 }
 
 /// What a pool needs to be announced, as the instance sees it now.
@@ -162,6 +222,7 @@ impl Routing {
     pub fn new(shared: &Shared) -> Routing {
         Routing {
             rib: Mutex::new(Rib::of(shared.settings())),
+            rib6: Mutex::new(Rib6::of(shared.settings())),
             counters: RouteCounters::default(),
             follows_kernel: shared.live_routes().is_some(),
             pools: Mutex::default(),
@@ -258,7 +319,7 @@ trait Asked: Fn(&HashSet<String>) -> Health + Send {}
 
 impl<F: Fn(&HashSet<String>) -> Health + Send> Asked for F {}
 
-static NO_PREFIXES: BTreeSet<Prefix> = BTreeSet::new();
+static NOTHING: BTreeSet<Served> = BTreeSet::new();
 
 struct Follower {
     routing: Arc<Routing>,
@@ -273,7 +334,8 @@ struct Follower {
     /// Names of all devices of the kernel without link. Drivers on top of such a device report it
     /// as up.
     without_link: HashSet<String>,
-    announced: BTreeSet<Prefix>,
+    /// What is announced, and in which table of the kernel.
+    announced: BTreeMap<Served, u32>,
     /// Looks at ports and pools; no more than [`REPEATED_LOOKS`].
     looks: u32,
     settings_of: Arc<Shared>,
@@ -294,7 +356,13 @@ impl Keeper {
         devices: Devices,
         log: Log,
     ) -> io::Result<Keeper> {
-        let monitor = Netlink::open(&[netlink::LINKS, netlink::ADDRESSES, netlink::ROUTES])?;
+        let monitor = Netlink::open(&[
+            netlink::LINKS,
+            netlink::ADDRESSES,
+            netlink::ROUTES,
+            netlink::ADDRESSES6,
+            netlink::ROUTES6,
+        ])?;
         let now = shared();
         let tables = 1 + now.settings().realms();
         let mut follower = Follower {
@@ -307,7 +375,7 @@ impl Keeper {
             socket: Netlink::open(&[])?,
             carrier: HashMap::new(),
             without_link: HashSet::new(),
-            announced: BTreeSet::new(),
+            announced: BTreeMap::new(),
             looks: 0,
             settings_of: now,
             has_said: false,
@@ -328,12 +396,18 @@ impl Follower {
         let (mut compare_at, mut look_at) = (Instant::now(), Instant::now());
         let mut lost_at: Option<Instant> = None;
         while !stop.load(Ordering::Relaxed) {
-            let (mut news, mut has_changed_links) = (Vec::new(), false);
+            let (mut news, mut news6, mut has_changed_links) = (Vec::new(), Vec::new(), false);
             let received = monitor.receive_bytes(|message| match netlink::is_route(message) {
-                true => news.extend(netlink::route_news(message)),
+                true => {
+                    news.extend(netlink::route_news::<Prefix>(message));
+                    news6.extend(netlink::route_news::<Prefix6>(message));
+                }
                 false => has_changed_links = true,
             });
             self.take_in(&news);
+            if self.has_ipv6() {
+                self.take_in(&news6);
+            }
             let now = Instant::now();
             if received.is_err() {
                 RouteCounters::add(&self.routing.counters.lost, 1);
@@ -361,11 +435,16 @@ impl Follower {
                 let _ = poll(&mut waited, Some(&pause));
             }
         }
-        self.announce(&BTreeSet::new());
+        self.announce(&NOTHING);
+    }
+
+    /// Whether there are tables of IPv6.
+    fn has_ipv6(&self) -> bool {
+        self.settings_of.live_routes().is_some_and(|live| live.has_ipv6())
     }
 
     /// Takes in changes, in their order.
-    fn take_in(&mut self, news: &[RouteNews]) {
+    fn take_in<P: Family>(&mut self, news: &[RouteNews<P>]) {
         if news.is_empty() || self.fib.is_none() {
             return;
         }
@@ -374,13 +453,14 @@ impl Follower {
         // Devices do not change meanwhile.
         let mut filled: HashMap<u32, Vec<Table>> = HashMap::new();
         for news in news.chunks(CHANGES_LOCKED) {
-            let mut rib = lock(&routing.rib);
+            let mut rib = lock(P::rib(&routing));
             for news in news {
                 let parts = self.parts(news);
                 let tables = filled.entry(news.table).or_insert_with(|| self.tables_of(news.table));
                 for &table in tables.iter() {
-                    let hops = parts.iter().find(|(other, _)| *other == table).filter(|_| news.is_there);
-                    let route = hops.map(|(_, hops)| (news.protocol, hops.as_slice()));
+                    let hops = parts.iter().find(|(other, _)| *other == table).map(|(_, hops)| hops.as_slice());
+                    let Some(hops) = after(&rib, table, news, hops) else { continue };
+                    let route = hops.as_ref().map(|hops| (news.protocol, hops.as_slice()));
                     if rib.change_kernel(table, news.prefix, news.metric, route) {
                         self.refresh(&rib, table, news.prefix);
                     }
@@ -390,7 +470,7 @@ impl Follower {
         self.publish();
     }
 
-    fn refresh(&mut self, rib: &Rib, table: Table, prefix: Prefix) {
+    fn refresh<P: Family>(&mut self, rib: &RibOf<P>, table: Table, prefix: P) {
         let Some(fib) = &mut self.fib else { return };
         let Err(error) = fib.refresh(rib, self.settings_of.settings(), table, prefix) else { return };
         RouteCounters::add(&self.routing.counters.refused, 1);
@@ -405,13 +485,17 @@ impl Follower {
         fib.publish();
         let counters = &self.routing.counters;
         counters.installed.store(fib.len() as u64, Ordering::Relaxed);
-        counters.routes.store(lock(&self.routing.rib).kernel_len() as u64, Ordering::Relaxed);
+        let routes = lock(&self.routing.rib).kernel_len() + lock(&self.routing.rib6).kernel_len();
+        counters.routes.store(routes as u64, Ordering::Relaxed);
     }
 
     /// The next hops of a route by the table that its devices belong to. A route that drops packets
     /// is one of each table.
-    fn parts(&self, news: &RouteNews) -> Vec<(Table, Vec<Hop>)> {
-        let mut parts: Vec<(Table, Vec<Hop>)> = Vec::new();
+    fn parts<P: Family>(&self, news: &RouteNews<P>) -> Vec<(Table, Vec<Hop<P::Address>>)> {
+        let mut parts: Vec<(Table, Vec<Hop<P::Address>>)> = Vec::new();
+        if news.prefix.is_of_link() {
+            return parts;
+        }
         if news.hops.is_empty() {
             parts.extend(self.tables_of(news.table).into_iter().map(|table| (table, Vec::new())));
         }
@@ -433,9 +517,9 @@ impl Follower {
         parts
     }
 
-    fn facing(&self, interface: InterfaceId) -> nat::types::Facing {
+    fn facing(&self, interface: InterfaceId) -> Facing {
         let found = self.settings_of.settings().interfaces.get(interface.index());
-        found.map_or(nat::types::Facing::OUTSIDE, nat::settings::Interface::facing)
+        found.map_or(Facing::OUTSIDE, nat::settings::Interface::facing)
     }
 
     /// The tables that a table of the kernel fills.
@@ -453,12 +537,26 @@ impl Follower {
         if self.fib.is_none() {
             return;
         }
-        let mut wanted: BTreeMap<(Table, Prefix), Vec<KernelRoute>> = BTreeMap::new();
+        let mut corrected = self.compare_family::<Prefix>();
+        if self.has_ipv6() {
+            corrected += self.compare_family::<Prefix6>();
+        }
+        // The first comparison reads what was there before.
+        let is_first = self.routing.counters.compared.fetch_add(1, Ordering::Relaxed) == 0;
+        if !is_first {
+            RouteCounters::add(&self.routing.counters.corrected, corrected);
+        }
+        self.publish();
+    }
+
+    /// The same of one family. Returns how many prefixes differed.
+    fn compare_family<P: Family>(&mut self) -> usize {
+        let mut wanted: BTreeMap<(Table, P), Vec<KernelRoute<P::Address>>> = BTreeMap::new();
         let mut is_complete = false;
         for _ in 0..DUMPS_MAX {
-            let mut news = Vec::new();
+            let mut news: Vec<RouteNews<P>> = Vec::new();
             let dump =
-                self.socket.dump_bytes(netlink::all_routes(), |message| news.extend(netlink::route_news(message)));
+                self.socket.dump_bytes(netlink::all_routes::<P>(), |message| news.extend(netlink::route_news(message)));
             wanted.clear();
             for news in &news {
                 for (table, hops) in self.parts(news) {
@@ -480,16 +578,16 @@ impl Follower {
         }
         let routing = Arc::clone(&self.routing);
         let mut corrected = 0;
-        let mut correct = |this: &mut Follower, table, prefix, routes: &[KernelRoute]| {
-            let mut rib = lock(&routing.rib);
+        let mut correct = |this: &mut Follower, table, prefix, routes: &[KernelRoute<P::Address>]| {
+            let mut rib = lock(P::rib(&routing));
             if rib.set_kernel(table, prefix, routes) {
                 corrected += 1;
                 this.refresh(&rib, table, prefix);
             }
         };
         for table in Table::all(self.settings_of.settings().realms()).filter(|_| is_complete) {
-            let gone: Vec<Prefix> = {
-                let rib = lock(&routing.rib);
+            let gone: Vec<P> = {
+                let rib = lock(P::rib(&routing));
                 rib.kernel_prefixes(table).filter(|prefix| !wanted.contains_key(&(table, *prefix))).collect()
             };
             for prefix in gone {
@@ -499,12 +597,7 @@ impl Follower {
         for ((table, prefix), routes) in &wanted {
             correct(self, *table, *prefix, routes);
         }
-        // The first comparison reads what was there before.
-        let is_first = self.routing.counters.compared.fetch_add(1, Ordering::Relaxed) == 0;
-        if !is_first {
-            RouteCounters::add(&self.routing.counters.corrected, corrected);
-        }
-        self.publish();
+        corrected
     }
 
     /// Which interface each device is, and which table of the kernel its routes are in: that of the
@@ -555,8 +648,16 @@ impl Follower {
 
     /// Routes of the configuration, after it has changed too.
     fn refresh_all(&mut self) {
+        self.refresh_family::<Prefix>();
+        if self.has_ipv6() {
+            self.refresh_family::<Prefix6>();
+        }
+        self.publish();
+    }
+
+    fn refresh_family<P: Family>(&mut self) {
         let routing = Arc::clone(&self.routing);
-        let rib = lock(&routing.rib);
+        let rib = lock(P::rib(&routing));
         for table in Table::all(self.settings_of.settings().realms()) {
             let mut from = core::ops::Bound::Unbounded;
             while let Some(prefix) = rib.next_prefix(table, from) {
@@ -564,23 +665,28 @@ impl Follower {
                 from = core::ops::Bound::Excluded(prefix);
             }
         }
-        drop(rib);
-        self.publish();
+    }
+
+    /// Takes over the routes of a changed configuration.
+    fn replace_fixed<P: Family>(&mut self) {
+        let routing = Arc::clone(&self.routing);
+        let mut rib = lock(P::rib(&routing));
+        let before: Vec<(Table, P)> = rib.fixed_prefixes().collect();
+        rib.set_fixed(self.settings_of.settings());
+        for (table, prefix) in before {
+            self.refresh(&rib, table, prefix);
+        }
     }
 
     /// What changes without a message: the configuration, links of ports, and the pools' health.
     fn look(&mut self) {
         let shared = (self.shared)();
         if !Arc::ptr_eq(&shared, &self.settings_of) {
-            let routing = Arc::clone(&self.routing);
-            let mut rib = lock(&routing.rib);
-            let before: Vec<(Table, Prefix)> = rib.fixed_prefixes().collect();
-            rib.set_fixed(shared.settings());
             self.settings_of = shared;
-            for (table, prefix) in before {
-                self.refresh(&rib, table, prefix);
+            self.replace_fixed::<Prefix>();
+            if self.has_ipv6() {
+                self.replace_fixed::<Prefix6>();
             }
-            drop(rib);
             self.refresh_all();
         }
         let health = (self.health)(&self.without_link);
@@ -601,12 +707,12 @@ impl Follower {
         }
         let is_drained = lock(&self.routing.pools).drained_at.is_some();
         let withheld = withheld(&health, self.settings_of.settings(), &lock(&self.routing.rib), is_drained);
-        let prefixes = self.pool_prefixes();
-        self.announce(if withheld.is_none() { &prefixes } else { &NO_PREFIXES });
+        let served = Served::all(self.settings_of.settings());
+        self.announce(if withheld.is_none() { &served } else { &NOTHING });
         {
             let mut pools = lock(&self.routing.pools);
-            (pools.withheld, pools.prefixes) = (withheld, prefixes);
-            pools.announced.clone_from(&self.announced);
+            (pools.withheld, pools.served) = (withheld, served);
+            pools.announced = self.announced.keys().copied().collect();
         }
         self.routing.looks.fetch_add(1, Ordering::Release);
     }
@@ -617,39 +723,42 @@ impl Follower {
     fn repeat_addresses(&mut self) {
         let shared = Arc::clone(&self.settings_of);
         for (interface, device) in &self.devices.interfaces {
-            let Some(interface) = shared.settings().interfaces.get(interface.index()) else { continue };
-            for own in &interface.addresses {
-                let again = netlink::address(*device, own.address, own.prefix_length);
+            for (address, prefix_length) in addresses_of(shared.settings(), *interface) {
                 // The device may have been removed by hand.
-                let _ = self.socket.request(again, NLM_F_REPLACE);
+                let _ = self.socket.request(netlink::address(*device, address, prefix_length), NLM_F_REPLACE);
             }
         }
     }
 
-    /// The prefixes of all pools, without addresses that the kernel has on an interface.
-    fn pool_prefixes(&self) -> BTreeSet<Prefix> {
-        let settings = self.settings_of.settings();
-        let addresses = settings.pools.iter().flat_map(|pool| &pool.addresses).map(|address| address.to_bits());
-        let own = settings.interfaces.iter().flat_map(|interface| &interface.addresses);
-        let own: BTreeSet<u32> = own.map(|own| own.address.to_bits()).collect();
-        prefixes_of(addresses.filter(|address| !own.contains(address))).into_iter().collect()
+    /// The table of the kernel that something is announced in: pools in the main one, and what
+    /// IPv6 hosts use in that of their realm, if the kernel has an interface of it.
+    fn table_of(&self, served: Served) -> Option<u32> {
+        let (Served::Nat64(realm, _) | Served::Softwire(realm, _)) = served else { return Some(netlink::TABLE_MAIN) };
+        let mut all = self.interface_of.values();
+        all.find(|(interface, _)| self.facing(*interface) == Facing::inside(realm)).map(|(_, table)| *table)
     }
 
-    fn announce(&mut self, wanted: &BTreeSet<Prefix>) {
-        let announced = self.announced.clone();
-        for prefix in announced.difference(wanted) {
-            // It may be gone already.
-            let _ = self.socket.request(RouteNetlinkMessage::DelRoute(netlink::announcement(*prefix)), 0);
-            self.announced.remove(prefix);
+    fn announce(&mut self, wanted: &BTreeSet<Served>) {
+        let wanted: BTreeMap<Served, u32> =
+            wanted.iter().filter_map(|served| Some((*served, self.table_of(*served)?))).collect();
+        for (served, table) in self.announced.clone() {
+            if wanted.get(&served) != Some(&table) {
+                // It may be gone already.
+                let _ = self.socket.request(RouteNetlinkMessage::DelRoute(served.message(table)), 0);
+                self.announced.remove(&served);
+            }
         }
-        for prefix in wanted.difference(&announced) {
-            let message = RouteNetlinkMessage::NewRoute(netlink::announcement(*prefix));
+        for (served, table) in wanted {
+            if self.announced.contains_key(&served) {
+                continue;
+            }
+            let message = RouteNetlinkMessage::NewRoute(served.message(table));
             match self.socket.request(message, NLM_F_CREATE | NLM_F_REPLACE) {
                 Ok(()) => {
-                    self.announced.insert(*prefix);
+                    self.announced.insert(served, table);
                 }
                 Err(error) => {
-                    self.log.warn(&format_args!("pool prefix {prefix}: the kernel refuses its route: {error}"))
+                    self.log.warn(&format_args!("prefix {served}: the kernel refuses its route: {error}"));
                 }
             }
         }
@@ -659,17 +768,62 @@ impl Follower {
     /// Routes of a process before this one that was killed.
     fn withdraw_old(&mut self) {
         let mut old = Vec::new();
-        let dump = self.socket.dump(netlink::all_routes(), |message| {
+        let mut keep = |message| {
             if let RouteNetlinkMessage::NewRoute(route) = message
                 && u8::from(route.header.protocol) == netlink::PROTOCOL_NATRIX
             {
                 old.push(route);
             }
-        });
-        if dump.is_ok() {
-            for route in old {
-                // It may be gone already.
-                let _ = self.socket.request(RouteNetlinkMessage::DelRoute(route), 0);
+        };
+        // What is missing then is withdrawn by the next process.
+        let _ = self.socket.dump(netlink::all_routes::<Prefix>(), &mut keep);
+        let _ = self.socket.dump(netlink::all_routes::<Prefix6>(), &mut keep);
+        for route in old {
+            // It may be gone already.
+            let _ = self.socket.request(RouteNetlinkMessage::DelRoute(route), 0);
+        }
+    }
+}
+
+/// The own addresses of an interface, with the lengths of their prefixes.
+pub(crate) fn addresses_of(settings: &Settings, interface: InterfaceId) -> Vec<(IpAddr, u8)> {
+    let own = settings.interfaces.get(interface.index()).into_iter().flat_map(|interface| &interface.addresses);
+    let own6 = settings.ipv6.addresses.iter().filter(|own| own.interface == interface);
+    own.map(|own| (own.address.into(), own.prefix_length))
+        .chain(own6.map(|own| (own.address.into(), own.prefix_length)))
+        .collect()
+}
+
+/// The next hops of a route in a table after a message that has `hops` for it; Some(None): it has
+/// none any more, None: the message says nothing about this table.
+///
+/// A message of IPv4 is about the whole route. Those of IPv6 report each next hop that goes, and
+/// routes of a prefix with the same metric over different devices stand beside each other unless
+/// one replaces the others.
+fn after<P: Family>(
+    rib: &RibOf<P>,
+    table: Table,
+    news: &RouteNews<P>,
+    hops: Option<&[Hop<P::Address>]>,
+) -> Option<Option<Vec<Hop<P::Address>>>> {
+    if !P::HOPS_GO_SINGLY {
+        return Some(hops.filter(|_| news.is_there).map(<[_]>::to_vec));
+    }
+    match (news.is_there, hops) {
+        (true, Some(hops)) => Some(Some(hops.to_vec())),
+        (true, None) => news.replaces.then_some(None),
+        (false, None) => None,
+        (false, Some(gone)) => {
+            let before = rib.kernel(table, news.prefix).into_iter().find(|route| route.metric == news.metric)?;
+            let is_gone = |hop: &Hop<P::Address>| {
+                gone.iter().any(|gone| gone.interface == hop.interface && gone.gateway == hop.gateway)
+            };
+            let left: Vec<_> = before.hops.iter().copied().filter(|hop| !is_gone(hop)).collect();
+            match (before.hops.is_empty(), gone.is_empty()) {
+                (true, true) => Some(None),
+                (false, false) => Some((!left.is_empty()).then_some(left)),
+                // Another route with the same metric.
+                _ => None,
             }
         }
     }
@@ -731,5 +885,50 @@ mod tests {
         assert_eq!(why(&rib, &settings, &[true, false, true]), None, "one of two next hops is enough");
         rib.set_kernel(Table::Outside, Prefix::ALL, &[]);
         assert_eq!(why(&rib, &settings, &[true, true, true]), Some(Withheld::NoNextHop), "it is gone");
+    }
+
+    /// What is left of a route of IPv6 over these next hops after a message.
+    fn left(before: &[u128], is_there: bool, replaces: bool, said: Option<&[u128]>) -> Option<Option<Vec<u128>>> {
+        let hop = |gateway: &u128| Hop { interface: InterfaceId(0), gateway: *gateway, weight: 1 };
+        let hops = |all: &[u128]| all.iter().map(hop).collect::<Vec<_>>();
+        let prefix = Prefix6::new(0x2001_0db8 << 96, 56).unwrap();
+        let table = Table::Inside(RealmId(0));
+        let mut rib = Rib6::of(&crate::routing::rib::tests::settings());
+        if !before.is_empty() {
+            rib.set_kernel(table, prefix, &[KernelRoute { protocol: 188, metric: 20, hops: hops(before) }]);
+        }
+        let news = RouteNews { is_there, replaces, table: 254, prefix, metric: 20, protocol: 188, hops: Vec::new() };
+        let said = said.map(hops);
+        let after = after(&rib, table, &news, said.as_deref());
+        after.map(|after| after.map(|hops| hops.iter().map(|hop| hop.gateway).collect()))
+    }
+
+    #[test]
+    fn a_route_of_ipv6_loses_its_next_hops_one_by_one() {
+        assert_eq!(left(&[1, 2, 3], false, false, Some(&[2])), Some(Some(vec![1, 3])));
+        assert_eq!(left(&[1], false, false, Some(&[1])), Some(None), "the last one goes");
+        assert_eq!(left(&[1, 2], false, false, Some(&[1, 2])), Some(None), "all go at once");
+        assert_eq!(left(&[], false, false, Some(&[1])), None, "it was not known");
+        assert_eq!(left(&[1], false, false, None), None, "it was over a device of another table");
+        assert_eq!(left(&[1], true, false, Some(&[1, 2])), Some(Some(vec![1, 2])), "one comes");
+        assert_eq!(left(&[1], true, false, None), None, "one beside it, over a device of another table");
+        assert_eq!(left(&[1], true, true, None), Some(None), "one over a device of another table in its place");
+        assert_eq!(left(&[1], false, false, Some(&[])), None, "one that dropped packets, beside it");
+    }
+
+    #[test]
+    fn prefixes_that_ipv6_hosts_use_are_served_like_pools() {
+        let mut settings = crate::routing::rib::tests::settings();
+        let realm = RealmId(0);
+        let aftr = "2001:db8:64::aaaa".parse().unwrap();
+        settings.transition.nat64 =
+            vec![nat::settings::Nat64 { prefix: translate::Prefix::WELL_KNOWN, realm, lowest_mtu6: 1_280 }];
+        let softwire = nat::settings::Softwire { aftr, realm, inner: Vec::new(), subscribers: Vec::new() };
+        settings.transition.softwires = vec![softwire];
+        let all = |settings: &Settings| Served::all(settings).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(all(&settings), ["64:ff9b::/96", "2001:db8:64::aaaa/128"]);
+        settings.ipv6.addresses =
+            vec![nat::settings::Address6 { interface: InterfaceId(0), address: aftr, prefix_length: 64 }];
+        assert_eq!(all(&settings), ["64:ff9b::/96"], "the kernel has that address");
     }
 }

@@ -1,21 +1,23 @@
-//! All routes by table and prefix, and the one of each prefix that counts.
+//! All routes of a family by table and prefix, and the one of each prefix that counts.
 //!
 //! There is one table outside, and one inside for each realm: a packet from inside is looked up
 //! outside, and the reverse. For a prefix, a connected route is preferred to a static one, a static
 //! one to those of the kernel, and of these the lowest metric. A prefix that leads inside is
-//! excluded outside, unless a route outside has the same prefix (RFC 6598 §4).
+//! excluded outside, unless a route outside has the same prefix (RFC 6598 §4). IPv6 excludes none.
 
-use core::net::Ipv4Addr;
 use core::ops::Bound;
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 
 use nat::Settings;
+use nat::stand_in::Prefix6;
 use nat::types::Facing;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
+
+use crate::routing::family::Family;
 
 /// Next hops of one route that are used; further ones are left out.
 pub const HOPS_MAX: usize = 16;
@@ -54,11 +56,11 @@ impl Table {
 
 /// One next hop of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Hop {
+pub struct Hop<A = u32> {
     /// Interface that leads to it.
     pub interface: InterfaceId,
     /// The router in host bit order; 0: destinations are on the link.
-    pub gateway: u32,
+    pub gateway: A,
     /// Share of the subscribers, relative to the other next hops.
     pub weight: u16,
 }
@@ -83,34 +85,38 @@ pub enum Source {
 
 /// A route of the kernel for a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelRoute {
+pub struct KernelRoute<A = u32> {
     /// The kernel's number of the routing protocol.
     pub protocol: u8,
     /// The lowest counts.
     pub metric: u32,
     /// Next hops in ascending order. Empty: packets are dropped.
-    pub hops: Vec<Hop>,
+    pub hops: Vec<Hop<A>>,
 }
 
 /// A route for a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct Candidate<A = u32> {
     /// Where it is from.
     pub source: Source,
     /// Next hops. Empty: packets are dropped.
-    pub hops: Vec<Hop>,
+    pub hops: Vec<Hop<A>>,
 }
 
 /// Lists of next hops, each kept once.
-#[derive(Debug, Default)]
-struct HopLists {
-    lists: Vec<(Vec<Hop>, u32)>,
+#[derive(Debug)]
+struct HopLists<A> {
+    lists: Vec<(Vec<Hop<A>>, u32)>,
     free: Vec<u32>,
-    by_hops: HashMap<Vec<Hop>, u32>,
+    by_hops: HashMap<Vec<Hop<A>>, u32>,
 }
 
-impl HopLists {
-    fn add(&mut self, hops: &[Hop]) -> u32 {
+impl<A: Copy + Eq + core::hash::Hash> HopLists<A> {
+    fn new() -> HopLists<A> {
+        HopLists { lists: Vec::new(), free: Vec::new(), by_hops: HashMap::new() }
+    }
+
+    fn add(&mut self, hops: &[Hop<A>]) -> u32 {
         if let Some(&number) = self.by_hops.get(hops) {
             if let Some((_, uses)) = self.lists.get_mut(number as usize) {
                 *uses += 1;
@@ -144,7 +150,7 @@ impl HopLists {
         }
     }
 
-    fn get(&self, number: u32) -> &[Hop] {
+    fn get(&self, number: u32) -> &[Hop<A>] {
         self.lists.get(number as usize).map_or(&[], |(hops, _)| hops.as_slice())
     }
 }
@@ -157,55 +163,52 @@ struct Stored {
 }
 
 /// The routes of one table, in the order of their prefixes.
-#[derive(Debug, Default)]
-struct Routes {
-    /// Connected and static.
-    fixed: BTreeMap<Prefix, Candidate>,
-    /// The preferred route of the kernel.
-    kernel: BTreeMap<Prefix, Stored>,
-    /// Its further routes, in the order of preference. Few prefixes have any.
-    further: BTreeMap<Prefix, Vec<Stored>>,
-}
-
-/// All routes.
 #[derive(Debug)]
-pub struct Rib {
-    tables: Vec<Routes>,
-    hops: HopLists,
+struct Routes<P: Family> {
+    /// Connected and static.
+    fixed: BTreeMap<P, Candidate<P::Address>>,
+    /// The preferred route of the kernel.
+    kernel: BTreeMap<P, Stored>,
+    /// Its further routes, in the order of preference. Few prefixes have any.
+    further: BTreeMap<P, Vec<Stored>>,
 }
 
-impl Rib {
+impl<P: Family> Routes<P> {
+    fn new() -> Routes<P> {
+        Routes { fixed: BTreeMap::new(), kernel: BTreeMap::new(), further: BTreeMap::new() }
+    }
+}
+
+/// All routes of IPv4.
+pub type Rib = RibOf<Prefix>;
+/// All routes of IPv6.
+pub type Rib6 = RibOf<Prefix6>;
+
+/// All routes of a family.
+#[derive(Debug)]
+pub struct RibOf<P: Family> {
+    tables: Vec<Routes<P>>,
+    hops: HopLists<P::Address>,
+}
+
+impl<P: Family> RibOf<P> {
     /// The routes of a configuration.
-    pub fn of(settings: &Settings) -> Rib {
-        let mut rib = Rib { tables: Vec::new(), hops: HopLists::default() };
+    pub fn of(settings: &Settings) -> RibOf<P> {
+        let mut rib = RibOf { tables: Vec::new(), hops: HopLists::new() };
         rib.set_fixed(settings);
         rib
     }
 
     /// Replaces connected and static routes by those of `settings`, and keeps those of the kernel.
     pub fn set_fixed(&mut self, settings: &Settings) {
-        self.tables.resize_with(1 + settings.realms(), Routes::default);
+        self.tables.resize_with(1 + settings.realms(), Routes::new);
         for routes in &mut self.tables {
             routes.fixed.clear();
         }
-        let facing = |id: InterfaceId| settings.interfaces.get(id.index()).map(nat::settings::Interface::facing);
-        for route in &settings.routes {
-            let Some(facing) = facing(route.interface) else { continue };
-            let hop = Hop { interface: route.interface, gateway: route.next_hop.to_bits(), weight: 1 };
-            self.add_fixed(Table::of(facing), route.prefix, Source::Static, hop);
-        }
-        for (number, interface) in settings.interfaces.iter().enumerate() {
-            for own in &interface.addresses {
-                let Some(prefix) = Prefix::new(own.address, own.prefix_length) else { continue };
-                let hop = Hop { interface: InterfaceId(number as u16), gateway: 0, weight: 1 };
-                self.add_fixed(Table::of(interface.facing()), prefix, Source::Connected, hop);
+        for (table, prefix, source, hop) in P::fixed(settings) {
+            if let Some(routes) = self.tables.get_mut(table.index()) {
+                routes.fixed.insert(prefix, Candidate { source, hops: vec![hop] });
             }
-        }
-    }
-
-    fn add_fixed(&mut self, table: Table, prefix: Prefix, source: Source, hop: Hop) {
-        if let Some(routes) = self.tables.get_mut(table.index()) {
-            routes.fixed.insert(prefix, Candidate { source, hops: vec![hop] });
         }
     }
 
@@ -216,14 +219,14 @@ impl Rib {
 
     /// Routes of the kernel.
     pub fn kernel_len(&self) -> usize {
-        let further = |routes: &Routes| routes.further.values().map(Vec::len).sum::<usize>();
+        let further = |routes: &Routes<P>| routes.further.values().map(Vec::len).sum::<usize>();
         self.tables.iter().map(|routes| routes.kernel.len() + further(routes)).sum()
     }
 
     /// Sets the routes of the kernel for a prefix, whatever their order; none: it has no more.
     /// Returns whether anything changed.
-    pub fn set_kernel(&mut self, table: Table, prefix: Prefix, wanted: &[KernelRoute]) -> bool {
-        let mut wanted: Vec<KernelRoute> = wanted.to_vec();
+    pub fn set_kernel(&mut self, table: Table, prefix: P, wanted: &[KernelRoute<P::Address>]) -> bool {
+        let mut wanted: Vec<KernelRoute<P::Address>> = wanted.to_vec();
         wanted.sort_by_key(|route| route.metric);
         let before = self.kernel(table, prefix);
         if before == wanted {
@@ -249,7 +252,13 @@ impl Rib {
 
     /// Sets the route of the kernel for a prefix with this metric, by protocol and next hops; None:
     /// removes it. Returns whether anything changed.
-    pub fn change_kernel(&mut self, table: Table, prefix: Prefix, metric: u32, route: Option<(u8, &[Hop])>) -> bool {
+    pub fn change_kernel(
+        &mut self,
+        table: Table,
+        prefix: P,
+        metric: u32,
+        route: Option<(u8, &[Hop<P::Address>])>,
+    ) -> bool {
         let Some(routes) = self.tables.get_mut(table.index()) else { return false };
         let is_only = match routes.kernel.get(&prefix) {
             Some(stored) => stored.metric == metric && !routes.further.contains_key(&prefix),
@@ -276,7 +285,7 @@ impl Rib {
     }
 
     /// The next hops of the route of a prefix that counts.
-    pub fn best(&self, table: Table, prefix: Prefix) -> Option<&[Hop]> {
+    pub fn best(&self, table: Table, prefix: P) -> Option<&[Hop<P::Address>]> {
         let routes = self.tables.get(table.index())?;
         if let Some(fixed) = routes.fixed.get(&prefix) {
             return Some(&fixed.hops);
@@ -288,7 +297,7 @@ impl Rib {
     }
 
     /// The routes of the kernel for a prefix, in the order of preference.
-    pub fn kernel(&self, table: Table, prefix: Prefix) -> Vec<KernelRoute> {
+    pub fn kernel(&self, table: Table, prefix: P) -> Vec<KernelRoute<P::Address>> {
         let Some(routes) = self.tables.get(table.index()) else { return Vec::new() };
         let further = routes.further.get(&prefix).into_iter().flatten();
         let all = routes.kernel.get(&prefix).into_iter().chain(further);
@@ -301,13 +310,13 @@ impl Rib {
     }
 
     /// All prefixes with connected or static routes.
-    pub fn fixed_prefixes(&self) -> impl Iterator<Item = (Table, Prefix)> + '_ {
+    pub fn fixed_prefixes(&self) -> impl Iterator<Item = (Table, P)> + '_ {
         let tables = Table::all(self.tables.len().saturating_sub(1));
         tables.zip(&self.tables).flat_map(|(table, routes)| routes.fixed.keys().map(move |prefix| (table, *prefix)))
     }
 
     /// Whether a table has a connected or static route, or a route of the kernel, of this kind.
-    pub fn any(&self, table: Table, is_meant: impl Fn(&[Hop]) -> bool) -> bool {
+    pub fn any(&self, table: Table, is_meant: impl Fn(&[Hop<P::Address>]) -> bool) -> bool {
         let Some(routes) = self.tables.get(table.index()) else { return false };
         routes.fixed.values().any(|candidate| is_meant(&candidate.hops))
             || self.hops.lists.iter().any(|(hops, uses)| *uses > 0 && is_meant(hops))
@@ -315,12 +324,12 @@ impl Rib {
     }
 
     /// All prefixes of a table with routes of the kernel.
-    pub fn kernel_prefixes(&self, table: Table) -> impl Iterator<Item = Prefix> + '_ {
+    pub fn kernel_prefixes(&self, table: Table) -> impl Iterator<Item = P> + '_ {
         self.tables.get(table.index()).into_iter().flat_map(|routes| routes.kernel.keys().copied())
     }
 
     /// All routes for a prefix in the order of preference: the first counts.
-    pub fn candidates(&self, table: Table, prefix: Prefix) -> Vec<Candidate> {
+    pub fn candidates(&self, table: Table, prefix: P) -> Vec<Candidate<P::Address>> {
         let fixed = self.tables.get(table.index()).and_then(|routes| routes.fixed.get(&prefix)).cloned();
         let kernel = self.kernel(table, prefix).into_iter().map(|route| Candidate {
             source: Source::Kernel { protocol: route.protocol, metric: route.metric },
@@ -331,8 +340,11 @@ impl Rib {
         fixed.into_iter().chain(kernel).chain(excluded).collect()
     }
 
-    fn leads_inside(&self, prefix: Prefix) -> bool {
-        let leads = |routes: &Routes| {
+    fn leads_inside(&self, prefix: P) -> bool {
+        if !P::EXCLUDES_INSIDE {
+            return false;
+        }
+        let leads = |routes: &Routes<P>| {
             let by_kernel = || routes.kernel.get(&prefix).is_some_and(|stored| !self.hops.get(stored.hops).is_empty());
             routes.fixed.contains_key(&prefix) || by_kernel()
         };
@@ -340,15 +352,15 @@ impl Rib {
     }
 
     /// The first prefix of a table from `from` on, in the order of address and length.
-    pub fn next_prefix(&self, table: Table, from: Bound<Prefix>) -> Option<Prefix> {
+    pub fn next_prefix(&self, table: Table, from: Bound<P>) -> Option<P> {
         let range = (from, Bound::Unbounded);
-        let first = |routes: &Routes| {
+        let first = |routes: &Routes<P>| {
             let fixed = routes.fixed.range(range).next().map(|(prefix, _)| *prefix);
             let kernel = routes.kernel.range(range).next().map(|(prefix, _)| *prefix);
             [fixed, kernel].into_iter().flatten().min()
         };
         let own = self.tables.get(table.index()).and_then(first);
-        if table != Table::Outside {
+        if table != Table::Outside || !P::EXCLUDES_INSIDE {
             return own;
         }
         // Excluded prefixes have no entry of their own.
@@ -356,8 +368,8 @@ impl Rib {
     }
 
     /// The longest prefix of a table that contains `address` and has a route.
-    pub fn longest(&self, table: Table, address: Ipv4Addr) -> Option<Prefix> {
-        let prefixes = (0..=32).rev().filter_map(|length| Prefix::new(address, length));
+    pub fn longest(&self, table: Table, address: P::Address) -> Option<P> {
+        let prefixes = (0..=P::LENGTH_MAX).rev().filter_map(|length| P::of(address, length));
         prefixes.into_iter().find(|prefix| !self.candidates(table, *prefix).is_empty())
     }
 }

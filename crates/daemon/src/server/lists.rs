@@ -68,12 +68,13 @@ fn walk<V: Listed, T>(
         }
         // Some may not be wanted, but there are never more than the limit.
         let piece = PAGE_RECORDS.min(limit - objects.len());
-        let page = instance.page::<V>(cursor.part, page(cursor.place, piece, filter))?;
+        let page =
+            instance.page::<V>(cursor.part, page(u32::try_from(cursor.place).unwrap_or(u32::MAX), piece, filter))?;
         let shared = instance.shared();
         let found = page.records.iter().map(|record| object(&shared, record));
         objects.extend(found.filter(&is_wanted));
         cursor = match page.next {
-            Some(place) => Cursor { place, ..cursor },
+            Some(place) => Cursor { place: place.into(), ..cursor },
             None => Cursor { part: cursor.part + 1, place: 0 },
         };
     }
@@ -229,7 +230,7 @@ pub(super) fn page_of<T>(list: &List, all: impl Iterator<Item = T>) -> Result<Pa
     let mut rest = all.skip(start);
     let objects: Vec<T> = rest.by_ref().take(limit).collect();
     let more = rest.next().is_some();
-    let cursor = more.then(|| Cursor { part: 0, place: (start + objects.len()) as u32 }.to_string());
+    let cursor = more.then(|| Cursor { part: 0, place: (start + objects.len()) as u128 }.to_string());
     Ok(Page { objects, cursor })
 }
 
@@ -333,6 +334,6 @@ pub(crate) fn rules(instance: &Instance, list: &List) -> Result<Page<Rule>, Faul
     let start = list.start()?.place as usize;
     let end = all.min(start.saturating_add(list.limit_effective() as usize));
     let objects = (start..end).filter_map(at).collect();
-    let cursor = (end < all).then(|| Cursor { part: 0, place: end as u32 }.to_string());
+    let cursor = (end < all).then(|| Cursor { part: 0, place: end as u128 }.to_string());
     Ok(Page { objects, cursor })
 }

@@ -592,7 +592,12 @@ fn route_counters(counters: &RouteCounters) -> Vec<Counter> {
         ("routes_compared", &counters.compared, Event, "Comparisons of all routes with those of the kernel."),
         ("routes_corrected", &counters.corrected, Event, "Prefixes that a comparison corrected."),
         ("routes_refused", &counters.refused, Event, "Routes for which the tables of the workers had no room."),
-        ("routes_announced", &counters.announced, Gauge, "Pool prefixes announced to the kernel."),
+        (
+            "routes_announced",
+            &counters.announced,
+            Gauge,
+            "Prefixes announced to the kernel: of pools, NAT64 and AFTRs.",
+        ),
     ];
     let counter = |(name, value, kind, description): (&str, &AtomicU64, CounterKind, &str)| Counter {
         name: name.to_owned(),

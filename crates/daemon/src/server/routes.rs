@@ -1,8 +1,6 @@
 //! Routes and neighbours for `show`.
 
 use core::net::IpAddr;
-use core::net::Ipv4Addr;
-use core::net::Ipv6Addr;
 use core::ops::Bound;
 
 use control::Cursor;
@@ -14,10 +12,8 @@ use control::Route;
 use control::RouteNextHop;
 use control::RouteSource;
 use nat::Settings;
-use nat::settings::Route6;
 use nat::types::Facing;
 use nat::types::InterfaceId;
-use nat::types::Prefix;
 use nat::types::Side;
 
 use super::convert;
@@ -26,13 +22,18 @@ use super::lists::for_each;
 use super::lists::page_of;
 use crate::instance::Instance;
 use crate::neighbour::AnyView;
+use crate::routing::family::Family;
+use crate::routing::keeper::Served;
 use crate::routing::rib::Candidate;
+use crate::routing::rib::Hop;
 use crate::routing::rib::Rib;
+use crate::routing::rib::Rib6;
+use crate::routing::rib::RibOf;
 use crate::routing::rib::Source;
 use crate::routing::rib::Table;
 
 /// Parts of a cursor for each table: the lengths of prefixes.
-const PARTS: usize = 64;
+const PARTS: usize = 256;
 /// Prefixes examined for one page, so that a filter without a match does not walk all routes at
 /// once.
 const EXAMINED_MAX: usize = 200_000;
@@ -41,18 +42,19 @@ pub(crate) fn routes(instance: &Instance, list: &List) -> Result<Page<Route>, Fa
     let shared = instance.shared();
     let settings = shared.settings();
     known_names(settings, list)?;
-    match list.filter.address {
-        Some(IpAddr::V4(address)) => {
-            let mut objects = instance.with_routes(|rib| covering(rib, settings, list, address));
-            objects.extend(pools(instance, settings, list, |prefix| prefix.contains(address)));
-            Ok(Page::whole(objects))
+    let Some(address) = list.filter.address else { return walk_all(instance, settings, list) };
+    let mut objects = match address {
+        IpAddr::V4(address) => instance.with_routes(|rib: &Rib| covering(rib, settings, list, address.to_bits())),
+        IpAddr::V6(address) => instance.with_routes(|rib: &Rib6| covering(rib, settings, list, address.to_bits())),
+    };
+    objects.extend(announced(instance, settings, list, |served| match (served, address) {
+        (Served::Pool(prefix), IpAddr::V4(address)) => prefix.contains(address),
+        (Served::Nat64(_, prefix) | Served::Softwire(_, prefix), IpAddr::V6(address)) => {
+            prefix.contains(address.to_bits())
         }
-        Some(IpAddr::V6(address)) => Ok(Page::whole(covering6(settings, list, address))),
-        None => {
-            let pools = pools(instance, settings, list, |_| true);
-            instance.with_routes(|rib| walk(rib, settings, list, pools))
-        }
-    }
+        _ => false,
+    }));
+    Ok(Page::whole(objects))
 }
 
 /// An unknown VRF or interface is an error and not an empty list.
@@ -90,78 +92,107 @@ fn facing(table: Table) -> Facing {
     }
 }
 
-fn walk(rib: &Rib, settings: &Settings, list: &List, pools: Vec<Route>) -> Result<Page<Route>, Fault> {
-    let limit = list.limit_effective() as usize;
+/// The routes of both families by table, then what is announced.
+fn walk_all(instance: &Instance, settings: &Settings, list: &List) -> Result<Page<Route>, Fault> {
     let start = list.start()?;
-    let mut objects = Vec::new();
-    let mut examined = 0;
-    for table in Table::all(settings.realms()) {
-        if table.index() < start.part / PARTS || !is_wanted_table(settings, list, facing(table)) {
-            continue;
-        }
-        let begins_here = table.index() == start.part / PARTS;
-        let at = Prefix::new(Ipv4Addr::from_bits(start.place), (start.part % PARTS) as u8).filter(|_| begins_here);
-        let mut next = rib.next_prefix(table, Bound::Included(at.unwrap_or(Prefix::ALL)));
-        while let Some(prefix) = next {
-            if objects.len() >= limit || examined >= EXAMINED_MAX {
-                let part = table.index() * PARTS + usize::from(prefix.length());
-                let cursor = Cursor { part, place: prefix.address().to_bits() };
-                return Ok(Page { objects, cursor: Some(cursor.to_string()) });
-            }
-            examined += 1;
-            let found = described(rib, settings, table, prefix, None);
-            objects.extend(found.into_iter().filter(|route| is_wanted(list, route)));
-            next = rib.next_prefix(table, Bound::Excluded(prefix));
-        }
+    let parts = (1 + settings.realms()) * PARTS;
+    let mut page = Walk { list, limit: list.limit_effective() as usize, objects: Vec::new(), examined: 0 };
+    let next = instance.with_routes(|rib: &Rib| page.walk(rib, settings, start, 0));
+    let next = next.or_else(|| instance.with_routes(|rib: &Rib6| page.walk(rib, settings, start, parts)));
+    let Walk { limit, mut objects, .. } = page;
+    if let Some(cursor) = next {
+        return Ok(Page { objects, cursor: Some(cursor.to_string()) });
     }
-    let last = rib.tables() * PARTS;
-    let place = if start.part == last { start.place as usize } else { 0 };
-    let mut rest = all6(settings, list).into_iter().chain(pools).skip(place);
-    let room = limit.saturating_sub(objects.len());
-    let taken: Vec<Route> = rest.by_ref().take(room).collect();
-    let cursor = Cursor { part: last, place: (place + taken.len()) as u32 };
+    let place = if start.part == 2 * parts { start.place as usize } else { 0 };
+    let all = announced(instance, settings, list, |_| true);
+    let mut rest = all.into_iter().skip(place);
+    let taken: Vec<Route> = rest.by_ref().take(limit.saturating_sub(objects.len())).collect();
+    let cursor = Cursor { part: 2 * parts, place: (place + taken.len()) as u128 };
     objects.extend(taken);
     let cursor = rest.next().is_some().then(|| cursor.to_string());
     Ok(Page { objects, cursor })
 }
 
-/// The pools, each with whether it is announced.
-fn pools(instance: &Instance, settings: &Settings, list: &List, is_meant: impl Fn(&Prefix) -> bool) -> Vec<Route> {
+/// A page that is being filled.
+struct Walk<'a> {
+    list: &'a List,
+    limit: usize,
+    objects: Vec<Route>,
+    examined: usize,
+}
+
+impl Walk<'_> {
+    /// Goes on with the tables of a family, whose parts begin at `first`. Returns where the next
+    /// page begins, if this one is full.
+    fn walk<P: Family>(&mut self, rib: &RibOf<P>, settings: &Settings, start: Cursor, first: usize) -> Option<Cursor> {
+        for table in Table::all(settings.realms()) {
+            let part = first + table.index() * PARTS;
+            if part + PARTS <= start.part || !is_wanted_table(settings, self.list, facing(table)) {
+                continue;
+            }
+            let begins_here = start.part.checked_sub(part).and_then(|length| u8::try_from(length).ok());
+            let address = P::address_of(start.place);
+            let at = begins_here.and_then(|length| P::of(address, length));
+            let mut next = rib.next_prefix(table, at.map_or(Bound::Unbounded, Bound::Included));
+            while let Some(prefix) = next {
+                if self.objects.len() >= self.limit || self.examined >= EXAMINED_MAX {
+                    let part = part + usize::from(prefix.bits());
+                    return Some(Cursor { part, place: P::number(prefix.first()) });
+                }
+                self.examined += 1;
+                let found = described(rib, settings, table, prefix, None);
+                let list = self.list;
+                self.objects.extend(found.into_iter().filter(|route| is_wanted(list, route)));
+                next = rib.next_prefix(table, Bound::Excluded(prefix));
+            }
+        }
+        None
+    }
+}
+
+/// What is announced to the routers outside or of a realm, and what keeps it away.
+fn announced(instance: &Instance, settings: &Settings, list: &List, is_meant: impl Fn(&Served) -> bool) -> Vec<Route> {
     let Some(routing) = instance.routing() else { return Vec::new() };
     let pools = routing.pools();
-    let meant =
-        pools.prefixes.iter().filter(|prefix| is_meant(prefix) && is_wanted_table(settings, list, Facing::OUTSIDE));
-    let route = |prefix: &Prefix| {
-        let used = pools.announced.contains(prefix);
+    let route = |served: &Served| {
+        let used = pools.announced.contains(served);
         let reason = match pools.withheld {
             _ if used => "announced: a route of protocol 110 in the kernel".to_owned(),
             Some(why) => format!("not announced: {}", why.reason()),
-            None => "not announced: the kernel refuses the route".to_owned(),
+            None => "not announced: the kernel refuses the route, or has no interface of this VRF".to_owned(),
         };
-        Route {
-            side: convert::side(Side::Outside),
-            vrf: None,
-            prefix: prefix.to_string(),
-            source: RouteSource::Pool,
+        let (towards, source) = match served {
+            Served::Pool(_) => (Facing::OUTSIDE, RouteSource::Pool),
+            Served::Nat64(realm, _) => (Facing::inside(*realm), RouteSource::Nat64),
+            Served::Softwire(realm, _) => (Facing::inside(*realm), RouteSource::Softwire),
+        };
+        let route = Route {
+            side: convert::side(towards.side),
+            vrf: (towards.side == Side::Inside).then(|| lookup::convert::vrf_name(settings, towards.realm)),
+            prefix: served.to_string(),
+            source,
             next_hops: Vec::new(),
             protocol: None,
             metric: None,
             used,
             reason,
-        }
+        };
+        (towards, route)
     };
-    meant.map(route).filter(|route| is_wanted(list, route)).collect()
+    let meant = pools.served.iter().filter(|served| is_meant(served)).map(route);
+    let meant = meant.filter(|(towards, route)| is_wanted_table(settings, list, *towards) && is_wanted(list, route));
+    meant.map(|(_, route)| route).collect()
 }
 
 /// All routes that cover an address; in each table one is used.
-fn covering(rib: &Rib, settings: &Settings, list: &List, address: Ipv4Addr) -> Vec<Route> {
+fn covering<P: Family>(rib: &RibOf<P>, settings: &Settings, list: &List, address: P::Address) -> Vec<Route> {
     let mut objects = Vec::new();
     for table in Table::all(settings.realms()) {
         if !is_wanted_table(settings, list, facing(table)) {
             continue;
         }
         let longest = rib.longest(table, address);
-        for prefix in (0..=32).rev().filter_map(|length| Prefix::new(address, length)) {
+        for prefix in (0..=P::LENGTH_MAX).rev().filter_map(|length| P::of(address, length)) {
             let found = described(rib, settings, table, prefix, longest);
             objects.extend(found.into_iter().filter(|route| is_wanted(list, route)));
         }
@@ -171,11 +202,17 @@ fn covering(rib: &Rib, settings: &Settings, list: &List, address: Ipv4Addr) -> V
 
 /// The routes for a prefix, the one in use first. `longest`: the prefix that counts for the address
 /// in question.
-fn described(rib: &Rib, settings: &Settings, table: Table, prefix: Prefix, longest: Option<Prefix>) -> Vec<Route> {
+fn described<P: Family>(
+    rib: &RibOf<P>,
+    settings: &Settings,
+    table: Table,
+    prefix: P,
+    longest: Option<P>,
+) -> Vec<Route> {
     let candidates = rib.candidates(table, prefix);
     let best = candidates.first().map(|candidate| candidate.source);
     let is_shadowed = longest.is_some_and(|longest| longest != prefix);
-    let route = |(place, candidate): (usize, &Candidate)| {
+    let route = |(place, candidate): (usize, &Candidate<P::Address>)| {
         let used = place == 0 && !is_shadowed;
         let reason = match (place, best) {
             (0, _) if is_shadowed => "a longer prefix covers the address".to_owned(),
@@ -209,11 +246,11 @@ fn beaten(by: Source, source: Source) -> &'static str {
     }
 }
 
-fn route_of(settings: &Settings, table: Table, prefix: Prefix, candidate: &Candidate) -> Route {
+fn route_of<P: Family>(settings: &Settings, table: Table, prefix: P, candidate: &Candidate<P::Address>) -> Route {
     let Facing { side, realm } = facing(table);
-    let next_hop = |hop: &crate::routing::rib::Hop| RouteNextHop {
+    let next_hop = |hop: &Hop<P::Address>| RouteNextHop {
         interface: interface_name(settings, hop.interface),
-        via: (hop.gateway != 0).then(|| Ipv4Addr::from_bits(hop.gateway).to_string()),
+        via: (hop.gateway != P::Address::default()).then(|| P::ip(hop.gateway).to_string()),
         weight: hop.weight,
     };
     let (source, protocol, metric) = match candidate.source {
@@ -259,67 +296,6 @@ fn protocol_name(number: u8) -> String {
         _ => return number.to_string(),
     };
     known.to_owned()
-}
-
-/// Routes of IPv6: those of the configuration.
-fn all6(settings: &Settings, list: &List) -> Vec<Route> {
-    let mut routes: Vec<(Facing, Ipv6Addr, u8, Route)> = Vec::new();
-    let mut add = |interface: InterfaceId, prefix: Ipv6Addr, length: u8, via: Option<Ipv6Addr>| {
-        let Some(towards) = settings.interfaces.get(interface.index()).map(nat::settings::Interface::facing) else {
-            return;
-        };
-        let route = Route {
-            side: convert::side(towards.side),
-            vrf: (towards.side == Side::Inside).then(|| lookup::convert::vrf_name(settings, towards.realm)),
-            prefix: format!("{prefix}/{length}"),
-            source: if via.is_some() { RouteSource::Static } else { RouteSource::Connected },
-            next_hops: vec![RouteNextHop {
-                interface: interface_name(settings, interface),
-                via: via.map(|via| via.to_string()),
-                weight: 1,
-            }],
-            protocol: None,
-            metric: None,
-            used: true,
-            reason: "the only route of this prefix".to_owned(),
-        };
-        routes.push((towards, prefix, length, route));
-    };
-    for own in &settings.ipv6.addresses {
-        let prefix = Ipv6Addr::from_bits(own.address.to_bits() & mask6(own.prefix_length));
-        add(own.interface, prefix, own.prefix_length, None);
-    }
-    for Route6 { prefix, prefix_length, next_hop, interface } in &settings.ipv6.routes {
-        add(*interface, *prefix, *prefix_length, Some(*next_hop));
-    }
-    routes.sort_by_key(|(towards, prefix, length, _)| (towards.side.index(), towards.realm.index(), *prefix, *length));
-    routes.retain(|(towards, _, _, route)| is_wanted_table(settings, list, *towards) && is_wanted(list, route));
-    routes.into_iter().map(|(.., route)| route).collect()
-}
-
-fn covering6(settings: &Settings, list: &List, address: Ipv6Addr) -> Vec<Route> {
-    let covers = |route: &Route| {
-        let (prefix, length) = route.prefix.split_once('/')?;
-        let (prefix, length) = (prefix.parse::<Ipv6Addr>().ok()?, length.parse::<u8>().ok()?);
-        ((prefix.to_bits() ^ address.to_bits()) & mask6(length) == 0).then_some(length)
-    };
-    let mut found: Vec<(u8, Route)> =
-        all6(settings, list).into_iter().filter_map(|route| Some((covers(&route)?, route))).collect();
-    found.sort_by_key(|(length, _)| core::cmp::Reverse(*length));
-    let mut seen = Vec::new();
-    for (_, route) in &mut found {
-        let table = (route.side, route.vrf.clone());
-        route.used = !seen.contains(&table);
-        let reason =
-            if route.used { "the longest prefix of the address" } else { "a longer prefix covers the address" };
-        reason.clone_into(&mut route.reason);
-        seen.push(table);
-    }
-    found.into_iter().map(|(_, route)| route).collect()
-}
-
-fn mask6(length: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(length.min(128))).unwrap_or(0)
 }
 
 pub(crate) fn neighbours(instance: &Instance, list: &List) -> Result<Page<Neighbour>, Fault> {

@@ -80,7 +80,7 @@ impl Search<'_> {
         let mut objects: Vec<FindAnswer> = Vec::new();
         let mut last = None;
         let is_earlier = |(realm, inside): &(u16, Ipv4Addr)| {
-            start.is_some_and(|start| (start.part, start.place) >= (usize::from(*realm), inside.to_bits()))
+            start.is_some_and(|start| (start.part, start.place) >= (usize::from(*realm), u128::from(inside.to_bits())))
         };
         for ((realm, inside), user) in users.iter().filter(|(key, _)| !is_earlier(key)) {
             if objects.len() == limit {
@@ -97,14 +97,14 @@ impl Search<'_> {
                 pool: Some(paired.map_or(&pool, |paired| &paired.pool).clone()),
                 ..self.asked.nobody(Place::External, user.detail(*inside, self.asked.address))
             });
-            last = Some(Cursor { part: usize::from(*realm), place: inside.to_bits() }.to_string());
+            last = Some(Cursor { part: usize::from(*realm), place: inside.to_bits().into() }.to_string());
         }
         let configured = self.configured_owners(&users);
         let done = start.filter(|start| start.part == CONFIGURED).map_or(0, |start| start.place as usize);
         let page = limit - objects.len();
         let more = configured.len().saturating_sub(done) > page;
         objects.extend(configured.into_iter().skip(done).take(page));
-        let cursor = more.then(|| Cursor { part: CONFIGURED, place: (done + page) as u32 }.to_string());
+        let cursor = more.then(|| Cursor { part: CONFIGURED, place: (done + page) as u128 }.to_string());
         Ok(Page { objects, cursor })
     }
 

@@ -1,8 +1,9 @@
 //! Routes that change while packets are looked up, without a lock.
 //!
 //! ```text
-//!  root: 65536 entries, bits 31..16 ─► middle: 256, bits 15..8 ─► node: 16, bits 7..4 ─► node: 16
-//!  entry: 0 none · length + 1 (6 bits), value (25 bits) · CHUNK bit + number of the next level
+//!  IPv4: root: 65536 entries, bits 31..16 ─► middle: 256, bits 15..8 ─► node: 16 ─► node: 16
+//!  IPv6: root: 65536 entries, the first 16 bits ─► node: 16, the next 4 bits ─► node ─► …
+//!  entry: 0 none · length + 1 (8 bits), value (23 bits) · CHUNK bit + number of the next level
 //! ```
 //!
 //! Each entry has the length of the route it is from, so a route changes only entries that no
@@ -19,6 +20,7 @@ use mem::Arena;
 use mem::ArenaError;
 
 use crate::types::InterfaceId;
+use crate::types::Prefix;
 
 mod writer;
 
@@ -34,17 +36,38 @@ pub const GROUPS_MAX: usize = 1_024;
 pub const BUCKETS: usize = 256;
 
 const CHUNK: u32 = 1 << 31;
-const VALUE_BITS: u32 = 25;
+const VALUE_BITS: u32 = 23;
 const VALUE_MASK: u32 = (1 << VALUE_BITS) - 1;
 /// A value that is the number of a group.
 const GROUP: u32 = 1 << (VALUE_BITS - 1);
 /// The value of a route that drops packets.
 pub(crate) const DROP: u32 = VALUE_MASK;
+/// The first of the values that lead to IPv6 hosts: for each realm one to those of NAT64, and one
+/// to those of softwires. No slot of a next hop has such a number.
+pub(crate) const HOST_HOPS: u32 = HOPS_MAX as u32;
+/// Length + 1 in the entries of these values: no route is as long, so none ever replaces them.
+const HOST_DEPTH: u32 = u32::MAX >> (VALUE_BITS + 1);
 
 const ROOT_ENTRIES: usize = 1 << 16;
 const MIDDLE_ENTRIES: usize = 256;
 const NODE_ENTRIES: usize = 16;
 const MIDDLES_MAX: usize = 1 << 16;
+
+/// A level of a tree: bits of the address below it, and entries of a chunk. The bits of an IPv4
+/// address are the first of 128.
+type Level = (u32, usize);
+const LEVELS: [Level; 4] = [(112, ROOT_ENTRIES), (104, MIDDLE_ENTRIES), (100, NODE_ENTRIES), (96, NODE_ENTRIES)];
+const LEVELS6: [Level; 29] = levels6();
+
+const fn levels6() -> [Level; 29] {
+    let mut levels = [(112, ROOT_ENTRIES); 29];
+    let mut level = 1;
+    while level < levels.len() {
+        levels[level] = (112 - 4 * level as u32, NODE_ENTRIES);
+        level += 1;
+    }
+    levels
+}
 
 /// A reader that has not reported yet holds nothing.
 const NOT_RUNNING: u64 = u64::MAX;
@@ -74,6 +97,7 @@ impl PackedHop {
 
 #[derive(Debug)]
 struct Table {
+    levels: &'static [Level],
     root: Arena<AtomicU32>,
     middles: Arena<[AtomicU32; MIDDLE_ENTRIES]>,
     nodes: Arena<[AtomicU32; NODE_ENTRIES]>,
@@ -84,11 +108,35 @@ struct Table {
 impl Table {
     fn new(nodes: usize) -> Result<Table, ArenaError> {
         Ok(Table {
+            levels: &LEVELS,
             root: Arena::zeroed(ROOT_ENTRIES)?,
             middles: Arena::zeroed(MIDDLES_MAX.min(nodes.max(1)))?,
             nodes: Arena::zeroed(nodes.max(1))?,
             default: AtomicU32::new(0),
         })
+    }
+
+    fn new6(nodes: usize) -> Result<Table, ArenaError> {
+        Ok(Table {
+            levels: &LEVELS6,
+            root: Arena::zeroed(ROOT_ENTRIES)?,
+            middles: Arena::zeroed(1)?,
+            nodes: Arena::zeroed(nodes.max(1))?,
+            default: AtomicU32::new(0),
+        })
+    }
+
+    /// As [`Table::new`], of a realm: the numbers of IPv6 hosts lead to its next hops to them.
+    fn of_realm(realm: u32, nodes: usize) -> Result<Table, ArenaError> {
+        let table = Table::new(nodes)?;
+        let first = HOST_HOPS + 2 * realm;
+        for (prefix, value) in [(Prefix::HOSTS, first), (Prefix::SOFTWIRE_HOSTS, first + 1)] {
+            let at = |address: core::net::Ipv4Addr| (address.to_bits() >> 16) as usize;
+            for entry in &table.root[at(prefix.address())..=at(prefix.last())] {
+                entry.store(HOST_DEPTH << VALUE_BITS | value, Ordering::Relaxed);
+            }
+        }
+        Ok(table)
     }
 
     /// The value of the longest route, as [`super::RouteTable::lookup`] gives it.
@@ -110,6 +158,21 @@ impl Table {
         }
         (entry != 0).then_some(entry & VALUE_MASK)
     }
+
+    /// The same in a table of IPv6: a load for the first 16 bits, and one for each 4 bits more
+    /// that a route of this part of the table has.
+    fn lookup6(&self, address: u128) -> Option<u32> {
+        let mut entry = self.root[(address >> 112) as usize].load(Ordering::Acquire);
+        let mut below = 112;
+        while entry & CHUNK != 0 && below > 0 {
+            below -= 4;
+            entry = self.nodes.at(entry ^ CHUNK)[(address >> below) as usize % NODE_ENTRIES].load(Ordering::Acquire);
+        }
+        if entry == 0 {
+            entry = self.default.load(Ordering::Acquire);
+        }
+        (entry != 0).then_some(entry & VALUE_MASK)
+    }
 }
 
 #[derive(Debug)]
@@ -120,11 +183,26 @@ struct Group([AtomicU32; BUCKETS]);
 #[repr(align(64))]
 struct Line(AtomicU64);
 
+/// A next hop of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop6 {
+    /// Interface that leads to it.
+    pub interface: InterfaceId,
+    /// The router in host bit order; 0: destinations are on the link.
+    pub gateway: u128,
+}
+
 /// The tables of all realms, for readers. [`Writer`] changes them.
 #[derive(Debug)]
 pub struct LiveRoutes {
+    /// Those of IPv4, then those of IPv6.
     tables: Box<[Table]>,
+    /// How many are of IPv4.
+    tables4: usize,
     hops: Box<[AtomicU64]>,
+    /// By slot: the router of a next hop of IPv6. Written before a route leads to the slot and not
+    /// while one does, so a reader that comes by a route sees both halves.
+    routers6: Box<[[AtomicU64; 2]]>,
     groups: Box<[Group]>,
     /// Grows with each change that readers must have passed before something is used again.
     generation: AtomicU64,
@@ -135,20 +213,49 @@ pub struct LiveRoutes {
 }
 
 impl LiveRoutes {
-    /// Empty tables: the outside one, and one for each realm. Each has room for `nodes` nodes of 64
-    /// bytes; a /24 with longer routes needs one, and one more for each /28 with longer routes.
+    /// Empty tables of IPv4: the outside one, and one for each realm. Each has room for `nodes`
+    /// nodes of 64 bytes; a /24 with longer routes needs one, and one more for each /28 with longer
+    /// routes. With `has_ipv6` as many of IPv6: there a route needs a node for each 4 bits behind
+    /// the first 16, which it shares with routes beside it.
     ///
     /// # Errors
     /// Out of memory.
-    pub fn new(realms: usize, readers: usize, nodes: usize) -> Result<LiveRoutes, ArenaError> {
+    pub fn new(realms: usize, readers: usize, nodes: usize, has_ipv6: bool) -> Result<LiveRoutes, ArenaError> {
+        let mut tables = vec![Table::new(nodes)?];
+        for realm in 0..realms {
+            tables.push(Table::of_realm(realm as u32, nodes)?);
+        }
+        let tables4 = tables.len();
+        for _ in 0..if has_ipv6 { tables4 } else { 0 } {
+            tables.push(Table::new6(nodes)?);
+        }
+        let slots6 = if has_ipv6 { HOPS_MAX } else { 0 };
         Ok(LiveRoutes {
-            tables: (0..=realms).map(|_| Table::new(nodes)).collect::<Result<_, _>>()?,
+            tables: tables.into(),
+            tables4,
             hops: (0..HOPS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            routers6: (0..slots6).map(|_| [AtomicU64::new(0), AtomicU64::new(0)]).collect(),
             groups: (0..GROUPS_MAX).map(|_| Group(core::array::from_fn(|_| AtomicU32::new(DROP)))).collect(),
             generation: AtomicU64::new(1),
             hops_version: AtomicU64::new(1),
             seen: (0..readers).map(|_| Line(AtomicU64::new(NOT_RUNNING))).collect(),
         })
+    }
+
+    /// Whether there are tables of IPv6.
+    pub fn has_ipv6(&self) -> bool {
+        self.tables.len() > self.tables4
+    }
+
+    /// The next hop of IPv6 for an address: that of the longest route of a table (0 is the outside,
+    /// then the realms). `subscriber` chooses among several. None: no route, or one that drops
+    /// packets. To be called within a poll ([`LiveRoutes::report`]).
+    pub fn lookup6(&self, table: usize, address: u128, subscriber: u32) -> Option<Hop6> {
+        let value = self.tables.get(self.tables4 + table)?.lookup6(address)?;
+        let (slot, hop) = self.hop(value, subscriber)?;
+        let [high, low] = self.routers6.get(slot as usize)?;
+        let half = |half: &AtomicU64| u128::from(half.load(Ordering::Acquire));
+        Some(Hop6 { interface: hop.interface(), gateway: half(high) << 64 | half(low) })
     }
 
     /// The value of the longest route of a table: 0 is the outside, then the realms.

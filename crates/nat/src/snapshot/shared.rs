@@ -52,6 +52,7 @@ use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
 use crate::routes::RouteTable;
 use crate::routes::live::HOPS_MAX;
+use crate::routes::live::HOST_HOPS;
 use crate::routes::live::LiveRoutes;
 use crate::routes::live::PackedHop;
 use crate::rows::BalancedView;
@@ -81,6 +82,7 @@ use crate::snapshot::pressure::Pressure;
 use crate::snapshot::removed_forwards::RemovedForwards;
 use crate::snapshot::transition::AFTR_INSIDE;
 use crate::snapshot::transition::DUMMY;
+use crate::snapshot::transition::RealmEdge;
 use crate::snapshot::transition::Transition;
 use crate::state::flow::OutsideKey;
 use crate::state::host::Way;
@@ -221,7 +223,7 @@ fn live_after(
     if !settings.live_routes {
         return Ok(None);
     }
-    let live = LiveRoutes::new(settings.realms(), workers, LIVE_NODES);
+    let live = LiveRoutes::new(settings.realms(), workers, LIVE_NODES, !settings.ipv6.addresses.is_empty());
     let live = live.map_err(|source| BuildError::Memory { table: "routes of the kernel", source })?;
     Ok(Some(Arc::new(live)))
 }
@@ -320,6 +322,8 @@ pub struct Shared {
     /// By realm.
     inside_routes: Vec<RouteTable>,
     next_hops: Vec<NextHop>,
+    /// With routes of the kernel, the next hops to IPv6 hosts, in the order of their values.
+    host_hops: Vec<Option<NextHop>>,
     /// In place of `next_hops`, if routes come from the kernel.
     live: Option<Arc<LiveRoutes>>,
     /// By interface.
@@ -454,10 +458,14 @@ impl Shared {
         }
         let (mut route_lists, mut next_hops) = compile_routes(&settings);
         let live = live_after(&settings, workers, before)?;
-        if live.is_some() {
-            next_hops.clear();
-        }
-        let transition = compile_transition(&settings, &mut route_lists, &mut next_hops);
+        let mut host_hops = Vec::new();
+        let transition = match &live {
+            Some(_) => {
+                next_hops.clear();
+                compile_host_hops(&settings, &mut host_hops)
+            }
+            None => compile_transition(&settings, &mut route_lists, &mut next_hops),
+        };
         let table = |list: &[(Prefix, u32)], number: usize| match &live {
             Some(live) => Ok(RouteTable::live(live, number)),
             None => RouteTable::new(list),
@@ -500,6 +508,7 @@ impl Shared {
             outside_routes,
             inside_routes,
             next_hops,
+            host_hops,
             live,
             has_kernel,
             transition,
@@ -944,7 +953,16 @@ impl Shared {
         let unused = NextHopView { interface: InterfaceId(u16::MAX), gateway: None, is_ipv6: false };
         let slots = if self.live.is_some() { HOPS_MAX as u32 } else { 0 };
         let live = (0..slots).map(move |slot| self.live_slot(slot).map_or(unused, |hop| view(&hop)));
-        self.next_hops.iter().map(view).chain(live)
+        let to_hosts = self.host_hops.iter().map(move |hop| hop.as_ref().map_or(unused, view));
+        self.next_hops.iter().map(view).chain(live).chain(to_hosts)
+    }
+
+    /// The interface of a next hop, by its number.
+    pub(crate) fn interface_of(&self, hop: NextHopId) -> Option<InterfaceId> {
+        let number = hop.index();
+        let to_host = || self.host_hops.get(number.checked_sub(HOPS_MAX)?).copied().flatten();
+        let live = || u32::try_from(number).ok().and_then(|slot| self.live_slot(slot));
+        self.next_hops.get(number).copied().or_else(live).or_else(to_host).map(|hop| hop.interface)
     }
 
     /// The routes that change while packets are looked up, if there are any.
@@ -969,6 +987,9 @@ impl Shared {
     /// Of several next hops, a subscriber keeps one.
     #[inline(never)]
     fn live_hop(&self, value: u32, subscriber: u32) -> Option<NextHop> {
+        if let Some(hop) = value.checked_sub(HOST_HOPS).and_then(|number| self.host_hops.get(number as usize)) {
+            return *hop;
+        }
         let (slot, hop) = self.live.as_ref()?.hop(value, subscriber)?;
         Some(NextHop::of_slot(slot, hop))
     }
@@ -1358,15 +1379,35 @@ fn compile_transition(settings: &Settings, lists: &mut RouteLists, hops: &mut Ve
     let transition = Transition::new(settings, NextHopId(hops.len() as u32));
     for realm in (0..settings.realms() as u16).map(RealmId) {
         let Some(edge) = transition.realm(realm) else { continue };
-        // IPv4 packets to a softwire are fragmented around, not inside (RFC 6333 §5.3).
-        let mtu4 = edge.mtu.saturating_sub((wire::ipv6::HEADER_LENGTH - wire::ipv4::HEADER_LENGTH_MIN) as u16);
-        for (prefix, mtu) in [(Prefix::HOSTS, mtu4), (Prefix::SOFTWIRE_HOSTS, u16::MAX)] {
+        for (prefix, mtu) in to_hosts(edge) {
             let id = NextHopId(hops.len() as u32);
             hops.push(NextHop { id, gateway: 0, interface: edge.interface, mtu });
             lists.add(Facing::inside(realm), prefix, id);
         }
     }
     transition
+}
+
+/// The same where routes come from the kernel: its tables have fixed values for these hosts, two
+/// for each realm.
+fn compile_host_hops(settings: &Settings, hops: &mut Vec<Option<NextHop>>) -> Transition {
+    let transition = Transition::new(settings, NextHopId(HOST_HOPS));
+    for realm in (0..settings.realms() as u16).map(RealmId) {
+        let ways = transition.realm(realm).map(|edge| to_hosts(edge).map(|(_, mtu)| (edge.interface, mtu)));
+        for number in 0..2 {
+            let id = NextHopId(HOST_HOPS + hops.len() as u32);
+            let hop = ways.and_then(|ways| ways.get(number).copied());
+            hops.push(hop.map(|(interface, mtu)| NextHop { id, gateway: 0, interface, mtu }));
+        }
+    }
+    transition
+}
+
+/// Numbers of hosts, and the MTU towards them.
+fn to_hosts(edge: &RealmEdge) -> [(Prefix, u16); 2] {
+    // IPv4 packets to a softwire are fragmented around, not inside (RFC 6333 §5.3).
+    let mtu4 = edge.mtu.saturating_sub((wire::ipv6::HEADER_LENGTH - wire::ipv4::HEADER_LENGTH_MIN) as u16);
+    [(Prefix::HOSTS, mtu4), (Prefix::SOFTWIRE_HOSTS, u16::MAX)]
 }
 
 fn no_room(NoRoom { needed, removed }: NoRoom, places: u64) -> BuildError {

@@ -2,9 +2,14 @@ use core::net::Ipv6Addr;
 
 use nat::settings::Address6;
 use nat::settings::Interface;
+use nat::stand_in::Prefix6;
 use nat::types::RealmId;
 
 use super::*;
+use crate::routing::fib::Fib;
+use crate::routing::rib::Hop;
+use crate::routing::rib::KernelRoute;
+use crate::routing::rib::Rib6;
 
 const STATION: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
 const LAN: InterfaceId = InterfaceId(0);
@@ -47,7 +52,7 @@ fn settings() -> Settings {
 }
 
 fn node() -> Node {
-    Node::new(&settings(), |_| Some(STATION), |_| true, 7)
+    Node::new(&settings(), None, |_| Some(STATION), |_| true, 7)
 }
 
 #[test]
@@ -61,6 +66,57 @@ fn the_longest_prefix_of_the_realm_leads() {
     assert_eq!(leads(WAN, "2001:db8:77::1"), Some((WAN, bits("2001:db8:2::fe"))));
     assert_eq!(leads(LAN, "fe80::5"), Some((LAN, bits("fe80::5"))));
     assert!(node.is_on(LAN) && !node.is_on(InterfaceId(2)) && !node.is_off());
+}
+
+/// All interfaces are in the kernel, and routes come from there.
+fn node_of_kernel(settings: &Settings) -> (Node, Fib, Arc<LiveRoutes>) {
+    let live = Arc::new(LiveRoutes::new(settings.realms(), 0, 1 << 10, true).unwrap());
+    let (rib, mut fib) = (Rib6::of(settings), Fib::new(&live, 1 + settings.realms()));
+    for (table, prefix) in rib.fixed_prefixes() {
+        fib.refresh(&rib, settings, table, prefix).unwrap();
+    }
+    fib.publish();
+    (Node::new(settings, Some(&live), |_| Some(STATION), |_| true, 7), fib, live)
+}
+
+#[test]
+fn routes_of_the_kernel_lead_as_those_of_the_configuration_do() {
+    let mut settings = settings();
+    settings.kernel_interfaces = vec![LAN, WAN];
+    let (node, mut fib, live) = node_of_kernel(&settings);
+    let without = Node::new(&settings, None, |_| Some(STATION), |_| true, 7);
+    for from in [LAN, WAN] {
+        for to in ["2001:db8:1::55", "2001:db8:1:2::5", "2001:db8:9::1", "2001:db8:77::1", "fe80::5", "3fff::1"] {
+            assert_eq!(node.leads(from, bits(to)), without.leads(from, bits(to)), "{to} from {from:?}");
+        }
+    }
+    // One of the kernel, by a link-local router, is in use at once, and so is its end.
+    let mut rib = Rib6::of(&settings);
+    let (table, prefix) = (Table::Inside(RealmId(0)), Prefix6::new(bits("2001:db8:65::"), 48).unwrap());
+    let hop = Hop { interface: LAN, gateway: bits("fe80::7"), weight: 1 };
+    rib.set_kernel(table, prefix, &[KernelRoute { protocol: 188, metric: 20, hops: vec![hop] }]);
+    fib.refresh(&rib, &settings, table, prefix).unwrap();
+    assert_eq!(node.leads(LAN, bits("2001:db8:65::9")), Some((LAN, bits("fe80::7"))));
+    assert_eq!(node.leads(WAN, bits("2001:db8:65::9")), Some((WAN, bits("2001:db8:2::fe"))), "in its realm only");
+    rib.set_kernel(table, prefix, &[]);
+    fib.refresh(&rib, &settings, table, prefix).unwrap();
+    assert_eq!(node.leads(LAN, bits("2001:db8:65::9")), None);
+    drop(live);
+}
+
+#[test]
+fn of_a_kernels_interface_only_packets_to_itself_are_for_the_kernel() {
+    let mut settings = settings();
+    settings.kernel_interfaces = vec![LAN, WAN];
+    let (mut node, _, _) = node_of_kernel(&settings);
+    assert_eq!(node.next_due(Instant::from_micros(5_000_000)), None, "the kernel probes");
+    let local = core::net::Ipv6Addr::from_bits(ipv6::link_local_of(STATION.0)).to_string();
+    for own in ["2001:db8:1::1", "ff02::5", "ff02::1", local.as_str()] {
+        assert!(node.is_for_kernel(LAN, bits(own)), "{own}");
+    }
+    for other in ["2001:db8:1::55", "2001:db8:9::1", "2001:db8:2::1", "fe80::99"] {
+        assert!(!node.is_for_kernel(LAN, bits(other)), "{other}");
+    }
 }
 
 #[test]

@@ -7,11 +7,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::routing::rib::KernelRoute;
+use crate::routing::rib::Rib;
+use crate::routing::rib::Rib6;
 use crate::routing::rib::tests::settings;
 
 fn start(nodes: usize) -> (Rib, Fib) {
     let settings = settings();
-    let live = Arc::new(LiveRoutes::new(settings.realms(), 0, nodes).unwrap());
+    let live = Arc::new(LiveRoutes::new(settings.realms(), 0, nodes, true).unwrap());
     let rib = Rib::of(&settings);
     let mut fib = Fib::new(&live, rib.tables());
     for table in Table::all(settings.realms()) {
@@ -55,6 +57,39 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn the_tables_of_ipv6_follow_the_best_routes(
+        changes in vec((any::<bool>(), 0_u128..6, 8_u8..=128, vec((0_u32..3, 1_u128..6), 0..3)), 0..60),
+        asked in 0_u128..6,
+    ) {
+        let settings = settings();
+        let live = Arc::new(LiveRoutes::new(settings.realms(), 0, 1 << 12, true).unwrap());
+        let (mut rib, mut fib) = (Rib6::of(&settings), Fib::new(&live, 1 + settings.realms()));
+        let address = |bits: u128| 0x2001_0db8 << 96 | bits << 70 | bits;
+        for (is_outside, bits, length, routes) in changes {
+            let table = if is_outside { Table::Outside } else { Table::Inside(RealmId(0)) };
+            let prefix = Prefix6::new(address(bits), length).unwrap();
+            let mut wanted: Vec<KernelRoute<u128>> = Vec::new();
+            for (metric, low) in routes {
+                wanted.retain(|route| route.metric != metric);
+                let hop = Hop { interface: InterfaceId(u16::from(is_outside)), gateway: 0xfe80 << 112 | low, weight: 1 };
+                wanted.push(KernelRoute { protocol: 188, metric, hops: vec![hop] });
+            }
+            rib.set_kernel(table, prefix, &wanted);
+            fib.refresh(&rib, &settings, table, prefix).unwrap();
+            fib.publish();
+            prop_assert!(fib.agrees(&rib, &settings));
+            // What a worker finds is the longest route of the collection.
+            let best = rib.longest(table, address(asked)).and_then(|longest| rib.best(table, longest));
+            let hop = live.lookup6(table.index(), address(asked), 0).map(|hop| (hop.interface, hop.gateway));
+            prop_assert_eq!(hop, best.and_then(<[_]>::first).map(|hop| (hop.interface, hop.gateway)));
+        }
+    }
+}
+
 #[test]
 fn the_weight_of_a_single_next_hop_means_nothing() {
     let settings = settings();
@@ -71,7 +106,7 @@ fn the_weight_of_a_single_next_hop_means_nothing() {
     set(prefixes[1], hop(2));
     set(prefixes[0], Vec::new());
     set(prefixes[1], Vec::new());
-    assert!(!fib.targets.contains_key(&hop(1)), "its next hop is free again");
+    assert!(!fib.half4.targets.contains_key(&hop(1)), "its next hop is free again");
 }
 
 /// What the kernel sends of a route over device 7: new with this gateway, or gone.
@@ -141,7 +176,7 @@ fn a_million_routes_fit_in_200_mb() {
         .collect();
     let begun = cpu_seconds();
     for (change, message) in messages.iter().enumerate() {
-        let news = crate::kernel::netlink::route_news(message).unwrap();
+        let news = crate::kernel::netlink::route_news::<Prefix>(message).unwrap();
         let hop = |&(_, gateway, weight): &(u32, u32, u16)| Hop { interface: InterfaceId(1), gateway, weight };
         let hops: Vec<Hop> = news.hops.iter().map(hop).collect();
         let route = news.is_there.then_some((news.protocol, hops.as_slice()));

@@ -98,7 +98,7 @@ fn prefixes_come_in_order_with_the_excluded_ones() {
 fn the_longest_prefix_of_an_address_is_found() {
     let rib = Rib::of(&settings());
     let longest =
-        |address: [u8; 4]| rib.longest(Table::Outside, Ipv4Addr::from(address)).map(|found| found.to_string());
+        |address: [u8; 4]| rib.longest(Table::Outside, u32::from_be_bytes(address)).map(|found| found.to_string());
     assert_eq!(longest([8, 8, 8, 8]).as_deref(), Some("0.0.0.0/0"));
     assert_eq!(longest([192, 0, 2, 77]).as_deref(), Some("192.0.2.0/24"));
     assert_eq!(longest([100, 64, 0, 1]).as_deref(), Some("100.64.0.0/10"));

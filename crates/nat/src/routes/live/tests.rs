@@ -9,10 +9,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::Prefix;
+use crate::policy::stand_in::Prefix6;
 
 fn live(readers: usize) -> (Arc<LiveRoutes>, Writer) {
-    let live = Arc::new(LiveRoutes::new(1, readers, 1 << 12).unwrap());
+    let live = Arc::new(LiveRoutes::new(1, readers, 1 << 12, true).unwrap());
     let writer = Writer::new(&live);
     (live, writer)
 }
@@ -95,7 +95,119 @@ proptest! {
         for prefix in naive.0.keys().copied().collect::<Vec<_>>() {
             naive.remove(&mut writer, prefix);
         }
-        prop_assert_eq!(writer.bytes(), 2 * ROOT_ENTRIES * 4, "all chunks are free");
+        prop_assert_eq!(writer.bytes(), 4 * ROOT_ENTRIES * 4, "all chunks are free");
+    }
+}
+
+/// The route of the longest prefix, by a walk over all.
+fn naive6(routes: &BTreeMap<Prefix6, (u32, Target)>, address: u128) -> Option<u32> {
+    let covering = routes.iter().filter(|(prefix, _)| prefix.contains(address));
+    covering.max_by_key(|(prefix, _)| prefix.length()).map(|(_, route)| route.0)
+}
+
+fn prefix6() -> impl Strategy<Value = Prefix6> {
+    let parts = (0_u128..3, 0_u128..3, 0_u128..3, 0_u128..3, any::<u8>());
+    let address = parts
+        .prop_map(|(a, b, c, d, low)| 0x2001_0db8 << 96 | a << 110 | b << 90 | c << 70 | d << 40 | u128::from(low));
+    (address, 0_u8..=128).prop_map(|(address, length)| Prefix6::new(address, length).unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn changes_of_ipv6_give_the_routes_of_a_naive_table(
+        changes in vec((prefix6(), any::<bool>(), 0_u32..50), 0..60),
+        others in vec(any::<u128>(), 10),
+    ) {
+        let (live, mut writer) = live(0);
+        let mut naive: BTreeMap<Prefix6, (u32, Target)> = BTreeMap::new();
+        let mut trie = prefix_trie::PrefixMap::<(u128, u8), u32>::new();
+        let router = |number: u32| 0xfe80 << 112 | u128::from(number) << 60 | 1;
+        for (prefix, is_set, number) in &changes {
+            let key = (prefix.address(), prefix.length());
+            let before = if *is_set {
+                let target = writer.target6(&[(InterfaceId(1), router(*number), 1_500, 1)]).unwrap();
+                writer.set6(0, *prefix, target).unwrap();
+                trie.insert(key, *number);
+                naive.insert(*prefix, (*number, target))
+            } else {
+                let before = naive.remove(prefix);
+                let shorter = naive.iter().filter(|(other, _)| {
+                    other.length() < prefix.length() && other.contains(prefix.address())
+                });
+                let cover = shorter.max_by_key(|(other, _)| other.length());
+                if before.is_some() {
+                    writer.remove6(0, *prefix, cover.map(|(other, (_, target))| (other.length(), *target)));
+                }
+                trie.remove(&key);
+                before
+            };
+            if let Some((_, target)) = before {
+                writer.release(target);
+            }
+            writer.publish();
+            let edges = [prefix.address(), prefix.last()].into_iter();
+            let edges = edges.flat_map(|bits| [bits.wrapping_sub(1), bits, bits.wrapping_add(1)]);
+            for address in edges.chain(others.iter().copied()) {
+                let hop = live.lookup6(0, address, 0);
+                let wanted = naive6(&naive, address);
+                prop_assert_eq!(hop.map(|hop| hop.gateway), wanted.map(router), "{:x}", address);
+                prop_assert!(hop.is_none_or(|hop| hop.interface == InterfaceId(1)));
+                prop_assert_eq!(wanted, trie.get_lpm(&(address, 128)).map(|(_, value)| *value));
+                prop_assert_eq!(live.lookup6(1, address, 0), None, "another table has none");
+            }
+        }
+        for (prefix, (_, target)) in core::mem::take(&mut naive) {
+            writer.remove6(0, prefix, None);
+            writer.release(target);
+        }
+        writer.publish();
+        prop_assert_eq!(writer.bytes(), 4 * ROOT_ENTRIES * 4, "all chunks are free");
+    }
+}
+
+#[test]
+fn no_route_of_a_realm_takes_the_numbers_of_ipv6_hosts() {
+    let (live, mut writer) = live(0);
+    let numbers = [(0xe000_0000, HOST_HOPS), (0xefff_ffff, HOST_HOPS), (0xf000_0001, HOST_HOPS + 1)];
+    let target = writer.target(&[hop(1)]).unwrap();
+    for prefix in ["0.0.0.0/0", "224.0.0.0/3", "240.0.0.0/24", "240.0.0.1/32"] {
+        let (address, length) = prefix.split_once('/').unwrap();
+        let prefix = Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap();
+        writer.set(1, prefix, target).unwrap();
+        for (number, value) in numbers {
+            assert_eq!(live.lookup(1, number), Some(value), "{number:x} with {prefix}");
+        }
+        writer.remove(1, prefix, None);
+        for (number, value) in numbers {
+            assert_eq!(live.lookup(1, number), Some(value), "{number:x} without {prefix}");
+        }
+    }
+    assert_eq!(live.lookup(0, 0xe000_0000), None, "outside they mean nothing");
+}
+
+#[test]
+fn a_subscriber_keeps_its_router_of_ipv6_when_another_leaves() {
+    let (live, mut writer) = live(0);
+    let router = |number: u128| (InterfaceId(1), 0xfe80 << 112 | number, 1_500, 1);
+    let set = |writer: &mut Writer, routers: &[u128]| {
+        let hops: Vec<_> = routers.iter().map(|number| router(*number)).collect();
+        let target = writer.target6(&hops).unwrap();
+        writer.set6(0, Prefix6::new(0, 0).unwrap(), target).unwrap();
+    };
+    set(&mut writer, &[1, 2, 3, 4]);
+    let of = |subscriber: u32| live.lookup6(0, 7, subscriber).unwrap().gateway & 0xff;
+    let before: Vec<u128> = (0..10_000).map(of).collect();
+    for number in 1..=4 {
+        let share = before.iter().filter(|router| **router == number).count();
+        assert!((1_500..3_500).contains(&share), "{number} has {share} of 10,000");
+    }
+    set(&mut writer, &[1, 2, 4]);
+    for (subscriber, before) in before.iter().enumerate() {
+        let after = of(subscriber as u32);
+        assert!(after == *before || *before == 3, "subscriber {subscriber} moved from {before} to {after}");
+        assert_ne!(after, 3);
     }
 }
 
@@ -152,7 +264,7 @@ fn weights_share_subscribers() {
 
 #[test]
 fn a_full_table_refuses_a_route_and_changes_nothing() {
-    let live = Arc::new(LiveRoutes::new(0, 0, 2).unwrap());
+    let live = Arc::new(LiveRoutes::new(0, 0, 2, false).unwrap());
     let mut writer = Writer::new(&live);
     let target = writer.target(&[hop(1)]).unwrap();
     let host = |last: u8| Prefix::host(Ipv4Addr::new(10, 0, 0, last));

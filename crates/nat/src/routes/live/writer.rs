@@ -1,6 +1,7 @@
 //! The only thread that changes live routes.
 
 use core::sync::atomic::AtomicU32;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -15,9 +16,11 @@ use super::LiveRoutes;
 use super::MIDDLE_ENTRIES;
 use super::NODE_ENTRIES;
 use super::PackedHop;
+use super::ROOT_ENTRIES;
 use super::Table;
 use super::VALUE_BITS;
 use super::VALUE_MASK;
+use crate::policy::stand_in::Prefix6;
 use crate::types::InterfaceId;
 use crate::types::Prefix;
 
@@ -88,9 +91,9 @@ pub struct Writer {
     live: Arc<LiveRoutes>,
     chunks: Vec<Chunks>,
     hops: Numbers,
-    hop_uses: HashMap<PackedHop, (u32, u32)>,
+    hop_uses: HashMap<Known, (u32, u32)>,
     groups: Numbers,
-    group_members: HashMap<u32, Vec<PackedHop>>,
+    group_members: HashMap<u32, Vec<Known>>,
     /// Retired since the last [`Writer::publish`].
     fresh: Vec<Retired>,
     retired: VecDeque<(u64, Retired)>,
@@ -106,25 +109,53 @@ struct Chunk {
 }
 
 const ROOT: Chunk = Chunk { level: 0, number: 0 };
-/// By level: bits of the address below it, and its entries.
-const LEVELS: [(u32, usize); 4] = [(16, 1 << 16), (8, MIDDLE_ENTRIES), (4, NODE_ENTRIES), (0, NODE_ENTRIES)];
 
 impl Table {
     fn entry(&self, chunk: Chunk, index: usize) -> &AtomicU32 {
-        match chunk.level {
-            0 => &self.root[index],
-            1 => &self.middles.at(chunk.number)[index % MIDDLE_ENTRIES],
+        match (chunk.level, self.entries(chunk.level)) {
+            (0, _) => &self.root[index],
+            (_, MIDDLE_ENTRIES) => &self.middles.at(chunk.number)[index % MIDDLE_ENTRIES],
             _ => &self.nodes.at(chunk.number)[index % NODE_ENTRIES],
         }
     }
+
+    fn below(&self, level: usize) -> u32 {
+        self.levels.get(level).map_or(0, |(below, _)| *below)
+    }
+
+    fn entries(&self, level: usize) -> usize {
+        self.levels.get(level).map_or(1, |(_, entries)| *entries)
+    }
+
+    fn index(&self, level: usize, address: u128) -> usize {
+        (address >> self.below(level)) as usize % self.entries(level)
+    }
+
+    /// Bits of an address that the levels down to this one tell apart.
+    fn bits(&self, level: usize) -> u32 {
+        128 - self.below(level)
+    }
 }
 
-fn below(level: usize) -> u32 {
-    LEVELS.get(level).map_or(0, |(below, _)| *below)
+/// The addresses of a route, whose bits are the first of 128.
+#[derive(Clone, Copy)]
+struct Range {
+    first: u128,
+    last: u128,
+    length: u8,
 }
 
-fn entries(level: usize) -> usize {
-    LEVELS.get(level).map_or(0, |(_, entries)| *entries)
+impl From<Prefix> for Range {
+    fn from(prefix: Prefix) -> Range {
+        let bits = |address: core::net::Ipv4Addr| u128::from(address.to_bits()) << 96;
+        Range { first: bits(prefix.address()), last: bits(prefix.last()), length: prefix.length() }
+    }
+}
+
+impl From<Prefix6> for Range {
+    fn from(prefix: Prefix6) -> Range {
+        Range { first: prefix.address(), last: prefix.last(), length: prefix.length() }
+    }
 }
 
 fn leaf(length: u8, target: Target) -> u32 {
@@ -134,6 +165,21 @@ fn leaf(length: u8, target: Target) -> u32 {
 /// Length + 1 of the route of a leaf; 0: none.
 fn depth(leaf: u32) -> u32 {
     leaf >> VALUE_BITS
+}
+
+/// A next hop as the writer knows it. The router of IPv4 is in the packed word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Known {
+    packed: PackedHop,
+    router6: u128,
+}
+
+impl Known {
+    /// Distinct next hops have distinct scores.
+    fn word(self) -> u64 {
+        let (high, low) = ((self.router6 >> 64) as u64, self.router6 as u64);
+        self.packed.0 ^ low.wrapping_mul(0xff51_afd7_ed55_8ccd) ^ high.wrapping_mul(0xc4ce_b9fe_1a85_ec53)
+    }
 }
 
 impl Writer {
@@ -156,7 +202,7 @@ impl Writer {
     pub fn bytes(&self) -> usize {
         let chunks = |chunks: &Chunks| chunks.middles.used() * MIDDLE_ENTRIES + chunks.nodes.used() * NODE_ENTRIES;
         let of_chunks = self.chunks.iter().map(chunks).sum::<usize>();
-        (of_chunks + self.live.tables.len() * entries(0)) * size_of::<u32>()
+        (of_chunks + self.live.tables.len() * ROOT_ENTRIES) * size_of::<u32>()
     }
 
     /// A target for these next hops: interface, gateway (0: on the link), MTU and weight. In a
@@ -165,18 +211,35 @@ impl Writer {
     /// # Errors
     /// [`Full`]; nothing has changed then.
     pub fn target(&mut self, hops: &[(InterfaceId, u32, u16, u16)]) -> Result<Target, Full> {
+        let known = hops.iter().map(|&(interface, gateway, mtu, weight)| {
+            (Known { packed: PackedHop::new(interface, gateway, mtu), router6: 0 }, weight)
+        });
+        self.target_of(&known.collect::<Vec<_>>())
+    }
+
+    /// As [`Writer::target`], with gateways of IPv6.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing has changed then.
+    pub fn target6(&mut self, hops: &[(InterfaceId, u128, u16, u16)]) -> Result<Target, Full> {
+        let known = hops.iter().map(|&(interface, router6, mtu, weight)| {
+            // No router of IPv4 has this address, so no next hop of IPv4 is the same.
+            (Known { packed: PackedHop::new(interface, u32::MAX, mtu), router6 }, weight)
+        });
+        self.target_of(&known.collect::<Vec<_>>())
+    }
+
+    fn target_of(&mut self, hops: &[(Known, u16)]) -> Result<Target, Full> {
         self.reclaim();
-        let packed =
-            |&(interface, gateway, mtu, _): &(InterfaceId, u32, u16, u16)| PackedHop::new(interface, gateway, mtu);
         match hops {
             [] => Ok(Target::DROP),
-            [one] => self.use_hop(packed(one)).map(Target),
+            [(one, _)] => self.use_hop(*one).map(Target),
             several => {
                 let number = self.groups.take(GROUPS_MAX).ok_or(Full::Groups)?;
                 let mut slots = Vec::new();
-                for hop in several {
-                    match self.use_hop(packed(hop)) {
-                        Ok(slot) => slots.push((slot, packed(hop), hop.3)),
+                for &(hop, weight) in several {
+                    match self.use_hop(hop) {
+                        Ok(slot) => slots.push((slot, hop, weight)),
                         Err(full) => {
                             self.groups.free.push(number);
                             for (_, hop, _) in slots {
@@ -209,29 +272,41 @@ impl Writer {
                 self.fresh.push(Retired::Group(number));
             }
             slot => {
-                if let Some(hop) = self.live.slot(slot) {
+                if let Some(hop) = self.known(slot) {
                     self.release_hop(hop);
                 }
             }
         }
     }
 
-    fn use_hop(&mut self, hop: PackedHop) -> Result<u32, Full> {
+    /// What is in a slot.
+    fn known(&self, slot: u32) -> Option<Known> {
+        let packed = self.live.slot(slot)?;
+        let half = |half: &AtomicU64| u128::from(half.load(Ordering::Relaxed));
+        let router6 = self.live.routers6.get(slot as usize).map_or(0, |[high, low]| half(high) << 64 | half(low));
+        Some(Known { packed, router6 })
+    }
+
+    fn use_hop(&mut self, hop: Known) -> Result<u32, Full> {
         if let Some((slot, uses)) = self.hop_uses.get_mut(&hop) {
             *uses += 1;
             return Ok(*slot);
         }
         let slot = self.hops.take(HOPS_MAX).ok_or(Full::Hops)?;
         self.hop_uses.insert(hop, (slot, 1));
+        if let Some([high, low]) = self.live.routers6.get(slot as usize) {
+            high.store((hop.router6 >> 64) as u64, Ordering::Release);
+            low.store(hop.router6 as u64, Ordering::Release);
+        }
         if let Some(place) = self.live.hops.get(slot as usize) {
-            place.store(hop.0, Ordering::Release);
+            place.store(hop.packed.0, Ordering::Release);
         }
         self.live.hops_version.fetch_add(1, Ordering::Release);
         self.filled = self.live.generation.fetch_add(1, Ordering::Release) + 1;
         Ok(slot)
     }
 
-    fn release_hop(&mut self, hop: PackedHop) {
+    fn release_hop(&mut self, hop: Known) {
         let Some((slot, uses)) = self.hop_uses.get_mut(&hop) else { return };
         *uses -= 1;
         if *uses == 0 {
@@ -281,38 +356,53 @@ impl Writer {
     /// # Errors
     /// [`Full::Nodes`]; nothing has changed then.
     pub fn set(&mut self, table: usize, prefix: Prefix, target: Target) -> Result<(), Full> {
-        let leaf = leaf(prefix.length(), target);
-        self.change(table, prefix, leaf, |old| depth(old) <= depth(leaf))
+        self.set_range(table, prefix.into(), target)
+    }
+
+    /// As [`Writer::set`], in a table of IPv6.
+    ///
+    /// # Errors
+    /// [`Full::Nodes`]; nothing has changed then.
+    pub fn set6(&mut self, table: usize, prefix: Prefix6, target: Target) -> Result<(), Full> {
+        self.set_range(self.live.tables4 + table, prefix.into(), target)
     }
 
     /// Removes the route of a prefix. `cover` is the longest shorter route, unless it has length 0.
     pub fn remove(&mut self, table: usize, prefix: Prefix, cover: Option<(u8, Target)>) {
-        let removed = u32::from(prefix.length()) + 1;
-        let leaf = cover.filter(|(length, _)| *length > 0).map_or(0, |(length, target)| leaf(length, target));
-        // Where the route is there are the chunks of its prefix. Without room it never was there.
-        let _ = self.change(table, prefix, leaf, |old| depth(old) == removed);
-        self.collapse(table, prefix);
+        self.remove_range(table, prefix.into(), cover);
     }
 
-    fn change(
-        &mut self,
-        table: usize,
-        prefix: Prefix,
-        leaf: u32,
-        may: impl Fn(u32) -> bool + Copy,
-    ) -> Result<(), Full> {
+    /// As [`Writer::remove`], from a table of IPv6.
+    pub fn remove6(&mut self, table: usize, prefix: Prefix6, cover: Option<(u8, Target)>) {
+        self.remove_range(self.live.tables4 + table, prefix.into(), cover);
+    }
+
+    fn set_range(&mut self, table: usize, range: Range, target: Target) -> Result<(), Full> {
+        let leaf = leaf(range.length, target);
+        self.change(table, range, leaf, |old| depth(old) <= depth(leaf))
+    }
+
+    fn remove_range(&mut self, table: usize, range: Range, cover: Option<(u8, Target)>) {
+        let removed = u32::from(range.length) + 1;
+        let leaf = cover.filter(|(length, _)| *length > 0).map_or(0, |(length, target)| leaf(length, target));
+        // Where the route is there are the chunks of its prefix. Without room it never was there.
+        let _ = self.change(table, range, leaf, |old| depth(old) == removed);
+        self.collapse(table, range.first);
+    }
+
+    fn change(&mut self, table: usize, range: Range, leaf: u32, may: impl Fn(u32) -> bool + Copy) -> Result<(), Full> {
         let live = Arc::clone(&self.live);
         let Some(tree) = live.tables.get(table) else { return Ok(()) };
-        if prefix.length() == 0 {
+        if range.length == 0 {
             tree.default.store(leaf, Ordering::Release);
             return Ok(());
         }
-        let (first, last) = (prefix.address().to_bits(), prefix.last().to_bits());
         let mut chunk = ROOT;
-        while u32::from(prefix.length()) > 32 - below(chunk.level) {
-            chunk = self.descend(table, tree, chunk, index(chunk.level, first))?;
+        while u32::from(range.length) > tree.bits(chunk.level) {
+            chunk = self.descend(table, tree, chunk, tree.index(chunk.level, range.first))?;
         }
-        paint(tree, chunk, index(chunk.level, first), index(chunk.level, last), leaf, may);
+        let (first, last) = (tree.index(chunk.level, range.first), tree.index(chunk.level, range.last));
+        paint(tree, chunk, (first, last), leaf, may);
         Ok(())
     }
 
@@ -326,12 +416,12 @@ impl Writer {
         }
         self.reclaim();
         let chunks = self.chunks.get_mut(table).ok_or(Full::Nodes)?;
-        let number = match level {
-            1 => chunks.middles.take(tree.middles.len()),
+        let number = match tree.entries(level) {
+            MIDDLE_ENTRIES => chunks.middles.take(tree.middles.len()),
             _ => chunks.nodes.take(tree.nodes.len()),
         };
         let new = Chunk { level, number: number.ok_or(Full::Nodes)? };
-        for index in 0..entries(level) {
+        for index in 0..tree.entries(level) {
             tree.entry(new, index).store(old, Ordering::Relaxed);
         }
         entry.store(new.number | CHUNK, Ordering::Release);
@@ -340,13 +430,12 @@ impl Writer {
 
     /// Replaces chunks by an entry of the level above where all their entries are the same route of
     /// that level.
-    fn collapse(&mut self, table: usize, prefix: Prefix) {
+    fn collapse(&mut self, table: usize, first: u128) {
         let live = Arc::clone(&self.live);
         let Some(tree) = live.tables.get(table) else { return };
-        let first = prefix.address().to_bits();
         let mut path = vec![ROOT];
         while let Some(&chunk) = path.last() {
-            let entry = tree.entry(chunk, index(chunk.level, first)).load(Ordering::Relaxed);
+            let entry = tree.entry(chunk, tree.index(chunk.level, first)).load(Ordering::Relaxed);
             if entry & CHUNK == 0 {
                 break;
             }
@@ -355,14 +444,15 @@ impl Writer {
         while let [.., above, chunk] = path.as_slice() {
             let (above, chunk) = (*above, *chunk);
             let same = tree.entry(chunk, 0).load(Ordering::Relaxed);
-            let is_of_above = same & CHUNK == 0 && depth(same) <= 32 - below(above.level) + 1;
-            if !is_of_above || (1..entries(chunk.level)).any(|i| tree.entry(chunk, i).load(Ordering::Relaxed) != same) {
+            let is_of_above = same & CHUNK == 0 && depth(same) <= tree.bits(above.level) + 1;
+            let entries = tree.entries(chunk.level);
+            if !is_of_above || (1..entries).any(|i| tree.entry(chunk, i).load(Ordering::Relaxed) != same) {
                 return;
             }
-            tree.entry(above, index(above.level, first)).store(same, Ordering::Release);
+            tree.entry(above, tree.index(above.level, first)).store(same, Ordering::Release);
             let chunk = chunk.number;
-            self.fresh.push(match path.len() {
-                2 => Retired::Middle { table, chunk },
+            self.fresh.push(match entries {
+                MIDDLE_ENTRIES => Retired::Middle { table, chunk },
                 _ => Retired::Node { table, chunk },
             });
             path.pop();
@@ -370,17 +460,13 @@ impl Writer {
     }
 }
 
-fn index(level: usize, address: u32) -> usize {
-    (address >> below(level)) as usize % entries(level)
-}
-
-fn paint(tree: &Table, chunk: Chunk, first: usize, last: usize, leaf: u32, may: impl Fn(u32) -> bool + Copy) {
-    for index in first..=last {
+fn paint(tree: &Table, chunk: Chunk, indices: (usize, usize), leaf: u32, may: impl Fn(u32) -> bool + Copy) {
+    for index in indices.0..=indices.1 {
         let entry = tree.entry(chunk, index);
         let old = entry.load(Ordering::Relaxed);
         if old & CHUNK != 0 {
-            let level = chunk.level + 1;
-            paint(tree, Chunk { level, number: old ^ CHUNK }, 0, entries(level) - 1, leaf, may);
+            let below = Chunk { level: chunk.level + 1, number: old ^ CHUNK };
+            paint(tree, below, (0, tree.entries(below.level) - 1), leaf, may);
         } else if may(old) {
             entry.store(leaf, Ordering::Release);
         }
@@ -389,9 +475,10 @@ fn paint(tree: &Table, chunk: Chunk, first: usize, last: usize, leaf: u32, may: 
 
 /// The member with the highest weighted score (rendezvous hashing): when a member leaves, only its
 /// buckets move.
-fn choose(bucket: usize, members: &[(u32, PackedHop, u16)]) -> u32 {
-    let score = |hop: PackedHop, weight: u16| {
-        let mixed = (hop.0 ^ (bucket as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+fn choose(bucket: usize, members: &[(u32, Known, u16)]) -> u32 {
+    let score = |hop: Known, weight: u16| {
+        let mixed =
+            (hop.word() ^ (bucket as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 31).wrapping_mul(0x94d0_49bb_1331_11eb);
         // A uniform number in (0, 1).
         let uniform = ((mixed >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;

@@ -220,7 +220,7 @@ impl PacketPath {
 
     fn mtu_towards(&self, egress: Egress) -> u16 {
         let shared = &self.ledger.shared;
-        let interface = shared.next_hops().nth(egress.next_hop.index()).map(|hop| hop.interface);
+        let interface = shared.interface_of(egress.next_hop);
         let realm = interface.map(|interface| shared.realm_of(interface)).unwrap_or_default();
         shared.transition.realm(realm).map_or(ipv6::MTU_MIN, |edge| edge.mtu)
     }

@@ -1,0 +1,203 @@
+"""Routes of IPv6 by the kernel: FRR inside learns the way to NAT64 and DS-Lite, and Natrix the way to their hosts."""
+
+import contextlib
+import json
+import random
+from types import SimpleNamespace
+
+from frr import Router
+from frr import recipe
+from frr import routers
+from kit import *
+from netlab.namespace import Namespace
+from netlab.namespace import connect
+from netlab.natrix import Natrix
+from netlab.natrix import default_driver
+from netlab.process import wait_until
+
+PORT, PORT6 = "10.0.0.1", "2001:db8:64::1"
+UPSTREAM, SERVER, POOL = "198.51.100.1", "192.0.2.10", "203.0.113.1"
+# Behind the router inside.
+HOST, HOSTS = "2001:db8:65::10", "2001:db8:65::10/128"
+PREFIX, AFTR = "64:ff9b::/96", "2001:db8:64:ffff::1/128"
+SERVER6 = "64:ff9b::c000:20a"
+TABLE = 10
+
+
+class Instance(Natrix):
+    """Natrix with NAT64 and DS-Lite, in a namespace of its own; the inside has a table of the kernel if one is given."""
+
+    def __init__(self, binary, host, table=None):
+        super().__init__(binary)
+        self.network = SimpleNamespace(nat=host)
+        driver = "net_af_xdp" if default_driver() == "af_xdp" else "net_af_packet"
+        own_table = f"kernel_table = {table}\n" if table else ""
+        folder = host.state.directory
+        self.socket, self.configuration = folder / "routing6.sock", folder / "routing6.toml"
+        self.configuration.write_text(f"""
+[[interface]]
+name = "inside"
+realm = "inside"
+driver = "{driver}0,iface=lan"
+addresses = ["{PORT}/24", "{PORT6}/64"]
+kernel = "nx-inside"
+{own_table}
+[[interface]]
+name = "outside"
+realm = "outside"
+driver = "{driver}1,iface=wan"
+addresses = ["198.51.100.2/24"]
+kernel = "nx-outside"
+
+[[pool]]
+name = "public"
+addresses = ["{POOL}"]
+subscribers = ["10.0.0.0/8"]
+
+[[nat64]]
+pool = "public"
+
+[[softwire]]
+aftr = "{AFTR.removesuffix("/128")}"
+pool = "public"
+
+[routing]
+kernel = true
+
+[tables]
+mappings = 1_000
+
+[control]
+socket = "{self.socket}"
+""")
+
+    def used(self, prefix):
+        """The route in use for a prefix."""
+        return next((one for one in self.show("routes", "--all") if one["prefix"] == prefix and one["used"]), None)
+
+
+def built(n):
+    """The namespaces: nat, a router inside with a host behind it, and the server's router outside."""
+    hosts = {name: Namespace(n.state, f"routing6-{name}") for name in ("nat", "lan", "wan")}
+    n.hosts.update({host.name: host for host in hosts.values()})
+    for host in hosts.values():
+        for device in ("all", "default", "lo"):
+            host.sysctl(f"net.ipv6.conf.{device}.disable_ipv6", 0)
+    for name in ("lan", "wan"):
+        connect(hosts[name], "eth0", hosts["nat"], name)
+        hosts[name].run(["ethtool", "-K", "eth0", "tx", "off"], check=True)
+    # The cables are Natrix's.
+    for device in ("lan", "wan"):
+        hosts["nat"].sysctl(f"net.ipv6.conf.{device}.disable_ipv6", 1)
+    hosts["lan"].ip("address", "add", "10.0.0.2/24", "dev", "eth0")
+    hosts["lan"].ip("-6", "address", "add", "2001:db8:64::2/64", "dev", "eth0", "nodad")
+    hosts["lan"].ip("-6", "address", "add", HOSTS, "dev", "lo", "nodad")
+    hosts["wan"].ip("address", "add", f"{UPSTREAM}/24", "dev", "eth0")
+    hosts["wan"].ip("address", "add", f"{SERVER}/32", "dev", "lo")
+    hosts["wan"].ip("route", "add", "203.0.113.0/24", "via", "198.51.100.2")
+    return SimpleNamespace(**hosts)
+
+
+@contextlib.contextmanager
+def running(n, table=None):
+    hosts = built(n)
+    instance = Instance(n.dut.binary, hosts.nat, table)
+    instance.restart()
+    hosts.nat.ip("route", "add", "default", "via", UPSTREAM, "dev", "nx-outside")
+    try:
+        yield hosts, instance
+    finally:
+        expect_equal(instance.stop(), None, "end of the instance")
+
+
+def ospf6(device, address, *more):
+    return (
+        f"interface {device}\n ipv6 ospf6 area 0\n ipv6 ospf6 network point-to-point\n ipv6 ospf6 hello-interval 1\n"
+        f" ipv6 ospf6 dead-interval 4\ninterface lo\n ipv6 ospf6 area 0\nrouter ospf6\n ospf6 router-id {address}\n"
+        + "".join(f" {line}\n" for line in more)
+    )
+
+
+def answered(hosts):
+    """True if the host inside has an answer of the server by NAT64."""
+    words = ["ping", "-6", "-n", "-c", "2", "-i", "0.2", "-W", "2", "-I", HOST, SERVER6]
+    return hosts.lan.run(words)[0] == 0
+
+
+def learned(hosts):
+    """What the router inside knows by its routing protocol."""
+    status, out, _ = hosts.lan.run(["ip", "-6", "-j", "route", "show", "proto", "ospf"])
+    return {route["dst"] for route in json.loads(out or "[]")} if status == 0 else set()
+
+
+@test("kernel_routes")
+def ospf_of_frr_leads_ipv6_hosts_to_nat64_and_back(n):
+    with running(n) as (hosts, instance):
+        near = Router(hosts.nat, PORT, recipe("ospf6"))
+        inner = Router(hosts.lan, "10.0.0.2", {"ospf6d": ospf6("eth0", "10.0.0.2")})
+        with routers(near, inner):
+            expect(wait_until(lambda: instance.used(HOSTS), 40, 0.2), f"{HOSTS}: {instance.show('routes', '--all')}")
+            route = instance.used(HOSTS)
+            expect_equal((route["source"], route["protocol"]), ("kernel", "ospf"), "source of the route")
+            [hop] = route["next_hops"]
+            expect(hop["via"].startswith("fe80::") and hop["interface"] == "inside", f"the router is {hop}")
+            both = {PREFIX, AFTR.removesuffix("/128")}
+            expect(wait_until(lambda: both <= learned(hosts), 30, 0.2), f"the router inside learned {learned(hosts)}")
+            expect(wait_until(lambda: answered(hosts), 15, 0.2), "the server answers by NAT64")
+            known = {one["address"]: one for one in instance.show("neighbours", "--all")}
+            expect_equal(known.get(hop["via"], {}).get("owner"), "kernel", f"owner of the router among {known}")
+            sources = {one["prefix"]: one["source"] for one in instance.show("routes", "--all") if one["used"]}
+            expect_equal((sources.get(PREFIX), sources.get(AFTR)), ("nat64", "softwire"), "what is announced")
+            # Packets of IPv6 to others do not pass by the kernel.
+            hosts.lan.ip("-6", "route", "add", "2001:db8:77::/48", "via", PORT6)
+            refused = hosts.lan.run(["ping", "-6", "-n", "-c", "2", "-W", "2", "2001:db8:77::1"])[1]
+            expect(f"From {PORT6}" in refused and "No route" in refused, f"Natrix itself refuses them: {refused}")
+            # A drain withdraws both.
+            status, _, err = instance.command("drain")
+            expect_equal(status, 0, err)
+            expect(wait_until(lambda: not both & learned(hosts), 15, 0.2), f"withdrawn: {learned(hosts)}")
+            instance.command("drain", "--undo")
+            expect(wait_until(lambda: both <= learned(hosts), 15, 0.2), f"announced again: {learned(hosts)}")
+            near.kill()
+            expect(instance.used(HOSTS), "the route stays when FRR is killed")
+            expect(answered(hosts), "packets go on when FRR is killed")
+
+
+@test("kernel_routes")
+def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
+    with running(n, TABLE) as (hosts, instance):
+        table = str(TABLE)
+
+        def ip6(verb, *words):
+            return hosts.nat.ip("-6", "route", verb, "table", table, *words)
+
+        def own():
+            # There is no table before its first route.
+            return set(hosts.nat.run(["ip", "-6", "route", "show", "proto", "110", "table", table])[1].split())
+
+        # Natrix's own: in the table of the realm, where its routing daemon looks.
+        expect(wait_until(lambda: {PREFIX, AFTR.removesuffix("/128")} <= own(), 15, 0.2), f"the table has {own()}")
+        ip6("add", HOSTS, "via", "2001:db8:64::2", "dev", "nx-inside", "metric", "50")
+        expect(wait_until(lambda: instance.used(HOSTS), 10, 0.1), f"the route is used: {instance.show('routes', '--all')}")
+        hosts.lan.ip("-6", "route", "add", PREFIX, "via", PORT6)
+        expect(wait_until(lambda: answered(hosts), 15, 0.2), "the server answers by NAT64")
+        # The lowest metric counts, and several next hops go one by one.
+        ip6("add", HOSTS, "metric", "20", "nexthop", "via", "fe80::71", "dev", "nx-inside", "nexthop", "via", "fe80::72", "dev", "nx-inside")
+        routers_of = lambda: {hop["via"] for hop in (instance.used(HOSTS) or {"next_hops": []})["next_hops"]}  # noqa: E731
+        expect(wait_until(lambda: routers_of() == {"fe80::71", "fe80::72"}, 10, 0.1), f"two next hops: {routers_of()}")
+        ip6("del", HOSTS, "metric", "20", "via", "fe80::71", "dev", "nx-inside")
+        expect(wait_until(lambda: routers_of() == {"fe80::72"}, 5, 0.1), f"one is left: {routers_of()}")
+        ip6("del", HOSTS, "metric", "20")
+        expect(wait_until(lambda: routers_of() == {"2001:db8:64::2"}, 5, 0.1), f"the other metric: {routers_of()}")
+        expect(wait_until(lambda: answered(hosts), 15, 0.2), "the server answers again")
+        # Many at full speed, in no order: both sides are equal soon after.
+        prefixes = [f"2001:db8:{one:x}:{two:x}::/64" for one in range(256, 266) for two in range(1, 401)]
+        dice = random.Random(6)
+        for verb in ("add", "del"):
+            dice.shuffle(prefixes)
+            chosen = prefixes if verb == "add" else prefixes[: len(prefixes) // 2]
+            lines = "".join(f"route {verb} {prefix} via fe80::71 dev nx-inside table {table}\n" for prefix in chosen)
+            hosts.nat.run(["ip", "-6", "-batch", "-"], check=True, stdin=lines)
+        left = set(prefixes[len(prefixes) // 2 :])
+        known = lambda: {one["prefix"] for one in instance.show("routes", "--all") if one["used"]} & set(prefixes)  # noqa: E731
+        expect(wait_until(lambda: known() == left, 20, 0.5), f"{len(known())} of {len(left)} routes, {len(known() - left)} too many")
