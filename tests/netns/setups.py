@@ -341,6 +341,11 @@ SETUPS = {
         "addresses": IPV6,
         "more": IPV6_ROUTE + TRANSITION + LOG_STORE.replace("/log", "/transition") + SNMP_OF_HOSTS + api(),
     },
+    "transition_port_control": {
+        "addresses": IPV6,
+        "more": IPV6_ROUTE + TRANSITION,
+        "port_control": f'pcp = true\nnat_pmp = true\nstate = "{GRANTS}-ipv6"',
+    },
     # Networks of their own, one after the other.
     "load_sharing": {},
     "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + api()},

@@ -15,11 +15,14 @@ import struct
 import threading
 from datetime import datetime
 from datetime import timezone
+from pathlib import Path
 
 from kit import *
 from netlab.process import wait_until
 from netlab.topology import SRV1
 from netlab.topology import SUBSCRIBERS as SUBSCRIBER_ADDRESSES
+from setups import GRANTS
+from setups import SETUPS
 from test_api import ask
 from test_api import objects
 from test_first_steps import sample
@@ -28,7 +31,10 @@ from test_ipv6 import SUB1
 from test_ipv6 import SUB2
 from test_ipv6 import with_addresses
 from test_page import look_at_hosts
+from test_port_control import CLIENTS
+from test_port_control import holding
 from test_port_control import pcp
+from test_port_control import reaches_udp
 from test_restconf import INSTANCE
 from test_restconf import data
 from test_restconf import judge
@@ -303,9 +309,9 @@ data-dir {directory}
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@test("transition")
-@shows("6333-4", "6333-5", "6333-8")
-def a_kernel_as_b4_reaches_ipv4_through_its_softwire(n):
+@contextlib.contextmanager
+def kernel_as_b4(n):
+    """The second subscriber as a B4 with HOME behind it."""
     with_addresses(n)
     b4 = n.sub2
     b4.sysctl("net.ipv6.conf.all.seg6_enabled", 1)
@@ -329,17 +335,98 @@ def a_kernel_as_b4_reaches_ipv4_through_its_softwire(n):
               "src", HOME, "mtu", "1460")  # fmt: skip
     try:
         expect(wait_until(lambda: ping(b4, SRV1)[0] == 0, 15, 0.2), f"ping: {ping(b4, SRV1)[1]} {n.dut.show('drops')}")
+        yield b4
+    finally:
+        for destination in ("192.0.2.0/24", "192.0.0.1/32"):
+            b4.run(["ip", "route", "del", destination])
+        b4.run(["ip", "-6", "route", "del", f"{b4_address}/128"])
+        b4.sysctl("net.ipv6.conf.all.forwarding", 0)
+
+
+@test("transition")
+@shows("6333-4", "6333-5", "6333-8")
+def a_kernel_as_b4_reaches_ipv4_through_its_softwire(n):
+    with kernel_as_b4(n) as b4:
         status, text = ping(b4, "192.0.0.1")
         expect_equal(status, 0, f"the AFTR inside the softwire: {text}")
         body = random.Random(6333).randbytes(1 << 20)
         with web_server(n, body) as port:
             digest = fetch(b4, n.state.directory, f"http://{SRV1}:{port}/")
         expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
-    finally:
-        for destination in ("192.0.2.0/24", "192.0.0.1/32"):
-            b4.run(["ip", "route", "del", destination])
-        b4.run(["ip", "-6", "route", "del", f"{b4_address}/128"])
-        b4.sysctl("net.ipv6.conf.all.forwarding", 0)
+
+
+def udp6(host, port):
+    with host.entered():
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    sock.settimeout(5)
+    sock.bind(("::", port))
+    return sock
+
+
+def grant_of(n, host, port):
+    """The external endpoint that an IPv6 host was granted for a port; None without."""
+    grants = [grant for grant in n.dut.show("grants", "--host", host) if not grant["held_down"]]
+    found = next((grant for grant in grants if grant["internal"].endswith(f":{port}")), None)
+    if not found:
+        return None
+    address, _, number = found["external"].rpartition(":")
+    return address, int(number)
+
+
+@test("transition_port_control")
+@shows("6887-12.1", "6887-8.5b", "6888-REQ-9")
+def crab_nat_maps_a_port_of_an_ipv6_host_over_a_kill(n):
+    with_routes(n)
+    port = fresh_port()
+    argv = [CLIENTS / "crab-nat-client", INSIDE, SUB1, "udp", port]
+    with holding(n.sub1, argv) as ((by, external_port, _), end), sockets(udp6(n.sub1, port)) as inside:
+        expect_equal(by, "pcp", "protocol")
+        external = grant_of(n, SUB1, port)
+        expect_equal(external[1], int(external_port), "external port")
+        for remote in (n.srv1, n.srv2):
+            reaches_udp(remote, external, inside)
+        n.dut.daemon.process.kill()
+        n.dut.daemon.process.wait()
+        n.dut.start(n, **SETUPS["transition_port_control"])
+        with_routes(n)
+        expect_equal(grant_of(n, SUB1, port), external, "external endpoint after the kill")
+        reaches_udp(n.srv2, external, inside)
+        asked = f"{external[0]}:{external[1]}"
+        status, out, err = n.dut.command("find", asked, "--protocol", "udp", "--json")
+        expect_equal(status, 0, f"status of natrix find ({err.strip()})")
+        expect(SUB1 in out and '"pcp"' in out, f"natrix find names host and origin: {out}")
+        end()
+    expect_equal(grant_of(n, SUB1, port), None, "grant after the deletion")
+
+
+@test("transition_port_control")
+@shows("6887-14.1b")
+def a_loss_of_grants_is_announced_to_the_ipv6_hosts_of_the_link(n):
+    with_routes(n)
+    n.dut.daemon.process.kill()
+    n.dut.daemon.process.wait()
+    Path(f"{GRANTS}-ipv6").unlink(missing_ok=True)
+    with sockets(udp6(n.sub1, 5350)) as client:
+        client.settimeout(15)
+        n.dut.start(n, **SETUPS["transition_port_control"])
+        message, sender = receive(client, "announcement")
+        expect_equal((message[:2], message[3]), (b"\x02\x80", 0), "version, opcode and result")
+        expect_equal(sender[:2], (INSIDE, 5351), "sender")
+
+
+@test("transition_port_control")
+@shows("6887-13.1c")
+def natpmpc_maps_a_port_through_a_softwire(n):
+    with kernel_as_b4(n) as b4:
+        port = fresh_port()
+        asked = ["natpmpc", "-g", "192.0.0.1"]
+        _, said, _ = b4.run([*asked, "-a", "0", str(port), "udp", "300"], check=True)
+        found = re.search(r"Mapped public port (\d+) protocol UDP to local port (\d+)", said)
+        expect(found, f"natpmpc: {said}")
+        external = grant_of(n, "2001:db8:64::b4", port)
+        expect_equal(external[1], int(found.group(1)), "external port")
+        with sockets(udp(b4, port)) as inside:
+            reaches_udp(n.srv1, external, inside)
 
 
 PREFIX_LENGTH = 56

@@ -6,6 +6,7 @@ use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Read;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::net::TcpListener;
 use std::net::UdpSocket;
 use std::path::PathBuf;
@@ -24,9 +25,14 @@ use export::sink::Target;
 use export::sink::Transport;
 use export::store::Generated;
 use export::store::Generator;
+use export::store::Moment;
 use export::store::StoreOptions;
 use export::store::StoreWriter;
 use nat::event::Event;
+use nat::event::EventKind;
+use nat::event::HostName;
+use nat::types::RealmId;
+use nat::types::WorkerId;
 use serde_json::Value;
 
 const WAIT: Duration = Duration::from_secs(20);
@@ -245,6 +251,141 @@ fn syslog_messages_have_their_length_and_the_names_of_the_draft() {
         assert!(text.contains(" ISPORT=\"") && text.contains(" XSPORT=\"") && text.ends_with("\"]"), "{text}");
     }
     assert_eq!(sequences, expected);
+}
+
+/// The next messages of syslog over a stream, without that of the start.
+fn read_messages(reader: &mut impl BufRead, count: usize) -> Vec<String> {
+    let mut messages = Vec::new();
+    while messages.len() < count {
+        let mut length = Vec::new();
+        assert!(reader.read_until(b' ', &mut length).unwrap() > 0, "the stream ended after {messages:?}");
+        let length: usize = String::from_utf8(length).unwrap().trim_end().parse().unwrap();
+        let mut message = vec![0; length];
+        reader.read_exact(&mut message).unwrap();
+        let text = String::from_utf8(message).unwrap();
+        if !text.contains(" NAT - started ") {
+            messages.push(text);
+        }
+    }
+    messages
+}
+
+/// Messages with this text, until there are so many: what was sent before a restart may come again.
+fn read_until(reader: &mut impl BufRead, text: &str, count: usize) -> Vec<String> {
+    let mut found = Vec::new();
+    while found.len() < count {
+        found.extend(read_messages(reader, 1).into_iter().filter(|message| message.contains(text)));
+    }
+    found
+}
+
+const BEGIN_US: u64 = 1_000_000;
+
+fn at(seconds: u64) -> nat::Instant {
+    nat::Instant::from_micros(Generator::begin().monotonic_us + BEGIN_US * seconds)
+}
+
+fn host_number(last: u8, is_softwire: bool) -> Ipv4Addr {
+    Ipv4Addr::new(if is_softwire { 240 } else { 224 }, 0, 0, last)
+}
+
+/// The record that a number means this host.
+fn named(sequence: u64, second: u64, low: u128, (number, inner): (Ipv4Addr, Option<Ipv4Addr>)) -> Event {
+    let address = 0x2001_0db8 << 96 | low;
+    let name = HostName { address, prefix_length: 128, inner: inner.map(Ipv4Addr::to_bits) };
+    Event { sequence, ..name.event(at(second), RealmId(0), number) }
+}
+
+fn mapping(sequence: u64, second: u64, kind: EventKind, number: Ipv4Addr, port: u16) -> Event {
+    Event {
+        sequence,
+        subscriber: number,
+        external: [203, 0, 113, 9].into(),
+        internal_port: port,
+        first_port: port,
+        last_port: port,
+        protocol: Some(nat::Protocol::Udp),
+        ..Event::new(kind, at(second))
+    }
+}
+
+fn write(writer: &mut StoreWriter, second: u64, events: &[Event]) {
+    writer.push_all(WorkerId(0), events);
+    let unix_us = Generator::begin().unix_us + BEGIN_US * second;
+    writer.advance(Moment { monotonic_us: at(second).as_micros(), unix_us }, at(second).as_micros()).unwrap();
+    writer.flush().unwrap();
+}
+
+#[test]
+fn syslog_names_ipv6_hosts_over_restarts_of_sink_and_instance() {
+    let bed = Bed::new("hosts");
+    let store = bed.folder.join("store");
+    let open = |seconds: u64| {
+        let begin = Generator::begin();
+        let now = Moment { unix_us: begin.unix_us + BEGIN_US * seconds, ..begin };
+        StoreWriter::open(&store, StoreOptions::default(), now).unwrap()
+    };
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let options = SinkOptions { store: store.clone(), ..bed.options(Kind::Syslog, Transport::Tcp, port) };
+    let mut writer = open(0);
+    let sink = bed.start(options.clone());
+    let mut reader = accept(&listener);
+    let (host, home) = (host_number(1, false), host_number(2, true));
+    let inner = Ipv4Addr::new(192, 168, 1, 2);
+    write(
+        &mut writer,
+        10,
+        &[
+            named(1, 5, 7, (host, None)),
+            mapping(2, 5, EventKind::MappingCreated, host, 1_000),
+            named(3, 6, 8, (home, Some(inner))),
+            mapping(4, 6, EventKind::MappingCreated, home, 1_001),
+        ],
+    );
+    let fields = |of: &str, port: u16| {
+        format!(" {of} ISPORT=\"{port}\" XATYP=\"IPv4\" XSADDR=\"203.0.113.9\" XSPORT=\"{port}\" PROTO=\"17\"]")
+    };
+    let nat64 = |low: u8, port| fields(&format!("IATYP=\"IPv6\" ISADDR=\"2001:db8::{low}\""), port);
+    let softwire = |port| fields("SV6ENC=\"2001:db8::8\" IATYP=\"IPv4\" ISADDR=\"192.168.1.2\"", port);
+    let check = |messages: &[String], expected: &[(&str, String)]| {
+        let said: Vec<&String> = messages.iter().filter(|text| text.contains("[napmap ")).collect();
+        assert_eq!(said.len(), expected.len(), "{messages:?}");
+        for (text, (kind, fields)) in said.into_iter().zip(expected) {
+            assert!(text.contains(&format!(" NAT - {kind} [napmap SSUBIX=\"0\" SVLAN=\"0\"{fields}")), "{text}");
+        }
+        assert!(messages.iter().all(|text| !text.contains("\"224.0.0.") && !text.contains("\"240.0.0.")), "no number");
+    };
+    let messages = read_messages(&mut reader, 4);
+    check(&messages, &[("APMADD", nat64(7, 1_000)), ("APMADD", softwire(1_001))]);
+    // The sink ends; the names of what ends later are only in what it has sent.
+    wait_until("all is sent", || sink.figures().lag_us() == 0);
+    drop((sink, reader));
+    write(
+        &mut writer,
+        20,
+        &[mapping(5, 15, EventKind::MappingEnded, host, 1_000), mapping(6, 15, EventKind::MappingEnded, home, 1_001)],
+    );
+    let sink = bed.start(options.clone());
+    let mut reader = accept(&listener);
+    let messages = read_until(&mut reader, " NAT - APMDEL ", 2);
+    check(&messages, &[("APMDEL", nat64(7, 1_000)), ("APMDEL", softwire(1_001))]);
+    wait_until("all is sent", || sink.figures().lag_us() == 0);
+    drop((sink, reader));
+    // The next instance gives the number to another host, and its sink begins in the middle.
+    drop(writer);
+    let mut writer = open(3_600);
+    let sink = bed.start(options);
+    let mut reader = accept(&listener);
+    let second = 3_620;
+    write(
+        &mut writer,
+        second,
+        &[named(1, second - 5, 9, (host, None)), mapping(2, second - 5, EventKind::MappingCreated, host, 1_000)],
+    );
+    let messages = read_until(&mut reader, "2001:db8::9\" ISPORT", 1);
+    check(&messages, &[("APMADD", nat64(9, 1_000))]);
+    assert_eq!(sink.figures().lost(), 0);
 }
 
 /// Certificates of an authority of the test.
