@@ -387,7 +387,6 @@ fn limits_of_a_session_and_a_subscriber_hold() {
 
 #[test]
 fn a_session_picked_up_in_the_middle_is_not_read() {
-    covers!("4787-REQ-10a");
     let mut off = with(&[]);
     let on = with(&["ftp"]);
     off.timeouts = on.timeouts;
@@ -404,6 +403,74 @@ fn a_session_picked_up_in_the_middle_is_not_read() {
     bed.reload(other);
     assert_ne!(talk.send_out(&mut bed, text), text);
     bed.run_out();
+}
+
+/// Whether each gateway does its work, in the order of their numbers, on connections from `port`.
+fn at_work(bed: &mut Bed, port: u16) -> [bool; alg::ALGS.len()] {
+    let mut talk = Talk::open(bed, at(I1, port), SERVER).log_in(bed, false);
+    let ftp = talk.send_out(bed, PORT) != PORT;
+    bed.inside(&build::udp(at(I1, 5060), at(E1, 5060)).payload(INVITE.as_bytes()).build());
+    let sip = udp_text(&bed.only_outside()) != INVITE;
+    let setup = "SETUP rtsp://198.51.100.1/a RTSP/1.0\r\nTransport: RTP/AVP;unicast;client_port=5000-5001\r\n\r\n";
+    let rtsp = Talk::open(bed, at(I1, port), at(E1, 554)).send_out(bed, setup) != setup;
+    bed.inside(&build::udp(at(I1, port), at(E1, 69)).payload(b"\0\x01boot\0octet\0").build());
+    let external = source(&bed.only_outside());
+    let tftp = bed.udp_reaches(at(E1, 3_000), external, at(I1, port));
+    let pptp = crate::pptp::opens_a_call(bed, at(I1, port));
+    [ftp, sip, rtsp, tftp, pptp]
+}
+
+/// RFC 4787 REQ-10a: each switch is for one gateway, at any time, whatever the others are.
+#[test]
+fn each_gateway_has_a_switch_of_its_own() {
+    covers!("4787-REQ-10a");
+    let names: Vec<&str> = alg::ALGS.iter().map(|gateway| gateway.name()).collect();
+    assert_eq!(names, ["ftp", "sip", "rtsp", "tftp", "pptp"]);
+    let mut bed = Bed::new(with(&names));
+    assert_eq!(at_work(&mut bed, 40_000), [true; alg::ALGS.len()]);
+    for (number, name) in names.iter().enumerate() {
+        for only_it in [true, false] {
+            let enabled: Vec<&str> = names.iter().copied().filter(|other| (other == name) == only_it).collect();
+            bed.advance_secs(1_000);
+            bed.reload(with(&enabled));
+            let wanted = core::array::from_fn(|other| (other == number) == only_it);
+            assert_eq!(
+                at_work(&mut bed, 41_000 + 2 * number as u16 + u16::from(only_it)),
+                wanted,
+                "enabled: {enabled:?}"
+            );
+        }
+    }
+    bed.run_out();
+}
+
+/// Each command of FTP, too.
+#[test]
+fn each_command_of_ftp_has_a_switch_of_its_own() {
+    covers!("4787-REQ-10a");
+    let eprt = "EPRT |1|100.64.0.10|4661|\r\n";
+    for disabled in 0..4 {
+        let mut settings = with(&["ftp"]);
+        settings.gateways[0].disabled = 1 << disabled;
+        let mut bed = Bed::new(settings.clone());
+        let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+        let active = [PORT, eprt].map(|text| talk.send_out(&mut bed, text) != text);
+        settings.forwards = server_behind_a_forward().0.settings().forwards.clone();
+        let mut bed = Bed::new(settings);
+        let (server, external) = (at(I1, 21), at(POOL[0], 21));
+        let mut talk = Talk::enter(&mut bed, server, at(E1, 50_000), external).log_in(&mut bed, true);
+        let passive = [
+            ("PASV\r\n", "227 Entering Passive Mode (100,64,0,10,18,52).\r\n"),
+            ("EPSV\r\n", "229 Entering Extended Passive Mode (|||4662|)\r\n"),
+        ]
+        .map(|(command, reply)| {
+            talk.send_in(&mut bed, command);
+            talk.send_out(&mut bed, reply) != reply
+        });
+        let rewritten = [active, passive].concat();
+        let wanted: Vec<bool> = (0..4).map(|command| command != disabled).collect();
+        assert_eq!(rewritten, wanted, "PORT, EPRT, PASV, EPSV without the one at {disabled}");
+    }
 }
 
 /// RFC 4787 REQ-10 and RFC 5382 REQ-6: byte for byte the same.

@@ -95,6 +95,14 @@ fn call(bed: &mut Bed, talk: &mut Talk, own: u16, peer: u16) -> u16 {
     external
 }
 
+/// Whether a call is made whose packets come in.
+pub(crate) fn opens_a_call(bed: &mut Bed, client: SocketAddrV4) -> bool {
+    let mut talk = dial(bed, client, SERVER);
+    let external = word(&talk.pass_out(bed, &call_request(7)), 12);
+    talk.pass_in(bed, &call_reply(9, external));
+    gre_enters(bed, E1, *talk.external.ip(), external).is_some()
+}
+
 pub(crate) fn gre_leaves(bed: &mut Bed, from: Ipv4Addr, to: Ipv4Addr, call: u16) -> Option<(Ipv4Addr, Ipv4Addr, u16)> {
     bed.inside(&gre(from, to, call));
     bed.take_outside().first().map(|packet| ends(packet))

@@ -26,6 +26,7 @@ const MALFORMED_REQUEST: u8 = 3;
 const UNSUPP_OPCODE: u8 = 4;
 const UNSUPP_OPTION: u8 = 5;
 const MALFORMED_OPTION: u8 = 6;
+const NO_RESOURCES: u8 = 8;
 const UNSUPP_PROTOCOL: u8 = 9;
 const USER_EX_QUOTA: u8 = 10;
 const CANNOT_PROVIDE_EXTERNAL: u8 = 11;
@@ -175,12 +176,36 @@ fn unknown_options_are_refused_or_skipped_by_their_code() {
 #[test]
 fn many_options_never_make_a_reply_too_long() {
     covers!("6887-7.3g");
-    let most = (0..43).fold(udp(7_000), |ask, _| ask.filter(128, at(E1, 0)));
-    let told = bed().pcp(&most);
-    assert!(told.message.len() <= 1_100);
-    let mut more = most.clone();
-    more.options.extend([200, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(bed().pcp(&more).code, MALFORMED_REQUEST, "longer than 1100");
+    let mut settings = with_pcp();
+    settings.port_control.third_party = vec![topology::prefix([100, 64, 0, 0], 24)];
+    let mut bed = Bed::new(settings);
+    // All that a reply repeats, and what it does not: options of unknown codes.
+    let kinds: [(&str, u8, fn(Ask) -> Ask); 5] = [
+        ("unknown", SUCCESS, |ask| ask.option(200, &[1; 8])),
+        ("a filter again", SUCCESS, |ask| ask.filter(128, at(E1, 0))),
+        ("a filter taken back", SUCCESS, |ask| ask.filter(0, at(Ipv4Addr::UNSPECIFIED, 0))),
+        ("once at most", MALFORMED_OPTION, Ask::prefer_failure),
+        ("once at most", MALFORMED_OPTION, |ask| ask.third_party(I2)),
+    ];
+    for (kind, code, more) in kinds {
+        let mut ask = udp(7_000).suggest(at(POOL[0], 9_000)).set(2, false);
+        let mut sizes = 0;
+        while ask.message().len() <= 1_100 {
+            let told = bed.pcp(&ask);
+            assert!(told.message.len() <= ask.message().len().max(60), "{kind}: {} bytes", told.message.len());
+            assert!(sizes < 2 || told.code == code, "{kind}: {} after {sizes}", told.code);
+            ask = more(ask);
+            sizes += 1;
+            // Requests are limited to a rate.
+            bed.advance_secs(1);
+        }
+        assert!(sizes > 40, "{kind}: {sizes} sizes");
+        // One byte more than a reply may have is refused as a whole.
+        let before = bed.grants();
+        let told = bed.pcp(&ask.nonce(9));
+        assert_eq!((told.code, told.message.len()), (MALFORMED_REQUEST, 1_100), "{kind}");
+        assert_eq!(bed.grants(), before, "{kind}: nothing has changed");
+    }
 }
 
 #[test]
@@ -205,18 +230,48 @@ fn malformed_datagrams_meet_the_checks_in_order() {
     covers!("6887-8.2b");
     let mut bed = bed();
     let whole = udp(7_000).message();
-    let mut ask = |message: &[u8]| bed.answer(at(I1, 40_000), at(OWN_INSIDE, 5_351), message).map(|reply| reply[3]);
-    assert_eq!(ask(&[2]), None);
-    let mut reply = whole.clone();
-    reply[1] |= 0x80;
-    assert_eq!(ask(&reply), None);
-    assert_eq!(ask(&[1, 1]), Some(UNSUPP_VERSION));
-    assert_eq!(ask(&whole[..20]), None);
-    assert_eq!(ask(&whole[..58]), Some(MALFORMED_REQUEST), "not a multiple of four");
-    assert_eq!(ask(&whole[..56]), Some(MALFORMED_REQUEST), "too short for MAP");
-    let mut long = whole;
-    long.resize(1_200, 0);
-    assert_eq!(ask(&long), Some(MALFORMED_REQUEST));
+    let with = |version: u8, opcode: u8, length: usize| {
+        let mut message = whole.clone();
+        (message[0], message[1]) = (version, opcode);
+        message.resize(length, 0);
+        message
+    };
+    const MAP: u8 = 1;
+    const REPLY: u8 = 0x80 | MAP;
+    for (what, message, code) in [
+        ("nothing", with(2, MAP, 0), None),
+        ("one octet", with(2, MAP, 1), None),
+        ("one octet of another version", with(1, MAP, 1), None),
+        ("a reply", with(2, REPLY, 60), None),
+        ("a reply of another version", with(1, REPLY, 60), None),
+        ("a reply of an unknown opcode, too long", with(1, 0xff, 1_200), None),
+        ("another version", with(1, MAP, 60), Some(UNSUPP_VERSION)),
+        ("another version in two octets", with(1, MAP, 2), Some(UNSUPP_VERSION)),
+        ("another version, too long and uneven", with(3, 96, 1_201), Some(UNSUPP_VERSION)),
+        ("two octets", with(2, MAP, 2), None),
+        ("no whole header", with(2, MAP, 23), None),
+        ("no whole header, unknown opcode", with(2, 96, 20), None),
+        ("too long", with(2, MAP, 1_104), Some(MALFORMED_REQUEST)),
+        ("too long, unknown opcode", with(2, 96, 1_104), Some(MALFORMED_REQUEST)),
+        ("not a multiple of four", with(2, MAP, 58), Some(MALFORMED_REQUEST)),
+        ("not a multiple of four, unknown opcode", with(2, 96, 26), Some(MALFORMED_REQUEST)),
+        ("too short for MAP", with(2, MAP, 56), Some(MALFORMED_REQUEST)),
+        ("too short for PEER", with(2, 2, 76), Some(MALFORMED_REQUEST)),
+        ("unknown opcode", with(2, 96, 24), Some(UNSUPP_OPCODE)),
+        ("as short as ANNOUNCE may be", Ask::announce(I1).message(), Some(SUCCESS)),
+    ] {
+        let reply = bed.answer(at(I1, 40_000), at(OWN_INSIDE, 5_351), &message);
+        assert_eq!(reply.as_ref().map(|reply| reply[3]), code, "{what}");
+        if let Some(reply) = reply {
+            assert_eq!(reply.len(), message.len().next_multiple_of(4).clamp(24, 1_100), "{what}");
+            assert_eq!(reply[0], 2, "{what}: the version that is spoken");
+        }
+        assert!(bed.grants().is_empty() && bed.mappings().is_empty(), "{what}: nothing has changed");
+    }
+    // The longest one is served.
+    let longest = udp(7_000).option(200, &[0; 1_036]);
+    assert_eq!(longest.message().len(), 1_100);
+    assert_eq!(bed.pcp(&longest).code, SUCCESS);
 }
 
 #[test]
@@ -432,13 +487,63 @@ fn an_empty_suggestion_gets_the_address_of_other_mappings() {
     assert_eq!(first.ip(), second.ip());
     let free = at(*first.ip(), first.port() ^ 1);
     assert_eq!(bed.granted(&udp(7_002).suggest(free)), free);
-    // Another address, where a subscriber may have several.
+    // What packets made, and what the configuration has: a static mapping on any address of the pool.
+    let mut bed = Bed::new(with_pcp());
+    let external = bed.open_udp(at(I1, 5_000), at(E1, 53));
+    assert_eq!(bed.granted(&udp(7_000)).ip(), external.ip());
+    for address in POOL {
+        for workers in [1, 8] {
+            let mut bed = Bed::new(with_forward(address)).workers(workers).steering(Steering::Random);
+            for protocol in BOTH {
+                assert_eq!(*bed.granted(&Ask::map(I1, protocol, 7_000)).ip(), address, "{workers} workers");
+            }
+        }
+    }
+}
+
+/// A static mapping of `I1`, port 80, at this address.
+fn with_forward(external: Ipv4Addr) -> Settings {
+    let mut settings = with_pcp();
+    settings.forwards.push(Forward {
+        realm: RealmId(0),
+        protocol: Protocol::Tcp,
+        external,
+        ports: (80, 80),
+        inside: I1,
+        inside_port: 80,
+        admission: nat::settings::Admission::Anyone,
+    });
+    settings
+}
+
+#[test]
+fn a_suggested_address_is_honoured_beside_others() {
+    covers!("6887-10");
+    // Beside a static mapping elsewhere, in pools of both kinds.
+    for pooling in [Pooling::Paired, Pooling::Arbitrary] {
+        for address in POOL {
+            let mut settings = with_forward(POOL[0]);
+            settings.pools[0].pooling = pooling;
+            let mut bed = Bed::new(settings);
+            let wish = at(address, 40_000);
+            assert_eq!(bed.granted(&udp(7_000).suggest(wish)), wish, "{pooling:?}");
+        }
+    }
+    // And beside mappings of packets and grants, where a subscriber may have several addresses.
     let mut settings = with_pcp();
     settings.pools[0].pooling = Pooling::Arbitrary;
     let mut bed = Bed::new(settings);
+    bed.open_udp(at(I1, 5_000), at(E1, 53));
     for address in POOL {
         let given = bed.granted(&udp(7_000 + address.to_bits() as u16 % 256).suggest(at(address, 40_000)));
         assert_eq!(given, at(address, 40_000));
+    }
+    // A paired subscriber has one (RFC 4787 REQ-2), and keeps it.
+    let mut bed = Bed::new(with_pcp());
+    let paired = bed.open_udp(at(I1, 5_000), at(E1, 53));
+    for address in POOL {
+        let given = bed.granted(&udp(7_000 + address.to_bits() as u16 % 256).suggest(at(address, 40_000)));
+        assert_eq!(given.ip(), paired.ip());
     }
 }
 
@@ -839,21 +944,62 @@ fn a_deletion_ends_no_flow() {
 }
 
 #[test]
-fn a_deleted_port_is_held_down_for_its_client() {
+fn a_freed_port_is_held_down_for_its_client() {
     covers!("6887-15c");
     for protocol in BOTH {
-        let mut bed = Bed::new(with_pcp().ports(2_000, 2_003).addresses(&POOL[..1]));
-        let timeouts = bed.settings().timeouts;
-        let idle = if protocol == Protocol::Tcp { timeouts.tcp_established } else { timeouts.udp };
-        let own = Ask::map(I1, protocol, 7_000);
-        let external = bed.granted(&own);
-        bed.pcp(&own.clone().lifetime(0));
-        bed.advance_secs(idle.as_secs() - 10);
-        for port in 0..4 {
-            let told = bed.pcp(&Ask::map(I2, protocol, 7_000 + port).suggest(external));
-            assert!(told.code != SUCCESS || told.external != external, "{protocol:?}: not for another subscriber");
+        for is_deleted in [true, false] {
+            let mut bed = Bed::new(with_pcp().ports(2_000, 2_003).addresses(&POOL[..1]));
+            let timeouts = bed.settings().timeouts;
+            let idle = if protocol == Protocol::Tcp { timeouts.tcp_established } else { timeouts.udp };
+            let reuse = bed.settings().pools[0].reuse_delay;
+            let own = Ask::map(I1, protocol, 7_000);
+            let external = bed.granted(&own);
+            for port in 0..3 {
+                bed.granted(&Ask::map(I2, protocol, 7_000 + port).lifetime(86_400));
+            }
+            if is_deleted {
+                bed.pcp(&own.clone().lifetime(0));
+            } else {
+                bed.advance_secs(601);
+            }
+            // Its idle time as if a packet had made it, and then the hold-down of all ports.
+            let what = format!("{protocol:?}, deleted: {is_deleted}");
+            for pause in [0, idle.as_secs() - 10, reuse.as_secs()] {
+                bed.advance_secs(pause);
+                for (who, ask) in [
+                    ("another subscriber", Ask::map(I2, protocol, 7_003)),
+                    ("another port", Ask::map(I1, protocol, 7_001)),
+                ] {
+                    let told = bed.pcp(&ask.suggest(external));
+                    assert_eq!(told.code, NO_RESOURCES, "{what}: not for {who} after {pause} s");
+                }
+            }
+            bed.advance_secs(60 + timeouts.tcp_closing.as_secs());
+            assert_eq!(bed.granted(&Ask::map(I2, protocol, 7_003)), external, "{what}: free in the end");
         }
-        assert_eq!(bed.granted(&own.suggest(external)), external, "{protocol:?}: its client may have it again");
+    }
+}
+
+#[test]
+fn a_client_gets_a_port_back_that_it_deleted() {
+    covers!("6887-15c");
+    for protocol in BOTH {
+        for workers in [1, 8] {
+            let mut bed = Bed::new(with_pcp()).workers(workers).steering(Steering::Random);
+            let timeouts = bed.settings().timeouts;
+            let idle = if protocol == Protocol::Tcp { timeouts.tcp_established } else { timeouts.udp };
+            let own = Ask::map(I1, protocol, 7_000);
+            let external = bed.granted(&own);
+            for pause in [0, idle.as_secs() - 20] {
+                bed.pcp(&own.clone().lifetime(0));
+                assert!(!bed.is_open(protocol, at(E1, 9), external, at(I1, 7_000)), "it is deleted");
+                // A SYN that nobody expects is answered after some seconds.
+                bed.advance_secs(pause + 10);
+                bed.take_outside();
+                assert_eq!(bed.granted(&own.clone().suggest(external)), external, "{protocol:?} after {pause} s");
+                assert!(bed.is_open(protocol, at(E2, 9), external, at(I1, 7_000)), "it is open again");
+            }
+        }
     }
 }
 

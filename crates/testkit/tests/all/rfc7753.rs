@@ -68,13 +68,38 @@ fn a_malformed_set_is_refused() {
 #[test]
 fn a_set_is_as_large_as_the_subscriber_may_have() {
     covers!("7753-3", "7753-4");
-    let mut settings = with_pcp();
-    settings.port_control.mappings_per_subscriber = 32;
-    let mut bed = Bed::new(settings);
-    let told = bed.pcp(&udp(7_000).set(100, false));
-    assert_eq!((told.code, set_of(&told)), (0, Some((32, 7_000, false))));
-    assert_eq!(bed.mappings().len(), 32);
-    assert!(bed.mappings().iter().all(|mapping| (7_000..7_032).contains(&mapping.internal.port)));
+    // Internal port, size of the set, and what one subscriber may have.
+    for (port, size, quota) in
+        [(7_000, 100, 32), (7_000, 8, 32), (7_000, 2, 2), (7_000, 100, 7), (65_500, 100, 64), (65_530, 64, 64)]
+    {
+        for single_ports in [true, false] {
+            let mut settings = with_pcp();
+            settings.port_control.mappings_per_subscriber = quota;
+            if !single_ports {
+                settings.pools[0].allocation = Allocation::Blocks(Blocks {
+                    size: BlockSize::of_ports(64).expect("a size"),
+                    per_subscriber_max: 2,
+                    idle: nat::Duration::from_secs(60),
+                });
+            }
+            let what = format!("{size} ports from {port} with a quota of {quota}");
+            let mut bed = Bed::new(settings);
+            let told = bed.pcp(&udp(port).set(size, false));
+            let (got, first, _) = set_of(&told).expect(&what);
+            assert_eq!((told.code, first), (0, port), "{what}");
+            let most = u32::from(size).min(quota).min(0xffff - u32::from(port));
+            assert!(u32::from(got) <= most && got >= 2, "{what}: {got}");
+            assert!(!single_ports || u32::from(got) == most, "{what}: {got}, and all are free");
+            // As many as the reply says, each beside the last, and none elsewhere.
+            let mut mapped: Vec<_> = bed.mappings().iter().map(|it| (it.internal.port, it.external)).collect();
+            mapped.sort_by_key(|(internal, _)| *internal);
+            assert_eq!(mapped.len(), usize::from(got), "{what}");
+            for (offset, (internal, external)) in (0..).zip(mapped) {
+                assert_eq!(internal, port + offset, "{what}");
+                assert_eq!(at(external.address, external.port - offset), told.external, "{what}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -120,18 +145,42 @@ fn a_set_is_renewed_and_deleted_as_one() {
 #[test]
 fn a_set_that_overlaps_renews_each_mapping_by_itself() {
     covers!("7753-9");
-    let mut bed = bed();
-    let single = bed.granted(&udp(5_000).lifetime(300));
-    bed.advance_secs(100);
-    bed.inside(&udp(4_990).lifetime(2_000).set(21, false).packet());
-    bed.advance_secs(1);
-    let updates: Vec<Told> = bed.take_inside().iter().map(|packet| Told::of(payload(packet))).collect();
-    assert_eq!(updates.len(), 1, "one for the mapping that was there");
-    assert_eq!((updates[0].code, updates[0].external), (0, single));
-    assert!((1_990..=2_000).contains(&updates[0].lifetime), "{}", updates[0].lifetime);
-    assert_eq!(bed.mappings().len(), 1, "nothing new");
-    bed.advance_secs(1_500);
-    assert!(bed.is_open(Protocol::Udp, at(E1, 1), single, at(I1, 5_000)));
+    for workers in [1, 8] {
+        let mut bed = Bed::new(with_pcp()).workers(workers).steering(Steering::Random);
+        // In the range, at both of its ends, a set that reaches beyond it, and beside it.
+        let inside = [4_990, 5_000, 5_005];
+        let mut known: Vec<_> = inside.map(|port| (port, bed.granted(&udp(port).lifetime(300)))).to_vec();
+        let set = bed.pcp(&udp(5_009).lifetime(300).set(4, false));
+        assert_eq!(set_of(&set), Some((4, 5_009, false)));
+        known.extend((0..4).map(|offset| (5_009 + offset, at(*set.external.ip(), set.external.port() + offset))));
+        let beside = [4_989, 5_013].map(|port| (port, bed.granted(&udp(port).lifetime(300))));
+        let by_tcp = bed.granted(&Ask::map(I1, Protocol::Tcp, 5_000).lifetime(300));
+        let before = bed.mappings().len();
+        bed.advance_secs(100);
+        bed.inside(&udp(4_990).lifetime(2_000).set(21, false).packet());
+        bed.advance_secs(1);
+        let updates: Vec<Told> = bed.take_inside().iter().map(|packet| Told::of(payload(packet))).collect();
+        let mut told: Vec<_> = updates
+            .iter()
+            .map(|update| {
+                assert_eq!((update.code, update.message[1]), (0, 0x81), "an update of a MAP");
+                assert!((1_990..=2_000).contains(&update.lifetime), "{}", update.lifetime);
+                (u16::from_be_bytes([update.message[40], update.message[41]]), update.external)
+            })
+            .collect();
+        told.sort_by_key(|(port, _)| *port);
+        assert_eq!(told, known, "one update for each mapping that was there, and no other answer");
+        assert_eq!(bed.mappings().len(), before, "nothing new");
+        bed.advance_secs(1_500);
+        bed.take_inside();
+        for (port, external) in known {
+            assert!(bed.is_open(Protocol::Udp, at(E1, 1), external, at(I1, port)), "{port} is renewed");
+        }
+        for (port, external) in beside {
+            assert!(!bed.is_open(Protocol::Udp, at(E1, 1), external, at(I1, port)), "{port} is not");
+        }
+        assert!(!bed.is_open(Protocol::Tcp, at(E1, 1), by_tcp, at(I1, 5_000)), "of another protocol");
+    }
 }
 
 /// The rules of MAP hold for each port of a set (RFC 6887 §11.3).
