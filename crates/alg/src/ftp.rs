@@ -40,6 +40,10 @@ impl Alg for Ftp {
         "ftp"
     }
 
+    fn about(&self) -> &'static str {
+        "FTP (RFC 959, RFC 2428)."
+    }
+
     fn ports(&self) -> &'static [u16] {
         &[21]
     }

@@ -18,7 +18,8 @@
 //! - The crate reports what a message asks for. The engine limits the remote side to the peer of
 //!   the control session.
 //!
-//! To add one: a file with an [`Alg`], and a line in [`ALGS`].
+//! To add one: a file with an [`Alg`], and a line in [`ALGS`]. Its table `[alg.NAME]`, its origin,
+//! counters and lists follow from these.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -58,7 +59,7 @@ pub const MESSAGE_MAX: usize = 4096;
 /// A payload cannot ask for a lower inside port.
 pub const PORT_MIN: u16 = 1024;
 
-/// All gateways, in the order of their numbers.
+/// All gateways, in the order of their numbers, which stay the same: a new one comes last.
 pub static ALGS: [&dyn Alg; 5] = [&ftp::Ftp, &sip::Sip, &rtsp::Rtsp, &tftp::Tftp, &pptp::Pptp];
 
 /// The number of a gateway: its place in [`ALGS`].
@@ -187,6 +188,9 @@ pub enum Reading {
 pub trait Alg: Sync {
     /// Its name in the configuration and in JSON.
     fn name(&self) -> &'static str;
+
+    /// What it reads, with the RFC: a sentence for the manual of the configuration.
+    fn about(&self) -> &'static str;
 
     /// Ports of its servers, unless the configuration says otherwise.
     fn ports(&self) -> &'static [u16];

@@ -54,6 +54,10 @@ impl Alg for Pptp {
         "pptp"
     }
 
+    fn about(&self) -> &'static str {
+        "PPTP (RFC 2637): the control connection, and the GRE packets of its calls."
+    }
+
     fn ports(&self) -> &'static [u16] {
         &[1723]
     }

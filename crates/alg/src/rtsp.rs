@@ -43,6 +43,10 @@ impl Alg for Rtsp {
         "rtsp"
     }
 
+    fn about(&self) -> &'static str {
+        "RTSP 1.0 and 2.0 (RFC 2326, RFC 7826)."
+    }
+
     fn ports(&self) -> &'static [u16] {
         &[554]
     }

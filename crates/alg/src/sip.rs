@@ -54,6 +54,10 @@ impl Alg for Sip {
         "sip"
     }
 
+    fn about(&self) -> &'static str {
+        "SIP over UDP and TCP (RFC 3261)."
+    }
+
     fn ports(&self) -> &'static [u16] {
         &[5060]
     }

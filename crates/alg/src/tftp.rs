@@ -19,6 +19,10 @@ impl Alg for Tftp {
         "tftp"
     }
 
+    fn about(&self) -> &'static str {
+        "TFTP (RFC 1350)."
+    }
+
     fn ports(&self) -> &'static [u16] {
         &[69]
     }

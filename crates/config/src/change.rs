@@ -206,7 +206,7 @@ pub fn changes(before: &Config, after: &Config) -> Vec<Change> {
         let is_of_memory = ["dpdk.memory", "dpdk.buffers"].contains(&object.as_str());
         !(other_interfaces && is_of_interface || other_workers && is_of_memory)
     });
-    let place = |section: &str| crate::keys::SECTIONS.iter().position(|known| known.name == section);
+    let place = |section: &str| crate::keys::sections().iter().position(|known| known.name == section);
     found.sort_by_key(|(section, change)| (change.restart.is_none(), place(section)));
     let logging = |filter: &&FilterRule| filter.log;
     let logs_otherwise = !before.nat.filters.iter().filter(logging).eq(after.nat.filters.iter().filter(logging));

@@ -41,7 +41,7 @@ use crate::draft::transition::Nat64Draft;
 use crate::draft::transition::Served;
 use crate::draft::transition::SoftwireDraft;
 use crate::keys::REPEATS_MAX;
-use crate::keys::SECTIONS;
+use crate::keys::sections;
 use crate::report::Place;
 use crate::report::Placed;
 use crate::report::Report;
@@ -117,7 +117,7 @@ impl Draft {
 
 /// The tables that are in no other one.
 fn tables() -> impl Iterator<Item = &'static str> + Clone {
-    SECTIONS.iter().map(|section| section.name).filter(|name| !name.contains('.'))
+    sections().iter().map(|section| section.name).filter(|name| !name.contains('.'))
 }
 
 /// A table by its name; one inside another has its name after a dot.

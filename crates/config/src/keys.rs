@@ -1,6 +1,8 @@
 //! Every key of the configuration file, once: the parser takes types, ranges and defaults from
 //! here, and `docs/configuration.md` is written from it.
 
+use std::sync::LazyLock;
+
 /// A table of the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SectionKeys {
@@ -105,7 +107,7 @@ const fn bound(requirement: &'static str, min_us: u64) -> Option<RfcBound> {
 }
 
 /// All tables, in the order of the manual.
-pub(crate) const SECTIONS: &[SectionKeys] = &[
+const SECTIONS: &[SectionKeys] = &[
     SectionKeys {
         name: "interface",
         repeats: true,
@@ -267,15 +269,6 @@ pub(crate) const SECTIONS: &[SectionKeys] = &[
                 5382 REQ-6).",
         keys: &[],
     },
-    gateway("alg.ftp", "FTP (RFC 959, RFC 2428).", ALG_FTP),
-    gateway("alg.sip", "SIP over UDP and TCP (RFC 3261).", &gateway_keys("[5060]")),
-    gateway("alg.rtsp", "RTSP 1.0 and 2.0 (RFC 2326, RFC 7826).", &gateway_keys("[554]")),
-    gateway("alg.tftp", "TFTP (RFC 1350).", &gateway_keys("[69]")),
-    gateway(
-        "alg.pptp",
-        "PPTP (RFC 2637): the control connection, and the GRE packets of its calls.",
-        &gateway_keys("[1723]"),
-    ),
     SectionKeys {
         name: "workers",
         repeats: false,
@@ -1088,8 +1081,24 @@ const RELOAD: &[Key] = &[
     ),
 ];
 
-const fn gateway(name: &'static str, about: &'static str, keys: &'static [Key]) -> SectionKeys {
-    SectionKeys { name, repeats: false, about, keys }
+/// The table of a gateway. What it takes from there is written once, and stays.
+fn gateway(alg: &'static dyn alg::Alg) -> SectionKeys {
+    let ports = format!("{:?}", alg.ports());
+    let mut keys = gateway_keys(ports.leak()).to_vec();
+    if !alg.commands().is_empty() {
+        keys.insert(2, gateway_commands(alg.commands()));
+    }
+    SectionKeys { name: format!("alg.{}", alg.name()).leak(), repeats: false, about: alg.about(), keys: keys.leak() }
+}
+
+fn gateway_commands(commands: &[&str]) -> Key {
+    let list = |quote: &str| commands.iter().map(|it| format!("{quote}{it}{quote}")).collect::<Vec<_>>().join(", ");
+    key(
+        "commands",
+        Kind::List(list("`").leak()),
+        Preset::Value(format!("[{}]", list("\"")).leak()),
+        "Commands whose addresses and ports are rewritten. Others pass unchanged.",
+    )
 }
 
 /// The keys of all gateways. `ports`: the default.
@@ -1124,17 +1133,6 @@ const fn gateway_keys(ports: &'static str) -> [Key; 5] {
         ),
     ]
 }
-
-const ALG_FTP: &[Key] = {
-    let [enabled, ports, pools, expectations, timeout] = gateway_keys("[21]");
-    let commands = key(
-        "commands",
-        Kind::List("`PORT`, `EPRT`, `PASV`, `EPSV`"),
-        Preset::Value("[\"PORT\", \"EPRT\", \"PASV\", \"EPSV\"]"),
-        "Commands whose addresses and ports are rewritten. Others pass unchanged.",
-    );
-    &[enabled, ports, commands, pools, expectations, timeout]
-};
 
 const ICMP: &[Key] = &[
     key(
@@ -1577,9 +1575,19 @@ const LOG_SINK: &[Key] = &[
     ),
 ];
 
+/// All tables, in the order of the manual: those of the gateways come after `[alg]`.
+pub(crate) fn sections() -> &'static [SectionKeys] {
+    static ALL: LazyLock<Vec<SectionKeys>> = LazyLock::new(|| {
+        let (before, after) = SECTIONS.split_at(SECTIONS.iter().take_while(|known| known.name != "alg").count() + 1);
+        let gateways: Vec<_> = alg::ALGS.iter().map(|alg| gateway(*alg)).collect();
+        [before, &gateways, after].concat()
+    });
+    &ALL
+}
+
 /// The keys of a table, if it exists.
 pub(crate) fn keys_of(section: &str) -> &'static [Key] {
-    SECTIONS.iter().find(|known| known.name == section).map_or(&[], |known| known.keys)
+    sections().iter().find(|known| known.name == section).map_or(&[], |known| known.keys)
 }
 
 pub(crate) mod live;

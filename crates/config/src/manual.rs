@@ -5,8 +5,8 @@ use std::fmt::Write;
 use crate::keys::Key;
 use crate::keys::Kind;
 use crate::keys::Preset;
-use crate::keys::SECTIONS;
 use crate::keys::live::Effect;
+use crate::keys::sections;
 use crate::section::duration_text;
 use crate::section::size_text;
 
@@ -57,7 +57,7 @@ addresses = ["203.0.113.0/28"]
 /// The manual of the configuration, Markdown.
 pub fn manual() -> String {
     let mut text = format!("{HEAD}{SMALLEST}{AFTER_SAMPLE}");
-    for section in SECTIONS {
+    for section in sections() {
         let title = if section.repeats { format!("[[{}]]", section.name) } else { format!("[{}]", section.name) };
         // Writing to a string does not fail.
         let _ = write!(

@@ -7,8 +7,8 @@ use toml_edit::Value;
 use crate::keys::Key;
 use crate::keys::Kind;
 use crate::keys::Preset;
-use crate::keys::SECTIONS;
 use crate::keys::keys_of;
+use crate::keys::sections;
 use crate::report::Place;
 use crate::report::Placed;
 use crate::report::Report;
@@ -29,7 +29,7 @@ impl<'a> Section<'a> {
     pub(crate) fn new(name: &str, table: &'a dyn TableLike, place: Place, report: &mut Report) -> Section<'a> {
         let section = Section { table, keys: keys_of(name), place };
         for (key, _) in table.iter() {
-            let is_table = || SECTIONS.iter().any(|known| known.name.strip_prefix(name) == Some(&format!(".{key}")));
+            let is_table = || sections().iter().any(|known| known.name.strip_prefix(name) == Some(&format!(".{key}")));
             if !section.keys.iter().any(|known| known.name == key) && !is_table() {
                 let known = section.keys.iter().map(|known| known.name);
                 unknown_key(&section.place_of(key, report), key, known, report);

@@ -111,7 +111,7 @@ const EVERY_KEY_OF_ROUTING: &str = include_str!("../../tests/every_key_of_routin
 #[test]
 fn every_key_that_is_left_out_makes_a_difference_with_a_name() {
     let (mut reported, mut silent) = (0, Vec::new());
-    for section in crate::keys::SECTIONS {
+    for section in crate::keys::sections() {
         for key in section.keys {
             let is_of_ipv6 = key.name.starts_with("ipv6_") || matches!(section.name, "nat64" | "softwire");
             let is_of_routing = section.name == "routing"
@@ -198,7 +198,7 @@ fn no_value_is_shown_as_the_program_sees_it() {
     let mut reported = 0;
     for (all, section) in [EVERY_KEY, EVERY_KEY_OF_IPV6, EVERY_KEY_OF_ROUTING]
         .into_iter()
-        .flat_map(|all| crate::keys::SECTIONS.iter().map(move |it| (all, it)))
+        .flat_map(|all| crate::keys::sections().iter().map(move |it| (all, it)))
     {
         let before = config(all);
         for key in section.keys {

@@ -5,7 +5,7 @@ use nat::settings::Gateway;
 use toml_edit::Table;
 
 use crate::draft::single;
-use crate::keys::SECTIONS;
+use crate::keys::sections;
 use crate::report::Placed;
 use crate::report::Report;
 use crate::report::nearest;
@@ -23,7 +23,7 @@ pub(crate) struct GatewayDraft {
 
 /// The gateways, with their tables.
 pub(crate) fn tables() -> impl Iterator<Item = (&'static str, AlgId)> {
-    SECTIONS.iter().filter_map(|section| Some((section.name, AlgId::named(section.name.strip_prefix("alg.")?)?)))
+    sections().iter().filter_map(|section| Some((section.name, AlgId::named(section.name.strip_prefix("alg.")?)?)))
 }
 
 /// All of them.

@@ -208,7 +208,8 @@ fn what_a_killed_process_left_in_its_rings_is_read() {
 fn what_a_gateway_expected_is_not_restored() {
     let path = path("gateway");
     let mut book = Book::begin(path.clone(), 1, HashMap::new()).expect("a file");
-    book.append(&[GrantDelta { origin: Origin::Ftp, kind: Kind::Once, ..delta(1) }, delta(2)]).expect("room");
+    book.append(&[GrantDelta { origin: Origin::Alg(alg::AlgId(0)), kind: Kind::Once, ..delta(1) }, delta(2)])
+        .expect("room");
     assert_eq!(kept(&path).1.iter().map(|grant| grant.internal.port).collect::<Vec<_>>(), [2]);
     fs::remove_file(&path).expect("it is there");
 }

@@ -35,6 +35,7 @@
 
 use core::net::Ipv4Addr;
 
+use alg::AlgId;
 use mem::Arena;
 use mem::ArenaError;
 use mem::Need;
@@ -62,57 +63,58 @@ pub(crate) const HOLD_REMOTE: u32 = u32::MAX;
 /// Remote filters of one grant (RFC 6887 §13.3: at least one).
 pub const REMOTES_MAX: usize = 4;
 
+/// The number of the first gateway as an origin.
+const FIRST_ALG: u8 = 3;
+
 /// What asked for a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum Origin {
     /// PCP (RFC 6887).
-    Pcp = 1,
+    Pcp,
     /// NAT-PMP (RFC 6886).
-    NatPmp = 2,
-    /// The payload of a control session.
-    Ftp = 3,
-    /// See `Ftp`.
-    Sip = 4,
-    /// See `Ftp`.
-    Rtsp = 5,
-    /// See `Ftp`.
-    Tftp = 6,
-    /// See `Ftp`.
-    Pptp = 7,
+    NatPmp,
+    /// The payload of a control session that this gateway reads.
+    Alg(AlgId),
 }
 
 impl Origin {
-    /// All of them.
-    pub const ALL: [Origin; 7] =
-        [Origin::Pcp, Origin::NatPmp, Origin::Ftp, Origin::Sip, Origin::Rtsp, Origin::Tftp, Origin::Pptp];
+    /// How many there are.
+    const COUNT: usize = FIRST_ALG as usize - 1 + alg::ALGS.len();
 
     /// The stable name in commands, JSON and logs.
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Origin::Pcp => "pcp",
             Origin::NatPmp => "nat_pmp",
-            Origin::Ftp => "ftp",
-            Origin::Sip => "sip",
-            Origin::Rtsp => "rtsp",
-            Origin::Tftp => "tftp",
-            Origin::Pptp => "pptp",
+            Origin::Alg(alg) => alg.name(),
         }
-    }
-
-    /// The origin of what this gateway expects.
-    pub fn of_alg(alg: alg::AlgId) -> Option<Origin> {
-        Origin::ALL.into_iter().filter(|origin| origin.is_alg()).find(|origin| origin.name() == alg.name())
     }
 
     /// False for port control.
     pub const fn is_alg(self) -> bool {
-        !matches!(self, Origin::Pcp | Origin::NatPmp)
+        matches!(self, Origin::Alg(_))
+    }
+
+    /// Its number in a record, from 1.
+    pub const fn number(self) -> u8 {
+        match self {
+            Origin::Pcp => 1,
+            Origin::NatPmp => 2,
+            Origin::Alg(alg) => FIRST_ALG + alg.0,
+        }
     }
 
     /// The origin with this number.
     pub fn from_number(number: u8) -> Option<Origin> {
-        Origin::ALL.into_iter().find(|origin| *origin as u8 == number)
+        match number {
+            1 => Some(Origin::Pcp),
+            2 => Some(Origin::NatPmp),
+            _ => number.checked_sub(FIRST_ALG).map(AlgId).filter(|alg| alg.alg().is_some()).map(Origin::Alg),
+        }
+    }
+
+    const fn place(self) -> usize {
+        self.number() as usize - 1
     }
 }
 
@@ -479,7 +481,7 @@ impl Grant {
         self.flags &= !(RESTING | USED);
         self.remotes = request.remotes;
         self.requester = request.requester;
-        self.origin = request.origin as u8;
+        self.origin = request.origin.number();
         self.kind = request.kind as u8;
         self.set_expires(request.expires);
     }
@@ -527,7 +529,7 @@ pub(crate) struct GrantStore {
     /// When the external addresses last changed, as in [`Owner`]; 0 if they have not.
     addresses_changed: u64,
     /// By the number of the origin less one.
-    by_origin: [u32; Origin::ALL.len()],
+    by_origin: [u32; Origin::COUNT],
 }
 
 impl GrantStore {
@@ -544,7 +546,7 @@ impl GrantStore {
             owners_untouched: 1,
             epoch_began: EPOCH_BIAS,
             addresses_changed: 0,
-            by_origin: [0; Origin::ALL.len()],
+            by_origin: [0; Origin::COUNT],
         })
     }
 
@@ -575,7 +577,7 @@ impl GrantStore {
 
     /// Grants of this origin, used ones too.
     pub(crate) fn count_of_origin(&self, origin: Origin) -> u32 {
-        self.by_origin[origin as usize - 1]
+        self.by_origin[origin.place()]
     }
 
     pub(crate) fn walk_end(&self) -> u32 {
@@ -684,14 +686,14 @@ impl GrantStore {
             created_s: (now.as_micros() / 1_000_000) as u32,
             realm: key.realm.0,
             protocol: key.protocol as u8,
-            origin: request.origin as u8,
+            origin: request.origin.number(),
             kind: request.kind as u8,
             flags: IN_USE,
             requester: request.requester,
             remotes: request.remotes,
             ..Grant::new_zeroed()
         };
-        self.by_origin[request.origin as usize - 1] += 1;
+        self.by_origin[request.origin.place()] += 1;
         let owner = &mut self.owners[owner as usize];
         owner.head = index;
         owner.count += 1;
@@ -700,8 +702,8 @@ impl GrantStore {
 
     /// Asked for again, or with another lifetime, filter or requester.
     pub(crate) fn renew(&mut self, index: u32, request: &Request) {
-        self.by_origin[self.get(index).origin() as usize - 1] -= 1;
-        self.by_origin[request.origin as usize - 1] += 1;
+        self.by_origin[self.get(index).origin().place()] -= 1;
+        self.by_origin[request.origin.place()] += 1;
         self.get_mut(index).renew(request);
     }
 
@@ -710,7 +712,7 @@ impl GrantStore {
         let Grant { owner, next, previous, .. } = *self.get(index);
         let was_there = self.by_internal.remove(self.hash_of(&self.get(index).key()), index);
         debug_assert!(was_there, "every grant is in the table");
-        self.by_origin[self.get(index).origin() as usize - 1] -= 1;
+        self.by_origin[self.get(index).origin().place()] -= 1;
         if next != 0 {
             self.get_mut(next).previous = previous;
         }

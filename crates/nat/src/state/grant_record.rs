@@ -110,7 +110,7 @@ impl From<&GrantDelta> for GrantRecord {
             realm: delta.realm.0,
             lives: u8::from(delta.change == Change::Lives),
             protocol: delta.protocol as u8,
-            origin: delta.origin as u8,
+            origin: delta.origin.number(),
             kind: delta.kind as u8,
             family,
             unused: [0; 5],

@@ -158,7 +158,8 @@ Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{sdp}",
         let external = pptp::word(&sent, 12);
         let reply = talk.pass_in(&mut self.bed, &pptp::call_reply(peer, external));
         let is_leased = self.bed.grants().iter().any(|grant| {
-            (grant.internal.address, grant.external.port) == (host, external) && grant.origin == Origin::Pptp
+            (grant.internal.address, grant.external.port) == (host, external)
+                && grant.origin == Origin::Alg(AlgId::PPTP)
         });
         assert!(self.gateway("pptp").is_some() || !is_leased);
         assert_eq!(pptp::word(&reply, 14), if is_leased { own } else { external });

@@ -12,6 +12,7 @@ use nat::Shard;
 use nat::Verdict;
 use nat::event::Cause;
 use nat::event::EventKind;
+use nat::grant::Origin;
 use nat::settings::Admission;
 use nat::settings::Filtering;
 use nat::settings::Forward;
@@ -517,7 +518,8 @@ fn what_is_explained_of_a_tunnelled_packet_comes_true() {
             assert_eq!(bed.count(verdict), before + 1);
             if verdict == Verdict::Inbound {
                 assert_eq!(explained.destination_after.map(|to| (to.address, to.port)), Some((I1, 5)));
-                let names_origin = explained.steps.iter().any(|step| format!("{step:?}").contains("Pptp"));
+                let origin = format!("{:?}", Origin::Alg(alg::AlgId::PPTP));
+                let names_origin = explained.steps.iter().any(|step| format!("{step:?}").contains(&origin));
                 assert!(names_origin, "{:?}", explained.steps);
             }
         }

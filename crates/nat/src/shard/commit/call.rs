@@ -46,7 +46,7 @@ impl Ledger {
                 let wish = Wish { address: Some(own.address.to_bits()), port: 0 };
                 let request = Request {
                     key: inside,
-                    origin: Origin::of_alg(alg)?,
+                    origin: Origin::Alg(alg),
                     kind: Kind::Call,
                     remotes: Remotes::one(Remote::new(remote.into(), 32, 0)),
                     expires: now + timeout,

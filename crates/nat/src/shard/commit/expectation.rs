@@ -49,7 +49,7 @@ impl Ledger {
         }
         let gateway = self.shared.gateways.of(alg)?;
         let (timeout, limit) = (gateway.timeout, gateway.expectations_per_subscriber);
-        let origin = Origin::of_alg(alg)?;
+        let origin = Origin::Alg(alg);
         let control = self.state.mappings.get(key.mapping);
         let own = control.external();
         let protocol = Protocol::from(want.transport);
@@ -171,8 +171,7 @@ impl Ledger {
         let Some(store) = self.state.control_sessions.as_ref() else { return };
         for known in store.get(place).known() {
             let inside = InternalKey { port: known.inside, ..control };
-            let is_registered =
-                |grant: &Grant| grant.kind() == Kind::Map && Some(grant.origin()) == Origin::of_alg(alg);
+            let is_registered = |grant: &Grant| grant.kind() == Kind::Map && grant.origin() == Origin::Alg(alg);
             if let Some(index) = self.state.grants.find(&inside, is_registered) {
                 self.state.grants.get_mut(index).set_expires(Instant::ORIGIN);
             }

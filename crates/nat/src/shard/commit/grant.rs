@@ -29,7 +29,7 @@ pub(in crate::shard) const fn cause_of(origin: Origin) -> Cause {
     match origin {
         Origin::Pcp => Cause::Pcp,
         Origin::NatPmp => Cause::NatPmp,
-        Origin::Ftp | Origin::Sip | Origin::Rtsp | Origin::Tftp | Origin::Pptp => Cause::Alg,
+        Origin::Alg(_) => Cause::Alg,
     }
 }
 

@@ -104,7 +104,7 @@ impl View<'_> {
         core::array::from_fn(|place| {
             let id = alg::AlgId(place as u8);
             let sessions = self.state.control_sessions.as_ref().map_or(0, |store| store.count_of(id));
-            let expectations = Origin::of_alg(id).map_or(0, |origin| self.state.grants.count_of_origin(origin));
+            let expectations = self.state.grants.count_of_origin(Origin::Alg(id));
             GatewayNow { sessions, expectations }
         })
     }

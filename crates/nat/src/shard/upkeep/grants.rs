@@ -21,7 +21,7 @@ fn is_without_server(policy: &PortControl, grant: &Grant) -> bool {
     match grant.origin() {
         Origin::Pcp => !policy.pcp,
         Origin::NatPmp => !policy.nat_pmp,
-        Origin::Ftp | Origin::Sip | Origin::Rtsp | Origin::Tftp | Origin::Pptp => false,
+        Origin::Alg(_) => false,
     }
 }
 
