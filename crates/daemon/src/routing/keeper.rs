@@ -795,7 +795,7 @@ pub(crate) fn addresses_of(settings: &Settings, interface: InterfaceId) -> Vec<(
 }
 
 /// The next hops of a route in a table after a message that has `hops` for it; Some(None): it has
-/// none any more, None: the message says nothing about this table.
+/// none any more, None: the message is about other tables.
 ///
 /// A message of IPv4 is about the whole route. Those of IPv6 report each next hop that goes, and
 /// routes of a prefix with the same metric over different devices stand beside each other unless

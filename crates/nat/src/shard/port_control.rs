@@ -51,8 +51,8 @@ pub(in crate::shard) enum Answer {
 }
 
 impl Answer {
-    /// The payload of the reply to a request with this payload, in `copy` if it repeats the request.
-    /// `None` without a reply from here.
+    /// The payload of the reply to a request with this payload, in `copy` if it repeats the
+    /// request. `None` without a reply from here.
     pub(in crate::shard) fn as_bytes<'a>(
         &'a self,
         request: &[u8],
@@ -390,9 +390,9 @@ impl View<'_> {
         }
     }
 
-    /// The IPv4 address of a remote peer that a field means to this subject, and how many bits of it
-    /// the first `length` bits of the field have. Hosts of NAT64 know IPv4 hosts by their prefix
-    /// (RFC 6887 §12.1).
+    /// The IPv4 address of a remote peer that a field means to this subject, and how many bits of
+    /// it the first `length` bits of the field have. Hosts of NAT64 know IPv4 hosts by their
+    /// prefix (RFC 6887 §12.1).
     fn remote_of(&self, subject: u32, field: &[u8; 16], length: u8) -> Option<(u32, u8)> {
         if let Some(address) = pcp::unmapped(field) {
             return Some((address, length.checked_sub(MAPPED_BITS)?));
@@ -401,7 +401,7 @@ impl View<'_> {
         if !prefix.contains(address) || length < prefix.length() {
             return None;
         }
-        // The "u" octet is none of the bits.
+        // The "u" octet does not count.
         let octet = if prefix.length() < MAPPED_BITS { length.clamp(64, 72) - 64 } else { 0 };
         Some((prefix.extract(address), (length - prefix.length() - octet).min(32)))
     }

@@ -44,13 +44,13 @@ fn udp(port: u16) -> Ask {
     Ask::map(HOME, Protocol::Udp, port)
 }
 
-/// What a NAT64 host is told.
+/// The answer to a NAT64 host.
 fn told6(bed: &mut Bed6, host: &str, ask: &Ask) -> Told {
     let message = ask.message6(v6(host), None);
     Told::of(&bed.answer6((v6(host), 40_000), (v6(OWN6), SERVER_PORT), &message).expect("a reply"))
 }
 
-/// What a B4 is told about the host of the request, outside of its softwire.
+/// The answer to a B4 about the host of the request, outside of its softwire.
 fn told_b4(bed: &mut Bed6, b4: &str, ask: &Ask) -> Told {
     let message = ask.message6(v6(b4), None);
     Told::of(&bed.answer6((v6(b4), 40_000), (v6(AFTR), SERVER_PORT), &message).expect("a reply"))

@@ -487,7 +487,8 @@ fn an_empty_suggestion_gets_the_address_of_other_mappings() {
     assert_eq!(first.ip(), second.ip());
     let free = at(*first.ip(), first.port() ^ 1);
     assert_eq!(bed.granted(&udp(7_002).suggest(free)), free);
-    // What packets made, and what the configuration has: a static mapping on any address of the pool.
+    // What packets made, and what the configuration has: a static mapping on any address of the
+    // pool.
     let mut bed = Bed::new(with_pcp());
     let external = bed.open_udp(at(I1, 5_000), at(E1, 53));
     assert_eq!(bed.granted(&udp(7_000)).ip(), external.ip());

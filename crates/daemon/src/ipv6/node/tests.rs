@@ -105,12 +105,12 @@ fn routes_of_the_kernel_lead_as_those_of_the_configuration_do() {
 }
 
 #[test]
-fn of_a_kernels_interface_only_packets_to_itself_are_for_the_kernel() {
+fn the_kernel_gets_only_packets_to_its_own_addresses() {
     let mut settings = settings();
     settings.kernel_interfaces = vec![LAN, WAN];
     let (mut node, _, _) = node_of_kernel(&settings);
     assert_eq!(node.next_due(Instant::from_micros(5_000_000)), None, "the kernel probes");
-    let local = core::net::Ipv6Addr::from_bits(ipv6::link_local_of(STATION.0)).to_string();
+    let local = Ipv6Addr::from_bits(ipv6::link_local_of(STATION.0)).to_string();
     for own in ["2001:db8:1::1", "ff02::5", "ff02::1", local.as_str()] {
         assert!(node.is_for_kernel(LAN, bits(own)), "{own}");
     }

@@ -131,7 +131,7 @@ impl Table {
         (address >> self.below(level)) as usize % self.entries(level)
     }
 
-    /// Bits of an address that the levels down to this one tell apart.
+    /// Bits of an address that the levels down to this one distinguish.
     fn bits(&self, level: usize) -> u32 {
         128 - self.below(level)
     }
