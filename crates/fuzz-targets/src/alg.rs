@@ -168,8 +168,9 @@ impl Expected {
                 self.corrections += changes.as_slice().len();
                 let message = &self.input[self.at..self.at + length];
                 let mut out = vec![0; length + EDITS_MAX * TEXT_MAX];
-                let written = changes.apply(message, &mut out).expect("there is room");
-                self.output.extend_from_slice(&out[..written]);
+                let written = changes.apply(message, &mut out);
+                assert!(written.is_some(), "there is room");
+                self.output.extend_from_slice(&out[..written.unwrap_or_default()]);
                 self.at += length;
             }
             Step::More | Step::Needs(_) | Step::Message(..) | Step::Over => {}
@@ -203,7 +204,8 @@ fn conversation(name: &str, options: u8, bytes: &[u8]) {
                 expected.note(&step);
                 step
             });
-            let Passed::On { sequence, length, fin: false } = passed else { panic!("in order, and without an end") };
+            assert!(matches!(passed, Passed::On { fin: false, .. }), "in order, and without an end");
+            let Passed::On { sequence, length, .. } = passed else { return };
             if length > 0 {
                 assert_eq!(sequence, FIRST.wrapping_add(received.len() as u32), "the output has no gap");
                 received.extend_from_slice(&out[..length]);

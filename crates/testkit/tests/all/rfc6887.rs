@@ -180,7 +180,8 @@ fn many_options_never_make_a_reply_too_long() {
     settings.port_control.third_party = vec![topology::prefix([100, 64, 0, 0], 24)];
     let mut bed = Bed::new(settings);
     // All that a reply repeats, and what it does not: options of unknown codes.
-    let kinds: [(&str, u8, fn(Ask) -> Ask); 5] = [
+    type Kind = (&'static str, u8, fn(Ask) -> Ask);
+    let kinds: [Kind; 5] = [
         ("unknown", SUCCESS, |ask| ask.option(200, &[1; 8])),
         ("a filter again", SUCCESS, |ask| ask.filter(128, at(E1, 0))),
         ("a filter taken back", SUCCESS, |ask| ask.filter(0, at(Ipv4Addr::UNSPECIFIED, 0))),
