@@ -27,6 +27,10 @@ const EPSV: u32 = 1 << 4;
 /// A 1xx reply was sent and the final one was not: a transfer runs.
 const TRANSFERRING: u32 = 1 << 5;
 
+/// Letters of a command: `PWD`, `XSHA512`, and room for others.
+const COMMAND_MIN: usize = 3;
+const COMMAND_MAX: usize = 12;
+
 const COMMANDS: &[&str] = &["PORT", "EPRT", "PASV", "EPSV"];
 
 /// What FTP clients begin with. None is a method of HTTP or a verb of SMTP that a browser sends.
@@ -121,6 +125,17 @@ fn argument(line: &[u8], command: &[u8]) -> Option<usize> {
     }
 }
 
+/// Whether a line begins with a word as commands have, and the first one with a command of
+/// [`FIRST`]. Header fields, empty lines and markup do not: they are of another protocol, whose
+/// method may be called as a command is.
+fn is_command(memory: &Memory, line: &[u8]) -> bool {
+    if memory.flags & SPOKEN == 0 {
+        return FIRST.iter().any(|first| argument(line, first).is_some());
+    }
+    let word = text::leading(line, |byte| byte.is_ascii_alphanumeric());
+    word.clamp(COMMAND_MIN, COMMAND_MAX) == word && matches!(line.get(word), None | Some(b' '))
+}
+
 fn read_command(memory: &mut Memory, context: &Context<'_>, line: &[u8], findings: &mut Findings) -> Reading {
     // Telnet's interrupt comes before ABOR (RFC 959 §4.1.3): IAC IP, IAC DM.
     // Each of its bytes is in this range, and 255 is every other one.
@@ -128,7 +143,7 @@ fn read_command(memory: &mut Memory, context: &Context<'_>, line: &[u8], finding
     let telnet = text::bytes(line, 0, controls).find(|(at, byte)| at % 2 == 0 && *byte != 255);
     let telnet = telnet.map_or(controls, |(at, _)| at);
     let command = &line[telnet..];
-    if !text::all(command, |byte| byte >= 0x20 || byte == b'\t') {
+    if !text::all(command, |byte| byte >= 0x20 || byte == b'\t') || !is_command(memory, command) {
         return Reading::Over;
     }
     memory.flags = (memory.flags | SPOKEN) & !(PASV | EPSV);

@@ -142,7 +142,7 @@ fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings
         let uri = text::position(&message[..line_end], |byte| byte == b' ')? + 1;
         let uri_end = text::last_position(&message[..line_end], |byte| byte == b' ')?;
         if let Some(at) = host_of_uri(message, uri, uri_end) {
-            Host::read(message, at, uri_end)?.replace(context, findings, Role::Uri { lifetime: None });
+            Host::read(message, at, uri_end)?.replace(context, findings, Role::Route);
         }
     }
     let mut fields = Fields::new(message, line_end + 2);
@@ -175,10 +175,10 @@ fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings
             Some(Field::Contact) => each(message, from, to, |from, to| {
                 let lifetime =
                     registers.then(|| parameter(message, from, to, b"expires").or(expires).unwrap_or(REGISTRATION_S));
-                read_uri(context, message, from, to, lifetime, findings);
+                read_uri(context, message, from, to, Role::Contact { lifetime }, findings);
             }),
             Some(Field::Route) => {
-                each(message, from, to, |from, to| read_uri(context, message, from, to, None, findings));
+                each(message, from, to, |from, to| read_uri(context, message, from, to, Role::Route, findings));
             }
             _ => {}
         }
@@ -238,14 +238,7 @@ fn read_via(context: &Context<'_>, message: &[u8], from: usize, to: usize, findi
     }
 }
 
-fn read_uri(
-    context: &Context<'_>,
-    message: &[u8],
-    from: usize,
-    to: usize,
-    lifetime: Option<u32>,
-    findings: &mut Findings,
-) {
+fn read_uri(context: &Context<'_>, message: &[u8], from: usize, to: usize, role: Role, findings: &mut Findings) {
     // After a display name, which may be quoted and contain anything.
     let (mut open, mut is_quoted, mut is_escaped) = (None, false, false);
     for (at, byte) in text::bytes(message, from, to) {
@@ -264,7 +257,7 @@ fn read_uri(
     let closing = if open.is_some() { b'>' } else { b';' };
     let end = text::position(text::part(message, start, to), |byte| byte == closing).map_or(to, |at| start + at);
     if let Some(host) = host_of_uri(message, start, end).and_then(|at| Host::read(message, at, end)) {
-        host.replace(context, findings, Role::Uri { lifetime });
+        host.replace(context, findings, role);
     }
 }
 
@@ -295,8 +288,11 @@ fn parameter(message: &[u8], from: usize, to: usize, name: &[u8]) -> Option<u32>
 
 enum Role {
     Via,
+    /// `Route`, `Record-Route` and the URI of a request. A phone copies them from what the other
+    /// side sends, so they open no port.
+    Route,
     /// `lifetime`: of a registration.
-    Uri {
+    Contact {
         lifetime: Option<u32>,
     },
 }
@@ -336,7 +332,7 @@ impl Host {
             return;
         }
         let is_session = self.port() == context.internal.port;
-        if let Role::Via = role
+        if let Role::Via | Role::Route = role
             && !is_session
         {
             // Answers come to the port that sent the request.
@@ -344,8 +340,8 @@ impl Host {
             return;
         }
         let lifetime = match role {
-            Role::Uri { lifetime } => *lifetime,
-            Role::Via => None,
+            Role::Contact { lifetime } => *lifetime,
+            Role::Via | Role::Route => None,
         };
         let mut of = None;
         if !is_session || lifetime.is_some() {

@@ -46,14 +46,16 @@ pub(super) fn read(context: &Context<'_>, message: &[u8], from: usize, to: usize
         let line = &message[at..end];
         if text::starts(line, b"c=") {
             let connection = own_address(context, message, at + 2, end);
-            match count.checked_sub(1).and_then(|last| media.get_mut(last)?.as_mut()) {
-                Some(last) => (last.connection, last.has_own) = (connection, true),
+            match count.checked_sub(1).and_then(|last| media.get_mut(last)) {
+                Some(Some(last)) => (last.connection, last.has_own) = (connection, true),
+                // Of a media line that was not understood.
+                Some(None) => {}
                 None => session = connection,
             }
         } else if text::starts(line, b"m=") {
             let Some(slot) = media.get_mut(count) else { return };
             *slot = media_at(message, at + 2, end);
-            count += usize::from(slot.is_some());
+            count += 1;
         } else if text::starts(line, b"a=rtcp:")
             && let Some(last) = count.checked_sub(1).and_then(|last| media.get_mut(last)?.as_mut())
             && let Some((port, digits)) = text::port(text::part(message, at + 7, end))

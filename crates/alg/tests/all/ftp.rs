@@ -158,3 +158,30 @@ fn a_transfer_keeps_the_control_session_busy() {
     talk.server(b"226 Transfer complete.\r\n");
     assert!(!alg.is_busy(&talk.host.memory));
 }
+
+#[test]
+fn requests_of_http_with_a_method_like_a_command_get_nothing() {
+    let port = b"PORT 10,0,0,1,18,52\r\n";
+    let requests: [&[&[u8]]; 7] = [
+        &[b"USER / HTTP/1.1\r\n", b"Host: ftp.example\r\n", b"\r\n"],
+        &[b"HELP / HTTP/1.1\r\n", b"Accept: */*\r\n"],
+        &[b"USER a\r\n", b"\r\n"],
+        &[b"USER a\r\n", b"<html>\r\n"],
+        &[b"USER a\r\n", b"{\"a\": 1}\r\n"],
+        &[b"HELPxyz\r\n"],
+        &[b"USER a\r\n", b" PASS b\r\n"],
+    ];
+    for lines in requests {
+        let mut talk = session();
+        talk.server(b"220 ready\r\n");
+        lines.iter().for_each(|line| assert_eq!(talk.client(line), *line));
+        assert_eq!(talk.client(port), port, "{lines:02x?}");
+        assert_eq!(ports(&talk), [0; 0], "{lines:02x?}");
+    }
+    // Commands of extensions are commands.
+    let mut talk = logged_in(true);
+    for line in [&b"XSHA512 a b\r\n"[..], b"pwd\r\n", b"SITE CHMOD 644 a\r\n", b"OPTS UTF8 ON\r\n"] {
+        talk.client(line);
+    }
+    assert_eq!(talk.client(port), b"PORT 198,51,100,7,96,84\r\n");
+}

@@ -156,3 +156,28 @@ fn malformed_messages_stay_as_they_are() {
         assert_eq!(sent(&mut phone(), text), text);
     }
 }
+
+#[test]
+fn routes_that_a_phone_copies_open_no_port() {
+    for transport in [Transport::Udp, Transport::Tcp] {
+        let mut host = Host::new("sip", 5060, transport);
+        let (mine, other) = ("<sip:10.0.0.1:5060;lr>", "<sip:10.0.0.1:1900;lr>");
+        let answer = format!(
+            "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 203.0.113.9:5060;branch=z9hG4bK1\r\nRecord-Route: {other}, {mine}\r\n\
+             CSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n"
+        );
+        let out = sent(&mut host, &answer);
+        assert_eq!(host.wants.len(), 0, "{out}");
+        assert!(!out.contains("10.0.0.1"), "no inside address leaves: {out}");
+        assert!(out.contains("198.51.100.7:1900") && !out.contains("198.51.100.7:5060"), "{out}");
+    }
+}
+
+#[test]
+fn a_media_line_of_two_ports_keeps_its_own_connection() {
+    let mut host = phone();
+    let body = "v=0\r\no=a 1 1 IN IP4 203.0.113.1\r\ns=-\r\nt=0 0\r\nm=audio 49172 RTP/AVP 0\r\nc=IN IP4 10.0.0.1\r\n\
+                m=video 6000/2 RTP/AVP 31\r\nc=IN IP4 10.0.0.1\r\n";
+    let out = sent(&mut host, &with_body(INVITE, body));
+    assert!(out.contains("m=audio 3636 RTP/AVP 0\r\nc=IN IP4 198.51.100.7\r\nm=video 6000/2"), "{out}");
+}

@@ -26,12 +26,13 @@ const USER: (usize, &str) = (CLIENT, "USER me\r\n");
 
 /// What a web page can have a browser send, to open a port of a host behind the NAT. Each is the
 /// name of a capture.
-pub const SLIPSTREAMS: [&str; 22] = [
+pub const SLIPSTREAMS: [&str; 23] = [
     "slipstream-ftp-post-first",
     "slipstream-ftp-post-after-220",
     "slipstream-ftp-port-first",
     "slipstream-ftp-user-before-220",
     "slipstream-ftp-port-after-220",
+    "slipstream-ftp-user-request",
     "slipstream-ftp-long-line",
     "slipstream-ftp-bare-lf",
     "slipstream-ftp-bare-cr",
@@ -58,6 +59,10 @@ fn exchange(name: &str) -> Vec<(usize, String)> {
         "slipstream-ftp-port-first" => vec![(CLIENT, PORT)],
         "slipstream-ftp-user-before-220" => vec![USER, GREETING, (CLIENT, PORT)],
         "slipstream-ftp-port-after-220" => vec![GREETING, (CLIENT, PORT)],
+        // A method that is a command: the fields and the empty line are not.
+        "slipstream-ftp-user-request" => {
+            vec![GREETING, (CLIENT, "USER / HTTP/1.1\r\nHost: x\r\n\r\nPORT 100,64,0,10,18,52\r\n")]
+        }
         "slipstream-ftp-long-line" => {
             return vec![
                 (SERVER, "220 ready\r\n".to_owned()),
