@@ -76,9 +76,9 @@ socket = "{self.socket}"
         return next((one for one in self.show("routes", "--all") if one["prefix"] == prefix and one["used"]), None)
 
 
-def built(n):
-    """The namespaces: nat, a router inside with a host behind it, and the server's router outside."""
-    hosts = {name: Namespace(n.state, f"routing6-{name}") for name in ("nat", "lan", "wan")}
+def built(n, table):
+    """The namespaces of a test: nat, a router inside with a host behind it, and the server's router outside."""
+    hosts = {name: Namespace(n.state, f"routing6-{table or 'main'}-{name}") for name in ("nat", "lan", "wan")}
     n.hosts.update({host.name: host for host in hosts.values()})
     for host in hosts.values():
         for device in ("all", "default", "lo"):
@@ -100,7 +100,7 @@ def built(n):
 
 @contextlib.contextmanager
 def running(n, table=None):
-    hosts = built(n)
+    hosts = built(n, table)
     instance = Instance(n.dut.binary, hosts.nat, table)
     instance.restart()
     hosts.nat.ip("route", "add", "default", "via", UPSTREAM, "dev", "nx-outside")
