@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::Router;
+use confine::NO_LANDLOCK;
 use confine::Needs;
 use confine::confine;
 use hyper::server::conn::http1;
@@ -99,8 +100,10 @@ async fn run(settings: Settings, log: EventLog) -> Result<(), ServeError> {
     let listener = Listener::open(&settings.listen).await?;
     let certificates = settings.tls.clone().map(Certificates::load).transpose().map_err(ServeError::Tls)?;
     // Before another thread is started: each inherits what this one may do.
-    confine(Needs { own_socket: listener.path(), connects_to: None, writes_beside: None })
-        .map_err(ServeError::System)?;
+    let needs = Needs { own_socket: listener.path(), connects_to: None, writes_beside: None };
+    if !confine(needs).map_err(ServeError::System)? {
+        eprintln!("warning: api: {NO_LANDLOCK}");
+    }
     let (ended, end) = tokio::sync::oneshot::channel();
     let wait = move || {
         // Nothing more is sent: this returns at the end.

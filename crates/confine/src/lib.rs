@@ -15,6 +15,7 @@ use landlock::NetPort;
 use landlock::Ruleset;
 use landlock::RulesetAttr;
 use landlock::RulesetCreatedAttr;
+use landlock::RulesetStatus;
 use landlock::Scope;
 use landlock::path_beneath_rules;
 use rustix::process::DumpableBehavior;
@@ -55,12 +56,12 @@ pub struct Needs<'a> {
 }
 
 /// Takes capabilities, core files, writing, executing, listening and connecting by TCP from this
-/// thread and the threads that it starts, except for `needs`. A kernel without Landlock takes only
-/// the first two.
+/// thread and the threads that it starts, except for `needs`. Without Landlock, in the kernel or
+/// because a filter of system calls refuses it, only the first two, and the result is false.
 ///
 /// # Errors
 /// The system refuses.
-pub fn confine(needs: Needs) -> io::Result<()> {
+pub fn confine(needs: Needs) -> io::Result<bool> {
     // A core file would have tokens and subscribers in it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     clear_ambient_capability_set()?;
@@ -69,7 +70,13 @@ pub fn confine(needs: Needs) -> io::Result<()> {
     restrict(needs).map_err(io::Error::other)
 }
 
-fn restrict(needs: Needs) -> Result<(), landlock::RulesetError> {
+/// What a process says where Landlock does not restrict it.
+pub const NO_LANDLOCK: &str = "Landlock does not restrict this process, only its missing privileges do; use a kernel \
+                               from 5.13 on with Landlock, and let the service's SystemCallFilter have landlock_create_ruleset, landlock_add_rule and \
+                               landlock_restrict_self";
+
+/// False: nothing is restricted.
+fn restrict(needs: Needs) -> Result<bool, landlock::RulesetError> {
     let abi = ABI::V6;
     let reading: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     let folder = needs.own_socket.and_then(Path::parent);
@@ -77,7 +84,7 @@ fn restrict(needs: Needs) -> Result<(), landlock::RulesetError> {
     let replacing = reading | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
     let ports =
         needs.connects_to.map(|port| Ok::<_, landlock::RulesetError>(NetPort::new(port, AccessNet::ConnectTcp)));
-    Ruleset::default()
+    let status = Ruleset::default()
         .handle_access(AccessFs::from_all(abi))?
         .handle_access(AccessNet::from_all(abi))?
         .scope(Scope::from_all(abi))?
@@ -87,7 +94,7 @@ fn restrict(needs: Needs) -> Result<(), landlock::RulesetError> {
         .add_rules(path_beneath_rules(kept, replacing))?
         .add_rules(ports)?
         .restrict_self()?;
-    Ok(())
+    Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
 #[cfg(test)]
@@ -118,7 +125,7 @@ mod tests {
             let state = state.join("state");
             let needs =
                 Needs { own_socket: Some(&socket), connects_to: Some(known.port()), writes_beside: Some(&state) };
-            confine(needs).unwrap();
+            assert!(confine(needs).unwrap(), "Landlock restricts it");
             assert_eq!(fs::read_to_string(&kept).unwrap(), "text");
             let refused = [
                 fs::write(&kept, "other").map_err(|error| error.kind()),

@@ -38,6 +38,7 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
+use confine::NO_LANDLOCK;
 use confine::Needs;
 use confine::confine;
 
@@ -64,7 +65,9 @@ pub fn serve(settings: Settings) -> io::Result<()> {
         Master::Unix(_) => None,
     };
     // Before another thread is started: each inherits what this one may do.
-    confine(Needs { own_socket: None, connects_to, writes_beside: settings.state.as_deref() })?;
+    if !confine(Needs { own_socket: None, connects_to, writes_beside: settings.state.as_deref() })? {
+        eprintln!("warning: snmp: {NO_LANDLOCK}");
+    }
     let over = Arc::new(AtomicBool::new(false));
     let end = Arc::clone(&over);
     let wait = move || {
