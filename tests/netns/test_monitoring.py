@@ -3,7 +3,10 @@
 import contextlib
 import json
 import re
+import time
 import urllib.parse
+from datetime import datetime
+from datetime import timezone
 from pathlib import Path
 
 import setups
@@ -120,3 +123,27 @@ def the_alert_rules_pass_their_tests(n):
     ):
         status, out, err = process.run(command, check=False)
         expect(status == 0 and "SUCCESS" in out, f"{command}: {out}{err}")
+
+
+@test("monitoring")
+def the_api_finds_past_holders_as_the_command_does(n):
+    with sockets(udp(n.sub1), udp(n.srv1)) as (sub, server):
+        address, port = external_of(sub, server, (SRV1, server.getsockname()[1]))
+        inside = sub.getsockname()[1]
+        then = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        # Until the records of that time are written.
+        time.sleep(3)
+        for words, query_string in [
+            (["--at", then], f"at={then}"),
+            (["--from", "1 h ago", "--to", then], f"from=1%20h%20ago&to={then}"),
+        ]:
+            status, out, err = n.dut.command("find", f"{address}:{port}", "--protocol", "udp", *words, "--json")
+            expect_equal(status, 0, f"status of natrix find ({err.strip()})")
+            code, _, body = ask(n, f"/api/v1/find?address={address}&port={port}&protocol=udp&{query_string}", "audit")
+            expect_equal(code, 200, f"status of the API: {body}")
+            holder, last = body["objects"]
+            expect_equal((holder["subscriber"], holder["internal_port"], holder["certain"]), ("100.64.0.10", inside, True), "holder")
+            by_command = [json.loads(line) for line in out.splitlines()]
+            for one in (last, by_command[-1]):
+                del one["reads"]
+            expect_equal(body["objects"], by_command, f"answers to {words}")
