@@ -289,8 +289,9 @@ impl Ledger {
         let found = self.state.grants_beside(realm, address).find(is_resting);
         let Some(index) = found else { return false };
         let mapping = self.state.grants.get(index).mapping;
+        let is_shared = self.shares_mapping(now, index);
         self.end_grant(now, index);
-        if mapping != 0 && !self.view().has_real_session(now, mapping) && self.may_end(mapping) {
+        if mapping != 0 && !is_shared && !self.view().has_real_session(now, mapping) && self.may_end(mapping) {
             self.end_mapping(now, mapping);
         }
         true
@@ -350,9 +351,10 @@ impl Asked<'_> {
 }
 
 impl View<'_> {
+    /// What the hosts of a subscriber have asked for. Gateways have a limit of their own.
     fn live_grants(&self, now: Instant, realm: RealmId, address: u32) -> u32 {
-        let grants = &self.state.grants;
-        self.state.grants_beside(realm, address).filter(|index| grants.get(*index).is_alive(now)).count() as u32
+        let of_subscriber = self.state.grants_beside(realm, address).map(|index| self.state.grants.get(index));
+        of_subscriber.filter(|grant| grant.is_alive(now) && !grant.origin().is_alg()).count() as u32
     }
 
     /// The forward of an internal endpoint, which no request changes.

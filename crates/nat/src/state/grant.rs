@@ -428,6 +428,11 @@ impl Grant {
         Kind::from_number(self.kind).unwrap_or(Kind::Map)
     }
 
+    /// A [`Kind::Map`] of port control, held down or not.
+    pub(crate) fn is_map_of_client(&self) -> bool {
+        self.kind() == Kind::Map && !self.origin().is_alg()
+    }
+
     /// The remote endpoint of a [`Kind::Peer`].
     pub(crate) fn peer(&self) -> Option<(u32, u16)> {
         let remote = self.remotes.as_slice().first().filter(|_| self.kind() == Kind::Peer)?;

@@ -36,6 +36,7 @@ mod port_control6;
 mod port_control_model;
 mod pptp;
 mod realms;
+mod registrations;
 mod reload;
 mod renumbered;
 mod reuse_delay;

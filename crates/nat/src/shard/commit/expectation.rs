@@ -58,9 +58,6 @@ impl Ledger {
         let is_lasting = want.lifetime.is_some() || protocol != Protocol::Tcp;
         let kind = if want.kind == WantKind::Control && is_lasting { Kind::Map } else { Kind::Once };
         let lifetime = want.lifetime.map(|seconds| Duration::from_secs(seconds.into()).min(REGISTRATION_MAX));
-        if lifetime == Some(Duration::ZERO) {
-            return self.end_expected(&inside, kind, own);
-        }
         let wish = Wish { address: Some(own.address.to_bits()), port: 0 };
         let request = Request {
             key: inside,
@@ -72,13 +69,17 @@ impl Ledger {
             requester: Requester::default(),
             suggested: if want.needs_own_address { Suggested::Only(wish) } else { Suggested::Any },
         };
-        // A client's own grant, and a registration, stay as they are; they admit at least as much.
+        if lifetime == Some(Duration::ZERO) {
+            return self.end_expected(&request, own);
+        }
+        // What a call names stays registered, and so admits at least as much and as long.
         let admits = |grant: &Grant| {
-            let is_registration = want.kind == WantKind::Control && kind == Kind::Once && grant.kind() == Kind::Map;
+            let is_registration = grant.kind() == Kind::Map && grant.origin().is_alg() && grant.is_alive(now);
             let is_same_peer = grant.remotes.as_slice().first() == request.remotes.as_slice().first();
-            grant.is_alive(now) && (!grant.origin().is_alg() || (is_registration && is_same_peer))
+            is_registration && is_same_peer && grant.expires() >= request.expires
         };
-        if let Some(known) = self.state.grants.find(&inside, admits) {
+        let is_of_call = want.kind == WantKind::Control && want.lifetime.is_none();
+        if let Some(known) = self.state.grants.find(&inside, admits).filter(|_| is_of_call) {
             let external = self.state.grants.get(known).external();
             let known = Known { external: external.port, inside: want.port, peer: None };
             self.state.control_sessions.as_mut()?.get_mut(asking.place).learn(known);
@@ -154,9 +155,10 @@ impl Ledger {
         Ok(())
     }
 
-    /// A registration is over. Its endpoint is still named by the message that says so.
-    fn end_expected(&mut self, inside: &InternalKey, kind: Kind, own: Endpoint) -> Option<Endpoint> {
-        let found = self.state.grants.find(inside, |grant| grant.kind() == kind && grant.origin().is_alg());
+    /// A registration with this registrar is over. Its endpoint is still named by the message that
+    /// says so.
+    fn end_expected(&mut self, request: &Request, own: Endpoint) -> Option<Endpoint> {
+        let found = self.find_grant(request);
         let external = found.map(|index| self.state.grants.get(index).external());
         if let Some(index) = found {
             self.state.grants.get_mut(index).set_expires(Instant::ORIGIN);
@@ -164,14 +166,18 @@ impl Ledger {
         external.or(Some(own))
     }
 
-    /// All of the session are over (RFC 3261 §10.2.2).
+    /// All of the session are over (RFC 3261 §10.2.2), those with other registrars are not.
     pub(in crate::shard) fn end_registrations(&mut self, asking: &Asking) {
         let Asking { place, key, alg, .. } = *asking;
         let control = self.state.mappings.get(key.mapping).key();
+        let registrar = Remote::new(key.remote.0.into(), 32, 0);
         let Some(store) = self.state.control_sessions.as_ref() else { return };
         for known in store.get(place).known() {
             let inside = InternalKey { port: known.inside, ..control };
-            let is_registered = |grant: &Grant| grant.kind() == Kind::Map && grant.origin() == Origin::Alg(alg);
+            let is_registered = |grant: &Grant| {
+                let is_registration = grant.kind() == Kind::Map && grant.origin() == Origin::Alg(alg);
+                is_registration && grant.remotes.as_slice().first() == Some(&registrar)
+            };
             if let Some(index) = self.state.grants.find(&inside, is_registered) {
                 self.state.grants.get_mut(index).set_expires(Instant::ORIGIN);
             }
@@ -209,8 +215,9 @@ impl Ledger {
                 if external.port.is_multiple_of(2) && self.open_grant(now, &above(&request, external)).is_ok() {
                     return Some(external);
                 }
-                if self.view().has_real_session(now, self.state.grants.get(first).mapping) {
-                    // The port is in use and cannot move.
+                let is_in_use = self.view().has_real_session(now, self.state.grants.get(first).mapping);
+                if is_in_use || self.shares_mapping(now, first) {
+                    // The port cannot move.
                     return Some(external);
                 }
                 self.withdraw_grant(now, first);

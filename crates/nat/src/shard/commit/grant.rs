@@ -47,12 +47,24 @@ const fn no_session(now: Instant) -> NewSession {
 }
 
 impl Ledger {
-    /// The grant of this internal endpoint, of this kind and for the same peer, held down or not.
+    /// The grant that this request renews, held down or not: of this internal endpoint and kind,
+    /// and for the same peer. A MAP of port control has filters instead of a peer. Gateways and
+    /// port control do not renew the grants of each other.
     pub(in crate::shard) fn find_grant(&self, request: &Request) -> Option<u32> {
-        let peer = request.remotes.as_slice().first();
+        let (is_alg, peer) = (request.origin.is_alg(), request.remotes.as_slice().first());
+        let has_filters = request.kind == Kind::Map && !is_alg;
         self.state.grants.find(&request.key, |grant| {
-            grant.kind() == request.kind && (request.kind == Kind::Map || grant.remotes.as_slice().first() == peer)
+            let is_same_peer = has_filters || grant.remotes.as_slice().first() == peer;
+            grant.kind() == request.kind && grant.origin().is_alg() == is_alg && is_same_peer
         })
+    }
+
+    /// Whether another live grant has the mapping of this one.
+    pub(in crate::shard) fn shares_mapping(&self, now: Instant, index: u32) -> bool {
+        let own = self.state.grants.get(index);
+        let is_beside =
+            |other: &Grant| other.mapping == own.mapping && other.is_alive(now) && !core::ptr::eq::<Grant>(other, own);
+        own.mapping != 0 && self.state.grants.find(&own.key(), is_beside).is_some()
     }
 
     /// A new grant, or one held down again. Nothing has changed on an error. Whether its owner may

@@ -116,7 +116,10 @@ impl Ledger {
         if delta.host.is_some() {
             requester.address = key.address;
         }
-        let is_same = |grant: &Grant| grant.kind() == delta.kind && grant.peer() == delta.peer();
+        let is_same = |grant: &Grant| {
+            let is_of_gateway = grant.origin().is_alg();
+            grant.kind() == delta.kind && grant.peer() == delta.peer() && is_of_gateway == delta.origin.is_alg()
+        };
         if delta.change == Change::Ended {
             self.end_restored(now, &key, is_same);
             return Ok(());

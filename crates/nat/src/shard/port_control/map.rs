@@ -129,8 +129,8 @@ impl Ledger {
         if self.view().forward_of(key).is_some() {
             return Err(Code::NotAuthorized.into());
         }
-        let Some(index) = self.state.grants.find(key, |grant| grant.kind() == Kind::Map) else {
-            // Only what a packet or a PEER made.
+        let Some(index) = self.state.grants.find(key, Grant::is_map_of_client) else {
+            // Only what a packet, a PEER or a gateway made.
             return match self.state.find_live_mapping(key, asked.now) {
                 Some(_) => Err(Code::NotAuthorized.into()),
                 None => Ok(nothing),
@@ -149,7 +149,7 @@ impl Ledger {
 
     /// Until packets alone let the mapping end, which a deletion does not hasten.
     fn delete_one(&mut self, asked: &Asked<'_>, key: &InternalKey, nonce: &[u8; 12]) -> Duration {
-        let is_own = |grant: &Grant| grant.kind() == Kind::Map && !is_anothers(grant, nonce);
+        let is_own = |grant: &Grant| grant.is_map_of_client() && !is_anothers(grant, nonce);
         let Some(index) = self.state.grants.find(key, is_own) else { return Duration::ZERO };
         let grant = *self.state.grants.get(index);
         if grant.is_alive(asked.now) {

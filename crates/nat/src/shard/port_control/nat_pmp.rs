@@ -131,7 +131,7 @@ impl Ledger {
         if let Some(external) = self.view().forward_of(key) {
             return Ok((external.port, lifetime_s));
         }
-        let known = self.state.grants.find(key, |grant| grant.kind() == Kind::Map && grant.is_alive(now));
+        let known = self.state.grants.find(key, |grant| grant.is_map_of_client() && grant.is_alive(now));
         if known.is_some_and(|known| self.state.grants.get(known).origin() != Origin::NatPmp) {
             return Err(Code::NotAuthorized);
         }
@@ -177,7 +177,7 @@ impl Ledger {
         }
         let protocol = if request.key.protocol == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
         let key = InternalKey { protocol, ..request.key };
-        let known = self.state.grants.find(&key, |twin| twin.kind() == Kind::Map);
+        let known = self.state.grants.find(&key, Grant::is_map_of_client);
         if let Some(known) = known {
             let twin = self.state.grants.get(known);
             if twin.is_resting() && twin.external() == grant.external() {
@@ -197,7 +197,7 @@ impl Ledger {
         if self.view().forward_of(key).is_some() {
             return Err(Code::NotAuthorized);
         }
-        let known = self.state.grants.find(key, |grant| grant.kind() == Kind::Map && grant.is_alive(datagram.now));
+        let known = self.state.grants.find(key, |grant| grant.is_map_of_client() && grant.is_alive(datagram.now));
         let Some(known) = known else { return Ok(()) };
         let grant = *self.state.grants.get(known);
         if grant.origin() != Origin::NatPmp {
@@ -231,7 +231,7 @@ impl Ledger {
         let is_left = left.any(|index| {
             let grant = self.state.grants.get(index);
             let is_own = grant.key().address == key.address && grant.protocol() == key.protocol;
-            is_own && grant.is_alive(datagram.now) && grant.kind() == Kind::Map
+            is_own && grant.is_alive(datagram.now) && grant.is_map_of_client()
         });
         if is_left { Err(Code::NotAuthorized) } else { Ok(()) }
     }

@@ -13,7 +13,6 @@ use super::map::external_of;
 use super::seconds;
 use crate::shard::Ledger;
 use crate::state::grant::Grant;
-use crate::state::grant::Kind;
 use crate::state::grant::Request;
 use crate::state::grant::Requester;
 use crate::state::grant::Suggested;
@@ -44,7 +43,7 @@ impl Ledger {
         map: &Map,
         key: &InternalKey,
     ) -> Result<Option<Done>, Option<Fault>> {
-        let is_map = |grant: &Grant| grant.kind() == Kind::Map && grant.is_alive(asked.now);
+        let is_map = |grant: &Grant| grant.is_map_of_client() && grant.is_alive(asked.now);
         let own = self.state.grants.find(key, is_map).map(|index| *self.state.grants.get(index));
         let wanted = asked.options.port_set.map_or(1, |set| set.size).min(SET_MAX).min(u16::MAX - key.port);
         if let Some(own) = own.filter(|own| own.requester.set_size > 1) {
@@ -82,7 +81,7 @@ impl Ledger {
     /// changes nothing.
     fn check_parts(&self, asked: &Asked<'_>, request: &Request, mut ports: RangeInclusive<u16>) -> Result<(), Fault> {
         ports.try_for_each(|port| {
-            let is_map = |grant: &Grant| grant.kind() == Kind::Map && grant.is_alive(asked.now);
+            let is_map = |grant: &Grant| grant.is_map_of_client() && grant.is_alive(asked.now);
             let found = self.state.grants.find(&InternalKey { port, ..request.key }, is_map);
             let Some(index) = found else { return Ok(()) };
             self.renewed(asked, request, self.state.grants.get(index)).map(|_| ())
@@ -91,7 +90,7 @@ impl Ledger {
 
     fn renew_part(&mut self, asked: &Asked<'_>, request: &Request, port: u16, set: (u16, u16)) -> Option<u32> {
         let key = InternalKey { port, ..request.key };
-        let is_map = |grant: &Grant| grant.kind() == Kind::Map && grant.is_alive(asked.now);
+        let is_map = |grant: &Grant| grant.is_map_of_client() && grant.is_alive(asked.now);
         let index = self.state.grants.find(&key, is_map)?;
         let remotes = self.renewed(asked, request, self.state.grants.get(index)).ok()?;
         let requester = request.requester.in_set(set.0, set.1);
@@ -128,7 +127,7 @@ impl Ledger {
     /// The grant of a port, which names its set.
     fn set_overlapped(&self, request: &Request, port: u16) -> Option<Grant> {
         let key = InternalKey { port, ..request.key };
-        let found = self.state.grants.find(&key, |grant| grant.kind() == Kind::Map);
+        let found = self.state.grants.find(&key, Grant::is_map_of_client);
         found.map(|index| *self.state.grants.get(index))
     }
 
