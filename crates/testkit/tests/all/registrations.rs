@@ -98,7 +98,7 @@ fn two_registrars_reach_one_phone() {
 fn a_mapping_admits_all_beside_a_registration() {
     for by_pcp in [true, false] {
         let mut bed = Bed::new(with_port_control());
-        let mut ask = |bed: &mut Bed, lifetime| match by_pcp {
+        let ask = |bed: &mut Bed, lifetime| match by_pcp {
             true => bed.pcp(&map(lifetime)).code,
             false => map_by_nat_pmp(bed, lifetime),
         };
