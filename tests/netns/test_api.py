@@ -52,6 +52,15 @@ def objects(n, path, role="view"):
     return body["objects"]
 
 
+def new_mapping(n):
+    """A port of sub1, and the mapping that a datagram from it has made."""
+    with sockets(udp(n.sub1)) as sock:
+        sock.sendto(b"x", (SRV1, 9))
+        source = sock.getsockname()[1]
+        mappings = objects(n, "/api/v1/mappings?limit=10000", "audit")
+        return source, next(one for one in mappings if one["internal"].endswith(f":{source}"))
+
+
 def traffic(n, count):
     """Mappings of sub1, from `count` ports."""
     with contextlib.ExitStack() as stack:
@@ -136,10 +145,7 @@ def roles_bound_what_a_user_may_do(n):
 
 @test("api")
 def lookups_and_changes_are_in_the_audit_log(n):
-    with sockets(udp(n.sub1)) as sock:
-        sock.sendto(b"x", (SRV1, 9))
-        source = sock.getsockname()[1]
-        mapping = next(one for one in objects(n, "/api/v1/mappings?limit=10000", "audit") if one["internal"].endswith(f":{source}"))
+    source, mapping = new_mapping(n)
     address, port = mapping["external"].split(":")
     before = len(objects(n, "/api/v1/audit?limit=10000", "audit"))
     found = objects(n, f"/api/v1/find?address={address}&port={port}&protocol=udp&case=AZ-17", "audit")
@@ -204,10 +210,7 @@ def who_operates_cannot_change_what_is_recorded_of_subscribers(n):
 
 @test("api")
 def every_lookup_is_recorded_however_it_is_asked(n):
-    with sockets(udp(n.sub1)) as sock:
-        sock.sendto(b"x", (SRV1, 9))
-        source = sock.getsockname()[1]
-        mapping = next(one for one in objects(n, "/api/v1/mappings?limit=10000", "audit") if one["internal"].endswith(f":{source}"))
+    source, mapping = new_mapping(n)
     address, port = mapping["external"].split(":")
 
     def latest():
@@ -261,10 +264,7 @@ def every_lookup_is_recorded_however_it_is_asked(n):
 @test("monitoring")
 def every_lookup_names_its_subject_whichever_way_it_is_asked(n):
     """The command line and the API put the same question; both records say what it was about."""
-    with sockets(udp(n.sub1)) as sock:
-        sock.sendto(b"x", (SRV1, 9))
-        source = sock.getsockname()[1]
-        mapping = next(one for one in objects(n, "/api/v1/mappings?limit=10000", "audit") if one["internal"].endswith(f":{source}"))
+    source, mapping = new_mapping(n)
     address, port = mapping["external"].split(":")
     inside, then, later = "100.64.0.10", "2026-05-03T19:04:17Z", "2026-05-04T00:00:00Z"
     changed = n.state.directory / "lookups.toml"
