@@ -125,3 +125,20 @@ def the_lab_ends_without_its_terminal(n):
                 time.sleep(2)
                 os.close(ours)
                 ends(child, f"its terminal has gone ({'its own' if has_session else 'that of another'})")
+
+
+@test("lab")
+def ports_of_memif_close_while_their_peers_end_is_handled(n):
+    """DPDK's own thread handles the peer's end, and looked at a device that the main thread had freed: a crash at the end of a run."""
+    words = ["ceiling", "--transport", "memif", "--sessions", "100", "--rate-max", "2000", "--trial-seconds", "0.1", "--json"]
+    source = Path(__file__).with_name("late_end_of_file.c")
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "late.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+        # The moment that mattered was some 0.3 ms after the end.
+        for late_us in (100, 200, 250, 300, 350, 400, 500, 1_000):
+            environment = {**os.environ, "LD_PRELOAD": str(library), "LATE_US": str(late_us)}
+            command = [str(n.dut.binary), "lab", *words]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, env=environment, check=False)
+            # A busy machine may give no result: an error, and no crash.
+            expect(done.returncode in (0, 1), f"with {late_us} us: status {done.returncode} ({done.stderr[-300:]})")

@@ -4,12 +4,14 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <rte_alarm.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
@@ -237,15 +239,63 @@ int natrix_port_start(uint16_t port, uint16_t queues, uint16_t rx_descriptors, u
     return rte_eth_dev_start(port);
 }
 
-void natrix_port_pause(uint16_t port)
+/* Something to do with a port on the thread on which DPDK handles events. */
+struct errand {
+    void (*work)(uint16_t port);
+    uint16_t port;
+    pthread_mutex_t lock;
+    pthread_cond_t over;
+    bool is_over;
+};
+
+static void do_errand(void *argument)
+{
+    struct errand *errand = argument;
+    errand->work(errand->port);
+    pthread_mutex_lock(&errand->lock);
+    errand->is_over = true;
+    pthread_cond_signal(&errand->over);
+    pthread_mutex_unlock(&errand->lock);
+}
+
+/* net_memif handles its peer's messages on DPDK's own thread, and looks at the device between
+ * receiving one and taking a lock. Its peer's end may come at any time, so that thread does all that
+ * takes a device from under it; for other drivers the caller does. */
+static void between_events(void (*work)(uint16_t port), uint16_t port)
+{
+    struct errand errand = {
+        .work = work, .port = port, .lock = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER};
+    struct rte_eth_dev_info device;
+    if (rte_eth_dev_info_get(port, &device) != 0 || strcmp(device.driver_name, "net_memif") != 0 ||
+        rte_eal_alarm_set(1, do_errand, &errand) != 0) {
+        work(port);
+        return;
+    }
+    pthread_mutex_lock(&errand.lock);
+    while (!errand.is_over)
+        pthread_cond_wait(&errand.over, &errand.lock);
+    pthread_mutex_unlock(&errand.lock);
+}
+
+static void stop(uint16_t port)
 {
     rte_eth_dev_stop(port);
 }
 
-void natrix_port_stop(uint16_t port)
+static void stop_and_close(uint16_t port)
 {
     rte_eth_dev_stop(port);
     rte_eth_dev_close(port);
+}
+
+void natrix_port_pause(uint16_t port)
+{
+    between_events(stop, port);
+}
+
+void natrix_port_stop(uint16_t port)
+{
+    between_events(stop_and_close, port);
 }
 
 int natrix_port_link_up(uint16_t port)
