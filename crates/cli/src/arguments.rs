@@ -359,6 +359,9 @@ pub struct BenchForward {
     /// Skip dpdk-testpmd
     #[arg(long)]
     pub no_testpmd: bool,
+    /// Give the far ends of net_memif a CPU of their own, as between two programs
+    #[arg(long)]
+    pub apart: bool,
     /// Print one JSON object per driver instead of text
     #[arg(long)]
     pub json: bool,

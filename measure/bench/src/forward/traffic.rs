@@ -133,16 +133,15 @@ impl Traffic {
         self.script = script;
     }
 
-    pub(super) fn set_device(&mut self, device: Device) {
-        self.device = device;
+    /// Packets of established sessions, with this between the links. Returns the counts so far.
+    pub(super) fn begin(&mut self, device: Device) -> (u64, u64) {
+        (self.device, self.script) = (device, Script::Established);
+        self.counts()
     }
 
-    pub(super) fn written(&self) -> u64 {
-        self.written.iter().sum()
-    }
-
-    pub(super) fn seen(&self) -> u64 {
-        self.seen.iter().sum()
+    /// Packets of flows written, and those that left.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.written.iter().sum(), self.seen.iter().sum())
     }
 
     pub(super) fn checked(&self) -> u64 {
@@ -310,7 +309,7 @@ mod tests {
         assert!(!traffic.write(OUTSIDE, &mut burst), "flows are opened from inside");
         assert!(traffic.write(INSIDE, &mut burst));
         traffic.look(OUTSIDE, &burst);
-        assert_eq!((traffic.written(), traffic.seen()), (64, 64));
+        assert_eq!(traffic.counts(), (64, 64));
         assert_eq!((traffic.checked(), traffic.opened()), (0, 0));
         assert!(traffic.bad().is_some());
     }
@@ -343,6 +342,6 @@ mod tests {
         assert_eq!((header.destination, header.source), (stations[INSIDE], HOSTS[INSIDE]));
         assert_eq!((reply.operation, reply.sender_mac, reply.sender_address), (Operation::Reply, HOSTS[INSIDE], host));
         assert!(!traffic.write(INSIDE, &mut burst), "once");
-        assert_eq!((traffic.written(), traffic.seen()), (0, 0));
+        assert_eq!(traffic.counts(), (0, 0));
     }
 }
