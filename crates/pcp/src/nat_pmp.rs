@@ -131,7 +131,12 @@ pub fn other_version(epoch: u32) -> [u8; 8] {
     reply
 }
 
-/// Writes the reply to an unknown opcode: the whole request, with the response bit and the code.
+/// The shortest reply that has a result code.
+pub const REPLY_MIN: usize = 4;
+
+/// Writes the reply to an unknown opcode: the whole request, with the response bit and the code
+/// (RFC 6886 §3.5). A request that is too short for the code is continued by zeros to
+/// [`REPLY_MIN`].
 pub fn unknown_opcode(datagram: &mut [u8]) {
     let opcode = datagram.get(1).copied().unwrap_or(0);
     let [high, low] = (Code::UnsupportedOpcode as u16).to_be_bytes();

@@ -66,7 +66,8 @@ impl Answer {
                     *to = *from;
                 }
                 pcp::nat_pmp::unknown_opcode(copy);
-                Some(copy.get(..request.len().min(pcp::MESSAGE_MAX)).unwrap_or_default())
+                let length = request.len().clamp(pcp::nat_pmp::REPLY_MIN, pcp::MESSAGE_MAX);
+                Some(copy.get(..length).unwrap_or_default())
             }
             Answer::Elsewhere(_) | Answer::Nothing => None,
         }

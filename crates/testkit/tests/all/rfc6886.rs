@@ -213,6 +213,9 @@ fn other_versions_and_opcodes_are_refused() {
     assert_eq!(ask(&[0, 200, 1, 2]), None);
     let reply = ask(&[0, 77, 0, 0, 1, 2, 3, 4]).expect("a reply");
     assert_eq!(reply, [0, 77 | 0x80, 0, 5, 1, 2, 3, 4]);
+    // Without room for the code, which RFC 6886 §3.5 wants to be set.
+    assert_eq!(ask(&[0, 77]).expect("a reply"), [0, 77 | 0x80, 0, 5]);
+    assert_eq!(ask(&[0, 77, 9]).expect("a reply"), [0, 77 | 0x80, 0, 5]);
     assert_eq!(ask(&[0, 1, 0, 0]), None, "too short");
 }
 
