@@ -81,6 +81,7 @@ pub struct Findings {
     body: u16,
     overflowed: bool,
     ends_registrations: bool,
+    via: Option<u16>,
     /// A bit for each want of a pair that got one port.
     singles: u8,
 }
@@ -96,6 +97,7 @@ impl Default for Findings {
             body: u16::MAX,
             overflowed: false,
             ends_registrations: false,
+            via: None,
             singles: 0,
         }
     }
@@ -120,10 +122,20 @@ impl Findings {
         self.overflowed || (self.wants_len == 0 && self.edits_len == 0)
     }
 
-    /// True if the message ends all registrations of its session (RFC 3261 §10.2.2).
+    /// True if the message ends all registrations of its sender (RFC 3261 §10.2.2).
     #[must_use]
     pub fn ends_registrations(&self) -> bool {
         self.ends_registrations && !self.overflowed
+    }
+
+    /// The port where the sender says that it listens (RFC 3261 §18.1.1).
+    #[must_use]
+    pub fn via(&self) -> Option<u16> {
+        self.via
+    }
+
+    pub(crate) fn set_via(&mut self, port: u16) {
+        self.via = self.via.or(Some(port));
     }
 
     pub(crate) fn end_registrations(&mut self) {

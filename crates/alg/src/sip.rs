@@ -332,6 +332,9 @@ impl Host {
             return;
         }
         let is_session = self.port() == context.internal.port;
+        if matches!(role, Role::Via) {
+            findings.set_via(self.port());
+        }
         if let Role::Via | Role::Route = role
             && !is_session
         {

@@ -235,7 +235,8 @@ impl Remotes {
     }
 }
 
-/// Who asked, and where a message about the grant goes. ALGs leave it empty.
+/// Who asked, and where a message about the grant goes. A gateway says only the port of the control
+/// session inside, as `port`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Requester {
@@ -258,6 +259,11 @@ impl Requester {
     /// Without a set of ports.
     pub const fn new(nonce: [u8; 12], from: Endpoint) -> Requester {
         Requester { nonce, address: from.address.to_bits(), port: from.port, set_size: 0, set_first: 0, by_b4: 0 }
+    }
+
+    /// For a gateway: the inside port of its control session.
+    pub(crate) const fn of_control(port: u16) -> Requester {
+        Requester { nonce: [0; 12], address: 0, port, set_size: 0, set_first: 0, by_b4: 0 }
     }
 
     /// For a host behind the B4 that asked.
@@ -623,9 +629,15 @@ impl GrantStore {
         if let Some(index) = self.find(key, admits) {
             return Admission::Granted(index);
         }
+        // What a gateway opens closes an endpoint to nobody: others meet the filtering of the pool.
+        let is_exclusive = |grant: &Grant| match grant.kind() {
+            Kind::Map => !grant.origin().is_alg(),
+            Kind::Call => true,
+            Kind::Peer | Kind::Once => false,
+        };
         let closes = |grant: &Grant| match grant.is_resting() {
             true => !in_use && now < grant.expires(),
-            false => matches!(grant.kind(), Kind::Map | Kind::Call) && grant.is_alive(now),
+            false => is_exclusive(grant) && grant.is_alive(now),
         };
         self.find(key, closes).map_or(Admission::AsPool, Admission::Refused)
     }

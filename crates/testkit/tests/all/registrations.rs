@@ -4,12 +4,15 @@
 
 use core::net::SocketAddrV4;
 
+use alg::AlgId;
 use nat::Protocol;
 use nat::Settings;
+use nat::settings::Filtering;
 use testkit::*;
 use wire::build;
 
 use super::gateways::INVITE;
+use super::gateways::Talk;
 use super::gateways::udp_text;
 use super::gateways::with;
 
@@ -40,6 +43,23 @@ Contact: {contact}\r\nExpires: {expires}\r\nCSeq: 1 REGISTER\r\n\r\n",
 
 fn register_phone(bed: &mut Bed, registrar: SocketAddrV4, expires: u32) -> SocketAddrV4 {
     register(bed, registrar, &format!("<sip:a@{PHONE}>"), expires)
+}
+
+/// That are read now.
+fn sip_sessions(bed: &Bed) -> u32 {
+    let sip = usize::from(AlgId::named("sip").expect("a gateway").0);
+    bed.shards().map(|shard| shard.view().gateways_now()[sip].sessions).sum()
+}
+
+/// By a phone that sends from `port`.
+fn register_from(bed: &mut Bed, port: u16, contact: &str, expires: u32) {
+    let phone = at(I1, port);
+    let text = format!(
+        "REGISTER sip:{E1} SIP/2.0\r\nVia: SIP/2.0/UDP {phone};branch=z9\r\n\
+Contact: {contact}\r\nExpires: {expires}\r\nCSeq: 1 REGISTER\r\n\r\n"
+    );
+    bed.inside(&build::udp(phone, FIRST).payload(text.as_bytes()).build());
+    bed.only_outside();
 }
 
 fn map(lifetime: u32) -> Ask {
@@ -201,5 +221,90 @@ fn giving_up_a_port_leaves_the_registration_there() {
     assert_eq!(bed.pcp(&map(0)).code, SUCCESS);
     assert_eq!(bed.pcp(&Ask::map(I1, Protocol::Udp, 7_000)).code, USER_EX_QUOTA);
     assert_eq!(reached_by(&mut bed, external, 6_000), [true, false]);
+    bed.run_out();
+}
+
+/// RFC 4787 §5 REQ-8: the gateway lets the registrar in. Everyone else meets the filtering of the
+/// pool, as at any other mapping.
+#[test]
+fn a_registration_narrows_no_filtering() {
+    for (filtering, stranger, known) in [
+        (Filtering::EndpointIndependent, true, true),
+        (Filtering::AddressDependent, false, true),
+        (Filtering::AddressAndPortDependent, false, false),
+    ] {
+        for workers in [1, 8] {
+            let mut bed = Bed::new(with(&["sip"]).filtering(filtering)).workers(workers);
+            let external = register_phone(&mut bed, FIRST, 3_600);
+            assert_eq!(reached_by(&mut bed, external, 6_000), [true, stranger], "{filtering:?}");
+            bed.advance_secs(1_800);
+            assert_eq!(reached_by(&mut bed, external, 6_001), [true, stranger], "{filtering:?} by the grant only");
+            bed.inside(&build::udp(PHONE, at(E2, 7_000)).payload(b"x").build());
+            assert_eq!(source(&bed.only_outside()), external);
+            assert_eq!(reached_by(&mut bed, external, 6_002), [true, known], "{filtering:?} after a packet to it");
+            // Without the registration, what is left is the filtering.
+            register_phone(&mut bed, FIRST, 0);
+            bed.advance_secs(1);
+            let registrar = filtering != Filtering::AddressAndPortDependent;
+            assert_eq!(reached_by(&mut bed, external, 6_003), [registrar, known], "{filtering:?}");
+            bed.run_out();
+        }
+    }
+}
+
+/// RFC 3261 §10.2.2: a phone that was silent for long begins another session, and takes back what
+/// it registered. Another phone at the same address does not lose its registration.
+#[test]
+fn a_star_ends_what_an_earlier_session_registered() {
+    for workers in [1, 8] {
+        let mut bed = Bed::new(with(&["sip"])).workers(workers);
+        for (from, contact) in [(5060, 5060), (5060, 6060), (5070, 5070)] {
+            register_from(&mut bed, from, &format!("<sip:a@{I1}:{contact}>"), 7_200);
+        }
+        let externals = [5060, 6060, 5070].map(|port| {
+            let external = bed.mapping_of(Protocol::Udp, at(I1, port)).expect("it is registered").external;
+            at(external.address, external.port)
+        });
+        let reached = |bed: &mut Bed, port| {
+            [0, 1, 2].map(|i| bed.udp_reaches(at(E1, port), externals[i], at(I1, [5060, 6060, 5070][i])))
+        };
+        bed.advance_secs(3_600);
+        assert_eq!(sip_sessions(&bed), 0, "its session has timed out");
+        assert_eq!(reached(&mut bed, 6_000), [true; 3]);
+        register_from(&mut bed, 5060, "*", 0);
+        bed.advance_secs(1);
+        assert_eq!(reached(&mut bed, 6_001), [false, false, true]);
+        bed.run_out();
+    }
+}
+
+/// Over TCP the phone sends from another port each time, and says in `Via` where it listens.
+#[test]
+fn a_star_over_another_connection_ends_the_registration() {
+    let mut bed = Bed::new(with(&["sip"]));
+    let registrar = FIRST;
+    let send = |bed: &mut Bed, from: u16, contact: &str, expires: u32| {
+        let mut talk = Talk::open(bed, at(I1, from), registrar);
+        talk.send_out(
+            bed,
+            &format!(
+                "REGISTER sip:{E1} SIP/2.0\r\nVia: SIP/2.0/TCP {I1}:5080;branch=z9\r\nContact: {contact}\r\n\
+Expires: {expires}\r\nCSeq: 1 REGISTER\r\nContent-Length: 0\r\n\r\n"
+            ),
+        );
+    };
+    send(&mut bed, 40_000, &format!("<sip:a@{I1}:5080>"), 86_400);
+    send(&mut bed, 40_002, &format!("<sip:b@{I1}:5090>"), 86_400);
+    let registered = |bed: &Bed| {
+        let mut ports: Vec<u16> = bed.grants().iter().map(|grant| grant.internal.port).collect();
+        ports.sort_unstable();
+        ports
+    };
+    assert_eq!(registered(&bed), [5080, 5090]);
+    bed.advance_secs(20_000);
+    assert_eq!((sip_sessions(&bed), registered(&bed)), (0, vec![5080, 5090]));
+    send(&mut bed, 40_004, "*", 0);
+    bed.advance_secs(1);
+    assert_eq!(registered(&bed), [5090]);
     bed.run_out();
 }

@@ -66,7 +66,7 @@ impl Ledger {
             // Only the peer of the control session, from whatever port.
             remotes: Remotes::one(Remote::new(key.remote.0.into(), 32, 0)),
             expires: now + lifetime.unwrap_or(timeout).max(timeout),
-            requester: Requester::default(),
+            requester: Requester::of_control(control.internal_port()),
             suggested: if want.needs_own_address { Suggested::Only(wish) } else { Suggested::Any },
         };
         if lifetime == Some(Duration::ZERO) {
@@ -166,21 +166,31 @@ impl Ledger {
         external.or(Some(own))
     }
 
-    /// All of the session are over (RFC 3261 §10.2.2), those with other registrars are not.
-    pub(in crate::shard) fn end_registrations(&mut self, asking: &Asking) {
-        let Asking { place, key, alg, .. } = *asking;
+    /// All of the sender are over (RFC 3261 §10.2.2), those with other registrars are not. Several
+    /// phones may share an address inside, so the sender is known by its port: the one it sends
+    /// from, or, over TCP, the one where it listens (`via`).
+    pub(in crate::shard) fn end_registrations(&mut self, asking: &Asking, via: Option<u16>) {
+        let Asking { now, place, key, alg } = *asking;
         let control = self.state.mappings.get(key.mapping).key();
         let registrar = Remote::new(key.remote.0.into(), 32, 0);
-        let Some(store) = self.state.control_sessions.as_ref() else { return };
-        for known in store.get(place).known() {
-            let inside = InternalKey { port: known.inside, ..control };
-            let is_registered = |grant: &Grant| {
-                let is_registration = grant.kind() == Kind::Map && grant.origin() == Origin::Alg(alg);
-                is_registration && grant.remotes.as_slice().first() == Some(&registrar)
+        loop {
+            let Some(store) = self.state.control_sessions.as_ref() else { return };
+            let known = store.get(place).known();
+            let is_of_sender = |grant: &Grant| {
+                let (port, by) = (grant.key().port, grant.requester.port);
+                let is_known = known.iter().any(|known| known.inside == port);
+                is_known || [port, by].contains(&control.port) || Some(port) == via
             };
-            if let Some(index) = self.state.grants.find(&inside, is_registered) {
-                self.state.grants.get_mut(index).set_expires(Instant::ORIGIN);
-            }
+            let is_ended = |grant: &Grant| {
+                let is_registration = grant.kind() == Kind::Map && grant.origin() == Origin::Alg(alg);
+                let is_its = grant.key() == InternalKey { port: grant.key().port, ..control };
+                let is_there = grant.remotes.as_slice().first() == Some(&registrar);
+                is_registration && is_its && is_there && is_of_sender(grant) && grant.is_alive(now)
+            };
+            let of_owner = || self.state.grants_beside(control.realm, control.address);
+            let ended = of_owner().find(|index| is_ended(self.state.grants.get(*index)));
+            let Some(index) = ended else { return };
+            self.state.grants.get_mut(index).set_expires(Instant::ORIGIN);
         }
     }
 
@@ -197,7 +207,7 @@ impl Ledger {
         };
         let single = *request;
         let rtcp = InternalKey { port: request.key.port.wrapping_add(1), ..request.key };
-        let mut request = Request { requester: Requester::default().in_set(request.key.port, 2), ..*request };
+        let mut request = Request { requester: request.requester.in_set(request.key.port, 2), ..*request };
         let (near, only) = match single.suggested {
             Suggested::Only(wish) => (Suggested::Only as fn(Wish) -> Suggested, wish.address),
             _ => (Suggested::Rather as fn(Wish) -> Suggested, None),
