@@ -8,6 +8,7 @@ import hashlib
 import os
 import random
 import time
+from pathlib import Path
 
 from kit import *
 from netlab import ftp
@@ -44,14 +45,18 @@ def lftp(way, url, into):
 
 
 def tnftp(way, url, into):
-    return ["tnftp", "-4", "-d", "-q", "5", "-A" if way == "EPRT" else "-p", "-o", into, url]
+    """It uses the older commands after `epsv4 off`, which it runs once it has logged in."""
+    netrc = Path(f"{into}.netrc")
+    netrc.write_text("" if way in ("EPRT", "EPSV") else "default login anonymous password x\nmacdef init\nepsv4 off\n\n")
+    mode = "-A" if way in BY_CLIENT else "-p"
+    return ["tnftp", "-4", "-d", "-q", "5", "-N", str(netrc), mode, "-o", into, url]
 
 
-# lftp sends no EPRT over IPv4, and tnftp prefers the extended commands.
+# lftp sends no EPRT over IPv4.
 CLIENTS = {
     "curl": (curl, ("PORT", "EPRT", "PASV", "EPSV")),
     "lftp": (lftp, ("PORT", "PASV", "EPSV")),
-    "tnftp": (tnftp, ("EPRT", "EPSV")),
+    "tnftp": (tnftp, ("PORT", "EPRT", "PASV", "EPSV")),
 }
 
 
