@@ -263,10 +263,13 @@ impl Stream {
 
     /// An acknowledgement of the receiver, as the sender must see it. Corrections it covers are
     /// forgotten.
-    pub fn acknowledge(&mut self, ack: u32) -> u32 {
+    ///
+    /// `None` if it covers bytes that were not sent on, so that it is forged: nothing changes, and
+    /// a host drops such a segment (RFC 9293 §3.10.7.4).
+    pub fn acknowledge(&mut self, ack: u32) -> Option<u32> {
+        // The end of the stream counts as one.
         if distance(self.base.wrapping_add(self.shift), ack) > 1 && !self.is_over {
-            // The receiver has bytes that did not pass here.
-            self.is_over = true;
+            return None;
         }
         let result = self.place_in(ack, false);
         let covered = self.kept().iter().take_while(|c| distance(c.output_end(), ack) >= 0).count();
@@ -278,7 +281,20 @@ impl Stream {
             self.corrections.copy_within(covered..self.len, 0);
             self.len -= covered;
         }
-        result
+        Some(result)
+    }
+
+    /// True if all sequence numbers are as they came.
+    #[must_use]
+    pub fn is_unchanged(&self) -> bool {
+        self.len == 0 && self.shift == 0
+    }
+
+    /// True if the sender's next segment may begin here, with so many bytes held.
+    #[must_use]
+    pub fn may_begin_at(&self, sequence: u32, held: usize) -> bool {
+        let next = self.base.wrapping_add(held as u32);
+        distance(self.floor, sequence) >= 0 && distance(sequence, next) >= 0
     }
 
     /// The input place of an output place. Inside a correction: its start, or its end if `upwards`.

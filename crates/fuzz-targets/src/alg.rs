@@ -210,7 +210,8 @@ fn conversation(name: &str, options: u8, bytes: &[u8]) {
                 assert_eq!(sequence, FIRST.wrapping_add(received.len() as u32), "the output has no gap");
                 received.extend_from_slice(&out[..length]);
             }
-            stream.acknowledge(FIRST.wrapping_add(received.len() as u32));
+            let ack = stream.acknowledge(FIRST.wrapping_add(received.len() as u32));
+            assert!(ack.is_some(), "what was sent can be acknowledged");
             expected.corrections = 0;
             let taken = stream.next().wrapping_sub(FIRST) as usize + held.len();
             if taken == expected.input.len() {
@@ -308,7 +309,8 @@ fn pass_all(name: &str, options: u8, input: &[u8], cuts: &[u8]) -> Option<(Vec<u
         let contiguous = received.iter().take_while(|byte| byte.is_some()).count();
         quiet = if contiguous == acked && to - from == input.len() { quiet + 1 } else { 0 };
         acked = contiguous;
-        stream.acknowledge(FIRST.wrapping_add(acked as u32));
+        let ack = stream.acknowledge(FIRST.wrapping_add(acked as u32));
+        assert!(ack.is_some(), "what was sent can be acknowledged");
         if quiet > 2 {
             break;
         }

@@ -111,7 +111,7 @@ impl Run {
             wire::verify::faults(packet).iter().any(|fault| matches!(fault, Fault::UdpChecksum | Fault::TcpChecksum))
         };
         if explained == Verdict::Local
-            || given == [Verdict::AlgReordered]
+            || matches!(given[..], [Verdict::AlgReordered | Verdict::AlgAckUnsent | Verdict::AlgFragment])
             || given == [Verdict::TransportMalformed] && is_damaged()
             || given.iter().all(|verdict| RESOURCES.contains(verdict))
         {

@@ -134,6 +134,8 @@ verdicts! {
     KernelLimited, "kernel_limited", Dropped, "To Natrix itself, for the kernel, and above the rate of its class.";
     KernelRingFull, "kernel_ring_full", Dropped, "To Natrix itself, for the kernel, which does not keep up.";
     SoftwireSubscriber, "softwire_subscriber", Dropped, "Softwire from an address that `softwire.subscribers` does not have (RFC 6333 section 11).";
+    AlgAckUnsent, "alg_ack_unsent", Dropped, "TCP segment of a control session that a gateway reads, which acknowledges bytes that were not sent (RFC 9293 section 3.10.7.4).";
+    AlgFragment, "alg_fragment", Dropped, "Fragment of a TCP segment of a control session whose numbers a gateway has shifted, which whole segments only can follow.";
 }
 
 /// Counters of one worker. All but gauges only grow.

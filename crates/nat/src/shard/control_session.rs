@@ -183,7 +183,7 @@ impl Ledger {
             self.counters.gateways[usize::from(control.asking.alg.0)].refuse(GatewayRefusal::MessageLimit);
         }
         if findings.ends_registrations() {
-            self.end_registrations(&control.asking);
+            self.end_registrations(&control.asking, findings.via());
         }
         if findings.is_empty() {
             return (reading, Replacements::default());
@@ -328,7 +328,7 @@ impl Ledger {
         }
         let Some(store) = self.state.control_sessions.as_mut() else { return Done::AsItIs };
         let segment = &bytes[transport..usize::from(parsed.total_length)];
-        if !payload.is_empty() && !checksum::is_tcp_valid(parsed.source, parsed.destination, segment) {
+        if !checksum::is_tcp_valid(parsed.source, parsed.destination, segment) {
             return Done::Drop(Verdict::TransportMalformed);
         }
         let mut ack = get_u32(bytes, transport + 8);
@@ -338,7 +338,11 @@ impl Ledger {
         {
             // Blocks first: the acknowledgement forgets corrections.
             shift_sack(stream, &mut changed.packet[transport + 20..headers]);
-            ack = stream.acknowledge(ack);
+            match stream.acknowledge(ack) {
+                Some(in_its_numbers) => ack = in_its_numbers,
+                None if flags.contains(Flags::RST) => {}
+                None => return Done::Drop(Verdict::AlgAckUnsent),
+            }
         }
         let room = store.with_held(place, own).map(|(_, held)| core::mem::take(held));
         let has_room = room.is_some();
@@ -374,6 +378,37 @@ impl Ledger {
             Passed::Gap => Done::Drop(Verdict::AlgReordered),
             Passed::On { sequence, length, fin } => Done::Segment { headers, sequence, ack, length, fin },
         }
+    }
+
+    /// The first fragment of a segment, which is not read. It ends reading, and passes, unless the
+    /// numbers of the connection are no longer those of its ends: then the verdict drops it. Forged
+    /// ones end nothing.
+    pub(in crate::shard) fn check_fragment(
+        &mut self,
+        flow: Place,
+        from: Side,
+        bytes: &[u8],
+        parsed: &Parsed,
+    ) -> Result<(), Verdict> {
+        let served = flow.session.and_then(|session| self.gateway_of(flow.index, session));
+        let Some(key) = served.map(|(.., remote)| AlgKey::of(flow.index, self.state.mappings.get(flow.index), remote))
+        else {
+            return Ok(());
+        };
+        let Some(store) = self.state.control_sessions.as_mut() else { return Ok(()) };
+        let Some(place) = store.find(&key) else { return Ok(()) };
+        let (own, other) = if from == Side::Inside { (0, 1) } else { (1, 0) };
+        let sequence = get_u32(bytes, usize::from(parsed.header_length) + 4);
+        let held = store.held_bytes(place, own);
+        let streams = &mut store.get_mut(place).streams;
+        let (Some(stream), Some(back)) = (&streams[own], &streams[other]) else { return Ok(()) };
+        if !stream.is_unchanged() || !back.is_unchanged() {
+            return Err(Verdict::AlgFragment);
+        }
+        if stream.may_begin_at(sequence, held) {
+            streams.iter_mut().flatten().for_each(Stream::end);
+        }
+        Ok(())
     }
 
     /// A session that nobody reads any more, and whose numbers are as they came, returns to the

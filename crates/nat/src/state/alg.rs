@@ -350,6 +350,12 @@ impl AlgStore {
         }
     }
 
+    /// Bytes held of one direction.
+    pub(crate) fn held_bytes(&self, index: u32, way: usize) -> usize {
+        let held = self.sessions.list[index as usize].held[way];
+        held.checked_sub(1).map_or(0, |place| self.held.list[usize::from(place)].len())
+    }
+
     pub(crate) fn holds(&self, index: u32) -> bool {
         self.sessions.list[index as usize].held.iter().any(|held| *held != 0)
     }

@@ -4,6 +4,7 @@
 
 use core::net::SocketAddrV4;
 
+use nat::Verdict;
 use testkit::*;
 use wire::build;
 use wire::ipv4::Ipv4;
@@ -90,7 +91,7 @@ fn a_segment_that_no_longer_fits_is_cut() {
         let all = String::from_utf8(all).expect("text");
         assert_eq!(all.matches("PORT 203,0,113,").count(), 8, "{all}");
         assert_eq!(all.matches("NOOP").count(), text.matches("NOOP").count());
-        assert_eq!(bed.count(nat::Verdict::Outbound), 5, "one verdict for what came");
+        assert_eq!(bed.count(Verdict::Outbound), 5, "one verdict for what came");
         // A repetition of any part becomes the same bytes.
         let part = 30..1_300;
         let again = build::tcp(CLIENT, SERVER, Flags::ACK).sequence(sequence + 30).acknowledgment(ack);
@@ -326,4 +327,102 @@ fn an_answer_that_did_not_pass_here_ends_reading() {
     let text = "PORT 100,64,0,10,4,1\r\n";
     assert_eq!(talk.send_out(&mut bed, text), text);
     bed.run_out();
+}
+
+/// RFC 9293 §3.10.7.4: an acknowledgement of what was not sent is ignored. Anyone can forge it who
+/// knows the endpoints of the connection.
+#[test]
+fn a_forged_acknowledgement_ends_no_reading() {
+    let (port, pasv) = ("PORT 100,64,0,10,4,1\r\n", "227 Entering Passive Mode (100,64,0,10,4,1).\r\n");
+    for server_is_inside in [false, true] {
+        for ahead in [2, 1_000, 1 << 20, 1 << 30] {
+            for (flags, payload) in [(Flags::ACK, ""), (Flags::ACK.union(Flags::PSH), "220 x\r\n")] {
+                let (mut bed, mut talk) = if server_is_inside {
+                    let (mut bed, server, external) = server_behind_a_forward();
+                    let talk = Talk::enter(&mut bed, server, at(E1, 50_000), external);
+                    (bed, talk)
+                } else {
+                    let mut bed = Bed::new(with(&["ftp"]));
+                    let talk = Talk::open(&mut bed, CLIENT, SERVER);
+                    (bed, talk)
+                };
+                talk = talk.log_in(&mut bed, server_is_inside);
+                for from_outside in [true, false] {
+                    let (sequence, ack) = talk.numbers(from_outside);
+                    let (from, to) =
+                        if from_outside { (talk.remote, talk.external) } else { (talk.inside, talk.remote) };
+                    for sequence in [sequence, sequence + 5, 99_999] {
+                        let forged = build::tcp(from, to, flags).sequence(sequence).acknowledgment(ack + ahead);
+                        let forged = forged.payload(payload.as_bytes()).build();
+                        if from_outside {
+                            bed.outside(&forged)
+                        } else {
+                            bed.inside(&forged)
+                        }
+                        bed.assert_silent();
+                    }
+                }
+                assert_eq!(bed.count(Verdict::AlgAckUnsent), 6, "{ahead} {payload}");
+                // An old one is no news.
+                let (sequence, ack) = talk.numbers(true);
+                let old = build::tcp(talk.remote, talk.external, Flags::ACK).sequence(sequence);
+                bed.outside(&old.acknowledgment(ack - 10).build());
+                bed.only_inside();
+                if server_is_inside {
+                    assert_eq!(talk.send_in(&mut bed, "PASV\r\n"), "PASV\r\n");
+                    assert_ne!(talk.send_out(&mut bed, pasv), pasv, "{ahead} {payload}: it is read");
+                } else {
+                    assert_ne!(talk.send_out(&mut bed, port), port, "{ahead} {payload}: it is read");
+                    assert_eq!(talk.send_in(&mut bed, "200 ok\r\n"), "200 ok\r\n");
+                }
+                bed.run_out();
+            }
+        }
+    }
+}
+
+/// A header with a flipped bit must not leave with a checksum that fits it.
+#[test]
+fn a_damaged_acknowledgement_is_dropped() {
+    let mut bed = Bed::new(with(&["ftp"]));
+    let talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+    let (sequence, ack) = talk.numbers(true);
+    let mut damaged = build::tcp(SERVER, talk.external, Flags::ACK).sequence(sequence).acknowledgment(ack).build();
+    damaged[20 + 11] ^= 1;
+    bed.outside(&damaged);
+    bed.assert_silent();
+    assert_eq!(bed.count(Verdict::TransportMalformed), 1);
+    bed.run_out();
+}
+
+/// Fragments are not read. A forged one ends nothing, one of the connection ends reading, and none
+/// passes between numbers that it does not know.
+#[test]
+fn a_segment_in_fragments_ends_reading() {
+    let text = "PORT 100,64,0,10,4,1\r\n";
+    for is_forged in [false, true] {
+        let mut bed = Bed::new(with(&["ftp"]));
+        let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+        let (sequence, ack) = talk.numbers(false);
+        let sequence = if is_forged { sequence + 1_000_000 } else { sequence };
+        let whole = |sequence| {
+            let long = vec![b'x'; 1_000];
+            build::tcp(CLIENT, SERVER, Flags::ACK).sequence(sequence).acknowledgment(ack).payload(&long).build()
+        };
+        for fragment in build::fragment(&whole(sequence), 500) {
+            bed.inside(&fragment);
+        }
+        assert!(bed.take_outside().len() > 1, "it passes");
+        let passed = talk.send_out(&mut bed, text);
+        assert_eq!(passed == text, !is_forged, "{passed}");
+        // Its numbers differ from now on.
+        if is_forged {
+            for fragment in build::fragment(&whole(talk.numbers(false).0), 500) {
+                bed.inside(&fragment);
+            }
+            bed.assert_silent();
+            assert_eq!(bed.count(Verdict::AlgFragment), 1);
+        }
+        bed.run_out();
+    }
 }

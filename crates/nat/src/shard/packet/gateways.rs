@@ -47,7 +47,13 @@ impl PacketPath {
         sink: &mut S,
     ) -> Option<Fate> {
         let from = if matches!(onward, Onward::Out(_)) { Side::Inside } else { Side::Outside };
-        let control = self.ledger.control_of(at, Place { index: flow.index, session: flow.session }, from)?;
+        let place = Place { index: flow.index, session: flow.session };
+        if at.parsed.is_fragment() {
+            let is_segment = at.parsed.class == Class::Tcp && at.parsed.fragment_offset == 0;
+            let checked = is_segment.then(|| self.ledger.check_fragment(place, from, bytes, at.parsed))?;
+            return checked.err().map(Fate::Done);
+        }
+        let control = self.ledger.control_of(at, place, from)?;
         let mut changed = self.changed.take()?;
         let done = match at.parsed.class {
             Class::Udp => self.ledger.pass_datagram(&control, bytes, at.parsed, &mut changed),

@@ -83,7 +83,6 @@ impl PacketPath {
             session => self.refresh_from_outside(now, index, session),
         }
         if self.changed.is_some()
-            && !parsed.is_fragment()
             && let Some(fate) = self.by_gateway(at, bytes, flow, Onward::In(hop, via), sink)
         {
             return fate;

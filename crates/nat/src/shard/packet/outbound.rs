@@ -340,7 +340,6 @@ impl PacketPath {
             }
         }
         if self.changed.is_some()
-            && !parsed.is_fragment()
             && let Some(fate) = self.by_gateway(at, bytes, flow, Onward::Out(way), sink)
         {
             return fate;
