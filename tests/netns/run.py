@@ -18,6 +18,7 @@ import setups  # noqa: E402
 import test_alg_ftp  # noqa: E402, F401
 import test_alg_pptp  # noqa: E402, F401
 import test_alg_rtsp  # noqa: E402, F401
+import test_alg_second_opinion  # noqa: E402, F401
 import test_alg_sip  # noqa: E402, F401
 import test_alg_tftp  # noqa: E402, F401
 import test_api  # noqa: E402, F401
