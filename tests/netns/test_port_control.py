@@ -148,6 +148,14 @@ def libtorrent_maps_its_listening_port(n):
     shown = [grant for grant in n.dut.show("grants") if grant["internal"] == f"{host}:{port}"]
     mine = [grant for grant in shown if not grant["held_down"]]
     expect_equal({grant["protocol"] for grant in mine}, {"tcp", "udp"}, "protocols of libtorrent")
+    origin = "pcp" if pcp_is_spoken(n) else "nat_pmp"
+    expect_equal({grant["origin"] for grant in mine}, {origin}, "origin of the grants")
+    for grant in mine:
+        endpoint, protocol = grant["external"], grant["protocol"]
+        _, found, _ = n.dut.command("find", endpoint, "--protocol", protocol, "--json")
+        expect(f'"origin":"{origin}"' in found, f"find does not name the origin: {found}")
+        _, why, _ = n.dut.command("why", protocol, "192.0.2.99:4000", endpoint, "--inbound")
+        expect(f"granted by {origin}" in why, f"why does not name the origin: {why}")
     external = next(grant["external"] for grant in mine if grant["protocol"] == "tcp").split(":")
     # From outside, and by hairpin.
     for host in (n.srv1, n.srv2, n.sub2):
