@@ -22,6 +22,7 @@ use nat::Verdict;
 use nat::packet::Egress;
 use nat::packet::PacketMeta;
 use nat::packet::Sink;
+use nat::packet::Stage;
 use nat::types::InterfaceId;
 use nat::types::WorkerId;
 use nat::view::Query;
@@ -875,6 +876,9 @@ impl<I: Io> Sink for Outlet<I> {
         }
         let ring = self.crossings.to.get_mut(worker.index()).and_then(Option::as_mut);
         // The shard counts this one itself.
-        ring.is_some_and(|ring| ring.try_push(Crossing::Process { buffer, meta }).is_ok())
+        ring.is_some_and(|ring| {
+            let reserved = if meta.stage == Stage::PortControl { ring.capacity() / 2 } else { 0 };
+            ring.room(reserved + 1) > reserved && ring.try_push(Crossing::Process { buffer, meta }).is_ok()
+        })
     }
 }

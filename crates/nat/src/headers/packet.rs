@@ -209,7 +209,8 @@ pub trait Sink {
     /// Sends the concatenated `parts`. False without a free buffer.
     fn transmit(&mut self, egress: Egress, parts: &[&[u8]]) -> bool;
 
-    /// The same to another worker. False without a free buffer or with a full ring.
+    /// The same to another worker. False without a free buffer or with a full ring; for a request
+    /// of port control with one that is half full, so that a flood of them keeps no packet out.
     fn hand_off(&mut self, worker: WorkerId, meta: PacketMeta, parts: &[&[u8]]) -> bool;
 }
 

@@ -213,7 +213,7 @@ impl<I: Io> Bed<I> {
         Bed::with_settings(settings(), workers, sizes, options, wrap)
     }
 
-    fn with_settings(
+    pub(crate) fn with_settings(
         settings: Settings,
         workers: usize,
         sizes: &MemorySettings,

@@ -17,9 +17,11 @@ use rand::rngs::SmallRng;
 
 use super::bed::Bed;
 use super::bed::INSIDE;
+use super::bed::INSIDE_ADDRESS;
 use super::bed::OUTSIDE;
 use super::bed::SERVER;
 use super::bed::subscriber;
+use crate::worker::WorkerOptions;
 
 /// Flows that only make neighbours known.
 const WARM_UP: u8 = 20;
@@ -126,6 +128,46 @@ fn a_full_ring_is_a_counted_drop() {
     bed.assert_balance();
     bed.settle();
     assert!(bed.total().taken_over > 0);
+}
+
+/// A MAP of PCP for the sender itself (RFC 6887 §11.1).
+fn request_of(host: SocketAddrV4) -> Vec<u8> {
+    let head = [&[2, 1, 0, 0, 0, 0, 2, 88][..], &host.ip().to_ipv6_mapped().octets()].concat();
+    let map = [&[7; 12][..], &[17, 0, 0, 0], &[4, 0, 0, 0], &[0; 10], &[255; 2], &[0; 4]].concat();
+    [head, map].concat()
+}
+
+/// A worker that does not poll for a while takes the packets of others all the same.
+#[test]
+fn a_flood_of_requests_leaves_room_in_the_ring() {
+    let sizes = MemorySettings { queue_frames: 4_096, buffers: 8_192, ..MemorySettings::default() };
+    let mut settings = super::bed::settings();
+    settings.port_control.pcp = true;
+    let mut bed = Bed::with_settings(settings, 2, &sizes, &WorkerOptions::default(), |_, io| io).after_start();
+    let send = |bed: &mut Bed<MemoryIo>, to: SocketAddrV4, rounds: usize| {
+        for _ in 0..rounds {
+            for host in 2..62 {
+                let from = subscriber(host);
+                let payload = if to == SERVER { b"x".to_vec() } else { request_of(from) };
+                bed.push_udp(0, from, to, &payload);
+            }
+            for _ in 0..2 {
+                bed.workers[0].poll(bed.now);
+            }
+        }
+    };
+    let before = bed.total().handed_off;
+    send(&mut bed, SocketAddrV4::new(INSIDE_ADDRESS, 5_351), 80);
+    let total = bed.total();
+    assert_eq!(total.handed_off - before, 1_024, "half of the ring");
+    assert!(total.of(Verdict::LocalIgnored) > 1_000, "the others are limited");
+    send(&mut bed, SERVER, 20);
+    let total = bed.total();
+    assert!(total.handed_off - before > 1_024 + 300, "{} packets", total.handed_off - before);
+    assert_eq!(total.of(Verdict::HandOffRingFull), 0);
+    bed.assert_balance();
+    bed.settle();
+    assert!(bed.total().verdicts[Verdict::Local.index()] >= 1_024, "the requests are answered");
 }
 
 #[test]

@@ -73,6 +73,12 @@ impl PacketPath {
         }
         let owner = self.ledger.shared.worker_of_subscriber(parsed.source);
         if owner != self.ledger.worker {
+            if parsed.destination_port == pcp::SERVER_PORT
+                && parsed.class == Class::Udp
+                && let Some(fate) = self.pass_request_on(owner, at, bytes, sink)
+            {
+                return fate;
+            }
             return Fate::HandOff { worker: owner, meta: PacketMeta { stage: Stage::Steered, ..meta } };
         }
         if parsed.is_fragment() {

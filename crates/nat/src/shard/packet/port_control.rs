@@ -21,6 +21,7 @@ use crate::shard::port_control::Datagram;
 use crate::snapshot::shared::NextHop;
 use crate::state::grant::Grant;
 use crate::state::grant::Origin;
+use crate::steps::untranslated::LocalAnswer;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::Endpoint;
@@ -140,8 +141,7 @@ impl PacketPath {
             self.ledger.counters.port_control_ignored += 1;
             return Fate::Done(Verdict::LocalIgnored);
         }
-        // A request that another worker passed on has been counted there.
-        if meta.stage != Stage::PortControl && !self.requests.allow(now, (facing, source.address)) {
+        if !self.requests.allow(now, (facing, source.address)) {
             self.ledger.counters.port_control_limited += 1;
             return Fate::Done(Verdict::LocalIgnored);
         }
@@ -150,13 +150,47 @@ impl PacketPath {
         let answer = self.ledger.serve(&request);
         let from = Endpoint::new(parsed.destination.into(), SERVER_PORT);
         if let Answer::Elsewhere(subject) = answer {
-            let worker = self.ledger.shared.worker_of_subscriber(subject);
-            return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::PortControl, ..meta } };
+            return self.hand_request_to(self.ledger.shared.worker_of_subscriber(subject), at, bytes, sink);
         }
         let mut copy = [0; pcp::MESSAGE_MAX];
         let Some(reply) = answer.as_bytes(payload, &mut copy) else { return Fate::Done(Verdict::LocalIgnored) };
         self.send_from(facing, from, source, reply, sink);
         Fate::Done(Verdict::Local)
+    }
+
+    /// The same of another worker's subscriber, limited before it takes room in a ring. `None` if it
+    /// is no request.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::shard) fn pass_request_on<S: Sink>(
+        &mut self,
+        owner: WorkerId,
+        at: Arrival<'_>,
+        bytes: &[u8],
+        sink: &mut S,
+    ) -> Option<Fate> {
+        let Arrival { now, meta, parsed } = at;
+        let facing = self.ledger.shared.facing(meta.ingress);
+        let is_request = self.view().decide_local(facing, parsed) == Ok(LocalAnswer::PortControl);
+        if !is_request || parsed.is_fragment() || is_host_number(parsed.source) {
+            return None;
+        }
+        if !self.requests.allow(now, (facing, parsed.source.into())) {
+            self.ledger.counters.port_control_limited += 1;
+            return Some(Fate::Done(Verdict::LocalIgnored));
+        }
+        Some(self.hand_request_to(owner, at, bytes, sink))
+    }
+
+    /// Through the sink, which leaves room in the ring for packets of others.
+    fn hand_request_to<S: Sink>(&mut self, worker: WorkerId, at: Arrival<'_>, bytes: &[u8], sink: &mut S) -> Fate {
+        let packet = bytes.get(..usize::from(at.parsed.total_length)).unwrap_or_default();
+        if sink.hand_off(worker, PacketMeta { stage: Stage::PortControl, ..at.meta }, &[packet]) {
+            self.ledger.counters.handed_off += 1;
+            return Fate::Held;
+        }
+        self.ledger.counters.port_control_limited += 1;
+        Fate::Done(Verdict::LocalIgnored)
     }
 
     fn send_from<S: Sink>(&mut self, towards: Facing, from: Endpoint, to: Endpoint, payload: &[u8], sink: &mut S) {
