@@ -158,8 +158,8 @@ impl PacketPath {
         Fate::Done(Verdict::Local)
     }
 
-    /// The same of another worker's subscriber, limited before it takes room in a ring. `None` if it
-    /// is no request.
+    /// The same of another worker's subscriber, limited before it takes room in a ring. `None` if
+    /// it is no request.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn pass_request_on<S: Sink>(
