@@ -92,7 +92,7 @@ fn strangers_are_admitted_by_filter_until_the_end() {
 fn what_a_gateway_opens_closes_nothing() {
     let mut store = store(4);
     let only = Remotes::one(Remote::new(Ipv4Addr::from_bits(9), 32, 0));
-    let request = Request { origin: Origin::Alg(alg::AlgId(0)), ..request(1, 10, only) };
+    let request = Request { origin: Origin::Alg(AlgId(0)), ..request(1, 10, only) };
     let index = store.insert(&request, request.key.address, (1, EXTERNAL), 0, at(1)).expect("there is room");
     assert_eq!(store.admission(&request.key, (9, 1), false, at(99)), Admission::Granted(index));
     assert_eq!(store.admission(&request.key, (8, 1), false, at(99)), Admission::AsPool);
