@@ -52,6 +52,7 @@ import test_tcp  # noqa: E402, F401
 import test_timers  # noqa: E402, F401
 import test_transition  # noqa: E402, F401
 import test_udp  # noqa: E402, F401
+import test_unit  # noqa: E402, F401
 import test_whole_run  # noqa: E402, F401  (the last: its tests look back on the others)
 from netlab import process  # noqa: E402
 from netlab.netfilter import Netfilter  # noqa: E402

@@ -363,6 +363,8 @@ SETUPS = {
     # Instances of their own, one after the other.
     "log_format": {},
     "api": {"more": api()},
+    # The unit of the package, on a machine of its own.
+    "unit": {},
     # For tests that must not wait because another has used up the requests of its client.
     "api_quiet": {"more": SCARCE_POOL + api()},
     "api_tls": lambda: {"more": api_tls()},

@@ -5,15 +5,10 @@ import os
 import pty
 import re
 import subprocess
-import tempfile
 import time
-from pathlib import Path
 
-import setups
 from kit import *
 from netlab import process
-from netlab.natrix import configure
-from netlab.topology import SRV1
 from test_api import ask
 from test_api import objects
 from test_api import traffic
@@ -124,38 +119,3 @@ def command_api_and_metrics_show_the_same(n):
     expect(rounds >= sample(metrics, "natrix_worker_round_seconds_count") - 100 > -100, f"rounds {rounds}")
     counters = {one["name"]: one["value"] for one in objects(n, "/api/v1/counters")}
     expect_equal(counters["blocks_leased"], sample(metrics, "natrix_blocks_leased_total"), "leased blocks")
-
-
-@test("api")
-def the_service_needs_only_its_capabilities(n):
-    """Starts the instance again as natrix.service does: another user, with the capabilities of the unit."""
-    unit = (Path(__file__).resolve().parent.parent.parent / "packaging" / "natrix.service").read_text()
-    named = re.search(r"^AmbientCapabilities=(.*)$", unit, re.MULTILINE)[1].split()
-    capabilities = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in named)
-    expect_equal(n.dut.stop(), None, "end of the instance before")
-    with tempfile.TemporaryDirectory(prefix="natrix-service-") as folder:
-        os.chown(folder, 65534, 65534)
-        configuration = Path(folder) / "natrix.toml"
-        # AF_XDP needs CAP_SYS_ADMIN, which af-xdp.conf adds.
-        driver = "af_packet" if n.dut.driver == "af_xdp" else n.dut.driver
-        configuration.write_text(configure(f"{folder}/control.sock", driver, more=setups.api()))
-        service = n.nat.start(
-            "service",
-            ["env", f"XDG_RUNTIME_DIR={folder}", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs",
-             f"--bounding-set=-all,{capabilities}", f"--inh-caps=-all,{capabilities}", f"--ambient-caps=-all,{capabilities}",
-             n.dut.binary, "run", "-c", configuration],
-        )  # fmt: skip
-        show = [n.dut.binary, "show", "status", "--json", "--socket", f"{folder}/control.sock"]
-        ready = process.wait_until(lambda: not service.alive() or n.nat.run(show)[0] == 0, 30, 0.1)
-        expect(ready and service.alive(), f"the instance did not start:\n{service.log()}")
-        if driver == "tap":
-            n.dut.bridge_taps()
-        with sockets(udp(n.sub1), udp(n.srv1)) as (sock, server):
-            external_of(sock, server, (SRV1, server.getsockname()[1]))
-        (child,) = process.run(["ps", "--no-headers", "-o", "pid", "--ppid", service.pid])[1].split()
-        status = Path(f"/proc/{child}/status").read_text()
-        expect_equal(re.search(r"CapEff:\s+(\w+)", status)[1], "0" * 16, "capabilities of the API's process")
-        expect_equal(service.end(15), 0, f"end of the service: {service.log()}")
-    n.dut.restart()
-    if n.dut.driver == "tap":
-        n.dut.bridge_taps()
