@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import tempfile
+import time
 from pathlib import Path
 
 from kit import *
@@ -72,6 +73,16 @@ def the_log_as_json_has_an_object_a_line(n):
     expect(any(one["level"] == "warning" and one["message"].startswith("SIGHUP is ignored") for one in found), f"{found}")
     last = [(one["level"], one["object"], one["message"]) for one in found]
     expect(("info", "SIGTERM", "draining") in last, f"{last}")
+    # The process for SNMP writes by the same format and level.
+    nowhere = '[snmp]\nagentx = "/nonexistent/agentx"'
+    with service(n, "log-snmp", f'format = "json"\n{nowhere}') as daemon:
+        process.wait_until(lambda: "master agent" in daemon.log(), 20)
+    found = [json.loads(line) for line in daemon.log().splitlines() if line.startswith("{")]
+    of_snmp = [(one["level"], one["message"].split(" (")[0]) for one in found if one["object"] == "snmp"]
+    expect_equal(of_snmp[:1], [("warning", "no session with the master agent")], f"lines of the process for SNMP: {daemon.log()}")
+    with service(n, "log-snmp-quiet", f'format = "json"\nlevel = "error"\n{nowhere}') as daemon:
+        time.sleep(2)
+    expect("master agent" not in daemon.log(), daemon.log())
     # The level holds for all formats.
     with service(n, "log-quiet", 'format = "json"\nlevel = "error"') as daemon:
         pass

@@ -101,8 +101,10 @@ def the_process_has_what_the_unit_gives(machine):
     expect_equal(of_unit("LimitMEMLOCK"), "infinity", "locked memory of the unit")
     for what, wanted in (("Max locked memory", hard if hard == "unlimited" else str(int(hard) * 1024)), ("Max core file size", "1")):
         expect_equal(re.search(rf"{what} +(\S+)", limits)[1], wanted, what)
-    children = process.run(["ps", "--no-headers", "-o", "pid,args", "--ppid", pid])[1].splitlines()
-    (api,) = [line.split()[0] for line in children if line.endswith(" api")]
+    children = process.run(["ps", "--no-headers", "-o", "pid,ni,args", "--ppid", pid])[1].splitlines()
+    ((api, nice),) = [line.split()[:2] for line in children if line.endswith(" api")]
+    own = int(process.run(["ps", "--no-headers", "-o", "ni", "-p", pid])[1])
+    expect_equal(int(nice), min(own + 10, 19), "nice value of the API's process, which gives way to workers")
     status = Path(f"/proc/{api}/status").read_text()
     # Without new privileges the bounding set gives nothing.
     expect_equal((field("CapEff"), field("CapAmb"), field("NoNewPrivs")), ("0" * 16, "0" * 16, "1"), "rights of the API's process")

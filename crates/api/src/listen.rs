@@ -102,7 +102,7 @@ async fn run(settings: Settings, log: EventLog) -> Result<(), ServeError> {
     // Before another thread is started: each inherits what this one may do.
     let needs = Needs { own_socket: listener.path(), connects_to: None, writes_beside: None };
     if !confine(needs).map_err(ServeError::System)? {
-        eprintln!("warning: api: {NO_LANDLOCK}");
+        tracing::warn!(target: "natrix", object = "api", "{NO_LANDLOCK}");
     }
     let (ended, end) = tokio::sync::oneshot::channel();
     let wait = move || {

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use nat::Duration;
 use nat::Settings;
 use nat::event::Event;
+use serde::Deserialize;
+use serde::Serialize;
 
 use crate::fault::Warning;
 use crate::source::Source;
@@ -346,7 +348,8 @@ impl EventLog {
 }
 
 /// How the log is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LogFormat {
     /// To the journal if it reads standard error, otherwise as text.
     #[default]
@@ -360,7 +363,8 @@ pub enum LogFormat {
 }
 
 /// Severity of a log line, most severe first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LogLevel {
     /// Something failed.
     Error,

@@ -14,9 +14,14 @@ use config::LogLevel;
 use tracing::Level;
 use tracing_subscriber::Layer;
 use tracing_subscriber::Registry;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::log::lines::Lines;
+
+/// The target of all events of the log; other libraries have theirs.
+const TARGET: &str = "natrix";
 
 /// Writes messages that are at least as severe as its level.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +44,22 @@ impl Log {
     /// The log of this process, from here on in `format`. Messages before go nowhere. If the
     /// journal cannot be reached, it is lines of text, and the first one says so.
     pub fn start(level: LogLevel, format: LogFormat) -> Log {
+        Log::start_with(level, format, Targets::new().with_target(TARGET, LevelFilter::TRACE))
+    }
+
+    /// As [`Log::start`], where other crates write to it by `tracing` with the target `natrix`: the
+    /// level holds for them too.
+    pub fn start_for_all(level: LogLevel, format: LogFormat) -> Log {
+        let least = match level {
+            LogLevel::Error => LevelFilter::ERROR,
+            LogLevel::Warn => LevelFilter::WARN,
+            LogLevel::Info => LevelFilter::INFO,
+            LogLevel::Debug => LevelFilter::DEBUG,
+        };
+        Log::start_with(level, format, Targets::new().with_target(TARGET, least))
+    }
+
+    fn start_with(level: LogLevel, format: LogFormat, written: Targets) -> Log {
         let log = Log::new(level);
         let is_journal = match format {
             LogFormat::Auto => is_read_by_the_journal(),
@@ -59,7 +80,8 @@ impl Log {
             _ => Lines::Text.boxed(),
         };
         // Only the first of a process counts.
-        let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer));
+        let _ =
+            tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer.with_filter(written)));
         if let Some(error) = failed {
             log.warn(&format_args!("log.format: the journal cannot be reached ({error}); the log is lines of text"));
         }
@@ -90,8 +112,8 @@ impl Log {
         macro_rules! event {
             ($level:expr) => {
                 match object {
-                    Some(object) => tracing::event!(target: "natrix", $level, object, message),
-                    None => tracing::event!(target: "natrix", $level, message),
+                    Some(object) => tracing::event!(target: TARGET, $level, object, message),
+                    None => tracing::event!(target: TARGET, $level, message),
                 }
             };
         }

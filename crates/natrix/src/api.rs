@@ -1,7 +1,5 @@
 //! `natrix api`, the process of the API, and `natrix token`.
 
-use std::io;
-use std::io::BufRead;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -20,15 +18,15 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::find_at;
+use crate::watched::run_beside;
 
 /// `natrix api`: the process itself.
 pub(crate) fn run() -> Result<(), Failure> {
-    let mut line = String::new();
-    io::stdin().lock().read_line(&mut line)?;
-    let settings: Settings = serde_json::from_str(&line).map_err(|error| {
-        let fault = Fault::new("api", "has no settings", "do not start it; natrix run does");
-        cli::CliError::from(fault.seen(error.to_string()))
-    })?;
+    run_beside("api", |settings: Settings| api::serve(settings.clone(), event_log(&settings)))
+}
+
+/// The event log of the instance, asked as the command line does.
+fn event_log(settings: &Settings) -> EventLog {
     let socket = settings.control.clone();
     let socket_of_stat = socket.clone();
     let past = move |question: &PastQuestion| find_past(question, &socket.display().to_string());
@@ -36,7 +34,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         let failed = |failure: Failure| Fault::new("log", failure.to_string(), "see docs/logging.md");
         crate::log::stat_of_instance(&socket_of_stat).map_err(failed)
     };
-    Ok(api::serve(settings, EventLog { past: Arc::new(past), stat: Arc::new(stat) })?)
+    EventLog { past: Arc::new(past), stat: Arc::new(stat) }
 }
 
 /// Answers as `natrix find --at`, or `--from` and `--to`, does.

@@ -1,7 +1,5 @@
 //! The settings of the process of the API.
 
-use std::io;
-
 use api::Listen;
 use api::Role;
 use api::Settings;
@@ -22,9 +20,8 @@ use crate::watched::Watched;
 pub(crate) fn start(config: &Config) -> Result<Option<Watched>, Failure> {
     let Some(http) = &config.http else { return Ok(None) };
     let settings = settings(http, config)?;
-    let line = serde_json::to_string(&settings).map_err(io::Error::from)?;
     let beside = Beside { command: "api", table: "http", log: Log::new(config.log.level) };
-    Ok(Some(Watched::start(beside, line)?))
+    Ok(Some(Watched::start(beside, (config.log.level, config.log.format), settings)?))
 }
 
 fn settings(http: &Http, config: &Config) -> Result<Settings, Failure> {

@@ -1,7 +1,6 @@
 //! The settings of the process for SNMP.
 
 use std::fs::DirBuilder;
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
@@ -38,7 +37,6 @@ pub(crate) fn start(config: &Config) -> Result<Option<Watched>, Failure> {
             log.warn(&format_args!("snmp.state: {} cannot be created ({error}); create it", folder.display()));
         }
     }
-    let line = serde_json::to_string(&settings).map_err(io::Error::from)?;
     let beside = Beside { command: "snmp", table: "snmp", log };
-    Ok(Some(Watched::start(beside, line)?))
+    Ok(Some(Watched::start(beside, (config.log.level, config.log.format), settings)?))
 }

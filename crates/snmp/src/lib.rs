@@ -66,7 +66,7 @@ pub fn serve(settings: Settings) -> io::Result<()> {
     };
     // Before another thread is started: each inherits what this one may do.
     if !confine(Needs { own_socket: None, connects_to, writes_beside: settings.state.as_deref() })? {
-        eprintln!("warning: snmp: {NO_LANDLOCK}");
+        tracing::warn!(target: "natrix", object = "snmp", "{NO_LANDLOCK}");
     }
     let over = Arc::new(AtomicBool::new(false));
     let end = Arc::clone(&over);
@@ -84,7 +84,7 @@ pub fn serve(settings: Settings) -> io::Result<()> {
     let mut reported = String::new();
     while !is_over() {
         let outcome = Session::open(&master, &description).and_then(|mut session| {
-            eprintln!("info: snmp: registered with the master agent");
+            tracing::info!(target: "natrix", object = "snmp", "registered with the master agent");
             reported.clear();
             session.serve(&mut agent, is_over)
         });
@@ -92,7 +92,11 @@ pub fn serve(settings: Settings) -> io::Result<()> {
         let text = error.to_string();
         // An agent that is not there is reported once.
         if text != reported {
-            eprintln!("warning: snmp: no session with the master agent ({text}); trying again every five seconds");
+            tracing::warn!(
+                target: "natrix",
+                object = "snmp",
+                "no session with the master agent ({text}); trying again every five seconds"
+            );
             reported = text;
         }
         let begun = Instant::now();

@@ -74,7 +74,12 @@ impl Saved {
     pub(crate) fn read(&self) -> Controls {
         let Some(path) = &self.0 else { return Controls::default() };
         let unreadable = |problem: &dyn core::fmt::Display| {
-            eprintln!("warning: snmp: {} has no thresholds to begin with ({problem}); set them again", path.display());
+            let path = path.display();
+            tracing::warn!(
+                target: "natrix",
+                object = "snmp",
+                "{path} has no thresholds to begin with ({problem}); set them again"
+            );
             Controls::default()
         };
         match text(path) {
@@ -87,8 +92,10 @@ impl Saved {
     /// Replaces the file. It is on the disk when this returns.
     pub(crate) fn write(&self, controls: &Controls) -> io::Result<()> {
         let Some(path) = &self.0 else { return Ok(()) };
-        replace(path, controls)
-            .inspect_err(|error| eprintln!("warning: snmp: {} cannot be written ({error})", path.display()))
+        replace(path, controls).inspect_err(|error| {
+            let path = path.display();
+            tracing::warn!(target: "natrix", object = "snmp", "{path} cannot be written ({error})");
+        })
     }
 }
 

@@ -233,8 +233,11 @@ fn take_pictures(shared: &Shared, connection: &mut Connection, rows_max: usize) 
         match picture {
             Ok(maps) => {
                 if maps.is_cut && !was_cut {
-                    eprintln!(
-                        "warning: snmp: the tables of subscribers and maps have only {rows_max} rows of more; raise snmp.rows, or read lists by the API"
+                    tracing::warn!(
+                        target: "natrix",
+                        object = "snmp",
+                        "the tables of subscribers and maps have only {rows_max} rows of more; raise snmp.rows, or \
+                         read lists by the API"
                     );
                 }
                 was_cut = maps.is_cut;

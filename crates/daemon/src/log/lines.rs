@@ -69,10 +69,6 @@ impl Lines {
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        // Libraries may have events of their own.
-        if event.metadata().target() != "natrix" {
-            return;
-        }
         let mut fields = Fields::default();
         event.record(&mut fields);
         let line = self.line(*event.metadata().level(), &fields, Timestamp::now());
