@@ -172,7 +172,7 @@ def lookups_and_changes_are_in_the_audit_log(n):
         ("noc", "rollback", "done", None),
         ("noc", "reload", "failed", None),
         ("noc", "reload", "done", None),
-        ("law", "find", "asked", "AZ-17"),
+        ("law", "find", "found 1", "AZ-17"),
     ]
     expect_equal(new, wanted, "audit log")
     _, out, _ = n.dut.command("audit", "--json", "--limit", "5")
@@ -300,8 +300,9 @@ def every_lookup_names_its_subject_whichever_way_it_is_asked(n):
         subjects = []
         if words is not None:
             before = latest()["time"]
-            n.dut.command(*map(str, words), *([] if words[0] == "log" else ["--case", "AZ-30"]))
+            n.dut.command(*map(str, words), "--case", "AZ-30")
             one = latest()
+            expect_equal(one["case"], "AZ-30", f"case of natrix {words}")
             expect(one["time"] != before, f"natrix {words} is not recorded")
             expect_equal((one["who"], one["action"], one["from"]), ("uid 0", action, "control socket"), f"record of natrix {words}")
             subjects.append(one["subject"])
@@ -326,6 +327,64 @@ def every_lookup_names_its_subject_whichever_way_it_is_asked(n):
     lookups = re.search(r"^fn lookup_of.*?^}", source_text, re.MULTILINE | re.DOTALL)[0]
     known = {words for words in re.findall(r'"([a-z ]+)"', lookups) if words.startswith("show ") or words in ("find", "why", "trace", "plan")}
     expect_equal(known | {"log export"}, seen, "lookups of the daemon, and those of this test")
+
+
+@test("monitoring")
+def the_audit_log_says_what_came_of_a_lookup(n):
+    # More than one page.
+    traffic(n, 3)
+    source, mapping = new_mapping(n)
+    address, port = mapping["external"].split(":")
+    # The records of the mapping reach the store.
+    time.sleep(3)
+    then, before, later = "1 s ago", "2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z"
+    exported = n.state.directory / "exported-results"
+    inside = f"100.64.0.10:{source}"
+
+    def results(count=1):
+        return [one["result"] for one in objects(n, f"/api/v1/audit?limit={count}", "audit")]
+
+    for words, wanted in [
+        (["find", f"{address}:{port}", "--protocol", "udp"], "found 1"),
+        (["find", f"{address}:9", "--protocol", "udp"], "none"),
+        (["find", f"{address}:{port}", "--vrf", "nowhere"], "refused: "),
+        (["find", f"{address}:{port}", "--protocol", "udp", "--at", then], "found 1"),
+        (["find", f"{address}:{port}", "--protocol", "udp", "--at", before], "none; the records are not complete"),
+        (["find", f"{address}:{port}", "--at", then, "--vrf", "nowhere"], "failed: "),
+        (["show", "mappings", "--external", f"{address}:{port}"], "found 1"),
+        (["show", "mappings", "--external", f"{address}:9"], "none"),
+        (["why", "udp", inside, f"{SRV1}:9"], "answered"),
+        (["trace", "--count", "1", "--verdict", "nonsense"], "refused: "),
+        (["plan", "--details", "1", "-c", n.dut.configuration], "answered"),
+    ]:
+        n.dut.command(*map(str, words))
+        (seen,) = results()
+        expect(seen == wanted if not wanted.endswith(": ") else seen.startswith(wanted), f"natrix {words}: {seen!r}, wanted {wanted!r}")
+    for path, wanted in [
+        (f"find?address={address}&port={port}&protocol=udp&at=1%20s%20ago", "found 1"),
+        (f"find?address={address}&port={port}&protocol=udp&at={before}", "none; the records are not complete"),
+        (f"find?address={address}&port={port}&vrf=nowhere", "refused: "),
+        (f"mappings?external={address}&external_port={port}", "found 1"),
+        ("mappings?limit=1", "found 1 so far"),
+    ]:
+        ask(n, f"/api/v1/{path}", "audit")
+        (seen,) = results()
+        expect(seen == wanted if not wanted.endswith(": ") else seen.startswith(wanted), f"{path}: {seen!r}, wanted {wanted!r}")
+    # What lasts has a record at its beginning, too.
+    n.dut.command("log", "export", "--from", "1 h ago", "--to", "now", "--output", exported, "--case", "AZ-40")
+    count = len(exported.read_text().splitlines())
+    expect(count >= 1, "nothing is exported")
+    expect_equal(results(2), [f"ended: found {count}", "started"], "records of an export")
+    n.dut.command("log", "export", "--from", before, "--to", later, "--output", exported)
+    expect_equal(results(2), ["ended: none", "started"], "records of an export of nothing")
+    with sockets(udp(n.sub1)) as sock:
+        tracing = n.nat.start("trace", [n.dut.binary, "trace", "--port", "9", "--count", "2", "--socket", n.dut.socket])
+        for _ in range(100):
+            sock.sendto(b"x", (SRV1, 9))
+            if not tracing.alive():
+                break
+            time.sleep(0.1)
+    expect_equal(results(2), ["ended: 2 packets", "started"], "records of a trace")
 
 
 @test("api")

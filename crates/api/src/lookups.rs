@@ -12,6 +12,7 @@ use control::Find;
 use control::FindAddress;
 use control::FindAnswer;
 use control::Protocol;
+use control::Record;
 use control::Request;
 use serde::Deserialize;
 use serde::Serialize;
@@ -72,6 +73,9 @@ pub struct PastFound {
     pub objects: Vec<Value>,
     /// Limits of the answer: periods without records, and what makes it ambiguous.
     pub notes: Vec<String>,
+    /// What came of it, for the audit log.
+    #[serde(skip)]
+    pub result: String,
 }
 
 /// An answer, or why there is none.
@@ -166,16 +170,19 @@ pub(crate) async fn find(
     let endpoint = asked.address.with_port(asked.port);
     let subject = format!("{} {time}", asked.subject());
     let question = PastQuestion { endpoint, time, protocol: asked.protocol, vrf: asked.vrf, case: actor.case.clone() };
-    // Recorded before it is answered.
-    let record = control::Request::Record(control::Record { action: "find".to_owned(), subject });
-    api.daemon.with(actor, move |client| client.request::<control::AuditRecord>(&record)).await?;
-    let turn = api.daemon.turn().await?;
     let past = Arc::clone(&api.log.past);
-    let answered = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
-        past(&question)
-    });
-    let answered = answered.await.map_err(|error| crate::ask::failed(&error.to_string()))?;
+    let answered = {
+        let turn = api.daemon.turn().await?;
+        let answered = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            past(&question)
+        });
+        answered.await.map_err(|error| crate::ask::failed(&error.to_string()))?
+    };
+    // Recorded before it is sent.
+    let result = answered.as_ref().map_or_else(|fault| format!("failed: {fault}"), |found| found.result.clone());
+    let record = Request::Record(Record { action: "find".to_owned(), subject, result: Some(result) });
+    api.daemon.with(actor, move |client| client.request::<control::AuditRecord>(&record)).await?;
     let found = answered.map_err(|fault| Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault))?;
     Ok(Json(Found::Then(found)))
 }

@@ -485,7 +485,9 @@ mod tests {
         assert_eq!(answer.status(), StatusCode::UNPROCESSABLE_ENTITY);
         assert_eq!(json(answer).await.pointer("/error/seen"), Some(&"from monday to tuesday".into()));
         let subject = "203.0.113.1 from monday to tuesday".to_owned();
-        let record = Question::Record(control::Record { action: "find".to_owned(), subject });
+        // The log of this test knows nothing.
+        let result = Some("failed: log: is not there (from monday to tuesday); start the instance".to_owned());
+        let record = Question::Record(control::Record { action: "find".to_owned(), subject, result });
         assert_eq!(*instance.questions.lock().unwrap(), [record]);
         for wrong in ["from=monday", "to=monday", "at=monday&from=monday&to=tuesday", "at=monday&to=tuesday"] {
             assert_eq!(find(wrong).await.status(), StatusCode::BAD_REQUEST, "{wrong}");

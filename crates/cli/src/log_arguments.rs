@@ -6,6 +6,7 @@ use clap::Args;
 use clap::Subcommand;
 use clap::ValueEnum;
 
+use crate::arguments::Case;
 use crate::arguments::Socket;
 
 /// `natrix log`.
@@ -93,6 +94,9 @@ pub struct LogExport {
     /// Observation domain of IPFIX messages
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub domain: u32,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
 }
 
 /// Format of an export.

@@ -98,6 +98,9 @@ pub struct Record {
     pub action: String,
     /// What it is about.
     pub subject: String,
+    /// What came of it, such as `none`; None if that is not known yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
 }
 
 /// The configuration to change to: a file, a text, or the one before the last reload.

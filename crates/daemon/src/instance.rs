@@ -35,6 +35,8 @@ use crate::routing::rib::RibOf;
 use crate::server::Recorded;
 use crate::sinks::Sinks;
 
+/// What to do about a worker that is silent, which no request can cause.
+pub(crate) const SEE_LOG: &str = "see the log of the daemon";
 /// Time limit for a worker's answer. A healthy worker takes microseconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
@@ -272,7 +274,7 @@ impl Instance {
         let asker = self.askers.get(worker);
         let asker = asker.ok_or_else(|| Fault::new(object(), "does not exist", "see natrix show status"))?;
         let mut asker = lock(asker);
-        let silent = |problem| Fault::new(object(), problem, "see the log of the daemon");
+        let silent = |problem| Fault::new(object(), problem, SEE_LOG);
         asker.ask(question).map_err(|_question| silent("has not answered earlier questions yet"))?;
         let deadline = Instant::now() + ANSWER_WITHIN;
         let mut pause = Duration::from_micros(10);

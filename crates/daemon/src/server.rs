@@ -54,6 +54,7 @@ use serde::Serialize;
 use crate::audit;
 use crate::change;
 use crate::instance::Instance;
+use crate::instance::SEE_LOG;
 use crate::instance::lock;
 use crate::log::Log;
 
@@ -274,14 +275,14 @@ fn answer(
     request: Request,
 ) -> Result<(), LineError> {
     let actor = asker.actor(client.actor());
-    let is_recorded = if asker.is_owner && (actor.who.as_str(), actor.from.as_str()) == SNMP {
-        record_lookup(instance, &actor, &request, &mut lock(&instance.recorded_of_snmp))
-    } else {
-        record_lookup(instance, &actor, &request, &mut asker.recorded)
+    let is_of_snmp = asker.is_owner && (actor.who.as_str(), actor.from.as_str()) == SNMP;
+    let record = |asker: &mut Asker, lookup: &Option<(Lookup, bool)>, result: &str| {
+        let Some((lookup, goes_on)) = lookup else { return Ok(()) };
+        let mut of_snmp = is_of_snmp.then(|| lock(&instance.recorded_of_snmp));
+        let recorded = of_snmp.as_deref_mut().unwrap_or(&mut asker.recorded);
+        record_lookup(instance, &actor, (lookup, *goes_on), recorded, result)
     };
-    if let Err(fault) = is_recorded {
-        return Ok(client.send(&Reply::Error(fault))?);
-    }
+    let lookup = lookup_of(&request);
     let objects = match request {
         Request::Status => numbers::status(instance).map(|status| whole(vec![status])),
         Request::Interfaces => numbers::interfaces(instance).map(whole),
@@ -300,7 +301,14 @@ fn answer(
         Request::Drops => numbers::drops(instance).map(whole),
         Request::Find(find) => lookup::live::find(instance, &find).map(Page::replies),
         Request::Why(why) => why::why(instance, &why).map(|answer| whole(vec![answer])),
-        Request::Plan(asked) => return change_answered(client, change::plan(instance, &asked)),
+        Request::Plan(asked) => {
+            let planned = change::plan(instance, &asked);
+            let result = planned.as_ref().map_or_else(|refused| unanswered(&refused.fault), |_| ANSWERED.to_owned());
+            return match record(asker, &lookup, &result) {
+                Ok(()) => change_answered(client, planned),
+                Err(fault) => Ok(client.send(&Reply::Error(fault))?),
+            };
+        }
         Request::Reload(asked) => {
             let outcome = change::reload(instance, &asked);
             record_change(instance, &actor, &asked, &outcome);
@@ -316,9 +324,17 @@ fn answer(
             instance.audit().map_or_else(|| Ok(Page::whole(Vec::new())), |audit| audit.page(&list)).map(Page::replies)
         }
         Request::Record(wanted) => record_for(instance, &actor, &wanted).map(|record| whole(vec![record])),
-        Request::Trace(wanted) => return trace::trace(client, instance, stop, &wanted),
+        Request::Trace(wanted) => {
+            let record = |result: &str| record(asker, &lookup, result);
+            return trace::trace(client, instance, stop, &wanted, record);
+        }
         // The trace that this would end is over.
         Request::TraceStop => return Ok(()),
+    };
+    // Nothing is sent of a lookup that is not recorded.
+    let objects = match record(asker, &lookup, &result_of(&objects)) {
+        Ok(()) => objects,
+        Err(fault) => Err(fault),
     };
     match objects {
         Ok(Page { objects, cursor }) => {
@@ -402,15 +418,51 @@ fn text(object: &impl Serialize) -> String {
     serde_json::to_string(object).unwrap_or_default()
 }
 
-/// Records a lookup of subscribers before it is answered.
-fn record_lookup(instance: &Instance, actor: &Actor, request: &Request, asker: &mut Recorded) -> Result<(), Fault> {
-    let (Some(audit), Some((lookup, goes_on))) = (instance.audit(), lookup_of(request)) else { return Ok(()) };
-    if asker.covers(&lookup, goes_on, Instant::now()) {
+/// Records a lookup of subscribers, and what came of it, before it is answered.
+fn record_lookup(
+    instance: &Instance,
+    actor: &Actor,
+    (lookup, goes_on): (&Lookup, bool),
+    asker: &mut Recorded,
+    result: &str,
+) -> Result<(), Fault> {
+    let Some(audit) = instance.audit() else { return Ok(()) };
+    if asker.covers(lookup, goes_on, Instant::now()) {
         return Ok(());
     }
-    audit.write(&audit::record(actor, lookup.0, &lookup.1, "asked"), NOTHING_DONE)?;
-    asker.remember(lookup, Instant::now());
+    audit.write(&audit::record(actor, lookup.0, &lookup.1, result), NOTHING_DONE)?;
+    asker.remember(lookup.clone(), Instant::now());
     Ok(())
+}
+
+/// The result of a lookup that has one answer.
+const ANSWERED: &str = "answered";
+
+/// What came of a lookup, for the audit log. Of a list it counts the first page.
+fn result_of(page: &Result<Page<Reply>, Fault>) -> String {
+    let Page { objects, cursor } = match page {
+        Ok(page) => page,
+        Err(fault) => return unanswered(fault),
+    };
+    if let [Reply::Why(_)] = objects.as_slice() {
+        return ANSWERED.to_owned();
+    }
+    let is_found = |reply: &&Reply| match reply {
+        // An endpoint without a holder has an answer too.
+        Reply::Find(answer) => answer.holder.is_some() || answer.host.is_some(),
+        _ => true,
+    };
+    let more = if cursor.is_some() { " so far" } else { "" };
+    match objects.iter().filter(is_found).count() {
+        0 => format!("none{more}"),
+        count => format!("found {count}{more}"),
+    }
+}
+
+/// A question that was wrong is refused; a worker that is silent is a failure.
+pub(crate) fn unanswered(fault: &Fault) -> String {
+    let word = if fault.remedy == SEE_LOG { "failed" } else { "refused" };
+    format!("{word}: {fault}")
 }
 
 /// Why there is no answer without a record.
@@ -493,7 +545,8 @@ fn record_outcome(instance: &Instance, actor: &Actor, action: &str, subject: &st
 /// Records what a client does without the daemon. Any client may: the record has the number of its
 /// user.
 fn record_for(instance: &Instance, actor: &Actor, wanted: &control::Record) -> Result<AuditRecord, Fault> {
-    let record = audit::record(actor, &wanted.action, &wanted.subject, "asked");
+    let result = wanted.result.as_deref().unwrap_or("asked");
+    let record = audit::record(actor, &wanted.action, &wanted.subject, result);
     instance.audit().map_or(Ok(()), |audit| audit.write(&record, NOTHING_DONE))?;
     Ok(record)
 }

@@ -186,7 +186,7 @@ impl Answer<'_> {
     ///
     /// # Errors
     /// Writing failed.
-    pub fn print(&self, json: bool, out: &mut dyn Write, notes: &mut dyn Write) -> io::Result<()> {
+    pub fn print(&self, json: bool, out: &mut dyn Write, notes: &mut dyn Write) -> io::Result<stored::Outcome> {
         let Query { asked, at_us, .. } = self.query;
         let mut found = match &self.history {
             Ok(history) => history.found.clone(),

@@ -1,5 +1,6 @@
 //! Prints what the log says about a time, its store or its lines.
 
+use core::fmt;
 use std::io;
 use std::io::Write;
 
@@ -24,7 +25,8 @@ pub fn print(
     json: bool,
     out: &mut dyn Write,
     notes: &mut dyn Write,
-) -> io::Result<()> {
+) -> io::Result<Outcome> {
+    let outcome = Outcome { holders: found.holders.len() + others, is_complete: found.is_complete };
     if json {
         for holder in &found.holders {
             let mut holder = object(holder);
@@ -32,7 +34,8 @@ pub fn print(
             writeln!(out, "{holder}")?;
         }
         let complete = json!({ "complete": found.is_complete, "notes": found.notes, "reads": found.reads });
-        return writeln!(out, "{complete}");
+        writeln!(out, "{complete}")?;
+        return Ok(outcome);
     }
     for holder in &found.holders {
         writeln!(out, "{}", sentence(holder))?;
@@ -47,7 +50,27 @@ pub fn print(
         (false, true) => writeln!(out, "the records of that time are complete")?,
         (false, false) => writeln!(out, "the records of that time are not complete: others may have held {asked}")?,
     }
-    found.notes.iter().try_for_each(|note| writeln!(notes, "note: {note}"))
+    found.notes.iter().try_for_each(|note| writeln!(notes, "note: {note}"))?;
+    Ok(outcome)
+}
+
+/// What came of a lookup of an earlier time, in the words of the audit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Those who had the endpoint.
+    pub holders: usize,
+    /// No records of that time are missing.
+    pub is_complete: bool,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.holders {
+            0 => f.write_str("none")?,
+            count => write!(f, "found {count}")?,
+        }
+        f.write_str(if self.is_complete { "" } else { "; the records are not complete" })
+    }
 }
 
 /// What was asked about, as text.

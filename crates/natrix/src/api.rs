@@ -52,12 +52,12 @@ fn find_past(question: &PastQuestion, socket: &str) -> PastAnswer {
     let command = cli::try_parse_from(words).map_err(|error| wrong(error.kind().to_string()))?;
     let Command::Client(ClientCommand::Find(arguments)) = command else { return Err(wrong("not a lookup".to_owned())) };
     let (mut out, mut notes) = (Vec::new(), Vec::new());
-    // The API had the instance record it.
-    find_at::run(&arguments, true, &mut out, &mut notes).map_err(|failure| wrong(failure.to_string()))?;
+    // The API has the instance record it before it sends the answer.
+    let outcome = find_at::run(&arguments, true, &mut out, &mut notes).map_err(|failure| wrong(failure.to_string()))?;
     let objects: Result<Vec<_>, _> = serde_json::Deserializer::from_slice(&out).into_iter().collect();
     let objects = objects.map_err(|error| wrong(error.to_string()))?;
     let notes = String::from_utf8_lossy(&notes).lines().map(str::to_owned).collect();
-    Ok(PastFound { objects, notes })
+    Ok(PastFound { objects, notes, result: outcome.to_string() })
 }
 
 /// `natrix token`.

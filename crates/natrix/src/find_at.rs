@@ -21,6 +21,7 @@ use lookup::log::History;
 use lookup::log::Query;
 use lookup::past::Answer;
 use lookup::past::Formulas;
+use lookup::stored::Outcome;
 
 use crate::data_plane;
 use crate::failure::Failure;
@@ -41,13 +42,13 @@ enum Origin {
 
 /// Answers from the given files or store, from those that the given configuration names, or from
 /// those of the running instance. Limits of the answer go to `notes`. What the instance has is
-/// answered once the lookup is in its audit log, which the API has seen to.
+/// printed once the lookup is in its audit log; for the API, the caller sees to that.
 pub(crate) fn run(
     arguments: &Find,
     is_of_api: bool,
     out: &mut dyn Write,
     notes: &mut dyn Write,
-) -> Result<(), Failure> {
+) -> Result<Outcome, Failure> {
     let config = arguments.config.as_deref().map(data_plane::config_of).transpose()?;
     let is_of_instance = arguments.log.is_empty() && arguments.dir.is_none() && config.is_none();
     let origin = match (is_of_api, is_of_instance) {
@@ -55,10 +56,31 @@ pub(crate) fn run(
         (false, true) => Origin::Instance,
         (false, false) => Origin::Files,
     };
-    if origin == Origin::Instance {
-        let subject = subject(arguments)?;
-        instance_log::record(&arguments.output.socket.socket, "find", subject, arguments.case.clone())?;
+    if origin != Origin::Instance {
+        return answer(arguments, config, origin, out, notes);
     }
+    let subject = subject(arguments)?;
+    let (mut text, mut limits) = (Vec::new(), Vec::new());
+    let outcome = answer(arguments, config, origin, &mut text, &mut limits);
+    let result = outcome.as_ref().map_or_else(|failure| format!("failed: {failure}"), Outcome::to_string);
+    let recorded =
+        instance_log::record(&arguments.output.socket.socket, ("find", subject), arguments.case.clone(), result);
+    // Without an answer, why there is none comes first.
+    let outcome = outcome?;
+    recorded?;
+    out.write_all(&text)?;
+    notes.write_all(&limits)?;
+    Ok(outcome)
+}
+
+/// Answers. A lookup in files is recorded first.
+fn answer(
+    arguments: &Find,
+    config: Option<Config>,
+    origin: Origin,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> Result<Outcome, Failure> {
     if arguments.log.is_empty() {
         let of_config = config.as_ref().and_then(|config| config.event_log.as_ref()?.store.as_ref());
         let folder = match (&arguments.dir, &config) {
@@ -100,7 +122,7 @@ fn in_lines(
     config: Option<Config>,
     out: &mut dyn Write,
     notes: &mut dyn Write,
-) -> Result<(), Failure> {
+) -> Result<Outcome, Failure> {
     let Some(at) = arguments.at.as_deref() else {
         let fault = Fault::new("--from", "only a store answers for a range of time", "use --at TIME, or --dir DIR");
         return Err(CliError::from(fault).into());
@@ -128,7 +150,7 @@ fn in_store(
     (folder, origin): (&Path, Origin),
     out: &mut dyn Write,
     notes: &mut dyn Write,
-) -> Result<(), Failure> {
+) -> Result<Outcome, Failure> {
     let (from_us, to_us) = match (&arguments.at, &arguments.from, &arguments.to) {
         (_, Some(from), Some(to)) => (times::parse("--from", from)?, times::parse("--to", to)?),
         (at, ..) => {
@@ -165,11 +187,7 @@ fn in_store(
     let now_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
     let recorded = || lookups::record(folder, &question, &found, arguments.case.as_deref(), now_us);
     match origin {
-        Origin::Files => recorded().map_err(|error| {
-            let remedy = "let this user write to the store, or search a copy which it may write to";
-            let fault = Fault::new("lookup", "cannot be recorded, so it is not answered", remedy);
-            CliError::from(fault.seen(error.to_string()))
-        })?,
+        Origin::Files => recorded().map_err(unrecorded)?,
         Origin::Instance => {
             if let Err(error) = recorded() {
                 writeln!(notes, "note: the audit log has this lookup, the store has not: {error}")?;
@@ -181,6 +199,13 @@ fn in_store(
     let json = arguments.output.json;
     let slices = formulas.map_or(Ok(0), |formulas| formulas.print(false, json, out))?;
     Ok(lookup::stored::print(&question, &found, slices, json, out, notes)?)
+}
+
+/// A lookup in a store that the store has no record of.
+pub(crate) fn unrecorded(error: StoreError) -> Failure {
+    let remedy = "let this user write to the store, or search a copy which it may write to";
+    let fault = Fault::new("lookup", "cannot be recorded, so it is not answered", remedy);
+    CliError::from(fault.seen(error.to_string())).into()
 }
 
 /// Removes holders in other VRFs. One without a name may be in any.

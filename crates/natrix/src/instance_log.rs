@@ -26,15 +26,20 @@ pub(crate) fn of(socket: &Path) -> Result<Option<EventLog>, Failure> {
     Ok(status.event_log)
 }
 
-/// Has the running instance record a lookup in its log before it is answered.
+/// Has the running instance record a lookup in its log, and what came of it, before it is answered.
 ///
 /// # Errors
 /// It is not recorded.
-pub(crate) fn record(socket: &Path, action: &str, subject: String, case: Option<String>) -> Result<(), Failure> {
+pub(crate) fn record(
+    socket: &Path,
+    (action, subject): (&str, String),
+    case: Option<String>,
+    result: String,
+) -> Result<(), Failure> {
     // The instance knows the user.
     let actor = case.map(|case| Actor { case: Some(case), ..Actor::default() });
     let client = Client::connect_for(socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT, actor);
-    let record = Request::Record(Record { action: action.to_owned(), subject });
+    let record = Request::Record(Record { action: action.to_owned(), subject, result: Some(result) });
     client.map_err(CliError::from)?.request_one::<AuditRecord>(&record).map_err(CliError::from)?;
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::io::BufWriter;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
+use std::time::UNIX_EPOCH;
 
 use cli::CliError;
 use cli::LogAllocation;
@@ -30,11 +31,13 @@ use export::store::Store;
 use export::store::StoreError;
 use export::store::StoreOptions;
 use export::store::StoreWriter;
+use export::store::lookups;
 use export::store::verify;
 use export::utc_text;
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::find_at::unrecorded;
 use crate::instance_log;
 use crate::log::parquet::ParquetFile;
 use crate::progress::bar;
@@ -228,12 +231,39 @@ fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure>
         let fault = Fault::new("--output", "Parquet cannot be written to standard output", "name a file");
         return Err(CliError::from(fault.seen("-")).into());
     }
+    let case = &arguments.case.case;
     let LogDir { dir, socket } = &arguments.store;
-    if dir.is_none() {
-        let subject = format!("from {} to {}", utc_text(from_us), utc_text(to_us));
-        instance_log::record(&socket.socket, "log export", subject, None)?;
-    }
-    let store = Store::open(&folder(&arguments.store)?)?;
+    let Some(dir) = dir else {
+        // It may be too long to keep until its end, so that a second record has what came of it.
+        let record = |result: String| {
+            let subject = format!("from {} to {}", utc_text(from_us), utc_text(to_us));
+            instance_log::record(&socket.socket, ("log export", subject), case.clone(), result)
+        };
+        record("started".to_owned())?;
+        let exported = folder(&arguments.store).and_then(|folder| export(arguments, &folder, (from_us, to_us), out));
+        record(match &exported {
+            Ok(0) => "ended: none".to_owned(),
+            Ok(count) => format!("ended: found {count}"),
+            Err(failure) => format!("failed: {failure}"),
+        })?;
+        return exported.map(drop);
+    };
+    // As `natrix find --dir`.
+    Store::open(dir)?;
+    let now_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
+    lookups::record_export(dir, (from_us, to_us), case.as_deref(), now_us).map_err(unrecorded)?;
+    export(arguments, dir, (from_us, to_us), out).map(drop)
+}
+
+/// Exports the holders between two times; returns how many there are.
+fn export(
+    arguments: &LogExport,
+    folder: &Path,
+    (from_us, to_us): (u64, u64),
+    out: &mut dyn Write,
+) -> Result<u64, Failure> {
+    let is_standard = arguments.output == Path::new("-");
+    let store = Store::open(folder)?;
     let failed = |source| StoreError::Io { path: arguments.output.clone(), source };
     let mut count = 0_u64;
     let mut output = Output::begin(arguments, out).map_err(failed)?;
@@ -249,8 +279,11 @@ fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure>
     bar.finish_and_clear();
     let written = written.and_then(|()| output.end().map_err(ExportError::Output));
     match written {
-        Ok(()) if is_standard => Ok(()),
-        Ok(()) => Ok(writeln!(out, "{count} intervals written to {}", arguments.output.display())?),
+        Ok(()) if is_standard => Ok(count),
+        Ok(()) => {
+            writeln!(out, "{count} intervals written to {}", arguments.output.display())?;
+            Ok(count)
+        }
         Err(ExportError::Store(error)) => Err(error.into()),
         Err(ExportError::Output(error)) if is_standard => Err(error.into()),
         Err(ExportError::Output(source)) => Err(failed(source).into()),

@@ -20,7 +20,8 @@ pub struct AuditRecord {
     /// What it was for.
     #[serde(default)]
     pub case: Option<String>,
-    /// `asked` for lookups, which are recorded before they are answered; `done` or `failed: …` for
-    /// changes.
+    /// What came of it. Lookups are recorded before they are answered: `found N`, `none`,
+    /// `answered`, `refused: …`, `failed: …`, and for those that last, `started` and `ended: …`.
+    /// Changes: `done` or `failed: …`. What a manager is about to set by SNMP: `asked`.
     pub result: String,
 }

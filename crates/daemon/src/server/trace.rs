@@ -29,6 +29,7 @@ use super::is_timeout;
 use crate::instance::Instance;
 use crate::instance::mismatch;
 use crate::mailbox::Question;
+use crate::server::unanswered;
 use crate::server::why;
 use crate::trace;
 use crate::trace::Flow;
@@ -65,24 +66,35 @@ pub(crate) fn trace(
     instance: &Instance,
     stop: &AtomicBool,
     wanted: &Trace,
+    mut record: impl FnMut(&str) -> Result<(), Fault>,
 ) -> Result<(), LineError> {
-    let mut running = match start(instance, wanted) {
-        Ok(running) => running,
-        Err(fault) => return Ok(client.send(&Reply::Error(fault))?),
+    let started = start(instance, wanted);
+    let result = started.as_ref().map_or_else(unanswered, |_| "started".to_owned());
+    let mut running = match (record(&result), started) {
+        (Ok(()), Ok(running)) => running,
+        (Err(fault), _) | (Ok(()), Err(fault)) => return Ok(client.send(&Reply::Error(fault))?),
     };
     let idle_timeout = client.stream().read_timeout()?;
-    let outcome = stream(client, instance, stop, wanted, &mut running);
+    let mut shown = 0;
+    let outcome = stream(client, instance, stop, wanted, (&mut running, &mut shown));
+    let recorded = record(&format!("ended: {shown} packets"));
     client.stream().set_read_timeout(idle_timeout)?;
-    outcome
+    match (outcome?, recorded) {
+        (Some(last), Ok(())) => Ok(client.send(&last)?),
+        (Some(_), Err(fault)) => Ok(client.send(&Reply::Error(fault))?),
+        (None, _) => Ok(()),
+    }
 }
 
+/// Sends packets, and counts them in `shown`. Returns what the client gets at the end; None if it
+/// is gone.
 fn stream(
     client: &mut Client,
     instance: &Instance,
     stop: &AtomicBool,
     wanted: &Trace,
-    running: &mut Running<'_>,
-) -> Result<(), LineError> {
+    (running, shown): (&mut Running<'_>, &mut u64),
+) -> Result<Option<Reply>, LineError> {
     let mut left = wanted.count.unwrap_or(u64::MAX);
     while !stop.load(Ordering::Relaxed) && left > 0 {
         let mut sent = 0;
@@ -96,6 +108,7 @@ fn stream(
                 client.send(&object.into())?;
                 sent += 1;
                 left -= 1;
+                *shown += 1;
             }
         }
         if left == 0 {
@@ -106,14 +119,14 @@ fn stream(
             Ok(Some(Request::TraceStop)) => break,
             Ok(Some(_)) => {
                 let fault = Fault::new("request", "sent while a trace runs", "send trace_stop first");
-                return Ok(client.send(&Reply::Error(fault))?);
+                return Ok(Some(Reply::Error(fault)));
             }
-            Ok(None) => return Ok(()),
+            Ok(None) => return Ok(None),
             Err(LineError::Io(error)) if is_timeout(&error) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(client.send(&Reply::End(End { cursor: None }))?)
+    Ok(Some(Reply::End(End { cursor: None })))
 }
 
 fn start<'a>(instance: &'a Instance, wanted: &Trace) -> Result<Running<'a>, Fault> {

@@ -37,6 +37,43 @@ pub fn record(
     case: Option<&str>,
     unix_us: u64,
 ) -> Result<(), StoreError> {
+    let address = question.host.map_or_else(|| question.address.to_string(), |host| host.to_string());
+    let fields = json!({
+        "address": address,
+        "port": question.port,
+        "protocol": question.protocol.map(|protocol| protocol.name()),
+        "from": utc_text(question.from_us),
+        "to": utc_text(question.to_us),
+        "holders": found.holders.len(),
+        "complete": found.is_complete,
+    });
+    append(folder, fields, case, unix_us)
+}
+
+/// As [`record`], for an export of all holders between two times, which is about no address.
+///
+/// # Errors
+/// As [`record`].
+pub fn record_export(
+    folder: &Path,
+    (from_us, to_us): (u64, u64),
+    case: Option<&str>,
+    unix_us: u64,
+) -> Result<(), StoreError> {
+    let fields = json!({
+        "address": null,
+        "port": null,
+        "protocol": null,
+        "from": utc_text(from_us),
+        "to": utc_text(to_us),
+        "holders": null,
+        "complete": null,
+    });
+    append(folder, fields, case, unix_us)
+}
+
+/// Appends a line with these fields, the time, the case, and the hash of the line before.
+fn append(folder: &Path, mut fields: serde_json::Value, case: Option<&str>, unix_us: u64) -> Result<(), StoreError> {
     let path = folder.join(NAME);
     let error = StoreError::io(&path);
     let case = case.map(|case| case.chars().take(CASE_MAX).collect::<String>());
@@ -47,20 +84,10 @@ pub fn record(
     let mut end = Vec::new();
     file.read_to_end(&mut end).map_err(&error)?;
     let last = end.strip_suffix(b"\n").unwrap_or(&end).rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
-    let address = question.host.map_or_else(|| question.address.to_string(), |host| host.to_string());
-    let line = json!({
-        "time": utc_text(unix_us),
-        "address": address,
-        "port": question.port,
-        "protocol": question.protocol.map(|protocol| protocol.name()),
-        "from": utc_text(question.from_us),
-        "to": utc_text(question.to_us),
-        "case": case,
-        "holders": found.holders.len(),
-        "complete": found.is_complete,
-        "previous": hex(blake3::hash(last).as_bytes()),
-    });
-    file.write_all(format!("{line}\n").as_bytes()).map_err(&error)?;
+    fields["time"] = utc_text(unix_us).into();
+    fields["case"] = case.into();
+    fields["previous"] = hex(blake3::hash(last).as_bytes()).into();
+    file.write_all(format!("{fields}\n").as_bytes()).map_err(&error)?;
     file.sync_data().map_err(&error)
 }
 
