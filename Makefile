@@ -57,6 +57,7 @@ soak: build ## random tests with SOAK_SEEDS seeds, then the demo's network under
 	NATRIX_RUNS=$(SOAK_SEEDS) cargo test --locked --package nat --package testkit
 	tests/netns/soak.py --natrix target/release/natrix --minutes $(SOAK_MINUTES)
 	NATRIX_SCRAPES=5760 tests/netns/run.py --natrix target/release/natrix --only a_day_of_scrapes
+	NATRIX_EXAMPLES=40 tests/netns/run.py --natrix target/release/natrix --only generated_requests
 	NATRIX_KILLS=200 tests/netns/run.py --natrix target/release/natrix --only after_kill_9
 	NATRIX_OUTAGE_SECONDS=600 tests/netns/run.py --natrix target/release/natrix --only after_an_outage
 	NATRIX_SIP_CALLS=1000 tests/netns/run.py --natrix target/release/natrix --only sip_calls_over

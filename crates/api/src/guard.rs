@@ -169,9 +169,22 @@ impl Guard {
     }
 
     /// A page of another site that resolves its own name to this machine is recognised by the name.
+    /// A second `Host` is refused (RFC 9112 §3.2): a proxy may have looked at the other one.
     fn check_host(&self, headers: &HeaderMap, uri_host: Option<&str>) -> Result<(), Refused> {
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let first = hosts.next().map(|host| host.to_str().unwrap_or_default());
+        if hosts.next().is_some() {
+            return Err(Refused::new(StatusCode::BAD_REQUEST, "host", "is named twice", "send one Host header"));
+        }
+        let named = [first, uri_host].into_iter().flatten();
+        // Without a name, too: every client of HTTP/1.1 sends one.
+        let missing = first.is_none() && uri_host.is_none();
+        named.chain(missing.then_some("")).try_for_each(|host| self.check_name(host))
+    }
+
+    /// Refuses a name that is not this server's.
+    fn check_name(&self, host: &str) -> Result<(), Refused> {
         let Listen::Tcp(address) = &self.settings.listen else { return Ok(()) };
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).or(uri_host).unwrap_or_default();
         let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
         let name = name.map_or(host, |(name, _)| name).trim_start_matches('[').trim_end_matches(']');
         let is_own = name == "localhost"
@@ -471,6 +484,29 @@ mod tests {
         let wanted = [(StatusCode::UNAUTHORIZED, 10), (StatusCode::TOO_MANY_REQUESTS, 54)];
         assert_eq!(statuses, HashMap::from(wanted));
         assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+    }
+
+    #[test]
+    fn a_request_names_one_host_and_it_is_this_server() {
+        let (guard, _) = guard();
+        let status = |hosts: &[&str], in_target: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            for host in hosts {
+                headers.append(header::HOST, host.parse().unwrap());
+            }
+            let refused = guard.check_host(&headers, in_target).err()?;
+            Some(axum::response::IntoResponse::into_response(refused).status())
+        };
+        let own = "127.0.0.1:8080";
+        assert_eq!(status(&[own], None), None);
+        assert_eq!(status(&[own], Some("localhost")), None);
+        assert_eq!(status(&[own, own], None), Some(StatusCode::BAD_REQUEST));
+        assert_eq!(status(&[own, "evil.example"], None), Some(StatusCode::BAD_REQUEST));
+        for (hosts, in_target) in
+            [(&["evil.example"][..], None), (&[], None), (&[own], Some("evil.example")), (&[], Some("evil.example"))]
+        {
+            assert_eq!(status(hosts, in_target), Some(StatusCode::MISDIRECTED_REQUEST), "{hosts:?} {in_target:?}");
+        }
     }
 
     #[tokio::test]

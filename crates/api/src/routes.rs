@@ -82,6 +82,7 @@ pub(crate) fn routes(guard: Arc<Guard>, log: EventLog) -> Router {
     let api = Api { daemon, guard: Arc::clone(&guard), log, followers: trace::followers() };
     let (router, mut document) = by_role(&guard).with_state(api).split_for_parts();
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    name_statuses(&mut document);
     let document = Arc::new(document);
     let serve_document = move || {
         let document = Arc::clone(&document);
@@ -97,6 +98,39 @@ pub(crate) fn routes(guard: Arc<Guard>, log: EventLog) -> Router {
         .layer(middleware::from_fn_with_state(guard, admit))
         .layer(CatchPanicLayer::new())
         .layer(middleware::from_fn(headers))
+}
+
+/// What each status of a refused or failed request means.
+const ANY_REQUEST: [(&str, &str); 8] = [
+    ("400", "A wrong parameter, or a request that is not HTTP"),
+    ("401", "No login, or a wrong one"),
+    ("403", "A login whose role does not suffice, or a change that a foreign page sent"),
+    ("421", "A name that is not this server's"),
+    ("422", "The instance refused the request"),
+    ("429", "Too many requests, or wrong logins, of one client"),
+    ("500", "A fault of this program"),
+    ("503", "The instance does not answer, or too many requests wait"),
+];
+/// The same for requests with a body.
+const WITH_BODY: [(&str, &str); 2] = [("408", "A body that takes too long"), ("413", "A body that is too large")];
+
+/// Replaces the ranges of statuses in the document by the statuses themselves, so that clients and
+/// tests know which to expect.
+fn name_statuses(document: &mut utoipa::openapi::OpenApi) {
+    for item in document.paths.paths.values_mut() {
+        let changes = item.post.as_mut().map(|operation| (operation, true));
+        let reads = item.get.as_mut().map(|operation| (operation, false));
+        for (operation, has_body) in changes.into_iter().chain(reads) {
+            let all = &mut operation.responses.responses;
+            let ranges = [all.remove("4XX"), all.remove("5XX")];
+            let Some(RefOr::T(form)) = ranges.into_iter().flatten().next() else { continue };
+            for (status, meaning) in ANY_REQUEST.iter().chain(WITH_BODY.iter().filter(|_| has_body)) {
+                let mut own = form.clone();
+                (*meaning).clone_into(&mut own.description);
+                all.entry((*status).to_owned()).or_insert(RefOr::T(own));
+            }
+        }
+    }
 }
 
 /// The files of the page, which are not in the document.
