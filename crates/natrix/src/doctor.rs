@@ -15,9 +15,9 @@ use crate::data_plane;
 use crate::failure::Failure;
 use crate::machine;
 use crate::machine::Files;
+use crate::machine::FreeHugepages;
+use crate::machine::PAGE_2M_KIB;
 
-const PAGE_2M_KIB: u64 = 2 << 10;
-const PAGE_1G_KIB: u64 = 1 << 20;
 /// Capabilities that `natrix run` needs without being root: their names, and their bits in
 /// `CapEff`.
 const CAPABILITIES: [(&str, u32); 3] = [("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_IPC_LOCK", 14)];
@@ -105,9 +105,8 @@ fn privileges(files: &Files) -> Finding {
 }
 
 fn hugepages(files: &Files, config: Option<&Config>) -> Finding {
-    let free = |kib: u64| files.number(&format!("sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages"));
-    let (small, large) = (free(PAGE_2M_KIB), free(PAGE_1G_KIB));
-    let free_bytes = (small * PAGE_2M_KIB + large * PAGE_1G_KIB) << 10;
+    let FreeHugepages { small, large } = files.free_hugepages();
+    let free_bytes = files.free_hugepages().bytes();
     let needed = config.map(|config| config.memory_needed().total_bytes());
     let seen = format!("{small} of 2 MiB and {large} of 1 GiB free");
     let wanted = match needed {

@@ -20,10 +20,16 @@ use crate::failure::Failure;
 use crate::machine;
 use crate::machine::Device;
 use crate::machine::Files;
+use crate::machine::FreeHugepages;
+use crate::machine::PAGE_2M_KIB;
 
-/// Mappings that a machine with little memory has room for, and what counts as little.
-const FEW_MAPPINGS: u32 = 100_000;
-const LITTLE_MEMORY_KIB: u64 = 4 << 20;
+/// Mappings to try, until the memory for them is there. More than a million only on hugepages,
+/// which somebody has reserved for this.
+const MAPPINGS: [u32; 11] =
+    [64_000_000, 32_000_000, 16_000_000, 8_000_000, 4_000_000, 2_000_000, 1_000_000, 500_000, 200_000, 100_000, 50_000];
+const MAPPINGS_WITHOUT_HUGEPAGES: u32 = 1_000_000;
+/// Of the ordinary memory that is free, the part that a first configuration may take.
+const SHARE_OF_MEMORY: u64 = 4;
 /// Most workers in a first configuration.
 const WORKERS_MAX: usize = 4;
 
@@ -39,9 +45,17 @@ struct Answers {
     subscribers: Vec<String>,
     inside_gateway: Option<Ipv4Addr>,
     workers: usize,
-    few_mappings: bool,
+    memory: Memory,
+    mappings: u32,
     /// The kernel has AF_XDP sockets.
     has_xdp: bool,
+}
+
+/// What the machine has free, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    hugepages: FreeHugepages,
+    ordinary_bytes: u64,
 }
 
 /// Asks what the arguments do not say, if there is a terminal.
@@ -88,11 +102,11 @@ pub(crate) fn run(arguments: &Init, out: &mut dyn Write) -> Result<(), Failure> 
     let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
     let (mut input, mut questions) = (io::stdin().lock(), io::stderr());
     let mut asker = Asker { input: &mut input, out: &mut questions, is_terminal };
-    let answers = gather(arguments, &files, &devices, &mut asker)?;
-    let text = configuration(&answers);
+    let mut answers = gather(arguments, &files, &devices, &mut asker)?;
     let file = arguments.output.display().to_string();
-    let checked = config::parse_for(&text, &file, &Machine { cpus: None, ..daemon::machine::this_machine() });
-    checked.map_err(Failure::Configuration)?;
+    let machine = Machine { cpus: None, ..daemon::machine::this_machine() };
+    let needed = fit(&mut answers, &file, &machine)?;
+    let text = configuration(&answers);
     if to_stdout {
         out.write_all(text.as_bytes())?;
         return Ok(());
@@ -101,6 +115,7 @@ pub(crate) fn run(arguments: &Init, out: &mut dyn Write) -> Result<(), Failure> 
         let fault = Fault::new("configuration", "cannot be written", "create its folder, or use --output");
         CliError::from(fault.seen(format!("{file}: {error}")))
     })?;
+    writeln!(out, "{}", about_memory(&answers, needed))?;
     writeln!(out, "{file}: written and valid\n\nnext:\n  natrix doctor -c {file}\n  natrix run -c {file}")?;
     if text.contains("net_af_xdp") {
         let example = "/usr/share/doc/natrix/examples/af-xdp.conf";
@@ -192,7 +207,8 @@ fn gather(arguments: &Init, files: &Files, devices: &[Device], asker: &mut Asker
         subscribers,
         inside_gateway: arguments.inside_gateway,
         workers: (cpus / 2).clamp(1, WORKERS_MAX),
-        few_mappings: memory_kib < LITTLE_MEMORY_KIB,
+        memory: Memory { hugepages: files.free_hugepages(), ordinary_bytes: memory_kib.saturating_mul(1024) },
+        mappings: MAPPINGS_WITHOUT_HUGEPAGES,
         has_xdp: files.exists("proc/sys/net/core/bpf_jit_enable") && files.exists("sys/kernel/btf"),
     })
 }
@@ -262,13 +278,47 @@ fn configuration(answers: &Answers) -> String {
         list(&answers.subscribers),
         answers.workers,
     );
-    if answers.few_mappings {
-        let _ = write!(
-            text,
-            "\n# Little memory: see natrix show status for how full the tables are.\n[tables]\nmappings = {FEW_MAPPINGS}\n"
-        );
-    }
+    let _ = write!(
+        text,
+        "\n# What the free memory has room for; natrix show status says how full the tables are.\n\
+         [tables]\nmappings = {}\nextra_sessions = {}\n",
+        answers.mappings,
+        answers.mappings / 2,
+    );
     text
+}
+
+/// Chooses the most mappings whose tables have room in the free hugepages, or, where there are too
+/// few of them, in a part of the ordinary memory. Returns the bytes that the instance takes.
+fn fit(answers: &mut Answers, file: &str, machine: &Machine) -> Result<u64, Failure> {
+    let Memory { hugepages, ordinary_bytes } = answers.memory;
+    let mut needed = 0;
+    for mappings in MAPPINGS {
+        answers.mappings = mappings;
+        let config = config::parse_for(&configuration(answers), file, machine).map_err(Failure::Configuration)?;
+        needed = config.memory_needed().total_bytes();
+        let in_ordinary = mappings <= MAPPINGS_WITHOUT_HUGEPAGES && needed <= ordinary_bytes / SHARE_OF_MEMORY;
+        if needed <= hugepages.bytes() || in_ordinary {
+            break;
+        }
+    }
+    Ok(needed)
+}
+
+/// What was written about memory, and why.
+fn about_memory(answers: &Answers, needed: u64) -> String {
+    let FreeHugepages { small, large } = answers.memory.hugepages;
+    let mib = needed.div_ceil(1 << 20);
+    let seen = format!("{small} hugepages of 2 MiB and {large} of 1 GiB are free");
+    let does = format!("memory: {seen}; tables for {} mappings, with packet buffers {mib} MiB,", answers.mappings);
+    if needed <= answers.memory.hugepages.bytes() {
+        return format!("{does} lie on them");
+    }
+    let pages = needed.div_ceil(PAGE_2M_KIB << 10);
+    format!(
+        "{does} lie on ordinary pages, which costs speed; to reserve hugepages for them:\n  \
+         echo {pages} > /sys/kernel/mm/hugepages/hugepages-{PAGE_2M_KIB}kB/nr_hugepages"
+    )
 }
 
 #[cfg(test)]
@@ -319,6 +369,31 @@ mod tests {
         let config = check(&made);
         assert_eq!(config.nat.pools[0].addresses.len(), 17);
         assert_eq!(config.workers.count, 3);
+    }
+
+    #[test]
+    fn the_tables_fit_the_memory_that_is_free() {
+        let mut made = answers(&[], "\n\n203.0.113.0/28, 203.0.113.64\n", true).unwrap();
+        let machine = Machine { cpus: None, ..daemon::machine::this_machine() };
+        let mut with = |small: u64, large: u64, ordinary_bytes: u64| {
+            made.memory = Memory { hugepages: FreeHugepages { small, large }, ordinary_bytes };
+            let needed = fit(&mut made, "test.toml", &machine).unwrap();
+            let config = check(&made);
+            assert_eq!(config.memory_needed().total_bytes(), needed);
+            (made.mappings, needed, about_memory(&made, needed))
+        };
+        let (mappings, needed, said) = with(0, 0, 64 << 30);
+        assert_eq!(mappings, 1_000_000, "hugepages are what more is for");
+        let pages = needed.div_ceil(2 << 20);
+        assert!(said.ends_with(&format!("echo {pages} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")));
+        let (mappings, needed, said) = with(0, 8, 64 << 30);
+        assert!(mappings > 1_000_000 && needed <= 8 << 30 && said.ends_with("lie on them"), "{mappings}: {said}");
+        let (mappings, needed, said) = with(160, 0, 0);
+        assert!(mappings < 1_000_000 && needed <= 320 << 20 && said.ends_with("lie on them"), "{mappings}: {said}");
+        let (mappings, needed, _) = with(0, 0, 1 << 30);
+        assert!(mappings < 1_000_000 && needed <= 256 << 20, "{mappings}: {needed}");
+        // Less than the least is for natrix check to refuse.
+        assert_eq!(with(0, 0, 1 << 20).0, 50_000);
     }
 
     #[test]

@@ -24,6 +24,12 @@ impl Files {
         self.text(path).parse().unwrap_or(0)
     }
 
+    /// Hugepages that nobody uses.
+    pub(crate) fn free_hugepages(&self) -> FreeHugepages {
+        let free = |kib: u64| self.number(&format!("sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages"));
+        FreeHugepages { small: free(PAGE_2M_KIB), large: free(PAGE_1G_KIB) }
+    }
+
     pub(crate) fn exists(&self, path: &str) -> bool {
         self.0.join(path).exists()
     }
@@ -47,6 +53,25 @@ impl Files {
         let text = self.text(path);
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'));
         value.unwrap_or_default().trim().to_owned()
+    }
+}
+
+/// Size of a small hugepage.
+pub(crate) const PAGE_2M_KIB: u64 = 2 << 10;
+const PAGE_1G_KIB: u64 = 1 << 20;
+
+/// Free hugepages by size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FreeHugepages {
+    /// Of 2 MiB.
+    pub(crate) small: u64,
+    /// Of 1 GiB.
+    pub(crate) large: u64,
+}
+
+impl FreeHugepages {
+    pub(crate) fn bytes(self) -> u64 {
+        (self.small * PAGE_2M_KIB + self.large * PAGE_1G_KIB) << 10
     }
 }
 
