@@ -268,6 +268,32 @@ const checks = {
     return { address, found, byExternal, byNat64, inSoftwire };
   },
 
+  // What the log says of two moments.
+  async past() {
+    const page = await open("audit");
+    const search = async at => {
+      await page.fill("#endpoint", settings.external);
+      await page.fill("#at", at);
+      await page.evaluate(() => { document.getElementById("notes").textContent = ""; });
+      await page.click("#find button");
+      await page.locator("#notes", { hasText: "records" }).waitFor();
+      const cells = await Promise.all((await rows(page, "found").all()).map(row => texts(row.locator("td"))));
+      return { rows: cells, notes: await page.innerText("#notes") };
+    };
+    return { then: await search(settings.at), before: await search(settings.long_before) };
+  },
+
+  // An endpoint without a mapping, in a full pool.
+  async full() {
+    const page = await open("audit");
+    await page.fill("#endpoint", settings.source);
+    await page.selectOption("#transport", "udp");
+    await page.click("#find button");
+    await page.locator("#steps tbody tr", { hasText: "verdict" }).waitFor();
+    const steps = await Promise.all((await rows(page, "steps").all()).map(row => texts(row.locator("td"))));
+    return { destination: await page.inputValue("#destination"), steps };
+  },
+
   // Out of the routing and back, without a mouse.
   async drain() {
     const page = await open("operate");

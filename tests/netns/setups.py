@@ -334,7 +334,7 @@ SETUPS = {
     # The tests of the lab, one after the other: they measure, in networks of their own.
     "lab": {},
     "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},
-    "page": {"more": BLOCKS + api()},
+    "page": {"more": SCARCE_POOL + BLOCKS + LOG_STORE.replace("/log", "/paged") + api()},
     "default": {},
     "ipv6": {"addresses": IPV6, "more": IPV6_ROUTE},
     "transition": {

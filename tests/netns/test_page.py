@@ -1,5 +1,6 @@
 """The page in Chromium: quiet, usable on a telephone and by keyboard, accessible, and deaf to hostile names."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -13,6 +14,8 @@ import tempfile
 import termios
 import threading
 import time
+from datetime import datetime
+from datetime import timezone
 from pathlib import Path
 
 import setups
@@ -197,6 +200,11 @@ def scaled(number):
 @test("page")
 def the_page_top_and_the_api_show_the_same_numbers(n):
     prepare(n)
+    same_numbers_everywhere(n)
+
+
+def same_numbers_everywhere(n):
+    """The figures of one moment on the page, in natrix top, in the API and in metrics."""
 
     def still():
         status = n.dut.show("status")[0]
@@ -229,6 +237,49 @@ def the_page_top_and_the_api_show_the_same_numbers(n):
         expect(scaled(packets) in line, f"drop {reason} in top: {packets} in {line}")
     workers = [(str(one["worker"]), one["packets_received"], one["packets_forwarded"], one["packets_dropped"], one["sessions"]) for one in status["workers"]]
     expect_equal([(row[0], *map(number, row[4:])) for row in page["workers"]], workers, "workers on the page")
+
+
+@test("page")
+def a_search_of_the_past_has_words_and_its_limits(n):
+    server = udp(n.srv1)
+    remote = (SRV1, server.getsockname()[1])
+    with sockets(server, udp(n.sub1)) as (server, sub):
+        address, port = external_of(sub, server, remote)
+        inside = sub.getsockname()[1]
+        then = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        # Until the records of that time are written.
+        time.sleep(3)
+        seen = see(n, "past", external=f"{address}:{port}", at=then, long_before="2020-01-02T03:04:05Z")
+    holder, vrf, external, internal, answer = seen["then"]["rows"][0]
+    expect_equal((holder, vrf, external, internal), ("100.64.0.10", "default", f"udp {address}:{port}", f"100.64.0.10:{inside}"), "the row")
+    expect(re.fullmatch(r"had a mapping of pool public since \S+ \S+ UTC and still has it by the last record", answer), f"answer {answer!r}")
+    expect_equal(seen["then"]["notes"], "1 answer; the records of that time are complete.", "what the records cover")
+    expect_equal(seen["before"]["rows"], [], "holders before there were records")
+    notes = seen["before"]["notes"]
+    expect(notes.startswith("No holder found; the records of that time are not complete"), notes)
+    expect("\nNote: " in notes, f"no reason: {notes}")
+    raw = [word for part in seen.values() for word in ("since_exact", "complete true", "certain", "null", "undefined") if word in str(part)]
+    expect_equal(raw, [], "raw fields on the page")
+
+
+@test("page")
+def the_page_explains_a_full_pool_as_the_command_does(n):
+    with contextlib.ExitStack() as stack:
+        # The pool has ten ports.
+        socks = [stack.enter_context(sockets(udp(n.sub2, address=setups.SCARCE))) for _ in range(11)]
+        for sock in socks:
+            sock.sendto(b"x", (SRV1, 9))
+        source = f"{setups.SCARCE}:{socks[-1].getsockname()[1]}"
+        seen = see(n, "full", source=source)
+        status, out, err = n.dut.command("why", "udp", source, seen["destination"], "--json")
+    expect_equal(status, 0, f"natrix why: {err}")
+    by_command = json.loads(out)
+    expect_equal(by_command["verdict"], "ports_exhausted", "verdict of the command")
+    steps = [[step["step"], step["decision"], step["detail"]] for step in by_command["steps"]]
+    expect_equal(seen["steps"][: len(steps)], steps, "steps")
+    expect_equal(seen["steps"][len(steps)], ["verdict", "ports_exhausted", by_command["description"]], "verdict")
+    remedy = next(drop["remedy"] for drop in n.dut.show("drops", "--all") if drop["reason"] == "ports_exhausted")
+    expect_equal(seen["steps"][len(steps) + 1 :], [["what to do", remedy, "–"]], "what to do")
 
 
 @test("page")

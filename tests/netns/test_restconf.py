@@ -91,6 +91,28 @@ def yanglint_accepts_the_data_of_ietf_nat(n):
     expect_equal(len(instance["policy"]), len(n.dut.show("pools")), "a policy for each pool")
     expect_equal(policy["timers"]["hold-down-max"], status["held_ports_max"], "ports that can be held down")
     expect_equal(instance["capabilities"], CAPABILITIES, "capabilities")
+    expect_equal(policy["fragments-limit"], status["fragments_held_max"], "fragments that may wait")
+    quota = {one["quota-type"]: one["port-limit"] for one in policy["port-quota"]}
+    limits = {PROTOCOL_NUMBERS[name]: limit for name, limit in status["subscriber_ports_max"].items() if limit is not None}
+    expect_equal(quota, limits, "ports of a subscriber")
+
+
+@test("api_quiet")
+def prefixes_that_pass_untranslated_are_those_of_the_rules(n):
+    text = n.dut.configuration.read_text()
+    rule = '\n[[rule]]\naction = "no-translation"\ninside = "100.64.0.%s/32"\n'
+    whole, narrow = rule % 201, rule % 202 + 'outside = "192.0.2.0/24"\n'
+    expect_equal(ask(n, "/api/v1/reload", "operate", "POST", text + whole + narrow)[0], 200, "reload")
+    try:
+        found = {}
+        for role in ("view", "operate", "audit"):
+            written, nat = data(n, NAT, role)
+            expect_equal(judge(n, written), (0, ""), f"yanglint, as {role}")
+            found[role] = nat["ietf-nat:nat"]["instances"]["instance"][0].get("nat-pass-through")
+        wanted = [{"id": 1, "prefix": "100.64.0.201/32"}]
+        expect_equal(found, {"view": None, "operate": wanted, "audit": wanted}, "nat-pass-through")
+    finally:
+        expect_equal(ask(n, "/api/v1/rollback", "operate", "POST")[0], 200, "rollback")
 
 
 @test("api_quiet")

@@ -31,6 +31,7 @@ from test_ipv6 import SUB1
 from test_ipv6 import SUB2
 from test_ipv6 import with_addresses
 from test_page import look_at_hosts
+from test_page import same_numbers_everywhere
 from test_port_control import CLIENTS
 from test_port_control import holding
 from test_port_control import pcp
@@ -482,7 +483,11 @@ def management_names_ipv6_hosts_and_not_their_numbers(n):
                    for one in table_of["ietf-nat:mapping-table"]["mapping-entry"] if one["transport-protocol"] == 17}  # fmt: skip
         expect_equal(entries[f"{by_nat64[0]}/32", by_nat64[1]], f"{SUB1}/128", "RESTCONF: by NAT64")
         expect_equal(entries[f"{in_softwire[0]}/32", in_softwire[1]], f"{HOME}/32", "RESTCONF: in a softwire")
-        expect_equal(judge(n, data(n, "/restconf/data/ietf-nat:nat")[0]), (0, ""), "yanglint")
+        whole, nat = data(n, "/restconf/data/ietf-nat:nat")
+        expect_equal(judge(n, whole), (0, ""), "yanglint")
+        policies = nat["ietf-nat:nat"]["instances"]["instance"][0]["policy"]
+        known = [{one["nat64-prefix"] for one in policy["nat64-prefixes"]} for policy in policies]
+        expect_equal([one for one in known if one], [{"64:ff9b::/96", "2001:db8:6464::/96"}], "prefixes of NAT64, in the policy that serves its hosts")
         # 224.0.0.0 and above are the numbers, with which nobody can do anything.
         numbers = [value for oid, value in found.items() if value.upper().startswith('"E0 00') and oid[len(MIB)] != 0]
         expect_equal((numbers, '"224.' in text), ([], False), "numbers of hosts")
@@ -601,6 +606,14 @@ def all_families_gateways_and_grants_count_alike_everywhere(n):
         "rows of SNMP": sum(int(row[7]) > 0 for row in subscribers.values()),
     }  # fmt: skip
     expect_equal(counts, dict.fromkeys(counts, status["subscribers"]), "subscribers")
+
+
+@test("transition")
+def the_page_and_top_show_the_same_numbers_beside_ipv6(n):
+    with everything(n):
+        mappings = n.dut.show("mappings", "--all")
+        expect(any(one.get("host") for one in mappings) and any(not one.get("host") for one in mappings), f"families: {mappings}")
+        same_numbers_everywhere(n)
 
 
 def subscriber_text(address):

@@ -227,7 +227,7 @@ fn instance(metrics: &mut Metrics, status: &Status) {
     metrics.counter("sessions_created", "Sessions created", status.sessions_created);
     let announcement = status.announcement;
     let prefixes = announcement.map_or(0, |announcement| announcement.prefixes);
-    metrics.gauge("announced_prefixes", "Pool prefixes announced to the kernel", prefixes);
+    metrics.gauge("announced_prefixes", "Prefixes of pools, NAT64 and AFTRs announced to the kernel", prefixes);
     let reasons = Withheld::ALL.iter().map(|reason| {
         let holds = announcement.is_some_and(|announcement| announcement.withheld == Some(*reason));
         (vec![("reason", reason.name().to_owned())], f64::from(u8::from(holds)))

@@ -17,6 +17,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use axum::response::Response;
 use control::Alg;
+use control::AnyPrefix;
 use control::Client;
 use control::ClientError;
 use control::Counter;
@@ -30,8 +31,10 @@ use control::PAGE_OBJECTS_MAX;
 use control::Pool;
 use control::PoolAddress;
 use control::Pooling;
+use control::PortLimits;
 use control::Protocol;
 use control::Request;
+use control::Rule;
 use control::Status;
 use control::TimeoutsInForce;
 use serde_json::Value;
@@ -59,6 +62,8 @@ pub(crate) struct Figures {
     pools: Vec<Pool>,
     pub(crate) addresses: Vec<PoolAddress>,
     algs: Vec<Alg>,
+    /// What is passed untranslated.
+    passed: Vec<AnyPrefix>,
     counters: HashMap<String, u64>,
     /// When the instance started.
     started: String,
@@ -70,11 +75,14 @@ impl Figures {
         let pools = client.request(&Request::Pools)?.0;
         let addresses = client.pages::<PoolAddress>(everything(), Request::PoolAddresses).collect::<Result<_, _>>()?;
         let algs = client.pages::<Alg>(everything(), Request::Algs).collect::<Result<_, _>>()?;
+        let rules = client.pages::<Rule>(everything(), Request::Rules);
+        let passed = rules.filter_map(|rule| rule.map(|rule| passed_by(&rule)).transpose());
+        let passed = passed.collect::<Result<_, _>>()?;
         let (counters, _) = client.request::<Counter>(&Request::Counters(Counters { per_worker: false }))?;
         let started = SystemTime::now().checked_sub(Duration::from_micros(status.uptime_us));
         let started = jiff::Timestamp::try_from(started.unwrap_or(SystemTime::UNIX_EPOCH)).unwrap_or_default();
         let counters = counters.into_iter().map(|counter| (counter.name, counter.value)).collect();
-        Ok(Figures { status, pools, addresses, algs, counters, started: format!("{started:.0}") })
+        Ok(Figures { status, pools, addresses, algs, passed, counters, started: format!("{started:.0}") })
     }
 
     fn sum(&self, names: &[&str]) -> u64 {
@@ -107,6 +115,15 @@ impl Figures {
     pub(crate) fn addresses_used(&self) -> u64 {
         self.addresses.iter().filter(|address| is_used(address)).count() as u64
     }
+}
+
+/// The inside prefix that a rule passes untranslated, if it does so for every packet of it: the
+/// module has no other condition.
+fn passed_by(rule: &Rule) -> Option<AnyPrefix> {
+    let is_passed = rule.kind == "rule" && rule.action == "no-translation";
+    let is_of_all = rule.ip_protocol.is_none() && rule.vrf.is_none() && rule.outside.length() == 0;
+    let is_of_all = is_of_all && rule.outside_ports.is_none();
+    (is_passed && is_of_all && rule.inside_ports.is_none()).then_some(rule.inside)
 }
 
 fn is_used(address: &PoolAddress) -> bool {
@@ -245,6 +262,15 @@ fn timers(figures: &Figures, pool: &Pool) -> Value {
     })
 }
 
+/// The limit of each transport for a subscriber without a class.
+fn port_quota(figures: &Figures) -> Vec<Value> {
+    let PortLimits { udp, tcp, icmp } = figures.status.subscriber_ports_max;
+    let each = [(Protocol::Icmp, icmp), (Protocol::Tcp, tcp), (Protocol::Udp, udp)].into_iter();
+    // A limit that the module has no number for is beyond the ports of an address anyway.
+    let known = each.filter_map(|(protocol, limit)| Some((protocol, u16::try_from(limit?).ok()?)));
+    known.map(|(protocol, limit)| json!({ "quota-type": protocol_number(protocol), "port-limit": limit })).collect()
+}
+
 fn policies(figures: &Figures, with_prefixes: bool) -> Vec<Value> {
     let prefixes = figures.prefixes();
     let mut algs: BTreeMap<&str, bool> = BTreeMap::new();
@@ -256,6 +282,7 @@ fn policies(figures: &Figures, with_prefixes: bool) -> Vec<Value> {
         let addresses = own.map(|(_, _, own)| json!({ "pool-id": own.number, "external-ip-pool": own.prefix.text() }));
         let subnets = (1_u32..).zip(&pool.subscriber_prefixes);
         let subnets = subnets.map(|(number, prefix)| json!({ "match-id": number, "subnet": prefix.to_string() }));
+        let nat64 = figures.status.nat64_prefixes.iter().filter(|own| own.pool.as_ref() == Some(&pool.name));
         let in_ranges = matches!(pool.allocation.as_str(), "blocks" | "deterministic");
         let mut policy = json!({
             "id": number,
@@ -267,6 +294,9 @@ fn policies(figures: &Figures, with_prefixes: bool) -> Vec<Value> {
             "filtering-type": filtering(pool),
             "fragment-behavior": "out-of-order",
             "timers": timers(figures, pool),
+            "fragments-limit": gauge(figures.status.fragments_held_max),
+            "port-quota": port_quota(figures),
+            "nat64-prefixes": nat64.map(|own| json!({ "nat64-prefix": own.prefix })).collect::<Vec<_>>(),
             "algs": algs.iter().map(|(name, enabled)| json!({ "name": name, "status": enabled })).collect::<Vec<_>>(),
         });
         if let Some(policy) = policy.as_object_mut().filter(|_| with_prefixes) {
@@ -342,7 +372,7 @@ fn statistics(figures: &Figures) -> Value {
 
 /// The instance without its mappings, with the prefixes of subscribers if asked for.
 fn instance(figures: &Figures, with_prefixes: bool) -> Value {
-    json!({
+    let mut instance = json!({
         "id": INSTANCE,
         "name": "natrix",
         "enable": true,
@@ -354,7 +384,16 @@ fn instance(figures: &Figures, with_prefixes: bool) -> Value {
             "limit-port-mappings": gauge(figures.status.mappings_max),
         },
         "statistics": statistics(figures),
-    })
+    });
+    // They name subscribers, and the same prefix may be in several rules.
+    let mut passed: Vec<String> = figures.passed.iter().map(AnyPrefix::to_string).collect();
+    passed.sort_unstable();
+    passed.dedup();
+    let passed = (1_u32..).zip(passed).map(|(id, prefix)| json!({ "id": id, "prefix": prefix }));
+    if let Some(instance) = instance.as_object_mut().filter(|_| with_prefixes) {
+        instance.insert("nat-pass-through".to_owned(), passed.collect());
+    }
+    instance
 }
 
 /// The internal address as a prefix. Behind a softwire it is the address inside: ietf-dslite
@@ -547,6 +586,7 @@ mod tests {
             pools,
             addresses: Vec::new(),
             algs: Vec::new(),
+            passed: Vec::new(),
             counters: counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
             started: String::new(),
         }
@@ -575,6 +615,26 @@ mod tests {
         ] {
             assert_eq!(found["traffic-statistics"][name], wanted, "{name}");
         }
+    }
+
+    #[test]
+    fn limits_and_prefixes_are_those_of_the_configuration() {
+        let mut figures = figures(&[]);
+        figures.status.nat64_prefixes[0].pool = Some(figures.pools[0].name.clone());
+        let policies = policies(&figures, false);
+        // ICMP has no limit there.
+        let quota = json!([{ "quota-type": 6, "port-limit": 1000 }, { "quota-type": 17, "port-limit": 2000 }]);
+        for policy in &policies {
+            assert_eq!((&policy["port-quota"], &policy["fragments-limit"]), (&quota, &json!(2048)));
+        }
+        assert_eq!(policies[0]["nat64-prefixes"], json!([{ "nat64-prefix": "64:ff9b::/96" }]));
+        figures.status.nat64_prefixes[0].pool = Some("another".to_owned());
+        assert_eq!(super::policies(&figures, false)[0]["nat64-prefixes"], json!([]));
+        figures.passed =
+            ["192.168.2.0/24", "192.168.1.0/24", "192.168.2.0/24"].map(|text| text.parse().unwrap()).into();
+        let wanted = json!([{ "id": 1, "prefix": "192.168.1.0/24" }, { "id": 2, "prefix": "192.168.2.0/24" }]);
+        assert_eq!(instance(&figures, true)["nat-pass-through"], wanted);
+        assert_eq!(instance(&figures, false).get("nat-pass-through"), None);
     }
 
     #[test]

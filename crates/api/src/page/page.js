@@ -246,9 +246,41 @@ function search(text) {
   at("endpoint").focus();
 }
 
-// Now an answer names its holder as the command does; from the log it is an event.
-const summary = one => one.detail ?? Object.entries(one).filter(([, value]) => value !== null && typeof value !== "object")
-  .map(([name, value]) => `${name} ${value}`).join(", ");
+// The log keeps microseconds; nobody reads them.
+const moment = text => text.replace("T", " ").replace(/\.\d+Z$/, "Z").replace("Z", " UTC");
+const ended = one => one.until === null ? "and still has it by the last record"
+  : `until ${one.until_exact ? "" : "at most "}${moment(one.until)}${one.ended_by_restart ? " (a restart)" : ""}`;
+
+// What the log says of a holder, in words.
+function held(one) {
+  const what = { mapping: "a mapping", static: "a static mapping", flow: "a session on a shared port", block: "a port block", slice: "a slice by formula" }[one.what] ?? one.what;
+  if (!one.since) {
+    const alone = one.by_formula_alone ? "if that configuration was in use, which no log shows" : "while that configuration is in use";
+    return `has ${what}, ${alone}`;
+  }
+  const remote = one.remote_address ? `, towards ${one.remote_address}:${one.remote_port}` : "";
+  const since = `${one.since_exact === false ? "at the latest since" : "since"} ${moment(one.since)}`;
+  return `${one.certain === false ? "may have had" : "had"} ${what}${one.pool ? ` of pool ${one.pool}` : ""}${remote} ${since} ${ended(one)}`;
+}
+
+function rowOfThen(one) {
+  const ports = one.first_port === one.last_port ? one.first_port : range(one);
+  const inside = one.inner_address ?? one.subscriber;
+  const internal = one.internal_port === null ? null : inside.includes(":") ? `[${inside}]:${one.internal_port}` : `${inside}:${one.internal_port}`;
+  const holder = one.inner_address ? `${one.subscriber} ${one.inner_address}` : one.subscriber;
+  return [holder, one.realm, `${one.protocol ? `${one.protocol} ` : ""}${one.external_address}:${ports}`, internal, held(one)];
+}
+
+// Whether the records of that time are whole, and all limits of the answer.
+function coverage(found) {
+  const end = found.objects.find(one => "complete" in one);
+  const holders = found.objects.length - (end ? 1 : 0);
+  const notes = [...(end?.notes ?? []), ...(found.notes ?? [])].map(note => `Note: ${note}.`);
+  if (!end) return notes.join("\n");
+  const records = end.complete ? "the records of that time are complete" : "the records of that time are not complete: others may have had it";
+  const several = holders > 1 ? ` ${number.format(holders)} holders: which of them it was, the remote endpoint or a closer time decides.` : "";
+  return [`${holders === 0 ? "No holder found" : counted(holders, "answer")}; ${records}.${several}`, ...notes].join("\n");
+}
 
 // ADDRESS, ADDRESS:PORT, [ADDRESS]:PORT of IPv6, or an IPv6 address or prefix.
 function endpointOf(text) {
@@ -262,18 +294,37 @@ onSubmit("find", async () => {
   const text = at("endpoint").value.trim();
   const given = { ...endpointOf(text), protocol: at("transport").value, at: at("at").value.trim(), case: at("case").value };
   const found = await ask(`api/v1/find?${query(given)}`);
+  if (given.at) {
+    fill("found", found.objects.filter(one => !("complete" in one)).map(rowOfThen));
+    at("notes").textContent = coverage(found);
+    return;
+  }
   fill("found", found.objects.map(one => {
     const host = one.host ?? one.mapping?.host;
     return [
-      one.holder ?? (host ? hostText(host) : one.subscriber ?? null), one.vrf ?? one.realm ?? null,
-      one.mapping ? `${one.mapping.protocol} ${one.mapping.external}` : one.external_address ?? null,
-      one.mapping ? internalText(one.mapping) : null, summary(one),
+      one.holder ?? (host ? hostText(host) : null), one.vrf,
+      one.mapping ? `${one.mapping.protocol} ${one.mapping.external}` : one.external_address,
+      one.mapping ? internalText(one.mapping) : null, one.detail,
     ];
   }));
-  at("notes").textContent = (found.notes ?? []).join("\n");
+  at("notes").textContent = "";
   const mapping = found.objects.find(one => one.mapping)?.mapping;
   if (mapping) await fare(mapping);
+  else if (found.objects.some(one => one.place === "internal") && given.port && !given.address.includes(":")) await begin(given);
 });
+
+// A destination for a packet that nobody has sent yet: TEST-NET-1 (RFC 5737).
+const EXAMPLE = "192.0.2.1:443";
+
+// Without a mapping: what would happen to the first packet, and so why there is none.
+async function begin({ address, port, protocol }) {
+  at("protocol").value = protocol || "udp";
+  at("source").value = `${address}:${port}`;
+  at("b4").value = "";
+  at("destination").value ||= EXAMPLE;
+  at("inbound").checked = false;
+  await explain();
+}
 
 // What would happen to a packet of the mapping that was found, to the remote endpoint it last had.
 async function fare(mapping) {
@@ -295,7 +346,14 @@ async function explain() {
     protocol: at("protocol").value, source: at("source").value, destination: at("destination").value, inbound: at("inbound").checked,
     b4: at("b4").value.trim(), case: at("case").value,
   })}`);
-  fill("steps", [...answer.steps.map(step => [step.step, step.decision, step.detail]), ["verdict", answer.verdict, answer.description]]);
+  const leaves = answer.translated_source ? [["leaves as", `${answer.protocol} ${answer.translated_source} > ${answer.translated_destination}`, null]] : [];
+  // What to do about a drop is the same as in the table of drops.
+  const { objects } = answer.kind === "dropped" ? await ask("api/v1/drops") : { objects: [] };
+  const remedy = objects.find(drop => drop.reason === answer.verdict)?.remedy;
+  fill("steps", [
+    ...answer.steps.map(step => [step.step, step.decision, step.detail]), ...leaves,
+    ["verdict", answer.verdict, answer.description], ...(remedy ? [["what to do", remedy, null]] : []),
+  ]);
 }
 
 onSubmit("why", explain);

@@ -63,6 +63,8 @@ pub use status::BackPressure;
 pub use status::EventLog;
 pub use status::LogSink;
 pub use status::LogStore;
+pub use status::Nat64Prefix;
+pub use status::PortLimits;
 pub use status::PortTimeoutInForce;
 pub use status::RunState;
 pub use status::SinkKind;

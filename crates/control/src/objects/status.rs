@@ -87,6 +87,15 @@ pub struct Status {
     /// decides.
     #[serde(default)]
     pub port_timeouts: Vec<PortTimeoutInForce>,
+    /// Fragments that may wait for the first one of their datagram.
+    #[serde(default)]
+    pub fragments_held_max: u64,
+    /// Ports of a subscriber without a class.
+    #[serde(default)]
+    pub subscriber_ports_max: PortLimits,
+    /// Translation prefixes of NAT64 (RFC 6052).
+    #[serde(default)]
+    pub nat64_prefixes: Vec<Nat64Prefix>,
     /// Whether the pools are announced; null without `[routing] kernel = true`.
     #[serde(default)]
     pub announcement: Option<Announcement>,
@@ -111,6 +120,28 @@ pub struct TimeoutsInForce {
     pub tcp_closing_us: u64,
     /// ICMP queries.
     pub icmp_us: u64,
+}
+
+/// The most external ports, and query identifiers of ICMP, of one subscriber; null for no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PortLimits {
+    /// UDP.
+    pub udp: Option<u32>,
+    /// TCP.
+    pub tcp: Option<u32>,
+    /// ICMP queries.
+    pub icmp: Option<u32>,
+}
+
+/// A translation prefix of NAT64.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Nat64Prefix {
+    /// IPv6 addresses with an IPv4 address inside.
+    pub prefix: String,
+    /// Pool that serves its hosts.
+    pub pool: Option<String>,
 }
 
 /// The idle time of sessions to some destination ports, opened from inside.

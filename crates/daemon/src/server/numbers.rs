@@ -1,5 +1,6 @@
 //! Answers from the workers' counters: status, interfaces, pools, counters, drops.
 
+use core::net::Ipv6Addr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 
@@ -13,7 +14,9 @@ use control::FilteringByProtocol;
 use control::Interface;
 use control::LogSink;
 use control::LogStore;
+use control::Nat64Prefix;
 use control::Pool;
+use control::PortLimits;
 use control::PortTimeoutInForce;
 use control::SinkKind;
 use control::Status;
@@ -31,6 +34,7 @@ use nat::Verdict;
 use nat::settings::Allocation;
 use nat::settings::Filtering;
 use nat::settings::Pooling;
+use nat::settings::Transition;
 use nat::types::PoolId;
 use nat::verdict::VerdictKind;
 
@@ -127,10 +131,28 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         sessions_created_per_second: rates.sessions,
         event_log: instance.event_log().map(|view| event_log(instance, view, &snapshots)),
         port_timeouts: port_timeouts(shared.settings()),
+        fragments_held_max: u64::from(limits.fragments_held_max) * workers,
+        subscriber_ports_max: port_limits(shared.settings().subscriber.ports_max),
+        nat64_prefixes: nat64_prefixes(shared.settings()),
         timeouts: timeouts(&snapshots),
         announcement: instance.routing().filter(|routing| routing.announces()).map(|routing| announcement(routing)),
         workers: each.collect(),
     })
+}
+
+fn port_limits(ports_max: [u32; Protocol::COUNT]) -> PortLimits {
+    let of = |protocol: Protocol| Some(ports_max[protocol.index()]).filter(|limit| *limit != u32::MAX);
+    PortLimits { udp: of(Protocol::Udp), tcp: of(Protocol::Tcp), icmp: of(Protocol::Icmp) }
+}
+
+fn nat64_prefixes(settings: &Settings) -> Vec<Nat64Prefix> {
+    let serves =
+        |pool: &&nat::settings::Pool, realm| pool.realm() == realm && pool.subscribers.contains(&Transition::HOSTS);
+    let shown = |nat64: &nat::settings::Nat64| Nat64Prefix {
+        prefix: format!("{}/{}", Ipv6Addr::from_bits(nat64.prefix.address()), nat64.prefix.length()),
+        pool: settings.pools.iter().find(|pool| serves(pool, nat64.realm)).map(|pool| pool.name.clone()),
+    };
+    settings.transition.nat64.iter().map(shown).collect()
 }
 
 fn event_log(instance: &Instance, view: &EventLogView, snapshots: &[Snapshot]) -> EventLog {
