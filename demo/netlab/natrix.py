@@ -1,6 +1,7 @@
 """Natrix in the middle of the network: its configuration, its start and stop, and what it says of itself."""
 
 import json
+import shutil
 import socket
 from pathlib import Path
 
@@ -87,12 +88,14 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
     return text + more
 
 
-# The page of the demo: nobody is named in the configuration, so clients on loopback may look.
+# The page of the demo: one user may search, another may change the configuration.
 PAGE_PORT = 8080
 PAGE = f"""
 [http]
 listen = "127.0.0.1:{PAGE_PORT}"
 """
+PAGE_USERS = {"look": "audit", "change": "operate"}
+SNMP_AGENT = "127.0.0.1:1161"
 
 
 class Natrix:
@@ -103,6 +106,9 @@ class Natrix:
     def __init__(self, binary, driver=None, has_page=False):
         self.has_page = has_page
         self.page = None
+        # Names and passwords of the page, and the SNMP agent, where one is installed.
+        self.logins = {}
+        self.snmpd = None
         self.binary = Path(binary).resolve()
         self.driver = driver or default_driver()
         self.daemon = None
@@ -117,7 +123,7 @@ class Natrix:
         self.socket = network.state.directory / "control.sock"
         self.configuration = network.state.directory / "natrix.toml"
         if self.has_page:
-            differences["more"] = differences.get("more", "") + PAGE
+            differences["more"] = differences.get("more", "") + PAGE + self._users() + self._snmp()
         self.configuration.write_text(configure(self.socket, self.driver, **differences))
         status, out, err = network.nat.run([self.binary, "check", "-c", self.configuration])
         if status != 0:
@@ -127,6 +133,30 @@ class Natrix:
             self.bridge_taps()
         if self.has_page:
             self.page = Forward(network.nat, PAGE_PORT)
+
+    def _users(self):
+        """Users of the page with tokens of their own, as lines of the configuration."""
+        lines = ""
+        for name, role in PAGE_USERS.items():
+            _, out, _ = self.network.nat.run([self.binary, "token", name, "--role", role, "--json"], check=True)
+            made = json.loads(out)
+            self.logins[role] = made["token"]
+            lines += f'\n[[http.user]]\nname = "{name}"\nrole = "{role}"\ntoken = "{made["hash"]}"\n'
+        return lines
+
+    def _snmp(self):
+        """Starts the system's SNMP agent, if there is one; what Natrix needs to know of it."""
+        if shutil.which("snmpd") is None:
+            return ""
+        folder = self.network.state.directory / "snmp"
+        folder.mkdir()
+        socket_path = folder / "agentx"
+        configuration = folder / "snmpd.conf"
+        configuration.write_text(f"master agentx\nagentXSocket {socket_path}\nrocommunity public\n")
+        environment = ["env", f"SNMP_PERSISTENT_DIR={folder}/state", "MIBS="]
+        command = ["snmpd", "-f", "-Lo", "-C", "-c", configuration, "-p", folder / "snmpd.pid", f"udp:{SNMP_AGENT}"]
+        self.snmpd = self.network.nat.start("snmpd", [*environment, *command])
+        return f'\n[snmp]\nagentx = "{socket_path}"\n'
 
     def restart(self):
         """Starts it with the same configuration, after its end; returns when it is ready for traffic."""
@@ -202,7 +232,17 @@ class Natrix:
 
     def how_to_look(self):
         binary = self.binary
-        page = [f"{self.page.address}     the page; also {self.page.address}metrics"] if self.page else []
+        page = []
+        if self.page:
+            page = [f"{self.page.address}     the page"]
+            for role, login in self.logins.items():
+                name, password = login.split(":")
+                may = {"audit": "may search, and explain packets", "operate": "may change the configuration"}[role]
+                page.append(f"  log in as {name} with the password {password}     {may} (role {role})")
+            page.append(f"curl -u {self.logins['audit']} {self.page.address}metrics     also api/v1/status, api/v1/openapi.json")
+        if self.snmpd:
+            inside = f"ip netns exec {self.network.nat.full_name}"
+            page.append(f"{inside} snmpbulkwalk -v2c -c public {SNMP_AGENT} 1.3.6.1.2.1.234     NATV2-MIB (RFC 7659)")
         return page + [
             f"export NATRIX_SOCKET={self.socket}",
             f"{binary} top",

@@ -6,9 +6,13 @@ import pty
 import re
 import subprocess
 import time
+import urllib.request
+from base64 import b64encode
 
 from kit import *
 from netlab import process
+from netlab.natrix import Natrix
+from netlab.topology import Network
 from test_api import ask
 from test_api import objects
 from test_api import traffic
@@ -70,6 +74,23 @@ def doctor_names_what_is_missing_and_mends(n):
     path.write_text(text)
     status, out, _ = n.nat.run([n.dut.binary, "doctor", "-c", path])
     expect(status == 1 or n.dut.driver == "tap", f"doctor with an interface that is not there: {out}")
+
+
+@test("api")
+def the_demo_says_who_may_search_its_page(n):
+    with Network("nxlook", Natrix(n.dut.binary, driver="tap", has_page=True)) as demo:
+        demo.start_dut()
+        lines = demo.dut.how_to_look()
+        for role, title in (("audit", b'id="find"'), ("operate", b'id="change"')):
+            (line,) = [line for line in lines if f"(role {role})" in line]
+            name, password = re.search(r"log in as (\S+) with the password (\S+)", line).groups()
+            login = {"Authorization": "Basic " + b64encode(f"{name}:{password}".encode()).decode()}
+            with urllib.request.urlopen(urllib.request.Request(demo.dut.page.address, headers=login), timeout=20) as answer:
+                expect(title in answer.read(), f"the page of {name} lacks what {role} may do")
+        (line,) = [line for line in lines if "snmpbulkwalk" in line]
+        walk = line.split("     ")[0].split()
+        seen = lambda: ".1.3.6.1.2.1.234" in process.run([*walk[:4], "env", f"SNMP_PERSISTENT_DIR={demo.state.directory}/snmp/client", "MIBS=", *walk[4:], "-On"], check=False)[1]  # noqa: E731
+        expect(process.wait_until(seen, 20, 0.5), f"nothing is seen by {line}")
 
 
 def sample(text, name):
