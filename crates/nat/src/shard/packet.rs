@@ -54,6 +54,12 @@ const DATAGRAMS_PER_CALL_MAX: usize = 16;
 /// than a restarted client with many mappings asks for.
 const REQUESTS: Rates = Rates { total: 20_000, each: 400 };
 
+/// Whether a packet without options may ask the port-control server, so that it is limited before
+/// it takes room in a ring.
+fn may_be_request(packet: &Packet<'_>) -> bool {
+    packet.chunk::<HEADERS>(0).is_some_and(|header| header[9] == 17 && be16::<22>(header) == pcp::SERVER_PORT)
+}
+
 /// What packets need on their way, around the ledger that they change.
 pub(in crate::shard) struct PacketPath {
     pub(in crate::shard) ledger: Ledger,
@@ -167,7 +173,7 @@ impl PacketPath {
                 return;
             }
         }
-        if kind.is_foreign() {
+        if kind.is_foreign() && !(kind.is_out() && may_be_request(packet)) {
             // Only fragments carry more than their headers to a hand-off.
             let (worker, record) = scratch.abroad(i);
             packet.verdict = None;

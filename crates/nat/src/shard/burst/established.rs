@@ -252,10 +252,7 @@ impl PacketPath {
             let source = be32::<12>(header);
             let owner = self.ledger.shared.worker_of_subscriber(source);
             if owner != self.ledger.worker {
-                // A request to the port-control server is limited before it takes room in a ring.
-                let may_be_request = !is_tcp & (be16::<22>(header) == pcp::SERVER_PORT);
-                let kind = if may_be_request { Kind::ODD } else { Kind(Kind::FOREIGN | Kind::OUT) };
-                return (kind, u64::from(owner.0));
+                return (Kind(Kind::FOREIGN | Kind::OUT), u64::from(owner.0));
             }
             let key = InternalKey { realm: facing.realm, protocol, address: source, port: be16::<20>(header) };
             let hash = self.ledger.state.hash_of(&key);
