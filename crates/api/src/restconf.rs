@@ -264,7 +264,7 @@ fn timers(figures: &Figures, pool: &Pool) -> Value {
 
 /// The limit of each transport for a subscriber without a class.
 fn port_quota(figures: &Figures) -> Vec<Value> {
-    let PortLimits { udp, tcp, icmp } = figures.status.subscriber_ports_max;
+    let PortLimits { udp, tcp, icmp } = *figures.status.subscriber_ports_max;
     let each = [(Protocol::Icmp, icmp), (Protocol::Tcp, tcp), (Protocol::Udp, udp)].into_iter();
     // A limit that the module has no number for is beyond the ports of an address anyway.
     let known = each.filter_map(|(protocol, limit)| Some((protocol, u16::try_from(limit?).ok()?)));
@@ -294,7 +294,7 @@ fn policies(figures: &Figures, with_prefixes: bool) -> Vec<Value> {
             "filtering-type": filtering(pool),
             "fragment-behavior": "out-of-order",
             "timers": timers(figures, pool),
-            "fragments-limit": gauge(figures.status.fragments_held_max),
+            "fragments-limit": figures.status.fragments_held_max,
             "port-quota": port_quota(figures),
             "nat64-prefixes": nat64.map(|own| json!({ "nat64-prefix": own.prefix })).collect::<Vec<_>>(),
             "algs": algs.iter().map(|(name, enabled)| json!({ "name": name, "status": enabled })).collect::<Vec<_>>(),

@@ -89,13 +89,15 @@ pub struct Status {
     pub port_timeouts: Vec<PortTimeoutInForce>,
     /// Fragments that may wait for the first one of their datagram.
     #[serde(default)]
-    pub fragments_held_max: u64,
+    pub fragments_held_max: u32,
     /// Ports of a subscriber without a class.
     #[serde(default)]
-    pub subscriber_ports_max: PortLimits,
+    #[cfg_attr(feature = "openapi", schema(value_type = PortLimits))]
+    pub subscriber_ports_max: Box<PortLimits>,
     /// Translation prefixes of NAT64 (RFC 6052).
     #[serde(default)]
-    pub nat64_prefixes: Vec<Nat64Prefix>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Nat64Prefix>))]
+    pub nat64_prefixes: Box<[Nat64Prefix]>,
     /// Whether the pools are announced; null without `[routing] kernel = true`.
     #[serde(default)]
     pub announcement: Option<Announcement>,

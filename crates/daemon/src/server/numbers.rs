@@ -131,8 +131,8 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         sessions_created_per_second: rates.sessions,
         event_log: instance.event_log().map(|view| event_log(instance, view, &snapshots)),
         port_timeouts: port_timeouts(shared.settings()),
-        fragments_held_max: u64::from(limits.fragments_held_max) * workers,
-        subscriber_ports_max: port_limits(shared.settings().subscriber.ports_max),
+        fragments_held_max: limits.fragments_held_max.saturating_mul(instance.worker_count() as u32),
+        subscriber_ports_max: Box::new(port_limits(shared.settings().subscriber.ports_max)),
         nat64_prefixes: nat64_prefixes(shared.settings()),
         timeouts: timeouts(&snapshots),
         announcement: instance.routing().filter(|routing| routing.announces()).map(|routing| announcement(routing)),
@@ -145,7 +145,7 @@ fn port_limits(ports_max: [u32; Protocol::COUNT]) -> PortLimits {
     PortLimits { udp: of(Protocol::Udp), tcp: of(Protocol::Tcp), icmp: of(Protocol::Icmp) }
 }
 
-fn nat64_prefixes(settings: &Settings) -> Vec<Nat64Prefix> {
+fn nat64_prefixes(settings: &Settings) -> Box<[Nat64Prefix]> {
     let serves =
         |pool: &&nat::settings::Pool, realm| pool.realm() == realm && pool.subscribers.contains(&Transition::HOSTS);
     let shown = |nat64: &nat::settings::Nat64| Nat64Prefix {
