@@ -67,7 +67,7 @@ fn a_generated_store_is_counted_verified_exported_and_searched() {
     assert_eq!(verified.status.code(), Some(0), "{}", text(&verified.stdout));
 
     let whole = ["--from", "2026-01-01T00:00:00Z", "--to", "2027-01-01T00:00:00Z"];
-    let words = [&["log", "export", "--dir", &store, "--output", &exported], &whole[..]].concat();
+    let words = [&["log", "export", "--dir", &store, "--output", &exported, "--case", "AZ 3"], &whole[..]].concat();
     assert!(text(&natrix(&words).stdout).starts_with("20000 intervals"));
     let lines = fs::read_to_string(&exported).unwrap();
     exported_alike(&store, &folder, &lines);
@@ -80,7 +80,11 @@ fn a_generated_store_is_counted_verified_exported_and_searched() {
         assert_eq!(last["complete"], true, "{last}");
         assert!(holders.iter().any(|holder| holder["subscriber"] == held["subscriber"]), "{found:?}");
     }
-    assert_eq!(fs::read_to_string(folder.0.join("store/lookups")).unwrap().matches("\"case\":\"AZ 1\"").count(), 5);
+    let lookups = fs::read_to_string(folder.0.join("store/lookups")).unwrap();
+    assert_eq!(lookups.matches("\"case\":\"AZ 1\"").count(), 5);
+    let first: Value = serde_json::from_str(lookups.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["case"], &first["address"], &first["holders"]), (&"AZ 3".into(), &Value::Null, &Value::Null));
+    assert_eq!(first["to"], "2027-01-01T00:00:00.000000Z");
     let before = natrix(&["find", "203.0.112.1:5000", "--at", "2020-01-01T00:00:00Z", "--dir", &store]);
     assert!(text(&before.stdout).contains("the records are not complete"), "{}", text(&before.stdout));
     assert!(text(&before.stderr).contains("the records begin at"), "{}", text(&before.stderr));
@@ -96,7 +100,7 @@ fn a_generated_store_is_counted_verified_exported_and_searched() {
     let verified = natrix(&["log", "verify", "--dir", &store, "--head", &head]);
     assert_eq!(verified.status.code(), Some(1));
     let faults = text(&verified.stdout);
-    assert!(faults.contains("worker 0: 1-") && faults.contains("lookups: line 2"), "{faults}");
+    assert!(faults.contains("worker 0: 1-") && faults.contains("lookups: line 5"), "{faults}");
 }
 
 /// The other formats have the same intervals as the lines of JSON.
@@ -210,10 +214,20 @@ fn a_lookup_is_answered_once_the_instance_recorded_it() {
         let done = natrix(&[words, &times[..], &["--socket", &socket]].concat());
         assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     }
-    let found: Vec<_> = records.try_iter().map(|record| (record.action, record.subject)).collect();
+    let found: Vec<_> = records.try_iter().collect();
     let when = "from 2026-01-01T00:00:00.000000Z to 2027-01-01T00:00:00.000000Z";
-    let expected = [("find", format!("203.0.112.1:5000 udp {when}")), ("log export", when.to_owned())];
-    assert_eq!(found, expected.map(|(action, subject)| (action.to_owned(), subject)));
+    let record = |action: &str, subject: String, result: &str| control::Record {
+        action: action.to_owned(),
+        subject,
+        result: Some(result.to_owned()),
+    };
+    let expected = [
+        record("find", format!("203.0.112.1:5000 udp {when}"), "none; the records are not complete"),
+        // It may be long: a record before it, and one with what came of it.
+        record("log export", when.to_owned(), "started"),
+        record("log export", when.to_owned(), "ended: found 2000"),
+    ];
+    assert_eq!(found, expected);
 
     let (socket, _) = instance(&folder, &store, true);
     fs::remove_file(&out).unwrap();
