@@ -10,6 +10,14 @@ WEB_PORT = 80
 
 def start_web(network, host, port=WEB_PORT):
     """nginx: files of the run, `/whoami` returns the caller's endpoint, PUT below `/up/` stores a file."""
+    return run_web(network, host, port)[1]
+
+
+def run_web(network, host, port, address=None):
+    """The same; returns the program, and the folder of its files.
+
+    It listens at `address`, such as `[::]` for IPv6 only, and otherwise at all addresses of IPv4.
+    """
     root = network.state.bulk / f"web-{host.name}"
     (root / "up").mkdir(parents=True, exist_ok=True)
     configuration = network.state.directory / f"nginx-{host.name}.conf"
@@ -34,7 +42,7 @@ def start_web(network, host, port=WEB_PORT):
             client_max_body_size 0;
             default_type application/octet-stream;
             server {{
-                listen {port} backlog=1024;
+                listen {f"{address}:{port}" if address else port} backlog=1024;
                 root {root};
                 location = /whoami {{ return 200 "$remote_addr:$remote_port\\n"; }}
                 location /up/ {{ dav_methods PUT; }}
@@ -42,9 +50,9 @@ def start_web(network, host, port=WEB_PORT):
         }}
         """
     )
-    host.start("nginx", ["nginx", "-e", f"{temporary}/error.log", "-c", configuration])
+    daemon = host.start("nginx", ["nginx", "-e", f"{temporary}/error.log", "-c", configuration])
     network.wait_for_listener(host, port)
-    return root
+    return daemon, root
 
 
 def start_dns(network, host, name, address, port=53):

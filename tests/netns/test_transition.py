@@ -18,6 +18,7 @@ from datetime import timezone
 from pathlib import Path
 
 from kit import *
+from netlab import servers
 from netlab.process import wait_until
 from netlab.topology import SRV1
 from netlab.topology import SUBSCRIBERS as SUBSCRIBER_ADDRESSES
@@ -428,6 +429,101 @@ def natpmpc_maps_a_port_through_a_softwire(n):
         expect_equal(external[1], int(found.group(1)), "external port")
         with sockets(udp(b4, port)) as inside:
             reaches_udp(n.srv1, external, inside)
+
+
+# An IPv6 host, and one behind a B4, at the same external address.
+FORWARDS_TO = "203.0.113.9"
+FORWARD_PORT, SOFTWIRE_FORWARD_PORT, WEB_PORT = 8064, 8065, 8080
+FORWARDS = f"""
+[[forward]]
+protocol = "tcp"
+external = "{FORWARDS_TO}"
+ports = {FORWARD_PORT}
+inside = "{SUB1}"
+inside_port = {WEB_PORT}
+
+[[forward]]
+protocol = "tcp"
+external = "{FORWARDS_TO}"
+ports = {SOFTWIRE_FORWARD_PORT}
+inside = "{HOME}"
+b4 = "2001:db8:64::b4"
+inside_port = {WEB_PORT}
+"""
+
+
+@contextlib.contextmanager
+def forwarded_by_reload(n, host, address):
+    """nginx at a host, and the forwards of `FORWARDS` until the end."""
+    web, root = servers.run_web(n, host, WEB_PORT, address)
+    body = random.Random(3).randbytes(4 << 20)
+    (root / "body").write_bytes(body)
+    changed = n.dut.configuration.with_name("forwards.toml")
+    changed.write_text(n.dut.configuration.read_text() + FORWARDS)
+    try:
+        for word in ("plan", "reload"):
+            status, out, err = n.dut.command(word, "-c", changed)
+            expect(status in (0, 2) if word == "plan" else status == 0, f"natrix {word}: {status} {err.strip()}")
+            if word == "plan":
+                expect(f"to [{SUB1}]:{WEB_PORT}" in out and f"to {HOME}:{WEB_PORT} behind 2001:db8:64::b4" in out, f"plan: {out}")
+        yield hashlib.sha256(body).hexdigest()
+        status, _, err = n.dut.command("reload", "--rollback")
+        expect_equal(status, 0, f"status of natrix reload --rollback ({err.strip()})")
+        status, _, _ = n.srv2.run(["curl", "-sS", "--noproxy", "*", "-m", "3", f"http://{FORWARDS_TO}:{FORWARD_PORT}/"])
+        expect(status != 0, "a removed forward is open")
+    finally:
+        web.end()
+
+
+def answered(host, url):
+    """What curl prints."""
+    status, out, err = host.run(["curl", "-sS", "-g", "--noproxy", "*", "-m", "10", url])
+    expect_equal(status, 0, f"curl {url}: {err}")
+    return out.strip()
+
+
+def leads_to(n, external_port):
+    """What `why` and `find` say of a forward: verdict, destination, holders."""
+    foretold = why(n, "tcp", f"{SRV1}:40000", f"{FORWARDS_TO}:{external_port}", "--inbound")
+    _, out, _ = n.dut.command("find", f"{FORWARDS_TO}:{external_port}", "--protocol", "tcp", "--json")
+    hosts = [json.loads(line).get("host") for line in out.splitlines()]
+    expect("static mapping" in str(foretold["steps"]) or "mapping" in str(foretold["steps"]), f"why: {foretold}")
+    return foretold["verdict"], foretold["translated_destination"], hosts
+
+
+@test("transition")
+@shows("6146-3", "6146-29")
+def a_web_server_of_ipv6_only_is_reached_from_ipv4_by_a_forward(n):
+    with_routes(n)
+    n.sub2.ip("-6", "route", "replace", "64:ff9b::/96", "via", INSIDE)
+    with forwarded_by_reload(n, n.sub1, "[::]") as digest:
+        host = {"address": SUB1, "prefix_length": 128}
+        for _ in ("before anyone came", "while it is in use"):
+            expect_equal(leads_to(n, FORWARD_PORT), ("inbound", f"[{SUB1}]:{WEB_PORT}", [host]), "why and find")
+            seen = answered(n.srv1, f"http://{FORWARDS_TO}:{FORWARD_PORT}/whoami")
+            expect(seen.startswith(f"{SRV1_BEHIND}:"), f"the server sees {seen}")
+        url = f"http://{FORWARDS_TO}:{FORWARD_PORT}/body"
+        expect_equal(fetch(n.srv2, n.state.directory, url), digest, "body")
+        # By hairpin: from a host of NAT64, and from a subscriber of IPv4.
+        seen = answered(n.sub2, f"http://[{PREFIX}{FORWARDS_TO}]:{FORWARD_PORT}/whoami")
+        expect(seen.startswith(PREFIX), f"the server sees {seen}")
+        expect(answered(n.sub2, f"http://{FORWARDS_TO}:{FORWARD_PORT}/whoami").startswith(PREFIX), "hairpin from IPv4")
+        at = datetime.now(timezone.utc).isoformat()
+        holders = found(n, f"{FORWARDS_TO}:{FORWARD_PORT}", at)
+        expect(all(holder[:2] == (SUB1, WEB_PORT) for holder in holders) and holders, f"the log's holders: {holders}")
+
+
+@test("transition")
+@shows("6333-5")
+def a_web_server_behind_a_b4_is_reached_by_a_forward(n):
+    with kernel_as_b4(n) as b4, forwarded_by_reload(n, b4, HOME) as digest:
+        host = {"address": "2001:db8:64::b4", "prefix_length": 128, "inner": HOME}
+        verdict, _, hosts = leads_to(n, SOFTWIRE_FORWARD_PORT)
+        expect_equal((verdict, hosts), ("inbound", [host]), "why and find")
+        seen = answered(n.srv1, f"http://{FORWARDS_TO}:{SOFTWIRE_FORWARD_PORT}/whoami")
+        expect(seen.startswith(f"{SRV1}:"), f"the server sees {seen}")
+        url = f"http://{FORWARDS_TO}:{SOFTWIRE_FORWARD_PORT}/body"
+        expect_equal(fetch(n.srv1, n.state.directory, url), digest, "body")
 
 
 PREFIX_LENGTH = 56

@@ -369,7 +369,7 @@ impl<'c> Values<'c> {
         for forward in &settings.forwards {
             let Forward { protocol, external, ports, inside, inside_port, .. } = forward;
             let (who, vrf) = (admitted(forward.admission), vrf_name(settings, forward.realm));
-            let text = format!("to {inside}:{inside_port} in VRF \"{vrf}\", {who}");
+            let text = format!("to {} in VRF \"{vrf}\", {who}", inside.with_port(inside_port));
             self.thing(name(*protocol, *external, *ports), text, Compare::Text);
         }
         for forward in &settings.balanced_forwards {

@@ -233,6 +233,11 @@ impl Prefix6 {
         (length <= 128).then_some(Prefix6 { address, length })
     }
 
+    /// One address.
+    pub const fn host(address: Ipv6Addr) -> Prefix6 {
+        Prefix6 { address, length: 128 }
+    }
+
     /// The address as it was written.
     pub fn address(self) -> Ipv6Addr {
         self.address

@@ -210,12 +210,12 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
     }
     if mtu & 64 != 0 {
         // Ports that remotes and subscribers use too.
-        let forward = |protocol, ports, inside, inside_port| Forward {
+        let forward = |protocol, ports, inside: Ipv4Addr, inside_port| Forward {
             realm: RealmId::default(),
             protocol,
             external: POOL[0],
             ports,
-            inside,
+            inside: inside.into(),
             inside_port,
             admission: if sizes & 32 == 0 { Admission::Anyone } else { Admission::AsPool },
         };
@@ -234,7 +234,7 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
             ..Pool::default()
         });
         // One external endpoint for each internal one.
-        settings.forwards.retain(|forward| forward.inside != I2);
+        settings.forwards.retain(|forward| forward.inside != I2.into());
     }
     if rest & 32 != 0 {
         settings.gateways = (0..alg::ALGS.len() as u8).map(|number| Gateway::new(AlgId(number))).collect();

@@ -3,10 +3,12 @@
 use core::net::Ipv4Addr;
 
 use control::FindAnswer;
+use control::Host;
 use control::Place;
 use export::store::HostPrefix;
 use export::store::Question;
 use nat::Protocol;
+use nat::types::InsideHost;
 use nat::view::BalancedView;
 
 /// Who has this endpoint?
@@ -74,6 +76,17 @@ pub(crate) fn nobody(queried: String, place: Place, detail: String) -> FindAnswe
         own_ports: Vec::new(),
         mapping: None,
         detail,
+    }
+}
+
+/// The holder of a static mapping: an IPv4 address, or an IPv6 host.
+pub(crate) fn holder_of(host: &InsideHost) -> (Option<Ipv4Addr>, Option<Host>) {
+    match *host {
+        InsideHost::Ipv4(address) => (Some(address), None),
+        InsideHost::Ipv6(address) => (None, Some(Host { address, prefix_length: 128, inner: None })),
+        InsideHost::BehindB4 { b4, inner } => {
+            (None, Some(Host { address: b4, prefix_length: 128, inner: Some(inner) }))
+        }
     }
 }
 

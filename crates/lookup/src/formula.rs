@@ -21,6 +21,7 @@ use nat::view::BalancedView;
 use nat::view::StaticView;
 
 use crate::Asked;
+use crate::asked::holder_of;
 use crate::asked::targets_of;
 
 /// Why a configuration alone has no answer.
@@ -149,7 +150,7 @@ impl<'a> Configured<'a> {
     /// The forwards to an inside address, with all their ports.
     pub(crate) fn forwards_to(&self) -> Vec<FindAnswer> {
         let inside = self.asked.address;
-        let one = self.settings.forwards.iter().filter(|forward| forward.inside == inside).map(|forward| {
+        let one = self.settings.forwards.iter().filter(|forward| forward.inside == inside.into()).map(|forward| {
             let to = format!("{inside}:{}", range(forward.inside_port, forward.ports));
             let from = format!("{}:{}", forward.external, ports_text(forward.ports));
             let detail = format!("{} {from} is statically forwarded to {to}", forward.protocol);
@@ -177,11 +178,12 @@ impl<'a> Configured<'a> {
         let is_asked = |from: Ipv4Addr, of: Protocol| from == external && protocol.is_none_or(|wanted| wanted == of);
         let one = self.settings.forwards.iter().filter(|forward| is_asked(forward.external, forward.protocol));
         let one = one.map(|forward| {
-            let to = format!("{}:{}", forward.inside, range(forward.inside_port, forward.ports));
+            let to = forward.inside.with_port(range(forward.inside_port, forward.ports));
             let from = format!("{external}:{}", ports_text(forward.ports));
             let detail = format!("{} {from} is statically forwarded to {to}", forward.protocol);
             let answer = self.of_external(Place::External, (forward.realm, external), detail);
-            FindAnswer { holder: Some(forward.inside), ..answer }
+            let (holder, host) = holder_of(&forward.inside);
+            FindAnswer { holder, host, ..answer }
         });
         let several =
             self.settings.balanced_forwards.iter().filter(|forward| is_asked(forward.external, forward.protocol));
@@ -310,14 +312,15 @@ impl<'a> Configured<'a> {
     }
 
     fn of_static(&self, place: Place, found: &StaticView) -> FindAnswer {
-        let StaticView { protocol, realm, internal, external, one_to_one } = found;
+        let StaticView { protocol, realm, host: inside, internal_port, external, one_to_one } = found;
         let detail = if *one_to_one {
-            format!("{} is mapped one-to-one to {}", external.address, internal.address)
+            format!("{} is mapped one-to-one to {inside}", external.address)
         } else {
-            format!("{protocol} {external} is statically forwarded to {internal}")
+            format!("{protocol} {external} is statically forwarded to {}", inside.with_port(internal_port))
         };
         let answer = self.of_external(place, (*realm, external.address), detail);
-        FindAnswer { holder: Some(internal.address), ..answer }
+        let (holder, host) = holder_of(inside);
+        FindAnswer { holder, host, ..answer }
     }
 
     /// The pool of an inside address: the longest prefix wins.
@@ -411,12 +414,12 @@ fn never_gives_out(pool: &Pool, protocol: Option<Protocol>, port: u16) -> bool {
 }
 
 /// As many ports as the given range has, from `first` on.
-fn range(first: u16, (low, high): (u16, u16)) -> String {
+pub(crate) fn range(first: u16, (low, high): (u16, u16)) -> String {
     ports_text((first, first.saturating_add(high - low)))
 }
 
 /// `80`, or `80-90`.
-fn ports_text((first, last): (u16, u16)) -> String {
+pub(crate) fn ports_text((first, last): (u16, u16)) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 

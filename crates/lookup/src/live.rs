@@ -30,6 +30,7 @@ use nat::view::BalancedView;
 use nat::view::StaticView;
 
 use crate::Asked;
+use crate::asked::holder_of;
 use crate::asked::targets_of;
 use crate::convert;
 use crate::formula::Configured;
@@ -247,16 +248,19 @@ impl<'a> Search<'a> {
 
     /// A static mapping that is not in use. Without a port: of the whole address.
     fn by_static(&self, place: Place, found: &StaticView) -> FindAnswer {
-        let (internal, external, protocol) = (found.internal, found.external, found.protocol);
+        let (external, protocol) = (found.external, found.protocol);
+        let internal = found.host.with_port(found.internal_port);
         let detail = match self.asked.port {
-            None => format!("{} is mapped one-to-one to {}", external.address, internal.address),
+            None => format!("{} is mapped one-to-one to {}", external.address, found.host),
             Some(_) if found.one_to_one => {
                 format!("{protocol} {external} is mapped one-to-one to {internal}; no mapping now")
             }
             Some(_) => format!("{protocol} {external} is statically forwarded to {internal}; no mapping now"),
         };
+        let (holder, host) = holder_of(&found.host);
         FindAnswer {
-            holder: Some(internal.address),
+            holder,
+            host,
             realm: Some(found.realm.0),
             vrf: self.shared.settings().realm_names.get(found.realm.index()).cloned(),
             external_address: Some(external.address),

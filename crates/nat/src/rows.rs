@@ -10,6 +10,7 @@ use crate::state::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::InsideHost;
 use crate::types::PoolId;
 use crate::types::Prefix;
 use crate::types::Protocol;
@@ -235,8 +236,10 @@ pub struct StaticView {
     pub protocol: Protocol,
     /// Inside realm.
     pub realm: RealmId,
-    /// Internal endpoint.
-    pub internal: Endpoint,
+    /// Inside host.
+    pub host: InsideHost,
+    /// Its port.
+    pub internal_port: u16,
     /// External endpoint.
     pub external: Endpoint,
     /// True if the whole address is paired, not only some ports.

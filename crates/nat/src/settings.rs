@@ -15,6 +15,7 @@ use crate::policy::stand_in::Prefix6;
 use crate::policy::stand_in::StandIn;
 use crate::time::Duration;
 use crate::types::Facing;
+use crate::types::InsideHost;
 use crate::types::InterfaceId;
 use crate::types::PoolId;
 use crate::types::Prefix;
@@ -341,8 +342,8 @@ pub struct Forward {
     pub external: Ipv4Addr,
     /// First and last port.
     pub ports: (u16, u16),
-    /// The inside address, which some pool must serve.
-    pub inside: Ipv4Addr,
+    /// The inside host, which some pool must serve.
+    pub inside: InsideHost,
     /// Internal port of the first port; the others follow.
     pub inside_port: u16,
     /// Which remote endpoints may send to it.

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
 /// Transports of a NAPT mapping. For ICMP queries (RFC 5508 §3) the identifier is the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,6 +116,57 @@ pub const SOFTWIRE_HOSTS_FIRST: u32 = 0xf000_0000;
 #[inline(always)]
 pub const fn is_host_number(address: u32) -> bool {
     address >= HOSTS_FIRST
+}
+
+/// An inside host as the configuration names it, within its realm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum InsideHost {
+    /// An IPv4 subscriber.
+    Ipv4(Ipv4Addr),
+    /// A host of NAT64 (RFC 6146), behind the first translation prefix of its realm.
+    Ipv6(Ipv6Addr),
+    /// A host behind a B4 (RFC 6333).
+    BehindB4 {
+        /// Address of the B4.
+        b4: Ipv6Addr,
+        /// Inner address of the host.
+        inner: Ipv4Addr,
+    },
+}
+
+impl InsideHost {
+    /// The IPv6 address of the host or its B4; `None` for an IPv4 subscriber.
+    pub const fn ipv6(&self) -> Option<Ipv6Addr> {
+        match *self {
+            InsideHost::Ipv4(_) => None,
+            InsideHost::Ipv6(address) | InsideHost::BehindB4 { b4: address, .. } => Some(address),
+        }
+    }
+
+    /// An endpoint of the host, as people write it: the port is a number or a range.
+    pub fn with_port(&self, port: impl fmt::Display) -> String {
+        match self {
+            InsideHost::Ipv4(address) => format!("{address}:{port}"),
+            InsideHost::Ipv6(address) => format!("[{address}]:{port}"),
+            InsideHost::BehindB4 { b4, inner } => format!("{inner}:{port} behind {b4}"),
+        }
+    }
+}
+
+impl From<Ipv4Addr> for InsideHost {
+    fn from(address: Ipv4Addr) -> InsideHost {
+        InsideHost::Ipv4(address)
+    }
+}
+
+impl fmt::Display for InsideHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InsideHost::Ipv4(address) => address.fmt(f),
+            InsideHost::Ipv6(address) => address.fmt(f),
+            InsideHost::BehindB4 { b4, inner } => write!(f, "{inner} behind {b4}"),
+        }
+    }
 }
 
 /// An inside realm (VRF), with its own address space; 0 is the default.

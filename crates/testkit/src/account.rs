@@ -32,6 +32,7 @@ use nat::settings::Rule;
 use nat::settings::SubscriberLimits;
 use nat::types::RealmId;
 
+use crate::bed::families::inside_host;
 use crate::bed::families::ruled;
 
 /// What is said between an internal endpoint and a remote one, as the inside sees both. Of ICMP
@@ -342,7 +343,7 @@ pub fn is_static(settings: &Settings, key: &TalkKey, external: SocketAddrV4) -> 
     let has = |ports: (u16, u16), port: u16| (ports.0..=ports.1).contains(&port);
     let inside = |forward: &Forward| {
         let last = forward.inside_port + (forward.ports.1 - forward.ports.0);
-        forward.inside == *key.internal.ip() && has((forward.inside_port, last), key.internal.port())
+        forward.inside == inside_host(*key.internal.ip()) && has((forward.inside_port, last), key.internal.port())
     };
     let single = |one: &Forward| inside(one) || (one.external == *external.ip() && has(one.ports, external.port()));
     let balanced = |one: &BalancedForward| one.external == *external.ip() && has(one.ports, external.port());

@@ -433,10 +433,12 @@ impl Row for Rule {
             action = format!("{action} {external}");
         }
         let with_ports = |prefix: String, ports: &Option<String>| match ports {
+            Some(ports) if prefix.matches(':').count() > 1 => format!("[{prefix}]:{ports}"),
             Some(ports) => format!("{prefix}:{ports}"),
             None => prefix,
         };
         let inside = with_ports(self.inside.to_string(), &self.inside_ports);
+        let inside = self.b4.map(|b4| format!("{inside} behind {b4}")).unwrap_or(inside);
         vec![
             self.kind.clone(),
             self.place.clone(),

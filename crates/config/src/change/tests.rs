@@ -113,7 +113,9 @@ fn every_key_that_is_left_out_makes_a_difference_with_a_name() {
     let (mut reported, mut silent) = (0, Vec::new());
     for section in crate::keys::sections() {
         for key in section.keys {
-            let is_of_ipv6 = key.name.starts_with("ipv6_") || matches!(section.name, "nat64" | "softwire");
+            let is_of_ipv6 = key.name.starts_with("ipv6_")
+                || matches!(section.name, "nat64" | "softwire")
+                || (section.name, key.name) == ("forward", "b4");
             let is_of_routing = section.name == "routing"
                 || matches!((section.name, key.name), ("interface", "kernel" | "kernel_table"));
             let all = match (is_of_ipv6, is_of_routing) {
@@ -226,7 +228,7 @@ fn no_value_is_shown_as_the_program_sees_it() {
                         // An IPv6 address has `::`, too.
                         let is_address = matches!(
                             (section.name, key.name),
-                            ("nat64", "prefix") | ("softwire", "aftr" | "subscribers")
+                            ("nat64", "prefix") | ("softwire", "aftr" | "subscribers") | ("forward", _)
                         );
                         let is_odd = ["{", "}", "Some(", "None", "("].iter().any(|odd| text.contains(odd))
                             || !is_address && text.contains("::");

@@ -2,12 +2,15 @@
 //! side.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use core::ops::RangeInclusive;
 use std::collections::HashMap;
 use std::collections::HashSet;
 
 use nat::Protocol;
 use nat::settings::Allocation;
+use nat::stand_in::Prefix6;
+use nat::types::InsideHost;
 use nat::types::Prefix;
 use nat::types::Side;
 
@@ -17,7 +20,9 @@ use crate::draft::Draft;
 use crate::draft::forward::End;
 use crate::draft::forward::ForwardDraft;
 use crate::draft::interface::VRF_DEFAULT;
+use crate::draft::interface::not_a_host6;
 use crate::draft::pool::PoolDraft;
+use crate::draft::transition::Served;
 use crate::report::Place;
 use crate::report::Placed;
 use crate::report::Report;
@@ -25,8 +30,11 @@ use crate::report::nearest;
 use crate::report::one_of;
 use crate::section::quoted;
 
+/// The AFTR inside its softwires (RFC 6333 §5.7).
+const AFTR_INSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 1);
+
 /// The ports of an address that are already forwarded, each with its forward.
-type Taken<'d> = HashMap<(Protocol, String, Ipv4Addr), Vec<(RangeInclusive<u16>, &'d ForwardDraft)>>;
+type Taken<'d> = HashMap<(Protocol, String, InsideHost), Vec<(RangeInclusive<u16>, &'d ForwardDraft)>>;
 
 /// Checks one-to-one pools and forwards; `addresses` are those of the pools.
 pub(crate) fn check(
@@ -185,7 +193,7 @@ fn internal(forward: &ForwardDraft, draft: &Draft, reaches: &[Reach], is_network
     }
     let mut seen = HashSet::new();
     for end in &ends {
-        if !seen.insert((end.address, end.first)) {
+        if !seen.insert((end.host, end.first)) {
             let remedy = "write it once, with a higher weight if it should get more";
             report.fault(&end.place, "is listed twice", shown(end), remedy);
             continue;
@@ -194,14 +202,20 @@ fn internal(forward: &ForwardDraft, draft: &Draft, reaches: &[Reach], is_network
             let place = if end.first.is_some() { &end.port_place } else { &ports.place };
             too_many_ports(&ports.value, u64::from(end.first.unwrap_or(0)), place, report);
         }
-        one_end(end, vrf, draft, reaches, is_network_clean, report);
+        match end.host {
+            InsideHost::Ipv4(address) => {
+                one_end((address, end), vrf, draft, reaches, is_network_clean, report);
+            }
+            InsideHost::Ipv6(address) => ipv6_end(address, end, (vrf, draft), is_network_clean, report),
+            InsideHost::BehindB4 { b4, inner } => softwire_end((b4, inner), end, vrf, draft, report),
+        }
     }
 }
 
 fn shown(end: &End) -> String {
     match end.first {
-        Some(port) => format!("{}:{port}", end.address),
-        None => end.address.to_string(),
+        Some(port) => end.host.with_port(port),
+        None => end.host.to_string(),
     }
 }
 
@@ -213,8 +227,14 @@ fn too_many_ports(ports: &RangeInclusive<u16>, first: u64, place: &Place, report
 }
 
 /// An inside address that a forward leads to: a subscriber that can be reached.
-fn one_end(end: &End, vrf: &str, draft: &Draft, reaches: &[Reach], is_network_clean: bool, report: &mut Report) {
-    let address = end.address;
+fn one_end(
+    (address, end): (Ipv4Addr, &End),
+    vrf: &str,
+    draft: &Draft,
+    reaches: &[Reach],
+    is_network_clean: bool,
+    report: &mut Report,
+) {
     let own = draft.interfaces.iter().filter(|interface| interface.side == Some(Side::Inside));
     if own.flat_map(|interface| &interface.addresses).any(|own| own.value.address == address) {
         report.fault(&end.place, "is Natrix's own address", address.to_string(), "write the address of a subscriber");
@@ -252,6 +272,73 @@ fn one_end(end: &End, vrf: &str, draft: &Draft, reaches: &[Reach], is_network_cl
     }
 }
 
+/// A host of NAT64.
+fn ipv6_end(address: Ipv6Addr, end: &End, (vrf, draft): (&str, &Draft), is_network_clean: bool, report: &mut Report) {
+    let seen = address.to_string();
+    if let Some(kind) = not_a_host6(address) {
+        report.fault(&end.place, format!("is {kind}"), seen, "write the address of an IPv6 host");
+        return;
+    }
+    if draft.interfaces.iter().flat_map(|interface| &interface.addresses6).any(|own| own.value.0 == address) {
+        report.fault(&end.place, "is Natrix's own address", seen, "write the address of an IPv6 host");
+        return;
+    }
+    let of_vrf = |served: &Served| served.vrf.as_ref().is_some_and(|written| written.value == vrf);
+    let prefixes = draft.nat64.iter().filter(|one| of_vrf(&one.served));
+    let prefixes: Vec<(Ipv6Addr, u8)> = prefixes.filter_map(|one| Some(one.prefix.as_ref()?.value)).collect();
+    if prefixes.is_empty() {
+        let problem = format!("is an IPv6 host, and VRF \"{vrf}\" has no NAT64 to reach it through");
+        report.fault(&end.place, problem, seen, "add a [[nat64]] table with this vrf, or write an IPv4 address");
+        return;
+    }
+    if let Some((prefix, length)) = prefixes.into_iter().find(|prefix| contains(*prefix, address)) {
+        let problem = format!("is in the prefix of NAT64 {prefix}/{length}, which stands for IPv4 addresses");
+        report.fault(&end.place, problem, seen, "write the address of an IPv6 host");
+        return;
+    }
+    let connected = draft.interfaces.iter().filter(|interface| interface.side == Some(Side::Inside));
+    let connected = connected.flat_map(|interface| &interface.addresses6).map(|own| own.value);
+    let routed = draft.routes.iter().filter_map(|route| Some(route.prefix6.as_ref()?.value));
+    if is_network_clean && !draft.singles.routing_kernel && !connected.chain(routed).any(|it| contains(it, address)) {
+        let remedy = "add an inside [[route]] or interface that leads there";
+        report.fault(&end.place, "cannot be reached by any inside interface or route", seen, remedy);
+    }
+}
+
+fn contains((prefix, length): (Ipv6Addr, u8), address: Ipv6Addr) -> bool {
+    Prefix6::new(prefix.to_bits(), length).is_some_and(|prefix| prefix.contains(address.to_bits()))
+}
+
+/// A host behind a B4. The engine takes the first softwire that permits its inner address.
+fn softwire_end((b4, inner): (Ipv6Addr, Ipv4Addr), end: &End, vrf: &str, draft: &Draft, report: &mut Report) {
+    if let Some(kind) = not_a_host6(b4) {
+        report.fault(&end.place, format!("is behind a B4 that is {kind}"), b4.to_string(), "write the address of a B4");
+        return;
+    }
+    if inner == AFTR_INSIDE {
+        let problem = "is the address of the AFTR inside its softwires (RFC 6333 section 5.7)";
+        report.fault(&end.place, problem, inner.to_string(), "write the address of a host behind the B4");
+        return;
+    }
+    let of_vrf = |served: &Served| served.vrf.as_ref().is_some_and(|written| written.value == vrf);
+    let mut softwires = draft.softwires.iter().filter(|one| of_vrf(&one.served)).peekable();
+    if softwires.peek().is_none() {
+        let problem = format!("is behind a B4, and VRF \"{vrf}\" has no softwire to reach it through");
+        report.fault(&end.place, problem, end.host.to_string(), "add a [[softwire]] table with this vrf, or remove b4");
+        return;
+    }
+    let Some(softwire) = softwires.find(|one| one.inner.iter().any(|prefix| prefix.value.contains(inner))) else {
+        let remedy = "add its prefix to inner of the softwire";
+        report.fault(&end.place, "is not permitted inside any softwire", inner.to_string(), remedy);
+        return;
+    };
+    let subscribers = &softwire.subscribers;
+    if !subscribers.is_empty() && !subscribers.iter().any(|prefix| prefix.value.contains(b4.to_bits())) {
+        let remedy = "add its prefix to subscribers of the softwire";
+        report.fault(&end.place, "is behind a B4 that is no subscriber of the softwire", b4.to_string(), remedy);
+    }
+}
+
 /// Whether a formula leaves this address of a prefix out.
 fn is_boundary(prefix: Prefix, address: Ipv4Addr) -> bool {
     prefix.length() < 31 && (address == prefix.address() || address == prefix.last())
@@ -265,10 +352,10 @@ fn has_formula(pool: &PoolDraft) -> bool {
 fn once<'d>(forward: &'d ForwardDraft, outside: &mut Taken<'d>, inside: &mut Taken<'d>, report: &mut Report) {
     let vrf = vrf_of(forward);
     let ports = forward.ports.as_ref().map(|ports| ports.value.clone());
-    let external = forward.external.as_ref().map(|external| external.value).zip(ports);
+    let external = forward.external.as_ref().map(|external| external.value.into()).zip(ports);
     let mut seen = HashSet::new();
-    let ends = forward.ends().into_iter().filter(|end| seen.insert((end.address, end.first)));
-    let internal: Vec<_> = ends.filter_map(|end| Some((end.address, end.ports?))).collect();
+    let ends = forward.ends().into_iter().filter(|end| seen.insert((end.host, end.first)));
+    let internal: Vec<_> = ends.filter_map(|end| Some((end.host, end.ports?))).collect();
     claim(forward, external.as_slice(), outside, "", "external", report);
     claim(forward, &internal, inside, vrf, "internal", report);
 }
@@ -276,15 +363,15 @@ fn once<'d>(forward: &'d ForwardDraft, outside: &mut Taken<'d>, inside: &mut Tak
 /// Takes ports of addresses for a forward, which no other one may have.
 fn claim<'d>(
     forward: &'d ForwardDraft,
-    ends: &[(Ipv4Addr, RangeInclusive<u16>)],
+    ends: &[(InsideHost, RangeInclusive<u16>)],
     taken: &mut Taken<'d>,
     vrf: &str,
     side: &str,
     report: &mut Report,
 ) {
-    for (address, ports) in ends {
+    for (host, ports) in ends {
         for protocol in forward.protocols {
-            let known = taken.entry((*protocol, vrf.to_owned(), *address)).or_default();
+            let known = taken.entry((*protocol, vrf.to_owned(), *host)).or_default();
             let overlap = known.iter().find_map(|(other, by)| {
                 let (first, last) = ((*other.start()).max(*ports.start()), (*other.end()).min(*ports.end()));
                 (first <= last).then_some((first, last, *by))
@@ -296,7 +383,7 @@ fn claim<'d>(
                 } else {
                     format!("repeats {side} ports of the forward {}", by.place.on_line())
                 };
-                let seen = format!("{protocol} {address}:{range}");
+                let seen = format!("{protocol} {}", host.with_port(range));
                 report.fault(&forward.place, problem, seen, "forward each port once");
                 break;
             }

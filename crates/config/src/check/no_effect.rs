@@ -17,6 +17,7 @@ use nat::settings::Interface;
 use nat::settings::MappingKind;
 use nat::settings::Pool;
 use nat::settings::RuleAction;
+use nat::types::InsideHost;
 use nat::types::InterfaceId;
 use nat::types::PoolId;
 use nat::types::Prefix;
@@ -196,8 +197,14 @@ fn above_blocks(settings: &Settings, class: Option<&Class>, limits: &[u32; Proto
     let (most, how) = own?.into_iter().max_by_key(|(most, _)| *most).filter(|(most, _)| limit > *most)?;
     let is_meant = |address: u32| prefixes.iter().any(|prefix| prefix.contains(address.into()));
     let targets = settings.balanced_forwards.iter().flat_map(|forward| &forward.targets);
-    let forwarded = settings.forwards.iter().map(|forward| forward.inside.to_bits());
-    if forwarded.chain(targets.map(|target| target.address)).any(is_meant) {
+    let is_forwarded = |forward: &nat::settings::Forward| match forward.inside {
+        InsideHost::Ipv4(address) => is_meant(address.to_bits()),
+        InsideHost::Ipv6(address) | InsideHost::BehindB4 { b4: address, .. } => {
+            let mut written = prefixes.iter().filter_map(|block| settings.transition.prefix6_of(*block));
+            written.any(|prefix| prefix.contains(address.to_bits()))
+        }
+    };
+    if settings.forwards.iter().any(is_forwarded) || targets.map(|target| target.address).any(is_meant) {
         return None;
     }
     let gives_others = |rule: &nat::settings::Rule| match rule.action {

@@ -6,6 +6,7 @@ use core::ops::RangeInclusive;
 use nat::Protocol;
 use nat::redirection::Target;
 use nat::settings::Admission;
+use nat::types::InsideHost;
 use toml_edit::Item;
 
 use crate::report::Place;
@@ -14,6 +15,7 @@ use crate::report::Report;
 use crate::section::Section;
 use crate::section::shown;
 use crate::values;
+use crate::values::Either;
 
 /// One `[[forward]]`; what is faulty is missing.
 pub(crate) struct ForwardDraft {
@@ -21,7 +23,7 @@ pub(crate) struct ForwardDraft {
     pub(crate) protocols: &'static [Protocol],
     pub(crate) external: Option<Placed<Ipv4Addr>>,
     pub(crate) ports: Option<Placed<RangeInclusive<u16>>>,
-    pub(crate) inside: Option<Placed<Ipv4Addr>>,
+    pub(crate) inside: Option<Placed<InsideHost>>,
     pub(crate) inside_port: Option<Placed<u64>>,
     /// Where they lead instead, if it says so.
     pub(crate) targets: Option<Vec<Placed<Target>>>,
@@ -43,7 +45,7 @@ impl ForwardDraft {
             },
             external: section.parsed("external", values::address, report),
             ports: ports(section, report),
-            inside: section.parsed("inside", values::address, report),
+            inside: inside(section, report),
             inside_port: section.integer("inside_port", report),
             targets: section
                 .has("targets")
@@ -74,14 +76,14 @@ impl ForwardDraft {
     /// Each place it leads to.
     pub(crate) fn ends(&self) -> Vec<End> {
         let target = |target: &Placed<Target>| End {
-            address: Ipv4Addr::from_bits(target.value.address),
+            host: Ipv4Addr::from_bits(target.value.address).into(),
             first: target.value.port,
             ports: self.ports_from(target.value.port),
             place: target.place.clone(),
             port_place: target.place.clone(),
         };
-        let inside = |inside: &Placed<Ipv4Addr>| End {
-            address: inside.value,
+        let inside = |inside: &Placed<InsideHost>| End {
+            host: inside.value,
             first: self.inside_port.as_ref().and_then(|first| u16::try_from(first.value).ok()),
             ports: self.inside_ports(),
             place: inside.place.clone(),
@@ -94,15 +96,40 @@ impl ForwardDraft {
     }
 }
 
-/// An inside address that a forward leads to.
+/// An inside host that a forward leads to.
 pub(crate) struct End {
-    pub(crate) address: Ipv4Addr,
+    pub(crate) host: InsideHost,
     /// The port of the first external one, if it is another.
     pub(crate) first: Option<u16>,
     /// None when there are not so many.
     pub(crate) ports: Option<RangeInclusive<u16>>,
     pub(crate) place: Place,
     pub(crate) port_place: Place,
+}
+
+/// An address, or an inner address and its B4.
+fn inside(section: &Section, report: &mut Report) -> Option<Placed<InsideHost>> {
+    let inside = section.parsed("inside", values::any_address, report);
+    let b4 = section.parsed("b4", values::address6, report);
+    if let Some(b4) = b4.as_ref().filter(|_| !section.has("inside")) {
+        let remedy = "write inside = \"192.168.1.2\", the address of the host behind the B4";
+        report.fault(&b4.place, "has no effect without inside", b4.value.to_string(), remedy);
+    }
+    let Placed { value, place, given } = inside?;
+    let value = match (value, b4) {
+        (Either::V4(inner), Some(b4)) => InsideHost::BehindB4 { b4: b4.value, inner },
+        // A faulty one is already reported.
+        (Either::V4(_), None) if section.has("b4") => return None,
+        (Either::V4(address), None) => InsideHost::Ipv4(address),
+        (Either::V6(address), None) => InsideHost::Ipv6(address),
+        (Either::V6(address), Some(b4)) => {
+            let remedy = "write the IPv4 address of the host behind the B4, or remove b4";
+            report.fault(&place, "is not behind a B4, which has only IPv4 hosts", address.to_string(), remedy);
+            drop(b4);
+            return None;
+        }
+    };
+    Some(Placed { value, place, given })
 }
 
 /// To one address, or to several: one of the two, with its own keys.

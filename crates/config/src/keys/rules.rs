@@ -29,9 +29,17 @@ pub(super) const FORWARD: &[Key] = &[
     ),
     key(
         "inside",
-        Kind::Text("IPv4 address"),
+        Kind::Text("IPv4 or IPv6 address"),
         Preset::Derived { rule: "`targets` instead", example: "\"10.0.0.80\"" },
-        "The inside address, a subscriber of a pool.",
+        "The inside address, a subscriber of a pool. An IPv6 host sees remote addresses in the prefix of the \
+         first `[[nat64]]` of the VRF.",
+    ),
+    key(
+        "b4",
+        Kind::Text("IPv6 address"),
+        Preset::Derived { rule: "none", example: "\"2001:db8:c:200::1\"" },
+        "The B4 that `inside` is behind: the forward leads into its softwire. Then `inside` is an address in \
+         `inner` of a `[[softwire]]` of the VRF.",
     ),
     key(
         "inside_port",

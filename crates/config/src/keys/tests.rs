@@ -113,7 +113,7 @@ fn every_documented_key_is_accepted_and_has_its_effect() {
     let forward = nat.forwards[1];
     assert_eq!((nat.forwards.len(), nat.forwards[0].protocol, forward.protocol), (2, Protocol::Tcp, Protocol::Udp));
     assert_eq!((forward.realm, forward.external, forward.ports), (RealmId(1), [203, 0, 113, 33].into(), (400, 409)));
-    assert_eq!((forward.inside, forward.inside_port), ([10, 0, 0, 80].into(), 80));
+    assert_eq!((forward.inside, forward.inside_port), (Ipv4Addr::new(10, 0, 0, 80).into(), 80));
     assert_eq!(forward.admission, Admission::AsPool);
     let several = &nat.balanced_forwards[0];
     assert_eq!((nat.balanced_forwards.len(), several.protocol, several.realm), (1, Protocol::Udp, RealmId(1)));
@@ -321,6 +321,11 @@ fn every_key_of_ipv6_hosts_has_its_effect() {
     assert_eq!(subscribers, ["2001:db8:c000::/36"]);
     assert_eq!((transition.prefix_length, transition.hosts_per_subscriber_max, transition.hosts_max), (60, 99, 566));
     assert!(nat.pools[0].subscribers.contains(&nat::settings::Transition::HOSTS));
+    let server = nat::types::InsideHost::Ipv6("2001:db8:1::80".parse().expect("an address"));
+    let b4 = "2001:db8:c000:100::1".parse().expect("an address");
+    let camera = nat::types::InsideHost::BehindB4 { b4, inner: Ipv4Addr::new(192, 168, 1, 2) };
+    let to: Vec<_> = nat.forwards.iter().map(|one| (one.inside, one.ports, one.inside_port, one.realm)).collect();
+    assert_eq!(to, [(server, (443, 443), 8_443, RealmId(1)), (camera, (500, 509), 500, RealmId(1))]);
 }
 
 /// Rules, filters and classes name IPv6 prefixes; the engine gets what stands for each.

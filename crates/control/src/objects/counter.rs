@@ -1,6 +1,7 @@
 //! Counters, drops by reason, and rules with their hits.
 
 use core::fmt;
+use core::net::Ipv6Addr;
 use core::str::FromStr;
 
 use serde::Deserialize;
@@ -101,6 +102,11 @@ pub struct Rule {
     /// Inside addresses it matches.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub inside: AnyPrefix,
+    /// Of a forward to a host behind a softwire, the address of its B4. Then `inside` is the
+    /// address behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub b4: Option<Ipv6Addr>,
     /// Matching inside ports, `443` or `1024-65535`; null: any.
     pub inside_ports: Option<String>,
     /// Outside addresses it matches.

@@ -32,6 +32,7 @@ use nat::settings::RuleAction;
 use nat::static_mapping::Static;
 use nat::tcp::TcpState;
 use nat::types::Endpoint;
+use nat::types::InsideHost;
 use nat::types::PoolId;
 use nat::types::Prefix;
 use nat::types::RealmId;
@@ -411,6 +412,7 @@ pub(crate) fn rule(kind: &str, index: usize, action: &str, matches: &Match, sett
         inside_ports: ports(matches.source_ports),
         outside: prefix(matches.destination),
         outside_ports: ports(matches.destination_ports),
+        b4: None,
         targets: Vec::new(),
         target_hits: Vec::new(),
         external: None,
@@ -427,12 +429,17 @@ pub(crate) fn paired(index: usize, paired: Static<'_>, settings: &Settings) -> c
             let matches = Match {
                 realm: Some(forward.realm),
                 protocol: Some(forward.protocol.number()),
-                source: Prefix::host(forward.inside),
                 source_ports: inside,
                 ..Match::ALL
             };
             let external = format!("{}:{}", forward.external, PortRange { first, last });
-            control::Rule { external: Some(external), ..rule("forward", index, "forward", &matches, settings) }
+            let (inside, b4) = match forward.inside {
+                InsideHost::Ipv4(address) => (AnyPrefix::V4(prefix(Prefix::host(address))), None),
+                InsideHost::Ipv6(address) => (AnyPrefix::V6(control::Prefix6::host(address)), None),
+                InsideHost::BehindB4 { b4, inner } => (AnyPrefix::V4(prefix(Prefix::host(inner))), Some(b4)),
+            };
+            let rule = rule("forward", index, "forward", &matches, settings);
+            control::Rule { inside, b4, external: Some(external), ..rule }
         }
         Static::OneToOne(pool) => {
             let source = pool.subscribers.first().copied().unwrap_or(Prefix::ALL);

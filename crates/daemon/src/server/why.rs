@@ -362,9 +362,9 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
             format!("a flow to {remote} would be created"),
             "with an external port that no other flow uses towards it".to_owned(),
         ),
-        view::Step::StaticMapping { internal, external, one_to_one } => (
+        view::Step::StaticMapping { host, port, external, one_to_one } => (
             "static",
-            format!("static mapping {internal} = {external}"),
+            format!("static mapping {} = {external}", host.with_port(port)),
             if one_to_one { "a one-to-one pool" } else { "a port forward" }.to_owned(),
         ),
         view::Step::Target { internal, external, weight, total } => (

@@ -96,7 +96,7 @@ fn static_mappings_are_found_in_the_configuration() {
         protocol: Protocol::Tcp,
         external: OUTSIDE,
         ports: (8_000, 8_010),
-        inside: [198, 51, 100, 5].into(),
+        inside: [198.into(), 51, 100, 5].into(),
         inside_port: 80,
         admission: nat::settings::Admission::Anyone,
     });
@@ -144,7 +144,7 @@ fn forwards_are_found_by_their_inside_address() {
         protocol: Protocol::Tcp,
         external: OUTSIDE,
         ports: (900, 910),
-        inside,
+        inside: inside.into(),
         inside_port: 80,
         admission: nat::settings::Admission::Anyone,
     };
@@ -183,7 +183,7 @@ fn forwards_are_found_by_their_external_address() {
         protocol,
         external: OUTSIDE,
         ports,
-        inside,
+        inside: inside.into(),
         inside_port: 80,
         admission: nat::settings::Admission::Anyone,
     };
@@ -233,7 +233,7 @@ fn only_the_given_transport_and_vrf_are_answered() {
         protocol: Protocol::Tcp,
         external: OUTSIDE,
         ports: (port, port),
-        inside: server,
+        inside: server.into(),
         inside_port: 80,
         admission: nat::settings::Admission::Anyone,
     };

@@ -4,6 +4,7 @@ use core::net::Ipv4Addr;
 
 use control::Fault;
 use control::FindAnswer;
+use control::Host;
 use control::OwnPorts;
 use control::Page;
 use control::Place;
@@ -11,6 +12,7 @@ use nat::Protocol;
 use nat::deterministic::Owner;
 use nat::types::AddressIndex;
 use nat::types::Endpoint;
+use nat::types::InsideHost;
 use nat::types::MappingIndex;
 use nat::types::RealmId;
 use nat::types::is_host_number;
@@ -54,17 +56,22 @@ impl Search<'_> {
         for answer in answers {
             let Some(mapping) = &answer.mapping else { continue };
             let external = Endpoint::new(*mapping.external.ip(), mapping.external.port());
-            let internal = Endpoint::new(*mapping.internal.ip(), mapping.internal.port());
+            let holder = match mapping.host {
+                Some(Host { address, inner: None, .. }) => InsideHost::Ipv6(address),
+                Some(Host { address, inner: Some(inner), .. }) => InsideHost::BehindB4 { b4: address, inner },
+                None => InsideHost::Ipv4(*mapping.internal.ip()),
+            };
             let protocol = convert::engine_protocol(mapping.protocol);
             let Some(found) = self.shared.static_of_external(external, protocol) else { continue };
-            if (found.internal, found.realm.0) != (internal, mapping.realm) {
+            if (found.host, found.internal_port, found.realm.0) != (holder, mapping.internal.port(), mapping.realm) {
                 let what = if found.one_to_one { "the address is that of" } else { "the port is forwarded to" };
                 // Two VRFs may have the same address.
                 let vrf = match found.realm.0 == mapping.realm {
                     true => String::new(),
                     false => format!("{}/", self.vrf(found.realm)),
                 };
-                answer.detail += &format!("; {what} {vrf}{}, which waits until this mapping ends", found.internal);
+                let internal = found.host.with_port(found.internal_port);
+                answer.detail += &format!("; {what} {vrf}{internal}, which waits until this mapping ends");
             }
         }
     }

@@ -11,11 +11,16 @@ use control::Page;
 use control::Place;
 use control::Prefix6;
 use nat::Shared;
+use nat::settings::Forward;
 
 use super::Live;
 use super::endpoint_named;
 use super::realms_of;
+use crate::asked::holder_of;
 use crate::asked::nobody;
+use crate::convert;
+use crate::formula::ports_text;
+use crate::formula::range;
 
 /// In a cursor: all mappings are done. The rest of the part is the worker of the sessions.
 const SESSIONS: usize = 1 << 16;
@@ -46,7 +51,10 @@ pub(super) fn find(live: &dyn Live, find: &Find, wanted: Prefix6) -> Result<Page
         return sessions(live, find, wanted, &page_from(Cursor { part: start.part - SESSIONS, ..start }));
     }
     let found = live.mappings(&page_from(start))?;
-    let objects: Vec<FindAnswer> = found.objects.into_iter().map(|mapping| of_mapping(find, mapping)).collect();
+    let mut objects: Vec<FindAnswer> = found.objects.into_iter().map(|mapping| of_mapping(find, mapping)).collect();
+    if find.cursor.is_none() {
+        objects.extend(forwards(&shared, find, wanted));
+    }
     if found.cursor.is_some() || !objects.is_empty() {
         let sessions_next = Cursor { part: SESSIONS, place: 0 }.to_string();
         return Ok(Page { objects, cursor: found.cursor.or(Some(sessions_next)) });
@@ -128,6 +136,37 @@ fn of_mapping(find: &Find, mapping: control::Mapping) -> FindAnswer {
         mapping: Some(mapping),
         ..answer(find, Place::Internal, detail)
     }
+}
+
+/// The static forwards to these hosts, in use or not.
+fn forwards(shared: &Shared, find: &Find, wanted: Prefix6) -> Vec<FindAnswer> {
+    let settings = shared.settings();
+    let forwards = settings.forwards.iter().filter_map(|forward| {
+        forward.inside.ipv6().filter(|address| wanted.contains(*address))?;
+        let (first, last) = forward.ports;
+        let ports = forward.inside_port..=forward.inside_port + (last - first);
+        let vrf = settings.realm_names.get(forward.realm.index());
+        let is_asked = find.port.is_none_or(|port| ports.contains(&port))
+            && find.protocol.is_none_or(|protocol| convert::engine_protocol(protocol) == forward.protocol)
+            && find.vrf.as_ref().is_none_or(|asked| Some(asked) == vrf);
+        is_asked.then_some((forward, vrf))
+    });
+    let answers = forwards.map(|(forward, vrf)| {
+        let Forward { protocol, external, ports, inside, inside_port, .. } = forward;
+        let to = inside.with_port(range(*inside_port, *ports));
+        let detail = format!("{protocol} {external}:{} is statically forwarded to {to}", ports_text(*ports));
+        let pool = settings.pools.iter().find(|pool| pool.addresses.contains(external));
+        let (_, host) = holder_of(inside);
+        FindAnswer {
+            host,
+            realm: Some(forward.realm.0),
+            vrf: vrf.cloned(),
+            external_address: Some(*external),
+            pool: pool.map(|pool| pool.name.clone()),
+            ..answer(find, Place::Internal, detail)
+        }
+    });
+    answers.collect()
 }
 
 fn nothing(shared: &Shared, find: &Find) -> FindAnswer {

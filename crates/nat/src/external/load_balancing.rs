@@ -31,6 +31,7 @@ use crate::settings::Settings;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::InsideHost;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
@@ -361,7 +362,9 @@ impl Balance {
             .collect();
         let mut taken = Vec::new();
         for (position, forward) in settings.forwards.iter().enumerate() {
-            let target = Target { address: forward.inside.to_bits(), port: Some(forward.inside_port), weight: 1 };
+            // Flows to an IPv6 host do not exist: its forward waits until the earlier ones end.
+            let InsideHost::Ipv4(inside) = forward.inside else { continue };
+            let target = Target { address: inside.to_bits(), port: Some(forward.inside_port), weight: 1 };
             let as_balanced = BalancedForward {
                 realm: forward.realm,
                 protocol: forward.protocol,

@@ -11,6 +11,9 @@
 //!               by inside    realm | address ─► run ─► external address
 //! ```
 //!
+//! IPv6 hosts are known here as the configuration names them, and in keys by their position among
+//! those that it names: their numbers belong to one worker and come and go.
+//!
 //! The sorted lists are only searched when a mapping is made or missing, after a bitmap has
 //! excluded subscribers without any.
 
@@ -25,20 +28,32 @@ use crate::settings::Admission;
 use crate::settings::Forward;
 use crate::settings::Pool;
 use crate::settings::Settings;
-use crate::state::mapping::InternalKey;
+use crate::state::host::subscriber_prefix;
 use crate::types::Endpoint;
+use crate::types::HOSTS_FIRST;
+use crate::types::InsideHost;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::SOFTWIRE_HOSTS_FIRST;
 
 #[cfg(test)]
 mod tests;
 
 const FILTER_BITS_PER_ADDRESS: usize = 16;
 
+/// An internal endpoint as the configuration names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StaticKey {
+    pub(crate) realm: RealmId,
+    pub(crate) protocol: Protocol,
+    pub(crate) host: InsideHost,
+    pub(crate) port: u16,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Inside {
     pub(crate) realm: RealmId,
-    pub(crate) address: u32,
+    pub(crate) host: InsideHost,
     pub(crate) port: u16,
     pub(crate) kind: Kind,
     pub(crate) admission: Admission,
@@ -46,8 +61,8 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    pub(crate) fn key(&self, protocol: Protocol) -> InternalKey {
-        InternalKey { realm: self.realm, protocol, address: self.address, port: self.port }
+    pub(crate) fn key(&self, protocol: Protocol) -> StaticKey {
+        StaticKey { realm: self.realm, protocol, host: self.host, port: self.port }
     }
 }
 
@@ -95,12 +110,18 @@ impl<T: Copy> Runs<T> {
 
 #[derive(Debug)]
 pub(crate) struct StaticMappingTable {
-    forwards_by_external: Runs<(RealmId, u32, u16, Admission, u32)>,
+    forwards_by_external: Runs<(RealmId, InsideHost, u16, Admission, u32)>,
     forwards_by_inside: Runs<(u32, u16)>,
     pairs_by_external: Runs<(RealmId, u32, Admission, u32)>,
     pairs_by_inside: Runs<u32>,
     homes: Runs<u32>,
-    /// By upper bits of the scattered inside address. Empty if nothing is static.
+    /// IPv6 hosts of forwards, sorted.
+    hosts: Box<[InsideHost]>,
+    /// The prefixes of these hosts that are subscribers, sorted.
+    prefixes: Box<[u128]>,
+    prefix_length: u8,
+    /// By upper bits of the scattered inside address, or of a word of the prefix. Empty if nothing
+    /// is static.
     filter: Box<[u64]>,
     filter_shift: u32,
 }
@@ -118,6 +139,12 @@ fn host_key(realm: RealmId, address: u32) -> u64 {
     u64::from(realm.0) << 32 | u64::from(address)
 }
 
+/// What the filter has for hosts of a prefix.
+fn word_of(prefix: u128) -> u32 {
+    let half = (prefix >> 64) as u64 ^ (prefix as u64).rotate_left(32);
+    (half >> 32) as u32 ^ half as u32
+}
+
 #[inline(always)]
 fn scatter(address: u32) -> u32 {
     address.wrapping_mul(0x9e37_79b1)
@@ -128,20 +155,30 @@ impl StaticMappingTable {
     pub(crate) fn new(settings: &Settings, is_taken: impl Fn(u32) -> bool) -> StaticMappingTable {
         let forwards: Vec<(u32, &Forward)> =
             (0..).zip(&settings.forwards).filter(|(number, _)| !is_taken(*number)).collect();
+        let prefix_length = settings.transition.prefix_length;
+        let mut ipv6: Vec<InsideHost> = forwards.iter().map(|(_, forward)| forward.inside).collect();
+        ipv6.retain(|host| host.ipv6().is_some());
+        ipv6.sort_unstable();
+        ipv6.dedup();
+        let mut prefixes: Vec<u128> = ipv6.iter().filter_map(|host| prefix_of(host, prefix_length)).collect();
+        prefixes.sort_unstable();
+        prefixes.dedup();
+        let place = |host: &InsideHost| place_of(&ipv6, host).unwrap_or(HOSTS_FIRST);
+        let home_of = |host: &InsideHost| home_place(&prefixes, prefix_length, host).unwrap_or(HOSTS_FIRST);
         let by_external = forwards.iter().map(|&(number, forward)| {
             let first = external_key(forward.protocol, forward.external.to_bits(), forward.ports.0);
-            let to = (forward.realm, forward.inside.to_bits(), forward.inside_port, forward.admission, number);
+            let to = (forward.realm, forward.inside, forward.inside_port, forward.admission, number);
             Run { first, last: first + forward.span(), to }
         });
         let by_inside = forwards.iter().map(|(_, forward)| {
-            let first = inside_key(forward.realm, forward.protocol, forward.inside.to_bits(), forward.inside_port);
+            let first = inside_key(forward.realm, forward.protocol, place(&forward.inside), forward.inside_port);
             Run { first, last: first + forward.span(), to: (forward.external.to_bits(), forward.ports.0) }
         });
         let mut homes: Vec<Run<u32>> = Vec::new();
         let mut hosts: Vec<(u64, usize)> = forwards
             .iter()
             .enumerate()
-            .map(|(position, (_, forward))| (host_key(forward.realm, forward.inside.to_bits()), position))
+            .map(|(position, (_, forward))| (host_key(forward.realm, home_of(&forward.inside)), position))
             .collect();
         hosts.sort_unstable();
         hosts.dedup_by_key(|host| host.0);
@@ -161,11 +198,14 @@ impl StaticMappingTable {
             pairs_by_external: Runs::new(pairs_by_external),
             pairs_by_inside: Runs::new(pairs_by_inside),
             homes: Runs::new(homes),
+            hosts: ipv6.into_boxed_slice(),
+            prefixes: prefixes.into_boxed_slice(),
+            prefix_length,
             filter: vec![0; bits / 64].into_boxed_slice(),
             filter_shift: 32_u32.saturating_sub(bits.max(1).ilog2()),
         };
-        for (key, _) in hosts {
-            static_mappings.note(key as u32);
+        for (_, position) in hosts {
+            static_mappings.note(static_mappings.word(&forwards[position].1.inside));
         }
         for run in 0..static_mappings.pairs_by_inside.0.len() {
             let Run { first, last, .. } = static_mappings.pairs_by_inside.0[run];
@@ -192,13 +232,22 @@ impl StaticMappingTable {
         self.filter.is_empty()
     }
 
+    /// What the filter has for a host.
+    #[inline]
+    fn word(&self, host: &InsideHost) -> u32 {
+        match host {
+            InsideHost::Ipv4(address) => address.to_bits(),
+            _ => prefix_of(host, self.prefix_length).map_or(0, word_of),
+        }
+    }
+
     /// True may be wrong, false never is.
     #[inline(always)]
-    pub(crate) fn may_concern(&self, inside_address: u32) -> bool {
+    pub(crate) fn may_concern(&self, host: &InsideHost) -> bool {
         if self.is_empty() {
             return false;
         }
-        let bit = self.filter_bit(inside_address);
+        let bit = self.filter_bit(self.word(host));
         self.filter[bit / 64] >> (bit % 64) & 1 != 0
     }
 
@@ -207,45 +256,45 @@ impl StaticMappingTable {
             return None;
         }
         if let Some((to, offset)) = self.forwards_by_external.find(external_key(protocol, address, port)) {
-            let (realm, address, first, admission, number) = *to;
-            return Some(Inside {
-                realm,
-                address,
-                port: first + offset as u16,
-                kind: Kind::Forward,
-                admission,
-                number,
-            });
+            let (realm, host, first, admission, number) = *to;
+            return Some(Inside { realm, host, port: first + offset as u16, kind: Kind::Forward, admission, number });
         }
         let (to, offset) = self.pairs_by_external.find(u64::from(address))?;
         let (realm, first, admission, number) = *to;
-        Some(Inside { realm, address: first + offset as u32, port, kind: Kind::OneToOne, admission, number })
+        let host = Ipv4Addr::from_bits(first + offset as u32).into();
+        Some(Inside { realm, host, port, kind: Kind::OneToOne, admission, number })
     }
 
-    pub(crate) fn by_internal(&self, key: &InternalKey) -> Option<(Endpoint, Kind)> {
-        if !self.may_concern(key.address) {
+    pub(crate) fn by_internal(&self, key: &StaticKey) -> Option<(Endpoint, Kind)> {
+        if !self.may_concern(&key.host) {
             return None;
         }
-        let internal = inside_key(key.realm, key.protocol, key.address, key.port);
+        let place = place_of(&self.hosts, &key.host)?;
+        let internal = inside_key(key.realm, key.protocol, place, key.port);
         if let Some((to, offset)) = self.forwards_by_inside.find(internal) {
             return Some((Endpoint::new(Ipv4Addr::from_bits(to.0), to.1 + offset as u16), Kind::Forward));
         }
-        let (first, offset) = self.pairs_by_inside.find(host_key(key.realm, key.address))?;
+        let (first, offset) = self.pairs_by_inside.find(host_key(key.realm, place))?;
         Some((Endpoint::new(Ipv4Addr::from_bits(first + offset as u32), key.port), Kind::OneToOne))
     }
 
     /// The external address of a subscriber's static mappings, for its others, too (RFC 4787 §4.1
-    /// REQ-2).
-    pub(crate) fn home(&self, realm: RealmId, inside_address: u32) -> Option<u32> {
-        if !self.may_concern(inside_address) {
+    /// REQ-2). That of an IPv6 host is also one of the other hosts of its prefix.
+    pub(crate) fn home(&self, realm: RealmId, host: &InsideHost) -> Option<u32> {
+        if !self.may_concern(host) {
             return None;
         }
-        let pair = self.own_address(realm, inside_address);
-        pair.or_else(|| self.homes.find(host_key(realm, inside_address)).map(|(home, _)| *home))
+        let pair = match host {
+            InsideHost::Ipv4(address) => self.own_address(realm, address.to_bits()),
+            _ => None,
+        };
+        let place = home_place(&self.prefixes, self.prefix_length, host);
+        pair.or_else(|| self.homes.find(host_key(realm, place?)).map(|(home, _)| *home))
     }
 
+    /// Of an IPv4 subscriber; a number of an IPv6 host has none.
     pub(crate) fn own_address(&self, realm: RealmId, inside_address: u32) -> Option<u32> {
-        if !self.may_concern(inside_address) {
+        if !self.may_concern(&Ipv4Addr::from_bits(inside_address).into()) {
             return None;
         }
         let (first, offset) = self.pairs_by_inside.find(host_key(realm, inside_address))?;
@@ -257,18 +306,20 @@ impl StaticMappingTable {
         Some(StaticView {
             protocol,
             realm: inside.realm,
-            internal: Endpoint::new(inside.address.into(), inside.port),
+            host: inside.host,
+            internal_port: inside.port,
             external,
             one_to_one: inside.kind == Kind::OneToOne,
         })
     }
 
-    pub(crate) fn view_of_internal(&self, key: &InternalKey) -> Option<StaticView> {
+    pub(crate) fn view_of_internal(&self, key: &StaticKey) -> Option<StaticView> {
         let (external, kind) = self.by_internal(key)?;
         Some(StaticView {
             protocol: key.protocol,
             realm: key.realm,
-            internal: Endpoint::new(key.address.into(), key.port),
+            host: key.host,
+            internal_port: key.port,
             external,
             one_to_one: kind == Kind::OneToOne,
         })
@@ -296,9 +347,32 @@ impl StaticMappings {
 
     /// The static mapping of an internal endpoint.
     pub fn of_internal(&self, realm: RealmId, internal: Endpoint, protocol: Protocol) -> Option<StaticView> {
-        let key = InternalKey { realm, protocol, address: internal.address.to_bits(), port: internal.port };
+        let key = StaticKey { realm, protocol, host: internal.address.into(), port: internal.port };
         self.0.view_of_internal(&key)
     }
+}
+
+/// What keys have in place of a host: its IPv4 address, or a number that no IPv4 host has.
+fn place_of(hosts: &[InsideHost], host: &InsideHost) -> Option<u32> {
+    match host {
+        InsideHost::Ipv4(address) => Some(address.to_bits()),
+        _ => hosts.binary_search(host).ok().map(|position| HOSTS_FIRST + position as u32),
+    }
+}
+
+/// What keys have in place of the subscriber of a host.
+fn home_place(prefixes: &[u128], prefix_length: u8, host: &InsideHost) -> Option<u32> {
+    match (host, prefix_of(host, prefix_length)) {
+        (InsideHost::Ipv4(address), _) => Some(address.to_bits()),
+        (_, Some(prefix)) => {
+            prefixes.binary_search(&prefix).ok().map(|position| SOFTWIRE_HOSTS_FIRST + position as u32)
+        }
+        (_, None) => None,
+    }
+}
+
+fn prefix_of(host: &InsideHost, prefix_length: u8) -> Option<u128> {
+    host.ipv6().map(|address| subscriber_prefix(address.to_bits(), prefix_length))
 }
 
 impl Forward {
@@ -330,7 +404,7 @@ pub(crate) fn static_at(settings: &Settings, place: usize) -> Option<Static<'_>>
 /// Identifies a static entry across configurations, whatever its admission.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'s> {
-    Forward { realm: RealmId, protocol: Protocol, external: Ipv4Addr, ports: (u16, u16), inside: (Ipv4Addr, u16) },
+    Forward { realm: RealmId, protocol: Protocol, external: Ipv4Addr, ports: (u16, u16), inside: (InsideHost, u16) },
     Pool(&'s str),
 }
 

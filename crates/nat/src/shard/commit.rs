@@ -20,6 +20,7 @@ use crate::external::blocks::Holder;
 use crate::external::ports::PortRange;
 use crate::external::ports::Share;
 use crate::external::ports::Taker;
+use crate::external::static_mapping::Inside;
 use crate::external::static_mapping::Kind;
 use crate::policy::rules::RuleId;
 use crate::snapshot::pool_counts::PoolCount;
@@ -42,6 +43,7 @@ use crate::steps::session::SessionPlace;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::InsideHost;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
@@ -236,6 +238,21 @@ impl Ledger {
                 Some(slot)
             }
         }
+    }
+
+    /// The internal endpoint of a static mapping of this worker. An IPv6 host gets a number.
+    pub(in crate::shard) fn enter_static(&mut self, now: Instant, inside: &Inside, protocol: Protocol) -> Result<InternalKey, Verdict> {
+        let Inside { realm, host, port, .. } = *inside;
+        let address = match host {
+            InsideHost::Ipv4(address) => address.to_bits(),
+            InsideHost::Ipv6(_) | InsideHost::BehindB4 { .. } => {
+                let key = self.shared.transition.host_key(realm, &host).ok_or(Verdict::NoRoute)?;
+                let hosts = &mut self.state.subscribers.hosts;
+                let hash = hosts.hash_of(&key);
+                hosts.enter(now, hash, &key, realm)?
+            }
+        };
+        Ok(InternalKey { realm, protocol, address, port })
     }
 
     /// None if the subscriber table is full.

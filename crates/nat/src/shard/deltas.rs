@@ -180,7 +180,7 @@ impl View<'_> {
     }
 
     fn source_of(&self, key: &InternalKey, delta: &Delta, address: AddressIndex, compiled: &CompiledPool) -> Source {
-        if let Some((external, kind)) = self.snapshot.static_mappings.by_internal(key)
+        if let Some((external, kind)) = self.static_mapping_of(key)
             && external == delta.external
         {
             return Source::Static(kind);

@@ -81,7 +81,7 @@ impl View<'_> {
         let flow = self.state.flows.get(index);
         let external = flow.external().0;
         if flow.is_alive(now) && self.is_flow_overdue(index, now) {
-            let orphaned = self.snapshot.orphaned_flow(flow).and_then(|found| found.ends);
+            let orphaned = self.orphaned_flow(index).and_then(|found| found.ends);
             if orphaned.is_some_and(|ends| ends <= now) && self.snapshot.settings().reload.removed == Removed::End {
                 return Cause::Configuration;
             }
@@ -357,7 +357,7 @@ impl Ledger {
         };
         self.events.refuse(refusal, now);
         // A subscriber waiting for its static port does not count as pool exhaustion.
-        if verdict == Verdict::PortsExhausted && self.shared.static_mappings.by_internal(key).is_none() {
+        if verdict == Verdict::PortsExhausted && self.view().static_mapping_of(key).is_none() {
             let exhausted = Refusal {
                 kind: EventKind::PoolExhausted,
                 cause: Cause::None,

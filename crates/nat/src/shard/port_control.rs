@@ -360,7 +360,7 @@ impl View<'_> {
 
     /// The forward of an internal endpoint, which no request changes.
     fn forward_of(&self, key: &InternalKey) -> Option<Endpoint> {
-        let (external, kind) = self.snapshot.static_mappings.by_internal(key)?;
+        let (external, kind) = self.static_mapping_of(key)?;
         (kind == StaticKind::Forward).then_some(external)
     }
 

@@ -20,6 +20,7 @@ use crate::external::load_balancing::Group;
 use crate::external::static_mapping::Kind;
 use crate::external::static_mapping::Run;
 use crate::external::static_mapping::Runs;
+use crate::external::static_mapping::StaticKey;
 use crate::external::static_mapping::external_key;
 use crate::settings::Forward;
 use crate::settings::Pool;
@@ -27,11 +28,11 @@ use crate::settings::Settings;
 use crate::snapshot::shared::Shared;
 use crate::state::flow::Flow;
 use crate::state::flow::endpoint;
-use crate::state::mapping::InternalKey;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::InsideHost;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
@@ -49,7 +50,7 @@ pub(crate) struct Orphaned {
 #[derive(Clone, Copy, Debug)]
 struct Gone {
     realm: RealmId,
-    inside: u32,
+    inside: InsideHost,
     inside_port: u16,
     since: Instant,
 }
@@ -95,12 +96,8 @@ impl Orphans {
         let leaves = old.forwards.iter().filter(|forward| !still.contains(&forward_key(forward)));
         let latest = leaves.map(|forward| {
             let (first, span) = (external_key_of(forward), u64::from(forward.ports.1 - forward.ports.0));
-            let to = Gone {
-                realm: forward.realm,
-                inside: forward.inside.to_bits(),
-                inside_port: forward.inside_port,
-                since: now,
-            };
+            let to =
+                Gone { realm: forward.realm, inside: forward.inside, inside_port: forward.inside_port, since: now };
             Run { first, last: first + span, to }
         });
         let latest: Vec<Run<Gone>> = latest.collect();
@@ -135,10 +132,10 @@ impl Orphans {
     }
 }
 
-type ForwardKey = (u64, u16, RealmId, u32, u16);
+type ForwardKey = (u64, u16, RealmId, InsideHost, u16);
 
 fn forward_key(forward: &Forward) -> ForwardKey {
-    (external_key_of(forward), forward.ports.1, forward.realm, forward.inside.to_bits(), forward.inside_port)
+    (external_key_of(forward), forward.ports.1, forward.realm, forward.inside, forward.inside_port)
 }
 
 fn external_key_of(forward: &Forward) -> u64 {
@@ -175,7 +172,7 @@ impl Shared {
         (run.first as u16..=run.last as u16).any(|port| self.ports.lookup(address, protocol, port).is_some())
     }
 
-    pub(crate) fn orphaned(&self, key: &InternalKey, external: Endpoint, created_s: u32) -> Option<Orphaned> {
+    pub(crate) fn orphaned(&self, key: &StaticKey, external: Endpoint, created_s: u32) -> Option<Orphaned> {
         let known = &self.orphans;
         let (address, protocol) = (external.address.to_bits(), key.protocol);
         let of_static = |number: u32| known.static_mappings.get(number as usize).copied().flatten();
@@ -194,7 +191,7 @@ impl Shared {
         let was = known.gone.iter().rev().filter_map(|runs| {
             let (to, offset) = runs.find(external_key(protocol, address, external.port))?;
             let inside_port = to.inside_port.wrapping_add(offset as u16);
-            let is_this = (to.realm, to.inside, inside_port) == (key.realm, key.address, key.port);
+            let is_this = (to.realm, to.inside, inside_port) == (key.realm, key.host, key.port);
             (is_this && made_before(&to.since)).then_some(to.since)
         });
         if let Some(since) = was.min() {
@@ -207,38 +204,30 @@ impl Shared {
         let place = self.address_index(external.address)?;
         let since = known.shapes.get(place.index()).copied().flatten().filter(made_before)?;
         let stays = self.slot(place).is_some_and(|slot| slot.closed.is_some())
-            || self.offers(place, protocol, external.port)
-                && self.may_have(
-                    place,
-                    protocol,
-                    external.port,
-                    key.realm,
-                    Endpoint::new(key.address.into(), key.port),
-                );
+            || self.offers(place, protocol, external.port) && self.may_have(place, protocol, external.port, key);
         if stays { None } else { of(false, false, Some(since)) }
     }
 
     /// True for a mapping of a forward. Forwards are also made on draining addresses, so their
     /// deadline does not end it.
-    pub(crate) fn is_at_home(&self, key: &InternalKey, external: Endpoint) -> bool {
+    pub(crate) fn is_at_home(&self, key: &StaticKey, external: Endpoint) -> bool {
         let owner = self.static_mappings.by_external(external.address.to_bits(), key.protocol, external.port);
         owner.is_some_and(|owner| owner.kind == Kind::Forward && owner.key(key.protocol) == *key)
     }
 
-    pub(crate) fn is_flow_at_home(&self, flow: &Flow) -> bool {
+    /// `host`: the internal one of the flow.
+    pub(crate) fn is_flow_at_home(&self, flow: &Flow, host: &InsideHost) -> bool {
         let (protocol, external) = (flow.protocol(), endpoint(flow.external()));
         if let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) {
             return flow.generation().is_some() && group.leads_to(external.port, flow.realm(), flow.internal());
         }
         let owner = self.static_mappings.by_external(external.address.to_bits(), protocol, external.port);
-        owner.is_some_and(|owner| {
-            owner.kind == Kind::Forward && (owner.realm, owner.address) == (flow.realm(), flow.internal().0)
-        })
+        owner.is_some_and(|owner| owner.kind == Kind::Forward && (owner.realm, owner.host) == (flow.realm(), *host))
     }
 
     /// True if a forward to another endpoint has the mapping's external port. It takes no new
     /// sessions until the mapping ends.
-    pub(crate) fn is_in_the_way_of_forward(&self, key: &InternalKey, external: Endpoint) -> bool {
+    pub(crate) fn is_in_the_way_of_forward(&self, key: &StaticKey, external: Endpoint) -> bool {
         let (address, protocol) = (external.address.to_bits(), key.protocol);
         self.balance.find(address, protocol, external.port).is_some()
             || self
@@ -248,7 +237,7 @@ impl Shared {
     }
 
     /// Like [`Shared::orphaned`]; a flow has no place on a port that belongs to one endpoint.
-    pub(crate) fn orphaned_flow(&self, flow: &Flow) -> Option<Orphaned> {
+    pub(crate) fn orphaned_flow(&self, flow: &Flow, host: &InsideHost) -> Option<Orphaned> {
         let known = &self.orphans;
         let (protocol, external) = (flow.protocol(), endpoint(flow.external()));
         if let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) {
@@ -266,7 +255,7 @@ impl Shared {
         let owner = self.static_mappings.by_external(external.address.to_bits(), protocol, external.port);
         let (is_static, since) = match owner {
             // A one-to-one address also carries its subscriber's flows.
-            Some(owner) if (owner.realm, owner.address) == (flow.realm(), flow.internal().0) => return None,
+            Some(owner) if (owner.realm, owner.host) == (flow.realm(), *host) => return None,
             Some(owner) => (true, known.static_mappings.get(owner.number as usize).copied().flatten()),
             None => {
                 let is_closed = self.slot(place).is_some_and(|slot| slot.closed.is_some());

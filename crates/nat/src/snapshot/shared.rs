@@ -33,6 +33,7 @@ use crate::external::ports::AddressSpec;
 use crate::external::ports::PortRange;
 use crate::external::ports::PortTable;
 use crate::external::static_mapping::Static;
+use crate::external::static_mapping::StaticKey;
 use crate::external::static_mapping::StaticMappingTable;
 use crate::external::static_mapping::carry_hits;
 use crate::external::static_mapping::hits_after;
@@ -87,12 +88,12 @@ use crate::snapshot::transition::Transition;
 use crate::state::flow::OutsideKey;
 use crate::state::host::Way;
 use crate::state::host::subscriber_prefix;
-use crate::state::mapping::InternalKey;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::InsideHost;
 use crate::types::InterfaceId;
 use crate::types::MappingIndex;
 use crate::types::PoolId;
@@ -685,26 +686,22 @@ impl Shared {
     }
 
     /// False if the configuration gives the port to another internal endpoint.
-    pub(crate) fn may_have(
-        &self,
-        index: AddressIndex,
-        protocol: Protocol,
-        port: u16,
-        realm: RealmId,
-        internal: Endpoint,
-    ) -> bool {
+    pub(crate) fn may_have(&self, index: AddressIndex, protocol: Protocol, port: u16, internal: &StaticKey) -> bool {
         let external = Endpoint { address: self.address(index), port };
         if self.balance.find(external.address.to_bits(), protocol, port).is_some() {
             // Its sessions are flows.
             return false;
         }
         if let Some(one) = self.static_of_external(external, protocol) {
-            return one.realm == realm && one.internal == internal;
+            return (one.realm, one.host, one.internal_port) == (internal.realm, internal.host, internal.port);
         }
-        match self.slice_owner(index, port) {
-            Some(Owner::Subscriber(_)) => self.is_by_formula(index, port, realm, internal.address),
-            Some(Owner::Nobody | Owner::Outside) => false,
-            Some(Owner::Dynamic) | None => true,
+        match (self.slice_owner(index, port), internal.host) {
+            (Some(Owner::Subscriber(_)), InsideHost::Ipv4(address)) => {
+                self.is_by_formula(index, port, internal.realm, address)
+            }
+            (Some(Owner::Subscriber(_)), _) => false,
+            (Some(Owner::Nobody | Owner::Outside), _) => false,
+            (Some(Owner::Dynamic) | None, _) => true,
         }
     }
 
@@ -811,7 +808,7 @@ impl Shared {
 
     /// The static mapping of an internal endpoint.
     pub fn static_of_internal(&self, realm: RealmId, internal: Endpoint, protocol: Protocol) -> Option<StaticView> {
-        let key = InternalKey { realm, protocol, address: internal.address.to_bits(), port: internal.port };
+        let key = StaticKey { realm, protocol, host: internal.address.into(), port: internal.port };
         self.static_mappings.view_of_internal(&key)
     }
 
@@ -1074,6 +1071,17 @@ impl Shared {
     pub fn worker_of_host(&self, address: u128) -> WorkerId {
         let prefix = subscriber_prefix(address, self.transition.prefix_length);
         self.spread((prefix >> 64) as u64 ^ (prefix as u64).rotate_left(32))
+    }
+
+    /// The worker of an inside host that the configuration names.
+    #[inline]
+    pub(crate) fn worker_of_inside(&self, host: &InsideHost) -> WorkerId {
+        match host {
+            InsideHost::Ipv4(address) => self.worker_of_subscriber(address.to_bits()),
+            InsideHost::Ipv6(address) | InsideHost::BehindB4 { b4: address, .. } => {
+                self.worker_of_host(address.to_bits())
+            }
+        }
     }
 
     /// True if an address of this realm has a route inside.

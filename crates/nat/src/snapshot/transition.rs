@@ -5,13 +5,16 @@
 //! next hop is [`Transition::first_hop`] or later.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
 use crate::headers::packet::NextHopId;
 use crate::policy::stand_in::StandIns;
 use crate::settings;
 use crate::settings::Interface;
 use crate::settings::Settings;
+use crate::state::host::HostKey;
 use crate::state::host::Way;
+use crate::types::InsideHost;
 use crate::types::InterfaceId;
 use crate::types::Prefix;
 use crate::types::RealmId;
@@ -130,10 +133,38 @@ impl Transition {
         softwire.map(|position| Way::Softwire(position as u8))
     }
 
-    /// The prefix by which grants of IPv6 hosts of this realm are reached: the first one.
+    /// The prefix by which grants and forwards of IPv6 hosts of this realm are reached: the first.
     pub(crate) fn way_of_grants(&self, realm: RealmId) -> Option<Way> {
         let found = self.nat64.iter().position(|one| one.realm == realm);
         found.map(|position| Way::Nat64(position as u8))
+    }
+
+    /// What identifies an IPv6 host that the configuration names; `None` for an IPv4 subscriber,
+    /// and if nothing in the realm leads to the host.
+    pub(crate) fn host_key(&self, realm: RealmId, host: &InsideHost) -> Option<HostKey> {
+        match *host {
+            InsideHost::Ipv4(_) => None,
+            InsideHost::Ipv6(address) => {
+                Some(HostKey { address: address.to_bits(), inner: 0, way: self.way_of_grants(realm)? })
+            }
+            InsideHost::BehindB4 { b4, inner } => {
+                let permits = |end: &SoftwireEnd| end.realm == realm && end.permits(inner.to_bits());
+                let position = self.softwires.iter().position(permits)?;
+                let way = Way::Softwire(position as u8);
+                Some(HostKey { address: b4.to_bits(), inner: inner.to_bits(), way })
+            }
+        }
+    }
+
+    /// How the configuration names a host. `None` for one that reaches IPv4 in another way than
+    /// hosts that the configuration names.
+    pub(crate) fn configured_host(&self, key: &HostKey) -> Option<InsideHost> {
+        let address = Ipv6Addr::from_bits(key.address);
+        let host = match key.way {
+            Way::Nat64(_) => InsideHost::Ipv6(address),
+            Way::Softwire(_) => InsideHost::BehindB4 { b4: address, inner: Ipv4Addr::from_bits(key.inner) },
+        };
+        (self.host_key(self.realm_of(key.way), &host)? == *key).then_some(host)
     }
 
     #[inline]

@@ -111,6 +111,18 @@ impl Way {
 }
 
 impl Host {
+    /// Of no subscriber, for an explanation.
+    pub(crate) fn of(key: &HostKey) -> Host {
+        Host {
+            high: (key.address >> 64) as u64,
+            low: key.address as u64,
+            inner: key.inner,
+            way: key.way.position(),
+            flags: key.way.flags(),
+            ..Host::new_zeroed()
+        }
+    }
+
     #[inline(always)]
     pub(crate) const fn address(&self) -> u128 {
         (self.high as u128) << 64 | self.low as u128
@@ -118,6 +130,10 @@ impl Host {
 
     pub(crate) const fn inner(&self) -> u32 {
         self.inner
+    }
+
+    pub(crate) const fn key(&self) -> HostKey {
+        HostKey { address: self.address(), inner: self.inner, way: self.way() }
     }
 
     pub(crate) const fn is_subscriber(&self) -> bool {
@@ -291,7 +307,9 @@ impl HostStore {
     fn subscriber_of_host(&self, number: u32) -> u32 {
         match self.get(number) {
             Some(host) if !host.is_subscriber() => host.subscriber,
-            _ => number,
+            // Of a new host behind a softwire, see `foresee`.
+            Some(_) => number & !(HOSTS_FIRST ^ SOFTWIRE_HOSTS_FIRST),
+            None => number,
         }
     }
 
@@ -324,16 +342,7 @@ impl HostStore {
         if self.records.at(index).subscriber >= self.per_subscriber_max {
             return Err(Verdict::HostLimit);
         }
-        let fresh = Host {
-            high: (key.address >> 64) as u64,
-            low: key.address as u64,
-            inner: key.inner,
-            subscriber,
-            references: 0,
-            way: key.way.position(),
-            flags: key.way.flags(),
-            touched_s: seconds(now),
-        };
+        let fresh = Host { subscriber, touched_s: seconds(now), ..Host::of(key) };
         let host = self.insert(hash, fresh).ok_or(Verdict::HostTableFull)?;
         let subscriber = self.records.at_mut(index);
         subscriber.subscriber += 1;
@@ -364,7 +373,10 @@ impl HostStore {
             return Err(Verdict::HostTableFull);
         }
         let fresh = if self.free == 0 { self.untouched } else { self.free };
-        Ok(Foreseen { number: subscriber.unwrap_or(HOSTS_FIRST | (self.first + fresh)), is_known: false })
+        let number = subscriber.unwrap_or(HOSTS_FIRST | (self.first + fresh));
+        // By its number routes know how the host is reached.
+        let base = if matches!(key.way, Way::Softwire(_)) { SOFTWIRE_HOSTS_FIRST } else { HOSTS_FIRST };
+        Ok(Foreseen { number: number | base, is_known: false })
     }
 
     fn hash_of_subscriber(&self, prefix: u128, realm: RealmId) -> u64 {
@@ -476,7 +488,7 @@ impl HostStore {
         let hash = if record.is_subscriber() {
             self.hash_of_subscriber(record.address(), RealmId(record.inner as u16))
         } else {
-            self.hash_of(&HostKey { address: record.address(), inner: record.inner, way: record.way() })
+            self.hash_of(&record.key())
         };
         let was_there = self.table.remove(hash, index);
         debug_assert!(was_there, "every record is in the table");

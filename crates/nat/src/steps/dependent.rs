@@ -139,7 +139,7 @@ impl View<'_> {
                 // endpoint to themselves.
                 let pool = || pool.or_else(|| self.snapshot.pool_for(key.realm, key.address.into()));
                 let has_own = has_mapping
-                    || self.snapshot.static_mappings.by_internal(key).is_some()
+                    || self.static_mapping_of(key).is_some()
                     || pool().is_some_and(|pool| self.snapshot.formula(pool).is_some());
                 (!has_own).then_some(remote_inside)
             }

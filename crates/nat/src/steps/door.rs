@@ -179,7 +179,7 @@ impl View<'_> {
     pub(crate) fn worker_behind(&self, door: &Door) -> WorkerId {
         match door {
             Door::Elsewhere { worker, .. } => *worker,
-            Door::Static { inside, .. } => self.snapshot.worker_of_subscriber(inside.address),
+            Door::Static { inside, .. } => self.snapshot.worker_of_inside(&inside.host),
             _ => self.worker,
         }
     }

@@ -163,13 +163,7 @@ impl View<'_> {
                 Source::Free { taker: Taker::Holder, guaranteed: None, activates: Some(lease.block) }
             }
             (Source::Free { taker: Taker::Anyone, guaranteed, .. }, None) => {
-                let may_have = self.snapshot.may_have(
-                    address,
-                    key.protocol,
-                    port,
-                    key.realm,
-                    Endpoint::new(key.address.into(), key.port),
-                );
+                let may_have = self.snapshot.may_have(address, key.protocol, port, &self.static_key(key));
                 if !may_have || !ports.is_free(address, key.protocol, port) {
                     return None;
                 }

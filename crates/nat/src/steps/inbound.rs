@@ -406,7 +406,7 @@ impl View<'_> {
     fn filtering_of_mapping(&self, index: u32) -> Filtering {
         let mapping = self.state.mappings.get(index);
         let (key, external) = (mapping.key(), mapping.external());
-        let orphaned = self.snapshot.orphaned(&key, external, mapping.created_s());
+        let orphaned = self.snapshot.orphaned(&self.static_key(&key), external, mapping.created_s());
         if orphaned.is_some_and(|orphaned| orphaned.is_shut) {
             return Filtering::AddressAndPortDependent;
         }
@@ -466,19 +466,21 @@ impl View<'_> {
         judged: &mut Option<Judged>,
         report: &mut T,
     ) -> Result<Act, Act> {
-        let worker = self.snapshot.worker_of_subscriber(inside.address);
+        let worker = self.snapshot.worker_of_inside(&inside.host);
         if worker != self.worker {
             // The port table leads here until the previous mapping of the port has ended.
             return Err(expired.map_or(Act::HandOff { worker, turn: 0 }, |expired| Act::Vacate { expired, worker }));
         }
         report.step(|| Step::StaticMapping {
-            internal: Endpoint::new(inside.address.into(), inside.port),
+            host: inside.host,
+            port: inside.port,
             external: packet.external(),
             one_to_one: inside.kind == Kind::OneToOne,
         });
         self.check_stranger(packet)?;
-        let (key, admission) = (inside.key(protocol), Some(inside.admission));
-        let hop = self.open_from_outside(packet, &key, admission, judged, report)?;
+        let (key, newcomer) = self.endpoint_of_static(inside, protocol).map_err(Act::Drop)?;
+        let view = View { newcomer: newcomer.as_ref(), ..*self };
+        let hop = view.open_from_outside(packet, &key, Some(inside.admission), judged, report)?;
         if self.state.find_live_mapping(&key, packet.now).is_some() {
             // The internal endpoint still has another external one from the previous configuration.
             report.step(|| Step::NoMapping);
@@ -569,10 +571,9 @@ impl View<'_> {
         }
         let (key, external) = (self.state.mappings.get(index).key(), packet.external());
         let owner = self.snapshot.static_mappings.by_external(external.address.to_bits(), key.protocol, external.port);
-        if let Some(owner) = owner.filter(|owner| owner.key(key.protocol) != key) {
-            let internal = Endpoint::new(owner.address.into(), owner.port);
-            let one_to_one = owner.kind == Kind::OneToOne;
-            report.step(|| Step::StaticMapping { internal, external, one_to_one });
+        if let Some(owner) = owner.filter(|owner| owner.key(key.protocol) != self.static_key(&key)) {
+            let (host, port, one_to_one) = (owner.host, owner.port, owner.kind == Kind::OneToOne);
+            report.step(|| Step::StaticMapping { host, port, external, one_to_one });
             report.step(|| Step::PortAwaited(external));
         }
     }

@@ -41,7 +41,7 @@ impl View<'_> {
     ) -> Result<Foretold, Verdict> {
         let owner = self.owner(ask);
         let compiled = self.pool_of_new(ask, &owner, report)?;
-        let static_mapping = self.snapshot.static_mappings.by_internal(ask.key);
+        let static_mapping = self.static_mapping_of(ask.key);
         self.admit_new(ask, compiled, static_mapping)?;
         match static_mapping {
             Some(static_mapping) => self.decide_static(ask, &owner, compiled, static_mapping, random, report),
@@ -52,7 +52,7 @@ impl View<'_> {
     /// By its one-to-one address, its penalty, a rule, or its own pool.
     fn pool_of_new<T: Report>(&self, ask: &Ask<'_>, owner: &Owner, report: &mut T) -> Result<&CompiledPool, Verdict> {
         let key = ask.key;
-        let fixed = self.pool_of_own_address(self.snapshot.static_mappings.by_internal(key));
+        let fixed = self.pool_of_own_address(self.static_mapping_of(key));
         let own = || self.snapshot.pool_for(key.realm, key.address.into());
         let pool = fixed.or(owner.penalty).or(ask.wanted).or_else(own);
         if let Some(pool) = pool.filter(|_| fixed.is_none()) {
@@ -113,8 +113,8 @@ impl View<'_> {
         if owner.slot.is_none() {
             self.admit_subscriber(owner, &entered)?;
         }
-        let internal = Endpoint::new(key.address.into(), key.port);
-        report.step(|| Step::StaticMapping { internal, external, one_to_one: kind == Kind::OneToOne });
+        let (host, port) = (self.configured_host(key.address), key.port);
+        report.step(|| Step::StaticMapping { host, port, external, one_to_one: kind == Kind::OneToOne });
         admitted?;
         let entered = match entered {
             // Static mappings need no room. Anything else pairs the subscriber again.

@@ -172,7 +172,7 @@ impl View<'_> {
         let hairpin = self.hairpin_to(packet, from, target.is_some() || is_balanced, report)?;
         let alive = found.filter(|index| self.state.is_alive(*index, *now));
         let is_answer = parsed.class == Class::IcmpReply;
-        let answers = is_answer && alive.is_some() && self.snapshot.static_mappings.by_internal(key).is_some();
+        let answers = is_answer && alive.is_some() && self.static_mapping_of(key).is_some();
         if is_answer && !answers {
             // Queries from outside pass basic NAT but no NAPT, so here no reply is due.
             return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));

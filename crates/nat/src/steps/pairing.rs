@@ -237,8 +237,16 @@ impl View<'_> {
     }
 
     pub(crate) fn static_home(&self, key: &InternalKey, pool: PoolId) -> Option<AddressIndex> {
-        let home = self.snapshot.address_index(self.snapshot.static_mappings.home(key.realm, key.address)?.into())?;
+        let home = self.snapshot.address_index(self.static_home_address(key)?.into())?;
         (self.snapshot.pool_of(home) == pool).then_some(home)
+    }
+
+    fn static_home_address(&self, key: &InternalKey) -> Option<u32> {
+        let static_mappings = &self.snapshot.static_mappings;
+        if static_mappings.is_empty() {
+            return None;
+        }
+        static_mappings.home(key.realm, &self.configured_host(key.address))
     }
 }
 

@@ -79,9 +79,17 @@ impl View<'_> {
                 (flow.realm(), endpoint(flow.internal()), remote)
             }
             // RFC 7857 §12: a static mapping counts even while it is inactive.
-            Door::Static { inside, .. } => {
+            Door::Static { inside, expired } => {
                 report.step(|| Step::NoMapping);
-                (inside.realm, Endpoint::new(inside.address.into(), inside.port), quote.destination)
+                let worker = self.snapshot.worker_of_inside(&inside.host);
+                // Only the worker of an IPv6 host knows its number.
+                if worker != self.worker && inside.host.ipv6().is_some() && expired.is_none() {
+                    return Ok(ErrorAct::HandOff { worker, turn: 0 });
+                }
+                let Ok((key, None)) = self.endpoint_of_static(&inside, quote.protocol) else {
+                    return Err(Verdict::IcmpQuoteNoMapping);
+                };
+                (inside.realm, Endpoint::new(key.address.into(), key.port), quote.destination)
             }
             _ => {
                 report.step(|| Step::NoMapping);
@@ -158,7 +166,7 @@ impl View<'_> {
             return Some((self.state.mappings.get(index).external(), quote.source));
         }
         report.step(|| Step::NoMapping);
-        let (external, _) = self.snapshot.static_mappings.by_internal(key)?;
+        let (external, _) = self.static_mapping_of(key)?;
         Some((external, quote.source))
     }
 

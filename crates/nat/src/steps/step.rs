@@ -11,6 +11,7 @@ use crate::state::grant::Origin;
 use crate::state::tcp::TcpState;
 use crate::time::Duration;
 use crate::types::Endpoint;
+use crate::types::InsideHost;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::WorkerId;
@@ -116,8 +117,10 @@ pub enum Step {
     },
     /// A configured pair, used if there is no mapping yet.
     StaticMapping {
-        /// Internal endpoint.
-        internal: Endpoint,
+        /// Inside host.
+        host: InsideHost,
+        /// Its port.
+        port: u16,
         /// External endpoint.
         external: Endpoint,
         /// True if the whole address is paired, not only this port.

@@ -1,8 +1,12 @@
 //! Everything a decision may read.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
 use crate::event::EventLog;
+use crate::external::static_mapping::Inside;
+use crate::external::static_mapping::Kind;
+use crate::external::static_mapping::StaticKey;
 use crate::headers::parse::source_is_valid;
 use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
@@ -13,15 +17,21 @@ use crate::snapshot::addresses::LocalAddresses;
 use crate::snapshot::shared::CompiledPool;
 use crate::snapshot::shared::Shared;
 use crate::state::State;
+use crate::state::mapping::InternalKey;
 use crate::state::session::HashedBy;
+use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::HOSTS_FIRST;
+use crate::types::InsideHost;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::types::is_host_number;
 use crate::verdict::Verdict;
+
+/// An IPv6 host without a record, and the number that stands for it.
+pub(crate) type Newcomer = (u32, InsideHost);
 
 /// Read-only access to one worker's records, the settings, and the room for events.
 #[derive(Clone, Copy)]
@@ -36,9 +46,9 @@ pub struct View<'a> {
     pub(crate) worker: WorkerId,
     /// A plan asks about a future snapshot.
     pub(crate) is_in_effect: bool,
-    /// An explanation asks about a host that has no record: the number that stands for it, and its
-    /// IPv6 address.
-    pub(crate) newcomer: Option<&'a (u32, u128)>,
+    /// The decision is about a host that has no record: the number that stands for it, and its
+    /// name.
+    pub(crate) newcomer: Option<&'a Newcomer>,
 }
 
 impl<'a> View<'a> {
@@ -85,9 +95,75 @@ impl<'a> View<'a> {
 
     #[inline(never)]
     fn stand_in(&self, number: u32) -> u32 {
-        let newcomer = self.newcomer.filter(|(of, _)| *of == number).map(|(_, address)| *address);
+        let newcomer = self.newcomer.filter(|(of, _)| *of == number);
+        let newcomer = newcomer.and_then(|(_, host)| host.ipv6()).map(Ipv6Addr::to_bits);
         let host = || self.state.subscribers.hosts.get(number).map(|host| host.address());
         newcomer.or_else(host).map_or(HOSTS_FIRST, |address| self.snapshot.transition.stand_ins.of(address))
+    }
+
+    /// The name of the host with this address or number in the configuration. What the
+    /// configuration cannot name has an address that no host has there.
+    #[inline]
+    pub(crate) fn configured_host(&self, address: u32) -> InsideHost {
+        match is_host_number(address) {
+            true => self.host_of_number(address).unwrap_or(Ipv4Addr::from_bits(address).into()),
+            false => Ipv4Addr::from_bits(address).into(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn host_of_number(&self, number: u32) -> Option<InsideHost> {
+        if let Some((_, host)) = self.newcomer.filter(|(of, _)| *of == number) {
+            return Some(*host);
+        }
+        let host = self.state.subscribers.hosts.get(number)?;
+        if host.is_subscriber() {
+            return Some(InsideHost::Ipv6(Ipv6Addr::from_bits(host.address())));
+        }
+        self.snapshot.transition.configured_host(&host.key())
+    }
+
+    pub(crate) fn static_key(&self, key: &InternalKey) -> StaticKey {
+        let InternalKey { realm, protocol, address, port } = *key;
+        StaticKey { realm, protocol, host: self.configured_host(address), port }
+    }
+
+    /// The static mapping of an internal endpoint, active or not.
+    #[inline]
+    pub(crate) fn static_mapping_of(&self, key: &InternalKey) -> Option<(Endpoint, Kind)> {
+        let static_mappings = &self.snapshot.static_mappings;
+        if static_mappings.is_empty() { None } else { static_mappings.by_internal(&self.static_key(key)) }
+    }
+
+    /// True may be wrong, false never is.
+    #[inline(always)]
+    pub(crate) fn may_have_static_mapping(&self, address: u32) -> bool {
+        let static_mappings = &self.snapshot.static_mappings;
+        !static_mappings.is_empty() && static_mappings.may_concern(&self.configured_host(address))
+    }
+
+    /// The internal endpoint of a static mapping. An IPv6 host without a record has what stands for
+    /// it, which only a view with this newcomer understands.
+    ///
+    /// # Errors
+    /// The host cannot be entered.
+    pub(crate) fn endpoint_of_static(
+        &self,
+        inside: &Inside,
+        protocol: Protocol,
+    ) -> Result<(InternalKey, Option<Newcomer>), Verdict> {
+        let Inside { realm, host, port, .. } = *inside;
+        let (address, newcomer) = match host {
+            InsideHost::Ipv4(address) => (address.to_bits(), None),
+            InsideHost::Ipv6(_) | InsideHost::BehindB4 { .. } => {
+                let key = self.snapshot.transition.host_key(realm, &host).ok_or(Verdict::NoRoute)?;
+                let hosts = &self.state.subscribers.hosts;
+                let foreseen = hosts.foresee(hosts.hash_of(&key), &key, realm)?;
+                (foreseen.number, (!foreseen.is_known).then_some((foreseen.number, host)))
+            }
+        };
+        Ok((InternalKey { realm, protocol, address, port }, newcomer))
     }
 
     /// The key by which rules and filters know a packet.

@@ -24,6 +24,7 @@ use nat::settings::Softwire;
 use nat::settings::Transition;
 use nat::stand_in::Prefix6;
 use nat::types::HOSTS_FIRST;
+use nat::types::InsideHost;
 use nat::types::RealmId;
 use nat::types::SOFTWIRE_HOSTS_FIRST;
 use nat::view::HostView;
@@ -115,6 +116,23 @@ fn name_of(address: u128) -> Option<Ipv4Addr> {
     let [nat64, softwire] = NETWORKS.map(|network| address >> 96 == network >> 96);
     let first = if softwire { SOFTWIRE_HOSTS_FIRST } else { HOSTS_FIRST };
     (nat64 || softwire).then(|| Ipv4Addr::from_bits(first | number))
+}
+
+/// The host of this name, as the configuration names it.
+pub fn inside_host(name: Ipv4Addr) -> InsideHost {
+    match ipv6_of(name) {
+        Some(address) if name.to_bits() < SOFTWIRE_HOSTS_FIRST => InsideHost::Ipv6(address.into()),
+        Some(address) => InsideHost::BehindB4 { b4: address.into(), inner: HOME },
+        None => InsideHost::Ipv4(name),
+    }
+}
+
+/// The name of a host of the configuration, if it is one of these.
+pub fn name_of_inside(host: &InsideHost) -> Option<Ipv4Addr> {
+    match host {
+        InsideHost::Ipv4(address) => Some(*address),
+        InsideHost::Ipv6(address) | InsideHost::BehindB4 { b4: address, .. } => name_of(address.to_bits()),
+    }
 }
 
 /// The IPv6 prefix of this length that a host is in.

@@ -40,7 +40,7 @@ fn with_rules() -> Settings {
             protocol,
             external: POOL[1],
             ports: (53, 53),
-            inside: SERVER,
+            inside: SERVER.into(),
             inside_port: 53,
             admission: Admission::Anyone,
         })

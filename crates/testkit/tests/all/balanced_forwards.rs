@@ -566,7 +566,7 @@ fn to_one(n: u8) -> Settings {
         protocol,
         external: *open().ip(),
         ports: (open().port(), open().port()),
-        inside: server(n),
+        inside: server(n).into(),
         inside_port: PORT,
         admission: Admission::Anyone,
     };

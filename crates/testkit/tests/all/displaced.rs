@@ -36,7 +36,7 @@ fn forward(protocol: Protocol, external: SocketAddrV4, inside: Ipv4Addr) -> Forw
         protocol,
         external: *external.ip(),
         ports: (external.port(), external.port()),
-        inside,
+        inside: inside.into(),
         inside_port: PORT,
         admission: Admission::Anyone,
     }

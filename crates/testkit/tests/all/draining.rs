@@ -431,7 +431,7 @@ fn a_forward_to_one_whose_own_address_drains_goes_on() {
         protocol: nat::Protocol::Udp,
         external: POOL[0],
         ports: (53, 53),
-        inside: host(1),
+        inside: host(1).into(),
         inside_port: 53,
         admission: nat::settings::Admission::Anyone,
     }];

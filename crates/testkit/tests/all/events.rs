@@ -352,7 +352,7 @@ fn a_static_mapping_that_wakes_is_recorded_in_any_pool() {
             protocol: Protocol::Udp,
             external: POOL[1],
             ports: (8_000, 8_000),
-            inside,
+            inside: inside.into(),
             inside_port: 80,
             admission: Admission::Anyone,
         }];
@@ -421,7 +421,7 @@ fn a_forward_on_a_foreign_port_is_refused_by_a_full_log() {
         protocol: Protocol::Udp,
         external: *external.ip(),
         ports: (external.port(), external.port()),
-        inside: server,
+        inside: server.into(),
         inside_port: 80,
         admission: Admission::Anyone,
     }];

@@ -46,7 +46,7 @@ pub(crate) fn server_behind_a_forward() -> (Bed, SocketAddrV4, SocketAddrV4) {
         protocol: Protocol::Tcp,
         external: *external.ip(),
         ports: (21, 21),
-        inside: I1,
+        inside: I1.into(),
         inside_port: 21,
         admission: Admission::Anyone,
     });

@@ -60,6 +60,7 @@ mod shorter_timers;
 mod simulation;
 mod slices_in_blocks;
 mod static_mappings;
+mod static_mappings6;
 mod subscribers_per_address;
 mod traps;
 mod utilisation_alarms;

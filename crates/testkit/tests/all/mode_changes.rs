@@ -106,7 +106,7 @@ fn random_settings(modes: [Mode; 2], random: &mut SmallRng) -> Settings {
                 protocol: if random.random() { Protocol::Udp } else { Protocol::Tcp },
                 external: *pool.addresses.choose(random).expect("it has some"),
                 ports: (port, port + random.random_range(0..200)),
-                inside: Ipv4Addr::new(100, 64, 0, 20 + number as u8),
+                inside: Ipv4Addr::new(100, 64, 0, 20 + number as u8).into(),
                 inside_port: random.random_range(1_024..50_000),
                 admission: Admission::AsPool,
             });

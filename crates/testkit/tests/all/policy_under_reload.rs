@@ -94,6 +94,8 @@ use testkit::account::permits;
 use testkit::account::pool_of;
 use testkit::account::rule_for;
 use testkit::bed::families::home;
+use testkit::bed::families::inside_host;
+use testkit::bed::families::name_of_inside;
 use testkit::bed::families::nat64_host;
 use testkit::bed::families::prefix_of;
 use testkit::bed::families::with_families;
@@ -280,7 +282,7 @@ fn random_forwards(settings: &mut Settings, random: &mut SmallRng) {
             protocol: protocol(random),
             external: *pools[0].addresses.choose(random).expect("it has some"),
             ports: (first, first + random.random_range(0..3)),
-            inside: host(random.random_range(40..42)),
+            inside: inside_host(any_host(random.random_range(40..44))),
             inside_port: random.random_range(2_000..2_004),
             admission: admission(random),
         });
@@ -1060,7 +1062,7 @@ impl World {
         let is_open = pool.addresses.contains(&event.external)
             && !pool.draining
             && !pool.draining_addresses.contains(&event.external);
-        let has_forward = settings.forwards.iter().any(|forward| forward.inside == event.subscriber);
+        let has_forward = settings.forwards.iter().any(|forward| forward.inside == inside_host(event.subscriber));
         let is_redirected = !settings.redirections.is_empty();
         if !is_open
             || pool.allocation != Allocation::Ports
@@ -1455,10 +1457,10 @@ fn leads_to(settings: &Settings, protocol: Protocol, external: SocketAddrV4) -> 
         let is_one = (of, address) == (protocol, *external.ip()) && (first..=last).contains(&external.port());
         is_one.then(|| external.port() - first)
     };
-    let single = settings
-        .forwards
-        .iter()
-        .filter_map(|one| Some(at(one.inside, one.inside_port + offset(one.protocol, one.external, one.ports)?)));
+    let single = settings.forwards.iter().filter_map(|one| {
+        let port = one.inside_port + offset(one.protocol, one.external, one.ports)?;
+        Some(at(name_of_inside(&one.inside)?, port))
+    });
     let balanced = settings.balanced_forwards.iter().flat_map(|one| {
         let offset = offset(one.protocol, one.external, one.ports);
         one.targets.iter().filter_map(move |target| Some(at(target.address.into(), target.port? + offset?)))

@@ -235,7 +235,7 @@ fn an_idle_block_is_freed_though_its_subscriber_is_active() {
             protocol: Protocol::Tcp,
             external: POOL[0],
             ports: (80, 80),
-            inside: I1,
+            inside: I1.into(),
             inside_port: 80,
             admission: Admission::Anyone,
         });

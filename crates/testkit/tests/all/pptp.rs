@@ -185,7 +185,7 @@ fn forwarding(inside: Ipv4Addr) -> (Settings, SocketAddrV4) {
         protocol: Protocol::Tcp,
         external: *external.ip(),
         ports: (1723, 1723),
-        inside,
+        inside: inside.into(),
         inside_port: 1723,
         admission: Admission::Anyone,
     });

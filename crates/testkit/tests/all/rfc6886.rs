@@ -177,7 +177,7 @@ fn a_forward_is_not_deleted() {
         protocol: Protocol::Tcp,
         external: POOL[1],
         ports: (8_080, 8_080),
-        inside: I1,
+        inside: I1.into(),
         inside_port: 80,
         admission: nat::settings::Admission::Anyone,
     }];

@@ -511,7 +511,7 @@ fn with_forward(external: Ipv4Addr) -> Settings {
         protocol: Protocol::Tcp,
         external,
         ports: (80, 80),
-        inside: I1,
+        inside: I1.into(),
         inside_port: 80,
         admission: nat::settings::Admission::Anyone,
     });
@@ -603,7 +603,7 @@ fn a_forward_is_returned_to_every_nonce() {
         protocol: Protocol::Tcp,
         external: POOL[1],
         ports: (8_080, 8_080),
-        inside: I1,
+        inside: I1.into(),
         inside_port: 80,
         admission: nat::settings::Admission::Anyone,
     }];

@@ -223,7 +223,7 @@ fn the_plan_counts_what_is_there_one_by_one_after_the_change() {
                 protocol: Protocol::Tcp,
                 external: addresses[0],
                 ports: (1_500, 1_600),
-                inside: Ipv4Addr::new(100, 64, 0, 9),
+                inside: Ipv4Addr::new(100, 64, 0, 9).into(),
                 inside_port: 1_500,
                 admission: nat::settings::Admission::AsPool,
             });

@@ -32,7 +32,7 @@ fn forward(protocol: Protocol, ports: (u16, u16), inside_port: u16) -> Forward {
         protocol,
         external: POOL[1],
         ports,
-        inside: SERVER,
+        inside: SERVER.into(),
         inside_port,
         admission: Admission::Anyone,
     }

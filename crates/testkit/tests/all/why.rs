@@ -90,7 +90,7 @@ fn to_one(realm: u16, protocol: Protocol, external: SocketAddrV4, inside: u8) ->
         protocol,
         external: *external.ip(),
         ports: (external.port(), external.port()),
-        inside: host(realm, inside),
+        inside: host(realm, inside).into(),
         inside_port: 8_080,
         admission: Admission::Anyone,
     }

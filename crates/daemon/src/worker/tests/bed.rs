@@ -148,7 +148,7 @@ pub(crate) fn settings() -> Settings {
             protocol: Protocol::Tcp,
             external: POOL_OFF_LINK,
             ports: (443, 445),
-            inside: FORWARDED,
+            inside: FORWARDED.into(),
             inside_port: 8_443,
             admission: Admission::Anyone,
         }],

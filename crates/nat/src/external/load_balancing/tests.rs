@@ -179,7 +179,7 @@ fn a_forward_to_one_that_had_several_tells_its_sessions_apart() {
         protocol: Protocol::Tcp,
         external: EXTERNAL,
         ports: (440, 449),
-        inside: Ipv4Addr::new(100, 64, 0, 9),
+        inside: Ipv4Addr::new(100, 64, 0, 9).into(),
         inside_port: 80,
         admission: Admission::AsPool,
     };

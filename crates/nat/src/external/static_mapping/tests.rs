@@ -1,10 +1,18 @@
+use core::net::Ipv6Addr;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::settings::Pool;
 use crate::types::Prefix;
 
-fn forward(protocol: Protocol, external: [u8; 4], ports: (u16, u16), inside: [u8; 4], inside_port: u16) -> Forward {
+fn forward(
+    protocol: Protocol,
+    external: [u8; 4],
+    ports: (u16, u16),
+    inside: impl Into<InsideHost>,
+    inside_port: u16,
+) -> Forward {
     Forward {
         realm: RealmId::default(),
         protocol,
@@ -16,8 +24,23 @@ fn forward(protocol: Protocol, external: [u8; 4], ports: (u16, u16), inside: [u8
     }
 }
 
-fn key(protocol: Protocol, address: [u8; 4], port: u16) -> InternalKey {
-    InternalKey { realm: RealmId::default(), protocol, address: u32::from_be_bytes(address), port }
+fn key(protocol: Protocol, address: [u8; 4], port: u16) -> StaticKey {
+    StaticKey { realm: RealmId::default(), protocol, host: host(address), port }
+}
+
+fn host(address: [u8; 4]) -> InsideHost {
+    Ipv4Addr::from(address).into()
+}
+
+/// Hosts of all families; two behind one B4, and two of one prefix.
+fn host_of_family(number: u32) -> InsideHost {
+    let address = |low: u16| Ipv6Addr::new(0x2001, 0xdb8, 0xc, 0x100, 0, 0, 0, low);
+    match number {
+        0..3 => host([10, 0, 0, number as u8]),
+        3 => InsideHost::Ipv6(address(1)),
+        4 => InsideHost::Ipv6(address(2)),
+        _ => InsideHost::BehindB4 { b4: address(1), inner: Ipv4Addr::new(192, 168, 1, number as u8) },
+    }
 }
 
 fn one_to_one(addresses: &[[u8; 4]], subscribers: &[([u8; 4], u8)]) -> Pool {
@@ -36,17 +59,17 @@ fn one_to_one(addresses: &[[u8; 4]], subscribers: &[([u8; 4], u8)]) -> Pool {
 fn without_anything_static_nobody_is_concerned() {
     let static_mappings = StaticMappingTable::new(&Settings::default(), |_| false);
     assert!(static_mappings.is_empty());
-    assert!(!static_mappings.may_concern(7));
+    assert!(!static_mappings.may_concern(&host([0, 0, 0, 7])));
     assert_eq!(static_mappings.by_external(7, Protocol::Udp, 7), None);
     assert_eq!(static_mappings.by_internal(&key(Protocol::Udp, [10, 0, 0, 1], 7)), None);
-    assert_eq!(static_mappings.home(RealmId::default(), 7), None);
+    assert_eq!(static_mappings.home(RealmId::default(), &host([0, 0, 0, 7])), None);
 }
 
 #[test]
 fn a_range_of_ports_is_forwarded_port_by_port() {
     let forwards = vec![
-        forward(Protocol::Tcp, [203, 0, 113, 1], (8_000, 8_010), [100, 64, 0, 9], 80),
-        forward(Protocol::Tcp, [203, 0, 113, 1], (65_535, 65_535), [100, 64, 0, 9], 443),
+        forward(Protocol::Tcp, [203, 0, 113, 1], (8_000, 8_010), host([100, 64, 0, 9]), 80),
+        forward(Protocol::Tcp, [203, 0, 113, 1], (65_535, 65_535), host([100, 64, 0, 9]), 443),
     ];
     let static_mappings = StaticMappingTable::new(&Settings { forwards, ..Settings::default() }, |_| false);
     let external = u32::from_be_bytes([203, 0, 113, 1]);
@@ -58,9 +81,9 @@ fn a_range_of_ports_is_forwarded_port_by_port() {
         static_mappings.by_internal(&key(Protocol::Tcp, [100, 64, 0, 9], port)).map(|(external, _)| external.port)
     };
     assert_eq!([79, 80, 90, 91, 443].map(outside), [None, Some(8_000), Some(8_010), None, Some(65_535)]);
-    assert_eq!(static_mappings.home(RealmId::default(), u32::from_be_bytes([100, 64, 0, 9])), Some(external));
+    assert_eq!(static_mappings.home(RealmId::default(), &host([100, 64, 0, 9])), Some(external));
     assert!(static_mappings.is_forwarded(external, Protocol::Tcp, 8_005));
-    let other_realm = InternalKey { realm: RealmId(3), ..key(Protocol::Tcp, [100, 64, 0, 9], 80) };
+    let other_realm = StaticKey { realm: RealmId(3), ..key(Protocol::Tcp, [100, 64, 0, 9], 80) };
     assert_eq!(static_mappings.by_internal(&other_realm), None);
 }
 
@@ -88,10 +111,7 @@ fn a_one_to_one_pool_pairs_addresses_in_order_and_keeps_ports() {
                 assert_eq!(back, (Endpoint::new(external.into(), port), Kind::OneToOne));
             }
         }
-        assert_eq!(
-            static_mappings.home(RealmId::default(), u32::from_be_bytes(inside)),
-            Some(u32::from_be_bytes(external))
-        );
+        assert_eq!(static_mappings.home(RealmId::default(), &host(inside)), Some(u32::from_be_bytes(external)));
     }
     assert_eq!(static_mappings.by_internal(&key(Protocol::Udp, [10, 0, 0, 6], 1)), None);
     assert_eq!(static_mappings.by_external(u32::from_be_bytes([203, 0, 113, 6]), Protocol::Udp, 1), None);
@@ -100,14 +120,14 @@ fn a_one_to_one_pool_pairs_addresses_in_order_and_keeps_ports() {
 proptest! {
     #[test]
     fn finds_what_a_walk_through_the_list_finds(
-        rows in prop::collection::vec((0_u32..4, 0_usize..3, 0_u16..2_000, 0_u16..50, 0_u32..6), 0..60),
+        rows in prop::collection::vec((0_u32..4, 0_usize..3, 0_u16..2_000, 0_u16..50, 0_u32..7), 0..60),
         questions in prop::collection::vec((0_u32..6, 0_usize..3, 0_u16..2_100), 1..200),
     ) {
         let mut forwards: Vec<Forward> = Vec::new();
         for (position, (external, protocol, first, more, inside)) in rows.into_iter().enumerate() {
             let protocol = Protocol::ALL[protocol];
             // Separate internal ports, as the check of the configuration demands.
-            let new = forward(protocol, [203, 0, 113, external as u8], (first, first + more), [10, 0, 0, inside as u8],
+            let new = forward(protocol, [203, 0, 113, external as u8], (first, first + more), host_of_family(inside),
                 position as u16 * 100);
             let overlaps = |other: &Forward| {
                 (other.protocol, other.external) == (new.protocol, new.external)
@@ -126,13 +146,16 @@ proptest! {
                 (forward.protocol, forward.external.to_bits()) == (protocol, external)
                     && (forward.ports.0..=forward.ports.1).contains(&port)
             });
-            let expected = expected.map(|forward| (forward.inside.to_bits(), forward.inside_port + port - forward.ports.0));
+            let expected = expected.map(|forward| (forward.inside, forward.inside_port + port - forward.ports.0));
             let found = static_mappings.by_external(external, protocol, port);
-            prop_assert_eq!(found.map(|inside| (inside.address, inside.port)), expected);
+            prop_assert_eq!(found.map(|inside| (inside.host, inside.port)), expected);
             if let Some(inside) = found {
-                prop_assert!(static_mappings.may_concern(inside.address));
+                prop_assert!(static_mappings.may_concern(&inside.host));
                 let back = static_mappings.by_internal(&inside.key(protocol)).map(|(external, _)| external);
                 prop_assert_eq!(back, Some(Endpoint::new(external.into(), port)));
+                // Of IPv6 hosts, all of a prefix have one.
+                let home = static_mappings.home(inside.realm, &inside.host);
+                prop_assert!(forwards.iter().any(|forward| Some(forward.external.to_bits()) == home));
             }
         }
     }

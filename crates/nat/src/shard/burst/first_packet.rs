@@ -288,7 +288,7 @@ impl PacketPath {
         let key = InternalKey { realm: scratch.realm[i], protocol, address: source, port: be16::<20>(header) };
         let subscriber = scratch.subscriber[i];
         // The source was checked when the subscriber was created.
-        if self.ledger.shared.static_mappings.may_concern(source)
+        if self.ledger.view().may_have_static_mapping(source)
             || !self.ledger.state.subscribers.is(subscriber, key.realm, source)
             || !destination_is_valid(destination)
             || self.ledger.local.lookup(destination).is_some()

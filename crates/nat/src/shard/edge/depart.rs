@@ -231,15 +231,26 @@ impl PacketPath {
         let bytes = frame.get_mut(start..start + length).ok_or(Verdict::IpMalformed)?;
         let number = get_u32(bytes, ip::DESTINATION);
         let host = *self.ledger.state.subscribers.hosts.get(number).ok_or(Verdict::NoMapping)?;
-        if let Some(ready) = self.prepare_plain(frame, (start, length), &host) {
+        self.prepare_for(frame, (start, length), &host)
+    }
+
+    #[inline(always)]
+    pub(super) fn prepare_for(
+        &self,
+        frame: &mut [u8],
+        (start, length): (usize, usize),
+        host: &Host,
+    ) -> Result<Prepared, Verdict> {
+        if let Some(ready) = self.prepare_plain(frame, (start, length), host) {
             return Ok(Prepared::Ready(ready));
         }
+        let number = get_u32(frame.get(start..start + length).ok_or(Verdict::IpMalformed)?, ip::DESTINATION);
         let ready = match host.way() {
             Way::Nat64(_) if self.is_without_checksum(frame.get(start..start + length).unwrap_or_default()) => {
                 return Ok(Prepared::Part);
             }
-            Way::Nat64(position) => self.translate_to(frame, start, length, (number, &host), position),
-            Way::Softwire(position) => self.wrap_in_softwire(frame, start, length, (number, &host), position),
+            Way::Nat64(position) => self.translate_to(frame, start, length, (number, host), position),
+            Way::Softwire(position) => self.wrap_in_softwire(frame, start, length, (number, host), position),
         };
         ready.map(Prepared::Ready)
     }

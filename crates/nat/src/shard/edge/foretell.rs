@@ -21,6 +21,7 @@ use crate::shard::edge::arrive::take_from_softwire;
 use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::AFTR_INSIDE;
 use crate::state::host::Foreseen;
+use crate::state::host::Host;
 use crate::state::host::HostKey;
 use crate::state::host::Way;
 use crate::steps::report::Report;
@@ -147,13 +148,20 @@ impl PacketPath {
     }
 
     /// Says which IPv6 host the internal endpoint of a packet from `remote` means, if it means one.
-    pub(in crate::shard) fn foretell_receiver<R: Report>(&self, remote: Endpoint, internal: Endpoint, report: &mut R) {
-        let (number, view) = (internal.address, self.view());
-        let Some(host) = view.host(number.to_bits()) else { return };
-        let way = self.ledger.state.subscribers.hosts.get(number.to_bits()).map(|host| host.way());
-        let prefix = match way {
-            Some(Way::Nat64(position)) => self.ledger.shared.transition.prefix(position),
-            _ => None,
+    /// `newcomer` identifies a host without a record.
+    pub(in crate::shard) fn foretell_receiver<R: Report>(
+        &self,
+        remote: Endpoint,
+        (internal, newcomer): (Endpoint, Option<HostKey>),
+        report: &mut R,
+    ) {
+        let number = internal.address;
+        let known = || self.ledger.state.subscribers.hosts.get(number.to_bits()).map(Host::key);
+        let Some(key) = newcomer.or_else(known) else { return };
+        let host = view_of(&key);
+        let prefix = match key.way {
+            Way::Nat64(position) => self.ledger.shared.transition.prefix(position),
+            Way::Softwire(_) => None,
         };
         let remote = prefix.map(|prefix| Ipv6Addr::from_bits(prefix.embed(remote.address.to_bits())));
         report.step(|| Step::Host { number, host, role: HostRole::Receiver { remote } });
@@ -166,6 +174,7 @@ impl PacketPath {
         frame: &mut [u8],
         start: usize,
         (source, destination): (Endpoint, Endpoint),
+        newcomer: Option<HostKey>,
     ) -> Result<(), Verdict> {
         let bytes = frame.get_mut(start..).unwrap_or_default();
         let mut parsed = parse(bytes)?;
@@ -180,7 +189,9 @@ impl PacketPath {
             rewrite(bytes, &parsed, &change);
             parsed = parse(bytes)?;
         }
-        self.prepare_for_host(frame, start, usize::from(parsed.total_length)).map(|_| ())
+        let known = || self.ledger.state.subscribers.hosts.get(destination.address.to_bits()).copied();
+        let host = newcomer.map(|key| Host::of(&key)).or_else(known).ok_or(Verdict::NoMapping)?;
+        self.prepare_for(frame, (start, usize::from(parsed.total_length)), &host).map(|_| ())
     }
 }
 

@@ -35,7 +35,10 @@ impl PacketPath {
     ) -> Fate {
         let Arrival { now, parsed, .. } = at;
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
-        let key = inside.key(protocol);
+        let key = match self.ledger.enter_static(now, inside, protocol) {
+            Ok(key) => key,
+            Err(verdict) => return Fate::Done(verdict),
+        };
         let hash = self.ledger.state.hash_of(&key);
         let left = self.ledger.state.find_mapping(&key, hash).filter(|index| expired != Some(*index));
         for index in expired.into_iter().chain(left) {
@@ -76,7 +79,11 @@ impl PacketPath {
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
         let inside = self.ledger.shared.static_mappings.by_external(parsed.destination, protocol, meta.ports.1);
         match inside {
-            Some(inside) => self.refuse_static(now, &inside.key(protocol), Verdict::LogFull),
+            Some(inside) => match self.view().endpoint_of_static(&inside, protocol) {
+                Ok((key, None)) => self.refuse_static(now, &key, Verdict::LogFull),
+                // There is no record of the host that could count the refusal.
+                Ok((_, Some(_))) | Err(_) => Fate::Done(Verdict::LogFull),
+            },
             // The static mapping does not exist under this worker's settings.
             None => Fate::Done(Verdict::LogFull),
         }

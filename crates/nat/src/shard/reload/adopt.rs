@@ -97,8 +97,9 @@ impl View<'_> {
             return None;
         }
         let flow = self.state.flows.get(index);
-        let of_address = self.snapshot.deadline(flow.external().0).filter(|_| !self.snapshot.is_flow_at_home(flow));
-        let of_place = self.snapshot.orphaned_flow(flow).and_then(|found| found.ends);
+        let is_at_home = || self.snapshot.is_flow_at_home(flow, &self.configured_host(flow.internal().0));
+        let of_address = self.snapshot.deadline(flow.external().0).filter(|_| !is_at_home());
+        let of_place = self.orphaned_flow(index).and_then(|found| found.ends);
         of_address.into_iter().chain(of_place).min()
     }
 
@@ -108,13 +109,18 @@ impl View<'_> {
 
     pub(in crate::shard) fn orphaned(&self, index: u32) -> Option<Orphaned> {
         let mapping = self.state.mappings.get(index);
-        self.snapshot.orphaned(&mapping.key(), mapping.external(), mapping.created_s())
+        self.snapshot.orphaned(&self.static_key(&mapping.key()), mapping.external(), mapping.created_s())
+    }
+
+    pub(in crate::shard) fn orphaned_flow(&self, index: u32) -> Option<Orphaned> {
+        let flow = self.state.flows.get(index);
+        self.snapshot.orphaned_flow(flow, &self.configured_host(flow.internal().0))
     }
 
     /// True if the configuration itself puts the mapping here, even on an address that drains.
     fn is_at_home(&self, index: u32) -> bool {
         let mapping = self.state.mappings.get(index);
-        self.snapshot.is_at_home(&mapping.key(), mapping.external())
+        self.snapshot.is_at_home(&self.static_key(&mapping.key()), mapping.external())
     }
 }
 

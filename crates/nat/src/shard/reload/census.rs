@@ -297,7 +297,7 @@ impl View<'_> {
         let (slot, protocol) = (mapping.subscriber, mapping.protocol());
         let fate = self.fate_of_mapping(now, candidate, index, address);
         count.mappings.count(fate);
-        if candidate.is_in_the_way_of_forward(&mapping.key(), external) {
+        if candidate.is_in_the_way_of_forward(&self.static_key(&mapping.key()), external) {
             count.in_the_way_of_forwards.count(fate);
         }
         let becomes = fate.prospect();
@@ -321,7 +321,7 @@ impl View<'_> {
 
     fn fate_of_mapping(&self, now: Instant, candidate: &Shared, index: u32, address: AddressIndex) -> Fate {
         let mapping = self.state.mappings.get(index);
-        let (key, external) = (mapping.key(), mapping.external());
+        let (key, external) = (self.static_key(&mapping.key()), mapping.external());
         let fate = match candidate.is_at_home(&key, external) {
             true => Fate::Keep,
             false => self.fate_of_address(now, candidate, address),
@@ -340,8 +340,9 @@ impl View<'_> {
         }
         let external = endpoint(flow.external());
         let Some((address, count)) = self.pool_count(external.address, census) else { return };
-        let orphaned = candidate.orphaned_flow(flow);
-        let fate = match candidate.is_flow_at_home(flow) {
+        let host = self.configured_host(flow.internal().0);
+        let orphaned = candidate.orphaned_flow(flow, &host);
+        let fate = match candidate.is_flow_at_home(flow, &host) {
             true => Fate::Keep,
             false => self.fate_of_address(now, candidate, address),
         };

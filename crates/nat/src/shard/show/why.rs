@@ -28,6 +28,7 @@ use crate::show::view::Explanation;
 use crate::show::view::Onward;
 use crate::state::calls::CALL_SPACE;
 use crate::state::flow::endpoint;
+use crate::state::host::HostKey;
 use crate::state::mapping::InternalKey;
 use crate::steps::door::Towards;
 use crate::steps::inbound::Act;
@@ -45,11 +46,13 @@ use crate::steps::outbound::Way;
 use crate::steps::report::Report;
 use crate::steps::step::HostRole;
 use crate::steps::step::Step;
+use crate::steps::view::Newcomer;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::InsideHost;
 use crate::types::InterfaceId;
 use crate::types::MappingIndex;
 use crate::types::PoolId;
@@ -69,7 +72,9 @@ struct Account {
     /// Of a new mapping, if there is no choice.
     address: Option<AddressIndex>,
     /// The number that stands for an IPv6 host without a record, and its address.
-    newcomer: Option<(u32, u128)>,
+    newcomer: Option<Newcomer>,
+    /// What identifies the IPv6 host that the packet goes to, if it has no record.
+    receiver: Option<HostKey>,
     /// A copy of the shard's, so that it draws the same numbers.
     random: Random,
 }
@@ -86,6 +91,7 @@ impl Account {
             onward: None,
             address: None,
             newcomer,
+            receiver: None,
             random,
         }
     }
@@ -120,7 +126,11 @@ impl Report for Account {
     fn step(&mut self, step: impl FnOnce() -> Step) {
         let step = step();
         if let Step::Host { number, host, role: HostRole::Sender { is_known: false } } = &step {
-            self.newcomer = Some((number.to_bits(), host.address.to_bits()));
+            let name = match host.inner {
+                Some(inner) => InsideHost::BehindB4 { b4: host.address, inner },
+                None => InsideHost::Ipv6(host.address),
+            };
+            self.newcomer = Some((number.to_bits(), name));
         }
         self.steps.push(step);
     }
@@ -194,13 +204,21 @@ impl View<'_> {
                 let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
                 account.realm = inside.realm;
                 let source_after = account.source_after;
-                let made = self.explain_new_mapping(now, &inside.key(protocol), None, account);
+                let (key, newcomer) = match self.endpoint_of_static(&inside, protocol) {
+                    Ok(endpoint) => endpoint,
+                    Err(verdict) => return verdict,
+                };
+                if newcomer.is_some() {
+                    account.receiver = self.snapshot.transition.host_key(inside.realm, &inside.host);
+                }
+                let view = View { newcomer: newcomer.as_ref(), ..*self };
+                let made = view.explain_new_mapping(now, &key, None, account);
                 account.source_after = source_after;
                 if let Some(verdict) = made {
                     return verdict;
                 }
                 account.step(|| Step::SessionWouldBeCreated);
-                Endpoint::new(inside.address.into(), inside.port)
+                Endpoint::new(key.address.into(), key.port)
             }
             Act::Lead { aim, .. } => {
                 let is_here = self.snapshot.worker_of_subscriber(aim.address) == self.worker;
@@ -429,7 +447,7 @@ impl Shard {
     }
 
     /// The view of an explanation that is about a host without a record.
-    fn view_with<'a>(&'a self, newcomer: Option<&'a (u32, u128)>) -> View<'a> {
+    fn view_with<'a>(&'a self, newcomer: Option<&'a Newcomer>) -> View<'a> {
         View { newcomer, ..self.view() }
     }
 
@@ -499,11 +517,11 @@ impl Shard {
     ) -> Verdict {
         let is_sent = matches!(verdict, Verdict::Inbound | Verdict::Hairpin) && account.onward.is_none();
         let Some(internal) = account.destination_after.filter(|_| is_sent) else { return verdict };
-        self.path.foretell_receiver(source, internal, account);
+        self.path.foretell_receiver(source, (internal, account.receiver), account);
         if !is_host_number(internal.address.to_bits()) {
             return verdict;
         }
-        self.path.foretell_departure(frame, start, (source, internal)).err().unwrap_or(verdict)
+        self.path.foretell_departure(frame, start, (source, internal), account.receiver).err().unwrap_or(verdict)
     }
 
     /// Replaces `steps` by those that the packet is about to take, for traces: call it just before
@@ -573,7 +591,7 @@ impl Shard {
         }
         if let Some(internal) = account.destination_after {
             let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
-            self.path.foretell_receiver(source, internal, account);
+            self.path.foretell_receiver(source, (internal, account.receiver), account);
         }
     }
 }

@@ -31,7 +31,7 @@ impl View<'_> {
         let record = self.state.mappings.get(mapping);
         let address = self.snapshot.address_index(record.external().address);
         let is_closed = address.is_none_or(|address| self.snapshot.closed(address).is_some());
-        let is_at_home = self.snapshot.is_at_home(&record.key(), record.external());
+        let is_at_home = self.snapshot.is_at_home(&self.static_key(&record.key()), record.external());
         is_closed && !is_at_home || self.orphaned(mapping).is_some()
     }
 
