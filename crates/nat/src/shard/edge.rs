@@ -14,6 +14,7 @@ mod arrive;
 mod depart;
 pub(in crate::shard) mod foretell;
 mod port_control;
+mod probe;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,7 @@ use crate::time::Instant;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
 use arrive::Incoming;
+use probe::Probes;
 
 /// Bytes that a packet may grow in front: the headers of a softwire, or of a translation.
 pub(in crate::shard) const ROOM: usize = 64;
@@ -58,6 +60,7 @@ pub(in crate::shard) struct Edge {
     /// `None` while in use.
     reassembly: Option<Box<Reassembly>>,
     path_mtus: PathMtus,
+    probes: Probes,
 }
 
 impl Edge {
@@ -69,6 +72,7 @@ impl Edge {
             identification: hash.hash(0, 0) as u32,
             reassembly: Some(Box::new(Reassembly::new(has_hosts))),
             path_mtus: PathMtus::new(hash, has_hosts),
+            probes: Probes::default(),
         }
     }
 
@@ -142,12 +146,15 @@ impl PacketPath {
         egress.next_hop >= self.ledger.shared.transition.first_hop
     }
 
-    /// Drops fragments that wait too long for the rest of their packet.
-    pub(in crate::shard) fn maintain_edge(&mut self, now: Instant) {
+    /// Drops fragments that wait too long for the rest of their packet, and probes idle connections.
+    pub(in crate::shard) fn maintain_edge<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         self.edge.now = now;
         let timeout = self.ledger.shared.settings().timeouts.fragment;
         let lost = self.edge.reassembly.as_mut().map_or(0, |reassembly| reassembly.expire(now, timeout));
         self.ledger.counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(lost);
+        if self.ledger.shared.transition.nat64(0).is_some() {
+            self.probe_idle(now, sink);
+        }
     }
 
     /// Sends a packet that is not one of the burst: made here, or released.

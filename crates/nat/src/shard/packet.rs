@@ -114,7 +114,7 @@ impl PacketPath {
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
             counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(held);
         });
-        self.maintain_edge(now);
+        self.maintain_edge(now, sink);
         self.ledger.counters.fragments_held = u64::from(self.fragments.held() + self.edge.held());
         self.answer_syns(now, sink);
         self.send_unasked(now, sink);

@@ -69,6 +69,12 @@ impl Ledger {
         }
     }
 
+    /// The connection was probed: it ends as before, unless an answer makes it established again.
+    pub(super) fn note_probed(&mut self, index: u32, session: SessionRef) {
+        let (_, expires) = self.state.session_state(index, session);
+        self.refresh(index, session, TcpState::Transitory, expires);
+    }
+
     /// RFC 7857 §2.
     pub(super) fn advance_tcp(
         &mut self,

@@ -777,3 +777,48 @@ fn a_datagram_with_an_overlap_is_dropped_whole() {
     assert!(bed.inside(&fragments6(&outer, &[504, 512], 9)[1])[1].is_empty());
     assert_eq!(bed.verdict(), Some(Verdict::FragmentOverlap));
 }
+
+/// A connection of [`C6`] from this port: its external endpoint.
+fn opened_with(bed: &mut Bed6, port: u16, to: At6) -> std::net::SocketAddrV4 {
+    let [_, out] = bed.inside(&tcp6((v6(C6), port), to, 2, (1, 0), b""));
+    let (mapped, remote) = (source(&out[0]), destination(&out[0]));
+    bed.outside(&build::tcp(remote, mapped, wire::tcp::Flags(0x12)).build());
+    bed.inside(&tcp6((v6(C6), port), to, 0x10, (2, 1), b""));
+    mapped
+}
+
+#[test]
+fn an_idle_connection_is_probed_before_it_ends() {
+    covers!("6146-24");
+    for workers in [1, 2] {
+        let mut bed = Bed6::with_workers(settings6(), workers);
+        // Two sessions of one mapping, and an IPv4 subscriber and a B4, which RFC 6146 is not about.
+        let mapped = opened_with(&mut bed, 5_000, e1(80));
+        assert_eq!(opened_with(&mut bed, 5_000, e1(81)), mapped);
+        bed.inside(&build::tcp(at(I1, 5), at(E1, 80), wire::tcp::Flags(2)).build());
+        let inner = build::tcp(at([192, 168, 1, 2].into(), 5), at(E1, 80), wire::tcp::Flags(2)).build();
+        bed.inside(&softwire(v6(D6), v6(AFTR), &inner));
+        let [inside, out] = bed.advance(Duration::from_secs(7_430));
+        assert_eq!((inside.len(), out.len()), (0, 0), "established");
+        let [mut inside, out] = bed.advance(Duration::from_secs(30));
+        inside.sort_by_key(|packet| source6(packet).1);
+        assert_eq!((inside.len(), out.len()), (2, 0), "one probe for each connection");
+        for (probe, port) in inside.iter().zip([80, 81]) {
+            assert_eq!((source6(probe), destination6(probe)), (e1(port), (v6(C6), 5_000)));
+            assert_eq!((&probe[44..52], probe[53], probe.len()), (&[0; 8][..], 0x10, 60), "ACK, 0, 0, and no data");
+        }
+        // The host answers one of them, as a host that has the connection does.
+        let [_, out] = bed.inside(&tcp6((v6(C6), 5_000), e1(80), 0x10, (2, 1), b""));
+        assert_eq!((source(&out[0]), destination(&out[0])), (mapped, at(E1, 80)));
+        let [inside, _] = bed.advance(Duration::from_secs(7_000));
+        assert_eq!(inside.len(), 0, "nothing is probed twice, and the other is over");
+        let ack = |port| build::tcp(at(E1, port), mapped, wire::tcp::Flags(0x10)).build();
+        assert_eq!(bed.outside(&ack(80))[0].len(), 1);
+        let sessions = bed.mapping_views().iter().map(|view| view.sessions).sum::<u32>();
+        assert_eq!(sessions, 1);
+        // Probed again after another time, and over without an answer.
+        let [inside, _] = bed.advance(Duration::from_secs(7_700));
+        assert_eq!(inside.len(), 1);
+        assert_eq!(bed.mapping_views(), []);
+    }
+}

@@ -1,0 +1,135 @@
+//! Probes of idle connections: before the NAT64 forgets one, its host is asked whether it still has
+//! it (RFC 6146 §3.5.2.2, state ESTABLISHED). The answer of the host is a packet like any other,
+//! which makes the connection established again.
+
+use wire::ipv4;
+use wire::ipv4::Ipv4;
+use wire::tcp::Flags;
+use wire::tcp::Tcp;
+
+use crate::headers::packet::Sink;
+use crate::shard::packet::PacketPath;
+use crate::state::mapping::SessionRef;
+use crate::state::tcp::TcpState;
+use crate::state::tcp::state_now;
+use crate::steps::view::View;
+use crate::time::Instant;
+use crate::types::HOSTS_FIRST;
+use crate::types::Protocol;
+use crate::types::RealmId;
+use crate::types::SOFTWIRE_HOSTS_FIRST;
+use crate::upkeep::walk::Pace;
+use crate::upkeep::walk::Walk;
+
+/// Further ones are probed in a later round; there is time for many until a session ends.
+const PROBES_PER_CALL_MAX: usize = 16;
+
+const LENGTH: usize = ipv4::HEADER_LENGTH_MIN + wire::tcp::HEADER_LENGTH_MIN;
+const TTL: u8 = 64;
+
+/// Walks over what may be idle.
+#[derive(Debug)]
+pub(super) struct Probes {
+    last: Instant,
+    mappings: Walk,
+    sessions: Walk,
+}
+
+impl Default for Probes {
+    fn default() -> Probes {
+        Probes { last: Instant::ORIGIN, mappings: Walk::default(), sessions: Walk::default() }
+    }
+}
+
+/// Of a connection, as the host knows it: addresses are those of the packet before translation.
+struct Idle {
+    realm: RealmId,
+    remote: (u32, u16),
+    host: (u32, u16),
+}
+
+impl View<'_> {
+    /// A connection of a NAT64 host whose time as an established one has just run out.
+    #[inline]
+    fn idle_connection(&self, now: Instant, index: u32, session: SessionRef) -> Option<Idle> {
+        let mapping = self.state.mappings.get(index);
+        let is_of_nat64 = (HOSTS_FIRST..SOFTWIRE_HOSTS_FIRST).contains(&mapping.internal_address());
+        if !is_of_nat64 || !mapping.is_in_use() || mapping.protocol() != Protocol::Tcp {
+            return None;
+        }
+        let remote = match session {
+            SessionRef::Inline if mapping.has_live_session(now) => (mapping.remote_address(), mapping.remote_port()),
+            SessionRef::Extra(slot) => {
+                let session = self.state.sessions.get(slot);
+                (session.is_alive(now) && !session.is_hold())
+                    .then_some((session.remote_address, session.remote_port))?
+            }
+            SessionRef::Inline | SessionRef::Flow(_) => return None,
+        };
+        let (stored, expires) = self.state.session_state(index, session);
+        let is_over = state_now(stored, expires, now, &self.snapshot.settings().timeouts) == TcpState::Transitory;
+        let host = (mapping.internal_address(), mapping.internal_port());
+        (stored.is_established() && is_over).then_some(Idle { realm: mapping.realm(), remote, host })
+    }
+}
+
+impl PacketPath {
+    /// Probes a few of the connections that are idle for too long, each once.
+    pub(super) fn probe_idle<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+        let elapsed = now.saturating_since(self.edge.probes.last).as_micros();
+        self.edge.probes.last = now;
+        let mut left = PROBES_PER_CALL_MAX;
+        let end = self.ledger.state.mappings.walk_end();
+        for index in self.edge.probes.mappings.next(Pace::RECORDS.due(end, elapsed), end) {
+            self.probe(now, (index, SessionRef::Inline), &mut left, sink);
+        }
+        let end = self.ledger.state.sessions.walk_end();
+        for slot in self.edge.probes.sessions.next(Pace::RECORDS.due(end, elapsed), end) {
+            let mapping = self.ledger.state.sessions.get(slot).mapping;
+            if mapping != 0 {
+                self.probe(now, (mapping, SessionRef::Extra(slot)), &mut left, sink);
+            }
+        }
+    }
+
+    #[inline]
+    fn probe<S: Sink>(
+        &mut self,
+        now: Instant,
+        (index, session): (u32, SessionRef),
+        left: &mut usize,
+        sink: &mut S,
+    ) {
+        if *left > 0
+            && let Some(idle) = self.view().idle_connection(now, index, session)
+        {
+            *left -= 1;
+            self.send_probe(&idle, sink);
+            // Not again, whether there was a buffer or not: the host may be gone.
+            self.ledger.note_probed(index, session);
+        }
+    }
+
+    #[cold]
+    fn send_probe<S: Sink>(&mut self, idle: &Idle, sink: &mut S) {
+        let Some(egress) = self.hop_to_hosts(idle.realm) else { return };
+        let mut packet = [0; LENGTH];
+        let mut segment = Tcp::new_unchecked(&mut packet[ipv4::HEADER_LENGTH_MIN..]);
+        segment.set_source_port(idle.remote.1);
+        segment.set_destination_port(idle.host.1);
+        segment.set_header_length(wire::tcp::HEADER_LENGTH_MIN);
+        segment.set_flags(Flags::ACK);
+        segment.fill_checksum(idle.remote.0, idle.host.0);
+        let mut header = Ipv4::new_unchecked(packet.as_mut_slice());
+        header.set_header_length(ipv4::HEADER_LENGTH_MIN);
+        header.set_total_length(LENGTH as u16);
+        header.set_fragment_bits(ipv4::FLAG_DONT_FRAGMENT);
+        header.set_ttl(TTL);
+        header.set_protocol(ipv4::PROTOCOL_TCP);
+        header.set_source(idle.remote.0);
+        header.set_destination(idle.host.0);
+        header.fill_checksum();
+        let sent = self.emit(egress, &[&packet], sink);
+        self.ledger.counters.originated += u64::from(sent.is_ok());
+    }
+}
