@@ -241,7 +241,12 @@ impl Ledger {
     }
 
     /// The internal endpoint of a static mapping of this worker. An IPv6 host gets a number.
-    pub(in crate::shard) fn enter_static(&mut self, now: Instant, inside: &Inside, protocol: Protocol) -> Result<InternalKey, Verdict> {
+    pub(in crate::shard) fn enter_static(
+        &mut self,
+        now: Instant,
+        inside: &Inside,
+        protocol: Protocol,
+    ) -> Result<InternalKey, Verdict> {
         let Inside { realm, host, port, .. } = *inside;
         let address = match host {
             InsideHost::Ipv4(address) => address.to_bits(),

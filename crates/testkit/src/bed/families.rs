@@ -135,6 +135,17 @@ pub fn name_of_inside(host: &InsideHost) -> Option<Ipv4Addr> {
     }
 }
 
+/// Whether a packet is what Natrix asks a NAT64 host before it ends an idle connection (RFC 6146
+/// §3.5.2.2), behind the CLAT of the host.
+pub fn is_probe(packet: &[u8]) -> bool {
+    let view = Ipv4::new_unchecked(packet);
+    let is_to_nat64 = (HOSTS_FIRST..SOFTWIRE_HOSTS_FIRST).contains(&view.destination());
+    let segment = packet.get(ipv4::HEADER_LENGTH_MIN..).unwrap_or_default();
+    // An empty ACK without numbers.
+    let numbers = segment.get(4..12).is_some_and(|numbers| numbers.iter().all(|byte| *byte == 0));
+    is_to_nat64 && view.protocol() == ipv4::PROTOCOL_TCP && segment.len() == 20 && numbers && segment[13] == 0x10
+}
+
 /// The IPv6 prefix of this length that a host is in.
 ///
 /// # Panics

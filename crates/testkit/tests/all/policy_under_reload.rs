@@ -95,6 +95,7 @@ use testkit::account::pool_of;
 use testkit::account::rule_for;
 use testkit::bed::families::home;
 use testkit::bed::families::inside_host;
+use testkit::bed::families::is_probe;
 use testkit::bed::families::name_of_inside;
 use testkit::bed::families::nat64_host;
 use testkit::bed::families::prefix_of;
@@ -577,6 +578,11 @@ fn is_of_port_control(packet: &[u8]) -> bool {
     !is_error(packet) && packet[9] == Protocol::Udp.number() && source(packet) == at(OWN_INSIDE, pcp::SERVER_PORT)
 }
 
+/// What Natrix sends inside by itself.
+fn is_unasked(packet: &[u8]) -> bool {
+    is_of_port_control(packet) || is_probe(packet)
+}
+
 impl World {
     fn count(&mut self, what: &'static str, amount: u64) {
         *self.tally.entry(what).or_default() += amount;
@@ -809,7 +815,7 @@ impl World {
         bed.settle();
         let came_out: Vec<_> = bed.take_outside().into_iter().filter(|packet| !is_error(packet)).collect();
         let mut reported = bed.take_inside();
-        reported.retain(|packet| !is_of_port_control(packet));
+        reported.retain(|packet| !is_unasked(packet));
         assert!(reported.iter().all(|packet| is_error(packet)), "only errors go back");
         let seen = self.look(bed);
 
@@ -1139,7 +1145,7 @@ impl World {
         }
         bed.settle();
         let mut came_in = bed.take_inside();
-        came_in.retain(|packet| !is_of_port_control(packet));
+        came_in.retain(|packet| !is_unasked(packet));
         let reported = bed.take_outside();
         assert!(reported.iter().all(|packet| is_error(packet)), "only errors go back");
         let seen = self.look(bed);
@@ -1283,7 +1289,7 @@ impl World {
                 Protocol::Tcp => build::tcp(remote, external, Flags::SYN).sequence(1).build(),
                 _ => build::udp(remote, external).build(),
             });
-            for packet in bed.take_inside().iter().filter(|packet| !is_error(packet) && !is_of_port_control(packet)) {
+            for packet in bed.take_inside().iter().filter(|packet| !is_error(packet) && !is_unasked(packet)) {
                 assert_eq!(destination(packet), inside, "{external} leads to somebody else");
                 self.count("reached", 1);
             }

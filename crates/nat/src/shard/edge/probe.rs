@@ -93,13 +93,7 @@ impl PacketPath {
     }
 
     #[inline]
-    fn probe<S: Sink>(
-        &mut self,
-        now: Instant,
-        (index, session): (u32, SessionRef),
-        left: &mut usize,
-        sink: &mut S,
-    ) {
+    fn probe<S: Sink>(&mut self, now: Instant, (index, session): (u32, SessionRef), left: &mut usize, sink: &mut S) {
         if *left > 0
             && let Some(idle) = self.view().idle_connection(now, index, session)
         {
