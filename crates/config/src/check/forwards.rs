@@ -315,6 +315,13 @@ fn softwire_end((b4, inner): (Ipv6Addr, Ipv4Addr), end: &End, vrf: &str, draft: 
         report.fault(&end.place, format!("is behind a B4 that is {kind}"), b4.to_string(), "write the address of a B4");
         return;
     }
+    let is_natrix = draft.softwires.iter().any(|one| one.aftr.as_ref().is_some_and(|aftr| aftr.value == b4));
+    let prefixes = draft.nat64.iter().filter_map(|one| Some(one.prefix.as_ref()?.value));
+    if is_natrix || prefixes.into_iter().any(|prefix| contains(prefix, b4)) {
+        let problem = "is behind a B4 whose address is Natrix's own, or stands for an IPv4 address";
+        report.fault(&end.place, problem, b4.to_string(), "write the address of a B4");
+        return;
+    }
     if inner == AFTR_INSIDE {
         let problem = "is the address of the AFTR inside its softwires (RFC 6333 section 5.7)";
         report.fault(&end.place, problem, inner.to_string(), "write the address of a host behind the B4");
