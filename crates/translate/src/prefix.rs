@@ -11,6 +11,8 @@ const U_OCTET: u128 = 0xff << 56;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
     bits: u128,
+    /// As many leading ones as the length.
+    mask: u128,
     length: u8,
 }
 
@@ -42,7 +44,7 @@ impl core::error::Error for PrefixFault {}
 
 impl Prefix {
     /// 64:ff9b::/96 (RFC 6052 §2.1).
-    pub const WELL_KNOWN: Prefix = Prefix { bits: 0x0064_ff9b << 96, length: 96 };
+    pub const WELL_KNOWN: Prefix = Prefix { bits: 0x0064_ff9b << 96, mask: u128::MAX << 32, length: 96 };
 
     /// A prefix with this address and length.
     ///
@@ -62,7 +64,7 @@ impl Prefix {
         if is_mapped || address == 0 || wire::ipv6::is_multicast(address) || wire::ipv6::is_link_local(address) {
             return Err(PrefixFault::NotUnicast);
         }
-        Ok(Prefix { bits: address, length })
+        Ok(Prefix { bits: address, mask: u128::MAX << (128 - length as u32), length })
     }
 
     /// The address with zeros behind the length.
@@ -84,10 +86,10 @@ impl Prefix {
     }
 
     /// True if an address has this prefix.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub const fn contains(self, address: u128) -> bool {
-        (address ^ self.bits) >> (128 - self.length as u32) == 0
+        (address ^ self.bits) & self.mask == 0
     }
 
     /// The address with this IPv4 address inside; bits behind it are zero.

@@ -33,6 +33,7 @@ use crate::time::Instant;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
 use arrive::Incoming;
+use arrive::Plain;
 use probe::Probes;
 
 /// Bytes that a packet may grow in front: the headers of a softwire, or of a translation.
@@ -52,6 +53,7 @@ pub(in crate::shard) enum Sent {
 pub(in crate::shard) struct Edge {
     /// Of the current call.
     now: Instant,
+    plain: Box<[Plain; BURST_MAX]>,
     incoming: Box<[Incoming; BURST_MAX]>,
     /// For own packets to hosts. `None` while in use.
     buffer: Option<Box<[u8; ROOM + PACKET_BUFFER_BYTES]>>,
@@ -67,6 +69,7 @@ impl Edge {
     pub(in crate::shard) fn new(hash: KeyedHash, has_hosts: bool) -> Edge {
         Edge {
             now: Instant::ORIGIN,
+            plain: Box::new([Plain::default(); BURST_MAX]),
             incoming: Box::new([Incoming::Other; BURST_MAX]),
             buffer: Some(Box::new([0; ROOM + PACKET_BUFFER_BYTES])),
             identification: hash.hash(0, 0) as u32,

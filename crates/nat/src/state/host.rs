@@ -318,6 +318,16 @@ impl HostStore {
         self.table.find(hash, |index| self.records.at(index).is(key)).map(|index| self.number(index))
     }
 
+    /// As [`HostStore::enter`], for a host that has a record.
+    #[inline(always)]
+    pub(crate) fn enter_known(&mut self, now: Instant, hash: u64, key: &HostKey) -> Option<u32> {
+        let index = self.table.find(hash, |index| self.records.at(index).is(key))?;
+        if self.records.at(index).references == 0 {
+            self.records.at_mut(index).touched_s = seconds(now);
+        }
+        Some(self.number(index))
+    }
+
     /// Finds a host that sends a packet, or gives it a number.
     ///
     /// # Errors

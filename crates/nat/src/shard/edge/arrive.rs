@@ -64,17 +64,6 @@ const PROTOCOL_UDP: u8 = wire::ipv4::PROTOCOL_UDP;
 pub(super) enum Incoming {
     /// IPv4, or finished.
     Other,
-    /// A usual packet of TCP or UDP: its headers are where they always are.
-    Plain {
-        position: u8,
-        destination: u32,
-        hash: u64,
-    },
-    /// The same in a softwire.
-    PlainSoftwire {
-        position: u8,
-        hash: u64,
-    },
     Nat64 {
         headers: Headers6,
         destination: u32,
@@ -107,6 +96,34 @@ pub(super) enum Incoming {
         fragment: Fragment,
         length: u16,
     },
+}
+
+/// A usual packet of TCP or UDP: its headers are where they always are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Plain {
+    pub(super) hash: u64,
+    /// Of NAT64.
+    destination: u32,
+    position: u8,
+}
+
+/// Packets of a burst, by their places.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places {
+    nat64: u64,
+    softwire: u64,
+    /// The long way.
+    others: u64,
+}
+
+/// Each place of these packets.
+#[inline(always)]
+fn each(mut places: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let place = places.trailing_zeros();
+        places &= places.wrapping_sub(1);
+        (place < u64::BITS).then_some(place as usize)
+    })
 }
 
 pub(super) enum Refusal {
@@ -255,85 +272,42 @@ impl PacketPath {
     #[inline(never)]
     pub(in crate::shard) fn arrive<S: Sink>(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut S) -> u64 {
         let mut finished = 0;
+        let mut places = Places::default();
         self.edge.now = now;
         for (i, packet) in burst.iter_mut().enumerate().take(BURST_MAX) {
-            if let Some((incoming, hash)) = self.look_at_plain(packet) {
-                packet.verdict = None;
-                self.ledger.state.subscribers.hosts.prefetch(hash);
-                self.edge.incoming[i] = incoming;
+            packet.verdict = None;
+            let facing = self.ledger.shared.facing(packet.meta.ingress);
+            if facing.side == Side::Outside || !matches!(packet.meta.stage, Stage::Received | Stage::Steered) {
                 continue;
             }
-            let incoming = match self.look_at_edge(packet) {
-                Ok(incoming) => incoming,
-                Err(refusal) => {
-                    self.refuse_at_edge(now, packet, &refusal, sink);
-                    finished |= 1 << i;
-                    Incoming::Other
-                }
+            let Some((plain, way)) = self.look_at_plain(packet, facing.realm) else {
+                let is_waiting = self.look_at_further(now, i, packet, sink, &mut finished);
+                places.others |= u64::from(is_waiting) << i;
+                continue;
             };
-            let address = match &incoming {
-                Incoming::Other | Incoming::Plain { .. } | Incoming::PlainSoftwire { .. } => None,
-                Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } | Incoming::TooBig { key, .. } => {
-                    Some(key.address)
-                }
-                Incoming::Request { source, .. } | Incoming::Fragment { source, .. } => Some(*source),
-            };
-            if let Some(address) = address {
-                let worker = self.ledger.shared.worker_of_host(address);
-                if worker != self.ledger.worker {
-                    let meta = PacketMeta { record: 0, stage: Stage::Steered, ..packet.meta };
-                    packet.verdict = None;
-                    packet.outcome = Outcome::HandOff { worker, meta };
-                    finished |= 1 << i;
-                    self.edge.incoming[i] = Incoming::Other;
-                    continue;
-                }
-            }
-            if let Incoming::Nat64 { hash, .. } | Incoming::Softwire { hash, .. } = &incoming {
-                self.ledger.state.subscribers.hosts.prefetch(*hash);
-            }
-            self.edge.incoming[i] = incoming;
-        }
-        let count = burst.len().min(BURST_MAX);
-        for incoming in &self.edge.incoming[..count] {
-            match incoming {
-                Incoming::Plain { hash, .. }
-                | Incoming::PlainSoftwire { hash, .. }
-                | Incoming::Nat64 { hash, .. }
-                | Incoming::Softwire { hash, .. } => self.ledger.state.subscribers.hosts.aim(*hash),
-                Incoming::Other | Incoming::TooBig { .. } | Incoming::Request { .. } | Incoming::Fragment { .. } => {}
+            self.ledger.state.subscribers.hosts.prefetch(plain.hash);
+            self.edge.plain[i] = plain;
+            match way {
+                Way::Nat64(_) => places.nat64 |= 1 << i,
+                Way::Softwire(_) => places.softwire |= 1 << i,
             }
         }
-        for (i, packet) in burst.iter_mut().enumerate().take(BURST_MAX) {
-            let entered = match self.edge.incoming[i] {
-                Incoming::Other => continue,
-                Incoming::Plain { position, destination, hash } => {
-                    self.enter_plain(now, packet, (position, hash), destination)
-                }
-                Incoming::PlainSoftwire { position, hash } => {
-                    self.enter_plain_from_softwire(now, packet, (position, hash))
-                }
-                Incoming::Nat64 { headers, destination, key, hash } => {
-                    self.enter_by_nat64(now, packet, &headers, destination, (key, hash))
-                }
-                Incoming::Softwire { offset, key, hash } => {
-                    self.enter_from_softwire(now, packet, offset, (key, hash), sink)
-                }
-                Incoming::TooBig { mtu, key, hash } => {
-                    finished |= 1 << i;
-                    packet.outcome = Outcome::Done;
-                    self.note_path_mtu(now, mtu, (&key, hash)).map_err(Refusal::from)
-                }
-                Incoming::Request { source, way, offset } => {
-                    finished |= 1 << i;
-                    packet.outcome = Outcome::Done;
-                    self.serve_host(now, packet, usize::from(offset), (source, way), sink).map_err(Refusal::from)
-                }
-                Incoming::Fragment { source, way, offset, fragment, length } => {
-                    finished |= 1 << i;
-                    let bytes = usize::from(offset)..usize::from(length);
-                    self.reassemble(now, packet, (source, way), &fragment, bytes, sink)
-                }
+        for i in each(places.nat64 | places.softwire) {
+            self.ledger.state.subscribers.hosts.aim(self.edge.plain[i].hash);
+        }
+        for i in each(places.others) {
+            if let Incoming::Nat64 { hash, .. } | Incoming::Softwire { hash, .. } = self.edge.incoming[i] {
+                self.ledger.state.subscribers.hosts.aim(hash);
+            }
+        }
+        for i in each(places.nat64 | places.softwire | places.others) {
+            let Some(packet) = burst.get_mut(i) else { break };
+            let entered = if places.nat64 >> i & 1 != 0 {
+                self.enter_plain(now, packet, self.edge.plain[i], sink)
+            } else if places.softwire >> i & 1 != 0 {
+                self.enter_plain_from_softwire(now, packet, self.edge.plain[i], sink)
+            } else {
+                self.enter_further(now, i, packet, sink, &mut finished)
             };
             if let Err(refusal) = entered {
                 self.refuse_at_edge(now, packet, &refusal, sink);
@@ -343,17 +317,88 @@ impl PacketPath {
         finished
     }
 
-    /// As [`PacketPath::look_at_edge`], for usual packets of hosts of this worker; `None` for
-    /// others, and for all that may be refused.
-    #[inline(always)]
-    pub(super) fn look_at_plain(&self, packet: &Packet<'_>) -> Option<(Incoming, u64)> {
-        if !matches!(packet.meta.stage, Stage::Received | Stage::Steered) {
-            return None;
+    /// The first pass over a packet from inside that does not take the short way. False if nothing
+    /// is left to do here.
+    fn look_at_further<S: Sink>(
+        &mut self,
+        now: Instant,
+        i: usize,
+        packet: &mut Packet<'_>,
+        sink: &mut S,
+        finished: &mut u64,
+    ) -> bool {
+        let incoming = match self.look_at_edge(packet) {
+            Ok(Incoming::Other) => return false,
+            Ok(incoming) => incoming,
+            Err(refusal) => {
+                self.refuse_at_edge(now, packet, &refusal, sink);
+                *finished |= 1 << i;
+                return false;
+            }
+        };
+        let address = match &incoming {
+            Incoming::Other => return false,
+            Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } | Incoming::TooBig { key, .. } => key.address,
+            Incoming::Request { source, .. } | Incoming::Fragment { source, .. } => *source,
+        };
+        let worker = self.ledger.shared.worker_of_host(address);
+        if worker != self.ledger.worker {
+            let meta = PacketMeta { record: 0, stage: Stage::Steered, ..packet.meta };
+            packet.verdict = None;
+            packet.outcome = Outcome::HandOff { worker, meta };
+            *finished |= 1 << i;
+            return false;
         }
+        if let Incoming::Nat64 { hash, .. } | Incoming::Softwire { hash, .. } = &incoming {
+            self.ledger.state.subscribers.hosts.prefetch(*hash);
+        }
+        self.edge.incoming[i] = incoming;
+        true
+    }
+
+    /// The last pass over such a packet.
+    fn enter_further<S: Sink>(
+        &mut self,
+        now: Instant,
+        i: usize,
+        packet: &mut Packet<'_>,
+        sink: &mut S,
+        finished: &mut u64,
+    ) -> Result<(), Refusal> {
+        match self.edge.incoming[i] {
+            Incoming::Other => Ok(()),
+            Incoming::Nat64 { headers, destination, key, hash } => {
+                self.enter_by_nat64(now, packet, &headers, destination, (key, hash))
+            }
+            Incoming::Softwire { offset, key, hash } => {
+                self.enter_from_softwire(now, packet, offset, (key, hash), sink)
+            }
+            Incoming::TooBig { mtu, key, hash } => {
+                *finished |= 1 << i;
+                packet.outcome = Outcome::Done;
+                self.note_path_mtu(now, mtu, (&key, hash)).map_err(Refusal::from)
+            }
+            Incoming::Request { source, way, offset } => {
+                *finished |= 1 << i;
+                packet.outcome = Outcome::Done;
+                self.serve_host(now, packet, usize::from(offset), (source, way), sink).map_err(Refusal::from)
+            }
+            Incoming::Fragment { source, way, offset, fragment, length } => {
+                *finished |= 1 << i;
+                let bytes = usize::from(offset)..usize::from(length);
+                self.reassemble(now, packet, (source, way), &fragment, bytes, sink)
+            }
+        }
+    }
+
+    /// As [`PacketPath::look_at_edge`], for usual packets of hosts of this worker; `None` for
+    /// others. A host that has a record was checked when it got it, so what only depends on its
+    /// address is not checked here.
+    #[inline(always)]
+    pub(super) fn look_at_plain(&self, packet: &Packet<'_>, realm: RealmId) -> Option<(Plain, Way)> {
         let bytes = packet.bytes();
         let header = bytes.first_chunk::<{ ipv6::HEADER_LENGTH }>()?;
-        let facing = self.ledger.shared.facing(packet.meta.ingress);
-        if header[0] >> 4 != 6 || facing.side == Side::Outside {
+        if header[0] >> 4 != 6 {
             return None;
         }
         let view = Ipv6::new_unchecked(header);
@@ -363,49 +408,46 @@ impl PacketPath {
         if self.ledger.shared.worker_of_host(source) != self.ledger.worker {
             return None;
         }
-        let way = transition.way_of(facing.realm, destination)?;
+        let way = transition.way_of(realm, destination)?;
         match way {
             Way::Nat64(position) => {
                 let prefix = transition.prefix(position)?;
-                let is_usual =
-                    translate::is_plain6(bytes) && check_source(transition, facing.realm, source, prefix).is_ok();
+                let is_usual = translate::is_plain6(bytes);
                 let destination = prefix.destination(destination).ok().filter(|_| is_usual)?;
                 let hash = hosts.hash_of(&HostKey { address: source, inner: 0, way });
-                Some((Incoming::Plain { position, destination, hash }, hash))
+                Some((Plain { hash, destination, position }, way))
             }
             Way::Softwire(position) => {
                 let end = transition.softwire(position)?;
                 let length = usize::from(view.payload_length());
                 let packet = bytes.get(ipv6::HEADER_LENGTH..ipv6::HEADER_LENGTH + length)?;
                 let inner = packet.first_chunk::<HEADERS>()?;
-                let inside = get_u32(inner, ip::SOURCE);
                 let is_usual = header[ipv6::NEXT_HEADER_OFFSET] == PROTOCOL_IPV4
                     && is_plain(inner, length)
                     && get_u32(inner, ip::DESTINATION) != AFTR_INSIDE
                     && congestion(view.traffic_class(), inner[1]) == Some(inner[1])
-                    && check_b4(transition, end, source).is_ok()
-                    && end.permits(inside)
-                    && parse(packet).is_ok();
-                let hash = hosts.hash_of(&HostKey { address: source, inner: inside, way });
-                is_usual.then_some((Incoming::PlainSoftwire { position, hash }, hash))
+                    && end.serves(source);
+                let hash = hosts.hash_of(&HostKey { address: source, inner: get_u32(inner, ip::SOURCE), way });
+                is_usual.then_some((Plain { hash, destination: 0, position }, way))
             }
         }
     }
 
     #[inline(always)]
-    fn enter_plain(
+    fn enter_plain<S: Sink>(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
-        (position, hash): (u8, u64),
-        destination: u32,
+        Plain { hash, destination, position }: Plain,
+        sink: &mut S,
     ) -> Result<(), Refusal> {
-        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
         let start = packet.start();
         let header = packet.header_mut::<{ translate::PLAIN }>().ok_or(Verdict::Ipv6Malformed)?;
         let address = Ipv6::new_unchecked(&*header).source();
         let key = HostKey { address, inner: 0, way: Way::Nat64(position) };
-        let number = self.ledger.state.subscribers.hosts.enter(now, hash, &key, realm)?;
+        let Some(number) = self.ledger.state.subscribers.hosts.enter_known(now, hash, &key) else {
+            return self.enter_newcomer(now, packet, sink);
+        };
         translate::plain_to_ipv4(header, number, destination);
         packet.set_start(usize::from(start) + ipv6::HEADER_LENGTH - ip::HEADER_MIN);
         packet.meta.record = 0;
@@ -413,23 +455,41 @@ impl PacketPath {
     }
 
     #[inline(always)]
-    pub(super) fn enter_plain_from_softwire(
+    pub(super) fn enter_plain_from_softwire<S: Sink>(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
-        (position, hash): (u8, u64),
+        Plain { hash, position, .. }: Plain,
+        sink: &mut S,
     ) -> Result<(), Refusal> {
-        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
-        let address = Ipv6::new_unchecked(packet.bytes()).source();
-        if !packet.shrink_front(ipv6::HEADER_LENGTH as u16) {
-            return Err(Verdict::SoftwireMalformed.into());
-        }
-        let header = packet.header_mut::<HEADERS>().ok_or(Verdict::SoftwireMalformed)?;
-        let key = HostKey { address, inner: get_u32(header, ip::SOURCE), way: Way::Softwire(position) };
-        let number = self.ledger.state.subscribers.hosts.enter(now, hash, &key, realm)?;
-        replace_address(header, End::Source, number);
+        let header = packet.header_mut::<{ ipv6::HEADER_LENGTH + HEADERS }>().ok_or(Verdict::SoftwireMalformed)?;
+        let address = Ipv6::new_unchecked(&*header).source();
+        let Some(inner) = header.last_chunk_mut::<HEADERS>() else { return Err(Verdict::SoftwireMalformed.into()) };
+        let key = HostKey { address, inner: get_u32(inner, ip::SOURCE), way: Way::Softwire(position) };
+        let Some(number) = self.ledger.state.subscribers.hosts.enter_known(now, hash, &key) else {
+            return self.enter_newcomer(now, packet, sink);
+        };
+        replace_address(inner, End::Source, number);
         packet.meta.record = 0;
-        Ok(())
+        if packet.shrink_front(ipv6::HEADER_LENGTH as u16) { Ok(()) } else { Err(Verdict::SoftwireMalformed.into()) }
+    }
+
+    /// A usual packet of a host without a record: the long way checks the host.
+    #[cold]
+    #[inline(never)]
+    fn enter_newcomer<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, sink: &mut S) -> Result<(), Refusal> {
+        match self.look_at_edge(packet)? {
+            Incoming::Nat64 { headers, destination, key, hash } => {
+                self.enter_by_nat64(now, packet, &headers, destination, (key, hash))
+            }
+            Incoming::Softwire { offset, key, hash } => {
+                self.enter_from_softwire(now, packet, offset, (key, hash), sink)
+            }
+            // None of these is usual.
+            Incoming::Other | Incoming::TooBig { .. } | Incoming::Request { .. } | Incoming::Fragment { .. } => {
+                Err(Verdict::Ipv6Malformed.into())
+            }
+        }
     }
 
     #[inline(always)]

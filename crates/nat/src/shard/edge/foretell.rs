@@ -68,14 +68,14 @@ impl PacketPath {
         report: &mut R,
     ) -> Arrived {
         let incoming = match self.look_at_edge(packet) {
-            Ok(Incoming::Other | Incoming::Plain { .. } | Incoming::PlainSoftwire { .. }) => return Arrived::Ipv4,
+            Ok(Incoming::Other) => return Arrived::Ipv4,
             Ok(incoming) => incoming,
             Err(refusal) => return Arrived::Ended(refusal.verdict()),
         };
         let address = match &incoming {
             Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } | Incoming::TooBig { key, .. } => key.address,
             Incoming::Request { source, .. } | Incoming::Fragment { source, .. } => *source,
-            Incoming::Other | Incoming::Plain { .. } | Incoming::PlainSoftwire { .. } => return Arrived::Ipv4,
+            Incoming::Other => return Arrived::Ipv4,
         };
         let owner = self.ledger.shared.worker_of_host(address);
         if owner != self.ledger.worker && numbering == Numbering::Here {
@@ -102,7 +102,7 @@ impl PacketPath {
                 report.step(|| Step::Fragment { offset: fragment.offset, more: fragment.more });
                 return Arrived::Held;
             }
-            Incoming::Other | Incoming::Plain { .. } | Incoming::PlainSoftwire { .. } => Ok(()),
+            Incoming::Other => Ok(()),
         };
         entered.map_or_else(|refusal| Arrived::Ended(refusal.verdict()), |()| Arrived::Ipv4)
     }
