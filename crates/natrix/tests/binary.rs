@@ -263,6 +263,23 @@ fn the_forwarding_benchmark_prints_an_object_for_each_driver() {
     assert!(report.contains("  dpdk-testpmd      not run: not asked for\n"), "{report}");
 }
 
+#[test]
+#[cfg(feature = "dpdk")]
+fn the_far_ends_of_memif_may_have_a_cpu_of_their_own() {
+    let words = "bench forward --driver net_memif --sessions 500 --seconds 0.1 --no-testpmd --apart --json";
+    let words: Vec<_> = words.split(' ').collect();
+    let output = natrix(&words);
+    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1) {
+        assert!(text(&output.stderr).contains("--apart is out of range (one CPU); leave the option out"), "{output:?}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["driver"], &report["natrix_dropped"]), (&"net_memif".into(), &0.into()));
+    assert!(report["natrix_packets"].as_u64().unwrap() >= 5 * 128, "{report:?}");
+    assert!(report["frames_checked"].as_u64().unwrap() >= 1_000, "{report:?}");
+}
+
 /// A folder of this test, removed at its end.
 struct Folder(std::path::PathBuf);
 

@@ -17,6 +17,7 @@ fn packets_are_translated_on_every_driver() {
         sessions,
         seconds,
         testpmd: Some("dpdk-testpmd-of-nowhere".to_owned()),
+        apart: false,
     };
     for (sessions, seconds) in [(0, 1.0), (u64::MAX, 1.0), (SESSIONS, 0.0), (SESSIONS, f64::NAN)] {
         let refused = run(&options(sessions, seconds), |_| {});
