@@ -94,8 +94,8 @@ pub fn steps(bytes: &[u8]) {
     end(bed);
 }
 
-/// Expires all timers, by jumps, because housekeeping in small steps over the longest lifetime takes
-/// a hundred times as long as all requests.
+/// Expires all timers, by jumps: housekeeping in small steps over the longest lifetime takes much
+/// longer than all requests.
 fn end(mut bed: Bed) {
     let timeouts = bed.settings().timeouts;
     let granted = bed.grants().iter().map(|grant| grant.left).max().unwrap_or(Duration::ZERO);
