@@ -724,11 +724,12 @@ impl StoreWriter {
     fn end_merge(&mut self) -> Result<(), StoreError> {
         let Some(work) = self.merging.take() else { return Ok(()) };
         let (mut merged, written) = work.wait();
-        merged.written = written?;
-        // Retention may have deleted one of them while they were merged: merge again without it.
+        // Retention may have deleted one of them while they were merged, even before its file was
+        // opened: merge again without it.
         if !self.catalogue.catalogue.segments.contains_key(&merged.frames.0) {
             return Ok(());
         }
+        merged.written = written?;
         merged.id = self.catalogue.catalogue.next_segment;
         let old: Vec<u64> = self.catalogue.catalogue.segments.values().map(|segment| segment.id).collect();
         let path = segment_path(&self.folder, merged.id);
@@ -1050,5 +1051,38 @@ mod tests {
     fn what_a_failed_sync_forgot_is_sealed_from_memory() {
         // It takes what is written, forgets it, and cannot be synced.
         assert!(with_faults("sync", "/dev/null") > 10);
+    }
+
+    #[test]
+    fn what_retention_deletes_before_a_merge_opens_it_is_no_fault() {
+        let folder = std::env::temp_dir().join(format!("natrix-store-expired-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        let mut generator = Generator::new(Generated::Mappings(5_000), 3);
+        let options = StoreOptions { merge: 100, has_threads: false, ..StoreOptions::default() };
+        let mut writer = StoreWriter::open(&folder, options, Generator::begin()).unwrap();
+        let mut events = Vec::new();
+        loop {
+            events.clear();
+            generator.fill(500, &mut events);
+            if events.is_empty() {
+                break;
+            }
+            writer.push_all(Generator::WORKER, &events);
+            let now = generator.now();
+            writer.advance(now, now.monotonic_us).unwrap();
+            writer.seal().unwrap();
+        }
+        let oldest = writer.catalogue.catalogue.segments.values().next().unwrap().clone();
+        let path = segment_path(&folder, oldest.id);
+        writer.options.retention_us = Some(0);
+        writer.expire().unwrap();
+        assert!(!path.exists());
+        let not_found = StoreError::Io { path, source: std::io::ErrorKind::NotFound.into() };
+        writer.merging = Some(Work::Done((Box::new(oldest), Err(not_found))));
+        writer.collect(false).unwrap();
+        let now = generator.now();
+        writer.finish(now, now.monotonic_us, true).unwrap();
+        assert_eq!(verify(&folder, None, |_, _| {}).unwrap().faults, Vec::<String>::new());
+        fs::remove_dir_all(&folder).unwrap();
     }
 }
