@@ -149,7 +149,7 @@ impl PacketPath {
         egress.next_hop >= self.ledger.shared.transition.first_hop
     }
 
-    /// Drops fragments that wait too long for the rest of their packet, and probes idle connections.
+    /// Drops fragments that wait too long for the rest, and probes idle connections.
     pub(in crate::shard) fn maintain_edge<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         self.edge.now = now;
         let timeout = self.ledger.shared.settings().timeouts.fragment;

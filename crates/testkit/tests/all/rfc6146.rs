@@ -792,7 +792,7 @@ fn an_idle_connection_is_probed_before_it_ends() {
     covers!("6146-24");
     for workers in [1, 2] {
         let mut bed = Bed6::with_workers(settings6(), workers);
-        // Two sessions of one mapping, and an IPv4 subscriber and a B4, which RFC 6146 is not about.
+        // Two sessions of one mapping, and hosts that RFC 6146 is not about: IPv4 and behind a B4.
         let mapped = opened_with(&mut bed, 5_000, e1(80));
         assert_eq!(opened_with(&mut bed, 5_000, e1(81)), mapped);
         bed.inside(&build::tcp(at(I1, 5), at(E1, 80), wire::tcp::Flags(2)).build());
