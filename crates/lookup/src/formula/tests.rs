@@ -96,7 +96,7 @@ fn static_mappings_are_found_in_the_configuration() {
         protocol: Protocol::Tcp,
         external: OUTSIDE,
         ports: (8_000, 8_010),
-        inside: core::net::Ipv4Addr::new(198, 51, 100, 5).into(),
+        inside: Ipv4Addr::new(198, 51, 100, 5).into(),
         inside_port: 80,
         admission: nat::settings::Admission::Anyone,
     });
