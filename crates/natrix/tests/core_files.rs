@@ -76,7 +76,8 @@ fn an_aborted_api_leaves_no_core() {
     });
     let mut control = with_core_files(&folder, &["sleep", "60"]);
     let mut api = with_core_files(&folder, &[NATRIX, "api"]);
-    writeln!(api.stdin.as_ref().unwrap(), "{settings}").unwrap();
+    let handed = json!({ "level": "info", "format": "text", "settings": settings });
+    writeln!(api.stdin.as_ref().unwrap(), "{handed}").unwrap();
     let answer = log_in(&socket, token);
     // The login is known; there is no instance to ask.
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
