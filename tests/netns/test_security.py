@@ -79,6 +79,7 @@ def no_secret_is_shown_or_logged(n):
 @test("security")
 def generated_requests_get_documented_answers(n):
     traffic(n, 5)
+    # With several workers, CPython 3.11 may fail within its own parser (python/cpython#106905).
     _, _, document = ask(n, "/api/v1/openapi.json")
     answers = [answer for item in document["paths"].values() for operation in item.values() for answer in operation["responses"]]
     # A range of statuses would document them all.
@@ -91,7 +92,7 @@ def generated_requests_get_documented_answers(n):
         asked = ["--exclude-path-regex", ENDLESS.pattern] if EXAMPLES else [word for path in sorted(own) for word in ("--include-path", path)]
         command = [
             "env", f"--chdir={n.state.directory}", "HOME=/nonexistent", SCHEMATHESIS, "run", f"http://127.0.0.1:{setups.API_PORT}/api/v1/openapi.json",
-            "--header", f"Authorization: Bearer {token}", *asked, "--checks", CHECKS, "--workers", "2",
+            "--header", f"Authorization: Bearer {token}", *asked, "--checks", CHECKS, "--workers", "1",
             "--max-examples", EXAMPLES or "4", "--seed", SEED, "--rate-limit", "80/s", "--phases", "examples,coverage,fuzzing",
             "--generation-database", "none", "--no-color", "--request-timeout", "30", "--continue-on-failure",
         ]  # fmt: skip
