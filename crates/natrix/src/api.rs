@@ -16,9 +16,9 @@ use cli::TokenArguments;
 use control::Fault;
 use serde_json::json;
 
+use crate::beside::run_beside;
 use crate::failure::Failure;
 use crate::find_at;
-use crate::watched::run_beside;
 
 /// `natrix api`: the process itself.
 pub(crate) fn run() -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 mod api;
 #[cfg(feature = "dpdk")]
 mod api_process;
+mod beside;
 mod data_plane;
 mod doctor;
 mod failure;

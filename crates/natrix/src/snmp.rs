@@ -2,8 +2,8 @@
 
 use snmp::Settings;
 
+use crate::beside::run_beside;
 use crate::failure::Failure;
-use crate::watched::run_beside;
 
 /// `natrix snmp`: the process itself.
 pub(crate) fn run() -> Result<(), Failure> {

@@ -2,7 +2,6 @@
 //! packets.
 
 use std::io;
-use std::io::BufRead;
 use std::io::Write;
 use std::process::Child;
 use std::process::Command as Process;
@@ -13,16 +12,12 @@ use std::thread;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cli::CliError;
 use config::LogFormat;
 use config::LogLevel;
-use control::Fault;
 use daemon::log::Log;
-use serde::Deserialize;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-use crate::failure::Failure;
+use crate::beside::Handed;
 
 /// How often to look whether the process still runs.
 const LOOKS_EVERY: Duration = Duration::from_millis(200);
@@ -31,8 +26,6 @@ const RESTARTS_AFTER: Duration = Duration::from_secs(5);
 /// Time for it to end by itself.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// How much it gives way, see nice(2).
-const NICE: i32 = 10;
 /// What it keeps of the environment. Its standard error is that of the daemon, and so is the
 /// journal that reads it.
 const KEPT: [&str; 3] = ["TZ", "PATH", "JOURNAL_STREAM"];
@@ -44,40 +37,6 @@ pub(crate) struct Beside {
     pub(crate) command: &'static str,
     pub(crate) table: &'static str,
     pub(crate) log: Log,
-}
-
-/// What the process gets on its standard input, as one line.
-#[derive(Debug, Serialize, Deserialize)]
-struct Handed<T> {
-    level: LogLevel,
-    format: LogFormat,
-    settings: T,
-}
-
-/// Runs as the process: reads its settings, and logs as the daemon does from here on. A failure is
-/// in the log.
-///
-/// # Errors
-/// There are no settings, or `serve` failed.
-pub(crate) fn run_beside<T: DeserializeOwned, E: core::fmt::Display>(
-    command: &str,
-    serve: impl FnOnce(T) -> Result<(), E>,
-) -> Result<(), Failure> {
-    let mut line = String::new();
-    io::stdin().lock().read_line(&mut line)?;
-    let handed: Handed<T> = serde_json::from_str(&line).map_err(|error| {
-        let fault = Fault::new(command, "has no settings", "do not start it; natrix run does");
-        CliError::from(fault.seen(error.to_string()))
-    })?;
-    let log = Log::start_for_all(handed.level, handed.format);
-    // Packets first: a worker that shares a CPU with this process gets nine tenths of it.
-    if let Err(error) = rustix::process::nice(NICE) {
-        log.warn(&format_args!("{command}: {error}; it runs with the priority of the workers"));
-    }
-    serve(handed.settings).map_err(|error| {
-        log.error(&error);
-        Failure::Reported
-    })
 }
 
 /// The watched process; ends when dropped.
