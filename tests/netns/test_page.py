@@ -210,7 +210,8 @@ def same_numbers_everywhere(n):
         status = n.dut.show("status")[0]
         return [status[name] for name in ("mappings", "sessions", "subscribers", "packets_received", "held_ports")]
 
-    for _ in range(5):
+    # On a busy machine a round takes seconds, and hosts of IPv6 send something now and then.
+    for _ in range(30):
         before = still()
         page, top = see(n, "numbers"), "\n".join(screen_of_top(n))
         status, pools, drops = (ask(n, f"/api/v1/{name}")[2] for name in ("status", "pools", "drops"))
