@@ -81,7 +81,7 @@ inside apt-get -qq -y --no-install-recommends install "/packages/$(basename "$fi
 step "installs with what it depends on"
 inside natrix --version
 inside getent passwd natrix >/dev/null && inside getent group natrix >/dev/null
-[ "$(inside stat -c '%U:%G %a' /etc/natrix)" = "root:natrix 770" ]
+[ "$(inside stat -c '%U:%G %a' /etc/natrix)" = "root:natrix 2770" ]
 step "has its user, its group and its folder"
 [ -e "$system/lib/systemd/system/natrix.service" ] || [ -e "$system/usr/lib/systemd/system/natrix.service" ]
 [ ! -e "$system/etc/systemd/system/multi-user.target.wants/natrix.service" ]
@@ -89,8 +89,9 @@ step "has its unit, which is not enabled"
 inside natrix check --any-machine -c /usr/share/doc/natrix/examples/natrix.toml
 inside natrix init --inside 0000:3b:00.0 --outside 0000:3b:00.1 --inside-address 100.64.0.1/24 \
     --outside-address 192.0.2.2/24 --gateway 192.0.2.1 --pool 203.0.113.0/28 >/dev/null
-inside natrix check --any-machine -c /etc/natrix/natrix.toml
-step "checks its example, and what natrix init writes"
+# Root wrote it; the service must be able to read it.
+inside setpriv --reuid=natrix --regid=natrix --init-groups natrix check --any-machine -c /etc/natrix/natrix.toml
+step "checks its example, and as the service's user what natrix init writes"
 inside sh -c 'man -w natrix-show-status >/dev/null && bash -n /usr/share/bash-completion/completions/natrix'
 step "has manual pages and completions"
 inside install -d -o natrix -g natrix -m 750 /var/log/natrix

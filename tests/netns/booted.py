@@ -93,12 +93,11 @@ class Booted:
         """The files of the machine that differ from this one's."""
         files = self.folder / "files"
 
-        def write(path, text, mode=0o644, group=0):
+        def write(path, text, mode=0o644):
             path = files / path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
             path.chmod(mode)
-            os.chown(path, 0, group)
 
         write("usr/bin/natrix", Path(binary).read_bytes(), 0o755)
         write("etc/systemd/system/natrix.service", (ROOT / "packaging/natrix.service").read_bytes())
@@ -106,10 +105,13 @@ class Booted:
         # The unit waits 30 s: too long for a test.
         quick = f"[Service]\nWatchdogSec={watchdog_seconds}\n"
         write("etc/systemd/system/natrix.service.d/quick.conf", quick.encode())
-        write("etc/natrix/natrix.toml", configuration.encode(), 0o640, SERVICE[1])
-        # As the package makes the folder.
-        (files / "etc/natrix").chmod(0o770)
-        os.chown(files / "etc/natrix", 0, SERVICE[1])
+        # As the package makes the folder, and natrix init the file: its group is that of the folder.
+        folder = files / "etc/natrix"
+        folder.mkdir(parents=True)
+        os.chown(folder, 0, SERVICE[1])
+        folder.chmod(0o2770)
+        (folder / "natrix.toml").write_bytes(configuration.encode())
+        (folder / "natrix.toml").chmod(0o640)
         users = [SERVICE, ANN, BOB, EVE]
         passwd = "".join(f"{name}:x:{number}:{number}::/nonexistent:/usr/sbin/nologin\n" for name, number in users)
         members = {SERVICE: BOB[0], OPERATORS: ANN[0]}
