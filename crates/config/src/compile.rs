@@ -117,6 +117,7 @@ fn compile(
     let workers = check::machine::workers(&draft, machine, &mut report);
     check::machine::event_log(&draft, machine, &mut report);
     check::machine::log_store(&draft, machine, &mut report);
+    check::machine::http_tls(&draft, machine, &mut report);
     check::sinks::check(&draft, machine, &mut report);
     let limits = check::machine::limits(&draft, addresses.iter().map(Vec::len).sum(), workers.count, &mut report);
     let (mut transition, host_pools) = check::transition::check(&draft, workers.count, &mut report);
@@ -185,7 +186,7 @@ fn compile(
         workers,
         dpdk,
         control: singles.control.clone(),
-        http: singles.http.clone(),
+        http: singles.http.as_ref().map(|draft| draft.http.clone()),
         snmp: singles.snmp.clone(),
         log: singles.log,
         event_log: singles.event_log.clone(),

@@ -286,6 +286,46 @@ fn a_fifo_is_refused_and_not_waited_for() {
 }
 
 #[test]
+fn files_of_tls_have_to_be_there() {
+    let folder = Folder::new("tls");
+    let there = folder.write("there.pem", b"");
+    let missing = folder.0.join("missing.pem").display().to_string();
+    let http = |certificate: &str, key: &str, authorities: &str| {
+        format!(
+            "[http]\nlisten = \"127.0.0.1:8080\"\n[http.tls]\ncertificate = \"{certificate}\"\n\
+             key = \"{key}\"\nclient_authorities = \"{authorities}\"\n"
+        )
+    };
+    let sink = |authorities: &str, certificate: &str, key: &str| {
+        format!(
+            "[log.store]\npath = \"{}/log\"\n[[log.sink]]\nname = \"c\"\nkind = \"syslog\"\naddress = \"tls://c.example.net:6514\"\n\
+             certificates = \"{authorities}\"\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n",
+            folder.0.display()
+        )
+    };
+    for (text, keys) in [
+        (
+            &http as &dyn Fn(&str, &str, &str) -> String,
+            ["http.tls.certificate", "http.tls.key", "http.tls.client_authorities"],
+        ),
+        (&sink, ["log.sink \"c\".certificates", "log.sink \"c\".certificate", "log.sink \"c\".key"]),
+    ] {
+        assert_eq!(folder.parse(&text(&there, &there, &there)).err(), None);
+        for (at, key) in keys.iter().enumerate() {
+            let mut files = [there.as_str(); 3];
+            files[at] = &missing;
+            let text = text(files[0], files[1], files[2]);
+            let faults = folder.parse(&text).expect_err("a file is missing");
+            let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            let problem = format!("{key}: is not a file ({missing}); name a file in PEM that is there");
+            assert!(told.len() == 1 && told[0].ends_with(&problem), "{told:?}");
+            // Elsewhere the files may be others.
+            assert!(config::parse(&format!("{TEXT}{text}"), "elsewhere.toml").is_ok());
+        }
+    }
+}
+
+#[test]
 fn an_inside_with_ipv6_hosts_alone_needs_no_ipv4_address() {
     let text = |outside: &str, subscribers: &str| {
         format!(

@@ -1,5 +1,7 @@
 //! Workers, packet buffers and memory: what the machine must have.
 
+use std::path::PathBuf;
+
 use mem::Stock;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
@@ -15,6 +17,7 @@ use crate::model::EventTarget;
 use crate::model::Port;
 use crate::model::Workers;
 use crate::report::Place;
+use crate::report::Placed;
 use crate::report::Report;
 use crate::section::size_text;
 
@@ -67,6 +70,23 @@ pub(crate) fn log_store(draft: &Draft, machine: &Machine, report: &mut Report) {
     } else if let Some(folder) = store.path.parent().filter(|folder| !folder.is_dir()) {
         let remedy = format!("make {}, or name a folder elsewhere", folder.display());
         report.fault(place, "is in a folder that is not there", seen, remedy);
+    }
+}
+
+/// The files of the API's certificate: without one of them it would never start.
+pub(crate) fn http_tls(draft: &Draft, machine: &Machine, report: &mut Report) {
+    if machine.has_folders {
+        for file in draft.singles.http.iter().flat_map(|http| &http.tls_files) {
+            pem_file(file, report);
+        }
+    }
+}
+
+/// Reports a file that is not there.
+pub(crate) fn pem_file(file: &Placed<PathBuf>, report: &mut Report) {
+    if !file.value.is_file() {
+        let seen = file.value.display().to_string();
+        report.fault(&file.place, "is not a file", seen, "name a file in PEM that is there");
     }
 }
 

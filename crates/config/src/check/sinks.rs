@@ -1,13 +1,11 @@
 //! Sinks of the log: whether there is something to send, and all that TLS needs.
 
-use std::path::PathBuf;
-
 use crate::check::machine::Machine;
+use crate::check::machine::pem_file;
 use crate::check::unique_names;
 use crate::draft::Draft;
 use crate::draft::sink::SinkDraft;
 use crate::model::SinkTransport;
-use crate::report::Placed;
 use crate::report::Report;
 
 /// Reports what a sink lacks.
@@ -22,7 +20,7 @@ pub(crate) fn check(draft: &Draft, machine: &Machine, report: &mut Report) {
         check_tls(sink, report);
         if machine.has_folders {
             for file in [&sink.certificates, &sink.certificate, &sink.key].into_iter().flatten() {
-                check_file(file, report);
+                pem_file(file, report);
             }
         }
     }
@@ -48,12 +46,5 @@ fn check_tls(sink: &SinkDraft, report: &mut Report) {
     {
         let remedy = format!("write {other}, too, or remove it");
         report.fault(&one.place, format!("is there without {other}"), one.value.display().to_string(), remedy);
-    }
-}
-
-fn check_file(file: &Placed<PathBuf>, report: &mut Report) {
-    if !file.value.is_file() {
-        let seen = file.value.display().to_string();
-        report.fault(&file.place, "is not a file", seen, "name a file in PEM that is there");
     }
 }

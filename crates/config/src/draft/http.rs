@@ -8,6 +8,7 @@ use toml_edit::Table;
 use crate::draft::name;
 use crate::draft::repeated;
 use crate::draft::single;
+use crate::draft::singles::path;
 use crate::model::Http;
 use crate::model::HttpListen;
 use crate::model::HttpRole;
@@ -19,12 +20,18 @@ use crate::report::Report;
 use crate::section::Section;
 use crate::section::quoted;
 
+/// The API, and the files of `[http.tls]` with their places.
+pub(crate) struct HttpDraft {
+    pub(crate) http: Http,
+    pub(crate) tls_files: Vec<Placed<PathBuf>>,
+}
+
 /// `[http]`, `[http.tls]` and `[[http.user]]`; None without `listen`.
-pub(crate) fn http(root: &Table, report: &mut Report) -> Option<Http> {
+pub(crate) fn http(root: &Table, report: &mut Report) -> Option<HttpDraft> {
     let empty = Table::new();
     let section = single(root, "http", &empty, report);
     let tls_section = single(root, "http.tls", &empty, report);
-    let tls = tls(&tls_section, report);
+    let (tls, tls_files) = tls(&tls_section, report);
     let users = repeated(root, "http.user", user, report);
     let text = section.text("listen", report)?;
     let hosts = section.list("hosts", report).into_iter().filter_map(|host| match host.value.as_str() {
@@ -59,7 +66,7 @@ pub(crate) fn http(root: &Table, report: &mut Report) -> Option<Http> {
         seen.push((&user.name, place));
     }
     let users = users.into_iter().flatten().map(|(user, _)| user).collect();
-    Some(Http { listen, hosts, tls, users })
+    Some(HttpDraft { http: Http { listen, hosts, tls, users }, tls_files })
 }
 
 fn listen(text: &Placed<String>, report: &mut Report) -> Option<HttpListen> {
@@ -81,23 +88,19 @@ fn listen(text: &Placed<String>, report: &mut Report) -> Option<HttpListen> {
     }
 }
 
-fn file(section: &Section, name: &str, report: &mut Report) -> Option<PathBuf> {
-    let text = section.text(name, report).filter(|text| !text.value.is_empty())?;
-    if !text.value.starts_with('/') || text.value.ends_with('/') {
-        let remedy = "write the path from the root, such as \"/etc/natrix/tls/cert.pem\"";
-        report.fault(&text.place, "is not the absolute path of a file", quoted(&text.value), remedy);
-        return None;
-    }
-    Some(PathBuf::from(text.value))
-}
-
-fn tls(section: &Section, report: &mut Report) -> Option<HttpTls> {
-    let (certificate, key) = (file(section, "certificate", report), file(section, "key", report));
-    let client_authorities = file(section, "client_authorities", report);
+fn tls(section: &Section, report: &mut Report) -> (Option<HttpTls>, Vec<Placed<PathBuf>>) {
+    let mut file = |key: &str| path(section, key, "file", "/etc/natrix/tls/cert.pem", report);
+    let (certificate, key, client_authorities) = (file("certificate"), file("key"), file("client_authorities"));
     if certificate.is_some() != key.is_some() || certificate.is_none() && client_authorities.is_some() {
         report.fault(&section.place, "needs both certificate and key", "", "name both files, or neither");
     }
-    Some(HttpTls { certificate: certificate?, key: key?, client_authorities })
+    let value = |file: &Option<Placed<PathBuf>>| file.as_ref().map(|file| file.value.clone());
+    let tls = value(&certificate).zip(value(&key)).map(|(certificate, key)| HttpTls {
+        certificate,
+        key,
+        client_authorities: value(&client_authorities),
+    });
+    (tls, [certificate, key, client_authorities].into_iter().flatten().collect())
 }
 
 fn user(section: &Section, report: &mut Report) -> Option<(HttpUser, Place)> {

@@ -14,6 +14,7 @@ use nat::settings::SubscriberLimits;
 use nat::settings::Timeouts;
 use toml_edit::Table;
 
+use crate::draft::http::HttpDraft;
 use crate::draft::port_control::PortControlDraft;
 use crate::draft::single;
 use crate::keys::Kind;
@@ -21,7 +22,6 @@ use crate::keys::keys_of;
 use crate::model::Control;
 use crate::model::EventLog;
 use crate::model::EventTarget;
-use crate::model::Http;
 use crate::model::Hugepages;
 use crate::model::LOG_FOLDER;
 use crate::model::Log;
@@ -71,7 +71,7 @@ pub(crate) struct Singles {
     pub(crate) workers: WorkersDraft,
     pub(crate) dpdk: DpdkDraft,
     pub(crate) control: Control,
-    pub(crate) http: Option<Http>,
+    pub(crate) http: Option<HttpDraft>,
     pub(crate) snmp: Option<Snmp>,
     pub(crate) log: Log,
     pub(crate) events: EventSettings,
