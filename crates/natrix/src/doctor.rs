@@ -264,7 +264,6 @@ fn cpus(files: &Files, config: Option<&Config>) -> Vec<Finding> {
     let online = machine::numbers(&files.text("sys/devices/system/cpu/online"));
     let isolated = machine::numbers(&files.text("sys/devices/system/cpu/isolated"));
     let wanted = config.map(|config| config.workers.cpus.clone()).unwrap_or_default();
-    let list = |cpus: &[u16]| cpus.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
     let mut found = Vec::new();
     let absent: Vec<u16> = wanted.iter().copied().filter(|cpu| !online.contains(cpu)).collect();
     let shared: Vec<u16> =
@@ -274,8 +273,10 @@ fn cpus(files: &Files, config: Option<&Config>) -> Vec<Finding> {
         found.push(finding("CPUs", Level::Error, format!("{} are not online", list(&absent)), remedy));
     } else if !shared.is_empty() {
         let cpus = list(&shared);
-        let remedy = format!("add to the kernel's command line: isolcpus={cpus} nohz_full={cpus} rcu_nocbs={cpus}");
-        found.push(finding("CPUs", Level::Warning, format!("{cpus} also run other programs"), remedy));
+        let seen = format!("{cpus} also run other programs");
+        found.push(finding("CPUs", Level::Warning, seen, isolation(&cpus)));
+    } else if let Some(config) = config.filter(|_| wanted.is_empty()) {
+        found.push(not_pinned(&online, &isolated, config.workers.count));
     } else {
         let seen =
             if isolated.is_empty() { "none isolated".to_owned() } else { format!("isolated: {}", list(&isolated)) };
@@ -288,6 +289,34 @@ fn cpus(files: &Files, config: Option<&Config>) -> Vec<Finding> {
         found.push(finding("CPU frequency", Level::Warning, governor, "cpupower frequency-set -g performance"));
     }
     found
+}
+
+/// No CPUs are named, so each worker runs where the system puts it: never on an isolated CPU.
+fn not_pinned(online: &[u16], isolated: &[u16], workers: usize) -> Finding {
+    // One CPU, the first, stays for all other programs.
+    let proposed = if isolated.is_empty() { online.get(1..).unwrap_or_default() } else { isolated };
+    let proposed = &proposed[proposed.len().saturating_sub(workers)..];
+    if proposed.is_empty() {
+        return ok("CPUs", "workers are not pinned: there is no CPU to spare for them");
+    }
+    let cpus = list(proposed);
+    let mut remedy = format!("write workers.cpus = [{}] in place of workers.count", cpus.replace(',', ", "));
+    let seen = if isolated.is_empty() {
+        remedy += &format!("; {}", isolation(&cpus));
+        "workers are not pinned: they share CPUs with other programs".to_owned()
+    } else {
+        format!("workers are not pinned: they do not use the isolated CPUs {}", list(isolated))
+    };
+    finding("CPUs", Level::Warning, seen, remedy)
+}
+
+fn list(cpus: &[u16]) -> String {
+    cpus.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// How to keep other programs off these CPUs.
+fn isolation(cpus: &str) -> String {
+    format!("add to the kernel's command line: isolcpus={cpus} nohz_full={cpus} rcu_nocbs={cpus}")
 }
 
 #[cfg(test)]
@@ -313,11 +342,15 @@ mod tests {
     ];
 
     fn config(cpus: &str) -> Config {
+        with_workers(&format!("cpus = [{cpus}]"))
+    }
+
+    fn with_workers(workers: &str) -> Config {
         let text = format!(
             "[[interface]]\nname = \"in\"\nrealm = \"inside\"\ndriver = \"0000:3b:00.0\"\naddresses = [\"100.64.0.1/24\"]\n\
              [[interface]]\nname = \"out\"\nrealm = \"outside\"\ndriver = \"net_af_packet0,iface=eth1\"\naddresses = [\"192.0.2.2/30\"]\n\
              [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/24\"]\n\
-             [workers]\ncpus = [{cpus}]\n"
+             [workers]\n{workers}\n"
         );
         config::parse(&text, "test.toml").unwrap_or_else(|faults| panic!("{faults:?}"))
     }
@@ -366,5 +399,27 @@ mod tests {
         let shared = level("1, 2");
         assert!(shared.level == Level::Warning && shared.remedy.contains("isolcpus=1 nohz_full=1"), "{shared:?}");
         assert_eq!(level("2, 9").level, Level::Error);
+    }
+
+    #[test]
+    fn workers_that_are_not_pinned_are_a_warning() {
+        let found = |tree: &Tree, workers: &str| {
+            let one = of(&examine(&tree.files(), Some(&with_workers(workers))), "CPUs").clone();
+            (one.level, one.seen, one.remedy)
+        };
+        let shared = "workers are not pinned: they share CPUs with other programs".to_owned();
+        let usual: Vec<_> = HEALTHY.iter().copied().filter(|(path, _)| !path.ends_with("isolated")).collect();
+        let tree = Tree::new("not-isolated", &usual);
+        let remedy = "write workers.cpus = [2, 3] in place of workers.count; \
+                      add to the kernel's command line: isolcpus=2,3 nohz_full=2,3 rcu_nocbs=2,3";
+        assert_eq!(found(&tree, "count = 2"), (Level::Warning, shared, remedy.to_owned()));
+        // A worker for each CPU leaves none for other programs.
+        assert!(found(&tree, "count = 4").2.starts_with("write workers.cpus = [1, 2, 3] in"));
+        let isolated = "workers are not pinned: they do not use the isolated CPUs 2,3".to_owned();
+        let remedy = "write workers.cpus = [3] in place of workers.count".to_owned();
+        let tree = Tree::new("isolated", HEALTHY);
+        assert_eq!(found(&tree, "count = 1"), (Level::Warning, isolated, remedy));
+        let tree = Tree::new("one-cpu", &[("sys/devices/system/cpu/online", "0\n")]);
+        assert_eq!(found(&tree, "count = 1").0, Level::Ok);
     }
 }
