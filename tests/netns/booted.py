@@ -105,7 +105,7 @@ class Booted:
         # The unit waits 30 s: too long for a test.
         quick = f"[Service]\nWatchdogSec={watchdog_seconds}\n"
         write("etc/systemd/system/natrix.service.d/quick.conf", quick.encode())
-        # As the package makes the folder, and natrix init the file: its group is that of the folder.
+        # As the package makes the folder, and natrix init the file: with the group of the folder.
         folder = files / "etc/natrix"
         folder.mkdir(parents=True)
         os.chown(folder, 0, SERVICE[1])

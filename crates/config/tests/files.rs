@@ -316,9 +316,9 @@ fn files_of_tls_have_to_be_there() {
             files[at] = &missing;
             let text = text(files[0], files[1], files[2]);
             let faults = folder.parse(&text).expect_err("a file is missing");
-            let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            let reported: Vec<String> = faults.iter().map(ToString::to_string).collect();
             let problem = format!("{key}: is not a file ({missing}); name a file in PEM that is there");
-            assert!(told.len() == 1 && told[0].ends_with(&problem), "{told:?}");
+            assert!(reported.len() == 1 && reported[0].ends_with(&problem), "{reported:?}");
             // Elsewhere the files may be others.
             assert!(config::parse(&format!("{TEXT}{text}"), "elsewhere.toml").is_ok());
         }
