@@ -405,7 +405,7 @@ def the_api_drains_and_announces_again(n):
     listed = {(one["prefix"], one["side"]) for one in objects(n, "/api/v1/routes?limit=10000", "operate")}
     expect_equal(listed, {(one["prefix"], one["side"]) for one in n.dut.show("routes", "--all")}, "routes")
     expect(listed, "no route at all")
-    known = {one["address"] for one in objects(n, "/api/v1/neighbours?limit=10000", "operate")}
+    known = {one["address"] for one in objects(n, "/api/v1/neighbours?limit=10000", "audit")}
     expect_equal(known, {one["address"] for one in n.dut.show("neighbours", "--all")}, "neighbours")
 
 

@@ -165,12 +165,12 @@ fn by_role(guard: &Arc<Guard>) -> OpenApiRouter<Api> {
     let operate = OpenApiRouter::new()
         .routes(routes!(crate::state::rules))
         .routes(routes!(crate::state::routes))
-        .routes(routes!(crate::state::neighbours))
         .routes(routes!(crate::changes::reload))
         .routes(routes!(crate::changes::rollback))
         .routes(routes!(crate::changes::drain));
     let audit = OpenApiRouter::new()
         .routes(routes!(crate::state::subscribers))
+        .routes(routes!(crate::state::neighbours))
         .routes(routes!(crate::state::mappings))
         .routes(routes!(crate::state::sessions))
         .routes(routes!(crate::state::grants))
@@ -293,7 +293,6 @@ mod tests {
         // A forward names the address behind it, and the next hop may be a subscriber.
         ("/api/v1/rules", Method::GET, Role::Operate),
         ("/api/v1/routes", Method::GET, Role::Operate),
-        ("/api/v1/neighbours", Method::GET, Role::Operate),
         ("/api/v1/plan", Method::POST, Role::Operate),
         ("/api/v1/plan?details=0", Method::POST, Role::Operate),
         ("/api/v1/plan?rollback=true", Method::POST, Role::Operate),
@@ -303,6 +302,8 @@ mod tests {
         ("/api/v1/plan?details=1", Method::POST, Role::Audit),
         ("/api/v1/plan?rollback=true&details=1&kept=true", Method::POST, Role::Audit),
         ("/api/v1/subscribers", Method::GET, Role::Audit),
+        // Of subscribers on the link it says who is active.
+        ("/api/v1/neighbours", Method::GET, Role::Audit),
         ("/api/v1/mappings", Method::GET, Role::Audit),
         ("/api/v1/sessions", Method::GET, Role::Audit),
         ("/api/v1/grants", Method::GET, Role::Audit),

@@ -50,8 +50,7 @@ pub struct Tls {
 pub enum Role {
     /// See figures: nothing that names a subscriber.
     View,
-    /// Also see the network's configuration (rules, routes, neighbours), plan, reload, roll back
-    /// and drain.
+    /// Also see the network's configuration (rules, routes), plan, reload, roll back and drain.
     Operate,
     /// Also see and look up subscribers, and what is theirs, and read the audit log.
     Audit,

@@ -857,6 +857,9 @@ pub struct ShowNeighbours {
     /// Paging.
     #[command(flatten)]
     pub paging: Paging,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
 }
 
 /// `natrix show counters`.

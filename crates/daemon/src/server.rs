@@ -390,6 +390,8 @@ fn lookup_of(request: &Request) -> Option<(Lookup, bool)> {
     match request {
         Request::Find(find) => Some((("find", find.subject()), find.cursor.is_some())),
         Request::Subscribers(list) => of_list("show subscribers", list),
+        // Subscribers on the link are neighbours while they are active.
+        Request::Neighbours(list) => of_list("show neighbours", list),
         Request::Mappings(list) => of_list("show mappings", list),
         Request::Sessions(list) => of_list("show sessions", list),
         Request::Grants(list) => of_list("show grants", list),

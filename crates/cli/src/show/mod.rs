@@ -139,7 +139,14 @@ pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Re
                 worker: arguments.worker,
                 ..Filter::default()
             };
-            print_list::<Neighbour>(&arguments.output, filter, &arguments.paging, Request::Neighbours, out, notes)
+            print_lookup::<Neighbour>(
+                (&arguments.output, &arguments.case),
+                filter,
+                &arguments.paging,
+                Request::Neighbours,
+                out,
+                notes,
+            )
         }
         Show::Rules(arguments) => {
             print_list::<Rule>(&arguments.output, Filter::default(), &arguments.paging, Request::Rules, out, notes)

@@ -544,9 +544,9 @@ fn the_socket_is_guarded() {
 
 #[test]
 fn every_request_that_names_a_subscriber_is_a_lookup() {
-    const LOOKUPS: [&str; 8] =
-        ["find", "subscribers", "mappings", "sessions", "grants", "expectations", "why", "trace"];
-    const OTHERS: [&str; 17] = [
+    const LOOKUPS: [&str; 9] =
+        ["find", "subscribers", "neighbours", "mappings", "sessions", "grants", "expectations", "why", "trace"];
+    const OTHERS: [&str; 16] = [
         "status",
         "interfaces",
         "pools",
@@ -554,7 +554,6 @@ fn every_request_that_names_a_subscriber_is_a_lookup() {
         "algs",
         "rules",
         "routes",
-        "neighbours",
         "counters",
         "drops",
         "reload",
