@@ -1,9 +1,11 @@
 //! Answers, and errors in the form that all Natrix errors have.
 
+use axum::Extension;
 use axum::Json;
 use axum::extract::FromRequest;
 use axum::extract::FromRequestParts;
 use axum::extract::Request;
+use axum::http::HeaderValue;
 use axum::http::StatusCode;
 use axum::http::header;
 use axum::http::request::Parts;
@@ -69,15 +71,31 @@ impl Refused {
     }
 }
 
+/// Why a request was refused, beside its answer: for the log of the daemon and the audit log.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem(pub(crate) String);
+
+/// When to try again (RFC 9110 §10.2.3), in seconds.
+fn retry_after(status: StatusCode) -> Option<&'static str> {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => Some("60"),
+        StatusCode::SERVICE_UNAVAILABLE => Some("5"),
+        _ => None,
+    }
+}
+
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let Refusal { status, fault, challenge, faults } = *self.0;
-        let body = Json(ErrorBody { error: fault, faults });
-        if challenge {
-            let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"natrix\", charset=\"UTF-8\"")];
-            return (status, challenge, body).into_response();
+        let problem = Problem(fault.problem.clone());
+        let mut response = (status, Extension(problem), Json(ErrorBody { error: fault, faults })).into_response();
+        let challenge = challenge.then_some("Basic realm=\"natrix\", charset=\"UTF-8\"");
+        for (name, value) in [(header::WWW_AUTHENTICATE, challenge), (header::RETRY_AFTER, retry_after(status))] {
+            if let Some(value) = value {
+                response.headers_mut().insert(name, HeaderValue::from_static(value));
+            }
         }
-        (status, body).into_response()
+        response
     }
 }
 

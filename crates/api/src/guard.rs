@@ -18,13 +18,16 @@ use axum::http::Method;
 use axum::http::StatusCode;
 use axum::http::header;
 use axum::middleware::Next;
+use axum::response::IntoResponse;
 use axum::response::Response;
 use base64ct::Base64;
 use base64ct::Encoding;
 use control::Actor;
 use tokio::sync::Semaphore;
 
+use crate::answer::Problem;
 use crate::answer::Refused;
+use crate::ask::Daemon;
 use crate::settings::Listen;
 use crate::settings::Role;
 use crate::settings::Settings;
@@ -39,6 +42,12 @@ const PLACES_MAX: usize = 4096;
 /// Requests a second from one place, and how many may come at once.
 const REQUESTS_PER_SECOND: f64 = 100.0;
 const REQUESTS_AT_ONCE: f64 = 200.0;
+/// Refusals of one place, and of all places, that a minute has lines and records for.
+const TOLD_OF_PLACE: u32 = 10;
+const TOLD_MAX: u32 = 100;
+const TOLD_IN: Duration = Duration::from_secs(60);
+/// Of a path that is refused.
+const PATH_CHARACTERS_MAX: usize = 200;
 /// Header with the token that proves that a change comes from the page.
 pub(crate) const CSRF_HEADER: &str = "x-natrix-csrf";
 /// Header with the case that a lookup belongs to.
@@ -135,6 +144,41 @@ struct Seen {
     refilled: Instant,
 }
 
+/// Whom a refused answer is for: one who has a login.
+#[derive(Clone, Debug)]
+struct Denied(Actor);
+
+/// The refusals of this minute. Bounded, so that nobody fills the logs with them.
+#[derive(Debug)]
+struct Refusals {
+    since: Instant,
+    told_of: HashMap<Place, u32>,
+    told: u32,
+    /// Since the last one that was told.
+    untold: u64,
+}
+
+impl Refusals {
+    fn new(now: Instant) -> Refusals {
+        Refusals { since: now, told_of: HashMap::new(), told: 0, untold: 0 }
+    }
+
+    /// Counts a refusal. If it is to be told: how many before it were not.
+    fn tell(&mut self, place: Place, now: Instant) -> Option<u64> {
+        if now.duration_since(self.since) >= TOLD_IN {
+            *self = Refusals { untold: self.untold, ..Refusals::new(now) };
+        }
+        let of_place = self.told_of.get(&place).copied().unwrap_or_default();
+        if self.told >= TOLD_MAX || of_place >= TOLD_OF_PLACE {
+            self.untold += 1;
+            return None;
+        }
+        self.told_of.insert(place, of_place + 1);
+        self.told += 1;
+        Some(std::mem::take(&mut self.untold))
+    }
+}
+
 /// The guard of one server.
 #[derive(Debug)]
 pub(crate) struct Guard {
@@ -144,6 +188,7 @@ pub(crate) struct Guard {
     /// Keyed hashes of tokens that were verified, and the index of their user.
     verified: Mutex<HashMap<[u8; 32], usize>>,
     places: Mutex<HashMap<Place, Seen>>,
+    refusals: Mutex<Refusals>,
     /// Secrets are verified one after the other: each takes memory and a processor.
     verifying: Arc<Semaphore>,
     own_uid: u32,
@@ -156,7 +201,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Guard {
     pub(crate) fn new(settings: Settings, key: [u8; 32], own_uid: u32) -> Guard {
         let verifying = Arc::new(Semaphore::new(1));
-        Guard { settings, key, verified: Mutex::default(), places: Mutex::default(), verifying, own_uid }
+        let refusals = Mutex::new(Refusals::new(Instant::now()));
+        Guard { settings, key, verified: Mutex::default(), places: Mutex::default(), refusals, verifying, own_uid }
     }
 
     /// The control socket.
@@ -399,16 +445,48 @@ fn token_of(headers: &HeaderMap) -> Option<(String, bool)> {
     Some((decoded.unwrap_or_default(), false))
 }
 
-/// For every request: the name of the server, and the rate.
+/// For every request: the name of the server, and the rate. Refused attempts leave a trace.
 pub(crate) async fn admit(
-    State(guard): State<Arc<Guard>>,
+    State((guard, daemon)): State<(Arc<Guard>, Daemon)>,
     Extension(peer): Extension<Peer>,
     request: Request,
     next: Next,
-) -> Result<Response, Refused> {
-    guard.check_host(request.headers(), request.uri().host())?;
-    guard.check_rate(&peer)?;
-    Ok(next.run(request).await)
+) -> Response {
+    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let admitted = guard.check_host(request.headers(), uri.host()).and_then(|()| guard.check_rate(&peer));
+    let response = match admitted {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    };
+    let status = response.status();
+    if ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
+        return response;
+    }
+    let Some(untold) = lock(&guard.refusals).tell(peer.place(), Instant::now()) else { return response };
+    let problem = response.extensions().get::<Problem>().map_or("is refused", |problem| &problem.0);
+    let actor = response.extensions().get::<Denied>().map(|denied| denied.0.clone());
+    let who = actor.as_ref().map_or("nobody known", |actor| &actor.who);
+    // Without the query: subscribers may be in it. Without the headers: the token is in them.
+    let action = format!("{method} {}", uri.path().chars().take(PATH_CHARACTERS_MAX).collect::<String>());
+    let status = status.as_u16();
+    let from = peer.name();
+    tracing::warn!(
+        target: "natrix", object = "api", from, status, untold,
+        "refused {action} of {who}: {problem}"
+    );
+    // Only who has a login is refused for the role, and only of a lookup, a change, or what is for
+    // those who make changes.
+    if let Some(actor) = actor {
+        let subject = uri.query().unwrap_or_default().to_owned();
+        let result = Some(format!("refused: {problem}"));
+        let record = control::Request::Record(control::Record { action, subject, result });
+        let recorded = daemon.with(actor, move |client| client.request::<control::AuditRecord>(&record)).await;
+        if let Err(refused) = recorded {
+            let fault = refused.fault();
+            tracing::warn!(target: "natrix", object = "api", "the audit log lacks this refusal: {fault}");
+        }
+    }
+    response
 }
 
 /// For every request but those without a login: who it is, and whether the role suffices.
@@ -419,13 +497,25 @@ pub(crate) async fn authorize(
     next: Next,
 ) -> Result<Response, Refused> {
     let mut principal = guard.login(request.headers(), &peer, needed).await?;
-    principal.require(needed)?;
-    if request.method() != Method::GET && request.method() != Method::HEAD {
-        guard.check_origin(request.headers(), &principal)?;
-    }
     principal.case = request.headers().get(CASE_HEADER).and_then(|case| case.to_str().ok()).map(str::to_owned);
-    request.extensions_mut().insert(principal);
-    Ok(next.run(request).await)
+    let is_change = request.method() != Method::GET && request.method() != Method::HEAD;
+    let permitted = principal.require(needed).and_then(|()| match is_change {
+        true => guard.check_origin(request.headers(), &principal),
+        false => Ok(()),
+    });
+    let actor = principal.actor();
+    let mut response = match permitted {
+        Ok(()) => {
+            request.extensions_mut().insert(principal);
+            next.run(request).await
+        }
+        Err(refused) => refused.into_response(),
+    };
+    // Here, and not above: a handler may need more than the path does.
+    if response.status() == StatusCode::FORBIDDEN {
+        response.extensions_mut().insert(Denied(actor));
+    }
+    Ok(response)
 }
 
 #[cfg(test)]
@@ -524,6 +614,19 @@ mod tests {
         assert_eq!((known, guard.candidate("nobody")), (Some(0), Some((None, hash))));
         assert_eq!(guard.verify(&token), Some(0));
         assert_eq!(guard.verify("nobody:secret"), None);
+    }
+
+    #[test]
+    fn refusals_are_told_up_to_a_bound_and_the_rest_is_counted() {
+        let begun = Instant::now();
+        let mut refusals = Refusals::new(begun);
+        let told = (0..50).filter(|_| refusals.tell(Place::User(1), begun).is_some()).count();
+        assert_eq!((told, refusals.untold), (10, 40));
+        assert_eq!(refusals.tell(Place::User(2), begun), Some(40), "another place");
+        let told = (10..200).filter(|uid| refusals.tell(Place::User(*uid), begun).is_some()).count();
+        assert_eq!((told, refusals.told_of.len()), (89, 91), "many places");
+        assert_eq!(refusals.tell(Place::User(1), begun + TOLD_IN), Some(101), "a minute later");
+        assert_eq!(refusals.tell(Place::User(1), begun + TOLD_IN), Some(0));
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Modify for Login {
 /// All routes of a server.
 pub(crate) fn routes(guard: Arc<Guard>, log: EventLog) -> Router {
     let daemon = Daemon::new(guard.socket());
-    let api = Api { daemon, guard: Arc::clone(&guard), log, followers: trace::followers() };
+    let api = Api { daemon: daemon.clone(), guard: Arc::clone(&guard), log, followers: trace::followers() };
     let (router, mut document) = by_role(&guard).with_state(api).split_for_parts();
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
     name_statuses(&mut document);
@@ -95,7 +95,7 @@ pub(crate) fn routes(guard: Arc<Guard>, log: EventLog) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn(bounded_body))
-        .layer(middleware::from_fn_with_state(guard, admit))
+        .layer(middleware::from_fn_with_state((guard, daemon), admit))
         .layer(CatchPanicLayer::new())
         .layer(middleware::from_fn(headers))
 }
@@ -489,6 +489,47 @@ mod tests {
             let body = json(answer).await;
             assert_eq!(body.pointer(place).is_some(), seen, "{path} as group {group}: {body}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_refused_lookup_or_change_is_in_the_audit_log() {
+        let instance = Silent::start("refusals");
+        let routes = served_by(instance.path.clone());
+        let neighbours = "/api/v1/neighbours?address=100.64.0.7";
+        assert_eq!(ask(&routes, neighbours, 2).await.status(), StatusCode::FORBIDDEN);
+        assert_eq!(send(&routes, (Method::POST, "/api/v1/reload"), 3, "").await.status(), StatusCode::FORBIDDEN);
+        assert_eq!(send(&routes, (Method::POST, "/api/v1/plan?details=1"), 2, "").await.status(), 403);
+        let record = |action: &str, subject: &str, needed: &str| {
+            let (action, subject) = (action.to_owned(), subject.to_owned());
+            Question::Record(control::Record { action, subject, result: Some(format!("refused: needs {needed}")) })
+        };
+        let wanted = [
+            record("GET /api/v1/neighbours", "address=100.64.0.7", "audit"),
+            record("POST /api/v1/reload", "", "operate"),
+            record("POST /api/v1/plan", "details=1", "audit"),
+        ];
+        assert_eq!(*instance.questions.lock().unwrap(), wanted);
+        // Nobody writes as much as he likes.
+        for _ in 0..50 {
+            assert_eq!(ask(&routes, neighbours, 2).await.status(), StatusCode::FORBIDDEN);
+        }
+        assert_eq!(instance.questions.lock().unwrap().len(), 10);
+    }
+
+    #[tokio::test]
+    async fn who_must_wait_is_told_how_long() {
+        let answer = ask(&served(), "/api/v1/status", 1).await;
+        assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (503, &HeaderValue::from_static("5")));
+        let routes = served();
+        for _ in 0..300 {
+            let answer = ask(&routes, "/page.css", 1).await;
+            if answer.status() != StatusCode::OK {
+                assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+                assert_eq!(answer.headers()["retry-after"], "60");
+                return;
+            }
+        }
+        panic!("any number of requests is answered");
     }
 
     #[tokio::test]
