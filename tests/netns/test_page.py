@@ -264,6 +264,30 @@ def a_search_of_the_past_has_words_and_its_limits(n):
 
 
 @test("page")
+def no_search_shows_the_explanation_of_another(n):
+    _, external, _, _ = prepare(n)
+    address = external.split(":")[0]
+    searches = {
+        "past": [external, "2020-01-02T03:04:05Z"],
+        "address": [address, ""],
+        "faulty": [f"{address}:nonsense.9", ""],
+        "elsewhere": ["198.18.0.1:9", ""],
+        "nobody": [f"{address}:9", ""],
+    }
+    seen = see(n, "stale", external=external, searches=searches)
+    for name in ("past", "address", "faulty", "elsewhere"):
+        expect_equal(seen[name]["steps"], [], f"{name}: explained")
+        told = seen[name]["alert" if name == "faulty" else "sentence"]
+        expect(told and "undefined" not in told, f"{name}: {told!r}")
+    expect_equal(seen["faulty"]["found"], 0, "found for a faulty input")
+    expect_equal(seen["nobody"]["asked"], ["192.0.2.1:443", f"{address}:9", True], "what was explained of nobody's endpoint")
+    verdict = next(step for step in seen["nobody"]["steps"] if step[0] == "verdict")
+    status, out, err = n.dut.command("why", "udp", "192.0.2.1:443", f"{address}:9", "--inbound", "--json")
+    expect_equal(status, 0, f"natrix why: {err}")
+    expect_equal(verdict[1], json.loads(out)["verdict"], "verdict")
+
+
+@test("page")
 def the_page_explains_a_full_pool_as_the_command_does(n):
     with contextlib.ExitStack() as stack:
         # The pool has ten ports.

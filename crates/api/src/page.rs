@@ -154,6 +154,7 @@ pub(crate) async fn page(State(api): State<Api>, Extension(principal): Extension
                                 label.check { input type="checkbox" id="inbound" name="inbound"; " from outside" }
                                 button { "Explain" }
                             }
+                            p id="unexplained" aria-live="polite" {}
                             (table("steps", "Steps to the verdict", &["Step", "Decision", "Grounds"]))
                         }
                     }

@@ -291,12 +291,17 @@ function endpointOf(text) {
 }
 
 onSubmit("find", async () => {
+  // What was found and explained before is no answer to this.
+  fill("found", []);
+  at("notes").textContent = "";
+  unexplained("");
   const text = at("endpoint").value.trim();
   const given = { ...endpointOf(text), protocol: at("transport").value, at: at("at").value.trim(), case: at("case").value };
   const found = await ask(`api/v1/find?${query(given)}`);
   if (given.at) {
     fill("found", found.objects.filter(one => !("complete" in one)).map(rowOfThen));
     at("notes").textContent = coverage(found);
+    unexplained("A search of the past explains no packet: what would happen to one is known for now only.");
     return;
   }
   fill("found", found.objects.map(one => {
@@ -307,11 +312,20 @@ onSubmit("find", async () => {
       one.mapping ? internalText(one.mapping) : null, one.detail,
     ];
   }));
-  at("notes").textContent = "";
   const mapping = found.objects.find(one => one.mapping)?.mapping;
+  const isAt = place => found.objects.some(one => one.place === place);
   if (mapping) await fare(mapping);
-  else if (found.objects.some(one => one.place === "internal") && given.port && !given.address.includes(":")) await begin(given);
+  else if (!given.port) unexplained("An address without a port explains no packet: search for one of its ports.");
+  else if (isAt("internal") && !given.address.includes(":")) await begin(given);
+  else if (isAt("external")) await arrive(given.protocol, `${given.address}:${given.port}`);
+  else unexplained("Without a mapping of this endpoint there is no packet to explain.");
 });
+
+// Empties the explanation, and says why there is none.
+function unexplained(words) {
+  fill("steps", []);
+  at("unexplained").textContent = words;
+}
 
 // A destination for a packet that nobody has sent yet: TEST-NET-1 (RFC 5737).
 const EXAMPLE = "192.0.2.1:443";
@@ -326,22 +340,35 @@ async function begin({ address, port, protocol }) {
   await explain();
 }
 
+// What would happen to a packet from outside to an endpoint that no session uses.
+async function arrive(protocol, external) {
+  at("protocol").value = protocol || "udp";
+  at("source").value = EXAMPLE;
+  at("b4").value = "";
+  at("destination").value = external;
+  at("inbound").checked = true;
+  await explain();
+  if (!protocol) at("unexplained").textContent = "This is a packet of UDP; a search with another protocol explains one of that.";
+}
+
 // What would happen to a packet of the mapping that was found, to the remote endpoint it last had.
 async function fare(mapping) {
   const [external, external_port] = mapping.external.split(":");
   const sessions = await ask(`api/v1/sessions?${query({ protocol: mapping.protocol, external, external_port, limit: 1, case: at("case").value })}`);
   const remote = sessions.objects[0]?.remote;
+  if (!remote) return arrive(mapping.protocol, mapping.external);
   at("protocol").value = mapping.protocol;
   // Behind a softwire the source is the address inside; by NAT64 it is that of the IPv6 host.
   const { host } = mapping;
   at("source").value = !host ? mapping.internal : `${host.inner ?? `[${host.address}]`}:${portOf(mapping.internal)}`;
   at("b4").value = host?.inner ? host.address : "";
-  at("destination").value = remote ?? "";
+  at("destination").value = remote;
   at("inbound").checked = false;
-  if (remote) await explain();
+  await explain();
 }
 
 async function explain() {
+  unexplained("");
   const answer = await ask(`api/v1/why?${query({
     protocol: at("protocol").value, source: at("source").value, destination: at("destination").value, inbound: at("inbound").checked,
     b4: at("b4").value.trim(), case: at("case").value,
