@@ -289,7 +289,7 @@ def every_lookup_names_its_subject_whichever_way_it_is_asked(n):
         ("show mappings", f'"external_port":{port}', ["show", "mappings", "--external", f"{address}:{port}"],
          f"mappings?external={address}&external_port={port}"),
         ("show sessions", f'"port":{source}', ["show", "sessions", "--port", source], f"sessions?port={source}"),
-        ("show neighbours", f'"address":"{inside}/32"', ["show", "neighbours", "--address", inside], f"neighbours?address={inside}"),
+        ("show neighbours", f'"address":"{inside}"', ["show", "neighbours", "--address", inside], f"neighbours?address={inside}"),
         ("show grants", f'"internal":"{inside}/32"', ["show", "grants", "--internal", inside], f"grants?internal={inside}"),
         ("show expectations", f'"internal":"{inside}/32"', ["show", "expectations", "--internal", inside], f"expectations?internal={inside}"),
         ("show mappings", "all", ["show", "mappings"], "mappings"),

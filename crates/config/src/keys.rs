@@ -1370,7 +1370,7 @@ const HTTP_USER: &[Key] = &[
         "role",
         Kind::Choice(&["view", "operate", "audit"]),
         Preset::Value("\"view\""),
-        "`view`: see figures, nothing that names a subscriber. `operate`: also see rules, routes and neighbours, \
+        "`view`: see figures, nothing that names a subscriber. `operate`: also see rules and routes, \
          plan, reload, roll back and drain. `audit`: see figures and subscribers, look up who has or had an address, \
          explain and trace packets, and read the audit log.",
     ),
