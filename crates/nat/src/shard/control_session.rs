@@ -31,6 +31,7 @@ use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::GatewayRefusal;
 use crate::verdict::Verdict;
@@ -124,6 +125,13 @@ impl View<'_> {
         self.state.find_session(key.mapping, key.remote.0, key.remote.1, by, now)
     }
 
+    /// Whether the store has the session of the mapping's record.
+    pub(in crate::shard) fn has_control_session(&self, index: u32) -> bool {
+        let mapping = self.state.mappings.get(index);
+        let key = AlgKey::of(index, mapping, (mapping.remote_address(), mapping.remote_port()));
+        self.state.control_sessions.as_ref().is_some_and(|store| store.find(&key).is_some())
+    }
+
     /// Whether something uses a port that the control session announced.
     fn has_data(&self, now: Instant, key: &AlgKey, known: &[alg::Known]) -> bool {
         let of_control = self.state.mappings.get(key.mapping).key();
@@ -140,35 +148,103 @@ impl Ledger {
     pub(in crate::shard) fn control_of(&mut self, at: Arrival<'_>, flow: Place, from: Side) -> Option<Control> {
         let Arrival { now, parsed, .. } = at;
         let session = flow.session?;
-        let (gateway, client_is_inside, remote) = self.gateway_of(flow.index, session)?;
-        let (alg, disabled) = (gateway.alg, gateway.disabled);
+        let (remote, _) = self.remote_of(flow.index, session)?;
         let mapping = self.state.mappings.get(flow.index);
-        let (key, inside) = (AlgKey::of(flow.index, mapping, remote), mapping.key());
-        let is_opening = self.state.session_state(flow.index, session).0.is_opening();
-        let store = self.state.control_sessions.as_mut()?;
-        let known = store.find(&key).filter(|place| store.get(*place).alg == alg);
-        let flags = Flags(parsed.tcp_flags);
+        let (key, inside, subscriber) = (AlgKey::of(flow.index, mapping, remote), mapping.key(), mapping.subscriber);
+        let known = self.state.control_sessions.as_ref()?.find(&key);
+        let served = self.gateway_of(flow.index, session);
+        let Some((alg, disabled, client_is_inside)) =
+            served.map(|(gateway, client_is_inside)| (gateway.alg, gateway.disabled, client_is_inside))
+        else {
+            return self.no_longer_served(at, flow, from, key, known?);
+        };
+        let is_its =
+            |place: &u32| self.state.control_sessions.as_ref().is_some_and(|store| store.get(*place).alg == alg);
+        let read = known.filter(is_its);
         let is_first = match parsed.class {
-            Class::Udp => known.is_none(),
+            Class::Udp => read.is_none(),
             // From its first byte or never. A SYN within a connection leaves its state alone, so
             // one that opens is new, repeated before its answer, or follows an ended connection.
             _ => {
                 let from_client = (from == Side::Inside) == client_is_inside;
-                tcp::opens(flags) && from_client && is_opening
+                let is_opening = self.state.session_state(flow.index, session).0.is_opening();
+                tcp::opens(Flags(parsed.tcp_flags)) && from_client && is_opening
             }
         };
-        let place = if is_first {
-            let subscriber = self.state.mappings.get(flow.index).subscriber;
-            let Some(place) = store.start(&Begun { key, inside, subscriber, alg, client_is_inside }) else {
+        if is_first {
+            let Some(place) = self.start_control(now, &Begun { key, inside, subscriber, alg, client_is_inside }) else {
                 self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::TableFull);
                 return None;
             };
-            self.counters.control_sessions[usize::from(alg.0)] += u64::from(known.is_none());
-            place
-        } else {
-            known?
+            self.counters.control_sessions[usize::from(alg.0)] += u64::from(read.is_none());
+            return Some(Control { asking: Asking { now, place, key, alg }, flow, from, disabled });
+        }
+        match read {
+            Some(place) => Some(Control { asking: Asking { now, place, key, alg }, flow, from, disabled }),
+            None => self.no_longer_served(at, flow, from, key, known?),
+        }
+    }
+
+    /// In the place of an unanswered or closed session if the table, or what the subscriber may
+    /// have of it, is full.
+    fn start_control(&mut self, now: Instant, begun: &Begun) -> Option<u32> {
+        let store = self.state.control_sessions.as_ref()?;
+        if store.find(&begun.key).is_none()
+            && let Some(place) = store.to_replace(begun.subscriber)
+        {
+            self.end_control(now, place);
+        }
+        self.state.control_sessions.as_mut()?.start(begun)
+    }
+
+    fn end_control(&mut self, now: Instant, place: u32) {
+        let Some(store) = self.state.control_sessions.as_ref() else { return };
+        if store.get(place).alg == AlgId::PPTP {
+            self.tend_calls(now, place, None);
+        }
+        if let Some(store) = self.state.control_sessions.as_mut() {
+            store.remove(place);
+        }
+    }
+
+    /// Since a reload, another gateway or none serves this session. Nothing more is read, but what
+    /// has shifted the numbers of its connection must go on doing so.
+    fn no_longer_served(
+        &mut self,
+        at: Arrival<'_>,
+        flow: Place,
+        from: Side,
+        key: AlgKey,
+        place: u32,
+    ) -> Option<Control> {
+        let Arrival { now, parsed, .. } = at;
+        let is_opening = self.state.session_state(flow.index, flow.session?).0.is_opening();
+        let session = self.state.control_sessions.as_ref()?.get(place);
+        let asking = Asking { now, place, key, alg: session.alg };
+        let is_answered = session.streams.iter().all(Option::is_some);
+        let begins_anew = tcp::opens(Flags(parsed.tcp_flags)) && is_opening;
+        if parsed.class != Class::Tcp || begins_anew || !is_answered {
+            self.end_control(now, place);
+            return None;
+        }
+        let control = Control { asking, flow, from, disabled: 0 };
+        self.end_reading(&control);
+        Some(control)
+    }
+
+    /// Whether the session may make room for another: unanswered or closed. Anyone can have as many
+    /// of these as a worker reads.
+    pub(in crate::shard) fn note_whether_replaceable(&mut self, control: &Control) {
+        let Control { asking, flow, .. } = *control;
+        let (Some(session), Protocol::Tcp) = (flow.session, self.state.mappings.get(flow.index).protocol()) else {
+            return;
         };
-        Some(Control { asking: Asking { now, place, key, alg }, flow, from, disabled })
+        let is_established = self.state.session_state(flow.index, session).0.is_established();
+        let Some(store) = self.state.control_sessions.as_mut().filter(|store| store.is_in_use(asking.place)) else {
+            return;
+        };
+        let is_answered = store.get(asking.place).streams.iter().all(Option::is_some);
+        store.set_replaceable(asking.place, !is_established || !is_answered);
     }
 
     /// Reads one message, and makes what it wants.
@@ -219,7 +295,7 @@ impl Ledger {
         let mut memory = session.memory;
         let from_inside = from == Side::Inside;
         let context = Context {
-            transport: if protocol == crate::types::Protocol::Tcp { alg::Transport::Tcp } else { alg::Transport::Udp },
+            transport: if protocol == Protocol::Tcp { alg::Transport::Tcp } else { alg::Transport::Udp },
             from_inside,
             from_client: from_inside == session.client_is_inside,
             internal: AlgEndpoint { address: internal.address.to_bits(), port: internal.port },
@@ -390,11 +466,9 @@ impl Ledger {
         bytes: &[u8],
         parsed: &Parsed,
     ) -> Result<(), Verdict> {
-        let served = flow.session.and_then(|session| self.gateway_of(flow.index, session));
-        let Some(key) = served.map(|(.., remote)| AlgKey::of(flow.index, self.state.mappings.get(flow.index), remote))
-        else {
-            return Ok(());
-        };
+        let found = flow.session.and_then(|session| self.remote_of(flow.index, session));
+        let Some((remote, _)) = found else { return Ok(()) };
+        let key = AlgKey::of(flow.index, self.state.mappings.get(flow.index), remote);
         let Some(store) = self.state.control_sessions.as_mut() else { return Ok(()) };
         let Some(place) = store.find(&key) else { return Ok(()) };
         let (own, other) = if from == Side::Inside { (0, 1) } else { (1, 0) };
@@ -420,12 +494,12 @@ impl Ledger {
             return;
         }
         let session = store.get(asking.place);
+        // The second half of a hairpin may have taken the place.
+        if session.key != asking.key {
+            return;
+        }
         if session.streams.iter().all(|stream| stream.as_ref().is_some_and(|stream| stream.is_transparent(None))) {
-            if asking.alg == AlgId::PPTP {
-                self.tend_calls(asking.now, asking.place, None);
-            }
-            let Some(store) = self.state.control_sessions.as_mut() else { return };
-            store.remove(asking.place);
+            self.end_control(asking.now, asking.place);
             let mapping = self.state.mappings.get_mut(flow.index);
             if flow.session == Some(SessionRef::Inline)
                 && self.policy.lifetimes.own(mapping.protocol(), mapping.remote_port()).is_none()

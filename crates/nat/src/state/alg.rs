@@ -197,6 +197,9 @@ pub(crate) struct AlgStore {
     /// scan.
     owners: Box<[u32]>,
     held_owners: Box<[u32]>,
+    /// By place of a session: when, in this order, it became unanswered or closed; 0 if it is not.
+    replaceable: Box<[u64]>,
+    replaceable_last: u64,
     by_alg: [u32; alg::ALGS.len()],
 }
 
@@ -215,13 +218,15 @@ impl AlgStore {
             walked: 0,
             owners: vec![NOBODY; SESSIONS_MAX as usize].into_boxed_slice(),
             held_owners: vec![NOBODY; HELD_MAX].into_boxed_slice(),
+            replaceable: vec![0; SESSIONS_MAX as usize].into_boxed_slice(),
+            replaceable_last: 0,
             by_alg: [0; alg::ALGS.len()],
         })
     }
 
     /// What one worker's store takes once all its places have been used.
     pub(crate) fn bytes_for() -> u64 {
-        let sessions = SESSIONS_MAX as usize * (size_of::<AlgSession>() + 2 * size_of::<u32>());
+        let sessions = SESSIONS_MAX as usize * (size_of::<AlgSession>() + 2 * size_of::<u32>() + size_of::<u64>());
         let held = HELD_MAX * (size_of::<Held>() + 2 * size_of::<u32>());
         let tables = BucketTable::need(SESSIONS_MAX as usize).bytes() + CallTable::need(CALLS_MAX).bytes();
         (sessions + held) as u64 + tables
@@ -262,7 +267,7 @@ impl AlgStore {
     }
 
     /// A new session, or the same one from its start. `None` if the table, or what the subscriber
-    /// may have of it, is full: nothing is evicted.
+    /// may have of it, is full; see [`AlgStore::to_replace`].
     pub(crate) fn start(&mut self, begun: &Begun) -> Option<u32> {
         let Begun { key, inside, subscriber, alg, client_is_inside } = *begun;
         let index = match self.find(&key) {
@@ -284,6 +289,7 @@ impl AlgStore {
             }
         };
         self.owners[index as usize] = subscriber;
+        self.replaceable[index as usize] = 0;
         let session = &mut self.sessions.list[index as usize];
         (session.key, session.alg, session.client_is_inside) = (key, alg, client_is_inside);
         session.inside = inside;
@@ -291,6 +297,30 @@ impl AlgStore {
         session.streams = [None, None];
         self.count_session(index, true);
         Some(index)
+    }
+
+    /// The place that a new session of this subscriber needs: that of the session which has been
+    /// unanswered or closed for longest, of the subscriber if it has all that it may have. `None`
+    /// if there is room, or none can be had. Costs one scan of the table.
+    pub(crate) fn to_replace(&self, subscriber: u32) -> Option<u32> {
+        let has_all = count(&self.owners, subscriber) >= SESSIONS_OF_SUBSCRIBER_MAX;
+        if !has_all && self.len() < SESSIONS_MAX as usize {
+            return None;
+        }
+        let places = (0..).zip(self.owners.iter().zip(&self.replaceable));
+        let may_go = places.filter(|(_, (owner, order))| **order != 0 && (!has_all || **owner == subscriber));
+        may_go.min_by_key(|(_, (_, order))| **order).map(|(place, _)| place)
+    }
+
+    /// Call it with each packet of a session over TCP.
+    pub(crate) fn set_replaceable(&mut self, index: u32, is_replaceable: bool) {
+        let Some(order) = self.replaceable.get_mut(index as usize) else { return };
+        if !is_replaceable {
+            *order = 0;
+        } else if *order == 0 {
+            self.replaceable_last += 1;
+            *order = self.replaceable_last;
+        }
     }
 
     fn count_session(&mut self, index: u32, is_more: bool) {
@@ -303,6 +333,7 @@ impl AlgStore {
         self.release_held(index);
         self.count_session(index, false);
         self.owners[index as usize] = NOBODY;
+        self.replaceable[index as usize] = 0;
         let session = &mut self.sessions.list[index as usize];
         session.in_use = false;
         session.streams = [None, None];

@@ -50,6 +50,8 @@ pub struct Audit {
     waiting: HashMap<u64, Vec<Waiting>>,
     long: VecDeque<Vec<u8>>,
     mtu_min: usize,
+    /// Ports of gateways before: the numbers of a connection that one has changed stay shifted.
+    former: HashSet<u16>,
     /// Some packets are translated to IPv6 on their way, which changes more of their headers.
     has_families: bool,
     /// Packets that came out as they went in, but for what translation changes.
@@ -75,6 +77,7 @@ impl Audit {
             pool: settings.pools.iter().flat_map(|pool| pool.addresses.iter().copied()).collect(),
             own: [own_inside, own(Side::Outside)],
             waiting: HashMap::new(),
+            former: HashSet::new(),
             long: VecDeque::new(),
             mtu_min: if has_families { mtu_min.min(translate::DONT_FRAGMENT_ABOVE) } else { mtu_min },
             has_families,
@@ -95,6 +98,7 @@ impl Audit {
         for pool in &mut pools {
             pool.subscribers = subscribers.iter().copied().collect();
         }
+        self.former.extend(self.settings.gateways.iter().flat_map(|gateway| gateway.ports.iter().copied()));
         self.settings = Settings { pools, ..settings.clone() };
     }
 
@@ -200,7 +204,8 @@ impl Audit {
             return false;
         }
         let ports = [crate::packet::source(packet).port(), crate::packet::destination(packet).port()];
-        self.settings.gateways.iter().flat_map(|gateway| &gateway.ports).any(|port| ports.contains(port))
+        let is_former = header.protocol() == 6 && ports.iter().any(|port| self.former.contains(port));
+        is_former || self.settings.gateways.iter().flat_map(|gateway| &gateway.ports).any(|port| ports.contains(port))
     }
 
     fn check_addresses(&self, side: Side, view: &Ipv4<&[u8]>, is_own: bool, packet: &[u8]) {

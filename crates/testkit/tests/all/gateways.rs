@@ -701,6 +701,97 @@ fn a_class_overrides_which_gateways_read() {
     }
 }
 
+/// The numbers of a connection stay shifted when its gateway no longer serves it.
+#[test]
+fn a_reload_leaves_the_numbers_of_a_changed_stream_whole() {
+    let off = |settings: &mut Settings| settings.gateways.clear();
+    let elsewhere = |settings: &mut Settings| settings.gateways[0].ports = vec![2_121];
+    let not_in_class = |settings: &mut Settings| {
+        settings.classes.push(Class {
+            name: "plain".into(),
+            subscribers: vec![nat::types::Prefix::host(I1)],
+            realms: Vec::new(),
+            limits: settings.subscriber,
+            gateways: Some(vec![]),
+        });
+    };
+    let changes: [&dyn Fn(&mut Settings); 3] = [&off, &elsewhere, &not_in_class];
+    for change in changes {
+        let mut bed = Bed::new(with(&["ftp"]));
+        let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+        for _ in 0..3 {
+            assert_ne!(talk.send_out(&mut bed, "PORT 100,64,0,10,4,1\r\n").len(), 22);
+            assert_eq!(talk.send_in(&mut bed, "200 ok\r\n"), "200 ok\r\n");
+        }
+        let shift = talk.numbers(true).1.wrapping_sub(talk.numbers(false).0);
+        assert_ne!(shift, 0);
+        let mut next = with(&["ftp"]);
+        change(&mut next);
+        bed.reload(next);
+        let expected = bed.counters().expectations_created;
+        for _ in 0..3 {
+            assert_eq!(talk.send_out(&mut bed, "NOOP\r\n"), "NOOP\r\n");
+            assert_eq!(talk.send_in(&mut bed, "200 ok\r\n"), "200 ok\r\n");
+            // The sweep looks at the record.
+            bed.advance_secs(5);
+        }
+        assert_eq!(talk.send_out(&mut bed, PORT), PORT, "it is not read any more");
+        assert_eq!(bed.counters().expectations_created, expected);
+        // Nor when the gateway is back.
+        bed.reload(with(&["ftp"]));
+        assert_eq!(talk.send_out(&mut bed, PORT), PORT);
+        assert_eq!(talk.send_in(&mut bed, "200 ok\r\n"), "200 ok\r\n");
+        bed.run_out();
+    }
+}
+
+fn close(bed: &mut Bed, talk: &Talk) {
+    let fin = Flags::FIN.union(Flags::ACK);
+    let (sequence, ack) = talk.numbers(false);
+    bed.inside(&build::tcp(talk.inside, talk.remote, fin).sequence(sequence).acknowledgment(ack).build());
+    bed.only_outside();
+    let (sequence, ack) = talk.numbers(true);
+    bed.outside(&build::tcp(talk.remote, talk.external, fin).sequence(sequence).acknowledgment(ack + 1).build());
+    bed.only_inside();
+}
+
+#[test]
+fn closed_sessions_make_room_for_new_ones() {
+    let (mut bed, server, external) = server_behind_a_forward();
+    for client in 0..300 {
+        let talk = Talk::enter(&mut bed, server, at(E1, 50_000 + client), external).log_in(&mut bed, true);
+        close(&mut bed, &talk);
+    }
+    let mut talk = Talk::enter(&mut bed, server, at(E1, 60_000), external).log_in(&mut bed, true);
+    talk.send_in(&mut bed, "PASV\r\n");
+    let reply = "227 Entering Passive Mode (100,64,0,10,18,52).\r\n";
+    assert_ne!(talk.send_out(&mut bed, reply), reply);
+    assert_eq!(bed.counters().control_sessions[0], 301);
+    bed.run_out();
+}
+
+/// Hosts that send SYNs to many FTP servers fill the table, and take nothing from others: neither
+/// a new session, nor the place of one that is established.
+#[test]
+fn unanswered_sessions_keep_nobody_out() {
+    let mut bed = Bed::new(with(&["ftp", "sip"]));
+    let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+    assert_ne!(talk.send_out(&mut bed, PORT), PORT);
+    for host in 20..29 {
+        (0..150).for_each(|i| {
+            bed.open_tcp(at(Ipv4Addr::new(100, 64, 0, host), 10_000 + i), SERVER);
+        });
+    }
+    let phone = at(I2, 5060);
+    bed.inside(&build::udp(phone, at(E1, 5060)).payload(INVITE.replace("64.0.10", "64.0.11").as_bytes()).build());
+    assert!(!udp_text(&bed.only_outside()).contains("100.64.0.11"), "SIP is read");
+    let mut other = Talk::open(&mut bed, at(I2, 40_000), SERVER).log_in(&mut bed, false);
+    let text = "PORT 100,64,0,11,18,52\r\n";
+    assert_ne!(other.send_out(&mut bed, text), text);
+    assert_ne!(talk.send_out(&mut bed, PORT), PORT, "it has kept its place");
+    bed.run_out();
+}
+
 /// Few of the worker's tables are one subscriber's, and its expectations are limited. Meanwhile its
 /// neighbours lose no packet, and later they are served.
 #[test]

@@ -19,10 +19,12 @@ use crate::state::grant::Requester;
 use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
+use crate::state::mapping::SessionRef;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Protocol;
+use crate::types::Side;
 use crate::verdict::GatewayRefusal;
 
 /// Tries to find a free pair of an even port and the odd one above it.
@@ -263,23 +265,26 @@ impl Ledger {
         }
     }
 
-    /// Which gateway reads a session, and whether its client is inside.
-    pub(in crate::shard) fn gateway_of(
-        &self,
-        index: u32,
-        session: crate::state::mapping::SessionRef,
-    ) -> Option<(&CompiledGateway, bool, (u32, u16))> {
-        use crate::state::mapping::SessionRef;
-        use crate::types::Side;
+    /// The remote endpoint of a session, and the side of its client. `None` for flows, which no
+    /// gateway reads.
+    pub(in crate::shard) fn remote_of(&self, index: u32, session: SessionRef) -> Option<((u32, u16), Side)> {
         let mapping = self.state.mappings.get(index);
-        let (remote, side) = match session {
-            SessionRef::Inline => ((mapping.remote_address(), mapping.remote_port()), mapping.session_opened_from()),
+        match session {
+            SessionRef::Inline => {
+                Some(((mapping.remote_address(), mapping.remote_port()), mapping.session_opened_from()))
+            }
             SessionRef::Extra(slot) => {
                 let session = self.state.sessions.get(slot);
-                ((session.remote_address, session.remote_port), session.opened_from())
+                Some(((session.remote_address, session.remote_port), session.opened_from()))
             }
-            SessionRef::Flow(_) => return None,
-        };
+            SessionRef::Flow(_) => None,
+        }
+    }
+
+    /// Which gateway reads a session, and whether its client is inside.
+    pub(in crate::shard) fn gateway_of(&self, index: u32, session: SessionRef) -> Option<(&CompiledGateway, bool)> {
+        let mapping = self.state.mappings.get(index);
+        let (remote, side) = self.remote_of(index, session)?;
         let port = if side == Side::Inside { remote.1 } else { mapping.internal_port() };
         // What a gateway reads and writes are IPv4 addresses of hosts, and an IPv6 host has none.
         let is_ipv6 = crate::types::is_host_number(mapping.key().address);
@@ -289,6 +294,6 @@ impl Ledger {
         let pool = self.view().pool_of_mapping(index)?.id;
         let class = self.view().class_now(mapping.subscriber);
         let gateway = self.shared.gateways.find(mapping.protocol(), port, pool, class)?;
-        Some((gateway, side == Side::Inside, remote))
+        Some((gateway, side == Side::Inside))
     }
 }

@@ -61,6 +61,7 @@ impl PacketPath {
             _ => Done::AsItIs,
         };
         self.ledger.keep_while_busy(&control);
+        self.ledger.note_whether_replaceable(&control);
         self.changed = changed.second.take();
         let fate = match done {
             Done::AsItIs => None,

@@ -131,7 +131,9 @@ impl Ledger {
             // The server's port may have gained or lost its own timer or its gateway.
             let side = mapping.session_opened_from();
             let port = if side == Side::Inside { mapping.remote_port() } else { mapping.internal_port() };
-            let is_unusual = self.policy.lifetimes.is_unusual(mapping.protocol(), port, side);
+            // One that was changed needs its numbers shifted to its end.
+            let is_unusual = self.policy.lifetimes.is_unusual(mapping.protocol(), port, side)
+                || self.view().has_control_session(index);
             self.state.mappings.get_mut(index).set_own_timer(is_unusual);
         }
         let mapping = self.state.mappings.get(index);
