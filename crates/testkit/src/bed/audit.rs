@@ -50,7 +50,7 @@ pub struct Audit {
     waiting: HashMap<u64, Vec<Waiting>>,
     long: VecDeque<Vec<u8>>,
     mtu_min: usize,
-    /// Ports of gateways before: the numbers of a connection that one has changed stay shifted.
+    /// Ports of former gateways: the numbers of a connection stay shifted once they are.
     former: HashSet<u16>,
     /// Some packets are translated to IPv6 on their way, which changes more of their headers.
     has_families: bool,
