@@ -277,8 +277,8 @@ def no_search_shows_the_explanation_of_another(n):
     seen = see(n, "stale", external=external, searches=searches)
     for name in ("past", "address", "faulty", "elsewhere"):
         expect_equal(seen[name]["steps"], [], f"{name}: explained")
-        told = seen[name]["alert" if name == "faulty" else "sentence"]
-        expect(told and "undefined" not in told, f"{name}: {told!r}")
+        shown = seen[name]["alert" if name == "faulty" else "sentence"]
+        expect(shown and "undefined" not in shown, f"{name}: {shown!r}")
     expect_equal(seen["faulty"]["found"], 0, "found for a faulty input")
     expect_equal(seen["nobody"]["asked"], ["192.0.2.1:443", f"{address}:9", True], "what was explained of nobody's endpoint")
     verdict = next(step for step in seen["nobody"]["steps"] if step[0] == "verdict")

@@ -43,9 +43,9 @@ const PLACES_MAX: usize = 4096;
 const REQUESTS_PER_SECOND: f64 = 100.0;
 const REQUESTS_AT_ONCE: f64 = 200.0;
 /// Refusals of one place, and of all places, that a minute has lines and records for.
-const TOLD_OF_PLACE: u32 = 10;
-const TOLD_MAX: u32 = 100;
-const TOLD_IN: Duration = Duration::from_secs(60);
+const REPORTED_OF_PLACE: u32 = 10;
+const REPORTED_MAX: u32 = 100;
+const REPORTED_WITHIN: Duration = Duration::from_secs(60);
 /// Of a path that is refused.
 const PATH_CHARACTERS_MAX: usize = 200;
 /// Header with the token that proves that a change comes from the page.
@@ -144,7 +144,7 @@ struct Seen {
     refilled: Instant,
 }
 
-/// Whom a refused answer is for: one who has a login.
+/// The user of a refused request.
 #[derive(Clone, Debug)]
 struct Denied(Actor);
 
@@ -152,30 +152,30 @@ struct Denied(Actor);
 #[derive(Debug)]
 struct Refusals {
     since: Instant,
-    told_of: HashMap<Place, u32>,
-    told: u32,
-    /// Since the last one that was told.
-    untold: u64,
+    reported_of: HashMap<Place, u32>,
+    reported: u32,
+    /// Since the last one that was reported.
+    unreported: u64,
 }
 
 impl Refusals {
     fn new(now: Instant) -> Refusals {
-        Refusals { since: now, told_of: HashMap::new(), told: 0, untold: 0 }
+        Refusals { since: now, reported_of: HashMap::new(), reported: 0, unreported: 0 }
     }
 
-    /// Counts a refusal. If it is to be told: how many before it were not.
-    fn tell(&mut self, place: Place, now: Instant) -> Option<u64> {
-        if now.duration_since(self.since) >= TOLD_IN {
-            *self = Refusals { untold: self.untold, ..Refusals::new(now) };
+    /// Counts a refusal. If it is to be reported: how many before it were not.
+    fn report(&mut self, place: Place, now: Instant) -> Option<u64> {
+        if now.duration_since(self.since) >= REPORTED_WITHIN {
+            *self = Refusals { unreported: self.unreported, ..Refusals::new(now) };
         }
-        let of_place = self.told_of.get(&place).copied().unwrap_or_default();
-        if self.told >= TOLD_MAX || of_place >= TOLD_OF_PLACE {
-            self.untold += 1;
+        let of_place = self.reported_of.get(&place).copied().unwrap_or_default();
+        if self.reported >= REPORTED_MAX || of_place >= REPORTED_OF_PLACE {
+            self.unreported += 1;
             return None;
         }
-        self.told_of.insert(place, of_place + 1);
-        self.told += 1;
-        Some(std::mem::take(&mut self.untold))
+        self.reported_of.insert(place, of_place + 1);
+        self.reported += 1;
+        Some(std::mem::take(&mut self.unreported))
     }
 }
 
@@ -462,7 +462,7 @@ pub(crate) async fn admit(
     if ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
         return response;
     }
-    let Some(untold) = lock(&guard.refusals).tell(peer.place(), Instant::now()) else { return response };
+    let Some(unreported) = lock(&guard.refusals).report(peer.place(), Instant::now()) else { return response };
     let problem = response.extensions().get::<Problem>().map_or("is refused", |problem| &problem.0);
     let actor = response.extensions().get::<Denied>().map(|denied| denied.0.clone());
     let who = actor.as_ref().map_or("nobody known", |actor| &actor.who);
@@ -471,7 +471,7 @@ pub(crate) async fn admit(
     let status = status.as_u16();
     let from = peer.name();
     tracing::warn!(
-        target: "natrix", object = "api", from, status, untold,
+        target: "natrix", object = "api", from, status, unreported,
         "refused {action} of {who}: {problem}"
     );
     // Only who has a login is refused for the role, and only of a lookup, a change, or what is for
@@ -617,16 +617,16 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_up_to_a_bound_and_the_rest_is_counted() {
+    fn refusals_are_reported_up_to_a_bound_and_the_rest_is_counted() {
         let begun = Instant::now();
         let mut refusals = Refusals::new(begun);
-        let told = (0..50).filter(|_| refusals.tell(Place::User(1), begun).is_some()).count();
-        assert_eq!((told, refusals.untold), (10, 40));
-        assert_eq!(refusals.tell(Place::User(2), begun), Some(40), "another place");
-        let told = (10..200).filter(|uid| refusals.tell(Place::User(*uid), begun).is_some()).count();
-        assert_eq!((told, refusals.told_of.len()), (89, 91), "many places");
-        assert_eq!(refusals.tell(Place::User(1), begun + TOLD_IN), Some(101), "a minute later");
-        assert_eq!(refusals.tell(Place::User(1), begun + TOLD_IN), Some(0));
+        let reported = (0..50).filter(|_| refusals.report(Place::User(1), begun).is_some()).count();
+        assert_eq!((reported, refusals.unreported), (10, 40));
+        assert_eq!(refusals.report(Place::User(2), begun), Some(40), "another place");
+        let reported = (10..200).filter(|uid| refusals.report(Place::User(*uid), begun).is_some()).count();
+        assert_eq!((reported, refusals.reported_of.len()), (89, 91), "many places");
+        assert_eq!(refusals.report(Place::User(1), begun + REPORTED_WITHIN), Some(101), "a minute later");
+        assert_eq!(refusals.report(Place::User(1), begun + REPORTED_WITHIN), Some(0));
     }
 
     #[test]

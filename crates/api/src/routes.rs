@@ -509,7 +509,7 @@ mod tests {
             record("POST /api/v1/plan", "details=1", "audit"),
         ];
         assert_eq!(*instance.questions.lock().unwrap(), wanted);
-        // Nobody writes as much as he likes.
+        // There is a bound.
         for _ in 0..50 {
             assert_eq!(ask(&routes, neighbours, 2).await.status(), StatusCode::FORBIDDEN);
         }
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_must_wait_is_told_how_long() {
+    async fn who_must_wait_learns_how_long() {
         let answer = ask(&served(), "/api/v1/status", 1).await;
         assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (503, &HeaderValue::from_static("5")));
         let routes = served();
