@@ -151,18 +151,22 @@ OF_FAMILIES = "mapping,filtering,ports,hairpinning,fragments,ttl,icmp"
 @test("lab")
 def the_probe_finds_the_same_behaviour_for_ipv6_hosts(n):
     for family in ("nat64", "dslite"):
-        status, found, errors = probe(n, "--dut", "natrix", "--family", family, "--quick", "--only", OF_FAMILIES)
-        expect_equal(status, 0, f"status of the probe of {family} ({errors[-300:]})")
-        expect_equal((found["parameters"]["family"], found["device"]["family"]), (family, family), "family")
-        values = {finding["name"]: finding["value"] for finding in found["findings"]}
+        # What a busy machine leaves undecided is asked again.
+        for _ in range(5):
+            status, found, errors = probe(n, "--dut", "natrix", "--family", family, "--quick", "--only", OF_FAMILIES)
+            expect_equal(status, 0, f"status of the probe of {family} ({errors[-300:]})")
+            expect_equal((found["parameters"]["family"], found["device"]["family"]), (family, family), "family")
+            values = {finding["name"]: finding["value"] for finding in found["findings"]}
+            unmet = {
+                finding["name"]: judgement["verdict"]
+                for finding in found["findings"]
+                for judgement in finding["judgements"]
+                if judgement["verdict"] not in ("met", "not_applicable")
+            }
+            if "undecided" not in unmet.values():
+                break
         expected = {name: value for name, value in (BOTH | FINDINGS["natrix"]).items() if not name.startswith(("tcp.", "exhaustion."))}
         expect_equal({name: values[name] for name in expected}, expected, f"what is found of {family}")
-        unmet = {
-            finding["name"]: judgement["verdict"]
-            for finding in found["findings"]
-            for judgement in finding["judgements"]
-            if judgement["verdict"] not in ("met", "not_applicable")
-        }
         expect_equal(unmet, {"ports.low": "not_met"}, f"what {family} does not meet")
     status, _, errors = probe(n, "--dut", "netfilter", "--family", "nat64")
     expect_equal(status, 1, "status of the probe of Netfilter's IPv6 hosts")
