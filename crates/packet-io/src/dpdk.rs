@@ -399,8 +399,8 @@ impl Drop for Registration {
 }
 
 impl DpdkIo {
-    /// Moves these ports to a view of their own, for another thread. This one neither receives nor
-    /// sends by them any more.
+    /// Moves these ports to a new view, for another thread. This view stops receiving and sending
+    /// on them.
     pub fn split_off(&mut self, ports: &[PortIndex]) -> DpdkIo {
         let mut queues = vec![None; self.queues.len()];
         for port in ports {
