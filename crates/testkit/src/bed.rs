@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use daemon::routing::rib::KernelRoute;
 use daemon::routing::rib::Table;
+use mem::ring::Producer;
 use nat::AlreadyHeld;
 use nat::BuildError;
 use nat::Census;
@@ -34,6 +35,7 @@ use nat::SlicePlan;
 use nat::Verdict;
 use nat::change::GuaranteePlan;
 use nat::event::Event;
+use nat::event::Record;
 use nat::types::AddressIndex;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
@@ -243,6 +245,13 @@ impl Bed {
     #[must_use]
     pub fn record_events(mut self, capacity: usize) -> Bed {
         self.machine.record_events(capacity);
+        self
+    }
+
+    /// Has every worker record events in one of these rings; to be called before the first packet.
+    #[must_use]
+    pub fn record_events_to(mut self, rings: Vec<Producer<Record>>) -> Bed {
+        self.machine.record_events_to(rings);
         self
     }
 

@@ -19,6 +19,7 @@ use daemon::routing::rib::Rib;
 use daemon::routing::rib::Table;
 use mem::ring;
 use mem::ring::Consumer;
+use mem::ring::Producer;
 use nat::BuildError;
 use nat::Counters;
 use nat::Delta;
@@ -163,13 +164,19 @@ impl Machine {
 
     /// Gives each worker a ring for so many events.
     pub(super) fn record_events(&mut self, capacity: usize) {
+        let rings = self.workers.iter().map(|_| ring::channel(capacity));
+        let (producers, consumers) = rings.unzip();
+        self.record_events_to(producers);
+        self.events = consumers;
+    }
+
+    /// Gives each worker one of these rings, which somebody else empties.
+    pub(super) fn record_events_to(&mut self, rings: Vec<Producer<Record>>) {
         self.events = Vec::new();
         self.events_taken = vec![0; self.workers.len()];
         self.events_recorded = vec![0; self.workers.len()];
-        for worker in &mut self.workers {
-            let (producer, consumer) = ring::channel(capacity);
+        for (worker, producer) in self.workers.iter_mut().zip(rings) {
             worker.set_events(producer, Arc::clone(&self.logs_opened));
-            self.events.push(consumer);
         }
     }
 

@@ -11,6 +11,8 @@ mod control_sessions;
 mod deltas;
 mod destination_translation;
 mod deterministic_orders;
+#[path = "../../../daemon/tests/common/disk.rs"]
+mod disk;
 mod displaced;
 mod draining;
 mod end_causes;
@@ -23,6 +25,7 @@ mod gateway_streams;
 mod gateways;
 mod guaranteed_ports;
 mod hairpin_refusals;
+mod log_store;
 mod mistakes;
 mod mode_changes;
 mod model;
