@@ -9,6 +9,7 @@ pub(crate) mod kernel;
 pub(crate) mod log;
 pub(crate) mod machine;
 pub(crate) mod no_effect;
+pub(crate) mod pem;
 pub(crate) mod pools;
 pub(crate) mod reserve;
 pub(crate) mod routes;

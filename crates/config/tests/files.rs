@@ -288,7 +288,15 @@ fn a_fifo_is_refused_and_not_waited_for() {
 #[test]
 fn files_of_tls_have_to_be_there() {
     let folder = Folder::new("tls");
-    let there = folder.write("there.pem", b"");
+    // What is in the sections, only TLS knows.
+    let pem = |label: &str| format!("-----BEGIN {label}-----\nMIIB\n-----END {label}-----\n");
+    let chain = folder.write("chain.pem", format!("a remark\n{0}{0}", pem("CERTIFICATE")).as_bytes());
+    let secret = folder.write("key.pem", pem("PRIVATE KEY").as_bytes());
+    let empty = folder.write("empty.pem", b"");
+    let broken = folder.write(
+        "broken.pem",
+        b"-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n?\n-----END PRIVATE KEY-----\n",
+    );
     let missing = folder.0.join("missing.pem").display().to_string();
     let http = |certificate: &str, key: &str, authorities: &str| {
         format!(
@@ -310,17 +318,30 @@ fn files_of_tls_have_to_be_there() {
         ),
         (&sink, ["log.sink \"c\".certificates", "log.sink \"c\".certificate", "log.sink \"c\".key"]),
     ] {
-        assert_eq!(folder.parse(&text(&there, &there, &there)).err(), None);
+        // The key is the second or the third.
+        let right = keys.map(|key| if key.ends_with("key") { &secret } else { &chain });
+        assert_eq!(folder.parse(&text(right[0], right[1], right[2])).err(), None);
         for (at, key) in keys.iter().enumerate() {
-            let mut files = [there.as_str(); 3];
-            files[at] = &missing;
-            let text = text(files[0], files[1], files[2]);
-            let faults = folder.parse(&text).expect_err("a file is missing");
-            let reported: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            let problem = format!("{key}: is not a file ({missing}); name a file in PEM that is there");
-            assert!(reported.len() == 1 && reported[0].ends_with(&problem), "{reported:?}");
-            // Elsewhere the files may be others.
-            assert!(config::parse(&format!("{TEXT}{text}"), "elsewhere.toml").is_ok());
+            let (other, what, label) = match key.ends_with("key") {
+                true => (&chain, "private key", "PRIVATE KEY"),
+                false => (&secret, "certificate", "CERTIFICATE"),
+            };
+            let section = format!("name a file with a section that begins with -----BEGIN {label}-----");
+            for (wrong, problem) in [
+                (&missing, format!("is not a file ({missing}); name a file in PEM that is there")),
+                (&empty, format!("has no {what} in PEM ({empty}); {section}")),
+                (other, format!("has no {what} in PEM ({other}); {section}")),
+                (&broken, format!("has a broken {what} in PEM ({broken}); {section}")),
+            ] {
+                let mut files = right;
+                files[at] = wrong;
+                let text = text(files[0], files[1], files[2]);
+                let faults = folder.parse(&text).expect_err("a file is wrong");
+                let reported: Vec<String> = faults.iter().map(ToString::to_string).collect();
+                assert!(reported.len() == 1 && reported[0].ends_with(&format!("{key}: {problem}")), "{reported:?}");
+                // Elsewhere the files may be others.
+                assert!(config::parse(&format!("{TEXT}{text}"), "elsewhere.toml").is_ok());
+            }
         }
     }
 }

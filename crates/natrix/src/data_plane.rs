@@ -21,6 +21,7 @@ use lookup::convert::engine_protocol;
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::service_user;
 
 /// Reads and checks a configuration, with the limits of `machine`.
 fn load(path: &Path, machine: &Machine) -> Result<Config, Vec<Fault>> {
@@ -69,7 +70,9 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
         }
         Err(faults) => return Err(Failure::Configuration(faults)),
     };
-    for warning in &config.warnings {
+    let of_service =
+        if arguments.any_machine { Vec::new() } else { service_user::warnings(&config, &arguments.config) };
+    for warning in config.warnings.iter().chain(&of_service) {
         if arguments.json {
             writeln!(out, "{}", object("warning", &warning.0))?;
         } else {

@@ -14,6 +14,7 @@ mod log;
 mod machine;
 mod progress;
 mod reader;
+mod service_user;
 mod snmp;
 #[cfg(feature = "dpdk")]
 mod snmp_process;

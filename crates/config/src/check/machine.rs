@@ -1,12 +1,12 @@
 //! Workers, packet buffers and memory: what the machine must have.
 
-use std::path::PathBuf;
-
 use mem::Stock;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
 use nat::types::MappingIndex;
 
+use crate::check::pem;
+use crate::check::pem::Holds;
 use crate::draft::Draft;
 use crate::draft::singles::DpdkDraft;
 use crate::event_file;
@@ -17,7 +17,6 @@ use crate::model::EventTarget;
 use crate::model::Port;
 use crate::model::Workers;
 use crate::report::Place;
-use crate::report::Placed;
 use crate::report::Report;
 use crate::section::size_text;
 
@@ -73,21 +72,11 @@ pub(crate) fn log_store(draft: &Draft, machine: &Machine, report: &mut Report) {
     }
 }
 
-/// The files of the API's certificate: without one of them it would never start.
+/// The files of the API's certificate.
 pub(crate) fn http_tls(draft: &Draft, machine: &Machine, report: &mut Report) {
-    if machine.has_folders {
-        for file in draft.singles.http.iter().flat_map(|http| &http.tls_files) {
-            pem_file(file, report);
-        }
-    }
-}
-
-/// Reports a file that is not there.
-pub(crate) fn pem_file(file: &Placed<PathBuf>, report: &mut Report) {
-    if !file.value.is_file() {
-        let seen = file.value.display().to_string();
-        report.fault(&file.place, "is not a file", seen, "name a file in PEM that is there");
-    }
+    let Some(http) = &draft.singles.http else { return };
+    http.tls_certificates.iter().for_each(|file| pem::check(file, Holds::Certificates, machine, report));
+    http.tls_key.iter().for_each(|file| pem::check(file, Holds::Key, machine, report));
 }
 
 /// How many workers, and where.

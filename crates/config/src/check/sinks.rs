@@ -1,7 +1,8 @@
 //! Sinks of the log: whether there is something to send, and all that TLS needs.
 
 use crate::check::machine::Machine;
-use crate::check::machine::pem_file;
+use crate::check::pem;
+use crate::check::pem::Holds;
 use crate::check::unique_names;
 use crate::draft::Draft;
 use crate::draft::sink::SinkDraft;
@@ -18,10 +19,13 @@ pub(crate) fn check(draft: &Draft, machine: &Machine, report: &mut Report) {
     }
     for sink in &draft.sinks {
         check_tls(sink, report);
-        if machine.has_folders {
-            for file in [&sink.certificates, &sink.certificate, &sink.key].into_iter().flatten() {
-                pem_file(file, report);
-            }
+        let files = [
+            (&sink.certificates, Holds::Certificates),
+            (&sink.certificate, Holds::Certificates),
+            (&sink.key, Holds::Key),
+        ];
+        for (file, holds) in files {
+            file.iter().for_each(|file| pem::check(file, holds, machine, report));
         }
     }
 }

@@ -23,7 +23,8 @@ use crate::section::quoted;
 /// The API, and the files of `[http.tls]` with their places.
 pub(crate) struct HttpDraft {
     pub(crate) http: Http,
-    pub(crate) tls_files: Vec<Placed<PathBuf>>,
+    pub(crate) tls_certificates: Vec<Placed<PathBuf>>,
+    pub(crate) tls_key: Option<Placed<PathBuf>>,
 }
 
 /// `[http]`, `[http.tls]` and `[[http.user]]`; None without `listen`.
@@ -31,7 +32,7 @@ pub(crate) fn http(root: &Table, report: &mut Report) -> Option<HttpDraft> {
     let empty = Table::new();
     let section = single(root, "http", &empty, report);
     let tls_section = single(root, "http.tls", &empty, report);
-    let (tls, tls_files) = tls(&tls_section, report);
+    let (tls, tls_certificates, tls_key) = tls(&tls_section, report);
     let users = repeated(root, "http.user", user, report);
     let text = section.text("listen", report)?;
     let hosts = section.list("hosts", report).into_iter().filter_map(|host| match host.value.as_str() {
@@ -66,7 +67,7 @@ pub(crate) fn http(root: &Table, report: &mut Report) -> Option<HttpDraft> {
         seen.push((&user.name, place));
     }
     let users = users.into_iter().flatten().map(|(user, _)| user).collect();
-    Some(HttpDraft { http: Http { listen, hosts, tls, users }, tls_files })
+    Some(HttpDraft { http: Http { listen, hosts, tls, users }, tls_certificates, tls_key })
 }
 
 fn listen(text: &Placed<String>, report: &mut Report) -> Option<HttpListen> {
@@ -88,7 +89,10 @@ fn listen(text: &Placed<String>, report: &mut Report) -> Option<HttpListen> {
     }
 }
 
-fn tls(section: &Section, report: &mut Report) -> (Option<HttpTls>, Vec<Placed<PathBuf>>) {
+/// The files, those with certificates, and the one with the key.
+type TlsFiles = (Option<HttpTls>, Vec<Placed<PathBuf>>, Option<Placed<PathBuf>>);
+
+fn tls(section: &Section, report: &mut Report) -> TlsFiles {
     let mut file = |key: &str| path(section, key, "file", "/etc/natrix/tls/cert.pem", report);
     let (certificate, key, client_authorities) = (file("certificate"), file("key"), file("client_authorities"));
     if certificate.is_some() != key.is_some() || certificate.is_none() && client_authorities.is_some() {
@@ -100,7 +104,7 @@ fn tls(section: &Section, report: &mut Report) -> (Option<HttpTls>, Vec<Placed<P
         key,
         client_authorities: value(&client_authorities),
     });
-    (tls, [certificate, key, client_authorities].into_iter().flatten().collect())
+    (tls, [certificate, client_authorities].into_iter().flatten().collect(), key)
 }
 
 fn user(section: &Section, report: &mut Report) -> Option<(HttpUser, Place)> {
