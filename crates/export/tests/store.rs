@@ -23,6 +23,7 @@ use export::store::StoreOptions;
 use export::store::StoreWriter;
 use export::store::Until;
 use export::store::verify;
+use export::store::verify_text;
 use nat::Instant;
 use nat::Protocol;
 use nat::event::Cause;
@@ -816,6 +817,35 @@ fn deletion_by_retention_is_not_tampering() {
     world.writer = None;
     let found = verify(&folder.0, None, |_, _| {}).unwrap();
     assert!(found.deleted > 0 && found.faults.is_empty(), "{found:?}");
+}
+
+/// While it is verified, an instance seals, merges and deletes segments and writes its journal.
+#[test]
+fn a_store_that_goes_on_meanwhile_is_whole() {
+    let folder = Folder::new("live");
+    let mut world = World::new(21, &folder.0, Faults { retention: true, ..Faults::default() });
+    let mut deleted = 0;
+    for _ in 0..30 {
+        (0..60).for_each(|_| world.step());
+        let mut calls = 0;
+        let found = verify_text(&folder.0, None, &mut |_, _| {
+            calls += 1;
+            (0..if calls < 6 { 20 } else { 0 }).for_each(|_| world.step());
+            true
+        });
+        let found = found.unwrap().expect("nobody stopped it");
+        assert_eq!(found.faults, Vec::<String>::new());
+        deleted = found.deleted;
+    }
+    assert!(deleted > 0);
+    world.writer = None;
+    // And it can be stopped.
+    let mut asked = 0;
+    let stopped = verify_text(&folder.0, None, &mut |_, _| {
+        asked += 1;
+        false
+    });
+    assert_eq!((stopped.unwrap(), asked), (None, 1));
 }
 
 #[test]

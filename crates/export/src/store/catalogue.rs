@@ -680,8 +680,16 @@ impl Head {
         let mut text = String::new();
         let file = File::open(path).map_err(StoreError::io(path))?;
         file.take(4_096).read_to_string(&mut text).map_err(StoreError::io(path))?;
+        Head::signed(&text, path, key)
+    }
+
+    /// The head in `text`, which is from `path`, if it is signed by `key`.
+    ///
+    /// # Errors
+    /// It is no head, or is not signed by `key`.
+    pub(crate) fn signed(text: &str, path: &Path, key: &[u8; 32]) -> Result<Head, StoreError> {
         let (head, signature) =
-            Head::parse(&text).ok_or_else(|| StoreError::damaged(path, "not the head of a store"))?;
+            Head::parse(text).ok_or_else(|| StoreError::damaged(path, "not the head of a store"))?;
         let key = VerifyingKey::from_bytes(key).ok();
         let is_signed = key.is_some_and(|key| {
             let signature = Signature::from_bytes(&signature);

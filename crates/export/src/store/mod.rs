@@ -67,6 +67,7 @@ pub use row::What;
 pub use verify::Stat;
 pub use verify::Verified;
 pub use verify::verify;
+pub use verify::verify_text;
 pub use writer::Health;
 pub use writer::StoreOptions;
 pub use writer::StoreWriter;

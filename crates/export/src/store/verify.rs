@@ -1,9 +1,11 @@
 //! Proof: is everything there that ever was, unchanged?
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 
 use super::catalogue;
 use super::catalogue::Catalogue;
@@ -49,9 +51,122 @@ pub struct Verified {
 /// # Errors
 /// [`StoreError`] if the catalogue cannot be read at all.
 pub fn verify(folder: &Path, head: Option<&Path>, mut progress: impl FnMut(u64, u64)) -> Result<Verified, StoreError> {
-    let mut hashes: Vec<Hash> = Vec::new();
-    let (catalogue, length) = Catalogue::read(folder, |_, hash| hashes.push(*hash))?;
-    let mut verified = Verified { entries: catalogue.entries, bytes: length, ..Verified::default() };
+    let exported = head.map(|path| Exported { path, text: None });
+    let verified = verify_until(folder, exported, &mut |done, total| {
+        progress(done, total);
+        true
+    })?;
+    // It never asks to stop.
+    Ok(verified.unwrap_or_default())
+}
+
+/// As [`verify`] with the text of an exported head; ends soon after `goes_on`, which gets the bytes
+/// done and the bytes in all, is false. The result is None then.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_text(
+    folder: &Path,
+    head: Option<&str>,
+    goes_on: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Option<Verified>, StoreError> {
+    let exported = head.map(|text| Exported { path: Path::new("sent"), text: Some(text) });
+    verify_until(folder, exported, goes_on)
+}
+
+/// An exported head: a file, or a text and what to call it.
+#[derive(Clone, Copy)]
+struct Exported<'a> {
+    path: &'a Path,
+    text: Option<&'a str>,
+}
+
+/// How often a fault must be seen, and how long after each other: a running instance goes on
+/// writing, merging and deleting, and what is half done looks torn.
+const LOOKS: u32 = 4;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+/// Passes over the segments that were sealed during the pass before.
+const PASSES: u32 = 8;
+
+fn verify_until(
+    folder: &Path,
+    exported: Option<Exported<'_>>,
+    goes_on: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Option<Verified>, StoreError> {
+    let mut sealed = Sealed::default();
+    let (mut passes, mut looks) = (0, 0);
+    loop {
+        let mut hashes: Vec<Hash> = Vec::new();
+        let (catalogue, length) = Catalogue::read(folder, |_, hash| hashes.push(*hash))?;
+        let mut is_new = false;
+        for segment in catalogue.segments.values() {
+            is_new |= !sealed.checked.contains(&segment.id);
+            if !sealed.check(folder, segment, (&catalogue, length), goes_on) {
+                return Ok(None);
+            }
+        }
+        // That took its time, and the rest must be of one moment.
+        if is_new && passes < PASSES {
+            passes += 1;
+            continue;
+        }
+        looks += 1;
+        let verified = the_rest(folder, exported, (&catalogue, length), &hashes, &sealed)?;
+        if verified.faults.is_empty() || looks >= LOOKS {
+            return Ok(Some(verified));
+        }
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+}
+
+/// The segments that were read. A sealed one does not change any more.
+#[derive(Debug, Default)]
+struct Sealed {
+    checked: BTreeSet<u64>,
+    faults: Vec<String>,
+    /// Those without a file: a fault, unless an entry that was not there yet says where they went.
+    missing: Vec<(u64, String)>,
+    bytes: u64,
+}
+
+impl Sealed {
+    /// Reads a segment if that was not done yet; false if that is not wanted any more.
+    fn check(
+        &mut self,
+        folder: &Path,
+        segment: &Segment,
+        (catalogue, length): (&Catalogue, u64),
+        goes_on: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> bool {
+        if !self.checked.insert(segment.id) {
+            return true;
+        }
+        let of_all = catalogue.segments.values().map(|segment| segment.written.bytes);
+        let total = of_all.fold(length, u64::saturating_add);
+        let (mut is_wanted, mut done) = (true, length.saturating_add(self.bytes));
+        let mut progress = |done| is_wanted = is_wanted && goes_on(done, total);
+        let checked = check_segment(folder, segment, &mut done, &mut progress);
+        self.bytes = done - length;
+        match checked {
+            Ok(()) => {}
+            Err(what) if what == MISSING => self.missing.push((segment.id, format!("{}: {what}", name_of(segment)))),
+            Err(what) => self.faults.push(format!("{}: {what}", name_of(segment))),
+        }
+        is_wanted
+    }
+}
+
+/// All but the content of the segments.
+fn the_rest(
+    folder: &Path,
+    exported: Option<Exported<'_>>,
+    (catalogue, length): (&Catalogue, u64),
+    hashes: &[Hash],
+    sealed: &Sealed,
+) -> Result<Verified, StoreError> {
+    let bytes = length.saturating_add(sealed.bytes);
+    let segments = sealed.checked.len() as u64;
+    let mut verified = Verified { entries: catalogue.entries, bytes, segments, ..Verified::default() };
     (verified.deleted, verified.deleted_us) = (catalogue.deleted.len() as u64, catalogue.deleted_us);
     if length > catalogue.length {
         let (bytes, entries) = (length - catalogue.length, catalogue.entries);
@@ -59,16 +174,11 @@ pub fn verify(folder: &Path, head: Option<&Path>, mut progress: impl FnMut(u64, 
             "catalogue: {bytes} bytes after entry {entries} do not continue the chain; an entry is torn or was changed"
         ));
     }
-    let total = length.saturating_add(
-        catalogue.segments.values().fold(0_u64, |sum, segment| sum.saturating_add(segment.written.bytes)),
-    );
-    for segment in catalogue.segments.values() {
-        if let Err(what) = check_segment(folder, segment, &mut verified.bytes, &mut |done| progress(done, total)) {
-            verified.faults.push(format!("{}: {what}", name_of(segment)));
-        }
-        verified.segments += 1;
-    }
-    sequence_numbers(&catalogue, &mut verified);
+    verified.faults.extend(sealed.faults.iter().cloned());
+    let is_there = |id: u64| catalogue.segments.values().any(|segment| segment.id == id);
+    let missing = sealed.missing.iter().filter(|(id, _)| is_there(*id));
+    verified.faults.extend(missing.map(|(_, fault)| fault.clone()));
+    sequence_numbers(catalogue, &mut verified);
     let mut frames = Vec::new();
     let boot = catalogue.boots.len().saturating_sub(1) as u32;
     let left_over = read_frames(folder, boot, catalogue.next_frame, catalogue.last_frame, |frame| {
@@ -83,10 +193,15 @@ pub fn verify(folder: &Path, head: Option<&Path>, mut progress: impl FnMut(u64, 
         ));
     }
     let own = folder.join(catalogue::HEAD);
-    for (path, is_own) in [(Some(own.as_path()), true), (head, false)] {
-        let Some(path) = path else { continue };
-        match Head::read(path, &catalogue.key) {
-            Ok(head) => check_head(folder, &catalogue, &hashes, &frames, &head, is_own, &mut verified),
+    let own = Exported { path: &own, text: None };
+    for (head, is_own) in [(Some(own), true), (exported, false)] {
+        let Some(Exported { path, text }) = head else { continue };
+        let read = match text {
+            None => Head::read(path, &catalogue.key),
+            Some(text) => Head::signed(text, path, &catalogue.key),
+        };
+        match read {
+            Ok(head) => check_head(folder, catalogue, hashes, &frames, &head, is_own, &mut verified),
             Err(error) => verified.faults.push(format!("head {}: {error}", path.display())),
         }
     }
@@ -94,7 +209,7 @@ pub fn verify(folder: &Path, head: Option<&Path>, mut progress: impl FnMut(u64, 
         let what = "does not follow the line before; a line was removed or changed";
         verified.faults.push(format!("lookups: line {line} {what}"));
     }
-    unknown_files(folder, &catalogue, &mut verified)?;
+    unknown_files(folder, catalogue, &mut verified)?;
     Ok(verified)
 }
 
@@ -110,6 +225,9 @@ fn name_of(segment: &Segment) -> String {
     format!("segment-{:08x} (boot {}, {})", segment.id, segment.boot, numbers.join(", "))
 }
 
+/// What is said of a segment without a file.
+const MISSING: &str = "the file is missing, and no deletion was recorded";
+
 fn check_segment(
     folder: &Path,
     segment: &Segment,
@@ -120,7 +238,7 @@ fn check_segment(
     let mut file = match File::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err("the file is missing, and no deletion was recorded".to_owned());
+            return Err(MISSING.to_owned());
         }
         Err(error) => return Err(format!("cannot be read ({error})")),
     };
