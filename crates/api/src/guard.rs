@@ -33,10 +33,13 @@ use crate::settings::Role;
 use crate::settings::Settings;
 use crate::token;
 
-/// Wrong logins from one place before it must wait.
-const WRONG_LOGINS_MAX: u32 = 10;
+/// Wrong logins from one place, with one name or in all, before it must wait.
+const WRONG_LOGINS_MAX: u8 = 10;
 /// How long it must wait.
 const WRONG_LOGINS_PAUSE: Duration = Duration::from_secs(60);
+/// Slots for the names in wrong logins. A name that nobody has also has one, so that nothing shows
+/// which names exist.
+const NAME_SLOTS: usize = 64;
 /// Places to remember with wrong logins.
 const PLACES_MAX: usize = 4096;
 /// Requests a second from one place, and how many may come at once.
@@ -138,10 +141,44 @@ impl Principal {
 
 #[derive(Debug)]
 struct Seen {
-    wrong_logins: u32,
-    wrong_since: Instant,
+    wrong: WrongLogins,
     budget: f64,
     refilled: Instant,
+}
+
+/// The wrong logins of one place within a minute: of all names, and of the names in each slot.
+///
+/// A name is refused after ten of its own, or after one of its own and ten of all. So who guesses
+/// from a place has at most 10 + [`NAME_SLOTS`] tries a minute, whatever the names, and locks out
+/// only those at whose names it guesses.
+#[derive(Clone, Copy, Debug)]
+struct WrongLogins {
+    since: Instant,
+    all: u8,
+    by_slot: [u8; NAME_SLOTS],
+}
+
+impl WrongLogins {
+    fn none(now: Instant) -> WrongLogins {
+        WrongLogins { since: now, all: 0, by_slot: [0; NAME_SLOTS] }
+    }
+
+    /// True if no further login of a name in `slot` is verified now.
+    fn refuse(&self, slot: usize, now: Instant) -> bool {
+        let own = self.by_slot.get(slot).copied().unwrap_or_default();
+        let is_recent = now.duration_since(self.since) < WRONG_LOGINS_PAUSE;
+        is_recent && (own >= WRONG_LOGINS_MAX || own > 0 && self.all >= WRONG_LOGINS_MAX)
+    }
+
+    fn count(&mut self, slot: usize, now: Instant) {
+        if now.duration_since(self.since) >= WRONG_LOGINS_PAUSE || self.all == 0 {
+            *self = WrongLogins::none(now);
+        }
+        self.all = self.all.saturating_add(1);
+        if let Some(own) = self.by_slot.get_mut(slot) {
+            *own = own.saturating_add(1);
+        }
+    }
 }
 
 /// The user of a refused request.
@@ -253,17 +290,11 @@ impl Guard {
                 return Err(too_many("too many clients"));
             }
         }
-        let fresh = || Seen { wrong_logins: 0, wrong_since: now, budget: REQUESTS_AT_ONCE, refilled: now };
+        let fresh = || Seen { wrong: WrongLogins::none(now), budget: REQUESTS_AT_ONCE, refilled: now };
         let seen = places.entry(peer.place()).or_insert_with(fresh);
         let earned = now.duration_since(seen.refilled).as_secs_f64() * REQUESTS_PER_SECOND;
         seen.budget = (seen.budget + earned).min(REQUESTS_AT_ONCE);
         seen.refilled = now;
-        if now.duration_since(seen.wrong_since) >= WRONG_LOGINS_PAUSE {
-            seen.wrong_logins = 0;
-        }
-        if seen.wrong_logins >= WRONG_LOGINS_MAX {
-            return Err(too_many("too many wrong logins"));
-        }
         if seen.budget < 1.0 {
             return Err(too_many("too many requests a second"));
         }
@@ -271,21 +302,25 @@ impl Guard {
         Ok(())
     }
 
-    /// Refuses a place with too many wrong logins.
-    fn check_logins(&self, peer: &Peer) -> Result<(), Refused> {
-        let is_full = |seen: &Seen| seen.wrong_logins >= WRONG_LOGINS_MAX;
-        if lock(&self.places).get(&peer.place()).is_some_and(is_full) {
+    /// The slot of the name in a token. The key keeps others from finding names that share one.
+    fn slot_of(&self, token: &str) -> usize {
+        let name = token.split_once(':').map_or("", |(name, _)| name);
+        let hash = blake3::keyed_hash(&self.key, format!("name {name}").as_bytes());
+        usize::from(hash.as_bytes()[0]) % NAME_SLOTS
+    }
+
+    /// Refuses a name of which this place has sent too many wrong logins.
+    fn check_logins(&self, peer: &Peer, slot: usize) -> Result<(), Refused> {
+        let now = Instant::now();
+        if lock(&self.places).get(&peer.place()).is_some_and(|seen| seen.wrong.refuse(slot, now)) {
             return Err(too_many("too many wrong logins"));
         }
         Ok(())
     }
 
-    fn count_wrong_login(&self, peer: &Peer) {
+    fn count_wrong_login(&self, peer: &Peer, slot: usize) {
         if let Some(seen) = lock(&self.places).get_mut(&peer.place()) {
-            if seen.wrong_logins == 0 {
-                seen.wrong_since = Instant::now();
-            }
-            seen.wrong_logins += 1;
+            seen.wrong.count(slot, Instant::now());
         }
     }
 
@@ -320,9 +355,19 @@ impl Guard {
     }
 
     /// The user with this token.
+    ///
+    /// A right token that was verified before is let through whatever others send from its place:
+    /// its keyed hash is known, which costs next to nothing. Only a random secret, though: this way
+    /// has the rate of requests as its only limit, and guesses at a secret that somebody made up
+    /// must have the one of wrong logins.
     async fn user_of(self: &Arc<Guard>, token: String, peer: &Peer) -> Result<Option<usize>, Refused> {
+        let slot = self.slot_of(&token);
         if let Some(user) = self.remembered(&token) {
-            return Ok(Some(user));
+            return if token::is_random(&token) {
+                Ok(Some(user))
+            } else {
+                self.check_logins(peer, slot).map(|()| Some(user))
+            };
         }
         let turn = Arc::clone(&self.verifying).acquire_owned().await;
         // Another request with this token may have come first.
@@ -331,14 +376,14 @@ impl Guard {
         }
         // Logins that were sent at the same time have their turns one after the other, so each sees
         // what the others have failed.
-        self.check_logins(peer)?;
+        self.check_logins(peer, slot)?;
         let (guard, peer) = (Arc::clone(self), peer.clone());
         let verified = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             let user = guard.verify(&token);
             // Here, so that it also counts if the client does not wait for the answer.
             if user.is_none() {
-                guard.count_wrong_login(&peer);
+                guard.count_wrong_login(&peer, slot);
             }
             user
         });
@@ -524,22 +569,29 @@ mod tests {
     use crate::settings::User;
 
     const WRONG: &str = "noc:wrong";
+    /// As `natrix token` makes them.
+    const RANDOM: &str = "0123456789abcdef0123456789abcdef0123456789abcdef";
 
-    /// A guard with one user, and its token. The hash is a cheap one.
+    /// A guard with two users, and the token of the first. The hashes are cheap ones.
     fn guard() -> (Arc<Guard>, String) {
+        guard_with(RANDOM)
+    }
+
+    fn guard_with(secret: &str) -> (Arc<Guard>, String) {
         let params = argon2::Params::new(8, 1, 1, None).unwrap();
         let cheap = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
         let salt = argon2::password_hash::SaltString::encode_b64(&[7; 16]).unwrap();
-        let hash = argon2::PasswordHasher::hash_password(&cheap, b"secret", &salt).unwrap().to_string();
-        let user = User { name: "noc".to_owned(), role: Role::Operate, token: Some(hash), group: None };
+        let hash = argon2::PasswordHasher::hash_password(&cheap, secret.as_bytes(), &salt).unwrap().to_string();
+        let user =
+            |name: &str| User { name: name.to_owned(), role: Role::Operate, token: Some(hash.clone()), group: None };
         let settings = Settings {
             listen: Listen::Tcp(([127, 0, 0, 1], 8080).into()),
             hosts: Vec::new(),
             tls: None,
-            users: vec![user],
+            users: vec![user("noc"), user("other")],
             control: "/nonexistent/control.sock".into(),
         };
-        (Arc::new(Guard::new(settings, [7; 32], u32::MAX)), "noc:secret".to_owned())
+        (Arc::new(Guard::new(settings, [7; 32], u32::MAX)), format!("noc:{secret}"))
     }
 
     /// The statuses of as many logins at the same time, of one address.
@@ -573,7 +625,53 @@ mod tests {
         let statuses = log_in(&guard, WRONG, 64).await;
         let wanted = [(StatusCode::UNAUTHORIZED, 10), (StatusCode::TOO_MANY_REQUESTS, 54)];
         assert_eq!(statuses, HashMap::from(wanted));
+        // It has never been verified, and that is what guessing is.
         assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+    }
+
+    #[tokio::test]
+    async fn guesses_do_not_lock_out_who_has_a_right_token() {
+        let (guard, token) = guard();
+        let ok = HashMap::from([(StatusCode::OK, 1)]);
+        assert_eq!(log_in(&guard, &token, 1).await, ok);
+        log_in(&guard, WRONG, 10).await;
+        assert_eq!(log_in(&guard, WRONG, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+        assert_eq!(log_in(&guard, &token, 1).await, ok, "verified before");
+        let other = token.replace("noc", "other");
+        assert_eq!(log_in(&guard, &other, 1).await, ok, "a name at which nobody guesses");
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_somebody_made_up_is_not_guessed_at_the_rate_of_requests() {
+        let (guard, token) = guard_with("secret");
+        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
+        log_in(&guard, WRONG, 10).await;
+        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+    }
+
+    #[tokio::test]
+    async fn guesses_at_many_names_are_bounded_too() {
+        let (guard, _) = guard();
+        let mut verified = 0;
+        for name in 0..150 {
+            // Known and unknown names alike.
+            let name = if name % 50 == 0 { "noc".to_owned() } else { format!("name{name}") };
+            let statuses = log_in(&guard, &format!("{name}:{RANDOM}x"), 1).await;
+            verified += statuses.get(&StatusCode::UNAUTHORIZED).copied().unwrap_or_default();
+        }
+        assert!((11..=usize::from(WRONG_LOGINS_MAX) + NAME_SLOTS).contains(&verified), "{verified} guesses");
+    }
+
+    #[test]
+    fn wrong_logins_are_forgotten_a_minute_after_the_first() {
+        let begun = Instant::now();
+        let mut wrong = WrongLogins::none(begun);
+        let first = begun + Duration::from_secs(40);
+        (0..10).for_each(|_| wrong.count(3, first));
+        assert!(wrong.refuse(3, first + Duration::from_secs(59)) && !wrong.refuse(4, first));
+        assert!(!wrong.refuse(3, first + WRONG_LOGINS_PAUSE));
+        wrong.count(3, first + WRONG_LOGINS_PAUSE);
+        assert_eq!((wrong.all, wrong.by_slot[3]), (1, 1));
     }
 
     #[test]
@@ -613,7 +711,7 @@ mod tests {
         let (known, hash) = guard.candidate("noc").unwrap();
         assert_eq!((known, guard.candidate("nobody")), (Some(0), Some((None, hash))));
         assert_eq!(guard.verify(&token), Some(0));
-        assert_eq!(guard.verify("nobody:secret"), None);
+        assert_eq!(guard.verify(&token.replace("noc", "nobody")), None);
     }
 
     #[test]

@@ -41,6 +41,12 @@ pub fn is_token_hash(text: &str) -> bool {
     PasswordHash::new(text).is_ok_and(|hash| hash.algorithm == argon2::ARGON2ID_IDENT && hash.hash.is_some())
 }
 
+/// True if the secret of `token` is one that [`Token::new`] can have made, which nobody guesses.
+pub(crate) fn is_random(token: &str) -> bool {
+    let secret = token.split_once(':').map_or("", |(_, secret)| secret);
+    secret.len() == 2 * SECRET_BYTES && secret.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// True if `secret` has this hash. Takes tens of milliseconds by intent.
 pub(crate) fn verify(secret: &str, hash: &str) -> bool {
     PasswordHash::new(hash).is_ok_and(|hash| Argon2::default().verify_password(secret.as_bytes(), &hash).is_ok())
@@ -59,6 +65,7 @@ mod tests {
         assert!(verify(secret, &token.hash));
         assert!(!verify(secret, &other.hash));
         assert!(!verify("", &token.hash));
+        assert!(is_random(&token.token) && !is_random(&format!("{}0", token.token)) && !is_random("noc:secret"));
     }
 
     #[test]
