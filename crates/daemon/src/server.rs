@@ -8,6 +8,7 @@ mod drain;
 mod find;
 mod lists;
 mod numbers;
+mod recorded;
 mod remedies;
 mod routes;
 mod ticker;
@@ -52,12 +53,17 @@ use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
 
 use crate::audit;
+use crate::audit::Audit;
 use crate::change;
 use crate::instance::Instance;
 use crate::instance::SEE_LOG;
 use crate::instance::lock;
 use crate::log::Log;
 
+use recorded::Lookup;
+use recorded::Part;
+pub(crate) use recorded::Recorded;
+use recorded::WHOLE_LIST;
 pub use ticker::Ticker;
 
 /// Maximum clients at a time. The last place is reserved for the owner of the socket, the user of
@@ -246,12 +252,19 @@ fn serve(stream: UnixStream, instance: &Instance, stop: &AtomicBool) -> Result<(
     let writer = stream.try_clone()?;
     let mut asker = Asker::of(&stream);
     let mut client = Connection::new(stream, writer, &instance.description.version)?;
+    let outcome = converse(&mut client, instance, stop, &mut asker);
+    record_left(instance, &asker.actor(client.actor()), asker.recorded);
+    outcome
+}
+
+/// Answers the requests of a client until it leaves.
+fn converse(client: &mut Client, instance: &Instance, stop: &AtomicBool, asker: &mut Asker) -> Result<(), LineError> {
     let mut silent_since = Instant::now();
     while !stop.load(Ordering::Relaxed) && silent_since.elapsed() < SILENCE_MAX {
         match client.next_request() {
             Ok(None) => break,
             Ok(Some(request)) => {
-                answer(&mut client, instance, stop, &mut asker, request)?;
+                answer(client, instance, stop, asker, request)?;
                 silent_since = Instant::now();
             }
             Err(LineError::Unreadable(_)) => {}
@@ -276,11 +289,11 @@ fn answer(
 ) -> Result<(), LineError> {
     let actor = asker.actor(client.actor());
     let is_of_snmp = asker.is_owner && (actor.who.as_str(), actor.from.as_str()) == SNMP;
-    let record = |asker: &mut Asker, lookup: &Option<(Lookup, bool)>, result: &str| {
+    let record = |asker: &mut Asker, lookup: &Option<(Lookup, bool)>, came: &Came| {
         let Some((lookup, goes_on)) = lookup else { return Ok(()) };
         let mut of_snmp = is_of_snmp.then(|| lock(&instance.recorded_of_snmp));
         let recorded = of_snmp.as_deref_mut().unwrap_or(&mut asker.recorded);
-        record_lookup(instance, &actor, (lookup, *goes_on), recorded, result)
+        record_lookup(instance, &actor, (lookup, *goes_on), recorded, came)
     };
     let lookup = lookup_of(&request);
     let objects = match request {
@@ -304,7 +317,7 @@ fn answer(
         Request::Plan(asked) => {
             let planned = change::plan(instance, &asked);
             let result = planned.as_ref().map_or_else(|refused| unanswered(&refused.fault), |_| ANSWERED.to_owned());
-            return match record(asker, &lookup, &result) {
+            return match record(asker, &lookup, &result.into()) {
                 Ok(()) => change_answered(client, planned),
                 Err(fault) => Ok(client.send(&Reply::Error(fault))?),
             };
@@ -325,7 +338,7 @@ fn answer(
         }
         Request::Record(wanted) => record_for(instance, &actor, &wanted).map(|record| whole(vec![record])),
         Request::Trace(wanted) => {
-            let record = |result: &str| record(asker, &lookup, result);
+            let record = |result: &str| record(asker, &lookup, &result.to_owned().into());
             return trace::trace(client, instance, stop, &wanted, record);
         }
         // The trace that this would end is over.
@@ -374,12 +387,6 @@ impl Asker {
     }
 }
 
-/// A lookup as the audit log has it: action and subject.
-type Lookup = (&'static str, String);
-
-/// The subject of a list without a condition.
-const WHOLE_LIST: &str = "all";
-
 /// What a request looks up of subscribers, and whether it is for a further page. Whatever names a
 /// subscriber, or what one has, is a lookup, whole lists too.
 fn lookup_of(request: &Request) -> Option<(Lookup, bool)> {
@@ -426,39 +433,67 @@ fn record_lookup(
     actor: &Actor,
     (lookup, goes_on): (&Lookup, bool),
     asker: &mut Recorded,
-    result: &str,
+    came: &Came,
 ) -> Result<(), Fault> {
     let Some(audit) = instance.audit() else { return Ok(()) };
+    let write = |result: &str| audit.write(&audit::record(actor, lookup.0, &lookup.1, result), NOTHING_DONE);
     if asker.covers(lookup, goes_on, Instant::now()) {
+        if let Some(all) = came.part.and_then(|part| asker.add(lookup, goes_on, part)) {
+            write(&ended(all))?;
+            asker.end(lookup);
+        }
         return Ok(());
     }
-    audit.write(&audit::record(actor, lookup.0, &lookup.1, result), NOTHING_DONE)?;
-    asker.remember(lookup.clone(), Instant::now());
+    write(&came.result)?;
+    asker.remember(lookup.clone(), came.part, Instant::now());
     Ok(())
+}
+
+/// The result of a list of several pages at its end.
+fn ended(all: Part) -> String {
+    format!("ended: {}", all.text())
+}
+
+/// Records how much of a list of several pages a client has seen that left before its end.
+fn record_left(instance: &Instance, actor: &Actor, recorded: Recorded) {
+    let Some(audit) = instance.audit() else { return };
+    for ((action, subject), all) in recorded.left() {
+        write_late(instance, audit, &audit::record(actor, action, &subject, &ended(all)));
+    }
 }
 
 /// The result of a lookup that has one answer.
 const ANSWERED: &str = "answered";
 
-/// What came of a lookup, for the audit log. Of a list it counts the first page.
-fn result_of(page: &Result<Page<Reply>, Fault>) -> String {
+/// What came of a lookup, for the audit log.
+struct Came {
+    result: String,
+    /// Of a list.
+    part: Option<Part>,
+}
+
+impl From<String> for Came {
+    fn from(result: String) -> Came {
+        Came { result, part: None }
+    }
+}
+
+/// What came of a lookup. Of a list it counts this page.
+fn result_of(page: &Result<Page<Reply>, Fault>) -> Came {
     let Page { objects, cursor } = match page {
         Ok(page) => page,
-        Err(fault) => return unanswered(fault),
+        Err(fault) => return unanswered(fault).into(),
     };
     if let [Reply::Why(_)] = objects.as_slice() {
-        return ANSWERED.to_owned();
+        return ANSWERED.to_owned().into();
     }
     let is_found = |reply: &&Reply| match reply {
         // An endpoint without a holder has an answer too.
         Reply::Find(answer) => answer.holder.is_some() || answer.host.is_some(),
         _ => true,
     };
-    let more = if cursor.is_some() { " so far" } else { "" };
-    match objects.iter().filter(is_found).count() {
-        0 => format!("none{more}"),
-        count => format!("found {count}{more}"),
-    }
+    let part = Part { found: objects.iter().filter(is_found).count() as u64, is_open: cursor.is_some() };
+    Came { result: part.text(), part: Some(part) }
 }
 
 /// A question that was wrong is refused; a worker that is silent is a failure.
@@ -471,31 +506,6 @@ pub(crate) fn unanswered(fault: &Fault) -> String {
 const NOTHING_DONE: &str = "nothing was done";
 /// The process for SNMP. Its connections count as one: it connects anew after a few idle seconds.
 const SNMP: (&str, &str) = ("snmp", "agentx");
-/// How long a whole list that a connection asks for again is the same lookup. SNMP reads the
-/// subscribers every few seconds, and would hide the lookups of people.
-const SAME_LIST: Duration = Duration::from_secs(60);
-/// Lookups that a connection may have recorded and go on with.
-const LOOKUPS_KEPT: usize = 4;
-
-/// The latest lookups of a connection that are in the audit log.
-#[derive(Debug, Default)]
-pub(crate) struct Recorded(Vec<(Lookup, Instant)>);
-
-impl Recorded {
-    /// True if the audit log has it already. The next pages belong to the first, if this connection
-    /// asked for it: anybody can make up a cursor.
-    fn covers(&self, lookup: &Lookup, goes_on: bool, now: Instant) -> bool {
-        let known = self.0.iter().find(|(known, _)| known == lookup);
-        known.is_some_and(|(_, at)| goes_on || lookup.1 == WHOLE_LIST && now.duration_since(*at) < SAME_LIST)
-    }
-
-    fn remember(&mut self, lookup: Lookup, now: Instant) {
-        self.0.retain(|(known, _)| *known != lookup);
-        self.0.insert(0, (lookup, now));
-        self.0.truncate(LOOKUPS_KEPT);
-    }
-}
-
 /// Records a change after it was made or refused.
 fn record_change(instance: &Instance, actor: &Actor, asked: &NewConfig, outcome: &Result<Vec<Reply>, change::Refused>) {
     let (action, what) = match (&asked.config, asked.rollback) {
@@ -532,11 +542,14 @@ fn change_subject(what: &str, replies: &[Reply]) -> String {
 fn record_outcome(instance: &Instance, actor: &Actor, action: &str, subject: &str, refused: Option<&Fault>) {
     let Some(audit) = instance.audit() else { return };
     let result = refused.map_or_else(|| "done".to_owned(), |fault| format!("failed: {fault}"));
-    let record = audit::record(actor, action, subject, &result);
-    // It is over: the log of the daemon has what the audit log lacks.
+    write_late(instance, audit, &audit::record(actor, action, subject, &result));
+}
+
+/// Records what is over: the log of the daemon has what the audit log lacks.
+fn write_late(instance: &Instance, audit: &Audit, record: &AuditRecord) {
     let lacks =
         format!("it lacks: {} {}: {} {}: {}", record.who, record.from, record.action, record.subject, record.result);
-    if let Err(fault) = audit.write(&record, &lacks) {
+    if let Err(fault) = audit.write(record, &lacks) {
         // Without it there was no change to record.
         if let Some(live) = lock(&instance.live).as_ref() {
             live.log.error(&fault);

@@ -39,14 +39,12 @@ use control::server::SILENCE_MAX;
 use wire::ethernet::MacAddress;
 
 use super::CLIENTS_MAX;
-use super::Lookup;
-use super::Recorded;
 use super::Server;
 use super::Socket;
 use super::SocketError;
 use super::Ticker;
-use super::WHOLE_LIST;
 use super::lookup_of;
+use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::fleet::Fleet;
 use crate::fleet::Idle;
@@ -129,6 +127,7 @@ impl Running {
         let shared = Arc::clone(workers[0].shard().shared());
         let instance = Arc::new(Instance::new(description, shared, clock, askers));
         instance.set_state(control::RunState::Running);
+        instance.set_audit(Audit::new(directory.0.join("audit.jsonl")));
         let (quarantine, _receiver) = sync_channel(1);
         let options = ThreadOptions { clock, idle: Idle::Sleep, quarantine };
         let fleet = Fleet::start(workers, &[], &options, || {}).expect("threads start");
@@ -575,17 +574,33 @@ fn every_request_that_names_a_subscriber_is_a_lookup() {
 }
 
 #[test]
-fn what_a_connection_goes_on_with_is_recorded_once() {
-    let (begun, mut recorded) = (Instant::now(), Recorded::default());
-    let later = |seconds| begun + Duration::from_secs(seconds);
-    let whole: Lookup = ("show mappings", WHOLE_LIST.to_owned());
-    let narrowed: Lookup = ("show mappings", "{\"external_port\":7}".to_owned());
-    assert!(!recorded.covers(&narrowed, true, begun), "a cursor that somebody made up");
-    for lookup in [&whole, &narrowed] {
-        assert!(!recorded.covers(lookup, false, begun));
-        recorded.remember(lookup.clone(), begun);
-        assert!(recorded.covers(lookup, true, later(300)), "its next page");
+fn a_list_of_several_pages_has_a_record_of_its_end() {
+    let running = Running::start("ends");
+    running.traffic(2..42);
+    let list = List { limit: Some(7), ..List::default() };
+    let mut client = running.client();
+    assert_eq!(all::<Mapping>(&mut client, Request::Mappings, &list).len(), 40);
+    let records = |client: &mut Client| -> Vec<(String, String)> {
+        let latest = List { limit: Some(10), ..List::default() };
+        let (found, _) = client.request::<control::AuditRecord>(&Request::Audit(latest)).expect("records");
+        found.into_iter().rev().map(|record| (record.action, record.result)).collect()
+    };
+    let text = |action: &str, result: &str| (action.to_owned(), result.to_owned());
+    let mut wanted = vec![text("show mappings", "found 7 so far"), text("show mappings", "ended: found 40")];
+    assert_eq!(records(&mut client), wanted);
+
+    // A client that asks for one page, and one that leaves between two.
+    let (_, cursor) = running.client().request::<control::Session>(&Request::Sessions(list.clone())).expect("a page");
+    let mut leaving = running.client();
+    let sessions = Request::Sessions(list.clone());
+    leaving.request::<control::Session>(&sessions).expect("a page");
+    leaving.request::<control::Session>(&Request::Sessions(List { cursor, ..list })).expect("a page");
+    drop(leaving);
+    wanted
+        .extend(["found 7 so far", "found 7 so far", "ended: found 14 so far"].map(|seen| text("show sessions", seen)));
+    let start = Instant::now();
+    while records(&mut client) != wanted {
+        assert!(start.elapsed() < PATIENCE, "{:?}", records(&mut client));
+        thread::sleep(Duration::from_millis(50));
     }
-    assert!(!recorded.covers(&narrowed, false, later(1)), "asked once more");
-    assert!(recorded.covers(&whole, false, later(59)) && !recorded.covers(&whole, false, later(60)));
 }
