@@ -3,8 +3,10 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
 import pty
+import random
 import re
 import select
 import shutil
@@ -93,6 +95,16 @@ def see(n, check, **more):
     return outcome["seen"]
 
 
+def how_full(ports):
+    """What the box of a block says to screen readers, its colour, and how far it is filled."""
+    used, size = ports["ports_used"], ports["last_port"] - ports["first_port"] + 1
+    expect(0 < max(used.values()) < size / 2, f"ports used in the block: {ports}")
+    share = 100 * max(used.values()) / size
+    numbers = f"{used['udp']} UDP, {used['tcp']} TCP, {used['icmp']} ICMP"
+    label = f"block {ports['first_port']}–{ports['last_port']}: {SUBSCRIBER_WITH_BLOCK} of default, {share:.1f} % used ({numbers})"
+    return [label, "level1", f"{max(share, 12):g}%"]
+
+
 @test("page")
 def the_page_shows_everything_and_disturbs_nothing(n):
     seen = look(n, "quiet")
@@ -106,12 +118,17 @@ def the_page_shows_everything_and_disturbs_nothing(n):
         expect(page["drops"] and all(page["drops"]), f"{role}: drops without a remedy: {page['drops']}")
         expect_equal(page["workers"], len(n.dut.show("status")[0]["workers"]), f"workers for {role}")
         if role == "audit":
-            expect(page["blocks"] >= 1, f"{role}: no block on the map")
+            blocks = [block for block in page["blocks"] if SUBSCRIBER_WITH_BLOCK in block[0]]
+            (subscriber,) = n.dut.show("subscribers", "--internal", SUBSCRIBER_WITH_BLOCK)
+            own = next(value for name, value in subscriber.items() if name.startswith("own_"))
+            expect_equal(sorted(blocks), sorted(how_full(ports) for ports in own), f"{role}: blocks on the map")
+            cells = [f"{ports['first_port']}–{ports['last_port']} ({re.search(r'[0-9.]+ %', how_full(ports)[0])[0]})" for ports in own]
+            expect(all(any(cell in seen for seen in page["own"]) for cell in cells), f"{role}: {cells} in {page['own']}")
             expect(SUBSCRIBER_WITH_BLOCK in page["address"], f"{role}: subscribers {page['address']}")
             expect_equal(page["steps"][-1], "verdict", f"last step of why for {role}")
             expect_equal(page["hints"], [], f"hints for {role}")
         else:
-            expect_equal((page["names"], page["blocks"], page["address"]), (False, 0, []), f"subscribers for {role}")
+            expect_equal((page["names"], page["blocks"], page["address"]), (False, [], []), f"subscribers for {role}")
             expect("need a user with the role audit" in page["hints"][0], f"{role}: hints {page['hints']}")
     allowed = {role: [title.split(":")[0] for title in page["sections"]] for role, page in seen.items()}
     changes, lookups = {"Change the configuration", "Drain"}, {"Search", "Why"}
@@ -340,12 +357,46 @@ def rates_are_those_of_the_daemon_everywhere(n):
     expect((by_command & by_api) - {0}, f"command {by_command}, API {by_api}")
 
 
+# Subscribers of the pool with blocks in a screenshot, and mappings of the busiest.
+BUSY_SUBSCRIBERS = [f"100.64.0.{last}" for last in range(65, 80)]
+BUSY_MAPPINGS = 250
+
+
+def busy(n, stop):
+    """Traffic of a working day: subscribers with few and many mappings, at a rate that comes and goes."""
+    dice, begun = random.Random(20), time.monotonic()
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(sockets(udp(n.srv1)))
+        to = (SRV1, server.getsockname()[1])
+        talkers = [stack.enter_context(sockets(udp(n.sub2, address=address))) for address in BUSY_SUBSCRIBERS * 4]
+        made = dict.fromkeys(BUSY_SUBSCRIBERS, 0)
+        while not stop.wait(0.05):
+            for place, address in enumerate(BUSY_SUBSCRIBERS):
+                if made[address] < BUSY_MAPPINGS * (place + 1) // len(BUSY_SUBSCRIBERS) and dice.random() < 0.7:
+                    # The mapping outlives the socket.
+                    with sockets(udp(n.sub2, address=address)) as sock:
+                        sock.sendto(b"x", to)
+                    made[address] += 1
+            wave = 1.2 + math.sin((time.monotonic() - begun) / 4)
+            for sock in dice.choices(talkers, k=int(60 * wave)):
+                with contextlib.suppress(OSError):
+                    sock.sendto(b"x" * dice.randint(20, 1200), to)
+
+
 if SCREENSHOTS:
 
     @test("page")
     def screenshots_of_the_page(n):
-        folder = Path(SCREENSHOTS).resolve()
-        look(n, "screenshots", folder=str(folder))
+        folder, stop = Path(SCREENSHOTS).resolve(), threading.Event()
+        traffic = threading.Thread(target=busy, args=(n, stop))
+        traffic.start()
+        try:
+            # Blocks fill.
+            time.sleep(20)
+            look(n, "screenshots", folder=str(folder))
+        finally:
+            stop.set()
+            traffic.join(30)
         for path in folder.glob("page-*.png"):
             subprocess.run(["cwebp", "-quiet", "-q", "60", path, "-o", path.with_suffix(".webp")], check=True)
             path.unlink()

@@ -85,7 +85,7 @@ def yanglint_accepts_the_data_of_ietf_nat(n):
     expect_equal({name: policy["timers"][name] for name in timers}, timers, "timers")
     # RFC 8512's own defaults; those of RFC 6888 for ports that are held down.
     wanted = {"udp-timeout": 300, "tcp-idle-timeout": 7440, "tcp-trans-open-timeout": 240, "tcp-trans-close-timeout": 240,
-              "tcp-in-syn-timeout": 6, "icmp-timeout": 60, "hold-down-timeout": 120}  # fmt: skip
+              "tcp-in-syn-timeout": 6, "fragment-min-timeout": 2, "icmp-timeout": 60, "hold-down-timeout": 120}  # fmt: skip
     expect_equal({name: policy["timers"][name] for name in wanted}, wanted, "timers by default")
     expect_equal((policy["mapping-type"], policy["address-allocation-type"], policy["port-allocation-type"]), ("eim", "paired", "random"), "behaviour")
     expect_equal(len(instance["policy"]), len(n.dut.show("pools")), "a policy for each pool")

@@ -254,7 +254,9 @@ fn timers(figures: &Figures, pool: &Pool) -> Value {
         "tcp-idle-timeout": seconds(tcp_established_us),
         "tcp-trans-open-timeout": seconds(tcp_opening_us),
         "tcp-trans-close-timeout": seconds(tcp_closing_us),
+        // These two are fixed, at what RFC 5382 §4.3 and RFC 6146 §3.4 ask for.
         "tcp-in-syn-timeout": 6,
+        "fragment-min-timeout": 2,
         "icmp-timeout": seconds(icmp_us),
         "per-port-timeout": ports.collect::<Vec<_>>(),
         "hold-down-timeout": seconds(pool.reuse_delay_us),
@@ -304,7 +306,8 @@ fn policies(figures: &Figures, with_prefixes: bool) -> Vec<Value> {
         }
         let size = pool.block_size.and_then(|size| u16::try_from(size).ok()).filter(|_| in_ranges);
         if let (Some(size), Some(policy)) = (size, policy.as_object_mut()) {
-            policy.insert("port-set".to_owned(), json!({ "port-set-size": size }));
+            let timeout = seconds(pool.block_idle_us.unwrap_or(0));
+            policy.insert("port-set".to_owned(), json!({ "port-set-size": size, "port-set-timeout": timeout }));
         } else if let Some(policy) = policy.as_object_mut().filter(|_| in_ranges) {
             // 65,536 ports in a set are more than the module can say.
             policy.remove("port-allocation-type");
@@ -628,6 +631,7 @@ mod tests {
             assert_eq!((&policy["port-quota"], &policy["fragments-limit"]), (&quota, &json!(2048)));
         }
         assert_eq!(policies[0]["nat64-prefixes"], json!([{ "nat64-prefix": "64:ff9b::/96" }]));
+        assert_eq!(policies[0]["port-set"], json!({ "port-set-size": 512, "port-set-timeout": 120 }));
         figures.status.nat64_prefixes[0].pool = Some("another".to_owned());
         assert_eq!(super::policies(&figures, false)[0]["nat64-prefixes"], json!([]));
         figures.passed =

@@ -77,13 +77,17 @@ pub(crate) fn time_of_day(unix_micros: u64) -> String {
     format!("{:02}:{:02}:{:02}.{micros:06}", seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60)
 }
 
-/// Blocks and slices of a subscriber: `5120-5631, 8192-8703`, with the address if it is not the
-/// paired one. Shows at most three.
+/// Blocks and slices of a subscriber, each with the ports of its fullest transport in use:
+/// `5120-5631 (17), 8192-8703 (0)`, with the address if it is not the paired one. Shows at most
+/// three.
 pub(crate) fn own_ports(all: &[control::OwnPorts], paired: Option<std::net::Ipv4Addr>) -> String {
     const SHOWN: usize = 3;
     let one = |ports: &control::OwnPorts| {
         let range = format!("{}-{}", ports.first_port, ports.last_port);
-        if paired == Some(ports.external_address) { range } else { format!("{}:{range}", ports.external_address) }
+        let used = ports.ports_used.map_or_else(String::new, |used| format!(" ({})", count(used.largest())));
+        let address =
+            if paired == Some(ports.external_address) { String::new() } else { format!("{}:", ports.external_address) };
+        format!("{address}{range}{used}")
     };
     let mut parts: Vec<String> = all.iter().take(SHOWN).map(one).collect();
     if let Some(more) = all.len().checked_sub(SHOWN).filter(|more| *more > 0) {

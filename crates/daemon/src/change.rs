@@ -31,6 +31,7 @@ use control::PoolPlan;
 use control::Reloaded;
 use control::Reply;
 use control::Unnamed;
+use lookup::convert::per_protocol;
 use lookup::convert::pool_name;
 use lookup::convert::protocol;
 use nat::Affected;
@@ -455,7 +456,7 @@ fn pool_plan(pool: String, count: &PoolCensus) -> PoolPlan {
 /// Adds the guaranteed ports of a pool, and those that other subscribers still use, to the plan of
 /// the pool and to the sum of all pools.
 fn guarantee(candidate: &Shared, plan: &GuaranteePlan, pools: &mut Vec<PoolPlan>, total: &mut PoolPlan) {
-    let (guaranteed, missing) = (convert::per_protocol(plan.for_guarantees), convert::per_protocol(plan.missing));
+    let (guaranteed, missing) = (per_protocol(plan.for_guarantees), per_protocol(plan.missing));
     for sum in [plan_of(candidate, plan.pool, pools), total] {
         sum.guaranteed = sum.guaranteed.plus(&guaranteed);
         sum.guarantee_missing = sum.guarantee_missing.plus(&missing);

@@ -3,6 +3,7 @@
 use core::net::Ipv4Addr;
 
 use control::OwnPorts;
+use control::PerProtocol;
 use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
@@ -52,15 +53,17 @@ pub fn own_ports(ports: &view::OwnPorts) -> OwnPorts {
         external_address: ports.address,
         first_port: ports.first,
         last_port: ports.last,
+        ports_used: Some(per_protocol(ports.used.map(u64::from))),
     }
 }
 
+/// One number for each transport.
+pub fn per_protocol(numbers: [u64; Protocol::COUNT]) -> PerProtocol {
+    let of = |protocol: Protocol| numbers.get(protocol.index()).copied().unwrap_or(0);
+    PerProtocol { udp: of(Protocol::Udp), tcp: of(Protocol::Tcp), icmp: of(Protocol::Icmp) }
+}
+
 /// The block of a lease.
-pub(crate) fn block(external_address: Ipv4Addr, lease: &Lease) -> OwnPorts {
-    OwnPorts {
-        kind: "block".to_owned(),
-        external_address,
-        first_port: lease.block.first_port(),
-        last_port: lease.block.last_port(),
-    }
+pub(crate) fn block(shared: &Shared, lease: &Lease) -> OwnPorts {
+    own_ports(&shared.own_lease(lease))
 }

@@ -389,6 +389,7 @@ impl<'a> Configured<'a> {
             external_address,
             first_port: first,
             last_port: last,
+            ports_used: None,
         });
         let address = external.unwrap_or(Ipv4Addr::UNSPECIFIED);
         FindAnswer {

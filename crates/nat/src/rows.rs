@@ -214,6 +214,8 @@ pub struct OwnPorts {
     pub last: u16,
     /// When the block was leased, in seconds; `None` for a slice.
     pub leased_s: Option<u32>,
+    /// Its ports in use or held down, by [`Protocol::index`].
+    pub used: [u32; Protocol::COUNT],
 }
 
 /// An unleased block that nobody can lease, because some of its ports are taken singly.

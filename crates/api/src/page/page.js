@@ -48,6 +48,10 @@ const sum = each => each.udp + each.tcp + each.icmp;
 const counted = (count, thing, things = `${thing}s`) => `${number.format(count)} ${count === 1 ? thing : things}`;
 const effect = name => name.replaceAll("_", " ");
 const range = own => `${own.first_port}–${own.last_port}`;
+const size = own => own.last_port - own.first_port + 1;
+// How full a block or slice is: as its fullest transport, since each has all of the ports.
+const fullest = own => Math.max(...Object.values(own.ports_used)) / size(own);
+const perTransport = each => `${number.format(each.udp)} UDP, ${number.format(each.tcp)} TCP, ${number.format(each.icmp)} ICMP`;
 // The IPv4 address beside an IPv6 host is a number of its worker, and nobody's address.
 const hostText = host => host.inner ? `${host.address} ${host.inner}` : host.address + (host.prefix_length < 128 ? `/${host.prefix_length}` : "");
 const subscriberText = subscriber => subscriber.host ? hostText(subscriber.host) : subscriber.address;
@@ -180,6 +184,8 @@ function box(text, ratio, act) {
   made.type = "button";
   made.ariaLabel = text;
   made.title = text;
+  // The colour says it roughly, the height of the filling exactly; a little is seen of the least use.
+  made.style.setProperty("--full", `${ratio === 0 ? 0 : Math.max(100 * ratio, 12)}%`);
   made.addEventListener("click", () => act().catch(error => report(error.message)));
   return made;
 }
@@ -221,13 +227,14 @@ async function users(one) {
   own.sort((a, b) => a.first_port - b.first_port);
   fill("address", page.objects.map(subscriber => [
     subscriberText(subscriber), subscriber.vrf, subscriber.pool, sum(subscriber.mappings),
-    own.filter(ports => ports.subscriber === subscriber).map(range).join(", ") || null,
+    own.filter(ports => ports.subscriber === subscriber).map(ports => `${range(ports)} (${percent(fullest(ports))})`).join(", ") || null,
   ]));
   const more = page.cursor === null ? "" : `; the first ${number.format(USERS_MAX)} subscribers`;
   at("chosen").textContent += more;
   at("blocks").replaceChildren(...own.map(ports => {
     const who = subscriberText(ports.subscriber);
-    return box(`ports ${range(ports)}: ${who} of ${ports.subscriber.vrf}`, ports.kind === "block" ? 0.5 : 0.1, async () => search(who));
+    const text = `${ports.kind} ${range(ports)}: ${who} of ${ports.subscriber.vrf}, ${percent(fullest(ports))} used (${perTransport(ports.ports_used)})`;
+    return box(text, fullest(ports), async () => search(who));
   }));
   at("blocks-title").hidden = own.length === 0;
 }

@@ -41,6 +41,11 @@ impl PerProtocol {
         }
     }
 
+    /// That of the transport which has most.
+    pub fn largest(&self) -> u64 {
+        self.udp.max(self.tcp).max(self.icmp)
+    }
+
     /// Sum over the transports.
     pub fn total(&self) -> u64 {
         self.udp.saturating_add(self.tcp).saturating_add(self.icmp)
@@ -80,6 +85,9 @@ pub struct Pool {
     /// Ports of a block; null without blocks.
     #[serde(default)]
     pub block_size: Option<u32>,
+    /// How long a block without ports in use is kept; null without blocks.
+    #[serde(default)]
+    pub block_idle_us: Option<u64>,
     /// External ports leased in blocks over all addresses, used or not.
     #[serde(default)]
     pub ports_leased: u64,

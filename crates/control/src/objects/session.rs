@@ -72,6 +72,9 @@ pub struct OwnPorts {
     pub first_port: u16,
     /// Highest port.
     pub last_port: u16,
+    /// Its ports in use or held down now; null in an answer from a configuration alone.
+    #[serde(default)]
+    pub ports_used: Option<PerProtocol>,
 }
 
 /// An internal address with at least one mapping or port block.

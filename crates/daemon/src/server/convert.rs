@@ -17,10 +17,10 @@ use control::Session;
 use control::Subscriber;
 use lookup::convert::engine_protocol;
 use lookup::convert::own_ports;
+use lookup::convert::per_protocol;
 use lookup::convert::pool_name;
 use lookup::convert::protocol;
 use lookup::convert::vrf_name;
-use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
 use nat::Verdict;
@@ -72,11 +72,6 @@ pub(crate) fn engine_prefix(prefix: control::Prefix) -> Prefix {
 
 pub(crate) fn socket(endpoint: Endpoint) -> SocketAddrV4 {
     SocketAddrV4::new(endpoint.address, endpoint.port)
-}
-
-pub(crate) fn per_protocol(numbers: [u64; Protocol::COUNT]) -> PerProtocol {
-    let of = |protocol: Protocol| numbers.get(protocol.index()).copied().unwrap_or(0);
-    PerProtocol { udp: of(Protocol::Udp), tcp: of(Protocol::Tcp), icmp: of(Protocol::Icmp) }
 }
 
 /// The inside realm with this name.

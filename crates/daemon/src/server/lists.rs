@@ -19,6 +19,7 @@ use control::Rule;
 use control::Session;
 use control::Subscriber;
 use control::ratio;
+use lookup::convert::per_protocol;
 use lookup::convert::pool_name;
 use lookup::convert::protocol;
 use nat::Protocol;
@@ -262,9 +263,9 @@ fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
         subscribers: paired.then(|| u64::from(shared.paired_subscribers(index))),
         ports_leased,
         ports_unleasable,
-        ports_used: convert::per_protocol(used),
-        ports_resting: convert::per_protocol(numbers(&|protocol| shared.ports_held_down(index, protocol))),
-        ports_total: convert::per_protocol(total),
+        ports_used: per_protocol(used),
+        ports_resting: per_protocol(numbers(&|protocol| shared.ports_held_down(index, protocol))),
+        ports_total: per_protocol(total),
         utilisation_ratio: fullest(used, total, ports_leased + ports_unleasable),
     }
 }

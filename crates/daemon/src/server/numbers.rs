@@ -25,6 +25,7 @@ use control::Worker;
 use control::WorkerPackets;
 use export::sink::Kind;
 use export::sink::Sink;
+use lookup::convert::per_protocol;
 use lookup::convert::protocol;
 use nat::Counters;
 use nat::Protocol;
@@ -312,6 +313,10 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
         }
         let [udp, tcp, icmp] = pool.filtering.map(filtering);
         let counted = shared.counted_in_pool(id);
+        let blocks = match pool.allocation {
+            Allocation::Ports => None,
+            Allocation::Blocks(blocks) | Allocation::Deterministic { overflow: blocks, .. } => Some(blocks),
+        };
         objects.push(Pool {
             name: pool.name.clone(),
             addresses: pool.addresses.len() as u64,
@@ -328,23 +333,19 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
                 Allocation::Deterministic { .. } => "deterministic",
             }
             .to_owned(),
-            block_size: match pool.allocation {
-                Allocation::Ports => None,
-                Allocation::Blocks(blocks) | Allocation::Deterministic { overflow: blocks, .. } => {
-                    Some(blocks.size.ports())
-                }
-            },
+            block_size: blocks.map(|blocks| blocks.size.ports()),
+            block_idle_us: blocks.map(|blocks| blocks.idle.as_micros()),
             ports_leased: leased,
             ports_unleasable: unleasable,
-            ports_forwarded: convert::per_protocol(forwarded(shared.settings(), pool)),
+            ports_forwarded: per_protocol(forwarded(shared.settings(), pool)),
             reuse_delay_us: pool.reuse_delay.as_micros(),
             port_min: pool.port_min,
             port_max: pool.port_max,
             draining: is_draining(shared, id),
             subscribers,
-            ports_used: convert::per_protocol(used),
-            ports_resting: convert::per_protocol(resting),
-            ports_total: convert::per_protocol(total),
+            ports_used: per_protocol(used),
+            ports_resting: per_protocol(resting),
+            ports_total: per_protocol(total),
             utilisation_ratio: fullest(used, total, leased + unleasable),
             addresses_paired: counted.addresses_paired,
             mappings_created: counted.mappings_created,

@@ -125,7 +125,7 @@ impl Search<'_> {
         let shared = &self.shared;
         if let Some(lease) = shared.lease_of(index, port) {
             let holder = (lease.holder.realm, Ipv4Addr::from_bits(lease.holder.address));
-            return Some((holder, convert::block(shared.address(index), &lease)));
+            return Some((holder, convert::block(shared, &lease)));
         }
         let Some(Owner::Subscriber(inside)) = shared.slice_owner(index, port) else { return None };
         let pool = shared.pool_of(index);
@@ -146,7 +146,7 @@ impl Search<'_> {
         let Some(((realm, inside), range)) = self.range_of(index, port) else { return Ok(None) };
         let host = self.prefix_of(inside)?;
         let who = named(inside, host.as_ref());
-        let OwnPorts { kind, external_address, first_port, last_port } = &range;
+        let OwnPorts { kind, external_address, first_port, last_port, .. } = &range;
         let detail = format!(
             "subscriber {who} has the {kind} {first_port}-{last_port} of {external_address}; no mapping uses port {port} now"
         );

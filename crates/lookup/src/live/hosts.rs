@@ -222,6 +222,7 @@ mod tests {
             external_address: Ipv4Addr::new(203, 0, 113, 7),
             first_port,
             last_port,
+            ports_used: None,
         };
         Subscriber {
             host: Some(control::Host { address: "2001:db8:c:100::".parse().unwrap(), prefix_length: 56, inner: None }),

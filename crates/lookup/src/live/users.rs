@@ -144,7 +144,7 @@ impl Search<'_> {
         })?;
         for lease in self.shared.leases_on(index) {
             let user = users.entry((lease.holder.realm.0, Ipv4Addr::from_bits(lease.holder.address))).or_default();
-            user.blocks.push(convert::block(self.asked.address, &lease));
+            user.blocks.push(convert::block(&self.shared, &lease));
         }
         for ((_, inside), user) in &mut users {
             if user.host.is_none() {

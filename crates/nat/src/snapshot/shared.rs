@@ -881,11 +881,10 @@ impl Shared {
         let Some(compiled) = self.pools.get(pool.index()) else { return Vec::new() };
         let slice = self.formula(pool).and_then(|formula| formula.slice_of(inside.to_bits()));
         let mut found: Vec<OwnPorts> = Vec::new();
-        found.extend(slice.map(|slice| OwnPorts {
-            address: self.address(self.member(compiled, slice.address)),
-            first: slice.first,
-            last: slice.last,
-            leased_s: None,
+        found.extend(slice.map(|slice| {
+            let range =
+                PortRange { address: self.member(compiled, slice.address), first: slice.first, last: slice.last };
+            self.own_range(&range, None)
         }));
         let addresses = match paired.and_then(|address| self.address_index(address)) {
             Some(address) => vec![address],
@@ -895,14 +894,24 @@ impl Shared {
         for address in addresses {
             let leases = self.ports.leases_on(address);
             let mine = leases.filter(|lease| lease.holder.realm == realm && lease.holder.address == inside.to_bits());
-            found.extend(mine.map(|lease| OwnPorts {
-                address: self.address(address),
-                first: lease.block.first_port(),
-                last: lease.block.last_port(),
-                leased_s: Some(lease.since_s),
-            }));
+            found.extend(mine.map(|lease| self.own_lease(&lease)));
         }
         found
+    }
+
+    /// The ports of a leased block. Not for the packet path.
+    pub fn own_lease(&self, lease: &Lease) -> OwnPorts {
+        self.own_range(&PortRange::of_block(lease.block), Some(lease.since_s))
+    }
+
+    fn own_range(&self, range: &PortRange, leased_s: Option<u32>) -> OwnPorts {
+        OwnPorts {
+            address: self.address(range.address),
+            first: range.first,
+            last: range.last,
+            leased_s,
+            used: Protocol::ALL.map(|protocol| self.ports.used_within(range, protocol)),
+        }
     }
 
     /// Ports of one address in leased blocks.
