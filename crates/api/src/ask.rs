@@ -22,6 +22,8 @@ pub(crate) const QUESTIONS_MAX: usize = 8;
 /// have places of their own and leave those of the questions free.
 pub(crate) const TRACES_MAX: usize = 8;
 pub(crate) const STREAMS_MAX: usize = 4;
+/// Verifications of the store at a time: each reads all of it.
+pub(crate) const VERIFIES_MAX: usize = 1;
 /// How long a question waits for its turn.
 const TURN_WITHIN: Duration = Duration::from_secs(5);
 /// How long the daemon may take for each line of an answer: a plan of a large change takes seconds.
@@ -34,6 +36,7 @@ pub(crate) struct Daemon {
     turns: Arc<Semaphore>,
     traces: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    verifies: Arc<Semaphore>,
 }
 
 impl Daemon {
@@ -44,6 +47,7 @@ impl Daemon {
             turns: places(QUESTIONS_MAX),
             traces: places(TRACES_MAX),
             streams: places(STREAMS_MAX),
+            verifies: places(VERIFIES_MAX),
         }
     }
 
@@ -63,6 +67,12 @@ impl Daemon {
     pub(crate) fn stream_turn(&self) -> Result<OwnedSemaphorePermit, Refused> {
         let turn = Arc::clone(&self.streams).try_acquire_owned();
         turn.map_err(|_| busy("too many streams", "try again later, or read pages"))
+    }
+
+    /// The place of the verification of the store. Does not wait: one may take hours.
+    pub(crate) fn verify_turn(&self) -> Result<OwnedSemaphorePermit, Refused> {
+        let turn = Arc::clone(&self.verifies).try_acquire_owned();
+        turn.map_err(|_| busy("the store is being verified", "wait for the end of the other verification"))
     }
 
     /// Runs `questions` with a connection of `actor`, on a thread of its own.

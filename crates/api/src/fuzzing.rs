@@ -15,9 +15,9 @@ use control::Fault;
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
+use crate::event_log::EventLog;
 use crate::guard::Guard;
 use crate::guard::Peer;
-use crate::lookups::EventLog;
 use crate::routes::routes;
 use crate::settings::Listen;
 use crate::settings::Role;
@@ -42,8 +42,7 @@ fn server() -> Option<Server> {
         control: "/nonexistent/control.sock".into(),
     };
     let missing = || Fault::new("log", "is not there", "start the instance");
-    let past = Arc::new(move |_: &crate::PastQuestion| Err(missing()));
-    let log = EventLog { past, stat: Arc::new(move || Err(missing())) };
+    let log = EventLog::missing(missing);
     let guard = Arc::new(Guard::new(settings, [7; 32], u32::MAX));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build().ok()?;
     Some(Server { runtime, routes: routes(guard, log) })

@@ -16,6 +16,7 @@
 mod answer;
 mod ask;
 mod changes;
+mod event_log;
 pub mod fuzzing;
 mod guard;
 mod listen;
@@ -31,10 +32,18 @@ mod tls;
 mod token;
 mod trace;
 
+pub use event_log::EventLog;
+pub use event_log::Export;
+pub use event_log::ExportFormat;
+pub use event_log::ExportQuestion;
+pub use event_log::LogExport;
+pub use event_log::LogHead;
+pub use event_log::LogStat;
+pub use event_log::LogVerify;
+pub use event_log::Prepared;
+pub use event_log::Progress;
 pub use listen::ServeError;
 pub use listen::serve;
-pub use lookups::EventLog;
-pub use lookups::LogStat;
 pub use lookups::Past;
 pub use lookups::PastAnswer;
 pub use lookups::PastFound;

@@ -34,10 +34,10 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
+use crate::event_log::EventLog;
 use crate::guard::Guard;
 use crate::guard::Peer;
 use crate::guard::Place;
-use crate::lookups::EventLog;
 use crate::routes;
 use crate::settings::Listen;
 use crate::settings::Settings;

@@ -84,18 +84,6 @@ pub type PastAnswer = Result<PastFound, Fault>;
 /// Answers a question about an earlier time. Blocks.
 pub type Past = Arc<dyn Fn(&PastQuestion) -> PastAnswer + Send + Sync>;
 
-/// What `natrix log stat --json` prints. Blocks.
-pub type LogStat = Arc<dyn Fn() -> Result<Value, Fault> + Send + Sync>;
-
-/// What the server can ask of the event log itself, without the instance.
-#[derive(Clone)]
-pub struct EventLog {
-    /// Who had an endpoint.
-    pub past: Past,
-    /// How much is in it.
-    pub stat: LogStat,
-}
-
 /// The endpoint in question.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -185,23 +173,6 @@ pub(crate) async fn find(
     api.daemon.with(actor, move |client| client.request::<control::AuditRecord>(&record)).await?;
     let found = answered.map_err(|fault| Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault))?;
     Ok(Json(Found::Then(found)))
-}
-
-/// What the store of the event log has: records, sizes, gaps, room, and how far its collectors are.
-#[utoipa::path(get, path = "/api/v1/log/stat", tag = "state", responses(
-    (status = OK, description = "What `natrix log stat --json` prints", body = Object),
-    (status = "4XX", description = "Refused, or the instance has no store", body = ErrorBody),
-    (status = "5XX", description = "Failed", body = ErrorBody),
-))]
-pub(crate) async fn log_stat(State(api): State<Api>) -> Result<Json<Value>, Refused> {
-    let turn = api.daemon.turn().await?;
-    let stat = Arc::clone(&api.log.stat);
-    let answered = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
-        stat()
-    });
-    let answered = answered.await.map_err(|error| crate::ask::failed(&error.to_string()))?;
-    answered.map(Json).map_err(|fault| Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault))
 }
 
 /// A page of the audit log.

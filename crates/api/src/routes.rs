@@ -32,10 +32,10 @@ use utoipa_axum::routes;
 
 use crate::answer::Refused;
 use crate::ask::Daemon;
+use crate::event_log::EventLog;
 use crate::guard::Guard;
 use crate::guard::admit;
 use crate::guard::authorize;
-use crate::lookups::EventLog;
 use crate::settings::Role;
 use crate::trace;
 
@@ -155,7 +155,7 @@ fn by_role(guard: &Arc<Guard>) -> OpenApiRouter<Api> {
         .routes(routes!(crate::state::algs))
         .routes(routes!(crate::state::counters))
         .routes(routes!(crate::state::drops))
-        .routes(routes!(crate::lookups::log_stat))
+        .routes(routes!(crate::event_log::stat))
         .routes(routes!(crate::trace::live))
         .routes(routes!(crate::metrics::metrics))
         .routes(routes!(crate::restconf::nat))
@@ -179,6 +179,9 @@ fn by_role(guard: &Arc<Guard>) -> OpenApiRouter<Api> {
         .routes(routes!(crate::trace::trace))
         .routes(routes!(crate::restconf::mapping_table))
         .routes(routes!(crate::lookups::find))
+        .routes(routes!(crate::event_log::head))
+        .routes(routes!(crate::event_log::verify))
+        .routes(routes!(crate::event_log::export))
         .routes(routes!(crate::lookups::audit));
     // Its own parameter decides whether it names subscribers.
     let plan = OpenApiRouter::new().routes(routes!(crate::changes::plan));
@@ -269,7 +272,7 @@ mod tests {
     use crate::settings::User;
 
     /// The role that each answer needs. A new path is added here once it is decided who may see it.
-    const DECISIONS: [(&str, Method, Role); 41] = [
+    const DECISIONS: [(&str, Method, Role); 44] = [
         ("/", Method::GET, Role::View),
         ("/page.js", Method::GET, Role::View),
         ("/page.css", Method::GET, Role::View),
@@ -313,6 +316,9 @@ mod tests {
         ("/api/v1/why?protocol=udp&source=100.64.0.7:1&destination=192.0.2.1:2", Method::GET, Role::Audit),
         ("/api/v1/trace?port=53", Method::GET, Role::Audit),
         ("/restconf/data/ietf-nat:nat/instances/instance=1/mapping-table", Method::GET, Role::Audit),
+        ("/api/v1/log/head", Method::GET, Role::Audit),
+        ("/api/v1/log/verify", Method::POST, Role::Audit),
+        ("/api/v1/log/export?from=monday&to=tuesday", Method::GET, Role::Audit),
         ("/api/v1/audit", Method::GET, Role::Audit),
     ];
 
@@ -332,7 +338,7 @@ mod tests {
         };
         let missing = || control::Fault::new("log", "is not there", "start the instance");
         let past = Arc::new(move |asked: &crate::PastQuestion| Err(missing().seen(asked.time.to_string())));
-        let log = EventLog { past, stat: Arc::new(move || Err(missing())) };
+        let log = EventLog { past, ..EventLog::missing(missing) };
         routes(Arc::new(Guard::new(settings, [7; 32], u32::MAX)), log)
     }
 

@@ -95,7 +95,7 @@ pub(crate) async fn trace(
     Ok(Sse::new(Chunks(receiver)).keep_alive(KeepAlive::default()))
 }
 
-fn json_event(name: &str, object: &impl serde::Serialize) -> Event {
+pub(crate) fn json_event(name: &str, object: &impl serde::Serialize) -> Event {
     let data = serde_json::to_string(object).unwrap_or_default();
     Event::default().event(name).data(data)
 }

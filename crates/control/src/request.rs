@@ -94,7 +94,7 @@ pub struct Drain {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// `find`, `log export` or `snmp set`.
+    /// `find`, `log export`, `log head`, `log verify` or `snmp set`.
     pub action: String,
     /// What it is about.
     pub subject: String,

@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::beside::run_beside;
 use crate::failure::Failure;
 use crate::find_at;
+use crate::log;
 
 /// `natrix api`: the process itself.
 pub(crate) fn run() -> Result<(), Failure> {
@@ -27,14 +28,18 @@ pub(crate) fn run() -> Result<(), Failure> {
 
 /// The event log of the instance, asked as the command line does.
 fn event_log(settings: &Settings) -> EventLog {
-    let socket = settings.control.clone();
-    let socket_of_stat = socket.clone();
-    let past = move |question: &PastQuestion| find_past(question, &socket.display().to_string());
-    let stat = move || {
-        let failed = |failure: Failure| Fault::new("log", failure.to_string(), "see docs/logging.md");
-        crate::log::stat_of_instance(&socket_of_stat).map_err(failed)
-    };
-    EventLog { past: Arc::new(past), stat: Arc::new(stat) }
+    let socket = Arc::new(settings.control.clone());
+    let with_socket = || Arc::clone(&socket);
+    let failed = |failure: Failure| log::of_the_log(&failure);
+    let of_past = with_socket();
+    let (of_stat, of_head, of_verify, of_export) = (with_socket(), with_socket(), with_socket(), with_socket());
+    EventLog {
+        past: Arc::new(move |question| find_past(question, &of_past.display().to_string())),
+        stat: Arc::new(move || log::stat_of_instance(&of_stat).map_err(failed)),
+        head: Arc::new(move || log::head_of_instance(&of_head).map_err(failed)),
+        verify: Arc::new(move |head, progress| log::verify_instance(&of_verify, head, progress).map_err(failed)),
+        export: Arc::new(move |question| log::prepare_export(&of_export, question).map_err(failed)),
+    }
 }
 
 /// Answers as `natrix find --at`, or `--from` and `--to`, does.

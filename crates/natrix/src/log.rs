@@ -10,6 +10,10 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
+use api::Export;
+use api::ExportFormat;
+use api::ExportQuestion;
+use api::Prepared;
 use cli::CliError;
 use cli::LogAllocation;
 use cli::LogCommand;
@@ -31,8 +35,10 @@ use export::store::Store;
 use export::store::StoreError;
 use export::store::StoreOptions;
 use export::store::StoreWriter;
+use export::store::Verified;
 use export::store::lookups;
 use export::store::verify;
+use export::store::verify_text;
 use export::utc_text;
 use serde_json::json;
 
@@ -133,6 +139,57 @@ fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -
     Ok(())
 }
 
+fn deleted_last(verified: &Verified) -> Option<String> {
+    (verified.deleted > 0).then(|| utc_text(verified.deleted_us))
+}
+
+fn verified_object(verified: &Verified) -> serde_json::Value {
+    json!({
+        "faults": verified.faults, "entries": verified.entries, "segments": verified.segments,
+        "frames": verified.frames, "bytes": verified.bytes, "deleted": verified.deleted,
+        "deleted_last": deleted_last(verified), "gaps": verified.gaps, "lost": verified.lost,
+    })
+}
+
+/// What `natrix log head` prints of the store of the running instance.
+pub(crate) fn head_of_instance(socket: &Path) -> Result<String, Failure> {
+    Ok(Store::open(&instance_log::store(socket)?)?.head(None)?)
+}
+
+/// What `natrix log verify --json` prints of it; None if it was stopped.
+pub(crate) fn verify_instance(
+    socket: &Path,
+    head: Option<&str>,
+    progress: api::Progress<'_>,
+) -> Result<Option<serde_json::Value>, Failure> {
+    let verified = verify_text(&instance_log::store(socket)?, head, progress)?;
+    Ok(verified.as_ref().map(verified_object))
+}
+
+/// `natrix log export` of it, for the API.
+pub(crate) fn prepare_export(socket: &Path, question: &ExportQuestion) -> Result<Prepared, Failure> {
+    let span = (times::parse("from", &question.from)?, times::parse("to", &question.to)?);
+    let store = Store::open(&instance_log::store(socket)?)?;
+    let (format, domain) = (question.format, question.domain.unwrap_or(1));
+    let run: Export = Box::new(move |out| {
+        let mut count = 0;
+        let outcome = Output::streamed(format, domain, out)
+            .map_err(ExportError::Output)
+            .and_then(|output| put_all(&store, span, output, &mut count, |_, _| {}));
+        (count, outcome.map_err(|error| of_the_log(&error)))
+    });
+    Ok(Prepared { subject: subject_of_export(span), run })
+}
+
+/// A failure of the log in an answer of the API.
+pub(crate) fn of_the_log(failure: &dyn core::fmt::Display) -> Fault {
+    Fault::new("log", failure.to_string(), "see docs/logging.md")
+}
+
+fn subject_of_export((from_us, to_us): (u64, u64)) -> String {
+    format!("from {} to {}", utc_text(from_us), utc_text(to_us))
+}
+
 fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure> {
     let bar = bar(0);
     let verified = verify(&folder(&arguments.store)?, arguments.head.as_deref(), |done, total| {
@@ -140,14 +197,8 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    let deleted = (verified.deleted > 0).then(|| utc_text(verified.deleted_us));
     if arguments.json {
-        let object = json!({
-            "faults": verified.faults, "entries": verified.entries, "segments": verified.segments,
-            "frames": verified.frames, "bytes": verified.bytes, "deleted": verified.deleted, "deleted_last": deleted,
-            "gaps": verified.gaps, "lost": verified.lost,
-        });
-        writeln!(out, "{object}")?;
+        writeln!(out, "{}", verified_object(&verified))?;
     } else {
         verified.faults.iter().try_for_each(|fault| writeln!(out, "{fault}"))?;
         writeln!(
@@ -159,7 +210,7 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
             verified.frames,
             verified.bytes
         )?;
-        if let Some(deleted) = deleted {
+        if let Some(deleted) = deleted_last(&verified) {
             writeln!(out, "  {} segments were deleted by retention, the last at {deleted}", verified.deleted)?;
         }
         writeln!(out, "  {} recorded gaps, {} records lost in them", verified.gaps, verified.lost)?;
@@ -168,8 +219,11 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
 }
 
 /// An error of the store or of the file that is written.
+#[derive(Debug, thiserror::Error)]
 enum ExportError {
+    #[error(transparent)]
     Store(StoreError),
+    #[error(transparent)]
     Output(io::Error),
 }
 
@@ -192,16 +246,25 @@ impl<'a> Output<'a> {
         if arguments.format == LogFormat::Parquet {
             return Ok(Output::Parquet(ParquetFile::begin(File::create(&arguments.output)?)?));
         }
-        let mut file: Box<dyn Write + 'a> = if is_standard {
+        let file: Box<dyn Write + 'a> = if is_standard {
             Box::new(BufWriter::with_capacity(1 << 20, out))
         } else {
             Box::new(BufWriter::with_capacity(1 << 20, File::create(&arguments.output)?))
         };
-        if arguments.format == LogFormat::Ipfix {
-            let ipfix = IpfixFile::begin(arguments.domain, &mut file)?;
-            return Ok(Output::Ipfix(file, Box::new(ipfix)));
-        }
-        Ok(Output::Json(file))
+        let format = if arguments.format == LogFormat::Ipfix { ExportFormat::Ipfix } else { ExportFormat::Json };
+        Output::streamed(format, arguments.domain, file)
+    }
+
+    /// What is written from the front to the end.
+    fn streamed(format: ExportFormat, domain: u32, file: impl Write + 'a) -> io::Result<Output<'a>> {
+        let mut file: Box<dyn Write + 'a> = Box::new(file);
+        Ok(match format {
+            ExportFormat::Json => Output::Json(file),
+            ExportFormat::Ipfix => {
+                let ipfix = IpfixFile::begin(domain, &mut file)?;
+                Output::Ipfix(file, Box::new(ipfix))
+            }
+        })
     }
 
     fn put(&mut self, holder: &Holder) -> io::Result<()> {
@@ -236,8 +299,8 @@ fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure>
     let Some(dir) = dir else {
         // It may be too long to keep until its end, so that a second record has what came of it.
         let record = |result: String| {
-            let subject = format!("from {} to {}", utc_text(from_us), utc_text(to_us));
-            instance_log::record(&socket.socket, ("log export", subject), case.clone(), result)
+            let what = ("log export", subject_of_export((from_us, to_us)));
+            instance_log::record(&socket.socket, what, case.clone(), result)
         };
         record("started".to_owned())?;
         let exported = folder(&arguments.store).and_then(|folder| export(arguments, &folder, (from_us, to_us), out));
@@ -255,6 +318,23 @@ fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure>
     export(arguments, dir, (from_us, to_us), out).map(drop)
 }
 
+/// Writes the holders between two times, and counts them.
+fn put_all(
+    store: &Store,
+    (from_us, to_us): (u64, u64),
+    mut output: Output<'_>,
+    count: &mut u64,
+    progress: impl FnMut(u64, u64),
+) -> Result<(), ExportError> {
+    let each = |holder: &Holder| -> Result<(), ExportError> {
+        output.put(holder).map_err(ExportError::Output)?;
+        *count += 1;
+        Ok(())
+    };
+    store.intervals_with(from_us, to_us, each, progress)?;
+    output.end().map_err(ExportError::Output)
+}
+
 /// Exports the holders between two times; returns how many there are.
 fn export(
     arguments: &LogExport,
@@ -266,18 +346,13 @@ fn export(
     let store = Store::open(folder)?;
     let failed = |source| StoreError::Io { path: arguments.output.clone(), source };
     let mut count = 0_u64;
-    let mut output = Output::begin(arguments, out).map_err(failed)?;
+    let output = Output::begin(arguments, out).map_err(failed)?;
     let bar = bar(0);
-    let each = |holder: &Holder| {
-        count += 1;
-        output.put(holder).map_err(ExportError::Output)
-    };
-    let written = store.intervals_with(from_us, to_us, each, |done, total| {
+    let written = put_all(&store, (from_us, to_us), output, &mut count, |done, total| {
         bar.set_length(total);
         bar.set_position(done);
     });
     bar.finish_and_clear();
-    let written = written.and_then(|()| output.end().map_err(ExportError::Output));
     match written {
         Ok(()) if is_standard => Ok(count),
         Ok(()) => {
