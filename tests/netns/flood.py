@@ -27,8 +27,8 @@ from netlab.topology import SUBSCRIBERS  # noqa: E402
 ETH_P_ARP, BGP, PCP = 0x0806, 179, 5351
 NEAR = "198.51.100.66"
 FRAMES = 4096
-# Handed to the kernel at a time.
-BATCH = 64
+# Handed to the kernel at a time: one by one it is fast enough to fill every queue.
+BATCH = 1
 
 
 def arp_request(dice, sender):
@@ -87,6 +87,8 @@ class Message(ctypes.Structure):
         ("control", ctypes.c_void_p),
         ("control_length", ctypes.c_size_t),
         ("flags", ctypes.c_int),
+        # `struct msghdr` ends with it, at a multiple of 8 bytes.
+        ("padding", ctypes.c_int),
         ("sent", ctypes.c_uint),
     ]
 
@@ -99,17 +101,23 @@ def messages(every):
     return made
 
 
+_SENDMMSG = ctypes.CDLL(None, use_errno=True).sendmmsg
+
+
+def sendmmsg(sock, made, count):
+    """Hands `count` messages to the kernel; returns how many it took. An error is a full queue of the device: none."""
+    return max(_SENDMMSG(sock.fileno(), ctypes.byref(made), count, 0), 0)
+
+
 def main():
     device, station, kind, seconds = sys.argv[1:]
     every = list(frames(bytes.fromhex(station.replace(":", "")), kind))
     made = messages(every)
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     sock.bind((device, 0))
-    sendmmsg = ctypes.CDLL(None, use_errno=True).sendmmsg
     sent, at, end = 0, 0, time.monotonic() + float(seconds)
     while time.monotonic() < end:
-        # An error is a full queue of the device.
-        sent += max(sendmmsg(sock.fileno(), ctypes.byref(made[at]), BATCH, 0), 0)
+        sent += sendmmsg(sock, made[at], BATCH)
         at = (at + BATCH) % len(every)
     print(sent)
 

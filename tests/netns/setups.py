@@ -230,6 +230,19 @@ address = "udp://127.0.0.1:6516"
 """
 
 
+# A million sessions and more of 120 hosts, in tables for twice as many: hosts are spread unevenly.
+SESSIONS = int(os.environ.get("NATRIX_SESSIONS", "30000"))
+MANY_SESSIONS = f"""
+[tables]
+mappings = {2 * SESSIONS + 100_000}
+
+[[pool]]
+name = "many"
+addresses = ["203.0.113.64/26"]
+subscribers = ["100.64.0.128/25"]
+"""
+
+
 # SNMP: the socket of the master agent, a subscriber with blocks, and one with a limit of ports.
 AGENTX = f"{_LOG_FOLDER.name}/agentx"
 THRESHOLDS = f"{_LOG_FOLDER.name}/snmp/thresholds"
@@ -365,6 +378,7 @@ SETUPS = {
     "api": {"more": api()},
     # The unit of the package, on a machine of its own.
     "unit": {},
+    "many_sessions": {"more": MANY_SESSIONS + api(), "timeouts": {"udp": "2 h"}},
     # For tests that must not wait because another has used up the requests of its client.
     "api_quiet": {"more": SCARCE_POOL + api()},
     "api_tls": lambda: {"more": api_tls()},

@@ -117,6 +117,7 @@ ROLES = {
         "/api/v1/subscribers", "/api/v1/mappings", "/api/v1/sessions", "/api/v1/grants", "/api/v1/expectations", "/api/v1/neighbours",
         "/api/v1/find?address=203.0.113.1", "/api/v1/audit", "/api/v1/trace?count=1", f"{NAT}/instances/instance=1/mapping-table",
         "/api/v1/why?protocol=udp&source=100.64.0.10:1&destination=192.0.2.10:2", "/api/v1/plan?details=1",
+        "/api/v1/log/head", "/api/v1/log/verify", "/api/v1/log/export?from=1%20h%20ago&to=now",
     ],
 }  # fmt: skip
 
@@ -128,7 +129,7 @@ def roles_bound_what_a_user_may_do(n):
     expect_equal(set(document["paths"]) - decided, set(), "paths that no role is decided for")
     for needed, paths in ROLES.items():
         for path in paths:
-            method = "POST" if path.split("?")[0].rsplit("/", 1)[-1] in ("plan", "reload", "rollback", "drain") else "GET"
+            method = "POST" if path.split("?")[0].rsplit("/", 1)[-1] in ("plan", "reload", "rollback", "drain", "verify") else "GET"
             expect_equal(ask(n, path, None, method)[0], 401, f"{path} without a login")
             for role in ("view", "operate", "audit"):
                 if role != needed and needed != "view":
@@ -387,6 +388,13 @@ def the_audit_log_says_what_came_of_a_lookup(n):
                 break
             time.sleep(0.1)
     expect_equal(results(2), ["ended: 2 packets", "started"], "records of a trace")
+    # Of a list that goes on, the last record has the number of all.
+    traffic(n, 20)
+    count = len(ask(n, "/api/v1/mappings?stream=true&limit=7", "audit")[2].splitlines())
+    expect(count >= 20, f"{count} mappings streamed")
+    expect_equal(results(2), [f"ended: found {count}", "found 7 so far"], "records of a stream of several pages")
+    n.dut.show("mappings", "--limit", "7", "--all")
+    expect_equal(results(2), [f"ended: found {count}", "found 7 so far"], "records of a list of the command line")
 
 
 @test("api")
@@ -515,7 +523,13 @@ def the_api_comes_back_after_it_was_killed(n):
 def ten_wrong_logins_make_a_client_wait(n):
     statuses = [ask(n, "/api/v1/status", None, headers={"Authorization": "Bearer noc:wrong"})[0] for _ in range(12)]
     expect_equal(statuses, [401] * 10 + [429] * 2, "answers to wrong logins")
-    expect_equal(ask(n, "/api/v1/status")[0], 429, "a right login of the same client")
+    expect_equal(ask(n, "/api/v1/status", None, headers={"Authorization": "Bearer noc:wrong"})[0], 429, "one more guess")
+    # Others of the same machine are not locked out: neither whose name nobody guesses at, nor who
+    # has logged in before.
+    expect_equal([ask(n, "/api/v1/status", role)[0] for role in ("view", "audit", "view")], [200] * 3, "right logins")
+    guesses = [ask(n, "/api/v1/status", None, headers={"Authorization": "Bearer see:wrong"})[0] for _ in range(12)]
+    expect_equal(guesses, [401] + [429] * 11, "guesses at a second name")
+    expect_equal(ask(n, "/api/v1/status", "view")[0], 200, "the right login of that name")
 
 
 def _flood(n, seconds, statuses):

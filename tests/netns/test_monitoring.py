@@ -15,6 +15,7 @@ from netlab import process
 from netlab.topology import SRV1
 from test_api import TOKENS
 from test_api import ask
+from test_api import traffic
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHIPPED = ROOT / "packaging" / "monitoring"
@@ -113,6 +114,73 @@ def the_api_has_the_statistics_of_the_log(n):
     expect(by_api["bytes"] > 0 and by_api.keys() == by_command.keys(), f"statistics: {by_api}")
     expect_equal([one["name"] for one in by_api["sinks"]], ["court"], "collectors")
     expect_equal(ask(n, "/api/v1/log/stat", None)[0], 401, "without a login")
+
+
+def events_of(text):
+    """The server-sent events of an answer: (name, object)."""
+    events = re.findall(r"^event: ?(\w+)\ndata: ?(.*)$", text.decode(), re.MULTILINE)
+    return [(name, json.loads(data)) for name, data in events]
+
+
+def latest_records(n, count):
+    _, _, page = ask(n, f"/api/v1/audit?limit={count}", "audit")
+    return [(one["who"], one["action"], one["subject"], one["case"], one["result"]) for one in page["objects"]]
+
+
+@test("monitoring")
+def the_api_proves_that_the_log_is_whole(n):
+    traffic(n, 5)
+    time.sleep(3)
+    status, headers, head = ask(n, "/api/v1/log/head?case=AZ-50", "audit")
+    expect_equal((status, headers["content-type"].split(";")[0]), (200, "text/plain"), "answer")
+    expect(head.startswith(b"natrix log head\nstore ") and b"\nsignature " in head, f"head {head}")
+    expect_equal(latest_records(n, 1), [("law", "log head", "the store", "AZ-50", "answered")], "record of the head")
+    _, headers, text = ask(n, "/api/v1/log/verify?case=AZ-51", "audit", "POST", head)
+    expect_equal(headers["content-type"], "text/event-stream", "content type of a verification")
+    name, verified = events_of(text)[-1]
+    expect_equal((name, verified["faults"]), ("verified", []), "verification with the exported head")
+    subject = "the store, with an exported head"
+    expect_equal(
+        latest_records(n, 2),
+        [("law", "log verify", subject, "AZ-51", "ended: no faults"), ("law", "log verify", subject, "AZ-51", "started")],
+        "records of a verification",
+    )
+    status, out, _ = n.dut.command("log", "verify", "--json")
+    expect_equal((status, json.loads(out).keys()), (0, verified.keys()), "what the command prints")
+    # A head of another store, and no head at all.
+    other = head.replace(b"\nentries 1 ", b"\nentries 2 ") if b"\nentries 1 " in head else head.replace(b"\nentries ", b"\nentries 9")
+    for wrong, fault in ((other, "the signature of the head is wrong"), (b"nonsense", "not the head of a store")):
+        name, verified = events_of(ask(n, "/api/v1/log/verify", "audit", "POST", wrong)[2])[-1]
+        expect(name == "verified" and len(verified["faults"]) == 1 and fault in verified["faults"][0], f"{name} {verified}")
+        expect_equal(latest_records(n, 1)[0][-1], "ended: 1 fault", "record of a fault")
+    name, verified = events_of(ask(n, "/api/v1/log/verify", "audit", "POST")[2])[-1]
+    expect_equal((name, verified["faults"]), ("verified", []), "verification without a head")
+
+
+@test("monitoring")
+def the_api_exports_what_the_command_exports(n):
+    traffic(n, 5)
+    time.sleep(3)
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    span = ("2026-01-01T00:00:00Z", now)
+    path = n.state.directory / "exported-beside-the-api"
+    for form, kind in (("json", "application/x-ndjson"), ("ipfix", "application/ipfix")):
+        # What is open goes on between the two: those before have their end in both.
+        n.dut.command("log", "export", "--format", form, "--from", span[0], "--to", span[1], "--output", path)
+        status, headers, body = ask(n, f"/api/v1/log/export?from={span[0]}&to={span[1]}&format={form}&case=AZ-60", "audit")
+        expect_equal((status, headers["content-type"]), (200, kind), f"answer of {form}")
+        by_command = path.read_bytes()
+        if form == "json":
+            key = lambda line: (line["subscriber"], line["external_address"], line["first_port"], line["since"])  # noqa: E731
+            seen = [sorted(key(json.loads(line)) for line in text.splitlines()) for text in (body, by_command)]
+            expect(len(seen[0]) >= 5 and seen[0] == seen[1], f"{len(seen[0])} intervals by the API, {len(seen[1])} by the command")
+            expect_equal([one[-1] for one in latest_records(n, 2)], [f"ended: found {len(seen[0])}", "started"], "records")
+            expect_equal(latest_records(n, 1)[0][1:4], ("log export", f"from {span[0]} to {span[1]}".replace("Z", ".000000Z"), "AZ-60"), "record")
+        else:
+            # Version 10 of each message, and as many bytes but for what ended meanwhile.
+            expect(body[:2] == b"\0\x0a" and abs(len(body) - len(by_command)) < 500, f"{len(body)} and {len(by_command)} bytes")
+    expect_equal(ask(n, "/api/v1/log/export?from=monday&to=now", "audit")[0], 422, "a time that is none")
+    expect_equal(ask(n, "/api/v1/log/export?from=monday", "audit")[0], 400, "half a range")
 
 
 @test("monitoring")

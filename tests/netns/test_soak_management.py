@@ -103,6 +103,7 @@ def compressed_day(n, pages):
     agent(n)
     traffic(n, 20)
     known, begun = processes(n), time.monotonic()
+    start = {name: resident_kib(pid) for name, pid in known.items()}
     expect({"run", "api", "snmp"} <= set(known), f"processes {known}")
     first = {}
     for number in range(SCRAPES):
@@ -120,6 +121,6 @@ def compressed_day(n, pages):
         pages.quarter_of_a_minute()
     last = {name: resident_kib(pid) for name, pid in known.items()}
     expect_equal(processes(n), known, "processes: none was started again")
-    print(f"# {SCRAPES} scrapes and {pages.asked} requests of pages in {time.monotonic() - begun:.0f} s; KiB after a third {first}, at the end {last}", flush=True)
+    print(f"# {SCRAPES} scrapes and {pages.asked} requests of pages in {time.monotonic() - begun:.0f} s; KiB at the start {start}, after a third {first}, at the end {last}", flush=True)
     for name in known:
         expect(last[name] <= first[name] * 1.1 + 2048, f"natrix {name} grew from {first[name]} to {last[name]} KiB")
