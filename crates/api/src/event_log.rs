@@ -190,6 +190,16 @@ pub(crate) async fn stat(State(api): State<Api>) -> Result<Json<Value>, Refused>
     on_thread(&api, move || stat()).await.map(Json)
 }
 
+/// An event of a verification, as its lines are read.
+#[derive(Debug, ToSchema)]
+#[allow(dead_code, reason = "only the document has it: events are written line by line")]
+pub(crate) struct VerifyEvent {
+    /// `progress`, `verified` or `error`.
+    event: Option<String>,
+    /// One JSON object.
+    data: Option<String>,
+}
+
 /// What the lookup is for.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -228,7 +238,7 @@ pub(crate) async fn head(
 #[utoipa::path(post, path = "/api/v1/log/verify", tag = "log", params(ForCase),
     request_body(content = String, content_type = "text/plain", description = "An exported head, or nothing"),
     responses(
-        (status = OK, description = "Events", body = String, content_type = "text/event-stream"),
+        (status = OK, description = "Events", body = VerifyEvent, content_type = "text/event-stream"),
         (status = "4XX", description = "Refused, or the instance has no store", body = ErrorBody),
         (status = "5XX", description = "Failed", body = ErrorBody),
     )

@@ -59,7 +59,7 @@ pub(crate) struct Api {
         title = "Natrix",
         description = "A carrier-grade NAT. Everything that the command `natrix` can do with a running instance."
     ),
-    components(schemas(control::TcpSegment)),
+    components(schemas(control::TcpSegment, crate::event_log::ExportFormat)),
     modifiers(&Login),
     security(("bearer" = []), ("basic" = []))
 )]
