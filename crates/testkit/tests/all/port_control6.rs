@@ -429,3 +429,31 @@ fn a_number_means_its_host_for_as_long_as_a_grant_is_held_down() {
     bed.sweep();
     assert_eq!((bed.grants().len(), bed.mappings()), (0, 0));
 }
+
+/// A worker limits requests of hosts of others before they take room in a ring, as it does those of
+/// IPv4 hosts.
+#[test]
+fn requests_are_limited_before_they_are_handed_over() {
+    let ask = udp(7_000);
+    let nat64 = udp6((v6(C6), 40_000), (v6(OWN6), SERVER_PORT), &ask.message6(v6(C6), None));
+    let by_b4 = udp6((v6(C6), 40_000), (v6(AFTR), SERVER_PORT), &ask.message6(v6(C6), None));
+    let inner = build::udp(at(HOME, 40_000), at(AFTR_INSIDE, SERVER_PORT)).payload(&ask.message()).build();
+    let in_softwire = softwire(v6(C6), v6(AFTR), &inner);
+    for packet in [nat64, by_b4, in_softwire] {
+        let mut bed = Bed6::with_workers(with_pcp(), 2);
+        let owner = bed.shared().worker_of_host(view6(&packet).source()).index();
+        let other = 1 - owner;
+        let [answers, _] = bed.receive(other, topology::INSIDE, &packet);
+        assert_eq!(answers.len(), 1, "it is answered by its own worker");
+        let mut answered = 1;
+        for _ in 1..2_000 {
+            answered += bed.receive(other, topology::INSIDE, &packet)[0].len();
+        }
+        let counters = bed.shards().iter().map(|shard| shard.counters().handed_off);
+        let handed_off: Vec<u64> = counters.collect();
+        assert!((90..=110).contains(&answered), "{answered} answered");
+        assert_eq!(handed_off[other], answered as u64, "no more than are answered");
+        let limited = bed.shards()[other].counters().port_control_limited;
+        assert_eq!(limited, 2_000 - answered as u64);
+    }
+}

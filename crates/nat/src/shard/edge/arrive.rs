@@ -36,6 +36,7 @@ use crate::headers::rewrite::Rewrite;
 use crate::headers::rewrite::replace_address;
 use crate::headers::rewrite::rewrite;
 use crate::shard::edge::is_plain;
+use crate::shard::edge::port_control::take_over_request;
 use crate::shard::edge::verdict_of;
 use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::AFTR_INSIDE;
@@ -277,7 +278,9 @@ impl PacketPath {
         for (i, packet) in burst.iter_mut().enumerate().take(BURST_MAX) {
             packet.verdict = None;
             let facing = self.ledger.shared.facing(packet.meta.ingress);
-            if facing.side == Side::Outside || !matches!(packet.meta.stage, Stage::Received | Stage::Steered) {
+            if facing.side == Side::Outside
+                || !matches!(packet.meta.stage, Stage::Received | Stage::Steered) && !take_over_request(packet)
+            {
                 continue;
             }
             let Some((plain, way)) = self.look_at_plain(packet, facing.realm) else {
@@ -343,6 +346,13 @@ impl PacketPath {
         };
         let worker = self.ledger.shared.worker_of_host(address);
         if worker != self.ledger.worker {
+            if self.is_request(packet, &incoming) {
+                if let Err(verdict) = self.pass_request_of_host_on(now, worker, packet, address, sink) {
+                    self.refuse_at_edge(now, packet, &verdict.into(), sink);
+                }
+                *finished |= 1 << i;
+                return false;
+            }
             let meta = PacketMeta { record: 0, stage: Stage::Steered, ..packet.meta };
             packet.verdict = None;
             packet.outcome = Outcome::HandOff { worker, meta };

@@ -13,9 +13,16 @@ use wire::ipv6;
 use wire::ipv6::Ipv6;
 use wire::udp::Udp;
 
+use crate::headers::packet::Outcome;
 use crate::headers::packet::Packet;
+use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Sink;
+use crate::headers::packet::Stage;
+use crate::headers::parse::get_u16;
+use crate::headers::parse::get_u32;
+use crate::headers::parse::ip;
 use crate::headers::parse::parse;
+use crate::shard::edge::arrive::Incoming;
 use crate::shard::packet::PacketPath;
 use crate::shard::packet::port_control::HEADERS;
 use crate::shard::packet::port_control::headers;
@@ -29,6 +36,7 @@ use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::RealmId;
+use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
 const HEADERS6: usize = ipv6::HEADER_LENGTH + wire::udp::HEADER_LENGTH;
@@ -71,7 +79,66 @@ fn datagram_at(packet: &[u8], offset: usize) -> Option<Udp<&[u8]>> {
     (is_valid && udp.source_port() != 0).then_some(udp)
 }
 
+/// True for a request of an IPv6 host that another worker has limited, which then is a packet like
+/// those that were steered here.
+#[inline(always)]
+pub(super) fn take_over_request(packet: &mut Packet<'_>) -> bool {
+    let is_one = packet.meta.stage == Stage::PortControl && packet.bytes().first().is_some_and(|it| it >> 4 == 6);
+    if is_one {
+        packet.meta.stage = Stage::Steered;
+    }
+    is_one
+}
+
 impl PacketPath {
+    /// Whether the packet is for the port-control server, in a softwire or outside.
+    pub(super) fn is_request(&self, packet: &Packet<'_>, incoming: &Incoming) -> bool {
+        match incoming {
+            Incoming::Request { way, offset, .. } => {
+                self.judge_request(packet, usize::from(*offset), *way) == Verdict::Local
+            }
+            Incoming::Softwire { offset, .. } => {
+                // Without options, as everyone sends it; others are limited by their own worker.
+                let inner = packet.chunk::<{ ip::HEADER_MIN + 4 }>(usize::from(*offset));
+                inner.is_some_and(|header| {
+                    get_u32(header, ip::DESTINATION) == AFTR_INSIDE
+                        && header[ip::PROTOCOL] == ipv4::PROTOCOL_UDP
+                        && get_u16(header, ip::HEADER_MIN + 2) == SERVER_PORT
+                })
+            }
+            Incoming::Other | Incoming::Nat64 { .. } | Incoming::TooBig { .. } | Incoming::Fragment { .. } => false,
+        }
+    }
+
+    /// A request of a host of another worker, limited before it takes room in a ring. The packet
+    /// has no verdict then.
+    ///
+    /// # Errors
+    /// Its host has asked too often, or the ring is half full.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn pass_request_of_host_on<S: Sink>(
+        &mut self,
+        now: Instant,
+        worker: WorkerId,
+        packet: &mut Packet<'_>,
+        source: u128,
+        sink: &mut S,
+    ) -> Result<(), Verdict> {
+        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+        if !self.may_ask(now, realm, source) {
+            return Err(Verdict::LocalIgnored);
+        }
+        let meta = PacketMeta { record: 0, stage: Stage::PortControl, ..packet.meta };
+        if !sink.hand_off(worker, meta, &[packet.bytes()]) {
+            self.ledger.counters.port_control_limited += 1;
+            return Err(Verdict::LocalIgnored);
+        }
+        self.ledger.counters.handed_off += 1;
+        (packet.verdict, packet.outcome) = (None, Outcome::Done);
+        Ok(())
+    }
+
     /// [`Verdict::Local`] for a request, and otherwise why it is none.
     pub(super) fn judge_request(&self, packet: &Packet<'_>, offset: usize, way: Way) -> Verdict {
         match (datagram_at(packet.bytes(), offset), way) {
