@@ -82,6 +82,8 @@ pub struct Findings {
     overflowed: bool,
     ends_registrations: bool,
     via: Option<u16>,
+    registered: [(u16, u32); WANTS_MAX],
+    registered_len: usize,
     /// A bit for each want of a pair that got one port.
     singles: u8,
 }
@@ -98,6 +100,8 @@ impl Default for Findings {
             overflowed: false,
             ends_registrations: false,
             via: None,
+            registered: [(0, 0); WANTS_MAX],
+            registered_len: 0,
             singles: 0,
         }
     }
@@ -132,6 +136,20 @@ impl Findings {
     #[must_use]
     pub fn via(&self) -> Option<u16> {
         self.via
+    }
+
+    /// Inside ports that the other side has registered, and for how many seconds (RFC 3261 §10.3).
+    #[must_use]
+    pub fn registered(&self) -> &[(u16, u32)] {
+        if self.overflowed { &[] } else { &self.registered[..self.registered_len] }
+    }
+
+    /// More than [`WANTS_MAX`] are left as they are.
+    pub(crate) fn register(&mut self, port: u16, seconds: u32) {
+        if let Some(free) = self.registered.get_mut(self.registered_len) {
+            *free = (port, seconds);
+            self.registered_len += 1;
+        }
     }
 
     pub(crate) fn set_via(&mut self, port: u16) {

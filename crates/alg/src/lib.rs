@@ -56,6 +56,8 @@ pub use stream::Stream;
 pub const LINE_MAX: usize = 512;
 /// A longer message ends parsing.
 pub const MESSAGE_MAX: usize = 4096;
+/// Requests of one session that a gateway waits for an answer to.
+pub const AWAITED_MAX: usize = 8;
 /// A payload cannot ask for a lower inside port.
 pub const PORT_MIN: u16 = 1024;
 
@@ -158,6 +160,24 @@ pub struct Memory {
     pub flags: u32,
     /// A number of its own.
     pub number: u32,
+    /// What it waits for an answer to, the latest first; 0 for nothing.
+    pub awaited: [u32; AWAITED_MAX],
+}
+
+impl Memory {
+    /// Waits for an answer to this. Of more than [`AWAITED_MAX`], the oldest is forgotten.
+    fn await_answer(&mut self, to: u32) {
+        if !self.awaited.contains(&to) {
+            self.awaited.copy_within(..AWAITED_MAX - 1, 1);
+            self.awaited[0] = to;
+        }
+    }
+
+    /// True once, if an answer to this is awaited.
+    fn take_answer(&mut self, to: u32) -> bool {
+        let found = self.awaited.iter_mut().find(|awaited| **awaited == to && to != 0);
+        found.is_some_and(|awaited| core::mem::take(awaited) != 0)
+    }
 }
 
 /// The start of a stream's unread bytes.

@@ -78,14 +78,14 @@ impl Alg for Sip {
         text::frame(memory, context, bytes, seen, &SHAPE)
     }
 
-    fn read(&self, _: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading {
+    fn read(&self, memory: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading {
         let known = message.len() <= MESSAGE_MAX && text::may_become(&message[..message.len().min(START_MAX)], STARTS);
         let line_end = text::position(&message[..message.len().min(LINE_MAX)], |byte| byte == b'\r');
         let Some(line_end) = line_end.filter(|end| known && is_start(&message[..*end])) else {
             return Reading::Done;
         };
         let mut found = Findings::default();
-        if read_message(context, message, line_end, &mut found).is_some() {
+        if read_message(memory, context, message, line_end, &mut found).is_some() {
             *findings = found;
         }
         Reading::Done
@@ -111,6 +111,9 @@ enum Field {
     Expires,
     Length,
     Type,
+    /// `Call-ID`.
+    Call,
+    /// `CSeq`.
     Method,
     Encoding,
 }
@@ -130,13 +133,21 @@ fn field(name: &[u8]) -> Option<Field> {
         (b"c", Field::Type),
         (b"Content-Encoding", Field::Encoding),
         (b"e", Field::Encoding),
+        (b"Call-ID", Field::Call),
+        (b"i", Field::Call),
         (b"CSeq", Field::Method),
     ];
     FIELDS.iter().find(|(known, _)| text::is(name, known)).map(|(_, field)| *field)
 }
 
 /// `None` if the message is not to be touched.
-fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings: &mut Findings) -> Option<()> {
+fn read_message(
+    memory: &mut Memory,
+    context: &Context<'_>,
+    message: &[u8],
+    line_end: usize,
+    findings: &mut Findings,
+) -> Option<()> {
     let is_request = !text::starts(message, b"SIP/2.0 ");
     if is_request && !context.from_inside {
         let uri = text::position(&message[..line_end], |byte| byte == b' ')? + 1;
@@ -148,6 +159,7 @@ fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings
     let mut fields = Fields::new(message, line_end + 2);
     let (mut registers, mut expires) = (text::starts(message, b"REGISTER "), None);
     let (mut length, mut is_sdp, mut is_encoded) = (None, false, false);
+    let mut transaction = 0;
     for (name, from, to) in fields.by_ref() {
         let value = text::skip_blanks(message, from);
         match field(name) {
@@ -159,7 +171,11 @@ fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings
                 is_sdp = text::starts_with_ignoring_case(text::part(message, value, to), b"application/sdp")
             }
             Some(Field::Encoding) => is_encoded = true,
-            Some(Field::Method) => registers |= text::ends(&message[..to], b" REGISTER"),
+            Some(Field::Call) => transaction ^= digest(message, value, to),
+            Some(Field::Method) => {
+                registers |= text::ends(&message[..to], b" REGISTER");
+                transaction ^= digest(message, value, to).rotate_left(16);
+            }
             _ => {}
         }
     }
@@ -168,13 +184,22 @@ fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings
     }
     let body = fields.body?;
     let takes_back = registers && is_request && context.from_inside && expires == Some(0);
+    if registers && is_request && context.from_inside {
+        memory.await_answer(transaction);
+    }
+    // Only what the phone has asked for is answered, and once.
+    let is_answer =
+        registers && !context.from_inside && text::starts(message, b"SIP/2.0 2") && memory.take_answer(transaction);
     for (name, from, to) in Fields::new(message, line_end + 2) {
         match field(name) {
             Some(Field::Via) => each(message, from, to, |from, to| read_via(context, message, from, to, findings)),
             Some(Field::Contact) if takes_back && is_star(message, from, to) => findings.end_registrations(),
             Some(Field::Contact) => each(message, from, to, |from, to| {
-                let lifetime =
-                    registers.then(|| parameter(message, from, to, b"expires").or(expires).unwrap_or(REGISTRATION_S));
+                let said = || parameter(message, from, to, b"expires").or(expires);
+                let lifetime = match context.from_inside {
+                    true => registers.then(|| said().unwrap_or(REGISTRATION_S)),
+                    false => is_answer.then(said).flatten(),
+                };
                 read_uri(context, message, from, to, Role::Contact { lifetime }, findings);
             }),
             Some(Field::Route) => {
@@ -196,6 +221,13 @@ fn read_message(context: &Context<'_>, message: &[u8], line_end: usize, findings
         }
     }
     Some(())
+}
+
+/// Of a value without the blanks around it (FNV-1a).
+fn digest(message: &[u8], from: usize, to: usize) -> u32 {
+    let end = text::trim_end(message, from, to);
+    text::bytes(message, from, end)
+        .fold(0x811c_9dc5, |sum, (_, byte)| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 /// `Contact: *`.
@@ -291,7 +323,7 @@ enum Role {
     /// `Route`, `Record-Route` and the URI of a request. A phone copies them from what the other
     /// side sends, so they open no port.
     Route,
-    /// `lifetime`: of a registration.
+    /// `lifetime`: of a registration that a phone asks for, or that its registrar has made.
     Contact {
         lifetime: Option<u32>,
     },
@@ -376,6 +408,9 @@ impl Host {
             return;
         }
         let inside = context.inside_port(self.port());
+        if let (Role::Contact { lifetime: Some(seconds) }, Some(port)) = (role, inside) {
+            findings.register(port, *seconds);
+        }
         match (inside, self.port) {
             (Some(inside), Some((_, at, end))) => {
                 findings.edit(self.at, self.address_end, Put::LiteralAddress(context.internal.address));

@@ -46,7 +46,9 @@ impl Correction {
     }
 }
 
-/// Bytes of a message that is not complete.
+/// What a direction keeps only now and then: bytes of a message that is not complete, and
+/// corrections that are not acknowledged. Each call about a stream gets the same one, and one that
+/// [is empty](Held::is_empty) may be any.
 #[derive(Clone, Debug)]
 pub struct Held {
     bytes: [u8; MESSAGE_MAX],
@@ -59,22 +61,32 @@ pub struct Held {
     /// Corrections that the message at the start needs. It is read again once so many are free, so
     /// that segments that come meanwhile cost no reading.
     corrections: usize,
+    /// In the order of the stream, so many of them.
+    kept: [Correction; CORRECTIONS_MAX],
+    kept_len: usize,
 }
 
 impl Default for Held {
     fn default() -> Held {
-        Held { bytes: [0; MESSAGE_MAX], start: 0, end: 0, seen: 0, needs: 0, corrections: 0 }
+        Held::new()
     }
 }
 
 impl Held {
-    /// Nothing is held.
+    /// Nothing.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.start == self.end
+    pub const fn new() -> Held {
+        let kept = [Correction::NONE; CORRECTIONS_MAX];
+        Held { bytes: [0; MESSAGE_MAX], start: 0, end: 0, seen: 0, needs: 0, corrections: 0, kept, kept_len: 0 }
     }
 
-    /// Bytes held.
+    /// No bytes and no corrections.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0 && self.kept_len == 0
+    }
+
+    /// Bytes of an incomplete message.
     #[must_use]
     pub fn len(&self) -> usize {
         self.end - self.start
@@ -82,7 +94,22 @@ impl Held {
 
     /// Forgets all.
     pub fn clear(&mut self) {
+        self.drop_bytes();
+        self.kept_len = 0;
+    }
+
+    fn drop_bytes(&mut self) {
         (self.start, self.end, self.seen, self.needs, self.corrections) = (0, 0, 0, 0, 0);
+    }
+
+    fn has_bytes(&self) -> bool {
+        self.start != self.end
+    }
+
+    fn kept(&self) -> &[Correction] {
+        // Most of those who ask look at each.
+        work::count(self.kept_len);
+        &self.kept[..self.kept_len]
     }
 
     fn bytes(&self) -> &[u8] {
@@ -178,7 +205,7 @@ pub enum Passed {
     Gap,
 }
 
-/// The state of one direction.
+/// The state of one direction. What it keeps beside is in [`Held`].
 #[derive(Clone, Debug)]
 pub struct Stream {
     base: u32,
@@ -187,8 +214,6 @@ pub struct Stream {
     floor_shift: u32,
     skip: u32,
     is_over: bool,
-    len: usize,
-    corrections: [Correction; CORRECTIONS_MAX],
 }
 
 /// The distance, with its sign, between sequence numbers (RFC 9293 §3.4).
@@ -200,20 +225,37 @@ fn later(a: u32, b: u32) -> u32 {
     if distance(a, b) > 0 { b } else { a }
 }
 
+/// Writes what `from..to` of a repeated segment became.
+fn replay(held: &Held, sequence: u32, payload: &[u8], from: u32, to: u32, out: &mut Output<'_>) {
+    let slice = |from: u32, to: u32| {
+        let at = from.wrapping_sub(sequence) as usize;
+        let end = to.wrapping_sub(sequence) as usize;
+        payload.get(at..end).unwrap_or(&[])
+    };
+    let mut at = from;
+    for correction in held.kept() {
+        if distance(correction.input_end(), at) >= 0 {
+            continue;
+        }
+        if distance(correction.input, to) <= 0 {
+            break;
+        }
+        if distance(at, correction.input) > 0 {
+            out.put(slice(at, correction.input));
+        }
+        out.put(correction.text());
+        at = correction.input_end();
+    }
+    if distance(at, to) > 0 {
+        out.put(slice(at, to));
+    }
+}
+
 impl Stream {
     /// A stream whose first byte has this sequence number.
     #[must_use]
     pub fn starting(first: u32) -> Stream {
-        Stream {
-            base: first,
-            shift: 0,
-            floor: first,
-            floor_shift: 0,
-            skip: 0,
-            is_over: false,
-            len: 0,
-            corrections: [Correction::NONE; CORRECTIONS_MAX],
-        }
+        Stream { base: first, shift: 0, floor: first, floor_shift: 0, skip: 0, is_over: false }
     }
 
     /// The sequence number of the next byte that no message has covered.
@@ -230,8 +272,8 @@ impl Stream {
 
     /// Sequence numbers are as they came, and will stay so.
     #[must_use]
-    pub fn is_transparent(&self, held: Option<&Held>) -> bool {
-        self.is_over && self.len == 0 && self.shift == 0 && held.is_none_or(Held::is_empty)
+    pub fn is_transparent(&self, held: &Held) -> bool {
+        self.is_over && self.shift == 0 && held.is_empty()
     }
 
     /// Ends reading. Held bytes pass with the next segment.
@@ -239,17 +281,11 @@ impl Stream {
         self.is_over = true;
     }
 
-    fn kept(&self) -> &[Correction] {
-        // Most of those who ask look at each.
-        work::count(self.len);
-        &self.corrections[..self.len]
-    }
-
     /// The output place of an input place between `floor` and `base`. Inside a correction: its
     /// start.
-    fn place_out(&self, sequence: u32) -> u32 {
+    fn place_out(&self, held: &Held, sequence: u32) -> u32 {
         let mut shift = self.floor_shift;
-        for correction in self.kept() {
+        for correction in held.kept() {
             if distance(correction.input_end(), sequence) >= 0 {
                 shift = correction.output_end().wrapping_sub(correction.input_end());
             } else if distance(correction.input, sequence) > 0 {
@@ -266,28 +302,28 @@ impl Stream {
     ///
     /// `None` if it covers bytes that were not sent on, so that it is forged: nothing changes, and
     /// a host drops such a segment (RFC 9293 §3.10.7.4).
-    pub fn acknowledge(&mut self, ack: u32) -> Option<u32> {
+    pub fn acknowledge(&mut self, held: &mut Held, ack: u32) -> Option<u32> {
         // The end of the stream counts as one.
         if distance(self.base.wrapping_add(self.shift), ack) > 1 && !self.is_over {
             return None;
         }
-        let result = self.place_in(ack, false);
-        let covered = self.kept().iter().take_while(|c| distance(c.output_end(), ack) >= 0).count();
+        let result = self.place_in(held, ack, false);
+        let covered = held.kept().iter().take_while(|c| distance(c.output_end(), ack) >= 0).count();
         if covered > 0 {
-            let last = self.corrections[covered - 1];
+            let last = held.kept[covered - 1];
             self.floor = last.input_end();
             self.floor_shift = last.output_end().wrapping_sub(last.input_end());
-            work::count(self.len - covered);
-            self.corrections.copy_within(covered..self.len, 0);
-            self.len -= covered;
+            work::count(held.kept_len - covered);
+            held.kept.copy_within(covered..held.kept_len, 0);
+            held.kept_len -= covered;
         }
         Some(result)
     }
 
     /// True if all sequence numbers are as they came.
     #[must_use]
-    pub fn is_unchanged(&self) -> bool {
-        self.len == 0 && self.shift == 0
+    pub fn is_unchanged(&self, held: &Held) -> bool {
+        self.shift == 0 && held.kept_len == 0
     }
 
     /// True if the sender's next segment may begin here, with so many bytes held.
@@ -299,9 +335,9 @@ impl Stream {
 
     /// The input place of an output place. Inside a correction: its start, or its end if `upwards`.
     #[must_use]
-    pub fn place_in(&self, sequence: u32, upwards: bool) -> u32 {
+    pub fn place_in(&self, held: &Held, sequence: u32, upwards: bool) -> u32 {
         let mut shift = self.floor_shift;
-        for correction in self.kept() {
+        for correction in held.kept() {
             if distance(correction.output_end(), sequence) >= 0 {
                 shift = correction.output_end().wrapping_sub(correction.input_end());
             } else if distance(correction.output, sequence) > 0 {
@@ -328,7 +364,7 @@ impl Stream {
         let end = sequence.wrapping_add(payload.len() as u32);
         let next = self.base.wrapping_add(held.len() as u32);
         if payload.is_empty() && !fin {
-            return Passed::On { sequence: self.empty_at(sequence), length: 0, fin: false };
+            return Passed::On { sequence: self.empty_at(held, sequence), length: 0, fin: false };
         }
         if distance(next, sequence) > 0 {
             if !self.is_over {
@@ -336,7 +372,7 @@ impl Stream {
             }
             // Nothing is changed any more, so the order does not matter. The sender repeats what
             // was held.
-            held.clear();
+            held.drop_bytes();
             out.put(payload);
             self.base = end;
             return Passed::On { sequence: sequence.wrapping_add(self.shift), length: out.len, fin };
@@ -344,8 +380,8 @@ impl Stream {
         let from = later(sequence, self.floor);
         let start = if distance(from, self.base) > 0 {
             let to = if distance(end, self.base) > 0 { end } else { self.base };
-            let begins = self.place_out(from);
-            self.replay(sequence, payload, from, to, &mut out);
+            let begins = self.place_out(held, from);
+            replay(held, sequence, payload, from, to, &mut out);
             begins
         } else {
             self.base.wrapping_add(self.shift)
@@ -353,7 +389,7 @@ impl Stream {
         if distance(next, end) > 0 || (fin && end == next) {
             let fresh = usize::try_from(distance(sequence, next)).unwrap_or(0).min(payload.len());
             self.accept(held, &payload[fresh..], &mut out, &mut read);
-            if fin && !held.is_empty() {
+            if fin && held.has_bytes() {
                 // It will never be complete.
                 self.is_over = true;
             }
@@ -362,52 +398,26 @@ impl Stream {
             }
         } else if self.is_over && distance(self.base, end) >= 0 {
             self.flush(held, &mut out);
-        } else if !held.is_empty() && distance(self.base, end) > 0 {
+        } else if held.has_bytes() && distance(self.base, end) > 0 {
             // Perhaps it waited for an acknowledgement.
             self.accept(held, &[], &mut out, &mut read);
         }
         if out.len == 0 && !fin && distance(self.floor, end) <= 0 {
             // A repetition of what was acknowledged: the receiver must say so again.
-            return Passed::On { sequence: self.empty_at(end.wrapping_sub(1)), length: 0, fin: false };
+            return Passed::On { sequence: self.empty_at(held, end.wrapping_sub(1)), length: 0, fin: false };
         }
-        let fin = fin && held.is_empty();
+        let fin = fin && !held.has_bytes();
         Passed::On { sequence: start, length: out.len, fin }
     }
 
-    fn empty_at(&self, sequence: u32) -> u32 {
+    fn empty_at(&self, held: &Held, sequence: u32) -> u32 {
         if distance(self.base, sequence) >= 0 {
             return if self.is_over { sequence.wrapping_add(self.shift) } else { self.base.wrapping_add(self.shift) };
         }
         if distance(self.floor, sequence) >= 0 {
-            return self.place_out(sequence);
+            return self.place_out(held, sequence);
         }
         sequence.wrapping_add(self.floor_shift)
-    }
-
-    /// Writes what `from..to` of a repeated segment became.
-    fn replay(&self, sequence: u32, payload: &[u8], from: u32, to: u32, out: &mut Output<'_>) {
-        let slice = |from: u32, to: u32| {
-            let at = from.wrapping_sub(sequence) as usize;
-            let end = to.wrapping_sub(sequence) as usize;
-            payload.get(at..end).unwrap_or(&[])
-        };
-        let mut at = from;
-        for correction in self.kept() {
-            if distance(correction.input_end(), at) >= 0 {
-                continue;
-            }
-            if distance(correction.input, to) <= 0 {
-                break;
-            }
-            if distance(at, correction.input) > 0 {
-                out.put(slice(at, correction.input));
-            }
-            out.put(correction.text());
-            at = correction.input_end();
-        }
-        if distance(at, to) > 0 {
-            out.put(slice(at, to));
-        }
     }
 
     /// Reads new bytes.
@@ -429,7 +439,7 @@ impl Stream {
                 let count = held.len().min(self.skip as usize);
                 self.send_on(held, count, out);
                 self.skip -= count as u32;
-                if held.is_empty() {
+                if !held.has_bytes() {
                     let (now, rest) = fresh.split_at(fresh.len().min(self.skip as usize));
                     out.put(now);
                     self.base = self.base.wrapping_add(now.len() as u32);
@@ -438,7 +448,7 @@ impl Stream {
                 }
             }
             fresh = held.add(fresh);
-            if held.is_empty() || held.len() < held.needs || self.len + held.corrections > CORRECTIONS_MAX {
+            if !held.has_bytes() || held.len() < held.needs || held.kept_len + held.corrections > CORRECTIONS_MAX {
                 return;
             }
             match read(held.bytes(), held.seen) {
@@ -456,7 +466,7 @@ impl Stream {
                 }
                 Step::Skip(count) if count > 0 => self.skip = u32::try_from(count).unwrap_or(u32::MAX),
                 Step::Message(length, changes) if (1..=held.len()).contains(&length) => {
-                    if self.len + changes.as_slice().len() <= CORRECTIONS_MAX {
+                    if held.kept_len + changes.as_slice().len() <= CORRECTIONS_MAX {
                         self.change(held, length, &changes, out);
                     } else {
                         // It waits for an acknowledgement. What does not fit, the sender repeats.
@@ -500,8 +510,8 @@ impl Stream {
                 text: [0; TEXT_MAX],
             };
             correction.text[..text.len()].copy_from_slice(text);
-            self.corrections[self.len] = correction;
-            self.len += 1;
+            held.kept[held.kept_len] = correction;
+            held.kept_len += 1;
             self.shift = correction.output_end().wrapping_sub(correction.input_end());
             out.put(text);
             at = to;

@@ -599,6 +599,8 @@ impl<'c> Values<'c> {
     }
 
     fn gateways(&mut self, config: &'c Config) {
+        self.table("alg");
+        self.key("sessions", config.nat.control_sessions_max);
         for (table, alg) in crate::draft::gateway::tables() {
             let found = config.nat.gateways.iter().find(|gateway| gateway.alg == alg);
             self.table(table);

@@ -170,6 +170,7 @@ fn compile(
             subscriber: singles.subscriber,
             port_timeouts: draft.port_timeouts.iter().filter_map(port_timeout).collect(),
             gateways: gateways(&draft),
+            control_sessions_max: draft.control_sessions,
             inbound_refresh: singles.inbound_refresh,
             answer_unsolicited_syn: singles.answer_unsolicited_syn,
             port_control: singles.port_control.policy.clone(),

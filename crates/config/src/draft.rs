@@ -65,6 +65,7 @@ pub(crate) struct Draft {
     pub(crate) port_timeouts: Vec<PortTimeoutDraft>,
     pub(crate) sinks: Vec<SinkDraft>,
     pub(crate) gateways: Vec<GatewayDraft>,
+    pub(crate) control_sessions: u32,
     pub(crate) singles: Singles,
 }
 
@@ -109,6 +110,7 @@ impl Draft {
             classes: repeated(root, "class", class, report),
             port_timeouts: repeated(root, "port_timeout", PortTimeoutDraft::read, report),
             sinks: repeated(root, "log.sink", SinkDraft::read, report),
+            control_sessions: gateway::control_sessions(root, report),
             gateways: gateway::gateways(root, report),
             singles,
         }

@@ -267,7 +267,7 @@ const SECTIONS: &[SectionKeys] = &[
         about: "Application-level gateways: what they rewrite and when to leave them off is in \
                 [alg.md](alg.md). Each has a table of its own and is off by default (RFC 4787 REQ-10, RFC \
                 5382 REQ-6).",
-        keys: &[],
+        keys: ALG,
     },
     SectionKeys {
         name: "workers",
@@ -1080,6 +1080,15 @@ const RELOAD: &[Key] = &[
          removed from the range or forwarded. Then they end, in use or not.",
     ),
 ];
+
+const ALG: &[Key] = &[key(
+    "sessions",
+    Kind::Integer { min: 256, max: nat::settings::CONTROL_SESSIONS_CEILING as u64, unit: "sessions per worker" },
+    Preset::Value("65536"),
+    "Control sessions that all gateways of a worker read at a time, such as one for each phone that is registered. \
+     One subscriber may have an eighth. Further ones pass unread, and count as `table_full` in `show algs`. They \
+     take about 430 bytes each, as they come, and up to 8 MiB for all.",
+)];
 
 /// The table of a gateway. What it takes from there is written once, and stays.
 fn gateway(alg: &'static dyn alg::Alg) -> SectionKeys {

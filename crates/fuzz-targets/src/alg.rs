@@ -65,9 +65,19 @@ impl Session {
     /// Reads a message, and checks what is claimed about it.
     fn read(&mut self, from_client: bool, message: &[u8]) -> Option<::alg::Replacements> {
         let mut findings = Findings::default();
+        let awaited = self.memory.awaited;
         let reading =
             self.with_context(from_client, |alg, memory, context| alg.read(memory, context, message, &mut findings));
         let from_inside = from_client == self.client_is_inside;
+        if !findings.registered().is_empty() {
+            assert!(
+                !from_inside && self.memory.awaited != awaited,
+                "it answers a request, which is not answered again"
+            );
+        }
+        for (port, _) in findings.registered() {
+            assert!([5060, KNOWN[0].inside].contains(port), "only what the session knows");
+        }
         assert!(findings.wants().len() <= WANTS_MAX);
         for want in findings.wants() {
             if want.kind == WantKind::Call {
@@ -210,7 +220,7 @@ fn conversation(name: &str, options: u8, bytes: &[u8]) {
                 assert_eq!(sequence, FIRST.wrapping_add(received.len() as u32), "the output has no gap");
                 received.extend_from_slice(&out[..length]);
             }
-            let ack = stream.acknowledge(FIRST.wrapping_add(received.len() as u32));
+            let ack = stream.acknowledge(held, FIRST.wrapping_add(received.len() as u32));
             assert!(ack.is_some(), "what was sent can be acknowledged");
             expected.corrections = 0;
             let taken = stream.next().wrapping_sub(FIRST) as usize + held.len();
@@ -309,7 +319,7 @@ fn pass_all(name: &str, options: u8, input: &[u8], cuts: &[u8]) -> Option<(Vec<u
         let contiguous = received.iter().take_while(|byte| byte.is_some()).count();
         quiet = if contiguous == acked && to - from == input.len() { quiet + 1 } else { 0 };
         acked = contiguous;
-        let ack = stream.acknowledge(FIRST.wrapping_add(acked as u32));
+        let ack = stream.acknowledge(&mut held, FIRST.wrapping_add(acked as u32));
         assert!(ack.is_some(), "what was sent can be acknowledged");
         if quiet > 2 {
             break;

@@ -82,6 +82,9 @@ pub struct Settings {
     pub answer_unsolicited_syn: bool,
     /// Application-level gateways that are enabled.
     pub gateways: Vec<Gateway>,
+    /// Control sessions that the gateways of one worker read at a time, at most
+    /// [`CONTROL_SESSIONS_CEILING`].
+    pub control_sessions_max: u32,
     /// What subscribers may ask for by PCP and NAT-PMP.
     pub port_control: PortControl,
     /// Which events are recorded and how. Needs a ring ([`crate::Shard::set_events`]).
@@ -114,6 +117,7 @@ impl Default for Settings {
             classes: Vec::new(),
             port_timeouts: Vec::new(),
             gateways: Vec::new(),
+            control_sessions_max: 65_536,
             port_control: PortControl::default(),
             icmp: IcmpPolicy::default(),
             reload: ReloadPolicy::default(),
@@ -876,6 +880,9 @@ impl Default for IcmpPolicy {
         }
     }
 }
+
+/// Address space is reserved for so many control sessions of one worker.
+pub const CONTROL_SESSIONS_CEILING: u32 = 1 << 18;
 
 /// One application-level gateway (RFC 2663 §2.9).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -227,6 +227,12 @@ impl Bed {
         self
     }
 
+    /// Packets of this endpoint may be changed, because it is registered (SIP) at a server that is
+    /// known by its port.
+    pub fn is_registered(&mut self, inside: SocketAddrV4, external: SocketAddrV4) {
+        self.audit.registers([inside.port(), external.port()]);
+    }
+
     /// Sets the clock; to be called before the first packet.
     #[must_use]
     pub fn clock(self, now: Instant) -> Bed {

@@ -166,7 +166,7 @@ impl Talk {
             .pass(&mut self.held[way], &segment, &mut out, |bytes, seen| host.step(way == 0, bytes, seen));
         let Passed::On { sequence, length, .. } = passed else { panic!("nothing was lost") };
         // Acknowledged at once, so that corrections never wait.
-        let ack = self.streams[way].acknowledge(sequence.wrapping_add(length as u32));
+        let ack = self.streams[way].acknowledge(&mut self.held[way], sequence.wrapping_add(length as u32));
         assert!(ack.is_some(), "it was sent");
         out.truncate(length);
         out
@@ -206,7 +206,7 @@ pub(crate) fn arrive(host: &mut Host, input: &[u8], arrivals: &[(usize, usize)],
         let contiguous = received.iter().take_while(|byte| byte.is_some()).count();
         if acks {
             acked = contiguous;
-            let ack = stream.acknowledge(FIRST.wrapping_add(acked as u32)).expect("it was sent");
+            let ack = stream.acknowledge(&mut held, FIRST.wrapping_add(acked as u32)).expect("it was sent");
             assert!(ack.wrapping_sub(FIRST) as usize <= input.len(), "an acknowledgement of what was sent");
             if ack.wrapping_sub(FIRST) as usize == input.len() {
                 break;
@@ -263,6 +263,6 @@ impl Sender {
     }
 
     pub(crate) fn acknowledge(&mut self) {
-        assert!(self.stream.acknowledge(self.last).is_some(), "it was sent");
+        assert!(self.stream.acknowledge(&mut self.held, self.last).is_some(), "it was sent");
     }
 }

@@ -26,10 +26,15 @@ pub(crate) fn tables() -> impl Iterator<Item = (&'static str, AlgId)> {
     sections().iter().filter_map(|section| Some((section.name, AlgId::named(section.name.strip_prefix("alg.")?)?)))
 }
 
+/// `sessions` of `[alg]`, for all gateways together; 0 if it is faulty.
+pub(crate) fn control_sessions(root: &Table, report: &mut Report) -> u32 {
+    let empty = Table::new();
+    single(root, "alg", &empty, report).integer("sessions", report).map_or(0, |limit| limit.value as u32)
+}
+
 /// All of them.
 pub(crate) fn gateways(root: &Table, report: &mut Report) -> Vec<GatewayDraft> {
     let empty = Table::new();
-    single(root, "alg", &empty, report);
     let mut found = Vec::new();
     for (table, alg) in tables() {
         let section = single(root, table, &empty, report);

@@ -20,6 +20,13 @@ pub(crate) struct CompiledGateway {
     pub(crate) timeout: Duration,
 }
 
+impl CompiledGateway {
+    pub(crate) fn serves(&self, pool: PoolId, class: u16) -> bool {
+        self.pools.get(pool.index()).is_some_and(|serves| *serves)
+            && self.classes.get(usize::from(class)).is_some_and(|serves| *serves)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Gateways(Box<[CompiledGateway]>);
 
@@ -58,8 +65,7 @@ impl Gateways {
             let transports = gateway.alg.alg().map_or(&[][..], alg::Alg::transports);
             gateway.ports.contains(&port)
                 && transports.iter().any(|transport| Protocol::from(*transport) == protocol)
-                && gateway.pools.get(pool.index()).is_some_and(|serves| *serves)
-                && gateway.classes.get(usize::from(class)).is_some_and(|serves| *serves)
+                && gateway.serves(pool, class)
         };
         self.iter().find(serves)
     }

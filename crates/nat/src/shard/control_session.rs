@@ -6,6 +6,7 @@ use alg::Context;
 use alg::Endpoint as AlgEndpoint;
 use alg::Findings;
 use alg::Frame;
+use alg::Held;
 use alg::Passed;
 use alg::Reading;
 use alg::Replacements;
@@ -22,6 +23,7 @@ use crate::headers::parse::put_u32;
 use crate::shard::Arrival;
 use crate::shard::Ledger;
 use crate::shard::commit::expectation::Asking;
+use crate::shard::commit::expectation::Reader;
 use crate::state::alg::AlgKey;
 use crate::state::alg::Begun;
 use crate::state::mapping::InternalKey;
@@ -152,12 +154,12 @@ impl Ledger {
         let mapping = self.state.mappings.get(flow.index);
         let (key, inside, subscriber) = (AlgKey::of(flow.index, mapping, remote), mapping.key(), mapping.subscriber);
         let known = self.state.control_sessions.as_ref()?.find(&key);
-        let served = self.gateway_of(flow.index, session);
-        let Some((alg, disabled, client_is_inside)) =
-            served.map(|(gateway, client_is_inside)| (gateway.alg, gateway.disabled, client_is_inside))
+        let Some(Reader { gateway, client_is_inside, is_of_registration }) =
+            self.gateway_of(now, flow.index, session, known)
         else {
             return self.no_longer_served(at, flow, from, key, known?);
         };
+        let (alg, disabled) = (gateway.alg, gateway.disabled);
         let is_its =
             |place: &u32| self.state.control_sessions.as_ref().is_some_and(|store| store.get(*place).alg == alg);
         let read = known.filter(is_its);
@@ -172,7 +174,8 @@ impl Ledger {
             }
         };
         if is_first {
-            let Some(place) = self.start_control(now, &Begun { key, inside, subscriber, alg, client_is_inside }) else {
+            let begun = Begun { key, inside, subscriber, alg, client_is_inside, is_of_registration };
+            let Some(place) = self.start_control(now, &begun) else {
                 self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::TableFull);
                 return None;
             };
@@ -235,16 +238,20 @@ impl Ledger {
     /// Whether the session may make room for another: unanswered or closed. Anyone can have as many
     /// of these as a worker reads.
     pub(in crate::shard) fn note_whether_replaceable(&mut self, control: &Control) {
-        let Control { asking, flow, .. } = *control;
-        let (Some(session), Protocol::Tcp) = (flow.session, self.state.mappings.get(flow.index).protocol()) else {
-            return;
-        };
+        let Control { asking, flow, from, .. } = *control;
+        let Some(session) = flow.session else { return };
+        let is_tcp = self.state.mappings.get(flow.index).protocol() == Protocol::Tcp;
         let is_established = self.state.session_state(flow.index, session).0.is_established();
         let Some(store) = self.state.control_sessions.as_mut().filter(|store| store.is_in_use(asking.place)) else {
             return;
         };
-        let is_answered = store.get(asking.place).streams.iter().all(Option::is_some);
-        store.set_replaceable(asking.place, !is_established || !is_answered);
+        let session = store.get_mut(asking.place);
+        let has_both = session.hear(from);
+        let is_answered = match is_tcp {
+            true => is_established && session.streams.iter().all(Option::is_some),
+            false => has_both,
+        };
+        store.set_replaceable(asking.place, !is_answered);
     }
 
     /// Reads one message, and makes what it wants.
@@ -260,6 +267,9 @@ impl Ledger {
         }
         if findings.ends_registrations() {
             self.end_registrations(&control.asking, findings.via());
+        }
+        for (port, seconds) in findings.registered() {
+            self.note_registered(&control.asking, *port, *seconds);
         }
         if findings.is_empty() {
             return (reading, Replacements::default());
@@ -410,17 +420,18 @@ impl Ledger {
         let mut ack = get_u32(bytes, transport + 8);
         changed.packet[..headers].copy_from_slice(&bytes[..headers]);
         if flags.contains(Flags::ACK)
-            && let Some(stream) = store.get_mut(place).streams[other].as_mut()
+            && let Some((stream, held)) = store.stream(place, other)
         {
             // Blocks first: the acknowledgement forgets corrections.
-            shift_sack(stream, &mut changed.packet[transport + 20..headers]);
-            match stream.acknowledge(ack) {
+            shift_sack(stream, held, &mut changed.packet[transport + 20..headers]);
+            match stream.acknowledge(held, ack) {
                 Some(in_its_numbers) => ack = in_its_numbers,
                 None if flags.contains(Flags::RST) => {}
                 None => return Done::Drop(Verdict::AlgAckUnsent),
             }
+            store.settle_held(place, other);
         }
-        let room = store.with_held(place, own).map(|(_, held)| core::mem::take(held));
+        let room = store.with_held(place, own).map(core::mem::take);
         let has_room = room.is_some();
         if !has_room && !payload.is_empty() {
             // Too many messages are incomplete: the rest passes unread.
@@ -436,7 +447,7 @@ impl Ledger {
         let passed =
             stream.pass(&mut held_bytes, &segment, &mut changed.output, |bytes, seen| self.step(control, bytes, seen));
         if let Some(store) = self.state.control_sessions.as_mut() {
-            if has_room && let Some((_, held)) = store.with_held(place, own) {
+            if has_room && let Some(held) = store.with_held(place, own) {
                 *held = held_bytes;
             }
             let session = store.get_mut(place);
@@ -473,14 +484,14 @@ impl Ledger {
         let Some(place) = store.find(&key) else { return Ok(()) };
         let (own, other) = if from == Side::Inside { (0, 1) } else { (1, 0) };
         let sequence = get_u32(bytes, usize::from(parsed.header_length) + 4);
-        let held = store.held_bytes(place, own);
-        let streams = &mut store.get_mut(place).streams;
+        let (held, held_back) = (store.held(place, own), store.held(place, other));
+        let streams = &store.get(place).streams;
         let (Some(stream), Some(back)) = (&streams[own], &streams[other]) else { return Ok(()) };
-        if !stream.is_unchanged() || !back.is_unchanged() {
+        if !stream.is_unchanged(held) || !back.is_unchanged(held_back) {
             return Err(Verdict::AlgFragment);
         }
-        if stream.may_begin_at(sequence, held) {
-            streams.iter_mut().flatten().for_each(Stream::end);
+        if stream.may_begin_at(sequence, held.len()) {
+            store.get_mut(place).streams.iter_mut().flatten().for_each(Stream::end);
         }
         Ok(())
     }
@@ -490,7 +501,7 @@ impl Ledger {
     pub(in crate::shard) fn let_go(&mut self, control: &Control) {
         let Control { asking, flow, .. } = *control;
         let Some(store) = self.state.control_sessions.as_mut() else { return };
-        if !store.is_in_use(asking.place) || store.holds(asking.place) {
+        if !store.is_in_use(asking.place) {
             return;
         }
         let session = store.get(asking.place);
@@ -498,7 +509,10 @@ impl Ledger {
         if session.key != asking.key {
             return;
         }
-        if session.streams.iter().all(|stream| stream.as_ref().is_some_and(|stream| stream.is_transparent(None))) {
+        let is_transparent = |way: usize| {
+            session.streams[way].as_ref().is_some_and(|it| it.is_transparent(store.held(asking.place, way)))
+        };
+        if is_transparent(0) && is_transparent(1) {
             self.end_control(asking.now, asking.place);
             let mapping = self.state.mappings.get_mut(flow.index);
             if flow.session == Some(SessionRef::Inline)
@@ -543,7 +557,7 @@ impl Ledger {
 
 /// Selective acknowledgements in the numbers of the sender (RFC 2018). A block without a whole byte
 /// left makes the option disappear, which the receiver may always do.
-fn shift_sack(stream: &Stream, options: &mut [u8]) {
+fn shift_sack(stream: &Stream, held: &Held, options: &mut [u8]) {
     let mut at = 0;
     while let Some(&kind) = options.get(at) {
         let length = match kind {
@@ -558,8 +572,8 @@ fn shift_sack(stream: &Stream, options: &mut [u8]) {
         if kind == 5 && length >= 10 && (length - 2).is_multiple_of(8) {
             let mut is_empty = false;
             for block in option[2..].chunks_exact_mut(8) {
-                let left = stream.place_in(get_u32(block, 0), true);
-                let right = stream.place_in(get_u32(block, 4), false);
+                let left = stream.place_in(held, get_u32(block, 0), true);
+                let right = stream.place_in(held, get_u32(block, 4), false);
                 is_empty |= right.wrapping_sub(left) as i32 <= 0;
                 put_u32(block, 0, left);
                 put_u32(block, 4, right);

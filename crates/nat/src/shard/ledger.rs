@@ -137,7 +137,10 @@ impl Ledger {
             grants: GrantStore::new(limits.grants_max(), keys.hash_for(12)).map_err(memory("grants"))?,
             control_sessions: match shared.settings().gateways.is_empty() {
                 true => None,
-                false => Some(Box::new(AlgStore::new(keys.hash_for(13)).map_err(memory("control sessions"))?)),
+                false => {
+                    let store = AlgStore::new(keys.hash_for(13), shared.settings().control_sessions_max);
+                    Some(Box::new(store.map_err(memory("control sessions"))?))
+                }
             },
             held_ports: HeldPorts::new(limits.held_ports_max).map_err(memory("held ports"))?,
             hash,

@@ -34,7 +34,7 @@ impl Ledger {
         self.state.subscribers.hosts.sweep(now, HOSTS_PER_CALL);
         self.sweep_guarantees(now, elapsed);
         self.sweep_grants(now, elapsed);
-        self.sweep_gateways(now);
+        self.sweep_gateways(now, elapsed);
         if self.worker == WorkerId(0) {
             self.shared.free_removed_forwards(now, &mut self.upkeep.removed_forwards);
         }

@@ -52,7 +52,7 @@ pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     needs.extend(HeldPorts::needs(limits.held_ports_max));
     needs.extend(GrantStore::needs(limits.grants_max()));
     if !settings.gateways.is_empty() {
-        needs.push(Need::Heap(AlgStore::bytes_for()));
+        needs.push(Need::Heap(AlgStore::bytes_for(settings.control_sessions_max)));
     }
     let addresses = places(settings);
     needs.extend(FlowStore::needs(limits.flows_max));
@@ -152,8 +152,11 @@ mod tests {
         let gateway = crate::settings::Gateway::new(alg::AlgId(0));
         let on = Settings { gateways: vec![gateway.clone(), gateway], ..off.clone() };
         let added = bytes(needs(&on, 3)) - bytes(needs(&off, 3));
-        assert_eq!(added, 3 * AlgStore::bytes_for());
-        assert!((4 << 20..8 << 20).contains(&AlgStore::bytes_for()), "{} bytes", AlgStore::bytes_for());
+        let (few, many) = (AlgStore::bytes_for(1_024), AlgStore::bytes_for(65_536));
+        assert_eq!(added, 3 * many);
+        // What the manual says.
+        let each = (many - few) / (65_536 - 1_024);
+        assert!((420..450).contains(&each) && few - 1_024 * each < 8 << 20, "{each} bytes each of {few} and {many}");
     }
 
     #[test]

@@ -1,4 +1,7 @@
-//! Control sessions of application-level gateways: a side table of fixed size.
+//! Control sessions of application-level gateways: a side table.
+//!
+//! How many there may be is configured, and a reload can change it: address space is reserved for
+//! [`SESSIONS_CEILING`], and memory comes as places are first used.
 //!
 //! A session is found by its mapping and remote endpoint. It takes the long way because its record
 //! says so, by the bit of ports with their own timer (`state/mapping.rs`): the comparison of the
@@ -10,6 +13,11 @@ use alg::Known;
 use alg::Memory;
 use alg::Stream;
 
+use self::owners::Owners;
+use self::places::Places;
+use self::queue::Links;
+use self::queue::Queue;
+use self::queue::Which;
 use crate::random::KeyedHash;
 use crate::state::calls::CallTable;
 use crate::state::mapping::InternalKey;
@@ -19,23 +27,40 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use mem::ArenaError;
-use mem::Reserved;
 use wire::tcp::Flags;
 
-/// Control sessions of one worker.
-pub(crate) const SESSIONS_MAX: u32 = 1024;
-/// Sessions with an incomplete message, in one direction, of one worker.
-const HELD_MAX: usize = 256;
-/// What one subscriber may have of both: an eighth.
-const SESSIONS_OF_SUBSCRIBER_MAX: usize = SESSIONS_MAX as usize / 8;
-const HELD_OF_SUBSCRIBER_MAX: usize = HELD_MAX / 8;
-/// In a place that is free.
-const NOBODY: u32 = u32::MAX;
+mod owners;
+mod places;
+mod queue;
+
+/// Control sessions of one worker, at most, whatever is configured.
+const SESSIONS_CEILING: u32 = crate::settings::CONTROL_SESSIONS_CEILING;
+/// Directions that hold something, for each session: few messages are incomplete or
+/// unacknowledged at a time.
+const SESSIONS_PER_HELD: u32 = 32;
+const HELD_MIN: u32 = 256;
+const HELD_CEILING: u32 = SESSIONS_CEILING / SESSIONS_PER_HELD;
+const _: () = assert!(HELD_CEILING < u16::MAX as u32, "a session has its place in 16 bits");
+/// What one subscriber may have of both.
+const SHARE: u32 = 8;
 /// Expectations of one session.
 pub(crate) const KNOWN_MAX: usize = 8;
-
 /// Calls of PPTP.
-const CALLS_MAX: usize = SESSIONS_MAX as usize * KNOWN_MAX;
+const CALLS_MAX: usize = SESSIONS_CEILING as usize;
+
+/// How much of the table may be taken.
+#[derive(Clone, Copy)]
+struct Room {
+    sessions: u32,
+    held: u32,
+}
+
+impl Room {
+    fn of(sessions: u32) -> Room {
+        let sessions = sessions.min(SESSIONS_CEILING);
+        Room { sessions, held: (sessions / SESSIONS_PER_HELD).max(HELD_MIN) }
+    }
+}
 
 /// What identifies a control session. Records are used again, so the index alone does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +85,8 @@ pub(crate) struct AlgSession {
     pub(crate) key: AlgKey,
     pub(crate) alg: AlgId,
     pub(crate) client_is_inside: bool,
+    /// It is read because it leads to a registered endpoint.
+    pub(crate) is_of_registration: bool,
     /// Of its mapping, which may end before it.
     pub(crate) inside: InternalKey,
     pub(crate) memory: Memory,
@@ -67,9 +94,16 @@ pub(crate) struct AlgSession {
     known_len: usize,
     /// TCP only: from inside, from outside; from the first byte or never.
     pub(crate) streams: [Option<Stream>; 2],
-    /// Place of the held bytes, plus one.
+    /// Place of what is held, plus one.
     held: [u16; 2],
+    /// Whether a packet came from inside, and from outside.
+    heard: [bool; 2],
     in_use: bool,
+    /// Place of its subscriber.
+    owner: u32,
+    /// In the queue of all that may make room for others, and in that of its subscriber's.
+    is_replaceable: bool,
+    links: [Links; 2],
 }
 
 impl AlgSession {
@@ -78,13 +112,18 @@ impl AlgSession {
             key: AlgKey { mapping: 0, created_s: 0, remote: (0, 0) },
             alg: AlgId(0),
             client_is_inside: true,
+            is_of_registration: false,
             inside: InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address: 0, port: 0 },
             memory: Memory::default(),
             known: [Known::default(); KNOWN_MAX],
             known_len: 0,
             streams: [None, None],
             held: [0; 2],
+            heard: [false; 2],
             in_use: false,
+            owner: 0,
+            is_replaceable: false,
+            links: [Links::NONE; 2],
         }
     }
 
@@ -110,6 +149,12 @@ impl AlgSession {
         }
         self.streams[own] = Some(Stream::starting(sequence.wrapping_add(1)));
         true
+    }
+
+    /// A packet came from this side. True if the session is answered: both sides have spoken.
+    pub(crate) fn hear(&mut self, from: Side) -> bool {
+        self.heard[usize::from(from == Side::Outside)] = true;
+        self.heard == [true; 2]
     }
 
     /// False once reading has ended for good.
@@ -156,32 +201,7 @@ pub(crate) struct Begun {
     pub(crate) subscriber: u32,
     pub(crate) alg: AlgId,
     pub(crate) client_is_inside: bool,
-}
-
-/// Records in memory that is reserved when a gateway is first enabled, and that the kernel provides
-/// when each place is first used: without traffic of gateways it takes nothing.
-struct Places<T> {
-    list: Reserved<T>,
-    /// Used before, and free again.
-    free: Vec<u32>,
-}
-
-impl<T> Places<T> {
-    fn reserved(max: usize) -> Result<Places<T>, ArenaError> {
-        Ok(Places { list: Reserved::new(max)?, free: Vec::with_capacity(max) })
-    }
-
-    /// A free place, with `first` if it is new. `None` if all are taken.
-    fn take(&mut self, first: impl FnOnce() -> T) -> Option<u32> {
-        match self.free.pop() {
-            Some(place) => Some(place),
-            None => self.list.push(first()).ok().map(|place| place as u32),
-        }
-    }
-
-    fn give_back(&mut self, place: u32) {
-        self.free.push(place);
-    }
+    pub(crate) is_of_registration: bool,
 }
 
 /// The table, made when a gateway is first enabled.
@@ -189,53 +209,53 @@ pub(crate) struct AlgStore {
     sessions: Places<AlgSession>,
     held: Places<Held>,
     by_key: BucketTable,
+    owners: Owners,
+    /// Unanswered or closed, the one that has been so for longest first.
+    replaceable: Queue,
     /// Of PPTP.
     pub(crate) calls: CallTable,
     hash: KeyedHash,
+    room: Room,
     walked: usize,
-    /// Subscribers by place, of sessions and of held bytes: apart, so that counting is one short
-    /// scan.
-    owners: Box<[u32]>,
-    held_owners: Box<[u32]>,
-    /// By place of a session: when, in this order, it became unanswered or closed; 0 if it is not.
-    replaceable: Box<[u64]>,
-    replaceable_last: u64,
+    /// What a direction holds that holds nothing.
+    nothing: Held,
     by_alg: [u32; alg::ALGS.len()],
 }
 
-fn count(owners: &[u32], subscriber: u32) -> usize {
-    owners.iter().filter(|owner| **owner == subscriber).count()
-}
-
 impl AlgStore {
-    pub(crate) fn new(hash: KeyedHash) -> Result<AlgStore, ArenaError> {
+    pub(crate) fn new(hash: KeyedHash, sessions_max: u32) -> Result<AlgStore, ArenaError> {
         Ok(AlgStore {
-            sessions: Places::reserved(SESSIONS_MAX as usize)?,
-            held: Places::reserved(HELD_MAX)?,
-            by_key: BucketTable::reserved(SESSIONS_MAX as usize)?,
+            sessions: Places::reserved(SESSIONS_CEILING as usize)?,
+            held: Places::reserved(HELD_CEILING as usize)?,
+            by_key: BucketTable::reserved(SESSIONS_CEILING as usize)?,
+            owners: Owners::reserved(SESSIONS_CEILING as usize)?,
+            replaceable: Queue::EMPTY,
             calls: CallTable::new(CALLS_MAX, hash)?,
             hash,
+            room: Room::of(sessions_max),
             walked: 0,
-            owners: vec![NOBODY; SESSIONS_MAX as usize].into_boxed_slice(),
-            held_owners: vec![NOBODY; HELD_MAX].into_boxed_slice(),
-            replaceable: vec![0; SESSIONS_MAX as usize].into_boxed_slice(),
-            replaceable_last: 0,
+            nothing: Held::new(),
             by_alg: [0; alg::ALGS.len()],
         })
     }
 
-    /// What one worker's store takes once all its places have been used.
-    pub(crate) fn bytes_for() -> u64 {
-        let sessions = SESSIONS_MAX as usize * (size_of::<AlgSession>() + 2 * size_of::<u32>() + size_of::<u64>());
-        let held = HELD_MAX * (size_of::<Held>() + 2 * size_of::<u32>());
-        let tables = BucketTable::need(SESSIONS_MAX as usize).bytes() + CallTable::need(CALLS_MAX).bytes();
-        (sessions + held) as u64 + tables
+    /// What one worker's store takes once all that it may have has been used.
+    pub(crate) fn bytes_for(sessions_max: u32) -> u64 {
+        let Room { sessions, held } = Room::of(sessions_max);
+        let records = Places::<AlgSession>::bytes_for(sessions) + Places::<Held>::bytes_for(held);
+        let tables = BucketTable::need(SESSIONS_CEILING as usize).bytes() + CallTable::need(CALLS_MAX).bytes();
+        records + Owners::bytes_for(sessions, SESSIONS_CEILING) + tables
     }
 
     /// Of the shard that takes it, while it is empty.
     pub(crate) fn set_hash(&mut self, hash: KeyedHash) {
         self.hash = hash;
         self.calls.set_hash(hash);
+    }
+
+    /// Those that are there stay.
+    pub(crate) fn set_room(&mut self, sessions_max: u32) {
+        self.room = Room::of(sessions_max);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -266,60 +286,67 @@ impl AlgStore {
         &mut self.sessions.list[index as usize]
     }
 
+    fn has_all(&self, subscriber: u32) -> bool {
+        self.owners.find(&self.hash, subscriber).is_some_and(|owner| owner.sessions >= self.room.sessions / SHARE)
+    }
+
+    fn is_full(&self) -> bool {
+        self.len() >= self.room.sessions as usize
+    }
+
     /// A new session, or the same one from its start. `None` if the table, or what the subscriber
     /// may have of it, is full; see [`AlgStore::to_replace`].
     pub(crate) fn start(&mut self, begun: &Begun) -> Option<u32> {
-        let Begun { key, inside, subscriber, alg, client_is_inside } = *begun;
-        let index = match self.find(&key) {
-            Some(known) => {
-                self.release_held(known);
-                self.count_session(known, false);
-                known
-            }
-            None => {
-                if count(&self.owners, subscriber) >= SESSIONS_OF_SUBSCRIBER_MAX {
-                    return None;
-                }
-                let index = self.sessions.take(AlgSession::nobody)?;
-                if self.by_key.insert(key.hash(&self.hash), index).is_err() {
-                    self.sessions.give_back(index);
-                    return None;
-                }
-                index
-            }
+        let Begun { key, inside, subscriber, alg, client_is_inside, is_of_registration } = *begun;
+        if let Some(known) = self.find(&key) {
+            self.remove(known);
+        }
+        if self.is_full() || self.has_all(subscriber) {
+            return None;
+        }
+        let index = self.sessions.take(AlgSession::nobody)?;
+        if self.by_key.insert(key.hash(&self.hash), index).is_err() {
+            self.sessions.give_back(index);
+            return None;
+        }
+        let Some(owner) = self.owners.enter(&self.hash, subscriber) else {
+            self.by_key.remove(key.hash(&self.hash), index);
+            self.sessions.give_back(index);
+            return None;
         };
-        self.owners[index as usize] = subscriber;
-        self.replaceable[index as usize] = 0;
-        let session = &mut self.sessions.list[index as usize];
-        (session.key, session.alg, session.client_is_inside) = (key, alg, client_is_inside);
-        session.inside = inside;
-        (session.memory, session.known_len, session.in_use) = (Memory::default(), 0, true);
-        session.streams = [None, None];
+        let nobody = AlgSession::nobody();
+        self.sessions.list[index as usize] =
+            AlgSession { key, alg, client_is_inside, is_of_registration, inside, owner, in_use: true, ..nobody };
         self.count_session(index, true);
         Some(index)
     }
 
     /// The place that a new session of this subscriber needs: that of the session which has been
     /// unanswered or closed for longest, of the subscriber if it has all that it may have. `None`
-    /// if there is room, or none can be had. Costs one scan of the table.
+    /// if there is room, or none can be had.
     pub(crate) fn to_replace(&self, subscriber: u32) -> Option<u32> {
-        let has_all = count(&self.owners, subscriber) >= SESSIONS_OF_SUBSCRIBER_MAX;
-        if !has_all && self.len() < SESSIONS_MAX as usize {
-            return None;
+        if self.has_all(subscriber) {
+            return self.owners.find(&self.hash, subscriber)?.replaceable.first();
         }
-        let places = (0..).zip(self.owners.iter().zip(&self.replaceable));
-        let may_go = places.filter(|(_, (owner, order))| **order != 0 && (!has_all || **owner == subscriber));
-        may_go.min_by_key(|(_, (_, order))| **order).map(|(place, _)| place)
+        if self.is_full() { self.replaceable.first() } else { None }
     }
 
-    /// Call it with each packet of a session over TCP.
+    /// Call it with each packet of a session.
     pub(crate) fn set_replaceable(&mut self, index: u32, is_replaceable: bool) {
-        let Some(order) = self.replaceable.get_mut(index as usize) else { return };
-        if !is_replaceable {
-            *order = 0;
-        } else if *order == 0 {
-            self.replaceable_last += 1;
-            *order = self.replaceable_last;
+        let Some(session) = self.sessions.list.get_mut(index as usize) else { return };
+        if session.is_replaceable == is_replaceable {
+            return;
+        }
+        session.is_replaceable = is_replaceable;
+        let owner = session.owner;
+        let list = &mut self.sessions.list;
+        let own = &mut self.owners.get_mut(owner).replaceable;
+        for (queue, which) in [(&mut self.replaceable, Which::OfAll), (own, Which::OfOwner)] {
+            if is_replaceable {
+                queue.append(list, which, index);
+            } else {
+                queue.unlink(list, which, index);
+            }
         }
     }
 
@@ -330,70 +357,76 @@ impl AlgStore {
     }
 
     pub(crate) fn remove(&mut self, index: u32) {
-        self.release_held(index);
+        for way in 0..2 {
+            self.release_held(index, way);
+        }
+        self.set_replaceable(index, false);
         self.count_session(index, false);
-        self.owners[index as usize] = NOBODY;
-        self.replaceable[index as usize] = 0;
         let session = &mut self.sessions.list[index as usize];
         session.in_use = false;
         session.streams = [None, None];
+        let owner = session.owner;
         self.by_key.remove(session.key.hash(&self.hash), index);
+        self.owners.leave(&self.hash, owner);
         self.sessions.give_back(index);
     }
 
-    fn release_held(&mut self, index: u32) {
-        for held in &mut self.sessions.list[index as usize].held {
-            if let Some(place) = held.checked_sub(1) {
-                self.held.list[usize::from(place)].clear();
-                self.held_owners[usize::from(place)] = NOBODY;
-                self.held.give_back(place.into());
-                *held = 0;
-            }
+    fn release_held(&mut self, index: u32, way: usize) {
+        let session = &mut self.sessions.list[index as usize];
+        if let Some(place) = session.held[way].checked_sub(1) {
+            session.held[way] = 0;
+            self.held.list[usize::from(place)].clear();
+            self.held.give_back(place.into());
+            self.owners.get_mut(session.owner).held -= 1;
         }
     }
 
-    /// A session and the held bytes of one of its directions. `None` if no room is left for them.
-    pub(crate) fn with_held(&mut self, index: u32, way: usize) -> Option<(&mut AlgSession, &mut Held)> {
+    /// What one direction of a session holds. `None` if it holds nothing and no room is left.
+    pub(crate) fn with_held(&mut self, index: u32, way: usize) -> Option<&mut Held> {
         let session = &mut self.sessions.list[index as usize];
         if session.held[way] == 0 {
-            let subscriber = self.owners[index as usize];
-            if count(&self.held_owners, subscriber) >= HELD_OF_SUBSCRIBER_MAX {
+            let owner = self.owners.get_mut(session.owner);
+            if owner.held >= self.room.held / SHARE || self.held.used() >= self.room.held {
                 return None;
             }
-            let place = self.held.take(Held::default)? as u16;
-            self.held_owners[usize::from(place)] = subscriber;
+            let place = self.held.take(Held::new)? as u16;
+            owner.held += 1;
             session.held[way] = place + 1;
         }
-        let place = usize::from(session.held[way] - 1);
-        Some((session, &mut self.held.list[place]))
+        self.held.list.get_mut(usize::from(session.held[way] - 1))
     }
 
     /// Gives the room back if nothing is held.
     pub(crate) fn settle_held(&mut self, index: u32, way: usize) {
-        let held = &mut self.sessions.list[index as usize].held[way];
-        if let Some(place) = held.checked_sub(1)
-            && self.held.list[usize::from(place)].is_empty()
-        {
-            self.held.list[usize::from(place)].clear();
-            self.held_owners[usize::from(place)] = NOBODY;
-            self.held.give_back(place.into());
-            *held = 0;
+        if self.held(index, way).is_empty() {
+            self.release_held(index, way);
         }
     }
 
-    /// Bytes held of one direction.
-    pub(crate) fn held_bytes(&self, index: u32, way: usize) -> usize {
+    /// What one direction holds.
+    pub(crate) fn held(&self, index: u32, way: usize) -> &Held {
         let held = self.sessions.list[index as usize].held[way];
-        held.checked_sub(1).map_or(0, |place| self.held.list[usize::from(place)].len())
+        held.checked_sub(1).map_or(&self.nothing, |place| &self.held.list[usize::from(place)])
     }
 
-    pub(crate) fn holds(&self, index: u32) -> bool {
-        self.sessions.list[index as usize].held.iter().any(|held| *held != 0)
+    /// A direction over TCP, and what it holds.
+    pub(crate) fn stream(&mut self, index: u32, way: usize) -> Option<(&mut Stream, &mut Held)> {
+        let session = &mut self.sessions.list[index as usize];
+        let held = match session.held[way].checked_sub(1) {
+            Some(place) => &mut self.held.list[usize::from(place)],
+            None => &mut self.nothing,
+        };
+        session.streams[way].as_mut().map(|stream| (stream, held))
+    }
+
+    /// Places that were ever used.
+    pub(crate) fn places(&self) -> u32 {
+        self.sessions.list.len() as u32
     }
 
     /// The next few sessions, round and round.
-    pub(crate) fn walk(&mut self, count: usize) -> impl Iterator<Item = u32> + use<> {
-        let total = self.sessions.list.len().max(1);
+    pub(crate) fn walk(&mut self, count: u32) -> impl Iterator<Item = u32> + use<> {
+        let (total, count) = (self.sessions.list.len().max(1), count as usize);
         let from = self.walked;
         self.walked = (from + count) % total;
         (from..from + count).map(move |at| (at % total) as u32)
@@ -405,48 +438,4 @@ impl AlgStore {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    impl AlgStore {
-        fn resident_bytes(&self) -> usize {
-            let tables = self.by_key.resident_bytes() + self.calls.resident_bytes();
-            self.sessions.list.resident_bytes() + self.held.list.resident_bytes() + tables
-        }
-    }
-
-    fn begun(subscriber: u32) -> Begun {
-        Begun {
-            key: AlgKey { mapping: subscriber, created_s: 0, remote: (1, 21) },
-            inside: AlgSession::nobody().inside,
-            subscriber,
-            alg: AlgId(0),
-            client_is_inside: true,
-        }
-    }
-
-    #[test]
-    fn tables_take_memory_when_they_are_used() {
-        let mut store = AlgStore::new(KeyedHash::new([1; 4])).expect("memory");
-        assert_eq!(store.resident_bytes(), 0);
-        let first = store.start(&begun(1)).expect("room");
-        assert!(store.with_held(first, 0).is_some());
-        // The session, what it holds, and its line of the table; or 2 MiB of each on hugepages.
-        assert!((4_096..3 * (2 << 20)).contains(&store.resident_bytes()));
-        // What was used before is used again.
-        let used = store.resident_bytes();
-        for subscriber in 2..1_000 {
-            store.remove(first);
-            assert_eq!(store.start(&begun(subscriber)), Some(first));
-            assert!(store.with_held(first, 0).is_some());
-        }
-        assert!(store.resident_bytes() <= used + 4 * 4_096, "{} after {used}", store.resident_bytes());
-        // All of it, and no more.
-        store.remove(first);
-        let places: Vec<u32> = (0..SESSIONS_MAX).filter_map(|subscriber| store.start(&begun(subscriber))).collect();
-        assert_eq!(places.len(), SESSIONS_MAX as usize);
-        assert_eq!(store.start(&begun(SESSIONS_MAX)), None);
-        assert_eq!(places.iter().filter(|place| store.with_held(**place, 1).is_some()).count(), HELD_MAX);
-        assert!(store.resident_bytes() as u64 <= AlgStore::bytes_for() + 4 * (2 << 20));
-    }
-}
+mod tests;

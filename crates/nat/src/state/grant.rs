@@ -434,6 +434,11 @@ impl Grant {
         Kind::from_number(self.kind).unwrap_or(Kind::Map)
     }
 
+    /// An endpoint that a payload registered, for as many flows as come.
+    pub(crate) fn is_registration(&self) -> bool {
+        self.kind() == Kind::Map && self.origin().is_alg()
+    }
+
     /// A [`Kind::Map`] of port control, held down or not.
     pub(crate) fn is_map_of_client(&self) -> bool {
         self.kind() == Kind::Map && !self.origin().is_alg()

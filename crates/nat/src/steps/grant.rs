@@ -1,9 +1,13 @@
 //! Decides about grants: the external port of a new one, and strangers at an existing one.
 
+use alg::AlgId;
+
 use crate::external::blocks::Block;
 use crate::external::ports::Taker;
+use crate::policy::gateways::CompiledGateway;
 use crate::random::Random;
 use crate::state::grant::Admission;
+use crate::state::grant::Grant;
 use crate::state::grant::Origin;
 use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
@@ -241,6 +245,31 @@ impl View<'_> {
             });
         }
         admission
+    }
+
+    /// The registration of this mapping that admits the remote endpoint.
+    pub(crate) fn registration(&self, now: Instant, index: u32, remote: (u32, u16)) -> Option<&Grant> {
+        if self.state.grants.is_empty() {
+            return None;
+        }
+        let is_it = |grant: &Grant| grant.is_registration() && grant.is_alive(now) && grant.admits(remote);
+        let found = self.state.grants.find(&self.state.mappings.get(index).key(), is_it)?;
+        Some(self.state.grants.get(found))
+    }
+
+    /// Until when a packet of this remote endpoint may wait for an answer, if a gateway reads it
+    /// because of a registration.
+    pub(crate) fn awaits_answer_until(&self, now: Instant, index: u32, remote: (u32, u16)) -> Option<Instant> {
+        let grant = self.registration(now, index, remote)?;
+        let Origin::Alg(alg) = grant.origin() else { return None };
+        Some(grant.expires().min(now + self.gateway_serving(alg, index)?.timeout))
+    }
+
+    /// This gateway, if it serves the pool and the class of the mapping.
+    pub(crate) fn gateway_serving(&self, alg: AlgId, index: u32) -> Option<&CompiledGateway> {
+        let pool = self.pool_of_mapping(index)?.id;
+        let class = self.class_now(self.state.mappings.get(index).subscriber);
+        self.snapshot.gateways.of(alg).filter(|gateway| gateway.serves(pool, class))
     }
 
     /// What asked for this mapping.

@@ -44,6 +44,9 @@ use crate::types::WorkerId;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
+/// Sessions of a mapping beyond which calls over UDP to a registration open none.
+const REGISTERED_SESSIONS_MAX: u16 = 16;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
     Outside,
@@ -331,6 +334,11 @@ impl View<'_> {
             let is_held = packet.is_syn() && !is_elsewhere;
             return Err(if is_held { Act::Hold { is_stray: false } } else { Act::Drop(Verdict::Filtered) });
         }
+        // The registrar may call from any port, at any time (`docs/alg.md`).
+        let registered = match granted {
+            ByGrant::Granted(_) => self.awaits_answer_until(now, index, remote),
+            ByGrant::AsPool | ByGrant::Refused(_) => None,
+        };
         // A packet that ends here must not leave a session behind (conformance point S7).
         let ends_here = parsed.ttl <= 1;
         let refuse = |verdict| {
@@ -341,13 +349,20 @@ impl View<'_> {
             // The first packet from inside makes a session, so a flood from outside takes no
             // memory.
             Protocol::Udp | Protocol::Icmp => {
-                let asks = matches!(parsed.class, Class::Udp | Class::IcmpRequest);
+                let asks = !ends_here && matches!(parsed.class, Class::Udp | Class::IcmpRequest);
                 let is_once = matches!(granted, ByGrant::Granted(grant) if self.state.grants.get(grant).kind() == Once);
-                let opens = asks && !ends_here && (is_once || self.rules_lead_away(&key, remote));
-                if opens && is_once {
+                if asks && is_once {
                     self.decide_session(now, index).map_err(refuse)?;
                 }
-                Ok(opens.then(|| (self.session_for_answers(packet, protocol, index), is_once)))
+                let mut new = self.session_for_answers(packet, protocol, index);
+                if let Some(until) = registered.filter(|_| asks && self.may_open_to_registration(now, index)) {
+                    // Without the registration, and unless the phone answers, the sender meets the
+                    // filtering of the pool again.
+                    (new.has_own_timer, new.expires) = (true, new.expires.min(until));
+                    return Ok(Some((new, true)));
+                }
+                let opens = asks && (is_once || self.rules_lead_away(&key, remote));
+                Ok(opens.then_some((new, is_once)))
             }
             Protocol::Tcp if !packet.is_syn() => Err(Act::Drop(Verdict::TcpNoSession)),
             Protocol::Tcp => {
@@ -355,10 +370,18 @@ impl View<'_> {
                     self.decide_session(now, index).map_err(refuse)?;
                 }
                 report.step(|| Step::SessionWouldBeCreated);
-                let first = self.policy.lifetimes.first(protocol, key.port, Side::Outside);
+                let mut first = self.policy.lifetimes.first(protocol, key.port, Side::Outside);
+                first.has_own_timer |= registered.is_some();
                 Ok(Some((self.session_from_outside(packet, protocol, first, now + first.lifetime), true)))
             }
         }
+    }
+
+    /// A call over UDP needs a session to be read. It costs memory, so one mapping has few of them;
+    /// further calls pass unread.
+    fn may_open_to_registration(&self, now: Instant, index: u32) -> bool {
+        let has_few = self.state.mappings.get(index).extra_count() < REGISTERED_SESSIONS_MAX;
+        has_few && self.decide_session(now, index).is_ok()
     }
 
     /// True if rules would change the way or the source of the answer. An answer that would be

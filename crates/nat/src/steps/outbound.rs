@@ -334,7 +334,8 @@ impl View<'_> {
         match self.decide_session(packet.now, mapping) {
             Ok(place) => {
                 report.step(|| Step::SessionWouldBeCreated);
-                let (by, new) = (hashed_by(compiled, protocol), self.session_from_inside(packet, question));
+                let (by, mut new) = (hashed_by(compiled, protocol), self.session_from_inside(packet, question));
+                new.has_own_timer |= self.awaits_answer_until(packet.now, mapping, packet.remote()).is_some();
                 Ok(Departure::Open { mapping, place, by, new, way })
             }
             // Without filtering, a UDP session is only bookkeeping: refusing would break programs

@@ -52,6 +52,8 @@ pub struct Audit {
     mtu_min: usize,
     /// Ports of former gateways: the numbers of a connection stay shifted once they are.
     former: HashSet<u16>,
+    /// Of endpoints that are registered: what their registrar sends there is read, too.
+    registered: HashSet<u16>,
     /// Some packets are translated to IPv6 on their way, which changes more of their headers.
     has_families: bool,
     /// Packets that came out as they went in, but for what translation changes.
@@ -78,6 +80,7 @@ impl Audit {
             own: [own_inside, own(Side::Outside)],
             waiting: HashMap::new(),
             former: HashSet::new(),
+            registered: HashSet::new(),
             long: VecDeque::new(),
             mtu_min: if has_families { mtu_min.min(translate::DONT_FRAGMENT_ABOVE) } else { mtu_min },
             has_families,
@@ -100,6 +103,11 @@ impl Audit {
         }
         self.former.extend(self.settings.gateways.iter().flat_map(|gateway| gateway.ports.iter().copied()));
         self.settings = Settings { pools, ..settings.clone() };
+    }
+
+    /// Gateways read what comes to an endpoint with these ports, inside and outside.
+    pub fn registers(&mut self, ports: [u16; 2]) {
+        self.registered.extend(ports);
     }
 
     /// Takes note of a packet that goes in.
@@ -205,7 +213,10 @@ impl Audit {
         }
         let ports = [crate::packet::source(packet).port(), crate::packet::destination(packet).port()];
         let is_former = header.protocol() == 6 && ports.iter().any(|port| self.former.contains(port));
-        is_former || self.settings.gateways.iter().flat_map(|gateway| &gateway.ports).any(|port| ports.contains(port))
+        let is_registered = ports.iter().any(|port| self.registered.contains(port));
+        is_former
+            || is_registered
+            || self.settings.gateways.iter().flat_map(|gateway| &gateway.ports).any(|port| ports.contains(port))
     }
 
     fn check_addresses(&self, side: Side, view: &Ipv4<&[u8]>, is_own: bool, packet: &[u8]) {

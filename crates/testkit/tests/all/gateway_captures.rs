@@ -227,16 +227,15 @@ fn an_idle_ftp_control_connection_outlives_its_transfer_only() {
     outcome(&[], &[(Verdict::Outbound, 5), (Verdict::Inbound, 5), late[0], late[1]]);
 }
 
-/// A worker reads 1,024 sessions, and 128 of one subscriber: the rest passes unread, and later ones
-/// are read again.
+/// The worker has room for 1,024 sessions, and for 128 of one subscriber. Unanswered ones make room
+/// for others, so every message is read.
 #[test]
-fn a_full_table_of_sip_sessions_empties() {
+fn a_full_table_of_sip_sessions_keeps_nobody_out() {
     let (name, mut bed) = ("sip-table-full", Bed::new(with(&["sip"])));
     let capture = Capture::hostile(name);
     let result = replay(&mut bed, &capture);
-    let last = capture.packets.len() - 1;
-    let read: Vec<usize> = (0..8).flat_map(|host| (0..128).map(move |i| host * 130 + i)).chain([last]).collect();
-    assert_eq!(result.changed, read, "as many as one subscriber, and one worker, may have; then the table has room");
-    assert_eq!(bed.counters().control_sessions[1], 1_025);
+    assert!(capture.packets.len() > 1_024);
+    assert_eq!(result.changed, (0..capture.packets.len()).collect::<Vec<_>>());
+    assert_eq!(bed.counters().control_sessions[1], capture.packets.len() as u64);
     balance(name, &mut bed, &capture, &[(Verdict::Outbound, capture.packets.len() as u64)]);
 }

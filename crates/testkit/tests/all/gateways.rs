@@ -33,6 +33,8 @@ const PORT: &str = "PORT 100,64,0,10,18,52\r\n";
 pub(crate) fn with(names: &[&str]) -> Settings {
     let mut settings = settings().filtering(Filtering::AddressAndPortDependent);
     settings.gateways = names.iter().map(|name| Gateway::new(AlgId::named(name).expect("a gateway"))).collect();
+    // Few, so that tests fill the table.
+    settings.control_sessions_max = 1_024;
     settings
 }
 

@@ -32,6 +32,14 @@ const PAIR_ATTEMPTS: u16 = 8;
 /// A registration keeps its port at most for this long, whatever it says.
 const REGISTRATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// The gateway that reads a session.
+pub(in crate::shard) struct Reader<'a> {
+    pub(in crate::shard) gateway: &'a CompiledGateway,
+    pub(in crate::shard) client_is_inside: bool,
+    /// It is between a registered endpoint and its registrar, on other ports than its servers'.
+    pub(in crate::shard) is_of_registration: bool,
+}
+
 /// The control session that asks.
 #[derive(Clone, Copy)]
 pub(in crate::shard) struct Asking {
@@ -88,6 +96,10 @@ impl Ledger {
             return Some(external).filter(|external| !want.needs_own_address || external.address == own.address);
         }
         let is_known = self.find_grant(&request).is_some_and(|index| !self.state.grants.get(index).is_used());
+        if want.lifetime.is_some() && self.may_not_register(asking, protocol) {
+            self.refuse_expectation(alg, GatewayRefusal::SessionLimit);
+            return None;
+        }
         if !is_known && let Err(why) = self.may_expect(asking, inside, limit) {
             self.refuse_expectation(alg, why);
             return None;
@@ -107,6 +119,13 @@ impl Ledger {
             None => self.refuse_expectation(alg, GatewayRefusal::NoPort),
         }
         external
+    }
+
+    /// A connection that the registrar has opened to a registered port. What answers there may be
+    /// any server that repeats what it gets, so that the registrar could register more and more.
+    fn may_not_register(&self, asking: &Asking, protocol: Protocol) -> bool {
+        let session = self.state.control_sessions.as_ref().map(|store| store.get(asking.place));
+        protocol == Protocol::Tcp && session.is_some_and(|it| it.is_of_registration && !it.client_is_inside)
     }
 
     pub(in crate::shard) fn refuse_expectation(&mut self, alg: AlgId, why: GatewayRefusal) {
@@ -281,19 +300,64 @@ impl Ledger {
         }
     }
 
-    /// Which gateway reads a session, and whether its client is inside.
-    pub(in crate::shard) fn gateway_of(&self, index: u32, session: SessionRef) -> Option<(&CompiledGateway, bool)> {
+    /// Which gateway reads a session, by the port of its server or by the registration that it
+    /// leads to. `known`: its record, if it is read already.
+    pub(in crate::shard) fn gateway_of(
+        &self,
+        now: Instant,
+        index: u32,
+        session: SessionRef,
+        known: Option<u32>,
+    ) -> Option<Reader<'_>> {
         let mapping = self.state.mappings.get(index);
         let (remote, side) = self.remote_of(index, session)?;
-        let port = if side == Side::Inside { remote.1 } else { mapping.internal_port() };
+        let client_is_inside = side == Side::Inside;
         // What a gateway reads and writes are IPv4 addresses of hosts, and an IPv6 host has none.
-        let is_ipv6 = crate::types::is_host_number(mapping.key().address);
-        if is_ipv6 || !self.policy.lifetimes.is_served(mapping.protocol(), port) {
+        if crate::types::is_host_number(mapping.key().address) {
             return None;
         }
-        let pool = self.view().pool_of_mapping(index)?.id;
-        let class = self.view().class_now(mapping.subscriber);
-        let gateway = self.shared.gateways.find(mapping.protocol(), port, pool, class)?;
-        Some((gateway, side == Side::Inside))
+        let view = self.view();
+        let port = if client_is_inside { remote.1 } else { mapping.internal_port() };
+        if self.policy.lifetimes.is_served(mapping.protocol(), port) {
+            let pool = view.pool_of_mapping(index)?.id;
+            let class = view.class_now(mapping.subscriber);
+            if let Some(gateway) = self.shared.gateways.find(mapping.protocol(), port, pool, class) {
+                return Some(Reader { gateway, client_is_inside, is_of_registration: false });
+            }
+        }
+        // One that is not for the short way has a mark.
+        if session == SessionRef::Inline && !mapping.has_own_timer() {
+            return None;
+        }
+        // What was begun is read to its end, even if the registration ends before.
+        let store = self.state.control_sessions.as_ref()?;
+        let begun = known.map(|place| store.get(place)).filter(|session| session.is_of_registration);
+        let alg = match begun {
+            Some(session) => session.alg,
+            None => match view.registration(now, index, remote)?.origin() {
+                Origin::Alg(alg) => alg,
+                Origin::Pcp | Origin::NatPmp => return None,
+            },
+        };
+        let gateway = self.shared.gateways.of(alg).filter(|_| view.gateway_serving(alg, index).is_some())?;
+        Some(Reader { gateway, client_is_inside, is_of_registration: true })
+    }
+
+    /// The registrar has answered: a registration lives as long as it says (RFC 3261 §10.2.4), at
+    /// least as long as what is only expected.
+    pub(in crate::shard) fn note_registered(&mut self, asking: &Asking, port: u16, seconds: u32) {
+        let Asking { now, key, alg, .. } = *asking;
+        let Some(timeout) = self.shared.gateways.of(alg).map(|gateway| gateway.timeout) else { return };
+        let inside = InternalKey { port, ..self.state.mappings.get(key.mapping).key() };
+        let registrar = Remote::new(key.remote.0.into(), 32, 0);
+        let is_it = |grant: &Grant| {
+            let is_there = grant.remotes.as_slice().first() == Some(&registrar);
+            is_there && grant.is_registration() && grant.origin() == Origin::Alg(alg) && grant.is_alive(now)
+        };
+        let Some(index) = self.state.grants.find(&inside, is_it) else { return };
+        let until = now + Duration::from_secs(seconds.into()).min(REGISTRATION_MAX).max(timeout);
+        self.state.grants.get_mut(index).set_expires(until);
+        self.keep_until(index, until);
+        self.note_grant(now, index);
     }
 }

@@ -54,7 +54,9 @@ impl Successor {
             lifetimes: Timers::new(settings),
             watch: Watch::new(settings),
             pools_before: settings.pools.iter().map(|pool| known.get(pool.name.as_str()).copied()).collect(),
-            control_sessions: serves.then(|| AlgStore::new(KeyedHash::new([0; 4])).ok().map(Box::new)).flatten(),
+            control_sessions: serves
+                .then(|| AlgStore::new(KeyedHash::new([0; 4]), settings.control_sessions_max).ok().map(Box::new))
+                .flatten(),
             changed: serves.then(|| Changed::new().ok()).flatten(),
             has_other_addresses: !external_addresses(before).eq(external_addresses(shared)),
             local: Arc::clone(&shared.local),
@@ -164,6 +166,9 @@ impl Shard {
         {
             store.set_hash(self.path.ledger.state.hash);
             self.path.ledger.state.control_sessions = Some(store);
+        }
+        if let Some(store) = &mut self.path.ledger.state.control_sessions {
+            store.set_room(self.path.ledger.shared.settings().control_sessions_max);
         }
         if next.has_other_addresses {
             self.path.note_other_addresses();

@@ -4,14 +4,13 @@ use alg::AlgId;
 
 use crate::shard::Ledger;
 use crate::time::Instant;
-
-/// Looked at per call, so that all are within a second of polling.
-const STEP: usize = 4;
+use crate::upkeep::walk::Pace;
 
 impl Ledger {
-    pub(in crate::shard) fn sweep_gateways(&mut self, now: Instant) {
+    pub(in crate::shard) fn sweep_gateways(&mut self, now: Instant, elapsed_micros: u64) {
         let Some(store) = self.state.control_sessions.as_mut().filter(|store| !store.is_empty()) else { return };
-        for index in store.walk(STEP) {
+        let due = Pace::SLOW.due(store.places(), elapsed_micros);
+        for index in store.walk(due) {
             if self.state.control_sessions.as_ref().is_some_and(|store| store.is_in_use(index)) {
                 self.forget_if_over(now, index);
             }

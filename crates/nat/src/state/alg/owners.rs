@@ -1,0 +1,82 @@
+//! What each subscriber has of the table, counted as it changes.
+
+use super::places::Places;
+use super::queue::Queue;
+use crate::random::KeyedHash;
+use crate::state::table::BucketTable;
+use mem::ArenaError;
+
+/// A subscriber with control sessions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    subscriber: u32,
+    pub(super) sessions: u32,
+    /// Directions that hold something.
+    pub(super) held: u32,
+    /// Its sessions that may make room for others.
+    pub(super) replaceable: Queue,
+}
+
+pub(super) struct Owners {
+    records: Places<Owner>,
+    by_subscriber: BucketTable,
+}
+
+fn hash_of(hash: &KeyedHash, subscriber: u32) -> u64 {
+    hash.hash(subscriber.into(), 0x6f77)
+}
+
+impl Owners {
+    pub(super) fn reserved(max: usize) -> Result<Owners, ArenaError> {
+        Ok(Owners { records: Places::reserved(max)?, by_subscriber: BucketTable::reserved(max)? })
+    }
+
+    pub(super) fn bytes_for(count: u32, max: u32) -> u64 {
+        Places::<Owner>::bytes_for(count) + BucketTable::need(max as usize).bytes()
+    }
+
+    fn place_of(&self, hash: &KeyedHash, subscriber: u32) -> Option<u32> {
+        let is_it = |place: u32| self.records.list[place as usize].subscriber == subscriber;
+        self.by_subscriber.find(hash_of(hash, subscriber), is_it)
+    }
+
+    pub(super) fn find(&self, hash: &KeyedHash, subscriber: u32) -> Option<&Owner> {
+        self.records.list.get(self.place_of(hash, subscriber)? as usize)
+    }
+
+    pub(super) fn get_mut(&mut self, place: u32) -> &mut Owner {
+        &mut self.records.list[place as usize]
+    }
+
+    /// The place of a subscriber that has one more session.
+    pub(super) fn enter(&mut self, hash: &KeyedHash, subscriber: u32) -> Option<u32> {
+        if let Some(place) = self.place_of(hash, subscriber) {
+            self.get_mut(place).sessions += 1;
+            return Some(place);
+        }
+        let new = Owner { subscriber, sessions: 1, held: 0, replaceable: Queue::EMPTY };
+        let place = self.records.take(|| new)?;
+        *self.get_mut(place) = new;
+        if self.by_subscriber.insert(hash_of(hash, subscriber), place).is_err() {
+            self.records.give_back(place);
+            return None;
+        }
+        Some(place)
+    }
+
+    /// It has one less.
+    pub(super) fn leave(&mut self, hash: &KeyedHash, place: u32) {
+        let owner = self.get_mut(place);
+        owner.sessions -= 1;
+        if owner.sessions == 0 {
+            let subscriber = owner.subscriber;
+            self.by_subscriber.remove(hash_of(hash, subscriber), place);
+            self.records.give_back(place);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn resident_bytes(&self) -> usize {
+        self.records.resident_bytes() + self.by_subscriber.resident_bytes()
+    }
+}

@@ -1,0 +1,138 @@
+use super::*;
+
+impl AlgStore {
+    fn resident_bytes(&self) -> usize {
+        let tables = self.by_key.resident_bytes() + self.calls.resident_bytes() + self.owners.resident_bytes();
+        self.sessions.resident_bytes() + self.held.resident_bytes() + tables
+    }
+}
+
+/// The only session of this subscriber.
+fn begun(subscriber: u32) -> Begun {
+    begun_with(subscriber, subscriber)
+}
+
+fn begun_with(subscriber: u32, mapping: u32) -> Begun {
+    Begun {
+        key: AlgKey { mapping, created_s: 0, remote: (1, 21) },
+        inside: AlgSession::nobody().inside,
+        subscriber,
+        alg: AlgId(0),
+        client_is_inside: true,
+        is_of_registration: false,
+    }
+}
+
+fn store(sessions_max: u32) -> AlgStore {
+    AlgStore::new(KeyedHash::new([1; 4]), sessions_max).expect("address space")
+}
+
+#[test]
+fn tables_take_memory_when_they_are_used() {
+    let mut store = store(1_024);
+    assert_eq!(store.resident_bytes(), 0);
+    let first = store.start(&begun(1)).expect("room");
+    assert!(store.with_held(first, 0).is_some());
+    // The session, what it holds, and its lines of the tables; or 2 MiB of each on hugepages.
+    assert!((4_096..8 * (2 << 20)).contains(&store.resident_bytes()));
+    // What was used before is used again.
+    store.remove(first);
+    let used = store.resident_bytes();
+    for subscriber in 2..1_000 {
+        assert_eq!(store.start(&begun(subscriber)), Some(first));
+        assert!(store.with_held(first, 0).is_some());
+        store.remove(first);
+    }
+    // Lines of both tables by hash: each may lie in a page of its own.
+    let lines = (2 * 1_000 * 4_096).min(2 * BucketTable::need(SESSIONS_CEILING as usize).bytes() as usize);
+    assert!(store.resident_bytes() <= used + lines + 4 * 4_096, "{} after {used}", store.resident_bytes());
+    // All of it, and no more.
+    let places: Vec<u32> = (0..1_024).filter_map(|subscriber| store.start(&begun(subscriber))).collect();
+    assert_eq!(places.len(), 1_024);
+    assert_eq!(store.start(&begun(1_024)), None);
+    let held = places.iter().filter(|place| store.with_held(**place, 1).is_some()).count();
+    assert_eq!(held, HELD_MIN as usize);
+    assert!(store.resident_bytes() as u64 <= AlgStore::bytes_for(1_024) + 8 * (2 << 20));
+}
+
+#[test]
+fn room_follows_the_settings_while_sessions_stay() {
+    let mut store = store(256);
+    let start = |store: &mut AlgStore, from: u32, to: u32| {
+        (from..to).filter_map(|subscriber| store.start(&begun(subscriber))).count()
+    };
+    assert_eq!(start(&mut store, 0, 1_000), 256);
+    store.set_room(65_536);
+    assert_eq!(start(&mut store, 1_000, 11_000), 10_000);
+    store.set_room(256);
+    assert_eq!((start(&mut store, 20_000, 20_100), store.len()), (0, 10_256));
+    let all: Vec<u32> = (0..store.places()).filter(|place| store.is_in_use(*place)).collect();
+    for place in &all[..10_001] {
+        store.remove(*place);
+    }
+    assert_eq!(start(&mut store, 20_000, 20_100), 1, "one place is free again");
+    store.set_room(u32::MAX);
+    assert_eq!(store.room.sessions, SESSIONS_CEILING);
+}
+
+/// Its own if it has all that it may have, otherwise those of everyone; the oldest first.
+#[test]
+fn the_oldest_makes_room() {
+    let mut store = store(256);
+    let own: Vec<u32> = (0..32).map(|i| store.start(&begun_with(1, i)).expect("room")).collect();
+    assert_eq!((store.start(&begun_with(1, 32)), store.to_replace(1)), (None, None), "none may go");
+    for place in [own[9], own[4], own[7]] {
+        store.set_replaceable(place, true);
+    }
+    store.set_replaceable(own[9], true);
+    assert_eq!((store.to_replace(1), store.to_replace(2)), (Some(own[9]), None));
+    store.set_replaceable(own[9], false);
+    assert_eq!(store.to_replace(1), Some(own[4]));
+    store.remove(own[4]);
+    assert_eq!(store.to_replace(1), None, "there is room");
+    let place = store.start(&begun_with(1, 40)).expect("room");
+    assert_eq!((place, store.to_replace(1)), (own[4], Some(own[7])));
+    store.remove(own[7]);
+    assert_eq!((store.to_replace(1), store.start(&begun_with(1, 41)).is_some()), (None, true));
+    // The table is full of others.
+    let others: Vec<u32> = (0..300).filter_map(|i| store.start(&begun(1_000 + i))).collect();
+    assert_eq!((others.len(), store.to_replace(5)), (256 - 32, None));
+    for place in [others[3], own[0], others[1]] {
+        store.set_replaceable(place, true);
+    }
+    for expected in [others[3], own[0], others[1]] {
+        assert_eq!(store.to_replace(5), Some(expected));
+        store.remove(expected);
+        let places = 2_000 + expected;
+        store.start(&begun(places)).expect("a place is free");
+    }
+    assert_eq!(store.to_replace(5), None);
+}
+
+/// Counts follow sessions that come and go in any order.
+#[test]
+fn counts_of_subscribers_follow_their_sessions() {
+    let mut store = store(4_096);
+    let mut known: Vec<(u32, u32)> = Vec::new();
+    let mut random = 7_u32;
+    for step in 0..20_000_u32 {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let subscriber = random >> 24 & 7;
+        if random >> 16 & 3 == 0 && !known.is_empty() {
+            let (_, place) = known.swap_remove((random >> 8) as usize % known.len());
+            store.remove(place);
+        } else if let Some(place) = store.start(&begun_with(subscriber, step)) {
+            known.push((subscriber, place));
+            store.set_replaceable(place, random & 1 << 12 != 0);
+            let _ = store.with_held(place, (random >> 13 & 1) as usize);
+        }
+        let count = known.iter().filter(|(owner, _)| *owner == subscriber).count() as u32;
+        let owner = store.owners.find(&store.hash, subscriber).map_or(0, |owner| owner.sessions);
+        assert_eq!((owner, store.has_all(subscriber)), (count, count >= 512));
+    }
+    for (_, place) in known.drain(..) {
+        store.remove(place);
+    }
+    assert_eq!((store.len(), store.held.used(), store.replaceable.first()), (0, 0, None));
+    assert!((0..8).all(|subscriber| store.owners.find(&store.hash, subscriber).is_none()));
+}
