@@ -30,8 +30,8 @@ use crate::mailbox::Listed;
 use crate::mailbox::Question;
 use crate::mailbox::Snapshot;
 use crate::routing::family::Family;
-use crate::routing::keeper::Routing;
 use crate::routing::rib::RibOf;
+use crate::routing::shared::Routing;
 use crate::server::Recorded;
 use crate::sinks::Sinks;
 

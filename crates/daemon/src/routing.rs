@@ -7,7 +7,9 @@
 //! The keeper is one thread. Workers look routes up in tables that it changes under them
 //! (`nat::routes::live`), so a change of routes is no change of the configuration.
 
+pub mod announcement;
 pub mod family;
 pub mod fib;
 pub mod keeper;
 pub mod rib;
+pub mod shared;

@@ -20,11 +20,11 @@ use wire::ipv6;
 
 use crate::routing::fib::Fib;
 use crate::routing::fib::Half;
-use crate::routing::keeper::Routing;
 use crate::routing::rib::Hop;
 use crate::routing::rib::RibOf;
 use crate::routing::rib::Source;
 use crate::routing::rib::Table;
+use crate::routing::shared::Routing;
 
 /// A next hop for the tables of the workers: interface, router, MTU and weight.
 pub type LiveHop<A> = (InterfaceId, A, u16, u16);

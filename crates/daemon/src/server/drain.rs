@@ -5,7 +5,7 @@ use control::Drained;
 use control::Fault;
 
 use crate::instance::Instance;
-use crate::routing::keeper::Routing;
+use crate::routing::shared::Routing;
 
 /// Withdraws the pools, or announces them again.
 pub(crate) fn drain(instance: &Instance, undo: bool) -> Result<Drained, Fault> {

@@ -48,7 +48,7 @@ use crate::event_log::EventLogView;
 use crate::instance::Instance;
 use crate::kernel::class::Class;
 use crate::mailbox::Snapshot;
-use crate::routing::keeper::RouteCounters;
+use crate::routing::shared::RouteCounters;
 
 /// Packets with a verdict of this kind.
 pub(crate) fn packets_of(counters: &Counters, kind: VerdictKind) -> u64 {

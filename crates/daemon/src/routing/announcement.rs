@@ -1,0 +1,217 @@
+//! What is announced to the routers: the pools and the prefixes of IPv6 hosts, while they can serve.
+
+use core::fmt;
+use core::net::Ipv6Addr;
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use control::Withheld;
+use nat::Settings;
+use nat::stand_in::Prefix6;
+use nat::types::InterfaceId;
+use nat::types::Prefix;
+use nat::types::RealmId;
+use nat::types::Side;
+use netlink_packet_route::route::RouteMessage;
+
+use crate::kernel::netlink;
+use crate::routing::rib::Hop;
+use crate::routing::rib::Rib;
+use crate::routing::rib::Table;
+
+/// The pools as the routing sees them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pools {
+    /// Time of `natrix drain`, until it is undone.
+    pub(crate) drained_at: Option<Instant>,
+    /// Why none is announced.
+    pub(crate) withheld: Option<Withheld>,
+    /// Everything that can be announced.
+    pub(crate) served: BTreeSet<Served>,
+    /// What has a route in the kernel.
+    pub(crate) announced: BTreeSet<Served>,
+}
+
+/// Destinations that Natrix serves, so that routers must send them here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Served {
+    /// Of a pool, for the outside.
+    Pool(Prefix),
+    /// A translation prefix, for IPv6 hosts of a realm.
+    Nat64(RealmId, Prefix6),
+    /// The address of an AFTR, for B4s of a realm.
+    Softwire(RealmId, Prefix6),
+}
+
+impl Served {
+    /// The prefixes of all pools, of NAT64 and of softwires, without addresses that the kernel has
+    /// on an interface.
+    pub(super) fn all(settings: &Settings) -> BTreeSet<Served> {
+        let addresses = settings.pools.iter().flat_map(|pool| &pool.addresses).map(|address| address.to_bits());
+        let own = settings.interfaces.iter().flat_map(|interface| &interface.addresses);
+        let own: BTreeSet<u32> = own.map(|own| own.address.to_bits()).collect();
+        let pools = prefixes_of(addresses.filter(|address| !own.contains(address))).into_iter().map(Served::Pool);
+        let nat64 =
+            settings.transition.nat64.iter().filter_map(|one| {
+                Some(Served::Nat64(one.realm, Prefix6::new(one.prefix.address(), one.prefix.length())?))
+            });
+        let has = |aftr: Ipv6Addr| settings.ipv6.addresses.iter().any(|own| own.address == aftr);
+        let softwires = settings.transition.softwires.iter().filter(|one| !has(one.aftr));
+        let softwires =
+            softwires.filter_map(|one| Some(Served::Softwire(one.realm, Prefix6::new(one.aftr.to_bits(), 128)?)));
+        pools.chain(nat64).chain(softwires).collect()
+    }
+
+    /// Its route in a table of the kernel.
+    pub(super) fn message(self, table: u32) -> RouteMessage {
+        match self {
+            Served::Pool(prefix) => netlink::announcement(table, prefix),
+            Served::Nat64(_, prefix) | Served::Softwire(_, prefix) => netlink::announcement(table, prefix),
+        }
+    }
+}
+
+impl fmt::Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Served::Pool(prefix) => prefix.fmt(f),
+            Served::Nat64(_, prefix) | Served::Softwire(_, prefix) => prefix.fmt(f),
+        }
+    }
+}
+
+/// What a pool needs to be announced, as the instance sees it now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// By port: whether it has link.
+    pub ports_up: Vec<bool>,
+    /// By interface: whether its port has link.
+    pub interfaces_up: Vec<bool>,
+    /// All workers answer.
+    pub workers_alive: bool,
+    /// New mappings can be logged, or need no log.
+    pub log_healthy: bool,
+}
+
+/// The prefixes that cover these addresses and no other.
+pub fn prefixes_of(addresses: impl Iterator<Item = u32>) -> Vec<Prefix> {
+    let mut sorted: Vec<u32> = addresses.collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut prefixes: Vec<Prefix> = Vec::new();
+    for address in sorted {
+        let mut last = Prefix::host(address.into());
+        // Two halves are one prefix.
+        while let Some(before) = prefixes.last() {
+            let whole = last.length().checked_sub(1).and_then(|length| Prefix::new(last.address(), length));
+            let Some(whole) =
+                whole.filter(|whole| before.length() == last.length() && whole.contains(before.address()))
+            else {
+                break;
+            };
+            prefixes.pop();
+            last = whole;
+        }
+        prefixes.push(last);
+    }
+    prefixes
+}
+
+/// What keeps the pools from being announced.
+pub(super) fn withheld(health: &Health, settings: &Settings, rib: &Rib, is_drained: bool) -> Option<Withheld> {
+    let is_up = |interface: InterfaceId| health.interfaces_up.get(interface.index()).copied().unwrap_or(false);
+    let has_link = |side| {
+        let mut all = settings.interfaces.iter().enumerate();
+        all.any(|(number, interface)| interface.side == side && is_up(InterfaceId(number as u16)))
+    };
+    let has_router = |hops: &[Hop]| hops.iter().any(|hop| hop.gateway != 0 && is_up(hop.interface));
+    if is_drained {
+        Some(Withheld::Drained)
+    } else if !health.workers_alive {
+        Some(Withheld::Workers)
+    } else if !has_link(Side::Inside) || !has_link(Side::Outside) {
+        Some(Withheld::NoLink)
+    } else if !rib.any(Table::Outside, has_router) {
+        Some(Withheld::NoNextHop)
+    } else if !health.log_healthy {
+        Some(Withheld::Log)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::rib::KernelRoute;
+
+    #[test]
+    fn pool_addresses_become_the_fewest_prefixes() {
+        let prefixes = |addresses: core::ops::Range<u32>| {
+            let found = prefixes_of(addresses.map(|low| 0xcb00_7100 + low));
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(prefixes(0..256), ["203.0.113.0/24"]);
+        assert_eq!(prefixes(1..5), ["203.0.113.1/32", "203.0.113.2/31", "203.0.113.4/32"]);
+        assert_eq!(prefixes(8..12), ["203.0.113.8/30"]);
+        assert!(prefixes(0..0).is_empty());
+    }
+
+    /// Two interfaces with link, and everything else as it should be.
+    fn healthy() -> Health {
+        Health { ports_up: vec![true, true], interfaces_up: vec![true, true], workers_alive: true, log_healthy: true }
+    }
+
+    #[test]
+    fn pools_are_withheld_while_they_cannot_serve() {
+        let settings = crate::routing::rib::tests::settings();
+        let rib = Rib::of(&settings);
+        let why = |health: Health| withheld(&health, &settings, &rib, false);
+        assert_eq!(why(healthy()), None);
+        assert_eq!(withheld(&healthy(), &settings, &rib, true), Some(Withheld::Drained));
+        assert_eq!(why(Health { workers_alive: false, ..healthy() }), Some(Withheld::Workers));
+        assert_eq!(why(Health { interfaces_up: vec![true, false], ..healthy() }), Some(Withheld::NoLink));
+        assert_eq!(why(Health { interfaces_up: vec![false, true], ..healthy() }), Some(Withheld::NoLink));
+        assert_eq!(why(Health { log_healthy: false, ..healthy() }), Some(Withheld::Log));
+        assert_eq!(why(Health::default()), Some(Withheld::Workers));
+    }
+
+    #[test]
+    fn pools_need_a_router_outside_over_a_link_that_is_up() {
+        let mut settings = crate::routing::rib::tests::settings();
+        settings.routes.retain(|route| route.interface != InterfaceId(1));
+        let mut rib = Rib::of(&settings);
+        let why = |rib: &Rib, settings: &Settings, up: &[bool]| {
+            withheld(&Health { interfaces_up: up.to_vec(), ..healthy() }, settings, rib, false)
+        };
+        // The connected prefix outside leads to no router.
+        assert_eq!(why(&rib, &settings, &[true, true]), Some(Withheld::NoNextHop));
+        let hop = |interface| Hop { interface: InterfaceId(interface), gateway: 7, weight: 1 };
+        let route = |hops: &[Hop]| KernelRoute { protocol: 186, metric: 20, hops: hops.to_vec() };
+        rib.set_kernel(Table::Outside, Prefix::ALL, &[route(&[hop(1)])]);
+        assert_eq!(why(&rib, &settings, &[true, true]), None, "a route of the kernel is enough");
+        // A second interface outside has link, and no route leads over it.
+        settings.interfaces.push(settings.interfaces[1].clone());
+        assert_eq!(why(&rib, &settings, &[true, false, true]), Some(Withheld::NoNextHop));
+        rib.set_kernel(Table::Outside, Prefix::ALL, &[route(&[hop(1), hop(2)])]);
+        assert_eq!(why(&rib, &settings, &[true, false, true]), None, "one of two next hops is enough");
+        rib.set_kernel(Table::Outside, Prefix::ALL, &[]);
+        assert_eq!(why(&rib, &settings, &[true, true, true]), Some(Withheld::NoNextHop), "it is gone");
+    }
+
+    #[test]
+    fn prefixes_that_ipv6_hosts_use_are_served_like_pools() {
+        let mut settings = crate::routing::rib::tests::settings();
+        let realm = RealmId(0);
+        let aftr = "2001:db8:64::aaaa".parse().unwrap();
+        settings.transition.nat64 =
+            vec![nat::settings::Nat64 { prefix: translate::Prefix::WELL_KNOWN, realm, lowest_mtu6: 1_280 }];
+        let softwire = nat::settings::Softwire { aftr, realm, inner: Vec::new(), subscribers: Vec::new() };
+        settings.transition.softwires = vec![softwire];
+        let all = |settings: &Settings| Served::all(settings).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(all(&settings), ["64:ff9b::/96", "2001:db8:64::aaaa/128"]);
+        settings.ipv6.addresses =
+            vec![nat::settings::Address6 { interface: InterfaceId(0), address: aftr, prefix_length: 64 }];
+        assert_eq!(all(&settings), ["64:ff9b::/96"], "the kernel has that address");
+    }
+}

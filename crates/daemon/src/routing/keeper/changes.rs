@@ -1,0 +1,224 @@
+//! Changes of routes: from a message of the kernel, or of the configuration, to the tables of the
+//! workers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nat::stand_in::Prefix6;
+use nat::types::Facing;
+use nat::types::InterfaceId;
+use nat::types::Prefix;
+
+use super::Follower;
+use crate::instance::lock;
+use crate::kernel::netlink::RouteNews;
+use crate::routing::family::Family;
+use crate::routing::rib::HOPS_MAX;
+use crate::routing::rib::Hop;
+use crate::routing::rib::RibOf;
+use crate::routing::rib::Table;
+use crate::routing::shared::RouteCounters;
+
+/// Changes made while others who want to read the routes wait: less than a millisecond.
+const CHANGES_LOCKED: usize = 64;
+
+impl Follower {
+    /// Whether there are tables of IPv6.
+    pub(super) fn has_ipv6(&self) -> bool {
+        self.settings_of.live_routes().is_some_and(|live| live.has_ipv6())
+    }
+
+    /// Takes in changes, in their order.
+    pub(super) fn take_in<P: Family>(&mut self, news: &[RouteNews<P>]) {
+        if news.is_empty() || self.fib.is_none() {
+            return;
+        }
+        RouteCounters::add(&self.routing.counters.changes, news.len());
+        let routing = Arc::clone(&self.routing);
+        // Devices do not change meanwhile.
+        let mut filled: HashMap<u32, Vec<Table>> = HashMap::new();
+        for news in news.chunks(CHANGES_LOCKED) {
+            let mut rib = lock(P::rib(&routing));
+            for news in news {
+                let parts = self.parts(news);
+                let tables = filled.entry(news.table).or_insert_with(|| self.tables_of(news.table));
+                for &table in tables.iter() {
+                    let hops = parts.iter().find(|(other, _)| *other == table).map(|(_, hops)| hops.as_slice());
+                    let Some(hops) = after(&rib, table, news, hops) else { continue };
+                    let route = hops.as_ref().map(|hops| (news.protocol, hops.as_slice()));
+                    if rib.change_kernel(table, news.prefix, news.metric, route) {
+                        self.refresh(&rib, table, news.prefix);
+                    }
+                }
+            }
+        }
+        self.publish();
+    }
+
+    pub(super) fn refresh<P: Family>(&mut self, rib: &RibOf<P>, table: Table, prefix: P) {
+        let Some(fib) = &mut self.fib else { return };
+        let Err(error) = fib.refresh(rib, self.settings_of.settings(), table, prefix) else { return };
+        RouteCounters::add(&self.routing.counters.refused, 1);
+        if !self.has_said {
+            self.has_said = true;
+            self.log.error(&format_args!("route {prefix}: {error}; see routes_refused in natrix show counters"));
+        }
+    }
+
+    pub(super) fn publish(&mut self) {
+        let Some(fib) = &mut self.fib else { return };
+        fib.publish();
+        let counters = &self.routing.counters;
+        counters.installed.store(fib.len() as u64, Ordering::Relaxed);
+        let routes = lock(&self.routing.rib).kernel_len() + lock(&self.routing.rib6).kernel_len();
+        counters.routes.store(routes as u64, Ordering::Relaxed);
+    }
+
+    /// The next hops of a route by the table that its devices belong to. A route that drops packets
+    /// is one of each table.
+    pub(super) fn parts<P: Family>(&self, news: &RouteNews<P>) -> Vec<(Table, Vec<Hop<P::Address>>)> {
+        let mut parts: Vec<(Table, Vec<Hop<P::Address>>)> = Vec::new();
+        if news.prefix.is_of_link() {
+            return parts;
+        }
+        if news.hops.is_empty() {
+            parts.extend(self.tables_of(news.table).into_iter().map(|table| (table, Vec::new())));
+        }
+        for &(device, gateway, weight) in &news.hops {
+            let Some(&(interface, table)) = self.interface_of.get(&device) else { continue };
+            if table != news.table {
+                continue;
+            }
+            let (table, hop) = (Table::of(self.facing(interface)), Hop { interface, gateway, weight });
+            match parts.iter_mut().find(|(other, _)| *other == table) {
+                Some((_, hops)) => hops.push(hop),
+                None => parts.push((table, vec![hop])),
+            }
+        }
+        for (_, hops) in &mut parts {
+            hops.sort_unstable();
+            hops.truncate(HOPS_MAX);
+        }
+        parts
+    }
+
+    pub(super) fn facing(&self, interface: InterfaceId) -> Facing {
+        let found = self.settings_of.settings().interfaces.get(interface.index());
+        found.map_or(Facing::OUTSIDE, nat::settings::Interface::facing)
+    }
+
+    /// The tables that a table of the kernel fills.
+    fn tables_of(&self, kernel: u32) -> Vec<Table> {
+        let of_table = self.interface_of.values().filter(|(_, table)| *table == kernel);
+        let mut tables: Vec<Table> = of_table.map(|(interface, _)| Table::of(self.facing(*interface))).collect();
+        tables.sort_unstable();
+        tables.dedup();
+        tables
+    }
+
+    /// Routes of the configuration, after it has changed too.
+    pub(super) fn refresh_all(&mut self) {
+        self.refresh_family::<Prefix>();
+        if self.has_ipv6() {
+            self.refresh_family::<Prefix6>();
+        }
+        self.publish();
+    }
+
+    fn refresh_family<P: Family>(&mut self) {
+        let routing = Arc::clone(&self.routing);
+        let rib = lock(P::rib(&routing));
+        for table in Table::all(self.settings_of.settings().realms()) {
+            let mut from = core::ops::Bound::Unbounded;
+            while let Some(prefix) = rib.next_prefix(table, from) {
+                self.refresh(&rib, table, prefix);
+                from = core::ops::Bound::Excluded(prefix);
+            }
+        }
+    }
+
+    /// Takes over the routes of a changed configuration.
+    pub(super) fn replace_fixed<P: Family>(&mut self) {
+        let routing = Arc::clone(&self.routing);
+        let mut rib = lock(P::rib(&routing));
+        let before: Vec<(Table, P)> = rib.fixed_prefixes().collect();
+        rib.set_fixed(self.settings_of.settings());
+        for (table, prefix) in before {
+            self.refresh(&rib, table, prefix);
+        }
+    }
+}
+
+/// The next hops of a route in a table after a message that has `hops` for it; Some(None): it has
+/// none any more, None: the message is about other tables.
+///
+/// A message of IPv4 is about the whole route. Those of IPv6 report each next hop that goes, and
+/// routes of a prefix with the same metric over different devices stand beside each other unless
+/// one replaces the others.
+fn after<P: Family>(
+    rib: &RibOf<P>,
+    table: Table,
+    news: &RouteNews<P>,
+    hops: Option<&[Hop<P::Address>]>,
+) -> Option<Option<Vec<Hop<P::Address>>>> {
+    if !P::HOPS_GO_SINGLY {
+        return Some(hops.filter(|_| news.is_there).map(<[_]>::to_vec));
+    }
+    match (news.is_there, hops) {
+        (true, Some(hops)) => Some(Some(hops.to_vec())),
+        (true, None) => news.replaces.then_some(None),
+        (false, None) => None,
+        (false, Some(gone)) => {
+            let before = rib.kernel(table, news.prefix).into_iter().find(|route| route.metric == news.metric)?;
+            let is_gone = |hop: &Hop<P::Address>| {
+                gone.iter().any(|gone| gone.interface == hop.interface && gone.gateway == hop.gateway)
+            };
+            let left: Vec<_> = before.hops.iter().copied().filter(|hop| !is_gone(hop)).collect();
+            match (before.hops.is_empty(), gone.is_empty()) {
+                (true, true) => Some(None),
+                (false, false) => Some((!left.is_empty()).then_some(left)),
+                // Another route with the same metric.
+                _ => None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nat::types::RealmId;
+
+    use super::*;
+    use crate::routing::rib::KernelRoute;
+    use crate::routing::rib::Rib6;
+
+    /// What is left of a route of IPv6 over these next hops after a message.
+    fn left(before: &[u128], is_there: bool, replaces: bool, said: Option<&[u128]>) -> Option<Option<Vec<u128>>> {
+        let hop = |gateway: &u128| Hop { interface: InterfaceId(0), gateway: *gateway, weight: 1 };
+        let hops = |all: &[u128]| all.iter().map(hop).collect::<Vec<_>>();
+        let prefix = Prefix6::new(0x2001_0db8 << 96, 56).unwrap();
+        let table = Table::Inside(RealmId(0));
+        let mut rib = Rib6::of(&crate::routing::rib::tests::settings());
+        if !before.is_empty() {
+            rib.set_kernel(table, prefix, &[KernelRoute { protocol: 188, metric: 20, hops: hops(before) }]);
+        }
+        let news = RouteNews { is_there, replaces, table: 254, prefix, metric: 20, protocol: 188, hops: Vec::new() };
+        let said = said.map(hops);
+        let after = after(&rib, table, &news, said.as_deref());
+        after.map(|after| after.map(|hops| hops.iter().map(|hop| hop.gateway).collect()))
+    }
+
+    #[test]
+    fn a_route_of_ipv6_loses_its_next_hops_one_by_one() {
+        assert_eq!(left(&[1, 2, 3], false, false, Some(&[2])), Some(Some(vec![1, 3])));
+        assert_eq!(left(&[1], false, false, Some(&[1])), Some(None), "the last one goes");
+        assert_eq!(left(&[1, 2], false, false, Some(&[1, 2])), Some(None), "all go at once");
+        assert_eq!(left(&[], false, false, Some(&[1])), None, "it was not known");
+        assert_eq!(left(&[1], false, false, None), None, "it was over a device of another table");
+        assert_eq!(left(&[1], true, false, Some(&[1, 2])), Some(Some(vec![1, 2])), "one comes");
+        assert_eq!(left(&[1], true, false, None), None, "one beside it, over a device of another table");
+        assert_eq!(left(&[1], true, true, None), Some(None), "one over a device of another table in its place");
+        assert_eq!(left(&[1], false, false, Some(&[])), None, "one that dropped packets, beside it");
+    }
+}
