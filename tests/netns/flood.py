@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Sends frames as fast as it can: flood.py DEVICE STATION KIND SECONDS; prints how many it has sent.
+"""Sends frames as fast as it can: flood.py DEVICE STATION KIND SECONDS [SENDERS]; prints how many it has sent.
 
 KIND is `arp` (requests from everybody for everybody), `bgp` (segments to the BGP port from far away), `bgp-near` (the
 same from one address of the link, which is no neighbour of the routing), or `pcp` (requests of port control: from the
 host's own address, from addresses of others, and for others by THIRD_PARTY, with right and wrong client addresses).
+SENDERS processes share the work; 1 if nothing is said.
 """
 
 import ctypes
+import os
 import random
 import socket
 import struct
@@ -25,6 +27,8 @@ from netlab.topology import NAT_OUTSIDE  # noqa: E402
 from netlab.topology import SUBSCRIBERS  # noqa: E402
 
 ETH_P_ARP, BGP, PCP = 0x0806, 179, 5351
+# From linux/if_packet.h: frames go to the device at once.
+SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20
 NEAR = "198.51.100.66"
 FRAMES = 4096
 # Handed to the kernel at a time: one by one it is fast enough to fill every queue.
@@ -109,17 +113,35 @@ def sendmmsg(sock, made, count):
     return max(_SENDMMSG(sock.fileno(), ctypes.byref(made), count, 0), 0)
 
 
-def main():
-    device, station, kind, seconds = sys.argv[1:]
-    every = list(frames(bytes.fromhex(station.replace(":", "")), kind))
-    made = messages(every)
+def send(device, made, begin, end):
+    """Sends until a time, from one of the frames on; returns how many."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    sock.setsockopt(SOL_PACKET, PACKET_QDISC_BYPASS, 1)
     sock.bind((device, 0))
-    sent, at, end = 0, 0, time.monotonic() + float(seconds)
+    sent, at = 0, begin
     while time.monotonic() < end:
         sent += sendmmsg(sock, made[at], BATCH)
-        at = (at + BATCH) % len(every)
-    print(sent)
+        at = (at + BATCH) % len(made)
+    return sent
+
+
+def main():
+    device, station, kind, seconds, *senders = sys.argv[1:]
+    senders = int(*senders) if senders else 1
+    made = messages(list(frames(bytes.fromhex(station.replace(":", "")), kind)))
+    end = time.monotonic() + float(seconds)
+    counts = []
+    for number in range(senders):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            sent = send(device, made, number * len(made) // senders // BATCH * BATCH, end)
+            os.write(writer, sent.to_bytes(8, "big"))
+            os._exit(0)
+        os.close(writer)
+        counts.append(reader)
+    print(sum(int.from_bytes(os.read(reader, 8), "big") for reader in counts))
+    for _ in counts:
+        os.wait()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Routes of IPv6 by the kernel: FRR inside learns the way to NAT64 and DS-Lite, and Natrix the way to their hosts."""
 
 import contextlib
+import ipaddress
 import json
 import random
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ from netlab.namespace import connect
 from netlab.natrix import Natrix
 from netlab.natrix import default_driver
 from netlab.process import wait_until
+from test_routing import OWN
+from test_routing import starved
 
 PORT, PORT6 = "10.0.0.1", "2001:db8:64::1"
 UPSTREAM, SERVER, POOL = "198.51.100.1", "192.0.2.10", "203.0.113.1"
@@ -201,3 +204,24 @@ def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
         left = set(prefixes[len(prefixes) // 2 :])
         known = lambda: {one["prefix"] for one in instance.show("routes", "--all") if one["used"]} & set(prefixes)  # noqa: E731
         expect(wait_until(lambda: known() == left, 20, 0.5), f"{len(known())} of {len(left)} routes, {len(known() - left)} too many")
+
+
+@test("kernel_routes")
+def lost_messages_about_ipv6_routes_are_made_good(n):
+    prefixes = [f"2001:db8:{256 + number // 250:x}:{number % 250:x}::/64" for number in range(10_000)]
+    with running(n) as (hosts, instance):
+
+        def change(*batches):
+            lines = [f"route {verb} {one} via fe80::71 dev nx-inside proto {OWN}\n" for verb, some in batches for one in some]
+            hosts.nat.run(["ip", "-6", "-batch", "-"], check=True, stdin="".join(lines))
+
+        def known_to_kernel():
+            lines = hosts.nat.run(["ip", "-6", "route", "show", "proto", OWN])[1].splitlines()
+            return {str(ipaddress.ip_network(line.split()[0])) for line in lines}
+
+        def known_to_natrix():
+            routes = instance.show("routes", "--all", "--source", "kernel")
+            return {str(ipaddress.ip_network(route["prefix"])) for route in routes if route["protocol"] == OWN}
+
+        same = [str(ipaddress.ip_network(prefix)) for prefix in prefixes]
+        starved(instance, change, known_to_kernel, known_to_natrix, same)
