@@ -36,6 +36,7 @@ use nat::Verdict;
 use nat::change::GuaranteePlan;
 use nat::event::Event;
 use nat::event::Record;
+use nat::stand_in::Prefix6;
 use nat::types::AddressIndex;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
@@ -200,6 +201,15 @@ impl Bed {
     pub fn set_routes(&mut self, table: Table, prefix: Prefix, wanted: &[KernelRoute]) {
         self.settle();
         self.machine.set_routes(self.now, table, prefix, wanted);
+    }
+
+    /// As [`Bed::set_routes`], of IPv6.
+    ///
+    /// # Panics
+    /// When the settings have no live routes.
+    pub fn set_routes6(&mut self, table: Table, prefix: Prefix6, wanted: &[KernelRoute<u128>]) {
+        self.settle();
+        self.machine.set_routes6(self.now, table, prefix, wanted);
     }
 
     /// So many workers; to be called before the first packet.

@@ -45,8 +45,9 @@ use crate::topology;
 
 /// Natrix's own address inside.
 pub(super) const OWN: u128 = 0x2001_0db8_0001 << 80 | 1;
-/// The router in front of all IPv6 hosts.
-pub(super) const ROUTER: u128 = 0x2001_0db8_0001 << 80 | 2;
+/// Routers inside. All IPv6 hosts are behind the first one, unless routes of the kernel lead to
+/// others.
+pub const ROUTERS: [u128; 3] = [0x2001_0db8_0001 << 80 | 2, 0x2001_0db8_0001 << 80 | 3, 0x2001_0db8_0001 << 80 | 4];
 /// Where softwires end.
 const AFTR: u128 = 0x2001_0db8_0001 << 80 | 0xaaaa;
 /// The AFTR inside its softwires.
@@ -66,7 +67,7 @@ pub fn with_families(mut settings: Settings) -> Settings {
     settings.ipv6.routes = vec![Route6 {
         prefix: Ipv6Addr::UNSPECIFIED,
         prefix_length: 0,
-        next_hop: ROUTER.into(),
+        next_hop: ROUTERS[0].into(),
         interface: topology::INSIDE,
     }];
     let realm = RealmId::default();

@@ -13,9 +13,10 @@ use daemon::WorkerOptions;
 use daemon::adoption::Adoption;
 use daemon::adoption::Expectation;
 use daemon::build_workers;
+use daemon::routing::family::Family;
 use daemon::routing::fib::Fib;
 use daemon::routing::rib::KernelRoute;
-use daemon::routing::rib::Rib;
+use daemon::routing::rib::RibOf;
 use daemon::routing::rib::Table;
 use mem::ring;
 use mem::ring::Consumer;
@@ -31,6 +32,7 @@ use nat::Shared;
 use nat::event::Event;
 use nat::event::LogsOpened;
 use nat::event::Record;
+use nat::stand_in::Prefix6;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::Side;
@@ -52,11 +54,8 @@ use wire::ipv6::Ipv6;
 use wire::neighbour;
 
 use crate::bed::families::OWN;
-use crate::bed::families::ROUTER;
+use crate::bed::families::ROUTERS;
 use crate::topology;
-
-/// The station of the router in front of IPv6 hosts.
-const ROUTER_STATION: MacAddress = MacAddress([2, 1, 6, 6, 6, 6]);
 
 /// Bytes of the longest link header.
 const LINK_HEADER: usize = ethernet::TAGGED_HEADER_LENGTH;
@@ -85,12 +84,47 @@ pub(super) struct Machine {
     routes: Option<Routes>,
 }
 
-/// Live routes, and all that the kernel has, by prefix: what must follow from them is found the
-/// slow way.
+/// Live routes of both families.
 struct Routes {
-    rib: Rib,
     fib: Fib,
-    kernel: BTreeMap<(Table, Prefix), Vec<KernelRoute>>,
+    ipv4: OfFamily<Prefix>,
+    ipv6: OfFamily<Prefix6>,
+}
+
+/// All routes of a family, and those of the kernel by prefix: what must follow from them is found
+/// the slow way.
+struct OfFamily<P: Family> {
+    rib: RibOf<P>,
+    kernel: BTreeMap<(Table, P), Vec<KernelRoute<P::Address>>>,
+}
+
+impl<P: Family> OfFamily<P> {
+    /// The routes of the configuration, which the table has from now on.
+    fn new(settings: &Settings, fib: &mut Fib) -> OfFamily<P> {
+        let rib = RibOf::of(settings);
+        for (table, prefix) in rib.fixed_prefixes() {
+            fib.refresh(&rib, settings, table, prefix).expect("a test has few routes");
+        }
+        fib.publish();
+        OfFamily { rib, kernel: BTreeMap::new() }
+    }
+
+    /// The kernel has these routes for a prefix from now on. `wait` is called until all workers
+    /// know the next hops.
+    fn set(
+        &mut self,
+        fib: &mut Fib,
+        settings: &Settings,
+        (table, prefix): (Table, P),
+        wanted: &[KernelRoute<P::Address>],
+        wait: &mut dyn FnMut(),
+    ) {
+        self.rib.set_kernel(table, prefix, wanted);
+        self.kernel.insert((table, prefix), wanted.to_vec());
+        fib.refresh_while(&self.rib, settings, table, prefix, wait).expect("a test has few routes");
+        fib.publish();
+        assert!(fib.agrees(&self.rib, settings), "the tables have the best routes");
+    }
 }
 
 /// The station of an address: everybody has one of their own.
@@ -99,9 +133,20 @@ fn station(address: Ipv4Addr) -> MacAddress {
     MacAddress([2, 1, a, b, c, d])
 }
 
+/// The station of a router of the IPv6 hosts.
+fn station6(router: u128) -> MacAddress {
+    let [high, low] = (router as u16).to_be_bytes();
+    MacAddress([2, 1, 6, 6, high, low])
+}
+
 fn own_station(interface: InterfaceId) -> MacAddress {
     let [high, low] = interface.0.to_be_bytes();
     MacAddress([2, 0, 0, 0, high, low])
+}
+
+/// One poll of each worker, none of which has anything to do.
+fn poll_idle(workers: &mut [Worker<MemoryIo>], now: Instant) {
+    workers.iter_mut().for_each(|worker| assert_eq!(worker.poll(now), 0, "packets are on their way"));
 }
 
 impl Machine {
@@ -123,13 +168,13 @@ impl Machine {
         let options = WorkerOptions { ring_packets, ..WorkerOptions::default() };
         let workers = build_workers(&shared, &links, ios, &options, secret, now).expect("there is memory for a test");
         let routes = shared.live_routes().map(|live| {
-            let rib = Rib::of(settings);
-            let mut fib = Fib::new(live, rib.tables());
-            for (table, prefix) in rib.fixed_prefixes() {
-                fib.refresh(&rib, settings, table, prefix).expect("a test has few routes");
-            }
-            fib.publish();
-            Routes { rib, fib, kernel: BTreeMap::new() }
+            let mut fib = Fib::new(live, 1 + settings.realms());
+            let ipv4 = OfFamily::new(settings, &mut fib);
+            let ipv6 = match live.has_ipv6() {
+                true => OfFamily::new(settings, &mut fib),
+                false => OfFamily { rib: RibOf::of(settings), kernel: BTreeMap::new() },
+            };
+            Routes { fib, ipv4, ipv6 }
         });
         Machine {
             shared,
@@ -151,15 +196,16 @@ impl Machine {
     /// The kernel has these routes for a prefix from now on. No packet may be on its way through
     /// Natrix.
     pub(super) fn set_routes(&mut self, now: Instant, table: Table, prefix: Prefix, wanted: &[KernelRoute]) {
-        let Some(Routes { rib, fib, kernel }) = &mut self.routes else { panic!("the settings have no live routes") };
-        rib.set_kernel(table, prefix, wanted);
-        kernel.insert((table, prefix), wanted.to_vec());
-        let workers = &mut self.workers;
-        let mut wait =
-            || workers.iter_mut().for_each(|worker| assert_eq!(worker.poll(now), 0, "packets are on their way"));
-        fib.refresh_while(rib, self.shared.settings(), table, prefix, &mut wait).expect("a test has few routes");
-        fib.publish();
-        assert!(fib.agrees(rib, self.shared.settings()), "the tables have the best routes");
+        let Some(Routes { fib, ipv4, .. }) = &mut self.routes else { panic!("the settings have no live routes") };
+        let mut wait = || poll_idle(&mut self.workers, now);
+        ipv4.set(fib, self.shared.settings(), (table, prefix), wanted, &mut wait);
+    }
+
+    /// The same of IPv6.
+    pub(super) fn set_routes6(&mut self, now: Instant, table: Table, prefix: Prefix6, wanted: &[KernelRoute<u128>]) {
+        let Some(Routes { fib, ipv6, .. }) = &mut self.routes else { panic!("the settings have no live routes") };
+        let mut wait = || poll_idle(&mut self.workers, now);
+        ipv6.set(fib, self.shared.settings(), (table, prefix), wanted, &mut wait);
     }
 
     /// Gives each worker a ring for so many events.
@@ -383,20 +429,24 @@ impl Machine {
         self.shared.settings().ipv6.addresses.iter().any(|own| own.interface == interface)
     }
 
-    /// The router answers solicitations at once; everything else goes to it.
+    /// The routers answer solicitations at once; everything else goes to the one that routes lead
+    /// to.
     fn packet6_left(&mut self, interface: InterfaceId, to: MacAddress, packet: &[u8]) {
         assert!(self.has_ipv6(interface), "IPv6 leaves by an interface without IPv6");
         match neighbour::Message::parse(packet) {
-            Ok(message) if message.target == ROUTER => {
+            Ok(message) if ROUTERS.contains(&message.target) => {
                 self.arp_answers += 1;
-                self.send_from_router6(0, &message.reply(ROUTER_STATION));
+                self.send_from_router6(message.target, &message.reply(station6(message.target)));
             }
             // Probes and announcements of own addresses.
             Ok(_) => {}
             Err(_) => {
-                assert_eq!(to, ROUTER_STATION, "all IPv6 hosts are behind the router: {packet:02x?}");
-                // Answers to its own pings.
-                if Ipv6::new_unchecked(packet).destination() == ROUTER {
+                let destination = Ipv6::new_unchecked(packet).destination();
+                let routers = self.next_hops6(destination);
+                let is_right = routers.iter().any(|router| to == station6(*router));
+                assert!(is_right, "a frame for {destination:x} goes to {to}, not to one of {routers:x?}");
+                // Answers to their own pings.
+                if ROUTERS.contains(&destination) {
                     return;
                 }
                 self.sent.push_back((interface, packet.to_vec()));
@@ -404,14 +454,38 @@ impl Machine {
         }
     }
 
-    /// The router of the IPv6 hosts pings a worker, which asks for its station to answer: an
+    /// The first router of the IPv6 hosts pings a worker, which asks for its station to answer: an
     /// announcement has no effect on one that has not asked.
     pub(super) fn ping_from_router6(&mut self, worker: usize) {
-        let ping = build6::echo_request(Ipv6Addr::from_bits(ROUTER), Ipv6Addr::from_bits(OWN), 1, &[]);
+        let ping = build6::echo_request(Ipv6Addr::from_bits(ROUTERS[0]), Ipv6Addr::from_bits(OWN), 1, &[]);
         self.receive(worker, Side::Inside, &ping);
     }
 
-    fn send_from_router6(&mut self, worker: usize, message: &neighbour::Message) {
+    /// Where an IPv6 packet may go inside: longest prefix, found the slow way.
+    fn next_hops6(&self, destination: u128) -> Vec<u128> {
+        let ipv6 = &self.shared.settings().ipv6;
+        let connected = ipv6.addresses.iter().filter_map(|own| {
+            let prefix = Prefix6::new(own.address.to_bits(), own.prefix_length)?;
+            prefix.contains(destination).then(|| (own.prefix_length, vec![destination]))
+        });
+        let routed = ipv6.routes.iter().filter_map(|route| {
+            let prefix = Prefix6::new(route.prefix.to_bits(), route.prefix_length)?;
+            prefix.contains(destination).then(|| (route.prefix_length, vec![route.next_hop.to_bits()]))
+        });
+        let of_kernel =
+            self.routes.iter().flat_map(|routes| &routes.ipv6.kernel).filter_map(|((_, prefix), routes)| {
+                let best = routes.iter().min_by_key(|route| route.metric)?;
+                let routers = best.hops.iter().map(|hop| hop.gateway).collect();
+                prefix.contains(destination).then(|| (prefix.length(), routers))
+            });
+        // The last of several with the same length is taken: fixed routes are preferred.
+        let ways = of_kernel.chain(routed).chain(connected);
+        let (_, routers) = ways.max_by_key(|(length, _)| *length).expect("nothing leaves that has no route");
+        routers
+    }
+
+    /// To the first worker, as everything that is for Natrix itself.
+    fn send_from_router6(&mut self, router: u128, message: &neighbour::Message) {
         let mut packet = [0; neighbour::LENGTH_MAX];
         let length = message.write(&mut packet);
         let interface = topology::INSIDE;
@@ -419,8 +493,8 @@ impl Machine {
             true => MacAddress(wire::ipv6::station_of_group(message.destination)),
             false => own_station(interface),
         };
-        let frame = build::frame(ROUTER_STATION, to, ethernet::ETHER_TYPE_IPV6, &packet[..length]);
-        self.receive_frame(worker, interface, &frame);
+        let frame = build::frame(station6(router), to, ethernet::ETHER_TYPE_IPV6, &packet[..length]);
+        self.receive_frame(0, interface, &frame);
     }
 
     /// Everybody answers ARP at once, to the first worker, as cards that spread flows do.
@@ -453,14 +527,15 @@ impl Machine {
         let routed = routed.filter(|route| route.prefix.contains(destination));
         let fixed = connected.chain(routed.map(|route| (route.prefix.length(), vec![route.next_hop])));
         let table = Table::of(settings.interfaces[interface.index()].facing());
-        let of_kernel = self.routes.iter().flat_map(|routes| &routes.kernel).filter_map(|((of, prefix), routes)| {
-            let best = routes.iter().min_by_key(|route| route.metric)?;
-            let hops = best.hops.iter().map(|hop| match hop.gateway {
-                0 => destination,
-                gateway => Ipv4Addr::from_bits(gateway),
+        let of_kernel =
+            self.routes.iter().flat_map(|routes| &routes.ipv4.kernel).filter_map(|((of, prefix), routes)| {
+                let best = routes.iter().min_by_key(|route| route.metric)?;
+                let hops = best.hops.iter().map(|hop| match hop.gateway {
+                    0 => destination,
+                    gateway => Ipv4Addr::from_bits(gateway),
+                });
+                (*of == table && prefix.contains(destination)).then(|| (prefix.length(), hops.collect()))
             });
-            (*of == table && prefix.contains(destination)).then(|| (prefix.length(), hops.collect()))
-        });
         // The last of several with the same length is taken: fixed routes are preferred.
         let ways = of_kernel.chain(fixed);
         let (_, next_hops) = ways.max_by_key(|(length, _)| *length).expect("nothing leaves that has no route");

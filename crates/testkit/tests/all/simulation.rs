@@ -18,8 +18,10 @@ use nat::Settings;
 use nat::settings::Filtering;
 use nat::settings::Pooling;
 use nat::settings::ReuseAtOnce;
+use nat::stand_in::Prefix6;
 use nat::types::AddressIndex;
 use nat::types::Endpoint;
+use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
@@ -28,8 +30,10 @@ use nat::view::SessionView;
 use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
+use testkit::bed::families::ROUTERS;
 use testkit::bed::families::home;
 use testkit::bed::families::nat64_host;
+use testkit::bed::families::prefix_of;
 use testkit::bed::families::with_families;
 use testkit::seeds::for_each_seed;
 use testkit::*;
@@ -86,7 +90,7 @@ fn random_settings(random: &mut SmallRng) -> Settings {
         settings.subscriber.ports_max = Protocol::ALL.map(|_| random.random_range(2..12));
     }
     settings.live_routes = random.random();
-    if settings.live_routes {
+    if settings.live_routes && random.random() {
         return settings;
     }
     settings.pools[0].subscribers.push(Prefix::HOSTS);
@@ -147,6 +151,8 @@ struct Simulation {
     reached: u64,
     /// Prefixes that had a route of the kernel.
     routed: HashSet<(Table, Prefix)>,
+    /// The same of IPv6.
+    routed6: HashSet<(Table, Prefix6)>,
 }
 
 impl Simulation {
@@ -167,14 +173,19 @@ impl Simulation {
             users: HashMap::new(),
             reached: 0,
             routed: HashSet::new(),
+            routed6: HashSet::new(),
         }
+    }
+
+    fn has_ipv6(&self) -> bool {
+        !self.bed.settings().ipv6.addresses.is_empty()
     }
 
     fn subscriber(&mut self) -> SocketAddrV4 {
         let host = self.random.random_range(0..12);
         let address = match host % 3 {
-            1 if !self.bed.settings().live_routes => nat64_host(host.into()),
-            2 if !self.bed.settings().live_routes => home(host.into()),
+            1 if self.has_ipv6() => nat64_host(host.into()),
+            2 if self.has_ipv6() => home(host.into()),
             _ => [100, 64, 0, 10 + host].into(),
         };
         at(address, pick(&mut self.random, &[53, 5_000, 5_001, 5_002, 40_000]))
@@ -352,26 +363,39 @@ impl Simulation {
         };
         let (address, length) = pick(&mut self.random, &prefixes);
         let prefix = topology::prefix(address, length);
-        let routes = pick(&mut self.random, &[0, 1, 1, 2]);
-        let routes: Vec<KernelRoute> = (0..routes)
-            .map(|metric| {
-                // None: packets are dropped.
-                let count = pick(&mut self.random, &[0, 1, 1, 2, 3]);
-                let mut hops: Vec<Hop> = gateways[..count]
-                    .iter()
-                    .map(|gateway| Hop {
-                        interface,
-                        gateway: gateway.to_bits(),
-                        weight: self.random.random_range(1..4),
-                    })
-                    .collect();
-                hops.sort_unstable();
-                KernelRoute { protocol: 186, metric, hops }
-            })
-            .collect();
+        let routes = self.random_routes(interface, &gateways.map(Ipv4Addr::to_bits));
         self.bed.set_routes(table, prefix, &routes);
         self.routed.insert((table, prefix));
         self.look();
+    }
+
+    /// The same of a route inside to IPv6 hosts: of all NAT64 hosts or B4s, some, or one.
+    fn changes_a_route6(&mut self) {
+        let number = self.random.random_range(0..12);
+        let host = pick(&mut self.random, &[nat64_host(number), home(number)]);
+        let prefix = prefix_of(host, pick(&mut self.random, &[0, 16, 32, 53, 55, 56, 64, 128]));
+        let table = Table::Inside(RealmId::default());
+        let routes = self.random_routes(topology::INSIDE, &ROUTERS);
+        self.bed.set_routes6(table, prefix, &routes);
+        self.routed6.insert((table, prefix));
+        self.look();
+    }
+
+    /// Routes of a prefix: none, one, or two of different metrics, by some of these routers.
+    fn random_routes<A: Copy + Ord>(&mut self, interface: InterfaceId, routers: &[A; 3]) -> Vec<KernelRoute<A>> {
+        let routes = pick(&mut self.random, &[0, 1, 1, 2]);
+        let mut route = |metric| {
+            // None: packets are dropped.
+            let count = pick(&mut self.random, &[0, 1, 1, 2, 3]);
+            let first = self.random.random_range(0..routers.len());
+            let chosen = routers.iter().cycle().skip(first).take(count);
+            let mut hops: Vec<Hop<A>> = chosen
+                .map(|gateway| Hop { interface, gateway: *gateway, weight: self.random.random_range(1..4) })
+                .collect();
+            hops.sort_unstable();
+            KernelRoute { protocol: 186, metric, hops }
+        };
+        (0..routes).map(&mut route).collect()
     }
 
     fn arrives(&mut self, count: usize) {
@@ -555,6 +579,9 @@ impl Simulation {
             if self.bed.settings().live_routes && self.random.random_ratio(1, 3) {
                 self.changes_a_route();
             }
+            if self.bed.settings().live_routes && self.has_ipv6() && self.random.random_ratio(1, 3) {
+                self.changes_a_route6();
+            }
             if self.random.random_ratio(1, 10) {
                 let seconds = pick(&mut self.random, &[1, 3, 7, 11, 45]);
                 self.bed.advance_secs(seconds);
@@ -563,6 +590,9 @@ impl Simulation {
         }
         for (table, prefix) in self.routed.clone() {
             self.bed.set_routes(table, prefix, &[]);
+        }
+        for (table, prefix) in self.routed6.clone() {
+            self.bed.set_routes6(table, prefix, &[]);
         }
         self.bed.run_out();
         assert!(self.reached > 0, "the run shows nothing: no packet from outside reached anybody");
