@@ -10,7 +10,7 @@ fn main() {
         return;
     }
     let mut shim = cc::Build::new();
-    shim.file("shim/dpdk.c").file("shim/hash.c").opt_level(3).warnings(true);
+    shim.file("shim/dpdk.c").file("shim/hash.c").file("shim/routes.c").opt_level(3).warnings(true);
     for flag in pkg_config("--cflags") {
         shim.flag(flag);
     }

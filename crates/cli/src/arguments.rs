@@ -146,6 +146,8 @@ pub enum BenchCommand {
     Tables(BenchTables),
     /// The rule search, compared with a linear one
     Rules(BenchRules),
+    /// The table of routes, compared with DPDK's and a crate, and what routes cost packets
+    Routes(BenchRoutes),
     /// Burst times of the engine while tables are listed, a pool is full, or millions of sessions
     /// end
     Stalls(BenchStalls),
@@ -228,6 +230,29 @@ pub struct BenchRules {
     #[arg(long, value_name = "S", default_value_t = 2.0)]
     pub seconds: f64,
     /// Seed of the rules, the packets and the changes
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `natrix bench routes`.
+#[derive(Debug, Args)]
+pub struct BenchRoutes {
+    /// Number of routes
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1_000..=2_000_000))]
+    pub routes: u32,
+    /// Changes of routes a second under traffic
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub changes: u32,
+    /// Number of established sessions of the traffic
+    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(64..))]
+    pub sessions: u64,
+    /// Length of each timed part
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Seed of the routes, the addresses and the changes
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Print one JSON object instead of text

@@ -34,6 +34,7 @@ pub use arguments::BenchFamily;
 pub use arguments::BenchForward;
 pub use arguments::BenchLog;
 pub use arguments::BenchMode;
+pub use arguments::BenchRoutes;
 pub use arguments::BenchRules;
 pub use arguments::BenchScaling;
 pub use arguments::BenchStalls;

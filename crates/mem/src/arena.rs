@@ -153,6 +153,23 @@ impl<T: FromZeros> Arena<T> {
         }
     }
 
+    /// Like [`Arena::reserved`], on transparent hugepages if the machine has them. For large tables
+    /// whose first records are used first, so that few pages are in use for few records.
+    ///
+    /// # Errors
+    /// As for [`Arena::reserved`].
+    pub fn growing(length: usize) -> Result<Arena<T>, ArenaError> {
+        let mut arena: Arena<T> = Arena::reserved(length)?;
+        if arena.mapped >= PAGE_2M && transparent_hugepages_enabled() {
+            // SAFETY: advice about a range of this mapping, which changes no contents.
+            let answer = unsafe { libc::madvise(arena.first.as_ptr().cast(), arena.mapped, libc::MADV_HUGEPAGE) };
+            if answer == 0 {
+                arena.pages = PageKind::Transparent;
+            }
+        }
+        Ok(arena)
+    }
+
     fn on(mapping: Mapping, length: usize) -> Arena<T> {
         Arena {
             first: mapping.start.cast(),

@@ -9,6 +9,8 @@
 //! faster. Before either, a table of 4096 bytes by bits 31..20 has the answer wherever no route is
 //! longer.
 
+use core::sync::atomic::AtomicU8;
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use mem::Arena;
@@ -18,6 +20,7 @@ use mem::Need;
 use crate::routes::live::LiveRoutes;
 use crate::types::Prefix;
 
+pub(crate) mod cache;
 pub mod live;
 
 const SCAN_MAX: usize = 8;
@@ -50,11 +53,13 @@ pub enum RouteError {
     },
 }
 
+/// By bits 31..20: 0 none, value + 1, or [`CUT`]. Those of live routes change.
+type Coarse = [AtomicU8; COARSE_ENTRIES];
+
 /// Built once. See the [module](self).
 #[derive(Debug)]
 pub struct RouteTable {
-    /// By bits 31..20: 0 none, value + 1, or [`CUT`].
-    coarse: Box<[u8; COARSE_ENTRIES]>,
+    coarse: Arc<Coarse>,
     lookup: Lookup,
     length: usize,
 }
@@ -101,8 +106,8 @@ impl RouteTable {
 
     /// One of the tables that change while they are in use.
     pub(crate) fn live(routes: &Arc<LiveRoutes>, table: usize) -> RouteTable {
-        let lookup = Lookup::Live { routes: Arc::clone(routes), table };
-        RouteTable { coarse: Box::new([CUT; COARSE_ENTRIES]), lookup, length: 0 }
+        let coarse = routes.coarse(table).map_or_else(|| Arc::new([const { AtomicU8::new(CUT) }; _]), Arc::clone);
+        RouteTable { coarse, lookup: Lookup::Live { routes: Arc::clone(routes), table }, length: 0 }
     }
 
     /// Memory that [`RouteTable::new`] takes; none for a few routes.
@@ -135,14 +140,38 @@ impl RouteTable {
     /// The value of the longest prefix that contains `address` (host bit order).
     #[inline(always)]
     pub fn lookup(&self, address: u32) -> Option<u32> {
-        match self.coarse[(address >> (32 - COARSE_BITS)) as usize] {
+        match self.leaf(address) {
             CUT => self.lookup_fine(address),
             leaf => u32::from(leaf).checked_sub(1),
         }
     }
 
+    /// As [`RouteTable::lookup`], where [`RouteTable::is_fine`] is false.
+    #[inline(always)]
+    pub(crate) fn lookup_coarse(&self, address: u32) -> Option<u32> {
+        u32::from(self.leaf(address)).checked_sub(1)
+    }
+
+    #[inline(always)]
+    fn leaf(&self, address: u32) -> u8 {
+        // Acquire: the next hop of a live route is there when its number is.
+        self.coarse[(address >> (32 - COARSE_BITS)) as usize].load(Ordering::Acquire)
+    }
+
+    /// Whether routes longer than 12 bits decide about an address.
+    #[inline(always)]
+    pub(crate) fn is_fine(&self, address: u32) -> bool {
+        self.leaf(address) == CUT
+    }
+
     #[inline(never)]
     fn lookup_fine(&self, address: u32) -> Option<u32> {
+        self.find(address)
+    }
+
+    /// As [`RouteTable::lookup`], where [`RouteTable::is_fine`] is true.
+    #[inline(always)]
+    pub(crate) fn find(&self, address: u32) -> Option<u32> {
         match &self.lookup {
             Lookup::Scan(routes) => {
                 // Scans all, and the last match counts: an early exit would be mispredicted.
@@ -166,15 +195,15 @@ impl RouteTable {
     }
 }
 
-fn coarse(sorted: &[(Prefix, u32)]) -> Box<[u8; COARSE_ENTRIES]> {
-    let mut entries = Box::new([0; COARSE_ENTRIES]);
+fn coarse(sorted: &[(Prefix, u32)]) -> Arc<Coarse> {
+    let mut entries = [0; COARSE_ENTRIES];
     for &(prefix, value) in sorted {
         let at = |address: u32| (address >> (32 - COARSE_BITS)) as usize;
         let leaf = u8::try_from(value + 1).unwrap_or(CUT);
         let leaf = if u32::from(prefix.length()) > COARSE_BITS { CUT } else { leaf };
         entries[at(prefix.address().to_bits())..=at(prefix.last().to_bits())].fill(leaf);
     }
-    entries
+    Arc::new(entries.map(AtomicU8::new))
 }
 
 /// Paints from short to long, so that longer routes cover shorter ones.

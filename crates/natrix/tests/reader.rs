@@ -51,6 +51,7 @@ impl Silence {
             format!("plan -c {example} --socket {socket}"),
             format!("reload -c {example} --socket {socket}"),
             "bench rules --rules 1000 --seconds 60".to_owned(),
+            "bench routes --routes 1000 --seconds 60".to_owned(),
             "bench engine --sessions 1000 --mode established --seconds 60".to_owned(),
             "bench scaling --sessions 1000 --seconds 60".to_owned(),
             "bench stalls --sessions 1000 --event reload --seconds 60".to_owned(),

@@ -12,6 +12,7 @@ mod buffer;
 mod devargs;
 mod ffi;
 pub mod hash;
+pub mod routes;
 
 use core::ffi::CStr;
 use core::fmt;

@@ -482,7 +482,7 @@ fn report(options: &Options, shared: &Shared, results: &[WorkerResult], hz: f64)
 }
 
 /// Resident memory with its hugepages, which the kernel counts apart.
-fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = |name: &str| {
         status

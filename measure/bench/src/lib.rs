@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod batches;
 mod burst_times;
 pub mod engine;
 pub mod events;
@@ -13,6 +14,7 @@ pub mod forward;
 pub mod log;
 pub mod memory_bound;
 mod needs;
+pub mod routes;
 pub mod rules;
 pub mod scaling;
 pub mod stalls;

@@ -30,6 +30,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use serde::Serialize;
 
+use crate::batches::Batches;
 use crate::burst_times::Begun;
 
 /// What to measure.
@@ -236,38 +237,7 @@ fn time_lookups(set: &RuleSet, keys: &[RuleKey], seconds: f64, hz: f64) -> (f64,
             }
         });
     }
-    (batches.median(), batches.cycles.len() as u64 * (BATCH * BURST_MAX) as u64)
-}
-
-/// Cycles of batches, timed one by one.
-struct Batches {
-    cycles: Vec<u64>,
-    spent: u64,
-    end: u64,
-}
-
-impl Batches {
-    fn new(seconds: f64, hz: f64) -> Batches {
-        Batches { cycles: Vec::new(), spent: 0, end: (seconds * hz) as u64 }
-    }
-
-    fn is_done(&self) -> bool {
-        self.spent >= self.end
-    }
-
-    fn time(&mut self, batch: impl FnOnce()) {
-        let before = tsc::read();
-        batch();
-        let cycles = tsc::read().wrapping_sub(before);
-        self.spent += cycles;
-        self.cycles.push(cycles);
-    }
-
-    /// Cycles of one in a batch.
-    fn median(&mut self) -> f64 {
-        self.cycles.sort_unstable();
-        self.cycles[self.cycles.len() / 2] as f64 / (BATCH * BURST_MAX) as f64
-    }
+    (batches.median(BATCH * BURST_MAX), batches.len() as u64 * (BATCH * BURST_MAX) as u64)
 }
 
 /// A cache line.
@@ -290,7 +260,7 @@ fn time_lines(bytes: usize, seconds: f64, hz: f64, random: &mut SmallRng) -> Res
             }
         });
     }
-    Ok(batches.median())
+    Ok(batches.median(BATCH * BURST_MAX))
 }
 
 /// Mean time of a linear search, and how many were made. Each answer must be that of the set.

@@ -344,8 +344,9 @@ pub fn run(options: &Options, warn: &dyn Fn(&str), report: &mut dyn FnMut(Report
 }
 
 /// What came of an event.
-struct Done {
-    records: u64,
+pub(crate) struct Done {
+    /// What it was about.
+    pub(crate) records: u64,
     refused: u64,
 }
 
@@ -411,18 +412,24 @@ fn number_of(protocol: Protocol, address: u32, port: u16) -> u64 {
     number ^ number >> 32
 }
 
-struct Bed {
-    shared: Arc<Shared>,
+/// An engine of one worker under traffic.
+pub(crate) struct Bed {
+    /// The snapshot in use.
+    pub(crate) shared: Arc<Shared>,
     shard: Shard,
-    flows: Arena<Flow>,
+    /// The sessions.
+    pub(crate) flows: Arena<Flow>,
     drawn: Drawn,
     buffers: Box<[Buffer; BURST]>,
     random: SmallRng,
     clock: Clock,
-    times: BurstTimes,
+    /// Burst times since the last reset.
+    pub(crate) times: BurstTimes,
     hz: f64,
     /// Cycles of the timed parts since the last reset.
-    cycles: u64,
+    pub(crate) cycles: u64,
+    /// Generation of live routes that was reported last.
+    routes_seen: u64,
     ending: u64,
     /// Sum over the numbers of all flows opened and not ended.
     sum: u64,
@@ -432,6 +439,15 @@ struct Bed {
 }
 
 impl Bed {
+    /// For traffic of so many sessions and nothing else, under settings that `adapt` has changed.
+    pub(crate) fn of_traffic(sessions: u64, hz: f64, adapt: impl FnOnce(&mut Settings)) -> Result<Bed, StallsError> {
+        let options = Options { sessions, ending: 1, events: vec![Event::Reload], seconds: 1.0 };
+        options.check()?;
+        let mut settings = settings(&options, &Sizes::of(&options));
+        adapt(&mut settings);
+        Bed::new(&options, settings, hz)
+    }
+
     fn new(options: &Options, settings: Settings, hz: f64) -> Result<Bed, StallsError> {
         let shared = Arc::new(Shared::new(settings, 1)?);
         let shard = Shard::new(Arc::clone(&shared), WorkerId(0), [1, 2, 3, 4])?;
@@ -446,6 +462,7 @@ impl Bed {
             times: BurstTimes::new(hz),
             hz,
             cycles: 0,
+            routes_seen: 0,
             ending: options.ending,
             sum: 0,
             refused: 0,
@@ -463,7 +480,8 @@ impl Bed {
         }
     }
 
-    fn start(&mut self) {
+    /// Starts the engine's clock.
+    pub(crate) fn start(&mut self) {
         self.clock = Clock::Running { start: tsc::read(), ahead: 0 };
     }
 
@@ -472,7 +490,8 @@ impl Bed {
         self.clock = Clock::Running { start: tsc::read(), ahead: instant.as_micros() };
     }
 
-    fn reset(&mut self) {
+    /// Forgets all times.
+    pub(crate) fn reset(&mut self) {
         self.times.reset();
         self.cycles = 0;
     }
@@ -483,6 +502,14 @@ impl Bed {
         let mut sink = Nowhere::default();
         let mut packets = traffic::packets(&mut self.buffers, side);
         let begun = Begun::now();
+        // As a worker begins a poll.
+        if let Some(live) = self.shared.live_routes() {
+            let generation = live.generation();
+            if generation != self.routes_seen {
+                live.report(0, generation);
+                self.routes_seen = generation;
+            }
+        }
         self.shard.process(now, &mut packets[..count], &mut sink);
         self.shard.maintain(now, &mut sink);
         let mut answer = None;
@@ -516,7 +543,7 @@ impl Bed {
     }
 
     /// Opens all sessions of the traffic, and has the servers answer.
-    fn establish(&mut self) -> Result<(), StallsError> {
+    pub(crate) fn establish(&mut self) -> Result<(), StallsError> {
         for index in (0..self.flows.len()).step_by(BURST) {
             let count = BURST.min(self.flows.len() - index);
             let mut burst: [Flow; BURST] =
@@ -574,7 +601,7 @@ impl Bed {
     }
 
     /// Traffic for so much of the engine's time.
-    fn run_for(&mut self, seconds: f64) {
+    pub(crate) fn run_for(&mut self, seconds: f64) {
         let until = self.cycles + (seconds * self.hz) as u64;
         while self.cycles < until {
             self.traffic_round(None);
@@ -624,7 +651,7 @@ impl Bed {
     /// Changes the configuration again and again, each time as a whole instance with one worker
     /// does: ports out, over, ports in. Between two changes the engine does what the last one left
     /// it to do. What prepares a change is not the worker's, and not timed.
-    fn reload(&mut self, seconds: f64) -> Result<Done, StallsError> {
+    pub(crate) fn reload(&mut self, seconds: f64) -> Result<Done, StallsError> {
         let original = self.shared.settings().clone();
         let until = self.cycles + (seconds * self.hz) as u64;
         let mut changes = 0;
@@ -768,7 +795,7 @@ impl Bed {
     }
 
     /// Whether all packets went through but those refused for want of a port.
-    fn expect_no_drops(&self) -> Result<(), StallsError> {
+    pub(crate) fn expect_no_drops(&self) -> Result<(), StallsError> {
         expect("packets were dropped", dropped(self.shard.counters()), self.refused)
     }
 }

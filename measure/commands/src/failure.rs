@@ -33,6 +33,9 @@ pub enum Failure {
     /// The benchmark of the rule search.
     #[error(transparent)]
     Rules(#[from] bench::rules::RulesError),
+    /// The benchmark of the table of routes.
+    #[error(transparent)]
+    Routes(#[from] bench::routes::RoutesError),
     /// The benchmark of what must not delay packets.
     #[error(transparent)]
     Stalls(#[from] bench::stalls::StallsError),

@@ -4,6 +4,7 @@
 mod bench_engine;
 mod bench_forward;
 mod bench_log;
+mod bench_routes;
 mod bench_rules;
 mod bench_scaling;
 mod bench_stalls;
@@ -30,6 +31,7 @@ pub fn bench(command: &BenchCommand, out: &mut (dyn Write + Send)) -> Result<(),
         BenchCommand::Forward(arguments) => bench_forward::run(arguments, out),
         BenchCommand::Tables(arguments) => bench_tables::run(arguments, out, &mut io::stderr()),
         BenchCommand::Rules(arguments) => bench_rules::run(arguments, out),
+        BenchCommand::Routes(arguments) => bench_routes::run(arguments, out, &mut io::stderr()),
         BenchCommand::Stalls(arguments) => bench_stalls::run(arguments, out),
         BenchCommand::Scaling(arguments) => bench_scaling::run(arguments, out),
         BenchCommand::Log(arguments) => bench_log::run(arguments, out),

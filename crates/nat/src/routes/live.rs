@@ -13,12 +13,19 @@
 //! group that is no longer used is used again only after each reader has begun another poll
 //! ([`LiveRoutes::report`]), so no reader finds anything else in its place.
 
+use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
 use mem::Arena;
 use mem::ArenaError;
 
+use crate::routes::COARSE_BITS;
+use crate::routes::COARSE_ENTRIES;
+use crate::routes::CUT;
+use crate::routes::Coarse;
 use crate::types::InterfaceId;
 use crate::types::Prefix;
 
@@ -49,6 +56,8 @@ pub(crate) const HOST_HOPS: u32 = HOPS_MAX as u32;
 const HOST_DEPTH: u32 = u32::MAX >> (VALUE_BITS + 1);
 
 const ROOT_ENTRIES: usize = 1 << 16;
+/// Entries of the root in a part of the coarse table.
+const ROOTS_PER_PART: usize = ROOT_ENTRIES / COARSE_ENTRIES;
 const MIDDLE_ENTRIES: usize = 256;
 const NODE_ENTRIES: usize = 16;
 const MIDDLES_MAX: usize = 1 << 16;
@@ -103,6 +112,8 @@ struct Table {
     nodes: Arena<[AtomicU32; NODE_ENTRIES]>,
     /// The entry of the route of length 0.
     default: AtomicU32,
+    /// Of IPv4: what all addresses of a part have in common.
+    coarse: Arc<Coarse>,
 }
 
 impl Table {
@@ -110,9 +121,10 @@ impl Table {
         Ok(Table {
             levels: &LEVELS,
             root: Arena::zeroed(ROOT_ENTRIES)?,
-            middles: Arena::zeroed(MIDDLES_MAX.min(nodes.max(1)))?,
-            nodes: Arena::zeroed(nodes.max(1))?,
+            middles: Arena::growing(MIDDLES_MAX.min(nodes.max(1)))?,
+            nodes: Arena::growing(nodes.max(1))?,
             default: AtomicU32::new(0),
+            coarse: Arc::new([const { AtomicU8::new(0) }; _]),
         })
     }
 
@@ -121,8 +133,9 @@ impl Table {
             levels: &LEVELS6,
             root: Arena::zeroed(ROOT_ENTRIES)?,
             middles: Arena::zeroed(1)?,
-            nodes: Arena::zeroed(nodes.max(1))?,
+            nodes: Arena::growing(nodes.max(1))?,
             default: AtomicU32::new(0),
+            coarse: Arc::new([const { AtomicU8::new(0) }; _]),
         })
     }
 
@@ -135,8 +148,28 @@ impl Table {
             for entry in &table.root[at(prefix.address())..=at(prefix.last())] {
                 entry.store(HOST_DEPTH << VALUE_BITS | value, Ordering::Relaxed);
             }
+            table.summarise(prefix.address().to_bits(), prefix.last().to_bits());
         }
         Ok(table)
+    }
+
+    /// Brings the coarse entries of these addresses into line with the others.
+    fn summarise(&self, first: u32, last: u32) {
+        let part = |address: u32| (address >> (32 - COARSE_BITS)) as usize;
+        let default = self.default.load(Ordering::Relaxed);
+        for part in part(first)..=part(last) {
+            let entries = &self.root[part * ROOTS_PER_PART..(part + 1) * ROOTS_PER_PART];
+            let leaf = |entry: &AtomicU32| match entry.load(Ordering::Relaxed) {
+                0 => default,
+                entry => entry,
+            };
+            let value = |leaf: u32| if leaf == 0 { 0 } else { (leaf & VALUE_MASK) + 1 };
+            let first = leaf(&entries[0]);
+            let is_one = first & CHUNK == 0
+                && entries.iter().all(|entry| leaf(entry) & CHUNK == 0 && value(leaf(entry)) == value(first));
+            let common = u8::try_from(value(first)).unwrap_or(CUT);
+            self.coarse[part].store(if is_one { common } else { CUT }, Ordering::Release);
+        }
     }
 
     /// The value of the longest route, as [`super::RouteTable::lookup`] gives it.
@@ -208,6 +241,9 @@ pub struct LiveRoutes {
     generation: AtomicU64,
     /// Grows with each change of `hops`, before `generation` does.
     hops_version: AtomicU64,
+    /// Grows with each batch of changes, before `generation` does: what a reader remembers of an
+    /// earlier version means nothing.
+    version: AtomicU64,
     /// By reader: the generation in which its current poll began.
     seen: Box<[Line]>,
 }
@@ -238,6 +274,7 @@ impl LiveRoutes {
             groups: (0..GROUPS_MAX).map(|_| Group(core::array::from_fn(|_| AtomicU32::new(DROP)))).collect(),
             generation: AtomicU64::new(1),
             hops_version: AtomicU64::new(1),
+            version: AtomicU64::new(1),
             seen: (0..readers).map(|_| Line(AtomicU64::new(NOT_RUNNING))).collect(),
         })
     }
@@ -258,10 +295,18 @@ impl LiveRoutes {
         Some(Hop6 { interface: hop.interface(), gateway: half(high) << 64 | half(low) })
     }
 
-    /// The value of the longest route of a table: 0 is the outside, then the realms.
+    /// The value of the longest route of a table: 0 is the outside, then the realms. A number for
+    /// [`LiveRoutes::gateway`]; routes with the same next hops have the same. To be called within a
+    /// poll ([`LiveRoutes::report`]).
     #[inline]
-    pub(crate) fn lookup(&self, table: usize, address: u32) -> Option<u32> {
+    pub fn lookup(&self, table: usize, address: u32) -> Option<u32> {
         self.tables.get(table)?.lookup(address)
+    }
+
+    /// The router that a value leads a subscriber to, in host bit order; 0: destinations are on the
+    /// link. None: the route drops packets.
+    pub fn gateway(&self, value: u32, subscriber: u32) -> Option<u32> {
+        self.hop(value, subscriber).map(|(_, hop)| hop.gateway())
     }
 
     /// The slot and content of the next hop that a value has for a subscriber.
@@ -295,6 +340,23 @@ impl LiveRoutes {
         self.hops_version.load(Ordering::Acquire)
     }
 
+    /// The coarse entries of a table of IPv4.
+    pub(super) fn coarse(&self, table: usize) -> Option<&Arc<Coarse>> {
+        self.tables.get(table).map(|table| &table.coarse)
+    }
+
+    /// Grows with each batch of changes.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Whether a value leads to several next hops.
+    #[inline]
+    pub(crate) fn is_group(value: u32) -> bool {
+        value & GROUP != 0
+    }
+
     /// A reader begins a poll, having read [`LiveRoutes::generation`] and taken over the next hops.
     pub fn report(&self, reader: usize, generation: u64) {
         if let Some(line) = self.seen.get(reader) {
@@ -304,6 +366,13 @@ impl LiveRoutes {
 
     fn is_seen(&self, generation: u64) -> bool {
         self.seen.iter().all(|line| line.0.load(Ordering::Acquire) >= generation)
+    }
+
+    /// Memory that the system has provided: what was ever used, in pages.
+    pub fn resident_bytes(&self) -> usize {
+        let resident =
+            |table: &Table| table.root.resident_bytes() + table.middles.resident_bytes() + table.nodes.resident_bytes();
+        self.tables.iter().map(resident).sum()
     }
 
     /// Reserved memory. Pages are taken from the system when they are first written.

@@ -7,6 +7,7 @@ use crate::policy::rate_limit::RateLimit;
 use crate::policy::refused::RefusedSubscribers;
 use crate::random::KeyedHash;
 use crate::random::Random;
+use crate::routes::cache::RouteCache;
 use crate::shard::burst::created::Created;
 use crate::shard::burst::established::SteadyTimers;
 use crate::snapshot::addresses::LocalAddresses;
@@ -52,6 +53,7 @@ pub(crate) struct Ledger {
     pub(in crate::shard) counters: Counters,
     pub(in crate::shard) deltas: deltas::Deltas,
     pub(in crate::shard) created: Created,
+    pub(in crate::shard) route_cache: RouteCache,
     /// Clients are still to be notified of changed grants.
     pub(in crate::shard) updates_pending: bool,
 }
@@ -182,11 +184,20 @@ impl Ledger {
             counters: Counters::default(),
             deltas: deltas::Deltas::default(),
             created: Created::default(),
+            route_cache: RouteCache::new(shared.live_routes().is_some()),
             updates_pending: false,
             local: Arc::clone(&shared.local),
             shared,
             worker,
         })
+    }
+
+    /// Drops what is remembered of routes that have changed.
+    #[inline(always)]
+    pub(in crate::shard) fn follow_routes(&mut self) {
+        if let Some(live) = self.shared.live_routes() {
+            self.route_cache.follow(live.version());
+        }
     }
 
     /// What can be read of it: pages of records, explanations, decisions.

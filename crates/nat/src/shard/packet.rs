@@ -310,6 +310,7 @@ impl PacketPath {
         scratch: &mut Scratch,
         sink: &mut S,
     ) {
+        self.ledger.follow_routes();
         let has_hosts = !self.ledger.shared.transition.is_off();
         let finished = if has_hosts { self.arrive(now, burst, sink) } else { 0 };
         let mut tally = Tally::default();

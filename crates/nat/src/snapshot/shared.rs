@@ -52,6 +52,8 @@ use crate::policy::rules::RuleId;
 use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
 use crate::routes::RouteTable;
+use crate::routes::cache::Known;
+use crate::routes::cache::RouteCache;
 use crate::routes::live::HOPS_MAX;
 use crate::routes::live::HOST_HOPS;
 use crate::routes::live::LiveRoutes;
@@ -192,6 +194,20 @@ impl NextHop {
     /// The address whose link-layer address is needed.
     pub(crate) fn neighbour(&self, destination: u32) -> u32 {
         if self.gateway == 0 { destination } else { self.gateway }
+    }
+}
+
+/// Where an established packet leaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departure {
+    pub(crate) egress: Egress,
+    pub(crate) mtu: u16,
+}
+
+impl From<NextHop> for Departure {
+    #[inline(always)]
+    fn from(hop: NextHop) -> Departure {
+        Departure { egress: hop.egress(), mtu: hop.mtu }
     }
 }
 
@@ -1015,6 +1031,66 @@ impl Shared {
     pub(crate) fn route_in(&self, realm: RealmId, destination: u32) -> Option<NextHop> {
         let routes = self.inside_routes.get(realm.index())?;
         routes.lookup(destination).and_then(|value| self.hop_of(value, destination))
+    }
+
+    /// As [`Shared::route_out`], for established packets.
+    #[inline(always)]
+    pub(crate) fn steady_out(&self, cache: &mut RouteCache, destination: u32, subscriber: u32) -> Option<Departure> {
+        self.steady(&self.outside_routes, 0, cache, destination, subscriber)
+    }
+
+    /// As [`Shared::route_in`], for established packets.
+    #[inline(always)]
+    pub(crate) fn steady_in(&self, cache: &mut RouteCache, realm: RealmId, destination: u32) -> Option<Departure> {
+        let routes = self.inside_routes.get(realm.index())?;
+        self.steady(routes, realm.0.wrapping_add(1), cache, destination, destination)
+    }
+
+    #[inline(always)]
+    fn steady(
+        &self,
+        routes: &RouteTable,
+        table: u16,
+        cache: &mut RouteCache,
+        destination: u32,
+        subscriber: u32,
+    ) -> Option<Departure> {
+        if !routes.is_fine(destination) {
+            let value = routes.lookup_coarse(destination)?;
+            if let Some(hop) = self.next_hops.get(value as usize) {
+                return Some((*hop).into());
+            }
+            // A coarse entry has no room for groups and hosts.
+            let mtu = self.live.as_ref()?.slot(value)?.mtu();
+            return Some(Departure { egress: Egress { next_hop: NextHopId(value) }, mtu });
+        }
+        if let Some(Known { value, mtu: Some(mtu) }) = cache.get(table, destination) {
+            return Some(Departure { egress: Egress { next_hop: NextHopId(value) }, mtu });
+        }
+        self.steady_fine(routes, table, cache, destination, subscriber)
+    }
+
+    #[inline(never)]
+    fn steady_fine(
+        &self,
+        routes: &RouteTable,
+        table: u16,
+        cache: &mut RouteCache,
+        destination: u32,
+        subscriber: u32,
+    ) -> Option<Departure> {
+        let known = cache.get(table, destination);
+        let value = match known {
+            Some(known) => known.value,
+            None => routes.find(destination)?,
+        };
+        let hop = self.hop_of(value, subscriber)?;
+        let is_group = LiveRoutes::is_group(value);
+        // Next hops to IPv6 hosts belong to the snapshot, which may change.
+        if known.is_none() && (value < HOST_HOPS || is_group) {
+            cache.put(table, destination, Known { value, mtu: (!is_group).then_some(hop.mtu) });
+        }
+        Some(hop.into())
     }
 
     /// `subscriber` chooses among several next hops outside.

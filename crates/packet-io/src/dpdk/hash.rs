@@ -35,6 +35,18 @@ unsafe extern "C" {
     fn natrix_heap_bytes() -> u64;
 }
 
+/// What the last call of DPDK that failed left.
+pub(super) fn last_error() -> c_int {
+    // SAFETY: no arguments.
+    unsafe { natrix_last_error() }
+}
+
+/// Bytes in use in DPDK's heaps.
+pub(super) fn heap_bytes() -> u64 {
+    // SAFETY: no arguments.
+    unsafe { natrix_heap_bytes() }
+}
+
 /// Starts DPDK without any port, with `memory_bytes` for tables, on hugepages if there are enough.
 /// Only the first call in a process does anything; the others return what it did.
 ///
@@ -78,14 +90,11 @@ impl DpdkHash {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("natrix{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let name = CString::new(name).map_err(|error| error.to_string())?;
-        // SAFETY: no arguments.
-        let before = unsafe { natrix_heap_bytes() };
+        let before = heap_bytes();
         // SAFETY: a string that ends in a zero byte; DPDK copies it.
         let hash = NonNull::new(unsafe { natrix_hash_create(name.as_ptr(), entries) })
-            // SAFETY: no arguments; asks what the last call left.
-            .ok_or_else(|| ffi::text(unsafe { natrix_last_error() }))?;
-        // SAFETY: no arguments.
-        let bytes = unsafe { natrix_heap_bytes() }.saturating_sub(before);
+            .ok_or_else(|| ffi::text(last_error()))?;
+        let bytes = heap_bytes().saturating_sub(before);
         Ok(DpdkHash { hash, bytes })
     }
 

@@ -18,6 +18,8 @@ use crate::routing::shared::RouteCounters;
 
 /// Tries to read all routes while they change.
 const DUMPS_MAX: usize = 5;
+/// Corrections that workers learn of together.
+const CORRECTIONS_AT_ONCE: usize = 1_024;
 
 impl Follower {
     /// Reads all routes, and corrects what differs.
@@ -72,6 +74,11 @@ impl Follower {
             if rib.set_kernel(table, prefix, routes) {
                 corrected += 1;
                 this.refresh(&rib, table, prefix);
+                drop(rib);
+                // Workers need not wait for the last of a million corrections.
+                if corrected % CORRECTIONS_AT_ONCE == 0 {
+                    this.publish();
+                }
             }
         };
         for table in Table::all(self.settings_of.settings().realms()).filter(|_| is_complete) {

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::policy::stand_in::Prefix6;
+use crate::routes::RouteTable;
 
 fn live(readers: usize) -> (Arc<LiveRoutes>, Writer) {
     let live = Arc::new(LiveRoutes::new(1, readers, 1 << 12, true).unwrap());
@@ -73,6 +74,7 @@ proptest! {
         others in vec(any::<u32>(), 10),
     ) {
         let (live, mut writer) = live(0);
+        let table = RouteTable::live(&live, 0);
         let mut naive = Naive::default();
         let mut trie = prefix_trie::PrefixMap::<(u32, u8), u32>::new();
         for (prefix, is_set, number) in &changes {
@@ -90,6 +92,7 @@ proptest! {
                 let found = gateway(&live, 0, address, 0);
                 prop_assert_eq!(found, naive.lookup(address), "{}", Ipv4Addr::from_bits(address));
                 prop_assert_eq!(found, trie.get_lpm(&(address, 32)).map(|(_, value)| *value));
+                prop_assert_eq!(table.lookup(address), live.lookup(0, address), "by the coarse entries");
             }
         }
         for prefix in naive.0.keys().copied().collect::<Vec<_>>() {
@@ -185,6 +188,34 @@ fn no_route_of_a_realm_takes_the_numbers_of_ipv6_hosts() {
         }
     }
     assert_eq!(live.lookup(0, 0xe000_0000), None, "outside they mean nothing");
+}
+
+#[test]
+fn short_routes_alone_need_no_walk() {
+    let (live, mut writer) = live(0);
+    let table = RouteTable::live(&live, 0);
+    let set = |writer: &mut Writer, text: &str, hops: &[(InterfaceId, u32, u16, u16)]| {
+        let (address, length) = text.split_once('/').unwrap();
+        let prefix = Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap();
+        let target = writer.target(hops).unwrap();
+        writer.set(0, prefix, target).unwrap();
+        prefix
+    };
+    let [inside, elsewhere] = [0x0a01_0203, 0xc000_0201];
+    set(&mut writer, "0.0.0.0/0", &[hop(1)]);
+    let subscribers = set(&mut writer, "10.0.0.0/8", &[hop(2)]);
+    assert!(!table.is_fine(inside) && !table.is_fine(elsewhere));
+    assert_ne!(table.lookup_coarse(inside), table.lookup_coarse(elsewhere));
+    let longer = set(&mut writer, "10.1.0.0/16", &[hop(3)]);
+    assert!(table.is_fine(inside) && !table.is_fine(inside + (1 << 24)));
+    let cover = writer.target(&[hop(2)]).unwrap();
+    writer.remove(0, longer, Some((8, cover)));
+    assert!(!table.is_fine(inside));
+    writer.remove(0, subscribers, None);
+    assert_eq!(table.lookup_coarse(inside), table.lookup_coarse(elsewhere));
+    set(&mut writer, "0.0.0.0/0", &[hop(1), hop(4)]);
+    assert!(table.is_fine(inside), "subscribers have to be asked");
+    assert_eq!(table.lookup(inside), live.lookup(0, inside));
 }
 
 #[test]

@@ -99,6 +99,8 @@ pub struct Writer {
     retired: VecDeque<(u64, Retired)>,
     /// The generation in which the latest next hop was filled in.
     filled: u64,
+    /// Since the last [`Writer::publish`].
+    has_changed: bool,
 }
 
 /// A level of the tree and a chunk of it.
@@ -195,6 +197,7 @@ impl Writer {
             fresh: Vec::new(),
             retired: VecDeque::new(),
             filled: 0,
+            has_changed: false,
         }
     }
 
@@ -323,6 +326,11 @@ impl Writer {
     /// Lets readers report what they have passed, so that what was retired can be used again. To be
     /// called after each batch of changes.
     pub fn publish(&mut self) {
+        if self.has_changed {
+            // Before the generation: a reader that reports it has dropped what it remembers.
+            self.live.version.fetch_add(1, Ordering::Release);
+            self.has_changed = false;
+        }
         if !self.fresh.is_empty() {
             let generation = self.live.generation.fetch_add(1, Ordering::Release) + 1;
             self.retired.extend(self.fresh.drain(..).map(|retired| (generation, retired)));
@@ -379,7 +387,16 @@ impl Writer {
 
     fn set_range(&mut self, table: usize, range: Range, target: Target) -> Result<(), Full> {
         let leaf = leaf(range.length, target);
-        self.change(table, range, leaf, |old| depth(old) <= depth(leaf))
+        self.change(table, range, leaf, |old| depth(old) <= depth(leaf))?;
+        self.summarise(table, range);
+        Ok(())
+    }
+
+    /// Only tables of IPv4 have coarse entries.
+    fn summarise(&self, table: usize, range: Range) {
+        if let Some(tree) = self.live.tables.get(table).filter(|_| table < self.live.tables4) {
+            tree.summarise((range.first >> 96) as u32, (range.last >> 96) as u32);
+        }
     }
 
     fn remove_range(&mut self, table: usize, range: Range, cover: Option<(u8, Target)>) {
@@ -388,11 +405,13 @@ impl Writer {
         // Where the route is there are the chunks of its prefix. Without room it never was there.
         let _ = self.change(table, range, leaf, |old| depth(old) == removed);
         self.collapse(table, range.first);
+        self.summarise(table, range);
     }
 
     fn change(&mut self, table: usize, range: Range, leaf: u32, may: impl Fn(u32) -> bool + Copy) -> Result<(), Full> {
         let live = Arc::clone(&self.live);
         let Some(tree) = live.tables.get(table) else { return Ok(()) };
+        self.has_changed = true;
         if range.length == 0 {
             tree.default.store(leaf, Ordering::Release);
             return Ok(());

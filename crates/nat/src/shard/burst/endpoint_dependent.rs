@@ -103,8 +103,9 @@ impl PacketPath {
         if !flow.is_steady_inside(&key, stamp) || flow.expires() <= clock.due[usize::from(is_tcp)] {
             return None;
         }
-        let hop = self.ledger.shared.route_out(remote_outside.0, be32::<12>(header))?;
-        if be16::<2>(header) > hop.mtu {
+        let cache = &mut self.ledger.route_cache;
+        let way = self.ledger.shared.steady_out(cache, remote_outside.0, be32::<12>(header))?;
+        if be16::<2>(header) > way.mtu {
             return None;
         }
         let flow = self.ledger.state.flows.get_mut(index);
@@ -117,7 +118,7 @@ impl PacketPath {
         } else {
             rewrite_both_ends(header, is_tcp, external, remote_outside, identification);
         }
-        Some(hop.egress())
+        Some(way.egress)
     }
 
     #[inline]
@@ -139,8 +140,8 @@ impl PacketPath {
         if self.ledger.policy.lifetimes.own(protocol(kind), remote_inside.1).is_some() {
             return None;
         }
-        let hop = self.ledger.shared.route_in(realm, internal.0)?;
-        if be16::<2>(header) > hop.mtu {
+        let way = self.ledger.shared.steady_in(&mut self.ledger.route_cache, realm, internal.0)?;
+        if be16::<2>(header) > way.mtu {
             return None;
         }
         let flow = self.ledger.state.flows.get_mut(index);
@@ -153,6 +154,6 @@ impl PacketPath {
         } else {
             rewrite_both_ends(header, is_tcp, remote_inside, internal, None);
         }
-        Some(hop.egress())
+        Some(way.egress)
     }
 }

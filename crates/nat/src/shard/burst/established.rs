@@ -384,11 +384,11 @@ impl PacketPath {
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
         let destination = be32::<16>(header);
         let key = InternalKey { realm, protocol, address: be32::<12>(header), port: be16::<20>(header) };
-        let hop = self.ledger.shared.route_out(destination, key.address)?;
-        if be16::<2>(header) > hop.mtu {
+        let way = self.ledger.shared.steady_out(&mut self.ledger.route_cache, destination, key.address)?;
+        if be16::<2>(header) > way.mtu {
             return None;
         }
-        let egress = hop.egress();
+        let egress = way.egress;
         let stamp = self.ledger.policy.stamps.current();
         let mapping = self.ledger.state.mappings.get_mut(record);
         let differs = mapping.differs_outbound(key.word(), steady_remote(destination, be16::<22>(header), stamp));
@@ -436,8 +436,8 @@ impl PacketPath {
         if (differs != 0) | is_due {
             return None;
         }
-        let hop = self.ledger.shared.route_in(realm, address)?;
-        if be16::<2>(header) > hop.mtu {
+        let way = self.ledger.shared.steady_in(&mut self.ledger.route_cache, realm, address)?;
+        if be16::<2>(header) > way.mtu {
             return None;
         }
         mapping.extend_session_if(
@@ -446,7 +446,7 @@ impl PacketPath {
         );
         mapping.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
         rewrite_headers(header, is_tcp, End::Destination, address, port, None);
-        Some(hop.egress())
+        Some(way.egress)
     }
 }
 
