@@ -19,3 +19,6 @@ pub mod setup;
 pub mod thread;
 
 pub use end::KernelEnd;
+
+#[cfg(test)]
+mod tests;

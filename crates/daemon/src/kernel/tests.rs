@@ -1,0 +1,265 @@
+//! A worker between a flood and the kernel, with a virtual clock.
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+use std::sync::Arc;
+
+use mem::ring;
+use mem::ring::Consumer;
+use mem::ring::Producer;
+use nat::Duration;
+use nat::Instant;
+use nat::Settings;
+use nat::Shared;
+use nat::Verdict;
+use nat::settings::Interface;
+use nat::settings::InterfaceAddress;
+use nat::settings::Limits;
+use nat::settings::Pool;
+use nat::types::InterfaceId;
+use nat::types::Prefix;
+use nat::types::RealmId;
+use nat::types::Side;
+use packet_io::Buffer;
+use packet_io::Io as _;
+use packet_io::MemoryIo;
+use packet_io::PortIndex;
+use packet_io::memory::MemoryBed;
+use packet_io::memory::MemorySettings;
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use wire::arp;
+use wire::build;
+use wire::ethernet::ETHER_TYPE_ARP;
+use wire::ethernet::ETHER_TYPE_IPV4;
+use wire::ethernet::LinkHeader;
+use wire::ethernet::MacAddress;
+use wire::tcp::Flags;
+
+use crate::InterfaceLink;
+use crate::Worker;
+use crate::WorkerOptions;
+use crate::build_workers;
+use crate::kernel::KernelEnd;
+use crate::kernel::class::Class;
+use crate::kernel::end::Ask;
+use crate::kernel::end::NEWS;
+use crate::kernel::end::Told;
+use crate::kernel::end::UP_FRAMES;
+use crate::kernel::end::Up;
+
+const INSIDE: PortIndex = PortIndex(0);
+const OUTSIDE: PortIndex = PortIndex(1);
+const OWN: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+/// The neighbour that BGP and BFD are spoken with.
+const ROUTER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+const SERVER: SocketAddrV4 = SocketAddrV4::new(ROUTER, 80);
+const SUBSCRIBER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), 4_000);
+const STATION: MacAddress = MacAddress([6, 0, 0, 0, 0, 7]);
+const BGP: u16 = 179;
+const BFD: u16 = 3_784;
+
+fn settings() -> Settings {
+    let interface = |name: &str, side, address| Interface {
+        name: name.to_owned(),
+        side,
+        realm: RealmId::default(),
+        addresses: vec![InterfaceAddress { address, prefix_length: 24 }],
+        mtu: 1_500,
+    };
+    Settings {
+        interfaces: vec![
+            interface("lan", Side::Inside, Ipv4Addr::new(10, 0, 0, 1)),
+            interface("wan", Side::Outside, OWN),
+        ],
+        kernel_interfaces: vec![InterfaceId(0), InterfaceId(1)],
+        pools: vec![Pool {
+            name: "a".to_owned(),
+            addresses: vec![Ipv4Addr::new(203, 0, 113, 1)],
+            subscribers: vec![Prefix::ALL],
+            ..Pool::default()
+        }],
+        limits: Limits { mappings_max: 64, extra_sessions_max: 64, subscribers_max: 64, ..Limits::default() },
+        ..Settings::default()
+    }
+}
+
+/// What the kernel got, by what it is.
+#[derive(Debug, Default)]
+struct Got {
+    bgp: u32,
+    bfd: u32,
+    others: u32,
+}
+
+struct Bed {
+    ports: MemoryBed,
+    worker: Worker<MemoryIo>,
+    now: Instant,
+    up: Consumer<Up<<MemoryIo as packet_io::Io>::Buffer>>,
+    asks: Consumer<Ask>,
+    told: Producer<Told>,
+    got: Got,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let settings = settings();
+        let ports = MemoryBed::new(&MemorySettings::default());
+        let links = [INSIDE, OUTSIDE].map(|port| InterfaceLink { port, vlan: None });
+        let shared = Arc::new(Shared::new(settings.clone(), 1).unwrap());
+        let now = Instant::from_micros(1_000_000);
+        let options = WorkerOptions::default();
+        let mut workers = build_workers(&shared, &links, vec![ports.io(0)], &options, [1, 2, 3, 4], now).unwrap();
+        let mut worker = workers.remove(0);
+        let (up, up_consumer) = ring::channel(UP_FRAMES);
+        let ((_, down), (back, _)) = (ring::channel(8), ring::channel(16));
+        let (asks, asks_consumer) = ring::channel(NEWS);
+        let (told, told_consumer) = ring::channel(NEWS);
+        worker.set_kernel(KernelEnd::new(up, down, back, asks, told_consumer, &settings, 7));
+        Bed { ports, worker, now, up: up_consumer, asks: asks_consumer, told, got: Got::default() }
+    }
+
+    fn push(&self, port: PortIndex, from: MacAddress, ether_type: u16, payload: &[u8]) {
+        let to = MacAddress(self.ports.io(0).mac(port));
+        assert!(self.ports.push(0, port, &build::frame(from, to, ether_type, payload)), "the queue has room");
+    }
+
+    /// One poll, so long after the one before; the kernel takes what is for it and resolves
+    /// neighbours. Returns the IP packets that left by a port.
+    fn poll(&mut self, after: Duration, port: PortIndex) -> Vec<Vec<u8>> {
+        self.now = self.now + after;
+        self.worker.poll(self.now);
+        while let Some(up) = self.up.try_pop() {
+            let frame = up.buffer.bytes();
+            let is_from_router = frame[26..30] == ROUTER.octets();
+            match u16::from_be_bytes([frame[36], frame[37]]) {
+                BGP if is_from_router => self.got.bgp += 1,
+                BFD if is_from_router => self.got.bfd += 1,
+                _ => self.got.others += 1,
+            }
+        }
+        while let Some(Ask { interface, address }) = self.asks.try_pop() {
+            assert!(self.told.try_push(Told { interface, address, station: Some(STATION) }).is_ok());
+        }
+        let mut left = Vec::new();
+        for side in [INSIDE, OUTSIDE] {
+            while let Some((_, buffer)) = self.ports.pull(side) {
+                let header = LinkHeader::parse(buffer.bytes()).unwrap();
+                if side == port && header.ether_type == ETHER_TYPE_IPV4 {
+                    left.push(buffer.bytes()[header.payload_offset()..].to_vec());
+                }
+            }
+        }
+        left
+    }
+}
+
+/// A frame of the flood: its station, type and contents.
+fn flood(kind: Class, random: &mut SmallRng) -> (MacAddress, u16, Vec<u8>) {
+    let [a, b, c, d] = random.random::<[u8; 4]>();
+    let station = MacAddress([2, 0x66, a, b, c, d]);
+    let near = Ipv4Addr::new(198, 51, 100, 100 + a % 150);
+    let segment =
+        |source| build::tcp(SocketAddrV4::new(source, 1_024 + u16::from(b)), SocketAddrV4::new(OWN, BGP), Flags::SYN);
+    match kind {
+        Class::Routing => (station, ETHER_TYPE_IPV4, segment(near).build()),
+        Class::Other => (station, ETHER_TYPE_IPV4, segment(Ipv4Addr::new(203, 1, c, d)).build()),
+        Class::Neighbour => {
+            let request = arp::Message {
+                operation: arp::Operation::Request,
+                sender_mac: station,
+                sender_address: near.to_bits(),
+                target_mac: MacAddress::default(),
+                target_address: Ipv4Addr::new(198, 51, 100, 100 + d % 150).to_bits(),
+            };
+            (station, ETHER_TYPE_ARP, request.to_bytes().to_vec())
+        }
+    }
+}
+
+/// BGP and BFD of a neighbour for two seconds, beside them a flow in both directions, and for one
+/// of the seconds a million frames of a kind.
+fn survives_a_flood_of(kind: Class) {
+    // As many frames as there are in so long, so that each poll finds a usual burst.
+    const STEP: Duration = Duration::from_micros(32);
+    const FRAMES: u64 = 32;
+    let mut bed = Bed::new();
+    let mut random = SmallRng::seed_from_u64(3);
+    let outbound = build::udp(SUBSCRIBER, SERVER).payload(b"there").build();
+    // The first packet opens the mapping and waits for the kernel to resolve the neighbour.
+    bed.push(INSIDE, STATION, ETHER_TYPE_IPV4, &outbound);
+    let first: Vec<Vec<u8>> = (0..4).flat_map(|_| bed.poll(STEP, OUTSIDE)).collect();
+    let [a, b, c, d, port @ ..] = <[u8; 10]>::try_from(&first[0][12..22]).unwrap();
+    let external = SocketAddrV4::new([a, b, c, d].into(), u16::from_be_bytes([port[4], port[5]]));
+    let inbound = build::udp(SERVER, external).payload(b"back").build();
+    bed.push(OUTSIDE, STATION, ETHER_TYPE_IPV4, &inbound);
+    (0..4).for_each(|_| drop(bed.poll(STEP, INSIDE)));
+    bed.got = Got::default();
+
+    let bgp = build::tcp(SocketAddrV4::new(ROUTER, 40_000), SocketAddrV4::new(OWN, BGP), Flags::ACK)
+        .payload(&[0xff; 19])
+        .build();
+    let bfd = build::udp(SocketAddrV4::new(ROUTER, 49_152), SocketAddrV4::new(OWN, BFD))
+        .ttl(255)
+        .payload(&[0x20; 24])
+        .build();
+    let before = bed.worker.counters().clone();
+    let (mut flooded, mut sent, mut left) = (0, [0_u32; 2], [0_u32; 2]);
+    let (mut bgp_sent, mut bfd_sent) = (0, 0);
+    let steps = 2_000_000 / STEP.as_micros();
+    for step in 0..steps {
+        if step >= steps / 2 {
+            for _ in 0..FRAMES {
+                let (station, ether_type, payload) = flood(kind, &mut random);
+                bed.push(OUTSIDE, station, ether_type, &payload);
+                flooded += 1;
+            }
+        }
+        // Twenty and ten times a second: less than the rate that a known neighbour keeps.
+        if step % (steps / 40) == 5 {
+            bed.push(OUTSIDE, STATION, ETHER_TYPE_IPV4, &bfd);
+            bfd_sent += 1;
+        }
+        // Between two of the others: of frames at the same time a TCP sender repeats the lost one.
+        if step % (steps / 20) == steps / 80 {
+            bed.push(OUTSIDE, STATION, ETHER_TYPE_IPV4, &bgp);
+            bgp_sent += 1;
+        }
+        // The flow, which speaks in turns, 15,600 packets a second each way.
+        let way = (step % 2) as usize;
+        let (port, packet, other) = [(INSIDE, &outbound, OUTSIDE), (OUTSIDE, &inbound, INSIDE)][way];
+        bed.push(port, STATION, ETHER_TYPE_IPV4, packet);
+        sent[way] += 1;
+        let protocol_of_flow = 17;
+        let of_flow = |packet: &Vec<u8>| packet[9] == protocol_of_flow && packet.len() == [33, 32][way];
+        left[way] += bed.poll(STEP, other).iter().filter(|packet| of_flow(packet)).count() as u32;
+    }
+    assert!(flooded >= 999_000, "{flooded} frames in a second");
+    assert_eq!(left, sent, "the flow loses nothing: {kind:?}");
+    let after = bed.worker.counters();
+    let of = |verdict| after.of(verdict) - before.of(verdict);
+    assert_eq!((of(Verdict::Outbound), of(Verdict::Inbound)), (u64::from(sent[0]), u64::from(sent[1])));
+    assert!(bfd_sent >= 40 && bgp_sent >= 20, "{bfd_sent} and {bgp_sent}");
+    assert_eq!((bed.got.bfd, bed.got.bgp), (bfd_sent, bgp_sent), "all of BFD and BGP reach the kernel: {kind:?}");
+    // Two thousand waiting at the beginning, and the rate for a second.
+    assert!(u64::from(bed.got.others) < kind.rate() * 5 / 4, "{:?} reached the kernel: {kind:?}", bed.got);
+    let refused = after.of(Verdict::KernelLimited) - before.of(Verdict::KernelLimited);
+    assert!(refused > flooded - kind.rate() * 5 / 4, "{refused} of {flooded} refused and counted: {kind:?}");
+}
+
+#[test]
+fn a_million_segments_a_second_to_bgp_from_afar_disturb_nothing() {
+    survives_a_flood_of(Class::Other);
+}
+
+#[test]
+fn a_million_segments_a_second_to_bgp_from_the_link_disturb_nothing() {
+    survives_a_flood_of(Class::Routing);
+}
+
+#[test]
+fn a_million_arp_requests_a_second_disturb_nothing() {
+    survives_a_flood_of(Class::Neighbour);
+}
