@@ -1,9 +1,9 @@
-//! `natrix bench routes`: Natrix's table of routes beside those of DPDK and a crate, and what routes
-//! cost packets.
+//! `natrix bench routes`: Natrix's table of routes beside those of DPDK and a crate, and what
+//! routes cost packets.
 //!
 //! ```text
-//!   routes of a full table ─► each table: load ─► look up ─► remove and add, often ─► look up again
-//!                          └► engine under traffic: no routes of the kernel, all, while they change
+//!   routes of a full table ─► each table: load ─► look up ─► remove and add ─► look up again
+//!                          └► engine under traffic: no such routes, all, while they change
 //! ```
 //!
 //! All tables get the same routes, addresses and changes, and must find the same next hops.

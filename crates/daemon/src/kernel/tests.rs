@@ -250,12 +250,12 @@ fn survives_a_flood_of(kind: Class) {
 }
 
 #[test]
-fn a_million_segments_a_second_to_bgp_from_afar_disturb_nothing() {
+fn a_million_segments_a_second_from_afar_disturb_nothing() {
     survives_a_flood_of(Class::Other);
 }
 
 #[test]
-fn a_million_segments_a_second_to_bgp_from_the_link_disturb_nothing() {
+fn a_million_segments_a_second_of_the_link_disturb_nothing() {
     survives_a_flood_of(Class::Routing);
 }
 

@@ -1,4 +1,4 @@
-//! What is announced to the routers: the pools and the prefixes of IPv6 hosts, while they can serve.
+//! What is announced to the routers while it can serve: pools, and prefixes for IPv6 hosts.
 
 use core::fmt;
 use core::net::Ipv6Addr;

@@ -11,7 +11,7 @@
 /// Lines: 64 KiB.
 const LINES: usize = 4_096;
 const HASH_SHIFT: u32 = 32 - LINES.trailing_zeros();
-/// Versions that lines tell from each other.
+/// Versions with different tags.
 const TAGS: u64 = u16::MAX as u64;
 
 /// What a line knows about an address.

@@ -160,7 +160,7 @@ impl RouteTable for Trie {
     }
 
     fn lookup_bytes(&self) -> usize {
-        // It says nothing about its memory.
+        // The crate does not report its memory.
         0
     }
 }
