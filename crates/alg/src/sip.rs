@@ -46,6 +46,12 @@ const STARTS: &[&[u8]] = &[
 /// Bytes of the longest start.
 const START_MAX: usize = 10;
 const SHAPE: Shape = Shape { starts: STARTS, start_max: START_MAX, is_start, is_length };
+/// Flag of a session: the outside has named the internal address, which nobody there has to know.
+/// Whatever repeats or relays such a message inside would seem to announce an endpoint of its own,
+/// so nothing of the session is read any more.
+const INSIDE_NAMED: u32 = 1;
+/// Flag of a session: the outside has sent a request, so that the inside has something to answer.
+const ASKED: u32 = 2;
 /// RFC 3261 §10.2.1.1 lets the registrar choose; this is what its §10.3 suggests.
 const REGISTRATION_S: u32 = 3600;
 
@@ -84,6 +90,12 @@ impl Alg for Sip {
         let Some(line_end) = line_end.filter(|end| known && is_start(&message[..*end])) else {
             return Reading::Done;
         };
+        if !context.from_inside && names_inside(context, message, line_end) {
+            memory.flags |= INSIDE_NAMED;
+        }
+        if memory.flags & INSIDE_NAMED != 0 {
+            return Reading::Done;
+        }
         let mut found = Findings::default();
         if read_message(memory, context, message, line_end, &mut found).is_some() {
             *findings = found;
@@ -140,6 +152,29 @@ fn field(name: &[u8]) -> Option<Field> {
     FIELDS.iter().find(|(known, _)| text::is(name, known)).map(|(_, field)| *field)
 }
 
+/// Whether a message of the outside has the internal address where it would open a port if the
+/// inside sent it. A registrar may list what was registered before there was a gateway.
+fn names_inside(context: &Context<'_>, message: &[u8], line_end: usize) -> bool {
+    if context.internal.address == context.external.address {
+        return false;
+    }
+    let is_response = text::starts(message, b"SIP/2.0 ");
+    let (mut is_of_registration, mut is_in_contact) = (false, false);
+    let mut fields = Fields::new(message, line_end + 2);
+    for (name, from, to) in fields.by_ref() {
+        match field(name) {
+            Some(Field::Contact) => each(message, from, to, |from, to| {
+                let host = uri_host(message, from, to);
+                is_in_contact |= host.is_some_and(|host| host.address == context.internal.address);
+            }),
+            Some(Field::Method) => is_of_registration = is_response && text::ends(&message[..to], b" REGISTER"),
+            _ => {}
+        }
+    }
+    is_in_contact && !is_of_registration
+        || fields.body.is_some_and(|body| sdp::names_inside(context, message, body, message.len()))
+}
+
 /// `None` if the message is not to be touched.
 fn read_message(
     memory: &mut Memory,
@@ -159,7 +194,7 @@ fn read_message(
     let mut fields = Fields::new(message, line_end + 2);
     let (mut registers, mut expires) = (text::starts(message, b"REGISTER "), None);
     let (mut length, mut is_sdp, mut is_encoded) = (None, false, false);
-    let mut transaction = 0;
+    let (mut transaction, mut hops) = (0, 0);
     for (name, from, to) in fields.by_ref() {
         let value = text::skip_blanks(message, from);
         match field(name) {
@@ -171,6 +206,7 @@ fn read_message(
                 is_sdp = text::starts_with_ignoring_case(text::part(message, value, to), b"application/sdp")
             }
             Some(Field::Encoding) => is_encoded = true,
+            Some(Field::Via) => each(message, from, to, |_, _| hops += 1),
             Some(Field::Call) => transaction ^= digest(message, value, to),
             Some(Field::Method) => {
                 registers |= text::ends(&message[..to], b" REGISTER");
@@ -183,8 +219,15 @@ fn read_message(
         return None;
     }
     let body = fields.body?;
-    let takes_back = registers && is_request && context.from_inside && expires == Some(0);
-    if registers && is_request && context.from_inside {
+    if is_request && !context.from_inside {
+        memory.flags |= ASKED;
+    }
+    // What it relays was written by somebody else, and what it answers unread may be anything: both
+    // open nothing.
+    let is_of_others = if is_request { hops > 1 } else { memory.flags & ASKED == 0 };
+    let asks = registers && is_request && context.from_inside && !is_of_others;
+    let takes_back = asks && expires == Some(0);
+    if asks {
         memory.await_answer(transaction);
     }
     // Only what the phone has asked for is answered, and once.
@@ -194,10 +237,13 @@ fn read_message(
         match field(name) {
             Some(Field::Via) => each(message, from, to, |from, to| read_via(context, message, from, to, findings)),
             Some(Field::Contact) if takes_back && is_star(message, from, to) => findings.end_registrations(),
+            Some(Field::Contact) if is_of_others && context.from_inside => {
+                each(message, from, to, |from, to| read_uri(context, message, from, to, Role::Route, findings));
+            }
             Some(Field::Contact) => each(message, from, to, |from, to| {
                 let said = || parameter(message, from, to, b"expires").or(expires);
                 let lifetime = match context.from_inside {
-                    true => registers.then(|| said().unwrap_or(REGISTRATION_S)),
+                    true => asks.then(|| said().unwrap_or(REGISTRATION_S)),
                     false => is_answer.then(said).flatten(),
                 };
                 read_uri(context, message, from, to, Role::Contact { lifetime }, findings);
@@ -213,7 +259,7 @@ fn read_message(
         None if context.transport == Transport::Tcp => body,
         None => message.len(),
     };
-    if is_sdp && !is_encoded && context.from_inside && body < body_end {
+    if is_sdp && !is_encoded && context.from_inside && !is_of_others && body < body_end {
         findings.set_body(body);
         sdp::read(context, message, body, body_end, findings);
         if let Some((length, at, end)) = length {
@@ -271,6 +317,13 @@ fn read_via(context: &Context<'_>, message: &[u8], from: usize, to: usize, findi
 }
 
 fn read_uri(context: &Context<'_>, message: &[u8], from: usize, to: usize, role: Role, findings: &mut Findings) {
+    if let Some(host) = uri_host(message, from, to) {
+        host.replace(context, findings, role);
+    }
+}
+
+/// The host of a URI, with or without a display name and brackets.
+fn uri_host(message: &[u8], from: usize, to: usize) -> Option<Host> {
     // After a display name, which may be quoted and contain anything.
     let (mut open, mut is_quoted, mut is_escaped) = (None, false, false);
     for (at, byte) in text::bytes(message, from, to) {
@@ -288,9 +341,7 @@ fn read_uri(context: &Context<'_>, message: &[u8], from: usize, to: usize, role:
     let start = open.unwrap_or_else(|| text::skip_blanks(message, from));
     let closing = if open.is_some() { b'>' } else { b';' };
     let end = text::position(text::part(message, start, to), |byte| byte == closing).map_or(to, |at| start + at);
-    if let Some(host) = host_of_uri(message, start, end).and_then(|at| Host::read(message, at, end)) {
-        host.replace(context, findings, role);
-    }
+    host_of_uri(message, start, end).and_then(|at| Host::read(message, at, end))
 }
 
 /// Where the host of `sip:user@host:port` begins. TLS (`sips:`) cannot be read and is left alone.

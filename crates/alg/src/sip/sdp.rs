@@ -28,6 +28,26 @@ struct Media {
 /// Media of a description.
 const MEDIA_MAX: usize = 8;
 
+/// Whether `c=` or `a=rtcp` of a description from outside has the internal address.
+pub(super) fn names_inside(context: &Context<'_>, message: &[u8], from: usize, to: usize) -> bool {
+    let mut at = from;
+    while at < to {
+        let length = text::position(&message[at..to], |byte| matches!(byte, b'\r' | b'\n')).unwrap_or(to - at);
+        let (line, end) = (&message[at..at + length], at + length);
+        let connection = match line {
+            [b'c', b'=', ..] => own_address(context, message, at + 2, end),
+            [b'a', b'=', b'r', b't', b'c', b'p', b':', ..] => text::position(line, |byte| byte == b' ')
+                .and_then(|blank| own_address(context, message, at + blank + 1, end)),
+            _ => None,
+        };
+        if connection.is_some() {
+            return true;
+        }
+        at = end + 1;
+    }
+    false
+}
+
 /// Reads `from..to` of the message.
 pub(super) fn read(context: &Context<'_>, message: &[u8], from: usize, to: usize, findings: &mut Findings) {
     let mut session: Connection = None;

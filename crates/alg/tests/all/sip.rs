@@ -108,12 +108,12 @@ fn media_with_their_own_address_are_judged_one_by_one() {
     let mut host = phone();
     let body = "v=0\r\nc=IN IP4 10.0.0.1\r\nm=audio 5004 RTP/AVP 0\r\nc=IN IP4 203.0.113.5\r\n\
 m=video 5006 RTP/AVP 0\r\nc=IN IP4 10.0.0.1\r\nm=image 5010 udptl t38\r\nm=message 2855 TCP/MSRP *\r\nm=audio 0 RTP/AVP 0\r\n";
-    let out = sent(&mut host, &with_body("SIP/2.0 200 OK\r\n", body));
+    let out = sent(&mut host, &with_body("INVITE sip:x SIP/2.0\r\n", body));
     let wanted = body
         .replacen("c=IN IP4 10.0.0.1", "c=IN IP4 198.51.100.7", 2)
         .replace("video 5006", "video 25006")
         .replace("image 5010", "image 25010");
-    assert_eq!(out, with_body("SIP/2.0 200 OK\r\n", &wanted));
+    assert_eq!(out, with_body("INVITE sip:x SIP/2.0\r\n", &wanted));
     let wants: Vec<_> = host.wants.iter().map(|want| (want.port, want.kind)).collect();
     assert_eq!(wants, [(5006, WantKind::Pair), (5010, WantKind::Data)]);
 }
@@ -122,7 +122,7 @@ m=video 5006 RTP/AVP 0\r\nc=IN IP4 10.0.0.1\r\nm=image 5010 udptl t38\r\nm=messa
 fn an_rtcp_port_elsewhere_is_its_own_want() {
     let mut host = phone();
     let body = "c=IN IP4 10.0.0.1\r\nm=audio 5004 RTP/AVP 0\r\na=rtcp:6005 IN IP4 10.0.0.1\r\n";
-    let out = sent(&mut host, &with_body("SIP/2.0 200 OK\r\n", body));
+    let out = sent(&mut host, &with_body("INVITE sip:x SIP/2.0\r\n", body));
     assert!(out.contains("m=audio 25004") && out.contains("a=rtcp:26005 IN IP4 198.51.100.7"), "{out}");
     assert_eq!(host.wants.iter().map(|want| want.port).collect::<Vec<_>>(), [5004, 6005]);
 }
@@ -180,4 +180,72 @@ fn a_media_line_of_two_ports_keeps_its_own_connection() {
                 m=video 6000/2 RTP/AVP 31\r\nc=IN IP4 10.0.0.1\r\n";
     let out = sent(&mut host, &with_body(INVITE, body));
     assert!(out.contains("m=audio 3636 RTP/AVP 0\r\nc=IN IP4 198.51.100.7\r\nm=video 6000/2"), "{out}");
+}
+
+/// What the phone sends for this message of somebody outside, who began, if it repeats it, and what
+/// it wants.
+fn repeated(host: &mut Host, text: &str) -> (String, usize) {
+    host.client_is_inside = false;
+    assert_eq!(sent(host, text), text, "nothing of it is the phone's");
+    (answered(host, text), host.wants.len())
+}
+
+#[test]
+fn what_names_the_inside_and_comes_from_outside_opens_nothing_when_repeated() {
+    let contact = "Contact: <sip:a@10.0.0.1:7000>\r\n";
+    for head in ["REGISTER sip:x SIP/2.0\r\n", "INVITE sip:x SIP/2.0\r\n", "SIP/2.0 200 OK\r\nCSeq: 1 INVITE\r\n"] {
+        let mut host = phone();
+        let text = format!("{head}{contact}\r\n");
+        assert_eq!(repeated(&mut host, &text), (text, 0));
+    }
+    for body in [SDP, "v=0\r\nm=audio 9000 RTP/AVP 0\r\na=rtcp:9001 IN IP4 10.0.0.1\r\nc=IN IP4 10.0.0.1"] {
+        let mut host = phone();
+        let text = with_body("INVITE sip:x SIP/2.0\r\n", body);
+        assert_eq!(repeated(&mut host, &text), (text, 0));
+        // Nor does anything later of this session.
+        assert_eq!(answered(&mut host, &with_body(INVITE, SDP)), with_body(INVITE, SDP));
+        assert!(host.wants.is_empty());
+    }
+}
+
+#[test]
+fn answers_register_nothing() {
+    let mut host = phone();
+    host.client_is_inside = false;
+    let answer = "SIP/2.0 200 OK\r\nCSeq: 1 REGISTER\r\nContact: <sip:a@10.0.0.1:7000>;expires=3600\r\n\r\n";
+    answered(&mut host, answer);
+    assert!(host.wants.iter().all(|want| want.lifetime.is_none()), "{:?}", host.wants);
+}
+
+#[test]
+fn answers_to_what_was_not_read_open_nothing() {
+    let answer = with_body("SIP/2.0 200 OK\r\nCSeq: 1 INVITE\r\nContact: <sip:a@10.0.0.1:7000>\r\n", SDP);
+    let mut host = phone();
+    assert!(sent(&mut host, &answer).contains("c=IN IP4 10.0.0.1"));
+    assert!(host.wants.is_empty());
+    answered(&mut host, "INVITE sip:alice@198.51.100.7:25060 SIP/2.0\r\nCSeq: 1 INVITE\r\n\r\n");
+    assert!(sent(&mut host, &answer).contains("c=IN IP4 198.51.100.7"));
+    assert_eq!(host.wants.len(), 3);
+}
+
+#[test]
+fn what_the_inside_relays_opens_nothing() {
+    let mut host = phone();
+    let relayed = INVITE.replace("Max-Forwards", "Via: SIP/2.0/UDP 192.0.2.9:5060;branch=z9\r\nMax-Forwards");
+    let out = sent(&mut host, &with_body(&relayed, SDP));
+    assert!(out.contains("Via: SIP/2.0/UDP 198.51.100.7:25060") && out.contains("c=IN IP4 10.0.0.1"), "{out}");
+    assert!(host.wants.is_empty());
+    let relayed = "REGISTER sip:x SIP/2.0\r\nv: SIP/2.0/UDP 10.0.0.1:5060, SIP/2.0/UDP 192.0.2.9\r\n\
+Contact: <sip:a@10.0.0.1:7000>\r\n\r\n";
+    sent(&mut host, relayed);
+    assert!(host.wants.is_empty());
+}
+
+#[test]
+fn a_registrar_may_list_what_was_registered_without_a_gateway() {
+    let mut host = phone();
+    let list = "SIP/2.0 200 OK\r\nCSeq: 1 REGISTER\r\nContact: <sip:a@10.0.0.1:5060>;expires=60\r\n\r\n";
+    assert_eq!(answered(&mut host, list), list);
+    sent(&mut host, &with_body(INVITE, SDP));
+    assert_eq!(host.wants.len(), 2);
 }

@@ -121,11 +121,11 @@ impl Ledger {
         external
     }
 
-    /// A connection that the registrar has opened to a registered port. What answers there may be
-    /// any server that repeats what it gets, so that the registrar could register more and more.
+    /// A connection that the outside has opened. What answers there may be any server that repeats
+    /// what it gets, so that the outside could register what it likes.
     fn may_not_register(&self, asking: &Asking, protocol: Protocol) -> bool {
         let session = self.state.control_sessions.as_ref().map(|store| store.get(asking.place));
-        protocol == Protocol::Tcp && session.is_some_and(|it| it.is_of_registration && !it.client_is_inside)
+        protocol == Protocol::Tcp && session.is_some_and(|it| !it.client_is_inside)
     }
 
     pub(in crate::shard) fn refuse_expectation(&mut self, alg: AlgId, why: GatewayRefusal) {

@@ -327,7 +327,7 @@ impl View<'_> {
             false => self.fate_of_address(now, candidate, address),
         };
         let fate = fate.or(candidate.orphaned(&key, external, mapping.created_s()), now);
-        match self.ends_with_grants(now, index, fate != Fate::Keep, &candidate.settings().port_control) {
+        match self.ends_with_grants(now, index, fate != Fate::Keep, candidate.settings()) {
             true => Fate::End,
             false => fate,
         }

@@ -1,6 +1,6 @@
 //! Ends expired grants, and moves those whose mapping has no place any more.
 
-use crate::settings::PortControl;
+use crate::settings::Settings;
 use crate::shard::Ledger;
 use crate::state::grant::Grant;
 use crate::state::grant::Kind;
@@ -17,11 +17,13 @@ const UPDATES: u8 = 3;
 /// How long a grant without a place is kept, so that its client hears of it.
 const TELLING: Duration = Duration::from_secs(2);
 
-fn is_without_server(policy: &PortControl, grant: &Grant) -> bool {
+/// Nobody is there any more who would renew it. What a gateway only expects ends soon by itself, and
+/// a call by its own end.
+fn is_without_server(settings: &Settings, grant: &Grant) -> bool {
     match grant.origin() {
-        Origin::Pcp => !policy.pcp,
-        Origin::NatPmp => !policy.nat_pmp,
-        Origin::Alg(_) => false,
+        Origin::Pcp => !settings.port_control.pcp,
+        Origin::NatPmp => !settings.port_control.nat_pmp,
+        Origin::Alg(alg) => grant.kind() == Kind::Map && settings.gateways.iter().all(|gateway| gateway.alg != alg),
     }
 }
 
@@ -35,9 +37,9 @@ impl View<'_> {
         is_closed && !is_at_home || self.orphaned(mapping).is_some()
     }
 
-    /// Port control that its client used is disabled now, so it could neither renew nor delete it.
+    /// What its client used is disabled now, so it could neither renew nor delete it.
     fn is_without_server(&self, grant: &Grant) -> bool {
-        is_without_server(&self.snapshot.settings().port_control, grant)
+        is_without_server(self.snapshot.settings(), grant)
     }
 
     /// Whether the sweep would end this mapping at once under other settings, because only grants
@@ -47,7 +49,7 @@ impl View<'_> {
         now: Instant,
         mapping: u32,
         drains: bool,
-        candidate: &PortControl,
+        candidate: &Settings,
     ) -> bool {
         let grants = &self.state.grants;
         if grants.is_empty() || self.has_real_session(now, mapping) {
@@ -96,6 +98,10 @@ impl Ledger {
             return;
         }
         if self.view().is_without_server(&grant) {
+            if grant.origin().is_alg() {
+                self.end_grant(now, index);
+                return;
+            }
             self.release_hold(now, index);
             self.release_session(now, &grant);
             self.announce_end(now, index);
