@@ -191,7 +191,7 @@ fn repeated(host: &mut Host, text: &str) -> (String, usize) {
 }
 
 #[test]
-fn what_names_the_inside_and_comes_from_outside_opens_nothing_when_repeated() {
+fn a_repeated_message_that_names_the_inside_opens_nothing() {
     let contact = "Contact: <sip:a@10.0.0.1:7000>\r\n";
     for head in ["REGISTER sip:x SIP/2.0\r\n", "INVITE sip:x SIP/2.0\r\n", "SIP/2.0 200 OK\r\nCSeq: 1 INVITE\r\n"] {
         let mut host = phone();

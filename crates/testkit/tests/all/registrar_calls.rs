@@ -50,7 +50,12 @@ fn call(bed: &mut Bed, from: SocketAddrV4, external: SocketAddrV4) -> Option<Str
 
 /// The call is set up, and has sound.
 fn answer(bed: &mut Bed, caller: SocketAddrV4, external: SocketAddrV4) {
-    bed.inside(&build::udp(PHONE, caller).payload(OK.as_bytes()).build());
+    say(bed, OK, caller, external);
+}
+
+/// The phone sends this to its peer; then sound reaches it.
+fn say(bed: &mut Bed, text: &str, caller: SocketAddrV4, external: SocketAddrV4) {
+    bed.inside(&build::udp(PHONE, caller).payload(text.as_bytes()).build());
     let sent = bed.only_outside();
     let text = udp_text(&sent);
     assert_eq!((source(&sent), destination(&sent)), (external, caller));
@@ -90,10 +95,11 @@ fn a_registrar_calls_from_any_port() {
 fn a_phone_calls_another_port_of_its_registrar() {
     let mut bed = Bed::new(with(&["sip"]));
     let external = register(&mut bed, 3_600);
-    answer(&mut bed, at(E1, 5_080), external);
+    let asks = OK.replace("SIP/2.0 200 OK", "INVITE sip:b@198.51.100.1:5080 SIP/2.0");
+    say(&mut bed, &asks, at(E1, 5_080), external);
     // Another host is no peer of this registration.
-    bed.inside(&build::udp(PHONE, at(E2, 5_080)).payload(OK.as_bytes()).build());
-    assert_eq!(udp_text(&bed.only_outside()), OK);
+    bed.inside(&build::udp(PHONE, at(E2, 5_080)).payload(asks.as_bytes()).build());
+    assert_eq!(udp_text(&bed.only_outside()), asks);
     bed.run_out();
 }
 

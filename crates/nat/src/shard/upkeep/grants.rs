@@ -17,8 +17,8 @@ const UPDATES: u8 = 3;
 /// How long a grant without a place is kept, so that its client hears of it.
 const TELLING: Duration = Duration::from_secs(2);
 
-/// Nobody is there any more who would renew it. What a gateway only expects ends soon by itself, and
-/// a call by its own end.
+/// Nobody is there any more who would renew it. What a gateway only expects ends soon by itself,
+/// and a call by its own end.
 fn is_without_server(settings: &Settings, grant: &Grant) -> bool {
     match grant.origin() {
         Origin::Pcp => !settings.port_control.pcp,
