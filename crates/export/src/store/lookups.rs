@@ -4,6 +4,8 @@
 //! of the line before, so that a removed or changed line shows.
 
 use std::fs::File;
+use std::io;
+use std::io::BufRead;
 use std::io::Read;
 use std::io::Seek;
 use std::io::SeekFrom;
@@ -79,32 +81,78 @@ fn append(folder: &Path, mut fields: serde_json::Value, case: Option<&str>, unix
     let case = case.map(|case| case.chars().take(CASE_MAX).collect::<String>());
     let mut file = File::options().create(true).append(true).read(true).open(&path).map_err(&error)?;
     file.lock().map_err(&error)?;
-    let length = file.metadata().map_err(&error)?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(LINE_MAX))).map_err(&error)?;
-    let mut end = Vec::new();
-    file.read_to_end(&mut end).map_err(&error)?;
-    let last = end.strip_suffix(b"\n").unwrap_or(&end).rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+    let last = end_of(&mut file).map_err(&error)?;
     fields["time"] = utc_text(unix_us).into();
     fields["case"] = case.into();
-    fields["previous"] = hex(blake3::hash(last).as_bytes()).into();
-    file.write_all(format!("{fields}\n").as_bytes()).map_err(&error)?;
-    file.sync_data().map_err(&error)
+    fields["previous"] = hex(blake3::hash(&last).as_bytes()).into();
+    write_whole(&mut file, format!("{fields}\n").as_bytes(), File::sync_data).map_err(&error)
+}
+
+/// Makes the file end with a whole line, and returns that line without its newline; nothing if the
+/// file is empty. What comes after the last newline was torn off by a full disk or a power cut: no
+/// lookup with it was answered, so it is cut off, unless it lacks nothing but the newline.
+fn end_of(file: &mut File) -> io::Result<Vec<u8>> {
+    let length = file.metadata()?.len();
+    let (mut end, mut reach) = (Vec::new(), LINE_MAX);
+    loop {
+        let from = length.saturating_sub(reach);
+        end.clear();
+        file.seek(SeekFrom::Start(from))?;
+        file.read_to_end(&mut end)?;
+        // The last whole line, and the newline before it.
+        if from == 0 || end.iter().filter(|byte| **byte == b'\n').count() > 1 {
+            break;
+        }
+        reach = reach.saturating_mul(2);
+    }
+    let whole = end.iter().rposition(|byte| *byte == b'\n').map_or(0, |place| place + 1);
+    let torn = end.split_off(whole);
+    let last = end.strip_suffix(b"\n").unwrap_or(&end).rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+    if torn.is_empty() {
+        return Ok(last.to_vec());
+    }
+    if follows(&torn, blake3::hash(last).as_bytes()) {
+        write_whole(file, b"\n", |_| Ok(()))?;
+        return Ok(torn);
+    }
+    file.set_len(length.saturating_sub(torn.len() as u64))?;
+    Ok(last.to_vec())
+}
+
+/// Appends all of `bytes` and calls `sync`, or else leaves the file as long as it was.
+///
+/// # Errors
+/// The bytes cannot be written or `sync` failed.
+fn write_whole(file: &mut File, bytes: &[u8], sync: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    let length = file.metadata()?.len();
+    let written = file.write_all(bytes).and_then(|()| sync(file));
+    if written.is_err() {
+        // If this fails, too, the next record sees to the torn end.
+        let _ = file.set_len(length);
+    }
+    written
+}
+
+/// True if a line without its newline is a record that has the hash of the line before.
+fn follows(line: &[u8], before: &[u8; 32]) -> bool {
+    let value: Option<serde_json::Value> = serde_json::from_slice(line).ok();
+    value.as_ref().and_then(|value| value["previous"].as_str()) == Some(&hex(before))
 }
 
 /// Checks that every line of the record has the hash of the line before. Returns the number of
-/// lines, and the number of the first wrong line if there is one.
+/// lines, and the number of the first wrong line if there is one. A last line without a newline
+/// was never whole: if it does not follow, it is torn, and does not count.
 ///
 /// # Errors
 /// The file cannot be read.
 pub(crate) fn check(folder: &Path) -> Result<(u64, Option<u64>), StoreError> {
-    use std::io::BufRead;
     let path = folder.join(NAME);
     let file = match File::open(&path) {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((0, None)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, None)),
         Err(error) => return Err(StoreError::io(&path)(error)),
     };
-    let mut reader = std::io::BufReader::new(file);
+    let mut reader = io::BufReader::new(file);
     let (mut count, mut before) = (0, *blake3::hash(b"").as_bytes());
     loop {
         let mut line = Vec::new();
@@ -112,12 +160,98 @@ pub(crate) fn check(folder: &Path) -> Result<(u64, Option<u64>), StoreError> {
         if read == 0 {
             return Ok((count, None));
         }
-        count += 1;
         let content = line.strip_suffix(b"\n").unwrap_or(&line);
-        let value: Option<serde_json::Value> = serde_json::from_slice(content).ok();
-        if value.as_ref().and_then(|value| value["previous"].as_str()) != Some(&hex(&before)) {
-            return Ok((count, Some(count)));
+        if !follows(content, &before) {
+            let has_newline =
+                content.len() < line.len() || rest_has_newline(&mut reader).map_err(StoreError::io(&path))?;
+            return Ok(if has_newline { (count + 1, Some(count + 1)) } else { (count, None) });
         }
+        count += 1;
         before = *blake3::hash(content).as_bytes();
+    }
+}
+
+/// True if a newline follows.
+fn rest_has_newline(reader: &mut impl BufRead) -> io::Result<bool> {
+    loop {
+        let bytes = reader.fill_buf()?;
+        if bytes.is_empty() || bytes.contains(&b'\n') {
+            return Ok(!bytes.is_empty());
+        }
+        let length = bytes.len();
+        reader.consume(length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes an empty folder.
+    fn folder(name: &str) -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("natrix-lookups-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_record_torn_at_any_byte_is_no_tampering_and_spoils_no_other() {
+        let folder = folder("torn");
+        let file = folder.join(NAME);
+        record_export(&folder, (1, 2), Some("first"), 10).unwrap();
+        let first = std::fs::read(&file).unwrap();
+        record_export(&folder, (3, 4), Some("second"), 20).unwrap();
+        let both = std::fs::read(&file).unwrap();
+        let whole = |length: usize| length + 1 >= both.len();
+        for length in first.len()..=both.len() {
+            std::fs::write(&file, &both[..length]).unwrap();
+            assert_eq!(check(&folder).unwrap(), (1 + u64::from(whole(length)), None), "cut at {length}");
+            record_export(&folder, (5, 6), Some("third"), 30).unwrap();
+            assert_eq!(check(&folder).unwrap(), (2 + u64::from(whole(length)), None), "cut at {length}");
+            let text = std::fs::read_to_string(&file).unwrap();
+            assert!(text.contains("first") && text.contains("third"), "{text}");
+            assert_eq!(text.contains("second"), whole(length), "{text}");
+        }
+        // A power cut can leave zeros where data were not yet on the disk.
+        for zeros in [1, 100_000] {
+            std::fs::write(&file, [first.as_slice(), &vec![0; zeros]].concat()).unwrap();
+            assert_eq!(check(&folder).unwrap(), (1, None), "{zeros} zeros");
+            record_export(&folder, (5, 6), None, 30).unwrap();
+            assert_eq!(check(&folder).unwrap(), (2, None), "{zeros} zeros");
+        }
+        std::fs::write(&file, &first[..first.len() / 2]).unwrap();
+        assert_eq!(check(&folder).unwrap(), (0, None));
+        record_export(&folder, (5, 6), None, 30).unwrap();
+        assert_eq!(check(&folder).unwrap(), (1, None));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_changed_line_is_still_found() {
+        let folder = folder("changed");
+        let file = folder.join(NAME);
+        for number in 0..3 {
+            record_export(&folder, (1, 2), Some(&format!("case {number}")), number).unwrap();
+        }
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replace("case 0", "case 9")).unwrap();
+        assert_eq!(check(&folder).unwrap(), (2, Some(2)));
+        // A torn line is the last one only.
+        std::fs::write(&file, text.replacen("}\n", "\n", 1)).unwrap();
+        assert_eq!(check(&folder).unwrap(), (1, Some(1)));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_failed_write_leaves_nothing_behind() {
+        let folder = folder("failed");
+        record_export(&folder, (1, 2), None, 1).unwrap();
+        let before = std::fs::read(folder.join(NAME)).unwrap();
+        let mut file = File::options().append(true).read(true).open(folder.join(NAME)).unwrap();
+        let full = |_: &File| Err(io::ErrorKind::StorageFull.into());
+        write_whole(&mut file, b"half of a rec", full).unwrap_err();
+        assert_eq!(std::fs::read(folder.join(NAME)).unwrap(), before);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
