@@ -572,6 +572,45 @@ fn an_export_has_what_ended_later_or_is_in_the_journal() {
     assert!(exported > 1_000, "{exported}");
 }
 
+/// While an export is read, an instance merges its segments and deletes some by retention.
+#[test]
+fn an_export_of_a_store_that_goes_on_meanwhile_is_whole() {
+    let (mut gone, mut exported) = (0, 0);
+    for seed in 620..624 {
+        let folder = Folder::new(&format!("export-live-{seed}"));
+        let mut world = World::new(seed, &folder.0, Faults { retention: true, ..Faults::default() });
+        for _ in 0..6 {
+            (0..400).for_each(|_| world.step());
+            let store = Store::open(&folder.0).unwrap();
+            let before = segments(&folder.0);
+            let intervals = |each: &mut dyn FnMut()| {
+                let mut found = Vec::new();
+                let put = |holder: &export::store::Holder| {
+                    found.push(format!("{holder:?}"));
+                    each();
+                    Ok::<(), StoreError>(())
+                };
+                store.intervals(0, 1 << 60, put).map(|()| {
+                    // A merge brings them in another order.
+                    found.sort_unstable();
+                    found
+                })
+            };
+            let expected = intervals(&mut || {}).unwrap();
+            let mut calls = 0;
+            let found = intervals(&mut || {
+                calls += 1;
+                (0..if calls == 1 { 400 } else { 0 }).for_each(|_| world.step());
+            });
+            assert!(found.unwrap() == expected, "seed {seed}");
+            let now = segments(&folder.0);
+            gone += before.iter().filter(|path| !now.contains(path)).count();
+            exported += expected.len();
+        }
+    }
+    assert!(gone > 20 && exported > 1_000, "{gone} {exported}");
+}
+
 fn compare_all(name: &str, seeds: core::ops::Range<u64>, faults: Faults) -> (usize, usize, usize) {
     let mut totals = (0, 0, 0);
     for seed in seeds {

@@ -9,6 +9,8 @@ use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::collections::HashSet;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -32,6 +34,7 @@ use super::row::End;
 use super::row::Row;
 use super::row::What;
 use super::segment::SegmentFile;
+use super::segment::Written;
 use super::writer::read_frames;
 use super::writer::segment_path;
 use crate::Subscriber;
@@ -49,6 +52,12 @@ const LOST_END_US: u64 = 600_000_000;
 const LOST_LEAST_US: u64 = 2_000_000;
 /// Times of day are before this one.
 const UNIX_MAX_US: u64 = 1 << 60;
+
+/// Segments that may soon be merged, the newest of them, which all intervals need open at once.
+/// More than are waiting and being merged by default; fewer than a process may open.
+const UNMERGED_HELD: usize = 192;
+/// The same for the oldest, which retention deletes: hours of the log.
+const OLDEST_HELD: usize = 64;
 
 /// A question to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +205,8 @@ struct Search<'a> {
     journal: Option<Journal>,
     /// The segment read last.
     cached: Option<(u64, SegmentFile)>,
+    /// Segments that were opened before they are read, because their files may be deleted.
+    held: HashMap<u64, File>,
     /// Names of IPv6 hosts that were met, by where they are and identifier.
     names: HashMap<(Source, u32), HostName>,
     found: Found,
@@ -230,7 +241,8 @@ impl Store {
     fn search(&self, question: &Question, journal: Option<Journal>) -> Result<Found, StoreError> {
         let found = Found { is_complete: true, ..Found::default() };
         let question = question.searched();
-        let mut search = Search { store: self, question, journal, cached: None, names: HashMap::new(), found };
+        let mut search =
+            Search { store: self, question, journal, cached: None, held: HashMap::new(), names: HashMap::new(), found };
         search.run()?;
         Ok(search.found)
     }
@@ -264,10 +276,10 @@ impl Store {
     ) -> Result<(), E> {
         let question =
             Question { address: Ipv4Addr::UNSPECIFIED, host: None, port: None, protocol: None, from_us, to_us };
-        let (store, journal) = self.with_journal(&question)?;
+        let (store, journal, held) = self.with_files(&question)?;
         let found = Found::default();
         let names = HashMap::new();
-        let mut search = Search { store: &store, question, journal: Some(journal), cached: None, names, found };
+        let mut search = Search { store: &store, question, journal: Some(journal), cached: None, held, names, found };
         let rows_of = |segment: &Segment| segment.written.single_rows.saturating_add(segment.written.range_rows);
         let (total, mut done) = (store.catalogue.segments.values().map(rows_of).fold(0, u64::saturating_add), 0_u64);
         for (boot, known) in store.catalogue.boots.iter().enumerate() {
@@ -280,10 +292,8 @@ impl Store {
             let mut later = 0_u64;
             for (place, segment) in segments.iter().enumerate() {
                 let is_last = place + 1 == segments.len() && in_journal.is_none();
-                let (first, last) = span(&segment.coverage);
-                let offsets = || known.clocks.iter().map(Moment::offset);
-                let earliest = first.saturating_add_signed(offsets().min().unwrap_or(0));
-                let latest = last.saturating_add_signed(offsets().max().unwrap_or(0));
+                let first = span(&segment.coverage).0;
+                let (earliest, latest) = unix_span(segment, known);
                 let is_after = earliest > to_us;
                 if latest < from_us || (is_after && later == 0) {
                     done = done.saturating_add(rows_of(segment));
@@ -322,13 +332,44 @@ impl Store {
         Ok(())
     }
 
+    /// As [`Store::with_journal`], and opens the segments that may be deleted while the others are
+    /// read: those to be merged, and the oldest, which retention deletes first.
+    fn with_files(&self, question: &Question) -> Result<(Store, Journal, HashMap<u64, File>), StoreError> {
+        loop {
+            let (store, journal) = self.with_journal(question)?;
+            let asked = |segment: &&Segment| {
+                let known = store.catalogue.boots.get(segment.boot as usize);
+                known.is_some_and(|known| unix_span(segment, known).1 >= question.from_us)
+            };
+            let segments = || store.catalogue.segments.values().filter(asked);
+            let unmerged = segments().rev().filter(|segment| !segment.is_merged).take(UNMERGED_HELD);
+            let mut held = HashMap::new();
+            let mut gone = Vec::new();
+            for segment in unmerged.chain(segments().take(OLDEST_HELD)) {
+                match File::open(segment_path(&self.folder, segment.id)) {
+                    Ok(file) => drop(held.insert(segment.id, file)),
+                    // It went after the catalogue was read, which says what has its rows now.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => gone.push(segment.id),
+                    // Too many files are open: the others are opened when they are read.
+                    Err(_) => break,
+                }
+            }
+            // What the catalogue still has is missing for good, which reading it reports.
+            let is_there = |now: &Store| now.catalogue.segments.values().any(|segment| gone.contains(&segment.id));
+            if gone.is_empty() || is_there(&Store::open(&self.folder)?) {
+                return Ok((store, journal, held));
+            }
+        }
+    }
+
     /// The store as it is now, with all of its journal: no segment has what that has.
     fn with_journal(&self, question: &Question) -> Result<(Store, Journal), StoreError> {
         loop {
             let store = Store::open(&self.folder)?;
             let found = Found::default();
             let (question, names) = (*question, HashMap::new());
-            let mut search = Search { store: &store, question, journal: None, cached: None, names, found };
+            let held = HashMap::new();
+            let mut search = Search { store: &store, question, journal: None, cached: None, held, names, found };
             let is_live = store.catalogue.boots.last().is_some_and(|boot| boot.ended.is_none());
             let journal = if is_live { search.read_journal(None) } else { Ok(Journal::new()) };
             // A window that was sealed meanwhile took its journal away.
@@ -522,7 +563,11 @@ impl Search<'_> {
         if !is_cached {
             let path = segment_path(&self.store.folder, segment.id);
             self.count_reads();
-            let file = SegmentFile::open(&path, segment.written.footer_offset, segment.written.bytes)?;
+            let Written { footer_offset, bytes, .. } = segment.written;
+            let file = match self.held.remove(&segment.id) {
+                Some(file) => SegmentFile::of(&path, file, footer_offset, bytes)?,
+                None => SegmentFile::open(&path, footer_offset, bytes)?,
+            };
             self.cached = Some((segment.id, file));
         }
         match &mut self.cached {
@@ -968,6 +1013,14 @@ fn ids_of(segment: &mut SegmentFile, host: Option<HostPrefix>) -> Result<Vec<u32
         ids.dedup();
     }
     Ok(ids)
+}
+
+/// First and last time of day that any clock setting of its boot gives the records of a segment.
+fn unix_span(segment: &Segment, boot: &Boot) -> (u64, u64) {
+    let (first, last) = span(&segment.coverage);
+    let offsets = || boot.clocks.iter().map(Moment::offset);
+    let (least, most) = (offsets().min().unwrap_or(0), offsets().max().unwrap_or(0));
+    (first.saturating_add_signed(least), last.saturating_add_signed(most))
 }
 
 /// First and last time of the records of a segment, in whole milliseconds as its rows.

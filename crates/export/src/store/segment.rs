@@ -404,7 +404,11 @@ pub(crate) struct SegmentFile {
 impl SegmentFile {
     /// Opens a segment whose footer begins at `footer_offset` and ends with the file, at `bytes`.
     pub(crate) fn open(path: &Path, footer_offset: u64, bytes: u64) -> Result<SegmentFile, StoreError> {
-        let file = File::open(path).map_err(StoreError::io(path))?;
+        SegmentFile::of(path, File::open(path).map_err(StoreError::io(path))?, footer_offset, bytes)
+    }
+
+    /// As [`SegmentFile::open`], for a file that was opened before.
+    pub(crate) fn of(path: &Path, file: File, footer_offset: u64, bytes: u64) -> Result<SegmentFile, StoreError> {
         let length = bytes.checked_sub(footer_offset).filter(|length| *length <= FOOTER_MAX);
         let length = length.ok_or_else(|| StoreError::damaged(path, "the place of the footer is impossible"))?;
         let decoder = Decoder::new().map_err(StoreError::io(path))?;
