@@ -1,5 +1,6 @@
 //! Aligned tables.
 
+use std::borrow::Cow;
 use std::io;
 use std::io::Write;
 
@@ -30,8 +31,13 @@ impl Table {
         Table { columns, widths, rows: Vec::new(), heading_printed: false }
     }
 
-    /// Adds a row, one cell for each column.
-    pub fn row(&mut self, cells: Vec<String>) {
+    /// Adds a row, one cell for each column. What is no plain text in a cell is escaped.
+    pub fn row(&mut self, mut cells: Vec<String>) {
+        for cell in &mut cells {
+            if let Cow::Owned(escaped) = escaped(cell) {
+                *cell = escaped;
+            }
+        }
         for (width, cell) in self.widths.iter_mut().zip(&cells) {
             *width = (*width).max(width_of(cell));
         }
@@ -90,6 +96,31 @@ pub fn write_table(columns: &[String], rows: &[Vec<String>], out: &mut dyn Write
     table.flush(out)
 }
 
+/// A text without what would change the terminal, end the row, or show letters in another order:
+/// such characters, and the backslash that escapes them, are written as in Rust (`\n`, `\u{1b}`).
+/// Clients choose cases and names.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut result = String::with_capacity(text.len() + 8);
+    for letter in text.chars() {
+        if is_unsafe(letter) || letter == '\\' {
+            result.extend(letter.escape_default());
+        } else {
+            result.push(letter);
+        }
+    }
+    Cow::Owned(result)
+}
+
+/// True for control characters, the ends of lines and paragraphs, and the marks that turn the
+/// direction of letters (Unicode Standard Annex #9 §2).
+fn is_unsafe(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Width of a text. Names in the configuration are plain; a wide character would only misalign its
 /// row.
 fn width_of(text: &str) -> usize {
@@ -110,5 +141,22 @@ mod tests {
         table.flush(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "NAME      COUNT\na     1,000,000  x\nlonger          2\n");
+    }
+
+    #[test]
+    fn no_cell_forges_a_row_or_reaches_the_terminal() {
+        let mut table = Table::new(&[("WHO", Align::Left), ("CASE", Align::Left)]);
+        table.row(vec!["root".to_owned(), "1\n2026  nobody\t\u{1b}[2J\u{9b}1m\u{7f}\r".to_owned()]);
+        table.row(vec!["müller".to_owned(), "a\u{202e}b\u{2066}c\u{200f}d\u{2028}".to_owned()]);
+        table.row(vec!["DOM\\user".to_owned(), "C:\\n\n".to_owned()]);
+        let mut out = Vec::new();
+        table.flush(&mut out).unwrap();
+        let expected = concat!(
+            "WHO       CASE\n",
+            "root      1\\n2026  nobody\\t\\u{1b}[2J\\u{9b}1m\\u{7f}\\r\n",
+            "müller    a\\u{202e}b\\u{2066}c\\u{200f}d\\u{2028}\n",
+            "DOM\\user  C:\\\\n\\n\n",
+        );
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 }
