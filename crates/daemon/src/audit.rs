@@ -9,6 +9,7 @@ use std::io::Seek;
 use std::io::SeekFrom;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::FileExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
@@ -53,11 +54,9 @@ impl Audit {
     pub(crate) fn write(&self, record: &AuditRecord, then: &str) -> Result<(), Fault> {
         let _writing = lock(&self.writing);
         let write = || -> io::Result<()> {
-            let mut line = serde_json::to_vec(record)?;
-            line.push(b'\n');
-            let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
-            file.write_all(&line)?;
-            file.sync_data()
+            let line = serde_json::to_vec(record)?;
+            let mut file = OpenOptions::new().append(true).read(true).create(true).mode(0o600).open(&self.path)?;
+            append(&mut file, &line, File::sync_data)
         };
         write().map_err(|error| {
             let remedy = format!("make room or correct the permissions, or set another control.audit; {then}");
@@ -140,6 +139,25 @@ impl Audit {
         path.push(ending);
         path.into()
     }
+}
+
+/// Appends a line of its own and calls `sync`, or else leaves the file as long as it was. A line
+/// that a full disk or a power cut tore is ended first, so that it takes no other with it.
+fn append(file: &mut File, line: &[u8], sync: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    let length = metadata.len();
+    let mut last = [b'\n'];
+    // What is no file, such as a pipe, has no end to look at.
+    if let (true, Some(place)) = (metadata.is_file(), length.checked_sub(1)) {
+        file.read_exact_at(&mut last, place)?;
+    }
+    let start: &[u8] = if last == *b"\n" { b"" } else { b"\n" };
+    let written = file.write_all(&[start, line, b"\n"].concat()).and_then(|()| sync(file));
+    if written.is_err() && metadata.is_file() {
+        // If this fails, too, the next record ends the torn line.
+        let _ = file.set_len(length);
+    }
+    written
 }
 
 fn foreign(cursor: &str) -> Fault {
@@ -279,6 +297,25 @@ mod tests {
         OpenOptions::new().append(true).open(&place).unwrap().write_all(b"{\"time\":").unwrap();
         let page = audit.page(&list(10, None)).unwrap();
         assert_eq!(page.objects.len(), 1);
+        // The next record is not glued to it.
+        audit.write(&record(&Actor::default(), "find", "b", "asked"), "").unwrap();
+        audit.write(&record(&Actor::default(), "find", "c", "asked"), "").unwrap();
+        let subjects: Vec<String> =
+            audit.page(&list(10, None)).unwrap().objects.into_iter().map(|it| it.subject).collect();
+        assert_eq!(subjects, ["c", "b", "a"]);
+        assert_eq!(std::fs::read_to_string(&place).unwrap().lines().count(), 4, "three records and the torn line");
+        std::fs::remove_file(place).unwrap();
+    }
+
+    #[test]
+    fn a_failed_write_leaves_nothing_behind() {
+        let place = place("failed");
+        let audit = Audit::new(place.clone());
+        audit.write(&record(&Actor::default(), "find", "a", "asked"), "").unwrap();
+        let before = std::fs::read(&place).unwrap();
+        let mut file = OpenOptions::new().append(true).read(true).open(&place).unwrap();
+        append(&mut file, b"{\"time\":", |_| Err(io::ErrorKind::StorageFull.into())).unwrap_err();
+        assert_eq!(std::fs::read(&place).unwrap(), before);
         std::fs::remove_file(place).unwrap();
     }
 
