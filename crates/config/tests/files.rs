@@ -288,10 +288,13 @@ fn a_fifo_is_refused_and_not_waited_for() {
 #[test]
 fn files_of_tls_have_to_be_there() {
     let folder = Folder::new("tls");
-    // What is in the sections, only TLS knows.
-    let pem = |label: &str| format!("-----BEGIN {label}-----\nMIIB\n-----END {label}-----\n");
-    let chain = folder.write("chain.pem", format!("a remark\n{0}{0}", pem("CERTIFICATE")).as_bytes());
-    let secret = folder.write("key.pem", pem("PRIVATE KEY").as_bytes());
+    let certificate = include_str!("tls/certificate.pem");
+    let chain = folder.write("chain.pem", format!("a remark\n{certificate}{certificate}").as_bytes());
+    let secret = folder.write("key.pem", include_bytes!("tls/key.pem"));
+    let no_certificate =
+        folder.write("no-certificate.pem", b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n");
+    let others = folder.write("other-key.pem", include_bytes!("tls/other-key.pem"));
+    let of_no_use = folder.write("ed448-key.pem", include_bytes!("tls/ed448-key.pem"));
     let empty = folder.write("empty.pem", b"");
     let broken = folder.write(
         "broken.pem",
@@ -321,6 +324,29 @@ fn files_of_tls_have_to_be_there() {
         // The key is the second or the third.
         let right = keys.map(|key| if key.ends_with("key") { &secret } else { &chain });
         assert_eq!(folder.parse(&text(right[0], right[1], right[2])).err(), None);
+        // TLS would refuse these pairs, and the API or the sink never start.
+        for (certificate, secret, ends) in [
+            (
+                &chain,
+                &others,
+                format!(".key: is not the key of the certificate ({others}); name the key that {chain} was made for"),
+            ),
+            (&chain, &of_no_use, "and a certificate".to_owned()),
+            (&no_certificate, &secret, "name a file with an X.509 certificate".to_owned()),
+        ] {
+            let files = keys.map(|key| {
+                if key.ends_with("key") {
+                    secret
+                } else if key.ends_with("certificate") {
+                    certificate
+                } else {
+                    &chain
+                }
+            });
+            let faults = folder.parse(&text(files[0], files[1], files[2])).expect_err("a pair is wrong");
+            let reported: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            assert!(reported.len() == 1 && reported[0].ends_with(&ends), "{reported:?}");
+        }
         for (at, key) in keys.iter().enumerate() {
             let (other, what, label) = match key.ends_with("key") {
                 true => (&chain, "private key", "PRIVATE KEY"),

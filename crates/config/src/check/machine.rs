@@ -75,8 +75,16 @@ pub(crate) fn log_store(draft: &Draft, machine: &Machine, report: &mut Report) {
 /// The files of the API's certificate.
 pub(crate) fn http_tls(draft: &Draft, machine: &Machine, report: &mut Report) {
     let Some(http) = &draft.singles.http else { return };
-    http.tls_certificates.iter().for_each(|file| pem::check(file, Holds::Certificates, machine, report));
-    http.tls_key.iter().for_each(|file| pem::check(file, Holds::Key, machine, report));
+    let mut certificates = http.tls_certificates.as_slice();
+    match (&http.http.tls, &http.tls_key, certificates) {
+        // The first is the server's, the other has the authorities of clients.
+        (Some(_), Some(key), [certificate, others @ ..]) => {
+            pem::check_pair(certificate, key, machine, report);
+            certificates = others;
+        }
+        (_, key, _) => key.iter().for_each(|file| pem::check(file, Holds::Key, machine, report)),
+    }
+    certificates.iter().for_each(|file| pem::check(file, Holds::Certificates, machine, report));
 }
 
 /// How many workers, and where.

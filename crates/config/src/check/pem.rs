@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
 
+use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::Error;
@@ -47,6 +48,39 @@ impl Holds {
             Ok(()) => None,
             Err(Error::NoItemsFound) => Some(missing),
             Err(_) => Some(broken),
+        }
+    }
+}
+
+/// Reports what [`check`] does of the files of a certificate and its key, and a pair that TLS would
+/// refuse.
+pub(crate) fn check_pair(certificate: &Placed<PathBuf>, key: &Placed<PathBuf>, machine: &Machine, report: &mut Report) {
+    check(certificate, Holds::Certificates, machine, report);
+    check(key, Holds::Key, machine, report);
+    if !machine.has_folders || report.is_sent() {
+        return;
+    }
+    // What cannot be read was reported.
+    let (Ok(chain), Ok(secret)) = (read(&certificate.value), read(&key.value)) else { return };
+    let chain = CertificateDer::pem_slice_iter(&chain).collect::<Result<Vec<_>, _>>();
+    let (Ok(chain), Ok(secret)) = (chain, PrivateKeyDer::from_pem_slice(&secret)) else { return };
+    if chain.is_empty() {
+        return;
+    }
+    let seen = key.value.display().to_string();
+    let remedy = format!("name the key that {} was made for", certificate.value.display());
+    match CertifiedKey::from_der(chain, secret, &rustls::crypto::ring::default_provider()) {
+        Ok(_) => {}
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            report.fault(&key.place, "is not the key of the certificate", seen, remedy);
+        }
+        Err(error @ rustls::Error::InvalidCertificate(_)) => {
+            let seen = format!("{}: {error}", certificate.value.display());
+            report.fault(&certificate.place, "cannot be used by TLS", seen, "name a file with an X.509 certificate");
+        }
+        Err(error) => {
+            let remedy = "make a key of RSA (2,048 bits or more), ECDSA (P-256 or P-384) or Ed25519, and a certificate";
+            report.fault(&key.place, "cannot be used by TLS", format!("{seen}: {error}"), remedy);
         }
     }
 }

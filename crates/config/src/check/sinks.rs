@@ -14,18 +14,18 @@ pub(crate) fn check(draft: &Draft, machine: &Machine, report: &mut Report) {
     unique_names("sink", draft.sinks.iter().filter_map(|sink| sink.name.as_ref()), report);
     let has_store = draft.singles.event_log.as_ref().is_some_and(|log| log.store.is_some());
     if let Some(first) = draft.sinks.first().filter(|_| !has_store && !draft.singles.is_log_store_faulty) {
-        let remedy = "write [log.store] path = \"/var/lib/natrix/log\": a sink sends what the store has";
+        let remedy = "write [log.store] path = \"/var/log/natrix/log\": a sink sends what the store has";
         report.fault(&first.place, "has no store to read from", "", remedy);
     }
     for sink in &draft.sinks {
         check_tls(sink, report);
-        let files = [
-            (&sink.certificates, Holds::Certificates),
-            (&sink.certificate, Holds::Certificates),
-            (&sink.key, Holds::Key),
-        ];
-        for (file, holds) in files {
-            file.iter().for_each(|file| pem::check(file, holds, machine, report));
+        sink.certificates.iter().for_each(|file| pem::check(file, Holds::Certificates, machine, report));
+        match (&sink.certificate, &sink.key) {
+            (Some(certificate), Some(key)) => pem::check_pair(certificate, key, machine, report),
+            (certificate, key) => {
+                certificate.iter().for_each(|file| pem::check(file, Holds::Certificates, machine, report));
+                key.iter().for_each(|file| pem::check(file, Holds::Key, machine, report));
+            }
         }
     }
 }

@@ -3,6 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use argon2::ARGON2ID_IDENT;
+use argon2::Params;
+use argon2::PasswordHash;
 use toml_edit::Table;
 
 use crate::draft::name;
@@ -89,6 +92,11 @@ fn listen(text: &Placed<String>, report: &mut Report) -> Option<HttpListen> {
     }
 }
 
+/// The most memory that a hash of a token may take, in KiB; `natrix token` uses 19 MiB.
+const HASH_KIB_MAX: u32 = 256 << 10;
+/// The most work: KiB times passes, 27 times that of `natrix token`.
+const HASH_WORK_MAX: u32 = 1 << 20;
+
 /// The files, those with certificates, and the one with the key.
 type TlsFiles = (Option<HttpTls>, Vec<Placed<PathBuf>>, Option<Placed<PathBuf>>);
 
@@ -116,13 +124,49 @@ fn user(section: &Section, report: &mut Report) -> Option<(HttpUser, Place)> {
     };
     let token = section.text("token", report).filter(|text| !text.value.is_empty());
     if let Some(token) = &token
-        && !(token.value.starts_with("$argon2id$") && token.value.split('$').count() == 6)
+        && let Some(problem) = problem_of_hash(&token.value)
     {
         // The value may be a secret.
-        report.fault(&token.place, "is not a hash of a token", "", "write what natrix token NAME prints");
+        report.fault(&token.place, problem, "", "write what natrix token NAME prints");
     }
     let group = section.text("group", report).map(|text| text.value).filter(|group| !group.is_empty());
     let name = name?;
     let user = HttpUser { name: name.value, role, token: token.map(|token| token.value), group };
     Some((user, section.place.clone()))
+}
+
+/// Why a text is no argon2id hash that the API can check a token with.
+fn problem_of_hash(text: &str) -> Option<&'static str> {
+    let hash = PasswordHash::new(text).ok();
+    let hash = hash.filter(|hash| hash.algorithm == ARGON2ID_IDENT && hash.salt.is_some() && hash.hash.is_some());
+    let Some(cost) = hash.and_then(|hash| Params::try_from(&hash).ok()) else {
+        return Some("is not a hash of a token");
+    };
+    let is_dear = cost.m_cost() > HASH_KIB_MAX || cost.m_cost().saturating_mul(cost.t_cost()) > HASH_WORK_MAX;
+    is_dear.then_some("is a hash that takes too much memory or time to check")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_hashes_that_can_be_checked_are_accepted() {
+        let hash = |parameters: &str| {
+            problem_of_hash(&format!(
+                "$argon2id$v=19${parameters}$c2FsdHNhbHRzYWx0$b8XNaXQvzOSgOQb8XNaXQvzOSgOQb8XNaXQvzOSgOQA"
+            ))
+        };
+        assert_eq!(hash("m=19456,t=2,p=1"), None);
+        assert_eq!(hash("m=262144,t=4,p=1"), None);
+        for dear in ["m=262145,t=1,p=1", "m=19456,t=4294967295,p=1", "m=4294967295,t=1,p=1"] {
+            assert!(hash(dear).is_some_and(|problem| problem.contains("too much")), "{dear}");
+        }
+        for wrong in ["", "secret", "$argon2id$$$$", "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0"] {
+            assert_eq!(problem_of_hash(wrong), Some("is not a hash of a token"), "{wrong}");
+        }
+        let of_other = "$argon2i$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0$b8XNaXQvzOSgOQb8XNaXQvzOSgOQb8XNaXQvzOSgOQA";
+        assert!(problem_of_hash(of_other).is_some());
+        assert!(hash("m=1,t=2,p=1").is_some() && hash("m=19456,t=0,p=1").is_some() && hash("").is_some());
+    }
 }

@@ -340,10 +340,10 @@ fn log_store(section: &Section, report: &mut Report) -> Option<(LogStore, Place)
     let segment_rows = number(section, "segment_size", report) as usize;
     let signing_key = path(section, "signing_key", "file", "/etc/natrix/log.key", report);
     if !section.has("path") && section.has_any() {
-        report.fault(&section.place, "has no path", "", "write path = \"/var/lib/natrix/log\", or remove the table");
+        report.fault(&section.place, "has no path", "", "write path = \"/var/log/natrix/log\", or remove the table");
         return None;
     }
-    let path = path(section, "path", "folder", "/var/lib/natrix/log", report)?;
+    let path = path(section, "path", "folder", "/var/log/natrix/log", report)?;
     let signing_key = signing_key.map(|key| key.value);
     let store = LogStore { path: path.value, retention, sync_interval, segment_rows, segment_interval, signing_key };
     Some((store, path.place))
@@ -420,7 +420,7 @@ fn control(section: &Section, report: &mut Report) -> Control {
     let socket = PathBuf::from(socket.unwrap_or_default());
     let audit = section.text("audit", report).map(|text| {
         if !text.value.starts_with('/') || text.value.ends_with('/') {
-            let remedy = "write the path from the root, such as \"/var/lib/natrix/audit.jsonl\"";
+            let remedy = "write the path from the root, such as \"/var/log/natrix/audit.jsonl\"";
             report.fault(&text.place, "is not the absolute path of a file", quoted(&text.value), remedy);
         }
         PathBuf::from(text.value)
