@@ -144,7 +144,7 @@ mod tests {
              [[interface]]\nname = \"wan\"\nrealm = \"outside\"\ndriver = \"net_tap1\"\naddresses = [\"192.0.2.2/24\"]\n\
              [[pool]]\nname = \"public\"\naddresses = [\"203.0.113.0/28\"]\nsubscribers = [\"10.0.0.0/24\"]\n\
              [http]\nlisten = \"127.0.0.1:8080\"\n[http.tls]\ncertificate = \"{file}\"\nkey = \"{file}\"\n\
-             client_authorities = \"{file}\"\n[log.store]\npath = \"/var/lib/natrix/log\"\n\
+             client_authorities = \"{file}\"\n[log.store]\npath = \"/var/log/natrix/log\"\n\
              [[log.sink]]\nname = \"court\"\nkind = \"syslog\"\naddress = \"tls://c.example.net:6514\"\n\
              certificates = \"{file}\"\ncertificate = \"{file}\"\nkey = \"{file}\"\n"
         );
