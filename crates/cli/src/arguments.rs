@@ -665,11 +665,19 @@ pub struct ShowPools {
     pub paging: Paging,
 }
 
+/// A case, which is one line of plain text.
+fn case(text: &str) -> Result<String, String> {
+    match text.contains(crate::table::is_unsafe) {
+        true => Err("it has control characters; write one line of text".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
 /// What a lookup is for.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Case {
     /// Reference of the request, recorded with this lookup in the audit log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = case)]
     pub case: Option<String>,
 }
 
@@ -956,7 +964,7 @@ pub struct Find {
     #[arg(long, value_name = "DIR", conflicts_with = "log")]
     pub dir: Option<PathBuf>,
     /// Reference of the request, recorded with this lookup: in the audit log, or in the store
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = case)]
     pub case: Option<String>,
     /// Output.
     #[command(flatten)]

@@ -116,7 +116,7 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
 
 /// True for control characters, the ends of lines and paragraphs, and the marks that turn the
 /// direction of letters (Unicode Standard Annex #9 §2).
-fn is_unsafe(letter: char) -> bool {
+pub(crate) fn is_unsafe(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

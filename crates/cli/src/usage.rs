@@ -163,6 +163,19 @@ mod tests {
     }
 
     #[test]
+    fn a_case_is_one_line_of_plain_text() {
+        let line = |case: &'static str| ["natrix", "find", "203.0.113.7:41233", "--case", case];
+        assert!(try_parse_from(line("AZ 17/2026, Müller")).is_ok());
+        for case in ["a\nb", "a\u{1b}[2J", "a\u{202e}b"] {
+            let error = try_parse_from(line(case)).unwrap_err();
+            let text = describe(&error);
+            assert!(text.contains("control characters"), "{text:?}");
+        }
+        let show = ["natrix", "show", "subscribers", "--case", "a\nb"];
+        assert!(try_parse_from(show).is_err());
+    }
+
+    #[test]
     fn a_command_line_without_a_command_shows_help() {
         let error = try_parse_from(["natrix"]).unwrap_err();
         assert!(describe(&error).contains("Usage: natrix <COMMAND>"));
