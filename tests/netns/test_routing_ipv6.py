@@ -79,9 +79,10 @@ socket = "{self.socket}"
         return next((one for one in self.show("routes", "--all") if one["prefix"] == prefix and one["used"]), None)
 
 
-def built(n, table):
-    """The namespaces of a test: nat, a router inside with a host behind it, and the server's router outside."""
-    hosts = {name: Namespace(n.state, f"routing6-{table or 'main'}-{name}") for name in ("nat", "lan", "wan")}
+def built(n, mark):
+    """The namespaces of a test: nat, a router inside with a host behind it, and the server's router outside. They stay
+    until the end of the setup, so `mark` tells them from those of other tests."""
+    hosts = {name: Namespace(n.state, f"routing6-{mark}-{name}") for name in ("nat", "lan", "wan")}
     n.hosts.update({host.name: host for host in hosts.values()})
     for host in hosts.values():
         for device in ("all", "default", "lo"):
@@ -102,8 +103,8 @@ def built(n, table):
 
 
 @contextlib.contextmanager
-def running(n, table=None):
-    hosts = built(n, table)
+def running(n, mark, table=None):
+    hosts = built(n, mark)
     instance = Instance(n.dut.binary, hosts.nat, table)
     instance.restart()
     hosts.nat.ip("route", "add", "default", "via", UPSTREAM, "dev", "nx-outside")
@@ -135,7 +136,7 @@ def learned(hosts):
 
 @test("kernel_routes")
 def ospf_of_frr_leads_ipv6_hosts_to_nat64_and_back(n):
-    with running(n) as (hosts, instance):
+    with running(n, "ospf") as (hosts, instance):
         near = Router(hosts.nat, PORT, recipe("ospf6"))
         inner = Router(hosts.lan, "10.0.0.2", {"ospf6d": ospf6("eth0", "10.0.0.2")})
         with routers(near, inner):
@@ -168,7 +169,7 @@ def ospf_of_frr_leads_ipv6_hosts_to_nat64_and_back(n):
 
 @test("kernel_routes")
 def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
-    with running(n, TABLE) as (hosts, instance):
+    with running(n, "table", TABLE) as (hosts, instance):
         table = str(TABLE)
 
         def ip6(verb, *words):
@@ -209,7 +210,7 @@ def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
 @test("kernel_routes")
 def lost_messages_about_ipv6_routes_are_made_good(n):
     prefixes = [f"2001:db8:{256 + number // 250:x}:{number % 250:x}::/64" for number in range(10_000)]
-    with running(n) as (hosts, instance):
+    with running(n, "lost") as (hosts, instance):
 
         def change(*batches):
             lines = [f"route {verb} {one} via fe80::71 dev nx-inside proto {OWN}\n" for verb, some in batches for one in some]
