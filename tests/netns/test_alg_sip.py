@@ -89,7 +89,8 @@ def phone_call(n, seconds=8):
         shown, mappings = [], []
         if n.dut.name == "natrix":
             shown = n.dut.show("expectations", "--alg", "sip")
-            mappings = n.dut.show("mappings", "--internal", f"{a}:{min(sounds[0].ports, default=0)}")
+            inside = f"{a}:{min(sounds[0].ports, default=0)}"
+            mappings = n.dut.show("mappings", "--internal", inside, "--protocol", "udp")
     finally:
         for sound in sounds:
             sound.close()

@@ -81,7 +81,7 @@ socket = "{self.socket}"
 
 def built(n, mark):
     """The namespaces of a test: nat, a router inside with a host behind it, and the server's router outside. They stay
-    until the end of the setup, so `mark` tells them from those of other tests."""
+    until the end of the setup, so `mark` keeps them apart from those of other tests."""
     hosts = {name: Namespace(n.state, f"routing6-{mark}-{name}") for name in ("nat", "lan", "wan")}
     n.hosts.update({host.name: host for host in hosts.values()})
     for host in hosts.values():
