@@ -140,28 +140,15 @@ impl RouteTable {
     /// The value of the longest prefix that contains `address` (host bit order).
     #[inline(always)]
     pub fn lookup(&self, address: u32) -> Option<u32> {
-        match self.leaf(address) {
-            CUT => self.lookup_fine(address),
-            leaf => u32::from(leaf).checked_sub(1),
-        }
+        self.lookup_coarse(address).unwrap_or_else(|| self.lookup_fine(address))
     }
 
-    /// As [`RouteTable::lookup`], where [`RouteTable::is_fine`] is false.
+    /// As [`RouteTable::lookup`]; `None` if routes longer than 12 bits decide about the address.
     #[inline(always)]
-    pub(crate) fn lookup_coarse(&self, address: u32) -> Option<u32> {
-        u32::from(self.leaf(address)).checked_sub(1)
-    }
-
-    #[inline(always)]
-    fn leaf(&self, address: u32) -> u8 {
+    pub(crate) fn lookup_coarse(&self, address: u32) -> Option<Option<u32>> {
         // Acquire: the next hop of a live route is there when its number is.
-        self.coarse[(address >> (32 - COARSE_BITS)) as usize].load(Ordering::Acquire)
-    }
-
-    /// Whether routes longer than 12 bits decide about an address.
-    #[inline(always)]
-    pub(crate) fn is_fine(&self, address: u32) -> bool {
-        self.leaf(address) == CUT
+        let leaf = self.coarse[(address >> (32 - COARSE_BITS)) as usize].load(Ordering::Acquire);
+        (leaf != CUT).then(|| u32::from(leaf).checked_sub(1))
     }
 
     #[inline(never)]
@@ -169,7 +156,7 @@ impl RouteTable {
         self.find(address)
     }
 
-    /// As [`RouteTable::lookup`], where [`RouteTable::is_fine`] is true.
+    /// As [`RouteTable::lookup`], where [`RouteTable::lookup_coarse`] has no answer.
     #[inline(always)]
     pub(crate) fn find(&self, address: u32) -> Option<u32> {
         match &self.lookup {

@@ -1055,8 +1055,8 @@ impl Shared {
         destination: u32,
         subscriber: u32,
     ) -> Option<Departure> {
-        if !routes.is_fine(destination) {
-            let value = routes.lookup_coarse(destination)?;
+        if let Some(value) = routes.lookup_coarse(destination) {
+            let value = value?;
             if let Some(hop) = self.next_hops.get(value as usize) {
                 return Some((*hop).into());
             }
