@@ -27,6 +27,7 @@ mod catalogue;
 mod codec;
 mod columns;
 mod error;
+mod folder;
 mod follow;
 #[doc(hidden)]
 pub mod fuzzing;

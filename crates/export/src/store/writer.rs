@@ -15,7 +15,6 @@ use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
-use std::fs::TryLockError;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
@@ -37,6 +36,8 @@ use super::catalogue::Names;
 use super::catalogue::Segment;
 use super::catalogue::sync_folder;
 use super::error::StoreError;
+use super::folder;
+use super::folder::FolderLock;
 use super::follow;
 use super::hosts::NameTable;
 use super::journal;
@@ -232,7 +233,7 @@ pub struct StoreWriter {
     /// Set to end a merge early.
     is_ending: Arc<AtomicBool>,
     /// Held as long as this writes.
-    _lock: File,
+    _lock: FolderLock,
 }
 
 /// Name of a segment's file.
@@ -366,7 +367,7 @@ impl StoreWriter {
     /// fails.
     pub fn open(folder: &Path, options: StoreOptions, now: Moment) -> Result<StoreWriter, StoreError> {
         let uptime_us = rings::uptime_us();
-        let lock = prepare(folder)?;
+        let lock = FolderLock::of(folder)?;
         let own_key = folder.join(catalogue::KEY);
         let key_path = options.signing_key.clone().unwrap_or(own_key);
         let is_new = !folder.join(catalogue::NAME).exists();
@@ -375,7 +376,7 @@ impl StoreWriter {
             catalogue::create(folder, &key, now.unix_us)?;
         }
         let mut catalogue = CatalogueWriter::open(folder, key)?;
-        clean(folder, &catalogue)?;
+        folder::clean(folder, &catalogue.catalogue)?;
         let rings = Rings::new(&options.rings_folder, folder, &catalogue.catalogue.store);
         recover(folder, &mut catalogue, &rings, now.unix_us as i64 - uptime_us)?;
         // What they had is in a segment.
@@ -834,42 +835,6 @@ fn enter(catalogue: &mut CatalogueWriter, folder: &Path, job: &Job, written: Wri
         written,
     };
     catalogue.append(Entry::Sealed(Box::new(segment)))
-}
-
-/// Makes the folder if it is missing, and locks it.
-fn prepare(folder: &Path) -> Result<File, StoreError> {
-    let error = StoreError::io(folder);
-    fs::create_dir_all(folder).map_err(&error)?;
-    if !folder.join(catalogue::NAME).exists() {
-        let ours = ["lock", catalogue::KEY, "catalogue.new"];
-        for entry in fs::read_dir(folder).map_err(&error)? {
-            let name = entry.map_err(&error)?.file_name();
-            if !ours.iter().any(|our| name == *our) {
-                return Err(StoreError::Foreign { path: folder.to_owned() });
-            }
-        }
-    }
-    let path = folder.join("lock");
-    let lock = File::options().create(true).append(true).open(&path).map_err(StoreError::io(&path))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Locked { path: folder.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(StoreError::Io { path, source }),
-    }
-}
-
-/// Removes files of work that was not completed, and files that the catalogue says are gone.
-fn clean(folder: &Path, catalogue: &CatalogueWriter) -> Result<(), StoreError> {
-    let known: BTreeSet<u64> = catalogue.catalogue.segments.values().map(|segment| segment.id).collect();
-    for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
-        let path = entry.map_err(StoreError::io(folder))?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let segment = name.strip_prefix("segment-").and_then(|id| u64::from_str_radix(id, 16).ok());
-        if name.ends_with(".new") || segment.is_some_and(|id| !known.contains(&id)) {
-            fs::remove_file(&path).map_err(StoreError::io(&path))?;
-        }
-    }
-    Ok(())
 }
 
 /// Makes a segment of the frames and rings that an earlier writer left, and ends its boot.

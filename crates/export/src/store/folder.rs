@@ -1,0 +1,83 @@
+//! The folder of a store: one writer at a time, and nothing in it that is not the store's.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::fs::File;
+use std::fs::TryLockError;
+use std::path::Path;
+
+use super::catalogue;
+use super::catalogue::Catalogue;
+use super::error::StoreError;
+
+/// Keeps other writers out of a folder until it is dropped.
+#[derive(Debug)]
+pub(super) struct FolderLock(File);
+
+impl FolderLock {
+    /// Makes the folder if it is missing, and locks it.
+    ///
+    /// # Errors
+    ///
+    /// Another writer has it; it has files that are not of a store; or it cannot be made or read.
+    pub(super) fn of(folder: &Path) -> Result<FolderLock, StoreError> {
+        let error = StoreError::io(folder);
+        fs::create_dir_all(folder).map_err(&error)?;
+        if !folder.join(catalogue::NAME).exists() {
+            let ours = ["lock", catalogue::KEY, "catalogue.new"];
+            for entry in fs::read_dir(folder).map_err(&error)? {
+                let name = entry.map_err(&error)?.file_name();
+                if !ours.iter().any(|our| name == *our) {
+                    return Err(StoreError::Foreign { path: folder.to_owned() });
+                }
+            }
+        }
+        let path = folder.join("lock");
+        let lock = File::options().create(true).append(true).open(&path).map_err(StoreError::io(&path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(FolderLock(lock)),
+            Err(TryLockError::WouldBlock) => Err(StoreError::Locked { path: folder.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(StoreError::Io { path, source }),
+        }
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child process has it open too until it runs another
+        // program, and the lock belongs to all who have it open.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Removes files of work that was not completed, and files that the catalogue says are gone.
+pub(super) fn clean(folder: &Path, catalogue: &Catalogue) -> Result<(), StoreError> {
+    let known: BTreeSet<u64> = catalogue.segments.values().map(|segment| segment.id).collect();
+    for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
+        let path = entry.map_err(StoreError::io(folder))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let segment = name.strip_prefix("segment-").and_then(|id| u64::from_str_radix(id, 16).ok());
+        if name.ends_with(".new") || segment.is_some_and(|id| !known.contains(&id)) {
+            fs::remove_file(&path).map_err(StoreError::io(&path))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a child process has between `fork` and `exec`.
+    #[test]
+    fn a_lock_ends_with_its_owner_though_a_child_has_the_file_open() {
+        let folder = std::env::temp_dir().join(format!("natrix-folder-lock-{}", std::process::id()));
+        let lock = FolderLock::of(&folder).unwrap();
+        let inherited = lock.0.try_clone().unwrap();
+        assert!(matches!(FolderLock::of(&folder), Err(StoreError::Locked { .. })));
+        drop(lock);
+        assert!(FolderLock::of(&folder).is_ok());
+        drop(inherited);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
