@@ -18,7 +18,7 @@ use super::segment::SINGLE;
 use super::segment::SegmentFile;
 use super::segment::SegmentWriter;
 use super::segment::Written;
-use super::sort;
+use super::sort::Sorted;
 
 /// Reads a table of a segment from its start to its end, a block at a time.
 struct Stream<'a> {
@@ -86,8 +86,7 @@ pub(crate) fn merge(path: &Path, segments: &mut [SegmentFile], is_ending: &Atomi
             let next = streams.iter().enumerate().filter_map(|(place, stream)| Some((stream.bound()?, place))).min();
             let bound = next.map_or(u64::MAX, |(bound, _)| bound);
             streams.iter_mut().for_each(|stream| stream.take(bound, &mut batch));
-            sort::sort(&mut batch);
-            write(&mut writer, &batch)?;
+            write(&mut writer, &Sorted::of(&batch))?;
             batch.clear();
             let Some((_, place)) = next else { break };
             streams[place].fill()?;
@@ -110,13 +109,19 @@ pub(crate) fn merge(path: &Path, segments: &mut [SegmentFile], is_ending: &Atomi
     writer.finish(&frames)
 }
 
-/// Writes sorted rows; of several about one interval the one that knows most about its end.
-fn write(writer: &mut SegmentWriter, rows: &[Row]) -> Result<(), StoreError> {
+/// Writes rows of one table; of several about one interval the one that knows most about its end.
+fn write(writer: &mut SegmentWriter, rows: &Sorted<'_>) -> Result<(), StoreError> {
     let is_same = |one: &Row, next: &Row| one.endpoint() == next.endpoint() && one.order() == next.order();
-    for same in rows.chunk_by(is_same) {
-        if let Some(row) = same.iter().max_by_key(|row| (row.until != End::Open, row.end)) {
-            writer.row(row)?;
+    let known = |row: &Row| (row.until != End::Open, row.end);
+    let mut rows = rows.singles().chain(rows.ranges());
+    let Some(mut best) = rows.next() else { return Ok(()) };
+    for row in rows {
+        if !is_same(best, row) {
+            writer.row(best)?;
+            best = row;
+        } else if known(row) >= known(best) {
+            best = row;
         }
     }
-    Ok(())
+    writer.row(best)
 }

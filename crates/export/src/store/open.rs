@@ -117,8 +117,9 @@ impl<K: Numbers, V: Numbers> Table<K, V> {
     /// Requests the line of a key.
     #[inline]
     pub(crate) fn prefetch(&self, key: &K) {
-        if let Some(slot) = self.slots.get(self.home(&key.numbers())) {
-            mem::prefetch_write(slot);
+        let home = self.home(&key.numbers());
+        for place in [home, (home + 1) & self.mask()] {
+            mem::prefetch_write(&self.slots[place]);
         }
     }
 

@@ -30,7 +30,7 @@ use super::hosts::NameRow;
 use super::hosts::NameTable;
 use super::journal::Hash;
 use super::row::Row;
-use super::sort;
+use super::sort::Sorted;
 
 /// The first bytes of a segment; the last two are the number of its format.
 pub(crate) const MAGIC: [u8; 16] = *b"NATRIX-SEGMENT\x01\x00";
@@ -616,18 +616,18 @@ impl SegmentFile {
 /// Writes a segment of one window.
 pub(crate) fn write(
     path: &Path,
-    rows: &mut [Row],
+    rows: &[Row],
     others: &[u8],
     (names, next_frame): (&NameTable, u64),
     frames: &[Hash],
 ) -> Result<Written, StoreError> {
-    sort::sort(rows);
+    let rows = Sorted::of(rows);
     let mut writer = SegmentWriter::create(path)?;
-    for row in rows.iter().filter(|row| row.is_single()) {
+    for row in rows.singles() {
         writer.row(row)?;
     }
     writer.begin_ranges()?;
-    for row in rows.iter().filter(|row| !row.is_single()) {
+    for row in rows.ranges() {
         writer.row(row)?;
     }
     writer.begin_others()?;

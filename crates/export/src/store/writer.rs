@@ -139,8 +139,8 @@ struct Job {
 }
 
 impl Job {
-    fn run(&mut self) -> Result<Written, StoreError> {
-        let Window { rows, others, names, .. } = &mut self.window;
+    fn run(&self) -> Result<Written, StoreError> {
+        let Window { rows, others, names, .. } = &self.window;
         segment::write(&self.path, rows, others, (names, self.frames.1), &self.hashes)
     }
 }
@@ -621,7 +621,7 @@ impl StoreWriter {
             self.journal = before;
             return Err(error);
         }
-        let mut job = Box::new(Job {
+        let job = Box::new(Job {
             path: self.folder.join("sealing.new"),
             window: self.builder.cut(),
             frames: (self.first_frame, self.next_frame),
@@ -643,7 +643,7 @@ impl StoreWriter {
         if self.sealing.as_ref().is_some_and(|work| all || work.is_finished())
             && let Some(work) = self.sealing.take()
         {
-            let (mut job, written) = work.wait();
+            let (job, written) = work.wait();
             let entered = written.and_then(|written| enter(&mut self.catalogue, &self.folder, &job, written));
             if let Err(error) = entered {
                 // The rows are still here: the next call tries again.
@@ -879,7 +879,7 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     if next > first {
         let window = builder.cut();
         let path = folder.join("sealing.new");
-        let mut job = Job { path, window, frames: (first, next), last_frame: last, hashes, boot };
+        let job = Job { path, window, frames: (first, next), last_frame: last, hashes, boot };
         let written = job.run()?;
         enter(catalogue, folder, &job, written)?;
     }
