@@ -28,7 +28,7 @@ const SCAN_MAX: usize = 8;
 const COARSE_BITS: u32 = 12;
 const COARSE_ENTRIES: usize = 1 << COARSE_BITS;
 /// A part with longer routes, or a value that does not fit a byte.
-const CUT: u8 = u8::MAX;
+pub(crate) const CUT: u8 = u8::MAX;
 
 const CHUNK: u32 = 1 << 31;
 const CHUNK_ENTRIES: usize = 256;
@@ -146,9 +146,15 @@ impl RouteTable {
     /// As [`RouteTable::lookup`]; `None` if routes longer than 12 bits decide about the address.
     #[inline(always)]
     pub(crate) fn lookup_coarse(&self, address: u32) -> Option<Option<u32>> {
+        let leaf = self.leaf(address);
+        (leaf != CUT).then(|| value_of(leaf))
+    }
+
+    /// The coarse entry of an address: [`CUT`], or of what [`value_of`] has the value.
+    #[inline(always)]
+    pub(crate) fn leaf(&self, address: u32) -> u8 {
         // Acquire: the next hop of a live route is there when its number is.
-        let leaf = self.coarse[(address >> (32 - COARSE_BITS)) as usize].load(Ordering::Acquire);
-        (leaf != CUT).then(|| u32::from(leaf).checked_sub(1))
+        self.coarse[(address >> (32 - COARSE_BITS)) as usize].load(Ordering::Acquire)
     }
 
     #[inline(never)]
@@ -180,6 +186,12 @@ impl RouteTable {
             Lookup::Live { routes, table } => routes.lookup(*table, address),
         }
     }
+}
+
+/// The value of a coarse entry that is not [`CUT`].
+#[inline(always)]
+pub(crate) fn value_of(leaf: u8) -> Option<u32> {
+    u32::from(leaf).checked_sub(1)
 }
 
 fn coarse(sorted: &[(Prefix, u32)]) -> Arc<Coarse> {

@@ -1,50 +1,92 @@
-//! What the routes of the kernel said about the addresses that packets went to last.
+//! What established packets need of the routes, in memory of the worker.
 //!
 //! ```text
-//!  address ─► hash: 4096 lines ─► address, table, version of the routes │ value, MTU, kind
+//!  coarse entry of an address ─► ways: next hop, MTU
+//!  if longer routes decide:
+//!  address ─► hash: 4096 pairs of lines ─► address, table, version of the routes │ next hop, MTU
 //! ```
 //!
-//! One worker's own, so that established packets need no walk through a table of a million routes.
-//! A line counts while no route has changed since it was written: [`RouteCache::follow`] learns of
-//! changes at the beginning of each burst.
+//! So a packet needs no walk through a table of a million routes, whether they are live or not. Two
+//! addresses with the same hash have room side by side. A line counts while no route has changed
+//! since it was written: [`RouteCache::follow`] learns of changes at the beginning of each burst.
 
-/// Lines: 64 KiB.
-const LINES: usize = 4_096;
-const HASH_SHIFT: u32 = 32 - LINES.trailing_zeros();
+use core::array;
+
+use crate::headers::packet::Egress;
+use crate::headers::packet::NextHopId;
+use crate::routes::CUT;
+
+/// Pairs of lines: 128 KiB.
+const PAIRS: usize = 4_096;
+const HASH_SHIFT: u32 = 32 - PAIRS.trailing_zeros();
 /// Versions with different tags.
 const TAGS: u64 = u16::MAX as u64;
 
-/// What a line knows about an address.
+/// Where an established packet leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
-    /// The value of the longest route.
-    pub(crate) value: u32,
-    /// MTU of its next hop; None: the subscriber chooses among several.
-    pub(crate) mtu: Option<u16>,
+pub(crate) struct Departure {
+    pub(crate) egress: Egress,
+    /// 0, so that no packet fits: no route, or it takes more to find the next hop.
+    pub(crate) mtu: u16,
+}
+
+impl Departure {
+    const NOWHERE: Departure = Departure::undecided(0);
+
+    /// The subscriber chooses among the next hops of a value.
+    pub(crate) const fn undecided(value: u32) -> Departure {
+        Departure { egress: Egress { next_hop: NextHopId(value) }, mtu: 0 }
+    }
+
+    /// Where a packet of this length leaves, if it fits.
+    #[inline(always)]
+    pub(crate) fn of(self, length: u16) -> Option<Egress> {
+        (length <= self.mtu).then_some(self.egress)
+    }
 }
 
 /// Address, and behind it table and version; what is known.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(16))]
-struct Line(u64, Known);
+#[repr(align(32))]
+struct Pair {
+    keys: [u64; 2],
+    ways: [Departure; 2],
+}
 
-const EMPTY: Line = Line(0, Known { value: 0, mtu: None });
+const EMPTY: Pair = Pair { keys: [0; 2], ways: [Departure::NOWHERE; 2] };
+const _: () = assert!(size_of::<Pair>() == 32, "a pair is half a cache line");
 
 /// See the [module](self). Without live routes it has no lines.
 #[derive(Debug)]
 pub(crate) struct RouteCache {
-    lines: Option<Box<[Line; LINES]>>,
+    /// By coarse entry.
+    ways: [Departure; 1 << u8::BITS],
+    lines: Option<Box<[Pair; PAIRS]>>,
     /// Of the routes, as last seen.
     version: u64,
     /// The same as lines have it; never 0, so no line without content counts.
     tag: u16,
+    /// Of the next hops of live routes, as last seen.
+    hops_version: u64,
 }
 
 impl RouteCache {
-    /// With lines if the routes are live.
-    pub(crate) fn new(is_live: bool) -> RouteCache {
-        let lines = || Box::new([EMPTY; LINES]);
-        RouteCache { lines: is_live.then(lines), version: 0, tag: 1 }
+    /// With lines if the routes are live. `ways`: see [`RouteCache::set_ways`].
+    pub(crate) fn new(is_live: bool, ways: impl Fn(u8) -> Option<Departure>) -> RouteCache {
+        let lines = || Box::new([EMPTY; PAIRS]);
+        let none = [Departure::NOWHERE; _];
+        let mut cache = RouteCache { ways: none, lines: is_live.then(lines), version: 0, tag: 1, hops_version: 0 };
+        cache.set_ways(ways);
+        cache
+    }
+
+    /// What the coarse entries lead to from now on, but for [`CUT`].
+    pub(crate) fn set_ways(&mut self, ways: impl Fn(u8) -> Option<Departure>) {
+        self.ways = array::from_fn(|leaf| {
+            let leaf = leaf as u8;
+            let way = if leaf == CUT { None } else { ways(leaf) };
+            way.unwrap_or(Departure::NOWHERE)
+        });
     }
 
     /// The routes have this version now. All lines of other versions mean nothing any more.
@@ -53,6 +95,12 @@ impl RouteCache {
         if version != self.version {
             self.turn_to(version);
         }
+    }
+
+    /// The next hops of live routes have this version now; true if [`RouteCache::set_ways`] is due.
+    #[inline]
+    pub(crate) fn follow_hops(&mut self, version: u64) -> bool {
+        core::mem::replace(&mut self.hops_version, version) != version
     }
 
     #[inline(never)]
@@ -77,18 +125,28 @@ impl RouteCache {
         ((address ^ u32::from(table) << 16).wrapping_mul(0x9e37_79b1) >> HASH_SHIFT) as usize
     }
 
-    /// What is known about an address in a table, if it was asked for lately.
+    /// What a coarse entry leads to.
     #[inline(always)]
-    pub(crate) fn get(&self, table: u16, address: u32) -> Option<Known> {
-        let line = &self.lines.as_ref()?[RouteCache::place(table, address)];
-        (line.0 == self.key(table, address)).then_some(line.1)
+    pub(crate) fn way(&self, leaf: u8) -> Departure {
+        self.ways[usize::from(leaf)]
     }
 
-    /// Remembers it.
-    pub(crate) fn put(&mut self, table: u16, address: u32, known: Known) {
+    /// What is known about an address in a table, if it was asked for lately.
+    #[inline(always)]
+    pub(crate) fn get(&self, table: u16, address: u32) -> Option<Departure> {
+        let pair = &self.lines.as_ref()?[RouteCache::place(table, address)];
+        let key = self.key(table, address);
+        // No branch between the two: which one it is differs from packet to packet.
+        let is_second = pair.keys[1] == key;
+        ((pair.keys[0] == key) | is_second).then_some(pair.ways[usize::from(is_second)])
+    }
+
+    /// Remembers it, in place of the older line of its pair.
+    pub(crate) fn put(&mut self, table: u16, address: u32, known: Departure) {
         let key = self.key(table, address);
         if let Some(lines) = &mut self.lines {
-            lines[RouteCache::place(table, address)] = Line(key, known);
+            let pair = &mut lines[RouteCache::place(table, address)];
+            *pair = Pair { keys: [key, pair.keys[0]], ways: [known, pair.ways[0]] };
         }
     }
 }
@@ -97,11 +155,19 @@ impl RouteCache {
 mod tests {
     use super::*;
 
-    const HERE: Known = Known { value: 7, mtu: Some(1_500) };
+    const fn to(hop: u32, mtu: u16) -> Departure {
+        Departure { egress: Egress { next_hop: NextHopId(hop) }, mtu }
+    }
+
+    const HERE: Departure = to(7, 1_500);
+
+    fn cache(is_live: bool) -> RouteCache {
+        RouteCache::new(is_live, |_| None)
+    }
 
     #[test]
     fn a_line_counts_until_a_route_changes() {
-        let mut cache = RouteCache::new(true);
+        let mut cache = cache(true);
         cache.follow(5);
         assert_eq!(cache.get(0, 1), None);
         cache.put(0, 1, HERE);
@@ -115,7 +181,7 @@ mod tests {
 
     #[test]
     fn no_line_comes_back_when_its_tag_does() {
-        let mut cache = RouteCache::new(true);
+        let mut cache = cache(true);
         for first in [0, 1, TAGS - 1, TAGS] {
             cache.follow(first);
             cache.put(3, 9, HERE);
@@ -126,8 +192,33 @@ mod tests {
 
     #[test]
     fn without_live_routes_nothing_is_remembered() {
-        let mut cache = RouteCache::new(false);
+        let mut cache = cache(false);
         cache.put(0, 1, HERE);
         assert_eq!(cache.get(0, 1), None);
+    }
+
+    #[test]
+    fn two_addresses_of_the_same_pair_are_both_remembered() {
+        let mut cache = cache(true);
+        let place = RouteCache::place(0, 1);
+        let same: Vec<u32> = (2..).filter(|address| RouteCache::place(0, *address) == place).take(2).collect();
+        let known = [(1, HERE), (same[0], to(8, 1_400)), (same[1], to(9, 1_300))];
+        for (address, way) in known {
+            cache.put(0, address, way);
+        }
+        let found = known.map(|(address, _)| cache.get(0, address));
+        assert_eq!(found, [None, Some(known[1].1), Some(known[2].1)], "the oldest one makes room");
+    }
+
+    #[test]
+    fn a_coarse_entry_leads_to_the_next_hop_that_it_was_given_last() {
+        let mut cache = RouteCache::new(true, |leaf| (leaf > 0).then(|| to(leaf.into(), 1_500)));
+        assert_eq!(cache.way(3).of(1_500), Some(Egress { next_hop: NextHopId(3) }));
+        assert_eq!(cache.way(3).of(1_501), None);
+        assert_eq!((cache.way(0).of(20), cache.way(CUT).of(20)), (None, None));
+        assert!(cache.follow_hops(4) && !cache.follow_hops(4));
+        cache.set_ways(|_| Some(to(9, 1_280)));
+        assert_eq!(cache.way(3), to(9, 1_280));
+        assert_eq!(cache.way(CUT).of(20), None, "longer routes decide");
     }
 }

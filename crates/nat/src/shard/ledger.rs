@@ -184,7 +184,7 @@ impl Ledger {
             counters: Counters::default(),
             deltas: deltas::Deltas::default(),
             created: Created::default(),
-            route_cache: RouteCache::new(shared.live_routes().is_some()),
+            route_cache: RouteCache::new(shared.live_routes().is_some(), |leaf| shared.way_of(leaf)),
             updates_pending: false,
             local: Arc::clone(&shared.local),
             shared,
@@ -197,7 +197,17 @@ impl Ledger {
     pub(in crate::shard) fn follow_routes(&mut self) {
         if let Some(live) = self.shared.live_routes() {
             self.route_cache.follow(live.version());
+            if self.route_cache.follow_hops(live.hops_version()) {
+                self.take_over_ways();
+            }
         }
+    }
+
+    /// After the next hops have changed.
+    #[inline(never)]
+    pub(in crate::shard) fn take_over_ways(&mut self) {
+        let Ledger { route_cache, shared, .. } = self;
+        route_cache.set_ways(|leaf| shared.way_of(leaf));
     }
 
     /// What can be read of it: pages of records, explanations, decisions.

@@ -51,8 +51,10 @@ use crate::policy::rules::RuleBook;
 use crate::policy::rules::RuleId;
 use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
+use crate::routes;
+use crate::routes::CUT;
 use crate::routes::RouteTable;
-use crate::routes::cache::Known;
+use crate::routes::cache::Departure;
 use crate::routes::cache::RouteCache;
 use crate::routes::live::HOPS_MAX;
 use crate::routes::live::HOST_HOPS;
@@ -121,7 +123,7 @@ pub enum BuildError {
     },
     /// The routes or subscriber prefixes cannot be compiled.
     #[error(transparent)]
-    Routes(#[from] crate::routes::RouteError),
+    Routes(#[from] routes::RouteError),
     /// The formula of a deterministic pool fails; `config` refuses such files earlier.
     #[error("pool \"{pool}\": {source}")]
     Formula {
@@ -197,13 +199,6 @@ impl NextHop {
     }
 }
 
-/// Where an established packet leaves.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Departure {
-    pub(crate) egress: Egress,
-    pub(crate) mtu: u16,
-}
-
 impl From<NextHop> for Departure {
     #[inline(always)]
     fn from(hop: NextHop) -> Departure {
@@ -223,7 +218,7 @@ pub struct NextHopView {
 }
 
 /// Route value of destinations on the other side; not a hop's number.
-const HOLE: u32 = crate::routes::VALUE_LIMIT - 1;
+const HOLE: u32 = routes::VALUE_LIMIT - 1;
 
 /// Nodes of each live table: all of 1 million hosts of which no two are near each other, or far
 /// more routes as in the Internet.
@@ -1033,17 +1028,36 @@ impl Shared {
         routes.lookup(destination).and_then(|value| self.hop_of(value, destination))
     }
 
-    /// As [`Shared::route_out`], for established packets.
-    #[inline(always)]
-    pub(crate) fn steady_out(&self, cache: &mut RouteCache, destination: u32, subscriber: u32) -> Option<Departure> {
-        self.steady(&self.outside_routes, 0, cache, destination, subscriber)
+    /// What a coarse entry leads to ([`RouteCache::set_ways`]).
+    pub(crate) fn way_of(&self, leaf: u8) -> Option<Departure> {
+        let value = routes::value_of(leaf)?;
+        // A coarse entry has no room for groups and hosts of live routes.
+        self.next_hops.get(value as usize).copied().or_else(|| self.live_slot(value)).map(Departure::from)
     }
 
-    /// As [`Shared::route_in`], for established packets.
+    /// As [`Shared::route_out`], for established packets; none if one of this length does not fit.
     #[inline(always)]
-    pub(crate) fn steady_in(&self, cache: &mut RouteCache, realm: RealmId, destination: u32) -> Option<Departure> {
+    pub(crate) fn steady_out(
+        &self,
+        cache: &mut RouteCache,
+        destination: u32,
+        subscriber: u32,
+        length: u16,
+    ) -> Option<Egress> {
+        self.steady(&self.outside_routes, 0, cache, destination, subscriber, length)
+    }
+
+    /// As [`Shared::route_in`], for established packets; none if one of this length does not fit.
+    #[inline(always)]
+    pub(crate) fn steady_in(
+        &self,
+        cache: &mut RouteCache,
+        realm: RealmId,
+        destination: u32,
+        length: u16,
+    ) -> Option<Egress> {
         let routes = self.inside_routes.get(realm.index())?;
-        self.steady(routes, realm.0.wrapping_add(1), cache, destination, destination)
+        self.steady(routes, realm.0.wrapping_add(1), cache, destination, destination, length)
     }
 
     #[inline(always)]
@@ -1054,20 +1068,22 @@ impl Shared {
         cache: &mut RouteCache,
         destination: u32,
         subscriber: u32,
-    ) -> Option<Departure> {
-        if let Some(value) = routes.lookup_coarse(destination) {
-            let value = value?;
-            if let Some(hop) = self.next_hops.get(value as usize) {
-                return Some((*hop).into());
-            }
-            // A coarse entry has no room for groups and hosts.
-            let mtu = self.live.as_ref()?.slot(value)?.mtu();
-            return Some(Departure { egress: Egress { next_hop: NextHopId(value) }, mtu });
+        length: u16,
+    ) -> Option<Egress> {
+        let leaf = routes.leaf(destination);
+        let way = cache.way(leaf);
+        if length <= way.mtu {
+            return Some(way.egress);
         }
-        if let Some(Known { value, mtu: Some(mtu) }) = cache.get(table, destination) {
-            return Some(Departure { egress: Egress { next_hop: NextHopId(value) }, mtu });
+        if leaf != CUT {
+            return None;
         }
-        self.steady_fine(routes, table, cache, destination, subscriber)
+        if let Some(way) = cache.get(table, destination)
+            && length <= way.mtu
+        {
+            return Some(way.egress);
+        }
+        self.steady_fine(routes, table, cache, destination, subscriber)?.of(length)
     }
 
     #[inline(never)]
@@ -1081,14 +1097,14 @@ impl Shared {
     ) -> Option<Departure> {
         let known = cache.get(table, destination);
         let value = match known {
-            Some(known) => known.value,
+            Some(known) => known.egress.next_hop.0,
             None => routes.find(destination)?,
         };
         let hop = self.hop_of(value, subscriber)?;
         let is_group = LiveRoutes::is_group(value);
         // Next hops to IPv6 hosts belong to the snapshot, which may change.
         if known.is_none() && (value < HOST_HOPS || is_group) {
-            cache.put(table, destination, Known { value, mtu: (!is_group).then_some(hop.mtu) });
+            cache.put(table, destination, if is_group { Departure::undecided(value) } else { hop.into() });
         }
         Some(hop.into())
     }

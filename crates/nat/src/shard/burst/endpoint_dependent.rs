@@ -104,10 +104,7 @@ impl PacketPath {
             return None;
         }
         let cache = &mut self.ledger.route_cache;
-        let way = self.ledger.shared.steady_out(cache, remote_outside.0, be32::<12>(header))?;
-        if be16::<2>(header) > way.mtu {
-            return None;
-        }
+        let egress = self.ledger.shared.steady_out(cache, remote_outside.0, be32::<12>(header), be16::<2>(header))?;
         let flow = self.ledger.state.flows.get_mut(index);
         flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
         flow.tracker.observe_ack(Side::Inside, &segment(header), is_tcp);
@@ -118,7 +115,7 @@ impl PacketPath {
         } else {
             rewrite_both_ends(header, is_tcp, external, remote_outside, identification);
         }
-        Some(way.egress)
+        Some(egress)
     }
 
     #[inline]
@@ -140,10 +137,8 @@ impl PacketPath {
         if self.ledger.policy.lifetimes.own(protocol(kind), remote_inside.1).is_some() {
             return None;
         }
-        let way = self.ledger.shared.steady_in(&mut self.ledger.route_cache, realm, internal.0)?;
-        if be16::<2>(header) > way.mtu {
-            return None;
-        }
+        let cache = &mut self.ledger.route_cache;
+        let egress = self.ledger.shared.steady_in(cache, realm, internal.0, be16::<2>(header))?;
         let flow = self.ledger.state.flows.get_mut(index);
         if self.ledger.policy.timers.inbound_refresh[usize::from(is_tcp)] {
             flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
@@ -154,6 +149,6 @@ impl PacketPath {
         } else {
             rewrite_both_ends(header, is_tcp, remote_inside, internal, None);
         }
-        Some(way.egress)
+        Some(egress)
     }
 }

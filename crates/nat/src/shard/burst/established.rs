@@ -384,11 +384,8 @@ impl PacketPath {
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
         let destination = be32::<16>(header);
         let key = InternalKey { realm, protocol, address: be32::<12>(header), port: be16::<20>(header) };
-        let way = self.ledger.shared.steady_out(&mut self.ledger.route_cache, destination, key.address)?;
-        if be16::<2>(header) > way.mtu {
-            return None;
-        }
-        let egress = way.egress;
+        let cache = &mut self.ledger.route_cache;
+        let egress = self.ledger.shared.steady_out(cache, destination, key.address, be16::<2>(header))?;
         let stamp = self.ledger.policy.stamps.current();
         let mapping = self.ledger.state.mappings.get_mut(record);
         let differs = mapping.differs_outbound(key.word(), steady_remote(destination, be16::<22>(header), stamp));
@@ -436,17 +433,14 @@ impl PacketPath {
         if (differs != 0) | is_due {
             return None;
         }
-        let way = self.ledger.shared.steady_in(&mut self.ledger.route_cache, realm, address)?;
-        if be16::<2>(header) > way.mtu {
-            return None;
-        }
+        let egress = self.ledger.shared.steady_in(&mut self.ledger.route_cache, realm, address, be16::<2>(header))?;
         mapping.extend_session_if(
             self.ledger.policy.timers.inbound_refresh[usize::from(is_tcp)],
             clock.end[usize::from(is_tcp)],
         );
         mapping.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
         rewrite_headers(header, is_tcp, End::Destination, address, port, None);
-        Some(way.egress)
+        Some(egress)
     }
 }
 

@@ -161,6 +161,7 @@ impl Shard {
         core::mem::swap(&mut self.path.ledger.policy.watch, &mut next.watch);
         core::mem::swap(&mut self.path.ledger.shared, &mut next.shared);
         core::mem::swap(&mut self.path.ledger.local, &mut next.local);
+        self.path.ledger.take_over_ways();
         if self.path.ledger.state.control_sessions.is_none()
             && let Some(mut store) = next.control_sessions.take()
         {
