@@ -48,7 +48,8 @@ fn routes<P: Family>(bytes: &[u8]) {
 }
 
 /// A frame has one class, whatever its bytes: ARP is `neighbour`, only a neighbour or a group of
-/// the link is `routing`. No class gets more than its rate, and none takes from another.
+/// the link is `bfd`, `routing` or `bgp`. No class gets more than its rate, and none takes from
+/// another.
 ///
 /// A step is the time since the one before, in units of 50 microseconds, whether the source is on
 /// the link, the length of the frame, and the frame.
@@ -102,8 +103,9 @@ fn check_class(frame: &[u8], is_near: bool, class: Class) {
         }
         ETHER_TYPE_IPV6 => {
             let is_near = is_near || packet.get(8) == Some(&0xfe);
-            assert!(class != Class::Routing || is_near, "routing from afar: {frame:02x?}");
+            assert!(matches!(class, Class::Other | Class::Neighbour) || is_near, "routing from afar: {frame:02x?}");
         }
-        ether_type => assert_eq!(class == Class::Routing, ether_type <= 1_500, "only IEEE 802.3 has no type"),
+        ..=1_500 => assert_eq!(class, Class::Routing, "IEEE 802.3 has no type"),
+        _ => assert_eq!(class, Class::Other, "no protocol that is known"),
     }
 }

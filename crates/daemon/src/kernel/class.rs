@@ -21,8 +21,12 @@ use wire::ipv6;
 /// What a frame is to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Routing protocols from a neighbour on the link.
+    /// BFD of a neighbour on the link: the loss of a few frames ends all sessions over it.
+    Bfd,
+    /// OSPF, IS-IS and other routing protocols of neighbours without connections.
     Routing,
+    /// Sessions of BGP and LDP with a neighbour on the link, which repeat what is lost.
+    Bgp,
     /// ARP and Neighbor Discovery.
     Neighbour,
     /// Everything else: SSH, LLDP, ping, routing protocols from afar.
@@ -31,12 +35,14 @@ pub enum Class {
 
 impl Class {
     /// All classes.
-    pub const ALL: [Class; 3] = [Class::Routing, Class::Neighbour, Class::Other];
+    pub const ALL: [Class; 5] = [Class::Bfd, Class::Routing, Class::Bgp, Class::Neighbour, Class::Other];
 
     /// Name in counters.
     pub const fn name(self) -> &'static str {
         match self {
+            Class::Bfd => "bfd",
             Class::Routing => "routing",
+            Class::Bgp => "bgp",
             Class::Neighbour => "neighbour",
             Class::Other => "other",
         }
@@ -45,7 +51,7 @@ impl Class {
     /// Frames a second from one worker to the kernel.
     pub const fn rate(self) -> u64 {
         match self {
-            Class::Routing => 20_000,
+            Class::Bfd | Class::Routing | Class::Bgp => 20_000,
             Class::Neighbour => 2_000,
             Class::Other => 10_000,
         }
@@ -57,8 +63,12 @@ const PROTOCOLS: [u8; 7] = [2, 9, 46, 88, 89, 103, 112];
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 const ICMP6: u8 = 58;
-/// Ports of routing: BGP, RIP, LDP, BFD (single hop, echo, multihop), Babel.
-const PORTS: [u16; 7] = [179, 520, 646, 3_784, 3_785, 4_784, 6_696];
+/// Ports of sessions over TCP: BGP and LDP.
+const BGP_PORTS: [u16; 2] = [179, 646];
+/// Destination ports of BFD: single hop, echo, multihop (RFC 5881 §4, RFC 5883 §4).
+const BFD_PORTS: [u16; 3] = [3_784, 3_785, 4_784];
+/// Ports of other routing over UDP: RIP, RIPng, LDP (discovery), Babel.
+const UDP_PORTS: [u16; 4] = [520, 521, 646, 6_696];
 
 /// The class of a frame, and its source in a word. `is_near` says whether a source is on a
 /// connected prefix of the interface; link-local ones always are.
@@ -76,13 +86,10 @@ pub fn classify(frame: &[u8], is_near: impl Fn(IpAddr) -> bool) -> (Class, u64) 
             let protocol = packet.get(9).copied().unwrap_or(0);
             let header_length = usize::from(packet.first().copied().unwrap_or(0) & 0xf) * 4;
             let is_for_link = destination >> 8 == 0xe0_0000;
-            let is_routing = is_for_link || is_routing(protocol, packet.get(header_length..).unwrap_or_default());
-            let class = if is_routing && (is_for_link || is_near(Ipv4Addr::from_bits(source).into())) {
-                Class::Routing
-            } else {
-                Class::Other
-            };
-            (class, u64::from(source))
+            let is_near = is_for_link || is_near(Ipv4Addr::from_bits(source).into());
+            let class = routing_class(protocol, packet.get(header_length..).unwrap_or_default());
+            let class = class.or(is_for_link.then_some(Class::Routing)).filter(|_| is_near);
+            (class.unwrap_or(Class::Other), u64::from(source))
         }
         ETHER_TYPE_IPV6 => {
             let protocol = packet.get(6).copied().unwrap_or(0);
@@ -91,8 +98,7 @@ pub fn classify(frame: &[u8], is_near: impl Fn(IpAddr) -> bool) -> (Class, u64) 
             let is_near = ipv6::is_link_local(source) || is_near(Ipv6Addr::from_bits(source).into());
             let class = match (protocol, payload.first()) {
                 (ICMP6, Some(133..=137)) => Class::Neighbour,
-                _ if is_near && is_routing(protocol, payload) => Class::Routing,
-                _ => Class::Other,
+                _ => routing_class(protocol, payload).filter(|_| is_near).unwrap_or(Class::Other),
             };
             (class, by_station)
         }
@@ -102,11 +108,18 @@ pub fn classify(frame: &[u8], is_near: impl Fn(IpAddr) -> bool) -> (Class, u64) 
     }
 }
 
-fn is_routing(protocol: u8, payload: &[u8]) -> bool {
+/// The class of a routing protocol.
+fn routing_class(protocol: u8, payload: &[u8]) -> Option<Class> {
     let port =
         |at: usize| payload.get(at..at + 2).and_then(<[u8]>::first_chunk).map_or(0, |at| u16::from_be_bytes(*at));
-    PROTOCOLS.contains(&protocol)
-        || (matches!(protocol, TCP | UDP) && (PORTS.contains(&port(0)) || PORTS.contains(&port(2))))
+    let (source, destination) = (port(0), port(2));
+    let has_port = |ports: &[u16]| ports.contains(&source) || ports.contains(&destination);
+    match protocol {
+        UDP if BFD_PORTS.contains(&destination) => Some(Class::Bfd),
+        UDP => has_port(&UDP_PORTS).then_some(Class::Routing),
+        TCP => has_port(&BGP_PORTS).then_some(Class::Bgp),
+        _ => PROTOCOLS.contains(&protocol).then_some(Class::Routing),
+    }
 }
 
 fn station_word(station: MacAddress) -> u64 {
@@ -244,9 +257,13 @@ mod tests {
         let (own, neighbour, far) = ([192, 0, 2, 1], [192, 0, 2, 254], [198, 51, 100, 7]);
         assert_eq!(class(&ipv4(89, neighbour, own, (0, 0))), Class::Routing);
         assert_eq!(class(&ipv4(89, far, [224, 0, 0, 5], (0, 0))), Class::Routing);
-        assert_eq!(class(&ipv4(6, neighbour, own, (40_000, 179))), Class::Routing);
-        assert_eq!(class(&ipv4(6, neighbour, own, (179, 40_000))), Class::Routing);
-        assert_eq!(class(&ipv4(17, neighbour, own, (49_152, 3_784))), Class::Routing);
+        assert_eq!(class(&ipv4(6, neighbour, own, (40_000, 179))), Class::Bgp);
+        assert_eq!(class(&ipv4(6, neighbour, own, (179, 40_000))), Class::Bgp);
+        assert_eq!(class(&ipv4(17, neighbour, own, (49_152, 3_784))), Class::Bfd);
+        assert_eq!(class(&ipv4(17, far, own, (49_152, 3_784))), Class::Other, "no neighbour");
+        assert_eq!(class(&ipv4(6, neighbour, own, (49_152, 3_784))), Class::Other, "BFD is UDP");
+        assert_eq!(class(&ipv4(17, neighbour, own, (40_000, 179))), Class::Other, "BGP is TCP");
+        assert_eq!(class(&ipv4(17, neighbour, [224, 0, 0, 2], (646, 646))), Class::Routing, "LDP discovery");
         assert_eq!(class(&ipv4(6, far, own, (40_000, 179))), Class::Other, "no neighbour");
         assert_eq!(class(&ipv4(6, neighbour, own, (40_000, 22))), Class::Other);
         assert_eq!(class(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6]), Class::Neighbour);
@@ -254,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn bgp_of_ipv6_neighbours_is_routing_and_that_from_afar_is_not() {
+    fn bgp_of_ipv6_neighbours_has_its_class_and_that_from_afar_does_not() {
         let class = |source: &str| {
             let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64];
             frame.extend_from_slice(&source.parse::<Ipv6Addr>().unwrap().octets());
@@ -263,8 +280,8 @@ mod tests {
             frame.extend_from_slice(&179_u16.to_be_bytes());
             classify(&frame, |source| matches!(source, IpAddr::V6(near) if near.segments()[3] == 1)).0
         };
-        assert_eq!(class("2001:db8:0:1::9"), Class::Routing);
-        assert_eq!(class("fe80::9"), Class::Routing);
+        assert_eq!(class("2001:db8:0:1::9"), Class::Bgp);
+        assert_eq!(class("fe80::9"), Class::Bgp);
         assert_eq!(class("2001:db8:0:2::9"), Class::Other);
         assert_eq!(class("fec0::9"), Class::Other, "not link-local");
     }
@@ -290,6 +307,24 @@ mod tests {
         }
         assert_eq!(passed[1], 100, "the neighbour loses nothing");
         assert!((2_400..2_700).contains(&passed[0]), "{} of a million in a second", passed[0]);
+    }
+
+    #[test]
+    fn segments_with_the_address_of_a_neighbour_take_nothing_from_its_bfd_and_ospf() {
+        let mut limiter = Limiter::new(7);
+        let neighbour = 0xc000_02fe;
+        let mut passed = [0_u32; Class::ALL.len()];
+        for step in 0..1_000_000_u64 {
+            let now = Instant::from_micros(step);
+            let mut send = |class: Class| passed[class as usize] += u32::from(limiter.allows(now, class, neighbour));
+            send(Class::Bgp);
+            if step % 10_000 == 0 {
+                send(Class::Bfd);
+                send(Class::Routing);
+            }
+        }
+        assert_eq!([Class::Bfd, Class::Routing].map(|class| passed[class as usize]), [100, 100]);
+        assert!(passed[Class::Bgp as usize] < 2_700, "{passed:?}");
     }
 
     #[test]

@@ -18,6 +18,8 @@ use crate::kernel::class::classify;
 
 /// Frames of one worker that may wait for the kernel.
 pub const UP_FRAMES: usize = 1_024;
+/// Of these, room that only routing protocols without connections have.
+const UP_RESERVED: usize = UP_FRAMES / 4;
 /// Frames of the kernel that may wait for a worker.
 pub const DOWN_FRAMES: usize = 512;
 /// Questions and news of neighbours that may wait.
@@ -187,7 +189,9 @@ impl<B> KernelEnd<B> {
             count(&mut self.counters.limited);
             return Given::Limited;
         }
-        if self.up.try_push(Up { port, buffer }).is_err() {
+        // A kernel that does not keep up loses first what is sent again, or asked again.
+        let reserved = if matches!(class, Class::Bfd | Class::Routing) { 0 } else { UP_RESERVED };
+        if self.up.room(reserved + 1) <= reserved || self.up.try_push(Up { port, buffer }).is_err() {
             count(&mut self.counters.ring_full);
             return Given::RingFull;
         }

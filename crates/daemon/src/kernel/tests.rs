@@ -59,6 +59,7 @@ const SUBSCRIBER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), 4
 const STATION: MacAddress = MacAddress([6, 0, 0, 0, 0, 7]);
 const BGP: u16 = 179;
 const BFD: u16 = 3_784;
+const OSPF: u8 = 89;
 
 fn settings() -> Settings {
     let interface = |name: &str, side, address| Interface {
@@ -164,7 +165,12 @@ fn flood(kind: Class, random: &mut SmallRng) -> (MacAddress, u16, Vec<u8>) {
     let segment =
         |source| build::tcp(SocketAddrV4::new(source, 1_024 + u16::from(b)), SocketAddrV4::new(OWN, BGP), Flags::SYN);
     match kind {
-        Class::Routing => (station, ETHER_TYPE_IPV4, segment(near).build()),
+        Class::Bfd => {
+            let (source, destination) = (SocketAddrV4::new(near, 49_152), SocketAddrV4::new(OWN, BFD));
+            (station, ETHER_TYPE_IPV4, build::udp(source, destination).ttl(255).payload(&[0x20; 24]).build())
+        }
+        Class::Bgp => (station, ETHER_TYPE_IPV4, segment(near).build()),
+        Class::Routing => (station, ETHER_TYPE_IPV4, build::raw(near, OWN, OSPF).payload(&[2; 44]).build()),
         Class::Other => (station, ETHER_TYPE_IPV4, segment(Ipv4Addr::new(203, 1, c, d)).build()),
         Class::Neighbour => {
             let request = arp::Message {
@@ -256,7 +262,38 @@ fn a_million_segments_a_second_from_afar_disturb_nothing() {
 
 #[test]
 fn a_million_segments_a_second_of_the_link_disturb_nothing() {
+    survives_a_flood_of(Class::Bgp);
+}
+
+#[test]
+fn a_million_hellos_a_second_of_the_link_disturb_nothing() {
     survives_a_flood_of(Class::Routing);
+}
+
+#[test]
+fn a_million_bfd_packets_a_second_of_the_link_disturb_nothing() {
+    survives_a_flood_of(Class::Bfd);
+}
+
+#[test]
+fn bfd_has_room_when_the_kernel_does_not_keep_up() {
+    let mut bed = Bed::new();
+    let segment = |n: u16| {
+        let source = Ipv4Addr::new(198, 51, 100, 100 + (n % 150) as u8);
+        build::tcp(SocketAddrV4::new(source, 1_024 + n), SocketAddrV4::new(OWN, BGP), Flags::SYN).build()
+    };
+    // Below the rate of the class, and nobody takes anything out of the ring.
+    for n in 0..2 * UP_FRAMES as u16 {
+        bed.push(OUTSIDE, STATION, ETHER_TYPE_IPV4, &segment(n));
+        bed.now = bed.now + Duration::from_micros(100);
+        bed.worker.poll(bed.now);
+    }
+    let bfd = build::udp(SocketAddrV4::new(ROUTER, 49_152), SocketAddrV4::new(OWN, BFD)).ttl(255).payload(&[0x20; 24]);
+    bed.push(OUTSIDE, STATION, ETHER_TYPE_IPV4, &bfd.build());
+    bed.poll(Duration::from_millis(1), OUTSIDE);
+    assert_eq!(bed.got.bfd, 1, "BFD reaches the kernel: {:?}", bed.got);
+    assert!(bed.worker.counters().of(Verdict::KernelRingFull) > 0, "the ring was full for the others");
+    assert!((UP_FRAMES as u32 / 2..UP_FRAMES as u32).contains(&bed.got.others), "{:?}", bed.got);
 }
 
 #[test]
