@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Sends frames as fast as it can: flood.py DEVICE STATION KIND SECONDS [SENDERS]; prints how many it has sent.
 
+A virtual cable costs the kernel more than Natrix needs for a frame. `SharedMemory` sends the same frames by DPDK.
+
 KIND is `arp` (requests from everybody for everybody), `bgp` (segments to the BGP port from far away), `bgp-near` (the
 same from one address of the link, which is no neighbour of the routing), or `pcp` (requests of port control: from the
 host's own address, from addresses of others, and for others by THIRD_PARTY, with right and wrong client addresses).
@@ -10,8 +12,11 @@ SENDERS processes share the work; 1 if nothing is said.
 import ctypes
 import os
 import random
+import re
+import shutil
 import socket
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -29,15 +34,15 @@ from netlab.topology import SUBSCRIBERS  # noqa: E402
 ETH_P_ARP, BGP, PCP = 0x0806, 179, 5351
 # From linux/if_packet.h: frames go to the device at once.
 SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20
-NEAR = "198.51.100.66"
+LINK = "198.51.100"
 FRAMES = 4096
 # Handed to the kernel at a time: one by one it is fast enough to fill every queue.
 BATCH = 1
 
 
-def arp_request(dice, sender):
+def arp_request(dice, sender, link):
     # From any address of the link but the last ones, which the test itself has.
-    source, target = (socket.inet_aton(f"198.51.100.{dice.randrange(100, 250)}") for _ in range(2))
+    source, target = (socket.inet_aton(f"{link}.{dice.randrange(100, 250)}") for _ in range(2))
     return struct.pack("!HHBBH", 1, ETH_P_IP, 6, 4, 1) + sender + source + bytes(6) + target
 
 
@@ -56,18 +61,18 @@ def pcp_request(dice, number):
     return ip_packet(source, NAT_INSIDE, socket.IPPROTO_UDP, udp_segment(source, 1024 + number, NAT_INSIDE, PCP, message))
 
 
-def frames(station, kind):
-    """Different ones, so that no source sends more than a few."""
+def frames(station, kind, link=LINK):
+    """Different ones, so that no source sends more than a few. `link`: the first three bytes of its addresses."""
     dice = random.Random(1)
     for number in range(FRAMES):
         sender = b"\x02\x66" + dice.randbytes(4)
         if kind == "arp":
-            yield b"\xff" * 6 + sender + struct.pack("!H", ETH_P_ARP) + arp_request(dice, sender)
+            yield b"\xff" * 6 + sender + struct.pack("!H", ETH_P_ARP) + arp_request(dice, sender, link)
             continue
         if kind == "pcp":
             packet = pcp_request(dice, number)
         else:
-            source = NEAR if kind == "bgp-near" else socket.inet_ntoa(bytes([198, 18]) + dice.randbytes(2))
+            source = f"{link}.66" if kind == "bgp-near" else socket.inet_ntoa(bytes([198, 18]) + dice.randbytes(2))
             syn = tcp_syn(source, 1024 + number, NAT_OUTSIDE, BGP)
             packet = ip_packet(source, NAT_OUTSIDE, socket.IPPROTO_TCP, syn)
         # One sender of requests, so that the switch has nothing to learn.
@@ -123,6 +128,62 @@ def send(device, made, begin, end):
         sent += sendmmsg(sock, made[at], BATCH)
         at = (at + BATCH) % len(made)
     return sent
+
+
+def capture(path, every):
+    """Writes frames to a file in the format of pcap."""
+    with open(path, "wb") as file:
+        file.write(struct.pack("=IHHIIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        for frame in every:
+            file.write(struct.pack("=IIII", 0, 0, len(frame), len(frame)) + frame)
+
+
+class SharedMemory:
+    """dpdk-testpmd, which sends the frames of a capture again and again by net_memif, as fast as it can."""
+
+    PROGRAM = "dpdk-testpmd"
+    # Bytes that its buffers may take, and workers of Natrix with a queue each.
+    MIB, QUEUES = 512, 2
+    # Of its second port, for the first is the capture: sent, not accepted, and both together.
+    SENT = re.compile(r"statistics for port 1 .*?TX-packets: (\d+) +TX-dropped: \d+ +TX-total: (\d+)", re.DOTALL)
+
+    def __init__(self, host, path, socket_path):
+        if not shutil.which(self.PROGRAM):
+            raise FileNotFoundError(f"{self.PROGRAM} is not installed; apt-get install dpdk-dev")
+        captures = ",".join([f"rx_pcap={path}"] * self.QUEUES)
+        words = [
+            self.PROGRAM, "--no-huge", "--no-shconf", "--no-telemetry", "--no-pci", "-m", self.MIB,
+            # Its first thread waits for commands, the second sends.
+            "--lcores", "0@0-1,1@0-1", "--vdev", f"net_pcap0,{captures},infinite_rx=1",
+            "--vdev", f"net_memif0,role=client,id=0,socket={socket_path},socket-abstract=no",
+            "--", "-i", f"--rxq={self.QUEUES}", f"--txq={self.QUEUES}", "--nb-cores=1", "--forward-mode=io",
+            "--no-flush-rx", f"--total-num-mbufs={16 * FRAMES}",
+        ]  # fmt: skip
+        pipe = subprocess.PIPE
+        argv = host.argv([str(word) for word in words])
+        self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+    def send(self, seconds):
+        """Sends for so long, then ends; returns how many frames it had for Natrix, and how many the ring had room for."""
+        self._say("start")
+        time.sleep(seconds)
+        self._say("stop")
+        try:
+            out, _ = self.process.communicate("quit\n", timeout=60)
+        finally:
+            self.end()
+        sent = self.SENT.search(out)
+        if not sent:
+            raise RuntimeError(f"{self.PROGRAM}: {out[-500:]}")
+        return int(sent[2]), int(sent[1])
+
+    def _say(self, command):
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
 
 
 def main():

@@ -342,6 +342,17 @@ def gateways(enabled, timeouts=None, unused="30 s"):
     }
 
 
+# A third interface, whose other end is a program that sends as fast as it can.
+FLOOD_LINK, FLOOD_SOCKET = "198.51.102", f"{tempfile.gettempdir()}/natrix-test-flood-{os.getpid()}.sock"
+SHARED_MEMORY = f"""
+[[interface]]
+name = "flood"
+realm = "outside"
+driver = "net_memif0,role=server,id=0,socket={FLOOD_SOCKET},socket-abstract=no"
+addresses = ["{FLOOD_LINK}.2/24"]
+kernel = "nx-flood"
+"""
+
 # The longest first: run.py runs several side by side.
 SETUPS = {
     # The tests of the lab, one after the other: they measure, in networks of their own.
@@ -362,6 +373,7 @@ SETUPS = {
     # Networks of their own, one after the other.
     "load_sharing": {},
     "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + api()},
+    "kernel_flood": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + SHARED_MEMORY},
     "address_dependent": {"filtering": "address-dependent"},
     "address_and_port_dependent": {"filtering": "address-and-port-dependent"},
     "tcp_address_dependent": {"filtering": {"tcp": "address-dependent", "udp": "endpoint-independent"}},
