@@ -323,10 +323,17 @@ impl AlgStore {
 
     /// The place that a new session of this subscriber needs: that of the session which has been
     /// unanswered or closed for longest, of the subscriber if it has all that it may have. `None`
-    /// if there is room, or none can be had.
+    /// if there is room, or if the new session could not start even then: a reload may have left
+    /// more sessions than there may be now.
     pub(crate) fn to_replace(&self, subscriber: u32) -> Option<u32> {
-        if self.has_all(subscriber) {
-            return self.owners.find(&self.hash, subscriber)?.replaceable.first();
+        let (max, share) = (self.room.sessions, self.room.sessions / SHARE);
+        let own = self.owners.find(&self.hash, subscriber);
+        let count = own.map_or(0, |owner| owner.sessions);
+        if self.len() > max as usize || count > share {
+            return None;
+        }
+        if count == share {
+            return own?.replaceable.first();
         }
         if self.is_full() { self.replaceable.first() } else { None }
     }

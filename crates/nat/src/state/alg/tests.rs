@@ -109,6 +109,44 @@ fn the_oldest_makes_room() {
     assert_eq!(store.to_replace(5), None);
 }
 
+/// After a reload with fewer sessions, those beyond stay, and none goes for a session that could
+/// not start.
+#[test]
+fn no_session_goes_for_one_that_cannot_start() {
+    let mut store = store(2_048);
+    let own: Vec<u32> = (0..200).map(|i| store.start(&begun_with(1, i)).expect("room")).collect();
+    let others: Vec<u32> = (0..300).map(|i| store.start(&begun(1_000 + i)).expect("room")).collect();
+    for place in own.iter().chain(&others) {
+        store.set_replaceable(*place, true);
+    }
+    store.set_room(256);
+    // 500 of 256, and 200 of the subscriber's 32.
+    assert_eq!((store.to_replace(1), store.to_replace(5_000)), (None, None));
+    for place in &others[..244] {
+        assert_eq!((store.to_replace(5_000), store.start(&begun(5_000)).is_some()), (None, false));
+        store.remove(*place);
+    }
+    // 256 of 256.
+    assert_eq!((store.to_replace(1), store.to_replace(5_000)), (None, Some(own[0])));
+    store.remove(own[0]);
+    assert!(store.start(&begun(5_000)).is_some());
+    for place in &own[1..] {
+        assert_eq!(store.to_replace(1).is_some(), store.len() <= 256 && own_count(&store, 1) == 32);
+        if own_count(&store, 1) == 32 {
+            break;
+        }
+        assert!(store.start(&begun_with(1, 900)).is_none());
+        store.remove(*place);
+    }
+    let oldest = store.to_replace(1).expect("its oldest may go");
+    store.remove(oldest);
+    assert!(store.start(&begun_with(1, 900)).is_some());
+}
+
+fn own_count(store: &AlgStore, subscriber: u32) -> u32 {
+    store.owners.find(&store.hash, subscriber).map_or(0, |owner| owner.sessions)
+}
+
 /// Counts follow sessions that come and go in any order.
 #[test]
 fn counts_of_subscribers_follow_their_sessions() {
