@@ -92,6 +92,13 @@ impl Held {
         self.end - self.start
     }
 
+    /// True without corrections. The sender repeats bytes that are forgotten, as if their segments
+    /// had been lost: their receiver has not acknowledged them.
+    #[must_use]
+    pub fn may_be_lost(&self) -> bool {
+        self.kept_len == 0
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
         self.drop_bytes();

@@ -41,8 +41,10 @@ const SESSIONS_PER_HELD: u32 = 32;
 const HELD_MIN: u32 = 256;
 const HELD_CEILING: u32 = SESSIONS_CEILING / SESSIONS_PER_HELD;
 const _: () = assert!(HELD_CEILING < u16::MAX as u32, "a session has its place in 16 bits");
-/// What one subscriber may have of both.
+/// One subscriber may have this part of the sessions, and this part of what is free to hold more.
 const SHARE: u32 = 8;
+/// Places that are looked at for one to take back.
+const LOOKED_AT: u32 = 16;
 /// Expectations of one session.
 pub(crate) const KNOWN_MAX: usize = 8;
 /// Calls of PPTP.
@@ -204,10 +206,25 @@ pub(crate) struct Begun {
     pub(crate) is_of_registration: bool,
 }
 
+/// What one direction of a session holds. A free place keeps the name of its last session.
+struct Holding {
+    held: Held,
+    session: u32,
+    way: usize,
+}
+
+impl Holding {
+    fn new() -> Holding {
+        Holding { held: Held::new(), session: 0, way: 0 }
+    }
+}
+
 /// The table, made when a gateway is first enabled.
 pub(crate) struct AlgStore {
     sessions: Places<AlgSession>,
-    held: Places<Held>,
+    held: Places<Holding>,
+    /// The next place of `held` to look at.
+    looked_at: u32,
     by_key: BucketTable,
     owners: Owners,
     /// Unanswered or closed, the one that has been so for longest first.
@@ -227,6 +244,7 @@ impl AlgStore {
         Ok(AlgStore {
             sessions: Places::reserved(SESSIONS_CEILING as usize)?,
             held: Places::reserved(HELD_CEILING as usize)?,
+            looked_at: 0,
             by_key: BucketTable::reserved(SESSIONS_CEILING as usize)?,
             owners: Owners::reserved(SESSIONS_CEILING as usize)?,
             replaceable: Queue::EMPTY,
@@ -242,7 +260,7 @@ impl AlgStore {
     /// What one worker's store takes once all that it may have has been used.
     pub(crate) fn bytes_for(sessions_max: u32) -> u64 {
         let Room { sessions, held } = Room::of(sessions_max);
-        let records = Places::<AlgSession>::bytes_for(sessions) + Places::<Held>::bytes_for(held);
+        let records = Places::<AlgSession>::bytes_for(sessions) + Places::<Holding>::bytes_for(held);
         let tables = BucketTable::need(SESSIONS_CEILING as usize).bytes() + CallTable::need(CALLS_MAX).bytes();
         records + Owners::bytes_for(sessions, SESSIONS_CEILING) + tables
     }
@@ -382,7 +400,7 @@ impl AlgStore {
         let session = &mut self.sessions.list[index as usize];
         if let Some(place) = session.held[way].checked_sub(1) {
             session.held[way] = 0;
-            self.held.list[usize::from(place)].clear();
+            self.held.list[usize::from(place)].held.clear();
             self.held.give_back(place.into());
             self.owners.get_mut(session.owner).held -= 1;
         }
@@ -390,17 +408,53 @@ impl AlgStore {
 
     /// What one direction of a session holds. `None` if it holds nothing and no room is left.
     pub(crate) fn with_held(&mut self, index: u32, way: usize) -> Option<&mut Held> {
-        let session = &mut self.sessions.list[index as usize];
+        let session = &self.sessions.list[index as usize];
         if session.held[way] == 0 {
-            let owner = self.owners.get_mut(session.owner);
-            if owner.held >= self.room.held / SHARE || self.held.used() >= self.room.held {
+            let owner = session.owner;
+            if !self.may_hold(owner) && !self.take_back_for(owner) {
                 return None;
             }
-            let place = self.held.take(Held::new)? as u16;
-            owner.held += 1;
-            session.held[way] = place + 1;
+            let place = self.held.take(Holding::new)?;
+            let holding = &mut self.held.list[place as usize];
+            (holding.session, holding.way) = (index, way);
+            self.owners.get_mut(owner).held += 1;
+            self.sessions.list[index as usize].held[way] = place as u16 + 1;
         }
-        self.held.list.get_mut(usize::from(session.held[way] - 1))
+        let place = self.sessions.list[index as usize].held[way].checked_sub(1)?;
+        self.held.list.get_mut(usize::from(place)).map(|holding| &mut holding.held)
+    }
+
+    /// The fuller the table, the less each may have, so that a few leave something to all others.
+    fn may_hold(&mut self, owner: u32) -> bool {
+        let free = self.room.held.saturating_sub(self.held.used());
+        free > 0 && self.owners.get_mut(owner).held < (free / SHARE).max(1)
+    }
+
+    /// Takes an incomplete message from the subscriber that holds most, of those at the next few
+    /// places, if it has at least two more. False if there is none.
+    fn take_back_for(&mut self, owner: u32) -> bool {
+        if self.held.used() > self.room.held {
+            return false;
+        }
+        let own = self.owners.get_mut(owner).held;
+        let total = self.held.list.len() as u32;
+        let mut fullest: Option<(u32, u32, usize)> = None;
+        for _ in 0..LOOKED_AT.min(total) {
+            let place = self.looked_at % total;
+            self.looked_at = place + 1;
+            let Holding { ref held, session, way } = self.held.list[place as usize];
+            let holder = &self.sessions.list[session as usize];
+            if u32::from(holder.held[way]) != place + 1 || !held.may_be_lost() {
+                continue;
+            }
+            let count = self.owners.get_mut(holder.owner).held;
+            if count > own + 1 && fullest.is_none_or(|(most, ..)| count > most) {
+                fullest = Some((count, session, way));
+            }
+        }
+        let Some((_, session, way)) = fullest else { return false };
+        self.release_held(session, way);
+        true
     }
 
     /// Gives the room back if nothing is held.
@@ -413,14 +467,14 @@ impl AlgStore {
     /// What one direction holds.
     pub(crate) fn held(&self, index: u32, way: usize) -> &Held {
         let held = self.sessions.list[index as usize].held[way];
-        held.checked_sub(1).map_or(&self.nothing, |place| &self.held.list[usize::from(place)])
+        held.checked_sub(1).map_or(&self.nothing, |place| &self.held.list[usize::from(place)].held)
     }
 
     /// A direction over TCP, and what it holds.
     pub(crate) fn stream(&mut self, index: u32, way: usize) -> Option<(&mut Stream, &mut Held)> {
         let session = &mut self.sessions.list[index as usize];
         let held = match session.held[way].checked_sub(1) {
-            Some(place) => &mut self.held.list[usize::from(place)],
+            Some(place) => &mut self.held.list[usize::from(place)].held,
             None => &mut self.nothing,
         };
         session.streams[way].as_mut().map(|stream| (stream, held))

@@ -18,7 +18,7 @@ use crate::pptp;
 /// A port that a gateway has announced: its protocol, where it leads, and where it is.
 pub(crate) type Announced = (Protocol, SocketAddrV4, SocketAddrV4);
 
-struct ControlSession {
+pub(crate) struct ControlSession {
     inside: SocketAddrV4,
     near: SocketAddrV4,
     /// The server, as packets reach it.
@@ -41,7 +41,7 @@ fn segments(packets: Vec<Vec<u8>>) -> impl Iterator<Item = Vec<u8>> {
 
 impl ControlSession {
     /// `None` if the policy refuses it.
-    fn open(bed: &mut Bed, inside: SocketAddrV4, near: SocketAddrV4) -> Option<ControlSession> {
+    pub(crate) fn open(bed: &mut Bed, inside: SocketAddrV4, near: SocketAddrV4) -> Option<ControlSession> {
         bed.inside(&build::tcp(inside, near, Flags::SYN).sequence(1_000).build());
         let syn = segments(bed.take_outside()).next()?;
         let (external, far) = (source(&syn), destination(&syn));
@@ -52,7 +52,7 @@ impl ControlSession {
         Some(ControlSession { inside, near, far, external, inner: (1_001, 5_001), outer: (5_001, 1_001) })
     }
 
-    fn send_out(&mut self, bed: &mut Bed, bytes: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn send_out(&mut self, bed: &mut Bed, bytes: &[u8]) -> Option<Vec<u8>> {
         let segment = build::tcp(self.inside, self.near, Flags::ACK).sequence(self.inner.0);
         bed.inside(&segment.acknowledgment(self.inner.1).payload(bytes).build());
         let passed = payload_of(&segments(bed.take_outside()).next()?)?;
@@ -61,13 +61,19 @@ impl ControlSession {
         Some(passed)
     }
 
-    fn send_in(&mut self, bed: &mut Bed, bytes: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn send_in(&mut self, bed: &mut Bed, bytes: &[u8]) -> Option<Vec<u8>> {
         let segment = build::tcp(self.far, self.external, Flags::ACK).sequence(self.outer.0);
         bed.outside(&segment.acknowledgment(self.outer.1).payload(bytes).build());
         let passed = payload_of(&segments(bed.take_inside()).next()?)?;
         self.outer.0 += bytes.len() as u32;
         self.inner.1 += passed.len() as u32;
         Some(passed)
+    }
+
+    /// The inside repeats its last bytes, which nobody has acknowledged, with more.
+    pub(crate) fn repeat_out(&mut self, bed: &mut Bed, last: usize, bytes: &[u8]) -> Option<Vec<u8>> {
+        self.inner.0 -= last as u32;
+        self.send_out(bed, bytes)
     }
 
     fn reset(&self, bed: &mut Bed) {

@@ -11,6 +11,7 @@ use nat::verdict::GatewayRefusal;
 use testkit::*;
 use wire::build;
 
+use super::control_sessions::ControlSession;
 use super::gateways::udp_text;
 use super::gateways::with;
 
@@ -117,4 +118,48 @@ Contact: <sip:a@{listens}>\r\nCSeq: 1 REGISTER\r\n\r\n"
         assert_eq!(udp_text(&bed.only_inside()), restored, "the answered one has kept what it knows");
         bed.run_out();
     }
+}
+
+/// Over TCP, of subscribers that begin messages and never end them: all others are read, and most
+/// of what was taken back for them is read once it is repeated.
+#[test]
+fn half_messages_of_a_few_subscribers_keep_nobody_out() {
+    // Of 256 places.
+    let mut bed = Bed::new(Settings { control_sessions_max: 4_096, ..with(&["ftp"]) });
+    let open = |bed: &mut Bed, host: u8, port: u16| {
+        let mut session = ControlSession::open(bed, at(Ipv4Addr::new(100, 64, 2, host), port), at(E1, 21))?;
+        session.send_in(bed, b"220 ready\r\n")?;
+        session.send_out(bed, b"USER me\r\n")?;
+        session.send_in(bed, b"331 password\r\n")?;
+        Some(session)
+    };
+    let command = |host: u8| format!("PORT 100,64,2,{host},19,137\r\n");
+    let mut begun = Vec::new();
+    for host in 1..=8 {
+        for port in 10_000..10_060 {
+            let mut session = open(&mut bed, host, port).expect("a session");
+            session.send_out(&mut bed, b"PORT ").expect("it goes on, with or without the command");
+            begun.push((host, session));
+        }
+    }
+    let refused = bed.counters().gateways[0].refused[GatewayRefusal::TableFull as usize];
+    assert!((200..400).contains(&refused), "{refused} of 480 get no place");
+    for host in 9..=200 {
+        let mut session = open(&mut bed, host, 10_000).expect("a session");
+        session.send_out(&mut bed, b"PORT ").expect("a segment");
+        let line = command(host);
+        let sent = session.send_out(&mut bed, line.split_at(5).1.as_bytes()).expect("a command");
+        assert!(sent.starts_with(b"PORT 203,0,113,"), "{host}: {}", String::from_utf8_lossy(&sent));
+        assert!(session.send_in(&mut bed, b"200 fine\r\n").is_some(), "it is acknowledged");
+    }
+    assert_eq!(bed.counters().gateways[0].refused[GatewayRefusal::TableFull as usize], refused);
+    let mut read = 0;
+    for (host, mut session) in begun {
+        let line = command(host);
+        let sent = session.repeat_out(&mut bed, 5, line.as_bytes()).expect("a command");
+        read += u64::from(sent.starts_with(b"PORT 203,0,113,"));
+        assert!(session.send_in(&mut bed, b"200 fine\r\n").is_some(), "it is acknowledged");
+    }
+    // A few find no place again, because their subscribers still hold more than others.
+    assert!((150..=480 - refused).contains(&read), "{read} of {}", 480 - refused);
 }

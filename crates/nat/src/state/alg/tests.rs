@@ -143,6 +143,29 @@ fn no_session_goes_for_one_that_cannot_start() {
     assert!(store.start(&begun_with(1, 900)).is_some());
 }
 
+/// Half messages of a few subscribers leave room to all others; those of all are shared evenly.
+#[test]
+fn a_few_subscribers_cannot_hold_everything() {
+    let mut store = store(4_096);
+    let hold = |store: &mut AlgStore, subscriber: u32, count: u32| {
+        let places = (0..count).map(|i| store.start(&begun_with(subscriber, 1_000 * subscriber + i)).expect("room"));
+        let places: Vec<u32> = places.collect();
+        places.iter().filter(|place| store.with_held(**place, 0).is_some()).count()
+    };
+    for subscriber in 0..8 {
+        let held = hold(&mut store, subscriber, 200);
+        assert!((10..=28).contains(&held), "{held} of {HELD_MIN}");
+    }
+    // More than the table has: each takes from those with most.
+    for subscriber in 8..8 + HELD_MIN {
+        assert_eq!(hold(&mut store, subscriber, 1), 1, "{subscriber}");
+    }
+    assert_eq!(store.held.used(), HELD_MIN);
+    let held = |store: &AlgStore, subscriber: u32| store.owners.find(&store.hash, subscriber).map_or(0, |it| it.held);
+    assert!((0..8).all(|subscriber| held(&store, subscriber) <= 1));
+    assert_eq!(hold(&mut store, 1_000, 1), 0, "nobody has two more");
+}
+
 fn own_count(store: &AlgStore, subscriber: u32) -> u32 {
     store.owners.find(&store.hash, subscriber).map_or(0, |owner| owner.sessions)
 }
