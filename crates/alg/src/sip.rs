@@ -225,6 +225,8 @@ fn read_message(
     // What it relays was written by somebody else, and what it answers unread may be anything: both
     // open nothing.
     let is_of_others = if is_request { hops > 1 } else { memory.flags & ASKED == 0 };
+    // What a registrar or a redirect server lists are endpoints that others have told it.
+    let lists_others = !is_request && (registers || text::starts(message, b"SIP/2.0 3"));
     let asks = registers && is_request && context.from_inside && !is_of_others;
     let takes_back = asks && expires == Some(0);
     if asks {
@@ -237,7 +239,7 @@ fn read_message(
         match field(name) {
             Some(Field::Via) => each(message, from, to, |from, to| read_via(context, message, from, to, findings)),
             Some(Field::Contact) if takes_back && is_star(message, from, to) => findings.end_registrations(),
-            Some(Field::Contact) if is_of_others && context.from_inside => {
+            Some(Field::Contact) if (is_of_others || lists_others) && context.from_inside => {
                 each(message, from, to, |from, to| read_uri(context, message, from, to, Role::Route, findings));
             }
             Some(Field::Contact) => each(message, from, to, |from, to| {

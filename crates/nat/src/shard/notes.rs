@@ -112,16 +112,6 @@ impl View<'_> {
             || self.snapshot.is_by_formula(address, external.port, realm, internal.address)
     }
 
-    #[inline]
-    fn is_static(&self, index: u32) -> bool {
-        let static_mappings = &self.snapshot.static_mappings;
-        if static_mappings.is_empty() {
-            return false;
-        }
-        let mapping = self.state.mappings.get(index);
-        static_mappings.by_external(mapping.external_address, mapping.protocol(), mapping.external_port()).is_some()
-    }
-
     pub(super) fn event_of_flow(&self, kind: EventKind, now: Instant, index: u32) -> Event {
         let flow = self.state.flows.get(index);
         let (internal, external) = (endpoint(flow.internal()), endpoint(flow.external()));

@@ -356,6 +356,11 @@ impl AlgStore {
         if self.is_full() { self.replaceable.first() } else { None }
     }
 
+    /// Unanswered and closed sessions of a subscriber.
+    pub(crate) fn replaceable_of(&self, subscriber: u32) -> u32 {
+        self.owners.find(&self.hash, subscriber).map_or(0, |owner| owner.replaceable_count)
+    }
+
     /// Call it with each packet of a session.
     pub(crate) fn set_replaceable(&mut self, index: u32, is_replaceable: bool) {
         let Some(session) = self.sessions.list.get_mut(index as usize) else { return };
@@ -365,8 +370,9 @@ impl AlgStore {
         session.is_replaceable = is_replaceable;
         let owner = session.owner;
         let list = &mut self.sessions.list;
-        let own = &mut self.owners.get_mut(owner).replaceable;
-        for (queue, which) in [(&mut self.replaceable, Which::OfAll), (own, Which::OfOwner)] {
+        let own = self.owners.get_mut(owner);
+        own.replaceable_count = if is_replaceable { own.replaceable_count + 1 } else { own.replaceable_count - 1 };
+        for (queue, which) in [(&mut self.replaceable, Which::OfAll), (&mut own.replaceable, Which::OfOwner)] {
             if is_replaceable {
                 queue.append(list, which, index);
             } else {

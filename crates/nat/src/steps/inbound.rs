@@ -41,11 +41,15 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
+use crate::types::is_host_number;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
 /// Sessions of a mapping beyond which calls over UDP to a registration open none.
 const REGISTERED_SESSIONS_MAX: u16 = 16;
+/// Unanswered sessions that gateways read of a subscriber, beyond which another client of its
+/// server opens none over UDP.
+const UNANSWERED_CLIENTS_MAX: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
@@ -361,6 +365,11 @@ impl View<'_> {
                     (new.has_own_timer, new.expires) = (true, new.expires.min(until));
                     return Ok(Some((new, true)));
                 }
+                let to_server = matches!(granted, ByGrant::AsPool) && asks;
+                if let Some(until) = to_server.then(|| self.may_open_to_server(now, index)).flatten() {
+                    new.expires = new.expires.min(until);
+                    return Ok(Some((new, true)));
+                }
                 let opens = asks && (is_once || self.rules_lead_away(&key, remote));
                 Ok(opens.then_some((new, is_once)))
             }
@@ -382,6 +391,24 @@ impl View<'_> {
     fn may_open_to_registration(&self, now: Instant, index: u32) -> bool {
         let has_few = self.state.mappings.get(index).extra_count() < REGISTERED_SESSIONS_MAX;
         has_few && self.decide_session(now, index).is_ok()
+    }
+
+    /// Over UDP, a client of a server behind a forward needs a session so that a gateway reads what
+    /// it asks, from the first request on. Anyone may forge clients, so the session ends soon
+    /// unless the server answers, and few are unanswered at a time; the requests of further ones
+    /// pass unread.
+    fn may_open_to_server(&self, now: Instant, index: u32) -> Option<Instant> {
+        let store = self.state.control_sessions.as_ref()?;
+        let mapping = self.state.mappings.get(index);
+        let (protocol, port) = (mapping.protocol(), mapping.internal_port());
+        let is_server = self.policy.lifetimes.is_served(protocol, port) && self.is_static(index);
+        if !is_server || is_host_number(mapping.key().address) {
+            return None;
+        }
+        let (pool, class) = (self.pool_of_mapping(index)?.id, self.class_now(mapping.subscriber));
+        let gateway = self.snapshot.gateways.find(protocol, port, pool, class)?;
+        let has_few = store.replaceable_of(mapping.subscriber) < UNANSWERED_CLIENTS_MAX;
+        (has_few && self.decide_session(now, index).is_ok()).then(|| now + gateway.timeout)
     }
 
     /// True if rules would change the way or the source of the answer. An answer that would be

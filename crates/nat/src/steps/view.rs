@@ -124,6 +124,17 @@ impl<'a> View<'a> {
         self.snapshot.transition.configured_host(&host.key())
     }
 
+    /// Whether a forward or a one-to-one address has its external endpoint.
+    #[inline]
+    pub(crate) fn is_static(&self, index: u32) -> bool {
+        let static_mappings = &self.snapshot.static_mappings;
+        if static_mappings.is_empty() {
+            return false;
+        }
+        let mapping = self.state.mappings.get(index);
+        static_mappings.by_external(mapping.external_address, mapping.protocol(), mapping.external_port()).is_some()
+    }
+
     pub(crate) fn static_key(&self, key: &InternalKey) -> StaticKey {
         let InternalKey { realm, protocol, address, port } = *key;
         StaticKey { realm, protocol, host: self.configured_host(address), port }

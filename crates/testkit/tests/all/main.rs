@@ -63,6 +63,7 @@ mod shared_by_workers;
 mod shared_port_quota;
 mod shorter_timers;
 mod simulation;
+mod sip_servers;
 mod slices_in_blocks;
 mod static_mappings;
 mod static_mappings6;

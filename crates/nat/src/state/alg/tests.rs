@@ -85,6 +85,7 @@ fn the_oldest_makes_room() {
         store.set_replaceable(place, true);
     }
     store.set_replaceable(own[9], true);
+    assert_eq!((store.replaceable_of(1), store.replaceable_of(2)), (3, 0));
     assert_eq!((store.to_replace(1), store.to_replace(2)), (Some(own[9]), None));
     store.set_replaceable(own[9], false);
     assert_eq!(store.to_replace(1), Some(own[4]));

@@ -1,0 +1,176 @@
+//! A SIP server inside, behind a static forward, with many clients outside.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
+
+use nat::Protocol;
+use nat::settings::Admission;
+use nat::settings::Filtering;
+use nat::settings::Forward;
+use nat::types::RealmId;
+use testkit::*;
+use wire::build;
+
+use super::gateways::Talk;
+use super::gateways::syn_reaches;
+use super::gateways::udp_text;
+use super::gateways::with;
+
+const SERVER: SocketAddrV4 = at(I1, 5060);
+const EXTERNAL: SocketAddrV4 = at(POOL[0], 5060);
+
+fn bed(workers: usize) -> Bed {
+    let mut settings = with(&["sip"]).filtering(Filtering::AddressAndPortDependent);
+    settings.forwards = [Protocol::Udp, Protocol::Tcp].map(forward).to_vec();
+    Bed::new(settings).workers(workers)
+}
+
+fn forward(protocol: Protocol) -> Forward {
+    Forward {
+        realm: RealmId(0),
+        protocol,
+        external: *EXTERNAL.ip(),
+        ports: (5060, 5060),
+        inside: I1.into(),
+        inside_port: 5060,
+        admission: Admission::Anyone,
+    }
+}
+
+fn invite(client: SocketAddrV4, to: SocketAddrV4) -> String {
+    format!("INVITE sip:100@{to} SIP/2.0\r\nVia: SIP/2.0/UDP {client}\r\nCSeq: 1 INVITE\r\nContent-Length: 0\r\n\r\n")
+}
+
+/// The server's, with sound at this port.
+fn ok(media: u16) -> String {
+    let sdp = format!("v=0\r\nc=IN IP4 {I1}\r\nm=audio {media} RTP/AVP 0\r\n");
+    format!(
+        "SIP/2.0 200 OK\r\nContact: <sip:100@{SERVER}>\r\nCSeq: 1 INVITE\r\nContent-Type: application/sdp\r\n\
+Content-Length: {}\r\n\r\n{sdp}",
+        sdp.len()
+    )
+}
+
+/// What the server gets from the client.
+fn asks(bed: &mut Bed, client: SocketAddrV4) -> String {
+    bed.outside(&build::udp(client, EXTERNAL).payload(invite(client, EXTERNAL).as_bytes()).build());
+    let got = bed.only_inside();
+    assert_eq!((source(&got), destination(&got)), (client, SERVER));
+    udp_text(&got)
+}
+
+/// What the client gets from the server.
+fn answers(bed: &mut Bed, client: SocketAddrV4, text: &str) -> String {
+    bed.inside(&build::udp(SERVER, client).payload(text.as_bytes()).build());
+    let got = bed.only_outside();
+    assert_eq!((source(&got), destination(&got)), (EXTERNAL, client));
+    udp_text(&got)
+}
+
+/// Where the answer announces sound.
+fn media(text: &str) -> SocketAddrV4 {
+    let port = text.split("m=audio ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+    at(*EXTERNAL.ip(), port.parse().expect("a port"))
+}
+
+/// Clients of several hosts, and two of one host.
+fn clients() -> Vec<SocketAddrV4> {
+    let hosts = (0..40).map(|n| at(Ipv4Addr::new(198, 51, 100, 20 + n), 5060));
+    hosts.chain([at(E2, 40_000), at(E2, 40_001)]).collect()
+}
+
+#[test]
+fn each_client_of_a_server_over_udp_is_read() {
+    for workers in [1, 2, 8] {
+        let mut bed = bed(workers);
+        let mut calls = Vec::new();
+        for (n, client) in (0..).zip(clients()) {
+            assert_eq!(asks(&mut bed, client), invite(client, SERVER), "{client}: the first request");
+            let told = answers(&mut bed, client, &ok(20_000 + 2 * n));
+            assert!(told.contains(&format!("<sip:100@{EXTERNAL}>")) && !told.contains("100.64."), "{told}");
+            calls.push((client, at(I1, 20_000 + 2 * n), media(&told)));
+        }
+        let clients = clients();
+        for (client, inside, external) in &calls {
+            assert!(bed.udp_reaches(at(*client.ip(), 30_000), *external, *inside), "{client}: sound");
+        }
+        // Sound is for the client that asked.
+        for (client, inside, external) in &calls {
+            let other = clients.iter().find(|other| other.ip() != client.ip()).expect("another host");
+            assert!(!bed.udp_reaches(at(*other.ip(), 30_001), *external, *inside), "{client}: sound of others");
+        }
+        bed.run_out();
+    }
+}
+
+/// It opens no port for a client that has asked for nothing.
+#[test]
+fn an_answer_that_nobody_asked_for_opens_nothing() {
+    let mut bed = bed(1);
+    asks(&mut bed, at(E1, 5060));
+    for client in [at(E1, 5061), at(E2, 40_000)] {
+        assert_eq!(answers(&mut bed, client, &ok(20_000)), ok(20_000));
+    }
+    assert_eq!(bed.counters().expectations_created, 0);
+    bed.run_out();
+}
+
+/// They take little memory, pass unread once there are too many, and keep clients that the server
+/// has answered neither from being read nor from coming back.
+#[test]
+fn forged_clients_have_few_sessions() {
+    let mut bed = bed(1);
+    let client = at(E2, 40_000);
+    asks(&mut bed, at(E1, 5060));
+    asks(&mut bed, client);
+    answers(&mut bed, client, &ok(20_000));
+    let sessions = bed.sessions().len();
+    let read = (0..1_000).filter(|n| {
+        let forged = at(Ipv4Addr::new(192, 0, 2, 100 + (n % 100) as u8), 10_000 + n / 100);
+        let got = asks(&mut bed, forged);
+        assert!([SERVER, EXTERNAL].iter().any(|to| got == invite(forged, *to)), "{got}");
+        got == invite(forged, SERVER)
+    });
+    assert_eq!(read.count(), 64 - 1);
+    assert_eq!(bed.sessions().len(), sessions + 64 - 1);
+    assert_eq!(asks(&mut bed, client), invite(client, SERVER));
+    assert!(answers(&mut bed, client, &ok(20_002)).contains(&EXTERNAL.to_string()));
+    // Unanswered ones end soon.
+    bed.advance_secs(60);
+    let other = at(E2, 40_001);
+    assert_eq!(asks(&mut bed, other), invite(other, SERVER));
+    bed.run_out();
+}
+
+/// What the client of one session has registered, with a port of the registrar itself, is listed by
+/// the registrar in others.
+#[test]
+fn contacts_that_a_registrar_lists_open_nothing() {
+    let listed = |cseq: &str, code: &str| {
+        format!(
+            "SIP/2.0 {code}\r\nCSeq: 1 {cseq}\r\nContact: <sip:a@{I1}:3306;transport=tcp>;expires=3600, \
+<sip:a@{I1}:3306>\r\nContent-Length: 0\r\n\r\n"
+        )
+    };
+    for (method, code) in [("REGISTER", "200 OK"), ("INVITE", "302 Moved Temporarily")] {
+        let query = format!("{method} sip:{EXTERNAL} SIP/2.0\r\nCSeq: 1 {method}\r\nContent-Length: 0\r\n\r\n");
+        let answer = listed(method, code);
+        // Its address is the external one, with a port that leads nowhere.
+        let told = answer.replace(&I1.to_string(), &EXTERNAL.ip().to_string());
+        let mut bed = bed(1);
+        let client = at(E1, 40_000);
+        bed.outside(&build::udp(client, EXTERNAL).payload(query.as_bytes()).build());
+        bed.only_inside();
+        assert_eq!(answers(&mut bed, client, &answer), told, "{method}");
+        let mut talk = Talk::enter(&mut bed, SERVER, at(E1, 40_002), EXTERNAL);
+        talk.send_in(&mut bed, &query);
+        assert_eq!(talk.send_out(&mut bed, &answer), told, "{method}");
+        assert_eq!(bed.counters().expectations_created, 0, "{method}");
+        for port in [3_306, 40_000] {
+            assert_eq!(syn_reaches(&mut bed, at(E1, 40_003), at(*EXTERNAL.ip(), port)), None);
+        }
+        bed.run_out();
+    }
+}
