@@ -92,7 +92,7 @@ pub struct GrantView {
     pub expires_in: Duration,
     /// Deleted or expired: its port is only held down for its client.
     pub is_held_down: bool,
-    /// Of a gateway: its session has come, and nobody else may come.
+    /// Of a gateway: its session has come. With [`Kind::Once`] nobody else may come.
     pub is_used: bool,
 }
 

@@ -101,11 +101,11 @@ pub struct Expectation {
     pub kind: String,
     /// Remote addresses that may use it.
     pub remotes: Vec<String>,
-    /// True once its connection or flow has come: nobody else may use it, and the mapping lives on
-    /// with its sessions.
+    /// True once its connection or flow has come. With `once`, nobody else may use it then, and the
+    /// mapping lives on with its sessions; with `map`, it is true while a session uses its port.
     pub used: bool,
     /// Time since it was made.
     pub age_us: u64,
-    /// Time until it ends if nobody uses it; null once it is used.
+    /// Time until it ends: with `map`, used or not; with `once`, null once it is used.
     pub expires_in_us: Option<u64>,
 }

@@ -180,7 +180,7 @@ pub(crate) fn expectation(shared: &Shared, view: &ExpectationView) -> Expectatio
         remotes,
         used: view.is_used,
         age_us,
-        expires_in_us: (!view.is_used).then(|| view.expires_in.as_micros()),
+        expires_in_us: (!view.is_used || view.kind == nat::grant::Kind::Map).then(|| view.expires_in.as_micros()),
     }
 }
 

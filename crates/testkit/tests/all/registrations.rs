@@ -8,6 +8,9 @@ use alg::AlgId;
 use nat::Protocol;
 use nat::Settings;
 use nat::settings::Filtering;
+use nat::view::ExpectationView;
+use nat::view::Filter;
+use nat::view::Query;
 use testkit::*;
 use wire::build;
 
@@ -77,6 +80,31 @@ fn map_by_nat_pmp(bed: &mut Bed, lifetime: u32) -> u8 {
 /// Which of the two registrars reaches the phone, from a port that it has not used before.
 fn reached_by(bed: &mut Bed, external: SocketAddrV4, port: u16) -> [bool; 2] {
     [E1, E2].map(|host| bed.udp_reaches(at(host, port), external, PHONE))
+}
+
+/// Whether the registration is shown as used, and the seconds until it ends.
+fn shown(bed: &Bed) -> (bool, u64) {
+    let page = |shard: &nat::Shard| {
+        let mut page = Query::all(Filter::default());
+        shard.view().expectations_page(bed.now(), &mut page);
+        page.records
+    };
+    let shown: Vec<ExpectationView> = bed.shards().flat_map(page).collect();
+    let [ExpectationView(one)] = shown.as_slice() else { panic!("one registration: {shown:?}") };
+    (one.is_used, one.expires_in.as_secs())
+}
+
+/// While a session uses its port: that of its REGISTER, or a call of the registrar.
+#[test]
+fn a_registration_is_shown_as_used_while_its_port_is() {
+    let mut bed = Bed::new(with(&["sip"]));
+    let external = register_phone(&mut bed, FIRST, 3_600);
+    assert_eq!(shown(&bed), (true, 3_600));
+    bed.advance_secs(1_800);
+    assert_eq!(shown(&bed), (false, 1_800));
+    assert_eq!(reached_by(&mut bed, external, 6_000), [true, false]);
+    assert_eq!(shown(&bed), (true, 1_800));
+    bed.run_out();
 }
 
 /// Each ends its own.

@@ -117,6 +117,9 @@ impl View<'_> {
         let key = grant.key();
         let client = Endpoint::new(grant.requester.address.into(), grant.requester.port);
         let address = self.snapshot.address_index(grant.external().address);
+        // It is not over once its port is used.
+        let is_used_registration =
+            grant.is_registration() && grant.mapping != 0 && self.has_real_session(now, grant.mapping);
         Some(GrantView {
             host: self.host(key.address),
             protocol: key.protocol,
@@ -132,7 +135,7 @@ impl View<'_> {
             age: age(grant.created_s(), now),
             expires_in: grant.expires().saturating_since(now),
             is_held_down: grant.is_resting(),
-            is_used: grant.is_used(),
+            is_used: grant.is_used() || is_used_registration,
         })
     }
 
