@@ -16,6 +16,9 @@ use crate::put;
 const RESPONSE: u8 = 1 << 7;
 const MAP: u8 = 1;
 const PEER: u8 = 2;
+/// A reply to a request that is no longer than this may be as long as this, so that the server
+/// amplifies nothing: the reply to a MAP without options.
+const REPLY_MIN: usize = 60;
 
 /// A message being written.
 #[derive(Clone, Copy, Debug)]
@@ -110,13 +113,18 @@ impl Reply {
     }
 }
 
-/// The reply to a request that is refused: a copy of it (RFC 6887 §8.2), padded to words and cut to
-/// the longest message.
+/// The reply to a request that is refused: a copy of it (RFC 6887 §8.2) in whole words. Up to
+/// [`REPLY_MIN`] bytes it is padded; a longer request loses the bytes after its last whole word, and
+/// those beyond the longest message.
 pub fn error(datagram: &[u8], code: Code, lifetime: u32, epoch: u32) -> Reply {
     let mut reply = Reply::empty();
-    let kept = datagram.get(..MESSAGE_MAX).unwrap_or(datagram);
+    let length = match datagram.len() {
+        short @ 0..=REPLY_MIN => short.next_multiple_of(4).max(HEADER),
+        long => (long & !3).min(MESSAGE_MAX),
+    };
+    let kept = datagram.get(..length).unwrap_or(datagram);
     reply.append(kept);
-    reply.length = reply.length.next_multiple_of(4).max(HEADER);
+    reply.length = length;
     let opcode = datagram.get(1).copied().unwrap_or(0);
     reply.set_header(opcode, code, lifetime, epoch);
     if code.is_parsed() {

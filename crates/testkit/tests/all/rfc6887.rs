@@ -290,6 +290,34 @@ fn a_long_request_is_answered_with_its_beginning() {
     assert_eq!((reply[..3].to_vec(), told.code, told.lifetime), (vec![2, 0x81, 0], MALFORMED_REQUEST, 1_800));
 }
 
+/// Of PCP and NAT-PMP, whatever they say: the bed compares each reply with its request.
+#[test]
+fn no_reply_is_longer_than_its_request_or_60_bytes() {
+    let mut settings = with_pcp();
+    settings.port_control.nat_pmp = true;
+    let mut bed = Bed::new(settings);
+    let sound = [udp(7_000).message(), Ask::peer(I1, Protocol::Udp, 7_000, at(E1, 53)).message()];
+    let other_heads = [[2, 0], [2, 96], [1, 1], [3, 96], [0, 0], [0, 1], [0, 2], [0, 9]];
+    let mut replies = 0;
+    for length in 0..=1_104 {
+        let cut = |head: Option<[u8; 2]>, body: &[u8]| {
+            let mut message = [body, &[7; 1_104][..]].concat();
+            if let Some(head) = head {
+                message[..2].copy_from_slice(&head);
+            }
+            message.truncate(length);
+            message
+        };
+        let messages = sound.iter().map(|body| cut(None, body));
+        let messages = messages.chain(other_heads.iter().map(|head| cut(Some(*head), &sound[0])));
+        for message in messages.collect::<Vec<_>>() {
+            replies += u32::from(bed.answer(at(I1, 40_000), at(OWN_INSIDE, 5_351), &message).is_some());
+        }
+        bed.advance(Duration::from_millis(50));
+    }
+    assert!(replies > 9_000, "{replies} replies");
+}
+
 #[test]
 fn a_forged_client_address_is_refused() {
     covers!("6887-8.2c");
