@@ -62,6 +62,22 @@ impl Config {
         stock.plan(needs.chain([queues]))
     }
 
+    /// Whether `stock` has what this configuration takes beyond `before` if it follows it without a
+    /// restart: the control sessions of gateways. All other tables keep their sizes.
+    ///
+    /// # Errors
+    /// [`NotEnough`] when it does not fit.
+    pub fn check_memory_after(&self, before: &Config, stock: impl FnOnce() -> Stock) -> Result<(), NotEnough> {
+        let need = |config: &Config| {
+            let each = nat::memory::control_sessions_need(&config.nat).bytes();
+            each.saturating_mul(before.workers.count as u64)
+        };
+        match need(self).saturating_sub(need(before)) {
+            0 => Ok(()),
+            more => stock().plan([Need::Heap(more)]).map(|_| ()),
+        }
+    }
+
     /// What one worker's queue of events takes.
     fn event_queue_bytes(&self) -> u64 {
         self.event_log.as_ref().map_or(0, EventLog::queue_bytes)

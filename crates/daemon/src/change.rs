@@ -34,6 +34,7 @@ use control::Unnamed;
 use lookup::convert::per_protocol;
 use lookup::convert::pool_name;
 use lookup::convert::protocol;
+use mem::Stock;
 use nat::Affected;
 use nat::AlreadyHeld;
 use nat::BuildError;
@@ -187,6 +188,12 @@ fn changes(before: &Config, after: &Config, path: &str, asked: &NewConfig) -> Re
 
 /// Compiles another configuration. What can only change by a restart stays as it is.
 fn candidate(instance: &Instance, live: &Live, config: &Config, path: &str) -> Result<Arc<Shared>, Refused> {
+    config.check_memory_after(&live.config, Stock::of_this_machine).map_err(|not_enough| {
+        let problem = format!("needs {} bytes of memory more than now", not_enough.needed_bytes);
+        let remedy = format!("write fewer, or add memory; {UNCHANGED}");
+        let fault = Fault::new(format!("configuration {path}: alg.sessions"), problem, remedy);
+        fault.seen(format!("{} bytes available", not_enough.available_bytes))
+    })?;
     let mut settings = config.nat.clone();
     settings.interfaces.clone_from(&live.config.nat.interfaces);
     settings.realm_names.clone_from(&live.config.nat.realm_names);

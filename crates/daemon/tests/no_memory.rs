@@ -55,5 +55,26 @@ fn a_reload_without_memory_is_refused_and_changes_nothing() {
     one.traffic(6_000..6_040);
     assert_eq!(error(&one.reload(asked)), "", "with memory it is done");
     one.traffic(7_000..7_040);
+    more_control_sessions(&mut one, &text);
     one.stop();
+}
+
+/// Their memory comes as they are used, so a reload takes none of it.
+fn more_control_sessions(one: &mut Instance, text: &str) {
+    let with = |sessions: u32| format!("{text}[alg]\nsessions = {sessions}\n[alg.sip]\nenabled = true\n");
+    let few = one.write("few.toml", &with(1_024));
+    assert_eq!(error(&one.reload(few)), "");
+    let many = one.write("many.toml", &with(262_144));
+    let before = one.state();
+    // 64 MiB of it are for other things. Two workers need 220 MB more.
+    limit(&(in_use() + (164 << 20)).to_string());
+    let told = [Request::Plan(many.clone()), Request::Reload(many.clone())].map(|it| error(&ask(&mut one.client, &it)));
+    let after = one.state();
+    limit("unlimited");
+    for told in told {
+        assert!(told.contains("alg.sessions: needs 2") && told.contains("bytes available"), "{told}");
+    }
+    assert_eq!(after, before, "nothing was changed");
+    assert_eq!(error(&one.reload(many)), "", "with memory it is done");
+    one.traffic(8_000..8_040);
 }

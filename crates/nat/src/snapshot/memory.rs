@@ -51,9 +51,7 @@ pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     }
     needs.extend(HeldPorts::needs(limits.held_ports_max));
     needs.extend(GrantStore::needs(limits.grants_max()));
-    if !settings.gateways.is_empty() {
-        needs.push(Need::Heap(AlgStore::bytes_for(settings.control_sessions_max)));
-    }
+    needs.push(control_sessions_need(settings));
     let addresses = places(settings);
     needs.extend(FlowStore::needs(limits.flows_max));
     needs.extend(SharedPorts::needs(limits.flows_max, addresses, workers));
@@ -65,6 +63,13 @@ pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
             + SHARD_REST_BYTES,
     ));
     needs
+}
+
+/// What the control sessions of gateways take in one worker. A reload can change it, because the
+/// memory comes as they are first used.
+pub fn control_sessions_need(settings: &Settings) -> Need {
+    let is_off = settings.gateways.is_empty();
+    Need::Heap(if is_off { 0 } else { AlgStore::bytes_for(settings.control_sessions_max) })
 }
 
 /// Memory that [`Shared::new`](crate::Shared::new) takes.
