@@ -16,7 +16,7 @@ PORT = 5060
 MEDIA = 20000
 MEDIA_STEP = 4
 # Packets of sound that each side sends, one each 20 ms.
-SOUND_PACKETS = 10
+SOUND_PACKETS = 5
 
 _SDP = """v=0
 o=- 1 1 IN IP4 [local_ip]
@@ -144,12 +144,15 @@ def answer(network, host, transport, address, media=MEDIA):
     return daemon
 
 
-def call(network, host, transport, address, called, count, at_once=5, media=MEDIA):
-    """Makes calls; SIPp's status (0: all calls went as the scenario says) and what it printed."""
+def call(network, host, transport, address, called, count, at_once=8, media=MEDIA):
+    """Makes calls; SIPp's status (0: all calls went as the scenario says) and what it printed.
+
+    All are in one session, which may announce eight ports before they are used.
+    """
     scenario = _scenario(network, "caller", _CALLER)
     seconds = 15 + count
     command = ["sipp", f"{called}:{PORT}", *_options(transport, address, media), "-sf", scenario, "-s", "bob",
-               "-m", count, "-l", at_once, "-r", 20, "-timeout", f"{seconds}s", "-timeout_error"]  # fmt: skip
+               "-m", count, "-l", at_once, "-r", 40, "-timeout", f"{seconds}s", "-timeout_error"]  # fmt: skip
     status, out, err = host.run(command, timeout=seconds + 20)
     return status, out + err
 
@@ -158,6 +161,7 @@ _KAMAILIO = """#!KAMAILIO
 log_stderror=yes
 children=2
 listen=udp:{address}:{port}
+listen=tcp:{address}:{port}
 auto_aliases=no
 mpath="{modules}"
 loadmodule "kex.so"
@@ -209,15 +213,16 @@ audio_channels 1
 """
 
 
-def start_registrar(network, host, address):
+def start_registrar(network, host, address, port=PORT):
     """kamailio, which knows of no NAT: it sends calls where the phones registered."""
     folder = network.state.bulk / "kamailio"
     folder.mkdir(exist_ok=True)
     modules = next(Path("/usr/lib").glob("*/kamailio/modules"))
     configuration = folder / "kamailio.cfg"
-    configuration.write_text(_KAMAILIO.format(address=address, port=PORT, modules=modules))
+    configuration.write_text(_KAMAILIO.format(address=address, port=port, modules=modules))
     daemon = host.start("kamailio", ["kamailio", "-f", configuration, "-DD", "-E", "-Y", folder, "-P", folder / "pid"])
-    network.wait_for_listener(host, PORT, "udp")
+    for transport in ("udp", "tcp"):
+        network.wait_for_listener(host, port, transport)
     return daemon
 
 

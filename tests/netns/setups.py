@@ -318,8 +318,8 @@ rows = 0
 """
 
 
-# Gateways: where the outside finds the FTP server of sub1, and how long connections may be idle.
-FTP_FORWARD = "203.0.113.9"
+# Gateways: where the outside finds the servers of sub1, and how long connections may be idle.
+SERVER_FORWARD = "203.0.113.9"
 FTP_IDLE_SECONDS = 4
 SIP_IDLE_SECONDS = 5
 # An idle connection passes from `tcp_established` to the shorter timers before it ends.
@@ -330,15 +330,19 @@ GATEWAY_TIMEOUTS = {
     "udp": f"{SIP_IDLE_SECONDS} s",
 }
 GATEWAYS = ("ftp", "sip", "rtsp", "tftp")
+# Of a registrar outside, beside 5060.
+SIP_OTHER_PORT = 5070
 
 
-def gateways(enabled, timeouts=None, unused="30 s"):
+def gateways(enabled, timeouts=None, unused="30 s", forwards=(("tcp", 21),)):
     """All gateways on or off, in a pool that admits only known remote endpoints; `unused`: for announced ports."""
+    keys = {name: {"enabled": enabled, "timeout": unused} for name in GATEWAYS}
+    keys["sip"]["ports"] = [5060, SIP_OTHER_PORT]
     return {
         "filtering": "address-and-port-dependent",
         "timeouts": timeouts,
-        "gateways": dict.fromkeys(GATEWAYS, {"enabled": enabled, "timeout": unused}),
-        "forwards": [("tcp", FTP_FORWARD, 21, "100.64.0.10")],
+        "gateways": keys,
+        "forwards": [(protocol, SERVER_FORWARD, port, "100.64.0.10") for protocol, port in forwards],
     }
 
 
@@ -420,5 +424,6 @@ SETUPS = {
     "gateways_off": gateways(False),
     "gateways_short": gateways(True, GATEWAY_TIMEOUTS, f"{SIP_IDLE_SECONDS} s"),
     "gateways_off_short": gateways(False, GATEWAY_TIMEOUTS),
+    "sip_server": gateways(True, forwards=(("udp", 5060), ("tcp", 5060))),
     "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from kit import *
 from netlab import ftp
 from netlab.topology import SRV1
-from setups import FTP_FORWARD
+from setups import SERVER_FORWARD
 from setups import FTP_IDLE_SECONDS
 
 SIZE = 300_000
@@ -111,7 +111,7 @@ def ftp_clients_inside_reach_servers_outside(n):
 
 @test("gateways")
 def ftp_clients_outside_reach_a_server_behind_a_forward(n):
-    run_all(n, n.sub1, n.srv1, FTP_FORWARD, BY_SERVER)
+    run_all(n, n.sub1, n.srv1, SERVER_FORWARD, BY_SERVER)
 
 
 @test("gateways_off")
@@ -119,7 +119,7 @@ def ftp_without_the_gateway_fails_where_inside_addresses_are_announced(n):
     root, checksum = folder_with_file(n, "control")
     for server_host, client_host, address, announced in (
         (n.srv1, n.sub1, SRV1, BY_CLIENT),
-        (n.sub1, n.srv1, FTP_FORWARD, BY_SERVER),
+        (n.sub1, n.srv1, SERVER_FORWARD, BY_SERVER),
     ):
         daemon = ftp.start(n, server_host, "vsftpd", root)
         try:

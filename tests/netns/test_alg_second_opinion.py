@@ -15,7 +15,7 @@ from netlab.netfilter import Netfilter
 from netlab.topology import Network
 from netlab.topology import SRV1
 from netlab.topology import SUBSCRIBERS
-from setups import FTP_FORWARD
+from setups import SERVER_FORWARD
 from setups import SETUPS
 
 INSIDE, NEIGHBOUR = SUBSCRIBERS["sub1"], SUBSCRIBERS["sub2"]
@@ -79,7 +79,7 @@ def line_of(sock):
 def ftp_control(n, server_is_inside=False):
     """The two ends of a connection to port 21: the client's, the server's."""
     server_host, client_host = (n.sub1, n.srv1) if server_is_inside else (n.srv1, n.sub1)
-    address = FTP_FORWARD if server_is_inside else SRV1
+    address = SERVER_FORWARD if server_is_inside else SRV1
     with sockets(listener(server_host, 21), tcp(client_host)) as (listening, client):
         client.connect((address, 21))
         server, _ = listening.accept()
@@ -116,7 +116,7 @@ def ftp_passive(n, command, reply):
             sender.sendall(text.encode())
             line_of(receiver)
         server.sendall(reply.format(commas=commas(INSIDE, port), port=port).encode())
-        return admitted(n, endpoint_in(line_of(client), FTP_FORWARD), data)
+        return admitted(n, endpoint_in(line_of(client), SERVER_FORWARD), data)
 
 
 FTP = {

@@ -1,11 +1,14 @@
 """SIP with real programs: calls of SIPp over UDP and TCP with sound both ways; kamailio and two baresip phones.
 
-By default as many calls as take half a minute. `NATRIX_SIP_CALLS=1000` makes as many over each transport.
+SIPp makes 1,000 calls over each transport, or as many as `NATRIX_SIP_CALLS` says.
 """
 
 import os
+import re
+import socket
 import time
 
+import setups
 from kit import *
 from netlab import process
 from netlab import sip
@@ -13,7 +16,7 @@ from netlab.topology import POOL
 from netlab.topology import SRV1
 from netlab.topology import SUBSCRIBERS
 
-CALLS = int(os.environ.get("NATRIX_SIP_CALLS", "200"))
+CALLS = int(os.environ.get("NATRIX_SIP_CALLS", "1000"))
 # Calls take ports from here on again and again.
 MEDIA_CALLS = 10000 // sip.MEDIA_STEP
 
@@ -76,14 +79,15 @@ def sip_calls_without_the_gateway_have_no_sound_to_the_caller(n):
     expect_equal(sum(inbound.ports.values()), 0, "packets of sound to the caller")
 
 
-def phone_call(n, seconds=8):
+def phone_call(n, seconds=8, port=sip.PORT):
     """A call of baresip on sub1 to baresip on sub2 by way of kamailio: what each end heard, and what they printed."""
     a, b = SUBSCRIBERS["sub1"], SUBSCRIBERS["sub2"]
-    registrar = sip.start_registrar(n, n.srv1, SRV1)
+    registrar = sip.start_registrar(n, n.srv1, SRV1, port)
+    at = f"{SRV1}:{port}"
     sounds = sip.Sound(n.sub1, a), sip.Sound(n.sub2, b)
-    called = sip.start_phone(n, n.sub2, b, "bob", SRV1)
+    called = sip.start_phone(n, n.sub2, b, "bob", at)
     process.wait_until(lambda: "200 OK" in called.log(), 10, 0.1)
-    caller = sip.start_phone(n, n.sub1, a, "alice", SRV1, f"/dial sip:bob@{SRV1}")
+    caller = sip.start_phone(n, n.sub1, a, "alice", at, f"/dial sip:bob@{at}")
     try:
         process.wait_until(lambda: all(sum(sound.ports.values()) > 50 for sound in sounds), seconds, 0.1)
         shown, mappings = [], []
@@ -119,7 +123,115 @@ def phones_of_two_subscribers_call_by_a_registrar(n):
     expect(sip_gateway["enabled"] and sip_gateway["sessions"] >= 2, f"gateway: {sip_gateway}")
 
 
+@test("gateways")
+def phones_call_by_a_registrar_on_a_configured_port(n):
+    heard, _, _, said = phone_call(n, port=setups.SIP_OTHER_PORT)
+    expect(min(heard) > 50, f"packets heard: {heard}\n{said}")
+
+
 @test("gateways_off")
 def phones_without_the_gateway_are_not_reached(n):
     heard, _, _, said = phone_call(n, 4)
     expect_equal(heard, [0, 0], f"packets heard\n{said}\n")
+
+
+DATABASE = 3306
+
+
+def register(n, transport, contact):
+    """The answer of the registrar behind the forward to a REGISTER from a socket of its own."""
+    inside = SUBSCRIBERS["sub1"]
+    with n.srv1.entered():
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM if transport == "tcp" else socket.SOCK_DGRAM)
+    with sock:
+        sock.settimeout(5)
+        sock.connect((setups.SERVER_FORWARD, sip.PORT))
+        me = "{}:{}".format(*sock.getsockname())
+        lines = [
+            f"REGISTER sip:{setups.SERVER_FORWARD} SIP/2.0",
+            f"Via: SIP/2.0/{transport.upper()} {me};branch=z9hG4bK1",
+            "Max-Forwards: 70",
+            f"From: <sip:a@{inside}>;tag=1",
+            f"To: <sip:a@{inside}>",
+            f"Call-ID: {me}",
+            "CSeq: 1 REGISTER",
+            *contact,
+            "Content-Length: 0",
+        ]
+        sock.sendall("\r\n".join([*lines, "", ""]).encode())
+        return sock.recv(4000).decode()
+
+
+@test("sip_server")
+def what_a_registrar_inside_lists_opens_no_port(n):
+    """Somebody outside registers the database beside the registrar, and asks for the list from other sockets."""
+    inside = SUBSCRIBERS["sub1"]
+    with n.sub1.entered():
+        database = socket.create_server((inside, DATABASE))
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        datagrams.bind((inside, DATABASE))
+    registrar = sip.start_registrar(n, n.sub1, inside)
+    try:
+        for transport in ("tcp", "udp"):
+            contact = f"<sip:a@{inside}:{DATABASE};transport={transport}>"
+            answers = [register(n, transport, [f"Contact: {contact}", "Expires: 3600"])]
+            answers += [register(n, transport, []) for _ in range(2)]
+            for answer in answers:
+                listed = re.search(r"Contact: <sip:a@([0-9.]+):(\d+)", answer)
+                expect(listed is not None, f"kamailio lists the contact: {answer}")
+                expect(listed[1] in (inside, setups.SERVER_FORWARD), f"the address of the list: {answer}")
+                expect_equal(listed[2], str(DATABASE), "the port of the list")
+            expect_equal(n.dut.show("expectations", "--internal", inside), [], f"expectations after {transport}")
+        gateway = next(gateway for gateway in n.dut.show("algs") if gateway["name"] == "sip")
+        expect(gateway["sessions"] >= 4, f"sessions are read: {gateway}")
+        for sock in (database, datagrams):
+            sock.settimeout(2)
+        with n.srv1.entered():
+            for port in (DATABASE, sip.PORT + 1):
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+                    out.sendto(b"x", (setups.SERVER_FORWARD, port))
+                with socket.socket() as out:
+                    out.settimeout(1)
+                    out.connect_ex((setups.SERVER_FORWARD, port))
+        for name, reached in (("TCP", database.accept), ("UDP", lambda: datagrams.recv(10))):
+            try:
+                reached()
+            except TimeoutError:
+                continue
+            expect(False, f"the database is reached over {name}")
+    finally:
+        registrar.end()
+        database.close()
+        datagrams.close()
+
+
+@test("sip_server")
+def each_client_of_a_server_behind_a_forward_is_read(n):
+    """Three clients outside ask SIPp inside over UDP: each gets an answer without its internal address."""
+    inside = SUBSCRIBERS["sub1"]
+    answering = sip.answer(n, n.sub1, "udp", inside)
+    try:
+        for port in (40000, 40001, 40002):
+            with n.srv1.entered():
+                client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            with client:
+                client.bind((SRV1, port))
+                client.settimeout(5)
+                lines = [
+                    f"INVITE sip:b@{setups.SERVER_FORWARD} SIP/2.0",
+                    f"Via: SIP/2.0/UDP {SRV1}:{port};branch=z9hG4bK{port}",
+                    "Max-Forwards: 70",
+                    f"From: <sip:a@{SRV1}>;tag=1",
+                    "To: <sip:b@example.com>",
+                    f"Call-ID: {port}",
+                    "CSeq: 1 INVITE",
+                    f"Contact: <sip:a@{SRV1}:{port}>",
+                    "Content-Length: 0",
+                ]
+                client.sendto("\r\n".join([*lines, "", ""]).encode(), (setups.SERVER_FORWARD, sip.PORT))
+                answer = client.recv(4000).decode()
+                expect(answer.startswith("SIP/2.0 200") and inside not in answer.partition("o=")[0], answer)
+                media = re.search(r"m=audio (\d+)", answer)
+                expect(f"c=IN IP4 {setups.SERVER_FORWARD}" in answer and media, f"no external address: {answer}")
+    finally:
+        answering.end()
