@@ -225,7 +225,7 @@ fn read_message(
     // What it relays was written by somebody else, and what it answers unread may be anything: both
     // open nothing.
     let is_of_others = if is_request { hops > 1 } else { memory.flags & ASKED == 0 };
-    // What a registrar or a redirect server lists are endpoints that others have told it.
+    // A registrar or a redirect server lists endpoints that others have registered.
     let lists_others = !is_request && (registers || text::starts(message, b"SIP/2.0 3"));
     let asks = registers && is_request && context.from_inside && !is_of_others;
     let takes_back = asks && expires == Some(0);

@@ -59,7 +59,7 @@ fn a_reload_without_memory_is_refused_and_changes_nothing() {
     one.stop();
 }
 
-/// Their memory comes as they are used, so a reload takes none of it.
+/// A reload does not take their memory: it comes as they are used.
 fn more_control_sessions(one: &mut Instance, text: &str) {
     let with = |sessions: u32| format!("{text}[alg]\nsessions = {sessions}\n[alg.sip]\nenabled = true\n");
     let few = one.write("few.toml", &with(1_024));
@@ -68,11 +68,12 @@ fn more_control_sessions(one: &mut Instance, text: &str) {
     let before = one.state();
     // 64 MiB of it are for other things. Two workers need 220 MB more.
     limit(&(in_use() + (164 << 20)).to_string());
-    let told = [Request::Plan(many.clone()), Request::Reload(many.clone())].map(|it| error(&ask(&mut one.client, &it)));
+    let refused =
+        [Request::Plan(many.clone()), Request::Reload(many.clone())].map(|it| error(&ask(&mut one.client, &it)));
     let after = one.state();
     limit("unlimited");
-    for told in told {
-        assert!(told.contains("alg.sessions: needs 2") && told.contains("bytes available"), "{told}");
+    for error in refused {
+        assert!(error.contains("alg.sessions: needs 2") && error.contains("bytes available"), "{error}");
     }
     assert_eq!(after, before, "nothing was changed");
     assert_eq!(error(&one.reload(many)), "", "with memory it is done");

@@ -113,9 +113,9 @@ impl Reply {
     }
 }
 
-/// The reply to a request that is refused: a copy of it (RFC 6887 §8.2) in whole words. Up to
-/// [`REPLY_MIN`] bytes it is padded; a longer request loses the bytes after its last whole word, and
-/// those beyond the longest message.
+/// The reply to a request that is refused: a copy of it (RFC 6887 §8.2) in whole words. Up to 60
+/// bytes it is padded; a longer request loses the bytes after its last whole word, and those
+/// beyond the longest message.
 pub fn error(datagram: &[u8], code: Code, lifetime: u32, epoch: u32) -> Reply {
     let mut reply = Reply::empty();
     let length = match datagram.len() {

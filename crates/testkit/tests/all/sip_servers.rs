@@ -88,9 +88,9 @@ fn each_client_of_a_server_over_udp_is_read() {
         let mut calls = Vec::new();
         for (n, client) in (0..).zip(clients()) {
             assert_eq!(asks(&mut bed, client), invite(client, SERVER), "{client}: the first request");
-            let told = answers(&mut bed, client, &ok(20_000 + 2 * n));
-            assert!(told.contains(&format!("<sip:100@{EXTERNAL}>")) && !told.contains("100.64."), "{told}");
-            calls.push((client, at(I1, 20_000 + 2 * n), media(&told)));
+            let got = answers(&mut bed, client, &ok(20_000 + 2 * n));
+            assert!(got.contains(&format!("<sip:100@{EXTERNAL}>")) && !got.contains("100.64."), "{got}");
+            calls.push((client, at(I1, 20_000 + 2 * n), media(&got)));
         }
         let clients = clients();
         for (client, inside, external) in &calls {
@@ -158,15 +158,15 @@ fn contacts_that_a_registrar_lists_open_nothing() {
         let query = format!("{method} sip:{EXTERNAL} SIP/2.0\r\nCSeq: 1 {method}\r\nContent-Length: 0\r\n\r\n");
         let answer = listed(method, code);
         // Its address is the external one, with a port that leads nowhere.
-        let told = answer.replace(&I1.to_string(), &EXTERNAL.ip().to_string());
+        let got = answer.replace(&I1.to_string(), &EXTERNAL.ip().to_string());
         let mut bed = bed(1);
         let client = at(E1, 40_000);
         bed.outside(&build::udp(client, EXTERNAL).payload(query.as_bytes()).build());
         bed.only_inside();
-        assert_eq!(answers(&mut bed, client, &answer), told, "{method}");
+        assert_eq!(answers(&mut bed, client, &answer), got, "{method}");
         let mut talk = Talk::enter(&mut bed, SERVER, at(E1, 40_002), EXTERNAL);
         talk.send_in(&mut bed, &query);
-        assert_eq!(talk.send_out(&mut bed, &answer), told, "{method}");
+        assert_eq!(talk.send_out(&mut bed, &answer), got, "{method}");
         assert_eq!(bed.counters().expectations_created, 0, "{method}");
         for port in [3_306, 40_000] {
             assert_eq!(syn_reaches(&mut bed, at(E1, 40_003), at(*EXTERNAL.ip(), port)), None);
