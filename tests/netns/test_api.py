@@ -21,6 +21,17 @@ TOKENS = {role: token for _, role, token, _ in setups.API_USERS}
 PAUSE = 2.5
 
 
+# Addresses of further clients on the machine of the NAT. All of 127.0.0.0/8 counts as one client.
+CLIENT_SUBNET = "198.18.255"
+
+
+def further_clients(n, count):
+    """As many addresses to send from."""
+    with n.nat.entered():
+        subprocess.run(["ip", "route", "replace", "local", f"{CLIENT_SUBNET}.0/24", "dev", "lo"], check=True)
+    return [f"{CLIENT_SUBNET}.{last + 1}" for last in range(count)]
+
+
 class Connection(http.client.HTTPConnection):
     """A connection to the API from the machine of the NAT itself."""
 
@@ -530,6 +541,21 @@ def ten_wrong_logins_make_a_client_wait(n):
     guesses = [ask(n, "/api/v1/status", None, headers={"Authorization": "Bearer see:wrong"})[0] for _ in range(12)]
     expect_equal(guesses, [401] + [429] * 11, "guesses at a second name")
     expect_equal(ask(n, "/api/v1/status", "view")[0], 200, "the right login of that name")
+
+
+def _guess(n, source, token):
+    with contextlib.closing(Connection(n, source)) as connection:
+        connection.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {token}"})
+        return connection.getresponse().status
+
+
+@test("api")
+def guesses_from_all_of_loopback_count_as_those_of_one_client(n):
+    token = TOKENS["view"]
+    guess = f"{token.split(':')[0]}:wrong"
+    statuses = [_guess(n, f"127.0.0.{last}", guess) for last in range(1, 41)]
+    expect_equal(statuses, [401] * 10 + [429] * 30, "guesses from forty addresses of loopback")
+    expect_equal(_guess(n, *further_clients(n, 1), token), 200, "the right login of the same name from elsewhere")
 
 
 def _flood(n, seconds, statuses):

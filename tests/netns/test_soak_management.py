@@ -13,6 +13,7 @@ from netlab import process
 from test_api import TOKENS
 from test_api import Connection
 from test_api import ask
+from test_api import further_clients
 from test_api import traffic
 from test_snmp import MIB
 from test_snmp import agent
@@ -53,8 +54,8 @@ class Pages:
     """Pages that ask, each on a connection that stays."""
 
     def __init__(self, n, stack):
-        clients = range(CLIENTS)
-        self.connections = [stack.enter_context(contextlib.closing(Connection(n, f"127.0.0.{client + 2}"))) for client in clients]
+        clients = further_clients(n, CLIENTS)
+        self.connections = [stack.enter_context(contextlib.closing(Connection(n, client))) for client in clients]
         self.threads = stack.enter_context(ThreadPoolExecutor(CLIENTS))
         self.asked = 0
 
@@ -77,7 +78,7 @@ class Pages:
 
 def follow(n, stop, events):
     """A page that stays open."""
-    connection = Connection(n, "127.0.0.99")
+    connection = Connection(n, further_clients(n, CLIENTS + 1)[-1])
     with contextlib.closing(connection):
         connection.request("GET", "/api/v1/live", headers={"Authorization": f"Bearer {TOKENS['view']}"})
         answer = connection.getresponse()

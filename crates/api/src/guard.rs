@@ -32,15 +32,12 @@ use crate::settings::Listen;
 use crate::settings::Role;
 use crate::settings::Settings;
 use crate::token;
+use crate::wrong_logins::NameKey;
+use crate::wrong_logins::Place;
+use crate::wrong_logins::WrongLogins;
 
-/// Wrong logins from one place, with one name or in all, before it must wait.
-const WRONG_LOGINS_MAX: u8 = 10;
-/// How long it must wait.
-const WRONG_LOGINS_PAUSE: Duration = Duration::from_secs(60);
-/// Slots for the names in wrong logins. A name that nobody has also has one, so that nothing shows
-/// which names exist.
-const NAME_SLOTS: usize = 64;
-/// Places to remember with wrong logins.
+/// Places whose rate of requests is known. The one that has been silent for longest is forgotten
+/// for a further one, so that nobody is refused because others fill the table.
 const PLACES_MAX: usize = 4096;
 /// Requests a second from one place, and how many may come at once.
 const REQUESTS_PER_SECOND: f64 = 100.0;
@@ -66,7 +63,7 @@ pub(crate) enum Peer {
 impl Peer {
     fn place(&self) -> Place {
         match self {
-            Peer::Tcp { address, .. } => Place::Address(*address),
+            Peer::Tcp { address, .. } => Place::of(*address),
             Peer::Unix { uid, .. } => Place::User(*uid),
         }
     }
@@ -77,13 +74,6 @@ impl Peer {
             Peer::Unix { uid, .. } => format!("http uid {uid}"),
         }
     }
-}
-
-/// What limits count by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
-    Address(IpAddr),
-    User(u32),
 }
 
 /// Who sent a request.
@@ -139,46 +129,11 @@ impl Principal {
     }
 }
 
+/// How many requests a place may send now.
 #[derive(Debug)]
-struct Seen {
-    wrong: WrongLogins,
-    budget: f64,
+struct Budget {
+    left: f64,
     refilled: Instant,
-}
-
-/// The wrong logins of one place within a minute: of all names, and of the names in each slot.
-///
-/// A name is refused after ten of its own, or after one of its own and ten of all. So who guesses
-/// from a place has at most 10 + [`NAME_SLOTS`] tries a minute, whatever the names, and locks out
-/// only those at whose names it guesses.
-#[derive(Clone, Copy, Debug)]
-struct WrongLogins {
-    since: Instant,
-    all: u8,
-    by_slot: [u8; NAME_SLOTS],
-}
-
-impl WrongLogins {
-    fn none(now: Instant) -> WrongLogins {
-        WrongLogins { since: now, all: 0, by_slot: [0; NAME_SLOTS] }
-    }
-
-    /// True if no further login of a name in `slot` is verified now.
-    fn refuse(&self, slot: usize, now: Instant) -> bool {
-        let own = self.by_slot.get(slot).copied().unwrap_or_default();
-        let is_recent = now.duration_since(self.since) < WRONG_LOGINS_PAUSE;
-        is_recent && (own >= WRONG_LOGINS_MAX || own > 0 && self.all >= WRONG_LOGINS_MAX)
-    }
-
-    fn count(&mut self, slot: usize, now: Instant) {
-        if now.duration_since(self.since) >= WRONG_LOGINS_PAUSE || self.all == 0 {
-            *self = WrongLogins::none(now);
-        }
-        self.all = self.all.saturating_add(1);
-        if let Some(own) = self.by_slot.get_mut(slot) {
-            *own = own.saturating_add(1);
-        }
-    }
 }
 
 /// The user of a refused request.
@@ -224,7 +179,8 @@ pub(crate) struct Guard {
     key: [u8; 32],
     /// Keyed hashes of tokens that were verified, and the index of their user.
     verified: Mutex<HashMap<[u8; 32], usize>>,
-    places: Mutex<HashMap<Place, Seen>>,
+    budgets: Mutex<HashMap<Place, Budget>>,
+    wrong_logins: Mutex<WrongLogins>,
     refusals: Mutex<Refusals>,
     /// Secrets are verified one after the other: each takes memory and a processor.
     verifying: Arc<Semaphore>,
@@ -239,7 +195,8 @@ impl Guard {
     pub(crate) fn new(settings: Settings, key: [u8; 32], own_uid: u32) -> Guard {
         let verifying = Arc::new(Semaphore::new(1));
         let refusals = Mutex::new(Refusals::new(Instant::now()));
-        Guard { settings, key, verified: Mutex::default(), places: Mutex::default(), refusals, verifying, own_uid }
+        let (verified, budgets, wrong_logins) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Guard { settings, key, verified, budgets, wrong_logins, refusals, verifying, own_uid }
     }
 
     /// The control socket.
@@ -282,46 +239,43 @@ impl Guard {
 
     /// Counts a request.
     fn check_rate(&self, peer: &Peer) -> Result<(), Refused> {
-        let now = Instant::now();
-        let mut places = lock(&self.places);
-        if places.len() >= PLACES_MAX && !places.contains_key(&peer.place()) {
-            places.retain(|_, seen| now.duration_since(seen.refilled) < WRONG_LOGINS_PAUSE);
-            if places.len() >= PLACES_MAX {
-                return Err(too_many("too many clients"));
-            }
+        let (place, now) = (peer.place(), Instant::now());
+        let mut budgets = lock(&self.budgets);
+        if budgets.len() >= PLACES_MAX && !budgets.contains_key(&place) {
+            let silent = budgets.iter().min_by_key(|(_, budget)| budget.refilled).map(|(place, _)| *place);
+            silent.map(|silent| budgets.remove(&silent));
         }
-        let fresh = || Seen { wrong: WrongLogins::none(now), budget: REQUESTS_AT_ONCE, refilled: now };
-        let seen = places.entry(peer.place()).or_insert_with(fresh);
-        let earned = now.duration_since(seen.refilled).as_secs_f64() * REQUESTS_PER_SECOND;
-        seen.budget = (seen.budget + earned).min(REQUESTS_AT_ONCE);
-        seen.refilled = now;
-        if seen.budget < 1.0 {
+        let budget = budgets.entry(place).or_insert(Budget { left: REQUESTS_AT_ONCE, refilled: now });
+        let earned = now.duration_since(budget.refilled).as_secs_f64() * REQUESTS_PER_SECOND;
+        budget.left = (budget.left + earned).min(REQUESTS_AT_ONCE);
+        budget.refilled = now;
+        if budget.left < 1.0 {
             return Err(too_many("too many requests a second"));
         }
-        seen.budget -= 1.0;
+        budget.left -= 1.0;
         Ok(())
     }
 
-    /// The slot of the name in a token. The key keeps others from finding names that share one.
-    fn slot_of(&self, token: &str) -> usize {
+    /// What wrong logins with the name in this token count by. The key keeps others from finding
+    /// names that share it.
+    fn name_key(&self, token: &str) -> NameKey {
         let name = token.split_once(':').map_or("", |(name, _)| name);
         let hash = blake3::keyed_hash(&self.key, format!("name {name}").as_bytes());
-        usize::from(hash.as_bytes()[0]) % NAME_SLOTS
+        hash.as_bytes().iter().take(8).fold(0, |key, byte| key << 8 | NameKey::from(*byte))
     }
 
-    /// Refuses a name of which this place has sent too many wrong logins.
-    fn check_logins(&self, peer: &Peer, slot: usize) -> Result<(), Refused> {
-        let now = Instant::now();
-        if lock(&self.places).get(&peer.place()).is_some_and(|seen| seen.wrong.refuse(slot, now)) {
+    /// Refuses a login after too many wrong ones.
+    fn check_logins(&self, peer: &Peer, token: &str) -> Result<(), Refused> {
+        let name = self.name_key(token);
+        if lock(&self.wrong_logins).refuse(peer.place(), name, token::is_random(token), Instant::now()) {
             return Err(too_many("too many wrong logins"));
         }
         Ok(())
     }
 
-    fn count_wrong_login(&self, peer: &Peer, slot: usize) {
-        if let Some(seen) = lock(&self.places).get_mut(&peer.place()) {
-            seen.wrong.count(slot, Instant::now());
-        }
+    fn count_wrong_login(&self, peer: &Peer, token: &str) {
+        let name = self.name_key(token);
+        lock(&self.wrong_logins).count(peer.place(), name, Instant::now());
     }
 
     fn remembered_as(&self, token: &str) -> [u8; 32] {
@@ -361,12 +315,11 @@ impl Guard {
     /// has the rate of requests as its only limit, and guesses at a secret that somebody made up
     /// must have the one of wrong logins.
     async fn user_of(self: &Arc<Guard>, token: String, peer: &Peer) -> Result<Option<usize>, Refused> {
-        let slot = self.slot_of(&token);
         if let Some(user) = self.remembered(&token) {
             return if token::is_random(&token) {
                 Ok(Some(user))
             } else {
-                self.check_logins(peer, slot).map(|()| Some(user))
+                self.check_logins(peer, &token).map(|()| Some(user))
             };
         }
         let turn = Arc::clone(&self.verifying).acquire_owned().await;
@@ -376,14 +329,14 @@ impl Guard {
         }
         // Logins that were sent at the same time have their turns one after the other, so each sees
         // what the others have failed.
-        self.check_logins(peer, slot)?;
+        self.check_logins(peer, &token)?;
         let (guard, peer) = (Arc::clone(self), peer.clone());
         let verified = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             let user = guard.verify(&token);
             // Here, so that it also counts if the client does not wait for the answer.
             if user.is_none() {
-                guard.count_wrong_login(&peer, slot);
+                guard.count_wrong_login(&peer, &token);
             }
             user
         });
@@ -596,7 +549,11 @@ mod tests {
 
     /// The statuses of as many logins at the same time, of one address.
     async fn log_in(guard: &Arc<Guard>, token: &str, count: usize) -> HashMap<StatusCode, usize> {
-        let peer = Peer::Tcp { address: [192, 0, 2, 1].into(), certificate: None };
+        log_in_from(guard, [192, 0, 2, 1].into(), token, count).await
+    }
+
+    async fn log_in_from(guard: &Arc<Guard>, address: IpAddr, token: &str, count: usize) -> HashMap<StatusCode, usize> {
+        let peer = Peer::Tcp { address, certificate: None };
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
         let logins: Vec<_> = (0..count)
@@ -659,19 +616,49 @@ mod tests {
             let statuses = log_in(&guard, &format!("{name}:{RANDOM}x"), 1).await;
             verified += statuses.get(&StatusCode::UNAUTHORIZED).copied().unwrap_or_default();
         }
-        assert!((11..=usize::from(WRONG_LOGINS_MAX) + NAME_SLOTS).contains(&verified), "{verified} guesses");
+        assert!((11..=74).contains(&verified), "{verified} guesses");
+    }
+
+    /// How many wrong logins with this token were verified, of one from each address.
+    async fn guesses(guard: &Arc<Guard>, addresses: impl Iterator<Item = IpAddr>, token: &str) -> usize {
+        let mut verified = 0;
+        for address in addresses {
+            let statuses = log_in_from(guard, address, token, 1).await;
+            verified += statuses.get(&StatusCode::UNAUTHORIZED).copied().unwrap_or_default();
+        }
+        verified
+    }
+
+    #[tokio::test]
+    async fn many_addresses_of_one_client_are_one_place() {
+        let loopback = |last: u8| IpAddr::from([127, 0, 0, last]);
+        let subnet = |last: u8| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last.into()]);
+        for addresses in [&loopback as &dyn Fn(u8) -> IpAddr, &subnet] {
+            let (guard, token) = guard();
+            assert_eq!(guesses(&guard, (1..=200).map(addresses), WRONG).await, 10);
+            // Elsewhere nothing has happened.
+            assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
+        }
+    }
+
+    #[tokio::test]
+    async fn guesses_at_a_name_from_many_places_are_bounded() {
+        let (guard, token) = guard();
+        assert_eq!(guesses(&guard, (0..=255).map(|last| [198, 51, 100, last].into()), WRONG).await, 100);
+        // Nobody guesses a random secret, so its owner need not wait.
+        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
+        let other = token.replace("noc", "other");
+        assert_eq!(log_in(&guard, &other, 1).await, HashMap::from([(StatusCode::OK, 1)]));
     }
 
     #[test]
-    fn wrong_logins_are_forgotten_a_minute_after_the_first() {
-        let begun = Instant::now();
-        let mut wrong = WrongLogins::none(begun);
-        let first = begun + Duration::from_secs(40);
-        (0..10).for_each(|_| wrong.count(3, first));
-        assert!(wrong.refuse(3, first + Duration::from_secs(59)) && !wrong.refuse(4, first));
-        assert!(!wrong.refuse(3, first + WRONG_LOGINS_PAUSE));
-        wrong.count(3, first + WRONG_LOGINS_PAUSE);
-        assert_eq!((wrong.all, wrong.by_slot[3]), (1, 1));
+    fn requests_from_many_places_refuse_no_further_place() {
+        let (guard, _) = guard();
+        for number in 0..10_000_u32 {
+            let peer = Peer::Tcp { address: core::net::Ipv4Addr::from(0xc612_0000 + number).into(), certificate: None };
+            assert!(guard.check_rate(&peer).is_ok(), "{peer:?}");
+        }
+        assert_eq!(lock(&guard.budgets).len(), PLACES_MAX);
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod state;
 mod tls;
 mod token;
 mod trace;
+mod wrong_logins;
 
 pub use event_log::EventLog;
 pub use event_log::Export;

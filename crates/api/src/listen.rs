@@ -37,11 +37,11 @@ use tokio_io_timeout::TimeoutStream;
 use crate::event_log::EventLog;
 use crate::guard::Guard;
 use crate::guard::Peer;
-use crate::guard::Place;
 use crate::routes;
 use crate::settings::Listen;
 use crate::settings::Settings;
 use crate::tls::Certificates;
+use crate::wrong_logins::Place;
 
 /// Connections at a time, and those of one address or, on a Unix socket, of one user.
 const CONNECTIONS_MAX: usize = 256;
@@ -230,7 +230,7 @@ impl Server {
     /// Beyond the limits the connection is closed at once.
     fn welcome_tcp(self: Arc<Server>, stream: tokio::net::TcpStream, address: IpAddr) {
         let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else { return };
-        let Some(of_address) = self.count(Place::Address(address)) else { return };
+        let Some(of_address) = self.count(Place::of(address)) else { return };
         // An answer in several pieces would wait for the client's acknowledgement of the first.
         let _ = stream.set_nodelay(true);
         tokio::spawn(async move {
