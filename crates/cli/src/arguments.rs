@@ -667,10 +667,8 @@ pub struct ShowPools {
 
 /// A case, which is one line of plain text.
 fn case(text: &str) -> Result<String, String> {
-    match text.contains(crate::table::is_unsafe) {
-        true => Err("it has control characters; write one line of text".to_owned()),
-        false => Ok(text.to_owned()),
-    }
+    control::check_case(text).map_err(|fault| format!("it {}; {}", fault.problem, fault.remedy))?;
+    Ok(text.to_owned())
 }
 
 /// What a lookup is for.

@@ -26,6 +26,7 @@ use crate::table::Align;
 use crate::table::Align::Left;
 use crate::table::Align::Right;
 use crate::table::Table;
+use crate::table::write_plain;
 
 impl Row for FindAnswer {
     const COLUMNS: &'static [(&'static str, Align)] = &[
@@ -155,14 +156,16 @@ fn print_why(answer: &WhyAnswer, out: &mut dyn Write) -> io::Result<()> {
         (Direction::Outbound, Some(host)) if host.inner.is_some() => format!(", in the softwire of {}", host.address),
         _ => String::new(),
     };
-    writeln!(out, "{protocol} {source} > {destination}{through}, from {from}, on worker {worker}\n")?;
+    write_plain(out, &format!("{protocol} {source} > {destination}{through}, from {from}, on worker {worker}"))?;
+    writeln!(out)?;
     let mut steps = Table::new(&[("", Right), ("STEP", Left), ("DECISION", Left), ("REASON", Left)]);
     for (position, step) in answer.steps.iter().enumerate() {
         let number = (position + 1).to_string();
         steps.row(vec![number, step.step.clone(), step.decision.clone(), step.detail.clone()]);
     }
     steps.flush(out)?;
-    writeln!(out, "\nverdict: {verdict} ({kind}): {description}")?;
+    writeln!(out)?;
+    write_plain(out, &format!("verdict: {verdict} ({kind}): {description}"))?;
     if let (Some(source), Some(destination)) = (answer.translated_source, answer.translated_destination) {
         let through = match (answer.direction, &answer.host) {
             (Direction::Inbound, Some(host)) if host.inner.is_some() => {

@@ -31,6 +31,7 @@ use crate::table::Align;
 use crate::table::Align::Left;
 use crate::table::Align::Right;
 use crate::table::Table;
+use crate::table::write_plain;
 
 /// A plan reads all tables, a part at a time; a reload compiles a whole configuration.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -256,8 +257,8 @@ fn gather(client: &mut Client, notes: &mut dyn Write) -> Result<Answer, CliError
                 let object = if fault.object.is_empty() { String::new() } else { format!(": {}", fault.object) };
                 let seen = if fault.seen.is_empty() { String::new() } else { format!(" ({})", fault.seen) };
                 // A failure to write notes has no reader to report to.
-                let _ =
-                    writeln!(notes, "error: {}{line}{object}: {}{seen}; {}", fault.file, fault.problem, fault.remedy);
+                let text = format!("error: {}{line}{object}: {}{seen}; {}", fault.file, fault.problem, fault.remedy);
+                let _ = write_plain(notes, &text);
             }
             Reply::End(_) => return Ok(answer),
             Reply::Error(fault) => {
@@ -310,24 +311,22 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
         let each = [(missing.udp, all.udp, "UDP"), (missing.tcp, all.tcp, "TCP"), (missing.icmp, all.icmp, "ICMP")];
         let each: Vec<String> = each.into_iter().filter(|it| it.0 > 0).map(|(m, a, what)| of(m, a, what)).collect();
         let each = each.join(", ");
-        writeln!(
-            out,
-            "warning: pool \"{}\": {each} are in use by other subscribers; they will be reserved as they become free",
-            pool.pool
-        )?;
+        let name = &pool.pool;
+        let text = "are in use by other subscribers; they will be reserved as they become free";
+        write_plain(out, &format!("warning: pool \"{name}\": {each} {text}"))?;
     }
     for pool in answer.pools.iter().filter(|pool| pool.forwards_wait_drain + pool.forwards_wait_drain_until > 0) {
-        writeln!(out, "{}", waiting_forwards(pool, plan.drain_time_us))?;
+        write_plain(out, &waiting_forwards(pool, plan.drain_time_us))?;
     }
     for pool in answer.pools.iter().filter(|pool| pool.slices_leased > 0) {
         let PoolPlan { pool, slices, slices_leased: leased, slices_leased_whole: whole, slices_leased_us, .. } = pool;
         let latest = slices_leased_us.map(|time| format!(", within {}", human::duration(time)));
-        writeln!(
-            out,
+        let text = format!(
             "warning: pool \"{pool}\": {leased} of {slices} slices overlap port blocks of other subscribers ({whole} of them completely); \
              their subscribers get these ports as the blocks are returned{}",
             latest.unwrap_or_default()
-        )?;
+        );
+        write_plain(out, &text)?;
     }
     let total = &plan.total;
     if total.subscribers_drain + total.mappings_drain + total.flows_drain + total.blocks_drain > 0 {
@@ -344,7 +343,7 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
     }
     if plan.applies {
         let command = reload_command(arguments.target.rollback, &plan.config);
-        writeln!(out, "nothing was changed; to make this change: {command}")?;
+        write_plain(out, &format!("nothing was changed; to make this change: {command}"))?;
     } else {
         writeln!(out, "{} of these differences need a restart; a reload would be refused", plan.changes_restart)?;
     }
@@ -361,25 +360,23 @@ pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn
         return Ok(());
     }
     if let Some(reloaded) = answer.reloaded.as_ref().filter(|reloaded| reloaded.changes == 0) {
-        writeln!(
-            out,
-            "no changes: {} matches the running configuration; the `--rollback` target stays the same",
-            reloaded.config
-        )?;
+        let text = "matches the running configuration; the `--rollback` target stays the same";
+        write_plain(out, &format!("no changes: {} {text}", reloaded.config))?;
         return Ok(());
     }
     print_changes(&answer.changes, out)?;
     if let Some(reloaded) = answer.reloaded {
-        writeln!(
-            out,
-            "\n{} is in use: change {} since the start, {} external addresses changed, {} workers switched in {} us ({} us in total)",
+        writeln!(out)?;
+        let text = format!(
+            "{} is in use: change {} since the start, {} external addresses changed, {} workers switched in {} us ({} us in total)",
             reloaded.config,
             reloaded.generation,
             reloaded.addresses_changed,
             reloaded.workers,
             reloaded.adoption_us,
             reloaded.took_us,
-        )?;
+        );
+        write_plain(out, &text)?;
     }
     Ok(())
 }

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::io;
 use std::io::Write;
 
+use control::escaped;
+
 /// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
@@ -96,29 +98,9 @@ pub fn write_table(columns: &[String], rows: &[Vec<String>], out: &mut dyn Write
     table.flush(out)
 }
 
-/// A text without what would change the terminal, end the row, or show letters in another order:
-/// such characters, and the backslash that escapes them, are written as in Rust (`\n`, `\u{1b}`).
-/// Clients choose cases and names.
-pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_unsafe) {
-        return Cow::Borrowed(text);
-    }
-    let mut result = String::with_capacity(text.len() + 8);
-    for letter in text.chars() {
-        if is_unsafe(letter) || letter == '\\' {
-            result.extend(letter.escape_default());
-        } else {
-            result.push(letter);
-        }
-    }
-    Cow::Owned(result)
-}
-
-/// True for control characters, the ends of lines and paragraphs, and the marks that turn the
-/// direction of letters (Unicode Standard Annex #9 §2).
-pub(crate) fn is_unsafe(letter: char) -> bool {
-    letter.is_control()
-        || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Writes a line of its own, which has names and texts of others: see [`escaped`].
+pub(crate) fn write_plain(out: &mut dyn Write, line: &str) -> io::Result<()> {
+    writeln!(out, "{}", escaped(line))
 }
 
 /// Width of a text. Names in the configuration are plain; a wide character would only misalign its

@@ -16,6 +16,7 @@ use crate::human;
 use crate::output::json_line;
 use crate::pcap;
 use crate::pcap::PcapWriter;
+use crate::table::write_plain;
 
 /// Prints packets as they pass, until the count is reached, the daemon ends, or the reader goes
 /// away. The usual end is an interrupt, so each record is flushed before the next is read.
@@ -89,11 +90,9 @@ fn print(record: &TraceRecord, steps: bool, out: &mut dyn Write) -> io::Result<(
     if let Some(origin) = &record.origin {
         line.push_str(&format!(" (asked for by {origin})"));
     }
-    line.push('\n');
-    if steps {
-        for step in &record.steps {
-            line.push_str(&format!("    {}: {} ({})\n", step.step, step.decision, step.detail));
-        }
-    }
-    out.write_all(line.as_bytes())
+    write_plain(out, &line)?;
+    let steps = record.steps.iter().filter(|_| steps);
+    steps
+        .map(|step| format!("    {}: {} ({})", step.step, step.decision, step.detail))
+        .try_for_each(|line| write_plain(out, &line))
 }

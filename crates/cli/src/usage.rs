@@ -171,6 +171,8 @@ mod tests {
             let text = describe(&error);
             assert!(text.contains("control characters"), "{text:?}");
         }
+        let long = "x".repeat(control::CASE_BYTES_MAX + 1);
+        assert!(try_parse_from(["natrix", "find", "203.0.113.7:41233", "--case", &long]).is_err());
         let show = ["natrix", "show", "subscribers", "--case", "a\nb"];
         assert!(try_parse_from(show).is_err());
     }

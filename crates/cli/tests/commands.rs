@@ -212,6 +212,25 @@ fn why_shows_every_step_and_the_verdict() {
 }
 
 #[test]
+fn no_name_reaches_the_terminal_as_it_is() {
+    let mock = Mock::serve(mock::answer_hostile);
+    for words in [
+        "why udp 10.0.0.2:4000 198.51.100.7:53",
+        "trace --count 2 --steps",
+        "plan --config new.toml --details 20",
+        "reload --config new.toml",
+        "show status",
+        "show drops",
+    ] {
+        let outcome = run_at(&mock.socket(), words);
+        assert_eq!(outcome.error, None, "{words}");
+        let text = format!("{}{}", outcome.out, outcome.notes);
+        assert!(text.contains("\\u{1b}[2J\\u{202e}\\nforged"), "{words}: {text}");
+        assert!(!text.contains(['\u{1b}', '\u{202e}']) && !text.contains("\nforged"), "{words}: {text}");
+    }
+}
+
+#[test]
 fn trace_shows_packets_before_and_after() {
     check("trace", "trace --count 2 --steps");
     check("trace_json", "trace --dropped --count 1 --json");

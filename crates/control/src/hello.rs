@@ -3,6 +3,9 @@
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::fault::Fault;
+use crate::text::check_case;
+
 /// The protocol version of this crate. It increases if an older peer would misunderstand a message;
 /// new fields do not change it.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -30,6 +33,16 @@ pub struct Actor {
     /// What the request is for, such as the number of a case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub case: Option<String>,
+}
+
+impl Actor {
+    /// Checks the case, which is one line of plain text. The record of the audit log has all of it.
+    ///
+    /// # Errors
+    /// It has control characters or is too long.
+    pub fn check_case(&self) -> Result<(), Fault> {
+        self.case.as_deref().map_or(Ok(()), check_case)
+    }
 }
 
 impl Hello {

@@ -26,6 +26,7 @@ pub mod objects;
 mod reply;
 mod request;
 pub mod server;
+mod text;
 mod values;
 
 pub use client::Client;
@@ -109,6 +110,9 @@ pub use request::Request;
 pub use request::TcpSegment;
 pub use request::Trace;
 pub use request::Why;
+pub use text::CASE_BYTES_MAX;
+pub use text::check_case;
+pub use text::escaped;
 pub use values::AnyPrefix;
 pub use values::Filtering;
 pub use values::FindAddress;
@@ -122,6 +126,9 @@ pub use values::RouteSource;
 pub use values::Side;
 pub use values::VerdictKind;
 pub use values::ratio;
+
+/// Object of the faults of the audit log. What cannot be recorded is not done.
+pub const AUDIT_LOG: &str = "audit log";
 
 /// Default path of the socket.
 pub const SOCKET_PATH_DEFAULT: &str = "/run/natrix/control.sock";

@@ -7,6 +7,7 @@ use std::io;
 use std::io::Write;
 use std::path::Path;
 
+use control::escaped;
 use export::Subscriber;
 use export::store::Found;
 use export::utc_text;
@@ -68,7 +69,7 @@ impl<'a> Formulas<'a> {
             if json {
                 writeln!(out, "{}", slice.object(is_alone))?;
             } else {
-                writeln!(out, "{}", slice.sentence(is_alone))?;
+                writeln!(out, "{}", escaped(&slice.sentence(is_alone)))?;
             }
         }
         Ok(self.slices.len())

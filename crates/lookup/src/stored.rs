@@ -4,6 +4,7 @@ use core::fmt;
 use std::io;
 use std::io::Write;
 
+use control::escaped;
 use export::store::Found;
 use export::store::Holder;
 use export::store::Question;
@@ -38,7 +39,7 @@ pub fn print(
         return Ok(outcome);
     }
     for holder in &found.holders {
-        writeln!(out, "{}", sentence(holder))?;
+        writeln!(out, "{}", escaped(&sentence(holder)))?;
     }
     let port = question.port.map(|port| format!(":{port}")).unwrap_or_default();
     let (asked, from) = (format!("{}{port}", address_of(question)), utc_text(question.from_us));
@@ -50,7 +51,7 @@ pub fn print(
         (false, true) => writeln!(out, "the records of that time are complete")?,
         (false, false) => writeln!(out, "the records of that time are not complete: others may have held {asked}")?,
     }
-    found.notes.iter().try_for_each(|note| writeln!(notes, "note: {note}"))?;
+    found.notes.iter().try_for_each(|note| writeln!(notes, "note: {}", escaped(note)))?;
     Ok(outcome)
 }
 

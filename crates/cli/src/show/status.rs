@@ -18,6 +18,7 @@ use crate::output::json_line;
 use crate::table::Align::Left;
 use crate::table::Align::Right;
 use crate::table::Table;
+use crate::table::write_plain;
 
 pub(super) fn show(arguments: &ShowStatus, out: &mut dyn Write) -> Result<(), CliError> {
     let mut status: Status = connect(&arguments.output.socket)?.request_one(&Request::Status)?;
@@ -33,7 +34,8 @@ pub(super) fn show(arguments: &ShowStatus, out: &mut dyn Write) -> Result<(), Cl
 fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let uptime = human::duration(status.uptime_us);
     let Status { version, state, config, pid, .. } = status;
-    writeln!(out, "natrix {version}: {state} for {uptime}, process {pid}, configuration {config}\n")?;
+    write_plain(out, &format!("natrix {version}: {state} for {uptime}, process {pid}, configuration {config}"))?;
+    writeln!(out)?;
 
     let mut tables = Table::new(&[("TABLE", Left), ("NOW", Right), ("LIMIT", Right), ("USED", Right)]);
     for (name, now, max) in [
@@ -158,7 +160,7 @@ fn print_sinks(sinks: &[LogSink], out: &mut dyn Write) -> io::Result<()> {
     table.flush(out)?;
     let failing = sinks.iter().filter(|sink| !sink.connected);
     for (sink, error) in failing.filter_map(|sink| Some((sink, sink.last_error.as_ref()?))) {
-        writeln!(out, "log sink {}: not connected: {error}", sink.name)?;
+        write_plain(out, &format!("log sink {}: not connected: {error}", sink.name))?;
     }
     Ok(())
 }
@@ -184,7 +186,7 @@ fn print_store(log: &EventLog, store: &LogStore, out: &mut dyn Write) -> io::Res
     table.flush(out)?;
     if let Some(error) = &store.last_error {
         let now = if store.failing { "nothing is being written" } else { "the last error" };
-        writeln!(out, "log store: {now}: {error}")?;
+        write_plain(out, &format!("log store: {now}: {error}"))?;
     }
     Ok(())
 }
@@ -209,7 +211,7 @@ fn print_lines(log: &EventLog, out: &mut dyn Write) -> io::Result<()> {
     table.flush(out)?;
     if let Some(error) = &log.last_error {
         let now = if log.failing { "nothing is being written" } else { "the last error" };
-        writeln!(out, "event log: {now}: {error}")?;
+        write_plain(out, &format!("event log: {now}: {error}"))?;
     }
     Ok(())
 }

@@ -217,6 +217,55 @@ fn answer(request: &Request) -> Result<(Vec<Reply>, Option<String>), Fault> {
     }
 }
 
+/// What no line of a table or text may pass on.
+pub(crate) const HOSTILE: &str = "\u{1b}[2J\u{202e}\nforged";
+
+/// As [`answer_all`], with hostile texts wherever a name may be.
+pub(crate) fn answer_hostile(stream: UnixStream) {
+    let Ok(writer) = stream.try_clone() else { return };
+    let Ok(mut connection) = Connection::new(stream, writer, "0.1.0") else { return };
+    while let Ok(Some(request)) = connection.next_request() {
+        let Ok((replies, cursor)) = answer(&request) else { return };
+        if connection.send_all(replies.iter().map(hostile), cursor).is_err() {
+            return;
+        }
+    }
+}
+
+fn hostile(reply: &Reply) -> Reply {
+    fn change(value: &mut serde_json::Value) {
+        const NAMES: [&str; 12] = [
+            "interface",
+            "interface_out",
+            "before",
+            "after",
+            "origin",
+            "step",
+            "decision",
+            "detail",
+            "description",
+            "pool",
+            "config",
+            "object",
+        ];
+        match value {
+            serde_json::Value::Object(fields) => {
+                for (name, field) in fields {
+                    match field {
+                        serde_json::Value::String(text) if NAMES.contains(&name.as_str()) => text.push_str(HOSTILE),
+                        field => change(field),
+                    }
+                }
+            }
+            serde_json::Value::Array(values) => values.iter_mut().for_each(change),
+            _ => {}
+        }
+    }
+    let mut value = serde_json::to_value(reply).unwrap();
+    change(&mut value);
+    serde_json::from_value(value).unwrap()
+}
+
 fn answer_all(stream: UnixStream) {
     let Ok(writer) = stream.try_clone() else { return };
     let Ok(mut connection) = Connection::new(stream, writer, "0.1.0") else { return };
