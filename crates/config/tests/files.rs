@@ -332,7 +332,7 @@ fn files_of_tls_have_to_be_there() {
                 format!(".key: is not the key of the certificate ({others}); name the key that {chain} was made for"),
             ),
             (&chain, &of_no_use, "and a certificate".to_owned()),
-            (&no_certificate, &secret, "name a file with an X.509 certificate".to_owned()),
+            (&no_certificate, &secret, "name a file with X.509 certificates".to_owned()),
         ] {
             let files = keys.map(|key| {
                 if key.ends_with("key") {
@@ -358,6 +358,17 @@ fn files_of_tls_have_to_be_there() {
                 (&empty, format!("has no {what} in PEM ({empty}); {section}")),
                 (other, format!("has no {what} in PEM ({other}); {section}")),
                 (&broken, format!("has a broken {what} in PEM ({broken}); {section}")),
+                (
+                    &no_certificate,
+                    match key.ends_with("key") {
+                        true => format!("has no {what} in PEM ({no_certificate}); {section}"),
+                        // Those of authorities too.
+                        false => {
+                            let remedy = "name a file with X.509 certificates";
+                            format!("has a certificate that is not one of X.509 ({no_certificate}); {remedy}")
+                        }
+                    },
+                ),
             ] {
                 let mut files = right;
                 files[at] = wrong;

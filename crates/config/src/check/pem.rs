@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
 
+use rustls::RootCertStore;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::PrivateKeyDer;
@@ -17,6 +18,8 @@ use crate::report::Report;
 
 /// The most bytes of a file that are looked at. All authorities of a distribution have 0.3 MB.
 const BYTES_MAX: u64 = 4 << 20;
+
+const NOT_X509: &str = "has a certificate that is not one of X.509";
 
 /// What a file has to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +34,14 @@ impl Holds {
     /// Why `text` does not hold it.
     fn problem(self, text: &[u8]) -> Option<&'static str> {
         let (outcome, missing, broken) = match self {
-            Holds::Certificates => (
-                CertificateDer::pem_slice_iter(text)
-                    .collect::<Result<Vec<_>, _>>()
-                    .and_then(|all| if all.is_empty() { Err(Error::NoItemsFound) } else { Ok(()) }),
-                "has no certificate in PEM",
-                "has a broken certificate in PEM",
-            ),
+            Holds::Certificates => {
+                let found = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>();
+                if found.iter().flatten().any(|certificate| !is_x509(certificate)) {
+                    return Some(NOT_X509);
+                }
+                let found = found.and_then(|all| if all.is_empty() { Err(Error::NoItemsFound) } else { Ok(()) });
+                (found, "has no certificate in PEM", "has a broken certificate in PEM")
+            }
             Holds::Key => (
                 PrivateKeyDer::from_pem_slice(text).map(drop),
                 "has no private key in PEM",
@@ -52,15 +56,20 @@ impl Holds {
     }
 }
 
+/// True if TLS can use it as that of an authority, which every certificate of X.509 could be.
+fn is_x509(certificate: &CertificateDer<'_>) -> bool {
+    RootCertStore::empty().add(certificate.clone().into_owned()).is_ok()
+}
+
 /// Reports what [`check`] does of the files of a certificate and its key, and a pair that TLS would
 /// refuse.
 pub(crate) fn check_pair(certificate: &Placed<PathBuf>, key: &Placed<PathBuf>, machine: &Machine, report: &mut Report) {
-    check(certificate, Holds::Certificates, machine, report);
-    check(key, Holds::Key, machine, report);
-    if !machine.has_folders || report.is_sent() {
+    let is_certificate = is_right(certificate, Holds::Certificates, machine, report);
+    let is_key = is_right(key, Holds::Key, machine, report);
+    // What is not one was reported.
+    if !is_certificate || !is_key || !machine.has_folders || report.is_sent() {
         return;
     }
-    // What cannot be read was reported.
     let (Ok(chain), Ok(secret)) = (read(&certificate.value), read(&key.value)) else { return };
     let chain = CertificateDer::pem_slice_iter(&chain).collect::<Result<Vec<_>, _>>();
     let (Ok(chain), Ok(secret)) = (chain, PrivateKeyDer::from_pem_slice(&secret)) else { return };
@@ -88,29 +97,40 @@ pub(crate) fn check_pair(certificate: &Placed<PathBuf>, key: &Placed<PathBuf>, m
 /// Reports a file that is not there, cannot be read, or does not hold what it should. About a text
 /// that somebody sent, only whether the file is there: they could try other files of the machine.
 pub(crate) fn check(file: &Placed<PathBuf>, holds: Holds, machine: &Machine, report: &mut Report) {
+    is_right(file, holds, machine, report);
+}
+
+/// As [`check`]; false if it reported the file.
+fn is_right(file: &Placed<PathBuf>, holds: Holds, machine: &Machine, report: &mut Report) -> bool {
     if !machine.has_folders {
-        return;
+        return true;
     }
     let seen = file.value.display().to_string();
     if !file.value.is_file() {
         report.fault(&file.place, "is not a file", seen, "name a file in PEM that is there");
-        return;
+        return false;
     }
     if report.is_sent() {
-        return;
+        return true;
     }
     let text = match read(&file.value) {
         Ok(text) => text,
         Err(error) => {
             let seen = format!("{seen}: {error}");
             report.fault(&file.place, "cannot be read", seen, "let the user that runs natrix read the file");
-            return;
+            return false;
         }
     };
-    if let Some(problem) = holds.problem(&text) {
-        let begins = if holds == Holds::Key { "-----BEGIN PRIVATE KEY-----" } else { "-----BEGIN CERTIFICATE-----" };
-        report.fault(&file.place, problem, seen, format!("name a file with a section that begins with {begins}"));
+    let problem = holds.problem(&text);
+    if let Some(problem) = problem {
+        let remedy = match holds {
+            _ if problem == NOT_X509 => "name a file with X.509 certificates",
+            Holds::Key => "name a file with a section that begins with -----BEGIN PRIVATE KEY-----",
+            Holds::Certificates => "name a file with a section that begins with -----BEGIN CERTIFICATE-----",
+        };
+        report.fault(&file.place, problem, seen, remedy);
     }
+    problem.is_none()
 }
 
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
