@@ -178,17 +178,69 @@ def lookups_and_changes_are_in_the_audit_log(n):
     expect_equal(n.dut.show("status")[0]["timeouts"]["icmp_us"], 60_000_000, "timer after the rollback")
     records = objects(n, "/api/v1/audit?limit=10000", "audit")
     new = [(one["who"], one["action"], one["result"].split(":")[0], one["case"]) for one in records[: len(records) - before]]
-    wanted = [
-        ("noc", "drain", "failed", None),
-        ("noc", "rollback", "done", None),
-        ("noc", "reload", "failed", None),
-        ("noc", "reload", "done", None),
-        ("law", "find", "found 1", "AZ-17"),
-    ]
+    # Each change is recorded before it is made, and what came of it afterwards.
+    changes = [("drain", "failed"), ("rollback", "done"), ("reload", "failed"), ("reload", "done")]
+    wanted = [("noc", action, result, None) for action, came in changes for result in (came, "started")]
+    wanted.append(("law", "find", "found 1", "AZ-17"))
     expect_equal(new, wanted, "audit log")
-    _, out, _ = n.dut.command("audit", "--json", "--limit", "5")
+    _, out, _ = n.dut.command("audit", "--json", "--limit", "9")
     actions = [json.loads(line)["action"] for line in out.splitlines()]
-    expect_equal(actions, ["drain", "rollback", "reload", "reload", "find"], "natrix audit")
+    expect_equal(actions, [one[1] for one in wanted], "natrix audit")
+
+
+@test("api")
+def what_cannot_be_recorded_is_not_done(n):
+    text = n.dut.configuration.read_text()
+    log = n.dut.socket.with_suffix(".audit.jsonl")
+    kept = log.with_name("kept")
+    ask(n, "/api/v1/mappings?limit=1", "audit")
+    log.rename(kept)
+    log.mkdir()
+    try:
+        changed = text + "\n[timeouts]\nicmp = \"3 min\"\n"
+        for role, method, path, body in [
+            ("operate", "POST", "reload?save=true", changed),
+            ("operate", "POST", "rollback", None),
+            ("operate", "POST", "drain", None),
+            ("audit", "GET", "mappings?limit=1", None),
+            ("audit", "GET", "mappings?stream=true", None),
+            ("audit", "GET", "find?address=100.64.0.10", None),
+        ]:
+            status, headers, refused = ask(n, f"/api/v1/{path}", role, method, body)
+            expect_equal((status, refused["error"]["object"]), (503, "audit log"), path)
+            expect(refused["error"]["remedy"].startswith("make room") and headers["retry-after"], f"{path}: {refused}")
+        path = n.state.directory / "unrecorded.toml"
+        path.write_text(changed)
+        status, _, err = n.dut.command("reload", "-c", path)
+        expect(status == 1 and "audit log: cannot be written" in err, f"natrix reload: {status} {err}")
+        expect_equal(n.dut.configuration.read_text(), text, "the file of the configuration")
+        expect_equal(n.dut.show("status")[0]["timeouts"]["icmp_us"], 60_000_000, "timer")
+    finally:
+        log.rmdir()
+        kept.rename(log)
+    expect_equal(ask(n, "/api/v1/mappings?limit=1", "audit")[0], 200, "a lookup afterwards")
+
+
+@test("api")
+def a_case_is_recorded_whole_or_refused(n):
+    def asked(case, headers):
+        return ask(n, f"/api/v1/mappings?limit=1{case}", "audit", headers=headers)
+
+    for case, headers in [
+        ("", {"X-Natrix-Case": "M\u00fcller".encode("latin-1")}),
+        ("", {"X-Natrix-Case": "x" * 1025}),
+        ("&case=a%0Ab", {}),
+        ("&case=a%1B%5B2J", {}),
+    ]:
+        status, _, refused = asked(case, headers)
+        expect(status == 400 and "case" in refused["error"]["object"], f"{case} {headers}: {status} {refused}")
+    for case, headers, recorded in [
+        ("", {"X-Natrix-Case": "M\u00fcller 7".encode()}, "M\u00fcller 7"),
+        ("&case=M%C3%BCller%208", {}, "M\u00fcller 8"),
+        ("", {"X-Natrix-Case": "x" * 1024}, "x" * 1024),
+    ]:
+        expect_equal(asked(case, headers)[0], 200, recorded)
+        expect_equal(objects(n, "/api/v1/audit?limit=1", "audit")[0]["case"], recorded, "case")
 
 
 @test("api")
@@ -308,6 +360,8 @@ def every_lookup_names_its_subject_whichever_way_it_is_asked(n):
         ("why", f"udp {inside}:{source} {SRV1}:9", ["why", "udp", f"{inside}:{source}", f"{SRV1}:9"], f"why?{why}"),
         ("trace", f'"port":{source}', ["trace", "--port", source, "--count", "1", "--verdict", "nonsense"], f"trace?port={source}&count=1&verdict=nonsense"),
         ("plan", "3 of each kind named", ["plan", "--details", "3", "-c", changed], "plan?details=3"),
+        ("log head", "the store", ["log", "head"], "log/head"),
+        ("log verify", "the store", ["log", "verify"], None),
         ("log export", then, ["log", "export", "--from", then, "--to", later, "--output", n.state.directory / "exported", "--format", "json"], None),
         ("show mappings", "all", None, "/restconf/data/ietf-nat:nat/instances/instance=1/mapping-table"),
     ]:  # fmt: skip
@@ -340,7 +394,7 @@ def every_lookup_names_its_subject_whichever_way_it_is_asked(n):
     source_text = (Path(__file__).parents[2] / "crates/daemon/src/server.rs").read_text()
     lookups = re.search(r"^fn lookup_of.*?^}", source_text, re.MULTILINE | re.DOTALL)[0]
     known = {words for words in re.findall(r'"([a-z ]+)"', lookups) if words.startswith("show ") or words in ("find", "why", "trace", "plan")}
-    expect_equal(known | {"log export"}, seen, "lookups of the daemon, and those of this test")
+    expect_equal(known | {"log export", "log head", "log verify"}, seen, "lookups of the daemon, and those of this test")
 
 
 @test("monitoring")

@@ -123,10 +123,17 @@ pub(crate) fn failed(reason: &str) -> Refused {
     Refused::of(StatusCode::INTERNAL_SERVER_ERROR, fault.seen(reason))
 }
 
+/// What the instance refused. What it cannot record is not the client's fault.
+pub(crate) fn refused_by(fault: Fault) -> Refused {
+    let unrecorded = fault.object == control::AUDIT_LOG;
+    let status = if unrecorded { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::UNPROCESSABLE_ENTITY };
+    Refused::of(status, fault)
+}
+
 impl From<ClientError> for Refused {
     fn from(error: ClientError) -> Refused {
         match error {
-            ClientError::Refused(fault) => Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault),
+            ClientError::Refused(fault) => refused_by(fault),
             // Its text names the socket, which is nobody's business here.
             _ => {
                 let remedy = "try again; see the log of the daemon if it goes on";

@@ -26,6 +26,7 @@ use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
 use crate::answer::Text;
+use crate::ask::refused_by;
 use crate::guard::Principal;
 use crate::routes::Api;
 use crate::settings::Role;
@@ -137,7 +138,7 @@ async fn ask(api: &Api, principal: &Principal, request: Request) -> Result<Answe
     };
     let answered = api.daemon.with(principal.actor(), read).await?;
     match answered.refused {
-        Some(fault) => Err(Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault).with_faults(answered.faults)),
+        Some(fault) => Err(refused_by(fault).with_faults(answered.faults)),
         None => Ok(answered),
     }
 }

@@ -16,6 +16,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::Method;
 use axum::http::StatusCode;
+use axum::http::Uri;
 use axum::http::header;
 use axum::middleware::Next;
 use axum::response::IntoResponse;
@@ -443,6 +444,25 @@ fn token_of(headers: &HeaderMap) -> Option<(String, bool)> {
     Some((decoded.unwrap_or_default(), false))
 }
 
+/// The case in the header, as UTF-8. That in the query is checked here too.
+fn case_of(headers: &HeaderMap, uri: &Uri) -> Result<Option<String>, Refused> {
+    let wrong = |problem, remedy: &str| Refused::new(StatusCode::BAD_REQUEST, CASE_HEADER, problem, remedy);
+    let mut sent = headers.get_all(CASE_HEADER).iter();
+    let case = sent.next().map(|case| core::str::from_utf8(case.as_bytes())).transpose();
+    let case = case.map_err(|_| wrong("is not UTF-8", "send UTF-8, or the parameter `case`"))?;
+    if sent.next().is_some() {
+        return Err(wrong("is named twice", "send one case"));
+    }
+    // A query that cannot be read is refused by its handler.
+    let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri).map(|query| query.0);
+    let query = query.unwrap_or_default();
+    let in_query = query.iter().filter(|(name, _)| name == "case").map(|(_, case)| case.as_str());
+    for case in case.into_iter().chain(in_query) {
+        control::check_case(case).map_err(|fault| Refused::of(StatusCode::BAD_REQUEST, fault))?;
+    }
+    Ok(case.map(str::to_owned))
+}
+
 /// For every request: the name of the server, and the rate. Refused attempts leave a trace.
 pub(crate) async fn admit(
     State((guard, daemon)): State<(Arc<Guard>, Daemon)>,
@@ -495,7 +515,7 @@ pub(crate) async fn authorize(
     next: Next,
 ) -> Result<Response, Refused> {
     let mut principal = guard.login(request.headers(), &peer, needed).await?;
-    principal.case = request.headers().get(CASE_HEADER).and_then(|case| case.to_str().ok()).map(str::to_owned);
+    principal.case = case_of(request.headers(), request.uri())?;
     let is_change = request.method() != Method::GET && request.method() != Method::HEAD;
     let permitted = principal.require(needed).and_then(|()| match is_change {
         true => guard.check_origin(request.headers(), &principal),
@@ -682,6 +702,29 @@ mod tests {
         {
             assert_eq!(status(hosts, in_target), Some(StatusCode::MISDIRECTED_REQUEST), "{hosts:?} {in_target:?}");
         }
+    }
+
+    #[test]
+    fn a_case_is_recorded_as_sent_or_refused() {
+        let case = |sent: &[&[u8]], query: &str| {
+            let mut headers = HeaderMap::new();
+            for value in sent {
+                headers.append(CASE_HEADER, axum::http::HeaderValue::from_bytes(value).unwrap());
+            }
+            let uri = format!("/api/v1/sessions{query}").parse().unwrap();
+            case_of(&headers, &uri).map_err(|refused| IntoResponse::into_response(refused).status())
+        };
+        let bad = Err(StatusCode::BAD_REQUEST);
+        let long = "x".repeat(control::CASE_BYTES_MAX);
+        assert_eq!(case(&[], "?case=AZ-1"), Ok(None));
+        assert_eq!(case(&["Müller 17".as_bytes()], ""), Ok(Some("Müller 17".to_owned())));
+        assert_eq!(case(&[long.as_bytes()], ""), Ok(Some(long.clone())));
+        assert_eq!(case(&[format!("{long}y").as_bytes()], ""), bad);
+        assert_eq!(case(&[b"M\xfcller"], ""), bad, "not UTF-8");
+        assert_eq!(case(&[b"a", b"b"], ""), bad);
+        assert_eq!(case(&["a\u{202e}b".as_bytes()], ""), bad);
+        assert_eq!(case(&[], "?limit=1&case=a%0Ab"), bad);
+        assert_eq!(case(&[], &format!("?case={long}y")), bad);
     }
 
     #[tokio::test]

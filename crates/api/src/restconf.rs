@@ -11,7 +11,7 @@ use std::time::Duration;
 use std::time::SystemTime;
 
 use axum::Extension;
-use axum::body::Body;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
@@ -48,7 +48,7 @@ use crate::routes::Api;
 use crate::settings::Role;
 use crate::state::CHUNK_BYTES;
 use crate::state::CHUNKS_MAX;
-use crate::state::Chunks;
+use crate::state::begun;
 
 const YANG_JSON: &str = "application/yang-data+json";
 /// The only instance.
@@ -430,7 +430,7 @@ fn entry(index: u32, mapping: &Mapping) -> Value {
 /// The pieces of an answer on their way to a client.
 struct Pieces {
     piece: Vec<u8>,
-    to: mpsc::Sender<Result<Vec<u8>, ClientError>>,
+    to: mpsc::Sender<Result<Bytes, ClientError>>,
 }
 
 /// The client has gone.
@@ -443,7 +443,7 @@ impl Pieces {
     }
 
     fn flush(&mut self) -> Result<(), Gone> {
-        self.to.blocking_send(Ok(core::mem::take(&mut self.piece))).map_err(|_| Gone)
+        self.to.blocking_send(Ok(core::mem::take(&mut self.piece).into())).map_err(|_| Gone)
     }
 
     /// `"mapping-entry":[…]`, page by page.
@@ -470,33 +470,22 @@ async fn with_mappings(
     let turn = api.daemon.stream_turn()?;
     let (daemon, actor) = (api.daemon.clone(), principal.actor());
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
-    let (ready, begun) = tokio::sync::oneshot::channel();
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        let mut client = match daemon.connect(actor) {
-            Ok(client) => client,
-            Err(error) => return drop(ready.send(Err(error))),
-        };
-        let (head, tail) = match frame(&mut client) {
-            Ok(frame) => frame,
-            Err(error) => return drop(ready.send(Err(error))),
-        };
-        let _ = ready.send(Ok(()));
-        let mut pieces = Pieces { piece: head.into_bytes(), to: sender };
-        match pieces.mappings(&mut client) {
-            Ok(Ok(())) => {
+        let asked = daemon.connect(actor).and_then(|mut client| {
+            let (head, tail) = frame(&mut client)?;
+            let mut pieces = Pieces { piece: head.into_bytes(), to: sender.clone() };
+            if pieces.mappings(&mut client)?.is_ok() {
                 let _ = pieces.push(tail).and_then(|()| pieces.flush());
             }
-            Ok(Err(Gone)) => {}
-            // An answer that is cut off is an error for the client.
-            Err(error) => drop(pieces.to.blocking_send(Err(error))),
+            Ok(())
+        });
+        if let Err(error) = asked {
+            // After the first piece, an answer that is cut off is an error for the client.
+            let _ = sender.blocking_send(Err(error));
         }
     });
-    match begun.await {
-        Ok(Ok(())) => Ok(([(header::CONTENT_TYPE, YANG_JSON)], Body::from_stream(Chunks(receiver))).into_response()),
-        Ok(Err(error)) => Err(error.into()),
-        Err(error) => Err(crate::ask::failed(&error.to_string())),
-    }
+    Ok(([(header::CONTENT_TYPE, YANG_JSON)], begun(receiver).await?).into_response())
 }
 
 /// All data of the module ietf-nat (RFC 8512), for the role `audit` with the mappings of now.

@@ -155,8 +155,7 @@ async fn listed<T: Object + Send + 'static>(
             let _ = sender.blocking_send(Err(error));
         }
     });
-    let lines = Body::from_stream(Chunks(receiver));
-    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response())
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], begun(receiver).await?).into_response())
 }
 
 /// Sends a list as lines, page by page; ends early when the client has gone.
@@ -178,6 +177,32 @@ fn send_all<T: Object>(
     }
     let _ = to.blocking_send(Ok(chunk.into()));
     Ok(())
+}
+
+/// A body of all chunks, once the first is there: an error before it has a status of its own.
+pub(crate) async fn begun(mut chunks: mpsc::Receiver<Result<Bytes, ClientError>>) -> Result<Body, Refused> {
+    let first = chunks.recv().await.ok_or_else(|| crate::ask::failed("the answer did not begin"))??;
+    Ok(Body::from_stream(Begun { first: Some(first), rest: Chunks(chunks) }))
+}
+
+/// The first chunk, which has been received, and the rest.
+struct Begun {
+    first: Option<Bytes>,
+    rest: Chunks<Result<Bytes, ClientError>>,
+}
+
+impl futures_core::Stream for Begun {
+    type Item = Result<Bytes, ClientError>;
+
+    fn poll_next(
+        mut self: core::pin::Pin<&mut Self>,
+        context: &mut core::task::Context<'_>,
+    ) -> core::task::Poll<Option<Self::Item>> {
+        match self.first.take() {
+            Some(first) => core::task::Poll::Ready(Some(Ok(first))),
+            None => core::pin::Pin::new(&mut self.rest).poll_next(context),
+        }
+    }
 }
 
 /// The receiving end as a stream.

@@ -25,8 +25,8 @@ use crate::instance::lock;
 
 /// Bytes to read at once, from the end of the file towards its start.
 const CHUNK_BYTES: u64 = 64 * 1024;
-/// Longest text of a record: names and cases come from clients.
-const TEXT_BYTES_MAX: usize = 1_024;
+/// Longest text of a record: names come from clients.
+const TEXT_BYTES_MAX: usize = control::CASE_BYTES_MAX;
 
 /// The file. It is opened for each record, so that logrotate can move it.
 #[derive(Debug)]
@@ -60,7 +60,8 @@ impl Audit {
         };
         write().map_err(|error| {
             let remedy = format!("make room or correct the permissions, or set another control.audit; {then}");
-            Fault::new("audit log", "cannot be written", remedy).seen(format!("{}: {error}", self.path.display()))
+            Fault::new(control::AUDIT_LOG, "cannot be written", remedy)
+                .seen(format!("{}: {error}", self.path.display()))
         })
     }
 
@@ -71,7 +72,7 @@ impl Audit {
     /// A file cannot be read, or the cursor is not from this list.
     pub(crate) fn page(&self, list: &List) -> Result<Page<AuditRecord>, Fault> {
         let failed = |error: io::Error| {
-            let fault = Fault::new("audit log", "cannot be read", "check its permissions");
+            let fault = Fault::new(control::AUDIT_LOG, "cannot be read", "check its permissions");
             fault.seen(format!("{}: {error}", self.path.display()))
         };
         let (start, mut end) = match &list.cursor {

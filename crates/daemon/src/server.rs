@@ -288,6 +288,9 @@ fn answer(
     request: Request,
 ) -> Result<(), LineError> {
     let actor = asker.actor(client.actor());
+    if let Err(fault) = actor.check_case() {
+        return Ok(client.send(&Reply::Error(fault))?);
+    }
     let is_of_snmp = asker.is_owner && (actor.who.as_str(), actor.from.as_str()) == SNMP;
     let record = |asker: &mut Asker, lookup: &Option<(Lookup, bool)>, came: &Came| {
         let Some((lookup, goes_on)) = lookup else { return Ok(()) };
@@ -323,15 +326,21 @@ fn answer(
             };
         }
         Request::Reload(asked) => {
+            let (action, what) = name_of(&asked);
+            if let Err(fault) = record_start(instance, &actor, action, what) {
+                return Ok(client.send(&Reply::Error(fault))?);
+            }
             let outcome = change::reload(instance, &asked);
-            record_change(instance, &actor, &asked, &outcome);
+            record_change(instance, &actor, (action, what), &outcome);
             return change_answered(client, outcome);
         }
         Request::Drain(asked) => {
-            let outcome = drain::drain(instance, asked.undo);
             let action = if asked.undo { "drain --undo" } else { "drain" };
-            record_outcome(instance, &actor, action, "", outcome.as_ref().err());
-            outcome.map(|drained| whole(vec![drained]))
+            record_start(instance, &actor, action, "").and_then(|()| {
+                let outcome = drain::drain(instance, asked.undo);
+                record_outcome(instance, &actor, action, "", outcome.as_ref().err());
+                outcome.map(|drained| whole(vec![drained]))
+            })
         }
         Request::Audit(list) => {
             instance.audit().map_or_else(|| Ok(Page::whole(Vec::new())), |audit| audit.page(&list)).map(Page::replies)
@@ -462,6 +471,8 @@ fn record_left(instance: &Instance, actor: &Actor, recorded: Recorded) {
     }
 }
 
+/// The result in the record before a change is made.
+const STARTED: &str = "started";
 /// The result of a lookup that has one answer.
 const ANSWERED: &str = "answered";
 
@@ -506,14 +517,30 @@ pub(crate) fn unanswered(fault: &Fault) -> String {
 const NOTHING_DONE: &str = "nothing was done";
 /// The process for SNMP. Its connections count as one: it connects anew after a few idle seconds.
 const SNMP: (&str, &str) = ("snmp", "agentx");
-/// Records a change after it was made or refused.
-fn record_change(instance: &Instance, actor: &Actor, asked: &NewConfig, outcome: &Result<Vec<Reply>, change::Refused>) {
-    let (action, what) = match (&asked.config, asked.rollback) {
+
+/// What a change is called in the audit log, and where it comes from.
+fn name_of(asked: &NewConfig) -> (&'static str, &str) {
+    match (&asked.config, asked.rollback) {
         (_, true) => ("rollback", ""),
         (Some(path), false) => ("reload", path.as_str()),
         (None, false) if asked.save => ("reload --save", "a text"),
         (None, false) => ("reload", "a text"),
-    };
+    }
+}
+
+/// Records a change before it is made: one that cannot be recorded is not made.
+fn record_start(instance: &Instance, actor: &Actor, action: &str, subject: &str) -> Result<(), Fault> {
+    let record = audit::record(actor, action, subject, STARTED);
+    instance.audit().map_or(Ok(()), |audit| audit.write(&record, NOTHING_DONE))
+}
+
+/// Records what came of a change.
+fn record_change(
+    instance: &Instance,
+    actor: &Actor,
+    (action, what): (&str, &str),
+    outcome: &Result<Vec<Reply>, change::Refused>,
+) {
     let (replies, refused) = match outcome {
         Ok(replies) => (replies, None),
         Err(refused) => (&refused.replies, Some(&refused.fault)),

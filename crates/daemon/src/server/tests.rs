@@ -21,11 +21,13 @@ use std::time::Instant;
 
 use control::Client;
 use control::ClientError;
+use control::Fault;
 use control::Filter;
 use control::Find;
 use control::FindAnswer;
 use control::List;
 use control::Mapping;
+use control::NewConfig;
 use control::Object;
 use control::Place;
 use control::Reply;
@@ -603,4 +605,65 @@ fn a_list_of_several_pages_has_a_record_of_its_end() {
         assert!(start.elapsed() < PATIENCE, "{:?}", records(&mut client));
         thread::sleep(Duration::from_millis(50));
     }
+}
+
+#[test]
+fn what_cannot_be_recorded_is_not_done() {
+    let running = Running::start("unrecorded");
+    let text = "version = 1\n";
+    let reload = || Request::Reload(NewConfig { text: Some(text.to_owned()), ..NewConfig::default() });
+    let drain = || Request::Drain(control::Drain { undo: false });
+    let rollback = || Request::Reload(NewConfig { rollback: true, ..NewConfig::default() });
+    let refused = |client: &mut Client, request: Request| -> Fault {
+        client.send(&request).expect("the request is sent");
+        match client.receive().expect("a reply") {
+            Reply::Error(fault) => fault,
+            other => panic!("{other:?}"),
+        }
+    };
+    // There is nothing to change here, which the audit log says after it said who asked.
+    let mut client = running.client();
+    for request in [reload(), rollback(), drain()] {
+        assert_ne!(refused(&mut client, request).object, control::AUDIT_LOG);
+    }
+    let latest = Request::Audit(List { limit: Some(6), ..List::default() });
+    let (records, _) = client.request::<control::AuditRecord>(&latest).expect("records");
+    let seen: Vec<(&str, &str)> = records
+        .iter()
+        .rev()
+        .map(|record| (record.action.as_str(), record.result.split(':').next().unwrap_or_default()))
+        .collect();
+    let wanted = ["reload", "rollback", "drain"].map(|action| [(action, "started"), (action, "failed")]);
+    assert_eq!(seen, wanted.concat());
+
+    let log = running.directory.0.join("audit.jsonl");
+    fs::remove_file(&log).expect("the log is removed");
+    fs::create_dir(&log).expect("a folder is in its place");
+    let mappings = || Request::Mappings(List::default());
+    for request in [reload(), rollback(), drain(), mappings()] {
+        let fault = refused(&mut client, request.clone());
+        assert_eq!((fault.object.as_str(), fault.problem.as_str()), (control::AUDIT_LOG, "cannot be written"));
+        assert!(fault.remedy.ends_with("nothing was done"), "{request:?}: {fault}");
+    }
+}
+
+#[test]
+fn a_case_is_one_short_line_of_plain_text() {
+    let running = Running::start("case");
+    let ask = |case: &str| {
+        let actor = Some(control::Actor { case: Some(case.to_owned()), ..control::Actor::default() });
+        let client = Client::connect_for(&running.directory.socket(), "1.2.3", PATIENCE, actor);
+        client.expect("the server accepts").request::<Mapping>(&Request::Mappings(List::default()))
+    };
+    assert!(ask("AZ 17/2026, Müller").is_ok());
+    let long = "x".repeat(control::CASE_BYTES_MAX);
+    assert!(ask(&long).is_ok());
+    for case in ["a\nb", "a\u{1b}[2J", "a\u{202e}b", &format!("{long}y")] {
+        let error = ask(case).expect_err("a case that is refused");
+        assert!(error.to_string().starts_with("case: "), "{case:?}: {error}");
+    }
+    let latest = Request::Audit(List::default());
+    let (records, _) = running.client().request::<control::AuditRecord>(&latest).expect("records");
+    let cases: Vec<Option<&str>> = records.iter().map(|record| record.case.as_deref()).collect();
+    assert_eq!(cases, [Some(long.as_str()), Some("AZ 17/2026, Müller")]);
 }
