@@ -75,6 +75,7 @@ pub struct ExportQuestion {
     /// Intervals held at this time or earlier.
     pub to: String,
     /// `json`: one object a line. `ipfix`: messages of RFC 7011, as in a file of RFC 5655.
+    /// `parquet`: a file of Apache Parquet, complete only with its last byte.
     #[serde(default)]
     pub format: ExportFormat,
     /// Observation domain of IPFIX messages; 1 without it.
@@ -92,6 +93,8 @@ pub enum ExportFormat {
     Json,
     /// IPFIX messages (RFC 7011, RFC 5655).
     Ipfix,
+    /// Apache Parquet.
+    Parquet,
 }
 
 impl ExportFormat {
@@ -99,12 +102,13 @@ impl ExportFormat {
         match self {
             ExportFormat::Json => "application/x-ndjson",
             ExportFormat::Ipfix => "application/ipfix",
+            ExportFormat::Parquet => "application/vnd.apache.parquet",
         }
     }
 }
 
 /// Writes the intervals; returns how many were written, also if it failed then.
-pub type Export = Box<dyn FnOnce(&mut dyn Write) -> (u64, Result<(), Fault>) + Send>;
+pub type Export = Box<dyn FnOnce(&mut (dyn Write + Send)) -> (u64, Result<(), Fault>) + Send>;
 
 /// An export that can begin.
 pub struct Prepared {
@@ -114,8 +118,26 @@ pub struct Prepared {
     pub run: Export,
 }
 
+/// Why an export does not begin.
+#[derive(Clone, Debug)]
+pub enum NotPrepared {
+    /// The question is wrong.
+    Question(Fault),
+    /// The log cannot answer.
+    Log(Fault),
+}
+
 /// As `natrix log export`.
-pub type LogExport = Arc<dyn Fn(&ExportQuestion) -> Result<Prepared, Fault> + Send + Sync>;
+pub type LogExport = Arc<dyn Fn(&ExportQuestion) -> Result<Prepared, NotPrepared> + Send + Sync>;
+
+/// What came of a verification that found so many faults, for the audit log.
+pub fn result_of_verify(faults: usize) -> String {
+    match faults {
+        0 => "ended: no faults".to_owned(),
+        1 => "ended: 1 fault".to_owned(),
+        count => format!("ended: {count} faults"),
+    }
+}
 
 /// What the server can ask of the event log itself, without the instance.
 #[derive(Clone)]
@@ -140,7 +162,7 @@ impl EventLog {
             stat: Arc::new(move || Err(fault())),
             head: Arc::new(move || Err(fault())),
             verify: Arc::new(move |_, _| Err(fault())),
-            export: Arc::new(move |_| Err(fault())),
+            export: Arc::new(move |_| Err(NotPrepared::Log(fault()))),
         }
     }
 }
@@ -166,17 +188,26 @@ fn record_end(daemon: &Daemon, actor: Actor, record: &Request) -> Result<(), Ref
     Ok(())
 }
 
+impl From<NotPrepared> for Refused {
+    fn from(why: NotPrepared) -> Refused {
+        match why {
+            NotPrepared::Question(fault) => Refused::of(StatusCode::BAD_REQUEST, fault),
+            NotPrepared::Log(fault) => refused(fault),
+        }
+    }
+}
+
 /// Asks the store on a thread of its own.
 async fn on_thread<T: Send + 'static>(
     api: &Api,
-    question: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+    question: impl FnOnce() -> Result<T, Refused> + Send + 'static,
 ) -> Result<T, Refused> {
     let turn = api.daemon.turn().await?;
     let answered = tokio::task::spawn_blocking(move || {
         let _turn = turn;
         question()
     });
-    answered.await.map_err(|error| crate::ask::failed(&error.to_string()))?.map_err(refused)
+    answered.await.map_err(|error| crate::ask::failed(&error.to_string()))?
 }
 
 /// What the store of the event log has: records, sizes, gaps, room, and how far its collectors are.
@@ -187,7 +218,7 @@ async fn on_thread<T: Send + 'static>(
 ))]
 pub(crate) async fn stat(State(api): State<Api>) -> Result<Json<Value>, Refused> {
     let stat = Arc::clone(&api.log.stat);
-    on_thread(&api, move || stat()).await.map(Json)
+    on_thread(&api, move || stat().map_err(refused)).await.map(Json)
 }
 
 /// An event of a verification, as its lines are read.
@@ -222,7 +253,7 @@ pub(crate) async fn head(
     Query(ForCase { case }): Query<ForCase>,
 ) -> Result<String, Refused> {
     let head = Arc::clone(&api.log.head);
-    let answered = on_thread(&api, move || head()).await;
+    let answered = on_thread(&api, move || head().map_err(refused)).await;
     let result = answered.as_ref().map_or_else(|refused| format!("failed: {}", refused.fault()), |_| "answered".into());
     recorded(&api.daemon, principal.actor_for(case), record("log head", "the store", result)).await?;
     answered
@@ -269,11 +300,7 @@ pub(crate) async fn verify(
         };
         let outcome = verify(head.as_deref(), &mut progress);
         let result = match &outcome {
-            Ok(Some(verified)) => match verified["faults"].as_array().map_or(0, Vec::len) {
-                0 => "ended: no faults".to_owned(),
-                1 => "ended: 1 fault".to_owned(),
-                count => format!("ended: {count} faults"),
-            },
+            Ok(Some(verified)) => result_of_verify(verified["faults"].as_array().map_or(0, Vec::len)),
             Ok(None) => "ended: the client left".to_owned(),
             Err(fault) => format!("failed: {fault}"),
         };
@@ -289,10 +316,11 @@ pub(crate) async fn verify(
 }
 
 /// The intervals of a time, as they are read: who held what. An answer that is cut off is one that
-/// failed. Parquet is for the command line alone: its files are not written from the front.
+/// failed.
 #[utoipa::path(get, path = "/api/v1/log/export", tag = "log", params(ExportQuestion), responses(
     (status = OK, description = "The intervals", content(
         (String = "application/x-ndjson"), (Vec<u8> = "application/ipfix"),
+        (Vec<u8> = "application/vnd.apache.parquet"),
     )),
     (status = "4XX", description = "Refused, or the instance has no store", body = ErrorBody),
     (status = "5XX", description = "Failed", body = ErrorBody),
@@ -305,7 +333,7 @@ pub(crate) async fn export(
     let turn = api.daemon.stream_turn()?;
     let (format, actor) = (question.format, principal.actor_for(question.case.clone()));
     let prepare = Arc::clone(&api.log.export);
-    let Prepared { subject, run } = on_thread(&api, move || prepare(&question)).await?;
+    let Prepared { subject, run } = on_thread(&api, move || prepare(&question).map_err(Refused::from)).await?;
     recorded(&api.daemon, actor.clone(), record("log export", &subject, "started".to_owned())).await?;
     let daemon = api.daemon.clone();
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);

@@ -60,6 +60,9 @@ pub struct LogVerify {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
 }
 
 /// `natrix log head`.
@@ -71,6 +74,9 @@ pub struct LogHead {
     /// The signing key [default: the key in the store]
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// What it is for.
+    #[command(flatten)]
+    pub case: Case,
 }
 
 /// `natrix log export`.

@@ -38,7 +38,7 @@ fn event_log(settings: &Settings) -> EventLog {
         stat: Arc::new(move || log::stat_of_instance(&of_stat).map_err(failed)),
         head: Arc::new(move || log::head_of_instance(&of_head).map_err(failed)),
         verify: Arc::new(move |head, progress| log::verify_instance(&of_verify, head, progress).map_err(failed)),
-        export: Arc::new(move |question| log::prepare_export(&of_export, question).map_err(failed)),
+        export: Arc::new(move |question| log::prepare_export(&of_export, question)),
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::UNIX_EPOCH;
 use api::Export;
 use api::ExportFormat;
 use api::ExportQuestion;
+use api::NotPrepared;
 use api::Prepared;
 use cli::CliError;
 use cli::LogAllocation;
@@ -21,6 +22,7 @@ use cli::LogDir;
 use cli::LogExport;
 use cli::LogFormat;
 use cli::LogGenerate;
+use cli::LogHead;
 use cli::LogSize;
 use cli::LogStat;
 use cli::LogVerify;
@@ -45,6 +47,8 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::find_at::unrecorded;
 use crate::instance_log;
+use crate::log::parquet::GROUP_ROWS_OF_FILE;
+use crate::log::parquet::GROUP_ROWS_OF_STREAM;
 use crate::log::parquet::ParquetFile;
 use crate::progress::bar;
 use crate::times;
@@ -64,10 +68,7 @@ pub(crate) fn run(command: &LogCommand, out: &mut dyn Write) -> Result<(), Failu
     match command {
         LogCommand::Stat(arguments) => stat(arguments, out),
         LogCommand::Verify(arguments) => run_verify(arguments, out),
-        LogCommand::Head(arguments) => {
-            let head = Store::open(&folder(&arguments.store)?)?.head(arguments.key.as_deref())?;
-            Ok(out.write_all(head.as_bytes())?)
-        }
+        LogCommand::Head(arguments) => run_head(arguments, out),
         LogCommand::Export(arguments) => run_export(arguments, out),
         LogCommand::Generate(arguments) => generate(arguments, out),
         LogCommand::Size(arguments) => Ok(size(arguments, out)?),
@@ -167,9 +168,11 @@ pub(crate) fn verify_instance(
 }
 
 /// `natrix log export` of it, for the API.
-pub(crate) fn prepare_export(socket: &Path, question: &ExportQuestion) -> Result<Prepared, Failure> {
-    let span = (times::parse("from", &question.from)?, times::parse("to", &question.to)?);
-    let store = Store::open(&instance_log::store(socket)?)?;
+pub(crate) fn prepare_export(socket: &Path, question: &ExportQuestion) -> Result<Prepared, NotPrepared> {
+    let span = span_of(("from", &question.from), ("to", &question.to)).map_err(NotPrepared::Question)?;
+    let failed = |failure: Failure| NotPrepared::Log(of_the_log(&failure));
+    let folder = instance_log::store(socket).map_err(failed)?;
+    let store = Store::open(&folder).map_err(|error| failed(error.into()))?;
     let (format, domain) = (question.format, question.domain.unwrap_or(1));
     let run: Export = Box::new(move |out| {
         let mut count = 0;
@@ -181,6 +184,16 @@ pub(crate) fn prepare_export(socket: &Path, question: &ExportQuestion) -> Result
     Ok(Prepared { subject: subject_of_export(span), run })
 }
 
+/// The two ends of a time, each with the name of its argument.
+fn span_of((from, from_text): (&str, &str), (to, to_text): (&str, &str)) -> Result<(u64, u64), Fault> {
+    let span = (times::read(from, from_text)?, times::read(to, to_text)?);
+    if span.1 < span.0 {
+        let fault = Fault::new(to, format!("is before {from}"), format!("give the earlier time as {from}"));
+        return Err(fault.seen(format!("{} is before {}", utc_text(span.1), utc_text(span.0))));
+    }
+    Ok(span)
+}
+
 /// A failure of the log in an answer of the API.
 pub(crate) fn of_the_log(failure: &dyn core::fmt::Display) -> Fault {
     Fault::new("log", failure.to_string(), "see docs/logging.md")
@@ -190,13 +203,48 @@ fn subject_of_export((from_us, to_us): (u64, u64)) -> String {
     format!("from {} to {}", utc_text(from_us), utc_text(to_us))
 }
 
+/// Has the instance record what is asked of its own store; a folder that was named has no instance.
+fn record(
+    store: &LogDir,
+    (action, subject): (&str, &str),
+    case: Option<&String>,
+    result: String,
+) -> Result<(), Failure> {
+    match &store.dir {
+        Some(_) => Ok(()),
+        None => instance_log::record(&store.socket.socket, (action, subject.to_owned()), case.cloned(), result),
+    }
+}
+
+fn run_head(arguments: &LogHead, out: &mut dyn Write) -> Result<(), Failure> {
+    let head = folder(&arguments.store).and_then(|folder| Ok(Store::open(&folder)?.head(arguments.key.as_deref())?));
+    let result = head.as_ref().map_or_else(|failure| format!("failed: {failure}"), |_| "answered".to_owned());
+    let recorded = record(&arguments.store, ("log head", "the store"), arguments.case.case.as_ref(), result);
+    // Without an answer, why there is none comes first.
+    let head = head?;
+    recorded?;
+    Ok(out.write_all(head.as_bytes())?)
+}
+
 fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure> {
+    let subject = if arguments.head.is_some() { "the store, with an exported head" } else { "the store" };
+    let record =
+        |result: String| record(&arguments.store, ("log verify", subject), arguments.case.case.as_ref(), result);
+    record("started".to_owned())?;
     let bar = bar(0);
-    let verified = verify(&folder(&arguments.store)?, arguments.head.as_deref(), |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    })?;
+    let verified = folder(&arguments.store).and_then(|folder| {
+        let progress = |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        };
+        Ok(verify(&folder, arguments.head.as_deref(), progress)?)
+    });
     bar.finish_and_clear();
+    record(match &verified {
+        Ok(verified) => api::result_of_verify(verified.faults.len()),
+        Err(failure) => format!("failed: {failure}"),
+    })?;
+    let verified = verified?;
     if arguments.json {
         writeln!(out, "{}", verified_object(&verified))?;
     } else {
@@ -237,34 +285,45 @@ impl From<StoreError> for ExportError {
 enum Output<'a> {
     Json(Box<dyn Write + 'a>),
     Ipfix(Box<dyn Write + 'a>, Box<IpfixFile>),
-    Parquet(ParquetFile),
+    Parquet(Box<ParquetFile<Box<dyn Write + Send + 'a>>>),
 }
 
 impl<'a> Output<'a> {
     fn begin(arguments: &LogExport, out: &'a mut dyn Write) -> io::Result<Output<'a>> {
         let is_standard = arguments.output == Path::new("-");
-        if arguments.format == LogFormat::Parquet {
-            return Ok(Output::Parquet(ParquetFile::begin(File::create(&arguments.output)?)?));
+        if is_standard {
+            return Output::lines(arguments.format, arguments.domain, BufWriter::with_capacity(1 << 20, out));
         }
-        let file: Box<dyn Write + 'a> = if is_standard {
-            Box::new(BufWriter::with_capacity(1 << 20, out))
-        } else {
-            Box::new(BufWriter::with_capacity(1 << 20, File::create(&arguments.output)?))
-        };
-        let format = if arguments.format == LogFormat::Ipfix { ExportFormat::Ipfix } else { ExportFormat::Json };
-        Output::streamed(format, arguments.domain, file)
+        let file = BufWriter::with_capacity(1 << 20, File::create(&arguments.output)?);
+        match arguments.format {
+            LogFormat::Parquet => Output::parquet(file, GROUP_ROWS_OF_FILE),
+            format => Output::lines(format, arguments.domain, file),
+        }
     }
 
-    /// What is written from the front to the end.
-    fn streamed(format: ExportFormat, domain: u32, file: impl Write + 'a) -> io::Result<Output<'a>> {
+    /// What the API sends.
+    fn streamed(format: ExportFormat, domain: u32, out: &'a mut (dyn Write + Send)) -> io::Result<Output<'a>> {
+        match format {
+            ExportFormat::Json => Output::lines(LogFormat::Json, domain, out),
+            ExportFormat::Ipfix => Output::lines(LogFormat::Ipfix, domain, out),
+            ExportFormat::Parquet => Output::parquet(out, GROUP_ROWS_OF_STREAM),
+        }
+    }
+
+    /// Each interval is written as it comes.
+    fn lines(format: LogFormat, domain: u32, file: impl Write + 'a) -> io::Result<Output<'a>> {
         let mut file: Box<dyn Write + 'a> = Box::new(file);
-        Ok(match format {
-            ExportFormat::Json => Output::Json(file),
-            ExportFormat::Ipfix => {
-                let ipfix = IpfixFile::begin(domain, &mut file)?;
-                Output::Ipfix(file, Box::new(ipfix))
-            }
-        })
+        if format != LogFormat::Ipfix {
+            return Ok(Output::Json(file));
+        }
+        let ipfix = IpfixFile::begin(domain, &mut file)?;
+        Ok(Output::Ipfix(file, Box::new(ipfix)))
+    }
+
+    /// Intervals are written in groups of rows.
+    fn parquet(file: impl Write + Send + 'a, group_rows: usize) -> io::Result<Output<'a>> {
+        let file: Box<dyn Write + Send + 'a> = Box::new(file);
+        Ok(Output::Parquet(Box::new(ParquetFile::begin(file, group_rows)?)))
     }
 
     fn put(&mut self, holder: &Holder) -> io::Result<()> {
@@ -288,7 +347,7 @@ impl<'a> Output<'a> {
 }
 
 fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure> {
-    let (from_us, to_us) = (times::parse("--from", &arguments.from)?, times::parse("--to", &arguments.to)?);
+    let (from_us, to_us) = span_of(("--from", &arguments.from), ("--to", &arguments.to)).map_err(CliError::from)?;
     let is_standard = arguments.output == Path::new("-");
     if is_standard && arguments.format == LogFormat::Parquet {
         let fault = Fault::new("--output", "Parquet cannot be written to standard output", "name a file");

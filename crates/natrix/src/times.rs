@@ -12,10 +12,15 @@ use crate::failure::Failure;
 
 /// A time, µs since 1970. `object` is the argument it was given as.
 pub(crate) fn parse(object: &str, text: &str) -> Result<u64, Failure> {
+    read(object, text).map_err(|fault| CliError::from(fault).into())
+}
+
+/// As [`parse`].
+pub(crate) fn read(object: &str, text: &str) -> Result<u64, Fault> {
     parse_at(text, &Zoned::now()).map_err(|problem| {
         let remedy = "use 2026-11-21T19:30:00Z, an offset such as +01:00, 2026-11-21 19:30:00 for this machine's zone, \
                       or \"2 min ago\"";
-        CliError::from(Fault::new(object, problem, remedy).seen(text.to_owned())).into()
+        Fault::new(object, problem, remedy).seen(text)
     })
 }
 

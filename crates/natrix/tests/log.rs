@@ -228,6 +228,23 @@ fn a_lookup_is_answered_once_the_instance_recorded_it() {
         record("log export", when.to_owned(), "ended: found 2000"),
     ];
     assert_eq!(found, expected);
+    // What the store says of itself too, once with a case.
+    for words in [&["log", "head"][..], &["log", "verify", "--case", "AZ-17"]] {
+        let done = natrix(&[words, &["--socket", &socket]].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    }
+    let found: Vec<_> = records.try_iter().collect();
+    let of_store = |action: &str, result: &str| record(action, "the store".to_owned(), result);
+    let expected = [
+        of_store("log head", "answered"),
+        of_store("log verify", "started"),
+        of_store("log verify", "ended: no faults"),
+    ];
+    assert_eq!(found, expected);
+    // The earlier time comes first.
+    let reversed = ["--from", "2027-01-01T00:00:00Z", "--to", "2026-01-01T00:00:00Z", "--dir", &store];
+    let refused = natrix(&[&export[..], &reversed[..]].concat());
+    assert!(text(&refused.stderr).contains("--to: is before --from"), "{}", text(&refused.stderr));
 
     let (socket, _) = instance(&folder, &store, true);
     fs::remove_file(&out).unwrap();
@@ -237,6 +254,11 @@ fn a_lookup_is_answered_once_the_instance_recorded_it() {
         assert!(text(&refused.stderr).contains("audit log"), "{}", text(&refused.stderr));
     }
     assert!(!fs::exists(&out).unwrap());
+    for words in [&["log", "head"][..], &["log", "verify"]] {
+        let refused = natrix(&[words, &["--socket", &socket]].concat());
+        assert_eq!((refused.status.code(), text(&refused.stdout)), (Some(1), String::new()));
+        assert!(text(&refused.stderr).contains("audit log"), "{}", text(&refused.stderr));
+    }
 
     // A copy in which nothing can be recorded, for root neither.
     let _ = fs::remove_file(folder.0.join("store/lookups"));

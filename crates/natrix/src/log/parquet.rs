@@ -1,7 +1,7 @@
 //! A Parquet file of intervals: one row each, for analytical engines.
 
-use std::fs::File;
 use std::io;
+use std::io::Write;
 use std::sync::Arc;
 
 use export::store::Holder;
@@ -37,8 +37,10 @@ message interval {
     required boolean ended_by_restart;
     required boolean certain;
 }";
-/// Rows that are in memory before they are written: some tens of megabytes.
-const GROUP_ROWS: usize = 256 << 10;
+/// Rows of a file that are in memory before they are written: some tens of megabytes.
+pub(crate) const GROUP_ROWS_OF_FILE: usize = 256 << 10;
+/// The same of the API, which may write several files at a time: some megabytes each.
+pub(crate) const GROUP_ROWS_OF_STREAM: usize = 32 << 10;
 
 /// The values of a column. Of an optional one, `levels` says which rows have one.
 struct Column {
@@ -53,11 +55,12 @@ enum Values {
     Text(Vec<ByteArray>),
 }
 
-/// A file that is written.
-pub(crate) struct ParquetFile {
-    writer: SerializedFileWriter<File>,
+/// A file that is written, from its front to its end.
+pub(crate) struct ParquetFile<W: Write + Send> {
+    writer: SerializedFileWriter<W>,
     columns: Vec<Column>,
     rows: usize,
+    group_rows: usize,
 }
 
 fn failed(error: ParquetError) -> io::Error {
@@ -70,8 +73,9 @@ fn failed(error: ParquetError) -> io::Error {
     }
 }
 
-impl ParquetFile {
-    pub(crate) fn begin(file: File) -> io::Result<ParquetFile> {
+impl<W: Write + Send> ParquetFile<W> {
+    /// Begins a file with as many rows in each group.
+    pub(crate) fn begin(file: W, group_rows: usize) -> io::Result<ParquetFile<W>> {
         let schema = Arc::new(parse_message_type(SCHEMA).map_err(failed)?);
         let level = ZstdLevel::try_new(3).map_err(failed)?;
         let properties = WriterProperties::builder().set_compression(Compression::ZSTD(level)).build();
@@ -87,7 +91,7 @@ impl ParquetFile {
         });
         let columns = columns.collect();
         let writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).map_err(failed)?;
-        Ok(ParquetFile { writer, columns, rows: 0 })
+        Ok(ParquetFile { writer, columns, rows: 0, group_rows })
     }
 
     pub(crate) fn put(&mut self, holder: &Holder) -> io::Result<()> {
@@ -123,7 +127,7 @@ impl ParquetFile {
             column.push(cell);
         }
         self.rows += 1;
-        if self.rows >= GROUP_ROWS { self.write_group() } else { Ok(()) }
+        if self.rows >= self.group_rows { self.write_group() } else { Ok(()) }
     }
 
     fn write_group(&mut self) -> io::Result<()> {
