@@ -354,13 +354,17 @@ def is_answered(n):
 
 def talk_tls(n, context, path, login=None, name="localhost"):
     """The status of an answer over TLS."""
+    answer, version = answer_tls(n, context, path, login, name)
+    return int(answer.split()[1]), version
+
+
+def answer_tls(n, context, path, login=None, name="localhost"):
     with n.nat.entered():
         plain = socket.create_connection(("127.0.0.1", setups.API_PORT), timeout=20)
     with context.wrap_socket(plain, server_hostname=name) as sock:
         head = f"GET {path} HTTP/1.1\r\nHost: {name}:{setups.API_PORT}\r\nConnection: close\r\n"
         sock.sendall((head + (f"Authorization: Bearer {login}\r\n" if login else "") + "\r\n").encode())
-        answer = receive_stream(sock, 1 << 20)
-        return int(answer.split()[1]), sock.version()
+        return receive_stream(sock, 1 << 20), sock.version()
 
 
 def client(certificate=None):
@@ -387,6 +391,16 @@ def tls_proves_the_server_and_clients(n):
         except (ssl.SSLError, ConnectionError):
             continue
         raise Failure(f"a certificate that is {what} is accepted: status {status}")
+
+
+@test("api_tls")
+def metrics_say_when_the_certificate_ends(n):
+    text = answer_tls(n, client(), "/metrics", TOKENS["view"])[0].decode()
+    found = dict(re.findall(r"^(natrix_api_certificate_[a-z_]+) (\S+)$", text, re.MULTILINE))
+    _, out, _ = process.run(["openssl", "x509", "-noout", "-enddate", "-in", setups.CERTIFICATES / "server.pem"])
+    ends = ssl.cert_time_to_seconds(out.strip().removeprefix("notAfter="))
+    wanted = {"expiry_timestamp_seconds": ends, "load_failing": 0, "load_failures_total": 0}
+    expect_equal({name: float(value) for name, value in found.items()}, {f"natrix_api_certificate_{name}": value for name, value in wanted.items()}, "metrics")
 
 
 @test("api_tls")

@@ -45,7 +45,7 @@ fn server() -> Option<Server> {
     let log = EventLog::missing(missing);
     let guard = Arc::new(Guard::new(settings, [7; 32], u32::MAX));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build().ok()?;
-    Some(Server { runtime, routes: routes(guard, log) })
+    Some(Server { runtime, routes: routes(guard, log, None) })
 }
 
 thread_local! {

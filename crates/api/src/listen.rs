@@ -99,6 +99,7 @@ async fn run(settings: Settings, log: EventLog) -> Result<(), ServeError> {
         .map_err(|error| ServeError::System(io::Error::other(error)))?;
     let listener = Listener::open(&settings.listen).await?;
     let certificates = settings.tls.clone().map(Certificates::load).transpose().map_err(ServeError::Tls)?;
+    let certificates = certificates.map(Arc::new);
     // Before another thread is started: each inherits what this one may do.
     let needs = Needs { own_socket: listener.path(), connects_to: None, writes_beside: None };
     if !confine(needs).map_err(ServeError::System)? {
@@ -113,7 +114,7 @@ async fn run(settings: Settings, log: EventLog) -> Result<(), ServeError> {
     std::thread::Builder::new().name("end".to_owned()).spawn(wait).map_err(ServeError::System)?;
     let guard = Arc::new(Guard::new(settings, key, Uid::effective().as_raw()));
     let server = Arc::new(Server {
-        routes: routes::routes(guard, log),
+        routes: routes::routes(guard, log, certificates.clone()),
         certificates,
         connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         by_place: Mutex::default(),
@@ -126,7 +127,7 @@ async fn run(settings: Settings, log: EventLog) -> Result<(), ServeError> {
 
 struct Server {
     routes: Router,
-    certificates: Option<Certificates>,
+    certificates: Option<Arc<Certificates>>,
     connections: Arc<Semaphore>,
     by_place: Mutex<HashMap<Place, usize>>,
 }

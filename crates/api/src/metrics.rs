@@ -40,6 +40,7 @@ use crate::answer::ErrorBody;
 use crate::answer::Refused;
 use crate::guard::Principal;
 use crate::routes::Api;
+use crate::tls::CertificateState;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -87,7 +88,8 @@ pub(crate) async fn metrics(
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let figures = api.daemon.with(principal.actor(), ask).await?;
-    let text = text(&figures).map_err(|error| crate::ask::failed(&error.to_string()))?;
+    let certificate = api.certificates.as_ref().map(|certificates| certificates.state());
+    let text = text(&figures, certificate).map_err(|error| crate::ask::failed(&error.to_string()))?;
     let accepted = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let (kind, text) = match accepted.contains("application/openmetrics-text") {
         true => (OPEN_METRICS, text),
@@ -184,7 +186,7 @@ fn by_protocol(label: &'static str, name: &str, value: PerProtocol) -> [(Labels,
         .map(|(protocol, value)| (vec![(label, name.to_owned()), ("protocol", protocol.to_owned())], value as f64))
 }
 
-fn text(figures: &Figures) -> Result<String, core::fmt::Error> {
+fn text(figures: &Figures, of_server: Option<CertificateState>) -> Result<String, core::fmt::Error> {
     let mut metrics = Metrics { registry: Registry::with_prefix("natrix") };
     instance(&mut metrics, &figures.status);
     workers(&mut metrics, &figures.status);
@@ -192,6 +194,9 @@ fn text(figures: &Figures) -> Result<String, core::fmt::Error> {
     pools(&mut metrics, &figures.pools);
     interfaces(&mut metrics, &figures.interfaces);
     verdicts(&mut metrics, figures);
+    if let Some(of_server) = of_server {
+        certificate(&mut metrics, of_server);
+    }
     let mut text = String::new();
     encode(&mut text, &metrics.registry)?;
     Ok(text)
@@ -333,6 +338,17 @@ fn pools(metrics: &mut Metrics, pools: &[Pool]) {
     metrics.gauges("pool_block_ports", "Ports of a block", blocks(|_, size| size));
     let total = pools.iter().flat_map(|pool| by_protocol("pool", &pool.name, pool.ports_total));
     metrics.gauges("pool_ports", "External ports of the pool", total);
+}
+
+/// The certificate of this server.
+fn certificate(metrics: &mut Metrics, CertificateState { expires_s, failing, failures }: CertificateState) {
+    let help = "When the certificate of the API ends, in seconds since 1970";
+    let expires = ConstGauge::new(expires_s);
+    metrics.registry.register_with_unit("api_certificate_expiry_timestamp", help, Unit::Seconds, expires);
+    let help = "1 while a renewed certificate of the API cannot be loaded and the one before is in use";
+    metrics.gauge("api_certificate_load_failing", help, failing.into());
+    let help = "Renewed certificates of the API that could not be loaded";
+    metrics.counter("api_certificate_load_failures", help, failures);
 }
 
 fn interfaces(metrics: &mut Metrics, interfaces: &[Interface]) {

@@ -37,6 +37,7 @@ use crate::guard::Guard;
 use crate::guard::admit;
 use crate::guard::authorize;
 use crate::settings::Role;
+use crate::tls::Certificates;
 use crate::trace;
 
 /// Bytes of a body, and time for it to arrive.
@@ -50,6 +51,8 @@ pub(crate) struct Api {
     pub(crate) guard: Arc<Guard>,
     pub(crate) log: EventLog,
     pub(crate) followers: Arc<Semaphore>,
+    /// Those of the server, if it has TLS.
+    pub(crate) certificates: Option<Arc<Certificates>>,
 }
 
 /// The head of the OpenAPI document.
@@ -77,9 +80,10 @@ impl Modify for Login {
 }
 
 /// All routes of a server.
-pub(crate) fn routes(guard: Arc<Guard>, log: EventLog) -> Router {
+pub(crate) fn routes(guard: Arc<Guard>, log: EventLog, certificates: Option<Arc<Certificates>>) -> Router {
     let daemon = Daemon::new(guard.socket());
-    let api = Api { daemon: daemon.clone(), guard: Arc::clone(&guard), log, followers: trace::followers() };
+    let api =
+        Api { daemon: daemon.clone(), guard: Arc::clone(&guard), log, followers: trace::followers(), certificates };
     let (router, mut document) = by_role(&guard).with_state(api).split_for_parts();
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
     name_statuses(&mut document);
@@ -328,6 +332,12 @@ mod tests {
 
     /// The routes to the instance behind this control socket.
     fn served_by(control: PathBuf) -> Router {
+        let missing = || control::Fault::new("log", "is not there", "start the instance");
+        let past = Arc::new(move |asked: &crate::PastQuestion| Err(missing().seen(asked.time.to_string())));
+        served_with(control, EventLog { past, ..EventLog::missing(missing) })
+    }
+
+    fn served_with(control: PathBuf, log: EventLog) -> Router {
         let user = |role: Role, group| User { name: role.to_string(), role, token: None, group: Some(group) };
         let settings = Settings {
             listen: Listen::Unix("/nonexistent/http.sock".into()),
@@ -336,10 +346,7 @@ mod tests {
             users: vec![user(Role::View, 1), user(Role::Operate, 2), user(Role::Audit, 3)],
             control,
         };
-        let missing = || control::Fault::new("log", "is not there", "start the instance");
-        let past = Arc::new(move |asked: &crate::PastQuestion| Err(missing().seen(asked.time.to_string())));
-        let log = EventLog { past, ..EventLog::missing(missing) };
-        routes(Arc::new(Guard::new(settings, [7; 32], u32::MAX)), log)
+        routes(Arc::new(Guard::new(settings, [7; 32], u32::MAX)), log, None)
     }
 
     /// The status of the answer to a member of `groups`. There is no instance, so whatever is
@@ -380,7 +387,7 @@ mod tests {
         assert_eq!(status(&routes, ("/api/v1/plan?details=1", &Method::POST), Vec::new(), 0).await, 503);
     }
 
-    /// An instance without traffic: traces get no packet, and the list of mappings never comes. It
+    /// An instance without traffic: traces get no packet, and the list of mappings never ends. It
     /// answers other questions with the objects of the contract of the control protocol.
     struct Silent {
         path: PathBuf,
@@ -414,7 +421,26 @@ mod tests {
             while let Ok(Some(question)) = connection.next_request() {
                 asked.lock().unwrap().push(question.clone());
                 let kind = match question {
-                    Question::Trace(_) | Question::Mappings(_) => continue,
+                    Question::Trace(_) => continue,
+                    Question::Mappings(list) => {
+                        // A first page with enough for a piece. The next never comes.
+                        let mut replies = include_str!("../../control/tests/replies.jsonl").lines();
+                        let mapping = replies.find(|line| line.starts_with("{\"mapping\"")).unwrap();
+                        let mapping = serde_json::from_str::<Reply>(mapping).unwrap();
+                        let page = vec![mapping; crate::state::CHUNK_BYTES / 100];
+                        if list.cursor.is_none() && connection.send_all(page, Some("1".to_owned())).is_err() {
+                            return;
+                        }
+                        continue;
+                    }
+                    // This instance cannot write its audit log.
+                    Question::Drain(_) | Question::Reload(_) | Question::Sessions(_) => {
+                        let fault = control::Fault::new(control::AUDIT_LOG, "cannot be written", "make room");
+                        if connection.send(&Reply::Error(fault)).is_err() {
+                            return;
+                        }
+                        continue;
+                    }
                     Question::Status => "{\"status\"",
                     Question::Pools => "{\"pool\"",
                     Question::Plan(_) => "{\"plan\"",
@@ -523,6 +549,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_cannot_be_recorded_is_no_fault_of_the_client() {
+        let instance = Silent::start("unrecorded");
+        let routes = served_by(instance.path.clone());
+        let asked = [
+            (Method::POST, "/api/v1/drain", 2),
+            (Method::POST, "/api/v1/reload", 2),
+            (Method::POST, "/api/v1/rollback", 2),
+            (Method::GET, "/api/v1/sessions", 3),
+            (Method::GET, "/api/v1/sessions?stream=true", 3),
+        ];
+        for (method, path, group) in asked {
+            let answer = send(&routes, (method, path), group, "").await;
+            assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE, "{path}");
+            let body = json(answer).await;
+            assert_eq!(body.pointer("/error/object"), Some(&control::AUDIT_LOG.into()), "{path}: {body}");
+        }
+    }
+
+    #[tokio::test]
     async fn who_must_wait_learns_how_long() {
         let answer = ask(&served(), "/api/v1/status", 1).await;
         assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (503, &HeaderValue::from_static("5")));
@@ -556,6 +601,21 @@ mod tests {
             Question::Plan(control::NewConfig { text: Some("x = 1".to_owned()), ..none }),
         ];
         assert_eq!(*instance.questions.lock().unwrap(), wanted);
+    }
+
+    #[tokio::test]
+    async fn an_export_with_a_wrong_time_is_a_wrong_request() {
+        let status = async |refused: crate::NotPrepared| {
+            let log = EventLog {
+                export: Arc::new(move |_| Err(refused.clone())),
+                ..EventLog::missing(|| control::Fault::new("log", "is not there", "start the instance"))
+            };
+            let routes = served_with("/nonexistent/control.sock".into(), log);
+            ask(&routes, "/api/v1/log/export?from=now&to=yesterday&format=parquet", 3).await.status()
+        };
+        let fault = || control::Fault::new("to", "is before from", "give the earlier time as from");
+        assert_eq!(status(crate::NotPrepared::Question(fault())).await, StatusCode::BAD_REQUEST);
+        assert_eq!(status(crate::NotPrepared::Log(fault())).await, StatusCode::UNPROCESSABLE_ENTITY);
     }
 
     #[tokio::test]

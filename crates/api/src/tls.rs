@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::MutexGuard;
 use std::sync::PoisonError;
 use std::time::Duration;
 use std::time::Instant;
@@ -23,7 +24,8 @@ use crate::settings::Tls;
 /// How often to look whether the files have changed.
 const LOOKS_EVERY: Duration = Duration::from_secs(10);
 
-/// The certificate in its files. A renewed one is used for new connections.
+/// The certificate in its files. A renewed one is used for new connections; while it cannot be
+/// loaded, the one before is kept.
 pub(crate) struct Certificates {
     files: Tls,
     current: Mutex<Current>,
@@ -31,29 +33,77 @@ pub(crate) struct Certificates {
 
 struct Current {
     acceptor: TlsAcceptor,
+    /// When the certificate ends, seconds since 1970.
+    expires_s: i64,
+    /// The files that were loaded, or that failed to load.
     changed: Vec<Option<SystemTime>>,
     looked: Instant,
+    /// The files could not be loaded when they were last looked at.
+    failing: bool,
+    failures: u64,
+}
+
+/// The state of the certificate, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CertificateState {
+    /// When the one in use ends, seconds since 1970.
+    pub(crate) expires_s: i64,
+    /// Its files have changed, and the new one cannot be loaded.
+    pub(crate) failing: bool,
+    /// Changes that could not be loaded.
+    pub(crate) failures: u64,
 }
 
 impl Certificates {
     pub(crate) fn load(files: Tls) -> Result<Certificates, String> {
-        let current = Current { acceptor: acceptor(&files)?, changed: changed(&files), looked: Instant::now() };
+        let (acceptor, expires_s) = acceptor(&files)?;
+        let (changed, looked) = (changed(&files), Instant::now());
+        let current = Current { acceptor, expires_s, changed, looked, failing: false, failures: 0 };
         Ok(Certificates { files, current: Mutex::new(current) })
     }
 
+    /// That of the files as they are now, or were some seconds ago.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        self.current(LOOKS_EVERY).acceptor.clone()
+    }
+
+    /// How it is with the files as they are now, or were some seconds ago.
+    pub(crate) fn state(&self) -> CertificateState {
+        let current = self.current(LOOKS_EVERY);
+        CertificateState { expires_s: current.expires_s, failing: current.failing, failures: current.failures }
+    }
+
+    /// Loads the files again if they have changed, and if the last look is as long ago.
+    fn current(&self, looks_every: Duration) -> MutexGuard<'_, Current> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.looked.elapsed() >= LOOKS_EVERY {
-            current.looked = Instant::now();
-            let changed = changed(&self.files);
-            if changed != current.changed
-                && let Ok(acceptor) = acceptor(&self.files)
-            {
-                current.acceptor = acceptor;
-                current.changed = changed;
+        if current.looked.elapsed() < looks_every {
+            return current;
+        }
+        current.looked = Instant::now();
+        let changed = changed(&self.files);
+        let is_changed = changed != current.changed;
+        // A failure is tried again: what is wrong may be outside these files.
+        if !is_changed && !current.failing {
+            return current;
+        }
+        match acceptor(&self.files) {
+            Ok((acceptor, expires_s)) => {
+                tracing::info!(target: "natrix", object = "api", "http.tls: the renewed certificate is in use");
+                (current.acceptor, current.expires_s, current.failing) = (acceptor, expires_s, false);
+            }
+            Err(error) => {
+                if is_changed {
+                    tracing::error!(
+                        target: "natrix", object = "api",
+                        "http.tls: the renewed certificate cannot be loaded, the one before stays in use: {error}"
+                    );
+                    current.failures += 1;
+                }
+                current.failing = true;
             }
         }
-        current.acceptor.clone()
+        current.changed = changed;
+        current
     }
 
     /// The common name in the certificate of a client, which was verified in the handshake.
@@ -78,8 +128,13 @@ fn chain_of(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     if chain.is_empty() { Err(wrong("has no certificate".to_owned())) } else { Ok(chain) }
 }
 
-fn acceptor(files: &Tls) -> Result<TlsAcceptor, String> {
+/// A server with the certificate of the files, and when that ends, seconds since 1970.
+fn acceptor(files: &Tls) -> Result<(TlsAcceptor, i64), String> {
     let chain = chain_of(&files.certificate)?;
+    let own = chain.first().and_then(|first| X509Certificate::from_der(first).ok());
+    let expires_s = own.map(|(_, own)| own.validity().not_after.timestamp());
+    let expires_s =
+        expires_s.ok_or_else(|| format!("{}: is not a certificate of X.509", files.certificate.display()))?;
     let key = PrivateKeyDer::from_pem_file(&files.key)
         .map_err(|error| format!("{}: {error}; name a file with a PEM private key", files.key.display()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -103,5 +158,45 @@ fn acceptor(files: &Tls) -> Result<TlsAcceptor, String> {
     let config = builder
         .with_single_cert(chain, key)
         .map_err(|error| format!("{}: {error}; use the key of the certificate", files.key.display()))?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok((TlsAcceptor::from(Arc::new(config)), expires_s))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_renewed_certificate_that_does_not_load_is_counted() {
+        let folder = std::env::temp_dir().join(format!("natrix-tls-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+        let good = include_str!("../../config/tests/tls/certificate.pem");
+        fs::write(&certificate, good).unwrap();
+        fs::write(&key, include_str!("../../config/tests/tls/key.pem")).unwrap();
+        let files = Tls { certificate: certificate.clone(), key: key.clone(), client_authorities: None };
+        let certificates = Certificates::load(files).unwrap();
+        let look = || {
+            let current = certificates.current(Duration::ZERO);
+            (current.failing, current.failures, current.expires_s)
+        };
+        let expires_s = certificates.state().expires_s;
+        assert!(expires_s > 1_700_000_000, "{expires_s}");
+        assert_eq!(look(), (false, 0, expires_s));
+        // The clock of a file system may be coarse, so each file has a time of its own.
+        let write = |text: &str, seconds: u64| {
+            fs::write(&certificate, text).unwrap();
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            fs::File::options().write(true).open(&certificate).unwrap().set_modified(time).unwrap();
+        };
+        write("half a certificate", 1_000);
+        assert_eq!(look(), (true, 1, expires_s));
+        assert_eq!(look(), (true, 1, expires_s), "counted once");
+        write("the other half", 2_000);
+        assert_eq!(look(), (true, 2, expires_s));
+        write(good, 3_000);
+        assert_eq!(look(), (false, 2, expires_s));
+        fs::remove_dir_all(folder).unwrap();
+    }
 }
