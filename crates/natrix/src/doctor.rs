@@ -1,5 +1,8 @@
 //! `natrix doctor`: what of this machine stands in the way, each with the command that mends it.
 
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::io;
 use std::io::Write;
 use std::path::Path;
 
@@ -17,6 +20,7 @@ use crate::machine;
 use crate::machine::Files;
 use crate::machine::FreeHugepages;
 use crate::machine::PAGE_2M_KIB;
+use crate::offloads;
 
 /// Capabilities that `natrix run` needs without being root: their names, and their bits in
 /// `CapEff`.
@@ -61,7 +65,7 @@ fn finding(check: &str, level: Level, seen: impl Into<String>, remedy: impl Into
 /// `natrix doctor`. Fails if something stands in the way of `natrix run`.
 pub(crate) fn run(arguments: &Doctor, out: &mut dyn Write) -> Result<(), Failure> {
     let config = arguments.config.as_deref().map(data_plane::config_of).transpose()?;
-    let findings = examine(&Files::new(Path::new("/")), config.as_ref());
+    let findings = examine(&Files::new(Path::new("/")), config.as_ref(), &offloads::active);
     if arguments.json {
         for one in &findings {
             let object =
@@ -83,10 +87,13 @@ pub(crate) fn run(arguments: &Doctor, out: &mut dyn Write) -> Result<(), Failure
     if findings.iter().any(|one| one.level == Level::Error) { Err(Failure::Reported) } else { Ok(()) }
 }
 
+/// Which offloads an interface uses.
+type Offloads<'a> = &'a dyn Fn(&str) -> io::Result<BTreeSet<String>>;
+
 /// All checks. With a configuration they know what it needs.
-fn examine(files: &Files, config: Option<&Config>) -> Vec<Finding> {
+fn examine(files: &Files, config: Option<&Config>, offloads: Offloads<'_>) -> Vec<Finding> {
     let mut found = vec![privileges(files), hugepages(files, config), transparent(files), locked(files)];
-    found.extend(ports(files, config));
+    found.extend(ports(files, config, offloads));
     found.push(clock_source(files));
     found.push(clock_is_set(files));
     found.extend(cpus(files, config));
@@ -146,9 +153,11 @@ fn locked(files: &Files) -> Finding {
 }
 
 /// Ports of the configuration; without one, whether PCI devices could be used at all.
-fn ports(files: &Files, config: Option<&Config>) -> Vec<Finding> {
+fn ports(files: &Files, config: Option<&Config>, offloads: Offloads<'_>) -> Vec<Finding> {
     let Some(config) = config else {
-        return vec![iommu(files, Level::Ok), vfio(files)];
+        let known = machine::devices(files, &BTreeMap::new());
+        let interfaces = known.iter().map(|one| joining(&one.name, &one.name, &JOINING, Level::Ok, offloads));
+        return [iommu(files, Level::Ok), vfio(files)].into_iter().chain(interfaces).collect();
     };
     let mut found = Vec::new();
     if config.ports.iter().any(|port| port.kind == DriverKind::Pci) {
@@ -162,7 +171,7 @@ fn ports(files: &Files, config: Option<&Config>) -> Vec<Finding> {
         } else if let Some(interface) = port.driver.split(',').find_map(|one| one.strip_prefix("iface="))
             && !device.starts_with("net_tap")
         {
-            found.extend(kernel_port(files, &name, device, interface));
+            found.extend(kernel_port(files, &name, (device, interface), offloads));
         }
     }
     found
@@ -204,8 +213,14 @@ fn pci_port(files: &Files, name: &str, address: &str) -> Finding {
     finding(name, Level::Error, format!("{address} by {driver}"), remedy)
 }
 
-fn kernel_port(files: &Files, name: &str, device: &str, interface: &str) -> Vec<Finding> {
-    let known = machine::devices(files, &std::collections::BTreeMap::new());
+/// Offloads that join received packets to longer ones than a frame: by the kernel's name, and as
+/// `ethtool -K` calls them.
+const JOINING: [(&str, &str); 3] = [("rx-gro", "gro"), ("rx-lro", "lro"), ("rx-gro-hw", "rx-gro-hw")];
+/// Those that a device does itself, for which AF_XDP has no room either.
+const JOINING_BY_DEVICE: [(&str, &str); 2] = [("rx-lro", "lro"), ("rx-gro-hw", "rx-gro-hw")];
+
+fn kernel_port(files: &Files, name: &str, (device, interface): (&str, &str), offloads: Offloads<'_>) -> Vec<Finding> {
+    let known = machine::devices(files, &BTreeMap::new());
     let Some(found) = known.iter().find(|one| one.name == interface) else {
         let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
         let remedy = format!("correct the name in the configuration: {}", names.join(", "));
@@ -217,18 +232,65 @@ fn kernel_port(files: &Files, name: &str, device: &str, interface: &str) -> Vec<
     } else {
         ok(name, format!("{interface} is {}", if state.is_empty() { "there" } else { &state }))
     }];
-    // The other end of a virtual cable may be anywhere, so its settings cannot be read here.
     if found.is_pair {
-        let seen = format!("{interface} is a virtual cable: its other end must compute checksums");
-        let remedy = "at the other end: ethtool -K DEVICE tx off";
-        findings.push(finding(&format!("{name}: offloads"), Level::Warning, seen, remedy));
+        findings.extend(other_end(files, &format!("{name}: offloads"), interface, offloads));
     }
+    let check = format!("{name}: joining");
     if device.starts_with("net_af_packet") {
-        let seen = "packets that the kernel joins are longer than a frame";
-        let remedy = format!("ethtool -K {interface} gro off lro off");
-        findings.push(finding(&format!("{name}: joining"), Level::Warning, seen, remedy));
+        findings.push(joining(&check, interface, &JOINING, Level::Warning, offloads));
+    } else if device.starts_with("net_af_xdp") {
+        findings.push(joining(&check, interface, &JOINING_BY_DEVICE, Level::Warning, offloads));
     }
     findings
+}
+
+/// The other end of a virtual cable: what it sends has no checksums while it leaves them to a
+/// device. None if the interface stands on another one, as a VLAN does.
+fn other_end(files: &Files, check: &str, interface: &str, offloads: Offloads<'_>) -> Option<Finding> {
+    let of = |name: &str, file: &str| files.text(&format!("sys/class/net/{name}/{file}"));
+    let (own, other) = (of(interface, "ifindex"), of(interface, "iflink"));
+    let Some(peer) = files.names("sys/class/net").into_iter().find(|name| of(name, "ifindex") == other) else {
+        let seen =
+            format!("{interface} is a virtual cable into another namespace: its end there must compute checksums");
+        let remedy = format!(
+            "in the namespace that has interface {other} (ip -all netns exec ip -o link | grep ^{other}:): \
+             ethtool -K NAME tx off"
+        );
+        return Some(finding(check, Level::Warning, seen, remedy));
+    };
+    if of(&peer, "iflink") != own {
+        return None;
+    }
+    let remedy = format!("ethtool -K {peer} tx off");
+    Some(match offloads(&peer) {
+        Err(error) => finding(check, Level::Warning, format!("offloads of {peer} cannot be read: {error}"), remedy),
+        Ok(active) => match active.iter().find(|name| name.starts_with("tx-checksum-")) {
+            None => ok(check, format!("{peer}, the other end of {interface}, computes checksums")),
+            Some(name) => {
+                let seen = format!("{peer}, the other end of {interface}, leaves checksums to a device ({name})");
+                finding(check, Level::Warning, seen, remedy)
+            }
+        },
+    })
+}
+
+/// Whether an interface joins packets, which is as bad as `level` says.
+fn joining(check: &str, interface: &str, wrong: &[(&str, &str)], level: Level, offloads: Offloads<'_>) -> Finding {
+    let command = |names: &[&str]| format!("ethtool -K {interface} {} off", names.join(" off "));
+    let active = match offloads(interface) {
+        Ok(active) => active,
+        Err(error) => {
+            let all: Vec<&str> = wrong.iter().map(|(_, name)| *name).collect();
+            return finding(check, level, format!("offloads of {interface} cannot be read: {error}"), command(&all));
+        }
+    };
+    let on: Vec<&str> = wrong.iter().filter(|(kernel, _)| active.contains(*kernel)).map(|(_, name)| *name).collect();
+    if on.is_empty() {
+        return ok(check, format!("{interface} does not join packets"));
+    }
+    let seen = format!("{interface} joins packets to longer ones than a frame ({} on)", on.join(", "));
+    let seen = if level == Level::Ok { seen + "; only a port of Natrix must not" } else { seen };
+    finding(check, level, seen, command(&on))
 }
 
 fn clock_source(files: &Files) -> Finding {
@@ -341,6 +403,10 @@ mod tests {
         ("sys/class/net/eth1/operstate", "up"),
     ];
 
+    fn none(_: &str) -> io::Result<BTreeSet<String>> {
+        Ok(BTreeSet::new())
+    }
+
     fn config(cpus: &str) -> Config {
         with_workers(&format!("cpus = [{cpus}]"))
     }
@@ -362,14 +428,14 @@ mod tests {
     #[test]
     fn a_healthy_machine_has_nothing_to_mend() {
         let tree = Tree::new("healthy", HEALTHY);
-        let found = examine(&tree.files(), None);
+        let found = examine(&tree.files(), None, &none);
         assert!(found.iter().all(|one| one.level == Level::Ok), "{found:?}");
     }
 
     #[test]
     fn an_empty_machine_is_told_what_it_lacks() {
         let tree = Tree::new("empty", &[("proc/self/limits", "Max locked memory         65536   65536  bytes")]);
-        let found = examine(&tree.files(), None);
+        let found = examine(&tree.files(), None, &none);
         for check in ["privileges", "hugepages", "transparent hugepages", "locked memory", "clock", "time"] {
             let one = of(&found, check);
             assert!(one.level == Level::Warning && !one.remedy.is_empty(), "{one:?}");
@@ -379,22 +445,61 @@ mod tests {
     #[test]
     fn ports_of_the_configuration_are_checked() {
         let tree = Tree::new("ports", HEALTHY);
-        let found = examine(&tree.files(), Some(&config("2, 3")));
+        let found = examine(&tree.files(), Some(&config("2, 3")), &none);
         let port = of(&found, "port in");
         assert_eq!((port.level, port.seen.as_str()), (Level::Error, "0000:3b:00.0 by none"));
         assert!(port.remedy.contains("dpdk-devbind.py --bind=vfio-pci 0000:3b:00.0"), "{port:?}");
         assert_eq!(of(&found, "port out").level, Level::Ok);
-        assert!(of(&found, "port out: offloads").remedy.contains("tx off"));
-        assert!(of(&found, "port out: joining").remedy.contains("ethtool -K eth1 gro off"));
+        // Its other end is not here.
+        let far = of(&found, "port out: offloads");
+        assert!(far.level == Level::Warning && far.remedy.contains("interface 9 ("), "{far:?}");
+        assert_eq!(of(&found, "port out: joining").level, Level::Ok);
         let driver = tree.0.join("sys/bus/pci/devices/0000:3b:00.0/driver");
         std::os::unix::fs::symlink("../../../../bus/pci/drivers/vfio-pci", driver).unwrap();
-        assert_eq!(of(&examine(&tree.files(), Some(&config("2, 3"))), "port in").level, Level::Ok);
+        assert_eq!(of(&examine(&tree.files(), Some(&config("2, 3")), &none), "port in").level, Level::Ok);
+    }
+
+    #[test]
+    fn offloads_in_the_way_are_named_with_their_interface() {
+        let with = |more: &[(&'static str, &'static str)]| [HEALTHY, more].concat();
+        let veth = with(&[("sys/class/net/eth9/ifindex", "9"), ("sys/class/net/eth9/iflink", "3")]);
+        let tree = Tree::new("offloads", &veth);
+        let all = |name: &str| -> io::Result<BTreeSet<String>> {
+            let active: &[&str] = match name {
+                "eth1" => &["rx-gro", "tx-checksum-ip-generic"],
+                _ => &["tx-checksum-ip-generic"],
+            };
+            Ok(active.iter().map(|name| (*name).to_owned()).collect())
+        };
+        let found = examine(&tree.files(), Some(&config("2, 3")), &all);
+        let of_check = |found: &[Finding], check: &str| {
+            let one = of(found, check).clone();
+            (one.level, one.remedy)
+        };
+        assert_eq!(of_check(&found, "port out: joining"), (Level::Warning, "ethtool -K eth1 gro off".to_owned()));
+        assert_eq!(of_check(&found, "port out: offloads"), (Level::Warning, "ethtool -K eth9 tx off".to_owned()));
+        // Nothing is in the way before there is a configuration.
+        let found = examine(&tree.files(), None, &all);
+        assert_eq!(of_check(&found, "eth1"), (Level::Ok, "ethtool -K eth1 gro off".to_owned()));
+        assert_eq!(of_check(&found, "eth9"), (Level::Ok, String::new()));
+        // Mended, and unknown.
+        let found = examine(&tree.files(), Some(&config("2, 3")), &none);
+        assert_eq!(of_check(&found, "port out: joining"), (Level::Ok, String::new()));
+        assert_eq!(of_check(&found, "port out: offloads"), (Level::Ok, String::new()));
+        let unknown = |_: &str| Err(io::ErrorKind::Unsupported.into());
+        let found = examine(&tree.files(), Some(&config("2, 3")), &unknown);
+        let remedy = "ethtool -K eth1 gro off lro off rx-gro-hw off".to_owned();
+        assert_eq!(of_check(&found, "port out: joining"), (Level::Warning, remedy));
+        // A VLAN stands on its device, which is no other end.
+        let vlan = with(&[("sys/class/net/eth9/ifindex", "9"), ("sys/class/net/eth9/iflink", "9")]);
+        let found = examine(&Tree::new("vlan", &vlan).files(), Some(&config("2, 3")), &all);
+        assert!(found.iter().all(|one| one.check != "port out: offloads"), "{found:?}");
     }
 
     #[test]
     fn workers_want_cpus_of_their_own() {
         let tree = Tree::new("cpus", HEALTHY);
-        let level = |cpus: &str| of(&examine(&tree.files(), Some(&config(cpus))), "CPUs").clone();
+        let level = |cpus: &str| of(&examine(&tree.files(), Some(&config(cpus)), &none), "CPUs").clone();
         assert_eq!(level("2, 3").level, Level::Ok);
         let shared = level("1, 2");
         assert!(shared.level == Level::Warning && shared.remedy.contains("isolcpus=1 nohz_full=1"), "{shared:?}");
@@ -404,7 +509,7 @@ mod tests {
     #[test]
     fn workers_that_are_not_pinned_are_a_warning() {
         let found = |tree: &Tree, workers: &str| {
-            let one = of(&examine(&tree.files(), Some(&with_workers(workers))), "CPUs").clone();
+            let one = of(&examine(&tree.files(), Some(&with_workers(workers)), &none), "CPUs").clone();
             (one.level, one.seen, one.remedy)
         };
         let shared = "workers are not pinned: they share CPUs with other programs".to_owned();

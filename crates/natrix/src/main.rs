@@ -12,6 +12,7 @@ mod init;
 mod instance_log;
 mod log;
 mod machine;
+mod offloads;
 mod progress;
 mod reader;
 mod service_user;
@@ -80,6 +81,12 @@ fn report(failure: &Failure, to: &mut impl Write) -> io::Result<()> {
     match failure {
         Failure::Reported => Ok(()),
         Failure::Configuration(faults) => faults.iter().try_for_each(|fault| writeln!(to, "{fault}")),
-        failure => writeln!(to, "error: {failure}"),
+        // The daemon's reason may quote names.
+        failure => {
+            let text = failure.to_string();
+            text.lines()
+                .zip(core::iter::once("error: ").chain(core::iter::repeat("")))
+                .try_for_each(|(line, start)| writeln!(to, "{start}{}", control::escaped(line)))
+        }
     }
 }
