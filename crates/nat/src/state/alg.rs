@@ -43,8 +43,10 @@ const HELD_CEILING: u32 = SESSIONS_CEILING / SESSIONS_PER_HELD;
 const _: () = assert!(HELD_CEILING < u16::MAX as u32, "a session has its place in 16 bits");
 /// One subscriber may have this part of the sessions, and this part of what is free to hold more.
 const SHARE: u32 = 8;
-/// Places that are looked at for one to take back.
-const LOOKED_AT: u32 = 16;
+/// Places that are looked at for one to take back, each so far behind the one before, in parts of
+/// 2³²: multiples of the golden ratio lie evenly over all places.
+const LOOKED_AT: u32 = 32;
+const LOOK_STEP: u32 = 0x9e37_79b9;
 /// Expectations of one session.
 pub(crate) const KNOWN_MAX: usize = 8;
 /// Calls of PPTP.
@@ -223,7 +225,7 @@ impl Holding {
 pub(crate) struct AlgStore {
     sessions: Places<AlgSession>,
     held: Places<Holding>,
-    /// The next place of `held` to look at.
+    /// The place of `held` last looked at, in parts of 2³².
     looked_at: u32,
     by_key: BucketTable,
     owners: Owners,
@@ -436,21 +438,22 @@ impl AlgStore {
         free > 0 && self.owners.get_mut(owner).held < (free / SHARE).max(1)
     }
 
-    /// Takes an incomplete message from the subscriber that holds most, of those at the next few
-    /// places, if it has at least two more. False if there is none.
+    /// Takes an incomplete message from the subscriber that holds most, of those at a few places,
+    /// if it has at least two more. False if there is none.
     fn take_back_for(&mut self, owner: u32) -> bool {
         if self.held.used() > self.room.held {
             return false;
         }
         let own = self.owners.get_mut(owner).held;
-        let total = self.held.list.len() as u32;
+        let total = self.held.list.len();
         let mut fullest: Option<(u32, u32, usize)> = None;
-        for _ in 0..LOOKED_AT.min(total) {
-            let place = self.looked_at % total;
-            self.looked_at = place + 1;
-            let Holding { ref held, session, way } = self.held.list[place as usize];
+        for _ in 0..LOOKED_AT {
+            self.looked_at = self.looked_at.wrapping_add(LOOK_STEP);
+            let place = ((u64::from(self.looked_at) * total as u64) >> 32) as usize;
+            let Some(Holding { held, session, way }) = self.held.list.get(place) else { continue };
+            let (session, way) = (*session, *way);
             let holder = &self.sessions.list[session as usize];
-            if u32::from(holder.held[way]) != place + 1 || !held.may_be_lost() {
+            if usize::from(holder.held[way]) != place + 1 || !held.may_be_lost() {
                 continue;
             }
             let count = self.owners.get_mut(holder.owner).held;
