@@ -4,8 +4,8 @@
 //!
 //! - A place has ten wrong logins with a name, or one with it and ten in all. Further logins with
 //!   this name from this place are refused.
-//! - A place has wrong logins with 64 names. Logins from it with any other name are refused, so that
-//!   it has at most 73 verifications a minute.
+//! - A place has wrong logins with 64 names. Logins from it with any other name are refused, so it
+//!   has at most 73 verifications a minute.
 //! - A name has a hundred wrong logins from all places. Further logins with it are refused unless
 //!   their secret is a random one: nobody guesses that, and its owner need not wait for others.
 //!
@@ -42,7 +42,7 @@ pub(crate) type NameKey = u64;
 pub(crate) enum Place {
     /// 127.0.0.0/8 and ::1: each process of the machine may use all of them.
     Loopback,
-    /// An IPv4 address, or the first address of a /64, which is what one link has (RFC 4291 §2.5.4).
+    /// An IPv4 address, or the first address of a /64, which one link has (RFC 4291 §2.5.4).
     Address(IpAddr),
     /// A user of the machine, on a Unix socket.
     User(u32),
