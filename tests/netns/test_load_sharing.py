@@ -106,6 +106,8 @@ def all_nats_carry_their_part_of_the_traffic(n):
             if nat.daemon is not None:
                 expect_equal(nat.stop(), None, "end of an instance")
             s.wait_for(**{f"nat{nat.number}": "is away"})
+        # On a busy machine BFD may have lost one of them for a moment.
+        s.wait_for(**{f"nat{nat.number}": "serves" for nat in s.nats[:count]})
         before = [nat.show("status")[0]["packets_forwarded"] for nat in s.nats[:count]]
         rates[count] = rate(s, STREAMS)
         carried = [nat.show("status")[0]["packets_forwarded"] - then for nat, then in zip(s.nats, before)]
