@@ -329,19 +329,20 @@ fn without_unread(message: &[u8]) -> Option<Vec<u8>> {
     // (`linux/rtnetlink.h`, `linux/if_link.h`, `linux/if_addr.h`, `linux/neighbour.h`).
     let (fixed, read): (usize, &[u16]) = match kind {
         // Name, controller, and what it is.
-        16..=19 => (16, &[3, 10, 18]),
-        20..=23 => (8, &[]),
+        16 | 17 => (16, &[3, 10, 18]),
+        20 | 21 => (8, &[]),
         // Destination, device, gateway, metric, several next hops, table.
-        24..=27 => (12, &[1, 4, 5, 6, 9, 15]),
+        NEW_ROUTE | DELETED_ROUTE => (12, &[1, 4, 5, 6, 9, 15]),
         // Destination and station.
-        28..=31 => (12, &[1, 2]),
+        28 | 29 => (12, &[1, 2]),
         // Ends and errors.
         0..=15 => return Some(message.to_vec()),
+        // Requests, too, which the kernel only receives.
         _ => return None,
     };
     let (head, attributes) = message.split_at(message.len().min(HEADER + fixed));
     let mut kept = head.to_vec();
-    keep_attributes(attributes, read, kind == 24 || kind == 25, &mut kept);
+    keep_attributes(attributes, read, matches!(kind, NEW_ROUTE | DELETED_ROUTE), &mut kept);
     let length = kept.len() as u32;
     if let Some(field) = kept.first_chunk_mut() {
         *field = length.to_ne_bytes();
