@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn bgp_of_ipv6_neighbours_has_its_class_and_that_from_afar_does_not() {
+    fn bgp_of_ipv6_neighbours_has_a_class_of_its_own() {
         let class = |source: &str| {
             let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64];
             frame.extend_from_slice(&source.parse::<Ipv6Addr>().unwrap().octets());
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_with_the_address_of_a_neighbour_take_nothing_from_its_bfd_and_ospf() {
+    fn forged_bgp_takes_nothing_from_bfd_and_ospf() {
         let mut limiter = Limiter::new(7);
         let neighbour = 0xc000_02fe;
         let mut passed = [0_u32; Class::ALL.len()];
