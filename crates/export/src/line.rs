@@ -91,7 +91,10 @@ pub(crate) fn write_with(
             range(out, event, who, names);
         }
         EventKind::Refused => {
-            subscriber(out, event, who, names);
+            // Fragments belong to no pool, and those from outside to no subscriber.
+            if event.subscriber != Ipv4Addr::UNSPECIFIED {
+                subscriber(out, event, who, names);
+            }
             protocol(out, event);
             name_field(out, b",\"pool\":\"", pool_name(names, event.pool));
             if event.external != Ipv4Addr::UNSPECIFIED {

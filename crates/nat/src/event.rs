@@ -197,6 +197,8 @@ pub enum Cause {
     SubscriberPorts,
     /// Sessions of a subscriber.
     SubscriberSessions,
+    /// Datagrams that are put together.
+    Reassembly,
     /// The verdict of the refused packet.
     Verdict(Verdict),
 }
@@ -225,6 +227,7 @@ impl Cause {
             Cause::PoolPorts => "pool_ports",
             Cause::SubscriberPorts => "subscriber_ports",
             Cause::SubscriberSessions => "subscriber_sessions",
+            Cause::Reassembly => "reassembly",
             Cause::Verdict(verdict) => verdict.name(),
         }
     }
@@ -255,6 +258,7 @@ impl Cause {
             14 => Cause::Pcp,
             15 => Cause::NatPmp,
             16 => Cause::Alg,
+            17 => Cause::Reassembly,
             _ => Cause::Verdict(*Verdict::ALL.get(usize::from(code.checked_sub(VERDICTS_FROM)?))?),
         })
     }
@@ -278,6 +282,7 @@ impl Cause {
             Cause::Pcp => 14,
             Cause::NatPmp => 15,
             Cause::Alg => 16,
+            Cause::Reassembly => 17,
             Cause::Verdict(verdict) => VERDICTS_FROM as u64 + verdict.index() as u64,
         }
     }

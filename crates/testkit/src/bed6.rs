@@ -24,6 +24,8 @@ use nat::Shard;
 use nat::Shared;
 use nat::Successor;
 use nat::Verdict;
+use nat::event::Event;
+use nat::event::Record;
 use nat::packet::Egress;
 use nat::packet::PacketMeta;
 use nat::packet::Sink;
@@ -114,6 +116,7 @@ pub struct Bed6 {
     last: Option<Verdict>,
     /// By worker, if changes are recorded.
     deltas: Vec<Consumer<Delta>>,
+    events: Vec<Consumer<Record>>,
 }
 
 struct Out<'a> {
@@ -177,7 +180,28 @@ impl Bed6 {
             left: [Vec::new(), Vec::new()],
             last: None,
             deltas: Vec::new(),
+            events: Vec::new(),
         }
+    }
+
+    /// Has every worker record its events in a ring for so many of them.
+    #[must_use]
+    pub fn record_events(mut self, capacity: usize) -> Bed6 {
+        for shard in &mut self.shards {
+            let (producer, consumer) = ring::channel(capacity);
+            shard.set_events(producer);
+            self.events.push(consumer);
+        }
+        self
+    }
+
+    /// Takes all events, worker by worker.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        for ring in &mut self.events {
+            ring.pop_burst(usize::MAX, |record| events.extend(record.event()));
+        }
+        events
     }
 
     /// Has every worker leave its changes of state in a ring for so many of them.

@@ -15,6 +15,10 @@ pub struct Quotas {
     pub mappings: u32,
     /// Subscribers of a worker.
     pub subscribers: u32,
+    /// Fragmented datagrams that a worker follows.
+    pub fragmented_datagrams: u32,
+    /// Fragments that wait for their first one, of a worker.
+    pub fragments_held: u32,
     /// Limits of subscribers without a class.
     pub common: SubscriberLimits,
     /// Classes of subscribers.
@@ -29,6 +33,8 @@ impl Quotas {
             sessions: limits.mappings_max.saturating_add(limits.extra_sessions_max),
             mappings: limits.mappings_max,
             subscribers: limits.subscribers_max,
+            fragmented_datagrams: limits.fragmented_datagrams_max,
+            fragments_held: limits.fragments_held_max,
             common: settings.subscriber,
             classes: settings.classes.clone(),
         }

@@ -18,6 +18,7 @@ mod probe;
 #[cfg(test)]
 mod tests;
 
+use crate::event::Cause;
 use crate::headers::packet::BURST_MAX;
 use crate::headers::packet::Egress;
 use crate::headers::packet::Sink;
@@ -27,10 +28,12 @@ use crate::headers::parse::ip;
 use crate::random::KeyedHash;
 use crate::shard::PACKET_BUFFER_BYTES;
 use crate::shard::packet::PacketPath;
+use crate::shard::upkeep::watch::crossing;
 use crate::state::path_mtu::PathMtus;
 use crate::state::reassembly::Reassembly;
 use crate::time::Instant;
 use crate::types::Protocol;
+use crate::types::RealmId;
 use crate::verdict::Verdict;
 use arrive::Incoming;
 use arrive::Plain;
@@ -155,8 +158,25 @@ impl PacketPath {
         let timeout = self.ledger.shared.settings().timeouts.fragment;
         let lost = self.edge.reassembly.as_mut().map_or(0, |reassembly| reassembly.expire(now, timeout));
         self.ledger.counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(lost);
+        self.watch_reassembly(now);
         if self.ledger.shared.transition.nat64(0).is_some() {
             self.probe_idle(now, sink);
+        }
+    }
+
+    /// RFC 6333 §6.3: reports that the memory for datagrams is soon full, and when that ends.
+    fn watch_reassembly(&mut self, now: Instant) {
+        let crossed = self.edge.reassembly.as_mut().and_then(|reassembly| reassembly.crossing());
+        if let Some((is_high, percent)) = crossed {
+            self.ledger.events.record_minor(crossing(is_high, now, Cause::Reassembly, percent));
+        }
+    }
+
+    /// After a fragment was dropped for `verdict`, with so many that were kept.
+    fn count_dropped_fragments(&mut self, now: Instant, verdict: Verdict, held: u32) {
+        self.ledger.counters.verdicts[verdict.index()] += u64::from(held);
+        if verdict == Verdict::FragmentTableFull {
+            self.ledger.note_fragment_refused(now, (RealmId::default(), None), verdict);
         }
     }
 

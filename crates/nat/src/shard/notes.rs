@@ -18,6 +18,7 @@ use crate::state::mapping::InternalKey;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::PoolId;
+use crate::types::PoolName;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -318,6 +319,30 @@ impl Ledger {
             let event = self.view().event_of_flow(kind, now, index);
             self.record(event);
         }
+    }
+
+    /// No room for a fragment; without a subscriber, one from outside.
+    #[cold]
+    pub(super) fn note_fragment_refused(
+        &mut self,
+        now: Instant,
+        (realm, subscriber): (RealmId, Option<Ipv4Addr>),
+        verdict: Verdict,
+    ) {
+        if !self.events.is_on() {
+            return;
+        }
+        let subscriber = subscriber.map_or(Ipv4Addr::UNSPECIFIED, |subscriber| self.named(now, realm, subscriber));
+        let refusal = Refusal {
+            kind: EventKind::Refused,
+            cause: Cause::Verdict(verdict),
+            realm,
+            subscriber,
+            external: Ipv4Addr::UNSPECIFIED,
+            pool: PoolName::NONE,
+            protocol: None,
+        };
+        self.events.refuse(refusal, now);
     }
 
     #[cold]

@@ -26,6 +26,11 @@ pub(crate) const ROOM: usize = 64;
 /// upper half, and the number of the host in the lower one.
 pub(crate) const WITHOUT_CHECKSUM: u8 = u8::MAX;
 
+/// Use of the memory, in percent, from which on it is reported (RFC 6333 §6.3), and that at which
+/// this ends.
+const HIGH_PERCENT: usize = 75;
+const LOW_PERCENT: usize = 50;
+
 const UNIT: usize = 8;
 const WORDS: usize = BYTES_MAX / UNIT / 64;
 
@@ -84,6 +89,7 @@ pub(crate) struct Reassembly {
     datagrams: Box<[Datagram]>,
     bytes: Box<[u8]>,
     held: u32,
+    is_high: bool,
 }
 
 impl Reassembly {
@@ -94,7 +100,16 @@ impl Reassembly {
             datagrams: vec![EMPTY; count].into_boxed_slice(),
             bytes: vec![0; count * (ROOM + BYTES_MAX)].into_boxed_slice(),
             held: 0,
+            is_high: false,
         }
+    }
+
+    /// Whether its use became high, or low again, since the last call, and the use in percent.
+    pub(crate) fn crossing(&mut self) -> Option<(bool, u8)> {
+        let in_use = self.datagrams.iter().filter(|datagram| datagram.in_use).count();
+        let percent = (in_use * 100).checked_div(self.datagrams.len())?;
+        let is_high = if self.is_high { percent > LOW_PERCENT } else { percent >= HIGH_PERCENT };
+        (core::mem::replace(&mut self.is_high, is_high) != is_high).then_some((is_high, percent as u8))
     }
 
     /// Fragments without a verdict.

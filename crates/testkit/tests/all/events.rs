@@ -488,6 +488,31 @@ fn with_drop_traffic_goes_on_and_gaps_count_lost_records() {
 }
 
 #[test]
+fn refused_fragments_are_logged_with_whom_they_are_from() {
+    covers!("8158-E11");
+    let mut bed = Bed::new(with_policy(BackPressure::Refuse)).record_events(1 << 10);
+    let external = bed.open_udp(at(I1, 5_000), at(E1, 9));
+    for id in 0..6_000_u16 {
+        let later = |packet: build::Builder| packet.identification(id).payload_length(100).fragment_bits(185).build();
+        bed.inside(&later(build::udp(at(I2, 9), at(E2, 9))));
+        bed.outside(&later(build::udp(at(E2, 9), external)));
+    }
+    let events = bed.take_events(0, usize::MAX);
+    let mut ledger = Ledger::default();
+    ledger.read(0, &events);
+    let refused: Vec<_> = events.iter().filter(|event| event.kind == EventKind::Refused).collect();
+    let of = |subscriber| refused.iter().filter(|event| event.subscriber == subscriber).count();
+    assert!((1..=2).contains(&of(I2)), "once for each cause: {refused:?}");
+    assert!((1..=2).contains(&of(Ipv4Addr::UNSPECIFIED)), "those from outside are nobody's: {refused:?}");
+    assert!(refused.iter().all(|event| event.cause.name().starts_with("fragment_")));
+    bed.finish_events();
+    ledger.read(0, &bed.take_events(0, usize::MAX));
+    let counted = bed.count(Verdict::FragmentTableFull) + bed.count(Verdict::FragmentBuffersFull);
+    assert!(counted > 1_000);
+    assert_eq!(ledger.packets_refused, counted, "and each is counted");
+}
+
+#[test]
 fn refusals_and_exhausted_pools_are_logged_with_packets() {
     covers!("6888-REQ-11c");
     let ports = 20;

@@ -4,6 +4,8 @@ use core::net::Ipv4Addr;
 
 use nat::Duration;
 use nat::Verdict;
+use nat::event::Cause;
+use nat::event::EventKind;
 use testkit::bed6::*;
 use testkit::packet::header;
 use testkit::packet6::*;
@@ -196,6 +198,33 @@ fn fragments_of_a_softwire_in_any_order_make_the_packet() {
     bed.inside(&fragments[0]);
     bed.advance(Duration::from_secs(30));
     assert_eq!(bed.count(Verdict::FragmentTimeout), 1);
+}
+
+#[test]
+fn memory_for_fragments_of_softwires_is_reported_before_it_is_full() {
+    covers!("6333-3");
+    let mut bed = Bed6::new(settings6()).record_events(256);
+    let inner = build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(1_400).build();
+    let refused = |bed: &Bed6| bed.count(Verdict::FragmentTableFull);
+    let mut begun = Vec::new();
+    // Of 64 datagrams, and at most eight of one customer.
+    for number in 0..64 {
+        let b4 = format!("2001:db8:c:{:x}::1", 0x100 + number / 8);
+        bed.inside(&fragments6(&from(&b4, &inner), &[512, 512], number)[0]);
+        begun.extend(bed.take_events().into_iter().map(|event| (number + 1, event.kind, event.cause, event.amount)));
+    }
+    assert_eq!(begun, [(48, EventKind::ThresholdReached, Cause::Reassembly, 75)]);
+    assert_eq!(refused(&bed), 0, "none was refused before");
+    for number in 64..70 {
+        bed.inside(&fragments6(&from("2001:db8:c:1f0::1", &inner), &[512, 512], number)[0]);
+    }
+    assert_eq!(refused(&bed), 6);
+    let events = bed.take_events();
+    assert_eq!(events.len(), 1, "refusals are events, too, one for many: {events:?}");
+    assert_eq!(events[0].cause, Cause::Verdict(Verdict::FragmentTableFull));
+    bed.advance(Duration::from_secs(30));
+    let ended = bed.take_events().into_iter().find(|event| event.cause == Cause::Reassembly).expect("it is over");
+    assert_eq!((ended.kind, ended.amount), (EventKind::ThresholdCleared, 0));
 }
 
 #[test]

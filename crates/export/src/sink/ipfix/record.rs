@@ -94,6 +94,8 @@ impl Record {
                 (Template::UserQuota, 3, quotas.of_subscriber(item.event, verdict))
             }
             Verdict::SubscriberTableFull => (Template::SubscriberQuota, 4, quotas.subscribers),
+            Verdict::FragmentTableFull => (Template::FragmentQuota, 5, quotas.fragmented_datagrams),
+            Verdict::FragmentBuffersFull => (Template::FragmentQuota, 5, quotas.fragments_held),
             _ => return None,
         };
         Some(Record { reason, limit, ..Record::new(template, NatEvent::QuotaExceeded) })
@@ -153,6 +155,7 @@ impl Record {
                 | Field::MaxBibEntries
                 | Field::MaxEntriesPerUser
                 | Field::MaxSubscribers
+                | Field::MaxFragmentsPending
                 | Field::AddressPoolHigh
                 | Field::AddressPoolLow
                 | Field::AddressPortMappingHigh

@@ -33,6 +33,7 @@ pub(crate) enum Field {
     MaxBibEntries = 472,
     MaxEntriesPerUser = 473,
     MaxSubscribers = 474,
+    MaxFragmentsPending = 475,
     AddressPoolHigh = 476,
     AddressPoolLow = 477,
     AddressPortMappingHigh = 478,
@@ -91,10 +92,13 @@ pub(crate) enum Template {
     SessionSoftwire,
     BibSoftwire,
     AddressBindingSoftwire,
+    // Both kinds of hosts.
+    FragmentQuota,
+    FragmentQuota6,
 }
 
 impl Template {
-    pub(crate) const ALL: [Template; 24] = [
+    pub(crate) const ALL: [Template; 26] = [
         Template::Session,
         Template::Bib,
         Template::AddressBinding,
@@ -119,6 +123,8 @@ impl Template {
         Template::SessionSoftwire,
         Template::BibSoftwire,
         Template::AddressBindingSoftwire,
+        Template::FragmentQuota,
+        Template::FragmentQuota6,
     ];
 
     /// The template for the same record about this subscriber. The RFC has no field of its own for
@@ -136,6 +142,7 @@ impl Template {
             (Template::AddressBinding, false) => Template::AddressBinding6,
             (Template::PortBlock, _) => Template::PortBlock6,
             (Template::UserQuota, _) => Template::UserQuota6,
+            (Template::FragmentQuota, _) => Template::FragmentQuota6,
             (Template::UserHigh, _) => Template::UserHigh6,
             (Template::UserLow, _) => Template::UserLow6,
             (other, _) => other,
@@ -190,6 +197,12 @@ impl Template {
             Template::BibQuota => &[QuotaExceededEvent, MaxBibEntries],
             Template::UserQuota => &[IngressVrf, InternalRealm, SourceAddress, QuotaExceededEvent, MaxEntriesPerUser],
             Template::SubscriberQuota => &[QuotaExceededEvent, MaxSubscribers],
+            Template::FragmentQuota => {
+                &[IngressVrf, InternalRealm, SourceAddress, QuotaExceededEvent, MaxFragmentsPending]
+            }
+            Template::FragmentQuota6 => {
+                &[IngressVrf, InternalRealm, SourceAddress6, QuotaExceededEvent, MaxFragmentsPending]
+            }
             Template::PoolHigh => &[NatPool, ThresholdEvent, AddressPoolHigh],
             Template::PoolLow => &[NatPool, ThresholdEvent, AddressPoolLow],
             Template::UserHigh => &[

@@ -74,7 +74,14 @@ fn of_mapping(kind: EventKind) -> Event {
 fn records_of(events: &[Event], message_max: usize) -> (Vec<Fields>, Vec<usize>) {
     let addresses = PoolRanges::new([([203, 0, 113, 1].into(), 3)].into_iter()).into();
     let names = Names { realms: vec!["red".to_owned(), "blue".to_owned()], addresses, ..Names::default() };
-    let quotas = Quotas { mappings: 7, sessions: 8, subscribers: 9, ..Quotas::default() };
+    let quotas = Quotas {
+        mappings: 7,
+        sessions: 8,
+        subscribers: 9,
+        fragmented_datagrams: 10,
+        fragments_held: 11,
+        ..Quotas::default()
+    };
     let (mut ipfix, mut out, mut reader) = (Ipfix::new(77, message_max), Vec::new(), Reader::default());
     let mut hosts = HostNames::default();
     ipfix.begin();
@@ -152,7 +159,7 @@ fn a_block_has_its_start_end_and_size() {
 
 #[test]
 fn refusals_and_thresholds_have_their_limits() {
-    // covers: 8158-E5, 8158-E6, 8158-E7, 8158-E8, 8158-E9, 8158-E10, 8158-E12, 8158-E14
+    // covers: 8158-E5, 8158-E6, 8158-E7, 8158-E8, 8158-E9, 8158-E10, 8158-E11, 8158-E12, 8158-E14
     let exhausted = Event {
         pool: PoolName(4),
         protocol: Some(Protocol::Udp),
@@ -169,6 +176,8 @@ fn refusals_and_thresholds_have_their_limits() {
         refused(Verdict::MappingTableFull),
         refused(Verdict::SubscriberPortQuota),
         refused(Verdict::SubscriberTableFull),
+        refused(Verdict::FragmentTableFull),
+        refused(Verdict::FragmentBuffersFull),
         crossed(EventKind::ThresholdReached, Cause::PoolPorts),
         crossed(EventKind::ThresholdCleared, Cause::PoolPorts),
         crossed(EventKind::ThresholdReached, Cause::SubscriberPorts),
@@ -184,12 +193,17 @@ fn refusals_and_thresholds_have_their_limits() {
             (number(record, 230), reason.map_or(0, |field| number(record, *field)))
         })
         .collect();
-    assert_eq!(seen, [(3, 0), (12, 0), (13, 1), (13, 2), (13, 3), (13, 4), (18, 1), (18, 2), (18, 4)]);
+    assert_eq!(
+        seen,
+        [(3, 0), (12, 0), (13, 1), (13, 2), (13, 3), (13, 4), (13, 5), (13, 5), (18, 1), (18, 2), (18, 4)]
+    );
     assert_eq!((number(&records[0], 283), number(&records[1], 4)), (4, 17));
     assert_eq!(&records[1][&225][..], &[203, 0, 113, 1][..]);
     assert_eq!((number(&records[2], 471), number(&records[3], 472), number(&records[5], 474)), (8, 7, 9));
     assert_eq!(number(&records[4], 473), u64::from(u32::MAX), "no limit");
-    assert_eq!((number(&records[6], 476), number(&records[7], 477), number(&records[8], 480)), (80, 80, 80));
+    assert_eq!((number(&records[6], 475), number(&records[7], 475)), (10, 11));
+    assert_eq!(&records[6][&8][..], &[100, 64, 0, 10][..], "whose fragments");
+    assert_eq!((number(&records[8], 476), number(&records[9], 477), number(&records[10], 480)), (80, 80, 80));
 }
 
 #[test]

@@ -768,17 +768,14 @@ impl PacketPath {
         };
         let outcome = reassembly.accept(now, timeout, &part);
         packet.outcome = Outcome::Done;
-        let mut count_held = |verdict: Verdict, held: u32| {
-            self.ledger.counters.verdicts[verdict.index()] += u64::from(held);
-        };
         let result = match outcome {
             Reassembled::Held => Ok(()),
             Reassembled::Dropped { verdict, held } => {
-                count_held(verdict, held);
+                self.count_dropped_fragments(now, verdict, held);
                 Err(verdict.into())
             }
             Reassembled::Whole { slot, length, held } => {
-                count_held(Verdict::Reassembled, held);
+                self.ledger.counters.verdicts[Verdict::Reassembled.index()] += u64::from(held);
                 let frame = reassembly.frame(slot, length);
                 let mut whole = Packet::in_frame(frame, reassembly::ROOM as u16, packet.meta);
                 let result = self.enter_whole(now, &mut whole, (source, way), sink);
@@ -787,6 +784,7 @@ impl PacketPath {
             }
         };
         self.edge.reassembly = Some(reassembly);
+        self.watch_reassembly(now);
         result
     }
 

@@ -292,7 +292,7 @@ impl PacketPath {
         let sent = match reassembly.accept(self.edge.now, timeout, &part) {
             Reassembled::Held => Ok(Sent::Kept),
             Reassembled::Dropped { verdict, held } => {
-                self.ledger.counters.verdicts[verdict.index()] += u64::from(held);
+                self.count_dropped_fragments(self.edge.now, verdict, held);
                 Err(verdict)
             }
             Reassembled::Whole { slot, length, held } => {
@@ -301,6 +301,7 @@ impl PacketPath {
             }
         };
         self.edge.reassembly = Some(reassembly);
+        self.watch_reassembly(self.edge.now);
         sent
     }
 

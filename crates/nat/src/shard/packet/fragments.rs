@@ -101,6 +101,11 @@ impl PacketPath {
             FragmentOutcome::Held => Fate::Held,
             FragmentOutcome::Dropped { verdict, held_discarded } => {
                 self.count_held(verdict, held_discarded);
+                if matches!(verdict, Verdict::FragmentTableFull | Verdict::FragmentBuffersFull) {
+                    let subscriber = (side == Side::Inside).then_some(parsed.source.into());
+                    let realm = self.ledger.shared.realm_of(meta.ingress);
+                    self.ledger.note_fragment_refused(now, (realm, subscriber), verdict);
+                }
                 Fate::Done(verdict)
             }
             FragmentOutcome::Resolved { datagram, ports } => {

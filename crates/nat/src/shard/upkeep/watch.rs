@@ -224,7 +224,8 @@ impl Ledger {
     }
 }
 
-fn crossing(upwards: bool, now: Instant, cause: Cause, percent: u8) -> Event {
+/// A threshold was reached, or its use is low again.
+pub(in crate::shard) fn crossing(upwards: bool, now: Instant, cause: Cause, percent: u8) -> Event {
     let kind = if upwards { EventKind::ThresholdReached } else { EventKind::ThresholdCleared };
     Event { amount: u32::from(percent), ..Event::new(kind, now).because(cause) }
 }
