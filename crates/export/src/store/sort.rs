@@ -2,7 +2,7 @@
 //!
 //! A window has millions of rows of 48 bytes, and of few external addresses. The rows stay where
 //! they are: a key of 16 bytes for each goes to the others of its address, in one pass, and only
-//! these are compared, by one number. Whoever writes the rows follows the keys, and requests each
+//! these are compared, by one number. Reading the rows in order follows the keys, and requests each
 //! row from memory before its turn.
 
 use super::row::Row;

@@ -201,7 +201,7 @@ fn fragments_of_a_softwire_in_any_order_make_the_packet() {
 }
 
 #[test]
-fn memory_for_fragments_of_softwires_is_reported_before_it_is_full() {
+fn memory_for_fragments_is_reported_before_it_is_full() {
     covers!("6333-3");
     let mut bed = Bed6::new(settings6()).record_events(256);
     let inner = build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(1_400).build();
