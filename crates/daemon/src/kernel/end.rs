@@ -18,12 +18,24 @@ use crate::kernel::class::classify;
 
 /// Frames of one worker that may wait for the kernel.
 pub const UP_FRAMES: usize = 1_024;
-/// Of these, room that only routing protocols without connections have.
-const UP_RESERVED: usize = UP_FRAMES / 4;
 /// Frames of the kernel that may wait for a worker.
 pub const DOWN_FRAMES: usize = 512;
 /// Questions and news of neighbours that may wait.
 pub const NEWS: usize = 4_096;
+
+/// Room that a class leaves to those that matter more. A kernel that does not keep up loses first
+/// what is sent or asked again, so a flood of such frames does not fill the queue for the others.
+const fn reserved(class: Class) -> usize {
+    let eighths = match class {
+        Class::Bfd => 0,
+        Class::Routing => 1,
+        // Without ARP the sessions of BGP fall, too.
+        Class::Neighbour => 2,
+        Class::Bgp => 3,
+        Class::Other => 4,
+    };
+    UP_FRAMES / 8 * eighths
+}
 
 /// A frame for the kernel.
 #[derive(Debug)]
@@ -189,8 +201,7 @@ impl<B> KernelEnd<B> {
             count(&mut self.counters.limited);
             return Given::Limited;
         }
-        // A kernel that does not keep up loses first what is sent again, or asked again.
-        let reserved = if matches!(class, Class::Bfd | Class::Routing) { 0 } else { UP_RESERVED };
+        let reserved = reserved(class);
         if self.up.room(reserved + 1) <= reserved || self.up.try_push(Up { port, buffer }).is_err() {
             count(&mut self.counters.ring_full);
             return Given::RingFull;
