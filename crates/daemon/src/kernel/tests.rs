@@ -86,13 +86,16 @@ fn settings() -> Settings {
     }
 }
 
-/// What the kernel got, by what it is.
+/// What the kernel got: of the sessions with the neighbour, in the order of [`SESSIONS`], and
+/// everything else.
 #[derive(Debug, Default)]
 struct Got {
-    bgp: u32,
-    bfd: u32,
+    sessions: [u32; SESSIONS.len()],
     others: u32,
 }
+
+/// Classes of the sessions with the neighbour: BFD, OSPF and BGP.
+const SESSIONS: [Class; 3] = [Class::Bfd, Class::Routing, Class::Bgp];
 
 struct Bed {
     ports: MemoryBed,
@@ -134,11 +137,10 @@ impl Bed {
         self.worker.poll(self.now);
         while let Some(up) = self.up.try_pop() {
             let frame = up.buffer.bytes();
-            let is_from_router = frame[26..30] == ROUTER.octets();
-            match u16::from_be_bytes([frame[36], frame[37]]) {
-                BGP if is_from_router => self.got.bgp += 1,
-                BFD if is_from_router => self.got.bfd += 1,
-                _ => self.got.others += 1,
+            let session = [17, OSPF, 6].iter().position(|protocol| frame[23] == *protocol);
+            match session.filter(|_| frame[26..30] == ROUTER.octets()) {
+                Some(session) => self.got.sessions[session] += 1,
+                None => self.got.others += 1,
             }
         }
         while let Some(Ask { interface, address }) = self.asks.try_pop() {
@@ -185,8 +187,8 @@ fn flood(kind: Class, random: &mut SmallRng) -> (MacAddress, u16, Vec<u8>) {
     }
 }
 
-/// BGP and BFD of a neighbour for two seconds, beside them a flow in both directions, and for one
-/// of the seconds a million frames of a kind.
+/// BFD, OSPF and BGP of a neighbour for two seconds, beside them a flow in both directions, and for
+/// one of the seconds a million frames of a kind.
 fn survives_a_flood_of(kind: Class) {
     // As many frames as there are in so long, so that each poll finds a usual burst.
     const STEP: Duration = Duration::from_micros(32);
@@ -204,16 +206,15 @@ fn survives_a_flood_of(kind: Class) {
     (0..4).for_each(|_| drop(bed.poll(STEP, INSIDE)));
     bed.got = Got::default();
 
-    let bgp = build::tcp(SocketAddrV4::new(ROUTER, 40_000), SocketAddrV4::new(OWN, BGP), Flags::ACK)
-        .payload(&[0xff; 19])
-        .build();
-    let bfd = build::udp(SocketAddrV4::new(ROUTER, 49_152), SocketAddrV4::new(OWN, BFD))
-        .ttl(255)
-        .payload(&[0x20; 24])
-        .build();
+    let sessions = [
+        build::udp(SocketAddrV4::new(ROUTER, 49_152), SocketAddrV4::new(OWN, BFD)).ttl(255).payload(&[0x20; 24]),
+        build::raw(ROUTER, OWN, OSPF).payload(&[2; 44]),
+        build::tcp(SocketAddrV4::new(ROUTER, 40_000), SocketAddrV4::new(OWN, BGP), Flags::ACK).payload(&[0xff; 19]),
+    ];
+    let sessions = sessions.map(|packet| packet.build());
     let before = bed.worker.counters().clone();
     let (mut flooded, mut sent, mut left) = (0, [0_u32; 2], [0_u32; 2]);
-    let (mut bgp_sent, mut bfd_sent) = (0, 0);
+    let mut of_sessions = [0; SESSIONS.len()];
     let steps = 2_000_000 / STEP.as_micros();
     for step in 0..steps {
         if step >= steps / 2 {
@@ -223,15 +224,16 @@ fn survives_a_flood_of(kind: Class) {
                 flooded += 1;
             }
         }
-        // Twenty and ten times a second: less than the rate that a known neighbour keeps.
-        if step % (steps / 40) == 5 {
-            bed.push(OUTSIDE, STATION, ETHER_TYPE_IPV4, &bfd);
-            bfd_sent += 1;
-        }
-        // Between two of the others: of frames at the same time a TCP sender repeats the lost one.
-        if step % (steps / 20) == steps / 80 {
-            bed.push(OUTSIDE, STATION, ETHER_TYPE_IPV4, &bgp);
-            bgp_sent += 1;
+        for (session, packet) in sessions.iter().enumerate() {
+            // A known neighbour keeps 39 a second beside a flood of the same class, and loses none
+            // of more beside others.
+            let per_second = if SESSIONS[session] == kind { 20 } else { 200 };
+            let every = steps / 2 / per_second;
+            // Not at the same time.
+            if step % every == 5 + session as u64 * every / 4 {
+                bed.push(OUTSIDE, STATION, ETHER_TYPE_IPV4, packet);
+                of_sessions[session] += 1;
+            }
         }
         // The flow, which speaks in turns, 15,600 packets a second each way.
         let way = (step % 2) as usize;
@@ -247,8 +249,8 @@ fn survives_a_flood_of(kind: Class) {
     let after = bed.worker.counters();
     let of = |verdict| after.of(verdict) - before.of(verdict);
     assert_eq!((of(Verdict::Outbound), of(Verdict::Inbound)), (u64::from(sent[0]), u64::from(sent[1])));
-    assert!(bfd_sent >= 40 && bgp_sent >= 20, "{bfd_sent} and {bgp_sent}");
-    assert_eq!((bed.got.bfd, bed.got.bgp), (bfd_sent, bgp_sent), "all of BFD and BGP reach the kernel: {kind:?}");
+    assert!(of_sessions.iter().all(|sent| *sent >= 40), "{of_sessions:?}");
+    assert_eq!(bed.got.sessions, of_sessions, "all of the sessions reach the kernel: {kind:?}");
     // Two thousand waiting at the beginning, and the rate for a second.
     assert!(u64::from(bed.got.others) < kind.rate() * 5 / 4, "{:?} reached the kernel: {kind:?}", bed.got);
     let refused = after.of(Verdict::KernelLimited) - before.of(Verdict::KernelLimited);
