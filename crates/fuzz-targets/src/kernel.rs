@@ -47,9 +47,9 @@ fn routes<P: Family>(bytes: &[u8]) {
     }
 }
 
-/// A frame has one class, whatever its bytes: ARP is `neighbour`, only a neighbour or a group of
-/// the link is `bfd`, `routing` or `bgp`. No class gets more than its rate, and none takes from
-/// another.
+/// A frame has one class, whatever its bytes: ARP is `neighbour`, only a neighbour sends `bfd` and
+/// `bgp`, and only a neighbour, or anybody to a group of the link, `routing`. No class gets more
+/// than its rate, and none takes from another.
 ///
 /// A step is the time since the one before, in units of 50 microseconds, whether the source is on
 /// the link, the length of the frame, and the frame.
@@ -99,7 +99,10 @@ fn check_class(frame: &[u8], is_near: bool, class: Class) {
         ETHER_TYPE_ARP => assert_eq!(class, Class::Neighbour, "ARP"),
         ETHER_TYPE_IPV4 => {
             assert_ne!(class, Class::Neighbour, "IPv4");
-            assert!(class == Class::Other || is_near || is_for_link, "routing from afar: {frame:02x?}");
+            let is_for_routing = is_for_link && class == Class::Routing;
+            assert!(class == Class::Other || is_near || is_for_routing, "routing from afar: {frame:02x?}");
+            let hop_limit = packet.get(8).copied().unwrap_or(0);
+            assert!(class != Class::Bfd || hop_limit >= 254, "BFD from afar: {frame:02x?}");
         }
         ETHER_TYPE_IPV6 => {
             let is_near = is_near || packet.get(8) == Some(&0xfe);

@@ -63,10 +63,14 @@ const PROTOCOLS: [u8; 7] = [2, 9, 46, 88, 89, 103, 112];
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 const ICMP6: u8 = 58;
+/// The next header of IPv6 fragments.
+const FRAGMENT: u8 = 44;
 /// Ports of sessions over TCP: BGP and LDP.
 const BGP_PORTS: [u16; 2] = [179, 646];
-/// Destination ports of BFD: single hop, echo, multihop (RFC 5881 §4, RFC 5883 §4).
-const BFD_PORTS: [u16; 3] = [3_784, 3_785, 4_784];
+/// Destination ports of BFD of a neighbour (RFC 5881 §4), each with the least TTL or hop limit:
+/// control packets come as they were sent (§5), and the neighbour sends our echoes back with one
+/// less. From farther away none has as much. BFD over several hops (RFC 5883) is not of a neighbour.
+const BFD_PORTS: [(u16, u8); 2] = [(3_784, 255), (3_785, 254)];
 /// Ports of other routing over UDP: RIP, RIPng, LDP (discovery), Babel.
 const UDP_PORTS: [u16; 4] = [520, 521, 646, 6_696];
 
@@ -84,21 +88,30 @@ pub fn classify(frame: &[u8], is_near: impl Fn(IpAddr) -> bool) -> (Class, u64) 
             };
             let (source, destination) = (word(12), word(16));
             let protocol = packet.get(9).copied().unwrap_or(0);
+            let hop_limit = packet.get(8).copied().unwrap_or(0);
             let header_length = usize::from(packet.first().copied().unwrap_or(0) & 0xf) * 4;
+            let is_later_fragment = word(4) & 0x1fff > 0;
+            let segment = packet.get(header_length..).filter(|_| !is_later_fragment);
+            let is_near = is_near(Ipv4Addr::from_bits(source).into());
+            let class = routing_class(protocol, hop_limit, segment.unwrap_or_default()).filter(|_| is_near);
+            // No router forwards these, so the source is on the link, whatever its address.
             let is_for_link = destination >> 8 == 0xe0_0000;
-            let is_near = is_for_link || is_near(Ipv4Addr::from_bits(source).into());
-            let class = routing_class(protocol, packet.get(header_length..).unwrap_or_default());
-            let class = class.or(is_for_link.then_some(Class::Routing)).filter(|_| is_near);
+            let class = class.or(is_for_link.then_some(Class::Routing));
             (class.unwrap_or(Class::Other), u64::from(source))
         }
         ETHER_TYPE_IPV6 => {
-            let protocol = packet.get(6).copied().unwrap_or(0);
-            let payload = packet.get(40..).unwrap_or_default();
+            let hop_limit = packet.get(7).copied().unwrap_or(0);
             let source = packet.get(8..).and_then(<[u8]>::first_chunk).map_or(0, |at| u128::from_be_bytes(*at));
             let is_near = ipv6::is_link_local(source) || is_near(Ipv6Addr::from_bits(source).into());
-            let class = match (protocol, payload.first()) {
-                (ICMP6, Some(133..=137)) => Class::Neighbour,
-                _ => routing_class(protocol, payload).filter(|_| is_near).unwrap_or(Class::Other),
+            let payload = packet.get(40..).unwrap_or_default();
+            let (protocol, segment) = match packet.get(6) {
+                Some(&FRAGMENT) => unfragmented(payload),
+                next_header => (next_header.copied().unwrap_or(0), payload),
+            };
+            let class = match (packet.get(6), payload.first()) {
+                // Nobody reads them in fragments (RFC 6980 §5).
+                (Some(&ICMP6), Some(133..=137)) => Class::Neighbour,
+                _ => routing_class(protocol, hop_limit, segment).filter(|_| is_near).unwrap_or(Class::Other),
             };
             (class, by_station)
         }
@@ -108,14 +121,22 @@ pub fn classify(frame: &[u8], is_near: impl Fn(IpAddr) -> bool) -> (Class, u64) 
     }
 }
 
-/// The class of a routing protocol.
-fn routing_class(protocol: u8, payload: &[u8]) -> Option<Class> {
+/// The protocol behind an IPv6 fragment header, and its segment, which later fragments do not begin
+/// with (RFC 8200 §4.5).
+fn unfragmented(payload: &[u8]) -> (u8, &[u8]) {
+    let Some((&[protocol, _, high, low, ..], segment)) = payload.split_first_chunk::<8>() else { return (0, &[]) };
+    let is_first = u16::from_be_bytes([high, low]) >> 3 == 0;
+    (protocol, if is_first { segment } else { &[] })
+}
+
+/// The class of a routing protocol. `segment` is empty in a later fragment.
+fn routing_class(protocol: u8, hop_limit: u8, segment: &[u8]) -> Option<Class> {
     let port =
-        |at: usize| payload.get(at..at + 2).and_then(<[u8]>::first_chunk).map_or(0, |at| u16::from_be_bytes(*at));
+        |at: usize| segment.get(at..at + 2).and_then(<[u8]>::first_chunk).map_or(0, |at| u16::from_be_bytes(*at));
     let (source, destination) = (port(0), port(2));
     let has_port = |ports: &[u16]| ports.contains(&source) || ports.contains(&destination);
     match protocol {
-        UDP if BFD_PORTS.contains(&destination) => Some(Class::Bfd),
+        UDP if BFD_PORTS.iter().any(|&(port, least)| port == destination && hop_limit >= least) => Some(Class::Bfd),
         UDP => has_port(&UDP_PORTS).then_some(Class::Routing),
         TCP => has_port(&BGP_PORTS).then_some(Class::Bgp),
         _ => PROTOCOLS.contains(&protocol).then_some(Class::Routing),
@@ -238,8 +259,9 @@ mod tests {
 
     use super::*;
 
+    /// With a TTL of 255.
     fn ipv4(protocol: u8, source: [u8; 4], destination: [u8; 4], ports: (u16, u16)) -> Vec<u8> {
-        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 24, 0, 0, 0, 0, 1, protocol, 0, 0];
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 24, 0, 0, 0, 0, 255, protocol, 0, 0];
         frame.extend_from_slice(&source);
         frame.extend_from_slice(&destination);
         frame.extend_from_slice(&ports.0.to_be_bytes());
@@ -270,14 +292,78 @@ mod tests {
         assert_eq!(class(&[1, 0x80, 0xc2, 0, 0, 0xe, 2, 0, 0, 0, 0, 2, 0x88, 0xcc]), Class::Other, "LLDP");
     }
 
+    fn ipv6(next_header: u8, hop_limit: u8, source: &str, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 20];
+        frame.extend_from_slice(&[next_header, hop_limit]);
+        frame.extend_from_slice(&source.parse::<Ipv6Addr>().unwrap().octets());
+        frame.extend_from_slice(&[0x20; 16]);
+        frame.extend_from_slice(payload);
+        frame
+    }
+
+    fn ports(source: u16, destination: u16) -> [u8; 4] {
+        let ([a, b], [c, d]) = (source.to_be_bytes(), destination.to_be_bytes());
+        [a, b, c, d]
+    }
+
+    #[test]
+    fn bfd_from_more_than_one_hop_away_is_not_of_a_neighbour() {
+        let neighbour = [192, 0, 2, 254];
+        for (port, ttl, class) in [
+            (3_784, 255, Class::Bfd),
+            (3_784, 254, Class::Other),
+            (3_785, 255, Class::Bfd),
+            (3_785, 254, Class::Bfd),
+            (3_785, 253, Class::Other),
+            (4_784, 255, Class::Other),
+        ] {
+            let mut frame = ipv4(17, neighbour, [192, 0, 2, 1], (49_152, port));
+            frame[22] = ttl;
+            assert_eq!(classify(&frame, |_| true).0, class, "port {port}, TTL {ttl}");
+            let frame = ipv6(17, ttl, "fe80::9", &ports(49_152, port));
+            assert_eq!(classify(&frame, |_| false).0, class, "port {port}, hop limit {ttl}");
+        }
+    }
+
+    #[test]
+    fn groups_of_the_link_make_nobody_a_neighbour_of_bgp_or_bfd() {
+        let far = |protocol, ports| classify(&ipv4(protocol, [198, 51, 100, 7], [224, 0, 0, 5], ports), |_| false).0;
+        assert_eq!(far(17, (49_152, 3_784)), Class::Routing);
+        assert_eq!(far(6, (40_000, 179)), Class::Routing);
+    }
+
+    #[test]
+    fn later_fragments_have_a_protocol_and_no_ports() {
+        let near = |frame: &[u8]| classify(frame, |_| true).0;
+        for (protocol, ports_of, first, later) in [
+            (17, (49_152, 3_784), Class::Bfd, Class::Other),
+            (6, (40_000, 179), Class::Bgp, Class::Other),
+            (89, (0, 0), Class::Routing, Class::Routing),
+        ] {
+            let mut frame = ipv4(protocol, [192, 0, 2, 254], [192, 0, 2, 1], ports_of);
+            frame[20] = 0x20;
+            assert_eq!(near(&frame), first, "protocol {protocol}, the first fragment");
+            frame[21] = 1;
+            assert_eq!(near(&frame), later, "protocol {protocol}, a later fragment");
+            let fragment =
+                |offset| [&[protocol, 0, 0, offset, 0, 0, 0, 1][..], &ports(ports_of.0, ports_of.1)].concat();
+            assert_eq!(near(&ipv6(44, 255, "fe80::9", &fragment(1))), first, "protocol {protocol} of IPv6, the first");
+            assert_eq!(
+                near(&ipv6(44, 255, "fe80::9", &fragment(8))),
+                later,
+                "protocol {protocol} of IPv6, a later one"
+            );
+        }
+        let solicitation = [135, 0, 0, 0];
+        assert_eq!(near(&ipv6(58, 255, "fe80::9", &solicitation)), Class::Neighbour);
+        let fragment = [&[58, 0, 0, 1, 0, 0, 0, 1][..], &solicitation].concat();
+        assert_eq!(near(&ipv6(44, 255, "fe80::9", &fragment)), Class::Other);
+    }
+
     #[test]
     fn bgp_of_ipv6_neighbours_has_a_class_of_its_own() {
         let class = |source: &str| {
-            let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64];
-            frame.extend_from_slice(&source.parse::<Ipv6Addr>().unwrap().octets());
-            frame.extend_from_slice(&[0x20; 16]);
-            frame.extend_from_slice(&40_000_u16.to_be_bytes());
-            frame.extend_from_slice(&179_u16.to_be_bytes());
+            let frame = ipv6(6, 64, source, &ports(40_000, 179));
             classify(&frame, |source| matches!(source, IpAddr::V6(near) if near.segments()[3] == 1)).0
         };
         assert_eq!(class("2001:db8:0:1::9"), Class::Bgp);
