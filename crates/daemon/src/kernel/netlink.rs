@@ -337,7 +337,8 @@ fn without_unread(message: &[u8]) -> Option<Vec<u8>> {
         28 | 29 => (12, &[1, 2]),
         // Ends and errors.
         0..=15 => return Some(message.to_vec()),
-        // Requests, too, which the kernel only receives.
+        // Requests, too: the kernel receives them, but for RTM_GETNEIGH, with which it asks daemons
+        // for a station if `app_solicit` is above 0. Natrix leaves neighbours to the kernel.
         _ => return None,
     };
     let (head, attributes) = message.split_at(message.len().min(HEADER + fixed));
