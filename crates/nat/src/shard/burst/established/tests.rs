@@ -50,6 +50,7 @@ use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
+mod changed_hops;
 mod gateways;
 mod guarantees;
 mod small_pools;
