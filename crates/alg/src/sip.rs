@@ -167,7 +167,7 @@ fn names_inside(context: &Context<'_>, message: &[u8], line_end: usize) -> bool 
                 let host = uri_host(message, from, to);
                 is_in_contact |= host.is_some_and(|host| host.address == context.internal.address);
             }),
-            Some(Field::Method) => is_of_registration = is_response && text::ends(&message[..to], b" REGISTER"),
+            Some(Field::Method) => is_of_registration = is_response && is_register(message, from, to),
             _ => {}
         }
     }
@@ -209,7 +209,7 @@ fn read_message(
             Some(Field::Via) => each(message, from, to, |_, _| hops += 1),
             Some(Field::Call) => transaction ^= digest(message, value, to),
             Some(Field::Method) => {
-                registers |= text::ends(&message[..to], b" REGISTER");
+                registers |= is_register(message, from, to);
                 transaction ^= digest(message, value, to).rotate_left(16);
             }
             _ => {}
@@ -225,8 +225,11 @@ fn read_message(
     // What it relays was written by somebody else, and what it answers unread may be anything: both
     // open nothing.
     let is_of_others = if is_request { hops > 1 } else { memory.flags & ASKED == 0 };
-    // A registrar or a redirect server lists endpoints that others have registered.
-    let lists_others = !is_request && (registers || text::starts(message, b"SIP/2.0 3"));
+    // A server's own endpoint is that of the session. All others that its answers name may be what
+    // somebody else has registered; so may those that a client lists in answers like a registrar's
+    // or a redirect server's (RFC 3261 §10.3, §21.3, §21.4.23).
+    let is_list = registers || text::starts(message, b"SIP/2.0 3") || text::starts(message, b"SIP/2.0 485");
+    let lists_others = !is_request && (!context.from_client || is_list);
     let asks = registers && is_request && context.from_inside && !is_of_others;
     let takes_back = asks && expires == Some(0);
     if asks {
@@ -269,6 +272,14 @@ fn read_message(
         }
     }
     Some(())
+}
+
+/// Whether the method of a `CSeq` is REGISTER, with any blanks around it: servers copy the field as
+/// it came.
+fn is_register(message: &[u8], from: usize, to: usize) -> bool {
+    let value = text::part(message, from, text::trim_end(message, from, to));
+    let start = text::last_position(value, |byte| byte.is_ascii_whitespace()).map_or(0, |at| at + 1);
+    text::is(&value[start..], b"REGISTER")
 }
 
 /// Of a value without the blanks around it (FNV-1a).

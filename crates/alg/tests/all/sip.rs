@@ -217,6 +217,17 @@ fn answers_register_nothing() {
     assert!(host.wants.iter().all(|want| want.lifetime.is_none()), "{:?}", host.wants);
 }
 
+/// A registrar that has opened the session itself.
+#[test]
+fn contacts_that_answers_list_open_nothing() {
+    for (cseq, code) in [("1 REGISTER", "200"), ("1\tREGISTER", "200"), ("1 REGISTER ", "200"), ("1 INVITE", "485")] {
+        let mut host = phone();
+        answered(&mut host, &format!("REGISTER sip:198.51.100.7:25060 SIP/2.0\r\nCSeq: {cseq}\r\n\r\n"));
+        sent(&mut host, &format!("SIP/2.0 {code} x\r\nCSeq: {cseq}\r\nContact: <sip:a@10.0.0.1:7000>\r\n\r\n"));
+        assert!(host.wants.is_empty(), "{code}, CSeq {cseq:?}: {:?}", host.wants);
+    }
+}
+
 #[test]
 fn answers_to_what_was_not_read_open_nothing() {
     let answer = with_body("SIP/2.0 200 OK\r\nCSeq: 1 INVITE\r\nContact: <sip:a@10.0.0.1:7000>\r\n", SDP);

@@ -145,29 +145,35 @@ fn forged_clients_have_few_sessions() {
 }
 
 /// What the client of one session has registered, with a port of the registrar itself, is listed by
-/// the registrar in others.
+/// the registrar in others. It copies `CSeq` as it came.
 #[test]
-fn contacts_that_a_registrar_lists_open_nothing() {
-    let listed = |cseq: &str, code: &str| {
-        format!(
-            "SIP/2.0 {code}\r\nCSeq: 1 {cseq}\r\nContact: <sip:a@{I1}:3306;transport=tcp>;expires=3600, \
+fn contacts_that_a_server_lists_open_nothing() {
+    let lists = [
+        ("REGISTER", "1 REGISTER", "200 OK"),
+        ("REGISTER", "1\tREGISTER", "200 OK"),
+        ("REGISTER", "1 REGISTER ", "200 OK"),
+        ("REGISTER", "1 OPTIONS", "200 OK"),
+        ("INVITE", "1 INVITE", "302 Moved Temporarily"),
+        ("INVITE", "1 INVITE", "485 Ambiguous"),
+        ("INVITE", "1 INVITE", "200 OK"),
+    ];
+    for (method, cseq, code) in lists {
+        let query = format!("{method} sip:{EXTERNAL} SIP/2.0\r\nCSeq: {cseq}\r\nContent-Length: 0\r\n\r\n");
+        let answer = format!(
+            "SIP/2.0 {code}\r\nCSeq: {cseq}\r\nContact: <sip:a@{I1}:3306;transport=tcp>;expires=3600, \
 <sip:a@{I1}:3306>\r\nContent-Length: 0\r\n\r\n"
-        )
-    };
-    for (method, code) in [("REGISTER", "200 OK"), ("INVITE", "302 Moved Temporarily")] {
-        let query = format!("{method} sip:{EXTERNAL} SIP/2.0\r\nCSeq: 1 {method}\r\nContent-Length: 0\r\n\r\n");
-        let answer = listed(method, code);
+        );
         // Its address is the external one, with a port that leads nowhere.
         let got = answer.replace(&I1.to_string(), &EXTERNAL.ip().to_string());
         let mut bed = bed(1);
         let client = at(E1, 40_000);
         bed.outside(&build::udp(client, EXTERNAL).payload(query.as_bytes()).build());
         bed.only_inside();
-        assert_eq!(answers(&mut bed, client, &answer), got, "{method}");
+        assert_eq!(answers(&mut bed, client, &answer), got, "{code}, CSeq {cseq:?}");
         let mut talk = Talk::enter(&mut bed, SERVER, at(E1, 40_002), EXTERNAL);
         talk.send_in(&mut bed, &query);
-        assert_eq!(talk.send_out(&mut bed, &answer), got, "{method}");
-        assert_eq!(bed.counters().expectations_created, 0, "{method}");
+        assert_eq!(talk.send_out(&mut bed, &answer), got, "{code}, CSeq {cseq:?}");
+        assert_eq!(bed.counters().expectations_created, 0, "{code}, CSeq {cseq:?}");
         for port in [3_306, 40_000] {
             assert_eq!(syn_reaches(&mut bed, at(E1, 40_003), at(*EXTERNAL.ip(), port)), None);
         }
