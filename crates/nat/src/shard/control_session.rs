@@ -431,7 +431,9 @@ impl Ledger {
             }
             store.settle_held(place, other);
         }
-        let room = store.with_held(place, own).map(core::mem::take);
+        // A bare acknowledgement begins no message, and so needs no place of its own.
+        let needs_room = !payload.is_empty() || flags.contains(Flags::FIN) || store.has_held(place, own);
+        let room = if needs_room { store.with_held(place, own).map(core::mem::take) } else { None };
         let has_room = room.is_some();
         if !has_room && !payload.is_empty() {
             // Too many messages are incomplete: the rest passes unread.

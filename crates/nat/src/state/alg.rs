@@ -438,10 +438,10 @@ impl AlgStore {
         free > 0 && self.owners.get_mut(owner).held < (free / SHARE).max(1)
     }
 
-    /// Takes an incomplete message from the subscriber that holds most, of those at a few places,
-    /// if it has at least two more. False if there is none.
+    /// If no place is free, takes an incomplete message from the subscriber that holds most, of
+    /// those at a few places, if it has at least two more. False if there is none.
     fn take_back_for(&mut self, owner: u32) -> bool {
-        if self.held.used() > self.room.held {
+        if self.held.used() != self.room.held {
             return false;
         }
         let own = self.owners.get_mut(owner).held;
@@ -464,6 +464,10 @@ impl AlgStore {
         let Some((_, session, way)) = fullest else { return false };
         self.release_held(session, way);
         true
+    }
+
+    pub(crate) fn has_held(&self, index: u32, way: usize) -> bool {
+        self.sessions.list[index as usize].held[way] != 0
     }
 
     /// Gives the room back if nothing is held.

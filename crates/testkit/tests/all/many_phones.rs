@@ -120,46 +120,93 @@ Contact: <sip:a@{listens}>\r\nCSeq: 1 REGISTER\r\n\r\n"
     }
 }
 
-/// Over TCP, of subscribers that begin messages and never end them: all others are read, and most
-/// of what was taken back for them is read once it is repeated.
+const COMMAND_START: &str = "PORT ";
+
+fn command_rest(host: u8) -> String {
+    format!("100,64,2,{host},19,137\r\n")
+}
+
+fn ftp_session(bed: &mut Bed, host: u8, port: u16) -> ControlSession {
+    let inside = at(Ipv4Addr::new(100, 64, 2, host), port);
+    let mut session = ControlSession::open(bed, inside, at(E1, 21)).expect("a session");
+    for reply in ["220 ready\r\n", "331 password\r\n"] {
+        session.send_in(bed, reply.as_bytes()).expect("a reply");
+        session.send_out(bed, b"USER me\r\n").expect("a command");
+    }
+    session.send_in(bed, b"331 password\r\n").expect("a reply");
+    session
+}
+
+/// Sessions of eight hosts that begin a message, and how many of them got no place.
+fn begin_many(bed: &mut Bed) -> (Vec<(u8, ControlSession)>, u64) {
+    let mut begun = Vec::new();
+    for (host, port) in (1..=8).flat_map(|host| (10_000..10_060).map(move |port| (host, port))) {
+        let mut session = ftp_session(bed, host, port);
+        session.send_out(bed, COMMAND_START.as_bytes()).expect("it goes on, with or without the command");
+        begun.push((host, session));
+    }
+    let refused = table_full(bed);
+    assert!((200..400).contains(&refused), "{refused} of 480 get no place");
+    (begun, refused)
+}
+
+fn table_full(bed: &Bed) -> u64 {
+    bed.counters().gateways[0].refused[GatewayRefusal::TableFull as usize]
+}
+
+/// Ends the message. True if it was read.
+fn finish(bed: &mut Bed, (host, session): &mut (u8, ControlSession), repeats: bool) -> bool {
+    let rest = command_rest(*host);
+    let sent = match repeats {
+        true => session.repeat_out(bed, COMMAND_START.len(), format!("{COMMAND_START}{rest}").as_bytes()),
+        false => session.send_out(bed, rest.as_bytes()),
+    };
+    let is_read = sent.expect("a command").starts_with(b"PORT 203,0,113,");
+    assert!(session.send_in(bed, b"200 fine\r\n").is_some(), "it is acknowledged");
+    is_read
+}
+
+fn bed_of_256_messages() -> Bed {
+    Bed::new(Settings { control_sessions_max: 4_096, ..with(&["ftp"]) })
+}
+
+/// Over TCP, of subscribers that begin messages and never end them: all others are read, and what
+/// was taken back for them is read once it is repeated.
 #[test]
 fn half_messages_of_a_few_subscribers_keep_nobody_out() {
-    // Of 256 places.
-    let mut bed = Bed::new(Settings { control_sessions_max: 4_096, ..with(&["ftp"]) });
-    let open = |bed: &mut Bed, host: u8, port: u16| {
-        let mut session = ControlSession::open(bed, at(Ipv4Addr::new(100, 64, 2, host), port), at(E1, 21))?;
-        session.send_in(bed, b"220 ready\r\n")?;
-        session.send_out(bed, b"USER me\r\n")?;
-        session.send_in(bed, b"331 password\r\n")?;
-        Some(session)
-    };
-    let command = |host: u8| format!("PORT 100,64,2,{host},19,137\r\n");
-    let mut begun = Vec::new();
-    for host in 1..=8 {
-        for port in 10_000..10_060 {
-            let mut session = open(&mut bed, host, port).expect("a session");
-            session.send_out(&mut bed, b"PORT ").expect("it goes on, with or without the command");
-            begun.push((host, session));
-        }
-    }
-    let refused = bed.counters().gateways[0].refused[GatewayRefusal::TableFull as usize];
-    assert!((200..400).contains(&refused), "{refused} of 480 get no place");
+    let mut bed = bed_of_256_messages();
+    let (begun, refused) = begin_many(&mut bed);
+    let mut others = Vec::new();
+    // More than there is room for.
     for host in 9..=200 {
-        let mut session = open(&mut bed, host, 10_000).expect("a session");
-        session.send_out(&mut bed, b"PORT ").expect("a segment");
-        let line = command(host);
-        let sent = session.send_out(&mut bed, line.split_at(5).1.as_bytes()).expect("a command");
-        assert!(sent.starts_with(b"PORT 203,0,113,"), "{host}: {}", String::from_utf8_lossy(&sent));
-        assert!(session.send_in(&mut bed, b"200 fine\r\n").is_some(), "it is acknowledged");
+        let mut session = ftp_session(&mut bed, host, 10_000);
+        session.send_out(&mut bed, COMMAND_START.as_bytes()).expect("a segment");
+        others.push((host, session));
     }
-    assert_eq!(bed.counters().gateways[0].refused[GatewayRefusal::TableFull as usize], refused);
-    let mut read = 0;
-    for (host, mut session) in begun {
-        let line = command(host);
-        let sent = session.repeat_out(&mut bed, 5, line.as_bytes()).expect("a command");
-        read += u64::from(sent.starts_with(b"PORT 203,0,113,"));
-        assert!(session.send_in(&mut bed, b"200 fine\r\n").is_some(), "it is acknowledged");
+    for mut other in others {
+        assert!(finish(&mut bed, &mut other, false), "{}", other.0);
     }
-    // A few find no place again, because their subscribers still hold more than others.
-    assert!((150..=480 - refused).contains(&read), "{read} of {}", 480 - refused);
+    assert_eq!(table_full(&bed), refused);
+    let read = begun.into_iter().filter_map(|mut begun| finish(&mut bed, &mut begun, true).then_some(())).count();
+    assert_eq!(read as u64, 480 - refused);
+}
+
+/// With no place left, it takes back nothing of others.
+#[test]
+fn a_bare_acknowledgement_needs_no_place() {
+    let mut bed = bed_of_256_messages();
+    let mut idle = ftp_session(&mut bed, 250, 10_000);
+    let free = |refused: u64| 256 - (480 - refused);
+    let fresh: Vec<ControlSession> = (9..=200).map(|host| ftp_session(&mut bed, host, 10_000)).collect();
+    let (begun, refused) = begin_many(&mut bed);
+    assert!((64..192).contains(&free(refused)));
+    let mut all = begun;
+    for (host, mut session) in (9..=200).zip(fresh).take(free(refused) as usize) {
+        session.send_out(&mut bed, COMMAND_START.as_bytes()).expect("a segment");
+        all.push((host, session));
+    }
+    let _ = idle.send_out(&mut bed, b"");
+    assert_eq!(table_full(&bed), refused);
+    let read = all.into_iter().filter_map(|mut begun| finish(&mut bed, &mut begun, false).then_some(())).count();
+    assert_eq!(read, 256);
 }
