@@ -230,6 +230,12 @@ pub trait Alg: Sync {
     /// Reads one whole message.
     fn read(&self, memory: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading;
 
+    /// Over UDP: whether a datagram is a request that may begin a session with a server inside.
+    /// `None` if nothing is read of what such a server is asked.
+    fn is_first_request(&self) -> Option<fn(&[u8]) -> bool> {
+        None
+    }
+
     /// True while the session may be idle for longer than usual, because it has a transfer.
     fn is_busy(&self, _memory: &Memory) -> bool {
         false

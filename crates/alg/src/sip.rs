@@ -102,6 +102,13 @@ impl Alg for Sip {
         }
         Reading::Done
     }
+
+    fn is_first_request(&self) -> Option<fn(&[u8]) -> bool> {
+        Some(|message| {
+            let line_end = text::position(&message[..message.len().min(LINE_MAX)], |byte| byte == b'\r');
+            line_end.is_some_and(|end| is_start(&message[..end])) && !text::starts(message, b"SIP/2.0 ")
+        })
+    }
 }
 
 /// Whether this is a request line or a status line.

@@ -316,7 +316,7 @@ pub enum GatewayRefusal {
     MessageLimit,
     /// Expectations of one control session.
     SessionLimit,
-    /// Expectations of one subscriber.
+    /// Expectations of one subscriber, or unanswered clients of its servers over UDP.
     SubscriberLimit,
     /// No external port was to be had.
     NoPort,

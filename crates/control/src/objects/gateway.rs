@@ -54,7 +54,8 @@ pub struct AlgRefused {
     pub message_limit: u64,
     /// Expectations beyond those of one control session.
     pub session_limit: u64,
-    /// Expectations beyond those of one subscriber.
+    /// Expectations beyond those of one subscriber, and unanswered clients of its servers over UDP
+    /// that made room for others.
     pub subscriber_limit: u64,
     /// Expectations without a free external port.
     pub no_port: u64,

@@ -27,8 +27,11 @@ use crate::shard::commit::expectation::Reader;
 use crate::state::alg::AlgKey;
 use crate::state::alg::Begun;
 use crate::state::mapping::InternalKey;
+use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
+use crate::state::session::HashedBy;
 use crate::state::tcp;
+use crate::state::tcp::TcpState;
 use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::time::Duration;
@@ -195,9 +198,60 @@ impl Ledger {
         if store.find(&begun.key).is_none()
             && let Some(place) = store.to_replace(begun.subscriber)
         {
-            self.end_control(now, place);
+            self.replace_control(now, place);
         }
         self.state.control_sessions.as_mut()?.start(begun)
+    }
+
+    /// A client outside asks a server inside over UDP: its session, if a gateway can read it. The
+    /// oldest unanswered one makes room.
+    pub(in crate::shard) fn open_to_server(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &[u8],
+        index: u32,
+        new: &NewSession,
+        by: HashedBy,
+    ) -> Result<SessionRef, Verdict> {
+        let Arrival { now, parsed, .. } = at;
+        let payload = bytes.get(usize::from(parsed.header_length) + 8..usize::from(parsed.total_length));
+        let gateway = self.view().gateway_of_server(index).map(|gateway| gateway.alg);
+        let is_request = |alg: &AlgId| {
+            let is_request = alg.alg().and_then(Alg::is_first_request);
+            is_request.zip(payload).is_some_and(|(is_request, payload)| is_request(payload))
+        };
+        if let Some(alg) = gateway.filter(is_request) {
+            let (store, subscriber) = (self.state.control_sessions.as_ref(), self.state.mappings.get(index).subscriber);
+            if let Some(oldest) = store.and_then(|store| store.client_to_replace(subscriber)) {
+                self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::SubscriberLimit);
+                self.replace_control(now, oldest);
+            }
+            if self.view().can_open_to_server(now, index) {
+                return self.create_session(now, index, new, by);
+            }
+            self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::TableFull);
+        }
+        // Not for this packet.
+        let mapping = self.state.mappings.get(index);
+        if self.view().rules_lead_away(&mapping.key(), (new.remote_address, new.remote_port)) {
+            self.create_session(now, index, new, by)?;
+        }
+        Err(Verdict::SessionTableFull)
+    }
+
+    /// Ends one that makes room. That of an unanswered client goes altogether, or forged ones could
+    /// take all sessions of their server's mapping; only the first of a mapping stays, as it would
+    /// without a gateway.
+    fn replace_control(&mut self, now: Instant, place: u32) {
+        let Some(store) = self.state.control_sessions.as_ref() else { return };
+        let (key, is_of_client) = (store.get(place).key, store.get(place).is_of_client());
+        self.end_control(now, place);
+        if is_of_client
+            && let Some(of @ SessionRef::Extra(slot)) = self.view().control_session(now, &key)
+            && self.state.session_state(key.mapping, of).0 == TcpState::UNANSWERED
+        {
+            self.end_extra_session(now, slot);
+        }
     }
 
     fn end_control(&mut self, now: Instant, place: u32) {

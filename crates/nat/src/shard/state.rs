@@ -69,6 +69,11 @@ impl Ledger {
         }
     }
 
+    /// Of a mapping.
+    pub(super) fn is_opened_from(&self, index: u32, session: SessionRef, side: Side) -> bool {
+        self.remote_of(index, session).is_some_and(|(_, opened_from)| opened_from == side)
+    }
+
     /// The connection was probed: it ends as before, unless an answer makes it established again.
     pub(super) fn note_probed(&mut self, index: u32, session: SessionRef) {
         let (_, expires) = self.state.session_state(index, session);

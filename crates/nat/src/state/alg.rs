@@ -41,6 +41,8 @@ const SESSIONS_PER_HELD: u32 = 32;
 const HELD_MIN: u32 = 256;
 const HELD_CEILING: u32 = SESSIONS_CEILING / SESSIONS_PER_HELD;
 const _: () = assert!(HELD_CEILING < u16::MAX as u32, "a session has its place in 16 bits");
+/// Unanswered clients of one subscriber's servers over UDP: anyone can forge them.
+const CLIENTS_MAX: u32 = 64;
 /// One subscriber may have this part of the sessions, and this part of what is free to hold more.
 const SHARE: u32 = 8;
 /// Places that are looked at for one to take back, each so far behind the one before, in parts of
@@ -105,7 +107,7 @@ pub(crate) struct AlgSession {
     in_use: bool,
     /// Place of its subscriber.
     owner: u32,
-    /// In the queue of all that may make room for others, and in that of its subscriber's.
+    /// In the queue of all that may make room for others, and in one of its subscriber's.
     is_replaceable: bool,
     links: [Links; 2],
 }
@@ -129,6 +131,11 @@ impl AlgSession {
             is_replaceable: false,
             links: [Links::NONE; 2],
         }
+    }
+
+    /// A client outside asks a server inside over UDP. The session is there so that it is read.
+    pub(crate) fn is_of_client(&self) -> bool {
+        self.inside.protocol == Protocol::Udp && !self.client_is_inside && !self.is_of_registration
     }
 
     pub(crate) fn known(&self) -> &[Known] {
@@ -353,14 +360,21 @@ impl AlgStore {
             return None;
         }
         if count == share {
-            return own?.replaceable.first();
+            let own = own?;
+            return own.replaceable.first().or(own.clients.first());
         }
         if self.is_full() { self.replaceable.first() } else { None }
     }
 
-    /// Unanswered and closed sessions of a subscriber.
-    pub(crate) fn replaceable_of(&self, subscriber: u32) -> u32 {
-        self.owners.find(&self.hash, subscriber).map_or(0, |owner| owner.replaceable_count)
+    /// The same for a client of a server over UDP, if unanswered ones have all that they may have.
+    pub(crate) fn client_to_replace(&self, subscriber: u32) -> Option<u32> {
+        let own = self.owners.find(&self.hash, subscriber)?;
+        if own.client_count < CLIENTS_MAX { None } else { own.clients.first() }
+    }
+
+    /// Whether a new session of this subscriber can start, in another's place if need be.
+    pub(crate) fn has_room_for(&self, subscriber: u32) -> bool {
+        !(self.is_full() || self.has_all(subscriber)) || self.to_replace(subscriber).is_some()
     }
 
     /// Call it with each packet of a session.
@@ -370,11 +384,14 @@ impl AlgStore {
             return;
         }
         session.is_replaceable = is_replaceable;
-        let owner = session.owner;
+        let (owner, is_of_client) = (session.owner, session.is_of_client());
         let list = &mut self.sessions.list;
         let own = self.owners.get_mut(owner);
-        own.replaceable_count = if is_replaceable { own.replaceable_count + 1 } else { own.replaceable_count - 1 };
-        for (queue, which) in [(&mut self.replaceable, Which::OfAll), (&mut own.replaceable, Which::OfOwner)] {
+        if is_of_client {
+            own.client_count = if is_replaceable { own.client_count + 1 } else { own.client_count - 1 };
+        }
+        let own = if is_of_client { &mut own.clients } else { &mut own.replaceable };
+        for (queue, which) in [(&mut self.replaceable, Which::OfAll), (own, Which::OfOwner)] {
             if is_replaceable {
                 queue.append(list, which, index);
             } else {

@@ -7,6 +7,7 @@ use crate::external::static_mapping::Inside;
 use crate::external::static_mapping::Kind;
 use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
+use crate::policy::gateways::CompiledGateway;
 use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
 use crate::settings::Admission;
@@ -22,6 +23,7 @@ use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
 use crate::state::session::HashedBy;
 use crate::state::tcp;
+use crate::state::tcp::TcpState;
 use crate::state::tcp::state_now;
 use crate::state::timers::FirstLife;
 use crate::steps::door::Door;
@@ -47,9 +49,6 @@ use wire::tcp::Flags;
 
 /// Sessions of a mapping beyond which calls over UDP to a registration open none.
 const REGISTERED_SESSIONS_MAX: u16 = 16;
-/// Unanswered sessions that gateways read of a subscriber, beyond which another client of its
-/// server opens none over UDP.
-const UNANSWERED_CLIENTS_MAX: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
@@ -113,6 +112,17 @@ pub(crate) struct Decided {
     pub(crate) act: Act,
 }
 
+/// What a session that a packet from outside opens is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenedFor {
+    /// The packet, which ends here without one.
+    Packet,
+    /// Its answers only.
+    Answers,
+    /// The gateway that reads the packet if it has one.
+    Gateway,
+}
+
 pub(crate) enum Act {
     /// By a session, or without one if the pool does not filter.
     Enter {
@@ -120,12 +130,11 @@ pub(crate) enum Act {
         session: Option<SessionRef>,
         hop: NextHop,
     },
-    /// Opens a session; enters without it only if not `is_needed`.
     Open {
         mapping: u32,
         new: NewSession,
         by: HashedBy,
-        is_needed: bool,
+        purpose: OpenedFor,
         hop: NextHop,
     },
     EnterFlow {
@@ -302,7 +311,7 @@ impl View<'_> {
             let opens = self.admit_stranger(packet, protocol, index, by, report)?;
             let hop = self.way(towards, mapping.internal_address(), parsed, report)?;
             return Ok(match opens {
-                Some((new, is_needed)) => Act::Open { mapping: index, new, by, is_needed, hop },
+                Some((new, purpose)) => Act::Open { mapping: index, new, by, purpose, hop },
                 None => Act::Enter { mapping: index, session: None, hop },
             });
         };
@@ -311,7 +320,7 @@ impl View<'_> {
         Ok(Act::Enter { mapping: index, session: Some(session), hop })
     }
 
-    /// The session that a packet without one opens, and whether the packet needs it.
+    /// The session that a packet without one opens, and what for.
     #[cold]
     fn admit_stranger<T: Report>(
         &self,
@@ -320,7 +329,7 @@ impl View<'_> {
         index: u32,
         by: HashedBy,
         report: &mut T,
-    ) -> Result<Option<(NewSession, bool)>, Act> {
+    ) -> Result<Option<(NewSession, OpenedFor)>, Act> {
         let Inbound { now, parsed, .. } = *packet;
         let remote = packet.remote(protocol);
         let key = self.state.mappings.get(index).key();
@@ -363,15 +372,22 @@ impl View<'_> {
                     // Without the registration, and unless the phone answers, the sender meets the
                     // filtering of the pool again.
                     (new.has_own_timer, new.expires) = (true, new.expires.min(until));
-                    return Ok(Some((new, true)));
+                    return Ok(Some((new, OpenedFor::Packet)));
                 }
-                let to_server = matches!(granted, ByGrant::AsPool) && asks;
-                if let Some(until) = to_server.then(|| self.may_open_to_server(now, index)).flatten() {
-                    new.expires = new.expires.min(until);
-                    return Ok(Some((new, true)));
+                let to_server = matches!(granted, ByGrant::AsPool) && asks && !parsed.is_fragment();
+                // Over UDP, a client of a server behind a forward needs a session so that a gateway
+                // reads what it asks, from the first request on.
+                if let Some(gateway) = to_server.then(|| self.gateway_of_server(index)).flatten() {
+                    if self.can_open_to_server(now, index) {
+                        report.step(|| Step::SessionWouldBeCreated);
+                    }
+                    // Anyone can forge clients, so it ends soon unless the server answers.
+                    (new.state, new.expires) = (TcpState::UNANSWERED, now + gateway.timeout);
+                    return Ok(Some((new, OpenedFor::Gateway)));
                 }
                 let opens = asks && (is_once || self.rules_lead_away(&key, remote));
-                Ok(opens.then_some((new, is_once)))
+                let purpose = if is_once { OpenedFor::Packet } else { OpenedFor::Answers };
+                Ok(opens.then_some((new, purpose)))
             }
             Protocol::Tcp if !packet.is_syn() => Err(Act::Drop(Verdict::TcpNoSession)),
             Protocol::Tcp => {
@@ -381,7 +397,8 @@ impl View<'_> {
                 report.step(|| Step::SessionWouldBeCreated);
                 let mut first = self.policy.lifetimes.first(protocol, key.port, Side::Outside);
                 first.has_own_timer |= registered.is_some();
-                Ok(Some((self.session_from_outside(packet, protocol, first, now + first.lifetime), true)))
+                let new = self.session_from_outside(packet, protocol, first, now + first.lifetime);
+                Ok(Some((new, OpenedFor::Packet)))
             }
         }
     }
@@ -393,27 +410,28 @@ impl View<'_> {
         has_few && self.decide_session(now, index).is_ok()
     }
 
-    /// Over UDP, a client of a server behind a forward needs a session so that a gateway reads what
-    /// it asks, from the first request on. Anyone may forge clients, so the session ends soon
-    /// unless the server answers, and few are unanswered at a time; the requests of further ones
-    /// pass unread.
-    fn may_open_to_server(&self, now: Instant, index: u32) -> Option<Instant> {
-        let store = self.state.control_sessions.as_ref()?;
+    /// Whether the table of gateways and the mapping have room for another client.
+    pub(crate) fn can_open_to_server(&self, now: Instant, index: u32) -> bool {
+        let (store, subscriber) = (self.state.control_sessions.as_ref(), self.state.mappings.get(index).subscriber);
+        store.is_some_and(|store| store.has_room_for(subscriber)) && self.decide_session(now, index).is_ok()
+    }
+
+    /// The gateway that reads what clients outside ask the server of this mapping over UDP.
+    pub(crate) fn gateway_of_server(&self, index: u32) -> Option<&CompiledGateway> {
         let mapping = self.state.mappings.get(index);
         let (protocol, port) = (mapping.protocol(), mapping.internal_port());
-        let is_server = self.policy.lifetimes.is_served(protocol, port) && self.is_static(index);
-        if !is_server || is_host_number(mapping.key().address) {
+        let is_served = protocol == Protocol::Udp && self.policy.lifetimes.is_served(protocol, port);
+        if !is_served || !self.is_static(index) || is_host_number(mapping.key().address) {
             return None;
         }
         let (pool, class) = (self.pool_of_mapping(index)?.id, self.class_now(mapping.subscriber));
         let gateway = self.snapshot.gateways.find(protocol, port, pool, class)?;
-        let has_few = store.replaceable_of(mapping.subscriber) < UNANSWERED_CLIENTS_MAX;
-        (has_few && self.decide_session(now, index).is_ok()).then(|| now + gateway.timeout)
+        gateway.alg.alg()?.is_first_request().map(|_| gateway)
     }
 
     /// True if rules would change the way or the source of the answer. An answer that would be
     /// dropped takes no memory.
-    fn rules_lead_away(&self, key: &InternalKey, remote: (u32, u16)) -> bool {
+    pub(crate) fn rules_lead_away(&self, key: &InternalKey, remote: (u32, u16)) -> bool {
         if self.snapshot.rules.is_empty() {
             return false;
         }

@@ -5,11 +5,16 @@
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 
+use alg::AlgId;
 use nat::Protocol;
+use nat::Settings;
 use nat::settings::Admission;
 use nat::settings::Filtering;
 use nat::settings::Forward;
 use nat::types::RealmId;
+use nat::verdict::GatewayRefusal;
+use nat::view::Step;
+use testkit::topology::OUTSIDE;
 use testkit::*;
 use wire::build;
 
@@ -17,14 +22,25 @@ use super::gateways::Talk;
 use super::gateways::syn_reaches;
 use super::gateways::udp_text;
 use super::gateways::with;
+use super::why::check;
 
 const SERVER: SocketAddrV4 = at(I1, 5060);
 const EXTERNAL: SocketAddrV4 = at(POOL[0], 5060);
 
 fn bed(workers: usize) -> Bed {
+    Bed::new(settings()).workers(workers)
+}
+
+fn bed_with(change: impl FnOnce(&mut Settings)) -> Bed {
+    let mut settings = settings();
+    change(&mut settings);
+    Bed::new(settings)
+}
+
+fn settings() -> Settings {
     let mut settings = with(&["sip"]).filtering(Filtering::AddressAndPortDependent);
     settings.forwards = [Protocol::Udp, Protocol::Tcp].map(forward).to_vec();
-    Bed::new(settings).workers(workers)
+    settings
 }
 
 fn forward(protocol: Protocol) -> Forward {
@@ -105,7 +121,8 @@ fn each_client_of_a_server_over_udp_is_read() {
     }
 }
 
-/// It opens no port for a client that has asked for nothing.
+/// It opens no port for a client that has asked for nothing, also where it is read because it
+/// leads to a port of SIP.
 #[test]
 fn an_answer_that_nobody_asked_for_opens_nothing() {
     let mut bed = bed(1);
@@ -113,34 +130,131 @@ fn an_answer_that_nobody_asked_for_opens_nothing() {
     for client in [at(E1, 5061), at(E2, 40_000)] {
         assert_eq!(answers(&mut bed, client, &ok(20_000)), ok(20_000));
     }
+    let read = ok(20_000).replace(&format!("<sip:100@{SERVER}>"), &format!("<sip:100@{EXTERNAL}>"));
+    assert_eq!(answers(&mut bed, at(E2, 5060), &ok(20_000)), read);
     assert_eq!(bed.counters().expectations_created, 0);
     bed.run_out();
 }
 
-/// They take little memory, pass unread once there are too many, and keep clients that the server
-/// has answered neither from being read nor from coming back.
+/// Sends a request, and says whether it was read.
+fn is_read(bed: &mut Bed, client: SocketAddrV4) -> bool {
+    let got = asks(bed, client);
+    assert!([SERVER, EXTERNAL].iter().any(|to| got == invite(client, *to)), "{got}");
+    got == invite(client, SERVER)
+}
+
+fn forged(n: u16) -> SocketAddrV4 {
+    at(Ipv4Addr::new(192, 0, 2, 100 + (n % 100) as u8), 10_000 + n / 100)
+}
+
+fn refused(bed: &Bed, why: GatewayRefusal) -> u64 {
+    let sip = AlgId::named("sip").expect("a gateway");
+    bed.counters().gateways[usize::from(sip.0)].refused[why as usize]
+}
+
+/// They take little memory, and keep no client from being read, nor those that the server has
+/// answered from coming back. In a small table, the subscriber's share is below 64.
 #[test]
 fn forged_clients_have_few_sessions() {
-    let mut bed = bed(1);
-    let client = at(E2, 40_000);
-    asks(&mut bed, at(E1, 5060));
-    asks(&mut bed, client);
-    answers(&mut bed, client, &ok(20_000));
+    for (control_sessions, most) in [(1_024, 64), (256, 31)] {
+        let mut bed = bed_with(|settings| settings.control_sessions_max = control_sessions);
+        let client = at(E2, 40_000);
+        assert!(is_read(&mut bed, at(E1, 5060)) && is_read(&mut bed, client));
+        answers(&mut bed, client, &ok(20_000));
+        assert!((0..1_000).all(|n| is_read(&mut bed, forged(n))));
+        // The first session of a mapping stays until its time is over.
+        assert!((most..=most + 1).contains(&(bed.sessions().len() - 1)), "{} sessions", bed.sessions().len());
+        if most == 64 {
+            assert_eq!(refused(&bed, GatewayRefusal::SubscriberLimit), 1_001 - 64);
+        }
+        assert_eq!(refused(&bed, GatewayRefusal::TableFull), 0);
+        assert!(answers(&mut bed, client, &ok(20_002)).contains(&EXTERNAL.to_string()));
+        assert!(is_read(&mut bed, client) && is_read(&mut bed, at(E2, 40_001)));
+        // Unanswered ones end soon.
+        bed.advance_secs(60);
+        assert_eq!(bed.sessions().len(), 1);
+        bed.run_out();
+    }
+}
+
+/// With the subscriber's share full of clients that the server has answered, others pass unread.
+#[test]
+fn clients_that_cannot_be_read_have_no_sessions() {
+    let mut bed = bed_with(|settings| settings.control_sessions_max = 256);
+    for n in 0..32 {
+        assert!(is_read(&mut bed, forged(n)));
+        answers(&mut bed, forged(n), &ok(20_000 + 2 * n));
+    }
     let sessions = bed.sessions().len();
-    let read = (0..1_000).filter(|n| {
-        let forged = at(Ipv4Addr::new(192, 0, 2, 100 + (n % 100) as u8), 10_000 + n / 100);
-        let got = asks(&mut bed, forged);
-        assert!([SERVER, EXTERNAL].iter().any(|to| got == invite(forged, *to)), "{got}");
-        got == invite(forged, SERVER)
-    });
-    assert_eq!(read.count(), 64 - 1);
-    assert_eq!(bed.sessions().len(), sessions + 64 - 1);
-    assert_eq!(asks(&mut bed, client), invite(client, SERVER));
-    assert!(answers(&mut bed, client, &ok(20_002)).contains(&EXTERNAL.to_string()));
-    // Unanswered ones end soon.
-    bed.advance_secs(60);
-    let other = at(E2, 40_001);
-    assert_eq!(asks(&mut bed, other), invite(other, SERVER));
+    assert!((32..200).all(|n| !is_read(&mut bed, forged(n))));
+    assert_eq!((bed.sessions().len(), refused(&bed, GatewayRefusal::TableFull)), (sessions, 200 - 32));
+    bed.run_out();
+}
+
+/// Fragments cannot be read, and other datagrams are no requests.
+#[test]
+fn what_asks_nothing_opens_no_session() {
+    let mut bed = bed(1);
+    asks(&mut bed, at(E1, 5060));
+    let sessions = bed.sessions().len();
+    let request = invite(forged(0), EXTERNAL);
+    for n in 0..100 {
+        let datagram = build::udp(forged(n), EXTERNAL).payload(request.as_bytes()).build();
+        bed.outside(&build::fragment(&datagram, 84)[0]);
+        for text in ["\r\n\r\n", "INVITE", "SIP/2.0 200 OK\r\nCSeq: 1 INVITE\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"] {
+            bed.outside(&build::udp(forged(n), EXTERNAL).payload(text.as_bytes()).build());
+        }
+        assert_eq!(bed.take_inside().len(), 5, "all of them pass");
+    }
+    assert_eq!(bed.sessions().len(), sessions);
+    bed.run_out();
+}
+
+/// What a client sends keeps no session of its own, not even if `inbound_refresh` is on.
+#[test]
+fn unanswered_clients_keep_no_session() {
+    for refreshes in [false, true] {
+        let mut bed = bed_with(|settings| settings.inbound_refresh = refreshes);
+        // The first one activates the mapping.
+        let (first, second, answered) = (at(E1, 5060), at(E2, 40_000), at(E2, 40_001));
+        for client in [first, second, answered] {
+            assert!(is_read(&mut bed, client));
+        }
+        answers(&mut bed, answered, &ok(20_000));
+        bed.advance_secs(20);
+        assert!(is_read(&mut bed, first) && is_read(&mut bed, second));
+        assert_eq!(bed.sessions().len(), 3);
+        bed.advance_secs(20);
+        assert_eq!(bed.sessions().len(), 1, "the one that is answered");
+        bed.advance_secs(120);
+        assert_eq!(bed.sessions().len(), 1, "it lives as long as others over UDP");
+        bed.run_out();
+    }
+}
+
+#[test]
+fn the_session_of_a_client_is_foretold() {
+    let mut bed = bed(1);
+    asks(&mut bed, at(E1, 5060));
+    let request = |client| build::udp(client, EXTERNAL).payload(invite(client, EXTERNAL).as_bytes()).build();
+    let is_new = |bed: &mut Bed| {
+        let foretold = check(bed, OUTSIDE, &request(at(E2, 40_000)));
+        foretold.steps.iter().any(|step| matches!(step, Step::SessionWouldBeCreated))
+    };
+    assert!(is_new(&mut bed));
+    assert!(!is_new(&mut bed), "it has one");
+    bed.run_out();
+}
+
+/// Nor do half-open connections to the server, which anyone can forge too.
+#[test]
+fn half_open_connections_keep_no_client_out() {
+    let mut bed = bed(1);
+    for n in 0..100 {
+        assert_eq!(syn_reaches(&mut bed, forged(n), EXTERNAL), Some(SERVER));
+    }
+    assert!((100..164).all(|n| is_read(&mut bed, forged(n))));
+    assert_eq!(refused(&bed, GatewayRefusal::SubscriberLimit), 0);
     bed.run_out();
 }
 

@@ -125,7 +125,7 @@ fn facing(bed: &Bed, interface: InterfaceId) -> Facing {
 }
 
 /// Asks first, then sends.
-fn check(bed: &mut Bed, interface: InterfaceId, packet: &[u8]) -> Explanation {
+pub(crate) fn check(bed: &mut Bed, interface: InterfaceId, packet: &[u8]) -> Explanation {
     let foretold = why(bed, facing(bed, interface), packet);
     let given = send(bed, interface, packet);
     let what = format!("{:?} to {:?} by {interface:?}", source(packet), destination(packet));

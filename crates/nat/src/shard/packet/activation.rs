@@ -14,6 +14,7 @@ use crate::shard::packet::outbound::Flow;
 use crate::snapshot::shared::NextHop;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
+use crate::state::tcp::TcpState;
 use crate::steps::opening::Foresight;
 use crate::time::Instant;
 use crate::types::Side;
@@ -52,6 +53,10 @@ impl PacketPath {
         let new = self.view().session_from_outside(&packet, protocol, first, now + first.lifetime);
         match self.ledger.open_mapping(now, &key, &Foresight::of(hash), None, &new) {
             Ok(index) => {
+                // As for each client of this server.
+                if let Some(timeout) = self.view().gateway_of_server(index).map(|gateway| gateway.timeout) {
+                    self.ledger.refresh(index, SessionRef::Inline, TcpState::UNANSWERED, now + timeout);
+                }
                 let flow = Flow { index, session: Some(SessionRef::Inline) };
                 self.established_inbound(at, bytes, flow, hop, via, sink)
             }

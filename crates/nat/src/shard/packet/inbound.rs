@@ -22,6 +22,7 @@ use crate::state::tcp::TcpState;
 use crate::steps::inbound::Act;
 use crate::steps::inbound::Decided;
 use crate::steps::inbound::Inbound;
+use crate::steps::inbound::OpenedFor;
 pub(in crate::shard) use crate::steps::inbound::Via;
 use crate::steps::view::View;
 use crate::steps::way::NoWay;
@@ -127,8 +128,10 @@ impl PacketPath {
             Some(session) => {
                 // The first answer changes the state and its timer. Only once, or an outside host
                 // could keep the session alive.
-                let is_first_answer = self.ledger.state.session_state(index, session).0 == TcpState::UNANSWERED;
-                if refreshes || is_first_answer {
+                let is_unanswered = self.ledger.state.session_state(index, session).0 == TcpState::UNANSWERED;
+                // The answer to a client outside comes from inside.
+                let awaits_inside = is_unanswered && self.ledger.is_opened_from(index, session, Side::Outside);
+                if (refreshes || is_unanswered) && !awaits_inside {
                     let lifetime = self.view().lifetime(index, session, TcpState::Established);
                     self.ledger.refresh(index, session, TcpState::Established, now + lifetime);
                 }
@@ -206,16 +209,19 @@ impl PacketPath {
         let Arrival { now, parsed, .. } = at;
         match act {
             Act::Enter { .. } | Act::EnterFlow { .. } => Fate::Done(Verdict::NoMapping),
-            Act::Open { mapping: index, new, by, is_needed, hop } => {
-                let made = self.ledger.create_session(now, index, &new, by);
+            Act::Open { mapping: index, new, by, purpose, hop } => {
+                let made = match purpose {
+                    OpenedFor::Gateway => self.ledger.open_to_server(at, bytes, index, &new, by),
+                    OpenedFor::Packet | OpenedFor::Answers => self.ledger.create_session(now, index, &new, by),
+                };
                 if made.is_ok() && !self.ledger.state.grants.is_empty() {
                     self.ledger.note_entered(now, index, (new.remote_address, new.remote_port));
                 }
                 match made {
-                    Err(verdict) if is_needed => Fate::Done(verdict),
+                    Err(verdict) if purpose == OpenedFor::Packet => Fate::Done(verdict),
                     // A session that is only for the answers does not affect this packet.
                     made => {
-                        let session = made.ok().filter(|_| is_needed);
+                        let session = made.ok().filter(|_| purpose != OpenedFor::Answers);
                         self.established_inbound(at, bytes, Flow { index, session }, &hop, via, sink)
                     }
                 }

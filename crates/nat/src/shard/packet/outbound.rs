@@ -23,6 +23,7 @@ use crate::snapshot::addresses::Local;
 use crate::snapshot::shared::NextHop;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
+use crate::state::tcp::TcpState;
 pub(in crate::shard) use crate::steps::door::remote_port;
 use crate::steps::opening::Foresight;
 use crate::steps::outbound::Departure;
@@ -333,6 +334,12 @@ impl PacketPath {
             }
             Some(session) => {
                 let (state, expires) = self.ledger.state.session_state(flow.index, session);
+                let is_unanswered = state == TcpState::UNANSWERED;
+                // The first answer of a server inside.
+                let state = match is_unanswered && self.ledger.is_opened_from(flow.index, session, Side::Outside) {
+                    true => TcpState::Established,
+                    false => state,
+                };
                 // A later fragment must not shorten the timer.
                 let lifetime = match self.ledger.state.mappings.get(flow.index).protocol() {
                     Protocol::Tcp => expires.saturating_since(now),

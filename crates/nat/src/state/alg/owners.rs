@@ -13,9 +13,11 @@ pub(super) struct Owner {
     pub(super) sessions: u32,
     /// Directions that hold something.
     pub(super) held: u32,
-    /// Its sessions that may make room for others, and how many.
+    /// Its sessions that may make room for others, without those of `clients`.
     pub(super) replaceable: Queue,
-    pub(super) replaceable_count: u32,
+    /// Unanswered clients of its servers over UDP, and how many.
+    pub(super) clients: Queue,
+    pub(super) client_count: u32,
 }
 
 pub(super) struct Owners {
@@ -55,7 +57,8 @@ impl Owners {
             self.get_mut(place).sessions += 1;
             return Some(place);
         }
-        let new = Owner { subscriber, sessions: 1, held: 0, replaceable: Queue::EMPTY, replaceable_count: 0 };
+        let (replaceable, clients) = (Queue::EMPTY, Queue::EMPTY);
+        let new = Owner { subscriber, sessions: 1, held: 0, replaceable, clients, client_count: 0 };
         let place = self.records.take(|| new)?;
         *self.get_mut(place) = new;
         if self.by_subscriber.insert(hash_of(hash, subscriber), place).is_err() {

@@ -2,7 +2,7 @@
 
 use super::AlgSession;
 
-/// Two queues go through each session.
+/// Two queues go through each session. A subscriber has two of its own; a session is in one.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Which {
     OfAll = 0,

@@ -85,7 +85,6 @@ fn the_oldest_makes_room() {
         store.set_replaceable(place, true);
     }
     store.set_replaceable(own[9], true);
-    assert_eq!((store.replaceable_of(1), store.replaceable_of(2)), (3, 0));
     assert_eq!((store.to_replace(1), store.to_replace(2)), (Some(own[9]), None));
     store.set_replaceable(own[9], false);
     assert_eq!(store.to_replace(1), Some(own[4]));
@@ -108,6 +107,35 @@ fn the_oldest_makes_room() {
         store.start(&begun(places)).expect("a place is free");
     }
     assert_eq!(store.to_replace(5), None);
+}
+
+/// Unanswered clients of a server are counted by themselves, and go after the subscriber's others.
+#[test]
+fn clients_of_a_server_have_places_of_their_own() {
+    let mut store = store(1_024);
+    let mut start = |subscriber: u32, remote: u16, is_client: bool, is_of_registration: bool| {
+        let begun = begun_with(subscriber, remote.into());
+        let begun = Begun { client_is_inside: !is_client, is_of_registration, ..begun };
+        let place = store.start(&begun).expect("room");
+        store.set_replaceable(place, true);
+        place
+    };
+    let first = start(1, 0, true, false);
+    assert!((1..63).map(|remote| start(1, remote, true, false)).all(|place| place != first));
+    let others: Vec<u32> = (100..164).map(|remote| start(1, remote, remote % 2 == 0, remote % 2 == 0)).collect();
+    assert_eq!((store.client_to_replace(1), store.client_to_replace(2)), (None, None), "63 of 64");
+    let last = store.start(&Begun { client_is_inside: false, ..begun_with(1, 63) }).expect("room");
+    assert_eq!(store.client_to_replace(1), None, "it is not unanswered yet");
+    store.set_replaceable(last, true);
+    assert_eq!(store.client_to_replace(1), Some(first));
+    // 128 are the subscriber's share.
+    for place in others {
+        assert_eq!(store.to_replace(1), Some(place));
+        store.set_replaceable(place, false);
+    }
+    assert_eq!((store.to_replace(1), store.has_room_for(1)), (Some(first), true));
+    store.set_replaceable(first, false);
+    assert_eq!(store.client_to_replace(1), None);
 }
 
 /// After a reload with fewer sessions, those beyond stay, and none goes for a session that could
