@@ -644,13 +644,9 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     if !changes.is_empty() {
         live.previous = Some(before);
     }
-    if let (Some(text), true) = (&asked.text, asked.save) {
-        save(&path, text).map_err(|error| {
-            let object = format!("configuration {path}");
-            let remedy = "the new configuration is in use; write it to the file before the next restart";
-            Fault::new(object, "cannot be written", remedy).seen(error.to_string())
-        })?;
-    }
+    // From here on the change is made, so nothing is a refusal.
+    let text = asked.text.as_ref().filter(|_| asked.save);
+    let not_saved = text.and_then(|text| save(&path, text).err()).map(|error| error.to_string());
     let reloaded = Reloaded {
         config: path,
         generation: after.generation(),
@@ -659,6 +655,7 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         workers: instance.worker_count() as u64,
         took_us: micros(began),
         adoption_us,
+        not_saved,
     };
     let differences = match reloaded.changes {
         0 => "no changes".to_owned(),
@@ -668,6 +665,12 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         "configuration {}: in use as change {}, {differences}, {} us",
         reloaded.config, reloaded.generation, reloaded.took_us
     ));
+    if let Some(why) = &reloaded.not_saved {
+        live.log.error(&format_args!(
+            "configuration {}: in use, but cannot be written ({why}); write it to the file before the next restart",
+            reloaded.config
+        ));
+    }
     Ok(changes.into_iter().map(Reply::from).chain([reloaded.into()]).collect())
 }
 

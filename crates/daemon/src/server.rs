@@ -338,7 +338,8 @@ fn answer(
             let action = if asked.undo { "drain --undo" } else { "drain" };
             record_start(instance, &actor, action, "").and_then(|()| {
                 let outcome = drain::drain(instance, asked.undo);
-                record_outcome(instance, &actor, action, "", outcome.as_ref().err());
+                let result = outcome.as_ref().map_or_else(failed, |_| DONE.to_owned());
+                record_outcome(instance, &actor, action, "", &result);
                 outcome.map(|drained| whole(vec![drained]))
             })
         }
@@ -473,6 +474,8 @@ fn record_left(instance: &Instance, actor: &Actor, recorded: Recorded) {
 
 /// The result in the record before a change is made.
 const STARTED: &str = "started";
+/// The result of a change that was made.
+const DONE: &str = "done";
 /// The result of a lookup that has one answer.
 const ANSWERED: &str = "answered";
 
@@ -541,11 +544,25 @@ fn record_change(
     (action, what): (&str, &str),
     outcome: &Result<Vec<Reply>, change::Refused>,
 ) {
-    let (replies, refused) = match outcome {
-        Ok(replies) => (replies, None),
-        Err(refused) => (&refused.replies, Some(&refused.fault)),
+    let (replies, result) = match outcome {
+        Ok(replies) => (replies, done(replies)),
+        Err(refused) => (&refused.replies, failed(&refused.fault)),
     };
-    record_outcome(instance, actor, action, &change_subject(what, replies), refused);
+    record_outcome(instance, actor, action, &change_subject(what, replies), &result);
+}
+
+/// The result of a change that was made, whether or not its text could be saved.
+fn done(replies: &[Reply]) -> String {
+    let not_saved = replies.iter().find_map(|reply| match reply {
+        Reply::Reloaded(done) => done.not_saved.as_deref(),
+        _ => None,
+    });
+    not_saved.map_or_else(|| DONE.to_owned(), |why| format!("{DONE}: not saved: {why}"))
+}
+
+/// The result of a change that was not made.
+fn failed(fault: &Fault) -> String {
+    format!("failed: {fault}")
 }
 
 /// What was changed: where it came from, the number of the change, and the objects that differ, as
@@ -566,10 +583,9 @@ fn change_subject(what: &str, replies: &[Reply]) -> String {
     parts.join(": ")
 }
 
-fn record_outcome(instance: &Instance, actor: &Actor, action: &str, subject: &str, refused: Option<&Fault>) {
+fn record_outcome(instance: &Instance, actor: &Actor, action: &str, subject: &str, result: &str) {
     let Some(audit) = instance.audit() else { return };
-    let result = refused.map_or_else(|| "done".to_owned(), |fault| format!("failed: {fault}"));
-    write_late(instance, audit, &audit::record(actor, action, subject, &result));
+    write_late(instance, audit, &audit::record(actor, action, subject, result));
 }
 
 /// Records what is over: the log of the daemon has what the audit log lacks.

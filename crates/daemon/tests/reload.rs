@@ -771,6 +771,27 @@ fn a_record_of_a_change_names_its_number_and_what_differs() {
 }
 
 #[test]
+fn a_change_that_cannot_be_saved_is_still_a_change() {
+    let mut one = Instance::start("unsaved", "");
+    let text = one.text.replace("203.0.113.0/28", "203.0.113.0/29");
+    let first = one.write("first.toml", &one.text.clone());
+    one.reload(first);
+    // A folder where the new file is to be written first: not even root can.
+    fs::create_dir(one.directory.join("first.toml.new")).expect("a folder of our own");
+    let replies = one.reload(NewConfig { text: Some(text), save: true, ..NewConfig::default() });
+    assert_eq!(error(&replies), "");
+    assert!(matches!(&replies[0], Reply::Change(change) if change.object == "pool \"a\".addresses"), "{replies:?}");
+    let reloaded = replies.iter().find_map(|reply| if let Reply::Reloaded(it) = reply { Some(it) } else { None });
+    let reloaded = reloaded.expect("what was changed");
+    assert_eq!(reloaded.generation, one.running.instance().shared().generation());
+    let why = reloaded.not_saved.clone().expect("why it is not saved");
+    let newest = records(&mut one).remove(0);
+    assert!(newest.ends_with(&format!(": change 2: pool \"a\".addresses: done: not saved: {why}")), "{newest}");
+    assert_eq!(fs::read_to_string(one.directory.join("first.toml")).expect("the old file"), one.text);
+    one.stop();
+}
+
+#[test]
 fn records_of_subscribers_change_only_if_the_client_may() {
     let mut one = Instance::start("keep_records", "");
     let text = one.text.clone();

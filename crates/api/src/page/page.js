@@ -394,7 +394,8 @@ onSubmit("why", explain);
 
 onSubmit("change", async button => {
   const send = { method: "POST", body: at("text").value, headers: { "content-type": "text/plain", "x-natrix-csrf": csrf } };
-  const done = answer => `in use: change ${answer.reloaded.generation}, ${counted(answer.changes.length, "difference")}`;
+  const done = ({ reloaded, changes }) =>
+    `in use: change ${reloaded.generation}, ${counted(changes.length, "difference")}${reloaded.not_saved ? `; not saved: ${reloaded.not_saved}` : ""}`;
   if (button?.value === "rollback") {
     if (!confirm("Return to the configuration before the last reload?")) return;
     at("changed").textContent = done(await ask("api/v1/rollback", { ...send, body: "" }));

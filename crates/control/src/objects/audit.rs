@@ -22,6 +22,7 @@ pub struct AuditRecord {
     pub case: Option<String>,
     /// What came of it. Lookups are recorded before they are answered: `found N`, `none`,
     /// `answered`, `refused: …`, `failed: …`, and for those that last, `started` and `ended: …`.
-    /// Changes: `done` or `failed: …`. What a manager is about to set by SNMP: `asked`.
+    /// Changes: `done`, `done: not saved: …` or `failed: …`. What a manager is about to set by
+    /// SNMP: `asked`.
     pub result: String,
 }

@@ -329,6 +329,10 @@ pub struct Reloaded {
     pub took_us: u64,
     /// Part of this time from the first worker to the last.
     pub adoption_us: u64,
+    /// Why the text is not in the file, although that was asked for: the change is in use until the
+    /// next restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_saved: Option<String>,
 }
 
 /// One thing wrong with a configuration file.
