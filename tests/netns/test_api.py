@@ -13,6 +13,7 @@ from pathlib import Path
 
 import setups
 from kit import *
+from netlab import process
 from netlab.topology import SRV1
 from setups import API_PORT
 
@@ -217,6 +218,36 @@ def what_cannot_be_recorded_is_not_done(n):
         expect_equal(n.dut.show("status")[0]["timeouts"]["icmp_us"], 60_000_000, "timer")
     finally:
         log.rmdir()
+        kept.rename(log)
+    expect_equal(ask(n, "/api/v1/mappings?limit=1", "audit")[0], 200, "a lookup afterwards")
+
+
+@test("api")
+def changes_are_recorded_and_made_on_a_full_disk(n):
+    text = n.dut.configuration.read_text()
+    log = n.dut.socket.with_suffix(".audit.jsonl")
+    kept, disk = log.with_name("kept"), log.with_name("disk")
+    inside = ["nsenter", "--mount", f"--target={n.dut.daemon.process.pid}"]
+    ask(n, "/api/v1/mappings?limit=1", "audit")
+    log.rename(kept)
+    disk.mkdir()
+    process.run([*inside, "mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk])
+    log.symlink_to(disk / "audit.jsonl")
+    try:
+        expect_equal(ask(n, "/api/v1/mappings?limit=1", "audit")[0], 200, "a lookup while there is room")
+        status, _, err = process.run([*inside, "dd", "if=/dev/zero", f"of={disk}/filler", "bs=4k", "count=1024"], check=False)
+        expect(status != 0 and "No space left" in err, f"filling the disk: {status} {err}")
+        changed = text + "\n[timeouts]\nicmp = \"3 min\"\n"
+        expect_equal(ask(n, "/api/v1/reload", "operate", "POST", changed)[0], 200, "a reload")
+        expect_equal(n.dut.show("status")[0]["timeouts"]["icmp_us"], 180_000_000, "timer after the reload")
+        expect_equal(ask(n, "/api/v1/rollback", "operate", "POST")[0], 200, "a rollback")
+        records = objects(n, "/api/v1/audit?limit=100", "audit")
+        seen = [one["action"] for one in records if one["result"] == "done"]
+        expect_equal(seen, ["rollback", "reload"], "audit log")
+    finally:
+        process.run([*inside, "umount", disk])
+        log.unlink()
+        disk.rmdir()
         kept.rename(log)
     expect_equal(ask(n, "/api/v1/mappings?limit=1", "audit")[0], 200, "a lookup afterwards")
 

@@ -10,6 +10,7 @@ use std::io::SeekFrom;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
@@ -20,6 +21,8 @@ use control::AuditRecord;
 use control::Fault;
 use control::List;
 use control::Page;
+use rustix::fs::FallocateFlags;
+use rustix::fs::fallocate;
 
 use crate::instance::lock;
 
@@ -27,6 +30,12 @@ use crate::instance::lock;
 const CHUNK_BYTES: u64 = 64 * 1024;
 /// Longest text of a record: names come from clients.
 const TEXT_BYTES_MAX: usize = control::CASE_BYTES_MAX;
+/// Room that the file has beyond its end: some thousand records. Whatever fills the disk, such as
+/// the event log beside it, a reload, a rollback and a drain can be recorded, so that they are not
+/// refused while they are the remedy.
+const RESERVE_BYTES: u64 = 1 << 20;
+/// Bytes of a block in what a file takes (`stat(2)`).
+const BLOCK_BYTES: u64 = 512;
 
 /// The file. It is opened for each record, so that logrotate can move it.
 #[derive(Debug)]
@@ -37,13 +46,22 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// An audit log in the file `path`, which the first record creates.
+    /// An audit log in the file `path`, which is created if it can be.
     pub fn new(path: PathBuf) -> Audit {
         // Without the package nobody has made it. If it cannot be made, the first record says so.
         if let Some(folder) = path.parent().filter(|folder| *folder == Path::new(config::LOG_FOLDER)) {
             let _ = DirBuilder::new().mode(0o750).create(folder);
         }
-        Audit { path, writing: Mutex::new(()) }
+        let audit = Audit { path, writing: Mutex::new(()) };
+        // Now, because the disk may be full before the first record.
+        if let Ok(file) = audit.open() {
+            let _ = reserve(&file);
+        }
+        audit
+    }
+
+    fn open(&self) -> io::Result<File> {
+        OpenOptions::new().append(true).read(true).create(true).mode(0o600).open(&self.path)
     }
 
     /// Writes a record to the disk.
@@ -55,7 +73,9 @@ impl Audit {
         let _writing = lock(&self.writing);
         let write = || -> io::Result<()> {
             let line = serde_json::to_vec(record)?;
-            let mut file = OpenOptions::new().append(true).read(true).create(true).mode(0o600).open(&self.path)?;
+            let mut file = self.open()?;
+            // On a full disk, or without `fallocate`, there is what is left.
+            let _ = reserve(&file);
             append(&mut file, &line, File::sync_data)
         };
         write().map_err(|error| {
@@ -140,6 +160,16 @@ impl Audit {
         path.push(ending);
         path.into()
     }
+}
+
+/// Takes room from the disk beyond the end of the file, if half of it has been used.
+fn reserve(file: &File) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    let taken = metadata.blocks() * BLOCK_BYTES;
+    if metadata.is_file() && taken < metadata.len() + RESERVE_BYTES / 2 {
+        fallocate(file, FallocateFlags::KEEP_SIZE, metadata.len(), RESERVE_BYTES)?;
+    }
+    Ok(())
 }
 
 /// Appends a line of its own and calls `sync`, or else leaves the file as long as it was. A line
@@ -317,6 +347,25 @@ mod tests {
         let mut file = OpenOptions::new().append(true).read(true).open(&place).unwrap();
         append(&mut file, b"{\"time\":", |_| Err(io::ErrorKind::StorageFull.into())).unwrap_err();
         assert_eq!(std::fs::read(&place).unwrap(), before);
+        std::fs::remove_file(place).unwrap();
+    }
+
+    #[test]
+    fn the_file_has_room_on_the_disk_for_further_records() {
+        let place = place("room");
+        let beyond = || {
+            let metadata = std::fs::metadata(&place).unwrap();
+            (metadata.blocks() * BLOCK_BYTES).saturating_sub(metadata.len())
+        };
+        let audit = Audit::new(place.clone());
+        assert_eq!(std::fs::metadata(&place).unwrap().len(), 0);
+        assert!(beyond() >= RESERVE_BYTES, "before the first record: {}", beyond());
+        for number in 0..2_000 {
+            audit.write(&record(&Actor::default(), "find", &"x".repeat(1_000), "asked"), "").unwrap();
+            assert!(beyond() >= RESERVE_BYTES / 4, "after {number} records: {}", beyond());
+        }
+        assert_eq!(audit.page(&list(1, None)).unwrap().objects.len(), 1);
+        assert_eq!(std::fs::read_to_string(&place).unwrap().lines().count(), 2_000);
         std::fs::remove_file(place).unwrap();
     }
 
