@@ -246,10 +246,18 @@ fn kernel_port(files: &Files, name: &str, (device, interface): (&str, &str), off
 
 /// The other end of a virtual cable: what it sends has no checksums while it leaves them to a
 /// device. None if the interface stands on another one, as a VLAN does.
+///
+/// `iflink` counts in the namespace of the other end. So an interface of this number here is the
+/// other end only if it is a virtual cable that leads back.
 fn other_end(files: &Files, check: &str, interface: &str, offloads: Offloads<'_>) -> Option<Finding> {
     let of = |name: &str, file: &str| files.text(&format!("sys/class/net/{name}/{file}"));
+    // The kernel links to the devices that an interface stands on.
+    if files.names(&format!("sys/class/net/{interface}")).iter().any(|name| name.starts_with("lower_")) {
+        return None;
+    }
     let (own, other) = (of(interface, "ifindex"), of(interface, "iflink"));
-    let Some(peer) = files.names("sys/class/net").into_iter().find(|name| of(name, "ifindex") == other) else {
+    let leads_back = |name: &String| of(name, "ifindex") == other && of(name, "iflink") == own;
+    let Some(peer) = files.names("sys/class/net").into_iter().find(leads_back) else {
         let seen =
             format!("{interface} is a virtual cable into another namespace: its end there must compute checksums");
         let remedy = format!(
@@ -258,9 +266,6 @@ fn other_end(files: &Files, check: &str, interface: &str, offloads: Offloads<'_>
         );
         return Some(finding(check, Level::Warning, seen, remedy));
     };
-    if of(&peer, "iflink") != own {
-        return None;
-    }
     let remedy = format!("ethtool -K {peer} tx off");
     Some(match offloads(&peer) {
         Err(error) => finding(check, Level::Warning, format!("offloads of {peer} cannot be read: {error}"), remedy),
@@ -490,9 +495,14 @@ mod tests {
         let found = examine(&tree.files(), Some(&config("2, 3")), &unknown);
         let remedy = "ethtool -K eth1 gro off lro off rx-gro-hw off".to_owned();
         assert_eq!(of_check(&found, "port out: joining"), (Level::Warning, remedy));
+        // An interface here may have the number that the other end has in its namespace.
+        let here = [("sys/class/net/eth9/ifindex", "9"), ("sys/class/net/eth9/iflink", "9")];
+        let found = examine(&Tree::new("same-number", &with(&here)).files(), Some(&config("2, 3")), &all);
+        let (level, remedy) = of_check(&found, "port out: offloads");
+        assert!(level == Level::Warning && remedy.contains("interface 9 ("), "{found:?}");
         // A VLAN stands on its device, which is no other end.
-        let vlan = with(&[("sys/class/net/eth9/ifindex", "9"), ("sys/class/net/eth9/iflink", "9")]);
-        let found = examine(&Tree::new("vlan", &vlan).files(), Some(&config("2, 3")), &all);
+        let vlan = [&here[..], &[("sys/class/net/eth1/lower_eth9/ifindex", "9")]].concat();
+        let found = examine(&Tree::new("vlan", &with(&vlan)).files(), Some(&config("2, 3")), &all);
         assert!(found.iter().all(|one| one.check != "port out: offloads"), "{found:?}");
     }
 
