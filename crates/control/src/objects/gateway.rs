@@ -55,7 +55,7 @@ pub struct AlgRefused {
     /// Expectations beyond those of one control session.
     pub session_limit: u64,
     /// Expectations beyond those of one subscriber, and unanswered clients of its servers over UDP
-    /// that made room for others.
+    /// that were forgotten for others.
     pub subscriber_limit: u64,
     /// Expectations without a free external port.
     pub no_port: u64,
