@@ -4,8 +4,9 @@
 A virtual cable costs the kernel more than Natrix needs for a frame. `SharedMemory` sends the same frames by DPDK.
 
 KIND is `arp` (requests from everybody for everybody), `bgp` (segments to the BGP port from far away), `bgp-near` (the
-same from one address of the link, which is no neighbour of the routing), or `pcp` (requests of port control: from the
-host's own address, from addresses of others, and for others by THIRD_PARTY, with right and wrong client addresses).
+same from addresses of the link, none of them a neighbour of the routing), `bfd` and `ospf` (from such addresses, too),
+or `pcp` (requests of port control: from the host's own address, from addresses of others, and for others by
+THIRD_PARTY, with right and wrong client addresses).
 SENDERS processes share the work; 1 if nothing is said.
 """
 
@@ -31,7 +32,7 @@ from netlab.topology import NAT_INSIDE  # noqa: E402
 from netlab.topology import NAT_OUTSIDE  # noqa: E402
 from netlab.topology import SUBSCRIBERS  # noqa: E402
 
-ETH_P_ARP, BGP, PCP = 0x0806, 179, 5351
+ETH_P_ARP, BGP, BFD, PCP, OSPF = 0x0806, 179, 3784, 5351, 89
 # From linux/if_packet.h: frames go to the device at once.
 SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20
 LINK = "198.51.100"
@@ -61,6 +62,20 @@ def pcp_request(dice, number):
     return ip_packet(source, NAT_INSIDE, socket.IPPROTO_UDP, udp_segment(source, 1024 + number, NAT_INSIDE, PCP, message))
 
 
+def routing_packet(dice, kind, source, number):
+    """The first packet of a session that nobody has asked for."""
+    if kind == "ospf":
+        # A hello: version, type, length; the kernel looks at no more.
+        return ip_packet(source, NAT_OUTSIDE, OSPF, struct.pack("!BBH", 2, 1, 44) + dice.randbytes(40), ttl=1)
+    if kind == "bfd":
+        # Version 1, down, a multiplier of 3, and discriminators that nobody has (RFC 5880 §4.1).
+        control = struct.pack("!BBBB", 0x20, 0x40, 3, 24) + dice.randbytes(8) + struct.pack("!III", 300_000, 300_000, 0)
+        segment = udp_segment(source, 49152 + number, NAT_OUTSIDE, BFD, control)
+        return ip_packet(source, NAT_OUTSIDE, socket.IPPROTO_UDP, segment, ttl=255)
+    syn = tcp_syn(source, 1024 + number, NAT_OUTSIDE, BGP)
+    return ip_packet(source, NAT_OUTSIDE, socket.IPPROTO_TCP, syn)
+
+
 def frames(station, kind, link=LINK):
     """Different ones, so that no source sends more than a few. `link`: the first three bytes of its addresses."""
     dice = random.Random(1)
@@ -72,9 +87,9 @@ def frames(station, kind, link=LINK):
         if kind == "pcp":
             packet = pcp_request(dice, number)
         else:
-            source = f"{link}.66" if kind == "bgp-near" else socket.inet_ntoa(bytes([198, 18]) + dice.randbytes(2))
-            syn = tcp_syn(source, 1024 + number, NAT_OUTSIDE, BGP)
-            packet = ip_packet(source, NAT_OUTSIDE, socket.IPPROTO_TCP, syn)
+            far = socket.inet_ntoa(bytes([198, 18]) + dice.randbytes(2))
+            source = far if kind == "bgp" else f"{link}.{dice.randrange(100, 250)}"
+            packet = routing_packet(dice, kind, source, number)
         # One sender of requests, so that the switch has nothing to learn.
         yield station + (b"\x02\x66" + bytes(4) if kind == "pcp" else sender) + struct.pack("!H", ETH_P_IP) + packet
 
