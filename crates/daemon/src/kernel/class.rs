@@ -69,7 +69,7 @@ const FRAGMENT: u8 = 44;
 const BGP_PORTS: [u16; 2] = [179, 646];
 /// Destination ports of BFD of a neighbour (RFC 5881 §4), each with the least TTL or hop limit:
 /// control packets come as they were sent (§5), and the neighbour sends our echoes back with one
-/// less. From farther away none has as much. BFD over several hops (RFC 5883) is not of a neighbour.
+/// less. From farther away none has as much. BFD over several hops (RFC 5883) is no neighbour's.
 const BFD_PORTS: [(u16, u8); 2] = [(3_784, 255), (3_785, 254)];
 /// Ports of other routing over UDP: RIP, RIPng, LDP (discovery), Babel.
 const UDP_PORTS: [u16; 4] = [520, 521, 646, 6_696];
