@@ -40,7 +40,8 @@ LEARNED = "192.0.2.0/24"
 # A routing protocol that no daemon has.
 OWN = "200"
 HERE = Path(__file__).resolve().parent
-# Of each kind; and frames a second that must come by shared memory: 464,000 came beside compilers on both CPUs.
+# Of each kind; and frames a second that must come by shared memory: beside compilers on both CPUs
+# 464,000 came.
 FLOOD_SECONDS, FLOOD_MIN = 3, 300_000
 
 
