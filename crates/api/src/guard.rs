@@ -288,6 +288,14 @@ impl Guard {
         lock(&self.verified).get(&self.remembered_as(token)).copied()
     }
 
+    /// The same, unless the secret can be guessed and there were too many wrong logins.
+    fn known(&self, peer: &Peer, token: &str) -> Result<Option<usize>, Refused> {
+        match self.remembered(token) {
+            Some(user) if !token::is_random(token) => self.check_logins(peer, token).map(|()| Some(user)),
+            found => Ok(found),
+        }
+    }
+
     /// The user with this name, and the hash to check the secret against. For an unknown name it is
     /// that of another user, so that the time of the answer does not show which names exist.
     fn candidate(&self, name: &str) -> Option<(Option<usize>, &str)> {
@@ -316,16 +324,16 @@ impl Guard {
     /// has the rate of requests as its only limit, and guesses at a secret that somebody made up
     /// must have the one of wrong logins.
     async fn user_of(self: &Arc<Guard>, token: String, peer: &Peer) -> Result<Option<usize>, Refused> {
-        if let Some(user) = self.remembered(&token) {
-            return if token::is_random(&token) {
-                Ok(Some(user))
-            } else {
-                self.check_logins(peer, &token).map(|()| Some(user))
-            };
+        // Without a hash to check there is no guess to count: a name without a secret, or no user.
+        if token.split_once(':').and_then(|(name, _)| self.candidate(name)).is_none() {
+            return Ok(None);
+        }
+        if let Some(user) = self.known(peer, &token)? {
+            return Ok(Some(user));
         }
         let turn = Arc::clone(&self.verifying).acquire_owned().await;
         // Another request with this token may have come first.
-        if let Some(user) = self.remembered(&token) {
+        if let Some(user) = self.known(peer, &token)? {
             return Ok(Some(user));
         }
         // Logins that were sent at the same time have their turns one after the other, so each sees
@@ -515,12 +523,20 @@ pub(crate) async fn authorize(
     next: Next,
 ) -> Result<Response, Refused> {
     let mut principal = guard.login(request.headers(), &peer, needed).await?;
-    principal.case = case_of(request.headers(), request.uri())?;
+    let wrong_case = match case_of(request.headers(), request.uri()) {
+        Ok(case) => {
+            principal.case = case;
+            Ok(())
+        }
+        Err(refused) => Err(refused),
+    };
     let is_change = request.method() != Method::GET && request.method() != Method::HEAD;
     let permitted = principal.require(needed).and_then(|()| match is_change {
         true => guard.check_origin(request.headers(), &principal),
         false => Ok(()),
     });
+    // Who may not ask at all is refused for that, and recorded.
+    let permitted = permitted.and(wrong_case);
     let actor = principal.actor();
     let mut response = match permitted {
         Ok(()) => {
@@ -623,6 +639,33 @@ mod tests {
         let (guard, token) = guard_with("secret");
         assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
         log_in(&guard, WRONG, 10).await;
+        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+    }
+
+    #[tokio::test]
+    async fn a_made_up_secret_waits_after_the_queue_too() {
+        let (guard, token) = guard_with("secret");
+        // All wait for their turns in this order: the first makes the token known, then it is
+        // guessed at.
+        let (first, guesses, last) =
+            tokio::join!(log_in(&guard, &token, 1), log_in(&guard, WRONG, 10), log_in(&guard, &token, 1));
+        assert_eq!(first, HashMap::from([(StatusCode::OK, 1)]));
+        assert_eq!(guesses, HashMap::from([(StatusCode::UNAUTHORIZED, 10)]));
+        assert_eq!(last, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_name_and_secret_is_not_counted() {
+        let (guard, token) = guard();
+        assert_eq!(log_in(&guard, "noc", 64).await, HashMap::from([(StatusCode::UNAUTHORIZED, 64)]));
+        // Ten wrong ones with a name count, so that the places in use stay known.
+        log_in(&guard, WRONG, 10).await;
+        for last in 0..=u16::MAX {
+            // Far more places than are counted at a time.
+            let address = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, last, 0, 0, 0, 1);
+            let peer = Peer::Tcp { address: address.into(), certificate: None };
+            assert_eq!(guard.user_of("noc".to_owned(), &peer).await.ok(), Some(None));
+        }
         assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
     }
 

@@ -56,8 +56,9 @@ pub(crate) struct CertificateState {
 
 impl Certificates {
     pub(crate) fn load(files: Tls) -> Result<Certificates, String> {
-        let (acceptor, expires_s) = acceptor(&files)?;
+        // First, so that files that change while they are read are read again.
         let (changed, looked) = (changed(&files), Instant::now());
+        let (acceptor, expires_s) = acceptor(&files)?;
         let current = Current { acceptor, expires_s, changed, looked, failing: false, failures: 0 };
         Ok(Certificates { files, current: Mutex::new(current) })
     }
