@@ -531,6 +531,8 @@ mod tests {
         assert_eq!(ask(&routes, neighbours, 2).await.status(), StatusCode::FORBIDDEN);
         assert_eq!(send(&routes, (Method::POST, "/api/v1/reload"), 3, "").await.status(), StatusCode::FORBIDDEN);
         assert_eq!(send(&routes, (Method::POST, "/api/v1/plan?details=1"), 2, "").await.status(), 403);
+        // The role comes before the case.
+        assert_eq!(ask(&routes, "/api/v1/neighbours?case=a%0Ab", 2).await.status(), StatusCode::FORBIDDEN);
         let record = |action: &str, subject: &str, needed: &str| {
             let (action, subject) = (action.to_owned(), subject.to_owned());
             Question::Record(control::Record { action, subject, result: Some(format!("refused: needs {needed}")) })
@@ -539,6 +541,7 @@ mod tests {
             record("GET /api/v1/neighbours", "address=100.64.0.7", "audit"),
             record("POST /api/v1/reload", "", "operate"),
             record("POST /api/v1/plan", "details=1", "audit"),
+            record("GET /api/v1/neighbours", "case=a%0Ab", "audit"),
         ];
         assert_eq!(*instance.questions.lock().unwrap(), wanted);
         // There is a bound.
