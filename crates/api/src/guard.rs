@@ -643,18 +643,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_made_up_secret_waits_after_the_queue_too() {
-        let (guard, token) = guard_with("secret");
-        // All wait for their turns in this order: the first makes the token known, then it is
-        // guessed at.
-        let (first, guesses, last) =
-            tokio::join!(log_in(&guard, &token, 1), log_in(&guard, WRONG, 10), log_in(&guard, &token, 1));
-        assert_eq!(first, HashMap::from([(StatusCode::OK, 1)]));
-        assert_eq!(guesses, HashMap::from([(StatusCode::UNAUTHORIZED, 10)]));
-        assert_eq!(last, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
-    }
-
-    #[tokio::test]
     async fn what_is_no_name_and_secret_is_not_counted() {
         let (guard, token) = guard();
         assert_eq!(log_in(&guard, "noc", 64).await, HashMap::from([(StatusCode::UNAUTHORIZED, 64)]));
