@@ -131,6 +131,8 @@ pub struct Context<'a> {
     pub from_inside: bool,
     /// The sender opened the session.
     pub from_client: bool,
+    /// The inside is a server that others are led to, whoever opened the session.
+    pub serves: bool,
     /// Of the session.
     pub internal: Endpoint,
     /// Of the session.

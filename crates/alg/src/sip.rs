@@ -236,7 +236,7 @@ fn read_message(
     // somebody else has registered; so may those that a client lists in answers like a registrar's
     // or a redirect server's (RFC 3261 §10.3, §21.3, §21.4.23).
     let is_list = registers || text::starts(message, b"SIP/2.0 3") || text::starts(message, b"SIP/2.0 485");
-    let lists_others = !is_request && (!context.from_client || is_list);
+    let lists_others = !is_request && (!context.from_client || context.serves || is_list);
     let asks = registers && is_request && context.from_inside && !is_of_others;
     let takes_back = asks && expires == Some(0);
     if asks {

@@ -53,6 +53,7 @@ impl Session {
             transport: self.transport,
             from_inside: from_client == self.client_is_inside,
             from_client,
+            serves: !self.client_is_inside,
             internal: Endpoint { address: 0x0a00_0001, port: 5060 },
             external: Endpoint { address: 0xc633_6407, port: 25_060 },
             remote: Endpoint { address: 0xcb00_7109, port: 5060 },

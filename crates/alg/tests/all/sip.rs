@@ -228,6 +228,18 @@ fn contacts_that_answers_list_open_nothing() {
     }
 }
 
+/// It has sent something to the client first, by whatever the client has put into its `Via`.
+#[test]
+fn contacts_in_answers_of_a_forwarded_server_open_nothing() {
+    for method in ["OPTIONS", "INVITE"] {
+        let mut host = phone();
+        host.serves = true;
+        answered(&mut host, &format!("REGISTER sip:198.51.100.7:25060 SIP/2.0\r\nCSeq: 1 {method}\r\n\r\n"));
+        sent(&mut host, &format!("SIP/2.0 200 OK\r\nCSeq: 1 {method}\r\nContact: <sip:a@10.0.0.1:7000>\r\n\r\n"));
+        assert!(host.wants.is_empty(), "{method}: {:?}", host.wants);
+    }
+}
+
 #[test]
 fn answers_to_what_was_not_read_open_nothing() {
     let answer = with_body("SIP/2.0 200 OK\r\nCSeq: 1 INVITE\r\nContact: <sip:a@10.0.0.1:7000>\r\n", SDP);

@@ -355,6 +355,7 @@ impl Ledger {
         let alg: AlgId = asking.alg;
         let mapping = self.state.mappings.get(flow.index);
         let (internal, external, protocol) = (mapping.internal(), mapping.external(), mapping.protocol());
+        let serves = self.view().is_static(flow.index) && self.policy.lifetimes.is_served(protocol, internal.port);
         let session = self.state.control_sessions.as_mut()?.get_mut(asking.place);
         let mut memory = session.memory;
         let from_inside = from == Side::Inside;
@@ -362,6 +363,7 @@ impl Ledger {
             transport: if protocol == Protocol::Tcp { alg::Transport::Tcp } else { alg::Transport::Udp },
             from_inside,
             from_client: from_inside == session.client_is_inside,
+            serves,
             internal: AlgEndpoint { address: internal.address.to_bits(), port: internal.port },
             external: AlgEndpoint { address: external.address.to_bits(), port: external.port },
             remote: AlgEndpoint { address: asking.key.remote.0, port: asking.key.remote.1 },

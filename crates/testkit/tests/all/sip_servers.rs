@@ -287,6 +287,13 @@ fn contacts_that_a_server_lists_open_nothing() {
         let mut talk = Talk::enter(&mut bed, SERVER, at(E1, 40_002), EXTERNAL);
         talk.send_in(&mut bed, &query);
         assert_eq!(talk.send_out(&mut bed, &answer), got, "{code}, CSeq {cseq:?}");
+        // A client to whose port 5060 the server has sent something first: that opens a session
+        // from inside, which is a client's there.
+        let asker = at(E1, 5_060);
+        answers(&mut bed, asker, "SIP/2.0 200 OK\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n");
+        bed.outside(&build::udp(asker, EXTERNAL).payload(query.as_bytes()).build());
+        bed.only_inside();
+        assert_eq!(answers(&mut bed, asker, &answer), got, "{code}, CSeq {cseq:?}");
         assert_eq!(bed.counters().expectations_created, 0, "{code}, CSeq {cseq:?}");
         for port in [3_306, 40_000] {
             assert_eq!(syn_reaches(&mut bed, at(E1, 40_003), at(*EXTERNAL.ip(), port)), None);
