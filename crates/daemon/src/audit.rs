@@ -30,7 +30,8 @@ use crate::instance::lock;
 const CHUNK_BYTES: u64 = 64 * 1024;
 /// Longest text of a record: names come from clients.
 const TEXT_BYTES_MAX: usize = control::CASE_BYTES_MAX;
-/// Room that the file has beyond its end: some thousand records. Whatever fills the disk, such as
+/// Room that the file has beyond its end, of which half is renewed: at least 1,700 records of 300
+/// bytes. Whatever fills the disk, such as
 /// the event log beside it, a reload, a rollback and a drain can be recorded, so that they are not
 /// refused while they are the remedy.
 const RESERVE_BYTES: u64 = 1 << 20;
@@ -64,19 +65,33 @@ impl Audit {
         OpenOptions::new().append(true).read(true).create(true).mode(0o600).open(&self.path)
     }
 
-    /// Writes a record to the disk.
+    /// Writes the record of a change, or of what came of something, to the disk.
     ///
     /// # Errors
-    /// It is not on the disk; the fault ends with the consequence `then`. A lookup must not be
-    /// answered.
+    /// It is not on the disk; the fault ends with the consequence `then`.
     pub(crate) fn write(&self, record: &AuditRecord, then: &str) -> Result<(), Fault> {
+        self.write_leaving(0, record, then)
+    }
+
+    /// Writes the record of a lookup. On a full disk lookups leave half of the least room that the
+    /// file has to changes, which may be the remedy.
+    ///
+    /// # Errors
+    /// As of [`Audit::write`]; the lookup must not be answered.
+    pub(crate) fn write_lookup(&self, record: &AuditRecord, then: &str) -> Result<(), Fault> {
+        self.write_leaving(RESERVE_BYTES / 4, record, then)
+    }
+
+    fn write_leaving(&self, room_bytes: u64, record: &AuditRecord, then: &str) -> Result<(), Fault> {
         let _writing = lock(&self.writing);
         let write = || -> io::Result<()> {
             let line = serde_json::to_vec(record)?;
             let mut file = self.open()?;
-            // On a full disk, or without `fallocate`, there is what is left.
-            let _ = reserve(&file);
-            append(&mut file, &line, File::sync_data)
+            // Without `fallocate` there is what is left.
+            match reserve(&file) {
+                Err(error) if is_full(&error) && beyond_end(&file)? < room_bytes => return Err(error),
+                _ => append(&mut file, &line, File::sync_data),
+            }
         };
         write().map_err(|error| {
             let remedy = format!("make room or correct the permissions, or set another control.audit; {then}");
@@ -165,11 +180,20 @@ impl Audit {
 /// Takes room from the disk beyond the end of the file, if half of it has been used.
 fn reserve(file: &File) -> io::Result<()> {
     let metadata = file.metadata()?;
-    let taken = metadata.blocks() * BLOCK_BYTES;
-    if metadata.is_file() && taken < metadata.len() + RESERVE_BYTES / 2 {
+    if metadata.is_file() && beyond_end(file)? < RESERVE_BYTES / 2 {
         fallocate(file, FallocateFlags::KEEP_SIZE, metadata.len(), RESERVE_BYTES)?;
     }
     Ok(())
+}
+
+/// Bytes of the disk that the file has and does not use.
+fn beyond_end(file: &File) -> io::Result<u64> {
+    let metadata = file.metadata()?;
+    Ok((metadata.blocks() * BLOCK_BYTES).saturating_sub(metadata.len()))
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Appends a line of its own and calls `sync`, or else leaves the file as long as it was. A line
@@ -184,7 +208,9 @@ fn append(file: &mut File, line: &[u8], sync: impl FnOnce(&File) -> io::Result<(
     }
     let start: &[u8] = if last == *b"\n" { b"" } else { b"\n" };
     let written = file.write_all(&[start, line, b"\n"].concat()).and_then(|()| sync(file));
-    if written.is_err() && metadata.is_file() {
+    // Else the room beyond the end would be given back, too.
+    let is_longer = |file: &File| file.metadata().is_ok_and(|now| now.len() > length);
+    if written.is_err() && metadata.is_file() && is_longer(file) {
         // If this fails, too, the next record ends the torn line.
         let _ = file.set_len(length);
     }

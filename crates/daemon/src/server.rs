@@ -446,7 +446,7 @@ fn record_lookup(
     came: &Came,
 ) -> Result<(), Fault> {
     let Some(audit) = instance.audit() else { return Ok(()) };
-    let write = |result: &str| audit.write(&audit::record(actor, lookup.0, &lookup.1, result), NOTHING_DONE);
+    let write = |result: &str| audit.write_lookup(&audit::record(actor, lookup.0, &lookup.1, result), NOTHING_DONE);
     if asker.covers(lookup, goes_on, Instant::now()) {
         if let Some(all) = came.part.and_then(|part| asker.add(lookup, goes_on, part)) {
             write(&ended(all))?;
@@ -605,7 +605,7 @@ fn write_late(instance: &Instance, audit: &Audit, record: &AuditRecord) {
 fn record_for(instance: &Instance, actor: &Actor, wanted: &control::Record) -> Result<AuditRecord, Fault> {
     let result = wanted.result.as_deref().unwrap_or("asked");
     let record = audit::record(actor, &wanted.action, &wanted.subject, result);
-    instance.audit().map_or(Ok(()), |audit| audit.write(&record, NOTHING_DONE))?;
+    instance.audit().map_or(Ok(()), |audit| audit.write_lookup(&record, NOTHING_DONE))?;
     Ok(record)
 }
 

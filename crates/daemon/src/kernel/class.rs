@@ -69,8 +69,10 @@ const FRAGMENT: u8 = 44;
 const BGP_PORTS: [u16; 2] = [179, 646];
 /// Destination ports of BFD of a neighbour (RFC 5881 §4), each with the least TTL or hop limit:
 /// control packets come as they were sent (§5), and the neighbour sends our echoes back with one
-/// less. From farther away none has as much. BFD over several hops (RFC 5883) is no neighbour's.
+/// less, as a forger one router away can.
 const BFD_PORTS: [(u16, u8); 2] = [(3_784, 255), (3_785, 254)];
+/// BFD over several hops (RFC 5883 §5). Some daemons use it with BGP neighbours on the link, too.
+const BFD_MULTIHOP_PORT: u16 = 4_784;
 /// Ports of other routing over UDP: RIP, RIPng, LDP (discovery), Babel.
 const UDP_PORTS: [u16; 4] = [520, 521, 646, 6_696];
 
@@ -137,6 +139,7 @@ fn routing_class(protocol: u8, hop_limit: u8, segment: &[u8]) -> Option<Class> {
     let has_port = |ports: &[u16]| ports.contains(&source) || ports.contains(&destination);
     match protocol {
         UDP if BFD_PORTS.iter().any(|&(port, least)| port == destination && hop_limit >= least) => Some(Class::Bfd),
+        UDP if destination == BFD_MULTIHOP_PORT => Some(Class::Bgp),
         UDP => has_port(&UDP_PORTS).then_some(Class::Routing),
         TCP => has_port(&BGP_PORTS).then_some(Class::Bgp),
         _ => PROTOCOLS.contains(&protocol).then_some(Class::Routing),
@@ -315,7 +318,7 @@ mod tests {
             (3_785, 255, Class::Bfd),
             (3_785, 254, Class::Bfd),
             (3_785, 253, Class::Other),
-            (4_784, 255, Class::Other),
+            (4_784, 255, Class::Bgp),
         ] {
             let mut frame = ipv4(17, neighbour, [192, 0, 2, 1], (49_152, port));
             frame[22] = ttl;
