@@ -156,8 +156,10 @@ pub(crate) mod tests {
 
     impl Tree {
         pub(crate) fn new(name: &str, files: &[(&str, &str)]) -> Tree {
-            let root = std::env::temp_dir().join(format!("natrix-machine-{}-{name}", std::process::id()));
-            let _ = fs::remove_dir_all(&root);
+            // Several tests that run side by side may use the same name.
+            static TREES: AtomicU32 = AtomicU32::new(0);
+            let number = TREES.fetch_add(1, Ordering::Relaxed);
+            let root = std::env::temp_dir().join(format!("natrix-machine-{}-{number}-{name}", std::process::id()));
             for (path, text) in files {
                 let path = root.join(path);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();

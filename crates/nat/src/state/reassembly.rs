@@ -106,6 +106,9 @@ impl Reassembly {
 
     /// Whether its use became high, or low again, since the last call, and the use in percent.
     pub(crate) fn crossing(&mut self) -> Option<(bool, u8)> {
+        if self.held == 0 && !self.is_high {
+            return None;
+        }
         let in_use = self.datagrams.iter().filter(|datagram| datagram.in_use).count();
         let percent = (in_use * 100).checked_div(self.datagrams.len())?;
         let is_high = if self.is_high { percent > LOW_PERCENT } else { percent >= HIGH_PERCENT };

@@ -102,8 +102,12 @@ impl PacketPath {
             FragmentOutcome::Dropped { verdict, held_discarded } => {
                 self.count_held(verdict, held_discarded);
                 if matches!(verdict, Verdict::FragmentTableFull | Verdict::FragmentBuffersFull) {
-                    let subscriber = (side == Side::Inside).then_some(parsed.source.into());
                     let realm = self.ledger.shared.realm_of(meta.ingress);
+                    // A source that no pool serves is nobody's: it may be forged.
+                    let source = parsed.source.into();
+                    let is_served =
+                        is_host_number(parsed.source) || self.ledger.shared.pool_for(realm, source).is_some();
+                    let subscriber = (side == Side::Inside && is_served).then_some(source);
                     self.ledger.note_fragment_refused(now, (realm, subscriber), verdict);
                 }
                 Fate::Done(verdict)
