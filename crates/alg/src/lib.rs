@@ -131,7 +131,7 @@ pub struct Context<'a> {
     pub from_inside: bool,
     /// The sender opened the session.
     pub from_client: bool,
-    /// The inside is a server that others are led to, whoever opened the session.
+    /// The inside is a server that others are led to, also if it has opened the session.
     pub serves: bool,
     /// Of the session.
     pub internal: Endpoint,

@@ -89,7 +89,7 @@ impl Audit {
             let mut file = self.open()?;
             // Without `fallocate` there is what is left.
             match reserve(&file) {
-                Err(error) if is_full(&error) && beyond_end(&file)? < room_bytes => return Err(error),
+                Err(error) if is_full(&error) && beyond_end(&file)? < room_bytes => Err(error),
                 _ => append(&mut file, &line, File::sync_data),
             }
         };

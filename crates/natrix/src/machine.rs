@@ -149,6 +149,9 @@ pub(crate) fn numbers(list: &str) -> Vec<u16> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     /// A folder with these files, which is deleted when dropped.
