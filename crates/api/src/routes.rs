@@ -433,7 +433,7 @@ mod tests {
                         }
                         continue;
                     }
-                    // This instance cannot write its audit log.
+                    // As if the disk of the audit log were full.
                     Question::Drain(_) | Question::Reload(_) | Question::Sessions(_) => {
                         let fault = control::Fault::new(control::AUDIT_LOG, "cannot be written", "make room");
                         if connection.send(&Reply::Error(fault)).is_err() {

@@ -488,7 +488,7 @@ fn with_drop_traffic_goes_on_and_gaps_count_lost_records() {
 }
 
 #[test]
-fn refused_fragments_are_logged_with_whom_they_are_from() {
+fn refused_fragments_are_logged_with_their_source() {
     covers!("8158-E11");
     let mut bed = Bed::new(with_policy(BackPressure::Refuse)).record_events(1 << 10);
     let external = bed.open_udp(at(I1, 5_000), at(E1, 9));
