@@ -80,7 +80,7 @@ def arguments():
     parser.add_argument("--dut", choices=["natrix", "netfilter"], default="natrix", help="which NAT is tested")
     parser.add_argument("--quiet", action="store_true", help="the tests that need a quiet machine, one setup at a time")
     parser.add_argument("--natrix", type=Path, default=HERE.parent.parent / "target/debug/natrix", help="the binary")
-    parser.add_argument("--only", default="", help="only tests whose name contains this")
+    parser.add_argument("--only", default="", help="only tests whose name, such as api/roles, contains this")
     parser.add_argument("--jobs", type=int, default=2, help="setups that run side by side (2)")
     parser.add_argument("--list", action="store_true", help="only list: name, tab, requirements shown")
     return parser.parse_args()
@@ -226,7 +226,7 @@ def main():
         return 0
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    chosen = [(setup, function) for setup, function in kit.TESTS if options.only in function.__name__]
+    chosen = [(setup, function) for setup, function in kit.TESTS if options.only in f"{setup}/{function.__name__}"]
     if options.quiet:
         options.jobs = 1
     if not options.only:

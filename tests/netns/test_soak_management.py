@@ -67,13 +67,10 @@ class Pages:
             expect(answer.status == 200 and len(text) > 10, f"{path}: {answer.status} {text[:200]}")
 
     def quarter_of_a_minute(self):
-        begun = time.monotonic()
         paths = ["/api/v1/status"] * STATES + list(TABLES_OF_PAGE * TABLES)
         shares = [paths[client::CLIENTS] for client in range(CLIENTS)]
         list(self.threads.map(self.ask, self.connections, shares))
         self.asked += len(paths)
-        # One client may ask 100 times a second; a quick machine must not go beyond.
-        time.sleep(max(0, len(shares[0]) / 80 - (time.monotonic() - begun)))
 
 
 def follow(n, stop, events):
