@@ -349,7 +349,8 @@ fn statistics(figures: &Figures) -> Value {
             "dropped-packets": counter(status.packets_dropped),
             "dropped-fragments": counter(figures.sum(&[
                 "fragment_tiny", "fragment_overlap", "fragment_malformed", "fragment_table_full",
-                "fragment_buffers_full", "fragment_timeout", "fragment_refused",
+                "fragment_buffers_full", "fragment_timeout", "fragment_refused", "reassembly_full",
+                "reassembly_quota",
             ])),
             "dropped-address-packets": counter(figures.sum(&["address_draining"])),
             "dropped-port-limit-packets": counter(figures.sum(&["subscriber_port_quota", "block_limit"])),

@@ -81,6 +81,7 @@ pub use state::fragments;
 pub use state::grant;
 pub use state::grant_record::GrantRecord;
 pub use state::held_syn;
+pub use state::reassembly;
 pub use state::table;
 pub use state::tcp;
 pub use steps::view::View;

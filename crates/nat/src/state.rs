@@ -14,7 +14,7 @@ pub mod held_syn;
 pub(crate) mod host;
 pub(crate) mod mapping;
 pub(crate) mod path_mtu;
-pub(crate) mod reassembly;
+pub mod reassembly;
 pub(crate) mod session;
 pub(crate) mod shared_ports;
 pub(crate) mod subscriber;

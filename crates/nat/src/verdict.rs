@@ -136,6 +136,8 @@ verdicts! {
     SoftwireSubscriber, "softwire_subscriber", Dropped, "Softwire from an address that `softwire.subscribers` does not have (RFC 6333 section 11).";
     AlgAckUnsent, "alg_ack_unsent", Dropped, "TCP segment of a control session that a gateway reads, which acknowledges bytes that were not sent (RFC 9293 section 3.10.7.4).";
     AlgFragment, "alg_fragment", Dropped, "Fragment of a TCP segment of a control session whose numbers a gateway has shifted, which whole segments only can follow.";
+    ReassemblyFull, "reassembly_full", Dropped, "All places for datagrams that are put together are taken: fragments of softwires (RFC 6333 section 5.3) or without checksum (RFC 6146).";
+    ReassemblyQuota, "reassembly_quota", Dropped, "The source has as many incomplete datagrams as one may have of those that are put together.";
 }
 
 /// Counters of one worker. All but gauges only grow.

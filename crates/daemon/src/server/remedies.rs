@@ -80,6 +80,8 @@ pub(super) fn remedy(verdict: Verdict) -> &'static str {
         ChecksumMissing => "Normal in small numbers: IPv6 has no UDP without a checksum.",
         FragmentIcmp => "Normal for pings above the MTU: they cannot be translated (RFC 7915 section 1.2).",
         SoftwireMalformed => "Find the B4 that sends such packets with natrix trace --dropped.",
+        ReassemblyFull => "Usually an attack; give the softwires an MTU that needs no fragments.",
+        ReassemblyQuota => "Look at this source: forged fragments, or a softwire whose MTU is too small.",
         AlgAckUnsent => "Look for who forges segments of this connection (natrix trace --dropped).",
         AlgFragment => "Lower the MTU of the host, so that its segments need no fragments.",
         CallFragment => "Lower the MTU of the PPTP clients, so that calls need no fragments.",

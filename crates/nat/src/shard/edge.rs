@@ -175,7 +175,7 @@ impl PacketPath {
     /// After a fragment was dropped for `verdict`, with so many that were kept.
     fn count_dropped_fragments(&mut self, now: Instant, verdict: Verdict, held: u32) {
         self.ledger.counters.verdicts[verdict.index()] += u64::from(held);
-        if verdict == Verdict::FragmentTableFull {
+        if matches!(verdict, Verdict::ReassemblyFull | Verdict::ReassemblyQuota) {
             self.ledger.note_fragment_refused(now, (RealmId::default(), None), verdict);
         }
     }

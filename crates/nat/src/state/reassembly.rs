@@ -14,9 +14,9 @@ use crate::verdict::Verdict;
 mod tests;
 
 /// Datagrams at a time.
-pub(crate) const DATAGRAMS: usize = 64;
+pub const DATAGRAMS: usize = 64;
 /// Datagrams of one /64 at a time.
-pub(crate) const PER_SOURCE: usize = 8;
+pub const PER_SOURCE: usize = 8;
 /// Largest packet.
 pub(crate) const BYTES_MAX: usize = 9_216;
 /// Room in front of each packet.
@@ -159,7 +159,7 @@ impl Reassembly {
             },
         };
         let start = slot * (ROOM + BYTES_MAX) + ROOM;
-        let Some(datagram) = self.datagrams.get_mut(slot) else { return refused(Verdict::FragmentTableFull) };
+        let Some(datagram) = self.datagrams.get_mut(slot) else { return refused(Verdict::ReassemblyFull) };
         let units = part.offset / UNIT..end.div_ceil(UNIT);
         let overlaps = units.clone().any(|unit| datagram.units[unit / 64] >> (unit % 64) & 1 != 0);
         let disagrees = if part.more {
@@ -194,9 +194,9 @@ impl Reassembly {
     fn begin(&mut self, now: Instant, part: &Part<'_>) -> Result<usize, Verdict> {
         let of_source = |datagram: &&Datagram| datagram.in_use && datagram.source >> 64 == part.source >> 64;
         if self.datagrams.iter().filter(of_source).count() >= PER_SOURCE {
-            return Err(Verdict::FragmentTableFull);
+            return Err(Verdict::ReassemblyQuota);
         }
-        let slot = self.datagrams.iter().position(|datagram| !datagram.in_use).ok_or(Verdict::FragmentTableFull)?;
+        let slot = self.datagrams.iter().position(|datagram| !datagram.in_use).ok_or(Verdict::ReassemblyFull)?;
         if let Some(datagram) = self.datagrams.get_mut(slot) {
             *datagram = Datagram {
                 source: part.source,

@@ -121,7 +121,12 @@ impl Table for Instance {
             14 => Value::Counter64(figures.sum(&["subscriber_table_full"])),
             15 => Value::Counter64(figures.sum(&["address_draining"])),
             16 => Value::Counter64(figures.sum(&["ports_exhausted", "block_limit", "subscriber_port_quota"])),
-            17 => Value::Counter64(figures.sum(&["fragment_table_full", "fragment_buffers_full"])),
+            17 => Value::Counter64(figures.sum(&[
+                "fragment_table_full",
+                "fragment_buffers_full",
+                "reassembly_full",
+                "reassembly_quota",
+            ])),
             18 => Value::Counter64(figures.sum(&OTHER_RESOURCES)),
             19 => Value::TimeTicks(self.started),
             20 => Value::Integer(self.control.first),

@@ -205,7 +205,7 @@ fn memory_for_fragments_is_reported_before_it_is_full() {
     covers!("6333-3");
     let mut bed = Bed6::new(settings6()).record_events(256);
     let inner = build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(1_400).build();
-    let refused = |bed: &Bed6| bed.count(Verdict::FragmentTableFull);
+    let refused = |bed: &Bed6| bed.count(Verdict::ReassemblyFull);
     let mut begun = Vec::new();
     // Of 64 datagrams, and at most eight of one customer.
     for number in 0..64 {
@@ -221,7 +221,7 @@ fn memory_for_fragments_is_reported_before_it_is_full() {
     assert_eq!(refused(&bed), 6);
     let events = bed.take_events();
     assert_eq!(events.len(), 1, "refusals are events, too, one for many: {events:?}");
-    assert_eq!(events[0].cause, Cause::Verdict(Verdict::FragmentTableFull));
+    assert_eq!(events[0].cause, Cause::Verdict(Verdict::ReassemblyFull));
     bed.advance(Duration::from_secs(30));
     let ended = bed.take_events().into_iter().find(|event| event.cause == Cause::Reassembly).expect("it is over");
     assert_eq!((ended.kind, ended.amount), (EventKind::ThresholdCleared, 0));

@@ -774,7 +774,7 @@ fn udp_without_checksum_gets_one_even_in_fragments() {
     for identification in 0..100 {
         bed.outside(&build::fragment(&whole.clone().identification(identification).build(), 1_000)[0]);
     }
-    assert!(bed.count(Verdict::FragmentTableFull) >= 90);
+    assert!(bed.count(Verdict::ReassemblyQuota) >= 90);
     let [back, _] = bed.outside(&build::udp(at(E1, 53), from).payload(b"answer").build());
     assert_eq!(back.len(), 1);
 }

@@ -7,6 +7,7 @@ use nat::Verdict;
 use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::reassembly;
 
 use super::template::Field;
 use super::template::Template;
@@ -96,6 +97,8 @@ impl Record {
             Verdict::SubscriberTableFull => (Template::SubscriberQuota, 4, quotas.subscribers),
             Verdict::FragmentTableFull => (Template::FragmentQuota, 5, quotas.fragmented_datagrams),
             Verdict::FragmentBuffersFull => (Template::FragmentQuota, 5, quotas.fragments_held),
+            Verdict::ReassemblyFull => (Template::FragmentQuota, 5, reassembly::DATAGRAMS as u32),
+            Verdict::ReassemblyQuota => (Template::FragmentQuota, 5, reassembly::PER_SOURCE as u32),
             _ => return None,
         };
         Some(Record { reason, limit, ..Record::new(template, NatEvent::QuotaExceeded) })

@@ -178,6 +178,8 @@ fn refusals_and_thresholds_have_their_limits() {
         refused(Verdict::SubscriberTableFull),
         refused(Verdict::FragmentTableFull),
         refused(Verdict::FragmentBuffersFull),
+        refused(Verdict::ReassemblyFull),
+        refused(Verdict::ReassemblyQuota),
         crossed(EventKind::ThresholdReached, Cause::PoolPorts),
         crossed(EventKind::ThresholdCleared, Cause::PoolPorts),
         crossed(EventKind::ThresholdReached, Cause::SubscriberPorts),
@@ -195,15 +197,29 @@ fn refusals_and_thresholds_have_their_limits() {
         .collect();
     assert_eq!(
         seen,
-        [(3, 0), (12, 0), (13, 1), (13, 2), (13, 3), (13, 4), (13, 5), (13, 5), (18, 1), (18, 2), (18, 4)]
+        [
+            (3, 0),
+            (12, 0),
+            (13, 1),
+            (13, 2),
+            (13, 3),
+            (13, 4),
+            (13, 5),
+            (13, 5),
+            (13, 5),
+            (13, 5),
+            (18, 1),
+            (18, 2),
+            (18, 4)
+        ]
     );
     assert_eq!((number(&records[0], 283), number(&records[1], 4)), (4, 17));
     assert_eq!(&records[1][&225][..], &[203, 0, 113, 1][..]);
     assert_eq!((number(&records[2], 471), number(&records[3], 472), number(&records[5], 474)), (8, 7, 9));
     assert_eq!(number(&records[4], 473), u64::from(u32::MAX), "no limit");
-    assert_eq!((number(&records[6], 475), number(&records[7], 475)), (10, 11));
+    assert_eq!([6, 7, 8, 9].map(|place| number(&records[place], 475)), [10, 11, 64, 8]);
     assert_eq!(&records[6][&8][..], &[100, 64, 0, 10][..], "whose fragments");
-    assert_eq!((number(&records[8], 476), number(&records[9], 477), number(&records[10], 480)), (80, 80, 80));
+    assert_eq!((number(&records[10], 476), number(&records[11], 477), number(&records[12], 480)), (80, 80, 80));
 }
 
 #[test]

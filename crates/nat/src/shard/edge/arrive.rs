@@ -756,7 +756,7 @@ impl PacketPath {
         let timeout = self.ledger.shared.settings().timeouts.fragment;
         let Way::Softwire(position) = way else { return Err(Verdict::SoftwireMalformed.into()) };
         let Some(mut reassembly) = self.edge.reassembly.take() else {
-            return Err(Verdict::FragmentTableFull.into());
+            return Err(Verdict::ReassemblyFull.into());
         };
         let part = Part {
             source,

@@ -277,7 +277,7 @@ impl PacketPath {
     #[cold]
     #[inline(never)]
     fn complete<S: Sink>(&mut self, egress: Egress, fragment: &[u8], sink: &mut S) -> Result<Sent, Verdict> {
-        let Some(mut reassembly) = self.edge.reassembly.take() else { return Err(Verdict::FragmentTableFull) };
+        let Some(mut reassembly) = self.edge.reassembly.take() else { return Err(Verdict::ReassemblyFull) };
         let view = Ipv4::new_unchecked(fragment);
         let (source, identification) = datagram_of(&view);
         let part = Part {

@@ -57,7 +57,7 @@ fn a_source_has_a_share_and_a_timeout() {
         assert_eq!(accept(&mut store, 0, &part), Outcome::Held);
     }
     let more = Part { identification: 99, ..part(0, true, &[1; 8]) };
-    assert_eq!(accept(&mut store, 1_000, &more), dropped(Verdict::FragmentTableFull, 0));
+    assert_eq!(accept(&mut store, 1_000, &more), dropped(Verdict::ReassemblyQuota, 0));
     let other = Part { source: 1 << 64, ..more };
     assert_eq!(accept(&mut store, 1_000, &other), Outcome::Held);
     assert_eq!(store.expire(at(1_999), TIMEOUT), 0);
