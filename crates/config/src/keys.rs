@@ -1499,7 +1499,8 @@ const LOG_STORE: &[Key] = &[
         "retention",
         timeout(0, 36_500 * DAY, None),
         Preset::Value("\"0 s\""),
-        "Segments whose records are all older than this are deleted, and the deletion is recorded. 0 keeps all.",
+        "How long the log is kept at most. Segments that begin earlier are deleted, and the deletion is recorded. 0 \
+         keeps all.",
     ),
     key(
         "sync_interval",

@@ -244,7 +244,7 @@ pub struct EventLog {
 pub struct LogStore {
     /// Its folder.
     pub path: PathBuf,
-    /// Segments older than this are deleted; none: never.
+    /// No ended interval stays longer; none: all do.
     pub retention: Option<Duration>,
     /// What a power failure may lose.
     pub sync_interval: Duration,

@@ -664,6 +664,33 @@ fn retention_deletes_and_never_says_no_record() {
 }
 
 #[test]
+fn nothing_that_ended_longer_ago_than_retention_is_answered() {
+    let mut ended = 0;
+    for seed in 420..426 {
+        let folder = Folder::new(&format!("maximum-{seed}"));
+        let mut world = World::new(seed, &folder.0, Faults { retention: true, ..Faults::default() });
+        world.options.merge = 64;
+        for _ in 0..20 {
+            (0..60).for_each(|_| world.step());
+            // Twice: what was sealed is entered by the second, which deletes what became too old.
+            (0..2).for_each(|_| world.advance());
+            let retention_us = world.options.retention_us.unwrap();
+            let oldest = (world.now_us - retention_us).saturating_add_signed(world.offset);
+            let put = |holder: &export::store::Holder| {
+                if let Until::Ended(end_us) = holder.until {
+                    ended += 1;
+                    // The segment that is written may span a 64th, and is looked at when it is full.
+                    assert!(end_us + retention_us / 16 > oldest, "seed {seed}: {holder:?}, oldest {oldest}");
+                }
+                Ok::<(), StoreError>(())
+            };
+            Store::open(&folder.0).unwrap().intervals(0, 1 << 60, put).unwrap();
+        }
+    }
+    assert!(ended > 1_000, "{ended}");
+}
+
+#[test]
 fn all_faults_together_never_name_a_wrong_holder() {
     let faults = Faults { clock: true, loss: true, kills: true, retention: true };
     compare_all("all", 500..516, faults);

@@ -72,6 +72,9 @@ const LEFT_BYTES: usize = 1 << 20;
 /// Longest journal that is read at once, when a store is opened.
 const JOURNAL_MAX: u64 = 4 << 30;
 
+/// Parts of the retention, each of one segment or several: at most one of them goes too early.
+const SPANS: u64 = 64;
+
 /// How a store is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
@@ -87,7 +90,7 @@ pub struct StoreOptions {
     pub frame_interval_us: u64,
     /// Longest time from a frame to the disk, in µs: what a power failure may lose.
     pub sync_interval_us: u64,
-    /// Segments older than this are deleted.
+    /// No interval that ended longer ago than this stays: its segment is deleted.
     pub retention_us: Option<u64>,
     /// File of the key that signs the head; None for one in the store.
     pub signing_key: Option<PathBuf>,
@@ -95,6 +98,14 @@ pub struct StoreOptions {
     pub rings_folder: PathBuf,
     /// True if sealing and merging may use a thread of their own.
     pub has_threads: bool,
+}
+
+impl StoreOptions {
+    /// The time that a segment may span, in µs. A segment is deleted once its first record is too
+    /// old, so its last one goes earlier than the retention by so much.
+    fn span_us(&self) -> u64 {
+        self.retention_us.map_or(u64::MAX, |retention_us| retention_us / SPANS)
+    }
 }
 
 impl Default for StoreOptions {
@@ -531,7 +542,8 @@ impl StoreWriter {
         let age_us = now.monotonic_us.saturating_sub(self.window_us);
         let open = self.builder.rows() - self.builder.weight().min(self.builder.rows());
         let is_full = self.builder.weight() >= self.options.segment_rows.max(open);
-        let is_old = age_us >= self.options.segment_interval_us && self.next_frame > self.first_frame;
+        let longest_us = self.options.segment_interval_us.min(self.options.span_us());
+        let is_old = age_us >= longest_us && self.next_frame > self.first_frame;
         // What a doubtful journal should have is in memory: a segment is written of that.
         if is_full || is_old || self.is_doubtful {
             self.seal()?;
@@ -682,13 +694,16 @@ impl StoreWriter {
         let catalogue = &self.catalogue.catalogue;
         let newest = catalogue.segments.last_key_value().map(|(first, _)| *first).filter(|_| leave_newest);
         let mut run: Vec<&Segment> = Vec::new();
+        let mut is_full = false;
         for segment in catalogue.segments.values() {
-            let continues =
-                run.last().is_none_or(|last| last.boot == segment.boot && last.frames.1 == segment.frames.0);
+            let spans_us = |first: &&Segment| segment.coverage.covered_us.saturating_sub(first.coverage.from_us);
+            is_full = run.first().map_or(0, spans_us) > self.options.span_us();
+            let continues = !is_full
+                && run.last().is_none_or(|last| last.boot == segment.boot && last.frames.1 == segment.frames.0);
             let may_merge = !segment.is_merged && Some(segment.frames.0) != newest;
             // What an ended boot left behind is merged, too.
-            let is_run_done =
-                run.len() >= 2 && run.first().is_some_and(|first| first.boot != self.boot || !leave_newest);
+            let is_run_done = run.len() >= 2
+                && (is_full || run.first().is_some_and(|first| first.boot != self.boot || !leave_newest));
             if !may_merge || !continues {
                 if is_run_done {
                     break;
@@ -703,7 +718,7 @@ impl StoreWriter {
             }
         }
         let is_of_ended = run.first().is_some_and(|first| first.boot != self.boot || !leave_newest);
-        if run.len() < 2 || (run.len() < count && !is_of_ended) {
+        if run.len() < 2 || (run.len() < count && !is_full && !is_of_ended) {
             return;
         }
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return };
@@ -745,7 +760,8 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Deletes segments older than the retention, and records it.
+    /// Deletes segments with records older than the retention, and records it. What is open is in
+    /// the next one, too.
     fn expire(&mut self) -> Result<(), StoreError> {
         let Some(retention_us) = self.options.retention_us else { return Ok(()) };
         let before_us = self.now.unix_us.saturating_sub(retention_us);
@@ -754,9 +770,8 @@ impl StoreWriter {
             let newest = catalogue.segments.last_key_value().map(|(first, _)| *first);
             let is_old = |segment: &&Segment| {
                 let clocks = catalogue.boots.get(segment.boot as usize).map(|boot| &boot.clocks[..]);
-                let latest = segment.coverage.covered_us.max(segment.coverage.latest_us);
                 let offset = clocks.unwrap_or_default().iter().map(Moment::offset).max().unwrap_or(0);
-                let is_before = latest.saturating_add_signed(offset) < before_us;
+                let is_before = segment.coverage.from_us.saturating_add_signed(offset) < before_us;
                 is_before && Some(segment.frames.0) != newest
             };
             let Some(id) = catalogue.segments.values().next().filter(is_old).map(|segment| segment.id) else {
