@@ -2,9 +2,11 @@
 
 import contextlib
 import ctypes
+import datetime
 import json
 import os
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -29,6 +31,10 @@ name = "operators"
 role = "operate"
 group = "{OPERATORS[0]}"
 """
+STORE = """
+[log.store]
+path = "/var/log/natrix/log"
+"""
 # A busy machine must not miss it by itself: three reports within this time.
 WATCHDOG_SECONDS = 12
 # The bits of linux/capability.h.
@@ -43,7 +49,7 @@ def of_unit(key):
 def configuration(n):
     # AF_XDP needs CAP_SYS_ADMIN, which af-xdp.conf adds.
     driver = "af_packet" if n.dut.driver == "af_xdp" else n.dut.driver
-    text = configure("/run/natrix/control.sock", driver, more=HTTP)
+    text = configure("/run/natrix/control.sock", driver, more=HTTP + STORE)
     # The audit log stays where the package has it.
     return re.sub(r'^audit = .*\n', "", text, flags=re.MULTILINE), driver
 
@@ -63,6 +69,7 @@ def the_packaged_unit_runs_under_systemd(n):
         expect_equal(machine.do("systemctl", "reload", "natrix")[::2], (0, ""), "systemctl reload")
         the_log_is_in_the_journal(machine)
         a_stuck_worker_is_a_restart(machine)
+        a_killed_service_keeps_its_records(n, machine)
         expect_equal(machine.do("systemctl", "stop", "natrix")[0], 0, "systemctl stop")
         expect_equal(machine.show("Result"), "success", "end of the service")
         expect_equal(machine.do("ls", "/run/natrix")[0], 2, "the folder of the sockets after the end")
@@ -165,12 +172,17 @@ class Stuck:
         self.libc.ptrace(_DETACH, self.thread, None, None)
 
 
+def threads_of(pid):
+    """The numbers of the threads of a process, by name."""
+    return {Path(f"/proc/{pid}/task/{one}/comm").read_text().strip(): int(one) for one in os.listdir(f"/proc/{pid}/task")}
+
+
 def a_stuck_worker_is_a_restart(machine):
     reported = lambda: int(machine.show("WatchdogTimestampMonotonic"))  # noqa: E731
     first = reported()
     expect(process.wait_until(lambda: reported() > first, 4 * WATCHDOG_SECONDS, 0.2), "no WATCHDOG=1 comes")
     pid, restarts = machine.pid(), machine.show("NRestarts")
-    threads = {Path(f"/proc/{pid}/task/{one}/comm").read_text().strip(): int(one) for one in os.listdir(f"/proc/{pid}/task")}
+    threads = threads_of(pid)
     worker = next((thread for name, thread in threads.items() if re.search(r"worker|^w\d", name)), None)
     expect(worker, f"no worker among the threads {sorted(threads)}")
     stuck = Stuck(worker)
@@ -188,3 +200,33 @@ def a_stuck_worker_is_a_restart(machine):
     process.wait_until(lambda: machine.show("ActiveState") == "active" and machine.pid() != pid, 60, 0.2)
     is_active(machine)
     expect(process.wait_until(lambda: reported() > last, 4 * WATCHDOG_SECONDS, 0.2), "no WATCHDOG=1 comes after the restart")
+
+
+def a_killed_service_keeps_its_records(n, machine):
+    """Records that were only in the rings, in memory, are in the store after systemd's own restart."""
+    packets_pass(n)
+    pid, restarts = machine.pid(), machine.show("NRestarts")
+    stuck = Stuck(threads_of(pid)["event log"])
+    try:
+        # A read may be under way.
+        time.sleep(0.5)
+        with contextlib.ExitStack() as stack:
+            server = stack.enter_context(sockets(udp(n.srv1)))
+            seen = []
+            for _ in range(8):
+                sock = stack.enter_context(sockets(udp(n.sub1)))
+                sock.sendto(b"x", (SRV1, server.getsockname()[1]))
+                (address, port) = receive(server, "a datagram while the log's thread waits")[1]
+                seen.append((f"{address}:{port}", time.time_ns() // 1000, sock.getsockname()[1]))
+        os.kill(pid, signal.SIGKILL)
+        restarted = process.wait_until(lambda: stuck.reap() and machine.show("NRestarts") != restarts, 60, 0.2)
+    finally:
+        stuck.let_go()
+    expect(restarted, "no restart after a kill")
+    process.wait_until(lambda: machine.show("ActiveState") == "active" and machine.pid() != pid, 60, 0.2)
+    is_active(machine)
+    for endpoint, unix_us, internal_port in seen:
+        at = f"{datetime.datetime.fromtimestamp(unix_us // 1_000_000, datetime.UTC):%Y-%m-%dT%H:%M:%S}.{unix_us % 1_000_000:06}Z"
+        _, out, err = machine.do("natrix", "find", endpoint, "--protocol", "udp", "--at", at, "--json")
+        holders = [(one.get("subscriber"), one.get("internal_port")) for one in map(json.loads, out.splitlines())]
+        expect(("100.64.0.10", internal_port) in holders, f"{endpoint} at {at}: {out} {err}")
