@@ -10,6 +10,8 @@ use std::path::Path;
 use control::escaped;
 use export::Subscriber;
 use export::store::Found;
+use export::store::Holder;
+use export::store::Question;
 use export::utc_text;
 use nat::Settings;
 use serde_json::Value;
@@ -53,10 +55,40 @@ impl<'a> Formulas<'a> {
                     external: own.external_address,
                     first_port: own.first_port,
                     last_port: own.last_port,
+                    is_contested: false,
                 })
             })
         });
         Ok(Formulas { file, slices: slices.collect(), checksum: nat::deterministic::checksum(settings) })
+    }
+
+    /// Where the log has another holder, it decides: a mapping that is older than a change of the
+    /// formulas keeps its port until it ends. Removes the answers that it refutes for the whole
+    /// `question`, and notes that there are some.
+    pub fn yield_to(&mut self, question: &Question, found: &mut Found) {
+        let differs = |slice: &Slice, holder: &Holder| {
+            let has_ports = holder.first_port <= slice.last_port && slice.first_port <= holder.last_port;
+            holder.subscriber != Subscriber::Ipv4(slice.subscriber) && holder.external == slice.external && has_ports
+        };
+        // A holder is one of the port, of this protocol, if these were asked for.
+        let is_exact = question.port.is_some() && question.to_us <= question.from_us;
+        let refutes = |holder: &Holder| {
+            is_exact && holder.is_certain && (holder.protocol.is_none() || question.protocol.is_some())
+        };
+        let holders = &found.holders;
+        let mut is_contested = false;
+        self.slices.retain_mut(|slice| {
+            let others = holders.iter().filter(|holder| differs(slice, holder));
+            let (count, refuting) =
+                others.fold((0, 0), |(all, refuting), other| (all + 1, refuting + usize::from(refutes(other))));
+            is_contested |= count > 0;
+            slice.is_contested = count > 0;
+            refuting == 0
+        });
+        if is_contested {
+            let note = "the log decides: a mapping older than a change keeps its port until it ends";
+            found.notes.push(note.to_owned());
+        }
     }
 
     /// Prints the answers of formulas that were in use, or, if they are `alone`, may have been.
@@ -89,17 +121,22 @@ struct Slice {
     external: Ipv4Addr,
     first_port: u16,
     last_port: u16,
+    /// The log has another holder of some of these ports.
+    is_contested: bool,
 }
 
 impl Slice {
     /// `is_alone`: no log shows that the formula was in use.
     fn sentence(&self, is_alone: bool) -> String {
-        let Slice { realm, subscriber, external, first_port, last_port } = self;
+        let Slice { realm, subscriber, external, first_port, last_port, is_contested } = self;
         let (by, whether) = match is_alone {
             false => ("by the formula", "while that configuration is in use"),
             true => ("by the formula alone", "if that configuration was in use, which no log shows"),
         };
-        format!("subscriber {subscriber} of realm {realm} has {external}:{first_port}-{last_port} ({by}) {whether}")
+        let but = if *is_contested { ", but for what the log has" } else { "" };
+        format!(
+            "subscriber {subscriber} of realm {realm} has {external}:{first_port}-{last_port} ({by}) {whether}{but}"
+        )
     }
 
     /// With the fields of a holder's object.
@@ -119,6 +156,7 @@ impl Slice {
             "until": null,
             "ended_by_restart": false,
             "by_formula_alone": is_alone,
+            "certain": !is_alone && !self.is_contested,
         })
     }
 }
@@ -187,7 +225,7 @@ impl Answer<'_> {
     ///
     /// # Errors
     /// Writing failed.
-    pub fn print(&self, json: bool, out: &mut dyn Write, notes: &mut dyn Write) -> io::Result<stored::Outcome> {
+    pub fn print(&mut self, json: bool, out: &mut dyn Write, notes: &mut dyn Write) -> io::Result<stored::Outcome> {
         let Query { asked, at_us, .. } = self.query;
         let mut found = match &self.history {
             Ok(history) => history.found.clone(),
@@ -195,7 +233,7 @@ impl Answer<'_> {
         };
         let in_use = self.history.as_ref().map_or(None, |history| history.in_use?.formulas);
         let mut slices = 0;
-        match &self.formulas {
+        match &mut self.formulas {
             // Without deterministic pools every holder has a record.
             None if in_use == Some(0) || asked.host.is_some() => {}
             None => limit(
@@ -211,6 +249,7 @@ impl Answer<'_> {
                 // A formula that was not in use at the time is not an answer.
                 let is_one = !matches!(standing, Standing::Others { .. });
                 if is_one {
+                    formulas.yield_to(&asked.question(at_us, at_us), &mut found);
                     slices = formulas.print(!matches!(standing, Standing::InUse), json, out)?;
                 }
                 match &self.history {
@@ -227,13 +266,6 @@ impl Answer<'_> {
                         }
                     }
                 }
-                let differs = |slice: &Slice| {
-                    found.holders.iter().any(|holder| holder.subscriber != Subscriber::Ipv4(slice.subscriber))
-                };
-                if is_one && asked.port.is_some() && formulas.slices.iter().any(differs) {
-                    let note = "the log decides: a mapping older than a change keeps its port until it ends";
-                    found.notes.push(note.to_owned());
-                }
             }
         }
         let question = asked.question(at_us, at_us);
@@ -244,4 +276,74 @@ impl Answer<'_> {
 fn limit(found: &mut Found, note: String) {
     found.is_complete = false;
     found.notes.push(note);
+}
+
+#[cfg(test)]
+mod tests {
+    use export::store::Until;
+    use export::store::What;
+    use nat::Protocol;
+
+    use super::*;
+
+    const EXTERNAL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
+
+    fn slice(last: u8, first_port: u16) -> Slice {
+        let subscriber = Ipv4Addr::new(10, 0, 0, last);
+        let last_port = first_port + 999;
+        Slice { realm: "a".to_owned(), subscriber, external: EXTERNAL, first_port, last_port, is_contested: false }
+    }
+
+    fn holder(last: u8, port: u16) -> Holder {
+        Holder {
+            since_us: 1,
+            until: Until::Open,
+            what: What::Mapping,
+            realm: 0,
+            vrf: None,
+            pool: None,
+            pool_name: None,
+            subscriber: Subscriber::Ipv4([10, 0, 0, last].into()),
+            protocol: Some(Protocol::Udp),
+            internal_port: Some(5_000),
+            external: EXTERNAL,
+            first_port: port,
+            last_port: port,
+            remote: None,
+            is_certain: true,
+            is_since_exact: true,
+        }
+    }
+
+    /// Subscribers of the slices that are left, and whether a note says that the log decides.
+    fn left(question: &Question, holders: Vec<Holder>) -> (Vec<(u8, bool)>, bool) {
+        let slices = vec![slice(1, 2_000), slice(2, 3_000)];
+        let mut formulas = Formulas { file: Path::new("natrix.toml"), slices, checksum: 1 };
+        let mut found = Found { holders, is_complete: true, ..Found::default() };
+        formulas.yield_to(question, &mut found);
+        let left = formulas.slices.iter().map(|slice| (slice.subscriber.octets()[3], slice.is_contested));
+        (left.collect(), found.notes.iter().any(|note| note.starts_with("the log decides")))
+    }
+
+    #[test]
+    fn a_holder_in_the_log_refutes_another_by_the_formula() {
+        let asked = Question {
+            address: EXTERNAL,
+            host: None,
+            port: Some(2_500),
+            protocol: Some(Protocol::Udp),
+            from_us: 5,
+            to_us: 5,
+        };
+        assert_eq!(left(&asked, vec![]), (vec![(1, false), (2, false)], false));
+        assert_eq!(left(&asked, vec![holder(1, 2_500)]), (vec![(1, false), (2, false)], false), "they agree");
+        assert_eq!(left(&asked, vec![holder(9, 2_500)]), (vec![(2, false)], true), "the first is innocent");
+        // The formula may be right for TCP, for another moment, or if the holder is not certain.
+        let kept = (vec![(1, true), (2, false)], true);
+        assert_eq!(left(&Question { protocol: None, ..asked }, vec![holder(9, 2_500)]), kept);
+        assert_eq!(left(&Question { to_us: 9, ..asked }, vec![holder(9, 2_500)]), kept);
+        assert_eq!(left(&asked, vec![Holder { is_certain: false, ..holder(9, 2_500) }]), kept);
+        // Of all ports of the slice, the others stay.
+        assert_eq!(left(&Question { port: None, ..asked }, vec![holder(9, 2_500)]), kept);
+    }
 }

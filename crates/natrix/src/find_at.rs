@@ -140,7 +140,8 @@ fn in_lines(
         ([one], _) => Ok(look_up_in(one, &query)?),
         (several, _) => Ok(look_up_with_progress(several, &query)?),
     };
-    Ok(Answer { query, history, formulas }.print(arguments.output.json, out, notes)?)
+    let mut answer = Answer { query, history, formulas };
+    Ok(answer.print(arguments.output.json, out, notes)?)
 }
 
 /// Answers from a store.
@@ -183,7 +184,10 @@ fn in_store(
         // Deterministic pools serve no IPv6 hosts.
         found.formulas.clear();
     }
-    let formulas = in_use(formulas, &mut found);
+    let mut formulas = in_use(formulas, &mut found);
+    if let Some(formulas) = &mut formulas {
+        formulas.yield_to(&question, &mut found);
+    }
     let now_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
     let recorded = || lookups::record(folder, &question, &found, arguments.case.as_deref(), now_us);
     match origin {

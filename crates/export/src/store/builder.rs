@@ -560,6 +560,9 @@ impl Builder {
                     return;
                 }
                 (new.start_us, new.is_start_rounded) = (not_before_us, true);
+            } else if event.cause == Cause::Configuration && event.amount != 0 {
+                // Older than the change since which no formula has its port.
+                (new.start_us, new.is_start_rounded) = (not_before_us, true);
             }
             match what {
                 What::Block => self.window.coverage.leases += 1,

@@ -70,8 +70,10 @@ impl Moment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Boot {
     pub(crate) id: [u8; 16],
-    /// Both clocks at the start and at each step.
+    /// Both clocks at the start and when each step was noticed.
     pub(crate) clocks: Vec<Moment>,
+    /// Since when each of them may have been right: the reading before it was without the step.
+    pub(crate) clocks_since_us: Vec<u64>,
     /// Periods that only a later segment shows to be uncertain.
     pub(crate) uncertain: Vec<(u64, u64)>,
     /// Time of its end, and whether it stopped cleanly.
@@ -92,6 +94,7 @@ impl Boot {
         Boot {
             id,
             clocks: vec![moment],
+            clocks_since_us: vec![moment.monotonic_us],
             uncertain: Vec::new(),
             ended: None,
             is_whole: false,
@@ -99,6 +102,18 @@ impl Boot {
             formulas: Vec::new(),
             pools: Vec::new(),
         }
+    }
+
+    /// A step of the clock was noticed, which was not there yet at `since_us`. None if it comes
+    /// before an earlier one.
+    pub(crate) fn set_clock(&mut self, moment: Moment, since_us: u64) -> Option<()> {
+        let before = self.clocks.last()?.monotonic_us;
+        if moment.monotonic_us < before {
+            return None;
+        }
+        self.clocks.push(moment);
+        self.clocks_since_us.push(since_us.clamp(before, moment.monotonic_us));
+        Some(())
     }
 
     /// The number of the pool that an external address was of at a time. A mapping may be recorded
@@ -138,8 +153,10 @@ pub(crate) enum Entry {
         id: [u8; 16],
         moment: Moment,
     },
+    /// A step of the clock was noticed; at `since_us` of the monotonic clock there was none yet.
     Clock {
         moment: Moment,
+        since_us: u64,
     },
     Uncertain {
         boot: u32,
@@ -239,7 +256,7 @@ impl Entry {
         vec![
             Entry::Created { store: [1; 16], key: [2; 32], unix_us: 3 },
             Entry::Boot { id: [4; 16], moment },
-            Entry::Clock { moment },
+            Entry::Clock { moment, since_us: 0 },
             Entry::Uncertain { boot: 0, period: (5, 6) },
             Entry::Sealed(Box::new(segment(0, (0, 3)))),
             Entry::Sealed(Box::new(segment(1, (3, 5)))),
@@ -276,9 +293,10 @@ impl Entry {
                 out.extend_from_slice(id);
                 moment(out, at);
             }
-            Entry::Clock { moment: at } => {
-                out.push(3);
+            Entry::Clock { moment: at, since_us } => {
+                out.push(11);
                 moment(out, at);
+                put_varint(out, *since_us);
             }
             Entry::Uncertain { boot, period } => {
                 out.push(4);
@@ -323,7 +341,11 @@ impl Entry {
         let entry = match input.u8()? {
             1 => Entry::Created { store: input.array()?, key: input.array()?, unix_us: input.varint()? },
             2 => Entry::Boot { id: input.array()?, moment: take_moment(&mut input)? },
-            3 => Entry::Clock { moment: take_moment(&mut input)? },
+            3 => {
+                let moment = take_moment(&mut input)?;
+                Entry::Clock { moment, since_us: moment.monotonic_us }
+            }
+            11 => Entry::Clock { moment: take_moment(&mut input)?, since_us: input.varint()? },
             4 => Entry::Uncertain { boot: input.number()?, period: (input.varint()?, input.varint()?) },
             5 => Entry::Sealed(Box::new(take_segment(&mut input)?)),
             6 => Entry::Merged(Box::new(take_segment(&mut input)?)),
@@ -459,6 +481,13 @@ impl Catalogue {
         is_whole.then(|| (Entry::parse(content), hash))
     }
 
+    /// The time of day until which there are records in segments.
+    pub(crate) fn last_unix_us(&self) -> Option<u64> {
+        let last = self.segments.values().last()?;
+        let offset = self.boots.get(last.boot as usize)?.clocks.last()?.offset();
+        Some(last.coverage.covered_us.saturating_add_signed(offset))
+    }
+
     pub(crate) fn add(&mut self, entry: Entry, hash: Hash) -> Option<()> {
         if (self.entries == 0) != matches!(entry, Entry::Created { .. }) {
             return None;
@@ -468,11 +497,7 @@ impl Catalogue {
             Entry::Boot { id, moment } => {
                 self.boots.push(Boot::begin(id, moment));
             }
-            Entry::Clock { moment } => {
-                let clocks = &mut self.boots.last_mut()?.clocks;
-                clocks.last().filter(|last| last.monotonic_us <= moment.monotonic_us)?;
-                clocks.push(moment);
-            }
+            Entry::Clock { moment, since_us } => self.boots.last_mut()?.set_clock(moment, since_us)?,
             Entry::Uncertain { boot, period } => {
                 let boot = self.boots.get_mut(boot as usize)?;
                 boot.uncertain.push(period);

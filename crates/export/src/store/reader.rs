@@ -50,6 +50,9 @@ const LOST_END_US: u64 = 600_000_000;
 /// The same if it did not: twice the default interval of syncs. The clock may have gone back by
 /// less than the time between the boots.
 const LOST_LEAST_US: u64 = 2_000_000;
+/// Workers have recorded by then, in µs after a change of formulas, which mappings keep ports that
+/// others have by the new ones: more than a walk over all mappings.
+const RETOLD_US: u64 = 60_000_000;
 /// Times of day are before this one.
 const UNIX_MAX_US: u64 = 1 << 60;
 
@@ -396,11 +399,11 @@ impl Store {
     /// Stretches of all boots, with the time until which records are known to be complete.
     fn stretches(&self, boot: u32, known: &Boot, end_us: u64) -> Vec<Stretch> {
         let mut stretches = Vec::new();
-        for (place, Moment { monotonic_us, .. }) in known.clocks.iter().enumerate() {
+        for (place, (clock, since_us)) in known.clocks.iter().zip(&known.clocks_since_us).enumerate() {
+            // Until a step was noticed, either setting may have been the right one.
             let to_us = known.clocks.get(place + 1).map_or(end_us, |next| next.monotonic_us.min(end_us));
-            let offset = known.clocks[place].offset();
-            if to_us > *monotonic_us {
-                stretches.push(Stretch { boot, offset, from_us: *monotonic_us, to_us });
+            if to_us > *since_us {
+                stretches.push(Stretch { boot, offset: clock.offset(), from_us: *since_us, to_us });
             }
         }
         stretches
@@ -428,8 +431,8 @@ impl Search<'_> {
                     let monotonic = |unix_us: u64| unix_us.saturating_add_signed(-stretch.offset);
                     let from = monotonic(from_us).max(stretch.from_us);
                     let to = monotonic(to_us).min(stretch.to_us - 1);
-                    self.stretch(&stretch, from, to)?;
-                    self.note_formulas(known, from, to);
+                    self.stretch_by_clock(known, &stretch, from, to)?;
+                    self.note_formulas(known, from, to, end_us);
                 }
             }
             if known.ended.is_none_or(|(_, is_clean)| !is_clean) {
@@ -467,13 +470,39 @@ impl Search<'_> {
         Ok(held)
     }
 
-    /// Notes the formulas in use between two moments.
-    fn note_formulas(&mut self, boot: &Boot, from_us: u64, to_us: u64) {
+    /// As [`Search::stretch`]. Between two readings of the clock with a step between them, either
+    /// setting may have been the right one.
+    fn stretch_by_clock(&mut self, known: &Boot, stretch: &Stretch, from: u64, to: u64) -> Result<(), StoreError> {
+        let mut steps = known.clocks.iter().zip(&known.clocks_since_us).skip(1);
+        let unclear = steps.find(|(noticed, since_us)| from < noticed.monotonic_us && **since_us <= to);
+        let before = self.found.holders.len();
+        self.stretch(stretch, from, to)?;
+        if let Some((noticed, since_us)) = unclear {
+            self.found.holders[before..].iter_mut().for_each(|holder| holder.is_certain = false);
+            let (first, last) = (stretch.unix_us(*since_us), stretch.unix_us(noticed.monotonic_us));
+            self.limit(format!(
+                "the clock was set between {} and {}; those are listed who had it by the time before or after",
+                utc_text(first),
+                utc_text(last)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Notes the formulas in use between two moments. `end_us`: that of the records.
+    fn note_formulas(&mut self, boot: &Boot, from_us: u64, to_us: u64, end_us: u64) {
         let first = boot.formulas.partition_point(|(at_us, _)| *at_us <= from_us).saturating_sub(1);
         let during = boot.formulas.iter().skip(first).take_while(|(at_us, _)| *at_us <= to_us);
         self.found.formulas.extend(during.map(|(_, formulas)| *formulas).filter(|formulas| *formulas != 0));
         self.found.formulas.sort_unstable();
         self.found.formulas.dedup();
+        let changes = boot.formulas.windows(2).filter(|pair| pair[0].1 != pair[1].1).map(|pair| pair[1].0);
+        let changed = changes.take_while(|at_us| *at_us <= to_us).last();
+        if !self.found.formulas.is_empty() && changed.is_some_and(|at_us| end_us < at_us.saturating_add(RETOLD_US)) {
+            self.limit(
+                "mappings that kept their ports when formulas changed just before may not be recorded yet".to_owned(),
+            );
+        }
     }
 
     /// The end of the records of a boot that has not ended.

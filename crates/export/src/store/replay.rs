@@ -82,10 +82,9 @@ impl Replay {
 
     /// The clock was set.
     pub fn set_clock(&mut self, moment: Moment) {
-        if let Some(boot) = self.boots.last_mut()
-            && boot.clocks.last().is_none_or(|last| last.monotonic_us <= moment.monotonic_us)
-        {
-            boot.clocks.push(moment);
+        if let Some(boot) = self.boots.last_mut() {
+            // One that is out of order says nothing.
+            let _ = boot.set_clock(moment, moment.monotonic_us);
         }
     }
 

@@ -65,6 +65,11 @@ const IDLE_US: u64 = 1_000_000;
 /// Difference of two readings of the clock between which it was not set: a step that is recorded,
 /// and twice the resolution of the machine's uptime.
 const SAME_CLOCK_US: u64 = STEP_US + 20_000;
+/// A leap of the clock, in µs, that may be a mistake: an operator's, or a dead battery's. Retention
+/// deletes nothing for some time after it.
+const LEAP_US: i64 = 86_400_000_000;
+/// This time, in µs.
+const LEAP_TRUSTED_US: u64 = 3_600_000_000;
 /// Where rings are: a file system in memory.
 const RINGS_FOLDER: &str = "/dev/shm";
 /// Bytes of a frame of what the rings of a killed process had.
@@ -219,6 +224,8 @@ pub struct StoreWriter {
     last_frame: Hash,
     hashes: Vec<Hash>,
     offset: i64,
+    /// By the monotonic clock: since when retention deletes.
+    expires_from_us: u64,
     now: Moment,
     framed_us: u64,
     synced_us: u64,
@@ -394,6 +401,8 @@ impl StoreWriter {
         rings.remove().map_err(StoreError::io(&options.rings_folder))?;
         catalogue.append(Entry::Boot { id: catalogue::random_bytes(folder)?, moment: now })?;
         let next_frame = catalogue.catalogue.next_frame;
+        let last_us = catalogue.catalogue.last_unix_us().unwrap_or(now.unix_us);
+        let is_leap = now.unix_us.saturating_sub(last_us) > LEAP_US as u64;
         let mut writer = StoreWriter {
             folder: folder.to_owned(),
             options,
@@ -408,6 +417,7 @@ impl StoreWriter {
             last_frame: catalogue.catalogue.last_frame,
             hashes: Vec::new(),
             offset: now.offset(),
+            expires_from_us: now.monotonic_us.saturating_add(if is_leap { LEAP_TRUSTED_US } else { 0 }),
             now,
             framed_us: now.monotonic_us,
             synced_us: now.monotonic_us,
@@ -523,9 +533,12 @@ impl StoreWriter {
     /// # Errors
     /// The disk failed. Nothing is lost; call it again later.
     pub fn advance(&mut self, now: Moment, covered_us: u64) -> Result<(), StoreError> {
-        self.now = now;
+        let before = core::mem::replace(&mut self.now, now);
         if now.offset().abs_diff(self.offset) > STEP_US {
-            self.catalogue.append(Entry::Clock { moment: now })?;
+            self.catalogue.append(Entry::Clock { moment: now, since_us: before.monotonic_us })?;
+            if now.offset().saturating_sub(self.offset) > LEAP_US {
+                self.expires_from_us = now.monotonic_us.saturating_add(LEAP_TRUSTED_US);
+            }
             self.offset = now.offset();
         }
         self.write_names()?;
@@ -764,6 +777,9 @@ impl StoreWriter {
     /// the next one, too.
     fn expire(&mut self) -> Result<(), StoreError> {
         let Some(retention_us) = self.options.retention_us else { return Ok(()) };
+        if self.now.monotonic_us < self.expires_from_us {
+            return Ok(());
+        }
         let before_us = self.now.unix_us.saturating_sub(retention_us);
         loop {
             let catalogue = &self.catalogue.catalogue;
