@@ -2,6 +2,7 @@
 
 mod parquet;
 
+use core::net::Ipv4Addr;
 use std::fs::File;
 use std::io;
 use std::io::BufWriter;
@@ -28,10 +29,12 @@ use cli::LogStat;
 use cli::LogVerify;
 use control::Fault;
 use control::LogSink;
+use control::escaped;
 use export::sink::IpfixFile;
 use export::store::Generated;
 use export::store::Generator;
 use export::store::Holder;
+use export::store::Question;
 use export::store::Stat;
 use export::store::Store;
 use export::store::StoreError;
@@ -412,6 +415,9 @@ fn export(
         bar.set_position(done);
     });
     bar.finish_and_clear();
+    if written.is_ok() {
+        note_limits(&store, (from_us, to_us))?;
+    }
     match written {
         Ok(()) if is_standard => Ok(count),
         Ok(()) => {
@@ -422,6 +428,22 @@ fn export(
         Err(ExportError::Output(error)) if is_standard => Err(error.into()),
         Err(ExportError::Output(source)) => Err(failed(source).into()),
     }
+}
+
+/// Says on standard error which records of the time are missing, as `natrix find` does.
+fn note_limits(store: &Store, (from_us, to_us): (u64, u64)) -> Result<(), Failure> {
+    let nobody = Question { address: Ipv4Addr::UNSPECIFIED, host: None, port: None, protocol: None, from_us, to_us };
+    let found = store.look_up(&nobody)?;
+    let of_formulas = "ports of deterministic pools have no records".to_owned();
+    let notes = found.notes.into_iter().chain((!found.formulas.is_empty()).then_some(of_formulas));
+    let mut errors = io::stderr();
+    if !found.is_complete {
+        writeln!(errors, "note: the records of that time are not complete")?;
+    }
+    for note in notes {
+        writeln!(errors, "note: {}", escaped(&note))?;
+    }
+    Ok(())
 }
 
 fn generate(arguments: &LogGenerate, out: &mut dyn Write) -> Result<(), Failure> {

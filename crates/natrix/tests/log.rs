@@ -71,6 +71,13 @@ fn a_generated_store_is_counted_verified_exported_and_searched() {
     assert!(text(&natrix(&words).stdout).starts_with("20000 intervals"));
     let lines = fs::read_to_string(&exported).unwrap();
     exported_alike(&store, &folder, &lines);
+    // What no record covers is said.
+    let early = ["--from", "2001-01-01T00:00:00Z", "--to", "2002-01-01T00:00:00Z"];
+    let output = natrix(&[&["log", "export", "--dir", &store, "--output", "-", "--case", "AZ 2"], &early[..]].concat());
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), String::new()));
+    let said = text(&output.stderr);
+    assert!(said.contains("note: the records of that time are not complete"), "{said}");
+    assert!(said.contains("note: the records begin at"), "{said}");
     for line in lines.lines().step_by(4_000) {
         let held: Value = serde_json::from_str(line).unwrap();
         let endpoint = format!("{}:{}", held["external_address"].as_str().unwrap(), held["first_port"]);
@@ -100,7 +107,7 @@ fn a_generated_store_is_counted_verified_exported_and_searched() {
     let verified = natrix(&["log", "verify", "--dir", &store, "--head", &head]);
     assert_eq!(verified.status.code(), Some(1));
     let faults = text(&verified.stdout);
-    assert!(faults.contains("worker 0: 1-") && faults.contains("lookups: line 5"), "{faults}");
+    assert!(faults.contains("worker 0: 1-") && faults.contains("lookups: line 6"), "{faults}");
 }
 
 /// The other formats have the same intervals as the lines of JSON.

@@ -170,10 +170,10 @@ impl Encoder {
     }
 
     /// What a collector needs before the first record, and from time to time without a connection.
-    pub fn preface(&self) -> Option<Message> {
+    pub fn preface(&self) -> Vec<Message> {
         match &self.format {
-            Format::Ipfix(ipfix) => Some(ipfix.templates()),
-            Format::Syslog(_) | Format::Json => None,
+            Format::Ipfix(ipfix) => ipfix.templates(),
+            Format::Syslog(_) | Format::Json => Vec::new(),
         }
     }
 

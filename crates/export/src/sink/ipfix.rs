@@ -120,12 +120,17 @@ impl Ipfix {
         }
     }
 
-    /// The message with the templates.
-    pub fn templates(&self) -> Message {
-        let mut message = Message::default();
-        message.bytes.resize(HEADER, 0);
-        template::put_templates(&mut message.bytes);
-        message
+    /// The messages with the templates, none longer than others.
+    pub fn templates(&self) -> Vec<Message> {
+        let mut messages = Vec::new();
+        let mut left = &Template::ALL[..];
+        while !left.is_empty() {
+            let mut message = Message::default();
+            message.bytes.resize(HEADER, 0);
+            left = template::put_templates(left, self.message_max, &mut message.bytes);
+            messages.push(message);
+        }
+        messages
     }
 
     /// A connection begins: so does the sequence.

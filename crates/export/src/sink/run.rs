@@ -458,15 +458,18 @@ impl Run {
 
     /// Sends what a collector needs to understand records, when it is due.
     fn send_preface(&mut self) {
-        let is_due = Instant::now() >= self.preface_at;
-        let Some(mut preface) = self.encoder.preface().filter(|_| is_due) else { return };
+        if Instant::now() < self.preface_at {
+            return;
+        }
         // A connection has it once; datagrams may be lost.
         let wait = if self.is_datagram { self.template_interval } else { Duration::from_secs(u64::from(u32::MAX)) };
         self.preface_at = Instant::now() + wait;
-        match self.send(&mut preface) {
-            Err(error) if self.is_datagram => self.datagram_failed(0, &error),
-            Err(error) => self.failed(&error.to_string()),
-            Ok(()) => {}
+        for mut message in self.encoder.preface() {
+            match self.send(&mut message) {
+                Err(error) if self.is_datagram => self.datagram_failed(0, &error),
+                Err(error) => return self.failed(&error.to_string()),
+                Ok(()) => {}
+            }
         }
     }
 

@@ -42,9 +42,10 @@ impl IpfixFile {
     /// Writing failed.
     pub fn begin(domain: u32, out: &mut dyn Write) -> io::Result<IpfixFile> {
         let mut ipfix = Ipfix::new(domain, MESSAGE_MAX);
-        let mut templates = ipfix.templates();
-        ipfix.stamp(&mut templates, 0);
-        out.write_all(&templates.bytes)?;
+        for mut templates in ipfix.templates() {
+            ipfix.stamp(&mut templates, 0);
+            out.write_all(&templates.bytes)?;
+        }
         Ok(IpfixFile { ipfix, waiting: Vec::new(), names: Names::default(), quotas: Quotas::default(), unix_us: 0 })
     }
 

@@ -299,12 +299,19 @@ impl Template {
     }
 }
 
-/// Appends the set of all templates (RFC 7011 §3.4.1).
-pub(crate) fn put_templates(out: &mut Vec<u8>) {
+/// Appends a set of the first of these templates (RFC 7011 §3.4.1), as many as a message of
+/// `message_max` bytes has room for, and at least one. Returns the others.
+pub(crate) fn put_templates<'a>(templates: &'a [Template], message_max: usize, out: &mut Vec<u8>) -> &'a [Template] {
     let start = out.len();
     out.extend_from_slice(&2_u16.to_be_bytes());
     out.extend_from_slice(&[0; 2]);
-    for template in Template::ALL {
+    let mut left = templates;
+    while let Some((template, others)) = left.split_first() {
+        let bytes = 4 + 4 * template.all_fields().count();
+        if left.len() < templates.len() && out.len() + bytes > message_max {
+            break;
+        }
+        left = others;
         out.extend_from_slice(&template.id().to_be_bytes());
         out.extend_from_slice(&(template.all_fields().count() as u16).to_be_bytes());
         for field in template.all_fields() {
@@ -314,4 +321,5 @@ pub(crate) fn put_templates(out: &mut Vec<u8>) {
     }
     let length = (out.len() - start) as u16;
     out[start + 2..start + 4].copy_from_slice(&length.to_be_bytes());
+    left
 }
