@@ -1,5 +1,6 @@
 """The configurations of the NAT that the tests run against: differences from the demo's."""
 
+import functools
 import os
 import subprocess
 import tempfile
@@ -80,14 +81,16 @@ path = "{_LOG_FOLDER.name}/log"
 
 
 # Collectors of the log by their ports, in the namespace of the NAT.
-COLLECTORS = {"nfcapd": 4739, "nfacctd": 4740, "syslog-ng": 5514, "rsyslog": 6514, "lines": 6515}
+COLLECTORS = {"nfcapd": 4739, "nfacctd": 4740, "syslog-ng": 5514, "rsyslog": 6514, "lines": 6515, "tls": 6516, "distrusted": 6516}
 # What scripts/setup.sh installs besides packages.
 TOOLS = Path("/usr/local/lib/natrix-tools")
 COLLECTOR_STORE = f"{_LOG_FOLDER.name}/collectors"
 
 
 def collectors():
-    def sink(name, kind, transport):
+    make_certificates()
+
+    def sink(name, kind, transport, more=""):
         address = f"{transport}://127.0.0.1:{COLLECTORS[name]}"
         return f"""
 [[log.sink]]
@@ -96,6 +99,7 @@ kind = "{kind}"
 address = "{address}"
 domain = 7
 template_interval = "1 s"
+{more}
 """
 
     sinks = [
@@ -104,6 +108,9 @@ template_interval = "1 s"
         sink("syslog-ng", "syslog", "udp"),
         sink("rsyslog", "syslog", "tcp"),
         sink("lines", "json", "tcp"),
+        sink("tls", "syslog", "tls", f'certificates = "{CERTIFICATES}/authority.pem"'),
+        # Its collector's certificate is of another authority.
+        sink("distrusted", "syslog", "tls", f'certificates = "{CERTIFICATES}/other.pem"'),
     ]
     return f"""
 [log.store]
@@ -154,11 +161,12 @@ aftr = "2001:db8:64::aaaa"
 pool = "public"
 """
 
-# Certificates of the API and its clients: those of an authority, one of another authority, and one
+# Certificates of the API, its clients and a collector: those of an authority, one of another authority, and one
 # that has expired.
 CERTIFICATES = Path(_LOG_FOLDER.name) / "certificates"
 
 
+@functools.cache
 def make_certificates():
     CERTIFICATES.mkdir(exist_ok=True)
 
@@ -177,7 +185,7 @@ def make_certificates():
         ("expired", "noc", "authority", -1),
     ]:
         openssl("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={subject}")
-        (CERTIFICATES / f"{name}.ext").write_text(f"subjectAltName=DNS:{subject}\nbasicConstraints=CA:FALSE\n")
+        (CERTIFICATES / f"{name}.ext").write_text(f"subjectAltName=DNS:{subject},IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
         openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial",
                 "-out", f"{name}.pem", "-days", days, "-extfile", f"{name}.ext")  # fmt: skip
 

@@ -14,6 +14,7 @@ from kit import *
 from netlab import process
 from netlab.topology import SRV1
 from netlab.topology import SUBSCRIBERS
+from setups import CERTIFICATES
 from setups import COLLECTORS
 from setups import COLLECTOR_STORE
 from setups import TOOLS
@@ -199,6 +200,8 @@ def tshark_nfcapd_and_nfacctd_read_ipfix(n):
         if row["nat_event"] == 8
     }
     expect_equal(opened - mapped, set(), "nfacctd: mappings that are missing")
+    for one in sorted(opened & mapped)[:3]:
+        held_by_store(n, one)
     blocks = [row for row in rows if row["nat_event"] == 16 and row["ip_src"] == IN_BLOCKS]
     expect_equal(len(blocks), 1, "nfacctd: blocks of the subscriber")
     first, last, ports = (int(blocks[0][f"block_{field}"]) for field in ("start", "end", "ports"))
@@ -266,30 +269,36 @@ def rsyslog_reads_syslog(n):
                 sock.close()
 
 
-@test("collectors")
-def syslog_ng_reads_syslog_datagrams(n):
-    written, configuration = Path(n.state.directory) / "syslog-ng.txt", Path(n.state.directory) / "syslog-ng.conf"
+def syslog_ng(n, name, transport):
+    """The daemon, which listens on the port of `name`, and what returns the mappings that it has read."""
+    written, configuration = (Path(n.state.directory) / f"{name}.{end}" for end in ("txt", "conf"))
     version = n.nat.run([f"{TOOLS}/bin/syslog-ng", "--version"])[1]
     version = re.search(r"Config version: ([\d.]+)", version)
     expect(version, "syslog-ng does not start; run scripts/setup.sh")
     configuration.write_text(
         f"@version: {version[1]}\n"
-        f'source all {{ syslog(ip(127.0.0.1) port({COLLECTORS["syslog-ng"]}) transport("udp")); }};\n'
+        f"source all {{ syslog(ip(127.0.0.1) port({COLLECTORS[name]}) {transport}); }};\n"
         'template one { template("$MSGID ${.SDATA.napmap.ISADDR} ${.SDATA.napmap.ISPORT} ${.SDATA.napmap.XSADDR} '
         '${.SDATA.napmap.XSPORT} ${.SDATA.natrix@32473.EVENT}\\n"); };\n'
         f'destination file {{ file("{written}" template(one)); }};\n'
         "log { source(all); destination(file); };\n"
     )
-    files = [f"--{name}={n.state.directory}/syslog-ng.{name}" for name in ("persist-file", "pidfile", "control")]
-    daemon = n.nat.start("syslog-ng", [f"{TOOLS}/bin/syslog-ng", "-F", "-f", configuration, *files])
+    files = [f"--{one}={n.state.directory}/{name}.{one}" for one in ("persist-file", "pidfile", "control")]
+    daemon = n.nat.start(name, [f"{TOOLS}/bin/syslog-ng", "-F", "-f", configuration, *files])
+
+    def seen():
+        lines = (line.split() for line in (written.read_text() if written.exists() else "").splitlines())
+        added = [line for line in lines if line[:1] == ["APMADD"] and line[-1] == "mapping_created"]
+        return {(inside, int(one), outside, int(other)) for _, inside, one, outside, other, _ in added}
+
+    return daemon, seen
+
+
+@test("collectors")
+def syslog_ng_reads_syslog_datagrams(n):
+    daemon, seen = syslog_ng(n, "syslog-ng", 'transport("udp")')
     try:
         expect_listening(n, daemon, COLLECTORS["syslog-ng"])
-
-        def seen():
-            lines = (line.split() for line in (written.read_text() if written.exists() else "").splitlines())
-            added = [line for line in lines if line[:1] == ["APMADD"] and line[-1] == "mapping_created"]
-            return {(inside, int(one), outside, int(other)) for _, inside, one, outside, other, _ in added}
-
         # Datagrams may get lost on a busy machine; what comes is what was sent.
         for _ in range(3):
             with sockets(udp(n.srv1)) as server:
@@ -301,6 +310,26 @@ def syslog_ng_reads_syslog_datagrams(n):
         expect(not opened - seen(), f"syslog-ng: missing {opened - seen()}, {sink(n, 'syslog-ng')}\n{daemon.log()}")
     finally:
         daemon.end()
+
+
+@test("collectors")
+def syslog_ng_reads_syslog_over_tls(n):
+    with sockets(udp(n.srv1)) as server:
+        # While there is no collector: these wait in the store.
+        before, held = open_mappings(n, server)
+        own = f'key-file("{CERTIFICATES}/server.key") cert-file("{CERTIFICATES}/server.pem")'
+        daemon, seen = syslog_ng(n, "tls", f'transport("tls") tls({own} peer-verify(optional-untrusted))')
+        try:
+            expect_soon(lambda: sink(n, "tls")["connected"], f"syslog-ng is not reached:\n{daemon.log()}", 60)
+            after, more = open_mappings(n, server)
+            expect_soon(lambda: not (before | after) - seen(), "syslog-ng: mappings are missing")
+            distrusted = lambda: (one := sink(n, "distrusted")) and one["last_error"] and "certificate" in one["last_error"]  # noqa: E731
+            expect_soon(distrusted, f"a collector of a foreign authority: {sink(n, 'distrusted')}")
+            expect_equal(sink(n, "distrusted")["connected"], False, "a sink whose collector is not trusted")
+        finally:
+            daemon.end()
+            for sock in held + more:
+                sock.close()
 
 
 @test("collectors")
