@@ -288,7 +288,19 @@ agentx = "{AGENTX_OF_HOSTS}"
 # Every limit that a packet can meet, small. Each of the two workers has half of a table and an
 # eighth more. One percent of the ports of all pools is less than a worker's mappings.
 ONE_BLOCK, TWO_SESSIONS, DRAINING = "100.64.0.93", "100.64.0.94", "100.64.0.95"
-SMALL_LIMITS = f"""{SCARCE_POOL}
+IPFIX_OF_LIMITS = 4741
+# Two subscribers for one block.
+CROWDED = ("100.64.0.96", "100.64.0.97")
+SMALL_LIMITS = f"""{SCARCE_POOL}threshold = 80
+
+[[pool]]
+name = "crowded"
+addresses = ["203.0.113.43"]
+allocation = "blocks"
+block_size = 64
+ports = "2048-2111"
+subscribers = ["{CROWDED[0]}/31"]
+
 [tables]
 mappings = 12000
 subscribers = 30
@@ -314,11 +326,21 @@ subscribers = ["{DRAINING}/32"]
 name = "limited"
 subscribers = ["{LIMITED}/32"]
 ports = {SNMP_LIMIT}
+threshold = 75
 
 [[class]]
 name = "two_sessions"
 subscribers = ["{TWO_SESSIONS}/32"]
 sessions = 2
+
+[log.store]
+path = "{_LOG_FOLDER.name}/limits"
+
+[[log.sink]]
+name = "ipfix"
+kind = "ipfix"
+address = "tcp://127.0.0.1:{IPFIX_OF_LIMITS}"
+domain = 7
 
 [snmp]
 agentx = "{_LOG_FOLDER.name}/agentx-of-limits"

@@ -104,6 +104,8 @@ def packets_at_each_limit_of_a_subscriber_or_pool_are_counted(n):
         expect_counted(n, "ports of a subscriber", QUOTA, ports(setups.LIMITED, sent), ["subscriber_port_quota"], 3)
         expect_counted(n, "blocks of a subscriber", QUOTA, ports(setups.ONE_BLOCK, 70), ["block_limit"])
         expect_counted(n, "ports of a pool", PORTS, ports(setups.SCARCE, 12), exactly=2)
+        crowd = lambda: [open_ports(n, stack, address, 1) for address in setups.CROWDED]  # noqa: E731
+        expect_counted(n, "addresses of a pool", PORTS, crowd, exactly=1)
         expect_counted(n, "a pool that drains", ADDRESS, ports(setups.DRAINING, 2), exactly=2)
         expect_counted(n, "sessions of a subscriber", OTHER, ports(setups.TWO_SESSIONS, 5), ["subscriber_session_quota"], 3)
 
@@ -179,3 +181,56 @@ def mappings_up_to_the_table_are_reported_and_counted(n):
 def udp_segment_of_sub1(port):
     """A whole packet of sub1."""
     return ip_packet("100.64.0.10", SRV1, 17, udp_segment("100.64.0.10", port, SRV1, 9, b"x"))
+
+
+def read_all(connection):
+    """What a sink sends until it has nothing more."""
+    connection.settimeout(3)
+    received = b""
+    with contextlib.suppress(TimeoutError):
+        while part := connection.recv(65536):
+            received += part
+    return received
+
+
+def records_of(n, received):
+    """The data records of IPFIX messages, as ipfixDump reads them: their fields by name."""
+    path = n.state.directory / "limits.ipfix"
+    path.write_bytes(received)
+    status, out, err = n.nat.run(["ipfixDump", "--in", path], timeout=60)
+    expect_equal((status, err), (0, ""), "ipfixDump (run scripts/setup.sh if it is missing)")
+    parts = out.split("--- data record ")[1:]
+    return [dict(re.findall(r"^\t\(\d+\)\s+(\w+) : (.*)$", part, re.MULTILINE)) for part in parts]
+
+
+@test("small_limits")
+@shows("8158-E5", "8158-E6", "8158-E7", "8158-E8", "8158-E9", "8158-E10", "8158-E11", "8158-E12", "8158-E14", "8158-G1")
+def a_collector_reads_of_each_limit_by_ipfix(n):
+    with contextlib.ExitStack() as stack:
+        # The collector was away: everything since the start waits for it.
+        waiting = stack.enter_context(contextlib.closing(listener(n.nat, setups.IPFIX_OF_LIMITS, "127.0.0.1")))
+        waiting.settimeout(60)
+        connection, _ = waiting.accept()
+        records = records_of(n, read_all(stack.enter_context(contextlib.closing(connection))))
+    expect_equal({one["natInstanceID"] for one in records}, {"7"}, "observation domain")
+
+    def of(event, **fields):
+        found = [one for one in records if one["natEvent"] == str(event) and fields.items() <= one.items()]
+        expect(found, f"no event {event} with {fields}")
+        return found
+
+    limited = {"sourceIPv4Address": setups.LIMITED}
+    pool = of(12, postNATSourceIPv4Address="203.0.113.50", protocolIdentifier="17")[0]["natPoolId"]
+    expect(of(3)[0]["natPoolId"] != pool, "the pool without an address")
+    of(13, **limited, natQuotaExceededEvent="3", maxEntriesPerUser=str(setups.SNMP_LIMIT))
+    for reason, limit in [
+        ("1", "maxSessionEntries"),
+        ("2", "maxBIBEntries"),
+        ("4", "maxSubscribers"),
+        ("5", "maxFragmentsPendingReassembly"),
+    ]:
+        expect(int(of(13, natQuotaExceededEvent=reason)[0][limit]) > 0, f"the limit of reason {reason}")
+    # A walk over the pools notices the use, which may be higher by then.
+    high = of(18, natThresholdEvent="1", natPoolId=pool)[0]["addressPoolHighThreshold"]
+    expect(80 <= int(high) <= 100, f"use of the pool: {high}")
+    expect(int(of(18, **limited, natThresholdEvent="4")[0]["addressPortMappingHighThreshold"]) >= 75, "use of the subscriber")
