@@ -41,6 +41,8 @@ pub(crate) struct Storing {
     figures: Arc<Figures>,
     /// Until when all events of each worker were taken.
     known_us: Vec<u64>,
+    /// The sequence number after the last event that was taken of each worker.
+    next: Vec<u64>,
     /// Events of one burst.
     events: Vec<Event>,
     /// Events that the journal does not have yet.
@@ -62,6 +64,7 @@ impl Storing {
             writer,
             figures,
             known_us: vec![0; workers],
+            next: vec![0; workers],
             events: Vec::new(),
             waiting: 0,
             oldest_us: u64::MAX,
@@ -116,6 +119,9 @@ impl Storing {
             // After its end the worker has no further event: it is known until whenever.
             *known = (*known).max(if count < max { mark } else { last });
         }
+        if let (Some(next), Some(event)) = (self.next.get_mut(usize::from(worker.0)), self.events.last()) {
+            *next = store::rings::following(event);
+        }
         self.writer.push_all(worker, &self.events);
         self.waiting += count as u64;
         let first = self.events.first().map_or(u64::MAX, |event| event.at.as_micros());
@@ -138,7 +144,8 @@ impl Storing {
         }
         // Also after a failure: the journal may have them although a segment could not be written.
         if self.writer.is_all_written() {
-            rings.iter_mut().for_each(Consumer::release);
+            // Should the journal lose them, the next start knows by the numbers.
+            rings.iter_mut().zip(&self.next).for_each(|(ring, next)| ring.release_at(*next));
             self.figures.records.fetch_add(core::mem::take(&mut self.waiting), Ordering::Relaxed);
             self.oldest_us = u64::MAX;
         }

@@ -87,7 +87,7 @@ fn whatever_a_killed_process_had_is_in_the_store() {
         let options = StoreOptions { segment_rows: 700, frame_bytes: 4_096, ..place.options() };
         let mut writer = StoreWriter::open(&place.store(), options, Generator::begin()).unwrap();
         let (mut producer, mut consumer) = writer.create_rings(1, 1_024).unwrap().remove(0);
-        let (mut events, mut pushed) = (Vec::new(), 0_u64);
+        let (mut events, mut pushed, mut taken_until) = (Vec::new(), 0_u64, 0);
         let steps = random.random_range(1..40);
         for _ in 0..steps {
             events.clear();
@@ -103,13 +103,14 @@ fn whatever_a_killed_process_had_is_in_the_store() {
             let (mark, mut taken) = (consumer.mark(), Vec::new());
             let count = consumer.hold_burst(usize::MAX >> 1, |record| taken.extend(record.event()));
             assert_eq!(count, taken.len());
+            taken_until = taken.last().map_or(taken_until, |event: &Event| event.sequence + 1);
             writer.push_all(Generator::WORKER, &taken);
             writer.advance(generator.now(), mark).unwrap();
             if consumer.held() > 600 {
                 writer.flush().unwrap();
             }
             if writer.is_all_written() {
-                consumer.release();
+                consumer.release_at(taken_until);
             }
         }
         // The end of the process: staged, published, held and pending events as they are.
@@ -191,7 +192,7 @@ fn a_mapping_in_a_ring_alone_is_answered_until_the_kill() {
 fn a_killed_instance_still_names_its_ipv6_hosts() {
     let place = Place::new("names");
     let mut writer = later(&place, 0);
-    let (mut producer, _) = writer.create_rings(1, 64).unwrap().remove(0);
+    let (mut producer, mut consumer) = writer.create_rings(1, 64).unwrap().remove(0);
     let number = core::net::Ipv4Addr::new(224, 0, 0, 1);
     let name = |low: u128| HostName { address: 0x2001_0db8 << 96 | low, prefix_length: 128, inner: None };
     let named = |low, sequence, second| Event { sequence, ..name(low).event(at(second), RealmId(0), number) };
@@ -199,10 +200,15 @@ fn a_killed_instance_still_names_its_ipv6_hosts() {
         |sequence, kind, port, second| Event { subscriber: number, ..mapping(sequence, kind, port, at(second)) };
     // The name is in a segment, the mapping's end and another host's name only in the ring.
     let stored = [named(1, 1, 5), of_host(2, EventKind::MappingCreated, 1_000, 5)];
+    for event in stored {
+        producer.try_push(event.into()).unwrap();
+    }
+    consumer.hold_burst(2, |_| {});
     writer.push_all(WorkerId(0), &stored);
     let now = Moment { monotonic_us: at(10).as_micros(), unix_us: Generator::begin().unix_us + 10_000_000 };
     writer.advance(now, at(9).as_micros()).unwrap();
     writer.seal().unwrap();
+    consumer.release_at(3);
     for event in [
         of_host(3, EventKind::MappingCreated, 1_001, 20),
         of_host(4, EventKind::MappingEnded, 1_000, 30),
@@ -254,7 +260,7 @@ fn a_mapping_after_the_last_round_is_found_and_uncertain() {
 
 #[test]
 fn a_lost_or_damaged_ring_is_never_a_confident_answer() {
-    let changes: [fn(&PathBuf, &mut Vec<u8>); 5] = [
+    let changes: [fn(&PathBuf, &mut Vec<u8>); 7] = [
         |path, _| fs::remove_file(path).unwrap(),
         |path, bytes| fs::write(path, &bytes[..bytes.len() / 2]).unwrap(),
         // The machine's boot, the kind of the record, the position of the producer.
@@ -268,6 +274,15 @@ fn a_lost_or_damaged_ring_is_never_a_confident_answer() {
         },
         |path, bytes| {
             bytes[1_024 + 128 + 3] = 0xff;
+            fs::write(path, bytes).unwrap();
+        },
+        // Which numbers the journal must have: more than the ring ever had, or unknown (format 1).
+        |path, bytes| {
+            bytes[1_024 + 8] = 0xff;
+            fs::write(path, bytes).unwrap();
+        },
+        |path, bytes| {
+            bytes[8] = 1;
             fs::write(path, bytes).unwrap();
         },
     ];
@@ -291,17 +306,121 @@ fn a_lost_or_damaged_ring_is_never_a_confident_answer() {
     }
 }
 
+/// Writes six mappings, a second and a frame each, of the first of two workers, and is killed. All
+/// are released: the rings are empty. `at_third` is called after the third. Returns the journal and
+/// its length before each mapping and at the end.
+fn six_frames(place: &Place, at_third: impl Fn()) -> (PathBuf, Vec<u64>) {
+    let mut writer = later(place, 0);
+    let mut rings = writer.create_rings(2, 64).unwrap();
+    let journal = fs::read_dir(place.store()).unwrap().map(|entry| entry.unwrap().path());
+    let journal = journal.filter(|path| path.to_string_lossy().contains("journal-")).max().unwrap();
+    let length = || fs::metadata(&journal).unwrap().len();
+    let mut lengths = vec![length()];
+    for number in 1..=6 {
+        let event = mapping(number, EventKind::MappingCreated, 1_000 + number as u16, at(number));
+        rings[0].0.try_push(event.into()).unwrap();
+        rings[0].1.hold_burst(1, |_| {});
+        writer.push(WorkerId(0), &event);
+        let unix_us = Generator::begin().unix_us + number * 1_000_000;
+        writer.advance(Moment { monotonic_us: event.at.as_micros(), unix_us }, event.at.as_micros()).unwrap();
+        assert!(writer.is_all_written());
+        rings[0].1.release_at(number + 1);
+        lengths.push(length());
+        if number == 3 {
+            at_third();
+        }
+    }
+    rings.iter().for_each(|(producer, _)| producer.mark(at(60).as_micros()));
+    (journal, lengths)
+}
+
+fn copy(from: &PathBuf, to: &PathBuf) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+}
+
+#[test]
+fn what_a_journal_lost_is_a_gap_after_a_kill() {
+    type Damage = fn(&Place, &PathBuf, &[u64]);
+    let flip = |journal: &PathBuf, place: u64| {
+        let mut bytes = fs::read(journal).unwrap();
+        bytes[place as usize] ^= 1;
+        fs::write(journal, bytes).unwrap();
+    };
+    // What happens, and the numbers that are lost by it.
+    let damages: [(&str, Damage, core::ops::RangeInclusive<u64>); 7] = [
+        ("none", |_, _, _| {}, 1..=0),
+        (
+            "cut at a frame",
+            |_, journal, lengths| {
+                fs::File::options().write(true).open(journal).unwrap().set_len(lengths[3]).unwrap();
+            },
+            4..=6,
+        ),
+        (
+            "rolled back",
+            |place, _, _| {
+                fs::remove_dir_all(place.store()).unwrap();
+                copy(&place.0.join("third"), &place.store());
+            },
+            4..=6,
+        ),
+        ("removed", |_, journal, _| fs::remove_file(journal).unwrap(), 1..=6),
+        ("a flipped hash", |_, _, _| {}, 3..=3),
+        ("a flipped length", |_, _, _| {}, 3..=3),
+        ("a flipped magic", |_, _, _| {}, 1..=0),
+    ];
+    for (number, (what, damage, lost)) in damages.into_iter().enumerate() {
+        let place = Place::new(&format!("lost-{number}"));
+        let (journal, lengths) = six_frames(&place, || copy(&place.store(), &place.0.join("third")));
+        damage(&place, &journal, &lengths);
+        match what {
+            "a flipped hash" => flip(&journal, lengths[2] + 30),
+            "a flipped length" => flip(&journal, lengths[2] + 1),
+            "a flipped magic" => flip(&journal, 3),
+            _ => {}
+        }
+        let mut writer = later(&place, 3_600);
+        let is_cut = what != "none";
+        assert_eq!(writer.health().cuts, u64::from(is_cut), "{what}");
+        let store = Store::open(&place.store()).unwrap();
+        let stat = store.stat().unwrap();
+        let count = lost.clone().count() as u64;
+        assert_eq!((stat.cuts, stat.lost, stat.gaps), (u64::from(is_cut), count, count.min(1)), "{what}");
+        let verified = verify(&place.store(), None, |_, _| {}).unwrap();
+        assert_eq!((verified.cuts, verified.lost), (stat.cuts, count), "{what}");
+        for number in 1..=6_u64 {
+            let port = 1_000 + number as u16;
+            for second in [number, 30] {
+                let found = store.look_up(&question(port, second)).unwrap();
+                let is_there = !lost.contains(&number);
+                assert_eq!(found.holders.len(), usize::from(is_there), "{what}, {port} at {second}: {found:?}");
+                let is_before = count == 0 || second + 1 < *lost.start();
+                assert_eq!(found.is_complete, is_before, "{what}, {port} at {second}: {found:?}");
+                // A lost record may have ended it.
+                let may_have_ended = second == 30 && count > 0 && is_there;
+                let is_certain = found.holders.iter().all(|holder| holder.is_certain);
+                assert_eq!(is_certain, !may_have_ended, "{what}, {port} at {second}: {found:?}");
+            }
+        }
+        assert_eq!(store.look_up(&question(7, 30)).unwrap().is_complete, count == 0, "{what}: nobody held it?");
+        // The next start knows no less.
+        drop(writer);
+        drop(later(&place, 7_200));
+        assert_eq!(Store::open(&place.store()).unwrap().stat().unwrap().cuts, u64::from(is_cut), "{what}");
+    }
+}
+
 #[test]
 fn a_copy_of_a_store_does_not_take_the_rings_of_the_first() {
     let place = Place::new("copy");
     two_rings(&place);
-    let copy = place.0.join("copy");
-    fs::create_dir_all(&copy).unwrap();
-    for entry in fs::read_dir(place.store()).unwrap() {
-        let path = entry.unwrap().path();
-        fs::copy(&path, copy.join(path.file_name().unwrap())).unwrap();
-    }
-    drop(StoreWriter::open(&copy, place.options(), Generator::begin()).unwrap());
+    let to = place.0.join("copy");
+    copy(&place.store(), &to);
+    drop(StoreWriter::open(&to, place.options(), Generator::begin()).unwrap());
     assert_eq!(place.rings().len(), 2);
 }
 
@@ -335,6 +454,12 @@ fn the_exporter_asks_for_a_report_after_a_loss() {
         push(&mut producers[worker], event);
         producers[worker].mark(event.at.as_micros());
         next[worker] += 1;
+    }
+    for (ring, next) in place.rings().iter().zip(next) {
+        while mem::ring::file::read::<Record>(ring).unwrap().note != Some(next) {
+            assert!(begin.elapsed().as_secs() < 60, "the ring says which numbers the journal has");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     }
     // A gap without allocations needs no report, another one does.
     let gap =

@@ -32,12 +32,21 @@ struct Padded<T>(T);
 #[derive(Default)]
 #[repr(C)]
 struct Positions {
-    /// Next position to pop; written by the consumer only.
-    head: Padded<AtomicUsize>,
+    /// How far the consumer is; written by the consumer only.
+    released: Padded<Released>,
     /// Next position to push that the consumer may see; written by the producer only.
     tail: Padded<AtomicUsize>,
     /// What the consumer does not wait for; written by the producer only.
     progress: Padded<Progress>,
+}
+
+#[derive(Default)]
+#[repr(C)]
+struct Released {
+    /// Next position to pop.
+    head: AtomicUsize,
+    /// See [`Consumer::release_at`].
+    note: AtomicU64,
 }
 
 #[derive(Default)]
@@ -97,7 +106,7 @@ impl<T> Drop for Shared<T> {
             return;
         }
         let tail = self.positions().tail.0.load(Ordering::Relaxed);
-        let mut position = self.positions().head.0.load(Ordering::Relaxed);
+        let mut position = self.positions().released.0.head.load(Ordering::Relaxed);
         while position != tail {
             // SAFETY: positions in head..tail hold items, and no other access is left.
             unsafe { (*self.slot(position).get()).assume_init_drop() };
@@ -148,7 +157,7 @@ impl<T: Send> Producer<T> {
 
     /// Items in the ring. The consumer may be taking some right now.
     pub fn len(&self) -> usize {
-        self.tail.wrapping_sub(self.shared.positions().head.0.load(Ordering::Acquire))
+        self.tail.wrapping_sub(self.shared.positions().released.0.head.load(Ordering::Acquire))
     }
 
     /// True if the ring is empty.
@@ -169,7 +178,7 @@ impl<T: Send> Producer<T> {
         if free >= wanted {
             return free;
         }
-        self.head_seen = self.shared.positions().head.0.load(Ordering::Acquire);
+        self.head_seen = self.shared.positions().released.0.head.load(Ordering::Acquire);
         capacity - self.tail.wrapping_sub(self.head_seen)
     }
 
@@ -325,8 +334,18 @@ impl<T: Send> Consumer<T> {
     pub fn release(&mut self) {
         if self.released != self.head {
             self.released = self.head;
-            self.shared.positions().head.0.store(self.head, Ordering::Release);
+            self.shared.positions().released.0.head.store(self.head, Ordering::Release);
         }
+    }
+
+    /// As [`Consumer::release`]. Leaves a number in the ring first, for a reader of its file: what
+    /// the items before this place were. It is never behind what was released.
+    #[inline]
+    pub fn release_at(&mut self, note: u64) {
+        if self.released != self.head {
+            self.shared.positions().released.0.note.store(note, Ordering::Release);
+        }
+        self.release();
     }
 
     /// Items that were taken by [`Consumer::hold_burst`] and not released.

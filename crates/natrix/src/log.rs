@@ -106,7 +106,8 @@ fn stat_object(stat: &Stat, sinks: &[LogSink]) -> serde_json::Value {
     json!({
         "records": stat.records, "mappings": stat.mappings, "leases": stat.leases, "segments": stat.segments,
         "bytes": stat.bytes, "bytes_per_mapping": stat.bytes_per_mapping, "bytes_per_lease": stat.bytes_per_lease,
-        "first": first, "last": last, "gaps": stat.gaps, "lost": stat.lost, "bytes_per_day": stat.bytes_per_day,
+        "first": first, "last": last, "gaps": stat.gaps, "lost": stat.lost, "cuts": stat.cuts,
+        "bytes_per_day": stat.bytes_per_day,
         "bytes_free": stat.bytes_free, "days_left": stat.days_left, "sinks": sinks,
     })
 }
@@ -116,7 +117,7 @@ fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -
         return writeln!(out, "{}", stat_object(stat, sinks));
     }
     let (first, last) = (stat.first_us.map(utc_text), stat.last_us.map(utc_text));
-    let Stat { records, mappings, leases, segments, bytes, gaps, lost, .. } = stat;
+    let Stat { records, mappings, leases, segments, bytes, gaps, lost, cuts, .. } = stat;
     writeln!(out, "{records} records: {mappings} mappings, {leases} leases; {segments} segments, {bytes} bytes")?;
     if let Some(bytes) = stat.bytes_per_mapping {
         writeln!(out, "  a mapping takes {bytes:.2} bytes")?;
@@ -135,6 +136,9 @@ fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -
         writeln!(out, "  {free:.1} GB are free: {days:.1} days, if nothing is deleted")?;
     }
     writeln!(out, "  {gaps} gaps, {lost} records lost")?;
+    if *cuts > 0 {
+        writeln!(out, "  {cuts} starts found the journal damaged or cut")?;
+    }
     for LogSink { name, lag_us, records_lost, connected, .. } in sinks {
         let state = if *connected { "" } else { ", not connected" };
         let behind = *lag_us as f64 / 1e6;
@@ -152,6 +156,7 @@ fn verified_object(verified: &Verified) -> serde_json::Value {
         "faults": verified.faults, "entries": verified.entries, "segments": verified.segments,
         "frames": verified.frames, "bytes": verified.bytes, "deleted": verified.deleted,
         "deleted_last": deleted_last(verified), "gaps": verified.gaps, "lost": verified.lost,
+        "cuts": verified.cuts, "cut_bytes": verified.cut_bytes,
     })
 }
 
@@ -265,6 +270,10 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
             writeln!(out, "  {} segments were deleted by retention, the last at {deleted}", verified.deleted)?;
         }
         writeln!(out, "  {} recorded gaps, {} records lost in them", verified.gaps, verified.lost)?;
+        if verified.cuts > 0 {
+            let what = "starts found the journal damaged or cut";
+            writeln!(out, "  {} {what}: {} bytes could not be read", verified.cuts, verified.cut_bytes)?;
+        }
     }
     if verified.faults.is_empty() { Ok(()) } else { Err(Failure::Reported) }
 }

@@ -178,7 +178,7 @@ fn instance(folder: &Folder, store: &str, refuses: bool) -> (String, std::sync::
     let mut status: Value = serde_json::from_str(golden("{\"status\":")).unwrap();
     status["status"]["event_log"]["store"] = serde_json::json!({
         "path": store, "records_written": 0, "records_waiting": 0, "bytes": 0, "segments": 0, "gaps": 0,
-        "records_lost": 0, "errors": 0, "lag_us": 0, "failing": false, "last_error": null,
+        "records_lost": 0, "cuts": 0, "errors": 0, "lag_us": 0, "failing": false, "last_error": null,
     });
     let status: control::Reply = serde_json::from_value(status).unwrap();
     let record: control::Reply = serde_json::from_str(golden("{\"audit\":")).unwrap();

@@ -184,6 +184,9 @@ fn print_store(log: &EventLog, store: &LogStore, out: &mut dyn Write) -> io::Res
     cells.extend([store.gaps, store.records_lost, store.errors].map(human::count));
     table.row(cells);
     table.flush(out)?;
+    if store.cuts > 0 {
+        write_plain(out, &format!("log store: {} starts found the journal damaged or cut", store.cuts))?;
+    }
     if let Some(error) = &store.last_error {
         let now = if store.failing { "nothing is being written" } else { "the last error" };
         write_plain(out, &format!("log store: {now}: {error}"))?;

@@ -262,6 +262,8 @@ pub struct LogStore {
     pub gaps: u64,
     /// Records in them.
     pub records_lost: u64,
+    /// Starts that found the journal damaged, or without records that had been in it.
+    pub cuts: u64,
     /// Failed attempts to write.
     pub errors: u64,
     /// Age of the oldest record that is not in the journal; 0 without one.

@@ -181,6 +181,7 @@ fn event_log(instance: &Instance, view: &EventLogView, snapshots: &[Snapshot]) -
             segments: stored.health.segments,
             gaps: stored.health.gaps,
             records_lost: stored.health.records_lost,
+            cuts: stored.health.cuts,
             errors: stored.errors,
             lag_us: stored.lag_us,
             failing: stored.failing,

@@ -385,6 +385,18 @@ impl Builder {
         self.workers.values_mut().for_each(|state| state.last_us = state.last_us.max(covered_us));
     }
 
+    /// The sequence number that must come next of a worker.
+    pub(crate) fn next_of(&self, worker: u8) -> u64 {
+        self.workers.get(&worker).map_or(1, |state| state.next)
+    }
+
+    /// A gap of this many records that come next of a worker, noticed at this time or later.
+    pub(crate) fn gap_of(&self, worker: u8, amount: u32, at_us: u64) -> Event {
+        let from_us = self.workers.get(&worker).map_or(self.boot_from_us, |state| state.last_us);
+        let at = nat::Instant::from_micros(at_us.max(from_us));
+        Event { sequence: self.next_of(worker), amount, ..Event::new(EventKind::Gap, at) }
+    }
+
     /// Requests the memory that an event which comes soon will need.
     #[inline]
     pub(crate) fn prefetch(&self, event: &Event) {

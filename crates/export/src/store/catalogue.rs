@@ -176,7 +176,8 @@ pub(crate) enum Entry {
         is_clean: bool,
         is_whole: bool,
     },
-    /// A torn end of the journal was cut off: bytes after this frame.
+    /// What the journal of the last boot had from this frame on was damaged or missing: bytes that
+    /// could not be read.
     Cut {
         frame: u64,
         bytes: u64,
@@ -404,6 +405,17 @@ fn take_segment(input: &mut Cursor<'_>) -> Option<Segment> {
     })
 }
 
+/// A journal that a start found damaged, or without records that had been in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Place of its boot.
+    pub(crate) boot: u32,
+    /// Number of the first frame that was not as it was written.
+    pub(crate) frame: u64,
+    /// Bytes that could not be read.
+    pub(crate) bytes: u64,
+}
+
 /// What all entries together say.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalogue {
@@ -422,8 +434,8 @@ pub(crate) struct Catalogue {
     pub(crate) next_frame: u64,
     pub(crate) last_frame: Hash,
     pub(crate) next_segment: u64,
-    /// Torn ends of the journal: the frame before, bytes.
-    pub(crate) cuts: Vec<(u64, u64)>,
+    /// Damaged and missing ends of journals.
+    pub(crate) cuts: Vec<Cut>,
     /// Time of the last deletion by retention.
     pub(crate) deleted_us: u64,
 }
@@ -537,7 +549,10 @@ impl Catalogue {
                 let boot = self.boots.last_mut()?;
                 (boot.ended, boot.is_whole) = (Some((covered_us, is_clean)), is_whole);
             }
-            Entry::Cut { frame, bytes } => self.cuts.push((frame, bytes)),
+            Entry::Cut { frame, bytes } => {
+                let boot = self.boots.len().checked_sub(1)? as u32;
+                self.cuts.push(Cut { boot, frame, bytes });
+            }
             Entry::Names { at_us, names } => {
                 let boot = self.boots.last_mut()?;
                 boot.formulas.push((at_us, names.formulas));

@@ -145,6 +145,16 @@ impl<'a> FrameRead<'a> {
     }
 }
 
+/// The length of a frame of this boot with this header; None if it cannot be one.
+pub(crate) fn length_of(header: &[u8], boot: u32) -> Option<usize> {
+    let mut input = Cursor::new(header);
+    let length = input.u32()? as usize;
+    // The CRC, the hash of the frame before, and the number.
+    input.take(4 + 32 + 8)?;
+    let may_be = (HEADER..=FRAME_MAX).contains(&length) && input.u32()? == boot;
+    may_be.then_some(length)
+}
+
 const HAS_LAST_PORT: u8 = 1;
 const HAS_REMOTE: u8 = 2;
 const HAS_AMOUNT: u8 = 4;

@@ -15,6 +15,7 @@ use mem::ring::file;
 use mem::ring::file::Left;
 use mem::ring::file::TAG_BYTES;
 use nat::event::Event;
+use nat::event::EventKind;
 use nat::event::FINISHED;
 use nat::event::Record;
 
@@ -34,12 +35,23 @@ pub(crate) struct Rings {
 /// What the rings of a run have.
 #[derive(Debug, Default)]
 pub(crate) struct Leftover {
-    /// Events by worker, in order.
-    pub(crate) events: Vec<(u8, Vec<Event>)>,
+    /// What each worker's ring has, in order.
+    pub(crate) rings: Vec<RingLeft>,
     /// The time until which these and the journal have all events, if the rings are whole.
     pub(crate) covered_us: Option<u64>,
     /// Time since the machine's boot less the run's clock, in µs.
     pub(crate) base_us: i64,
+}
+
+/// What one ring has.
+#[derive(Debug)]
+pub(crate) struct RingLeft {
+    pub(crate) worker: u8,
+    /// The sequence number after the last record that the ring gave away: the journal had all
+    /// before it.
+    pub(crate) next: u64,
+    /// Events, in order.
+    pub(crate) events: Vec<Event>,
 }
 
 /// Whose ring it is.
@@ -89,6 +101,12 @@ pub(crate) fn uptime_us() -> i64 {
     (seconds * 1e6) as i64
 }
 
+/// The sequence number after an event: a gap stands for several.
+pub(crate) fn following(event: &Event) -> u64 {
+    let amount = if event.kind == EventKind::Gap { u64::from(event.amount).max(1) } else { 1 };
+    event.sequence.saturating_add(amount)
+}
+
 impl Rings {
     /// Of the store with this identity in this folder: a copy of it has rings of its own.
     pub(crate) fn new(folder: &Path, store_folder: &Path, store: &[u8; 16]) -> Rings {
@@ -131,9 +149,13 @@ impl Rings {
                     (workers, leftover.base_us) = (workers.max(tag.workers), tag.base_us);
                     // Nothing after a record that cannot be read.
                     let events: Vec<Event> = left.items.iter().map_while(Record::event).collect();
-                    let is_whole = events.len() == left.items.len();
+                    // Numbers begin with 1.
+                    let next = left.note.unwrap_or(1).max(1);
+                    let fits = events.first().is_none_or(|event| event.sequence <= next)
+                        && events.last().is_none_or(|event| next <= following(event));
+                    let is_whole = events.len() == left.items.len() && left.note.is_some() && fits;
                     covered_us = covered_us.filter(|_| is_whole).map(|covered| covered.min(left.mark & !FINISHED));
-                    leftover.events.push((worker, events));
+                    leftover.rings.push(RingLeft { worker, next, events });
                 }
                 // Others may be there.
                 None if worker == 0 => (workers, covered_us) = (self.files().len().clamp(1, 255) as u8, None),

@@ -41,6 +41,10 @@ pub struct Verified {
     pub gaps: u64,
     /// Records in those gaps.
     pub lost: u64,
+    /// Starts that found the journal damaged, or without records that had been in it.
+    pub cuts: u64,
+    /// Bytes of journals that they could not read.
+    pub cut_bytes: u64,
 }
 
 /// Verifies the store in `folder`: the chain and its signed head, every segment's hash, the frames
@@ -167,6 +171,8 @@ fn the_rest(
     let bytes = length.saturating_add(sealed.bytes);
     let segments = sealed.checked.len() as u64;
     let mut verified = Verified { entries: catalogue.entries, bytes, segments, ..Verified::default() };
+    verified.cuts = catalogue.cuts.len() as u64;
+    verified.cut_bytes = catalogue.cuts.iter().fold(0, |sum, cut| sum.saturating_add(cut.bytes));
     (verified.deleted, verified.deleted_us) = (catalogue.deleted.len() as u64, catalogue.deleted_us);
     if length > catalogue.length {
         let (bytes, entries) = (length - catalogue.length, catalogue.entries);
@@ -385,6 +391,8 @@ pub struct Stat {
     pub gaps: u64,
     /// Records in them.
     pub lost: u64,
+    /// Starts that found the journal damaged, or without records that had been in it.
+    pub cuts: u64,
     /// Bytes of a day at the mean rate of the segments.
     pub bytes_per_day: Option<f64>,
     /// Bytes that are free where the store is.
@@ -399,7 +407,8 @@ impl Store {
     /// # Errors
     /// The folder cannot be listed.
     pub fn stat(&self) -> Result<Stat, StoreError> {
-        let mut stat = Stat { segments: self.catalogue.segments.len() as u64, ..Stat::default() };
+        let (segments, cuts) = (self.catalogue.segments.len() as u64, self.catalogue.cuts.len() as u64);
+        let mut stat = Stat { segments, cuts, ..Stat::default() };
         for entry in fs::read_dir(&self.folder).map_err(StoreError::io(&self.folder))? {
             let metadata = entry.and_then(|entry| entry.metadata()).map_err(StoreError::io(&self.folder))?;
             stat.bytes += metadata.len();

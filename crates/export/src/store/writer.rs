@@ -29,6 +29,7 @@ use super::builder::Builder;
 use super::builder::Coverage;
 use super::builder::Window;
 use super::catalogue;
+use super::catalogue::Boot;
 use super::catalogue::CatalogueWriter;
 use super::catalogue::Entry;
 use super::catalogue::Moment;
@@ -48,6 +49,7 @@ use super::merge;
 use super::rings;
 use super::rings::Leftover;
 use super::rings::Ring;
+use super::rings::RingLeft;
 use super::rings::Rings;
 use super::row::End;
 use super::row::Row;
@@ -74,6 +76,8 @@ const LEAP_TRUSTED_US: u64 = 3_600_000_000;
 const RINGS_FOLDER: &str = "/dev/shm";
 /// Bytes of a frame of what the rings of a killed process had.
 const LEFT_BYTES: usize = 1 << 20;
+/// Bytes that are at least looked at to find whole frames after a damaged one.
+const SEARCH_BYTES: u64 = 64 << 20;
 /// Longest journal that is read at once, when a store is opened.
 const JOURNAL_MAX: u64 = 4 << 30;
 
@@ -141,6 +145,8 @@ pub struct Health {
     pub gaps: u64,
     /// Records in them.
     pub records_lost: u64,
+    /// Starts that found the journal damaged, or without records that had been in it.
+    pub cuts: u64,
 }
 
 /// A window that becomes a segment.
@@ -370,6 +376,29 @@ impl JournalFile {
         Ok(Some(frame))
     }
 
+    /// Moves to the next whole frame of a boot, past bytes that are none. Returns false if there is
+    /// none. `budget` is how many bytes may be looked at in vain.
+    fn search(&mut self, boot: u32, budget: &mut u64) -> Result<bool, StoreError> {
+        loop {
+            self.fill(journal::HEADER)?;
+            let Some(header) = self.buffer.get(self.at..self.at + journal::HEADER) else { return Ok(false) };
+            if let Some(length) = journal::length_of(header, boot) {
+                self.fill(length)?;
+                if let Some(bytes) = self.buffer.get(self.at..self.at + length) {
+                    if FrameRead::parse(bytes).is_some() {
+                        return Ok(true);
+                    }
+                    // Bytes that only look like headers could make this take the square of time.
+                    *budget = budget.saturating_sub(length as u64);
+                    if *budget == 0 {
+                        return Ok(false);
+                    }
+                }
+            }
+            self.at += 1;
+        }
+    }
+
     /// Bytes that are not in a whole frame.
     fn left(&self) -> u64 {
         self.unread + (self.buffer.len() - self.at) as u64
@@ -492,6 +521,7 @@ impl StoreWriter {
                 health.records_lost = health.records_lost.saturating_add(segment.coverage.lost());
             }
             health.bytes = health.bytes.saturating_add(known.length);
+            health.cuts = known.cuts.len() as u64;
             self.health = health;
         }
         let (gaps, lost) = self.builder.gaps();
@@ -873,10 +903,10 @@ fn enter(catalogue: &mut CatalogueWriter, folder: &Path, job: &Job, written: Wri
 fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset_us: i64) -> Result<(), StoreError> {
     let known = &catalogue.catalogue;
     let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(()) };
-    let (began, is_ended) = {
-        let boot = &known.boots[boot];
-        (boot.clocks.first().map_or(0, |moment| moment.monotonic_us), boot.ended.is_some())
-    };
+    let Boot { id, clocks, ended, .. } = &known.boots[boot];
+    let (id, is_ended) = (*id, ended.is_some());
+    let began = clocks.first().map_or(0, |moment| moment.monotonic_us);
+    let offset = clocks.last().map_or(0, Moment::offset);
     let boot = boot as u32;
     let mut builder = Builder::new(began, None);
     if let Some((coverage, open, names)) = last_of_boot(folder, known, boot)? {
@@ -894,16 +924,26 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
         last = frame.hash;
         Ok(())
     })?;
+    // Each frame says that all before its time is in it or before it.
+    builder.cover_all(builder.covered_us());
+    let mut rest = Rest::new(&mut builder, boot, (first, hashes, last));
+    let frame = rest.next();
+    let bytes = if left_over > 0 { left_over.saturating_sub(rest.add_frames(folder)?) } else { 0 };
     let mut is_whole = false;
     if !is_ended {
-        let offset = known.boots[boot as usize].clocks.last().map_or(0, Moment::offset);
-        let left = rings.left(catalogue.catalogue.boots[boot as usize].id);
-        write_leftover(folder, boot, &left, &mut builder, (first + hashes.len() as u64, &mut last), &mut hashes)?;
+        let left = rings.left(id);
+        let is_covered = rest.add_rings(&left);
         let is_clock_same = (offset - left.base_us).abs_diff(offset_us) <= SAME_CLOCK_US;
-        is_whole = left.covered_us.is_some() && is_clock_same;
-        if let Some(period) = builder.take_reach_back() {
-            catalogue.append(Entry::Uncertain { boot, period })?;
-        }
+        is_whole = is_covered && is_clock_same && rest.missing == 0;
+    }
+    // Before the journal is replaced: what was lost stays known.
+    let is_known = catalogue.catalogue.cuts.last().is_some_and(|cut| cut.boot == boot);
+    if (left_over > 0 || rest.missing > 0) && !is_known {
+        catalogue.append(Entry::Cut { frame, bytes })?;
+    }
+    let (hashes, last) = rest.write(folder)?;
+    if let Some(period) = builder.take_reach_back() {
+        catalogue.append(Entry::Uncertain { boot, period })?;
     }
     let next = first + hashes.len() as u64;
     let covered_us = builder.covered_us();
@@ -914,9 +954,6 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
         let written = job.run()?;
         enter(catalogue, folder, &job, written)?;
     }
-    if left_over > 0 {
-        catalogue.append(Entry::Cut { frame: next, bytes: left_over })?;
-    }
     if !is_ended {
         catalogue.append(Entry::BootEnd { covered_us, is_clean: false, is_whole })?;
     }
@@ -926,42 +963,114 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     Ok(())
 }
 
-/// Writes what the rings had as frames of a journal, and adds it to the builder.
-fn write_leftover(
-    folder: &Path,
+/// What an earlier writer left besides the frames that continue the chain. It becomes frames that
+/// continue it.
+struct Rest<'a> {
+    builder: &'a mut Builder,
     boot: u32,
-    left: &Leftover,
-    builder: &mut Builder,
-    (first, last): (u64, &mut Hash),
-    hashes: &mut Vec<Hash>,
-) -> Result<(), StoreError> {
-    let known_us = builder.covered_us();
-    let (mut frame, mut bytes, mut next) = (Frame::default(), journal::MAGIC.to_vec(), first);
-    let mut seal = |frame: &mut Frame, covered_us: u64| {
-        *last = frame.seal(last, next, boot, covered_us, &mut bytes);
-        hashes.push(*last);
-        next += 1;
-    };
-    for (worker, events) in &left.events {
-        // What is in the journal, too, has a number that was there.
-        for event in events {
-            if builder.apply(*worker, event) {
-                frame.push(*worker, event);
-            }
-            if frame.length() >= LEFT_BYTES {
-                seal(&mut frame, known_us);
-            }
+    /// Number of the first frame of the chain that no segment has.
+    first: u64,
+    /// Number of the first frame that is made here.
+    made: u64,
+    /// The frames from `first` on, and the last one of them.
+    hashes: Vec<Hash>,
+    last: Hash,
+    frame: Frame,
+    bytes: Vec<u8>,
+    /// Until when the frames before these have everything.
+    known_us: u64,
+    /// Records that were in the journal and are not here.
+    missing: u64,
+}
+
+impl<'a> Rest<'a> {
+    fn new(builder: &'a mut Builder, boot: u32, (first, hashes, last): (u64, Vec<Hash>, Hash)) -> Rest<'a> {
+        let (made, known_us) = (first + hashes.len() as u64, builder.covered_us());
+        let (frame, bytes) = (Frame::default(), journal::MAGIC.to_vec());
+        Rest { builder, boot, first, made, hashes, last, frame, bytes, known_us, missing: 0 }
+    }
+
+    /// Number of the next frame.
+    fn next(&self) -> u64 {
+        self.first + self.hashes.len() as u64
+    }
+
+    fn seal(&mut self, covered_us: u64) {
+        let next = self.next();
+        self.last = self.frame.seal(&self.last, next, self.boot, covered_us, &mut self.bytes);
+        self.hashes.push(self.last);
+    }
+
+    /// Adds an event. What is in the journal, too, has a number that was there.
+    fn push(&mut self, worker: u8, event: &Event) {
+        self.missing += event.sequence.saturating_sub(self.builder.next_of(worker));
+        if self.builder.apply(worker, event) {
+            self.frame.push(worker, event);
+        }
+        if self.frame.length() >= LEFT_BYTES {
+            self.seal(self.known_us);
         }
     }
-    builder.cover(left.covered_us.unwrap_or(known_us));
-    if !frame.is_empty() || builder.covered_us() > known_us {
-        seal(&mut frame, builder.covered_us());
+
+    /// Adds whole frames after a damaged one; what is missing between is a gap, by the numbers.
+    /// Returns their bytes.
+    fn add_frames(&mut self, folder: &Path) -> Result<u64, StoreError> {
+        let mut bytes = 0;
+        for (_, path) in journals(folder)? {
+            let length = fs::metadata(&path).map_err(StoreError::io(&path))?.len();
+            let mut reader = JournalFile::open(&path, length)?;
+            let mut budget = length.saturating_mul(2).saturating_add(SEARCH_BYTES);
+            while reader.search(self.boot, &mut budget)? {
+                let Some(frame) = reader.next()? else { break };
+                if frame.number < self.made {
+                    continue;
+                }
+                bytes += frame.length as u64;
+                // What follows a section that cannot be read is a gap, too.
+                let _ = frame.events(|worker, event| self.push(worker, event));
+            }
+        }
+        Ok(bytes)
     }
-    if next > first {
-        catalogue::write_whole(&journal_path(folder, first), &bytes)?;
-        sync_folder(folder)?;
+
+    /// Adds what the rings have. They also say which numbers the journal must have; those that it
+    /// has not are gaps. Returns true if every number is known until the time of the rings.
+    fn add_rings(&mut self, left: &Leftover) -> bool {
+        let mut covered_us = left.covered_us;
+        for RingLeft { worker, next, events } in &left.rings {
+            let count = next.saturating_sub(self.builder.next_of(*worker));
+            match u32::try_from(count) {
+                Ok(0) => {}
+                Ok(amount) => {
+                    let at_us = events.first().map(|event| event.at.as_micros()).or(left.covered_us);
+                    let gap = self.builder.gap_of(*worker, amount, at_us.unwrap_or(self.known_us));
+                    self.push(*worker, &gap);
+                    self.missing += count;
+                }
+                // No ring's number.
+                Err(_) => covered_us = None,
+            }
+            for event in events {
+                self.push(*worker, event);
+            }
+        }
+        self.builder.cover(covered_us.unwrap_or(self.known_us));
+        covered_us.is_some()
     }
-    Ok(())
+
+    /// Writes the frames into a journal. Returns the hashes of all that no segment has.
+    fn write(mut self, folder: &Path) -> Result<(Vec<Hash>, Hash), StoreError> {
+        if !self.frame.is_empty() || self.builder.covered_us() > self.known_us {
+            self.seal(self.builder.covered_us());
+        }
+        if self.next() > self.made {
+            let (new, path) = (folder.join("journal.new"), journal_path(folder, self.made));
+            catalogue::write_whole(&new, &self.bytes)?;
+            fs::rename(&new, &path).map_err(StoreError::io(&path))?;
+            sync_folder(folder)?;
+        }
+        Ok((self.hashes, self.last))
+    }
 }
 
 /// The coverage of the last segment of a boot and what was open at its end.

@@ -29,11 +29,13 @@ use super::Consumer;
 use super::Positions;
 use super::Producer;
 use super::Progress;
+use super::Released;
 use super::Shared;
 use super::ends;
 
 const MAGIC: [u8; 8] = *b"NATXRING";
-const FORMAT: u32 = 1;
+/// Files of format 1 have no note of what was released.
+const FORMAT: u32 = 2;
 /// Bytes before the first item, a page on most machines.
 const HEADER: usize = 4_096;
 /// Place of the positions in the header.
@@ -54,6 +56,8 @@ pub struct Left<T> {
     pub tag: [u8; TAG_BYTES],
     /// The number left by [`Producer::mark`].
     pub mark: u64,
+    /// The number left by [`Consumer::release_at`], 0 before the first; None in an older format.
+    pub note: Option<u64>,
     /// Items that were not released, in order.
     pub items: Vec<T>,
 }
@@ -132,14 +136,15 @@ fn parse<T: FromBytes>(bytes: &[u8]) -> Option<Left<T>> {
     let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let (format, item) = (number(8)? as u32, (number(8)? >> 32) as usize);
     let capacity = usize::try_from(number(16)?).ok()?;
-    let is_ring = bytes.get(..8)? == MAGIC && format == FORMAT && item == size_of::<T>();
+    let is_ring = bytes.get(..8)? == MAGIC && (1..=FORMAT).contains(&format) && item == size_of::<T>();
     let is_size = capacity.is_power_of_two() && capacity <= CAPACITY_MAX;
     if !is_ring || !is_size || bytes.len() != HEADER + capacity * item {
         return None;
     }
     let progress = POSITIONS + offset_of!(Positions, progress);
     let position = |at: usize| Some(number(at)? as usize);
-    let head = position(POSITIONS + offset_of!(Positions, head))?;
+    let released = POSITIONS + offset_of!(Positions, released);
+    let head = position(released + offset_of!(Released, head))?;
     let tail = position(POSITIONS + offset_of!(Positions, tail))?;
     let staged = position(progress + offset_of!(Progress, staged))?;
     // Items are staged before they are published.
@@ -153,7 +158,9 @@ fn parse<T: FromBytes>(bytes: &[u8]) -> Option<Left<T>> {
         items.push(T::read_from_bytes(bytes.get(at..at + item)?).ok()?);
     }
     let tag = bytes.get(TAG..TAG + TAG_BYTES)?.try_into().ok()?;
-    Some(Left { tag, mark: number(progress + offset_of!(Progress, mark))?, items })
+    let note = number(released + offset_of!(Released, note))?;
+    let note = (format > 1).then_some(note);
+    Some(Left { tag, mark: number(progress + offset_of!(Progress, mark))?, note, items })
 }
 
 #[cfg(test)]

@@ -38,8 +38,11 @@ fn what_was_not_released_is_in_the_file_and_staged_items_too() {
         assert_eq!(left.items, (0..6).map(|item| round * 10 + item).collect::<Vec<_>>());
         assert_eq!((left.mark, left.tag), (round, TAG_OF_TEST));
         assert_eq!(producer.room(8), 2, "held items take room");
-        consumer.release();
-        assert_eq!(read::<u64>(&path.0).unwrap().items, [round * 10 + 4, round * 10 + 5]);
+        consumer.release_at(7 + round);
+        let left = read::<u64>(&path.0).unwrap();
+        assert_eq!((left.items, left.note), (vec![round * 10 + 4, round * 10 + 5], Some(7 + round)));
+        consumer.release_at(99);
+        assert_eq!(read::<u64>(&path.0).unwrap().note, Some(7 + round), "nothing new was released");
         consumer.pop_burst(8, |_| {});
         assert_eq!(producer.room(8), 8);
     }
@@ -51,6 +54,25 @@ fn what_was_not_released_is_in_the_file_and_staged_items_too() {
     assert_eq!(read::<u64>(&path.0).unwrap().items, [100]);
     drop((producer, consumer));
     assert_eq!(read::<u64>(&path.0).unwrap().items, [100]);
+}
+
+#[test]
+fn a_file_of_the_first_format_has_its_items_and_no_note() {
+    let path = Path::new("format");
+    let (mut producer, mut consumer) = create::<u64>(&path.0, 4, &TAG_OF_TEST).unwrap();
+    for item in [5, 6] {
+        producer.try_push(item).unwrap();
+    }
+    consumer.hold_burst(1, |_| {});
+    consumer.release_at(6);
+    let mut bytes = fs::read(&path.0).unwrap();
+    assert_eq!(parse::<u64>(&bytes).unwrap().note, Some(6));
+    for (format, expected) in [(0, None), (1, Some(None)), (FORMAT as u8 + 1, None)] {
+        bytes[8] = format;
+        let left = parse::<u64>(&bytes);
+        assert_eq!(left.as_ref().map(|left| left.note), expected, "format {format}");
+        assert!(left.is_none_or(|left| left.items == [6]));
+    }
 }
 
 #[test]
