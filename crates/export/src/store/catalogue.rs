@@ -70,6 +70,8 @@ impl Moment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Boot {
     pub(crate) id: [u8; 16],
+    /// Number of its first frame.
+    pub(crate) first_frame: u64,
     /// Both clocks at the start and when each step was noticed.
     pub(crate) clocks: Vec<Moment>,
     /// Since when each of them may have been right: the reading before it was without the step.
@@ -93,6 +95,7 @@ impl Boot {
     pub(crate) fn begin(id: [u8; 16], moment: Moment) -> Boot {
         Boot {
             id,
+            first_frame: 0,
             clocks: vec![moment],
             clocks_since_us: vec![moment.monotonic_us],
             uncertain: Vec::new(),
@@ -507,7 +510,8 @@ impl Catalogue {
         match entry {
             Entry::Created { store, key, .. } => (self.store, self.key) = (store, key),
             Entry::Boot { id, moment } => {
-                self.boots.push(Boot::begin(id, moment));
+                // All that earlier runs left is in segments.
+                self.boots.push(Boot { first_frame: self.next_frame, ..Boot::begin(id, moment) });
             }
             Entry::Clock { moment, since_us } => self.boots.last_mut()?.set_clock(moment, since_us)?,
             Entry::Uncertain { boot, period } => {

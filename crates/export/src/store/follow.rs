@@ -127,6 +127,7 @@ impl Follower {
         let (catalogue, _) = Catalogue::read(folder, |_, _| {})?;
         let mut follower = match position {
             Some(position) => {
+                let position = within(&catalogue, position);
                 let hosts = names_before(folder, &catalogue, &position)?;
                 Follower { hosts, ..Follower::at(folder, catalogue, position) }
             }
@@ -294,6 +295,11 @@ impl Follower {
         let is_readable = frame.events(|worker, event| {
             let unix_us = unix_us(clocks, event.at.as_micros());
             let next = workers.entry(worker).or_insert(if *is_from_start { 1 } else { event.sequence });
+            if event.sequence < *next {
+                // Known, from frames that a start replaced. It may name a host.
+                hosts.subscriber_of(WorkerId(worker), event);
+                return;
+            }
             if event.sequence > *next {
                 let gap = gap_event(*next, event.sequence - *next, event.at);
                 *lost += event.sequence - *next;
@@ -310,6 +316,17 @@ impl Follower {
         // The next call goes on after it: it was written so.
         is_readable.ok_or_else(|| StoreError::damaged(folder, format!("frame {} is not readable", frame.number)))
     }
+}
+
+/// The position in the frames that there are now. A start that finds the journal of the run before
+/// cut or damaged uses the numbers of lost frames again; what was read before is known by the
+/// sequence numbers of the workers.
+fn within(catalogue: &Catalogue, mut position: Position) -> Position {
+    let Some(boot) = position.boot else { return position };
+    let cuts = catalogue.cuts.iter().filter(|cut| cut.boot == boot).map(|cut| cut.frame);
+    let next = catalogue.boots.get(boot as usize + 1).map(|boot| boot.first_frame);
+    position.frame = cuts.chain(next).fold(position.frame, u64::min);
+    position
 }
 
 /// The names that events from this position on may refer to: those at the end of the segment before

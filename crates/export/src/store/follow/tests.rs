@@ -133,6 +133,53 @@ fn what_is_deleted_beyond_the_bytes_is_a_gap() {
 }
 
 #[test]
+fn frames_that_a_start_replaced_are_followed_from_the_cut() {
+    // Frames that the follower had read, and whether the journal is cut there or damaged before it.
+    for (number, (seen, is_cut)) in
+        [(26, true), (22, true), (26, false), (15, false), (5, false)].into_iter().enumerate()
+    {
+        let folder = Folder::new(&format!("cut-{number}"));
+        let mut generator = Generator::new(Generated::Mappings(20_000), 3);
+        let mut writer = StoreWriter::open(&folder.0, StoreOptions::default(), Generator::begin()).unwrap();
+        let mut follower = Follower::open(&folder.0, None).unwrap();
+        let cursor = CursorFile::new(&folder.0, "c", 1 << 30);
+        let (_, journal) = files(&folder.0).unwrap().remove(0);
+        let (mut events, mut lengths) = (Vec::new(), Vec::new());
+        for round in 0..26 {
+            lengths.push(fs::metadata(&journal).unwrap().len());
+            events.push(write(&mut writer, &mut generator, 1));
+            if round < seen {
+                assert_eq!(read(&mut follower).1, events[round]);
+                cursor.write(follower.position()).unwrap();
+            }
+        }
+        drop(writer);
+        if is_cut {
+            File::options().write(true).open(&journal).unwrap().set_len(lengths[20]).unwrap();
+        } else {
+            let mut bytes = fs::read(&journal).unwrap();
+            bytes[lengths[10] as usize + 70] ^= 1;
+            fs::write(&journal, bytes).unwrap();
+        }
+        let mut writer = StoreWriter::open(&folder.0, StoreOptions::default(), generator.now()).unwrap();
+        let mut again = Generator::new(Generated::Mappings(20_000), 4);
+        let of_next = write(&mut writer, &mut again, 3);
+        let mut resumed = Follower::open(&folder.0, cursor.read().unwrap()).unwrap();
+        let (starts, found) = read(&mut resumed);
+        assert_eq!(starts, 1, "{number}");
+        // What was read before is not repeated, and only what nobody has is a gap.
+        let there = |frame: &usize| !is_cut && *frame != 10;
+        let expected: Vec<Event> =
+            (seen..26).filter(there).flat_map(|frame| events[frame].clone()).chain(of_next).collect();
+        let (gaps, rest): (Vec<Event>, Vec<Event>) = found.iter().partition(|event| event.kind == EventKind::Gap);
+        assert_eq!(rest, expected, "{number}");
+        let lost: u64 = if !is_cut && seen <= 10 { events[10].len() as u64 } else { 0 };
+        assert_eq!(gaps.iter().map(|gap| u64::from(gap.amount)).sum::<u64>(), lost, "{number}: {gaps:?}");
+        assert_eq!(resumed.lost(), lost);
+    }
+}
+
+#[test]
 fn a_cursor_that_is_not_one_is_none() {
     for text in ["", "natrix cursor\nspool x", "natrix cursor\nspool 1\nframe 2\nworker 1", "natrix cursor\nspool 1\n"]
     {
