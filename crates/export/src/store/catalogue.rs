@@ -180,10 +180,12 @@ pub(crate) enum Entry {
         is_whole: bool,
     },
     /// What the journal of the last boot had from this frame on was damaged or missing: bytes that
-    /// could not be read.
+    /// could not be read, and the frames that a signed head says were on the disk, 0 if they are
+    /// all there.
     Cut {
         frame: u64,
         bytes: u64,
+        signed: u64,
     },
     /// The names of realms and pools by number, from this time on.
     Names {
@@ -266,7 +268,8 @@ impl Entry {
             Entry::Sealed(Box::new(segment(1, (3, 5)))),
             Entry::Merged(Box::new(segment(2, (0, 5)))),
             Entry::Deleted { id: 2, unix_us: 9, retention_us: 8 },
-            Entry::Cut { frame: 5, bytes: 7 },
+            Entry::Cut { frame: 5, bytes: 7, signed: 0 },
+            Entry::Cut { frame: 5, bytes: 0, signed: 9 },
             Entry::Names {
                 at_us: 7,
                 names: Box::new(Names {
@@ -327,10 +330,14 @@ impl Entry {
                 put_varint(out, *covered_us);
                 out.push(u8::from(*is_clean) | u8::from(*is_whole) << 1);
             }
-            Entry::Cut { frame, bytes } => {
+            Entry::Cut { frame, bytes, signed } => {
                 out.push(9);
                 put_varint(out, *frame);
                 put_varint(out, *bytes);
+                // Without it, earlier versions can read it, too.
+                if *signed > 0 {
+                    put_varint(out, *signed);
+                }
             }
             Entry::Names { at_us, names } => {
                 out.push(10);
@@ -359,7 +366,10 @@ impl Entry {
                 Entry::BootEnd { covered_us, is_clean: flags & 1 != 0, is_whole: flags & 2 != 0 }
             }
             10 => Entry::Names { at_us: input.varint()?, names: Box::new(Names::take(&mut input)?) },
-            9 => Entry::Cut { frame: input.varint()?, bytes: input.varint()? },
+            9 => {
+                let (frame, bytes) = (input.varint()?, input.varint()?);
+                Entry::Cut { frame, bytes, signed: if input.is_empty() { 0 } else { input.varint()? } }
+            }
             _ => return None,
         };
         input.is_empty().then_some(entry)
@@ -417,6 +427,8 @@ pub(crate) struct Cut {
     pub(crate) frame: u64,
     /// Bytes that could not be read.
     pub(crate) bytes: u64,
+    /// Frames that were on the disk, by the signed head; 0 if they were all there.
+    pub(crate) signed: u64,
 }
 
 /// What all entries together say.
@@ -553,9 +565,9 @@ impl Catalogue {
                 let boot = self.boots.last_mut()?;
                 (boot.ended, boot.is_whole) = (Some((covered_us, is_clean)), is_whole);
             }
-            Entry::Cut { frame, bytes } => {
+            Entry::Cut { frame, bytes, signed } => {
                 let boot = self.boots.len().checked_sub(1)? as u32;
-                self.cuts.push(Cut { boot, frame, bytes });
+                self.cuts.push(Cut { boot, frame, bytes, signed });
             }
             Entry::Names { at_us, names } => {
                 let boot = self.boots.last_mut()?;
@@ -628,6 +640,10 @@ pub(crate) struct CatalogueWriter {
     file: File,
     pub(crate) catalogue: Catalogue,
     key: SigningKey,
+    /// The frames that are on the disk, and the last one of them.
+    synced: (u64, Hash),
+    /// The signed head as it was found.
+    found: Option<Head>,
 }
 
 impl CatalogueWriter {
@@ -637,7 +653,7 @@ impl CatalogueWriter {
         let path = folder.join(NAME);
         let error = StoreError::io(&path);
         let signed = Head::read(&folder.join(HEAD), &catalogue.key).ok();
-        if let Some(head) = signed.filter(|head| head.entries > catalogue.entries) {
+        if let Some(head) = signed.as_ref().filter(|head| head.entries > catalogue.entries) {
             let what = format!("{} entries instead of {} in its signed head", catalogue.entries, head.entries);
             return Err(StoreError::damaged(&path, what));
         }
@@ -650,7 +666,27 @@ impl CatalogueWriter {
             file.set_len(catalogue.length).map_err(&error)?;
             file.sync_all().map_err(&error)?;
         }
-        Ok(CatalogueWriter { folder: folder.to_owned(), file, catalogue, key })
+        let found = signed.filter(|head| head.store == catalogue.store);
+        Ok(CatalogueWriter { folder: folder.to_owned(), file, catalogue, key, synced: (0, [0; 32]), found })
+    }
+
+    /// Of these frames from `first` on, the first that is not what the signed head says was on the
+    /// disk, and how many frames that head has.
+    pub(crate) fn first_wrong(&self, first: u64, hashes: &[Hash]) -> Option<(u64, u64)> {
+        let Head { frames, frame, .. } = self.found?;
+        let place = frames.checked_sub(first)?.checked_sub(1)?;
+        match usize::try_from(place).ok().and_then(|place| hashes.get(place)) {
+            Some(hash) if *hash == frame => None,
+            Some(_) => Some((frames - 1, frames)),
+            None => Some((first + hashes.len() as u64, frames)),
+        }
+    }
+
+    /// Signs a head with the frames that are now on the disk.
+    pub(crate) fn sign_synced(&mut self, frames: u64, last: Hash) {
+        self.synced = (frames, last);
+        // As for an entry, an older head is no fault.
+        let _ = self.sign();
     }
 
     /// Appends an entry to the disk and signs the new head.
@@ -677,7 +713,9 @@ impl CatalogueWriter {
     /// Writes the signed head.
     pub(crate) fn sign(&self) -> Result<(), StoreError> {
         let Catalogue { entries, hash, next_frame, last_frame, store, .. } = self.catalogue;
-        let head = Head { store, entries, hash, frames: next_frame, frame: last_frame };
+        let sealed = (next_frame, last_frame);
+        let (frames, frame) = if self.synced.0 > next_frame { self.synced } else { sealed };
+        let head = Head { store, entries, hash, frames, frame };
         let (new, path) = (self.folder.join("head.new"), self.folder.join(HEAD));
         fs::write(&new, head.text(&self.key)).map_err(StoreError::io(&new))?;
         fs::rename(&new, &path).map_err(StoreError::io(&path))

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::catalogue;
 use super::catalogue::Catalogue;
+use super::catalogue::Cut;
 use super::catalogue::Head;
 use super::catalogue::Segment;
 use super::error::StoreError;
@@ -89,6 +90,8 @@ struct Exported<'a> {
 /// writing, merging and deleting, and what is half done looks torn.
 const LOOKS: u32 = 4;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+/// Bytes of a head that are read: more than one has.
+const HEAD_MAX: u64 = 4_096;
 /// Passes over the segments that were sealed during the pass before.
 const PASSES: u32 = 8;
 
@@ -100,6 +103,8 @@ fn verify_until(
     let mut sealed = Sealed::default();
     let (mut passes, mut looks) = (0, 0);
     loop {
+        // Before what it is about, which only grows.
+        let own = head_text(folder);
         let mut hashes: Vec<Hash> = Vec::new();
         let (catalogue, length) = Catalogue::read(folder, |_, hash| hashes.push(*hash))?;
         let mut is_new = false;
@@ -115,12 +120,19 @@ fn verify_until(
             continue;
         }
         looks += 1;
-        let verified = the_rest(folder, exported, (&catalogue, length), &hashes, &sealed)?;
+        let verified = the_rest(folder, (own.as_deref(), exported), (&catalogue, length), &hashes, &sealed)?;
         if verified.faults.is_empty() || looks >= LOOKS {
             return Ok(Some(verified));
         }
         std::thread::sleep(BETWEEN_LOOKS);
     }
+}
+
+/// The signed head of a store; None if it cannot be read.
+fn head_text(folder: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(folder.join(catalogue::HEAD)).ok()?.take(HEAD_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// The segments that were read. A sealed one does not change any more.
@@ -163,7 +175,7 @@ impl Sealed {
 /// All but the content of the segments.
 fn the_rest(
     folder: &Path,
-    exported: Option<Exported<'_>>,
+    (own, exported): (Option<&str>, Option<Exported<'_>>),
     (catalogue, length): (&Catalogue, u64),
     hashes: &[Hash],
     sealed: &Sealed,
@@ -185,6 +197,12 @@ fn the_rest(
     let missing = sealed.missing.iter().filter(|(id, _)| is_there(*id));
     verified.faults.extend(missing.map(|(_, fault)| fault.clone()));
     sequence_numbers(catalogue, &mut verified);
+    for Cut { boot, frame, signed, .. } in catalogue.cuts.iter().filter(|cut| cut.signed > 0) {
+        let last = signed.saturating_sub(1);
+        verified.faults.push(format!(
+            "journal of boot {boot}: frames {frame} to {last} were on the disk, and a start found them damaged or missing"
+        ));
+    }
     let mut frames = Vec::new();
     let boot = catalogue.boots.len().saturating_sub(1) as u32;
     let left_over = read_frames(folder, boot, catalogue.next_frame, catalogue.last_frame, |frame| {
@@ -198,8 +216,8 @@ fn the_rest(
             catalogue.next_frame.saturating_add(verified.frames)
         ));
     }
-    let own = folder.join(catalogue::HEAD);
-    let own = Exported { path: &own, text: None };
+    let path = folder.join(catalogue::HEAD);
+    let own = Exported { path: &path, text: own };
     for (head, is_own) in [(Some(own), true), (exported, false)] {
         let Some(Exported { path, text }) = head else { continue };
         let read = match text {

@@ -648,6 +648,10 @@ impl StoreWriter {
             return Err(StoreError::Io { path: path.clone(), source });
         }
         (self.is_unsynced, self.synced_us) = (false, self.now.monotonic_us);
+        // A journal that is shorter later was cut.
+        if self.pending.is_empty() && !self.is_doubtful {
+            self.catalogue.sign_synced(self.next_frame, self.last_frame);
+        }
         Ok(())
     }
 
@@ -926,6 +930,7 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     })?;
     // Each frame says that all before its time is in it or before it.
     builder.cover_all(builder.covered_us());
+    let wrong = catalogue.first_wrong(first, &hashes);
     let mut rest = Rest::new(&mut builder, boot, (first, hashes, last));
     let frame = rest.next();
     let bytes = if left_over > 0 { left_over.saturating_sub(rest.add_frames(folder)?) } else { 0 };
@@ -938,8 +943,9 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     }
     // Before the journal is replaced: what was lost stays known.
     let is_known = catalogue.catalogue.cuts.last().is_some_and(|cut| cut.boot == boot);
-    if (left_over > 0 || rest.missing > 0) && !is_known {
-        catalogue.append(Entry::Cut { frame, bytes })?;
+    if (left_over > 0 || rest.missing > 0 || wrong.is_some()) && !is_known {
+        let (frame, signed) = wrong.unwrap_or((frame, 0));
+        catalogue.append(Entry::Cut { frame, bytes, signed })?;
     }
     let (hashes, last) = rest.write(folder)?;
     if let Some(period) = builder.take_reach_back() {
