@@ -848,6 +848,16 @@ fn verify_finds_each_kind_of_tampering() {
         let found = faults(&changed.0);
         assert!(found.iter().any(|fault| fault.contains("exported head") && fault.contains("cut off")), "{found:?}");
     }
+    // The journal of a run that has not ended, though nothing of it was synced.
+    again();
+    for entry in fs::read_dir(&changed.0).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_str().unwrap().starts_with("journal-") {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    let found = verify(&changed.0, None, |_, _| {}).unwrap().faults;
+    assert!(found.iter().any(|fault| fault.starts_with("journal: boot 0 has not ended")), "{found:?}");
     // The catalogue's end; its own head shows that, too.
     again();
     let path = changed.0.join("catalogue");
@@ -861,6 +871,13 @@ fn verify_finds_each_kind_of_tampering() {
     again();
     let text = fs::read_to_string(&head).unwrap().replace("entries ", "entries 1");
     fs::write(changed.0.join("head"), text).unwrap();
+    assert!(faults(&changed.0)[0].contains("signature"));
+    // A line of it that is not signed.
+    again();
+    let own = fs::read_to_string(changed.0.join("head")).unwrap();
+    let (before, after) = own.split_once("\nkey ").unwrap();
+    let other = if after.starts_with('0') { '1' } else { '0' };
+    fs::write(changed.0.join("head"), format!("{before}\nkey {other}{}", &after[1..])).unwrap();
     assert!(faults(&changed.0)[0].contains("signature"));
     fs::remove_file(&head).unwrap();
 }

@@ -772,8 +772,10 @@ impl Head {
     pub(crate) fn signed(text: &str, path: &Path, key: &[u8; 32]) -> Result<Head, StoreError> {
         let (head, signature) =
             Head::parse(text).ok_or_else(|| StoreError::damaged(path, "not the head of a store"))?;
+        // The line is for readers and not signed.
+        let is_named = text.lines().any(|line| line.strip_prefix("key ") == Some(&hex(key)));
         let key = VerifyingKey::from_bytes(key).ok();
-        let is_signed = key.is_some_and(|key| {
+        let is_signed = key.filter(|_| is_named).is_some_and(|key| {
             let signature = Signature::from_bytes(&signature);
             key.verify_strict(head.signed_text().as_bytes(), &signature).is_ok()
         });

@@ -17,6 +17,7 @@ use super::journal::Hash;
 use super::lookups;
 use super::reader::Store;
 use super::segment::SegmentFile;
+use super::writer::journals;
 use super::writer::read_frames;
 use super::writer::segment_path;
 use crate::utc_text;
@@ -218,6 +219,10 @@ fn the_rest(
     }
     let path = folder.join(catalogue::HEAD);
     let own = Exported { path: &path, text: own };
+    let is_running = catalogue.boots.last().is_some_and(|boot| boot.ended.is_none());
+    if is_running && journals(folder)?.is_empty() {
+        verified.faults.push(format!("journal: boot {boot} has not ended, and the file is missing"));
+    }
     for (head, is_own) in [(Some(own), true), (exported, false)] {
         let Some(Exported { path, text }) = head else { continue };
         let read = match text {
