@@ -211,14 +211,20 @@ def lookups_and_changes_are_in_the_audit_log(n):
     expect_equal(n.dut.show("status")[0]["timeouts"]["icmp_us"], 60_000_000, "timer after the rollback")
     records = objects(n, "/api/v1/audit?limit=10000", "audit")
     new = [(one["who"], one["action"], one["result"].split(":")[0], one["case"]) for one in records[: len(records) - before]]
-    # Each change is recorded before it is made, and what came of it afterwards.
     changes = [("drain", "failed"), ("rollback", "done"), ("reload", "failed"), ("reload", "done")]
-    wanted = [("noc", action, result, None) for action, came in changes for result in (came, "started")]
-    wanted.append(("law", "find", "found 1", "AZ-17"))
+    # A plan says how many subscribers a change of one prefix concerns.
+    wanted = [("noc", *one, None) for one in [*changes, ("plan", "answered")]] + [("law", "find", "found 1", "AZ-17")]
     expect_equal(new, wanted, "audit log")
-    _, out, _ = n.dut.command("audit", "--json", "--limit", "9")
-    actions = [json.loads(line)["action"] for line in out.splitlines()]
-    expect_equal(actions, [one[1] for one in wanted], "natrix audit")
+    _, out, _ = n.dut.command("audit", "--json", "--limit", "6")
+    listed = [json.loads(line) for line in out.splitlines()]
+    expect_equal(listed, records[:6], "natrix audit")
+    expect(all(one["began"] < one["time"] and one["id"] for one in listed[:4]), f"when they began: {listed}")
+    _, table, _ = n.dut.command("audit", "--limit", "6")
+    expect_equal(len(table.splitlines()), 1 + 6, f"lines of natrix audit: {table}")
+    # Each change is recorded before it is made, too.
+    written = [json.loads(line) for line in n.dut.socket.with_suffix(".audit.jsonl").read_text().splitlines()[-8:]]
+    pairs = [(one["id"], one["result"].split(":")[0]) for one in written]
+    expect_equal(pairs, [(one["id"], result) for one in reversed(listed[:4]) for result in ("started", one["result"].split(":")[0])], "the file")
 
 
 @test("api")
@@ -386,7 +392,6 @@ def every_lookup_is_recorded_however_it_is_asked(n):
     for path in ("status", "pools", "pools/addresses?external=203.0.113.0/24", "drops", "counters?per_worker=true"):
         expect_equal(ask(n, f"/api/v1/{path}")[0], 200, path)
     expect_equal(ask(n, "/restconf/data/ietf-nat:nat")[0], 200, "data without mappings")
-    expect_equal(ask(n, "/api/v1/plan", "operate", "POST", text)[0], 200, "a plan without names")
     expect_equal(latest()[0], before, "the latest record")
     # The command line too, and all its pages are one lookup.
     expect(n.dut.show("mappings", "--internal", "100.64.0.0/10", "--all"), "the command has no mappings")
@@ -508,13 +513,14 @@ def the_audit_log_says_what_came_of_a_lookup(n):
         ask(n, f"/api/v1/{path}", "audit")
         (seen,) = results()
         expect(seen == wanted if not wanted.endswith(": ") else seen.startswith(wanted), f"{path}: {seen!r}, wanted {wanted!r}")
-    # What lasts has a record at its beginning, too.
+    # What lasts has a record at its beginning too, and one line.
+    before_that = results()[0]
     n.dut.command("log", "export", "--from", "1 h ago", "--to", "now", "--output", exported, "--case", "AZ-40")
     count = len(exported.read_text().splitlines())
     expect(count >= 1, "nothing is exported")
-    expect_equal(results(2), [f"ended: found {count}", "started"], "records of an export")
+    expect_equal(results(2), [f"ended: found {count}", before_that], "records of an export")
     n.dut.command("log", "export", "--from", before, "--to", later, "--output", exported)
-    expect_equal(results(2), ["ended: none", "started"], "records of an export of nothing")
+    expect_equal(results(2), ["ended: none", f"ended: found {count}"], "records of an export of nothing")
     with sockets(udp(n.sub1)) as sock:
         tracing = n.nat.start("trace", [n.dut.binary, "trace", "--port", "9", "--count", "2", "--socket", n.dut.socket])
         for _ in range(100):
@@ -522,7 +528,7 @@ def the_audit_log_says_what_came_of_a_lookup(n):
             if not tracing.alive():
                 break
             time.sleep(0.1)
-    expect_equal(results(2), ["ended: 2 packets", "started"], "records of a trace")
+    expect_equal(results(2), ["ended: 2 packets", "ended: none"], "records of a trace")
     # Of a list that goes on, the last record has the number of all.
     traffic(n, 20)
     count = len(ask(n, "/api/v1/mappings?stream=true&limit=7", "audit")[2].splitlines())

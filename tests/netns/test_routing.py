@@ -394,10 +394,9 @@ def the_api_drains_and_announces_again(n):
         status, _, undone = ask(n, "/api/v1/drain?undo=true", "operate", "POST")
     expect_equal((status, undone["drained"], undone["changed"]), (200, False, True), "undone")
     expect(wait_until(lambda: announced()["prefixes"] == before["prefixes"], 20, 0.2), f"announced again: {announced()}")
-    records = objects(n, "/api/v1/audit?limit=6", "audit")
+    records = objects(n, "/api/v1/audit?limit=3", "audit")
     seen = [(one["who"], one["from"], one["action"], one["result"]) for one in records]
-    came = [(action, result) for action in ("drain --undo", "drain", "drain") for result in ("done", "started")]
-    wanted = [("noc", "http 127.0.0.1", *one) for one in came]
+    wanted = [("noc", "http 127.0.0.1", action, "done") for action in ("drain --undo", "drain", "drain")]
     expect_equal(seen, wanted, "audit log")
     # By the page, without a mouse.
     seen = see(n, "drain")
@@ -408,8 +407,8 @@ def the_api_drains_and_announces_again(n):
     expect("announced" in seen["back"]["announced"] and seen["back"]["said"].startswith("drain undone"), str(seen["back"]))
     expect_equal([seen[one]["focused"] for one in ("drained", "back")], ["drain-begin", "drain-undo"], "focus after a press")
     expect_equal((len(seen["dialogs"]), seen["violations"]), (1, []), f"dialogs {seen['dialogs']}, axe")
-    records = [one["action"] for one in objects(n, "/api/v1/audit?limit=4", "audit")]
-    expect_equal(records, ["drain --undo"] * 2 + ["drain"] * 2, "audit log")
+    records = [one["action"] for one in objects(n, "/api/v1/audit?limit=2", "audit")]
+    expect_equal(records, ["drain --undo", "drain"], "audit log")
     # Routes and neighbours, as the command shows them.
     listed = {(one["prefix"], one["side"]) for one in objects(n, "/api/v1/routes?limit=10000", "operate")}
     expect_equal(listed, {(one["prefix"], one["side"]) for one in n.dut.show("routes", "--all")}, "routes")

@@ -26,6 +26,7 @@ use control::Actor;
 use control::Fault;
 use control::Record;
 use control::Request;
+use control::STARTED;
 use futures_core::Stream;
 use serde::Deserialize;
 use serde_json::Value;
@@ -172,19 +173,22 @@ fn refused(fault: Fault) -> Refused {
 }
 
 /// A record of what is asked of the store.
-fn record(action: &str, subject: &str, result: String) -> Request {
-    Request::Record(Record { action: action.to_owned(), subject: subject.to_owned(), result: Some(result) })
+fn record(action: &str, subject: &str, result: String) -> Record {
+    Record { action: action.to_owned(), subject: subject.to_owned(), result: Some(result), id: None }
 }
 
-async fn recorded(daemon: &Daemon, actor: Actor, record: Request) -> Result<(), Refused> {
-    daemon.with(actor, move |client| client.request::<control::AuditRecord>(&record)).await?;
-    Ok(())
+/// Returns the id of the record, if it is that of a beginning.
+async fn recorded(daemon: &Daemon, actor: Actor, record: Record) -> Result<Option<String>, Refused> {
+    let record = Request::Record(record);
+    let (records, _) = daemon.with(actor, move |client| client.request::<control::AuditRecord>(&record)).await?;
+    Ok(records.into_iter().next().and_then(|record| record.id))
 }
 
-/// As [`recorded`], from a thread that blocks.
-fn record_end(daemon: &Daemon, actor: Actor, record: &Request) -> Result<(), Refused> {
+/// Records the end of what began with the record `id`, from a thread that blocks.
+fn record_end(daemon: &Daemon, actor: Actor, id: Option<String>, record: Record) -> Result<(), Refused> {
+    let record = Request::Record(Record { id, ..record });
     let client = daemon.connect(actor);
-    client.and_then(|mut client| client.request::<control::AuditRecord>(record)).map_err(Refused::from)?;
+    client.and_then(|mut client| client.request::<control::AuditRecord>(&record)).map_err(Refused::from)?;
     Ok(())
 }
 
@@ -284,7 +288,7 @@ pub(crate) async fn verify(
     let head = (!head.trim().is_empty()).then_some(head);
     let subject = if head.is_some() { "the store, with an exported head" } else { "the store" };
     let actor = principal.actor_for(case);
-    recorded(&api.daemon, actor.clone(), record("log verify", subject, "started".to_owned())).await?;
+    let id = recorded(&api.daemon, actor.clone(), record("log verify", subject, STARTED.to_owned())).await?;
     let (daemon, verify) = (api.daemon.clone(), Arc::clone(&api.log.verify));
     let (sender, receiver) = mpsc::channel(EVENTS_MAX);
     tokio::task::spawn_blocking(move || {
@@ -304,7 +308,8 @@ pub(crate) async fn verify(
             Ok(None) => "ended: the client left".to_owned(),
             Err(fault) => format!("failed: {fault}"),
         };
-        let outcome = record_end(&daemon, actor, &record("log verify", subject, result)).and(outcome.map_err(refused));
+        let outcome =
+            record_end(&daemon, actor, id, record("log verify", subject, result)).and(outcome.map_err(refused));
         let last = match &outcome {
             Ok(Some(verified)) => json_event("verified", verified),
             Ok(None) => return,
@@ -334,7 +339,7 @@ pub(crate) async fn export(
     let (format, actor) = (question.format, principal.actor_for(question.case.clone()));
     let prepare = Arc::clone(&api.log.export);
     let Prepared { subject, run } = on_thread(&api, move || prepare(&question).map_err(Refused::from)).await?;
-    recorded(&api.daemon, actor.clone(), record("log export", &subject, "started".to_owned())).await?;
+    let id = recorded(&api.daemon, actor.clone(), record("log export", &subject, STARTED.to_owned())).await?;
     let daemon = api.daemon.clone();
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
     tokio::task::spawn_blocking(move || {
@@ -348,7 +353,7 @@ pub(crate) async fn export(
             (_, Err(fault)) => format!("failed: {fault}"),
         };
         // The last chunk is not sent of what is not recorded.
-        let outcome = record_end(&daemon, actor, &record("log export", &subject, result))
+        let outcome = record_end(&daemon, actor, id, record("log export", &subject, result))
             .and(outcome.map_err(refused))
             .map_err(|refused| io::Error::other(refused.fault().to_string()));
         let _ = match outcome.and_then(|()| out.send()) {

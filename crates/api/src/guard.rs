@@ -505,7 +505,7 @@ pub(crate) async fn admit(
     if let Some(actor) = actor {
         let subject = uri.query().unwrap_or_default().to_owned();
         let result = Some(format!("refused: {problem}"));
-        let record = control::Request::Record(control::Record { action, subject, result });
+        let record = control::Request::Record(control::Record { action, subject, result, id: None });
         let recorded = daemon.with(actor, move |client| client.request::<control::AuditRecord>(&record)).await;
         if let Err(refused) = recorded {
             let fault = refused.fault();

@@ -169,7 +169,7 @@ pub(crate) async fn find(
     };
     // Recorded before it is sent.
     let result = answered.as_ref().map_or_else(|fault| format!("failed: {fault}"), |found| found.result.clone());
-    let record = Request::Record(Record { action: "find".to_owned(), subject, result: Some(result) });
+    let record = Request::Record(Record { action: "find".to_owned(), subject, result: Some(result), id: None });
     api.daemon.with(actor, move |client| client.request::<control::AuditRecord>(&record)).await?;
     let found = answered.map_err(|fault| Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault))?;
     Ok(Json(Found::Then(found)))

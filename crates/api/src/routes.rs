@@ -535,7 +535,8 @@ mod tests {
         assert_eq!(ask(&routes, "/api/v1/neighbours?case=a%0Ab", 2).await.status(), StatusCode::FORBIDDEN);
         let record = |action: &str, subject: &str, needed: &str| {
             let (action, subject) = (action.to_owned(), subject.to_owned());
-            Question::Record(control::Record { action, subject, result: Some(format!("refused: needs {needed}")) })
+            let result = Some(format!("refused: needs {needed}"));
+            Question::Record(control::Record { action, subject, result, id: None })
         };
         let wanted = [
             record("GET /api/v1/neighbours", "address=100.64.0.7", "audit"),
@@ -632,7 +633,7 @@ mod tests {
         let subject = "203.0.113.1 from monday to tuesday".to_owned();
         // The log of this test knows nothing.
         let result = Some("failed: log: is not there (from monday to tuesday); start the instance".to_owned());
-        let record = Question::Record(control::Record { action: "find".to_owned(), subject, result });
+        let record = Question::Record(control::Record { action: "find".to_owned(), subject, result, id: None });
         assert_eq!(*instance.questions.lock().unwrap(), [record]);
         for wrong in ["from=monday", "to=monday", "at=monday&from=monday&to=tuesday", "at=monday&to=tuesday"] {
             assert_eq!(find(wrong).await.status(), StatusCode::BAD_REQUEST, "{wrong}");

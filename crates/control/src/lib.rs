@@ -107,6 +107,7 @@ pub use request::PAGE_OBJECTS_DEFAULT;
 pub use request::PAGE_OBJECTS_MAX;
 pub use request::Record;
 pub use request::Request;
+pub use request::STARTED;
 pub use request::TcpSegment;
 pub use request::Trace;
 pub use request::Why;

@@ -90,6 +90,9 @@ pub struct Drain {
     pub undo: bool,
 }
 
+/// The result in the record of what begins and will have another record at its end.
+pub const STARTED: &str = "started";
+
 /// What a client does, for the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -98,9 +101,12 @@ pub struct Record {
     pub action: String,
     /// What it is about.
     pub subject: String,
-    /// What came of it, such as `none`; None if that is not known yet.
+    /// What came of it, such as `none`; [`STARTED`] if it lasts; None if that is not known yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
+    /// The `id` of its record with [`STARTED`], which this one ends. The same user sends both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 /// The configuration to change to: a file, a text, or the one before the last reload.

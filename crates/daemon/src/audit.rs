@@ -1,9 +1,15 @@
 //! The audit log: who changed or looked up what. One line of JSON for each change and lookup.
+//!
+//! What lasts, such as a change, has a line before it begins and one at its end, with the same id.
+//! Pages have one of the two: the line of the end once it is there.
 
+use std::collections::BTreeSet;
 use std::fs::DirBuilder;
 use std::fs::File;
 use std::fs::OpenOptions;
 use std::io;
+use std::io::BufRead;
+use std::io::BufReader;
 use std::io::Read;
 use std::io::Seek;
 use std::io::SeekFrom;
@@ -15,12 +21,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::UNIX_EPOCH;
 
 use control::Actor;
 use control::AuditRecord;
 use control::Fault;
 use control::List;
 use control::Page;
+use control::STARTED;
 use rustix::fs::FallocateFlags;
 use rustix::fs::fallocate;
 
@@ -35,15 +43,77 @@ const TEXT_BYTES_MAX: usize = control::CASE_BYTES_MAX;
 /// the event log beside it, a reload, a rollback and a drain can be recorded, so that they are not
 /// refused while they are the remedy.
 const RESERVE_BYTES: u64 = 1 << 20;
+/// What lookups leave of it to changes.
+const LEFT_BY_LOOKUPS_BYTES: u64 = RESERVE_BYTES / 4;
 /// Bytes of a block in what a file takes (`stat(2)`).
 const BLOCK_BYTES: u64 = 512;
+/// What clients have begun and not ended: as many are remembered. Those of dead clients never end.
+const OF_CLIENTS_MAX: usize = 1024;
+/// What came of something whose end has no record, because the daemon ended before or the disk was
+/// full.
+const NOT_KNOWN: &str = "not known: no end was recorded";
+/// What all lines of an end have, and no other line outside its texts, where quotes are escaped.
+const OF_AN_END: &str = "\"began\":\"";
 
 /// The file. It is opened for each record, so that logrotate can move it.
 #[derive(Debug)]
 pub struct Audit {
     path: PathBuf,
     /// One writer at a time.
-    writing: Mutex<()>,
+    writing: Mutex<Unended>,
+}
+
+/// What has a record of its beginning and none of its end.
+#[derive(Debug, Default)]
+struct Unended {
+    latest_id: u64,
+    of_daemon: Vec<AuditRecord>,
+    /// What clients do without the daemon, the oldest first.
+    of_clients: Vec<AuditRecord>,
+}
+
+impl Unended {
+    /// An id that no record has, also after a restart.
+    fn next_id(&mut self) -> String {
+        let now_ns = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
+        self.latest_id = now_ns.max(self.latest_id + 1);
+        format!("{:x}", self.latest_id)
+    }
+
+    fn ids(&self) -> BTreeSet<String> {
+        self.of_daemon.iter().chain(&self.of_clients).filter_map(|record| record.id.clone()).collect()
+    }
+}
+
+/// Something that the daemon does, with a record of its beginning. Dropped when it is over.
+#[derive(Debug)]
+pub(crate) struct Begun<'a> {
+    audit: &'a Audit,
+    record: AuditRecord,
+}
+
+impl Begun<'_> {
+    /// Writes the record of its end: what it was about, as far as that is known only now, and what
+    /// came of it.
+    ///
+    /// # Errors
+    /// It is not on the disk; the fault ends with the consequence `then`.
+    pub(crate) fn end(self, subject: &str, result: &str, then: &str) -> Result<(), Fault> {
+        let began = self.record.time.clone();
+        let end = AuditRecord { subject: bounded(subject), result: bounded(result), ..self.record.clone() };
+        self.audit.write(&AuditRecord { time: now(), began: Some(began), ..end }, then)
+    }
+
+    /// The record of its beginning.
+    pub(crate) fn record(&self) -> &AuditRecord {
+        &self.record
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        lock(&self.audit.writing).of_daemon.retain(|other| other.id != self.record.id);
+    }
 }
 
 impl Audit {
@@ -53,7 +123,7 @@ impl Audit {
         if let Some(folder) = path.parent().filter(|folder| *folder == Path::new(config::LOG_FOLDER)) {
             let _ = DirBuilder::new().mode(0o750).create(folder);
         }
-        let audit = Audit { path, writing: Mutex::new(()) };
+        let audit = Audit { path, writing: Mutex::default() };
         // Now, because the disk may be full before the first record.
         if let Ok(file) = audit.open() {
             let _ = reserve(&file);
@@ -70,7 +140,55 @@ impl Audit {
     /// # Errors
     /// It is not on the disk; the fault ends with the consequence `then`.
     pub(crate) fn write(&self, record: &AuditRecord, then: &str) -> Result<(), Fault> {
-        self.write_leaving(0, record, then)
+        self.write_leaving(0, &mut lock(&self.writing), record, then)
+    }
+
+    /// Writes the record of something before it begins; `of_lookup` as of [`Audit::write_lookup`].
+    ///
+    /// # Errors
+    /// As of [`Audit::write`]; it must not begin.
+    pub(crate) fn begin(&self, record: AuditRecord, of_lookup: bool, then: &str) -> Result<Begun<'_>, Fault> {
+        let mut unended = lock(&self.writing);
+        let record = AuditRecord { id: Some(unended.next_id()), result: STARTED.to_owned(), ..record };
+        self.write_leaving(if of_lookup { LEFT_BY_LOOKUPS_BYTES } else { 0 }, &mut unended, &record, then)?;
+        unended.of_daemon.push(record.clone());
+        Ok(Begun { audit: self, record })
+    }
+
+    /// Writes what a client does without the daemon; returns the record as it was written. It ends
+    /// what the same user began with `id`; an id of something else ends nothing.
+    ///
+    /// # Errors
+    /// As of [`Audit::write_lookup`].
+    pub(crate) fn write_of_client(
+        &self,
+        mut record: AuditRecord,
+        id: Option<&str>,
+        then: &str,
+    ) -> Result<AuditRecord, Fault> {
+        let mut unended = lock(&self.writing);
+        let begins = record.result == STARTED;
+        let ended = unended.of_clients.iter().position(|begun| {
+            let AuditRecord { who, from, action, .. } = begun;
+            id.is_some()
+                && begun.id.as_deref() == id
+                && (who, from, action) == (&record.who, &record.from, &record.action)
+        });
+        if begins {
+            record.id = Some(unended.next_id());
+        } else if let Some(begun) = ended.and_then(|index| unended.of_clients.get(index)) {
+            (record.id, record.began) = (begun.id.clone(), Some(begun.time.clone()));
+        }
+        self.write_leaving(LEFT_BY_LOOKUPS_BYTES, &mut unended, &record, then)?;
+        if begins {
+            if unended.of_clients.len() >= OF_CLIENTS_MAX {
+                unended.of_clients.remove(0);
+            }
+            unended.of_clients.push(record.clone());
+        } else if let Some(index) = ended {
+            unended.of_clients.remove(index);
+        }
+        Ok(record)
     }
 
     /// Writes the record of a lookup. On a full disk lookups leave half of the least room that the
@@ -79,11 +197,17 @@ impl Audit {
     /// # Errors
     /// As of [`Audit::write`]; the lookup must not be answered.
     pub(crate) fn write_lookup(&self, record: &AuditRecord, then: &str) -> Result<(), Fault> {
-        self.write_leaving(RESERVE_BYTES / 4, record, then)
+        self.write_leaving(LEFT_BY_LOOKUPS_BYTES, &mut lock(&self.writing), record, then)
     }
 
-    fn write_leaving(&self, room_bytes: u64, record: &AuditRecord, then: &str) -> Result<(), Fault> {
-        let _writing = lock(&self.writing);
+    /// Writes a record, and whatever it begins is not ended before `_writing` says so.
+    fn write_leaving(
+        &self,
+        room_bytes: u64,
+        _writing: &mut Unended,
+        record: &AuditRecord,
+        then: &str,
+    ) -> Result<(), Fault> {
         let write = || -> io::Result<()> {
             let line = serde_json::to_vec(record)?;
             let mut file = self.open()?;
@@ -100,8 +224,10 @@ impl Audit {
         })
     }
 
-    /// Records from the latest to the first, also those of files that logrotate renamed. The cursor
-    /// is the place in a file where the page ends.
+    /// Records from the latest to the first, also those of files that logrotate renamed, and one of
+    /// what has two. The cursor is the place in a file where the page ends.
+    ///
+    /// Costs a look through all later records if something on a further page never ended.
     ///
     /// # Errors
     /// A file cannot be read, or the cursor is not from this list.
@@ -117,9 +243,16 @@ impl Audit {
                 (ending.to_owned(), Some(place.parse().map_err(|_| foreign(cursor))?))
             }
         };
+        // What ends later has its record beyond this length.
+        let (length_now, unended) = {
+            let writing = lock(&self.writing);
+            (std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len()), writing.ids())
+        };
         let endings = self.endings().map_err(failed)?;
         let begin = endings.iter().position(|ending| *ending == start);
         let begin = begin.ok_or_else(|| foreign(list.cursor.as_deref().unwrap_or_default()))?;
+        let after = end.map(|place| (endings.get(..=begin).unwrap_or_default(), place));
+        let mut joined = Joined { audit: self, unended, ended: BTreeSet::new(), after };
         let mut rest = list.limit_effective() as usize;
         let mut objects = Vec::new();
         for ending in endings.iter().skip(begin) {
@@ -129,21 +262,43 @@ impl Audit {
                 Err(error) => return Err(failed(error)),
             };
             let length = file.metadata().map_err(failed)?.len();
-            let end = end.take().unwrap_or(length);
-            if end > length {
+            let whole = if ending.is_empty() { length.min(length_now) } else { length };
+            let mut place = end.take().unwrap_or(whole);
+            if place > length {
                 return Err(foreign(list.cursor.as_deref().unwrap_or_default()));
             }
-            if rest == 0 && end > 0 {
-                return Ok(Page { objects, cursor: Some(format!("{ending}:{end}")) });
+            while rest > 0 && place > 0 {
+                let (found, from) = read_back(&mut file, place, rest).map_err(failed)?;
+                let kept = joined.keep(found).map_err(failed)?;
+                (rest, place) = (rest - kept.len(), from);
+                objects.extend(kept);
             }
-            let (found, place) = read_back(&mut file, end, rest).map_err(failed)?;
-            rest -= found.len();
-            objects.extend(found);
             if place > 0 {
                 return Ok(Page { objects, cursor: Some(format!("{ending}:{place}")) });
             }
         }
         Ok(Page::whole(objects))
+    }
+
+    /// Which of `wanted` have a record of their end after a place in the last of these files, the
+    /// latest first.
+    fn ended_after(&self, endings: &[String], place: u64, wanted: &BTreeSet<String>) -> io::Result<BTreeSet<String>> {
+        let (mut found, mut place, mut line) = (BTreeSet::new(), place, Vec::new());
+        for ending in endings.iter().rev() {
+            let mut file = match File::open(self.with_ending(ending)) {
+                Ok(file) => BufReader::with_capacity(CHUNK_BYTES as usize, file),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            file.seek(SeekFrom::Start(core::mem::take(&mut place)))?;
+            while found.len() < wanted.len() && file.read_until(b'\n', &mut line)? > 0 {
+                let text = core::str::from_utf8(&line).ok().filter(|text| text.contains(OF_AN_END));
+                let record = text.and_then(|text| serde_json::from_str::<AuditRecord>(text).ok());
+                found.extend(record.and_then(|record| record.id).filter(|id| wanted.contains(id)));
+                line.clear();
+            }
+        }
+        Ok(found)
     }
 
     /// What the names of the files have after that of the first, the latest first: logrotate adds
@@ -174,6 +329,39 @@ impl Audit {
         let mut path = self.path.clone().into_os_string();
         path.push(ending);
         path.into()
+    }
+}
+
+/// Leaves one record of what has two, while a page is read from its latest record on.
+struct Joined<'a> {
+    audit: &'a Audit,
+    /// The ids of what goes on.
+    unended: BTreeSet<String>,
+    /// Those that ended on this page.
+    ended: BTreeSet<String>,
+    /// Where later records begin, if this is not the first page: the last of these files, and the
+    /// place in it.
+    after: Option<(&'a [String], u64)>,
+}
+
+impl Joined<'_> {
+    /// Leaves out the beginning of what has a record of its end. If it has none and does not go on,
+    /// the record says so.
+    fn keep(&mut self, mut records: Vec<AuditRecord>) -> io::Result<Vec<AuditRecord>> {
+        self.ended
+            .extend(records.iter().filter(|record| record.began.is_some()).filter_map(|record| record.id.clone()));
+        let begun = |record: &AuditRecord| record.id.clone().filter(|_| record.began.is_none());
+        records.retain(|record| begun(record).is_none_or(|id| !self.ended.contains(&id)));
+        let is_over = |record: &AuditRecord| begun(record).filter(|id| !self.unended.contains(id));
+        let over: BTreeSet<String> = records.iter().filter_map(is_over).collect();
+        if let (Some((endings, place)), false) = (self.after, over.is_empty()) {
+            let ended = self.audit.ended_after(endings, place, &over)?;
+            records.retain(|record| begun(record).is_none_or(|id| !ended.contains(&id)));
+        }
+        for record in records.iter_mut().filter(|record| is_over(record).is_some()) {
+            NOT_KNOWN.clone_into(&mut record.result);
+        }
+        Ok(records)
     }
 }
 
@@ -248,14 +436,20 @@ fn read_back(file: &mut File, end: u64, limit: usize) -> io::Result<(Vec<AuditRe
 /// A record of now.
 pub(crate) fn record(actor: &Actor, action: &str, subject: &str, result: &str) -> AuditRecord {
     AuditRecord {
-        time: jiff::Timestamp::now().to_string(),
+        time: now(),
         who: bounded(&actor.who),
         from: bounded(&actor.from),
         action: bounded(action),
         subject: bounded(subject),
         case: actor.case.as_deref().map(bounded),
         result: bounded(result),
+        id: None,
+        began: None,
     }
+}
+
+fn now() -> String {
+    jiff::Timestamp::now().to_string()
 }
 
 fn bounded(text: &str) -> String {
@@ -344,6 +538,98 @@ mod tests {
             assert!(audit.page(&list(2, Some(cursor.to_owned()))).is_err(), "{cursor}");
         }
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Action and result of all records, page by page.
+    fn seen(audit: &Audit, limit: u32) -> Vec<(String, String)> {
+        let (mut found, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = audit.page(&list(limit, cursor)).unwrap();
+            let is_last = page.cursor.is_none();
+            assert!(is_last || page.objects.len() == limit as usize, "a page of {limit} is not full");
+            found.extend(page.objects.into_iter().map(|record| (record.action, record.result)));
+            cursor = page.cursor;
+            if is_last {
+                return found;
+            }
+        }
+    }
+
+    fn of(action: &str, result: &str) -> (String, String) {
+        (action.to_owned(), result.to_owned())
+    }
+
+    #[test]
+    fn what_has_a_beginning_and_an_end_is_listed_once() {
+        let folder = place("joined");
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("audit.jsonl");
+        let audit = Audit::new(path.clone());
+        let begin = |action: &str| audit.begin(record(&Actor::default(), action, "", ""), false, "").unwrap();
+        let mut wanted = Vec::new();
+        for number in 0..3 {
+            begin(&format!("reload {number}")).end("a text", "done", "").unwrap();
+            audit.write(&record(&Actor::default(), "find", "a", "none"), "").unwrap();
+            wanted.splice(0..0, [of("find", "none"), of(&format!("reload {number}"), "done")]);
+        }
+        // Its end is in the next file, after those of two others.
+        let slow = begin("drain");
+        std::fs::rename(&path, folder.join("audit.jsonl-20261101")).unwrap();
+        drop(begin("died"));
+        begin("rollback").end("", "failed: x", "").unwrap();
+        let goes_on = begin("goes on");
+        slow.end("", "done", "").unwrap();
+        wanted.splice(
+            0..0,
+            [of("drain", "done"), of("goes on", STARTED), of("rollback", "failed: x"), of("died", NOT_KNOWN)],
+        );
+        for limit in [1, 2, 3, 4, 5, 100] {
+            assert_eq!(seen(&audit, limit), wanted, "pages of {limit}");
+        }
+        drop(goes_on);
+        wanted[1].1 = NOT_KNOWN.to_owned();
+        // A daemon that knows of nothing that goes on.
+        assert_eq!(seen(&Audit::new(path.clone()), 3), wanted);
+        let page = audit.page(&list(1, None)).unwrap();
+        let began = page.objects[0].began.as_deref().unwrap();
+        assert!(began < page.objects[0].time.as_str(), "{page:?}");
+        // Whoever reads the files finds both records.
+        let texts = [folder.join("audit.jsonl-20261101"), path].map(|path| std::fs::read_to_string(path).unwrap());
+        assert_eq!(texts.iter().map(|text| text.lines().count()).sum::<usize>(), 9 + 1 + 1 + 2 + 1 + 1);
+        assert!(texts[0].lines().last().unwrap().contains(STARTED), "{}", texts[0]);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn only_its_user_ends_what_a_client_began() {
+        let place = place("clients");
+        let audit = Audit::new(place.clone());
+        let actor = |who: &str| Actor { who: who.to_owned(), ..Actor::default() };
+        let write = |who: &str, action: &str, result: &str, id: Option<&str>| {
+            audit.write_of_client(record(&actor(who), action, "the store", result), id, "").unwrap()
+        };
+        let change = audit.begin(record(&actor("law"), "reload", "", ""), false, "").unwrap();
+        let id = write("law", "log export", STARTED, None).id.unwrap();
+        for (who, action, id) in
+            [("noc", "log export", Some(id.as_str())), ("law", "log verify", Some(&id)), ("law", "log export", None)]
+        {
+            assert_eq!(write(who, action, "ended: none", id).id, None, "{who} {action} {id:?}");
+        }
+        assert_eq!(write("law", "reload", "done", change.record().id.as_deref()).id, None, "what the daemon does");
+        assert_eq!(seen(&audit, 10).len(), 6);
+        let end = write("law", "log export", "ended: found 7", Some(&id));
+        assert_eq!((end.id.as_deref(), end.began.is_some()), (Some(id.as_str()), true));
+        assert_eq!(write("law", "log export", "ended: found 8", Some(&id)).id, None, "a second end");
+        let seen = seen(&audit, 3);
+        assert_eq!(seen.len(), 7);
+        assert_eq!(&seen[..2], [of("log export", "ended: found 8"), of("log export", "ended: found 7")]);
+        assert_eq!(seen[6], of("reload", STARTED));
+        for _ in 0..2 * OF_CLIENTS_MAX {
+            write("law", "log export", STARTED, None);
+        }
+        assert_eq!(lock(&audit.writing).of_clients.len(), OF_CLIENTS_MAX);
+        std::fs::remove_file(place).unwrap();
     }
 
     #[test]

@@ -41,6 +41,7 @@ use control::NewConfig;
 use control::Page;
 use control::Reply;
 use control::Request;
+use control::STARTED;
 use control::Why;
 use control::line::LineError;
 use control::server::Connection;
@@ -54,6 +55,7 @@ use serde::Serialize;
 
 use crate::audit;
 use crate::audit::Audit;
+use crate::audit::Begun;
 use crate::change;
 use crate::instance::Instance;
 use crate::instance::SEE_LOG;
@@ -327,19 +329,20 @@ fn answer(
         }
         Request::Reload(asked) => {
             let (action, what) = name_of(&asked);
-            if let Err(fault) = record_start(instance, &actor, action, what) {
-                return Ok(client.send(&Reply::Error(fault))?);
-            }
+            let begun = match begin_change(instance, &actor, action, what) {
+                Ok(begun) => begun,
+                Err(fault) => return Ok(client.send(&Reply::Error(fault))?),
+            };
             let outcome = change::reload(instance, &asked);
-            record_change(instance, &actor, (action, what), &outcome);
+            end_reload(instance, begun, what, &outcome);
             return change_answered(client, outcome);
         }
         Request::Drain(asked) => {
             let action = if asked.undo { "drain --undo" } else { "drain" };
-            record_start(instance, &actor, action, "").and_then(|()| {
+            begin_change(instance, &actor, action, "").and_then(|begun| {
                 let outcome = drain::drain(instance, asked.undo);
                 let result = outcome.as_ref().map_or_else(failed, |_| DONE.to_owned());
-                record_outcome(instance, &actor, action, "", &result);
+                end_change(instance, begun, "", &result);
                 outcome.map(|drained| whole(vec![drained]))
             })
         }
@@ -348,7 +351,8 @@ fn answer(
         }
         Request::Record(wanted) => record_for(instance, &actor, &wanted).map(|record| whole(vec![record])),
         Request::Trace(wanted) => {
-            let record = |result: &str| record(asker, &lookup, &result.to_owned().into());
+            let mut begun = None;
+            let record = |result: &str| record_trace(instance, &actor, &wanted, &mut begun, result);
             return trace::trace(client, instance, stop, &wanted, record);
         }
         // The trace that this would end is over.
@@ -472,8 +476,6 @@ fn record_left(instance: &Instance, actor: &Actor, recorded: Recorded) {
     }
 }
 
-/// The result in the record before a change is made.
-const STARTED: &str = "started";
 /// The result of a change that was made.
 const DONE: &str = "done";
 /// The result of a lookup that has one answer.
@@ -531,24 +533,51 @@ fn name_of(asked: &NewConfig) -> (&'static str, &str) {
     }
 }
 
-/// Records a change before it is made: one that cannot be recorded is not made.
-fn record_start(instance: &Instance, actor: &Actor, action: &str, subject: &str) -> Result<(), Fault> {
+/// Records a change before it is made: one that cannot be recorded is not made. None: nothing is
+/// recorded here.
+fn begin_change<'a>(
+    instance: &'a Instance,
+    actor: &Actor,
+    action: &str,
+    subject: &str,
+) -> Result<Option<Begun<'a>>, Fault> {
     let record = audit::record(actor, action, subject, STARTED);
-    instance.audit().map_or(Ok(()), |audit| audit.write(&record, NOTHING_DONE))
+    instance.audit().map(|audit| audit.begin(record, false, NOTHING_DONE)).transpose()
 }
 
-/// Records what came of a change.
-fn record_change(
-    instance: &Instance,
+/// Records a trace before its first packet, and how many it had after the last; or why there is
+/// none.
+fn record_trace<'a>(
+    instance: &'a Instance,
     actor: &Actor,
-    (action, what): (&str, &str),
+    wanted: &control::Trace,
+    begun: &mut Option<Begun<'a>>,
+    result: &str,
+) -> Result<(), Fault> {
+    let Some(audit) = instance.audit() else { return Ok(()) };
+    let record = audit::record(actor, "trace", &text(wanted), result);
+    match begun.take() {
+        Some(begun) => begun.end(&record.subject, result, NOTHING_DONE),
+        None if result == STARTED => {
+            *begun = Some(audit.begin(record, true, NOTHING_DONE)?);
+            Ok(())
+        }
+        None => audit.write_lookup(&record, NOTHING_DONE),
+    }
+}
+
+/// Records what came of a reload or rollback.
+fn end_reload(
+    instance: &Instance,
+    begun: Option<Begun<'_>>,
+    what: &str,
     outcome: &Result<Vec<Reply>, change::Refused>,
 ) {
     let (replies, result) = match outcome {
         Ok(replies) => (replies, done(replies)),
         Err(refused) => (&refused.replies, failed(&refused.fault)),
     };
-    record_outcome(instance, actor, action, &change_subject(what, replies), &result);
+    end_change(instance, begun, &change_subject(what, replies), &result);
 }
 
 /// The result of a change that was made, whether or not its text could be saved.
@@ -583,16 +612,27 @@ fn change_subject(what: &str, replies: &[Reply]) -> String {
     parts.join(": ")
 }
 
-fn record_outcome(instance: &Instance, actor: &Actor, action: &str, subject: &str, result: &str) {
-    let Some(audit) = instance.audit() else { return };
-    write_late(instance, audit, &audit::record(actor, action, subject, result));
+/// Records what came of a change.
+fn end_change(instance: &Instance, begun: Option<Begun<'_>>, subject: &str, result: &str) {
+    let Some(begun) = begun else { return };
+    let AuditRecord { who, from, action, .. } = begun.record();
+    let lacks = lacks(who, from, (action, subject), result);
+    report(instance, begun.end(subject, result, &lacks));
 }
 
-/// Records what is over: the log of the daemon has what the audit log lacks.
+/// Records a lookup that is over.
 fn write_late(instance: &Instance, audit: &Audit, record: &AuditRecord) {
-    let lacks =
-        format!("it lacks: {} {}: {} {}: {}", record.who, record.from, record.action, record.subject, record.result);
-    if let Err(fault) = audit.write(record, &lacks) {
+    let AuditRecord { who, from, action, subject, result, .. } = record;
+    report(instance, audit.write(record, &lacks(who, from, (action, subject), result)));
+}
+
+fn lacks(who: &str, from: &str, (action, subject): (&str, &str), result: &str) -> String {
+    format!("it lacks: {who} {from}: {action} {subject}: {result}")
+}
+
+/// The log of the daemon has what the audit log lacks.
+fn report(instance: &Instance, written: Result<(), Fault>) {
+    if let Err(fault) = written {
         // Without it there was no change to record.
         if let Some(live) = lock(&instance.live).as_ref() {
             live.log.error(&fault);
@@ -605,8 +645,10 @@ fn write_late(instance: &Instance, audit: &Audit, record: &AuditRecord) {
 fn record_for(instance: &Instance, actor: &Actor, wanted: &control::Record) -> Result<AuditRecord, Fault> {
     let result = wanted.result.as_deref().unwrap_or("asked");
     let record = audit::record(actor, &wanted.action, &wanted.subject, result);
-    instance.audit().map_or(Ok(()), |audit| audit.write_lookup(&record, NOTHING_DONE))?;
-    Ok(record)
+    match instance.audit() {
+        Some(audit) => audit.write_of_client(record, wanted.id.as_deref(), NOTHING_DONE),
+        None => Ok(record),
+    }
 }
 
 /// Reports what a change does, or why it is refused; a refusal may follow objects too.

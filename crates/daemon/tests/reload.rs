@@ -836,7 +836,8 @@ fn lists_for_snmp_are_recorded_once_over_all_connections() {
         let actor = control::Actor { who: who.to_owned(), from: from.to_owned(), case: None };
         let mut client = Client::connect_for(&socket, "0.1", PATIENCE, Some(actor)).expect("it listens");
         ask(&mut client, &list());
-        let record = control::Record { action: "snmp set".to_owned(), subject: from.to_owned(), result: None };
+        let record =
+            control::Record { action: "snmp set".to_owned(), subject: from.to_owned(), result: None, id: None };
         ask(&mut client, &Request::Record(record));
     }
     let found = records(&mut one);

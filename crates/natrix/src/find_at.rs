@@ -64,7 +64,7 @@ pub(crate) fn run(
     let outcome = answer(arguments, config, origin, &mut text, &mut limits);
     let result = outcome.as_ref().map_or_else(|failure| format!("failed: {failure}"), Outcome::to_string);
     let recorded =
-        instance_log::record(&arguments.output.socket.socket, ("find", subject), arguments.case.clone(), result);
+        instance_log::record(&arguments.output.socket.socket, ("find", subject), arguments.case.clone(), result, None);
     // Without an answer, why there is none comes first.
     let outcome = outcome?;
     recorded?;

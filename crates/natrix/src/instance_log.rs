@@ -27,6 +27,8 @@ pub(crate) fn of(socket: &Path) -> Result<Option<EventLog>, Failure> {
 }
 
 /// Has the running instance record a lookup in its log, and what came of it, before it is answered.
+/// `id` is that of the record which this one ends. Returns the id of a record that begins
+/// something.
 ///
 /// # Errors
 /// It is not recorded.
@@ -35,13 +37,14 @@ pub(crate) fn record(
     (action, subject): (&str, String),
     case: Option<String>,
     result: String,
-) -> Result<(), Failure> {
+    id: Option<String>,
+) -> Result<Option<String>, Failure> {
     // The instance knows the user.
     let actor = case.map(|case| Actor { case: Some(case), ..Actor::default() });
     let client = Client::connect_for(socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT, actor);
-    let record = Request::Record(Record { action: action.to_owned(), subject, result: Some(result) });
-    client.map_err(CliError::from)?.request_one::<AuditRecord>(&record).map_err(CliError::from)?;
-    Ok(())
+    let record = Request::Record(Record { action: action.to_owned(), subject, result: Some(result), id });
+    let recorded = client.map_err(CliError::from)?.request_one::<AuditRecord>(&record);
+    Ok(recorded.map_err(CliError::from)?.id)
 }
 
 /// The folder of its store.

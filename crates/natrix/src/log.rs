@@ -29,6 +29,7 @@ use cli::LogStat;
 use cli::LogVerify;
 use control::Fault;
 use control::LogSink;
+use control::STARTED;
 use control::escaped;
 use export::sink::IpfixFile;
 use export::store::Generated;
@@ -217,7 +218,8 @@ fn record(
     (action, subject): (&str, &str),
     case: Option<&String>,
     result: String,
-) -> Result<(), Failure> {
+    id: Option<String>,
+) -> Result<Option<String>, Failure> {
     match &store.dir {
         Some(_) => Ok(()),
         None => instance_log::record(&store.socket.socket, (action, subject.to_owned()), case.cloned(), result),
@@ -227,7 +229,7 @@ fn record(
 fn run_head(arguments: &LogHead, out: &mut dyn Write) -> Result<(), Failure> {
     let head = folder(&arguments.store).and_then(|folder| Ok(Store::open(&folder)?.head(arguments.key.as_deref())?));
     let result = head.as_ref().map_or_else(|failure| format!("failed: {failure}"), |_| "answered".to_owned());
-    let recorded = record(&arguments.store, ("log head", "the store"), arguments.case.case.as_ref(), result);
+    let recorded = record(&arguments.store, ("log head", "the store"), arguments.case.case.as_ref(), result, None);
     // Without an answer, why there is none comes first.
     let head = head?;
     recorded?;
@@ -236,9 +238,10 @@ fn run_head(arguments: &LogHead, out: &mut dyn Write) -> Result<(), Failure> {
 
 fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure> {
     let subject = if arguments.head.is_some() { "the store, with an exported head" } else { "the store" };
-    let record =
-        |result: String| record(&arguments.store, ("log verify", subject), arguments.case.case.as_ref(), result);
-    record("started".to_owned())?;
+    let record = |result: String, id: Option<String>| {
+        record(&arguments.store, ("log verify", subject), arguments.case.case.as_ref(), result, id)
+    };
+    let id = record(STARTED.to_owned(), None)?;
     let bar = bar(0);
     let verified = folder(&arguments.store).and_then(|folder| {
         let progress = |done, total| {
@@ -248,10 +251,11 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
         Ok(verify(&folder, arguments.head.as_deref(), progress)?)
     });
     bar.finish_and_clear();
-    record(match &verified {
+    let result = match &verified {
         Ok(verified) => api::result_of_verify(verified.faults.len()),
         Err(failure) => format!("failed: {failure}"),
-    })?;
+    };
+    record(result, id)?;
     let verified = verified?;
     if arguments.json {
         writeln!(out, "{}", verified_object(&verified))?;
@@ -369,17 +373,18 @@ fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure>
     let LogDir { dir, socket } = &arguments.store;
     let Some(dir) = dir else {
         // It may be too long to keep until its end, so that a second record has what came of it.
-        let record = |result: String| {
+        let record = |result: String, id: Option<String>| {
             let what = ("log export", subject_of_export((from_us, to_us)));
-            instance_log::record(&socket.socket, what, case.clone(), result)
+            instance_log::record(&socket.socket, what, case.clone(), result, id)
         };
-        record("started".to_owned())?;
+        let id = record(STARTED.to_owned(), None)?;
         let exported = folder(&arguments.store).and_then(|folder| export(arguments, &folder, (from_us, to_us), out));
-        record(match &exported {
+        let result = match &exported {
             Ok(0) => "ended: none".to_owned(),
             Ok(count) => format!("ended: found {count}"),
             Err(failure) => format!("failed: {failure}"),
-        })?;
+        };
+        record(result, id)?;
         return exported.map(drop);
     };
     // As `natrix find --dir`.

@@ -227,12 +227,13 @@ fn a_lookup_is_answered_once_the_instance_recorded_it() {
         action: action.to_owned(),
         subject,
         result: Some(result.to_owned()),
+        id: None,
     };
     let expected = [
         record("find", format!("203.0.112.1:5000 udp {when}"), "none; the records are not complete"),
         // It may be long: a record before it, and one with what came of it.
         record("log export", when.to_owned(), "started"),
-        record("log export", when.to_owned(), "ended: found 2000"),
+        end(record("log export", when.to_owned(), "ended: found 2000")),
     ];
     assert_eq!(found, expected);
     // What the store says of itself too, once with a case.
@@ -245,7 +246,7 @@ fn a_lookup_is_answered_once_the_instance_recorded_it() {
     let expected = [
         of_store("log head", "answered"),
         of_store("log verify", "started"),
-        of_store("log verify", "ended: no faults"),
+        end(of_store("log verify", "ended: no faults")),
     ];
     assert_eq!(found, expected);
     // The earlier time comes first.

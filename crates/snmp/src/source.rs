@@ -196,7 +196,7 @@ impl Source {
 
     /// Adds to the audit log of the daemon.
     pub(crate) fn record(&mut self, action: &str, subject: String) -> Result<(), Unavailable> {
-        let record = Request::Record(Record { action: action.to_owned(), subject, result: None });
+        let record = Request::Record(Record { action: action.to_owned(), subject, result: None, id: None });
         self.connection.ask(|client| client.request_one::<AuditRecord>(&record)).map(drop)
     }
 

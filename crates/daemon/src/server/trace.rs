@@ -69,7 +69,7 @@ pub(crate) fn trace(
     mut record: impl FnMut(&str) -> Result<(), Fault>,
 ) -> Result<(), LineError> {
     let started = start(instance, wanted);
-    let result = started.as_ref().map_or_else(unanswered, |_| "started".to_owned());
+    let result = started.as_ref().map_or_else(unanswered, |_| control::STARTED.to_owned());
     let mut running = match (record(&result), started) {
         (Ok(()), Ok(running)) => running,
         (Err(fault), _) | (Ok(()), Err(fault)) => return Ok(client.send(&Reply::Error(fault))?),
