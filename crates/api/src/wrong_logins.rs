@@ -1,13 +1,13 @@
 //! Wrong logins: how many guesses a minute allows, from one place and with one name.
 //!
-//! Three bounds hold, each until a minute after the first wrong login it counts:
+//! Three bounds hold, each for the wrong logins of the last 60 seconds:
 //!
-//! - A place has ten wrong logins with a name, or one with it and ten in all. Further logins with
-//!   this name from this place are refused.
-//! - A place has wrong logins with 64 names. Logins from it with any other name are refused, so it
-//!   has at most 73 verifications a minute.
-//! - A name has a hundred wrong logins from all places. Further logins with it are refused unless
-//!   their secret is a random one: nobody guesses that, and its owner need not wait for others.
+//! - A place has ten, and one with this name. Further logins with this name from this place are
+//!   refused.
+//! - A place has some with 64 names. Logins from it with any other name are refused, so it has at
+//!   most 73 verifications in any minute.
+//! - A name has a hundred from all places. Further logins with it are refused unless their secret
+//!   is a random one: nobody guesses that, and its owner need not wait for others.
 //!
 //! No bound refuses a login with another name from another place. Nothing is counted before a
 //! secret was verified, which takes tens of milliseconds, so the tables cannot be filled by
@@ -17,17 +17,21 @@ use core::hash::Hash;
 use core::net::IpAddr;
 use core::net::Ipv6Addr;
 use std::collections::HashMap;
+use std::collections::HashSet;
+use std::collections::VecDeque;
 use std::time::Duration;
 use std::time::Instant;
 
-/// Wrong logins from one place, with one name or in all, before it must wait.
-const OF_PLACE_MAX: u32 = 10;
+/// Wrong logins from one place before those names that were among them must wait.
+const OF_PLACE_MAX: usize = 10;
 /// Names in the wrong logins of one place. A name that nobody has counts too, so that nothing shows
 /// which names exist.
 const NAMES_OF_PLACE_MAX: usize = 64;
+/// All that a place can have: nine with names that were there before, and one with each name.
+const OF_PLACE_IN_ALL_MAX: usize = NAMES_OF_PLACE_MAX + OF_PLACE_MAX - 1;
 /// Wrong logins with one name from all places.
-const OF_NAME_MAX: u32 = 100;
-/// How long a count lasts.
+const OF_NAME_MAX: usize = 100;
+/// How long a wrong login counts.
 const PAUSE: Duration = Duration::from_secs(60);
 /// Places and names to remember. If there are more, the one with the fewest wrong logins is
 /// forgotten.
@@ -60,101 +64,79 @@ impl Place {
     }
 }
 
-/// A number of wrong logins since the first of them.
-trait Counted {
-    fn since(&self) -> Instant;
-    fn count(&self) -> u32;
-}
-
+/// Wrong logins, the oldest first, each with what more is known of it. Those of the last minute
+/// count, so that no minute, whenever it begins, has more guesses than a bound.
 #[derive(Debug)]
-struct OfPlace {
-    since: Instant,
-    all: u32,
-    by_name: Vec<(NameKey, u32)>,
-}
+struct Latest<T>(VecDeque<(Instant, T)>);
 
-#[derive(Debug)]
-struct OfName {
-    since: Instant,
-    all: u32,
-}
-
-impl Counted for OfPlace {
-    fn since(&self) -> Instant {
-        self.since
-    }
-
-    fn count(&self) -> u32 {
-        self.all
+impl<T> Default for Latest<T> {
+    fn default() -> Latest<T> {
+        Latest(VecDeque::new())
     }
 }
 
-impl Counted for OfName {
-    fn since(&self) -> Instant {
-        self.since
+impl<T> Latest<T> {
+    /// What is known of those that count.
+    fn recent(&self, now: Instant) -> impl Iterator<Item = &T> {
+        self.0.iter().filter(move |(at, _)| now.duration_since(*at) < PAUSE).map(|(_, known)| known)
     }
 
-    fn count(&self) -> u32 {
-        self.all
+    /// Adds one, and keeps `max` at most.
+    fn add(&mut self, known: T, max: usize, now: Instant) {
+        self.forget(now);
+        if self.0.len() >= max {
+            self.0.pop_front();
+        }
+        self.0.push_back((now, known));
+    }
+
+    fn forget(&mut self, now: Instant) {
+        while self.0.front().is_some_and(|(at, _)| now.duration_since(*at) >= PAUSE) {
+            self.0.pop_front();
+        }
     }
 }
 
-fn is_recent(counted: &impl Counted, now: Instant) -> bool {
-    now.duration_since(counted.since()) < PAUSE
-}
-
-/// The count of `key`, begun anew if it is over. `table` keeps at most `max`.
-fn current<K: Copy + Eq + Hash, V: Counted>(
-    table: &mut HashMap<K, V>,
-    key: K,
-    max: usize,
-    now: Instant,
-    none: V,
-) -> &mut V {
-    if table.get(&key).is_some_and(|counted| !is_recent(counted, now)) {
-        table.remove(&key);
-    }
+/// The wrong logins of `key`. `table` keeps at most `max` keys.
+fn of<K: Copy + Eq + Hash, T>(table: &mut HashMap<K, Latest<T>>, key: K, max: usize, now: Instant) -> &mut Latest<T> {
     if table.len() >= max && !table.contains_key(&key) {
-        table.retain(|_, counted| is_recent(counted, now));
-        let fewest = table.iter().min_by_key(|(_, counted)| counted.count()).map(|(key, _)| *key);
+        table.retain(|_, latest| {
+            latest.forget(now);
+            !latest.0.is_empty()
+        });
+        let fewest = table.iter().min_by_key(|(_, latest)| latest.0.len()).map(|(key, _)| *key);
         if let Some(fewest) = fewest.filter(|_| table.len() >= max) {
             table.remove(&fewest);
         }
     }
-    table.entry(key).or_insert(none)
+    table.entry(key).or_default()
 }
 
 /// The wrong logins of the last minute.
 #[derive(Debug, Default)]
 pub(crate) struct WrongLogins {
-    places: HashMap<Place, OfPlace>,
-    names: HashMap<NameKey, OfName>,
+    /// With their names.
+    places: HashMap<Place, Latest<NameKey>>,
+    names: HashMap<NameKey, Latest<()>>,
 }
 
 impl WrongLogins {
     /// True if a login with this name from this place is not verified now.
     pub(crate) fn refuse(&self, place: Place, name: NameKey, is_random: bool, now: Instant) -> bool {
-        let of_place = self.places.get(&place).filter(|of_place| is_recent(*of_place, now));
-        let of_name = self.names.get(&name).filter(|of_name| is_recent(*of_name, now));
-        let too_many_here = of_place.is_some_and(|OfPlace { all, by_name, .. }| {
-            match by_name.iter().find(|(named, _)| *named == name) {
-                Some((_, own)) => *own >= OF_PLACE_MAX || *all >= OF_PLACE_MAX,
-                None => by_name.len() >= NAMES_OF_PLACE_MAX,
-            }
-        });
-        too_many_here || !is_random && of_name.is_some_and(|of_name| of_name.all >= OF_NAME_MAX)
+        let here = self.places.get(&place).map(|latest| latest.recent(now).collect::<Vec<_>>()).unwrap_or_default();
+        let too_many_here = if here.contains(&&name) {
+            here.len() >= OF_PLACE_MAX
+        } else {
+            here.iter().collect::<HashSet<_>>().len() >= NAMES_OF_PLACE_MAX
+        };
+        let with_name = || self.names.get(&name).map_or(0, |latest| latest.recent(now).count());
+        too_many_here || !is_random && with_name() >= OF_NAME_MAX
     }
 
     /// Counts a wrong login.
     pub(crate) fn count(&mut self, place: Place, name: NameKey, now: Instant) {
-        let none = OfPlace { since: now, all: 0, by_name: Vec::new() };
-        let of_place = current(&mut self.places, place, PLACES_MAX, now, none);
-        of_place.all += 1;
-        match of_place.by_name.iter_mut().find(|(named, _)| *named == name) {
-            Some((_, own)) => *own += 1,
-            None => of_place.by_name.push((name, 1)),
-        }
-        current(&mut self.names, name, NAMES_MAX, now, OfName { since: now, all: 0 }).all += 1;
+        of(&mut self.places, place, PLACES_MAX, now).add(name, OF_PLACE_IN_ALL_MAX, now);
+        of(&mut self.names, name, NAMES_MAX, now).add((), OF_NAME_MAX, now);
     }
 }
 
@@ -167,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_logins_are_forgotten_a_minute_after_the_first() {
+    fn wrong_logins_are_forgotten_after_a_minute() {
         let mut wrong = WrongLogins::default();
         let first = Instant::now();
         (0..10).for_each(|_| wrong.count(place(1), 3, first));
@@ -175,7 +157,41 @@ mod tests {
         assert!(!wrong.refuse(place(1), 4, true, first) && !wrong.refuse(place(2), 3, true, first));
         assert!(!wrong.refuse(place(1), 3, true, first + PAUSE));
         wrong.count(place(1), 3, first + PAUSE);
-        assert_eq!((wrong.places[&place(1)].all, wrong.names[&3].all), (1, 1));
+        assert_eq!((wrong.places[&place(1)].0.len(), wrong.names[&3].0.len()), (1, 1));
+    }
+
+    #[test]
+    fn no_minute_has_more_guesses_whenever_it_begins() {
+        let (mut wrong, begin) = (WrongLogins::default(), Instant::now());
+        // One guess, nine just before its minute is over, and as many as pass afterwards.
+        let mut verified = vec![0];
+        wrong.count(place(1), 3, begin);
+        for ms in (59_000..240_000).step_by(100) {
+            let now = begin + Duration::from_millis(ms);
+            if !wrong.refuse(place(1), 3, true, now) {
+                wrong.count(place(1), 3, now);
+                verified.push(ms);
+            }
+        }
+        let most = verified.iter().map(|from| verified.iter().filter(|at| (*from..from + 60_000).contains(at)).count());
+        assert_eq!(most.max(), Some(10), "{verified:?}");
+        assert!(verified.len() > 30, "{verified:?}");
+    }
+
+    #[test]
+    fn guesses_at_many_names_from_one_place_are_bounded_in_any_minute() {
+        let (mut wrong, begin) = (WrongLogins::default(), Instant::now());
+        let mut verified = Vec::new();
+        for (number, ms) in (0..200_000).step_by(200).enumerate() {
+            // Each name twice, so that both bounds of a place matter.
+            let (name, now) = (number as NameKey / 2, begin + Duration::from_millis(ms));
+            if !wrong.refuse(place(1), name, true, now) {
+                wrong.count(place(1), name, now);
+                verified.push(ms);
+            }
+        }
+        let most = verified.iter().map(|from| verified.iter().filter(|at| (*from..from + 60_000).contains(at)).count());
+        assert!(most.max().is_some_and(|most| most <= OF_PLACE_IN_ALL_MAX), "{verified:?}");
     }
 
     #[test]
