@@ -95,6 +95,9 @@ fn answer(
             return in_store(arguments, config.as_ref(), (&folder, origin), out, notes);
         }
     }
+    if origin == Origin::Files {
+        instance_log::refuse_case(arguments.case.as_ref(), "a file of lines")?;
+    }
     in_lines(arguments, config, out, notes)
 }
 

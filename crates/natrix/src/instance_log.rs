@@ -26,6 +26,13 @@ pub(crate) fn of(socket: &Path) -> Result<Option<EventLog>, Failure> {
     Ok(status.event_log)
 }
 
+/// Refuses a case where nothing would have it.
+pub(crate) fn refuse_case(case: Option<&String>, where_to: &str) -> Result<(), Failure> {
+    let Some(case) = case else { return Ok(()) };
+    let problem = format!("would not be recorded: {where_to} has no record of lookups");
+    Err(CliError::from(Fault::new("--case", problem, "leave it out, or ask the running instance").seen(case)).into())
+}
+
 /// Has the running instance record a lookup in its log, and what came of it, before it is answered.
 /// `id` is that of the record which this one ends. Returns the id of a record that begins
 /// something.

@@ -212,7 +212,8 @@ fn subject_of_export((from_us, to_us): (u64, u64)) -> String {
     format!("from {} to {}", utc_text(from_us), utc_text(to_us))
 }
 
-/// Has the instance record what is asked of its own store; a folder that was named has no instance.
+/// Has the instance record what is asked of its own store. A folder that was named has no instance,
+/// and no record of what names no subscriber, so a case is refused then.
 fn record(
     store: &LogDir,
     (action, subject): (&str, &str),
@@ -221,8 +222,8 @@ fn record(
     id: Option<String>,
 ) -> Result<Option<String>, Failure> {
     match &store.dir {
-        Some(_) => Ok(()),
-        None => instance_log::record(&store.socket.socket, (action, subject.to_owned()), case.cloned(), result),
+        Some(_) => instance_log::refuse_case(case, "a folder").map(|()| None),
+        None => instance_log::record(&store.socket.socket, (action, subject.to_owned()), case.cloned(), result, id),
     }
 }
 

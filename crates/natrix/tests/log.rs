@@ -249,6 +249,19 @@ fn a_lookup_is_answered_once_the_instance_recorded_it() {
         end(of_store("log verify", "ended: no faults")),
     ];
     assert_eq!(found, expected);
+    // Nothing of a folder has a case of what names no subscriber, and lines have no record at all.
+    let lines = folder.path("lines.json");
+    fs::write(&lines, "").unwrap();
+    for words in [
+        &["log", "head", "--dir", &store][..],
+        &["log", "verify", "--dir", &store],
+        &["find", "203.0.112.1:5000", "--at", "2026-06-01T00:00:00Z", "--log", &lines],
+    ] {
+        let refused = natrix(&[words, &["--case", "AZ-17"]].concat());
+        assert_eq!((refused.status.code(), text(&refused.stdout)), (Some(1), String::new()), "{words:?}");
+        let said = text(&refused.stderr);
+        assert!(said.starts_with("error: --case: would not be recorded") && said.lines().count() == 1, "{said}");
+    }
     // The earlier time comes first.
     let reversed = ["--from", "2027-01-01T00:00:00Z", "--to", "2026-01-01T00:00:00Z", "--dir", &store];
     let refused = natrix(&[&export[..], &reversed[..]].concat());
