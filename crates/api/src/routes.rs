@@ -266,6 +266,7 @@ mod tests {
     use axum::http::StatusCode;
     use control::Reply;
     use control::Request as Question;
+    use control::Trace;
     use control::server::Connection;
     use tower::ServiceExt;
 
@@ -421,7 +422,19 @@ mod tests {
             while let Ok(Some(question)) = connection.next_request() {
                 asked.lock().unwrap().push(question.clone());
                 let kind = match question {
-                    Question::Trace(_) => continue,
+                    // As if the disk of the audit log were full.
+                    Question::Trace(Trace { port: Some(1), .. })
+                    | Question::Drain(_)
+                    | Question::Reload(_)
+                    | Question::Sessions(_) => {
+                        let fault = control::Fault::new(control::AUDIT_LOG, "cannot be written", "make room");
+                        if connection.send(&Reply::Error(fault)).is_err() {
+                            return;
+                        }
+                        continue;
+                    }
+                    // Nothing passes yet, or matches.
+                    Question::Trace(_) | Question::Expectations(_) => continue,
                     Question::Mappings(list) => {
                         // A first page with enough for a piece. The next never comes.
                         let mut replies = include_str!("../../control/tests/replies.jsonl").lines();
@@ -429,14 +442,6 @@ mod tests {
                         let mapping = serde_json::from_str::<Reply>(mapping).unwrap();
                         let page = vec![mapping; crate::state::CHUNK_BYTES / 100];
                         if list.cursor.is_none() && connection.send_all(page, Some("1".to_owned())).is_err() {
-                            return;
-                        }
-                        continue;
-                    }
-                    // As if the disk of the audit log were full.
-                    Question::Drain(_) | Question::Reload(_) | Question::Sessions(_) => {
-                        let fault = control::Fault::new(control::AUDIT_LOG, "cannot be written", "make room");
-                        if connection.send(&Reply::Error(fault)).is_err() {
                             return;
                         }
                         continue;
@@ -562,6 +567,7 @@ mod tests {
             (Method::POST, "/api/v1/rollback", 2),
             (Method::GET, "/api/v1/sessions", 3),
             (Method::GET, "/api/v1/sessions?stream=true", 3),
+            (Method::GET, "/api/v1/trace?port=1", 3),
         ];
         for (method, path, group) in asked {
             let answer = send(&routes, (method, path), group, "").await;
@@ -569,6 +575,15 @@ mod tests {
             let body = json(answer).await;
             assert_eq!(body.pointer("/error/object"), Some(&control::AUDIT_LOG.into()), "{path}: {body}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_headers_of_a_stream_do_not_wait_for_its_first_match() {
+        let instance = Silent::start("no-match");
+        let routes = served_by(instance.path.clone());
+        let answer = ask(&routes, "/api/v1/expectations?stream=true&external_port=7", 3);
+        let answer = tokio::time::timeout(core::time::Duration::from_secs(8), answer).await.expect("headers");
+        assert_eq!(answer.status(), StatusCode::OK);
     }
 
     #[tokio::test]
@@ -609,7 +624,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_export_with_a_wrong_time_is_a_wrong_request() {
-        let status = async |refused: crate::NotPrepared| {
+        let status = async |refused: crate::NotAnswered| {
             let log = EventLog {
                 export: Arc::new(move |_| Err(refused.clone())),
                 ..EventLog::missing(|| control::Fault::new("log", "is not there", "start the instance"))
@@ -618,8 +633,8 @@ mod tests {
             ask(&routes, "/api/v1/log/export?from=now&to=yesterday&format=parquet", 3).await.status()
         };
         let fault = || control::Fault::new("to", "is before from", "give the earlier time as from");
-        assert_eq!(status(crate::NotPrepared::Question(fault())).await, StatusCode::BAD_REQUEST);
-        assert_eq!(status(crate::NotPrepared::Log(fault())).await, StatusCode::UNPROCESSABLE_ENTITY);
+        assert_eq!(status(crate::NotAnswered::Question(fault())).await, StatusCode::BAD_REQUEST);
+        assert_eq!(status(crate::NotAnswered::Log(fault())).await, StatusCode::UNPROCESSABLE_ENTITY);
     }
 
     #[tokio::test]

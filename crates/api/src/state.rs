@@ -131,6 +131,8 @@ async fn all<T: Object + Send + 'static>(
 /// Lines waiting for a client that streams: each has some tens of KiB.
 pub(crate) const CHUNKS_MAX: usize = 4;
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
+/// How long the headers of a stream wait for its first chunk.
+pub(crate) const BEGINS_WITHIN: core::time::Duration = core::time::Duration::from_millis(500);
 
 async fn listed<T: Object + Send + 'static>(
     api: &Api,
@@ -179,13 +181,18 @@ fn send_all<T: Object>(
     Ok(())
 }
 
-/// A body of all chunks, once the first is there: an error before it has a status of its own.
+/// A body of all chunks. An error before the first has a status of its own, if it comes within
+/// [`BEGINS_WITHIN`]: a list with few matches may have its first chunk much later, and its client
+/// waits for the headers.
 pub(crate) async fn begun(mut chunks: mpsc::Receiver<Result<Bytes, ClientError>>) -> Result<Body, Refused> {
-    let first = chunks.recv().await.ok_or_else(|| crate::ask::failed("the answer did not begin"))??;
-    Ok(Body::from_stream(Begun { first: Some(first), rest: Chunks(chunks) }))
+    let first = match tokio::time::timeout(BEGINS_WITHIN, chunks.recv()).await {
+        Ok(first) => Some(first.ok_or_else(|| crate::ask::failed("the answer did not begin"))??),
+        Err(_) => None,
+    };
+    Ok(Body::from_stream(Begun { first, rest: Chunks(chunks) }))
 }
 
-/// The first chunk, which has been received, and the rest.
+/// The first chunk, if it has been received, and the rest.
 struct Begun {
     first: Option<Bytes>,
     rest: Chunks<Result<Bytes, ClientError>>,

@@ -17,6 +17,7 @@ use control::client::Next;
 use futures_core::Stream;
 use serde::Deserialize;
 use tokio::sync::mpsc;
+use tokio::sync::oneshot;
 use utoipa::IntoParams;
 
 use crate::answer::ErrorBody;
@@ -24,6 +25,7 @@ use crate::answer::Query;
 use crate::answer::Refused;
 use crate::guard::Principal;
 use crate::routes::Api;
+use crate::state::BEGINS_WITHIN;
 use crate::state::Chunks;
 
 /// Events waiting for a client.
@@ -83,15 +85,30 @@ pub(crate) async fn trace(
     let wanted = Trace { protocol, address, port, interface, verdict, dropped_only, count, snap_bytes };
     let (daemon, actor) = (api.daemon.clone(), principal.actor_for(case));
     let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+    let (refusal, refused) = oneshot::channel();
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        let outcome = daemon.connect(actor).and_then(|mut client| send_trace(&mut client, wanted, &sender));
-        let last = match outcome {
+        // Until the first record.
+        let mut refusal = Some(refusal);
+        let outcome =
+            daemon.connect(actor).and_then(|mut client| send_trace(&mut client, wanted, &sender, &mut refusal));
+        let last = match outcome.map_err(Refused::from) {
             Ok(()) => Event::default().event("end").data("{}"),
-            Err(error) => json_event("error", Refused::from(error).fault()),
+            Err(error) => {
+                let refused = match refusal {
+                    Some(refusal) => refusal.send(error),
+                    None => Err(error),
+                };
+                let Err(error) = refused else { return };
+                json_event("error", error.fault())
+            }
         };
         let _ = sender.blocking_send(Ok(last));
     });
+    // What is wrong with the question has a status of its own.
+    if let Ok(Ok(refused)) = tokio::time::timeout(BEGINS_WITHIN, refused).await {
+        return Err(refused);
+    }
     Ok(Sse::new(Chunks(receiver)).keep_alive(KeepAlive::default()))
 }
 
@@ -104,6 +121,7 @@ fn send_trace(
     client: &mut Client,
     wanted: Trace,
     to: &mpsc::Sender<Result<Event, Infallible>>,
+    refusal: &mut Option<oneshot::Sender<Refused>>,
 ) -> Result<(), ClientError> {
     client.send(&Request::Trace(wanted))?;
     // The client may leave while no packet passes: its end of the channel shows it.
@@ -127,7 +145,9 @@ fn send_trace(
         .map_err(|error| ClientError::Lost { path: std::path::PathBuf::new(), reason: error.to_string() })?;
     client.set_read_timeout(None)?;
     loop {
-        match client.next_object::<TraceRecord>()? {
+        let next = client.next_object::<TraceRecord>()?;
+        *refusal = None;
+        match next {
             Next::Object(record) if to.blocking_send(Ok(json_event("trace", &record))).is_ok() => {}
             _ => return Ok(()),
         }
