@@ -77,6 +77,42 @@ def doctor_names_what_is_missing_and_mends(n):
 
 
 @test("api")
+def doctor_knows_virtual_cables_from_what_stands_on_an_interface(n):
+    """The other end of a cable may have the same index in its namespace; a macvlan may be apart from its interface."""
+    here, there = n.nat.full_name, n.sub1.full_name
+    ip = lambda *words: process.run(["ip", *map(str, words)])  # noqa: E731
+    # Far from the indexes of others.
+    ip("-n", here, "link", "add", "dcsame", "index", 7001, "type", "veth", "peer", "name", "dcfar", "index", 7001, "netns", there)
+    ip("-n", here, "link", "add", "dcnear", "index", 7003, "type", "veth", "peer", "name", "dcpeer", "index", 7004)
+    ip("-n", there, "link", "add", "dcmac", "link", "dcfar", "index", 7002, "type", "macvlan")
+    ip("-n", there, "link", "set", "dcmac", "netns", here)
+    path = n.state.directory / "doctor.toml"
+    try:
+        found = {}
+        for name in ("dcsame", "dcnear", "dcmac"):
+            text = "".join(
+                f'[[interface]]\nname = "{side}"\nrealm = "{side}"\ndriver = "net_af_packet{number},iface={device}"\naddresses = ["{address}"]\n'
+                for number, (side, device, address) in enumerate(
+                    [("inside", name, "100.64.0.1/24"), ("outside", "dcpeer", "198.51.100.2/24")]
+                )
+            )
+            text += '[[route]]\nprefix = "0.0.0.0/0"\nvia = "198.51.100.1"\n'
+            text += '[[pool]]\nname = "main"\naddresses = ["203.0.113.1"]\nsubscribers = ["100.64.0.0/24"]\n'
+            path.write_text(text)
+            _, out, err = n.nat.run([n.dut.binary, "doctor", "-c", path, "--json"])
+            checks = {one["check"]: one for one in map(json.loads, out.splitlines())}
+            expect("port inside" in checks, f"{name}: {out}{err}")
+            found[name] = checks.get("port inside: offloads")
+    finally:
+        for name in ("dcsame", "dcnear", "dcmac"):
+            process.run(["ip", "-n", here, "link", "del", name], check=False)
+    same, near = found["dcsame"], found["dcnear"]
+    expect(same and same["state"] == "warning" and "interface 7001 (" in same["remedy"], f"a cable with equal indexes: {same}")
+    expect(near and "dcpeer" in near["seen"], f"a cable whose other end is here: {near}")
+    expect_equal(found["dcmac"], None, "a macvlan of an interface in another namespace")
+
+
+@test("api")
 def the_demo_says_who_may_search_its_page(n):
     with Network("nxlook", Natrix(n.dut.binary, driver="tap", has_page=True)) as demo:
         demo.start_dut()

@@ -16,6 +16,8 @@ use serde_json::json;
 
 use crate::data_plane;
 use crate::failure::Failure;
+use crate::link;
+use crate::link::OtherEnd;
 use crate::machine;
 use crate::machine::Files;
 use crate::machine::FreeHugepages;
@@ -65,7 +67,11 @@ fn finding(check: &str, level: Level, seen: impl Into<String>, remedy: impl Into
 /// `natrix doctor`. Fails if something stands in the way of `natrix run`.
 pub(crate) fn run(arguments: &Doctor, out: &mut dyn Write) -> Result<(), Failure> {
     let config = arguments.config.as_deref().map(data_plane::config_of).transpose()?;
-    let findings = examine(&Files::new(Path::new("/")), config.as_ref(), &offloads::active);
+    let findings = examine(
+        &Files::new(Path::new("/")),
+        config.as_ref(),
+        &Kernel { offloads: &offloads::active, other_end: &link::other_end },
+    );
     if arguments.json {
         for one in &findings {
             let object =
@@ -87,13 +93,18 @@ pub(crate) fn run(arguments: &Doctor, out: &mut dyn Write) -> Result<(), Failure
     if findings.iter().any(|one| one.level == Level::Error) { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Which offloads an interface uses.
-type Offloads<'a> = &'a dyn Fn(&str) -> io::Result<BTreeSet<String>>;
+/// What the kernel says of an interface and no file does.
+struct Kernel<'a> {
+    /// Which offloads it uses.
+    offloads: &'a dyn Fn(&str) -> io::Result<BTreeSet<String>>,
+    /// Its other end, if it is a virtual cable.
+    other_end: &'a dyn Fn(&str) -> io::Result<Option<OtherEnd>>,
+}
 
 /// All checks. With a configuration they know what it needs.
-fn examine(files: &Files, config: Option<&Config>, offloads: Offloads<'_>) -> Vec<Finding> {
+fn examine(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<Finding> {
     let mut found = vec![privileges(files), hugepages(files, config), transparent(files), locked(files)];
-    found.extend(ports(files, config, offloads));
+    found.extend(ports(files, config, kernel));
     found.push(clock_source(files));
     found.push(clock_is_set(files));
     found.extend(cpus(files, config));
@@ -153,10 +164,10 @@ fn locked(files: &Files) -> Finding {
 }
 
 /// Ports of the configuration; without one, whether PCI devices could be used at all.
-fn ports(files: &Files, config: Option<&Config>, offloads: Offloads<'_>) -> Vec<Finding> {
+fn ports(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<Finding> {
     let Some(config) = config else {
         let known = machine::devices(files, &BTreeMap::new());
-        let interfaces = known.iter().map(|one| joining(&one.name, &one.name, &JOINING, Level::Ok, offloads));
+        let interfaces = known.iter().map(|one| joining(&one.name, &one.name, &JOINING, Level::Ok, kernel));
         return [iommu(files, Level::Ok), vfio(files)].into_iter().chain(interfaces).collect();
     };
     let mut found = Vec::new();
@@ -171,7 +182,7 @@ fn ports(files: &Files, config: Option<&Config>, offloads: Offloads<'_>) -> Vec<
         } else if let Some(interface) = port.driver.split(',').find_map(|one| one.strip_prefix("iface="))
             && !device.starts_with("net_tap")
         {
-            found.extend(kernel_port(files, &name, (device, interface), offloads));
+            found.extend(kernel_port(files, &name, (device, interface), kernel));
         }
     }
     found
@@ -219,45 +230,45 @@ const JOINING: [(&str, &str); 3] = [("rx-gro", "gro"), ("rx-lro", "lro"), ("rx-g
 /// Those that a device does itself, for which AF_XDP has no room either.
 const JOINING_BY_DEVICE: [(&str, &str); 2] = [("rx-lro", "lro"), ("rx-gro-hw", "rx-gro-hw")];
 
-fn kernel_port(files: &Files, name: &str, (device, interface): (&str, &str), offloads: Offloads<'_>) -> Vec<Finding> {
+fn kernel_port(files: &Files, name: &str, (device, interface): (&str, &str), kernel: &Kernel<'_>) -> Vec<Finding> {
     let known = machine::devices(files, &BTreeMap::new());
-    let Some(found) = known.iter().find(|one| one.name == interface) else {
+    if !known.iter().any(|one| one.name == interface) {
         let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
         let remedy = format!("correct the name in the configuration: {}", names.join(", "));
         return vec![finding(name, Level::Error, format!("no interface {interface}"), remedy)];
-    };
+    }
     let state = files.text(&format!("sys/class/net/{interface}/operstate"));
     let mut findings = vec![if state == "down" {
         finding(name, Level::Error, format!("{interface} is down"), format!("ip link set {interface} up"))
     } else {
         ok(name, format!("{interface} is {}", if state.is_empty() { "there" } else { &state }))
     }];
-    if found.is_pair {
-        findings.extend(other_end(files, &format!("{name}: offloads"), interface, offloads));
-    }
+    findings.extend(other_end(files, &format!("{name}: offloads"), interface, kernel));
     let check = format!("{name}: joining");
     if device.starts_with("net_af_packet") {
-        findings.push(joining(&check, interface, &JOINING, Level::Warning, offloads));
+        findings.push(joining(&check, interface, &JOINING, Level::Warning, kernel));
     } else if device.starts_with("net_af_xdp") {
-        findings.push(joining(&check, interface, &JOINING_BY_DEVICE, Level::Warning, offloads));
+        findings.push(joining(&check, interface, &JOINING_BY_DEVICE, Level::Warning, kernel));
     }
     findings
 }
 
 /// The other end of a virtual cable: what it sends has no checksums while it leaves them to a
-/// device. None if the interface stands on another one, as a VLAN does.
-///
-/// `iflink` counts in the namespace of the other end. So an interface of this number here is the
-/// other end only if it is a virtual cable that leads back.
-fn other_end(files: &Files, check: &str, interface: &str, offloads: Offloads<'_>) -> Option<Finding> {
-    let of = |name: &str, file: &str| files.text(&format!("sys/class/net/{name}/{file}"));
-    // The kernel links to the devices that an interface stands on.
-    if files.names(&format!("sys/class/net/{interface}")).iter().any(|name| name.starts_with("lower_")) {
-        return None;
-    }
-    let (own, other) = (of(interface, "ifindex"), of(interface, "iflink"));
-    let leads_back = |name: &String| of(name, "ifindex") == other && of(name, "iflink") == own;
-    let Some(peer) = files.names("sys/class/net").into_iter().find(leads_back) else {
+/// device. None if the interface is no virtual cable.
+fn other_end(files: &Files, check: &str, interface: &str, kernel: &Kernel<'_>) -> Option<Finding> {
+    let (other, is_here) = match (kernel.other_end)(interface) {
+        Ok(None) => return None,
+        Ok(Some(OtherEnd::Here(index))) => (index, true),
+        Ok(Some(OtherEnd::Elsewhere(index))) => (index, false),
+        Err(error) => {
+            let seen = format!("the kernel does not say what {interface} is: {error}");
+            let remedy = format!("ip -d link show {interface}; if it is a veth: ethtool -K OTHER-END tx off");
+            return Some(finding(check, Level::Warning, seen, remedy));
+        }
+    };
+    let index_of = |name: &String| files.number(&format!("sys/class/net/{name}/ifindex"));
+    let peer = files.names("sys/class/net").into_iter().find(|name| is_here && index_of(name) == u64::from(other));
+    let Some(peer) = peer else {
         let seen =
             format!("{interface} is a virtual cable into another namespace: its end there must compute checksums");
         let remedy = format!(
@@ -267,7 +278,7 @@ fn other_end(files: &Files, check: &str, interface: &str, offloads: Offloads<'_>
         return Some(finding(check, Level::Warning, seen, remedy));
     };
     let remedy = format!("ethtool -K {peer} tx off");
-    Some(match offloads(&peer) {
+    Some(match (kernel.offloads)(&peer) {
         Err(error) => finding(check, Level::Warning, format!("offloads of {peer} cannot be read: {error}"), remedy),
         Ok(active) => match active.iter().find(|name| name.starts_with("tx-checksum-")) {
             None => ok(check, format!("{peer}, the other end of {interface}, computes checksums")),
@@ -280,9 +291,9 @@ fn other_end(files: &Files, check: &str, interface: &str, offloads: Offloads<'_>
 }
 
 /// Whether an interface joins packets, which is as bad as `level` says.
-fn joining(check: &str, interface: &str, wrong: &[(&str, &str)], level: Level, offloads: Offloads<'_>) -> Finding {
+fn joining(check: &str, interface: &str, wrong: &[(&str, &str)], level: Level, kernel: &Kernel<'_>) -> Finding {
     let command = |names: &[&str]| format!("ethtool -K {interface} {} off", names.join(" off "));
-    let active = match offloads(interface) {
+    let active = match (kernel.offloads)(interface) {
         Ok(active) => active,
         Err(error) => {
             let all: Vec<&str> = wrong.iter().map(|(_, name)| *name).collect();
@@ -404,13 +415,15 @@ mod tests {
         ("sys/kernel/iommu_groups/0/type", "DMA\n"),
         ("sys/bus/pci/devices/0000:3b:00.0/vendor", "0x8086\n"),
         ("sys/class/net/eth1/ifindex", "3"),
-        ("sys/class/net/eth1/iflink", "9"),
         ("sys/class/net/eth1/operstate", "up"),
     ];
 
     fn none(_: &str) -> io::Result<BTreeSet<String>> {
         Ok(BTreeSet::new())
     }
+
+    /// Interfaces without offloads, and a cable into another namespace.
+    const NONE: Kernel<'_> = Kernel { offloads: &none, other_end: &|_| Ok(Some(OtherEnd::Elsewhere(9))) };
 
     fn config(cpus: &str) -> Config {
         with_workers(&format!("cpus = [{cpus}]"))
@@ -433,14 +446,14 @@ mod tests {
     #[test]
     fn a_healthy_machine_has_nothing_to_mend() {
         let tree = Tree::new("healthy", HEALTHY);
-        let found = examine(&tree.files(), None, &none);
+        let found = examine(&tree.files(), None, &NONE);
         assert!(found.iter().all(|one| one.level == Level::Ok), "{found:?}");
     }
 
     #[test]
     fn an_empty_machine_is_told_what_it_lacks() {
         let tree = Tree::new("empty", &[("proc/self/limits", "Max locked memory         65536   65536  bytes")]);
-        let found = examine(&tree.files(), None, &none);
+        let found = examine(&tree.files(), None, &NONE);
         for check in ["privileges", "hugepages", "transparent hugepages", "locked memory", "clock", "time"] {
             let one = of(&found, check);
             assert!(one.level == Level::Warning && !one.remedy.is_empty(), "{one:?}");
@@ -450,7 +463,7 @@ mod tests {
     #[test]
     fn ports_of_the_configuration_are_checked() {
         let tree = Tree::new("ports", HEALTHY);
-        let found = examine(&tree.files(), Some(&config("2, 3")), &none);
+        let found = examine(&tree.files(), Some(&config("2, 3")), &NONE);
         let port = of(&found, "port in");
         assert_eq!((port.level, port.seen.as_str()), (Level::Error, "0000:3b:00.0 by none"));
         assert!(port.remedy.contains("dpdk-devbind.py --bind=vfio-pci 0000:3b:00.0"), "{port:?}");
@@ -461,14 +474,12 @@ mod tests {
         assert_eq!(of(&found, "port out: joining").level, Level::Ok);
         let driver = tree.0.join("sys/bus/pci/devices/0000:3b:00.0/driver");
         std::os::unix::fs::symlink("../../../../bus/pci/drivers/vfio-pci", driver).unwrap();
-        assert_eq!(of(&examine(&tree.files(), Some(&config("2, 3")), &none), "port in").level, Level::Ok);
+        assert_eq!(of(&examine(&tree.files(), Some(&config("2, 3")), &NONE), "port in").level, Level::Ok);
     }
 
     #[test]
     fn offloads_in_the_way_are_named_with_their_interface() {
-        let with = |more: &[(&'static str, &'static str)]| [HEALTHY, more].concat();
-        let veth = with(&[("sys/class/net/eth9/ifindex", "9"), ("sys/class/net/eth9/iflink", "3")]);
-        let tree = Tree::new("offloads", &veth);
+        let tree = Tree::new("offloads", &[HEALTHY, &[("sys/class/net/eth9/ifindex", "9")]].concat());
         let all = |name: &str| -> io::Result<BTreeSet<String>> {
             let active: &[&str] = match name {
                 "eth1" => &["rx-gro", "tx-checksum-ip-generic"],
@@ -476,6 +487,8 @@ mod tests {
             };
             Ok(active.iter().map(|name| (*name).to_owned()).collect())
         };
+        let here = |_: &str| Ok(Some(OtherEnd::Here(9)));
+        let (all, without) = (Kernel { offloads: &all, other_end: &here }, Kernel { other_end: &here, ..NONE });
         let found = examine(&tree.files(), Some(&config("2, 3")), &all);
         let of_check = |found: &[Finding], check: &str| {
             let one = of(found, check).clone();
@@ -488,28 +501,39 @@ mod tests {
         assert_eq!(of_check(&found, "eth1"), (Level::Ok, "ethtool -K eth1 gro off".to_owned()));
         assert_eq!(of_check(&found, "eth9"), (Level::Ok, String::new()));
         // Mended, and unknown.
-        let found = examine(&tree.files(), Some(&config("2, 3")), &none);
+        let found = examine(&tree.files(), Some(&config("2, 3")), &without);
         assert_eq!(of_check(&found, "port out: joining"), (Level::Ok, String::new()));
         assert_eq!(of_check(&found, "port out: offloads"), (Level::Ok, String::new()));
         let unknown = |_: &str| Err(io::ErrorKind::Unsupported.into());
-        let found = examine(&tree.files(), Some(&config("2, 3")), &unknown);
+        let found = examine(&tree.files(), Some(&config("2, 3")), &Kernel { offloads: &unknown, ..NONE });
         let remedy = "ethtool -K eth1 gro off lro off rx-gro-hw off".to_owned();
         assert_eq!(of_check(&found, "port out: joining"), (Level::Warning, remedy));
+    }
+
+    #[test]
+    fn the_other_end_of_a_virtual_cable_is_where_the_kernel_says() {
         // An interface here may have the number that the other end has in its namespace.
-        let here = [("sys/class/net/eth9/ifindex", "9"), ("sys/class/net/eth9/iflink", "9")];
-        let found = examine(&Tree::new("same-number", &with(&here)).files(), Some(&config("2, 3")), &all);
-        let (level, remedy) = of_check(&found, "port out: offloads");
-        assert!(level == Level::Warning && remedy.contains("interface 9 ("), "{found:?}");
-        // A VLAN stands on its device, which is no other end.
-        let vlan = [&here[..], &[("sys/class/net/eth1/lower_eth9/ifindex", "9")]].concat();
-        let found = examine(&Tree::new("vlan", &with(&vlan)).files(), Some(&config("2, 3")), &all);
-        assert!(found.iter().all(|one| one.check != "port out: offloads"), "{found:?}");
+        let tree = Tree::new("other-end", &[HEALTHY, &[("sys/class/net/eth9/ifindex", "9")]].concat());
+        let found = |other_end: &dyn Fn(&str) -> io::Result<Option<OtherEnd>>| {
+            let found = examine(&tree.files(), Some(&config("2, 3")), &Kernel { other_end, ..NONE });
+            found.into_iter().find(|one| one.check == "port out: offloads")
+        };
+        let of_index = |index: u32| found(&|_| Ok(Some(OtherEnd::Elsewhere(index)))).unwrap();
+        for index in [9, 3] {
+            let far = of_index(index);
+            assert_eq!(far.level, Level::Warning);
+            assert!(far.remedy.contains(&format!("interface {index} (")), "{far:?}");
+        }
+        assert_eq!(found(&|_| Ok(Some(OtherEnd::Here(9)))).map(|one| one.level), Some(Level::Ok));
+        assert_eq!(found(&|_| Ok(None)), None, "a VLAN or a macvlan");
+        let unknown = found(&|_| Err(io::ErrorKind::PermissionDenied.into())).unwrap();
+        assert!(unknown.level == Level::Warning && unknown.remedy.contains("ip -d link show eth1"), "{unknown:?}");
     }
 
     #[test]
     fn workers_want_cpus_of_their_own() {
         let tree = Tree::new("cpus", HEALTHY);
-        let level = |cpus: &str| of(&examine(&tree.files(), Some(&config(cpus)), &none), "CPUs").clone();
+        let level = |cpus: &str| of(&examine(&tree.files(), Some(&config(cpus)), &NONE), "CPUs").clone();
         assert_eq!(level("2, 3").level, Level::Ok);
         let shared = level("1, 2");
         assert!(shared.level == Level::Warning && shared.remedy.contains("isolcpus=1 nohz_full=1"), "{shared:?}");
@@ -519,7 +543,7 @@ mod tests {
     #[test]
     fn workers_that_are_not_pinned_are_a_warning() {
         let found = |tree: &Tree, workers: &str| {
-            let one = of(&examine(&tree.files(), Some(&with_workers(workers)), &none), "CPUs").clone();
+            let one = of(&examine(&tree.files(), Some(&with_workers(workers)), &NONE), "CPUs").clone();
             (one.level, one.seen, one.remedy)
         };
         let shared = "workers are not pinned: they share CPUs with other programs".to_owned();

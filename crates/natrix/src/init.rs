@@ -331,7 +331,7 @@ mod tests {
 
     fn device(name: &str, address: [u8; 4], length: u8) -> Device {
         let addresses = vec![(Ipv4Addr::from(address), length)];
-        Device { name: name.to_owned(), pci: None, driver: None, is_pair: false, addresses }
+        Device { name: name.to_owned(), pci: None, driver: None, addresses }
     }
 
     fn devices() -> Vec<Device> {

@@ -83,8 +83,6 @@ pub(crate) struct Device {
     pub(crate) pci: Option<String>,
     /// The kernel's driver; None for virtual ones.
     pub(crate) driver: Option<String>,
-    /// Its other end is an interface too, perhaps in another namespace.
-    pub(crate) is_pair: bool,
     /// IPv4 addresses with prefix lengths.
     pub(crate) addresses: Vec<(Ipv4Addr, u8)>,
 }
@@ -97,7 +95,6 @@ pub(crate) fn devices(files: &Files, addresses: &BTreeMap<String, Vec<(Ipv4Addr,
         let pci = files.link(&at("device")).filter(|device| is_pci(device));
         Device {
             driver: files.link(&at("device/driver")),
-            is_pair: pci.is_none() && files.text(&at("iflink")) != files.text(&at("ifindex")),
             pci,
             addresses: addresses.get(&name).cloned().unwrap_or_default(),
             name,
@@ -198,16 +195,14 @@ pub(crate) mod tests {
             &[
                 ("sys/class/net/lo/ifindex", "1"),
                 ("sys/class/net/eth0/ifindex", "2"),
-                ("sys/class/net/eth0/iflink", "2"),
                 ("sys/class/net/veth/ifindex", "3"),
-                ("sys/class/net/veth/iflink", "7"),
             ],
         );
         std::os::unix::fs::symlink("../../../0000:3b:00.0", tree.0.join("sys/class/net/eth0/device")).unwrap();
         let own = BTreeMap::from([("eth0".to_owned(), vec![(Ipv4Addr::new(192, 0, 2, 2), 30)])]);
         let found = devices(&tree.files(), &own);
-        let seen: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.pci.as_deref(), one.is_pair)).collect();
-        assert_eq!(seen, [("eth0", Some("0000:3b:00.0"), false), ("veth", None, true)]);
+        let seen: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.pci.as_deref())).collect();
+        assert_eq!(seen, [("eth0", Some("0000:3b:00.0")), ("veth", None)]);
         assert_eq!(found[0].addresses, own["eth0"]);
     }
 

@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 use std::io;
 
 use netlink_sys::Socket;
-use netlink_sys::SocketAddr;
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-/// Bytes of the headers of netlink and of a generic message.
-const HEADER: usize = 16;
-const HEADERS: usize = HEADER + 4;
-/// A request that is no dump.
-const REQUEST: u16 = 1;
-/// Kind of an answer that is an error.
-const ERROR: u16 = 2;
+use crate::netlink;
+use crate::netlink::NESTED;
+use crate::netlink::attribute;
+use crate::netlink::attributes;
+use crate::netlink::text;
+use crate::netlink::text_of;
+use crate::netlink::u16_at;
+
+/// Bytes of the header of a generic message.
+const GENERIC_HEADER: usize = 4;
 /// The kernel's list of families (`linux/genetlink.h`): its number, the question, the attributes.
 const CONTROLLER: u16 = 16;
 const GET_FAMILY: u8 = 3;
@@ -31,16 +33,10 @@ const BITS: u16 = 3;
 const BIT: u16 = 1;
 const BIT_NAME: u16 = 2;
 const BIT_VALUE: u16 = 3;
-/// Flag of an attribute that has others in it.
-const NESTED: u16 = 0x8000;
-/// Longest answer: some hundred features with their names.
-const ANSWER_MAX: usize = 64 * 1024;
 
 /// Which offloads an interface uses now, by the kernel's names such as `rx-gro`.
 pub(crate) fn active(interface: &str) -> io::Result<BTreeSet<String>> {
-    let mut socket = Socket::new(NETLINK_GENERIC)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
+    let socket = netlink::connect(NETLINK_GENERIC)?;
     let question = attribute(FAMILY_NAME, &text("ethtool"));
     let answer = ask(&socket, CONTROLLER, GET_FAMILY, &question)?;
     let family = attributes(&answer).find(|(kind, _)| *kind == FAMILY_ID).and_then(|(_, value)| u16_at(value, 0));
@@ -52,23 +48,9 @@ pub(crate) fn active(interface: &str) -> io::Result<BTreeSet<String>> {
 
 /// One question and its answer, without headers.
 fn ask(socket: &Socket, family: u16, command: u8, question: &[u8]) -> io::Result<Vec<u8>> {
-    let length = (HEADERS + question.len()) as u32;
-    let mut message = Vec::with_capacity(HEADERS + question.len());
-    message.extend(length.to_ne_bytes());
-    message.extend(family.to_ne_bytes());
-    message.extend(REQUEST.to_ne_bytes());
-    // Sequence number, port, command, version.
-    message.extend([0; 8]);
-    message.extend([command, 1, 0, 0]);
-    message.extend(question);
-    socket.send(&message, 0)?;
-    let mut answer = Vec::with_capacity(ANSWER_MAX);
-    socket.recv(&mut answer, 0)?;
-    if u16_at(&answer, 4) == Some(ERROR) {
-        let code = answer.get(HEADER..HEADER + 4).and_then(|code| code.try_into().ok()).map_or(0, i32::from_ne_bytes);
-        return Err(io::Error::from_raw_os_error(-code));
-    }
-    Ok(answer.get(HEADERS..).unwrap_or_default().to_vec())
+    // Command, version.
+    let answer = netlink::ask(socket, family, &[&[command, 1, 0, 0], question].concat())?;
+    Ok(answer.get(GENERIC_HEADER..).unwrap_or_default().to_vec())
 }
 
 /// The names of the active features in an answer.
@@ -79,42 +61,13 @@ fn set_bits(answer: &[u8]) -> BTreeSet<String> {
     for active in inside(answer, FEATURES_ACTIVE) {
         let are_all_set = inside(active, NO_MASK).next().is_some();
         for bit in inside(active, BITS).flat_map(|bits| inside(bits, BIT)) {
-            let name = inside(bit, BIT_NAME).next().and_then(|name| name.split(|byte| *byte == 0).next());
+            let name = inside(bit, BIT_NAME).next().and_then(text_of);
             if are_all_set || inside(bit, BIT_VALUE).next().is_some() {
-                names.extend(name.and_then(|name| core::str::from_utf8(name).ok()).map(str::to_owned));
+                names.extend(name.map(str::to_owned));
             }
         }
     }
     names
-}
-
-fn u16_at(bytes: &[u8], place: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(place..place + 2)?.try_into().ok()?))
-}
-
-/// A text with its end, as the kernel reads it.
-fn text(name: &str) -> Vec<u8> {
-    [name.as_bytes(), &[0]].concat()
-}
-
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(8 + value.len());
-    bytes.extend(((4 + value.len()) as u16).to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
-/// Kinds, without their flags, and values.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    core::iter::from_fn(move || {
-        let length = usize::from(u16_at(bytes, 0)?);
-        let kind = u16_at(bytes, 2)? & 0x3fff;
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    })
 }
 
 #[cfg(test)]
