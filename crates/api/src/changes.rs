@@ -4,6 +4,8 @@ use axum::Extension;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::http::Uri;
+use control::Actor;
 use control::Change;
 use control::ClientError;
 use control::ConfigFault;
@@ -46,11 +48,21 @@ pub(crate) struct PlanQuery {
     /// The plan of a rollback, without a text.
     #[serde(default)]
     rollback: bool,
+    /// What it is for, if it names some; goes into the audit log.
+    case: Option<String>,
+}
+
+/// The role that a plan needs: with details it names subscribers. A query that cannot be read is
+/// refused by the handler.
+pub(crate) fn needed_by_plan(uri: &Uri) -> Role {
+    let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri).map(|query| query.0);
+    let names_some = |(name, value): &(String, String)| name == "details" && value != "0";
+    if query.unwrap_or_default().iter().any(names_some) { Role::Audit } else { Role::Operate }
 }
 
 impl PlanQuery {
     fn config(self, text: String) -> Result<NewConfig, Refused> {
-        let PlanQuery { details, kept, rollback } = self;
+        let PlanQuery { details, kept, rollback, .. } = self;
         let wrong = |problem, remedy| Err(Refused::new(StatusCode::BAD_REQUEST, "plan", problem, remedy));
         if kept && details == 0 {
             return wrong("has `kept` without `details`", "say how many to name: details=N");
@@ -113,7 +125,7 @@ fn bounded(config: NewConfig, principal: &Principal) -> NewConfig {
     NewConfig { keep_records: !principal.permits(Role::Audit), ..config }
 }
 
-async fn ask(api: &Api, principal: &Principal, request: Request) -> Result<Answered, Refused> {
+async fn ask(api: &Api, actor: Actor, request: Request) -> Result<Answered, Refused> {
     let read = move |client: &mut control::Client| -> Result<Answered, ClientError> {
         client.send(&request)?;
         let mut answered = Answered::default();
@@ -136,7 +148,7 @@ async fn ask(api: &Api, principal: &Principal, request: Request) -> Result<Answe
             }
         }
     };
-    let answered = api.daemon.with(principal.actor(), read).await?;
+    let answered = api.daemon.with(actor, read).await?;
     match answered.refused {
         Some(fault) => Err(refused_by(fault).with_faults(answered.faults)),
         None => Ok(answered),
@@ -162,9 +174,9 @@ pub(crate) async fn plan(
     Query(query): Query<PlanQuery>,
     Text(text): Text,
 ) -> Result<Json<Planned>, Refused> {
-    principal.require(if query.details == 0 { Role::Operate } else { Role::Audit })?;
+    let actor = principal.actor_for(query.case.clone());
     let config = bounded(query.config(text)?, &principal);
-    let Answered { changes, pools, details, plan, .. } = ask(&api, &principal, Request::Plan(config)).await?;
+    let Answered { changes, pools, details, plan, .. } = ask(&api, actor, Request::Plan(config)).await?;
     Ok(Json(Planned { changes, pools, details, plan: plan.ok_or_else(incomplete)? }))
 }
 
@@ -219,11 +231,11 @@ pub(crate) async fn drain(
     Extension(principal): Extension<Principal>,
     Query(query): Query<DrainQuery>,
 ) -> Result<Json<Drained>, Refused> {
-    let answered = ask(&api, &principal, Request::Drain(Drain { undo: query.undo })).await?;
+    let answered = ask(&api, principal.actor(), Request::Drain(Drain { undo: query.undo })).await?;
     answered.drained.map(Json).ok_or_else(incomplete)
 }
 
 async fn change(api: &Api, principal: &Principal, config: NewConfig) -> Result<Json<Done>, Refused> {
-    let answered = ask(api, principal, Request::Reload(bounded(config, principal))).await?;
+    let answered = ask(api, principal.actor(), Request::Reload(bounded(config, principal))).await?;
     Ok(Json(Done { changes: answered.changes, reloaded: answered.reloaded.ok_or_else(incomplete)? }))
 }

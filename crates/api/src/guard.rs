@@ -515,13 +515,17 @@ pub(crate) async fn admit(
     response
 }
 
+/// Which role a request needs.
+pub(crate) type Needed = fn(&Uri) -> Role;
+
 /// For every request but those without a login: who it is, and whether the role suffices.
 pub(crate) async fn authorize(
-    State((guard, needed)): State<(Arc<Guard>, Role)>,
+    State((guard, needed)): State<(Arc<Guard>, Needed)>,
     Extension(peer): Extension<Peer>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Refused> {
+    let needed = needed(request.uri());
     let mut principal = guard.login(request.headers(), &peer, needed).await?;
     let wrong_case = match case_of(request.headers(), request.uri()) {
         Ok(case) => {

@@ -34,6 +34,7 @@ use crate::answer::Refused;
 use crate::ask::Daemon;
 use crate::event_log::EventLog;
 use crate::guard::Guard;
+use crate::guard::Needed;
 use crate::guard::admit;
 use crate::guard::authorize;
 use crate::settings::Role;
@@ -92,7 +93,7 @@ pub(crate) fn routes(guard: Arc<Guard>, log: EventLog, certificates: Option<Arc<
         let document = Arc::clone(&document);
         async move { Json(document.as_ref().clone()) }
     };
-    let needs_view = middleware::from_fn_with_state((Arc::clone(&guard), Role::View), authorize);
+    let needs_view = middleware::from_fn_with_state((Arc::clone(&guard), (|_| Role::View) as Needed), authorize);
     let document = Router::new().route("/api/v1/openapi.json", get(serve_document)).route_layer(needs_view);
     router
         .merge(document)
@@ -189,15 +190,15 @@ fn by_role(guard: &Arc<Guard>) -> OpenApiRouter<Api> {
         .routes(routes!(crate::lookups::audit));
     // Its own parameter decides whether it names subscribers.
     let plan = OpenApiRouter::new().routes(routes!(crate::changes::plan));
-    needing(view, guard, Role::View, "view")
-        .merge(needing(operate, guard, Role::Operate, "operate"))
-        .merge(needing(audit, guard, Role::Audit, "audit"))
-        .merge(needing(plan, guard, Role::View, "operate; with details, audit"))
+    needing(view, guard, |_| Role::View, "view")
+        .merge(needing(operate, guard, |_| Role::Operate, "operate"))
+        .merge(needing(audit, guard, |_| Role::Audit, "audit"))
+        .merge(needing(plan, guard, crate::changes::needed_by_plan, "operate; with details, audit"))
 }
 
 /// Routes behind a role, which the document names.
-fn needing(routes: OpenApiRouter<Api>, guard: &Arc<Guard>, role: Role, words: &str) -> OpenApiRouter<Api> {
-    let mut routes = routes.route_layer(middleware::from_fn_with_state((Arc::clone(guard), role), authorize));
+fn needing(routes: OpenApiRouter<Api>, guard: &Arc<Guard>, needed: Needed, words: &str) -> OpenApiRouter<Api> {
+    let mut routes = routes.route_layer(middleware::from_fn_with_state((Arc::clone(guard), needed), authorize));
     let refused = |description: String| {
         let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
         RefOr::T(ResponseBuilder::new().description(description).content("application/json", body).build())
@@ -538,6 +539,8 @@ mod tests {
         assert_eq!(send(&routes, (Method::POST, "/api/v1/plan?details=1"), 2, "").await.status(), 403);
         // The role comes before the case.
         assert_eq!(ask(&routes, "/api/v1/neighbours?case=a%0Ab", 2).await.status(), StatusCode::FORBIDDEN);
+        let wrong_case = "/api/v1/plan?details=1&case=a%0Ab";
+        assert_eq!(send(&routes, (Method::POST, wrong_case), 2, "").await.status(), StatusCode::FORBIDDEN);
         let record = |action: &str, subject: &str, needed: &str| {
             let (action, subject) = (action.to_owned(), subject.to_owned());
             let result = Some(format!("refused: needs {needed}"));
@@ -548,6 +551,7 @@ mod tests {
             record("POST /api/v1/reload", "", "operate"),
             record("POST /api/v1/plan", "details=1", "audit"),
             record("GET /api/v1/neighbours", "case=a%0Ab", "audit"),
+            record("POST /api/v1/plan", "details=1&case=a%0Ab", "audit"),
         ];
         assert_eq!(*instance.questions.lock().unwrap(), wanted);
         // There is a bound.
