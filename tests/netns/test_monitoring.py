@@ -188,8 +188,9 @@ def the_api_exports_what_the_command_exports(n):
             # Version 10 of each message, and as many bytes but for what ended meanwhile.
             expect(body[:2] == b"\0\x0a" and abs(len(body) - len(by_command)) < 500, f"{len(body)} and {len(by_command)} bytes")
     expect_equal(ask(n, "/api/v1/log/export?from=monday&to=now", "audit")[0], 400, "a time that is none")
-    status, _, refused = ask(n, f"/api/v1/log/export?from={span[1]}&to={span[0]}", "audit")
-    expect_equal((status, refused["error"]["problem"]), (400, "is before from"), "a range that ends before it begins")
+    for path in ("log/export?", "find?address=203.0.113.1&"):
+        status, _, refused = ask(n, f"/api/v1/{path}from={span[1]}&to={span[0]}", "audit")
+        expect_equal((status, refused["error"]["problem"]), (400, "is before from"), f"{path}: a range that ends before it begins")
     expect_equal(ask(n, "/api/v1/log/export?from=monday", "audit")[0], 400, "half a range")
 
 

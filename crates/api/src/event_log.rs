@@ -119,9 +119,9 @@ pub struct Prepared {
     pub run: Export,
 }
 
-/// Why an export does not begin.
+/// Why there is no answer about an earlier time.
 #[derive(Clone, Debug)]
-pub enum NotPrepared {
+pub enum NotAnswered {
     /// The question is wrong.
     Question(Fault),
     /// The log cannot answer.
@@ -129,7 +129,7 @@ pub enum NotPrepared {
 }
 
 /// As `natrix log export`.
-pub type LogExport = Arc<dyn Fn(&ExportQuestion) -> Result<Prepared, NotPrepared> + Send + Sync>;
+pub type LogExport = Arc<dyn Fn(&ExportQuestion) -> Result<Prepared, NotAnswered> + Send + Sync>;
 
 /// What came of a verification that found so many faults, for the audit log.
 pub fn result_of_verify(faults: usize) -> String {
@@ -159,11 +159,11 @@ impl EventLog {
     /// A log that answers everything with the same fault.
     pub(crate) fn missing(fault: fn() -> Fault) -> EventLog {
         EventLog {
-            past: Arc::new(move |_| Err(fault())),
+            past: Arc::new(move |_| Err(NotAnswered::Log(fault()))),
             stat: Arc::new(move || Err(fault())),
             head: Arc::new(move || Err(fault())),
             verify: Arc::new(move |_, _| Err(fault())),
-            export: Arc::new(move |_| Err(NotPrepared::Log(fault()))),
+            export: Arc::new(move |_| Err(NotAnswered::Log(fault()))),
         }
     }
 }
@@ -192,11 +192,11 @@ fn record_end(daemon: &Daemon, actor: Actor, id: Option<String>, record: Record)
     Ok(())
 }
 
-impl From<NotPrepared> for Refused {
-    fn from(why: NotPrepared) -> Refused {
+impl From<NotAnswered> for Refused {
+    fn from(why: NotAnswered) -> Refused {
         match why {
-            NotPrepared::Question(fault) => Refused::of(StatusCode::BAD_REQUEST, fault),
-            NotPrepared::Log(fault) => refused(fault),
+            NotAnswered::Question(fault) => Refused::of(StatusCode::BAD_REQUEST, fault),
+            NotAnswered::Log(fault) => refused(fault),
         }
     }
 }

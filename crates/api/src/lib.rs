@@ -41,7 +41,7 @@ pub use event_log::LogExport;
 pub use event_log::LogHead;
 pub use event_log::LogStat;
 pub use event_log::LogVerify;
-pub use event_log::NotPrepared;
+pub use event_log::NotAnswered;
 pub use event_log::Prepared;
 pub use event_log::Progress;
 pub use event_log::result_of_verify;

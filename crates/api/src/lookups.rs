@@ -7,7 +7,6 @@ use axum::Extension;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use control::Fault;
 use control::Find;
 use control::FindAddress;
 use control::FindAnswer;
@@ -23,6 +22,7 @@ use utoipa::ToSchema;
 use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
+use crate::event_log::NotAnswered;
 use crate::guard::Principal;
 use crate::routes::Api;
 use crate::state::Page;
@@ -79,7 +79,7 @@ pub struct PastFound {
 }
 
 /// An answer, or why there is none.
-pub type PastAnswer = Result<PastFound, Fault>;
+pub type PastAnswer = Result<PastFound, NotAnswered>;
 
 /// Answers a question about an earlier time. Blocks.
 pub type Past = Arc<dyn Fn(&PastQuestion) -> PastAnswer + Send + Sync>;
@@ -166,6 +166,12 @@ pub(crate) async fn find(
             past(&question)
         });
         answered.await.map_err(|error| crate::ask::failed(&error.to_string()))?
+    };
+    // As an export: a question that is wrong is no lookup.
+    let answered = match answered {
+        Err(NotAnswered::Question(fault)) => return Err(Refused::of(StatusCode::BAD_REQUEST, fault)),
+        Err(NotAnswered::Log(fault)) => Err(fault),
+        Ok(found) => Ok(found),
     };
     // Recorded before it is sent.
     let result = answered.as_ref().map_or_else(|fault| format!("failed: {fault}"), |found| found.result.clone());

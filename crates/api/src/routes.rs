@@ -335,7 +335,9 @@ mod tests {
     /// The routes to the instance behind this control socket.
     fn served_by(control: PathBuf) -> Router {
         let missing = || control::Fault::new("log", "is not there", "start the instance");
-        let past = Arc::new(move |asked: &crate::PastQuestion| Err(missing().seen(asked.time.to_string())));
+        let past =
+            move |asked: &crate::PastQuestion| Err(crate::NotAnswered::Log(missing().seen(asked.time.to_string())));
+        let past = Arc::new(past);
         served_with(control, EventLog { past, ..EventLog::missing(missing) })
     }
 

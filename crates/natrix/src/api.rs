@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use api::EventLog;
+use api::NotAnswered;
 use api::PastAnswer;
 use api::PastFound;
 use api::PastQuestion;
@@ -20,6 +21,7 @@ use crate::beside::run_beside;
 use crate::failure::Failure;
 use crate::find_at;
 use crate::log;
+use crate::times;
 
 /// `natrix api`: the process itself.
 pub(crate) fn run() -> Result<(), Failure> {
@@ -44,6 +46,11 @@ fn event_log(settings: &Settings) -> EventLog {
 
 /// Answers as `natrix find --at`, or `--from` and `--to`, does.
 fn find_past(question: &PastQuestion, socket: &str) -> PastAnswer {
+    match &question.time {
+        PastTime::At(at) => times::read("at", at).map(drop),
+        PastTime::Between { from, to } => log::span_of(("from", from), ("to", to)).map(drop),
+    }
+    .map_err(NotAnswered::Question)?;
     let mut words = vec!["natrix".to_owned(), "find".to_owned(), question.endpoint.clone()];
     words.extend([format!("--socket={socket}"), "--json".to_owned(), "--all".to_owned()]);
     match &question.time {
@@ -53,7 +60,7 @@ fn find_past(question: &PastQuestion, socket: &str) -> PastAnswer {
     words.extend(question.protocol.map(|protocol| format!("--protocol={protocol}")));
     words.extend(question.vrf.as_ref().map(|vrf| format!("--vrf={vrf}")));
     words.extend(question.case.as_ref().map(|case| format!("--case={case}")));
-    let wrong = |error: String| Fault::new("find", error, "see docs/logging.md");
+    let wrong = |error: String| NotAnswered::Log(Fault::new("find", error, "see docs/logging.md"));
     let command = cli::try_parse_from(words).map_err(|error| wrong(error.kind().to_string()))?;
     let Command::Client(ClientCommand::Find(arguments)) = command else { return Err(wrong("not a lookup".to_owned())) };
     let (mut out, mut notes) = (Vec::new(), Vec::new());
@@ -76,4 +83,37 @@ pub(crate) fn token(arguments: &TokenArguments, out: &mut dyn Write) -> Result<(
     writeln!(out, "token, for the client only:\n\n    {}\n\nlines for the configuration:\n", made.token)?;
     writeln!(out, "[[http.user]]\nname = \"{name}\"\nrole = \"{role}\"\ntoken = \"{}\"", made.hash)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_time_is_a_wrong_question_without_asking_an_instance() {
+        let (earlier, later) = ("2026-05-03T00:00:00Z", "2026-05-04T00:00:00Z");
+        let between = |from: &str, to: &str| PastTime::Between { from: from.to_owned(), to: to.to_owned() };
+        for (time, problem) in [
+            (between(later, earlier), "is before from"),
+            (between("monday", later), "not a time"),
+            (PastTime::At("monday".to_owned()), "not a time"),
+        ] {
+            let endpoint = "203.0.113.7:41233".to_owned();
+            let question = PastQuestion { endpoint, time, protocol: None, vrf: None, case: None };
+            match find_past(&question, "/nonexistent/control.sock") {
+                Err(NotAnswered::Question(fault)) => assert_eq!(fault.problem, problem),
+                other => panic!("{problem}: {other:?}"),
+            }
+        }
+        let time = between(earlier, later);
+        let question = PastQuestion {
+            endpoint: "203.0.113.7".to_owned(),
+            time,
+            protocol: None,
+            vrf: None,
+            case: None,
+        };
+        let unreachable = find_past(&question, "/nonexistent/control.sock");
+        assert!(matches!(unreachable, Err(NotAnswered::Log(_))), "{unreachable:?}");
+    }
 }

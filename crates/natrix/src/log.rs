@@ -14,7 +14,7 @@ use std::time::UNIX_EPOCH;
 use api::Export;
 use api::ExportFormat;
 use api::ExportQuestion;
-use api::NotPrepared;
+use api::NotAnswered;
 use api::Prepared;
 use cli::CliError;
 use cli::LogAllocation;
@@ -177,9 +177,9 @@ pub(crate) fn verify_instance(
 }
 
 /// `natrix log export` of it, for the API.
-pub(crate) fn prepare_export(socket: &Path, question: &ExportQuestion) -> Result<Prepared, NotPrepared> {
-    let span = span_of(("from", &question.from), ("to", &question.to)).map_err(NotPrepared::Question)?;
-    let failed = |failure: Failure| NotPrepared::Log(of_the_log(&failure));
+pub(crate) fn prepare_export(socket: &Path, question: &ExportQuestion) -> Result<Prepared, NotAnswered> {
+    let span = span_of(("from", &question.from), ("to", &question.to)).map_err(NotAnswered::Question)?;
+    let failed = |failure: Failure| NotAnswered::Log(of_the_log(&failure));
     let folder = instance_log::store(socket).map_err(failed)?;
     let store = Store::open(&folder).map_err(|error| failed(error.into()))?;
     let (format, domain) = (question.format, question.domain.unwrap_or(1));
@@ -194,7 +194,7 @@ pub(crate) fn prepare_export(socket: &Path, question: &ExportQuestion) -> Result
 }
 
 /// The two ends of a time, each with the name of its argument.
-fn span_of((from, from_text): (&str, &str), (to, to_text): (&str, &str)) -> Result<(u64, u64), Fault> {
+pub(crate) fn span_of((from, from_text): (&str, &str), (to, to_text): (&str, &str)) -> Result<(u64, u64), Fault> {
     let span = (times::read(from, from_text)?, times::read(to, to_text)?);
     if span.1 < span.0 {
         let fault = Fault::new(to, format!("is before {from}"), format!("give the earlier time as {from}"));
