@@ -4,9 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::Child;
 use std::process::Command;
 use std::process::Output;
+use std::process::Stdio;
+use std::time::Duration;
 
 use parquet::file::reader::FileReader;
 use parquet::file::reader::SerializedFileReader;
@@ -229,6 +235,8 @@ fn a_lookup_is_answered_once_the_instance_recorded_it() {
         result: Some(result.to_owned()),
         id: None,
     };
+    // The end of what lasts names the record of its beginning.
+    let end = |record: control::Record| control::Record { id: Some("18a3f1c2d4e5f607".to_owned()), ..record };
     let expected = [
         record("find", format!("203.0.112.1:5000 udp {when}"), "none; the records are not complete"),
         // It may be long: a record before it, and one with what came of it.
@@ -287,4 +295,87 @@ fn a_lookup_is_answered_once_the_instance_recorded_it() {
     let refused = natrix(&[&find[..], &times[..], &["--dir", &store]].concat());
     assert_eq!((refused.status.code(), text(&refused.stdout)), (Some(1), String::new()));
     assert!(text(&refused.stderr).contains("cannot be recorded, so it is not answered"), "{}", text(&refused.stderr));
+}
+
+/// The process of the API, asked on its Unix socket.
+struct ApiProcess {
+    child: Child,
+    listen: String,
+}
+
+impl ApiProcess {
+    fn start(folder: &Folder, control: &str) -> ApiProcess {
+        let listen = folder.path("http.sock");
+        let settings = serde_json::json!({
+            "listen": { "unix": listen }, "hosts": [], "tls": null, "users": [], "control": control,
+        });
+        let child = Command::new(env!("CARGO_BIN_EXE_natrix")).arg("api").stdin(Stdio::piped()).spawn().unwrap();
+        let handed = serde_json::json!({ "level": "error", "format": "text", "settings": settings });
+        writeln!(child.stdin.as_ref().unwrap(), "{handed}").unwrap();
+        ApiProcess { child, listen }
+    }
+
+    /// The length of an answer with its headers, its first line, and its last bytes.
+    fn get(&self, path: &str) -> (usize, String, Vec<u8>) {
+        let mut stream = (0..600).find_map(|_| {
+            let stream = UnixStream::connect(&self.listen).ok();
+            if stream.is_none() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            stream
+        });
+        let stream = stream.as_mut().unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let (mut length, mut first, mut last, mut piece) = (0, Vec::new(), Vec::new(), vec![0; 1 << 16]);
+        loop {
+            let count = stream.read(&mut piece).unwrap();
+            if count == 0 {
+                let line = first.split(|byte| *byte == b'\r').next().unwrap_or_default();
+                return (length, text(line), last);
+            }
+            length += count;
+            first.extend_from_slice(&piece[..count.min(100_usize.saturating_sub(first.len()))]);
+            last.extend_from_slice(&piece[..count]);
+            last.drain(..last.len().saturating_sub(100));
+        }
+    }
+
+    /// The most memory that it has had, in KiB.
+    fn peak_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for ApiProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `NATRIX_ROWS` makes the store larger.
+#[test]
+fn an_export_by_the_api_takes_little_memory_however_large_it_is() {
+    let rows = std::env::var("NATRIX_ROWS").map_or(300_000, |rows| rows.parse().unwrap());
+    let folder = Folder::new("export-memory");
+    let store = folder.path("store");
+    natrix(&["log", "generate", "--dir", &store, "--mappings", &rows.to_string(), "--seed", "7"]);
+    let (socket, records) = instance(&folder, &store, false);
+    let api = ApiProcess::start(&folder, &socket);
+    assert_eq!(api.get("/api/v1/log/stat").1, "HTTP/1.1 200 OK");
+    let before_kib = api.peak_kib();
+    for format in ["json", "ipfix", "parquet"] {
+        let span = "from=2026-01-01T00:00:00Z&to=2027-01-01T00:00:00Z";
+        let (length, first, last) = api.get(&format!("/api/v1/log/export?{span}&format={format}"));
+        assert_eq!(first, "HTTP/1.1 200 OK");
+        let recorded = records.try_iter().last().unwrap();
+        assert_eq!(recorded.result, Some(format!("ended: found {rows}")));
+        assert!(format != "parquet" || last.windows(4).any(|bytes| bytes == b"PAR1"), "{last:?}");
+        let more_kib = api.peak_kib() - before_kib;
+        println!("{format}: {rows} rows, {length} bytes, {more_kib} KiB more than before");
+        // A group of rows, some pieces that wait for the client, and a segment of the store.
+        assert!(more_kib < 64 * 1024, "{format}: {more_kib} KiB more for {length} bytes");
+    }
 }
