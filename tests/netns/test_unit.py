@@ -112,6 +112,9 @@ def the_process_has_what_the_unit_gives(machine):
     ((api, nice),) = [line.split()[:2] for line in children if line.endswith(" api")]
     own = int(process.run(["ps", "--no-headers", "-o", "ni", "-p", pid])[1])
     expect_equal(int(nice), min(own + 10, 19), "nice value of the API's process, which gives way to workers")
+    # Out of memory, the API ends first, and the service goes on.
+    expect_equal(Path(f"/proc/{api}/oom_score_adj").read_text().strip(), "500", "oom_score_adj of the API's process")
+    expect_equal(machine.show("OOMPolicy"), "continue", "what the end of one process for memory is to the service")
     status = Path(f"/proc/{api}/status").read_text()
     # Without new privileges the bounding set gives nothing.
     expect_equal((field("CapEff"), field("CapAmb"), field("NoNewPrivs")), ("0" * 16, "0" * 16, "1"), "rights of the API's process")

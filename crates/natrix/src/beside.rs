@@ -17,6 +17,10 @@ use crate::failure::Failure;
 /// How much it gives way, see nice(2).
 const NICE: i32 = 10;
 
+/// How readily the kernel ends it when memory is short, see proc_pid_oom_score_adj(5): before other
+/// programs, while the unit has the daemon ended last.
+const OOM_SCORE_ADJUST: &str = "500";
+
 /// What the process gets on its standard input, as one line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Handed<T> {
@@ -44,6 +48,9 @@ pub(crate) fn run_beside<T: DeserializeOwned, E: core::fmt::Display>(
     // Packets first: a worker that shares a CPU with this process gets nine tenths of it.
     if let Err(error) = rustix::process::nice(NICE) {
         log.warn(&format_args!("{command}: {error}; it runs with the priority of the workers"));
+    }
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUST) {
+        log.warn(&format_args!("{command}: oom_score_adj: {error}; out of memory, the daemon may end with it"));
     }
     serve(handed.settings).map_err(|error| {
         log.error(&error);
