@@ -278,6 +278,9 @@ function rowOfThen(one) {
   return [holder, one.realm, `${one.protocol ? `${one.protocol} ` : ""}${one.external_address}:${ports}`, internal, held(one)];
 }
 
+// Answers of a search to show.
+const FOUND_MAX = 1000;
+
 // Whether the records of that time are whole, and all limits of the answer.
 function coverage(found) {
   const end = found.objects.find(one => "complete" in one);
@@ -304,10 +307,13 @@ onSubmit("find", async () => {
   unexplained("");
   const text = at("endpoint").value.trim();
   const given = { ...endpointOf(text), protocol: at("transport").value, at: at("at").value.trim(), case: at("case").value };
-  const found = await ask(`api/v1/find?${query(given)}`);
+  const found = await ask(`api/v1/find?${query({ ...given, limit: FOUND_MAX })}`);
+  // An answer without some of the holders must not look like all of them.
+  const more = found.cursor ? `Only the first ${number.format(FOUND_MAX)} answers are shown: search for a port, or by /api/v1/find.` : "";
+  at("notes").textContent = more;
   if (given.at) {
     fill("found", found.objects.filter(one => !("complete" in one)).map(rowOfThen));
-    at("notes").textContent = coverage(found);
+    at("notes").textContent = [more, coverage(found)].filter(Boolean).join("\n");
     unexplained("A search of the past explains no packet: what would happen to one is known for now only.");
     return;
   }
