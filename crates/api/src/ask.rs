@@ -24,6 +24,9 @@ pub(crate) const TRACES_MAX: usize = 8;
 pub(crate) const STREAMS_MAX: usize = 4;
 /// Verifications of the store at a time: each reads all of it.
 pub(crate) const VERIFIES_MAX: usize = 1;
+/// Searches of an earlier time at a time: each may take long and much memory, and goes on when its
+/// client has left.
+pub(crate) const PASTS_MAX: usize = 2;
 /// How long a question waits for its turn.
 const TURN_WITHIN: Duration = Duration::from_secs(5);
 /// How long the daemon may take for each line of an answer: a plan of a large change takes seconds.
@@ -37,6 +40,7 @@ pub(crate) struct Daemon {
     traces: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     verifies: Arc<Semaphore>,
+    pasts: Arc<Semaphore>,
 }
 
 impl Daemon {
@@ -48,6 +52,7 @@ impl Daemon {
             traces: places(TRACES_MAX),
             streams: places(STREAMS_MAX),
             verifies: places(VERIFIES_MAX),
+            pasts: places(PASTS_MAX),
         }
     }
 
@@ -55,6 +60,12 @@ impl Daemon {
     pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, Refused> {
         let turn = tokio::time::timeout(TURN_WITHIN, Arc::clone(&self.turns).acquire_owned()).await;
         turn.ok().and_then(Result::ok).ok_or_else(|| busy("too many requests wait for the instance", "try again later"))
+    }
+
+    /// Waits for a place among the searches of an earlier time.
+    pub(crate) async fn past_turn(&self) -> Result<OwnedSemaphorePermit, Refused> {
+        let turn = tokio::time::timeout(TURN_WITHIN, Arc::clone(&self.pasts).acquire_owned()).await;
+        turn.ok().and_then(Result::ok).ok_or_else(|| busy("too many searches of the past", "try again later"))
     }
 
     /// A place among the traces. Does not wait: none of them need end.

@@ -10,6 +10,8 @@ use axum::http::StatusCode;
 use control::Find;
 use control::FindAddress;
 use control::FindAnswer;
+use control::PAGE_OBJECTS_DEFAULT;
+use control::PAGE_OBJECTS_MAX;
 use control::Protocol;
 use control::Record;
 use control::Request;
@@ -40,6 +42,8 @@ pub struct PastQuestion {
     pub vrf: Option<String>,
     /// What the lookup is for.
     pub case: Option<String>,
+    /// Holders to return, after as many that earlier pages had.
+    pub page: (u64, u64),
 }
 
 /// An earlier time, in the words of the user.
@@ -68,11 +72,14 @@ impl fmt::Display for PastTime {
 /// What `natrix find --at --json` prints, or with `--from` and `--to`.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct PastFound {
-    /// The holders; from a store the last object says whether the time is covered.
+    /// The holders of this page, oldest first; from a store the last object says whether the time
+    /// is covered.
     #[schema(value_type = Vec<Object>)]
     pub objects: Vec<Value>,
     /// Limits of the answer: periods without records, and what makes it ambiguous.
     pub notes: Vec<String>,
+    /// Where the next page begins; null: this is the last one.
+    pub cursor: Option<String>,
     /// What came of it, for the audit log.
     #[serde(skip)]
     pub result: String,
@@ -157,10 +164,15 @@ pub(crate) async fn find(
     };
     let endpoint = asked.address.with_port(asked.port);
     let subject = format!("{} {time}", asked.subject());
-    let question = PastQuestion { endpoint, time, protocol: asked.protocol, vrf: asked.vrf, case: actor.case.clone() };
+    let limit = u64::from(asked.limit.unwrap_or(PAGE_OBJECTS_DEFAULT).clamp(1, PAGE_OBJECTS_MAX));
+    let begin = asked.cursor.as_deref().map_or(Ok(0), str::parse).map_err(|_| {
+        Refused::new(StatusCode::BAD_REQUEST, "cursor", "is not from this list", "omit it to start from the first")
+    })?;
+    let (case, page) = (actor.case.clone(), (begin, limit));
+    let question = PastQuestion { endpoint, time, protocol: asked.protocol, vrf: asked.vrf, case, page };
     let past = Arc::clone(&api.log.past);
     let answered = {
-        let turn = api.daemon.turn().await?;
+        let turn = api.daemon.past_turn().await?;
         let answered = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             past(&question)

@@ -43,6 +43,7 @@ pub use arguments::Check;
 pub use arguments::ClientCommand;
 pub use arguments::Command;
 pub use arguments::Find;
+pub use arguments::Paging;
 pub use arguments::Replay;
 pub use arguments::Run;
 pub use arguments::TokenArguments;

@@ -6,6 +6,8 @@
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
@@ -984,5 +986,44 @@ fn a_generated_log_has_all_that_began() {
             assert!(found.holders.iter().any(|holder| holder.first_port == event.first_port), "{found:?}");
         }
         assert!(reads <= 10, "{reads}");
+    }
+}
+
+#[test]
+fn a_question_that_reaches_beyond_the_records_lists_each_holder_once_and_no_more_than_asked_for() {
+    let folder = Folder::new("beyond");
+    let mut generator = Generator::new(Generated::Mappings(40_000), 5);
+    let options = StoreOptions { segment_rows: 10_000, ..StoreOptions::default() };
+    let mut writer = StoreWriter::open(&folder.0, options, Generator::begin()).unwrap();
+    let (mut events, mut begun) = (Vec::new(), HashMap::new());
+    loop {
+        events.clear();
+        generator.fill(4_096, &mut events);
+        if events.is_empty() {
+            break;
+        }
+        for event in &events {
+            *begun.entry(event.external).or_insert(0) += usize::from(event.cause == Cause::Outbound);
+            writer.push(Generator::WORKER, event);
+        }
+        writer.advance(generator.now(), generator.now().monotonic_us).unwrap();
+    }
+    // The instance goes on: what its records do not cover yet may have other holders.
+    let (address, count) = begun.into_iter().max_by_key(|(_, count)| *count).unwrap();
+    assert!(count > 10, "{count}");
+    let from_us = Generator::begin().unix_us;
+    let to_us = from_us + generator.now().monotonic_us + 60_000_000;
+    let question = Question { address, host: None, port: None, protocol: None, from_us, to_us };
+    let store = Store::open(&folder.0).unwrap();
+    let all = store.look_up(&question).unwrap();
+    assert_eq!((all.holders.len(), all.is_complete), (count, false));
+    let found = store.look_up_at_most(&question, 2 * count).unwrap();
+    assert_eq!(found.holders, all.holders);
+    let ports: HashSet<_> = found.holders.iter().map(|holder| (holder.first_port, holder.since_us)).collect();
+    assert_eq!(ports.len(), count, "each once");
+    for max in [0, 1, count / 2] {
+        let refused = store.look_up_at_most(&question, max).unwrap_err();
+        assert!(matches!(refused, StoreError::TooMany { max: named, .. } if named == max), "{refused}");
+        assert!(refused.to_string().contains(&format!("more than {max} holders; name a port")), "{refused}");
     }
 }

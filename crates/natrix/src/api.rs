@@ -52,7 +52,9 @@ fn find_past(question: &PastQuestion, socket: &str) -> PastAnswer {
     }
     .map_err(NotAnswered::Question)?;
     let mut words = vec!["natrix".to_owned(), "find".to_owned(), question.endpoint.clone()];
-    words.extend([format!("--socket={socket}"), "--json".to_owned(), "--all".to_owned()]);
+    words.extend([format!("--socket={socket}"), "--json".to_owned()]);
+    let (begin, limit) = question.page;
+    words.extend([format!("--limit={limit}"), format!("--cursor={begin}")]);
     match &question.time {
         PastTime::At(at) => words.push(format!("--at={at}")),
         PastTime::Between { from, to } => words.extend([format!("--from={from}"), format!("--to={to}")]),
@@ -69,7 +71,9 @@ fn find_past(question: &PastQuestion, socket: &str) -> PastAnswer {
     let objects: Result<Vec<_>, _> = serde_json::Deserializer::from_slice(&out).into_iter().collect();
     let objects = objects.map_err(|error| wrong(error.to_string()))?;
     let notes = String::from_utf8_lossy(&notes).lines().map(str::to_owned).collect();
-    Ok(PastFound { objects, notes, result: outcome.to_string() })
+    let end = begin.saturating_add(limit);
+    let cursor = (end < outcome.holders as u64).then(|| end.to_string());
+    Ok(PastFound { objects, notes, cursor, result: outcome.to_string() })
 }
 
 /// `natrix token`.
@@ -99,7 +103,7 @@ mod tests {
             (PastTime::At("monday".to_owned()), "not a time"),
         ] {
             let endpoint = "203.0.113.7:41233".to_owned();
-            let question = PastQuestion { endpoint, time, protocol: None, vrf: None, case: None };
+            let question = PastQuestion { endpoint, time, protocol: None, vrf: None, case: None, page: (0, 100) };
             match find_past(&question, "/nonexistent/control.sock") {
                 Err(NotAnswered::Question(fault)) => assert_eq!(fault.problem, problem),
                 other => panic!("{problem}: {other:?}"),
@@ -112,6 +116,7 @@ mod tests {
             protocol: None,
             vrf: None,
             case: None,
+            page: (0, 100),
         };
         let unreachable = find_past(&question, "/nonexistent/control.sock");
         assert!(matches!(unreachable, Err(NotAnswered::Log(_))), "{unreachable:?}");

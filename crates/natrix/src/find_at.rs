@@ -8,6 +8,7 @@ use std::time::UNIX_EPOCH;
 
 use cli::CliError;
 use cli::Find;
+use cli::Paging;
 use config::Config;
 use config::EventTarget;
 use control::Fault;
@@ -28,6 +29,10 @@ use crate::failure::Failure;
 use crate::instance_log;
 use crate::progress;
 use crate::times;
+
+/// Holders in an answer for the API, whose process has little memory: an address of that many needs
+/// a port or a shorter time.
+const HOLDERS_OF_API_MAX: usize = 100_000;
 
 /// Whose log is asked, and by which program: it decides where the lookup is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,10 +179,11 @@ fn in_store(
     };
     // A merge may remove a segment between the catalogue and the lookup: then read both again.
     let mut store = Store::open(folder)?;
-    let mut answer = store.look_up(&question);
+    let holders_max = if origin == Origin::Api { HOLDERS_OF_API_MAX } else { usize::MAX };
+    let mut answer = store.look_up_at_most(&question, holders_max);
     if matches!(&answer, Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound) {
         store = Store::open(folder)?;
-        answer = store.look_up(&question);
+        answer = store.look_up_at_most(&question, holders_max);
     }
     let mut found = answer?;
     if let Some(vrf) = asked.vrf {
@@ -204,8 +210,15 @@ fn in_store(
         Origin::Api => {}
     }
     let json = arguments.output.json;
+    let all = found.holders.len();
+    if origin == Origin::Api {
+        let Paging { limit, cursor, .. } = &arguments.paging;
+        let begin = cursor.as_deref().and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
+        found.holders = found.holders.into_iter().skip(begin).take(*limit as usize).collect();
+    }
     let slices = formulas.map_or(Ok(0), |formulas| formulas.print(false, json, out))?;
-    Ok(lookup::stored::print(&question, &found, slices, json, out, notes)?)
+    let outcome = lookup::stored::print(&question, &found, slices, json, out, notes)?;
+    Ok(Outcome { holders: all + slices, ..outcome })
 }
 
 /// A lookup in a store that the store has no record of.

@@ -43,6 +43,14 @@ pub enum StoreError {
         /// The place and the problem.
         what: String,
     },
+    /// There are more holders than the caller takes.
+    #[error("store {path}: more than {max} holders; name a port or a shorter time, or use natrix log export", path = .path.display())]
+    TooMany {
+        /// The folder.
+        path: PathBuf,
+        /// As many were wanted.
+        max: usize,
+    },
     /// No key signs the head.
     #[error("signing key {path}: {what}; restore the key, or begin a new store", path = .path.display())]
     Key {

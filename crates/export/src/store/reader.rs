@@ -7,6 +7,7 @@
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::collections::HashMap;
 use std::collections::HashSet;
 use std::fs::File;
@@ -142,10 +143,9 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// True if this is the same interval, whatever is known about it.
-    fn is_same(&self, other: &Holder) -> bool {
-        let of = |holder: &Holder| Holder { is_certain: true, until: Until::Open, ..holder.clone() };
-        of(self) == of(other)
+    /// The interval alone, without what is known about its end.
+    fn interval(&self) -> Holder {
+        Holder { is_certain: true, until: Until::Open, ..self.clone() }
     }
 }
 
@@ -202,6 +202,9 @@ enum Source {
 }
 
 /// One lookup.
+/// Rows for one holder: one that held long is in several segments.
+const ROWS_OF_HOLDER: usize = 8;
+
 struct Search<'a> {
     store: &'a Store,
     question: Question,
@@ -213,6 +216,8 @@ struct Search<'a> {
     /// Names of IPv6 hosts that were met, by where they are and identifier.
     names: HashMap<(Source, u32), HostName>,
     found: Found,
+    /// As of [`Store::look_up_at_most`].
+    holders_max: usize,
 }
 
 impl Store {
@@ -230,7 +235,16 @@ impl Store {
     /// # Errors
     /// [`StoreError`] if a file is damaged or cannot be read: then there is no answer.
     pub fn look_up(&self, question: &Question) -> Result<Found, StoreError> {
-        let mut found = self.search(question, None)?;
+        self.look_up_at_most(question, usize::MAX)
+    }
+
+    /// As [`Store::look_up`], in bounded memory: some 200 bytes for each of `holders_max` holders,
+    /// and 56 for each of eight times as many rows. A holder that is found twice counts twice here.
+    ///
+    /// # Errors
+    /// As [`Store::look_up`]; [`StoreError::TooMany`] if there are more holders.
+    pub fn look_up_at_most(&self, question: &Question, holders_max: usize) -> Result<Found, StoreError> {
+        let mut found = self.search(question, None, holders_max)?;
         // The catalogue was one more.
         found.reads += 1;
         Ok(found)
@@ -238,14 +252,14 @@ impl Store {
 
     /// The answer when no segment has anything.
     pub(crate) fn look_up_in(&self, question: &Question, journal: Journal) -> Result<Found, StoreError> {
-        self.search(question, Some(journal))
+        self.search(question, Some(journal), usize::MAX)
     }
 
-    fn search(&self, question: &Question, journal: Option<Journal>) -> Result<Found, StoreError> {
+    fn search(&self, question: &Question, journal: Option<Journal>, holders_max: usize) -> Result<Found, StoreError> {
         let found = Found { is_complete: true, ..Found::default() };
         let question = question.searched();
-        let mut search =
-            Search { store: self, question, journal, cached: None, held: HashMap::new(), names: HashMap::new(), found };
+        let (held, names) = (HashMap::new(), HashMap::new());
+        let mut search = Search { store: self, question, journal, cached: None, held, names, found, holders_max };
         search.run()?;
         Ok(search.found)
     }
@@ -282,7 +296,9 @@ impl Store {
         let (store, journal, held) = self.with_files(&question)?;
         let found = Found::default();
         let names = HashMap::new();
-        let mut search = Search { store: &store, question, journal: Some(journal), cached: None, held, names, found };
+        let journal = Some(journal);
+        let holders_max = usize::MAX;
+        let mut search = Search { store: &store, question, journal, cached: None, held, names, found, holders_max };
         let rows_of = |segment: &Segment| segment.written.single_rows.saturating_add(segment.written.range_rows);
         let (total, mut done) = (store.catalogue.segments.values().map(rows_of).fold(0, u64::saturating_add), 0_u64);
         for (boot, known) in store.catalogue.boots.iter().enumerate() {
@@ -372,7 +388,9 @@ impl Store {
             let found = Found::default();
             let (question, names) = (*question, HashMap::new());
             let held = HashMap::new();
-            let mut search = Search { store: &store, question, journal: None, cached: None, held, names, found };
+            let holders_max = usize::MAX;
+            let mut search =
+                Search { store: &store, question, journal: None, cached: None, held, names, found, holders_max };
             let is_live = store.catalogue.boots.last().is_some_and(|boot| boot.ended.is_none());
             let journal = if is_live { search.read_journal(None) } else { Ok(Journal::new()) };
             // A window that was sealed meanwhile took its journal away.
@@ -704,6 +722,7 @@ impl Search<'_> {
             if is_about(&segment.coverage) {
                 rows.extend(self.rows_of(segment)?.into_iter().map(|row| (place, row)));
             }
+            self.check_count(rows.len() / ROWS_OF_HOLDER)?;
         }
         let sealed_us = segments.last().map_or(0, |last| last.coverage.covered_us);
         let is_last = stretch.boot as usize + 1 == store.catalogue.boots.len();
@@ -724,6 +743,7 @@ impl Search<'_> {
             if row.is_within(from_ms, to_ms) {
                 done.push((place, row));
             }
+            self.check_count(self.found.holders.len() + done.len())?;
         }
         for (place, row) in done {
             let segment = segments.get(place).map(|segment| Source::Segment(segment.id));
@@ -732,6 +752,11 @@ impl Search<'_> {
             self.found.holders.push(holder);
         }
         self.check_covered(stretch, &segments, from_us, to_us)
+    }
+
+    fn check_count(&self, holders: usize) -> Result<(), StoreError> {
+        let max = self.holders_max;
+        if holders > max { Err(StoreError::TooMany { path: self.store.folder.clone(), max }) } else { Ok(()) }
     }
 
     /// The same interval with its end, from later segments.
@@ -943,7 +968,11 @@ impl Search<'_> {
         let last_us = stretch.to_us.saturating_sub(1).max(stretch.from_us);
         let before = self.found.holders.len();
         // There are records after the time until which there are all.
+        // Those that are listed already may come a second time.
+        let holders_max = self.holders_max;
+        self.holders_max = holders_max.saturating_add(before);
         self.stretch(&stretch, last_us, self.latest_us(boot).max(last_us))?;
+        self.holders_max = holders_max;
         let mut late = self.found.holders.split_off(before);
         late.retain_mut(|holder| {
             let is_ended = match holder.until {
@@ -956,9 +985,10 @@ impl Search<'_> {
             !is_ended && holder.since_us <= to_us
         });
         // A holder of the recorded part of the time is listed already.
-        late.retain(|holder| !self.found.holders.iter().any(|known| known.is_same(holder)));
+        let known: BTreeSet<Holder> = self.found.holders.iter().map(Holder::interval).collect();
+        late.retain(|holder| !known.contains(&holder.interval()));
         self.found.holders.extend(late);
-        Ok(())
+        self.check_count(self.found.holders.len())
     }
 
     /// The time of the latest record of a boot.
