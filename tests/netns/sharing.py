@@ -7,6 +7,7 @@ has a resilient group of next hops; or all have the first of these, and the metr
 """
 
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -29,9 +30,16 @@ SERVER_PORT = 7000
 SHARING, ANYCAST = "sharing", "anycast"
 # Seconds without a packet after which the access router may give a bucket to another NAT.
 IDLE_SECONDS = 3
+# Hellos of BFD, 200 ms apart, after which a router is away. Programs that wait for a CPU miss some, and then subscribers
+# move. So all have the greater number, and the NAT that is to be missed has that of the recipe.
+MISSED_BY_RECIPE, MISSED_PATIENTLY = 3, 100
+# The same for OSPF, in seconds; it only sees what BFD does not.
+DEAD_BY_RECIPE, DEAD_PATIENTLY = 4, 40
 # Not in the socket module.
 SO_RCVBUFFORCE = 33
 BUCKETS = 8192
+# The number of the group of next hops.
+GROUP = 4_000_000
 
 
 def subscriber(number):
@@ -110,6 +118,16 @@ socket = "{self.socket}"
     def join(self):
         self.router = Router(self.host, self.outside, named(recipe(self.kind), self))
 
+    def be_missed_soon(self, neighbours):
+        """Has the routers notice its end as fast as with the recipe. `neighbours`: (router, address of this NAT)."""
+        self.missed_after(MISSED_BY_RECIPE)
+        for router, address in neighbours:
+            told = lambda: router.bfd_peer(address).get("remote-detect-multiplier")  # noqa: B023, E731
+            expect(wait_until(lambda: told() == MISSED_BY_RECIPE, 30, 0.02), f"BFD of {address}: {router.ask('bfd peers')}")  # noqa: B023
+
+    def missed_after(self, hellos):
+        self.router.configure("bfd", "profile fast", f"detect-multiplier {hellos}")
+
     def kill(self):
         """Ends Natrix without a word to anybody. Its devices go with it."""
         self.daemon.process.kill()
@@ -130,15 +148,17 @@ def named(daemons, instance):
         f"10.255.1.{10 + whose}": instance.loopback,
         "203.0.113.32/28": instance.aggregate,
         "metric 10\n": f"metric {10**instance.number}\n",
+        f"detect-multiplier {MISSED_BY_RECIPE}\n": f"detect-multiplier {MISSED_PATIENTLY}\n",
+        f"dead-interval {DEAD_BY_RECIPE}\n": f"dead-interval {DEAD_PATIENTLY}\n",
     }
     for old, new in changes.items():
         daemons = {name: text.replace(old, new) for name, text in daemons.items()}
     return daemons
 
 
-BFD = """bfd
+BFD = f"""bfd
  profile fast
-  detect-multiplier 3
+  detect-multiplier {MISSED_PATIENTLY}
   receive-interval 200
   transmit-interval 200
  exit
@@ -150,7 +170,7 @@ def ospf(device, prefix, router_id):
     """Of the routers on both sides: the designated ones of their link."""
     return f"""interface {device}
  ip ospf hello-interval 1
- ip ospf dead-interval 4
+ ip ospf dead-interval {DEAD_PATIENTLY}
  ip ospf priority 200
  ip ospf bfd
  ip ospf bfd profile fast
@@ -174,7 +194,7 @@ class Sharing:
         network = n.__dict__[kind]
         for nat in network.nats:
             if nat.daemon is None:
-                nat.restart()
+                network.restart(nat)
         network.wait_for_all()
         return network
 
@@ -227,10 +247,38 @@ class Sharing:
             self.begin_sticky()
 
     def begin_sticky(self):
-        words = ["--hash", "--idle", IDLE_SECONDS, "--buckets", BUCKETS]
+        words = ["--hash", "--idle", IDLE_SECONDS, "--buckets", BUCKETS, "--id", GROUP]
         for nat in self.nats:
             words += ["--nat", f"{nat.inside},{nat.loopback},{nat.pool}"]
         self.sticky = self.access.start("sticky", [REPOSITORY / "examples/sticky-next-hops.py", *words])
+
+    def stop(self, nat):
+        """Ends a NAT, and waits until the access router sends it nothing more."""
+        nat.be_missed_soon(self.neighbours(nat))
+        expect_equal(nat.stop(), None, "end of an instance")
+        if self.kind == SHARING:
+            self.wait_for(**{f"nat{nat.number}": "is away"})
+
+    def kill(self, nat):
+        """Ends a NAT without a word to anybody."""
+        nat.be_missed_soon(self.neighbours(nat))
+        nat.kill()
+
+    def restart(self, nat):
+        """Starts a NAT again; that all know it is to be waited for."""
+        nat.missed_after(MISSED_PATIENTLY)
+        nat.restart()
+
+    def neighbours(self, nat):
+        return (self.routers[0], nat.inside), (self.routers[1], nat.outside)
+
+    def is_balanced(self):
+        """Whether each NAT has its share of the buckets, so that none moves while all NATs stay."""
+        groups = json.loads(self.access.ip("-j", "nexthop", "show", "id", GROUP))
+        return groups[0]["resilient_args"]["unbalanced_time"] == 0
+
+    def wait_until_balanced(self):
+        expect(wait_until(self.is_balanced, 60, 0.1), f"buckets: {self.access.ip('nexthop', 'show')}")
 
     def states(self):
         """What the access router last said of each NAT: serves, drains, is away."""
@@ -257,6 +305,7 @@ class Sharing:
         pools = {nat.pool for nat in self.nats}
         known = lambda: pools <= {line.split()[0] for line in self.border.ip("route", "show", "proto", "ospf").splitlines()}  # noqa: E731
         expect(wait_until(known, 60, 0.1), f"the border router has a route to {pools}: {self.border.ip('route')}")
+        self.wait_until_balanced()
 
     def wait_for_first(self, nat):
         """Waits until both routers use this one of the pair."""
@@ -325,7 +374,7 @@ class Flows:
         """Sends nothing more, and waits for the last answers."""
         self.stopped.set()
         self.thread.join()
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 10
         while self.lost() and time.monotonic() < deadline:
             for number in self.flows:
                 self._read(number)

@@ -1,8 +1,8 @@
 """Several NATs as next hops of one router: which one serves a subscriber, one is killed, one is drained."""
 
 import json
-import os
 import time
+from pathlib import Path
 
 from kit import *
 from netlab.process import wait_until
@@ -16,21 +16,25 @@ from sharing import subscriber
 
 # Subscribers that send all the time while a NAT goes; few enough for a busy machine.
 BUSY = 200
-# Connections that measure a rate together, and how long. Each NAT gets some of so many.
-STREAMS, RATE_SECONDS = 24, 2
+# Connections that measure a rate together, and what each sends. All NATs get as many of them.
+STREAMS, STREAM_MIB = 24, 8
+# Bytes of a connection in one packet at most.
+SEGMENT_BYTES_MAX = 1460
 # Seconds from its end to the first packet of the last subscriber through another NAT: what BFD,
 # OSPF and the router take together.
 BACK_WITHIN = 1.5
-# The same while other programs wait for the CPUs.
-BACK_WITHIN_WHEN_BUSY = 8
-# On a busy machine BFD may miss a NAT, or a subscriber be silent for longer than its bucket waits:
-# then it may move. New subscribers try again.
-TRIES = 3
 
 
-def back_within():
-    """Several programs wait for each CPU: times say more about them than about the routing."""
-    return BACK_WITHIN if os.getloadavg()[0] < 2 * os.cpu_count() else BACK_WITHIN_WHEN_BUSY
+def seconds_waited_for_cpus():
+    """Seconds since the machine started in which some program could have run and waited for a CPU.
+
+    Without this account, all of the time.
+    """
+    try:
+        some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
+    except OSError:
+        return time.monotonic()
+    return int(some.rpartition("total=")[2]) / 1e6
 
 
 def drained(nat, *words):
@@ -59,16 +63,12 @@ def a_thousand_subscribers_keep_their_nat_and_address(n):
     with Echo(s.server):
         for count in (4, 2):
             for nat in s.nats[count:]:
-                expect_equal(nat.stop(), None, "end of an instance")
-                s.wait_for(**{f"nat{nat.number}": "is away"})
-            for attempt in range(TRIES):
-                before = [nat.show("status")[0]["subscribers"] for nat in s.nats[:count]]
-                first = attempt * 2000 + (4 - count) * 500
-                subscribers = range(first, first + 500 * (count // 2))
-                addresses, ports = seen_in_three_flows(s, subscribers)
-                if all(len(found) == 1 for found in addresses.values()):
-                    break
-                print(f"# {count} NATs: a subscriber moved in try {attempt + 1}")
+                s.stop(nat)
+            s.wait_until_balanced()
+            before = [nat.show("status")[0]["subscribers"] for nat in s.nats[:count]]
+            first = (4 - count) * 500
+            subscribers = range(first, first + 500 * (count // 2))
+            addresses, ports = seen_in_three_flows(s, subscribers)
             expect(all(len(found) == 1 for found in addresses.values()), "each subscriber has one external address")
             expect(all(len(found) == 3 for found in ports.values()), "and a port for each flow")
             share = [sum(s.nat_of(*found) == nat for found in addresses.values()) for nat in range(count)]
@@ -78,69 +78,93 @@ def a_thousand_subscribers_keep_their_nat_and_address(n):
             expect_equal([now - then for now, then in zip(after, before)], share, "subscribers that each NAT knows")
 
 
-def rate(s, streams):
-    """Bits a second of so many subscribers together, each with a TCP connection to the server."""
-    ports = [fresh_port() for _ in range(streams)]
+def senders(s, count):
+    """As many subscribers of each of the first NATs, so many that all together are `STREAMS`.
+
+    Which NAT a subscriber gets is up to the router's hash, which is another one each time that the machine starts, and
+    to the order in which the NATs came. Of 24 subscribers taken blindly, one of four NATs has none or one in 1 of 28
+    networks.
+    """
+    with Echo(s.server), Flows(s.subs, range(1200, 1200 + 40 * count), 1) as flows:
+        expect(wait_until(lambda: all(flows.seen.values()), 30, 0.1), "all are answered")
+        of_each = [flows.of(s, nat)[: STREAMS // count] for nat in range(count)]
+    expect(all(len(chosen) == STREAMS // count for chosen in of_each), f"subscribers of each NAT: {of_each}")
+    return [number for chosen in of_each for number in chosen]
+
+
+def carry(s, numbers):
+    """Has each of these subscribers send to the server by a TCP connection, all at the same time.
+
+    Returns the bytes that the server has received of each, and the seconds until the last had ended.
+    """
+    ports = [fresh_port() for _ in numbers]
     servers = [s.server.start(f"iperf3-{port}", ["iperf3", "-s", "-1", "-p", port]) for port in ports]
-    clients = []
-    for number, port in enumerate(ports):
+    for port in ports:
         listening = lambda: s.server.run(["ss", "-ltnH", f"sport = :{port}"])[1].strip()  # noqa: B023, E731
-        expect(wait_until(listening, 10, 0.05), f"iperf3 on port {port}")
-        words = ["iperf3", "-c", SERVER, "-p", port, "-B", subscriber(700 + number), "-t", RATE_SECONDS, "-J"]
+        expect(wait_until(listening, 30, 0.05), f"iperf3 on port {port}")
+    begun, clients = time.monotonic(), []
+    for number, port in zip(numbers, ports):
+        # The server reads nothing more once the client has written all, so little may be on its way then.
+        words = ["iperf3", "-c", SERVER, "-p", port, "-B", subscriber(number), "-n", f"{STREAM_MIB}M", "-w", "128K", "-J"]
         clients.append(s.subs.start(f"iperf3-{port}", words))
-    total = 0
+    received = []
     for client in clients:
-        expect_equal(client.process.wait(60), 0, f"iperf3: {client.log()[-400:]}")
-        total += json.loads(client.log())["end"]["sum_received"]["bits_per_second"]
+        expect_equal(client.process.wait(180), 0, f"iperf3: {client.log()[-400:]}")
+        received.append(json.loads(client.log())["end"]["sum_received"]["bytes"])
+    passed = time.monotonic() - begun
     for server in servers:
         server.end()
-    return total
+    return received, passed
 
 
 @test("load_sharing")
 def all_nats_carry_their_part_of_the_traffic(n):
     s = Sharing.of(n, 4)
-    rates = {}
     for count in (4, 2, 1):
         for nat in s.nats[count:]:
             if nat.daemon is not None:
-                expect_equal(nat.stop(), None, "end of an instance")
-            s.wait_for(**{f"nat{nat.number}": "is away"})
-        # On a busy machine BFD may have lost one of them for a moment.
-        s.wait_for(**{f"nat{nat.number}": "serves" for nat in s.nats[:count]})
+                s.stop(nat)
+        s.wait_until_balanced()
+        numbers = senders(s, count)
         before = [nat.show("status")[0]["packets_forwarded"] for nat in s.nats[:count]]
-        rates[count] = rate(s, STREAMS)
+        received, passed = carry(s, numbers)
         carried = [nat.show("status")[0]["packets_forwarded"] - then for nat, then in zip(s.nats, before)]
-        expect(min(carried) > sum(carried) / (20 * count), f"packets of each NAT: {carried}")
-        print(f"# {count} NATs: {rates[count] / 1e6:,.0f} Mbit/s together; packets of each: {carried}", flush=True)
+        together = 8 * sum(received) / passed / 1e6
+        print(f"# {count} NATs: {together:,.0f} Mbit/s together; packets of each: {carried}", flush=True)
+        expect(min(received) >= STREAM_MIB << 19, f"bytes of each subscriber: {received}")
+        each = STREAMS // count
+        for nat in range(count):
+            least = sum(received[nat * each : (nat + 1) * each]) / SEGMENT_BYTES_MAX
+            expect(carried[nat] >= least, f"packets of NAT {nat + 1}: {carried[nat]}, at least {least:.0f}")
 
 
 @test("load_sharing")
 def subscribers_of_a_killed_nat_are_soon_back(n):
     s = Sharing.of(n, 4)
     with Echo(s.server):
-        took = []
-        # A machine that is busy with something else may miss the time once.
-        for victim in (0, 1):
-            with Flows(s.subs, range(BUSY), 0.1) as flows:
-                expect(wait_until(lambda: all(flows.seen.values()), 30, 0.1), "all are answered")
-                moved = flows.of(s, victim)
-                others = [number for number in flows.flows if number not in moved]
-                expect(moved and len(others) > BUSY / 4, f"{len(moved)} of {BUSY} are at {s.nats[victim].inside}")
-                killed, on_the_clock = time.monotonic(), time.time()
-                s.nats[victim].kill()
-                is_back = lambda: all(len(flows.external(number)) == 2 for number in moved)  # noqa: E731
-                expect(wait_until(is_back, 20, 0.01), f"the subscribers of the killed NAT are back: {s.sticky.log()}")
-                back = max(sorted(flows.seen[number].values())[1] for number in moved)
-                noticed = float(s.sticky.log().splitlines()[-1].split()[0]) - on_the_clock
-                took.append(back - killed)
-                print(f"# the router noticed after {noticed:.2f} s, the last is back after {took[-1]:.2f} s", flush=True)
-                flows.end()
-                expect_equal(flows.lost(others), 0, "datagrams of the others that are lost")
-                expect(all(len(flows.external(number)) == 1 for number in others), "the others keep their address")
-            if took[-1] <= back_within():
-                break
-        expect(took[-1] <= back_within(), f"the last is back after {took} s")
+        with Flows(s.subs, range(BUSY), 0.1) as flows:
+            expect(wait_until(lambda: all(flows.seen.values()), 30, 0.1), "all are answered")
+            moved = flows.of(s, 0)
+            others = [number for number in flows.flows if number not in moved]
+            expect(moved and len(others) > BUSY / 4, f"{len(moved)} of {BUSY} are at {s.nats[0].inside}")
+            s.nats[0].be_missed_soon(s.neighbours(s.nats[0]))
+            killed, on_the_clock, waited = time.monotonic(), time.time(), seconds_waited_for_cpus()
+            s.nats[0].kill()
+            is_back = lambda: all(len(flows.external(number)) == 2 for number in moved)  # noqa: E731
+            expect(wait_until(is_back, 60, 0.01), f"the subscribers of the killed NAT are back: {s.sticky.log()}")
+            back = max(sorted(flows.seen[number].values())[1] for number in moved) - killed
+            waited = seconds_waited_for_cpus() - waited
+            noticed = float(s.sticky.log().splitlines()[-1].split()[0]) - on_the_clock
+            print(
+                f"# the router noticed after {noticed:.2f} s, the last is back after {back:.2f} s; "
+                f"in {waited:.2f} s of that programs waited for a CPU",
+                flush=True,
+            )
+            flows.end()
+            expect_equal(flows.lost(others), 0, "datagrams of the others that are lost")
+            expect(all(len(flows.external(number)) == 1 for number in others), "the others keep their address")
+            # While programs wait for a CPU, the time says more about them than about the routing.
+            expect(back <= BACK_WITHIN + waited, f"the last is back after {back:.2f} s, {waited:.2f} s without a CPU")
 
 
 @test("load_sharing")
@@ -170,16 +194,14 @@ def a_drained_nat_keeps_its_flows_and_gets_no_new_ones(n):
         with Flows(s.subs, range(300, 400), 0.2) as flows:
             expect(wait_until(lambda: all(flows.seen.values()), 30, 0.1), "all are answered")
             rest = flows.of(s, 1)
-            expect_equal(s.nats[1].stop(), None, "end of the instance")
-            s.wait_for(nat2="is away")
+            s.stop(s.nats[1])
             flows.end()
             others = [number for number in flows.flows if number not in rest]
             expect(len(rest) <= len(flows.flows) / 20, f"{len(rest)} are at the drained NAT")
             expect_equal(flows.lost(others), 0, "datagrams lost when the drained NAT ends")
         # It comes back, and subscribers with it.
-        s.nats[1].restart()
+        s.restart(s.nats[1])
         s.wait_for_all()
-        time.sleep(2 * IDLE_SECONDS)
         with Flows(s.subs, range(800, 1000), 1) as flows:
             expect(wait_until(lambda: all(flows.seen.values()), 30, 0.1), "all are answered")
             expect(len(flows.of(s, 1)) > len(flows.flows) / 20, "the NAT that is back gets new subscribers")
@@ -192,7 +214,7 @@ def one_of_an_anycast_pair_takes_over(n):
     with Echo(s.server):
         for leave, come_back in (
             (lambda: drained(first), lambda: drained(first, "--undo")),
-            (first.kill, first.restart),
+            (lambda: s.kill(first), lambda: s.restart(first)),
         ):
             with Flows(s.subs, range(20), 0.2) as flows:
 
