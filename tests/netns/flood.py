@@ -178,10 +178,14 @@ class SharedMemory:
         argv = host.argv([str(word) for word in words])
         self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
-    def send(self, seconds):
-        """Sends for so long, then ends; returns how many frames it had for Natrix, and how many the ring had room for."""
+    def send(self, seconds, wait_for_more):
+        """Sends for so long and until `wait_for_more` returns, then ends.
+
+        Returns how many frames it had for Natrix, and how many the ring had room for.
+        """
         self._say("start")
         time.sleep(seconds)
+        wait_for_more()
         self._say("stop")
         try:
             out, _ = self.process.communicate("quit\n", timeout=60)

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from kit import *
@@ -263,6 +264,8 @@ def all_grants_survive_a_kill_right_after_the_reply(n):
 
 
 FLOOD_SECONDS = 3
+# Requests a second that a worker answers to one address, so many more at once, and workers.
+REQUESTS_OF_ONE, REQUESTS_AT_ONCE, WORKERS = 400, 100, 2
 
 
 def lost_by_hop(n):
@@ -332,19 +335,19 @@ def a_flood_of_requests_takes_no_established_packet(n):
         for thread in (*readers, talker):
             thread.start()
         try:
-            limited, before, queues = counter(n, "port_control_limited"), drops(n), lost_by_hop(n)
+            at, limited, before, queues = time.monotonic(), counter(n, "port_control_limited"), drops(n), lost_by_hop(n)
             words = [Path(__file__).parent / "flood.py", "eth0", station, "pcp", FLOOD_SECONDS]
             status, out, err = n.sub1.run([sys.executable, *map(str, words)], timeout=60)
             expect_equal(status, 0, f"the flood: {err}")
         finally:
             ended.set()
             talker.join()
-            process.wait_until(lambda: all(len(of) == sent[0] for of in seen.values()), 3, 0.05)
+            process.wait_until(lambda: all(len(of) == sent[0] for of in seen.values()), 10, 0.05)
             stop.set()
             for thread in readers:
                 thread.join()
     frames = int(out)
-    limited = counter(n, "port_control_limited") - limited
+    limited, passed = counter(n, "port_control_limited") - limited, time.monotonic() - at
     waited = {hop: now - queues[hop] for hop, now in lost_by_hop(n).items() if now != queues[hop]}
     lost = {name: sent[0] - len(of) for name, of in seen.items()}
     print(f"# {frames / FLOOD_SECONDS:,.0f} requests a second, {limited:,} of {frames:,} not answered; frames lost in "
@@ -352,7 +355,10 @@ def a_flood_of_requests_takes_no_established_packet(n):
     expect_equal(drops(n), before, "drops by Natrix")
     # What is lost before the workers see it, because the machine is too slow for its own flood.
     expect(max(lost.values()) <= sum(waited.values()), f"established datagrams lost: {lost}")
-    expect(limited >= (frames - sum(waited.values())) * 3 // 4, f"{limited} of {frames} requests were not answered")
+    # Every fourth is of sub1's own address. How many of the others are too many depends on how fast they are sent.
+    answered = WORKERS * (REQUESTS_OF_ONE * passed + REQUESTS_AT_ONCE)
+    least = frames // 4 - sum(waited.values()) - answered
+    expect(limited >= least, f"{limited} of {frames} requests were not answered, at least {least:.0f} are too many")
     code, _, again = pcp(n.sub2, SUBSCRIBERS["sub2"], "udp", port)
     expect_equal((code, again), (0, granted), "renewal after the flood")
 
