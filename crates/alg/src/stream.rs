@@ -21,6 +21,10 @@ use crate::work;
 /// waits for an acknowledgement.
 pub const CORRECTIONS_MAX: usize = 2 * EDITS_MAX;
 
+/// The largest window: what lies further below an acknowledgement is never repeated (RFC 7323
+/// §2.3).
+const WINDOW_MAX: u32 = 1 << 30;
+
 #[derive(Clone, Copy, Debug)]
 struct Correction {
     input: u32,
@@ -324,7 +328,17 @@ impl Stream {
             held.kept.copy_within(covered..held.kept_len, 0);
             held.kept_len -= covered;
         }
+        self.lift_floor(held, result.wrapping_sub(WINDOW_MAX));
         Some(result)
+    }
+
+    /// Keeps the floor so near that places can be compared (RFC 9293 §3.4), however much passes
+    /// unchanged. The acknowledgement may be forged, so this leaves what may really be repeated.
+    fn lift_floor(&mut self, held: &Held, to: u32) {
+        let is_below_corrections = held.kept().first().is_none_or(|first| distance(to, first.input) >= 0);
+        if distance(self.floor, to) > 0 && distance(to, self.base) >= 0 && is_below_corrections {
+            self.floor = to;
+        }
     }
 
     /// True if all sequence numbers are as they came.

@@ -4,6 +4,7 @@
 use alg::Held;
 use alg::Passed;
 use alg::Segment;
+use alg::Step;
 use alg::Stream;
 use alg::Transport;
 use proptest::prelude::*;
@@ -190,4 +191,42 @@ fn an_acknowledgement_of_what_was_not_sent_changes_nothing() {
     assert!(!stream.is_over());
     assert_eq!(stream.acknowledge(&mut held, sent.wrapping_add(1)), Some(stream.next().wrapping_add(1)));
     assert_eq!(stream.acknowledge(&mut held, sent), Some(stream.next()));
+}
+
+/// Whatever part of what has been sent is repeated arrives again, also after so much that sequence
+/// numbers have come round.
+#[test]
+fn repetitions_arrive_after_any_number_of_bytes() {
+    const PIECE: usize = 1 << 20;
+    let payload: Vec<u8> = (0..PIECE).map(|at| at as u8).collect();
+    let mut out = vec![0; PIECE + 8_192];
+    let mut stream = Stream::starting(7);
+    let (mut held, mut host) = (Held::default(), ftp_client());
+    let line = b"USER me\r\nPORT 10,0,0,1,4,1\r\n";
+    let mut next = stream.next();
+    let mut pass = |stream: &mut Stream, held: &mut Held, sequence: u32, payload: &[u8], is_read: bool| {
+        let segment = Segment { sequence, payload, fin: false };
+        let passed = stream.pass(held, &segment, &mut out, |bytes, seen| match is_read {
+            true => host.step(true, bytes, seen),
+            false => Step::Skip(PIECE),
+        });
+        let Passed::On { sequence, length, .. } = passed else { panic!("nothing is missing") };
+        (sequence, length)
+    };
+    let (sent, length) = pass(&mut stream, &mut held, next, line, true);
+    let grown = length as u32 - line.len() as u32;
+    assert!(grown > 0);
+    next = next.wrapping_add(line.len() as u32);
+    stream.acknowledge(&mut held, sent.wrapping_add(length as u32)).expect("it was sent");
+    for piece in 0..5_000_u32 {
+        let got = pass(&mut stream, &mut held, next, &payload, false);
+        assert_eq!(got, (next.wrapping_add(grown), PIECE));
+        if piece % 64 == 0 {
+            // A part of it was lost.
+            let again = pass(&mut stream, &mut held, next.wrapping_add(100), &payload[100..1_500], false);
+            assert_eq!(again, (next.wrapping_add(grown + 100), 1_400), "after {piece} MiB");
+        }
+        next = next.wrapping_add(PIECE as u32);
+        assert_eq!(stream.acknowledge(&mut held, next.wrapping_add(grown)), Some(next));
+    }
 }
