@@ -152,6 +152,12 @@ impl Findings {
         }
     }
 
+    /// The place of what the message wants for control sessions at this inside port.
+    pub(crate) fn control_want(&self, port: u16) -> Option<u8> {
+        let is_it = |want: &Want| want.port == port && want.kind == WantKind::Control;
+        self.wants[..self.wants_len].iter().position(is_it).map(|place| place as u8)
+    }
+
     pub(crate) fn set_via(&mut self, port: u16) {
         self.via = self.via.or(Some(port));
     }

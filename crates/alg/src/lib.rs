@@ -146,6 +146,11 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// The external port of an inside port of its expectations.
+    fn external_port(&self, inside: u16) -> Option<u16> {
+        self.known.iter().find(|known| known.inside == inside).map(|known| known.external)
+    }
+
     /// The inside port of an external port of this session or of its expectations.
     fn inside_port(&self, external: u16) -> Option<u16> {
         if external == self.external.port {

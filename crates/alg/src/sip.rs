@@ -167,6 +167,8 @@ fn names_inside(context: &Context<'_>, message: &[u8], line_end: usize) -> bool 
     }
     let is_response = text::starts(message, b"SIP/2.0 ");
     let (mut is_of_registration, mut is_in_contact) = (false, false);
+    // Only SDP opens ports. A text may name what it likes.
+    let (mut has_type, mut may_be_sdp) = (false, false);
     let mut fields = Fields::new(message, line_end + 2);
     for (name, from, to) in fields.by_ref() {
         match field(name) {
@@ -175,11 +177,19 @@ fn names_inside(context: &Context<'_>, message: &[u8], line_end: usize) -> bool 
                 is_in_contact |= host.is_some_and(|host| host.address == context.internal.address);
             }),
             Some(Field::Method) => is_of_registration = is_response && is_register(message, from, to),
+            Some(Field::Type) => {
+                let value = text::part(message, text::skip_blanks(message, from), to);
+                has_type = true;
+                may_be_sdp |= [&b"application/sdp"[..], b"multipart/"]
+                    .iter()
+                    .any(|known| text::starts_with_ignoring_case(value, known));
+            }
             _ => {}
         }
     }
+    let body = fields.body.filter(|_| may_be_sdp || !has_type);
     is_in_contact && !is_of_registration
-        || fields.body.is_some_and(|body| sdp::names_inside(context, message, body, message.len()))
+        || body.is_some_and(|body| sdp::names_inside(context, message, body, message.len()))
 }
 
 /// `None` if the message is not to be touched.
@@ -194,8 +204,9 @@ fn read_message(
     if is_request && !context.from_inside {
         let uri = text::position(&message[..line_end], |byte| byte == b' ')? + 1;
         let uri_end = text::last_position(&message[..line_end], |byte| byte == b' ')?;
-        if let Some(at) = host_of_uri(message, uri, uri_end) {
-            Host::read(message, at, uri_end)?.replace(context, findings, Role::Route);
+        // A domain name or an IPv6 address is for the proxy or the phone to know.
+        if let Some(host) = host_of_uri(message, uri, uri_end).and_then(|at| Host::read(message, at, uri_end)) {
+            host.replace(context, findings, Role::Route);
         }
     }
     let mut fields = Fields::new(message, line_end + 2);
@@ -247,7 +258,6 @@ fn read_message(
         registers && !context.from_inside && text::starts(message, b"SIP/2.0 2") && memory.take_answer(transaction);
     for (name, from, to) in Fields::new(message, line_end + 2) {
         match field(name) {
-            Some(Field::Via) => each(message, from, to, |from, to| read_via(context, message, from, to, findings)),
             Some(Field::Contact) if takes_back && is_star(message, from, to) => findings.end_registrations(),
             Some(Field::Contact) if (is_of_others || lists_others) && context.from_inside => {
                 each(message, from, to, |from, to| read_uri(context, message, from, to, Role::Route, findings));
@@ -264,6 +274,14 @@ fn read_message(
                 each(message, from, to, |from, to| read_uri(context, message, from, to, Role::Route, findings));
             }
             _ => {}
+        }
+    }
+    // Last, because it may name the port of a contact. A side has written those of its requests,
+    // which the answers repeat; all others are somebody else's, perhaps behind the same address.
+    let names_sender = hops > 0 && is_request == context.from_inside;
+    for (name, from, to) in Fields::new(message, line_end + 2).take(if names_sender { usize::MAX } else { 0 }) {
+        if matches!(field(name), Some(Field::Via)) {
+            each(message, from, to, |from, to| read_via(context, message, from, to, findings));
         }
     }
     let body_end = match length {
@@ -441,8 +459,19 @@ impl Host {
         if let Role::Via | Role::Route = role
             && !is_session
         {
-            // Answers come to the port that sent the request.
-            findings.edit(self.at, self.address_end, Put::Address(None));
+            // Answers come to the port that sent the request, or to the one that is named, where the
+            // phone may listen for all of them (RFC 3261 §18.2.2).
+            let wanted = findings.control_want(self.port()).filter(|_| matches!(role, Role::Via));
+            match (wanted, context.external_port(self.port()), self.port) {
+                (Some(_), ..) => {
+                    self.put(findings, Put::AddressPort(wanted), |of| (Put::Address(of), Put::Port(of, 0)), wanted);
+                }
+                (None, Some(external), Some((_, at, end))) if matches!(role, Role::Via) => {
+                    findings.edit(self.at, self.address_end, Put::Address(None));
+                    findings.edit(at, end, Put::LiteralPort(external));
+                }
+                _ => findings.edit(self.at, self.address_end, Put::Address(None)),
+            }
             return;
         }
         let lifetime = match role {

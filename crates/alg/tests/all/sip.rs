@@ -71,6 +71,77 @@ Contact: <sip:alice@198.51.100.7:25060>;expires=60, <sip:other@203.0.113.77:5060
     assert!(host.wants.is_empty());
 }
 
+/// A provider may call by the name of a domain, the phone's or its own.
+#[test]
+fn requests_to_any_host_are_read() {
+    for target in [
+        "100@pbx.example.com",
+        "pbx.example.com:5060",
+        "a@[2001:db8::1]:5060",
+        "100@203.0.113.77",
+        "a@198.51.100.7:25060",
+    ] {
+        let mut host = phone();
+        let head = "Via: SIP/2.0/UDP 203.0.113.9\r\nRecord-Route: <sip:198.51.100.7:25060;lr>\r\nCSeq: 1 INVITE\r\n";
+        let invite = format!("INVITE sip:{target} SIP/2.0\r\n{head}\r\n");
+        let wanted = invite.replace("198.51.100.7:25060", "10.0.0.1:5060");
+        assert_eq!(answered(&mut host, &invite), wanted);
+        let out = sent(&mut host, &with_body(&format!("SIP/2.0 200 OK\r\n{head}"), SDP));
+        assert!(out.contains("c=IN IP4 198.51.100.7") && out.contains("m=audio 3636"), "{target}: {out}");
+    }
+}
+
+/// Some phones send from a port of their own, and get answers at the port of their contact.
+#[test]
+fn a_via_may_name_the_port_of_the_contact() {
+    let mut host = Host::new("sip", 50_123, Transport::Udp);
+    for via in ["10.0.0.1:5060", "10.0.0.1"] {
+        let text = format!(
+            "REGISTER sip:x SIP/2.0\r\nVia: SIP/2.0/UDP {via};branch=z9\r\nContact: <sip:a@10.0.0.1:5060>\r\n\
+CSeq: 1 REGISTER\r\n\r\n"
+        );
+        let wanted = text.replace(&format!("UDP {via};"), "UDP 198.51.100.7:25060;");
+        assert_eq!(sent(&mut host, &text), wanted.replace("a@10.0.0.1:5060", "a@198.51.100.7:25060"));
+    }
+    // Another message of the session, without a contact, and the answer to it.
+    let text = "OPTIONS sip:x SIP/2.0\r\nVia: SIP/2.0/UDP 10.0.0.1:5060;branch=z9\r\n\r\n";
+    assert_eq!(sent(&mut host, text), text.replace("10.0.0.1:5060", "198.51.100.7:25060"));
+    let answer = "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 198.51.100.7:25060;branch=z9\r\n\r\n";
+    assert_eq!(answered(&mut host, answer), answer.replace("198.51.100.7:25060", "10.0.0.1:5060"));
+    // Nothing is known of this one.
+    let text = text.replace("5060", "5070");
+    assert_eq!(sent(&mut host, &text), text.replace("10.0.0.1", "198.51.100.7"));
+    assert_eq!(host.wants.len(), 1);
+}
+
+/// Others behind the same address may call, and find their own `Via` in the answer.
+#[test]
+fn the_via_of_a_caller_stays_as_it_is() {
+    let mut host = phone();
+    for via in ["198.51.100.7", "198.51.100.7:25060", "198.51.100.7:5060"] {
+        let head = format!("Via: SIP/2.0/UDP {via};branch=zA\r\nCSeq: 1 OPTIONS\r\n\r\n");
+        let request = format!("OPTIONS sip:a@203.0.113.77 SIP/2.0\r\n{head}");
+        assert_eq!(answered(&mut host, &request), request);
+        let answer = format!("SIP/2.0 200 OK\r\n{head}");
+        assert_eq!(sent(&mut host, &answer), answer);
+    }
+}
+
+/// Only SDP can announce what a text names, so a text does not end reading.
+#[test]
+fn a_text_may_name_the_inside() {
+    for (kind, is_read) in [("text/plain", true), ("application/sdp", false), ("multipart/mixed;boundary=a", false)] {
+        let mut host = phone();
+        let message = format!(
+            "MESSAGE sip:a@198.51.100.7:25060 SIP/2.0\r\nCSeq: 1 MESSAGE\r\nContent-Type: {kind}\r\n\r\n\
+c=IN IP4 10.0.0.1\r\n"
+        );
+        answered(&mut host, &message);
+        let out = sent(&mut host, &with_body(INVITE, SDP));
+        assert_eq!(out.contains("c=IN IP4 198.51.100.7"), is_read, "{kind}: {out}");
+    }
+}
+
 #[test]
 fn compact_and_folded_headers_are_read() {
     let mut host = phone();
