@@ -195,10 +195,16 @@ impl Ledger {
     /// have of it, is full.
     fn start_control(&mut self, now: Instant, begun: &Begun) -> Option<u32> {
         let store = self.state.control_sessions.as_ref()?;
-        if store.find(&begun.key).is_none()
-            && let Some(place) = store.to_replace(begun.subscriber)
-        {
-            self.replace_control(now, place);
+        if store.find(&begun.key).is_none() {
+            if begun.is_of_client()
+                && store.has_room_for(begun.subscriber, Side::Outside)
+                && let Some(oldest) = store.client_to_replace(begun.subscriber)
+            {
+                self.counters.gateways[usize::from(begun.alg.0)].refuse(GatewayRefusal::SubscriberLimit);
+                self.replace_control(now, oldest);
+            } else if let Some(place) = store.to_replace(begun.subscriber, begun.from()) {
+                self.replace_control(now, place);
+            }
         }
         self.state.control_sessions.as_mut()?.start(begun)
     }
@@ -295,17 +301,17 @@ impl Ledger {
         let Control { asking, flow, from, .. } = *control;
         let Some(session) = flow.session else { return };
         let is_tcp = self.state.mappings.get(flow.index).protocol() == Protocol::Tcp;
-        let is_established = self.state.session_state(flow.index, session).0.is_established();
+        let state = self.state.session_state(flow.index, session).0;
         let Some(store) = self.state.control_sessions.as_mut().filter(|store| store.is_in_use(asking.place)) else {
             return;
         };
         let session = store.get_mut(asking.place);
         let has_both = session.hear(from);
         let is_answered = match is_tcp {
-            true => is_established && session.streams.iter().all(Option::is_some),
+            true => state.is_established() && session.streams.iter().all(Option::is_some),
             false => has_both,
         };
-        store.set_replaceable(asking.place, !is_answered);
+        store.set_replaceable(asking.place, !is_answered, is_tcp && state.is_over());
     }
 
     /// Reads one message, and makes what it wants.

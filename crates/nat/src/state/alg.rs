@@ -87,6 +87,17 @@ impl AlgKey {
     }
 }
 
+/// Why a session may make room for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spare {
+    /// Begun from inside, and unanswered. It makes room only for what begins from inside.
+    Asked,
+    /// Begun from outside and unanswered, which anyone can forge, or over.
+    Stranger,
+    /// The same of a client over UDP. These are counted by themselves.
+    Client,
+}
+
 pub(crate) struct AlgSession {
     pub(crate) key: AlgKey,
     pub(crate) alg: AlgId,
@@ -107,8 +118,8 @@ pub(crate) struct AlgSession {
     in_use: bool,
     /// Place of its subscriber.
     owner: u32,
-    /// In the queue of all that may make room for others, and in one of its subscriber's.
-    is_replaceable: bool,
+    /// In a queue of all that may make room for others, and in one of its subscriber's.
+    spare: Option<Spare>,
     links: [Links; 2],
 }
 
@@ -128,7 +139,7 @@ impl AlgSession {
             heard: [false; 2],
             in_use: false,
             owner: 0,
-            is_replaceable: false,
+            spare: None,
             links: [Links::NONE; 2],
         }
     }
@@ -160,6 +171,15 @@ impl AlgSession {
         }
         self.streams[own] = Some(Stream::starting(sequence.wrapping_add(1)));
         true
+    }
+
+    /// Why it may make room, once it does.
+    fn why_spare(&self, is_over: bool) -> Spare {
+        match () {
+            () if self.is_of_client() => Spare::Client,
+            () if self.client_is_inside && !is_over => Spare::Asked,
+            () => Spare::Stranger,
+        }
     }
 
     /// A packet came from this side. True if the session is answered: both sides have spoken.
@@ -215,6 +235,18 @@ pub(crate) struct Begun {
     pub(crate) is_of_registration: bool,
 }
 
+impl Begun {
+    /// The side of its client.
+    pub(crate) fn from(&self) -> Side {
+        if self.client_is_inside { Side::Inside } else { Side::Outside }
+    }
+
+    /// See [`AlgSession::is_of_client`].
+    pub(crate) fn is_of_client(&self) -> bool {
+        self.inside.protocol == Protocol::Udp && !self.client_is_inside && !self.is_of_registration
+    }
+}
+
 /// What one direction of a session holds. A free place keeps the name of its last session.
 struct Holding {
     held: Held,
@@ -236,8 +268,10 @@ pub(crate) struct AlgStore {
     looked_at: u32,
     by_key: BucketTable,
     owners: Owners,
-    /// Unanswered or closed, the one that has been so for longest first.
-    replaceable: Queue,
+    /// What may make room for others, and what only for those begun from inside; the one that has
+    /// been so for longest first.
+    strangers: Queue,
+    asked: Queue,
     /// Of PPTP.
     pub(crate) calls: CallTable,
     hash: KeyedHash,
@@ -256,7 +290,8 @@ impl AlgStore {
             looked_at: 0,
             by_key: BucketTable::reserved(SESSIONS_CEILING as usize)?,
             owners: Owners::reserved(SESSIONS_CEILING as usize)?,
-            replaceable: Queue::EMPTY,
+            strangers: Queue::EMPTY,
+            asked: Queue::EMPTY,
             calls: CallTable::new(CALLS_MAX, hash)?,
             hash,
             room: Room::of(sessions_max),
@@ -348,56 +383,68 @@ impl AlgStore {
         Some(index)
     }
 
-    /// The place that a new session of this subscriber needs: that of the session which has been
-    /// unanswered or closed for longest, of the subscriber if it has all that it may have. `None`
-    /// if there is room, or if the new session could not start even then: a reload may have left
-    /// more sessions than there may be now.
-    pub(crate) fn to_replace(&self, subscriber: u32) -> Option<u32> {
+    /// The place that a new session of this subscriber, begun from this side, needs: that of the
+    /// session which has been unanswered or over for longest, of the subscriber if it has all that
+    /// it may have. Those begun from outside go first, and are all that go for another such: anyone
+    /// can forge them. `None` if there is room, or if the new session could not start even then: a
+    /// reload may have left more sessions than there may be now.
+    pub(crate) fn to_replace(&self, subscriber: u32, from: Side) -> Option<u32> {
         let (max, share) = (self.room.sessions, self.room.sessions / SHARE);
         let own = self.owners.find(&self.hash, subscriber);
         let count = own.map_or(0, |owner| owner.sessions);
         if self.len() > max as usize || count > share {
             return None;
         }
-        if count == share {
-            let own = own?;
-            return own.replaceable.first().or(own.clients.first());
-        }
-        if self.is_full() { self.replaceable.first() } else { None }
+        let (strangers, asked) = match own {
+            Some(own) if count == share => (own.fuller_of_outside(), &own.asked),
+            _ if self.is_full() => (&self.strangers, &self.asked),
+            _ => return None,
+        };
+        strangers.first().or_else(|| asked.first().filter(|_| from == Side::Inside))
     }
 
     /// The same for a client of a server over UDP, if unanswered ones have all that they may have.
     pub(crate) fn client_to_replace(&self, subscriber: u32) -> Option<u32> {
         let own = self.owners.find(&self.hash, subscriber)?;
-        if own.client_count < CLIENTS_MAX { None } else { own.clients.first() }
+        if own.clients.len() < CLIENTS_MAX { None } else { own.clients.first() }
     }
 
-    /// Whether a new session of this subscriber can start, in another's place if need be.
-    pub(crate) fn has_room_for(&self, subscriber: u32) -> bool {
-        !(self.is_full() || self.has_all(subscriber)) || self.to_replace(subscriber).is_some()
+    /// Whether a new session of this subscriber, begun from this side, can start, in another's place
+    /// if need be.
+    pub(crate) fn has_room_for(&self, subscriber: u32, from: Side) -> bool {
+        !(self.is_full() || self.has_all(subscriber)) || self.to_replace(subscriber, from).is_some()
     }
 
-    /// Call it with each packet of a session.
-    pub(crate) fn set_replaceable(&mut self, index: u32, is_replaceable: bool) {
+    /// Call it with each packet of a session. `is_over`: it was answered, and has ended.
+    pub(crate) fn set_replaceable(&mut self, index: u32, is_replaceable: bool, is_over: bool) {
         let Some(session) = self.sessions.list.get_mut(index as usize) else { return };
-        if session.is_replaceable == is_replaceable {
+        let spare = is_replaceable.then(|| session.why_spare(is_over));
+        let before = core::mem::replace(&mut session.spare, spare);
+        if before == spare {
             return;
         }
-        session.is_replaceable = is_replaceable;
-        let (owner, is_of_client) = (session.owner, session.is_of_client());
+        if let Some(before) = before {
+            let ([of_all, of_owner], list) = self.queues(index, before);
+            of_all.unlink(list, Which::OfAll, index);
+            of_owner.unlink(list, Which::OfOwner, index);
+        }
+        if let Some(spare) = spare {
+            let ([of_all, of_owner], list) = self.queues(index, spare);
+            of_all.append(list, Which::OfAll, index);
+            of_owner.append(list, Which::OfOwner, index);
+        }
+    }
+
+    /// Those in which a session is, and the records that they go through.
+    fn queues(&mut self, index: u32, spare: Spare) -> ([&mut Queue; 2], &mut [AlgSession]) {
         let list = &mut self.sessions.list;
-        let own = self.owners.get_mut(owner);
-        if is_of_client {
-            own.client_count = if is_replaceable { own.client_count + 1 } else { own.client_count - 1 };
-        }
-        let own = if is_of_client { &mut own.clients } else { &mut own.replaceable };
-        for (queue, which) in [(&mut self.replaceable, Which::OfAll), (own, Which::OfOwner)] {
-            if is_replaceable {
-                queue.append(list, which, index);
-            } else {
-                queue.unlink(list, which, index);
-            }
-        }
+        let own = self.owners.get_mut(list[index as usize].owner);
+        let queues = match spare {
+            Spare::Asked => [&mut self.asked, &mut own.asked],
+            Spare::Stranger => [&mut self.strangers, &mut own.strangers],
+            Spare::Client => [&mut self.strangers, &mut own.clients],
+        };
+        (queues, list)
     }
 
     fn count_session(&mut self, index: u32, is_more: bool) {
@@ -410,7 +457,7 @@ impl AlgStore {
         for way in 0..2 {
             self.release_held(index, way);
         }
-        self.set_replaceable(index, false);
+        self.set_replaceable(index, false, false);
         self.count_session(index, false);
         let session = &mut self.sessions.list[index as usize];
         session.in_use = false;

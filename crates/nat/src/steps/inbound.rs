@@ -413,7 +413,8 @@ impl View<'_> {
     /// Whether the table of gateways and the mapping have room for another client.
     pub(crate) fn can_open_to_server(&self, now: Instant, index: u32) -> bool {
         let (store, subscriber) = (self.state.control_sessions.as_ref(), self.state.mappings.get(index).subscriber);
-        store.is_some_and(|store| store.has_room_for(subscriber)) && self.decide_session(now, index).is_ok()
+        store.is_some_and(|store| store.has_room_for(subscriber, Side::Outside))
+            && self.decide_session(now, index).is_ok()
     }
 
     /// The gateway that reads what clients outside ask the server of this mapping over UDP.

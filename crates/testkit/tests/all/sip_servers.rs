@@ -177,6 +177,40 @@ fn forged_clients_have_few_sessions() {
     }
 }
 
+/// Nor do they take the places of the subscriber's own phones whose registrar is slow.
+#[test]
+fn forged_clients_take_no_place_of_a_phone_inside() {
+    for control_sessions in [256, 1_024] {
+        let mut bed = bed_with(|settings| settings.control_sessions_max = control_sessions);
+        let registrar = at(E2, 5060);
+        // Each is called at another port than it sends from, which only a session that is read
+        // knows.
+        let phones: Vec<(SocketAddrV4, SocketAddrV4, String)> = (0..16)
+            .map(|n| {
+                let (phone, listens) = (at(I1, 6_000 + n), at(I1, 7_000 + n));
+                let text = format!(
+                    "REGISTER sip:{E2} SIP/2.0\r\nVia: SIP/2.0/UDP {phone};branch=z9\r\n\
+Contact: <sip:a@{listens}>\r\nCSeq: 1 REGISTER\r\n\r\n"
+                );
+                bed.inside(&build::udp(phone, registrar).payload(text.as_bytes()).build());
+                let sent = bed.only_outside();
+                let text = udp_text(&sent);
+                let contact = text.split("<sip:a@").nth(1).and_then(|rest| rest.split('>').next());
+                (listens, source(&sent), contact.expect("a contact").to_owned())
+            })
+            .collect();
+        assert!(is_read(&mut bed, at(E1, 5060)));
+        assert!((0..1_000).all(|n| is_read(&mut bed, forged(n))));
+        for (listens, external, contact) in phones {
+            let answer = format!("SIP/2.0 200 OK\r\nCSeq: 2 OPTIONS\r\nContact: <sip:a@{contact}>\r\n\r\n");
+            bed.outside(&build::udp(registrar, external).payload(answer.as_bytes()).build());
+            assert_eq!(udp_text(&bed.only_inside()), answer.replace(&contact, &listens.to_string()));
+        }
+        assert_eq!(refused(&bed, GatewayRefusal::TableFull), 0);
+        bed.run_out();
+    }
+}
+
 /// With the subscriber's share full of clients that the server has answered, others pass unread.
 #[test]
 fn clients_that_cannot_be_read_have_no_sessions() {

@@ -13,11 +13,18 @@ pub(super) struct Owner {
     pub(super) sessions: u32,
     /// Directions that hold something.
     pub(super) held: u32,
-    /// Its sessions that may make room for others, without those of `clients`.
-    pub(super) replaceable: Queue,
-    /// Unanswered clients of its servers over UDP, and how many.
+    /// Its sessions that may make room for others: see [`super::Spare`].
+    pub(super) asked: Queue,
+    pub(super) strangers: Queue,
     pub(super) clients: Queue,
-    pub(super) client_count: u32,
+}
+
+impl Owner {
+    /// Of those begun from outside, so that a flood over TCP leaves places to clients over UDP, and
+    /// the other way round.
+    pub(super) fn fuller_of_outside(&self) -> &Queue {
+        if self.clients.len() > self.strangers.len() { &self.clients } else { &self.strangers }
+    }
 }
 
 pub(super) struct Owners {
@@ -57,8 +64,8 @@ impl Owners {
             self.get_mut(place).sessions += 1;
             return Some(place);
         }
-        let (replaceable, clients) = (Queue::EMPTY, Queue::EMPTY);
-        let new = Owner { subscriber, sessions: 1, held: 0, replaceable, clients, client_count: 0 };
+        let [asked, strangers, clients] = [Queue::EMPTY; 3];
+        let new = Owner { subscriber, sessions: 1, held: 0, asked, strangers, clients };
         let place = self.records.take(|| new)?;
         *self.get_mut(place) = new;
         if self.by_subscriber.insert(hash_of(hash, subscriber), place).is_err() {

@@ -2,7 +2,7 @@
 
 use super::AlgSession;
 
-/// Two queues go through each session. A subscriber has two of its own; a session is in one.
+/// Two queues go through each session. One of all and one of its subscriber.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Which {
     OfAll = 0,
@@ -26,14 +26,19 @@ impl Links {
 pub(super) struct Queue {
     first: u32,
     last: u32,
+    len: u32,
 }
 
 impl Queue {
-    pub(super) const EMPTY: Queue = Queue { first: NONE, last: NONE };
+    pub(super) const EMPTY: Queue = Queue { first: NONE, last: NONE, len: 0 };
 
     /// The one that has waited for longest.
     pub(super) fn first(&self) -> Option<u32> {
         Some(self.first).filter(|first| *first != NONE)
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.len
     }
 
     /// It must not be in the queue.
@@ -44,6 +49,7 @@ impl Queue {
             last => list[last as usize].links[which as usize].next = index,
         }
         self.last = index;
+        self.len += 1;
     }
 
     /// It must be in the queue.
@@ -57,5 +63,6 @@ impl Queue {
             NONE => self.last = previous,
             next => list[next as usize].links[which as usize].previous = previous,
         }
+        self.len -= 1;
     }
 }

@@ -23,6 +23,16 @@ fn begun_with(subscriber: u32, mapping: u32) -> Begun {
     }
 }
 
+/// A new session of this subscriber which makes room for others.
+fn unanswered(store: &mut AlgStore, subscriber: u32, mapping: u32, spare: Spare) -> u32 {
+    let is_client = spare == Spare::Client;
+    let begun = Begun { client_is_inside: spare == Spare::Asked, ..begun_with(subscriber, mapping) };
+    let place = store.start(&Begun { is_of_registration: spare == Spare::Stranger, ..begun }).expect("room");
+    store.set_replaceable(place, true, false);
+    assert_eq!((store.get(place).spare, store.get(place).is_of_client()), (Some(spare), is_client));
+    place
+}
+
 fn store(sessions_max: u32) -> AlgStore {
     AlgStore::new(KeyedHash::new([1; 4]), sessions_max).expect("address space")
 }
@@ -80,62 +90,98 @@ fn room_follows_the_settings_while_sessions_stay() {
 fn the_oldest_makes_room() {
     let mut store = store(256);
     let own: Vec<u32> = (0..32).map(|i| store.start(&begun_with(1, i)).expect("room")).collect();
-    assert_eq!((store.start(&begun_with(1, 32)), store.to_replace(1)), (None, None), "none may go");
+    assert_eq!((store.start(&begun_with(1, 32)), store.to_replace(1, Side::Inside)), (None, None), "none may go");
     for place in [own[9], own[4], own[7]] {
-        store.set_replaceable(place, true);
+        store.set_replaceable(place, true, false);
     }
-    store.set_replaceable(own[9], true);
-    assert_eq!((store.to_replace(1), store.to_replace(2)), (Some(own[9]), None));
-    store.set_replaceable(own[9], false);
-    assert_eq!(store.to_replace(1), Some(own[4]));
+    store.set_replaceable(own[9], true, false);
+    assert_eq!((store.to_replace(1, Side::Inside), store.to_replace(2, Side::Inside)), (Some(own[9]), None));
+    store.set_replaceable(own[9], false, false);
+    assert_eq!(store.to_replace(1, Side::Inside), Some(own[4]));
     store.remove(own[4]);
-    assert_eq!(store.to_replace(1), None, "there is room");
+    assert_eq!(store.to_replace(1, Side::Inside), None, "there is room");
     let place = store.start(&begun_with(1, 40)).expect("room");
-    assert_eq!((place, store.to_replace(1)), (own[4], Some(own[7])));
+    assert_eq!((place, store.to_replace(1, Side::Inside)), (own[4], Some(own[7])));
     store.remove(own[7]);
-    assert_eq!((store.to_replace(1), store.start(&begun_with(1, 41)).is_some()), (None, true));
+    assert_eq!((store.to_replace(1, Side::Inside), store.start(&begun_with(1, 41)).is_some()), (None, true));
     // The table is full of others.
     let others: Vec<u32> = (0..300).filter_map(|i| store.start(&begun(1_000 + i))).collect();
-    assert_eq!((others.len(), store.to_replace(5)), (256 - 32, None));
+    assert_eq!((others.len(), store.to_replace(5, Side::Inside)), (256 - 32, None));
     for place in [others[3], own[0], others[1]] {
-        store.set_replaceable(place, true);
+        store.set_replaceable(place, true, false);
     }
     for expected in [others[3], own[0], others[1]] {
-        assert_eq!(store.to_replace(5), Some(expected));
+        assert_eq!(store.to_replace(5, Side::Inside), Some(expected));
         store.remove(expected);
         let places = 2_000 + expected;
         store.start(&begun(places)).expect("a place is free");
     }
-    assert_eq!(store.to_replace(5), None);
+    assert_eq!(store.to_replace(5, Side::Inside), None);
 }
 
-/// Unanswered clients of a server are counted by themselves, and go after the subscriber's others.
+/// Unanswered clients of a server are counted by themselves.
 #[test]
 fn clients_of_a_server_have_places_of_their_own() {
     let mut store = store(1_024);
-    let mut start = |subscriber: u32, remote: u16, is_client: bool, is_of_registration: bool| {
-        let begun = begun_with(subscriber, remote.into());
-        let begun = Begun { client_is_inside: !is_client, is_of_registration, ..begun };
-        let place = store.start(&begun).expect("room");
-        store.set_replaceable(place, true);
-        place
-    };
-    let first = start(1, 0, true, false);
-    assert!((1..63).map(|remote| start(1, remote, true, false)).all(|place| place != first));
-    let others: Vec<u32> = (100..164).map(|remote| start(1, remote, remote % 2 == 0, remote % 2 == 0)).collect();
+    let first = unanswered(&mut store, 1, 0, Spare::Client);
+    assert!((1..63).map(|remote| unanswered(&mut store, 1, remote, Spare::Client)).all(|place| place != first));
+    for remote in 100..164 {
+        unanswered(&mut store, 1, remote, if remote % 2 == 0 { Spare::Stranger } else { Spare::Asked });
+    }
     assert_eq!((store.client_to_replace(1), store.client_to_replace(2)), (None, None), "63 of 64");
     let last = store.start(&Begun { client_is_inside: false, ..begun_with(1, 63) }).expect("room");
     assert_eq!(store.client_to_replace(1), None, "it is not unanswered yet");
-    store.set_replaceable(last, true);
+    store.set_replaceable(last, true, false);
     assert_eq!(store.client_to_replace(1), Some(first));
-    // 128 are the subscriber's share.
-    for place in others {
-        assert_eq!(store.to_replace(1), Some(place));
-        store.set_replaceable(place, false);
-    }
-    assert_eq!((store.to_replace(1), store.has_room_for(1)), (Some(first), true));
-    store.set_replaceable(first, false);
+    store.set_replaceable(first, false, false);
     assert_eq!(store.client_to_replace(1), None);
+}
+
+/// What begins outside takes the place of what begins outside, over UDP and TCP alike, and goes
+/// first if the subscriber's own hosts begin something.
+#[test]
+fn nothing_from_outside_takes_the_place_of_a_host_inside() {
+    for mut store in [store(256), store(1_024)] {
+        let share = store.room.sessions / SHARE;
+        let kinds = [Spare::Asked, Spare::Client, Spare::Asked, Spare::Stranger];
+        let all: Vec<(u32, Spare)> =
+            (0..share).map(|n| (unanswered(&mut store, 1, n, kinds[n as usize % 4]), kinds[n as usize % 4])).collect();
+        let of = |kind: Spare| all.iter().filter(move |it| it.1 == kind).map(|it| it.0);
+        // One of them by turns: that of which there are more.
+        let by_turns: Vec<u32> = of(Spare::Stranger).zip(of(Spare::Client)).flat_map(|(a, b)| [a, b]).collect();
+        let (some, others) = by_turns.split_at(4);
+        for place in some {
+            for from in [Side::Outside, Side::Inside] {
+                assert_eq!((store.to_replace(1, from), store.has_room_for(1, from)), (Some(*place), true));
+            }
+            store.remove(*place);
+            let answered = store.start(&begun_with(1, 1_000 + place)).expect("its place");
+            assert!(!all.iter().any(|it| it.0 == answered && it.1 == Spare::Asked));
+        }
+        for place in others {
+            store.set_replaceable(*place, false, false);
+        }
+        assert_eq!((store.to_replace(1, Side::Outside), store.has_room_for(1, Side::Outside)), (None, false));
+        let oldest = of(Spare::Asked).next();
+        assert_eq!((store.to_replace(1, Side::Inside), store.has_room_for(1, Side::Inside)), (oldest, true));
+        // What is over, whoever has begun it, goes for either.
+        let last = of(Spare::Asked).last().expect("one");
+        store.set_replaceable(last, true, true);
+        assert_eq!([Side::Outside, Side::Inside].map(|from| store.to_replace(1, from)), [Some(last); 2]);
+    }
+}
+
+/// Nor in a full table.
+#[test]
+fn nothing_from_outside_takes_the_place_of_another_subscriber() {
+    let mut store = store(256);
+    let asked: Vec<u32> = (0..250).map(|n| unanswered(&mut store, 100 + n, n, Spare::Asked)).collect();
+    let strangers: Vec<u32> = (250..256).map(|n| unanswered(&mut store, 7, n, Spare::Client)).collect();
+    for place in strangers {
+        assert_eq!([Side::Outside, Side::Inside].map(|from| store.to_replace(8, from)), [Some(place); 2]);
+        store.set_replaceable(place, false, false);
+    }
+    assert_eq!((store.to_replace(8, Side::Outside), store.to_replace(8, Side::Inside)), (None, Some(asked[0])));
 }
 
 /// After a reload with fewer sessions, those beyond stay, and none goes for a session that could
@@ -146,28 +192,28 @@ fn no_session_goes_for_one_that_cannot_start() {
     let own: Vec<u32> = (0..200).map(|i| store.start(&begun_with(1, i)).expect("room")).collect();
     let others: Vec<u32> = (0..300).map(|i| store.start(&begun(1_000 + i)).expect("room")).collect();
     for place in own.iter().chain(&others) {
-        store.set_replaceable(*place, true);
+        store.set_replaceable(*place, true, false);
     }
     store.set_room(256);
     // 500 of 256, and 200 of the subscriber's 32.
-    assert_eq!((store.to_replace(1), store.to_replace(5_000)), (None, None));
+    assert_eq!((store.to_replace(1, Side::Inside), store.to_replace(5_000, Side::Inside)), (None, None));
     for place in &others[..244] {
-        assert_eq!((store.to_replace(5_000), store.start(&begun(5_000)).is_some()), (None, false));
+        assert_eq!((store.to_replace(5_000, Side::Inside), store.start(&begun(5_000)).is_some()), (None, false));
         store.remove(*place);
     }
     // 256 of 256.
-    assert_eq!((store.to_replace(1), store.to_replace(5_000)), (None, Some(own[0])));
+    assert_eq!((store.to_replace(1, Side::Inside), store.to_replace(5_000, Side::Inside)), (None, Some(own[0])));
     store.remove(own[0]);
     assert!(store.start(&begun(5_000)).is_some());
     for place in &own[1..] {
-        assert_eq!(store.to_replace(1).is_some(), store.len() <= 256 && own_count(&store, 1) == 32);
+        assert_eq!(store.to_replace(1, Side::Inside).is_some(), store.len() <= 256 && own_count(&store, 1) == 32);
         if own_count(&store, 1) == 32 {
             break;
         }
         assert!(store.start(&begun_with(1, 900)).is_none());
         store.remove(*place);
     }
-    let oldest = store.to_replace(1).expect("its oldest may go");
+    let oldest = store.to_replace(1, Side::Inside).expect("its oldest may go");
     store.remove(oldest);
     assert!(store.start(&begun_with(1, 900)).is_some());
 }
@@ -218,7 +264,7 @@ fn counts_of_subscribers_follow_their_sessions() {
             store.remove(place);
         } else if let Some(place) = store.start(&begun_with(subscriber, step)) {
             known.push((subscriber, place));
-            store.set_replaceable(place, random & 1 << 12 != 0);
+            store.set_replaceable(place, random & 1 << 12 != 0, random & 1 << 14 != 0);
             let _ = store.with_held(place, (random >> 13 & 1) as usize);
         }
         let count = known.iter().filter(|(owner, _)| *owner == subscriber).count() as u32;
@@ -228,6 +274,7 @@ fn counts_of_subscribers_follow_their_sessions() {
     for (_, place) in known.drain(..) {
         store.remove(place);
     }
-    assert_eq!((store.len(), store.held.used(), store.replaceable.first()), (0, 0, None));
+    assert_eq!((store.len(), store.held.used()), (0, 0));
+    assert_eq!((store.strangers.first(), store.asked.first()), (None, None));
     assert!((0..8).all(|subscriber| store.owners.find(&store.hash, subscriber).is_none()));
 }
