@@ -150,14 +150,20 @@ impl View<'_> {
 
 impl Ledger {
     /// The gateway's session of this packet; begins one with the first packet.
-    pub(in crate::shard) fn control_of(&mut self, at: Arrival<'_>, flow: Place, from: Side) -> Option<Control> {
+    pub(in crate::shard) fn control_of(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &[u8],
+        flow: Place,
+        from: Side,
+    ) -> Option<Control> {
         let Arrival { now, parsed, .. } = at;
         let session = flow.session?;
         let (remote, _) = self.remote_of(flow.index, session)?;
         let mapping = self.state.mappings.get(flow.index);
         let (key, inside, subscriber) = (AlgKey::of(flow.index, mapping, remote), mapping.key(), mapping.subscriber);
         let known = self.state.control_sessions.as_ref()?.find(&key);
-        let Some(Reader { gateway, client_is_inside, is_of_registration }) =
+        let Some(Reader { gateway, client_is_inside, is_of_registration, awaits_request }) =
             self.gateway_of(now, flow.index, session, known)
         else {
             return self.no_longer_served(at, flow, from, key, known?);
@@ -167,7 +173,10 @@ impl Ledger {
             |place: &u32| self.state.control_sessions.as_ref().is_some_and(|store| store.get(*place).alg == alg);
         let read = known.filter(is_its);
         let is_first = match parsed.class {
-            Class::Udp => read.is_none(),
+            Class::Udp => {
+                let is_asked = || from == Side::Outside && asks(alg, payload_of(bytes, parsed));
+                read.is_none() && (!awaits_request || is_asked())
+            }
             // From its first byte or never. A SYN within a connection leaves its state alone, so
             // one that opens is new, repeated before its answer, or follows an ended connection.
             _ => {
@@ -191,8 +200,8 @@ impl Ledger {
         }
     }
 
-    /// In the place of an unanswered or closed session if the table, or what the subscriber may
-    /// have of it, is full.
+    /// In the place of an unanswered session, or of one that is over, if the table, or what the
+    /// subscriber may have of it, is full.
     fn start_control(&mut self, now: Instant, begun: &Begun) -> Option<u32> {
         let store = self.state.control_sessions.as_ref()?;
         if store.find(&begun.key).is_none() {
@@ -220,13 +229,8 @@ impl Ledger {
         by: HashedBy,
     ) -> Result<SessionRef, Verdict> {
         let Arrival { now, parsed, .. } = at;
-        let payload = bytes.get(usize::from(parsed.header_length) + 8..usize::from(parsed.total_length));
         let gateway = self.view().gateway_of_server(index).map(|gateway| gateway.alg);
-        let is_request = |alg: &AlgId| {
-            let is_request = alg.alg().and_then(Alg::is_first_request);
-            is_request.zip(payload).is_some_and(|(is_request, payload)| is_request(payload))
-        };
-        if let Some(alg) = gateway.filter(is_request) {
+        if let Some(alg) = gateway.filter(|alg| asks(*alg, payload_of(bytes, parsed))) {
             let (store, subscriber) = (self.state.control_sessions.as_ref(), self.state.mappings.get(index).subscriber);
             if let Some(oldest) = store.and_then(|store| store.client_to_replace(subscriber)) {
                 self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::SubscriberLimit);
@@ -617,6 +621,16 @@ impl Ledger {
             self.refresh(flow.index, of, state, until);
         }
     }
+}
+
+/// Of a UDP datagram; empty if it is cut short.
+pub(in crate::shard) fn payload_of<'a>(bytes: &'a [u8], parsed: &Parsed) -> &'a [u8] {
+    bytes.get(usize::from(parsed.header_length) + 8..usize::from(parsed.total_length)).unwrap_or_default()
+}
+
+/// Whether this is what a client of the gateway's servers begins with.
+pub(in crate::shard) fn asks(alg: AlgId, payload: &[u8]) -> bool {
+    alg.alg().and_then(Alg::is_first_request).is_some_and(|is_first_request| is_first_request(payload))
 }
 
 /// Selective acknowledgements in the numbers of the sender (RFC 2018). A block without a whole byte

@@ -206,7 +206,7 @@ fn filtering_of(admission: Option<Admission>, protocol: Protocol, compiled: &Com
     }
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
     /// For TCP, UDP and ICMP queries to an address that is not behind Natrix.
     pub(crate) fn decide_inbound<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Decided {
         let mut decided = Decided { judged: None, ruling: None, act: Act::Drop(Verdict::ProtocolUnsupported) };
@@ -418,15 +418,24 @@ impl View<'_> {
     }
 
     /// The gateway that reads what clients outside ask the server of this mapping over UDP.
-    pub(crate) fn gateway_of_server(&self, index: u32) -> Option<&CompiledGateway> {
+    pub(crate) fn gateway_of_server(&self, index: u32) -> Option<&'a CompiledGateway> {
         let mapping = self.state.mappings.get(index);
-        let (protocol, port) = (mapping.protocol(), mapping.internal_port());
-        let is_served = protocol == Protocol::Udp && self.policy.lifetimes.is_served(protocol, port);
-        if !is_served || !self.is_static(index) || is_host_number(mapping.key().address) {
+        if !self.may_have_clients(&mapping.key()) || !self.is_static(index) {
             return None;
         }
         let (pool, class) = (self.pool_of_mapping(index)?.id, self.class_now(mapping.subscriber));
-        let gateway = self.snapshot.gateways.find(protocol, port, pool, class)?;
+        self.gateway_of_clients(&mapping.key(), pool, class)
+    }
+
+    /// Whether a gateway may serve clients of the server at this internal endpoint. It reads and
+    /// writes IPv4 addresses of hosts.
+    fn may_have_clients(&self, key: &InternalKey) -> bool {
+        let is_served = key.protocol == Protocol::Udp && self.policy.lifetimes.is_served(key.protocol, key.port);
+        is_served && !is_host_number(key.address)
+    }
+
+    fn gateway_of_clients(&self, key: &InternalKey, pool: PoolId, class: u16) -> Option<&'a CompiledGateway> {
+        let gateway = self.snapshot.gateways.find(key.protocol, key.port, pool, class)?;
         gateway.alg.alg()?.is_first_request().map(|_| gateway)
     }
 

@@ -335,7 +335,9 @@ impl View<'_> {
             Ok(place) => {
                 report.step(|| Step::SessionWouldBeCreated);
                 let (by, mut new) = (hashed_by(compiled, protocol), self.session_from_inside(packet, question));
-                new.has_own_timer |= self.awaits_answer_until(packet.now, mapping, packet.remote()).is_some();
+                // A gateway may have to read it (`Ledger::gateway_of`).
+                new.has_own_timer |= self.awaits_answer_until(packet.now, mapping, packet.remote()).is_some()
+                    || self.gateway_of_server(mapping).is_some();
                 Ok(Departure::Open { mapping, place, by, new, way })
             }
             // Without filtering, a UDP session is only bookkeeping: refusing would break programs

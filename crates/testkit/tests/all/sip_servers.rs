@@ -211,6 +211,45 @@ Contact: <sip:a@{listens}>\r\nCSeq: 1 REGISTER\r\n\r\n"
     }
 }
 
+/// A client that had no place when it asked, and has a session by the server's answer, is read from
+/// its next request on; nothing else begins that. `is_first`: its session is that of the mapping's
+/// own record.
+#[test]
+fn a_client_that_had_no_place_is_read_once_there_is_one() {
+    for is_first in [false, true] {
+        let sessions = |count| {
+            let mut settings = settings();
+            settings.control_sessions_max = count;
+            settings
+        };
+        let mut bed = Bed::new(sessions(256));
+        let client = at(E2, 40_000);
+        if is_first {
+            assert!(is_read(&mut bed, at(E1, 5060)));
+        }
+        for n in 0..32 {
+            assert!(is_read(&mut bed, forged(n)));
+            answers(&mut bed, forged(n), &ok(20_000 + 2 * n));
+        }
+        // The unanswered one has ended.
+        bed.advance_secs(31);
+        assert!(!is_read(&mut bed, client));
+        assert_eq!(answers(&mut bed, client, &ok(30_000)), ok(30_000));
+        assert!(!is_read(&mut bed, client), "still no place");
+        bed.reload(sessions(1_024));
+        assert_eq!(answers(&mut bed, client, &ok(30_000)), ok(30_000), "the server begins nothing");
+        bed.outside(&build::udp(client, EXTERNAL).payload(ok(30_000).as_bytes()).build());
+        assert_eq!(udp_text(&bed.only_inside()), ok(30_000), "nor does an answer");
+        let sessions = bed.sessions().len();
+        assert!(is_read(&mut bed, client), "a request does");
+        let got = answers(&mut bed, client, &ok(30_002));
+        assert!(got.contains(&format!("<sip:100@{EXTERNAL}>")) && !got.contains("100.64."), "{got}");
+        assert!(bed.udp_reaches(at(*client.ip(), 30_000), media(&got), at(I1, 30_002)), "sound");
+        assert_eq!(bed.sessions().len(), sessions + 1, "and no session beside that of sound");
+        bed.run_out();
+    }
+}
+
 /// With the subscriber's share full of clients that the server has answered, others pass unread.
 #[test]
 fn clients_that_cannot_be_read_have_no_sessions() {

@@ -38,6 +38,8 @@ pub(in crate::shard) struct Reader<'a> {
     pub(in crate::shard) client_is_inside: bool,
     /// It is between a registered endpoint and its registrar, on other ports than its servers'.
     pub(in crate::shard) is_of_registration: bool,
+    /// The server has opened it, so only the client's next request begins reading.
+    pub(in crate::shard) awaits_request: bool,
 }
 
 /// The control session that asks.
@@ -300,8 +302,9 @@ impl Ledger {
         }
     }
 
-    /// Which gateway reads a session, by the port of its server or by the registration that it
-    /// leads to. `known`: its record, if it is read already.
+    /// Which gateway reads a session: by the port of its server, by the registration that it leads
+    /// to, or by the port of the server inside that has opened it for a client that had no place
+    /// when it asked. `known`: its record, if it is read already.
     pub(in crate::shard) fn gateway_of(
         &self,
         now: Instant,
@@ -322,7 +325,8 @@ impl Ledger {
             let pool = view.pool_of_mapping(index)?.id;
             let class = view.class_now(mapping.subscriber);
             if let Some(gateway) = self.shared.gateways.find(mapping.protocol(), port, pool, class) {
-                return Some(Reader { gateway, client_is_inside, is_of_registration: false });
+                let is_of_registration = false;
+                return Some(Reader { gateway, client_is_inside, is_of_registration, awaits_request: false });
             }
         }
         // One that is not for the short way has a mark.
@@ -334,13 +338,18 @@ impl Ledger {
         let begun = known.map(|place| store.get(place)).filter(|session| session.is_of_registration);
         let alg = match begun {
             Some(session) => session.alg,
-            None => match view.registration(now, index, remote)?.origin() {
-                Origin::Alg(alg) => alg,
-                Origin::Pcp | Origin::NatPmp => return None,
+            None => match view.registration(now, index, remote).map(Grant::origin) {
+                Some(Origin::Alg(alg)) => alg,
+                Some(Origin::Pcp | Origin::NatPmp) => return None,
+                None => {
+                    let gateway = view.gateway_of_server(index).filter(|_| client_is_inside)?;
+                    let (client_is_inside, is_of_registration) = (false, false);
+                    return Some(Reader { gateway, client_is_inside, is_of_registration, awaits_request: true });
+                }
             },
         };
         let gateway = self.shared.gateways.of(alg).filter(|_| view.gateway_serving(alg, index).is_some())?;
-        Some(Reader { gateway, client_is_inside, is_of_registration: true })
+        Some(Reader { gateway, client_is_inside, is_of_registration: true, awaits_request: false })
     }
 
     /// The registrar has answered: a registration lives as long as it says (RFC 3261 §10.2.4), at

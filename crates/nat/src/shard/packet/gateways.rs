@@ -53,7 +53,7 @@ impl PacketPath {
             let checked = is_segment.then(|| self.ledger.check_fragment(place, from, bytes, at.parsed))?;
             return checked.err().map(Fate::Done);
         }
-        let control = self.ledger.control_of(at, place, from)?;
+        let control = self.ledger.control_of(at, bytes, place, from)?;
         let mut changed = self.changed.take()?;
         let done = match at.parsed.class {
             Class::Udp => self.ledger.pass_datagram(&control, bytes, at.parsed, &mut changed),
