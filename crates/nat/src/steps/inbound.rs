@@ -378,7 +378,7 @@ impl<'a> View<'a> {
                 // Over UDP, a client of a server behind a forward needs a session so that a gateway
                 // reads what it asks, from the first request on.
                 if let Some(gateway) = to_server.then(|| self.gateway_of_server(index)).flatten() {
-                    if self.can_open_to_server(now, index) {
+                    if T::LISTENS && report.asks(gateway.alg) && self.can_open_to_server(now, index) {
                         report.step(|| Step::SessionWouldBeCreated);
                     }
                     // Anyone can forge clients, so it ends soon unless the server answers.

@@ -1,5 +1,7 @@
 //! Reports of a decision's steps, for `natrix why` and traces; nothing on the packet path.
 
+use alg::AlgId;
+
 use crate::steps::step::Step;
 
 pub(crate) trait Report {
@@ -8,6 +10,10 @@ pub(crate) trait Report {
 
     /// The closure is only called if [`Report::LISTENS`].
     fn step(&mut self, step: impl FnOnce() -> Step);
+
+    /// Whether the packet is what a client of this gateway's servers begins with. Ask only if
+    /// [`Report::LISTENS`].
+    fn asks(&self, alg: AlgId) -> bool;
 }
 
 /// Compiles to nothing.
@@ -16,4 +22,8 @@ impl Report for () {
 
     #[inline(always)]
     fn step(&mut self, _: impl FnOnce() -> Step) {}
+
+    fn asks(&self, _: AlgId) -> bool {
+        false
+    }
 }

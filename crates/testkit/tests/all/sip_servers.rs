@@ -316,6 +316,13 @@ fn the_session_of_a_client_is_foretold() {
     };
     assert!(is_new(&mut bed));
     assert!(!is_new(&mut bed), "it has one");
+    // What is no request opens none.
+    for text in ["\r\n\r\n", "SIP/2.0 200 OK\r\nCSeq: 1 INVITE\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"] {
+        let datagram = build::udp(at(E2, 40_001), EXTERNAL).payload(text.as_bytes()).build();
+        let (foretold, before) = (check(&mut bed, OUTSIDE, &datagram), bed.sessions().len());
+        assert!(!foretold.steps.iter().any(|step| matches!(step, Step::SessionWouldBeCreated)), "{text:?}");
+        assert_eq!(bed.sessions().len(), before);
+    }
     bed.run_out();
 }
 

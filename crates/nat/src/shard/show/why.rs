@@ -6,6 +6,8 @@ mod calls;
 mod everywhere;
 mod flows;
 
+use alg::AlgId;
+
 use crate::headers::icmp_quote;
 use crate::headers::packet::Packet;
 use crate::headers::packet::PacketMeta;
@@ -18,6 +20,8 @@ use crate::random::Random;
 use crate::shard::Arrival;
 use crate::shard::PACKET_BUFFER_BYTES;
 use crate::shard::Shard;
+use crate::shard::control_session::asks;
+use crate::shard::control_session::payload_of;
 use crate::shard::edge::ROOM;
 use crate::shard::edge::foretell::Arrived;
 use crate::shard::edge::foretell::Numbering;
@@ -75,6 +79,8 @@ struct Account {
     newcomer: Option<Newcomer>,
     /// What identifies the IPv6 host that the packet goes to, if it has no record.
     receiver: Option<HostKey>,
+    /// The gateways for whose servers it is a first request, a bit each.
+    asks: u64,
     /// A copy of the shard's, so that it draws the same numbers.
     random: Random,
 }
@@ -92,7 +98,18 @@ impl Account {
             address: None,
             newcomer,
             receiver: None,
+            asks: 0,
             random,
+        }
+    }
+
+    /// Gateways read first requests over UDP only.
+    fn look_into(&mut self, packet: &[u8], parsed: &Parsed) {
+        if parsed.class != Class::Udp || parsed.is_fragment() {
+            return;
+        }
+        for number in 0..alg::ALGS.len() as u8 {
+            self.asks |= u64::from(asks(AlgId(number), payload_of(packet, parsed))) << number;
         }
     }
 
@@ -133,6 +150,10 @@ impl Report for Account {
             self.newcomer = Some((number.to_bits(), name));
         }
         self.steps.push(step);
+    }
+
+    fn asks(&self, alg: AlgId) -> bool {
+        self.asks >> alg.0 & 1 != 0
     }
 }
 
@@ -434,6 +455,7 @@ impl Shard {
             Ok(parsed) => parsed,
             Err(verdict) => return account.end(verdict),
         };
+        account.look_into(packet, &parsed);
         account.parsed(&parsed);
         account.step(|| Step::Owner(self.view().worker_to_ask(now, side, packet)));
         let newcomer = account.newcomer;
@@ -461,10 +483,12 @@ impl Shard {
             Ok(start) => start,
             Err(verdict) => return account.end(verdict),
         };
-        let parsed = match parse(frame.get(start..).unwrap_or_default()) {
+        let packet = frame.get(start..).unwrap_or_default();
+        let parsed = match parse(packet) {
             Ok(parsed) => parsed,
             Err(verdict) => return account.end(verdict),
         };
+        account.look_into(packet, &parsed);
         if via == Via::Outside {
             account.parsed(&parsed);
         }
@@ -562,6 +586,7 @@ impl Shard {
         let hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
         let via = if hairpin { Via::Hairpin } else { Via::Outside };
         let side = self.path.ledger.shared.side(meta.ingress);
+        account.look_into(packet, &parsed);
         account.parsed(&parsed);
         let at = Arrival { now, meta, parsed: &parsed };
         let inbound = self.view().inbound_of(at, via);
