@@ -429,14 +429,18 @@ impl Ledger {
                 session
             }
             None => {
-                let own = self.policy.lifetimes.own(protocol, remote.1).filter(|_| given.opened_from == Side::Inside);
+                let server_port = match given.opened_from {
+                    Side::Inside => remote.1,
+                    Side::Outside => mapping.internal_port(),
+                };
+                let first = self.policy.lifetimes.first(protocol, server_port, given.opened_from);
                 let new = NewSession {
                     remote_address: remote.0,
                     remote_port: remote.1,
                     state: given.state,
                     opened_from: given.opened_from,
                     hairpin: given.is_hairpin,
-                    has_own_timer: own.is_some(),
+                    has_own_timer: first.has_own_timer,
                     expires,
                 };
                 let place = match (mapping.has_session(), mapping.has_live_session(now)) {

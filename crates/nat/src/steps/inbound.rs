@@ -427,6 +427,16 @@ impl<'a> View<'a> {
         self.gateway_of_clients(&mapping.key(), pool, class)
     }
 
+    /// The same for a static mapping that is not active yet.
+    pub(crate) fn gateway_of_static(&self, key: &InternalKey) -> Option<&'a CompiledGateway> {
+        if !self.may_have_clients(key) {
+            return None;
+        }
+        let (external, _) = self.static_mapping_of(key)?;
+        let pool = self.snapshot.compiled_pool(self.snapshot.address_index(external.address)?).id;
+        self.gateway_of_clients(key, pool, self.class_of(key.realm, key.address))
+    }
+
     /// Whether a gateway may serve clients of the server at this internal endpoint. It reads and
     /// writes IPv4 addresses of hosts.
     fn may_have_clients(&self, key: &InternalKey) -> bool {

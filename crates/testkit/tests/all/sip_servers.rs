@@ -250,6 +250,22 @@ fn a_client_that_had_no_place_is_read_once_there_is_one() {
     }
 }
 
+/// Another instance learns of the session as it is: it ends soon unless the server answers.
+#[test]
+fn the_session_that_activates_a_server_is_reported_as_it_is() {
+    let mut bed = bed(1).record_deltas(64);
+    asks(&mut bed, at(E1, 5060));
+    let mut lives = Vec::new();
+    bed.shards().for_each(|shard| assert_eq!(shard.view().deltas_page(bed.now(), 0, 100, &mut lives), None));
+    let of = |deltas: &[nat::Delta]| {
+        let sessions = deltas.iter().filter_map(|delta| delta.session);
+        sessions.map(|session| (session.remote, session.state, session.left)).collect::<Vec<_>>()
+    };
+    let told = of(&bed.take_deltas(0));
+    assert_eq!((told.len(), &told), (1, &of(&lives)));
+    bed.run_out();
+}
+
 /// With the subscriber's share full of clients that the server has answered, others pass unread.
 #[test]
 fn clients_that_cannot_be_read_have_no_sessions() {

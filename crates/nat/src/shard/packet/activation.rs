@@ -50,13 +50,13 @@ impl PacketPath {
         }
         let first = self.ledger.policy.lifetimes.first(protocol, key.port, Side::Outside);
         let packet = self.view().inbound_of(at, via);
-        let new = self.view().session_from_outside(&packet, protocol, first, now + first.lifetime);
+        let mut new = self.view().session_from_outside(&packet, protocol, first, now + first.lifetime);
+        // As for each client of this server.
+        if let Some(gateway) = self.view().gateway_of_static(&key) {
+            (new.state, new.expires) = (TcpState::UNANSWERED, now + gateway.timeout);
+        }
         match self.ledger.open_mapping(now, &key, &Foresight::of(hash), None, &new) {
             Ok(index) => {
-                // As for each client of this server.
-                if let Some(timeout) = self.view().gateway_of_server(index).map(|gateway| gateway.timeout) {
-                    self.ledger.refresh(index, SessionRef::Inline, TcpState::UNANSWERED, now + timeout);
-                }
                 let flow = Flow { index, session: Some(SessionRef::Inline) };
                 self.established_inbound(at, bytes, flow, hop, via, sink)
             }
