@@ -231,15 +231,26 @@ impl Ledger {
         let Arrival { now, parsed, .. } = at;
         let gateway = self.view().gateway_of_server(index).map(|gateway| gateway.alg);
         if let Some(alg) = gateway.filter(|alg| asks(*alg, payload_of(bytes, parsed))) {
-            let (store, subscriber) = (self.state.control_sessions.as_ref(), self.state.mappings.get(index).subscriber);
-            if let Some(oldest) = store.and_then(|store| store.client_to_replace(subscriber)) {
-                self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::SubscriberLimit);
+            let subscriber = self.state.mappings.get(index).subscriber;
+            let store = self.state.control_sessions.as_ref();
+            let store = store.filter(|store| store.has_room_for(subscriber, Side::Outside));
+            let oldest = store.and_then(|store| store.client_to_replace(subscriber));
+            if let Some(oldest) = oldest {
                 self.replace_control(now, oldest);
             }
-            if self.view().can_open_to_server(now, index) {
+            let opens = self.view().can_open_to_server(now, index);
+            // One reason for each request.
+            let refusal = match (opens, oldest) {
+                (true, None) => None,
+                (true, Some(_)) => Some(GatewayRefusal::SubscriberLimit),
+                (false, _) => Some(GatewayRefusal::TableFull),
+            };
+            if let Some(refusal) = refusal {
+                self.counters.gateways[usize::from(alg.0)].refuse(refusal);
+            }
+            if opens {
                 return self.create_session(now, index, new, by);
             }
-            self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::TableFull);
         }
         // Not for this packet.
         let mapping = self.state.mappings.get(index);

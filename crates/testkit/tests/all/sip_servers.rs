@@ -250,6 +250,19 @@ fn a_client_that_had_no_place_is_read_once_there_is_one() {
     }
 }
 
+/// A request that finds no place is one refusal, for one reason.
+#[test]
+fn a_client_without_a_place_is_refused_once() {
+    let mut bed = bed_with(|settings| settings.limits.sessions_per_mapping_max = 64);
+    assert!(is_read(&mut bed, at(E1, 5060)));
+    assert!((0..63).all(|n| is_read(&mut bed, forged(n))));
+    // The oldest of 64 has the first session of the mapping, which stays.
+    assert!(!is_read(&mut bed, forged(63)));
+    let refusals = [GatewayRefusal::SubscriberLimit, GatewayRefusal::TableFull].map(|why| refused(&bed, why));
+    assert_eq!(refusals, [0, 1]);
+    bed.run_out();
+}
+
 /// Another instance learns of the session as it is: it ends soon unless the server answers.
 #[test]
 fn the_session_that_activates_a_server_is_reported_as_it_is() {
