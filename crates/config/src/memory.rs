@@ -62,8 +62,10 @@ impl Config {
         stock.plan(needs.chain([queues]))
     }
 
-    /// Whether `stock` has what this configuration takes beyond `before` if it follows it without a
-    /// restart: the control sessions of gateways. All other tables keep their sizes.
+    /// Whether `stock` has what the control sessions of gateways take if this configuration, which
+    /// has more of them than `before`, follows it without a restart. All other tables keep their
+    /// sizes. What they may take under `before` counts, too: memory comes as they are first used, so
+    /// most of it may be part of the stock yet.
     ///
     /// # Errors
     /// [`NotEnough`] when it does not fit.
@@ -72,9 +74,9 @@ impl Config {
             let each = nat::memory::control_sessions_need(&config.nat).bytes();
             each.saturating_mul(before.workers.count as u64)
         };
-        match need(self).saturating_sub(need(before)) {
-            0 => Ok(()),
-            more => stock().plan([Need::Heap(more)]).map(|_| ()),
+        match need(self) {
+            all if all > need(before) => stock().plan([Need::Heap(all)]).map(|_| ()),
+            _ => Ok(()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mem::Stock;
 use nat::Shard;
 use nat::Shared;
 use nat::types::WorkerId;
@@ -40,4 +41,22 @@ fn the_memory_told_is_what_the_engine_takes() {
         "{} reported, {tables} taken",
         needed.tables_bytes
     );
+}
+
+/// A reload may not have more control sessions than the memory of the machine, however small the
+/// steps are in which they become more: memory comes only as they are used.
+#[test]
+fn control_sessions_must_fit_as_a_whole() {
+    let with = |sessions: u32| {
+        let text = include_str!("every_key.toml").replace("sessions = 5000", &format!("sessions = {sessions}"));
+        config::parse(&text, "natrix.toml").expect("a valid file")
+    };
+    let (few, many) = (with(100_000), with(110_000));
+    let whole = nat::memory::control_sessions_need(&many.nat).bytes() * many.workers.count as u64;
+    let after = |before: &config::Config, bytes: u64| many.check_memory_after(before, || Stock::ordinary(bytes));
+    let refused = after(&few, whole - 1).expect_err("it does not fit");
+    assert_eq!((refused.needed_bytes, refused.available_bytes), (whole, whole - 1));
+    assert!(after(&few, whole).is_ok());
+    // As many as before, or fewer, need nothing more.
+    assert!(after(&many, 0).is_ok() && few.check_memory_after(&many, || Stock::ordinary(0)).is_ok());
 }

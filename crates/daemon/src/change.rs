@@ -189,7 +189,7 @@ fn changes(before: &Config, after: &Config, path: &str, asked: &NewConfig) -> Re
 /// Compiles another configuration. What can only change by a restart stays as it is.
 fn candidate(instance: &Instance, live: &Live, config: &Config, path: &str) -> Result<Arc<Shared>, Refused> {
     config.check_memory_after(&live.config, Stock::of_this_machine).map_err(|not_enough| {
-        let problem = format!("needs {} bytes of memory more than now", not_enough.needed_bytes);
+        let problem = format!("needs {} bytes of memory in all workers", not_enough.needed_bytes);
         let remedy = format!("write fewer, or add memory; {UNCHANGED}");
         let fault = Fault::new(format!("configuration {path}: alg.sessions"), problem, remedy);
         fault.seen(format!("{} bytes available", not_enough.available_bytes))

@@ -66,7 +66,7 @@ fn more_control_sessions(one: &mut Instance, text: &str) {
     assert_eq!(error(&one.reload(few)), "");
     let many = one.write("many.toml", &with(262_144));
     let before = one.state();
-    // 64 MiB of it are for other things. Two workers need 220 MB more.
+    // 64 MiB of it are for other things. Two workers need 220 MB.
     limit(&(in_use() + (164 << 20)).to_string());
     let refused =
         [Request::Plan(many.clone()), Request::Reload(many.clone())].map(|it| error(&ask(&mut one.client, &it)));
