@@ -128,13 +128,15 @@ fn read_transport(context: &Context<'_>, message: &[u8], from: usize, to: usize,
     let first = list_end(message, from, to, b';');
     let profile = &message[text::skip_blanks(message, from).min(first)..first];
     let profile = &profile[..text::trim_end(profile, 0, profile.len())];
-    let is_udp = text::starts(profile, b"RTP/") && !text::ends(profile, b"/TCP");
+    // The lower transport of RTP is UDP unless it says otherwise (RFC 2326 §12.39).
+    let is_udp = text::starts(profile, b"RTP/") && !text::ends(profile, b"/TCP") || text::ends(profile, b"/UDP");
     if !is_udp || text::find(&message[..to], b"interleaved", from).is_some() {
         return;
     }
     let mut at = first + 1;
     while at < to {
         let end = list_end(message, at, to, b';');
+        at = text::skip_blanks(message, at).min(end);
         let part = &message[at..end];
         let value_at = |name: &[u8]| {
             let is_it = text::starts_with_ignoring_case(part, name) && part.get(name.len()) == Some(&b'=');
@@ -143,6 +145,7 @@ fn read_transport(context: &Context<'_>, message: &[u8], from: usize, to: usize,
         // Each side names its own ports, and repeats those of its peer.
         let (own, peers): (&[u8], &[u8]) =
             if context.from_client { (b"client_port", b"server_port") } else { (b"server_port", b"client_port") };
+        let own_host: &[u8] = if context.from_client { b"destination" } else { b"source" };
         let (own_address, peers_address): (&[u8], &[u8]) =
             if context.from_client { (b"dest_addr", b"src_addr") } else { (b"src_addr", b"dest_addr") };
         if let Some(value) = value_at(own).filter(|_| context.from_inside) {
@@ -153,7 +156,7 @@ fn read_transport(context: &Context<'_>, message: &[u8], from: usize, to: usize,
             read_addresses(context, message, value, end, findings);
         } else if let Some(value) = value_at(peers_address).filter(|_| !context.from_inside) {
             read_addresses(context, message, value, end, findings);
-        } else if let Some(value) = value_at(b"source").filter(|_| context.from_inside && !context.from_client)
+        } else if let Some(value) = value_at(own_host).filter(|_| context.from_inside)
             && let Some((address, length)) = text::address(&message[value..end])
             && address == context.internal.address
         {

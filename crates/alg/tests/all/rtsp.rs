@@ -60,6 +60,25 @@ fn ports_of_a_server_inside_are_translated() {
     assert_eq!(text(talk.server(reply.as_bytes())), wanted);
 }
 
+/// Players and set-top boxes write more than RFC 2326 has in its examples.
+#[test]
+fn transports_of_real_clients_are_translated() {
+    for (transport, wanted) in [
+        ("MP2T/H2221/UDP;unicast;client_port=5000", "MP2T/H2221/UDP;unicast;client_port=25000"),
+        ("RAW/RAW/UDP;unicast;client_port=5000-5001", "RAW/RAW/UDP;unicast;client_port=25000-25001"),
+        ("RTP/AVP; unicast; client_port=5000-5001", "RTP/AVP; unicast; client_port=25000-25001"),
+        (
+            "RTP/AVP;unicast;destination=10.0.0.1;client_port=5000-5001",
+            "RTP/AVP;unicast;destination=198.51.100.7;client_port=25000-25001",
+        ),
+        ("MP2T/H2221/TCP;unicast;client_port=5000", "MP2T/H2221/TCP;unicast;client_port=5000"),
+        ("RTP/AVP;destination=10.0.0.2;client_port=5000", "RTP/AVP;destination=10.0.0.2;client_port=25000"),
+    ] {
+        let setup = format!("SETUP rtsp://x/a RTSP/1.0\r\nTransport: {transport}\r\n\r\n");
+        assert_eq!(text(session().client(setup.as_bytes())), setup.replace(transport, wanted));
+    }
+}
+
 /// RFC 7826 §18.54: a pair or one endpoint, each with an address, a port, or both.
 #[test]
 fn every_form_of_addresses_is_translated_both_ways() {
