@@ -426,3 +426,61 @@ fn a_segment_in_fragments_ends_reading() {
         bed.run_out();
     }
 }
+
+/// The path may carry less than the links of Natrix, as behind a tunnel, and a receiver may take
+/// less. The sender knows, so what a message becomes is not longer than its segments.
+#[test]
+fn no_segment_is_longer_than_those_of_the_sender() {
+    let (phone, proxy) = (at(I1, 40_000), at(E1, 5060));
+    let mut bed = Bed::new(with(&["sip"]));
+    let (inside_takes, outside_takes) = (1_300_u16, 1_412_u16);
+    bed.inside(&build::tcp(phone, proxy, Flags::SYN).sequence(1_000).mss(inside_takes).build());
+    let external = source(&bed.only_outside());
+    let answer = build::tcp(proxy, external, Flags::SYN.union(Flags::ACK)).sequence(5_000).acknowledgment(1_001);
+    bed.outside(&answer.mss(outside_takes).build());
+    bed.only_inside();
+    bed.inside(&build::tcp(phone, proxy, Flags::ACK).sequence(1_001).acknowledgment(5_001).build());
+    bed.only_outside();
+    let message = |start: &str, length: usize| {
+        let mut text = format!("{start}Contact: <sip:a@{I1}>\r\nCSeq: 1 INVITE\r\nContent-Length: 0\r\n");
+        while text.len() + 2 + 400 <= length {
+            text.push_str(&format!("X: {}\r\n", "x".repeat(300)));
+        }
+        text.push_str(&format!("X: {}\r\n\r\n", "x".repeat(length - text.len() - 7)));
+        text
+    };
+    // In their order, without gaps or overlaps.
+    let joined = |packets: Vec<Vec<u8>>, first: u32, takes: u16| {
+        let mut all = Vec::new();
+        for packet in packets {
+            let (sequence, _, payload) = tcp_of(&packet);
+            assert!(payload.len() <= usize::from(takes), "{} bytes", payload.len());
+            if !payload.is_empty() {
+                assert_eq!(sequence, first + all.len() as u32);
+            }
+            all.extend(payload);
+        }
+        String::from_utf8(all).expect("text")
+    };
+    let request = message("INVITE sip:b@192.0.2.1 SIP/2.0\r\n", 1_974);
+    let segment = |from: usize, to: usize| {
+        let segment = build::tcp(phone, proxy, Flags::ACK).sequence(1_001 + from as u32).acknowledgment(5_001);
+        segment.payload(&request.as_bytes()[from..to]).build()
+    };
+    bed.inside(&segment(0, 1_412));
+    bed.inside(&segment(1_412, request.len()));
+    let sent = joined(bed.take_outside(), 1_001, outside_takes);
+    assert!(sent.len() > request.len() && sent.contains(&format!("<sip:a@{}:", external.ip())), "{sent}");
+    // The first one is lost, and sent again by itself.
+    bed.inside(&segment(0, 1_412));
+    let again = joined(bed.take_outside(), 1_001, outside_takes);
+    assert!(again.len() > 1_412 && sent.starts_with(&again), "{again}");
+    let answer = message("SIP/2.0 200 OK\r\n", 1_800).replace(&I1.to_string(), &E2.to_string());
+    for (from, to) in [(0, 1_300), (1_300, answer.len())] {
+        let segment = build::tcp(proxy, external, Flags::ACK).sequence(5_001 + from as u32);
+        let segment = segment.acknowledgment(1_001 + sent.len() as u32);
+        bed.outside(&segment.payload(&answer.as_bytes()[from..to]).build());
+    }
+    assert_eq!(joined(bed.take_inside(), 5_001, inside_takes), answer);
+    bed.run_out();
+}
