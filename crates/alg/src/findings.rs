@@ -82,6 +82,7 @@ pub struct Findings {
     overflowed: bool,
     ends_registrations: bool,
     via: Option<u16>,
+    rings: bool,
     registered: [(u16, u32); WANTS_MAX],
     registered_len: usize,
     /// A bit for each want of a pair that got one port.
@@ -100,6 +101,7 @@ impl Default for Findings {
             overflowed: false,
             ends_registrations: false,
             via: None,
+            rings: false,
             registered: [(0, 0); WANTS_MAX],
             registered_len: 0,
             singles: 0,
@@ -138,6 +140,12 @@ impl Findings {
         self.via
     }
 
+    /// True if the other side has yet to answer what the session announced (RFC 3261 §13.2.1).
+    #[must_use]
+    pub fn rings(&self) -> bool {
+        self.rings
+    }
+
     /// Inside ports that the other side has registered, and for how many seconds (RFC 3261 §10.3).
     #[must_use]
     pub fn registered(&self) -> &[(u16, u32)] {
@@ -160,6 +168,10 @@ impl Findings {
 
     pub(crate) fn set_via(&mut self, port: u16) {
         self.via = self.via.or(Some(port));
+    }
+
+    pub(crate) fn ring(&mut self) {
+        self.rings = true;
     }
 
     pub(crate) fn end_registrations(&mut self) {

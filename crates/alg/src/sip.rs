@@ -237,6 +237,9 @@ fn read_message(
         return None;
     }
     let body = fields.body?;
+    if !context.from_inside && text::starts(message, b"SIP/2.0 1") {
+        findings.ring();
+    }
     if is_request && !context.from_inside {
         memory.flags |= ASKED;
     }

@@ -343,6 +343,9 @@ impl Ledger {
         if findings.ends_registrations() {
             self.end_registrations(&control.asking, findings.via());
         }
+        if findings.rings() {
+            self.note_ringing(&control.asking);
+        }
         for (port, seconds) in findings.registered() {
             self.note_registered(&control.asking, *port, *seconds);
         }

@@ -193,6 +193,11 @@ impl AlgSession {
         !self.streams.iter().flatten().any(Stream::is_over)
     }
 
+    /// A copy, and how many of it count.
+    pub(crate) fn known_now(&self) -> ([Known; KNOWN_MAX], usize) {
+        (self.known, self.known_len)
+    }
+
     /// False if there are too many.
     pub(crate) fn learn(&mut self, known: Known) -> bool {
         let is_it = |it: &&mut Known| (it.external, it.inside) == (known.external, known.inside);

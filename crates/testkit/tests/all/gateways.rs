@@ -529,6 +529,38 @@ fn a_call_gets_media_both_ways() {
     }
 }
 
+/// A phone sends no sound before the callee answers, which may take minutes.
+#[test]
+fn a_call_may_ring_for_minutes() {
+    for rings in [false, true] {
+        let mut bed = Bed::new(with(&["sip"]));
+        let (phone, proxy) = (at(I1, 5060), at(E1, 5060));
+        bed.inside(&build::udp(phone, proxy).payload(INVITE.as_bytes()).build());
+        let sent = bed.only_outside();
+        let (signalling, text) = (source(&sent), udp_text(&sent));
+        let media = text.split("m=audio ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+        let rtp = at(*signalling.ip(), media.parse().expect("a port"));
+        let says = |bed: &mut Bed, code: &str| {
+            let reply =
+                format!("SIP/2.0 {code}\r\nVia: SIP/2.0/UDP {signalling};branch=z9hG4bK1\r\nCSeq: 1 INVITE\r\n\r\n");
+            bed.outside(&build::udp(proxy, signalling).payload(reply.as_bytes()).build());
+            bed.only_inside();
+        };
+        bed.advance_secs(10);
+        says(&mut bed, if rings { "180 Ringing" } else { "401 Unauthorized" });
+        bed.advance_secs(175);
+        says(&mut bed, "200 OK");
+        let from = bed.open_udp(at(I1, 5004), at(E1, 20_000));
+        assert_eq!(from == rtp, rings, "from the announced port only if it was ringing");
+        let has_rtcp = bed.udp_reaches(at(E1, 20_001), at(*rtp.ip(), rtp.port() + 1), at(I1, 5005));
+        assert_eq!(has_rtcp, rings);
+        if rings {
+            assert!(bed.udp_reaches(at(E1, 20_000), rtp, at(I1, 5004)));
+        }
+        bed.run_out();
+    }
+}
+
 #[test]
 fn a_registration_keeps_its_port() {
     let mut bed = Bed::new(with(&["sip"]));

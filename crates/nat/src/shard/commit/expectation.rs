@@ -32,6 +32,9 @@ const PAIR_ATTEMPTS: u16 = 8;
 /// A registration keeps its port at most for this long, whatever it says.
 const REGISTRATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// A call may ring for so long after a provisional answer (RFC 3261 §16.6, Timer C).
+const RINGING_MAX: Duration = Duration::from_secs(180);
+
 /// The gateway that reads a session.
 pub(in crate::shard) struct Reader<'a> {
     pub(in crate::shard) gateway: &'a CompiledGateway,
@@ -350,6 +353,27 @@ impl Ledger {
         };
         let gateway = self.shared.gateways.of(alg).filter(|_| view.gateway_serving(alg, index).is_some())?;
         Some(Reader { gateway, client_is_inside, is_of_registration: true, awaits_request: false })
+    }
+
+    /// The callee has yet to answer. A phone sends no sound meanwhile, so what its call announced
+    /// waits for longer than for one that gets no answer at all.
+    pub(in crate::shard) fn note_ringing(&mut self, asking: &Asking) {
+        let Asking { now, place, key, alg } = *asking;
+        let Some(store) = self.state.control_sessions.as_ref() else { return };
+        let (known, len) = store.get(place).known_now();
+        let (control, until) = (self.state.mappings.get(key.mapping).key(), now + RINGING_MAX);
+        for port in known[..len].iter().flat_map(|known| [known.inside, known.inside.wrapping_add(1)]) {
+            let waits = |grant: &Grant| {
+                let is_its = grant.is_second_of_pair() || known[..len].iter().any(|it| it.inside == port);
+                is_its && grant.kind() == Kind::Once && grant.origin() == Origin::Alg(alg) && grant.is_alive(now)
+            };
+            let inside = InternalKey { protocol: Protocol::Udp, port, ..control };
+            let found = self.state.grants.find(&inside, waits);
+            let Some(index) = found.filter(|index| self.state.grants.get(*index).expires() < until) else { continue };
+            self.state.grants.get_mut(index).set_expires(until);
+            self.keep_until(index, until);
+            self.note_grant(now, index);
+        }
     }
 
     /// The registrar has answered: a registration lives as long as it says (RFC 3261 §10.2.4), at
