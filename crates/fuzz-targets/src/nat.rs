@@ -63,6 +63,7 @@ pub fn icmp_quote(bytes: &[u8]) {
         destination: endpoint(2, ports.1),
         outer_source: Ipv4Addr::new(192, 0, 2, 3),
         outer_destination: Ipv4Addr::new(192, 0, 2, 4),
+        sequence: quote.sequence.map(|sequence| sequence.wrapping_add(70_000)),
     };
     icmp_quote::rewrite(&mut packet, &quote, &change);
 

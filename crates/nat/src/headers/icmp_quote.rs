@@ -51,6 +51,8 @@ pub struct Quote {
     pub destination: Endpoint,
     /// Type of the embedded ICMP query, if it is one.
     pub query_type: Option<u8>,
+    /// Sequence number of the embedded TCP segment.
+    pub sequence: Option<u32>,
     icmp_offset: u16,
     embedded_offset: u16,
     transport_offset: u16,
@@ -69,6 +71,8 @@ pub struct QuoteChange {
     pub outer_source: Ipv4Addr,
     /// New destination of the ICMP error.
     pub outer_destination: Ipv4Addr,
+    /// New sequence number of the embedded TCP segment.
+    pub sequence: Option<u32>,
 }
 
 impl Quote {
@@ -79,6 +83,7 @@ impl Quote {
             destination: self.destination,
             outer_source: self.outer_source,
             outer_destination: self.outer_destination,
+            sequence: self.sequence,
         }
     }
 }
@@ -155,6 +160,7 @@ pub fn parse(packet: &[u8]) -> Result<Quote, Verdict> {
         source: Endpoint::new(Ipv4Addr::from_bits(embedded.source()), source_port),
         destination: Endpoint::new(Ipv4Addr::from_bits(embedded.destination()), destination_port),
         query_type,
+        sequence: (protocol == Protocol::Tcp).then(|| field::u32_at(transport, tcp::SEQUENCE_OFFSET)),
         // A total length has 16 bits, so all offsets do.
         icmp_offset: icmp_offset as u16,
         embedded_offset: embedded_offset as u16,
@@ -184,7 +190,11 @@ pub fn rewrite(packet: &mut [u8], quote: &Quote, change: &QuoteChange) {
             editor.set_u16(transport_at + 2, change.destination.port);
             let ports = Delta::of_u16(quote.source.port, change.source.port)
                 .combine(Delta::of_u16(quote.destination.port, change.destination.port));
-            let transport = addresses.combine(ports);
+            let mut transport = addresses.combine(ports);
+            if let (Some(before), Some(after)) = (quote.sequence, change.sequence) {
+                editor.set_u32(transport_at + tcp::SEQUENCE_OFFSET, after);
+                transport = transport.combine(Delta::of_u32(before, after));
+            }
             let (at, is_udp) = match quote.protocol {
                 Protocol::Udp => (transport_at + udp::CHECKSUM_OFFSET, true),
                 _ => (transport_at + tcp::CHECKSUM_OFFSET, false),

@@ -8,6 +8,7 @@ use crate::headers::parse::Parsed;
 use crate::policy::rules::RuleKey;
 use crate::settings::RuleAction;
 use crate::snapshot::shared::NextHop;
+use crate::state::alg::AlgKey;
 use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::steps::door::Door;
@@ -21,6 +22,7 @@ use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
@@ -65,11 +67,13 @@ impl View<'_> {
         report: &mut T,
     ) -> Result<ErrorAct, Verdict> {
         let door = self.door(&Towards::of_quote(quote, turn), now);
+        let mut sequence = quote.sequence;
         let (realm, internal, remote) = match door {
             Door::Elsewhere { worker, turn } => return Ok(ErrorAct::HandOff { worker, turn }),
             Door::Mapping(index) => {
                 self.report_mapping(now, index, report);
                 let mapping = self.state.mappings.get(index);
+                sequence = self.sequence_of_sender(index, quote.destination, Side::Inside, sequence);
                 (mapping.realm(), mapping.internal(), quote.destination)
             }
             Door::Session(index) => {
@@ -106,6 +110,7 @@ impl View<'_> {
             destination: remote,
             outer_source: if is_remote { remote.address } else { quote.outer_source },
             outer_destination: internal.address,
+            sequence,
         };
         Ok(ErrorAct::Translate { change, hop })
     }
@@ -125,7 +130,7 @@ impl View<'_> {
             return Ok(ErrorAct::HandOff { worker, turn: 0 });
         }
         let key = InternalKey { realm, protocol: quote.protocol, address: address.to_bits(), port };
-        let Some((external, remote)) = self.quoted_outside(now, quote, &key, report) else {
+        let Some((external, remote, sequence)) = self.quoted_outside(now, quote, &key, report) else {
             let remote = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
             let ruling = self.ruling(RuleKey::of_flow(&key, remote));
             let passes = ruling.action == RuleAction::NoTranslation && parsed.ttl > 1 && !is_hairpin;
@@ -139,6 +144,7 @@ impl View<'_> {
             destination: external,
             outer_source: external.address,
             outer_destination: remote.address,
+            sequence,
         };
         if is_hairpin {
             return if parsed.ttl <= 1 { Err(Verdict::TtlExpired) } else { Ok(ErrorAct::Hairpin { change }) };
@@ -147,27 +153,41 @@ impl View<'_> {
         Ok(ErrorAct::Translate { change, hop: hop.map_err(|no_way| no_way.verdict)? })
     }
 
-    /// The outside form of the quoted packet: destination and source.
+    /// The sequence number that the sender of a quoted segment gave it, if a gateway has changed the
+    /// lengths of what it sent. Otherwise it would take the error for a forged one (RFC 5927 §4.1).
+    fn sequence_of_sender(&self, index: u32, remote: Endpoint, from: Side, sequence: Option<u32>) -> Option<u32> {
+        let store = self.state.control_sessions.as_ref();
+        let (Some(quoted), Some(store)) = (sequence, store.filter(|store| !store.is_empty())) else { return sequence };
+        let key = AlgKey::of(index, self.state.mappings.get(index), (remote.address.to_bits(), remote.port));
+        let Some(place) = store.find(&key) else { return sequence };
+        let way = usize::from(from == Side::Outside);
+        let stream = store.get(place).streams[way].as_ref();
+        stream.map(|stream| stream.place_in(store.held(place, way), quoted, false)).or(sequence)
+    }
+
+    /// The outside form of the quoted packet: destination, source and sequence number.
     fn quoted_outside<T: Report>(
         &self,
         now: Instant,
         quote: &Quote,
         key: &InternalKey,
         report: &mut T,
-    ) -> Option<(Endpoint, Endpoint)> {
+    ) -> Option<(Endpoint, Endpoint, Option<u32>)> {
         let remote_inside = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
         if let Some(index) = self.state.live_flow(key, remote_inside, now) {
             self.report_flow(now, index, report);
             let flow = self.state.flows.get(index);
-            return Some((endpoint(flow.external()), known_as(flow.remote_outside(), quote.protocol, quote.source)));
+            let remote = known_as(flow.remote_outside(), quote.protocol, quote.source);
+            return Some((endpoint(flow.external()), remote, quote.sequence));
         }
         if let Some(index) = self.state.find_live_mapping(key, now) {
             self.report_mapping(now, index, report);
-            return Some((self.state.mappings.get(index).external(), quote.source));
+            let sequence = self.sequence_of_sender(index, quote.source, Side::Outside, quote.sequence);
+            return Some((self.state.mappings.get(index).external(), quote.source, sequence));
         }
         report.step(|| Step::NoMapping);
         let (external, _) = self.static_mapping_of(key)?;
-        Some((external, quote.source))
+        Some((external, quote.source, quote.sequence))
     }
 
     pub(crate) fn realm_of_untranslated(&self, quote: &Quote) -> Option<RealmId> {

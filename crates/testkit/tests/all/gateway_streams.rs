@@ -484,3 +484,36 @@ fn no_segment_is_longer_than_those_of_the_sender() {
     assert_eq!(joined(bed.take_inside(), 5_001, inside_takes), answer);
     bed.run_out();
 }
+
+/// A host believes an ICMP error only if it quotes bytes that are in flight (RFC 5927 §4.1), so the
+/// quote has the numbers of the sender, of either side.
+#[test]
+fn icmp_errors_quote_the_numbers_of_the_sender() {
+    let quoted = |error: &[u8]| {
+        let ip = Ipv4::new_checked(error).expect("a packet");
+        assert!(wire::checksum::is_icmp_valid(ip.payload()), "the checksum is right");
+        let segment = &ip.payload()[8 + 20..];
+        u32::from_be_bytes([segment[4], segment[5], segment[6], segment[7]])
+    };
+    for workers in [1, 2, 8] {
+        let mut bed = Bed::new(with(&["ftp"])).workers(workers);
+        let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+        let line = "PORT 100,64,0,10,4,1\r\n";
+        assert_ne!(talk.send_out(&mut bed, line).len(), line.len());
+        let (inner, outer) = (talk.numbers(false).0, talk.numbers(true).1);
+        assert_ne!(inner.wrapping_sub(1_001), outer.wrapping_sub(1_001));
+        let segment = build::tcp(CLIENT, SERVER, Flags::ACK).sequence(inner).acknowledgment(talk.numbers(false).1);
+        bed.inside(&segment.payload(b"NOOP\r\n").build());
+        let sent = bed.only_outside();
+        assert_eq!(tcp_of(&sent).0, outer);
+        bed.outside(&build::icmp_error(E2, *talk.external.ip(), 3, 4, &sent).build());
+        assert_eq!(quoted(&bed.only_inside()), inner);
+        // What the server sends is not changed, so the numbers of its segments are not either.
+        let segment = build::tcp(SERVER, talk.external, Flags::ACK).sequence(talk.numbers(true).0);
+        bed.outside(&segment.acknowledgment(outer).payload(b"200 OK\r\n").build());
+        let came = bed.only_inside();
+        bed.inside(&build::icmp_error(I1, *SERVER.ip(), 3, 4, &came).build());
+        assert_eq!(quoted(&bed.only_outside()), talk.numbers(true).0);
+        bed.run_out();
+    }
+}

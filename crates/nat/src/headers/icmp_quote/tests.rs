@@ -292,6 +292,7 @@ fn a_hairpinned_error_changes_both_ends() {
         destination: peer_external,
         outer_source: peer_external.address,
         outer_destination: INTERNAL.address,
+        ..quote.unchanged()
     };
     rewrite(&mut packet, &quote, &change);
     verify(&packet);
@@ -439,7 +440,7 @@ proptest! {
         let expected = error_packet(icmp_type, code, rest, outer.0, outer.1, &cut(&after, transport));
         let quote = parse(&packet).expect("usable");
         let change = QuoteChange {
-            source: new.0, destination: new.1, outer_source: outer.0, outer_destination: outer.1,
+            source: new.0, destination: new.1, outer_source: outer.0, outer_destination: outer.1, ..quote.unchanged()
         };
         rewrite(&mut packet, &quote, &change);
         verify(&packet);
