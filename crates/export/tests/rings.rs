@@ -351,14 +351,14 @@ fn what_a_journal_lost_is_a_gap_after_a_kill() {
         fs::write(journal, bytes).unwrap();
     };
     // What happens, and the numbers that are lost by it.
-    let damages: [(&str, Damage, core::ops::RangeInclusive<u64>); 7] = [
-        ("none", |_, _, _| {}, 1..=0),
+    let damages: [(&str, Damage, core::ops::Range<u64>); 7] = [
+        ("none", |_, _, _| {}, 0..0),
         (
             "cut at a frame",
             |_, journal, lengths| {
                 fs::File::options().write(true).open(journal).unwrap().set_len(lengths[3]).unwrap();
             },
-            4..=6,
+            4..7,
         ),
         (
             "rolled back",
@@ -366,12 +366,12 @@ fn what_a_journal_lost_is_a_gap_after_a_kill() {
                 fs::remove_dir_all(place.store()).unwrap();
                 copy(&place.0.join("third"), &place.store());
             },
-            4..=6,
+            4..7,
         ),
-        ("removed", |_, journal, _| fs::remove_file(journal).unwrap(), 1..=6),
-        ("a flipped hash", |_, _, _| {}, 3..=3),
-        ("a flipped length", |_, _, _| {}, 3..=3),
-        ("a flipped magic", |_, _, _| {}, 1..=0),
+        ("removed", |_, journal, _| fs::remove_file(journal).unwrap(), 1..7),
+        ("a flipped hash", |_, _, _| {}, 3..4),
+        ("a flipped length", |_, _, _| {}, 3..4),
+        ("a flipped magic", |_, _, _| {}, 0..0),
     ];
     for (number, (what, damage, lost)) in damages.into_iter().enumerate() {
         let place = Place::new(&format!("lost-{number}"));
@@ -403,7 +403,7 @@ fn what_a_journal_lost_is_a_gap_after_a_kill() {
                 let found = store.look_up(&question(port, second)).unwrap();
                 let is_there = !lost.contains(&number);
                 assert_eq!(found.holders.len(), usize::from(is_there), "{what}, {port} at {second}: {found:?}");
-                let is_before = count == 0 || second + 1 < *lost.start();
+                let is_before = count == 0 || second + 1 < lost.start;
                 assert_eq!(found.is_complete, is_before, "{what}, {port} at {second}: {found:?}");
                 // A lost record may have ended it.
                 let may_have_ended = second == 30 && count > 0 && is_there;

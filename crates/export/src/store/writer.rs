@@ -377,7 +377,7 @@ impl JournalFile {
     }
 
     /// Moves to the next whole frame of a boot, past bytes that are none. Returns false if there is
-    /// none. `budget` is how many bytes may be looked at in vain.
+    /// none. `budget` is how many bytes of what looks like a frame and is none may be read.
     fn search(&mut self, boot: u32, budget: &mut u64) -> Result<bool, StoreError> {
         loop {
             self.fill(journal::HEADER)?;
