@@ -24,6 +24,7 @@ use export::store::StoreError;
 use export::store::StoreOptions;
 use export::store::StoreWriter;
 use export::store::Until;
+use export::store::lookups;
 use export::store::verify;
 use export::store::verify_text;
 use nat::Instant;
@@ -881,6 +882,53 @@ fn verify_finds_each_kind_of_tampering() {
     let other = if after.starts_with('0') { '1' } else { '0' };
     fs::write(changed.0.join("head"), format!("{before}\nkey {other}{}", &after[1..])).unwrap();
     assert!(faults(&changed.0)[0].contains("signature"));
+    fs::remove_file(&head).unwrap();
+}
+
+#[test]
+fn verify_finds_removed_lookups() {
+    let folder = Folder::new("lookups");
+    let now = |second: u64| Moment { monotonic_us: second * 1_000_000, unix_us: (1_800_000_000 + second) * 1_000_000 };
+    let record = |count: u64| {
+        for number in 0..count {
+            lookups::record_export(&folder.0, (number, number), Some("case"), number).unwrap();
+        }
+    };
+    let faults = |head: Option<&Path>| verify(&folder.0, head, |_, _| {}).unwrap().faults;
+    let mut writer = StoreWriter::open(&folder.0, StoreOptions::default(), now(0)).unwrap();
+    record(3);
+    for second in [2, 4] {
+        writer.advance(now(second), second * 1_000_000).unwrap();
+    }
+    let path = folder.0.join("lookups");
+    let three = fs::read_to_string(&path).unwrap();
+    record(2);
+    let head = folder.0.with_extension("head");
+    fs::write(&head, Store::open(&folder.0).unwrap().head(None).unwrap()).unwrap();
+    assert_eq!(faults(Some(&head)), Vec::<String>::new());
+    // Those after the last head: only one that was exported later knows them.
+    fs::write(&path, &three).unwrap();
+    assert_eq!(faults(None), Vec::<String>::new());
+    assert_eq!(faults(Some(&head)), ["exported head: 3 lines of lookups instead of 5; the end was cut off"]);
+    drop(writer);
+    // Without a running instance, and with one that starts, and after further lookups.
+    let cut = "head of the store: 2 lines of lookups instead of 3; the end was cut off";
+    let two: String = three.split_inclusive('\n').take(2).collect();
+    fs::write(&path, &two).unwrap();
+    assert_eq!(faults(None), [cut]);
+    let mut writer = StoreWriter::open(&folder.0, StoreOptions::default(), now(9)).unwrap();
+    assert_eq!(faults(None), [cut]);
+    record(4);
+    for second in [12, 14] {
+        writer.advance(now(second), second * 1_000_000).unwrap();
+    }
+    let other = ["head of the store: line 3 of lookups is another one; the record was rewritten"];
+    assert_eq!(faults(None), other);
+    drop(writer);
+    drop(StoreWriter::open(&folder.0, StoreOptions::default(), now(20)).unwrap());
+    assert_eq!(faults(None), other, "and still after the next start");
+    fs::remove_file(&path).unwrap();
+    assert_eq!(faults(None), ["head of the store: 0 lines of lookups instead of 3; the end was cut off"]);
     fs::remove_file(&head).unwrap();
 }
 

@@ -31,6 +31,7 @@ use super::codec::put_bytes;
 use super::codec::put_varint;
 use super::error::StoreError;
 use super::journal::Hash;
+use super::lookups::Lines;
 use super::segment::Written;
 use crate::pools::PoolRange;
 use crate::pools::PoolRanges;
@@ -644,6 +645,8 @@ pub(crate) struct CatalogueWriter {
     synced: (u64, Hash),
     /// The signed head as it was found.
     found: Option<Head>,
+    /// The record of lookups.
+    lookups: Lines,
 }
 
 impl CatalogueWriter {
@@ -667,7 +670,8 @@ impl CatalogueWriter {
             file.sync_all().map_err(&error)?;
         }
         let found = signed.filter(|head| head.store == catalogue.store);
-        Ok(CatalogueWriter { folder: folder.to_owned(), file, catalogue, key, synced: (0, [0; 32]), found })
+        let lookups = Lines::after(found.map_or((0, [0; 32]), |head| head.lookups));
+        Ok(CatalogueWriter { folder: folder.to_owned(), file, catalogue, key, synced: (0, [0; 32]), found, lookups })
     }
 
     /// Of these frames from `first` on, the first that is not what the signed head says was on the
@@ -711,11 +715,13 @@ impl CatalogueWriter {
     }
 
     /// Writes the signed head.
-    pub(crate) fn sign(&self) -> Result<(), StoreError> {
+    fn sign(&mut self) -> Result<(), StoreError> {
         let Catalogue { entries, hash, next_frame, last_frame, store, .. } = self.catalogue;
         let sealed = (next_frame, last_frame);
         let (frames, frame) = if self.synced.0 > next_frame { self.synced } else { sealed };
-        let head = Head { store, entries, hash, frames, frame };
+        // What cannot be read now is in the next head.
+        let _ = self.lookups.read_on(&self.folder);
+        let head = Head { store, entries, hash, frames, frame, lookups: self.lookups.signed() };
         let (new, path) = (self.folder.join("head.new"), self.folder.join(HEAD));
         fs::write(&new, head.text(&self.key)).map_err(StoreError::io(&new))?;
         fs::rename(&new, &path).map_err(StoreError::io(&path))
@@ -732,18 +738,19 @@ pub struct Head {
     /// Frames so far and the hash of the last one.
     pub(crate) frames: u64,
     pub(crate) frame: Hash,
+    /// Lines of the record of lookups and the hash of the last one.
+    pub(crate) lookups: (u64, Hash),
 }
 
 impl Head {
     pub(crate) fn signed_text(&self) -> String {
-        format!(
-            "natrix log head\nstore {}\nentries {} {}\nframes {} {}\n",
-            hex(&self.store),
-            self.entries,
-            hex(&self.hash),
-            self.frames,
-            hex(&self.frame)
-        )
+        let mut text = format!("natrix log head\nstore {}\n", hex(&self.store));
+        text += &format!("entries {} {}\n", self.entries, hex(&self.hash));
+        text += &format!("frames {} {}\n", self.frames, hex(&self.frame));
+        if self.lookups.0 > 0 {
+            text += &format!("lookups {} {}\n", self.lookups.0, hex(&self.lookups.1));
+        }
+        text
     }
 
     /// The head as text with its signature.
@@ -784,6 +791,7 @@ impl Head {
 
     pub(crate) fn parse(text: &str) -> Option<(Head, [u8; 64])> {
         let mut lines = text.lines().skip_while(|line| *line != "natrix log head").skip(1);
+        let has_lookups = lines.clone().nth(3).is_some_and(|line| line.starts_with("lookups "));
         let mut line = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned);
         let store = unhex(&line("store")?)?;
         let pair = |text: String| -> Option<(u64, Hash)> {
@@ -791,8 +799,10 @@ impl Head {
             Some((number.parse().ok()?, unhex(hash)?))
         };
         let ((entries, hash), (frames, frame)) = (pair(line("entries")?)?, pair(line("frames")?)?);
+        // Without lookups there is no such line.
+        let lookups = if has_lookups { pair(line("lookups")?)? } else { (0, [0; 32]) };
         line("key")?;
-        Some((Head { store, entries, hash, frames, frame }, unhex(&line("signature")?)?))
+        Some((Head { store, entries, hash, frames, frame, lookups }, unhex(&line("signature")?)?))
     }
 }
 

@@ -1,7 +1,8 @@
 //! The record of lookups: each question about a subscriber is answerable itself.
 //!
 //! One line of JSON for each, appended to the file `lookups` of the store. Each line has the hash
-//! of the line before, so that a removed or changed line shows.
+//! of the line before, so that a removed or changed line shows. The signed head of the store has
+//! the number of lines and the hash of the last one, so that a cut end shows, too.
 
 use std::fs::File;
 use std::io;
@@ -16,6 +17,7 @@ use serde_json::json;
 
 use super::catalogue::hex;
 use super::error::StoreError;
+use super::journal::Hash;
 use super::reader::Found;
 use super::reader::Question;
 use crate::utc_text;
@@ -137,6 +139,85 @@ fn write_whole(file: &mut File, bytes: &[u8], sync: impl FnOnce(&File) -> io::Re
 fn follows(line: &[u8], before: &[u8; 32]) -> bool {
     let value: Option<serde_json::Value> = serde_json::from_slice(line).ok();
     value.as_ref().and_then(|value| value["previous"].as_str()) == Some(&hex(before))
+}
+
+/// The lines of a record and the hash of the last one, for the signed head.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lines {
+    count: u64,
+    last: Hash,
+    /// Bytes of these lines.
+    bytes: u64,
+    /// What an earlier head had. While the file has not got that, this is signed again.
+    earlier: (u64, Hash),
+    /// True if the file has lost lines.
+    is_cut: bool,
+}
+
+impl Lines {
+    /// Of a record that had these lines, by an earlier head.
+    pub(crate) fn after(earlier: (u64, Hash)) -> Lines {
+        Lines { earlier, ..Lines::default() }
+    }
+
+    /// Reads what was appended, unless a line is just being written.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn read_on(&mut self, folder: &Path) -> io::Result<()> {
+        let mut file = match File::open(folder.join(NAME)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.found(0);
+                return Ok(());
+            }
+            opened => opened?,
+        };
+        let length = file.metadata()?.len();
+        self.found(length);
+        // A line counts when it is on the disk.
+        if length == self.bytes || self.is_cut || file.try_lock_shared().is_err() {
+            return Ok(());
+        }
+        file.seek(SeekFrom::Start(self.bytes))?;
+        let mut reader = io::BufReader::new(file);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            (&mut reader).take(LINE_MAX).read_until(b'\n', &mut line)?;
+            let Some(content) = line.strip_suffix(b"\n") else { return Ok(()) };
+            (self.count, self.last) = (self.count + 1, *blake3::hash(content).as_bytes());
+            self.bytes += line.len() as u64;
+            self.is_cut |= self.count == self.earlier.0 && self.last != self.earlier.1;
+        }
+    }
+
+    /// Notes the length of the file.
+    fn found(&mut self, length: u64) {
+        if length < self.bytes && !self.is_cut {
+            (self.earlier, self.is_cut) = ((self.count, self.last), true);
+        }
+    }
+
+    /// How many lines there were, and the hash of the last one.
+    pub(crate) fn signed(&self) -> (u64, Hash) {
+        let has_all = !self.is_cut && self.count >= self.earlier.0;
+        if has_all { (self.count, self.last) } else { self.earlier }
+    }
+}
+
+/// What is wrong if a head has so many lines with this hash of the last one; None if it fits.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn against(folder: &Path, signed: (u64, Hash)) -> Result<Option<String>, StoreError> {
+    let mut lines = Lines::after(signed);
+    lines.read_on(folder).map_err(StoreError::io(&folder.join(NAME)))?;
+    let (expected, found) = (signed.0, lines.count);
+    Ok(match (lines.is_cut, found < expected) {
+        (true, _) => Some(format!("line {expected} of lookups is another one; the record was rewritten")),
+        (_, true) => Some(format!("{found} lines of lookups instead of {expected}; the end was cut off")),
+        _ => None,
+    })
 }
 
 /// Checks that every line of the record has the hash of the line before. Returns the number of

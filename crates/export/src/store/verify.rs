@@ -230,7 +230,13 @@ fn the_rest(
             Some(text) => Head::signed(text, path, &catalogue.key),
         };
         match read {
-            Ok(head) => check_head(folder, catalogue, hashes, &frames, &head, is_own, &mut verified),
+            Ok(head) => {
+                check_head(folder, catalogue, hashes, &frames, &head, is_own, &mut verified);
+                if let Some(fault) = lookups::against(folder, head.lookups)? {
+                    let which = if is_own { "head of the store" } else { "exported head" };
+                    verified.faults.push(format!("{which}: {fault}"));
+                }
+            }
             Err(error) => verified.faults.push(format!("head {}: {error}", path.display())),
         }
     }
@@ -494,7 +500,10 @@ impl Store {
             (frames, frame) = (read.number.saturating_add(1), read.hash);
             Ok(())
         })?;
-        let head = Head { store: known.store, entries: known.entries, hash: known.hash, frames, frame };
+        let mut lookups = lookups::Lines::default();
+        lookups.read_on(&self.folder).map_err(StoreError::io(&self.folder))?;
+        let (store, entries, hash) = (known.store, known.entries, known.hash);
+        let head = Head { store, entries, hash, frames, frame, lookups: lookups.signed() };
         Ok(head.text(&key))
     }
 
