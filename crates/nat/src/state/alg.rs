@@ -42,7 +42,7 @@ const HELD_MIN: u32 = 256;
 const HELD_CEILING: u32 = SESSIONS_CEILING / SESSIONS_PER_HELD;
 const _: () = assert!(HELD_CEILING < u16::MAX as u32, "a session has its place in 16 bits");
 /// Unanswered clients of one subscriber's servers over UDP: anyone can forge them.
-const CLIENTS_MAX: u32 = 64;
+const CLIENTS_MAX: u16 = 64;
 /// One subscriber may have this part of the sessions, and this part of what is free to hold more.
 const SHARE: u32 = 8;
 /// Places that are looked at for one to take back, each so far behind the one before, in parts of
@@ -400,18 +400,18 @@ impl AlgStore {
         if self.len() > max as usize || count > share {
             return None;
         }
-        let (strangers, asked) = match own {
-            Some(own) if count == share => (own.fuller_of_outside(), &own.asked),
-            _ if self.is_full() => (&self.strangers, &self.asked),
+        let (of_outside, asked) = match own {
+            Some(own) if count == share => (own.first_of_outside(share), own.asked),
+            _ if self.is_full() => (self.strangers.first(), self.asked),
             _ => return None,
         };
-        strangers.first().or_else(|| asked.first().filter(|_| from == Side::Inside))
+        of_outside.or_else(|| asked.first().filter(|_| from == Side::Inside))
     }
 
     /// The same for a client of a server over UDP, if unanswered ones have all that they may have.
     pub(crate) fn client_to_replace(&self, subscriber: u32) -> Option<u32> {
         let own = self.owners.find(&self.hash, subscriber)?;
-        if own.clients.len() < CLIENTS_MAX { None } else { own.clients.first() }
+        if own.client_count < CLIENTS_MAX { None } else { own.clients.first() }
     }
 
     /// Whether a new session of this subscriber, begun from this side, can start, in another's place
@@ -428,6 +428,9 @@ impl AlgStore {
         if before == spare {
             return;
         }
+        let owner = self.owners.get_mut(session.owner);
+        let are = |spare| u16::from(spare == Some(Spare::Client));
+        owner.client_count = owner.client_count + are(spare) - are(before);
         if let Some(before) = before {
             let ([of_all, of_owner], list) = self.queues(index, before);
             of_all.unlink(list, Which::OfAll, index);
@@ -504,7 +507,7 @@ impl AlgStore {
     /// The fuller the table, the less each may have, so that a few leave something to all others.
     fn may_hold(&mut self, owner: u32) -> bool {
         let free = self.room.held.saturating_sub(self.held.used());
-        free > 0 && self.owners.get_mut(owner).held < (free / SHARE).max(1)
+        free > 0 && u32::from(self.owners.get_mut(owner).held) < (free / SHARE).max(1)
     }
 
     /// If no place is free, takes an incomplete message from the subscriber that holds most, of
@@ -515,7 +518,7 @@ impl AlgStore {
         }
         let own = self.owners.get_mut(owner).held;
         let total = self.held.list.len();
-        let mut fullest: Option<(u32, u32, usize)> = None;
+        let mut fullest: Option<(u16, u32, usize)> = None;
         for _ in 0..LOOKED_AT {
             self.looked_at = self.looked_at.wrapping_add(LOOK_STEP);
             let place = ((u64::from(self.looked_at) * total as u64) >> 32) as usize;

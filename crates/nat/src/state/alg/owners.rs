@@ -12,7 +12,9 @@ pub(super) struct Owner {
     subscriber: u32,
     pub(super) sessions: u32,
     /// Directions that hold something.
-    pub(super) held: u32,
+    pub(super) held: u16,
+    /// How many are in `clients`.
+    pub(super) client_count: u16,
     /// Its sessions that may make room for others: see [`super::Spare`].
     pub(super) asked: Queue,
     pub(super) strangers: Queue,
@@ -20,10 +22,14 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Of those begun from outside, so that a flood over TCP leaves places to clients over UDP, and
-    /// the other way round.
-    pub(super) fn fuller_of_outside(&self) -> &Queue {
-        if self.clients.len() > self.strangers.len() { &self.clients } else { &self.strangers }
+    /// Of those begun from outside, so that a flood over UDP leaves half of the subscriber's `share`
+    /// to clients over TCP, and the other way round.
+    pub(super) fn first_of_outside(&self, share: u32) -> Option<u32> {
+        let (some, others) = match u32::from(self.client_count) > share / 2 {
+            true => (&self.clients, &self.strangers),
+            false => (&self.strangers, &self.clients),
+        };
+        some.first().or(others.first())
     }
 }
 
@@ -65,7 +71,7 @@ impl Owners {
             return Some(place);
         }
         let [asked, strangers, clients] = [Queue::EMPTY; 3];
-        let new = Owner { subscriber, sessions: 1, held: 0, asked, strangers, clients };
+        let new = Owner { subscriber, sessions: 1, held: 0, client_count: 0, asked, strangers, clients };
         let place = self.records.take(|| new)?;
         *self.get_mut(place) = new;
         if self.by_subscriber.insert(hash_of(hash, subscriber), place).is_err() {

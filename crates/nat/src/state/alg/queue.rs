@@ -26,19 +26,14 @@ impl Links {
 pub(super) struct Queue {
     first: u32,
     last: u32,
-    len: u32,
 }
 
 impl Queue {
-    pub(super) const EMPTY: Queue = Queue { first: NONE, last: NONE, len: 0 };
+    pub(super) const EMPTY: Queue = Queue { first: NONE, last: NONE };
 
     /// The one that has waited for longest.
     pub(super) fn first(&self) -> Option<u32> {
         Some(self.first).filter(|first| *first != NONE)
-    }
-
-    pub(super) fn len(&self) -> u32 {
-        self.len
     }
 
     /// It must not be in the queue.
@@ -49,7 +44,6 @@ impl Queue {
             last => list[last as usize].links[which as usize].next = index,
         }
         self.last = index;
-        self.len += 1;
     }
 
     /// It must be in the queue.
@@ -63,6 +57,5 @@ impl Queue {
             NONE => self.last = previous,
             next => list[next as usize].links[which as usize].previous = previous,
         }
-        self.len -= 1;
     }
 }

@@ -147,9 +147,9 @@ fn nothing_from_outside_takes_the_place_of_a_host_inside() {
         let all: Vec<(u32, Spare)> =
             (0..share).map(|n| (unanswered(&mut store, 1, n, kinds[n as usize % 4]), kinds[n as usize % 4])).collect();
         let of = |kind: Spare| all.iter().filter(move |it| it.1 == kind).map(|it| it.0);
-        // One of them by turns: that of which there are more.
-        let by_turns: Vec<u32> = of(Spare::Stranger).zip(of(Spare::Client)).flat_map(|(a, b)| [a, b]).collect();
-        let (some, others) = by_turns.split_at(4);
+        // UDP and TCP have a quarter each, and half would be for UDP.
+        let of_outside: Vec<u32> = of(Spare::Stranger).chain(of(Spare::Client)).collect();
+        let (some, others) = of_outside.split_at(share as usize / 4 + 2);
         for place in some {
             for from in [Side::Outside, Side::Inside] {
                 assert_eq!((store.to_replace(1, from), store.has_room_for(1, from)), (Some(*place), true));
@@ -169,6 +169,19 @@ fn nothing_from_outside_takes_the_place_of_a_host_inside() {
         store.set_replaceable(last, true, true);
         assert_eq!([Side::Outside, Side::Inside].map(|from| store.to_replace(1, from)), [Some(last); 2]);
     }
+}
+
+/// A flood over UDP, and one over TCP, leave each other half.
+#[test]
+fn floods_over_udp_and_tcp_leave_places_to_each_other() {
+    let mut store = store(256);
+    let clients: Vec<u32> = (0..20).map(|n| unanswered(&mut store, 1, n, Spare::Client)).collect();
+    let strangers: Vec<u32> = (20..32).map(|n| unanswered(&mut store, 1, n, Spare::Stranger)).collect();
+    for (n, place) in clients[..4].iter().chain(&strangers).chain(&clients[4..]).enumerate() {
+        assert_eq!(store.to_replace(1, Side::Outside), Some(*place), "number {n}");
+        store.set_replaceable(*place, false, false);
+    }
+    assert_eq!(store.to_replace(1, Side::Outside), None);
 }
 
 /// Nor in a full table.
@@ -227,7 +240,9 @@ fn a_few_subscribers_cannot_hold_everything() {
         let places: Vec<u32> = places.collect();
         places.iter().filter(|place| store.with_held(**place, 0).is_some()).count()
     };
-    let held = |store: &AlgStore, subscriber: u32| store.owners.find(&store.hash, subscriber).map_or(0, |it| it.held);
+    let held = |store: &AlgStore, subscriber: u32| {
+        store.owners.find(&store.hash, subscriber).map_or(0, |it| u32::from(it.held))
+    };
     let got: Vec<u32> = (0..8).map(|subscriber| hold(&mut store, subscriber, 200) as u32).collect();
     assert!(got.iter().all(|got| (10..=28).contains(got)), "{got:?} of {HELD_MIN}");
     let still: Vec<u32> = (0..8).map(|subscriber| held(&store, subscriber)).collect();
