@@ -462,8 +462,8 @@ impl Host {
         if let Role::Via | Role::Route = role
             && !is_session
         {
-            // Answers come to the port that sent the request, or to the one that is named, where the
-            // phone may listen for all of them (RFC 3261 §18.2.2).
+            // Answers come to the port that sent the request, or to the one that is named, where
+            // the phone may listen for all of them (RFC 3261 §18.2.2).
             let wanted = findings.control_want(self.port()).filter(|_| matches!(role, Role::Via));
             match (wanted, context.external_port(self.port()), self.port) {
                 (Some(_), ..) => {

@@ -64,8 +64,8 @@ impl Config {
 
     /// Whether `stock` has what the control sessions of gateways take if this configuration, which
     /// has more of them than `before`, follows it without a restart. All other tables keep their
-    /// sizes. What they may take under `before` counts, too: memory comes as they are first used, so
-    /// most of it may be part of the stock yet.
+    /// sizes. What they may take under `before` counts, too: memory comes as they are first used,
+    /// so most of it may be part of the stock yet.
     ///
     /// # Errors
     /// [`NotEnough`] when it does not fit.

@@ -414,8 +414,8 @@ impl AlgStore {
         if own.client_count < CLIENTS_MAX { None } else { own.clients.first() }
     }
 
-    /// Whether a new session of this subscriber, begun from this side, can start, in another's place
-    /// if need be.
+    /// Whether a new session of this subscriber, begun from this side, can start, in another's
+    /// place if need be.
     pub(crate) fn has_room_for(&self, subscriber: u32, from: Side) -> bool {
         !(self.is_full() || self.has_all(subscriber)) || self.to_replace(subscriber, from).is_some()
     }

@@ -22,8 +22,8 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Of those begun from outside, so that a flood over UDP leaves half of the subscriber's `share`
-    /// to clients over TCP, and the other way round.
+    /// Of those begun from outside, so that a flood over UDP leaves half of the subscriber's
+    /// `share` to clients over TCP, and the other way round.
     pub(super) fn first_of_outside(&self, share: u32) -> Option<u32> {
         let (some, others) = match u32::from(self.client_count) > share / 2 {
             true => (&self.clients, &self.strangers),

@@ -164,8 +164,8 @@ fn nothing_from_outside_takes_the_place_of_a_host_inside() {
         assert_eq!((store.to_replace(1, Side::Outside), store.has_room_for(1, Side::Outside)), (None, false));
         let oldest = of(Spare::Asked).next();
         assert_eq!((store.to_replace(1, Side::Inside), store.has_room_for(1, Side::Inside)), (oldest, true));
-        // What is over, whoever has begun it, goes for either.
-        let last = of(Spare::Asked).last().expect("one");
+        // What is over goes for either, also if the inside has begun it.
+        let last = of(Spare::Asked).next_back().expect("one");
         store.set_replaceable(last, true, true);
         assert_eq!([Side::Outside, Side::Inside].map(|from| store.to_replace(1, from)), [Some(last); 2]);
     }
