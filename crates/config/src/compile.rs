@@ -77,6 +77,15 @@ pub fn parse_sent(text: &str, file_name: &str, machine: &Machine, before: &Confi
     compile(text, machine, Some(before), Report::new(file_name, text).of_sent())
 }
 
+/// A line of a text that is not TOML, unless it may have a secret in it.
+fn shown_line(text: &str, index: usize) -> &str {
+    let line = text.lines().nth(index).unwrap_or_default();
+    let before = text.lines().take(index + 1);
+    let header = before.filter(|line| line.trim_start().starts_with('[')).last().unwrap_or_default();
+    let is_of_secret = line.contains("token") || line.contains("argon2") || header.contains("user");
+    if is_of_secret { "a line that may have a secret is not shown" } else { line }
+}
+
 fn compile(
     text: &str,
     machine: &Machine,
@@ -87,7 +96,7 @@ fn compile(
         Ok(document) => document,
         Err(error) => {
             let line = report.line(error.span()).unwrap_or(1);
-            let source = text.lines().nth(line as usize - 1).unwrap_or_default();
+            let source = shown_line(text, line as usize - 1);
             let place = Place { path: "".into(), line: Some(line) };
             let message = error.message().trim().replace('\n', ", ");
             report.fault(&place, format!("is not TOML: {message}"), source, "correct this line and check again");

@@ -91,7 +91,8 @@ impl<'a> Section<'a> {
 
     fn wrong_type(&self, key: &Key, found: &Placed<Value>, wanted: &str, report: &mut Report) {
         let remedy = format!("write {} = {}", key.name, key.default.example());
-        report.fault(&found.place, format!("is not {wanted}"), shown(&found.value), remedy);
+        let seen = if key.name == "token" { String::new() } else { shown(&found.value) };
+        report.fault(&found.place, format!("is not {wanted}"), seen, remedy);
     }
 
     /// A whole number in its range.
