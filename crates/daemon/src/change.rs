@@ -674,8 +674,14 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     Ok(changes.into_iter().map(Reply::from).chain([reloaded.into()]).collect())
 }
 
-/// Replaces the file at once: a failure leaves the old one.
+/// Replaces the file at once: a failure leaves the old one. It is on the disk, and so is its name
+/// in the folder, which a power cut would otherwise take back.
 fn save(path: &str, text: &str) -> io::Result<()> {
+    save_by(path, text, std::fs::File::sync_all)
+}
+
+/// As [`save`]. `sync` brings a file or a folder to the disk.
+fn save_by(path: &str, text: &str, mut sync: impl FnMut(&std::fs::File) -> io::Result<()>) -> io::Result<()> {
     let path = std::fs::canonicalize(path)?;
     let permissions = std::fs::metadata(&path)?.permissions();
     let mut next = path.clone().into_os_string();
@@ -684,8 +690,10 @@ fn save(path: &str, text: &str) -> io::Result<()> {
         let mut file = std::fs::File::create(&next)?;
         file.set_permissions(permissions)?;
         file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&next, &path)
+        sync(&file)?;
+        std::fs::rename(&next, &path)?;
+        let folder = path.parent().ok_or(io::ErrorKind::NotADirectory)?;
+        sync(&std::fs::File::open(folder)?)
     };
     write().inspect_err(|_| {
         // It may not exist.
@@ -776,4 +784,37 @@ fn reshape(instance: &Instance, shared: &Arc<Shared>, reshapes: &[Reshape], offe
         let Question::Reshape { .. } = instance.ask(0, question)? else { return Err(mismatch(0)) };
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn a_saved_file_and_then_its_name_are_brought_to_the_disk() {
+        let folder = std::env::temp_dir().join(format!("natrix-save-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join("natrix.toml");
+        fs::write(&path, "old").unwrap();
+        // What is synced, and what the file has then.
+        let mut synced = Vec::new();
+        save_by(path.to_str().unwrap(), "new", |file| {
+            let mut text = String::new();
+            let is_folder = file.metadata()?.is_dir();
+            fs::File::open(&path)?.read_to_string(&mut text)?;
+            synced.push((is_folder, text));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(synced, [(false, "old".to_owned()), (true, "new".to_owned())]);
+        // A full disk leaves the old file and nothing else.
+        save_by(path.to_str().unwrap(), "newer", |_| Err(io::ErrorKind::StorageFull.into())).unwrap_err();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::remove_dir_all(folder).unwrap();
+    }
 }
