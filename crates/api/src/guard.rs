@@ -647,6 +647,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_login_that_waited_is_refused_after_too_many_guesses_unless_its_secret_is_random() {
+        for (secret, wanted) in [("secret", StatusCode::TOO_MANY_REQUESTS), (RANDOM, StatusCode::OK)] {
+            let (guard, token) = guard_with(secret);
+            let turn = Arc::clone(&guard.verifying).acquire_owned().await.unwrap();
+            let waiting = tokio::spawn({
+                let (guard, token) = (Arc::clone(&guard), token.clone());
+                async move { log_in(&guard, &token, 1).await }
+            });
+            // It was let through, and waits behind another login.
+            while lock(&guard.budgets).is_empty() {
+                tokio::task::yield_now().await;
+            }
+            tokio::task::yield_now().await;
+            // Meanwhile the same token was verified for another request, and somebody guessed.
+            assert_eq!(guard.verify(&token), Some(0));
+            let peer = Peer::Tcp { address: [192, 0, 2, 1].into(), certificate: None };
+            (0..10).for_each(|_| guard.count_wrong_login(&peer, WRONG));
+            drop(turn);
+            assert_eq!(waiting.await.unwrap(), HashMap::from([(wanted, 1)]), "{secret}");
+        }
+    }
+
+    #[tokio::test]
     async fn what_is_no_name_and_secret_is_not_counted() {
         let (guard, token) = guard();
         assert_eq!(log_in(&guard, "noc", 64).await, HashMap::from([(StatusCode::UNAUTHORIZED, 64)]));
@@ -704,6 +727,10 @@ mod tests {
         assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
         let other = token.replace("noc", "other");
         assert_eq!(log_in(&guard, &other, 1).await, HashMap::from([(StatusCode::OK, 1)]));
+        // The owner of one that somebody made up has to.
+        let (guard, token) = guard_with("secret");
+        assert_eq!(guesses(&guard, (0..100).map(|last| [198, 51, 100, last].into()), WRONG).await, 100);
+        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
     }
 
     #[test]

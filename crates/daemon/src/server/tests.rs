@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Instant;
@@ -38,6 +39,7 @@ use control::TraceRecord;
 use control::Why;
 use control::WhyAnswer;
 use control::server::SILENCE_MAX;
+use tracing_subscriber::layer::SubscriberExt;
 use wire::ethernet::MacAddress;
 
 use super::CLIENTS_MAX;
@@ -45,8 +47,11 @@ use super::Server;
 use super::Socket;
 use super::SocketError;
 use super::Ticker;
+use super::begin_change;
+use super::end_change;
 use super::lookup_of;
 use crate::audit::Audit;
+use crate::change::Live;
 use crate::clock::Clock;
 use crate::fleet::Fleet;
 use crate::fleet::Idle;
@@ -94,6 +99,7 @@ impl Drop for Directory {
 struct Running {
     bed: Bed,
     directory: Directory,
+    instance: Arc<Instance>,
     _server: Server,
     _ticker: Ticker,
     _fleet: Fleet,
@@ -136,9 +142,9 @@ impl Running {
         let log = Log::silent();
         let socket = Socket::open(&directory.socket(), 0o600).expect("the socket opens");
         let server = Server::start(socket, Arc::clone(&instance), log).expect("the server starts");
-        let ticker = Ticker::start(instance, log).expect("the ticker starts");
+        let ticker = Ticker::start(Arc::clone(&instance), log).expect("the ticker starts");
         let bed = Bed { ports, workers: Vec::new(), now: clock.now() };
-        Running { bed, directory, _server: server, _ticker: ticker, _fleet: fleet }
+        Running { bed, directory, instance, _server: server, _ticker: ticker, _fleet: fleet }
     }
 
     fn client(&self) -> Client {
@@ -647,6 +653,55 @@ fn what_cannot_be_recorded_is_not_done() {
         assert_eq!((fault.object.as_str(), fault.problem.as_str()), (control::AUDIT_LOG, "cannot be written"));
         assert!(fault.remedy.ends_with("nothing was done"), "{request:?}: {fault}");
     }
+}
+
+/// What is logged, as text.
+#[derive(Clone, Debug, Default)]
+struct Written(Arc<Mutex<String>>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Written {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        let mut text = event.metadata().level().to_string();
+        event.record(&mut |_: &tracing::field::Field, value: &dyn core::fmt::Debug| {
+            text.push_str(&format!(" {value:?}"));
+        });
+        self.0.lock().expect("no panic").push_str(&text);
+    }
+}
+
+#[test]
+fn what_the_audit_log_lacks_of_a_change_is_in_the_log() {
+    let running = Running::start("late");
+    let text = "[[interface]]\nname = \"in\"\nrealm = \"inside\"\ndriver = \"net_tap0\"\naddresses = [\"100.64.0.1/24\"]\n\
+                [[interface]]\nname = \"out\"\nrealm = \"outside\"\ndriver = \"net_tap1\"\naddresses = [\"192.0.2.2/30\"]\n\
+                [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/24\"]\n";
+    let config = config::parse(text, "test.toml").expect("no faults");
+    let log = Log::new(config::LogLevel::Info);
+    running.instance.set_live(Live { config, path: "test.toml".to_owned(), previous: None, log });
+    let (path, kept) = (running.directory.0.join("audit.jsonl"), running.directory.0.join("kept"));
+    let noc = control::Actor { who: "noc".to_owned(), from: "http 192.0.2.9".to_owned(), case: None };
+    let begun = begin_change(&running.instance, &noc, "reload", "a text").expect("a record");
+    let listed = || {
+        let (records, _) =
+            running.client().request::<control::AuditRecord>(&Request::Audit(List::default())).expect("records");
+        records.into_iter().map(|record| (record.action, record.result)).collect::<Vec<_>>()
+    };
+    let of_reload = |result: &str| vec![("reload".to_owned(), result.to_owned())];
+    assert_eq!(listed(), of_reload("started"));
+    // As if the disk filled while the change is made.
+    fs::rename(&path, &kept).expect("the log is moved");
+    fs::create_dir(&path).expect("a folder is in its place");
+    let written = Written::default();
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(written.clone()), || {
+        end_change(&running.instance, begun, "a text: change 2: timeouts.icmp", "done");
+    });
+    let said = written.0.lock().expect("no panic").clone();
+    assert!(said.contains("ERROR") && said.contains("audit log") && said.contains("cannot be written"), "{said}");
+    let lacks = "it lacks: noc http 192.0.2.9: reload a text: change 2: timeouts.icmp: done";
+    assert!(said.contains(lacks), "{said}");
+    fs::remove_dir(&path).expect("nothing is in it");
+    fs::rename(&kept, &path).expect("the log is back");
+    assert_eq!(listed(), of_reload("not known: no end was recorded"));
 }
 
 #[test]
