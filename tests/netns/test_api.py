@@ -393,6 +393,13 @@ def every_lookup_is_recorded_however_it_is_asked(n):
         expect_equal(ask(n, f"/api/v1/{path}")[0], 200, path)
     expect_equal(ask(n, "/restconf/data/ietf-nat:nat")[0], 200, "data without mappings")
     expect_equal(latest()[0], before, "the latest record")
+    # A plan without names counts subscribers: the record says what the text changes.
+    moved = text.replace("[[pool]]", "[timeouts]\nicmp = \"2 min\"\n\n[[pool]]", 1)
+    expect_equal(ask(n, "/api/v1/plan", "operate", "POST", moved)[0], 200, "a plan without names")
+    (planned,) = objects(n, "/api/v1/audit?limit=1", "audit")
+    seen = (planned["who"], planned["action"], planned["subject"], planned["result"])
+    expect_equal(seen, ("noc", "plan", "a text: timeouts.icmp", "answered"), "a plan without names")
+    before = planned["time"]
     # The command line too, and all its pages are one lookup.
     expect(n.dut.show("mappings", "--internal", "100.64.0.0/10", "--all"), "the command has no mappings")
     records = objects(n, "/api/v1/audit?limit=2", "audit")

@@ -321,7 +321,11 @@ fn answer(
         Request::Why(why) => why::why(instance, &why).map(|answer| whole(vec![answer])),
         Request::Plan(asked) => {
             let planned = change::plan(instance, &asked);
-            let result = planned.as_ref().map_or_else(|refused| unanswered(&refused.fault), |_| ANSWERED.to_owned());
+            let (replies, result) = match &planned {
+                Ok(replies) => (replies, ANSWERED.to_owned()),
+                Err(refused) => (&refused.replies, unanswered(&refused.fault)),
+            };
+            let lookup = lookup.map(|((action, what), goes_on)| ((action, change_subject(&what, replies)), goes_on));
             return match record(asker, &lookup, &result.into()) {
                 Ok(()) => change_answered(client, planned),
                 Err(fault) => Ok(client.send(&Reply::Error(fault))?),
@@ -425,13 +429,15 @@ fn lookup_of(request: &Request) -> Option<(Lookup, bool)> {
             Some((("why", format!("{protocol} {source} {destination}{b4}{way}{interface}")), false))
         }
         Request::Trace(trace) => Some((("trace", text(trace)), false)),
-        Request::Plan(plan) if plan.details > 0 => {
+        // Without details too: what a plan counts of one subscriber says whether he is active.
+        Request::Plan(plan) => {
             let subject = match (&plan.config, plan.rollback) {
                 (_, true) => "the rollback",
                 (Some(path), false) => path.as_str(),
                 (None, false) => "a text",
             };
-            Some((("plan", format!("{subject}, {} of each kind named", plan.details)), false))
+            let named = if plan.details > 0 { format!(", {} of each kind named", plan.details) } else { String::new() };
+            Some((("plan", format!("{subject}{named}")), false))
         }
         _ => None,
     }
