@@ -5,6 +5,8 @@ use core::fmt;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::text::escaped;
+
 /// One error: `<object>: <what is wrong> (<value seen>); <what to do>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -36,12 +38,27 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.object, self.problem)?;
+        // Names of clients and files are in all of them; a newline would begin a line of its own.
+        write!(f, "{}: {}", escaped(&self.object), escaped(&self.problem))?;
         if let Some(seen) = &self.seen {
-            write!(f, " ({seen})")?;
+            write!(f, " ({})", escaped(seen))?;
         }
-        write!(f, "; {}", self.remedy)
+        write!(f, "; {}", escaped(&self.remedy))
     }
 }
 
 impl core::error::Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_one_line_whatever_its_names_are() {
+        let fault = Fault::new("pool \"a\nforged\"", "is\rwrong", "write\u{1b}[2J another").seen("b\u{2028}c");
+        let text = fault.to_string();
+        assert_eq!(text, "pool \"a\\nforged\": is\\rwrong (b\\u{2028}c); write\\u{1b}[2J another");
+        // A part of another fault is not escaped twice.
+        assert!(Fault::new("x", text.as_str(), "y").to_string().contains(&text));
+    }
+}
