@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_at_many_names_from_one_place_are_bounded_in_any_minute() {
+    fn guesses_at_many_names_are_bounded_in_any_minute() {
         let (mut wrong, begin) = (WrongLogins::default(), Instant::now());
         let mut verified = Vec::new();
         for (number, ms) in (0..200_000).step_by(200).enumerate() {

@@ -594,7 +594,7 @@ mod tests {
         let page = audit.page(&list(1, None)).unwrap();
         let began = page.objects[0].began.as_deref().unwrap();
         assert!(began < page.objects[0].time.as_str(), "{page:?}");
-        // Whoever reads the files finds both records.
+        // The files have both records.
         let texts = [folder.join("audit.jsonl-20261101"), path].map(|path| std::fs::read_to_string(path).unwrap());
         assert_eq!(texts.iter().map(|text| text.lines().count()).sum::<usize>(), 9 + 1 + 1 + 2 + 1 + 1);
         assert!(texts[0].lines().last().unwrap().contains(STARTED), "{}", texts[0]);

@@ -29,8 +29,8 @@ pub(crate) enum OtherEnd {
     Elsewhere(u32),
 }
 
-/// The other end of an interface; None if it is no virtual cable (`veth`). What stands on another
-/// interface, such as a VLAN or a macvlan, may be in another namespace than that one, too.
+/// The other end of an interface; None if it is no virtual cable (`veth`). A VLAN or a macvlan
+/// stands on another interface, which may be in another namespace.
 pub(crate) fn other_end(interface: &str) -> io::Result<Option<OtherEnd>> {
     let question = [&[0; INFO][..], &attribute(NAME, &text(interface))].concat();
     let answer = netlink::ask(&netlink::connect(NETLINK_ROUTE)?, GET_LINK, &question)?;
