@@ -52,7 +52,7 @@ pub(super) fn remedy(verdict: Verdict) -> &'static str {
         AddressDraining => "Wait for the end of draining, or add addresses that do not drain.",
         MappingTableFull => "Raise tables.mappings and restart, or limit ports per subscriber.",
         SessionTableFull | SessionLimit => {
-            "Raise tables.sessions or the limit of sessions; look for scanning subscribers."
+            "Raise tables.extra_sessions or the limit of sessions; look for scanning subscribers."
         }
         FlowTableFull => "Raise tables.flows and restart.",
         SubscriberTableFull => "Raise tables.subscribers and restart.",
@@ -60,7 +60,9 @@ pub(super) fn remedy(verdict: Verdict) -> &'static str {
             "natrix show subscribers names who is refused: look for infected hosts before raising the limit."
         }
         LogFull => "Make the log's disk faster or larger, or set log.back_pressure = \"drop\".",
-        FragmentTableFull | FragmentBuffersFull => "Usually an attack; raise tables.fragments if clients need it.",
+        FragmentTableFull | FragmentBuffersFull => {
+            "Usually an attack; raise tables.fragmented_datagrams and tables.fragments_held if clients need it."
+        }
         FragmentTimeout | FragmentRefused => {
             "Look at the first fragments: they are lost or dropped for another reason."
         }
@@ -100,6 +102,21 @@ mod tests {
         for verdict in Verdict::ALL {
             let dropped = verdict.kind() == VerdictKind::Dropped;
             assert_eq!(!remedy(*verdict).is_empty(), dropped, "{}", verdict.name());
+        }
+    }
+
+    #[test]
+    fn every_table_that_is_to_be_raised_is_a_key_of_the_configuration() {
+        let manual = include_str!("../../../../docs/configuration.md");
+        let rules = include_str!("../../../../packaging/monitoring/natrix-alerts.yml");
+        let in_rules = rules.split("\"table\", \"").skip(1).filter_map(|rest| rest.split('"').next());
+        let in_remedies = Verdict::ALL.iter().flat_map(|verdict| remedy(*verdict).split("tables.").skip(1));
+        let in_remedies =
+            in_remedies.filter_map(|rest| rest.split(|c: char| c != '_' && !c.is_ascii_alphanumeric()).next());
+        let keys: Vec<&str> = in_rules.chain(in_remedies).collect();
+        assert!(keys.len() > 8 && keys.contains(&"mappings"), "{keys:?}");
+        for key in keys {
+            assert!(manual.contains(&format!("\n| `{key}` | number, ")), "tables.{key} is no key");
         }
     }
 }
