@@ -37,7 +37,7 @@ netns: setup ## only the tests in network namespaces
 	cargo build --locked --package natrix --features dpdk
 	tests/netns/run.py --natrix target/debug/natrix
 
-routing: setup ## tests in network namespaces that need a quiet machine: several NATs side by side, floods, a restart
+routing: setup ## tests in network namespaces that load the machine: several NATs side by side, floods, a restart
 	cargo build --locked --package natrix --features dpdk
 	tests/netns/run.py --natrix target/debug/natrix --quiet
 

@@ -60,7 +60,7 @@ from netlab.netfilter import Netfilter  # noqa: E402
 from netlab.topology import Network  # noqa: E402
 
 
-# Their programs must answer each other within fractions of a second, for minutes.
+# They load the machine for minutes, so they run one setup at a time and not beside the others.
 QUIET_MODULE = "test_load_sharing"
 QUIET = (
     "a_flood_leaves_sessions_and_traffic_alone",
@@ -72,14 +72,14 @@ QUIET = (
 
 
 def needs_quiet(function):
-    """Whether a test is only run on a machine that does nothing else."""
+    """Whether a test is only run with --quiet."""
     return function.__module__ == QUIET_MODULE or function.__name__ in QUIET
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dut", choices=["natrix", "netfilter"], default="natrix", help="which NAT is tested")
-    parser.add_argument("--quiet", action="store_true", help="the tests that need a quiet machine, one setup at a time")
+    parser.add_argument("--quiet", action="store_true", help="the tests that load the machine, one setup at a time")
     parser.add_argument("--natrix", type=Path, default=HERE.parent.parent / "target/debug/natrix", help="the binary")
     parser.add_argument("--only", default="", help="only tests whose name, such as api/roles, contains this")
     parser.add_argument("--jobs", type=int, default=2, help="setups that run side by side (2)")
