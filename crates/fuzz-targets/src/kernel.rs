@@ -47,9 +47,9 @@ fn routes<P: Family>(bytes: &[u8]) {
     }
 }
 
-/// A frame has one class, whatever its bytes: ARP is `neighbour`, only a neighbour sends `bfd` and
-/// `bgp`, and only a neighbour, or anybody to a group of the link, `routing`. No class gets more
-/// than its rate, and none takes from another.
+/// A frame has one class, whatever its bytes: ARP is `neighbour`, only a neighbour sends `bfd`,
+/// `bfd_echo` and `bgp`, and only a neighbour, or anybody to a group of the link, `routing`. What a
+/// router has forwarded is no `bfd`. No class gets more than its rate, and none takes from another.
 ///
 /// A step is the time since the one before, in units of 50 microseconds, whether the source is on
 /// the link, the length of the frame, and the frame.
@@ -102,13 +102,23 @@ fn check_class(frame: &[u8], is_near: bool, class: Class) {
             let is_for_routing = is_for_link && class == Class::Routing;
             assert!(class == Class::Other || is_near || is_for_routing, "routing from afar: {frame:02x?}");
             let hop_limit = packet.get(8).copied().unwrap_or(0);
-            assert!(class != Class::Bfd || hop_limit >= 254, "BFD from afar: {frame:02x?}");
+            check_hop_limit(frame, class, hop_limit);
         }
         ETHER_TYPE_IPV6 => {
             let is_near = is_near || packet.get(8) == Some(&0xfe);
             assert!(matches!(class, Class::Other | Class::Neighbour) || is_near, "routing from afar: {frame:02x?}");
+            check_hop_limit(frame, class, packet.get(7).copied().unwrap_or(0));
         }
         ..=1_500 => assert_eq!(class, Class::Routing, "IEEE 802.3 has no type"),
         _ => assert_eq!(class, Class::Other, "no protocol that is known"),
     }
+}
+
+fn check_hop_limit(frame: &[u8], class: Class, hop_limit: u8) {
+    let wanted = match class {
+        Class::Bfd => 255,
+        Class::BfdEcho => 254,
+        _ => hop_limit,
+    };
+    assert_eq!(hop_limit, wanted, "BFD from afar: {frame:02x?}");
 }

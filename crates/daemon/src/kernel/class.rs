@@ -21,8 +21,11 @@ use wire::ipv6;
 /// What a frame is to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// BFD of a neighbour on the link: the loss of a few frames ends all sessions over it.
+    /// BFD that a neighbour on the link has sent: the loss of a few frames ends all sessions over it.
     Bfd,
+    /// Echoes of BFD that come back with a TTL of 254. A forger one router away can send these, and
+    /// nothing in them says who did, so they take nothing from what only the link can send.
+    BfdEcho,
     /// OSPF, IS-IS and other routing protocols of neighbours without connections.
     Routing,
     /// Sessions of BGP and LDP with a neighbour on the link, which repeat what is lost.
@@ -35,12 +38,14 @@ pub enum Class {
 
 impl Class {
     /// All classes.
-    pub const ALL: [Class; 5] = [Class::Bfd, Class::Routing, Class::Bgp, Class::Neighbour, Class::Other];
+    pub const ALL: [Class; 6] =
+        [Class::Bfd, Class::BfdEcho, Class::Routing, Class::Bgp, Class::Neighbour, Class::Other];
 
     /// Name in counters.
     pub const fn name(self) -> &'static str {
         match self {
             Class::Bfd => "bfd",
+            Class::BfdEcho => "bfd_echo",
             Class::Routing => "routing",
             Class::Bgp => "bgp",
             Class::Neighbour => "neighbour",
@@ -51,7 +56,7 @@ impl Class {
     /// Frames a second from one worker to the kernel.
     pub const fn rate(self) -> u64 {
         match self {
-            Class::Bfd | Class::Routing | Class::Bgp => 20_000,
+            Class::Bfd | Class::BfdEcho | Class::Routing | Class::Bgp => 20_000,
             Class::Neighbour => 2_000,
             Class::Other => 10_000,
         }
@@ -67,10 +72,12 @@ const ICMP6: u8 = 58;
 const FRAGMENT: u8 = 44;
 /// Ports of sessions over TCP: BGP and LDP.
 const BGP_PORTS: [u16; 2] = [179, 646];
-/// Destination ports of BFD of a neighbour (RFC 5881 §4), each with the least TTL or hop limit:
-/// control packets come as they were sent (§5), and the neighbour sends our echoes back with one
-/// less, as a forger one router away can.
-const BFD_PORTS: [(u16, u8); 2] = [(3_784, 255), (3_785, 254)];
+/// Destination ports of BFD of a neighbour (RFC 5881 §4): control packets, echoes.
+const BFD_PORTS: [u16; 2] = [3_784, BFD_ECHO_PORT];
+const BFD_ECHO_PORT: u16 = 3_785;
+/// The TTL or hop limit of what no router has forwarded (RFC 5881 §5, RFC 5082 §3): control packets,
+/// and echoes that the neighbour has begun.
+const FROM_THE_LINK: u8 = 255;
 /// BFD over several hops (RFC 5883 §5). Some daemons use it with BGP neighbours on the link, too.
 const BFD_MULTIHOP_PORT: u16 = 4_784;
 /// Ports of other routing over UDP: RIP, RIPng, LDP (discovery), Babel.
@@ -138,7 +145,9 @@ fn routing_class(protocol: u8, hop_limit: u8, segment: &[u8]) -> Option<Class> {
     let (source, destination) = (port(0), port(2));
     let has_port = |ports: &[u16]| ports.contains(&source) || ports.contains(&destination);
     match protocol {
-        UDP if BFD_PORTS.iter().any(|&(port, least)| port == destination && hop_limit >= least) => Some(Class::Bfd),
+        UDP if BFD_PORTS.contains(&destination) && hop_limit == FROM_THE_LINK => Some(Class::Bfd),
+        // The neighbour has sent our echo back.
+        UDP if destination == BFD_ECHO_PORT && hop_limit == FROM_THE_LINK - 1 => Some(Class::BfdEcho),
         UDP if destination == BFD_MULTIHOP_PORT => Some(Class::Bgp),
         UDP => has_port(&UDP_PORTS).then_some(Class::Routing),
         TCP => has_port(&BGP_PORTS).then_some(Class::Bgp),
@@ -316,7 +325,7 @@ mod tests {
             (3_784, 255, Class::Bfd),
             (3_784, 254, Class::Other),
             (3_785, 255, Class::Bfd),
-            (3_785, 254, Class::Bfd),
+            (3_785, 254, Class::BfdEcho),
             (3_785, 253, Class::Other),
             (4_784, 255, Class::Bgp),
         ] {
@@ -396,6 +405,30 @@ mod tests {
         }
         assert_eq!(passed[1], 100, "the neighbour loses nothing");
         assert!((2_400..2_700).contains(&passed[0]), "{} of a million in a second", passed[0]);
+    }
+
+    #[test]
+    fn echoes_forged_one_router_away_take_nothing_from_bfd() {
+        let mut limiter = Limiter::new(7);
+        let echo = |last: u8| {
+            let mut frame = ipv4(17, [192, 0, 2, last], [192, 0, 2, 1], (49_152, 3_785));
+            frame[22] = 254;
+            classify(&frame, |_| true)
+        };
+        let control = classify(&ipv4(17, [192, 0, 2, 254], [192, 0, 2, 1], (49_152, 3_784)), |_| true);
+        let mut passed = [0_u32; 2];
+        for step in 0..1_000_000_u64 {
+            let now = Instant::from_micros(step);
+            // The address of the neighbour in every second one, and all others of the link.
+            let (class, source) = echo(if step % 2 == 0 { 254 } else { (step / 2 % 254) as u8 });
+            passed[0] += u32::from(limiter.allows(now, class, source));
+            // More than a source that was there before keeps in any case.
+            if step % 5_000 == 0 {
+                passed[1] += u32::from(limiter.allows(now, control.0, control.1));
+            }
+        }
+        assert_eq!(passed[1], 200, "the neighbour loses nothing");
+        assert!(passed[0] < 23_000, "{} of a million in a second", passed[0]);
     }
 
     #[test]

@@ -32,7 +32,9 @@ const fn reserved(class: Class) -> usize {
         // Without ARP the sessions of BGP fall, too.
         Class::Neighbour => 2,
         Class::Bgp => 3,
-        Class::Other => 4,
+        // All the others can only be sent on the link, or are repeated.
+        Class::BfdEcho => 4,
+        Class::Other => 5,
     };
     UP_FRAMES / 8 * eighths
 }

@@ -59,6 +59,7 @@ const SUBSCRIBER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), 4
 const STATION: MacAddress = MacAddress([6, 0, 0, 0, 0, 7]);
 const BGP: u16 = 179;
 const BFD: u16 = 3_784;
+const BFD_ECHO: u16 = 3_785;
 const OSPF: u8 = 89;
 
 fn settings() -> Settings {
@@ -171,6 +172,10 @@ fn flood(kind: Class, random: &mut SmallRng) -> (MacAddress, u16, Vec<u8>) {
             let (source, destination) = (SocketAddrV4::new(near, 49_152), SocketAddrV4::new(OWN, BFD));
             (station, ETHER_TYPE_IPV4, build::udp(source, destination).ttl(255).payload(&[0x20; 24]).build())
         }
+        Class::BfdEcho => {
+            let (source, destination) = (SocketAddrV4::new(near, 49_152), SocketAddrV4::new(OWN, BFD_ECHO));
+            (station, ETHER_TYPE_IPV4, build::udp(source, destination).ttl(254).payload(&[0x20; 24]).build())
+        }
         Class::Bgp => (station, ETHER_TYPE_IPV4, segment(near).build()),
         Class::Routing => (station, ETHER_TYPE_IPV4, build::raw(near, OWN, OSPF).payload(&[2; 44]).build()),
         Class::Other => (station, ETHER_TYPE_IPV4, segment(Ipv4Addr::new(203, 1, c, d)).build()),
@@ -277,8 +282,14 @@ fn a_million_bfd_packets_a_second_of_the_link_disturb_nothing() {
     survives_a_flood_of(Class::Bfd);
 }
 
+#[test]
+fn a_million_echoes_a_second_from_behind_the_router_disturb_nothing() {
+    survives_a_flood_of(Class::BfdEcho);
+}
+
 /// Classes, the most important one first: each has room beside a flood of those behind it.
-const BY_IMPORTANCE: [Class; 5] = [Class::Bfd, Class::Routing, Class::Neighbour, Class::Bgp, Class::Other];
+const BY_IMPORTANCE: [Class; 6] =
+    [Class::Bfd, Class::Routing, Class::Neighbour, Class::Bgp, Class::BfdEcho, Class::Other];
 
 #[test]
 fn important_classes_have_room_when_the_kernel_is_behind() {
