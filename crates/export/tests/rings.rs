@@ -233,6 +233,23 @@ fn a_killed_instance_still_names_its_ipv6_hosts() {
 }
 
 #[test]
+fn a_clock_set_back_before_a_kill_names_nobody_for_sure() {
+    let place = Place::new("back");
+    two_rings(&place);
+    // The clock went back by 20 s, at the latest when the next one starts.
+    let begin = Generator::begin();
+    let past = Moment { unix_us: begin.unix_us - 20_000_000, ..begin };
+    drop(StoreWriter::open(&place.store(), place.options(), past).unwrap());
+    let store = Store::open(&place.store()).unwrap();
+    // What had it at second 30 may have had it at second 10, and the other way round.
+    for second in [10, 30] {
+        let found = store.look_up(&question(1_000, second)).unwrap();
+        assert!(!found.is_complete, "{found:?}");
+        assert!(found.holders.iter().all(|holder| !holder.is_certain), "{found:?}");
+    }
+}
+
+#[test]
 fn a_mapping_after_the_last_round_is_found_and_uncertain() {
     let place = Place::new("late");
     let writer = later(&place, 0);

@@ -68,7 +68,10 @@ impl<'a> Formulas<'a> {
     pub fn yield_to(&mut self, question: &Question, found: &mut Found) {
         let differs = |slice: &Slice, holder: &Holder| {
             let has_ports = holder.first_port <= slice.last_port && slice.first_port <= holder.last_port;
-            holder.subscriber != Subscriber::Ipv4(slice.subscriber) && holder.external == slice.external && has_ports
+            let is_of_other_realm =
+                holder.vrf.as_ref().is_some_and(|vrf| *vrf != slice.realm && !slice.realm.is_empty());
+            let is_other = is_of_other_realm || holder.subscriber != Subscriber::Ipv4(slice.subscriber);
+            is_other && holder.external == slice.external && has_ports
         };
         // A holder is one of the port, of this protocol, if these were asked for.
         let is_exact = question.port.is_some() && question.to_us <= question.from_us;

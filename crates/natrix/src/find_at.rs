@@ -186,9 +186,6 @@ fn in_store(
         answer = store.look_up_at_most(&question, holders_max);
     }
     let mut found = answer?;
-    if let Some(vrf) = asked.vrf {
-        only_vrf(&store, vrf, &mut found)?;
-    }
     if question.host.is_some() {
         // Deterministic pools serve no IPv6 hosts.
         found.formulas.clear();
@@ -196,6 +193,9 @@ fn in_store(
     let mut formulas = in_use(formulas, &mut found);
     if let Some(formulas) = &mut formulas {
         formulas.yield_to(&question, &mut found);
+    }
+    if let Some(vrf) = asked.vrf {
+        only_vrf(&store, vrf, &mut found)?;
     }
     let now_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
     let recorded = || lookups::record(folder, &question, &found, arguments.case.as_deref(), now_us);

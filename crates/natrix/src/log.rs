@@ -32,6 +32,7 @@ use control::LogSink;
 use control::STARTED;
 use control::escaped;
 use export::sink::IpfixFile;
+use export::store::Found;
 use export::store::Generated;
 use export::store::Generator;
 use export::store::Holder;
@@ -431,7 +432,7 @@ fn export(
     });
     bar.finish_and_clear();
     if written.is_ok() {
-        note_limits(&store, (from_us, to_us))?;
+        note_limits(folder, (from_us, to_us))?;
     }
     match written {
         Ok(()) if is_standard => Ok(count),
@@ -446,9 +447,17 @@ fn export(
 }
 
 /// Says on standard error which records of the time are missing, as `natrix find` does.
-fn note_limits(store: &Store, (from_us, to_us): (u64, u64)) -> Result<(), Failure> {
+fn note_limits(folder: &Path, (from_us, to_us): (u64, u64)) -> Result<(), Failure> {
     let nobody = Question { address: Ipv4Addr::UNSPECIFIED, host: None, port: None, protocol: None, from_us, to_us };
-    let found = store.look_up(&nobody)?;
+    // The store may have merged segments during a long export, and may do so again.
+    let look = || Store::open(folder).and_then(|store| store.look_up(&nobody));
+    let found = match look().or_else(|_| look()) {
+        Ok(found) => found,
+        Err(error) => {
+            let notes = vec![format!("which records of that time are missing is not known: {error}")];
+            Found { notes, ..Found::default() }
+        }
+    };
     let of_formulas = "ports of deterministic pools have no records".to_owned();
     let notes = found.notes.into_iter().chain((!found.formulas.is_empty()).then_some(of_formulas));
     let mut errors = io::stderr();

@@ -572,7 +572,7 @@ impl Builder {
                     return;
                 }
                 (new.start_us, new.is_start_rounded) = (not_before_us, true);
-            } else if event.cause == Cause::Configuration && event.amount != 0 {
+            } else if event.cause == Cause::Configuration && event.kind == EventKind::MappingCreated {
                 // Older than the change since which no formula has its port.
                 (new.start_us, new.is_start_rounded) = (not_before_us, true);
             }

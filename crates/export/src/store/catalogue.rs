@@ -85,8 +85,8 @@ pub(crate) struct Boot {
     pub(crate) is_whole: bool,
     /// The names used last; a run keeps the numbers of realms and pools.
     pub(crate) names: Names,
-    /// Since when which formulas were in use.
-    pub(crate) formulas: Vec<(u64, u32)>,
+    /// The formulas that were in use: since some moment between two, and which.
+    pub(crate) formulas: Vec<((u64, u64), u32)>,
     /// Since when which pools had which addresses.
     pub(crate) pools: Vec<(u64, Arc<PoolRanges>)>,
 }
@@ -188,8 +188,9 @@ pub(crate) enum Entry {
         bytes: u64,
         signed: u64,
     },
-    /// The names of realms and pools by number, from this time on.
+    /// The names of realms and pools by number, from some moment between these on.
     Names {
+        since_us: u64,
         at_us: u64,
         names: Box<Names>,
     },
@@ -272,6 +273,7 @@ impl Entry {
             Entry::Cut { frame: 5, bytes: 7, signed: 0 },
             Entry::Cut { frame: 5, bytes: 0, signed: 9 },
             Entry::Names {
+                since_us: 6,
                 at_us: 7,
                 names: Box::new(Names {
                     realms: vec!["a".to_owned()],
@@ -340,8 +342,9 @@ impl Entry {
                     put_varint(out, *signed);
                 }
             }
-            Entry::Names { at_us, names } => {
-                out.push(10);
+            Entry::Names { since_us, at_us, names } => {
+                out.push(12);
+                put_varint(out, *since_us);
                 put_varint(out, *at_us);
                 names.put(out);
             }
@@ -366,7 +369,14 @@ impl Entry {
                 let (covered_us, flags) = (input.varint()?, input.u8()?);
                 Entry::BootEnd { covered_us, is_clean: flags & 1 != 0, is_whole: flags & 2 != 0 }
             }
-            10 => Entry::Names { at_us: input.varint()?, names: Box::new(Names::take(&mut input)?) },
+            10 => {
+                let at_us = input.varint()?;
+                Entry::Names { since_us: at_us, at_us, names: Box::new(Names::take(&mut input)?) }
+            }
+            12 => {
+                let (since_us, at_us) = (input.varint()?, input.varint()?);
+                Entry::Names { since_us, at_us, names: Box::new(Names::take(&mut input)?) }
+            }
             9 => {
                 let (frame, bytes) = (input.varint()?, input.varint()?);
                 Entry::Cut { frame, bytes, signed: if input.is_empty() { 0 } else { input.varint()? } }
@@ -509,11 +519,29 @@ impl Catalogue {
         is_whole.then(|| (Entry::parse(content), hash))
     }
 
-    /// The time of day until which there are records in segments.
-    pub(crate) fn last_unix_us(&self) -> Option<u64> {
-        let last = self.segments.values().last()?;
-        let offset = self.boots.get(last.boot as usize)?.clocks.last()?.offset();
-        Some(last.coverage.covered_us.saturating_add_signed(offset))
+    /// True if the time of day leapt by more than `leap_us`, between records or since the last one,
+    /// and there are fewer than `trusted_us` of records since then.
+    pub(crate) fn has_leapt(&self, now_us: u64, leap_us: u64, trusted_us: u64) -> bool {
+        let (mut next_us, mut since_us) = (now_us, 0);
+        for segment in self.segments.values().rev() {
+            let Coverage { from_us, covered_us, .. } = segment.coverage;
+            let clocks = self.boots.get(segment.boot as usize).map(|boot| &boot.clocks[..]).unwrap_or_default();
+            let unix_us = |at_us: u64| {
+                let clock = clocks.iter().rev().find(|clock| clock.monotonic_us <= at_us).or(clocks.first());
+                at_us.saturating_add_signed(clock.map_or(0, Moment::offset))
+            };
+            let lasted_us = covered_us.saturating_sub(from_us);
+            let has_leapt = |from_us: u64, to_us: u64| to_us.saturating_sub(from_us) > leap_us;
+            if has_leapt(unix_us(covered_us), next_us) || has_leapt(unix_us(from_us) + lasted_us, unix_us(covered_us)) {
+                return true;
+            }
+            since_us += lasted_us;
+            if since_us >= trusted_us {
+                return false;
+            }
+            next_us = unix_us(from_us);
+        }
+        false
     }
 
     pub(crate) fn add(&mut self, entry: Entry, hash: Hash) -> Option<()> {
@@ -570,9 +598,9 @@ impl Catalogue {
                 let boot = self.boots.len().checked_sub(1)? as u32;
                 self.cuts.push(Cut { boot, frame, bytes, signed });
             }
-            Entry::Names { at_us, names } => {
+            Entry::Names { since_us, at_us, names } => {
                 let boot = self.boots.last_mut()?;
-                boot.formulas.push((at_us, names.formulas));
+                boot.formulas.push(((since_us.min(at_us), at_us), names.formulas));
                 if boot.pools.last().is_none_or(|(_, known)| *known != names.addresses) {
                     boot.pools.push((at_us, Arc::clone(&names.addresses)));
                 }

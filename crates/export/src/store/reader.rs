@@ -54,6 +54,8 @@ const LOST_LEAST_US: u64 = 2_000_000;
 /// Workers have recorded by then, in µs after a change of formulas, which mappings keep ports that
 /// others have by the new ones: more than a walk over all mappings.
 const RETOLD_US: u64 = 60_000_000;
+/// They have adopted the new formulas by then, in µs after the log was told of them.
+const ADOPTED_US: u64 = 5_000_000;
 /// Times of day are before this one.
 const UNIX_MAX_US: u64 = 1 << 60;
 
@@ -491,17 +493,30 @@ impl Search<'_> {
     /// As [`Search::stretch`]. Between two readings of the clock with a step between them, either
     /// setting may have been the right one.
     fn stretch_by_clock(&mut self, known: &Boot, stretch: &Stretch, from: u64, to: u64) -> Result<(), StoreError> {
-        let mut steps = known.clocks.iter().zip(&known.clocks_since_us).skip(1);
-        let unclear = steps.find(|(noticed, since_us)| from < noticed.monotonic_us && **since_us <= to);
-        let before = self.found.holders.len();
-        self.stretch(stretch, from, to)?;
-        if let Some((noticed, since_us)) = unclear {
-            self.found.holders[before..].iter_mut().for_each(|holder| holder.is_certain = false);
-            let (first, last) = (stretch.unix_us(*since_us), stretch.unix_us(noticed.monotonic_us));
+        let steps = known.clocks.iter().zip(&known.clocks_since_us).skip(1);
+        let steps = steps.map(|(noticed, since_us)| (*since_us, noticed.monotonic_us));
+        let unclear: Vec<(u64, u64)> = steps.filter(|(since, noticed)| from < *noticed && *since <= to).collect();
+        let mut next = from;
+        for (since, noticed) in &unclear {
+            if next < *since {
+                self.stretch(stretch, next, *since - 1)?;
+            }
+            next = next.max(*noticed);
+        }
+        if next <= to {
+            self.stretch(stretch, next, to)?;
+        }
+        for (since, noticed) in unclear {
+            let before = self.found.holders.len();
+            self.stretch(stretch, since.max(from), (noticed - 1).min(to))?;
+            let mut late = self.found.holders.split_off(before);
+            let known: BTreeSet<Holder> = self.found.holders.iter().map(Holder::interval).collect();
+            late.retain(|holder| !known.contains(&holder.interval()));
+            late.iter_mut().for_each(|holder| holder.is_certain = false);
+            self.found.holders.extend(late);
+            let (first, last) = (utc_text(stretch.unix_us(since)), utc_text(stretch.unix_us(noticed)));
             self.limit(format!(
-                "the clock was set between {} and {}; those are listed who had it by the time before or after",
-                utc_text(first),
-                utc_text(last)
+                "the clock was set between {first} and {last}; those are listed who had it by the time before or after"
             ));
         }
         Ok(())
@@ -509,17 +524,19 @@ impl Search<'_> {
 
     /// Notes the formulas in use between two moments. `end_us`: that of the records.
     fn note_formulas(&mut self, boot: &Boot, from_us: u64, to_us: u64, end_us: u64) {
-        let first = boot.formulas.partition_point(|(at_us, _)| *at_us <= from_us).saturating_sub(1);
-        let during = boot.formulas.iter().skip(first).take_while(|(at_us, _)| *at_us <= to_us);
-        self.found.formulas.extend(during.map(|(_, formulas)| *formulas).filter(|formulas| *formulas != 0));
+        for (place, ((since_us, _), formulas)) in boot.formulas.iter().enumerate() {
+            let next = boot.formulas.get(place + 1);
+            // Workers adopt a configuration after it was announced to the log.
+            let until_us = next.map_or(u64::MAX, |((_, at_us), _)| at_us.saturating_add(ADOPTED_US));
+            if *formulas != 0 && *since_us <= to_us && from_us < until_us {
+                self.found.formulas.push(*formulas);
+            }
+        }
         self.found.formulas.sort_unstable();
         self.found.formulas.dedup();
-        let changes = boot.formulas.windows(2).filter(|pair| pair[0].1 != pair[1].1).map(|pair| pair[1].0);
-        let changed = changes.take_while(|at_us| *at_us <= to_us).last();
-        if !self.found.formulas.is_empty() && changed.is_some_and(|at_us| end_us < at_us.saturating_add(RETOLD_US)) {
-            self.limit(
-                "mappings that kept their ports when formulas changed just before may not be recorded yet".to_owned(),
-            );
+        if !self.found.formulas.is_empty() && retold_us(boot, to_us).is_some_and(|retold_us| end_us < retold_us) {
+            let note = "mappings that kept their ports when formulas changed just before may not be recorded yet";
+            self.limit(note.to_owned());
         }
     }
 
@@ -713,28 +730,32 @@ impl Search<'_> {
     fn stretch(&mut self, stretch: &Stretch, from_us: u64, to_us: u64) -> Result<(), StoreError> {
         let store = self.store;
         let segments: Vec<&Segment> = store.catalogue.of_boot(stretch.boot).collect();
+        // What outlived a change of formulas is recorded some time later.
+        let recorded_us = store.catalogue.boots.get(stretch.boot as usize).and_then(|boot| retold_us(boot, to_us));
+        let recorded_us = recorded_us.unwrap_or(to_us);
         let is_about = |coverage: &Coverage| {
             let (first, last) = span(coverage);
-            first <= to_us && from_us <= last
+            first <= recorded_us && from_us <= last
         };
         let mut rows = Vec::new();
         for (place, segment) in segments.iter().enumerate() {
             if is_about(&segment.coverage) {
                 rows.extend(self.rows_of(segment)?.into_iter().map(|row| (place, row)));
             }
-            self.check_count(rows.len() / ROWS_OF_HOLDER)?;
+            if rows.len() / ROWS_OF_HOLDER > self.holders_max {
+                distinct(&mut rows);
+                self.check_count(rows.len() / ROWS_OF_HOLDER)?;
+            }
         }
         let sealed_us = segments.last().map_or(0, |last| last.coverage.covered_us);
         let is_last = stretch.boot as usize + 1 == store.catalogue.boots.len();
         let has_journal = is_last || self.window(stretch.boot).is_some();
-        if has_journal && (to_us >= sealed_us || segments.is_empty()) {
+        if has_journal && (recorded_us >= sealed_us || segments.is_empty()) {
             rows.extend(self.rows_of_journal(stretch.boot)?.into_iter().map(|row| (segments.len(), row)));
         }
         let (from_ms, to_ms) = (from_us / 1_000, to_us / 1_000);
         let mut done: Vec<(usize, Row)> = Vec::new();
-        // Later segments know more about the end of the same interval.
-        rows.sort_unstable_by_key(|(place, row)| (row.order(), core::cmp::Reverse(*place)));
-        rows.dedup_by_key(|(_, row)| row.order());
+        distinct(&mut rows);
         for (place, row) in rows {
             if !row.is_within(from_ms, to_ms) {
                 continue;
@@ -935,13 +956,13 @@ impl Search<'_> {
         let Question { from_us, to_us, .. } = self.question;
         let next = self.store.catalogue.boots.get(boot as usize + 1).and_then(|boot| boot.clocks.first());
         let mut is_asked = false;
-        for (place, clock) in known.clocks.iter().enumerate() {
+        for (place, (clock, since_us)) in known.clocks.iter().zip(&known.clocks_since_us).enumerate() {
             let later = known.clocks.get(place + 1);
             if later.is_some_and(|later| later.monotonic_us <= end_us) {
                 continue;
             }
             let unix_us = |monotonic_us: u64| monotonic_us.saturating_add_signed(clock.offset());
-            let begin = unix_us(clock.monotonic_us.max(end_us));
+            let begin = unix_us(end_us.max(*since_us));
             let end = match (later, next, known.ended) {
                 (Some(later), ..) => unix_us(later.monotonic_us),
                 (None, _, None) | (None, None, _) => u64::MAX,
@@ -1057,6 +1078,20 @@ impl Search<'_> {
             self.found.notes.push("a beginning is known to the second only: its own record was lost".to_owned());
         }
     }
+}
+
+/// Leaves one row of each interval: later segments know more about its end.
+fn distinct(rows: &mut Vec<(usize, Row)>) {
+    rows.sort_unstable_by_key(|(place, row)| (row.order(), core::cmp::Reverse(*place)));
+    rows.dedup_by_key(|(_, row)| row.order());
+}
+
+/// When mappings that outlived the last change of formulas before a time are recorded, if that is
+/// after this time.
+fn retold_us(boot: &Boot, at_us: u64) -> Option<u64> {
+    let changes = boot.formulas.windows(2).filter(|pair| pair[0].1 != pair[1].1).map(|pair| pair[1].0);
+    let (_, changed_us) = changes.take_while(|(since_us, _)| *since_us <= at_us).last()?;
+    Some(changed_us.saturating_add(RETOLD_US)).filter(|retold_us| at_us < *retold_us)
 }
 
 /// The identifiers of the IPv6 subscribers that a question is about.

@@ -230,6 +230,8 @@ pub struct StoreWriter {
     last_frame: Hash,
     hashes: Vec<Hash>,
     offset: i64,
+    /// The last reading without a step, by the monotonic clock.
+    agreed_us: u64,
     /// By the monotonic clock: since when retention deletes.
     expires_from_us: u64,
     now: Moment,
@@ -248,6 +250,8 @@ pub struct StoreWriter {
     /// Names for the numbers in events; the catalogue may not have them yet.
     names: Names,
     is_names_due: bool,
+    /// Before it, the names that are due were not in use.
+    names_since_us: u64,
     rings: Rings,
     /// Time since the machine's boot less the clock of this run.
     base_us: i64,
@@ -430,8 +434,7 @@ impl StoreWriter {
         rings.remove().map_err(StoreError::io(&options.rings_folder))?;
         catalogue.append(Entry::Boot { id: catalogue::random_bytes(folder)?, moment: now })?;
         let next_frame = catalogue.catalogue.next_frame;
-        let last_us = catalogue.catalogue.last_unix_us().unwrap_or(now.unix_us);
-        let is_leap = now.unix_us.saturating_sub(last_us) > LEAP_US as u64;
+        let is_leap = catalogue.catalogue.has_leapt(now.unix_us, LEAP_US as u64, LEAP_TRUSTED_US);
         let mut writer = StoreWriter {
             folder: folder.to_owned(),
             options,
@@ -446,6 +449,7 @@ impl StoreWriter {
             last_frame: catalogue.catalogue.last_frame,
             hashes: Vec::new(),
             offset: now.offset(),
+            agreed_us: now.monotonic_us,
             expires_from_us: now.monotonic_us.saturating_add(if is_leap { LEAP_TRUSTED_US } else { 0 }),
             now,
             framed_us: now.monotonic_us,
@@ -459,6 +463,7 @@ impl StoreWriter {
             is_merge_due: true,
             names: Names::default(),
             is_names_due: false,
+            names_since_us: now.monotonic_us,
             rings,
             base_us: uptime_us - now.monotonic_us as i64,
             health: Health::default(),
@@ -499,7 +504,11 @@ impl StoreWriter {
 
     /// Sets the names for the numbers in events from now on.
     pub fn set_names(&mut self, names: Names) {
+        let was_due = self.is_names_due;
         self.is_names_due = self.catalogue.catalogue.boots.last().is_none_or(|boot| boot.names != names);
+        if self.is_names_due && !was_due {
+            self.names_since_us = self.now.monotonic_us;
+        }
         self.names = names;
     }
 
@@ -563,14 +572,16 @@ impl StoreWriter {
     /// # Errors
     /// The disk failed. Nothing is lost; call it again later.
     pub fn advance(&mut self, now: Moment, covered_us: u64) -> Result<(), StoreError> {
-        let before = core::mem::replace(&mut self.now, now);
+        self.now = now;
         if now.offset().abs_diff(self.offset) > STEP_US {
-            self.catalogue.append(Entry::Clock { moment: now, since_us: before.monotonic_us })?;
+            // If this fails, a later call tries again.
+            self.catalogue.append(Entry::Clock { moment: now, since_us: self.agreed_us })?;
             if now.offset().saturating_sub(self.offset) > LEAP_US {
                 self.expires_from_us = now.monotonic_us.saturating_add(LEAP_TRUSTED_US);
             }
             self.offset = now.offset();
         }
+        self.agreed_us = now.monotonic_us;
         self.write_names()?;
         self.builder.cover(covered_us);
         let waited_us = now.monotonic_us.saturating_sub(self.framed_us);
@@ -597,7 +608,7 @@ impl StoreWriter {
     fn write_names(&mut self) -> Result<(), StoreError> {
         if self.is_names_due {
             let (at_us, names) = (self.now.monotonic_us, Box::new(self.names.clone()));
-            self.catalogue.append(Entry::Names { at_us, names })?;
+            self.catalogue.append(Entry::Names { at_us, since_us: self.names_since_us, names })?;
             self.is_names_due = false;
         }
         Ok(())
@@ -733,7 +744,8 @@ impl StoreWriter {
                 follow::retire(&self.folder, first, self.catalogue.catalogue.next_frame, &path)?;
             }
         }
-        follow::trim(&self.folder, self.options.retention_us)
+        let may_expire = self.now.monotonic_us >= self.expires_from_us;
+        follow::trim(&self.folder, self.options.retention_us.filter(|_| may_expire))
     }
 
     /// Starts to merge `count` neighbours, the newest segment of this boot apart.
@@ -815,23 +827,36 @@ impl StoreWriter {
             return Ok(());
         }
         let before_us = self.now.unix_us.saturating_sub(retention_us);
-        loop {
-            let catalogue = &self.catalogue.catalogue;
-            let newest = catalogue.segments.last_key_value().map(|(first, _)| *first);
-            let is_old = |segment: &&Segment| {
-                let clocks = catalogue.boots.get(segment.boot as usize).map(|boot| &boot.clocks[..]);
-                let offset = clocks.unwrap_or_default().iter().map(Moment::offset).max().unwrap_or(0);
-                let is_before = segment.coverage.from_us.saturating_add_signed(offset) < before_us;
-                is_before && Some(segment.frames.0) != newest
-            };
-            let Some(id) = catalogue.segments.values().next().filter(is_old).map(|segment| segment.id) else {
-                return Ok(());
-            };
+        for id in self.begun_before(before_us) {
             let unix_us = self.now.unix_us;
             self.catalogue.append(Entry::Deleted { id, unix_us, retention_us })?;
             let path = segment_path(&self.folder, id);
             fs::remove_file(&path).map_err(StoreError::io(&path))?;
         }
+        Ok(())
+    }
+
+    /// The oldest segments, as far as they begin before a time of day; never the newest.
+    fn begun_before(&self, before_us: u64) -> Vec<u64> {
+        let catalogue = &self.catalogue.catalogue;
+        let mut latest_us = self.now.unix_us;
+        let mut begun = Vec::new();
+        for segment in catalogue.segments.values().rev() {
+            let Coverage { from_us, covered_us, .. } = segment.coverage;
+            // A longer one was made with a longer retention: it does not go before its last records.
+            let from_us = from_us.max(covered_us.saturating_sub(self.options.span_us()));
+            // If the clock was set meanwhile, the later setting is the likelier one.
+            let clock = catalogue.boots.get(segment.boot as usize).and_then(|boot| boot.clocks.last());
+            let offset = clock.map_or(0, Moment::offset);
+            let own_us = from_us.saturating_add_signed(offset);
+            // With a clock that was ahead: not later than the next one.
+            if own_us <= self.now.unix_us {
+                latest_us = own_us;
+            }
+            begun.push((segment.id, own_us.min(latest_us)));
+        }
+        let oldest = begun.iter().skip(1).rev();
+        oldest.take_while(|(_, at_us)| *at_us < before_us).map(|(id, _)| *id).collect()
     }
 
     /// Ends the boot: seals what is left and records a clean stop. With `compact`, merges what is
@@ -934,12 +959,19 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     let mut rest = Rest::new(&mut builder, boot, (first, hashes, last));
     let frame = rest.next();
     let bytes = if left_over > 0 { left_over.saturating_sub(rest.add_frames(folder)?) } else { 0 };
-    let mut is_whole = false;
+    let (mut is_whole, mut set) = (false, None);
     if !is_ended {
         let left = rings.left(id);
         let is_covered = rest.add_rings(&left);
         let is_clock_same = (offset - left.base_us).abs_diff(offset_us) <= SAME_CLOCK_US;
         is_whole = is_covered && is_clock_same && rest.missing == 0;
+        if is_covered && !is_clock_same && offset_us + left.base_us < offset {
+            // The clock was set back after the last frame, or after the end: nobody knows which. One
+            // that was set forward shows times that no record covers.
+            let (monotonic_us, since_us) = (rest.builder.covered_us(), rest.known_us);
+            let unix_us = monotonic_us.saturating_add_signed(offset_us + left.base_us);
+            set = Some(Entry::Clock { moment: Moment { monotonic_us, unix_us }, since_us });
+        }
     }
     // Before the journal is replaced: what was lost stays known.
     let is_known = catalogue.catalogue.cuts.last().is_some_and(|cut| cut.boot == boot);
@@ -959,6 +991,9 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
         let job = Job { path, window, frames: (first, next), last_frame: last, hashes, boot };
         let written = job.run()?;
         enter(catalogue, folder, &job, written)?;
+    }
+    if let Some(set) = set {
+        catalogue.append(set)?;
     }
     if !is_ended {
         catalogue.append(Entry::BootEnd { covered_us, is_clean: false, is_whole })?;
@@ -1195,5 +1230,114 @@ mod tests {
         writer.finish(now, now.monotonic_us, true).unwrap();
         assert_eq!(verify(&folder, None, |_, _| {}).unwrap().faults, Vec::<String>::new());
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    const HOUR_US: u64 = 3_600_000_000;
+
+    /// A store that is written by a clock, with a segment each `hours`.
+    struct Aged {
+        folder: PathBuf,
+        unix_us: u64,
+    }
+
+    impl Aged {
+        fn new(name: &str) -> Aged {
+            let folder = std::env::temp_dir().join(format!("natrix-store-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&folder);
+            Aged { folder, unix_us: Generator::begin().unix_us }
+        }
+
+        fn now(&self, monotonic_us: u64) -> Moment {
+            Moment { monotonic_us, unix_us: self.unix_us + monotonic_us }
+        }
+
+        fn open(&self, monotonic_us: u64, retention_us: Option<u64>) -> StoreWriter {
+            let options = StoreOptions {
+                retention_us,
+                has_threads: false,
+                segment_interval_us: u64::MAX,
+                merge: 1_000,
+                ..StoreOptions::default()
+            };
+            StoreWriter::open(&self.folder, options, self.now(monotonic_us)).unwrap()
+        }
+
+        /// Goes on for some hours and seals.
+        fn go(&self, writer: &mut StoreWriter, hours: u64) {
+            let now = self.now(writer.now.monotonic_us + hours * HOUR_US);
+            writer.advance(now, now.monotonic_us).unwrap();
+            writer.seal().unwrap();
+            writer.collect(true).unwrap();
+        }
+    }
+
+    impl Drop for Aged {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    fn ids(writer: &StoreWriter) -> Vec<u64> {
+        writer.catalogue.catalogue.segments.values().map(|segment| segment.id).collect()
+    }
+
+    fn oldest_boot(writer: &StoreWriter) -> u32 {
+        writer.catalogue.catalogue.segments.values().next().unwrap().boot
+    }
+
+    #[test]
+    fn a_leap_of_the_clock_deletes_nothing_for_an_hour() {
+        let mut aged = Aged::new("leap");
+        let retention = Some(240 * HOUR_US);
+        let mut writer = aged.open(1_000_000, retention);
+        (0..3).for_each(|_| aged.go(&mut writer, 1));
+        let now = writer.now;
+        writer.finish(now, now.monotonic_us, false).unwrap();
+        // A dead battery: 400 days ahead, over two starts.
+        aged.unix_us += 400 * 24 * HOUR_US;
+        for _ in 0..2 {
+            let mut writer = aged.open(5 * HOUR_US, retention);
+            aged.go(&mut writer, 0);
+            assert_eq!(oldest_boot(&writer), 0);
+            let now = aged.now(5 * HOUR_US + 60_000_000);
+            writer.finish(now, now.monotonic_us, false).unwrap();
+        }
+        let mut writer = aged.open(6 * HOUR_US, retention);
+        aged.go(&mut writer, 0);
+        assert_eq!(oldest_boot(&writer), 0);
+        // By then somebody has seen it.
+        aged.go(&mut writer, 1);
+        assert_eq!(oldest_boot(&writer), 1);
+    }
+
+    #[test]
+    fn a_segment_of_a_longer_retention_keeps_its_last_records() {
+        let aged = Aged::new("longer");
+        let mut writer = aged.open(1_000_000, None);
+        // It spans 20 hours, then each an hour.
+        aged.go(&mut writer, 20);
+        let long = ids(&writer)[0];
+        writer.options.retention_us = Some(24 * HOUR_US);
+        for hours in 1..24 {
+            aged.go(&mut writer, 1);
+            assert!(ids(&writer).contains(&long), "its last records are {hours} hours old");
+        }
+        aged.go(&mut writer, 2);
+        assert!(!ids(&writer).contains(&long));
+    }
+
+    #[test]
+    fn segments_of_a_clock_that_was_ahead_go_with_their_neighbours() {
+        let mut aged = Aged::new("ahead");
+        let mut writer = aged.open(1_000_000, Some(24 * HOUR_US));
+        aged.go(&mut writer, 1);
+        aged.unix_us += 20 * HOUR_US;
+        aged.go(&mut writer, 1);
+        let ahead = ids(&writer)[1];
+        aged.unix_us -= 20 * HOUR_US;
+        (0..23).for_each(|_| aged.go(&mut writer, 1));
+        assert!(ids(&writer).contains(&ahead));
+        (0..3).for_each(|_| aged.go(&mut writer, 1));
+        assert!(!ids(&writer).contains(&ahead), "{:?}", ids(&writer));
     }
 }
