@@ -154,7 +154,8 @@ impl View<'_> {
     }
 
     /// The sequence number that the sender of a quoted segment gave it, if a gateway has changed
-    /// the lengths of what it sent. Otherwise it would take the error for a forged one (RFC 5927 §4.1).
+    /// the lengths of what it sent. Otherwise it would take the error for a forged one (RFC 5927
+    /// §4.1).
     fn sequence_of_sender(&self, index: u32, remote: Endpoint, from: Side, sequence: Option<u32>) -> Option<u32> {
         let store = self.state.control_sessions.as_ref();
         let (Some(quoted), Some(store)) = (sequence, store.filter(|store| !store.is_empty())) else { return sequence };
