@@ -30,8 +30,9 @@ SERVER_PORT = 7000
 SHARING, ANYCAST = "sharing", "anycast"
 # Seconds without a packet after which the access router may give a bucket to another NAT.
 IDLE_SECONDS = 3
-# Hellos of BFD, 200 ms apart, after which a router is away. Programs that wait for a CPU miss some, and then subscribers
-# move. So all have the greater number, and the NAT that is to be missed has that of the recipe.
+# Hellos of BFD, 200 ms apart, after which a router is away. Programs that wait for a CPU miss some,
+# and then subscribers move. So all have the greater number, and the NAT that is to be missed has
+# the number of the recipe.
 MISSED_BY_RECIPE, MISSED_PATIENTLY = 3, 100
 # The same for OSPF, in seconds; it only sees what BFD does not.
 DEAD_BY_RECIPE, DEAD_PATIENTLY = 4, 40
@@ -122,8 +123,8 @@ socket = "{self.socket}"
         """Has the routers notice its end as fast as with the recipe. `neighbours`: (router, address of this NAT)."""
         self.missed_after(MISSED_BY_RECIPE)
         for router, address in neighbours:
-            told = lambda: router.bfd_peer(address).get("remote-detect-multiplier")  # noqa: B023, E731
-            expect(wait_until(lambda: told() == MISSED_BY_RECIPE, 30, 0.02), f"BFD of {address}: {router.ask('bfd peers')}")  # noqa: B023
+            known = lambda: router.bfd_peer(address).get("remote-detect-multiplier")  # noqa: B023, E731
+            expect(wait_until(lambda: known() == MISSED_BY_RECIPE, 30, 0.02), f"BFD of {address}: {router.ask('bfd peers')}")  # noqa: B023
 
     def missed_after(self, hellos):
         self.router.configure("bfd", "profile fast", f"detect-multiplier {hellos}")

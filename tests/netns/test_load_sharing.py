@@ -104,7 +104,7 @@ def carry(s, numbers):
         expect(wait_until(listening, 30, 0.05), f"iperf3 on port {port}")
     begun, clients = time.monotonic(), []
     for number, port in zip(numbers, ports):
-        # The server reads nothing more once the client has written all, so little may be on its way then.
+        # The server reads nothing more once the client has written all: little may be on its way.
         words = ["iperf3", "-c", SERVER, "-p", port, "-B", subscriber(number), "-n", f"{STREAM_MIB}M", "-w", "128K", "-J"]
         clients.append(s.subs.start(f"iperf3-{port}", words))
     received = []

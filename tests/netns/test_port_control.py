@@ -355,7 +355,7 @@ def a_flood_of_requests_takes_no_established_packet(n):
     expect_equal(drops(n), before, "drops by Natrix")
     # What is lost before the workers see it, because the machine is too slow for its own flood.
     expect(max(lost.values()) <= sum(waited.values()), f"established datagrams lost: {lost}")
-    # Every fourth is of sub1's own address. How many of the others are too many depends on how fast they are sent.
+    # Every fourth is of sub1's own address. How many of the others are too many is up to the speed.
     answered = WORKERS * (REQUESTS_OF_ONE * passed + REQUESTS_AT_ONCE)
     least = frames // 4 - sum(waited.values()) - answered
     expect(limited >= least, f"{limited} of {frames} requests were not answered, at least {least:.0f} are too many")

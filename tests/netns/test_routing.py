@@ -47,8 +47,8 @@ FLOOD_SECONDS, FLOOD_FRAMES_MIN, FLOOD_SECONDS_MAX = 3, 900_000, 60
 MISSED_IN_FLOOD = 8
 # The same for OSPF, in seconds; its flood is longer.
 DEAD_IN_FLOOD, OSPF_FLOOD_SECONDS = 6, 10
-# Frames a second of a class that one of the two workers gives to the kernel, and so many more: what
-# may come at once, in seconds of this rate, and one of each source that was there before.
+# Frames a second of a class that each of the two workers gives to the kernel, and so many more:
+# what may come at once, in seconds of this rate, and one of each source that was there before.
 CLASS_RATES = {"bfd": 20_000, "bgp": 20_000, "routing": 20_000, "neighbour": 2_000, "other": 10_000}
 WORKERS, AT_ONCE_SECONDS, REGULAR_SOURCES = 2, 0.05, 256
 
@@ -570,7 +570,7 @@ def flood_class(n, class_name, kind, flood, talk, is_exact):
     expect(not is_exact or arrived <= refused + sum(others) < arrived + 1000, f"{kind}: not all are counted")
     rate = CLASS_RATES[class_name]
     most = WORKERS * (rate * (passed + AT_ONCE_SECONDS) + REGULAR_SOURCES)
-    # By the account of the rate and not as a part of the flood, which is slow where the sender has no CPU.
+    # Not as a part of the flood, which is slow where the sender has no CPU.
     expect(sum(others) <= most, f"{kind}: {others} frames in {passed:.1f} s are for the kernel, at most {most:.0f}")
     expect(refused <= frames, f"{kind}: {refused} of only {frames} frames were refused")
     return frames

@@ -21,7 +21,8 @@ use wire::ipv6;
 /// What a frame is to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// BFD that a neighbour on the link has sent: the loss of a few frames ends all sessions over it.
+    /// BFD that a neighbour on the link has sent: the loss of a few frames ends all sessions over
+    /// it.
     Bfd,
     /// Echoes of BFD that come back with a TTL of 254. A forger one router away can send these, and
     /// nothing in them says who did, so they take nothing from what only the link can send.
@@ -75,8 +76,8 @@ const BGP_PORTS: [u16; 2] = [179, 646];
 /// Destination ports of BFD of a neighbour (RFC 5881 §4): control packets, echoes.
 const BFD_PORTS: [u16; 2] = [3_784, BFD_ECHO_PORT];
 const BFD_ECHO_PORT: u16 = 3_785;
-/// The TTL or hop limit of what no router has forwarded (RFC 5881 §5, RFC 5082 §3): control packets,
-/// and echoes that the neighbour has begun.
+/// The TTL or hop limit of what no router has forwarded (RFC 5881 §5, RFC 5082 §3): control
+/// packets, and echoes that the neighbour has begun.
 const FROM_THE_LINK: u8 = 255;
 /// BFD over several hops (RFC 5883 §5). Some daemons use it with BGP neighbours on the link, too.
 const BFD_MULTIHOP_PORT: u16 = 4_784;

@@ -283,7 +283,7 @@ fn a_million_bfd_packets_a_second_of_the_link_disturb_nothing() {
 }
 
 #[test]
-fn a_million_echoes_a_second_from_behind_the_router_disturb_nothing() {
+fn a_million_echoes_a_second_from_afar_disturb_nothing() {
     survives_a_flood_of(Class::BfdEcho);
 }
 
