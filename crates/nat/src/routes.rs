@@ -7,7 +7,7 @@
 //!
 //! At most three dependent loads. With a few routes a scan of the list in the L1 cache is even
 //! faster. Before either, a table of 4096 bytes by bits 31..20 has the answer wherever no route is
-//! longer.
+//! longer. Where one is, live routes have a byte for each /24.
 
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering;
@@ -56,10 +56,18 @@ pub enum RouteError {
 /// By bits 31..20: 0 none, value + 1, or [`CUT`]. Those of live routes change.
 type Coarse = [AtomicU8; COARSE_ENTRIES];
 
+const FINE_BITS: u32 = 24;
+const FINE_ENTRIES: usize = 1 << FINE_BITS;
+/// The same of live routes by bits 31..8, where the coarse entry is [`CUT`]. Here 0 means that the
+/// table has to be asked: longer routes, no route, or a value that does not fit a byte.
+type Fine = [AtomicU8; FINE_ENTRIES];
+
 /// Built once. See the [module](self).
 #[derive(Debug)]
 pub struct RouteTable {
     coarse: Arc<Coarse>,
+    /// One of live routes, else none.
+    fine: Arc<Arena<Fine>>,
     lookup: Lookup,
     length: usize,
 }
@@ -101,13 +109,13 @@ impl RouteTable {
         } else {
             build_tree(&sorted)?
         };
-        Ok(RouteTable { coarse: coarse(&sorted), lookup, length: routes.len() })
+        Ok(RouteTable { coarse: coarse(&sorted), fine: Arc::new(Arena::zeroed(0)?), lookup, length: routes.len() })
     }
 
-    /// One of the tables that change while they are in use.
+    /// One of the tables that change while they are in use; there must be one with this number.
     pub(crate) fn live(routes: &Arc<LiveRoutes>, table: usize) -> RouteTable {
-        let coarse = routes.coarse(table).map_or_else(|| Arc::new([const { AtomicU8::new(CUT) }; _]), Arc::clone);
-        RouteTable { coarse, lookup: Lookup::Live { routes: Arc::clone(routes), table }, length: 0 }
+        let (coarse, fine) = routes.summaries(table);
+        RouteTable { coarse, fine, lookup: Lookup::Live { routes: Arc::clone(routes), table }, length: 0 }
     }
 
     /// Memory that [`RouteTable::new`] takes; none for a few routes.
@@ -155,6 +163,22 @@ impl RouteTable {
     pub(crate) fn leaf(&self, address: u32) -> u8 {
         // Acquire: the next hop of a live route is there when its number is.
         self.coarse[(address >> (32 - COARSE_BITS)) as usize].load(Ordering::Acquire)
+    }
+
+    /// Where the coarse entry is [`CUT`]: the fine entry of an address, 0 or of what [`value_of`]
+    /// has the value. None without live routes.
+    #[inline(always)]
+    pub(crate) fn fine_leaf(&self, address: u32) -> Option<u8> {
+        let entry = &self.fine.first()?[(address >> (32 - FINE_BITS)) as usize];
+        Some(entry.load(Ordering::Acquire))
+    }
+
+    /// Distinguishes live tables.
+    pub(crate) fn number(&self) -> u16 {
+        match self.lookup {
+            Lookup::Live { table, .. } => table as u16,
+            Lookup::Scan(_) | Lookup::Tree { .. } => 0,
+        }
     }
 
     #[inline(never)]

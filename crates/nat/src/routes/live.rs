@@ -4,6 +4,9 @@
 //!  IPv4: root: 65536 entries, bits 31..16 ─► middle: 256, bits 15..8 ─► node: 16 ─► node: 16
 //!  IPv6: root: 65536 entries, the first 16 bits ─► node: 16, the next 4 bits ─► node ─► …
 //!  entry: 0 none · length + 1 (8 bits), value (23 bits) · CHUNK bit + number of the next level
+//!
+//!  beside it, for established packets of IPv4: a byte for each /12 (coarse), and where routes are
+//!  longer, one for each /24 (fine)
 //! ```
 //!
 //! Each entry has the length of the route it is from, so a route changes only entries that no
@@ -26,6 +29,7 @@ use crate::routes::COARSE_BITS;
 use crate::routes::COARSE_ENTRIES;
 use crate::routes::CUT;
 use crate::routes::Coarse;
+use crate::routes::Fine;
 use crate::types::InterfaceId;
 use crate::types::Prefix;
 
@@ -114,10 +118,14 @@ struct Table {
     default: AtomicU32,
     /// Of IPv4: what all addresses of a part have in common.
     coarse: Arc<Coarse>,
+    /// Of IPv4: what all addresses of a /24 have in common, in each part that has longer routes. A
+    /// part is a page of ordinary size, which is first written when its coarse entry becomes
+    /// [`CUT`].
+    fine: Arc<Arena<Fine>>,
 }
 
 impl Table {
-    fn new(nodes: usize) -> Result<Table, ArenaError> {
+    fn new(nodes: usize, fine: Arena<Fine>) -> Result<Table, ArenaError> {
         Ok(Table {
             levels: &LEVELS,
             root: Arena::zeroed(ROOT_ENTRIES)?,
@@ -125,7 +133,13 @@ impl Table {
             nodes: Arena::growing(nodes.max(1))?,
             default: AtomicU32::new(0),
             coarse: Arc::new([const { AtomicU8::new(0) }; _]),
+            fine: Arc::new(fine),
         })
+    }
+
+    /// The outside table, which may be that of the whole Internet, so on large pages.
+    fn outside(nodes: usize) -> Result<Table, ArenaError> {
+        Table::new(nodes, Arena::growing(1)?)
     }
 
     fn new6(nodes: usize) -> Result<Table, ArenaError> {
@@ -136,12 +150,13 @@ impl Table {
             nodes: Arena::growing(nodes.max(1))?,
             default: AtomicU32::new(0),
             coarse: Arc::new([const { AtomicU8::new(0) }; _]),
+            fine: Arc::new(Arena::zeroed(0)?),
         })
     }
 
     /// As [`Table::new`], of a realm: the numbers of IPv6 hosts lead to its next hops to them.
     fn of_realm(realm: u32, nodes: usize) -> Result<Table, ArenaError> {
-        let table = Table::new(nodes)?;
+        let table = Table::new(nodes, Arena::reserved(1)?)?;
         let first = HOST_HOPS + 2 * realm;
         for (prefix, value) in [(Prefix::HOSTS, first), (Prefix::SOFTWIRE_HOSTS, first + 1)] {
             let at = |address: core::net::Ipv4Addr| (address.to_bits() >> 16) as usize;
@@ -153,22 +168,58 @@ impl Table {
         Ok(table)
     }
 
-    /// Brings the coarse entries of these addresses into line with the others.
+    /// Brings the coarse and fine entries of these addresses into line with the others.
     fn summarise(&self, first: u32, last: u32) {
         let part = |address: u32| (address >> (32 - COARSE_BITS)) as usize;
         let default = self.default.load(Ordering::Relaxed);
         for part in part(first)..=part(last) {
             let entries = &self.root[part * ROOTS_PER_PART..(part + 1) * ROOTS_PER_PART];
-            let leaf = |entry: &AtomicU32| match entry.load(Ordering::Relaxed) {
-                0 => default,
-                entry => entry,
-            };
+            let leaf = |entry: &AtomicU32| or_default(entry.load(Ordering::Relaxed), default);
             let value = |leaf: u32| if leaf == 0 { 0 } else { (leaf & VALUE_MASK) + 1 };
-            let first = leaf(&entries[0]);
-            let is_one = first & CHUNK == 0
-                && entries.iter().all(|entry| leaf(entry) & CHUNK == 0 && value(leaf(entry)) == value(first));
-            let common = u8::try_from(value(first)).unwrap_or(CUT);
-            self.coarse[part].store(if is_one { common } else { CUT }, Ordering::Release);
+            let first_leaf = leaf(&entries[0]);
+            let is_one = first_leaf & CHUNK == 0
+                && entries.iter().all(|entry| leaf(entry) & CHUNK == 0 && value(leaf(entry)) == value(first_leaf));
+            let common = u8::try_from(value(first_leaf)).unwrap_or(CUT);
+            let common = if is_one { common } else { CUT };
+            if common == CUT {
+                let all = (part as u32) << (32 - COARSE_BITS);
+                let all = (all, all | u32::MAX >> COARSE_BITS);
+                // What is there of an earlier time counts for nothing.
+                let was_cut = self.coarse[part].load(Ordering::Relaxed) == CUT;
+                let changed = if was_cut { (first.max(all.0), last.min(all.1)) } else { all };
+                let is_default = was_cut && (first, last) == (0, u32::MAX);
+                self.summarise_finely(changed, default, is_default);
+            }
+            // Release: a reader that is sent to the fine entries finds them filled in.
+            self.coarse[part].store(common, Ordering::Release);
+        }
+    }
+
+    /// Brings the fine entries of these addresses into line with the others. `is_default`: only the
+    /// default route has changed, so only those without another.
+    fn summarise_finely(&self, (first, last): (u32, u32), default: u32, is_default: bool) {
+        let Some(fine) = self.fine.first() else { return };
+        for root in (first >> 16)..=(last >> 16) {
+            let entry = self.root[root as usize].load(Ordering::Relaxed);
+            if is_default && entry != 0 && entry & CHUNK == 0 {
+                continue;
+            }
+            let all = (root << 16, root << 16 | 0xffff);
+            let (first, last) = (first.max(all.0) >> 8, last.min(all.1) >> 8);
+            let chunk = (entry & CHUNK != 0).then(|| self.middles.at(entry ^ CHUNK));
+            for number in first..=last {
+                let entry =
+                    chunk.map_or(entry, |chunk| chunk[number as usize % MIDDLE_ENTRIES].load(Ordering::Relaxed));
+                if is_default && entry != 0 {
+                    continue;
+                }
+                let leaf = fine_leaf(or_default(entry, default));
+                let place = &fine[number as usize];
+                // A page that never had anything stays untouched.
+                if place.load(Ordering::Relaxed) != leaf {
+                    place.store(leaf, Ordering::Release);
+                }
+            }
         }
     }
 
@@ -206,6 +257,17 @@ impl Table {
         }
         (entry != 0).then_some(entry & VALUE_MASK)
     }
+}
+
+#[inline]
+fn or_default(entry: u32, default: u32) -> u32 {
+    if entry == 0 { default } else { entry }
+}
+
+/// The fine entry of a leaf or chunk.
+fn fine_leaf(entry: u32) -> u8 {
+    let value = entry & VALUE_MASK;
+    if entry == 0 || entry & CHUNK != 0 || value + 1 >= u32::from(CUT) { 0 } else { (value + 1) as u8 }
 }
 
 #[derive(Debug)]
@@ -257,7 +319,7 @@ impl LiveRoutes {
     /// # Errors
     /// Out of memory.
     pub fn new(realms: usize, readers: usize, nodes: usize, has_ipv6: bool) -> Result<LiveRoutes, ArenaError> {
-        let mut tables = vec![Table::new(nodes)?];
+        let mut tables = vec![Table::outside(nodes)?];
         for realm in 0..realms {
             tables.push(Table::of_realm(realm as u32, nodes)?);
         }
@@ -340,9 +402,10 @@ impl LiveRoutes {
         self.hops_version.load(Ordering::Acquire)
     }
 
-    /// The coarse entries of a table of IPv4.
-    pub(super) fn coarse(&self, table: usize) -> Option<&Arc<Coarse>> {
-        self.tables.get(table).map(|table| &table.coarse)
+    /// The coarse and fine entries of a table of IPv4.
+    pub(super) fn summaries(&self, table: usize) -> (Arc<Coarse>, Arc<Arena<Fine>>) {
+        let table = &self.tables[table];
+        (Arc::clone(&table.coarse), Arc::clone(&table.fine))
     }
 
     /// Grows with each batch of changes.
@@ -370,14 +433,18 @@ impl LiveRoutes {
 
     /// Memory that the system has provided: what was ever used, in pages.
     pub fn resident_bytes(&self) -> usize {
-        let resident =
-            |table: &Table| table.root.resident_bytes() + table.middles.resident_bytes() + table.nodes.resident_bytes();
+        let resident = |table: &Table| {
+            let tree = table.root.resident_bytes() + table.middles.resident_bytes() + table.nodes.resident_bytes();
+            tree + table.fine.resident_bytes()
+        };
         self.tables.iter().map(resident).sum()
     }
 
     /// Reserved memory. Pages are taken from the system when they are first written.
     pub fn bytes(&self) -> usize {
-        self.tables.iter().map(|table| table.root.bytes() + table.middles.bytes() + table.nodes.bytes()).sum()
+        let reserved =
+            |table: &Table| table.root.bytes() + table.middles.bytes() + table.nodes.bytes() + table.fine.bytes();
+        self.tables.iter().map(reserved).sum()
     }
 }
 

@@ -1044,7 +1044,7 @@ impl Shared {
         subscriber: u32,
         length: u16,
     ) -> Option<Egress> {
-        self.steady(&self.outside_routes, 0, cache, destination, subscriber, length)
+        self.steady(&self.outside_routes, cache, destination, subscriber, length)
     }
 
     /// As [`Shared::route_in`], for established packets; none if one of this length does not fit.
@@ -1057,14 +1057,13 @@ impl Shared {
         length: u16,
     ) -> Option<Egress> {
         let routes = self.inside_routes.get(realm.index())?;
-        self.steady(routes, realm.0.wrapping_add(1), cache, destination, destination, length)
+        self.steady(routes, cache, destination, destination, length)
     }
 
     #[inline(always)]
     fn steady(
         &self,
         routes: &RouteTable,
-        table: u16,
         cache: &mut RouteCache,
         destination: u32,
         subscriber: u32,
@@ -1078,24 +1077,33 @@ impl Shared {
         if leaf != CUT {
             return None;
         }
-        if let Some(way) = cache.get(table, destination)
-            && length <= way.mtu
-        {
-            return Some(way.egress);
+        if let Some(leaf) = routes.fine_leaf(destination) {
+            let way = cache.way(leaf);
+            if length <= way.mtu {
+                return Some(way.egress);
+            }
+            if leaf != 0 {
+                return None;
+            }
         }
-        self.steady_fine(routes, table, cache, destination, subscriber)?.of(length)
+        self.steady_by_address(routes, cache, destination, subscriber, length)
     }
 
+    /// As [`Shared::steady_out`], where no byte has the answer. Not inlined: that would take
+    /// registers from all packets.
     #[inline(never)]
-    fn steady_fine(
+    fn steady_by_address(
         &self,
         routes: &RouteTable,
-        table: u16,
         cache: &mut RouteCache,
         destination: u32,
         subscriber: u32,
-    ) -> Option<Departure> {
-        let known = cache.get(table, destination);
+        length: u16,
+    ) -> Option<Egress> {
+        let known = cache.get(routes.number(), destination);
+        if let Some(egress) = known.and_then(|way| way.of(length)) {
+            return Some(egress);
+        }
         let value = match known {
             Some(known) => known.egress.next_hop.0,
             None => routes.find(destination)?,
@@ -1104,9 +1112,10 @@ impl Shared {
         let is_group = LiveRoutes::is_group(value);
         // Next hops to IPv6 hosts belong to the snapshot, which may change.
         if known.is_none() && (value < HOST_HOPS || is_group) {
-            cache.put(table, destination, if is_group { Departure::undecided(value) } else { hop.into() });
+            let known = if is_group { Departure::undecided(value) } else { hop.into() };
+            cache.put(routes.number(), destination, known);
         }
-        Some(hop.into())
+        Departure::from(hop).of(length)
     }
 
     /// `subscriber` chooses among several next hops outside.

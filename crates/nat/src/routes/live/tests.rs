@@ -65,6 +65,10 @@ fn prefix() -> impl Strategy<Value = Prefix> {
     (address, 0_u8..=32).prop_map(|(address, length)| Prefix::new(Ipv4Addr::from_bits(address), length).unwrap())
 }
 
+fn is_in_24(prefix: &Prefix, address: u32) -> bool {
+    prefix.address().to_bits() >> 8 == address >> 8
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
@@ -93,6 +97,12 @@ proptest! {
                 prop_assert_eq!(found, naive.lookup(address), "{}", Ipv4Addr::from_bits(address));
                 prop_assert_eq!(found, trie.get_lpm(&(address, 32)).map(|(_, value)| *value));
                 prop_assert_eq!(table.lookup(address), live.lookup(0, address), "by the coarse entries");
+                if table.leaf(address) == CUT {
+                    let is_cut = naive.0.keys().any(|prefix| prefix.length() > 24 && is_in_24(prefix, address));
+                    let wanted = if is_cut { None } else { live.lookup(0, address) };
+                    let leaf = table.fine_leaf(address).unwrap();
+                    prop_assert_eq!(crate::routes::value_of(leaf), wanted, "by the fine entries");
+                }
             }
         }
         for prefix in naive.0.keys().copied().collect::<Vec<_>>() {
@@ -100,6 +110,23 @@ proptest! {
         }
         prop_assert_eq!(writer.bytes(), 4 * ROOT_ENTRIES * 4, "all chunks are free");
     }
+}
+
+#[test]
+fn what_a_byte_cannot_name_has_no_fine_entry() {
+    let (live, mut writer) = live(0);
+    let table = RouteTable::live(&live, 0);
+    let at = |last: u32| 10 << 24 | last << 8;
+    let prefix = |last: u32| Prefix::new(Ipv4Addr::from_bits(at(last)), 24).unwrap();
+    let targets: Vec<Target> = (0..300).map(|number| writer.target(&[hop(number)]).unwrap()).collect();
+    let group = writer.target(&[hop(0), hop(1)]).unwrap();
+    let routes = [(0, targets[253]), (1, targets[254]), (2, targets[299]), (3, group), (4, Target::DROP)];
+    for (last, target) in routes {
+        writer.set(0, prefix(last), target).unwrap();
+    }
+    let leaves = routes.map(|(last, _)| table.fine_leaf(at(last)));
+    assert_eq!(leaves, [Some(254), Some(0), Some(0), Some(0), Some(0)]);
+    assert_eq!(gateway(&live, 0, at(2), 0), Some(299), "by the table");
 }
 
 /// The route of the longest prefix, by a walk over all.

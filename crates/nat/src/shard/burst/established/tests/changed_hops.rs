@@ -82,6 +82,19 @@ fn route(prefix: Prefix, next_hop: Ipv4Addr) -> Route {
 
 #[test]
 fn established_flows_follow_changed_live_routes() {
+    follow_changed_live_routes(Prefix::ALL);
+}
+
+#[test]
+fn established_flows_follow_changed_live_routes_of_a_full_table() {
+    let server = Prefix::new(*Flow::SERVER.ip(), 24).expect("a prefix");
+    let flow = follow_changed_live_routes(server);
+    let remembered = flow.shard.path.ledger.route_cache.get(OUT as u16, Flow::SERVER.ip().to_bits());
+    assert_eq!(remembered, None, "a byte for the /24 had the answer, so no address was remembered");
+}
+
+/// `prefix`: of the route that leads to the server.
+fn follow_changed_live_routes(prefix: Prefix) -> Flow {
     let shard = shard_of(Settings { live_routes: true, ..settings() });
     let live = Arc::clone(shard.shared().live_routes().expect("they are live"));
     let mut writer = Writer::new(&live);
@@ -95,7 +108,7 @@ fn established_flows_follow_changed_live_routes() {
     let first = writer.target(&[(OUTSIDE, ROUTER.to_bits(), 1_500, 1)]).expect("room");
     pass(&mut writer);
     writer.set(IN, subscribers, inside).expect("room");
-    writer.set(OUT, Prefix::ALL, first).expect("room");
+    writer.set(OUT, prefix, first).expect("room");
     pass(&mut writer);
 
     let mut flow = Flow::new(shard);
@@ -104,14 +117,14 @@ fn established_flows_follow_changed_live_routes() {
     assert_eq!(flow.send(Side::Inside, 1_500), (Some(slot), 1), "as long as the MTU");
 
     // The slot is used again, for another router with a smaller MTU.
-    writer.remove(OUT, Prefix::ALL, None);
+    writer.remove(OUT, prefix, None);
     writer.release(first);
     writer.publish();
     assert_eq!(flow.send(Side::Inside, 100), (None, 0), "no route");
     pass(&mut writer);
     let second = writer.target(&[(OUTSIDE, OTHER_ROUTER.to_bits(), 600, 1)]).expect("room");
     pass(&mut writer);
-    writer.set(OUT, Prefix::ALL, second).expect("room");
+    writer.set(OUT, prefix, second).expect("room");
     pass(&mut writer);
     let [reused, _] = flow.expect_short("a slot with other content");
     assert_eq!(reused, (slot, Some(OTHER_ROUTER)));
@@ -120,6 +133,7 @@ fn established_flows_follow_changed_live_routes() {
 
     flow.adopt(Vec::new());
     assert_eq!(flow.expect_short("a reload")[0], (slot, Some(OTHER_ROUTER)));
+    flow
 }
 
 #[test]
