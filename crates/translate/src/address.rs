@@ -63,6 +63,23 @@ pub const fn check_embedded(address: u32, prefix: Prefix) -> Result<(), Reason> 
     Ok(())
 }
 
+/// True if all addresses with this first octet may be reached ([`check_embedded`]).
+#[inline(always)]
+pub(crate) const fn is_ordinary(address: u32) -> bool {
+    const SPECIAL: [u64; 4] = {
+        let mut special = [0; 4];
+        let mut octet = 0;
+        while octet < 256 {
+            let is_special = matches!(octet, 0 | 10 | 100 | 127 | 169 | 172 | 192 | 224..=255);
+            special[octet / 64] |= (is_special as u64) << (octet % 64);
+            octet += 1;
+        }
+        special
+    };
+    let octet = address >> 24;
+    SPECIAL[(octet / 64) as usize] >> (octet % 64) & 1 == 0
+}
+
 const fn embedded_kind(address: u32) -> Option<Reason> {
     let address = Ipv4Addr::from_bits(address);
     match address.octets() {

@@ -1,9 +1,15 @@
 //! The short way of whole TCP segments and UDP datagrams in packets without options and extension
 //! headers: one look, one rewrite. The result is that of [`crate::to_ipv4`] and [`crate::to_ipv6`]
 //! where the packet fits the MTU and nothing counts its hops.
+//!
+//! Headers are read and written eight bytes at a time, and checksums change by one difference of
+//! all addresses, old and new, that is folded once (RFC 1624). Nothing branches on the protocol:
+//! that of the next packet cannot be predicted.
 
-use wire::checksum::Delta;
-use wire::checksum::Sum;
+use core::hint::select_unpredictable;
+
+use wire::checksum::WideDelta;
+use wire::checksum::end_around;
 use wire::ipv4;
 use wire::ipv6;
 use wire::tcp;
@@ -18,8 +24,20 @@ const TRANSPORT: usize = 20;
 const IPV4: usize = ipv4::HEADER_LENGTH_MIN;
 /// What an IPv6 header is longer.
 const GROWTH: usize = ipv6::HEADER_LENGTH - IPV4;
-/// Offset and More Fragments.
-const PART: u16 = 0x3fff;
+/// Of the first eight bytes of an IPv4 header: version and length of the header, length of the
+/// packet, fragment offset and More Fragments.
+const FIXED: u64 = 0xff00_ffff_0000_3fff;
+
+/// Eight bytes as they are in memory.
+#[inline(always)]
+fn word(bytes: &[u8; PLAIN], at: usize) -> u64 {
+    bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
+}
+
+#[inline(always)]
+fn put_word(bytes: &mut [u8; PLAIN], at: usize, word: u64) {
+    bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+}
 
 #[inline(always)]
 const fn be16(bytes: &[u8; PLAIN], at: usize) -> u16 {
@@ -30,28 +48,23 @@ const fn be16(bytes: &[u8; PLAIN], at: usize) -> u16 {
 /// of everything behind the IP header.
 #[inline(always)]
 const fn is_plain_transport(bytes: &[u8; PLAIN], protocol: u8, length: usize) -> bool {
-    if length < TRANSPORT {
-        return false;
-    }
     let udp_length = be16(bytes, ipv6::HEADER_LENGTH + udp::LENGTH_OFFSET) as usize;
     let udp_checksum = be16(bytes, ipv6::HEADER_LENGTH + udp::CHECKSUM_OFFSET);
-    match protocol {
-        ipv4::PROTOCOL_TCP => true,
-        ipv4::PROTOCOL_UDP => udp_length >= udp::HEADER_LENGTH && udp_length <= length && udp_checksum != 0,
-        _ => false,
-    }
+    let is_udp_plain = (udp_length >= udp::HEADER_LENGTH) & (udp_length <= length) & (udp_checksum != 0);
+    length >= TRANSPORT && ((protocol == ipv4::PROTOCOL_TCP) | ((protocol == ipv4::PROTOCOL_UDP) & is_udp_plain))
 }
 
-/// True if an IPv6 packet, of which padding may follow, can take the short way.
+/// True if an IPv6 packet, of which padding may follow, can take the short way. It begins with
+/// `bytes`, and `room` bytes are there from its start on.
 #[inline(always)]
 #[must_use]
-pub fn is_plain6(packet: &[u8]) -> bool {
-    let Some(bytes) = packet.first_chunk::<PLAIN>() else { return false };
-    let length = usize::from(be16(bytes, ipv6::PAYLOAD_LENGTH_OFFSET));
-    bytes[0] >> 4 == 6
-        && ipv6::HEADER_LENGTH + length <= packet.len()
+pub fn is_plain6(bytes: &[u8; PLAIN], room: usize) -> bool {
+    let first = u64::from_be(word(bytes, 0));
+    let length = usize::from((first >> 16) as u16);
+    first >> 60 == 6
+        && ipv6::HEADER_LENGTH + length <= room
         && IPV4 + length <= usize::from(u16::MAX)
-        && is_plain_transport(bytes, bytes[ipv6::NEXT_HEADER_OFFSET], length)
+        && is_plain_transport(bytes, (first >> 8) as u8, length)
 }
 
 /// True if an IPv4 packet of `length` bytes can take the short way. The packet begins 20 bytes
@@ -59,61 +72,58 @@ pub fn is_plain6(packet: &[u8]) -> bool {
 #[inline(always)]
 #[must_use]
 pub fn is_plain4(bytes: &[u8; PLAIN], length: usize) -> bool {
-    bytes[GROWTH] == 0x45
-        && usize::from(be16(bytes, GROWTH + 2)) == length
-        && be16(bytes, GROWTH + 6) & PART == 0
+    let first = u64::from_be(word(bytes, GROWTH));
+    first & FIXED == 0x45 << 56 | (length as u64) << 32
         && is_plain_transport(bytes, bytes[GROWTH + 9], length.saturating_sub(IPV4))
 }
 
 /// The transport checksum follows the addresses (RFC 1624).
 #[inline(always)]
-fn settle(bytes: &mut [u8; PLAIN], protocol: u8, before: Sum, after: Sum) {
-    let delta = Delta::of_u16(before.fold(), after.fold());
-    let is_tcp = protocol == ipv4::PROTOCOL_TCP;
-    let at = ipv6::HEADER_LENGTH + if is_tcp { tcp::CHECKSUM_OFFSET } else { udp::CHECKSUM_OFFSET };
-    let old = be16(bytes, at);
-    let new = if is_tcp { delta.apply(old) } else { delta.apply_udp(old) };
-    [bytes[at], bytes[at + 1]] = new.to_be_bytes();
+fn settle(bytes: &mut [u8; PLAIN], is_tcp: bool, change: WideDelta) {
+    let at = ipv6::HEADER_LENGTH + select_unpredictable(is_tcp, tcp::CHECKSUM_OFFSET, udp::CHECKSUM_OFFSET);
+    let mut checksum = change.apply(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
+    if checksum == 0 && !is_tcp {
+        // Zero would mean none (RFC 768).
+        checksum = 0xffff;
+    }
+    [bytes[at], bytes[at + 1]] = checksum.to_ne_bytes();
 }
 
 /// Makes an IPv6 packet for which [`is_plain6`] is true an IPv4 packet with identification 0, which
 /// begins 20 bytes later.
 #[inline(always)]
 pub fn plain_to_ipv4(bytes: &mut [u8; PLAIN], source: u32, destination: u32) {
-    let protocol = bytes[ipv6::NEXT_HEADER_OFFSET];
-    let mut before = Sum::ZERO;
-    for word in bytes[ipv6::SOURCE_OFFSET..ipv6::HEADER_LENGTH].as_chunks::<8>().0 {
-        before = before.add_bytes(word);
-    }
-    settle(bytes, protocol, before, Sum::ZERO.add_u32(source).add_u32(destination));
-    let length = be16(bytes, ipv6::PAYLOAD_LENGTH_OFFSET).saturating_add(IPV4 as u16);
-    let traffic_class = (be16(bytes, 0) >> 4) as u8;
-    let fragment = if usize::from(length) > DONT_FRAGMENT_ABOVE { ipv4::FLAG_DONT_FRAGMENT } else { 0 };
-    let first = u32::from_be_bytes([0x45, traffic_class, 0, 0]) | u32::from(length);
-    let third = u32::from_be_bytes([bytes[ipv6::HOP_LIMIT_OFFSET], protocol, 0, 0]);
-    let sum = Sum::ZERO.add_u32(first).add_u16(fragment).add_u32(third).add_u32(source).add_u32(destination);
-    let words = [first, u32::from(fragment), third | u32::from(sum.checksum()), source, destination];
-    for (to, word) in bytes[GROWTH..ipv6::HEADER_LENGTH].as_chunks_mut::<4>().0.iter_mut().zip(words) {
-        *to = word.to_be_bytes();
-    }
+    let first = u64::from_be(word(bytes, 0));
+    let protocol = (first >> 8) as u8;
+    let new = u64::from(source) << 32 | u64::from(destination);
+    let old = [word(bytes, 8), word(bytes, 16), word(bytes, 24), word(bytes, 32)];
+    settle(bytes, protocol == ipv4::PROTOCOL_TCP, WideDelta::of_words(old, [new.to_be()]));
+    let length = (first >> 16 & 0xffff) + IPV4 as u64;
+    let traffic_class = first >> 52 & 0xff;
+    let fragment = u64::from(length > DONT_FRAGMENT_ABOVE as u64) * u64::from(ipv4::FLAG_DONT_FRAGMENT);
+    let head = 0x45 << 56 | traffic_class << 48 | length << 32 | fragment;
+    // Protocol and hop limit change places.
+    let tail = u64::from((first as u16).rotate_left(8));
+    let halves = (head >> 32) + fragment + (tail << 16) + u64::from(source) + u64::from(destination);
+    let checksum = !end_around(halves);
+    put_word(bytes, GROWTH, head.to_be());
+    put_word(bytes, GROWTH + 8, (tail << 48 | u64::from(checksum) << 32 | u64::from(source)).to_be());
+    bytes[GROWTH + 16..ipv6::HEADER_LENGTH].copy_from_slice(&destination.to_be_bytes());
 }
 
 /// Makes an IPv4 packet for which [`is_plain4`] is true an IPv6 packet, which begins where `bytes`
 /// do.
 #[inline(always)]
 pub fn plain_to_ipv6(bytes: &mut [u8; PLAIN], source: u128, destination: u128) {
-    let protocol = bytes[GROWTH + 9];
-    let length = be16(bytes, GROWTH + 2).saturating_sub(IPV4 as u16);
-    let (traffic_class, hop_limit) = (bytes[GROWTH + 1], bytes[GROWTH + 8]);
-    let mut before = Sum::ZERO;
-    for word in bytes[GROWTH + 12..ipv6::HEADER_LENGTH].as_chunks::<4>().0 {
-        before = before.add_u32(u32::from_be_bytes(*word));
+    let first = u64::from_be(word(bytes, GROWTH));
+    let [hop_limit, protocol] = [bytes[GROWTH + 8], bytes[GROWTH + 9]];
+    let old = word(bytes, GROWTH + 12);
+    let new = [(source >> 64) as u64, source as u64, (destination >> 64) as u64, destination as u64].map(u64::to_be);
+    settle(bytes, protocol == ipv4::PROTOCOL_TCP, WideDelta::of_words([old], new));
+    let length = u64::from((first >> 32) as u16).saturating_sub(IPV4 as u64);
+    let head = 6 << 60 | (first >> 48 & 0xff) << 52 | length << 16 | u64::from(protocol) << 8 | u64::from(hop_limit);
+    put_word(bytes, 0, head.to_be());
+    for (to, word) in bytes[8..ipv6::HEADER_LENGTH].as_chunks_mut::<8>().0.iter_mut().zip(new) {
+        *to = word.to_ne_bytes();
     }
-    settle(bytes, protocol, before, Sum::ZERO.add_u128(source).add_u128(destination));
-    let first = 6 << 28 | u32::from(traffic_class) << 20;
-    bytes[..4].copy_from_slice(&first.to_be_bytes());
-    bytes[4..6].copy_from_slice(&length.to_be_bytes());
-    [bytes[6], bytes[7]] = [protocol, hop_limit];
-    bytes[8..24].copy_from_slice(&source.to_be_bytes());
-    bytes[24..40].copy_from_slice(&destination.to_be_bytes());
 }

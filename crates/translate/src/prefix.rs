@@ -107,7 +107,7 @@ impl Prefix {
     }
 
     /// The IPv4 address inside an address of this prefix. Bits behind it are ignored.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub const fn extract(self, address: u128) -> u32 {
         if self.length == 96 {
@@ -118,6 +118,23 @@ impl Prefix {
         let upper = (address >> 64) & ((1 << above) - 1);
         let lower = (address >> (24 + above)) & ((1 << below) - 1);
         (upper << below | lower) as u32
+    }
+
+    /// [`Prefix::destination`] of an address that has this prefix; `None` for its errors. Takes one
+    /// look into a table for nearly all addresses.
+    #[inline(always)]
+    #[must_use]
+    pub fn destination_within(self, address: u128) -> Option<u32> {
+        let inside = self.extract(address);
+        if address & U_OCTET == 0 && crate::address::is_ordinary(inside) {
+            return Some(inside);
+        }
+        self.special_destination(address)
+    }
+
+    #[inline(never)]
+    fn special_destination(self, address: u128) -> Option<u32> {
+        self.destination(address).ok()
     }
 
     /// The IPv4 address that a packet to `address` goes to.

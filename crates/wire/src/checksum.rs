@@ -32,6 +32,19 @@ pub const fn end_around(sum: u64) -> u16 {
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
+/// The ones-complement sum of 64-bit words. It differs from that of their 16-bit words by a
+/// multiple of 65535, and is 0 only if all words are (RFC 1071 §2 (C)).
+#[inline(always)]
+const fn end_around_sum<const N: usize>(words: [u64; N]) -> u64 {
+    let (mut sum, mut i) = (0_u64, 0);
+    while i < N {
+        let (next, carry) = sum.overflowing_add(words[i]);
+        sum = next + carry as u64;
+        i += 1;
+    }
+    sum
+}
+
 /// A ones-complement sum in progress.
 ///
 /// It adds words in the byte order of the machine and swaps once at the end (RFC 1071 §2 (B)), so
@@ -314,6 +327,15 @@ impl WideDelta {
     #[must_use]
     pub const fn of_u16(old: [u8; 2], new: [u8; 2]) -> WideDelta {
         WideDelta(!u16::from_ne_bytes(old) as u64 + u16::from_ne_bytes(new) as u64)
+    }
+
+    /// Words of eight bytes, in memory order and at an even offset of the covered data, give way to
+    /// others. Costs two instructions a word, and is folded to 16 bits only when applied.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_words<const O: usize, const N: usize>(old: [u64; O], new: [u64; N]) -> WideDelta {
+        let sum = end_around_sum([!end_around_sum(old), end_around_sum(new)]);
+        WideDelta((sum >> 32) + (sum & 0xffff_ffff))
     }
 
     /// Decrements the first of two bytes, which must not be 0.

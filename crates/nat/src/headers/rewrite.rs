@@ -118,21 +118,16 @@ pub(crate) fn rewrite_both_ends(
 /// nothing else.
 #[inline(always)]
 pub(crate) fn replace_address(header: &mut [u8; HEADERS], end: End, address: u32) {
-    let half = |header: &[u8; HEADERS], at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    let half = |header: &[u8; HEADERS], at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     let at = match end {
         End::Source => ip::SOURCE,
         End::Destination => ip::DESTINATION,
     };
-    let old = u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    let delta = Delta::of_u32(old, address);
-    header[at..at + 4].copy_from_slice(&address.to_be_bytes());
-    let checksum = delta.apply(half(header, ip::CHECKSUM));
-    header[ip::CHECKSUM..ip::CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+    let change = set_address(header, at, (address, 0));
+    let checksum = change.apply(half(header, ip::CHECKSUM));
+    header[ip::CHECKSUM..ip::CHECKSUM + 2].copy_from_slice(&checksum.to_ne_bytes());
     let is_tcp = header[ip::PROTOCOL] == Protocol::Tcp.number();
-    let at = if is_tcp { 36 } else { 26 };
-    let old = half(header, at);
-    let checksum = if is_tcp { delta.apply(old) } else { delta.apply_udp(old) };
-    header[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    settle_transport(header, is_tcp, change);
 }
 
 #[inline(always)]
@@ -171,9 +166,14 @@ fn settle_checksums(
     let checksum = ip_change.apply(half(header, ip::CHECKSUM));
     header[ip::CHECKSUM..ip::CHECKSUM + 2].copy_from_slice(&checksum.to_ne_bytes());
 
+    settle_transport(header, is_tcp, addresses.and(ports));
+}
+
+#[inline(always)]
+fn settle_transport(header: &mut [u8; HEADERS], is_tcp: bool, change: WideDelta) {
     let checksum_at = select_unpredictable(is_tcp, 36, 26);
-    let old = half(header, checksum_at);
-    let new = addresses.and(ports).apply(old);
+    let old = u16::from_ne_bytes([header[checksum_at], header[checksum_at + 1]]);
+    let new = change.apply(old);
     header[checksum_at..checksum_at + 2].copy_from_slice(&new.to_ne_bytes());
     // Without checking the protocol first, which is unpredictable, unlike this branch.
     if (old == 0) | (new == 0) {

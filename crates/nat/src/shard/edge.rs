@@ -23,7 +23,6 @@ use crate::headers::packet::BURST_MAX;
 use crate::headers::packet::Egress;
 use crate::headers::packet::Sink;
 use crate::headers::parse::HEADERS;
-use crate::headers::parse::be16;
 use crate::headers::parse::ip;
 use crate::random::KeyedHash;
 use crate::shard::PACKET_BUFFER_BYTES;
@@ -58,6 +57,8 @@ pub(in crate::shard) struct Edge {
     now: Instant,
     plain: Box<[Plain; BURST_MAX]>,
     incoming: Box<[Incoming; BURST_MAX]>,
+    /// Places of the records of hosts that packets go to.
+    departing: Box<[u32; BURST_MAX]>,
     /// For own packets to hosts. `None` while in use.
     buffer: Option<Box<[u8; ROOM + PACKET_BUFFER_BYTES]>>,
     /// Of fragments of softwires.
@@ -74,6 +75,7 @@ impl Edge {
             now: Instant::ORIGIN,
             plain: Box::new([Plain::default(); BURST_MAX]),
             incoming: Box::new([Incoming::Other; BURST_MAX]),
+            departing: Box::new([0; BURST_MAX]),
             buffer: Some(Box::new([0; ROOM + PACKET_BUFFER_BYTES])),
             identification: hash.hash(0, 0) as u32,
             reassembly: Some(Box::new(Reassembly::new(has_hosts))),
@@ -136,13 +138,14 @@ pub(in crate::shard) fn verdict_of(reason: translate::Reason) -> Verdict {
 /// only addresses and checksums change. The engine judges everything else.
 #[inline(always)]
 fn is_plain(header: &[u8; HEADERS], length: usize) -> bool {
-    let is_whole = be16::<6>(header) & 0x3fff == 0;
+    /// Version and length of the header, length of the packet, fragment offset and More Fragments.
+    const FIXED: u64 = 0xff00_ffff_0000_3fff;
+    let first = header.first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
     let protocol = header[ip::PROTOCOL];
-    header[0] == 0x45
-        && usize::from(be16::<2>(header)) == length
+    // Which protocol comes next cannot be predicted, and is no branch.
+    first & FIXED == 0x45 << 56 | (length as u64) << 32
         && length >= HEADERS
-        && is_whole
-        && (protocol == Protocol::Tcp.number() || protocol == Protocol::Udp.number())
+        && (protocol == Protocol::Tcp.number()) | (protocol == Protocol::Udp.number())
 }
 
 impl PacketPath {

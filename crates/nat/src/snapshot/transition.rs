@@ -43,6 +43,8 @@ pub(crate) struct Nat64Prefix {
     pub(crate) realm: RealmId,
     /// Packets of this size reach every host.
     pub(crate) lowest_mtu6: u16,
+    /// What reaches every host whole by the links of its realm; 0 without one.
+    pub(crate) whole_max: u16,
 }
 
 /// An end of softwires.
@@ -51,6 +53,8 @@ pub(crate) struct SoftwireEnd {
     pub(crate) aftr: u128,
     pub(crate) realm: RealmId,
     pub(crate) inner: Vec<Prefix>,
+    /// Smallest MTU of the links of its realm; 0 without one.
+    pub(crate) link_mtu: u16,
     /// First and last addresses of subscribers, ascending and apart; empty for all.
     subscribers: Vec<(u128, u128)>,
 }
@@ -65,12 +69,15 @@ impl SoftwireEnd {
     /// True if softwires may come from this address. Costs a binary search over the subscribers.
     #[inline]
     pub(crate) fn serves(&self, b4: u128) -> bool {
+        if self.subscribers.is_empty() {
+            return true;
+        }
         let after = self.subscribers.partition_point(|(first, _)| *first <= b4);
         let before = after.checked_sub(1).and_then(|at| self.subscribers.get(at));
-        self.subscribers.is_empty() || before.is_some_and(|(_, last)| b4 <= *last)
+        before.is_some_and(|(_, last)| b4 <= *last)
     }
 
-    fn new(settings: &settings::Softwire) -> SoftwireEnd {
+    fn new(settings: &settings::Softwire, edge: Option<&RealmEdge>) -> SoftwireEnd {
         let mut prefixes = settings.subscribers.clone();
         prefixes.sort_unstable();
         let mut subscribers: Vec<(u128, u128)> = Vec::with_capacity(prefixes.len());
@@ -80,8 +87,20 @@ impl SoftwireEnd {
                 subscribers.push((prefix.address(), prefix.last()));
             }
         }
-        SoftwireEnd { aftr: settings.aftr.to_bits(), realm: settings.realm, inner: settings.inner.clone(), subscribers }
+        SoftwireEnd {
+            aftr: settings.aftr.to_bits(),
+            realm: settings.realm,
+            inner: settings.inner.clone(),
+            link_mtu: edge.map_or(0, |edge| edge.mtu),
+            subscribers,
+        }
     }
+}
+
+/// What takes a packet, with its position in the settings.
+pub(crate) enum Taker<'a> {
+    Nat64(u8, &'a Nat64Prefix),
+    Softwire(u8, &'a SoftwireEnd),
 }
 
 /// Compiled [`crate::settings::Transition`].
@@ -102,15 +121,21 @@ impl Transition {
     pub(crate) fn new(settings: &Settings, first_hop: NextHopId) -> Transition {
         let outside = settings.interfaces.iter().filter(|interface| interface.side == Side::Outside);
         let transition = &settings.transition;
-        let realms = (0..settings.realms() as u16).map(|realm| realm_edge(settings, RealmId(realm)));
+        let realms: Vec<_> = (0..settings.realms() as u16).map(|realm| realm_edge(settings, RealmId(realm))).collect();
+        let edge_of = |realm: RealmId| realms.get(realm.index()).and_then(Option::as_ref);
         Transition {
             nat64: transition
                 .nat64
                 .iter()
-                .map(|one| Nat64Prefix { prefix: one.prefix, realm: one.realm, lowest_mtu6: one.lowest_mtu6 })
+                .map(|one| Nat64Prefix {
+                    prefix: one.prefix,
+                    realm: one.realm,
+                    lowest_mtu6: one.lowest_mtu6,
+                    whole_max: edge_of(one.realm).map_or(0, |edge| edge.mtu.min(one.lowest_mtu6)),
+                })
                 .collect(),
-            softwires: transition.softwires.iter().map(SoftwireEnd::new).collect(),
-            realms: realms.collect(),
+            softwires: transition.softwires.iter().map(|one| SoftwireEnd::new(one, edge_of(one.realm))).collect(),
+            realms,
             first_hop: if transition.is_off() { NextHopId(u32::MAX) } else { first_hop },
             mtu4: outside.map(|interface| interface.mtu).min().unwrap_or(1_500),
             prefix_length: transition.prefix_length,
@@ -125,12 +150,24 @@ impl Transition {
     /// What takes packets from this realm to this destination.
     #[inline]
     pub(crate) fn way_of(&self, realm: RealmId, destination: u128) -> Option<Way> {
-        let nat64 = self.nat64.iter().position(|one| one.realm == realm && one.prefix.contains(destination));
-        if let Some(position) = nat64 {
-            return Some(Way::Nat64(position as u8));
+        Some(match self.taker_of(realm, destination)? {
+            Taker::Nat64(position, _) => Way::Nat64(position),
+            Taker::Softwire(position, _) => Way::Softwire(position),
+        })
+    }
+
+    /// The same, with the prefix or end itself.
+    #[inline(always)]
+    pub(crate) fn taker_of(&self, realm: RealmId, destination: u128) -> Option<Taker<'_>> {
+        let prefixes = (0..).zip(&self.nat64);
+        let mut ends = (0..).zip(&self.softwires);
+        for (position, one) in prefixes {
+            if one.realm == realm && one.prefix.contains(destination) {
+                return Some(Taker::Nat64(position, one));
+            }
         }
-        let softwire = self.softwires.iter().position(|end| end.realm == realm && end.aftr == destination);
-        softwire.map(|position| Way::Softwire(position as u8))
+        let (position, end) = ends.find(|(_, end)| end.realm == realm && end.aftr == destination)?;
+        Some(Taker::Softwire(position, end))
     }
 
     /// The prefix by which grants and forwards of IPv6 hosts of this realm are reached: the first.

@@ -108,6 +108,15 @@ impl Way {
             Way::Softwire(_) => IN_USE | SOFTWIRE,
         }
     }
+
+    /// The first four bits of the numbers of its hosts.
+    #[inline(always)]
+    const fn numbers(self) -> u32 {
+        match self {
+            Way::Nat64(_) => HOSTS_FIRST,
+            Way::Softwire(_) => SOFTWIRE_HOSTS_FIRST,
+        }
+    }
 }
 
 impl Host {
@@ -150,12 +159,13 @@ impl Host {
     }
 
     #[inline(always)]
-    const fn is(&self, key: &HostKey) -> bool {
-        self.high == (key.address >> 64) as u64
-            && self.low == key.address as u64
-            && self.inner == key.inner
-            && self.way == key.way.position()
-            && self.flags & KIND == key.way.flags()
+    fn is(&self, key: &HostKey) -> bool {
+        let differs = (self.high ^ (key.address >> 64) as u64)
+            | (self.low ^ key.address as u64)
+            | u64::from(self.inner ^ key.inner)
+            | u64::from(self.way ^ key.way.position())
+            | u64::from(self.flags & KIND ^ key.way.flags());
+        differs == 0
     }
 }
 
@@ -243,16 +253,17 @@ impl HostStore {
         self.table.prefetch(hash);
     }
 
-    /// Prefetches what [`HostStore::find`] will compare first.
+    /// What [`HostStore::find`] will compare first, which is prefetched; 0 for nothing.
     #[inline(always)]
-    pub(crate) fn aim(&self, hash: u64) {
-        self.records.prefetch(self.table.candidate(hash).0 as usize);
+    pub(crate) fn aim(&self, hash: u64) -> u32 {
+        let (candidate, _) = self.table.candidate(hash);
+        self.records.prefetch(candidate as usize);
+        candidate
     }
 
     #[inline(always)]
     fn number(&self, index: u32) -> u32 {
-        let base = if self.records.at(index).flags & SOFTWIRE != 0 { SOFTWIRE_HOSTS_FIRST } else { HOSTS_FIRST };
-        base | (self.first + index)
+        self.records.at(index).way().numbers() | (self.first + index)
     }
 
     #[inline(always)]
@@ -267,11 +278,18 @@ impl HostStore {
         self.index_of(number).map(|index| self.records.at(index)).filter(|host| host.is_in_use())
     }
 
+    /// The place of the record with this number, which is prefetched; 0 if there is none.
     #[inline(always)]
-    pub(crate) fn prefetch_number(&self, number: u32) {
-        if let Some(index) = self.index_of(number) {
-            self.records.prefetch(index as usize);
-        }
+    pub(crate) fn aim_at_number(&self, number: u32) -> u32 {
+        let index = self.index_of(number).unwrap_or(0);
+        self.records.prefetch(index as usize);
+        index
+    }
+
+    /// The host or subscriber at this place.
+    #[inline(always)]
+    pub(crate) fn at_place(&self, index: u32) -> Option<&Host> {
+        Some(self.records.at(index)).filter(|host| host.is_in_use())
     }
 
     /// What a log must say about a number of this worker before it may have the number.
@@ -318,12 +336,26 @@ impl HostStore {
         self.table.find(hash, |index| self.records.at(index).is(key)).map(|index| self.number(index))
     }
 
-    /// As [`HostStore::enter`], for a host that has a record.
+    /// As [`HostStore::enter`], for a host that has a record: mostly the one that
+    /// [`HostStore::aim`] found.
     #[inline(always)]
-    pub(crate) fn enter_known(&mut self, now: Instant, hash: u64, key: &HostKey) -> Option<u32> {
+    pub(crate) fn enter_known(&mut self, now: Instant, (hash, candidate): (u64, u32), key: &HostKey) -> Option<u32> {
+        let record = self.records.at_mut(candidate);
+        if !record.is(key) {
+            return self.enter_further(now, hash, key);
+        }
+        if record.references == 0 {
+            record.touched_s = seconds(now);
+        }
+        Some(key.way.numbers() | (self.first + candidate))
+    }
+
+    #[inline(never)]
+    fn enter_further(&mut self, now: Instant, hash: u64, key: &HostKey) -> Option<u32> {
         let index = self.table.find(hash, |index| self.records.at(index).is(key))?;
-        if self.records.at(index).references == 0 {
-            self.records.at_mut(index).touched_s = seconds(now);
+        let record = self.records.at_mut(index);
+        if record.references == 0 {
+            record.touched_s = seconds(now);
         }
         Some(self.number(index))
     }
@@ -385,8 +417,7 @@ impl HostStore {
         let fresh = if self.free == 0 { self.untouched } else { self.free };
         let number = subscriber.unwrap_or(HOSTS_FIRST | (self.first + fresh));
         // By its number routes know how the host is reached.
-        let base = if matches!(key.way, Way::Softwire(_)) { SOFTWIRE_HOSTS_FIRST } else { HOSTS_FIRST };
-        Ok(Foreseen { number: number | base, is_known: false })
+        Ok(Foreseen { number: number | key.way.numbers(), is_known: false })
     }
 
     fn hash_of_subscriber(&self, prefix: u128, realm: RealmId) -> u64 {

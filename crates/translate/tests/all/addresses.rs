@@ -79,6 +79,43 @@ fn destinations_that_lead_nowhere_are_named() {
     assert_eq!(short.destination(with_octet), Err(Reason::EmbeddedUOctet));
 }
 
+/// RFC 6890, RFC 6052 §3.1: by ranges, and in each of them its first and last address.
+#[test]
+fn no_other_destinations_are_refused() {
+    let refused = |ranges: &[(&str, &str)], address: u32| {
+        ranges.iter().any(|(first, last)| (v4(first).to_bits()..=v4(last).to_bits()).contains(&address))
+    };
+    let unreachable = [
+        ("0.0.0.0", "0.255.255.255"),
+        ("127.0.0.0", "127.255.255.255"),
+        ("169.254.0.0", "169.254.255.255"),
+        ("224.0.0.0", "255.255.255.255"),
+    ];
+    let private = [
+        ("10.0.0.0", "10.255.255.255"),
+        ("100.64.0.0", "100.127.255.255"),
+        ("172.16.0.0", "172.31.255.255"),
+        ("192.0.0.0", "192.0.0.255"),
+        ("192.168.0.0", "192.168.255.255"),
+    ];
+    let (own, short) = (prefix("2001:db8:64::", 96), prefix("2001:db8::", 40));
+    for network in 0..1 << 16 {
+        for address in [network << 16, network << 16 | 0xff, network << 16 | 0x100, network << 16 | 0xffff] {
+            let is_unreachable = refused(&unreachable, address);
+            let is_private = refused(&private, address);
+            let well_known = Prefix::WELL_KNOWN;
+            for (prefix, is_refused) in
+                [(own, is_unreachable), (short, is_unreachable), (well_known, is_unreachable || is_private)]
+            {
+                let destination = prefix.destination(prefix.embed(address)).ok();
+                assert_eq!(destination, (!is_refused).then_some(address), "{address:#010x}");
+                assert_eq!(prefix.destination_within(prefix.embed(address)), destination, "{address:#010x}");
+                assert_eq!(prefix.destination_within(prefix.embed(address) | 1 << 56), None, "the u octet");
+            }
+        }
+    }
+}
+
 #[test]
 fn sources_that_are_none_are_named() {
     for (source, reason) in [

@@ -46,7 +46,8 @@ proptest! {
         header.set_hop_limit(hops);
         header.set_source(addresses.0);
         header.set_destination(addresses.1);
-        let is_plain = is_plain6(&frame[ROOM..]);
+        let room = frame.len() - ROOM;
+        let is_plain = frame[ROOM..].first_chunk().is_some_and(|bytes| is_plain6(bytes, room));
         let long = translate::read6(&frame[ROOM..]).ok().and_then(|headers| {
             let mut frame = frame.clone();
             let new = Tuple4 { source: new.0, destination: new.1, ports: None };

@@ -208,4 +208,20 @@ proptest! {
         let after = pseudo_header(new, other, 6, length).checksum();
         prop_assert_eq!(Delta::of_u32(old, new).apply(before), after);
     }
+
+    /// Words of all ones and of zeros reach both zeros of the sum, and carries out of 64 bits.
+    #[test]
+    fn wide_words_update_like_a_recomputation(
+        old in prop::array::uniform4(prop_oneof![Just(0), Just(u64::MAX), any::<u64>()]),
+        new in prop::array::uniform2(prop_oneof![Just(0), Just(u64::MAX), any::<u64>()]),
+        rest in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let covered = |words: &[u64]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            // The version of IP stands for all that does not change.
+            of_bytes(&[&[0x45, 0], bytes.as_slice(), &rest].concat())
+        };
+        let before = u16::from_be(covered(&old));
+        prop_assert_eq!(u16::from_be(WideDelta::of_words(old, new).apply(before)), covered(&new));
+    }
 }

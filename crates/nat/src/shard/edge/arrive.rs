@@ -41,6 +41,7 @@ use crate::shard::edge::verdict_of;
 use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::AFTR_INSIDE;
 use crate::snapshot::transition::SoftwireEnd;
+use crate::snapshot::transition::Taker;
 use crate::snapshot::transition::Transition;
 use crate::state::host::HostKey;
 use crate::state::host::Way;
@@ -105,21 +106,25 @@ pub(super) struct Plain {
     pub(super) hash: u64,
     /// Of NAT64.
     destination: u32,
+    /// Whose record is probably that of the host, or 0. Known from the second pass on.
+    pub(super) candidate: u32,
     position: u8,
 }
 
 /// Packets of a burst, by their places.
 #[derive(Clone, Copy, Debug, Default)]
 struct Places {
+    /// The short way.
+    plain: u64,
+    /// Of these, by translation.
     nat64: u64,
-    softwire: u64,
     /// The long way.
     others: u64,
 }
 
 /// Each place of these packets.
 #[inline(always)]
-fn each(mut places: u64) -> impl Iterator<Item = usize> {
+pub(super) fn each(mut places: u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
         let place = places.trailing_zeros();
         places &= places.wrapping_sub(1);
@@ -275,7 +280,8 @@ impl PacketPath {
         let mut finished = 0;
         let mut places = Places::default();
         self.edge.now = now;
-        for (i, packet) in burst.iter_mut().enumerate().take(BURST_MAX) {
+        let count = burst.len().min(BURST_MAX);
+        for (i, packet) in burst[..count].iter_mut().enumerate() {
             packet.verdict = None;
             let facing = self.ledger.shared.facing(packet.meta.ingress);
             if facing.side == Side::Outside
@@ -290,34 +296,50 @@ impl PacketPath {
             };
             self.ledger.state.subscribers.hosts.prefetch(plain.hash);
             self.edge.plain[i] = plain;
-            match way {
-                Way::Nat64(_) => places.nat64 |= 1 << i,
-                Way::Softwire(_) => places.softwire |= 1 << i,
-            }
+            let is_nat64 = matches!(way, Way::Nat64(_));
+            places.plain |= 1 << i;
+            places.nat64 |= u64::from(is_nat64) << i;
         }
-        for i in each(places.nat64 | places.softwire) {
-            self.ledger.state.subscribers.hosts.aim(self.edge.plain[i].hash);
+        for i in each(places.plain) {
+            let plain = &mut self.edge.plain[i];
+            plain.candidate = self.ledger.state.subscribers.hosts.aim(plain.hash);
         }
         for i in each(places.others) {
             if let Incoming::Nat64 { hash, .. } | Incoming::Softwire { hash, .. } = self.edge.incoming[i] {
                 self.ledger.state.subscribers.hosts.aim(hash);
             }
         }
-        for i in each(places.nat64 | places.softwire | places.others) {
+        for i in each(places.nat64) {
             let Some(packet) = burst.get_mut(i) else { break };
-            let entered = if places.nat64 >> i & 1 != 0 {
-                self.enter_plain(now, packet, self.edge.plain[i], sink)
-            } else if places.softwire >> i & 1 != 0 {
-                self.enter_plain_from_softwire(now, packet, self.edge.plain[i], sink)
-            } else {
-                self.enter_further(now, i, packet, sink, &mut finished)
-            };
-            if let Err(refusal) = entered {
-                self.refuse_at_edge(now, packet, &refusal, sink);
-                finished |= 1 << i;
-            }
+            let entered = self.enter_plain(now, packet, self.edge.plain[i], sink);
+            self.settle_entry(now, packet, entered, sink, (i, &mut finished));
+        }
+        for i in each(places.plain & !places.nat64) {
+            let Some(packet) = burst.get_mut(i) else { break };
+            let entered = self.enter_plain_from_softwire(now, packet, self.edge.plain[i], sink);
+            self.settle_entry(now, packet, entered, sink, (i, &mut finished));
+        }
+        for i in each(places.others) {
+            let Some(packet) = burst.get_mut(i) else { break };
+            let entered = self.enter_further(now, i, packet, sink, &mut finished);
+            self.settle_entry(now, packet, entered, sink, (i, &mut finished));
         }
         finished
+    }
+
+    #[inline(always)]
+    fn settle_entry<S: Sink>(
+        &mut self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        entered: Result<(), Refusal>,
+        sink: &mut S,
+        (i, finished): (usize, &mut u64),
+    ) {
+        if let Err(refusal) = entered {
+            self.refuse_at_edge(now, packet, &refusal, sink);
+            *finished |= 1 << i;
+        }
     }
 
     /// The first pass over a packet from inside that does not take the short way. False if nothing
@@ -407,38 +429,44 @@ impl PacketPath {
     #[inline(always)]
     pub(super) fn look_at_plain(&self, packet: &Packet<'_>, realm: RealmId) -> Option<(Plain, Way)> {
         let bytes = packet.bytes();
-        let header = bytes.first_chunk::<{ ipv6::HEADER_LENGTH }>()?;
+        let header = bytes.first_chunk::<{ translate::PLAIN }>()?;
         if header[0] >> 4 != 6 {
             return None;
         }
         let view = Ipv6::new_unchecked(header);
         let (source, destination) = (view.source(), view.destination());
-        let transition = &self.ledger.shared.transition;
+        let shared = &self.ledger.shared;
         let hosts = &self.ledger.state.subscribers.hosts;
-        if self.ledger.shared.worker_of_host(source) != self.ledger.worker {
+        if shared.workers() > 1 && shared.worker_of_host(source) != self.ledger.worker {
             return None;
         }
-        let way = transition.way_of(realm, destination)?;
-        match way {
-            Way::Nat64(position) => {
-                let prefix = transition.prefix(position)?;
-                let is_usual = translate::is_plain6(bytes);
-                let destination = prefix.destination(destination).ok().filter(|_| is_usual)?;
+        match shared.transition.taker_of(realm, destination)? {
+            Taker::Nat64(position, nat64) => {
+                if !translate::is_plain6(header, bytes.len()) {
+                    return None;
+                }
+                let destination = nat64.prefix.destination_within(destination)?;
+                let way = Way::Nat64(position);
                 let hash = hosts.hash_of(&HostKey { address: source, inner: 0, way });
-                Some((Plain { hash, destination, position }, way))
+                Some((Plain { hash, destination, position, candidate: 0 }, way))
             }
-            Way::Softwire(position) => {
-                let end = transition.softwire(position)?;
+            Taker::Softwire(position, end) => {
+                let inner = packet.chunk::<HEADERS>(ipv6::HEADER_LENGTH)?;
                 let length = usize::from(view.payload_length());
-                let packet = bytes.get(ipv6::HEADER_LENGTH..ipv6::HEADER_LENGTH + length)?;
-                let inner = packet.first_chunk::<HEADERS>()?;
+                let (outer_class, inner_class) = (view.traffic_class(), inner[1]);
                 let is_usual = header[ipv6::NEXT_HEADER_OFFSET] == PROTOCOL_IPV4
-                    && is_plain(inner, length)
+                    && ipv6::HEADER_LENGTH + length <= bytes.len()
                     && get_u32(inner, ip::DESTINATION) != AFTR_INSIDE
-                    && congestion(view.traffic_class(), inner[1]) == Some(inner[1])
+                    && is_plain(inner, length)
+                    // Most outer headers have no mark that the inner one would have to take over.
+                    && (outer_class & 1 == 0 || congestion(outer_class, inner_class) == Some(inner_class))
                     && end.serves(source);
+                if !is_usual {
+                    return None;
+                }
+                let way = Way::Softwire(position);
                 let hash = hosts.hash_of(&HostKey { address: source, inner: get_u32(inner, ip::SOURCE), way });
-                is_usual.then_some((Plain { hash, destination: 0, position }, way))
+                Some((Plain { hash, destination: 0, position, candidate: 0 }, way))
             }
         }
     }
@@ -448,14 +476,14 @@ impl PacketPath {
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
-        Plain { hash, destination, position }: Plain,
+        Plain { hash, destination, candidate, position }: Plain,
         sink: &mut S,
     ) -> Result<(), Refusal> {
         let start = packet.start();
         let header = packet.header_mut::<{ translate::PLAIN }>().ok_or(Verdict::Ipv6Malformed)?;
         let address = Ipv6::new_unchecked(&*header).source();
         let key = HostKey { address, inner: 0, way: Way::Nat64(position) };
-        let Some(number) = self.ledger.state.subscribers.hosts.enter_known(now, hash, &key) else {
+        let Some(number) = self.ledger.state.subscribers.hosts.enter_known(now, (hash, candidate), &key) else {
             return self.enter_newcomer(now, packet, sink);
         };
         translate::plain_to_ipv4(header, number, destination);
@@ -469,19 +497,21 @@ impl PacketPath {
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
-        Plain { hash, position, .. }: Plain,
+        Plain { hash, candidate, position, .. }: Plain,
         sink: &mut S,
     ) -> Result<(), Refusal> {
+        let start = usize::from(packet.start());
         let header = packet.header_mut::<{ ipv6::HEADER_LENGTH + HEADERS }>().ok_or(Verdict::SoftwireMalformed)?;
         let address = Ipv6::new_unchecked(&*header).source();
         let Some(inner) = header.last_chunk_mut::<HEADERS>() else { return Err(Verdict::SoftwireMalformed.into()) };
         let key = HostKey { address, inner: get_u32(inner, ip::SOURCE), way: Way::Softwire(position) };
-        let Some(number) = self.ledger.state.subscribers.hosts.enter_known(now, hash, &key) else {
+        let Some(number) = self.ledger.state.subscribers.hosts.enter_known(now, (hash, candidate), &key) else {
             return self.enter_newcomer(now, packet, sink);
         };
         replace_address(inner, End::Source, number);
+        packet.set_start(start + ipv6::HEADER_LENGTH);
         packet.meta.record = 0;
-        if packet.shrink_front(ipv6::HEADER_LENGTH as u16) { Ok(()) } else { Err(Verdict::SoftwireMalformed.into()) }
+        Ok(())
     }
 
     /// A usual packet of a host without a record: the long way checks the host.

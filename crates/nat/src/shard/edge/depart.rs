@@ -11,7 +11,6 @@ use wire::icmp6::Icmp6;
 use wire::ipv4;
 use wire::ipv4::Ipv4;
 use wire::ipv6;
-use wire::ipv6::Ipv6;
 use wire::udp;
 
 use crate::headers::icmp_quote;
@@ -32,6 +31,7 @@ use crate::headers::rewrite::replace_address;
 use crate::headers::rewrite::rewrite;
 use crate::shard::edge::ROOM;
 use crate::shard::edge::Sent;
+use crate::shard::edge::arrive::each;
 use crate::shard::edge::is_plain;
 use crate::shard::edge::verdict_of;
 use crate::shard::packet::PacketPath;
@@ -73,48 +73,69 @@ impl PacketPath {
     /// Turns the packets of a burst that lead to IPv6 hosts into IPv6.
     #[inline(never)]
     pub(in crate::shard) fn depart<S: Sink>(&mut self, burst: &mut [Packet<'_>], sink: &mut S) {
-        for packet in burst.iter().take(BURST_MAX) {
+        let mut places = 0_u64;
+        let count = burst.len().min(BURST_MAX);
+        for (i, packet) in burst[..count].iter().enumerate() {
             if let Outcome::Transmit { egress, .. } = packet.outcome
                 && self.leads_to_host(egress)
             {
-                self.ledger.state.subscribers.hosts.prefetch_number(get_u32(packet.bytes(), ip::DESTINATION));
+                let number = packet.chunk(ip::DESTINATION).map_or(0, |number| u32::from_be_bytes(*number));
+                self.edge.departing[i] = self.ledger.state.subscribers.hosts.aim_at_number(number);
+                places |= 1 << i;
             }
         }
-        let count = burst.len().min(BURST_MAX);
-        for i in 0..count {
-            let Some((packet, before)) = burst.get_mut(..=i).and_then(<[_]>::split_last_mut) else { continue };
+        for i in each(places) {
+            let Some(packet) = burst.get_mut(i) else { break };
             let Outcome::Transmit { egress, start, length } = packet.outcome else { continue };
-            if !self.leads_to_host(egress) {
-                continue;
-            }
-            let (start, length) = (usize::from(start), usize::from(length));
-            let sent = match self.prepare_for_host(packet.frame_mut(), start, length) {
-                Ok(Prepared::Ready(Ready { start, length, split: None })) => {
+            let place = (usize::from(start), usize::from(length));
+            let host = self.ledger.state.subscribers.hosts.at_place(self.edge.departing[i]);
+            match host.and_then(|host| self.prepare_plain(packet.frame_mut(), place, host)) {
+                Some(Ready { start, length, .. }) => {
                     packet.set_start(start);
                     packet.outcome = Outcome::Transmit { egress, start: start as u16, length: length as u16 };
-                    continue;
                 }
-                Ok(Prepared::Ready(ready)) => {
-                    self.send_earlier(before, sink);
-                    self.send_pieces(egress, packet.frame_mut(), &ready, sink).map(|()| Sent::Left)
-                }
-                Ok(Prepared::Part) => {
-                    self.send_earlier(before, sink);
-                    let part = packet.frame_mut().get(start..start + length).unwrap_or_default();
-                    self.complete(egress, part, sink)
-                }
-                Err(verdict) => Err(verdict),
-            };
-            packet.outcome = Outcome::Done;
-            match sent {
-                Ok(Sent::Left) => {}
-                Ok(Sent::Kept) => {
-                    if let Some(counted) = packet.verdict.take() {
-                        self.ledger.counters.uncount(counted);
-                    }
-                }
-                Err(verdict) => self.replace_verdict(packet, verdict),
+                None => self.depart_further(burst, i, egress, place, sink),
             }
+        }
+    }
+
+    /// The packet at this place of the burst does not take the short way.
+    #[inline(never)]
+    fn depart_further<S: Sink>(
+        &mut self,
+        burst: &mut [Packet<'_>],
+        i: usize,
+        egress: Egress,
+        (start, length): (usize, usize),
+        sink: &mut S,
+    ) {
+        let Some((packet, before)) = burst.get_mut(..=i).and_then(<[_]>::split_last_mut) else { return };
+        let sent = match self.prepare_for_host(packet.frame_mut(), start, length) {
+            Ok(Prepared::Ready(Ready { start, length, split: None })) => {
+                packet.set_start(start);
+                packet.outcome = Outcome::Transmit { egress, start: start as u16, length: length as u16 };
+                return;
+            }
+            Ok(Prepared::Ready(ready)) => {
+                self.send_earlier(before, sink);
+                self.send_pieces(egress, packet.frame_mut(), &ready, sink).map(|()| Sent::Left)
+            }
+            Ok(Prepared::Part) => {
+                self.send_earlier(before, sink);
+                let part = packet.frame_mut().get(start..start + length).unwrap_or_default();
+                self.complete(egress, part, sink)
+            }
+            Err(verdict) => Err(verdict),
+        };
+        packet.outcome = Outcome::Done;
+        match sent {
+            Ok(Sent::Left) => {}
+            Ok(Sent::Kept) => {
+                if let Some(counted) = packet.verdict.take() {
+                    self.ledger.counters.uncount(counted);
+                }
+            }
+            Err(verdict) => self.replace_verdict(packet, verdict),
         }
     }
 
@@ -339,15 +360,14 @@ impl PacketPath {
         host: &Host,
     ) -> Option<Ready> {
         let transition = &self.ledger.shared.transition;
-        let edge = transition.realm(transition.realm_of(host.way()))?;
         match host.way() {
             Way::Nat64(position) => {
                 let nat64 = transition.nat64(position)?;
                 let new_start = start.checked_sub(ipv6::HEADER_LENGTH - ip::HEADER_MIN)?;
                 let new_length = length + ipv6::HEADER_LENGTH - ip::HEADER_MIN;
-                let bytes = frame.get_mut(new_start..)?.first_chunk_mut()?;
+                let bytes = frame.get_mut(new_start..new_start + translate::PLAIN)?.first_chunk_mut()?;
                 let from = get_u32(bytes, ipv6::HEADER_LENGTH - ip::HEADER_MIN + ip::SOURCE);
-                let fits = new_length <= usize::from(nat64.lowest_mtu6.min(edge.mtu));
+                let fits = new_length <= usize::from(nat64.whole_max);
                 if !fits || from == DUMMY || !translate::is_plain4(bytes, length) {
                     return None;
                 }
@@ -358,15 +378,15 @@ impl PacketPath {
                 let end = transition.softwire(position)?;
                 let new_start = start.checked_sub(ipv6::HEADER_LENGTH)?;
                 let new_length = length + ipv6::HEADER_LENGTH;
-                let inner = frame.get_mut(start..)?.first_chunk_mut::<HEADERS>()?;
-                let mtu = self.edge.path_mtus.of(self.edge.now, host.address(), edge.mtu);
+                let frame = frame.get_mut(new_start..new_start + ipv6::HEADER_LENGTH + HEADERS)?;
+                let (outer, inner) = frame.split_first_chunk_mut()?;
+                let inner = inner.first_chunk_mut::<HEADERS>()?;
+                let mtu = self.edge.path_mtus.of(self.edge.now, host.address(), end.link_mtu);
                 if new_length > usize::from(mtu) || !is_plain(inner, length) {
                     return None;
                 }
                 replace_address(inner, End::Destination, host.inner());
-                let traffic_class = inner[1];
-                let outer = frame.get_mut(new_start..)?.first_chunk_mut()?;
-                write_outer(outer, traffic_class, length as u16, (end.aftr, host.address()));
+                write_outer(outer, inner[1], length as u16, (end.aftr, host.address()));
                 Some(Ready { start: new_start, length: new_length, split: None })
             }
         }
@@ -483,11 +503,12 @@ fn write_outer(
     payload_length: u16,
     (source, destination): (u128, u128),
 ) {
-    let mut outer = Ipv6::new_unchecked(bytes);
-    outer.set_class_and_label(traffic_class, 0);
-    outer.set_payload_length(payload_length);
-    outer.set_next_header(PROTOCOL_IPV4);
-    outer.set_hop_limit(HOP_LIMIT);
-    outer.set_source(source);
-    outer.set_destination(destination);
+    let first = 6 << 60
+        | u64::from(traffic_class) << 52
+        | u64::from(payload_length) << 16
+        | u64::from(PROTOCOL_IPV4) << 8
+        | u64::from(HOP_LIMIT);
+    bytes[..ipv6::SOURCE_OFFSET].copy_from_slice(&first.to_be_bytes());
+    bytes[ipv6::SOURCE_OFFSET..ipv6::DESTINATION_OFFSET].copy_from_slice(&source.to_be_bytes());
+    bytes[ipv6::DESTINATION_OFFSET..].copy_from_slice(&destination.to_be_bytes());
 }
