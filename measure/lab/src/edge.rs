@@ -326,10 +326,11 @@ fn into_softwire(bytes: &mut [u8], packet: usize) -> Option<usize> {
 /// The opposite of [`plain_to_ipv6`].
 #[inline(always)]
 fn plain_to_ipv4(bytes: &mut [u8], packet: usize) -> Option<usize> {
-    if !translate::is_plain6(&bytes[packet..]) {
+    let room = bytes[packet..].len();
+    let chunk = bytes[packet..].first_chunk_mut::<PLAIN>()?;
+    if !translate::is_plain6(chunk, room) {
         return None;
     }
-    let chunk = bytes[packet..].first_chunk_mut::<PLAIN>()?;
     let [source, destination] =
         [ipv6::SOURCE_OFFSET, ipv6::DESTINATION_OFFSET].map(|offset| field::u128_at(chunk.as_slice(), offset));
     translate::plain_to_ipv4(chunk, address4(source)?, address4(destination)?);
