@@ -6,7 +6,8 @@
 //!                          └► engine under traffic: no such routes, all, while they change
 //! ```
 //!
-//! All tables get the same routes, addresses and changes, and must find the same next hops.
+//! All tables get the same routes, addresses and changes, and must find the same next hops. Only
+//! `rte_lpm`, which takes too long with many routes, gets the first of them.
 
 use mem::ArenaError;
 use mem::tsc;
@@ -37,6 +38,8 @@ use workload::Route;
 pub struct Options {
     /// Routes.
     pub routes: u32,
+    /// Routes in the table of `rte_lpm`: [`LPM_ROUTES_MAX`] at most, unless time does not matter.
+    pub lpm_routes_max: u32,
     /// Changes a second under traffic.
     pub changes: u32,
     /// Established sessions of the traffic.
@@ -46,6 +49,10 @@ pub struct Options {
     /// Of the routes, addresses and changes.
     pub seed: u64,
 }
+
+/// For each route that comes or goes, `rte_lpm` walks over all routes of a length: filled with
+/// 100,000 it takes a second, with a million more than two minutes.
+pub const LPM_ROUTES_MAX: u32 = 100_000;
 
 /// A table that was compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -102,6 +109,8 @@ pub enum Notice {
     NoDpdk,
     /// DPDK runs on ordinary pages.
     DpdkOnPlainPages,
+    /// The table of `rte_lpm` has only so many routes.
+    FewerLpmRoutes(u32),
 }
 
 /// Why there are no figures.
@@ -206,6 +215,14 @@ pub fn run(
         }
         let made = |result: Result<_, String>| result.map_err(RoutesError::Dpdk);
         keep(bench.measure(Structure::RteFib, || made(DpdkFib::new(room)), Some(&wanted))?.0);
+        let few = options.routes.min(options.lpm_routes_max);
+        if few < options.routes {
+            notice(Notice::FewerLpmRoutes(few));
+        }
+        let few = &routes[..few as usize];
+        let addresses = workload::addresses(few, ADDRESSES, &mut random);
+        let bench = Bench { routes: few, addresses: &addresses, ..bench };
+        let wanted = bench.wanted()?;
         let made = |result: Result<_, String>| result.map_err(RoutesError::Dpdk);
         keep(bench.measure(Structure::RteLpm, || made(DpdkLpm::new(room)), Some(&wanted))?.0);
     }
@@ -237,6 +254,16 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// The next hops that a table has to find, by the crate.
+    #[cfg(feature = "dpdk")]
+    fn wanted(&self) -> Result<Vec<u32>, RoutesError> {
+        let mut table = structure::Trie::default();
+        for (prefix, next_hop) in self.routes {
+            table.set(*prefix, *next_hop)?;
+        }
+        self.next_hops(Structure::PrefixTrie, &table, None)
+    }
+
     /// Measures one table. Returns the next hops it finds, which must be those `wanted` if there
     /// are any.
     fn measure<T: RouteTable>(
@@ -364,14 +391,17 @@ mod tests {
 
     #[test]
     fn all_tables_find_the_same_and_traffic_loses_nothing() {
-        let options = Options { routes: 3_000, changes: 20_000, sessions: 512, seconds: 0.02, seed: 1 };
-        let mut seen = Vec::new();
-        let report = run(&options, &mut |_| {}, &mut |table, _| seen.push(table.structure)).unwrap();
-        let mut expected = vec![Structure::PrefixTrie, Structure::Natrix];
+        let (routes, lpm_routes_max) = (3_000, 1_000);
+        let options = Options { routes, lpm_routes_max, changes: 20_000, sessions: 512, seconds: 0.02, seed: 1 };
+        let (mut seen, mut notices) = (Vec::new(), Vec::new());
+        let mut see = |table: &TableReport, _: f64| seen.push((table.structure, table.routes));
+        let report = run(&options, &mut |notice| notices.push(notice), &mut see).unwrap();
+        let mut expected = vec![(Structure::PrefixTrie, routes), (Structure::Natrix, routes)];
         if cfg!(feature = "dpdk") {
-            expected.extend([Structure::RteFib, Structure::RteLpm]);
+            expected.extend([(Structure::RteFib, routes), (Structure::RteLpm, lpm_routes_max)]);
         }
         assert_eq!(seen, expected);
+        assert_eq!(notices.contains(&Notice::FewerLpmRoutes(lpm_routes_max)), cfg!(feature = "dpdk"), "{notices:?}");
         for table in &report.tables {
             assert!(table.random_cycles > 0.0 && table.popular_cycles > 0.0, "{table:?}");
             assert!(table.adds_per_second > 0.0 && table.removes_per_second > 0.0, "{table:?}");

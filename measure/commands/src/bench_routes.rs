@@ -3,6 +3,7 @@
 use std::io;
 use std::io::Write;
 
+use bench::routes::LPM_ROUTES_MAX;
 use bench::routes::Notice;
 use bench::routes::Options;
 use bench::routes::Structure;
@@ -20,8 +21,13 @@ pub(crate) fn run(arguments: &BenchRoutes, out: &mut dyn Write, notes: &mut dyn 
     let mut printed = if json { Ok(()) } else { print_heading(out) };
     let mut note = |notice| {
         let text = match notice {
-            Notice::NoDpdk => "this build has no DPDK, so rte_fib and rte_lpm are left out",
-            Notice::DpdkOnPlainPages => "not enough hugepages: DPDK's tables are on ordinary pages, like all others",
+            Notice::NoDpdk => "this build has no DPDK, so rte_fib and rte_lpm are left out".to_owned(),
+            Notice::DpdkOnPlainPages => {
+                "not enough hugepages: DPDK's tables are on ordinary pages, like all others".to_owned()
+            }
+            Notice::FewerLpmRoutes(routes) => {
+                format!("rte_lpm gets the first {routes} routes: it takes minutes to fill with more")
+            }
         };
         // A note that cannot be written has no reader.
         let _ = writeln!(notes, "note: {text}");
@@ -31,7 +37,8 @@ pub(crate) fn run(arguments: &BenchRoutes, out: &mut dyn Write, notes: &mut dyn 
             printed = print_table(table, hz, out);
         }
     };
-    let report = bench::routes::run(&Options { routes, changes, sessions, seconds, seed }, &mut note, &mut print)?;
+    let options = Options { routes, lpm_routes_max: LPM_ROUTES_MAX, changes, sessions, seconds, seed };
+    let report = bench::routes::run(&options, &mut note, &mut print)?;
     printed?;
     if json {
         serde_json::to_writer(&mut *out, &report).map_err(io::Error::from)?;
