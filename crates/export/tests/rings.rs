@@ -250,6 +250,23 @@ fn a_clock_set_back_before_a_kill_names_nobody_for_sure() {
 }
 
 #[test]
+fn a_clock_set_again_after_the_last_mark_is_no_damage() {
+    let place = Place::new("again");
+    let mut writer = later(&place, 0);
+    let rings = writer.create_rings(1, 64).unwrap();
+    rings[0].0.mark(Generator::begin().monotonic_us + 1);
+    // A step is recorded after the mark of a worker that is stuck; another follows the kill.
+    let begin = Generator::begin();
+    let (monotonic_us, unix_us) = (begin.monotonic_us + 9_000_000, begin.unix_us + 4_000_000);
+    writer.advance(Moment { monotonic_us, unix_us }, begin.monotonic_us + 1).unwrap();
+    drop((writer, rings));
+    let past = Moment { unix_us: begin.unix_us - 20_000_000, ..begin };
+    drop(StoreWriter::open(&place.store(), place.options(), past).unwrap());
+    assert_eq!(place.faults(), Vec::<String>::new());
+    assert!(!Store::open(&place.store()).unwrap().look_up(&question(1_000, 2)).unwrap().is_complete);
+}
+
+#[test]
 fn a_mapping_after_the_last_round_is_found_and_uncertain() {
     let place = Place::new("late");
     let writer = later(&place, 0);

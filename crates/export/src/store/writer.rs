@@ -13,6 +13,7 @@
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::fs;
 use std::fs::File;
 use std::io::Write;
@@ -81,6 +82,8 @@ const SEARCH_BYTES: u64 = 64 << 20;
 /// Longest journal that is read at once, when a store is opened.
 const JOURNAL_MAX: u64 = 4 << 30;
 
+/// Changes of names that wait to be written.
+const NAMES_DUE_MAX: usize = 64;
 /// Parts of the retention, each of one segment or several: at most one of them goes too early.
 const SPANS: u64 = 64;
 
@@ -247,11 +250,9 @@ pub struct StoreWriter {
     merging: Option<Merging>,
     /// True if segments may have become enough to merge.
     is_merge_due: bool,
-    /// Names for the numbers in events; the catalogue may not have them yet.
-    names: Names,
-    is_names_due: bool,
-    /// Before it, the names that are due were not in use.
-    names_since_us: u64,
+    /// Names for the numbers in events that the catalogue does not have yet, each with a time before
+    /// which they were not in use.
+    names_due: VecDeque<(u64, Names)>,
     rings: Rings,
     /// Time since the machine's boot less the clock of this run.
     base_us: i64,
@@ -461,9 +462,7 @@ impl StoreWriter {
             sealing: None,
             merging: None,
             is_merge_due: true,
-            names: Names::default(),
-            is_names_due: false,
-            names_since_us: now.monotonic_us,
+            names_due: VecDeque::new(),
             rings,
             base_us: uptime_us - now.monotonic_us as i64,
             health: Health::default(),
@@ -504,12 +503,12 @@ impl StoreWriter {
 
     /// Sets the names for the numbers in events from now on.
     pub fn set_names(&mut self, names: Names) {
-        let was_due = self.is_names_due;
-        self.is_names_due = self.catalogue.catalogue.boots.last().is_none_or(|boot| boot.names != names);
-        if self.is_names_due && !was_due {
-            self.names_since_us = self.now.monotonic_us;
+        let written = self.catalogue.catalogue.boots.last().map(|boot| &boot.names);
+        if self.names_due.back().map(|(_, names)| names).or(written) != Some(&names) {
+            // Of very many while nothing can be written, the last ones count.
+            self.names_due.truncate(NAMES_DUE_MAX - 1);
+            self.names_due.push_back((self.now.monotonic_us, names));
         }
-        self.names = names;
     }
 
     /// True if the journal has every event that was added: their sources need not keep them.
@@ -606,10 +605,10 @@ impl StoreWriter {
     }
 
     fn write_names(&mut self) -> Result<(), StoreError> {
-        if self.is_names_due {
-            let (at_us, names) = (self.now.monotonic_us, Box::new(self.names.clone()));
-            self.catalogue.append(Entry::Names { at_us, since_us: self.names_since_us, names })?;
-            self.is_names_due = false;
+        while let Some((since_us, names)) = self.names_due.front().cloned() {
+            let (at_us, names) = (self.now.monotonic_us, Box::new(names));
+            self.catalogue.append(Entry::Names { at_us, since_us, names })?;
+            self.names_due.pop_front();
         }
         Ok(())
     }
@@ -845,9 +844,11 @@ impl StoreWriter {
             let Coverage { from_us, covered_us, .. } = segment.coverage;
             // A longer one was made with a longer retention: it does not go before its last records.
             let from_us = from_us.max(covered_us.saturating_sub(self.options.span_us()));
-            // If the clock was set meanwhile, the later setting is the likelier one.
-            let clock = catalogue.boots.get(segment.boot as usize).and_then(|boot| boot.clocks.last());
-            let offset = clock.map_or(0, Moment::offset);
+            let clocks = catalogue.boots.get(segment.boot as usize).map_or(&[][..], |boot| &boot.clocks);
+            let next = clocks.partition_point(|clock| clock.monotonic_us <= from_us);
+            let during = clocks.iter().skip(next.saturating_sub(1));
+            let during = during.take_while(|clock| clock.monotonic_us < covered_us.max(from_us + 1));
+            let offset = during.map(Moment::offset).max().unwrap_or(0);
             let own_us = from_us.saturating_add_signed(offset);
             // With a clock that was ahead: not later than the next one.
             if own_us <= self.now.unix_us {
@@ -936,6 +937,7 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     let (id, is_ended) = (*id, ended.is_some());
     let began = clocks.first().map_or(0, |moment| moment.monotonic_us);
     let offset = clocks.last().map_or(0, Moment::offset);
+    let set_us = clocks.last().map_or(0, |moment| moment.monotonic_us);
     let boot = boot as u32;
     let mut builder = Builder::new(began, None);
     if let Some((coverage, open, names)) = last_of_boot(folder, known, boot)? {
@@ -965,10 +967,13 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
         let is_covered = rest.add_rings(&left);
         let is_clock_same = (offset - left.base_us).abs_diff(offset_us) <= SAME_CLOCK_US;
         is_whole = is_covered && is_clock_same && rest.missing == 0;
-        if is_covered && !is_clock_same && offset_us + left.base_us < offset {
-            // The clock was set back after the last frame, or after the end: nobody knows which. One
-            // that was set forward shows times that no record covers.
-            let (monotonic_us, since_us) = (rest.builder.covered_us(), rest.known_us);
+        let since_us = rest.known_us;
+        let ahead_us = offset_us + left.base_us - offset;
+        // If the clock went forward by more than the rings cover, no record covers what it showed.
+        let shows_again = ahead_us < rest.builder.covered_us().saturating_sub(since_us) as i64;
+        if is_covered && !is_clock_same && shows_again {
+            // The clock was set after the last frame, or after the end: nobody knows which.
+            let monotonic_us = rest.builder.covered_us().max(set_us);
             let unix_us = monotonic_us.saturating_add_signed(offset_us + left.base_us);
             set = Some(Entry::Clock { moment: Moment { monotonic_us, unix_us }, since_us });
         }
@@ -1279,6 +1284,20 @@ mod tests {
 
     fn ids(writer: &StoreWriter) -> Vec<u64> {
         writer.catalogue.catalogue.segments.values().map(|segment| segment.id).collect()
+    }
+
+    #[test]
+    fn a_clock_set_back_at_the_end_deletes_nothing_from_before() {
+        let mut aged = Aged::new("set-back");
+        let mut writer = aged.open(1_000_000, Some(24 * HOUR_US));
+        (0..5).for_each(|_| aged.go(&mut writer, 1));
+        let known = ids(&writer);
+        aged.unix_us -= 1_000 * HOUR_US;
+        aged.go(&mut writer, 1);
+        aged.unix_us += 1_000 * HOUR_US;
+        // By then a leap forward is believed.
+        (0..3).for_each(|_| aged.go(&mut writer, 1));
+        assert!(ids(&writer).starts_with(&known), "{:?}", ids(&writer));
     }
 
     fn oldest_boot(writer: &StoreWriter) -> u32 {
