@@ -403,28 +403,26 @@ impl Guard {
 
     /// A change must come from a client that logs in by itself, or from our own page.
     fn check_origin(&self, headers: &HeaderMap, principal: &Principal) -> Result<(), Refused> {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let foreign = |problem: &str| {
-            Refused::new(
-                StatusCode::FORBIDDEN,
-                "request",
-                problem,
-                "send changes from the page, or with a bearer token",
-            )
-        };
-        if let Some(origin) = text("origin") {
-            let host = text("host").unwrap_or_default();
-            let same = origin.split_once("://").is_some_and(|(_, place)| place.eq_ignore_ascii_case(host));
-            if !same {
-                return Err(foreign("comes from a page of another site"));
-            }
-        }
-        if text("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none") {
-            return Err(foreign("comes from a page of another site"));
-        }
-        let proved = text(CSRF_HEADER).is_some_and(|sent| is_equal(sent, &self.csrf_token(&principal.name)));
+        check_site(headers)?;
+        let sent = headers.get(CSRF_HEADER).and_then(|value| value.to_str().ok());
+        let proved = sent.is_some_and(|sent| is_equal(sent, &self.csrf_token(&principal.name)));
         if principal.explicit || proved { Ok(()) } else { Err(foreign("has no CSRF token")) }
     }
+}
+
+fn foreign(problem: &str) -> Refused {
+    let remedy = "send it from the page, or with a bearer token";
+    Refused::new(StatusCode::FORBIDDEN, "request", problem, remedy)
+}
+
+/// Refuses what a page of another site sends.
+fn check_site(headers: &HeaderMap) -> Result<(), Refused> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text("host").unwrap_or_default();
+    let is_ours = |origin: &str| origin.split_once("://").is_some_and(|(_, place)| place.eq_ignore_ascii_case(host));
+    let is_foreign = text("origin").is_some_and(|origin| !is_ours(origin))
+        || text("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none");
+    if is_foreign { Err(foreign("comes from a page of another site")) } else { Ok(()) }
 }
 
 /// Compares in a time that does not depend on where they differ.
@@ -537,6 +535,8 @@ pub(crate) async fn authorize(
     let is_change = request.method() != Method::GET && request.method() != Method::HEAD;
     let permitted = principal.require(needed).and_then(|()| match is_change {
         true => guard.check_origin(request.headers(), &principal),
+        // A lookup is recorded in the user's name. A link to the page may be anywhere.
+        false if needed == Role::Audit => check_site(request.headers()),
         false => Ok(()),
     });
     // Who may not ask at all is refused for that, and recorded.

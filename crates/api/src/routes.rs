@@ -106,13 +106,15 @@ pub(crate) fn routes(guard: Arc<Guard>, log: EventLog, certificates: Option<Arc<
 }
 
 /// What each status of a refused or failed request means.
-const ANY_REQUEST: [(&str, &str); 8] = [
+const ANY_REQUEST: [(&str, &str); 10] = [
     ("400", "A wrong parameter, or a request that is not HTTP"),
     ("401", "No login, or a wrong one"),
-    ("403", "A login whose role does not suffice, or a change that a foreign page sent"),
+    ("403", "A login whose role does not suffice, or a change or lookup that a foreign page sent"),
+    ("414", "An address that is too long"),
     ("421", "A name that is not this server's"),
     ("422", "The instance refused the request"),
     ("429", "Too many requests, or wrong logins, of one client"),
+    ("431", "Headers that are too large"),
     ("500", "A fault of this program"),
     ("503", "The instance does not answer, or too many requests wait"),
 ];

@@ -123,7 +123,7 @@ fn privileges(files: &Files) -> Finding {
 }
 
 fn hugepages(files: &Files, config: Option<&Config>) -> Finding {
-    let FreeHugepages { small, large } = files.free_hugepages();
+    let FreeHugepages { small, large, small_in_use } = files.free_hugepages();
     let free_bytes = files.free_hugepages().bytes();
     let needed = config.map(|config| config.memory_needed().total_bytes());
     let seen = format!("{small} of 2 MiB and {large} of 1 GiB free");
@@ -139,7 +139,7 @@ fn hugepages(files: &Files, config: Option<&Config>) -> Finding {
         _ => Level::Warning,
     };
     let file = format!("/sys/kernel/mm/hugepages/hugepages-{PAGE_2M_KIB}kB/nr_hugepages");
-    finding("hugepages", level, seen, format!("echo {wanted} > {file}"))
+    finding("hugepages", level, seen, format!("echo {} > {file}", small_in_use + wanted))
 }
 
 fn transparent(files: &Files) -> Finding {
@@ -458,6 +458,18 @@ mod tests {
             let one = of(&found, check);
             assert!(one.level == Level::Warning && !one.remedy.is_empty(), "{one:?}");
         }
+    }
+
+    #[test]
+    fn hugepages_in_use_stay_with_those_who_use_them() {
+        let folder = "sys/kernel/mm/hugepages/hugepages-2048kB";
+        let names = ["nr_hugepages", "free_hugepages", "resv_hugepages"].map(|name| format!("{folder}/{name}"));
+        let tree = Tree::new("shared", &[(&names[0], "1000"), (&names[1], "20"), (&names[2], "5")]);
+        let config = config("2");
+        let needed = config.memory_needed().total_bytes().div_ceil(2 << 20);
+        let found = hugepages(&tree.files(), Some(&config));
+        assert_eq!(found.seen, "15 of 2 MiB and 0 of 1 GiB free");
+        assert_eq!(found.remedy, format!("echo {} > /{folder}/nr_hugepages", 985 + needed));
     }
 
     #[test]

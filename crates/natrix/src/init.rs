@@ -307,14 +307,14 @@ fn fit(answers: &mut Answers, file: &str, machine: &Machine) -> Result<u64, Fail
 
 /// What was written about memory, and why.
 fn about_memory(answers: &Answers, needed: u64) -> String {
-    let FreeHugepages { small, large } = answers.memory.hugepages;
+    let FreeHugepages { small, large, small_in_use } = answers.memory.hugepages;
     let mib = needed.div_ceil(1 << 20);
     let seen = format!("{small} hugepages of 2 MiB and {large} of 1 GiB are free");
     let does = format!("memory: {seen}; tables for {} mappings, with packet buffers {mib} MiB,", answers.mappings);
     if needed <= answers.memory.hugepages.bytes() {
         return format!("{does} lie on them");
     }
-    let pages = needed.div_ceil(PAGE_2M_KIB << 10);
+    let pages = small_in_use + needed.div_ceil(PAGE_2M_KIB << 10);
     format!(
         "{does} lie on ordinary pages, which costs speed; to reserve hugepages for them:\n  \
          echo {pages} > /sys/kernel/mm/hugepages/hugepages-{PAGE_2M_KIB}kB/nr_hugepages"
@@ -376,7 +376,7 @@ mod tests {
         let mut made = answers(&[], "\n\n203.0.113.0/28, 203.0.113.64\n", true).unwrap();
         let machine = Machine { cpus: None, ..daemon::machine::this_machine() };
         let mut with = |small: u64, large: u64, ordinary_bytes: u64| {
-            made.memory = Memory { hugepages: FreeHugepages { small, large }, ordinary_bytes };
+            made.memory = Memory { hugepages: FreeHugepages { small, large, small_in_use: 980 }, ordinary_bytes };
             let needed = fit(&mut made, "test.toml", &machine).unwrap();
             let config = check(&made);
             assert_eq!(config.memory_needed().total_bytes(), needed);
@@ -384,7 +384,8 @@ mod tests {
         };
         let (mappings, needed, said) = with(0, 0, 64 << 30);
         assert_eq!(mappings, 1_000_000, "hugepages are what more is for");
-        let pages = needed.div_ceil(2 << 20);
+        // Those that others use remain theirs.
+        let pages = 980 + needed.div_ceil(2 << 20);
         assert!(said.ends_with(&format!("echo {pages} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")));
         let (mappings, needed, said) = with(0, 8, 64 << 30);
         assert!(mappings > 1_000_000 && needed <= 8 << 30 && said.ends_with("lie on them"), "{mappings}: {said}");

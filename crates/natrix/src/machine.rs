@@ -24,10 +24,13 @@ impl Files {
         self.text(path).parse().unwrap_or(0)
     }
 
-    /// Hugepages that nobody uses.
+    /// Hugepages that nobody uses or has asked for.
     pub(crate) fn free_hugepages(&self) -> FreeHugepages {
-        let free = |kib: u64| self.number(&format!("sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages"));
-        FreeHugepages { small: free(PAGE_2M_KIB), large: free(PAGE_1G_KIB) }
+        let number = |kib: u64, name: &str| self.number(&format!("sys/kernel/mm/hugepages/hugepages-{kib}kB/{name}"));
+        let free = |kib: u64| number(kib, "free_hugepages").saturating_sub(number(kib, "resv_hugepages"));
+        let (small, large) = (free(PAGE_2M_KIB), free(PAGE_1G_KIB));
+        let small_in_use = number(PAGE_2M_KIB, "nr_hugepages").saturating_sub(small);
+        FreeHugepages { small, large, small_in_use }
     }
 
     pub(crate) fn exists(&self, path: &str) -> bool {
@@ -67,6 +70,8 @@ pub(crate) struct FreeHugepages {
     pub(crate) small: u64,
     /// Of 1 GiB.
     pub(crate) large: u64,
+    /// Pages of 2 MiB that are not free: they count in the kernel's setting, too.
+    pub(crate) small_in_use: u64,
 }
 
 impl FreeHugepages {
