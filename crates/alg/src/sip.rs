@@ -167,8 +167,8 @@ fn names_inside(context: &Context<'_>, message: &[u8], line_end: usize) -> bool 
     }
     let is_response = text::starts(message, b"SIP/2.0 ");
     let (mut is_of_registration, mut is_in_contact) = (false, false);
-    // Only SDP opens ports. A text may name what it likes.
-    let (mut has_type, mut may_be_sdp) = (false, false);
+    // Only SDP opens ports. A text may name what it likes, where nobody takes it for SDP.
+    let (mut types, mut is_text) = (0, false);
     let mut fields = Fields::new(message, line_end + 2);
     for (name, from, to) in fields.by_ref() {
         match field(name) {
@@ -178,18 +178,22 @@ fn names_inside(context: &Context<'_>, message: &[u8], line_end: usize) -> bool 
             }),
             Some(Field::Method) => is_of_registration = is_response && is_register(message, from, to),
             Some(Field::Type) => {
-                let value = text::part(message, text::skip_blanks(message, from), to);
-                has_type = true;
-                may_be_sdp |= [&b"application/sdp"[..], b"multipart/"]
-                    .iter()
-                    .any(|known| text::starts_with_ignoring_case(value, known));
+                types += 1;
+                is_text = is_text_type(text::part(message, text::skip_blanks(message, from), to));
             }
             _ => {}
         }
     }
-    let body = fields.body.filter(|_| may_be_sdp || !has_type);
+    let is_only_text = is_text && types == 1 && text::starts(message, b"MESSAGE ");
+    let body = fields.body.filter(|_| !is_only_text);
     is_in_contact && !is_of_registration
         || body.is_some_and(|body| sdp::names_inside(context, message, body, message.len()))
+}
+
+/// `text/…`, with any blanks around the slash (RFC 3261 §25.1).
+fn is_text_type(value: &[u8]) -> bool {
+    const TEXT: &[u8] = b"text";
+    text::starts_with_ignoring_case(value, TEXT) && value.get(text::skip_blanks(value, TEXT.len())) == Some(&b'/')
 }
 
 /// `None` if the message is not to be touched.

@@ -130,10 +130,22 @@ fn the_via_of_a_caller_stays_as_it_is() {
 /// Only SDP can announce what a text names, so a text does not end reading.
 #[test]
 fn a_text_may_name_the_inside() {
-    for (kind, is_read) in [("text/plain", true), ("application/sdp", false), ("multipart/mixed;boundary=a", false)] {
+    for (method, kind, is_read) in [
+        ("MESSAGE", ": text/plain", true),
+        ("MESSAGE", ": Text /\r\n plain", true),
+        ("MESSAGE", ": application/sdp", false),
+        ("MESSAGE", ": application / sdp", false),
+        ("MESSAGE", ": application/\r\n sdp", false),
+        ("MESSAGE", ": textual/plain", false),
+        ("MESSAGE", ": text/plain\r\nc: application/sdp", false),
+        ("MESSAGE", ": application/sdp\r\nc: text/plain", false),
+        ("MESSAGE", ": multipart/mixed;boundary=a", false),
+        ("MESSAGE", ":", false),
+        ("INVITE", ": text/plain", false),
+    ] {
         let mut host = phone();
         let message = format!(
-            "MESSAGE sip:a@198.51.100.7:25060 SIP/2.0\r\nCSeq: 1 MESSAGE\r\nContent-Type: {kind}\r\n\r\n\
+            "{method} sip:a@198.51.100.7:25060 SIP/2.0\r\nCSeq: 1 {method}\r\nContent-Type{kind}\r\n\r\n\
 c=IN IP4 10.0.0.1\r\n"
         );
         answered(&mut host, &message);
