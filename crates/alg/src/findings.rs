@@ -49,12 +49,16 @@ pub(crate) enum Put {
     Address(Option<u8>),
     Port(Option<u8>, u16),
     AddressPort(Option<u8>),
+    /// The same two, but the session's own address if the want was refused.
+    AddressElseOwn(u8),
+    AddressPortElseOwn(u8),
     /// `h1,h2,h3,h4,p1,p2` (RFC 959 §4.1.2).
     Commas(Option<u8>),
     /// `port-port`, or `port` if only one was had.
     Range(Option<u8>),
     LiteralAddress(u32),
     LiteralPort(u16),
+    LiteralAddressPort(u32, u16),
     LiteralRange(u16),
     /// A port as two bytes.
     Number(Option<u8>),
@@ -249,11 +253,18 @@ impl Findings {
             let written = match edit.put {
                 Put::Address(want) => answer(want).map(|endpoint| text.address(endpoint.address, b'.')),
                 Put::Port(want, plus) => answer(want).map(|endpoint| text.number(endpoint.port.wrapping_add(plus))),
-                Put::AddressPort(want) => answer(want).map(|endpoint| {
-                    text.address(endpoint.address, b'.');
-                    text.byte(b':');
-                    text.number(endpoint.port);
-                }),
+                Put::AddressPort(want) => {
+                    answer(want).map(|endpoint| text.endpoint(endpoint.address, Some(endpoint.port)))
+                }
+                Put::AddressElseOwn(want) => {
+                    text.address(answer(Some(want)).unwrap_or(own).address, b'.');
+                    Some(())
+                }
+                Put::AddressPortElseOwn(want) => {
+                    let granted = answer(Some(want));
+                    text.endpoint(granted.unwrap_or(own).address, granted.map(|endpoint| endpoint.port));
+                    Some(())
+                }
                 Put::Commas(want) => answer(want).map(|endpoint| {
                     text.address(endpoint.address, b',');
                     for byte in endpoint.port.to_be_bytes() {
@@ -271,6 +282,10 @@ impl Findings {
                 }
                 Put::LiteralPort(port) => {
                     text.number(port);
+                    Some(())
+                }
+                Put::LiteralAddressPort(address, port) => {
+                    text.endpoint(address, Some(port));
                     Some(())
                 }
                 Put::LiteralRange(port) => {
@@ -403,6 +418,14 @@ impl Text {
                 self.byte(separator);
             }
             self.number(byte.into());
+        }
+    }
+
+    fn endpoint(&mut self, address: u32, port: Option<u16>) {
+        self.address(address, b'.');
+        if let Some(port) = port {
+            self.byte(b':');
+            self.number(port);
         }
     }
 

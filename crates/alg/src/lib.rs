@@ -146,9 +146,9 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The external port of an inside port of its expectations.
+    /// The external port of an inside port of its expectations, the latest if there were several.
     fn external_port(&self, inside: u16) -> Option<u16> {
-        self.known.iter().find(|known| known.inside == inside).map(|known| known.external)
+        self.known.iter().rev().find(|known| known.inside == inside).map(|known| known.external)
     }
 
     /// The inside port of an external port of this session or of its expectations.

@@ -285,11 +285,16 @@ fn read_message(
     }
     // Last, because it may name the port of a contact. A side has written those of its requests,
     // which the answers repeat; all others are somebody else's, perhaps behind the same address.
+    // Of several, a phone has written the topmost.
     let names_sender = hops > 0 && is_request == context.from_inside;
-    for (name, from, to) in Fields::new(message, line_end + 2).take(if names_sender { usize::MAX } else { 0 }) {
-        if matches!(field(name), Some(Field::Via)) {
-            each(message, from, to, |from, to| read_via(context, message, from, to, findings));
-        }
+    let vias = Fields::new(message, line_end + 2).filter(|(name, ..)| matches!(field(name), Some(Field::Via)));
+    for (_, from, to) in vias.take(usize::from(names_sender)) {
+        let mut is_topmost = true;
+        each(message, from, to, |from, to| {
+            if core::mem::take(&mut is_topmost) {
+                read_via(context, message, from, to, findings);
+            }
+        });
     }
     let body_end = match length {
         Some((length, ..)) => body.checked_add(length as usize).filter(|end| *end <= message.len())?,
@@ -466,17 +471,10 @@ impl Host {
         if let Role::Via | Role::Route = role
             && !is_session
         {
-            // Answers come to the port that sent the request, or to the one that is named, where
-            // the phone may listen for all of them (RFC 3261 §18.2.2).
-            let wanted = findings.control_want(self.port()).filter(|_| matches!(role, Role::Via));
-            match (wanted, context.external_port(self.port()), self.port) {
-                (Some(_), ..) => {
-                    self.put(findings, Put::AddressPort(wanted), |of| (Put::Address(of), Put::Port(of, 0)), wanted);
-                }
-                (None, Some(external), Some((_, at, end))) if matches!(role, Role::Via) => {
-                    findings.edit(self.at, self.address_end, Put::Address(None));
-                    findings.edit(at, end, Put::LiteralPort(external));
-                }
+            match role {
+                Role::Via if context.transport == Transport::Udp => self.hide_via(context, findings),
+                // Over TCP answers come by the connection (RFC 3261 §18.2.2), and CANCEL and ACK
+                // must have the `Via` of their INVITE (§17.2.3).
                 _ => findings.edit(self.at, self.address_end, Put::Address(None)),
             }
             return;
@@ -497,6 +495,28 @@ impl Host {
             of = (!is_session).then_some(want);
         }
         self.put(findings, Put::AddressPort(of), |of| (Put::Address(of), Put::Port(of, 0)), of);
+    }
+
+    /// Over UDP answers come to the port that sent the request, or to the one that is named, where
+    /// the phone may listen for all of them (RFC 3261 §18.2.2).
+    fn hide_via(&self, context: &Context<'_>, findings: &mut Findings) {
+        let (wanted, known) = (findings.control_want(self.port()), context.external_port(self.port()));
+        match (wanted, known, self.port) {
+            (Some(want), _, Some((_, at, end))) => {
+                findings.edit(self.at, self.address_end, Put::AddressElseOwn(want));
+                findings.edit(at, end, Put::Port(Some(want), 0));
+            }
+            (Some(want), _, None) => findings.edit(self.at, self.address_end, Put::AddressPortElseOwn(want)),
+            (None, Some(external), Some((_, at, end))) => {
+                findings.edit(self.at, self.address_end, Put::Address(None));
+                findings.edit(at, end, Put::LiteralPort(external));
+            }
+            (None, Some(external), None) => {
+                let put = Put::LiteralAddressPort(context.external.address, external);
+                findings.edit(self.at, self.address_end, put);
+            }
+            (None, None, _) => findings.edit(self.at, self.address_end, Put::Address(None)),
+        }
     }
 
     fn put(&self, findings: &mut Findings, whole: Put, halves: impl Fn(Option<u8>) -> (Put, Put), of: Option<u8>) {

@@ -32,6 +32,8 @@ pub(crate) struct Host {
     pub(crate) internal: u16,
     pub(crate) disabled: u8,
     pub(crate) is_over: bool,
+    /// Refuses all from now on.
+    pub(crate) refuses: bool,
     /// Bytes that the gateway was asked about, as often as it was.
     pub(crate) asked: usize,
 }
@@ -49,6 +51,7 @@ impl Host {
             internal,
             disabled: 0,
             is_over: false,
+            refuses: false,
             asked: 0,
         }
     }
@@ -90,10 +93,10 @@ impl Host {
     }
 
     fn answer(&mut self, findings: &Findings, own: Endpoint) -> alg::Replacements {
-        let grant = |want: &Want| Some(Endpoint { port: granted(want.port), ..own });
+        let grant = |want: &Want| (!self.refuses).then_some(Endpoint { port: granted(want.port), ..own });
         let answers: Vec<_> = findings.wants().iter().map(grant).collect();
         for want in findings.wants() {
-            if !self.wants.contains(want) {
+            if !self.refuses && !self.wants.contains(want) {
                 self.wants.push(*want);
             }
         }

@@ -114,6 +114,59 @@ CSeq: 1 REGISTER\r\n\r\n"
     assert_eq!(host.wants.len(), 1);
 }
 
+/// CANCEL and the ACK of a refusal have the `Via` of their INVITE (RFC 3261 §17.2.3), and no
+/// `Contact`.
+#[test]
+fn messages_of_a_call_have_the_same_via() {
+    for (transport, name) in [(Transport::Udp, "UDP"), (Transport::Tcp, "TCP")] {
+        for via in ["10.0.0.1", "10.0.0.1:5060"] {
+            let mut host = Host::new("sip", 50_123, transport);
+            let vias = ["INVITE", "CANCEL", "ACK"].map(|method| {
+                let contact = if method == "INVITE" { "Contact: <sip:a@10.0.0.1>\r\n" } else { "" };
+                let text = format!(
+                    "{method} sip:x SIP/2.0\r\nVia: SIP/2.0/{name} {via};branch=z9\r\n{contact}CSeq: 1 {method}\r\n\
+Content-Length: 0\r\n\r\n"
+                );
+                sent(&mut host, &text).lines().nth(1).unwrap().to_owned()
+            });
+            let port = if transport == Transport::Udp { ":25060" } else { via.strip_prefix("10.0.0.1").unwrap() };
+            let wanted = format!("Via: SIP/2.0/{name} 198.51.100.7{port};branch=z9");
+            assert_eq!(vias, [(); 3].map(|()| wanted.clone()), "{name} {via}");
+        }
+    }
+}
+
+/// Only `Contact` needs the port that is refused.
+#[test]
+fn a_via_names_no_inside_address_if_its_port_is_refused() {
+    for via in ["10.0.0.1", "10.0.0.1:5060"] {
+        let mut host = Host::new("sip", 50_123, Transport::Udp);
+        host.refuses = true;
+        let text = format!(
+            "REGISTER sip:x SIP/2.0\r\nVia: SIP/2.0/UDP {via};branch=z9\r\nContact: <sip:a@10.0.0.1:5060>\r\n\
+CSeq: 1 REGISTER\r\n\r\n"
+        );
+        assert_eq!(sent(&mut host, &text), text.replace("UDP 10.0.0.1", "UDP 198.51.100.7"));
+    }
+}
+
+/// Below it are those of whoever the inside relays for, perhaps behind the same address.
+#[test]
+fn only_the_topmost_via_is_rewritten() {
+    let lower = "SIP/2.0/UDP 198.51.100.7:23475;branch=zB";
+    for between in [", ", "\r\nVia: "] {
+        let mut host = phone();
+        let request = format!(
+            "INVITE sip:x SIP/2.0\r\nVia: SIP/2.0/UDP 10.0.0.1:5060;branch=zA{between}{lower}\r\n\
+CSeq: 1 INVITE\r\n\r\n"
+        );
+        let out = sent(&mut host, &request);
+        assert_eq!(out, request.replace("10.0.0.1:5060", "198.51.100.7:25060"));
+        let answer = out.replace("INVITE sip:x SIP/2.0", "SIP/2.0 200 OK");
+        assert_eq!(answered(&mut host, &answer), answer.replace("198.51.100.7:25060", "10.0.0.1:5060"));
+    }
+}
+
 /// Others behind the same address may call, and find their own `Via` in the answer.
 #[test]
 fn the_via_of_a_caller_stays_as_it_is() {
