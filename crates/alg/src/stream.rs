@@ -315,7 +315,8 @@ impl Stream {
     /// a host drops such a segment (RFC 9293 §3.10.7.4).
     pub fn acknowledge(&mut self, held: &mut Held, ack: u32) -> Option<u32> {
         // The end of the stream counts as one.
-        if distance(self.base.wrapping_add(self.shift), ack) > 1 && !self.is_over {
+        let is_of_unsent = distance(self.base.wrapping_add(self.shift), ack) > 1;
+        if is_of_unsent && !self.is_over {
             return None;
         }
         let result = self.place_in(held, ack, false);
@@ -328,7 +329,9 @@ impl Stream {
             held.kept.copy_within(covered..held.kept_len, 0);
             held.kept_len -= covered;
         }
-        self.lift_floor(held, result.wrapping_sub(WINDOW_MAX));
+        if !is_of_unsent {
+            self.lift_floor(held, result.wrapping_sub(WINDOW_MAX));
+        }
         Some(result)
     }
 

@@ -193,6 +193,27 @@ fn an_acknowledgement_of_what_was_not_sent_changes_nothing() {
     assert_eq!(stream.acknowledge(&mut held, sent), Some(stream.next()));
 }
 
+/// Nor once reading is over: what is on its way may still be repeated.
+#[test]
+fn a_forged_acknowledgement_takes_nothing_on_its_way() {
+    const FIRST: u32 = 7_000;
+    let (mut stream, mut held, mut host, mut out) =
+        (Stream::starting(FIRST), Held::default(), ftp_client(), [0; 8_192]);
+    let mut pass = |stream: &mut Stream, held: &mut Held, sequence: u32, payload: &[u8]| {
+        let segment = Segment { sequence, payload, fin: false };
+        let passed = stream.pass(held, &segment, &mut out, |bytes, seen| host.step(true, bytes, seen));
+        let Passed::On { sequence, length, .. } = passed else { panic!("nothing is missing") };
+        (sequence, length)
+    };
+    let (sent, length) = pass(&mut stream, &mut held, FIRST, b"USER me\r\nPORT 10,0,0,1,4,1\r\n");
+    stream.acknowledge(&mut held, sent.wrapping_add(length as u32)).expect("it was sent");
+    stream.end();
+    let next = stream.next();
+    let (sent, _) = pass(&mut stream, &mut held, next, &[b'x'; 1_000]);
+    stream.acknowledge(&mut held, sent.wrapping_add(1_000 + (1 << 30)));
+    assert_eq!(pass(&mut stream, &mut held, next, &[b'x'; 1_000]), (sent, 1_000), "it was lost");
+}
+
 /// Whatever part of what has been sent is repeated arrives again, also after so much that sequence
 /// numbers have come round.
 #[test]
