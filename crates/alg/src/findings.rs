@@ -67,6 +67,17 @@ pub(crate) enum Put {
     BodyLength(u16),
 }
 
+/// What a message says about a call that the inside asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallStep {
+    /// The inside asks, and announces what the message wants.
+    Asks,
+    /// The other side has yet to answer (RFC 3261 §13.2.1).
+    Rings,
+    /// It was refused (RFC 3261 §8.1.3.4), or the inside has given up (§9.1).
+    Fails,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Edit {
     at: u16,
@@ -86,7 +97,7 @@ pub struct Findings {
     overflowed: bool,
     ends_registrations: bool,
     via: Option<u16>,
-    rings: bool,
+    call: Option<(CallStep, u16)>,
     registered: [(u16, u32); WANTS_MAX],
     registered_len: usize,
     /// A bit for each want of a pair that got one port.
@@ -105,7 +116,7 @@ impl Default for Findings {
             overflowed: false,
             ends_registrations: false,
             via: None,
-            rings: false,
+            call: None,
             registered: [(0, 0); WANTS_MAX],
             registered_len: 0,
             singles: 0,
@@ -144,10 +155,10 @@ impl Findings {
         self.via
     }
 
-    /// True if the other side has yet to answer what the session announced (RFC 3261 §13.2.1).
+    /// What it says about a call, and a digest that the messages of one request have in common.
     #[must_use]
-    pub fn rings(&self) -> bool {
-        self.rings
+    pub fn call(&self) -> Option<(CallStep, u16)> {
+        self.call
     }
 
     /// Inside ports that the other side has registered, and for how many seconds (RFC 3261 §10.3).
@@ -174,8 +185,8 @@ impl Findings {
         self.via = self.via.or(Some(port));
     }
 
-    pub(crate) fn ring(&mut self) {
-        self.rings = true;
+    pub(crate) fn set_call(&mut self, step: CallStep, request: u16) {
+        self.call = Some((step, request));
     }
 
     pub(crate) fn end_registrations(&mut self) {

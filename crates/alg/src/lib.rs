@@ -37,6 +37,7 @@ mod text;
 mod tftp;
 mod work;
 
+pub use findings::CallStep;
 pub use findings::EDITS_MAX;
 pub use findings::Findings;
 pub use findings::Replacement;
@@ -118,7 +119,8 @@ pub struct Known {
     pub external: u16,
     /// What the inside sees.
     pub inside: u16,
-    /// Of a call: the identifier that the peer expects.
+    /// PPTP: the identifier that the peer expects. SIP: of the request that announced it last
+    /// ([`Findings::call`]), until that has failed.
     pub peer: Option<u16>,
 }
 

@@ -19,6 +19,7 @@ use crate::Reading;
 use crate::Transport;
 use crate::Want;
 use crate::WantKind;
+use crate::findings::CallStep;
 use crate::findings::Put;
 use crate::text;
 use crate::text::Fields;
@@ -217,6 +218,7 @@ fn read_message(
     let (mut registers, mut expires) = (text::starts(message, b"REGISTER "), None);
     let (mut length, mut is_sdp, mut is_encoded) = (None, false, false);
     let (mut transaction, mut hops) = (0, 0);
+    let (mut request, mut invites) = (0, false);
     for (name, from, to) in fields.by_ref() {
         let value = text::skip_blanks(message, from);
         match field(name) {
@@ -229,10 +231,17 @@ fn read_message(
             }
             Some(Field::Encoding) => is_encoded = true,
             Some(Field::Via) => each(message, from, to, |_, _| hops += 1),
-            Some(Field::Call) => transaction ^= digest(message, value, to),
+            Some(Field::Call) => {
+                transaction ^= digest(message, value, to);
+                request ^= digest(message, value, to);
+            }
             Some(Field::Method) => {
                 registers |= is_register(message, from, to);
                 transaction ^= digest(message, value, to).rotate_left(16);
+                invites = has_method(message, from, to, b"INVITE");
+                // CANCEL has the number of what it cancels (RFC 3261 §9.1).
+                let digits = text::leading(text::part(message, value, to), |byte| byte.is_ascii_digit());
+                request ^= digest(message, value, value + digits).rotate_left(16);
             }
             _ => {}
         }
@@ -241,8 +250,8 @@ fn read_message(
         return None;
     }
     let body = fields.body?;
-    if !context.from_inside && text::starts(message, b"SIP/2.0 1") {
-        findings.ring();
+    if let Some(step) = call_step(context, message, invites) {
+        findings.set_call(step, (request ^ request >> 16) as u16);
     }
     if is_request && !context.from_inside {
         memory.flags |= ASKED;
@@ -311,12 +320,31 @@ fn read_message(
     Some(())
 }
 
-/// Whether the method of a `CSeq` is REGISTER, with any blanks around it: servers copy the field as
-/// it came.
+/// What a message says about a call that the inside asks for. `invites`: by its `CSeq`. Only the
+/// inside announces something by its requests, so nobody outside can keep what it has not asked
+/// for.
+fn call_step(context: &Context<'_>, message: &[u8], invites: bool) -> Option<CallStep> {
+    let starts = |start| text::starts(message, start);
+    match () {
+        () if context.from_inside && starts(b"CANCEL ") => Some(CallStep::Fails),
+        () if !invites => None,
+        () if context.from_inside => starts(b"INVITE ").then_some(CallStep::Asks),
+        () if starts(b"SIP/2.0 1") => Some(CallStep::Rings),
+        () if starts(b"SIP/2.0 ") && !starts(b"SIP/2.0 2") => Some(CallStep::Fails),
+        () => None,
+    }
+}
+
 fn is_register(message: &[u8], from: usize, to: usize) -> bool {
+    has_method(message, from, to, b"REGISTER")
+}
+
+/// Whether this is the method of a `CSeq`, with any blanks around it: servers copy the field as it
+/// came.
+fn has_method(message: &[u8], from: usize, to: usize, method: &[u8]) -> bool {
     let value = text::part(message, from, text::trim_end(message, from, to));
     let start = text::last_position(value, |byte| byte.is_ascii_whitespace()).map_or(0, |at| at + 1);
-    text::is(&value[start..], b"REGISTER")
+    text::is(&value[start..], method)
 }
 
 /// Of a value without the blanks around it (FNV-1a).

@@ -2,6 +2,7 @@
 
 use alg::Alg;
 use alg::AlgId;
+use alg::CallStep;
 use alg::Context;
 use alg::Endpoint as AlgEndpoint;
 use alg::Findings;
@@ -343,8 +344,8 @@ impl Ledger {
         if findings.ends_registrations() {
             self.end_registrations(&control.asking, findings.via());
         }
-        if findings.rings() {
-            self.note_ringing(&control.asking);
+        if let Some((step, request)) = findings.call() {
+            self.note_call(&control.asking, step, request);
         }
         for (port, seconds) in findings.registered() {
             self.note_registered(&control.asking, *port, *seconds);
@@ -358,6 +359,9 @@ impl Ledger {
             let Some(external) = self.expect(&control.asking, &want) else { continue };
             if want.kind == WantKind::Pair && !self.has_second(&control.asking, &want, external) {
                 findings.got_one_of_pair(place);
+            }
+            if let Some((CallStep::Asks, request)) = findings.call() {
+                self.note_announced(&control.asking, external.port, want.port, request);
             }
             *granted = Some(AlgEndpoint { address: external.address.to_bits(), port: external.port });
         }

@@ -211,6 +211,12 @@ impl AlgSession {
         true
     }
 
+    /// See [`Known::peer`] of SIP.
+    pub(crate) fn forget_request(&mut self, request: u16) {
+        let known = self.known[..self.known_len].iter_mut();
+        known.filter(|known| known.peer == Some(request)).for_each(|known| known.peer = None);
+    }
+
     pub(crate) fn forget(&mut self, keep: impl Fn(&Known) -> bool) {
         let mut len = 0;
         for i in 0..self.known_len {

@@ -561,6 +561,74 @@ fn a_call_may_ring_for_minutes() {
     }
 }
 
+/// A call with sound at this port, and what its peer gets.
+fn invite_with(bed: &mut Bed, call: u16, media: u16) -> String {
+    let text = INVITE
+        .replace("CSeq: 1", &format!("Call-ID: {call}\r\nCSeq: 1"))
+        .replace("5004", &media.to_string())
+        .replace("5005", &(media + 1).to_string());
+    bed.inside(&build::udp(at(I1, 5060), at(E1, 5060)).payload(text.as_bytes()).build());
+    udp_text(&bed.only_outside())
+}
+
+/// An answer of its peer.
+fn answer_of(bed: &mut Bed, call: u16, code: &str, method: &str) {
+    let to = bed.mapping_of(Protocol::Udp, at(I1, 5060)).expect("it has called").external;
+    let to = at(to.address, to.port);
+    let text = format!(
+        "SIP/2.0 {code}\r\nVia: SIP/2.0/UDP {to};branch=z9hG4bK1\r\nCall-ID: {call}\r\nCSeq: 1 {method}\r\n\r\n"
+    );
+    bed.outside(&build::udp(at(E1, 5060), to).payload(text.as_bytes()).build());
+    bed.only_inside();
+}
+
+/// A phone may try for as long as it likes: what a failed call has announced is free after 30 s.
+#[test]
+fn failed_calls_keep_no_phone_from_being_read() {
+    for given_up in [false, true] {
+        let mut bed = Bed::new(with(&["sip"]));
+        for call in 0..20 {
+            let sent = invite_with(&mut bed, call, 6_000 + 2 * call);
+            assert!(sent.contains("c=IN IP4 203."), "call {call}: {sent}");
+            answer_of(&mut bed, call, "100 Trying", "INVITE");
+            answer_of(&mut bed, call, "180 Ringing", "INVITE");
+            if given_up {
+                let text = format!("CANCEL sip:b@{E1} SIP/2.0\r\nCall-ID: {call}\r\nCSeq: 1 CANCEL\r\n\r\n");
+                bed.inside(&build::udp(at(I1, 5060), at(E1, 5060)).payload(text.as_bytes()).build());
+                bed.only_outside();
+            } else {
+                answer_of(&mut bed, call, "486 Busy Here", "INVITE");
+            }
+            // Too late.
+            answer_of(&mut bed, call, "180 Ringing", "INVITE");
+            bed.advance_secs(13);
+        }
+        bed.run_out();
+    }
+}
+
+/// Only the call that rings waits for longer.
+#[test]
+fn other_answers_keep_no_port() {
+    for (call, code, method, keeps) in [
+        (1, "180 Ringing", "INVITE", true),
+        (1, "100 Trying", "REGISTER", false),
+        (1, "100 Trying", "OPTIONS", false),
+        (2, "180 Ringing", "INVITE", false),
+    ] {
+        let mut bed = Bed::new(with(&["sip"]));
+        let sent = invite_with(&mut bed, 1, 6_000);
+        let media = sent.split("m=audio ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+        let media = media.parse::<u16>().expect("a port");
+        answer_of(&mut bed, call, code, method);
+        bed.advance_secs(35);
+        let reaches = bed.udp_reaches(at(E1, 20_000), at(POOL[0], media), at(I1, 6_000));
+        let is_there = reaches || bed.open_udp(at(I1, 6_000), at(E1, 20_000)).port() == media;
+        assert_eq!(is_there, keeps, "{code} to {method} of call {call}");
+        bed.run_out();
+    }
+}
+
 #[test]
 fn a_registration_keeps_its_port() {
     let mut bed = Bed::new(with(&["sip"]));

@@ -1,6 +1,7 @@
 //! Expectations of gateways: grants with another origin.
 
 use alg::AlgId;
+use alg::CallStep;
 use alg::Known;
 use alg::Want;
 use alg::WantKind;
@@ -355,24 +356,47 @@ impl Ledger {
         Some(Reader { gateway, client_is_inside, is_of_registration: true, awaits_request: false })
     }
 
-    /// The callee has yet to answer. A phone sends no sound meanwhile, so what its call announced
-    /// waits for longer than for one that gets no answer at all.
-    pub(in crate::shard) fn note_ringing(&mut self, asking: &Asking) {
+    /// A call asks for what it announces.
+    pub(in crate::shard) fn note_announced(&mut self, asking: &Asking, external: u16, inside: u16, request: u16) {
+        if let Some(store) = self.state.control_sessions.as_mut() {
+            store.get_mut(asking.place).learn(Known { external, inside, peer: Some(request) });
+        }
+    }
+
+    /// A callee that has yet to answer: a phone sends no sound meanwhile, so what its call has
+    /// announced waits for longer than for one that gets no answer at all. What a call has
+    /// announced that fails waits no longer than that.
+    pub(in crate::shard) fn note_call(&mut self, asking: &Asking, step: CallStep, request: u16) {
         let Asking { now, place, key, alg } = *asking;
-        let Some(store) = self.state.control_sessions.as_ref() else { return };
+        let Some(timeout) = self.shared.gateways.of(alg).map(|gateway| gateway.timeout) else { return };
+        let Some(store) = self.state.control_sessions.as_mut().filter(|_| step != CallStep::Asks) else { return };
         let (known, len) = store.get(place).known_now();
-        let (control, until) = (self.state.mappings.get(key.mapping).key(), now + RINGING_MAX);
-        for port in known[..len].iter().flat_map(|known| [known.inside, known.inside.wrapping_add(1)]) {
-            let waits = |grant: &Grant| {
-                let is_its = grant.is_second_of_pair() || known[..len].iter().any(|it| it.inside == port);
-                is_its && grant.kind() == Kind::Once && grant.origin() == Origin::Alg(alg) && grant.is_alive(now)
+        let control = self.state.mappings.get(key.mapping).key();
+        let peer = Remote::new(key.remote.0.into(), 32, 0);
+        if step == CallStep::Fails {
+            store.get_mut(place).forget_request(request);
+        }
+        let announced = known[..len].iter().filter(|known| known.peer == Some(request));
+        for (known, above) in announced.flat_map(|known| [(known, 0), (known, 1)]) {
+            let is_it = |grant: &Grant| {
+                let is_port = grant.external().port == known.external.wrapping_add(above);
+                let is_its = is_port && (above == 0 || grant.is_second_of_pair());
+                let is_there = grant.remotes.as_slice().first() == Some(&peer);
+                let is_of_call = grant.kind() == Kind::Once && grant.origin() == Origin::Alg(alg);
+                is_its && is_there && is_of_call && grant.is_alive(now)
             };
-            let inside = InternalKey { protocol: Protocol::Udp, port, ..control };
-            let found = self.state.grants.find(&inside, waits);
-            let Some(index) = found.filter(|index| self.state.grants.get(*index).expires() < until) else { continue };
-            self.state.grants.get_mut(index).set_expires(until);
-            self.keep_until(index, until);
-            self.note_grant(now, index);
+            let inside = InternalKey { protocol: Protocol::Udp, port: known.inside.wrapping_add(above), ..control };
+            let Some(index) = self.state.grants.find(&inside, is_it) else { continue };
+            let expires = self.state.grants.get(index).expires();
+            let until = match step {
+                CallStep::Rings => expires.max(now + RINGING_MAX),
+                _ => expires.min(now + timeout),
+            };
+            if until != expires {
+                self.state.grants.get_mut(index).set_expires(until);
+                self.keep_until(index, until);
+                self.note_grant(now, index);
+            }
         }
     }
 
