@@ -203,7 +203,7 @@ c=IN IP4 10.0.0.1\r\n"
         );
         answered(&mut host, &message);
         let out = sent(&mut host, &with_body(INVITE, SDP));
-        assert_eq!(out.contains("c=IN IP4 198.51.100.7"), is_read, "{kind}: {out}");
+        assert_eq!(out.contains("c=IN IP4 198.51.100.7"), is_read, "{method}{kind}: {out}");
     }
 }
 

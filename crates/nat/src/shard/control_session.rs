@@ -236,6 +236,10 @@ impl Ledger {
             let store = self.state.control_sessions.as_ref();
             let store = store.filter(|store| store.has_room_for(subscriber, Side::Outside));
             let oldest = store.and_then(|store| store.client_to_replace(subscriber));
+            // None goes in vain.
+            let oldest = oldest.filter(|oldest| {
+                self.view().can_open_to_server(now, index) || self.frees_session_of(now, *oldest, index)
+            });
             if let Some(oldest) = oldest {
                 self.replace_control(now, oldest);
             }
@@ -265,15 +269,29 @@ impl Ledger {
     /// take all sessions of their server's mapping; only the first of a mapping stays, as it would
     /// without a gateway.
     fn replace_control(&mut self, now: Instant, place: u32) {
-        let Some(store) = self.state.control_sessions.as_ref() else { return };
-        let (key, is_of_client) = (store.get(place).key, store.get(place).is_of_client());
+        let extra = self.unanswered_client(now, place);
         self.end_control(now, place);
-        if is_of_client
-            && let Some(of @ SessionRef::Extra(slot)) = self.view().control_session(now, &key)
-            && self.state.session_state(key.mapping, of).0 == TcpState::UNANSWERED
-        {
+        if let Some((_, slot)) = extra {
             self.end_extra_session(now, slot);
         }
+    }
+
+    /// The mapping and the session of an unanswered client, if that is not the mapping's first.
+    fn unanswered_client(&self, now: Instant, place: u32) -> Option<(u32, u32)> {
+        let session = self.state.control_sessions.as_ref()?.get(place);
+        let key = session.key;
+        let of = self.view().control_session(now, &key).filter(|_| session.is_of_client())?;
+        match of {
+            SessionRef::Extra(slot) if self.state.session_state(key.mapping, of).0 == TcpState::UNANSWERED => {
+                Some((key.mapping, slot))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether this one makes room among the sessions of the mapping if it goes.
+    fn frees_session_of(&self, now: Instant, place: u32, index: u32) -> bool {
+        self.unanswered_client(now, place).is_some_and(|(mapping, _)| mapping == index)
     }
 
     fn end_control(&mut self, now: Instant, place: u32) {
