@@ -105,6 +105,24 @@ fn a_segment_that_no_longer_fits_is_cut() {
     }
 }
 
+/// A segment of a small path stays within it, whatever its headers take.
+#[test]
+fn a_segment_of_the_smallest_path_is_cut() {
+    let mut bed = Bed::new(with(&["ftp"]));
+    let talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
+    let timestamps = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 1];
+    let mut text: String = (1..=8).map(|port| format!("PORT 100,64,0,10,4,{port}\r\n")).collect();
+    while text.len() + 6 <= 576 - 52 {
+        text.push_str("NOOP\r\n");
+    }
+    let (sequence, ack) = talk.numbers(false);
+    let segment = build::tcp(CLIENT, SERVER, Flags::ACK).sequence(sequence).acknowledgment(ack);
+    bed.inside(&segment.tcp_options(&timestamps).payload(text.as_bytes()).build());
+    let lengths: Vec<_> = bed.take_outside().iter().map(Vec::len).collect();
+    assert_eq!((lengths.len(), lengths[0]), (2, 576), "{lengths:?}");
+    bed.run_out();
+}
+
 #[test]
 fn a_datagram_that_no_longer_fits_is_fragmented() {
     for dont_fragment in [false, true] {

@@ -27,8 +27,8 @@ use crate::verdict::Verdict;
 use wire::checksum;
 use wire::tcp::Flags;
 
-/// What every path and receiver takes in one segment (RFC 9293 §3.7.1).
-const PAYLOAD_MIN: usize = 536;
+/// What every path and receiver takes in one packet, with the headers (RFC 9293 §3.7.1).
+const TOTAL_MIN: u16 = 576;
 
 /// Where a packet of a control session goes once it is changed.
 #[derive(Clone, Copy)]
@@ -100,12 +100,11 @@ impl PacketPath {
             Onward::In(hop, Via::Outside) => (hop.mtu, false),
             // The second half may be another worker's, and gets one packet. The sender repeats the
             // rest.
-            Onward::Out(Way::Hairpin { .. }) | Onward::In(_, Via::Hairpin) => (at.parsed.total_length.max(1_280), true),
+            Onward::Out(Way::Hairpin { .. }) | Onward::In(_, Via::Hairpin) => (u16::MAX, true),
         };
         // The sender knows how much the path and the receiver take (RFC 9293 §3.7.1).
-        let came = usize::from(at.parsed.total_length).saturating_sub(headers);
-        let known = if is_only_one { usize::MAX } else { came.max(PAYLOAD_MIN) };
-        let room = usize::from(mtu).saturating_sub(headers).min(known).max(1);
+        let known = at.parsed.total_length.max(TOTAL_MIN);
+        let room = usize::from(mtu.min(known)).saturating_sub(headers).max(1);
         let transport = usize::from(at.parsed.header_length);
         let flags = packet[transport + 13] & !(Flags::FIN.0 | Flags::PSH.0);
         let psh = packet[transport + 13] & Flags::PSH.0;
