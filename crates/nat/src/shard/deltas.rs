@@ -440,7 +440,8 @@ impl Ledger {
                     state: given.state,
                     opened_from: given.opened_from,
                     hairpin: given.is_hairpin,
-                    has_own_timer: first.has_own_timer,
+                    // A gateway may have to read it (`Ledger::gateway_of`).
+                    has_own_timer: first.has_own_timer || self.view().gateway_of_server(index).is_some(),
                     expires,
                 };
                 let place = match (mapping.has_session(), mapping.has_live_session(now)) {

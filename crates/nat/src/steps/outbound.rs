@@ -372,7 +372,9 @@ impl View<'_> {
         let mapping = self.decide_mapping(&ask, random, report);
         let mapping = mapping.map_err(|verdict| Ending::Refuse { verdict, wanted })?;
         report.step(|| Step::SessionWouldBeCreated);
-        Ok(Departure::Map { mapping, new: self.session_from_inside(packet, question), way })
+        let mut new = self.session_from_inside(packet, question);
+        new.has_own_timer |= self.gateway_of_static(key).is_some();
+        Ok(Departure::Map { mapping, new, way })
     }
 
     fn session_from_inside(&self, packet: &Outbound<'_>, question: &Question) -> NewSession {

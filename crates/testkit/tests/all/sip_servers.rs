@@ -266,6 +266,41 @@ fn a_client_without_a_place_is_refused_once() {
     bed.run_out();
 }
 
+/// What answers its own request, as a forged client may at any time, is no call of the server.
+#[test]
+fn no_client_keeps_a_port_of_the_server() {
+    let mut bed = bed(1);
+    let client = at(E2, 40_000);
+    asks(&mut bed, client);
+    let media = media(&answers(&mut bed, client, &ok(20_000)));
+    let rings = "SIP/2.0 180 Ringing\r\nCSeq: 1 INVITE\r\nContent-Length: 0\r\n\r\n";
+    bed.outside(&build::udp(client, EXTERNAL).payload(rings.as_bytes()).build());
+    assert_eq!(udp_text(&bed.only_inside()), rings);
+    bed.advance_secs(35);
+    assert!(!bed.udp_reaches(at(E2, 30_000), media, at(I1, 20_000)));
+    bed.run_out();
+}
+
+/// Also the mapping's first one, and also after a change of timers.
+#[test]
+fn a_session_that_the_server_opens_is_read_from_a_request_on() {
+    for changes in [false, true] {
+        let mut bed = bed(1);
+        let client = at(E2, 40_000);
+        assert_eq!(answers(&mut bed, client, &ok(30_000)), ok(30_000), "nothing was asked");
+        if changes {
+            let mut settings = settings();
+            settings.timeouts.udp = nat::Duration::from_secs(130);
+            bed.reload(settings);
+            bed.advance_secs(60);
+        }
+        assert!(is_read(&mut bed, client), "a request begins it, after a change: {changes}");
+        let got = answers(&mut bed, client, &ok(30_000));
+        assert!(got.contains(&format!("<sip:100@{EXTERNAL}>")) && !got.contains("100.64."), "{got}");
+        bed.run_out();
+    }
+}
+
 /// Another instance learns of the session as it is: it ends soon unless the server answers.
 #[test]
 fn the_session_that_activates_a_server_is_reported_as_it_is() {

@@ -133,7 +133,8 @@ impl Ledger {
             let port = if side == Side::Inside { mapping.remote_port() } else { mapping.internal_port() };
             // One that was changed needs its numbers shifted to its end.
             let is_unusual = self.policy.lifetimes.is_unusual(mapping.protocol(), port, side)
-                || self.view().has_control_session(index);
+                || self.view().has_control_session(index)
+                || self.view().gateway_of_server(index).is_some();
             self.state.mappings.get_mut(index).set_own_timer(is_unusual);
         }
         let mapping = self.state.mappings.get(index);
