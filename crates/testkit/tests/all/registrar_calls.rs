@@ -9,6 +9,7 @@ use nat::settings::Filtering;
 use testkit::*;
 use wire::build;
 
+use super::gateways::INVITE;
 use super::gateways::Talk;
 use super::gateways::syn_reaches;
 use super::gateways::udp_text;
@@ -100,6 +101,36 @@ fn a_phone_calls_another_port_of_its_registrar() {
     // Another host is no peer of this registration.
     bed.inside(&build::udp(PHONE, at(E2, 5_080)).payload(asks.as_bytes()).build());
     assert_eq!(udp_text(&bed.only_outside()), asks);
+    bed.run_out();
+}
+
+/// What `docs/alg.md` says of phones that send from another port than their `Via` names: how they
+/// call, and that calls to them open nothing.
+#[test]
+fn a_phone_that_sends_from_another_port_registers_and_calls() {
+    let mut bed = Bed::new(with(&["sip"]).filtering(Filtering::AddressAndPortDependent));
+    let (sends, listens) = (at(I1, 50_123), at(I1, 5060));
+    let send = |bed: &mut Bed, text: &str| {
+        bed.inside(&build::udp(sends, REGISTRAR).payload(text.as_bytes()).build());
+        udp_text(&bed.only_outside())
+    };
+    let sent = send(&mut bed, &register_text("UDP", listens, listens, 3_600));
+    let external = sent.split("sip:a@").nth(1).and_then(|rest| rest.split('>').next()).expect("a contact");
+    let external: SocketAddrV4 = external.parse().expect("an endpoint");
+    assert!(sent.contains(&format!("UDP {external};")), "{sent}");
+    bed.is_registered(listens, external);
+    // It gets the answer, and calls, where it listens.
+    for text in ["SIP/2.0 200 OK\r\nCSeq: 7 REGISTER\r\n\r\n", &invite(external)] {
+        bed.outside(&build::udp(REGISTRAR, external).payload(text.as_bytes()).build());
+        assert_eq!(destination(&bed.only_inside()), listens);
+    }
+    let answer = send(&mut bed, OK);
+    assert!(answer.contains("c=IN IP4 100.64.0.10"), "one way only: {answer}");
+    let sent = send(&mut bed, INVITE);
+    let media = sent.split("m=audio ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+    let own = at(*external.ip(), media.parse().expect("a port"));
+    assert!(bed.udp_reaches(at(E1, 20_000), own, at(I1, 5004)));
+    assert_eq!(bed.open_udp(at(I1, 5004), at(E1, 20_000)), own);
     bed.run_out();
 }
 
