@@ -751,7 +751,9 @@ impl CatalogueWriter {
         let _ = self.lookups.read_on(&self.folder);
         let head = Head { store, entries, hash, frames, frame, lookups: self.lookups.signed() };
         let (new, path) = (self.folder.join("head.new"), self.folder.join(HEAD));
-        fs::write(&new, head.text(&self.key)).map_err(StoreError::io(&new))?;
+        // Some file systems (XFS) keep a new name over a power cut, but an empty file with it,
+        // unless it was synced before.
+        write_whole(&new, head.text(&self.key).as_bytes())?;
         fs::rename(&new, &path).map_err(StoreError::io(&path))
     }
 }

@@ -1204,6 +1204,47 @@ mod tests {
         assert!(with_faults("sync", "/dev/null") > 10);
     }
 
+    /// Makes a store without threads in a folder of that name.
+    fn store(name: &str) -> (PathBuf, StoreWriter) {
+        let folder = std::env::temp_dir().join(format!("natrix-store-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        let options = StoreOptions { rings_folder: folder.clone(), has_threads: false, ..StoreOptions::default() };
+        let writer = StoreWriter::open(&folder, options, Generator::begin()).unwrap();
+        (folder, writer)
+    }
+
+    /// Events of the next second, taken by the writer.
+    fn push_a_second(writer: &mut StoreWriter, generator: &mut Generator) {
+        let mut events = Vec::new();
+        generator.fill(500, &mut events);
+        writer.push_all(Generator::WORKER, &events);
+        writer.now = generator.now();
+        writer.flush().unwrap();
+    }
+
+    #[test]
+    fn a_head_that_is_not_on_the_disk_replaces_none() {
+        let (folder, mut writer) = store("head");
+        let mut generator = Generator::new(Generated::Mappings(2_000), 4);
+        let head = || fs::read_to_string(folder.join("head")).unwrap();
+        push_a_second(&mut writer, &mut generator);
+        writer.sync().unwrap();
+        let first = head();
+        // It takes what is written, and cannot be synced.
+        let new = folder.join("head.new");
+        std::os::unix::fs::symlink("/dev/null", &new).unwrap();
+        push_a_second(&mut writer, &mut generator);
+        writer.sync().unwrap();
+        assert_eq!(head(), first);
+        fs::remove_file(&new).unwrap();
+        push_a_second(&mut writer, &mut generator);
+        writer.sync().unwrap();
+        assert_ne!(head(), first);
+        assert_eq!(verify(&folder, None, |_, _| {}).unwrap().faults, Vec::<String>::new());
+        drop(writer);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
     #[test]
     fn what_retention_deletes_before_a_merge_opens_it_is_no_fault() {
         let folder = std::env::temp_dir().join(format!("natrix-store-expired-{}", std::process::id()));
