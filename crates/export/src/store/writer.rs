@@ -244,6 +244,8 @@ pub struct StoreWriter {
     /// True if a sync failed: the system may have forgotten what it could not write, and the next
     /// sync would succeed.
     is_doubtful: bool,
+    /// The frame after those of a doubtful journal: nothing is signed until a segment has them.
+    doubtful_until: u64,
     window_us: u64,
     reach_back: Option<(u64, u64)>,
     sealing: Option<Sealing>,
@@ -457,6 +459,7 @@ impl StoreWriter {
             synced_us: now.monotonic_us,
             is_unsynced: false,
             is_doubtful: false,
+            doubtful_until: 0,
             window_us: now.monotonic_us,
             reach_back: None,
             sealing: None,
@@ -659,7 +662,8 @@ impl StoreWriter {
         }
         (self.is_unsynced, self.synced_us) = (false, self.now.monotonic_us);
         // A journal that is shorter later was cut.
-        if self.pending.is_empty() && !self.is_doubtful {
+        let is_certain = !self.is_doubtful && self.catalogue.catalogue.next_frame >= self.doubtful_until;
+        if self.pending.is_empty() && is_certain {
             self.catalogue.sign_synced(self.next_frame, self.last_frame);
         }
         Ok(())
@@ -699,7 +703,9 @@ impl StoreWriter {
             boot: self.boot,
         });
         (self.first_frame, self.window_us) = (self.next_frame, self.now.monotonic_us);
-        self.is_doubtful = false;
+        if core::mem::take(&mut self.is_doubtful) {
+            self.doubtful_until = self.next_frame;
+        }
         self.sealing = Some(Work::start(self.options.has_threads, move || {
             let written = job.run();
             (job, written)
@@ -958,6 +964,8 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     // Each frame says that all before its time is in it or before it.
     builder.cover_all(builder.covered_us());
     let wrong = catalogue.first_wrong(first, &hashes);
+    // An earlier start got as far as this.
+    let is_known = catalogue.catalogue.cuts.last().is_some_and(|cut| cut.boot == boot);
     let mut rest = Rest::new(&mut builder, boot, (first, hashes, last));
     let frame = rest.next();
     let bytes = if left_over > 0 { left_over.saturating_sub(rest.add_frames(folder)?) } else { 0 };
@@ -966,7 +974,8 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
         let left = rings.left(id);
         let is_covered = rest.add_rings(&left);
         let is_clock_same = (offset - left.base_us).abs_diff(offset_us) <= SAME_CLOCK_US;
-        is_whole = is_covered && is_clock_same && rest.missing == 0;
+        // What an earlier start found missing is a gap in the journal by now.
+        is_whole = is_covered && is_clock_same && rest.missing == 0 && !is_known;
         let since_us = rest.known_us;
         let ahead_us = offset_us + left.base_us - offset;
         // If the clock went forward by more than the rings cover, no record covers what it showed.
@@ -979,7 +988,6 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
         }
     }
     // Before the journal is replaced: what was lost stays known.
-    let is_known = catalogue.catalogue.cuts.last().is_some_and(|cut| cut.boot == boot);
     if (left_over > 0 || rest.missing > 0 || wrong.is_some()) && !is_known {
         let (frame, signed) = wrong.unwrap_or((frame, 0));
         catalogue.append(Entry::Cut { frame, bytes, signed })?;
@@ -1143,6 +1151,7 @@ mod tests {
     use super::super::Generated;
     use super::super::Generator;
     use super::super::Store;
+    use super::super::catalogue::Head;
     use super::super::verify;
     use super::*;
 
@@ -1241,6 +1250,95 @@ mod tests {
         writer.sync().unwrap();
         assert_ne!(head(), first);
         assert_eq!(verify(&folder, None, |_, _| {}).unwrap().faults, Vec::<String>::new());
+        drop(writer);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn frames_of_a_doubtful_journal_are_not_signed() {
+        let (folder, mut writer) = store("doubtful");
+        let mut generator = Generator::new(Generated::Mappings(2_000), 5);
+        let signed = |writer: &StoreWriter| {
+            Head::read(&folder.join(catalogue::HEAD), &writer.catalogue.catalogue.key).unwrap().frames
+        };
+        push_a_second(&mut writer, &mut generator);
+        writer.sync().unwrap();
+        let (journal, before) = (writer.journal.as_ref().unwrap().0.clone(), signed(&writer));
+        let is_on_disk = fs::read(&journal).unwrap();
+        // A sync fails, and the segment cannot be written yet.
+        push_a_second(&mut writer, &mut generator);
+        writer.is_doubtful = true;
+        fs::create_dir(folder.join("sealing.new")).unwrap();
+        writer.seal().unwrap_err();
+        for _ in 0..2 {
+            push_a_second(&mut writer, &mut generator);
+            writer.sync().unwrap();
+            assert_eq!(signed(&writer), before);
+        }
+        // A power cut now loses what the system forgot, which is no tampering.
+        let copy = folder.with_extension("copy");
+        let _ = fs::remove_dir_all(&copy);
+        fs::create_dir(&copy).unwrap();
+        for entry in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_file() {
+                fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+            }
+        }
+        fs::write(copy.join(journal.file_name().unwrap()), is_on_disk).unwrap();
+        let options = writer.options.clone();
+        drop(StoreWriter::open(&copy, options, generator.now()).unwrap());
+        assert_eq!(verify(&copy, None, |_, _| {}).unwrap().faults, Vec::<String>::new());
+        // When the segment has it, all is signed again.
+        fs::remove_dir(folder.join("sealing.new")).unwrap();
+        writer.seal().unwrap_or_default();
+        writer.seal().unwrap();
+        push_a_second(&mut writer, &mut generator);
+        writer.sync().unwrap();
+        assert_eq!(signed(&writer), writer.next_frame);
+        drop(writer);
+        assert_eq!(verify(&folder, None, |_, _| {}).unwrap().faults, Vec::<String>::new());
+        fs::remove_dir_all(&folder).unwrap();
+        fs::remove_dir_all(&copy).unwrap();
+    }
+
+    #[test]
+    fn a_run_that_lost_records_is_not_whole_though_a_start_is_repeated() {
+        let (folder, mut writer) = store("repeated");
+        let (uptime_us, mut events) = (rings::uptime_us(), Vec::new());
+        let mut generator = Generator::new(Generated::Mappings(2_000), 6);
+        let (mut producer, mut consumer) = writer.create_rings(1, 4_096).unwrap().remove(0);
+        let mut length = 0;
+        for _ in 0..2 {
+            length = writer.journal_bytes;
+            events.clear();
+            generator.fill(500, &mut events);
+            events.iter().for_each(|event| producer.try_push((*event).into()).unwrap());
+            consumer.hold_burst(events.len(), |_| {});
+            writer.push_all(Generator::WORKER, &events);
+            writer.flush().unwrap();
+            consumer.release_at(events.last().unwrap().sequence + 1);
+        }
+        producer.mark(generator.now().monotonic_us);
+        let journal = writer.journal.as_ref().unwrap().0.clone();
+        let (options, rings) = (writer.options.clone(), writer.rings.clone());
+        drop((writer, producer, consumer));
+        File::options().write(true).open(&journal).unwrap().set_len(length).unwrap();
+        // The clock runs on as it was.
+        let now = || {
+            let Moment { monotonic_us, unix_us } = Generator::begin();
+            let unix_us = unix_us.saturating_add_signed(rings::uptime_us() - uptime_us);
+            (Moment { monotonic_us, unix_us }, unix_us as i64 - rings::uptime_us())
+        };
+        // A start fails after it has put the rest of the journal together.
+        let key = catalogue::read_key(&folder.join(catalogue::KEY)).unwrap();
+        let mut catalogue = CatalogueWriter::open(&folder, key).unwrap();
+        fs::create_dir(folder.join("sealing.new")).unwrap();
+        recover(&folder, &mut catalogue, &rings, now().1).unwrap_err();
+        assert_eq!(catalogue.catalogue.cuts.len(), 1);
+        fs::remove_dir(folder.join("sealing.new")).unwrap();
+        let writer = StoreWriter::open(&folder, options, now().0).unwrap();
+        let first = &writer.catalogue.catalogue.boots[0];
+        assert!(first.ended.is_some() && !first.is_whole, "{first:?}");
         drop(writer);
         fs::remove_dir_all(&folder).unwrap();
     }
