@@ -454,6 +454,72 @@ fn what_a_journal_lost_is_a_gap_after_a_kill() {
 }
 
 #[test]
+fn a_cut_without_a_head_is_found_until_retention_deletes_its_time() {
+    let place = Place::new("headless");
+    let head = place.store().join("head");
+    let fault = |boot: u32| {
+        let faults = place.faults();
+        let begin = format!("journal of boot {boot}: a start found no head");
+        assert!(faults.len() == 1 && faults[0].starts_with(&begin), "{faults:?}");
+    };
+    let (journal, lengths) = six_frames(&place, || {});
+    fs::File::options().write(true).open(&journal).unwrap().set_len(lengths[3]).unwrap();
+    // With the rings the frames would be a gap.
+    place.rings().iter().for_each(|ring| fs::remove_file(ring).unwrap());
+    fs::remove_file(&head).unwrap();
+    drop(later(&place, 600));
+    fault(0);
+    drop(later(&place, 700));
+    fault(0);
+    // Segments of this run and the next: the first one is deleted.
+    let begin = Generator::begin();
+    let mut sequence = 1;
+    let mut seal = |writer: &mut StoreWriter, seconds: u64| {
+        let now = Moment { monotonic_us: at(seconds).as_micros(), unix_us: begin.unix_us + seconds * 1_000_000 };
+        writer.push(WorkerId(0), &mapping(sequence, EventKind::MappingCreated, 2_000, at(seconds)));
+        sequence += 1;
+        writer.advance(now, now.monotonic_us).unwrap();
+        writer.seal().unwrap();
+    };
+    let options = StoreOptions { retention_us: Some(3_600_000_000), ..place.options() };
+    let now = Moment { unix_us: begin.unix_us + 800_000_000, monotonic_us: at(800).as_micros() };
+    let mut writer = StoreWriter::open(&place.store(), options, now).unwrap();
+    seal(&mut writer, 900);
+    fault(0);
+    for seconds in [20_000, 40_000] {
+        seal(&mut writer, seconds);
+    }
+    assert_eq!(place.faults(), Vec::<String>::new());
+}
+
+#[test]
+fn a_removed_or_foreign_head_is_recorded() {
+    let place = Place::new("no-head");
+    let head = place.store().join("head");
+    drop(later(&place, 0));
+    // A start that ended before it signed the first head.
+    let key = fs::read(place.store().join("signing.key")).unwrap();
+    let catalogue = fs::read(place.store().join("catalogue")).unwrap();
+    let length = catalogue[16] as usize;
+    fs::remove_dir_all(place.store()).unwrap();
+    fs::create_dir(place.store()).unwrap();
+    fs::write(place.store().join("catalogue"), &catalogue[..16 + 8 + length + 32]).unwrap();
+    fs::write(place.store().join("signing.key"), key).unwrap();
+    drop(later(&place, 1));
+    assert_eq!(place.faults(), Vec::<String>::new());
+    for (number, text) in ["", "natrix log head\n"].into_iter().enumerate() {
+        let now = Moment { unix_us: Generator::begin().unix_us + 2_000_000, ..Generator::begin() };
+        later(&place, 2).finish(now, now.monotonic_us, false).unwrap();
+        assert_eq!(place.faults().len(), number);
+        fs::write(&head, text).unwrap();
+        drop(later(&place, 3));
+        assert_eq!(place.faults().len(), number + 1);
+    }
+    let stat = Store::open(&place.store()).unwrap().stat().unwrap();
+    assert_eq!(stat.cuts, 2);
+}
+
+#[test]
 fn a_copy_of_a_store_does_not_take_the_rings_of_the_first() {
     let place = Place::new("copy");
     two_rings(&place);

@@ -182,7 +182,7 @@ pub(crate) enum Entry {
     },
     /// What the journal of the last boot had from this frame on was damaged or missing: bytes that
     /// could not be read, and the frames that a signed head says were on the disk, 0 if they are
-    /// all there.
+    /// all there, [`NO_HEAD`] if there was no head.
     Cut {
         frame: u64,
         bytes: u64,
@@ -272,6 +272,7 @@ impl Entry {
             Entry::Deleted { id: 2, unix_us: 9, retention_us: 8 },
             Entry::Cut { frame: 5, bytes: 7, signed: 0 },
             Entry::Cut { frame: 5, bytes: 0, signed: 9 },
+            Entry::Cut { frame: 5, bytes: 0, signed: NO_HEAD },
             Entry::Names {
                 since_us: 6,
                 at_us: 7,
@@ -429,7 +430,7 @@ fn take_segment(input: &mut Cursor<'_>) -> Option<Segment> {
     })
 }
 
-/// A journal that a start found damaged, or without records that had been in it.
+/// A journal that a start found damaged, or without records that had been in it, or without a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// Place of its boot.
@@ -438,9 +439,13 @@ pub(crate) struct Cut {
     pub(crate) frame: u64,
     /// Bytes that could not be read.
     pub(crate) bytes: u64,
-    /// Frames that were on the disk, by the signed head; 0 if they were all there.
+    /// Frames that were on the disk, by the signed head; 0 if they were all there. [`NO_HEAD`] if
+    /// nothing says how many there were.
     pub(crate) signed: u64,
 }
+
+/// Instead of the frames of a signed head: there was none, or it was not this store's.
+pub(crate) const NO_HEAD: u64 = u64::MAX;
 
 /// What all entries together say.
 #[derive(Clone, Debug, Default)]
@@ -612,6 +617,13 @@ impl Catalogue {
         Some(())
     }
 
+    /// What starts found missing of what was on the disk. What retention would have deleted by now
+    /// is not among it: a segment was deleted that ends after it.
+    pub(crate) fn wrong_cuts(&self) -> impl Iterator<Item = &Cut> {
+        let is_deleted = |cut: &Cut| self.deleted.iter().any(|segment| segment.frames.1 > cut.frame);
+        self.cuts.iter().filter(move |cut| cut.signed > 0 && !is_deleted(cut))
+    }
+
     /// The segments of a boot that are there, in order.
     pub(crate) fn of_boot(&self, boot: u32) -> impl Iterator<Item = &Segment> {
         self.segments.values().filter(move |segment| segment.boot == boot)
@@ -703,15 +715,31 @@ impl CatalogueWriter {
     }
 
     /// Of these frames from `first` on, the first that is not what the signed head says was on the
-    /// disk, and how many frames that head has.
+    /// disk, and how many frames that head has. Without a head, the frame after these and
+    /// [`NO_HEAD`]: whoever removes frames can remove the head, too.
     pub(crate) fn first_wrong(&self, first: u64, hashes: &[Hash]) -> Option<(u64, u64)> {
-        let Head { frames, frame, .. } = self.found?;
+        let Some(Head { frames, frame, .. }) = self.found else {
+            return Some((first + hashes.len() as u64, NO_HEAD));
+        };
         let place = frames.checked_sub(first)?.checked_sub(1)?;
         match usize::try_from(place).ok().and_then(|place| hashes.get(place)) {
             Some(hash) if *hash == frame => None,
             Some(_) => Some((frames - 1, frames)),
             None => Some((first + hashes.len() as u64, frames)),
         }
+    }
+
+    /// Signs the head of a store that has had no run yet, so that one that is missing later was
+    /// removed.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn sign_first(&mut self) -> Result<(), StoreError> {
+        if !self.catalogue.boots.is_empty() {
+            return Ok(());
+        }
+        self.sign()?;
+        sync_folder(&self.folder)
     }
 
     /// Signs a head with the frames that are now on the disk.

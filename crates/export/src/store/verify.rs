@@ -11,6 +11,7 @@ use super::catalogue;
 use super::catalogue::Catalogue;
 use super::catalogue::Cut;
 use super::catalogue::Head;
+use super::catalogue::NO_HEAD;
 use super::catalogue::Segment;
 use super::error::StoreError;
 use super::journal::Hash;
@@ -43,7 +44,7 @@ pub struct Verified {
     pub gaps: u64,
     /// Records in those gaps.
     pub lost: u64,
-    /// Starts that found the journal damaged, or without records that had been in it.
+    /// Starts that found the journal damaged, or without records that had been in it, or no head.
     pub cuts: u64,
     /// Bytes of journals that they could not read.
     pub cut_bytes: u64,
@@ -198,11 +199,14 @@ fn the_rest(
     let missing = sealed.missing.iter().filter(|(id, _)| is_there(*id));
     verified.faults.extend(missing.map(|(_, fault)| fault.clone()));
     sequence_numbers(catalogue, &mut verified);
-    for Cut { boot, frame, signed, .. } in catalogue.cuts.iter().filter(|cut| cut.signed > 0) {
-        let last = signed.saturating_sub(1);
-        verified.faults.push(format!(
-            "journal of boot {boot}: frames {frame} to {last} were on the disk, and a start found them damaged or missing"
-        ));
+    for Cut { boot, frame, signed, .. } in catalogue.wrong_cuts() {
+        let what = match signed.saturating_sub(1) {
+            _ if *signed == NO_HEAD => {
+                format!("a start found no head of this store; frames from {frame} on may be missing")
+            }
+            last => format!("frames {frame} to {last} were on the disk, and a start found them damaged or missing"),
+        };
+        verified.faults.push(format!("journal of boot {boot}: {what}"));
     }
     let mut frames = Vec::new();
     let boot = catalogue.boots.len().saturating_sub(1) as u32;
@@ -420,7 +424,7 @@ pub struct Stat {
     pub gaps: u64,
     /// Records in them.
     pub lost: u64,
-    /// Starts that found the journal damaged, or without records that had been in it.
+    /// Starts that found the journal damaged, or without records that had been in it, or no head.
     pub cuts: u64,
     /// Bytes of a day at the mean rate of the segments.
     pub bytes_per_day: Option<f64>,

@@ -148,7 +148,7 @@ pub struct Health {
     pub gaps: u64,
     /// Records in them.
     pub records_lost: u64,
-    /// Starts that found the journal damaged, or without records that had been in it.
+    /// Starts that found the journal damaged, or without records that had been in it, or no head.
     pub cuts: u64,
 }
 
@@ -431,6 +431,7 @@ impl StoreWriter {
         }
         let mut catalogue = CatalogueWriter::open(folder, key)?;
         folder::clean(folder, &catalogue.catalogue)?;
+        catalogue.sign_first()?;
         let rings = Rings::new(&options.rings_folder, folder, &catalogue.catalogue.store);
         recover(folder, &mut catalogue, &rings, now.unix_us as i64 - uptime_us)?;
         // What they had is in a segment.
