@@ -340,6 +340,30 @@ fn a_lost_or_damaged_ring_is_never_a_confident_answer() {
     }
 }
 
+#[test]
+fn a_damaged_number_of_a_ring_hides_nothing_that_it_has() {
+    // The number is above all that the ring has, and below all.
+    for number in [9_u64, 1] {
+        let place = Place::new(&format!("number-{number}"));
+        let writer = later(&place, 0);
+        let (mut producer, consumer) = writer.create_rings(1, 64).unwrap().remove(0);
+        for sequence in 3..6 {
+            let event = mapping(sequence, EventKind::MappingCreated, 1_000 + sequence as u16, at(sequence));
+            producer.try_push(event.into()).unwrap();
+        }
+        producer.mark(at(60).as_micros());
+        drop((writer, producer, consumer));
+        let path = place.rings().remove(0);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[1_024 + 8..1_024 + 16].copy_from_slice(&number.to_le_bytes());
+        fs::write(&path, bytes).unwrap();
+        drop(later(&place, 3_600));
+        let stat = Store::open(&place.store()).unwrap().stat().unwrap();
+        assert_eq!((stat.records, stat.lost), (3, 2), "{number}");
+        assert_eq!(place.faults(), Vec::<String>::new(), "{number}");
+    }
+}
+
 /// Writes six mappings, a second and a frame each, of the first of two workers, and is killed. All
 /// are released: the rings are empty. `at_third` is called after the third. Returns the journal and
 /// its length before each mapping and at the end.

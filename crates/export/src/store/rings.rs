@@ -153,6 +153,8 @@ impl Rings {
                     let next = left.note.unwrap_or(1).max(1);
                     let fits = events.first().is_none_or(|event| event.sequence <= next)
                         && events.last().is_none_or(|event| next <= following(event));
+                    // A damaged number must not hide what the ring has.
+                    let next = events.first().filter(|_| !fits).map_or(next, |event| next.min(event.sequence));
                     let is_whole = events.len() == left.items.len() && left.note.is_some() && fits;
                     covered_us = covered_us.filter(|_| is_whole).map(|covered| covered.min(left.mark & !FINISHED));
                     leftover.rings.push(RingLeft { worker, next, events });
