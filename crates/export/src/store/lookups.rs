@@ -165,6 +165,19 @@ impl Lines {
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn read_on(&mut self, folder: &Path) -> io::Result<()> {
+        self.read_locked(folder, |file| Ok(file.try_lock_shared().is_ok()))
+    }
+
+    /// Reads what was appended; waits for a line that is just being written.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn read_all(&mut self, folder: &Path) -> io::Result<()> {
+        self.read_locked(folder, |file| file.lock_shared().map(|()| true))
+    }
+
+    /// Reads what was appended if `lock` says that it has the file.
+    fn read_locked(&mut self, folder: &Path, lock: impl FnOnce(&File) -> io::Result<bool>) -> io::Result<()> {
         let mut file = match File::open(folder.join(NAME)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.found(0);
@@ -175,7 +188,7 @@ impl Lines {
         let length = file.metadata()?.len();
         self.found(length);
         // A line counts when it is on the disk.
-        if length == self.bytes || self.is_cut || file.try_lock_shared().is_err() {
+        if length == self.bytes || self.is_cut || !lock(&file)? {
             return Ok(());
         }
         file.seek(SeekFrom::Start(self.bytes))?;
@@ -211,7 +224,7 @@ impl Lines {
 /// The file cannot be read.
 pub(crate) fn against(folder: &Path, signed: (u64, Hash)) -> Result<Option<String>, StoreError> {
     let mut lines = Lines::after(signed);
-    lines.read_on(folder).map_err(StoreError::io(&folder.join(NAME)))?;
+    lines.read_all(folder).map_err(StoreError::io(&folder.join(NAME)))?;
     let (expected, found) = (signed.0, lines.count);
     Ok(match (lines.is_cut, found < expected) {
         (true, _) => Some(format!("line {expected} of lookups is another one; the record was rewritten")),
@@ -321,6 +334,26 @@ mod tests {
         // A torn line is the last one only.
         std::fs::write(&file, text.replacen("}\n", "\n", 1)).unwrap();
         assert_eq!(check(&folder).unwrap(), (1, Some(1)));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_line_that_is_just_being_written_is_waited_for() {
+        let folder = folder("locked");
+        record_export(&folder, (1, 2), None, 1).unwrap();
+        let mut lines = Lines::default();
+        lines.read_all(&folder).unwrap();
+        let signed = lines.signed();
+        assert_eq!(signed.0, 1);
+        let file = File::open(folder.join(NAME)).unwrap();
+        file.lock().unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| against(&folder, signed));
+            // Long enough to meet the lock on most runs; the answer is the same on all.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            file.unlock().unwrap();
+            assert_eq!(reader.join().unwrap().unwrap(), None);
+        });
         std::fs::remove_dir_all(folder).unwrap();
     }
 

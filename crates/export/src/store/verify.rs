@@ -505,7 +505,7 @@ impl Store {
             Ok(())
         })?;
         let mut lookups = lookups::Lines::default();
-        lookups.read_on(&self.folder).map_err(StoreError::io(&self.folder))?;
+        lookups.read_all(&self.folder).map_err(StoreError::io(&self.folder))?;
         let (store, entries, hash) = (known.store, known.entries, known.hash);
         let head = Head { store, entries, hash, frames, frame, lookups: lookups.signed() };
         Ok(head.text(&key))
