@@ -161,8 +161,8 @@ aftr = "2001:db8:64::aaaa"
 pool = "public"
 """
 
-# Certificates of the API, its clients and a collector: those of an authority, one of another authority, and one
-# that has expired.
+# Certificates of the API, its clients and a collector: those of an authority, one of another
+# authority, and one that has expired.
 CERTIFICATES = Path(_LOG_FOLDER.name) / "certificates"
 
 

@@ -598,7 +598,8 @@ def foreign_pages_and_hosts_are_refused(n):
     expect_equal(ask(n, "/api/v1/plan", None, "POST", text, own)[0], 200, "the page's own request")
     status, _, _ = ask(n, "/api/v1/plan", "operate", "POST", text, {"Origin": "http://evil.example"})
     expect_equal(status, 403, "another origin with a bearer token")
-    # Nor does another site look somebody up in the name of a browser's user; it may have a link to the page.
+    # Nor does another site look somebody up in the name of a browser's user. It may have a link to
+    # the page.
     name, token = TOKENS["audit"].split(":")
     audit = {"Authorization": "Basic " + b64encode(f"{name}:{token}".encode()).decode()}
     find = "/api/v1/find?address=100.64.0.10"

@@ -478,7 +478,7 @@ fn what_a_journal_lost_is_a_gap_after_a_kill() {
 }
 
 #[test]
-fn a_cut_without_a_head_is_found_until_retention_deletes_its_time() {
+fn a_cut_without_a_head_is_found_until_retention_is_over() {
     let place = Place::new("headless");
     let head = place.store().join("head");
     let fault = |boot: u32| {

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn every_table_that_is_to_be_raised_is_a_key_of_the_configuration() {
+    fn every_table_to_raise_is_a_key_of_the_configuration() {
         let manual = include_str!("../../../../docs/configuration.md");
         let rules = include_str!("../../../../packaging/monitoring/natrix-alerts.yml");
         let in_rules = rules.split("\"table\", \"").skip(1).filter_map(|rest| rest.split('"').next());

@@ -716,7 +716,7 @@ impl CatalogueWriter {
 
     /// Of these frames from `first` on, the first that is not what the signed head says was on the
     /// disk, and how many frames that head has. Without a head, the frame after these and
-    /// [`NO_HEAD`]: whoever removes frames can remove the head, too.
+    /// [`NO_HEAD`]: frames and head may have been removed together.
     pub(crate) fn first_wrong(&self, first: u64, hashes: &[Hash]) -> Option<(u64, u64)> {
         let Some(Head { frames, frame, .. }) = self.found else {
             return Some((first + hashes.len() as u64, NO_HEAD));
@@ -729,8 +729,7 @@ impl CatalogueWriter {
         }
     }
 
-    /// Signs the head of a store that has had no run yet, so that one that is missing later was
-    /// removed.
+    /// Signs the head of a store that has had no run yet. If it is missing later, it was removed.
     ///
     /// # Errors
     /// It cannot be written.

@@ -54,7 +54,7 @@ const LOST_LEAST_US: u64 = 2_000_000;
 /// Workers have recorded by then, in µs after a change of formulas, which mappings keep ports that
 /// others have by the new ones: more than a walk over all mappings.
 const RETOLD_US: u64 = 60_000_000;
-/// They have adopted the new formulas by then, in µs after the log was told of them.
+/// They have adopted the new formulas by then, in µs after the log got them.
 const ADOPTED_US: u64 = 5_000_000;
 /// Times of day are before this one.
 const UNIX_MAX_US: u64 = 1 << 60;

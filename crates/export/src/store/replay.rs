@@ -83,7 +83,7 @@ impl Replay {
     /// The clock was set.
     pub fn set_clock(&mut self, moment: Moment) {
         if let Some(boot) = self.boots.last_mut() {
-            // One that is out of order says nothing.
+            // One that is out of order has no effect.
             let _ = boot.set_clock(moment, moment.monotonic_us);
         }
     }

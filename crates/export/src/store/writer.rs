@@ -252,8 +252,8 @@ pub struct StoreWriter {
     merging: Option<Merging>,
     /// True if segments may have become enough to merge.
     is_merge_due: bool,
-    /// Names for the numbers in events that the catalogue does not have yet, each with a time before
-    /// which they were not in use.
+    /// Names for the numbers in events that the catalogue does not have yet, each with a time
+    /// before which they were not in use.
     names_due: VecDeque<(u64, Names)>,
     rings: Rings,
     /// Time since the machine's boot less the clock of this run.
@@ -436,18 +436,20 @@ impl StoreWriter {
         recover(folder, &mut catalogue, &rings, now.unix_us as i64 - uptime_us)?;
         // What they had is in a segment.
         rings.remove().map_err(StoreError::io(&options.rings_folder))?;
-        catalogue.append(Entry::Boot { id: catalogue::random_bytes(folder)?, moment: now })?;
+        // A run that has not ended always has a journal, whenever a kill comes.
         let next_frame = catalogue.catalogue.next_frame;
+        let journal = create_journal(folder, next_frame)?;
         let is_leap = catalogue.catalogue.has_leapt(now.unix_us, LEAP_US as u64, LEAP_TRUSTED_US);
-        let mut writer = StoreWriter {
+        catalogue.append(Entry::Boot { id: catalogue::random_bytes(folder)?, moment: now })?;
+        Ok(StoreWriter {
             folder: folder.to_owned(),
             options,
             boot: catalogue.catalogue.boots.len() as u32 - 1,
             builder: Builder::new(now.monotonic_us, None),
             frame: Frame::default(),
             pending: Vec::new(),
-            journal: None,
-            journal_bytes: 0,
+            journal: Some(journal),
+            journal_bytes: journal::MAGIC.len() as u64,
             first_frame: next_frame,
             next_frame,
             last_frame: catalogue.catalogue.last_frame,
@@ -474,9 +476,7 @@ impl StoreWriter {
             is_ending: Arc::default(),
             catalogue,
             _lock: lock,
-        };
-        writer.begin_journal()?;
-        Ok(writer)
+        })
     }
 
     /// Makes the rings of this run's workers. What is in them when the process is killed is not
@@ -671,14 +671,8 @@ impl StoreWriter {
     }
 
     fn begin_journal(&mut self) -> Result<(), StoreError> {
-        let path = journal_path(&self.folder, self.next_frame);
-        let error = StoreError::io(&path);
-        let mut file = File::options().create(true).append(true).open(&path).map_err(&error)?;
-        file.set_len(0).map_err(&error)?;
-        file.write_all(&journal::MAGIC).map_err(&error)?;
-        sync_folder(&self.folder)?;
+        self.journal = Some(create_journal(&self.folder, self.next_frame)?);
         self.journal_bytes = journal::MAGIC.len() as u64;
-        self.journal = Some((path.clone(), file));
         Ok(())
     }
 
@@ -849,7 +843,7 @@ impl StoreWriter {
         let mut begun = Vec::new();
         for segment in catalogue.segments.values().rev() {
             let Coverage { from_us, covered_us, .. } = segment.coverage;
-            // A longer one was made with a longer retention: it does not go before its last records.
+            // A longer one was made with a longer retention: its last records stay their time.
             let from_us = from_us.max(covered_us.saturating_sub(self.options.span_us()));
             let clocks = catalogue.boots.get(segment.boot as usize).map_or(&[][..], |boot| &boot.clocks);
             let next = clocks.partition_point(|clock| clock.monotonic_us <= from_us);
@@ -908,6 +902,20 @@ impl Drop for StoreWriter {
             work.end();
         }
     }
+}
+
+/// Makes the journal of the frames from `first` on.
+fn create_journal(folder: &Path, first: u64) -> Result<(PathBuf, File), StoreError> {
+    let path = journal_path(folder, first);
+    let open = || {
+        let mut file = File::options().create(true).append(true).open(&path)?;
+        file.set_len(0)?;
+        file.write_all(&journal::MAGIC)?;
+        Ok(file)
+    };
+    let file = open().map_err(StoreError::io(&path))?;
+    sync_folder(folder)?;
+    Ok((path, file))
 }
 
 /// Merges segment files to one.
@@ -1303,7 +1311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_lost_records_is_not_whole_though_a_start_is_repeated() {
+    fn a_run_that_lost_records_is_not_whole_after_two_starts() {
         let (folder, mut writer) = store("repeated");
         let (uptime_us, mut events) = (rings::uptime_us(), Vec::new());
         let mut generator = Generator::new(Generated::Mappings(2_000), 6);

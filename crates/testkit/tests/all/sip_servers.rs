@@ -260,7 +260,7 @@ fn a_client_without_a_place_is_refused_once() {
     assert!(!is_read(&mut bed, forged(63)));
     let refusals = [GatewayRefusal::SubscriberLimit, GatewayRefusal::TableFull].map(|why| refused(&bed, why));
     assert_eq!(refusals, [0, 1]);
-    // It has not gone in vain.
+    // The oldest is still there.
     let got = answers(&mut bed, at(E1, 5060), &ok(20_000));
     assert!(got.contains(&format!("<sip:100@{EXTERNAL}>")) && !got.contains("100.64."), "{got}");
     bed.run_out();
