@@ -429,7 +429,7 @@ fn lookup_of(request: &Request) -> Option<(Lookup, bool)> {
             Some((("why", format!("{protocol} {source} {destination}{b4}{way}{interface}")), false))
         }
         Request::Trace(trace) => Some((("trace", text(trace)), false)),
-        // Without details too: the counts of a plan about one subscriber say whether there is one active.
+        // Without details too: its counts may say whether a certain subscriber is active.
         Request::Plan(plan) => {
             let subject = match (&plan.config, plan.rollback) {
                 (_, true) => "the rollback",
