@@ -74,8 +74,8 @@ pub enum CallStep {
     Asks,
     /// The other side has yet to answer (RFC 3261 §13.2.1).
     Rings,
-    /// It was refused (RFC 3261 §8.1.3.4), or the inside has given up (§9.1).
-    Fails,
+    /// It was answered or refused (RFC 3261 §13.2.2), or the inside has given up (§9.1).
+    Ends,
 }
 
 #[derive(Clone, Copy, Debug)]

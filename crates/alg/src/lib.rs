@@ -120,7 +120,7 @@ pub struct Known {
     /// What the inside sees.
     pub inside: u16,
     /// PPTP: the identifier that the peer expects. SIP: of the request that announced it last
-    /// ([`Findings::call`]), until that has failed.
+    /// ([`Findings::call`]), until that has ended.
     pub peer: Option<u16>,
 }
 

@@ -326,11 +326,11 @@ fn read_message(
 fn call_step(context: &Context<'_>, message: &[u8], invites: bool) -> Option<CallStep> {
     let starts = |start| text::starts(message, start);
     match () {
-        () if context.from_inside && starts(b"CANCEL ") => Some(CallStep::Fails),
+        () if context.from_inside && starts(b"CANCEL ") => Some(CallStep::Ends),
         () if !invites => None,
         () if context.from_inside => starts(b"INVITE ").then_some(CallStep::Asks),
         () if starts(b"SIP/2.0 1") => Some(CallStep::Rings),
-        () if starts(b"SIP/2.0 ") && !starts(b"SIP/2.0 2") => Some(CallStep::Fails),
+        () if starts(b"SIP/2.0 ") => Some(CallStep::Ends),
         () => None,
     }
 }

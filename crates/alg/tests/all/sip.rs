@@ -150,7 +150,7 @@ CSeq: 1 REGISTER\r\n\r\n"
     }
 }
 
-/// Below it are those of clients that the inside relays for, perhaps behind the same address.
+/// Below it are those of hosts that the inside relays for, perhaps behind the same address.
 #[test]
 fn only_the_topmost_via_is_rewritten() {
     let lower = "SIP/2.0/UDP 198.51.100.7:23475;branch=zB";

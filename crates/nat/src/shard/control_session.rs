@@ -236,7 +236,7 @@ impl Ledger {
             let store = self.state.control_sessions.as_ref();
             let store = store.filter(|store| store.has_room_for(subscriber, Side::Outside));
             let oldest = store.and_then(|store| store.client_to_replace(subscriber));
-            // None goes unless the new one then passes.
+            // None goes for a client that is refused all the same.
             let oldest = oldest.filter(|oldest| {
                 self.view().can_open_to_server(now, index) || self.frees_session_of(now, *oldest, index)
             });

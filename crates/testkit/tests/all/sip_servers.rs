@@ -260,7 +260,7 @@ fn a_client_without_a_place_is_refused_once() {
     assert!(!is_read(&mut bed, forged(63)));
     let refusals = [GatewayRefusal::SubscriberLimit, GatewayRefusal::TableFull].map(|why| refused(&bed, why));
     assert_eq!(refusals, [0, 1]);
-    // The oldest is still there.
+    // It has not gone for one that is refused.
     let got = answers(&mut bed, at(E1, 5060), &ok(20_000));
     assert!(got.contains(&format!("<sip:100@{EXTERNAL}>")) && !got.contains("100.64."), "{got}");
     bed.run_out();

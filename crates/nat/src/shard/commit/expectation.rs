@@ -364,8 +364,8 @@ impl Ledger {
     }
 
     /// A callee that has yet to answer: a phone sends no sound meanwhile, so what its call has
-    /// announced waits for longer than for one that gets no answer at all. What a call has
-    /// announced that fails waits no longer than that.
+    /// announced waits for longer than for one that gets no answer at all. Once the
+    /// call has its answer, what is not used waits no longer than that.
     pub(in crate::shard) fn note_call(&mut self, asking: &Asking, step: CallStep, request: u16) {
         let Asking { now, place, key, alg } = *asking;
         let Some(timeout) = self.shared.gateways.of(alg).map(|gateway| gateway.timeout) else { return };
@@ -373,7 +373,7 @@ impl Ledger {
         let (known, len) = store.get(place).known_now();
         let control = self.state.mappings.get(key.mapping).key();
         let peer = Remote::new(key.remote.0.into(), 32, 0);
-        if step == CallStep::Fails {
+        if step == CallStep::Ends {
             store.get_mut(place).forget_request(request);
         }
         let announced = known[..len].iter().filter(|known| known.peer == Some(request));
