@@ -774,7 +774,9 @@ fn udp_without_checksum_gets_one_even_in_fragments() {
     for identification in 0..100 {
         bed.outside(&build::fragment(&whole.clone().identification(identification).build(), 1_000)[0]);
     }
-    assert!(bed.count(Verdict::ReassemblyQuota) >= 90);
+    // Those that are put together have fewer places than those that are followed.
+    let refused = [Verdict::ReassemblyQuota, Verdict::FragmentTableFull].map(|verdict| bed.count(verdict));
+    assert!(refused[0] > 0 && refused.iter().sum::<u64>() >= 90, "{refused:?}");
     let [back, _] = bed.outside(&build::udp(at(E1, 53), from).payload(b"answer").build());
     assert_eq!(back.len(), 1);
 }
