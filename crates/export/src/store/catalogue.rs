@@ -537,7 +537,9 @@ impl Catalogue {
             };
             let lasted_us = covered_us.saturating_sub(from_us);
             let has_leapt = |from_us: u64, to_us: u64| to_us.saturating_sub(from_us) > leap_us;
-            if has_leapt(unix_us(covered_us), next_us) || has_leapt(unix_us(from_us) + lasted_us, unix_us(covered_us)) {
+            if has_leapt(unix_us(covered_us), next_us)
+                || has_leapt(unix_us(from_us).saturating_add(lasted_us), unix_us(covered_us))
+            {
                 return true;
             }
             since_us += lasted_us;

@@ -68,10 +68,9 @@ const IDLE_US: u64 = 1_000_000;
 /// Difference of two readings of the clock between which it was not set: a step that is recorded,
 /// and twice the resolution of the machine's uptime.
 const SAME_CLOCK_US: u64 = STEP_US + 20_000;
-/// A leap of the clock, in µs, that may be a mistake: an operator's, or a dead battery's. Retention
-/// deletes nothing for some time after it.
+/// A leap of the clock, in µs, that may be a mistake: an operator's, or a dead battery's.
 const LEAP_US: i64 = 86_400_000_000;
-/// This time, in µs.
+/// After such a leap, retention deletes nothing for so long, in µs.
 const LEAP_TRUSTED_US: u64 = 3_600_000_000;
 /// Where rings are: a file system in memory.
 const RINGS_FOLDER: &str = "/dev/shm";
@@ -509,7 +508,7 @@ impl StoreWriter {
     pub fn set_names(&mut self, names: Names) {
         let written = self.catalogue.catalogue.boots.last().map(|boot| &boot.names);
         if self.names_due.back().map(|(_, names)| names).or(written) != Some(&names) {
-            // Of very many while nothing can be written, the last ones count.
+            // Of very many while nothing can be written, the first ones and the newest are kept.
             self.names_due.truncate(NAMES_DUE_MAX - 1);
             self.names_due.push_back((self.now.monotonic_us, names));
         }
@@ -982,17 +981,19 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     if !is_ended {
         let left = rings.left(id);
         let is_covered = rest.add_rings(&left);
-        let is_clock_same = (offset - left.base_us).abs_diff(offset_us) <= SAME_CLOCK_US;
+        // By the clock of that run. What a ring's file has may be damaged.
+        let offset_now = offset_us.saturating_add(left.base_us);
+        let is_clock_same = offset_now.abs_diff(offset) <= SAME_CLOCK_US;
         // What an earlier start found missing is a gap in the journal by now.
         is_whole = is_covered && is_clock_same && rest.missing == 0 && !is_known;
         let since_us = rest.known_us;
-        let ahead_us = offset_us + left.base_us - offset;
+        let ahead_us = offset_now.saturating_sub(offset);
         // If the clock went forward by more than the rings cover, no record covers what it showed.
         let shows_again = ahead_us < rest.builder.covered_us().saturating_sub(since_us) as i64;
         if is_covered && !is_clock_same && shows_again {
             // The clock was set after the last frame, or after the end: nobody knows which.
             let monotonic_us = rest.builder.covered_us().max(set_us);
-            let unix_us = monotonic_us.saturating_add_signed(offset_us + left.base_us);
+            let unix_us = monotonic_us.saturating_add_signed(offset_now);
             set = Some(Entry::Clock { moment: Moment { monotonic_us, unix_us }, since_us });
         }
     }
