@@ -990,29 +990,29 @@ fn a_store_that_goes_on_meanwhile_is_whole() {
     assert_eq!((stopped.unwrap(), asked), (None, 1));
 }
 
+/// The writer of a store with all of a generated log, the time of its end, and what began.
+fn generated(folder: &Folder, kind: Generated, seed: u64) -> (StoreWriter, Moment, Vec<Event>) {
+    let mut generator = Generator::new(kind, seed);
+    let options = StoreOptions { segment_rows: 10_000, ..StoreOptions::default() };
+    let mut writer = StoreWriter::open(&folder.0, options, Generator::begin()).unwrap();
+    let (mut events, mut begun) = (Vec::new(), Vec::new());
+    loop {
+        events.clear();
+        generator.fill(4_096, &mut events);
+        if events.is_empty() {
+            return (writer, generator.now(), begun);
+        }
+        begun.extend(events.iter().copied().filter(|event| event.cause == Cause::Outbound));
+        writer.push_all(Generator::WORKER, &events);
+        writer.advance(generator.now(), generator.now().monotonic_us).unwrap();
+    }
+}
+
 #[test]
 fn a_generated_log_has_all_that_began() {
     for (kind, bytes_max) in [(Generated::Mappings(60_000), 10.0), (Generated::Leases(30_000), 9.0)] {
         let folder = Folder::new(&format!("generated-{}", bytes_max as u32));
-        let mut generator = Generator::new(kind, 3);
-        let options = StoreOptions { segment_rows: 10_000, ..StoreOptions::default() };
-        let mut writer = StoreWriter::open(&folder.0, options, Generator::begin()).unwrap();
-        let (mut events, mut begun) = (Vec::new(), Vec::new());
-        loop {
-            events.clear();
-            generator.fill(4_096, &mut events);
-            if events.is_empty() {
-                break;
-            }
-            for event in &events {
-                if event.cause == Cause::Outbound {
-                    begun.push(*event);
-                }
-                writer.push(Generator::WORKER, event);
-            }
-            writer.advance(generator.now(), generator.now().monotonic_us).unwrap();
-        }
-        let now = generator.now();
+        let (writer, now, begun) = generated(&folder, kind, 3);
         writer.finish(now, now.monotonic_us, true).unwrap();
         let store = Store::open(&folder.0).unwrap();
         let stat = store.stat().unwrap();
@@ -1040,27 +1040,14 @@ fn a_generated_log_has_all_that_began() {
 #[test]
 fn a_question_beyond_the_records_lists_each_holder_once() {
     let folder = Folder::new("beyond");
-    let mut generator = Generator::new(Generated::Mappings(40_000), 5);
-    let options = StoreOptions { segment_rows: 10_000, ..StoreOptions::default() };
-    let mut writer = StoreWriter::open(&folder.0, options, Generator::begin()).unwrap();
-    let (mut events, mut begun) = (Vec::new(), HashMap::new());
-    loop {
-        events.clear();
-        generator.fill(4_096, &mut events);
-        if events.is_empty() {
-            break;
-        }
-        for event in &events {
-            *begun.entry(event.external).or_insert(0) += usize::from(event.cause == Cause::Outbound);
-            writer.push(Generator::WORKER, event);
-        }
-        writer.advance(generator.now(), generator.now().monotonic_us).unwrap();
-    }
     // The instance goes on: what its records do not cover yet may have other holders.
-    let (address, count) = begun.into_iter().max_by_key(|(_, count)| *count).unwrap();
+    let (_writer, now, begun) = generated(&folder, Generated::Mappings(40_000), 5);
+    let mut by_address = HashMap::new();
+    begun.iter().for_each(|event| *by_address.entry(event.external).or_insert(0) += 1);
+    let (address, count) = by_address.into_iter().max_by_key(|(_, count)| *count).unwrap();
     assert!(count > 10, "{count}");
     let from_us = Generator::begin().unix_us;
-    let to_us = from_us + generator.now().monotonic_us + 60_000_000;
+    let to_us = from_us + now.monotonic_us + 60_000_000;
     let question = Question { address, host: None, port: None, protocol: None, from_us, to_us };
     let store = Store::open(&folder.0).unwrap();
     let all = store.look_up(&question).unwrap();
