@@ -183,7 +183,7 @@ class SharedMemory:
 
         Returns how many frames it had for Natrix, and how many the ring had room for.
         """
-        self._say("start")
+        self.begin()
         time.sleep(seconds)
         wait_for_more()
         self._say("stop")
@@ -195,6 +195,10 @@ class SharedMemory:
         if not sent:
             raise RuntimeError(f"{self.PROGRAM}: {out[-500:]}")
         return int(sent[2]), int(sent[1])
+
+    def begin(self):
+        """Begins to send."""
+        self._say("start")
 
     def _say(self, command):
         self.process.stdin.write(f"{command}\n")

@@ -37,6 +37,7 @@ import test_load_sharing  # noqa: E402, F401
 import test_log  # noqa: E402, F401
 import test_log_format  # noqa: E402, F401
 import test_many_sessions  # noqa: E402, F401
+import test_memif_peer  # noqa: E402, F401
 import test_monitoring  # noqa: E402, F401
 import test_page  # noqa: E402, F401
 import test_port_control  # noqa: E402, F401

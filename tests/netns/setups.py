@@ -421,6 +421,7 @@ SETUPS = {
     "log_store": {"more": LOG_STORE},
     # Instances of their own, one after the other.
     "log_format": {},
+    "memif_peer": {},
     "api": {"more": api()},
     # The unit of the package, on a machine of its own.
     "unit": {},

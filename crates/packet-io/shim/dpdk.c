@@ -1,14 +1,19 @@
 #define _GNU_SOURCE
 #include "dpdk.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdalign.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <rte_alarm.h>
@@ -16,6 +21,7 @@
 #include <rte_errno.h>
 #include <rte_ethdev.h>
 #include <rte_ether.h>
+#include <rte_interrupts.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
@@ -95,6 +101,8 @@ int natrix_eal_init(int argc, char **argv)
     /* EAL binds the calling thread to one CPU; threads started later would inherit that. */
     if (known)
         sched_setaffinity(0, sizeof before, &before);
+    /* For end_of_bursts(), which does without where the kernel has no such call. */
+    syscall(__NR_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
     return result < 0 ? -rte_errno : 0;
 }
 
@@ -343,6 +351,83 @@ uint16_t natrix_receive(uint16_t port, uint16_t queue, struct rte_mbuf **buffers
 uint16_t natrix_transmit(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count)
 {
     return rte_eth_tx_burst(port, queue, buffers, count);
+}
+
+/* When a peer of net_memif ends, DPDK's own thread marks the port as unconnected and unmaps what the
+ * peer shared, without a look at who is in it: a worker in the middle of a burst crashes. So each
+ * thread says when it is in a burst of such a port, and that thread waits until every burst that may
+ * have begun before the mark is over. */
+static struct {
+    /* Odd while the thread is in a burst. Written by this thread only. */
+    alignas(RTE_CACHE_LINE_SIZE) _Atomic uint32_t count;
+} bursts[RTE_MAX_LCORE];
+/* Threads in a burst that DPDK has no number for. */
+static _Atomic uint32_t unnumbered;
+
+static inline uint32_t enter_burst(unsigned thread)
+{
+    if (unlikely(thread >= RTE_MAX_LCORE)) {
+        atomic_fetch_add(&unnumbered, 1);
+        return 0;
+    }
+    uint32_t count = atomic_load_explicit(&bursts[thread].count, memory_order_relaxed);
+    atomic_store_explicit(&bursts[thread].count, count + 1, memory_order_relaxed);
+    /* The processor may still look at the port first: end_of_bursts() takes care of that. */
+    atomic_signal_fence(memory_order_seq_cst);
+    return count + 2;
+}
+
+static inline void leave_burst(unsigned thread, uint32_t count)
+{
+    if (unlikely(thread >= RTE_MAX_LCORE))
+        atomic_fetch_sub(&unnumbered, 1);
+    else
+        atomic_store_explicit(&bursts[thread].count, count, memory_order_release);
+}
+
+uint16_t natrix_receive_shared(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count)
+{
+    unsigned thread = rte_lcore_id();
+    uint32_t after = enter_burst(thread);
+    uint16_t received = rte_eth_rx_burst(port, queue, buffers, count);
+    leave_burst(thread, after);
+    return received;
+}
+
+uint16_t natrix_transmit_shared(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count)
+{
+    unsigned thread = rte_lcore_id();
+    uint32_t after = enter_burst(thread);
+    uint16_t sent = rte_eth_tx_burst(port, queue, buffers, count);
+    leave_burst(thread, after);
+    return sent;
+}
+
+/* Waits until each burst of a shared port that had begun is over. */
+static void end_of_bursts(void)
+{
+    /* Makes every other thread's processor finish its stores, so that those threads need no costly
+     * fence for each burst. Where the kernel has no such call: a store is seen long before this. */
+    if (syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
+        usleep(1000);
+    for (unsigned thread = 0; thread < RTE_MAX_LCORE; thread++) {
+        uint32_t count = atomic_load_explicit(&bursts[thread].count, memory_order_acquire);
+        while (count % 2 == 1 && atomic_load_explicit(&bursts[thread].count, memory_order_acquire) == count)
+            usleep(10);
+    }
+    while (atomic_load(&unnumbered) != 0)
+        usleep(10);
+}
+
+/* net_memif calls this between marking its port as unconnected and unmapping. There is no other place
+ * to wait for the workers: the linker takes this function in place of DPDK's, which does the work. */
+int rte_intr_callback_unregister(const struct rte_intr_handle *handle, rte_intr_callback_fn callback, void *argument)
+{
+    static int (*_Atomic next)(const struct rte_intr_handle *, rte_intr_callback_fn, void *);
+    if (atomic_load(&next) == NULL)
+        atomic_store(&next, dlsym(RTLD_NEXT, "rte_intr_callback_unregister"));
+    end_of_bursts();
+    return atomic_load(&next)(handle, callback, argument);
 }
 
 struct rte_mbuf *natrix_allocate(struct rte_mempool *pool)

@@ -43,6 +43,9 @@ int natrix_thread_register(void);
 void natrix_thread_unregister(void);
 uint16_t natrix_receive(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count);
 uint16_t natrix_transmit(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count);
+/* The same for a port whose memory its peer may take away: of net_memif. */
+uint16_t natrix_receive_shared(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count);
+uint16_t natrix_transmit_shared(uint16_t port, uint16_t queue, struct rte_mbuf **buffers, uint16_t count);
 struct rte_mbuf *natrix_allocate(struct rte_mempool *pool);
 void natrix_free(struct rte_mbuf *buffer);
 void natrix_free_all(struct rte_mbuf **buffers, unsigned int count);

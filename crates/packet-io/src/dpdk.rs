@@ -247,6 +247,8 @@ struct Port {
     id: u16,
     mac: [u8; 6],
     queues: u16,
+    /// Of `net_memif`: its peer may take the port's memory away at any time.
+    is_shared: bool,
     /// Added to the queue number to give the worker.
     shift: usize,
     too_long: AtomicU64,
@@ -552,7 +554,8 @@ fn start_port(
         looks += 1;
         thread::sleep(LOOK_EVERY);
     }
-    Ok(Port { id, mac: info.mac, queues, shift: index, too_long: AtomicU64::new(0) })
+    let is_shared = Device::new(&port.device).is_memif();
+    Ok(Port { id, mac: info.mac, queues, is_shared, shift: index, too_long: AtomicU64::new(0) })
 }
 
 /// Whether a link is up within this time.
@@ -610,7 +613,7 @@ impl Io for DpdkIo {
         let Some(Some(queue)) = self.queues.get(port.index()) else { return };
         let Some(device) = self.shared.ports.get(port.index()) else { return };
         let before = burst.len();
-        let received = ffi::receive(device.id, *queue, burst.spare());
+        let received = ffi::receive(device.id, device.is_shared, *queue, burst.spare());
         // SAFETY: DPDK has written that many buffers to the front of the spare part and gives them
         // away.
         unsafe { burst.grow(received) };
@@ -628,7 +631,7 @@ impl Io for DpdkIo {
     fn transmit(&mut self, port: PortIndex, burst: &mut Burst<DpdkBuffer>) {
         let Some(Some(queue)) = self.queues.get(port.index()) else { return };
         let Some(device) = self.shared.ports.get(port.index()) else { return };
-        let sent = ffi::transmit(device.id, *queue, burst);
+        let sent = ffi::transmit(device.id, device.is_shared, *queue, burst);
         burst.drain_front(sent).forget();
     }
 

@@ -40,9 +40,14 @@ impl<'a> Device<'a> {
         self.is("net_af_xdp")
     }
 
+    /// Whether rings and buffers lie in memory shared with another program, the peer.
+    pub(super) fn is_memif(&self) -> bool {
+        self.is("net_memif")
+    }
+
     /// Whether another program reads and writes the packet buffers themselves.
     pub(super) fn shares_buffers(&self) -> bool {
-        self.is("net_memif") && self.argument("zero-copy") == Some("yes")
+        self.is_memif() && self.argument("zero-copy") == Some("yes")
     }
 
     /// The value of an argument.
@@ -54,7 +59,7 @@ impl<'a> Device<'a> {
     /// The socket of the server that a client of `net_memif` connects to: a path, or after `@` a
     /// name without a file.
     pub(super) fn memif_server(&self) -> Option<String> {
-        if !self.is("net_memif") || matches!(self.argument("role"), Some("server" | "master")) {
+        if !self.is_memif() || matches!(self.argument("role"), Some("server" | "master")) {
             return None;
         }
         let socket = self.argument("socket").unwrap_or(MEMIF_SOCKET);
@@ -97,7 +102,7 @@ impl<'a> Device<'a> {
         }
         // Only a client can have the other side write into its buffers. The driver's default role
         // is client.
-        if self.is("net_memif") && self.argument("role") != Some("server") && self.argument("zero-copy").is_none() {
+        if self.is_memif() && self.argument("role") != Some("server") && self.argument("zero-copy").is_none() {
             text.push_str(",zero-copy=yes");
         }
         text

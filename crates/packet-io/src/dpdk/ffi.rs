@@ -73,6 +73,8 @@ unsafe extern "C" {
     fn natrix_thread_unregister();
     fn natrix_receive(port: u16, queue: u16, buffers: *mut *mut Mbuf, count: u16) -> u16;
     fn natrix_transmit(port: u16, queue: u16, buffers: *mut *mut Mbuf, count: u16) -> u16;
+    fn natrix_receive_shared(port: u16, queue: u16, buffers: *mut *mut Mbuf, count: u16) -> u16;
+    fn natrix_transmit_shared(port: u16, queue: u16, buffers: *mut *mut Mbuf, count: u16) -> u16;
     fn natrix_allocate(pool: *mut Mempool) -> *mut Mbuf;
     fn natrix_free(buffer: *mut Mbuf);
     fn natrix_free_all(buffers: *mut *mut Mbuf, count: c_uint);
@@ -215,21 +217,36 @@ pub(super) fn thread_unregister() {
 }
 
 /// Receives into `spare`; returns how many buffers were written to its front.
+///
+/// `is_shared`: the port is one of `net_memif`, whose peer may take its memory away at any time.
 #[inline]
-pub(super) fn receive(port: u16, queue: u16, spare: &mut [MaybeUninit<DpdkBuffer>]) -> usize {
+pub(super) fn receive(port: u16, is_shared: bool, queue: u16, spare: &mut [MaybeUninit<DpdkBuffer>]) -> usize {
     // `DpdkBuffer` is a transparent pointer to an mbuf; a burst has at most 64 of them.
-    let count = spare.len() as u16;
+    let (buffers, count) = (spare.as_mut_ptr().cast(), spare.len() as u16);
     // SAFETY: room for `count` pointers.
-    usize::from(unsafe { natrix_receive(port, queue, spare.as_mut_ptr().cast(), count) })
+    usize::from(unsafe {
+        if is_shared {
+            natrix_receive_shared(port, queue, buffers, count)
+        } else {
+            natrix_receive(port, queue, buffers, count)
+        }
+    })
 }
 
 /// Sends from the front of the burst; returns how many buffers now belong to the driver.
+/// `is_shared` as for [`receive`].
 #[inline]
-pub(super) fn transmit(port: u16, queue: u16, burst: &mut Burst<DpdkBuffer>) -> usize {
-    let count = burst.len() as u16;
+pub(super) fn transmit(port: u16, is_shared: bool, queue: u16, burst: &mut Burst<DpdkBuffer>) -> usize {
+    let (buffers, count) = (burst.as_mut_ptr().cast(), burst.len() as u16);
     // SAFETY: `count` pointers to mbufs owned by the burst; the caller forgets those that were
     // taken.
-    usize::from(unsafe { natrix_transmit(port, queue, burst.as_mut_ptr().cast(), count) })
+    usize::from(unsafe {
+        if is_shared {
+            natrix_transmit_shared(port, queue, buffers, count)
+        } else {
+            natrix_transmit(port, queue, buffers, count)
+        }
+    })
 }
 
 pub(super) fn allocate(pool: NonNull<Mempool>) -> Option<DpdkBuffer> {
