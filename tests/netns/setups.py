@@ -407,6 +407,7 @@ SETUPS = {
     # Networks of their own, one after the other.
     "load_sharing": {},
     "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + api()},
+    "routing_links": {"kernel": True, "more": "\n[routing]\nkernel = true\n"},
     "kernel_flood": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + SHARED_MEMORY},
     "address_dependent": {"filtering": "address-dependent"},
     "address_and_port_dependent": {"filtering": "address-and-port-dependent"},

@@ -1,6 +1,7 @@
 """Routes and sockets of the kernel on the devices that stand for Natrix's ports, and FRR on them."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -125,6 +126,38 @@ def many_routes_of_the_kernel_come_and_go(n):
     finally:
         change("del")
     expect(wait_until(lambda: not routes() & set(prefixes), 20, 0.2), "all are gone")
+
+
+@test("kernel_routes")
+def a_route_that_was_refused_is_tried_again(n):
+    """Next hops of routes with several are bounded, and a route for which there is no room must not be lost for good."""
+    pairs = list(itertools.combinations([f"198.51.100.{last}" for last in range(130, 180)], 2))
+    of = {f"10.{80 + number // 250}.{number % 250}.0/24": pair for number, pair in enumerate(pairs[:1100])}
+
+    def change(verb, prefixes):
+        def line(prefix):
+            return f"route {verb} {prefix}" + "".join(f" nexthop via {hop} dev nx-outside" for hop in of[prefix])
+
+        n.nat.run(["ip", "-batch", "-"], check=True, stdin="".join(f"{line(prefix)}\n" for prefix in prefixes))
+
+    def refused():
+        found = {route["prefix"]: route for route in n.dut.show("routes", "--all", "--source", "kernel") if route["prefix"] in of}
+        return len(found), [prefix for prefix, route in found.items() if not route["used"]]
+
+    try:
+        change("add", of)
+        expect(wait_until(lambda: refused()[0] == len(of), 20, 0.2), f"routes: {refused()}")
+        without_room = refused()[1]
+        expect(0 < len(without_room) < 200, f"refused: {without_room}")
+        route = next(route for route in n.dut.show("routes", "--all") if route["prefix"] == without_room[0])
+        expect(route["reason"].startswith("the workers could not take it over"), f"reason: {route}")
+        room = [prefix for prefix in of if prefix not in without_room][:200]
+        change("del", room)
+        expect(wait_until(lambda: refused() == (len(of) - 200, []), 10, 0.2), f"after there is room: {refused()}")
+        for prefix in room:
+            del of[prefix]
+    finally:
+        change("del", of)
 
 
 def bgp(address, number, peer, peer_number, more, of_peer=()):

@@ -124,14 +124,17 @@ pub(super) fn withheld(health: &Health, settings: &Settings, rib: &Rib, is_drain
         let mut all = settings.interfaces.iter().enumerate();
         all.any(|(number, interface)| interface.side == side && is_up(InterfaceId(number as u16)))
     };
-    let has_router = |hops: &[Hop]| hops.iter().any(|hop| hop.gateway != 0 && is_up(hop.interface));
+    let is_outside = |interface: InterfaceId| {
+        settings.interfaces.get(interface.index()).is_some_and(|interface| interface.side == Side::Outside)
+    };
+    let is_router = |hop: &Hop| hop.gateway != 0 && is_outside(hop.interface) && is_up(hop.interface);
     if is_drained {
         Some(Withheld::Drained)
     } else if !health.workers_alive {
         Some(Withheld::Workers)
     } else if !has_link(Side::Inside) || !has_link(Side::Outside) {
         Some(Withheld::NoLink)
-    } else if !rib.any(Table::Outside, has_router) {
+    } else if !rib.any_used(Table::Outside, is_router) {
         Some(Withheld::NoNextHop)
     } else if !health.log_healthy {
         Some(Withheld::Log)
@@ -181,22 +184,34 @@ mod tests {
         let mut settings = crate::routing::rib::tests::settings();
         settings.routes.retain(|route| route.interface != InterfaceId(1));
         let mut rib = Rib::of(&settings);
-        let why = |rib: &Rib, settings: &Settings, up: &[bool]| {
+        let why = |rib: &mut Rib, settings: &Settings, up: &[bool]| {
+            rib.set_links(up);
             withheld(&Health { interfaces_up: up.to_vec(), ..healthy() }, settings, rib, false)
         };
         // The connected prefix outside leads to no router.
-        assert_eq!(why(&rib, &settings, &[true, true]), Some(Withheld::NoNextHop));
+        assert_eq!(why(&mut rib, &settings, &[true, true]), Some(Withheld::NoNextHop));
         let hop = |interface| Hop { interface: InterfaceId(interface), gateway: 7, weight: 1 };
         let route = |hops: &[Hop]| KernelRoute { protocol: 186, metric: 20, hops: hops.to_vec() };
         rib.set_kernel(Table::Outside, Prefix::ALL, &[route(&[hop(1)])]);
-        assert_eq!(why(&rib, &settings, &[true, true]), None, "a route of the kernel is enough");
+        assert_eq!(why(&mut rib, &settings, &[true, true]), None, "a route of the kernel is enough");
         // A second interface outside has link, and no route leads over it.
         settings.interfaces.push(settings.interfaces[1].clone());
-        assert_eq!(why(&rib, &settings, &[true, false, true]), Some(Withheld::NoNextHop));
+        assert_eq!(why(&mut rib, &settings, &[true, false, true]), Some(Withheld::NoNextHop));
         rib.set_kernel(Table::Outside, Prefix::ALL, &[route(&[hop(1), hop(2)])]);
-        assert_eq!(why(&rib, &settings, &[true, false, true]), None, "one of two next hops is enough");
+        assert_eq!(why(&mut rib, &settings, &[true, false, true]), None, "one of two next hops is enough");
+        // A static route over the interface without link, which was preferred.
+        let route = nat::settings::Route {
+            prefix: Prefix::ALL,
+            next_hop: core::net::Ipv4Addr::new(192, 0, 2, 254),
+            interface: InterfaceId(1),
+        };
+        settings.routes.push(route);
+        rib.set_fixed(&settings);
+        assert_eq!(why(&mut rib, &settings, &[true, false, true]), None, "the route of the kernel takes its place");
+        settings.routes.retain(|route| route.interface != InterfaceId(1));
+        rib.set_fixed(&settings);
         rib.set_kernel(Table::Outside, Prefix::ALL, &[]);
-        assert_eq!(why(&rib, &settings, &[true, true, true]), Some(Withheld::NoNextHop), "it is gone");
+        assert_eq!(why(&mut rib, &settings, &[true, true, true]), Some(Withheld::NoNextHop), "it is gone");
     }
 
     #[test]

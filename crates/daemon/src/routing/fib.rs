@@ -175,7 +175,7 @@ impl Fib {
     /// Brings a prefix into line with the best of its routes.
     ///
     /// # Errors
-    /// [`FibError`]; the route before stays.
+    /// As [`Fib::refresh_while`].
     pub fn refresh<P: Family>(
         &mut self,
         rib: &RibOf<P>,
@@ -189,7 +189,8 @@ impl Fib {
     /// The same. `wait` is called until all workers know a new next hop.
     ///
     /// # Errors
-    /// [`FibError`]; the route before stays.
+    /// [`FibError`]; the route before stays. If only its several next hops are too many, the first
+    /// of them takes its place.
     pub fn refresh_while<P: Family>(
         &mut self,
         rib: &RibOf<P>,
@@ -255,7 +256,14 @@ impl<P: Family> Half<P> {
                 return Ok(());
             }
             (Some(hops), _) => {
-                let target = self.target(writer, settings, hops, wait)?;
+                let target = match (self.target(writer, settings, hops, wait), hops) {
+                    // One of them is better than none, or than those of the route before.
+                    (Err(full @ FibError::Full(_)), [first, _, ..]) => {
+                        self.set(writer, settings, table, prefix, Some(&[Hop { weight: 1, ..*first }]), wait)?;
+                        return Err(full);
+                    }
+                    (target, _) => target?,
+                };
                 if let Err(full) = prefix.set(writer, table.index(), target) {
                     self.release(writer, target);
                     return Err(full.into());

@@ -95,6 +95,8 @@ struct Follower {
     without_link: HashSet<String>,
     /// What is announced, and in which table of the kernel.
     announced: BTreeMap<Served, u32>,
+    /// Refused routes before those that are tried next.
+    retried: usize,
     /// Looks at ports and pools; no more than [`REPEATED_LOOKS`].
     looks: u32,
     settings_of: Arc<Shared>,
@@ -135,6 +137,7 @@ impl Keeper {
             carrier: HashMap::new(),
             without_link: HashSet::new(),
             announced: BTreeMap::new(),
+            retried: 0,
             looks: 0,
             settings_of: now,
             has_said: false,
@@ -215,6 +218,7 @@ impl Follower {
                 self.log.warn(&format_args!("kernel device {}: the kernel does not take its link state", device.name));
             }
         }
+        self.follow_links(&health);
         if self.looks < REPEATED_LOOKS {
             self.looks += 1;
             if self.looks.is_power_of_two() {
@@ -234,5 +238,19 @@ impl Follower {
             pools.announced = self.announced.keys().copied().collect();
         }
         self.routing.looks.fetch_add(1, Ordering::Release);
+    }
+    /// Lets routes follow the links of their interfaces, and tries those again that were refused.
+    fn follow_links(&mut self, health: &Health) {
+        // Without an answer of the workers nothing is known about links.
+        if self.fib.is_none() || !health.workers_alive {
+            return;
+        }
+        self.set_links::<Prefix>(&health.interfaces_up);
+        self.retry::<Prefix>();
+        if self.has_ipv6() {
+            self.set_links::<Prefix6>(&health.interfaces_up);
+            self.retry::<Prefix6>();
+        }
+        self.publish();
     }
 }

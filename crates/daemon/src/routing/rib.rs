@@ -2,11 +2,14 @@
 //!
 //! There is one table outside, and one inside for each realm: a packet from inside is looked up
 //! outside, and the reverse. For a prefix, a connected route is preferred to a static one, a static
-//! one to those of the kernel, and of these the lowest metric. A prefix that leads inside is
-//! excluded outside, unless a route outside has the same prefix (RFC 6598 §4). IPv6 excludes none.
+//! one to those of the kernel, and of these the lowest metric. Next hops over interfaces without
+//! link do not count, and a route that has no others counts only if all routes of its prefix are
+//! so. A prefix that leads inside is excluded outside, unless a route outside has the same prefix
+//! (RFC 6598 §4). IPv6 excludes none.
 
 use core::ops::Bound;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::collections::HashMap;
 
 use nat::Settings;
@@ -103,10 +106,50 @@ pub struct Candidate<A = u32> {
     pub hops: Vec<Hop<A>>,
 }
 
+/// Interfaces without link.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Dead(Vec<InterfaceId>);
+
+impl Dead {
+    fn has<A>(&self, hop: &Hop<A>) -> bool {
+        self.0.contains(&hop.interface)
+    }
+
+    /// The next hops that are left; None: all of them.
+    fn left<A: Copy>(&self, hops: &[Hop<A>]) -> Option<Vec<Hop<A>>> {
+        let is_dead = hops.iter().any(|hop| self.has(hop));
+        is_dead.then(|| hops.iter().filter(|hop| !self.has(hop)).copied().collect())
+    }
+}
+
+/// The next hops of a route.
+#[derive(Clone, Copy)]
+struct NextHops<'a, A> {
+    all: &'a [Hop<A>],
+    /// Those with link.
+    live: &'a [Hop<A>],
+}
+
+impl<A> NextHops<'_, A> {
+    /// Whether the route counts. One that drops packets needs no link.
+    fn count(self) -> bool {
+        self.all.is_empty() || !self.live.is_empty()
+    }
+}
+
+/// A list of next hops.
+#[derive(Debug)]
+struct HopList<A> {
+    hops: Vec<Hop<A>>,
+    /// Those with link; None: all of them.
+    live: Option<Vec<Hop<A>>>,
+    uses: u32,
+}
+
 /// Lists of next hops, each kept once.
 #[derive(Debug)]
 struct HopLists<A> {
-    lists: Vec<(Vec<Hop<A>>, u32)>,
+    lists: Vec<HopList<A>>,
     free: Vec<u32>,
     by_hops: HashMap<Vec<Hop<A>>, u32>,
 }
@@ -116,14 +159,14 @@ impl<A: Copy + Eq + core::hash::Hash> HopLists<A> {
         HopLists { lists: Vec::new(), free: Vec::new(), by_hops: HashMap::new() }
     }
 
-    fn add(&mut self, hops: &[Hop<A>]) -> u32 {
+    fn add(&mut self, hops: &[Hop<A>], dead: &Dead) -> u32 {
         if let Some(&number) = self.by_hops.get(hops) {
-            if let Some((_, uses)) = self.lists.get_mut(number as usize) {
-                *uses += 1;
+            if let Some(list) = self.lists.get_mut(number as usize) {
+                list.uses += 1;
             }
             return number;
         }
-        let entry = (hops.to_vec(), 1);
+        let entry = HopList { hops: hops.to_vec(), live: dead.left(hops), uses: 1 };
         let number = match self.free.pop() {
             Some(number) => {
                 if let Some(place) = self.lists.get_mut(number as usize) {
@@ -141,17 +184,23 @@ impl<A: Copy + Eq + core::hash::Hash> HopLists<A> {
     }
 
     fn remove(&mut self, number: u32) {
-        let Some((hops, uses)) = self.lists.get_mut(number as usize) else { return };
-        *uses = uses.saturating_sub(1);
-        if *uses == 0 {
-            self.by_hops.remove(hops);
-            *hops = Vec::new();
+        let Some(list) = self.lists.get_mut(number as usize) else { return };
+        list.uses = list.uses.saturating_sub(1);
+        if list.uses == 0 {
+            self.by_hops.remove(&list.hops);
+            (list.hops, list.live) = (Vec::new(), None);
             self.free.push(number);
         }
     }
 
     fn get(&self, number: u32) -> &[Hop<A>] {
-        self.lists.get(number as usize).map_or(&[], |(hops, _)| hops.as_slice())
+        self.lists.get(number as usize).map_or(&[], |list| list.hops.as_slice())
+    }
+
+    /// Those with link.
+    fn live(&self, number: u32) -> &[Hop<A>] {
+        let list = self.lists.get(number as usize);
+        list.map_or(&[], |list| list.live.as_deref().unwrap_or(&list.hops))
     }
 }
 
@@ -189,12 +238,16 @@ pub type Rib6 = RibOf<Prefix6>;
 pub struct RibOf<P: Family> {
     tables: Vec<Routes<P>>,
     hops: HopLists<P::Address>,
+    dead: Dead,
+    /// Prefixes whose best route is not in the tables of the workers.
+    refused: BTreeSet<(Table, P)>,
 }
 
 impl<P: Family> RibOf<P> {
     /// The routes of a configuration.
     pub fn of(settings: &Settings) -> RibOf<P> {
-        let mut rib = RibOf { tables: Vec::new(), hops: HopLists::new() };
+        let mut rib =
+            RibOf { tables: Vec::new(), hops: HopLists::new(), dead: Dead::default(), refused: BTreeSet::new() };
         rib.set_fixed(settings);
         rib
     }
@@ -234,7 +287,11 @@ impl<P: Family> RibOf<P> {
         }
         let stored: Vec<Stored> = wanted
             .iter()
-            .map(|route| Stored { metric: route.metric, hops: self.hops.add(&route.hops), protocol: route.protocol })
+            .map(|route| Stored {
+                metric: route.metric,
+                hops: self.hops.add(&route.hops, &self.dead),
+                protocol: route.protocol,
+            })
             .collect();
         let Some(routes) = self.tables.get_mut(table.index()) else { return false };
         let old = routes.kernel.remove(&prefix).into_iter().chain(routes.further.remove(&prefix).unwrap_or_default());
@@ -272,7 +329,7 @@ impl<P: Family> RibOf<P> {
             wanted.extend(route);
             return self.set_kernel(table, prefix, &wanted);
         }
-        let stored = route.map(|(protocol, hops)| Stored { metric, hops: self.hops.add(hops), protocol });
+        let stored = route.map(|(protocol, hops)| Stored { metric, hops: self.hops.add(hops, &self.dead), protocol });
         let before = match stored {
             Some(stored) => routes.kernel.insert(prefix, stored),
             None => routes.kernel.remove(&prefix),
@@ -284,16 +341,93 @@ impl<P: Family> RibOf<P> {
         before.map(what) != stored.map(what)
     }
 
+    /// Takes over which interfaces have a link. Returns those for which that has changed.
+    pub fn set_links(&mut self, is_up: &[bool]) -> Vec<InterfaceId> {
+        let down = is_up.iter().enumerate().filter(|(_, is_up)| !**is_up);
+        let dead = Dead(down.map(|(number, _)| InterfaceId(number as u16)).collect());
+        let before = core::mem::replace(&mut self.dead, dead);
+        if before == self.dead {
+            return Vec::new();
+        }
+        for list in &mut self.hops.lists {
+            list.live = self.dead.left(&list.hops);
+        }
+        let (before, now) = (&before.0, &self.dead.0);
+        let gone = before.iter().filter(|interface| !now.contains(interface));
+        now.iter().filter(|interface| !before.contains(interface)).chain(gone).copied().collect()
+    }
+
+    /// The prefixes of a table with a route over one of these interfaces.
+    pub fn prefixes_over(&self, table: Table, interfaces: &[InterfaceId]) -> Vec<P> {
+        let Some(routes) = self.tables.get(table.index()) else { return Vec::new() };
+        let is_over = |hops: &[Hop<P::Address>]| hops.iter().any(|hop| interfaces.contains(&hop.interface));
+        let lists: Vec<bool> = self.hops.lists.iter().map(|list| is_over(&list.hops)).collect();
+        let is_meant = |stored: &Stored| lists.get(stored.hops as usize).copied().unwrap_or(false);
+        let fixed = routes.fixed.iter().filter(|(_, candidate)| is_over(&candidate.hops)).map(|(prefix, _)| *prefix);
+        let kernel = routes.kernel.iter().filter(|(_, stored)| is_meant(stored)).map(|(prefix, _)| *prefix);
+        let further = routes.further.iter().filter(|(_, all)| all.iter().any(is_meant)).map(|(prefix, _)| *prefix);
+        let mut found: Vec<P> = fixed.chain(kernel).chain(further).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Notes whether the workers could not take over the best route of a prefix.
+    pub fn note_refused(&mut self, table: Table, prefix: P, is_refused: bool) {
+        if is_refused {
+            self.refused.insert((table, prefix));
+        } else if !self.refused.is_empty() {
+            self.refused.remove(&(table, prefix));
+        }
+    }
+
+    /// Whether the workers could not take over the best route of a prefix.
+    pub fn is_refused(&self, table: Table, prefix: P) -> bool {
+        self.refused.contains(&(table, prefix))
+    }
+
+    /// Prefixes whose best route the workers could not take over.
+    pub fn refused(&self) -> impl Iterator<Item = (Table, P)> + '_ {
+        self.refused.iter().copied()
+    }
+
+    /// The next hops of each route of a prefix in the order of preference.
+    fn in_order<'a>(&'a self, routes: &'a Routes<P>, prefix: P) -> impl Iterator<Item = NextHops<'a, P::Address>> {
+        let fixed = routes.fixed.get(&prefix).map(|candidate| {
+            let all = candidate.hops.as_slice();
+            // They have one next hop each.
+            let is_dead = all.iter().any(|hop| self.dead.has(hop));
+            NextHops { all, live: if is_dead { &[] } else { all } }
+        });
+        let further = routes.further.get(&prefix).into_iter().flatten();
+        let kernel = routes.kernel.get(&prefix).into_iter().chain(further);
+        let kernel =
+            kernel.map(|stored| NextHops { all: self.hops.get(stored.hops), live: self.hops.live(stored.hops) });
+        fixed.into_iter().chain(kernel)
+    }
+
     /// The next hops of the route of a prefix that counts.
     pub fn best(&self, table: Table, prefix: P) -> Option<&[Hop<P::Address>]> {
         let routes = self.tables.get(table.index())?;
-        if let Some(fixed) = routes.fixed.get(&prefix) {
-            return Some(&fixed.hops);
+        let mut first = None;
+        for hops in self.in_order(routes, prefix) {
+            if hops.count() {
+                return Some(hops.live);
+            }
+            first = first.or(Some(hops.all));
         }
-        if let Some(stored) = routes.kernel.get(&prefix) {
-            return Some(self.hops.get(stored.hops));
-        }
-        (table == Table::Outside && self.leads_inside(prefix)).then_some(&[])
+        first.or_else(|| (table == Table::Outside && self.leads_inside(prefix)).then_some(&[]))
+    }
+
+    /// Which of the routes of a prefix counts, by its place among the candidates.
+    pub fn used(&self, table: Table, prefix: P) -> usize {
+        let Some(routes) = self.tables.get(table.index()) else { return 0 };
+        self.in_order(routes, prefix).position(|hops| hops.count()).unwrap_or(0)
+    }
+
+    /// Whether the interface of a next hop has a link.
+    pub fn has_link(&self, hop: &Hop<P::Address>) -> bool {
+        !self.dead.has(hop)
     }
 
     /// The routes of the kernel for a prefix, in the order of preference.
@@ -315,12 +449,13 @@ impl<P: Family> RibOf<P> {
         tables.zip(&self.tables).flat_map(|(table, routes)| routes.fixed.keys().map(move |prefix| (table, *prefix)))
     }
 
-    /// Whether a table has a connected or static route, or a route of the kernel, of this kind.
-    pub fn any(&self, table: Table, is_meant: impl Fn(&[Hop<P::Address>]) -> bool) -> bool {
+    /// Whether a route that counts in a table has a next hop of this kind.
+    pub fn any_used(&self, table: Table, is_meant: impl Fn(&Hop<P::Address>) -> bool) -> bool {
         let Some(routes) = self.tables.get(table.index()) else { return false };
-        routes.fixed.values().any(|candidate| is_meant(&candidate.hops))
-            || self.hops.lists.iter().any(|(hops, uses)| *uses > 0 && is_meant(hops))
-                && routes.kernel.values().any(|stored| is_meant(self.hops.get(stored.hops)))
+        let leads = |prefix: &P| self.best(table, *prefix).is_some_and(|hops| hops.iter().any(&is_meant));
+        // There may be a million routes, and few lists.
+        let is_listed = || self.hops.lists.iter().any(|list| list.hops.iter().any(&is_meant));
+        routes.fixed.keys().any(leads) || is_listed() && routes.kernel.keys().any(leads)
     }
 
     /// All prefixes of a table with routes of the kernel.
@@ -328,7 +463,7 @@ impl<P: Family> RibOf<P> {
         self.tables.get(table.index()).into_iter().flat_map(|routes| routes.kernel.keys().copied())
     }
 
-    /// All routes for a prefix in the order of preference: the first counts.
+    /// All routes for a prefix in the order of preference. [`RibOf::used`] says which counts.
     pub fn candidates(&self, table: Table, prefix: P) -> Vec<Candidate<P::Address>> {
         let fixed = self.tables.get(table.index()).and_then(|routes| routes.fixed.get(&prefix)).cloned();
         let kernel = self.kernel(table, prefix).into_iter().map(|route| Candidate {

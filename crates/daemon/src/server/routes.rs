@@ -200,7 +200,7 @@ fn covering<P: Family>(rib: &RibOf<P>, settings: &Settings, list: &List, address
     objects
 }
 
-/// The routes for a prefix, the one in use first. `longest`: the prefix that counts for the address
+/// The routes for a prefix, in the order of preference. `longest`: the prefix that counts for the address
 /// in question.
 fn described<P: Family>(
     rib: &RibOf<P>,
@@ -210,23 +210,36 @@ fn described<P: Family>(
     longest: Option<P>,
 ) -> Vec<Route> {
     let candidates = rib.candidates(table, prefix);
-    let best = candidates.first().map(|candidate| candidate.source);
+    let best = rib.used(table, prefix);
+    let best_source = candidates.get(best).map(|candidate| candidate.source);
     let is_shadowed = longest.is_some_and(|longest| longest != prefix);
+    let has_link = |candidate: &Candidate<P::Address>| candidate.hops.iter().any(|hop| rib.has_link(hop));
+    let is_dead = |candidate: &Candidate<P::Address>| !candidate.hops.is_empty() && !has_link(candidate);
     let route = |(place, candidate): (usize, &Candidate<P::Address>)| {
-        let used = place == 0 && !is_shadowed;
-        let reason = match (place, best) {
-            (0, _) if is_shadowed => "a longer prefix covers the address".to_owned(),
-            (0, _) if candidate.source == Source::Excluded => "leads inside: never sent outside (RFC 6598)".to_owned(),
-            (0, _) if candidates.len() == 1 && longest.is_some() => "the longest prefix of the address".to_owned(),
-            (0, _) if candidates.len() == 1 => "the only route of this prefix".to_owned(),
-            (0, _) => preferred(candidate.source).to_owned(),
-            (_, Some(best)) => beaten(best, candidate.source).to_owned(),
-            (_, None) => String::new(),
+        let is_best = place == best;
+        let used = is_best && !is_shadowed && !rib.is_refused(table, prefix);
+        let reason = match best_source {
+            _ if is_best && is_shadowed => "a longer prefix covers the address".to_owned(),
+            _ if is_best && rib.is_refused(table, prefix) => NO_ROOM.to_owned(),
+            _ if is_dead(candidate) && is_best => "its interface has no link, and there is no other route".to_owned(),
+            _ if is_dead(candidate) => "its interface has no link".to_owned(),
+            _ if is_best && candidate.source == Source::Excluded => preferred(candidate.source).to_owned(),
+            _ if is_best && candidates.len() == 1 && longest.is_some() => {
+                "the longest prefix of the address".to_owned()
+            }
+            _ if is_best && candidates.len() == 1 => "the only route of this prefix".to_owned(),
+            _ if is_best && place > 0 => "the interfaces of the preferred routes have no link".to_owned(),
+            _ if is_best => preferred(candidate.source).to_owned(),
+            Some(best) => beaten(best, candidate.source).to_owned(),
+            None => String::new(),
         };
         Route { used, reason, ..route_of(settings, table, prefix, candidate) }
     };
     candidates.iter().enumerate().map(route).collect()
 }
+
+/// Why the best route of a prefix is not used.
+const NO_ROOM: &str = "the workers could not take it over, see routes_refused; it is tried again";
 
 fn preferred(source: Source) -> &'static str {
     match source {

@@ -36,11 +36,11 @@ proptest! {
 
     #[test]
     fn the_tables_follow_the_best_routes(
-        changes in vec((any::<bool>(), 0_u32..6, 8_u8..=32, vec((0_u32..3, 1_u32..6), 0..3)), 0..60),
+        changes in vec((any::<bool>(), 0_u32..6, 8_u8..=32, vec((0_u32..3, 1_u32..6), 0..3), any::<[bool; 2]>()), 0..60),
     ) {
         let settings = settings();
         let (mut rib, mut fib) = start(1 << 12);
-        for (is_outside, bits, length, routes) in changes {
+        for (is_outside, bits, length, routes, is_up) in changes {
             let table = if is_outside { Table::Outside } else { Table::Inside(RealmId(0)) };
             let prefix = Prefix::new((10 << 24 | bits << 14 | bits).into(), length).unwrap();
             let interface = u16::from(is_outside);
@@ -48,6 +48,12 @@ proptest! {
             for (metric, gateway) in routes {
                 wanted.retain(|route| route.metric != metric);
                 wanted.push(route(metric, gateway, interface));
+            }
+            let changed = rib.set_links(&is_up);
+            for table in Table::all(settings.realms()) {
+                for prefix in rib.prefixes_over(table, &changed) {
+                    fib.refresh(&rib, &settings, table, prefix).unwrap();
+                }
             }
             rib.set_kernel(table, prefix, &wanted);
             fib.refresh(&rib, &settings, table, prefix).unwrap();
@@ -107,6 +113,41 @@ fn the_weight_of_a_single_next_hop_means_nothing() {
     set(prefixes[0], Vec::new());
     set(prefixes[1], Vec::new());
     assert!(!fib.half4.targets.contains_key(&hop(1)), "its next hop is free again");
+}
+
+#[test]
+fn too_many_next_hops_leave_the_first_until_there_is_room() {
+    let settings = settings();
+    let (mut rib, mut fib) = start(1 << 12);
+    let hop = |gateway| Hop { interface: InterfaceId(1), gateway, weight: 1 };
+    let prefix = |number: u32| Prefix::new((198 << 24 | number << 8).into(), 24).unwrap();
+    let set = |rib: &mut Rib, number: u32, hops: &[Hop]| {
+        rib.set_kernel(
+            Table::Outside,
+            prefix(number),
+            &[KernelRoute { protocol: 186, metric: 0, hops: hops.to_vec() }],
+        );
+    };
+    let mut refused = None;
+    for number in 0..10_000 {
+        set(&mut rib, number, &[hop(1), hop(2 + number)]);
+        if fib.refresh(&rib, &settings, Table::Outside, prefix(number)).is_err() {
+            refused = Some(number);
+            break;
+        }
+    }
+    let refused = refused.expect("the room for pairs of next hops is bounded");
+    let has = |fib: &Fib| {
+        let target = fib.half4.installed[0].targets.get(&prefix(refused)).unwrap();
+        fib.half4.hops_of.get(target).unwrap().clone()
+    };
+    assert_eq!(has(&fib), [hop(1)]);
+    rib.set_kernel(Table::Outside, prefix(0), &[]);
+    fib.refresh(&rib, &settings, Table::Outside, prefix(0)).unwrap();
+    fib.publish();
+    fib.refresh(&rib, &settings, Table::Outside, prefix(refused)).unwrap();
+    assert_eq!(has(&fib), [hop(1), hop(2 + refused)]);
+    assert!(fib.agrees(&rib, &settings));
 }
 
 /// What the kernel sends of a route over device 7: new with this gateway, or gone.

@@ -14,6 +14,7 @@ use super::Follower;
 use crate::instance::lock;
 use crate::kernel::netlink::RouteNews;
 use crate::routing::family::Family;
+use crate::routing::fib::FibError;
 use crate::routing::rib::HOPS_MAX;
 use crate::routing::rib::Hop;
 use crate::routing::rib::RibOf;
@@ -48,7 +49,7 @@ impl Follower {
                     let Some(hops) = after(&rib, table, news, hops) else { continue };
                     let route = hops.as_ref().map(|hops| (news.protocol, hops.as_slice()));
                     if rib.change_kernel(table, news.prefix, news.metric, route) {
-                        self.refresh(&rib, table, news.prefix);
+                        self.refresh(&mut rib, table, news.prefix);
                     }
                 }
             }
@@ -56,13 +57,53 @@ impl Follower {
         self.publish();
     }
 
-    pub(super) fn refresh<P: Family>(&mut self, rib: &RibOf<P>, table: Table, prefix: P) {
-        let Some(fib) = &mut self.fib else { return };
-        let Err(error) = fib.refresh(rib, self.settings_of.settings(), table, prefix) else { return };
+    pub(super) fn refresh<P: Family>(&mut self, rib: &mut RibOf<P>, table: Table, prefix: P) {
+        let Err(error) = self.try_refresh(rib, table, prefix) else { return };
         RouteCounters::add(&self.routing.counters.refused, 1);
         if !self.has_said {
             self.has_said = true;
             self.log.error(&format_args!("route {prefix}: {error}; see routes_refused in natrix show counters"));
+        }
+    }
+
+    fn try_refresh<P: Family>(&mut self, rib: &mut RibOf<P>, table: Table, prefix: P) -> Result<(), FibError> {
+        let Some(fib) = &mut self.fib else { return Ok(()) };
+        let done = fib.refresh(rib, self.settings_of.settings(), table, prefix);
+        rib.note_refused(table, prefix, done.is_err());
+        done
+    }
+
+    /// Tries routes again that the workers could not take over.
+    pub(super) fn retry<P: Family>(&mut self) {
+        let routing = Arc::clone(&self.routing);
+        let mut rib = lock(P::rib(&routing));
+        let refused: Vec<(Table, P)> = rib.refused().skip(self.retried).take(CHANGES_LOCKED).collect();
+        self.retried = if refused.len() < CHANGES_LOCKED { 0 } else { self.retried + CHANGES_LOCKED };
+        for (table, prefix) in refused {
+            // A worker that does not poll costs a second each time.
+            if self.try_refresh(&mut rib, table, prefix) == Err(FibError::Stuck) {
+                break;
+            }
+        }
+    }
+
+    /// Takes over which interfaces have a link.
+    pub(super) fn set_links<P: Family>(&mut self, is_up: &[bool]) {
+        let routing = Arc::clone(&self.routing);
+        let changed = lock(P::rib(&routing)).set_links(is_up);
+        if changed.is_empty() {
+            return;
+        }
+        for table in Table::all(self.settings_of.settings().realms()) {
+            let prefixes = lock(P::rib(&routing)).prefixes_over(table, &changed);
+            for some in prefixes.chunks(CHANGES_LOCKED) {
+                let mut rib = lock(P::rib(&routing));
+                for prefix in some {
+                    self.refresh(&mut rib, table, *prefix);
+                }
+                drop(rib);
+                self.publish();
+            }
         }
     }
 
@@ -128,11 +169,11 @@ impl Follower {
 
     fn refresh_family<P: Family>(&mut self) {
         let routing = Arc::clone(&self.routing);
-        let rib = lock(P::rib(&routing));
+        let mut rib = lock(P::rib(&routing));
         for table in Table::all(self.settings_of.settings().realms()) {
             let mut from = core::ops::Bound::Unbounded;
             while let Some(prefix) = rib.next_prefix(table, from) {
-                self.refresh(&rib, table, prefix);
+                self.refresh(&mut rib, table, prefix);
                 from = core::ops::Bound::Excluded(prefix);
             }
         }
@@ -145,7 +186,7 @@ impl Follower {
         let before: Vec<(Table, P)> = rib.fixed_prefixes().collect();
         rib.set_fixed(self.settings_of.settings());
         for (table, prefix) in before {
-            self.refresh(&rib, table, prefix);
+            self.refresh(&mut rib, table, prefix);
         }
     }
 }

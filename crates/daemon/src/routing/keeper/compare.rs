@@ -73,7 +73,7 @@ impl Follower {
             let mut rib = lock(P::rib(&routing));
             if rib.set_kernel(table, prefix, routes) {
                 corrected += 1;
-                this.refresh(&rib, table, prefix);
+                this.refresh(&mut rib, table, prefix);
                 drop(rib);
                 // Workers need not wait for the last of a million corrections.
                 if corrected % CORRECTIONS_AT_ONCE == 0 {

@@ -83,6 +83,37 @@ fn what_leads_inside_is_excluded_outside() {
 }
 
 #[test]
+fn routes_over_interfaces_without_link_do_not_count() {
+    let mut settings = settings();
+    settings.interfaces.push(settings.interfaces[1].clone());
+    let mut rib = Rib::of(&settings);
+    let default =
+        |rib: &Rib| (rib.used(Table::Outside, Prefix::ALL), rib.best(Table::Outside, Prefix::ALL).unwrap().to_vec());
+    let hop = |interface, gateway| Hop { interface: InterfaceId(interface), gateway, weight: 1 };
+    let fixed = hop(1, u32::from_be_bytes([192, 0, 2, 254]));
+    // The static route leads over interface 1, those of the kernel over 1 and 2, and over 2.
+    let both = KernelRoute { protocol: 186, metric: 20, hops: vec![hop(1, 7), hop(2, 8)] };
+    let second = KernelRoute { protocol: 186, metric: 30, hops: vec![hop(2, 9)] };
+    rib.set_kernel(Table::Outside, Prefix::ALL, &[both, second]);
+    assert_eq!(default(&rib), (0, vec![fixed]));
+    assert_eq!(rib.set_links(&[true, false, true]), [InterfaceId(1)]);
+    assert_eq!(default(&rib), (1, vec![hop(2, 8)]), "one next hop of two has a link");
+    assert!(rib.set_links(&[true, false, true]).is_empty(), "nothing has changed");
+    assert_eq!(rib.set_links(&[true, false, false]), [InterfaceId(2)]);
+    assert_eq!(default(&rib), (0, vec![fixed]), "none has a link");
+    assert_eq!(rib.set_links(&[true, true, false]), [InterfaceId(1)]);
+    rib.set_fixed(&Settings { routes: Vec::new(), ..settings });
+    assert_eq!(default(&rib), (0, vec![hop(1, 7)]));
+    let another = KernelRoute { protocol: 186, metric: 10, hops: vec![hop(2, 5)] };
+    let drops = KernelRoute { protocol: 186, metric: 15, hops: Vec::new() };
+    rib.set_kernel(Table::Outside, Prefix::ALL, &[another, drops]);
+    assert_eq!(default(&rib), (1, Vec::new()), "a route that drops packets needs no link, and this list is new");
+    // The last of two interfaces in the same network is that of its connected route.
+    assert_eq!(rib.prefixes_over(Table::Outside, &[InterfaceId(2)]), [Prefix::ALL, prefix("192.0.2.0/24")]);
+    assert_eq!(rib.prefixes_over(Table::Outside, &[InterfaceId(0)]), []);
+}
+
+#[test]
 fn prefixes_come_in_order_with_the_excluded_ones() {
     let rib = Rib::of(&settings());
     let mut found = Vec::new();

@@ -1,0 +1,97 @@
+"""Routes over ports that lose their link."""
+
+import contextlib
+
+from kit import *
+from netlab.namespace import connect
+from netlab.process import wait_until
+from netlab.topology import NAT_OUTSIDE
+from netlab.topology import SRV1
+from test_routing import used_route
+
+# The second link to the core router.
+SECOND, SECOND_CORE = "198.51.105.2", "198.51.105.1"
+DEFAULT = "0.0.0.0/0"
+
+
+def second_port():
+    return f"""
+[[interface]]
+name = "outside2"
+realm = "outside"
+driver = "net_af_xdp2,iface=outside2"
+addresses = ["{SECOND}/24"]
+kernel = "nx-outside2"
+"""
+
+
+def answered(n):
+    """Of forty subscribers: how many get an answer of srv1."""
+    count = 0
+    with contextlib.ExitStack() as opened:
+        server = opened.enter_context(udp(n.srv1, address=SRV1, timeout=0.5))
+        for last in range(20, 60):
+            subscriber = opened.enter_context(udp(n.sub2, address=f"100.64.0.{last}", timeout=0.5))
+            subscriber.sendto(b"anybody?", server.getsockname())
+            with contextlib.suppress(OSError):
+                data, external = server.recvfrom(100)
+                server.sendto(data, external)
+                count += subscriber.recv(100) == b"anybody?"
+    return count
+
+
+@test("routing_links")
+def routes_leave_a_port_that_has_lost_its_link(n):
+    connect(n.core, "nat2", n.nat, "outside2")
+    n.core.run(["ethtool", "-K", "nat2", "tx", "off"], check=True)
+    n.core.ip("addr", "add", f"{SECOND_CORE}/24", "dev", "nat2")
+    n.core.ip("link", "set", "nat2", "up")
+    # Answers of one subscriber may come by either link.
+    for device in ("all", "nat2"):
+        n.core.sysctl(f"net.ipv4.conf.{device}.rp_filter", 0)
+    expect_equal(n.dut.stop(), None, "end of the instance before")
+    n.dut.configuration.write_text(n.dut.configuration.read_text() + second_port())
+    n.dut.restart()
+
+    def default(*hops):
+        words = [word for via, device in hops for word in ("nexthop", "via", via, "dev", device)]
+        n.nat.ip("route", "replace", "default", "metric", "20", *words)
+
+    def pools_by(address):
+        n.core.ip("route", "replace", "203.0.113.0/24", "via", address)
+
+    def links():
+        return {port["name"]: port["link_up"] for port in n.dut.show("interfaces")}
+
+    def used():
+        """Where the default route is from, and the interfaces that it leads over."""
+        route = used_route(n, DEFAULT)
+        return route and (route["source"], [hop["interface"] for hop in route["next_hops"]])
+
+    def wait_for(wanted, what):
+        expect(wait_until(lambda: used() == wanted, 10, 0.1), f"{what}: {n.dut.show('routes', '--all')}")
+
+    def wait_for_answers(what):
+        expect(wait_until(lambda: answered(n) == 40, 10, 0.1), f"answers {what}: {answered(n)} of 40; {links()}")
+
+    wait_for(("static", ["outside"]), "the default route of the configuration")
+    default((SECOND_CORE, "nx-outside2"))
+    wait_for_answers("with both links")
+    n.core.ip("link", "set", "nat", "down")
+    pools_by(SECOND)
+    # One of the pool is in the network of the first link.
+    n.core.ip("route", "add", "198.51.100.77/32", "via", SECOND)
+    # A static route is preferred to one of the kernel, but not where it leads nowhere.
+    wait_for(("kernel", ["outside2"]), "the route of the kernel in place of the static one")
+    wait_for_answers("by the second link")
+    found = {route["source"]: route["reason"] for route in n.dut.show("routes", "--all") if route["prefix"] == DEFAULT}
+    expect_equal(found.get("static"), "its interface has no link", "reason")
+    n.core.ip("link", "set", "nat", "up")
+    n.core.ip("route", "del", "198.51.100.77/32")
+    pools_by(NAT_OUTSIDE)
+    wait_for(("static", ["outside"]), "the static route again")
+    wait_for_answers("with both links again")
+    n.core.ip("link", "set", "nat", "down")
+    n.core.ip("link", "set", "nat2", "down")
+    withheld = lambda: n.dut.show("status")[0]["announcement"]["withheld"]  # noqa: E731
+    expect(wait_until(lambda: withheld() is not None, 10, 0.1), f"no link at all: {withheld()}")
