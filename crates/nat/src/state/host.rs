@@ -10,7 +10,9 @@
 //!
 //! A prefix, which is the subscriber, has a record and a number of its own here. A record lives
 //! while others refer to it, and then [`LINGER`] longer: held fragments and SYNs name a host
-//! without a reference, and the number must not mean another host meanwhile.
+//! without a reference, and the number must not mean another host meanwhile. One that nothing has
+//! named yet, because the packets of its host were dropped, lives [`UNNAMED_LINGER`], and then
+//! makes room for others. So packets from invented sources do not fill the table.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -36,6 +38,13 @@ mod tests;
 /// is held.
 pub(crate) const LINGER: Duration = Duration::from_secs(20);
 
+/// The same of a record that nothing has named: longer than its packet is on its way.
+const UNNAMED_LINGER: Duration = Duration::from_secs(2);
+/// How late [`HostStore::sweep`] may be, in seconds.
+const LATE_S: u16 = 60;
+/// Records that are looked at to find one of those when there is no other room.
+const LOOKED_AT: u32 = 64;
+
 /// Numbers of all workers.
 const NUMBERS: u64 = 1 << 28;
 
@@ -43,9 +52,12 @@ const IN_USE: u8 = 1 << 0;
 const SOFTWIRE: u8 = 1 << 1;
 /// Of all hosts with a prefix.
 const SUBSCRIBER: u8 = 1 << 2;
-/// The bits above say for which log the name was recorded: see [`HostStore::forget_names`].
+/// No mapping, held packet or event has named it yet.
+const UNNAMED: u8 = 1 << 3;
 const KIND: u8 = IN_USE | SOFTWIRE | SUBSCRIBER;
-const NAMED_SHIFT: u32 = 3;
+/// The bits from here on say for which log the name was recorded: see
+/// [`HostStore::forget_names`].
+const NAMED_SHIFT: u32 = 4;
 const NAMED_LAST: u8 = u8::MAX >> NAMED_SHIFT;
 
 /// A host, or the subscriber of several; half a cache line.
@@ -180,6 +192,8 @@ pub(crate) struct HostStore {
     free: u32,
     untouched: u32,
     cursor: u32,
+    /// When records were last looked at: seconds.
+    swept_s: u16,
     /// Records with this number in [`Host::flags`] were named since the log forgot names.
     naming: u8,
 }
@@ -224,6 +238,7 @@ impl HostStore {
             free: 0,
             untouched: 1,
             cursor: 1,
+            swept_s: 0,
             naming: 1,
         })
     }
@@ -384,12 +399,21 @@ impl HostStore {
         if self.records.at(index).subscriber >= self.per_subscriber_max {
             return Err(Verdict::HostLimit);
         }
-        let fresh = Host { subscriber, touched_s: seconds(now), ..Host::of(key) };
-        let host = self.insert(hash, fresh).ok_or(Verdict::HostTableFull)?;
-        let subscriber = self.records.at_mut(index);
-        subscriber.subscriber += 1;
-        subscriber.references += 1;
-        Ok(host)
+        let flags = key.way.flags() | UNNAMED;
+        let fresh = Host { subscriber, touched_s: seconds(now), flags, ..Host::of(key) };
+        // The host counts before it is there, so that its subscriber does not make room for it.
+        self.count_host(index, 1);
+        let host = self.insert(now, hash, fresh);
+        if host.is_none() {
+            self.count_host(index, -1);
+        }
+        host.ok_or(Verdict::HostTableFull)
+    }
+
+    fn count_host(&mut self, subscriber: u32, change: i32) {
+        let record = self.records.at_mut(subscriber);
+        record.subscriber = record.subscriber.saturating_add_signed(change);
+        record.references = record.references.saturating_add_signed(change);
     }
 
     /// What [`HostStore::enter`] would answer, without a change. A new host has the number of its
@@ -398,23 +422,33 @@ impl HostStore {
         if let Some(number) = self.find(hash, key) {
             return Ok(Foreseen { number, is_known: true });
         }
+        let subscriber = self.find_subscriber(key.address, realm);
+        let index = subscriber.and_then(|number| self.index_of(number));
         let untouched = self.records.len() as u32 - self.untouched;
         let room = match self.free {
             0 => untouched,
             free => untouched + 1 + u32::from(self.records.at(free).subscriber != 0),
         };
-        let subscriber = self.find_subscriber(key.address, realm);
-        let index = subscriber.and_then(|number| self.index_of(number));
-        if room == 0 && index.is_none() {
+        let mut unnamed = self.unnamed(self.swept_s).filter(|place| Some(*place) != index);
+        let made = unnamed
+            .clone()
+            .take(2)
+            .map(|place| 1 + u32::from(self.only_for(place).is_some_and(|only| Some(only) != index)));
+        let room_at_most = room + made.sum::<u32>();
+        if room_at_most == 0 && index.is_none() {
             return Err(Verdict::HostTableFull);
         }
         if index.map_or(0, |index| self.records.at(index).subscriber) >= self.per_subscriber_max {
             return Err(Verdict::HostLimit);
         }
-        if room < 1 + u32::from(index.is_none()) {
+        if room_at_most < 1 + u32::from(index.is_none()) {
             return Err(Verdict::HostTableFull);
         }
-        let fresh = if self.free == 0 { self.untouched } else { self.free };
+        let fresh = match self.free {
+            0 if untouched == 0 => unnamed.next().unwrap_or(0),
+            0 => self.untouched,
+            free => free,
+        };
         let number = subscriber.unwrap_or(HOSTS_FIRST | (self.first + fresh));
         // By its number routes know how the host is reached.
         Ok(Foreseen { number: number | key.way.numbers(), is_known: false })
@@ -447,14 +481,24 @@ impl HostStore {
             subscriber: 0,
             references: 0,
             way: 0,
-            flags: IN_USE | SUBSCRIBER,
+            flags: IN_USE | SUBSCRIBER | UNNAMED,
             touched_s: seconds(now),
         };
-        let index = self.insert(self.hash_of_subscriber(prefix, realm), fresh).ok_or(Verdict::HostTableFull)?;
+        let index = self.insert(now, self.hash_of_subscriber(prefix, realm), fresh).ok_or(Verdict::HostTableFull)?;
         Ok(self.number(index))
     }
 
-    fn insert(&mut self, hash: u64, fresh: Host) -> Option<u32> {
+    fn insert(&mut self, now: Instant, hash: u64, fresh: Host) -> Option<u32> {
+        if self.is_full() {
+            let place = self.unnamed(seconds(now)).next();
+            if let Some(index) = place {
+                let subscriber = self.only_for(index);
+                self.remove(now, index);
+                if let Some(index) = subscriber {
+                    self.remove(now, index);
+                }
+            }
+        }
         let index = match self.free {
             0 if (self.untouched as usize) < self.records.len() => self.untouched,
             0 => return None,
@@ -470,13 +514,48 @@ impl HostStore {
         Some(index)
     }
 
+    fn is_full(&self) -> bool {
+        self.free == 0 && self.untouched as usize == self.records.len()
+    }
+
+    /// Those of the next records that can make room.
+    fn unnamed(&self, now_s: u16) -> impl Iterator<Item = u32> + Clone + '_ {
+        let places = 1..self.untouched;
+        let start = if places.contains(&self.cursor) { self.cursor } else { places.start };
+        let count = LOOKED_AT.min(places.len() as u32);
+        let place = move |step| if start + step < places.end { start + step } else { start + step - places.end + 1 };
+        (0..count).map(place).filter(move |place| {
+            let record = self.records.at(*place);
+            record.flags & (IN_USE | UNNAMED) == IN_USE | UNNAMED && is_over(now_s, record)
+        })
+    }
+
+    /// The subscriber of a host, if it has no other and nothing has named it either.
+    fn only_for(&self, host: u32) -> Option<u32> {
+        let host = self.records.at(host);
+        let index = if host.is_subscriber() { None } else { self.index_of(host.subscriber) }?;
+        let subscriber = self.records.at(index);
+        (subscriber.references == 1 && subscriber.flags & UNNAMED != 0).then_some(index)
+    }
+
+    /// Something without a reference names this host for a while.
+    pub(crate) fn keep(&mut self, address: u32) {
+        if is_host_number(address)
+            && let Some(index) = self.index_of(address)
+        {
+            self.records.at_mut(index).flags &= !UNNAMED;
+        }
+    }
+
     /// Another record names this host or subscriber. IPv4 addresses have no effect.
     #[inline(always)]
     pub(crate) fn retain(&mut self, address: u32) {
         if is_host_number(address)
             && let Some(index) = self.index_of(address)
         {
-            self.records.at_mut(index).references += 1;
+            let record = self.records.at_mut(index);
+            record.references += 1;
+            record.flags &= !UNNAMED;
         }
     }
 
@@ -506,6 +585,7 @@ impl HostStore {
 
     /// Looks at the next records, at most so many, and ends those that nothing names any more.
     pub(crate) fn sweep(&mut self, now: Instant, count: u32) {
+        self.swept_s = seconds(now);
         for _ in 0..count.min(self.untouched - 1) {
             if self.cursor >= self.untouched {
                 self.cursor = 1;
@@ -514,11 +594,10 @@ impl HostStore {
             self.cursor += 1;
             // Long before the number of this naming comes again.
             if self.records.at(index).flags >> NAMED_SHIFT != self.naming {
-                self.records.at_mut(index).flags &= KIND;
+                self.records.at_mut(index).flags &= KIND | UNNAMED;
             }
             let record = self.records.at(index);
-            let idle_s = seconds(now).wrapping_sub(record.touched_s);
-            if record.is_in_use() && record.references == 0 && u64::from(idle_s) > LINGER.as_secs() {
+            if record.is_in_use() && is_over(self.swept_s, record) {
                 self.remove(now, index);
             }
         }
@@ -536,14 +615,21 @@ impl HostStore {
         if !record.is_subscriber()
             && let Some(subscriber) = self.index_of(record.subscriber)
         {
-            let subscriber = self.records.at_mut(subscriber);
-            subscriber.subscriber = subscriber.subscriber.saturating_sub(1);
-            subscriber.references = subscriber.references.saturating_sub(1);
-            subscriber.touched_s = seconds(now);
+            self.count_host(subscriber, -1);
+            self.records.at_mut(subscriber).touched_s = seconds(now);
         }
         *self.records.at_mut(index) = Host { subscriber: self.free, ..Host::new_zeroed() };
         self.free = index;
     }
+}
+
+/// Whether nothing needs a record any more.
+fn is_over(now_s: u16, record: &Host) -> bool {
+    let idle_s = now_s.wrapping_sub(record.touched_s);
+    let linger = if record.flags & UNNAMED == 0 { LINGER } else { UNNAMED_LINGER };
+    // `now_s` may be a little before the record was touched.
+    let is_idle = u64::from(idle_s) > linger.as_secs() && idle_s < u16::MAX - LATE_S;
+    record.references == 0 && is_idle
 }
 
 fn seconds(now: Instant) -> u16 {

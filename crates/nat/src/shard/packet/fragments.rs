@@ -97,7 +97,11 @@ impl PacketPath {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        match self.fragments.accept(now, key, info, packet, meta) {
+        let outcome = self.fragments.accept(now, key, info, packet, meta);
+        if !matches!(outcome, FragmentOutcome::Dropped { .. }) {
+            self.ledger.state.subscribers.hosts.keep(parsed.source);
+        }
+        match outcome {
             FragmentOutcome::Held => Fate::Held,
             FragmentOutcome::Dropped { verdict, held_discarded } => {
                 self.count_held(verdict, held_discarded);

@@ -68,6 +68,38 @@ fn hosts_differ_by_address_inner_address_and_way() {
 }
 
 #[test]
+fn hosts_that_nothing_names_make_room_for_others() {
+    let mut store = store(100, 10, 0, 1);
+    let named: Vec<u32> = (0..30).map(|subscriber| enter(&mut store, 0, &host(subscriber, 1)).expect("room")).collect();
+    for number in &named {
+        store.retain(*number);
+    }
+    let held = enter(&mut store, 0, &host(30, 1)).expect("room");
+    store.keep(held);
+    // Two records each, until there is no room.
+    let invented = (100..).take_while(|number| enter(&mut store, 1, &host(*number, 1)).is_ok()).count();
+    assert_eq!(invented, (100 - 2 * 31) / 2);
+    store.swept_s = seconds(at(2));
+    let key = host(50, 1);
+    let foreseen = |store: &HostStore| store.foresee(store.hash_of(&key), &key, REALM);
+    assert_eq!(enter(&mut store, 2, &key), Err(Verdict::HostTableFull), "their packets may be on the way");
+    assert_eq!(foreseen(&store), Err(Verdict::HostTableFull));
+    store.swept_s = seconds(at(4));
+    assert!(foreseen(&store).is_ok_and(|foreseen| !foreseen.is_known));
+    let number = enter(&mut store, 4, &key).expect("room");
+    store.retain(number);
+    assert!(named.iter().chain([&held, &number]).all(|number| store.get(*number).is_some()));
+    assert_eq!(store.get(held).map(Host::key), Some(host(30, 1)));
+    // Subscribers after their hosts.
+    sweep(&mut store, 4);
+    sweep(&mut store, 7);
+    assert_eq!(store.len(), 2 * 32, "of invented hosts nothing is left");
+    sweep(&mut store, 30);
+    sweep(&mut store, 33);
+    assert_eq!(store.len(), 2 * 31, "nothing holds the held one any longer");
+}
+
+#[test]
 fn a_subscriber_has_a_bounded_number_of_hosts() {
     let mut store = store(100, 3, 0, 1);
     for number in 1..=3 {
