@@ -77,3 +77,18 @@ fn every_message_names_the_file_what_is_wrong_and_what_to_do() {
         }
     }
 }
+
+#[test]
+fn more_tables_than_a_host_can_name_are_refused() {
+    let first = include_str!("every_key_of_ipv6.toml");
+    let nat64 = |n| format!("\n[[nat64]]\nprefix = \"2001:db8:ff:{n:x}::/96\"\nvrf = \"red\"\npool = \"main\"\n");
+    let softwire = |n| format!("\n[[softwire]]\naftr = \"2001:db8:fe::{n:x}\"\nvrf = \"red\"\npool = \"main\"\n");
+    for (name, more) in [("nat64", &nat64 as &dyn Fn(usize) -> String), ("softwire", &softwire)] {
+        let text = |count: usize| first.to_owned() + &(1..count).map(more).collect::<String>();
+        let faults = |count| config::parse(&text(count), "natrix.toml").err().unwrap_or_default();
+        assert_eq!(faults(254), [], "{name}");
+        let found: Vec<String> = faults(255).iter().map(ToString::to_string).collect();
+        let wanted = format!("{name}: has more than 254 tables");
+        assert!(found.len() == 1 && found[0].contains(&wanted), "{found:?}");
+    }
+}

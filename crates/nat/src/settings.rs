@@ -712,6 +712,10 @@ impl Transition {
     /// All host numbers.
     pub const HOSTS: Prefix = Prefix::HOSTS;
 
+    /// Translation prefixes, and ends of softwires: a host knows its own by 8 bits, of which two
+    /// values mean something else.
+    pub const TABLES_MAX: usize = 254;
+
     /// No IPv6 host reaches IPv4.
     pub fn is_off(&self) -> bool {
         self.nat64.is_empty() && self.softwires.is_empty()

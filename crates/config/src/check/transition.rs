@@ -12,6 +12,7 @@ use crate::check::interfaces::vrf_names;
 use crate::draft::Draft;
 use crate::draft::interface::not_a_host6;
 use crate::draft::transition::Served;
+use crate::report::Place;
 use crate::report::Placed;
 use crate::report::Report;
 use crate::report::nearest;
@@ -101,7 +102,18 @@ pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Tran
         let subscribers = one.subscribers.iter().map(|prefix| prefix.value).collect();
         transition.softwires.push(Softwire { aftr: aftr.value, realm, inner, subscribers });
     }
+    tables_max("nat64", transition.nat64.len(), report);
+    tables_max("softwire", transition.softwires.len(), report);
     (transition, pools)
+}
+
+/// A host knows its table by a number of eight bits.
+fn tables_max(path: &'static str, count: usize, report: &mut Report) {
+    if count > Transition::TABLES_MAX {
+        let nowhere = Place { path: path.into(), line: None };
+        let problem = format!("has more than {} tables", Transition::TABLES_MAX);
+        report.fault(&nowhere, problem, format!("tables: {count}"), "write fewer, or run a further instance");
+    }
 }
 
 fn realm_of(draft: &Draft, served: &Served, report: &mut Report) -> Option<RealmId> {
