@@ -207,7 +207,11 @@ impl Lines {
     /// Notes the length of the file.
     fn found(&mut self, length: u64) {
         if length < self.bytes && !self.is_cut {
-            (self.earlier, self.is_cut) = ((self.count, self.last), true);
+            // An earlier head may have had more lines, which were not back.
+            if self.count >= self.earlier.0 {
+                self.earlier = (self.count, self.last);
+            }
+            self.is_cut = true;
         }
     }
 
@@ -354,6 +358,30 @@ mod tests {
             file.unlock().unwrap();
             assert_eq!(reader.join().unwrap().unwrap(), None);
         });
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_head_never_signs_fewer_lines_than_before() {
+        let folder = folder("fewer");
+        let file = folder.join(NAME);
+        let mut ends = vec![0];
+        for number in 0..5 {
+            record_export(&folder, (1, 2), Some(&format!("case {number}")), number).unwrap();
+            ends.push(std::fs::metadata(&file).unwrap().len() as usize);
+        }
+        let all = std::fs::read(&file).unwrap();
+        let mut lines = Lines::default();
+        lines.read_on(&folder).unwrap();
+        let signed = lines.signed();
+        assert_eq!(signed.0, 5);
+        // A start finds two of the five lines; then only one is left, and then both are back.
+        let mut lines = Lines::after(signed);
+        for left in [2, 1, 2] {
+            std::fs::write(&file, &all[..ends[left]]).unwrap();
+            lines.read_on(&folder).unwrap();
+            assert_eq!(lines.signed(), signed, "with {left} lines");
+        }
         std::fs::remove_dir_all(folder).unwrap();
     }
 
