@@ -692,7 +692,7 @@ fn nothing_that_ended_longer_ago_than_retention_is_answered() {
                 if let Until::Ended(end_us) = holder.until {
                     ended += 1;
                     // The segment that is written may span a 64th; it is looked at when it is full.
-                    assert!(end_us + retention_us / 16 > oldest, "seed {seed}: {holder:?}, oldest {oldest}");
+                    assert!(end_us + retention_us / 8 > oldest, "seed {seed}: {holder:?}, oldest {oldest}");
                 }
                 Ok::<(), StoreError>(())
             };

@@ -85,6 +85,10 @@ const JOURNAL_MAX: u64 = 4 << 30;
 const NAMES_DUE_MAX: usize = 64;
 /// Parts of the retention, each of one segment or several: at most one of them goes too early.
 const SPANS: u64 = 64;
+/// But no segment needs to span less than this, in µs, or than so many parts of a retention that is
+/// shorter still.
+const SPAN_LEAST_US: u64 = 60_000_000;
+const SPANS_LEAST: u64 = 16;
 
 /// How a store is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +119,9 @@ impl StoreOptions {
     /// The time that a segment may span, in µs. A segment is deleted once its first record is too
     /// old, so its last one goes earlier than the retention by so much.
     fn span_us(&self) -> u64 {
-        self.retention_us.map_or(u64::MAX, |retention_us| retention_us / SPANS)
+        // Each segment has all that is open: a retention of minutes needs no more of them.
+        let span_of = |retention_us: u64| (retention_us / SPANS).max(SPAN_LEAST_US.min(retention_us / SPANS_LEAST));
+        self.retention_us.map_or(u64::MAX, span_of)
     }
 }
 
@@ -1507,5 +1513,14 @@ mod tests {
         assert!(ids(&writer).contains(&ahead));
         (0..3).for_each(|_| aged.go(&mut writer, 1));
         assert!(!ids(&writer).contains(&ahead), "{:?}", ids(&writer));
+    }
+
+    #[test]
+    fn a_short_retention_makes_no_tiny_segments() {
+        let span_s = |retention_s: u64| {
+            let retention_us = Some(retention_s * 1_000_000);
+            StoreOptions { retention_us, ..StoreOptions::default() }.span_us() as f64 / 1e6
+        };
+        assert_eq!([span_s(4), span_s(600), span_s(1_800), span_s(86_400)], [0.25, 37.5, 60.0, 1_350.0]);
     }
 }
