@@ -261,8 +261,8 @@ struct Lines {
     covered_at_us: u64,
     /// Time of the latest record.
     last_us: u64,
-    /// Time of day less the clock of events, when it was last read.
-    offset: Option<i64>,
+    /// Time of day less the clock of events, and when it was last read.
+    offset: Option<(i64, u64)>,
     /// Names of IPv6 hosts: as many as the workers have numbers for.
     hosts: HostNames,
 }
@@ -462,10 +462,12 @@ impl Lines {
 
     /// Writes when the clock was set: later lines have the new time.
     fn follow_clock(&mut self, moment: Clocks) {
-        let offset = moment.unix_us as i64 - moment.now.as_micros() as i64;
-        let before = self.offset.replace(offset).unwrap_or(offset);
+        let now_us = moment.now.as_micros();
+        let offset = moment.unix_us as i64 - now_us as i64;
+        let (before, read_us) = self.offset.replace((offset, now_us)).unwrap_or((offset, now_us));
         if offset.abs_diff(before) > STEP_US {
-            let own = Own { event: "clock_set", by_us: Some(offset - before), ..Own::default() };
+            let (by_us, unclear_us) = (Some(offset - before), Some(now_us.saturating_sub(read_us)));
+            let own = Own { event: "clock_set", by_us, unclear_us, ..Own::default() };
             self.writer.aside(|out| line::write_own(out, moment.unix_us, &own));
         }
     }

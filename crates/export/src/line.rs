@@ -128,6 +128,7 @@ pub(crate) fn write_with(
             number_field(out, b",\"generation\":", u64::from(event.amount));
             formulas(out, names.formulas.get(&event.amount).copied());
         }
+        EventKind::ConfigurationRecorded => number_field(out, b",\"generation\":", u64::from(event.amount)),
         EventKind::FilterPermitted | EventKind::FilterDenied => {
             subscriber(out, event, who, names);
             number_field(out, b",\"ip_protocol\":", u64::from(event.first_port));
@@ -169,6 +170,8 @@ pub struct Own<'a> {
     pub sequences: Option<&'a [u64]>,
     /// By how much the clock was set.
     pub by_us: Option<i64>,
+    /// How long before this line that may have been: the reading before was without it.
+    pub unclear_us: Option<u64>,
 }
 
 /// Appends such a line.
@@ -186,6 +189,9 @@ pub fn write_own(out: &mut Vec<u8>, unix_us: u64, own: &Own<'_>) {
     if let Some(by_us) = own.by_us {
         out.extend_from_slice(if by_us < 0 { b",\"by_us\":-" } else { b",\"by_us\":" });
         number(out, by_us.unsigned_abs());
+    }
+    if let Some(unclear_us) = own.unclear_us {
+        number_field(out, b",\"unclear_us\":", unclear_us);
     }
     if let Some(sequences) = own.sequences {
         out.extend_from_slice(b",\"sequences\":[");
@@ -218,7 +224,13 @@ fn mapping(out: &mut Vec<u8>, event: &Event, who: Subscriber, names: &Names) {
     number_field(out, b",\"internal_port\":", u64::from(event.internal_port));
     address_field(out, b",\"external_address\":\"", event.external);
     number_field(out, b",\"external_port\":", u64::from(event.first_port));
-    if matches!(event.kind, EventKind::MappingEnded | EventKind::FlowEnded) || event.cause == Cause::LogOpened {
+    let is_late = match event.cause {
+        Cause::LogOpened => true,
+        // It kept its port when the configuration changed.
+        Cause::Configuration => event.kind == EventKind::MappingCreated,
+        _ => false,
+    };
+    if matches!(event.kind, EventKind::MappingEnded | EventKind::FlowEnded) || is_late {
         number_field(out, b",\"held_s\":", u64::from(event.amount));
     }
 }
@@ -376,6 +388,10 @@ mod tests {
             })
         );
         assert!(!text.contains("remote"));
+        // One that kept its port at a change says since when it has it.
+        let (_, kept) =
+            line_of(&Event { amount: 95, ..of_mapping(EventKind::MappingCreated).because(Cause::Configuration) });
+        assert_eq!((&kept["held_s"], &kept["cause"]), (&json!(95), &json!("configuration")));
         let (_, ended) = line_of(&Event { amount: 61, ..of_mapping(EventKind::MappingEnded).because(Cause::Idle) });
         assert_eq!((&ended["held_s"], &ended["cause"]), (&json!(61), &json!("idle")));
     }

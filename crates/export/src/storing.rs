@@ -89,10 +89,11 @@ impl Storing {
             return;
         }
         self.names = Some(Arc::clone(names));
-        let formulas = names.formulas.last_key_value().map_or(0, |(_, checksum)| *checksum);
+        let newest = names.formulas.last_key_value().map(|(number, checksum)| (*number, *checksum));
+        let (configuration, formulas) = newest.unwrap_or_default();
         let (realms, pools) = (names.realms.clone(), names.pools.clone());
         let addresses = Arc::clone(&names.addresses);
-        self.writer.set_names(store::Names { realms, pools, formulas, addresses });
+        self.writer.set_names(store::Names { realms, pools, formulas, addresses, configuration });
     }
 
     /// Takes up to `max` events of a worker, and shows each to `see`. They stay in the ring.

@@ -280,5 +280,7 @@ fn lines_say_until_when_they_are_complete_and_clock_steps() {
     assert_eq!(of("covered")["sequences"], serde_json::json!([2, 1]));
     assert_eq!(of("covered")["time"], "1970-01-01T00:00:50.500000Z");
     assert_eq!(of("clock_set")["by_us"], 3_600_000_000_i64);
+    // The reading before was a tenth of a second ago, by the clock of the test.
+    assert_eq!(of("clock_set")["unclear_us"], 100_000);
     assert_eq!(of("stopped")["sequences"], serde_json::json!([2, 1]));
 }

@@ -16,6 +16,7 @@ use export::store::Generated;
 use export::store::Generator;
 use export::store::Moment;
 use export::store::Question;
+use export::store::Replay;
 use export::store::Store;
 use export::store::StoreOptions;
 use export::store::StoreWriter;
@@ -189,6 +190,54 @@ fn a_mapping_in_a_ring_alone_is_answered_until_the_kill() {
 }
 
 #[test]
+fn an_inner_address_without_its_b4_is_that_of_all() {
+    let place = Place::new("inner");
+    let mut writer = later(&place, 0);
+    let inner = core::net::Ipv4Addr::new(192, 168, 1, 2);
+    for (number, port) in [(1, 1_000), (2, 1_001)] {
+        let b4 = 0x2001_0db8 << 96 | u128::from(number);
+        let name = HostName { address: b4, prefix_length: 128, inner: Some(inner.to_bits()) };
+        let subscriber = core::net::Ipv4Addr::new(224, 0, 0, number);
+        let sequence = u64::from(number) * 2 - 1;
+        writer.push(WorkerId(0), &Event { sequence, ..name.event(at(5), RealmId(0), subscriber) });
+        let created = mapping(sequence + 1, EventKind::MappingCreated, port, at(5));
+        writer.push(WorkerId(0), &Event { subscriber, internal_port: 4_000, ..created });
+    }
+    let now = Moment { monotonic_us: at(60).as_micros(), unix_us: Generator::begin().unix_us + 60_000_000 };
+    writer.advance(now, at(60).as_micros()).unwrap();
+    for is_sealed in [false, true] {
+        if is_sealed {
+            writer.seal().unwrap();
+        }
+        let store = Store::open(&place.store()).unwrap();
+        for (port, count) in [(None, 2), (Some(4_000), 2), (Some(4_001), 0)] {
+            let asked = Question { address: inner, port, ..question(1_000, 30) };
+            let found = store.look_up(&asked).unwrap();
+            assert_eq!((found.holders.len(), found.is_complete), (count, true), "sealed {is_sealed}: {found:?}");
+            assert_eq!(found.notes.iter().any(|note| note.contains("several B4s")), count > 1);
+        }
+    }
+}
+
+#[test]
+fn a_range_of_very_many_steps_of_the_clock_is_refused() {
+    let question = Question { from_us: 0, to_us: 1 << 50, ..question(1_000, 0) };
+    for (steps, is_answered) in [(5_000_u64, true), (10_001, false)] {
+        let mut replay = Replay::new(question);
+        replay.begin(Moment { monotonic_us: 0, unix_us: 1_000_000 });
+        for step in 1..=steps {
+            let monotonic_us = step * 100;
+            replay.set_clock(
+                Moment { monotonic_us, unix_us: 1_000_000 + monotonic_us + step % 2 * 50_000 },
+                monotonic_us,
+            );
+        }
+        replay.cover(steps * 100 + 50);
+        assert_eq!(replay.answer(&[]).is_ok(), is_answered, "{steps} steps");
+    }
+}
+
+#[test]
 fn a_killed_instance_still_names_its_ipv6_hosts() {
     let place = Place::new("names");
     let mut writer = later(&place, 0);
@@ -246,6 +295,86 @@ fn a_clock_set_back_before_a_kill_names_nobody_for_sure() {
         let found = store.look_up(&question(1_000, second)).unwrap();
         assert!(!found.is_complete, "{found:?}");
         assert!(found.holders.iter().all(|holder| !holder.is_certain), "{found:?}");
+    }
+}
+
+/// A time of both clocks, so many seconds after the start.
+fn moment(seconds: u64, back_s: u64) -> Moment {
+    Moment {
+        monotonic_us: at(seconds).as_micros(),
+        unix_us: Generator::begin().unix_us + (seconds - back_s) * 1_000_000,
+    }
+}
+
+#[test]
+fn an_export_is_sure_of_no_time_near_a_step() {
+    let place = Place::new("export");
+    let mut writer = later(&place, 0);
+    writer.advance(moment(40, 0), at(40).as_micros()).unwrap();
+    writer.push(WorkerId(0), &mapping(1, EventKind::MappingCreated, 1_000, at(43)));
+    writer.push(WorkerId(0), &mapping(2, EventKind::MappingCreated, 1_001, at(46)));
+    writer.push(WorkerId(0), &mapping(3, EventKind::MappingEnded, 1_000, at(47)));
+    // The clock went back by 20 s after second 40, and this is noticed at second 45.
+    writer.advance(moment(45, 20), at(45).as_micros()).unwrap();
+    writer.finish(moment(50, 20), at(50).as_micros(), true).unwrap();
+    let store = Store::open(&place.store()).unwrap();
+    let rows = |from: u64, to: u64| {
+        let unix_us = |second: u64| Generator::begin().unix_us + second * 1_000_000;
+        let mut rows = Vec::new();
+        let each = |holder: &export::store::Holder| {
+            rows.push((holder.first_port, holder.is_certain));
+            Ok::<(), export::store::StoreError>(())
+        };
+        store.intervals(unix_us(from), unix_us(to), each).unwrap();
+        rows.sort_unstable();
+        rows
+    };
+    assert_eq!(rows(0, 60), [(1_000, false), (1_001, true)]);
+    // By the new time it began at second 23.
+    assert_eq!(rows(22, 24), [(1_000, false)]);
+}
+
+#[test]
+fn a_changed_formula_proves_nothing_until_all_is_recorded() {
+    let place = Place::new("formulas");
+    let mut writer = later(&place, 0);
+    let names = |configuration| export::store::Names {
+        formulas: 7 + configuration,
+        configuration,
+        ..export::store::Names::default()
+    };
+    let of_configuration = |sequence, kind, second| Event {
+        sequence,
+        amount: 1,
+        ..Event::new(kind, at(second)).because(Cause::Configuration)
+    };
+    writer.set_names(names(0));
+    writer.advance(moment(1, 0), at(1).as_micros()).unwrap();
+    writer.advance(moment(9, 0), at(9).as_micros()).unwrap();
+    writer.set_names(names(1));
+    writer.advance(moment(10, 0), at(10).as_micros()).unwrap();
+    for worker in [WorkerId(0), WorkerId(1)] {
+        writer.push(worker, &of_configuration(1, EventKind::ConfigurationAdopted, 11));
+    }
+    writer.push(WorkerId(0), &of_configuration(2, EventKind::ConfigurationRecorded, 12));
+    // The ring of the second worker stays full for longer than any walk takes.
+    writer.advance(moment(300, 0), at(300).as_micros()).unwrap();
+    let answer = |second| {
+        let found = Store::open(&place.store()).unwrap().look_up(&question(1_000, second)).unwrap();
+        (found.holders.len(), found.is_complete, found.are_formulas_doubtful, found.formulas)
+    };
+    assert_eq!(answer(290), (0, false, true, vec![8]), "who kept a port is not recorded yet");
+    let kept = mapping(2, EventKind::MappingCreated, 1_000, at(400));
+    writer.push(WorkerId(1), &Event { amount: 395, ..kept.because(Cause::Configuration) });
+    writer.push(WorkerId(1), &of_configuration(3, EventKind::ConfigurationRecorded, 401));
+    writer.advance(moment(500, 0), at(500).as_micros()).unwrap();
+    for is_sealed in [false, true] {
+        if is_sealed {
+            writer.seal().unwrap();
+        }
+        assert_eq!(answer(5), (1, true, false, vec![7]));
+        assert_eq!(answer(290), (1, false, true, vec![8]), "it kept the port before it was recorded");
+        assert_eq!(answer(450), (1, true, false, vec![8]));
     }
 }
 

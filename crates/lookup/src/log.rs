@@ -6,6 +6,7 @@
 //! reached: so a file or a line that is missing is noticed.
 
 use core::net::Ipv4Addr;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::io::BufRead;
@@ -170,6 +171,8 @@ struct Line<'a> {
     formulas: Option<&'a str>,
     cause: Option<&'a str>,
     by_us: Option<i64>,
+    unclear_us: Option<u64>,
+    generation: Option<u32>,
     sequences: Option<Vec<u64>>,
     // Paths may contain escapes, which cannot be borrowed.
     file: Option<String>,
@@ -189,6 +192,18 @@ struct Worker {
     last_us: u64,
 }
 
+/// The change of formulas that was the latest one at the time in question.
+struct Change {
+    /// The number of the first configuration with these.
+    generation: u32,
+    /// Workers that had recorded by then which mappings kept their ports.
+    recorded: BTreeSet<u8>,
+    /// Workers of its run.
+    workers: usize,
+    /// True after its run.
+    is_over: bool,
+}
+
 struct Search<'a> {
     query: Query<'a>,
     /// The address as it appears in lines, with its quotes.
@@ -196,6 +211,7 @@ struct Search<'a> {
     replay: Replay,
     realms: Vec<String>,
     history: History,
+    change: Option<Change>,
     workers: Vec<Worker>,
     /// Time of day less the clock of the run.
     offset: i64,
@@ -217,6 +233,7 @@ impl<'a> Search<'a> {
             replay: Replay::new(question),
             realms: Vec::new(),
             history: History::default(),
+            change: None,
             workers: Vec::new(),
             offset: 0,
             covered_us: 0,
@@ -241,7 +258,13 @@ impl<'a> Search<'a> {
     fn line_of(&mut self, line: &[u8], rest: &[u8], time_us: u64) {
         // Most lines are records of other addresses.
         if let Some((worker, sequence, kind)) = record_of(rest)
-            && !matches!(kind, EventKind::Gap | EventKind::SnapshotComplete | EventKind::ConfigurationAdopted)
+            && !matches!(
+                kind,
+                EventKind::Gap
+                    | EventKind::SnapshotComplete
+                    | EventKind::ConfigurationAdopted
+                    | EventKind::ConfigurationRecorded
+            )
             && !self.is_about(rest)
         {
             let is_report = kind.is_allocation() && contains(rest, b"\"log_opened\"");
@@ -260,6 +283,10 @@ impl<'a> Search<'a> {
         match line.event {
             "started" => {
                 self.adopted(&line, time_us);
+                if time_us <= self.query.at_us {
+                    // A run begins without mappings.
+                    self.change = None;
+                }
                 self.written_to = line.file;
                 self.begin(time_us);
             }
@@ -270,7 +297,7 @@ impl<'a> Search<'a> {
                 }
                 self.opened(line, time_us);
             }
-            "clock_set" => self.clock_set(line.by_us.unwrap_or(0), time_us),
+            "clock_set" => self.clock_set(line.by_us.unwrap_or(0), line.unclear_us, time_us),
             "covered" => self.covered(line.sequences.as_deref().unwrap_or_default(), time_us),
             "stopped" => {
                 let sequences = line.sequences.as_deref();
@@ -294,6 +321,9 @@ impl<'a> Search<'a> {
     fn begin(&mut self, time_us: u64) {
         self.replay.begin(Moment { monotonic_us: time_us, unix_us: time_us });
         self.workers.clear();
+        if let Some(change) = &mut self.change {
+            change.is_over = true;
+        }
         (self.offset, self.covered_us) = (0, time_us);
     }
 
@@ -309,16 +339,19 @@ impl<'a> Search<'a> {
         time_us.saturating_add_signed(self.offset.saturating_neg()).min(TIME_MAX_US)
     }
 
-    fn clock_set(&mut self, by_us: i64, time_us: u64) {
+    /// The clock was set by so much, at most `unclear_us` before. If that is not known, it was after
+    /// the latest time until which the log has everything.
+    fn clock_set(&mut self, by_us: i64, unclear_us: Option<u64>, time_us: u64) {
         self.offset = self.offset.saturating_add(by_us).clamp(-(TIME_MAX_US as i64), TIME_MAX_US as i64);
         let monotonic_us = self.monotonic_us(time_us);
-        self.replay.set_clock(Moment { monotonic_us, unix_us: time_us });
+        let since_us = unclear_us.map_or(self.covered_us, |unclear_us| monotonic_us.saturating_sub(unclear_us));
+        self.replay.set_clock(Moment { monotonic_us, unix_us: time_us }, since_us);
     }
 
     /// No line says that the clock was set back, but it was. What else is missing is not known.
     fn jumped(&mut self, last_us: u64, time_us: u64) {
         let back_us = last_us.saturating_sub(self.monotonic_us(time_us));
-        self.clock_set(-i64::try_from(back_us).unwrap_or(i64::MAX), time_us);
+        self.clock_set(-i64::try_from(back_us).unwrap_or(i64::MAX), None, time_us);
         self.replay.doubt(TIME_MAX_US);
     }
 
@@ -331,6 +364,9 @@ impl<'a> Search<'a> {
             self.jumped(self.covered_us, time_us);
         }
         let at = Instant::from_micros(self.monotonic_us(time_us));
+        if let Some(change) = self.change.as_mut().filter(|change| !change.is_over) {
+            change.workers = change.workers.max(sequences.len());
+        }
         for (worker, last) in sequences.iter().enumerate().take(usize::from(u8::MAX)) {
             let next = self.workers.get(worker).map_or(0, |worker| worker.next).max(1);
             if next > last.saturating_add(1) {
@@ -351,6 +387,9 @@ impl<'a> Search<'a> {
         let place = usize::from(worker);
         if self.workers.len() <= place {
             self.workers.resize(place + 1, Worker::default());
+        }
+        if let Some(change) = self.change.as_mut().filter(|change| !change.is_over) {
+            change.workers = change.workers.max(self.workers.len());
         }
         &mut self.workers[place]
     }
@@ -382,14 +421,23 @@ impl<'a> Search<'a> {
         let (Some(worker), Some(sequence)) = (line.worker, line.sequence) else {
             return;
         };
-        if kind == Some(EventKind::ConfigurationAdopted) {
-            self.adopted(line, time_us);
+        match kind {
+            Some(EventKind::ConfigurationAdopted) => self.adopted(line, time_us),
+            Some(EventKind::ConfigurationRecorded) if time_us <= self.query.at_us => {
+                if let Some(change) = &mut self.change
+                    && line.generation.is_some_and(|generation| generation >= change.generation)
+                {
+                    change.recorded.insert(worker);
+                }
+            }
+            _ => {}
         }
         // A kind without meaning for a holder takes only its number.
         let kind = kind.unwrap_or(EventKind::Refused);
         let mut event = Event { sequence, ..Event::new(kind, Instant::ORIGIN) };
         event.cause = match line.cause {
             Some(LOG_OPENED) => Cause::LogOpened,
+            Some(CONFIGURATION) => Cause::Configuration,
             Some(NO_ALLOCATION) => Cause::NoAllocation,
             _ => Cause::None,
         };
@@ -474,6 +522,12 @@ impl<'a> Search<'a> {
         if time_us <= self.query.at_us {
             // The first worker to report it was the first to use it.
             if history.in_use.is_none_or(|known| known.formulas != formulas || formulas.is_none()) {
+                self.change = line.worker.is_some().then(|| Change {
+                    generation: line.generation.unwrap_or(u32::MAX),
+                    recorded: BTreeSet::new(),
+                    workers: self.workers.len(),
+                    is_over: false,
+                });
                 history.in_use = Some(adoption);
             }
             return;
@@ -489,8 +543,14 @@ impl<'a> Search<'a> {
     }
 
     fn end(self) -> Result<History, StoreError> {
-        let Search { query, replay, realms, mut history, others, .. } = self;
+        let Search { query, replay, realms, mut history, change, others, .. } = self;
         let mut found = replay.answer(&realms)?;
+        if change.is_some_and(|change| change.recorded.len() < change.workers.max(1)) {
+            found.are_formulas_doubtful = true;
+            found.is_complete = false;
+            let note = "the formulas changed just before; a mapping that kept its port may not be recorded";
+            found.notes.push(note.to_owned());
+        }
         if let Some(vrf) = query.asked.vrf {
             found.holders.retain(|holder| holder.vrf.as_deref().is_none_or(|has| has == vrf));
         }
@@ -507,6 +567,7 @@ impl<'a> Search<'a> {
 
 /// Causes of records that change what is known.
 const LOG_OPENED: &str = Cause::LogOpened.name();
+const CONFIGURATION: &str = Cause::Configuration.name();
 const NO_ALLOCATION: &str = Cause::NoAllocation.name();
 /// Longest line; a longer one is not a record.
 const LINE_MAX: u64 = 1 << 16;

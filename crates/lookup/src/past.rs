@@ -80,14 +80,22 @@ impl<'a> Formulas<'a> {
         };
         let holders = &found.holders;
         let mut is_contested = false;
+        let mut is_of_subscriber = false;
         self.slices.retain_mut(|slice| {
             let others = holders.iter().filter(|holder| differs(slice, holder));
             let (count, refuting) =
                 others.fold((0, 0), |(all, refuting), other| (all + 1, refuting + usize::from(refutes(other))));
             is_contested |= count > 0;
-            slice.is_contested = count > 0;
+            // Only the holders of an external address are searched, not those of each slice.
+            let is_searched = slice.external == question.address;
+            is_of_subscriber |= !is_searched;
+            slice.is_contested = count > 0 || !is_searched || found.are_formulas_doubtful;
             refuting == 0
         });
+        if is_of_subscriber {
+            let note = "other holders of the ports of a slice were not searched: ask for its external address";
+            found.notes.push(note.to_owned());
+        }
         if is_contested {
             let note = "the log decides: a mapping older than a change keeps its port until it ends";
             found.notes.push(note.to_owned());
@@ -124,7 +132,7 @@ struct Slice {
     external: Ipv4Addr,
     first_port: u16,
     last_port: u16,
-    /// The log has another holder of some of these ports.
+    /// The log has another holder of some of these ports, or may have one.
     is_contested: bool,
 }
 
@@ -346,6 +354,9 @@ mod tests {
         assert_eq!(left(&Question { protocol: None, ..asked }, vec![holder(9, 2_500)]), kept);
         assert_eq!(left(&Question { to_us: 9, ..asked }, vec![holder(9, 2_500)]), kept);
         assert_eq!(left(&asked, vec![Holder { is_certain: false, ..holder(9, 2_500) }]), kept);
+        // The holders of a subscriber's slices are not searched.
+        let of_subscriber = Question { address: Ipv4Addr::new(10, 0, 0, 1), port: None, ..asked };
+        assert_eq!(left(&of_subscriber, vec![]), (vec![(1, true), (2, true)], false));
         // Of all ports of the slice, the others stay.
         assert_eq!(left(&Question { port: None, ..asked }, vec![holder(9, 2_500)]), kept);
     }

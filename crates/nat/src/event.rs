@@ -89,11 +89,14 @@ pub enum EventKind {
     /// The address that looks like an IPv4 address above 224.0.0.0 in the following records of this
     /// worker is a number of this IPv6 host or prefix ([`HostName`]), until it is named again.
     HostNamed,
+    /// This worker has recorded every mapping that kept its port when configuration number `amount`
+    /// was adopted, if the new configuration no longer says whose port it is.
+    ConfigurationRecorded,
 }
 
 impl EventKind {
     /// All kinds. A kind's place is its number in rings and journals: new ones come last.
-    pub const ALL: [EventKind; 21] = [
+    pub const ALL: [EventKind; 22] = [
         EventKind::MappingCreated,
         EventKind::MappingEnded,
         EventKind::BlockLeased,
@@ -115,6 +118,7 @@ impl EventKind {
         EventKind::FilterSuppressed,
         EventKind::Gap,
         EventKind::HostNamed,
+        EventKind::ConfigurationRecorded,
     ];
 
     /// The stable name in logs.
@@ -141,6 +145,7 @@ impl EventKind {
             EventKind::FilterSuppressed => "filter_suppressed",
             EventKind::Gap => "gap",
             EventKind::HostNamed => "host_named",
+            EventKind::ConfigurationRecorded => "configuration_recorded",
         }
     }
 

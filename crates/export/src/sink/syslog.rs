@@ -210,7 +210,7 @@ fn amount_name(kind: EventKind, cause: Cause) -> Option<&'static str> {
             "PACKETS"
         }
         EventKind::ThresholdReached | EventKind::ThresholdCleared => "PERCENT",
-        EventKind::ConfigurationAdopted => "GENERATION",
+        EventKind::ConfigurationAdopted | EventKind::ConfigurationRecorded => "GENERATION",
         EventKind::SnapshotComplete => "RECORDS",
         EventKind::Gap => "LOST",
         _ => return None,

@@ -58,6 +58,9 @@ pub(crate) struct Coverage {
     pub(crate) leases: u64,
     /// Records that are no interval.
     pub(crate) others: u64,
+    /// Who has recorded, and when, all mappings that kept their ports when a configuration was
+    /// adopted: worker, number of the configuration, time.
+    pub(crate) recorded: Vec<(u8, u32, u64)>,
 }
 
 impl Coverage {
@@ -92,6 +95,15 @@ impl Coverage {
             put_varint(out, *from);
             put_varint(out, *until);
         }
+        // Without it, earlier versions can read it, too.
+        if !self.recorded.is_empty() {
+            put_varint(out, self.recorded.len() as u64);
+        }
+        for (worker, configuration, at_us) in &self.recorded {
+            out.push(*worker);
+            put_varint(out, u64::from(*configuration));
+            put_varint(out, *at_us);
+        }
     }
 
     pub(crate) fn take(input: &mut Cursor<'_>) -> Option<Coverage> {
@@ -121,6 +133,11 @@ impl Coverage {
         for _ in 0..input.count(2)? {
             coverage.uncertain.push((input.varint()?, input.varint()?));
         }
+        if !input.is_empty() {
+            for _ in 0..input.count(3)? {
+                coverage.recorded.push((input.u8()?, input.number()?, input.varint()?));
+            }
+        }
         Some(coverage)
     }
 
@@ -144,6 +161,7 @@ impl Coverage {
         self.uncertain.extend_from_slice(&next.uncertain);
         self.uncertain = union(core::mem::take(&mut self.uncertain));
         self.is_still_uncertain = next.is_still_uncertain;
+        self.recorded.extend_from_slice(&next.recorded);
         self.mappings += next.mappings;
         self.leases += next.leases;
         self.others += next.others;
@@ -277,9 +295,14 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     fn matches(&self, row: &Row, hosts: &Hosts) -> bool {
+        // A subscriber may be one behind a softwire.
+        let is_of = |name: &HostName| {
+            let is_inner = name.inner.is_some() && name.inner == self.subscriber;
+            is_inner || self.host.is_some_and(|host| host.overlaps(name))
+        };
         self.external == Some(row.external)
             || self.subscriber == Some(row.subscriber)
-            || self.host.is_some_and(|host| hosts.get(row.subscriber).is_some_and(|name| host.overlaps(name)))
+            || (is_host_number(row.subscriber) && hosts.get(row.subscriber).is_some_and(is_of))
     }
 }
 
@@ -489,6 +512,10 @@ impl Builder {
             }
             EventKind::SnapshotComplete => self.complete(worker, event),
             EventKind::HostNamed => {}
+            EventKind::ConfigurationRecorded => {
+                self.window.coverage.recorded.push((worker, event.amount, at_us));
+                self.other(worker, event);
+            }
             kind => match What::of(kind) {
                 Some((what, is_begin)) => self.allocation(worker, what, is_begin, event),
                 None => self.other(worker, event),

@@ -85,8 +85,8 @@ pub(crate) struct Boot {
     pub(crate) is_whole: bool,
     /// The names used last; a run keeps the numbers of realms and pools.
     pub(crate) names: Names,
-    /// The formulas that were in use: since some moment between two, and which.
-    pub(crate) formulas: Vec<((u64, u64), u32)>,
+    /// The formulas that were in use.
+    pub(crate) formulas: Vec<FormulasInUse>,
     /// Since when which pools had which addresses.
     pub(crate) pools: Vec<(u64, Arc<PoolRanges>)>,
 }
@@ -127,6 +127,18 @@ impl Boot {
         let (before, after) = self.pools.split_at(next.saturating_sub(1));
         after.iter().chain(before.iter().rev()).find_map(|(_, pools)| pools.find(address))
     }
+}
+
+/// The formulas of deterministic pools from some moment on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FormulasInUse {
+    /// They came into use between these, by the boot's clock.
+    pub(crate) since_us: u64,
+    pub(crate) at_us: u64,
+    /// Their checksum; 0 without.
+    pub(crate) checksum: u32,
+    /// The number of the first configuration with them.
+    pub(crate) configuration: u32,
 }
 
 /// A segment of the store.
@@ -207,7 +219,12 @@ pub struct Names {
     pub formulas: u32,
     /// External addresses of the pools.
     pub addresses: Arc<PoolRanges>,
+    /// The number of the first configuration with these names and formulas.
+    pub configuration: u32,
 }
+
+/// The number of a configuration, of a version that did not record it.
+const UNKNOWN_CONFIGURATION: u32 = u32::MAX;
 
 impl Names {
     fn put(&self, out: &mut Vec<u8>) {
@@ -223,6 +240,13 @@ impl Names {
             put_varint(out, u64::from(last - first));
             put_varint(out, u64::from(*pool));
         }
+        put_varint(out, u64::from(self.configuration));
+    }
+
+    /// True if the others differ in the number of their configuration at most.
+    pub(crate) fn is_as(&self, other: &Names) -> bool {
+        let Names { realms, pools, formulas, addresses, configuration: _ } = self;
+        (realms, pools, formulas, addresses) == (&other.realms, &other.pools, &other.formulas, &other.addresses)
     }
 
     fn take(input: &mut Cursor<'_>) -> Option<Names> {
@@ -239,6 +263,7 @@ impl Names {
             ranges.push(PoolRange { first, last: first.checked_add(more)?, pool: input.number()? });
         }
         names.addresses = Arc::new(PoolRanges::of(ranges));
+        names.configuration = if input.is_empty() { UNKNOWN_CONFIGURATION } else { input.number()? };
         Some(names)
     }
 }
@@ -257,6 +282,7 @@ impl Entry {
                 covered_us: 9,
                 workers: vec![(0, 1, 4)],
                 uncertain: vec![(6, 7)],
+                recorded: vec![(0, 3, 8)],
                 ..Coverage::default()
             },
             written: Written { bytes: 500, ..Written::default() },
@@ -281,6 +307,7 @@ impl Entry {
                     pools: vec!["b".to_owned()],
                     formulas: 9,
                     addresses: Arc::new(PoolRanges::of(vec![PoolRange { first: 5, last: 9, pool: 0 }])),
+                    configuration: 3,
                 }),
             },
             Entry::BootEnd { covered_us: 9, is_clean: true, is_whole: true },
@@ -607,7 +634,12 @@ impl Catalogue {
             }
             Entry::Names { since_us, at_us, names } => {
                 let boot = self.boots.last_mut()?;
-                boot.formulas.push(((since_us.min(at_us), at_us), names.formulas));
+                boot.formulas.push(FormulasInUse {
+                    since_us: since_us.min(at_us),
+                    at_us,
+                    checksum: names.formulas,
+                    configuration: names.configuration,
+                });
                 if boot.pools.last().is_none_or(|(_, known)| *known != names.addresses) {
                     boot.pools.push((at_us, Arc::clone(&names.addresses)));
                 }

@@ -26,6 +26,7 @@ use super::builder::Window;
 use super::builder::union;
 use super::catalogue::Boot;
 use super::catalogue::Catalogue;
+use super::catalogue::FormulasInUse;
 use super::catalogue::Moment;
 use super::catalogue::Segment;
 use super::error::StoreError;
@@ -45,14 +46,16 @@ use crate::utc_text;
 const JOURNAL_ROWS_MAX: usize = 4 << 20;
 /// Holders in an answer.
 const HOLDERS_MAX: usize = 1 << 20;
+/// Settings of the clock that a question may meet: each is searched by itself.
+const STRETCHES_MAX: usize = 10_000;
 /// How long a boot may have run after its last record, in µs, if the clock went back before the
 /// next start.
 const LOST_END_US: u64 = 600_000_000;
 /// The same if it did not: twice the default interval of syncs. The clock may have gone back by
 /// less than the time between the boots.
 const LOST_LEAST_US: u64 = 2_000_000;
-/// Workers have recorded by then, in µs after a change of formulas, which mappings keep ports that
-/// others have by the new ones: more than a walk over all mappings.
+/// Records of mappings that kept ports of others are looked for until then, in µs after a change of
+/// formulas, if no record says that there are all of them: more than a walk over all mappings.
 const RETOLD_US: u64 = 60_000_000;
 /// They have adopted the new formulas by then, in µs after the log got them.
 const ADOPTED_US: u64 = 5_000_000;
@@ -90,6 +93,14 @@ impl Question {
             address: if is_address { self.address } else { Ipv4Addr::UNSPECIFIED },
             to_us: self.to_us.max(self.from_us),
             ..*self
+        }
+    }
+
+    /// True if a host is asked for: it has this address behind a softwire, or is in the prefix.
+    fn is_of(&self, name: &HostName) -> bool {
+        match self.host {
+            Some(host) => host.overlaps(name),
+            None => !self.address.is_unspecified() && name.inner == Some(self.address.to_bits()),
         }
     }
 }
@@ -165,6 +176,9 @@ pub struct Found {
     /// Checksums of the formulas of deterministic pools that were in use. Their ports have no
     /// records.
     pub formulas: Vec<u32>,
+    /// True if a mapping that kept a port when the formulas changed may have no record: then they
+    /// prove nothing.
+    pub are_formulas_doubtful: bool,
 }
 
 /// A store that is read. Others may write it at the same time.
@@ -448,11 +462,15 @@ impl Search<'_> {
                 shown.push((first, last));
                 if from_us < last && first <= to_us {
                     moments += 1;
+                    if moments > STRETCHES_MAX {
+                        let what = "the clock was set too often in that time; ask for a shorter time";
+                        return Err(StoreError::damaged(&self.store.folder, what));
+                    }
                     let monotonic = |unix_us: u64| unix_us.saturating_add_signed(-stretch.offset);
                     let from = monotonic(from_us).max(stretch.from_us);
                     let to = monotonic(to_us).min(stretch.to_us - 1);
                     self.stretch_by_clock(known, &stretch, from, to)?;
-                    self.note_formulas(known, from, to, end_us);
+                    self.note_formulas(boot, from, to, end_us)?;
                 }
             }
             if known.ended.is_none_or(|(_, is_clean)| !is_clean) {
@@ -477,12 +495,17 @@ impl Search<'_> {
     ) -> Result<u64, E> {
         let (stretch, mut held) = (Stretch { boot, offset: 0, from_us: 0, to_us: 0 }, 0);
         for row in rows {
-            let holder = self.holder(&stretch, (source, row), from_us);
+            let mut holder = self.holder(&stretch, (source, row), from_us);
             let end = match holder.until {
                 Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end,
                 Until::Open => u64::MAX,
             };
-            if holder.since_us <= self.question.to_us && self.question.from_us < end {
+            // Near a step of the clock, it may have begun and ended by the time before or after it.
+            let (since, until) = (self.unclear_unix_us(boot, row.start), self.unclear_unix_us(boot, row.end));
+            let until = until.filter(|_| matches!(holder.until, Until::Ended(_) | Until::Lost(_)));
+            holder.is_certain &= since.is_none() && until.is_none();
+            let (first, end) = (since.map_or(holder.since_us, |since| since.0), until.map_or(end, |until| until.1));
+            if first <= self.question.to_us && self.question.from_us < end {
                 each(&holder)?;
                 held += 1;
             }
@@ -493,9 +516,11 @@ impl Search<'_> {
     /// As [`Search::stretch`]. Between two readings of the clock with a step between them, either
     /// setting may have been the right one.
     fn stretch_by_clock(&mut self, known: &Boot, stretch: &Stretch, from: u64, to: u64) -> Result<(), StoreError> {
-        let steps = known.clocks.iter().zip(&known.clocks_since_us).skip(1);
+        // Both are in order.
+        let first = known.clocks.partition_point(|noticed| noticed.monotonic_us <= from).max(1);
+        let steps = known.clocks.iter().zip(&known.clocks_since_us).skip(first);
         let steps = steps.map(|(noticed, since_us)| (*since_us, noticed.monotonic_us));
-        let unclear: Vec<(u64, u64)> = steps.filter(|(since, noticed)| from < *noticed && *since <= to).collect();
+        let unclear: Vec<(u64, u64)> = steps.take_while(|(since, _)| *since <= to).collect();
         let mut next = from;
         for (since, noticed) in &unclear {
             if next < *since {
@@ -523,21 +548,59 @@ impl Search<'_> {
     }
 
     /// Notes the formulas in use between two moments. `end_us`: that of the records.
-    fn note_formulas(&mut self, boot: &Boot, from_us: u64, to_us: u64, end_us: u64) {
-        for (place, ((since_us, _), formulas)) in boot.formulas.iter().enumerate() {
-            let next = boot.formulas.get(place + 1);
+    fn note_formulas(&mut self, boot: u32, from_us: u64, to_us: u64, end_us: u64) -> Result<(), StoreError> {
+        let Some(known) = self.store.catalogue.boots.get(boot as usize) else { return Ok(()) };
+        for (place, in_use) in known.formulas.iter().enumerate() {
             // Workers adopt a configuration after it was announced to the log.
-            let until_us = next.map_or(u64::MAX, |((_, at_us), _)| at_us.saturating_add(ADOPTED_US));
-            if *formulas != 0 && *since_us <= to_us && from_us < until_us {
-                self.found.formulas.push(*formulas);
+            let until_us = known.formulas.get(place + 1).map_or(u64::MAX, |next| adopted_us(next));
+            if in_use.checksum != 0 && in_use.since_us <= to_us && from_us < until_us {
+                self.found.formulas.push(in_use.checksum);
             }
         }
         self.found.formulas.sort_unstable();
         self.found.formulas.dedup();
-        if !self.found.formulas.is_empty() && retold_us(boot, to_us).is_some_and(|retold_us| end_us < retold_us) {
-            let note = "mappings that kept their ports when formulas changed just before may not be recorded yet";
-            self.limit(note.to_owned());
+        for change in changes(known).filter(|change| change.since_us <= to_us && from_us < change.until_us) {
+            // By then every worker has a record of the change.
+            let recorded_us = self.recorded_us(boot, &change)?.filter(|_| change.adopted_us <= end_us);
+            if recorded_us.is_none_or(|recorded_us| from_us <= recorded_us) {
+                self.found.are_formulas_doubtful = true;
+                let note = "the formulas changed just before; a mapping that kept its port may not be recorded";
+                self.limit(note.to_owned());
+            }
         }
+        Ok(())
+    }
+
+    /// When all workers had recorded the mappings that kept their ports at a change of formulas.
+    fn recorded_us(&mut self, boot: u32, change: &Change) -> Result<Option<u64>, StoreError> {
+        let known = self.recorded_so_far_us(boot, change);
+        let is_last = boot as usize + 1 == self.store.catalogue.boots.len();
+        if known.is_some() || !is_last || self.journal.is_some() {
+            return Ok(known);
+        }
+        self.journal()?;
+        Ok(self.recorded_so_far_us(boot, change))
+    }
+
+    /// The same by the segments, and by the journal if it was read.
+    fn recorded_so_far_us(&self, boot: u32, change: &Change) -> Option<u64> {
+        let catalogue = &self.store.catalogue;
+        let of_boot = catalogue.segments.values().chain(&catalogue.deleted).filter(|segment| segment.boot == boot);
+        let journal = self.window(boot).map(|window| &window.coverage);
+        let mut workers: BTreeMap<u8, Option<u64>> = BTreeMap::new();
+        for coverage in of_boot.map(|segment| &segment.coverage).chain(journal) {
+            for (worker, ..) in &coverage.workers {
+                workers.entry(*worker).or_default();
+            }
+            for (worker, configuration, at_us) in &coverage.recorded {
+                if change.configurations.contains(configuration) {
+                    let first = workers.entry(*worker).or_default();
+                    *first = Some(first.map_or(*at_us, |first| first.min(*at_us)));
+                }
+            }
+        }
+        let all: Option<Vec<u64>> = workers.into_values().collect();
+        all?.into_iter().max()
     }
 
     /// The end of the records of a boot that has not ended.
@@ -567,6 +630,14 @@ impl Search<'_> {
         Ok(self.journal.get_or_insert_default())
     }
 
+    /// True if the question may be about IPv6 hosts: any but one about an address of a pool, whose
+    /// answer needs no names.
+    fn searches_hosts(&self) -> bool {
+        let Question { address, host, .. } = self.question;
+        let is_of_pool = |boot: &Boot| boot.pools.iter().any(|(_, pools)| pools.find(address).is_some());
+        host.is_some() || !self.store.catalogue.boots.iter().any(is_of_pool)
+    }
+
     /// What the journal has of a boot, if it was read.
     fn window(&self, boot: u32) -> Option<&Window> {
         self.journal.as_ref().and_then(|journal| journal.get(&boot))
@@ -581,8 +652,8 @@ impl Search<'_> {
         let boot = boot as u32;
         let mut builder = Builder::new(began_us, wanted);
         if let Some(last) = known.of_boot(boot).last() {
-            let Question { address, host, .. } = self.question;
-            let (address, mut open) = (address.to_bits(), Vec::new());
+            let (question, searches_hosts) = (self.question, self.searches_hosts());
+            let (address, mut open) = (question.address.to_bits(), Vec::new());
             let segment = self.segment(last)?;
             let mut keep = |row: &Row| {
                 if row.until == End::Open {
@@ -593,7 +664,7 @@ impl Search<'_> {
                 Some(_) => {
                     segment.external(address, (0, u16::MAX), &mut keep)?;
                     segment.subscriber(address, &mut keep)?;
-                    let ids = ids_of(segment, host)?;
+                    let ids = if searches_hosts { ids_of(segment, &question)? } else { Vec::new() };
                     segment.subscribers(&ids, &mut keep)?;
                 }
                 None => segment.all(&mut keep)?,
@@ -651,6 +722,7 @@ impl Search<'_> {
         let question = self.question;
         let address = question.address.to_bits();
         let ports = question.port.map_or((0, u16::MAX), |port| (port, port));
+        let searches_hosts = self.searches_hosts();
         let mut rows = Vec::new();
         let file = self.segment(segment)?;
         if question.host.is_none() {
@@ -661,12 +733,12 @@ impl Search<'_> {
                 rows.push(*row);
             }
         };
-        match question.host {
-            Some(_) => {
-                let ids = ids_of(file, question.host)?;
-                file.subscribers(&ids, &mut take)?;
-            }
-            None => file.subscriber(address, &mut take)?,
+        if question.host.is_none() {
+            file.subscriber(address, &mut take)?;
+        }
+        if searches_hosts {
+            let ids = ids_of(file, &question)?;
+            file.subscribers(&ids, &mut take)?;
         }
         rows.retain(|row| question.protocol.is_none_or(|wanted| row.protocol.is_none_or(|has| has == wanted)));
         if rows.len() > HOLDERS_MAX {
@@ -711,9 +783,9 @@ impl Search<'_> {
             let is_external = question.host.is_none()
                 && row.external == address
                 && question.port.is_none_or(|port| (row.first_port..=row.last_port).contains(&port));
-            let is_it = match question.host {
-                Some(host) => window.names.get(row.subscriber).is_some_and(|name| host.overlaps(&name)),
-                None => row.subscriber == address,
+            let is_it = match is_host_number(row.subscriber) {
+                true => window.names.get(row.subscriber).is_some_and(|name| question.is_of(&name)),
+                false => question.host.is_none() && row.subscriber == address,
             };
             let is_internal =
                 is_it && question.port.is_none_or(|port| row.what == What::Block || row.internal_port == port);
@@ -731,8 +803,13 @@ impl Search<'_> {
         let store = self.store;
         let segments: Vec<&Segment> = store.catalogue.of_boot(stretch.boot).collect();
         // What outlived a change of formulas is recorded some time later.
-        let recorded_us = store.catalogue.boots.get(stretch.boot as usize).and_then(|boot| retold_us(boot, to_us));
-        let recorded_us = recorded_us.unwrap_or(to_us);
+        let mut recorded_us = to_us;
+        for change in store.catalogue.boots.get(stretch.boot as usize).into_iter().flat_map(changes) {
+            if change.since_us <= to_us && from_us < change.until_us {
+                let until_us = self.recorded_us(stretch.boot, &change)?;
+                recorded_us = recorded_us.max(until_us.unwrap_or(change.adopted_us.saturating_add(RETOLD_US)));
+            }
+        }
         let is_about = |coverage: &Coverage| {
             let (first, last) = span(coverage);
             first <= recorded_us && from_us <= last
@@ -839,6 +916,18 @@ impl Search<'_> {
         let clocks = boot.map(|boot| &boot.clocks[..]).unwrap_or_default();
         let clock = clocks.iter().rev().find(|clock| clock.monotonic_us <= monotonic_us).or(clocks.first());
         monotonic_us.saturating_add_signed(clock.map_or(0, Moment::offset))
+    }
+
+    /// The earliest and the latest time that a millisecond of a boot can have been, if that is not
+    /// clear: the clock was set between two readings.
+    fn unclear_unix_us(&self, boot: u32, monotonic_ms: u64) -> Option<(u64, u64)> {
+        let (first_us, last_us) = (monotonic_ms.saturating_mul(1_000), monotonic_ms.saturating_mul(1_000) + 999);
+        let boot = self.store.catalogue.boots.get(boot as usize)?;
+        let after = boot.clocks.partition_point(|clock| clock.monotonic_us <= first_us);
+        let since_us = *boot.clocks_since_us.get(after).filter(|_| after > 0)?;
+        let (before, after) = (boot.clocks.get(after - 1)?.offset(), boot.clocks.get(after)?.offset());
+        let unix_us = |offset: i64| first_us.saturating_add_signed(offset);
+        (since_us <= last_us).then(|| (unix_us(before.min(after)), unix_us(before.max(after))))
     }
 
     fn holder(&self, stretch: &Stretch, (source, row): (Source, &Row), from_us: u64) -> Holder {
@@ -1074,6 +1163,14 @@ impl Search<'_> {
             let note = "a holder marked uncertain may have ended before that time: the record of its end may be lost";
             self.limit(note.to_owned());
         }
+        let behind = |holder: &Holder| match holder.subscriber {
+            Subscriber::Host(name) if self.question.host.is_none() && self.question.is_of(&name) => Some(name.address),
+            _ => None,
+        };
+        if self.found.holders.iter().filter_map(behind).collect::<BTreeSet<u128>>().len() > 1 {
+            let note = "hosts behind several B4s have that inner address: ask for the B4 of the one that is meant";
+            self.found.notes.push(note.to_owned());
+        }
         if self.found.holders.iter().any(|holder| !holder.is_since_exact) {
             self.found.notes.push("a beginning is known to the second only: its own record was lost".to_owned());
         }
@@ -1086,26 +1183,47 @@ fn distinct(rows: &mut Vec<(usize, Row)>) {
     rows.dedup_by_key(|(_, row)| row.order());
 }
 
-/// When mappings that outlived the last change of formulas before a time are recorded, if that is
-/// after this time.
-fn retold_us(boot: &Boot, at_us: u64) -> Option<u64> {
-    let changes = boot.formulas.windows(2).filter(|pair| pair[0].1 != pair[1].1).map(|pair| pair[1].0);
-    let (_, changed_us) = changes.take_while(|(since_us, _)| *since_us <= at_us).last()?;
-    Some(changed_us.saturating_add(RETOLD_US)).filter(|retold_us| at_us < *retold_us)
+/// A change of the formulas of deterministic pools, by the clock of its boot.
+struct Change {
+    /// Since when the new ones may have been in use.
+    since_us: u64,
+    /// By then all workers have adopted them.
+    adopted_us: u64,
+    /// Until when they may have been in use.
+    until_us: u64,
+    /// Numbers of the configurations with them.
+    configurations: core::ops::Range<u32>,
+}
+
+/// The changes of formulas in a boot. It begins without mappings, so its first ones are none.
+fn changes(boot: &Boot) -> impl Iterator<Item = Change> {
+    boot.formulas.iter().enumerate().skip(1).filter_map(|(place, in_use)| {
+        let before = boot.formulas.get(place - 1)?;
+        let next = boot.formulas.get(place..)?.iter().find(|next| next.checksum != in_use.checksum);
+        (before.checksum != in_use.checksum).then(|| Change {
+            since_us: in_use.since_us,
+            adopted_us: adopted_us(in_use),
+            until_us: next.map_or(u64::MAX, adopted_us),
+            configurations: in_use.configuration..next.map_or(u32::MAX, |next| next.configuration),
+        })
+    })
+}
+
+/// When all workers have adopted a configuration that was announced.
+fn adopted_us(in_use: &FormulasInUse) -> u64 {
+    in_use.at_us.saturating_add(ADOPTED_US)
 }
 
 /// The identifiers of the IPv6 subscribers that a question is about.
-fn ids_of(segment: &mut SegmentFile, host: Option<HostPrefix>) -> Result<Vec<u32>, StoreError> {
+fn ids_of(segment: &mut SegmentFile, question: &Question) -> Result<Vec<u32>, StoreError> {
     let mut ids = Vec::new();
-    if let Some(host) = host {
-        segment.names((0, u32::MAX), |row| {
-            if host.overlaps(&row.name) {
-                ids.push(row.id);
-            }
-        })?;
-        ids.sort_unstable();
-        ids.dedup();
-    }
+    segment.names((0, u32::MAX), |row| {
+        if question.is_of(&row.name) {
+            ids.push(row.id);
+        }
+    })?;
+    ids.sort_unstable();
+    ids.dedup();
     Ok(ids)
 }
 

@@ -80,11 +80,11 @@ impl Replay {
         self.builder.is_some()
     }
 
-    /// The clock was set.
-    pub fn set_clock(&mut self, moment: Moment) {
+    /// The clock was set before this moment, and after `since_us` of the monotonic clock.
+    pub fn set_clock(&mut self, moment: Moment, since_us: u64) {
         if let Some(boot) = self.boots.last_mut() {
             // One that is out of order has no effect.
-            let _ = boot.set_clock(moment, moment.monotonic_us);
+            let _ = boot.set_clock(moment, since_us);
         }
     }
 

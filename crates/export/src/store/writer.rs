@@ -513,7 +513,8 @@ impl StoreWriter {
     /// Sets the names for the numbers in events from now on.
     pub fn set_names(&mut self, names: Names) {
         let written = self.catalogue.catalogue.boots.last().map(|boot| &boot.names);
-        if self.names_due.back().map(|(_, names)| names).or(written) != Some(&names) {
+        let newest = self.names_due.back().map(|(_, names)| names).or(written);
+        if newest.is_none_or(|newest| !newest.is_as(&names)) {
             // Of very many while nothing can be written, the first ones and the newest are kept.
             self.names_due.truncate(NAMES_DUE_MAX - 1);
             self.names_due.push_back((self.now.monotonic_us, names));

@@ -31,7 +31,8 @@ impl Log {
     }
 
     fn event_of(&mut self, worker: u8, at_s: u64, event: &Event) -> &mut Log {
-        let names = Names { realms: vec!["blue".to_owned()], ..Names::default() };
+        let formulas = [(1, 8)].into();
+        let names = Names { realms: vec!["blue".to_owned()], formulas, ..Names::default() };
         let last = &mut self.1[usize::from(worker)];
         let event = Event { sequence: *last + 1, ..*event };
         *last += if event.kind == EventKind::Gap { u64::from(event.amount) } else { 1 };
@@ -320,6 +321,49 @@ fn both_holders_of_a_time_that_came_twice_are_named() {
 }
 
 #[test]
+fn neither_time_is_sure_until_a_step_was_noticed() {
+    let mut log = Log::default();
+    log.started(0).mapping(100, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(124);
+    // By 20 s back, at some time in the five seconds before: 125 to 130, or 105 to 110.
+    let (by_us, unclear_us) = (Some(-20_000_000), Some(5_000_000));
+    log.own(110, &Own { event: "clock_set", by_us, unclear_us, ..Own::default() }).covered(150);
+    for (at_s, is_complete) in [(103, true), (107, false), (115, true), (122, true), (127, false), (140, true)] {
+        assert_eq!(log.ask(at_s, P, Some(4_444)).found.is_complete, is_complete, "at {at_s}");
+    }
+}
+
+#[test]
+fn a_changed_formula_proves_nothing_until_all_is_recorded() {
+    let of_configuration = |kind| Event { amount: 1, ..Event::new(kind, Instant::ORIGIN) };
+    let adopted = of_configuration(EventKind::ConfigurationAdopted);
+    let recorded = of_configuration(EventKind::ConfigurationRecorded);
+    let internal = Endpoint::new([100, 64, 0, 10].into(), 5_000);
+    let external = Endpoint::new(P.into(), 4_444);
+    let kept = EventKind::MappingCreated;
+    let kept = Event::of_mapping(kept, Instant::ORIGIN, RealmId(0), Protocol::Udp, internal, external);
+    let kept = Event { amount: 95, ..kept.because(Cause::Configuration) };
+    let mut log = Log::default();
+    log.own(0, &Own { event: "started", formulas: Some(7), ..Own::default() });
+    log.event(10, &adopted).event_of(1, 10, &adopted).event(11, &recorded);
+    // The second worker waits for room.
+    log.covered(90);
+    let answer = |log: &Log, at_s| {
+        let found = log.ask(at_s, P, Some(4_444)).found;
+        (found.holders.len(), found.is_complete, found.are_formulas_doubtful)
+    };
+    assert_eq!(answer(&log, 9), (0, true, false));
+    assert_eq!(answer(&log, 50), (0, false, true));
+    log.event_of(1, 100, &kept).event_of(1, 101, &recorded).covered(200);
+    assert_eq!(answer(&log, 50), (1, false, true), "it has had the port all the time");
+    assert_eq!(answer(&log, 150), (1, true, false));
+    // The next run begins without mappings.
+    log.stopped(210).own(220, &Own { event: "started", formulas: Some(8), ..Own::default() });
+    log.1 = [0; 2];
+    log.covered(300);
+    assert_eq!(answer(&log, 250), (0, true, false));
+}
+
+#[test]
 fn a_step_back_that_no_line_says_is_never_a_confident_answer() {
     let mut log = Log::default();
     log.started(0).mapping(100, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
@@ -453,6 +497,10 @@ fn lines_name_ipv6_hosts_by_address_and_prefix() {
     assert_eq!(log.hosts(35, "2001:db8:0:200::/56", Some(5_000)), (vec!["2001:db8:0:200::7".to_owned()], true));
     assert_eq!(log.hosts(35, "2001:db8::b4", None).0, ["192.168.1.2 behind 2001:db8::b4"]);
     assert_eq!(log.hosts(35, "2001:db8:0:300::/56", None), (vec![], true));
+    // Without its B4, an inner address is one of anybody with that address.
+    assert_eq!(log.ask(35, [192, 168, 1, 2], None).found.holders.len(), 1);
+    let found = log.ask(35, [192, 168, 1, 3], None).found;
+    assert!(found.is_complete && found.holders.is_empty(), "{found:?}");
     // Its number is no address of a subscriber.
     assert_eq!(log.ask(15, [224, 0, 0, 1], None).found.holders, []);
 }

@@ -168,9 +168,14 @@ impl EventLog {
 
     #[inline(always)]
     pub(crate) fn may_allocate(&mut self) -> bool {
-        let Some(ring) = &mut self.ring else { return true };
+        self.ring.is_none() || self.policy == BackPressure::Drop || self.has_room()
+    }
+
+    /// True if an event that waits for room may be recorded: nothing is lost for it.
+    #[inline(always)]
+    pub(crate) fn has_room(&mut self) -> bool {
         let kept = self.reserved + self.for_names;
-        self.policy == BackPressure::Drop || ring.room(kept + 2) > kept + 1
+        self.ring.as_mut().is_some_and(|ring| ring.room(kept + 2) > kept + 1)
     }
 
     pub(crate) fn would_allocate(&self) -> bool {

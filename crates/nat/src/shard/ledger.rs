@@ -88,7 +88,9 @@ pub(in crate::shard) struct Upkeep {
     pub(in crate::shard) coverage_walk: commit::coverage::CoverageWalk,
     pub(in crate::shard) removed_forwards: Walk,
     pub(in crate::shard) settled: Walk,
-    pub(in crate::shard) unrecorded: u32,
+    /// Mappings up to this index may need a record since a change of the settings; None if that is
+    /// done and recorded.
+    pub(in crate::shard) unrecorded: Option<u32>,
     pub(in crate::shard) retelling: reload::retell::Retelling,
 }
 
@@ -167,7 +169,7 @@ impl Ledger {
             coverage_walk: commit::coverage::CoverageWalk::default(),
             removed_forwards: Walk::default(),
             settled: Walk::default(),
-            unrecorded: 0,
+            unrecorded: None,
             retelling: reload::retell::Retelling::default(),
         };
         let mut events = EventLog::new(&shared.settings().events, keys.hash_for(9));

@@ -276,15 +276,30 @@ impl Ledger {
         }
     }
 
-    /// Records mappings that a formula or block identified before a change of the settings. Stops
-    /// early if the ring is full.
+    /// Records mappings that a formula or block identified before a change of the settings, and
+    /// then that this is done: until then, the log cannot say who has a port. Stops early if the
+    /// ring is full.
     #[inline]
     pub(super) fn note_unreported(&mut self, now: Instant, visits: u32) {
-        for _ in 0..visits.min(self.upkeep.unrecorded) {
-            if !self.note_if_unreported(now, self.upkeep.unrecorded) {
+        if let Some(below) = self.upkeep.unrecorded {
+            self.note_next_unreported(now, below, visits);
+        }
+    }
+
+    #[cold]
+    fn note_next_unreported(&mut self, now: Instant, below: u32, visits: u32) {
+        let stop = below.saturating_sub(visits);
+        for index in (stop + 1..=below).rev() {
+            if !self.note_if_unreported(now, index) {
+                self.upkeep.unrecorded = Some(index);
                 return;
             }
-            self.upkeep.unrecorded -= 1;
+        }
+        self.upkeep.unrecorded = Some(stop);
+        if stop == 0 && self.events.has_room() {
+            self.upkeep.unrecorded = None;
+            let event = Event::new(EventKind::ConfigurationRecorded, now).because(Cause::Configuration);
+            self.events.record(Event { amount: self.shared.generation(), ..event });
         }
     }
 

@@ -150,7 +150,7 @@ impl Shard {
         self.path.ledger.policy.stamps.change(next.shared.filters.generation());
         self.path.ledger.events.adopt();
         self.path.ledger.upkeep.unrecorded =
-            if self.path.ledger.events.is_on() { self.path.ledger.state.mappings.walk_end() } else { 0 };
+            self.path.ledger.events.is_on().then(|| self.path.ledger.state.mappings.walk_end());
         core::mem::swap(&mut self.path.ledger.policy.lifetimes, &mut next.lifetimes);
         if has_shorter(next.lifetimes.in_force(), self.path.ledger.policy.lifetimes.in_force())
             || self.path.ledger.policy.lifetimes.has_other_ports(&next.lifetimes)

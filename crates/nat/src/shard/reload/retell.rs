@@ -102,7 +102,7 @@ impl Ledger {
 
     /// Waits for mappings without a record since a change of the settings: see `notes`.
     fn report_snapshot_complete(&mut self, now: Instant) {
-        if self.upkeep.unrecorded == 0 {
+        if self.upkeep.unrecorded.is_none() {
             self.upkeep.retelling.is_due = false;
             let event = Event::new(EventKind::SnapshotComplete, now).because(Cause::LogOpened);
             self.events.record(Event { amount: self.upkeep.retelling.reported, ..event });
