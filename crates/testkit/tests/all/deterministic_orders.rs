@@ -13,6 +13,8 @@ use lookup::formula;
 use nat::Duration;
 use nat::Settings;
 use nat::blocks::BlockSize;
+use nat::event::Cause;
+use nat::event::EventKind;
 use nat::settings::Algorithm;
 use nat::settings::Allocation;
 use nat::settings::Blocks;
@@ -121,4 +123,34 @@ fn every_order_gives_exclusive_ports_that_lead_back() {
     assert!(sequential.chunks(10).zip(POOL).all(|(chunk, address)| chunk.iter().all(|of| *of == address)));
     assert!(spread.chunks(3).all(|chunk| chunk == POOL), "neighbours are on different addresses");
     assert!(one_key != other_key && one_key != sequential && one_key != spread, "each key has an order of its own");
+}
+
+#[test]
+fn the_end_of_a_change_follows_all_that_kept_its_port() {
+    let mut bed = Bed::new(in_order(Algorithm::Sequential)).record_events(64);
+    for port in 5_000..5_010 {
+        for n in 1..=SUBSCRIBERS {
+            bed.open_udp(at(subscriber(n), port), at(E1, 53));
+        }
+    }
+    assert!(bed.take_events(0, usize::MAX).is_empty(), "a formula needs no records");
+    bed.reload(in_order(Algorithm::Spread));
+    // Nobody reads for a while, so the queue is full.
+    bed.advance(Duration::from_millis(100));
+    let (mut kept, mut ends) = (0, Vec::new());
+    for _ in 0..400 {
+        for event in bed.take_events(0, 8) {
+            match event.kind {
+                EventKind::MappingCreated => {
+                    assert_eq!((event.cause, ends.len()), (Cause::Configuration, 0));
+                    kept += 1;
+                }
+                EventKind::ConfigurationRecorded => ends.push(event.amount),
+                _ => {}
+            }
+        }
+        bed.advance(Duration::from_millis(1));
+    }
+    assert_eq!(ends, [1], "once, with the number of the configuration");
+    assert!(kept > 64, "{kept} do not fit into the queue at once");
 }
