@@ -6,6 +6,7 @@ import random
 import select
 import signal
 import socket
+import statistics
 import struct
 import time
 from datetime import datetime
@@ -16,6 +17,8 @@ from netlab.topology import SRV1
 
 # Ends by SIGKILL under traffic; the soak sets more.
 KILLS = int(os.environ.get("NATRIX_KILLS", "10"))
+# The target for a restart: half of those of a soak are below. A single one says little on a busy machine.
+RESTART_MEDIAN_MAX_S = 2.0
 # Datagrams that are sent before and around each end, and endpoints that are asked about afterwards.
 DATAGRAMS, ASKED = 400, 30
 SO_TIMESTAMPNS = 35
@@ -96,5 +99,9 @@ def every_endpoint_seen_on_the_wire_is_found_after_kill_9(n):
             expect_equal(status, 0, f"status of natrix log verify after end {kill}: {out} {err}")
     for one in chance.sample(seen, min(len(seen), 10 * ASKED)):
         complete, asked = complete + ask(n, *one), asked + 1
-    print(f"# {KILLS} ends: {asked} answers, {complete} of them complete; restart {max(restarts):.2f} s at most")
+    restart = statistics.median(restarts)
+    print(f"# {KILLS} ends: {asked} answers, {complete} of them complete")
+    print(f"# restart: {restart:.2f} s in the median, {max(restarts):.2f} s at most")
+    if "NATRIX_KILLS" in os.environ:
+        expect(restart < RESTART_MEDIAN_MAX_S, f"a restart takes {restart:.2f} s in the median")
     expect(complete > asked // 2, f"{complete} complete answers of {asked}")
