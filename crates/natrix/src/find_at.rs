@@ -210,15 +210,40 @@ fn in_store(
         Origin::Api => {}
     }
     let json = arguments.output.json;
-    let all = found.holders.len();
-    if origin == Origin::Api {
-        let Paging { limit, cursor, .. } = &arguments.paging;
-        let begin = cursor.as_deref().and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
-        found.holders = found.holders.into_iter().skip(begin).take(*limit as usize).collect();
-    }
+    let (all, is_complete) = (found.holders.len(), found.is_complete);
+    show_page(&arguments.paging, origin, &mut found)?;
     let slices = formulas.map_or(Ok(0), |formulas| formulas.print(false, json, out))?;
-    let outcome = lookup::stored::print(&question, &found, slices, json, out, notes)?;
-    Ok(Outcome { holders: all + slices, ..outcome })
+    lookup::stored::print(&question, &found, slices, json, out, notes)?;
+    Ok(Outcome { holders: all + slices, is_complete })
+}
+
+/// Keeps the holders that are to be shown. Whoever reads only these must not take them for all.
+fn show_page(paging: &Paging, origin: Origin, found: &mut Found) -> Result<(), Failure> {
+    let Paging { limit, all: shows_all, cursor } = paging;
+    let begin = match cursor.as_deref().map(str::parse) {
+        None => 0,
+        Some(Ok(begin)) => begin,
+        // The API checks it.
+        Some(Err(_)) if origin == Origin::Api => 0,
+        Some(Err(_)) => {
+            let fault = Fault::new("--cursor", "is not the number of holders shown before", "use that of the note");
+            return Err(CliError::from(fault.seen(cursor.clone().unwrap_or_default())).into());
+        }
+    };
+    let count = found.holders.len();
+    let limit = if *shows_all { usize::MAX } else { usize::try_from(*limit).unwrap_or(usize::MAX) };
+    found.holders = core::mem::take(&mut found.holders).into_iter().skip(begin).take(limit).collect();
+    let end = begin.saturating_add(found.holders.len());
+    if origin != Origin::Api && found.holders.len() < count {
+        found.is_complete = false;
+        let shown = match found.holders.len() {
+            0 => format!("none of {count} holders is shown"),
+            _ => format!("holders {} to {end} of {count} are shown", begin + 1),
+        };
+        let rest = format!("; for the others use --cursor {end}, --limit N or --all");
+        found.notes.push(if end < count { shown + &rest } else { shown });
+    }
+    Ok(())
 }
 
 /// A lookup in a store that the store has no record of.

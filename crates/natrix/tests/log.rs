@@ -162,6 +162,36 @@ fn exported_alike(store: &str, folder: &Folder, lines: &str) {
 }
 
 #[test]
+fn a_page_of_holders_is_never_taken_for_all() {
+    let folder = Folder::new("page");
+    let store = folder.path("store");
+    natrix(&["log", "generate", "--dir", &store, "--mappings", "20000", "--seed", "7"]);
+    let find = |more: &[&str]| {
+        let whole = ["--from", "2026-01-01T00:00:00Z", "--to", "2027-01-01T00:00:00Z", "--dir", &store, "--json"];
+        let output = natrix(&[&["find", "203.0.112.1"], &whole[..], more].concat());
+        let mut found = objects(&output);
+        let last = found.pop().unwrap_or_else(|| panic!("{}", text(&output.stderr)));
+        (found, last)
+    };
+    let (all, last) = find(&["--all"]);
+    assert!(all.len() > 100, "{}", all.len());
+    let is_cut = |last: &Value| last["notes"].to_string().contains("are shown");
+    assert!(!is_cut(&last), "{last}");
+    // By default and with a limit, an answer that is cut says so and is not complete.
+    for (more, first, count) in
+        [(&[][..], 0, 100), (&["--limit", "7"], 0, 7), (&["--limit", "7", "--cursor", "7"], 7, 7)]
+    {
+        let (shown, last) = find(more);
+        assert_eq!(shown, all[first..first + count], "{more:?}");
+        assert!(is_cut(&last) && last["complete"] == false, "{last}");
+    }
+    let lookups = fs::read_to_string(folder.0.join("store/lookups")).unwrap();
+    assert_eq!(lookups.matches(&format!("\"holders\":{}", all.len())).count(), 4, "all were found");
+    let wrong = natrix(&["find", "203.0.112.1", "--at", "2026-05-01T00:00:00Z", "--dir", &store, "--cursor", "x"]);
+    assert!(text(&wrong.stderr).contains("--cursor"), "{}", text(&wrong.stderr));
+}
+
+#[test]
 fn a_folder_without_a_store_is_named_with_a_remedy() {
     let folder = Folder::new("none");
     let output = natrix(&["log", "stat", "--dir", &folder.path("missing")]);
