@@ -76,6 +76,10 @@ const LEAP_TRUSTED_US: u64 = 3_600_000_000;
 const RINGS_FOLDER: &str = "/dev/shm";
 /// Bytes of a frame of what the rings of a killed process had.
 const LEFT_BYTES: usize = 1 << 20;
+/// Bytes of them in memory before they are written.
+const SPILL_BYTES: usize = 1 << 20;
+/// A journal while it is made of what an earlier writer left.
+const NEW_JOURNAL: &str = "journal.new";
 /// Bytes that are at least looked at to find whole frames after a damaged one.
 const SEARCH_BYTES: u64 = 64 << 20;
 /// Longest journal that is read at once, when a store is opened.
@@ -1047,7 +1051,9 @@ struct Rest<'a> {
     hashes: Vec<Hash>,
     last: Hash,
     frame: Frame,
+    /// Frames that are not in the new journal yet, which is made once there are many.
     bytes: Vec<u8>,
+    file: Option<File>,
     /// Until when the frames before these have everything.
     known_us: u64,
     /// Records that were in the journal and are not here.
@@ -1058,7 +1064,7 @@ impl<'a> Rest<'a> {
     fn new(builder: &'a mut Builder, boot: u32, (first, hashes, last): (u64, Vec<Hash>, Hash)) -> Rest<'a> {
         let (made, known_us) = (first + hashes.len() as u64, builder.covered_us());
         let (frame, bytes) = (Frame::default(), journal::MAGIC.to_vec());
-        Rest { builder, boot, first, made, hashes, last, frame, bytes, known_us, missing: 0 }
+        Rest { builder, boot, first, made, hashes, last, frame, bytes, file: None, known_us, missing: 0 }
     }
 
     /// Number of the next frame.
@@ -1099,9 +1105,25 @@ impl<'a> Rest<'a> {
                 bytes += frame.length as u64;
                 // What follows a section that cannot be read is a gap, too.
                 let _ = frame.events(|worker, event| self.push(worker, event));
+                self.spill(folder)?;
             }
         }
         Ok(bytes)
+    }
+
+    /// Writes the frames if there are many: a journal may have gigabytes after a damaged frame.
+    fn spill(&mut self, folder: &Path) -> Result<(), StoreError> {
+        if self.bytes.len() < SPILL_BYTES {
+            return Ok(());
+        }
+        let path = folder.join(NEW_JOURNAL);
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(File::create(&path).map_err(StoreError::io(&path))?),
+        };
+        file.write_all(&self.bytes).map_err(StoreError::io(&path))?;
+        self.bytes.clear();
+        Ok(())
     }
 
     /// Adds what the rings have. They also say which numbers the journal must have; those that it
@@ -1135,8 +1157,13 @@ impl<'a> Rest<'a> {
             self.seal(self.builder.covered_us());
         }
         if self.next() > self.made {
-            let (new, path) = (folder.join("journal.new"), journal_path(folder, self.made));
-            catalogue::write_whole(&new, &self.bytes)?;
+            let (new, path) = (folder.join(NEW_JOURNAL), journal_path(folder, self.made));
+            match self.file.take() {
+                None => catalogue::write_whole(&new, &self.bytes)?,
+                Some(mut file) => {
+                    file.write_all(&self.bytes).and_then(|()| file.sync_all()).map_err(StoreError::io(&new))?;
+                }
+            }
             fs::rename(&new, &path).map_err(StoreError::io(&path))?;
             sync_folder(folder)?;
         }
@@ -1211,6 +1238,37 @@ mod tests {
         assert_eq!((stat.records, stat.mappings, stat.lost), (count, 20_000, 0));
         fs::remove_dir_all(&folder).unwrap();
         failures
+    }
+
+    #[test]
+    fn what_was_left_is_written_as_it_comes() {
+        let folder = std::env::temp_dir().join(format!("natrix-store-spill-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let mut generator = Generator::new(Generated::Mappings(150_000), 2);
+        let mut builder = Builder::new(0, None);
+        let mut rest = Rest::new(&mut builder, 0, (0, Vec::new(), [0; 32]));
+        let (mut events, mut count, mut most) = (Vec::new(), 0, 0);
+        loop {
+            events.clear();
+            generator.fill(1_000, &mut events);
+            if events.is_empty() {
+                break;
+            }
+            events.iter().for_each(|event| rest.push(0, event));
+            rest.spill(&folder).unwrap();
+            (count, most) = (count + events.len(), most.max(rest.bytes.len()));
+        }
+        assert!(most < SPILL_BYTES, "{most} bytes are in memory");
+        rest.write(&folder).unwrap();
+        let mut found = 0;
+        read_frames(&folder, 0, 0, [0; 32], |frame| {
+            frame.events(|_, _| found += 1).unwrap();
+            Ok(())
+        })
+        .unwrap();
+        assert!(found == count && count > 150_000, "{found} of {count}");
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
