@@ -17,7 +17,8 @@ from netlab.topology import SRV1
 
 # Ends by SIGKILL under traffic; the soak sets more.
 KILLS = int(os.environ.get("NATRIX_KILLS", "10"))
-# The target for a restart: half of those of a soak are below. A single one says little on a busy machine.
+# The target for a restart, of which at least half of those of a soak are faster: a single one says
+# little on a busy machine.
 RESTART_MEDIAN_MAX_S = 2.0
 # Datagrams that are sent before and around each end, and endpoints that are asked about afterwards.
 DATAGRAMS, ASKED = 400, 30

@@ -339,8 +339,8 @@ impl<'a> Search<'a> {
         time_us.saturating_add_signed(self.offset.saturating_neg()).min(TIME_MAX_US)
     }
 
-    /// The clock was set by so much, at most `unclear_us` before. If that is not known, it was after
-    /// the latest time until which the log has everything.
+    /// The clock was set by so much, at most `unclear_us` before. If that is not known, it was
+    /// after the latest time before which the log has everything.
     fn clock_set(&mut self, by_us: i64, unclear_us: Option<u64>, time_us: u64) {
         self.offset = self.offset.saturating_add(by_us).clamp(-(TIME_MAX_US as i64), TIME_MAX_US as i64);
         let monotonic_us = self.monotonic_us(time_us);

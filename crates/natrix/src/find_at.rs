@@ -217,7 +217,7 @@ fn in_store(
     Ok(Outcome { holders: all + slices, is_complete })
 }
 
-/// Keeps the holders that are to be shown. Whoever reads only these must not take them for all.
+/// Keeps the holders that are to be shown. A note says if there are others.
 fn show_page(paging: &Paging, origin: Origin, found: &mut Found) -> Result<(), Failure> {
     let Paging { limit, all: shows_all, cursor } = paging;
     let begin = match cursor.as_deref().map(str::parse) {

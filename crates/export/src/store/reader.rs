@@ -552,7 +552,7 @@ impl Search<'_> {
         let Some(known) = self.store.catalogue.boots.get(boot as usize) else { return Ok(()) };
         for (place, in_use) in known.formulas.iter().enumerate() {
             // Workers adopt a configuration after it was announced to the log.
-            let until_us = known.formulas.get(place + 1).map_or(u64::MAX, |next| adopted_us(next));
+            let until_us = known.formulas.get(place + 1).map_or(u64::MAX, adopted_us);
             if in_use.checksum != 0 && in_use.since_us <= to_us && from_us < until_us {
                 self.found.formulas.push(in_use.checksum);
             }
