@@ -195,7 +195,8 @@ pub struct BenchEngine {
     /// Length of the timed part
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     pub seconds: f64,
-    /// Events: none, discarded by a thread, or written as lines by a thread
+    /// Events: none, discarded by a thread, or written by a thread: as lines, or to a store in the
+    /// folder for temporary files
     #[arg(long, value_enum, default_value_t = BenchEvents::Nowhere)]
     pub events: BenchEvents,
     /// Number of packet filters, all of which permit the traffic
@@ -218,6 +219,8 @@ pub enum BenchEvents {
     Discarded,
     /// A thread writes them as lines to /dev/null
     Written,
+    /// A thread writes them to a store
+    Stored,
 }
 
 /// `natrix bench rules`.

@@ -41,6 +41,7 @@ pub(crate) fn run(arguments: &BenchEngine, out: &mut dyn Write) -> Result<(), Fa
             BenchEvents::Nowhere => EventsTo::Nowhere,
             BenchEvents::Discarded => EventsTo::Discarded,
             BenchEvents::Written => EventsTo::Written,
+            BenchEvents::Stored => EventsTo::Stored,
         },
         filters: arguments.filters,
         gateways: arguments.gateways,
