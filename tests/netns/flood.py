@@ -47,11 +47,11 @@ def arp_request(dice, sender, link):
     return struct.pack("!HHBBH", 1, ETH_P_IP, 6, 4, 1) + sender + source + bytes(6) + target
 
 
-def pcp_request(dice, number):
-    """A MAP, as an IP packet."""
-    own = SUBSCRIBERS["sub1"]
+def pcp_request(dice, number, link):
+    """A MAP, as an IP packet. `link`: see `frames`; without one, that of sub1."""
+    own, server = (f"{link}.10", f"{link}.1") if link else (SUBSCRIBERS["sub1"], NAT_INSIDE)
     # Every address of the link but those of the test itself, and some that are not of the link.
-    stranger = f"100.64.{dice.choice((0, 0, 0, 7))}.{dice.randrange(20, 250)}"
+    stranger = f"{dice.choice((*[server.rpartition('.')[0]] * 3, '100.64.7'))}.{dice.randrange(20, 250)}"
     source = own if number % 4 == 0 else stranger
     client = source if dice.randrange(4) else stranger
     mapped = lambda address: bytes(10) + b"\xff\xff" + socket.inet_aton(address)  # noqa: E731
@@ -59,7 +59,7 @@ def pcp_request(dice, number):
     message += dice.randbytes(12) + struct.pack("!B3xHH", dice.choice((6, 17)), 2000 + number, 0) + mapped("0.0.0.0")
     if number % 4 == 1:
         message += struct.pack("!BBH", 1, 0, 16) + mapped(SUBSCRIBERS["sub2"])
-    return ip_packet(source, NAT_INSIDE, socket.IPPROTO_UDP, udp_segment(source, 1024 + number, NAT_INSIDE, PCP, message))
+    return ip_packet(source, server, socket.IPPROTO_UDP, udp_segment(source, 1024 + number, server, PCP, message))
 
 
 def routing_packet(dice, kind, source, number):
@@ -76,19 +76,20 @@ def routing_packet(dice, kind, source, number):
     return ip_packet(source, NAT_OUTSIDE, socket.IPPROTO_TCP, syn)
 
 
-def frames(station, kind, link=LINK):
-    """Different ones, so that no source sends more than a few. `link`: the first three bytes of its addresses."""
+def frames(station, kind, link=None):
+    """Different ones, so that no source sends more than a few. `link`: the first three bytes of its addresses, if it
+    is not the usual one."""
     dice = random.Random(1)
     for number in range(FRAMES):
         sender = b"\x02\x66" + dice.randbytes(4)
         if kind == "arp":
-            yield b"\xff" * 6 + sender + struct.pack("!H", ETH_P_ARP) + arp_request(dice, sender, link)
+            yield b"\xff" * 6 + sender + struct.pack("!H", ETH_P_ARP) + arp_request(dice, sender, link or LINK)
             continue
         if kind == "pcp":
-            packet = pcp_request(dice, number)
+            packet = pcp_request(dice, number, link)
         else:
             far = socket.inet_ntoa(bytes([198, 18]) + dice.randbytes(2))
-            source = far if kind == "bgp" else f"{link}.{dice.randrange(100, 250)}"
+            source = far if kind == "bgp" else f"{link or LINK}.{dice.randrange(100, 250)}"
             packet = routing_packet(dice, kind, source, number)
         # One sender of requests, so that the switch has nothing to learn.
         yield station + (b"\x02\x66" + bytes(4) if kind == "pcp" else sender) + struct.pack("!H", ETH_P_IP) + packet

@@ -386,6 +386,15 @@ driver = "net_memif0,role=server,id=0,socket={FLOOD_SOCKET},socket-abstract=no"
 addresses = ["{FLOOD_LINK}.2/24"]
 kernel = "nx-flood"
 """
+# The same with subscribers at its other end.
+FLOOD_INSIDE = "100.64.3"
+SHARED_MEMORY_INSIDE = f"""
+[[interface]]
+name = "flood"
+realm = "inside"
+driver = "net_memif0,role=server,id=0,socket={FLOOD_SOCKET},socket-abstract=no"
+addresses = ["{FLOOD_INSIDE}.1/24"]
+"""
 
 # The longest first: run.py runs several side by side.
 SETUPS = {
@@ -441,6 +450,7 @@ SETUPS = {
     "alg_pptp": {"more": own_pool('addresses = ["203.0.113.46/32"]') + "\n[alg.pptp]\nenabled = true\n"},
     "port_control": {"filtering": "address-and-port-dependent"},
     "port_control_flood": {"filtering": "address-and-port-dependent"},
+    "port_control_memory": {"filtering": "address-and-port-dependent", "more": SHARED_MEMORY_INSIDE},
     "port_control_blocks": {
         "more": own_pool('addresses = ["203.0.113.40/31"]\nallocation = "blocks"\nblock_size = 256'),
         "filtering": "address-and-port-dependent",
