@@ -142,6 +142,23 @@ impl View<'_> {
     fn has_data(&self, now: Instant, key: &AlgKey, known: &[alg::Known]) -> bool {
         let of_control = self.state.mappings.get(key.mapping).key();
         known.iter().any(|known| {
+    /// A phone may send from one port over UDP and listen at another, which its `REGISTER` has named:
+    /// its session with the same remote endpoint at the other of the two. What one of them has
+    /// asked for is answered by the other.
+    pub(in crate::shard) fn other_session(&self, asking: &Asking) -> Option<u32> {
+        let Asking { now, key, .. } = *asking;
+        let store = self.state.control_sessions.as_ref()?;
+        let own = self.state.mappings.get(key.mapping).key();
+        if own.protocol != Protocol::Udp {
+            return None;
+        }
+        let sends_from = || self.registration(now, key.mapping, key.remote).map(|grant| grant.requester.port);
+        let listens_at = || self.registration_elsewhere(now, key.mapping, key.remote).map(|grant| grant.key().port);
+        let port = sends_from().filter(|port| *port != own.port).or_else(listens_at)?;
+        let index = self.state.find_live_mapping(&InternalKey { port, ..own }, now)?;
+        store.find(&AlgKey::of(index, self.state.mappings.get(index), key.remote))
+    }
+
             let inside = InternalKey { port: known.inside, ..of_control };
             let found = self.state.find_live_mapping(&inside, now);
             found.is_some_and(|mapping| self.has_real_session(now, mapping))
@@ -193,7 +210,11 @@ impl Ledger {
                 return None;
             };
             self.counters.control_sessions[usize::from(alg.0)] += u64::from(read.is_none());
-            return Some(Control { asking: Asking { now, place, key, alg }, flow, from, disabled });
+            let asking = Asking { now, place, key, alg };
+            if let Some(other) = self.view().other_session(&asking) {
+                self.state.control_sessions.as_mut()?.copy_memory(other, place);
+            }
+            return Some(Control { asking, flow, from, disabled });
         }
         match read {
             Some(place) => Some(Control { asking: Asking { now, place, key, alg }, flow, from, disabled }),
@@ -417,7 +438,10 @@ impl Ledger {
             disabled,
         };
         let result = act(alg.alg()?, &mut memory, &context);
-        session.memory = memory;
+        let has_changed = core::mem::replace(&mut session.memory, memory) != memory;
+        if has_changed && let Some(other) = self.view().other_session(&asking) {
+            self.state.control_sessions.as_mut()?.copy_memory(asking.place, other);
+        }
         Some(result)
     }
 

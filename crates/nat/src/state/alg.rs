@@ -362,6 +362,15 @@ impl AlgStore {
     fn has_all(&self, subscriber: u32) -> bool {
         self.owners.find(&self.hash, subscriber).is_some_and(|owner| owner.sessions >= self.room.sessions / SHARE)
     }
+    /// What the gateway remembers of a session, for another of the same gateway.
+    pub(crate) fn copy_memory(&mut self, from: u32, to: u32) {
+        let AlgSession { alg, memory, .. } = *self.get(from);
+        let to = self.get_mut(to);
+        if to.alg == alg {
+            to.memory = memory;
+        }
+    }
+
 
     fn is_full(&self) -> bool {
         self.len() >= self.room.sessions as usize

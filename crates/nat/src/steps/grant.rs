@@ -252,9 +252,28 @@ impl View<'_> {
         if self.state.grants.is_empty() {
             return None;
         }
-        let is_it = |grant: &Grant| grant.is_registration() && grant.is_alive(now) && grant.admits(remote);
+        let is_it = |grant: &Grant| self.registers(now, grant, remote);
         let found = self.state.grants.find(&self.state.mappings.get(index).key(), is_it)?;
         Some(self.state.grants.get(found))
+    }
+
+    /// A registration with this remote endpoint of a phone that sends from this mapping over UDP, and
+    /// listens at the port that it has registered.
+    pub(crate) fn registration_elsewhere(&self, now: Instant, index: u32, remote: (u32, u16)) -> Option<&Grant> {
+        let own = self.state.mappings.get(index).key();
+        if own.protocol != Protocol::Udp || self.state.grants.is_empty() {
+            return None;
+        }
+        let is_it = |grant: &&Grant| {
+            let is_by_it =
+                grant.requester.port == own.port && grant.key() == InternalKey { port: grant.key().port, ..own };
+            is_by_it && grant.key().port != own.port && self.registers(now, grant, remote)
+        };
+        self.state.grants_beside(own.realm, own.address).map(|grant| self.state.grants.get(grant)).find(is_it)
+    }
+
+    fn registers(&self, now: Instant, grant: &Grant, remote: (u32, u16)) -> bool {
+        grant.is_registration() && grant.is_alive(now) && grant.admits(remote)
     }
 
     /// Until when a packet of this remote endpoint may wait for an answer, if a gateway reads it

@@ -104,33 +104,124 @@ fn a_phone_calls_another_port_of_its_registrar() {
     bed.run_out();
 }
 
-/// What `docs/alg.md` says of phones that send from another port than their `Via` names: how they
-/// call, and that calls to them open nothing.
-#[test]
-fn a_phone_that_sends_from_another_port_registers_and_calls() {
-    let mut bed = Bed::new(with(&["sip"]).filtering(Filtering::AddressAndPortDependent));
-    let (sends, listens) = (at(I1, 50_123), at(I1, 5060));
-    let send = |bed: &mut Bed, text: &str| {
-        bed.inside(&build::udp(sends, REGISTRAR).payload(text.as_bytes()).build());
-        udp_text(&bed.only_outside())
-    };
-    let sent = send(&mut bed, &register_text("UDP", listens, listens, 3_600));
-    let external = sent.split("sip:a@").nth(1).and_then(|rest| rest.split('>').next()).expect("a contact");
-    let external: SocketAddrV4 = external.parse().expect("an endpoint");
-    assert!(sent.contains(&format!("UDP {external};")), "{sent}");
-    bed.is_registered(listens, external);
-    // It gets the answer, and calls, where it listens.
-    for text in ["SIP/2.0 200 OK\r\nCSeq: 7 REGISTER\r\n\r\n", &invite(external)] {
-        bed.outside(&build::udp(REGISTRAR, external).payload(text.as_bytes()).build());
-        assert_eq!(destination(&bed.only_inside()), listens);
+/// A phone that sends from one port, and listens at another that its `Via` and `Contact` name.
+struct TwoPorts {
+    sends: SocketAddrV4,
+    listens: SocketAddrV4,
+    /// Where it listens.
+    external: SocketAddrV4,
+}
+
+impl TwoPorts {
+    fn register(bed: &mut Bed, listens: u16) -> TwoPorts {
+        let (sends, listens) = (at(I1, 50_123), at(I1, listens));
+        let mut phone = TwoPorts { sends, listens, external: listens };
+        let sent = phone.say(bed, REGISTRAR, &register_text("UDP", listens, listens, 3_600));
+        let external = sent.split("sip:a@").nth(1).and_then(|rest| rest.split('>').next()).expect("a contact");
+        phone.external = external.parse().expect("an endpoint");
+        assert!(sent.contains(&format!("UDP {external};")), "{sent}");
+        bed.is_registered(listens, phone.external);
+        phone
     }
-    let answer = send(&mut bed, OK);
-    assert!(answer.contains("c=IN IP4 100.64.0.10"), "one way only: {answer}");
-    let sent = send(&mut bed, INVITE);
-    let media = sent.split("m=audio ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
-    let own = at(*external.ip(), media.parse().expect("a port"));
-    assert!(bed.udp_reaches(at(E1, 20_000), own, at(I1, 5004)));
-    assert_eq!(bed.open_udp(at(I1, 5004), at(E1, 20_000)), own);
+
+    fn say(&self, bed: &mut Bed, to: SocketAddrV4, text: &str) -> String {
+        bed.inside(&build::udp(self.sends, to).payload(text.as_bytes()).build());
+        udp_text(&bed.only_outside())
+    }
+
+    fn hear(&self, bed: &mut Bed, from: SocketAddrV4, text: &str) -> String {
+        bed.outside(&build::udp(from, self.external).payload(text.as_bytes()).build());
+        let arrived = bed.only_inside();
+        assert_eq!(destination(&arrived), self.listens);
+        udp_text(&arrived)
+    }
+
+    /// Sound goes both ways by what this message of the phone announces.
+    fn has_sound(&self, bed: &mut Bed, text: &str) {
+        let media = text.split("m=audio ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+        let own = at(*self.external.ip(), media.parse().expect("a port"));
+        assert!(!text.contains("c=IN IP4 100.64.0.10"), "{text}");
+        assert!(bed.udp_reaches(at(E1, 20_000), own, at(I1, 5004)), "{text}");
+        assert!(!bed.udp_reaches(at(E2, 20_000), own, at(I1, 5004)), "the peer only");
+        assert_eq!(bed.open_udp(at(I1, 5004), at(E1, 20_000)), own);
+    }
+
+    fn answers(&self, bed: &mut Bed, caller: SocketAddrV4) -> String {
+        let answer = self.say(bed, caller, &OK.replace("100.64.0.10:5062", &self.listens.to_string()));
+        assert!(answer.contains(&format!("Contact: <sip:a@{}>", self.external)), "{answer}");
+        answer
+    }
+}
+
+/// What comes there is another session, which knows what the first one has asked.
+#[test]
+fn a_phone_that_sends_from_another_port_is_called() {
+    for workers in [1, 8] {
+        // One of `ports`, and another.
+        for listens in [5060, 5_062] {
+            // The session that it sends from is there, or has timed out.
+            for after_s in [0, 600] {
+                let filtering = Filtering::AddressAndPortDependent;
+                let mut bed = Bed::new(with(&["sip"]).filtering(filtering)).workers(workers);
+                let phone = TwoPorts::register(&mut bed, listens);
+                phone.hear(&mut bed, REGISTRAR, "SIP/2.0 401 Unauthorized\r\nCSeq: 6 REGISTER\r\n\r\n");
+                bed.advance_secs(after_s);
+                let arrived = phone.hear(&mut bed, REGISTRAR, &invite(phone.external));
+                assert_eq!(arrived, invite(phone.listens));
+                bed.advance_secs(20);
+                let answer = phone.answers(&mut bed, REGISTRAR);
+                phone.has_sound(&mut bed, &answer);
+                bed.run_out();
+            }
+        }
+    }
+}
+
+/// The answers come to the port where it listens.
+#[test]
+fn a_call_of_a_phone_of_two_ports_may_ring_for_minutes() {
+    let mut bed = Bed::new(with(&["sip"]).filtering(Filtering::AddressAndPortDependent));
+    let phone = TwoPorts::register(&mut bed, 5060);
+    let sent = phone.say(&mut bed, REGISTRAR, &INVITE.replace("\r\nContact", "\r\nCall-ID: c\r\nContact"));
+    for _ in 0..3 {
+        bed.advance_secs(25);
+        phone.hear(&mut bed, REGISTRAR, "SIP/2.0 180 Ringing\r\nCall-ID: c\r\nCSeq: 1 INVITE\r\n\r\n");
+    }
+    bed.advance_secs(60);
+    phone.has_sound(&mut bed, &sent);
+    bed.run_out();
+}
+
+/// By the answer that comes where it listens.
+#[test]
+fn a_registrar_says_how_long_a_phone_of_two_ports_is_registered() {
+    let mut bed = Bed::new(with(&["sip"]));
+    let phone = TwoPorts::register(&mut bed, 5060);
+    let contact = format!("Contact: <sip:a@{}>;expires=120", phone.external);
+    let text = format!("SIP/2.0 200 OK\r\nCall-ID: secret\r\nCSeq: 7 REGISTER\r\n{contact}\r\n\r\n");
+    phone.hear(&mut bed, REGISTRAR, &text);
+    bed.advance_secs(110);
+    assert!(call(&mut bed, at(E1, 9_000), phone.external).is_some());
+    bed.advance_secs(20);
+    assert!(call(&mut bed, at(E1, 9_000), phone.external).is_none());
+    bed.run_out();
+}
+
+/// Who asks at the registered port without being the registrar, or another port of the phone,
+/// opens nothing.
+#[test]
+fn a_phone_of_two_ports_answers_its_registrar_only() {
+    let mut bed = Bed::new(with(&["sip"]).filtering(Filtering::EndpointIndependent));
+    let phone = TwoPorts::register(&mut bed, 5_062);
+    let stranger = at(E2, 5060);
+    bed.outside(&build::udp(stranger, phone.external).payload(invite(phone.external).as_bytes()).build());
+    bed.only_inside();
+    let answer = phone.say(&mut bed, stranger, OK);
+    assert!(answer.contains("c=IN IP4 100.64.0.10"), "{answer}");
+    phone.hear(&mut bed, REGISTRAR, &invite(phone.external));
+    let other = TwoPorts { sends: at(I1, 50_125), ..phone };
+    let answer = other.say(&mut bed, REGISTRAR, OK);
+    assert!(answer.contains("c=IN IP4 100.64.0.10"), "{answer}");
     bed.run_out();
 }
 

@@ -386,7 +386,11 @@ impl Ledger {
                 is_its && is_there && is_of_call && grant.is_alive(now)
             };
             let inside = InternalKey { protocol: Protocol::Udp, port: known.inside.wrapping_add(above), ..control };
+        let other = self.view().other_session(asking);
             let Some(index) = self.state.grants.find(&inside, is_it) else { continue };
+        // Asked by the one session, answered by the other.
+        let is_asked = |place: &u32| store.get(*place).known().iter().any(|known| known.peer == Some(request));
+        let place = Some(place).filter(is_asked).or(other).unwrap_or(place);
             let expires = self.state.grants.get(index).expires();
             let until = match step {
                 CallStep::Rings => expires.max(now + RINGING_MAX),
