@@ -40,6 +40,9 @@ pub struct Want {
     pub needs_own_address: bool,
     /// Of a call that both ends have accepted: the identifier that the peer expects.
     pub peer: Option<u16>,
+    /// Only if the session has announced it before and its peer may still use it: perhaps it is the
+    /// outside that has named it now.
+    pub renews: bool,
 }
 
 /// What the text is made of. `Endpoint` numbers are places in the wants; none is the session's own
@@ -98,6 +101,7 @@ pub struct Findings {
     ends_registrations: bool,
     via: Option<u16>,
     call: Option<(CallStep, u16)>,
+    renews: bool,
     registered: [(u16, u32); WANTS_MAX],
     registered_len: usize,
     /// A bit for each want of a pair that got one port.
@@ -117,6 +121,7 @@ impl Default for Findings {
             ends_registrations: false,
             via: None,
             call: None,
+            renews: false,
             registered: [(0, 0); WANTS_MAX],
             registered_len: 0,
             singles: 0,
@@ -189,6 +194,11 @@ impl Findings {
         self.call = Some((step, request));
     }
 
+    /// What the message wants from here on opens nothing: [`Want::renews`].
+    pub(crate) fn only_renew(&mut self) {
+        self.renews = true;
+    }
+
     pub(crate) fn end_registrations(&mut self) {
         self.ends_registrations = true;
     }
@@ -204,6 +214,7 @@ impl Findings {
 
     /// The place of the want. An equal one is not repeated.
     pub(crate) fn want(&mut self, want: Want) -> u8 {
+        let want = Want { renews: self.renews, ..want };
         work::count(self.wants_len);
         if let Some(place) = self.wants[..self.wants_len].iter().position(|known| *known == want) {
             return place as u8;

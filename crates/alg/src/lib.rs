@@ -145,6 +145,8 @@ pub struct Context<'a> {
     pub known: &'a [Known],
     /// Commands that are left alone, as bits of the gateway's own ([`Alg::commands`]).
     pub disabled: u8,
+    /// In seconds from any beginning.
+    pub time_s: u32,
 }
 
 impl Context<'_> {
@@ -198,6 +200,8 @@ pub enum Frame {
     Needs(usize),
     /// A message of this many bytes.
     Message(usize),
+    /// The same, with so many further bytes that belong to it and pass unread, as they come.
+    Part(usize, usize),
     /// Forward this many bytes without reading them. They may not all have arrived yet.
     Skip(usize),
     /// The rest of the session passes unread.
@@ -238,6 +242,11 @@ pub trait Alg: Sync {
 
     /// Reads one whole message.
     fn read(&self, memory: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading;
+
+    /// Whether these first bytes of a message, whose rest its sender keeps back, can be read alone.
+    fn is_readable_part(&self, _bytes: &[u8]) -> bool {
+        false
+    }
 
     /// Over UDP: whether a datagram is a request that may begin a session with a server inside.
     /// `None` if nothing is read of what such a server is asked.

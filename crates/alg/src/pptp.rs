@@ -114,7 +114,15 @@ fn length_of(kind: u16) -> Option<u16> {
 }
 
 fn call(port: u16, peer: Option<u16>) -> Want {
-    Want { port, kind: WantKind::Call, transport: Transport::Tcp, needs_own_address: true, peer, lifetime: None }
+    Want {
+        port,
+        kind: WantKind::Call,
+        transport: Transport::Tcp,
+        needs_own_address: true,
+        peer,
+        lifetime: None,
+        renews: false,
+    }
 }
 
 fn end(known: &Known, findings: &mut Findings) {

@@ -35,8 +35,14 @@ const STARTS: &[&[u8]] = &[
 ];
 /// Bytes of the longest start.
 const START_MAX: usize = 14;
-const SHAPE: Shape =
-    Shape { starts: STARTS, start_max: START_MAX, is_start, is_length: |name| text::is(name, b"Content-Length") };
+/// Servers may write a description after the header, in segments of their own.
+const SHAPE: Shape = Shape {
+    starts: STARTS,
+    start_max: START_MAX,
+    is_start,
+    is_length: |name| text::is(name, b"Content-Length"),
+    has_read_body: false,
+};
 
 impl Alg for Rtsp {
     fn name(&self) -> &'static str {
@@ -71,7 +77,7 @@ impl Alg for Rtsp {
             _ => {}
         }
         let frame = text::frame(memory, context, bytes, seen, &SHAPE);
-        if matches!(frame, Frame::Message(_)) {
+        if matches!(frame, Frame::Message(_) | Frame::Part(..)) {
             memory.flags |= spoken;
         }
         frame

@@ -46,11 +46,15 @@ const STARTS: &[&[u8]] = &[
 ];
 /// Bytes of the longest start.
 const START_MAX: usize = 10;
-const SHAPE: Shape = Shape { starts: STARTS, start_max: START_MAX, is_start, is_length };
+const SHAPE: Shape = Shape { starts: STARTS, start_max: START_MAX, is_start, is_length, has_read_body: true };
 /// Flag of a session: the outside has named the internal address, which nobody there has to know.
 /// Whatever repeats or relays such a message inside would seem to announce an endpoint of its own,
-/// so nothing of the session is read any more.
+/// so nothing new is opened until [`Memory::number`], in seconds.
 const INSIDE_NAMED: u32 = 1;
+/// A message may be answered, and so repeated, for so long (RFC 3261 §17.1.2.2, Timer F).
+const ANSWERED_WITHIN_S: u32 = 32;
+/// An INVITE may ring before (§16.6, Timer C).
+const RINGS_S: u32 = 180;
 /// Flag of a session: the outside has sent a request, so that the inside has something to answer.
 const ASKED: u32 = 2;
 /// RFC 3261 §10.2.1.1 lets the registrar choose; this is what its §10.3 suggests.
@@ -92,16 +96,20 @@ impl Alg for Sip {
             return Reading::Done;
         };
         if !context.from_inside && names_inside(context, message, line_end) {
-            memory.flags |= INSIDE_NAMED;
-        }
-        if memory.flags & INSIDE_NAMED != 0 {
-            return Reading::Done;
+            note_named(memory, context, message);
         }
         let mut found = Findings::default();
+        if is_named(memory, context) {
+            found.only_renew();
+        }
         if read_message(memory, context, message, line_end, &mut found).is_some() {
             *findings = found;
         }
         Reading::Done
+    }
+
+    fn is_readable_part(&self, bytes: &[u8]) -> bool {
+        text::find(bytes, b"\r\n\r\n", 0).is_some()
     }
 
     fn is_first_request(&self) -> Option<fn(&[u8]) -> bool> {
@@ -110,6 +118,19 @@ impl Alg for Sip {
             line_end.is_some_and(|end| is_start(&message[..end])) && !text::starts(message, b"SIP/2.0 ")
         })
     }
+}
+
+fn note_named(memory: &mut Memory, context: &Context<'_>, message: &[u8]) {
+    let rings = if text::starts(message, b"INVITE ") { RINGS_S } else { 0 };
+    let left = if is_named(memory, context) { memory.number.wrapping_sub(context.time_s) } else { 0 };
+    memory.flags |= INSIDE_NAMED;
+    memory.number = context.time_s.wrapping_add(left.max(rings + ANSWERED_WITHIN_S));
+}
+
+/// Whether the outside has named the inside of late.
+fn is_named(memory: &Memory, context: &Context<'_>) -> bool {
+    let left = memory.number.wrapping_sub(context.time_s) as i32;
+    memory.flags & INSIDE_NAMED != 0 && left > 0
 }
 
 /// Whether this is a request line or a status line.
@@ -306,7 +327,12 @@ fn read_message(
         });
     }
     let body_end = match length {
-        Some((length, ..)) => body.checked_add(length as usize).filter(|end| *end <= message.len())?,
+        Some((length, ..)) => match body.checked_add(length as usize).filter(|end| *end <= message.len()) {
+            Some(end) => end,
+            // The header of a message whose body the sender keeps back. A datagram cannot be one.
+            None if context.transport == Transport::Tcp => body,
+            None => return None,
+        },
         None if context.transport == Transport::Tcp => body,
         None => message.len(),
     };

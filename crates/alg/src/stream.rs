@@ -109,6 +109,11 @@ impl Held {
         self.kept_len = 0;
     }
 
+    /// The reader is asked about the bytes once more, however many it needed.
+    pub fn ask_again(&mut self) {
+        self.needs = 0;
+    }
+
     fn drop_bytes(&mut self) {
         (self.start, self.end, self.seen, self.needs, self.corrections) = (0, 0, 0, 0, 0);
     }
@@ -164,6 +169,8 @@ pub enum Step {
     Skip(usize),
     /// A message of this many bytes, with its changes.
     Message(usize, Replacements),
+    /// The same, with so many further bytes that pass unread, as they come.
+    Part(usize, Replacements, usize),
     /// The rest passes unread, the message of this many bytes included.
     Over,
 }
@@ -357,6 +364,16 @@ impl Stream {
         distance(self.floor, sequence) >= 0 && distance(sequence, next) >= 0
     }
 
+    /// True for a segment that brings nothing but what is held, which waits for the rest of its
+    /// message: perhaps the sender keeps that back until this is acknowledged (RFC 896).
+    #[must_use]
+    pub fn only_repeats(&self, held: &Held, segment: &Segment<'_>) -> bool {
+        let end = segment.sequence.wrapping_add(segment.payload.len() as u32);
+        let next = self.base.wrapping_add(held.len() as u32);
+        let is_waiting = held.has_bytes() && held.corrections == 0 && !self.is_over && !segment.fin;
+        is_waiting && distance(self.base, end) > 0 && distance(end, next) >= 0
+    }
+
     /// The input place of an output place. Inside a correction: its start, or its end if `upwards`.
     #[must_use]
     pub fn place_in(&self, held: &Held, sequence: u32, upwards: bool) -> u32 {
@@ -490,16 +507,29 @@ impl Stream {
                 }
                 Step::Skip(count) if count > 0 => self.skip = u32::try_from(count).unwrap_or(u32::MAX),
                 Step::Message(length, changes) if (1..=held.len()).contains(&length) => {
-                    if held.kept_len + changes.as_slice().len() <= CORRECTIONS_MAX {
-                        self.change(held, length, &changes, out);
-                    } else {
-                        // It waits for an acknowledgement. What does not fit, the sender repeats.
-                        held.corrections = changes.as_slice().len();
+                    self.change_or_wait(held, length, &changes, out);
+                }
+                Step::Part(length, changes, rest) if (1..=held.len()).contains(&length) => {
+                    if self.change_or_wait(held, length, &changes, out) {
+                        self.skip = u32::try_from(rest).unwrap_or(u32::MAX);
                     }
                 }
-                Step::More | Step::Needs(_) | Step::Skip(_) | Step::Message(..) | Step::Over => self.is_over = true,
+                Step::More | Step::Needs(_) | Step::Skip(_) | Step::Message(..) | Step::Part(..) | Step::Over => {
+                    self.is_over = true;
+                }
             }
         }
+    }
+
+    /// False if the message waits for an acknowledgement. What does not fit, the sender repeats.
+    fn change_or_wait(&mut self, held: &mut Held, length: usize, changes: &Replacements, out: &mut Output<'_>) -> bool {
+        let has_room = held.kept_len + changes.as_slice().len() <= CORRECTIONS_MAX;
+        if has_room {
+            self.change(held, length, changes, out);
+        } else {
+            held.corrections = changes.as_slice().len();
+        }
+        has_room
     }
 
     fn send_on(&mut self, held: &mut Held, count: usize, out: &mut Output<'_>) {

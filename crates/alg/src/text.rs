@@ -215,6 +215,8 @@ pub(crate) struct Shape {
     pub(crate) is_start: fn(&[u8]) -> bool,
     /// Whether the field of this name has the length.
     pub(crate) is_length: fn(&[u8]) -> bool,
+    /// Bodies are read, so that a message waits for its body.
+    pub(crate) has_read_body: bool,
 }
 
 /// The first line of a message that is not complete was read. One bit for each direction; both are
@@ -262,6 +264,8 @@ pub(crate) fn frame(memory: &mut Memory, context: &Context<'_>, bytes: &[u8], se
     let total = end + 4 + length.unwrap_or(0) as usize;
     if total > crate::MESSAGE_MAX {
         Frame::Over
+    } else if !shape.has_read_body && total > end + 4 {
+        Frame::Part(end + 4, total - end - 4)
     } else if bytes.len() < total {
         Frame::Needs(total)
     } else {

@@ -33,6 +33,7 @@ struct Session {
     transport: Transport,
     is_over: bool,
     wants: Vec<Want>,
+    time_s: u32,
 }
 
 impl Session {
@@ -41,7 +42,15 @@ impl Session {
         let alg = AlgId::named(name).and_then(AlgId::alg)?;
         let transport = *alg.transports().get(usize::from(options >> 1) % alg.transports().len())?;
         let client_is_inside = options & 1 == 0;
-        Some(Session { alg, memory: Memory::default(), client_is_inside, transport, is_over: false, wants: Vec::new() })
+        Some(Session {
+            alg,
+            memory: Memory::default(),
+            client_is_inside,
+            transport,
+            is_over: false,
+            wants: Vec::new(),
+            time_s: 0,
+        })
     }
 
     fn with_context<R>(
@@ -59,12 +68,15 @@ impl Session {
             remote: Endpoint { address: 0xcb00_7109, port: 5060 },
             known: &KNOWN,
             disabled: 0,
+            time_s: self.time_s,
         };
         act(self.alg, &mut self.memory, &context)
     }
 
     /// Reads a message, and checks what is claimed about it.
     fn read(&mut self, from_client: bool, message: &[u8]) -> Option<::alg::Replacements> {
+        // The same for each cutting.
+        self.time_s = self.time_s.wrapping_add(message.len() as u32);
         let mut findings = Findings::default();
         let awaited = self.memory.awaited;
         let reading =
@@ -123,6 +135,10 @@ impl Session {
                 assert!((1..=bytes.len().min(MESSAGE_MAX)).contains(&length));
                 self.read(from_client, &bytes[..length]).map_or(Step::Over, |changes| Step::Message(length, changes))
             }
+            Frame::Part(length, rest) => {
+                assert!((1..=bytes.len().min(MESSAGE_MAX)).contains(&length));
+                self.read(from_client, &bytes[..length]).map_or(Step::Over, |changes| Step::Part(length, changes, rest))
+            }
             Frame::Over => {
                 self.is_over = true;
                 Step::Over
@@ -175,7 +191,9 @@ impl Expected {
                 self.skip();
             }
             // More corrections than this wait for an acknowledgement, and the message with them.
-            Step::Message(length, changes) if self.corrections + changes.as_slice().len() <= ::alg::CORRECTIONS_MAX => {
+            Step::Message(length, changes) | Step::Part(length, changes, _)
+                if self.corrections + changes.as_slice().len() <= ::alg::CORRECTIONS_MAX =>
+            {
                 self.corrections += changes.as_slice().len();
                 let message = &self.input[self.at..self.at + length];
                 let mut out = vec![0; length + EDITS_MAX * TEXT_MAX];
@@ -183,8 +201,12 @@ impl Expected {
                 assert!(written.is_some(), "there is room");
                 self.output.extend_from_slice(&out[..written.unwrap_or_default()]);
                 self.at += length;
+                if let Step::Part(.., rest) = step {
+                    self.skip = *rest;
+                    self.skip();
+                }
             }
-            Step::More | Step::Needs(_) | Step::Message(..) | Step::Over => {}
+            Step::More | Step::Needs(_) | Step::Message(..) | Step::Part(..) | Step::Over => {}
         }
     }
 }

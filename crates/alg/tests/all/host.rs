@@ -31,6 +31,7 @@ pub(crate) struct Host {
     pub(crate) transport: Transport,
     pub(crate) internal: u16,
     pub(crate) disabled: u8,
+    pub(crate) time_s: u32,
     pub(crate) is_over: bool,
     /// Refuses all from now on.
     pub(crate) refuses: bool,
@@ -50,6 +51,8 @@ impl Host {
             transport,
             internal,
             disabled: 0,
+            // Soon beyond the largest.
+            time_s: u32::MAX - 10,
             is_over: false,
             refuses: false,
             asked: 0,
@@ -74,6 +77,7 @@ impl Host {
             remote: Endpoint { address: u32::from_be_bytes(REMOTE), port: 5060 },
             known,
             disabled: self.disabled,
+            time_s: self.time_s,
         }
     }
 
@@ -93,10 +97,12 @@ impl Host {
     }
 
     fn answer(&mut self, findings: &Findings, own: Endpoint) -> alg::Replacements {
-        let grant = |want: &Want| (!self.refuses).then_some(Endpoint { port: granted(want.port), ..own });
+        let is_known = |want: &Want| self.wants.iter().any(|known| known.port == want.port);
+        let may_have = |want: &Want| !self.refuses && (!want.renews || is_known(want));
+        let grant = |want: &Want| may_have(want).then_some(Endpoint { port: granted(want.port), ..own });
         let answers: Vec<_> = findings.wants().iter().map(grant).collect();
         for want in findings.wants() {
-            if !self.refuses && !self.wants.contains(want) {
+            if !self.refuses && !want.renews && !self.wants.contains(want) {
                 self.wants.push(*want);
             }
         }
@@ -113,6 +119,7 @@ impl Host {
         self.asked += match frame {
             // It is framed, then read.
             Frame::Message(length) => length.saturating_sub(seen) + length,
+            Frame::Part(length, _) => length.saturating_sub(seen) + length,
             Frame::Skip(_) => 1,
             _ => bytes.len() - seen,
         };
@@ -120,14 +127,18 @@ impl Host {
             Frame::More => Step::More,
             Frame::Needs(count) => Step::Needs(count),
             Frame::Skip(count) => Step::Skip(count),
-            Frame::Message(length) => {
+            Frame::Message(length) | Frame::Part(length, _) => {
                 let mut findings = Findings::default();
                 let reading = self.alg.read(&mut self.memory, &context, &bytes[..length], &mut findings);
                 if reading == Reading::Over {
                     self.is_over = true;
                     return Step::Over;
                 }
-                Step::Message(length, self.answer(&findings, context.external))
+                let changes = self.answer(&findings, context.external);
+                match frame {
+                    Frame::Part(_, rest) => Step::Part(length, changes, rest),
+                    _ => Step::Message(length, changes),
+                }
             }
             Frame::Over => {
                 self.is_over = true;

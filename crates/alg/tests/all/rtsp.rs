@@ -49,6 +49,25 @@ fn interleaved_data_passes_unread() {
     assert_ne!(talk.client(udp), udp);
 }
 
+/// Its sender may wait for an acknowledgement of the header before it sends the body (RFC 896).
+#[test]
+fn a_header_does_not_wait_for_its_body() {
+    let mut talk = session();
+    let describe = b"DESCRIBE rtsp://x/a RTSP/1.0\r\n\r\n";
+    assert_eq!(talk.client(describe), describe);
+    let header = b"RTSP/1.0 200 OK\r\nContent-Length: 40\r\n\r\n";
+    assert_eq!(talk.server(header), header);
+    // What is not a message does not become one.
+    let body = b"SETUP rtsp://x/ RTSP/1.0\r\nTransport: x\r\n";
+    assert_eq!(body.len(), 40);
+    assert_eq!(talk.server(&body[..15]), &body[..15]);
+    assert_eq!(talk.server(&body[15..]), &body[15..]);
+    let setup = b"SETUP rtsp://x/b RTSP/1.0\r\nTransport: RTP/AVP;unicast;client_port=5002-5003\r\n\r\n";
+    assert_ne!(talk.client(setup), setup, "it is still read");
+    let reply = "RTSP/1.0 200 OK\r\nTransport: RTP/AVP;unicast;client_port=25002-25003;server_port=6000-6001\r\n\r\n";
+    assert_eq!(text(talk.server(reply.as_bytes())), reply.replace("25002-25003", "5002-5003"));
+}
+
 #[test]
 fn ports_of_a_server_inside_are_translated() {
     let mut talk = session();

@@ -332,16 +332,60 @@ fn a_repeated_message_that_names_the_inside_opens_nothing() {
     for head in ["REGISTER sip:x SIP/2.0\r\n", "INVITE sip:x SIP/2.0\r\n", "SIP/2.0 200 OK\r\nCSeq: 1 INVITE\r\n"] {
         let mut host = phone();
         let text = format!("{head}{contact}\r\n");
-        assert_eq!(repeated(&mut host, &text), (text, 0));
+        // The address of an answer's contact is hidden, and its port opens nothing.
+        let hidden = if head.starts_with("SIP") { text.replace("10.0.0.1", "198.51.100.7") } else { text.clone() };
+        assert_eq!(repeated(&mut host, &text), (hidden, 0));
     }
     for body in [SDP, "v=0\r\nm=audio 9000 RTP/AVP 0\r\na=rtcp:9001 IN IP4 10.0.0.1\r\nc=IN IP4 10.0.0.1"] {
         let mut host = phone();
         let text = with_body("INVITE sip:x SIP/2.0\r\n", body);
         assert_eq!(repeated(&mut host, &text), (text, 0));
-        // Nor does anything later of this session.
-        assert_eq!(answered(&mut host, &with_body(INVITE, SDP)), with_body(INVITE, SDP));
+        // Nor does anything else of this session by then.
+        assert!(answered(&mut host, &with_body(INVITE, SDP)).contains("c=IN IP4 10.0.0.1"));
         assert!(host.wants.is_empty());
     }
+}
+
+/// What anyone can make a provider relay takes neither the phone's own endpoint nor what it has
+/// announced before, and new sound only for as long as the message may be answered.
+#[test]
+fn a_message_that_names_the_inside_opens_nothing_for_a_time() {
+    let later = SDP.replace("49172", "49180").replace("51372", "51380").replace("51373", "51381");
+    for (method, seconds) in [("MESSAGE", 32), ("INVITE", 212)] {
+        let mut host = phone();
+        let before = sent(&mut host, &with_body(INVITE, SDP));
+        let wants = host.wants.len();
+        let named = with_body(&format!("{method} sip:a@198.51.100.7:25060 SIP/2.0\r\nCSeq: 1 {method}\r\n"), SDP);
+        assert_eq!(answered(&mut host, &named), named.replace("198.51.100.7:25060", "10.0.0.1:5060"), "it is read");
+        assert_eq!(sent(&mut host, &with_body(INVITE, SDP)), before, "announced before");
+        for after in [0, 16, seconds - 1] {
+            host.time_s = host.time_s.wrapping_add(after);
+            let out = sent(&mut host, &with_body(INVITE, &later));
+            assert!(out.contains("c=IN IP4 10.0.0.1\r\n") && out.contains("m=audio 49180 "), "{out}");
+            assert!(out.contains("Via: SIP/2.0/UDP 198.51.100.7:25060;"), "{out}");
+            assert!(out.contains("Contact: <sip:alice@198.51.100.7:25060;"), "{out}");
+            host.time_s = host.time_s.wrapping_sub(after);
+        }
+        assert_eq!(host.wants.len(), wants, "nothing was opened");
+        // A shorter time does not take the place of a longer one.
+        answered(&mut host, &named.replace(method, "MESSAGE"));
+        host.time_s = host.time_s.wrapping_add(seconds - 1);
+        assert!(sent(&mut host, &with_body(INVITE, &later)).contains("c=IN IP4 10.0.0.1"), "{method}");
+        host.time_s = host.time_s.wrapping_add(1);
+        assert!(sent(&mut host, &with_body(INVITE, &later)).contains("c=IN IP4 198.51.100.7"), "{method}");
+        assert!(host.wants.len() > wants);
+    }
+}
+
+/// A sender that keeps the body back: the header goes on, with its changes.
+#[test]
+fn a_header_without_its_body_is_rewritten() {
+    let whole = with_body(INVITE, SDP);
+    let header = &whole[..whole.len() - SDP.len()];
+    let mut host = Host::new("sip", 5060, Transport::Tcp);
+    let out = sent(&mut host, header);
+    assert!(out.contains("Contact: <sip:alice@198.51.100.7:25060;") && !out.contains(":5060;"), "{out}");
+    assert!(out.ends_with(&header[header.len() - 30..]) && host.wants.is_empty(), "{out}");
 }
 
 #[test]

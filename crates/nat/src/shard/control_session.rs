@@ -63,6 +63,10 @@ pub(in crate::shard) const HEADERS_MAX: usize = 120;
 /// connection, it begins again while that lives.
 const TRANSFER: Duration = Duration::from_secs(4 * 60 * 60);
 
+/// A sender that has repeated the start of a message for so long, and nothing else, waits for its
+/// acknowledgement (RFC 896). It is the least time after which RFC 6298 §2.4 repeats anything.
+const HELD_BACK: Duration = Duration::from_secs(1);
+
 /// The sweep restarts it when less is left.
 const RENEWED_BELOW: Duration = Duration::from_secs(4 * 60 * 60 - 60);
 
@@ -138,10 +142,6 @@ impl View<'_> {
         self.state.control_sessions.as_ref().is_some_and(|store| store.find(&key).is_some())
     }
 
-    /// Whether something uses a port that the control session announced.
-    fn has_data(&self, now: Instant, key: &AlgKey, known: &[alg::Known]) -> bool {
-        let of_control = self.state.mappings.get(key.mapping).key();
-        known.iter().any(|known| {
     /// A phone may send from one port over UDP and listen at another, which its `REGISTER` has named:
     /// its session with the same remote endpoint at the other of the two. What one of them has
     /// asked for is answered by the other.
@@ -159,6 +159,10 @@ impl View<'_> {
         store.find(&AlgKey::of(index, self.state.mappings.get(index), key.remote))
     }
 
+    /// Whether something uses a port that the control session announced.
+    fn has_data(&self, now: Instant, key: &AlgKey, known: &[alg::Known]) -> bool {
+        let of_control = self.state.mappings.get(key.mapping).key();
+        known.iter().any(|known| {
             let inside = InternalKey { port: known.inside, ..of_control };
             let found = self.state.find_live_mapping(&inside, now);
             found.is_some_and(|mapping| self.has_real_session(now, mapping))
@@ -436,6 +440,7 @@ impl Ledger {
             remote: AlgEndpoint { address: asking.key.remote.0, port: asking.key.remote.1 },
             known: session.known(),
             disabled,
+            time_s: (asking.now.as_micros() / 1_000_000) as u32,
         };
         let result = act(alg.alg()?, &mut memory, &context);
         let has_changed = core::mem::replace(&mut session.memory, memory) != memory;
@@ -445,21 +450,39 @@ impl Ledger {
         Some(result)
     }
 
-    fn step(&mut self, control: &Control, bytes: &[u8], seen: usize) -> Step {
+    /// `is_stuck`: the sender keeps the rest of the first message back.
+    fn step(&mut self, control: &Control, bytes: &[u8], seen: usize, is_stuck: bool) -> Step {
+        let alg = control.asking.alg;
+        // What comes from outside is not only rewritten: its whole says what it names.
+        let is_readable =
+            is_stuck && control.from == Side::Inside && alg.alg().is_some_and(|alg| alg.is_readable_part(bytes));
         let frame = self.with_context(control, |alg, memory, context| alg.frame(memory, context, bytes, seen));
         match frame {
-            Some(Frame::More) => Step::More,
-            Some(Frame::Needs(count)) => Step::Needs(count),
+            Some(Frame::Needs(count)) if is_readable => {
+                self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::Unreadable);
+                self.step_over(control, bytes, Some(count.saturating_sub(bytes.len())))
+            }
+            Some(Frame::More) if !is_stuck => Step::More,
+            Some(Frame::Needs(count)) if !is_stuck => Step::Needs(count),
             Some(Frame::Skip(count)) => Step::Skip(count),
-            Some(Frame::Message(length)) => match self.read_message(control, bytes.get(..length).unwrap_or(bytes)) {
-                (Reading::Done, changes) => Step::Message(length, changes),
-                (Reading::Over, _) => {
-                    self.end_reading(control);
-                    Step::Over
-                }
-            },
-            Some(Frame::Over) | None => {
-                self.counters.gateways[usize::from(control.asking.alg.0)].refuse(GatewayRefusal::Unreadable);
+            Some(Frame::Message(length)) => self.step_over(control, bytes.get(..length).unwrap_or(bytes), None),
+            Some(Frame::Part(length, rest)) => {
+                self.step_over(control, bytes.get(..length).unwrap_or(bytes), Some(rest))
+            }
+            Some(Frame::More | Frame::Needs(_) | Frame::Over) | None => {
+                self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::Unreadable);
+                self.end_reading(control);
+                Step::Over
+            }
+        }
+    }
+
+    /// Over a message that is read, and so many bytes after it.
+    fn step_over(&mut self, control: &Control, message: &[u8], rest: Option<usize>) -> Step {
+        match (self.read_message(control, message), rest) {
+            ((Reading::Done, changes), None) => Step::Message(message.len(), changes),
+            ((Reading::Done, changes), Some(rest)) => Step::Part(message.len(), changes, rest),
+            ((Reading::Over, _), _) => {
                 self.end_reading(control);
                 Step::Over
             }
@@ -568,15 +591,28 @@ impl Ledger {
         }
         let mut held_bytes = room.unwrap_or_default();
         let store = self.state.control_sessions.as_mut();
+        let held_since = store.as_ref().and_then(|store| store.held_since(place, own));
         let Some(mut stream) = store.and_then(|store| store.get_mut(place).streams[own].take()) else {
             return Done::AsItIs;
         };
         let segment = Segment { sequence, payload, fin: flags.contains(Flags::FIN) };
-        let passed =
-            stream.pass(&mut held_bytes, &segment, &mut changed.output, |bytes, seen| self.step(control, bytes, seen));
+        let now = control.asking.now;
+        let is_stuck = stream.only_repeats(&held_bytes, &segment)
+            && held_since.is_some_and(|since| now.saturating_since(since) >= HELD_BACK);
+        if is_stuck {
+            held_bytes.ask_again();
+        }
+        let before = (stream.next(), held_bytes.len());
+        let passed = stream.pass(&mut held_bytes, &segment, &mut changed.output, |bytes, seen| {
+            self.step(control, bytes, seen, is_stuck)
+        });
+        let has_moved = (stream.next(), held_bytes.len()) != before;
         if let Some(store) = self.state.control_sessions.as_mut() {
             if has_room && let Some(held) = store.with_held(place, own) {
                 *held = held_bytes;
+            }
+            if has_moved {
+                store.note_progress(place, own, now);
             }
             let session = store.get_mut(place);
             // The other direction may have learned that nothing is read any more.

@@ -23,6 +23,7 @@ use crate::state::calls::CallTable;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::Mapping;
 use crate::state::table::BucketTable;
+use crate::time::Instant;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -261,13 +262,15 @@ impl Begun {
 /// What one direction of a session holds. A free place keeps the name of its last session.
 struct Holding {
     held: Held,
+    /// When the message at its start came, or what came last of it.
+    since: Instant,
     session: u32,
     way: usize,
 }
 
 impl Holding {
     fn new() -> Holding {
-        Holding { held: Held::new(), session: 0, way: 0 }
+        Holding { held: Held::new(), since: Instant::ORIGIN, session: 0, way: 0 }
     }
 }
 
@@ -359,9 +362,6 @@ impl AlgStore {
         &mut self.sessions.list[index as usize]
     }
 
-    fn has_all(&self, subscriber: u32) -> bool {
-        self.owners.find(&self.hash, subscriber).is_some_and(|owner| owner.sessions >= self.room.sessions / SHARE)
-    }
     /// What the gateway remembers of a session, for another of the same gateway.
     pub(crate) fn copy_memory(&mut self, from: u32, to: u32) {
         let AlgSession { alg, memory, .. } = *self.get(from);
@@ -371,6 +371,9 @@ impl AlgStore {
         }
     }
 
+    fn has_all(&self, subscriber: u32) -> bool {
+        self.owners.find(&self.hash, subscriber).is_some_and(|owner| owner.sessions >= self.room.sessions / SHARE)
+    }
 
     fn is_full(&self) -> bool {
         self.len() >= self.room.sessions as usize
@@ -537,7 +540,7 @@ impl AlgStore {
         for _ in 0..LOOKED_AT {
             self.looked_at = self.looked_at.wrapping_add(LOOK_STEP);
             let place = ((u64::from(self.looked_at) * total as u64) >> 32) as usize;
-            let Some(Holding { held, session, way }) = self.held.list.get(place) else { continue };
+            let Some(Holding { held, session, way, .. }) = self.held.list.get(place) else { continue };
             let (session, way) = (*session, *way);
             let holder = &self.sessions.list[session as usize];
             if usize::from(holder.held[way]) != place + 1 || !held.may_be_lost() {
@@ -561,6 +564,20 @@ impl AlgStore {
     pub(crate) fn settle_held(&mut self, index: u32, way: usize) {
         if self.held(index, way).is_empty() {
             self.release_held(index, way);
+        }
+    }
+
+    /// Since when nothing has been added to what one direction holds, and nothing of it sent on.
+    pub(crate) fn held_since(&self, index: u32, way: usize) -> Option<Instant> {
+        let held = self.sessions.list[index as usize].held[way];
+        held.checked_sub(1).map(|place| self.held.list[usize::from(place)].since)
+    }
+
+    /// Something was added or sent on.
+    pub(crate) fn note_progress(&mut self, index: u32, way: usize, now: Instant) {
+        let held = self.sessions.list[index as usize].held[way];
+        if let Some(place) = held.checked_sub(1) {
+            self.held.list[usize::from(place)].since = now;
         }
     }
 

@@ -529,6 +529,81 @@ fn a_call_gets_media_both_ways() {
     }
 }
 
+/// A sender with Nagle's algorithm (RFC 896) keeps the body back until the header is acknowledged,
+/// and repeats the header meanwhile. What is read of one from inside is still rewritten, and so is
+/// what follows.
+#[test]
+fn a_header_passes_whose_sender_keeps_the_body_back() {
+    // As long as its `Content-Length` says.
+    let whole = INVITE.strip_suffix('\n').expect("a line");
+    let (header, body) = whole.split_at(whole.find("v=0").expect("a body"));
+    for from_inside in [true, false] {
+        let mut bed = Bed::new(with(&["sip"]));
+        let mut talk = Talk::open(&mut bed, at(I1, 40_000), at(E1, 5060));
+        let send = |bed: &mut Bed, talk: &mut Talk, text: &str, is_again: bool| match from_inside {
+            true => {
+                talk.inner.0 -= if is_again { text.len() as u32 } else { 0 };
+                talk.send_out(bed, text)
+            }
+            false => {
+                talk.outer.0 -= if is_again { text.len() as u32 } else { 0 };
+                talk.send_in(bed, text)
+            }
+        };
+        assert_eq!(send(&mut bed, &mut talk, header, false), "");
+        for milliseconds in [200, 400] {
+            bed.advance(Duration::from_millis(milliseconds));
+            assert_eq!(send(&mut bed, &mut talk, header, true), "", "perhaps a duplicate");
+        }
+        bed.advance(Duration::from_millis(800));
+        let passed = send(&mut bed, &mut talk, header, true);
+        let external = talk.external.ip().to_string();
+        let expected = match from_inside {
+            true => passed.replace(&format!("{external}:"), "100.64.0.10:"),
+            false => passed.clone(),
+        };
+        assert_eq!(passed.contains(&format!("alice@{external}:")), from_inside, "{passed}");
+        assert_eq!(expected.len(), header.len() + if from_inside { 1 } else { 0 }, "{passed}");
+        assert_eq!(send(&mut bed, &mut talk, body, false), body);
+        assert_eq!(talk.send_out(&mut bed, whole).contains(&format!("c=IN IP4 {external}")), from_inside);
+        bed.run_out();
+    }
+}
+
+/// Anyone can make a provider relay such a message. Whatever repeats it opens nothing by it, and the
+/// phone keeps its registration and its call.
+#[test]
+fn a_message_that_names_the_inside_leaves_what_was_announced() {
+    let mut bed = Bed::new(with(&["sip"]));
+    let (phone, proxy) = (at(I1, 5060), at(E1, 5060));
+    let mut say = |bed: &mut Bed, text: &str| {
+        bed.inside(&build::udp(phone, proxy).payload(text.as_bytes()).build());
+        let sent = bed.only_outside();
+        (source(&sent), udp_text(&sent))
+    };
+    let register = "REGISTER sip:x SIP/2.0\r\nContact: <sip:a@100.64.0.10:5060>;expires=60\r\nCSeq: 1 REGISTER\r\n\r\n";
+    let (external, registered) = say(&mut bed, register);
+    let (_, announced) = say(&mut bed, INVITE);
+    let grants = bed.grants().len();
+    let named = INVITE.replace("INVITE", "MESSAGE").replace("Contact", "X");
+    bed.outside(&build::udp(proxy, external).payload(named.as_bytes()).build());
+    assert_eq!(udp_text(&bed.only_inside()), named);
+    bed.advance_secs(25);
+    assert_eq!(say(&mut bed, register).1, registered);
+    assert_eq!(say(&mut bed, INVITE).1, announced);
+    let other = INVITE.replace("audio 5004", "audio 5006").replace("rtcp:5005", "rtcp:5007");
+    assert!(say(&mut bed, &other).1.contains("c=IN IP4 100.64.0.10\r\nm=audio 5006 "), "it may be a repetition");
+    assert_eq!(bed.grants().len(), grants);
+    // Renewed, so that both are there after more than their first time.
+    bed.advance_secs(20);
+    assert_eq!(bed.grants().len(), grants);
+    assert!(say(&mut bed, &other).1.contains(&format!("c=IN IP4 {}\r\n", external.ip())));
+    let media = announced.split("m=audio ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+    let media = at(*external.ip(), media.parse().expect("a port"));
+    assert!(bed.udp_reaches(at(E1, 20_000), media, at(I1, 5004)));
+    bed.run_out();
+}
+
 /// A phone sends no sound before the callee answers, which may take minutes.
 #[test]
 fn a_call_may_ring_for_minutes() {

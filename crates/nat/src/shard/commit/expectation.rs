@@ -106,6 +106,10 @@ impl Ledger {
             self.refuse_expectation(alg, GatewayRefusal::SessionLimit);
             return None;
         }
+        if want.renews && !self.was_announced(asking, &request) {
+            self.refuse_expectation(alg, GatewayRefusal::Unreadable);
+            return None;
+        }
         if !is_known && let Err(why) = self.may_expect(asking, inside, limit) {
             self.refuse_expectation(alg, why);
             return None;
@@ -125,6 +129,19 @@ impl Ledger {
             None => self.refuse_expectation(alg, GatewayRefusal::NoPort),
         }
         external
+    }
+
+    /// Whether the session's peer may use this already: by an announcement that is still there, or
+    /// because sound of the session comes from there.
+    fn was_announced(&self, asking: &Asking, request: &Request) -> bool {
+        let is_there = |index: u32| self.state.grants.get(index).is_alive(asking.now);
+        let known = self.state.control_sessions.as_ref().map_or(&[][..], |store| store.get(asking.place).known());
+        let is_in_use = || {
+            let mapping = self.state.find_live_mapping(&request.key, asking.now);
+            mapping.is_some_and(|mapping| self.view().has_real_session(asking.now, mapping))
+        };
+        self.find_grant(request).is_some_and(is_there)
+            || known.iter().any(|known| known.inside == request.key.port) && is_in_use()
     }
 
     /// A connection that the outside has opened. What answers there may be any server that repeats
@@ -369,7 +386,11 @@ impl Ledger {
     pub(in crate::shard) fn note_call(&mut self, asking: &Asking, step: CallStep, request: u16) {
         let Asking { now, place, key, alg } = *asking;
         let Some(timeout) = self.shared.gateways.of(alg).map(|gateway| gateway.timeout) else { return };
+        let other = self.view().other_session(asking);
         let Some(store) = self.state.control_sessions.as_mut().filter(|_| step != CallStep::Asks) else { return };
+        // Asked by the one session, answered by the other.
+        let is_asked = |place: &u32| store.get(*place).known().iter().any(|known| known.peer == Some(request));
+        let place = Some(place).filter(is_asked).or(other).unwrap_or(place);
         let (known, len) = store.get(place).known_now();
         let control = self.state.mappings.get(key.mapping).key();
         let peer = Remote::new(key.remote.0.into(), 32, 0);
@@ -386,11 +407,7 @@ impl Ledger {
                 is_its && is_there && is_of_call && grant.is_alive(now)
             };
             let inside = InternalKey { protocol: Protocol::Udp, port: known.inside.wrapping_add(above), ..control };
-        let other = self.view().other_session(asking);
             let Some(index) = self.state.grants.find(&inside, is_it) else { continue };
-        // Asked by the one session, answered by the other.
-        let is_asked = |place: &u32| store.get(*place).known().iter().any(|known| known.peer == Some(request));
-        let place = Some(place).filter(is_asked).or(other).unwrap_or(place);
             let expires = self.state.grants.get(index).expires();
             let until = match step {
                 CallStep::Rings => expires.max(now + RINGING_MAX),
