@@ -321,7 +321,7 @@ def expect_balance(n):
 
 
 def established_during(n, flood):
-    """Datagrams both ways from before a flood until after it, from inside and through a granted port. `flood` returns
+    """Datagrams both ways during a flood, from inside and through a granted port, which began earlier. `flood` returns
     how many requests it had, and how many of them reached Natrix if somebody has counted them.
 
     Natrix takes none of what has reached it. What is lost before, because the machine is too slow, is counted there.

@@ -127,7 +127,7 @@ fn note_named(memory: &mut Memory, context: &Context<'_>, message: &[u8]) {
     memory.number = context.time_s.wrapping_add(left.max(rings + ANSWERED_WITHIN_S));
 }
 
-/// Whether the outside has named the inside of late.
+/// Whether the outside has named the inside within this time.
 fn is_named(memory: &Memory, context: &Context<'_>) -> bool {
     let left = memory.number.wrapping_sub(context.time_s) as i32;
     memory.flags & INSIDE_NAMED != 0 && left > 0

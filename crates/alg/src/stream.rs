@@ -159,7 +159,6 @@ impl Held {
 
 /// What the reader says about the bytes not yet sent on.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is never stored; there is no allocator to box it")]
 pub enum Step {
     /// It needs more, and the end of the message is not among these bytes.
     More,

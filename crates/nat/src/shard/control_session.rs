@@ -142,9 +142,9 @@ impl View<'_> {
         self.state.control_sessions.as_ref().is_some_and(|store| store.find(&key).is_some())
     }
 
-    /// A phone may send from one port over UDP and listen at another, which its `REGISTER` has named:
-    /// its session with the same remote endpoint at the other of the two. What one of them has
-    /// asked for is answered by the other.
+    /// A phone may send from one port over UDP and listen at another, which its `REGISTER` has
+    /// named: its session with the same remote endpoint at the other of the two. What one of them
+    /// has asked for is answered by the other.
     pub(in crate::shard) fn other_session(&self, asking: &Asking) -> Option<u32> {
         let Asking { now, key, .. } = *asking;
         let store = self.state.control_sessions.as_ref()?;

@@ -257,8 +257,8 @@ impl View<'_> {
         Some(self.state.grants.get(found))
     }
 
-    /// A registration with this remote endpoint of a phone that sends from this mapping over UDP, and
-    /// listens at the port that it has registered.
+    /// A registration with this remote endpoint of a phone that sends from this mapping over UDP,
+    /// and listens at the port that it has registered.
     pub(crate) fn registration_elsewhere(&self, now: Instant, index: u32, remote: (u32, u16)) -> Option<&Grant> {
         let own = self.state.mappings.get(index).key();
         if own.protocol != Protocol::Udp || self.state.grants.is_empty() {

@@ -570,8 +570,8 @@ fn a_header_passes_whose_sender_keeps_the_body_back() {
     }
 }
 
-/// Anyone can make a provider relay such a message. Whatever repeats it opens nothing by it, and the
-/// phone keeps its registration and its call.
+/// Anyone can make a provider relay such a message. Whatever repeats it opens nothing by it, and
+/// the phone keeps its registration and its call.
 #[test]
 fn a_message_that_names_the_inside_leaves_what_was_announced() {
     let mut bed = Bed::new(with(&["sip"]));
