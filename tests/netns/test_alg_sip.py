@@ -129,6 +129,40 @@ def phones_call_by_a_registrar_on_a_configured_port(n):
     expect(min(heard) > 50, f"packets heard: {heard}\n{said}")
 
 
+@test("gateways")
+def a_header_and_its_body_arrive_from_an_old_sender(n):
+    """Nagle's algorithm without probes for a lost tail, as in Linux before 3.10: the body waits for the header's ACK."""
+    if n.dut.name != "natrix":
+        return
+    inside = SUBSCRIBERS["sub1"]
+    body = f"v=0\r\nc=IN IP4 {inside}\r\nm=audio 40000 RTP/AVP 0\r\n".encode()
+    header = (
+        f"INVITE sip:a@{SRV1} SIP/2.0\r\nVia: SIP/2.0/TCP {inside}:5060;branch=z9\r\nContact: <sip:a@{inside}:5062>\r\n"
+        f"CSeq: 1 INVITE\r\nContent-Type: application/sdp\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    _, before, _ = n.sub1.run(["sysctl", "-n", "net.ipv4.tcp_early_retrans"], check=True)
+    n.sub1.run(["sysctl", "-w", "net.ipv4.tcp_early_retrans=0"], check=True)
+    try:
+        with sockets(listener(n.srv1, sip.PORT, SRV1), tcp(n.sub1, timeout=20)) as (server, client):
+            client.connect((SRV1, sip.PORT))
+            peer, _ = server.accept()
+            with sockets(peer):
+                peer.settimeout(20)
+                client.send(header)
+                client.send(body)
+                got = b""
+                while not got.endswith(body[-10:]):
+                    part = peer.recv(4096)
+                    expect(part, f"the connection has ended after {got}")
+                    got += part
+    finally:
+        n.sub1.run(["sysctl", "-w", f"net.ipv4.tcp_early_retrans={before.strip()}"], check=True)
+    head, _, rest = got.partition(b"\r\n\r\n")
+    contact = re.search(rb"Contact: <sip:a@([0-9.]+):", head)[1].decode()
+    expect(contact in POOL and inside.encode() not in head, f"the header is not rewritten: {head}")
+    expect_equal(rest, body, "the body")
+
+
 @test("gateways_off")
 def phones_without_the_gateway_are_not_reached(n):
     heard, _, _, said = phone_call(n, 4)
