@@ -90,11 +90,17 @@ def every_metric_of_rules_and_dashboard_exists(n):
     text = ask(n, "/metrics")[2].decode()
     exposed = {re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")}
     # Families without a member now: the instance of this setup has a log with one sink.
+    used_by = {}
     for name in ("natrix-alerts.yml", "natrix-dashboard.json"):
         used = set(re.findall(r"\bnatrix_[a-z_]+", (SHIPPED / name).read_text()))
+        used_by[name] = used
         # Those of TLS have a test with it.
         used = {one for one in used if not one.startswith("natrix_api_certificate_")}
         expect_equal(sorted(used - exposed), [], f"metrics of {name} that are not exposed")
+    # Who gets an alert because something is lost finds on the dashboard since when, and how much.
+    losses = {metric for metric in used_by["natrix-alerts.yml"] if re.search("lost|missed|unsent", metric)}
+    expect(len(losses) >= 5, f"rules about losses: {losses}")
+    expect_equal(sorted(losses - used_by["natrix-dashboard.json"]), [], "losses with an alert that the dashboard lacks")
     documented = (ROOT / "docs" / "monitoring.md").read_text()
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed}
     expect_equal(sorted(name for name in families if f"`{name}`" not in documented), [], "metrics that docs/monitoring.md lacks")
