@@ -13,24 +13,27 @@ use axum::http::StatusCode;
 use axum::response::Sse;
 use axum::response::sse::Event;
 use axum::response::sse::KeepAlive;
+use control::Actor;
 use control::PerProtocol;
 use futures_core::Stream;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::json;
+use tokio::sync::Mutex;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
 use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
+use crate::ask::Daemon;
 use crate::guard::Principal;
 use crate::restconf::Figures;
 use crate::restconf::INSTANCE;
 use crate::routes::Api;
 use crate::state::Chunks;
 
-/// How often the figures are looked at.
+/// How often the figures are looked at, for all streams together.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
 /// Intervals of the module, in seconds.
@@ -147,6 +150,33 @@ impl Usage {
             ),
             subscribers: figures.status.subscribers,
         }
+    }
+}
+
+/// The latest look at the figures, which all streams share: they read every external address.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Looks(Arc<Mutex<Option<Look>>>);
+
+/// When it began, and what it found; None: the instance did not answer.
+#[derive(Clone, Debug)]
+struct Look {
+    begun: Instant,
+    usage: Option<Arc<Usage>>,
+}
+
+impl Looks {
+    /// The usage of now, or of at most [`LOOKS_EVERY`] ago.
+    async fn usage(&self, daemon: &Daemon, actor: Actor) -> Option<Arc<Usage>> {
+        // Held while the instance is asked: the other streams wait for this answer.
+        let mut latest = self.0.lock().await;
+        let begun = Instant::now();
+        if let Some(Look { usage, .. }) = latest.as_ref().filter(|look| begun - look.begun < LOOKS_EVERY) {
+            return usage.clone();
+        }
+        let found = daemon.with(actor, |client| Ok(Usage::of(&Figures::ask(client)?))).await;
+        let usage = found.ok().map(Arc::new);
+        *latest = Some(Look { begun, usage: usage.clone() });
+        usage
     }
 }
 
@@ -275,8 +305,8 @@ pub(crate) async fn stream(
         let mut watch = Watch::new(thresholds);
         while !sender.is_closed() {
             // Without an answer there is nothing to report; the next look may have one.
-            if let Ok(figures) = api.daemon.with(principal.actor(), Figures::ask).await {
-                for content in watch.look(Instant::now(), &Usage::of(&figures)) {
+            if let Some(usage) = api.looks.usage(&api.daemon, principal.actor()).await {
+                for content in watch.look(Instant::now(), &usage) {
                     if sender.send(Ok(notification(content))).await.is_err() {
                         return;
                     }

@@ -6,6 +6,7 @@
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::collections::HashMap;
 use std::time::Duration;
 use std::time::SystemTime;
@@ -62,8 +63,6 @@ pub(crate) struct Figures {
     pools: Vec<Pool>,
     pub(crate) addresses: Vec<PoolAddress>,
     algs: Vec<Alg>,
-    /// What is passed untranslated.
-    passed: Vec<AnyPrefix>,
     counters: HashMap<String, u64>,
     /// When the instance started.
     started: String,
@@ -75,14 +74,11 @@ impl Figures {
         let pools = client.request(&Request::Pools)?.0;
         let addresses = client.pages::<PoolAddress>(everything(), Request::PoolAddresses).collect::<Result<_, _>>()?;
         let algs = client.pages::<Alg>(everything(), Request::Algs).collect::<Result<_, _>>()?;
-        let rules = client.pages::<Rule>(everything(), Request::Rules);
-        let passed = rules.filter_map(|rule| rule.map(|rule| passed_by(&rule)).transpose());
-        let passed = passed.collect::<Result<_, _>>()?;
         let (counters, _) = client.request::<Counter>(&Request::Counters(Counters { per_worker: false }))?;
         let started = SystemTime::now().checked_sub(Duration::from_micros(status.uptime_us));
         let started = jiff::Timestamp::try_from(started.unwrap_or(SystemTime::UNIX_EPOCH)).unwrap_or_default();
         let counters = counters.into_iter().map(|counter| (counter.name, counter.value)).collect();
-        Ok(Figures { status, pools, addresses, algs, passed, counters, started: format!("{started:.0}") })
+        Ok(Figures { status, pools, addresses, algs, counters, started: format!("{started:.0}") })
     }
 
     fn sum(&self, names: &[&str]) -> u64 {
@@ -115,6 +111,16 @@ impl Figures {
     pub(crate) fn addresses_used(&self) -> u64 {
         self.addresses.iter().filter(|address| is_used(address)).count() as u64
     }
+}
+
+/// What rules pass untranslated, sorted. It reads all rules, of which there may be a million, so
+/// only the answer that names these prefixes asks for it.
+fn passed(client: &mut Client) -> Result<Vec<String>, ClientError> {
+    let rules = client.pages::<Rule>(everything(), Request::Rules);
+    let prefixes = rules.filter_map(|rule| rule.map(|rule| passed_by(&rule)).transpose());
+    // The same prefix may be in several rules.
+    let prefixes: BTreeSet<String> = prefixes.map(|prefix| Ok(prefix?.to_string())).collect::<Result<_, _>>()?;
+    Ok(prefixes.into_iter().collect())
 }
 
 /// The inside prefix that a rule passes untranslated, if it does so for every packet of it: the
@@ -374,27 +380,24 @@ fn statistics(figures: &Figures) -> Value {
     })
 }
 
-/// The instance without its mappings, with the prefixes of subscribers if asked for.
-fn instance(figures: &Figures, with_prefixes: bool) -> Value {
+/// The instance without its mappings. Prefixes of subscribers are in it only together with those
+/// that are `passed` untranslated, because they name subscribers too.
+fn instance(figures: &Figures, passed: Option<Vec<String>>) -> Value {
     let mut instance = json!({
         "id": INSTANCE,
         "name": "natrix",
         "enable": true,
         "capabilities": capabilities(),
         "type": "napt44",
-        "policy": policies(figures, with_prefixes),
+        "policy": policies(figures, passed.is_some()),
         "mapping-limits": {
             "limit-subscribers": gauge(figures.status.subscribers_max),
             "limit-port-mappings": gauge(figures.status.mappings_max),
         },
         "statistics": statistics(figures),
     });
-    // They name subscribers, and the same prefix may be in several rules.
-    let mut passed: Vec<String> = figures.passed.iter().map(AnyPrefix::to_string).collect();
-    passed.sort_unstable();
-    passed.dedup();
-    let passed = (1_u32..).zip(passed).map(|(id, prefix)| json!({ "id": id, "prefix": prefix }));
-    if let Some(instance) = instance.as_object_mut().filter(|_| with_prefixes) {
+    if let (Some(passed), Some(instance)) = (passed, instance.as_object_mut()) {
+        let passed = (1_u32..).zip(passed).map(|(id, prefix)| json!({ "id": id, "prefix": prefix }));
         instance.insert("nat-pass-through".to_owned(), passed.collect());
     }
     instance
@@ -501,17 +504,18 @@ pub(crate) async fn nat(
     State(api): State<Api>,
     Extension(principal): Extension<Principal>,
 ) -> Result<Response, Refused> {
+    let whole = |client: &mut Client, with_prefixes: bool| {
+        let figures = Figures::ask(client)?;
+        let passed = with_prefixes.then(|| passed(client)).transpose()?;
+        Ok(json!({ "ietf-nat:nat": { "instances": { "instance": [instance(&figures, passed)] } } }).to_string())
+    };
     if !principal.permits(Role::Audit) {
-        let figures = api.daemon.with(principal.actor(), Figures::ask).await?;
         let with_prefixes = principal.sees_prefixes();
-        let body =
-            json!({ "ietf-nat:nat": { "instances": { "instance": [instance(&figures, with_prefixes)] } } }).to_string();
+        let body = api.daemon.with(principal.actor(), move |client| whole(client, with_prefixes)).await?;
         return Ok(([(header::CONTENT_TYPE, YANG_JSON)], body).into_response());
     }
-    let frame = |client: &mut Client| {
-        let mut head =
-            json!({ "ietf-nat:nat": { "instances": { "instance": [instance(&Figures::ask(client)?, true)] } } })
-                .to_string();
+    let frame = move |client: &mut Client| {
+        let mut head = whole(client, true)?;
         // The mappings are the last of the instance.
         head.truncate(head.len() - "}]}}}".len());
         head.push_str(",\"mapping-table\":{");
@@ -579,7 +583,6 @@ mod tests {
             pools,
             addresses: Vec::new(),
             algs: Vec::new(),
-            passed: Vec::new(),
             counters: counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
             started: String::new(),
         }
@@ -624,11 +627,10 @@ mod tests {
         assert_eq!(policies[0]["port-set"], json!({ "port-set-size": 512, "port-set-timeout": 120 }));
         figures.status.nat64_prefixes[0].pool = Some("another".to_owned());
         assert_eq!(super::policies(&figures, false)[0]["nat64-prefixes"], json!([]));
-        figures.passed =
-            ["192.168.2.0/24", "192.168.1.0/24", "192.168.2.0/24"].map(|text| text.parse().unwrap()).into();
+        let passed = ["192.168.1.0/24", "192.168.2.0/24"].map(str::to_owned).to_vec();
         let wanted = json!([{ "id": 1, "prefix": "192.168.1.0/24" }, { "id": 2, "prefix": "192.168.2.0/24" }]);
-        assert_eq!(instance(&figures, true)["nat-pass-through"], wanted);
-        assert_eq!(instance(&figures, false).get("nat-pass-through"), None);
+        assert_eq!(instance(&figures, Some(passed))["nat-pass-through"], wanted);
+        assert_eq!(instance(&figures, None).get("nat-pass-through"), None);
     }
 
     #[test]

@@ -37,6 +37,7 @@ use crate::guard::Guard;
 use crate::guard::Needed;
 use crate::guard::admit;
 use crate::guard::authorize;
+use crate::notifications::Looks;
 use crate::settings::Role;
 use crate::tls::Certificates;
 use crate::trace;
@@ -52,6 +53,7 @@ pub(crate) struct Api {
     pub(crate) guard: Arc<Guard>,
     pub(crate) log: EventLog,
     pub(crate) followers: Arc<Semaphore>,
+    pub(crate) looks: Looks,
     /// Those of the server, if it has TLS.
     pub(crate) certificates: Option<Arc<Certificates>>,
 }
@@ -83,8 +85,8 @@ impl Modify for Login {
 /// All routes of a server.
 pub(crate) fn routes(guard: Arc<Guard>, log: EventLog, certificates: Option<Arc<Certificates>>) -> Router {
     let daemon = Daemon::new(guard.socket());
-    let api =
-        Api { daemon: daemon.clone(), guard: Arc::clone(&guard), log, followers: trace::followers(), certificates };
+    let (followers, looks) = (trace::followers(), Looks::default());
+    let api = Api { daemon: daemon.clone(), guard: Arc::clone(&guard), log, followers, looks, certificates };
     let (router, mut document) = by_role(&guard).with_state(api).split_for_parts();
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
     name_statuses(&mut document);
@@ -271,6 +273,7 @@ mod tests {
     use control::Request as Question;
     use control::Trace;
     use control::server::Connection;
+    use futures_core::Stream;
     use tower::ServiceExt;
 
     use super::*;
@@ -531,6 +534,43 @@ mod tests {
             let body = json(answer).await;
             assert_eq!(body.pointer(place).is_some(), seen, "{path} as group {group}: {body}");
         }
+    }
+
+    #[tokio::test]
+    async fn only_the_answer_with_the_rules_reads_them() {
+        let instance = Silent::start("rules");
+        let routes = served_by(instance.path.clone());
+        let statistics = "/restconf/data/ietf-nat:nat/instances/instance=1/statistics";
+        let all = "/restconf/data/ietf-nat:nat";
+        for (path, group, reads) in [(statistics, 2, false), (statistics, 3, false), (all, 1, false), (all, 2, true)] {
+            instance.questions.lock().unwrap().clear();
+            assert_eq!(ask(&routes, path, group).await.status(), StatusCode::OK, "{path}");
+            let asked = instance.questions.lock().unwrap();
+            let has_read = asked.iter().any(|question| matches!(question, Question::Rules(_)));
+            assert_eq!(has_read, reads, "{path} as group {group}: {asked:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn event_streams_share_one_look_a_second() {
+        let instance = Silent::start("looks");
+        let routes = served_by(instance.path.clone());
+        let begun = std::time::Instant::now();
+        let mut open = Vec::new();
+        for _ in 0..12 {
+            let answer = ask(&routes, "/restconf/streams/ietf-nat?notify-subscribers-limit=0", 1).await;
+            // Its first event shows that it has the figures.
+            let mut events = answer.into_body().into_data_stream();
+            let first = core::future::poll_fn(|context| core::pin::Pin::new(&mut events).poll_next(context));
+            let first = tokio::time::timeout(Duration::from_secs(60), first).await.unwrap().unwrap().unwrap();
+            assert!(first.starts_with(b"data: {\"ietf-restconf:notification\""), "{first:?}");
+            open.push(events);
+        }
+        let asked = instance.questions.lock().unwrap();
+        let looks = asked.iter().filter(|question| **question == Question::Pools).count() as u64;
+        // One in each second, however many streams there are.
+        assert!(looks <= begun.elapsed().as_secs() + 1, "{looks} looks in {:?}", begun.elapsed());
+        assert!(!asked.iter().any(|question| matches!(question, Question::Rules(_))), "{asked:?}");
     }
 
     #[tokio::test]
