@@ -235,6 +235,8 @@ const checks = {
         made: document.querySelectorAll("main img, main script, main a, main iframe").length,
         shown: document.querySelector("#pools tbody").textContent.includes("<img src=x onerror="),
       }));
+      // The page asks again and again: one of its questions may just be on its way.
+      await page.unrouteAll({ behavior: "ignoreErrors" });
       await page.context().close();
     }
     return seen;
