@@ -24,8 +24,7 @@ pub(crate) const TRACES_MAX: usize = 8;
 pub(crate) const STREAMS_MAX: usize = 4;
 /// Verifications of the store at a time: each reads all of it.
 pub(crate) const VERIFIES_MAX: usize = 1;
-/// Searches of an earlier time at a time: each may take long and much memory, and goes on when its
-/// client has left.
+/// Searches of an earlier time at a time: each may take long and much memory.
 pub(crate) const PASTS_MAX: usize = 2;
 /// How long a question waits for its turn.
 const TURN_WITHIN: Duration = Duration::from_secs(5);

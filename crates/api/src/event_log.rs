@@ -159,7 +159,7 @@ impl EventLog {
     /// A log that answers everything with the same fault.
     pub(crate) fn missing(fault: fn() -> Fault) -> EventLog {
         EventLog {
-            past: Arc::new(move |_| Err(NotAnswered::Log(fault()))),
+            past: Arc::new(move |_, _| Err(NotAnswered::Log(fault()))),
             stat: Arc::new(move || Err(fault())),
             head: Arc::new(move || Err(fault())),
             verify: Arc::new(move |_, _| Err(fault())),
@@ -173,7 +173,7 @@ fn refused(fault: Fault) -> Refused {
 }
 
 /// A record of what is asked of the store.
-fn record(action: &str, subject: &str, result: String) -> Record {
+pub(crate) fn record(action: &str, subject: &str, result: String) -> Record {
     Record { action: action.to_owned(), subject: subject.to_owned(), result: Some(result), id: None }
 }
 
@@ -184,8 +184,9 @@ async fn recorded(daemon: &Daemon, actor: Actor, record: Record) -> Result<Optio
     Ok(records.into_iter().next().and_then(|record| record.id))
 }
 
-/// Records the end of what began with the record `id`, from a thread that blocks.
-fn record_end(daemon: &Daemon, actor: Actor, id: Option<String>, record: Record) -> Result<(), Refused> {
+/// Records what came of a question, from a thread that blocks: the end of what began with the
+/// record `id`, or all of it.
+pub(crate) fn record_end(daemon: &Daemon, actor: Actor, id: Option<String>, record: Record) -> Result<(), Refused> {
     let record = Request::Record(Record { id, ..record });
     let client = daemon.connect(actor);
     client.and_then(|mut client| client.request::<control::AuditRecord>(&record)).map_err(Refused::from)?;

@@ -281,9 +281,73 @@ fn groups_of(uid: u32, gid: u32) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::AtomicBool;
+    use core::sync::atomic::Ordering;
+
     use tokio::io::AsyncReadExt;
+    use tokio::io::AsyncWriteExt;
 
     use super::*;
+    use crate::settings::Role;
+    use crate::settings::User;
+
+    /// Until something has come to pass, or much too long.
+    async fn until(what: &str, come: impl Fn() -> bool) {
+        let wait = async {
+            while !come() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(120), wait).await.expect(what);
+    }
+
+    #[tokio::test]
+    async fn a_search_of_the_past_ends_when_its_client_leaves() {
+        let flag = || Arc::new(AtomicBool::new(false));
+        let (begun, ended) = (flag(), flag());
+        let of_search = (Arc::clone(&begun), Arc::clone(&ended));
+        // Searches for as long as the answer is wanted, or until this test has failed.
+        let past = move |_: &crate::PastQuestion, goes_on: &dyn Fn() -> bool| {
+            of_search.0.store(true, Ordering::Relaxed);
+            for _ in 0..12_000 {
+                if !goes_on() {
+                    of_search.1.store(true, Ordering::Relaxed);
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let fault = control::Fault::new("find", "was ended", "ask again");
+            Err(crate::NotAnswered::Log(fault))
+        };
+        let log = EventLog {
+            past: Arc::new(past),
+            ..EventLog::missing(|| control::Fault::new("log", "is not there", "start the instance"))
+        };
+        let own = Gid::effective().as_raw();
+        let user = User { name: "law".to_owned(), role: Role::Audit, token: None, group: Some(own) };
+        let settings = Settings {
+            listen: Listen::Unix("/nonexistent/http.sock".into()),
+            hosts: Vec::new(),
+            tls: None,
+            users: vec![user],
+            control: "/nonexistent/control.sock".into(),
+        };
+        let guard = Arc::new(Guard::new(settings, [7; 32], Uid::effective().as_raw()));
+        let server = Arc::new(Server {
+            routes: routes::routes(guard, log, None),
+            certificates: None,
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            by_place: Mutex::default(),
+        });
+        let (mut client, stream) = UnixStream::pair().unwrap();
+        server.welcome_unix(stream);
+        let question = b"GET /api/v1/find?address=203.0.113.7&at=now HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        client.write_all(question).await.unwrap();
+        until("the search begins", || begun.load(Ordering::Relaxed)).await;
+        assert!(!ended.load(Ordering::Relaxed), "its client is still there");
+        drop(client);
+        until("the search ends", || ended.load(Ordering::Relaxed)).await;
+    }
 
     #[tokio::test]
     async fn one_local_user_cannot_hold_all_connections() {

@@ -1,6 +1,8 @@
 //! Who has or had an address. Each lookup needs the role `audit` and is recorded.
 
 use core::fmt;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -13,7 +15,6 @@ use control::FindAnswer;
 use control::PAGE_OBJECTS_DEFAULT;
 use control::PAGE_OBJECTS_MAX;
 use control::Protocol;
-use control::Record;
 use control::Request;
 use serde::Deserialize;
 use serde::Serialize;
@@ -25,6 +26,8 @@ use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
 use crate::event_log::NotAnswered;
+use crate::event_log::record;
+use crate::event_log::record_end;
 use crate::guard::Principal;
 use crate::routes::Api;
 use crate::state::Page;
@@ -88,8 +91,18 @@ pub struct PastFound {
 /// An answer, or why there is none.
 pub type PastAnswer = Result<PastFound, NotAnswered>;
 
-/// Answers a question about an earlier time. Blocks.
-pub type Past = Arc<dyn Fn(&PastQuestion) -> PastAnswer + Send + Sync>;
+/// Answers a question about an earlier time. Blocks. The function says whether the answer is still
+/// wanted; once it is not, the search fails soon.
+pub type Past = Arc<dyn Fn(&PastQuestion, &dyn Fn() -> bool) -> PastAnswer + Send + Sync>;
+
+/// Dropped together with the request that it belongs to, which is when the client leaves.
+struct Wanted(Arc<AtomicBool>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
 
 /// The endpoint in question.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -170,26 +183,27 @@ pub(crate) async fn find(
     })?;
     let (case, page) = (actor.case.clone(), (begin, limit));
     let question = PastQuestion { endpoint, time, protocol: asked.protocol, vrf: asked.vrf, case, page };
-    let past = Arc::clone(&api.log.past);
-    let answered = {
-        let turn = api.daemon.past_turn().await?;
-        let answered = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            past(&question)
-        });
-        answered.await.map_err(|error| crate::ask::failed(&error.to_string()))?
-    };
-    // As an export: a question that is wrong is no lookup.
-    let answered = match answered {
-        Err(NotAnswered::Question(fault)) => return Err(Refused::of(StatusCode::BAD_REQUEST, fault)),
-        Err(NotAnswered::Log(fault)) => Err(fault),
-        Ok(found) => Ok(found),
-    };
-    // Recorded before it is sent.
-    let result = answered.as_ref().map_or_else(|fault| format!("failed: {fault}"), |found| found.result.clone());
-    let record = Request::Record(Record { action: "find".to_owned(), subject, result: Some(result), id: None });
-    api.daemon.with(actor, move |client| client.request::<control::AuditRecord>(&record)).await?;
-    let found = answered.map_err(|fault| Refused::of(StatusCode::UNPROCESSABLE_ENTITY, fault))?;
+    let (past, daemon) = (Arc::clone(&api.log.past), api.daemon.clone());
+    let turn = api.daemon.past_turn().await?;
+    let wanted = Wanted(Arc::new(AtomicBool::new(true)));
+    let still_wanted = Arc::clone(&wanted.0);
+    let answered = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let goes_on = || still_wanted.load(Ordering::Relaxed);
+        let answered = past(&question, &goes_on);
+        // Recorded before it is sent, and also if nobody waits for it any more.
+        let result = match &answered {
+            // As an export: a question that is wrong is no lookup.
+            Err(NotAnswered::Question(_)) => return answered.map_err(Refused::from),
+            Err(NotAnswered::Log(_)) if !goes_on() => "ended: the client left".to_owned(),
+            Err(NotAnswered::Log(fault)) => format!("failed: {fault}"),
+            Ok(found) => found.result.clone(),
+        };
+        record_end(&daemon, actor, None, record("find", &subject, result))?;
+        answered.map_err(Refused::from)
+    });
+    let found = answered.await.map_err(|error| crate::ask::failed(&error.to_string()))??;
+    drop(wanted);
     Ok(Json(Found::Then(found)))
 }
 

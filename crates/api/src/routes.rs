@@ -340,8 +340,9 @@ mod tests {
     /// The routes to the instance behind this control socket.
     fn served_by(control: PathBuf) -> Router {
         let missing = || control::Fault::new("log", "is not there", "start the instance");
-        let past =
-            move |asked: &crate::PastQuestion| Err(crate::NotAnswered::Log(missing().seen(asked.time.to_string())));
+        let past = move |asked: &crate::PastQuestion, _: &dyn Fn() -> bool| {
+            Err(crate::NotAnswered::Log(missing().seen(asked.time.to_string())))
+        };
         let past = Arc::new(past);
         served_with(control, EventLog { past, ..EventLog::missing(missing) })
     }

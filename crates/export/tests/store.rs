@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+use core::cell::Cell;
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -13,6 +14,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use export::Subscriber;
+use export::store::Bounds;
 use export::store::Found;
 use export::store::Generated;
 use export::store::Generator;
@@ -1038,6 +1040,41 @@ fn a_generated_log_has_all_that_began() {
 }
 
 #[test]
+fn a_lookup_ends_when_its_answer_is_no_longer_wanted() {
+    let folder = Folder::new("unwanted");
+    let (_writer, now, begun) = generated(&folder, Generated::Mappings(40_000), 5);
+    let from_us = Generator::begin().unix_us;
+    let to_us = from_us + now.monotonic_us;
+    let question = Question { address: begun[0].external, host: None, port: None, protocol: None, from_us, to_us };
+    let store = Store::open(&folder.0).unwrap();
+    let looks = Cell::new(0);
+    let all = store.look_up_within(
+        &question,
+        Bounds {
+            goes_on: &|| {
+                looks.set(looks.get() + 1);
+                true
+            },
+            ..Bounds::NONE
+        },
+    );
+    assert_eq!(all.unwrap().holders, store.look_up(&question).unwrap().holders);
+    let all = looks.get();
+    assert!(all > 10, "{all} looks");
+    // At whichever place it is: at the beginning, among the segments, among their rows.
+    for last in [0, 1, all / 2, all - 1] {
+        looks.set(0);
+        let goes_on = || {
+            looks.set(looks.get() + 1);
+            looks.get() <= last
+        };
+        let ended = store.look_up_within(&question, Bounds { goes_on: &goes_on, ..Bounds::NONE }).unwrap_err();
+        assert!(matches!(ended, StoreError::Ended { .. }), "{ended}");
+        assert_eq!(looks.get(), last + 1, "it goes no further");
+    }
+}
+
+#[test]
 fn a_question_beyond_the_records_lists_each_holder_once() {
     let folder = Folder::new("beyond");
     // The instance goes on: what its records do not cover yet may have other holders.
@@ -1052,12 +1089,12 @@ fn a_question_beyond_the_records_lists_each_holder_once() {
     let store = Store::open(&folder.0).unwrap();
     let all = store.look_up(&question).unwrap();
     assert_eq!((all.holders.len(), all.is_complete), (count, false));
-    let found = store.look_up_at_most(&question, 2 * count).unwrap();
+    let found = store.look_up_within(&question, Bounds { holders_max: 2 * count, ..Bounds::NONE }).unwrap();
     assert_eq!(found.holders, all.holders);
     let ports: HashSet<_> = found.holders.iter().map(|holder| (holder.first_port, holder.since_us)).collect();
     assert_eq!(ports.len(), count, "each once");
     for max in [0, 1, count / 2] {
-        let refused = store.look_up_at_most(&question, max).unwrap_err();
+        let refused = store.look_up_within(&question, Bounds { holders_max: max, ..Bounds::NONE }).unwrap_err();
         assert!(matches!(refused, StoreError::TooMany { max: named, .. } if named == max), "{refused}");
         assert!(refused.to_string().contains(&format!("more than {max} holders; name a port")), "{refused}");
     }

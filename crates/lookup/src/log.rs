@@ -111,14 +111,15 @@ pub fn files_of(path: &Path) -> Result<Vec<PathBuf>, HistoryError> {
 }
 
 /// Answers `query` from `files`, which must be in the order of time. Calls `progress` with the
-/// bytes that were read and all there are.
+/// bytes that were read and all there are; it answers whether the search goes on.
 ///
 /// # Errors
-/// [`HistoryError`] if a file cannot be read.
+/// [`HistoryError`] if a file cannot be read, or the search was ended
+/// ([`io::ErrorKind::Interrupted`]).
 pub fn look_up(
     files: &[PathBuf],
     query: &Query<'_>,
-    mut progress: impl FnMut(u64, u64),
+    mut progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<History, HistoryError> {
     let mut search = Search::new(*query);
     let length = |path: &PathBuf| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
@@ -137,7 +138,9 @@ pub fn look_up(
             done += count;
             if done - shown >= PIECE as u64 {
                 shown = done;
-                progress(done, total);
+                if !progress(done, total) {
+                    return Err(error(io::Error::new(io::ErrorKind::Interrupted, "the search was ended")));
+                }
             }
         }
     }

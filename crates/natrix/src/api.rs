@@ -36,7 +36,7 @@ fn event_log(settings: &Settings) -> EventLog {
     let of_past = with_socket();
     let (of_stat, of_head, of_verify, of_export) = (with_socket(), with_socket(), with_socket(), with_socket());
     EventLog {
-        past: Arc::new(move |question| find_past(question, &of_past.display().to_string())),
+        past: Arc::new(move |question, goes_on| find_past(question, &of_past.display().to_string(), goes_on)),
         stat: Arc::new(move || log::stat_of_instance(&of_stat).map_err(failed)),
         head: Arc::new(move || log::head_of_instance(&of_head).map_err(failed)),
         verify: Arc::new(move |head, progress| log::verify_instance(&of_verify, head, progress).map_err(failed)),
@@ -45,7 +45,7 @@ fn event_log(settings: &Settings) -> EventLog {
 }
 
 /// Answers as `natrix find --at`, or `--from` and `--to`, does.
-fn find_past(question: &PastQuestion, socket: &str) -> PastAnswer {
+fn find_past(question: &PastQuestion, socket: &str, goes_on: &dyn Fn() -> bool) -> PastAnswer {
     match &question.time {
         PastTime::At(at) => times::read("at", at).map(drop),
         PastTime::Between { from, to } => log::span_of(("from", from), ("to", to)).map(drop),
@@ -67,7 +67,8 @@ fn find_past(question: &PastQuestion, socket: &str) -> PastAnswer {
     let Command::Client(ClientCommand::Find(arguments)) = command else { return Err(wrong("not a lookup".to_owned())) };
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     // The API has the instance record it before it sends the answer.
-    let outcome = find_at::run(&arguments, true, &mut out, &mut notes).map_err(|failure| wrong(failure.to_string()))?;
+    let outcome =
+        find_at::run(&arguments, Some(goes_on), &mut out, &mut notes).map_err(|failure| wrong(failure.to_string()))?;
     let objects: Result<Vec<_>, _> = serde_json::Deserializer::from_slice(&out).into_iter().collect();
     let objects = objects.map_err(|error| wrong(error.to_string()))?;
     let notes = String::from_utf8_lossy(&notes).lines().map(str::to_owned).collect();
@@ -104,7 +105,7 @@ mod tests {
         ] {
             let endpoint = "203.0.113.7:41233".to_owned();
             let question = PastQuestion { endpoint, time, protocol: None, vrf: None, case: None, page: (0, 100) };
-            match find_past(&question, "/nonexistent/control.sock") {
+            match find_past(&question, "/nonexistent/control.sock", &|| true) {
                 Err(NotAnswered::Question(fault)) => assert_eq!(fault.problem, problem),
                 other => panic!("{problem}: {other:?}"),
             }
@@ -118,7 +119,7 @@ mod tests {
             case: None,
             page: (0, 100),
         };
-        let unreachable = find_past(&question, "/nonexistent/control.sock");
+        let unreachable = find_past(&question, "/nonexistent/control.sock", &|| true);
         assert!(matches!(unreachable, Err(NotAnswered::Log(_))), "{unreachable:?}");
     }
 }

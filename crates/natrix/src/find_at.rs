@@ -12,6 +12,7 @@ use cli::Paging;
 use config::Config;
 use config::EventTarget;
 use control::Fault;
+use export::store::Bounds;
 use export::store::Found;
 use export::store::Store;
 use export::store::StoreError;
@@ -45,28 +46,37 @@ enum Origin {
     Files,
 }
 
+/// Who asks, and whether the answer is still wanted.
+#[derive(Clone, Copy)]
+struct Asker<'a> {
+    origin: Origin,
+    goes_on: &'a dyn Fn() -> bool,
+}
+
 /// Answers from the given files or store, from those that the given configuration names, or from
 /// those of the running instance. Limits of the answer go to `notes`. What the instance has is
-/// printed once the lookup is in its audit log; for the API, the caller sees to that.
+/// printed once the lookup is in its audit log; for the API, the caller sees to that. `of_api` says
+/// whether the API still wants the answer; None: the command line asks.
 pub(crate) fn run(
     arguments: &Find,
-    is_of_api: bool,
+    of_api: Option<&dyn Fn() -> bool>,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<Outcome, Failure> {
     let config = arguments.config.as_deref().map(data_plane::config_of).transpose()?;
     let is_of_instance = arguments.log.is_empty() && arguments.dir.is_none() && config.is_none();
-    let origin = match (is_of_api, is_of_instance) {
-        (true, _) => Origin::Api,
-        (false, true) => Origin::Instance,
-        (false, false) => Origin::Files,
+    let origin = match (of_api, is_of_instance) {
+        (Some(_), _) => Origin::Api,
+        (None, true) => Origin::Instance,
+        (None, false) => Origin::Files,
     };
+    let asker = Asker { origin, goes_on: of_api.unwrap_or(&|| true) };
     if origin != Origin::Instance {
-        return answer(arguments, config, origin, out, notes);
+        return answer(arguments, config, asker, out, notes);
     }
     let subject = subject(arguments)?;
     let (mut text, mut limits) = (Vec::new(), Vec::new());
-    let outcome = answer(arguments, config, origin, &mut text, &mut limits);
+    let outcome = answer(arguments, config, asker, &mut text, &mut limits);
     let result = outcome.as_ref().map_or_else(|failure| format!("failed: {failure}"), Outcome::to_string);
     let recorded =
         instance_log::record(&arguments.output.socket.socket, ("find", subject), arguments.case.clone(), result, None);
@@ -82,7 +92,7 @@ pub(crate) fn run(
 fn answer(
     arguments: &Find,
     config: Option<Config>,
-    origin: Origin,
+    asker: Asker<'_>,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<Outcome, Failure> {
@@ -97,13 +107,13 @@ fn answer(
             }
         };
         if let Some(folder) = folder {
-            return in_store(arguments, config.as_ref(), (&folder, origin), out, notes);
+            return in_store(arguments, config.as_ref(), (&folder, asker), out, notes);
         }
     }
-    if origin == Origin::Files {
+    if asker.origin == Origin::Files {
         instance_log::refuse_case(arguments.case.as_ref(), "a file of lines")?;
     }
-    in_lines(arguments, config, out, notes)
+    in_lines(arguments, config, asker.goes_on, out, notes)
 }
 
 /// What is looked up, for the audit log. Times are those meant, not "2 min ago".
@@ -128,6 +138,7 @@ fn subject(arguments: &Find) -> Result<String, Failure> {
 fn in_lines(
     arguments: &Find,
     config: Option<Config>,
+    goes_on: &dyn Fn() -> bool,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<Outcome, Failure> {
@@ -143,10 +154,10 @@ fn in_lines(
     };
     let query = Query { asked, at_us, formulas: formulas.as_ref().map(Formulas::checksum) };
     let history = match (arguments.log.as_slice(), &config) {
-        ([], Some(config)) => look_up_own(config, &query),
-        ([], None) => Ok(look_up_in(&log_of_instance(&arguments.output.socket.socket)?, &query)?),
-        ([one], _) => Ok(look_up_in(one, &query)?),
-        (several, _) => Ok(look_up_with_progress(several, &query)?),
+        ([], Some(config)) => look_up_own(config, &query, goes_on),
+        ([], None) => Ok(look_up_in(&log_of_instance(&arguments.output.socket.socket)?, &query, goes_on)?),
+        ([one], _) => Ok(look_up_in(one, &query, goes_on)?),
+        (several, _) => Ok(look_up_with_progress(several, &query, goes_on)?),
     };
     let mut answer = Answer { query, history, formulas };
     Ok(answer.print(arguments.output.json, out, notes)?)
@@ -156,7 +167,7 @@ fn in_lines(
 fn in_store(
     arguments: &Find,
     config: Option<&Config>,
-    (folder, origin): (&Path, Origin),
+    (folder, Asker { origin, goes_on }): (&Path, Asker<'_>),
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<Outcome, Failure> {
@@ -180,10 +191,11 @@ fn in_store(
     // A merge may remove a segment between the catalogue and the lookup: then read both again.
     let mut store = Store::open(folder)?;
     let holders_max = if origin == Origin::Api { HOLDERS_OF_API_MAX } else { usize::MAX };
-    let mut answer = store.look_up_at_most(&question, holders_max);
+    let bounds = Bounds { holders_max, goes_on };
+    let mut answer = store.look_up_within(&question, bounds);
     if matches!(&answer, Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound) {
         store = Store::open(folder)?;
-        answer = store.look_up_at_most(&question, holders_max);
+        answer = store.look_up_within(&question, bounds);
     }
     let mut found = answer?;
     if question.host.is_some() {
@@ -282,16 +294,21 @@ fn in_use<'a>(formulas: Option<Formulas<'a>>, found: &mut Found) -> Option<Formu
 }
 
 /// Looks up a log with its rotated files.
-fn look_up_in(path: &Path, query: &Query<'_>) -> Result<History, lines::HistoryError> {
-    look_up_with_progress(&lines::files_of(path)?, query)
+fn look_up_in(path: &Path, query: &Query<'_>, goes_on: &dyn Fn() -> bool) -> Result<History, lines::HistoryError> {
+    look_up_with_progress(&lines::files_of(path)?, query, goes_on)
 }
 
 /// Looks up files, with a bar that has the time left.
-fn look_up_with_progress(files: &[PathBuf], query: &Query<'_>) -> Result<History, lines::HistoryError> {
+fn look_up_with_progress(
+    files: &[PathBuf],
+    query: &Query<'_>,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<History, lines::HistoryError> {
     let bar = progress::bar(0);
     let found = lines::look_up(files, query, |done, total| {
         bar.set_length(total);
         bar.set_position(done);
+        goes_on()
     });
     bar.finish_and_clear();
     found
@@ -301,13 +318,13 @@ fn look_up_with_progress(files: &[PathBuf], query: &Query<'_>) -> Result<History
 ///
 /// # Errors
 /// Why the log was not read.
-fn look_up_own(config: &Config, query: &Query<'_>) -> Result<History, String> {
+fn look_up_own(config: &Config, query: &Query<'_>, goes_on: &dyn Fn() -> bool) -> Result<History, String> {
     let path = match config.event_log.as_ref().and_then(|log| log.target.as_ref()) {
         Some(EventTarget::File(path)) => path,
         Some(EventTarget::StandardOutput) => return Err("[log] events of that configuration is not a file".to_owned()),
         None => return Err("that configuration has no [log] events".to_owned()),
     };
-    let found = look_up_in(path, query);
+    let found = look_up_in(path, query, goes_on);
     found.map_err(|error| format!("log {} of that configuration: {}", error.path.display(), error.source))
 }
 

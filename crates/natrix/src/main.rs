@@ -56,7 +56,7 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     }
     match command {
         Command::Client(ClientCommand::Find(arguments)) if arguments.at.is_some() || arguments.from.is_some() => {
-            find_at::run(arguments, false, out, &mut io::stderr()).map(drop)
+            find_at::run(arguments, None, out, &mut io::stderr()).map(drop)
         }
         Command::Client(ClientCommand::Find(arguments @ Find { config: Some(file), .. })) => {
             data_plane::find(arguments, file, out)

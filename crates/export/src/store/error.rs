@@ -51,6 +51,12 @@ pub enum StoreError {
         /// As many were wanted.
         max: usize,
     },
+    /// The caller no longer wants the answer.
+    #[error("store {path}: the search was ended; ask again", path = .path.display())]
+    Ended {
+        /// The folder.
+        path: PathBuf,
+    },
     /// No key signs the head.
     #[error("signing key {path}: {what}; restore the key, or begin a new store", path = .path.display())]
     Key {

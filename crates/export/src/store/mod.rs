@@ -58,6 +58,7 @@ pub use follow::Seen;
 pub use generate::Generated;
 pub use generate::Generator;
 pub use hosts::HostPrefix;
+pub use reader::Bounds;
 pub use reader::Found;
 pub use reader::Holder;
 pub use reader::Question;

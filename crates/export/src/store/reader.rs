@@ -217,10 +217,28 @@ enum Source {
     Journal(u32),
 }
 
-/// One lookup.
 /// Rows for one holder: one that held long is in several segments.
 const ROWS_OF_HOLDER: usize = 8;
+/// Rows, each of which may need a read of its own, between two looks whether a search goes on.
+const ROWS_BETWEEN_LOOKS: usize = 64;
 
+/// How far a lookup may go.
+#[derive(Clone, Copy)]
+pub struct Bounds<'a> {
+    /// The most holders. A holder that is found twice counts twice here. Each takes some 200 bytes,
+    /// and 56 for each of eight times as many rows.
+    pub holders_max: usize,
+    /// Whether the answer is still wanted. Asked before each segment, each frame of the journal
+    /// and some rows, so it must be quick.
+    pub goes_on: &'a dyn Fn() -> bool,
+}
+
+impl Bounds<'_> {
+    /// A lookup without bounds.
+    pub const NONE: Bounds<'static> = Bounds { holders_max: usize::MAX, goes_on: &|| true };
+}
+
+/// One lookup.
 struct Search<'a> {
     store: &'a Store,
     question: Question,
@@ -232,8 +250,7 @@ struct Search<'a> {
     /// Names of IPv6 hosts that were met, by where they are and identifier.
     names: HashMap<(Source, u32), HostName>,
     found: Found,
-    /// As of [`Store::look_up_at_most`].
-    holders_max: usize,
+    bounds: Bounds<'a>,
 }
 
 impl Store {
@@ -251,16 +268,16 @@ impl Store {
     /// # Errors
     /// [`StoreError`] if a file is damaged or cannot be read: then there is no answer.
     pub fn look_up(&self, question: &Question) -> Result<Found, StoreError> {
-        self.look_up_at_most(question, usize::MAX)
+        self.look_up_within(question, Bounds::NONE)
     }
 
-    /// As [`Store::look_up`], in bounded memory: some 200 bytes for each of `holders_max` holders,
-    /// and 56 for each of eight times as many rows. A holder that is found twice counts twice here.
+    /// As [`Store::look_up`], in bounded memory and as long as the answer is wanted.
     ///
     /// # Errors
-    /// As [`Store::look_up`]; [`StoreError::TooMany`] if there are more holders.
-    pub fn look_up_at_most(&self, question: &Question, holders_max: usize) -> Result<Found, StoreError> {
-        let mut found = self.search(question, None, holders_max)?;
+    /// As [`Store::look_up`]; [`StoreError::TooMany`] if there are more holders,
+    /// [`StoreError::Ended`] if the answer is no longer wanted.
+    pub fn look_up_within(&self, question: &Question, bounds: Bounds<'_>) -> Result<Found, StoreError> {
+        let mut found = self.search(question, None, bounds)?;
         // The catalogue was one more.
         found.reads += 1;
         Ok(found)
@@ -268,14 +285,14 @@ impl Store {
 
     /// The answer when no segment has anything.
     pub(crate) fn look_up_in(&self, question: &Question, journal: Journal) -> Result<Found, StoreError> {
-        self.search(question, Some(journal), usize::MAX)
+        self.search(question, Some(journal), Bounds::NONE)
     }
 
-    fn search(&self, question: &Question, journal: Option<Journal>, holders_max: usize) -> Result<Found, StoreError> {
+    fn search(&self, question: &Question, journal: Option<Journal>, bounds: Bounds<'_>) -> Result<Found, StoreError> {
         let found = Found { is_complete: true, ..Found::default() };
         let question = question.searched();
         let (held, names) = (HashMap::new(), HashMap::new());
-        let mut search = Search { store: self, question, journal, cached: None, held, names, found, holders_max };
+        let mut search = Search { store: self, question, journal, cached: None, held, names, found, bounds };
         search.run()?;
         Ok(search.found)
     }
@@ -313,8 +330,8 @@ impl Store {
         let found = Found::default();
         let names = HashMap::new();
         let journal = Some(journal);
-        let holders_max = usize::MAX;
-        let mut search = Search { store: &store, question, journal, cached: None, held, names, found, holders_max };
+        let bounds = Bounds::NONE;
+        let mut search = Search { store: &store, question, journal, cached: None, held, names, found, bounds };
         let rows_of = |segment: &Segment| segment.written.single_rows.saturating_add(segment.written.range_rows);
         let (total, mut done) = (store.catalogue.segments.values().map(rows_of).fold(0, u64::saturating_add), 0_u64);
         for (boot, known) in store.catalogue.boots.iter().enumerate() {
@@ -404,9 +421,9 @@ impl Store {
             let found = Found::default();
             let (question, names) = (*question, HashMap::new());
             let held = HashMap::new();
-            let holders_max = usize::MAX;
+            let bounds = Bounds::NONE;
             let mut search =
-                Search { store: &store, question, journal: None, cached: None, held, names, found, holders_max };
+                Search { store: &store, question, journal: None, cached: None, held, names, found, bounds };
             let is_live = store.catalogue.boots.last().is_some_and(|boot| boot.ended.is_none());
             let journal = if is_live { search.read_journal(None) } else { Ok(Journal::new()) };
             // A window that was sealed meanwhile took its journal away.
@@ -428,6 +445,10 @@ impl Store {
     /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    fn check_wanted(&self, bounds: Bounds<'_>) -> Result<(), StoreError> {
+        if (bounds.goes_on)() { Ok(()) } else { Err(StoreError::Ended { path: self.folder.clone() }) }
     }
 
     /// Stretches of all boots, with the time until which records are known to be complete.
@@ -674,8 +695,10 @@ impl Search<'_> {
         }
         let mut frames = 0;
         let mut is_too_long = false;
+        let bounds = self.bounds;
         read_frames(&store.folder, boot, known.next_frame, known.last_frame, |frame| {
             frames += 1;
+            store.check_wanted(bounds)?;
             let is_readable = frame.events(|worker, event| {
                 builder.apply(worker, event);
             });
@@ -816,10 +839,11 @@ impl Search<'_> {
         };
         let mut rows = Vec::new();
         for (place, segment) in segments.iter().enumerate() {
+            store.check_wanted(self.bounds)?;
             if is_about(&segment.coverage) {
                 rows.extend(self.rows_of(segment)?.into_iter().map(|row| (place, row)));
             }
-            if rows.len() / ROWS_OF_HOLDER > self.holders_max {
+            if rows.len() / ROWS_OF_HOLDER > self.bounds.holders_max {
                 distinct(&mut rows);
                 self.check_count(rows.len() / ROWS_OF_HOLDER)?;
             }
@@ -833,7 +857,10 @@ impl Search<'_> {
         let (from_ms, to_ms) = (from_us / 1_000, to_us / 1_000);
         let mut done: Vec<(usize, Row)> = Vec::new();
         distinct(&mut rows);
-        for (place, row) in rows {
+        for (number, (place, row)) in rows.into_iter().enumerate() {
+            if number % ROWS_BETWEEN_LOOKS == 0 {
+                store.check_wanted(self.bounds)?;
+            }
             if !row.is_within(from_ms, to_ms) {
                 continue;
             }
@@ -853,7 +880,7 @@ impl Search<'_> {
     }
 
     fn check_count(&self, holders: usize) -> Result<(), StoreError> {
-        let max = self.holders_max;
+        let max = self.bounds.holders_max;
         if holders > max { Err(StoreError::TooMany { path: self.store.folder.clone(), max }) } else { Ok(()) }
     }
 
@@ -1079,10 +1106,10 @@ impl Search<'_> {
         let before = self.found.holders.len();
         // There are records after the time until which there are all.
         // Those that are listed already may come a second time.
-        let holders_max = self.holders_max;
-        self.holders_max = holders_max.saturating_add(before);
+        let holders_max = self.bounds.holders_max;
+        self.bounds.holders_max = holders_max.saturating_add(before);
         self.stretch(&stretch, last_us, self.latest_us(boot).max(last_us))?;
-        self.holders_max = holders_max;
+        self.bounds.holders_max = holders_max;
         let mut late = self.found.holders.split_off(before);
         late.retain_mut(|holder| {
             let is_ended = match holder.until {
