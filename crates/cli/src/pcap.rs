@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Link type of Ethernet frames.
@@ -17,9 +18,9 @@ pub(crate) struct PcapWriter<W> {
 }
 
 impl PcapWriter<File> {
-    /// Creates or truncates the file.
+    /// Creates or truncates the file. Only its user and group read it: it names subscribers.
     pub(crate) fn create(path: &Path) -> io::Result<PcapWriter<File>> {
-        PcapWriter::new(File::create(path)?)
+        PcapWriter::new(File::options().write(true).create(true).truncate(true).mode(0o640).open(path)?)
     }
 }
 

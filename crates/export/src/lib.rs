@@ -13,6 +13,12 @@
 
 #![forbid(unsafe_code)]
 
+/// Mode of files that name subscribers: only their user and group read them. The umask of the
+/// process may take more away.
+pub const FILE_MODE: u32 = 0o640;
+/// The same for folders.
+pub const FOLDER_MODE: u32 = 0o750;
+
 mod exporter;
 mod figures;
 mod line;

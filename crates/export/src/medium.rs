@@ -11,9 +11,11 @@ use std::io::Seek;
 use std::io::SeekFrom;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 
+use crate::FILE_MODE;
 use crate::utc::utc_text;
 
 /// A destination of bytes. Every call may fail and can be repeated.
@@ -150,7 +152,7 @@ impl Medium for Files {
         if let Some(file) = &self.file {
             return Ok(file.metadata()?.len());
         }
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(&self.path)?;
+        let mut file = OpenOptions::new().read(true).append(true).create(true).mode(FILE_MODE).open(&self.path)?;
         let length = file.metadata()?.len();
         let is_regular = file.metadata()?.is_file();
         if length > 0 && is_regular {
@@ -236,4 +238,25 @@ impl Medium for Stdout {
     }
 
     fn close(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_user_and_group_read_a_new_log() {
+        let path = std::env::temp_dir().join(format!("natrix-medium-{}.log", std::process::id()));
+        let _ = fs::remove_file(&path);
+        Files::new(path.clone(), 1).open().unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        // What was there before keeps the mode that somebody gave it.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o604)).unwrap();
+        Files::new(path.clone(), 1).open().unwrap();
+        let kept = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        fs::remove_file(&path).unwrap();
+        assert_eq!((mode & !FILE_MODE, mode & 0o600, kept), (0, 0o600, 0o604), "{mode:o} {kept:o}");
+    }
 }

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::io::BufWriter;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
@@ -31,6 +32,7 @@ use control::Fault;
 use control::LogSink;
 use control::STARTED;
 use control::escaped;
+use export::FILE_MODE;
 use export::sink::IpfixFile;
 use export::store::Found;
 use export::store::Generated;
@@ -312,7 +314,8 @@ impl<'a> Output<'a> {
         if is_standard {
             return Output::lines(arguments.format, arguments.domain, BufWriter::with_capacity(1 << 20, out));
         }
-        let file = BufWriter::with_capacity(1 << 20, File::create(&arguments.output)?);
+        let file = File::options().write(true).create(true).truncate(true).mode(FILE_MODE).open(&arguments.output)?;
+        let file = BufWriter::with_capacity(1 << 20, file);
         match arguments.format {
             LogFormat::Parquet => Output::parquet(file, GROUP_ROWS_OF_FILE),
             format => Output::lines(format, arguments.domain, file),

@@ -30,6 +30,7 @@ use super::codec::Cursor;
 use super::codec::put_bytes;
 use super::codec::put_varint;
 use super::error::StoreError;
+use super::folder::new_file;
 use super::journal::Hash;
 use super::lookups::Lines;
 use super::segment::Written;
@@ -698,7 +699,7 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry, before: &Hash) -> Hash {
 /// Writes and syncs a file.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let error = StoreError::io(path);
-    let mut file = File::create(path).map_err(&error)?;
+    let mut file = new_file(path).map_err(&error)?;
     file.write_all(bytes).map_err(&error)?;
     file.sync_all().map_err(&error)
 }

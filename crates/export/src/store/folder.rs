@@ -2,13 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::fs::DirBuilder;
 use std::fs::File;
 use std::fs::TryLockError;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::catalogue;
 use super::catalogue::Catalogue;
 use super::error::StoreError;
+use crate::FILE_MODE;
+use crate::FOLDER_MODE;
 
 /// Keeps other writers out of a folder until it is dropped.
 #[derive(Debug)]
@@ -22,7 +28,7 @@ impl FolderLock {
     /// Another writer has it; it has files that are not of a store; or it cannot be made or read.
     pub(super) fn of(folder: &Path) -> Result<FolderLock, StoreError> {
         let error = StoreError::io(folder);
-        fs::create_dir_all(folder).map_err(&error)?;
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder).map_err(&error)?;
         if !folder.join(catalogue::NAME).exists() {
             let ours = ["lock", catalogue::KEY, "catalogue.new"];
             for entry in fs::read_dir(folder).map_err(&error)? {
@@ -33,7 +39,8 @@ impl FolderLock {
             }
         }
         let path = folder.join("lock");
-        let lock = File::options().create(true).append(true).open(&path).map_err(StoreError::io(&path))?;
+        let lock =
+            File::options().create(true).append(true).mode(FILE_MODE).open(&path).map_err(StoreError::io(&path))?;
         match lock.try_lock() {
             Ok(()) => Ok(FolderLock(lock)),
             Err(TryLockError::WouldBlock) => Err(StoreError::Locked { path: folder.to_owned() }),
@@ -48,6 +55,11 @@ impl Drop for FolderLock {
         // program, and the lock belongs to all who have it open.
         let _ = self.0.unlock();
     }
+}
+
+/// Makes a file, or empties it.
+pub(super) fn new_file(path: &Path) -> io::Result<File> {
+    File::options().write(true).create(true).truncate(true).mode(FILE_MODE).open(path)
 }
 
 /// Removes files of work that was not completed, and files that the catalogue says are gone.

@@ -11,6 +11,7 @@ use std::io::Read;
 use std::io::Seek;
 use std::io::SeekFrom;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use serde_json::json;
@@ -20,6 +21,7 @@ use super::error::StoreError;
 use super::journal::Hash;
 use super::reader::Found;
 use super::reader::Question;
+use crate::FILE_MODE;
 use crate::utc_text;
 
 /// Name of the file in the folder.
@@ -81,7 +83,7 @@ fn append(folder: &Path, mut fields: serde_json::Value, case: Option<&str>, unix
     let path = folder.join(NAME);
     let error = StoreError::io(&path);
     let case = case.map(|case| case.chars().take(CASE_MAX).collect::<String>());
-    let mut file = File::options().create(true).append(true).read(true).open(&path).map_err(&error)?;
+    let mut file = File::options().create(true).append(true).read(true).mode(FILE_MODE).open(&path).map_err(&error)?;
     file.lock().map_err(&error)?;
     let last = end_of(&mut file).map_err(&error)?;
     fields["time"] = utc_text(unix_us).into();

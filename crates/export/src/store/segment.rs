@@ -25,6 +25,7 @@ use super::columns::BLOCK_ROWS;
 use super::columns::Decoder;
 use super::columns::Encoder;
 use super::error::StoreError;
+use super::folder::new_file;
 use super::hosts::NAME_BYTES;
 use super::hosts::NameRow;
 use super::hosts::NameTable;
@@ -230,7 +231,7 @@ const SEEN: usize = 4_096;
 impl SegmentWriter {
     pub(crate) fn create(path: &Path) -> Result<SegmentWriter, StoreError> {
         let error = StoreError::io(path);
-        let file = File::create(path).map_err(&error)?;
+        let file = new_file(path).map_err(&error)?;
         let mut writer = SegmentWriter {
             path: path.to_owned(),
             file: BufWriter::with_capacity(1 << 20, file),

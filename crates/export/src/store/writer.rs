@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,6 +58,7 @@ use super::row::Row;
 use super::segment;
 use super::segment::SegmentFile;
 use super::segment::Written;
+use crate::FILE_MODE;
 
 /// A step of the clock that is recorded, in µs.
 const STEP_US: u64 = 10_000;
@@ -918,7 +920,7 @@ impl Drop for StoreWriter {
 fn create_journal(folder: &Path, first: u64) -> Result<(PathBuf, File), StoreError> {
     let path = journal_path(folder, first);
     let open = || {
-        let mut file = File::options().create(true).append(true).open(&path)?;
+        let mut file = File::options().create(true).append(true).mode(FILE_MODE).open(&path)?;
         file.set_len(0)?;
         file.write_all(&journal::MAGIC)?;
         Ok(file)
