@@ -147,6 +147,54 @@ def the_api_and_the_command_show_the_same(n):
             objects(n, f"/api/v1/{name}", role)
 
 
+# Options by their other names in the API.
+OTHER_NAMES = {"why --segment": "tcp_segment", "why --length": "length_bytes", "trace --dropped": "dropped_only"}
+# Options that are no parameters: what is sent as a body, has a path of its own, or is in every
+# answer.
+NO_PARAMETERS = {
+    "plan --config", "reload --config", "log verify --head", "reload --rollback", "show pools --addresses",
+    "show pools --pool", "show pools --external", "trace --steps", "show counters --name",
+}  # fmt: skip
+# Short lists come whole.
+WHOLE = {"show status", "show interfaces", "show pools", "show counters", "show drops"}
+# How the command line answers, and how it reaches the instance. A stream is the whole list.
+OF_THE_COMMAND_LINE = {"socket", "json", "help", "all"}
+
+
+def helped(n, *words):
+    """What `natrix WORDS --help` lists: commands and options."""
+    text = subprocess.run([n.dut.binary, *words, "--help"], check=True, capture_output=True, text=True).stdout
+    commands = re.search(r"^Commands:\n(.*?)\n\n", text, re.S | re.M)
+    commands = re.findall(r"^  (\w+)  ", commands[1], re.M) if commands else []
+    return commands, set(re.findall(r"^ +(?:-\w, )?--([a-z0-9-]+)", text, re.M)) - OF_THE_COMMAND_LINE
+
+
+@test("api")
+def the_api_has_every_command_or_says_why_not(n):
+    document = ask(n, "/api/v1/openapi.json")[2]["paths"]
+    text = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text()
+    table = re.search(r"cannot, on purpose:\n\n(.*?)\n\n", text, re.S)[1]
+    left_out = re.findall(r"`([^`]+)`", "\n".join(line.split("|")[1] for line in table.splitlines()))
+    commands, _ = helped(n)
+    expect(len(commands) > 15, f"commands: {commands}")
+    pairs = [(name, f"/api/v1/{name}") for name in commands if name not in ("show", "log")]
+    pairs += [(f"show {name}", f"/api/v1/{name}") for name in helped(n, "show")[0]]
+    pairs += [(f"log {name}", f"/api/v1/log/{name}") for name in helped(n, "log")[0]]
+    missing = [name for name, path in pairs if path not in document and name not in left_out]
+    expect_equal(missing, [], "commands that are neither in the API nor in the table of docs/api.md")
+    lacking = []
+    for name, path in pairs:
+        if path not in document or name in left_out:
+            continue
+        operation = document[path].get("get") or document[path]["post"]
+        known = {one["name"] for one in operation.get("parameters", [])}
+        for option in sorted(helped(n, *name.split())[1] - ({"limit", "cursor"} if name in WHOLE else set())):
+            other = OTHER_NAMES.get(f"{name} --{option}", option.replace("-", "_"))
+            if other not in known and not {f"--{option}", f"{name} --{option}"} & (NO_PARAMETERS | set(left_out)):
+                lacking.append(f"{name} --{option}")
+    expect_equal(lacking, [], "options that are neither in the API nor in the table")
+
+
 # The role of every path of the document; a query that is needed for an answer follows it.
 NAT = "/restconf/data/ietf-nat:nat"
 ROLES = {
