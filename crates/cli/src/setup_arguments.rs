@@ -27,7 +27,7 @@ pub struct Init {
     /// Next hop to the Internet; without it: that of the kernel's default route
     #[arg(long, value_name = "ADDRESS")]
     pub gateway: Option<Ipv4Addr>,
-    /// Addresses of subscribers; without it: the network inside
+    /// Addresses of subscribers; without it: the network inside. Needed with --inside-gateway
     #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
     pub subscribers: Vec<Prefix>,
     /// Router to subscribers who are not on the network inside

@@ -28,6 +28,11 @@ use crate::offloads;
 /// `CapEff`.
 const CAPABILITIES: [(&str, u32); 3] = [("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_IPC_LOCK", 14)];
 
+/// What ports with AF_XDP need besides: its library opens a program by number.
+const CAPABILITY_OF_XDP: (&str, u32) = ("CAP_SYS_ADMIN", 21);
+/// Driver of such ports.
+const XDP: &str = "net_af_xdp";
+
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
@@ -103,7 +108,7 @@ struct Kernel<'a> {
 
 /// All checks. With a configuration they know what it needs.
 fn examine(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<Finding> {
-    let mut found = vec![privileges(files), hugepages(files, config), transparent(files), locked(files)];
+    let mut found = vec![privileges(files, config), hugepages(files, config), transparent(files), locked(files)];
     found.extend(ports(files, config, kernel));
     found.push(clock_source(files));
     found.push(clock_is_set(files));
@@ -111,14 +116,21 @@ fn examine(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<F
     found
 }
 
-fn privileges(files: &Files) -> Finding {
+fn privileges(files: &Files, config: Option<&Config>) -> Finding {
     let effective = u64::from_str_radix(&files.field("proc/self/status", "CapEff"), 16).unwrap_or(0);
-    let missing: Vec<&str> =
-        CAPABILITIES.iter().filter(|(_, bit)| effective >> bit & 1 == 0).map(|(name, _)| *name).collect();
+    let has_xdp = config.is_some_and(|config| config.ports.iter().any(|port| port.driver.starts_with(XDP)));
+    let needed = CAPABILITIES.iter().chain(has_xdp.then_some(&CAPABILITY_OF_XDP));
+    let missing: Vec<&str> = needed.filter(|(_, bit)| effective >> bit & 1 == 0).map(|(name, _)| *name).collect();
     if missing.is_empty() {
         return ok("privileges", "enough to open ports");
     }
-    let remedy = "run it as root, or by natrix.service, which has them";
+    let remedy = match has_xdp {
+        true => {
+            "run it as root, or by natrix.service with /usr/share/doc/natrix/examples/af-xdp.conf, which says how to \
+             install it"
+        }
+        false => "run it as root, or by natrix.service, which has them",
+    };
     finding("privileges", Level::Warning, format!("without {}", missing.join(", ")), remedy)
 }
 
@@ -182,7 +194,7 @@ fn ports(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<Fin
         } else if let Some(interface) = port.driver.split(',').find_map(|one| one.strip_prefix("iface="))
             && !device.starts_with("net_tap")
         {
-            found.extend(kernel_port(files, &name, (device, interface), kernel));
+            found.extend(kernel_port(files, &name, (&port.driver, interface), kernel));
         }
     }
     found
@@ -230,7 +242,8 @@ const JOINING: [(&str, &str); 3] = [("rx-gro", "gro"), ("rx-lro", "lro"), ("rx-g
 /// Those that a device does itself, for which AF_XDP has no room either.
 const JOINING_BY_DEVICE: [(&str, &str); 2] = [("rx-lro", "lro"), ("rx-gro-hw", "rx-gro-hw")];
 
-fn kernel_port(files: &Files, name: &str, (device, interface): (&str, &str), kernel: &Kernel<'_>) -> Vec<Finding> {
+fn kernel_port(files: &Files, name: &str, (driver, interface): (&str, &str), kernel: &Kernel<'_>) -> Vec<Finding> {
+    let device = driver.split(',').next().unwrap_or_default();
     let known = machine::devices(files, &BTreeMap::new());
     if !known.iter().any(|one| one.name == interface) {
         let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
@@ -247,10 +260,24 @@ fn kernel_port(files: &Files, name: &str, (device, interface): (&str, &str), ker
     let check = format!("{name}: joining");
     if device.starts_with("net_af_packet") {
         findings.push(joining(&check, interface, &JOINING, Level::Warning, kernel));
-    } else if device.starts_with("net_af_xdp") {
+    } else if device.starts_with(XDP) {
         findings.push(joining(&check, interface, &JOINING_BY_DEVICE, Level::Warning, kernel));
+        findings.push(xdp_queues(files, &format!("{name}: queues"), (driver, interface), kernel));
     }
     findings
+}
+
+/// What arrives on a queue without an AF_XDP socket goes to the kernel, and past Natrix.
+fn xdp_queues(files: &Files, check: &str, (driver, interface): (&str, &str), kernel: &Kernel<'_>) -> Finding {
+    let count = driver.split(',').find_map(|one| one.strip_prefix("queue_count="));
+    let served: usize = count.and_then(|count| count.parse().ok()).unwrap_or(1);
+    let queues = files.receive_queues(interface);
+    if queues <= served {
+        return ok(check, format!("{interface} has no queue without a socket"));
+    }
+    let is_virtual_cable = matches!((kernel.other_end)(interface), Ok(Some(_)));
+    let seen = format!("{interface} has {queues} queues, of which Natrix serves {served}: it never sees the others");
+    finding(check, Level::Warning, seen, machine::queues_command(interface, served, is_virtual_cable))
 }
 
 /// The other end of a virtual cable: what it sends has no checksums while it leaves them to a
@@ -430,9 +457,17 @@ mod tests {
     }
 
     fn with_workers(workers: &str) -> Config {
+        configured("net_af_packet0,iface=eth1", workers)
+    }
+
+    fn with_driver(driver: &str) -> Config {
+        configured(driver, "cpus = [2, 3]")
+    }
+
+    fn configured(driver: &str, workers: &str) -> Config {
         let text = format!(
             "[[interface]]\nname = \"in\"\nrealm = \"inside\"\ndriver = \"0000:3b:00.0\"\naddresses = [\"100.64.0.1/24\"]\n\
-             [[interface]]\nname = \"out\"\nrealm = \"outside\"\ndriver = \"net_af_packet0,iface=eth1\"\naddresses = [\"192.0.2.2/30\"]\n\
+             [[interface]]\nname = \"out\"\nrealm = \"outside\"\ndriver = \"{driver}\"\naddresses = [\"192.0.2.2/30\"]\n\
              [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/24\"]\n\
              [workers]\n{workers}\n"
         );
@@ -487,6 +522,37 @@ mod tests {
         let driver = tree.0.join("sys/bus/pci/devices/0000:3b:00.0/driver");
         std::os::unix::fs::symlink("../../../../bus/pci/drivers/vfio-pci", driver).unwrap();
         assert_eq!(of(&examine(&tree.files(), Some(&config("2, 3")), &NONE), "port in").level, Level::Ok);
+    }
+
+    #[test]
+    fn a_port_with_af_xdp_needs_more_than_others() {
+        let queues = [0, 1, 2, 3].map(|queue| format!("sys/class/net/eth1/queues/rx-{queue}/rps_cpus"));
+        let mut files = HEALTHY.to_vec();
+        files.extend(queues.iter().map(|path| (path.as_str(), "0")));
+        files.push(("sys/class/net/eth1/queues/tx-0/xps_cpus", "0"));
+        // What natrix.service has.
+        files[0] = ("proc/self/status", "CapEff:\t0000000000007000\n");
+        let tree = Tree::new("af-xdp", &files);
+        let found = |driver: &str, check: &str, other_end: &dyn Fn(&str) -> io::Result<Option<OtherEnd>>| {
+            let config = with_driver(driver);
+            let found = examine(&tree.files(), Some(&config), &Kernel { other_end, ..NONE });
+            found.into_iter().find(|one| one.check == check).map(|one| (one.level, one.seen, one.remedy))
+        };
+        let (xdp, card): (_, &dyn Fn(&str) -> _) = ("net_af_xdp0,iface=eth1", &|_| Ok(None));
+        let seen = "eth1 has 4 queues, of which Natrix serves 1: it never sees the others".to_owned();
+        let mends = |command: &str| Some((Level::Warning, seen.clone(), command.to_owned()));
+        assert_eq!(found(xdp, "port out: queues", card), mends("ethtool -L eth1 combined 1"));
+        let cable = |_: &str| Ok(Some(OtherEnd::Elsewhere(9)));
+        assert_eq!(found(xdp, "port out: queues", &cable), mends("ethtool -L eth1 rx 1 tx 1"));
+        let two = found("net_af_xdp0,iface=eth1,queue_count=2", "port out: queues", card).unwrap();
+        assert_eq!((two.0, two.2.as_str()), (Level::Warning, "ethtool -L eth1 combined 2"));
+        let all = found("net_af_xdp0,iface=eth1,queue_count=4", "port out: queues", card).unwrap();
+        assert_eq!(all.0, Level::Ok, "{all:?}");
+        assert_eq!(found("net_af_packet0,iface=eth1", "port out: queues", card), None);
+        let (level, seen, remedy) = found(xdp, "privileges", card).unwrap();
+        assert_eq!((level, seen.as_str()), (Level::Warning, "without CAP_SYS_ADMIN"));
+        assert!(remedy.contains("af-xdp.conf"), "{remedy}");
+        assert_eq!(found("net_af_packet0,iface=eth1", "privileges", card).unwrap().0, Level::Ok);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use control::Fault;
 use control::Prefix;
 
 use crate::failure::Failure;
+use crate::link;
 use crate::machine;
 use crate::machine::Device;
 use crate::machine::Files;
@@ -120,6 +121,8 @@ pub(crate) fn run(arguments: &Init, out: &mut dyn Write) -> Result<(), Failure> 
     if text.contains("net_af_xdp") {
         let example = "/usr/share/doc/natrix/examples/af-xdp.conf";
         writeln!(out, "note: AF_XDP needs more rights than natrix.service has; {example} says how to give them")?;
+        let is_virtual_cable = |device: &str| matches!(link::other_end(device), Ok(Some(_)));
+        about_queues(&answers, &files, &is_virtual_cable).iter().try_for_each(|note| writeln!(out, "{note}"))?;
     }
     for device in [&answers.inside, &answers.outside].into_iter().filter(|name| !machine::is_pci(name)) {
         writeln!(
@@ -176,8 +179,7 @@ fn gather(arguments: &Init, files: &Files, devices: &[Device], asker: &mut Asker
     }
     let pool: Vec<String> = if arguments.pool.is_empty() {
         let question = "External addresses for the subscribers (addresses or prefixes, separated by commas)";
-        let answer = asker.ask("--pool", question, None)?;
-        answer.split(',').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+        separated(&asker.ask("--pool", question, None)?)
     } else {
         arguments.pool.iter().map(Prefix::to_string).collect()
     };
@@ -188,13 +190,21 @@ fn gather(arguments: &Init, files: &Files, devices: &[Device], asker: &mut Asker
         let remedy = "give the router outside as --gateway ADDRESS";
         CliError::from(Fault::new("--gateway", format!("the kernel has no default route by {outside}"), remedy))
     })?;
-    let subscribers = if arguments.subscribers.is_empty() {
-        let (address, length) = inside_address;
-        let network = address.to_bits() & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-        vec![format!("{}/{length}", Ipv4Addr::from_bits(network))]
-    } else {
-        arguments.subscribers.iter().map(Prefix::to_string).collect()
+    let subscribers = match (arguments.subscribers.as_slice(), arguments.inside_gateway) {
+        ([], None) => vec![connected(inside_address)],
+        ([], Some(router)) => {
+            let question = format!("Networks of the subscribers behind {router} (prefixes, separated by commas)");
+            let answer = asker.ask("--subscribers", &question, None)?;
+            separated(&answer).iter().map(|part| prefix(part)).collect::<Result<_, _>>()?
+        }
+        (given, _) => given.iter().map(Prefix::to_string).collect(),
     };
+    let connected = connected(inside_address);
+    if arguments.inside_gateway.is_some() && subscribers.iter().all(|prefix| *prefix == connected) {
+        let remedy = "name those behind the router, or leave --inside-gateway out";
+        let fault = Fault::new("--subscribers", "are all on the network inside", remedy);
+        return Err(CliError::from(fault.seen(connected)).into());
+    }
     let cpus = machine::numbers(&files.text("sys/devices/system/cpu/online")).len();
     let memory_kib = files.field("proc/meminfo", "MemAvailable").trim_end_matches(" kB").parse().unwrap_or(u64::MAX);
     Ok(Answers {
@@ -211,6 +221,26 @@ fn gather(arguments: &Init, files: &Files, devices: &[Device], asker: &mut Asker
         mappings: MAPPINGS_WITHOUT_HUGEPAGES,
         has_xdp: files.exists("proc/sys/net/core/bpf_jit_enable") && files.exists("sys/kernel/btf"),
     })
+}
+
+/// The parts of an answer with commas.
+fn separated(answer: &str) -> Vec<String> {
+    answer.split(',').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+}
+
+/// A prefix of subscribers that was typed.
+fn prefix(text: &str) -> Result<String, Failure> {
+    let parsed = text.parse::<Prefix>().map(|prefix| prefix.to_string());
+    parsed.map_err(|_| {
+        let fault = Fault::new("--subscribers", "is no IPv4 prefix", "write it as 100.64.8.0/22").seen(text);
+        CliError::from(fault).into()
+    })
+}
+
+/// The network of an interface with this address.
+fn connected((address, length): (Ipv4Addr, u8)) -> String {
+    let network = address.to_bits() & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+    format!("{}/{length}", Ipv4Addr::from_bits(network))
 }
 
 fn described(device: &Device) -> String {
@@ -262,7 +292,9 @@ fn configuration(answers: &Answers) -> String {
             "\n[[interface]]\nname = \"{side}\"\nrealm = \"{side}\"\ndriver = \"{driver}\"\naddresses = [\"{address}/{length}\"]\n"
         );
     }
-    for prefix in answers.inside_gateway.iter().flat_map(|_| &answers.subscribers) {
+    let own = connected(answers.inside_address);
+    let behind = answers.subscribers.iter().filter(|prefix| **prefix != own);
+    for prefix in behind.filter(|_| answers.inside_gateway.is_some()) {
         let via = answers.inside_gateway.map(|hop| hop.to_string()).unwrap_or_default();
         let _ = write!(text, "\n[[route]]\nprefix = \"{prefix}\"\nvia = \"{via}\"\n");
     }
@@ -303,6 +335,18 @@ fn fit(answers: &mut Answers, file: &str, machine: &Machine) -> Result<u64, Fail
         }
     }
     Ok(needed)
+}
+
+/// What AF_XDP would miss: a port serves the first queue of its interface, and what arrives on
+/// another goes to the kernel.
+fn about_queues(answers: &Answers, files: &Files, is_virtual_cable: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let ports = [&answers.inside, &answers.outside].into_iter().filter(|name| !machine::is_pci(name));
+    let with_queues = ports.map(|name| (name, files.receive_queues(name))).filter(|(_, queues)| *queues > 1);
+    let note = |(name, queues): (&String, usize)| {
+        let command = machine::queues_command(name, 1, is_virtual_cable(name));
+        format!("note: {name} has {queues} queues, of which AF_XDP serves 1; leave it one:\n  {command}")
+    };
+    with_queues.map(note).collect()
 }
 
 /// What was written about memory, and why.
@@ -395,6 +439,35 @@ mod tests {
         assert!(mappings < 1_000_000 && needed <= 256 << 20, "{mappings}: {needed}");
         // Less than the least is for natrix check to refuse.
         assert_eq!(with(0, 0, 1 << 20).0, 50_000);
+    }
+
+    #[test]
+    fn queues_that_af_xdp_misses_are_named() {
+        let queues = [0, 1].map(|queue| format!("sys/class/net/eth1/queues/rx-{queue}/rps_cpus"));
+        let one = "sys/class/net/eth0/queues/rx-0/rps_cpus";
+        let tree = Tree::new("queues", &[(one, "0"), (&queues[0], "0"), (&queues[1], "0")]);
+        let made = answers(&[], "\n\n203.0.113.0/28\n", true).unwrap();
+        let note = "note: eth1 has 2 queues, of which AF_XDP serves 1; leave it one:\n  ethtool -L eth1";
+        assert_eq!(about_queues(&made, &tree.files(), &|_| false), [format!("{note} combined 1")]);
+        assert_eq!(about_queues(&made, &tree.files(), &|_| true), [format!("{note} rx 1 tx 1")]);
+    }
+
+    #[test]
+    fn subscribers_behind_a_router_must_be_named() {
+        let words = ["--inside=eth0", "--outside=eth1", "--pool=203.0.113.0/29", "--inside-gateway=100.64.0.2"];
+        let failure = answers(&words, "", false).unwrap_err().to_string();
+        let wanted = "--subscribers: is missing, and there is no terminal to ask; give --subscribers";
+        assert_eq!(failure, wanted);
+        let config = check(&answers(&words, "100.64.8.0/22, 100.64.32.0/24\n", true).unwrap());
+        assert_eq!(config.nat.pools[0].subscribers.len(), 2);
+        let failure = answers(&words, "100.64.8.0-22\n", true).unwrap_err().to_string();
+        assert!(failure.starts_with("--subscribers: is no IPv4 prefix (100.64.8.0-22)"), "{failure}");
+        // A network of the interface itself needs no router.
+        let connected = [&words[..], &["--subscribers=100.64.0.0/24,100.64.8.0/22"]].concat();
+        check(&answers(&connected, "", false).unwrap());
+        let alone = [&words[..], &["--subscribers=100.64.0.0/24"]].concat();
+        let failure = answers(&alone, "", false).unwrap_err().to_string();
+        assert!(failure.starts_with("--subscribers: are all on the network inside (100.64.0.0/24)"), "{failure}");
     }
 
     #[test]

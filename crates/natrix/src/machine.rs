@@ -33,6 +33,12 @@ impl Files {
         FreeHugepages { small, large, small_in_use }
     }
 
+    /// Receive queues of an interface; 0 if the number is not known.
+    pub(crate) fn receive_queues(&self, interface: &str) -> usize {
+        let queues = self.names(&format!("sys/class/net/{interface}/queues"));
+        queues.iter().filter(|name| name.starts_with("rx-")).count()
+    }
+
     pub(crate) fn exists(&self, path: &str) -> bool {
         self.0.join(path).exists()
     }
@@ -77,6 +83,15 @@ pub(crate) struct FreeHugepages {
 impl FreeHugepages {
     pub(crate) fn bytes(self) -> u64 {
         (self.small * PAGE_2M_KIB + self.large * PAGE_1G_KIB) << 10
+    }
+}
+
+/// The command that leaves an interface as many queues as have an AF_XDP socket. A virtual cable
+/// has queues of each direction, and never more than one socket.
+pub(crate) fn queues_command(interface: &str, served: usize, is_virtual_cable: bool) -> String {
+    match is_virtual_cable {
+        true => format!("ethtool -L {interface} rx 1 tx 1"),
+        false => format!("ethtool -L {interface} combined {served}"),
     }
 }
 
