@@ -195,6 +195,15 @@ def the_api_has_every_command_or_says_why_not(n):
     expect_equal(lacking, [], "options that are neither in the API nor in the table")
 
 
+@test("api")
+def a_text_with_many_faults_names_the_first_and_counts_all(n):
+    text = "".join(f"unknown{number} = 1\n" for number in range(50_000))
+    status, _, refused = ask(n, "/api/v1/plan", "operate", "POST", text)
+    expect_equal((status, len(refused["faults"])), (422, 1000), "faults of a text that are named")
+    expect_equal(refused["error"]["problem"], "has faults; the first 1000 are listed", "what is wrong with the text")
+    expect(int(refused["error"]["seen"]) >= 50_000, f"counted: {refused['error']}")
+
+
 # The role of every path of the document; a query that is needed for an answer follows it.
 NAT = "/restconf/data/ietf-nat:nat"
 ROLES = {

@@ -105,6 +105,8 @@ impl From<Fault> for Refused {
     }
 }
 
+/// Faults of a configuration that are named: a text of a mebibyte may have 100,000.
+const FAULTS_MAX: usize = 1_000;
 const UNCHANGED: &str = "nothing was changed";
 
 /// The configuration asked for, and where it comes from.
@@ -138,6 +140,12 @@ fn read(path: &str, before: &Config) -> Result<Config, Refused> {
     parse(bytes, path, before, config::parse_following)
 }
 
+/// What is wrong with a configuration that has `count` faults.
+fn many(problem: &str, count: usize) -> String {
+    let is_cut = count > FAULTS_MAX;
+    format!("{problem}{}", if is_cut { format!("; the first {FAULTS_MAX} are listed") } else { String::new() })
+}
+
 /// How a text is compiled: as a file that the daemon was asked to read, or as one that was sent.
 type Compile = fn(&str, &str, &Machine, &Config) -> Result<Config, Vec<config::Fault>>;
 
@@ -152,12 +160,12 @@ fn parse(bytes: Vec<u8>, path: &str, before: &Config, compile: Compile) -> Resul
     let machine = Machine { memory: None, ..crate::machine::this_machine() };
     compile(&text, path, &machine, before).map_err(|faults| {
         let count = faults.len();
-        let replies = faults.into_iter().map(|fault| {
+        let replies = faults.into_iter().take(FAULTS_MAX).map(|fault| {
             let config::Fault { file, line, object, problem, seen, remedy } = fault;
             ConfigFault { file, line, object, problem, seen, remedy }.into()
         });
         let remedy = format!("correct them and try again; {UNCHANGED}");
-        let fault = Fault::new(object(), "has faults", remedy).seen(count.to_string());
+        let fault = Fault::new(object(), many("has faults", count), remedy).seen(count.to_string());
         Refused { replies: replies.collect(), fault }
     })
 }
@@ -203,10 +211,11 @@ fn candidate(instance: &Instance, live: &Live, config: &Config, path: &str) -> R
             BuildError::Several(errors) => errors,
             one => vec![one],
         };
-        let told: Vec<Reply> = faults.iter().map(|error| hindrance(path, error).into()).collect();
+        let told: Vec<Reply> = faults.iter().take(FAULTS_MAX).map(|error| hindrance(path, error).into()).collect();
         let object = format!("configuration {path}");
         let remedy = format!("see the faults listed; {UNCHANGED}");
-        let fault = Fault::new(object, "cannot replace the running one", remedy).seen(told.len().to_string());
+        let fault = Fault::new(object, many("cannot replace the running one", faults.len()), remedy);
+        let fault = fault.seen(faults.len().to_string());
         Refused { replies: told, fault }
     })
 }
