@@ -6,6 +6,7 @@ What was granted is reached from outside and by hairpin, in pools of single port
 
 import contextlib
 import json
+import os
 import re
 import socket
 import struct
@@ -27,6 +28,7 @@ from netlab.topology import SRV1
 from netlab.topology import SUBSCRIBERS
 from setups import FLOOD_INSIDE
 from setups import FLOOD_SOCKET
+from setups import GRANTS
 from setups import SETUPS
 
 MAP, NONCE = 1, b"netns nonce!"
@@ -245,6 +247,14 @@ def tailscale_maps_its_port(n):
         deleted = lambda: not live_grant(n, f"{SUBSCRIBERS['sub1']}:{port}", "udp")  # noqa: E731
         denied = lambda: counter(n, "pcp_not_authorized") > refused  # noqa: E731
         expect(process.wait_until(deleted if protocol == "pmp" else denied, 5, 0.1), f"{protocol}: the end was not noticed")
+
+
+@test("port_control_state")
+def grants_are_closed_to_other_users(n):
+    with sockets(udp(n.sub1, fresh_port())) as inside:
+        expect_equal(pcp(n.sub1, SUBSCRIBERS["sub1"], "udp", inside.getsockname()[1])[0], 0, "code")
+    mode = os.stat(GRANTS).st_mode
+    expect_equal(mode & 0o137, 0, f"rights of others in {mode:o}: the file names subscribers")
 
 
 @test("port_control_state")

@@ -20,6 +20,7 @@ use std::fs::File;
 use std::fs::OpenOptions;
 use std::io;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use std::thread::JoinHandle;
 use std::time::SystemTime;
 use std::time::UNIX_EPOCH;
 
+use export::FILE_MODE;
 use mem::ring;
 use mem::ring::Consumer;
 use mem::ring::Producer;
@@ -358,7 +360,7 @@ impl Book {
 /// Writes a whole file beside the old one, which it then replaces.
 fn write_anew(path: &Path, epoch_began_s: u64, grants: &HashMap<Key, Stored>) -> io::Result<File> {
     let beside = path.with_extension("new");
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(&beside)?;
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(FILE_MODE).open(&beside)?;
     let mut bytes = header(epoch_began_s).to_vec();
     bytes.extend(grants.values().flat_map(encode));
     file.write_all(&bytes)?;

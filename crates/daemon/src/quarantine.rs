@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
@@ -11,6 +12,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::thread::JoinHandle;
 
+use export::FILE_MODE;
 use nat::Duration;
 use nat::Instant;
 
@@ -97,7 +99,7 @@ fn write_all(path: &Path, clock: Clock, log: Log, receiver: &Receiver<Quarantine
         unreported.add(&failed);
         unreported.report(path, log, failed.at);
         let open = || -> io::Result<File> {
-            let mut file = File::create(path)?;
+            let mut file = File::options().write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?;
             file.write_all(&file_header())?;
             Ok(file)
         };
@@ -152,6 +154,8 @@ fn record(unix_us: u64, packet: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]
@@ -166,6 +170,8 @@ mod tests {
         }
         drop((sender, quarantine));
         let bytes = std::fs::read(&path).expect("the capture");
+        let mode = std::fs::metadata(&path).expect("its mode").mode();
+        assert_eq!(mode & 0o777 & !FILE_MODE, 0, "it has packets of subscribers: {mode:o}");
         let _ = std::fs::remove_file(&path);
         assert!(bytes.len() as u64 <= BYTES_MAX + 24 && bytes.len() > 4_000_000, "{}", bytes.len());
         assert_eq!(&bytes[..4], &[0xd4, 0xc3, 0xb2, 0xa1]);
