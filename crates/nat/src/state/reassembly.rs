@@ -85,6 +85,16 @@ const EMPTY: Datagram = Datagram {
     held: 0,
 };
 
+impl Datagram {
+    /// True if a fragment covers this unit or a later one.
+    fn has_from(&self, unit: usize) -> bool {
+        self.units.iter().zip((0..).step_by(64)).any(|(word, first)| {
+            let before = unit.saturating_sub(first).min(64) as u32;
+            word & u64::MAX.checked_shl(before).unwrap_or(0) != 0
+        })
+    }
+}
+
 pub(crate) struct Reassembly {
     datagrams: Box<[Datagram]>,
     bytes: Box<[u8]>,
@@ -162,10 +172,11 @@ impl Reassembly {
         let Some(datagram) = self.datagrams.get_mut(slot) else { return refused(Verdict::ReassemblyFull) };
         let units = part.offset / UNIT..end.div_ceil(UNIT);
         let overlaps = units.clone().any(|unit| datagram.units[unit / 64] >> (unit % 64) & 1 != 0);
+        // Nothing may lie behind the end, or `received` would count it in place of what is missing.
         let disagrees = if part.more {
             datagram.total != 0 && end > datagram.total
         } else {
-            datagram.total != 0 || datagram.received + part.bytes.len() > end
+            datagram.total != 0 || datagram.has_from(units.end)
         };
         if overlaps || disagrees {
             let held = self.end(slot);
@@ -207,6 +218,8 @@ impl Reassembly {
                 ..EMPTY
             };
         }
+        // A second line of defence: no byte of another customer's packet is left.
+        self.frame(slot, BYTES_MAX).fill(0);
         Ok(slot)
     }
 

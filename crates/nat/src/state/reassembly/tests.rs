@@ -41,6 +41,30 @@ fn an_overlap_ends_the_datagram() {
 }
 
 #[test]
+fn nothing_behind_the_end_counts_for_what_is_missing() {
+    for end in [1_304, 64 * UNIT, 63 * UNIT, 8] {
+        let mut store = Reassembly::new(true);
+        assert_eq!(accept(&mut store, 0, &part(4_096, true, &[1; 1_208])), Outcome::Held);
+        let last = part(end, false, &[2; 96]);
+        assert_eq!(accept(&mut store, 0, &last), dropped(Verdict::FragmentOverlap, 1), "{end}");
+        assert_eq!(accept(&mut store, 0, &part(0, true, &[3; 8])), Outcome::Held, "a datagram of its own now");
+    }
+    // The unit just behind the end.
+    let mut store = Reassembly::new(true);
+    assert_eq!(accept(&mut store, 0, &part(512, true, &[1; 8])), Outcome::Held);
+    assert_eq!(accept(&mut store, 0, &part(504, false, &[2; 3])), dropped(Verdict::FragmentOverlap, 1));
+}
+
+#[test]
+fn a_new_datagram_finds_no_bytes_of_the_last_one() {
+    let mut store = Reassembly::new(true);
+    assert_eq!(accept(&mut store, 0, &part(8, false, &[7; 2_000])), Outcome::Held);
+    assert_eq!(store.expire(at(2_000), TIMEOUT), 1);
+    assert_eq!(accept(&mut store, 2_000, &part(0, true, &[1; 8])), Outcome::Held);
+    assert!(store.frame(0, BYTES_MAX)[ROOM + 8..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
 fn impossible_fragments_are_refused() {
     let mut store = Reassembly::new(true);
     assert_eq!(accept(&mut store, 0, &part(0, true, &[1; 9])), dropped(Verdict::FragmentMalformed, 0));
@@ -65,7 +89,42 @@ fn a_source_has_a_share_and_a_timeout() {
     assert_eq!((accept(&mut store, 2_000, &more), store.held()), (Outcome::Held, 2));
 }
 
+/// Never in a fragment.
+const POISON: u8 = 0xa5;
+
 proptest! {
+    /// Whatever fragments come, each byte of a packet that is whole came in one that was kept.
+    #[test]
+    fn a_whole_packet_has_only_bytes_of_its_fragments(
+        steps in proptest::collection::vec((0_usize..8, 1_usize..6, 0_usize..8, any::<bool>(), 0_u32..2), 1..80),
+    ) {
+        const PLACES: usize = 16 * UNIT;
+        let mut store = Reassembly::new(true);
+        store.bytes.fill(POISON);
+        let mut kept = [[None; PLACES]; 2];
+        for (number, (unit, units, cut, more, identification)) in (0..).zip(steps) {
+            let length = if more { units * UNIT } else { units * UNIT - cut };
+            let bytes = vec![number; length];
+            let offset = unit * UNIT;
+            let of_datagram = &mut kept[identification as usize];
+            let fragment = Part { identification, ..part(offset, more, &bytes) };
+            match accept(&mut store, 0, &fragment) {
+                Outcome::Dropped { .. } => of_datagram.fill(None),
+                outcome => {
+                    of_datagram[offset..offset + length].fill(Some(number));
+                    if let Outcome::Whole { slot, length, .. } = outcome {
+                        let whole = store.frame(slot, length)[ROOM..].to_vec();
+                        let expected: Vec<_> = whole.iter().map(|byte| Some(*byte)).collect();
+                        prop_assert_eq!(&of_datagram[..length], &expected[..]);
+                        prop_assert!(of_datagram[length..].iter().all(Option::is_none), "more came behind its end");
+                        of_datagram.fill(None);
+                        store.frame(slot, BYTES_MAX).fill(POISON);
+                    }
+                }
+            }
+        }
+    }
+
     /// A packet cut at random and shuffled comes out whole, whatever else is in the store.
     #[test]
     fn any_cut_and_order_gives_the_packet(
