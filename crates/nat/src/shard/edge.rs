@@ -183,6 +183,14 @@ impl PacketPath {
         }
     }
 
+    /// After a new datagram took the room of others.
+    fn count_displaced_fragments(&mut self, now: Instant, reassembly: &mut Reassembly) {
+        let displaced = reassembly.take_displaced();
+        if displaced != 0 {
+            self.count_dropped_fragments(now, Verdict::ReassemblyFull, displaced);
+        }
+    }
+
     /// Sends a packet that is not one of the burst: made here, or released.
     ///
     /// # Errors

@@ -2,9 +2,14 @@
 //! taken off (RFC 6333 §5.3), and fragmented datagrams without checksum to IPv6 hosts (RFC 6146
 //! §3.4).
 //!
-//! All memory is allocated at construction: [`DATAGRAMS`] packets of up to [`BYTES_MAX`] bytes. One
-//! source has at most [`PER_SOURCE`] of them, and each ends with the timeout of fragments. A
-//! fragment that overlaps another ends its datagram (RFC 5722 §4).
+//! All memory is allocated at construction: [`DATAGRAMS`] packets of up to [`BYTES_MAX`] bytes, the
+//! last [`WITHOUT_CHECKSUM_MAX`] of them for datagrams without checksum, which anybody outside can
+//! send. One subscriber has at most [`PER_SUBSCRIBER`], and each ends with the timeout of
+//! fragments. For a new one without room, the oldest one of the subscriber with the most is dropped
+//! (RFC 6146 §5.3): it is the one of a flood. A fragment that overlaps another ends its datagram
+//! (RFC 5722 §4).
+
+use core::cmp::Reverse;
 
 use crate::time::Duration;
 use crate::time::Instant;
@@ -15,8 +20,10 @@ mod tests;
 
 /// Datagrams at a time.
 pub const DATAGRAMS: usize = 64;
-/// Datagrams of one /64 at a time.
-pub const PER_SOURCE: usize = 8;
+/// Datagrams of one subscriber at a time.
+pub const PER_SUBSCRIBER: usize = 8;
+/// Of [`DATAGRAMS`], those without checksum.
+const WITHOUT_CHECKSUM_MAX: usize = 16;
 /// Largest packet.
 pub(crate) const BYTES_MAX: usize = 9_216;
 /// Room in front of each packet.
@@ -40,6 +47,8 @@ const _: () = assert!(BYTES_MAX.is_multiple_of(UNIT * 64), "every unit has a bit
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) source: u128,
+    /// The prefix or number of the subscriber that it comes from, or without checksum goes to.
+    pub(crate) subscriber: u128,
     /// The softwire it comes by, or [`WITHOUT_CHECKSUM`].
     pub(crate) way: u8,
     pub(crate) identification: u32,
@@ -62,6 +71,7 @@ pub(crate) enum Outcome {
 #[derive(Clone, Debug)]
 struct Datagram {
     source: u128,
+    subscriber: u128,
     identification: u32,
     way: u8,
     in_use: bool,
@@ -75,6 +85,7 @@ struct Datagram {
 
 const EMPTY: Datagram = Datagram {
     source: 0,
+    subscriber: 0,
     identification: 0,
     way: 0,
     in_use: false,
@@ -99,6 +110,8 @@ pub(crate) struct Reassembly {
     datagrams: Box<[Datagram]>,
     bytes: Box<[u8]>,
     held: u32,
+    /// Fragments that were dropped for newer ones, and not yet reported.
+    displaced: u32,
     is_high: bool,
 }
 
@@ -110,17 +123,22 @@ impl Reassembly {
             datagrams: vec![EMPTY; count].into_boxed_slice(),
             bytes: vec![0; count * (ROOM + BYTES_MAX)].into_boxed_slice(),
             held: 0,
+            displaced: 0,
             is_high: false,
         }
     }
 
     /// Whether its use became high, or low again, since the last call, and the use in percent.
     pub(crate) fn crossing(&mut self) -> Option<(bool, u8)> {
-        if self.held == 0 && !self.is_high {
+        if self.datagrams.is_empty() || self.held == 0 && !self.is_high {
             return None;
         }
-        let in_use = self.datagrams.iter().filter(|datagram| datagram.in_use).count();
-        let percent = (in_use * 100).checked_div(self.datagrams.len())?;
+        let (softwires, others) = self.datagrams.split_at_checked(self.datagrams.len() - WITHOUT_CHECKSUM_MAX)?;
+        let percent_of = |datagrams: &[Datagram]| {
+            let in_use = datagrams.iter().filter(|datagram| datagram.in_use).count();
+            (in_use * 100).checked_div(datagrams.len())
+        };
+        let percent = percent_of(softwires)?.max(percent_of(others)?);
         let is_high = if self.is_high { percent > LOW_PERCENT } else { percent >= HIGH_PERCENT };
         (core::mem::replace(&mut self.is_high, is_high) != is_high).then_some((is_high, percent as u8))
     }
@@ -203,14 +221,28 @@ impl Reassembly {
     }
 
     fn begin(&mut self, now: Instant, part: &Part<'_>) -> Result<usize, Verdict> {
-        let of_source = |datagram: &&Datagram| datagram.in_use && datagram.source >> 64 == part.source >> 64;
-        if self.datagrams.iter().filter(of_source).count() >= PER_SOURCE {
+        let shared = self.datagrams.len().saturating_sub(WITHOUT_CHECKSUM_MAX);
+        let places = if part.way == WITHOUT_CHECKSUM { shared..self.datagrams.len() } else { 0..shared };
+        let datagrams = self.datagrams.get(places.clone()).unwrap_or_default();
+        let of_subscriber = |subscriber: u128| {
+            datagrams.iter().filter(|datagram| datagram.in_use && datagram.subscriber == subscriber).count()
+        };
+        if of_subscriber(part.subscriber) >= PER_SUBSCRIBER {
             return Err(Verdict::ReassemblyQuota);
         }
-        let slot = self.datagrams.iter().position(|datagram| !datagram.in_use).ok_or(Verdict::ReassemblyFull)?;
+        let free = datagrams.iter().position(|datagram| !datagram.in_use);
+        let place = free.or_else(|| {
+            let rank = |datagram: &Datagram| (of_subscriber(datagram.subscriber), Reverse(datagram.started));
+            (0..datagrams.len()).max_by_key(|place| datagrams.get(*place).map(rank))
+        });
+        let slot = places.start + place.ok_or(Verdict::ReassemblyFull)?;
+        if free.is_none() {
+            self.displaced += self.end(slot);
+        }
         if let Some(datagram) = self.datagrams.get_mut(slot) {
             *datagram = Datagram {
                 source: part.source,
+                subscriber: part.subscriber,
                 identification: part.identification,
                 way: part.way,
                 in_use: true,
@@ -221,6 +253,11 @@ impl Reassembly {
         // A second line of defence: no byte of another customer's packet is left.
         self.frame(slot, BYTES_MAX).fill(0);
         Ok(slot)
+    }
+
+    /// Fragments that were dropped for newer ones since the last call.
+    pub(crate) fn take_displaced(&mut self) -> u32 {
+        core::mem::take(&mut self.displaced)
     }
 
     /// Returns the fragments it kept. The bytes stay until the slot is used again.

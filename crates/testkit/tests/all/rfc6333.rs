@@ -207,19 +207,26 @@ fn memory_for_fragments_is_reported_before_it_is_full() {
     let inner = build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(1_400).build();
     let refused = |bed: &Bed6| bed.count(Verdict::ReassemblyFull);
     let mut begun = Vec::new();
-    // Of 64 datagrams, and at most eight of one customer.
-    for number in 0..64 {
-        let b4 = format!("2001:db8:c:{:x}::1", 0x100 + number / 8);
+    // Of 48 datagrams, and at most eight of one customer, who has a /56.
+    for number in 0..48 {
+        let b4 = format!("2001:db8:c:{:x}::1", 0x100 * (1 + number / 8) + number);
         bed.inside(&fragments6(&from(&b4, &inner), &[512, 512], number)[0]);
         begun.extend(bed.take_events().into_iter().map(|event| (number + 1, event.kind, event.cause, event.amount)));
     }
-    assert_eq!(begun, [(48, EventKind::ThresholdReached, Cause::Reassembly, 75)]);
+    assert_eq!(begun, [(36, EventKind::ThresholdReached, Cause::Reassembly, 75)]);
     assert_eq!(refused(&bed), 0, "none was refused before");
+    bed.inside(&fragments6(&from("2001:db8:c:1f0::1", &inner), &[512, 512], 99)[0]);
+    assert_eq!((bed.verdict(), refused(&bed)), (Some(Verdict::ReassemblyQuota), 0), "another /64 of the first one");
+    assert_eq!(bed.take_events().len(), 1);
+    // Another customer is served: a packet of those who have the most makes room.
     for number in 64..70 {
-        bed.inside(&fragments6(&from("2001:db8:c:1f0::1", &inner), &[512, 512], number)[0]);
+        let pieces = fragments6(&from("2001:db8:d:200::1", &inner), &[512, 512], number);
+        let left: Vec<_> = pieces.iter().flat_map(|piece| bed.inside(piece)[1].clone()).collect();
+        assert_eq!(left.len(), 1, "{number}");
+        bed.inside(&fragments6(&from("2001:db8:e:200::1", &inner), &[512, 512], number)[0]);
     }
     assert_eq!(refused(&bed), 6);
-    let events = bed.take_events();
+    let events: Vec<_> = bed.take_events().into_iter().filter(|event| event.kind == EventKind::Refused).collect();
     assert_eq!(events.len(), 1, "refusals are events, too, one for many: {events:?}");
     assert_eq!(events[0].cause, Cause::Verdict(Verdict::ReassemblyFull));
     bed.advance(Duration::from_secs(30));

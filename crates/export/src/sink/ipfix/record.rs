@@ -98,7 +98,7 @@ impl Record {
             Verdict::FragmentTableFull => (Template::FragmentQuota, 5, quotas.fragmented_datagrams),
             Verdict::FragmentBuffersFull => (Template::FragmentQuota, 5, quotas.fragments_held),
             Verdict::ReassemblyFull => (Template::FragmentQuota, 5, reassembly::DATAGRAMS as u32),
-            Verdict::ReassemblyQuota => (Template::FragmentQuota, 5, reassembly::PER_SOURCE as u32),
+            Verdict::ReassemblyQuota => (Template::FragmentQuota, 5, reassembly::PER_SUBSCRIBER as u32),
             _ => return None,
         };
         Some(Record { reason, limit, ..Record::new(template, NatEvent::QuotaExceeded) })

@@ -45,6 +45,7 @@ use crate::snapshot::transition::Taker;
 use crate::snapshot::transition::Transition;
 use crate::state::host::HostKey;
 use crate::state::host::Way;
+use crate::state::host::subscriber_prefix;
 use crate::state::reassembly;
 use crate::state::reassembly::Outcome as Reassembled;
 use crate::state::reassembly::Part;
@@ -790,6 +791,7 @@ impl PacketPath {
         };
         let part = Part {
             source,
+            subscriber: subscriber_prefix(source, self.ledger.shared.transition.prefix_length),
             way: position,
             identification: fragment.identification,
             offset: usize::from(fragment.offset),
@@ -797,6 +799,7 @@ impl PacketPath {
             bytes: packet.bytes().get(bytes).unwrap_or_default(),
         };
         let outcome = reassembly.accept(now, timeout, &part);
+        self.count_displaced_fragments(now, &mut reassembly);
         packet.outcome = Outcome::Done;
         let result = match outcome {
             Reassembled::Held => Ok(()),

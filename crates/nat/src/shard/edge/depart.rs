@@ -301,8 +301,10 @@ impl PacketPath {
         let Some(mut reassembly) = self.edge.reassembly.take() else { return Err(Verdict::ReassemblyFull) };
         let view = Ipv4::new_unchecked(fragment);
         let (source, identification) = datagram_of(&view);
+        let subscriber = self.ledger.state.subscribers.hosts.subscriber_of(view.destination());
         let part = Part {
             source,
+            subscriber: subscriber.into(),
             way: reassembly::WITHOUT_CHECKSUM,
             identification,
             offset: view.fragment_offset_bytes(),
@@ -310,7 +312,9 @@ impl PacketPath {
             bytes: view.payload(),
         };
         let timeout = self.ledger.shared.settings().timeouts.fragment;
-        let sent = match reassembly.accept(self.edge.now, timeout, &part) {
+        let outcome = reassembly.accept(self.edge.now, timeout, &part);
+        self.count_displaced_fragments(self.edge.now, &mut reassembly);
+        let sent = match outcome {
             Reassembled::Held => Ok(Sent::Kept),
             Reassembled::Dropped { verdict, held } => {
                 self.count_dropped_fragments(self.edge.now, verdict, held);

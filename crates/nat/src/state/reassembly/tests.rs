@@ -9,7 +9,7 @@ fn at(millis: u64) -> Instant {
 }
 
 fn part(offset: usize, more: bool, bytes: &[u8]) -> Part<'_> {
-    Part { source: 7, way: 0, identification: 9, offset, more, bytes }
+    Part { source: 7, subscriber: 7, way: 0, identification: 9, offset, more, bytes }
 }
 
 fn accept(store: &mut Reassembly, now: u64, part: &Part<'_>) -> Outcome {
@@ -65,6 +65,51 @@ fn a_new_datagram_finds_no_bytes_of_the_last_one() {
 }
 
 #[test]
+fn a_newcomer_displaces_the_oldest_of_the_largest() {
+    let mut store = Reassembly::new(true);
+    let softwires = (DATAGRAMS - WITHOUT_CHECKSUM_MAX) as u32;
+    // The oldest one of all is of a subscriber with no other.
+    let lone = Part { subscriber: 99, identification: 99, ..part(0, true, &[1; 8]) };
+    assert_eq!(accept(&mut store, 0, &lone), Outcome::Held);
+    for identification in 1..softwires {
+        let subscriber = u128::from(identification) / PER_SUBSCRIBER as u128;
+        let part = Part { identification, subscriber, ..part(0, true, &[1; 8]) };
+        assert_eq!(accept(&mut store, u64::from(identification), &part), Outcome::Held);
+    }
+    assert_eq!((store.take_displaced(), store.held()), (0, softwires));
+    let flood_had = |store: &Reassembly, id| store.has(at(100), TIMEOUT, 7, 0, id);
+    let newcomer = Part { subscriber: 100, identification: 100, ..lone };
+    assert_eq!(accept(&mut store, 100, &newcomer), Outcome::Held);
+    assert_eq!((store.take_displaced(), store.held()), (1, softwires));
+    // Subscriber 0 has seven only, so the oldest of subscriber 1 made room.
+    assert!(flood_had(&store, 99) && flood_had(&store, 1) && flood_had(&store, 7) && flood_had(&store, 9));
+    assert!(!flood_had(&store, 8));
+    let last = Part { offset: 8, more: false, ..lone };
+    let Outcome::Whole { length: 16, held: 1, .. } = accept(&mut store, 101, &last) else {
+        panic!("the lone one is still there");
+    };
+}
+
+#[test]
+fn datagrams_without_checksum_leave_room_for_softwires() {
+    let mut store = Reassembly::new(true);
+    for identification in 0..100 {
+        let subscriber = u128::from(identification);
+        let part = Part { way: WITHOUT_CHECKSUM, identification, subscriber, ..part(0, true, &[1; 8]) };
+        assert_eq!(accept(&mut store, 0, &part), Outcome::Held);
+    }
+    assert_eq!(
+        (store.take_displaced(), store.held()),
+        (100 - WITHOUT_CHECKSUM_MAX as u32, WITHOUT_CHECKSUM_MAX as u32)
+    );
+    for identification in 0..(DATAGRAMS - WITHOUT_CHECKSUM_MAX) as u32 {
+        let part = Part { identification, subscriber: identification.into(), ..part(0, true, &[1; 8]) };
+        assert_eq!(accept(&mut store, 0, &part), Outcome::Held);
+    }
+    assert_eq!(store.take_displaced(), 0);
+}
+
+#[test]
 fn impossible_fragments_are_refused() {
     let mut store = Reassembly::new(true);
     assert_eq!(accept(&mut store, 0, &part(0, true, &[1; 9])), dropped(Verdict::FragmentMalformed, 0));
@@ -74,18 +119,19 @@ fn impossible_fragments_are_refused() {
 }
 
 #[test]
-fn a_source_has_a_share_and_a_timeout() {
+fn a_subscriber_has_a_share_and_a_timeout() {
     let mut store = Reassembly::new(true);
-    for identification in 0..PER_SOURCE as u32 {
+    for identification in 0..PER_SUBSCRIBER as u32 {
         let part = Part { identification, ..part(0, true, &[1; 8]) };
         assert_eq!(accept(&mut store, 0, &part), Outcome::Held);
     }
     let more = Part { identification: 99, ..part(0, true, &[1; 8]) };
     assert_eq!(accept(&mut store, 1_000, &more), dropped(Verdict::ReassemblyQuota, 0));
-    let other = Part { source: 1 << 64, ..more };
+    let other = Part { source: 8, subscriber: 8, ..more };
+    assert_eq!(accept(&mut store, 1_000, &Part { source: 8, ..more }), dropped(Verdict::ReassemblyQuota, 0));
     assert_eq!(accept(&mut store, 1_000, &other), Outcome::Held);
     assert_eq!(store.expire(at(1_999), TIMEOUT), 0);
-    assert_eq!(store.expire(at(2_000), TIMEOUT), PER_SOURCE as u32);
+    assert_eq!(store.expire(at(2_000), TIMEOUT), PER_SUBSCRIBER as u32);
     assert_eq!((accept(&mut store, 2_000, &more), store.held()), (Outcome::Held, 2));
 }
 
