@@ -112,6 +112,10 @@ pub const HOSTS_FIRST: u32 = 0xe000_0000;
 /// From here on, it is the number of a host behind a softwire (RFC 6333).
 pub const SOFTWIRE_HOSTS_FIRST: u32 = 0xf000_0000;
 
+/// Source of an own ICMPv4 error to an IPv6 host (RFC 7600 §4.8), before it is translated. Nobody
+/// else may forward it (RFC 7600 §7, "Forwardable: False").
+pub(crate) const DUMMY: u32 = 0xc000_0008;
+
 /// True if the address of an internal endpoint is the number of an IPv6 host.
 #[inline(always)]
 pub const fn is_host_number(address: u32) -> bool {

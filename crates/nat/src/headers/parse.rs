@@ -1,6 +1,7 @@
 //! Reads the headers of a packet once, into one small value.
 
 use crate::headers::gre;
+use crate::types::DUMMY;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
 
@@ -245,5 +246,5 @@ pub(crate) fn source_is_valid(address: u32) -> bool {
 /// False for what cannot be a forwarded unicast destination (RFC 1812 §5.3.7).
 #[inline]
 pub(crate) fn destination_is_valid(address: u32) -> bool {
-    source_is_valid(address)
+    source_is_valid(address) && address != DUMMY
 }

@@ -20,8 +20,6 @@ use crate::types::Prefix;
 use crate::types::RealmId;
 use crate::types::Side;
 
-/// Source of an own ICMPv4 error to an IPv6 host (RFC 7600 §4.8), before it is translated.
-pub(crate) const DUMMY: u32 = 0xc000_0008;
 /// The AFTR inside its softwires (RFC 6333 §5.7).
 pub(crate) const AFTR_INSIDE: u32 = 0xc000_0001;
 
@@ -63,7 +61,7 @@ impl SoftwireEnd {
     /// True if packets inside a softwire may come from this address.
     #[inline(always)]
     pub(crate) fn permits(&self, inside: u32) -> bool {
-        self.inner.iter().any(|prefix| prefix.contains(Ipv4Addr::from_bits(inside)))
+        inside != AFTR_INSIDE && self.inner.iter().any(|prefix| prefix.contains(Ipv4Addr::from_bits(inside)))
     }
 
     /// True if softwires may come from this address. Costs a binary search over the subscribers.
@@ -110,6 +108,8 @@ pub(crate) struct Transition {
     softwires: Vec<SoftwireEnd>,
     /// By realm.
     realms: Vec<Option<RealmEdge>>,
+    /// Addresses of Natrix itself, in all realms.
+    own: Vec<u128>,
     pub(crate) first_hop: NextHopId,
     /// Smallest MTU outside.
     pub(crate) mtu4: u16,
@@ -136,6 +136,7 @@ impl Transition {
                 .collect(),
             softwires: transition.softwires.iter().map(|one| SoftwireEnd::new(one, edge_of(one.realm))).collect(),
             realms,
+            own: settings.ipv6.addresses.iter().map(|own| own.address.to_bits()).collect(),
             first_hop: if transition.is_off() { NextHopId(u32::MAX) } else { first_hop },
             mtu4: outside.map(|interface| interface.mtu).min().unwrap_or(1_500),
             prefix_length: transition.prefix_length,
@@ -145,6 +146,12 @@ impl Transition {
 
     pub(crate) fn is_off(&self) -> bool {
         self.nat64.is_empty() && self.softwires.is_empty()
+    }
+
+    /// True if no host can have this address: Natrix itself has it, or it is the end of a softwire.
+    /// Costs a comparison for each of them.
+    pub(crate) fn is_own(&self, address: u128) -> bool {
+        self.own.contains(&address) || self.softwires.iter().any(|end| end.aftr == address)
     }
 
     /// What takes packets from this realm to this destination.

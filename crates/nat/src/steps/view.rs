@@ -19,6 +19,7 @@ use crate::snapshot::shared::Shared;
 use crate::state::State;
 use crate::state::mapping::InternalKey;
 use crate::state::session::HashedBy;
+use crate::types::DUMMY;
 use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::HOSTS_FIRST;
@@ -61,7 +62,9 @@ impl<'a> View<'a> {
     /// filter such packets on ingress links").
     pub(crate) fn check_source(&self, from: Facing, source: u32) -> Option<Verdict> {
         let is_host = from.side == Side::Inside && is_host_number(source) && !self.snapshot.transition.is_off();
-        if !(source_is_valid(source) || is_host) {
+        // Inside it would be the address of Natrix itself.
+        let is_dummy = from.side == Side::Outside && source == DUMMY;
+        if !(source_is_valid(source) || is_host) || is_dummy {
             return Some(Verdict::SourceInvalid);
         }
         match self.local_to(from, source) {

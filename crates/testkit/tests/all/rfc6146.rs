@@ -101,6 +101,40 @@ fn errors_of_routers_outside_reach_the_host() {
 }
 
 #[test]
+fn no_ipv4_host_reports_about_a_host_by_its_number() {
+    covers!("6146-6");
+    let mut bed = Bed6::new(settings6());
+    bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    let subscriber = core::net::Ipv4Addr::new(100, 64, 0, 10);
+    bed.inside(&build::udp(at(subscriber, 5_000), at(E1, 53)).build());
+    let error = |about: core::net::Ipv4Addr| {
+        let quote = build::udp(at(E1, 53), at(about, 5_000)).payload(b"answer").build();
+        build::icmp_error(subscriber, E1, 3, 3, &quote).build()
+    };
+    for number in 0xe000_0000_u32..0xe000_0010 {
+        let [_, out] = bed.inside(&error(number.into()));
+        assert_eq!((out.len(), bed.verdict()), (0, Some(Verdict::IcmpQuoteNoMapping)), "{number:x}");
+    }
+    let [_, out] = bed.inside(&error(subscriber));
+    assert_eq!((out.len(), bed.verdict()), (1, Some(Verdict::Outbound)), "about itself");
+}
+
+#[test]
+fn nobody_outside_speaks_for_natrix() {
+    let mut bed = Bed6::new(settings6());
+    let dummy = core::net::Ipv4Addr::new(192, 0, 0, 8);
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    let mapped = source(&out[0]);
+    let [back, _] = bed.outside(&build::udp(at(dummy, 5_351), mapped).payload(b"forged").build());
+    assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::SourceInvalid)));
+    let [back, _] = bed.outside(&build::icmp_error(dummy, *mapped.ip(), 3, 1, &out[0]).build());
+    assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::SourceInvalid)));
+    let subscriber = core::net::Ipv4Addr::new(100, 64, 0, 10);
+    let [_, out] = bed.inside(&build::udp(at(subscriber, 5_000), at(dummy, 53)).build());
+    assert_eq!((out.len(), bed.verdict()), (0, Some(Verdict::DestinationInvalid)), "nor is it a destination");
+}
+
+#[test]
 fn errors_from_inside_reach_the_remote_host() {
     covers!("6791-4");
     let mut bed = Bed6::new(settings6());

@@ -104,6 +104,7 @@ fn only_permitted_inner_sources_pass() {
         ("192.168.255.1", true),
         ("192.0.0.2", true),
         ("192.0.0.7", true),
+        ("192.0.0.1", false),
         ("192.0.0.8", false),
         ("8.8.8.8", false),
         ("100.64.0.10", false),
@@ -235,6 +236,55 @@ fn memory_for_fragments_is_reported_before_it_is_full() {
 }
 
 #[test]
+fn no_byte_of_another_customer_fills_a_gap() {
+    covers!("6333-1");
+    let mut bed = Bed6::new(settings6());
+    let victim = build::udp(at(HOME, 5_000), at(E1, 53)).payload(&b"SECRET".repeat(230)).build();
+    for piece in fragments6(&from(C6, &victim), &[800], 1) {
+        bed.inside(&piece);
+    }
+    assert_eq!(bed.verdict(), Some(Verdict::Outbound));
+    let inner = build::udp(at(HOME, 5_000), at(E1, 53)).payload(&[1; 1_372]).build();
+    assert_eq!(inner.len(), 1_400);
+    let pieces = fragments6(&from(D6, &inner), &[96, 1_208], 2);
+    let behind = wire::ipv6::Fragment { offset: 4_096, more: true, identification: 2 };
+    for order in [[1, 2, 0], [1, 0, 2], [2, 1, 0], [2, 0, 1], [0, 1, 2], [0, 2, 1]] {
+        for place in order {
+            let mut piece = pieces[place].clone();
+            if place == 1 {
+                behind.write(&mut piece, 40, 4);
+            }
+            let [_, out] = bed.inside(&piece);
+            assert!(out.is_empty(), "1,208 bytes never came: {order:?}");
+        }
+        bed.advance(Duration::from_secs(3));
+    }
+}
+
+#[test]
+fn an_error_in_a_softwire_is_about_its_own_hosts() {
+    let mut bed = Bed6::new(settings6());
+    let neighbour = Ipv4Addr::new(192, 168, 1, 3);
+    let mut mapped = Vec::new();
+    for (b4, inner) in [(C6, HOME), (D6, HOME), (D6, neighbour)] {
+        let [_, out] = bed.inside(&from(b4, &build::udp(at(inner, 5_000), at(E1, 53)).payload(b"question").build()));
+        mapped.push(source(&out[0]));
+    }
+    let about = |host| build::udp(at(E1, 53), at(host, 5_000)).payload(b"answer").build();
+    let error = |host| from(D6, &build::icmp_error(HOME, E1, 3, 3, &about(host)).build());
+    for (host, expected) in [(HOME, mapped[1]), (neighbour, mapped[2])] {
+        let [_, out] = bed.inside(&error(host));
+        assert_eq!(destination(quote(&out[0])), expected, "a router in the home reports about its hosts");
+    }
+    for first in [0xe000_0000_u32, 0xf000_0000] {
+        for number in first..first + 16 {
+            let [_, out] = bed.inside(&error(number.into()));
+            assert_eq!((out.len(), bed.verdict()), (0, Some(Verdict::IcmpQuoteNoMapping)), "{number:x}");
+        }
+    }
+}
+
+#[test]
 fn malformed_softwires_are_dropped_by_name() {
     let mut bed = Bed6::new(settings6());
     let inner = build::udp(at(HOME, 5_000), at(E1, 53)).payload(b"question").build();
@@ -248,7 +298,7 @@ fn malformed_softwires_are_dropped_by_name() {
     // A softwire in a softwire.
     drop(&from(C6, &from(D6, &inner)), Verdict::SoftwireMalformed);
     drop(&packet6(v6(C6), v6(AFTR), 17, &[0; 8]), Verdict::SoftwireMalformed);
-    for source in ["::", "::1", "ff02::1", "fe80::1", AFTR] {
+    for source in ["::", "::1", "::7", "::ffff:1.2.3.4", "ff02::1", "fe80::1", AFTR, OWN6] {
         drop(&from(source, &inner), Verdict::SourceInvalid);
     }
     // Too short for the short way, and long enough.

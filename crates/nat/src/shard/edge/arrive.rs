@@ -7,12 +7,15 @@ use translate::Headers6;
 use translate::Kind;
 use translate::Limits;
 use translate::Tuple4;
+use wire::icmp;
+use wire::icmp::Icmp;
 use wire::icmp6;
 use wire::icmp6::Icmp6;
 use wire::ipv4::Ipv4;
 use wire::ipv6;
 use wire::ipv6::Fragment;
 use wire::ipv6::Ipv6;
+use wire::quoted::Quoted;
 
 use crate::headers::icmp_quote;
 use crate::headers::own_icmp;
@@ -44,6 +47,7 @@ use crate::snapshot::transition::SoftwireEnd;
 use crate::snapshot::transition::Taker;
 use crate::snapshot::transition::Transition;
 use crate::state::host::HostKey;
+use crate::state::host::HostStore;
 use crate::state::host::Way;
 use crate::state::host::subscriber_prefix;
 use crate::state::reassembly;
@@ -61,6 +65,7 @@ use crate::verdict::Verdict;
 /// IPv4 in IPv6 (RFC 2473).
 const PROTOCOL_IPV4: u8 = 4;
 const PROTOCOL_UDP: u8 = wire::ipv4::PROTOCOL_UDP;
+const PROTOCOL_ICMP: u8 = wire::ipv4::PROTOCOL_ICMP;
 
 /// What the first pass found out about a packet.
 #[derive(Clone, Copy, Debug)]
@@ -194,14 +199,31 @@ fn check_source(
     translate::check_source6(source, prefix).map_err(verdict_of)?;
     match transition.way_of(realm, source) {
         Some(Way::Nat64(_)) => Err(Verdict::SourceInPrefix),
+        _ if transition.is_own(source) => Err(Verdict::SourceInvalid),
         _ => Ok(()),
     }
+}
+
+/// True if an IPv4 packet is an ICMP error about the number of a host, which no IPv4 host knows.
+#[cold]
+#[inline(never)]
+fn quotes_number(packet: &[u8]) -> bool {
+    let Ok(outer) = Ipv4::new_checked(packet) else { return false };
+    let Ok(message) = Icmp::new_checked(outer.payload()) else { return false };
+    if !icmp::is_error(message.icmp_type()) {
+        return false;
+    }
+    Quoted::new_checked(message.quote()).is_ok_and(|quoted| {
+        let header = quoted.header();
+        is_host_number(header.source()) || is_host_number(header.destination())
+    })
 }
 
 /// What no B4 can have as its address, and who is no subscriber (RFC 6333 §11).
 #[inline(always)]
 fn check_b4(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<(), Verdict> {
-    if source <= 1 || ipv6::is_multicast(source) || ipv6::is_link_local(source) || source == end.aftr {
+    let is_mapped = matches!(source >> 32, 0 | 0xffff);
+    if is_mapped || ipv6::is_multicast(source) || ipv6::is_link_local(source) || transition.is_own(source) {
         return Err(Verdict::SourceInvalid);
     }
     if !end.serves(source) {
@@ -228,12 +250,14 @@ pub(super) fn parse_in_softwire(packet: &mut Packet<'_>, offset: u16) -> Result<
     Ok(parsed)
 }
 
-/// Takes the packet of the host with this number out of its softwire.
+/// Takes the packet of the host with this number out of its softwire. An error may be about another
+/// host of the same softwire.
 pub(super) fn take_from_softwire(
     packet: &mut Packet<'_>,
     offset: u16,
     parsed: &Parsed,
     (number, key): (u32, &HostKey),
+    hosts: &HostStore,
 ) -> Result<(), Verdict> {
     let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
     if parsed.class == Class::IcmpError {
@@ -242,9 +266,12 @@ pub(super) fn take_from_softwire(
         let host = Ipv4Addr::from_bits(number);
         let mut change = quote.unchanged();
         change.outer_source = host;
-        if quote.destination.address.to_bits() == key.inner {
-            change.destination = Endpoint { address: host, ..quote.destination };
-        }
+        let about = HostKey { inner: quote.destination.address.to_bits(), ..*key };
+        let about = match about.inner == key.inner {
+            true => number,
+            false => hosts.find(hosts.hash_of(&about), &about).ok_or(Verdict::IcmpQuoteNoMapping)?,
+        };
+        change.destination = Endpoint { address: about.into(), ..quote.destination };
         icmp_quote::rewrite(inner, &quote, &change);
     } else {
         let change = Rewrite {
@@ -546,8 +573,13 @@ impl PacketPath {
         let bytes = packet.bytes();
         if bytes.first().is_none_or(|first| first >> 4 != 6) {
             // The number of a host is no address that a packet can come from.
-            let is_forged = is_host_number(get_u32(bytes, ip::SOURCE));
-            return if is_forged { Err(Verdict::SourceInvalid.into()) } else { Ok(Incoming::Other) };
+            if is_host_number(get_u32(bytes, ip::SOURCE)) {
+                return Err(Verdict::SourceInvalid.into());
+            }
+            if bytes.get(ip::PROTOCOL) == Some(&PROTOCOL_ICMP) && quotes_number(bytes) {
+                return Err(Verdict::IcmpQuoteNoMapping.into());
+            }
+            return Ok(Incoming::Other);
         }
         if bytes.len() < ipv6::HEADER_LENGTH {
             return Err(Verdict::Ipv6Malformed.into());
@@ -768,7 +800,8 @@ impl PacketPath {
             return self.answer_in_softwire(now, packet, usize::from(offset), &key, sink).map_err(Refusal::from);
         }
         let number = self.ledger.state.subscribers.hosts.enter(now, hash, &key, realm)?;
-        take_from_softwire(packet, offset, &parsed, (number, &key)).map_err(Refusal::from)
+        let hosts = &self.ledger.state.subscribers.hosts;
+        take_from_softwire(packet, offset, &parsed, (number, &key), hosts).map_err(Refusal::from)
     }
 
     /// RFC 6333 §5.3: fragments around, so the packet is put together before the softwire is taken

@@ -35,13 +35,13 @@ use crate::shard::edge::arrive::each;
 use crate::shard::edge::is_plain;
 use crate::shard::edge::verdict_of;
 use crate::shard::packet::PacketPath;
-use crate::snapshot::transition::DUMMY;
 use crate::snapshot::transition::Nat64Prefix;
 use crate::state::host::Host;
 use crate::state::host::Way;
 use crate::state::reassembly;
 use crate::state::reassembly::Outcome as Reassembled;
 use crate::state::reassembly::Part;
+use crate::types::DUMMY;
 use crate::types::Endpoint;
 use crate::verdict::Verdict;
 

@@ -122,7 +122,7 @@ impl PacketPath {
             return Err(self.echo_in_softwire(inner, key.way, 0).err().unwrap_or(Verdict::Local));
         }
         let number = self.foretell_number(packet, numbering, (key, hash), report)?;
-        take_from_softwire(packet, offset, &parsed, (number, key))
+        take_from_softwire(packet, offset, &parsed, (number, key), &self.ledger.state.subscribers.hosts)
     }
 
     fn known_host<R: Report>(&self, hash: u64, key: &HostKey, report: &mut R) -> Result<u32, Verdict> {
