@@ -4,8 +4,12 @@ use crate::steps::report::Report;
 use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::types::Facing;
+use crate::types::HOSTS_FIRST;
+use crate::types::SOFTWIRE_HOSTS_FIRST;
 use crate::types::Side;
 use crate::verdict::Verdict;
+
+const FRAGMENT_HEADER_LENGTH: u16 = wire::ipv6::FRAGMENT_HEADER_LENGTH as u16;
 
 /// The ICMP error to the source of a dropped packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +58,14 @@ impl View<'_> {
             next_hop: hop.neighbour(destination).into(),
             mtu: hop.mtu,
         });
-        if parsed.total_length > hop.mtu && parsed.dont_fragment {
-            // RFC 4787 §11 REQ-13.
-            return Err(NoWay { verdict: Verdict::TooBig, reason: Reason::TooBig(hop.mtu) });
+        if parsed.dont_fragment {
+            // RFC 7915 §4.1: to a host of NAT64, a fragment has a Fragment Header besides.
+            let is_longer = parsed.is_fragment() && (HOSTS_FIRST..SOFTWIRE_HOSTS_FIRST).contains(&destination);
+            let mtu = hop.mtu - if is_longer { FRAGMENT_HEADER_LENGTH } else { 0 };
+            if parsed.total_length > mtu {
+                // RFC 4787 §11 REQ-13.
+                return Err(NoWay { verdict: Verdict::TooBig, reason: Reason::TooBig(mtu) });
+            }
         }
         Ok(hop)
     }

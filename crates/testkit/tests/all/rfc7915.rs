@@ -423,6 +423,22 @@ fn sizes_from_outside_meet_every_mtu_inside() {
                 assert_eq!(wire::build6::reassemble(&back).expect("one packet").len(), length + 20);
             }
         }
+        // A Fragment Header takes eight bytes more, and fragments come in eights.
+        let fits = 20 + (mtu - 48) / 8 * 8;
+        for (number, length) in [(1, fits), (2, fits + 8)] {
+            bed.advance(Duration::from_secs(2));
+            let whole = build::udp(at(E1, 53), from).payload_length(2 * length).identification(number);
+            let first = build::fragment(&whole.dont_fragment().build(), length).remove(0);
+            assert_eq!((first.len(), first[6] >> 5), (length, 3), "Don't Fragment and More Fragments");
+            let [back, out] = bed.outside(&first);
+            if length == fits {
+                assert_eq!((back.len(), back[0].len()), (1, length + 28));
+            } else {
+                assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::TooBig)), "{mtu} {length}");
+                let said = u16::from_be_bytes([out[0][26], out[0][27]]);
+                assert_eq!((out[0][20], out[0][21], usize::from(said)), (3, 4, mtu - 28));
+            }
+        }
         // Fragments that fit pass, and those that do not are cut again.
         let whole = build::udp(at(E1, 53), from).payload_length(4_000).identification(0x1717).build();
         for size in [600, 1_252, 1_260, 1_500] {
