@@ -247,6 +247,13 @@ int natrix_port_start(uint16_t port, uint16_t queues, uint16_t rx_descriptors, u
     return rte_eth_dev_start(port);
 }
 
+int natrix_port_receive_groups(uint16_t port)
+{
+    if (rte_eth_allmulticast_enable(port) == 0)
+        return 0;
+    return rte_eth_promiscuous_enable(port);
+}
+
 /* Something to do with a port on the thread on which DPDK handles events. */
 struct errand {
     void (*work)(uint16_t port);

@@ -33,6 +33,8 @@ int natrix_port_info(uint16_t port, struct natrix_port_info *info);
 struct rte_mempool *natrix_pool_create(uint32_t buffers, uint16_t data_room);
 int natrix_port_start(uint16_t port, uint16_t queues, uint16_t rx_descriptors, uint16_t tx_descriptors, uint16_t mtu,
                       struct rte_mempool *pool);
+/* Lets a started port receive frames to all groups, else all frames. */
+int natrix_port_receive_groups(uint16_t port);
 void natrix_memory_files_keep(void);
 int natrix_memory_files_open(void);
 void natrix_port_pause(uint16_t port);

@@ -414,6 +414,17 @@ impl DpdkIo {
         DpdkIo { shared: Arc::clone(&self.shared), queues }
     }
 
+    /// Lets a port receive frames to every group, as IPv6 needs it: a network card may pass only
+    /// those to its own address and the broadcast address. A driver without a setting for groups
+    /// is set to pass all frames. Virtual drivers without either pass all frames anyway.
+    ///
+    /// # Errors
+    /// What the driver says, if it has neither setting.
+    pub fn receive_groups(&self, port: PortIndex) -> Result<(), String> {
+        let started = self.shared.ports.get(port.index());
+        started.map_or(Ok(()), |started| ffi::port_receive_groups(started.id))
+    }
+
     /// What the operator should know about how DPDK started.
     pub fn notices(&self) -> &[DpdkNotice] {
         &self.shared.notices

@@ -63,6 +63,7 @@ unsafe extern "C" {
     fn natrix_port_info(port: u16, info: *mut PortInfo) -> c_int;
     fn natrix_pool_create(buffers: u32, data_room: u16) -> *mut Mempool;
     fn natrix_port_start(port: u16, queues: u16, rx: u16, tx: u16, mtu: u16, pool: *mut Mempool) -> c_int;
+    fn natrix_port_receive_groups(port: u16) -> c_int;
     fn natrix_memory_files_keep();
     fn natrix_memory_files_open() -> c_int;
     fn natrix_port_pause(port: u16);
@@ -165,6 +166,12 @@ pub(super) fn port_start(
     // SAFETY: the pool comes from `pool_create` and is never freed.
     let result = unsafe { natrix_port_start(port, queues, rx_descriptors, tx_descriptors, mtu, pool.as_ptr()) };
     if result == 0 { Ok(()) } else { Err(NotStarted { has_no_peer: result == NO_PEER, reason: text(result) }) }
+}
+
+/// Lets a started port receive frames to all groups, else all frames.
+pub(super) fn port_receive_groups(port: u16) -> Result<(), String> {
+    // SAFETY: plain value.
+    checked(unsafe { natrix_port_receive_groups(port) })
 }
 
 /// Notes the files that packet memory is in, once all of it is there.
