@@ -22,6 +22,7 @@ pub mod icmp;
 pub mod icmp6;
 pub mod ipv4;
 pub mod ipv6;
+pub mod listener;
 pub mod neighbour;
 pub mod quoted;
 pub mod tcp;
