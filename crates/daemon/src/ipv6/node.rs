@@ -23,6 +23,8 @@ use wire::ipv4;
 use wire::ipv6;
 use wire::ipv6::Chain;
 use wire::ipv6::Ipv6;
+use wire::listener;
+use wire::listener::Record;
 use wire::neighbour::Kind;
 use wire::neighbour::Message;
 
@@ -31,6 +33,8 @@ use crate::routing::rib::Table;
 /// How long a probe may stay unanswered before an address is used (RFC 4862 §5.4: one probe, and
 /// RetransTimer of RFC 4861 §10).
 const PROBE_TIME: Duration = Duration::from_secs(1);
+/// Answers to queries are spread over this time at most, or less if the querier says so.
+const REPORT_DELAY_MAX_MS: u32 = 1_000;
 /// ff02::1 and ff02::2.
 const ALL_NODES: u128 = 0xff02 << 112 | 1;
 const ALL_ROUTERS: u128 = 0xff02 << 112 | 2;
@@ -66,6 +70,8 @@ struct Link {
     probes: bool,
     /// The kernel has the interface: it answers for its addresses and asks for neighbours.
     has_kernel: bool,
+    /// When a report of the groups is due, and what it says.
+    report: Option<(Instant, Record)>,
 }
 
 /// A station of a neighbour; workers exchange these.
@@ -131,6 +137,21 @@ pub struct Due {
     pub is_probe: bool,
 }
 
+/// A report of the groups of an interface (RFC 3810), as switches that filter groups need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Interface it goes out by.
+    pub interface: InterfaceId,
+    /// An own address of the link, or 0 as long as there is none (RFC 3810 §5.2.13).
+    pub source: u128,
+    /// Unasked or as an answer.
+    pub record: Record,
+    /// The groups of neighbour messages to own addresses, each once.
+    pub groups: [u128; listener::RECORDS_MAX],
+    /// Of `groups`, those that count.
+    pub groups_len: usize,
+}
+
 /// Knows which addresses are ours and where others are.
 #[derive(Debug)]
 pub struct Node {
@@ -146,6 +167,9 @@ pub struct Node {
     errors_to: [bool; 2],
     /// No address waits for the end of its probe.
     is_settled: bool,
+    /// A report is due, at once or later.
+    has_reports: bool,
+    hash: KeyedHash,
 }
 
 impl Node {
@@ -174,7 +198,11 @@ impl Node {
                 let address = ipv6::link_local_of(station.0);
                 own.insert(0, Own { address, prefix_length: 64, state });
             }
-            links.push(Link { facing: interface.facing(), own, probes: probes_on(id), has_kernel });
+            let probes = probes_on(id);
+            // RFC 4862 §5.4.2: the groups are joined before the first probe.
+            let joins = !own.is_empty() && !has_kernel && probes;
+            let report = joins.then_some((Instant::ORIGIN, Record::Joined));
+            links.push(Link { facing: interface.facing(), own, probes, has_kernel, report });
         }
         let is_settled = links.iter().all(|link| link.own.is_empty() || link.has_kernel);
         let live = live.filter(|live| live.has_ipv6()).cloned();
@@ -188,6 +216,8 @@ impl Node {
             answers_echo: settings.icmp.answer_echo,
             errors_to: [settings.icmp.errors_to_inside, settings.icmp.errors_to_outside],
             is_settled,
+            has_reports: true,
+            hash,
         }
     }
 
@@ -227,6 +257,12 @@ impl Node {
                     }
                     State::Tentative(until) if now >= until => {
                         own.state = State::Preferred;
+                        if link.probes {
+                            // From an address that snooping switches heed (RFC 3590 §4); also the
+                            // second one that RFC 3810 §6.1 asks for.
+                            link.report = Some((now, Record::Joined));
+                            self.has_reports = true;
+                        }
                         false
                     }
                     State::Tentative(_) => {
@@ -243,6 +279,58 @@ impl Node {
         }
         self.is_settled = is_settled;
         None
+    }
+
+    /// The next report that is due, or None for now.
+    #[inline]
+    pub fn next_report(&mut self, now: Instant) -> Option<Report> {
+        if self.has_reports { self.report(now) } else { None }
+    }
+
+    #[inline(never)]
+    fn report(&mut self, now: Instant) -> Option<Report> {
+        let mut later = false;
+        for (index, link) in self.links.iter_mut().enumerate() {
+            let Some((at, record)) = link.report else { continue };
+            if now < at {
+                later = true;
+                continue;
+            }
+            link.report = None;
+            let mut groups = [0; listener::RECORDS_MAX];
+            let mut groups_len = 0;
+            for own in link.own.iter().filter(|own| own.state != State::Duplicate) {
+                let group = ipv6::solicited_node(own.address);
+                let (before, rest) = groups.split_at_mut(groups_len);
+                if !before.contains(&group)
+                    && let Some(place) = rest.first_mut()
+                {
+                    *place = group;
+                    groups_len += 1;
+                }
+            }
+            let usable = |own: &&Own| own.state == State::Preferred && ipv6::is_link_local(own.address);
+            let source = link.own.iter().find(usable).map_or(0, |own| own.address);
+            return Some(Report { interface: InterfaceId(index as u16), source, record, groups, groups_len });
+        }
+        self.has_reports = later;
+        None
+    }
+
+    /// A query for listeners: the answer is due within the time it gives, at random so that not all
+    /// hosts of a link answer at once (RFC 3810 §6.2).
+    fn hear_query(&mut self, now: Instant, interface: InterfaceId, packet: &[u8]) -> Judgement {
+        let Some(within) = listener::query_delay_ms(packet) else { return Verdict::LocalIgnored.into() };
+        let delay =
+            self.hash.hash(now.as_micros(), u64::from(interface.0)) % u64::from(within.min(REPORT_DELAY_MAX_MS) + 1);
+        let asked = self.links.get_mut(interface.index()).filter(|link| link.probes && !link.has_kernel);
+        if let Some(link) = asked
+            && link.report.is_none()
+        {
+            link.report = Some((now + Duration::from_millis(delay), Record::Current));
+            self.has_reports = true;
+        }
+        Verdict::Local.into()
     }
 
     /// Stops using an address that another station has.
@@ -289,6 +377,9 @@ impl Node {
                     Ok(message) => self.judge_message(interface, (station, sender), &message),
                     Err(_) => Verdict::NeighbourInvalid.into(),
                 };
+            }
+            if icmp_type == icmp6::TYPE_LISTENER_QUERY {
+                return self.hear_query(now, interface, packet);
             }
             return self.judge_local(now, interface, is_group, packet, chain);
         }

@@ -12,12 +12,14 @@ use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
 use wire::ipv6;
 use wire::ipv6::Ipv6;
+use wire::listener;
 use wire::neighbour::LENGTH_MAX;
 use wire::neighbour::Message;
 
 use crate::crossing::News;
 use crate::ipv6::node::Learnt6;
 use crate::ipv6::node::Outcome6;
+use crate::ipv6::node::Report;
 use crate::kernel::end::Ask;
 use crate::neighbour::Action;
 use crate::next_hop::FrameHeader;
@@ -91,6 +93,9 @@ impl<I: Io> Outlet<I> {
     /// Probes, announcements, questions, timeouts.
     #[inline(never)]
     pub(crate) fn maintain6(&mut self) {
+        while let Some(report) = self.node.next_report(self.now) {
+            self.send_report(&report);
+        }
         while let Some(due) = self.node.next_due(self.now) {
             let Some(link) = self.links.link(due.interface) else { continue };
             let message = match due.is_probe {
@@ -156,6 +161,19 @@ impl<I: Io> Outlet<I> {
         let header = self.links.header(link, to.unwrap_or(group), ETHER_TYPE_IPV6);
         match self.frame(&header, packet.get(..length).unwrap_or_default()) {
             Some(buffer) => self.send_frame(link.port, interface, buffer, None),
+            None => self.counters.originated_dropped += 1,
+        }
+    }
+
+    fn send_report(&mut self, report: &Report) {
+        let Some(link) = self.links.link(report.interface) else { return };
+        let mut packet = [0; listener::REPORT_MAX];
+        let groups = report.groups.get(..report.groups_len).unwrap_or_default();
+        let length = listener::write_report(&mut packet, report.source, report.record, groups);
+        let station = MacAddress(ipv6::station_of_group(listener::ALL_LISTENER_ROUTERS));
+        let header = self.links.header(link, station, ETHER_TYPE_IPV6);
+        match self.frame(&header, packet.get(..length).unwrap_or_default()) {
+            Some(buffer) => self.send_frame(link.port, report.interface, buffer, None),
             None => self.counters.originated_dropped += 1,
         }
     }

@@ -141,6 +141,84 @@ fn addresses_are_probed_before_they_are_used() {
     assert_eq!(node.next_due(later + PROBE_TIME), None);
 }
 
+fn reports(node: &mut Node, now: Instant) -> Vec<(InterfaceId, u128, Record, Vec<u128>)> {
+    core::iter::from_fn(|| node.next_report(now))
+        .map(|report| (report.interface, report.source, report.record, report.groups[..report.groups_len].to_vec()))
+        .collect()
+}
+
+#[test]
+fn groups_are_reported_before_probes_and_from_the_new_address() {
+    // covers: 4861-7.2.1, 4862-5.4.2, 3810-6.1
+    let mut node = node();
+    let now = Instant::from_micros(1_000_000);
+    let link_local = bits("fe80::ff:fe00:9");
+    let groups = [bits("ff02::1:ff00:9"), bits("ff02::1:ff00:1")].to_vec();
+    let of_both = |source| [LAN, WAN].map(|interface| (interface, source, Record::Joined, groups.clone())).to_vec();
+    assert_eq!(reports(&mut node, now), of_both(0));
+    while node.next_due(now).is_some() {}
+    assert_eq!(reports(&mut node, now), []);
+    let later = now + PROBE_TIME;
+    node.give_up(WAN, bits("2001:db8:2::1"));
+    while node.next_due(later).is_some() {}
+    let mut expected = of_both(link_local);
+    expected[1].3.truncate(1);
+    assert_eq!(reports(&mut node, later), expected, "a duplicate's group is not joined any longer");
+    assert_eq!(reports(&mut node, later + PROBE_TIME), []);
+}
+
+/// A General Query with a link-local source.
+fn query(delay_ms: u16, hop_limit: u8) -> Vec<u8> {
+    let mut packet = vec![0; 40 + 8 + 28];
+    let (source, destination) = (bits("fe80::7"), bits("ff02::1"));
+    let mut header = Ipv6::new_unchecked(packet.as_mut_slice());
+    header.set_class_and_label(0, 0);
+    header.set_payload_length(36);
+    header.set_next_header(ipv6::HEADER_HOP_BY_HOP);
+    header.set_hop_limit(hop_limit);
+    header.set_source(source);
+    header.set_destination(destination);
+    packet[40..48].copy_from_slice(&[ipv6::PROTOCOL_ICMP6, 0, 5, 2, 0, 0, 1, 0]);
+    let mut icmp = Icmp6::new_unchecked(&mut packet[48..]);
+    icmp.set_type_and_code(icmp6::TYPE_LISTENER_QUERY, 0);
+    icmp.set_parameter(u32::from(delay_ms) << 16);
+    icmp.fill_checksum(source, destination);
+    packet
+}
+
+#[test]
+fn a_query_is_answered_within_its_time() {
+    // covers: 3810-6.2
+    let mut node = node();
+    let now = Instant::from_micros(60_000_000);
+    for _ in 0..2 {
+        while node.next_due(now + PROBE_TIME).is_some() {}
+        let _ = reports(&mut node, now);
+        while node.next_due(now + PROBE_TIME + PROBE_TIME).is_some() {}
+        let _ = reports(&mut node, now + PROBE_TIME + PROBE_TIME);
+    }
+    let asked = now + Duration::from_secs(10);
+    let stations = (STATION, MacAddress([2, 0, 0, 0, 0, 7]));
+    let from_afar = node.judge(asked, LAN, stations, true, &query(100, 2));
+    assert_eq!((from_afar.verdict, reports(&mut node, asked + PROBE_TIME)), (Verdict::LocalIgnored, vec![]));
+    assert_eq!(node.judge(asked, LAN, stations, true, &query(100, 1)).verdict, Verdict::Local);
+    let answers = reports(&mut node, asked + Duration::from_millis(100));
+    let groups = [bits("ff02::1:ff00:9"), bits("ff02::1:ff00:1")].to_vec();
+    assert_eq!(answers, [(LAN, bits("fe80::ff:fe00:9"), Record::Current, groups)]);
+    assert_eq!(reports(&mut node, asked + PROBE_TIME), [], "once for a query");
+}
+
+#[test]
+fn the_kernel_reports_its_own_groups() {
+    let mut settings = settings();
+    settings.kernel_interfaces = vec![LAN, WAN];
+    let (mut node, _, _) = node_of_kernel(&settings);
+    let now = Instant::from_micros(60_000_000);
+    let stations = (STATION, MacAddress([2, 0, 0, 0, 0, 7]));
+    let _ = node.judge(now, LAN, stations, true, &query(0, 1));
+    assert_eq!(reports(&mut node, now + PROBE_TIME), []);
+}
+
 #[test]
 fn a_reload_exchanges_the_routes() {
     let mut node = node();
