@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering;
 use config::Config;
 use config::DriverKind;
 use config::Hugepages;
+use nat::types::InterfaceId;
+use packet_io::PortIndex;
 use packet_io::dpdk;
 use packet_io::dpdk::DpdkIo;
 use packet_io::dpdk::DpdkNotice;
@@ -59,6 +61,29 @@ fn open(config: &Config, log: Log) -> Result<Opened<DpdkIo>, Box<dyn Error + Sen
         }
         !is_over.load(Ordering::Relaxed)
     })?;
+    if let Some(io) = ios.first() {
+        let is_with_ipv6 = |index: usize| {
+            let interface = InterfaceId(index as u16);
+            config.nat.ipv6.addresses.iter().any(|own| own.interface == interface)
+        };
+        let with_ipv6 = config.interfaces.iter().enumerate().filter(|(index, _)| is_with_ipv6(*index));
+        for (index, port) in config.ports.iter().enumerate() {
+            let index = PortIndex(index as u16);
+            if !with_ipv6.clone().any(|(_, link)| link.port == index.index()) {
+                continue;
+            }
+            // Virtual devices that have no such setting filter nothing.
+            if let Err(reason) = io.receive_groups(index)
+                && port.kind == DriverKind::Pci
+            {
+                let device = &port.driver;
+                log.warn(&format_args!(
+                    "port {device}: may lose IPv6, for its driver can receive neither all groups nor all frames \
+                     ({reason}); neighbours find Natrix only if the card does not filter groups"
+                ));
+            }
+        }
+    }
     let mut missed_bytes = 0;
     for notice in ios.first().map(DpdkIo::notices).unwrap_or_default() {
         match notice {
