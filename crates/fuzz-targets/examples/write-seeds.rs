@@ -76,8 +76,8 @@ fn main() -> io::Result<()> {
         write(target, name, view.payload())?;
     }
     write_ipv6()?;
-    // Steps of `nat_fragments6`: datagram and flags (16: length in bytes), offset, length in units
-    // of 8, end (1: last, 2: at the end of the datagram), wait.
+    // Steps of `nat_fragments6`: datagram and flags (16: length in bytes, 32: behind the end),
+    // offset, length in units of 8, end (1: last, 2: at the end of the datagram), wait.
     write("nat_fragments6", "softwire", &[0, 0, 0, 125, 0, 0, 0, 3, 232, 0, 3, 0])?;
     write("nat_fragments6", "softwire-last-first", &[0, 3, 232, 0, 3, 0, 0, 0, 0, 125, 0, 1])?;
     write("nat_fragments6", "nat64", &[1, 0, 0, 125, 0, 0, 1, 3, 232, 0, 3, 0])?;
@@ -93,6 +93,7 @@ fn main() -> io::Result<()> {
         &[0, 0, 0, 125, 0, 0, 0, 3, 224, 0, 3, 0, 1, 0, 0, 125, 0, 0, 1, 3, 224, 0, 3, 0],
     )?;
     write("nat_fragments6", "too-late", &[0, 0, 0, 125, 0, 0, 0, 3, 232, 0, 3, 63, 1, 0, 0, 125, 0, 63])?;
+    write("nat_fragments6", "behind-the-end", &[32, 0, 0, 1, 0, 0, 0, 3, 240, 0, 3, 0, 0, 0, 0, 125, 0, 0])?;
     // Settings (3), then steps of `softwire_path`: a packet of a B4 (B4 twice, home and length,
     // destination twice, port, flags, kind, damage, worker), answers, errors, time.
     let packet = |kind: u8, spoil: u8| [0, 0, 1, 0, 3, 0, 0, 2, kind, spoil];
@@ -106,6 +107,9 @@ fn main() -> io::Result<()> {
     }
     let cut = [&packet(0, 16)[..], &[4, 0, 0, 0], &packet(0, 16), &[4, 3, 0, 0, 0]].concat();
     write("softwire_path", "fragments", &[&[0, 0, 0], &cut[..], &answer].concat())?;
+    // The length is 1,400 bytes, and 64 bytes of it come behind the end, before the first ones.
+    let moved = [0, 0, 1, 24, 3, 0, 0, 2, 0, 16, 4, 1 | 8 | 7 << 4, 0, 0, 0];
+    write("softwire_path", "behind-the-end", &[&[0, 0, 0], &moved[..]].concat())?;
     write("softwire_path", "extension", &[&[0, 0, 1], &packet(0, 4)[..], &answer].concat())?;
     write(
         "softwire_path",

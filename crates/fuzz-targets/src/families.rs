@@ -93,6 +93,9 @@ fn settings(dice: &mut Dice<'_>) -> Settings {
     settings
 }
 
+/// Where the payload of UDP begins in an IPv4 packet without options.
+const UDP_PAYLOAD: usize = 28;
+
 struct Run {
     bed: Bed6,
     workers: usize,
@@ -100,6 +103,8 @@ struct Run {
     left: Vec<Vec<u8>>,
     /// IPv4 packets that hosts in softwires got.
     got: Vec<Vec<u8>>,
+    /// What hosts sent behind the headers of UDP.
+    sent: Vec<Vec<u8>>,
     identification: u32,
 }
 
@@ -111,9 +116,9 @@ fn run_out(bed: &mut Bed6) {
     }
 }
 
-/// Whatever comes in softwires: each packet has one verdict, what leaves is right, an answer
-/// reaches the B4 and the address behind it that have the mapping, each explanation comes true, and
-/// nothing is left in the end.
+/// Whatever comes in softwires: each packet has one verdict, a datagram that leaves has the payload
+/// of one that came, an answer reaches the B4 and the address behind it that have the mapping, each
+/// explanation comes true, and nothing is left in the end.
 pub fn softwire_path(bytes: &[u8]) {
     let mut dice = Dice::new(bytes);
     let settings = settings(&mut dice);
@@ -123,6 +128,7 @@ pub fn softwire_path(bytes: &[u8]) {
         workers,
         left: Vec::new(),
         got: Vec::new(),
+        sent: Vec::new(),
         identification: 0,
     };
     for _ in 0..STEPS_MAX {
@@ -145,10 +151,12 @@ impl Run {
                 let to = self.destination(dice);
                 let port = 5_000 + u16::from(dice.byte() & 3);
                 let host = v6(B4S[usize::from(dice.byte() & 3)]);
+                self.sent.push(b"nat64".to_vec());
                 self.feed(dice, INSIDE, &packet6::udp6((host, port), (behind(*to.ip()), to.port()), b"nat64"));
             }
             11 => {
                 let (to, host) = (self.destination(dice), Ipv4Addr::new(100, 64, 0, 10 + (dice.byte() & 3)));
+                self.sent.push(b"nat44".to_vec());
                 self.feed(dice, INSIDE, &build::udp(at(host, 5_000), to).payload(b"nat44").build());
             }
             12 | 13 => {
@@ -169,6 +177,7 @@ impl Run {
                 let length = usize::from(dice.byte());
                 let bytes = dice.bytes(length);
                 let packet = build6::raw(v6(B4S[0]).into(), v6(AFTR).into(), dice.byte(), bytes);
+                self.sent.extend(bytes.get(UDP_PAYLOAD..).map(<[u8]>::to_vec));
                 self.feed(dice, INSIDE, &packet);
             }
         }
@@ -219,6 +228,7 @@ impl Run {
                 Ipv4::new_unchecked(inner.as_mut_slice()).fill_checksum();
             }
         }
+        self.sent.extend(inner.get(UDP_PAYLOAD..).map(<[u8]>::to_vec));
         let mut outer = packet6::softwire(b4, v6(AFTR), &inner);
         if spoil & 4 != 0 {
             outer = build6::with_extension(&outer, ipv6::HEADER_DESTINATION_OPTIONS, &[0, 1, 4, 0, 0, 0, 0]);
@@ -232,8 +242,16 @@ impl Run {
         }
         self.identification += 1;
         let first = 8 * (1 + usize::from(dice.byte()));
-        let mut pieces = packet6::fragments6(&outer, &[first], self.identification);
         let order = dice.byte();
+        let gap = 8 * (1 + usize::from(order >> 4));
+        let lengths: &[usize] = if order & 8 == 0 { &[first] } else { &[first, gap] };
+        let mut pieces = packet6::fragments6(&outer, lengths, self.identification);
+        if let [_, behind, last] = &mut *pieces {
+            // As many bytes as are missing, but behind the end.
+            let header = Fragment { offset: 8_000, more: true, identification: self.identification };
+            header.write(behind, ipv6::HEADER_LENGTH, 4);
+            core::mem::swap(behind, last);
+        }
         if order & 1 != 0 {
             pieces.reverse();
         }
@@ -348,6 +366,10 @@ impl Run {
 
     fn note(&mut self, [inside, outside]: [Vec<Vec<u8>>; 2]) {
         let is_whole = |packet: &Vec<u8>| !packet::header(packet).is_fragment();
+        for packet in outside.iter().filter(|packet| is_whole(packet) && packet::header(packet).protocol() == 17) {
+            let payload = packet.get(UDP_PAYLOAD..).unwrap_or_default();
+            assert!(self.sent.iter().any(|sent| sent == payload), "no host sent these bytes: {packet:02x?}");
+        }
         self.left.extend(outside.into_iter().filter(is_whole));
         for packet in inside.iter().filter(|packet| packet[0] >> 4 == 6) {
             if packet6::view6(packet).next_header() == 4 {
@@ -378,12 +400,16 @@ fn check_receiver(packet: &[u8], view: &MappingView) {
 /// Bytes of the datagrams that fragments are made of, with the UDP header.
 const DATAGRAM: usize = 2_000;
 
-/// A datagram of a host: its bytes behind the IPv6 header, and what is in front of them inside
-/// IPv4.
+/// What may come behind the end of a datagram.
+const BEHIND: usize = 2_048;
+
+/// A datagram of a host: its bytes behind the IPv6 header, others behind its end, and what is in
+/// front of them inside IPv4.
 struct Datagram {
     source: u128,
     destination: u128,
     next_header: u8,
+    length: usize,
     bytes: Vec<u8>,
 }
 
@@ -400,12 +426,14 @@ fn datagram(number: u8) -> Datagram {
             (behind(E1), whole[ipv6::HEADER_LENGTH..].to_vec(), 17)
         }
     };
-    Datagram { source, destination, next_header, bytes: whole }
+    let length = whole.len();
+    let bytes = [whole, vec![!number; BEHIND]].concat();
+    Datagram { source, destination, next_header, length, bytes }
 }
 
-/// Fragments of datagrams of four hosts, in any order, with any overlaps and ends. What leaves has
-/// the bytes of its datagram, at their places. Six bytes make a fragment: datagram and flags,
-/// offset, length, wait.
+/// Fragments of datagrams of four hosts, in any order, with any overlaps and ends, and behind the
+/// end. What leaves has the bytes of its datagram, at their places. Six bytes make a fragment:
+/// datagram and flags, offset, length, wait.
 pub fn fragments6(bytes: &[u8]) {
     let mut settings = settings6().addresses(&POOL[..1]).mtu(9_000, 9_000).limits(|limits| {
         limits.mappings_max = 60;
@@ -425,11 +453,16 @@ pub fn fragments6(bytes: &[u8]) {
         check_pieces(&outs[1], &datagrams);
         let datagram = &datagrams[usize::from(flags & 3)];
         let identification = u32::from(flags >> 2 & 3) << 14 | 1;
-        let offset = (usize::from(u16::from_be_bytes([high, low])) % DATAGRAM) & !7;
+        let offset = usize::from(u16::from_be_bytes([high, low]));
+        let is_behind = flags & 32 != 0;
+        let offset = match is_behind {
+            true => datagram.length.next_multiple_of(8) + offset % (BEHIND / 2),
+            false => offset % DATAGRAM,
+        } & !7;
         let length = usize::from(length) * if flags & 16 == 0 { 8 } else { 1 };
         let is_last = more & 1 != 0;
-        let end =
-            if is_last && more & 2 != 0 { datagram.bytes.len() } else { (offset + length).min(datagram.bytes.len()) };
+        let end_max = if is_behind { datagram.bytes.len() & !7 } else { datagram.length };
+        let end = if is_last && more & 2 != 0 { end_max } else { (offset + length).min(end_max) };
         let part = datagram.bytes.get(offset..end).unwrap_or_default();
         let payload = [&[0; ipv6::FRAGMENT_HEADER_LENGTH], part].concat();
         let mut packet = packet6::packet6(datagram.source, datagram.destination, ipv6::HEADER_FRAGMENT, &payload);
