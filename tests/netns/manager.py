@@ -47,8 +47,14 @@ def main():
             text, descriptors = b"", []
         fields = dict(line.partition("=")[::2] for line in text.decode().splitlines())
         if "FDSTORE" in fields:
-            store.update((fields["FDNAME"], descriptor) for descriptor in descriptors)
+            for descriptor in descriptors:
+                if fields["FDNAME"] in store:
+                    os.close(store[fields["FDNAME"]])
+                store[fields["FDNAME"]] = descriptor
             print(f"stored {fields['FDNAME']}", flush=True)
+        if "FDSTOREREMOVE" in fields and fields["FDNAME"] in store:
+            os.close(store.pop(fields["FDNAME"]))
+            print(f"gave back {fields['FDNAME']}", flush=True)
         if "READY" in fields:
             print("ready", flush=True)
         if wanted:

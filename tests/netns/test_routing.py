@@ -317,6 +317,72 @@ def a_restart_keeps_the_device_and_the_session(n):
 
 
 @test("kernel_routes")
+def a_restart_brings_kept_devices_into_line_with_the_file(n):
+    def addresses(device):
+        lines = n.nat.run(["ip", "-o", "-4", "addr", "show", "dev", device])[1].splitlines()
+        return {line.split()[3] for line in lines}
+
+    def restart(text):
+        n.dut.configuration.write_text(text)
+        count = manager.log().count("ready") + 1
+        manager.process.send_signal(signal.SIGUSR1)
+        again = lambda: manager.log().count("ready") == count and n.dut.running()  # noqa: E731
+        expect(wait_until(again, 30, 0.1), f"Natrix is ready again: {manager.log()}")
+
+    def links():
+        return {line.split(": ")[1].split("@")[0] for line in n.nat.ip("-o", "link").splitlines()}
+
+    before = n.dut.configuration.read_text()
+    own, other, by_hand = f"{NAT_OUTSIDE}/24", "198.51.100.77/24", "198.51.100.78/32"
+    expect(f'"{own}"' in before, f"the address is in the file: {before}")
+    expect_equal(n.dut.stop(), None, "end of the instance before")
+    words = [HERE / "manager.py", n.state.directory / "notify", n.dut.binary, "run", "-c", n.dut.configuration]
+    manager = n.nat.start("manager", words)
+    try:
+        expect(wait_until(lambda: "ready" in manager.log() and n.dut.running(), 30, 0.1), f"ready: {manager.log()}")
+        n.nat.ip("addr", "add", by_hand, "dev", "nx-outside")
+        restart(before.replace(f'"{own}"', f'"{other}"'))
+        expect_equal(addresses("nx-outside"), {other, by_hand}, "another address in the file")
+        source = n.nat.run(["ip", "route", "get", CORE])[1]
+        expect(f"src {other.partition('/')[0]}" in source, f"packets of the kernel have it: {source}")
+        restart(before.replace('"nx-outside"', '"nx-wan"'))
+        expect("nx-outside" not in links(), f"a device with another name in the file: {links()}")
+        expect_equal(addresses("nx-wan"), {own}, "its addresses")
+        expect(wait_until(lambda: "gave back nx-outside" in manager.log(), 10, 0.1), f"the store: {manager.log()}")
+        # A device that was deleted by hand is made anew.
+        n.nat.ip("link", "del", "nx-wan")
+        restart(before.replace('"nx-outside"', '"nx-wan"'))
+        expect_equal(addresses("nx-wan"), {own}, "addresses of a device that was deleted by hand")
+        none = re.sub(r'^kernel = "nx-.*"\n', "", before, flags=re.MULTILINE)
+        restart(none.replace("[routing]\nkernel = true\n", ""))
+        expect(not any(name.startswith("nx-") for name in links()), f"no device in the file: {links()}")
+    finally:
+        manager.end(15)
+        n.dut.configuration.write_text(before)
+        n.dut.restart()
+
+
+@test("kernel_routes")
+def a_device_of_somebody_else_is_refused(n):
+    text = n.dut.configuration.read_text()
+    more = '\n[[interface]]\nname = "outside20"\nrealm = "outside"\nparent = "outside"\nvlan = 20\n'
+    more += 'addresses = ["198.51.103.2/24"]\nkernel = "mgmt0"\n'
+    n.nat.ip("link", "add", "mgmt0", "type", "veth", "peer", "name", "mgmt1")
+    n.nat.ip("addr", "add", "10.200.0.1/24", "dev", "mgmt0")
+    expect_equal(n.dut.stop(), None, "end of the instance before")
+    changed = n.state.directory / "somebody-else.toml"
+    changed.write_text(text + more)
+    try:
+        status, out, err = n.nat.run(["timeout", "30", n.dut.binary, "run", "-c", changed], check=False)
+        expect_equal(status, 1, f"exit status: {out} {err}")
+        expect('kernel = "mgmt0": is another device' in out + err, f"the message: {out} {err}")
+        expect("198.51.103.2" not in n.nat.ip("addr", "show", "mgmt0"), "Natrix left it alone")
+    finally:
+        n.nat.ip("link", "del", "mgmt0")
+        n.dut.restart()
+
+
+@test("kernel_routes")
 def systemd_keeps_the_devices_over_a_restart(n):
     def device():
         return n.nat.ip("-o", "link", "show", "nx-outside").split(":")[0]

@@ -43,3 +43,10 @@ pub fn store(log: Log, name: &str, descriptor: &impl AsFd) {
         log.warn(&format_args!("NOTIFY_SOCKET: {error}; device {name} does not survive a restart"));
     }
 }
+
+/// Asks the service manager to close what it keeps under a name. Nothing happens without one.
+pub fn give_back(log: Log, name: &str) {
+    if let Err(error) = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]) {
+        log.warn(&format_args!("NOTIFY_SOCKET: {error}; device {name} stays until the service is stopped"));
+    }
+}

@@ -16,6 +16,7 @@ use std::os::unix::fs::OpenOptionsExt;
 /// Requests of `linux/if_tun.h` and `linux/sockios.h` that libc lacks.
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETCARRIER: libc::c_ulong = 0x4004_54e2;
+const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
 const SIOCSIFHWADDR: libc::c_ulong = 0x8924;
 /// Family of an Ethernet address.
 const ARPHRD_ETHER: libc::sa_family_t = 1;
@@ -117,30 +118,60 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
+/// A device that the service manager kept from an earlier process (`FileDescriptorStoreMax=`).
+#[derive(Debug)]
+pub struct Kept {
+    /// The name that the earlier process gave to the descriptor.
+    pub stored_as: String,
+    /// Its device.
+    pub tap: Tap,
+    /// Name of the device now. None: it was deleted.
+    pub device: Option<String>,
+}
+
 impl Tap {
-    /// The device of this name that the service manager kept from an earlier process
-    /// (`FileDescriptorStoreMax=`), once.
-    pub fn inherited(name: &str) -> Option<Tap> {
+    /// The devices that the service manager kept from an earlier process; the first call gets them.
+    pub fn inherited() -> Vec<Kept> {
         use std::os::fd::FromRawFd;
-        use std::sync::atomic::AtomicU64;
+        use std::sync::atomic::AtomicBool;
         use std::sync::atomic::Ordering;
 
-        static TAKEN: AtomicU64 = AtomicU64::new(0);
+        static ARE_TAKEN: AtomicBool = AtomicBool::new(false);
         let number = |variable: &str| std::env::var(variable).ok()?.parse::<u32>().ok();
-        if number("LISTEN_PID")? != std::process::id() {
-            return None;
+        let is_for_this = number("LISTEN_PID") == Some(std::process::id());
+        if !is_for_this || ARE_TAKEN.swap(true, Ordering::Relaxed) {
+            return Vec::new();
         }
-        let names = std::env::var("LISTEN_FDNAMES").ok()?;
-        let count = number("LISTEN_FDS")?.min(64) as usize;
-        let position = names.split(':').take(count).position(|kept| kept == name)?;
-        if TAKEN.fetch_or(1 << position, Ordering::Relaxed) >> position & 1 != 0 {
-            return None;
-        }
-        // SAFETY: the service manager opened descriptors 3 to 3 + LISTEN_FDS for this process, and
-        // each is taken once.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(3 + position as libc::c_int) };
-        Some(Tap::of_descriptor(descriptor))
+        let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+        let count = number("LISTEN_FDS").unwrap_or(0) as usize;
+        let kept = |(name, descriptor): (&str, libc::c_int)| {
+            let device = device_of(descriptor);
+            // Neither a device nor one that was deleted: another kind of descriptor.
+            if matches!(&device, Err(error) if error.raw_os_error() != Some(libc::EBADFD)) {
+                return None;
+            }
+            // SAFETY: the service manager opened descriptors 3 to 3 + LISTEN_FDS for this process,
+            // and each is taken once.
+            let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+            let tap = Tap::of_descriptor(descriptor);
+            Some(Kept { stored_as: name.to_owned(), tap, device: device.ok() })
+        };
+        names.split(':').take(count).zip(3..).filter_map(kept).collect()
     }
+}
+
+/// Name of the device that a descriptor belongs to. EBADFD: it was deleted.
+fn device_of(descriptor: libc::c_int) -> io::Result<String> {
+    // SAFETY: an ifreq is plain data, for which zeros are valid.
+    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+    // SAFETY: TUNGETIFF writes one ifreq, which lives through the call; another kind of descriptor
+    // refuses it.
+    let result = unsafe { libc::ioctl(descriptor, TUNGETIFF as _, &raw mut request) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let name = request.ifr_name.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
+    String::from_utf8(name).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
 
+use netlink_packet_core::DefaultNla;
 use netlink_packet_core::NLM_F_ACK;
 use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_core::NLM_F_DUMP_INTR;
@@ -51,7 +52,7 @@ pub const ROUTES6: u32 = 11;
 
 /// The kernel's main table.
 pub const TABLE_MAIN: u32 = 254;
-/// The protocol number of routes that Natrix itself puts into the kernel: one that iproute2 and FRR
+/// The protocol number of routes and addresses that Natrix itself puts into the kernel: one that iproute2 and FRR
 /// leave to others.
 pub const PROTOCOL_NATRIX: u8 = 110;
 
@@ -70,6 +71,8 @@ const METRIC: u16 = 6;
 const SEVERAL_HOPS: u16 = 9;
 const TABLE: u16 = 15;
 const VIA: u16 = 18;
+/// Attribute of an address (IFA_PROTO, `linux/if_addr.h`).
+const SET_BY: u16 = 11;
 /// Types of a route, a flag of a next hop (RTNH_F_DEAD), one of a route that is a copy of another
 /// (RTM_F_CLONED), and the families.
 const KIND_UNICAST: u8 = 1;
@@ -328,9 +331,10 @@ fn without_unread(message: &[u8]) -> Option<Vec<u8>> {
     // Length of what stands before the attributes, and which of them are read
     // (`linux/rtnetlink.h`, `linux/if_link.h`, `linux/if_addr.h`, `linux/neighbour.h`).
     let (fixed, read): (usize, &[u16]) = match kind {
-        // Name, controller, and what it is.
-        16 | 17 => (16, &[3, 10, 18]),
-        20 | 21 => (8, &[]),
+        // Station, name, device below, controller, what it is, and its alias.
+        16 | 17 => (16, &[1, 3, 5, 10, 18, 20]),
+        // Address of the other end, own address, and who set it.
+        20 | 21 => (8, &[1, 2, 11]),
         // Destination, device, gateway, metric, several next hops, table.
         NEW_ROUTE | DELETED_ROUTE => (12, &[1, 4, 5, 6, 9, 15]),
         // Destination and station.
@@ -555,6 +559,45 @@ pub fn all_links() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(LinkMessage::default())
 }
 
+/// Asks for all addresses of both families.
+pub fn all_addresses() -> RouteNetlinkMessage {
+    RouteNetlinkMessage::GetAddress(AddressMessage::default())
+}
+
+/// An address of a device, the length of its prefix, and whether Natrix set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceAddress {
+    /// Its device.
+    pub device: u32,
+    /// The address.
+    pub address: IpAddr,
+    /// Length of the prefix.
+    pub prefix_length: u8,
+    /// Natrix set it. Kernels before 5.18 do not remember this.
+    pub is_of_natrix: bool,
+}
+
+/// The address in a message about one that is there.
+pub fn device_address(message: &RouteNetlinkMessage) -> Option<DeviceAddress> {
+    let RouteNetlinkMessage::NewAddress(AddressMessage { header, attributes, .. }) = message else { return None };
+    // On links between two ends, the other attribute is the far end.
+    let local = attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let only = attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Address(address) => Some(*address),
+        _ => None,
+    });
+    let of_natrix = AddressAttribute::Other(DefaultNla::new(SET_BY, vec![PROTOCOL_NATRIX]));
+    Some(DeviceAddress {
+        device: header.index,
+        address: local.or(only)?,
+        prefix_length: header.prefix_len,
+        is_of_natrix: attributes.contains(&of_natrix),
+    })
+}
+
 /// An address for a device.
 pub fn address(device: u32, address: IpAddr, prefix_length: u8) -> RouteNetlinkMessage {
     let mut message = AddressMessage::default();
@@ -569,6 +612,7 @@ pub fn address(device: u32, address: IpAddr, prefix_length: u8) -> RouteNetlinkM
         let host = u32::MAX.checked_shr(prefix_length.into()).unwrap_or(0);
         message.attributes.push(AddressAttribute::Broadcast((address.to_bits() | host).into()));
     }
+    message.attributes.push(AddressAttribute::Other(DefaultNla::new(SET_BY, vec![PROTOCOL_NATRIX])));
     RouteNetlinkMessage::NewAddress(message)
 }
 

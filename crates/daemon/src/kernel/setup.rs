@@ -1,5 +1,6 @@
 //! Makes the devices of the kernel: a TAP for each port, and VLAN devices on it.
 
+use core::net::IpAddr;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -27,6 +28,9 @@ use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
 use crate::log::Log;
 use crate::routing::keeper::addresses_of;
+
+/// Alias of the VLAN devices that Natrix makes: nothing else tells them from those of others.
+const ALIAS: &str = "natrix";
 
 /// A device could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -62,12 +66,14 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Makes all devices, or takes over those that the service manager kept.
+    /// Makes all devices, or takes over those that the service manager kept, and brings them into
+    /// line with the configuration.
     ///
     /// # Errors
     /// [`SetupError`] names the interface.
     pub fn make(config: &Config, station: impl Fn(PortIndex) -> MacAddress, log: Log) -> Result<Devices, SetupError> {
         let mut devices = Devices::default();
+        let mut kept = take_over(config, log);
         if config.kernel.iter().all(Option::is_none) {
             return Ok(devices);
         }
@@ -86,25 +92,43 @@ impl Devices {
                 }
             };
             let rights = "run Natrix as root or with CAP_NET_ADMIN, and load the module tun";
+            let free = "choose a name that no other device has";
             let mut socket = Netlink::open(&[]).map_err(failed("cannot ask the kernel", rights))?;
             let port = PortIndex(link.port as u16);
-            if link.vlan.is_none() {
-                let kept = Tap::inherited(name);
+            if let Some(id) = link.vlan {
+                let parent = devices.ports.iter().find(|device| device.port == port).map(|device| &device.name);
+                let parent = parent.ok_or_else(|| io::ErrorKind::NotFound.into());
+                let parent = parent.and_then(|parent| index_of(&mut socket, parent));
+                let parent = parent.map_err(failed("has no port", rights))?;
+                let links = read_links(&mut socket).map_err(failed("cannot ask the kernel", rights))?;
+                let module = "load the module 8021q";
+                match plan_vlan(&links, name, parent, id) {
+                    Plan::Keep => {}
+                    Plan::Make { instead_of } => {
+                        instead_of
+                            .map_or(Ok(()), |old| delete(&mut socket, old))
+                            .map_err(failed("cannot go", rights))?;
+                        let made = socket.request(vlan(name, parent, id), NLM_F_CREATE | NLM_F_EXCL);
+                        made.map_err(failed("cannot be made", module))?;
+                    }
+                    Plan::Refuse => {
+                        let taken = io::ErrorKind::AlreadyExists.into();
+                        return Err(failed("is another device", free)(taken));
+                    }
+                }
+            } else {
+                let kept = kept.remove(name);
                 let is_new = kept.is_none();
                 let tap = match kept {
                     Some(tap) => tap,
                     None => Tap::open(name).map_err(failed("cannot be made", rights))?,
                 };
+                // A kept one may stand for another port now.
+                tap.set_address(name, station(port).0).map_err(failed("cannot have the port's address", free))?;
                 if is_new {
-                    let free = "choose a name that no other device has";
-                    tap.set_address(name, station(port).0).map_err(failed("cannot have the port's address", free))?;
                     crate::notify::store(log, name, &tap);
                 }
                 devices.ports.push(PortDevice { port, tap: Arc::new(tap), name: name.clone() });
-            } else if let Some(parent) = devices.ports.iter().find(|device| device.port == port) {
-                let parent = index_of(&mut socket, &parent.name).map_err(failed("has no port", rights))?;
-                let made = socket.request(vlan(name, parent, link.vlan.unwrap_or(0)), NLM_F_CREATE | NLM_F_EXCL);
-                made.or_else(already).map_err(failed("cannot be made", "load the module 8021q"))?;
             }
             let index = index_of(&mut socket, name).map_err(failed("is not there", rights))?;
             let id = InterfaceId(number as u16);
@@ -113,17 +137,168 @@ impl Devices {
                 let sysctl = "write 0 to its disable_ipv6 in /proc/sys/net/ipv6/conf, or remove its IPv6 addresses";
                 prepare_ipv6(name, log).map_err(failed("cannot have IPv6", sysctl))?;
             }
+            // Before the others come: with the first address of a subnet, its others may go.
+            remove_old_addresses(&mut socket, index, &addresses).map_err(failed("keeps old addresses", rights))?;
             for (address, prefix_length) in addresses {
                 let added = socket.request(netlink::address(index, address, prefix_length), NLM_F_CREATE | NLM_F_EXCL);
                 added.or_else(already).map_err(failed("cannot have its addresses", rights))?;
             }
-            socket.request(up(index, interface.mtu), 0).map_err(failed("cannot be set up", rights))?;
+            let up = up(index, interface.mtu, link.vlan.is_some());
+            socket.request(up, 0).map_err(failed("cannot be set up", rights))?;
             devices.interfaces.push((id, index));
             let table = config.kernel_tables.get(number).copied().flatten();
             devices.tables.extend(table.map(|table| (id, table)));
         }
+        devices.remove_old_vlans(log);
         Ok(devices)
     }
+
+    /// VLAN devices of an earlier process on kept devices go if no interface has them now.
+    fn remove_old_vlans(&self, log: Log) {
+        let Ok(mut socket) = Netlink::open(&[]) else { return };
+        let links = read_links(&mut socket).unwrap_or_default();
+        let ours = |index: u32| self.interfaces.iter().any(|(_, ours)| *ours == index);
+        for link in old_vlans(&links, ours) {
+            if let Err(error) = delete(&mut socket, link.index) {
+                let name = &link.name;
+                log.warn(&format_args!("kernel device {name}: no interface has it now, but it cannot go: {error}"));
+            }
+        }
+    }
+}
+
+/// The devices that the service manager kept and that a port has now, by name. The others, which
+/// would keep addresses and routes that Natrix no longer has, are given back and deleted.
+fn take_over(config: &Config, log: Log) -> HashMap<String, Tap> {
+    let ports = config.interfaces.iter().zip(&config.kernel).filter(|(link, _)| link.vlan.is_none());
+    let wanted: Vec<&str> = ports.filter_map(|(_, name)| name.as_deref()).collect();
+    let mut taken = HashMap::new();
+    let mut left = Vec::new();
+    for kept in Tap::inherited() {
+        let is_wanted = wanted.contains(&kept.stored_as.as_str()) && kept.device.as_ref() == Some(&kept.stored_as);
+        match is_wanted && !taken.contains_key(&kept.stored_as) {
+            true => drop(taken.insert(kept.stored_as, kept.tap)),
+            false => left.push(kept),
+        }
+    }
+    for old in &left {
+        crate::notify::give_back(log, &old.stored_as);
+        if let Some(again) = taken.get(&old.stored_as) {
+            // A descriptor of a deleted device had the same name.
+            crate::notify::store(log, &old.stored_as, again);
+        }
+        let Some(device) = &old.device else { continue };
+        // At once: the service manager may take a while, and then its addresses are there twice.
+        let gone = Netlink::open(&[]).and_then(|mut socket| {
+            let index = index_of(&mut socket, device)?;
+            delete(&mut socket, index)
+        });
+        match gone {
+            Ok(()) => log.info(&format_args!("kernel device {device}: no interface has it now; deleted")),
+            Err(error) => log.warn(&format_args!("kernel device {device}: no interface has it now: {error}")),
+        }
+    }
+    taken
+}
+
+/// Addresses that an earlier process set and the configuration no longer has.
+///
+/// # Errors
+/// What the kernel answers.
+fn remove_old_addresses(socket: &mut Netlink, device: u32, wanted: &[(IpAddr, u8)]) -> io::Result<()> {
+    let mut old = Vec::new();
+    socket.dump(netlink::all_addresses(), |message| {
+        old.extend(netlink::device_address(&message).filter(|found| {
+            let is_wanted = wanted.contains(&(found.address, found.prefix_length));
+            found.device == device && found.is_of_natrix && !is_wanted
+        }));
+    })?;
+    for found in old {
+        let RouteNetlinkMessage::NewAddress(message) = netlink::address(device, found.address, found.prefix_length)
+        else {
+            continue;
+        };
+        let removed = socket.request(RouteNetlinkMessage::DelAddress(message), 0);
+        // It may have gone with another one of its subnet.
+        removed.or_else(|error| match Errno::from_io_error(&error) {
+            Some(Errno::ADDRNOTAVAIL) => Ok(()),
+            _ => Err(error),
+        })?;
+    }
+    Ok(())
+}
+
+/// A device of the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Link {
+    index: u32,
+    name: String,
+    /// The device it is on.
+    below: Option<u32>,
+    /// Its VLAN, if it is a VLAN device.
+    vlan: Option<u16>,
+    /// Natrix made it.
+    is_of_natrix: bool,
+}
+
+/// What becomes of a VLAN device that an interface wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    /// It is there.
+    Keep,
+    /// It is missing, or an earlier process made it with another VLAN.
+    Make { instead_of: Option<u32> },
+    /// The name belongs to somebody else's device.
+    Refuse,
+}
+
+fn plan_vlan(links: &[Link], name: &str, parent: u32, id: u16) -> Plan {
+    match links.iter().find(|link| link.name == name) {
+        None => Plan::Make { instead_of: None },
+        Some(link) if link.below == Some(parent) && link.vlan == Some(id) => Plan::Keep,
+        Some(link) if link.is_of_natrix && link.vlan.is_some() => Plan::Make { instead_of: Some(link.index) },
+        Some(_) => Plan::Refuse,
+    }
+}
+
+/// VLAN devices that Natrix made on one of its devices, but those that `ours` names.
+fn old_vlans(links: &[Link], ours: impl Fn(u32) -> bool) -> Vec<&Link> {
+    let is_old =
+        |link: &&Link| link.is_of_natrix && link.vlan.is_some() && link.below.is_some_and(&ours) && !ours(link.index);
+    links.iter().filter(is_old).collect()
+}
+
+fn read_links(socket: &mut Netlink) -> io::Result<Vec<Link>> {
+    let mut links = Vec::new();
+    socket.dump(netlink::all_links(), |message| {
+        let RouteNetlinkMessage::NewLink(message) = message else { return };
+        let mut link = Link { index: message.header.index, ..Link::default() };
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => link.name = name,
+                LinkAttribute::Link(below) => link.below = Some(below),
+                LinkAttribute::IfAlias(alias) => link.is_of_natrix = alias == ALIAS,
+                LinkAttribute::LinkInfo(infos) => link.vlan = infos.iter().find_map(vlan_of),
+                _ => {}
+            }
+        }
+        links.push(link);
+    })?;
+    Ok(links)
+}
+
+fn vlan_of(info: &LinkInfo) -> Option<u16> {
+    let LinkInfo::Data(InfoData::Vlan(vlan)) = info else { return None };
+    vlan.iter().find_map(|info| match info {
+        InfoVlan::Id(id) => Some(*id),
+        _ => None,
+    })
+}
+
+fn delete(socket: &mut Netlink, device: u32) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = device;
+    socket.request(RouteNetlinkMessage::DelLink(message), 0)
 }
 
 /// Gives a device IPv6 of the kind that Natrix has itself: its link-local address is that of its
@@ -158,14 +333,8 @@ fn already(error: io::Error) -> io::Result<()> {
 
 /// The kernel's number of a device.
 pub fn index_of(socket: &mut Netlink, name: &str) -> io::Result<u32> {
-    let mut found = None;
-    socket.dump(netlink::all_links(), |message| {
-        if let RouteNetlinkMessage::NewLink(link) = message
-            && link.attributes.iter().any(|attribute| matches!(attribute, LinkAttribute::IfName(own) if own == name))
-        {
-            found = Some(link.header.index);
-        }
-    })?;
+    let links = read_links(socket)?;
+    let found = links.iter().find(|link| link.name == name).map(|link| link.index);
     found.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
@@ -182,11 +351,56 @@ fn vlan(name: &str, parent: u32, id: u16) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewLink(message)
 }
 
-fn up(index: u32, mtu: u16) -> RouteNetlinkMessage {
+/// Sets a device up. One that `is_marked` is known by it as made by Natrix.
+fn up(index: u32, mtu: u16, is_marked: bool) -> RouteNetlinkMessage {
     let mut message = LinkMessage::default();
     message.header.index = index;
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
     message.attributes = vec![LinkAttribute::Mtu(mtu.into())];
+    message.attributes.extend(is_marked.then(|| LinkAttribute::IfAlias(ALIAS.to_owned())));
     RouteNetlinkMessage::NewLink(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str, vlan: Option<(u32, u16)>, is_of_natrix: bool) -> Link {
+        let (below, vlan) = vlan.unzip();
+        Link { index, name: name.to_owned(), below, vlan, is_of_natrix }
+    }
+
+    #[test]
+    fn a_vlan_device_is_kept_made_again_or_refused() {
+        let links = [
+            link(7, "nx-out", None, false),
+            link(8, "nx-v20", Some((7, 20)), true),
+            link(9, "theirs", Some((7, 20)), false),
+            link(10, "mgmt0", None, false),
+            link(11, "aliased", None, true),
+        ];
+        let plan = |name, parent, id| plan_vlan(&links, name, parent, id);
+        assert_eq!(plan("nx-v30", 7, 30), Plan::Make { instead_of: None });
+        assert_eq!(plan("nx-v20", 7, 20), Plan::Keep);
+        assert_eq!(plan("nx-v20", 7, 30), Plan::Make { instead_of: Some(8) }, "another VLAN");
+        assert_eq!(plan("nx-v20", 6, 20), Plan::Make { instead_of: Some(8) }, "another port");
+        assert_eq!(plan("theirs", 7, 20), Plan::Keep, "made by hand as it should be");
+        assert_eq!(plan("theirs", 7, 30), Plan::Refuse);
+        assert_eq!(plan("mgmt0", 7, 20), Plan::Refuse, "no VLAN device at all");
+        assert_eq!(plan("aliased", 7, 20), Plan::Refuse);
+    }
+
+    #[test]
+    fn vlan_devices_that_no_interface_has_are_old() {
+        let links = [
+            link(7, "nx-out", None, false),
+            link(8, "nx-v20", Some((7, 20)), true),
+            link(9, "nx-v30", Some((7, 30)), true),
+            link(10, "by-hand", Some((7, 40)), false),
+            link(11, "elsewhere", Some((3, 40)), true),
+        ];
+        let old = old_vlans(&links, |index| [7, 8].contains(&index));
+        assert_eq!(old.iter().map(|link| link.index).collect::<Vec<_>>(), [9]);
+    }
 }
