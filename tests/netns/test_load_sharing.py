@@ -189,7 +189,7 @@ def a_drained_nat_keeps_its_flows_and_gets_no_new_ones(n):
             expect(all(len(flows.seen[number]) == 1 for number in busy), "no flow has another external endpoint")
             flows.end()
             expect_equal(flows.lost(), 0, "datagrams lost during the drain")
-        status, left = drained(s.nats[1], "--wait", "60")
+        status, left = drained(s.nats[1], "--wait", "60", "--until", "quiet")
         expect_equal((status, left["packets_per_second"]), (0, 0), f"the flows have ended: {left}")
         with Flows(s.subs, range(300, 400), 0.2) as flows:
             expect(wait_until(lambda: all(flows.seen.values()), 30, 0.1), "all are answered")

@@ -552,12 +552,24 @@ pub struct Drain {
     /// Announce the pools again
     #[arg(long, conflicts_with = "wait")]
     pub undo: bool,
-    /// Wait up to so many seconds until no packets come; exit status 1 if some still do
+    /// Wait up to so many seconds; exit status 1 if something is left
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub wait: u32,
+    /// What to wait for
+    #[arg(long, value_enum, value_name = "STATE", default_value_t = DrainUntil::Empty)]
+    pub until: DrainUntil,
     /// Socket and output format.
     #[command(flatten)]
     pub output: Output,
+}
+
+/// What `natrix drain --wait` waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DrainUntil {
+    /// No session is left
+    Empty,
+    /// No packet was forwarded for two seconds, whatever sessions are left
+    Quiet,
 }
 
 /// The control socket.

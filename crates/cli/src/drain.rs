@@ -13,6 +13,7 @@ use control::Status;
 use control::Withheld;
 
 use crate::arguments::Drain;
+use crate::arguments::DrainUntil;
 use crate::error::CliError;
 use crate::execute::connect;
 use crate::human;
@@ -32,9 +33,18 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
     let wait = Duration::from_secs(arguments.wait.into());
     let begun = Instant::now();
     let (mut quiet, mut is_told) = (0, false);
-    while begun.elapsed() < wait && quiet < QUIET_LOOKS {
+    // Flows may pause for longer than anybody would call quiet.
+    let is_done = |quiet: u32, sessions: u64| match arguments.until {
+        DrainUntil::Quiet => quiet >= QUIET_LOOKS,
+        DrainUntil::Empty => quiet >= QUIET_LOOKS && sessions == 0,
+    };
+    while begun.elapsed() < wait && !is_done(quiet, drained.sessions) {
         if !arguments.output.json && !is_told {
-            writeln!(notes, "{}; waiting up to {} s for the traffic to leave", state(&drained), arguments.wait)?;
+            let what = match arguments.until {
+                DrainUntil::Quiet => "the traffic to leave",
+                DrainUntil::Empty => "all sessions to end",
+            };
+            writeln!(notes, "{}; waiting up to {} s for {what}", state(&drained), arguments.wait)?;
             is_told = true;
         }
         thread::sleep(LOOK_INTERVAL.min(wait.saturating_sub(begun.elapsed())));
@@ -71,6 +81,11 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
         let seen = format!("{} packets a second after {} s", drained.packets_per_second, arguments.wait);
         let remedy = "wait longer, or check that the neighbours have withdrawn the pools";
         return Err(Fault::new("drain", "traffic has not left", remedy).seen(seen).into());
+    }
+    if !wait.is_zero() && arguments.until == DrainUntil::Empty && drained.sessions > 0 {
+        let seen = format!("{} sessions after {} s", human::count(drained.sessions), begun.elapsed().as_secs());
+        let remedy = "wait longer; natrix show sessions lists them, and whoever stops Natrix now ends them";
+        return Err(Fault::new("drain", "sessions are left", remedy).seen(seen).into());
     }
     Ok(())
 }
