@@ -34,6 +34,14 @@ impl MemoryNeeded {
 }
 
 impl Config {
+    /// Stations for which the subnets of interfaces with a device of the kernel have room, in IPv4.
+    /// The kernel has each of them that speaks in its table of neighbours.
+    pub fn kernel_stations(&self) -> u64 {
+        let with_device = self.nat.interfaces.iter().zip(&self.kernel).filter(|(_, name)| name.is_some());
+        let subnets = with_device.flat_map(|(interface, _)| &interface.addresses);
+        subnets.map(|own| 1_u64 << 32_u8.saturating_sub(own.prefix_length)).sum()
+    }
+
     /// The memory this configuration takes.
     pub fn memory_needed(&self) -> MemoryNeeded {
         let sum = |needs: Vec<Need>| needs.into_iter().fold(0_u64, |sum, need| sum.saturating_add(need.bytes()));
