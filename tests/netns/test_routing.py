@@ -539,6 +539,75 @@ def the_api_drains_and_announces_again(n):
 
 
 @test("kernel_routes")
+def pools_are_withheld_while_a_device_of_the_kernel_is_down(n):
+    def withheld():
+        return n.dut.show("status")[0]["announcement"]["withheld"]
+
+    def log():
+        return n.dut.daemon.log()
+
+    n.nat.ip("route", "replace", LEARNED, "via", CORE, "dev", "nx-outside", "proto", OWN)
+    try:
+        expect(wait_until(lambda: withheld() is None, 15, 0.1), f"announced before: {withheld()}")
+        n.nat.ip("link", "set", "nx-outside", "down")
+        expect(wait_until(lambda: withheld() == "device_down", 15, 0.1), f"set down: {withheld()}")
+        expect("interface outside: its kernel device was set down" in log(), f"the log: {log()[-2000:]}")
+        n.nat.ip("link", "set", "nx-outside", "up")
+        n.nat.ip("route", "replace", LEARNED, "via", CORE, "dev", "nx-outside", "proto", OWN)
+        expect(wait_until(lambda: withheld() is None, 15, 0.1), f"set up: {withheld()}")
+        n.nat.ip("addr", "del", f"{NAT_OUTSIDE}/24", "dev", "nx-outside")
+        # In the first minute Natrix sets its addresses again.
+        expect(wait_until(lambda: f"lacks the address {NAT_OUTSIDE}" in log(), 15, 0.1), f"the log: {log()[-2000:]}")
+    finally:
+        n.nat.ip("addr", "replace", f"{NAT_OUTSIDE}/24", "dev", "nx-outside")
+        n.nat.ip("link", "set", "nx-outside", "up")
+        n.nat.run(["ip", "route", "del", LEARNED, "proto", OWN])
+    expect(wait_until(lambda: withheld() != "device_down", 15, 0.1), f"afterwards: {withheld()}")
+
+
+@test("kernel_routes")
+def an_announced_prefix_that_somebody_removes_comes_back(n):
+    prefix = POOL[0]
+    has = lambda: n.nat.ip("route", "show", "proto", "110", "exact", prefix)  # noqa: E731
+    n.nat.ip("route", "replace", LEARNED, "via", CORE, "dev", "nx-outside", "proto", OWN)
+    try:
+        expect(wait_until(has, 15, 0.1), "announced before")
+        n.nat.ip("route", "del", "blackhole", prefix, "proto", "110")
+        expect(wait_until(has, 5, 0.1), f"announced again: {pools(n)}")
+    finally:
+        n.nat.ip("route", "del", LEARNED, "proto", OWN)
+
+
+@test("kernel_routes")
+def routes_beside_each_other_and_next_hop_objects_are_followed(n):
+    prefix, first, second = "10.77.0.0/24", "198.51.100.41", "198.51.100.42"
+
+    def via():
+        route = used_route(n, prefix)
+        return route and route["next_hops"][0]["via"]
+
+    # With one metric; the kernel uses the first. Only comparisons would notice after 10 s.
+    n.nat.ip("route", "add", prefix, "via", first, "dev", "nx-outside", "proto", OWN)
+    expect(wait_until(lambda: via() == first, 5, 0.05), f"added: {via()}")
+    n.nat.ip("route", "append", prefix, "via", second, "dev", "nx-outside", "proto", OWN)
+    time.sleep(1)
+    expect_equal(via(), first, "another one behind it")
+    n.nat.ip("route", "del", prefix, "via", second, "dev", "nx-outside")
+    time.sleep(1)
+    expect_equal(via(), first, "the other one is gone")
+    n.nat.ip("route", "append", prefix, "via", second, "dev", "nx-outside", "proto", OWN)
+    n.nat.ip("route", "del", prefix, "via", first, "dev", "nx-outside")
+    expect(wait_until(lambda: via() == second, 4, 0.05), f"the first one is gone: {via()}")
+    n.nat.ip("route", "del", prefix, "via", second, "dev", "nx-outside")
+    expect(wait_until(lambda: via() is None, 4, 0.05), f"both are gone: {via()}")
+    n.nat.ip("nexthop", "add", "id", "77", "via", first, "dev", "nx-outside")
+    n.nat.ip("route", "add", prefix, "nhid", "77", "proto", OWN)
+    expect(wait_until(lambda: via() == first, 5, 0.05), f"by a next hop object: {via()}")
+    n.nat.ip("nexthop", "del", "id", "77")
+    expect(wait_until(lambda: via() is None, 4, 0.05), f"its next hop is deleted: {via()}")
+
+
+@test("kernel_routes")
 def a_drain_waits_until_no_packet_comes(n):
     server, client = udp(n.srv1, address=SRV1), udp(n.sub1)
     with sockets(server, client):
@@ -552,12 +621,16 @@ def a_drain_waits_until_no_packet_comes(n):
         sender = threading.Thread(target=send)
         sender.start()
         try:
-            status, left = drain(n, "--wait", "3")
+            status, left = drain(n, "--wait", "3", "--until", "quiet")
             expect_equal(status, 1, f"packets still come: {left}")
             expect(left["packets_per_second"] > 0, f"packets still come: {left}")
             stop.set()
-            status, left = drain(n, "--wait", "30")
+            status, left = drain(n, "--wait", "30", "--until", "quiet")
             expect_equal((status, left["packets_per_second"]), (0, 0), f"no packet comes: {left}")
+            # The session has not ended, and may only pause.
+            expect(left["sessions"] > 0, f"sessions are left: {left}")
+            status, left = drain(n, "--wait", "4")
+            expect_equal(status, 1, f"sessions are left: {left}")
         finally:
             stop.set()
             sender.join()

@@ -1,6 +1,7 @@
 //! A whole instance on any ports: worker threads, control server, rates, quarantine.
 
 use core::fmt::Write as _;
+use std::collections::BTreeSet;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
@@ -295,6 +296,7 @@ fn start_keeper(instance: &Arc<Instance>, devices: Devices, log: Log) -> io::Res
         Health {
             interfaces_up: of_health.description.links.iter().map(is_up).collect(),
             ports_up,
+            devices_down: BTreeSet::new(),
             workers_alive: snapshots.is_ok(),
             log_healthy: !refuses || !failed(),
         }

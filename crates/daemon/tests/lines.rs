@@ -84,7 +84,7 @@ fn compare(file: &Path, Seen { at_us, holders }: &Seen) -> Answers {
         let asked =
             Asked { address: *external.ip(), host: None, port: Some(external.port()), protocol: None, vrf: None };
         let query = Query { asked, at_us: *at_us, formulas: None };
-        let found = look_up(&files, &query, |_, _| {}).expect("an answer").found;
+        let found = look_up(&files, &query, |_, _| true).expect("an answer").found;
         let mut has_holder = false;
         for holder in &found.holders {
             let is_right =

@@ -13,12 +13,14 @@ use crate::values::words;
 
 words!(
     /// Why the pools are not announced.
-    Withheld, "drained, no_link, no_next_hop, workers or log", {
+    Withheld, "drained, no_link, device_down, no_next_hop, workers or log", {
         /// `natrix drain`.
         Drained = "drained",
         /// No interface of one side has link.
         NoLink = "no_link",
-        /// No route leads to a router outside over an interface with link.
+        /// A device of the kernel was set down, deleted, or lacks an address.
+        DeviceDown = "device_down",
+        /// No route in use leads to a router outside over an interface with link.
         NoNextHop = "no_next_hop",
         /// A worker does not answer.
         Workers = "workers",
@@ -34,6 +36,7 @@ impl Withheld {
         match self {
             Withheld::Drained => "the instance is drained",
             Withheld::NoLink => "no interface of one side has link",
+            Withheld::DeviceDown => "a device of the kernel is down, gone, or lacks an address",
             Withheld::NoNextHop => "no route leads to a router outside",
             Withheld::Workers => "a worker does not answer",
             Withheld::Log => "the event log fails",

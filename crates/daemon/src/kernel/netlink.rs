@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use netlink_packet_core::DefaultNla;
 use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_core::NLM_F_APPEND;
 use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_core::NLM_F_DUMP_INTR;
 use netlink_packet_core::NLM_F_REPLACE;
@@ -32,6 +33,7 @@ use netlink_packet_route::route::RouteType;
 use netlink_sys::Socket;
 use netlink_sys::SocketAddr;
 use netlink_sys::protocols::NETLINK_ROUTE;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use wire::ethernet::MacAddress;
 use wire::ipv6;
 
@@ -50,6 +52,9 @@ pub const ADDRESSES6: u32 = 9;
 /// Routes of IPv6.
 pub const ROUTES6: u32 = 11;
 
+/// Next hops of their own, which routes only name.
+pub const NEXT_HOPS: u32 = 32;
+
 /// The kernel's main table.
 pub const TABLE_MAIN: u32 = 254;
 /// The protocol number of routes and addresses that Natrix itself puts into the kernel: one that iproute2 and FRR
@@ -63,6 +68,8 @@ const DONE: u16 = 3;
 const HEADERS_END: u16 = 16;
 const NEW_ROUTE: u16 = 24;
 const DELETED_ROUTE: u16 = 25;
+const NEW_NEXT_HOP: u16 = 104;
+const DELETED_NEXT_HOP: u16 = 105;
 /// Attributes of a route.
 const DESTINATION: u16 = 1;
 const DEVICE: u16 = 4;
@@ -105,6 +112,8 @@ pub struct RouteNews<P: Family> {
     pub is_there: bool,
     /// It takes the place of all others with its prefix and metric.
     pub replaces: bool,
+    /// It stands behind those with its prefix and metric.
+    pub is_appended: bool,
     /// The kernel's number of its table.
     pub table: u32,
     /// Destinations.
@@ -131,6 +140,8 @@ pub struct NeighbourNews {
     pub station: Option<MacAddress>,
     /// The kernel still asks and has no answer yet.
     pub is_asked: bool,
+    /// The kernel forgot it though it had answered: its table is full, or nobody asked for a while.
+    pub is_collected: bool,
 }
 
 impl Netlink {
@@ -146,9 +157,20 @@ impl Netlink {
         }
         if !groups.is_empty() {
             socket.set_non_blocking(true)?;
-            socket.set_rx_buf_sz(WAITING_BYTES as i32)?;
+            // Without CAP_NET_ADMIN, the system cuts it to net.core.rmem_max.
+            if set_socket_recv_buffer_size_force(&socket, WAITING_BYTES).is_err() {
+                socket.set_rx_buf_sz(WAITING_BYTES as i32)?;
+            }
         }
         Ok(Netlink { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM_MAX) })
+    }
+
+    /// Receives messages of one more group.
+    ///
+    /// # Errors
+    /// The kernel is too old to have it.
+    pub fn join(&mut self, group: u32) -> io::Result<()> {
+        self.socket.add_membership(group)
     }
 
     /// Sends a message without waiting for an answer.
@@ -401,6 +423,21 @@ pub fn is_route(message: &[u8]) -> bool {
     matches!(half(message, 4), NEW_ROUTE | DELETED_ROUTE)
 }
 
+/// What a message about next hops means for routes: they may have others now. The kernel reports
+/// no route whose next hop goes or changes that way.
+pub fn next_hop_changed(message: &[u8]) -> Option<bool> {
+    match half(message, 4) {
+        NEW_NEXT_HOP => Some(half(message, 6) & NLM_F_REPLACE != 0),
+        DELETED_NEXT_HOP => Some(true),
+        _ => None,
+    }
+}
+
+/// Whether a message says that a route of Natrix itself was removed.
+pub fn is_own_route_gone(message: &[u8]) -> bool {
+    half(message, 4) == DELETED_ROUTE && message.get(HEADER + 5) == Some(&PROTOCOL_NATRIX)
+}
+
 /// Whether a message is about a route of this family.
 fn is_of<P: Family>(family: u8) -> bool {
     family == if P::LENGTH_MAX == 32 { FAMILY_IPV4 } else { FAMILY_IPV6 }
@@ -420,6 +457,7 @@ pub fn route_news<P: Family>(message: &[u8]) -> Option<RouteNews<P>> {
         _ => return None,
     };
     let replaces = half(message, 6) & NLM_F_REPLACE != 0;
+    let is_appended = half(message, 6) & NLM_F_APPEND != 0;
     // `struct rtmsg`: family, lengths of destination and source, type of service, table, protocol,
     // scope, type, flags.
     let [family, length, source_length, service, table, protocol, _, kind, ..] =
@@ -461,7 +499,7 @@ pub fn route_news<P: Family>(message: &[u8]) -> Option<RouteNews<P>> {
         false => {}
     }
     let prefix = P::of(address, length)?;
-    Some(RouteNews { is_there, replaces, table, prefix, metric, protocol, hops })
+    Some(RouteNews { is_there, replaces, is_appended, table, prefix, metric, protocol, hops })
 }
 
 /// The next hops (`struct rtnexthop`) that are not dead.
@@ -521,7 +559,8 @@ pub fn neighbour_news(message: &RouteNetlinkMessage) -> Option<NeighbourNews> {
     );
     let is_asked = is_there && matches!(header.state, NeighbourState::Incomplete | NeighbourState::None);
     let station = station.filter(|_| is_there && is_known);
-    Some(NeighbourNews { device: header.ifindex, address, station, is_asked })
+    let is_collected = !is_there && is_known;
+    Some(NeighbourNews { device: header.ifindex, address, station, is_asked, is_collected })
 }
 
 /// Asks the kernel to resolve a neighbour, or to check that it is still there.
@@ -671,6 +710,7 @@ mod tests {
         let mut news = RouteNews {
             is_there,
             replaces: false,
+            is_appended: false,
             table: header.table.into(),
             prefix: Prefix::new(Ipv4Addr::UNSPECIFIED, header.destination_prefix_length)?,
             metric: 0,
@@ -895,5 +935,53 @@ mod tests {
             });
         }
         assert_eq!(found, 2);
+    }
+
+    #[test]
+    fn changed_next_hops_and_own_routes_that_go_are_noticed() {
+        let message =
+            |kind: u16, flags: u16| [&[0; 4][..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8]].concat();
+        assert_eq!(next_hop_changed(&message(DELETED_NEXT_HOP, 0)), Some(true));
+        assert_eq!(next_hop_changed(&message(NEW_NEXT_HOP, NLM_F_REPLACE)), Some(true));
+        assert_eq!(next_hop_changed(&message(NEW_NEXT_HOP, 0)), Some(false), "no route has a new one");
+        assert_eq!(next_hop_changed(&message(16, 0)), None, "a link");
+        let own = || announcement(TABLE_MAIN, Prefix::host(Ipv4Addr::new(203, 0, 113, 1)));
+        assert!(is_own_route_gone(&bytes_of(RouteNetlinkMessage::DelRoute(own()))));
+        assert!(!is_own_route_gone(&bytes_of(RouteNetlinkMessage::NewRoute(own()))));
+        let RouteNetlinkMessage::NewRoute(other) = route(RouteType::Unicast, vec![gateway(1)]) else { return };
+        assert!(!is_own_route_gone(&bytes_of(RouteNetlinkMessage::DelRoute(other))));
+    }
+
+    #[test]
+    fn a_forgotten_neighbour_is_told_from_one_that_failed() {
+        let RouteNetlinkMessage::NewNeighbour(mut message) = resolve(7, Ipv4Addr::new(192, 0, 2, 9).into()) else {
+            panic!("a neighbour")
+        };
+        let mut collected = |state| {
+            message.header.state = state;
+            neighbour_news(&RouteNetlinkMessage::DelNeighbour(message.clone())).unwrap().is_collected
+        };
+        assert!(collected(NeighbourState::Stale));
+        assert!(!collected(NeighbourState::Failed));
+    }
+
+    #[test]
+    fn addresses_of_natrix_are_told_from_those_of_others() {
+        let of_natrix = address(7, Ipv4Addr::new(192, 0, 2, 9).into(), 24);
+        let read = |message: &RouteNetlinkMessage| {
+            let mut found = None;
+            read_messages(&bytes_of(message.clone()), |_, payload| {
+                if let NetlinkPayload::InnerMessage(message) = payload {
+                    found = device_address(&message);
+                }
+            });
+            found.unwrap()
+        };
+        let found = read(&of_natrix);
+        assert_eq!((found.device, found.prefix_length, found.is_of_natrix), (7, 24, true));
+        assert_eq!(found.address, Ipv4Addr::new(192, 0, 2, 9));
+        let RouteNetlinkMessage::NewAddress(mut other) = of_natrix else { return };
+        other.attributes.pop();
+        assert!(!read(&RouteNetlinkMessage::NewAddress(other)).is_of_natrix);
     }
 }

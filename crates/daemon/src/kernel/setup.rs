@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 
 use config::Config;
 use nat::types::InterfaceId;
@@ -52,6 +54,15 @@ pub struct PortDevice {
     pub tap: Arc<Tap>,
     /// Name of the device.
     pub name: String,
+    /// The port has link.
+    pub link: Arc<AtomicBool>,
+}
+
+impl PortDevice {
+    /// Whether the port has link.
+    pub fn has_link(&self) -> bool {
+        self.link.load(Ordering::Acquire)
+    }
 }
 
 /// The devices of the kernel.
@@ -128,7 +139,12 @@ impl Devices {
                 if is_new {
                     crate::notify::store(log, name, &tap);
                 }
-                devices.ports.push(PortDevice { port, tap: Arc::new(tap), name: name.clone() });
+                devices.ports.push(PortDevice {
+                    port,
+                    tap: Arc::new(tap),
+                    name: name.clone(),
+                    link: Arc::new(true.into()),
+                });
             }
             let index = index_of(&mut socket, name).map_err(failed("is not there", rights))?;
             let id = InterfaceId(number as u16);
@@ -150,6 +166,7 @@ impl Devices {
             devices.tables.extend(table.map(|table| (id, table)));
         }
         devices.remove_old_vlans(log);
+        warn_of_neighbours(config, log);
         Ok(devices)
     }
 
@@ -164,6 +181,30 @@ impl Devices {
                 log.warn(&format_args!("kernel device {name}: no interface has it now, but it cannot go: {error}"));
             }
         }
+    }
+}
+
+/// The kernel's limit of IPv4 neighbours on all interfaces together (ip-sysctl.rst of Linux).
+pub const NEIGHBOURS_LIMIT: &str = "net.ipv4.neigh.default.gc_thresh3";
+
+/// The command that makes room for so many stations. Above `gc_thresh2`, the kernel removes what was
+/// not confirmed for five seconds.
+pub fn neighbours_remedy(stations: u64) -> String {
+    let limit = (stations + 1_024).next_power_of_two();
+    format!("sysctl -w net.ipv4.neigh.default.gc_thresh2={limit} {NEIGHBOURS_LIMIT}={limit}")
+}
+
+/// Where there are more subscribers on links than the kernel keeps, it resolves the rest by turns.
+fn warn_of_neighbours(config: &Config, log: Log) {
+    let path = Path::new("/proc/sys").join(NEIGHBOURS_LIMIT.replace('.', "/"));
+    let Ok(Ok(limit)) = fs::read_to_string(path).map(|text| text.trim().parse::<u64>()) else { return };
+    let stations = config.kernel_stations();
+    if stations > limit {
+        let remedy = neighbours_remedy(stations);
+        log.warn(&format_args!(
+            "kernel devices: their subnets have room for {stations} stations, and the kernel keeps {limit} neighbours; \
+             if more speak, packets are lost: {remedy}"
+        ));
     }
 }
 

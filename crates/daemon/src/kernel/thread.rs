@@ -37,6 +37,7 @@ use crate::kernel::netlink;
 use crate::kernel::netlink::NeighbourNews;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::setup::Devices;
+use crate::kernel::setup::PortDevice;
 use crate::log::Log;
 
 /// Longest wait: a worker has no way to wake the thread, because that would be a system call.
@@ -268,10 +269,13 @@ impl<B: Buffer> Relay<B> {
     }
 
     fn tell(&mut self, news: NeighbourNews) {
-        let NeighbourNews { device, address, station, is_asked } = news;
+        let NeighbourNews { device, address, station, is_asked, is_collected } = news;
         let Some(&interface) = self.interface_of.get(&device) else { return };
         match station {
             _ if is_asked => return,
+            // Active subscribers are more than the kernel keeps, and it does not see their packets.
+            // Workers ask again within a minute. Without link, somebody else may come back.
+            None if is_collected && self.devices.ports.iter().all(PortDevice::has_link) => return,
             Some(station) if self.known.len() < NEIGHBOURS_MAX || self.known.contains_key(&(interface, address)) => {
                 self.known.insert((interface, address), station);
             }

@@ -87,10 +87,24 @@ pub struct Health {
     pub ports_up: Vec<bool>,
     /// By interface: whether its port has link.
     pub interfaces_up: Vec<bool>,
+    /// Interfaces whose device of the kernel is down, gone, or without an address.
+    pub devices_down: BTreeSet<InterfaceId>,
     /// All workers answer.
     pub workers_alive: bool,
     /// New mappings can be logged, or need no log.
     pub log_healthy: bool,
+}
+
+impl Health {
+    /// Whether packets can leave by an interface: its port has link, and its device of the kernel,
+    /// if it has one, resolves neighbours.
+    pub(super) fn is_up(&self, interface: InterfaceId) -> bool {
+        self.has_link(interface) && !self.devices_down.contains(&interface)
+    }
+
+    fn has_link(&self, interface: InterfaceId) -> bool {
+        self.interfaces_up.get(interface.index()).copied().unwrap_or(false)
+    }
 }
 
 /// The prefixes that cover these addresses and no other.
@@ -119,21 +133,24 @@ pub fn prefixes_of(addresses: impl Iterator<Item = u32>) -> Vec<Prefix> {
 
 /// What keeps the pools from being announced.
 pub(super) fn withheld(health: &Health, settings: &Settings, rib: &Rib, is_drained: bool) -> Option<Withheld> {
-    let is_up = |interface: InterfaceId| health.interfaces_up.get(interface.index()).copied().unwrap_or(false);
-    let has_link = |side| {
-        let mut all = settings.interfaces.iter().enumerate();
-        all.any(|(number, interface)| interface.side == side && is_up(InterfaceId(number as u16)))
+    let both_sides = |is_up: &dyn Fn(InterfaceId) -> bool| {
+        [Side::Inside, Side::Outside].into_iter().all(|side| {
+            let mut all = (0..).map(InterfaceId).zip(&settings.interfaces);
+            all.any(|(id, interface)| interface.side == side && is_up(id))
+        })
     };
     let is_outside = |interface: InterfaceId| {
         settings.interfaces.get(interface.index()).is_some_and(|interface| interface.side == Side::Outside)
     };
-    let is_router = |hop: &Hop| hop.gateway != 0 && is_outside(hop.interface) && is_up(hop.interface);
+    let is_router = |hop: &Hop| hop.gateway != 0 && is_outside(hop.interface) && health.is_up(hop.interface);
     if is_drained {
         Some(Withheld::Drained)
     } else if !health.workers_alive {
         Some(Withheld::Workers)
-    } else if !has_link(Side::Inside) || !has_link(Side::Outside) {
+    } else if !both_sides(&|id| health.has_link(id)) {
         Some(Withheld::NoLink)
+    } else if !both_sides(&|id| health.is_up(id)) {
+        Some(Withheld::DeviceDown)
     } else if !rib.any_used(Table::Outside, is_router) {
         Some(Withheld::NoNextHop)
     } else if !health.log_healthy {
@@ -162,7 +179,13 @@ mod tests {
 
     /// Two interfaces with link, and everything else as it should be.
     fn healthy() -> Health {
-        Health { ports_up: vec![true, true], interfaces_up: vec![true, true], workers_alive: true, log_healthy: true }
+        Health {
+            ports_up: vec![true, true],
+            interfaces_up: vec![true, true],
+            devices_down: BTreeSet::new(),
+            workers_alive: true,
+            log_healthy: true,
+        }
     }
 
     #[test]
@@ -175,6 +198,9 @@ mod tests {
         assert_eq!(why(Health { workers_alive: false, ..healthy() }), Some(Withheld::Workers));
         assert_eq!(why(Health { interfaces_up: vec![true, false], ..healthy() }), Some(Withheld::NoLink));
         assert_eq!(why(Health { interfaces_up: vec![false, true], ..healthy() }), Some(Withheld::NoLink));
+        let down = |id| BTreeSet::from([InterfaceId(id)]);
+        assert_eq!(why(Health { devices_down: down(0), ..healthy() }), Some(Withheld::DeviceDown));
+        assert_eq!(why(Health { devices_down: down(1), ..healthy() }), Some(Withheld::DeviceDown));
         assert_eq!(why(Health { log_healthy: false, ..healthy() }), Some(Withheld::Log));
         assert_eq!(why(Health::default()), Some(Withheld::Workers));
     }

@@ -5,6 +5,7 @@
 //! same happens once in a while and whenever a device changes, because the kernel removes routes of
 //! a device that goes down without a word. What the comparison finds is counted.
 
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -38,6 +39,7 @@ use crate::routing::announcement::Health;
 use crate::routing::announcement::Served;
 use crate::routing::announcement::withheld;
 use crate::routing::fib::Fib;
+use crate::routing::rib::Table;
 use crate::routing::shared::RouteCounters;
 use crate::routing::shared::Routing;
 
@@ -46,10 +48,13 @@ mod changes;
 mod compare;
 mod devices;
 
+use devices::DeviceFault;
 pub(crate) use devices::addresses_of;
 
 /// Time between two comparisons of all routes.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(10);
+/// Least time between two comparisons that messages about single routes and next hops ask for.
+const COMPARE_PAUSE: Duration = Duration::from_millis(300);
 /// Time after a loss in which older messages are taken in before all routes are compared.
 const MADE_GOOD_WITHIN: Duration = Duration::from_secs(1);
 /// Time between two looks at ports and pools.
@@ -93,6 +98,14 @@ struct Follower {
     /// Names of all devices of the kernel without link. Drivers on top of such a device report it
     /// as up.
     without_link: HashSet<String>,
+    /// What is wrong with devices of interfaces.
+    faults: BTreeMap<InterfaceId, DeviceFault>,
+    /// Routes of IPv4 that the kernel has several of, by its order: prefix and metric.
+    doubled: HashSet<(Table, IpAddr, u8, u32)>,
+    /// A message says too little, so that all routes must be compared.
+    compares_soon: bool,
+    /// Somebody may have removed what is announced.
+    announces_again: bool,
     /// What is announced, and in which table of the kernel.
     announced: BTreeMap<Served, u32>,
     /// Refused routes before those that are tried next.
@@ -117,13 +130,15 @@ impl Keeper {
         devices: Devices,
         log: Log,
     ) -> io::Result<Keeper> {
-        let monitor = Netlink::open(&[
+        let mut monitor = Netlink::open(&[
             netlink::LINKS,
             netlink::ADDRESSES,
             netlink::ROUTES,
             netlink::ADDRESSES6,
             netlink::ROUTES6,
         ])?;
+        // Kernels before 5.3 have none.
+        let _ = monitor.join(netlink::NEXT_HOPS);
         let now = shared();
         let tables = 1 + now.settings().realms();
         let mut follower = Follower {
@@ -136,6 +151,10 @@ impl Keeper {
             socket: Netlink::open(&[])?,
             carrier: HashMap::new(),
             without_link: HashSet::new(),
+            faults: BTreeMap::new(),
+            doubled: HashSet::new(),
+            compares_soon: false,
+            announces_again: false,
             announced: BTreeMap::new(),
             retried: 0,
             looks: 0,
@@ -156,15 +175,20 @@ impl Keeper {
 impl Follower {
     fn run(mut self, mut monitor: Netlink, stop: &AtomicBool) {
         let (mut compare_at, mut look_at) = (Instant::now(), Instant::now());
+        let mut compare_soonest = Instant::now();
         let mut lost_at: Option<Instant> = None;
         while !stop.load(Ordering::Relaxed) {
             let (mut news, mut news6, mut has_changed_links) = (Vec::new(), Vec::new(), false);
-            let received = monitor.receive_bytes(|message| match netlink::is_route(message) {
-                true => {
+            let received = monitor.receive_bytes(|message| {
+                self.announces_again |= netlink::is_own_route_gone(message);
+                if netlink::is_route(message) {
                     news.extend(netlink::route_news::<Prefix>(message));
                     news6.extend(netlink::route_news::<Prefix6>(message));
+                } else if let Some(is_changed) = netlink::next_hop_changed(message) {
+                    self.compares_soon |= is_changed;
+                } else {
+                    has_changed_links = true;
                 }
-                false => has_changed_links = true,
             });
             self.take_in(&news);
             if self.has_ipv6() {
@@ -174,17 +198,23 @@ impl Follower {
             if received.is_err() {
                 RouteCounters::add(&self.routing.counters.lost, 1);
                 lost_at.get_or_insert(now);
+                self.announces_again = true;
             }
             // The kernel reports a loss ahead of older messages. They would undo what a
             // comparison corrects, so they are taken in first. Under a flood that takes too long.
             let is_empty = matches!(received, Ok(false));
             let makes_good = lost_at.is_some_and(|at| is_empty || now.duration_since(at) > MADE_GOOD_WITHIN);
-            if makes_good || has_changed_links || now >= compare_at {
+            let is_time = now >= compare_at || self.compares_soon && now >= compare_soonest;
+            if makes_good || has_changed_links || is_time {
                 if makes_good {
                     lost_at = (!is_empty).then_some(now);
                 }
+                self.compares_soon = false;
                 self.compare();
-                compare_at = Instant::now() + COMPARE_INTERVAL;
+                let done = Instant::now();
+                compare_at = done + COMPARE_INTERVAL;
+                // A tenth of the time at most, however often messages ask for it.
+                compare_soonest = done + COMPARE_PAUSE.max((done - now) * 10);
             }
             if now >= look_at {
                 self.look();
@@ -211,9 +241,12 @@ impl Follower {
             }
             self.refresh_all();
         }
-        let health = (self.health)(&self.without_link);
+        let mut health = (self.health)(&self.without_link);
+        health.devices_down = self.faults.keys().copied().collect();
         for device in &self.devices.ports {
             let is_up = health.ports_up.get(device.port.index()).copied().unwrap_or(false);
+            // Before the kernel forgets its neighbours.
+            device.link.store(is_up, Ordering::Release);
             if self.carrier.insert(device.port, is_up) != Some(is_up) && device.tap.set_carrier(is_up).is_err() {
                 self.log.warn(&format_args!("kernel device {}: the kernel does not take its link state", device.name));
             }
@@ -239,16 +272,19 @@ impl Follower {
         }
         self.routing.looks.fetch_add(1, Ordering::Release);
     }
+
     /// Lets routes follow the links of their interfaces, and tries those again that were refused.
     fn follow_links(&mut self, health: &Health) {
         // Without an answer of the workers nothing is known about links.
         if self.fib.is_none() || !health.workers_alive {
             return;
         }
-        self.set_links::<Prefix>(&health.interfaces_up);
+        let interfaces = (0..health.interfaces_up.len() as u16).map(InterfaceId);
+        let is_up: Vec<bool> = interfaces.map(|interface| health.is_up(interface)).collect();
+        self.set_links::<Prefix>(&is_up);
         self.retry::<Prefix>();
         if self.has_ipv6() {
-            self.set_links::<Prefix6>(&health.interfaces_up);
+            self.set_links::<Prefix6>(&is_up);
             self.retry::<Prefix6>();
         }
         self.publish();

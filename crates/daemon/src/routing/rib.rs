@@ -372,12 +372,13 @@ impl<P: Family> RibOf<P> {
         found
     }
 
-    /// Notes whether the workers could not take over the best route of a prefix.
-    pub fn note_refused(&mut self, table: Table, prefix: P, is_refused: bool) {
+    /// Notes whether the workers could not take over the best route of a prefix. Returns whether
+    /// that is news.
+    pub fn note_refused(&mut self, table: Table, prefix: P, is_refused: bool) -> bool {
         if is_refused {
-            self.refused.insert((table, prefix));
-        } else if !self.refused.is_empty() {
-            self.refused.remove(&(table, prefix));
+            self.refused.insert((table, prefix))
+        } else {
+            !self.refused.is_empty() && self.refused.remove(&(table, prefix))
         }
     }
 

@@ -576,7 +576,7 @@ fn a_header_passes_whose_sender_keeps_the_body_back() {
 fn a_message_that_names_the_inside_leaves_what_was_announced() {
     let mut bed = Bed::new(with(&["sip"]));
     let (phone, proxy) = (at(I1, 5060), at(E1, 5060));
-    let mut say = |bed: &mut Bed, text: &str| {
+    let say = |bed: &mut Bed, text: &str| {
         bed.inside(&build::udp(phone, proxy).payload(text.as_bytes()).build());
         let sent = bed.only_outside();
         (source(&sent), udp_text(&sent))

@@ -34,8 +34,9 @@ impl Follower {
                 self.announced.remove(&served);
             }
         }
+        let is_again = core::mem::take(&mut self.announces_again);
         for (served, table) in wanted {
-            if self.announced.contains_key(&served) {
+            if !is_again && self.announced.contains_key(&served) {
                 continue;
             }
             let message = RouteNetlinkMessage::NewRoute(served.message(table));

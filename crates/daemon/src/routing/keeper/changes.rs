@@ -41,15 +41,19 @@ impl Follower {
         let mut filled: HashMap<u32, Vec<Table>> = HashMap::new();
         for news in news.chunks(CHANGES_LOCKED) {
             let mut rib = lock(P::rib(&routing));
+            let rib = &mut *rib;
             for news in news {
                 let parts = self.parts(news);
                 let tables = filled.entry(news.table).or_insert_with(|| self.tables_of(news.table));
                 for &table in tables.iter() {
                     let hops = parts.iter().find(|(other, _)| *other == table).map(|(_, hops)| hops.as_slice());
-                    let Some(hops) = after(&rib, table, news, hops) else { continue };
+                    if !self.is_clear(rib, table, news, hops) {
+                        continue;
+                    }
+                    let Some(hops) = after(rib, table, news, hops) else { continue };
                     let route = hops.as_ref().map(|hops| (news.protocol, hops.as_slice()));
                     if rib.change_kernel(table, news.prefix, news.metric, route) {
-                        self.refresh(&mut rib, table, news.prefix);
+                        self.refresh(rib, table, news.prefix);
                     }
                 }
             }
@@ -57,9 +61,30 @@ impl Follower {
         self.publish();
     }
 
+    /// Whether a message of IPv4 says what the route with its prefix and metric is from now on.
+    /// The kernel may have several such routes, one behind the other. Then all are compared soon.
+    fn is_clear<P: Family>(
+        &mut self,
+        rib: &RibOf<P>,
+        table: Table,
+        news: &RouteNews<P>,
+        hops: Option<&[Hop<P::Address>]>,
+    ) -> bool {
+        if P::HOPS_GO_SINGLY {
+            return true;
+        }
+        let key = (table, P::ip(news.prefix.first()), news.prefix.bits(), news.metric);
+        let is_doubled = !self.doubled.is_empty() && self.doubled.contains(&key);
+        let said = of_several(rib, table, news, hops, is_doubled);
+        if said == Said::Behind && news.is_there {
+            self.doubled.insert(key);
+        }
+        self.compares_soon |= said != Said::All;
+        said != Said::Behind
+    }
+
     pub(super) fn refresh<P: Family>(&mut self, rib: &mut RibOf<P>, table: Table, prefix: P) {
         let Err(error) = self.try_refresh(rib, table, prefix) else { return };
-        RouteCounters::add(&self.routing.counters.refused, 1);
         if !self.has_said {
             self.has_said = true;
             self.log.error(&format_args!("route {prefix}: {error}; see routes_refused in natrix show counters"));
@@ -69,7 +94,9 @@ impl Follower {
     fn try_refresh<P: Family>(&mut self, rib: &mut RibOf<P>, table: Table, prefix: P) -> Result<(), FibError> {
         let Some(fib) = &mut self.fib else { return Ok(()) };
         let done = fib.refresh(rib, self.settings_of.settings(), table, prefix);
-        rib.note_refused(table, prefix, done.is_err());
+        if rib.note_refused(table, prefix, done.is_err()) && done.is_err() {
+            RouteCounters::add(&self.routing.counters.refused, 1);
+        }
         done
     }
 
@@ -191,6 +218,40 @@ impl Follower {
     }
 }
 
+/// What a message of IPv4 is about, if the kernel may have several routes with its prefix and
+/// metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    /// The only one.
+    All,
+    /// The first of several, which counts.
+    First,
+    /// Another one than the first.
+    Behind,
+}
+
+fn of_several<P: Family>(
+    rib: &RibOf<P>,
+    table: Table,
+    news: &RouteNews<P>,
+    hops: Option<&[Hop<P::Address>]>,
+    is_doubled: bool,
+) -> Said {
+    if is_doubled {
+        return Said::Behind;
+    }
+    let known = rib.kernel(table, news.prefix).into_iter().find(|route| route.metric == news.metric);
+    let Some(known) = known else { return Said::All };
+    let is_same = hops == Some(&known.hops[..]);
+    match (news.is_there, is_same) {
+        (true, true) | (false, true) => Said::All,
+        (true, false) if news.replaces => Said::All,
+        (true, false) if news.is_appended => Said::Behind,
+        (true, false) => Said::First,
+        (false, false) => Said::Behind,
+    }
+}
+
 /// The next hops of a route in a table after a message that has `hops` for it; Some(None): it has
 /// none any more, None: the message is about other tables.
 ///
@@ -244,7 +305,16 @@ mod tests {
         if !before.is_empty() {
             rib.set_kernel(table, prefix, &[KernelRoute { protocol: 188, metric: 20, hops: hops(before) }]);
         }
-        let news = RouteNews { is_there, replaces, table: 254, prefix, metric: 20, protocol: 188, hops: Vec::new() };
+        let news = RouteNews {
+            is_there,
+            replaces,
+            is_appended: false,
+            table: 254,
+            prefix,
+            metric: 20,
+            protocol: 188,
+            hops: Vec::new(),
+        };
         let said = said.map(hops);
         let after = after(&rib, table, &news, said.as_deref());
         after.map(|after| after.map(|hops| hops.iter().map(|hop| hop.gateway).collect()))
@@ -261,5 +331,30 @@ mod tests {
         assert_eq!(left(&[1], true, false, None), None, "one beside it, over a device of another table");
         assert_eq!(left(&[1], true, true, None), Some(None), "one over a device of another table in its place");
         assert_eq!(left(&[1], false, false, Some(&[])), None, "one that dropped packets, beside it");
+    }
+
+    #[test]
+    fn a_message_of_ipv4_is_about_one_of_several_routes() {
+        let hop = |gateway: u32| Hop { interface: InterfaceId(1), gateway, weight: 1 };
+        let prefix = Prefix::new([198, 18, 0, 0].into(), 24).unwrap();
+        let mut rib = crate::routing::rib::Rib::of(&crate::routing::rib::tests::settings());
+        let route = KernelRoute { protocol: 186, metric: 20, hops: vec![hop(1)] };
+        rib.set_kernel(Table::Outside, prefix, &[route]);
+        let said = |is_there, [replaces, is_appended]: [bool; 2], hops: Option<&[Hop]>, metric, is_doubled| {
+            let hop = Vec::new();
+            let news =
+                RouteNews { is_there, replaces, is_appended, table: 254, prefix, metric, protocol: 186, hops: hop };
+            of_several(&rib, Table::Outside, &news, hops, is_doubled)
+        };
+        let (same, other) = ([hop(1)], [hop(2)]);
+        let (plain, replaces, appended) = ([false, false], [true, false], [false, true]);
+        assert_eq!(said(true, plain, Some(&other), 30, false), Said::All, "another metric");
+        assert_eq!(said(true, replaces, Some(&other), 20, false), Said::All);
+        assert_eq!(said(true, appended, Some(&other), 20, false), Said::Behind, "the kernel uses the first");
+        assert_eq!(said(true, plain, Some(&other), 20, false), Said::First, "ahead of the known one");
+        assert_eq!(said(false, plain, Some(&same), 20, false), Said::All);
+        assert_eq!(said(false, plain, Some(&other), 20, false), Said::Behind, "another one goes");
+        assert_eq!(said(false, plain, None, 20, false), Said::Behind, "one over a device of another table");
+        assert_eq!(said(false, plain, Some(&same), 20, true), Said::Behind, "there is another one behind it");
     }
 }

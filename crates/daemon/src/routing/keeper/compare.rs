@@ -1,5 +1,6 @@
 //! All routes of the kernel against those that are known: what lost messages left is corrected.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,11 +50,16 @@ impl Follower {
             let dump =
                 self.socket.dump_bytes(netlink::all_routes::<P>(), |message| news.extend(netlink::route_news(message)));
             wanted.clear();
+            let is_this = |address: &IpAddr| address.is_ipv4() == P::ip(P::Address::default()).is_ipv4();
+            self.doubled.retain(|(_, address, ..)| !is_this(address));
             for news in &news {
                 for (table, hops) in self.parts(news) {
                     let routes = wanted.entry((table, news.prefix)).or_default();
                     if routes.iter().all(|route| route.metric != news.metric) {
                         routes.push(KernelRoute { protocol: news.protocol, metric: news.metric, hops });
+                    } else {
+                        let address = P::ip(news.prefix.first());
+                        self.doubled.insert((table, address, news.prefix.bits(), news.metric));
                     }
                 }
             }

@@ -1,5 +1,6 @@
 //! The kernel's devices: which interface each is, the table of its routes, its link and addresses.
 
+use core::fmt;
 use core::net::IpAddr;
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -23,8 +24,11 @@ impl Follower {
     /// configuration, else that of its VRF device, else the main one.
     pub(super) fn read_links(&mut self) {
         let (mut masters, mut tables, mut without_link) = (HashMap::new(), HashMap::new(), HashSet::new());
+        let mut set_up = HashSet::new();
         let read = self.socket.dump(netlink::all_links(), |message| {
             let RouteNetlinkMessage::NewLink(link) = message else { return };
+            // Those that are there, and whether they are set up.
+            set_up.insert((link.header.index, link.header.flags.contains(LinkFlags::Up)));
             for attribute in &link.attributes {
                 match attribute {
                     LinkAttribute::IfName(name) if !link.header.flags.contains(LinkFlags::Running) => {
@@ -52,6 +56,7 @@ impl Follower {
             return;
         }
         self.without_link = without_link;
+        self.look_at_devices(&set_up);
         let table_of = |device: &u32| masters.get(device).and_then(|master| tables.get(master)).copied();
         self.interface_of = self
             .devices
@@ -65,6 +70,47 @@ impl Follower {
             .collect();
     }
 
+    /// Finds devices that somebody set down or deleted, or took an address from. The kernel then
+    /// resolves no neighbours for Natrix, or no router finds it.
+    fn look_at_devices(&mut self, set_up: &HashSet<(u32, bool)>) {
+        let mut has = HashSet::new();
+        let read = self.socket.dump(netlink::all_addresses(), |message| {
+            let found = netlink::device_address(&message);
+            has.extend(found.map(|found| (found.device, found.address, found.prefix_length)));
+        });
+        if read.is_err() {
+            return;
+        }
+        let shared = Arc::clone(&self.settings_of);
+        let fault = |interface: InterfaceId, device: u32| {
+            let mut own = addresses_of(shared.settings(), interface).into_iter();
+            let lacks = |(address, length): &(IpAddr, u8)| !has.contains(&(device, *address, *length));
+            match (set_up.contains(&(device, true)), set_up.contains(&(device, false))) {
+                (true, _) => own.find(lacks).map(|(address, _)| DeviceFault::Lacks(address)),
+                (_, true) => Some(DeviceFault::Down),
+                _ => Some(DeviceFault::Deleted),
+            }
+        };
+        let all = self.devices.interfaces.iter().filter_map(|&(id, device)| Some((id, fault(id, device)?)));
+        let faults = all.collect();
+        let before = core::mem::replace(&mut self.faults, faults);
+        for (interface, _) in &self.devices.interfaces {
+            let (now, then) = (self.faults.get(interface), before.get(interface));
+            if now == then {
+                continue;
+            }
+            if then == Some(&DeviceFault::Down) {
+                // The kernel took its IPv6 addresses away with it.
+                self.looks = 0;
+            }
+            let name = shared.settings().interfaces.get(interface.index()).map_or("", |interface| &interface.name);
+            match now {
+                Some(fault) => self.log.warn(&format_args!("interface {name}: its kernel device {fault}")),
+                None => self.log.info(&format_args!("interface {name}: its kernel device is as it should be again")),
+            }
+        }
+    }
+
     /// The kernel sends the addresses of its devices to all listeners again. Routing daemons that
     /// hear of links and addresses in different threads (FRR 8.4) lose the address of a new
     /// device that they do not know yet.
@@ -75,6 +121,24 @@ impl Follower {
                 // The device may have been removed by hand.
                 let _ = self.socket.request(netlink::address(*device, address, prefix_length), NLM_F_REPLACE);
             }
+        }
+    }
+}
+
+/// What is wrong with a device of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeviceFault {
+    Down,
+    Deleted,
+    Lacks(IpAddr),
+}
+
+impl fmt::Display for DeviceFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceFault::Down => f.write_str("was set down; nothing can be resolved there until it is set up"),
+            DeviceFault::Deleted => f.write_str("was deleted; restart Natrix to make it anew"),
+            DeviceFault::Lacks(address) => write!(f, "lacks the address {address}; add it, or restart Natrix"),
         }
     }
 }
