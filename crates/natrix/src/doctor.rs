@@ -110,6 +110,7 @@ struct Kernel<'a> {
 fn examine(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<Finding> {
     let mut found = vec![privileges(files, config), hugepages(files, config), transparent(files), locked(files)];
     found.extend(ports(files, config, kernel));
+    found.extend(config.and_then(|config| neighbours(files, config)));
     found.push(clock_source(files));
     found.push(clock_is_set(files));
     found.extend(cpus(files, config));
@@ -152,6 +153,19 @@ fn hugepages(files: &Files, config: Option<&Config>) -> Finding {
     };
     let file = format!("/sys/kernel/mm/hugepages/hugepages-{PAGE_2M_KIB}kB/nr_hugepages");
     finding("hugepages", level, seen, format!("echo {} > {file}", small_in_use + wanted))
+}
+
+/// With devices of the kernel, each subscriber on a link is a neighbour of the kernel.
+fn neighbours(files: &Files, config: &Config) -> Option<Finding> {
+    let stations = config.kernel_stations();
+    let key = daemon::kernel::setup::NEIGHBOURS_LIMIT;
+    let limit: u64 = files.text(&format!("proc/sys/{}", key.replace('.', "/"))).trim().parse().ok()?;
+    let seen = format!("{limit} at most; the subnets of interfaces with kernel have room for {stations}");
+    if stations <= limit {
+        return (stations > 0).then(|| ok("neighbours", seen));
+    }
+    let remedy = daemon::kernel::setup::neighbours_remedy(stations);
+    Some(finding("neighbours", Level::Warning, seen, remedy))
 }
 
 fn transparent(files: &Files) -> Finding {
@@ -493,6 +507,29 @@ mod tests {
             let one = of(&found, check);
             assert!(one.level == Level::Warning && !one.remedy.is_empty(), "{one:?}");
         }
+    }
+
+    #[test]
+    fn a_small_table_of_neighbours_is_a_warning() {
+        let tree = Tree::new("neighbours", &[("proc/sys/net/ipv4/neigh/default/gc_thresh3", "1024\n")]);
+        let text = |length: u8| {
+            format!(
+                "[[interface]]\nname = \"in\"\nrealm = \"inside\"\ndriver = \"0000:3b:00.0\"\n\
+                 addresses = [\"100.64.0.1/{length}\"]\nkernel = \"nx-in\"\n\
+                 [[interface]]\nname = \"out\"\nrealm = \"outside\"\ndriver = \"net_af_packet0,iface=eth1\"\n\
+                 addresses = [\"192.0.2.2/30\"]\n\
+                 [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/{length}\"]\n"
+            )
+        };
+        let found = |length| {
+            let config = config::parse(&text(length), "test.toml").unwrap_or_else(|faults| panic!("{faults:?}"));
+            neighbours(&tree.files(), &config).unwrap()
+        };
+        let small = found(20);
+        assert_eq!(small.level, Level::Warning);
+        assert!(small.seen.contains("room for 4096"), "{small:?}");
+        assert!(small.remedy.contains("net.ipv4.neigh.default.gc_thresh3=8192"), "{small:?}");
+        assert_eq!(found(24).level, Level::Ok);
     }
 
     #[test]
