@@ -84,7 +84,7 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
     }
     if !wait.is_zero() && arguments.until == DrainUntil::Empty && drained.sessions > 0 {
         let seen = format!("{} sessions after {} s", human::count(drained.sessions), begun.elapsed().as_secs());
-        let remedy = "wait longer; natrix show sessions lists them, and whoever stops Natrix now ends them";
+        let remedy = "wait longer; natrix show sessions lists them; a stop of Natrix ends them";
         return Err(Fault::new("drain", "sessions are left", remedy).seen(seen).into());
     }
     Ok(())

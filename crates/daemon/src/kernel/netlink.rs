@@ -57,8 +57,8 @@ pub const NEXT_HOPS: u32 = 32;
 
 /// The kernel's main table.
 pub const TABLE_MAIN: u32 = 254;
-/// The protocol number of routes and addresses that Natrix itself puts into the kernel: one that iproute2 and FRR
-/// leave to others.
+/// The protocol number of routes and addresses that Natrix itself puts into the kernel: one that
+/// iproute2 and FRR leave to others.
 pub const PROTOCOL_NATRIX: u8 = 110;
 
 /// Kinds of messages (`linux/netlink.h`, `linux/rtnetlink.h`), and where those that are only about

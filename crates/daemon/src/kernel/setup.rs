@@ -31,7 +31,7 @@ use crate::kernel::netlink::Netlink;
 use crate::log::Log;
 use crate::routing::keeper::addresses_of;
 
-/// Alias of the VLAN devices that Natrix makes: nothing else tells them from those of others.
+/// Alias of the VLAN devices that Natrix makes, by which it knows them from those of others.
 const ALIAS: &str = "natrix";
 
 /// A device could not be made.
@@ -187,8 +187,8 @@ impl Devices {
 /// The kernel's limit of IPv4 neighbours on all interfaces together (ip-sysctl.rst of Linux).
 pub const NEIGHBOURS_LIMIT: &str = "net.ipv4.neigh.default.gc_thresh3";
 
-/// The command that makes room for so many stations. Above `gc_thresh2`, the kernel removes what was
-/// not confirmed for five seconds.
+/// The command that makes room for so many stations. Above `gc_thresh2`, the kernel removes what
+/// was not confirmed for five seconds.
 pub fn neighbours_remedy(stations: u64) -> String {
     let limit = (stations + 1_024).next_power_of_two();
     format!("sysctl -w net.ipv4.neigh.default.gc_thresh2={limit} {NEIGHBOURS_LIMIT}={limit}")
