@@ -74,7 +74,7 @@ step "lints with DPDK" cargo clippy --workspace --all-targets --locked --feature
 # Without DPDK only the binary and one study differ; every other test runs once, with it.
 step "tests without DPDK" cargo test --workspace --locked --no-fail-fast --test binary --test study
 step "build" cargo test --workspace --locked --no-run --features "$with_dpdk"
-# The network tests wait most of the time, so they run beside the others, with a binary of their own.
+# The network tests wait most of the time, so they run beside the others, with their own binary.
 mkdir -p target/netns
 cp target/debug/natrix target/netns/natrix
 begin_beside "network namespaces" tests/netns/run.py --natrix target/netns/natrix --beside

@@ -73,7 +73,7 @@ QUIET = (
     "a_restart_keeps_the_device_and_the_session",
 )
 
-# They compare a rate with one of a moment before, which says nothing while other tests come and go.
+# They compare a rate with one of a moment before, which means little while other tests come and go.
 ALONE = ("slow_connections_leave_the_forwarding_rate_alone",)
 
 

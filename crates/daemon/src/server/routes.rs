@@ -200,8 +200,8 @@ fn covering<P: Family>(rib: &RibOf<P>, settings: &Settings, list: &List, address
     objects
 }
 
-/// The routes for a prefix, in the order of preference. `longest`: the prefix that counts for the address
-/// in question.
+/// The routes for a prefix, in the order of preference. `longest`: the prefix that counts for the
+/// address in question.
 fn described<P: Family>(
     rib: &RibOf<P>,
     settings: &Settings,

@@ -40,8 +40,6 @@ pub(crate) const LINGER: Duration = Duration::from_secs(20);
 
 /// The same of a record that nothing has named: longer than its packet is on its way.
 const UNNAMED_LINGER: Duration = Duration::from_secs(2);
-/// How late [`HostStore::sweep`] may be, in seconds.
-const LATE_S: u16 = 60;
 /// Records that are looked at to find one of those when there is no other room.
 const LOOKED_AT: u32 = 64;
 
@@ -429,7 +427,10 @@ impl HostStore {
             0 => untouched,
             free => untouched + 1 + u32::from(self.records.at(free).subscriber != 0),
         };
-        let mut unnamed = self.unnamed(self.swept_s).filter(|place| Some(*place) != index);
+        // Some were touched since records were last looked at.
+        let is_touched = |place: u32| self.swept_s.wrapping_sub(self.records.at(place).touched_s) > i16::MAX as u16;
+        let unnamed = self.unnamed(self.swept_s);
+        let mut unnamed = unnamed.filter(|place| Some(*place) != index && !is_touched(*place));
         let made = unnamed
             .clone()
             .take(2)
@@ -492,11 +493,7 @@ impl HostStore {
         if self.is_full() {
             let place = self.unnamed(seconds(now)).next();
             if let Some(index) = place {
-                let subscriber = self.only_for(index);
-                self.remove(now, index);
-                if let Some(index) = subscriber {
-                    self.remove(now, index);
-                }
+                self.end(now, index);
             }
         }
         let index = match self.free {
@@ -528,6 +525,15 @@ impl HostStore {
             let record = self.records.at(*place);
             record.flags & (IN_USE | UNNAMED) == IN_USE | UNNAMED && is_over(now_s, record)
         })
+    }
+
+    /// A record, and that of its subscriber if it was there for this host alone.
+    fn end(&mut self, now: Instant, index: u32) {
+        let subscriber = self.only_for(index);
+        self.remove(now, index);
+        if let Some(index) = subscriber {
+            self.remove(now, index);
+        }
     }
 
     /// The subscriber of a host, if it has no other and nothing has named it either.
@@ -598,7 +604,7 @@ impl HostStore {
             }
             let record = self.records.at(index);
             if record.is_in_use() && is_over(self.swept_s, record) {
-                self.remove(now, index);
+                self.end(now, index);
             }
         }
     }
@@ -627,9 +633,7 @@ impl HostStore {
 fn is_over(now_s: u16, record: &Host) -> bool {
     let idle_s = now_s.wrapping_sub(record.touched_s);
     let linger = if record.flags & UNNAMED == 0 { LINGER } else { UNNAMED_LINGER };
-    // `now_s` may be a little before the record was touched.
-    let is_idle = u64::from(idle_s) > linger.as_secs() && idle_s < u16::MAX - LATE_S;
-    record.references == 0 && is_idle
+    record.references == 0 && u64::from(idle_s) > linger.as_secs()
 }
 
 fn seconds(now: Instant) -> u16 {

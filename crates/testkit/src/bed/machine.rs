@@ -442,6 +442,16 @@ impl Machine {
             Ok(_) => {}
             Err(_) => {
                 let destination = Ipv6::new_unchecked(packet).destination();
+                if destination >> 120 == 0xff {
+                    // A report of own groups (RFC 3810 §5.2.14).
+                    let low = (destination as u32).to_be_bytes();
+                    assert_eq!(
+                        to.0,
+                        [[0x33; 2].as_slice(), &low].concat()[..],
+                        "the station of the group (RFC 2464 §7)"
+                    );
+                    return;
+                }
                 let routers = self.next_hops6(destination);
                 let is_right = routers.iter().any(|router| to == station6(*router));
                 assert!(is_right, "a frame for {destination:x} goes to {to}, not to one of {routers:x?}");

@@ -32,7 +32,7 @@ fn a_query_says_how_long_an_answer_may_take() {
 }
 
 #[test]
-fn queries_that_did_not_come_from_a_router_of_the_link_are_ignored() {
+fn queries_not_from_a_router_of_the_link_are_ignored() {
     for wrong in [
         query(2, LINK_LOCAL, ALERT, 1),
         query(1, 0x2001 << 112 | 1, ALERT, 1),

@@ -81,7 +81,7 @@ fn a_newcomer_displaces_the_oldest_of_the_largest() {
     let newcomer = Part { subscriber: 100, identification: 100, ..lone };
     assert_eq!(accept(&mut store, 100, &newcomer), Outcome::Held);
     assert_eq!((store.take_displaced(), store.held()), (1, softwires));
-    // Subscriber 0 has seven only, so the oldest of subscriber 1 made room.
+    // Subscriber 0 has seven only, so the oldest of subscriber 1 is dropped.
     assert!(flood_had(&store, 99) && flood_had(&store, 1) && flood_had(&store, 7) && flood_had(&store, 9));
     assert!(!flood_had(&store, 8));
     let last = Part { offset: 8, more: false, ..lone };
