@@ -242,16 +242,21 @@ def holders_of_an_earlier_time_have_pages(n):
     wanted = [json.loads(line) for line in text.splitlines()][:-1]
     expect(len(wanted) >= 20, f"{len(wanted)} holders by the command")
     path = "/api/v1/find?address=100.64.0.10&from=1%20h%20ago&to=now"
+    times = set()
     found, cursor, pages = [], "", 0
     while cursor is not None and pages < 1_000:
         status, _, page = ask(n, f"{path}&limit=7{cursor and '&cursor=' + cursor}", "audit")
         expect_equal(status, 200, f"page {pages}: {page}")
         *holders, last = page["objects"]
         expect(len(holders) <= 7 and "complete" in last, f"page {pages}: {page}")
+        # Each page is about the time that was meant first, and its record says which.
+        times.add(latest_records(n, 1)[0][2].split(" from ")[1])
         found, cursor, pages = found + holders, page["cursor"], pages + 1
     key = lambda one: (one["external_address"], one["first_port"], one["protocol"], one["since"])  # noqa: E731
     expect_equal(sorted(map(key, found)), sorted(map(key, wanted)), "holders of all pages")
     ((*_, result),) = latest_records(n, 1)
     expect(result.startswith(f"found {len(wanted)}"), f"record: {result}")
+    (meant,) = times
+    expect("Z to 2" in meant and "ago" not in meant, f"time of the records: {times}")
     status, _, refused = ask(n, f"{path}&cursor=nonsense", "audit")
     expect_equal((status, refused["error"]["object"]), (400, "cursor"), "a cursor that is none")

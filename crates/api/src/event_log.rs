@@ -42,6 +42,7 @@ use crate::answer::Text;
 use crate::ask::Daemon;
 use crate::guard::Principal;
 use crate::lookups::Past;
+use crate::lookups::Times;
 use crate::routes::Api;
 use crate::state::CHUNK_BYTES;
 use crate::state::CHUNKS_MAX;
@@ -143,6 +144,8 @@ pub fn result_of_verify(faults: usize) -> String {
 /// What the server can ask of the event log itself, without the instance.
 #[derive(Clone)]
 pub struct EventLog {
+    /// Which time that is.
+    pub times: Times,
     /// Who had an endpoint.
     pub past: Past,
     /// How much is in it.
@@ -159,6 +162,7 @@ impl EventLog {
     /// A log that answers everything with the same fault.
     pub(crate) fn missing(fault: fn() -> Fault) -> EventLog {
         EventLog {
+            times: Arc::new(|time, _| Ok(time.clone())),
             past: Arc::new(move |_, _| Err(NotAnswered::Log(fault()))),
             stat: Arc::new(move || Err(fault())),
             head: Arc::new(move || Err(fault())),

@@ -52,6 +52,7 @@ pub use lookups::PastAnswer;
 pub use lookups::PastFound;
 pub use lookups::PastQuestion;
 pub use lookups::PastTime;
+pub use lookups::Times;
 pub use settings::Listen;
 pub use settings::Role;
 pub use settings::Settings;

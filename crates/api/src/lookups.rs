@@ -9,6 +9,7 @@ use axum::Extension;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use control::Fault;
 use control::Find;
 use control::FindAddress;
 use control::FindAnswer;
@@ -45,8 +46,10 @@ pub struct PastQuestion {
     pub vrf: Option<String>,
     /// What the lookup is for.
     pub case: Option<String>,
-    /// Holders to return, after as many that earlier pages had.
-    pub page: (u64, u64),
+    /// Holders to return.
+    pub limit: u64,
+    /// The end of the page before.
+    pub cursor: Option<String>,
 }
 
 /// An earlier time, in the words of the user.
@@ -90,6 +93,9 @@ pub struct PastFound {
 
 /// An answer, or why there is none.
 pub type PastAnswer = Result<PastFound, NotAnswered>;
+
+/// The same time without words that are relative to now, or the one that a cursor continues.
+pub type Times = Arc<dyn Fn(&PastTime, Option<&str>) -> Result<PastTime, Fault> + Send + Sync>;
 
 /// Answers a question about an earlier time. Blocks. The function says whether the answer is still
 /// wanted; once it is not, the search fails soon.
@@ -175,14 +181,14 @@ pub(crate) async fn find(
         let (objects, cursor) = api.daemon.page(actor, Request::Find(asked)).await?;
         return Ok(Json(Found::Now(Page { objects, cursor })));
     };
+    let wrong = |fault| Refused::of(StatusCode::BAD_REQUEST, fault);
+    let time = (api.log.times)(&time, asked.cursor.as_deref()).map_err(wrong)?;
     let endpoint = asked.address.with_port(asked.port);
     let subject = format!("{} {time}", asked.subject());
     let limit = u64::from(asked.limit.unwrap_or(PAGE_OBJECTS_DEFAULT).clamp(1, PAGE_OBJECTS_MAX));
-    let begin = asked.cursor.as_deref().map_or(Ok(0), str::parse).map_err(|_| {
-        Refused::new(StatusCode::BAD_REQUEST, "cursor", "is not from this list", "omit it to start from the first")
-    })?;
-    let (case, page) = (actor.case.clone(), (begin, limit));
-    let question = PastQuestion { endpoint, time, protocol: asked.protocol, vrf: asked.vrf, case, page };
+    let Find { protocol, vrf, cursor, .. } = asked;
+    let case = actor.case.clone();
+    let question = PastQuestion { endpoint, time, protocol, vrf, case, limit, cursor };
     let (past, daemon) = (Arc::clone(&api.log.past), api.daemon.clone());
     let turn = api.daemon.past_turn().await?;
     let wanted = Wanted(Arc::new(AtomicBool::new(true)));

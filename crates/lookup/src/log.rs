@@ -119,9 +119,22 @@ pub fn files_of(path: &Path) -> Result<Vec<PathBuf>, HistoryError> {
 pub fn look_up(
     files: &[PathBuf],
     query: &Query<'_>,
+    progress: impl FnMut(u64, u64) -> bool,
+) -> Result<History, HistoryError> {
+    look_up_within(files, query, usize::MAX, progress)
+}
+
+/// As [`look_up`], in bounded memory: with at most so many holders.
+///
+/// # Errors
+/// As [`look_up`]; also if there are more holders.
+pub fn look_up_within(
+    files: &[PathBuf],
+    query: &Query<'_>,
+    holders_max: usize,
     mut progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<History, HistoryError> {
-    let mut search = Search::new(*query);
+    let mut search = Search::new(*query, holders_max);
     let length = |path: &PathBuf| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     let (total, mut done, mut shown) = (files.iter().map(length).sum(), 0, 0);
     for path in files {
@@ -228,12 +241,12 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(query: Query<'a>) -> Search<'a> {
+    fn new(query: Query<'a>, holders_max: usize) -> Search<'a> {
         let question = query.asked.question(query.at_us, query.at_us);
         Search {
             query,
             needle: format!("\"{}\"", query.asked.address).into_bytes(),
-            replay: Replay::new(question),
+            replay: Replay::within(question, holders_max),
             realms: Vec::new(),
             history: History::default(),
             change: None,
@@ -643,7 +656,7 @@ pub mod fuzzing {
         let address = Ipv4Addr::new(203, 0, 113, head[1] % 4);
         let port = (head[2] > 0).then_some(u16::from(head[2]) * 16);
         let asked = Asked { address, host: None, port, protocol: None, vrf: None };
-        let mut search = Search::new(Query { asked, at_us, formulas: None });
+        let mut search = Search::new(Query { asked, at_us, formulas: None }, usize::MAX);
         lines.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
         let Ok(History { found, .. }) = search.end() else { return };
         // If the clock was set back, a holding may seem to have begun after the time.

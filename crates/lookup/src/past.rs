@@ -231,12 +231,19 @@ pub struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Prints the holders to `out`, as JSON objects or sentences, and whether there was no other;
-    /// limits of the answer in sentences go to `notes`.
+    /// Prints the holders that `page` leaves to `out`, as JSON objects or sentences, and whether
+    /// there was no other; limits of the answer in sentences go to `notes`. What it returns counts
+    /// all holders.
     ///
     /// # Errors
     /// Writing failed.
-    pub fn print(&mut self, json: bool, out: &mut dyn Write, notes: &mut dyn Write) -> io::Result<stored::Outcome> {
+    pub fn print(
+        &mut self,
+        json: bool,
+        page: impl FnOnce(&mut Found),
+        out: &mut dyn Write,
+        notes: &mut dyn Write,
+    ) -> io::Result<stored::Outcome> {
         let Query { asked, at_us, .. } = self.query;
         let mut found = match &self.history {
             Ok(history) => history.found.clone(),
@@ -280,7 +287,10 @@ impl Answer<'_> {
             }
         }
         let question = asked.question(at_us, at_us);
-        stored::print(&question, &found, slices, json, out, notes)
+        let outcome = stored::Outcome { holders: found.holders.len() + slices, is_complete: found.is_complete };
+        page(&mut found);
+        stored::print(&question, &found, slices, json, out, notes)?;
+        Ok(outcome)
     }
 }
 

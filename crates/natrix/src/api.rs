@@ -15,11 +15,14 @@ use cli::ClientCommand;
 use cli::Command;
 use cli::TokenArguments;
 use control::Fault;
+use export::utc_text;
 use serde_json::json;
 
 use crate::beside::run_beside;
 use crate::failure::Failure;
 use crate::find_at;
+use crate::find_at::Answered;
+use crate::find_page::Scope;
 use crate::log;
 use crate::times;
 
@@ -36,6 +39,7 @@ fn event_log(settings: &Settings) -> EventLog {
     let of_past = with_socket();
     let (of_stat, of_head, of_verify, of_export) = (with_socket(), with_socket(), with_socket(), with_socket());
     EventLog {
+        times: Arc::new(times_of),
         past: Arc::new(move |question, goes_on| find_past(question, &of_past.display().to_string(), goes_on)),
         stat: Arc::new(move || log::stat_of_instance(&of_stat).map_err(failed)),
         head: Arc::new(move || log::head_of_instance(&of_head).map_err(failed)),
@@ -44,17 +48,29 @@ fn event_log(settings: &Settings) -> EventLog {
     }
 }
 
+/// The time in question without words that are relative to now: that of the cursor, if there is one.
+fn times_of(time: &PastTime, cursor: Option<&str>) -> Result<PastTime, Fault> {
+    let (from_us, to_us) = match time {
+        PastTime::At(at) => times::read("at", at).map(|at_us| (at_us, at_us)),
+        PastTime::Between { from, to } => log::span_of(("from", from), ("to", to)),
+    }?;
+    let is_range = matches!(time, PastTime::Between { .. });
+    let of_cursor = cursor.map(|cursor| {
+        let scope = Scope::of_cursor(cursor).filter(|scope| is_range || scope.from_us == scope.to_us);
+        let wrong = || Fault::new("cursor", "is not from this list", "omit it to start from the first").seen(cursor);
+        scope.ok_or_else(wrong)
+    });
+    let (from_us, to_us) = of_cursor.transpose()?.map_or((from_us, to_us), |scope| (scope.from_us, scope.to_us));
+    let (from, to) = (utc_text(from_us), utc_text(to_us));
+    Ok(if is_range { PastTime::Between { from, to } } else { PastTime::At(from) })
+}
+
 /// Answers as `natrix find --at`, or `--from` and `--to`, does.
 fn find_past(question: &PastQuestion, socket: &str, goes_on: &dyn Fn() -> bool) -> PastAnswer {
-    match &question.time {
-        PastTime::At(at) => times::read("at", at).map(drop),
-        PastTime::Between { from, to } => log::span_of(("from", from), ("to", to)).map(drop),
-    }
-    .map_err(NotAnswered::Question)?;
     let mut words = vec!["natrix".to_owned(), "find".to_owned(), question.endpoint.clone()];
     words.extend([format!("--socket={socket}"), "--json".to_owned()]);
-    let (begin, limit) = question.page;
-    words.extend([format!("--limit={limit}"), format!("--cursor={begin}")]);
+    words.push(format!("--limit={}", question.limit));
+    words.extend(question.cursor.as_ref().map(|cursor| format!("--cursor={cursor}")));
     match &question.time {
         PastTime::At(at) => words.push(format!("--at={at}")),
         PastTime::Between { from, to } => words.extend([format!("--from={from}"), format!("--to={to}")]),
@@ -67,14 +83,13 @@ fn find_past(question: &PastQuestion, socket: &str, goes_on: &dyn Fn() -> bool) 
     let Command::Client(ClientCommand::Find(arguments)) = command else { return Err(wrong("not a lookup".to_owned())) };
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     // The API has the instance record it before it sends the answer.
-    let outcome =
+    let answered =
         find_at::run(&arguments, Some(goes_on), &mut out, &mut notes).map_err(|failure| wrong(failure.to_string()))?;
+    let Answered { outcome, next } = answered;
     let objects: Result<Vec<_>, _> = serde_json::Deserializer::from_slice(&out).into_iter().collect();
     let objects = objects.map_err(|error| wrong(error.to_string()))?;
     let notes = String::from_utf8_lossy(&notes).lines().map(str::to_owned).collect();
-    let end = begin.saturating_add(limit);
-    let cursor = (end < outcome.holders as u64).then(|| end.to_string());
-    Ok(PastFound { objects, notes, cursor, result: outcome.to_string() })
+    Ok(PastFound { objects, notes, cursor: next, result: outcome.to_string() })
 }
 
 /// `natrix token`.
@@ -95,29 +110,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_time_is_a_wrong_question_without_asking_an_instance() {
-        let (earlier, later) = ("2026-05-03T00:00:00Z", "2026-05-04T00:00:00Z");
+    fn a_time_is_resolved_once_or_refused_without_asking_an_instance() {
+        let (earlier, later) = ("2026-05-03T00:00:00.000000Z", "2026-05-04T00:00:00.000000Z");
         let between = |from: &str, to: &str| PastTime::Between { from: from.to_owned(), to: to.to_owned() };
-        for (time, problem) in [
-            (between(later, earlier), "is before from"),
-            (between("monday", later), "not a time"),
-            (PastTime::At("monday".to_owned()), "not a time"),
+        let at = |time: &str| PastTime::At(time.to_owned());
+        for (time, cursor, problem) in [
+            (between(later, earlier), None, "is before from"),
+            (between("monday", later), None, "not a time"),
+            (at("monday"), None, "not a time"),
+            (at(later), Some("7"), "is not from this list"),
+            // Of a range.
+            (at(later), Some("1.2.1.1.1.1"), "is not from this list"),
         ] {
-            let endpoint = "203.0.113.7:41233".to_owned();
-            let question = PastQuestion { endpoint, time, protocol: None, vrf: None, case: None, page: (0, 100) };
-            match find_past(&question, "/nonexistent/control.sock", &|| true) {
-                Err(NotAnswered::Question(fault)) => assert_eq!(fault.problem, problem),
-                other => panic!("{problem}: {other:?}"),
-            }
+            assert_eq!(times_of(&time, cursor).unwrap_err().problem, problem, "{time:?}");
         }
-        let time = between(earlier, later);
+        assert_eq!(times_of(&between("2026-05-03 02:00:00+02:00", later), None), Ok(between(earlier, later)));
+        // Each page is about the time of the first.
+        let first = times_of(&between("1 h ago", "now"), None).unwrap();
+        assert_ne!(first, between("1 h ago", "now"));
+        assert_eq!(times_of(&first, None), Ok(first));
+        let epoch = "1970-01-01T00:00:00.00000";
+        let of_cursor = between(&format!("{epoch}1Z"), &format!("{epoch}2Z"));
+        assert_eq!(times_of(&between("1 h ago", "now"), Some("1.2.1.1.1.1")), Ok(of_cursor));
         let question = PastQuestion {
             endpoint: "203.0.113.7".to_owned(),
-            time,
+            time: between(earlier, later),
             protocol: None,
             vrf: None,
             case: None,
-            page: (0, 100),
+            limit: 100,
+            cursor: None,
         };
         let unreachable = find_past(&question, "/nonexistent/control.sock", &|| true);
         assert!(matches!(unreachable, Err(NotAnswered::Log(_))), "{unreachable:?}");

@@ -8,7 +8,6 @@ use std::time::UNIX_EPOCH;
 
 use cli::CliError;
 use cli::Find;
-use cli::Paging;
 use config::Config;
 use config::EventTarget;
 use control::Fault;
@@ -17,7 +16,6 @@ use export::store::Found;
 use export::store::Store;
 use export::store::StoreError;
 use export::store::lookups;
-use export::utc_text;
 use lookup::log as lines;
 use lookup::log::History;
 use lookup::log::Query;
@@ -27,9 +25,10 @@ use lookup::stored::Outcome;
 
 use crate::data_plane;
 use crate::failure::Failure;
+use crate::find_page::Cut;
+use crate::find_page::Scope;
 use crate::instance_log;
 use crate::progress;
-use crate::times;
 
 /// Holders in an answer for the API, whose process has little memory: an address of that many needs
 /// a port or a shorter time.
@@ -46,11 +45,28 @@ enum Origin {
     Files,
 }
 
-/// Who asks, and whether the answer is still wanted.
+/// Who asks, about which time, and whether the answer is still wanted.
 #[derive(Clone, Copy)]
 struct Asker<'a> {
     origin: Origin,
+    scope: Scope,
     goes_on: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Asker<'a> {
+    fn bounds(&self) -> Bounds<'a> {
+        let holders_max = if self.origin == Origin::Api { HOLDERS_OF_API_MAX } else { usize::MAX };
+        Bounds { holders_max, goes_on: self.goes_on }
+    }
+}
+
+/// What came of a lookup.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    /// Of all holders, also those of other pages.
+    pub(crate) outcome: Outcome,
+    /// The cursor of the next page; None: this is the last one.
+    pub(crate) next: Option<String>,
 }
 
 /// Answers from the given files or store, from those that the given configuration names, or from
@@ -62,7 +78,7 @@ pub(crate) fn run(
     of_api: Option<&dyn Fn() -> bool>,
     out: &mut dyn Write,
     notes: &mut dyn Write,
-) -> Result<Outcome, Failure> {
+) -> Result<Answered, Failure> {
     let config = arguments.config.as_deref().map(data_plane::config_of).transpose()?;
     let is_of_instance = arguments.log.is_empty() && arguments.dir.is_none() && config.is_none();
     let origin = match (of_api, is_of_instance) {
@@ -70,22 +86,26 @@ pub(crate) fn run(
         (None, true) => Origin::Instance,
         (None, false) => Origin::Files,
     };
-    let asker = Asker { origin, goes_on: of_api.unwrap_or(&|| true) };
+    let scope = Scope::of(arguments)?;
+    let asker = Asker { origin, scope, goes_on: of_api.unwrap_or(&|| true) };
     if origin != Origin::Instance {
         return answer(arguments, config, asker, out, notes);
     }
-    let subject = subject(arguments)?;
+    let subject = subject(arguments, &scope);
     let (mut text, mut limits) = (Vec::new(), Vec::new());
-    let outcome = answer(arguments, config, asker, &mut text, &mut limits);
-    let result = outcome.as_ref().map_or_else(|failure| format!("failed: {failure}"), Outcome::to_string);
+    let answered = answer(arguments, config, asker, &mut text, &mut limits);
+    let result = match &answered {
+        Ok(answered) => answered.outcome.to_string(),
+        Err(failure) => format!("failed: {failure}"),
+    };
     let recorded =
         instance_log::record(&arguments.output.socket.socket, ("find", subject), arguments.case.clone(), result, None);
     // Without an answer, why there is none comes first.
-    let outcome = outcome?;
+    let answered = answered?;
     recorded?;
     out.write_all(&text)?;
     notes.write_all(&limits)?;
-    Ok(outcome)
+    Ok(answered)
 }
 
 /// Answers. A lookup in files is recorded first.
@@ -95,7 +115,7 @@ fn answer(
     asker: Asker<'_>,
     out: &mut dyn Write,
     notes: &mut dyn Write,
-) -> Result<Outcome, Failure> {
+) -> Result<Answered, Failure> {
     if arguments.log.is_empty() {
         let of_config = config.as_ref().and_then(|config| config.event_log.as_ref()?.store.as_ref());
         let folder = match (&arguments.dir, &config) {
@@ -113,12 +133,11 @@ fn answer(
     if asker.origin == Origin::Files {
         instance_log::refuse_case(arguments.case.as_ref(), "a file of lines")?;
     }
-    in_lines(arguments, config, asker.goes_on, out, notes)
+    in_lines(arguments, config, asker, out, notes)
 }
 
 /// What is looked up, for the audit log. Times are those meant, not "2 min ago".
-fn subject(arguments: &Find) -> Result<String, Failure> {
-    let time = |name: &str, text: &str| times::parse(name, text).map(utc_text);
+fn subject(arguments: &Find, scope: &Scope) -> String {
     let asked = control::Find {
         address: arguments.endpoint.address,
         port: arguments.endpoint.port,
@@ -127,71 +146,58 @@ fn subject(arguments: &Find) -> Result<String, Failure> {
         limit: None,
         cursor: None,
     };
-    let when = match (&arguments.at, &arguments.from, &arguments.to) {
-        (_, Some(from), Some(to)) => format!("from {} to {}", time("--from", from)?, time("--to", to)?),
-        (at, ..) => format!("at {}", time("--at", at.as_deref().unwrap_or_default())?),
-    };
-    Ok(format!("{} {when}", asked.subject()))
+    format!("{} {}", asked.subject(), scope.when(arguments.from.is_some()))
 }
 
 /// Answers from lines.
 fn in_lines(
     arguments: &Find,
     config: Option<Config>,
-    goes_on: &dyn Fn() -> bool,
+    asker: Asker<'_>,
     out: &mut dyn Write,
     notes: &mut dyn Write,
-) -> Result<Outcome, Failure> {
-    let Some(at) = arguments.at.as_deref() else {
+) -> Result<Answered, Failure> {
+    if arguments.at.is_none() {
         let fault = Fault::new("--from", "only a store answers for a range of time", "use --at TIME, or --dir DIR");
         return Err(CliError::from(fault).into());
-    };
+    }
     let asked = data_plane::asked(arguments);
-    let at_us = times::parse("--at", at)?;
+    let at_us = asker.scope.from_us;
     let formulas = match (&arguments.config, &config) {
         (Some(file), Some(config)) => Some(Formulas::of(&config.nat, file, &asked)?),
         _ => None,
     };
     let query = Query { asked, at_us, formulas: formulas.as_ref().map(Formulas::checksum) };
     let history = match (arguments.log.as_slice(), &config) {
-        ([], Some(config)) => look_up_own(config, &query, goes_on),
-        ([], None) => Ok(look_up_in(&log_of_instance(&arguments.output.socket.socket)?, &query, goes_on)?),
-        ([one], _) => Ok(look_up_in(one, &query, goes_on)?),
-        (several, _) => Ok(look_up_with_progress(several, &query, goes_on)?),
+        ([], Some(config)) => look_up_own(config, &query, asker.bounds()),
+        ([], None) => Ok(look_up_in(&log_of_instance(&arguments.output.socket.socket)?, &query, asker.bounds())?),
+        ([one], _) => Ok(look_up_in(one, &query, asker.bounds())?),
+        (several, _) => Ok(look_up_with_progress(several, &query, asker.bounds())?),
     };
     let mut answer = Answer { query, history, formulas };
-    Ok(answer.print(arguments.output.json, out, notes)?)
+    let mut next = None;
+    let page = |found: &mut Found| next = show_page(arguments, asker, found);
+    let outcome = answer.print(arguments.output.json, page, out, notes)?;
+    Ok(Answered { outcome, next })
 }
 
 /// Answers from a store.
 fn in_store(
     arguments: &Find,
     config: Option<&Config>,
-    (folder, Asker { origin, goes_on }): (&Path, Asker<'_>),
+    (folder, asker): (&Path, Asker<'_>),
     out: &mut dyn Write,
     notes: &mut dyn Write,
-) -> Result<Outcome, Failure> {
-    let (from_us, to_us) = match (&arguments.at, &arguments.from, &arguments.to) {
-        (_, Some(from), Some(to)) => (times::parse("--from", from)?, times::parse("--to", to)?),
-        (at, ..) => {
-            let at_us = times::parse("--at", at.as_deref().unwrap_or_default())?;
-            (at_us, at_us)
-        }
-    };
-    if to_us < from_us {
-        let fault = Fault::new("--to", "is before --from", "give the earlier time as --from");
-        return Err(CliError::from(fault).into());
-    }
+) -> Result<Answered, Failure> {
     let asked = data_plane::asked(arguments);
-    let question = asked.question(from_us, to_us);
+    let question = asked.question(asker.scope.from_us, asker.scope.to_us);
     let formulas = match (&arguments.config, config) {
         (Some(file), Some(config)) => Some(Formulas::of(&config.nat, file, &asked)?),
         _ => None,
     };
     // A merge may remove a segment between the catalogue and the lookup: then read both again.
     let mut store = Store::open(folder)?;
-    let holders_max = if origin == Origin::Api { HOLDERS_OF_API_MAX } else { usize::MAX };
-    let bounds = Bounds { holders_max, goes_on };
+    let bounds = asker.bounds();
     let mut answer = store.look_up_within(&question, bounds);
     if matches!(&answer, Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound) {
         store = Store::open(folder)?;
@@ -211,7 +217,7 @@ fn in_store(
     }
     let now_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
     let recorded = || lookups::record(folder, &question, &found, arguments.case.as_deref(), now_us);
-    match origin {
+    match asker.origin {
         Origin::Files => recorded().map_err(unrecorded)?,
         Origin::Instance => {
             if let Err(error) = recorded() {
@@ -223,39 +229,28 @@ fn in_store(
     }
     let json = arguments.output.json;
     let (all, is_complete) = (found.holders.len(), found.is_complete);
-    show_page(&arguments.paging, origin, &mut found)?;
+    let next = show_page(arguments, asker, &mut found);
     let slices = formulas.map_or(Ok(0), |formulas| formulas.print(false, json, out))?;
     lookup::stored::print(&question, &found, slices, json, out, notes)?;
-    Ok(Outcome { holders: all + slices, is_complete })
+    Ok(Answered { outcome: Outcome { holders: all + slices, is_complete }, next })
 }
 
-/// Keeps the holders that are to be shown. A note says if there are others.
-fn show_page(paging: &Paging, origin: Origin, found: &mut Found) -> Result<(), Failure> {
-    let Paging { limit, all: shows_all, cursor } = paging;
-    let begin = match cursor.as_deref().map(str::parse) {
-        None => 0,
-        Some(Ok(begin)) => begin,
-        // The API checks it.
-        Some(Err(_)) if origin == Origin::Api => 0,
-        Some(Err(_)) => {
-            let fault = Fault::new("--cursor", "is not the number of holders shown before", "use that of the note");
-            return Err(CliError::from(fault.seen(cursor.clone().unwrap_or_default())).into());
-        }
-    };
-    let count = found.holders.len();
-    let limit = if *shows_all { usize::MAX } else { usize::try_from(*limit).unwrap_or(usize::MAX) };
-    found.holders = core::mem::take(&mut found.holders).into_iter().skip(begin).take(limit).collect();
-    let end = begin.saturating_add(found.holders.len());
-    if origin != Origin::Api && found.holders.len() < count {
+/// Keeps the holders that are to be shown. A note says if there are others. Returns the cursor of
+/// the next page.
+fn show_page(arguments: &Find, asker: Asker<'_>, found: &mut Found) -> Option<String> {
+    let paging = &arguments.paging;
+    let limit = if paging.all { usize::MAX } else { usize::try_from(paging.limit).unwrap_or(usize::MAX) };
+    let Cut { begin, end, count, next } = asker.scope.cut(limit, &mut found.holders);
+    if asker.origin != Origin::Api && found.holders.len() < count {
         found.is_complete = false;
         let shown = match found.holders.len() {
             0 => format!("none of {count} holders is shown"),
             _ => format!("holders {} to {end} of {count} are shown", begin + 1),
         };
-        let rest = format!("; for the others use --cursor {end}, --limit N or --all");
-        found.notes.push(if end < count { shown + &rest } else { shown });
+        let rest = next.as_ref().map(|next| format!("; for the others use --cursor {next}, --limit N or --all"));
+        found.notes.push(shown + &rest.unwrap_or_default());
     }
-    Ok(())
+    next
 }
 
 /// A lookup in a store that the store has no record of.
@@ -294,21 +289,21 @@ fn in_use<'a>(formulas: Option<Formulas<'a>>, found: &mut Found) -> Option<Formu
 }
 
 /// Looks up a log with its rotated files.
-fn look_up_in(path: &Path, query: &Query<'_>, goes_on: &dyn Fn() -> bool) -> Result<History, lines::HistoryError> {
-    look_up_with_progress(&lines::files_of(path)?, query, goes_on)
+fn look_up_in(path: &Path, query: &Query<'_>, bounds: Bounds<'_>) -> Result<History, lines::HistoryError> {
+    look_up_with_progress(&lines::files_of(path)?, query, bounds)
 }
 
 /// Looks up files, with a bar that has the time left.
 fn look_up_with_progress(
     files: &[PathBuf],
     query: &Query<'_>,
-    goes_on: &dyn Fn() -> bool,
+    bounds: Bounds<'_>,
 ) -> Result<History, lines::HistoryError> {
     let bar = progress::bar(0);
-    let found = lines::look_up(files, query, |done, total| {
+    let found = lines::look_up_within(files, query, bounds.holders_max, |done, total| {
         bar.set_length(total);
         bar.set_position(done);
-        goes_on()
+        (bounds.goes_on)()
     });
     bar.finish_and_clear();
     found
@@ -318,13 +313,13 @@ fn look_up_with_progress(
 ///
 /// # Errors
 /// Why the log was not read.
-fn look_up_own(config: &Config, query: &Query<'_>, goes_on: &dyn Fn() -> bool) -> Result<History, String> {
+fn look_up_own(config: &Config, query: &Query<'_>, bounds: Bounds<'_>) -> Result<History, String> {
     let path = match config.event_log.as_ref().and_then(|log| log.target.as_ref()) {
         Some(EventTarget::File(path)) => path,
         Some(EventTarget::StandardOutput) => return Err("[log] events of that configuration is not a file".to_owned()),
         None => return Err("that configuration has no [log] events".to_owned()),
     };
-    let found = look_up_in(path, query, goes_on);
+    let found = look_up_in(path, query, bounds);
     found.map_err(|error| format!("log {} of that configuration: {}", error.path.display(), error.source))
 }
 

@@ -8,6 +8,7 @@ mod data_plane;
 mod doctor;
 mod failure;
 mod find_at;
+mod find_page;
 mod init;
 mod instance_log;
 mod link;

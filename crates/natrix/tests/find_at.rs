@@ -117,6 +117,44 @@ fn ports_of_a_formula_are_found_with_the_configuration() {
 }
 
 #[test]
+fn pages_of_holders_in_lines_have_each_once() {
+    let log = Log::new("pages");
+    let mapping = |n: u32| {
+        format!(
+            r#"{{"time":"2026-11-21T19:20:{:02}.000000Z","worker":0,"sequence":{},"event":"mapping_created","realm":"default","subscriber":"100.64.0.10","protocol":"udp","internal_port":{},"external_address":"203.0.113.1","external_port":{},"cause":"outbound"}}
+"#,
+            n / 20,
+            n + 1,
+            5_000 + n,
+            20_000 - n
+        )
+    };
+    let lines: String = (0..250).map(mapping).collect();
+    let begin = r#"{"time":"2026-11-21T19:20:00.000000Z","event":"started","version":"0.1.0","formulas":"none"}"#;
+    let end = r#"{"time":"2026-11-21T19:40:00.000000Z","event":"covered","sequences":[250]}"#;
+    fs::write(log.0.join("events.json"), format!("{begin}\n{lines}{end}\n")).unwrap();
+    let find = |more: &[&str]| {
+        let output = log.find("203.0.113.1", "2026-11-21T19:30:00Z", more);
+        let mut found = objects(&output);
+        let last = found.pop().unwrap_or_else(|| panic!("{output:?}"));
+        (found, last)
+    };
+    let (all, last) = find(&["--json", "--all"]);
+    assert_eq!((all.len(), &last["complete"]), (250, &true.into()), "{last}");
+    let (mut shown, mut cursor) = (Vec::new(), None::<String>);
+    for page in 0..3 {
+        let mut words = vec!["--json"];
+        words.extend(cursor.as_deref().map(|cursor| ["--cursor", cursor]).into_iter().flatten());
+        let (found, last) = find(&words);
+        assert_eq!((found.len(), &last["complete"]), ([100, 100, 50][page], &false.into()), "{last}");
+        shown.extend(found);
+        let note = last["notes"].to_string();
+        cursor = note.split_once("--cursor ").and_then(|(_, rest)| Some(rest.split_once(',')?.0.to_owned()));
+    }
+    assert_eq!((shown, cursor), (all, None));
+}
+
+#[test]
 fn json_has_an_object_for_each_holder() {
     let log = Log::new("json");
     let output = log.find("100.64.0.10", "2026-11-21T19:05:00Z", &["--json"]);

@@ -178,17 +178,38 @@ fn a_page_of_holders_is_never_taken_for_all() {
     let is_cut = |last: &Value| last["notes"].to_string().contains("are shown");
     assert!(!is_cut(&last), "{last}");
     // By default and with a limit, an answer that is cut says so and is not complete.
-    for (more, first, count) in
-        [(&[][..], 0, 100), (&["--limit", "7"], 0, 7), (&["--limit", "7", "--cursor", "7"], 7, 7)]
-    {
+    for (more, count) in [(&[][..], 100), (&["--limit", "7"], 7)] {
         let (shown, last) = find(more);
-        assert_eq!(shown, all[first..first + count], "{more:?}");
+        assert_eq!(shown, all[..count], "{more:?}");
         assert!(is_cut(&last) && last["complete"] == false, "{last}");
     }
+    // The cursor has the time: an hour that has passed meanwhile changes nothing.
+    let cursor_of = |last: &Value| {
+        let note = last["notes"].to_string();
+        let (_, rest) = note.split_once("--cursor ")?;
+        rest.split_once(',').map(|(cursor, _)| cursor.to_owned())
+    };
+    let (mut shown, last) = find(&["--limit", "101"]);
+    let (mut next, mut pages) = (cursor_of(&last), 1);
+    while let Some(cursor) = next.filter(|_| pages < 1_000) {
+        let words = ["find", "203.0.112.1", "--from", "1 h ago", "--to", "now", "--dir", &store, "--json"];
+        let output = natrix(&[&words[..], &["--limit", "101", "--cursor", &cursor]].concat());
+        let mut found = objects(&output);
+        let last = found.pop().unwrap_or_else(|| panic!("{}", text(&output.stderr)));
+        assert!(is_cut(&last) && last["complete"] == false, "{last}");
+        shown.extend(found);
+        (next, pages) = (cursor_of(&last), pages + 1);
+    }
+    assert_eq!((shown.len(), pages), (all.len(), all.len().div_ceil(101)));
+    assert_eq!(shown, all);
     let lookups = fs::read_to_string(folder.0.join("store/lookups")).unwrap();
-    assert_eq!(lookups.matches(&format!("\"holders\":{}", all.len())).count(), 4, "all were found");
-    let wrong = natrix(&["find", "203.0.112.1", "--at", "2026-05-01T00:00:00Z", "--dir", &store, "--cursor", "x"]);
-    assert!(text(&wrong.stderr).contains("--cursor"), "{}", text(&wrong.stderr));
+    assert_eq!(lookups.matches(&format!("\"holders\":{}", all.len())).count(), 3 + pages, "all were found");
+    // The other is that of a range.
+    for cursor in ["x", "1.2.1.1.1.1"] {
+        let words = ["find", "203.0.112.1", "--at", "2026-05-01T00:00:00Z", "--dir", &store, "--cursor", cursor];
+        let wrong = natrix(&words);
+        assert!(text(&wrong.stderr).contains("--cursor"), "{}", text(&wrong.stderr));
+    }
 }
 
 #[test]

@@ -44,10 +44,8 @@ pub enum StoreError {
         what: String,
     },
     /// There are more holders than the caller takes.
-    #[error("store {path}: more than {max} holders; name a port or a shorter time, or use natrix log export", path = .path.display())]
+    #[error("more than {max} holders; name a port or a shorter time, or use natrix log export")]
     TooMany {
-        /// The folder.
-        path: PathBuf,
         /// As many were wanted.
         max: usize,
     },

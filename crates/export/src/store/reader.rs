@@ -218,7 +218,7 @@ enum Source {
 }
 
 /// Rows for one holder: one that held long is in several segments.
-const ROWS_OF_HOLDER: usize = 8;
+pub(crate) const ROWS_OF_HOLDER: usize = 8;
 /// Rows, each of which may need a read of its own, between two looks whether a search goes on.
 const ROWS_BETWEEN_LOOKS: usize = 64;
 
@@ -284,8 +284,13 @@ impl Store {
     }
 
     /// The answer when no segment has anything.
-    pub(crate) fn look_up_in(&self, question: &Question, journal: Journal) -> Result<Found, StoreError> {
-        self.search(question, Some(journal), Bounds::NONE)
+    pub(crate) fn look_up_in(
+        &self,
+        question: &Question,
+        journal: Journal,
+        holders_max: usize,
+    ) -> Result<Found, StoreError> {
+        self.search(question, Some(journal), Bounds { holders_max, ..Bounds::NONE })
     }
 
     fn search(&self, question: &Question, journal: Option<Journal>, bounds: Bounds<'_>) -> Result<Found, StoreError> {
@@ -881,7 +886,7 @@ impl Search<'_> {
 
     fn check_count(&self, holders: usize) -> Result<(), StoreError> {
         let max = self.bounds.holders_max;
-        if holders > max { Err(StoreError::TooMany { path: self.store.folder.clone(), max }) } else { Ok(()) }
+        if holders > max { Err(StoreError::TooMany { max }) } else { Ok(()) }
     }
 
     /// The same interval with its end, from later segments.

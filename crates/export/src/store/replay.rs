@@ -20,6 +20,7 @@ use super::catalogue::Names;
 use super::error::StoreError;
 use super::reader::Found;
 use super::reader::Question;
+use super::reader::ROWS_OF_HOLDER;
 use super::reader::Store;
 use super::row::Row;
 
@@ -44,11 +45,18 @@ pub struct Replay {
     /// Intervals in memory at which to look for some that are not needed.
     prune_at: usize,
     is_too_long: bool,
+    /// The most holders of the answer.
+    holders_max: usize,
 }
 
 impl Replay {
     /// Nothing yet, for the answer to `question`.
     pub fn new(question: Question) -> Replay {
+        Replay::within(question, usize::MAX)
+    }
+
+    /// The same for an answer of at most so many holders.
+    pub fn within(question: Question, holders_max: usize) -> Replay {
         let question = question.searched();
         Replay {
             question,
@@ -58,6 +66,7 @@ impl Replay {
             latest_us: 0,
             prune_at: ROWS,
             is_too_long: false,
+            holders_max,
         }
     }
 
@@ -107,7 +116,8 @@ impl Replay {
             };
             builder.retain(|row| clocks.iter().any(|clock| is_near(row, clock)));
             self.prune_at = builder.rows().saturating_mul(2).max(ROWS);
-            self.is_too_long |= builder.rows() > ROWS_MAX;
+            let rows_max = self.holders_max.saturating_mul(ROWS_OF_HOLDER).clamp(ROWS, ROWS_MAX);
+            self.is_too_long |= builder.rows() > rows_max;
         }
     }
 
@@ -149,9 +159,12 @@ impl Replay {
     /// The answer. `realms` are the names for the realms in events.
     ///
     /// # Errors
-    /// The records have too many answers.
+    /// The records have too many answers: [`StoreError::TooMany`] if more than the caller takes.
     pub fn answer(mut self, realms: &[String]) -> Result<Found, StoreError> {
         if self.is_too_long {
+            if self.holders_max < usize::MAX {
+                return Err(StoreError::TooMany { max: self.holders_max });
+            }
             let what = "the question has more than a million answers; ask for a port";
             return Err(StoreError::damaged(&PathBuf::from("lines"), what));
         }
@@ -164,6 +177,6 @@ impl Replay {
             }
         }
         let catalogue = Catalogue { boots: self.boots, ..Catalogue::default() };
-        Store { folder: PathBuf::new(), catalogue }.look_up_in(&self.question, self.windows)
+        Store { folder: PathBuf::new(), catalogue }.look_up_in(&self.question, self.windows, self.holders_max)
     }
 }

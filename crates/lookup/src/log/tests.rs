@@ -101,7 +101,7 @@ impl Log {
 
     fn ask_of(&self, at_s: u64, asked: Asked<'_>) -> History {
         let query = Query { asked, at_us: T0 + at_s * SECOND, formulas: None };
-        let mut search = Search::new(query);
+        let mut search = Search::new(query, usize::MAX);
         self.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
         search.end().unwrap()
     }
@@ -379,9 +379,27 @@ fn only_the_transport_that_was_asked_about_counts() {
     log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
     let asked = Asked { address: P.into(), host: None, port: Some(4_444), protocol: Some(Protocol::Tcp), vrf: None };
     let query = Query { asked, at_us: T0 + 20 * SECOND, formulas: None };
-    let mut search = Search::new(query);
+    let mut search = Search::new(query, usize::MAX);
     log.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
     assert_eq!(search.end().unwrap().found.holders, []);
+}
+
+#[test]
+fn more_holders_than_the_caller_takes_are_refused() {
+    let mut log = Log::default();
+    log.started(0);
+    for port in 0..3 {
+        log.mapping(10, EventKind::MappingCreated, 10, 5_000 + port, 4_444 + port, 0);
+    }
+    let asked = Asked { address: P.into(), host: None, port: None, protocol: None, vrf: None };
+    let query = Query { asked, at_us: T0 + 20 * SECOND, formulas: None };
+    let found = |holders_max| {
+        let mut search = Search::new(query, holders_max);
+        log.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
+        search.end()
+    };
+    assert_eq!(found(3).unwrap().found.holders.len(), 3);
+    assert!(found(2).unwrap_err().to_string().contains("more than 2 holders"));
 }
 
 #[test]
