@@ -11,6 +11,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use axum::Extension;
+use axum::body::Body;
 use axum::extract::Request;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -49,6 +50,9 @@ const REPORTED_MAX: u32 = 100;
 const REPORTED_WITHIN: Duration = Duration::from_secs(60);
 /// Of a path that is refused.
 const PATH_CHARACTERS_MAX: usize = 200;
+/// Bytes of a body, and time for it to arrive.
+pub(crate) const BODY_BYTES_MAX: usize = 1024 * 1024;
+const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// Header with the token that proves that a change comes from the page.
 pub(crate) const CSRF_HEADER: &str = "x-natrix-csrf";
 /// Header with the case that a lookup belongs to.
@@ -516,7 +520,29 @@ pub(crate) async fn admit(
 /// Which role a request needs.
 pub(crate) type Needed = fn(&Uri) -> Role;
 
-/// For every request but those without a login: who it is, and whether the role suffices.
+/// Reads the body before a handler sees it, so that nothing waits for a slow client. Only changes
+/// have one.
+async fn with_body(request: Request) -> Result<Request, Refused> {
+    if request.method() != Method::POST {
+        return Ok(request);
+    }
+    let (parts, body) = request.into_parts();
+    let read = tokio::time::timeout(BODY_WITHIN, axum::body::to_bytes(body, BODY_BYTES_MAX)).await;
+    match read {
+        Ok(Ok(bytes)) => Ok(Request::from_parts(parts, Body::from(bytes))),
+        Ok(Err(_)) => {
+            let remedy = "send at most 1 MiB, and all that Content-Length announces";
+            Err(Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "body", "is too long or incomplete", remedy))
+        }
+        Err(_) => {
+            let remedy = "send it within 10 s";
+            Err(Refused::new(StatusCode::REQUEST_TIMEOUT, "body", "did not arrive in time", remedy))
+        }
+    }
+}
+
+/// For every request but those without a login: who it is, and whether the role suffices. Only
+/// then its body is read: it takes memory.
 pub(crate) async fn authorize(
     State((guard, needed)): State<(Arc<Guard>, Needed)>,
     Extension(peer): Extension<Peer>,
@@ -545,7 +571,10 @@ pub(crate) async fn authorize(
     let mut response = match permitted {
         Ok(()) => {
             request.extensions_mut().insert(principal);
-            next.run(request).await
+            match with_body(request).await {
+                Ok(request) => next.run(request).await,
+                Err(refused) => refused.into_response(),
+            }
         }
         Err(refused) => refused.into_response(),
     };

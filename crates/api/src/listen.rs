@@ -302,6 +302,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_body_without_a_login_is_refused_unread() {
+        let settings = Settings {
+            listen: Listen::Unix("/nonexistent/http.sock".into()),
+            hosts: Vec::new(),
+            tls: None,
+            users: vec![User { name: "noc".to_owned(), role: Role::Operate, token: None, group: Some(1) }],
+            control: "/nonexistent/control.sock".into(),
+        };
+        let log = EventLog::missing(|| control::Fault::new("log", "is not there", "start the instance"));
+        let server = Arc::new(Server {
+            routes: routes::routes(Arc::new(Guard::new(settings, [7; 32], u32::MAX)), log, None),
+            certificates: None,
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            by_place: Mutex::default(),
+        });
+        for (path, wanted) in [("plan", "401"), ("reload", "401"), ("status", "405"), ("nothing", "404")] {
+            let (mut client, stream) = UnixStream::pair().unwrap();
+            let of_client = Arc::clone(&server);
+            tokio::spawn(async move {
+                of_client.talk(stream, Peer::Tcp { address: [192, 0, 2, 1].into(), certificate: None }).await;
+            });
+            // The rest of the body does not come: who waits for it answers 408.
+            let head = format!("POST /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf");
+            client.write_all(head.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            let answer = answer.to_ascii_lowercase();
+            assert!(answer.starts_with(&format!("http/1.1 {wanted} ")), "{path}: {answer}");
+            assert!(answer.contains("\r\nconnection: close\r\n"), "{path}: {answer}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_search_of_the_past_ends_when_its_client_leaves() {
         let flag = || Arc::new(AtomicBool::new(false));
         let (begun, ended) = (flag(), flag());

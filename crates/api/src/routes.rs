@@ -1,18 +1,16 @@
 //! What is where, and which role it needs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::Router;
-use axum::body::Body;
+use axum::body::HttpBody;
 use axum::extract::Request;
 use axum::http::HeaderValue;
 use axum::http::StatusCode;
 use axum::http::header;
 use axum::middleware;
 use axum::middleware::Next;
-use axum::response::IntoResponse;
 use axum::response::Response;
 use axum::routing::MethodRouter;
 use axum::routing::get;
@@ -41,10 +39,6 @@ use crate::notifications::Looks;
 use crate::settings::Role;
 use crate::tls::Certificates;
 use crate::trace;
-
-/// Bytes of a body, and time for it to arrive.
-const BODY_BYTES_MAX: usize = 1024 * 1024;
-const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 /// What handlers use.
 #[derive(Clone)]
@@ -101,8 +95,8 @@ pub(crate) fn routes(guard: Arc<Guard>, log: EventLog, certificates: Option<Arc<
         .merge(document)
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn(bounded_body))
         .layer(middleware::from_fn_with_state((guard, daemon), admit))
+        .layer(middleware::from_fn(without_body))
         .layer(CatchPanicLayer::new())
         .layer(middleware::from_fn(headers))
 }
@@ -225,21 +219,23 @@ async fn wrong_method() -> Refused {
     Refused::new(StatusCode::METHOD_NOT_ALLOWED, "method", "is not for this path", "see /api/v1/openapi.json")
 }
 
-/// Reads the body before anything else sees it, so that nothing waits for a slow client.
-async fn bounded_body(request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
-    let read = tokio::time::timeout(BODY_WITHIN, axum::body::to_bytes(body, BODY_BYTES_MAX)).await;
-    match read {
-        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
-        Ok(Err(_)) => {
-            let remedy = "send at most 1 MiB, and all that Content-Length announces";
-            Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "body", "is too long or incomplete", remedy).into_response()
-        }
-        Err(_) => {
-            let remedy = "send it within 10 s";
-            Refused::new(StatusCode::REQUEST_TIMEOUT, "body", "did not arrive in time", remedy).into_response()
-        }
+/// Closes the connection of a request that was refused before its body was read: the rest of the
+/// body is no request.
+async fn without_body(request: Request, next: Next) -> Response {
+    let has_body = !request.body().is_end_stream();
+    let mut response = next.run(request).await;
+    let unread = [
+        StatusCode::UNAUTHORIZED,
+        StatusCode::FORBIDDEN,
+        StatusCode::NOT_FOUND,
+        StatusCode::METHOD_NOT_ALLOWED,
+        StatusCode::MISDIRECTED_REQUEST,
+        StatusCode::TOO_MANY_REQUESTS,
+    ];
+    if has_body && unread.contains(&response.status()) {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    response
 }
 
 /// Nothing is stored, framed, or loaded from elsewhere.
@@ -266,7 +262,9 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::Mutex;
     use std::thread;
+    use std::time::Duration;
 
+    use axum::body::Body;
     use axum::http::Method;
     use axum::http::StatusCode;
     use control::Reply;
@@ -277,6 +275,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
+    use crate::guard::BODY_BYTES_MAX;
     use crate::guard::Peer;
     use crate::settings::Listen;
     use crate::settings::Settings;
