@@ -19,8 +19,9 @@ use crate::answer::Refused;
 /// Questions at a time. The daemon has 32 places for all its clients.
 pub(crate) const QUESTIONS_MAX: usize = 8;
 /// Traces at a time, and lists that are streamed. Each lasts as long as its client wants, so they
-/// have places of their own and leave those of the questions free.
-pub(crate) const TRACES_MAX: usize = 8;
+/// have places of their own and leave those of the questions free. A worker has room for four
+/// traces; one is left to the command line.
+pub(crate) const TRACES_MAX: usize = 3;
 pub(crate) const STREAMS_MAX: usize = 4;
 /// Verifications of the store at a time: each reads all of it.
 pub(crate) const VERIFIES_MAX: usize = 1;
@@ -70,7 +71,7 @@ impl Daemon {
     /// A place among the traces. Does not wait: none of them need end.
     pub(crate) fn trace_turn(&self) -> Result<OwnedSemaphorePermit, Refused> {
         let turn = Arc::clone(&self.traces).try_acquire_owned();
-        turn.map_err(|_| busy("too many traces", "end another trace"))
+        turn.map_err(|_| busy(control::TOO_MANY_TRACES, "end another trace"))
     }
 
     /// A place among the answers that are streamed. Does not wait: their clients may be slow.
@@ -133,10 +134,10 @@ pub(crate) fn failed(reason: &str) -> Refused {
     Refused::of(StatusCode::INTERNAL_SERVER_ERROR, fault.seen(reason))
 }
 
-/// What the instance refused. What it cannot record is not the client's fault.
+/// What the instance refused. What it cannot record, or has no room for, is not the client's fault.
 pub(crate) fn refused_by(fault: Fault) -> Refused {
-    let unrecorded = fault.object == control::AUDIT_LOG;
-    let status = if unrecorded { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::UNPROCESSABLE_ENTITY };
+    let is_of_instance = fault.object == control::AUDIT_LOG || fault.problem == control::TOO_MANY_TRACES;
+    let status = if is_of_instance { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::UNPROCESSABLE_ENTITY };
     Refused::of(status, fault)
 }
 

@@ -441,6 +441,13 @@ mod tests {
                         }
                         continue;
                     }
+                    Question::Trace(Trace { port: Some(2), .. }) => {
+                        let fault = control::Fault::new("trace", control::TOO_MANY_TRACES, "end another one first");
+                        if connection.send(&Reply::Error(fault)).is_err() {
+                            return;
+                        }
+                        continue;
+                    }
                     // Nothing passes yet, or matches.
                     Question::Trace(_) | Question::Expectations(_) => continue,
                     Question::Mappings(list) => {
@@ -623,6 +630,16 @@ mod tests {
             let body = json(answer).await;
             assert_eq!(body.pointer("/error/object"), Some(&control::AUDIT_LOG.into()), "{path}: {body}");
         }
+    }
+
+    #[tokio::test]
+    async fn traces_of_others_take_room_too() {
+        let instance = Silent::start("taps");
+        let answer = ask(&served_by(instance.path.clone()), "/api/v1/trace?port=2", 3).await;
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(json(answer).await.pointer("/error/problem"), Some(&control::TOO_MANY_TRACES.into()));
+        // Of the four that a worker has room for, the API leaves one.
+        assert_eq!(crate::ask::TRACES_MAX, 3);
     }
 
     #[tokio::test]

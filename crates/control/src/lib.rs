@@ -131,5 +131,8 @@ pub use values::ratio;
 /// Object of the faults of the audit log. What cannot be recorded is not done.
 pub const AUDIT_LOG: &str = "audit log";
 
+/// The problem of a trace beyond those that the workers have room for.
+pub const TOO_MANY_TRACES: &str = "too many traces";
+
 /// Default path of the socket.
 pub const SOCKET_PATH_DEFAULT: &str = "/run/natrix/control.sock";

@@ -137,7 +137,7 @@ fn start<'a>(instance: &'a Instance, wanted: &Trace) -> Result<Running<'a>, Faul
         match instance.ask(worker, Question::TraceStart(Some(tap)))? {
             Question::TraceStart(None) => running.readers.push(reader),
             Question::TraceStart(Some(_)) => {
-                let fault = Fault::new("trace", "too many traces", "end another one first");
+                let fault = Fault::new("trace", control::TOO_MANY_TRACES, "end another one first");
                 return Err(fault.seen(format!("{} per worker", trace::TAPS_MAX)));
             }
             _ => return Err(mismatch(worker)),
