@@ -429,6 +429,11 @@ fn check_site(headers: &HeaderMap) -> Result<(), Refused> {
     if is_foreign { Err(foreign("comes from a page of another site")) } else { Ok(()) }
 }
 
+/// Everything but the page, its files, and the metrics.
+fn is_data(uri: &Uri) -> bool {
+    ["/api/", "/restconf/"].iter().any(|folder| uri.path().starts_with(folder))
+}
+
 /// Compares in a time that does not depend on where they differ.
 fn is_equal(left: &str, right: &str) -> bool {
     left.len() == right.len() && left.bytes().zip(right.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
@@ -561,8 +566,9 @@ pub(crate) async fn authorize(
     let is_change = request.method() != Method::GET && request.method() != Method::HEAD;
     let permitted = principal.require(needed).and_then(|()| match is_change {
         true => guard.check_origin(request.headers(), &principal),
-        // A lookup is recorded in the user's name. A link to the page may be anywhere.
-        false if needed == Role::Audit => check_site(request.headers()),
+        // A lookup is recorded in the user's name, and data of any role may have one. A link to the
+        // page may be anywhere.
+        false if is_data(request.uri()) => check_site(request.headers()),
         false => Ok(()),
     });
     // Who may not ask at all is refused for that, and recorded.

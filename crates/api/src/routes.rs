@@ -652,6 +652,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn another_site_reads_no_data_in_the_name_of_a_user() {
+        let instance = Silent::start("foreign");
+        let routes = served_by(instance.path.clone());
+        let all = "/restconf/data/ietf-nat:nat";
+        for (path, site, wanted) in [
+            (all, "cross-site", 403),
+            ("/api/v1/pools", "cross-site", 403),
+            (all, "same-origin", 200),
+            ("/", "cross-site", 200),
+            ("/metrics", "cross-site", 200),
+        ] {
+            let peer = Peer::Unix { uid: 1000, groups: vec![2] };
+            let request = Request::builder().uri(path).extension(peer).header("sec-fetch-site", site);
+            let answer = routes.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+            assert_eq!(answer.status(), wanted, "{path} from {site}");
+        }
+    }
+
+    #[tokio::test]
     async fn who_must_wait_learns_how_long() {
         let answer = ask(&served(), "/api/v1/status", 1).await;
         assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (503, &HeaderValue::from_static("5")));
