@@ -21,6 +21,7 @@ use control::Reply;
 use control::Request;
 use serde::Deserialize;
 use serde::Serialize;
+use serde_json::Value;
 use utoipa::IntoParams;
 use utoipa::ToSchema;
 
@@ -89,12 +90,41 @@ pub(crate) struct ReloadQuery {
 pub(crate) struct Planned {
     /// Differences to the running configuration.
     changes: Vec<Change>,
-    /// What becomes of each pool.
-    pools: Vec<PoolPlan>,
+    /// What becomes of each pool. Without the role `audit`, counts below 10 are null, and the
+    /// others are rounded down to tens.
+    #[schema(value_type = Vec<PoolPlan>)]
+    pools: Vec<Value>,
     /// As many as were asked for.
     details: Vec<PlanDetail>,
     /// The sums.
-    plan: Plan,
+    #[schema(value_type = Plan)]
+    plan: Value,
+}
+
+/// Below so many, a count is not for who may not look subscribers up: a text may be about a few.
+const FEW: u64 = 10;
+
+/// A part of a plan. With `audit` it has all counts; else those below [`FEW`] are null, zero too,
+/// and the others are rounded down to tens, so that two plans do not differ by one subscriber.
+fn shown(principal: &Principal, part: &impl Serialize, counts: &str) -> Result<Value, Refused> {
+    let mut object = serde_json::to_value(part).map_err(|error| crate::ask::failed(&error.to_string()))?;
+    if !principal.permits(Role::Audit)
+        && let Some(counts) = object.pointer_mut(counts)
+    {
+        without_few(counts);
+    }
+    Ok(object)
+}
+
+fn without_few(counts: &mut Value) {
+    match counts {
+        Value::Object(fields) => fields.values_mut().for_each(without_few),
+        Value::Number(number) => {
+            let count = number.as_u64().unwrap_or_default();
+            *counts = if count < FEW { Value::Null } else { (count - count % FEW).into() };
+        }
+        _ => {}
+    }
 }
 
 /// What a reload did.
@@ -177,7 +207,9 @@ pub(crate) async fn plan(
     let actor = principal.actor_for(query.case.clone());
     let config = bounded(query.config(text)?, &principal);
     let Answered { changes, pools, details, plan, .. } = ask(&api, actor, Request::Plan(config)).await?;
-    Ok(Json(Planned { changes, pools, details, plan: plan.ok_or_else(incomplete)? }))
+    let pools = pools.iter().map(|pool| shown(&principal, pool, "")).collect::<Result<_, _>>()?;
+    let plan = shown(&principal, &plan.ok_or_else(incomplete)?, "/total")?;
+    Ok(Json(Planned { changes, pools, details, plan }))
 }
 
 /// Changes the configuration while traffic flows. If the text has a fault, nothing changes.

@@ -22,6 +22,9 @@ use utoipa::openapi::ContentBuilder;
 use utoipa::openapi::Ref;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::ResponseBuilder;
+use utoipa::openapi::schema::Schema;
+use utoipa::openapi::schema::SchemaType;
+use utoipa::openapi::schema::Type;
 use utoipa::openapi::security::HttpAuthScheme;
 use utoipa::openapi::security::HttpBuilder;
 use utoipa::openapi::security::SecurityScheme;
@@ -84,6 +87,7 @@ pub(crate) fn routes(guard: Arc<Guard>, log: EventLog, certificates: Option<Arc<
     let (router, mut document) = by_role(&guard).with_state(api).split_for_parts();
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
     name_statuses(&mut document);
+    allow_few(&mut document);
     let document = Arc::new(document);
     let serve_document = move || {
         let document = Arc::clone(&document);
@@ -131,6 +135,21 @@ fn name_statuses(document: &mut utoipa::openapi::OpenApi) {
                 let mut own = form.clone();
                 (*meaning).clone_into(&mut own.description);
                 all.entry((*status).to_owned()).or_insert(RefOr::T(own));
+            }
+        }
+    }
+}
+
+/// Counts of a plan are null where there are few, for who may not look subscribers up.
+fn allow_few(document: &mut utoipa::openapi::OpenApi) {
+    let schemas = document.components.iter_mut().flat_map(|components| components.schemas.iter_mut());
+    for (_, schema) in schemas.filter(|(name, _)| ["PoolPlan", "PerProtocol"].contains(&name.as_str())) {
+        let RefOr::T(Schema::Object(object)) = schema else { continue };
+        for property in object.properties.values_mut() {
+            if let RefOr::T(Schema::Object(property)) = property
+                && property.schema_type == SchemaType::Type(Type::Integer)
+            {
+                property.schema_type = SchemaType::Array(vec![Type::Integer, Type::Null]);
             }
         }
     }
@@ -541,6 +560,31 @@ mod tests {
             let body = json(answer).await;
             assert_eq!(body.pointer(place).is_some(), seen, "{path} as group {group}: {body}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_plan_counts_few_subscribers_only_for_audit() {
+        let instance = Silent::start("few");
+        let routes = served_by(instance.path.clone());
+        let plan = |groups: Vec<u32>| {
+            let peer = Peer::Unix { uid: 1000, groups };
+            let request = Request::builder().method(Method::POST).uri("/api/v1/plan").extension(peer);
+            let answer = routes.clone().oneshot(request.body(Body::from("text")).unwrap());
+            async { json(answer.await.unwrap()).await }
+        };
+        let all = plan(vec![2, 3]).await;
+        let some = plan(vec![2]).await;
+        let counts = |body: &serde_json::Value| body.pointer("/plan/total").unwrap().as_object().unwrap().clone();
+        let (exact, shown) = (counts(&all), counts(&some));
+        let (mut few, mut many) = (0, 0);
+        for (name, exact) in &exact {
+            let Some(exact) = exact.as_u64() else { continue };
+            let wanted = if exact < 10 { serde_json::Value::Null } else { (exact / 10 * 10).into() };
+            assert_eq!(shown[name], wanted, "{name}");
+            if exact < 10 { few += 1 } else { many += 1 }
+        }
+        assert!(few > 0 && many > 0, "{exact:?}");
+        assert_eq!(all["plan"]["changes"], some["plan"]["changes"], "figures of the text itself");
     }
 
     #[tokio::test]

@@ -417,7 +417,9 @@ onSubmit("change", async button => {
   const planned = await ask("api/v1/plan", send);
   fill("differences", planned.changes.map(one => [one.object, one.before, one.after, one.live ? "at once" : `after a restart: ${one.reason ?? ""}`]));
   fill("effects", planned.pools.flatMap(pool => Object.entries(pool)
-    .filter(([, value]) => typeof value === "number" && value > 0).map(([name, value]) => [pool.pool, effect(name), value])));
+    // Without the role audit, null stands for few or none.
+    .filter(([name, value]) => typeof value === "number" ? value > 0 : value === null && /^(subscribers|mappings)_/.test(name))
+    .map(([name, value]) => [pool.pool, effect(name), value ?? "fewer than 10"])));
   at("changed").textContent = planned.changes.length === 0 ? "no changes"
     : planned.plan.applies ? `${counted(planned.changes.length, "difference")}; nothing has changed yet` : "needs a restart";
   // What is loaded is what was planned.
