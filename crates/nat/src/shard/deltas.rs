@@ -399,6 +399,7 @@ impl Ledger {
         mapping.set_created(now, delta.age);
         mapping.set_expires(now + delta.left);
         self.counters.sessions_removed += 1;
+        self.note_installed(now, index);
         Ok(index)
     }
 

@@ -276,6 +276,15 @@ impl Ledger {
         }
     }
 
+    /// Records an installed mapping if no formula or block identifies its subscriber: it was made
+    /// elsewhere, or before a restart with other formulas, which give its port to somebody else.
+    pub(super) fn note_installed(&mut self, now: Instant, index: u32) {
+        if self.events.is_on() && !self.note_if_unreported(now, index) {
+            // The ring is full: later.
+            self.upkeep.unrecorded = Some(self.state.mappings.walk_end());
+        }
+    }
+
     /// Records mappings that a formula or block identified before a change of the settings, and
     /// then that this is done: until then, the log cannot say who has a port. Stops early if the
     /// ring is full.

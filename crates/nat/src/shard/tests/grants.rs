@@ -1,7 +1,11 @@
 //! Grants, without the protocols that ask for them.
 
 use super::*;
+use crate::event::Cause;
+use crate::event::EventKind;
+use crate::event::Record;
 use crate::external::blocks::BlockSize;
+use crate::settings::Algorithm;
 use crate::settings::Allocation;
 use crate::settings::Blocks;
 use crate::settings::Filtering;
@@ -231,6 +235,38 @@ fn grants_count_against_the_subscribers_ports_and_memory() {
     let slot = shard.path.ledger.state.subscribers.find(RealmId(0), HOST.to_bits()).expect("a subscriber");
     let record = shard.path.ledger.state.subscribers.get(slot);
     assert_eq!((record.mappings, record.extra_sessions), ([2, 0, 0], 2));
+}
+
+/// The formulas are others after a restart: they give the port of a grant to somebody else.
+#[test]
+fn a_grant_on_the_port_of_another_is_recorded_when_it_is_installed() {
+    let with_formula = |algorithm| {
+        with(|pool| {
+            pool.addresses = (1..=2).map(|last| Ipv4Addr::new(203, 0, 113, last)).collect();
+            pool.subscribers = vec![Prefix::new(Ipv4Addr::new(100, 64, 0, 0), 24).expect("a prefix")];
+            pool.allocation = Allocation::Deterministic { dynamic_slices: 0, overflow: two_blocks() };
+            pool.algorithm = algorithm;
+        })
+    };
+    for (algorithm, is_recorded) in [(Algorithm::Sequential, false), (Algorithm::Spread, true)] {
+        let (mut before, mut after) = (with_formula(Algorithm::Sequential), with_formula(algorithm));
+        let (ring, mut events) = mem::ring::channel(64);
+        after.set_events(ring);
+        let external = open(&mut before, 10, &request(Protocol::Udp, 7_000, 600));
+        let mut page = Vec::new();
+        assert_eq!(before.view().grant_deltas_page(at(10), 0, 64, &mut page), None);
+        after.install_grant(at(20), &page[0]).expect("there is room");
+        assert_eq!(arrives(&mut after, 21, (E1, 1), external, Protocol::Udp), Some(Verdict::Inbound));
+        maintain(&mut after, 21, 22);
+        let mut created = Vec::new();
+        events.pop_burst(64, |record: Record| {
+            created.extend(record.event().filter(|event| event.kind == EventKind::MappingCreated));
+        });
+        let owners: Vec<_> =
+            created.iter().map(|event| (event.subscriber, event.external, event.first_port, event.cause)).collect();
+        let expected = (HOST, external.address, external.port, Cause::Configuration);
+        assert_eq!(owners, if is_recorded { vec![expected] } else { Vec::new() }, "{algorithm:?}");
+    }
 }
 
 /// A shard fed with deltas has the same grants.
