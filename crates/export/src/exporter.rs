@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
+use std::sync::Weak;
 use std::thread;
 use std::thread::JoinHandle;
 
@@ -25,8 +26,11 @@ use crate::line;
 use crate::line::Names;
 use crate::line::Own;
 use crate::medium::Medium;
+use crate::store::Moment;
 use crate::store::StoreOptions;
 use crate::store::StoreWriter;
+use crate::store::unwritten::Unwritten;
+use crate::storing;
 use crate::storing::Storing;
 use crate::subscriber::HostNames;
 use crate::utc::UtcText;
@@ -41,6 +45,8 @@ const PIECE_BYTES: usize = 256 << 10;
 const REST: Duration = Duration::from_millis(1);
 /// Sleep while writing fails.
 const REST_FAILING: Duration = Duration::from_millis(20);
+/// Longest time between two readings of both clocks while the thread waits for a disk.
+const READING: Duration = Duration::from_millis(10);
 /// Time for the last records when the instance ends.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 /// Time from a record to the line that says until when the log has everything, in µs.
@@ -104,6 +110,8 @@ pub struct Handle {
     names: Arc<Mutex<Arc<Names>>>,
     next: Arc<Mutex<Option<Output>>>,
     next_store: Arc<Mutex<Option<StoreOptions>>>,
+    /// Of the store, while it is written.
+    unwritten: Weak<Unwritten>,
 }
 
 impl Clocks {
@@ -155,6 +163,10 @@ impl Handle {
 
     fn follow(&self, names: Names, filters_kept: usize) {
         let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        // At once: the thread may wait for a disk until these names are out of use again.
+        if let Some(unwritten) = self.unwritten.upgrade() {
+            unwritten.set_names(storing::names_of(&names));
+        }
         let mut next = names;
         let formulas = known.formulas.iter().rev().take(FORMULAS_KEPT).map(|(number, sum)| (*number, *sum));
         next.formulas.extend(formulas);
@@ -172,13 +184,17 @@ const FILTERS_KEPT: usize = 2;
 
 impl Exporter {
     /// Starts the thread, which calls `clocks` some hundred times a second to read both clocks at
-    /// one moment.
+    /// one moment. With a store, another one reads them while the first waits for a disk.
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn start(outputs: Outputs, clocks: impl Fn() -> Clocks + Send + 'static) -> io::Result<Exporter> {
+    pub fn start(outputs: Outputs, clocks: impl Fn() -> Clocks + Send + Sync + 'static) -> io::Result<Exporter> {
         let Outputs { lines, store, rings, names, version, opened } = outputs;
         let (stop, figures) = (Arc::new(AtomicBool::new(false)), Arc::new(Figures::default()));
+        let unwritten = store.as_ref().map_or_else(Weak::new, |store| Arc::downgrade(store.unwritten()));
+        if let Some(unwritten) = unwritten.upgrade() {
+            unwritten.set_names(storing::names_of(&names));
+        }
         let names = Arc::new(Mutex::new(Arc::new(names)));
         let (next, next_store) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
         let lines = lines.map(|Output { medium, options, destination }| Lines {
@@ -208,10 +224,20 @@ impl Exporter {
         };
         let stopped = Arc::clone(&stop);
         // Before any worker has a record, which the thread may come to see later.
-        let began = clocks().unix_us;
-        let thread = thread::Builder::new().name("event log".to_owned());
-        let thread = thread.spawn(move || run.run(began, &stopped, &clocks))?;
-        Ok(Exporter { stop, handle: Handle { figures, stored, names, next, next_store }, thread: Some(thread) })
+        let (began, clocks) = (clocks().unix_us, Arc::new(clocks));
+        if stored.is_some() {
+            let (unwritten, clocks) = (Weak::clone(&unwritten), Arc::clone(&clocks));
+            let thread = thread::Builder::new().name("event log clock".to_owned());
+            // It ends with the store.
+            thread.spawn(move || watch(&unwritten, &*clocks))?;
+        }
+        let (thread, seen) = (thread::Builder::new().name("event log".to_owned()), Weak::clone(&unwritten));
+        let thread = thread.spawn(move || {
+            let read = || read_clocks(&seen, &*clocks);
+            run.run(began, &stopped, &read);
+        })?;
+        let handle = Handle { figures, stored, names, next, next_store, unwritten };
+        Ok(Exporter { stop, handle, thread: Some(thread) })
     }
 
     /// The view for other threads.
@@ -245,6 +271,22 @@ impl Drop for Exporter {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Reads both clocks as long as there is a store: while its writer waits for a disk, the clock may
+/// be set, and set back.
+fn watch(unwritten: &Weak<Unwritten>, clocks: &impl Fn() -> Clocks) {
+    while let Some(unwritten) = unwritten.upgrade() {
+        unwritten.read(|| storing::moment_of(clocks()));
+        unwritten.wait(READING);
+    }
+}
+
+/// Reads both clocks; the store gets to know of a step.
+fn read_clocks(unwritten: &Weak<Unwritten>, clocks: &impl Fn() -> Clocks) -> Clocks {
+    let Some(unwritten) = unwritten.upgrade() else { return clocks() };
+    let Moment { monotonic_us, unix_us } = unwritten.read(|| storing::moment_of(clocks()));
+    Clocks { now: Instant::from_micros(monotonic_us), unix_us }
 }
 
 /// The lines, if there are any.
@@ -382,9 +424,6 @@ impl Run {
     fn take(&mut self, moment: Clocks) -> usize {
         let names = Arc::clone(&self.names.lock().unwrap_or_else(PoisonError::into_inner));
         let Run { lines, store, rings, .. } = self;
-        if let Some(store) = store {
-            store.set_names(&names);
-        }
         let mut total = 0;
         for (worker, ring) in rings.iter_mut().enumerate() {
             let is_full = lines.as_ref().is_some_and(|lines| !lines.writer.has_room());

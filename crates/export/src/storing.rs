@@ -54,8 +54,6 @@ pub(crate) struct Storing {
     /// When a report of all live state is due, because records were lost.
     retell_at_us: Option<u64>,
     retold_us: u64,
-    /// The names that the store was given.
-    names: Option<Arc<line::Names>>,
 }
 
 impl Storing {
@@ -72,7 +70,6 @@ impl Storing {
             health_at_us: 0,
             retell_at_us: None,
             retold_us: 0,
-            names: None,
         }
     }
 
@@ -82,18 +79,6 @@ impl Storing {
 
     pub(crate) fn set_options(&mut self, options: StoreOptions) {
         self.writer.set_options(options);
-    }
-
-    pub(crate) fn set_names(&mut self, names: &Arc<line::Names>) {
-        if self.names.as_ref().is_some_and(|known| Arc::ptr_eq(known, names)) {
-            return;
-        }
-        self.names = Some(Arc::clone(names));
-        let newest = names.formulas.last_key_value().map(|(number, checksum)| (*number, *checksum));
-        let (configuration, formulas) = newest.unwrap_or_default();
-        let (realms, pools) = (names.realms.clone(), names.pools.clone());
-        let addresses = Arc::clone(&names.addresses);
-        self.writer.set_names(store::Names { realms, pools, formulas, addresses, configuration });
     }
 
     /// Takes up to `max` events of a worker, and shows each to `see`. They stay in the ring.
@@ -193,6 +178,14 @@ impl Storing {
     }
 }
 
-fn moment_of(moment: Clocks) -> Moment {
+pub(crate) fn moment_of(moment: Clocks) -> Moment {
     Moment { monotonic_us: moment.now.as_micros(), unix_us: moment.unix_us }
+}
+
+/// The names for the numbers in events, as the store has them.
+pub(crate) fn names_of(names: &line::Names) -> store::Names {
+    let newest = names.formulas.last_key_value().map(|(number, checksum)| (*number, *checksum));
+    let (configuration, formulas) = newest.unwrap_or_default();
+    let (realms, pools) = (names.realms.clone(), names.pools.clone());
+    store::Names { realms, pools, formulas, addresses: Arc::clone(&names.addresses), configuration }
 }

@@ -315,6 +315,13 @@ impl Entry {
         ]
     }
 
+    /// Names were in use at this time at the latest.
+    pub(crate) fn set_latest(&mut self, latest_us: u64) {
+        if let Entry::Names { since_us, at_us, .. } = self {
+            *at_us = latest_us.max(*since_us);
+        }
+    }
+
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let moment = |out: &mut Vec<u8>, moment: &Moment| {
             put_varint(out, moment.monotonic_us);
@@ -713,7 +720,7 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<(), StoreError> {
 #[derive(Debug)]
 pub(crate) struct CatalogueWriter {
     folder: PathBuf,
-    file: File,
+    pub(crate) file: File,
     pub(crate) catalogue: Catalogue,
     key: SigningKey,
     /// The frames that are on the disk, and the last one of them.

@@ -43,6 +43,7 @@ pub mod rings;
 mod row;
 mod segment;
 mod sort;
+pub(crate) mod unwritten;
 mod verify;
 mod writer;
 

@@ -21,6 +21,9 @@ use nat::event::Record;
 
 use super::catalogue::hex;
 use super::codec::Cursor;
+use super::unwritten;
+use super::unwritten::Unwritten;
+use super::unwritten::UnwrittenLeft;
 
 /// A worker's ring.
 pub type Ring = (Producer<Record>, Consumer<Record>);
@@ -41,6 +44,8 @@ pub(crate) struct Leftover {
     pub(crate) covered_us: Option<u64>,
     /// Time since the machine's boot less the run's clock, in µs.
     pub(crate) base_us: i64,
+    /// What the catalogue did not have yet, if it is whole.
+    pub(crate) unwritten: Option<UnwrittenLeft>,
 }
 
 /// What one ring has.
@@ -122,6 +127,15 @@ impl Rings {
         self.folder.join(format!("{}{worker}", self.prefix))
     }
 
+    fn unwritten_path(&self) -> PathBuf {
+        self.folder.join(format!("{}due", self.prefix))
+    }
+
+    /// Keeps what the catalogue does not have yet beside the rings of a run.
+    pub(crate) fn keep(&self, run: [u8; 16], unwritten: &Unwritten) -> io::Result<()> {
+        unwritten.keep(self.unwritten_path(), &run, &machine_boot())
+    }
+
     /// Makes the rings of a run.
     pub(crate) fn create(&self, run: [u8; 16], base_us: i64, workers: usize, capacity: usize) -> io::Result<Vec<Ring>> {
         let workers = u8::try_from(workers).map_err(|_| io::Error::other("more than 255 workers"))?;
@@ -165,7 +179,11 @@ impl Rings {
             }
             worker += 1;
         }
-        leftover.covered_us = covered_us.filter(|covered| *covered > 0 && *covered != u64::MAX);
+        leftover.unwritten = unwritten::left(&self.unwritten_path(), &run, &machine);
+        // How the clock was set after its last reading is not known.
+        let read_us = leftover.unwritten.as_ref().map(|left| left.read_us);
+        let covered_us = covered_us.filter(|covered| *covered > 0 && *covered != u64::MAX);
+        leftover.covered_us = covered_us.zip(read_us).map(|(covered, read)| covered.min(read));
         leftover
     }
 

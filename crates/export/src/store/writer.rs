@@ -13,7 +13,6 @@
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
-use std::collections::VecDeque;
 use std::fs;
 use std::fs::File;
 use std::io::Write;
@@ -34,6 +33,7 @@ use super::catalogue;
 use super::catalogue::Boot;
 use super::catalogue::CatalogueWriter;
 use super::catalogue::Entry;
+use super::catalogue::FormulasInUse;
 use super::catalogue::Moment;
 use super::catalogue::Names;
 use super::catalogue::Segment;
@@ -58,10 +58,11 @@ use super::row::Row;
 use super::segment;
 use super::segment::SegmentFile;
 use super::segment::Written;
+use super::unwritten::STEP_US;
+use super::unwritten::Unwritten;
+use super::unwritten::UnwrittenLeft;
 use crate::FILE_MODE;
 
-/// A step of the clock that is recorded, in µs.
-const STEP_US: u64 = 10_000;
 /// Waiting bytes at which the caller must stop adding events.
 const WAITING_MAX: usize = 4 << 20;
 /// Longest time between two frames while nothing happens, in µs: what is known about the present
@@ -87,8 +88,6 @@ const SEARCH_BYTES: u64 = 64 << 20;
 /// Longest journal that is read at once, when a store is opened.
 const JOURNAL_MAX: u64 = 4 << 30;
 
-/// Changes of names that wait to be written.
-const NAMES_DUE_MAX: usize = 64;
 /// Parts of the retention, each of one segment or several: at most one of them goes too early.
 const SPANS: u64 = 64;
 /// But no segment needs to span less than this, in µs, or than so many parts of a retention that is
@@ -243,9 +242,8 @@ pub struct StoreWriter {
     next_frame: u64,
     last_frame: Hash,
     hashes: Vec<Hash>,
+    /// Time of day less monotonic time, by the catalogue.
     offset: i64,
-    /// The last reading without a step, by the monotonic clock.
-    agreed_us: u64,
     /// By the monotonic clock: since when retention deletes.
     expires_from_us: u64,
     now: Moment,
@@ -263,9 +261,8 @@ pub struct StoreWriter {
     merging: Option<Merging>,
     /// True if segments may have become enough to merge.
     is_merge_due: bool,
-    /// Names for the numbers in events that the catalogue does not have yet, each with a time
-    /// before which they were not in use.
-    names_due: VecDeque<(u64, Names)>,
+    /// Steps of the clock and names that the catalogue does not have yet.
+    unwritten: Arc<Unwritten>,
     rings: Rings,
     /// Time since the machine's boot less the clock of this run.
     base_us: i64,
@@ -466,7 +463,6 @@ impl StoreWriter {
             last_frame: catalogue.catalogue.last_frame,
             hashes: Vec::new(),
             offset: now.offset(),
-            agreed_us: now.monotonic_us,
             expires_from_us: now.monotonic_us.saturating_add(if is_leap { LEAP_TRUSTED_US } else { 0 }),
             now,
             framed_us: now.monotonic_us,
@@ -479,7 +475,7 @@ impl StoreWriter {
             sealing: None,
             merging: None,
             is_merge_due: true,
-            names_due: VecDeque::new(),
+            unwritten: Arc::new(Unwritten::new(now)),
             rings,
             base_us: uptime_us - now.monotonic_us as i64,
             health: Health::default(),
@@ -497,7 +493,14 @@ impl StoreWriter {
     /// There is too little memory in the folder of rings, or it is not there.
     pub fn create_rings(&self, workers: usize, capacity: usize) -> Result<Vec<Ring>, StoreError> {
         let run = self.catalogue.catalogue.boots.last().map(|boot| boot.id).unwrap_or_default();
-        self.rings.create(run, self.base_us, workers, capacity).map_err(StoreError::io(&self.options.rings_folder))
+        let rings = self.rings.create(run, self.base_us, workers, capacity);
+        let kept = rings.and_then(|rings| self.rings.keep(run, &self.unwritten).map(|()| rings));
+        kept.map_err(StoreError::io(&self.options.rings_folder))
+    }
+
+    /// Steps of the clock and names that the catalogue does not have yet.
+    pub(crate) fn unwritten(&self) -> &Arc<Unwritten> {
+        &self.unwritten
     }
 
     /// Folder of the store.
@@ -518,13 +521,13 @@ impl StoreWriter {
 
     /// Sets the names for the numbers in events from now on.
     pub fn set_names(&mut self, names: Names) {
-        let written = self.catalogue.catalogue.boots.last().map(|boot| &boot.names);
-        let newest = self.names_due.back().map(|(_, names)| names).or(written);
-        if newest.is_none_or(|newest| !newest.is_as(&names)) {
-            // Of very many while nothing can be written, the first ones and the newest are kept.
-            self.names_due.truncate(NAMES_DUE_MAX - 1);
-            self.names_due.push_back((self.now.monotonic_us, names));
-        }
+        self.unwritten.set_names(names);
+    }
+
+    /// Notes a reading of both clocks. What happened after the last one is not known for sure if
+    /// the process is killed.
+    pub fn note_clock(&mut self, now: Moment) {
+        self.unwritten.note(now);
     }
 
     /// True if the journal has every event that was added: their sources need not keep them.
@@ -588,16 +591,8 @@ impl StoreWriter {
     /// The disk failed. Nothing is lost; call it again later.
     pub fn advance(&mut self, now: Moment, covered_us: u64) -> Result<(), StoreError> {
         self.now = now;
-        if now.offset().abs_diff(self.offset) > STEP_US {
-            // If this fails, a later call tries again.
-            self.catalogue.append(Entry::Clock { moment: now, since_us: self.agreed_us })?;
-            if now.offset().saturating_sub(self.offset) > LEAP_US {
-                self.expires_from_us = now.monotonic_us.saturating_add(LEAP_TRUSTED_US);
-            }
-            self.offset = now.offset();
-        }
-        self.agreed_us = now.monotonic_us;
-        self.write_names()?;
+        self.unwritten.note(now);
+        self.write_due()?;
         self.builder.cover(covered_us);
         let waited_us = now.monotonic_us.saturating_sub(self.framed_us);
         let is_due = if self.frame.is_empty() { IDLE_US } else { self.options.frame_interval_us };
@@ -620,11 +615,16 @@ impl StoreWriter {
         Ok(())
     }
 
-    fn write_names(&mut self) -> Result<(), StoreError> {
-        while let Some((since_us, names)) = self.names_due.front().cloned() {
-            let (at_us, names) = (self.now.monotonic_us, Box::new(names));
-            self.catalogue.append(Entry::Names { at_us, since_us, names })?;
-            self.names_due.pop_front();
+    /// Writes steps of the clock and names. What fails is tried again by a later call.
+    fn write_due(&mut self) -> Result<(), StoreError> {
+        while let Some(entry) = self.unwritten.first(self.now.monotonic_us) {
+            let offset = if let Entry::Clock { moment, .. } = &entry { moment.offset() } else { self.offset };
+            self.catalogue.append(entry)?;
+            self.unwritten.remove_first();
+            if offset.saturating_sub(self.offset) > LEAP_US {
+                self.expires_from_us = self.now.monotonic_us.saturating_add(LEAP_TRUSTED_US);
+            }
+            self.offset = offset;
         }
         Ok(())
     }
@@ -898,6 +898,7 @@ impl StoreWriter {
         if let Some((path, _)) = self.journal.take() {
             fs::remove_file(&path).map_err(StoreError::io(&path))?;
         }
+        self.unwritten.end();
         self.rings.remove().map_err(StoreError::io(&self.options.rings_folder))
     }
 }
@@ -963,8 +964,12 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     let Boot { id, clocks, ended, .. } = &known.boots[boot];
     let (id, is_ended) = (*id, ended.is_some());
     let began = clocks.first().map_or(0, |moment| moment.monotonic_us);
-    let offset = clocks.last().map_or(0, Moment::offset);
-    let set_us = clocks.last().map_or(0, |moment| moment.monotonic_us);
+    let left = rings.left(id);
+    let due = if is_ended { Vec::new() } else { missing_entries(&known.boots[boot], left.unwritten.as_ref()) };
+    let steps =
+        due.iter().filter_map(|entry| if let Entry::Clock { moment, .. } = entry { Some(moment) } else { None });
+    let set = steps.chain(clocks.last()).max_by_key(|moment| moment.monotonic_us);
+    let (offset, set_us) = set.map_or((0, 0), |moment| (moment.offset(), moment.monotonic_us));
     let boot = boot as u32;
     let mut builder = Builder::new(began, None);
     if let Some((coverage, open, names)) = last_of_boot(folder, known, boot)? {
@@ -992,7 +997,6 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     let bytes = if left_over > 0 { left_over.saturating_sub(rest.add_frames(folder)?) } else { 0 };
     let (mut is_whole, mut set) = (false, None);
     if !is_ended {
-        let left = rings.left(id);
         let is_covered = rest.add_rings(&left);
         // By the clock of that run. What a ring's file has may be damaged.
         let offset_now = offset_us.saturating_add(left.base_us);
@@ -1021,6 +1025,10 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
     }
     let next = first + hashes.len() as u64;
     let covered_us = builder.covered_us();
+    for mut entry in due {
+        entry.set_latest(covered_us);
+        catalogue.append(entry)?;
+    }
     if next > first {
         let window = builder.cut();
         let path = folder.join("sealing.new");
@@ -1038,6 +1046,21 @@ fn recover(folder: &Path, catalogue: &mut CatalogueWriter, rings: &Rings, offset
         follow::retire(folder, first, catalogue.catalogue.next_frame, &path)?;
     }
     Ok(())
+}
+
+/// What an earlier writer had not written into the catalogue. It may have written the first ones,
+/// and an earlier start all of them.
+fn missing_entries(boot: &Boot, left: Option<&UnwrittenLeft>) -> Vec<Entry> {
+    let known_us = boot.clocks.last().map_or(0, |moment| moment.monotonic_us);
+    let is_missing = |entry: &&Entry| match entry {
+        Entry::Clock { moment, .. } => moment.monotonic_us > known_us,
+        Entry::Names { since_us, names, .. } => {
+            let is_it = |known: &FormulasInUse| known.since_us == *since_us && known.checksum == names.formulas;
+            !boot.formulas.iter().any(is_it)
+        }
+        _ => false,
+    };
+    left.map(|left| left.entries.iter().filter(is_missing).cloned().collect()).unwrap_or_default()
 }
 
 /// What an earlier writer left besides the frames that continue the chain. It becomes frames that
@@ -1194,8 +1217,11 @@ fn last_of_boot(
 
 #[cfg(test)]
 mod tests {
+    use nat::event::EventKind;
+
     use super::super::Generated;
     use super::super::Generator;
+    use super::super::Question;
     use super::super::Store;
     use super::super::catalogue::Head;
     use super::super::verify;
@@ -1451,6 +1477,107 @@ mod tests {
         writer.finish(now, now.monotonic_us, true).unwrap();
         assert_eq!(verify(&folder, None, |_, _| {}).unwrap().faults, Vec::<String>::new());
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// A time of both clocks, so many seconds after the start, with a clock that is so many behind.
+    fn moment(second: u64, behind: u64) -> Moment {
+        let Moment { monotonic_us, unix_us } = Generator::begin();
+        Moment { monotonic_us: monotonic_us + second * 1_000_000, unix_us: unix_us + (second - behind) * 1_000_000 }
+    }
+
+    fn names(configuration: u32, formulas: u32) -> Names {
+        Names { formulas, configuration, ..Names::default() }
+    }
+
+    /// An endpoint is of one subscriber until second 20, and of another from second 25 to 35. In
+    /// seconds 24 to 40 the catalogue cannot be written. Meanwhile the clock is 18 s behind, then
+    /// right again, and other formulas are in use, then the first ones again.
+    fn with_a_failing_catalogue(name: &str, is_killed: bool) -> (PathBuf, Store) {
+        let (folder, mut writer) = store(name);
+        let (mut producer, mut consumer) = writer.create_rings(1, 64).unwrap().remove(0);
+        let mut push = |writer: &mut StoreWriter, sequence, kind, second, subscriber| {
+            let at = nat::Instant::from_micros(moment(second, 0).monotonic_us);
+            let event = Event {
+                sequence,
+                subscriber: [100, 64, 0, subscriber].into(),
+                external: [203, 0, 113, 42].into(),
+                internal_port: 4_000,
+                first_port: 1_024,
+                last_port: 1_024,
+                protocol: Some(nat::Protocol::Udp),
+                ..Event::new(kind, at)
+            };
+            producer.try_push(event.into()).unwrap();
+            producer.mark(event.at.as_micros());
+            consumer.hold_burst(64, |_| {});
+            writer.push(WorkerId(0), &event);
+        };
+        let advance = |writer: &mut StoreWriter, second, behind| {
+            let now = moment(second, behind);
+            writer.advance(now, now.monotonic_us)
+        };
+        writer.set_names(names(0, 7));
+        push(&mut writer, 1, EventKind::MappingCreated, 2, 40);
+        push(&mut writer, 2, EventKind::MappingEnded, 20, 40);
+        advance(&mut writer, 23, 0).unwrap();
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let good = core::mem::replace(&mut writer.catalogue.file, full);
+        writer.set_names(names(1, 8));
+        push(&mut writer, 3, EventKind::MappingCreated, 25, 41);
+        for (second, behind) in [(26, 18), (30, 18), (36, 0)] {
+            if second == 36 {
+                push(&mut writer, 4, EventKind::MappingEnded, 35, 41);
+                writer.set_names(names(2, 7));
+            }
+            advance(&mut writer, second, behind).unwrap_err();
+        }
+        producer.mark(moment(40, 0).monotonic_us);
+        writer.note_clock(moment(40, 0));
+        if is_killed {
+            let options = writer.options.clone();
+            drop((writer, producer, consumer));
+            writer = StoreWriter::open(&folder, options, moment(3_600, 0)).unwrap();
+        } else {
+            writer.catalogue.file = good;
+            advance(&mut writer, 40, 0).unwrap();
+        }
+        let now = moment(3_601, 0);
+        writer.finish(now, now.monotonic_us, false).unwrap();
+        assert_eq!(verify(&folder, None, |_, _| {}).unwrap().faults, Vec::<String>::new());
+        let store = Store::open(&folder).unwrap();
+        (folder, store)
+    }
+
+    #[test]
+    fn what_was_so_while_the_catalogue_could_not_be_written_is_recorded() {
+        for is_killed in [false, true] {
+            let (folder, store) = with_a_failing_catalogue(&format!("due-{is_killed}"), is_killed);
+            let ask = |second| {
+                let at_us = moment(second, 0).unix_us;
+                let (address, port) = ([203, 0, 113, 42].into(), Some(1_024));
+                store
+                    .look_up(&Question { address, host: None, port, protocol: None, from_us: at_us, to_us: at_us })
+                    .unwrap()
+            };
+            // At second 30 the machine showed second 12.
+            let found = ask(12);
+            let mut holders: Vec<u8> = found.holders.iter().map(|holder| last_byte(holder.subscriber)).collect();
+            holders.sort_unstable();
+            assert_eq!(holders, [40, 41], "killed {is_killed}: {found:?}");
+            assert!(!found.notes.is_empty(), "killed {is_killed}: {found:?}");
+            // The other formulas were in use at that time, or may have been.
+            let found = ask(38);
+            assert!(found.formulas.contains(&8), "killed {is_killed}: {found:?}");
+            assert!(!ask(15).formulas.is_empty());
+            fs::remove_dir_all(&folder).unwrap();
+        }
+    }
+
+    fn last_byte(subscriber: crate::Subscriber) -> u8 {
+        match subscriber {
+            crate::Subscriber::Ipv4(address) => address.octets()[3],
+            _ => 0,
+        }
     }
 
     const HOUR_US: u64 = 3_600_000_000;
