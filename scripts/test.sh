@@ -17,42 +17,15 @@ passed=0
 failed=0
 failed_steps=()
 log=$(mktemp)
-beside_log=$(mktemp)
-beside=
-trap '[ -z "$beside" ] || kill "$beside"; rm -f "$log" "$beside_log"' EXIT
+trap 'rm -f "$log"' EXIT
 
-# Runs one step; counts the results it prints.
+# Runs one step; counts the results it prints of cargo test and of TAP, otherwise the step itself.
 step() {
-    local name=$1 begun=$SECONDS
+    local name=$1 status begun=$SECONDS ok not_ok
     shift
     echo "== $name"
     "$@" 2>&1 | tee "$log"
-    count "$name" "${PIPESTATUS[0]}" "$log" "$begun"
-}
-
-# Starts a step that runs beside the next ones; `end_beside` waits for it and shows what it printed.
-begin_beside() {
-    beside_name=$1 beside_begun=$SECONDS
-    shift
-    echo "== $beside_name: begins, beside the next steps"
-    "$@" >"$beside_log" 2>&1 &
-    beside=$!
-}
-
-end_beside() {
-    local status
-    wait "$beside"
-    status=$?
-    beside=
-    echo "== $beside_name"
-    cat "$beside_log"
-    count "$beside_name" "$status" "$beside_log" "$beside_begun"
-}
-
-# Counts the results of cargo test and of TAP in what a step printed, otherwise the step itself.
-# Takes its name, exit status, output, and the second in which it began.
-count() {
-    local name=$1 status=$2 log=$3 begun=$4 ok not_ok
+    status=${PIPESTATUS[0]}
     ok=$(awk '/^test result: .*finished in/{n += $4} /^ok [0-9]/{n++} END{print n + 0}' "$log")
     not_ok=$(awk '/^test result: .*finished in/{n += $6} /^not ok [0-9]/{n++} END{print n + 0}' "$log")
     # A step without results of its own counts as one; so does a failure outside the results.
@@ -73,16 +46,11 @@ step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
 step "lints with DPDK" cargo clippy --workspace --all-targets --locked --features "$with_dpdk" -- -D warnings
 # Without DPDK only the binary and one study differ; every other test runs once, with it.
 step "tests without DPDK" cargo test --workspace --locked --no-fail-fast --test binary --test study
-step "build" cargo test --workspace --locked --no-run --features "$with_dpdk"
-# The network tests wait most of the time, so they run beside the others, with their own binary.
-mkdir -p target/netns
-cp target/debug/natrix target/netns/natrix
-begin_beside "network namespaces" tests/netns/run.py --natrix target/netns/natrix --beside
 step "tests" cargo test --workspace --locked --no-fail-fast --features "$with_dpdk"
 step "fuzz" fuzz/run.sh check "$fuzz_runs"
-end_beside
-step "network namespaces, alone" tests/netns/run.py --natrix target/netns/natrix --alone
+# The tests have built the binary, with DPDK.
 step "package" scripts/package.sh --test --built
+step "network namespaces" tests/netns/run.py --natrix target/debug/natrix
 
 for name in "${failed_steps[@]}"; do
     echo "failed: $name"

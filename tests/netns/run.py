@@ -73,9 +73,6 @@ QUIET = (
     "a_restart_keeps_the_device_and_the_session",
 )
 
-# They compare a rate with one of a moment before, which means little while other tests come and go.
-ALONE = ("slow_connections_leave_the_forwarding_rate_alone",)
-
 
 def needs_quiet(function):
     """Whether a test is only run with --quiet."""
@@ -86,9 +83,6 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dut", choices=["natrix", "netfilter"], default="natrix", help="which NAT is tested")
     parser.add_argument("--quiet", action="store_true", help="the tests that load the machine, one setup at a time")
-    beside = parser.add_mutually_exclusive_group()
-    beside.add_argument("--beside", action="store_true", help="not the tests that cannot run beside other work")
-    beside.add_argument("--alone", action="store_true", help="only those")
     parser.add_argument("--natrix", type=Path, default=HERE.parent.parent / "target/debug/natrix", help="the binary")
     parser.add_argument("--only", default="", help="only tests whose name, such as api/roles, contains this")
     parser.add_argument("--jobs", type=int, default=2, help="setups that run side by side (2)")
@@ -241,8 +235,6 @@ def main():
         options.jobs = 1
     if not options.only:
         chosen = [(setup, function) for setup, function in chosen if needs_quiet(function) == options.quiet]
-    if options.beside or options.alone:
-        chosen = [(setup, function) for setup, function in chosen if (function.__name__ in ALONE) == options.alone]
     tap = Tap(len(chosen))
     by_setup = [(name, [function for setup, function in chosen if setup == name]) for name in setups.SETUPS]
     run_all(options, [(name, functions) for name, functions in by_setup if functions], tap)
