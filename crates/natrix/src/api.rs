@@ -48,7 +48,8 @@ fn event_log(settings: &Settings) -> EventLog {
     }
 }
 
-/// The time in question without words that are relative to now: that of the cursor, if there is one.
+/// The time in question without words that are relative to now: that of the cursor, if there is
+/// one.
 fn times_of(time: &PastTime, cursor: Option<&str>) -> Result<PastTime, Fault> {
     let (from_us, to_us) = match time {
         PastTime::At(at) => times::read("at", at).map(|at_us| (at_us, at_us)),
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_resolved_once_or_refused_without_asking_an_instance() {
+    fn a_time_is_resolved_once_or_refused_without_an_instance() {
         let (earlier, later) = ("2026-05-03T00:00:00.000000Z", "2026-05-04T00:00:00.000000Z");
         let between = |from: &str, to: &str| PastTime::Between { from: from.to_owned(), to: to.to_owned() };
         let at = |time: &str| PastTime::At(time.to_owned());
@@ -129,8 +130,8 @@ mod tests {
         let first = times_of(&between("1 h ago", "now"), None).unwrap();
         assert_ne!(first, between("1 h ago", "now"));
         assert_eq!(times_of(&first, None), Ok(first));
-        let epoch = "1970-01-01T00:00:00.00000";
-        let of_cursor = between(&format!("{epoch}1Z"), &format!("{epoch}2Z"));
+        let first_second = "1970-01-01T00:00:00.00000";
+        let of_cursor = between(&format!("{first_second}1Z"), &format!("{first_second}2Z"));
         assert_eq!(times_of(&between("1 h ago", "now"), Some("1.2.1.1.1.1")), Ok(of_cursor));
         let question = PastQuestion {
             endpoint: "203.0.113.7".to_owned(),

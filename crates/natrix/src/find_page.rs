@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_have_each_holder_once_though_holders_go_and_end_between_them() {
+    fn pages_have_each_holder_once_though_holders_end_between_them() {
         // Two of each moment; of two with the same port, the subscribers differ.
         let mut all: Vec<Holder> = (0..100).map(|n| holder(n / 2 * 1_000, 2_000 + (n % 4) as u16)).collect();
         let other = Subscriber::Ipv4([100, 64, 0, 11].into());

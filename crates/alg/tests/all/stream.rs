@@ -138,8 +138,8 @@ fn one_byte_at_a_time() {
     }
 }
 
-/// A sender after a timeout repeats its first unacknowledged segment, and nothing else until that is
-/// acknowledged. The receiver cannot say what else has come, because nothing was sent on to it.
+/// A sender after a timeout repeats its first unacknowledged segment, and nothing else until that
+/// is acknowledged. The receiver cannot say what else has come, because nothing was sent on to it.
 #[test]
 fn what_came_ahead_of_a_lost_segment_is_not_lost() {
     const FIRST: u32 = u32::MAX - 700;

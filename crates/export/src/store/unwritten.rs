@@ -57,7 +57,7 @@ const STEPS_MAX: usize = 4_096;
 #[derive(Debug)]
 pub(crate) struct Unwritten {
     state: Mutex<State>,
-    /// Tells that somebody set the clock; None on a system without.
+    /// Reports that somebody set the clock; None on a system without.
     alarm: Option<OwnedFd>,
 }
 
@@ -120,7 +120,7 @@ impl Unwritten {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads both clocks. A step is noticed, also by whoever reads them next.
+    /// Reads both clocks. A step is noticed, also by the next reader.
     pub(crate) fn read(&self, clocks: impl Fn() -> Moment) -> Moment {
         // One at a time: a reading is not overtaken by a later one.
         let mut state = self.state();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_and_set_back_between_two_readings_is_unclear() {
+    fn a_clock_set_and_set_back_between_readings_is_unclear() {
         let unwritten = Unwritten::new(moment(1_000, 0));
         unwritten.read(|| moment(2_000, 0));
         unwritten.read(|| moment(3_000, 0));
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn the_system_tells_when_the_clock_is_set() {
-        // A test must not set it: nothing is told.
+        // A test must not set it: nothing is reported.
         assert!(!was_set(&alarm().unwrap()));
     }
 

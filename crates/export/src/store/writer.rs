@@ -1549,7 +1549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_so_while_the_catalogue_could_not_be_written_is_recorded() {
+    fn what_was_so_while_nothing_could_be_written_is_recorded() {
         for is_killed in [false, true] {
             let (folder, store) = with_a_failing_catalogue(&format!("due-{is_killed}"), is_killed);
             let ask = |second| {

@@ -239,7 +239,7 @@ fn grants_count_against_the_subscribers_ports_and_memory() {
 
 /// The formulas are others after a restart: they give the port of a grant to somebody else.
 #[test]
-fn a_grant_on_the_port_of_another_is_recorded_when_it_is_installed() {
+fn a_grant_on_the_port_of_another_is_recorded() {
     let with_formula = |algorithm| {
         with(|pool| {
             pool.addresses = (1..=2).map(|last| Ipv4Addr::new(203, 0, 113, last)).collect();
