@@ -56,12 +56,9 @@ impl Correction {
 #[derive(Clone, Debug)]
 pub struct Held {
     bytes: [u8; MESSAGE_MAX],
-    /// Where the incomplete message is.
     start: usize,
     end: usize,
-    /// The same for bytes that came ahead of a gap, if there are any: a place above `end`.
-    ahead: (usize, usize),
-    /// How many bytes of the message the parser has seen.
+    /// How many of them the parser has seen.
     seen: usize,
     /// How many it needs.
     needs: usize,
@@ -84,14 +81,13 @@ impl Held {
     #[must_use]
     pub const fn new() -> Held {
         let kept = [Correction::NONE; CORRECTIONS_MAX];
-        let bytes = [0; MESSAGE_MAX];
-        Held { bytes, start: 0, end: 0, ahead: (0, 0), seen: 0, needs: 0, corrections: 0, kept, kept_len: 0 }
+        Held { bytes: [0; MESSAGE_MAX], start: 0, end: 0, seen: 0, needs: 0, corrections: 0, kept, kept_len: 0 }
     }
 
     /// No bytes and no corrections.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0 && !self.has_ahead() && self.kept_len == 0
+        self.len() == 0 && self.kept_len == 0
     }
 
     /// Bytes of an incomplete message.
@@ -120,38 +116,6 @@ impl Held {
 
     fn drop_bytes(&mut self) {
         (self.start, self.end, self.seen, self.needs, self.corrections) = (0, 0, 0, 0, 0);
-        self.forget_ahead();
-    }
-
-    fn has_ahead(&self) -> bool {
-        self.ahead.0 < self.ahead.1
-    }
-
-    fn forget_ahead(&mut self) {
-        self.ahead = (0, 0);
-    }
-
-    /// Keeps bytes that came so far ahead, as many as fit. One piece: what does not touch it is for
-    /// the sender to repeat.
-    fn keep_ahead(&mut self, gap: usize, payload: &[u8]) {
-        let Some(from) = self.end.checked_add(gap).filter(|from| *from < MESSAGE_MAX) else { return };
-        let to = from + payload.len().min(MESSAGE_MAX - from);
-        let (old_from, old_to) = self.ahead;
-        if self.has_ahead() && (to < old_from || from > old_to) {
-            return;
-        }
-        work::count(to - from);
-        self.bytes[from..to].copy_from_slice(&payload[..to - from]);
-        self.ahead = if self.has_ahead() { (from.min(old_from), to.max(old_to)) } else { (from, to) };
-    }
-
-    /// Once nothing is missing before it.
-    fn join_ahead(&mut self) {
-        let (from, to) = self.ahead;
-        if self.has_ahead() && self.end >= from {
-            self.end = self.end.max(to);
-            self.forget_ahead();
-        }
     }
 
     fn has_bytes(&self) -> bool {
@@ -176,20 +140,18 @@ impl Held {
             work::count(self.len());
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.len());
-            self.forget_ahead();
         }
         let (now, rest) = fresh.split_at(fresh.len().min(MESSAGE_MAX - self.end));
         work::count(now.len());
         self.bytes[self.end..self.end + now.len()].copy_from_slice(now);
         self.end += now.len();
-        self.join_ahead();
         rest
     }
 
     fn take(&mut self, count: usize) {
         self.start += count;
         (self.seen, self.needs, self.corrections) = (0, 0, 0);
-        if self.start == self.end && !self.has_ahead() {
+        if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
     }
@@ -256,9 +218,7 @@ pub enum Passed {
         /// The stream ends after them.
         fin: bool,
     },
-    /// An earlier segment is missing. Drop it: the sender repeats the missing one. As much of this
-    /// one as a message may be long is kept, because the receiver, which sees nothing of either,
-    /// cannot ask for it: many senders repeat only their first unacknowledged segment.
+    /// An earlier segment is missing. Drop it: the sender repeats both.
     Gap,
 }
 
@@ -448,10 +408,6 @@ impl Stream {
         }
         if distance(next, sequence) > 0 {
             if !self.is_over {
-                // What passes unread does not go through the held bytes.
-                if self.skip == 0 {
-                    held.keep_ahead(sequence.wrapping_sub(next) as usize, payload);
-                }
                 return Passed::Gap;
             }
             // Nothing is changed any more, so the order does not matter. The sender repeats what
@@ -524,7 +480,6 @@ impl Stream {
                 self.send_on(held, count, out);
                 self.skip -= count as u32;
                 if !held.has_bytes() {
-                    held.forget_ahead();
                     let (now, rest) = fresh.split_at(fresh.len().min(self.skip as usize));
                     out.put(now);
                     self.base = self.base.wrapping_add(now.len() as u32);
@@ -585,7 +540,6 @@ impl Stream {
     }
 
     fn flush(&mut self, held: &mut Held, out: &mut Output<'_>) {
-        held.forget_ahead();
         self.send_on(held, held.len(), out);
     }
 

@@ -138,61 +138,6 @@ fn one_byte_at_a_time() {
     }
 }
 
-/// A sender after a timeout repeats its first unacknowledged segment, and nothing else until that
-/// is acknowledged. The receiver cannot say what else has come, because nothing was sent on to it.
-#[test]
-fn what_came_ahead_of_a_lost_segment_is_not_lost() {
-    const FIRST: u32 = u32::MAX - 700;
-    let text = &sip_text()[..];
-    let message = text.len() - text.windows(6).rev().position(|it| it == b"INVITE").expect("a message") - 6;
-    let last = &text[message..];
-    let wanted = arrive(&mut sip_client(), last, &[], true);
-    for cuts in [[200, 400], [1, 2], [200, 399], [last.len() - 2, last.len() - 1]] {
-        let cut = |part: usize| [0, cuts[0], cuts[1], last.len()][part];
-        // Of three segments, the first comes last, and everything else twice, in any order.
-        for order in [[1, 2, 1, 2, 0], [2, 1, 2, 1, 0], [2, 1, 1, 1, 0]] {
-            let (mut stream, mut held, mut host) = (Stream::starting(FIRST), Held::default(), sip_client());
-            let mut out = vec![0; 16_384];
-            for part in order {
-                let (from, to) = (cut(part), cut(part + 1));
-                let segment =
-                    Segment { sequence: FIRST.wrapping_add(from as u32), payload: &last[from..to], fin: false };
-                let passed = stream.pass(&mut held, &segment, &mut out, |bytes, seen| host.step(true, bytes, seen));
-                match passed {
-                    Passed::Gap => assert_ne!(part, 0),
-                    Passed::On { sequence, length, .. } => {
-                        assert_eq!((part, sequence), (0, FIRST));
-                        assert_eq!(String::from_utf8_lossy(&out[..length]), String::from_utf8_lossy(&wanted));
-                    }
-                }
-            }
-            assert_eq!(stream.next(), FIRST.wrapping_add(last.len() as u32));
-            assert!(stream.acknowledge(&mut held, FIRST.wrapping_add(wanted.len() as u32)).is_some());
-            assert!(held.is_empty());
-        }
-    }
-}
-
-/// What passes unread and what ends reading takes nothing that was kept for a message.
-#[test]
-fn what_came_ahead_of_something_else_is_forgotten() {
-    let skips = |bytes: &[u8], _: usize| if bytes[0] == b's' { Step::Skip(9) } else { Step::Over };
-    for (head, next) in [("s23", "456789"), ("over", "more")] {
-        let (mut stream, mut held, mut out) = (Stream::starting(1), Held::default(), vec![0; 8_192]);
-        let mut pass = |sequence: u32, payload: &[u8]| {
-            let segment = Segment { sequence, payload, fin: false };
-            match stream.pass(&mut held, &segment, &mut out, skips) {
-                Passed::On { sequence, length, .. } => Some((sequence, out[..length].to_vec())),
-                Passed::Gap => None,
-            }
-        };
-        assert_eq!(pass(6, b"?"), None);
-        assert_eq!(pass(1, head.as_bytes()), Some((1, head.as_bytes().to_vec())));
-        assert_eq!(pass(1 + head.len() as u32, next.as_bytes()).expect("the next").1, next.as_bytes());
-        assert!(held.is_empty());
-    }
-}
-
 #[test]
 fn growth_waits_for_an_acknowledgement() {
     let mut host = ftp_client();
