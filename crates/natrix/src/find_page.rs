@@ -110,7 +110,7 @@ struct Place {
     since_us: u64,
     external: u32,
     first_port: u16,
-    /// Of what else tells it from others.
+    /// Of what else distinguishes it from others.
     rest: u64,
 }
 
