@@ -378,23 +378,23 @@ def gateways(enabled, timeouts=None, unused="30 s", forwards=(("tcp", 21),)):
 
 # A third interface, whose other end is a program that sends as fast as it can.
 FLOOD_LINK, FLOOD_SOCKET = "198.51.102", f"{tempfile.gettempdir()}/natrix-test-flood-{os.getpid()}.sock"
-SHARED_MEMORY = f"""
+
+
+def shared_memory(name, realm, addresses, socket, more=""):
+    """An interface whose peer, a program, connects to `socket`."""
+    return f"""
 [[interface]]
-name = "flood"
-realm = "outside"
-driver = "net_memif0,role=server,id=0,socket={FLOOD_SOCKET},socket-abstract=no"
-addresses = ["{FLOOD_LINK}.2/24"]
-kernel = "nx-flood"
-"""
+name = "{name}"
+realm = "{realm}"
+driver = "net_memif0,role=server,id=0,socket={socket},socket-abstract=no"
+addresses = ["{addresses}"]
+{more}"""
+
+
+SHARED_MEMORY = shared_memory("flood", "outside", f"{FLOOD_LINK}.2/24", FLOOD_SOCKET, 'kernel = "nx-flood"\n')
 # The same with subscribers at its other end.
 FLOOD_INSIDE = "100.64.3"
-SHARED_MEMORY_INSIDE = f"""
-[[interface]]
-name = "flood"
-realm = "inside"
-driver = "net_memif0,role=server,id=0,socket={FLOOD_SOCKET},socket-abstract=no"
-addresses = ["{FLOOD_INSIDE}.1/24"]
-"""
+SHARED_MEMORY_INSIDE = shared_memory("flood", "inside", f"{FLOOD_INSIDE}.1/24", FLOOD_SOCKET)
 
 # The longest first: run.py runs several side by side.
 SETUPS = {

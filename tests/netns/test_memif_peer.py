@@ -10,6 +10,7 @@ from flood import frames
 from kit import *
 from netlab.process import wait_until
 from setups import FLOOD_LINK
+from setups import shared_memory
 
 HERE = Path(__file__).parent
 # Of so many ends at most, so many shall find a worker in a burst. It stays there far longer than
@@ -26,13 +27,8 @@ def a_worker_in_a_burst_outlives_the_end_of_its_peer(n):
     library, bursts, socket, path = (folder / name for name in ("long.so", "bursts", "peer.sock", "peer.pcap"))
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, HERE / "long_burst.c", "-ldl"], check=True)
     configuration = folder / "peer.toml"
-    configuration.write_text(f"""{n.dut.configuration.read_text()}
-[[interface]]
-name = "peer"
-realm = "outside"
-driver = "net_memif0,role=server,id=0,socket={socket},socket-abstract=no"
-addresses = ["{FLOOD_LINK}.2/24"]
-""")
+    peer = shared_memory("peer", "outside", f"{FLOOD_LINK}.2/24", socket)
+    configuration.write_text(n.dut.configuration.read_text() + peer)
     # ARP for everybody, of a station that does not matter.
     capture(path, frames(bytes(6), "arp", FLOOD_LINK))
     expect_equal(n.dut.stop(), None, "end of the instance before")

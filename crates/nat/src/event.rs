@@ -89,8 +89,8 @@ pub enum EventKind {
     /// The address that looks like an IPv4 address above 224.0.0.0 in the following records of this
     /// worker is a number of this IPv6 host or prefix ([`HostName`]), until it is named again.
     HostNamed,
-    /// This worker has recorded every mapping that kept its port when configuration number `amount`
-    /// was adopted, if the new configuration no longer says whose port it is.
+    /// Some mappings kept their ports when configuration number `amount` was adopted, and the new
+    /// formulas do not say whose they are. This worker has recorded the last of them.
     ConfigurationRecorded,
 }
 
