@@ -190,8 +190,6 @@ pub(crate) struct HostStore {
     free: u32,
     untouched: u32,
     cursor: u32,
-    /// When records were last looked at: seconds.
-    swept_s: u16,
     /// Records with this number in [`Host::flags`] were named since the log forgot names.
     naming: u8,
 }
@@ -236,7 +234,6 @@ impl HostStore {
             free: 0,
             untouched: 1,
             cursor: 1,
-            swept_s: 0,
             naming: 1,
         })
     }
@@ -416,7 +413,7 @@ impl HostStore {
 
     /// What [`HostStore::enter`] would answer, without a change. A new host has the number of its
     /// subscriber instead of its own; both have no mapping, and the same limits.
-    pub(crate) fn foresee(&self, hash: u64, key: &HostKey, realm: RealmId) -> Result<Foreseen, Verdict> {
+    pub(crate) fn foresee(&self, now: Instant, hash: u64, key: &HostKey, realm: RealmId) -> Result<Foreseen, Verdict> {
         if let Some(number) = self.find(hash, key) {
             return Ok(Foreseen { number, is_known: true });
         }
@@ -427,10 +424,7 @@ impl HostStore {
             0 => untouched,
             free => untouched + 1 + u32::from(self.records.at(free).subscriber != 0),
         };
-        // Some were touched since records were last looked at.
-        let is_touched = |place: u32| self.swept_s.wrapping_sub(self.records.at(place).touched_s) > i16::MAX as u16;
-        let unnamed = self.unnamed(self.swept_s);
-        let mut unnamed = unnamed.filter(|place| Some(*place) != index && !is_touched(*place));
+        let mut unnamed = self.unnamed(seconds(now)).filter(|place| Some(*place) != index);
         let made = unnamed
             .clone()
             .take(2)
@@ -591,7 +585,7 @@ impl HostStore {
 
     /// Looks at the next records, at most so many, and ends those that nothing names any more.
     pub(crate) fn sweep(&mut self, now: Instant, count: u32) {
-        self.swept_s = seconds(now);
+        let now_s = seconds(now);
         for _ in 0..count.min(self.untouched - 1) {
             if self.cursor >= self.untouched {
                 self.cursor = 1;
@@ -603,7 +597,7 @@ impl HostStore {
                 self.records.at_mut(index).flags &= KIND | UNNAMED;
             }
             let record = self.records.at(index);
-            if record.is_in_use() && is_over(self.swept_s, record) {
+            if record.is_in_use() && is_over(now_s, record) {
                 self.end(now, index);
             }
         }

@@ -566,7 +566,7 @@ impl<'a> View<'a> {
             one_to_one: inside.kind == Kind::OneToOne,
         });
         self.check_stranger(packet)?;
-        let (key, newcomer) = self.endpoint_of_static(inside, protocol).map_err(Act::Drop)?;
+        let (key, newcomer) = self.endpoint_of_static(packet.now, inside, protocol).map_err(Act::Drop)?;
         let view = View { newcomer: newcomer.as_ref(), ..*self };
         let hop = view.open_from_outside(packet, &key, Some(inside.admission), judged, report)?;
         if self.state.find_live_mapping(&key, packet.now).is_some() {

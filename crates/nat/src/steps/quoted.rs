@@ -90,7 +90,7 @@ impl View<'_> {
                 if worker != self.worker && inside.host.ipv6().is_some() && expired.is_none() {
                     return Ok(ErrorAct::HandOff { worker, turn: 0 });
                 }
-                let Ok((key, None)) = self.endpoint_of_static(&inside, quote.protocol) else {
+                let Ok((key, None)) = self.endpoint_of_static(now, &inside, quote.protocol) else {
                     return Err(Verdict::IcmpQuoteNoMapping);
                 };
                 (inside.realm, Endpoint::new(key.address.into(), key.port), quote.destination)

@@ -19,6 +19,7 @@ use crate::snapshot::shared::Shared;
 use crate::state::State;
 use crate::state::mapping::InternalKey;
 use crate::state::session::HashedBy;
+use crate::time::Instant;
 use crate::types::DUMMY;
 use crate::types::Endpoint;
 use crate::types::Facing;
@@ -164,6 +165,7 @@ impl<'a> View<'a> {
     /// The host cannot be entered.
     pub(crate) fn endpoint_of_static(
         &self,
+        now: Instant,
         inside: &Inside,
         protocol: Protocol,
     ) -> Result<(InternalKey, Option<Newcomer>), Verdict> {
@@ -173,7 +175,7 @@ impl<'a> View<'a> {
             InsideHost::Ipv6(_) | InsideHost::BehindB4 { .. } => {
                 let key = self.snapshot.transition.host_key(realm, &host).ok_or(Verdict::NoRoute)?;
                 let hosts = &self.state.subscribers.hosts;
-                let foreseen = hosts.foresee(hosts.hash_of(&key), &key, realm)?;
+                let foreseen = hosts.foresee(now, hosts.hash_of(&key), &key, realm)?;
                 (foreseen.number, (!foreseen.is_known).then_some((foreseen.number, host)))
             }
         };

@@ -7,7 +7,6 @@ use core::cell::RefCell;
 use core::net::SocketAddrV4;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::collections::HashMap;
 
 use nat::Duration;
 use nat::Protocol;
@@ -75,8 +74,11 @@ fn first_settings(random: &mut SmallRng) -> Settings {
 struct World {
     hosts: Vec<Host>,
     /// Which host last used an external endpoint towards anyone.
-    owners: HashMap<(Protocol, SocketAddrV4), u16>,
-    remotes: HashMap<(Protocol, SocketAddrV4), SocketAddrV4>,
+    owners: BTreeMap<(Protocol, SocketAddrV4), u16>,
+    remotes: BTreeMap<(Protocol, SocketAddrV4), SocketAddrV4>,
+    /// Hosts that sent to an external endpoint: the packet may have been refused there, so that no
+    /// packet shows the endpoint that its sender got.
+    unseen: BTreeSet<(Protocol, u16)>,
     delivered: BTreeMap<&'static str, u32>,
 }
 
@@ -101,6 +103,10 @@ impl World {
                 }
             }
             let (Err((host, _)), Some(sent_to)) = (destination, sent_to) else { continue };
+            let receiver = self.number(host);
+            if self.owners.get(&sent_to) != Some(&receiver) && self.unseen.remove(&(sent_to.0, receiver)) {
+                self.owners.insert(sent_to, receiver);
+            }
             let owner = self.owners.get(&sent_to).map(|owner| self.hosts[usize::from(*owner)]);
             assert_eq!(Some(host), owner, "{sent_to:?} belongs to another host: {packet:02x?}");
             let family = match host {
@@ -117,7 +123,11 @@ impl World {
         let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Icmp][random.random_range(0..3)];
         let flags = [Flags::SYN, Flags::SYN, Flags::ACK, Flags::FIN.union(Flags::ACK), Flags::RST];
         let flags = flags[random.random_range(0..flags.len())];
-        let payload = label(self.number(host));
+        let number = self.number(host);
+        if is_hairpin {
+            self.unseen.insert((protocol, number));
+        }
+        let payload = label(number);
         let packet = host.packet(protocol, random.random_range(5_000..5_010), to, flags, &payload);
         let worker = random.random_range(0..bed.shards().len());
         let left = bed.receive(worker, topology::INSIDE, &packet);
@@ -172,8 +182,13 @@ fn run(seed: u64) -> BTreeMap<&'static str, u32> {
     let workers = [1, 2, 4][random.random_range(0..3)];
     let mut settings = first_settings(&mut random);
     let mut bed = Bed6::with_workers(settings.clone(), workers);
-    let mut world =
-        World { hosts: Vec::new(), owners: HashMap::new(), remotes: HashMap::new(), delivered: BTreeMap::new() };
+    let mut world = World {
+        hosts: Vec::new(),
+        owners: BTreeMap::new(),
+        remotes: BTreeMap::new(),
+        unseen: BTreeSet::new(),
+        delivered: BTreeMap::new(),
+    };
     for step in 0..400 {
         world.step(&mut bed, &mut random);
         if random.random_bool(0.03) {

@@ -27,6 +27,7 @@ use crate::state::host::Way;
 use crate::steps::report::Report;
 use crate::steps::step::HostRole;
 use crate::steps::step::Step;
+use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
@@ -63,6 +64,7 @@ impl PacketPath {
     #[cold]
     pub(in crate::shard) fn foretell_arrival<R: Report>(
         &self,
+        now: Instant,
         packet: &mut Packet<'_>,
         numbering: Numbering,
         report: &mut R,
@@ -85,14 +87,14 @@ impl PacketPath {
             Incoming::Nat64 { headers, destination, key, hash } => {
                 let number = match (headers.kind, numbering) {
                     (Kind::Error, Numbering::Here) => self.known_host(hash, &key, report),
-                    _ => self.foretell_number(packet, numbering, (&key, hash), report),
+                    _ => self.foretell_number(now, packet, numbering, (&key, hash), report),
                 };
                 number
                     .map_err(Refusal::from)
                     .and_then(|number| self.translate_from(packet, &headers, (number, destination), key.way))
             }
             Incoming::Softwire { offset, key, hash } => {
-                self.foretell_from_softwire(packet, offset, numbering, (&key, hash), report).map_err(Refusal::from)
+                self.foretell_from_softwire(now, packet, offset, numbering, (&key, hash), report).map_err(Refusal::from)
             }
             Incoming::TooBig { key, hash, .. } => {
                 self.known_host(hash, &key, report).and(Err(Verdict::Local)).map_err(Refusal::from)
@@ -109,6 +111,7 @@ impl PacketPath {
 
     fn foretell_from_softwire<R: Report>(
         &self,
+        now: Instant,
         packet: &mut Packet<'_>,
         offset: u16,
         numbering: Numbering,
@@ -121,7 +124,7 @@ impl PacketPath {
             report.step(|| Step::OwnAddress(Ipv4Addr::from_bits(AFTR_INSIDE)));
             return Err(self.echo_in_softwire(inner, key.way, 0).err().unwrap_or(Verdict::Local));
         }
-        let number = self.foretell_number(packet, numbering, (key, hash), report)?;
+        let number = self.foretell_number(now, packet, numbering, (key, hash), report)?;
         take_from_softwire(packet, offset, &parsed, (number, key), &self.ledger.state.subscribers.hosts)
     }
 
@@ -133,6 +136,7 @@ impl PacketPath {
 
     fn foretell_number<R: Report>(
         &self,
+        now: Instant,
         packet: &Packet<'_>,
         numbering: Numbering,
         (key, hash): (&HostKey, u64),
@@ -142,7 +146,7 @@ impl PacketPath {
             return Ok(crate::types::HOSTS_FIRST);
         }
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
-        let foreseen = self.ledger.state.subscribers.hosts.foresee(hash, key, realm)?;
+        let foreseen = self.ledger.state.subscribers.hosts.foresee(now, hash, key, realm)?;
         report_sender(foreseen, key, report);
         Ok(foreseen.number)
     }

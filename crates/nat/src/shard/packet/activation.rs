@@ -84,7 +84,7 @@ impl PacketPath {
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
         let inside = self.ledger.shared.static_mappings.by_external(parsed.destination, protocol, meta.ports.1);
         match inside {
-            Some(inside) => match self.view().endpoint_of_static(&inside, protocol) {
+            Some(inside) => match self.view().endpoint_of_static(now, &inside, protocol) {
                 Ok((key, None)) => self.refuse_static(now, &key, Verdict::LogFull),
                 // There is no record of the host that could count the refusal.
                 Ok((_, Some(_))) | Err(_) => Fate::Done(Verdict::LogFull),

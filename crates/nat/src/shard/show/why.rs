@@ -225,7 +225,7 @@ impl View<'_> {
                 let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
                 account.realm = inside.realm;
                 let source_after = account.source_after;
-                let (key, newcomer) = match self.endpoint_of_static(&inside, protocol) {
+                let (key, newcomer) = match self.endpoint_of_static(now, &inside, protocol) {
                     Ok(endpoint) => endpoint,
                     Err(verdict) => return verdict,
                 };
@@ -446,7 +446,7 @@ impl Shard {
         let Facing { side, realm } = from;
         let mut account = Account::new(realm, &self.path.ledger.random, Vec::new());
         let mut frame = [&[0; ROOM], packet].concat();
-        let start = match self.pass_edge(self.ingress(from), &mut frame, Numbering::Here, &mut account) {
+        let start = match self.pass_edge(now, self.ingress(from), &mut frame, Numbering::Here, &mut account) {
             Ok(start) => start,
             Err(verdict) => return account.end(verdict),
         };
@@ -479,7 +479,7 @@ impl Shard {
         let mut account = Account::new(realm, &self.path.ledger.random, Vec::new());
         let from = if via == Via::Outside { Facing::OUTSIDE } else { Facing::inside(realm) };
         let mut frame = [&[0; ROOM], packet].concat();
-        let start = match self.pass_edge(self.ingress(from), &mut frame, Numbering::Any, &mut account) {
+        let start = match self.pass_edge(now, self.ingress(from), &mut frame, Numbering::Any, &mut account) {
             Ok(start) => start,
             Err(verdict) => return account.end(verdict),
         };
@@ -510,6 +510,7 @@ impl Shard {
     /// Where the packet begins once it is IPv4.
     fn pass_edge(
         &self,
+        now: Instant,
         ingress: InterfaceId,
         frame: &mut [u8],
         numbering: Numbering,
@@ -519,7 +520,7 @@ impl Shard {
             return Ok(ROOM);
         }
         let mut packet = Packet::in_frame(frame, ROOM as u16, PacketMeta { ingress, ..PacketMeta::default() });
-        match self.path.foretell_arrival(&mut packet, numbering, account) {
+        match self.path.foretell_arrival(now, &mut packet, numbering, account) {
             Arrived::Ipv4 => Ok(usize::from(packet.start())),
             Arrived::Elsewhere(owner) => {
                 account.step(|| Step::Owner(owner));
@@ -574,7 +575,7 @@ impl Shard {
         let Some(place) = frame.get_mut(ROOM..end) else { return };
         place.copy_from_slice(packet);
         let mut packet = Packet::in_frame(&mut frame[..end], ROOM as u16, meta);
-        match self.path.foretell_arrival(&mut packet, Numbering::Here, account) {
+        match self.path.foretell_arrival(now, &mut packet, Numbering::Here, account) {
             Arrived::Ipv4 => self.explain_ipv4_packet(now, packet.meta, packet.bytes(), account),
             Arrived::Elsewhere(owner) => account.step(|| Step::Owner(owner)),
             Arrived::Ended(_) | Arrived::Held => {}
