@@ -1,9 +1,11 @@
 """Routes and sockets of the kernel on the devices that stand for Natrix's ports, and FRR on them."""
 
 import contextlib
+import ipaddress
 import itertools
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -579,6 +581,30 @@ def an_announced_prefix_that_somebody_removes_comes_back(n):
 
 
 @test("kernel_routes")
+def an_announcement_leaves_a_route_of_somebody_else_alone(n):
+    """An operator has a route with the prefix and the metric of an announcement."""
+    prefix = POOL[0]
+    of = lambda protocol: n.nat.ip("route", "show", "proto", protocol, "exact", prefix).strip()  # noqa: E731
+    n.nat.ip("route", "replace", LEARNED, "via", CORE, "dev", "nx-outside", "proto", OWN)
+    drain(n)
+    expect(wait_until(lambda: not of("110"), 5, 0.1), "withdrawn before")
+    n.nat.ip("route", "add", "blackhole", prefix, "proto", "static")
+    try:
+        drain(n, "--undo")
+        expect(wait_until(lambda: of("110"), 15, 0.1), "announced beside it")
+        expect(of("static"), "it is there while Natrix announces")
+        drain(n)
+        expect(wait_until(lambda: not of("110"), 5, 0.1), "withdrawn")
+        expect(of("static"), "it is there after a drain")
+        drain(n, "--undo")
+        expect(wait_until(lambda: of("110"), 5, 0.1), "announced again")
+    finally:
+        drain(n, "--undo")
+        n.nat.ip("route", "del", "blackhole", prefix, "proto", "static")
+        n.nat.ip("route", "del", LEARNED, "proto", OWN)
+
+
+@test("kernel_routes")
 def routes_beside_each_other_and_next_hop_objects_are_followed(n):
     prefix, first, second = "10.77.0.0/24", "198.51.100.41", "198.51.100.42"
 
@@ -963,6 +989,38 @@ def starved(dut, change, known_to_kernel, known_to_natrix, prefixes):
     expect(lost() > before, "messages were lost, and counted")
     change(("del", kept), ("add", prefixes), ("del", prefixes[::2]))
     become_equal(set(prefixes[1::2]), "at full speed")
+
+
+@test("kernel_routes")
+def a_million_routes_of_the_kernel_take_at_most_200_mb(n):
+    """Resident memory, the most of it included, while they come and while all of them are compared twice."""
+
+    def memory(key):
+        status = open(f"/proc/{n.dut.daemon.process.pid}/status").read()
+        return int(re.search(rf"{key}:\s+(\d+) kB", status)[1]) / 1024
+
+    def counter(name):
+        return sum(one["value"] for one in n.dut.show("counters", "--all", "--name", name) if one["name"] == name)
+
+    dice = random.Random(7)
+    # As long as those of a full table are. None is of this network, or of the machine itself.
+    lengths = dice.choices((24, 23, 22, 21, 20, 19, 18, 17, 16, 28), (60, 8, 12, 5, 5, 3, 3, 1, 2, 1), k=1_300_000)
+    addresses = ((dice.randrange(11, 190) << 24 | dice.getrandbits(24)) & -1 << 32 - length for length in lengths)
+    prefixes = {f"{ipaddress.IPv4Address(address)}/{length}" for address, length in zip(addresses, lengths, strict=True)}
+    prefixes = sorted(prefix for prefix in prefixes if not prefix.startswith(("100.", "127.")))[:1_000_000]
+    before = memory("VmRSS")
+    lines = (f"route add {prefix} via {CORE} dev nx-outside proto {OWN}\n" for prefix in prefixes)
+    try:
+        n.nat.run(["ip", "-batch", "-"], check=True, stdin="".join(lines), timeout=300)
+        expect(wait_until(lambda: counter("routes_installed") >= len(prefixes), 120, 1), f"routes: {counter('routes_installed')}")
+        compared = counter("routes_compared")
+        expect(wait_until(lambda: counter("routes_compared") >= compared + 2, 120, 1), "compared")
+        now, most = memory("VmRSS") - before, memory("VmHWM") - before
+        print(f"# {len(prefixes):,} routes: {now:.0f} MB, {most:.0f} MB at most", flush=True)
+        expect(most <= 200, f"resident memory of a million routes: {now:.0f} MB, {most:.0f} MB at most")
+    finally:
+        n.nat.run(["ip", "route", "flush", "proto", OWN], timeout=300)
+    expect(wait_until(lambda: counter("routes_kernel") < 1000, 120, 1), "all are gone")
 
 
 @test("kernel_routes")

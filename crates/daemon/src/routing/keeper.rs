@@ -139,6 +139,7 @@ impl Keeper {
         ])?;
         // Kernels before 5.3 have none.
         let _ = monitor.join(netlink::NEXT_HOPS);
+        let reader = Netlink::open(&[])?;
         let now = shared();
         let tables = 1 + now.settings().realms();
         let mut follower = Follower {
@@ -166,14 +167,15 @@ impl Keeper {
         follower.withdraw_old();
         let stop = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stop);
-        let run = move || follower.run(monitor, &until);
+        let run = move || follower.run(monitor, reader, &until);
         let thread = thread::Builder::new().name("routes".to_owned()).spawn(run)?;
         Ok(Keeper { stop, thread: Some(thread) })
     }
 }
 
 impl Follower {
-    fn run(mut self, mut monitor: Netlink, stop: &AtomicBool) {
+    /// Messages come by `monitor`; `reader` is for reading all routes.
+    fn run(mut self, mut monitor: Netlink, mut reader: Netlink, stop: &AtomicBool) {
         let (mut compare_at, mut look_at) = (Instant::now(), Instant::now());
         let mut compare_soonest = Instant::now();
         let mut lost_at: Option<Instant> = None;
@@ -210,7 +212,7 @@ impl Follower {
                     lost_at = (!is_empty).then_some(now);
                 }
                 self.compares_soon = false;
-                self.compare();
+                self.compare(&mut reader);
                 let done = Instant::now();
                 compare_at = done + COMPARE_INTERVAL;
                 // A tenth of the time at most, however often messages ask for it.

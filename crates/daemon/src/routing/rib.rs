@@ -209,6 +209,19 @@ struct Stored {
     metric: u32,
     hops: u32,
     protocol: u8,
+    /// The reading of all routes that last met it, or in which it came.
+    reading: u8,
+}
+
+/// What a reading of all routes finds of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// As it is known.
+    Known,
+    /// New, or other than it was known.
+    Changed,
+    /// Another one with its prefix and metric came before it in this reading, and stays.
+    Behind,
 }
 
 /// The routes of one table, in the order of their prefixes.
@@ -241,13 +254,20 @@ pub struct RibOf<P: Family> {
     dead: Dead,
     /// Prefixes whose best route is not in the tables of the workers.
     refused: BTreeSet<(Table, P)>,
+    /// The last reading of all routes of the kernel. Its number comes again after 256 others.
+    reading: u8,
 }
 
 impl<P: Family> RibOf<P> {
     /// The routes of a configuration.
     pub fn of(settings: &Settings) -> RibOf<P> {
-        let mut rib =
-            RibOf { tables: Vec::new(), hops: HopLists::new(), dead: Dead::default(), refused: BTreeSet::new() };
+        let mut rib = RibOf {
+            tables: Vec::new(),
+            hops: HopLists::new(),
+            dead: Dead::default(),
+            refused: BTreeSet::new(),
+            reading: 0,
+        };
         rib.set_fixed(settings);
         rib
     }
@@ -291,6 +311,7 @@ impl<P: Family> RibOf<P> {
                 metric: route.metric,
                 hops: self.hops.add(&route.hops, &self.dead),
                 protocol: route.protocol,
+                reading: self.reading,
             })
             .collect();
         let Some(routes) = self.tables.get_mut(table.index()) else { return false };
@@ -329,7 +350,9 @@ impl<P: Family> RibOf<P> {
             wanted.extend(route);
             return self.set_kernel(table, prefix, &wanted);
         }
-        let stored = route.map(|(protocol, hops)| Stored { metric, hops: self.hops.add(hops, &self.dead), protocol });
+        let reading = self.reading;
+        let stored =
+            route.map(|(protocol, hops)| Stored { metric, hops: self.hops.add(hops, &self.dead), protocol, reading });
         let before = match stored {
             Some(stored) => routes.kernel.insert(prefix, stored),
             None => routes.kernel.remove(&prefix),
@@ -339,6 +362,45 @@ impl<P: Family> RibOf<P> {
         }
         let what = |stored: Stored| (stored.hops, stored.protocol);
         before.map(what) != stored.map(what)
+    }
+
+    /// All routes of the kernel are read from the beginning: see [`RibOf::meet`].
+    pub fn begin_reading(&mut self) {
+        self.reading = self.reading.wrapping_add(1);
+    }
+
+    /// Takes over a route of the kernel that a reading of all routes finds.
+    pub fn meet(&mut self, table: Table, prefix: P, metric: u32, route: (u8, &[Hop<P::Address>])) -> Met {
+        let reading = self.reading;
+        if let Some(stored) = self.stored_mut(table, prefix, metric) {
+            if stored.reading == reading {
+                return Met::Behind;
+            }
+            stored.reading = reading;
+            let (protocol, hops) = (stored.protocol, stored.hops);
+            if (protocol, self.hops.get(hops)) == route {
+                return Met::Known;
+            }
+        }
+        self.change_kernel(table, prefix, metric, Some(route));
+        Met::Changed
+    }
+
+    /// Routes of the kernel, by prefix and metric, that this reading of all routes has not met.
+    pub fn unmet(&self, table: Table) -> Vec<(P, u32)> {
+        let Some(routes) = self.tables.get(table.index()) else { return Vec::new() };
+        let further = routes.further.iter().flat_map(|(prefix, all)| all.iter().map(move |stored| (prefix, stored)));
+        let unmet = routes.kernel.iter().chain(further).filter(|(_, stored)| stored.reading != self.reading);
+        unmet.map(|(prefix, stored)| (*prefix, stored.metric)).collect()
+    }
+
+    fn stored_mut(&mut self, table: Table, prefix: P, metric: u32) -> Option<&mut Stored> {
+        let routes = self.tables.get_mut(table.index())?;
+        let first = routes.kernel.get_mut(&prefix)?;
+        if first.metric == metric {
+            return Some(first);
+        }
+        routes.further.get_mut(&prefix)?.iter_mut().find(|stored| stored.metric == metric)
     }
 
     /// Takes over which interfaces have a link. Returns those for which that has changed.
@@ -457,11 +519,6 @@ impl<P: Family> RibOf<P> {
         // There may be a million routes, and few lists.
         let is_listed = || self.hops.lists.iter().any(|list| list.hops.iter().any(&is_meant));
         routes.fixed.keys().any(leads) || is_listed() && routes.kernel.keys().any(leads)
-    }
-
-    /// All prefixes of a table with routes of the kernel.
-    pub fn kernel_prefixes(&self, table: Table) -> impl Iterator<Item = P> + '_ {
-        self.tables.get(table.index()).into_iter().flat_map(|routes| routes.kernel.keys().copied())
     }
 
     /// All routes for a prefix in the order of preference. [`RibOf::used`] says which counts.

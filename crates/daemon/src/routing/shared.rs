@@ -31,7 +31,7 @@ pub struct RouteCounters {
     pub lost: AtomicU64,
     /// Comparisons of all routes.
     pub compared: AtomicU64,
-    /// Prefixes that a comparison corrected.
+    /// Routes that a comparison corrected.
     pub corrected: AtomicU64,
     /// Routes for which the tables had no room.
     pub refused: AtomicU64,

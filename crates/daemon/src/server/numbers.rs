@@ -614,7 +614,7 @@ fn route_counters(counters: &RouteCounters) -> Vec<Counter> {
         ("routes_changes", &counters.changes, Event, "Changes of routes that the kernel reported."),
         ("routes_lost", &counters.lost, Event, "Times that the kernel reported faster than Natrix read."),
         ("routes_compared", &counters.compared, Event, "Comparisons of all routes with those of the kernel."),
-        ("routes_corrected", &counters.corrected, Event, "Prefixes that a comparison corrected."),
+        ("routes_corrected", &counters.corrected, Event, "Routes that a comparison corrected."),
         ("routes_refused", &counters.refused, Event, "Routes for which the tables of the workers had no room."),
         (
             "routes_announced",

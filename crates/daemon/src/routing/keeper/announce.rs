@@ -8,7 +8,6 @@ use nat::stand_in::Prefix6;
 use nat::types::Facing;
 use nat::types::Prefix;
 use netlink_packet_core::NLM_F_CREATE;
-use netlink_packet_core::NLM_F_REPLACE;
 use netlink_packet_route::RouteNetlinkMessage;
 
 use super::Follower;
@@ -40,7 +39,7 @@ impl Follower {
                 continue;
             }
             let message = RouteNetlinkMessage::NewRoute(served.message(table));
-            match self.socket.request(message, NLM_F_CREATE | NLM_F_REPLACE) {
+            match self.socket.request(message, NLM_F_CREATE) {
                 Ok(()) => {
                     self.announced.insert(served, table);
                 }

@@ -71,6 +71,43 @@ fn the_lowest_metric_of_the_kernel_counts() {
 }
 
 #[test]
+fn a_reading_of_all_routes_finds_what_differs() {
+    let mut rib = Rib::of(&settings());
+    let (both, changed, gone) = (prefix("198.51.100.0/24"), prefix("203.0.113.0/25"), prefix("203.0.113.128/25"));
+    rib.set_kernel(Table::Outside, both, &[kernel(20, 1), kernel(30, 2)]);
+    rib.set_kernel(Table::Outside, changed, &[kernel(20, 1)]);
+    rib.set_kernel(Table::Outside, gone, &[kernel(20, 1), kernel(40, 1)]);
+    let meet = |rib: &mut Rib, prefix, metric, gateway| {
+        let KernelRoute { protocol, hops, .. } = kernel(metric, gateway);
+        rib.meet(Table::Outside, prefix, metric, (protocol, &hops))
+    };
+    // As many as the number of a reading has values, and some.
+    for round in 0..600 {
+        rib.begin_reading();
+        let wanted = if round == 0 { Met::Changed } else { Met::Known };
+        assert_eq!(meet(&mut rib, changed, 20, 9), wanted);
+        assert_eq!(meet(&mut rib, changed, 20, 8), Met::Behind, "the first counts");
+        assert_eq!(meet(&mut rib, both, 30, 2), Met::Known);
+        assert_eq!(meet(&mut rib, both, 20, 1), Met::Known);
+        assert_eq!(meet(&mut rib, prefix("192.0.2.0/25"), 5, 7), wanted, "a new one");
+        assert_eq!(meet(&mut rib, gone, 40, 1), Met::Known);
+        let unmet = if round == 0 { vec![(gone, 20)] } else { Vec::new() };
+        assert_eq!(rib.unmet(Table::Outside), unmet);
+        for (prefix, metric) in unmet {
+            assert!(rib.change_kernel(Table::Outside, prefix, metric, None));
+        }
+        assert_eq!(rib.kernel(Table::Outside, changed), [kernel(20, 9)]);
+        assert_eq!(rib.kernel(Table::Outside, both), [kernel(20, 1), kernel(30, 2)]);
+        assert_eq!(rib.kernel(Table::Outside, gone), [kernel(40, 1)]);
+    }
+    rib.begin_reading();
+    let all = [(prefix("192.0.2.0/25"), 5), (both, 20), (both, 30), (changed, 20), (gone, 40)];
+    let mut unmet = rib.unmet(Table::Outside);
+    unmet.sort_unstable();
+    assert_eq!(unmet, all);
+}
+
+#[test]
 fn what_leads_inside_is_excluded_outside() {
     let mut rib = Rib::of(&settings());
     assert_eq!(sources(&rib, Table::Outside, "100.64.0.0/10"), [Source::Excluded]);
