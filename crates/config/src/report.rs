@@ -179,8 +179,28 @@ impl<'a> Report<'a> {
 }
 
 fn fault_of(file: &str, place: &Place, problem: String, seen: &str, remedy: String) -> Fault {
-    let (file, object) = (file.to_owned(), place.path.to_string());
-    Fault { file, line: place.line, object, problem, seen: shorten(seen), remedy }
+    let object = without_secrets(&place.path);
+    let (problem, remedy) = (without_secrets(&problem), without_secrets(&remedy));
+    Fault { file: file.to_owned(), line: place.line, object, problem, seen: shorten(&without_secrets(seen)), remedy }
+}
+
+/// A text without tokens, hashes of tokens and keys, which may stand where they do not belong.
+/// Faults are printed, and come into logs.
+pub(crate) fn without_secrets(text: &str) -> String {
+    const HASH: &str = "$argon2";
+    const KEY_DIGITS: usize = 32;
+    let mut shown = String::with_capacity(text.len());
+    // Of what these are made of, and other bytes one by one.
+    let is_of_word = |c: char| c.is_ascii_alphanumeric() || "$=,+/".contains(c);
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let length = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len()).max(first.len_utf8());
+        let (word, after) = rest.split_at(length);
+        let is_key = word.len() >= KEY_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        shown += if word.contains(HASH) || is_key { "[secret]" } else { word };
+        rest = after;
+    }
+    shown
 }
 
 /// What fits in a message: one line without control characters, of bounded length.

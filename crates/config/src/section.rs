@@ -91,7 +91,7 @@ impl<'a> Section<'a> {
 
     fn wrong_type(&self, key: &Key, found: &Placed<Value>, wanted: &str, report: &mut Report) {
         let remedy = format!("write {} = {}", key.name, key.default.example());
-        let seen = if key.name == "token" { String::new() } else { shown(&found.value) };
+        let seen = if matches!(key.name, "token" | "algorithm_key") { String::new() } else { shown(&found.value) };
         report.fault(&found.place, format!("is not {wanted}"), seen, remedy);
     }
 
