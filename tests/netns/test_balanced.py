@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import socket
 import time
 
@@ -126,3 +127,36 @@ def servers_behind_one_endpoint_share_by_weight_and_one_is_taken_out_live(n):
     expect(kept.bytes > SIZE, f"a download from a server that stays: {kept.bytes} of {SIZE} bytes")
     for download in (gone, kept):
         download.socket.close()
+
+
+@test("balanced")
+def find_lists_all_flows_of_an_endpoint_in_pages(n):
+    """Without a protocol, and more than one page by default."""
+    external, count = "{}:{}".format(*setups.BALANCED), 250
+    clients = [tcp(n.srv1, FIRST_PORT + 1_000 + number, timeout=2) for number in range(count)]
+    with sockets(*clients):
+        for client in clients:
+            client.settimeout(0)
+            client.connect_ex(setups.BALANCED)
+        wanted = {f"{SRV1}:{client.getsockname()[1]}" for client in clients}
+
+        def found(*words):
+            """The remote endpoints that the pages of a search name, and the number of pages."""
+            named, pages, more = [], 0, []
+            while True:
+                _, out, err = n.dut.command("find", external, *words, *more, "--json")
+                lines = [json.loads(line) for line in out.splitlines()]
+                towards = [line["detail"].split(" towards ")[1] for line in lines if " towards " in line["detail"]]
+                named += [text.partition(",")[0] for text in towards]
+                pages += 1
+                cursor = re.search(r"--cursor ([0-9.]+)", err)
+                if cursor is None:
+                    return named, pages
+                more = ["--cursor", cursor[1]]
+
+        expect(process.wait_until(lambda: wanted <= set(found("--all")[0]), 10, 0.5), "flows of all clients")
+        for words in ((), ("--limit", "7"), ("--limit", "1000"), ("--protocol", "tcp", "--limit", "60")):
+            named, pages = found(*words)
+            expect(wanted <= set(named), f"{words}: {len(wanted - set(named))} flows are missing of {pages} pages")
+            expect_equal(len(named), len(set(named)), f"{words}: flows that are named twice")
+            expect((pages > 1) == (words != ("--limit", "1000")), f"{words}: {pages} pages")

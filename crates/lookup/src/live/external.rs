@@ -2,9 +2,12 @@
 
 use core::net::Ipv4Addr;
 
+use control::Cursor;
 use control::Fault;
 use control::FindAnswer;
 use control::Host;
+use control::List;
+use control::Mapping;
 use control::OwnPorts;
 use control::Page;
 use control::Place;
@@ -20,6 +23,13 @@ use nat::types::is_host_number;
 use super::Search;
 use super::named;
 use crate::convert;
+
+/// In a cursor: from this bit on, the transport among those in question. The bits below are the
+/// part of the list of its sessions.
+const TRANSPORT_SHIFT: u32 = 32;
+
+/// In a cursor, instead of a part of that list: its beginning, after other answers.
+const FROM_BEGINNING: usize = (1 << TRANSPORT_SHIFT) - 1;
 
 impl Search<'_> {
     pub(super) fn external(&self, index: AddressIndex) -> Result<Page<FindAnswer>, Fault> {
@@ -78,46 +88,74 @@ impl Search<'_> {
 
     /// The holder of an external port, for each transport in question.
     fn holders(&self, index: AddressIndex, port: u16) -> Result<Page<FindAnswer>, Fault> {
+        let list = self.list(control::Filter::default());
+        let limit = list.limit_effective() as usize;
+        let start = if self.is_first_page() { None } else { Some(list.start()?) };
+        let first = start.map_or(0, |start| start.part >> TRANSPORT_SHIFT);
         let mut answers = Vec::new();
-        let mut cursor = None;
-        for protocol in self.asked.protocols() {
+        for (number, protocol) in self.asked.protocols().enumerate().skip(first) {
             let external = Endpoint::new(self.asked.address, port);
             let balanced = self.shared.balanced(external, protocol);
-            if self.is_first_page() {
+            let is_begun = start.is_some() && number == first;
+            if !is_begun {
                 answers.extend(balanced.iter().map(|found| self.by_targets(Place::External, found)));
             }
             let owner = self.shared.owner(index, protocol, port);
             let is_shared = owner.is_some_and(|(_, entry)| entry == MappingIndex::SHARED);
+            if !is_shared
+                && !is_begun
+                && let Some((worker, _)) = owner
+                && let Some(mapping) = self.live.holder(worker, external, protocol)?
+            {
+                answers.push(self.by_holder(index, external, mapping));
+            }
             if is_shared || balanced.is_some() {
                 // Flows of any worker.
-                let flows = self.flows(protocol, port)?;
-                answers.extend(flows.objects);
-                cursor = cursor.or(flows.cursor);
+                let at = start.filter(|_| is_begun).unwrap_or_default().part & FROM_BEGINNING;
+                let from = start.filter(|_| is_begun && at != FROM_BEGINNING).map(|start| Cursor { part: at, ..start });
+                let room = limit.saturating_sub(answers.len());
+                let next = if room == 0 {
+                    Some(Cursor { part: FROM_BEGINNING, place: 0 })
+                } else {
+                    let flows = self.flows(external, protocol, (room as u32, from))?;
+                    answers.extend(flows.objects);
+                    flows.cursor.map(|text| List { cursor: Some(text), ..List::default() }.start()).transpose()?
+                };
+                if let Some(next) = next {
+                    let cursor = Cursor { part: number << TRANSPORT_SHIFT | next.part, ..next };
+                    return Ok(Page { objects: answers, cursor: Some(cursor.to_string()) });
+                }
             }
-            let Some((worker, _)) = owner.filter(|_| !is_shared) else { continue };
-            let Some(mapping) = self.live.holder(worker, external, protocol)? else { continue };
-            let (internal, subscriber) = (mapping.internal, mapping.internal.ip());
-            let detail = match &mapping.host {
-                Some(host) => format!("{} has {} {external}", host.endpoint(internal.port()), protocol.name()),
-                None => format!("{internal} of subscriber {subscriber} has {} {external}", protocol.name()),
-            };
-            let own_ports = self.range_of(index, port).map(|(_, range)| range).into_iter().collect();
-            answers.push(FindAnswer { own_ports, ..self.by_mapping(Place::External, mapping, detail) });
         }
-        // A cursor works only for a single list.
-        Ok(Page { objects: answers, cursor: cursor.filter(|_| self.asked.protocol.is_some()) })
+        Ok(Page::whole(answers))
     }
 
-    /// The users of a shared external endpoint, each towards another remote endpoint.
-    fn flows(&self, protocol: Protocol, port: u16) -> Result<Page<FindAnswer>, Fault> {
+    fn by_holder(&self, index: AddressIndex, external: Endpoint, mapping: Mapping) -> FindAnswer {
+        let (internal, subscriber, protocol) = (mapping.internal, mapping.internal.ip(), mapping.protocol);
+        let detail = match &mapping.host {
+            Some(host) => format!("{} has {protocol} {external}", host.endpoint(internal.port())),
+            None => format!("{internal} of subscriber {subscriber} has {protocol} {external}"),
+        };
+        let own_ports = self.range_of(index, external.port).map(|(_, range)| range).into_iter().collect();
+        FindAnswer { own_ports, ..self.by_mapping(Place::External, mapping, detail) }
+    }
+
+    /// The users of a shared external endpoint, each towards another remote endpoint: at most so
+    /// many, from a place in the list of sessions on.
+    fn flows(
+        &self,
+        external: Endpoint,
+        protocol: Protocol,
+        (limit, from): (u32, Option<Cursor>),
+    ) -> Result<Page<FindAnswer>, Fault> {
         let filter = control::Filter {
-            external: Some(control::Prefix::host(self.asked.address)),
-            external_port: Some(port),
+            external: Some(control::Prefix::host(external.address)),
+            external_port: Some(external.port),
             protocol: Some(convert::protocol(protocol)),
             ..control::Filter::default()
         };
-        let sessions = self.live.sessions(&self.list(filter))?;
-        Ok(sessions.map(|session| self.by_flow(Place::External, session)))
+        let list = List { filter, limit: Some(limit), cursor: from.map(|from| from.to_string()) };
+        Ok(self.live.sessions(&list)?.map(|session| self.by_flow(Place::External, session)))
     }
 
     /// The holder of the block or slice of an external port, and its range.
