@@ -512,6 +512,48 @@ fn wrong_expired_and_nameless_certificates_are_refused() {
 }
 
 #[test]
+fn a_handshake_of_tls_that_never_ends_does_not_hold_the_sink() {
+    let mut bed = Bed::new("handshake");
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let mut options = bed.options(Kind::Json, Transport::Tls, listener.local_addr().unwrap().port());
+    let path = bed.folder.join("authorities.pem");
+    std::fs::write(&path, Authority::new("ours").pem).unwrap();
+    options.security = Some(Security { authorities: path, own: None });
+    let sink = bed.start(options);
+    let (mut stream, _) = listener.accept().unwrap();
+    let drip = std::thread::spawn(move || {
+        // A record of TLS, and in it a message, of 16 KiB.
+        let begun = stream.write_all(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc");
+        let since = Instant::now();
+        while begun.is_ok() && since.elapsed() < WAIT && stream.write_all(b"\0").is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    bed.record(1);
+    std::thread::sleep(Duration::from_millis(500));
+    let since = Instant::now();
+    drop(sink);
+    assert!(since.elapsed() < WAIT / 2, "the sink ended after {:?}", since.elapsed());
+    drip.join().unwrap();
+}
+
+#[test]
+fn a_sink_that_was_never_connected_is_behind() {
+    let mut bed = Bed::new("never");
+    let port = TcpListener::bind("localhost:0").unwrap().local_addr().unwrap().port();
+    let options = bed.options(Kind::Json, Transport::Tcp, port);
+    let sink = bed.start(options.clone());
+    bed.record(1);
+    wait_until("a lag", || sink.figures().lag_us() > 0);
+    drop(sink);
+    // The next one knows how old the records are that wait: of last spring, by the generator.
+    let sink = bed.start(options);
+    let is_behind = |news: &News| matches!(news, News::Behind(lag) if *lag > Duration::from_secs(86_400));
+    wait_until("the lag is reported", || bed.news.lock().unwrap().iter().any(is_behind));
+    assert!(!sink.figures().is_connected());
+}
+
+#[test]
 fn certificates_that_cannot_be_used_are_an_error_at_the_start() {
     let bed = Bed::new("files");
     let mut options = bed.options(Kind::Json, Transport::Tls, 1);

@@ -26,7 +26,7 @@ use rustls::pki_types::pem::PemObject;
 
 /// Longest time to connect, the handshake of TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// A write is tried so long at a time, so that an end of the sink is noticed.
+/// A write, or a step of the handshake, is tried so long at a time, so that an end of the sink is noticed.
 const TRY: Duration = Duration::from_millis(500);
 /// A collector that takes nothing for so long is given up.
 const STALLED: Duration = Duration::from_secs(30);
@@ -140,8 +140,8 @@ impl Connector {
     }
 
     /// Connects. A certificate that is not signed by the authorities, has expired or does not have
-    /// the collector's name is an error.
-    pub(crate) fn connect(&self) -> io::Result<Outlet> {
+    /// the collector's name is an error. Gives up a handshake soon when `is_over` says so.
+    pub(crate) fn connect(&self, is_over: impl Fn() -> bool) -> io::Result<Outlet> {
         let addresses = (self.target.host.as_str(), self.target.port).to_socket_addrs()?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
@@ -153,9 +153,8 @@ impl Connector {
                         Ok(Outlet::Udp(socket))
                     })
                 }
-                Transport::Tcp | Transport::Tls => {
-                    TcpStream::connect_timeout(&address, CONNECT_WITHIN).and_then(|stream| self.secure(stream))
-                }
+                Transport::Tcp | Transport::Tls => TcpStream::connect_timeout(&address, CONNECT_WITHIN)
+                    .and_then(|stream| self.secure(stream, &is_over)),
             };
             match connected {
                 Ok(outlet) => return Ok(outlet),
@@ -165,7 +164,7 @@ impl Connector {
         Err(last)
     }
 
-    fn secure(&self, mut stream: TcpStream) -> io::Result<Outlet> {
+    fn secure(&self, mut stream: TcpStream, is_over: &impl Fn() -> bool) -> io::Result<Outlet> {
         // What was sent is kept for so long: the collector's system has it by then, or there is an
         // error.
         sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MS)?;
@@ -175,13 +174,11 @@ impl Connector {
         let outlet = match &self.tls {
             None => Outlet::Tcp(stream),
             Some((config, name)) => {
-                stream.set_read_timeout(Some(CONNECT_WITHIN))?;
-                stream.set_write_timeout(Some(CONNECT_WITHIN))?;
+                stream.set_read_timeout(Some(TRY))?;
+                stream.set_write_timeout(Some(TRY))?;
                 let connection = ClientConnection::new(Arc::clone(config), name.clone()).map_err(io::Error::other)?;
                 let mut connection = connection;
-                while connection.is_handshaking() {
-                    connection.complete_io(&mut stream)?;
-                }
+                shake_hands(&mut connection, &mut stream, is_over)?;
                 Outlet::Tls(Box::new(StreamOwned::new(connection, stream)))
             }
         };
@@ -190,6 +187,44 @@ impl Connector {
         }
         Ok(outlet)
     }
+}
+
+/// Completes the handshake of TLS, which a collector may send byte by byte.
+fn shake_hands(
+    connection: &mut ClientConnection,
+    stream: &mut TcpStream,
+    is_over: &impl Fn() -> bool,
+) -> io::Result<()> {
+    let since = Instant::now();
+    while connection.is_handshaking() {
+        let moved = if connection.wants_write() { connection.write_tls(stream) } else { connection.read_tls(stream) };
+        match moved {
+            Ok(0) => {
+                let why = "the collector closed the connection during the handshake of TLS";
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+            }
+            Ok(_) => {
+                if let Err(error) = connection.process_new_packets() {
+                    // The collector gets to know why, if it still reads.
+                    let _ = connection.write_tls(stream);
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            }
+            Err(error) if is_waiting(&error) || error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        let longest = if is_over() { CLOSE_WITHIN } else { CONNECT_WITHIN };
+        if connection.is_handshaking() && since.elapsed() > longest {
+            let why = "the collector does not complete the handshake of TLS";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+        }
+    }
+    Ok(())
+}
+
+/// True if a timeout of the socket ended a call.
+fn is_waiting(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 fn client_config(security: &Security) -> Result<ClientConfig, TargetError> {
@@ -252,7 +287,7 @@ impl Outlet {
                     since = Instant::now();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(error) if is_waiting(&error) => {
                     if since.elapsed() > STALLED || is_over() {
                         return Err(io::Error::new(io::ErrorKind::TimedOut, "the collector takes nothing"));
                     }
@@ -301,7 +336,7 @@ impl Outlet {
             };
             match read {
                 Ok(0) => return true,
-                Err(error) if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => break,
+                Err(error) if !is_waiting(&error) => break,
                 _ => {}
             }
         }

@@ -6,6 +6,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 use std::io;
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -220,6 +221,7 @@ impl Sink {
         let follower = Follower::open(&options.store, cursor.read()?)?;
         // From now on, the store keeps what this sink has not sent.
         cursor.write(follower.position())?;
+        let unsent_since_us = time_of_next(&options.store, follower.position())?;
         let is_datagram = options.target.transport == Transport::Udp;
         let datagram_max = is_datagram.then(|| options.mtu.saturating_sub(UDP_HEADERS));
         let encoder = Encoder::new(options.kind, datagram_max, &options.host, options.domain, &options.version);
@@ -249,6 +251,7 @@ impl Sink {
             preface_at: now,
             burst: 0,
             is_behind: false,
+            unsent_since_us,
             is_failing: false,
             deleted: 0,
             failed_at: now,
@@ -324,6 +327,8 @@ struct Run {
     preface_at: Instant,
     burst: usize,
     is_behind: bool,
+    /// Time of the first frame that this sink has to send, until it has read one.
+    unsent_since_us: u64,
     is_failing: bool,
     /// Events that were deleted before they were read.
     deleted: u64,
@@ -336,6 +341,12 @@ struct Run {
 fn unix_us() -> u64 {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(unix.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Time of the frame at this position, or now if there is none yet.
+fn time_of_next(store: &Path, position: &Position) -> Result<u64, StoreError> {
+    let mut ahead = Follower::open(store, Some(position.clone()))?;
+    Ok(if ahead.step(|_| {})? { ahead.covered_unix_us() } else { unix_us() })
 }
 
 impl Run {
@@ -372,7 +383,8 @@ impl Run {
         if Instant::now() < self.retry_at {
             return false;
         }
-        match self.connector.connect() {
+        let stop = &self.stop;
+        match self.connector.connect(|| stop.load(Ordering::Relaxed)) {
             Ok(outlet) => {
                 self.outlet = Some(outlet);
                 self.figures.connects.fetch_add(1, Ordering::Relaxed);
@@ -558,8 +570,11 @@ impl Run {
     }
 
     fn report_lag(&mut self, is_done: bool) {
-        let covered_us = self.follower.covered_unix_us();
-        let lag_us = if is_done || covered_us == 0 { 0 } else { unix_us().saturating_sub(covered_us) };
+        let covered_us = match self.follower.covered_unix_us() {
+            0 => self.unsent_since_us,
+            covered_us => covered_us,
+        };
+        let lag_us = if is_done { 0 } else { unix_us().saturating_sub(covered_us) };
         self.figures.lag_us.store(lag_us, Ordering::Relaxed);
         let lag = Duration::from_micros(lag_us);
         if !self.is_behind && lag > LAG {
