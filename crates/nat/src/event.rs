@@ -90,7 +90,8 @@ pub enum EventKind {
     /// worker is a number of this IPv6 host or prefix ([`HostName`]), until it is named again.
     HostNamed,
     /// Some mappings kept their ports when configuration number `amount` was adopted, and the new
-    /// formulas do not say whose they are. This worker has recorded the last of them.
+    /// formulas do not say whose they are. This worker has recorded the last of them; `first_port`
+    /// workers do so.
     ConfigurationRecorded,
 }
 

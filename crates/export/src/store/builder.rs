@@ -514,6 +514,10 @@ impl Builder {
             EventKind::HostNamed => {}
             EventKind::ConfigurationRecorded => {
                 self.window.coverage.recorded.push((worker, event.amount, at_us));
+                // One that has not recorded anything yet may use the formulas before.
+                for other in 0..event.first_port.min(u16::from(UNKNOWN)) {
+                    self.workers.entry(other as u8).or_insert_with(fresh);
+                }
                 self.other(worker, event);
             }
             kind => match What::of(kind) {

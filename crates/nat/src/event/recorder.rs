@@ -82,7 +82,7 @@ pub(crate) struct EventLog {
     is_allocation_lost: bool,
     refusals: Refusals,
     filters: FilterLimit,
-    /// Configurations adopted, and how many of them were reported.
+    /// The number of the configuration in use, and the last one that was reported.
     adopted: u32,
     adopted_reported: u32,
     opened: Arc<LogsOpened>,
@@ -342,8 +342,10 @@ impl EventLog {
         }
     }
 
-    pub(crate) fn adopt(&mut self) {
-        self.adopted += 1;
+    /// The worker uses the configuration of this number. It may have skipped some: a change that
+    /// another worker did not answer is undone before all have it.
+    pub(crate) fn adopt(&mut self, generation: u32) {
+        self.adopted = generation;
     }
 
     /// Makes new records visible to the exporter, at the end of a round.

@@ -308,7 +308,13 @@ impl Ledger {
         if stop == 0 && self.events.has_room() {
             self.upkeep.unrecorded = None;
             let event = Event::new(EventKind::ConfigurationRecorded, now).because(Cause::Configuration);
-            self.events.record(Event { amount: self.shared.generation(), ..event });
+            let workers = u16::try_from(self.shared.workers()).unwrap_or(u16::MAX);
+            self.events.record(Event {
+                amount: self.shared.generation(),
+                first_port: workers,
+                last_port: workers,
+                ..event
+            });
         }
     }
 

@@ -148,7 +148,7 @@ impl Shard {
             self.path.ledger.state.sessions.hash_anew();
         }
         self.path.ledger.policy.stamps.change(next.shared.filters.generation());
-        self.path.ledger.events.adopt();
+        self.path.ledger.events.adopt(next.shared.generation());
         self.path.ledger.upkeep.unrecorded =
             self.path.ledger.events.is_on().then(|| self.path.ledger.state.mappings.walk_end());
         core::mem::swap(&mut self.path.ledger.policy.lifetimes, &mut next.lifetimes);
