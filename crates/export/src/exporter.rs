@@ -53,8 +53,6 @@ const FINISH_WITHIN: Duration = Duration::from_secs(5);
 const COVERED_US: u64 = 1_000_000;
 /// Time between two such lines while nothing happens.
 const COVERED_IDLE_US: u64 = 10_000_000;
-/// A step of the clock that is a line of its own, in µs.
-const STEP_US: u64 = 10_000;
 
 /// One moment by both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +182,7 @@ const FILTERS_KEPT: usize = 2;
 
 impl Exporter {
     /// Starts the thread, which calls `clocks` some hundred times a second to read both clocks at
-    /// one moment. With a store, another one reads them while the first waits for a disk.
+    /// one moment. Another one reads them while the first waits for a disk.
     ///
     /// # Errors
     /// No thread can be started.
@@ -197,6 +195,9 @@ impl Exporter {
         }
         let names = Arc::new(Mutex::new(Arc::new(names)));
         let (next, next_store) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
+        // Before any worker has a record, which the thread may come to see later.
+        let (begin, clocks) = (storing::moment_of(clocks()), Arc::new(clocks));
+        let steps = Arc::new(Unwritten::new(begin));
         let lines = lines.map(|Output { medium, options, destination }| Lines {
             writer: LogWriter::new(medium, options, Arc::clone(&figures)),
             utc: UtcText::default(),
@@ -206,7 +207,8 @@ impl Exporter {
             covered_us: 0,
             covered_at_us: 0,
             last_us: 0,
-            offset: None,
+            steps: Arc::clone(&steps),
+            offset: begin.offset(),
             hosts: HostNames::default(),
         });
         let stored = store.is_some().then(Arc::<Figures>::default);
@@ -223,18 +225,18 @@ impl Exporter {
             opened,
         };
         let stopped = Arc::clone(&stop);
-        // Before any worker has a record, which the thread may come to see later.
-        let (began, clocks) = (clocks().unix_us, Arc::new(clocks));
-        if stored.is_some() {
-            let (unwritten, clocks) = (Weak::clone(&unwritten), Arc::clone(&clocks));
+        // Lines have it now, if there are lines.
+        let steps = Arc::downgrade(&{ steps });
+        for watched in [Weak::clone(&unwritten), steps].into_iter().filter(|watched| watched.strong_count() > 0) {
+            let clocks = Arc::clone(&clocks);
             let thread = thread::Builder::new().name("event log clock".to_owned());
-            // It ends with the store.
-            thread.spawn(move || watch(&unwritten, &*clocks))?;
+            // It ends with the store, or with the lines.
+            thread.spawn(move || watch(&watched, &*clocks))?;
         }
         let (thread, seen) = (thread::Builder::new().name("event log".to_owned()), Weak::clone(&unwritten));
         let thread = thread.spawn(move || {
             let read = || read_clocks(&seen, &*clocks);
-            run.run(began, &stopped, &read);
+            run.run(begin.unix_us, &stopped, &read);
         })?;
         let handle = Handle { figures, stored, names, next, next_store, unwritten };
         Ok(Exporter { stop, handle, thread: Some(thread) })
@@ -273,8 +275,8 @@ impl Drop for Exporter {
     }
 }
 
-/// Reads both clocks as long as there is a store: while its writer waits for a disk, the clock may
-/// be set, and set back.
+/// Reads both clocks as long as there is a log: while its writer waits for a disk, the clock may be
+/// set, and set back.
 fn watch(unwritten: &Weak<Unwritten>, clocks: &impl Fn() -> Clocks) {
     while let Some(unwritten) = unwritten.upgrade() {
         unwritten.read(|| storing::moment_of(clocks()));
@@ -303,8 +305,10 @@ struct Lines {
     covered_at_us: u64,
     /// Time of the latest record.
     last_us: u64,
-    /// Time of day less the clock of events, and when it was last read.
-    offset: Option<(i64, u64)>,
+    /// Steps of the clock that have no line yet.
+    steps: Arc<Unwritten>,
+    /// Time of day less the clock of events, by the last line.
+    offset: i64,
     /// Names of IPv6 hosts: as many as the workers have numbers for.
     hosts: HostNames,
 }
@@ -499,15 +503,14 @@ impl Lines {
         }
     }
 
-    /// Writes when the clock was set: later lines have the new time.
+    /// Writes each time at which the clock was set: later lines have the new time.
     fn follow_clock(&mut self, moment: Clocks) {
-        let now_us = moment.now.as_micros();
-        let offset = moment.unix_us as i64 - now_us as i64;
-        let (before, read_us) = self.offset.replace((offset, now_us)).unwrap_or((offset, now_us));
-        if offset.abs_diff(before) > STEP_US {
-            let (by_us, unclear_us) = (Some(offset - before), Some(now_us.saturating_sub(read_us)));
+        self.steps.read(|| storing::moment_of(moment));
+        while let Some((set, since_us)) = self.steps.take_step() {
+            let before = core::mem::replace(&mut self.offset, set.offset());
+            let (by_us, unclear_us) = (Some(self.offset - before), Some(set.monotonic_us.saturating_sub(since_us)));
             let own = Own { event: "clock_set", by_us, unclear_us, ..Own::default() };
-            self.writer.aside(|out| line::write_own(out, moment.unix_us, &own));
+            self.writer.aside(|out| line::write_own(out, set.unix_us, &own));
         }
     }
 

@@ -3,6 +3,8 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
 use std::io;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -283,4 +285,54 @@ fn lines_say_until_when_they_are_complete_and_clock_steps() {
     // The reading before was a tenth of a second ago, by the clock of the test.
     assert_eq!(of("clock_set")["unclear_us"], 100_000);
     assert_eq!(of("stopped")["sequences"], serde_json::json!([2, 1]));
+}
+
+#[test]
+fn each_step_of_the_clock_while_a_disk_is_slow_has_a_line() {
+    let memory = Memory::default();
+    let (mut producer, ring) = ring::channel(64);
+    // How far the clock is behind, in µs, and how often both were read.
+    let (behind_us, readings) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (behind, count, begin) = (Arc::clone(&behind_us), Arc::clone(&readings), Started::now());
+    let clocks = move || {
+        let elapsed = begin.elapsed().as_micros() as u64;
+        count.fetch_add(1, Ordering::Relaxed);
+        Clocks {
+            now: Instant::from_micros(1_000_000 + elapsed),
+            unix_us: 60_000_000 + elapsed - behind.load(Ordering::Relaxed),
+        }
+    };
+    let options = WriterOptions { rotate_bytes: 0, rotate_us: 0, sync: Sync::Never };
+    let outputs = Outputs {
+        lines: Some(Output { medium: Box::new(memory.clone()), options, destination: String::new() }),
+        store: None,
+        rings: vec![ring],
+        names: Names::default(),
+        version: String::new(),
+        opened: Arc::default(),
+    };
+    let exporter = Exporter::start(outputs, clocks).unwrap();
+    let wait_for = |what: &str, done: &dyn Fn() -> bool| {
+        let begin = Started::now();
+        while !done() {
+            assert!(begin.elapsed() < PATIENCE, "{what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    wait_for("the first line", &|| memory.lines().len() == 1);
+    // The thread waits for a line to be written.
+    let waiting = memory.0.lock().unwrap();
+    push(&mut producer, event(1));
+    thread::sleep(Duration::from_millis(50));
+    for us in [18_000_000, 0] {
+        behind_us.store(us, Ordering::Relaxed);
+        let before = readings.load(Ordering::Relaxed);
+        wait_for("somebody reads the clock", &|| readings.load(Ordering::Relaxed) > before + 2);
+    }
+    drop(waiting);
+    drop(producer);
+    assert!(exporter.stop());
+    let lines = memory.lines();
+    let steps = lines.iter().filter(|line| line["event"] == "clock_set");
+    assert_eq!(steps.map(|line| line["by_us"].as_i64().unwrap() / 1_000).collect::<Vec<_>>(), [-18_000, 18_000]);
 }

@@ -1,4 +1,4 @@
-//! What the catalogue must have and does not have yet: steps of the clock and names.
+//! What the log must have and does not have yet: steps of the clock and names.
 //!
 //! A clock that is wrong for seconds, or formulas that are in use for seconds, decide who held an
 //! endpoint then. They must not be forgotten because the disk fails or is slow at that time, or
@@ -167,6 +167,13 @@ impl Unwritten {
         let mut entry = self.state().entries.front()?.clone();
         entry.set_latest(now_us);
         Some(entry)
+    }
+
+    /// Takes the first step of the clock, with a time before which the clock was not set. Only where
+    /// there are no names.
+    pub(crate) fn take_step(&self) -> Option<(Moment, u64)> {
+        let Entry::Clock { moment, since_us } = self.state().entries.pop_front()? else { return None };
+        Some((moment, since_us))
     }
 
     /// The first entry is in the catalogue.

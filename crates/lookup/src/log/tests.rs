@@ -321,6 +321,23 @@ fn both_holders_of_a_time_that_came_twice_are_named() {
 }
 
 #[test]
+fn a_wrong_time_while_a_disk_was_slow_names_both_holders() {
+    let mut log = Log::default();
+    log.started(0).mapping(2, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
+    log.mapping(20, EventKind::MappingEnded, 10, 5_000, 4_444, 18).covered(23);
+    // From 26 to 36 the clock was 18 s behind; the records of that time were written later.
+    for (at_s, by_us) in [(8, -18_000_000), (36, 18_000_000)] {
+        log.own(at_s, &Own { event: "clock_set", by_us: Some(by_us), unclear_us: Some(0), ..Own::default() });
+    }
+    log.mapping(25, EventKind::MappingCreated, 11, 5_000, 4_444, 0);
+    log.mapping(35, EventKind::MappingEnded, 11, 5_000, 4_444, 10).covered(60);
+    assert_eq!(log.answer(12, 4_444), (vec![(10, true), (11, true)], true));
+    assert!(log.ask(12, P, Some(4_444)).found.notes.iter().any(|note| note.contains("the clock was set back")));
+    // The machine never showed this time.
+    assert_eq!(log.answer(30, 4_444), (vec![], false));
+}
+
+#[test]
 fn neither_time_is_sure_until_a_step_was_noticed() {
     let mut log = Log::default();
     log.started(0).mapping(100, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(124);
