@@ -81,7 +81,7 @@ path = "{_LOG_FOLDER.name}/log"
 
 
 # Collectors of the log by their ports, in the namespace of the NAT.
-COLLECTORS = {"nfcapd": 4739, "nfacctd": 4740, "syslog-ng": 5514, "rsyslog": 6514, "lines": 6515, "tls": 6516, "distrusted": 6516}
+COLLECTORS = {"nfcapd": 4739, "nfacctd": 4740, "syslog-ng": 5514, "rsyslog": 6514, "lines": 6515, "tls": 6516, "distrusted": 6516, "ipfix-tls": 4741}
 # What scripts/setup.sh installs besides packages.
 TOOLS = Path("/usr/local/lib/natrix-tools")
 COLLECTOR_STORE = f"{_LOG_FOLDER.name}/collectors"
@@ -109,6 +109,7 @@ template_interval = "1 s"
         sink("rsyslog", "syslog", "tcp"),
         sink("lines", "json", "tcp"),
         sink("tls", "syslog", "tls", f'certificates = "{CERTIFICATES}/authority.pem"'),
+        sink("ipfix-tls", "ipfix", "tls", f'certificates = "{CERTIFICATES}/authority.pem"'),
         # Its collector's certificate is of another authority.
         sink("distrusted", "syslog", "tls", f'certificates = "{CERTIFICATES}/other.pem"'),
     ]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import ssl
 import threading
 import time
 from pathlib import Path
@@ -330,6 +331,41 @@ def syslog_ng_reads_syslog_over_tls(n):
             daemon.end()
             for sock in held + more:
                 sock.close()
+
+
+@test("collectors")
+def openssl_and_ipfixdump_read_ipfix_over_tls(n):
+    """No packaged collector reads it, so OpenSSL takes the stream, and ipfixDump reads what was in it."""
+    received = Path(n.state.directory) / "tls.ipfix"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    field = re.compile(r"\((8|225|7|227|230)\)\s+\w+ : (\S+)")
+
+    def seen():
+        with contextlib.suppress(TimeoutError):
+            while part := stream.recv(1 << 16):
+                out.write(part)
+        out.flush()
+        status, text, err = n.nat.run(["ipfixDump", "--data", "--in", received], timeout=60)
+        expect_equal((status, err), (0, ""), "ipfixDump")
+        records = [dict(field.findall(record)) for record in text.split("--- data record")[1:]]
+        return {
+            (record["8"], int(record["7"]), record["225"], int(record["227"]))
+            for record in records
+            if record["230"] == "8"
+        }
+
+    with sockets(listener(n.nat, COLLECTORS["ipfix-tls"], "127.0.0.1"), udp(n.srv1)) as (waiting, server):
+        # While there is no collector: these wait in the store.
+        before, held = open_mappings(n, server)
+        waiting.settimeout(60)
+        connection, _ = waiting.accept()
+        with context.wrap_socket(connection, server_side=True) as stream, received.open("wb") as out:
+            stream.settimeout(0.5)
+            after, more = open_mappings(n, server)
+            expect_soon(lambda: not (before | after) - seen(), "mappings are missing")
+        for sock in held + more:
+            sock.close()
 
 
 @test("collectors")
