@@ -9,6 +9,7 @@ from pathlib import Path
 
 from netlab import process
 from netlab import state
+from netlab import transition
 from netlab.netfilter import Netfilter
 from netlab.topology import Network
 from policy import IN_BLOCKS
@@ -41,10 +42,16 @@ def make_dut(options):
 
 def start_dut(options, network):
     """Starts the NAT, and FRR on both sides of it; returns that."""
-    if options.dut != "natrix" or options.routing == "static":
+    if options.dut != "natrix":
         network.start_dut()
         return None
-    network.dut.start(network, kernel=True, has_default=False, more="\n[routing]\nkernel = true\n")
+    has_ipv6 = {"addresses": transition.ADDRESSES, "more": transition.ROUTE + transition.CONFIGURATION}
+    if options.routing == "static":
+        network.dut.start(network, **has_ipv6)
+        return None
+    transition.leave_cables_to_natrix(network)
+    has_ipv6["more"] += "\n[routing]\nkernel = true\n"
+    network.dut.start(network, kernel=True, has_default=False, **has_ipv6)
     # Packets to the pool find their way by BGP only.
     network.core.ip("route", "del", "203.0.113.0/24")
     routing = Routing(network)

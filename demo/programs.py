@@ -6,11 +6,13 @@ import random
 import re
 import socket
 
+from families import Families
 from netlab import ftp
 from netlab import servers
 from netlab import sip
 from netlab import stun
 from netlab import topology
+from netlab import transition
 from policy import Policy
 from result import Result
 
@@ -57,7 +59,9 @@ class Programs:
 
     def all(self):
         """(title, function) of each program."""
-        policy = Policy(self.network).all() if self.network.dut.name == "natrix" else []
+        families, policy = [], []
+        if self.network.dut.name == "natrix":
+            families, policy = Families(self, DNS_NAME).all(), Policy(self.network).all()
         return [
             ("ping sub1 to srv1", lambda: self.ping(self.network.sub1, topology.SRV1)),
             ("ping sub2 to srv2", lambda: self.ping(self.network.sub2, topology.SRV2)),
@@ -69,7 +73,7 @@ class Programs:
             ("dig, answer in fragments", self.dig_long),
             ("curl: which address do I have?", self.whoami),
             ("curl: 200 pages over 200 connections", self.many_pages),
-            ("curl: 1 GiB from nginx, checksum", self.download),
+            ("curl: 1 GiB from nginx, checksum", lambda: self.download(topology.SRV1, "curl 1 GiB")),
             ("iperf3 TCP up", lambda: self.iperf_tcp("TCP up")),
             ("iperf3 TCP down", lambda: self.iperf_tcp("TCP down", "--reverse")),
             ("iperf3 UDP up", lambda: self.iperf_udp("UDP up")),
@@ -84,6 +88,7 @@ class Programs:
             ("tracepath through the narrow link", self.tracepath),
             ("ping with DF through the narrow link", self.ping_too_big),
             ("curl: upload through the narrow link", self.upload),
+            *families,
             *policy,
         ]
 
@@ -110,19 +115,13 @@ class Programs:
     # Names.
 
     def dig(self, *options):
-        _, out, _ = self.network.sub2.run(
-            ["dig", "+short", "+time=2", "+tries=2", *options, f"@{topology.SRV1}", DNS_NAME]
-        )
+        out = transition.dig(self.network.sub2, topology.SRV1, "A", DNS_NAME, "+short", *options)
         return Result(out.strip() == topology.SRV1, f"{DNS_NAME} is {out.strip() or 'unknown'}")
 
     def dig_long(self):
-        _, out, _ = self.network.sub2.run(
-            ["dig", "+notcp", "+ignore", "+bufsize=4096", "+time=2", "+tries=2", f"@{topology.SRV1}",
-             "TXT", f"long.{DNS_NAME}"]
-        )  # fmt: skip
-        size = re.search(r"MSG SIZE +rcvd: (\d+)", out)
-        size = int(size.group(1)) if size else 0
-        return Result(size > 3000 and "NOERROR" in out, f"an answer of {size} bytes")
+        out = transition.dig(self.network.sub2, topology.SRV1, "TXT", f"long.{DNS_NAME}", *transition.IN_ONE_DATAGRAM)
+        size = transition.size_of_answer(out)
+        return Result(size > 3000, f"an answer of {size} bytes")
 
     # The web.
 
@@ -144,19 +143,20 @@ class Programs:
         good = out.split().count("200")
         return Result(good == 200, f"{good} of 200 pages")
 
-    def download(self):
+    def download(self, server, what):
+        """The large file from this address of the server to sub1."""
         host = self.network.sub1
         _, out, err = host.run(
             ["bash", "-c",
-             "set -o pipefail; curl -sS -m 600 -w '%{stderr}time_total=%{time_total}\\n' "
-             f"http://{topology.SRV1}/download | sha256sum"],
+             "set -o pipefail; curl -sS -g -m 600 -w '%{stderr}time_total=%{time_total}\\n' "
+             f"'http://{server}/download' | sha256sum"],
             timeout=620,
         )  # fmt: skip
         same = out.split()[:1] == [self.download_sum]
         if not same:
             return Result(False, f"another checksum: {out.strip()} {err.strip()}")
         rate = DOWNLOAD_BYTES * 8 / seconds_of(err) / 1e6
-        self.throughput["curl 1 GiB"] = rate
+        self.throughput[what] = rate
         return Result(True, f"SHA-256 {self.download_sum[:12]}… as on the server, {rate:,.0f} Mbit/s")
 
     # Throughput.

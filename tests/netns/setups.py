@@ -6,6 +6,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from netlab import transition
+
 SHORT_SECONDS = 3
 # Where one setup keeps what port control granted.
 GRANTS = f"{tempfile.gettempdir()}/natrix-test-grants-{os.getpid()}"
@@ -139,28 +141,6 @@ def api():
     ]
     return f'\n[http]\nlisten = "127.0.0.1:{API_PORT}"\n\n' + "\n".join(users)
 
-
-# Natrix's own IPv6 addresses, and a route to a network behind sub1.
-IPV6 = {"100.64.0.1/24": "2001:db8:64::1/64", "198.51.100.2/24": "2001:db8:198::2/64"}
-IPV6_ROUTE = """
-[[route]]
-prefix = "2001:db8:65::/64"
-via = "2001:db8:64::10"
-"""
-
-
-TRANSITION = """
-[[nat64]]
-pool = "public"
-
-[[nat64]]
-prefix = "2001:db8:6464::/96"
-pool = "public"
-
-[[softwire]]
-aftr = "2001:db8:64::aaaa"
-pool = "public"
-"""
 
 # Certificates of the API, its clients and a collector: those of an authority, one of another
 # authority, and one that has expired.
@@ -404,14 +384,14 @@ SETUPS = {
     "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},
     "page": {"more": SCARCE_POOL + BLOCKS + LOG_STORE.replace("/log", "/paged") + api()},
     "default": {},
-    "ipv6": {"addresses": IPV6, "more": IPV6_ROUTE},
+    "ipv6": {"addresses": transition.ADDRESSES, "more": transition.ROUTE},
     "transition": {
-        "addresses": IPV6,
-        "more": IPV6_ROUTE + TRANSITION + LOG_STORE.replace("/log", "/transition") + SNMP_OF_HOSTS + api(),
+        "addresses": transition.ADDRESSES,
+        "more": transition.ROUTE + transition.CONFIGURATION + LOG_STORE.replace("/log", "/transition") + SNMP_OF_HOSTS + api(),
     },
     "transition_port_control": {
-        "addresses": IPV6,
-        "more": IPV6_ROUTE + TRANSITION,
+        "addresses": transition.ADDRESSES,
+        "more": transition.ROUTE + transition.CONFIGURATION,
         "port_control": f'pcp = true\nnat_pmp = true\nstate = "{GRANTS}-ipv6"',
     },
     # Networks of their own, one after the other.

@@ -6,25 +6,14 @@ import struct
 
 from kit import *
 from netlab.process import wait_until
+from netlab.transition import INSIDE
+from netlab.transition import OUTSIDE
+from netlab.transition import SUB1
+from netlab.transition import ping
+from netlab.transition import with_addresses
 
-INSIDE, OUTSIDE = "2001:db8:64::1", "2001:db8:198::2"
-SUB1, SUB2, CORE6 = "2001:db8:64::10", "2001:db8:64::11", "2001:db8:198::1"
 BEHIND_SUB1 = "2001:db8:65::10"
 ICMP6_FILTER = 1
-
-
-def with_addresses(n):
-    """Gives the kernels their addresses, without waiting for their own duplicate address detection."""
-    for host, device, address in ((n.sub1, "eth0", SUB1), (n.sub2, "eth0", SUB2), (n.core, "nat", CORE6)):
-        for key in ("all", "default", device):
-            host.sysctl(f"net.ipv6.conf.{key}.disable_ipv6", 0)
-        host.ip("-6", "address", "replace", f"{address}/64", "dev", device, "nodad")
-        host.ip("-6", "neigh", "flush", "dev", device)
-
-
-def ping(host, to, *more):
-    status, out, err = host.run(["ping", "-6", "-n", "-c", "3", "-i", "0.2", "-W", "2", *more, to])
-    return status, out + err
 
 
 def neighbour(host, address, device="eth0"):

@@ -1,36 +1,44 @@
-"""IPv6 hosts that reach IPv4 servers through real kernels: NAT64, 464XLAT and DS-Lite.
-
-unbound synthesises names (DNS64), curl and ping are IPv6-only or behind tayga (CLAT). The kernel is the B4 of DS-Lite:
-without ip6tnl, segment routing with reduced headers (RFC 8986) sends and takes plain IPv4 in IPv6.
-"""
+"""IPv6 hosts that reach IPv4 servers through real kernels: NAT64, 464XLAT and DS-Lite (netlab/transition.py)."""
 
 import contextlib
 import hashlib
 import json
 import random
 import re
-import shutil
 import socket
-import struct
 import threading
 from datetime import datetime
 from datetime import timezone
 from pathlib import Path
 
+from families import Families
 from kit import *
 from netlab import servers
 from netlab.process import wait_until
 from netlab.topology import SRV1
 from netlab.topology import SUBSCRIBERS as SUBSCRIBER_ADDRESSES
+from netlab.transition import AFTR
+from netlab.transition import AFTR_INNER
+from netlab.transition import B4
+from netlab.transition import HOME
+from netlab.transition import INSIDE
+from netlab.transition import PREFIX
+from netlab.transition import SRV1_BEHIND
+from netlab.transition import SUB1
+from netlab.transition import SUB2
+from netlab.transition import asking
+from netlab.transition import clat
+from netlab.transition import dns64
+from netlab.transition import kernel_as_b4
+from netlab.transition import ping
+from netlab.transition import with_routes
+from programs import DNS_NAME
+from programs import Programs
 from setups import GRANTS
 from setups import SETUPS
 from test_api import ask
 from test_api import objects
 from test_first_steps import sample
-from test_ipv6 import INSIDE
-from test_ipv6 import SUB1
-from test_ipv6 import SUB2
-from test_ipv6 import with_addresses
 from test_page import look_at_hosts
 from test_page import same_numbers_everywhere
 from test_port_control import CLIENTS
@@ -51,25 +59,24 @@ from test_snmp import quiet
 from test_snmp import table
 from test_snmp import walk
 
-PREFIX, AFTR = "64:ff9b::", "2001:db8:64::aaaa"
-SRV1_BEHIND = "64:ff9b::c000:20a"
-CLAT = "2001:db8:65::c1a7"
-# tayga sends no documentation addresses through the well-known prefix.
-CLAT_PREFIX = "2001:db8:6464::"
-HOME = "192.168.1.2"
-
-
-def with_routes(n):
-    """IPv6-only clients: no IPv4 route leads anywhere."""
-    with_addresses(n)
-    for host in (n.sub1, n.sub2):
-        host.ip("-6", "route", "replace", "64:ff9b::/96", "via", INSIDE)
-    expect(wait_until(lambda: ping(n.sub1, SRV1_BEHIND)[0] == 0, 15, 0.2), f"ping: {ping(n.sub1, SRV1_BEHIND)[1]}")
-
-
-def ping(host, to, *more):
-    status, out, err = host.run(["ping", "-n", "-c", "3", "-i", "0.2", "-W", "2", *more, to])
-    return status, out + err
+@test("transition")
+def the_demo_shows_every_family_through_one_pool(n):
+    web, _ = servers.run_web(n, n.srv1, servers.WEB_PORT)
+    names = servers.start_dns(n, n.srv1, DNS_NAME, SRV1)
+    try:
+        titles = set()
+        for title, program in Families(Programs(n), DNS_NAME).all():
+            if "1 GiB" in title:
+                continue
+            result = program()
+            expect(result.passed, f"{title}: {result.saw}")
+            titles.add(title.partition(":")[0])
+        expect_equal(titles, {"NAT64", "464XLAT", "DS-Lite"}, "families")
+        shown = {title.partition(":")[0] for title, _ in Programs(n).all()}
+        expect(titles <= shown, f"the demo shows {shown}")
+    finally:
+        web.end()
+        names.end()
 
 
 @contextlib.contextmanager
@@ -95,10 +102,11 @@ def web_server(n, body):
         thread.join(5)
 
 
-def fetch(host, directory, url, *more):
-    """What curl gets: the digest of the body."""
+def fetch(host, directory, url, asks=None):
+    """What curl gets: the digest of the body. `asks`: the network and its name server, instead of those of the machine."""
     path = directory / "body"
-    status, _, err = host.run(["curl", "-sS", "--noproxy", "*", "-m", "30", "-o", path, *more, url])
+    argv = ["curl", "-sS", "--noproxy", "*", "-m", "30", "-o", path, url]
+    status, _, err = host.run(asking(*asks, argv) if asks else argv)
     expect_equal(status, 0, f"curl {url}: {err}")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     path.unlink()
@@ -212,144 +220,32 @@ def why_and_trace_name_an_ipv6_host(n):
 @test("transition")
 def names_are_synthesised_by_unbound_and_reached(n):
     with_routes(n)
-    # A name server outside that only unbound asks, through NAT64 itself.
-    answers = udp(n.srv1, 53, SRV1)
-
-    def serve():
-        with contextlib.suppress(OSError):
-            while True:
-                question, who = answers.recvfrom(512)
-                end = question.index(b"\0", 12) + 5
-                kind = struct.unpack("!H", question[end - 4 : end - 2])[0]
-                found = kind == 1
-                header = question[:2] + b"\x84\x00\x00\x01" + (b"\0\1" if found else b"\0\0") + b"\0\0\0\0"
-                record = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton(SRV1) if found else b""
-                answers.sendto(header + question[12:end] + record, who)
-
-    answers.settimeout(None)
-    threading.Thread(target=serve, daemon=True).start()
-    configuration = n.state.directory / "unbound.conf"
-    configuration.write_text(f"""
-server:
-    interface: ::1
-    do-ip4: no
-    module-config: "dns64 iterator"
-    dns64-prefix: {PREFIX}/96
-    chroot: ""
-    username: ""
-    directory: "{n.state.directory}"
-    pidfile: ""
-    use-syslog: no
-    do-daemonize: no
-    access-control: ::1 allow
-    local-zone: "test." nodefault
-forward-zone:
-    name: "."
-    forward-addr: {SRV1_BEHIND}
-""")
-    n.sub1.ip("link", "set", "lo", "up")
-    unbound = n.sub1.start("unbound", ["unbound", "-d", "-c", configuration])
+    # Only unbound asks it, through NAT64 itself.
+    names = servers.start_dns(n, n.srv1, "srv1.test", SRV1)
     try:
         body = random.Random(53).randbytes(100_000)
-
-        def resolved():
-            with n.sub1.entered():
-                asker = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-            with sockets(asker) as asker:
-                asker.settimeout(1)
-                question = b"\0\7\1\0\0\1\0\0\0\0\0\0\4srv1\4test\0\0\x1c\0\1"
-                with contextlib.suppress(OSError):
-                    asker.sendto(question, ("::1", 53))
-                    return socket.inet_pton(socket.AF_INET6, SRV1_BEHIND) in asker.recv(512)
-            return False
-
-        expect(wait_until(resolved, 20, 0.3), f"unbound synthesises no address: {unbound.log()}")
-        with web_server(n, body) as port:
-            digest = fetch(
-                n.sub1, n.state.directory, f"http://srv1.test:{port}/", "--resolve", f"srv1.test:{port}:[{SRV1_BEHIND}]"
-            )
+        with dns64(n, n.sub1, "srv1.test"), web_server(n, body) as port:
+            digest = fetch(n.sub1, n.state.directory, f"http://srv1.test:{port}/", asks=(n, "::1"))
         expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
     finally:
-        unbound.end()
-        answers.close()
+        names.end()
 
 
 @test("transition")
 def an_ipv4_only_client_behind_a_clat_reaches_ipv4(n):
     with_routes(n)
-    directory = n.state.directory / "tayga"
-    directory.mkdir(exist_ok=True)
-    configuration = directory / "tayga.conf"
-    configuration.write_text(f"""
-tun-device clat
-ipv4-addr 192.0.0.3
-ipv6-addr 2001:db8:65::1
-prefix {CLAT_PREFIX}/96
-map 192.0.0.2 {CLAT}
-data-dir {directory}
-""")
-    n.sub1.run(["tayga", "-c", configuration, "--mktun"])
-    tayga = n.sub1.start("tayga", ["tayga", "-c", configuration, "-d"])
-    try:
-        for key in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"):
-            n.sub1.sysctl(key, 1)
-        n.sub1.ip("link", "set", "clat", "up")
-        n.sub1.ip("address", "replace", "192.0.0.2/32", "dev", "clat")
-        n.sub1.ip("-6", "route", "replace", CLAT, "dev", "clat")
-        n.sub1.ip("route", "replace", "192.0.2.0/24", "dev", "clat", "src", "192.0.0.2", "mtu", "1460")
-        n.sub1.ip("-6", "route", "replace", f"{CLAT_PREFIX}/96", "via", INSIDE)
-        expect(wait_until(lambda: ping(n.sub1, SRV1)[0] == 0, 15, 0.2), f"ping: {ping(n.sub1, SRV1)[1]} {tayga.log()}")
+    with clat(n) as host:
         body = random.Random(464).randbytes(2 << 20)
         with web_server(n, body) as port:
-            digest = fetch(n.sub1, n.state.directory, f"http://{SRV1}:{port}/")
+            digest = fetch(host, n.state.directory, f"http://{SRV1}:{port}/")
         expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
-    finally:
-        tayga.end()
-        n.sub1.run(["ip", "route", "del", "192.0.2.0/24"])
-        n.sub1.run(["ip", "link", "del", "clat"])
-        n.sub1.sysctl("net.ipv6.conf.all.forwarding", 0)
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def kernel_as_b4(n):
-    """The second subscriber as a B4 with HOME behind it."""
-    with_addresses(n)
-    b4 = n.sub2
-    b4.sysctl("net.ipv6.conf.all.seg6_enabled", 1)
-    b4.sysctl("net.ipv6.conf.eth0.seg6_enabled", 1)
-    b4.sysctl("net.ipv4.conf.all.rp_filter", 0)
-    b4.sysctl("net.ipv4.conf.eth0.rp_filter", 0)
-    b4.ip("address", "replace", f"{HOME}/32", "dev", "lo")
-    b4.ip("link", "set", "lo", "up")
-    b4.ip("-6", "route", "replace", AFTR, "via", INSIDE)
-    b4_address = "2001:db8:64::b4"
-    b4.run(["ip", "sr", "tunsrc", "set", b4_address])
-    # What comes in the softwire goes to the inner destination, which is this host.
-    b4.ip("-6", "route", "replace", f"{b4_address}/128", "encap", "seg6local", "action", "End.DX4", "nh4", HOME,
-          "dev", "eth0")  # fmt: skip
-    b4.sysctl("net.ipv6.conf.all.forwarding", 1)
-    b4.sysctl("net.ipv4.ip_forward", 1)
-    b4.sysctl("net.ipv6.conf.eth0.proxy_ndp", 1)
-    b4.ip("-6", "neigh", "replace", "proxy", b4_address, "dev", "eth0")
-    for destination in ("192.0.2.0/24", "192.0.0.1/32"):
-        b4.ip("route", "replace", destination, "encap", "seg6", "mode", "encap.red", "segs", AFTR, "dev", "eth0",
-              "src", HOME, "mtu", "1460")  # fmt: skip
-    try:
-        expect(wait_until(lambda: ping(b4, SRV1)[0] == 0, 15, 0.2), f"ping: {ping(b4, SRV1)[1]} {n.dut.show('drops')}")
-        yield b4
-    finally:
-        for destination in ("192.0.2.0/24", "192.0.0.1/32"):
-            b4.run(["ip", "route", "del", destination])
-        b4.run(["ip", "-6", "route", "del", f"{b4_address}/128"])
-        b4.sysctl("net.ipv6.conf.all.forwarding", 0)
 
 
 @test("transition")
 @shows("6333-4", "6333-5", "6333-8")
 def a_kernel_as_b4_reaches_ipv4_through_its_softwire(n):
     with kernel_as_b4(n) as b4:
-        status, text = ping(b4, "192.0.0.1")
+        status, text = ping(b4, AFTR_INNER)
         expect_equal(status, 0, f"the AFTR inside the softwire: {text}")
         body = random.Random(6333).randbytes(1 << 20)
         with web_server(n, body) as port:
@@ -421,11 +317,11 @@ def a_loss_of_grants_is_announced_to_the_ipv6_hosts_of_the_link(n):
 def natpmpc_maps_a_port_through_a_softwire(n):
     with kernel_as_b4(n) as b4:
         port = fresh_port()
-        asked = ["natpmpc", "-g", "192.0.0.1"]
+        asked = ["natpmpc", "-g", AFTR_INNER]
         _, said, _ = b4.run([*asked, "-a", "0", str(port), "udp", "300"], check=True)
         found = re.search(r"Mapped public port (\d+) protocol UDP to local port (\d+)", said)
         expect(found, f"natpmpc: {said}")
-        external = grant_of(n, "2001:db8:64::b4", port)
+        external = grant_of(n, B4, port)
         expect_equal(external[1], int(found.group(1)), "external port")
         with sockets(udp(b4, port)) as inside:
             reaches_udp(n.srv1, external, inside)
@@ -447,7 +343,7 @@ protocol = "tcp"
 external = "{FORWARDS_TO}"
 ports = {SOFTWIRE_FORWARD_PORT}
 inside = "{HOME}"
-b4 = "2001:db8:64::b4"
+b4 = "{B4}"
 inside_port = {WEB_PORT}
 """
 
@@ -517,7 +413,7 @@ def a_web_server_of_ipv6_only_is_reached_from_ipv4_by_a_forward(n):
 @shows("6333-5")
 def a_web_server_behind_a_b4_is_reached_by_a_forward(n):
     with kernel_as_b4(n) as b4, forwarded_by_reload(n, b4, HOME) as digest:
-        host = {"address": "2001:db8:64::b4", "prefix_length": 128, "inner": HOME}
+        host = {"address": B4, "prefix_length": 128, "inner": HOME}
         verdict, _, hosts = leads_to(n, SOFTWIRE_FORWARD_PORT)
         expect_equal((verdict, hosts), ("inbound", [host]), "why and find")
         seen = answered(n.srv1, f"http://{FORWARDS_TO}:{SOFTWIRE_FORWARD_PORT}/whoami")
