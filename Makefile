@@ -60,6 +60,7 @@ soak: build ## random tests with SOAK_SEEDS seeds, then the demo's network under
 	NATRIX_EXAMPLES=40 tests/netns/run.py --natrix target/release/natrix --only generated_requests
 	NATRIX_KILLS=200 tests/netns/run.py --natrix target/release/natrix --only after_kill_9
 	NATRIX_OUTAGE_SECONDS=600 tests/netns/run.py --natrix target/release/natrix --only after_an_outage
+	NATRIX_NAT64_MIB=1024 tests/netns/run.py --natrix target/release/natrix --only fetches_by_nat64
 	NATRIX_FTP_SECONDS=600 tests/netns/run.py --natrix target/release/natrix --only survives_a_long_transfer
 
 clean: ## removes what was built, and what a killed demo may have left

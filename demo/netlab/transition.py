@@ -7,6 +7,8 @@ routing with reduced headers (RFC 8986) sends and takes plain IPv4 in IPv6.
 import contextlib
 import re
 import shutil
+import sys
+from pathlib import Path
 
 from . import process
 from .topology import SRV1
@@ -209,3 +211,25 @@ def kernel_as_b4(network):
             b4.run(["ip", "route", "del", destination])
         b4.run(["ip", "-6", "route", "del", f"{B4}/128"])
         b4.sysctl("net.ipv6.conf.all.forwarding", 0)
+
+
+@contextlib.contextmanager
+def program_as_b4(network):
+    """sub2 as a B4 whose host sends IPv4 packets of up to 1,500 bytes: the softwire cuts what is too large for it."""
+    with_addresses(network)
+    b4 = network.sub2
+    b4.ip("-6", "address", "replace", f"{B4}/64", "dev", "eth0", "nodad")
+    program = b4.start("b4", [sys.executable, Path(__file__).with_name("b4.py"), "home", B4, AFTR])
+    try:
+        has_device = process.wait_until(lambda: not program.alive() or " home: " in b4.ip("link"), 10)
+        if not has_device or not program.alive():
+            raise process.CommandFailed(f"the B4 has no device: {program.log()}")
+        b4.ip("link", "set", "home", "up", "mtu", 1500)
+        b4.ip("-6", "route", "replace", AFTR, "via", INSIDE, "src", B4)
+        b4.ip("address", "replace", f"{HOME}/32", "dev", "home")
+        b4.ip("route", "replace", SERVERS, "dev", "home", "src", HOME)
+        wait_for_ping(b4, SRV1, program.log())
+        yield b4
+    finally:
+        program.end()
+        b4.run(["ip", "-6", "address", "del", f"{B4}/64", "dev", "eth0"])

@@ -389,6 +389,9 @@ SETUPS = {
         "addresses": transition.ADDRESSES,
         "more": transition.ROUTE + transition.CONFIGURATION + LOG_STORE.replace("/log", "/transition") + SNMP_OF_HOSTS + api(),
     },
+    # IPv6 on the narrowest link, and on one that is a byte wider.
+    "transition_1280": {"addresses": transition.ADDRESSES, "more": transition.CONFIGURATION, "inside_mtu": 1280},
+    "transition_1281": {"addresses": transition.ADDRESSES, "more": transition.CONFIGURATION, "inside_mtu": 1281},
     "transition_port_control": {
         "addresses": transition.ADDRESSES,
         "more": transition.ROUTE + transition.CONFIGURATION,

@@ -108,3 +108,38 @@ def forwarded_ipv6_is_refused_by_name(n):
         expect_equal((message[0], message[1], who[0]), (1, code, INSIDE), "destination unreachable")
         expect_equal(ipaddress.IPv6Address(message[32:48]), ipaddress.IPv6Address(destination), "quoted destination")
         expect_equal(drops(reason), before + 1, f"counter of {reason}")
+
+
+def echo_request6(station, source, destination):
+    """A frame with an echo request."""
+    address = lambda text: ipaddress.IPv6Address(text).packed  # noqa: E731
+    message = struct.pack("!BBHHH", 128, 0, 0, 7, 1)
+    pseudo = address(source) + address(destination) + struct.pack("!II", len(message), 58)
+    message = message[:2] + struct.pack("!H", checksum(pseudo + message)) + message[4:]
+    header = struct.pack("!IHBB", 6 << 28, len(message), 58, 64) + address(source) + address(destination)
+    return bytes.fromhex(station.replace(":", "")) + bytes.fromhex("020000005ca9") + b"\x86\xdd" + header + message
+
+
+@test("ipv6")
+@shows("6583-6")
+def a_scan_by_one_host_leaves_new_neighbours_of_another(n):
+    with_addresses(n)
+    expect(wait_until(lambda: ping(n.sub1, INSIDE)[0] == 0, 10, 0.2), "Natrix is there")
+    station, _, _ = neighbour(n.sub1, INSIDE)
+    with n.sub1.entered():
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        sock.bind(("eth0", 0))
+    late, asked = [], 0
+    with sockets(sock):
+        for number in range(8):
+            # Sources that nobody has.
+            for host in range(1000):
+                sock.send(echo_request6(station, f"2001:db8:64::5ca9:{number:x}:{host:x}", INSIDE))
+            fresh = f"2001:db8:64::ac:{number:x}"
+            n.sub2.ip("-6", "address", "add", f"{fresh}/64", "dev", "eth0", "nodad")
+            if n.sub2.run(["ping", "-n", "-c", "1", "-W", "2", "-I", fresh, INSIDE])[0] != 0:
+                late.append(fresh)
+            n.sub2.ip("-6", "address", "del", f"{fresh}/64", "dev", "eth0")
+            asked = max(asked, sum(one["state"] == "asking" for one in n.dut.show("neighbours", "--all")))
+    expect(asked > 200, f"the scan made Natrix ask for {asked} addresses only")
+    expect_equal(late, [], "new addresses without an answer")

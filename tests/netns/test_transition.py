@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import random
 import re
 import socket
@@ -21,19 +22,25 @@ from netlab.transition import AFTR
 from netlab.transition import AFTR_INNER
 from netlab.transition import B4
 from netlab.transition import HOME
+from netlab.transition import INNER_MTU
 from netlab.transition import INSIDE
+from netlab.transition import IN_ONE_DATAGRAM
 from netlab.transition import PREFIX
 from netlab.transition import SRV1_BEHIND
 from netlab.transition import SUB1
 from netlab.transition import SUB2
 from netlab.transition import asking
 from netlab.transition import clat
+from netlab.transition import dig
 from netlab.transition import dns64
 from netlab.transition import kernel_as_b4
 from netlab.transition import ping
+from netlab.transition import program_as_b4
+from netlab.transition import size_of_answer
 from netlab.transition import with_routes
 from programs import DNS_NAME
 from programs import Programs
+from programs import write_file
 from setups import GRANTS
 from setups import SETUPS
 from test_api import ask
@@ -58,6 +65,8 @@ from test_snmp import octets
 from test_snmp import quiet
 from test_snmp import table
 from test_snmp import walk
+DOWNLOAD_MIB = int(os.environ.get("NATRIX_NAT64_MIB", "64"))
+
 
 @test("transition")
 def the_demo_shows_every_family_through_one_pool(n):
@@ -102,15 +111,13 @@ def web_server(n, body):
         thread.join(5)
 
 
-def fetch(host, directory, url, asks=None):
-    """What curl gets: the digest of the body. `asks`: the network and its name server, instead of those of the machine."""
-    path = directory / "body"
-    argv = ["curl", "-sS", "--noproxy", "*", "-m", "30", "-o", path, url]
-    status, _, err = host.run(asking(*asks, argv) if asks else argv)
+def fetch(host, url, asks=None, seconds=30):
+    """The digest of what curl gets. `asks`: the network and its name server, instead of those of the machine."""
+    words = ["set -o pipefail; curl -sS -g --noproxy '*' -m \"$0\" \"$1\" | sha256sum", str(seconds), url]
+    argv = ["bash", "-c", *words]
+    status, out, err = host.run(asking(*asks, argv) if asks else argv, timeout=seconds + 10)
     expect_equal(status, 0, f"curl {url}: {err}")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    path.unlink()
-    return digest
+    return out.split()[0]
 
 
 @test("transition")
@@ -119,10 +126,68 @@ def an_ipv6_only_client_pings_and_fetches_by_nat64(n):
     with_routes(n)
     status, text = ping(n.sub1, SRV1_BEHIND, "-s", "1400")
     expect_equal(status, 0, text)
-    body = random.Random(64).randbytes(8 << 20)
-    with web_server(n, body) as port:
-        digest = fetch(n.sub1, n.state.directory, f"http://[{SRV1_BEHIND}]:{port}/")
-    expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
+    web, root = servers.run_web(n, n.srv1, WEB_PORT)
+    try:
+        digest = write_file(root / "body", DOWNLOAD_MIB << 20)
+        seen = fetch(n.sub1, f"http://[{SRV1_BEHIND}]:{WEB_PORT}/body", seconds=30 + DOWNLOAD_MIB)
+        expect_equal(seen, digest, "body")
+    finally:
+        (root / "body").unlink(missing_ok=True)
+        web.end()
+
+
+NAME = "long.srv1.test"
+
+
+def answer_of(host, server, *more):
+    """Bytes of the answer, in one datagram of UDP."""
+    return size_of_answer(dig(host, server, "TXT", NAME, *IN_ONE_DATAGRAM, *more))
+
+
+def fragmented(packets):
+    """Whether one of the packets is a fragment."""
+    return any(packet.more_fragments or packet.offset for packet in packets)
+
+
+@contextlib.contextmanager
+def names_at(n, host, address, port=53):
+    """A name server at a host, until the end."""
+    daemon = servers.start_dns(n, host, "srv1.test", address, port)
+    try:
+        yield
+    finally:
+        daemon.end()
+
+
+@test("transition")
+@shows("6146-8", "7915-4.1h")
+def a_fragmented_dns_answer_passes_nat64_each_way(n):
+    with_routes(n)
+    with names_at(n, n.srv1, SRV1):
+        expect(answer_of(n.sub1, SRV1_BEHIND) > LONG_ANSWER, "from outside to dig of an IPv6 host")
+        with dns64(n, n.sub1, "srv1.test"):
+            expect(answer_of(n.sub1, "::1") > LONG_ANSWER, "from outside to unbound of an IPv6 host")
+    with names_at(n, n.sub1, SRV1, DNS_PORT), forwarded_by_reload(n, n.sub1, "[::]"), Sniffer(n.srv1) as sniffer:
+        size = answer_of(n.srv1, FORWARDS_TO, "-p", FORWARD_PORT)
+        expect(size > LONG_ANSWER, f"from an IPv6 host to dig outside: {size} bytes")
+        expect(fragmented(sniffer.packets(1, lambda packet: packet.source == FORWARDS_TO)), "in fragments")
+
+
+@test("transition")
+@shows("6333-2")
+def a_fragmented_dns_answer_passes_a_softwire_each_way(n):
+    # The kernel as B4 cannot join fragments of a softwire, so those of the answer fit into it.
+    n.srv1.ip("route", "replace", "default", "via", "192.0.2.1", "mtu", INNER_MTU)
+    try:
+        with kernel_as_b4(n) as b4:
+            with names_at(n, n.srv1, SRV1):
+                expect(answer_of(b4, SRV1) > LONG_ANSWER, "from outside to dig behind the B4")
+            with names_at(n, b4, SRV1, DNS_PORT), forwarded_by_reload(n, b4, HOME), Sniffer(n.srv1) as sniffer:
+                size = answer_of(n.srv1, FORWARDS_TO, "-p", SOFTWIRE_FORWARD_PORT)
+                expect(size > LONG_ANSWER, f"from behind the B4 to dig outside: {size} bytes")
+                expect(fragmented(sniffer.packets(1, lambda packet: packet.source == FORWARDS_TO)), "in fragments")
+    finally:
+        n.srv1.ip("route", "replace", "default", "via", "192.0.2.1")
 
 
 def found(n, asked, at):
@@ -225,7 +290,7 @@ def names_are_synthesised_by_unbound_and_reached(n):
     try:
         body = random.Random(53).randbytes(100_000)
         with dns64(n, n.sub1, "srv1.test"), web_server(n, body) as port:
-            digest = fetch(n.sub1, n.state.directory, f"http://srv1.test:{port}/", asks=(n, "::1"))
+            digest = fetch(n.sub1, f"http://srv1.test:{port}/", asks=(n, "::1"))
         expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
     finally:
         names.end()
@@ -237,7 +302,7 @@ def an_ipv4_only_client_behind_a_clat_reaches_ipv4(n):
     with clat(n) as host:
         body = random.Random(464).randbytes(2 << 20)
         with web_server(n, body) as port:
-            digest = fetch(host, n.state.directory, f"http://{SRV1}:{port}/")
+            digest = fetch(host, f"http://{SRV1}:{port}/")
         expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
 
 
@@ -249,7 +314,7 @@ def a_kernel_as_b4_reaches_ipv4_through_its_softwire(n):
         expect_equal(status, 0, f"the AFTR inside the softwire: {text}")
         body = random.Random(6333).randbytes(1 << 20)
         with web_server(n, body) as port:
-            digest = fetch(b4, n.state.directory, f"http://{SRV1}:{port}/")
+            digest = fetch(b4, f"http://{SRV1}:{port}/")
         expect_equal(digest, hashlib.sha256(body).hexdigest(), "body")
 
 
@@ -329,7 +394,12 @@ def natpmpc_maps_a_port_through_a_softwire(n):
 
 # An IPv6 host, and one behind a B4, at the same external address.
 FORWARDS_TO = "203.0.113.9"
-FORWARD_PORT, SOFTWIRE_FORWARD_PORT, WEB_PORT = 8064, 8065, 8080
+FORWARD_PORT, SOFTWIRE_FORWARD_PORT, WEB_PORT, DNS_PORT = 8064, 8065, 8080, 5353
+# The header around a packet in a softwire.
+OUTER = 40
+ETH_P_IPV6 = 0x86DD
+# Bytes; one packet has 1,500.
+LONG_ANSWER = 3000
 FORWARDS = f"""
 [[forward]]
 protocol = "tcp"
@@ -345,6 +415,21 @@ ports = {SOFTWIRE_FORWARD_PORT}
 inside = "{HOME}"
 b4 = "{B4}"
 inside_port = {WEB_PORT}
+
+[[forward]]
+protocol = "udp"
+external = "{FORWARDS_TO}"
+ports = {FORWARD_PORT}
+inside = "{SUB1}"
+inside_port = {DNS_PORT}
+
+[[forward]]
+protocol = "udp"
+external = "{FORWARDS_TO}"
+ports = {SOFTWIRE_FORWARD_PORT}
+inside = "{HOME}"
+b4 = "{B4}"
+inside_port = {DNS_PORT}
 """
 
 
@@ -399,7 +484,7 @@ def a_web_server_of_ipv6_only_is_reached_from_ipv4_by_a_forward(n):
             seen = answered(n.srv1, f"http://{FORWARDS_TO}:{FORWARD_PORT}/whoami")
             expect(seen.startswith(f"{SRV1_BEHIND}:"), f"the server sees {seen}")
         url = f"http://{FORWARDS_TO}:{FORWARD_PORT}/body"
-        expect_equal(fetch(n.srv2, n.state.directory, url), digest, "body")
+        expect_equal(fetch(n.srv2, url), digest, "body")
         # By hairpin: from a host of NAT64, and from a subscriber of IPv4.
         seen = answered(n.sub2, f"http://[{PREFIX}{FORWARDS_TO}]:{FORWARD_PORT}/whoami")
         expect(seen.startswith(PREFIX), f"the server sees {seen}")
@@ -419,7 +504,52 @@ def a_web_server_behind_a_b4_is_reached_by_a_forward(n):
         seen = answered(n.srv1, f"http://{FORWARDS_TO}:{SOFTWIRE_FORWARD_PORT}/whoami")
         expect(seen.startswith(f"{SRV1}:"), f"the server sees {seen}")
         url = f"http://{FORWARDS_TO}:{SOFTWIRE_FORWARD_PORT}/body"
-        expect_equal(fetch(n.srv1, n.state.directory, url), digest, "body")
+        expect_equal(fetch(n.srv1, url), digest, "body")
+
+
+def outer_packets(host):
+    """The IPv6 packets that a host receives, each with its length, from now on."""
+    with host.entered():
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IPV6))
+        sock.bind(("eth0", ETH_P_IPV6))
+    sock.setblocking(False)
+    return sock
+
+
+def lengths_of(sock, source):
+    """The lengths of the packets of a softwire or its fragments that came from `source`."""
+    lengths = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            packet, _ = sock.recvfrom(65535)
+            # IPv4, or a fragment of it.
+            if packet[8:24] == socket.inet_pton(socket.AF_INET6, source) and packet[6] in (4, 44):
+                lengths.append(len(packet))
+    return lengths
+
+
+@test("transition", "transition_1280", "transition_1281")
+@shows("6333-1", "6333-2")
+def a_softwire_carries_whole_packets_over_each_mtu(n):
+    configured = re.search(r'name = "inside"\nmtu = (\d+)', n.dut.configuration.read_text())
+    mtu = int(configured[1]) if configured else 1500
+    n.sub2.ip("link", "set", "eth0", "mtu", mtu)
+    try:
+        with program_as_b4(n) as b4, sockets(outer_packets(b4)) as outer:
+            # Of an inner packet: the header, that of ICMP, and this much.
+            for size in sorted({mtu - OUTER - 1, mtu - OUTER, mtu - OUTER + 1, 1500}):
+                for fragment in ("do", "dont"):
+                    lengths_of(outer, AFTR)
+                    status, text = ping(b4, SRV1, "-c", "1", "-M", fragment, "-s", size - 28)
+                    expect_equal(status, 0, f"{size} bytes inside, -M {fragment}: {text}")
+                    lengths = lengths_of(outer, AFTR)
+                    wanted = 1 if size + OUTER <= mtu else 2
+                    expect_equal(len(lengths), wanted, f"packets of the softwire with {size} bytes, -M {fragment}: {lengths}")
+                    expect(max(lengths) <= mtu, f"{lengths} on a link of {mtu}")
+            status, text = ping(b4, SRV1, "-c", "1", "-s", "4000")
+            expect_equal(status, 0, f"fragments inside: {text}")
+    finally:
+        n.sub2.ip("link", "set", "eth0", "mtu", 1500)
 
 
 PREFIX_LENGTH = 56
