@@ -38,6 +38,9 @@ use wire::ethernet::ETHER_TYPE_IPV6;
 use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
 use wire::ethernet::TAGGED_HEADER_LENGTH;
+use wire::ipv4::Ipv4;
+use wire::ipv6;
+use wire::ipv6::Ipv6;
 
 use crate::crossing::Crossing;
 use crate::crossing::Crossings;
@@ -526,15 +529,25 @@ impl<I: Io> Outlet<I> {
     }
 
     fn wait(&mut self, buffer: I::Buffer, to: Neighbour, verdict: Option<Verdict>) {
+        let source = source_of(buffer.bytes());
         let waiting = Waiting { buffer, verdict };
-        match self.neighbours.hold(self.now, to.interface, to.address, waiting) {
-            Ok(()) => {
-                if let Some(verdict) = verdict {
-                    self.ledger.add(verdict, -1);
-                    self.ledger.pending += 1;
-                }
+        let (ledger, counters) = (&mut self.ledger, &mut self.counters);
+        let give_back = |given_up: Waiting<I::Buffer>| {
+            give_up_waiting(ledger, counters, given_up.verdict, Verdict::NeighbourQueueFull);
+        };
+        let held = self.neighbours.hold(self.now, source, (to.interface, to.address), waiting, give_back);
+        self.note_held(held.is_ok(), verdict);
+    }
+
+    /// After a packet was held, or refused.
+    pub(crate) fn note_held(&mut self, is_held: bool, verdict: Option<Verdict>) {
+        match verdict {
+            _ if !is_held => self.drop_packet(verdict, Verdict::NeighbourQueueFull),
+            Some(verdict) => {
+                self.ledger.add(verdict, -1);
+                self.ledger.pending += 1;
             }
-            Err(_refused) => self.drop_packet(verdict, Verdict::NeighbourQueueFull),
+            None => {}
         }
     }
 
@@ -738,13 +751,7 @@ impl<I: Io> Outlet<I> {
     }
 
     pub(crate) fn give_up_waiting(&mut self, verdict: Option<Verdict>, reason: Verdict) {
-        match verdict {
-            Some(_) => {
-                self.ledger.pending -= 1;
-                self.ledger.add(reason, 1);
-            }
-            None => self.counters.originated_dropped += 1,
-        }
+        give_up_waiting(&mut self.ledger, &mut self.counters, verdict, reason);
     }
 
     /// Drops what still waits for a neighbour; used at the end of a drain.
@@ -839,6 +846,36 @@ impl<I: Io> Outlet<I> {
         let mut buffer = self.io.allocate()?;
         buffer.fill(&[bytes.get(..length)?, payload]).then_some(buffer)
     }
+}
+
+/// Counts a packet that waits no longer for its neighbour, and was not sent.
+pub(crate) fn give_up_waiting(
+    ledger: &mut Ledger,
+    counters: &mut LinkCounters,
+    verdict: Option<Verdict>,
+    reason: Verdict,
+) {
+    match verdict {
+        Some(_) => {
+            ledger.pending -= 1;
+            ledger.add(reason, 1);
+        }
+        None => counters.originated_dropped += 1,
+    }
+}
+
+/// Stands for the source of a packet in the neighbour cache. All packets of a softwire come from
+/// its AFTR, so there it is the inner source.
+pub(crate) fn source_of(packet: &[u8]) -> u64 {
+    match Ipv6::new_checked(packet) {
+        Ok(outer) if outer.next_header() == ipv6::PROTOCOL_IPV4 => source_of_ipv4(outer.payload()),
+        Ok(packet) => (packet.source() >> 64 ^ packet.source()) as u64,
+        Err(_) => source_of_ipv4(packet),
+    }
+}
+
+fn source_of_ipv4(packet: &[u8]) -> u64 {
+    Ipv4::new_checked(packet).map_or(0, |packet| packet.source().into())
 }
 
 /// The station of a host where there is none to ask.

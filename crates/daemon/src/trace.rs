@@ -143,9 +143,6 @@ impl TraceReader {
     }
 }
 
-/// IPv4 in IPv6 (RFC 2473).
-const PROTOCOL_IPV4: u8 = 4;
-
 /// The readable endpoints of an IP packet; of one in a softwire, those of the packet inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
@@ -193,7 +190,7 @@ impl Flow {
             Err(_) => (view.next_header(), packet.len(), false),
         };
         let transport = packet.get(offset..).filter(|_| is_first);
-        if protocol == PROTOCOL_IPV4
+        if protocol == ipv6::PROTOCOL_IPV4
             && let Some(inner) = transport.and_then(Flow::of_ipv4)
         {
             return Some(Flow { softwire: Some((source, destination)), ..inner });

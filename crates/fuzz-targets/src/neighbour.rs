@@ -88,7 +88,8 @@ pub fn cache(bytes: &[u8]) {
                 Some(station) => assert_eq!(expected.station.get(&neighbour), Some(&station)),
                 None => {
                     serial += 1;
-                    if cache.hold(now, neighbour.0, neighbour.1, serial).is_ok() {
+                    let given_up = |packet| expected.take(Action::Unresolved(packet));
+                    if cache.hold(now, argument.into(), neighbour, serial, given_up).is_ok() {
                         expected.waiting.entry(neighbour).or_default().push_back(serial);
                     }
                 }

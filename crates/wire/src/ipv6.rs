@@ -27,6 +27,8 @@ pub const MTU_MIN: u16 = 1280;
 
 /// Next header: hop-by-hop options.
 pub const HEADER_HOP_BY_HOP: u8 = 0;
+/// Next header: IPv4 in IPv6 (RFC 2473).
+pub const PROTOCOL_IPV4: u8 = 4;
 /// Next header: routing.
 pub const HEADER_ROUTING: u8 = 43;
 /// Next header: fragment.

@@ -27,6 +27,8 @@ use crate::outlet::DEFEND_INTERVAL;
 use crate::outlet::NEIGHBOUR_ACTIONS_MAX;
 use crate::outlet::Outlet;
 use crate::outlet::Waiting;
+use crate::outlet::give_up_waiting;
+use crate::outlet::source_of;
 use crate::worker::LinkMode;
 
 /// Longest packet that an echo reply copies.
@@ -54,13 +56,13 @@ impl<I: Io> Outlet<I> {
                 self.publish_news(News::Duplicate6 { interface, address });
             }
             Outcome6::Claimed(address) => self.defend6(interface, address),
-            Outcome6::Echo => self.send_echo(interface, packet),
+            Outcome6::Echo => self.send_echo(interface, header.source, packet),
             Outcome6::Error(problem) => {
                 let source = Ipv6::new_unchecked(packet).source();
                 let Some(own) = self.node.own_address(interface, source) else { return judgement.verdict };
                 let mut error = [0; own_icmp6::ERROR_MAX];
                 let length = own_icmp6::write_error(&mut error, problem, own, packet);
-                self.send_by_route(interface, error.get(..length).unwrap_or_default());
+                self.send_by_route(interface, header.source, error.get(..length).unwrap_or_default());
             }
         }
         judgement.verdict
@@ -178,7 +180,7 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    fn send_echo(&mut self, interface: InterfaceId, request: &[u8]) {
+    fn send_echo(&mut self, interface: InterfaceId, sender: MacAddress, request: &[u8]) {
         let mut copy = [0; ECHO_MAX];
         let Some(packet) = copy.get_mut(..request.len()) else {
             self.counters.originated_dropped += 1;
@@ -186,11 +188,11 @@ impl<I: Io> Outlet<I> {
         };
         packet.copy_from_slice(request);
         own_icmp6::echo(packet);
-        self.send_by_route(interface, packet);
+        self.send_by_route(interface, sender, packet);
     }
 
-    /// Sends an own packet, which answers one from `interface`.
-    fn send_by_route(&mut self, interface: InterfaceId, packet: &[u8]) {
+    /// Sends an own packet, which answers one that the station `sender` sent to `interface`.
+    fn send_by_route(&mut self, interface: InterfaceId, sender: MacAddress, packet: &[u8]) {
         let destination = Ipv6::new_unchecked(packet).destination();
         let way = self.node.leads(interface, destination);
         let Some((interface, neighbour)) = way else {
@@ -203,7 +205,10 @@ impl<I: Io> Outlet<I> {
             self.counters.originated_dropped += 1;
             return;
         };
-        self.send_to_neighbour6(interface, neighbour, buffer, None);
+        // All answers have the same source. What they answer may have any.
+        let [a, b, c, d, e, f] = sender.0;
+        let source = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+        self.send_to_neighbour6(source, (interface, neighbour), buffer, None);
     }
 
     /// Sends an IPv6 packet whose buffer is exactly as long as the packet by the routes of an
@@ -219,20 +224,21 @@ impl<I: Io> Outlet<I> {
         let Some((interface, neighbour)) = self.node.leads(interface, destination) else {
             return self.drop_packet(verdict, Verdict::NoRoute);
         };
+        let source = source_of(packet);
         let Some(header) = FrameHeader::with_type(&self.links, interface, ETHER_TYPE_IPV6) else {
             return self.drop_packet(verdict, Verdict::NoRoute);
         };
         if header.write(&mut buffer, start, length).is_none() {
             return self.drop_packet(verdict, Verdict::NoBuffer);
         }
-        self.send_to_neighbour6(interface, neighbour, buffer, verdict);
+        self.send_to_neighbour6(source, (interface, neighbour), buffer, verdict);
     }
 
-    /// Sends a frame that lacks its destination station.
+    /// Sends a frame that lacks its destination station, and comes from `source`.
     fn send_to_neighbour6(
         &mut self,
-        interface: InterfaceId,
-        neighbour: u128,
+        source: u64,
+        (interface, neighbour): (InterfaceId, u128),
         buffer: I::Buffer,
         verdict: Option<Verdict>,
     ) {
@@ -244,15 +250,13 @@ impl<I: Io> Outlet<I> {
         if let Some(station) = station {
             return self.send_to6(interface, station, buffer, verdict);
         }
-        match self.neighbours6.hold(self.now, interface, neighbour, Waiting { buffer, verdict }) {
-            Ok(()) => {
-                if let Some(verdict) = verdict {
-                    self.ledger.add(verdict, -1);
-                    self.ledger.pending += 1;
-                }
-            }
-            Err(_refused) => self.drop_packet(verdict, Verdict::NeighbourQueueFull),
-        }
+        let (ledger, counters) = (&mut self.ledger, &mut self.counters);
+        let give_back = |given_up: Waiting<I::Buffer>| {
+            give_up_waiting(ledger, counters, given_up.verdict, Verdict::NeighbourQueueFull);
+        };
+        let waiting = Waiting { buffer, verdict };
+        let held = self.neighbours6.hold(self.now, source, (interface, neighbour), waiting, give_back);
+        self.note_held(held.is_ok(), verdict);
     }
 
     /// Sends a frame that lacks its destination station to this one.

@@ -9,6 +9,11 @@
 //!
 //! Everything is taken once, at start. Entries are dense so that the sweep visits only what exists;
 //! removing one moves the last into its place.
+//!
+//! A full cache gives up an old neighbour for a new one (RFC 6583 §6). Those without an answer are
+//! in lists by the source of the packets that ask for them, and those with one by their station.
+//! The oldest one of the longest list goes. So a source that asks for many addresses, and a station
+//! that has many, leave room for others.
 
 use core::net::IpAddr;
 
@@ -27,6 +32,8 @@ pub const ATTEMPTS_MAX: u8 = 3;
 /// forgotten.
 pub const TRUSTED_FOR: Duration = Duration::from_secs(60);
 
+/// Lists of neighbours without an answer, by source; and as many of those with one, by station.
+const LISTS: usize = 64;
 /// The most entries that a call of [`Neighbours::next_action`] looks at.
 const SWEEP_MAX: usize = 32;
 /// "No slot", "no packet".
@@ -37,8 +44,8 @@ const NONE: u32 = u32::MAX;
 pub struct NeighbourLimits {
     /// Neighbours known or asked for.
     pub neighbours_max: u32,
-    /// Neighbours asked for that have not answered yet. Keeps a scan of an empty subnet from
-    /// filling the cache.
+    /// Of these, neighbours that have not answered yet. The others are left to known ones, so that
+    /// a scan of an empty subnet takes no place of theirs.
     pub unresolved_max: u32,
     /// Packets waiting for one neighbour.
     pub waiting_per_neighbour_max: u8,
@@ -134,6 +141,18 @@ struct Entry<A> {
     trusted_until: Instant,
     waiting_first: u32,
     waiting_last: u32,
+    /// Its list, and the entries beside it there.
+    list: u8,
+    older: u32,
+    newer: u32,
+}
+
+/// Entries from the oldest one to the newest.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    oldest: u32,
+    newest: u32,
+    count: u32,
 }
 
 #[derive(Debug)]
@@ -192,6 +211,7 @@ pub struct Neighbours<P, A = u32> {
     secret: u64,
     slots: Vec<u32>,
     entries: Vec<Entry<A>>,
+    lists: [List; 2 * LISTS],
     waiting: Vec<Waiting<P>>,
     waiting_free: u32,
     waiting_count: u32,
@@ -222,6 +242,7 @@ impl<P, A: Address> Neighbours<P, A> {
             secret: secret | 1,
             slots: vec![NONE; (neighbours_max * 2).next_power_of_two()],
             entries: Vec::with_capacity(neighbours_max),
+            lists: [List { oldest: NONE, newest: NONE, count: 0 }; 2 * LISTS],
             waiting_free: if limits.waiting_max == 0 { NONE } else { 0 },
             waiting,
             waiting_count: 0,
@@ -266,13 +287,22 @@ impl<P, A: Address> Neighbours<P, A> {
     }
 
     /// Keeps a packet until its neighbour, which [`Neighbours::lookup`] did not know, has answered.
+    /// `source` stands for the sender of the packet. `give_back` gets packets that wait no longer,
+    /// because their neighbour was given up for this one.
     ///
     /// # Errors
     /// Gives the packet back when as many wait as may.
-    pub fn hold(&mut self, now: Instant, interface: InterfaceId, address: A, packet: P) -> Result<(), P> {
+    pub fn hold(
+        &mut self,
+        now: Instant,
+        source: u64,
+        (interface, address): (InterfaceId, A),
+        packet: P,
+        give_back: impl FnMut(P),
+    ) -> Result<(), P> {
         let index = match self.find(interface, address) {
             Some(index) => index,
-            None => match self.ask(now, interface, address) {
+            None => match self.ask(now, source, (interface, address), give_back) {
                 Some(index) => index,
                 None => return Err(packet),
             },
@@ -302,6 +332,8 @@ impl<P, A: Address> Neighbours<P, A> {
     /// made-up addresses.
     pub fn learn(&mut self, now: Instant, interface: InterfaceId, address: A, station: MacAddress) -> bool {
         let Some(index) = self.find(interface, address) else { return false };
+        self.unlink(index);
+        self.link(index, self.list_of_station(station));
         let Some(entry) = self.entries.get_mut(index) else { return false };
         if matches!(entry.state, State::Asking | State::Absent) {
             self.unresolved_count -= 1;
@@ -323,7 +355,26 @@ impl<P, A: Address> Neighbours<P, A> {
         }
         self.next_due = self.next_due.min(entry.due);
         self.lap_due = self.lap_due.min(entry.due);
+        self.make_room_for_known(now);
         true
+    }
+
+    /// Gives up the known neighbour that was confirmed longest ago of the station with the most, if
+    /// too many are known.
+    fn make_room_for_known(&mut self, now: Instant) {
+        let known_max = self.limits.neighbours_max.saturating_sub(self.limits.unresolved_max).max(1);
+        if self.entries.len() as u32 - self.unresolved_count > known_max
+            && let Some((_, oldest)) = self.oldest_of_longest(LISTS..2 * LISTS)
+            && self.entries.get(oldest).is_some_and(|entry| entry.waiting_count == 0)
+        {
+            self.remove(oldest);
+            // The last one is in its place now.
+            if self.sweep_next == self.entries.len() {
+                self.sweep_next = oldest;
+            }
+            // The sweep looks at all of them once more, because one may have moved behind it.
+            (self.next_due, self.lap_due) = (now, now);
+        }
     }
 
     /// Somebody else found out that the neighbour does not answer, or forgot it.
@@ -435,9 +486,65 @@ impl<P, A: Address> Neighbours<P, A> {
 
     fn slot_of(&self, interface: InterfaceId, address: A) -> usize {
         let key = (u64::from(interface.0) << 32) ^ address.fold(self.secret);
+        self.mix(key) & (self.slots.len() - 1)
+    }
+
+    /// A hash that outsiders cannot foresee.
+    fn mix(&self, key: u64) -> usize {
         let mixed = (key ^ self.secret).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(self.secret);
-        (mixed >> 32) as usize & (self.slots.len() - 1)
+        (mixed >> 32) as usize
+    }
+
+    fn list_of_station(&self, station: MacAddress) -> usize {
+        let [a, b, c, d, e, f] = station.0;
+        LISTS + self.mix(u64::from_be_bytes([0, 0, a, b, c, d, e, f])) % LISTS
+    }
+
+    /// Puts an entry at the end of a list.
+    fn link(&mut self, index: usize, list: usize) {
+        let Some(place) = self.lists.get_mut(list) else { return };
+        let before = core::mem::replace(&mut place.newest, index as u32);
+        if before == NONE {
+            place.oldest = index as u32;
+        }
+        place.count += 1;
+        if let Some(entry) = self.entries.get_mut(before as usize) {
+            entry.newer = index as u32;
+        }
+        if let Some(entry) = self.entries.get_mut(index) {
+            (entry.list, entry.older, entry.newer) = (list as u8, before, NONE);
+        }
+    }
+
+    fn unlink(&mut self, index: usize) {
+        let Some(entry) = self.entries.get(index) else { return };
+        let (list, older, newer) = (usize::from(entry.list), entry.older, entry.newer);
+        self.join(list, (older, newer), (newer, older));
+        if let Some(list) = self.lists.get_mut(list) {
+            list.count -= 1;
+        }
+    }
+
+    /// Lets the entries on both sides of a place in a list point to others: the older one to
+    /// `after.0`, the newer one to `after.1`.
+    fn join(&mut self, list: usize, (older, newer): (u32, u32), after: (u32, u32)) {
+        let Some(list) = self.lists.get_mut(list) else { return };
+        match self.entries.get_mut(older as usize) {
+            Some(entry) => entry.newer = after.0,
+            None => list.oldest = after.0,
+        }
+        match self.entries.get_mut(newer as usize) {
+            Some(entry) => entry.older = after.1,
+            None => list.newest = after.1,
+        }
+    }
+
+    /// The longest of these lists, and its first entry.
+    fn oldest_of_longest(&self, lists: core::ops::Range<usize>) -> Option<(usize, usize)> {
+        let longest = lists.max_by_key(|list| self.lists.get(*list).map(|list| list.count))?;
+        let oldest = self.lists.get(longest)?.oldest;
+        (oldest != NONE).then_some((longest, oldest as usize))
     }
 
     #[inline]
@@ -455,10 +562,30 @@ impl<P, A: Address> Neighbours<P, A> {
     }
 
     /// Makes an entry whose first request is due now.
-    fn ask(&mut self, now: Instant, interface: InterfaceId, address: A) -> Option<usize> {
-        if self.entries.len() >= self.limits.neighbours_max as usize
-            || self.unresolved_count >= self.limits.unresolved_max
-        {
+    fn ask(
+        &mut self,
+        now: Instant,
+        source: u64,
+        (interface, address): (InterfaceId, A),
+        mut give_back: impl FnMut(P),
+    ) -> Option<usize> {
+        let list = self.mix(source) % LISTS;
+        while self.unresolved_count >= self.limits.unresolved_max || self.waiting_free == NONE {
+            let (longest, oldest) = self.oldest_of_longest(0..LISTS)?;
+            // A source beyond its share waits for the answers to its first questions.
+            let is_own = self.lists.get(longest)?.count == self.lists.get(list)?.count;
+            let oldest = if is_own { self.lists.get(list)?.oldest as usize } else { oldest };
+            if is_own && now < self.entries.get(oldest)?.trusted_until + RETRY_AFTER {
+                return None;
+            }
+            while let Some(packet) = self.pop_waiting(oldest) {
+                give_back(packet);
+            }
+            self.unresolved_count -= 1;
+            // This moves another entry behind the sweep, and the new one starts another lap.
+            self.remove(oldest);
+        }
+        if self.entries.len() >= self.limits.neighbours_max as usize {
             return None;
         }
         let index = self.entries.len();
@@ -474,7 +601,11 @@ impl<P, A: Address> Neighbours<P, A> {
             trusted_until: now,
             waiting_first: NONE,
             waiting_last: NONE,
+            list: 0,
+            older: NONE,
+            newer: NONE,
         });
+        self.link(index, list);
         self.unresolved_count += 1;
         self.next_due = self.next_due.min(now);
         self.lap_due = self.lap_due.min(now);
@@ -492,14 +623,18 @@ impl<P, A: Address> Neighbours<P, A> {
         let Some(entry) = self.entries.get(index) else { return };
         let Some(slot) = self.slot_holding(entry.interface, entry.address, index) else { return };
         self.close_gap(slot);
+        self.unlink(index);
         self.generation += 1;
         let last = self.entries.len() - 1;
         if last != index
             && let Some(moved) = self.entries.get(last)
             && let Some(slot) = self.slot_holding(moved.interface, moved.address, last)
-            && let Some(slot) = self.slots.get_mut(slot)
         {
-            *slot = index as u32;
+            let (list, beside) = (usize::from(moved.list), (moved.older, moved.newer));
+            if let Some(slot) = self.slots.get_mut(slot) {
+                *slot = index as u32;
+            }
+            self.join(list, beside, (index as u32, index as u32));
         }
         self.entries.swap_remove(index);
     }

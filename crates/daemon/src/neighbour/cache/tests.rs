@@ -25,11 +25,21 @@ fn station(address: u32) -> MacAddress {
 fn bounds_hold_for_neighbours_and_packets() {
     let mut cache = Neighbours::new(LIMITS, 7);
     let now = Instant::ORIGIN;
-    let held = (0..200_u32).filter(|number| cache.hold(now, LAN, number / 8, *number).is_ok()).count();
-    assert_eq!(held, 16, "packets in all");
-    assert_eq!(cache.waiting_count(), 16);
-    // Without a place for its packet a neighbour is still asked for; that is bounded too.
-    assert!(cache.views(0).count() <= 32);
+    let mut given_back = 0;
+    let held = (0..200_u32)
+        .filter(|number| cache.hold(now, 0, (LAN, number / 8), *number, |_| given_back += 1).is_ok())
+        .count();
+    assert_eq!((held, given_back), (16, 0), "packets in all");
+    assert_eq!((cache.waiting_count(), cache.views(0).count()), (16, 4), "four for each neighbour");
+    // Another source has its share, and so has the first one, after a second without answers.
+    assert_eq!(cache.hold(now, 1, (LAN, 100), 200, |_| given_back += 1), Ok(()));
+    assert_eq!(given_back, 4, "of the oldest neighbour");
+    for number in 0..3 {
+        assert_eq!(cache.hold(now, 0, (LAN, 101), number, |_| given_back += 1), Ok(()), "the rest of its places");
+    }
+    assert_eq!(cache.hold(now, 0, (LAN, 102), 201, |_| given_back += 1), Err(201));
+    assert_eq!(cache.hold(now + super::RETRY_AFTER, 0, (LAN, 102), 202, |_| given_back += 1), Ok(()));
+    assert_eq!(given_back, 8);
 }
 
 #[test]
@@ -46,7 +56,8 @@ fn every_packet_comes_out_once_and_in_order_under_random_use() {
                 0 | 1 => match cache.lookup(LAN, address) {
                     Some(found) => assert_eq!(found, station(address), "seed {seed}"),
                     None => {
-                        if cache.hold(now, LAN, address, address << 16 | number).is_ok() {
+                        let given_up = |packet| assert!(inside.remove(&packet), "seed {seed}: comes out once");
+                        if cache.hold(now, number.into(), (LAN, address), address << 16 | number, given_up).is_ok() {
                             inside.insert(address << 16 | number);
                         }
                     }
@@ -86,6 +97,7 @@ fn every_packet_comes_out_once_and_in_order_under_random_use() {
         assert_eq!(cache.views(0).count(), 0, "seed {seed}: unused neighbours are forgotten");
         assert!(cache.slots.iter().all(|slot| *slot == u32::MAX), "seed {seed}: no slot is left behind");
         assert_eq!(cache.unresolved_count, 0, "seed {seed}");
+        assert!(cache.lists.iter().all(|list| (list.count, list.oldest, list.newest) == (0, super::NONE, super::NONE)));
     }
 }
 
@@ -93,7 +105,7 @@ fn every_packet_comes_out_once_and_in_order_under_random_use() {
 fn a_cache_with_nothing_due_looks_at_nothing() {
     let mut cache: Neighbours<u32> = Neighbours::new(LIMITS, 7);
     let now = Instant::ORIGIN;
-    assert!(cache.hold(now, LAN, 1, 1).is_ok());
+    assert!(cache.hold(now, 0, (LAN, 1), 1, |_| {}).is_ok());
     while cache.next_action(now).is_some() {}
     cache.learn(now, LAN, 1, station(1));
     while cache.next_action(now).is_some() {}
@@ -101,4 +113,37 @@ fn a_cache_with_nothing_due_looks_at_nothing() {
         assert!(cache.next_action(now).is_none());
     }
     assert_eq!(cache.next_due, now + super::TRUSTED_FOR);
+}
+
+#[test]
+fn a_scan_of_one_source_leaves_room_for_others() {
+    let mut cache = Neighbours::new(LIMITS, 7);
+    let mut now = Instant::ORIGIN;
+    let mut given_back = Vec::new();
+    for round in 0..100 {
+        for number in 0..100 {
+            let _ = cache.hold(now, 1, (LAN, 1_000 + round * 100 + number), round, |packet| given_back.push(packet));
+        }
+        assert_eq!(cache.hold(now, 2, (LAN, round), 1_000, |packet| given_back.push(packet)), Ok(()), "round {round}");
+        while cache.next_action(now).is_some() {}
+        assert!(cache.learn(now, LAN, round, station(round)), "round {round}: its answer counts");
+        while cache.next_action(now).is_some() {}
+        now = now + Duration::from_millis(100);
+    }
+    assert!(!given_back.is_empty() && !given_back.contains(&1_000), "given up for the scan");
+}
+
+#[test]
+fn a_station_with_many_addresses_leaves_the_others() {
+    let mut cache = Neighbours::new(LIMITS, 7);
+    let now = Instant::ORIGIN;
+    for number in 0..1_000 {
+        assert_eq!(cache.hold(now, number.into(), (LAN, number), number, |_| {}), Ok(()));
+        let owner = if number < 8 { number } else { 99 };
+        assert!(cache.learn(now, LAN, number, station(owner)));
+        while cache.next_action(now).is_some() {}
+    }
+    assert_eq!(cache.views(0).count() as u32, LIMITS.neighbours_max - LIMITS.unresolved_max);
+    let known = (0..8).filter(|number| cache.lookup(LAN, *number).is_some()).count();
+    assert_eq!(known, 8, "stations with one address each");
 }
