@@ -278,6 +278,9 @@ def why_and_trace_name_an_ipv6_host(n):
     back = why(n, "udp", f"{SRV1}:{to}", external, "--inbound")
     leaves = back["translated_source"], back["translated_destination"]
     expect_equal(leaves, (f"[{SRV1_BEHIND}]:{to}", source), f"back: {back}")
+    private = why(n, "udp", source, f"[{PREFIX}10.0.0.1]:{to}")
+    expect_equal((private["verdict"], [step["step"] for step in private["steps"]]), ("embedded_private", ["edge"]), "refused")
+    expect("10.0.0.1 is private" in private["steps"][0]["detail"], f"refused: {private}")
     home = why(n, "udp", f"{HOME}:{port}", f"{SRV1}:{to}", "--b4", SUB1)
     expect_equal((home["verdict"], home["host"]["inner"]), ("outbound", HOME), f"by softwire: {home}")
 

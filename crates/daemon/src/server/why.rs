@@ -20,6 +20,7 @@ use lookup::convert::pool_name;
 use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
+use nat::Verdict;
 use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::settings::RuleAction;
@@ -42,9 +43,6 @@ use super::convert;
 use crate::instance::Instance;
 use crate::instance::mismatch;
 use crate::mailbox::Question;
-
-/// IPv4 in IPv6 (RFC 2473).
-const PROTOCOL_IPV4: u8 = 4;
 
 /// Header bytes of the shortest packet of each transport.
 const fn shortest(protocol: Protocol) -> usize {
@@ -176,7 +174,7 @@ fn packet(shared: &Shared, why: &Why, protocol: Protocol, from: Facing) -> Resul
                 return Err(Fault::new(format!("b4 {b4}"), "the VRF has no softwires", remedy));
             };
             let inner = packet4(why, protocol, from.side, (source, destination))?;
-            Ok((build6::raw(b4, end.aftr, PROTOCOL_IPV4, &inner), why.destination))
+            Ok((build6::raw(b4, end.aftr, ipv6::PROTOCOL_IPV4, &inner), why.destination))
         }
         (SocketAddr::V6(source), destination, None) if from.side == Side::Inside => {
             let destination = match destination {
@@ -264,6 +262,32 @@ fn packet6(
     })
 }
 
+/// Why an IPv6 packet does not become IPv4.
+fn why_at_edge(settings: &Settings, source: Ipv6Addr, about: Option<Ipv4Addr>, verdict: Verdict) -> String {
+    let transition = &settings.transition;
+    let about = about.map_or_else(|| "its IPv4 address".to_owned(), |about| about.to_string());
+    match verdict {
+        Verdict::SourceInvalid => format!("{source} cannot be the address of a host here (RFC 6146 section 3.5)"),
+        Verdict::SourceInPrefix => format!("{source} is in a prefix of [[nat64]], so it stands for an IPv4 host"),
+        Verdict::EmbeddedPrivate => {
+            format!("{about} is private, and 64:ff9b::/96 does not lead there (RFC 6052 section 3.1)")
+        }
+        Verdict::EmbeddedAddress => {
+            format!("the destination embeds {about}, which no host can have, or bits 64 to 71 are not 0 (RFC 6052)")
+        }
+        Verdict::HostLimit => format!(
+            "the /{} of {source} has {} hosts, the limit of subscriber.ipv6_hosts",
+            transition.prefix_length, transition.hosts_per_subscriber_max
+        ),
+        Verdict::HostTableFull => {
+            format!("the {} records of tables.ipv6_hosts are in use; none is free for {source}", transition.hosts_max)
+        }
+        Verdict::SoftwireSubscriber => format!("{source} is in no prefix of softwire.subscribers"),
+        Verdict::SoftwireSource => format!("{about} behind {source} is in no prefix of softwire.inner"),
+        _ => format!("from {source}: {}", verdict.description()),
+    }
+}
+
 /// Steps as text.
 pub(crate) fn steps_of(shared: &Shared, steps: &[view::Step]) -> Vec<Step> {
     steps.iter().map(|step| step_of(shared, Names(steps), *step)).collect()
@@ -283,6 +307,9 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
                 }
                 HostRole::Receiver { .. } => ("host", format!("to {host}"), way.to_owned()),
             }
+        }
+        view::Step::EdgeRefused { source, about, verdict } => {
+            ("edge", format!("dropped: {}", verdict.name()), why_at_edge(settings, source, about, verdict))
         }
         view::Step::Parsed { protocol, source, destination } => {
             let (source, destination) = (names.endpoint(source), names.endpoint(destination));

@@ -179,7 +179,7 @@ impl PacketPath {
     fn count_dropped_fragments(&mut self, now: Instant, verdict: Verdict, held: u32) {
         self.ledger.counters.verdicts[verdict.index()] += u64::from(held);
         if matches!(verdict, Verdict::ReassemblyFull | Verdict::ReassemblyQuota) {
-            self.ledger.note_fragment_refused(now, (RealmId::default(), None), verdict);
+            self.ledger.note_no_room(now, (RealmId::default(), None), verdict);
         }
     }
 

@@ -351,9 +351,9 @@ impl Ledger {
         }
     }
 
-    /// No room for a fragment; without a subscriber, one from outside.
+    /// No room for a fragment or a host; without a subscriber, of nobody that is known.
     #[cold]
-    pub(super) fn note_fragment_refused(
+    pub(super) fn note_no_room(
         &mut self,
         now: Instant,
         (realm, subscriber): (RealmId, Option<Ipv4Addr>),

@@ -8,8 +8,9 @@
 //!   `Timeouts::fragment` from its first fragment seen.
 //! - held fragments: `Limits::fragments_held_max` slots.
 //! - shares (REQ-14a): one of [`SOURCES`] classes of sources gets at most an eighth of either
-//!   table, but at least 64 slots (one large datagram); one side gets at most three quarters. A
-//!   flood is dropped at its share; nothing valid is evicted for it.
+//!   table, but at least 64 slots (one large datagram); one side gets at most three quarters. All
+//!   IPv6 hosts of a prefix are one source. A flood is dropped at its share; nothing valid is
+//!   evicted for it.
 //!
 //! Refused are overlaps (the whole datagram, as in RFC 5722 §4 for IPv6), tiny first fragments (RFC
 //! 1858, RFC 3128), and contradictory offsets. Two bits for each 8-byte unit, 2 KiB a datagram,
@@ -95,10 +96,6 @@ impl FragmentKey {
         FragmentKey { identification6: identification, ..self }
     }
 
-    fn source(self) -> u64 {
-        self.addresses >> 32
-    }
-
     /// Sources in several realms may have the same address.
     fn facing(self) -> u64 {
         u64::from(self.rest >> 24)
@@ -124,6 +121,8 @@ pub struct FragmentInfo {
     pub more: bool,
     /// Of a first fragment; for ICMP the query identifier twice.
     pub first_ports: Option<(u16, u16)>,
+    /// Whose share it takes: the source, or the subscriber of an IPv6 host.
+    pub owner: u32,
 }
 
 /// A tracked datagram. Valid until the next [`FragmentTracker::accept`] or
@@ -338,7 +337,7 @@ impl FragmentTracker {
         }
         let slot = match known {
             Some(slot) => slot,
-            None => match self.begin(now, hash, key) {
+            None => match self.begin(now, hash, key, info.owner) {
                 Some(slot) => slot,
                 None => return dropped(Verdict::FragmentTableFull),
             },
@@ -501,8 +500,8 @@ impl FragmentTracker {
     }
 
     /// `None` if the table or the share is full.
-    fn begin(&mut self, now: Instant, hash: u64, key: FragmentKey) -> Option<Slot> {
-        let source = self.hash.hash(key.source(), key.facing()) as usize & (SOURCES - 1);
+    fn begin(&mut self, now: Instant, hash: u64, key: FragmentKey, owner: u32) -> Option<Slot> {
+        let source = self.hash.hash(owner.into(), key.facing()) as usize & (SOURCES - 1);
         let by_source = self.sources.get_mut(source)?;
         let by_side = self.sides.get_mut(key.side())?;
         if by_source.datagrams >= self.source_max.datagrams || by_side.datagrams >= self.side_max.datagrams {

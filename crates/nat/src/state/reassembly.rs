@@ -38,6 +38,9 @@ pub(crate) const WITHOUT_CHECKSUM: u8 = u8::MAX;
 const HIGH_PERCENT: usize = 75;
 const LOW_PERCENT: usize = 50;
 
+/// The mark of congestion in a class (RFC 3168 §5).
+const CONGESTED: u8 = 3;
+
 const UNIT: usize = 8;
 const WORDS: usize = BYTES_MAX / UNIT / 64;
 
@@ -52,6 +55,8 @@ pub(crate) struct Part<'a> {
     /// The softwire it comes by, or [`WITHOUT_CHECKSUM`].
     pub(crate) way: u8,
     pub(crate) identification: u32,
+    /// Traffic class, or type of service.
+    pub(crate) class: u8,
     pub(crate) offset: usize,
     pub(crate) more: bool,
     pub(crate) bytes: &'a [u8],
@@ -62,8 +67,9 @@ pub(crate) struct Part<'a> {
 pub(crate) enum Outcome {
     /// It is kept.
     Held,
-    /// Its datagram is whole; so many other fragments were kept.
-    Whole { slot: usize, length: usize, held: u32 },
+    /// Its datagram is whole; so many other fragments were kept. The class has a mark of congestion
+    /// if a fragment had it (RFC 3168 §5.3).
+    Whole { slot: usize, length: usize, held: u32, class: u8 },
     /// Dropped, with so many that were kept.
     Dropped { verdict: Verdict, held: u32 },
 }
@@ -74,6 +80,7 @@ struct Datagram {
     subscriber: u128,
     identification: u32,
     way: u8,
+    class: u8,
     in_use: bool,
     started: Instant,
     units: [u64; WORDS],
@@ -88,6 +95,7 @@ const EMPTY: Datagram = Datagram {
     subscriber: 0,
     identification: 0,
     way: 0,
+    class: 0,
     in_use: false,
     started: Instant::ORIGIN,
     units: [0; WORDS],
@@ -204,6 +212,9 @@ impl Reassembly {
             datagram.units[unit / 64] |= 1 << (unit % 64);
         }
         datagram.received += part.bytes.len();
+        if part.class & CONGESTED == CONGESTED {
+            datagram.class |= CONGESTED;
+        }
         if !part.more {
             datagram.total = end;
         }
@@ -211,9 +222,9 @@ impl Reassembly {
             place.copy_from_slice(part.bytes);
         }
         if datagram.total != 0 && datagram.received == datagram.total {
-            let length = datagram.total;
+            let (length, class) = (datagram.total, datagram.class);
             let held = self.end(slot);
-            return Outcome::Whole { slot, length, held };
+            return Outcome::Whole { slot, length, held, class };
         }
         datagram.held += 1;
         self.held += 1;
@@ -245,6 +256,7 @@ impl Reassembly {
                 subscriber: part.subscriber,
                 identification: part.identification,
                 way: part.way,
+                class: part.class,
                 in_use: true,
                 started: now,
                 ..EMPTY

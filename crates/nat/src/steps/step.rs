@@ -15,6 +15,7 @@ use crate::types::InsideHost;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::WorkerId;
+use crate::verdict::Verdict;
 
 /// Steps an explanation has at most.
 pub const STEPS_MAX: usize = 24;
@@ -45,6 +46,15 @@ pub enum Step {
         host: HostView,
         /// What it does.
         role: HostRole,
+    },
+    /// An IPv6 packet is dropped before it becomes IPv4.
+    EdgeRefused {
+        /// Its source.
+        source: Ipv6Addr,
+        /// The IPv4 address in its destination, or that behind the B4.
+        about: Option<Ipv4Addr>,
+        /// Why.
+        verdict: Verdict,
     },
     /// The headers were read.
     Parsed {

@@ -1,7 +1,11 @@
 //! RFC 6146, stateful NAT64.
 
+use core::net::Ipv4Addr;
+
 use nat::Duration;
 use nat::Verdict;
+use nat::event::Cause;
+use nat::event::EventKind;
 use testkit::bed6::*;
 use testkit::packet::header;
 use testkit::packet6::*;
@@ -107,7 +111,7 @@ fn no_ipv4_host_reports_about_a_host_by_its_number() {
     bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
     let subscriber = core::net::Ipv4Addr::new(100, 64, 0, 10);
     bed.inside(&build::udp(at(subscriber, 5_000), at(E1, 53)).build());
-    let error = |about: core::net::Ipv4Addr| {
+    let error = |about: Ipv4Addr| {
         let quote = build::udp(at(E1, 53), at(about, 5_000)).payload(b"answer").build();
         build::icmp_error(subscriber, E1, 3, 3, &quote).build()
     };
@@ -376,6 +380,48 @@ fn many_sources_of_one_prefix_are_bounded_and_harmless() {
     }
     assert_eq!((bed.mappings(), bed.count(Verdict::HostLimit)), (64, (1 << 20) - 64));
     let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
+    assert_eq!(out.len(), 1, "other subscribers are not affected");
+}
+
+#[test]
+fn refused_hosts_are_events_with_their_prefix() {
+    let refused = |bed: &mut Bed6| {
+        let events = bed.take_events().into_iter().filter(|event| event.kind == EventKind::Refused);
+        let events: Vec<_> = events.map(|event| (event.cause, event.subscriber, event.amount)).collect();
+        let [(cause, subscriber, amount)] = events[..] else { panic!("one event: {events:?}") };
+        (cause, subscriber, amount)
+    };
+    let mut settings = settings6();
+    settings.transition.hosts_per_subscriber_max = 2;
+    let mut bed = Bed6::new(settings).record_events(64);
+    for host in 0..5 {
+        bed.inside(&udp6((v6("2001:db8:c:100::") + host, 5_000), e1(53), b"x"));
+    }
+    assert_eq!(bed.count(Verdict::HostLimit), 3);
+    let (cause, subscriber, amount) = refused(&mut bed);
+    assert_eq!((cause, amount), (Cause::Verdict(Verdict::HostLimit), 1), "one for many");
+    assert!(nat::types::is_host_number(subscriber.to_bits()), "the number of a named prefix");
+    let mut settings = settings6();
+    settings.transition.hosts_max = 2;
+    let mut bed = Bed6::new(settings).record_events(64);
+    bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
+    bed.inside(&udp6((v6(D6), 5_000), e1(53), b"x"));
+    assert_eq!(refused(&mut bed), (Cause::Verdict(Verdict::HostTableFull), Ipv4Addr::UNSPECIFIED, 1));
+}
+
+#[test]
+fn a_prefix_leaves_room_for_fragments_of_others() {
+    covers!("6146-30");
+    let mut settings = settings6();
+    settings.limits.fragmented_datagrams_max = 64;
+    let mut bed = Bed6::new(settings);
+    let begin = |source: u128| fragments6(&udp6((source, 5_000), e1(53), &[1; 2_000]), &[1_000], 1).swap_remove(0);
+    for host in 0..64 {
+        // Begun and never completed.
+        bed.inside(&begin(v6("2001:db8:bad:100::") + host));
+    }
+    assert_eq!(bed.count(Verdict::FragmentTableFull), 56, "an eighth for each subscriber");
+    let [_, out] = bed.inside(&begin(v6(C6)));
     assert_eq!(out.len(), 1, "other subscribers are not affected");
 }
 

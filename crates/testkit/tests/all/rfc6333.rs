@@ -441,6 +441,29 @@ fn a_mark_of_congestion_on_the_softwire_is_kept() {
 }
 
 #[test]
+fn a_mark_of_congestion_on_one_fragment_is_kept() {
+    covers!("6333-6", "6040-4.2");
+    let mut bed = Bed6::new(settings6());
+    let mut identification = 0;
+    for (inner, expected) in [(0, None), (1, Some(3)), (2, Some(3)), (3, Some(3))] {
+        for marked in 0..3 {
+            let packet = build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(1_400).ds_field(0x28 | inner);
+            let mut left = Vec::new();
+            identification += 1;
+            for (place, mut piece) in
+                fragments6(&from(C6, &packet.build()), &[512, 512], identification).into_iter().enumerate()
+            {
+                piece[1] = if place == marked { 3 << 4 } else { inner << 4 };
+                left.extend(bed.inside(&piece)[1].clone());
+            }
+            let seen = left.first().map(|it| header(it).ds_field());
+            assert_eq!(seen, expected.map(|mark| 0x28 | mark), "inner {inner}, fragment {marked}");
+        }
+    }
+    assert_eq!(bed.count(Verdict::SoftwireMalformed), 3);
+}
+
+#[test]
 fn a_packet_too_big_makes_the_softwire_smaller() {
     covers!("6333-15");
     let mut bed = Bed6::new(settings6());

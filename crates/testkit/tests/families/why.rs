@@ -59,6 +59,7 @@ fn check(bed: &mut Bed6, worker: usize, ingress: InterfaceId, packet: &[u8]) -> 
     let given: Vec<Verdict> =
         counts.filter(|(verdict, before)| bed.count(**verdict) > *before).map(|(verdict, _)| *verdict).collect();
     assert_eq!(given, [foretold.verdict], "{packet:02x?}: foretold was {foretold:#?}");
+    assert!(!foretold.steps.is_empty(), "{packet:02x?}: {:?} without a step", foretold.verdict);
     (foretold, out)
 }
 

@@ -62,8 +62,6 @@ use crate::types::Side;
 use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
-/// IPv4 in IPv6 (RFC 2473).
-const PROTOCOL_IPV4: u8 = 4;
 const PROTOCOL_UDP: u8 = wire::ipv4::PROTOCOL_UDP;
 const PROTOCOL_ICMP: u8 = wire::ipv4::PROTOCOL_ICMP;
 
@@ -237,17 +235,23 @@ fn check_b4(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<
 
 /// Parses the packet inside a softwire, and marks it as the softwire is marked for congestion.
 pub(super) fn parse_in_softwire(packet: &mut Packet<'_>, offset: u16) -> Result<Parsed, Verdict> {
-    // The headers of a packet that was put together are gone.
+    // A packet that was put together is marked already, and its headers are gone.
     let outer = if offset == 0 { 0 } else { Ipv6::new_unchecked(packet.bytes()).traffic_class() };
     let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
     let parsed = parse(inner)?;
-    let mut view = Ipv4::new_unchecked(inner);
+    mark(inner, outer)?;
+    Ok(parsed)
+}
+
+/// Marks an IPv4 packet out of a softwire with this traffic class.
+fn mark(inner: &mut [u8], outer: u8) -> Result<(), Verdict> {
+    let Ok(mut view) = Ipv4::new_checked(inner) else { return Err(Verdict::IpMalformed) };
     let class = congestion(outer, view.ds_field()).ok_or(Verdict::SoftwireMalformed)?;
     if class != view.ds_field() {
         view.set_ds_field(class);
         view.fill_checksum();
     }
-    Ok(parsed)
+    Ok(())
 }
 
 /// Takes the packet of the host with this number out of its softwire. An error may be about another
@@ -482,7 +486,7 @@ impl PacketPath {
                 let inner = packet.chunk::<HEADERS>(ipv6::HEADER_LENGTH)?;
                 let length = usize::from(view.payload_length());
                 let (outer_class, inner_class) = (view.traffic_class(), inner[1]);
-                let is_usual = header[ipv6::NEXT_HEADER_OFFSET] == PROTOCOL_IPV4
+                let is_usual = header[ipv6::NEXT_HEADER_OFFSET] == ipv6::PROTOCOL_IPV4
                     && ipv6::HEADER_LENGTH + length <= bytes.len()
                     && get_u32(inner, ip::DESTINATION) != AFTR_INSIDE
                     && is_plain(inner, length)
@@ -646,7 +650,7 @@ impl PacketPath {
             // Its port is looked at with its checksum.
             return Ok(Incoming::Request { source, way, offset: chain.offset as u16 });
         }
-        if chain.protocol != PROTOCOL_IPV4 {
+        if chain.protocol != ipv6::PROTOCOL_IPV4 {
             return Err(Verdict::SoftwireMalformed);
         }
         if let Some(fragment) = chain.fragment.filter(|fragment| !fragment.is_atomic()) {
@@ -689,7 +693,7 @@ impl PacketPath {
             return Err(Verdict::IcmpQuoteMalformed);
         }
         let quoted = translate::quoted6(packet, &headers).map_err(verdict_of)?;
-        if quoted.source != aftr || quoted.protocol != PROTOCOL_IPV4 {
+        if quoted.source != aftr || quoted.protocol != ipv6::PROTOCOL_IPV4 {
             return Err(Verdict::IcmpQuoteNoMapping);
         }
         let is_first = quoted.fragment.is_none_or(|fragment| fragment.offset == 0);
@@ -827,6 +831,7 @@ impl PacketPath {
             subscriber: subscriber_prefix(source, self.ledger.shared.transition.prefix_length),
             way: position,
             identification: fragment.identification,
+            class: Ipv6::new_unchecked(packet.bytes()).traffic_class(),
             offset: usize::from(fragment.offset),
             more: fragment.more,
             bytes: packet.bytes().get(bytes).unwrap_or_default(),
@@ -840,11 +845,12 @@ impl PacketPath {
                 self.count_dropped_fragments(now, verdict, held);
                 Err(verdict.into())
             }
-            Reassembled::Whole { slot, length, held } => {
+            Reassembled::Whole { slot, length, held, class } => {
                 self.ledger.counters.verdicts[Verdict::Reassembled.index()] += u64::from(held);
                 let frame = reassembly.frame(slot, length);
                 let mut whole = Packet::in_frame(frame, reassembly::ROOM as u16, packet.meta);
-                let result = self.enter_whole(now, &mut whole, (source, way), sink);
+                let marked = mark(whole.bytes_mut(), class).map_err(Refusal::from);
+                let result = marked.and_then(|()| self.enter_whole(now, &mut whole, (source, way), sink));
                 packet.verdict = whole.verdict;
                 result
             }
@@ -959,9 +965,21 @@ impl PacketPath {
                 *verdict
             }
         };
+        if matches!(verdict, Verdict::HostLimit | Verdict::HostTableFull) {
+            self.note_host_refused(now, packet, verdict);
+        }
         self.ledger.counters.count(verdict);
         packet.verdict = Some(verdict);
         packet.outcome = Outcome::Done;
+    }
+
+    /// No room for a host; a prefix that has none yet is of nobody.
+    #[cold]
+    fn note_host_refused(&mut self, now: Instant, packet: &Packet<'_>, verdict: Verdict) {
+        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+        let Ok(view) = Ipv6::new_checked(packet.bytes()) else { return };
+        let subscriber = self.ledger.state.subscribers.hosts.find_subscriber(view.source(), realm);
+        self.ledger.note_no_room(now, (realm, subscriber.map(Ipv4Addr::from_bits)), verdict);
     }
 
     /// An ICMPv6 error about a packet from inside (RFC 4443 §2.4).

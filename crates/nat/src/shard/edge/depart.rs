@@ -45,8 +45,6 @@ use crate::types::DUMMY;
 use crate::types::Endpoint;
 use crate::verdict::Verdict;
 
-/// IPv4 in IPv6 (RFC 2473).
-const PROTOCOL_IPV4: u8 = 4;
 /// Hop limit of softwires.
 const HOP_LIMIT: u8 = 64;
 
@@ -307,6 +305,7 @@ impl PacketPath {
             subscriber: subscriber.into(),
             way: reassembly::WITHOUT_CHECKSUM,
             identification,
+            class: view.ds_field(),
             offset: view.fragment_offset_bytes(),
             more: view.more_fragments(),
             bytes: view.payload(),
@@ -320,9 +319,9 @@ impl PacketPath {
                 self.count_dropped_fragments(self.edge.now, verdict, held);
                 Err(verdict)
             }
-            Reassembled::Whole { slot, length, held } => {
+            Reassembled::Whole { slot, length, held, class } => {
                 self.ledger.counters.verdicts[Verdict::Reassembled.index()] += u64::from(held);
-                self.send_whole(egress, fragment, reassembly.frame(slot, length), sink)
+                self.send_whole(egress, (fragment, class), reassembly.frame(slot, length), sink)
             }
         };
         self.edge.reassembly = Some(reassembly);
@@ -330,11 +329,12 @@ impl PacketPath {
         sent
     }
 
-    /// `frame` has the datagram behind its room, `last` the header of the last fragment.
+    /// `frame` has the datagram behind its room, `last` the header of the last fragment. `class` is
+    /// that of the datagram.
     fn send_whole<S: Sink>(
         &mut self,
         egress: Egress,
-        last: &[u8],
+        (last, class): (&[u8], u8),
         frame: &mut [u8],
         sink: &mut S,
     ) -> Result<Sent, Verdict> {
@@ -349,6 +349,7 @@ impl PacketPath {
         view.set_header_length(ip::HEADER_MIN);
         view.set_total_length(u16::try_from(length).map_err(|_| Verdict::TooBig)?);
         view.set_fragment_bits(0);
+        view.set_ds_field(class);
         view.fill_checksum();
         let ready = self.translate_to(frame, start, length, (number, &host), position)?;
         self.send_pieces(egress, frame, &ready, sink).map(|()| Sent::Left)
@@ -510,7 +511,7 @@ fn write_outer(
     let first = 6 << 60
         | u64::from(traffic_class) << 52
         | u64::from(payload_length) << 16
-        | u64::from(PROTOCOL_IPV4) << 8
+        | u64::from(ipv6::PROTOCOL_IPV4) << 8
         | u64::from(HOP_LIMIT);
     bytes[..ipv6::SOURCE_OFFSET].copy_from_slice(&first.to_be_bytes());
     bytes[ipv6::SOURCE_OFFSET..ipv6::DESTINATION_OFFSET].copy_from_slice(&source.to_be_bytes());

@@ -5,6 +5,7 @@ use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 
 use translate::Kind;
+use wire::ipv4::Ipv4;
 use wire::ipv6;
 use wire::ipv6::Ipv6;
 
@@ -31,6 +32,7 @@ use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
+use crate::verdict::VerdictKind;
 
 /// What a packet from inside is behind the edge.
 pub(in crate::shard) enum Arrived {
@@ -69,44 +71,72 @@ impl PacketPath {
         numbering: Numbering,
         report: &mut R,
     ) -> Arrived {
-        let incoming = match self.look_at_edge(packet) {
-            Ok(Incoming::Other) => return Arrived::Ipv4,
-            Ok(incoming) => incoming,
-            Err(refusal) => return Arrived::Ended(refusal.verdict()),
+        let ends = self.ends_at_edge(packet);
+        let verdict = match self.foretell_entry(now, packet, numbering, report) {
+            Ok(arrived) => return arrived,
+            Err(refusal) => refusal.verdict(),
         };
+        if let Some((source, about)) = ends.filter(|_| verdict.kind() == VerdictKind::Dropped) {
+            report.step(|| Step::EdgeRefused { source, about, verdict });
+        }
+        Arrived::Ended(verdict)
+    }
+
+    /// The source of an IPv6 packet, and the IPv4 address in its destination or behind its B4.
+    fn ends_at_edge(&self, packet: &Packet<'_>) -> Option<(Ipv6Addr, Option<Ipv4Addr>)> {
+        let view = Ipv6::new_checked(packet.bytes()).ok()?;
+        let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+        let about = match self.ledger.shared.transition.way_of(realm, view.destination()) {
+            Some(Way::Nat64(position)) => {
+                self.ledger.shared.transition.prefix(position).map(|prefix| prefix.extract(view.destination()))
+            }
+            _ => Ipv4::new_checked(view.payload()).ok().map(|inner| inner.source()),
+        };
+        Some((Ipv6Addr::from_bits(view.source()), about.map(Ipv4Addr::from_bits)))
+    }
+
+    fn foretell_entry<R: Report>(
+        &self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        numbering: Numbering,
+        report: &mut R,
+    ) -> Result<Arrived, Refusal> {
+        let incoming = self.look_at_edge(packet)?;
         let address = match &incoming {
             Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } | Incoming::TooBig { key, .. } => key.address,
             Incoming::Request { source, .. } | Incoming::Fragment { source, .. } => *source,
-            Incoming::Other => return Arrived::Ipv4,
+            Incoming::Other => return Ok(Arrived::Ipv4),
         };
         let owner = self.ledger.shared.worker_of_host(address);
         if owner != self.ledger.worker && numbering == Numbering::Here {
-            return Arrived::Elsewhere(owner);
+            return Ok(Arrived::Elsewhere(owner));
         }
-        let entered = match incoming {
+        match incoming {
             Incoming::Nat64 { headers, destination, key, hash } => {
                 let number = match (headers.kind, numbering) {
                     (Kind::Error, Numbering::Here) => self.known_host(hash, &key, report),
                     _ => self.foretell_number(now, packet, numbering, (&key, hash), report),
                 };
-                number
-                    .map_err(Refusal::from)
-                    .and_then(|number| self.translate_from(packet, &headers, (number, destination), key.way))
+                self.translate_from(packet, &headers, (number?, destination), key.way)?;
             }
             Incoming::Softwire { offset, key, hash } => {
-                self.foretell_from_softwire(now, packet, offset, numbering, (&key, hash), report).map_err(Refusal::from)
+                self.foretell_from_softwire(now, packet, offset, numbering, (&key, hash), report)?;
             }
             Incoming::TooBig { key, hash, .. } => {
-                self.known_host(hash, &key, report).and(Err(Verdict::Local)).map_err(Refusal::from)
+                self.known_host(hash, &key, report)?;
+                return Err(Verdict::Local.into());
             }
-            Incoming::Request { way, offset, .. } => Err(self.judge_request(packet, usize::from(offset), way).into()),
+            Incoming::Request { way, offset, .. } => {
+                return Err(self.judge_request(packet, usize::from(offset), way).into());
+            }
             Incoming::Fragment { fragment, .. } => {
                 report.step(|| Step::Fragment { offset: fragment.offset, more: fragment.more });
-                return Arrived::Held;
+                return Ok(Arrived::Held);
             }
-            Incoming::Other => Ok(()),
-        };
-        entered.map_or_else(|refusal| Arrived::Ended(refusal.verdict()), |()| Arrived::Ipv4)
+            Incoming::Other => {}
+        }
+        Ok(Arrived::Ipv4)
     }
 
     fn foretell_from_softwire<R: Report>(

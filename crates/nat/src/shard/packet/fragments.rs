@@ -93,6 +93,7 @@ impl PacketPath {
             length: u32::from(parsed.payload_length()),
             more: parsed.more_fragments,
             first_ports: is_first.then_some((parsed.source_port, parsed.destination_port)),
+            owner: self.ledger.state.subscribers.hosts.subscriber_of(parsed.source),
         };
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
@@ -112,7 +113,7 @@ impl PacketPath {
                     let is_served =
                         is_host_number(parsed.source) || self.ledger.shared.pool_for(realm, source).is_some();
                     let subscriber = (side == Side::Inside && is_served).then_some(source);
-                    self.ledger.note_fragment_refused(now, (realm, subscriber), verdict);
+                    self.ledger.note_no_room(now, (realm, subscriber), verdict);
                 }
                 Fate::Done(verdict)
             }

@@ -31,15 +31,16 @@ fn key(identification: u16) -> FragmentKey {
 }
 
 fn piece(offset: u32, length: u32, more: bool) -> FragmentInfo {
-    FragmentInfo { offset, length, more, first_ports: (offset == 0).then_some(PORTS) }
+    FragmentInfo { offset, length, more, first_ports: (offset == 0).then_some(PORTS), owner: 0 }
 }
 
 fn meta(n: u16) -> PacketMeta {
     PacketMeta { ingress: InterfaceId(n), ..PacketMeta::default() }
 }
 
-/// Gives one fragment to the tracker; its packet bytes are its offset.
+/// Gives one fragment to the tracker; its packet bytes are its offset, and its source is its owner.
 fn give(tracker: &mut FragmentTracker, ms: u64, key: FragmentKey, info: FragmentInfo) -> FragmentOutcome {
+    let info = FragmentInfo { owner: (key.addresses >> 32) as u32, ..info };
     tracker.accept(at_ms(ms), key, info, &info.offset.to_be_bytes(), meta(info.offset as u16))
 }
 

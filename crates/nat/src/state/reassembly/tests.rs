@@ -9,7 +9,7 @@ fn at(millis: u64) -> Instant {
 }
 
 fn part(offset: usize, more: bool, bytes: &[u8]) -> Part<'_> {
-    Part { source: 7, subscriber: 7, way: 0, identification: 9, offset, more, bytes }
+    Part { source: 7, subscriber: 7, way: 0, identification: 9, class: 0, offset, more, bytes }
 }
 
 fn accept(store: &mut Reassembly, now: u64, part: &Part<'_>) -> Outcome {
@@ -26,7 +26,10 @@ fn fragments_in_any_order_make_the_packet() {
     assert_eq!(accept(&mut store, 0, &part(16, false, &[3; 5])), Outcome::Held);
     assert_eq!(accept(&mut store, 1, &part(0, true, &[1; 8])), Outcome::Held);
     assert_eq!(store.held(), 2);
-    assert_eq!(accept(&mut store, 2, &part(8, true, &[2; 8])), Outcome::Whole { slot: 0, length: 21, held: 2 });
+    assert_eq!(
+        accept(&mut store, 2, &part(8, true, &[2; 8])),
+        Outcome::Whole { slot: 0, length: 21, held: 2, class: 0 }
+    );
     assert_eq!(store.held(), 0);
     assert_eq!(store.frame(0, 21)[ROOM..], [[1; 8].as_slice(), &[2; 8], &[3; 5]].concat());
 }
@@ -201,7 +204,7 @@ proptest! {
         for (offset, more, bytes) in &parts {
             prop_assert!(last.is_none());
             match accept(&mut store, 0, &part(*offset, *more, bytes)) {
-                Outcome::Whole { slot, length, held } => last = Some((slot, length, held)),
+                Outcome::Whole { slot, length, held, .. } => last = Some((slot, length, held)),
                 outcome => prop_assert_eq!(outcome, Outcome::Held),
             }
         }
