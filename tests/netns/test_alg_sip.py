@@ -3,6 +3,7 @@
 SIPp makes 1,000 calls over each transport, or as many as `NATRIX_SIP_CALLS` says.
 """
 
+import contextlib
 import os
 import re
 import socket
@@ -269,3 +270,83 @@ def each_client_of_a_server_behind_a_forward_is_read(n):
                 expect(f"c=IN IP4 {setups.SERVER_FORWARD}" in answer and media, f"no external address: {answer}")
     finally:
         answering.end()
+
+
+@contextlib.contextmanager
+def losing(sender, to):
+    """What `sender` sends to `to` meanwhile is lost: its next hop has the link address of nobody."""
+    _, route, _ = sender.run(["ip", "-o", "route", "get", to], check=True)
+    via, dev = re.search(r"^\S+ (?:via (\S+) )?dev (\S+)", route).groups()
+    hop = via or to
+    _, entry, _ = sender.run(["ip", "neigh", "show", hop, "dev", dev], check=True)
+    lladdr = re.search(r"lladdr (\S+)", entry)[1]
+
+    def set_lladdr(lladdr):
+        replace = ["ip", "neigh", "replace", hop, "lladdr", lladdr, "dev", dev, "nud", "permanent"]
+        sender.run(replace, check=True)
+
+    set_lladdr("02:00:00:00:00:99")
+    try:
+        yield
+    finally:
+        set_lladdr(lladdr)
+
+
+def long_invite(call, address, target):
+    """Of two segments: its length, 2 KB, comes of lines that nothing reads."""
+    lines = ["v=0", f"c=IN IP4 {address}", "m=audio 40004 RTP/AVP 0", *("a=x:" + "y" * 440 for _ in range(4)), ""]
+    body = "\r\n".join(lines)
+    header = [
+        f"INVITE sip:b@{target} SIP/2.0",
+        f"Via: SIP/2.0/TCP {address}:5060;branch=z9hG4bK{call}",
+        f"Contact: <sip:a@{address}:5062>",
+        f"Call-ID: {call}",
+        "CSeq: 1 INVITE",
+        "Content-Type: application/sdp",
+        f"Content-Length: {len(body)}",
+    ]
+    return "\r\n".join([*header, "", body]).encode()
+
+
+def received(peer):
+    """What comes until the body has ended, or nothing has come for ten seconds."""
+    got = b""
+    while got.count(b"a=x:") < 4 or not got.endswith(b"y\r\n"):
+        part = peer.recv(8192)
+        if not part:
+            break
+        got += part
+    return got.decode()
+
+
+@test("gateways")
+def a_lost_first_segment_takes_no_sound(n):
+    """The first segment of an INVITE over TCP is lost once, from inside and from outside: sound is let in."""
+    inside = SUBSCRIBERS["sub1"]
+    made = listener(n.srv1, sip.PORT, SRV1), tcp(n.sub1, timeout=10), udp(n.sub1, 40004), udp(n.srv1)
+    with sockets(*made) as (server, client, phone, caller):
+        client.connect((SRV1, sip.PORT))
+        peer, (external, _) = server.accept()
+        with sockets(peer):
+            peer.settimeout(10)
+            for end in (client, peer):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+            def say(call, sender, end, other, address, target, is_lost):
+                text = long_invite(call, address, target)
+                with losing(sender, target) if is_lost else contextlib.nullcontext():
+                    end.send(text[:1448])
+                end.send(text[1448:])
+                return received(other)
+
+            def expect_sound(call, is_lost):
+                text = say(call, n.sub1, client, peer, inside, SRV1, is_lost)
+                expect(f"c=IN IP4 {external}" in text and inside not in text, f"call {call}: {text}")
+                port = int(re.search(r"m=audio (\d+) ", text)[1])
+                caller.sendto(b"sound %d" % call, (external, port))
+                expect_equal(receive(phone, f"sound of call {call}")[0], b"sound %d" % call, "sound")
+
+            for call, is_lost in enumerate((False, True, False)):
+                expect_sound(call, is_lost)
+            say(3, n.srv1, peer, client, SRV1, external, True)
+            expect_sound(4, False)

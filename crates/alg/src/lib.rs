@@ -248,6 +248,14 @@ pub trait Alg: Sync {
         false
     }
 
+    /// Over TCP: whether what comes ahead of a lost segment is kept, as much as a message may be
+    /// long. A receiver, to which nothing of an incomplete message is sent on, cannot ask for it,
+    /// and many senders repeat only their first unacknowledged segment. Messages that may be longer
+    /// than one segment need this; of others, the sender repeats what was dropped.
+    fn keeps_ahead(&self) -> bool {
+        false
+    }
+
     /// Over UDP: whether a datagram is a request that may begin a session with a server inside.
     /// `None` if nothing is read of what such a server is asked.
     fn is_first_request(&self) -> Option<fn(&[u8]) -> bool> {

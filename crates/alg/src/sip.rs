@@ -112,6 +112,10 @@ impl Alg for Sip {
         text::find(bytes, b"\r\n\r\n", 0).is_some()
     }
 
+    fn keeps_ahead(&self) -> bool {
+        true
+    }
+
     fn is_first_request(&self) -> Option<fn(&[u8]) -> bool> {
         Some(|message| {
             let line_end = text::position(&message[..message.len().min(LINE_MAX)], |byte| byte == b'\r');
@@ -191,6 +195,7 @@ fn names_inside(context: &Context<'_>, message: &[u8], line_end: usize) -> bool 
     let (mut is_of_registration, mut is_in_contact) = (false, false);
     // Only SDP opens ports. A text may name what it likes, where nobody takes it for SDP.
     let (mut types, mut is_text) = (0, false);
+    let mut length = 0;
     let mut fields = Fields::new(message, line_end + 2);
     for (name, from, to) in fields.by_ref() {
         match field(name) {
@@ -203,13 +208,16 @@ fn names_inside(context: &Context<'_>, message: &[u8], line_end: usize) -> bool 
                 types += 1;
                 is_text = is_text_type(text::part(message, text::skip_blanks(message, from), to));
             }
+            Some(Field::Length) => length = text::whole_number(message, from, to).map_or(0, |(length, ..)| length),
             _ => {}
         }
     }
     let is_only_text = is_text && types == 1 && text::starts(message, b"MESSAGE ");
     let body = fields.body.filter(|_| !is_only_text);
-    is_in_contact && !is_of_registration
-        || body.is_some_and(|body| sdp::names_inside(context, message, body, message.len()))
+    // A body that its sender keeps back may name anything.
+    let names_inside =
+        |body| message.len() - body < length as usize || sdp::names_inside(context, message, body, message.len());
+    is_in_contact && !is_of_registration || body.is_some_and(names_inside)
 }
 
 /// `text/…`, with any blanks around the slash (RFC 3261 §25.1).

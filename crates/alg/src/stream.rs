@@ -56,9 +56,12 @@ impl Correction {
 #[derive(Clone, Debug)]
 pub struct Held {
     bytes: [u8; MESSAGE_MAX],
+    /// Where the incomplete message is.
     start: usize,
     end: usize,
-    /// How many of them the parser has seen.
+    /// The same for bytes that came ahead of a gap, if there are any: a place above `end`.
+    ahead: (usize, usize),
+    /// How many bytes of the message the parser has seen.
     seen: usize,
     /// How many it needs.
     needs: usize,
@@ -81,13 +84,14 @@ impl Held {
     #[must_use]
     pub const fn new() -> Held {
         let kept = [Correction::NONE; CORRECTIONS_MAX];
-        Held { bytes: [0; MESSAGE_MAX], start: 0, end: 0, seen: 0, needs: 0, corrections: 0, kept, kept_len: 0 }
+        let bytes = [0; MESSAGE_MAX];
+        Held { bytes, start: 0, end: 0, ahead: (0, 0), seen: 0, needs: 0, corrections: 0, kept, kept_len: 0 }
     }
 
     /// No bytes and no corrections.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0 && self.kept_len == 0
+        self.len() == 0 && !self.has_ahead() && self.kept_len == 0
     }
 
     /// Bytes of an incomplete message.
@@ -116,6 +120,41 @@ impl Held {
 
     fn drop_bytes(&mut self) {
         (self.start, self.end, self.seen, self.needs, self.corrections) = (0, 0, 0, 0, 0);
+        self.forget_ahead();
+    }
+
+    fn has_ahead(&self) -> bool {
+        self.ahead.0 < self.ahead.1
+    }
+
+    fn forget_ahead(&mut self) {
+        self.ahead = (0, 0);
+    }
+
+    /// Keeps bytes that came so far ahead, as many as fit. One piece: what does not touch it is for
+    /// the sender to repeat.
+    fn keep_ahead(&mut self, gap: usize, payload: &[u8]) {
+        if self.is_incomplete() && gap + payload.len() > MESSAGE_MAX - self.end {
+            self.compact();
+        }
+        let Some(from) = self.end.checked_add(gap).filter(|from| *from < MESSAGE_MAX) else { return };
+        let to = from + payload.len().min(MESSAGE_MAX - from);
+        let (old_from, old_to) = self.ahead;
+        if self.has_ahead() && (to < old_from || from > old_to) {
+            return;
+        }
+        work::count(to - from);
+        self.bytes[from..to].copy_from_slice(&payload[..to - from]);
+        self.ahead = if self.has_ahead() { (from.min(old_from), to.max(old_to)) } else { (from, to) };
+    }
+
+    /// Once nothing is missing before it.
+    fn join_ahead(&mut self) {
+        let (from, to) = self.ahead;
+        if self.has_ahead() && self.end >= from {
+            self.end = self.end.max(to);
+            self.forget_ahead();
+        }
     }
 
     fn has_bytes(&self) -> bool {
@@ -132,26 +171,41 @@ impl Held {
         &self.bytes[self.start..self.end]
     }
 
-    /// Takes what fits, and returns the rest. What is there moves only if it is incomplete, so at
-    /// most once a message: work stays linear.
+    fn is_incomplete(&self) -> bool {
+        self.seen > 0 || self.needs > 0 || self.corrections > 0
+    }
+
+    /// Moves what is there to the front, if it is not there already. Only an incomplete message is
+    /// moved, so at most once a message: work stays linear.
+    fn compact(&mut self) {
+        let (start, to) = (self.start, self.end.max(self.ahead.1));
+        if start > 0 {
+            work::count(to - start);
+            self.bytes.copy_within(start..to, 0);
+            (self.start, self.end) = (0, self.end - start);
+            if self.has_ahead() {
+                self.ahead = (self.ahead.0 - start, self.ahead.1 - start);
+            }
+        }
+    }
+
+    /// Takes what fits, and returns the rest.
     fn add<'a>(&mut self, fresh: &'a [u8]) -> &'a [u8] {
-        let is_incomplete = self.seen > 0 || self.needs > 0 || self.corrections > 0;
-        if self.start > 0 && is_incomplete && fresh.len() > MESSAGE_MAX - self.end {
-            work::count(self.len());
-            self.bytes.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.len());
+        if self.is_incomplete() && fresh.len() > MESSAGE_MAX - self.end {
+            self.compact();
         }
         let (now, rest) = fresh.split_at(fresh.len().min(MESSAGE_MAX - self.end));
         work::count(now.len());
         self.bytes[self.end..self.end + now.len()].copy_from_slice(now);
         self.end += now.len();
+        self.join_ahead();
         rest
     }
 
     fn take(&mut self, count: usize) {
         self.start += count;
         (self.seen, self.needs, self.corrections) = (0, 0, 0);
-        if self.start == self.end {
+        if self.start == self.end && !self.has_ahead() {
             (self.start, self.end) = (0, 0);
         }
     }
@@ -218,7 +272,8 @@ pub enum Passed {
         /// The stream ends after them.
         fin: bool,
     },
-    /// An earlier segment is missing. Drop it: the sender repeats both.
+    /// An earlier segment is missing. Drop it: the sender repeats both, or, if the stream
+    /// [keeps](Stream::keeping_ahead) this one, the missing one.
     Gap,
 }
 
@@ -231,6 +286,7 @@ pub struct Stream {
     floor_shift: u32,
     skip: u32,
     is_over: bool,
+    keeps_ahead: bool,
 }
 
 /// The distance, with its sign, between sequence numbers (RFC 9293 §3.4).
@@ -272,7 +328,13 @@ impl Stream {
     /// A stream whose first byte has this sequence number.
     #[must_use]
     pub fn starting(first: u32) -> Stream {
-        Stream { base: first, shift: 0, floor: first, floor_shift: 0, skip: 0, is_over: false }
+        Stream { base: first, shift: 0, floor: first, floor_shift: 0, skip: 0, is_over: false, keeps_ahead: false }
+    }
+
+    /// The same stream, keeping what comes ahead of a gap or not: see [`crate::Alg::keeps_ahead`].
+    #[must_use]
+    pub fn keeping_ahead(self, keeps_ahead: bool) -> Stream {
+        Stream { keeps_ahead, ..self }
     }
 
     /// The sequence number of the next byte that no message has covered.
@@ -408,6 +470,10 @@ impl Stream {
         }
         if distance(next, sequence) > 0 {
             if !self.is_over {
+                // What passes unread does not go through the held bytes.
+                if self.keeps_ahead && self.skip == 0 {
+                    held.keep_ahead(sequence.wrapping_sub(next) as usize, payload);
+                }
                 return Passed::Gap;
             }
             // Nothing is changed any more, so the order does not matter. The sender repeats what
@@ -479,7 +545,8 @@ impl Stream {
                 let count = held.len().min(self.skip as usize);
                 self.send_on(held, count, out);
                 self.skip -= count as u32;
-                if !held.has_bytes() {
+                if self.skip > 0 && !held.has_bytes() {
+                    held.forget_ahead();
                     let (now, rest) = fresh.split_at(fresh.len().min(self.skip as usize));
                     out.put(now);
                     self.base = self.base.wrapping_add(now.len() as u32);
@@ -540,6 +607,7 @@ impl Stream {
     }
 
     fn flush(&mut self, held: &mut Held, out: &mut Output<'_>) {
+        held.forget_ahead();
         self.send_on(held, held.len(), out);
     }
 

@@ -53,6 +53,10 @@ impl Session {
         })
     }
 
+    fn stream(&self) -> Stream {
+        Stream::starting(FIRST).keeping_ahead(self.alg.keeps_ahead())
+    }
+
     fn with_context<R>(
         &mut self,
         from_client: bool,
@@ -215,7 +219,7 @@ impl Expected {
 /// for is changed.
 fn conversation(name: &str, options: u8, bytes: &[u8]) {
     let Some(mut session) = Session::new(name, options) else { return };
-    let mut streams = [Stream::starting(FIRST), Stream::starting(FIRST)];
+    let mut streams = [session.stream(), session.stream()];
     let mut held = [Held::default(), Held::default()];
     let mut expected = [Expected::default(), Expected::default()];
     let mut received = [Vec::new(), Vec::new()];
@@ -318,7 +322,7 @@ fn pass_all(name: &str, options: u8, input: &[u8], cuts: &[u8]) -> Option<(Vec<u
     if name == "ftp" {
         greet(&mut session, from_client, options & 4 == 0);
     }
-    let mut stream = Stream::starting(FIRST);
+    let mut stream = session.stream();
     let mut held = Held::default();
     let mut out = vec![0; 4 * MESSAGE_MAX + 2 * input.len()];
     let mut received: Vec<Option<u8>> = Vec::new();

@@ -59,6 +59,11 @@ impl Host {
         }
     }
 
+    /// One direction of its connection.
+    pub(crate) fn stream(&self, first: u32) -> Stream {
+        Stream::starting(first).keeping_ahead(self.alg.keeps_ahead())
+    }
+
     fn known(&self) -> Vec<Known> {
         self.wants
             .iter()
@@ -162,7 +167,7 @@ pub(crate) struct Talk {
 
 impl Talk {
     pub(crate) fn new(host: Host) -> Talk {
-        let streams = [Stream::starting(1000), Stream::starting(5000)];
+        let streams = [1000, 5000].map(|first| host.stream(first));
         Talk { host, streams, held: [Held::default(), Held::default()], sent: [1000, 5000] }
     }
 
@@ -194,7 +199,7 @@ impl Talk {
 /// Returns what the receiver has.
 pub(crate) fn arrive(host: &mut Host, input: &[u8], arrivals: &[(usize, usize)], acks: bool) -> Vec<u8> {
     const FIRST: u32 = u32::MAX - 700;
-    let mut stream = Stream::starting(FIRST);
+    let mut stream = host.stream(FIRST);
     let mut held = Held::default();
     let mut received: Vec<Option<u8>> = Vec::new();
     let mut acked = 0;

@@ -138,6 +138,125 @@ fn one_byte_at_a_time() {
     }
 }
 
+/// What each direction says, by its message of three segments.
+fn long_message(from_inside: bool) -> Vec<u8> {
+    let (own, peer) =
+        if from_inside { ("10.0.0.1:40000", "203.0.113.9") } else { ("203.0.113.9", "198.51.100.7:60000") };
+    let (address, padding) = (own.split(':').next().expect("an address"), "a=x:yyyyyyyyyy\r\n".repeat(50));
+    let body = format!("v=0\r\nc=IN IP4 {address}\r\nm=audio 5004 RTP/AVP 0\r\n{padding}");
+    let head = format!(
+        "INVITE sip:bob@{peer} SIP/2.0\r\nVia: SIP/2.0/TCP {own};branch=z9\r\nContact: <sip:a@{own}>\r\n\
+Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head, body].concat().into_bytes()
+}
+
+/// Sends the parts of one message of SIP, and returns what passed with each.
+fn pass_parts(text: &[u8], from_inside: bool, parts: &[(usize, usize)]) -> Vec<Option<Vec<u8>>> {
+    const FIRST: u32 = u32::MAX - 700;
+    let mut host = sip_client();
+    let (mut stream, mut held, mut out) = (host.stream(FIRST), Held::default(), vec![0; 16_384]);
+    let mut next = FIRST;
+    let passed = parts.iter().map(|&(from, to)| {
+        let segment = Segment { sequence: FIRST.wrapping_add(from as u32), payload: &text[from..to], fin: false };
+        let step = |bytes: &[u8], seen: usize| host.step(from_inside, bytes, seen);
+        let Passed::On { sequence, length, .. } = stream.pass(&mut held, &segment, &mut out, step) else { return None };
+        assert_eq!(sequence, next, "the output has no gap");
+        next = next.wrapping_add(length as u32);
+        stream.acknowledge(&mut held, next).expect("it was sent");
+        Some(out[..length].to_vec())
+    });
+    let passed = passed.collect();
+    assert!(held.is_empty() && !stream.is_over(), "nothing is left, and reading goes on");
+    passed
+}
+
+/// A sender after a timeout repeats its first unacknowledged segment, and nothing else until that
+/// is acknowledged. The receiver cannot say what else has come, because nothing was sent on to it.
+#[test]
+fn a_message_is_whole_once_its_lost_segment_was_repeated() {
+    for from_inside in [true, false] {
+        let text = &long_message(from_inside)[..];
+        let wanted = pass_parts(text, from_inside, &[(0, text.len())]).remove(0).expect("it passes");
+        let changed = if from_inside { "c=IN IP4 198.51.100.7" } else { "INVITE sip:bob@10.0.0.1:40000" };
+        assert!(String::from_utf8_lossy(&wanted).contains(changed));
+        for cuts in [[300, 700], [1, 2], [200, 399], [text.len() - 2, text.len() - 1]] {
+            let parts = [(0, cuts[0]), (cuts[0], cuts[1]), (cuts[1], text.len())];
+            for lost in 0..3 {
+                let (from, to) = parts[lost];
+                let half = from + (to - from) / 2;
+                let others = [0, 1, 2].into_iter().filter(|part| *part != lost).map(|part| parts[part]);
+                // Once, twice, or the later one first.
+                let orders = [
+                    others.clone().collect::<Vec<_>>(),
+                    others.clone().chain(others.clone()).collect(),
+                    others.rev().collect(),
+                ];
+                // By itself, in two, with the whole message, and with some bytes of its neighbours.
+                let around = (from.saturating_sub(1), text.len().min(to + 1));
+                for again in [&[(from, to)][..], &[(from, half), (half, to)], &[(0, text.len())], &[around]] {
+                    let again: Vec<_> = again.iter().filter(|(from, to)| from < to).copied().collect();
+                    for order in &orders {
+                        let arrivals = [&order[..], &again].concat();
+                        let passed = pass_parts(text, from_inside, &arrivals);
+                        let got = passed.into_iter().flatten().collect::<Vec<_>>().concat();
+                        let what = format!("{lost} of {cuts:?} lost, {arrivals:?}");
+                        assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(&wanted), "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Only what one message may be long is kept, and of FTP, whose commands are lines, nothing.
+#[test]
+fn what_came_too_far_ahead_is_not_kept() {
+    let text = long_message(true);
+    let far = [&text[..], &b"\r\n".repeat(4_000)].concat();
+    let (mut host, mut out) = (sip_client(), vec![0; 32_768]);
+    let (mut stream, mut held) = (host.stream(0), Held::default());
+    let mut pass = |from: usize, to: usize| {
+        let segment = Segment { sequence: from as u32, payload: &far[from..to], fin: false };
+        stream.pass(&mut held, &segment, &mut out, |bytes, seen| host.step(true, bytes, seen))
+    };
+    assert_eq!(pass(5_000, 6_000), Passed::Gap);
+    assert_eq!(pass(4_000, 5_000), Passed::Gap);
+    let Passed::On { length, .. } = pass(0, 4_000) else { panic!("it passes") };
+    assert!((4_090..4_200).contains(&length), "{length} bytes pass: what fits one message");
+    let (mut host, line) = (ftp_client(), b"NOOP\r\nNOOP\r\n");
+    let (mut stream, mut held) = (host.stream(0), Held::default());
+    let mut pass = |from: usize, to: usize| {
+        let segment = Segment { sequence: from as u32, payload: &line[from..to], fin: false };
+        stream.pass(&mut held, &segment, &mut out, |bytes, seen| host.step(true, bytes, seen))
+    };
+    assert_eq!(pass(6, 12), Passed::Gap);
+    assert_eq!(pass(0, 6), Passed::On { sequence: 0, length: 6, fin: false });
+    assert_eq!(pass(6, 12), Passed::On { sequence: 6, length: 6, fin: false });
+}
+
+/// What passes unread and what ends reading takes nothing that was kept for a message.
+#[test]
+fn what_came_ahead_of_something_else_is_forgotten() {
+    let skips = |bytes: &[u8], _: usize| if bytes[0] == b's' { Step::Skip(9) } else { Step::Over };
+    for (head, next) in [("s23", "456789"), ("over", "more")] {
+        let mut stream = Stream::starting(1).keeping_ahead(true);
+        let (mut held, mut out) = (Held::default(), vec![0; 8_192]);
+        let mut pass = |sequence: u32, payload: &[u8]| {
+            let segment = Segment { sequence, payload, fin: false };
+            match stream.pass(&mut held, &segment, &mut out, skips) {
+                Passed::On { sequence, length, .. } => Some((sequence, out[..length].to_vec())),
+                Passed::Gap => None,
+            }
+        };
+        assert_eq!(pass(6, b"?"), None);
+        assert_eq!(pass(1, head.as_bytes()), Some((1, head.as_bytes().to_vec())));
+        assert_eq!(pass(1 + head.len() as u32, next.as_bytes()).expect("the next").1, next.as_bytes());
+        assert!(held.is_empty());
+    }
+}
+
 #[test]
 fn growth_waits_for_an_acknowledgement() {
     let mut host = ftp_client();

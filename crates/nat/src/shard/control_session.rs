@@ -453,9 +453,7 @@ impl Ledger {
     /// `is_stuck`: the sender keeps the rest of the first message back.
     fn step(&mut self, control: &Control, bytes: &[u8], seen: usize, is_stuck: bool) -> Step {
         let alg = control.asking.alg;
-        // What comes from outside is not only rewritten: its whole says what it names.
-        let is_readable =
-            is_stuck && control.from == Side::Inside && alg.alg().is_some_and(|alg| alg.is_readable_part(bytes));
+        let is_readable = is_stuck && alg.alg().is_some_and(|alg| alg.is_readable_part(bytes));
         let frame = self.with_context(control, |alg, memory, context| alg.frame(memory, context, bytes, seen));
         match frame {
             Some(Frame::Needs(count)) if is_readable => {

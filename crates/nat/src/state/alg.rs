@@ -7,6 +7,7 @@
 //! says so, by the bit of ports with their own timer (`state/mapping.rs`): the comparison of the
 //! short way already covers it, so other sessions do not change by an instruction.
 
+use alg::Alg;
 use alg::AlgId;
 use alg::Held;
 use alg::Known;
@@ -166,12 +167,16 @@ impl AlgSession {
         }
         if is_answer && from == Side::Inside {
             // Says which of the SYNs it answers.
-            self.streams[other] = Some(Stream::starting(ack));
+            self.streams[other] = Some(self.stream_starting(ack));
         } else if is_answer && self.streams[other].as_ref().is_none_or(|stream| stream.next() != ack) {
             return false;
         }
-        self.streams[own] = Some(Stream::starting(sequence.wrapping_add(1)));
+        self.streams[own] = Some(self.stream_starting(sequence.wrapping_add(1)));
         true
+    }
+
+    fn stream_starting(&self, first: u32) -> Stream {
+        Stream::starting(first).keeping_ahead(self.alg.alg().is_some_and(Alg::keeps_ahead))
     }
 
     /// Why it may make room, once it does.

@@ -565,7 +565,46 @@ fn a_header_passes_whose_sender_keeps_the_body_back() {
         assert_eq!(passed.contains(&format!("alice@{external}:")), from_inside, "{passed}");
         assert_eq!(expected.len(), header.len() + if from_inside { 1 } else { 0 }, "{passed}");
         assert_eq!(send(&mut bed, &mut talk, body, false), body);
+        // What comes from outside may have named the inside in its body.
         assert_eq!(talk.send_out(&mut bed, whole).contains(&format!("c=IN IP4 {external}")), from_inside);
+        bed.advance_secs(212);
+        assert!(talk.send_out(&mut bed, whole).contains(&format!("c=IN IP4 {external}")), "reading goes on");
+        bed.run_out();
+    }
+}
+
+/// After a timeout a sender repeats its first unacknowledged segment only. What it has sent behind
+/// that was kept.
+#[test]
+fn a_message_whose_first_segment_was_lost_is_read() {
+    let whole = INVITE.strip_suffix('\n').expect("a line");
+    for (cut, from_inside) in [(100, true), (200, true), (whole.find("v=0").expect("a body"), true), (100, false)] {
+        let mut bed = Bed::new(with(&["sip"]));
+        let mut talk = Talk::open(&mut bed, at(I1, 40_000), at(E1, 5060));
+        let external = talk.external.ip().to_string();
+        let text = if from_inside { whole.to_owned() } else { whole.replace(&I1.to_string(), "192.0.2.177") };
+        let (first, second) = text.split_at(cut);
+        for milliseconds in [0, 10] {
+            bed.advance(Duration::from_millis(milliseconds));
+            let (from, to, numbers) = match from_inside {
+                true => (talk.inside, talk.remote, talk.inner),
+                false => (talk.remote, talk.external, talk.outer),
+            };
+            let segment = build::tcp(from, to, Flags::ACK).payload(second.as_bytes());
+            let segment = segment.sequence(numbers.0 + cut as u32).acknowledgment(numbers.1).build();
+            match from_inside {
+                true => bed.inside(&segment),
+                false => bed.outside(&segment),
+            };
+            assert_eq!((bed.take_outside(), bed.take_inside()), (vec![], vec![]), "ahead of a gap");
+        }
+        bed.advance(Duration::from_millis(200));
+        let passed = match from_inside {
+            true => talk.send_out(&mut bed, first),
+            false => talk.send_in(&mut bed, first),
+        };
+        assert!(passed.contains("m=audio ") && passed.contains("a=rtcp:"), "{passed}");
+        assert_eq!(passed.contains(&format!("c=IN IP4 {external}")), from_inside, "{passed}");
         bed.run_out();
     }
 }
