@@ -69,6 +69,8 @@ class Daemon:
         self.name = name
         self.log_path = Path(log_path)
         with open(self.log_path, "ab") as log:
+            # An earlier process of this name may have written there.
+            self.log_start = log.tell()
             self.process = subprocess.Popen(
                 [str(a) for a in argv],
                 stdin=subprocess.DEVNULL,
@@ -85,7 +87,8 @@ class Daemon:
         return self.process.poll() is None
 
     def log(self):
-        return self.log_path.read_text(errors="replace")
+        """What this process has written."""
+        return self.log_path.read_bytes()[self.log_start :].decode(errors="replace")
 
     def end(self, grace_seconds=5):
         """Asks it to end, then insists. Returns the exit status; None when it had to be killed."""

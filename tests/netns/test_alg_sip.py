@@ -87,7 +87,8 @@ def phone_call(n, seconds=8, port=sip.PORT):
     at = f"{SRV1}:{port}"
     sounds = sip.Sound(n.sub1, a), sip.Sound(n.sub2, b)
     called = sip.start_phone(n, n.sub2, b, "bob", at)
-    process.wait_until(lambda: "200 OK" in called.log(), 10, 0.1)
+    registered = process.wait_until(lambda: "200 OK" in called.log(), 10, 0.1)
+    expect(registered, f"the called phone does not register: {called.log()}")
     caller = sip.start_phone(n, n.sub1, a, "alice", at, f"/dial sip:bob@{at}")
     try:
         process.wait_until(lambda: all(sum(sound.ports.values()) > 50 for sound in sounds), seconds, 0.1)
