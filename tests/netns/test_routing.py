@@ -371,6 +371,7 @@ def a_device_of_somebody_else_is_refused(n):
     more += 'addresses = ["198.51.103.2/24"]\nkernel = "mgmt0"\n'
     n.nat.ip("link", "add", "mgmt0", "type", "veth", "peer", "name", "mgmt1")
     n.nat.ip("addr", "add", "10.200.0.1/24", "dev", "mgmt0")
+    n.nat.ip("tuntap", "add", "dev", "vmtap", "mode", "tap")
     expect_equal(n.dut.stop(), None, "end of the instance before")
     changed = n.state.directory / "somebody-else.toml"
     changed.write_text(text + more)
@@ -379,8 +380,18 @@ def a_device_of_somebody_else_is_refused(n):
         expect_equal(status, 1, f"exit status: {out} {err}")
         expect('kernel = "mgmt0": is another device' in out + err, f"the message: {out} {err}")
         expect("198.51.103.2" not in n.nat.ip("addr", "show", "mgmt0"), "Natrix left it alone")
+        # The device of a port: a cable, and a TAP that a machine in a box has between two runs.
+        for taken in ("mgmt0", "vmtap"):
+            changed.write_text(text.replace('kernel = "nx-outside"', f'kernel = "{taken}"'))
+            before = n.nat.ip("addr", "show", taken)
+            status, out, err = n.nat.run(["timeout", "30", n.dut.binary, "run", "-c", changed], check=False)
+            expect_equal(status, 1, f"exit status: {out} {err}")
+            refused = f'kernel = "{taken}": is another device'
+            expect(refused in out + err and "choose a name" in out + err, f"the message: {out} {err}")
+            expect_equal(n.nat.ip("addr", "show", taken), before, f"{taken} is as before")
     finally:
         n.nat.ip("link", "del", "mgmt0")
+        n.nat.ip("link", "del", "vmtap")
         n.dut.restart()
 
 
@@ -602,6 +613,72 @@ def an_announcement_leaves_a_route_of_somebody_else_alone(n):
         drain(n, "--undo")
         n.nat.ip("route", "del", "blackhole", prefix, "proto", "static")
         n.nat.ip("route", "del", LEARNED, "proto", OWN)
+
+
+@test("kernel_routes")
+def an_announced_prefix_that_somebody_replaces_comes_back(n):
+    prefix, others = POOL[0], set(POOL[1:])
+    has = lambda: n.nat.ip("route", "show", "proto", "110", "exact", prefix).strip()  # noqa: E731
+    n.nat.ip("route", "replace", LEARNED, "via", CORE, "dev", "nx-outside", "proto", OWN)
+    try:
+        expect(wait_until(has, 15, 0.1), "announced before")
+        warned = n.dut.daemon.log().count("refuses its route")
+        n.nat.ip("route", "replace", prefix, "via", CORE, "dev", "nx-outside")
+        expect(wait_until(has, 3, 0.1), f"announced beside it: {pools(n)}")
+        n.nat.ip("route", "del", prefix, "via", CORE, "dev", "nx-outside")
+        expect(has(), "announced when it is gone")
+        expect(others, "there are others, which were announced all the time")
+        expect_equal(n.dut.daemon.log().count("refuses its route"), warned, "warnings about announcements")
+    finally:
+        n.nat.ip("route", "del", LEARNED, "proto", OWN)
+
+
+@test("kernel_routes")
+def what_natrix_cannot_send_by_is_no_next_hop(n):
+    """Tunnels of the kernel, and routes that replace a known one and are none for packets."""
+    prefix, direct = "10.78.0.0/24", ("via", "198.51.100.41", "dev", "nx-outside", "proto", OWN)
+    n.nat.ip("route", "add", prefix, *direct)
+    expect(wait_until(lambda: used_route(n, prefix), 5, 0.05), "a plain route is used")
+    n.nat.ip("route", "replace", prefix, "encap", "ip", "id", "100", "dst", "10.0.0.1", *direct)
+    expect(wait_until(lambda: not used_route(n, prefix), 4, 0.05), f"one into a tunnel: {used_route(n, prefix)}")
+    n.nat.ip("route", "replace", prefix, *direct)
+    expect(wait_until(lambda: used_route(n, prefix), 5, 0.05), "a plain route again")
+    n.nat.ip("route", "replace", "throw", prefix, "proto", OWN)
+    expect(wait_until(lambda: not used_route(n, prefix), 4, 0.05), f"throw: {used_route(n, prefix)}")
+    n.nat.ip("route", "del", "throw", prefix)
+
+
+@test("kernel_routes")
+def lost_messages_about_routes_of_two_metrics_are_made_good(n):
+    """The second route of each prefix changes and the first goes, while nobody reads the socket."""
+    prefixes = [f"10.{96 + number // 250}.{number % 250}.0/24" for number in range(500)]
+    flood = [f"10.{64 + number // 250}.{number % 250}.0/24" for number in range(7_000)]
+
+    def change(*batches):
+        lines = [f"route {verb} {prefix} {how} dev nx-outside proto {OWN}\n" for verb, some, how in batches for prefix in some]
+        n.nat.run(["ip", "-batch", "-"], check=True, stdin="".join(lines))
+
+    def known():
+        routes = n.dut.show("routes", "--all", "--source", "kernel")
+        return [(route["metric"], route["next_hops"][0]["via"]) for route in routes if route["prefix"] in set(prefixes)]
+
+    first, second, third = (f"198.51.100.{last}" for last in (130, 131, 133))
+    try:
+        change(("add", prefixes, f"via {first} metric 10"), ("add", prefixes, f"via {second} metric 20"))
+        expect(wait_until(lambda: len(known()) == 1000, 10, 0.2), "both routes of each prefix")
+        process = n.dut.daemon.process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            change(("add", flood, f"via {CORE}"), ("del", flood, ""), ("add", flood, f"via {CORE}"), ("del", flood, ""))
+            change(("del", prefixes, "metric 10"), ("replace", prefixes, f"via {third} metric 20"))
+        finally:
+            process.send_signal(signal.SIGCONT)
+        begun = time.monotonic()
+        expect(wait_until(lambda: known() == [(20, third)] * 500, 30, 0.1), f"afterwards: {set(known())}")
+        # A comparison 10 s later would mend it too.
+        print(f"# equal after {time.monotonic() - begun:.1f} s", flush=True)
+    finally:
+        n.nat.run(["ip", "route", "flush", "proto", OWN])
 
 
 @test("kernel_routes")

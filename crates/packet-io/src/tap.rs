@@ -28,15 +28,16 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes the device, or opens one that no process has open.
+    /// Makes the device.
     ///
     /// # Errors
-    /// The name is too long or taken, the module is missing, or the rights are (CAP_NET_ADMIN).
+    /// There is a device of this name ([`io::ErrorKind::ResourceBusy`]), the name is too long, the
+    /// module is missing, or the rights are (CAP_NET_ADMIN).
     pub fn open(name: &str) -> io::Result<Tap> {
         let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
         let mut request = request(name)?;
-        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL) as libc::c_short;
         // SAFETY: TUNSETIFF reads and writes one ifreq, which lives through the call.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF as _, &raw mut request) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(Tap { file }) }

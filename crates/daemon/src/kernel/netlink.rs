@@ -78,6 +78,7 @@ const METRIC: u16 = 6;
 const SEVERAL_HOPS: u16 = 9;
 const TABLE: u16 = 15;
 const VIA: u16 = 18;
+const TUNNEL: u16 = 22;
 /// Attribute of an address (IFA_PROTO, `linux/if_addr.h`).
 const SET_BY: u16 = 11;
 /// Types of a route, a flag of a next hop (RTNH_F_DEAD), one of a route that is a copy of another
@@ -438,6 +439,12 @@ pub fn is_own_route_gone(message: &[u8]) -> bool {
     half(message, 4) == DELETED_ROUTE && message.get(HEADER + 5) == Some(&PROTOCOL_NATRIX)
 }
 
+/// Whether a message says that a route has taken the place of another one, whose protocol the
+/// kernel does not name.
+pub fn is_replacement(message: &[u8]) -> bool {
+    half(message, 4) == NEW_ROUTE && half(message, 6) & NLM_F_REPLACE != 0
+}
+
 /// Whether a message is about a route of this family.
 fn is_of<P: Family>(family: u8) -> bool {
     family == if P::LENGTH_MAX == 32 { FAMILY_IPV4 } else { FAMILY_IPV6 }
@@ -474,27 +481,28 @@ pub fn route_news<P: Family>(message: &[u8]) -> Option<RouteNews<P>> {
         _ => return None,
     };
     let mut address = P::Address::default();
-    let (mut table, mut metric, mut device, mut gateway) = (u32::from(table), 0, None, Some(P::Address::default()));
-    let mut hops = Vec::new();
+    let (mut table, mut metric, mut device, mut gateway) = (u32::from(table), 0, None, P::Address::default());
+    let (mut hops, mut is_plain) = (Vec::new(), true);
     for (kind, value) in attributes(message.get(HEADER + 12..)?) {
         match (kind, value.len()) {
             (DESTINATION, _) => address = address_in::<P>(value).unwrap_or(address),
             (DEVICE, 4) => device = Some(word(value, 0)),
-            (GATEWAY, _) => gateway = address_in::<P>(value).or(gateway),
-            // A router of the other family (RFC 8950), whose station nobody here asks for.
-            (VIA, _) => gateway = None,
+            (GATEWAY, _) => gateway = address_in::<P>(value).unwrap_or(gateway),
+            // A router of the other family (RFC 8950), whose station nobody here asks for, or a
+            // tunnel that the kernel would put the packet into.
+            (VIA | TUNNEL, _) => is_plain = false,
             (METRIC, 4) => metric = word(value, 0),
             (TABLE, 4) => table = word(value, 0),
             (SEVERAL_HOPS, _) => hops.extend(several_hops::<P>(value)),
             _ => {}
         }
     }
-    if let (Some(device), Some(gateway)) = (device.filter(|_| hops.is_empty()), gateway) {
+    if let Some(device) = device.filter(|_| hops.is_empty() && is_plain) {
         hops.push((device, gateway, 1));
     }
     match drops {
         true => hops.clear(),
-        // By a router of the other family, or by nothing.
+        // By a router of the other family, by a tunnel, or by nothing.
         false if hops.is_empty() && is_there => return None,
         false => {}
     }
@@ -510,15 +518,15 @@ fn several_hops<P: Family>(mut bytes: &[u8]) -> impl Iterator<Item = KernelHop<P
             let length = usize::from(half(bytes, 0));
             let hop = bytes.get(..length).filter(|_| length >= 8)?;
             bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-            let mut gateway = Some(P::Address::default());
+            let (mut gateway, mut is_plain) = (P::Address::default(), true);
             for (kind, value) in attributes(hop.get(8..)?) {
                 match kind {
-                    GATEWAY => gateway = address_in::<P>(value).or(gateway),
-                    VIA => gateway = None,
+                    GATEWAY => gateway = address_in::<P>(value).unwrap_or(gateway),
+                    VIA | TUNNEL => is_plain = false,
                     _ => {}
                 }
             }
-            if let Some(gateway) = gateway.filter(|_| flags & HOP_IS_DEAD == 0) {
+            if is_plain && flags & HOP_IS_DEAD == 0 {
                 // The kernel's numbers begin at 0.
                 return Some((word(hop, 4), gateway, u16::from(weight) + 1));
             }

@@ -132,7 +132,12 @@ impl Devices {
                 let is_new = kept.is_none();
                 let tap = match kept {
                     Some(tap) => tap,
-                    None => Tap::open(name).map_err(failed("cannot be made", rights))?,
+                    None => Tap::open(name).map_err(|error| match error.kind() {
+                        io::ErrorKind::ResourceBusy => {
+                            failed("is another device", free)(io::ErrorKind::AlreadyExists.into())
+                        }
+                        _ => failed("cannot be made", rights)(error),
+                    })?,
                 };
                 // A kept one may stand for another port now.
                 tap.set_address(name, station(port).0).map_err(failed("cannot have the port's address", free))?;

@@ -33,6 +33,7 @@ use rustix::event::poll;
 use crate::instance::lock;
 use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
+use crate::kernel::netlink::RouteNews;
 use crate::kernel::setup::Devices;
 use crate::log::Log;
 use crate::routing::announcement::Health;
@@ -184,8 +185,16 @@ impl Follower {
             let received = monitor.receive_bytes(|message| {
                 self.announces_again |= netlink::is_own_route_gone(message);
                 if netlink::is_route(message) {
+                    let known = (news.len(), news6.len());
                     news.extend(netlink::route_news::<Prefix>(message));
                     news6.extend(netlink::route_news::<Prefix6>(message));
+                    if netlink::is_replacement(message) {
+                        let is_announced =
+                            |news: &RouteNews<Prefix>| self.announced.contains_key(&Served::Pool(news.prefix));
+                        self.announces_again |= news.iter().skip(known.0).any(is_announced) || news6.len() > known.1;
+                        // A known route may have given way to one that is not read.
+                        self.compares_soon |= known == (news.len(), news6.len());
+                    }
                 } else if let Some(is_changed) = netlink::next_hop_changed(message) {
                     self.compares_soon |= is_changed;
                 } else {
@@ -212,7 +221,13 @@ impl Follower {
                     lost_at = (!is_empty).then_some(now);
                 }
                 self.compares_soon = false;
+                self.read_links();
+                if has_changed_links {
+                    // Pools whose device has gone are withdrawn before a million routes are compared.
+                    self.look();
+                }
                 self.compare(&mut reader);
+                self.announces_again = true;
                 let done = Instant::now();
                 compare_at = done + COMPARE_INTERVAL;
                 // A tenth of the time at most, however often messages ask for it.

@@ -297,7 +297,8 @@ impl<P: Family> RibOf<P> {
     }
 
     /// Sets the routes of the kernel for a prefix, whatever their order; none: it has no more.
-    /// Returns whether anything changed.
+    /// Returns whether anything changed. Whether a reading of all routes has met the others of the
+    /// prefix stays as it is.
     pub fn set_kernel(&mut self, table: Table, prefix: P, wanted: &[KernelRoute<P::Address>]) -> bool {
         let mut wanted: Vec<KernelRoute<P::Address>> = wanted.to_vec();
         wanted.sort_by_key(|route| route.metric);
@@ -305,18 +306,20 @@ impl<P: Family> RibOf<P> {
         if before == wanted {
             return false;
         }
+        let Some(routes) = self.tables.get_mut(table.index()) else { return false };
+        let old = routes.kernel.remove(&prefix).into_iter().chain(routes.further.remove(&prefix).unwrap_or_default());
+        let old: Vec<Stored> = old.collect();
+        let reading_of = |metric| old.iter().find(|stored| stored.metric == metric).map(|stored| stored.reading);
         let stored: Vec<Stored> = wanted
             .iter()
             .map(|route| Stored {
                 metric: route.metric,
                 hops: self.hops.add(&route.hops, &self.dead),
                 protocol: route.protocol,
-                reading: self.reading,
+                reading: reading_of(route.metric).unwrap_or(self.reading),
             })
             .collect();
-        let Some(routes) = self.tables.get_mut(table.index()) else { return false };
-        let old = routes.kernel.remove(&prefix).into_iter().chain(routes.further.remove(&prefix).unwrap_or_default());
-        for stored in old {
+        for stored in &old {
             self.hops.remove(stored.hops);
         }
         if let Some((first, further)) = stored.split_first() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::atomic::Ordering;
 
 use nat::stand_in::Prefix6;
@@ -39,8 +40,12 @@ impl Follower {
                 continue;
             }
             let message = RouteNetlinkMessage::NewRoute(served.message(table));
+            // Without NLM_F_REPLACE: a route of somebody else stays beside it.
             match self.socket.request(message, NLM_F_CREATE) {
                 Ok(()) => {
+                    self.announced.insert(served, table);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     self.announced.insert(served, table);
                 }
                 Err(error) => {

@@ -17,6 +17,7 @@ use crate::routing::family::Family;
 use crate::routing::fib::FibError;
 use crate::routing::rib::HOPS_MAX;
 use crate::routing::rib::Hop;
+use crate::routing::rib::KernelRoute;
 use crate::routing::rib::RibOf;
 use crate::routing::rib::Table;
 use crate::routing::shared::RouteCounters;
@@ -61,8 +62,8 @@ impl Follower {
         self.publish();
     }
 
-    /// Whether a message of IPv4 says what the route with its prefix and metric is from now on.
-    /// The kernel may have several such routes, one behind the other. Then all are compared soon.
+    /// Whether a message says what the route with its prefix and metric is from now on. The kernel
+    /// may have several such routes, one behind the other. Then all are compared soon.
     fn is_clear<P: Family>(
         &mut self,
         rib: &RibOf<P>,
@@ -71,7 +72,13 @@ impl Follower {
         hops: Option<&[Hop<P::Address>]>,
     ) -> bool {
         if P::HOPS_GO_SINGLY {
-            return true;
+            // One that drops packets, and one that does not: the kernel uses the first of them.
+            let is_mixed = |known: &KernelRoute<P::Address>| {
+                known.metric == news.metric && hops.is_some_and(|hops| hops.is_empty() != known.hops.is_empty())
+            };
+            let is_clear = !(news.is_there && rib.kernel(table, news.prefix).iter().any(is_mixed));
+            self.compares_soon |= !is_clear;
+            return is_clear;
         }
         let key = (table, P::ip(news.prefix.first()), news.prefix.bits(), news.metric);
         let is_doubled = !self.doubled.is_empty() && self.doubled.contains(&key);
@@ -292,7 +299,6 @@ mod tests {
     use nat::types::RealmId;
 
     use super::*;
-    use crate::routing::rib::KernelRoute;
     use crate::routing::rib::Rib6;
 
     /// What is left of a route of IPv6 over these next hops after a message.

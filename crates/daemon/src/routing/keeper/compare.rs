@@ -27,7 +27,6 @@ const CORRECTIONS_AT_ONCE: usize = 1_024;
 impl Follower {
     /// Reads all routes, and corrects what differs.
     pub(super) fn compare(&mut self, reader: &mut Netlink) {
-        self.read_links();
         if self.fib.is_none() {
             return;
         }

@@ -77,6 +77,8 @@ fn a_reading_of_all_routes_finds_what_differs() {
     rib.set_kernel(Table::Outside, both, &[kernel(20, 1), kernel(30, 2)]);
     rib.set_kernel(Table::Outside, changed, &[kernel(20, 1)]);
     rib.set_kernel(Table::Outside, gone, &[kernel(20, 1), kernel(40, 1)]);
+    let other = prefix("192.0.2.128/25");
+    rib.set_kernel(Table::Outside, other, &[kernel(10, 1), kernel(20, 1), kernel(30, 1)]);
     let meet = |rib: &mut Rib, prefix, metric, gateway| {
         let KernelRoute { protocol, hops, .. } = kernel(metric, gateway);
         rib.meet(Table::Outside, prefix, metric, (protocol, &hops))
@@ -91,17 +93,23 @@ fn a_reading_of_all_routes_finds_what_differs() {
         assert_eq!(meet(&mut rib, both, 20, 1), Met::Known);
         assert_eq!(meet(&mut rib, prefix("192.0.2.0/25"), 5, 7), wanted, "a new one");
         assert_eq!(meet(&mut rib, gone, 40, 1), Met::Known);
-        let unmet = if round == 0 { vec![(gone, 20)] } else { Vec::new() };
-        assert_eq!(rib.unmet(Table::Outside), unmet);
+        // One that changes leaves the others of its prefix to be met, or not.
+        assert_eq!(meet(&mut rib, other, 20, 2), wanted);
+        assert_eq!(meet(&mut rib, other, 30, 2), wanted);
+        let mut unmet = rib.unmet(Table::Outside);
+        unmet.sort_unstable();
+        assert_eq!(unmet, if round == 0 { vec![(other, 10), (gone, 20)] } else { Vec::new() });
         for (prefix, metric) in unmet {
             assert!(rib.change_kernel(Table::Outside, prefix, metric, None));
         }
         assert_eq!(rib.kernel(Table::Outside, changed), [kernel(20, 9)]);
         assert_eq!(rib.kernel(Table::Outside, both), [kernel(20, 1), kernel(30, 2)]);
         assert_eq!(rib.kernel(Table::Outside, gone), [kernel(40, 1)]);
+        assert_eq!(rib.kernel(Table::Outside, other), [kernel(20, 2), kernel(30, 2)]);
     }
     rib.begin_reading();
-    let all = [(prefix("192.0.2.0/25"), 5), (both, 20), (both, 30), (changed, 20), (gone, 40)];
+    let new = prefix("192.0.2.0/25");
+    let all = [(new, 5), (other, 20), (other, 30), (both, 20), (both, 30), (changed, 20), (gone, 40)];
     let mut unmet = rib.unmet(Table::Outside);
     unmet.sort_unstable();
     assert_eq!(unmet, all);
