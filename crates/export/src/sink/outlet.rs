@@ -26,7 +26,8 @@ use rustls::pki_types::pem::PemObject;
 
 /// Longest time to connect, the handshake of TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// A write, or a step of the handshake, is tried so long at a time, so that an end of the sink is noticed.
+/// A write, or a step of the handshake, is tried so long at a time, so that an end of the sink is
+/// noticed.
 const TRY: Duration = Duration::from_millis(500);
 /// A collector that takes nothing for so long is given up.
 const STALLED: Duration = Duration::from_secs(30);

@@ -169,8 +169,8 @@ impl Unwritten {
         Some(entry)
     }
 
-    /// Takes the first step of the clock, with a time before which the clock was not set. Only where
-    /// there are no names.
+    /// Takes the first step of the clock, with a time before which the clock was not set. Call it
+    /// only where no names are set.
     pub(crate) fn take_step(&self) -> Option<(Moment, u64)> {
         let Entry::Clock { moment, since_us } = self.state().entries.pop_front()? else { return None };
         Some((moment, since_us))
