@@ -354,6 +354,7 @@ fn captures_and_neighbours(packet: &[u8], arp: &Message) -> io::Result<()> {
     write("daemon_arp", "request-for-the-pool", &[&[1], ours.to_bytes().as_slice()].concat())?;
     let claim = Message::request(arp.sender_mac, 0xcb00_7101, 0xcb00_7101);
     write("daemon_arp", "claim-of-the-pool", &[&[1], claim.to_bytes().as_slice()].concat())?;
+    write_ndp()?;
 
     // Bounds, then operation and argument: 0 hold, 2 learn, 4 act, 5 wait, 7 give up.
     write("daemon_neighbours", "answered", &[7, 7, 0, 0, 4, 9, 0, 0, 2, 5, 4, 9, 0, 0])?;
@@ -450,4 +451,30 @@ fn write_ipv6() -> io::Result<()> {
         write("wire_neighbour", name, packet.get(..length).unwrap_or_default())?;
     }
     Ok(())
+}
+
+/// A neighbour message is 0, how it is made, source, destination, target, station, sender of the
+/// frame, and whether that went to a group; see `ndp.rs`.
+fn write_ndp() -> io::Result<()> {
+    const ASK_AND_SEND: [u8; 5] = [5, 4, 0, 7, 255];
+    let solicitation = [0, 0, 4, 2, 0, 0, 0, 1];
+    let probe = [0, 16, 10, 2, 0, 0, 1];
+    let answer = [0, 13, 4, 0, 4, 0, 0, 0];
+    let other_station = [0, 1, 4, 0, 4, 1, 1, 0];
+    let claim = [0, 13, 0, 12, 0, 1, 1, 1];
+    let claim_by_question = [0, 0, 0, 2, 4, 1, 1, 1];
+    let (probe_is_sent, an_hour): ([u8; 2], [u8; 4]) = ([6, 0], [6, 7, 6, 7]);
+    let target = "daemon_ndp";
+    write(target, "solicitation", &[&[0], solicitation.as_slice()].concat())?;
+    write(target, "duplicate", &[&[1], probe_is_sent.as_slice(), &probe, &an_hour, &claim_by_question].concat())?;
+    write(target, "answer", &[&[0], ASK_AND_SEND.as_slice(), &answer, &[7, 255, 5, 4, 0]].concat())?;
+    write(target, "other-station", &[&[0], ASK_AND_SEND.as_slice(), &answer, &other_station, &[5, 4, 0]].concat())?;
+    write(target, "claim", &[&[0], claim.as_slice(), &claim_by_question].concat())?;
+    write(
+        target,
+        "scan",
+        &[&[0], (0..12).flat_map(|to| [5, 4 + to % 5, to]).collect::<Vec<u8>>().as_slice()].concat(),
+    )?;
+    write(target, "echo", &[0, 3, 4, 0, 0, 0])?;
+    write(target, "unknown-header", &[0, 4, 4, 0, 253, 4, 1, 2, 3, 4, 0, 0])
 }

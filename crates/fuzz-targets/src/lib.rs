@@ -17,6 +17,7 @@ pub mod families;
 pub mod frames;
 pub mod kernel;
 pub mod nat;
+pub mod ndp;
 pub mod neighbour;
 pub mod port_control;
 pub mod snmp;
@@ -68,6 +69,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "softwire_path", run: families::softwire_path },
     Target { name: "daemon_arp", run: neighbour::judge },
     Target { name: "daemon_neighbours", run: neighbour::cache },
+    Target { name: "daemon_ndp", run: ndp::ndp },
     Target { name: "daemon_netlink", run: kernel::messages },
     Target { name: "daemon_kernel_frames", run: kernel::frames },
     Target { name: "export_block", run: export::block },

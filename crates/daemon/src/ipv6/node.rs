@@ -464,10 +464,15 @@ impl Node {
         let state = self.state_of(interface, message.target);
         match message.kind {
             Kind::Solicitation => {
-                if self.state_of(interface, message.source).is_some() {
-                    // Another station sends from an address of ours.
-                    judgement.outcome = Outcome6::Claimed(message.source);
-                    return judgement;
+                // Another station sends from an address of ours. Only one that is in use is defended;
+                // one that was given up belongs to the other station (RFC 4862 §5.4.5).
+                match self.state_of(interface, message.source) {
+                    Some(State::Preferred) => {
+                        judgement.outcome = Outcome6::Claimed(message.source);
+                        return judgement;
+                    }
+                    Some(State::Unprobed | State::Tentative(_)) => return judgement,
+                    Some(State::Duplicate) | None => {}
                 }
                 match state {
                     // RFC 4862 §5.4.3: two stations that probe at once both give up.
