@@ -464,8 +464,8 @@ impl Node {
         let state = self.state_of(interface, message.target);
         match message.kind {
             Kind::Solicitation => {
-                // Another station sends from an address of ours. Only one that is in use is defended;
-                // one that was given up belongs to the other station (RFC 4862 §5.4.5).
+                // Another station sends from an address of ours. Only an address in use is
+                // defended; one that was given up belongs to the station (RFC 4862 §5.4.5).
                 match self.state_of(interface, message.source) {
                     Some(State::Preferred) => {
                         judgement.outcome = Outcome6::Claimed(message.source);
