@@ -168,7 +168,7 @@ def a_fragmented_dns_answer_passes_nat64_each_way(n):
         with dns64(n, n.sub1, "srv1.test"):
             expect(answer_of(n.sub1, "::1") > LONG_ANSWER, "from outside to unbound of an IPv6 host")
     with names_at(n, n.sub1, SRV1, DNS_PORT), forwarded_by_reload(n, n.sub1, "[::]"), Sniffer(n.srv1) as sniffer:
-        size = answer_of(n.srv1, FORWARDS_TO, "-p", FORWARD_PORT)
+        size = answer_of(n.srv1, FORWARDS_TO, "-p", DNS_FORWARD_PORT)
         expect(size > LONG_ANSWER, f"from an IPv6 host to dig outside: {size} bytes")
         expect(fragmented(sniffer.packets(1, lambda packet: packet.source == FORWARDS_TO)), "in fragments")
 
@@ -183,7 +183,7 @@ def a_fragmented_dns_answer_passes_a_softwire_each_way(n):
             with names_at(n, n.srv1, SRV1):
                 expect(answer_of(b4, SRV1) > LONG_ANSWER, "from outside to dig behind the B4")
             with names_at(n, b4, SRV1, DNS_PORT), forwarded_by_reload(n, b4, HOME), Sniffer(n.srv1) as sniffer:
-                size = answer_of(n.srv1, FORWARDS_TO, "-p", SOFTWIRE_FORWARD_PORT)
+                size = answer_of(n.srv1, FORWARDS_TO, "-p", SOFTWIRE_DNS_FORWARD_PORT)
                 expect(size > LONG_ANSWER, f"from behind the B4 to dig outside: {size} bytes")
                 expect(fragmented(sniffer.packets(1, lambda packet: packet.source == FORWARDS_TO)), "in fragments")
     finally:
@@ -397,7 +397,8 @@ def natpmpc_maps_a_port_through_a_softwire(n):
 
 # An IPv6 host, and one behind a B4, at the same external address.
 FORWARDS_TO = "203.0.113.9"
-FORWARD_PORT, SOFTWIRE_FORWARD_PORT, WEB_PORT, DNS_PORT = 8064, 8065, 8080, 5353
+FORWARD_PORT, SOFTWIRE_FORWARD_PORT, WEB_PORT = 8064, 8065, 8080
+DNS_FORWARD_PORT, SOFTWIRE_DNS_FORWARD_PORT, DNS_PORT = 8066, 8067, 5353
 # The header around a packet in a softwire.
 OUTER = 40
 ETH_P_IPV6 = 0x86DD
@@ -422,14 +423,14 @@ inside_port = {WEB_PORT}
 [[forward]]
 protocol = "udp"
 external = "{FORWARDS_TO}"
-ports = {FORWARD_PORT}
+ports = {DNS_FORWARD_PORT}
 inside = "{SUB1}"
 inside_port = {DNS_PORT}
 
 [[forward]]
 protocol = "udp"
 external = "{FORWARDS_TO}"
-ports = {SOFTWIRE_FORWARD_PORT}
+ports = {SOFTWIRE_DNS_FORWARD_PORT}
 inside = "{HOME}"
 b4 = "{B4}"
 inside_port = {DNS_PORT}
