@@ -199,8 +199,9 @@ impl Audit {
             self.translated += 1;
             return;
         }
-        // A datagram that a gateway changed may be too long for its link.
-        let is_changed_piece = view.is_fragment() && view.protocol() == 17 && !self.settings.gateways.is_empty();
+        // What a gateway changed may be too long for its link.
+        let is_transport = matches!(view.protocol(), 6 | 17);
+        let is_changed_piece = view.is_fragment() && is_transport && !self.settings.gateways.is_empty();
         assert!(
             is_piece || is_changed_piece,
             "nobody sent this on the {} side, or it was altered: {packet:02x?}",

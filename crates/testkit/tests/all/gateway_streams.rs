@@ -4,7 +4,14 @@
 
 use core::net::SocketAddrV4;
 
+use nat::Protocol;
 use nat::Verdict;
+use nat::settings::Admission;
+use nat::settings::Class;
+use nat::settings::Filtering;
+use nat::settings::Forward;
+use nat::types::Prefix;
+use nat::types::RealmId;
 use testkit::*;
 use wire::build;
 use wire::ipv4::Ipv4;
@@ -532,6 +539,69 @@ fn icmp_errors_quote_the_numbers_of_the_sender() {
         let came = bed.only_inside();
         bed.inside(&build::icmp_error(I1, *SERVER.ip(), 3, 4, &came).build());
         assert_eq!(quoted(&bed.only_outside()), talk.numbers(true).0);
+        bed.run_out();
+    }
+}
+
+/// Both subscribers' gateways change it, or only the caller's, and it grows: no byte waits for a
+/// repetition.
+#[test]
+fn a_hairpinned_call_over_tcp_arrives_at_once() {
+    for (workers, reads_server) in [(1, true), (2, true), (8, true), (1, false), (8, false)] {
+        let (client, server, service) = (at(I1, 40_000), at(I2, 5_060), at(POOL[2], 5_060));
+        let mut settings = with(&["sip"]).filtering(Filtering::EndpointIndependent).addresses(&POOL[2..]);
+        settings.forwards = vec![Forward {
+            realm: RealmId(0),
+            protocol: Protocol::Tcp,
+            external: *service.ip(),
+            ports: (5_060, 5_060),
+            inside: I2.into(),
+            inside_port: 5_060,
+            admission: Admission::Anyone,
+        }];
+        if !reads_server {
+            settings.classes.push(Class {
+                name: "plain".into(),
+                subscribers: vec![Prefix::host(I2)],
+                realms: Vec::new(),
+                limits: settings.subscriber,
+                gateways: Some(vec![]),
+            });
+        }
+        let mut bed = Bed::new(settings).workers(workers).steering(Steering::Random);
+        let mut numbers = [1_000, 9_000];
+        let mut pass = |bed: &mut Bed, from: SocketAddrV4, to: SocketAddrV4, flags: Flags, payload: &[u8]| {
+            let (own, other) = if from == client { (0, 1) } else { (1, 0) };
+            let segment = build::tcp(from, to, flags).sequence(numbers[own]).acknowledgment(numbers[other]);
+            bed.inside(&segment.payload(payload).build());
+            numbers[own] += payload.len() as u32 + u32::from(flags.contains(Flags::SYN));
+            bed.take_inside()
+        };
+        let visitor = source(&pass(&mut bed, client, service, Flags::SYN, b"")[0]);
+        pass(&mut bed, server, visitor, Flags::SYN.union(Flags::ACK), b"");
+        pass(&mut bed, client, service, Flags::ACK, b"");
+        for total in [400, 1_460] {
+            let message = |padding: &str| {
+                let sdp = format!("v=0\r\nc=IN IP4 {I1}\r\nm=audio 5004 RTP/AVP 0\r\n{padding}");
+                format!(
+                    "INVITE sip:b@example.com SIP/2.0\r\nVia: SIP/2.0/TCP {client};branch=z9hG4bK1\r\n\
+Contact: <sip:a@{client}>\r\nContent-Type: application/sdp\r\nContent-Length: {:04}\r\n\r\n{sdp}",
+                    sdp.len()
+                )
+            };
+            let missing = total - message("").len();
+            let text = message(&("y".repeat(missing % 14) + &"a=x:yyyyyyyy\r\n".repeat(missing / 14)));
+            assert_eq!(text.len(), total);
+            let packets = pass(&mut bed, client, service, Flags::ACK, text.as_bytes());
+            assert!(packets.iter().all(|packet| packet.len() <= 1_500), "each fits the link");
+            let packets = build::reassemble(&packets).map_or(packets, |whole| vec![whole]);
+            let got: String = packets.iter().map(|it| String::from_utf8(tcp_of(it).2).expect("text")).collect();
+            let (head, sdp) = got.split_once("\r\n\r\n").expect("a header");
+            let length = head.split("Content-Length: ").nth(1).and_then(|length| length.parse().ok());
+            assert_eq!(length, Some(sdp.len()), "it is whole: {got}");
+            assert!(sdp.contains(&format!("c=IN IP4 {}\r\n", visitor.ip())) && got.len() > total, "{got}");
+            assert!(!got.contains(&I1.to_string()), "{got}");
+        }
         bed.run_out();
     }
 }

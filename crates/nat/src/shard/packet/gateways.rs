@@ -30,6 +30,9 @@ use wire::tcp::Flags;
 /// What every path and receiver takes in one packet, with the headers (RFC 9293 §3.7.1).
 const TOTAL_MIN: u16 = 576;
 
+/// A packet to another worker, with its link header, fits a buffer of 2,048 bytes.
+const HANDED_OFF_MAX: u16 = 2_000;
+
 /// Where a packet of a control session goes once it is changed.
 #[derive(Clone, Copy)]
 pub(in crate::shard) enum Onward<'a> {
@@ -95,17 +98,22 @@ impl PacketPath {
         sink: &mut S,
     ) -> Fate {
         let Changed { output, packet, .. } = changed;
-        let (mtu, is_only_one) = match onward {
-            Onward::Out(Way::Out(hop)) => (hop.mtu, false),
-            Onward::In(hop, Via::Outside) => (hop.mtu, false),
-            // The second half may be another worker's, and gets one packet. The sender repeats the
-            // rest.
-            Onward::Out(Way::Hairpin { .. }) | Onward::In(_, Via::Hairpin) => (u16::MAX, true),
-        };
+        let transport = usize::from(at.parsed.header_length);
         // The sender knows how much the path and the receiver take (RFC 9293 §3.7.1).
         let known = at.parsed.total_length.max(TOTAL_MIN);
-        let room = usize::from(mtu.min(known)).saturating_sub(headers).max(1);
-        let transport = usize::from(at.parsed.header_length);
+        let (total_max, is_only_one) = match onward {
+            Onward::Out(Way::Out(hop)) => (hop.mtu.min(known), false),
+            Onward::In(hop, Via::Outside) => (hop.mtu.min(known), false),
+            // The second half may be another worker's, and gets one packet, which is cut there, or
+            // fragmented if no gateway reads it. What does not fit, the sender repeats.
+            Onward::Out(Way::Hairpin { .. }) => (known.max(HANDED_OFF_MAX), true),
+            // It may be longer than what its sender has sent.
+            Onward::In(hop, Via::Hairpin) => (hop.mtu, false),
+        };
+        if is_only_one && length + headers > usize::from(known) {
+            put_u16(packet, ip::FRAGMENT, 0);
+        }
+        let room = usize::from(total_max).saturating_sub(headers).max(1);
         let flags = packet[transport + 13] & !(Flags::FIN.0 | Flags::PSH.0);
         let psh = packet[transport + 13] & Flags::PSH.0;
         let mut from = 0;
