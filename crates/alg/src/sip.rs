@@ -253,6 +253,8 @@ fn read_message(
         match field(name) {
             Some(Field::Expires) => expires = text::number(text::part(message, value, to), 9).map(|(value, _)| value),
             // No number, or two of them: where the body ends is anybody's guess.
+    // Of what it registers, for the longest.
+    let mut lasts = None;
             Some(Field::Length) if length.is_none() => length = Some(text::whole_number(message, from, to)?),
             Some(Field::Length) => return None,
             Some(Field::Type) => {
@@ -268,6 +270,7 @@ fn read_message(
                 registers |= is_register(message, from, to);
                 transaction ^= digest(message, value, to).rotate_left(16);
                 invites = has_method(message, from, to, b"INVITE");
+                lasts = lasts.max(lifetime.filter(|_| asks));
                 // CANCEL has the number of what it cancels (RFC 3261 §9.1).
                 let digits = text::leading(text::part(message, value, to), |byte| byte.is_ascii_digit());
                 request ^= digest(message, value, value + digits).rotate_left(16);
@@ -330,7 +333,7 @@ fn read_message(
         let mut is_topmost = true;
         each(message, from, to, |from, to| {
             if core::mem::take(&mut is_topmost) {
-                read_via(context, message, from, to, findings);
+                read_via(context, message, from, to, lasts, findings);
             }
         });
     }
@@ -415,7 +418,14 @@ fn each(message: &[u8], from: usize, to: usize, mut read: impl FnMut(usize, usiz
 }
 
 /// `SIP/2.0/UDP host:port;parameters` (RFC 3261 §20.42).
-fn read_via(context: &Context<'_>, message: &[u8], from: usize, to: usize, findings: &mut Findings) {
+fn read_via(
+    context: &Context<'_>,
+    message: &[u8],
+    from: usize,
+    to: usize,
+    lifetime: Option<u32>,
+    findings: &mut Findings,
+) {
     let from = text::skip_blanks(message, from);
     let Some(value) = message.get(from..to) else { return };
     if !text::starts_with_ignoring_case(value, b"SIP/2.0/") {
@@ -424,7 +434,7 @@ fn read_via(context: &Context<'_>, message: &[u8], from: usize, to: usize, findi
     let Some(blank) = text::position(value, |byte| byte.is_ascii_whitespace()) else { return };
     let at = text::skip_blanks(message, from + blank);
     if let Some(host) = Host::read(message, at, to) {
-        host.replace(context, findings, Role::Via);
+        host.replace(context, findings, Role::Via { lifetime });
     }
 }
 
@@ -482,14 +492,14 @@ fn parameter(message: &[u8], from: usize, to: usize, name: &[u8]) -> Option<u32>
 }
 
 enum Role {
-    Via,
+    /// `lifetime`: of the registration that a phone asks for. Over UDP, the answers come to its
+    /// port (RFC 3261 §18.2.2).
+    Via { lifetime: Option<u32> },
     /// `Route`, `Record-Route` and the URI of a request. A phone copies them from what the other
     /// side sends, so they open no port.
     Route,
     /// `lifetime`: of a registration that a phone asks for, or that its registrar has made.
-    Contact {
-        lifetime: Option<u32>,
-    },
+    Contact { lifetime: Option<u32> },
 }
 
 struct Host {
@@ -527,14 +537,16 @@ impl Host {
             return;
         }
         let is_session = self.port() == context.internal.port;
-        if matches!(role, Role::Via) {
+        if matches!(role, Role::Via { .. }) {
             findings.set_via(self.port());
         }
-        if let Role::Via | Role::Route = role
+        if let Role::Via { .. } | Role::Route = role
             && !is_session
         {
             match role {
-                Role::Via if context.transport == Transport::Udp => self.hide_via(context, findings),
+                Role::Via { lifetime } if context.transport == Transport::Udp => {
+                    self.hide_via(context, findings, *lifetime);
+                }
                 // Over TCP answers come by the connection (RFC 3261 §18.2.2), and CANCEL and ACK
                 // must have the `Via` of their INVITE (§17.2.3).
                 _ => findings.edit(self.at, self.address_end, Put::Address(None)),
@@ -543,7 +555,7 @@ impl Host {
         }
         let lifetime = match role {
             Role::Contact { lifetime } => *lifetime,
-            Role::Via | Role::Route => None,
+            Role::Via { .. } | Role::Route => None,
         };
         let mut of = None;
         if !is_session || lifetime.is_some() {
@@ -561,7 +573,11 @@ impl Host {
 
     /// Over UDP answers come to the port that sent the request, or to the one that is named, where
     /// the phone may listen for all of them (RFC 3261 §18.2.2).
-    fn hide_via(&self, context: &Context<'_>, findings: &mut Findings) {
+    fn hide_via(&self, context: &Context<'_>, findings: &mut Findings, lifetime: Option<u32>) {
+        if lifetime.is_some() && findings.control_want(self.port()).is_none() && self.port() >= PORT_MIN {
+            let kind = WantKind::Control;
+            findings.want(Want { port: self.port(), transport: Transport::Udp, kind, lifetime, ..Want::default() });
+        }
         let (wanted, known) = (findings.control_want(self.port()), context.external_port(self.port()));
         match (wanted, known, self.port) {
             (Some(want), _, Some((_, at, end))) => {
@@ -608,7 +624,7 @@ impl Host {
             (Some(5060), None) => {
                 findings.edit(self.at, self.address_end, Put::LiteralAddress(context.internal.address));
             }
-            (None, _) if matches!(role, Role::Via) => {
+            (None, _) if matches!(role, Role::Via { .. }) => {
                 findings.edit(self.at, self.address_end, Put::LiteralAddress(context.internal.address));
             }
             _ => {}

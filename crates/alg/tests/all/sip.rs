@@ -115,6 +115,34 @@ CSeq: 1 REGISTER\r\n\r\n"
 }
 
 /// CANCEL and the ACK of a refusal have the `Via` of their INVITE (RFC 3261 §17.2.3), and no
+/// The answers come there. Nothing but a REGISTER of the phone itself opens it.
+#[test]
+fn a_registered_via_lasts_as_long_as_the_registration() {
+    let register =
+        |vias: &str, rest: &str| format!("REGISTER sip:x SIP/2.0\r\n{vias}Contact: <sip:a@10.0.0.1:5060>{rest}");
+    let via = "Via: SIP/2.0/UDP 10.0.0.1:6000;branch=z9\r\n";
+    let lifetimes = |text: &str, transport: Transport| {
+        let mut host = Host::new("sip", 5060, transport);
+        let out = sent(&mut host, text);
+        let of_via = host.wants.iter().find(|want| want.port == 6000).map(|want| want.lifetime);
+        assert_eq!(out.contains("UDP 198.51.100.7:26000;"), of_via.is_some(), "{out}");
+        of_via
+    };
+    assert_eq!(lifetimes(&register(via, ";expires=90\r\n\r\n"), Transport::Udp), Some(Some(90)));
+    assert_eq!(lifetimes(&register(via, "\r\nExpires: 70\r\n\r\n"), Transport::Udp), Some(Some(70)));
+    assert_eq!(lifetimes(&register(via, "\r\n\r\n"), Transport::Udp), Some(Some(3600)));
+    assert_eq!(lifetimes(&register(via, ";expires=0\r\n\r\n"), Transport::Udp), Some(Some(0)));
+    for text in [
+        register(&via.repeat(2), "\r\n\r\n"),
+        register(&via.replace("6000", "600"), "\r\n\r\n"),
+        register(via, "\r\n\r\n").replace("REGISTER", "OPTIONS"),
+        register(via, "\r\nCSeq: 1 REGISTER\r\n\r\n").replace("REGISTER sip:x SIP/2.0", "SIP/2.0 200 OK"),
+    ] {
+        assert_eq!(lifetimes(&text, Transport::Udp), None, "{text}");
+    }
+    assert_eq!(lifetimes(&register(via, "\r\n\r\n"), Transport::Tcp), None);
+}
+
 /// `Contact`.
 #[test]
 fn messages_of_a_call_have_the_same_via() {

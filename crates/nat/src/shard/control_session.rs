@@ -8,6 +8,7 @@ use alg::Endpoint as AlgEndpoint;
 use alg::Findings;
 use alg::Frame;
 use alg::Held;
+use alg::Known;
 use alg::Passed;
 use alg::Reading;
 use alg::Replacements;
@@ -27,6 +28,7 @@ use crate::shard::commit::expectation::Asking;
 use crate::shard::commit::expectation::Reader;
 use crate::state::alg::AlgKey;
 use crate::state::alg::Begun;
+use crate::state::alg::KNOWN_MAX;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
@@ -142,25 +144,49 @@ impl View<'_> {
         self.state.control_sessions.as_ref().is_some_and(|store| store.find(&key).is_some())
     }
 
-    /// A phone may send from one port over UDP and listen at another, which its `REGISTER` has
-    /// named: its session with the same remote endpoint at the other of the two. What one of them
-    /// has asked for is answered by the other.
+    /// A phone may send from one port over UDP and listen at others, which its `REGISTER` has
+    /// named: its session with the same remote endpoint at another of these. What one of them has
+    /// asked for is answered by another.
     pub(in crate::shard) fn other_session(&self, asking: &Asking) -> Option<u32> {
         let Asking { now, key, .. } = *asking;
         let store = self.state.control_sessions.as_ref()?;
         let own = self.state.mappings.get(key.mapping).key();
-        if own.protocol != Protocol::Udp {
+        if own.protocol != Protocol::Udp || self.state.grants.is_empty() {
             return None;
         }
-        let sends_from = || self.registration(now, key.mapping, key.remote).map(|grant| grant.requester.port);
-        let listens_at = || self.registration_elsewhere(now, key.mapping, key.remote).map(|grant| grant.key().port);
-        let port = sends_from().filter(|port| *port != own.port).or_else(listens_at)?;
-        let index = self.state.find_live_mapping(&InternalKey { port, ..own }, now)?;
-        store.find(&AlgKey::of(index, self.state.mappings.get(index), key.remote))
+        let at_port = |port: u16| {
+            let index = self.state.find_live_mapping(&InternalKey { port, ..own }, now)?;
+            store.find(&AlgKey::of(index, self.state.mappings.get(index), key.remote))
+        };
+        let sends_from = self.registration(now, key.mapping, key.remote).map(|grant| grant.requester.port);
+        sends_from.filter(|port| *port != own.port).and_then(at_port).or_else(|| {
+            let mut listens_at = self.registrations_elsewhere(now, key.mapping, key.remote);
+            listens_at.find_map(|grant| at_port(grant.key().port))
+        })
+    }
+
+    /// What the session has announced, and how much of it counts. That of a phone's
+    /// [other session](Self::other_session) comes first, with the endpoint which that one is at.
+    fn known_of(&self, asking: &Asking) -> ([Known; 2 * KNOWN_MAX + 1], usize) {
+        let (mut known, mut len) = ([Known::default(); 2 * KNOWN_MAX + 1], 0);
+        let mut add = |more: &[Known]| {
+            known[len..len + more.len()].copy_from_slice(more);
+            len += more.len();
+        };
+        if let Some(store) = self.state.control_sessions.as_ref() {
+            if let Some(other) = self.other_session(asking).map(|other| store.get(other)) {
+                let mapping = self.state.mappings.get(other.key.mapping);
+                let (external, inside) = (mapping.external().port, mapping.internal_port());
+                add(&[Known { external, inside, peer: None }]);
+                add(other.known());
+            }
+            add(store.get(asking.place).known());
+        }
+        (known, len)
     }
 
     /// Whether something uses a port that the control session announced.
-    fn has_data(&self, now: Instant, key: &AlgKey, known: &[alg::Known]) -> bool {
+    fn has_data(&self, now: Instant, key: &AlgKey, known: &[Known]) -> bool {
         let of_control = self.state.mappings.get(key.mapping).key();
         known.iter().any(|known| {
             let inside = InternalKey { port: known.inside, ..of_control };
@@ -427,6 +453,7 @@ impl Ledger {
         let mapping = self.state.mappings.get(flow.index);
         let (internal, external, protocol) = (mapping.internal(), mapping.external(), mapping.protocol());
         let serves = self.view().is_static(flow.index) && self.policy.lifetimes.is_served(protocol, internal.port);
+        let (known, known_len) = self.view().known_of(&asking);
         let session = self.state.control_sessions.as_mut()?.get_mut(asking.place);
         let mut memory = session.memory;
         let from_inside = from == Side::Inside;
@@ -438,7 +465,7 @@ impl Ledger {
             internal: AlgEndpoint { address: internal.address.to_bits(), port: internal.port },
             external: AlgEndpoint { address: external.address.to_bits(), port: external.port },
             remote: AlgEndpoint { address: asking.key.remote.0, port: asking.key.remote.1 },
-            known: session.known(),
+            known: &known[..known_len],
             disabled,
             time_s: (asking.now.as_micros() / 1_000_000) as u32,
         };

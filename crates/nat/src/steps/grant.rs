@@ -257,19 +257,22 @@ impl View<'_> {
         Some(self.state.grants.get(found))
     }
 
-    /// A registration with this remote endpoint of a phone that sends from this mapping over UDP,
-    /// and listens at the port that it has registered.
-    pub(crate) fn registration_elsewhere(&self, now: Instant, index: u32, remote: (u32, u16)) -> Option<&Grant> {
+    /// The registrations with this remote endpoint of a phone that sends from this mapping over
+    /// UDP, and listens at the ports that it has registered.
+    pub(crate) fn registrations_elsewhere(
+        &self,
+        now: Instant,
+        index: u32,
+        remote: (u32, u16),
+    ) -> impl Iterator<Item = &Grant> {
         let own = self.state.mappings.get(index).key();
-        if own.protocol != Protocol::Udp || self.state.grants.is_empty() {
-            return None;
-        }
-        let is_it = |grant: &&Grant| {
+        let is_it = move |grant: &&Grant| {
             let is_by_it =
                 grant.requester.port == own.port && grant.key() == InternalKey { port: grant.key().port, ..own };
             is_by_it && grant.key().port != own.port && self.registers(now, grant, remote)
         };
-        self.state.grants_beside(own.realm, own.address).map(|grant| self.state.grants.get(grant)).find(is_it)
+        let beside = (own.protocol == Protocol::Udp).then(|| self.state.grants_beside(own.realm, own.address));
+        beside.into_iter().flatten().map(|grant| self.state.grants.get(grant)).filter(is_it)
     }
 
     fn registers(&self, now: Instant, grant: &Grant, remote: (u32, u16)) -> bool {

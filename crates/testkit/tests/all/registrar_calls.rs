@@ -177,6 +177,51 @@ fn a_phone_that_sends_from_another_port_is_called() {
     }
 }
 
+/// It sends nothing for longer than any of its sessions lasts, and hears nothing either. Its `Via`
+/// names the port where it listens, its `Contact` that one, another, or the one it sends from.
+#[test]
+fn a_silent_phone_of_two_ports_is_called() {
+    let sends = at(I1, 50_123);
+    for (listens, contact) in [(5060, 5060), (5_062, 5_062), (5060, 50_123), (5_062, 5_064)] {
+        for is_answered in [true, false] {
+            let mut bed = Bed::new(with(&["sip"]).filtering(Filtering::AddressAndPortDependent));
+            let (listens, contact) = (at(I1, listens), at(I1, contact));
+            let text = register_text("UDP", listens, contact, 3_600);
+            bed.inside(&build::udp(sends, REGISTRAR).payload(text.as_bytes()).build());
+            let sent = udp_text(&bed.only_outside());
+            let named = |before: &str, after: &str| -> SocketAddrV4 {
+                let rest = sent.split(before).nth(1).and_then(|rest| rest.split(after).next()).expect("an endpoint");
+                rest.parse().expect("an endpoint with a port")
+            };
+            let (via, external) = (named("UDP ", ";"), named("sip:a@", ">"));
+            let what = format!("Via {listens}, Contact {contact}: {sent}");
+            bed.is_registered(listens, via);
+            bed.is_registered(contact, external);
+            if is_answered {
+                let answer = format!(
+                    "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP {via};branch=z9hG4bK1\r\nCall-ID: secret\r\nCSeq: 7 REGISTER\r\n\
+Contact: <sip:a@{external}>;expires=3600\r\nContent-Length: 0\r\n\r\n"
+                );
+                bed.outside(&build::udp(REGISTRAR, via).payload(answer.as_bytes()).build());
+                let arrived = bed.take_inside();
+                assert_eq!(arrived.first().map(|it| destination(it)), Some(listens), "the answer. {what}");
+                let text = udp_text(&arrived[0]);
+                assert!(text.contains(&format!("Contact: <sip:a@{contact}>")), "{text}. {what}");
+            }
+            bed.advance_secs(3_500);
+            bed.outside(&build::udp(REGISTRAR, external).payload(invite(external).as_bytes()).build());
+            let arrived = bed.take_inside();
+            assert_eq!(arrived.first().map(|it| destination(it)), Some(contact), "the call. {what}");
+            assert_eq!(udp_text(&arrived[0]), invite(contact), "{what}");
+            let answer = OK.replace("100.64.0.10:5062", &contact.to_string());
+            bed.inside(&build::udp(sends, REGISTRAR).payload(answer.as_bytes()).build());
+            let answer = udp_text(&bed.only_outside());
+            assert!(!answer.contains("100.64.0.10"), "it has sound: {answer}");
+            bed.run_out();
+        }
+    }
+}
+
 /// The answers come to the port where it listens.
 #[test]
 fn a_call_of_a_phone_of_two_ports_may_ring_for_minutes() {
