@@ -1,6 +1,7 @@
 //! What a message asks for, and the text to put into it.
 
 use crate::Endpoint;
+use crate::Ports;
 use crate::Transport;
 use crate::work;
 
@@ -102,6 +103,7 @@ pub struct Findings {
     via: Option<u16>,
     call: Option<(CallStep, u16)>,
     renews: bool,
+    renews_at: (Ports, u16),
     registered: [(u16, u32); WANTS_MAX],
     registered_len: usize,
     /// A bit for each want of a pair that got one port.
@@ -122,6 +124,7 @@ impl Default for Findings {
             via: None,
             call: None,
             renews: false,
+            renews_at: (Ports::default(), 0),
             registered: [(0, 0); WANTS_MAX],
             registered_len: 0,
             singles: 0,
@@ -199,6 +202,11 @@ impl Findings {
         self.renews = true;
     }
 
+    /// The same for what it wants at these ports. The session's own is open already.
+    pub(crate) fn only_renew_at(&mut self, ports: Ports, own: u16) {
+        self.renews_at = (ports, own);
+    }
+
     pub(crate) fn end_registrations(&mut self) {
         self.ends_registrations = true;
     }
@@ -214,7 +222,9 @@ impl Findings {
 
     /// The place of the want. An equal one is not repeated.
     pub(crate) fn want(&mut self, want: Want) -> u8 {
-        let want = Want { renews: self.renews, ..want };
+        let (ports, own) = &self.renews_at;
+        let is_named = want.port != *own && ports.has(want.port);
+        let want = Want { renews: self.renews || is_named, ..want };
         work::count(self.wants_len);
         if let Some(place) = self.wants[..self.wants_len].iter().position(|known| *known == want) {
             return place as u8;

@@ -173,6 +173,39 @@ pub struct Memory {
     pub number: u32,
     /// What it waits for an answer to, the latest first; 0 for nothing.
     pub awaited: [u32; AWAITED_MAX],
+    /// Inside ports that the outside has named, until this time in seconds.
+    pub named: Ports,
+    /// See `named`.
+    pub named_until: u32,
+}
+
+/// A set of ports that forgets none, but may have others as well: an even port and the odd one
+/// above it share one of 128 places with further pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ports([u32; 4]);
+
+impl Ports {
+    /// Every port.
+    pub(crate) const ALL: Ports = Ports([u32::MAX; 4]);
+
+    fn place(port: u16) -> (usize, u32) {
+        let pair = port / 2;
+        (usize::from(pair / 32 % 4), 1 << (pair % 32))
+    }
+
+    pub(crate) fn add(&mut self, port: u16) {
+        let (word, bit) = Ports::place(port);
+        self.0[word] |= bit;
+    }
+
+    pub(crate) fn add_all(&mut self, others: &Ports) {
+        self.0.iter_mut().zip(others.0).for_each(|(word, other)| *word |= other);
+    }
+
+    pub(crate) fn has(&self, port: u16) -> bool {
+        let (word, bit) = Ports::place(port);
+        self.0[word] & bit != 0
+    }
 }
 
 impl Memory {
@@ -242,6 +275,10 @@ pub trait Alg: Sync {
 
     /// Reads one whole message.
     fn read(&self, memory: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading;
+
+    /// A message passes without being read, or a part of one: all of it that came, or `None` if
+    /// more may come.
+    fn note_unread(&self, _memory: &mut Memory, _context: &Context<'_>, _message: Option<&[u8]>) {}
 
     /// Whether these first bytes of a message, whose rest its sender keeps back, can be read alone.
     fn is_readable_part(&self, _bytes: &[u8]) -> bool {

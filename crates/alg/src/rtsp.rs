@@ -42,6 +42,7 @@ const SHAPE: Shape = Shape {
     is_start,
     is_length: |name| text::is(name, b"Content-Length"),
     has_read_body: false,
+    long: &[],
 };
 
 impl Alg for Rtsp {
@@ -86,7 +87,7 @@ impl Alg for Rtsp {
     fn read(&self, _: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading {
         let line = &message[..message.len().min(LINE_MAX)];
         let Some(end) = text::position(line, |byte| byte == b'\r') else { return Reading::Over };
-        let mut fields = Fields::new(message, end + 2);
+        let mut fields = Fields::new(message, end + 2, SHAPE.long);
         let mut found = Findings::default();
         for (name, from, to) in fields.by_ref() {
             if text::is(name, b"Transport") {

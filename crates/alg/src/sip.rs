@@ -5,6 +5,7 @@
 //! an external endpoint of the session becomes the internal one again, so that a phone recognises
 //! its own `Via` and `Contact`.
 
+mod named;
 mod sdp;
 
 use crate::Alg;
@@ -46,15 +47,10 @@ const STARTS: &[&[u8]] = &[
 ];
 /// Bytes of the longest start.
 const START_MAX: usize = 10;
-const SHAPE: Shape = Shape { starts: STARTS, start_max: START_MAX, is_start, is_length, has_read_body: true };
-/// Flag of a session: the outside has named the internal address, which nobody there has to know.
-/// Whatever repeats or relays such a message inside would seem to announce an endpoint of its own,
-/// so nothing new is opened until [`Memory::number`], in seconds.
-const INSIDE_NAMED: u32 = 1;
-/// A message may be answered, and so repeated, for so long (RFC 3261 §17.1.2.2, Timer F).
-const ANSWERED_WITHIN_S: u32 = 32;
-/// An INVITE may ring before (§16.6, Timer C).
-const RINGS_S: u32 = 180;
+/// A signature, what is signed, and where its certificate is (RFC 8224 §4): nobody reads them.
+const LONG: &[&[u8]] = &[b"Identity", b"y"];
+const SHAPE: Shape =
+    Shape { starts: STARTS, start_max: START_MAX, is_start, is_length, has_read_body: true, long: LONG };
 /// Flag of a session: the outside has sent a request, so that the inside has something to answer.
 const ASKED: u32 = 2;
 /// RFC 3261 §10.2.1.1 lets the registrar choose; this is what its §10.3 suggests.
@@ -93,19 +89,27 @@ impl Alg for Sip {
         let known = message.len() <= MESSAGE_MAX && text::may_become(&message[..message.len().min(START_MAX)], STARTS);
         let line_end = text::position(&message[..message.len().min(LINE_MAX)], |byte| byte == b'\r');
         let Some(line_end) = line_end.filter(|end| known && is_start(&message[..*end])) else {
+            self.note_unread(memory, context, Some(message));
             return Reading::Done;
         };
-        if !context.from_inside && names_inside(context, message, line_end) {
-            note_named(memory, context, message);
+        if !context.from_inside {
+            named::note(memory, context, message, line_end);
         }
         let mut found = Findings::default();
-        if is_named(memory, context) {
+        if named::is_closed(memory, context) {
             found.only_renew();
         }
+        found.only_renew_at(named::named(memory, context), context.internal.port);
         if read_message(memory, context, message, line_end, &mut found).is_some() {
             *findings = found;
         }
         Reading::Done
+    }
+
+    fn note_unread(&self, memory: &mut Memory, context: &Context<'_>, message: Option<&[u8]>) {
+        if !context.from_inside {
+            named::note_unread(memory, context, message);
+        }
     }
 
     fn is_readable_part(&self, bytes: &[u8]) -> bool {
@@ -124,24 +128,16 @@ impl Alg for Sip {
     }
 }
 
-fn note_named(memory: &mut Memory, context: &Context<'_>, message: &[u8]) {
-    let rings = if text::starts(message, b"INVITE ") { RINGS_S } else { 0 };
-    let left = if is_named(memory, context) { memory.number.wrapping_sub(context.time_s) } else { 0 };
-    memory.flags |= INSIDE_NAMED;
-    memory.number = context.time_s.wrapping_add(left.max(rings + ANSWERED_WITHIN_S));
-}
-
-/// Whether the outside has named the inside within this time.
-fn is_named(memory: &Memory, context: &Context<'_>) -> bool {
-    let left = memory.number.wrapping_sub(context.time_s) as i32;
-    memory.flags & INSIDE_NAMED != 0 && left > 0
-}
-
 /// Whether this is a request line or a status line.
 fn is_start(line: &[u8]) -> bool {
     STARTS.iter().any(|start| text::starts(line, start))
         && (text::starts(line, b"SIP/2.0 ") || text::ends(line, b" SIP/2.0"))
         && text::all(line, |byte| byte >= 0x20)
+}
+
+/// Of a message whose first line has ended there.
+fn fields(message: &[u8], line_end: usize) -> Fields<'_> {
+    Fields::new(message, line_end + 2, LONG)
 }
 
 fn is_length(name: &[u8]) -> bool {
@@ -185,47 +181,6 @@ fn field(name: &[u8]) -> Option<Field> {
     FIELDS.iter().find(|(known, _)| text::is(name, known)).map(|(_, field)| *field)
 }
 
-/// Whether a message of the outside has the internal address where it would open a port if the
-/// inside sent it. A registrar may list what was registered before there was a gateway.
-fn names_inside(context: &Context<'_>, message: &[u8], line_end: usize) -> bool {
-    if context.internal.address == context.external.address {
-        return false;
-    }
-    let is_response = text::starts(message, b"SIP/2.0 ");
-    let (mut is_of_registration, mut is_in_contact) = (false, false);
-    // Only SDP opens ports. A text may name what it likes, where nobody takes it for SDP.
-    let (mut types, mut is_text) = (0, false);
-    let mut length = 0;
-    let mut fields = Fields::new(message, line_end + 2);
-    for (name, from, to) in fields.by_ref() {
-        match field(name) {
-            Some(Field::Contact) => each(message, from, to, |from, to| {
-                let host = uri_host(message, from, to);
-                is_in_contact |= host.is_some_and(|host| host.address == context.internal.address);
-            }),
-            Some(Field::Method) => is_of_registration = is_response && is_register(message, from, to),
-            Some(Field::Type) => {
-                types += 1;
-                is_text = is_text_type(text::part(message, text::skip_blanks(message, from), to));
-            }
-            Some(Field::Length) => length = text::whole_number(message, from, to).map_or(0, |(length, ..)| length),
-            _ => {}
-        }
-    }
-    let is_only_text = is_text && types == 1 && text::starts(message, b"MESSAGE ");
-    let body = fields.body.filter(|_| !is_only_text);
-    // A body that its sender keeps back may name anything.
-    let names_inside =
-        |body| message.len() - body < length as usize || sdp::names_inside(context, message, body, message.len());
-    is_in_contact && !is_of_registration || body.is_some_and(names_inside)
-}
-
-/// `text/…`, with any blanks around the slash (RFC 3261 §25.1).
-fn is_text_type(value: &[u8]) -> bool {
-    const TEXT: &[u8] = b"text";
-    text::starts_with_ignoring_case(value, TEXT) && value.get(text::skip_blanks(value, TEXT.len())) == Some(&b'/')
-}
-
 /// `None` if the message is not to be touched.
 fn read_message(
     memory: &mut Memory,
@@ -243,18 +198,16 @@ fn read_message(
             host.replace(context, findings, Role::Route);
         }
     }
-    let mut fields = Fields::new(message, line_end + 2);
+    let mut all = fields(message, line_end);
     let (mut registers, mut expires) = (text::starts(message, b"REGISTER "), None);
     let (mut length, mut is_sdp, mut is_encoded) = (None, false, false);
     let (mut transaction, mut hops) = (0, 0);
     let (mut request, mut invites) = (0, false);
-    for (name, from, to) in fields.by_ref() {
+    for (name, from, to) in all.by_ref() {
         let value = text::skip_blanks(message, from);
         match field(name) {
             Some(Field::Expires) => expires = text::number(text::part(message, value, to), 9).map(|(value, _)| value),
             // No number, or two of them: where the body ends is anybody's guess.
-    // Of what it registers, for the longest.
-    let mut lasts = None;
             Some(Field::Length) if length.is_none() => length = Some(text::whole_number(message, from, to)?),
             Some(Field::Length) => return None,
             Some(Field::Type) => {
@@ -270,7 +223,6 @@ fn read_message(
                 registers |= is_register(message, from, to);
                 transaction ^= digest(message, value, to).rotate_left(16);
                 invites = has_method(message, from, to, b"INVITE");
-                lasts = lasts.max(lifetime.filter(|_| asks));
                 // CANCEL has the number of what it cancels (RFC 3261 §9.1).
                 let digits = text::leading(text::part(message, value, to), |byte| byte.is_ascii_digit());
                 request ^= digest(message, value, value + digits).rotate_left(16);
@@ -278,10 +230,10 @@ fn read_message(
             _ => {}
         }
     }
-    if fields.is_malformed {
+    if all.is_malformed {
         return None;
     }
-    let body = fields.body?;
+    let body = all.body?;
     if let Some(step) = call_step(context, message, invites) {
         findings.set_call(step, (request ^ request >> 16) as u16);
     }
@@ -301,10 +253,12 @@ fn read_message(
     if asks {
         memory.await_answer(transaction);
     }
+    // Of what it registers, for the longest.
+    let mut lasts = None;
     // Only what the phone has asked for is answered, and once.
     let is_answer =
         registers && !context.from_inside && text::starts(message, b"SIP/2.0 2") && memory.take_answer(transaction);
-    for (name, from, to) in Fields::new(message, line_end + 2) {
+    for (name, from, to) in fields(message, line_end) {
         match field(name) {
             Some(Field::Contact) if takes_back && is_star(message, from, to) => findings.end_registrations(),
             Some(Field::Contact) if (is_of_others || lists_others) && context.from_inside => {
@@ -316,6 +270,7 @@ fn read_message(
                     true => asks.then(|| said().unwrap_or(REGISTRATION_S)),
                     false => is_answer.then(said).flatten(),
                 };
+                lasts = lasts.max(lifetime.filter(|_| asks));
                 read_uri(context, message, from, to, Role::Contact { lifetime }, findings);
             }),
             Some(Field::Route) => {
@@ -328,7 +283,7 @@ fn read_message(
     // which the answers repeat; all others are somebody else's, perhaps behind the same address.
     // Of several, a phone has written the topmost.
     let names_sender = hops > 0 && is_request == context.from_inside;
-    let vias = Fields::new(message, line_end + 2).filter(|(name, ..)| matches!(field(name), Some(Field::Via)));
+    let vias = fields(message, line_end).filter(|(name, ..)| matches!(field(name), Some(Field::Via)));
     for (_, from, to) in vias.take(usize::from(names_sender)) {
         let mut is_topmost = true;
         each(message, from, to, |from, to| {

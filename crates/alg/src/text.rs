@@ -39,6 +39,11 @@ pub(crate) fn parts(bytes: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> 
     bytes.split(move |byte| *byte == separator).inspect(|part| work::count(part.len() + 1))
 }
 
+/// Lines, however they end.
+pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split(|byte| matches!(byte, b'\r' | b'\n')).inspect(|line| work::count(line.len() + 1))
+}
+
 /// Whether these are the same letters.
 pub(crate) fn is(bytes: &[u8], known: &[u8]) -> bool {
     work::count(if bytes.len() == known.len() { known.len() } else { 1 });
@@ -105,6 +110,33 @@ pub(crate) fn address(bytes: &[u8]) -> Option<(u32, usize)> {
     }
 }
 
+/// Whether this address is somewhere in the bytes, also as only some programs would read it: before
+/// further numbers, or with zeros before its own.
+pub(crate) fn has_address(bytes: &[u8], address: u32) -> bool {
+    let mut at = 0;
+    while let Some(digit) = position(&bytes[at..], |byte| byte.is_ascii_digit()) {
+        let from = at + digit;
+        at = from + leading(&bytes[from..], |byte| byte.is_ascii_digit() || byte == b'.');
+        if may_be_address(&bytes[from..at], address) {
+            return true;
+        }
+    }
+    false
+}
+
+fn may_be_address(numbers: &[u8], address: u32) -> bool {
+    let mut numbers = parts(numbers, b'.');
+    let mut has_zeros = false;
+    let mut octets = address.to_be_bytes().into_iter();
+    octets.all(|octet| {
+        let Some(number) = numbers.next() else { return false };
+        has_zeros |= number.len() > 1 && number[0] == b'0';
+        let add = |value: u32, digit: &u8| value.saturating_mul(10).saturating_add(u32::from(digit - b'0'));
+        // Some read zeros before it as octal.
+        has_zeros || !number.is_empty() && number.iter().fold(0, add) == u32::from(octet)
+    })
+}
+
 /// Position of `needle`, searched from `from` on.
 pub(crate) fn find(bytes: &[u8], needle: &[u8], from: usize) -> Option<usize> {
     let rest = bytes.get(from..)?;
@@ -152,16 +184,27 @@ pub(crate) struct Fields<'a> {
     pub(crate) body: Option<usize>,
     /// A line was no header field, or too long.
     pub(crate) is_malformed: bool,
+    /// Fields that may be as long as their message.
+    long: &'static [&'static [u8]],
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn new(message: &'a [u8], at: usize) -> Fields<'a> {
-        Fields { message, at, body: None, is_malformed: false }
+    pub(crate) fn new(message: &'a [u8], at: usize, long: &'static [&'static [u8]]) -> Fields<'a> {
+        Fields { message, at, body: None, is_malformed: false, long }
     }
 
-    fn line_end(&self, from: usize) -> Option<usize> {
+    /// How long each line of the field that begins here may be.
+    fn line_max(&self, from: usize) -> usize {
+        let line = self.message.get(from..).unwrap_or_default();
+        let is_it = |name: &&[u8]| {
+            starts_with_ignoring_case(line, name) && matches!(line.get(name.len()), Some(b':' | b' ' | b'\t'))
+        };
+        if self.long.iter().any(is_it) { crate::MESSAGE_MAX } else { crate::LINE_MAX }
+    }
+
+    fn line_end(&self, from: usize, max: usize) -> Option<usize> {
         let line = self.message.get(from..)?;
-        let line = &line[..line.len().min(crate::LINE_MAX + 2)];
+        let line = &line[..line.len().min(max + 2)];
         let end = position(line, |byte| matches!(byte, b'\r' | b'\n'))?;
         (line.get(end..end + 2)? == b"\r\n").then_some(from + end)
     }
@@ -175,7 +218,8 @@ impl<'a> Iterator for Fields<'a> {
             return None;
         }
         let start = self.at;
-        let Some(mut end) = self.line_end(start) else {
+        let max = self.line_max(start);
+        let Some(mut end) = self.line_end(start, max) else {
             self.is_malformed = true;
             return None;
         };
@@ -184,7 +228,7 @@ impl<'a> Iterator for Fields<'a> {
             return None;
         }
         while matches!(self.message.get(end + 2), Some(b' ' | b'\t')) {
-            let Some(folded) = self.line_end(end + 2) else {
+            let Some(folded) = self.line_end(end + 2, max) else {
                 self.is_malformed = true;
                 return None;
             };
@@ -217,6 +261,8 @@ pub(crate) struct Shape {
     pub(crate) is_length: fn(&[u8]) -> bool,
     /// Bodies are read, so that a message waits for its body.
     pub(crate) has_read_body: bool,
+    /// Fields that may be as long as their message.
+    pub(crate) long: &'static [&'static [u8]],
 }
 
 /// The first line of a message that is not complete was read. One bit for each direction; both are
@@ -248,7 +294,7 @@ pub(crate) fn frame(memory: &mut Memory, context: &Context<'_>, bytes: &[u8], se
     };
     let first = position(bytes, is_end).unwrap_or(0);
     let mut length = None;
-    let mut fields = Fields::new(&bytes[..end + 4], first + 2);
+    let mut fields = Fields::new(&bytes[..end + 4], first + 2, shape.long);
     for (name, from, to) in fields.by_ref() {
         if (shape.is_length)(name) {
             match whole_number(bytes, from, to) {

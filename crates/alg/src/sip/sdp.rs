@@ -4,9 +4,11 @@ use crate::Context;
 use crate::Findings;
 use crate::LINE_MAX;
 use crate::PORT_MIN;
+use crate::Ports;
 use crate::Want;
 use crate::WantKind;
 use crate::findings::Put;
+use crate::sip::named::Said;
 use crate::text;
 
 /// A `c=` line with the sender's own address: where the address is.
@@ -25,34 +27,60 @@ struct Media {
     rtcp: Option<(u16, usize, usize, Connection)>,
 }
 
-/// Media of a description.
+const ENCODING: &[u8] = b"Content-Transfer-Encoding";
+
+/// Media of a description that open something.
 const MEDIA_MAX: usize = 8;
 
-/// Whether `c=` or `a=rtcp` of a description from outside has the internal address.
-pub(super) fn names_inside(context: &Context<'_>, message: &[u8], from: usize, to: usize) -> bool {
-    let mut at = from;
-    while at < to {
-        let length = text::position(&message[at..to], |byte| matches!(byte, b'\r' | b'\n')).unwrap_or(to - at);
-        let (line, end) = (&message[at..at + length], at + length);
-        let connection = match line {
-            [b'c', b'=', ..] => own_address(context, message, at + 2, end),
-            [b'a', b'=', b'r', b't', b'c', b'p', b':', ..] => text::position(line, |byte| byte == b' ')
-                .and_then(|blank| own_address(context, message, at + blank + 1, end)),
-            _ => None,
-        };
-        if connection.is_some() {
-            return true;
+/// Notes what a body from outside names: the internal address in `c=` or `a=rtcp`, also as only
+/// some programs would read it, and the ports of all media.
+pub(super) fn note_named(context: &Context<'_>, message: &[u8], from: usize, said: &mut Said) {
+    for line in text::lines(&message[from..]) {
+        match line {
+            [b'c', b'=', value @ ..] => said.is_inside |= text::has_address(value, context.internal.address),
+            [b'm', b'=', value @ ..] => {
+                let digits = text::position(value, |byte| byte.is_ascii_digit()).unwrap_or(value.len());
+                note_port(&value[digits..], said);
+            }
+            [b'a', b'=', b'r', b't', b'c', b'p', b':', value @ ..] => {
+                note_port(value, said);
+                said.is_inside |= text::has_address(value, context.internal.address);
+            }
+            _ if is_encoded_part(line) => (said.is_inside, said.ports) = (true, Ports::ALL),
+            _ => {}
         }
-        at = end + 1;
     }
-    false
+}
+
+fn note_port(value: &[u8], said: &mut Said) {
+    match text::port(value) {
+        Some((port, _)) => said.ports.add(port),
+        None => said.ports = Ports::ALL,
+    }
+}
+
+/// Whether a message that is not read may name the inside.
+pub(super) fn may_name(context: &Context<'_>, message: &[u8]) -> bool {
+    text::lines(message).any(|line| text::has_address(line, context.internal.address) || is_encoded_part(line))
+}
+
+/// A line that says that what follows is encoded (RFC 3261 §20.12, RFC 2045 §6.1).
+fn is_encoded_part(line: &[u8]) -> bool {
+    let Some(colon) = text::position(&line[..line.len().min(ENCODING.len() + 8)], |byte| byte == b':') else {
+        return false;
+    };
+    let (name, value) = (&line[..text::trim_end(line, 0, colon)], &line[colon + 1..]);
+    let value = &value[text::skip_blanks(value, 0)..];
+    let is_plain = || [&b"7bit"[..], b"8bit", b"binary"].iter().any(|plain| text::is(value, plain));
+    text::is(name, b"Content-Encoding") || text::is(name, b"e") || text::is(name, ENCODING) && !is_plain()
 }
 
 /// Reads `from..to` of the message.
 pub(super) fn read(context: &Context<'_>, message: &[u8], from: usize, to: usize, findings: &mut Findings) {
     let mut session: Connection = None;
     let mut media: [Option<Media>; MEDIA_MAX] = [None; MEDIA_MAX];
-    let (mut count, mut at) = (0_usize, from);
+    // Of media that open nothing, as those that were taken out of a call, there may be any number.
+    let (mut count, mut has_media, mut last, mut at) = (0, false, None, from);
     while at < to {
         let rest = &message[at..to];
         let first = &rest[..rest.len().min(LINE_MAX)];
@@ -66,18 +94,20 @@ pub(super) fn read(context: &Context<'_>, message: &[u8], from: usize, to: usize
         let line = &message[at..end];
         if text::starts(line, b"c=") {
             let connection = own_address(context, message, at + 2, end);
-            match count.checked_sub(1).and_then(|last| media.get_mut(last)) {
-                Some(Some(last)) => (last.connection, last.has_own) = (connection, true),
-                // Of a media line that was not understood.
-                Some(None) => {}
+            match last.and_then(|last: usize| media[last].as_mut()) {
+                Some(last) => (last.connection, last.has_own) = (connection, true),
+                None if has_media => {}
                 None => session = connection,
             }
         } else if text::starts(line, b"m=") {
-            let Some(slot) = media.get_mut(count) else { return };
-            *slot = media_at(message, at + 2, end);
-            count += 1;
+            (has_media, last) = (true, None);
+            if let Some(found) = media_at(message, at + 2, end).filter(|found| found.port >= PORT_MIN) {
+                let Some(slot) = media.get_mut(count) else { return };
+                (*slot, last) = (Some(found), Some(count));
+                count += 1;
+            }
         } else if text::starts(line, b"a=rtcp:")
-            && let Some(last) = count.checked_sub(1).and_then(|last| media.get_mut(last)?.as_mut())
+            && let Some(last) = last.and_then(|last| media[last].as_mut())
             && let Some((port, digits)) = text::port(text::part(message, at + 7, end))
         {
             let port_end = at + 7 + digits;
@@ -89,9 +119,6 @@ pub(super) fn read(context: &Context<'_>, message: &[u8], from: usize, to: usize
     for media in media.into_iter().flatten() {
         let connection = if media.has_own { media.connection } else { session };
         let Some((from, to)) = connection else { continue };
-        if media.port < PORT_MIN {
-            continue;
-        }
         let kind = if media.is_rtp && !has_other_rtcp(&media) { WantKind::Pair } else { WantKind::Data };
         let want = findings.want(Want { port: media.port, kind, ..Want::default() });
         findings.edit(media.at, media.end, Put::Port(Some(want), 0));

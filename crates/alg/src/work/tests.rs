@@ -266,6 +266,7 @@ fn the_parsers_read_bytes_by_counted_readers_only() {
     let parsers = [
         include_str!("../ftp.rs"),
         include_str!("../sip.rs"),
+        include_str!("../sip/named.rs"),
         include_str!("../sip/sdp.rs"),
         include_str!("../rtsp.rs"),
         include_str!("../tftp.rs"),

@@ -101,6 +101,13 @@ impl Host {
         out
     }
 
+    /// See [`Alg::note_unread`].
+    pub(crate) fn unread_from_outside(&mut self, part: Option<&[u8]>) {
+        let known = self.known();
+        let context = self.context(!self.client_is_inside, &known);
+        self.alg.note_unread(&mut self.memory, &context, part);
+    }
+
     fn answer(&mut self, findings: &Findings, own: Endpoint) -> alg::Replacements {
         let is_known = |want: &Want| self.wants.iter().any(|known| known.port == want.port);
         let may_have = |want: &Want| !self.refuses && (!want.renews || is_known(want));

@@ -2,6 +2,7 @@ use alg::Transport;
 use alg::WantKind;
 
 use crate::host::Host;
+use crate::host::Talk;
 
 fn phone() -> Host {
     Host::new("sip", 5060, Transport::Udp)
@@ -114,7 +115,6 @@ CSeq: 1 REGISTER\r\n\r\n"
     assert_eq!(host.wants.len(), 1);
 }
 
-/// CANCEL and the ACK of a refusal have the `Via` of their INVITE (RFC 3261 §17.2.3), and no
 /// The answers come there. Nothing but a REGISTER of the phone itself opens it.
 #[test]
 fn a_registered_via_lasts_as_long_as_the_registration() {
@@ -143,6 +143,7 @@ fn a_registered_via_lasts_as_long_as_the_registration() {
     assert_eq!(lifetimes(&register(via, "\r\n\r\n"), Transport::Tcp), None);
 }
 
+/// CANCEL and the ACK of a refusal have the `Via` of their INVITE (RFC 3261 §17.2.3), and no
 /// `Contact`.
 #[test]
 fn messages_of_a_call_have_the_same_via() {
@@ -299,6 +300,47 @@ fn too_many_media_leave_the_message_alone() {
     assert_eq!(sent(&mut host, &text), text);
 }
 
+/// In a call with many changes, those that were taken out keep their lines (RFC 3264 §6).
+#[test]
+fn media_without_a_port_do_not_count() {
+    let mut host = phone();
+    let out: String = (0..20)
+        .map(|n| format!("m=audio {} RTP/AVP 0\r\na=rtcp:9\r\nc=IN IP4 10.0.0.1\r\n", [0, 5004][n / 19]))
+        .collect();
+    let text = sent(&mut host, &with_body(INVITE, &format!("c=IN IP4 10.0.0.1\r\n{out}")));
+    assert!(text.ends_with("m=audio 25004 RTP/AVP 0\r\na=rtcp:9\r\nc=IN IP4 198.51.100.7\r\n"), "{text}");
+    let ports: Vec<_> = host.wants.iter().map(|want| want.port).collect();
+    assert_eq!(ports, [5004]);
+}
+
+/// RFC 8224 §4: the signature of a caller is longer than other fields.
+#[test]
+fn a_signed_call_is_read() {
+    let signature = |length: usize| format!("{};info=<https://x.example>;alg=ES256", "y".repeat(length));
+    for (field, is_read) in
+        [("Identity", true), ("identity ", true), ("y", true), ("X-Identity", false), ("Identity-Info", false)]
+    {
+        for transport in [Transport::Udp, Transport::Tcp] {
+            let text = with_body(&INVITE.replacen("\r\n", &format!("\r\n{field}: {}\r\n", signature(900)), 1), SDP);
+            let mut talk = Talk::new(Host::new("sip", 5060, transport));
+            let out = match transport {
+                Transport::Udp => talk.host.message(true, text.as_bytes()),
+                Transport::Tcp => talk.client(text.as_bytes()),
+            };
+            let out = String::from_utf8(out).expect("text");
+            assert_eq!(out.contains("c=IN IP4 198.51.100.7"), is_read, "{field}: {out}");
+            assert!(out.contains(&signature(900)));
+        }
+    }
+    // Folded, too, and within the length of a message.
+    let folded = format!("\r\nIdentity: {}\r\n {}\r\n", signature(600), signature(600));
+    assert!(
+        sent(&mut phone(), &with_body(&INVITE.replacen("\r\n", &folded, 1), SDP)).contains("c=IN IP4 198.51.100.7")
+    );
+    let long = format!("\r\nIdentity: {}\r\n", signature(4_000));
+    assert!(sent(&mut phone(), &with_body(&INVITE.replacen("\r\n", &long, 1), SDP)).contains("c=IN IP4 10.0.0.1"));
+}
+
 #[test]
 fn hold_with_no_address_stays() {
     let mut host = phone();
@@ -402,6 +444,105 @@ fn a_message_that_names_the_inside_opens_nothing_for_a_time() {
         host.time_s = host.time_s.wrapping_add(1);
         assert!(sent(&mut host, &with_body(INVITE, &later)).contains("c=IN IP4 198.51.100.7"), "{method}");
         assert!(host.wants.len() > wants);
+    }
+}
+
+/// What the inside announces in a new call, and whether that opens something.
+fn opens(host: &mut Host, media: u16) -> bool {
+    let sdp = format!("v=0\r\nc=IN IP4 10.0.0.1\r\nm=audio {media} RTP/AVP 0\r\n");
+    let before = host.wants.len();
+    let out = sent(host, &with_body("INVITE sip:bob@203.0.113.9 SIP/2.0\r\nCSeq: 9 INVITE\r\n", &sdp));
+    let is_open = out.contains(&format!("c=IN IP4 198.51.100.7\r\nm=audio {} ", media.wrapping_add(20_000)));
+    assert!(is_open || host.wants.len() == before && out.contains(&sdp), "{out}");
+    is_open
+}
+
+/// A program inside may understand more than the gateway reads, and repeat it. Of what is not read,
+/// each port may be among it.
+#[test]
+fn what_is_not_read_counts_as_named() {
+    let long = format!("X: {}\r\n", "y".repeat(600));
+    let of = |head: &str, body: &str| with_body(&format!("{head} sip:a@198.51.100.7:25060 SIP/2.0\r\n"), body);
+    let base64 = "--a\r\nContent-Type: application/sdp\r\nContent-Transfer-Encoding: base64\r\n\r\ndj0w\r\n--a--\r\n";
+    for text in [
+        of("INVITED", SDP),
+        of("INVITE", SDP).replacen("\r\n", "\r\nno field\r\n", 1),
+        of("INVITE", SDP).replacen("\r\n", &format!("\r\n{long}"), 1),
+        of("INVITE", SDP).replacen("\r\n", "\n", 1),
+        of("INVITE", "dj0w").replacen("\r\n", "\r\ne: gzip\r\n", 1),
+        of("INVITE", base64),
+        of("INVITED", base64),
+    ] {
+        let mut host = phone();
+        answered(&mut host, &text);
+        for after in [0, 211, 1, 3_387] {
+            host.time_s = host.time_s.wrapping_add(after);
+            assert!(!opens(&mut host, 9_000), "{after} s after {text}");
+        }
+        host.time_s = host.time_s.wrapping_add(1);
+        assert!(opens(&mut host, 9_000), "after an hour: {text}");
+    }
+    // What is not read and has no internal address, or one where nobody is named, closes nothing.
+    for text in [
+        of("INVITE", SDP).replacen("\r\n", &format!("\r\n{long}"), 1).replace("10.0.0.1", "10.0.0.11"),
+        of("INVITED", "").replace("10.0.0.1", "110.0.0.1"),
+        of("INVITE", &base64.replace("base64", "7bit")),
+        "\r\n\r\n".to_owned(),
+        "\0\0\0\0".to_owned(),
+    ] {
+        let mut host = phone();
+        answered(&mut host, &text);
+        assert!(opens(&mut host, 9_000), "{text}");
+    }
+}
+
+#[test]
+fn addresses_that_only_some_programs_read_are_named() {
+    for line in ["c=IN  IP4 10.0.0.1", "c=IN IP4 010.000.000.001", "c=IN IP6 ::ffff:10.0.0.1", "c=in ip4\t10.0.0.1/1"] {
+        let mut host = phone();
+        answered(
+            &mut host,
+            &with_body("INVITE sip:a SIP/2.0\r\n", &format!("v=0\r\n{line}\r\nm=audio 9000 RTP/AVP\r\n")),
+        );
+        assert!(!opens(&mut host, 9_000), "{line}");
+        host.time_s = host.time_s.wrapping_add(3_599);
+        assert!(!opens(&mut host, 9_001) && opens(&mut host, 9_002), "{line}");
+    }
+}
+
+/// A call, and so what one end knows of the other, lasts longer than any of its messages waits for
+/// an answer.
+#[test]
+fn what_was_named_long_ago_opens_nothing() {
+    let mut host = phone();
+    let named: Vec<u16> = (0..40).map(|n| 20_000 + 2 * n).collect();
+    for port in &named {
+        let sdp = format!("v=0\r\nc=IN IP4 10.0.0.1\r\nm=audio {port} RTP/AVP 0\r\na=rtcp:{}\r\n", 40_000 + port / 100);
+        answered(&mut host, &with_body("INVITE sip:a SIP/2.0\r\n", &sdp));
+        host.time_s = host.time_s.wrapping_add(10);
+    }
+    answered(&mut host, "OPTIONS sip:a SIP/2.0\r\nContact: <sip:a@10.0.0.1:7000>, <sip:b@10.0.0.1>\r\n\r\n");
+    host.time_s = host.time_s.wrapping_add(215);
+    for port in named.iter().flat_map(|port| [*port, port + 1]).chain([40_200, 7_000]) {
+        assert!(!opens(&mut host, port), "{port}");
+    }
+    let contact = "OPTIONS sip:b SIP/2.0\r\nContact: <sip:a@10.0.0.1:7000>\r\n\r\n";
+    assert_eq!((sent(&mut host, contact).as_str(), host.wants.len()), (contact, 0), "the contact");
+    assert!(opens(&mut host, 30_100), "what was not named opens");
+}
+
+/// The rest of a datagram that came in fragments. A stranger has begun the session, or a server
+/// that the inside has chosen.
+#[test]
+fn a_part_of_a_message_of_a_stranger_names_the_inside() {
+    for is_stranger in [true, false] {
+        let mut host = phone();
+        host.client_is_inside = !is_stranger;
+        let before = host.wants.len();
+        host.unread_from_outside(None);
+        let text = with_body("INVITE sip:bob@203.0.113.9 SIP/2.0\r\n", SDP);
+        host.message(!is_stranger, text.as_bytes());
+        assert_eq!(host.wants.len() == before, is_stranger);
     }
 }
 

@@ -477,6 +477,11 @@ impl Ledger {
         Some(result)
     }
 
+    /// A message passes unread: as much of it as came.
+    fn note_unread(&mut self, control: &Control, message: Option<&[u8]>) {
+        self.with_context(control, |alg, memory, context| alg.note_unread(memory, context, message));
+    }
+
     /// `is_stuck`: the sender keeps the rest of the first message back.
     fn step(&mut self, control: &Control, bytes: &[u8], seen: usize, is_stuck: bool) -> Step {
         let alg = control.asking.alg;
@@ -531,9 +536,11 @@ impl Ledger {
     ) -> Done {
         let header = usize::from(parsed.header_length) + 8;
         let end = usize::from(parsed.header_length) + usize::from(get_u16(bytes, header - 4));
-        let Some(payload) = bytes.get(header..end).filter(|payload| payload.len() <= alg::MESSAGE_MAX) else {
+        let Some(payload) = bytes.get(header..end) else { return Done::AsItIs };
+        if payload.len() > alg::MESSAGE_MAX {
+            self.note_unread(control, Some(payload));
             return Done::AsItIs;
-        };
+        }
         let (_, changes) = self.read_message(control, payload);
         if changes.as_slice().is_empty() {
             return Done::AsItIs;
@@ -656,21 +663,27 @@ impl Ledger {
         }
     }
 
-    /// The first fragment of a segment, which is not read. It ends reading, and passes, unless the
-    /// numbers of the connection are no longer those of its ends: then the verdict drops it. Forged
-    /// ones end nothing.
+    /// The first fragment of a packet, which is not read. That of a segment ends reading, and
+    /// passes, unless the numbers of the connection are no longer those of its ends: then the
+    /// verdict drops it. Forged ones end nothing.
     pub(in crate::shard) fn check_fragment(
         &mut self,
+        at: Arrival<'_>,
         flow: Place,
         from: Side,
         bytes: &[u8],
-        parsed: &Parsed,
     ) -> Result<(), Verdict> {
+        let Arrival { now, parsed, .. } = at;
         let found = flow.session.and_then(|session| self.remote_of(flow.index, session));
         let Some((remote, _)) = found else { return Ok(()) };
         let key = AlgKey::of(flow.index, self.state.mappings.get(flow.index), remote);
         let Some(store) = self.state.control_sessions.as_mut() else { return Ok(()) };
         let Some(place) = store.find(&key) else { return Ok(()) };
+        if parsed.class == Class::Udp {
+            let asking = Asking { now, place, key, alg: store.get(place).alg };
+            self.note_unread(&Control { asking, flow, from, disabled: 0 }, None);
+            return Ok(());
+        }
         let (own, other) = if from == Side::Inside { (0, 1) } else { (1, 0) };
         let sequence = get_u32(bytes, usize::from(parsed.header_length) + 4);
         let (held, held_back) = (store.held(place, own), store.held(place, other));

@@ -448,3 +448,62 @@ fn contacts_that_a_server_lists_open_nothing() {
         bed.run_out();
     }
 }
+
+/// A client outside has the server's address in a message that is not read, and another service's
+/// port. Then the server repeats it, as a back-to-back user agent does.
+#[test]
+fn a_server_repeats_what_was_not_read_and_opens_nothing() {
+    let client = at(E2, 40_000);
+    let sdp = format!("v=0\r\nc=IN IP4 {I1}\r\nm=audio 20000 RTP/AVP 0\r\n");
+    let named = |head: &str| invite(client, EXTERNAL).replace("Content-Length: 0", head) + &sdp;
+    let datagram = |text: &str| build::udp(client, EXTERNAL).payload(text.as_bytes()).build();
+    let fragments = build::fragment(&datagram(&(named("X: y") + &"a=x\r\n".repeat(700))), 1_500);
+    let long = named(&format!("X: {}", "y".repeat(600)));
+    let texts = [long, named("no field"), named("X: y").replacen("INVITE", "INVITED", 1)];
+    let datagrams = texts.iter().map(|text| vec![datagram(text)]);
+    for (number, datagrams) in datagrams.chain([fragments]).enumerate() {
+        for workers in [1, 2] {
+            let mut bed = bed(workers);
+            asks(&mut bed, client);
+            assert!(answers(&mut bed, client, &ok(20_100)).contains(&format!("c=IN IP4 {}", EXTERNAL.ip())));
+            let grants = bed.grants().len();
+            for datagram in &datagrams {
+                bed.outside(datagram);
+            }
+            assert_eq!(bed.take_inside().len(), datagrams.len(), "they pass: {number}");
+            let got = answers(&mut bed, client, &ok(20_000));
+            assert!(got.contains(&sdp), "{number}: {got}");
+            assert_eq!(bed.grants().len(), grants, "{number}");
+            for external in (20_000..20_002).chain([media(&got).port()]) {
+                assert!(!bed.udp_reaches(at(E2, 30_000), at(*EXTERNAL.ip(), external), at(I1, 20_000)), "{number}");
+            }
+            bed.run_out();
+        }
+    }
+}
+
+/// A call is refreshed long after its first message could be answered.
+#[test]
+fn a_server_repeats_what_was_named_long_ago_and_opens_nothing() {
+    let client = at(E2, 40_000);
+    let mut bed = bed(1);
+    for port in (20_000..20_040).step_by(2) {
+        let sdp = format!("v=0\r\nc=IN IP4 {I1}\r\nm=audio {port} RTP/AVP 0\r\n");
+        let head = format!("Content-Type: application/sdp\r\nContent-Length: {}", sdp.len());
+        let text = invite(client, EXTERNAL).replace("Content-Length: 0", &head) + &sdp;
+        bed.outside(&build::udp(client, EXTERNAL).payload(text.as_bytes()).build());
+        bed.only_inside();
+        answers(&mut bed, client, &ok(port));
+    }
+    for _ in 0..43 {
+        bed.advance_secs(25);
+        asks(&mut bed, client);
+        answers(&mut bed, client, "SIP/2.0 100 Trying\r\nCSeq: 1 INVITE\r\n\r\n");
+        for port in [20_000, 20_038] {
+            assert!(answers(&mut bed, client, &ok(port)).contains(&format!("c=IN IP4 {I1}\r\nm=audio {port} ")));
+        }
+        assert!(bed.grants().is_empty());
+    }
+    assert!(answers(&mut bed, client, &ok(20_100)).contains(&format!("c=IN IP4 {}", EXTERNAL.ip())));
+    bed.run_out();
+}

@@ -55,8 +55,8 @@ impl PacketPath {
         let from = if matches!(onward, Onward::Out(_)) { Side::Inside } else { Side::Outside };
         let place = Place { index: flow.index, session: flow.session };
         if at.parsed.is_fragment() {
-            let is_segment = at.parsed.class == Class::Tcp && at.parsed.fragment_offset == 0;
-            let checked = is_segment.then(|| self.ledger.check_fragment(place, from, bytes, at.parsed))?;
+            let is_first = at.parsed.fragment_offset == 0;
+            let checked = is_first.then(|| self.ledger.check_fragment(at, place, from, bytes))?;
             return checked.err().map(Fate::Done);
         }
         let control = self.ledger.control_of(at, bytes, place, from)?;
