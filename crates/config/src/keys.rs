@@ -1087,7 +1087,7 @@ const ALG: &[Key] = &[key(
     Preset::Value("65536"),
     "Control sessions that all gateways of a worker read at a time, such as one for each phone that is registered. \
      One subscriber may have an eighth. Further ones pass unread, and count as `table_full` in `show algs`. They \
-     take about 430 bytes each, as they come, and up to 8 MiB for all.",
+     take about 460 bytes each, as they come, and up to 8 MiB for all.",
 )];
 
 /// The table of a gateway. What it takes from there is written once, and stays.

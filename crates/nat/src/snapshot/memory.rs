@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(added, 3 * many);
         // What the manual says.
         let each = (many - few) / (65_536 - 1_024);
-        assert!((420..450).contains(&each) && few - 1_024 * each < 8 << 20, "{each} bytes each of {few} and {many}");
+        assert!((450..480).contains(&each) && few - 1_024 * each < 8 << 20, "{each} bytes each of {few} and {many}");
     }
 
     #[test]
