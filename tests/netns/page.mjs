@@ -99,6 +99,36 @@ const checks = {
     return seen;
   },
 
+  // The process of the API ends and another one comes; then others have all places for live figures.
+  async returns() {
+    const page = await open("operate");
+    process.kill(settings.api, "SIGKILL");
+    await page.locator("#lost:not([hidden])").waitFor();
+    const restarted = await page.innerText("#lost");
+    await page.locator("#lost").waitFor({ state: "hidden" });
+    await page.fill("#text", settings.configuration);
+    await page.click("#change button[value=plan]");
+    await page.locator("#changed", { hasText: "nothing has changed yet" }).waitFor();
+
+    const [name, secret] = settings.users.operate;
+    const headers = { authorization: `Basic ${Buffer.from(`${name}:${secret}`).toString("base64")}` };
+    const stop = new AbortController();
+    const streams = await Promise.all(Array.from({ length: 20 }, () => fetch(`${settings.base}/api/v1/live`, { headers, signal: stop.signal })));
+    const other = await page.context().newPage();
+    await other.goto(`${settings.base}/`);
+    await other.locator("#lost", { hasText: "refused" }).waitFor();
+    // It stays while other requests get answers.
+    await other.locator("#pools tbody tr").first().waitFor();
+    await other.waitForTimeout(3_000);
+    const refused = await other.innerText("#lost");
+    stop.abort();
+    await other.locator("#workers tbody tr").first().waitFor();
+    await other.locator("#lost").waitFor({ state: "hidden" });
+    // Of requests that nobody could answer.
+    faults.splice(0, faults.length, ...faults.filter(text => /script|foreign/.test(text)));
+    return { restarted, refused, answers: streams.map(stream => stream.status) };
+  },
+
   // The width of a small telephone.
   async narrow() {
     const seen = {};

@@ -285,6 +285,43 @@ def lookups_and_changes_are_in_the_audit_log(n):
 
 
 @test("api")
+def a_rollback_takes_back_what_a_change_saved(n):
+    path = n.dut.configuration
+    text = path.read_text()
+    changed, by_hand = text + '\n[timeouts]\nicmp = "3 min"\n', text + '\n[timeouts]\nicmp = "4 min"\n'
+    timer = lambda: n.dut.show("status")[0]["timeouts"]["icmp_us"] // 60_000_000  # noqa: E731
+
+    def change(command, body=None):
+        status, _, answer = ask(n, f"/api/v1/{command}", "operate", "POST", body)
+        expect_equal(status, 200, f"{command}: {answer}")
+        return answer["reloaded"].get("not_saved")
+
+    try:
+        expect_equal((change("reload?save=true", changed), timer(), path.read_text()), (None, 3, changed), "saved")
+        expect_equal((change("rollback"), timer(), path.read_text()), (None, 1, text), "taken back")
+        expect_equal((change("rollback"), timer(), path.read_text()), (None, 3, changed), "and made again")
+        path.write_text(by_hand)
+        why = change("rollback")
+        expect_equal((timer(), path.read_text()), (1, by_hand), "a file that somebody has changed stays")
+        expect(why.endswith("has changed since"), f"why: {why}")
+        # A rollback of what is in the file: a restart would bring it back.
+        expect_equal(n.dut.command("reload", "-c", path)[0], 0, "natrix reload")
+        _, out, _ = n.dut.command("reload", "--rollback")
+        expect("warning: " in out and "has another configuration" in out, f"natrix reload --rollback: {out}")
+        path.write_text(text)
+        # Another file is in use than the one that a restart reads.
+        other = n.state.directory / "other.toml"
+        other.write_text(changed)
+        expect_equal(n.dut.command("reload", "-c", other)[0], 0, "natrix reload of another file")
+        why = change("reload?save=true", by_hand)
+        expect(why.startswith("a restart reads ") and why.endswith("other.toml is in use"), f"why: {why}")
+        expect_equal((timer(), other.read_text(), path.read_text()), (4, changed, text), "neither file is written")
+    finally:
+        path.write_text(text)
+        expect_equal(n.dut.command("reload", "-c", path)[0], 0, "the configuration of the tests")
+
+
+@test("api")
 def what_cannot_be_recorded_is_not_done(n):
     text = n.dut.configuration.read_text()
     log = n.dut.socket.with_suffix(".audit.jsonl")

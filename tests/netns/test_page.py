@@ -26,6 +26,7 @@ from netlab import process
 from netlab.topology import SRV1
 from test_api import ask
 from test_first_steps import sample
+from test_security import child_of
 
 MODULES = setups.TOOLS / "node"
 # A folder for screenshots of the page, as docs/ has them; none are taken without it.
@@ -303,6 +304,15 @@ def no_search_shows_the_explanation_of_another(n):
     status, out, err = n.dut.command("why", "udp", "192.0.2.1:443", f"{address}:9", "--inbound", "--json")
     expect_equal(status, 0, f"natrix why: {err}")
     expect_equal(verdict[1], json.loads(out)["verdict"], "verdict")
+
+
+@test("page")
+def the_page_goes_on_after_a_restart_of_the_api_and_a_refusal(n):
+    seen = see(n, "returns", api=child_of(n))
+    expect_equal(seen["restarted"], "The connection to Natrix is lost; trying again.", "while there is no API")
+    expect("refused" in seen["refused"], f"without a place for live figures: {seen['refused']}")
+    # One user has half of the places, and the page's own follower is among them.
+    expect_equal(seen["answers"].count(200), 15, f"followers of one user: {seen['answers']}")
 
 
 @test("page")

@@ -17,6 +17,7 @@ mod answer;
 mod ask;
 mod changes;
 mod event_log;
+mod followers;
 pub mod fuzzing;
 mod guard;
 mod listen;

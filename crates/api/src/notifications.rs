@@ -295,10 +295,7 @@ pub(crate) async fn stream(
     Query(thresholds): Query<Thresholds>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refused> {
     thresholds.check()?;
-    let follower = Arc::clone(&api.followers).try_acquire_owned();
-    let follower = follower.map_err(|_| {
-        Refused::new(StatusCode::SERVICE_UNAVAILABLE, "stream", "too many followers", "close another one")
-    })?;
+    let follower = api.followers.enter(principal.name(), "stream")?;
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         let _follower = follower;

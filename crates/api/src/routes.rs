@@ -14,7 +14,6 @@ use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::MethodRouter;
 use axum::routing::get;
-use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::Modify;
 use utoipa::OpenApi;
@@ -34,6 +33,7 @@ use utoipa_axum::routes;
 use crate::answer::Refused;
 use crate::ask::Daemon;
 use crate::event_log::EventLog;
+use crate::followers::Followers;
 use crate::guard::Guard;
 use crate::guard::Needed;
 use crate::guard::admit;
@@ -41,7 +41,6 @@ use crate::guard::authorize;
 use crate::notifications::Looks;
 use crate::settings::Role;
 use crate::tls::Certificates;
-use crate::trace;
 
 /// What handlers use.
 #[derive(Clone)]
@@ -49,7 +48,7 @@ pub(crate) struct Api {
     pub(crate) daemon: Daemon,
     pub(crate) guard: Arc<Guard>,
     pub(crate) log: EventLog,
-    pub(crate) followers: Arc<Semaphore>,
+    pub(crate) followers: Followers,
     pub(crate) looks: Looks,
     /// Those of the server, if it has TLS.
     pub(crate) certificates: Option<Arc<Certificates>>,
@@ -82,7 +81,7 @@ impl Modify for Login {
 /// All routes of a server.
 pub(crate) fn routes(guard: Arc<Guard>, log: EventLog, certificates: Option<Arc<Certificates>>) -> Router {
     let daemon = Daemon::new(guard.socket());
-    let (followers, looks) = (trace::followers(), Looks::default());
+    let (followers, looks) = (Followers::default(), Looks::default());
     let api = Api { daemon: daemon.clone(), guard: Arc::clone(&guard), log, followers, looks, certificates };
     let (router, mut document) = by_role(&guard).with_state(api).split_for_parts();
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();

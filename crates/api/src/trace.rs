@@ -35,8 +35,6 @@ const RECORDS: u64 = 1_000;
 const RECORDS_MAX: u64 = 1_000_000;
 /// A trace without a packet for so long looks whether its client is still there.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
-/// Followers of the figures at a time: pages that are open.
-const FOLLOWERS_MAX: usize = 32;
 
 /// Which packets to trace. All given conditions must hold.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -164,15 +162,7 @@ pub(crate) async fn live(
     State(api): State<Api>,
     Extension(principal): Extension<Principal>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refused> {
-    let follower = std::sync::Arc::clone(&api.followers).try_acquire_owned();
-    let follower = follower.map_err(|_| {
-        Refused::new(
-            axum::http::StatusCode::SERVICE_UNAVAILABLE,
-            "live",
-            "too many followers",
-            "close a page, or ask /api/v1/status",
-        )
-    })?;
+    let follower = api.followers.enter(principal.name(), "live")?;
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         let _follower = follower;
@@ -188,9 +178,4 @@ pub(crate) async fn live(
         }
     });
     Ok(Sse::new(Chunks(receiver)).keep_alive(KeepAlive::default()))
-}
-
-/// Places for followers of the figures.
-pub(crate) fn followers() -> std::sync::Arc<tokio::sync::Semaphore> {
-    std::sync::Arc::new(tokio::sync::Semaphore::new(FOLLOWERS_MAX))
 }

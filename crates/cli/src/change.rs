@@ -377,6 +377,9 @@ pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn
             reloaded.took_us,
         );
         write_plain(out, &text)?;
+        if let Some(why) = reloaded.not_saved {
+            write_plain(out, &format!("warning: in use until the next restart, and not in the file: {why}"))?;
+        }
     }
     Ok(())
 }

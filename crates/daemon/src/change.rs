@@ -10,7 +10,6 @@
 use core::net::Ipv4Addr;
 use std::io;
 use std::io::Read as _;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant as SystemInstant;
@@ -66,6 +65,8 @@ use crate::log::Log;
 use crate::mailbox::Question;
 use crate::notify::Report;
 use crate::notify::notify;
+use crate::saved;
+use crate::saved::Saved;
 use crate::server::convert;
 
 /// Addresses whose ports are changed between two polls of a worker: some tens of microseconds.
@@ -79,9 +80,22 @@ pub struct Live {
     /// Where it was read.
     pub path: String,
     /// What ran before the last reload that changed something.
-    pub previous: Option<(Config, String)>,
+    pub previous: Option<Previous>,
+    /// The file that a restart reads.
+    pub started: String,
     /// Where log lines go.
     pub log: Log,
+}
+
+/// A configuration that ran, and what a rollback to it needs.
+#[derive(Clone, Debug)]
+pub struct Previous {
+    /// The configuration.
+    pub config: Config,
+    /// Where it was read.
+    pub path: String,
+    /// What the change after it wrote to the file.
+    pub saved: Option<Saved>,
 }
 
 /// Why a change is not made. Nothing is changed then.
@@ -116,10 +130,13 @@ fn wanted(live: &Live, asked: &NewConfig) -> Result<(Config, String), Refused> {
         (None, Some(text), false) => {
             Ok((parse(text.clone().into_bytes(), &live.path, &live.config, config::parse_sent)?, live.path.clone()))
         }
-        (None, None, true) => live.previous.clone().ok_or_else(|| {
-            let remedy = "a rollback is possible after a reload with differences";
-            Fault::new("rollback", "no reload has changed anything since the start", remedy).into()
-        }),
+        (None, None, true) => match &live.previous {
+            Some(previous) => Ok((previous.config.clone(), previous.path.clone())),
+            None => {
+                let remedy = "a rollback is possible after a reload with differences";
+                Err(Fault::new("rollback", "no reload has changed anything since the start", remedy).into())
+            }
+        },
         _ => Err(Fault::new("request", "needs a file, a text, or a rollback", "send one of them").into()),
     }
 }
@@ -648,14 +665,14 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         live.log.error(&format_args!("reload of {path}: {error}"));
     }
     tell_missing(instance, &after, live.log);
-    let before = (std::mem::replace(&mut live.config, config), std::mem::replace(&mut live.path, path.clone()));
+    // From here on the change is made, so nothing is a refusal.
+    let (saved, not_saved) = bring_to_file(live, asked, &config, &path);
+    let before = std::mem::replace(&mut live.config, config);
+    let path_before = std::mem::replace(&mut live.path, path.clone());
     // Two reloads of one file must not lose the way back to what was before the first.
     if !changes.is_empty() {
-        live.previous = Some(before);
+        live.previous = Some(Previous { config: before, path: path_before, saved });
     }
-    // From here on the change is made, so nothing is a refusal.
-    let text = asked.text.as_ref().filter(|_| asked.save);
-    let not_saved = text.and_then(|text| save(&path, text).err()).map(|error| error.to_string());
     let reloaded = Reloaded {
         config: path,
         generation: after.generation(),
@@ -676,38 +693,43 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     ));
     if let Some(why) = &reloaded.not_saved {
         live.log.error(&format_args!(
-            "configuration {}: in use, but cannot be written ({why}); write it to the file before the next restart",
+            "configuration {}: in use, but not in the file ({why}); write it to the file before the next restart",
             reloaded.config
         ));
     }
     Ok(changes.into_iter().map(Reply::from).chain([reloaded.into()]).collect())
 }
 
-/// Replaces the file at once: a failure leaves the old one. It is on the disk, and so is its name
-/// in the folder, which a power cut would otherwise take back.
-fn save(path: &str, text: &str) -> io::Result<()> {
-    save_by(path, text, std::fs::File::sync_all)
+/// Brings the file that a restart reads to what is in use from now on: by the text of a change that
+/// is to be saved, and by what such a change had replaced when it is rolled back. Returns what was
+/// written, and why the file has something else.
+fn bring_to_file(live: &Live, asked: &NewConfig, config: &Config, path: &str) -> (Option<Saved>, Option<String>) {
+    let started = &live.started;
+    let outcome = match (&asked.text, asked.rollback) {
+        (Some(text), _) if asked.save => match saved::is_same(path, started) {
+            true => Saved::new(path, text).map(Some),
+            false => Err(io::Error::other(format!("a restart reads {started}, and {path} is in use"))),
+        },
+        (_, true) => match live.previous.as_ref().and_then(|previous| previous.saved.clone()) {
+            Some(saved) => saved.undone().map(Some),
+            None => is_in_file(started, config).map(|()| None),
+        },
+        _ => return (None, None),
+    };
+    match outcome {
+        Ok(saved) => (saved, None),
+        Err(error) => (None, Some(error.to_string())),
+    }
 }
 
-/// As [`save`]. `sync` brings a file or a folder to the disk.
-fn save_by(path: &str, text: &str, mut sync: impl FnMut(&std::fs::File) -> io::Result<()>) -> io::Result<()> {
-    let path = std::fs::canonicalize(path)?;
-    let permissions = std::fs::metadata(&path)?.permissions();
-    let mut next = path.clone().into_os_string();
-    next.push(".new");
-    let write = || -> io::Result<()> {
-        let mut file = std::fs::File::create(&next)?;
-        file.set_permissions(permissions)?;
-        file.write_all(text.as_bytes())?;
-        sync(&file)?;
-        std::fs::rename(&next, &path)?;
-        let folder = path.parent().ok_or(io::ErrorKind::NotADirectory)?;
-        sync(&std::fs::File::open(folder)?)
-    };
-    write().inspect_err(|_| {
-        // It may not exist.
-        let _ = std::fs::remove_file(&next);
-    })
+/// Whether a file has this configuration.
+fn is_in_file(path: &str, config: &Config) -> io::Result<()> {
+    let path = std::fs::canonicalize(path)?.display().to_string();
+    let found = read(&path, config).map_err(|refused| io::Error::other(refused.fault.to_string()))?;
+    if config::changes(config, &found).is_empty() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{path} has another configuration, which a restart would bring back")))
 }
 
 /// Switches all workers; returns the time from the first to the last in microseconds.
@@ -793,37 +815,4 @@ fn reshape(instance: &Instance, shared: &Arc<Shared>, reshapes: &[Reshape], offe
         let Question::Reshape { .. } = instance.ask(0, question)? else { return Err(mismatch(0)) };
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::io::Read;
-
-    use super::*;
-
-    #[test]
-    fn a_saved_file_and_then_its_name_are_brought_to_the_disk() {
-        let folder = std::env::temp_dir().join(format!("natrix-save-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir(&folder).unwrap();
-        let path = folder.join("natrix.toml");
-        fs::write(&path, "old").unwrap();
-        // What is synced, and what the file has then.
-        let mut synced = Vec::new();
-        save_by(path.to_str().unwrap(), "new", |file| {
-            let mut text = String::new();
-            let is_folder = file.metadata()?.is_dir();
-            fs::File::open(&path)?.read_to_string(&mut text)?;
-            synced.push((is_folder, text));
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(synced, [(false, "old".to_owned()), (true, "new".to_owned())]);
-        // A full disk leaves the old file and nothing else.
-        save_by(path.to_str().unwrap(), "newer", |_| Err(io::ErrorKind::StorageFull.into())).unwrap_err();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-        fs::remove_dir_all(folder).unwrap();
-    }
 }

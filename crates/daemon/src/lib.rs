@@ -37,6 +37,7 @@ pub mod rounds;
 pub mod routing;
 pub mod run;
 pub mod running;
+pub mod saved;
 pub mod server;
 pub mod sinks;
 pub mod trace;

@@ -202,7 +202,7 @@ impl Running {
         }
         instance.set_audit(Audit::new(config.control.audit.clone()));
         let path = config_path.display().to_string();
-        instance.set_live(Live { config: config.clone(), path, previous: None, log });
+        instance.set_live(Live { config: config.clone(), started: path.clone(), path, previous: None, log });
         let captures = quarantine_path(config);
         let quarantine = Quarantine::start(captures, clock, log).map_err(system("quarantine thread"))?;
         // The sender exists until the quarantine is dropped.

@@ -1,7 +1,7 @@
 "use strict";
 // Text goes into the page only as text, never as markup: names come from elsewhere.
 const at = id => document.getElementById(id);
-const csrf = document.querySelector("meta[name=csrf]").content;
+let csrf = document.querySelector("meta[name=csrf]").content;
 const number = new Intl.NumberFormat("en");
 
 function element(name, text, className) {
@@ -34,7 +34,22 @@ const lost = message => report(message, "lost");
 const said = error => `${error.object}: ${error.problem}${error.seen ? ` (${error.seen})` : ""}; ${error.remedy}`;
 
 async function ask(path, options = {}) {
-  const answer = await fetch(path, options);
+  return answered(await fetch(path, options));
+}
+
+// A request that changes something.
+async function order(path, options = {}) {
+  const send = () => fetch(path, { ...options, method: "POST", headers: { ...options.headers, "x-natrix-csrf": csrf } });
+  const answer = await send();
+  if (answer.status !== 403) return answered(answer);
+  // A new process of the API has a new key, and this page a token of the old one.
+  const page = await fetch("./").then(page => page.text());
+  const before = csrf;
+  csrf = /name="csrf" content="([0-9a-f]+)"/.exec(page)?.[1] ?? csrf;
+  return answered(csrf === before ? answer : await send());
+}
+
+async function answered(answer) {
   const body = await answer.json();
   if (answer.ok) return body;
   const faults = (body.faults ?? []).map(fault => `\n${fault.file}:${fault.line ?? ""} ${said(fault)}`);
@@ -399,22 +414,22 @@ async function explain() {
 onSubmit("why", explain);
 
 onSubmit("change", async button => {
-  const send = { method: "POST", body: at("text").value, headers: { "content-type": "text/plain", "x-natrix-csrf": csrf } };
+  const send = { body: at("text").value, headers: { "content-type": "text/plain" } };
   const done = ({ reloaded, changes }) =>
     `in use: change ${reloaded.generation}, ${counted(changes.length, "difference")}${reloaded.not_saved ? `; not saved: ${reloaded.not_saved}` : ""}`;
   if (button?.value === "rollback") {
     if (!confirm("Return to the configuration before the last reload?")) return;
-    at("changed").textContent = done(await ask("api/v1/rollback", { ...send, body: "" }));
+    at("changed").textContent = done(await order("api/v1/rollback"));
     return;
   }
   if (button?.value === "reload") {
     at("reload").disabled = true;
-    at("changed").textContent = done(await ask(`api/v1/reload?${query({ save: at("save").checked })}`, send));
+    at("changed").textContent = done(await order(`api/v1/reload?${query({ save: at("save").checked })}`, send));
     return;
   }
   at("reload").disabled = true;
   const text = at("text").value;
-  const planned = await ask("api/v1/plan", send);
+  const planned = await order("api/v1/plan", send);
   fill("differences", planned.changes.map(one => [one.object, one.before, one.after, one.live ? "at once" : `after a restart: ${one.reason ?? ""}`]));
   fill("effects", planned.pools.flatMap(pool => Object.entries(pool)
     // Without the role audit, null stands for few or none.
@@ -430,20 +445,31 @@ at("text")?.addEventListener("input", () => { at("reload").disabled = true; });
 onSubmit("drain", async button => {
   const undo = button?.value === "undo";
   if (!undo && !confirm("Withdraw all pools from the routing? Traffic moves to other routers, if there are any.")) return;
-  const headers = { "x-natrix-csrf": csrf };
-  const done = await ask(`api/v1/drain?${query({ undo })}`, { method: "POST", headers });
+  const done = await order(`api/v1/drain?${query({ undo })}`);
   const words = done.drained ? ["drained", "already drained"] : ["drain undone", "was not drained"];
   at("drained").textContent = `${done.changed ? words[0] : words[1]}; left: ${left(done)}`;
 });
 
 async function keepFresh() {
   for (;;) {
-    if (!document.hidden) await refresh().then(() => lost(null), error => lost(error.message));
+    if (!document.hidden) await refresh().then(() => lost(unfollowed), error => lost(error.message));
     await new Promise(resolve => setTimeout(resolve, 2000));
   }
 }
 
-const live = new EventSource("api/v1/live");
-live.addEventListener("status", event => { show(JSON.parse(event.data)); });
-live.onerror = () => lost("The connection to Natrix is lost; trying again.");
+// Why there are no live figures.
+let unfollowed = null;
+function follow() {
+  const live = new EventSource("api/v1/live");
+  live.onopen = () => { unfollowed = null; lost(null); };
+  live.addEventListener("status", event => { show(JSON.parse(event.data)); });
+  live.onerror = () => {
+    // The browser tries again if the connection was lost, and not if it was refused.
+    const isRefused = live.readyState === EventSource.CLOSED;
+    unfollowed = isRefused ? "Live figures are refused, perhaps because many pages are open; trying again." : "The connection to Natrix is lost; trying again.";
+    lost(unfollowed);
+    if (isRefused) setTimeout(follow, 5000);
+  };
+}
+follow();
 keepFresh();

@@ -676,7 +676,8 @@ fn what_the_audit_log_lacks_of_a_change_is_in_the_log() {
                 [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/24\"]\n";
     let config = config::parse(text, "test.toml").expect("no faults");
     let log = Log::new(config::LogLevel::Info);
-    running.instance.set_live(Live { config, path: "test.toml".to_owned(), previous: None, log });
+    let path = "test.toml".to_owned();
+    running.instance.set_live(Live { config, started: path.clone(), path, previous: None, log });
     let (path, kept) = (running.directory.0.join("audit.jsonl"), running.directory.0.join("kept"));
     let noc = control::Actor { who: "noc".to_owned(), from: "http 192.0.2.9".to_owned(), case: None };
     let begun = begin_change(&running.instance, &noc, "reload", "a text").expect("a record");
