@@ -70,7 +70,7 @@ class Daemon:
         self.log_path = Path(log_path)
         with open(self.log_path, "ab") as log:
             # An earlier process of this name may have written there.
-            self.log_start = log.tell()
+            self.log_start = os.fstat(log.fileno()).st_size
             self.process = subprocess.Popen(
                 [str(a) for a in argv],
                 stdin=subprocess.DEVNULL,

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_save_replaced_comes_back_unless_somebody_changed_the_file() {
+    fn what_a_save_replaced_comes_back_if_nobody_changed_it() {
         let folder = folder("undo");
         let path = folder.join("natrix.toml");
         let has = || fs::read_to_string(&path).unwrap();

@@ -384,6 +384,8 @@ impl Run {
     fn finish(&mut self, moment: Clocks) {
         let is_empty = self.rings.iter().all(|ring| ring.is_empty());
         if let Some(lines) = &mut self.lines {
+            // The clock may have been set while the last lines waited for the disk.
+            lines.follow_clock(moment);
             lines.stopped(moment, &self.version, is_empty);
             lines.writer.finish(moment.now.as_micros(), moment.unix_us);
         }

@@ -53,6 +53,9 @@ pub(crate) fn check(draft: &Draft, links: &Links, report: &mut Report) -> Vec<Op
     names
 }
 
+/// The kernel's table of its own addresses and broadcasts.
+const TABLE_LOCAL: u32 = 255;
+
 /// Each realm has one table: of two, routes of the same prefix and metric would have no order.
 fn check_tables(interfaces: &[InterfaceDraft], names: &[Option<String>], report: &mut Report) {
     let in_kernel = || interfaces.iter().zip(names).filter(|(_, name)| name.is_some()).map(|(interface, _)| interface);
@@ -62,6 +65,11 @@ fn check_tables(interfaces: &[InterfaceDraft], names: &[Option<String>], report:
         if name.is_none() {
             let remedy = "set kernel = \"NAME\" on this interface, or remove the table";
             report.fault(&table.place, "is of an interface without a device in the kernel", value, remedy);
+            continue;
+        }
+        if table.value == TABLE_LOCAL {
+            let remedy = "write the number of the table that the routing daemon fills";
+            report.fault(&table.place, "is the kernel's own table of local addresses", value, remedy);
             continue;
         }
         let has_other = |other: &&InterfaceDraft| {

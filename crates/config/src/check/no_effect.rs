@@ -50,6 +50,12 @@ pub(crate) fn check(draft: &Draft, settings: &Settings, report: &Report) -> Vec<
             warnings.push(report.warning(None, &lowest.place, problem, "lower it, or raise the mtu of the interfaces"));
         }
     }
+    for table in draft.interfaces.iter().filter_map(|interface| interface.kernel_table.as_ref()) {
+        if !draft.singles.routing_kernel {
+            let problem = format!("has no effect without [routing] kernel ({})", table.value);
+            warnings.push(report.warning(None, &table.place, problem, "set it, or remove the table"));
+        }
+    }
     let is_used = pools_in_use(settings);
     for ((written, pool), _) in draft.pools.iter().zip(&settings.pools).zip(is_used).filter(|(_, is_used)| !is_used) {
         let first = pool.subscribers.first().copied().unwrap_or(Prefix::ALL);

@@ -223,7 +223,7 @@ impl Follower {
                 self.compares_soon = false;
                 self.read_links();
                 if has_changed_links {
-                    // Pools whose device has gone are withdrawn before a million routes are compared.
+                    // Pools whose device has gone do not wait until a million routes are compared.
                     self.look();
                 }
                 self.compare(&mut reader);

@@ -166,7 +166,7 @@ impl View<'_> {
     }
 
     /// What the session has announced, and how much of it counts. That of a phone's
-    /// [other session](Self::other_session) comes first, with the endpoint which that one is at.
+    /// [other session](Self::other_session) comes first, with the endpoint of that session.
     fn known_of(&self, asking: &Asking) -> ([Known; 2 * KNOWN_MAX + 1], usize) {
         let (mut known, mut len) = ([Known::default(); 2 * KNOWN_MAX + 1], 0);
         let mut add = |more: &[Known]| {

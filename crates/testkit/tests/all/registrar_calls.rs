@@ -178,7 +178,7 @@ fn a_phone_that_sends_from_another_port_is_called() {
 }
 
 /// It sends nothing for longer than any of its sessions lasts, and hears nothing either. Its `Via`
-/// names the port where it listens, its `Contact` that one, another, or the one it sends from.
+/// names the port where it listens, its `Contact` the same, another, or the one it sends from.
 #[test]
 fn a_silent_phone_of_two_ports_is_called() {
     let sends = at(I1, 50_123);
