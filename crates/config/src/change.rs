@@ -31,6 +31,7 @@ use nat::settings::Softwire;
 use nat::settings::SubscriberLimits;
 use nat::settings::Threshold;
 use nat::settings::Transition;
+use nat::types::Prefix;
 use nat::types::RealmId;
 
 use crate::check::machine::share;
@@ -221,21 +222,60 @@ pub fn changes(before: &Config, after: &Config) -> Vec<Change> {
     found.into_iter().map(of_records).collect()
 }
 
-/// Lists without names: how many there are, and where the first one differs.
+/// Most prefixes of one kind that a change names.
+const PREFIXES_MAX: usize = 8;
+
+/// The longest of these prefixes, which are about the fewest, and how many there are besides.
+fn named(prefixes: impl Iterator<Item = (Prefix, String)>) -> String {
+    let mut prefixes: Vec<_> = prefixes.collect();
+    prefixes.sort_by_key(|(prefix, _)| core::cmp::Reverse(prefix.length()));
+    let texts: Vec<String> = prefixes.iter().take(PREFIXES_MAX).map(|(_, text)| text.clone()).collect();
+    match prefixes.len().saturating_sub(PREFIXES_MAX) {
+        0 => texts.join(", "),
+        more => format!("{} and {more} more", texts.join(", ")),
+    }
+}
+
+/// The inside prefixes of what is in one list only: `; added: 100.64.0.7; removed: ...`.
+fn prefixes<T: Eq + Hash>(
+    (old, before): (&Settings, &[T]),
+    (new, after): (&Settings, &[T]),
+    inside: impl Fn(&T) -> Prefix,
+) -> String {
+    let (was, is): (HashSet<&T>, HashSet<&T>) = (before.iter().collect(), after.iter().collect());
+    let text = |word: &str, settings: &Settings, all: &[T], others: &HashSet<&T>| {
+        let only = all.iter().filter(|one| !others.contains(one)).map(&inside);
+        let only = named(only.map(|prefix| (prefix, settings.transition.shown(prefix))));
+        if only.is_empty() { only } else { format!("; {word}: {only}") }
+    };
+    format!("{}{}", text("added", new, after, &was), text("removed", old, before, &is))
+}
+
+/// Lists without names: how many there are, where the first one differs, and whose prefixes.
 fn lists(old: &Settings, new: &Settings, found: &mut Vec<(&'static str, Change)>) {
-    fn list<T: PartialEq>(object: &str, before: &[T], after: &[T]) -> Option<Change> {
+    fn list<T: PartialEq>(object: &str, before: &[T], after: &[T], of: impl Fn() -> String) -> Option<Change> {
         let alike = before.iter().zip(after).take_while(|(one, other)| one == other).count();
         let texts = || {
-            let then = format!("{} in all; they differ from number {} on", after.len(), alike + 1);
+            let then = format!("{} in all; they differ from number {} on{}", after.len(), alike + 1, of());
             note(object, Some(format!("{} in all", before.len())), Some(then))
         };
         (alike < before.len().max(after.len())).then(texts)
     }
     let all = [
-        ("rule", list("rule", &old.rules, &new.rules)),
-        ("rule", list("rule.redirect", &old.redirections, &new.redirections)),
-        ("filter", list("filter", &old.filters, &new.filters)),
-        ("port_timeout", list("port_timeout", &old.port_timeouts, &new.port_timeouts)),
+        (
+            "rule",
+            list("rule", &old.rules, &new.rules, || {
+                prefixes((old, &old.rules), (new, &new.rules), |rule| rule.matches.source)
+            }),
+        ),
+        ("rule", list("rule.redirect", &old.redirections, &new.redirections, String::new)),
+        (
+            "filter",
+            list("filter", &old.filters, &new.filters, || {
+                prefixes((old, &old.filters), (new, &new.filters), |filter| filter.matches.source)
+            }),
+        ),
+        ("port_timeout", list("port_timeout", &old.port_timeouts, &new.port_timeouts, String::new)),
     ];
     found.extend(all.into_iter().filter_map(|(section, change)| Some((section, change?))));
 }
@@ -387,7 +427,9 @@ impl<'c> Values<'c> {
         self.table("pool");
         for pool in &settings.pools {
             let count = format!("{} addresses", pool.addresses.len());
-            self.thing(format!("pool \"{}\"", pool.name), count.clone(), Compare::Never);
+            let served = named(pool.subscribers.iter().map(|prefix| (*prefix, prefix.to_string())));
+            let about = format!("{count} for {}", if served.is_empty() { NONE } else { &served });
+            self.thing(format!("pool \"{}\"", pool.name), about, Compare::Never);
             self.key("vrfs", vrf_names(settings, &pool.realms));
             self.push("addresses", count, Compare::Addresses(&pool.addresses));
             self.key("ports", format!("{}-{}", pool.port_min, pool.port_max));
@@ -419,7 +461,9 @@ impl<'c> Values<'c> {
     fn rules(&mut self, settings: &'c Settings) {
         self.table("rule");
         let pass = &settings.pass_rules;
-        let text = format!("{} that pass a protocol", pass.len());
+        let inside = named(pass.iter().map(|rule| (rule.inside, settings.transition.shown(rule.inside))));
+        let about = if inside.is_empty() { inside } else { format!(": {inside}") };
+        let text = format!("{} that pass a protocol{about}", pass.len());
         let (section, compare) = (self.section, Compare::Digest(digest(pass)));
         let object = "rule".to_owned();
         self.list.push(Value { section, key: "action", object, text, compare, comes_and_goes: false });

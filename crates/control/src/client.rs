@@ -61,6 +61,20 @@ pub enum ClientError {
     Refused(Fault),
 }
 
+/// Why a daemon that does not answer is lost.
+const NO_ANSWER: &str = "no answer in time";
+
+impl ClientError {
+    /// True if the daemon is there, or was, and does not answer in time.
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            ClientError::Connect { source, .. } => source.kind() == io::ErrorKind::TimedOut,
+            ClientError::Lost { reason, .. } => reason == NO_ANSWER,
+            ClientError::Version { .. } | ClientError::Refused(_) => false,
+        }
+    }
+}
+
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Client {
@@ -224,7 +238,7 @@ impl Client {
     fn lost(&self, error: &LineError) -> ClientError {
         let reason = match error {
             LineError::Io(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                "no answer in time".to_owned()
+                NO_ANSWER.to_owned()
             }
             error => error.to_string(),
         };

@@ -34,6 +34,8 @@ pub use client::ClientError;
 pub use fault::Fault;
 pub use filter::Candidate;
 pub use filter::Filter;
+pub use filter::filters_of;
+pub use filter::is_filter;
 pub use hello::Actor;
 pub use hello::Hello;
 pub use hello::PROTOCOL_VERSION;

@@ -34,7 +34,7 @@ pub enum Request {
     Interfaces,
     /// [`crate::Pool`]s in configuration order.
     Pools,
-    /// [`crate::PoolAddress`]es, by pool and address. Uses `filter.pool` and `filter.external`.
+    /// [`crate::PoolAddress`]es, by pool and address.
     PoolAddresses(List),
     /// [`crate::Subscriber`]s.
     Subscribers(List),
@@ -42,7 +42,7 @@ pub enum Request {
     Mappings(List),
     /// [`crate::Grant`]s.
     Grants(List),
-    /// [`crate::Alg`]s. Uses `filter.alg` and `filter.worker`.
+    /// [`crate::Alg`]s.
     Algs(List),
     /// [`crate::Expectation`]s.
     Expectations(List),
@@ -50,10 +50,9 @@ pub enum Request {
     Sessions(List),
     /// [`crate::Rule`]s in configuration order.
     Rules(List),
-    /// [`crate::Route`]s by table and prefix. Uses `filter.address`, `filter.interface`,
-    /// `filter.source`, `filter.side` and `filter.vrf`.
+    /// [`crate::Route`]s by table and prefix.
     Routes(List),
-    /// [`crate::Neighbour`]s. Uses `filter.address`, `filter.interface` and `filter.worker`.
+    /// [`crate::Neighbour`]s.
     Neighbours(List),
     /// [`crate::Counter`]s.
     Counters(Counters),
@@ -72,7 +71,7 @@ pub enum Request {
     Reload(NewConfig),
     /// Withdraws the pools from the routing, or announces them again: one [`crate::Drained`].
     Drain(Drain),
-    /// [`crate::AuditRecord`]s, the latest first. Uses no filter.
+    /// [`crate::AuditRecord`]s, the latest first.
     Audit(List),
     /// Adds to the audit log what the client does without the daemon, such as a lookup in the log
     /// of events. Answered by the [`crate::AuditRecord`].
@@ -80,6 +79,34 @@ pub enum Request {
     /// Ends the trace of this connection. The trace gets its end line; this request has no answer
     /// of its own.
     TraceStop,
+}
+
+impl Request {
+    /// The name of the list that it asks for, if it does, and the page.
+    pub fn list(&self) -> Option<(&'static str, &List)> {
+        match self {
+            Request::PoolAddresses(list) => Some(("pool_addresses", list)),
+            Request::Subscribers(list) => Some(("subscribers", list)),
+            Request::Mappings(list) => Some(("mappings", list)),
+            Request::Grants(list) => Some(("grants", list)),
+            Request::Algs(list) => Some(("algs", list)),
+            Request::Expectations(list) => Some(("expectations", list)),
+            Request::Sessions(list) => Some(("sessions", list)),
+            Request::Rules(list) => Some(("rules", list)),
+            Request::Routes(list) => Some(("routes", list)),
+            Request::Neighbours(list) => Some(("neighbours", list)),
+            Request::Audit(list) => Some(("audit", list)),
+            _ => None,
+        }
+    }
+
+    /// Refuses a filter that the list does not take.
+    ///
+    /// # Errors
+    /// As [`Filter::check`].
+    pub fn check_filter(&self) -> Result<(), Fault> {
+        self.list().map_or(Ok(()), |(name, list)| list.filter.check(name))
+    }
 }
 
 /// Leaves the routing, or returns to it.

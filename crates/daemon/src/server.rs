@@ -290,7 +290,7 @@ fn answer(
     request: Request,
 ) -> Result<(), LineError> {
     let actor = asker.actor(client.actor());
-    if let Err(fault) = actor.check_case() {
+    if let Err(fault) = actor.check_case().and_then(|()| request.check_filter()) {
         return Ok(client.send(&Reply::Error(fault))?);
     }
     let is_of_snmp = asker.is_owner && (actor.who.as_str(), actor.from.as_str()) == SNMP;
@@ -615,7 +615,22 @@ fn change_subject(what: &str, replies: &[Reply]) -> String {
     });
     let objects: Vec<&str> = objects.collect();
     parts.extend((!objects.is_empty()).then(|| objects.join(", ")));
+    parts.extend(replies.iter().filter_map(|reply| match reply {
+        Reply::Change(change) => whose(change),
+        _ => None,
+    }));
     parts.join(": ")
+}
+
+/// The values of a change in what may be about one subscriber, whose counters its author can read.
+fn whose(change: &control::Change) -> Option<String> {
+    let object = change.object.as_str();
+    let is_pool = object.starts_with("pool \"") && object.ends_with('"');
+    let is_wanted =
+        ["rule", "filter"].contains(&object) || object.starts_with("forward") || object.ends_with(".subscribers");
+    let value = |value: &Option<String>| value.as_deref().unwrap_or("none").to_owned();
+    let values = || format!("{}: {} -> {}", change.object, value(&change.before), value(&change.after));
+    (is_pool || is_wanted).then(values)
 }
 
 /// Records what came of a change.

@@ -88,6 +88,29 @@ fn pools_come_and_go_and_interfaces_need_a_restart() {
 }
 
 #[test]
+fn rules_filters_and_pools_are_named_with_their_prefixes() {
+    let rule = |prefix: &str| format!("[[rule]]\naction = \"drop\"\ninside = \"{prefix}\"\n");
+    let filter = |prefix: String| format!("[[filter]]\naction = \"deny\"\ninside = \"{prefix}\"\n");
+    let then = |before: &str, after: &str, object: &str| {
+        let found = changes(&config(before), &config(after));
+        let found = found.into_iter().find(|change| change.object == object).map(|change| change.after);
+        found.flatten().unwrap_or_default()
+    };
+    let wide = format!("{BEFORE}{}", rule("10.0.0.0/24"));
+    let one = format!("{BEFORE}{}{}", rule("10.0.0.7/32"), rule("10.0.0.0/24"));
+    assert_eq!(then(&wide, &one, "rule"), "2 in all; they differ from number 1 on; added: 10.0.0.7/32");
+    assert_eq!(then(&one, &wide, "rule"), "1 in all; they differ from number 1 on; removed: 10.0.0.7/32");
+    // Many do not hide one host, and have a bound.
+    let many: String = (0..12).map(|block| filter(format!("10.0.0.{}/28", block * 16))).collect();
+    let found = then(BEFORE, &format!("{BEFORE}{many}{}", filter("10.0.0.200/32".to_owned())), "filter");
+    assert!(found.starts_with("13 in all; they differ from number 1 on; added: 10.0.0.200/32, "), "{found}");
+    assert!(found.ends_with(" and 5 more"), "{found}");
+    let pool = "[[pool]]\nname = \"one\"\naddresses = [\"198.51.100.9\"]\nsubscribers = [\"10.0.0.9/32\"]\n";
+    let found = then(BEFORE, &format!("{BEFORE}{pool}"), "pool \"one\"");
+    assert_eq!(found, "1 addresses for 10.0.0.9/32");
+}
+
+#[test]
 fn filters_that_do_not_log_decide_nothing_about_records() {
     let filters =
         |more: &str| format!("{BEFORE}[[filter]]\naction = \"permit\"\nprotocol = \"tcp\"\nlog = true\n{more}");

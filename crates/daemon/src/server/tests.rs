@@ -48,6 +48,7 @@ use super::Socket;
 use super::SocketError;
 use super::Ticker;
 use super::begin_change;
+use super::change_subject;
 use super::end_change;
 use super::lookup_of;
 use crate::audit::Audit;
@@ -424,6 +425,10 @@ fn wrong_requests_are_refused_and_the_connection_stays() {
     let state = of(Filter { state: Some("open".to_owned()), ..Filter::default() });
     let worker = of(Filter { worker: Some(2), ..Filter::default() });
     let pool = of(Filter { pool: Some("b".to_owned()), ..Filter::default() });
+    let remote = of(Filter { remote: "8.8.8.8".parse().ok(), ..Filter::default() });
+    let protocol = of(Filter { protocol: Some(control::Protocol::Udp), ..Filter::default() });
+    let no_remote = "filter remote: does not apply to mappings; use one of: protocol, internal, host, internal_port, \
+                     external, external_port, port, pool, vrf, worker";
     let states = "active, opening_outbound, opening_inbound, established, fin_inside, fin_outside, closing, transitory";
     let (no_state, no_worker) = (
         format!("state \"open\": does not exist; states are: {states}"),
@@ -435,6 +440,8 @@ fn wrong_requests_are_refused_and_the_connection_stays() {
         (Request::Sessions(worker.clone()), no_worker),
         (Request::Subscribers(worker), no_worker),
         (Request::PoolAddresses(pool), "pool \"b\": does not exist; pools are: a, servers"),
+        (Request::Mappings(remote), no_remote),
+        (Request::Rules(protocol), "filter protocol: does not apply to rules; omit it: this list takes no filter"),
     ] {
         client.send(&request).expect("sent");
         let Reply::Error(fault) = client.receive().expect("a reply") else { panic!("{request:?}: a fault") };
@@ -723,4 +730,26 @@ fn a_case_is_one_short_line_of_plain_text() {
     let (records, _) = running.client().request::<control::AuditRecord>(&latest).expect("records");
     let cases: Vec<Option<&str>> = records.iter().map(|record| record.case.as_deref()).collect();
     assert_eq!(cases, [Some(long.as_str()), Some("AZ 17/2026, Müller")]);
+}
+
+#[test]
+fn the_record_of_a_change_names_subscribers_prefixes() {
+    let change = |object: &str, after: &str| {
+        Reply::Change(control::Change {
+            object: object.to_owned(),
+            before: None,
+            after: Some(after.to_owned()),
+            live: true,
+            reason: None,
+        })
+    };
+    let replies = [
+        change("timeouts.icmp", "60 s"),
+        change("filter", "1 in all; they differ from number 1 on; added: 100.64.0.7/32"),
+        change("pool \"one\"", "1 addresses for 100.64.0.9/32"),
+        change("pool \"a\".addresses", "20 addresses"),
+    ];
+    let wanted = "a text: timeouts.icmp, filter, pool \"one\", pool \"a\".addresses: filter: none -> 1 in all; they \
+                  differ from number 1 on; added: 100.64.0.7/32: pool \"one\": none -> 1 addresses for 100.64.0.9/32";
+    assert_eq!(change_subject("a text", &replies), wanted);
 }
