@@ -193,14 +193,28 @@ fn name(section: &Section, report: &mut Report) -> Option<Placed<String>> {
 
 /// A string that is to be a name.
 fn as_name(name: Placed<String>, report: &mut Report) -> Option<Placed<String>> {
+    match check_name(&name.value) {
+        Ok(()) => Some(name),
+        Err(remedy) => {
+            report.fault(&name.place, NO_NAME, quoted(&name.value), remedy);
+            None
+        }
+    }
+}
+
+/// The problem of a text that is no name.
+pub const NO_NAME: &str = "is not a name";
+
+/// Checks a name as every `name` of the configuration.
+///
+/// # Errors
+/// What to write instead.
+pub fn check_name(name: &str) -> Result<(), String> {
     const LENGTH_MAX: usize = 32;
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let starts_well = name.value.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if !starts_well || name.value.len() > LENGTH_MAX || !name.value.chars().all(is_allowed) {
-        let remedy =
-            format!("write 1 to {LENGTH_MAX} letters, digits, '-', '_' and '.', starting with a letter or digit");
-        report.fault(&name.place, "is not a name", quoted(&name.value), remedy);
-        return None;
+    let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if starts_well && name.len() <= LENGTH_MAX && name.chars().all(is_allowed) {
+        return Ok(());
     }
-    Some(name)
+    Err(format!("write 1 to {LENGTH_MAX} letters, digits, '-', '_' and '.', starting with a letter or digit"))
 }

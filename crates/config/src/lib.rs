@@ -32,6 +32,8 @@ pub use compile::parse;
 pub use compile::parse_following;
 pub use compile::parse_for;
 pub use compile::parse_sent;
+pub use draft::NO_NAME;
+pub use draft::check_name;
 pub use fault::Fault;
 pub use fault::Warning;
 pub use file::open_regular;

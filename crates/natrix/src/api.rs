@@ -96,6 +96,8 @@ fn find_past(question: &PastQuestion, socket: &str, goes_on: &dyn Fn() -> bool) 
 /// `natrix token`.
 pub(crate) fn token(arguments: &TokenArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let TokenArguments { name, role, json } = arguments;
+    config::check_name(name)
+        .map_err(|remedy| cli::CliError::from(Fault::new("token", config::NO_NAME, remedy).seen(name)))?;
     let made = Token::new(name).map_err(|error| cli::CliError::from(Fault::new("token", error, "try again")))?;
     if *json {
         writeln!(out, "{}", json!({ "name": name, "role": role, "token": made.token, "hash": made.hash }))?;
@@ -109,6 +111,16 @@ pub(crate) fn token(arguments: &TokenArguments, out: &mut dyn Write) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_has_a_name_that_the_configuration_takes() {
+        for (name, is_taken) in [("noc", true), ("", false), ("a b", false), ("a:b", false), ("a\"\nrole", false)] {
+            let arguments = TokenArguments { name: name.to_owned(), role: "view".to_owned(), json: false };
+            let mut out = Vec::new();
+            assert_eq!(token(&arguments, &mut out).is_ok(), is_taken, "{name:?}");
+            assert_eq!(out.is_empty(), !is_taken, "{name:?}");
+        }
+    }
 
     #[test]
     fn a_time_is_resolved_once_or_refused_without_an_instance() {

@@ -14,6 +14,7 @@ use config::DriverKind;
 use config::Hugepages;
 use serde_json::json;
 
+use crate::api_process;
 use crate::data_plane;
 use crate::failure::Failure;
 use crate::link;
@@ -111,6 +112,7 @@ fn examine(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<F
     let mut found = vec![privileges(files, config), hugepages(files, config), transparent(files), locked(files)];
     found.extend(ports(files, config, kernel));
     found.extend(config.and_then(|config| neighbours(files, config)));
+    found.extend(config.and_then(groups));
     found.push(clock_source(files));
     found.push(clock_is_set(files));
     found.extend(cpus(files, config));
@@ -166,6 +168,15 @@ fn neighbours(files: &Files, config: &Config) -> Option<Finding> {
     }
     let remedy = daemon::kernel::setup::neighbours_remedy(stations);
     Some(finding("neighbours", Level::Warning, seen, remedy))
+}
+
+/// Packets pass without the groups of the API, but nobody is a member of them.
+fn groups(config: &Config) -> Option<Finding> {
+    let http = config.http.as_ref().filter(|http| http.users.iter().any(|user| user.group.is_some()))?;
+    let missing: Vec<&str> = api_process::users_without_group(http).map(|(_, group)| group).collect();
+    let Some(first) = missing.first() else { return Some(ok("groups of the API", "exist")) };
+    let remedy = format!("groupadd {first}, or name another in http.user.group; then start the instance again");
+    Some(finding("groups of the API", Level::Warning, format!("do not exist: {}", missing.join(", ")), remedy))
 }
 
 fn transparent(files: &Files) -> Finding {

@@ -58,6 +58,11 @@ impl<'a> Asker<'a> {
         let holders_max = if self.origin == Origin::Api { HOLDERS_OF_API_MAX } else { usize::MAX };
         Bounds { holders_max, goes_on: self.goes_on }
     }
+
+    /// How the user has written an argument: as an option, or as a parameter of the API.
+    fn argument(&self, name: &str) -> String {
+        if self.origin == Origin::Api { name.to_owned() } else { format!("--{name}") }
+    }
 }
 
 /// What came of a lookup.
@@ -158,7 +163,8 @@ fn in_lines(
     notes: &mut dyn Write,
 ) -> Result<Answered, Failure> {
     if arguments.at.is_none() {
-        let fault = Fault::new("--from", "only a store answers for a range of time", "use --at TIME, or --dir DIR");
+        let remedy = if asker.origin == Origin::Api { "use at" } else { "use --at TIME, or --dir DIR" };
+        let fault = Fault::new(asker.argument("from"), "only a store answers for a range of time", remedy);
         return Err(CliError::from(fault).into());
     }
     let asked = data_plane::asked(arguments);
@@ -213,7 +219,7 @@ fn in_store(
         formulas.yield_to(&question, &mut found);
     }
     if let Some(vrf) = asked.vrf {
-        only_vrf(&store, vrf, &mut found)?;
+        only_vrf(&store, (asker.argument("vrf"), vrf), &mut found)?;
     }
     let now_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
     let recorded = || lookups::record(folder, &question, &found, arguments.case.as_deref(), now_us);
@@ -261,12 +267,12 @@ pub(crate) fn unrecorded(error: StoreError) -> Failure {
 }
 
 /// Removes holders in other VRFs. One without a name may be in any.
-fn only_vrf(store: &Store, vrf: &str, found: &mut Found) -> Result<(), Failure> {
+fn only_vrf(store: &Store, (argument, vrf): (String, &str), found: &mut Found) -> Result<(), Failure> {
     let known = store.vrfs();
     if !known.contains(&vrf) {
         let problem = format!("the store has no VRF of this name, but {}", known.join(", "));
         let problem = if known.is_empty() { "the store has no names of VRFs".to_owned() } else { problem };
-        let fault = Fault::new("--vrf", problem, "write the name as it was then, or leave it out");
+        let fault = Fault::new(argument, problem, "write the name as it was then, or leave it out");
         return Err(CliError::from(fault.seen(vrf.to_owned())).into());
     }
     found.holders.retain(|holder| holder.vrf.as_deref().is_none_or(|has| has == vrf));

@@ -9,6 +9,8 @@ use config::Config;
 use config::Fault;
 use config::Warning;
 
+use crate::api_process;
+
 /// The user of `natrix.service`.
 const NAME: &str = "natrix";
 /// Permission bits of one class of users.
@@ -56,9 +58,26 @@ impl ServiceUser {
     }
 }
 
-/// The files of TLS that the user of the service cannot read, as far as this process can know.
+/// The files of TLS that the user of the service cannot read, as far as this process can know, and
+/// the groups of the API that do not exist.
 pub(crate) fn warnings(config: &Config, file: &Path) -> Vec<Warning> {
-    ServiceUser::of_this_machine().map_or_else(Vec::new, |user| unreadable(&user, config, file))
+    let unreadable = ServiceUser::of_this_machine().map_or_else(Vec::new, |user| unreadable(&user, config, file));
+    unreadable.into_iter().chain(without_group(config, file)).collect()
+}
+
+fn without_group(config: &Config, file: &Path) -> Vec<Warning> {
+    let users = config.http.iter().flat_map(api_process::users_without_group);
+    let warning = |(user, group): (&str, &str)| {
+        Warning(Fault {
+            file: file.display().to_string(),
+            line: None,
+            object: api_process::group_key(user),
+            problem: "does not exist on this machine, so no member of it can log in".to_owned(),
+            seen: group.to_owned(),
+            remedy: format!("add the group with groupadd {group}, or name another"),
+        })
+    };
+    users.map(warning).collect()
 }
 
 fn unreadable(user: &ServiceUser, config: &Config, file: &Path) -> Vec<Warning> {
@@ -134,6 +153,17 @@ mod tests {
         set(&folder, 0o755);
         assert!(warned(&other).is_empty());
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_group_that_does_not_exist_is_a_warning() {
+        let mut config = with_files(Path::new("/nonexistent"));
+        let group = Some("no-such-group-here".to_owned());
+        let user = config::HttpUser { name: "noc".to_owned(), role: config::HttpRole::View, token: None, group };
+        config.http.as_mut().unwrap().users = vec![user];
+        let found = without_group(&config, Path::new("natrix.toml"));
+        let objects: Vec<_> = found.iter().map(|warning| (&*warning.0.object, &*warning.0.seen)).collect();
+        assert_eq!(objects, [("http.user \"noc\".group", "no-such-group-here")]);
     }
 
     /// A configuration that names this file for everything.
