@@ -686,6 +686,12 @@ def foreign_pages_and_hosts_are_refused(n):
         ("no known token", 401, {"Authorization": "Bearer noc:wrong"}),
     ]:
         expect_equal(ask(n, "/api/v1/plan", None, "POST", text, {**basic, **headers})[0], wanted, what)
+    # A client that is no browser says so, which no page of another site can.
+    client = {**basic, "X-Natrix-CSRF": "client"}
+    expect_equal(ask(n, "/api/v1/plan", None, "POST", text, client)[0], 200, "a client that is no browser")
+    status, _, _ = ask(n, "/api/v1/plan", None, "POST", text, {**client, "Origin": f"http://127.0.0.1:{API_PORT}"})
+    expect_equal(status, 403, "a browser that claims to be none")
+    expect_equal(ask(n, "/api/v1/status", headers={"Host": "LOCALHOST"})[0], 200, "a name in capitals")
     _, _, page = ask(n, "/", None, headers=basic)
     csrf = page.decode().split('name="csrf" content="')[1].split('"')[0]
     own = {**basic, "X-Natrix-CSRF": csrf, "Origin": f"http://127.0.0.1:{API_PORT}"}
@@ -711,16 +717,41 @@ def wrong_requests_get_errors_that_say_so(n):
         ("/api/v1/mappings?limit=many", "GET", None, 400),
         ("/api/v1/mappings?cursor=x", "GET", None, 422),
         ("/api/v1/mappings?nonsense=1", "GET", None, 400),
+        ("/api/v1/mappings?remote=8.8.8.8", "GET", None, 400),
+        ("/api/v1/neighbours?internal=100.64.0.10&stream=true", "GET", None, 400),
+        ("/api/v1/status?verbose=true", "GET", None, 400),
+        ("/api/v1/rollback?dry_run=true", "POST", "", 400),
+        ("/api/v1/find?address=203.0.113.1&at=someday", "GET", None, 400),
         ("/api/v1/why?protocol=udp", "GET", None, 400),
         ("/api/v1/plan", "POST", "x" * (1024 * 1024 + 1), 413),
     ]:
         status, _, answer = ask(n, path, "operate" if method == "POST" else "audit", method, body)
         expect_equal(status, wanted, f"{method} {path}")
         expect(answer["error"]["remedy"], f"{path}: {answer}")
+        expect("--" not in str(answer["error"]), f"{path} is answered with an option of the command line: {answer}")
     _, _, document = ask(n, "/api/v1/openapi.json")
     expect_equal(document["openapi"].split(".")[:2], ["3", "1"], "version of the document")
     for path in ("/api/v1/status", "/api/v1/find", "/api/v1/reload", "/metrics"):
         expect(path in document["paths"], f"{path} is not in the document")
+
+
+@test("api")
+def a_rule_for_one_subscriber_counts_it_only_for_audit(n):
+    """Who may reload may write a filter for one address, and must not read from it what it does."""
+    text = n.dut.configuration.read_text()
+    only = '\n[[filter]]\naction = "permit"\ndirection = "out"\ninside = "100.64.0.10/32"\n'
+    try:
+        expect_equal(ask(n, "/api/v1/reload", "operate", "POST", text + only)[0], 200, "a filter for one subscriber")
+        (record,) = objects(n, "/api/v1/audit?limit=1", "audit")
+        expect("100.64.0.10/32" in record["subject"], f"the record names no prefix: {record}")
+        for count, wanted in [(5, None), (12, 10)]:
+            traffic(n, count)
+            exact = [one["hits"] for one in n.dut.show("rules") if one["inside"].startswith("100.64.0.10")]
+            shown = [one["hits"] for one in objects(n, "/api/v1/rules", "operate") if one["inside"].startswith("100.64.0.10")]
+            expect(exact[0] >= count, f"hits of the filter: {exact}")
+            expect_equal(shown, [wanted], f"hits for operate, of {exact}")
+    finally:
+        expect_equal(ask(n, "/api/v1/rollback", "operate", "POST")[0], 200, "the filter is removed")
 
 
 @test("api")

@@ -29,8 +29,8 @@ pub(crate) const VERIFIES_MAX: usize = 1;
 pub(crate) const PASTS_MAX: usize = 2;
 /// How long a question waits for its turn.
 const TURN_WITHIN: Duration = Duration::from_secs(5);
-/// How long the daemon may take for each line of an answer: a plan of a large change takes seconds.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
+/// How long the daemon may take for each line of an answer, as for the command line.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The way to the daemon.
 #[derive(Clone, Debug)]
@@ -149,7 +149,9 @@ impl From<ClientError> for Refused {
             _ => {
                 let remedy = "try again; see the log of the daemon if it goes on";
                 let fault = Fault::new("instance", "does not answer", remedy);
-                Refused::of(StatusCode::SERVICE_UNAVAILABLE, fault)
+                let is_late = error.is_timeout();
+                let status = if is_late { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::SERVICE_UNAVAILABLE };
+                Refused::of(status, fault)
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Plan, reload, rollback, drain. The text of the configuration is sent, never a path.
 
+use std::time::Duration;
+
 use axum::Extension;
 use axum::Json;
 use axum::extract::State;
@@ -116,9 +118,11 @@ fn shown(principal: &Principal, part: &impl Serialize, counts: &str) -> Result<V
     Ok(object)
 }
 
-fn without_few(counts: &mut Value) {
+/// Counts below [`FEW`] become null, and others are rounded down to tens.
+pub(crate) fn without_few(counts: &mut Value) {
     match counts {
         Value::Object(fields) => fields.values_mut().for_each(without_few),
+        Value::Array(parts) => parts.iter_mut().for_each(without_few),
         Value::Number(number) => {
             let count = number.as_u64().unwrap_or_default();
             *counts = if count < FEW { Value::Null } else { (count - count % FEW).into() };
@@ -155,8 +159,12 @@ fn bounded(config: NewConfig, principal: &Principal) -> NewConfig {
     NewConfig { keep_records: !principal.permits(Role::Audit), ..config }
 }
 
+/// How long the daemon may take for each line: a plan of a large change takes seconds.
+const CHANGES_WITHIN: Duration = Duration::from_secs(60);
+
 async fn ask(api: &Api, actor: Actor, request: Request) -> Result<Answered, Refused> {
     let read = move |client: &mut control::Client| -> Result<Answered, ClientError> {
+        client.set_read_timeout(Some(CHANGES_WITHIN))?;
         client.send(&request)?;
         let mut answered = Answered::default();
         loop {

@@ -246,7 +246,7 @@ pub(crate) struct VerifyEvent {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ForCase {
     /// What it is for; goes into the audit log.
-    case: Option<String>,
+    pub(crate) case: Option<String>,
 }
 
 /// The signed head of the store's chain, as text to keep elsewhere: with it, `log/verify` also sees

@@ -55,8 +55,11 @@ pub(crate) const BODY_BYTES_MAX: usize = 1024 * 1024;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// Header with the token that proves that a change comes from the page.
 pub(crate) const CSRF_HEADER: &str = "x-natrix-csrf";
+/// The same header of a client that is no browser. A page of another site cannot send the header
+/// without asking this server first, which never agrees, and a browser always adds `Origin`.
+const NO_BROWSER: &str = "client";
 /// Header with the case that a lookup belongs to.
-const CASE_HEADER: &str = "x-natrix-case";
+pub(crate) const CASE_HEADER: &str = "x-natrix-case";
 
 /// The client's end of a connection.
 #[derive(Clone, Debug)]
@@ -232,7 +235,7 @@ impl Guard {
         let Listen::Tcp(address) = &self.settings.listen else { return Ok(()) };
         let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
         let name = name.map_or(host, |(name, _)| name).trim_start_matches('[').trim_end_matches(']');
-        let is_own = name == "localhost"
+        let is_own = name.eq_ignore_ascii_case("localhost")
             || name.parse::<IpAddr>().is_ok_and(|named| named == address.ip() || address.ip().is_unspecified())
             || self.settings.hosts.iter().any(|own| own.eq_ignore_ascii_case(name));
         if is_own {
@@ -405,17 +408,20 @@ impl Guard {
         principal.ok_or_else(|| unauthorized("wrong name or token"))
     }
 
-    /// A change must come from a client that logs in by itself, or from our own page.
+    /// A change must come from a client that logs in by itself or is no browser, or from our own
+    /// page.
     fn check_origin(&self, headers: &HeaderMap, principal: &Principal) -> Result<(), Refused> {
         check_site(headers)?;
         let sent = headers.get(CSRF_HEADER).and_then(|value| value.to_str().ok());
-        let proved = sent.is_some_and(|sent| is_equal(sent, &self.csrf_token(&principal.name)));
+        let of_browser = ["origin", "referer", "sec-fetch-site", "cookie"];
+        let is_client = sent == Some(NO_BROWSER) && !of_browser.iter().any(|name| headers.contains_key(*name));
+        let proved = is_client || sent.is_some_and(|sent| is_equal(sent, &self.csrf_token(&principal.name)));
         if principal.explicit || proved { Ok(()) } else { Err(foreign("has no CSRF token")) }
     }
 }
 
 fn foreign(problem: &str) -> Refused {
-    let remedy = "send it from the page, or with a bearer token";
+    let remedy = "send it from the page, with a bearer token, or not from a browser with X-Natrix-CSRF: client";
     Refused::new(StatusCode::FORBIDDEN, "request", problem, remedy)
 }
 

@@ -17,6 +17,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::response::Response;
+use control::Actor;
 use control::Alg;
 use control::AnyPrefix;
 use control::Client;
@@ -43,7 +44,9 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::answer::ErrorBody;
+use crate::answer::Query;
 use crate::answer::Refused;
+use crate::event_log::ForCase;
 use crate::guard::Principal;
 use crate::routes::Api;
 use crate::settings::Role;
@@ -468,11 +471,11 @@ impl Pieces {
 /// Answers with text that has the mappings between `head` and `tail`.
 async fn with_mappings(
     api: &Api,
-    principal: &Principal,
+    actor: Actor,
     frame: impl FnOnce(&mut Client) -> Result<(String, &'static str), ClientError> + Send + 'static,
 ) -> Result<Response, Refused> {
     let turn = api.daemon.stream_turn()?;
-    let (daemon, actor) = (api.daemon.clone(), principal.actor());
+    let daemon = api.daemon.clone();
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
@@ -495,7 +498,7 @@ async fn with_mappings(
 /// All data of the module ietf-nat (RFC 8512), for the role `audit` with the mappings of now.
 /// Without it they are left out, as RFC 8341 §3.2.4 asks for data that a user may not read; so are
 /// the prefixes of subscribers without `operate` or `audit`.
-#[utoipa::path(get, path = "/restconf/data/ietf-nat:nat", tag = "restconf", responses(
+#[utoipa::path(get, path = "/restconf/data/ietf-nat:nat", tag = "restconf", params(ForCase), responses(
     (status = OK, description = "Data of the module", body = Object, content_type = "application/yang-data+json"),
     (status = "4XX", description = "Refused", body = ErrorBody),
     (status = "5XX", description = "Failed", body = ErrorBody),
@@ -503,7 +506,9 @@ async fn with_mappings(
 pub(crate) async fn nat(
     State(api): State<Api>,
     Extension(principal): Extension<Principal>,
+    Query(ForCase { case }): Query<ForCase>,
 ) -> Result<Response, Refused> {
+    let actor = principal.actor_for(case);
     let whole = |client: &mut Client, with_prefixes: bool| {
         let figures = Figures::ask(client)?;
         let passed = with_prefixes.then(|| passed(client)).transpose()?;
@@ -511,7 +516,7 @@ pub(crate) async fn nat(
     };
     if !principal.permits(Role::Audit) {
         let with_prefixes = principal.sees_prefixes();
-        let body = api.daemon.with(principal.actor(), move |client| whole(client, with_prefixes)).await?;
+        let body = api.daemon.with(actor, move |client| whole(client, with_prefixes)).await?;
         return Ok(([(header::CONTENT_TYPE, YANG_JSON)], body).into_response());
     }
     let frame = move |client: &mut Client| {
@@ -521,7 +526,7 @@ pub(crate) async fn nat(
         head.push_str(",\"mapping-table\":{");
         Ok((head, "}}]}}}"))
     };
-    with_mappings(&api, &principal, frame).await
+    with_mappings(&api, actor, frame).await
 }
 
 /// The mappings of now alone.
@@ -529,6 +534,7 @@ pub(crate) async fn nat(
     get,
     path = "/restconf/data/ietf-nat:nat/instances/instance=1/mapping-table",
     tag = "restconf",
+    params(ForCase),
     responses(
         (status = OK, description = "The mappings", body = Object, content_type = "application/yang-data+json"),
         (status = "4XX", description = "Refused", body = ErrorBody),
@@ -538,8 +544,9 @@ pub(crate) async fn nat(
 pub(crate) async fn mapping_table(
     State(api): State<Api>,
     Extension(principal): Extension<Principal>,
+    Query(ForCase { case }): Query<ForCase>,
 ) -> Result<Response, Refused> {
-    with_mappings(&api, &principal, |_| Ok(("{\"ietf-nat:mapping-table\":{".to_owned(), "}}"))).await
+    with_mappings(&api, principal.actor_for(case), |_| Ok(("{\"ietf-nat:mapping-table\":{".to_owned(), "}}"))).await
 }
 
 /// The statistics alone, for pollers.

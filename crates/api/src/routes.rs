@@ -1,11 +1,13 @@
 //! What is where, and which role it needs.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::Router;
 use axum::body::HttpBody;
 use axum::extract::Request;
+use axum::extract::State;
 use axum::http::HeaderValue;
 use axum::http::StatusCode;
 use axum::http::header;
@@ -18,9 +20,16 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::Modify;
 use utoipa::OpenApi;
 use utoipa::openapi::ContentBuilder;
+use utoipa::openapi::Object;
+use utoipa::openapi::ObjectBuilder;
 use utoipa::openapi::Ref;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::ResponseBuilder;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::path::ParameterBuilder;
+use utoipa::openapi::path::ParameterIn;
+use utoipa::openapi::path::PathItem;
+use utoipa::openapi::schema::ArrayItems;
 use utoipa::openapi::schema::Schema;
 use utoipa::openapi::schema::SchemaType;
 use utoipa::openapi::schema::Type;
@@ -34,6 +43,8 @@ use crate::answer::Refused;
 use crate::ask::Daemon;
 use crate::event_log::EventLog;
 use crate::followers::Followers;
+use crate::guard::CASE_HEADER;
+use crate::guard::CSRF_HEADER;
 use crate::guard::Guard;
 use crate::guard::Needed;
 use crate::guard::admit;
@@ -63,7 +74,7 @@ pub(crate) struct Api {
     ),
     components(schemas(control::TcpSegment, crate::event_log::ExportFormat)),
     modifiers(&Login),
-    security(("bearer" = []), ("basic" = []))
+    security(("bearer" = []), ("basic" = []), ("certificate" = []))
 )]
 struct Document;
 
@@ -75,6 +86,8 @@ impl Modify for Login {
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("bearer", scheme(HttpAuthScheme::Bearer));
         components.add_security_scheme("basic", scheme(HttpAuthScheme::Basic));
+        let description = Some("The common name is the user's name (`http.tls.client_authorities`)".to_owned());
+        components.add_security_scheme("certificate", SecurityScheme::MutualTls { description, extensions: None });
     }
 }
 
@@ -105,7 +118,7 @@ pub(crate) fn routes(guard: Arc<Guard>, log: EventLog, certificates: Option<Arc<
 }
 
 /// What each status of a refused or failed request means.
-const ANY_REQUEST: [(&str, &str); 10] = [
+const ANY_REQUEST: [(&str, &str); 11] = [
     ("400", "A wrong parameter, or a request that is not HTTP"),
     ("401", "No login, or a wrong one"),
     ("403", "A login whose role does not suffice, or a change or lookup that a foreign page sent"),
@@ -115,7 +128,8 @@ const ANY_REQUEST: [(&str, &str); 10] = [
     ("429", "Too many requests, or wrong logins, of one client"),
     ("431", "Headers that are too large"),
     ("500", "A fault of this program"),
-    ("503", "The instance does not answer, or too many requests wait"),
+    ("503", "There is no instance, or too many requests wait"),
+    ("504", "The instance does not answer in time"),
 ];
 /// The same for requests with a body.
 const WITH_BODY: [(&str, &str); 2] = [("408", "A body that takes too long"), ("413", "A body that is too large")];
@@ -139,18 +153,30 @@ fn name_statuses(document: &mut utoipa::openapi::OpenApi) {
     }
 }
 
-/// Counts of a plan are null where there are few, for who may not look subscribers up.
+/// Counts of a plan or rule are null where there are few, for who may not look subscribers up.
 fn allow_few(document: &mut utoipa::openapi::OpenApi) {
     let schemas = document.components.iter_mut().flat_map(|components| components.schemas.iter_mut());
-    for (_, schema) in schemas.filter(|(name, _)| ["PoolPlan", "PerProtocol"].contains(&name.as_str())) {
+    for (name, schema) in schemas {
         let RefOr::T(Schema::Object(object)) = schema else { continue };
-        for property in object.properties.values_mut() {
-            if let RefOr::T(Schema::Object(property)) = property
-                && property.schema_type == SchemaType::Type(Type::Integer)
-            {
-                property.schema_type = SchemaType::Array(vec![Type::Integer, Type::Null]);
+        for (key, property) in &mut object.properties {
+            match (name.as_str(), key.as_str(), property) {
+                ("PoolPlan" | "PerProtocol", _, RefOr::T(Schema::Object(property))) => allow_null(property),
+                ("Rule", "target_hits", RefOr::T(Schema::Array(list))) => {
+                    if let ArrayItems::RefOrSchema(items) = &mut list.items
+                        && let RefOr::T(Schema::Object(item)) = items.as_mut()
+                    {
+                        allow_null(item);
+                    }
+                }
+                _ => {}
             }
         }
+    }
+}
+
+fn allow_null(number: &mut Object) {
+    if number.schema_type == SchemaType::Type(Type::Integer) {
+        number.schema_type = SchemaType::Array(vec![Type::Integer, Type::Null]);
     }
 }
 
@@ -212,15 +238,84 @@ fn by_role(guard: &Arc<Guard>) -> OpenApiRouter<Api> {
         .merge(needing(plan, guard, crate::changes::needed_by_plan, "operate; with details, audit"))
 }
 
+/// The operations of a path.
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.post].into_iter().flatten()
+}
+
+/// Leaves each list the filters that it takes, and adds the headers of requests.
+fn complete_parameters(operation: &mut Operation, is_change: bool) {
+    let list = operation.operation_id.as_deref().and_then(control::filters_of);
+    let parameters = operation.parameters.get_or_insert_default();
+    if let Some(takes) = list {
+        parameters.retain(|one| takes.contains(&one.name.as_str()) || !control::is_filter(&one.name));
+    }
+    let text = || ObjectBuilder::new().schema_type(Type::String).build();
+    let header = |name: &str, about: &str| {
+        let header = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Header);
+        header.description(Some(about)).schema(Some(text())).build()
+    };
+    if parameters.iter().any(|one| one.name == "case") {
+        parameters.push(header(CASE_HEADER, "What the lookup is for, as `case` of the query, which comes first"));
+    }
+    if is_change {
+        let about = "Needed with a client certificate or Basic, which browsers send by themselves: `client` of a \
+                     client that is no browser, or the token in the page";
+        parameters.push(header(CSRF_HEADER, about));
+    }
+}
+
+/// The parameters that the query of each path may have.
+type Parameters = HashMap<String, Vec<String>>;
+
+/// Refuses parameters that the path does not take: an answer that ignored one would look like one
+/// that heeds it.
+async fn check_parameters(
+    State(all): State<Arc<Parameters>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
+    let uri = request.uri();
+    let Some(takes) = all.get(uri.path()) else { return Ok(next.run(request).await) };
+    let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri).map(|query| query.0);
+    let query = query.unwrap_or_default();
+    let Some((unknown, _)) = query.iter().find(|(name, _)| !takes.contains(name)) else {
+        return Ok(next.run(request).await);
+    };
+    let unknown: String = unknown.chars().take(PARAMETER_CHARACTERS_MAX).collect();
+    let remedy = match takes.as_slice() {
+        [] => "omit it: this path takes none".to_owned(),
+        takes => format!("use one of: {}", takes.join(", ")),
+    };
+    let problem = format!("is not one of {}", uri.path());
+    let fault = control::Fault::new(format!("parameter {unknown}"), problem, remedy);
+    Err(Refused::of(StatusCode::BAD_REQUEST, fault))
+}
+
+/// Of a parameter that is refused.
+const PARAMETER_CHARACTERS_MAX: usize = 64;
+
 /// Routes behind a role, which the document names.
 fn needing(routes: OpenApiRouter<Api>, guard: &Arc<Guard>, needed: Needed, words: &str) -> OpenApiRouter<Api> {
-    let mut routes = routes.route_layer(middleware::from_fn_with_state((Arc::clone(guard), needed), authorize));
+    let mut routes = routes;
+    let mut parameters = Parameters::new();
+    for (path, item) in &mut routes.get_openapi_mut().paths.paths {
+        item.get.iter_mut().for_each(|operation| complete_parameters(operation, false));
+        item.post.iter_mut().for_each(|operation| complete_parameters(operation, true));
+        let known = operations(item).flat_map(|operation| operation.parameters.iter().flatten());
+        let of_query = known.filter(|one| one.parameter_in == ParameterIn::Query).map(|one| one.name.clone());
+        parameters.insert(path.clone(), of_query.collect());
+    }
+    // The role comes first.
+    let mut routes = routes
+        .route_layer(middleware::from_fn_with_state(Arc::new(parameters), check_parameters))
+        .route_layer(middleware::from_fn_with_state((Arc::clone(guard), needed), authorize));
     let refused = |description: String| {
         let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
         RefOr::T(ResponseBuilder::new().description(description).content("application/json", body).build())
     };
     for item in routes.get_openapi_mut().paths.paths.values_mut() {
-        for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+        for operation in operations(item) {
             let responses = &mut operation.responses.responses;
             responses.insert("401".to_owned(), refused("No login, or a wrong one".to_owned()));
             responses.insert("403".to_owned(), refused(format!("Needs the role: {words}")));
@@ -421,6 +516,8 @@ mod tests {
         streams: Arc<Mutex<Vec<UnixStream>>>,
         /// What it was asked.
         questions: Arc<Mutex<Vec<Question>>>,
+        /// Those in whose name.
+        actors: Arc<Mutex<Vec<control::Actor>>>,
     }
 
     impl Silent {
@@ -432,21 +529,24 @@ mod tests {
             let of_clients = Arc::clone(&streams);
             let questions = Arc::new(Mutex::new(Vec::new()));
             let asked = Arc::clone(&questions);
+            let actors = Arc::new(Mutex::new(Vec::new()));
+            let of_questions = Arc::clone(&actors);
             thread::spawn(move || {
                 for stream in listener.incoming() {
                     let stream = stream.unwrap();
                     of_clients.lock().unwrap().push(stream.try_clone().unwrap());
-                    let asked = Arc::clone(&asked);
-                    thread::spawn(move || Silent::answer(&stream, &asked));
+                    let (asked, actors) = (Arc::clone(&asked), Arc::clone(&of_questions));
+                    thread::spawn(move || Silent::answer(&stream, &asked, &actors));
                 }
             });
-            Silent { path, streams, questions }
+            Silent { path, streams, questions, actors }
         }
 
-        fn answer(stream: &UnixStream, asked: &Mutex<Vec<Question>>) {
+        fn answer(stream: &UnixStream, asked: &Mutex<Vec<Question>>, actors: &Mutex<Vec<control::Actor>>) {
             let Ok(mut connection) = Connection::new(stream, stream, "test") else { return };
             while let Ok(Some(question)) = connection.next_request() {
                 asked.lock().unwrap().push(question.clone());
+                actors.lock().unwrap().extend(connection.actor().cloned());
                 let kind = match question {
                     // As if the disk of the audit log were full.
                     Question::Trace(Trace { port: Some(1), .. })
@@ -482,6 +582,7 @@ mod tests {
                     Question::Status => "{\"status\"",
                     Question::Pools => "{\"pool\"",
                     Question::Plan(_) => "{\"plan\"",
+                    Question::Rules(_) => "{\"rule\"",
                     _ => "none",
                 };
                 let replies = include_str!("../../control/tests/replies.jsonl").lines();
@@ -531,6 +632,136 @@ mod tests {
         assert_eq!(ask(&routes, "/api/v1/drops", 1).await.status(), StatusCode::OK, "beside all of {path}");
         // The threads of the streams end with the instance.
         drop(instance);
+    }
+
+    #[tokio::test]
+    async fn a_parameter_that_a_path_lacks_is_refused() {
+        let instance = Silent::start("parameters");
+        let routes = served_by(instance.path.clone());
+        let other_list = |list: &str, query: &str| (Method::GET, format!("/api/v1/{list}?{query}"), 3);
+        let refused = [
+            other_list("mappings", "remote=8.8.8.8"),
+            other_list("mappings", "remote=8.8.8.8&stream=true"),
+            other_list("subscribers", "remote=8.8.8.8"),
+            other_list("neighbours", "internal=100.64.0.1"),
+            other_list("sessions", "alg=ftp"),
+            other_list("status", "verbose=true"),
+            other_list("drops", "reason=x"),
+            other_list("pools", "pool=a"),
+            other_list("interfaces", "limit=1"),
+            (Method::GET, "/restconf/data/ietf-nat:nat?depth=1".to_owned(), 3),
+            (Method::POST, "/api/v1/rollback?dry_run=true".to_owned(), 2),
+            (Method::GET, "/api/v1/rules?pool=a".to_owned(), 2),
+        ];
+        for (method, path, group) in refused {
+            let answer = send(&routes, (method, &path), group, "").await;
+            assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{path}");
+            let (_, query) = path.split_once('?').unwrap();
+            let wanted = format!("parameter {}", query.split('=').next().unwrap());
+            assert_eq!(json(answer).await.pointer("/error/object"), Some(&wanted.into()), "{path}");
+        }
+        assert_eq!(*instance.questions.lock().unwrap(), [], "nothing was asked, nothing rolled back");
+        let (_, list, _) = other_list("neighbours", "remote=8.8.8.8");
+        let remedy = json(ask(&routes, &list, 3).await).await.pointer("/error/remedy").cloned();
+        let takes = "use one of: limit, cursor, stream, worker, address, interface, case";
+        assert_eq!(remedy, Some(takes.into()));
+    }
+
+    #[tokio::test]
+    async fn an_instance_that_hangs_is_given_up_as_by_the_command() {
+        let instance = Silent::start("hangs");
+        let begun = std::time::Instant::now();
+        let answer = ask(&served_by(instance.path.clone()), "/api/v1/expectations", 3).await;
+        assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
+        assert!((9..20).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test]
+    async fn each_list_has_its_own_filters_in_the_document() {
+        let document = json(ask(&served(), "/api/v1/openapi.json", 1).await).await;
+        for (path, list) in [("pools/addresses", "pool_addresses"), ("sessions", "sessions"), ("rules", "rules")] {
+            let operation = &document["paths"][format!("/api/v1/{path}")]["get"];
+            let named = operation["parameters"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str());
+            let mut filters: Vec<&str> = named.filter(|name| control::is_filter(name)).collect();
+            let mut wanted = control::filters_of(list).unwrap().to_vec();
+            filters.sort_unstable();
+            wanted.sort_unstable();
+            assert_eq!(filters, wanted, "{path}");
+        }
+        let headers = |path: &str, method: &str| {
+            let parameters = document["paths"][path][method]["parameters"].as_array().unwrap().iter();
+            let headers = parameters.filter(|one| one["in"] == "header");
+            headers.map(|one| one["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(headers("/api/v1/reload", "post"), [CSRF_HEADER]);
+        assert_eq!(headers("/api/v1/find", "get"), [CASE_HEADER]);
+        assert_eq!(document["components"]["securitySchemes"]["certificate"]["type"], "mutualTLS");
+    }
+
+    #[tokio::test]
+    async fn the_case_of_restconf_is_that_of_the_query() {
+        let instance = Silent::start("case");
+        let routes = served_by(instance.path.clone());
+        let table = "/restconf/data/ietf-nat:nat/instances/instance=1/mapping-table";
+        for path in [table, "/restconf/data/ietf-nat:nat"] {
+            instance.actors.lock().unwrap().clear();
+            assert_eq!(ask(&routes, &format!("{path}?case=AZ-17"), 3).await.status(), StatusCode::OK);
+            let actors = instance.actors.lock().unwrap();
+            let cases: Vec<_> = actors.iter().map(|actor| actor.case.as_deref()).collect();
+            assert!(!cases.is_empty() && cases.iter().all(|case| *case == Some("AZ-17")), "{path}: {cases:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn few_hits_of_a_rule_are_shown_only_to_audit() {
+        let instance = Silent::start("hits");
+        let routes = served_by(instance.path.clone());
+        let rules = async |groups: Vec<u32>, query: &str| {
+            let peer = Peer::Unix { uid: 1000, groups };
+            let request = Request::builder().uri(format!("/api/v1/rules{query}")).extension(peer);
+            let answer = routes.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+            let body = axum::body::to_bytes(answer.into_body(), BODY_BYTES_MAX).await.unwrap();
+            let mut parts = serde_json::Deserializer::from_slice(&body).into_iter::<serde_json::Value>();
+            let first = parts.next().unwrap().unwrap();
+            let all = first["objects"].as_array().cloned().unwrap_or_else(|| vec![first.clone()]);
+            all.into_iter().chain(parts.map(Result::unwrap)).collect::<Vec<_>>()
+        };
+        let exact = rules(vec![2, 3], "").await;
+        let shown = |count: &serde_json::Value| match count.as_u64() {
+            None | Some(0..10) => serde_json::Value::Null,
+            Some(many) => (many / 10 * 10).into(),
+        };
+        let wanted: Vec<_> = exact.iter().map(|rule| shown(&rule["hits"])).collect();
+        assert!(exact.iter().any(|rule| rule["hits"].as_u64().is_some_and(|hits| hits % 10 > 0)), "{exact:?}");
+        for query in ["", "?stream=true"] {
+            let bounded = rules(vec![2], query).await;
+            assert_eq!(bounded.iter().map(|rule| rule["hits"].clone()).collect::<Vec<_>>(), wanted, "{query}");
+            for (exact, bounded) in exact.iter().zip(&bounded) {
+                let Some(targets) = exact["target_hits"].as_array() else { continue };
+                assert_eq!(bounded["target_hits"], targets.iter().map(shown).collect::<serde_json::Value>());
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_with_a_certificate_makes_changes_with_a_header() {
+        let instance = Silent::start("certificate");
+        let routes = served_by(instance.path.clone());
+        for (headers, wanted) in [
+            (&[][..], 403),
+            (&[(CSRF_HEADER, "client")], 200),
+            (&[(CSRF_HEADER, "another")], 403),
+            (&[(CSRF_HEADER, "client"), ("origin", "https://127.0.0.1:8080")], 403),
+            (&[(CSRF_HEADER, "client"), ("sec-fetch-site", "same-origin")], 403),
+            (&[(CSRF_HEADER, "client"), ("cookie", "a=b")], 403),
+        ] {
+            let peer = Peer::Tcp { address: [192, 0, 2, 1].into(), certificate: Some("operate".to_owned()) };
+            let request = Request::builder().method(Method::POST).uri("/api/v1/plan").extension(peer);
+            let request = request.header("host", "127.0.0.1:8080");
+            let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+            let answer = routes.clone().oneshot(request.body(Body::from("text")).unwrap()).await.unwrap();
+            assert_eq!(answer.status(), wanted, "{headers:?}");
+        }
     }
 
     #[tokio::test]

@@ -25,6 +25,7 @@ use crate::answer::Query;
 use crate::answer::Refused;
 use crate::guard::Principal;
 use crate::routes::Api;
+use crate::settings::Role;
 
 /// One page of a list.
 #[derive(Debug, Serialize, ToSchema)]
@@ -35,8 +36,8 @@ pub(crate) struct Page<T> {
     pub(crate) cursor: Option<String>,
 }
 
-/// A page, and conditions on its objects. A condition on a field that the objects do not have is
-/// ignored.
+/// A page, and conditions on its objects. [`control::filters_of`] says which list takes which; the
+/// others are neither in the document nor let through to the handler.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -134,15 +135,17 @@ pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
 /// How long the headers of a stream wait for its first chunk.
 pub(crate) const BEGINS_WITHIN: core::time::Duration = core::time::Duration::from_millis(500);
 
-async fn listed<T: Object + Send + 'static>(
+async fn listed<T: Object + Send + 'static, S: Serialize>(
     api: &Api,
     principal: &Principal,
     listed: Listed,
     request: fn(List) -> Request,
+    shown: impl Fn(T) -> S + Send + 'static,
 ) -> Result<Response, Refused> {
     let actor = principal.actor_for(listed.case.clone());
     if !listed.stream {
         let (objects, cursor) = api.daemon.page::<T>(actor, request(listed.list())).await?;
+        let objects = objects.into_iter().map(shown).collect();
         return Ok(Json(Page { objects, cursor }).into_response());
     }
     let turn = api.daemon.stream_turn()?;
@@ -150,8 +153,9 @@ async fn listed<T: Object + Send + 'static>(
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        let outcome =
-            daemon.connect(actor).and_then(|mut client| send_all::<T>(&mut client, listed.list(), request, &sender));
+        let outcome = daemon
+            .connect(actor)
+            .and_then(|mut client| send_all(&mut client, listed.list(), (request, shown), &sender));
         if let Err(error) = outcome {
             // An answer that is cut off is an error for the client.
             let _ = sender.blocking_send(Err(error));
@@ -161,16 +165,16 @@ async fn listed<T: Object + Send + 'static>(
 }
 
 /// Sends a list as lines, page by page; ends early when the client has gone.
-fn send_all<T: Object>(
+fn send_all<T: Object, S: Serialize>(
     client: &mut Client,
     list: List,
-    request: fn(List) -> Request,
+    (request, shown): (fn(List) -> Request, impl Fn(T) -> S),
     to: &mpsc::Sender<Result<Bytes, ClientError>>,
 ) -> Result<(), ClientError> {
     let list = List { limit: Some(list.limit.unwrap_or(control::PAGE_OBJECTS_MAX)), ..list };
     let mut chunk = Vec::new();
     for object in client.pages::<T>(list, request) {
-        let written = serde_json::to_writer(&mut chunk, &object?);
+        let written = serde_json::to_writer(&mut chunk, &shown(object?));
         debug_assert!(written.is_ok(), "objects of the protocol are JSON");
         chunk.push(b'\n');
         if chunk.len() >= CHUNK_BYTES && to.blocking_send(Ok(core::mem::take(&mut chunk).into())).is_err() {
@@ -321,13 +325,13 @@ macro_rules! paged_lists {
             Extension(principal): Extension<Principal>,
             Query(query): Query<Listed>,
         ) -> Result<Response, Refused> {
-            listed::<$object>(&api, &principal, query, $request).await
+            listed::<$object, _>(&api, &principal, query, $request, core::convert::identity).await
         }
     )+ };
 }
 
 paged_lists! {
-    /// External addresses of the pools. Uses `pool` and `external`.
+    /// External addresses of the pools.
     pool_addresses, "/api/v1/pools/addresses", control::PoolAddress, Request::PoolAddresses;
     /// Subscribers with a mapping, port block, or recent refusal.
     subscribers, "/api/v1/subscribers", control::Subscriber, Request::Subscribers;
@@ -337,16 +341,45 @@ paged_lists! {
     sessions, "/api/v1/sessions", control::Session, Request::Sessions;
     /// Ports that subscribers asked for by PCP or NAT-PMP.
     grants, "/api/v1/grants", control::Grant, Request::Grants;
-    /// Application-level gateways. Uses `alg` and `worker`.
+    /// Application-level gateways.
     algs, "/api/v1/algs", control::Alg, Request::Algs;
     /// Ports that payloads announced.
     expectations, "/api/v1/expectations", control::Expectation, Request::Expectations;
-    /// Routes by table and prefix. Uses `address`, `interface`, `source`, `side` and `vrf`.
+    /// Routes by table and prefix.
     routes, "/api/v1/routes", control::Route, Request::Routes;
-    /// Neighbours in the caches of the workers. Uses `address`, `interface` and `worker`.
+    /// Neighbours in the caches of the workers.
     neighbours, "/api/v1/neighbours", control::Neighbour, Request::Neighbours;
-    /// Rules, filters and forwards in their order.
-    rules, "/api/v1/rules", control::Rule, Request::Rules;
+}
+
+/// Rules, filters and forwards in their order. Without the role `audit`, `hits` and `target_hits`
+/// below 10 are null, and the others are rounded down to tens.
+#[utoipa::path(get, path = "/api/v1/rules", tag = "state", params(Listed), responses(
+    (status = OK, description = "A page, or with `stream` one object a line", content(
+        (Page<control::Rule> = "application/json"), (String = "application/x-ndjson"),
+    )),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub(crate) async fn rules(
+    State(api): State<Api>,
+    Extension(principal): Extension<Principal>,
+    Query(query): Query<Listed>,
+) -> Result<Response, Refused> {
+    if principal.permits(Role::Audit) {
+        return listed::<control::Rule, _>(&api, &principal, query, Request::Rules, core::convert::identity).await;
+    }
+    listed(&api, &principal, query, Request::Rules, rule_without_few).await
+}
+
+/// Who may change rules could name one subscriber in a rule, and read what it does.
+fn rule_without_few(rule: control::Rule) -> serde_json::Value {
+    let rule = serde_json::to_value(rule);
+    debug_assert!(rule.is_ok(), "objects of the protocol are JSON");
+    let mut rule = rule.unwrap_or_default();
+    for counts in ["hits", "target_hits"] {
+        rule.get_mut(counts).map(crate::changes::without_few);
+    }
+    rule
 }
 
 /// The packet in question.
@@ -404,4 +437,22 @@ pub(crate) async fn why(
         dont_fragment: asked.dont_fragment,
     };
     api.daemon.one(principal.actor_for(asked.case), Request::Why(why)).await.map(Json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hits_of_targets_are_hidden_as_those_of_the_rule() {
+        let replies = include_str!("../../control/tests/replies.jsonl").lines();
+        let rules = replies.filter_map(|line| match serde_json::from_str(line) {
+            Ok(control::Reply::Rule(rule)) => Some(rule),
+            _ => None,
+        });
+        let rule = control::Rule { hits: Some(9), target_hits: vec![0, 9, 10, 57], ..rules.last().unwrap() };
+        let shown = rule_without_few(rule);
+        assert_eq!(shown["hits"], serde_json::Value::Null);
+        assert_eq!(shown["target_hits"], serde_json::json!([null, null, 10, 50]));
+    }
 }
