@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 import statistics
+import subprocess
 import time
 import urllib.parse
 from pathlib import Path
@@ -391,6 +392,24 @@ def tls_proves_the_server_and_clients(n):
         except (ssl.SSLError, ConnectionError):
             continue
         raise Failure(f"a certificate that is {what} is accepted: status {status}")
+
+
+@test("api_tls")
+def a_certificate_changes_with_the_header_of_the_example(n):
+    """The call of docs/api.md: browsers send certificates by themselves, but not this header."""
+    folder = setups.CERTIFICATES
+    curl = ["curl", "-s", "--cacert", folder / "authority.pem", "--cert", folder / "noc.pem", "--key", folder / "noc.key"]
+    curl += ["--data-binary", f"@{n.dut.configuration}", "-o", "/dev/null", "-w", "%{http_code}"]
+    url = f"https://localhost:{setups.API_PORT}/api/v1/plan"
+    for wanted, headers in [
+        ("403", []),
+        ("200", ["X-Natrix-CSRF: client"]),
+        ("403", ["X-Natrix-CSRF: client", f"Origin: https://localhost:{setups.API_PORT}"]),
+    ]:
+        with n.nat.entered():
+            words = [*curl, *(word for header in headers for word in ("-H", header)), url]
+            status = subprocess.run(words, capture_output=True, text=True).stdout
+        expect_equal(status, wanted, f"a plan with a certificate and {headers}")
 
 
 @test("api_tls")

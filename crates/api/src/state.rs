@@ -446,11 +446,11 @@ mod tests {
     #[test]
     fn hits_of_targets_are_hidden_as_those_of_the_rule() {
         let replies = include_str!("../../control/tests/replies.jsonl").lines();
-        let rules = replies.filter_map(|line| match serde_json::from_str(line) {
+        let mut rules = replies.filter_map(|line| match serde_json::from_str(line) {
             Ok(control::Reply::Rule(rule)) => Some(rule),
             _ => None,
         });
-        let rule = control::Rule { hits: Some(9), target_hits: vec![0, 9, 10, 57], ..rules.last().unwrap() };
+        let rule = control::Rule { hits: Some(9), target_hits: vec![0, 9, 10, 57], ..rules.next().unwrap() };
         let shown = rule_without_few(rule);
         assert_eq!(shown["hits"], serde_json::Value::Null);
         assert_eq!(shown["target_hits"], serde_json::json!([null, null, 10, 50]));
