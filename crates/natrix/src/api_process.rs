@@ -13,6 +13,9 @@ use control::Fault;
 use daemon::log::Log;
 
 use crate::failure::Failure;
+use crate::http_group::group_key;
+use crate::http_group::group_of;
+use crate::http_group::users_without_group;
 use crate::watched::Beside;
 use crate::watched::Watched;
 
@@ -56,21 +59,6 @@ fn settings(http: &Http, config: &Config) -> Settings {
         users: users.collect(),
         control: config.control.socket.clone(),
     }
-}
-
-fn group_of(group: &str) -> Option<u32> {
-    nix::unistd::Group::from_name(group).ok().flatten().map(|group| group.gid.as_raw())
-}
-
-/// The users whose group this machine does not have, each with its group.
-pub(crate) fn users_without_group(http: &Http) -> impl Iterator<Item = (&str, &str)> {
-    let with_group = http.users.iter().filter_map(|user| Some((user.name.as_str(), user.group.as_deref()?)));
-    with_group.filter(|(_, group)| group_of(group).is_none())
-}
-
-/// The key of a user's group, for messages.
-pub(crate) fn group_key(user: &str) -> String {
-    format!("http.user \"{user}\".group")
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ use config::DriverKind;
 use config::Hugepages;
 use serde_json::json;
 
-use crate::api_process;
 use crate::data_plane;
 use crate::failure::Failure;
+use crate::http_group;
 use crate::link;
 use crate::link::OtherEnd;
 use crate::machine;
@@ -173,7 +173,7 @@ fn neighbours(files: &Files, config: &Config) -> Option<Finding> {
 /// Packets pass without the groups of the API, but nobody is a member of them.
 fn groups(config: &Config) -> Option<Finding> {
     let http = config.http.as_ref().filter(|http| http.users.iter().any(|user| user.group.is_some()))?;
-    let missing: Vec<&str> = api_process::users_without_group(http).map(|(_, group)| group).collect();
+    let missing: Vec<&str> = http_group::users_without_group(http).map(|(_, group)| group).collect();
     let Some(first) = missing.first() else { return Some(ok("groups of the API", "exist")) };
     let remedy = format!("groupadd {first}, or name another in http.user.group; then start the instance again");
     Some(finding("groups of the API", Level::Warning, format!("do not exist: {}", missing.join(", ")), remedy))

@@ -9,6 +9,7 @@ mod doctor;
 mod failure;
 mod find_at;
 mod find_page;
+mod http_group;
 mod init;
 mod instance_log;
 mod link;

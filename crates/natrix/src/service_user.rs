@@ -9,7 +9,7 @@ use config::Config;
 use config::Fault;
 use config::Warning;
 
-use crate::api_process;
+use crate::http_group;
 
 /// The user of `natrix.service`.
 const NAME: &str = "natrix";
@@ -66,12 +66,12 @@ pub(crate) fn warnings(config: &Config, file: &Path) -> Vec<Warning> {
 }
 
 fn without_group(config: &Config, file: &Path) -> Vec<Warning> {
-    let users = config.http.iter().flat_map(api_process::users_without_group);
+    let users = config.http.iter().flat_map(http_group::users_without_group);
     let warning = |(user, group): (&str, &str)| {
         Warning(Fault {
             file: file.display().to_string(),
             line: None,
-            object: api_process::group_key(user),
+            object: http_group::group_key(user),
             problem: "does not exist on this machine, so no member of it can log in".to_owned(),
             seen: group.to_owned(),
             remedy: format!("add the group with groupadd {group}, or name another"),
