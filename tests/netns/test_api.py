@@ -310,11 +310,11 @@ def a_rollback_takes_back_what_a_change_saved(n):
         expect("warning: " in out and "has another configuration" in out, f"natrix reload --rollback: {out}")
         path.write_text(text)
         # Another file is in use than the one that a restart reads.
-        other = n.state.directory / "other.toml"
+        other = n.state.directory / "in-use.toml"
         other.write_text(changed)
         expect_equal(n.dut.command("reload", "-c", other)[0], 0, "natrix reload of another file")
         why = change("reload?save=true", by_hand)
-        expect(why.startswith("a restart reads ") and why.endswith("other.toml is in use"), f"why: {why}")
+        expect(why.startswith("a restart reads ") and why.endswith("in-use.toml is in use"), f"why: {why}")
         expect_equal((timer(), other.read_text(), path.read_text()), (4, changed, text), "neither file is written")
     finally:
         path.write_text(text)

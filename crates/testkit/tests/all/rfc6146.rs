@@ -109,7 +109,7 @@ fn no_ipv4_host_reports_about_a_host_by_its_number() {
     covers!("6146-6");
     let mut bed = Bed6::new(settings6());
     bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
-    let subscriber = core::net::Ipv4Addr::new(100, 64, 0, 10);
+    let subscriber = Ipv4Addr::new(100, 64, 0, 10);
     bed.inside(&build::udp(at(subscriber, 5_000), at(E1, 53)).build());
     let error = |about: Ipv4Addr| {
         let quote = build::udp(at(E1, 53), at(about, 5_000)).payload(b"answer").build();
@@ -126,14 +126,14 @@ fn no_ipv4_host_reports_about_a_host_by_its_number() {
 #[test]
 fn nobody_outside_speaks_for_natrix() {
     let mut bed = Bed6::new(settings6());
-    let dummy = core::net::Ipv4Addr::new(192, 0, 0, 8);
+    let dummy = Ipv4Addr::new(192, 0, 0, 8);
     let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
     let mapped = source(&out[0]);
     let [back, _] = bed.outside(&build::udp(at(dummy, 5_351), mapped).payload(b"forged").build());
     assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::SourceInvalid)));
     let [back, _] = bed.outside(&build::icmp_error(dummy, *mapped.ip(), 3, 1, &out[0]).build());
     assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::SourceInvalid)));
-    let subscriber = core::net::Ipv4Addr::new(100, 64, 0, 10);
+    let subscriber = Ipv4Addr::new(100, 64, 0, 10);
     let [_, out] = bed.inside(&build::udp(at(subscriber, 5_000), at(dummy, 53)).build());
     assert_eq!((out.len(), bed.verdict()), (0, Some(Verdict::DestinationInvalid)), "nor is it a destination");
 }
@@ -539,7 +539,7 @@ fn passes_out(bed: &mut Bed6, flags: u8) -> bool {
 }
 
 /// True if a segment from port 80 outside arrives at C6.
-fn passes_in(bed: &mut Bed6, from: core::net::Ipv4Addr, mapped: core::net::SocketAddrV4, flags: u8) -> bool {
+fn passes_in(bed: &mut Bed6, from: Ipv4Addr, mapped: core::net::SocketAddrV4, flags: u8) -> bool {
     let segment = build::tcp(at(from, 80), mapped, wire::tcp::Flags(flags)).sequence(2).acknowledgment(2).build();
     let [back, out] = bed.outside(&segment);
     assert!(out.is_empty(), "nothing answers at once");
@@ -799,7 +799,7 @@ fn the_local_use_prefix_reaches_private_addresses() {
         settings.transition.nat64[0].prefix = prefix;
         let mut bed = Bed6::new(settings);
         for to in [E1, [10, 1, 2, 3].into(), [192, 168, 7, 7].into()] {
-            let to: core::net::Ipv4Addr = to;
+            let to: Ipv4Addr = to;
             let [_, out] = bed.inside(&udp6((v6(C6), 5_000), (prefix.embed(to.to_bits()), 53), b"x"));
             assert_eq!(destination(&out[0]), at(to, 53), "{text}/{length}");
             let [back, _] = bed.outside(&build::udp(at(to, 53), source(&out[0])).build());
