@@ -457,7 +457,9 @@ impl Node {
         message: &Message,
     ) -> Judgement {
         let mut judgement = Judgement::from(Verdict::LocalIgnored);
-        if !sender.is_unicast() || message.station.is_some_and(|station| !station.is_unicast()) {
+        // Nobody else has our station: what goes there would come back to us.
+        let is_station = |other: MacAddress| other.is_unicast() && other != station;
+        if !sender.is_unicast() || !message.station.is_none_or(is_station) {
             judgement.verdict = Verdict::NeighbourInvalid;
             return judgement;
         }

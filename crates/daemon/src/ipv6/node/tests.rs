@@ -141,6 +141,27 @@ fn addresses_are_probed_before_they_are_used() {
     assert_eq!(node.next_due(later + PROBE_TIME), None);
 }
 
+#[test]
+fn nobody_has_a_group_or_our_own_station() {
+    let mut node = node();
+    let now = Instant::from_micros(1);
+    let groups = [MacAddress([1, 0, 0x5e, 0, 0, 1]), MacAddress([0xff; 6])];
+    for station in [STATION].into_iter().chain(groups) {
+        let message = Message {
+            kind: Kind::Solicitation,
+            source: bits("2001:db8:1::7"),
+            destination: bits("2001:db8:1::1"),
+            target: bits("2001:db8:1::1"),
+            station: Some(station),
+        };
+        let mut packet = [0; wire::neighbour::LENGTH_MAX];
+        let length = message.write(&mut packet);
+        let sender = MacAddress([2, 0, 0, 0, 0, 7]);
+        let judgement = node.judge(now, LAN, (STATION, sender), false, &packet[..length]);
+        assert_eq!((judgement.verdict, judgement.learnt), (Verdict::NeighbourInvalid, None), "{station:?}");
+    }
+}
+
 fn reports(node: &mut Node, now: Instant) -> Vec<(InterfaceId, u128, Record, Vec<u128>)> {
     core::iter::from_fn(|| node.next_report(now))
         .map(|report| (report.interface, report.source, report.record, report.groups[..report.groups_len].to_vec()))
