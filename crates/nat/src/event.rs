@@ -90,8 +90,8 @@ pub enum EventKind {
     /// worker is a number of this IPv6 host or prefix ([`HostName`]), until it is named again.
     HostNamed,
     /// Some mappings kept their ports when configuration number `amount` was adopted, and the new
-    /// formulas do not say whose they are. This worker has recorded the last of them; `first_port`
-    /// workers do so.
+    /// formulas give these ports to others or to nobody. This worker has recorded all of its own;
+    /// `first_port` is the number of workers that record such an event.
     ConfigurationRecorded,
 }
 

@@ -582,7 +582,7 @@ impl<P, A: Address> Neighbours<P, A> {
                 give_back(packet);
             }
             self.unresolved_count -= 1;
-            // This moves another entry behind the sweep, and the new one starts another lap.
+            // The last entry takes its place, which the sweep may have passed. It comes by again.
             self.remove(oldest);
         }
         if self.entries.len() >= self.limits.neighbours_max as usize {
