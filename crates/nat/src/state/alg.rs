@@ -1,11 +1,11 @@
 //! Control sessions of application-level gateways: a side table.
 //!
-//! How many there may be is configured, and a reload can change it: address space is reserved for
-//! [`SESSIONS_CEILING`], and memory comes as places are first used.
+//! A reload can change how many there may be. Address space is reserved for [`SESSIONS_CEILING`];
+//! memory comes as places are first used.
 //!
-//! A session is found by its mapping and remote endpoint. It takes the long way because its record
-//! says so, by the bit of ports with their own timer (`state/mapping.rs`): the comparison of the
-//! short way already covers it, so other sessions do not change by an instruction.
+//! A session is found by its mapping and remote endpoint. Its record has the bit of ports with
+//! their own timer (`state/mapping.rs`), which the short way checks anyway. So packets of control
+//! sessions take the long way, at no cost for other sessions.
 
 use alg::Alg;
 use alg::AlgId;
@@ -37,7 +37,7 @@ mod queue;
 
 /// Control sessions of one worker, at most, whatever is configured.
 const SESSIONS_CEILING: u32 = crate::settings::CONTROL_SESSIONS_CEILING;
-/// Directions that hold something, for each session: few messages are incomplete or
+/// Sessions for each direction that may hold something: few messages are incomplete or
 /// unacknowledged at a time.
 const SESSIONS_PER_HELD: u32 = 32;
 const HELD_MIN: u32 = 256;
@@ -45,10 +45,10 @@ const HELD_CEILING: u32 = SESSIONS_CEILING / SESSIONS_PER_HELD;
 const _: () = assert!(HELD_CEILING < u16::MAX as u32, "a session has its place in 16 bits");
 /// Unanswered clients of one subscriber's servers over UDP: anyone can forge them.
 const CLIENTS_MAX: u16 = 64;
-/// One subscriber may have this part of the sessions, and this part of what is free to hold more.
+/// One subscriber may have this part of the sessions, and of the free places that hold data.
 const SHARE: u32 = 8;
-/// Places that are looked at for one to take back, each so far behind the one before, in parts of
-/// 2³²: multiples of the golden ratio lie evenly over all places.
+/// Places that are looked at for one to take back. Steps of the golden ratio, in parts of 2³²,
+/// spread them evenly over all places.
 const LOOKED_AT: u32 = 32;
 const LOOK_STEP: u32 = 0x9e37_79b9;
 /// Expectations of one session.
@@ -70,7 +70,7 @@ impl Room {
     }
 }
 
-/// What identifies a control session. Records are used again, so the index alone does not.
+/// Identifies a control session. The index alone does not, because records are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlgKey {
     pub(crate) mapping: u32,
@@ -92,11 +92,11 @@ impl AlgKey {
 /// Why a session may make room for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spare {
-    /// Begun from inside, and unanswered. It makes room only for what begins from inside.
+    /// Begun from inside and unanswered. Only a session begun from inside may replace it.
     Asked,
-    /// Begun from outside and unanswered, which anyone can forge, or over.
+    /// Begun from outside and unanswered, which anyone can forge, or ended.
     Stranger,
-    /// The same of a client over UDP. These are counted by themselves.
+    /// The same, of a client over UDP. These are counted separately.
     Client,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct AlgSession {
     pub(crate) key: AlgKey,
     pub(crate) alg: AlgId,
     pub(crate) client_is_inside: bool,
-    /// It is read because it leads to a registered endpoint.
+    /// Read because it leads to a registered endpoint.
     pub(crate) is_of_registration: bool,
     /// Of its mapping, which may end before it.
     pub(crate) inside: InternalKey,
@@ -120,7 +120,7 @@ pub(crate) struct AlgSession {
     in_use: bool,
     /// Place of its subscriber.
     owner: u32,
-    /// In a queue of all that may make room for others, and in one of its subscriber's.
+    /// Its queues of sessions that may be replaced: of all, and of its subscriber.
     spare: Option<Spare>,
     links: [Links; 2],
 }
@@ -146,7 +146,7 @@ impl AlgSession {
         }
     }
 
-    /// A client outside asks a server inside over UDP. The session is there so that it is read.
+    /// A client outside asks a server inside over UDP. The session exists so that it is read.
     pub(crate) fn is_of_client(&self) -> bool {
         self.inside.protocol == Protocol::Udp && !self.client_is_inside && !self.is_of_registration
     }
@@ -155,9 +155,9 @@ impl AlgSession {
         &self.known[..self.known_len]
     }
 
-    /// Begins what a SYN begins; false if nothing. Only the answer of the server is believed, and
-    /// from outside only if it acknowledges the client's SYN: anyone can send either. Once it has
-    /// come, a SYN is a duplicate, or forged, and for the host to answer (RFC 5961 §4).
+    /// Starts the streams that a SYN starts; false if none. Only the answer of the server counts,
+    /// and from outside only if it acknowledges the client's SYN: anyone can send either. After the
+    /// answer, a SYN is a duplicate or forged, and the host answers it (RFC 5961 §4).
     pub(crate) fn take_syn(&mut self, from: Side, flags: Flags, sequence: u32, ack: u32) -> bool {
         let (own, other) = if from == Side::Inside { (0, 1) } else { (1, 0) };
         let from_client = (from == Side::Inside) == self.client_is_inside;
@@ -264,10 +264,10 @@ impl Begun {
     }
 }
 
-/// What one direction of a session holds. A free place keeps the name of its last session.
+/// What one direction of a session holds. A free place keeps the index of its last session.
 struct Holding {
     held: Held,
-    /// When the message at its start came, or what came last of it.
+    /// When the last part of the message at its start came.
     since: Instant,
     session: u32,
     way: usize,
@@ -287,8 +287,8 @@ pub(crate) struct AlgStore {
     looked_at: u32,
     by_key: BucketTable,
     owners: Owners,
-    /// What may make room for others, and what only for those begun from inside; the one that has
-    /// been so for longest first.
+    /// Sessions that any other may replace, and those that only sessions begun from inside may
+    /// replace; each with the longest-waiting first.
     strangers: Queue,
     asked: Queue,
     /// Of PPTP.
@@ -320,7 +320,7 @@ impl AlgStore {
         })
     }
 
-    /// What one worker's store takes once all that it may have has been used.
+    /// Bytes of one worker's store when all of it has been used.
     pub(crate) fn bytes_for(sessions_max: u32) -> u64 {
         let Room { sessions, held } = Room::of(sessions_max);
         let records = Places::<AlgSession>::bytes_for(sessions) + Places::<Holding>::bytes_for(held);
@@ -328,7 +328,7 @@ impl AlgStore {
         records + Owners::bytes_for(sessions, SESSIONS_CEILING) + tables
     }
 
-    /// Of the shard that takes it, while it is empty.
+    /// Takes over the hash of its shard, while the store is empty.
     pub(crate) fn set_hash(&mut self, hash: KeyedHash) {
         self.hash = hash;
         self.calls.set_hash(hash);
@@ -367,7 +367,7 @@ impl AlgStore {
         &mut self.sessions.list[index as usize]
     }
 
-    /// What the gateway remembers of a session, for another of the same gateway.
+    /// Copies what the gateway remembers of a session to another session of the same gateway.
     pub(crate) fn copy_memory(&mut self, from: u32, to: u32) {
         let AlgSession { alg, memory, .. } = *self.get(from);
         let to = self.get_mut(to);
@@ -384,8 +384,8 @@ impl AlgStore {
         self.len() >= self.room.sessions as usize
     }
 
-    /// A new session, or the same one from its start. `None` if the table, or what the subscriber
-    /// may have of it, is full; see [`AlgStore::to_replace`].
+    /// Starts a session, or restarts it. `None` if the table, or the subscriber's share, is full;
+    /// see [`AlgStore::to_replace`].
     pub(crate) fn start(&mut self, begun: &Begun) -> Option<u32> {
         let Begun { key, inside, subscriber, alg, client_is_inside, is_of_registration } = *begun;
         if let Some(known) = self.find(&key) {
@@ -411,11 +411,11 @@ impl AlgStore {
         Some(index)
     }
 
-    /// The place that a new session of this subscriber, begun from this side, needs: that of the
-    /// session which has been unanswered or over for longest, of the subscriber if it has all that
-    /// it may have. Those begun from outside go first, and are all that go for another such: anyone
-    /// can forge them. `None` if there is room, or if the new session could not start even then: a
-    /// reload may have left more sessions than there may be now.
+    /// The session to replace so that a new one of this subscriber, begun from this side, can
+    /// start: the one that has been unanswered or ended for longest, of the same subscriber if its
+    /// share is full. Sessions begun from outside go first, and a new one from outside replaces no
+    /// others: anyone can forge them. `None` if there is room, or if one place is not enough
+    /// because a reload lowered the limit.
     pub(crate) fn to_replace(&self, subscriber: u32, from: Side) -> Option<u32> {
         let (max, share) = (self.room.sessions, self.room.sessions / SHARE);
         let own = self.owners.find(&self.hash, subscriber);
@@ -431,14 +431,15 @@ impl AlgStore {
         of_outside.or_else(|| asked.first().filter(|_| from == Side::Inside))
     }
 
-    /// The same for a client of a server over UDP, if unanswered ones have all that they may have.
+    /// The same for a client of a server over UDP, if the subscriber has [`CLIENTS_MAX`] unanswered
+    /// ones.
     pub(crate) fn client_to_replace(&self, subscriber: u32) -> Option<u32> {
         let own = self.owners.find(&self.hash, subscriber)?;
         if own.client_count < CLIENTS_MAX { None } else { own.clients.first() }
     }
 
-    /// Whether a new session of this subscriber, begun from this side, can start, in another's
-    /// place if need be.
+    /// Whether a new session of this subscriber, begun from this side, can start, if necessary in
+    /// place of another.
     pub(crate) fn has_room_for(&self, subscriber: u32, from: Side) -> bool {
         !(self.is_full() || self.has_all(subscriber)) || self.to_replace(subscriber, from).is_some()
     }
@@ -466,7 +467,7 @@ impl AlgStore {
         }
     }
 
-    /// Those in which a session is, and the records that they go through.
+    /// The queues that a session is in, and the records that link them.
     fn queues(&mut self, index: u32, spare: Spare) -> ([&mut Queue; 2], &mut [AlgSession]) {
         let list = &mut self.sessions.list;
         let own = self.owners.get_mut(list[index as usize].owner);
@@ -527,14 +528,14 @@ impl AlgStore {
         self.held.list.get_mut(usize::from(place)).map(|holding| &mut holding.held)
     }
 
-    /// The fuller the table, the less each may have, so that a few leave something to all others.
+    /// The fuller the table, the less each subscriber may have, so that a few cannot take all.
     fn may_hold(&mut self, owner: u32) -> bool {
         let free = self.room.held.saturating_sub(self.held.used());
         free > 0 && u32::from(self.owners.get_mut(owner).held) < (free / SHARE).max(1)
     }
 
-    /// If no place is free, takes an incomplete message from the subscriber that holds most, of
-    /// those at a few places, if it has at least two more. False if there is none.
+    /// If no place is free, takes an incomplete message from the subscriber that holds most among
+    /// those at [`LOOKED_AT`] places, if it holds at least two more. False if there is none.
     fn take_back_for(&mut self, owner: u32) -> bool {
         if self.held.used() != self.room.held {
             return false;
@@ -572,7 +573,7 @@ impl AlgStore {
         }
     }
 
-    /// Since when nothing has been added to what one direction holds, and nothing of it sent on.
+    /// Since when nothing was added to, or sent from, what one direction holds.
     pub(crate) fn held_since(&self, index: u32, way: usize) -> Option<Instant> {
         let held = self.sessions.list[index as usize].held[way];
         held.checked_sub(1).map(|place| self.held.list[usize::from(place)].since)

@@ -34,7 +34,7 @@ impl CallTable {
         Ok(CallTable { grants: BucketTable::reserved(calls_max)?, hash })
     }
 
-    /// The memory of a table with so many calls.
+    /// Memory of a table for this many calls.
     pub(crate) fn need(calls_max: usize) -> Need {
         BucketTable::need(calls_max)
     }
@@ -44,7 +44,7 @@ impl CallTable {
         self.grants.resident_bytes()
     }
 
-    /// Of the shard that takes it, while it is empty.
+    /// Takes over the hash of its shard, while the table is empty.
     pub(crate) fn set_hash(&mut self, hash: KeyedHash) {
         self.hash = hash;
     }

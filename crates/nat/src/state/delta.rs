@@ -86,7 +86,7 @@ pub struct Delta {
     pub remote_inside: Option<Endpoint>,
 }
 
-/// A change of a grant. Its mapping is not reported apart: the grant brings it along.
+/// A change of a grant. Its mapping has no delta of its own: this one contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantDelta {
     /// What happened.

@@ -2,9 +2,9 @@
 //!
 //! A grant is made on request of the subscriber (port control), or because a payload names the
 //! endpoint (an ALG's expectation). It is a record *beside* a mapping, never another kind of
-//! mapping: the mapping has the port, counts against the subscriber, and leads packets in. So a
-//! grant is an arm of [`crate::steps::door`] only in this: a stranger who finds the mapping asks
-//! [`GrantStore::admission`] before the pool's filtering.
+//! mapping: the mapping has the port, counts against the subscriber, and leads packets in. Only one
+//! thing differs in [`crate::steps::door`]: for a remote without a session,
+//! [`GrantStore::admission`] comes before the pool's filtering.
 //!
 //! ```text
 //!   internal endpoint ─hash─► grant ─mapping─► mapping record     its port, its subscriber
@@ -12,8 +12,8 @@
 //!                               └─► next grant of the same owner (its count and its epoch time)
 //! ```
 //!
-//! The *hold* is a further session that no packet can match. With it the mapping outlives its
-//! sessions, and established packets need not know: they refresh what they always refreshed.
+//! The *hold* is a further session that no packet can match. It keeps the mapping alive without
+//! other sessions, and established packets need not check it.
 //!
 //! # Making one
 //!
@@ -235,8 +235,8 @@ impl Remotes {
     }
 }
 
-/// Who asked, and where a message about the grant goes. A gateway says only the port of the control
-/// session inside, as `port`.
+/// Who asked, and where messages about the grant go. A gateway sets only `port`: the inside port of
+/// its control session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Requester {
@@ -296,7 +296,7 @@ pub(crate) struct Request {
     pub(crate) suggested: Suggested,
 }
 
-/// Which external endpoint the requester would like. A mapping that exists comes first.
+/// The external endpoint that the requester would like. An existing mapping takes precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suggested {
     Any,
@@ -322,9 +322,10 @@ impl Wish {
 }
 
 const IN_USE: u8 = 1 << 0;
-/// Deleted or expired: only its port is still kept (RFC 6887 §15), for its client.
+/// Deleted or expired: the port is only kept for its client (RFC 6887 §15).
 const RESTING: u8 = 1 << 1;
-/// What was expected has come. It admits nobody any more, and only says where its mapping is from.
+/// The expected session has come. It admits nobody any more, and only records the origin of its
+/// mapping.
 const USED: u8 = 1 << 2;
 /// Both ends have accepted the call: the filter has the peer's identifier as its port.
 const CONNECTED: u8 = 1 << 3;
@@ -379,7 +380,7 @@ impl Grant {
         self.flags |= USED;
     }
 
-    /// RTCP beside RTP: it does not count by itself.
+    /// RTCP beside RTP, which does not count by itself.
     pub(crate) fn is_second_of_pair(&self) -> bool {
         self.requester.set_size == 2 && self.requester.set_first != self.internal_port
     }
@@ -388,7 +389,7 @@ impl Grant {
         self.flags & RESTING != 0
     }
 
-    /// Its mapping has ended before it, so it needs another.
+    /// Its mapping has ended first, so it needs another.
     pub(crate) fn is_homeless(&self) -> bool {
         self.is_in_use() && self.mapping == 0
     }
@@ -434,7 +435,7 @@ impl Grant {
         Kind::from_number(self.kind).unwrap_or(Kind::Map)
     }
 
-    /// An endpoint that a payload registered, for as many flows as come.
+    /// An endpoint that a payload registered, for any number of flows.
     pub(crate) fn is_registration(&self) -> bool {
         self.kind() == Kind::Map && self.origin().is_alg()
     }
@@ -458,7 +459,7 @@ impl Grant {
         self.kind() == Kind::Call && self.remotes.as_slice().first().is_some_and(|peer| peer.address == remote)
     }
 
-    /// What packets of the call from inside say, once both ends have accepted it.
+    /// What packets of the call from inside contain, once both ends have accepted it.
     pub(crate) fn call(&self) -> Option<CallKey> {
         let peer = self.remotes.as_slice().first().filter(|_| self.flags & CONNECTED != 0)?;
         Some(CallKey { realm: RealmId(self.realm), inside: self.internal_address, remote: (peer.address, peer.port) })
@@ -586,7 +587,7 @@ impl GrantStore {
         self.free == 0 && self.untouched as usize >= self.records.len() || self.by_internal.is_full()
     }
 
-    /// Room for records that only say where a mapping is from.
+    /// Room for records that only keep the origin of a mapping.
     pub(crate) fn is_half_empty(&self) -> bool {
         self.by_internal.len() < self.records.len() / 2
     }
@@ -627,14 +628,15 @@ impl GrantStore {
         })
     }
 
-    /// What grants say about a stranger at the mapping of `key`. `in_use`: it has sessions, so a
-    /// port held down is one like any other.
+    /// What grants say about a remote without a session at the mapping of `key`. `in_use`: the
+    /// mapping has sessions, so a held-down port is like any other.
     pub(crate) fn admission(&self, key: &InternalKey, remote: (u32, u16), in_use: bool, now: Instant) -> Admission {
         let admits = |grant: &Grant| grant.kind() != Kind::Call && grant.is_alive(now) && grant.remotes.admit(remote);
         if let Some(index) = self.find(key, admits) {
             return Admission::Granted(index);
         }
-        // What a gateway opens closes an endpoint to nobody: others meet the filtering of the pool.
+        // The grant of a gateway closes its endpoint to nobody: other remotes meet the pool's
+        // filtering.
         let is_exclusive = |grant: &Grant| match grant.kind() {
             Kind::Map => !grant.origin().is_alg(),
             Kind::Call => true,
@@ -722,7 +724,7 @@ impl GrantStore {
         Some(index)
     }
 
-    /// Asked for again, or with another lifetime, filter or requester.
+    /// The client asked again, maybe with another lifetime, filter or requester.
     pub(crate) fn renew(&mut self, index: u32, request: &Request) {
         self.by_origin[self.get(index).origin().place()] -= 1;
         self.by_origin[request.origin.place()] += 1;

@@ -16,7 +16,7 @@ use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
-/// A [`GrantDelta`] whose bytes may be anything: [`GrantRecord::delta`] finds out.
+/// A [`GrantDelta`] as bytes of any content, which [`GrantRecord::delta`] checks.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct GrantRecord {

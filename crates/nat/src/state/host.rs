@@ -10,9 +10,9 @@
 //!
 //! A prefix, which is the subscriber, has a record and a number of its own here. A record lives
 //! while others refer to it, and then [`LINGER`] longer: held fragments and SYNs name a host
-//! without a reference, and the number must not mean another host meanwhile. One that nothing has
-//! named yet, because the packets of its host were dropped, lives [`UNNAMED_LINGER`], and then
-//! makes room for others. So packets from invented sources do not fill the table.
+//! without a reference, and the number must not mean another host meanwhile. A record that nothing
+//! has named, because the packets of its host were dropped, lives [`UNNAMED_LINGER`] and may then
+//! be replaced. So packets from invented sources do not fill the table.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -38,9 +38,9 @@ mod tests;
 /// is held.
 pub(crate) const LINGER: Duration = Duration::from_secs(20);
 
-/// The same of a record that nothing has named: longer than its packet is on its way.
+/// The same for a record that nothing has named: longer than its packet is under way.
 const UNNAMED_LINGER: Duration = Duration::from_secs(2);
-/// Records that are looked at to find one of those when there is no other room.
+/// Records that are looked at to find a replaceable one when the table is full.
 const LOOKED_AT: u32 = 64;
 
 /// Numbers of all workers.
@@ -53,8 +53,7 @@ const SUBSCRIBER: u8 = 1 << 2;
 /// No mapping, held packet or event has named it yet.
 const UNNAMED: u8 = 1 << 3;
 const KIND: u8 = IN_USE | SOFTWIRE | SUBSCRIBER;
-/// The bits from here on say for which log the name was recorded: see
-/// [`HostStore::forget_names`].
+/// From this bit on: for which log the name was recorded. See [`HostStore::forget_names`].
 const NAMED_SHIFT: u32 = 4;
 const NAMED_LAST: u8 = u8::MAX >> NAMED_SHIFT;
 
@@ -190,7 +189,7 @@ pub(crate) struct HostStore {
     free: u32,
     untouched: u32,
     cursor: u32,
-    /// Records with this number in [`Host::flags`] were named since the log forgot names.
+    /// The number in [`Host::flags`] of records that were named since the log last forgot names.
     naming: u8,
 }
 
@@ -205,7 +204,7 @@ const fn first_of(worker: WorkerId, workers: usize) -> u32 {
     (worker.0 as u64 * NUMBERS).div_ceil(workers as u64) as u32
 }
 
-/// What all hosts of a subscriber have in common.
+/// The part of an address that all hosts of a subscriber share.
 #[inline]
 pub(crate) const fn subscriber_prefix(address: u128, prefix_length: u8) -> u128 {
     match prefix_length {
@@ -302,7 +301,7 @@ impl HostStore {
         Some(self.records.at(index)).filter(|host| host.is_in_use())
     }
 
-    /// What a log must say about a number of this worker before it may have the number.
+    /// The name that the log must get before any record with this number of this worker.
     pub(crate) fn unlogged_name(&self, number: u32) -> Option<HostName> {
         let host = self.get(number).filter(|host| host.flags >> NAMED_SHIFT != self.naming)?;
         let prefix_length = if host.is_subscriber() { self.prefix_length } else { 128 };
@@ -319,7 +318,7 @@ impl HostStore {
         }
     }
 
-    /// The log may have no name any longer: each is recorded again before it is needed.
+    /// The log may have lost all names: each is recorded again before it is needed.
     pub(crate) fn forget_names(&mut self) {
         self.naming = if self.naming == NAMED_LAST { 1 } else { self.naming + 1 };
     }
@@ -346,7 +345,7 @@ impl HostStore {
         self.table.find(hash, |index| self.records.at(index).is(key)).map(|index| self.number(index))
     }
 
-    /// As [`HostStore::enter`], for a host that has a record: mostly the one that
+    /// Like [`HostStore::enter`], for a host that has a record, usually the one that
     /// [`HostStore::aim`] found.
     #[inline(always)]
     pub(crate) fn enter_known(&mut self, now: Instant, (hash, candidate): (u64, u32), key: &HostKey) -> Option<u32> {
@@ -396,7 +395,7 @@ impl HostStore {
         }
         let flags = key.way.flags() | UNNAMED;
         let fresh = Host { subscriber, touched_s: seconds(now), flags, ..Host::of(key) };
-        // The host counts before it is there, so that its subscriber does not make room for it.
+        // The host counts first, so that its subscriber is not replaced to make room for it.
         self.count_host(index, 1);
         let host = self.insert(now, hash, fresh);
         if host.is_none() {
@@ -411,8 +410,8 @@ impl HostStore {
         record.references = record.references.saturating_add_signed(change);
     }
 
-    /// What [`HostStore::enter`] would answer, without a change. A new host has the number of its
-    /// subscriber instead of its own; both have no mapping, and the same limits.
+    /// What [`HostStore::enter`] would return, without a change. A new host has the number of its
+    /// subscriber instead of its own: both have no mapping, and the same limits.
     pub(crate) fn foresee(&self, now: Instant, hash: u64, key: &HostKey, realm: RealmId) -> Result<Foreseen, Verdict> {
         if let Some(number) = self.find(hash, key) {
             return Ok(Foreseen { number, is_known: true });
@@ -445,7 +444,7 @@ impl HostStore {
             free => free,
         };
         let number = subscriber.unwrap_or(HOSTS_FIRST | (self.first + fresh));
-        // By its number routes know how the host is reached.
+        // Routes recognise by the number how the host is reached.
         Ok(Foreseen { number: number | key.way.numbers(), is_known: false })
     }
 
@@ -509,7 +508,7 @@ impl HostStore {
         self.free == 0 && self.untouched as usize == self.records.len()
     }
 
-    /// Those of the next records that can make room.
+    /// Replaceable ones among the next records.
     fn unnamed(&self, now_s: u16) -> impl Iterator<Item = u32> + Clone + '_ {
         let places = 1..self.untouched;
         let start = if places.contains(&self.cursor) { self.cursor } else { places.start };
@@ -521,7 +520,7 @@ impl HostStore {
         })
     }
 
-    /// A record, and that of its subscriber if it was there for this host alone.
+    /// Ends a record, and that of its subscriber if it existed for this host alone.
     fn end(&mut self, now: Instant, index: u32) {
         let subscriber = self.only_for(index);
         self.remove(now, index);
@@ -530,7 +529,7 @@ impl HostStore {
         }
     }
 
-    /// The subscriber of a host, if it has no other and nothing has named it either.
+    /// The subscriber of a host, if it has no other host and nothing else has named it.
     fn only_for(&self, host: u32) -> Option<u32> {
         let host = self.records.at(host);
         let index = if host.is_subscriber() { None } else { self.index_of(host.subscriber) }?;
@@ -538,7 +537,7 @@ impl HostStore {
         (subscriber.references == 1 && subscriber.flags & UNNAMED != 0).then_some(index)
     }
 
-    /// Something without a reference names this host for a while.
+    /// Something without a reference names this host: keep it for a while.
     pub(crate) fn keep(&mut self, address: u32) {
         if is_host_number(address)
             && let Some(index) = self.index_of(address)
@@ -583,7 +582,7 @@ impl HostStore {
         }
     }
 
-    /// Looks at the next records, at most so many, and ends those that nothing names any more.
+    /// Ends records that nothing names any more, among the next `count`.
     pub(crate) fn sweep(&mut self, now: Instant, count: u32) {
         let now_s = seconds(now);
         for _ in 0..count.min(self.untouched - 1) {

@@ -480,7 +480,7 @@ impl MappingStore {
         self.records.prefetch_write(index as usize);
     }
 
-    /// As far as the records are known; each insertion prefetches the next one.
+    /// Prefetches free records as far as they are known; each insertion prefetches the next one.
     #[inline]
     pub(crate) fn prefetch_free(&self, count: u32) {
         if self.free != 0 {

@@ -1,13 +1,12 @@
-//! Packets that are put together: those of softwires that arrive in IPv6 fragments, before they are
-//! taken off (RFC 6333 §5.3), and fragmented datagrams without checksum to IPv6 hosts (RFC 6146
-//! §3.4).
+//! Reassembly: of softwire packets that arrive in IPv6 fragments, before decapsulation (RFC 6333
+//! §5.3), and of fragmented datagrams without checksum to IPv6 hosts (RFC 6146 §3.4).
 //!
 //! All memory is allocated at construction: [`DATAGRAMS`] packets of up to [`BYTES_MAX`] bytes, the
 //! last [`WITHOUT_CHECKSUM_MAX`] of them for datagrams without checksum, which anybody outside can
 //! send. One subscriber has at most [`PER_SUBSCRIBER`], and each ends with the timeout of
-//! fragments. For a new one without room, the oldest one of the subscriber with the most is dropped
-//! (RFC 6146 §5.3): it is the one of a flood. A fragment that overlaps another ends its datagram
-//! (RFC 5722 §4).
+//! fragments. If there is no room for a new one, the subscriber with the most loses its oldest: a
+//! flood has the most (RFC 6146 §5.3). A fragment that overlaps another ends its datagram (RFC 5722
+//! §4).
 
 use core::cmp::Reverse;
 
@@ -33,8 +32,8 @@ pub(crate) const ROOM: usize = 64;
 /// upper half, and the number of the host in the lower one.
 pub(crate) const WITHOUT_CHECKSUM: u8 = u8::MAX;
 
-/// Use of the memory, in percent, from which on it is reported (RFC 6333 §6.3), and that at which
-/// this ends.
+/// Use of the memory, in percent, that is reported as high, and the use at which this ends (RFC
+/// 6333 §6.3).
 const HIGH_PERCENT: usize = 75;
 const LOW_PERCENT: usize = 50;
 
@@ -50,7 +49,7 @@ const _: () = assert!(BYTES_MAX.is_multiple_of(UNIT * 64), "every unit has a bit
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) source: u128,
-    /// The prefix or number of the subscriber that it comes from, or without checksum goes to.
+    /// Prefix or number of the subscriber: the sender, or without checksum the receiver.
     pub(crate) subscriber: u128,
     /// The softwire it comes by, or [`WITHOUT_CHECKSUM`].
     pub(crate) way: u8,
@@ -136,7 +135,7 @@ impl Reassembly {
         }
     }
 
-    /// Whether its use became high, or low again, since the last call, and the use in percent.
+    /// Whether the use became high or low since the last call, and the use in percent.
     pub(crate) fn crossing(&mut self) -> Option<(bool, u8)> {
         if self.datagrams.is_empty() || self.held == 0 && !self.is_high {
             return None;

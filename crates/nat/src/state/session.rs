@@ -157,7 +157,8 @@ impl SessionStore {
         self.hash.hash(u64::from(mapping) << 32 | u64::from(remote_address), port)
     }
 
-    /// Pools hash differently from now on: [`SessionStore::rehash`] must follow for every record.
+    /// Pools hash differently from now on. Call [`SessionStore::rehash`] for every record
+    /// afterwards.
     pub(crate) fn hash_anew(&mut self) {
         self.unsure = LookedOver::all_before(self.untouched);
     }

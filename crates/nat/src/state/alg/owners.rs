@@ -15,15 +15,15 @@ pub(super) struct Owner {
     pub(super) held: u16,
     /// How many are in `clients`.
     pub(super) client_count: u16,
-    /// Its sessions that may make room for others: see [`super::Spare`].
+    /// Its sessions that others may replace: see [`super::Spare`].
     pub(super) asked: Queue,
     pub(super) strangers: Queue,
     pub(super) clients: Queue,
 }
 
 impl Owner {
-    /// Of those begun from outside, so that a flood over UDP leaves half of the subscriber's
-    /// `share` to clients over TCP, and the other way round.
+    /// Its first replaceable session begun from outside. A flood over UDP leaves half of `share` to
+    /// clients over TCP, and the reverse.
     pub(super) fn first_of_outside(&self, share: u32) -> Option<u32> {
         let (some, others) = match u32::from(self.client_count) > share / 2 {
             true => (&self.clients, &self.strangers),

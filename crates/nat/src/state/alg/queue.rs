@@ -2,7 +2,7 @@
 
 use super::AlgSession;
 
-/// Two queues go through each session. One of all and one of its subscriber.
+/// Two queues go through each session: one of all sessions, and one of its subscriber.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Which {
     OfAll = 0,
