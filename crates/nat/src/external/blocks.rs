@@ -68,7 +68,7 @@ impl BlockSize {
         u64::MAX >> (64 - self.grains())
     }
 
-    /// Grains of a word where a block may begin.
+    /// The grains of a word at which a block may begin.
     const fn starts(self) -> u64 {
         u64::MAX / self.bits()
     }
@@ -366,7 +366,7 @@ impl BlockTable {
         self.full[address / 64].load(Ordering::SeqCst) >> (address % 64) & 1 != 0
     }
 
-    /// Search again afterwards: a block may have come back meanwhile.
+    /// Search again afterwards: a block may have been given back meanwhile.
     pub(crate) fn set_full(&self, address: usize) {
         self.full[address / 64].fetch_or(1 << (address % 64), Ordering::SeqCst);
     }

@@ -58,7 +58,7 @@ pub fn checksum(settings: &Settings) -> u32 {
         for prefix in &pool.subscribers {
             add(u64::from(prefix.address().to_bits()) << 8 | u64::from(prefix.length()));
         }
-        // By name: a realm's number depends on the rest of the file.
+        // By name, because a realm's number depends on the rest of the file.
         for realm in &pool.realms {
             let name = settings.realm_names.get(realm.index()).map_or("", String::as_str);
             name.bytes().for_each(|byte| add(u64::from(byte)));
@@ -88,7 +88,7 @@ struct Run {
     first: u32,
     count: u64,
     number: u64,
-    /// The addresses next to the run are no subscribers.
+    /// The addresses next to the run are not subscribers.
     leaves_out_edges: bool,
 }
 
@@ -320,7 +320,7 @@ impl Formula {
             Some(&self.runs[*self.by_address.get(next.checked_sub(1)?)? as usize])
         };
         let inside = u64::from(inside);
-        // A run that begins right behind it, or ended right before it.
+        // A run may begin right behind this address, or have ended right before it.
         let (behind, before) = (run_before(inside + 2), run_before(inside + 1));
         behind.is_some_and(|run| run.leaves_out_edges && u64::from(run.first) == inside + 1)
             || before.is_some_and(|run| run.leaves_out_edges && u64::from(run.first) + run.count == inside)

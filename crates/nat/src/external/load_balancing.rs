@@ -45,7 +45,7 @@ pub const TARGET_GENERATIONS_MAX: usize = 16;
 pub(crate) struct TargetGeneration {
     id: u32,
     realm: RealmId,
-    /// The external port of a target's configured port; the others follow.
+    /// The external port that leads to the configured port of a target; the others follow.
     base: u16,
     is_sticky: bool,
     targets: Box<[Target]>,
@@ -90,7 +90,7 @@ impl TargetGeneration {
             let remote = u64::from(remote_outside.0) << 16 | u64::from(remote_outside.1);
             let itself =
                 u64::from(self.realm.0) << 48 | u64::from(target.address) << 16 | u64::from(target.port.unwrap_or(0));
-            // Uniform in (0, 1). A target's -ln(u)/w is the least as often as its weight w demands.
+            // Uniform in (0, 1). A target has the least -ln(u)/w as often as its weight w demands.
             let u = ((mix(mix(remote) ^ itself) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
             -u.ln() / f64::from(target.weight)
         };
@@ -126,7 +126,7 @@ impl TargetGeneration {
         &self.targets
     }
 
-    /// Sessions opened; counted while the target stays in the list.
+    /// Sessions opened, counted for as long as the target stays in the list.
     pub(crate) fn hits(&self, position: usize) -> u64 {
         self.hits.get(position).map_or(0, |hits| hits.load(Ordering::Relaxed))
     }
@@ -177,11 +177,11 @@ pub(crate) enum Origin {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop<W> {
-    /// Another worker may have its flow: hand it on, with the stops so far.
+    /// The flow may be on another worker: hand the packet on, with the stops so far.
     Next(W, u8),
-    /// No worker has its flow; a new one leads here.
+    /// No worker has the flow. A new one leads here.
     Here(Aim),
-    /// No worker has its flow, and none may be made.
+    /// No worker has the flow, and none may be made.
     Nowhere,
 }
 
@@ -362,7 +362,7 @@ impl Balance {
             .collect();
         let mut taken = Vec::new();
         for (position, forward) in settings.forwards.iter().enumerate() {
-            // Flows to an IPv6 host do not exist: its forward waits until the earlier ones end.
+            // An IPv6 host has no flows, so its forward waits until the earlier ones end.
             let InsideHost::Ipv4(inside) = forward.inside else { continue };
             let target = Target { address: inside.to_bits(), port: Some(forward.inside_port), weight: 1 };
             let as_balanced = BalancedForward {
@@ -391,7 +391,7 @@ impl Balance {
         };
         let mut made: Vec<Option<Arc<TargetGeneration>>> = vec![None; leads.len()];
         let mut runs: Vec<Run<u32>> = Vec::new();
-        // Cuts the ports into pieces with one past and one future.
+        // Cuts the ports into pieces, each with one history and one new owner.
         let old_ends = known.iter().flat_map(|run| [run.first, run.last + 1]);
         let mut cuts: Vec<u64> = leads.iter().flat_map(|lead| [lead.first, lead.last + 1]).chain(old_ends).collect();
         cuts.sort_unstable();
@@ -496,7 +496,7 @@ impl Balance {
         })
     }
 
-    /// The next configuration takes over: this one must not free any more ports.
+    /// Call it when the next configuration takes over: this one must not free any more ports.
     pub(crate) fn hold(&self) {
         for group in &self.groups {
             // A free one stays free.

@@ -164,7 +164,7 @@ pub struct PortTable {
     paired: Box<[AtomicU32]>,
     pub(crate) blocks: BlockTable,
     guarantees: OnceLock<Guarantees>,
-    /// A single worker: nobody writes between its reads and writes.
+    /// Only one worker: nobody else writes between its reads and writes.
     exclusive: bool,
 }
 
@@ -358,7 +358,7 @@ impl PortTable {
         if is_leased { None } else { self.free_near(space(address, protocol), parity, u64::MAX, aim) }
     }
 
-    /// Chooses another word, among those not known to be full.
+    /// Chooses another word among those that are not known to be full.
     #[expect(clippy::too_many_arguments, reason = "one plain value for each condition on the port")]
     pub fn aim_elsewhere(
         &self,
@@ -375,7 +375,7 @@ impl PortTable {
             let aim = self.aim(address, protocol, class, worker, workers, random)?;
             (!self.is_full(base, parity, aim)).then_some(aim)
         });
-        // Hardly any word has a port left: choose among these.
+        // Hardly any word has a free port: choose among those that have.
         again.or_else(|| {
             let words = self.words_not_full(base, class, protocol, parity);
             let word = random_word(&words, random)?;
@@ -383,7 +383,7 @@ impl PortTable {
         })
     }
 
-    /// Like [`PortTable::aim_closer`], but detects leased blocks only when the port is taken.
+    /// Like [`PortTable::aim_closer`], but leased blocks are detected only when the port is taken.
     #[inline(always)]
     pub fn near(
         &self,
@@ -428,7 +428,7 @@ impl PortTable {
     }
 
     /// A random free port for [`PortTable::take_picked`]. `None` only if none of this class and
-    /// parity is free; may miss one that is released at this moment. Corrects stale hints.
+    /// parity is free; a port that is released at this moment may be missed. Corrects stale hints.
     pub fn pick(&self, sought: &Sought, parity: Option<Parity>, random: &mut Random) -> Option<u16> {
         let Sought { address, protocol, class, worker, workers } = *sought;
         let base = space(address, protocol);
@@ -505,7 +505,7 @@ impl PortTable {
         None
     }
 
-    /// By word of `used`: of the class and not known to be full for this parity.
+    /// Words of `used`, as bits, that are of the class and not known to be full for this parity.
     fn words_not_full(
         &self,
         base: usize,
@@ -530,7 +530,7 @@ impl PortTable {
         self.words_open(base, parity, index) & !leased & bits_below(end, index) & !bits_below(first, index)
     }
 
-    /// The same for 64 words, from `64 × index` on.
+    /// The same for the 64 words from `64 × index` on.
     #[inline]
     fn words_open(&self, base: usize, parity: Option<Parity>, index: usize) -> u64 {
         let full = |parity| self.full[summary_of(base, parity, index * 64)].load(Ordering::SeqCst);
@@ -774,7 +774,7 @@ impl PortTable {
         }
     }
 
-    /// True if it was found full, and no port has come back since.
+    /// True if the address was found full, and no port has come back since.
     #[inline]
     pub fn seems_full(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
         let hint = &self.address_full[protocol.index()][address.index() / 64];
@@ -791,7 +791,7 @@ impl PortTable {
             .all(|index| self.words_not_full_in(base, class, protocol, None, index) == 0)
     }
 
-    /// True if one is free and in no leased block.
+    /// True if a port is free and in no leased block.
     pub fn has_single_port(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
         let base = space(address, protocol);
         (0..SUMMARY_WORDS).any(|index| {

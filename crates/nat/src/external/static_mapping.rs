@@ -12,7 +12,7 @@
 //! ```
 //!
 //! IPv6 hosts are known here as the configuration names them, and in keys by their position among
-//! those that it names: their numbers belong to one worker and come and go.
+//! these, because their numbers are temporary and belong to one worker.
 //!
 //! The sorted lists are only searched when a mapping is made or missing, after a bitmap has
 //! excluded subscribers without any.
@@ -139,7 +139,7 @@ fn host_key(realm: RealmId, address: u32) -> u64 {
     u64::from(realm.0) << 32 | u64::from(address)
 }
 
-/// What the filter has for hosts of a prefix.
+/// The word by which the filter knows hosts of a prefix.
 fn word_of(prefix: u128) -> u32 {
     let half = (prefix >> 64) as u64 ^ (prefix as u64).rotate_left(32);
     (half >> 32) as u32 ^ half as u32
@@ -278,8 +278,9 @@ impl StaticMappingTable {
         Some((Endpoint::new(Ipv4Addr::from_bits(first + offset as u32), key.port), Kind::OneToOne))
     }
 
-    /// The external address of a subscriber's static mappings, for its others, too (RFC 4787 §4.1
-    /// REQ-2). That of an IPv6 host is also one of the other hosts of its prefix.
+    /// The external address of a subscriber's static mappings, which its other mappings use too
+    /// (RFC 4787 §4.1 REQ-2). The address of an IPv6 host is also that of the other hosts of its
+    /// prefix.
     pub(crate) fn home(&self, realm: RealmId, host: &InsideHost) -> Option<u32> {
         if !self.may_concern(host) {
             return None;
@@ -292,7 +293,7 @@ impl StaticMappingTable {
         pair.or_else(|| self.homes.find(host_key(realm, place?)).map(|(home, _)| *home))
     }
 
-    /// Of an IPv4 subscriber; a number of an IPv6 host has none.
+    /// The same for an IPv4 subscriber. `None` for the number of an IPv6 host.
     pub(crate) fn own_address(&self, realm: RealmId, inside_address: u32) -> Option<u32> {
         if !self.may_concern(&Ipv4Addr::from_bits(inside_address).into()) {
             return None;
@@ -352,7 +353,7 @@ impl StaticMappings {
     }
 }
 
-/// What keys have in place of a host: its IPv4 address, or a number that no IPv4 host has.
+/// What stands for a host in keys: its IPv4 address, or a number that no IPv4 host has.
 fn place_of(hosts: &[InsideHost], host: &InsideHost) -> Option<u32> {
     match host {
         InsideHost::Ipv4(address) => Some(address.to_bits()),
@@ -360,7 +361,7 @@ fn place_of(hosts: &[InsideHost], host: &InsideHost) -> Option<u32> {
     }
 }
 
-/// What keys have in place of the subscriber of a host.
+/// What stands for the subscriber of a host in keys.
 fn home_place(prefixes: &[u128], prefix_length: u8, host: &InsideHost) -> Option<u32> {
     match (host, prefix_of(host, prefix_length)) {
         (InsideHost::Ipv4(address), _) => Some(address.to_bits()),
@@ -401,7 +402,7 @@ pub(crate) fn static_at(settings: &Settings, place: usize) -> Option<Static<'_>>
     }
 }
 
-/// Identifies a static entry across configurations, whatever its admission.
+/// Identifies a static entry across configurations. Its admission may change.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'s> {
     Forward { realm: RealmId, protocol: Protocol, external: Ipv4Addr, ports: (u16, u16), inside: (InsideHost, u16) },

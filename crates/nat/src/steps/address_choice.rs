@@ -37,7 +37,7 @@ impl View<'_> {
             Selection::LeastUsed => {
                 let (one, other) = (random.below(compiled.count), random.below(compiled.count));
                 let ports = &self.snapshot.ports;
-                // First by what is leased, because nobody else can get that; then by subscribers.
+                // First by leased ports, because nobody else can get those; then by subscribers.
                 let use_of = |n: u32| {
                     let address = self.open_address(compiled, n);
                     (ports.ports_leased(address), ports.paired_subscribers(address))
@@ -143,7 +143,7 @@ impl View<'_> {
     }
 }
 
-/// Not keyed, so it is the same after each restart.
+/// Not keyed, so that it is the same after each restart.
 fn home(subscriber: u64, count: u32) -> u32 {
     // The finaliser of SplitMix64.
     let mixed = (subscriber ^ subscriber >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

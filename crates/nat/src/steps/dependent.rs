@@ -174,8 +174,8 @@ impl View<'_> {
             Err(verdict @ (Verdict::PortsExhausted | Verdict::SubscriberPortQuota)) => {
                 let at_quota = verdict == Verdict::SubscriberPortQuota;
                 report.step(|| Step::NoSharedPort { remote: endpoint(remote), at_quota });
-                // A mapping serves if the subscriber can have one; its blocks may have ports left.
-                // A changed destination needs an endpoint-dependent session.
+                // A mapping will do if the subscriber can have one, because its blocks may have
+                // ports left. A changed destination needs an endpoint-dependent session.
                 let serves = matches!(action, RuleAction::Translate { .. }) && !at_quota;
                 Err(if serves { NoDependent::MappingServes } else { NoDependent::Refuse(verdict) })
             }
@@ -210,7 +210,8 @@ impl View<'_> {
             compiled,
             class: port_class(key.port, compiled),
             remote: remote_outside,
-            // The expired session ends first, and its port may then no longer be charged.
+            // The expired session ends first, and its port may then no longer count for the
+            // subscriber.
             may_open: self.admits_port(key, u32::from(expired.is_some_and(|index| self.is_last_on_port(index)))),
             now,
         };
@@ -416,7 +417,7 @@ impl View<'_> {
         if flow.is_alive(search.now) || !self.events.would_end() || self.hold_down_of(flow) != Duration::ZERO {
             return None;
         }
-        // After the end of `over` the port may carry nothing, or not be charged to its opener.
+        // After the end of `over`, the port may carry nothing, or not count for its opener.
         let is_own = flow.subscriber == subscriber && self.is_last_on_port(over);
         let is_busy = record.flows() > 1 || users > 1;
         (search.may_open || is_busy || is_own && self.admits_port(search.key, 1)).then_some(found)
@@ -442,8 +443,8 @@ impl View<'_> {
         found.or_else(|| picked.find(|port| *port != 0))
     }
 
-    /// For a pool with blocks: a port where this worker shares others, or in an unused block.
-    /// Scattered ones would leave few blocks to lease.
+    /// In a pool with blocks: a port next to others that this worker shares, or in an unused block.
+    /// Scattered ports would leave few blocks to lease.
     fn port_among_shared(
         &self,
         compiled: &CompiledPool,
@@ -501,7 +502,7 @@ impl View<'_> {
         })
     }
 
-    /// True if the charge for its port ends with this session.
+    /// True if the port no longer counts for its opener after the end of this session.
     fn is_last_on_port(&self, index: u32) -> bool {
         let flow = self.state.flows.get(index);
         let port = flow.generation().is_none().then(|| self.state.shared_ports.get(flow.port)).flatten();
@@ -547,8 +548,8 @@ impl View<'_> {
         Ok(NewLead { key, outside: *outside, position: aim.position, owner, entered, over })
     }
 
-    /// Sessions of a target take no port: in a full pool, a new subscriber is paired with the
-    /// address at which it was reached.
+    /// Sessions of a target take no port, so the pool may be full: a new subscriber is then paired
+    /// with the address at which it was reached.
     fn entry_of_target(&self, key: &InternalKey, external: u32, random: &mut Random) -> Result<Entered, Verdict> {
         let pool = self.snapshot.pool_for(key.realm, key.address.into()).ok_or(Verdict::SourceNotSubscriber)?;
         let compiled = &self.snapshot.pools[pool.index()];

@@ -33,13 +33,14 @@ pub(crate) enum Door {
     Session(u32),
     /// No session on the shared port has this remote endpoint.
     Shared,
-    /// An inactive one. `expired`: the mapping of this worker that last had the endpoint.
+    /// An inactive static mapping. `expired`: the mapping of this worker that last had the
+    /// endpoint.
     Static {
         inside: Inside,
         expired: Option<u32>,
     },
     Target(Aim),
-    /// It owns the endpoint, or is the next that may. `turn`: see
+    /// Another worker owns the endpoint, or is the next that may have its session. `turn`: see
     /// [`crate::headers::packet::PacketMeta::turn`].
     Elsewhere {
         worker: WorkerId,

@@ -1,4 +1,4 @@
-//! Decides about grants: the external port of a new one, and strangers at an existing one.
+//! Decides about grants: the external port of a new one, and the remotes that one admits.
 
 use alg::AlgId;
 
@@ -74,7 +74,7 @@ impl View<'_> {
                 (new.external, new.entered) = (external, entered);
             }
             let External { address, port, source } = new.external;
-            // The port of a new block is drawn with the lease, and 0 before.
+            // With a new block, the port is drawn with the lease; until then it is 0.
             let is_drawn_later = matches!(source, Source::Lease { .. });
             let external = Endpoint::new(self.snapshot.address(address), port);
             if let Suggested::Only(wish) = suggested
@@ -112,9 +112,9 @@ impl View<'_> {
         compiled.admits_session((&record, &account), true, ask.now)
     }
 
-    /// The wished endpoint, if the subscriber could have drawn it: of its slice, its blocks or a
-    /// free one, or its paired address. One without an address may choose it. Port 0 at another
-    /// address is the port that was drawn.
+    /// The suggested endpoint, if the subscriber could have drawn it: a port of its slice or
+    /// blocks, or a free one at its paired address. A subscriber without an address may choose it.
+    /// Port 0 at another address means the port that was drawn.
     fn external_as_wished(
         &self,
         key: &InternalKey,
@@ -190,8 +190,8 @@ impl View<'_> {
         Some((External { address, port, source }, entered))
     }
 
-    /// A run of ports that this subscriber could have around one that it draws: the first, their
-    /// number up to `wanted`, and the address.
+    /// A run of ports that this subscriber could have, around one that it draws: the first port,
+    /// their number (at most `wanted`), and the address.
     pub(crate) fn run_of_ports(
         &self,
         ask: &Ask<'_>,
@@ -221,7 +221,7 @@ impl View<'_> {
         Some((first, last - first + 1, address))
     }
 
-    /// What grants say about a stranger at this mapping.
+    /// What grants say about a remote without a session at this mapping.
     pub(super) fn admission_by_grant<T: Report>(
         &self,
         now: Instant,
@@ -257,8 +257,8 @@ impl View<'_> {
         Some(self.state.grants.get(found))
     }
 
-    /// The registrations with this remote endpoint of a phone that sends from this mapping over
-    /// UDP, and listens at the ports that it has registered.
+    /// Registrations with this remote endpoint of a phone over UDP that sends from this mapping and
+    /// listens at other, registered ports.
     pub(crate) fn registrations_elsewhere(
         &self,
         now: Instant,

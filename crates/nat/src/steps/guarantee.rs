@@ -17,8 +17,8 @@ use crate::types::RealmId;
 
 pub(crate) const NOTHING: PerProtocol = [0; Protocol::COUNT];
 
-/// What the address can honour: less if it offers fewer ports than before, or others took ports
-/// before it kept any.
+/// What the address can honour. It is less if the address offers fewer ports than before, or if
+/// others took ports before it kept any.
 fn backed(stock: [Stock; Protocol::COUNT], address: AddressIndex, account: &Account) -> PerProtocol {
     if !account.is_guaranteed(address) {
         return NOTHING;
@@ -126,7 +126,7 @@ impl View<'_> {
         guarantee(reserved, has)
     }
 
-    /// As the next mapping will find it. `None` if nothing is guaranteed.
+    /// The guarantee as the next mapping will find it. `None` if nothing is guaranteed.
     pub(crate) fn guarantee_now(
         &self,
         subscriber: Option<u32>,
@@ -223,7 +223,8 @@ impl View<'_> {
         Some(FromGuaranteed { share, is_own: true, needs_all })
     }
 
-    /// Guarantees as much as possible now; true if that is all. Changes counts that workers share.
+    /// Guarantees as much as possible now; true if that is everything. Changes counts that workers
+    /// share.
     pub(crate) fn guarantee_to(
         &self,
         account: &mut Account,

@@ -47,7 +47,7 @@ use crate::types::is_host_number;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
-/// Sessions of a mapping beyond which calls over UDP to a registration open none.
+/// With more sessions than this, a mapping gets none for calls over UDP to a registration.
 const REGISTERED_SESSIONS_MAX: u16 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,7 +320,7 @@ impl<'a> View<'a> {
         Ok(Act::Enter { mapping: index, session: Some(session), hop })
     }
 
-    /// The session that a packet without one opens, and what for.
+    /// The session that a packet without a session opens, and what for.
     #[cold]
     fn admit_stranger<T: Report>(
         &self,
@@ -339,7 +339,7 @@ impl<'a> View<'a> {
             ByGrant::Granted(_) => Filtering::EndpointIndependent,
             ByGrant::Refused(_) => Filtering::AddressAndPortDependent,
         };
-        // The inside would see two sessions of these endpoints as one connection.
+        // The inside would take two sessions of these endpoints for one connection.
         let is_elsewhere = self.state.live_flow(&key, remote, now).is_some();
         let allowed = !is_elsewhere && self.filtering_allows(now, index, remote.0, filtering, by);
         report.step(|| Step::FilterAsked { filtering, allowed });
@@ -369,14 +369,14 @@ impl<'a> View<'a> {
                 }
                 let mut new = self.session_for_answers(packet, protocol, index);
                 if let Some(until) = registered.filter(|_| asks && self.may_open_to_registration(now, index)) {
-                    // Without the registration, and unless the phone answers, the sender meets the
-                    // filtering of the pool again.
+                    // Once the registration has ended, the pool's filtering applies to the sender
+                    // again, unless the phone answers.
                     (new.has_own_timer, new.expires) = (true, new.expires.min(until));
                     return Ok(Some((new, OpenedFor::Packet)));
                 }
                 let to_server = matches!(granted, ByGrant::AsPool) && asks && !parsed.is_fragment();
-                // Over UDP, a client of a server behind a forward needs a session so that a gateway
-                // reads what it asks, from the first request on.
+                // A client of a server behind a forward needs a session over UDP, so that a gateway
+                // reads what it asks from the first request on.
                 if let Some(gateway) = to_server.then(|| self.gateway_of_server(index)).flatten() {
                     if T::LISTENS && report.asks(gateway.alg) && self.can_open_to_server(now, index) {
                         report.step(|| Step::SessionWouldBeCreated);
@@ -478,8 +478,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// For a packet whose answers rules would treat as new. It lasts as long as an unanswered one
-    /// and extends no mapping (RFC 4787 §4.3 REQ-6), so that a flood gains nothing.
+    /// The session for a packet whose answers rules would treat as new. It lasts as long as an
+    /// unanswered one and extends no mapping (RFC 4787 §4.3 REQ-6), so a flood gains nothing.
     fn session_for_answers(&self, packet: &Inbound<'_>, protocol: Protocol, index: u32) -> NewSession {
         let first =
             self.policy.lifetimes.first(protocol, self.state.mappings.get(index).internal_port(), Side::Outside);
@@ -490,7 +490,8 @@ impl<'a> View<'a> {
         self.session_from_outside(packet, protocol, first, expires)
     }
 
-    /// The filtering of a forward, or else of the pool. An orphaned mapping lets no new session in.
+    /// The filtering of the forward, otherwise of the pool. An orphaned mapping admits no new
+    /// session.
     fn filtering_of_mapping(&self, index: u32) -> Filtering {
         let mapping = self.state.mappings.get(index);
         let (key, external) = (mapping.key(), mapping.external());
@@ -531,7 +532,7 @@ impl<'a> View<'a> {
             return self.refuse_stranger(packet, report);
         }
         self.report_flow(packet.now, index, report);
-        // Also for a session that began when it was allowed.
+        // Checked even if the session began when this was allowed.
         self.check_realm(packet, flow.realm())?;
         let (address, port) = flow.internal();
         let key = InternalKey { realm: flow.realm(), protocol: flow.protocol(), address, port };
@@ -633,7 +634,8 @@ impl<'a> View<'a> {
         Ok(self.way(Facing::inside(key.realm), key.address, packet.parsed, report)?)
     }
 
-    /// True if they have a session through any external endpoint.
+    /// True if the internal endpoint has a session with this remote endpoint through any external
+    /// endpoint.
     fn speaks_to(&self, key: &InternalKey, remote: (u32, u16), now: Instant) -> bool {
         let by_mapping = || {
             let index = self.state.find_live_mapping(key, now)?;

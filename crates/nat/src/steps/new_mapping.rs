@@ -49,7 +49,7 @@ impl View<'_> {
         }
     }
 
-    /// By its one-to-one address, its penalty, a rule, or its own pool.
+    /// The pool: by its one-to-one address, its penalty, a rule, or its own pool.
     fn pool_of_new<T: Report>(&self, ask: &Ask<'_>, owner: &Owner, report: &mut T) -> Result<&CompiledPool, Verdict> {
         let key = ask.key;
         let fixed = self.pool_of_own_address(self.static_mapping_of(key));
@@ -129,7 +129,7 @@ impl View<'_> {
             report.step(|| Step::PortAwaited(external));
             return Err(Verdict::PortsExhausted);
         };
-        // The configured address pairs the subscriber only if it has no other place.
+        // The configured address pairs the subscriber only if it has no other address.
         let elsewhere = owner.slot.and_then(|slot| self.state.subscribers.get(slot).elsewhere());
         let elsewhere = entered.and_then(|entered| entered.entry.elsewhere).or(elsewhere);
         let mapping =

@@ -63,7 +63,7 @@ pub(crate) enum Place {
 pub(crate) struct Entry {
     pub(crate) pool: PoolId,
     pub(crate) place: Place,
-    /// The record differs, or was last checked under other settings.
+    /// The record has other values, or was last checked under other settings.
     pub(crate) is_new: bool,
     /// What the record stores from now on as the address before a penalty.
     pub(crate) home: Option<Option<AddressIndex>>,
@@ -115,7 +115,7 @@ impl Source {
 #[derive(Clone, Copy)]
 pub(crate) struct External {
     pub(crate) address: AddressIndex,
-    /// With a newly leased block it is chosen by the lease.
+    /// If a block is newly leased, the lease chooses the port.
     pub(crate) port: u16,
     pub(crate) source: Source,
 }

@@ -128,7 +128,7 @@ pub(crate) enum Ending {
     Return(NoWay),
     DropByRule(Ruling),
     Pass(NextHop),
-    /// This expired mapping must end first; then decide again.
+    /// This expired mapping must end first. Then the packet is decided again.
     Expire(u32),
     /// `wanted`: the pool it should have come from.
     Refuse {
@@ -273,7 +273,7 @@ impl View<'_> {
             return Err(Ending::Drop(Verdict::FragmentRefused));
         }
         if key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
-            // RFC 5382 §5 leaves this open. A bare ACK makes no state.
+            // RFC 5382 §5 leaves this open. A bare ACK creates no state.
             return Err(Ending::Drop(Verdict::TcpNoSession));
         }
         match alive {
@@ -282,7 +282,8 @@ impl View<'_> {
         }
     }
 
-    /// Makes no state for a packet that will find no mapping there.
+    /// Checks the way to another subscriber, so that a packet that will find no mapping there makes
+    /// no state.
     fn hairpin_way<T: Report>(
         &self,
         packet: &Outbound<'_>,

@@ -66,8 +66,8 @@ impl View<'_> {
         })
     }
 
-    /// After a change of settings or penalty. A closed or moved address is replaced; existing
-    /// mappings keep theirs.
+    /// Pairs a subscriber again after a change of settings or penalty. A closed or moved address is
+    /// replaced; existing mappings keep theirs.
     #[cold]
     fn pair_anew(
         &self,
@@ -139,8 +139,8 @@ impl View<'_> {
         stays.then_some(own)
     }
 
-    /// True if a subscriber that a rule first paired in another pool also stays paired there; not
-    /// with penalty pools.
+    /// True if a subscriber that a rule first paired in another pool stays paired there as well;
+    /// not in penalty pools.
     fn stays_elsewhere(&self, owner: &Owner, slot: u32, old: AddressIndex, pool: PoolId, is_free: bool) -> bool {
         let before = self.snapshot.pool_of(old);
         let penalty = self.snapshot.classes.compiled(owner.class).penalty;
@@ -148,8 +148,8 @@ impl View<'_> {
         is_by_rule && (is_free || self.state.subscribers.get(slot).elsewhere().is_none())
     }
 
-    /// True if it returns to its open address before the penalty, where it may still have sessions
-    /// and blocks (RFC 6888 §4 REQ-2).
+    /// True if an offender returns to its open address before the penalty, where it may still have
+    /// sessions and blocks (RFC 6888 §4 REQ-2).
     fn is_way_home(
         &self,
         slot: u32,
@@ -211,7 +211,8 @@ impl View<'_> {
         of_blocks.or_else(|| self.place_in(slot, pool))
     }
 
-    /// With paired pooling always the same: the last one, or else one by hash.
+    /// The address in another pool. With paired pooling always the same: the last one, or one by
+    /// hash.
     pub(crate) fn place_in_other_pool(&self, slot: u32, compiled: &CompiledPool) -> Option<Place> {
         if compiled.pooling == Pooling::Arbitrary {
             return Some(Place::Any);

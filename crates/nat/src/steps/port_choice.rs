@@ -26,7 +26,7 @@ use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
 
-/// More than one only helps if another worker takes the last port of the address at the same
+/// A second attempt only helps if another worker takes the last port of the address at the same
 /// moment.
 const ARBITRARY_ATTEMPTS: usize = 8;
 
@@ -275,7 +275,7 @@ impl View<'_> {
             let ports = &self.snapshot.ports;
             if let Some(block) = ports.find_block(&range_of(&blocks, address), blocks.size, random) {
                 let range = PortRange::of_block(block);
-                // For some protocols none of its ports may be offered.
+                // None of its ports may be offered for some protocols.
                 let serves = ports.available_within(&range, own.key.protocol) > 0;
                 let leased = External { address, port: 0, source: Source::Lease { block, parity } };
                 return if serves { Ok(leased) } else { Err(Verdict::PortsExhausted) };
@@ -288,7 +288,8 @@ impl View<'_> {
         slot.into_iter().flat_map(|slot| self.blocks_of(slot)).filter(|block| self.serves(compiled, *block))
     }
 
-    /// Also how much of it lies in blocks of others. Not for the packet path.
+    /// The slice of a subscriber, and how much of it lies in blocks of others. Not for the packet
+    /// path.
     pub(crate) fn slice_in_blocks(&self, compiled: &CompiledPool, key: &InternalKey) -> Option<(PortRange, SliceUse)> {
         let slice = self.slice_of(compiled, key.address).filter(|_| compiled.slice_ports != 0)?;
         Some((slice, self.snapshot.slice_in_blocks(slice, key.protocol, key.realm, key.address)))

@@ -153,9 +153,9 @@ impl View<'_> {
         Ok(ErrorAct::Translate { change, hop: hop.map_err(|no_way| no_way.verdict)? })
     }
 
-    /// The sequence number that the sender of a quoted segment gave it, if a gateway has changed
-    /// the lengths of what it sent. Otherwise it would take the error for a forged one (RFC 5927
-    /// §4.1).
+    /// The sequence number that the sender gave a quoted segment, if a gateway has changed the
+    /// length of its data. With another number, the sender would take the error for a forged one
+    /// (RFC 5927 §4.1).
     fn sequence_of_sender(&self, index: u32, remote: Endpoint, from: Side, sequence: Option<u32>) -> Option<u32> {
         let store = self.state.control_sessions.as_ref();
         let (Some(quoted), Some(store)) = (sequence, store.filter(|store| !store.is_empty())) else { return sequence };

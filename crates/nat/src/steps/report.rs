@@ -11,8 +11,8 @@ pub(crate) trait Report {
     /// The closure is only called if [`Report::LISTENS`].
     fn step(&mut self, step: impl FnOnce() -> Step);
 
-    /// Whether the packet is what a client of this gateway's servers begins with. Ask only if
-    /// [`Report::LISTENS`].
+    /// Whether the packet could begin a session of a client with this gateway's servers. Ask only
+    /// if [`Report::LISTENS`].
     fn asks(&self, alg: AlgId) -> bool;
 }
 

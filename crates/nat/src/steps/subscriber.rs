@@ -42,7 +42,7 @@ impl View<'_> {
         Owner { slot: Some(slot), past: Some(slot), class: self.class_now(slot), penalty, released }
     }
 
-    /// True if it has nothing but this expired mapping.
+    /// True if the subscriber has nothing but this expired mapping.
     fn ends_with(&self, slot: u32, expired: Option<u32>) -> bool {
         let record = self.state.subscribers.get(slot);
         let has_else = record.flows > 0 || record.latest_block().is_some() || record.is_offender();

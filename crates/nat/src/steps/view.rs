@@ -90,8 +90,8 @@ impl<'a> View<'a> {
         View { snapshot, is_in_effect: false, ..*self }
     }
 
-    /// What rules, filters and classes know an inside address by: of an IPv6 host, what stands for
-    /// its prefix.
+    /// The address by which rules, filters and classes know an inside address. For an IPv6 host it
+    /// stands for its prefix.
     #[inline(always)]
     pub(crate) fn ruled_address(&self, address: u32) -> u32 {
         if is_host_number(address) { self.stand_in(address) } else { address }
@@ -105,8 +105,8 @@ impl<'a> View<'a> {
         newcomer.or_else(host).map_or(HOSTS_FIRST, |address| self.snapshot.transition.stand_ins.of(address))
     }
 
-    /// The name of the host with this address or number in the configuration. What the
-    /// configuration cannot name has an address that no host has there.
+    /// The name of the host with this address or number in the configuration. A host that the
+    /// configuration cannot name gets an address that no host has there.
     #[inline]
     pub(crate) fn configured_host(&self, address: u32) -> InsideHost {
         match is_host_number(address) {
@@ -201,7 +201,7 @@ impl<'a> View<'a> {
         self.snapshot.classes.of(realm, self.ruled_address(subscriber))
     }
 
-    /// Under this snapshot. The record may still name another.
+    /// The class under this snapshot. The record may still have an earlier one.
     #[inline(always)]
     pub(crate) fn class_now(&self, subscriber: u32) -> u16 {
         let record = self.state.subscribers.get(subscriber);

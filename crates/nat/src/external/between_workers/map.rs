@@ -66,7 +66,7 @@ impl SharedMap {
         let base = first_word(group.address(), group.protocol());
         let first = usize::from(first).clamp(words.0 * 64, words.1 * 64 - 1);
         let (start, low) = (first / 64, u64::MAX << (first % 64));
-        // The first word comes twice: first from the port on, last below it.
+        // The first word comes twice: first the ports from the given one on, last those below it.
         let order = (start..words.1).chain(words.0..=start).enumerate();
         let last = words.1 - words.0;
         order.flat_map(move |(n, word)| {

@@ -113,7 +113,8 @@ impl Guarantees {
         halves(self.book(address, protocol).load(Ordering::SeqCst)).1
     }
 
-    /// `can_be` only grows while others use more than the rest: they get no ports meanwhile.
+    /// `can_be` only grows while others use more than the rest, because they get no ports
+    /// meanwhile.
     pub(crate) fn stock(&self, address: AddressIndex, protocol: Protocol, offered: u32, for_guarantees: u32) -> Stock {
         let (taken, guaranteed) = halves(self.book(address, protocol).load(Ordering::SeqCst));
         Stock { can_be: for_guarantees.min(offered.saturating_sub(taken)), guaranteed }
@@ -136,9 +137,9 @@ impl Guarantees {
         }
     }
 
-    /// Makes a port of the rest part of its owner's guarantee, which grows by it if `raised`. False
-    /// if it was not of the rest, or `for_guarantees` is used up. Changes both counts at once, so
-    /// nobody can take what the larger guarantee needs.
+    /// Moves a port from the rest to its owner's guarantee, which grows by it if `raised`. False if
+    /// the port was not of the rest, or `for_guarantees` is used up. Changes both counts at once,
+    /// so nobody can take what the larger guarantee needs.
     pub(crate) fn turn(
         &self,
         address: AddressIndex,
@@ -158,12 +159,12 @@ impl Guarantees {
         has_turned
     }
 
-    /// Marks what a port was taken from. A port of the rest must be counted before.
+    /// Marks where a port was taken from. A port of the rest must have been counted before.
     pub(crate) fn mark(&self, address: AddressIndex, protocol: Protocol, port: u16, share: Share) {
         let word = space(address, protocol) * WORDS + usize::from(port / 64);
         let before = self.bits(share)[word].fetch_or(1 << (port % 64), Ordering::SeqCst);
         match share {
-            // A recount was faster and has counted it, too.
+            // A recount was faster and has counted the port, too.
             Share::Beyond if before >> (port % 64) & 1 != 0 => self.give_back(address, protocol),
             // A recount may have marked it as beyond; it checks this mark after setting the other.
             Share::Within => drop(self.forget_beyond(address, protocol, port)),

@@ -25,7 +25,7 @@ const _: () = assert!(WorkerId::COUNT_MAX <= USERS as usize, "all workers can be
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unshared {
-    /// It has no owner any more; the home gives it back.
+    /// The port has no owner any more; the home gives it back.
     Vacant,
     InUse,
     WasInUse,

@@ -33,7 +33,7 @@ pub type Mask = Box<[u64; WORDS]>;
 
 /// A withheld port may be in use.
 const WATCHED: u8 = 1;
-/// A port between the lowest and the highest offered one is withheld.
+/// Some port between the lowest and the highest offered one is withheld.
 const GAPS: u8 = 2;
 
 #[derive(Debug, Default)]
@@ -184,7 +184,7 @@ impl PortTable {
             return false;
         }
         self.set(&self.kept[base * WORDS + usize::from(port / 64)], 1 << (port % 64));
-        // If offered again since, the port belongs to the thread that clears the bit.
+        // If the port was offered again meanwhile, it belongs to the thread that clears the bit.
         let is_out = self.is_withheld_at(base, port) || !self.unkeep(base, port);
         if is_out {
             self.note_block_free_around(base, usize::from(port / 64));

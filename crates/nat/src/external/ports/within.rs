@@ -112,7 +112,7 @@ impl PortTable {
         self.free_near(space(range.address, protocol), parity, mask, aim)
     }
 
-    /// Another word of the range, among those not known to be full.
+    /// Aims at another word of the range, among those not known to be full.
     pub fn aim_elsewhere_within(
         &self,
         range: &PortRange,
@@ -171,7 +171,7 @@ impl PortTable {
         None
     }
 
-    /// Of the range and not known to be full for this parity.
+    /// Words of the range that are not known to be full for this parity.
     fn words_with_room(&self, range: &PortRange, protocol: Protocol, parity: Option<Parity>) -> [u64; SUMMARY_WORDS] {
         let base = space(range.address, protocol);
         let (first, end) = range.words();
