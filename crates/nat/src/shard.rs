@@ -65,8 +65,8 @@ pub use reload::next_mapping::Denial;
 /// Largest IP packet the shard can copy (held fragments, errors about hairpinned packets).
 const PACKET_BUFFER_BYTES: usize = crate::state::fragments::SLOT_BYTES_MAX;
 
-/// One worker's share of the engine, never shared between threads: its ledger, and what its
-/// packets need on their way.
+/// One worker's share of the engine, never shared between threads: its ledger, and the tables and
+/// buffers of its packet path.
 pub struct Shard {
     path: PacketPath,
     scratch: Box<Scratch>,
@@ -96,7 +96,7 @@ impl Shard {
         Ok(Shard { path: PacketPath::new(Ledger::new(shared, worker, &keys)?, &keys)?, scratch: Box::default() })
     }
 
-    /// What can be read of it: pages of records, explanations, decisions.
+    /// Read-only access: pages of records, explanations, decisions.
     #[inline(always)]
     pub fn view(&self) -> View<'_> {
         self.path.ledger.view()
@@ -142,13 +142,13 @@ impl Shard {
         self.path.ledger.set_deltas(ring);
     }
 
-    /// Changes that found no room. The peer then needs a walk.
+    /// Changes that did not fit into the ring. The peer then needs a walk.
     pub fn deltas_lost(&self) -> u64 {
         self.path.ledger.deltas_lost()
     }
 
-    /// Applies a change of another instance with the same settings, which has asked quotas, rules
-    /// and filters. Call it on the shard of [`Shared::worker_of_delta`].
+    /// Applies a change of another instance with the same settings. Quotas, rules and filters were
+    /// checked there. Call it on the shard of [`Shared::worker_of_delta`].
     ///
     /// # Errors
     /// A table is full, or the external endpoint is in use or in no pool.
@@ -156,7 +156,7 @@ impl Shard {
         self.path.ledger.install(now, delta)
     }
 
-    /// Puts each change of a grant into `ring` from now on.
+    /// From now on, puts each change of a grant into `ring`.
     pub fn set_grant_deltas(&mut self, ring: Producer<GrantRecord>) {
         self.path.ledger.set_grant_deltas(ring);
     }
@@ -176,12 +176,12 @@ impl Shard {
         self.path.ledger.install_grant(now, delta)
     }
 
-    /// The epoch time of clients without a grant of their own goes on from `epoch_s`.
+    /// Continues the epoch time of clients without a grant of their own from `epoch_s`.
     pub fn continue_epoch(&mut self, now: Instant, epoch_s: u32) {
         self.path.ledger.state.grants.continue_epoch(now, epoch_s);
     }
 
-    /// The epoch time of all clients (RFC 6887 §8.5), which goes on from `epoch_s`.
+    /// Continues the epoch time of all clients (RFC 6887 §8.5) from `epoch_s`.
     pub fn set_epoch(&mut self, now: Instant, epoch_s: u32) {
         self.path.ledger.state.grants.set_epoch(now, epoch_s);
     }
@@ -263,8 +263,8 @@ impl Shared {
         self.spread(u64::from(address))
     }
 
-    /// The worker for what no mapping owns (fragments without ports, unsolicited SYNs): any, if
-    /// always the same.
+    /// The worker for packets that belong to no mapping (fragments without ports, unsolicited
+    /// SYNs): any worker, but always the same.
     #[inline]
     pub(crate) fn worker_of_stray(&self, a: u32, b: u32, c: u32) -> WorkerId {
         self.spread((u64::from(a) << 32 | u64::from(b)) ^ u64::from(c).wrapping_mul(0x9e37_79b9_7f4a_7c15))

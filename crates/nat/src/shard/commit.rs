@@ -1,7 +1,7 @@
 //! The only creator of mappings and their sessions, after a decision of [`crate::steps`].
 //!
-//! Only what another worker may have changed meanwhile is checked, and that first: the bits of the
-//! port and its block, and the number of guaranteed ports. A commit that loses such a race has
+//! First it checks what another worker may have changed meanwhile, and nothing else: the bits of
+//! the port and its block, and the number of guaranteed ports. A commit that loses such a race has
 //! changed nothing, and the packet is decided again.
 
 pub(in crate::shard) mod admission;
@@ -278,7 +278,8 @@ impl Ledger {
         self.shared.count_in_pool(self.worker, self.shared.pool_of(address), PoolCount::Paired);
     }
 
-    /// The penalty may be over, and the subscriber may be paired again.
+    /// Applies the owner that was decided: a penalty may have ended, and the subscriber may have
+    /// another pairing.
     fn settle(&mut self, now: Instant, slot: u32, owner: &Owner, entered: Option<Entered>) {
         if let Some(cause) = owner.released {
             self.release(now, slot, cause);

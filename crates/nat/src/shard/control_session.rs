@@ -1,4 +1,4 @@
-//! What a gateway makes of the packets of its control sessions; sends nothing.
+//! What gateways do with the packets of control sessions. Sends nothing.
 
 use alg::Alg;
 use alg::AlgId;
@@ -57,16 +57,17 @@ pub(in crate::shard) struct Place {
 
 /// A longer payload is not read.
 const PAYLOAD_MAX: usize = 9_216;
-/// What becomes of a payload: itself, what was held, and what replacements add.
+/// The longest payload that can result: the payload itself, what was held, and what replacements
+/// add.
 const OUTPUT_MAX: usize = PAYLOAD_MAX + alg::MESSAGE_MAX + 2 * alg::EDITS_MAX * alg::TEXT_MAX;
 /// IPv4 and TCP headers with all options.
 pub(in crate::shard) const HEADERS_MAX: usize = 120;
-/// Idle time of a control session from when its transfer begins. If the gateway knows the data
-/// connection, it begins again while that lives.
+/// Idle time of a control session after its transfer has begun. If the gateway knows the data
+/// connection, the time begins again while that connection lives.
 const TRANSFER: Duration = Duration::from_secs(4 * 60 * 60);
 
-/// A sender that has repeated the start of a message for so long, and nothing else, waits for its
-/// acknowledgement (RFC 896). It is the least time after which RFC 6298 §2.4 repeats anything.
+/// A sender that repeats only the start of a message for this time waits for its acknowledgement
+/// (RFC 896). It is the least time after which RFC 6298 §2.4 repeats anything.
 const HELD_BACK: Duration = Duration::from_secs(1);
 
 /// The sweep restarts it when less is left.
@@ -109,7 +110,7 @@ pub(in crate::shard) struct Control {
 pub(in crate::shard) enum Done {
     /// Send it on as it is.
     AsItIs,
-    /// It is so long now, in the buffer for packets, with these headers.
+    /// The datagram has this length now, in the buffer for packets, with these headers.
     Datagram {
         total: usize,
     },
@@ -124,7 +125,7 @@ pub(in crate::shard) enum Done {
 }
 
 impl View<'_> {
-    /// The session that a gateway reads, while it is still there.
+    /// The control session that a gateway reads, if it still exists.
     pub(in crate::shard) fn control_session(&self, now: Instant, key: &AlgKey) -> Option<SessionRef> {
         let mapping = self.state.mappings.get(key.mapping);
         if !mapping.is_in_use() || AlgKey::of(key.mapping, mapping, key.remote) != *key {
@@ -137,16 +138,16 @@ impl View<'_> {
         self.state.find_session(key.mapping, key.remote.0, key.remote.1, by, now)
     }
 
-    /// Whether the store has the session of the mapping's record.
+    /// Whether the store has the first session of this mapping.
     pub(in crate::shard) fn has_control_session(&self, index: u32) -> bool {
         let mapping = self.state.mappings.get(index);
         let key = AlgKey::of(index, mapping, (mapping.remote_address(), mapping.remote_port()));
         self.state.control_sessions.as_ref().is_some_and(|store| store.find(&key).is_some())
     }
 
-    /// A phone may send from one port over UDP and listen at others, which its `REGISTER` has
-    /// named: its session with the same remote endpoint at another of these. What one of them has
-    /// asked for is answered by another.
+    /// A phone over UDP may send from one port and listen at others, which its `REGISTER` has
+    /// named. This is its session with the same remote endpoint at another of these ports: requests
+    /// of one session may be answered in the other.
     pub(in crate::shard) fn other_session(&self, asking: &Asking) -> Option<u32> {
         let Asking { now, key, .. } = *asking;
         let store = self.state.control_sessions.as_ref()?;
@@ -165,8 +166,8 @@ impl View<'_> {
         })
     }
 
-    /// What the session has announced, and how much of it counts. That of a phone's
-    /// [other session](Self::other_session) comes first, with the endpoint of that session.
+    /// What the session has announced, and how many entries count. Those of a phone's [other
+    /// session](Self::other_session) come first, with the endpoint of that session.
     fn known_of(&self, asking: &Asking) -> ([Known; 2 * KNOWN_MAX + 1], usize) {
         let (mut known, mut len) = ([Known::default(); 2 * KNOWN_MAX + 1], 0);
         let mut add = |more: &[Known]| {
@@ -252,8 +253,7 @@ impl Ledger {
         }
     }
 
-    /// In the place of an unanswered session, or of one that is over, if the table, or what the
-    /// subscriber may have of it, is full.
+    /// Starts a control session, if necessary in place of an unanswered or ended one.
     fn start_control(&mut self, now: Instant, begun: &Begun) -> Option<u32> {
         let store = self.state.control_sessions.as_ref()?;
         if store.find(&begun.key).is_none() {
@@ -270,8 +270,8 @@ impl Ledger {
         self.state.control_sessions.as_mut()?.start(begun)
     }
 
-    /// A client outside asks a server inside over UDP: its session, if a gateway can read it. The
-    /// oldest unanswered one makes room.
+    /// The session of a client outside that asks a server inside over UDP, if a gateway can read
+    /// it. The oldest unanswered one may be replaced.
     pub(in crate::shard) fn open_to_server(
         &mut self,
         at: Arrival<'_>,
@@ -287,7 +287,7 @@ impl Ledger {
             let store = self.state.control_sessions.as_ref();
             let store = store.filter(|store| store.has_room_for(subscriber, Side::Outside));
             let oldest = store.and_then(|store| store.client_to_replace(subscriber));
-            // None goes for a client that is refused all the same.
+            // No session is replaced for a client that is refused anyway.
             let oldest = oldest.filter(|oldest| {
                 self.view().can_open_to_server(now, index) || self.frees_session_of(now, *oldest, index)
             });
@@ -316,9 +316,9 @@ impl Ledger {
         Err(Verdict::SessionTableFull)
     }
 
-    /// Ends one that makes room. That of an unanswered client goes altogether, or forged ones could
-    /// take all sessions of their server's mapping; only the first of a mapping stays, as it would
-    /// without a gateway.
+    /// Ends a session that is replaced. The session of an unanswered client ends altogether, or
+    /// forged clients could take all sessions of their server's mapping. Only the first session of
+    /// a mapping stays, as it would without a gateway.
     fn replace_control(&mut self, now: Instant, place: u32) {
         let extra = self.unanswered_client(now, place);
         self.end_control(now, place);
@@ -340,7 +340,7 @@ impl Ledger {
         }
     }
 
-    /// Whether this one makes room among the sessions of the mapping if it goes.
+    /// Whether replacing this session would free one of the sessions of the mapping.
     fn frees_session_of(&self, now: Instant, place: u32, index: u32) -> bool {
         self.unanswered_client(now, place).is_some_and(|(mapping, _)| mapping == index)
     }
@@ -355,8 +355,8 @@ impl Ledger {
         }
     }
 
-    /// Since a reload, another gateway or none serves this session. Nothing more is read, but what
-    /// has shifted the numbers of its connection must go on doing so.
+    /// Since a reload, this session has another gateway or none. Nothing more is read, but the
+    /// numbers of its connection must remain shifted.
     fn no_longer_served(
         &mut self,
         at: Arrival<'_>,
@@ -380,8 +380,8 @@ impl Ledger {
         Some(control)
     }
 
-    /// Whether the session may make room for another: unanswered or closed. Anyone can have as many
-    /// of these as a worker reads.
+    /// Whether other sessions may replace this one: it is unanswered or closed. Anyone can make as
+    /// many of these as a worker reads.
     pub(in crate::shard) fn note_whether_replaceable(&mut self, control: &Control) {
         let Control { asking, flow, from, .. } = *control;
         let Some(session) = flow.session else { return };
@@ -477,7 +477,7 @@ impl Ledger {
         Some(result)
     }
 
-    /// A message passes unread: as much of it as came.
+    /// Counts a message that passes unread, or its first part.
     fn note_unread(&mut self, control: &Control, message: Option<&[u8]>) {
         self.with_context(control, |alg, memory, context| alg.note_unread(memory, context, message));
     }
@@ -507,7 +507,7 @@ impl Ledger {
         }
     }
 
-    /// Over a message that is read, and so many bytes after it.
+    /// Steps over a message that was read, and as many bytes after it.
     fn step_over(&mut self, control: &Control, message: &[u8], rest: Option<usize>) -> Step {
         match (self.read_message(control, message), rest) {
             ((Reading::Done, changes), None) => Step::Message(message.len(), changes),
@@ -582,9 +582,9 @@ impl Ledger {
         }
         let session = store.get_mut(place);
         let [Some(_), Some(_)] = session.streams else {
-            // Before the answer to the SYN. Anyone outside can send it, and the end inside answers
-            // with an RST (RFC 9293 §3.10.7.3). Anything else from inside means that an answer
-            // came in which did not pass here, so the first byte may be missed.
+            // Before the answer to the SYN. Anyone outside can send such a segment, and the end
+            // inside answers with an RST (RFC 9293 §3.10.7.3). Any other segment from inside means
+            // that the answer came by another way, so the first byte may be missed.
             if control.from == Side::Inside && !flags.contains(Flags::RST) {
                 store.remove(place);
             }
@@ -663,9 +663,9 @@ impl Ledger {
         }
     }
 
-    /// The first fragment of a packet, which is not read. That of a segment ends reading, and
-    /// passes, unless the numbers of the connection are no longer those of its ends: then the
-    /// verdict drops it. Forged ones end nothing.
+    /// Checks the first fragment of a packet, which is not read. A fragment of a TCP segment ends
+    /// reading, and passes unless the numbers of the connection are shifted: then the verdict drops
+    /// it. Forged fragments end nothing.
     pub(in crate::shard) fn check_fragment(
         &mut self,
         at: Arrival<'_>,
@@ -698,8 +698,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// A session that nobody reads any more, and whose numbers are as they came, returns to the
-    /// short way.
+    /// Returns a session to the short way if nobody reads it any more and its numbers are not
+    /// shifted.
     pub(in crate::shard) fn let_go(&mut self, control: &Control) {
         let Control { asking, flow, .. } = *control;
         let Some(store) = self.state.control_sessions.as_mut() else { return };
@@ -757,12 +757,12 @@ impl Ledger {
     }
 }
 
-/// Of a UDP datagram; empty if it is cut short.
+/// The payload of a UDP datagram; empty if it is cut short.
 pub(in crate::shard) fn payload_of<'a>(bytes: &'a [u8], parsed: &Parsed) -> &'a [u8] {
     bytes.get(usize::from(parsed.header_length) + 8..usize::from(parsed.total_length)).unwrap_or_default()
 }
 
-/// Whether this is what a client of the gateway's servers begins with.
+/// Whether this could be the first request of a client to the gateway's servers.
 pub(in crate::shard) fn asks(alg: AlgId, payload: &[u8]) -> bool {
     alg.alg().and_then(Alg::is_first_request).is_some_and(|is_first_request| is_first_request(payload))
 }

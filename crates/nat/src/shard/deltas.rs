@@ -301,8 +301,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The internal endpoint here: a host has another number than elsewhere. `None` if the end of
-    /// something is reported whose host is unknown.
+    /// The internal endpoint here: a host has another number on each instance. `None` if the delta
+    /// ends something of an unknown host.
     pub(super) fn installed_internal(
         &mut self,
         now: Instant,
@@ -370,7 +370,7 @@ impl Ledger {
             turn: None,
             cause,
         };
-        // Its sessions follow. Without any it lasts as long as the delta says.
+        // Its sessions follow. A mapping without sessions lasts as long as the delta says.
         let nothing = NewSession {
             remote_address: 0,
             remote_port: 0,

@@ -43,7 +43,7 @@ pub(in crate::shard) const ROOM: usize = 64;
 
 const _: () = assert!(ROOM >= translate::ROOM && ROOM >= wire::ipv6::HEADER_LENGTH, "there is room for any header");
 
-/// What became of a packet that was to leave.
+/// The result of sending a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Sent {
     Left,
@@ -175,7 +175,8 @@ impl PacketPath {
         }
     }
 
-    /// After a fragment was dropped for `verdict`, with so many that were kept.
+    /// Counts a fragment that was dropped for `verdict`, and the fragments that were kept of its
+    /// datagram.
     fn count_dropped_fragments(&mut self, now: Instant, verdict: Verdict, held: u32) {
         self.ledger.counters.verdicts[verdict.index()] += u64::from(held);
         if matches!(verdict, Verdict::ReassemblyFull | Verdict::ReassemblyQuota) {
@@ -183,7 +184,7 @@ impl PacketPath {
         }
     }
 
-    /// After a new datagram took the room of others.
+    /// Counts fragments that were dropped for a new datagram.
     fn count_displaced_fragments(&mut self, now: Instant, reassembly: &mut Reassembly) {
         let displaced = reassembly.take_displaced();
         if displaced != 0 {

@@ -41,7 +41,7 @@ use crate::shard::upkeep;
 /// It never sees a packet. Only it makes and ends mappings, sessions, flows and subscribers.
 pub(crate) struct Ledger {
     pub(in crate::shard) shared: Arc<Shared>,
-    /// Of `shared`, and of a configuration that is about to follow.
+    /// Addresses of `shared`, and of a configuration that is about to follow.
     pub(in crate::shard) local: Arc<LocalAddresses>,
     pub(in crate::shard) worker: WorkerId,
     pub(in crate::shard) state: State,
@@ -63,7 +63,7 @@ pub(crate) struct Policy {
     pub(in crate::shard) icmp_limit: RateLimit,
     pub(in crate::shard) offenders: commit::penalty::Offenders,
     pub(crate) lifetimes: Timers,
-    /// Shows since when a session is idle after a reload.
+    /// Shows how long sessions have been idle after a reload.
     pub(in crate::shard) former: upkeep::shorten::Former,
     pub(in crate::shard) watch: upkeep::watch::Watch,
     pub(in crate::shard) timers: SteadyTimers,
@@ -94,7 +94,7 @@ pub(in crate::shard) struct Upkeep {
     pub(in crate::shard) retelling: reload::retell::Retelling,
 }
 
-/// Where each use of randomness gets a key of its own, from one secret.
+/// Gives each use of randomness a key of its own, from one secret.
 pub(in crate::shard) struct Keys {
     hash: KeyedHash,
     worker: WorkerId,
@@ -194,7 +194,7 @@ impl Ledger {
         })
     }
 
-    /// Drops what is remembered of routes that have changed.
+    /// Forgets cached routes that have changed.
     #[inline(always)]
     pub(in crate::shard) fn follow_routes(&mut self) {
         if let Some(live) = self.shared.live_routes() {
@@ -212,7 +212,7 @@ impl Ledger {
         route_cache.set_ways(|leaf| shared.way_of(leaf));
     }
 
-    /// What can be read of it: pages of records, explanations, decisions.
+    /// Read-only access: pages of records, explanations, decisions.
     #[inline(always)]
     pub(in crate::shard) fn view(&self) -> View<'_> {
         View {

@@ -206,7 +206,7 @@ impl Ledger {
         if self.events.may_allocate() { Ok(()) } else { Err(Verdict::LogFull) }
     }
 
-    /// If not, it stays unusable but keeps its port until its end can be recorded.
+    /// If not, the mapping stays unusable but keeps its port until its end can be recorded.
     #[inline]
     pub(super) fn may_end_mapping(&mut self) -> bool {
         self.events.may_end()
@@ -238,8 +238,8 @@ impl Ledger {
         }
     }
 
-    /// Takes back the record of a mapping that only its subscriber saw, if the exporter cannot see
-    /// it yet; then its end needs no record either.
+    /// Withdraws the record of a mapping that only its subscriber saw, if the exporter has not read
+    /// it yet. Then its end needs no record either.
     pub(super) fn withdraw_mapping_created(&mut self, index: u32) {
         let mapping = self.state.mappings.get(index);
         if !self.events.is_on() || !mapping.is_recorded() {
@@ -351,7 +351,8 @@ impl Ledger {
         }
     }
 
-    /// No room for a fragment or a host; without a subscriber, of nobody that is known.
+    /// Records that there was no room for a fragment or a host. Without a subscriber, nobody is
+    /// known.
     #[cold]
     pub(super) fn note_no_room(
         &mut self,

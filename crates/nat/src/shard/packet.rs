@@ -60,7 +60,7 @@ fn may_be_request(packet: &Packet<'_>) -> bool {
     packet.chunk::<HEADERS>(0).is_some_and(|header| header[9] == 17 && be16::<22>(header) == pcp::SERVER_PORT)
 }
 
-/// What packets need on their way, around the ledger that they change.
+/// What the packet path needs around the ledger that it changes.
 pub(in crate::shard) struct PacketPath {
     pub(in crate::shard) ledger: Ledger,
     pub(in crate::shard) fragments: FragmentTracker,
@@ -102,7 +102,7 @@ impl PacketPath {
         })
     }
 
-    /// What can be read: pages of records, explanations, decisions.
+    /// Read-only access: pages of records, explanations, decisions.
     #[inline(always)]
     pub(in crate::shard) fn view(&self) -> View<'_> {
         self.ledger.view()
@@ -174,7 +174,7 @@ impl PacketPath {
             }
         }
         if kind.is_foreign() && !(kind.is_out() && may_be_request(packet)) {
-            // Only fragments carry more than their headers to a hand-off.
+            // Only fragments take more than their headers with them when they are handed off.
             let (worker, record) = scratch.abroad(i);
             packet.verdict = None;
             packet.outcome =
@@ -214,7 +214,7 @@ impl PacketPath {
                 packet.verdict = None;
                 packet.outcome = Outcome::Transmit { egress, start: packet.start(), length };
             }
-            // To be handed off once more: its endpoint has a new owner, so nobody waits for it.
+            // It would be handed off again: its endpoint has a new owner, so nobody waits for it.
             Fate::Done(_) | Fate::HandOff { .. } if is_own => {
                 packet.verdict = None;
                 packet.outcome = Outcome::Done;
@@ -231,7 +231,8 @@ impl PacketPath {
             }
             Fate::HandOff { worker, meta } => {
                 packet.verdict = None;
-                // The record is only valid on this worker; what was made for a hairpin goes along.
+                // The record is only valid on this worker. What was created for a hairpin is passed
+                // along.
                 let is_hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::LogFull);
                 let record = if is_hairpin { meta.record } else { 0 };
                 packet.outcome = Outcome::HandOff { worker, meta: PacketMeta { record, ..meta } };

@@ -1,8 +1,8 @@
 //! The server of port control: PCP (RFC 6887, RFC 7753) and NAT-PMP (RFC 6886).
 //!
-//! A request is answered by the worker of the subscriber that it is about, from its long way, like
-//! a ping. It makes, renews and ends grants ([`crate::state::grant`]) and nothing else. The
-//! messages are those of the crate `pcp`.
+//! The worker of the subscriber that a request is about answers it on the long way, like a ping. It
+//! makes, renews and ends grants ([`crate::state::grant`]) and nothing else. The messages are those
+//! of the crate `pcp`.
 
 mod map;
 mod nat_pmp;
@@ -35,7 +35,7 @@ use crate::verdict::Verdict;
 
 /// The prefix bits before an IPv4 address in a field of PCP.
 const MAPPED_BITS: u8 = 96;
-/// Ports held down for their client: so many may be given up by one request, for want of room.
+/// Most held-down ports of the client that a request may give up if there is no room.
 const GIVEN_UP_MAX: usize = 16;
 
 /// Where the answer to a datagram comes from.
@@ -90,9 +90,9 @@ pub(in crate::shard) struct Datagram<'p> {
 pub(in crate::shard) enum Asker {
     /// An IPv4 host, by its address.
     Ipv4,
-    /// A host of NAT64 or, in its softwire, one behind a B4. It knows itself by this address.
+    /// A host of NAT64 or behind a B4, in its softwire; the address by which it knows itself.
     Host([u8; 16]),
-    /// A B4 outside of its softwire, for hosts behind it. They have ports by this way.
+    /// A B4 outside of its softwire, for hosts behind it. Their ports lead into this softwire.
     B4(u128, Way),
 }
 
@@ -110,7 +110,7 @@ impl From<Code> for Fault {
 }
 
 impl Fault {
-    /// RFC 6887 §7.4: another client's, for as long as it lasts.
+    /// RFC 6887 §7.4: the mapping belongs to another client, for as long as it lasts.
     fn not_authorized(left: Duration) -> Fault {
         Fault { code: Code::NotAuthorized, lifetime: seconds(left) }
     }
@@ -123,7 +123,7 @@ struct Done {
     set: Option<pcp::PortSet>,
 }
 
-/// Rounded up: a mapping is never over before its client believes so.
+/// Rounded up, so that a mapping never ends before its client expects it.
 fn seconds(left: Duration) -> u32 {
     u32::try_from(left.as_micros().div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
@@ -144,7 +144,7 @@ fn code_of(denied: Denied) -> Code {
     }
 }
 
-/// Ports held down for the client would make room.
+/// True if giving up ports held down for the client could help.
 fn is_own_limit(denied: Denied) -> bool {
     matches!(
         denied,
@@ -209,7 +209,7 @@ impl Ledger {
                     None => self.refuse_pcp(payload, Code::MalformedRequest.into(), epoch),
                 }
             }
-            // A set that overlaps others is answered by their updates alone.
+            // Other sets overlap: their updates are the only answer.
             Err(None) => Answer::Nothing,
             Err(Some(fault)) => self.refuse_pcp(payload, fault, epoch),
         }
@@ -257,8 +257,8 @@ impl Ledger {
         }
     }
 
-    /// The host that a B4 means. The B4 has no IPv4 address of its own that it could ask for: RFC
-    /// 6333 §5.7 leaves it the choice among several.
+    /// The host that a B4 means. The B4 could not ask for an IPv4 address of its own: RFC 6333 §5.7
+    /// lets it choose among several.
     fn behind_b4(
         &mut self,
         datagram: &Datagram<'_>,
@@ -352,7 +352,7 @@ impl Asked<'_> {
 }
 
 impl View<'_> {
-    /// What the hosts of a subscriber have asked for. Gateways have a limit of their own.
+    /// Live grants that the hosts of a subscriber asked for. Gateways have a limit of their own.
     fn live_grants(&self, now: Instant, realm: RealmId, address: u32) -> u32 {
         let of_subscriber = self.state.grants_beside(realm, address).map(|index| self.state.grants.get(index));
         of_subscriber.filter(|grant| grant.is_alive(now) && !grant.origin().is_alg()).count() as u32
@@ -375,8 +375,8 @@ impl View<'_> {
         }
     }
 
-    /// With the prefix through which the grants of a NAT64 host are reached, if it asks for it (RFC
-    /// 7225 §4.3).
+    /// Adds the prefix through which a NAT64 host reaches its grants, if it asks for it (RFC 7225
+    /// §4.3).
     fn with_prefix64(&self, asked: &Asked<'_>, reply: Reply) -> Option<Reply> {
         let prefix = self.prefix_of(asked.subject).filter(|_| asked.options.asks_prefix64);
         match prefix {
@@ -393,8 +393,8 @@ impl View<'_> {
         }
     }
 
-    /// The IPv4 address of a remote peer that a field means to this subject, and how many bits of
-    /// it the first `length` bits of the field have. Hosts of NAT64 know IPv4 hosts by their
+    /// The IPv4 address of a remote peer in a field, as this subject writes it, and how many bits
+    /// of it the first `length` bits of the field have. Hosts of NAT64 know IPv4 hosts by their
     /// prefix (RFC 6887 §12.1).
     fn remote_of(&self, subject: u32, field: &[u8; 16], length: u8) -> Option<(u32, u8)> {
         if let Some(address) = pcp::unmapped(field) {
@@ -409,9 +409,9 @@ impl View<'_> {
         Some((prefix.extract(address), (length - prefix.length() - octet).min(32)))
     }
 
-    /// The epoch time in replies to this requester, for every subject (RFC 6887 §8.5). One that
-    /// may ask for third parties has subjects of many workers, so it gets the common one; what
-    /// happens to a single subject it learns by updates.
+    /// The epoch time in replies to this requester, for every subject (RFC 6887 §8.5). A requester
+    /// that may ask for third parties has subjects on many workers, so it gets the common one.
+    /// Updates report what happens to a single subject.
     pub(in crate::shard) fn epoch_for(&self, now: Instant, realm: RealmId, requester: u32) -> u32 {
         let third_party = &self.snapshot.settings().port_control.third_party;
         let is_host = is_host_number(requester);

@@ -1,4 +1,4 @@
-//! Decides about grants: the external port of a new one, and the remotes that one admits.
+//! Decides about grants: the external port of a new one, and which remotes a grant admits.
 
 use alg::AlgId;
 

@@ -1,7 +1,7 @@
 //! Whole UDP and TCP packets of established endpoint-dependent sessions.
 //!
 //! [`established`](crate::shard::burst::established) has found no mapping for them. Unusual packets
-//! (another state, filters not asked yet) stay untouched for `packet/endpoint_dependent.rs`.
+//! (another state, filters not checked yet) stay untouched for `packet/endpoint_dependent.rs`.
 
 use crate::headers::packet::Egress;
 use crate::headers::packet::Packet;
@@ -44,7 +44,7 @@ fn outside_key(header: &[u8; HEADERS], kind: Kind) -> OutsideKey {
 }
 
 impl PacketPath {
-    /// For packets from inside without a mapping, and to shared ports.
+    /// Finds the sessions of packets from inside without a mapping, and of packets to shared ports.
     #[inline(never)]
     pub(in crate::shard) fn find_flows(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
         let mut usual = 0_u64;

@@ -62,7 +62,7 @@ impl Kind {
     const TCP: u8 = 1 << 2;
     /// Nothing in the headers is unusual.
     const STEADY: u8 = 1 << 3;
-    /// Usual, but of another worker: `place` is the worker, and from [`RECORD_SHIFT`] on its
+    /// Usual, but of another worker: `place` has the worker and, from [`RECORD_SHIFT`] on, its
     /// record.
     const FOREIGN: u8 = 1 << 4;
     /// With [`Kind::IN`]: `place` is the record that another worker found.
@@ -88,7 +88,7 @@ impl Kind {
         self.0 & Kind::TCP != 0
     }
 
-    /// Its place in a [`Tally`]: odd from outside, from 2 on TCP.
+    /// Its place in a [`Tally`]: odd numbers from outside, numbers from 2 on for TCP.
     #[inline(always)]
     pub(in crate::shard) const fn tally(self) -> usize {
         (self.0 >> 1 & 3) as usize
@@ -97,8 +97,8 @@ impl Kind {
 
 const RECORD_SHIFT: u32 = 8;
 
-/// Kept between bursts, because clearing it takes longer than a packet: a value is valid only after
-/// its pass.
+/// Kept between bursts, because clearing it would cost more than a packet. A value is valid only
+/// after its pass.
 pub(in crate::shard) struct Scratch {
     pub(in crate::shard) kind: [Kind; BURST_MAX],
     pub(in crate::shard) place: [u64; BURST_MAX],
@@ -110,7 +110,7 @@ pub(in crate::shard) struct Scratch {
     pub(in crate::shard) unsettled: u64,
     /// Unsettled, with a candidate port.
     pub(in crate::shard) aimed: u64,
-    /// From outside, to a port shared by endpoint-dependent sessions.
+    /// Bits of packets from outside to a port that endpoint-dependent sessions share.
     pub(in crate::shard) shared: u64,
     /// With a candidate endpoint-dependent session.
     pub(in crate::shard) flows: u64,
@@ -189,8 +189,8 @@ pub(in crate::shard) struct Tally {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shard) struct SteadyTimers {
     lifetime: [Duration; 2],
-    /// A session with less time left is not in the state it shows: an established TCP session is
-    /// transitory in its last minutes (RFC 7857 §2).
+    /// A session with less time left has another state than its record: an established TCP session
+    /// is transitory in its last minutes (RFC 7857 §2).
     margin: [Duration; 2],
     /// Whether packets from outside restart the timer (RFC 4787 §4.3 REQ-6).
     pub(in crate::shard) inbound_refresh: [bool; 2],
@@ -259,7 +259,7 @@ impl PacketPath {
             return (Kind(kind | Kind::OUT), hash);
         }
         if packet.meta.record != 0 && kind & Kind::STEADY != 0 {
-            // The last pass notices if this is no longer the packet's mapping.
+            // The last pass notices if this is not the packet's mapping any more.
             return (Kind(kind | Kind::IN | Kind::FOUND), u64::from(packet.meta.record));
         }
         match self.ledger.local.pool_address(be32::<16>(header)) {
@@ -401,7 +401,7 @@ impl PacketPath {
         Some(egress)
     }
 
-    /// None if the packet cannot be fragmented and keeps its own.
+    /// A new identification. None if the packet cannot be fragmented and keeps its own.
     #[inline(always)]
     pub(in crate::shard) fn plain_identification(
         &mut self,

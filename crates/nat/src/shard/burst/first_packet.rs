@@ -55,7 +55,7 @@ pub(in crate::shard) struct Wanted {
     class: PortClass,
     parity: Option<Parity>,
     range: Option<(PortRange, Taker)>,
-    /// Some ports of the pool are guaranteed, so the decision has to choose.
+    /// Some ports of the pool are guaranteed, so the long way must choose.
     has_guarantees: bool,
 }
 
@@ -104,7 +104,7 @@ impl PacketPath {
         for i in bits(scratch.unsettled) {
             self.ledger.state.subscribers.prefetch_table(scratch.subscriber_hash[i]);
         }
-        // Only now, so that the further buckets have had time to arrive.
+        // This late, so that the further buckets have had time to arrive.
         self.find_further(scratch);
         for i in bits(scratch.unsettled) {
             scratch.subscriber[i] = self.ledger.state.subscribers.candidate(scratch.subscriber_hash[i]);
@@ -136,7 +136,7 @@ impl PacketPath {
             scratch.subscriber[i] = slot;
             let subscriber = self.ledger.state.subscribers.get(slot);
             let paired = AddressIndex(subscriber.paired);
-            // A subscriber not settled under the present settings may need another address.
+            // A subscriber that is not settled under the present settings may need another address.
             if paired == UNPAIRED || subscriber.generation != self.ledger.shared.short_generation() {
                 continue;
             }
@@ -227,7 +227,7 @@ impl PacketPath {
         }
     }
 
-    /// Earlier packets of the burst may have got the subscriber another block.
+    /// False if an earlier packet of the burst got the subscriber another block.
     #[inline(always)]
     fn is_wanted_still(&self, subscriber: u32, wanted: &Wanted) -> bool {
         let record = self.ledger.state.subscribers.get(subscriber);
@@ -254,7 +254,7 @@ impl PacketPath {
         Some(External { address, port: found?.port(), source })
     }
 
-    /// Earlier packets of the burst took the candidate, or some ports are guaranteed.
+    /// Used if earlier packets of the burst took the candidate, or some ports are guaranteed.
     #[cold]
     #[inline(never)]
     fn commit_anywhere(&mut self, now: Instant, new: NewMapping, session: &NewSession) -> Option<u32> {
@@ -316,7 +316,7 @@ impl PacketPath {
         let own = || self.ledger.shared.pool_for(key.realm, source.into());
         let is_ruled_away = !self.ledger.shared.rules.is_empty()
             && scratch.ruling[i].action.pool().or_else(own) != Some(PoolId(record.pool));
-        // The penalty may have begun with an earlier packet, or be over.
+        // The penalty may have begun with an earlier packet, or have ended.
         (!record.is_offender() && !is_ruled_away && self.is_wanted_still(subscriber, &scratch.wanted[i]))
             .then_some((key, hop))
     }

@@ -48,8 +48,8 @@ impl RuleKey {
 }
 
 impl PacketPath {
-    /// Asks about a packet and its opposite direction. A filter with `log` records each refusal,
-    /// and each permitted session once (`opens`).
+    /// Checks a packet and its opposite direction. A filter with `log` records each refusal, and
+    /// each permitted session once (`opens`).
     #[inline]
     pub(in crate::shard) fn filter(
         &mut self,
@@ -97,7 +97,7 @@ impl PacketPath {
         self.ledger.events.note_filter(event, self.ledger.shared.settings().events.filter_events_per_second);
     }
 
-    /// Asks the filters unless the packet's stamp shows the answer.
+    /// Checks the filters unless the packet's stamp shows the result.
     pub(in crate::shard) fn filter_flow(
         &mut self,
         now: Instant,
@@ -146,7 +146,7 @@ impl PacketPath {
         }
     }
 
-    /// All packets at once, so that their memory is waited for together.
+    /// All packets at once, so that their memory accesses overlap.
     pub(in crate::shard) fn ask_rules(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
         let (rules, filters) = (&self.ledger.shared.rules, &self.ledger.shared.filters);
         scratch.refused = 0;

@@ -15,7 +15,7 @@ use crate::types::Protocol;
 impl Ledger {
     #[inline(always)]
     pub(in crate::shard) fn count_mapping(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
-        // A line of its own that nobody waits for.
+        // On a cache line of its own, for which nothing waits.
         self.state.subscribers.account_mut(subscriber).count_mapping();
         let record = self.state.subscribers.get_mut(subscriber);
         record.mappings[protocol.index()] += 1;

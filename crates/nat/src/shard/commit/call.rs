@@ -20,8 +20,9 @@ use crate::types::Endpoint;
 use crate::verdict::GatewayRefusal;
 
 impl Ledger {
-    /// The external endpoint whose port is the call identifier for the outside. A call that both
-    /// ends have accepted lives as long as its control session, any other until the timeout.
+    /// Reserves the external endpoint whose port is the call identifier for the outside. A call
+    /// that both ends have accepted lives as long as its control session, any other until the
+    /// timeout.
     pub(in crate::shard) fn expect_call(&mut self, asking: &Asking, want: &Want) -> Option<Endpoint> {
         let Asking { now, place, key, alg } = *asking;
         let gateway = self.shared.gateways.of(alg)?;
@@ -81,7 +82,7 @@ impl Ledger {
         let grant = self.state.grants.get_mut(index);
         grant.connect(peer);
         let Some(call) = grant.call() else { return };
-        // The peer has given the identifier of another call to this one.
+        // The peer has reused the identifier of another call for this one.
         while let Some(other) = self.view().call_of(now, &call) {
             self.end_call(now, place, other);
         }

@@ -70,7 +70,7 @@ impl Ledger {
         let visits = Pace::RECORDS.due(end, elapsed);
         let stretch = walk.pass.next(visits, end);
         let stop = stretch.end;
-        // Where the next call begins, if it has as much time.
+        // Where the next call begins if it has as much time.
         self.state.mappings.prefetch_range(stop..stop.saturating_add(visits));
         for index in stretch {
             if index + AHEAD < stop && self.state.mappings.get(index + AHEAD).is_in_use() {
@@ -96,7 +96,7 @@ impl Ledger {
             .ports
             .guarantees()
             .is_some_and(|guarantees| guarantees.is_beyond(paired, protocol, external.port));
-        // An expired mapping's port will be held down, which a guaranteed port may not be.
+        // The port of an expired mapping will be held down, and a guaranteed port must not be.
         if !is_unguaranteed || self.view().coverable(slot)[p] == 0 || !self.state.is_alive(index, now) {
             return;
         }

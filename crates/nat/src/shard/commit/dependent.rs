@@ -70,7 +70,8 @@ impl Ledger {
         outside: &OutsideKey,
         is_hairpin: bool,
     ) -> Result<u32, Verdict> {
-        // A five-tuple may have an expired session, then a hold-down: each takes an attempt to end.
+        // An expired session may have the five-tuple, and then a hold-down: each takes an attempt
+        // to end.
         for _ in 0..ATTEMPTS {
             let (view, random) = self.deciding();
             let new = view.decide_lead(now, aim, outside, random)?;
@@ -162,7 +163,7 @@ impl Ledger {
     }
 
     fn enter_flow(&mut self, now: Instant, flow: &NewFlow) -> Result<u32, Lost> {
-        // If the table is full, the oldest hold-down makes room.
+        // If the table is full, the oldest hold-down is ended.
         if let Some(index) = self.state.flows.in_the_way() {
             self.end_hold_down(index);
         }

@@ -30,19 +30,19 @@ use crate::verdict::GatewayRefusal;
 
 /// Tries to find a free pair of an even port and the odd one above it.
 const PAIR_ATTEMPTS: u16 = 8;
-/// A registration keeps its port at most for this long, whatever it says.
+/// A registration keeps its port at most for this time, whatever it asks for.
 const REGISTRATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A call may ring for so long after a provisional answer (RFC 3261 §16.6, Timer C).
+/// A call may ring for this time after a provisional answer (RFC 3261 §16.6, Timer C).
 const RINGING_MAX: Duration = Duration::from_secs(180);
 
 /// The gateway that reads a session.
 pub(in crate::shard) struct Reader<'a> {
     pub(in crate::shard) gateway: &'a CompiledGateway,
     pub(in crate::shard) client_is_inside: bool,
-    /// It is between a registered endpoint and its registrar, on other ports than its servers'.
+    /// It is between a registered endpoint and its registrar, on ports that are not the servers'.
     pub(in crate::shard) is_of_registration: bool,
-    /// The server has opened it, so only the client's next request begins reading.
+    /// The server has opened it, so reading begins with the client's next request.
     pub(in crate::shard) awaits_request: bool,
 }
 
@@ -57,7 +57,8 @@ pub(in crate::shard) struct Asking {
 }
 
 impl Ledger {
-    /// The external endpoint of what a message wants; of the first port of a pair.
+    /// Reserves the external endpoint for what a message announces; for a pair, returns that of the
+    /// first port.
     pub(in crate::shard) fn expect(&mut self, asking: &Asking, want: &Want) -> Option<Endpoint> {
         let Asking { now, key, alg, .. } = *asking;
         if want.kind == WantKind::Call {
@@ -70,7 +71,7 @@ impl Ledger {
         let own = control.external();
         let protocol = Protocol::from(want.transport);
         let inside = InternalKey { protocol, port: want.port, ..control.key() };
-        // What is registered must admit every caller; over UDP there is no connection to count.
+        // A registered endpoint must admit every caller. Over UDP there is no connection to count.
         let is_lasting = want.lifetime.is_some() || protocol != Protocol::Tcp;
         let kind = if want.kind == WantKind::Control && is_lasting { Kind::Map } else { Kind::Once };
         let lifetime = want.lifetime.map(|seconds| Duration::from_secs(seconds.into()).min(REGISTRATION_MAX));
@@ -88,7 +89,8 @@ impl Ledger {
         if lifetime == Some(Duration::ZERO) {
             return self.end_expected(&request, own);
         }
-        // What a call names stays registered, and so admits at least as much and as long.
+        // What a call announces stays registered, so it admits at least as much for at least as
+        // long.
         let admits = |grant: &Grant| {
             let is_registration = grant.kind() == Kind::Map && grant.origin().is_alg() && grant.is_alive(now);
             let is_same_peer = grant.remotes.as_slice().first() == request.remotes.as_slice().first();
@@ -131,8 +133,8 @@ impl Ledger {
         external
     }
 
-    /// Whether the session's peer may use this already: by an announcement that is still there, or
-    /// because sound of the session comes from there.
+    /// Whether the session's peer may use this already: because of an earlier announcement that is
+    /// still valid, or because sound of the session comes from there.
     fn was_announced(&self, asking: &Asking, request: &Request) -> bool {
         let is_there = |index: u32| self.state.grants.get(index).is_alive(asking.now);
         let known = self.state.control_sessions.as_ref().map_or(&[][..], |store| store.get(asking.place).known());
@@ -144,8 +146,8 @@ impl Ledger {
             || known.iter().any(|known| known.inside == request.key.port) && is_in_use()
     }
 
-    /// A connection that the outside has opened. What answers there may be any server that repeats
-    /// what it gets, so that the outside could register what it likes.
+    /// True for a connection that the outside has opened. The program that answers there may be any
+    /// server that repeats what it gets, and the outside could make it register anything.
     fn may_not_register(&self, asking: &Asking, protocol: Protocol) -> bool {
         let session = self.state.control_sessions.as_ref().map(|store| store.get(asking.place));
         protocol == Protocol::Tcp && session.is_some_and(|it| !it.client_is_inside)
@@ -156,8 +158,8 @@ impl Ledger {
         self.counters.gateways[usize::from(alg.0)].refuse(why);
     }
 
-    /// 8 for a session and a number for a subscriber. What is in use or gone does not count, and a
-    /// pair counts once.
+    /// Whether another port may be announced: 8 for a session, and the configured number for a
+    /// subscriber. Ports in use or ended do not count, and a pair counts once.
     pub(in crate::shard) fn may_expect(
         &mut self,
         asking: &Asking,
@@ -199,8 +201,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A registration with this registrar is over. Its endpoint is still named by the message that
-    /// says so.
+    /// Ends a registration with this registrar. The message that ends it still names its endpoint.
     fn end_expected(&mut self, request: &Request, own: Endpoint) -> Option<Endpoint> {
         let found = self.find_grant(request);
         let external = found.map(|index| self.state.grants.get(index).external());
@@ -210,9 +211,9 @@ impl Ledger {
         external.or(Some(own))
     }
 
-    /// All of the sender are over (RFC 3261 §10.2.2), those with other registrars are not. Several
-    /// phones may share an address inside, so the sender is known by its port: the one it sends
-    /// from, or, over TCP, the one where it listens (`via`).
+    /// Ends all registrations of the sender with this registrar (RFC 3261 §10.2.2). Several phones
+    /// may share an address inside, so the sender is known by its port: the one it sends from, or,
+    /// over TCP, the one where it listens (`via`).
     pub(in crate::shard) fn end_registrations(&mut self, asking: &Asking, via: Option<u16>) {
         let Asking { now, place, key, alg } = *asking;
         let control = self.state.mappings.get(key.mapping).key();
@@ -238,8 +239,8 @@ impl Ledger {
         }
     }
 
-    /// RTP and RTCP (RFC 3550 §11): an even port and the odd one above it. If they cannot be had
-    /// together, any port for RTP: sound without reports is better than none.
+    /// Reserves ports for RTP and RTCP (RFC 3550 §11): an even port and the odd one above it. If no
+    /// pair is free, any port for RTP: sound without reports is better than none.
     fn expect_pair(&mut self, now: Instant, request: &Request) -> Option<Endpoint> {
         let above = |request: &Request, external: Endpoint| Request {
             key: InternalKey { port: request.key.port.wrapping_add(1), ..request.key },
@@ -298,7 +299,7 @@ impl Ledger {
         self.state.grants.find(&InternalKey { protocol, port, ..control }, is_it).is_some()
     }
 
-    /// Ends a grant that nobody has heard of, with its mapping.
+    /// Ends a grant that was not announced to anyone, with its mapping.
     fn withdraw_grant(&mut self, now: Instant, index: u32) {
         let mapping = self.state.grants.get(index).mapping;
         self.end_grant(now, index);
@@ -324,8 +325,8 @@ impl Ledger {
     }
 
     /// Which gateway reads a session: by the port of its server, by the registration that it leads
-    /// to, or by the port of the server inside that has opened it for a client that had no place
-    /// when it asked. `known`: its record, if it is read already.
+    /// to, or because a server inside has opened it for a client that found no place when it asked.
+    /// `known`: its record, if it is read already.
     pub(in crate::shard) fn gateway_of(
         &self,
         now: Instant,
@@ -336,7 +337,7 @@ impl Ledger {
         let mapping = self.state.mappings.get(index);
         let (remote, side) = self.remote_of(index, session)?;
         let client_is_inside = side == Side::Inside;
-        // What a gateway reads and writes are IPv4 addresses of hosts, and an IPv6 host has none.
+        // A gateway reads and writes IPv4 addresses of hosts, and an IPv6 host has none.
         if crate::types::is_host_number(mapping.key().address) {
             return None;
         }
@@ -350,11 +351,11 @@ impl Ledger {
                 return Some(Reader { gateway, client_is_inside, is_of_registration, awaits_request: false });
             }
         }
-        // One that is not for the short way has a mark.
+        // A session that takes the long way has a mark.
         if session == SessionRef::Inline && !mapping.has_own_timer() {
             return None;
         }
-        // What was begun is read to its end, even if the registration ends before.
+        // A session that is being read is read to its end, even if the registration ends before.
         let store = self.state.control_sessions.as_ref()?;
         let begun = known.map(|place| store.get(place)).filter(|session| session.is_of_registration);
         let alg = match begun {
@@ -380,15 +381,15 @@ impl Ledger {
         }
     }
 
-    /// A callee that has yet to answer: a phone sends no sound meanwhile, so what its call has
-    /// announced waits for longer than for one that gets no answer at all. Once the
-    /// call has its answer, what is not used waits no longer than that.
+    /// Notes a step of a call. Until the callee answers, a phone sends no sound, so announced ports
+    /// wait longer after a provisional answer than without any. After the final answer, unused
+    /// ports wait no longer than that.
     pub(in crate::shard) fn note_call(&mut self, asking: &Asking, step: CallStep, request: u16) {
         let Asking { now, place, key, alg } = *asking;
         let Some(timeout) = self.shared.gateways.of(alg).map(|gateway| gateway.timeout) else { return };
         let other = self.view().other_session(asking);
         let Some(store) = self.state.control_sessions.as_mut().filter(|_| step != CallStep::Asks) else { return };
-        // Asked by the one session, answered by the other.
+        // Asked in one session, answered in the other.
         let is_asked = |place: &u32| store.get(*place).known().iter().any(|known| known.peer == Some(request));
         let place = Some(place).filter(is_asked).or(other).unwrap_or(place);
         let (known, len) = store.get(place).known_now();
@@ -421,8 +422,8 @@ impl Ledger {
         }
     }
 
-    /// The registrar has answered: a registration lives as long as it says (RFC 3261 §10.2.4), at
-    /// least as long as what is only expected.
+    /// The registrar has answered: the registration lives as long as the answer says (RFC 3261
+    /// §10.2.4), and at least as long as an expectation.
     pub(in crate::shard) fn note_registered(&mut self, asking: &Asking, port: u16, seconds: u32) {
         let Asking { now, key, alg, .. } = *asking;
         let Some(timeout) = self.shared.gateways.of(alg).map(|gateway| gateway.timeout) else { return };

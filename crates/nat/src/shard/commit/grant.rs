@@ -33,7 +33,7 @@ pub(in crate::shard) const fn cause_of(origin: Origin) -> Cause {
     }
 }
 
-/// A session that no packet matches and that has ended when it begins.
+/// A session that no packet matches, and that has ended before it begins.
 const fn no_session(now: Instant) -> NewSession {
     NewSession {
         remote_address: 0,
@@ -59,7 +59,7 @@ impl Ledger {
         })
     }
 
-    /// Whether another live grant has the mapping of this one.
+    /// Whether another live grant has the same mapping.
     pub(in crate::shard) fn shares_mapping(&self, now: Instant, index: u32) -> bool {
         let own = self.state.grants.get(index);
         let is_beside =
@@ -67,8 +67,8 @@ impl Ledger {
         own.mapping != 0 && self.state.grants.find(&own.key(), is_beside).is_some()
     }
 
-    /// A new grant, or one held down again. Nothing has changed on an error. Whether its owner may
-    /// have one more is for the caller to decide.
+    /// Opens a grant, or renews the one that there is, held down or not. On an error nothing has
+    /// changed. The caller has checked whether its owner may have one more.
     pub(in crate::shard) fn open_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
         if let Some(known) = self.find_grant(request) {
             if !self.state.grants.get(known).is_used() {
@@ -89,7 +89,7 @@ impl Ledger {
         Ok(index)
     }
 
-    /// The mapping of a grant, and what holds it.
+    /// Makes or finds the mapping of a grant, and the session that holds it.
     fn place_grant(&mut self, now: Instant, request: &Request) -> Result<(u32, u32), Denied> {
         let key = &request.key;
         let found = self.state.find_mapping(key, self.state.hash_of(key));
@@ -129,7 +129,7 @@ impl Ledger {
             let mut new = view.decide_granted(&ask, suggested, random)?;
             new.cause = cause_of(request.origin);
             let Ok(index) = self.commit_mapping(now, &new, &no_session(now)) else {
-                // Another worker was faster, or the wished port lies in a block that is in use.
+                // Another worker was faster, or the suggested port lies in a block that is in use.
                 suggested = match suggested {
                     Suggested::Only(_) => return Err(Denied::OtherEndpoint),
                     Suggested::Any | Suggested::Rather(_) => Suggested::Any,
@@ -182,8 +182,8 @@ impl Ledger {
         }
     }
 
-    /// Ends it for its client. Its mapping lives on while packets use it, and its port is held down
-    /// for `rest` (RFC 6887 §15).
+    /// Ends a grant for its client. Its mapping lives on while packets use it, and its port is held
+    /// down for `rest` (RFC 6887 §15).
     pub(in crate::shard) fn retire_grant(&mut self, now: Instant, index: u32, rest: Duration) {
         if rest == Duration::ZERO || self.state.grants.get(index).mapping == 0 {
             self.end_grant(now, index);
@@ -195,7 +195,7 @@ impl Ledger {
         self.note_grant(now, index);
     }
 
-    /// Its mapping lives on only while packets use it.
+    /// Ends a grant. Its mapping lives on only while packets use it.
     pub(in crate::shard) fn end_grant(&mut self, now: Instant, index: u32) {
         self.release_hold(now, index);
         self.remove_grant(now, index);
@@ -223,14 +223,15 @@ impl Ledger {
         if hold != 0 {
             self.state.grants.get_mut(index).hold = 0;
             self.end_extra_session(now, hold);
-            // Its end may have been that of the hold.
+            // The end of the mapping may have been that of the hold.
             let mapping = self.state.mappings.get_mut(mapping);
             let expires = mapping.expires();
             mapping.extend_to(expires, true);
         }
     }
 
-    /// A mapping ends before its grants: those that its client still has need another.
+    /// Call it when a mapping ends before its grants: those that a client still has need another
+    /// mapping.
     #[cold]
     pub(in crate::shard) fn leave_grants(&mut self, now: Instant, mapping: u32) {
         let key = self.state.mappings.get(mapping).key();
@@ -239,7 +240,7 @@ impl Ledger {
             // The hold goes with the mapping, like its other sessions.
             let grant = self.state.grants.get_mut(index);
             grant.lose_mapping();
-            // Its client is still to learn of its end.
+            // The client has not been notified of the end yet.
             let is_awaited = grant.is_resting() && grant.updates_left > 0;
             if is_awaited {
                 continue;
@@ -253,7 +254,7 @@ impl Ledger {
         }
     }
 
-    /// Another mapping for a grant whose own has ended. False if there is none.
+    /// Finds another mapping for a grant whose own has ended. False if there is none.
     pub(in crate::shard) fn move_grant(&mut self, now: Instant, index: u32) -> bool {
         let grant = *self.state.grants.get(index);
         let request = Request {
@@ -272,7 +273,7 @@ impl Ledger {
         true
     }
 
-    /// After a stranger's first session: a grant for only one ends.
+    /// Call it after the first session of a remote: a grant for only one session ends.
     #[cold]
     pub(in crate::shard) fn note_entered(&mut self, now: Instant, mapping: u32, remote: (u32, u16)) {
         let key = self.state.mappings.get(mapping).key();
@@ -296,8 +297,8 @@ impl Ledger {
         self.state.grants.get_mut(index).set_used();
     }
 
-    /// Keeps an external port for an internal endpoint without letting anyone in. False if it
-    /// cannot be had.
+    /// Keeps an external port for an internal endpoint without admitting anyone. False if it is not
+    /// available.
     pub(in crate::shard) fn reserve(&mut self, now: Instant, request: &Request) -> bool {
         let Ok(index) = self.open_grant(now, request) else {
             // Packets of the client itself may have taken another port for this endpoint.

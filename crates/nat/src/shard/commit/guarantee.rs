@@ -1,8 +1,8 @@
 //! Ports guaranteed to a subscriber by its class, on the address it is paired with, until it leaves
 //! (see [`crate::external::ports`], `guarantees.rs`).
 //!
-//! A guaranteed port becomes an unguaranteed one for its hold-down, or it would use up the
-//! guarantee; it is free at once if none is left.
+//! For its hold-down, a guaranteed port counts as unguaranteed, or it would use up the guarantee.
+//! If no unguaranteed port is left, it is free at once.
 //!
 //! If new settings guarantee more ports than are free, others get no port until walks over the
 //! subscribers and their mappings have filled the guarantees.

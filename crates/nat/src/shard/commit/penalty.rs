@@ -55,8 +55,8 @@ impl View<'_> {
         (subscriber.generation == self.snapshot.short_generation()).then_some(PoolId(subscriber.pool))
     }
 
-    /// Before the record is settled, address or block show the pool: their places are the same
-    /// under all settings.
+    /// The pool by the address or block of a record that is not settled yet: their places are the
+    /// same under all settings.
     pub(in crate::shard) fn pool_in_use(&self, slot: u32) -> Option<PoolId> {
         let subscriber = self.state.subscribers.get(slot);
         let of_place = |place: AddressIndex| self.snapshot.slot(place).map(|place| place.pool);
@@ -125,7 +125,7 @@ impl Ledger {
 
     #[cold]
     pub(in crate::shard) fn release(&mut self, now: Instant, slot: u32, cause: Cause) {
-        // Reported with the pool of the beginning, even if the settings have changed.
+        // Reported with the pool in which the penalty began, even if the settings have changed.
         let account = self.state.subscribers.account(slot);
         let (pool, held_s) = (account.penalty_pool(), account.penalty_s(now));
         self.note_penalty(EventKind::PenaltyEnded, now, slot, pool, held_s, cause);

@@ -18,7 +18,8 @@ use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::verdict::Verdict;
 
-/// Changes of one request, at most: a set of ports is made and then marked, and others make room.
+/// Most changes of one request: a set of ports is made and then marked, and other grants may be
+/// given up for it.
 const CHANGES_MAX: usize = 256;
 
 impl View<'_> {
@@ -72,7 +73,7 @@ impl View<'_> {
 }
 
 impl Ledger {
-    /// Room to report what one request may change; always without a ring.
+    /// Whether the ring can report all changes of one request. True without a ring.
     pub(in crate::shard) fn may_change_grants(&mut self) -> bool {
         self.deltas.grants.as_mut().is_none_or(|ring| ring.room(CHANGES_MAX) >= CHANGES_MAX)
     }

@@ -110,7 +110,7 @@ pub(super) struct Plain {
     pub(super) hash: u64,
     /// Of NAT64.
     destination: u32,
-    /// Whose record is probably that of the host, or 0. Known from the second pass on.
+    /// The record that is probably that of the host, or 0. Known from the second pass on.
     pub(super) candidate: u32,
     position: u8,
 }
@@ -174,8 +174,8 @@ impl From<translate::Refused> for Refusal {
     }
 }
 
-/// What the sender of a refused packet hears (RFC 7915 §5.4, RFC 6146 §3.5.1.1). Packets that their
-/// source cannot have sent are dropped silently.
+/// The ICMPv6 error to the sender of a refused packet (RFC 7915 §5.4, RFC 6146 §3.5.1.1). Packets
+/// with a forged source are dropped silently.
 const fn problem_of(verdict: Verdict) -> Option<Problem> {
     match verdict {
         Verdict::EmbeddedAddress | Verdict::EmbeddedPrivate | Verdict::ChecksumMissing | Verdict::Ipv6Header => {
@@ -186,7 +186,7 @@ const fn problem_of(verdict: Verdict) -> Option<Problem> {
     }
 }
 
-/// What no NAT64 host can have as its address (RFC 6146 §3.5).
+/// Refuses sources that a NAT64 host cannot have (RFC 6146 §3.5).
 #[inline(always)]
 fn check_source(
     transition: &Transition,
@@ -217,7 +217,7 @@ fn quotes_number(packet: &[u8]) -> bool {
     })
 }
 
-/// What no B4 can have as its address, and who is no subscriber (RFC 6333 §11).
+/// Refuses sources that a B4 cannot have, and B4s that are not subscribers (RFC 6333 §11).
 #[inline(always)]
 fn check_b4(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<(), Verdict> {
     let is_mapped = matches!(source >> 32, 0 | 0xffff);
@@ -233,9 +233,9 @@ fn check_b4(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<
     }
 }
 
-/// Parses the packet inside a softwire, and marks it as the softwire is marked for congestion.
+/// Parses the packet inside a softwire, and takes over the congestion mark of the outer header.
 pub(super) fn parse_in_softwire(packet: &mut Packet<'_>, offset: u16) -> Result<Parsed, Verdict> {
-    // A packet that was put together is marked already, and its headers are gone.
+    // A reassembled packet is marked already, and its outer headers are gone.
     let outer = if offset == 0 { 0 } else { Ipv6::new_unchecked(packet.bytes()).traffic_class() };
     let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
     let parsed = parse(inner)?;
@@ -291,9 +291,8 @@ pub(super) fn take_from_softwire(
     if packet.shrink_front(offset) { Ok(()) } else { Err(Verdict::SoftwireMalformed) }
 }
 
-/// The type of service of a packet out of a softwire with this traffic class: its own, with the
-/// mark of congestion of either (RFC 6040 §4.2). `None` if the packet may not be marked, and is to
-/// be dropped.
+/// The type of service of a packet out of a softwire: its own, with the congestion mark of either
+/// header (RFC 6040 §4.2). `None` if the packet must be dropped because it cannot be marked.
 #[inline(always)]
 const fn congestion(outer: u8, inner: u8) -> Option<u8> {
     match (outer & 3, inner & 3) {
@@ -455,9 +454,9 @@ impl PacketPath {
         }
     }
 
-    /// As [`PacketPath::look_at_edge`], for usual packets of hosts of this worker; `None` for
-    /// others. A host that has a record was checked when it got it, so what only depends on its
-    /// address is not checked here.
+    /// Like [`PacketPath::look_at_edge`], for usual packets of hosts of this worker; `None` for
+    /// others. A host with a record was checked when it got it, so checks that depend only on its
+    /// address are left out.
     #[inline(always)]
     pub(super) fn look_at_plain(&self, packet: &Packet<'_>, realm: RealmId) -> Option<(Plain, Way)> {
         let bytes = packet.bytes();
@@ -490,7 +489,8 @@ impl PacketPath {
                     && ipv6::HEADER_LENGTH + length <= bytes.len()
                     && get_u32(inner, ip::DESTINATION) != AFTR_INSIDE
                     && is_plain(inner, length)
-                    // Most outer headers have no mark that the inner one would have to take over.
+                    // Most outer headers have no mark that the inner header would have to take
+                    // over.
                     && (outer_class & 1 == 0 || congestion(outer_class, inner_class) == Some(inner_class))
                     && end.serves(source);
                 if !is_usual {
@@ -576,7 +576,7 @@ impl PacketPath {
         }
         let bytes = packet.bytes();
         if bytes.first().is_none_or(|first| first >> 4 != 6) {
-            // The number of a host is no address that a packet can come from.
+            // The number of a host is not an address that a packet can come from.
             if is_host_number(get_u32(bytes, ip::SOURCE)) {
                 return Err(Verdict::SourceInvalid.into());
             }
@@ -601,7 +601,7 @@ impl PacketPath {
                 check_source(transition, facing.realm, source, prefix)?;
                 let to = prefix.destination(destination)?;
                 let address = match headers.kind {
-                    // An error belongs to the host it is about; a router may have sent it.
+                    // An error belongs to the host that it is about. A router may have sent it.
                     Kind::Error => {
                         let quoted = translate::quoted6(bytes, &headers)?;
                         if !prefix.contains(quoted.source) {
@@ -662,7 +662,7 @@ impl PacketPath {
         Ok(Incoming::Softwire { offset: chain.offset as u16, key, hash })
     }
 
-    /// A packet to none of the prefixes and softwires.
+    /// A packet to none of the prefixes and softwires: perhaps a request for port control.
     #[cold]
     fn look_at_request(&self, packet: &Packet<'_>, realm: RealmId, source: u128) -> Result<Incoming, Verdict> {
         let transition = &self.ledger.shared.transition;
@@ -676,8 +676,8 @@ impl PacketPath {
         Ok(Incoming::Request { source, way, offset: ipv6::HEADER_LENGTH as u16 })
     }
 
-    /// An ICMPv6 message to the AFTR. Of a packet in a softwire, a router reports what size passes
-    /// (RFC 2473 §7.2). It has to quote enough to name a host.
+    /// An ICMPv6 message to the AFTR: a router reports which size of softwire packets passes (RFC
+    /// 2473 §7.2). It has to quote enough to name a host.
     #[cold]
     fn look_at_error(&self, packet: &[u8], aftr: u128, way: Way) -> Result<Incoming, Verdict> {
         let headers = translate::read6(packet).map_err(|_| Verdict::LocalIgnored)?;
@@ -808,8 +808,8 @@ impl PacketPath {
         take_from_softwire(packet, offset, &parsed, (number, &key), hosts).map_err(Refusal::from)
     }
 
-    /// RFC 6333 §5.3: fragments around, so the packet is put together before the softwire is taken
-    /// off.
+    /// RFC 6333 §5.3: the softwire packet was fragmented, so it is reassembled before
+    /// decapsulation.
     #[cold]
     #[inline(never)]
     fn reassemble<S: Sink>(
@@ -973,7 +973,7 @@ impl PacketPath {
         packet.outcome = Outcome::Done;
     }
 
-    /// No room for a host; a prefix that has none yet is of nobody.
+    /// Records that there was no room for a host. A prefix without a host so far has no subscriber.
     #[cold]
     fn note_host_refused(&mut self, now: Instant, packet: &Packet<'_>, verdict: Verdict) {
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);

@@ -52,7 +52,7 @@ const HOP_LIMIT: u8 = 64;
 pub(super) struct Ready {
     pub(super) start: usize,
     pub(super) length: usize,
-    /// Larger than may be sent: fragments of this size, with this identification.
+    /// If the packet is too large: the size of its fragments, and their identification.
     pub(super) split: Option<(u16, u32)>,
 }
 
@@ -146,7 +146,8 @@ impl PacketPath {
         }
     }
 
-    /// Fragments of a packet leave at once, so the packets before it have to (RFC 7915 §4).
+    /// Fragments of a packet leave at once, so the packets before it must leave first (RFC 7915
+    /// §4).
     #[cold]
     #[inline(never)]
     fn send_earlier<S: Sink>(&mut self, before: &mut [Packet<'_>], sink: &mut S) {
@@ -274,8 +275,8 @@ impl PacketPath {
         ready.map(Prepared::Ready)
     }
 
-    /// True for a fragment of a UDP datagram without checksum. Only the first one says so; the
-    /// engine sends the others behind it.
+    /// True for a fragment of a UDP datagram without checksum. Only the first fragment shows it;
+    /// the engine sends the others after it.
     fn is_without_checksum(&self, packet: &[u8]) -> bool {
         let view = Ipv4::new_unchecked(packet);
         if !view.is_fragment() || view.protocol() != ipv4::PROTOCOL_UDP {
@@ -291,8 +292,7 @@ impl PacketPath {
         })
     }
 
-    /// RFC 6146 §3.4: the datagram is put together, so that it can get the checksum that IPv6
-    /// demands.
+    /// RFC 6146 §3.4: reassembles the datagram, so that it can get the checksum that IPv6 requires.
     #[cold]
     #[inline(never)]
     fn complete<S: Sink>(&mut self, egress: Egress, fragment: &[u8], sink: &mut S) -> Result<Sent, Verdict> {

@@ -34,7 +34,7 @@ use crate::types::WorkerId;
 use crate::verdict::Verdict;
 use crate::verdict::VerdictKind;
 
-/// What a packet from inside is behind the edge.
+/// What a packet from inside becomes at the edge.
 pub(in crate::shard) enum Arrived {
     /// IPv4, from the number of a host if it was IPv6. The packet begins there.
     Ipv4,
@@ -201,7 +201,7 @@ impl PacketPath {
         report.step(|| Step::Host { number, host, role: HostRole::Receiver { remote } });
     }
 
-    /// What [`PacketPath::depart`] would refuse of an IPv4 packet that the engine forwards between
+    /// What [`PacketPath::depart`] would refuse if the engine forwarded an IPv4 packet between
     /// these endpoints to an IPv6 host. `frame` has room in front of the packet at `start`.
     pub(in crate::shard) fn foretell_departure(
         &self,

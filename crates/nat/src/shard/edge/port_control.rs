@@ -1,5 +1,5 @@
 //! Port control of IPv6 hosts: requests to Natrix's IPv6 addresses (NAT64), to the AFTR (B4s), and
-//! to 192.0.0.1 in a softwire; what Natrix sends them unasked.
+//! to 192.0.0.1 in a softwire; and the announcements and updates that Natrix sends them.
 
 use core::net::Ipv4Addr;
 use core::ops::Range;
@@ -79,8 +79,8 @@ fn datagram_at(packet: &[u8], offset: usize) -> Option<Udp<&[u8]>> {
     (is_valid && udp.source_port() != 0).then_some(udp)
 }
 
-/// True for a request of an IPv6 host that another worker has limited, which then is a packet like
-/// those that were steered here.
+/// True for a request of an IPv6 host that another worker has rate-limited already. It is then
+/// handled like a packet that was steered here.
 #[inline(always)]
 pub(super) fn take_over_request(packet: &mut Packet<'_>) -> bool {
     let is_one = packet.meta.stage == Stage::PortControl && packet.bytes().first().is_some_and(|it| it >> 4 == 6);
@@ -98,7 +98,8 @@ impl PacketPath {
                 self.judge_request(packet, usize::from(*offset), *way) == Verdict::Local
             }
             Incoming::Softwire { offset, .. } => {
-                // Without options, as everyone sends it; others are limited by their own worker.
+                // Without options, as everyone sends it. Requests with options are limited by their
+                // own worker.
                 let inner = packet.chunk::<{ ip::HEADER_MIN + 4 }>(usize::from(*offset));
                 inner.is_some_and(|header| {
                     get_u32(header, ip::DESTINATION) == AFTR_INSIDE
@@ -110,11 +111,10 @@ impl PacketPath {
         }
     }
 
-    /// A request of a host of another worker, limited before it takes room in a ring. The packet
-    /// has no verdict then.
+    /// Passes on a request of a host of another worker, limited before it takes room in a ring. The
+    /// packet has no verdict then.
     ///
-    /// # Errors
-    /// Its host has asked too often, or the ring is half full.
+    /// # Errors Its host has asked too often, or the ring is half full.
     #[cold]
     #[inline(never)]
     pub(super) fn pass_request_of_host_on<S: Sink>(
@@ -244,7 +244,7 @@ impl PacketPath {
         Err(Verdict::Local)
     }
 
-    /// The update of a grant of an IPv6 host, to what asked for it.
+    /// Sends the update of a grant of an IPv6 host to its requester.
     pub(in crate::shard) fn send_update_to_host<S: Sink>(&mut self, grant: &Grant, update: &[u8], sink: &mut S) {
         let (realm, number, port) = (grant.key().realm, grant.key().address, grant.requester.port);
         let Some(host) = self.ledger.state.subscribers.hosts.get(number).copied() else { return };

@@ -21,7 +21,7 @@ use crate::types::SOFTWIRE_HOSTS_FIRST;
 use crate::upkeep::walk::Pace;
 use crate::upkeep::walk::Walk;
 
-/// Further ones are probed in a later round; there is time for many until a session ends.
+/// Further connections are probed in a later round. There is time for many until a session ends.
 const PROBES_PER_CALL_MAX: usize = 16;
 
 const LENGTH: usize = ipv4::HEADER_LENGTH_MIN + wire::tcp::HEADER_LENGTH_MIN;
@@ -99,7 +99,7 @@ impl PacketPath {
         {
             *left -= 1;
             self.send_probe(&idle, sink);
-            // Not again, whether there was a buffer or not: the host may be gone.
+            // Not again, whether there was a buffer or not, because the host may be gone.
             self.ledger.note_probed(index, session);
         }
     }

@@ -64,7 +64,8 @@ impl PacketPath {
         }
     }
 
-    /// An expired mapping here still has the external port of another worker's static mapping.
+    /// Ends an expired mapping here that still has the external port of another worker's static
+    /// mapping.
     #[cold]
     pub(in crate::shard) fn vacate(&mut self, at: Arrival<'_>, expired: u32, worker: WorkerId, via: Via) -> Fate {
         let Arrival { now, meta, parsed } = at;
@@ -86,7 +87,7 @@ impl PacketPath {
         match inside {
             Some(inside) => match self.view().endpoint_of_static(now, &inside, protocol) {
                 Ok((key, None)) => self.refuse_static(now, &key, Verdict::LogFull),
-                // There is no record of the host that could count the refusal.
+                // The host has no record that could count the refusal.
                 Ok((_, Some(_))) | Err(_) => Fate::Done(Verdict::LogFull),
             },
             // The static mapping does not exist under this worker's settings.

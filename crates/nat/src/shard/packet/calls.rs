@@ -66,7 +66,7 @@ impl PacketPath {
         }
     }
 
-    /// Names the gateway as the reason if a fragment could be one of a call.
+    /// Gives the gateway as the reason if a fragment could belong to a call.
     pub(in crate::shard) fn fragment_of_call(&self, parsed: &Parsed, fate: Fate) -> Fate {
         let is_served = || self.ledger.shared.gateways.of(AlgId::PPTP).is_some();
         match fate {

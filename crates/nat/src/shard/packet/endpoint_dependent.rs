@@ -9,8 +9,9 @@
 //!                 a forward has several targets               ─► lead (`targets`), by five-tuple
 //! ```
 //!
-//! Thus an endpoint with a mapping keeps what RFC 4787 REQ-1 promises. Only one without gets
-//! endpoint-dependent sessions, where a rule says so (ADR 11). No inside five-tuple has both.
+//! So an endpoint with a mapping keeps what RFC 4787 REQ-1 promises. Only an endpoint without a
+//! mapping gets endpoint-dependent sessions, where a rule says so (ADR 11). No inside five-tuple
+//! has both.
 
 use crate::snapshot::shared::NextHop;
 use crate::steps::dependent::DependentAsk;

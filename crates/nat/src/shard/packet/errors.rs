@@ -32,7 +32,7 @@ impl PacketPath {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        // Routers on the path report errors, too (RFC 4787 REQ-12a).
+        // Routers on the way report errors, too (RFC 4787 REQ-12a).
         if via == Via::Outside
             && let Some(verdict) = self.view().check_source(Facing::OUTSIDE, parsed.source)
         {

@@ -126,7 +126,7 @@ impl PacketPath {
                 if let Fate::Done(verdict) = fate
                     && verdict.kind() == crate::verdict::VerdictKind::Dropped
                 {
-                    // Without its beginning, the rest of a datagram is useless.
+                    // Without its first fragment, the rest of a datagram is useless.
                     let discarded = self.fragments.refuse(datagram);
                     self.count_held(Verdict::FragmentRefused, discarded);
                     return fate;

@@ -1,7 +1,7 @@
-//! Packets of control sessions: asks the gateway, and sends what comes of it.
+//! Packets of control sessions: passes them to the gateway, and sends the result.
 //!
-//! A packet is changed before it is translated if it comes from inside, and after its session was
-//! found if it comes from outside, so the gateway always sees the sender's own addresses.
+//! A packet from inside is changed before translation, and a packet from outside after its session
+//! was found. So the gateway always sees the sender's own addresses.
 
 use crate::headers::packet::Sink;
 use crate::headers::parse::Class;
@@ -27,7 +27,7 @@ use crate::verdict::Verdict;
 use wire::checksum;
 use wire::tcp::Flags;
 
-/// What every path and receiver takes in one packet, with the headers (RFC 9293 §3.7.1).
+/// Every path and receiver takes a packet of this size, headers included (RFC 9293 §3.7.1).
 const TOTAL_MIN: u16 = 576;
 
 /// A packet to another worker, with its link header, fits a buffer of 2,048 bytes.
@@ -41,7 +41,7 @@ pub(in crate::shard) enum Onward<'a> {
 }
 
 impl PacketPath {
-    /// `None` if the packet goes on as it is.
+    /// `None` if the packet continues unchanged.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn by_gateway<S: Sink>(
@@ -87,7 +87,7 @@ impl PacketPath {
         fate
     }
 
-    /// In pieces that fit the way, the last one with the packet's verdict.
+    /// Sends the payload in pieces that fit the way, the last one with the verdict of the packet.
     fn send_segments<S: Sink>(
         &mut self,
         at: Arrival<'_>,
@@ -104,10 +104,10 @@ impl PacketPath {
         let (total_max, is_only_one) = match onward {
             Onward::Out(Way::Out(hop)) => (hop.mtu.min(known), false),
             Onward::In(hop, Via::Outside) => (hop.mtu.min(known), false),
-            // The second half may be another worker's, and gets one packet, which is cut there, or
-            // fragmented if no gateway reads it. What does not fit, the sender repeats.
+            // The second half may be on another worker. It gets one packet and cuts it there, or
+            // fragments it if no gateway reads it. The sender repeats what does not fit.
             Onward::Out(Way::Hairpin { .. }) => (known.max(HANDED_OFF_MAX), true),
-            // It may be longer than what its sender has sent.
+            // The packet may be longer than the one that its sender has sent.
             Onward::In(hop, Via::Hairpin) => (hop.mtu, false),
         };
         if is_only_one && length + headers > usize::from(known) {

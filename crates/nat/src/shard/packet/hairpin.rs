@@ -35,7 +35,7 @@ pub(in crate::shard) fn made_session(index: u32, session: SessionRef) -> u32 {
     if matches!(session, SessionRef::Extra(_)) { index | SESSION_ONLY } else { 0 }
 }
 
-/// True if the packet failed for another reason than filtering.
+/// True if the packet failed for a reason other than filtering.
 fn is_refused(verdict: Verdict) -> bool {
     verdict.kind() == VerdictKind::Dropped && !matches!(verdict, Verdict::Filtered | Verdict::UnsolicitedSyn)
 }

@@ -40,7 +40,7 @@ impl PacketPath {
         }
     }
 
-    /// The external endpoint of the SYN has a mapping here by now.
+    /// The external endpoint of the SYN has got a mapping here.
     pub(in crate::shard) fn answer_held_syn<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], sink: &mut S) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let key = Towards::of(parsed, Protocol::Tcp, 0).key;

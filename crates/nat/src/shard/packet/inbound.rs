@@ -129,7 +129,7 @@ impl PacketPath {
                 // The first answer changes the state and its timer. Only once, or an outside host
                 // could keep the session alive.
                 let is_unanswered = self.ledger.state.session_state(index, session).0 == TcpState::UNANSWERED;
-                // The answer to a client outside comes from inside.
+                // The answer to a client outside must come from inside.
                 let awaits_inside = is_unanswered && self.ledger.is_opened_from(index, session, Side::Outside);
                 if (refreshes || is_unanswered) && !awaits_inside {
                     let lifetime = self.view().lifetime(index, session, TcpState::Established);
@@ -219,7 +219,7 @@ impl PacketPath {
                 }
                 match made {
                     Err(verdict) if purpose == OpenedFor::Packet => Fate::Done(verdict),
-                    // A session that is only for the answers does not affect this packet.
+                    // A session that is only for the answers does not concern this packet.
                     made => {
                         let session = made.ok().filter(|_| purpose != OpenedFor::Answers);
                         self.established_inbound(at, bytes, Flow { index, session }, &hop, via, sink)

@@ -54,7 +54,7 @@ impl PacketPath {
             Ok(LocalAnswer::EchoReply) => {
                 self.answer_echo(self.ledger.shared.facing(meta.ingress), bytes, parsed, sink)
             }
-            // They are served at the edge, by addresses of their own.
+            // IPv6 hosts are served at the edge, under other addresses.
             Ok(LocalAnswer::PortControl) if is_host_number(parsed.source) => Fate::Done(Verdict::LocalIgnored),
             Ok(LocalAnswer::PortControl) => self.serve_port_control(at, bytes, sink),
             Ok(LocalAnswer::PortUnreachable) => {
@@ -88,7 +88,7 @@ impl PacketPath {
         Fate::Forward { verdict: Verdict::Local, egress, length: length as u16 }
     }
 
-    /// A packet whose headers cannot be read. To an address behind which there are IPv6 hosts, a
+    /// Refuses a packet whose headers cannot be read. To an address with IPv6 hosts behind it, a
     /// source route is answered (RFC 7915 §4.1).
     #[cold]
     #[inline(never)]
@@ -121,8 +121,8 @@ impl PacketPath {
         }
     }
 
-    /// `bytes` is an untouched packet from `towards`. Limited by RFC 1812 §4.3.2.7 and §4.3.2.8 and
-    /// by policy.
+    /// Sends an ICMP error. `bytes` is an untouched packet from `towards`. Limited by RFC 1812
+    /// §4.3.2.7 and §4.3.2.8 and by policy.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn send_error<S: Sink>(

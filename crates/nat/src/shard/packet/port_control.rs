@@ -1,4 +1,4 @@
-//! Requests to the port-control server, its replies, and what it sends unasked.
+//! Requests to the port-control server, its replies, announcements and updates.
 
 use core::net::Ipv4Addr;
 
@@ -46,7 +46,7 @@ const NOTIFIED_PER_CALL: u32 = 64;
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Unasked {
     announcements_left: u8,
-    /// They are about other addresses, which clients of PCP learn by updates.
+    /// They are about other addresses, which PCP clients learn from updates.
     only_nat_pmp: bool,
     /// Settings with other external addresses were adopted.
     has_other_addresses: bool,
@@ -158,8 +158,8 @@ impl PacketPath {
         Fate::Done(Verdict::Local)
     }
 
-    /// The same of another worker's subscriber, limited before it takes room in a ring. `None` if
-    /// it is no request.
+    /// The same for a subscriber of another worker, limited before it takes room in a ring. `None`
+    /// if the packet is not a request.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn pass_request_on<S: Sink>(
@@ -182,7 +182,7 @@ impl PacketPath {
         Some(self.hand_request_to(owner, at, bytes, sink))
     }
 
-    /// Through the sink, which leaves room in the ring for packets of others.
+    /// Goes through the sink, which keeps room in the ring for other packets.
     fn hand_request_to<S: Sink>(&mut self, worker: WorkerId, at: Arrival<'_>, bytes: &[u8], sink: &mut S) -> Fate {
         let packet = bytes.get(..usize::from(at.parsed.total_length)).unwrap_or_default();
         if sink.hand_off(worker, PacketMeta { stage: Stage::PortControl, ..at.meta }, &[packet]) {
@@ -208,14 +208,14 @@ impl PacketPath {
         }
     }
 
-    /// All clients are to learn that state was lost.
+    /// Begins to announce to all clients that state was lost.
     pub(in crate::shard) fn announce_from(&mut self, now: Instant) {
         self.unasked.announcements_left = ANNOUNCEMENTS;
         self.unasked.announcement_due_ms = milliseconds(now);
         self.unasked.only_nat_pmp = false;
     }
 
-    /// Clients of NAT-PMP are to learn that their external address may be another (RFC 6886
+    /// Begins to announce to NAT-PMP clients that their external address may have changed (RFC 6886
     /// §3.2.1).
     pub(in crate::shard) fn note_other_addresses(&mut self) {
         self.unasked.has_other_addresses = true;

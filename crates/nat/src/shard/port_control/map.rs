@@ -36,7 +36,7 @@ pub(super) fn external_of(grant: &Grant) -> Option<(u16, u32)> {
     Some((grant.external_port, grant.external_address))
 }
 
-/// PCP may take over what NAT-PMP, which has no nonce, asked for.
+/// True if another client has the grant. PCP may take over a grant of NAT-PMP, which has no nonce.
 pub(super) fn is_anothers(grant: &Grant, nonce: &[u8; 12]) -> bool {
     grant.origin() == Origin::Pcp && grant.requester.nonce != *nonce
 }
@@ -130,7 +130,7 @@ impl Ledger {
             return Err(Code::NotAuthorized.into());
         }
         let Some(index) = self.state.grants.find(key, Grant::is_map_of_client) else {
-            // Only what a packet, a PEER or a gateway made.
+            // Only mappings that a packet, a PEER or a gateway made are left.
             return match self.state.find_live_mapping(key, asked.now) {
                 Some(_) => Err(Code::NotAuthorized.into()),
                 None => Ok(nothing),
@@ -147,7 +147,8 @@ impl Ledger {
         Ok(Done { lifetime: seconds(longest), ..nothing })
     }
 
-    /// Until packets alone let the mapping end, which a deletion does not hasten.
+    /// Deletes a mapping. It lives until packets alone let it end, which a deletion does not
+    /// hasten.
     fn delete_one(&mut self, asked: &Asked<'_>, key: &InternalKey, nonce: &[u8; 12]) -> Duration {
         let is_own = |grant: &Grant| grant.is_map_of_client() && !is_anothers(grant, nonce);
         let Some(index) = self.state.grants.find(key, is_own) else { return Duration::ZERO };
@@ -160,7 +161,7 @@ impl Ledger {
         if grant.mapping == 0 { Duration::ZERO } else { self.view().idle_left(asked.now, grant.mapping) }
     }
 
-    /// All of a protocol, or of every one, that this nonce made.
+    /// Deletes all mappings of a protocol, or of every protocol, that this nonce made.
     fn delete_all(&mut self, asked: &Asked<'_>, map: &Map) -> Result<Done, Fault> {
         let protocol = match map.protocol {
             0 => None,

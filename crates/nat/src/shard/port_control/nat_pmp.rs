@@ -165,8 +165,8 @@ impl Ledger {
         Err(Code::OutOfResources)
     }
 
-    /// The same port of the other protocol is kept for the same client (RFC 6886 §3.3), but leads
-    /// nowhere. In blocks, slices and whole addresses it is the client's anyway.
+    /// Keeps the same port of the other protocol for the same client (RFC 6886 §3.3). It leads
+    /// nowhere. In blocks, slices and whole addresses the client has it anyway.
     fn reserve_twin(&mut self, now: Instant, request: &Request, grant: &Grant) -> bool {
         let is_shared = self
             .shared
@@ -209,7 +209,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// All of the protocol; an error if some are not to be deleted.
+    /// Deletes all mappings of the protocol; an error if some must not be deleted.
     fn unmap_all(&mut self, datagram: &Datagram<'_>, key: &InternalKey) -> Result<(), Code> {
         let most = self.state.grants.count_of_owner(key.realm, self.state.owner_of(key.address));
         for _ in 0..most {

@@ -91,7 +91,7 @@ impl Ledger {
         Ok(Done { lifetime: seconds(self.view().left_of(asked.now, grant)), external: external_of(grant), set: None })
     }
 
-    /// As if the subscriber had sent a packet there.
+    /// Checks the remote endpoint as if the subscriber had sent a packet there.
     fn check_peer(&self, key: &InternalKey, remote: (u32, u16)) -> Result<(), Fault> {
         let reaches = |prefix: translate::Prefix| prefix.destination(prefix.embed(remote.0)).is_ok();
         if !self.view().prefix_of(key.address).is_none_or(reaches) {

@@ -27,7 +27,7 @@ const SET_MAX: u16 = 64;
 const PLACES: usize = 4;
 
 impl Ledger {
-    /// The internal ports that a grant's set has; its own without one.
+    /// The internal ports of a grant's set; without a set, its own port.
     pub(super) fn ports_of_set(&self, grant: &Grant) -> RangeInclusive<u16> {
         let Requester { set_first, set_size, .. } = grant.requester;
         if set_size < 2 {
@@ -72,13 +72,13 @@ impl Ledger {
             self.renew_part(asked, &request, port, (first, size));
         }
         let external = external_of(own);
-        // Only in answer to one: a reply has no more than its request.
+        // Only if the request had one: a reply has no more options than its request.
         let set = asked.options.port_set.map(|wanted| PortSet { size, first, parity: wanted.parity });
         Ok(Done { lifetime: seconds(request.expires.saturating_since(asked.now)), external, set })
     }
 
-    /// Whether all that is mapped of these ports may be renewed. Before the first is: an error
-    /// changes nothing.
+    /// Whether all existing mappings of these ports may be renewed. Checked before the first is
+    /// renewed, so an error changes nothing.
     fn check_parts(&self, asked: &Asked<'_>, request: &Request, mut ports: RangeInclusive<u16>) -> Result<(), Fault> {
         ports.try_for_each(|port| {
             let is_map = |grant: &Grant| grant.is_map_of_client() && grant.is_alive(asked.now);
@@ -98,8 +98,8 @@ impl Ledger {
         Some(index)
     }
 
-    /// RFC 7753 §4.4.1: each mapping that overlaps is renewed by itself, and its client gets an
-    /// update for each.
+    /// RFC 7753 §4.4.1: renews each overlapping mapping by itself, with an update to its client for
+    /// each.
     fn refresh_overlapped(&mut self, asked: &Asked<'_>, map: &Map, key: &InternalKey, size: u16) -> Result<(), Fault> {
         let request = self.request_of(asked, map, key)?;
         let last = key.port.saturating_add(size - 1);
@@ -162,7 +162,8 @@ impl Ledger {
         Ok(Done { lifetime, external: external_of(self.state.grants.get(first)), set })
     }
 
-    /// Where the longest run of ports begins, of some places, that this subscriber could have.
+    /// The start of the longest run of ports that this subscriber could have, at the suggested
+    /// place and some random ones.
     fn place_for_set(&mut self, asked: &Asked<'_>, request: &Request, wanted: u16) -> Option<Wish> {
         if self.state.find_live_mapping(&request.key, asked.now).is_some() {
             // Its port is given.

@@ -38,11 +38,11 @@ pub struct PoolCensus {
     pub subscribers_keep: u64,
     /// Those whose next mapping is on another address.
     pub subscribers_move: u64,
-    /// Those that get nothing new, because all their addresses drain.
+    /// Subscribers that get nothing new, because all their addresses drain.
     pub subscribers_drain: u64,
     /// The same, with the drain time as the limit.
     pub subscribers_drain_until: u64,
-    /// Those that no pool serves any more, or whose state ends.
+    /// Subscribers that no pool serves any more, or whose state ends.
     pub subscribers_leave: u64,
     /// Mappings.
     pub mappings: Fates,
@@ -60,7 +60,7 @@ pub struct PoolCensus {
 pub struct Fates {
     /// Unchanged.
     pub keep: u64,
-    /// Kept while used, on ports that are not given out again.
+    /// Kept while used, on ports that will not be allocated again.
     pub drain: u64,
     /// The same, until the drain time ends.
     pub drain_until: u64,
@@ -375,7 +375,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns how many blocks, ports and rules were examined.
+    /// Counts a subscriber. Returns how many blocks, ports and rules were examined.
     fn count_subscriber_under(&self, now: Instant, candidate: &Shared, slot: u32, census: &mut Census) -> usize {
         let subscriber = self.state.subscribers.get(slot);
         if !subscriber.is_in_use() {
@@ -439,8 +439,8 @@ impl View<'_> {
         seen_in_all
     }
 
-    /// Also returns how many ports were examined. A block stays leased for its idle time after its
-    /// last mapping or hold-down.
+    /// The fate of a block, and how many ports were examined. A block stays leased for its idle
+    /// time after its last mapping or hold-down.
     fn fate_of_block(&self, now: Instant, candidate: &Shared, block: Block, holder: &Subscriber) -> (Fate, usize) {
         let address = block.address();
         let of_address = self.fate_of_address(now, candidate, address);

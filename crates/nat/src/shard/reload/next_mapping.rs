@@ -20,7 +20,7 @@ use crate::types::Protocol;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Next {
     At(AddressIndex),
-    /// In this pool, chosen once for all that follow.
+    /// In this pool, chosen once for all later mappings.
     Chosen(PoolId),
     /// In this pool, chosen for each mapping.
     Any(PoolId),
@@ -71,7 +71,7 @@ impl View<'_> {
             Some(action) => action.pool(),
             None => self.pool_by_pairing(shared, slot),
         };
-        // A subscriber with its own address has no other.
+        // A subscriber with a one-to-one address has no other.
         let own_address = shared.static_mappings.own_address(realm, inside);
         if let Some(address) = own_address.and_then(|own| shared.address_index(own.into())) {
             return match shared.closed(address) {

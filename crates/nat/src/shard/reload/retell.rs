@@ -36,7 +36,7 @@ const GRAINS: u64 = 1 << (16 - GRAIN_SHIFT);
 const GRAIN_SHIFT: u32 = 6;
 
 impl View<'_> {
-    /// An expired mapping is reported, too: its end is still to come.
+    /// Includes expired mappings, because their end is still to come.
     fn living_mapping(&self, now: Instant, index: u32) -> Option<Event> {
         let mapping = self.state.mappings.get(index);
         if !mapping.is_in_use() || !mapping.is_recorded() {

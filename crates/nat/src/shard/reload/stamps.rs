@@ -37,7 +37,7 @@ impl Stamps {
         self.current
     }
 
-    /// The stamp for a record whose packets are permitted like this, if it gets one.
+    /// The stamp that a record with these permissions gets, if any.
     #[inline(always)]
     pub(in crate::shard) fn to_give(&self, permits: Permits) -> Option<u8> {
         (permits.out & permits.back & (self.current != UNUSED)).then_some(self.current)

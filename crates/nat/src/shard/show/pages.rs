@@ -117,7 +117,7 @@ impl View<'_> {
         let key = grant.key();
         let client = Endpoint::new(grant.requester.address.into(), grant.requester.port);
         let address = self.snapshot.address_index(grant.external().address);
-        // It is not over once its port is used.
+        // It does not end when its port is used.
         let is_used_registration =
             grant.is_registration() && grant.mapping != 0 && self.has_real_session(now, grant.mapping);
         Some(GrantView {
@@ -198,7 +198,7 @@ impl View<'_> {
             *sum = sum.saturating_add(more);
         }
         let own_pool = self.pool_of_subscriber(slot).or_else(|| self.pool_in_use(slot)).unwrap_or(PoolId::NONE);
-        // A rule may have chosen it, or a penalty that is over.
+        // A rule may have chosen this address, or a penalty that has ended.
         let paired = Some(paired).filter(|paired| *paired != UNPAIRED && self.snapshot.slot(*paired).is_some());
         let pool = paired.map_or(own_pool, |paired| self.snapshot.pool_of(paired));
         let has_any = subscriber.mappings_total() > 0 || subscriber.flows > 0;
@@ -307,7 +307,7 @@ impl View<'_> {
         let mapping = self.state.mappings.get(index);
         let key = mapping.key();
         let (origin, holds) = self.grants_of(index, now);
-        // The end of a mapping that is kept on request does not show when it was last used.
+        // For a mapping that is kept on request, the end does not show when it was last used.
         let most = if holds > 0 { age(mapping.created_s(), now) } else { Duration::from_micros(u64::MAX) };
         MappingView {
             host: self.host(key.address),

@@ -73,15 +73,15 @@ struct Account {
     source_after: Option<Endpoint>,
     destination_after: Option<Endpoint>,
     onward: Option<Onward>,
-    /// Of a new mapping, if there is no choice.
+    /// The address of a new mapping, if there is no choice.
     address: Option<AddressIndex>,
     /// The number that stands for an IPv6 host without a record, and its address.
     newcomer: Option<Newcomer>,
     /// What identifies the IPv6 host that the packet goes to, if it has no record.
     receiver: Option<HostKey>,
-    /// The gateways for whose servers it is a first request, a bit each.
+    /// The gateways to whose servers it could be a first request, one bit each.
     asks: u64,
-    /// A copy of the shard's, so that it draws the same numbers.
+    /// A copy of the generator of the shard, so that it draws the same numbers.
     random: Random,
 }
 
@@ -170,7 +170,7 @@ impl View<'_> {
         }
     }
 
-    /// The worker that has the external endpoint of a packet, or would get it.
+    /// The worker that owns the external endpoint of a packet, or would get it.
     fn worker_of_external(&self, now: Instant, parsed: &Parsed, turn: u8) -> WorkerId {
         let space = if parsed.class == Class::Call { Some(CALL_SPACE) } else { parsed.protocol() };
         let Some(protocol) = space else { return self.worker };

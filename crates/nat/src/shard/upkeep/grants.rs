@@ -1,4 +1,4 @@
-//! Ends expired grants, and moves those whose mapping has no place any more.
+//! Ends expired grants, and moves those whose mapping has lost its port or address.
 
 use crate::settings::Settings;
 use crate::shard::Ledger;
@@ -12,13 +12,13 @@ use crate::time::Duration;
 use crate::time::Instant;
 use crate::upkeep::walk::Pace;
 
-/// Messages about a change, as often as RFC 6887 §14.2 says.
+/// Messages about a change, as many as RFC 6887 §14.2 asks for.
 const UPDATES: u8 = 3;
-/// How long a grant without a place is kept, so that its client hears of it.
+/// How long a grant without a mapping is kept, so that its client is notified.
 const TELLING: Duration = Duration::from_secs(2);
 
-/// Nobody is there any more who would renew it. What a gateway only expects ends soon by itself,
-/// and a call by its own end.
+/// True if no server is left that could renew it. Expectations of gateways end soon by themselves,
+/// and calls by their own end.
 fn is_without_server(settings: &Settings, grant: &Grant) -> bool {
     match grant.origin() {
         Origin::Pcp => !settings.port_control.pcp,
@@ -37,13 +37,14 @@ impl View<'_> {
         is_closed && !is_at_home || self.orphaned(mapping).is_some()
     }
 
-    /// What its client used is disabled now, so it could neither renew nor delete it.
+    /// The protocol that its client used is disabled, so the client could neither renew nor delete
+    /// it.
     fn is_without_server(&self, grant: &Grant) -> bool {
         is_without_server(self.snapshot.settings(), grant)
     }
 
     /// Whether the sweep would end this mapping at once under other settings, because only grants
-    /// keep it: those that its place `drains` for move, and those without a server end.
+    /// keep it: these move if their port or address `drains`, and end if they have no server.
     pub(in crate::shard) fn ends_with_grants(
         &self,
         now: Instant,
@@ -107,7 +108,7 @@ impl Ledger {
             self.announce_end(now, index);
             return;
         }
-        // A call goes on where it is, like a session, until the deadline of the change.
+        // A call stays where it is, like a session, until the deadline of the change.
         if grant.kind() != Kind::Call && !grant.is_homeless() && self.view().is_out_of_place(grant.mapping) {
             self.leave_place(now, index);
         }
@@ -117,7 +118,7 @@ impl Ledger {
             return;
         }
         if grant.hold == 0 && !self.state.sessions.is_full() && !self.view().is_out_of_place(grant.mapping) {
-            // The configuration that it had to leave its place for is gone.
+            // The configuration that took its port or address is no longer in use.
             self.hold_again(now, index);
         } else if grant.hold != 0 {
             // A shorter timer may have shortened the mapping.
@@ -128,8 +129,8 @@ impl Ledger {
         }
     }
 
-    /// Its client learns where it is now, or that it is no more, and its epoch time begins again
-    /// (RFC 6887 §8.5).
+    /// Moves a grant. Its client is notified of the new place or of the end, and its epoch time
+    /// begins again (RFC 6887 §8.5).
     fn find_place(&mut self, now: Instant, index: u32) {
         if !self.move_grant(now, index) {
             self.announce_end(now, index);
@@ -140,7 +141,7 @@ impl Ledger {
         self.updates_pending = true;
     }
 
-    /// Its client has it no more, and learns of it by updates with a lifetime of 0 (RFC 6887
+    /// Ends a grant for its client, which is notified by updates with a lifetime of 0 (RFC 6887
     /// §14.2).
     pub(in crate::shard) fn announce_end(&mut self, now: Instant, index: u32) {
         self.reset_epoch_of(now, index);
@@ -151,7 +152,7 @@ impl Ledger {
         self.updates_pending = true;
     }
 
-    /// The epoch time of who asked, not of a third party.
+    /// Restarts the epoch time of the requester, not of a third party.
     fn reset_epoch_of(&mut self, now: Instant, index: u32) {
         let grant = *self.state.grants.get(index);
         let key = grant.key();
@@ -166,7 +167,7 @@ impl Ledger {
         if now < grant.expires() || grant.is_used() {
             return;
         }
-        // The inside was faster: what was expected came by its own session.
+        // The inside was faster: the expected traffic came by a session of its own.
         if grant.kind() == Kind::Once && self.view().has_real_session(now, grant.mapping) {
             self.use_grant(now, index);
             return;
@@ -175,7 +176,7 @@ impl Ledger {
         self.retire_grant(now, index, rest);
     }
 
-    /// The mapping drains: it lives on with its sessions, and ends at once without any.
+    /// Lets the mapping drain: it lives on with its sessions, and ends at once without any.
     fn leave_place(&mut self, now: Instant, index: u32) {
         let mapping = self.state.grants.get(index).mapping;
         if self.view().has_real_session(now, mapping) {
@@ -185,8 +186,8 @@ impl Ledger {
         }
     }
 
-    /// Packets restart the session's timer; here it goes on to the end of the grant, unless the
-    /// connection is over (RFC 6887 §12.3).
+    /// Keeps the session of a PEER until the end of the grant, although packets restart its timer,
+    /// unless the connection has ended (RFC 6887 §12.3).
     fn keep_peer(&mut self, now: Instant, index: u32) {
         let grant = *self.state.grants.get(index);
         let (Some(remote), mapping) = (grant.peer(), grant.mapping) else { return };

@@ -16,7 +16,7 @@ use crate::types::AddressIndex;
 use crate::types::Protocol;
 
 const RELEASES_PER_CALL_MIN: usize = 8;
-/// One more for each such time since the last call.
+/// One more release for each such time since the last call.
 const MICROS_PER_RELEASE: u64 = 2;
 const RELEASES_PER_CALL_MAX: usize = 256;
 const AHEAD: usize = 8;

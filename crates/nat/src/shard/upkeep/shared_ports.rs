@@ -14,7 +14,7 @@ use crate::types::Protocol;
 use crate::upkeep::walk::Pace;
 
 impl View<'_> {
-    /// As long as the five-tuples of its last sessions are held down.
+    /// As long as the five-tuples of the last sessions are held down.
     fn idle_seconds(&self, address: AddressIndex) -> u32 {
         let compiled = self.snapshot.compiled_pool(address);
         let hold_down = if compiled.reuse_at_once.filtered { Duration::ZERO } else { compiled.reuse_delay };
@@ -68,10 +68,10 @@ impl Ledger {
         }
     }
 
-    /// Without a wait: the other instance has held the port down already.
+    /// Returns a port at once: the other instance has already held it down.
     pub(in crate::shard) fn unshare_for_install(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {
         let Some((home, MappingIndex::SHARED)) = self.shared.ports.lookup(address, protocol, port) else { return };
-        // The first answer may be that another worker used it until recently.
+        // The first call may find that another worker used the port until recently.
         let is_vacant = (0..2).any(|_| self.shared.ports.unshare(address, protocol, port, home) == Unshared::Vacant);
         if is_vacant {
             if let Some(between_workers) = &self.shared.between_workers {

@@ -74,8 +74,8 @@ pub(in crate::shard) fn has_shorter(before: &Timeouts, after: &Timeouts) -> bool
 }
 
 impl View<'_> {
-    /// By a session's end and `lifetime`, or `former` if its last packet came before the present
-    /// timers.
+    /// How long a session is idle: by its end and `lifetime`, or by `former` if its last packet
+    /// came before the present timers.
     pub(in crate::shard) fn idle_of(
         &self,
         now: Instant,
@@ -131,7 +131,7 @@ impl Ledger {
             // The server's port may have gained or lost its own timer or its gateway.
             let side = mapping.session_opened_from();
             let port = if side == Side::Inside { mapping.remote_port() } else { mapping.internal_port() };
-            // One that was changed needs its numbers shifted to its end.
+            // A connection that a gateway changed needs its numbers shifted until it ends.
             let is_unusual = self.policy.lifetimes.is_unusual(mapping.protocol(), port, side)
                 || self.view().has_control_session(index)
                 || self.view().gateway_of_server(index).is_some();

@@ -15,7 +15,7 @@ const RECORDS_PER_FOUND: u64 = 16;
 /// Mappings ended in one call, beside those created since the last call. Keeps a call short when
 /// millions expire at once.
 const ENDS_PER_CALL_MIN: usize = 8;
-/// One more for each such time since the last call.
+/// One more mapping ended for each such time since the last call.
 const MICROS_PER_END: u64 = 4;
 const ENDS_BY_TIME_MAX: u64 = 64;
 /// More than a poll creates.

@@ -178,7 +178,7 @@ impl Ledger {
         }
     }
 
-    /// The same before a mapping is uncounted, after which the subscriber may leave.
+    /// The same before a mapping is uncounted, because the subscriber may leave afterwards.
     #[inline]
     pub(in crate::shard) fn watch_leaving(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
         if self.state.subscribers.get(subscriber).is_above_any() {

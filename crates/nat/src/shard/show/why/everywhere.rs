@@ -15,11 +15,10 @@ use crate::types::WorkerId;
 const STOPS_MAX: usize = TARGET_GENERATIONS_MAX + 4;
 
 impl Shared {
-    /// As [`Shard::explain`], on every worker. `ask` brings the answer of one worker: of
+    /// Like [`Shard::explain`], on every worker. `ask` returns the answer of one worker: of
     /// [`Shard::explain`], or of [`Shard::explain_onward`] if there is an [`Onward`].
     ///
-    /// # Errors
-    /// The error of `ask`.
+    /// # Errors The error of `ask`.
     pub fn explain<E>(
         &self,
         from: Facing,
