@@ -86,12 +86,12 @@ pub enum EventKind {
     FilterSuppressed,
     /// `amount` records were lost, with numbers from `sequence` on.
     Gap,
-    /// The address that looks like an IPv4 address above 224.0.0.0 in the following records of this
-    /// worker is a number of this IPv6 host or prefix ([`HostName`]), until it is named again.
+    /// From here on, an address above 224.0.0.0 in records of this worker is the number of this
+    /// IPv6 host or prefix ([`HostName`]), until the number is named again.
     HostNamed,
-    /// Some mappings kept their ports when configuration number `amount` was adopted, and the new
-    /// formulas give these ports to others or to nobody. This worker has recorded all of its own;
-    /// `first_port` is the number of workers that record such an event.
+    /// Some mappings kept their ports when configuration number `amount` was adopted, although the
+    /// new formulas give these ports to others or to nobody. This worker has recorded all such
+    /// mappings. `first_port` is the number of workers that record such an event.
     ConfigurationRecorded,
 }
 
@@ -183,7 +183,7 @@ pub enum Cause {
     Configuration,
     /// Its address was drained, and the drain time is over.
     Drained,
-    /// Its subscriber has moved to another external address, and nothing here is in use.
+    /// Its subscriber has moved to another external address, and no port of the block is in use.
     Moved,
     /// A request by PCP (RFC 6887).
     Pcp,
@@ -191,7 +191,7 @@ pub enum Cause {
     NatPmp,
     /// Expected by an application-level gateway.
     Alg,
-    /// The other subscriber's side refused the hairpinned packet it was made for.
+    /// It was created for a hairpinned packet that the side of the other subscriber refused.
     RolledBack,
     /// It existed when the log was opened; `amount` is its age in seconds.
     LogOpened,

@@ -19,8 +19,8 @@ impl KeyedHash {
         KeyedHash { key: [scatter(secret[0], 1), scatter(secret[1], 2), scatter(secret[2], 3), scatter(secret[3], 4)] }
     }
 
-    /// A secret under which all pairs with this second word collide, for tests; one in 2^64 is like
-    /// that.
+    /// A secret under which all pairs with this second word collide, for tests. One in 2^64 secrets
+    /// is like that.
     #[doc(hidden)]
     pub const fn colliding_secret(second: u64) -> [u64; 4] {
         // The first product is zero, whatever the first word is.

@@ -7,7 +7,7 @@
 //!
 //! At most three dependent loads. With a few routes a scan of the list in the L1 cache is even
 //! faster. Before either, a table of 4096 bytes by bits 31..20 has the answer wherever no route is
-//! longer. Where one is, live routes have a byte for each /24.
+//! longer. Elsewhere, live routes have a byte for each /24.
 
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ const SCAN_MAX: usize = 8;
 
 const COARSE_BITS: u32 = 12;
 const COARSE_ENTRIES: usize = 1 << COARSE_BITS;
-/// A part with longer routes, or a value that does not fit a byte.
+/// An entry for a part with longer routes, or for a value that does not fit into a byte.
 pub(crate) const CUT: u8 = u8::MAX;
 
 const CHUNK: u32 = 1 << 31;
@@ -58,8 +58,8 @@ type Coarse = [AtomicU8; COARSE_ENTRIES];
 
 const FINE_BITS: u32 = 24;
 const FINE_ENTRIES: usize = 1 << FINE_BITS;
-/// The same of live routes by bits 31..8, where the coarse entry is [`CUT`]. Here 0 means that the
-/// table has to be asked: longer routes, no route, or a value that does not fit a byte.
+/// The same for live routes by bits 31..8, where the coarse entry is [`CUT`]. Here 0 means that the
+/// table must be searched: longer routes, no route, or a value that does not fit into a byte.
 type Fine = [AtomicU8; FINE_ENTRIES];
 
 /// Built once. See the [module](self).
@@ -158,15 +158,15 @@ impl RouteTable {
         (leaf != CUT).then(|| value_of(leaf))
     }
 
-    /// The coarse entry of an address: [`CUT`], or of what [`value_of`] has the value.
+    /// The coarse entry of an address: [`CUT`], or an entry for [`value_of`].
     #[inline(always)]
     pub(crate) fn leaf(&self, address: u32) -> u8 {
         // Acquire: the next hop of a live route is there when its number is.
         self.coarse[(address >> (32 - COARSE_BITS)) as usize].load(Ordering::Acquire)
     }
 
-    /// Where the coarse entry is [`CUT`]: the fine entry of an address, 0 or of what [`value_of`]
-    /// has the value. None without live routes.
+    /// The fine entry of an address, where the coarse entry is [`CUT`]: 0, or an entry for
+    /// [`value_of`]. None without live routes.
     #[inline(always)]
     pub(crate) fn fine_leaf(&self, address: u32) -> Option<u8> {
         let entry = &self.fine.first()?[(address >> (32 - FINE_BITS)) as usize];

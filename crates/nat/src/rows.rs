@@ -92,7 +92,7 @@ pub struct GrantView {
     pub expires_in: Duration,
     /// Deleted or expired: its port is only held down for its client.
     pub is_held_down: bool,
-    /// Of a gateway: its session has come. With [`Kind::Once`] nobody else may come.
+    /// For a gateway: its session has come. With [`Kind::Once`] no other may come.
     pub is_used: bool,
 }
 
@@ -333,7 +333,7 @@ impl<V> Query<V> {
     }
 }
 
-/// What happens to a subscriber, or to a record of one.
+/// What happens to a subscriber, or to one of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prospect {
     /// Unchanged.

@@ -36,7 +36,7 @@ pub struct Settings {
     pub routes: Vec<Route>,
     /// Routes come from the kernel, too, and change while packets are looked up.
     pub live_routes: bool,
-    /// Interfaces with a twin in the kernel, which takes packets to Natrix itself.
+    /// Interfaces with a device in the kernel, which takes packets to Natrix itself.
     pub kernel_interfaces: Vec<InterfaceId>,
     /// Addresses and routes of IPv6.
     pub ipv6: Ipv6,
@@ -388,7 +388,7 @@ pub enum Admission {
 pub struct ReuseAtOnce {
     /// TCP ports, after both sides closed the last connection and `tcp_closing` is over (REQ-8A).
     pub tcp_closed: bool,
-    /// Ports filtered by remote address, which stops late packets (REQ-8C).
+    /// Ports whose filtering by remote address stops late packets (REQ-8C).
     pub filtered: bool,
 }
 
@@ -669,8 +669,8 @@ impl Default for Limits {
 
 /// How IPv6 hosts reach IPv4 servers: NAT64 (RFC 6146) and DS-Lite (RFC 6333).
 ///
-/// Such a host has a number where an IPv4 subscriber has its address, so a pool serves the hosts of
-/// its realms if its subscribers include [`Transition::HOSTS`].
+/// A number stands for such a host where an IPv4 subscriber has its address, so a pool serves the
+/// hosts of its realms if its subscribers include [`Transition::HOSTS`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// Translation prefixes.
@@ -683,8 +683,8 @@ pub struct Transition {
     pub hosts_max: u32,
     /// Hosts of one subscriber at a time.
     pub hosts_per_subscriber_max: u32,
-    /// What rules, filters and classes have instead of prefixes of IPv6 hosts, as
-    /// [`crate::stand_in::stand_ins`] found it.
+    /// The blocks that rules, filters and classes have instead of prefixes of IPv6 hosts, as found
+    /// by [`crate::stand_in::stand_ins`].
     pub stand_ins: Vec<StandIn>,
 }
 
@@ -712,8 +712,8 @@ impl Transition {
     /// All host numbers.
     pub const HOSTS: Prefix = Prefix::HOSTS;
 
-    /// Translation prefixes, and ends of softwires: a host knows its own by 8 bits, of which two
-    /// values mean something else.
+    /// Most translation prefixes, and most ends of softwires: a host identifies its own by 8 bits,
+    /// of which two values mean something else.
     pub const TABLES_MAX: usize = 254;
 
     /// No IPv6 host reaches IPv4.
@@ -885,7 +885,7 @@ impl Default for IcmpPolicy {
     }
 }
 
-/// Address space is reserved for so many control sessions of one worker.
+/// Address space is reserved for this many control sessions of one worker.
 pub const CONTROL_SESSIONS_CEILING: u32 = 1 << 18;
 
 /// One application-level gateway (RFC 2663 §2.9).

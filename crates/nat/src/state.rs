@@ -71,7 +71,7 @@ impl State {
         self.outbound.find(hash, |index| self.mappings.get(index).matches(internal))
     }
 
-    /// What owns the grants of an internal address: its subscriber.
+    /// The owner of the grants of an internal address: its subscriber.
     #[inline]
     pub(crate) fn owner_of(&self, address: u32) -> u32 {
         self.subscribers.hosts.subscriber_of(address)

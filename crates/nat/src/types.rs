@@ -107,7 +107,7 @@ impl Side {
 }
 
 /// From here on, the address of an internal endpoint is the number of an IPv6 host (see
-/// [`crate::hosts`]): no IPv4 host may have these addresses (RFC 1112, RFC 6890).
+/// `state/host.rs`): no IPv4 host may have these addresses (RFC 1112, RFC 6890).
 pub const HOSTS_FIRST: u32 = 0xe000_0000;
 /// From here on, it is the number of a host behind a softwire (RFC 6333).
 pub const SOFTWIRE_HOSTS_FIRST: u32 = 0xf000_0000;

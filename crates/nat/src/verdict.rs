@@ -172,8 +172,8 @@ pub struct Counters {
     pub flows_created: u64,
     /// Endpoint-dependent flows removed.
     pub flows_removed: u64,
-    /// Refusals for want of a port or because of a limit of ports, by
-    /// [`crate::Protocol::index`]; those of port control too.
+    /// Refusals because no port was free or because of a limit of ports, by
+    /// [`crate::Protocol::index`]; also those of port control.
     pub ports_refused: [u64; crate::types::Protocol::COUNT],
     /// Subscribers paired with an external address.
     pub addresses_paired: u64,
@@ -185,7 +185,8 @@ pub struct Counters {
     pub penalties_begun: u64,
     /// Subscribers released from one.
     pub penalties_ended: u64,
-    /// Refusals of subscribers without a mapping that are no longer listed for lack of room.
+    /// Refusals of subscribers without a mapping that are no longer listed because the list was
+    /// full.
     pub refusals_unlisted: u64,
     /// Sessions created.
     pub sessions_created: u64,
@@ -306,10 +307,10 @@ impl Counters {
     }
 }
 
-/// Why a gateway reads no more of a session, or reserves no port.
+/// Why a gateway stops reading a session, or reserves no port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GatewayRefusal {
-    /// The stream is no such protocol, or is ambiguous.
+    /// The stream is of another protocol, or ambiguous.
     Unreadable,
     /// No room for another control session or incomplete message, or the subscriber's share is
     /// full.

@@ -1,5 +1,5 @@
-//! Limits the records of filters that log, which are asked about each packet: a bucket, as in
-//! [`rate_limit`](crate::policy::rate_limit), holds the records of one second.
+//! Limits the records of filters that log, because these are checked for each packet: a bucket, as
+//! in [`rate_limit`](crate::policy::rate_limit), holds the records of one second.
 
 use crate::time::Instant;
 

@@ -1,8 +1,8 @@
 //! What a number stands for in a log: an IPv6 host or prefix.
 //!
-//! Events have 32 bits for a subscriber. An IPv6 host has a number there, which may later be that
-//! of another host. So an event of its own says which host it is, before the first event with the
-//! number, and the fields that such an event has no other use for hold the address.
+//! Events have 32 bits for a subscriber. An IPv6 host has a number there, which may later mean
+//! another host. So before the first event with a number, a separate event names the host: its
+//! otherwise unused fields hold the address.
 
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
@@ -13,7 +13,7 @@ use crate::time::Instant;
 use crate::types::PoolName;
 use crate::types::RealmId;
 
-/// Instead of a number in events whose host is not known. No host has it.
+/// Replaces a number in events whose host is not known. No host has this address.
 pub const UNKNOWN_HOST: Ipv4Addr = Ipv4Addr::BROADCAST;
 
 /// Bit of the field `pool`: the host is behind a softwire. The lower bits are the prefix length.
@@ -22,7 +22,7 @@ const SOFTWIRE: u16 = 1 << 8;
 /// An IPv6 host or prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostName {
-    /// Of a host, or the first of a prefix.
+    /// Address of the host, or the first one of the prefix.
     pub address: u128,
     /// 128 for a host.
     pub prefix_length: u8,
@@ -53,7 +53,7 @@ impl HostName {
         }
     }
 
-    /// What such an event says; None of another event, and if no host has that name.
+    /// The name in such an event. None for another event, or if no host can have the name.
     pub fn of(event: &Event) -> Option<HostName> {
         let Event { external, remote, amount, internal_port, first_port, last_port, remote_port, pool, .. } = *event;
         let prefix_length = u8::try_from(pool.0 & (SOFTWIRE - 1)).ok().filter(|length| *length <= 128)?;

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 pub struct LogsOpened(AtomicU32);
 
 impl LogsOpened {
-    /// Records go into another log from now on, which knows no live state.
+    /// From now on, records go into another log, which has no live state yet.
     pub fn count_one(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! An event as bytes with a fixed meaning: what is in the rings, which a later process may read.
+//! An event as bytes with a fixed meaning, as in the rings, which a later process may read.
 
 use core::net::Ipv4Addr;
 
@@ -64,7 +64,7 @@ impl From<Event> for Record {
 }
 
 impl Record {
-    /// The event; None if these bytes are of none.
+    /// The event; None if the bytes are not an event.
     #[inline]
     pub fn event(&self) -> Option<Event> {
         let protocol = match self.protocol.checked_sub(1) {

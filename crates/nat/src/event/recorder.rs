@@ -65,8 +65,8 @@ const RETOLD_WITHIN_ONE_IN: usize = 2;
 /// other bits are a time, in µs, before which no event follows.
 pub const FINISHED: u64 = 1 << 63;
 
-/// Records that may follow the one that [`EventLog::withdraw`] takes back: of one refusal and of an
-/// exhausted pool, each with one that had to make room, and names of hosts.
+/// Records that may follow the record that [`EventLog::withdraw`] takes back: of one refusal and of
+/// an exhausted pool, each with the report of an entry that it replaced, and names of hosts.
 const FOLLOWING_MAX: usize = 4 + NAMES_MAX;
 
 /// A shard's writer of events. Without a ring it does nothing, at no cost.
@@ -78,7 +78,7 @@ pub(crate) struct EventLog {
     next: u64,
     /// Numbers of lost events since the last reported gap.
     unreported: u64,
-    /// One of them is an allocation or its end.
+    /// One of the lost events is an allocation or its end.
     is_allocation_lost: bool,
     refusals: Refusals,
     filters: FilterLimit,
@@ -95,7 +95,7 @@ pub(crate) struct EventLog {
 
 /// The names of a host and of its subscriber.
 const NAMES_MAX: usize = 2;
-/// A number is not that of another host before: less than [`crate::state::host::LINGER`].
+/// For this time a number still means the same host: less than [`crate::state::host::LINGER`].
 const SAME_HOST_WITHIN: Duration = Duration::from_secs(15);
 
 /// Counters of a shard's events.
@@ -171,7 +171,7 @@ impl EventLog {
         self.ring.is_none() || self.policy == BackPressure::Drop || self.has_room()
     }
 
-    /// True if an event that waits for room may be recorded: nothing is lost for it.
+    /// True if an event that is not urgent may be recorded without losing another.
     #[inline(always)]
     pub(crate) fn has_room(&mut self) -> bool {
         let kept = self.reserved + self.for_names;
@@ -208,8 +208,8 @@ impl EventLog {
         }
     }
 
-    /// Records the name of a host, for events that follow. False if it is lost: then none may
-    /// follow, because the number may have had another name.
+    /// Records the name of a host for the events that follow. If it returns false, none may follow,
+    /// because the number may have had another name.
     #[cold]
     pub(crate) fn record_name(&mut self, name: Event, is_minor: bool) -> bool {
         let lost = self.counters.lost;
@@ -282,7 +282,7 @@ impl EventLog {
         true
     }
 
-    /// Takes back the last such record if the exporter cannot see it yet and only refusals were
+    /// Withdraws the last such record if the exporter cannot see it yet and only refusals were
     /// recorded since. False if it stays.
     #[cold]
     pub(crate) fn withdraw(&mut self, is_meant: impl Fn(&Event) -> bool) -> bool {
@@ -324,7 +324,7 @@ impl EventLog {
         }
     }
 
-    /// A report of earlier refusals, without a number that may be that of another host by now.
+    /// The report of earlier refusals, without a number that may mean another host now.
     fn delayed(&self, event: Event) -> Event {
         let is_other = self.refusals.interval() > SAME_HOST_WITHIN && is_host_number(event.subscriber.to_bits());
         Event { subscriber: if is_other { UNKNOWN_HOST } else { event.subscriber }, ..event }
@@ -381,7 +381,7 @@ impl EventLog {
         self.mark(now.as_micros());
     }
 
-    /// Says to the exporter until when it has everything, unless a loss is not reported yet.
+    /// Shows the exporter until when it has everything, unless a loss is not reported yet.
     #[inline]
     fn mark(&self, mark: u64) {
         if let Some(ring) = self.ring.as_ref().filter(|_| !self.is_allocation_lost) {

@@ -1,7 +1,7 @@
 //! Limits refusal events to one for each subscriber and cause in an interval.
 //!
-//! The first refusal is reported at once. A new entry of the bounded table replaces the one
-//! reported longest ago, whose number is then reported. So every refusal is counted.
+//! The first refusal is reported at once. A new entry of the bounded table replaces the entry
+//! reported longest ago, whose refusals are then reported. So every refusal is counted.
 
 use core::net::Ipv4Addr;
 
@@ -78,7 +78,7 @@ impl Refusals {
         self.interval
     }
 
-    /// The event of this refusal if one is due, and that of a replaced entry.
+    /// The event of this refusal if one is due, and the event of a replaced entry.
     pub(super) fn count(&mut self, refusal: Refusal, now: Instant) -> (Option<Event>, Option<Event>) {
         let who = u64::from(refusal.subscriber.to_bits()) << 16 | u64::from(refusal.realm.0);
         let hash = self.hash.hash(who, refusal.cause.number() << 8 | refusal.kind as u64);

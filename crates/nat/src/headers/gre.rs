@@ -14,8 +14,8 @@ pub(crate) const CALL: usize = 6;
 /// PPP in an IP tunnel.
 const PPP: u16 = 0x880b;
 
-/// The call identifier, if it is a packet of PPTP: version 1 with a key, without checksum and
-/// routing.
+/// The call identifier of a PPTP packet (version 1 with a key, without checksum and routing);
+/// otherwise `None`.
 pub(crate) fn call(transport: &[u8]) -> Option<u16> {
     let header = transport.first_chunk::<8>()?;
     let is_keyed = header[0] & 0xe0 == 0x20;

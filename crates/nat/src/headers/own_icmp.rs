@@ -42,7 +42,7 @@ pub fn may_answer(packet: &[u8]) -> bool {
     may_answer_source(packet, is_single_host)
 }
 
-/// The same for a packet that was translated, whose source is the number of an IPv6 host.
+/// The same for a translated packet, whose source is the number of an IPv6 host.
 pub(crate) fn may_answer_host(packet: &[u8]) -> bool {
     may_answer_source(packet, is_host_number)
 }
@@ -79,8 +79,8 @@ fn is_many_hosts(address: u32) -> bool {
     address.is_multicast() || address.is_broadcast()
 }
 
-/// Writes an ICMP error about `offending`, which is as its sender knows it, not translated; returns
-/// its length. First ask [`may_answer`] and [`crate::policy::rate_limit`].
+/// Writes an ICMP error about `offending`, the packet as its sender knows it, and returns its
+/// length. First ask [`may_answer`] and [`crate::policy::rate_limit`].
 pub fn write_error(
     buffer: &mut [u8; ERROR_MAX],
     error: IcmpError,
@@ -133,7 +133,7 @@ pub fn echo_reply(packet: &mut [u8], identification: u16) -> Option<usize> {
     echo_reply_to(packet, identification, is_single_host)
 }
 
-/// The same for a request that was translated, whose source is the number of an IPv6 host.
+/// The same for a translated request, whose source is the number of an IPv6 host.
 pub(crate) fn echo_reply_to_host(packet: &mut [u8], identification: u16) -> Option<usize> {
     echo_reply_to(packet, identification, is_host_number)
 }

@@ -36,12 +36,12 @@ pub enum Stage {
     /// A packet to a static mapping whose port the sending worker could not free, because the event
     /// log is full. Its subscriber's worker drops and counts it. Ports in [`PacketMeta::ports`].
     LogFull,
-    /// A request for another worker's subscriber, to the port-control server.
+    /// A request to the port-control server for another worker's subscriber.
     PortControl,
 }
 
 impl Stage {
-    /// True for what Natrix originated, which no worker counts as received.
+    /// True for packets that Natrix originated, which no worker counts as received.
     #[inline]
     pub const fn is_own(self) -> bool {
         matches!(self, Stage::OwnError | Stage::HeldSyn | Stage::TakeBack)
@@ -148,7 +148,7 @@ impl<'a> Packet<'a> {
         self.frame.get_mut(usize::from(self.start)..).unwrap_or_default()
     }
 
-    /// One comparison, where a slice of a slice takes two.
+    /// Compares once, where a slice of a slice compares twice.
     #[inline(always)]
     pub(crate) fn chunk<const N: usize>(&self, offset: usize) -> Option<&[u8; N]> {
         let from = usize::from(self.start) + offset;
@@ -209,8 +209,8 @@ pub trait Sink {
     /// Sends the concatenated `parts`. False without a free buffer.
     fn transmit(&mut self, egress: Egress, parts: &[&[u8]]) -> bool;
 
-    /// The same to another worker. False without a free buffer or with a full ring; for a request
-    /// of port control with one that is half full, so that a flood of them keeps no packet out.
+    /// The same to another worker. False without a free buffer or with a full ring. For requests of
+    /// port control a half-full ring counts as full, so that a flood of them keeps no packet out.
     fn hand_off(&mut self, worker: WorkerId, meta: PacketMeta, parts: &[&[u8]]) -> bool;
 }
 

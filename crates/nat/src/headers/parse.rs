@@ -236,14 +236,14 @@ fn check_options(header: &[u8]) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// False for what cannot be the source of a forwarded packet (RFC 1812 §5.3.7).
+/// False for addresses that cannot be the source of a forwarded packet (RFC 1812 §5.3.7).
 #[inline]
 pub(crate) fn source_is_valid(address: u32) -> bool {
     let first = address >> 24;
     first != 0 && first != 127 && first < 224
 }
 
-/// False for what cannot be a forwarded unicast destination (RFC 1812 §5.3.7).
+/// False for addresses that cannot be a forwarded unicast destination (RFC 1812 §5.3.7).
 #[inline]
 pub(crate) fn destination_is_valid(address: u32) -> bool {
     source_is_valid(address) && address != DUMMY

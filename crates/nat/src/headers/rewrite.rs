@@ -114,8 +114,8 @@ pub(crate) fn rewrite_both_ends(
     settle_checksums(header, is_tcp, addresses, ports, identification);
 }
 
-/// Has a whole UDP or TCP packet without IP options come from or go to another address, and changes
-/// nothing else.
+/// Replaces the source or destination address of a whole UDP or TCP packet without IP options, and
+/// changes nothing else but checksums.
 #[inline(always)]
 pub(crate) fn replace_address(header: &mut [u8; HEADERS], end: End, address: u32) {
     let half = |header: &[u8; HEADERS], at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);

@@ -37,7 +37,7 @@ pub(crate) struct CompiledClass {
     new_mappings: BucketRate,
     new_sessions: BucketRate,
     has_marks: bool,
-    /// New mappings must be checked against a limit or mark.
+    /// New mappings must be counted because of a limit or a threshold.
     counts_mappings: bool,
     /// Thresholds by protocol, then of sessions.
     pub(crate) marks: [Marks; Protocol::COUNT + 1],
@@ -143,7 +143,7 @@ impl CompiledClass {
         if takes_record {
             self.has_room(subscriber, EXTRA_SESSION_BYTES)?;
         } else if subscriber.sessions() > self.sessions_max {
-            // It reuses room, but a subscriber above a lowered limit gets nothing new.
+            // It reuses a place, but a subscriber above a lowered limit gets nothing new.
             return Err(Verdict::SubscriberSessionQuota);
         } else if subscriber.memory() > self.memory_max {
             return Err(Verdict::SubscriberMemoryQuota);
@@ -208,7 +208,7 @@ impl Classes {
         })
     }
 
-    /// 0 for none, else its position in the file plus one.
+    /// The class: 0 for none, otherwise its position in the file plus one.
     #[inline]
     pub(crate) fn of(&self, realm: RealmId, address: u32) -> u16 {
         let table = self.prefixes.get(usize::from(realm.0));

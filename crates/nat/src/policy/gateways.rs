@@ -14,7 +14,7 @@ pub(crate) struct CompiledGateway {
     pub(crate) disabled: u8,
     /// By pool.
     pools: Box<[bool]>,
-    /// By class; 0 is that of subscribers without one.
+    /// By class; index 0 is for subscribers without a class.
     classes: Box<[bool]>,
     pub(crate) expectations_per_subscriber: u32,
     pub(crate) timeout: Duration,

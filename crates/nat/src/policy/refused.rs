@@ -1,12 +1,12 @@
-//! Refused subscribers without a record: makes those visible that get nothing at all.
+//! Refused subscribers without a record, so that subscribers that get nothing at all are visible.
 //!
 //! ```text
 //!   hash of the subscriber → set of 4 entries: subscriber, refusals by cause, time of the last one
 //! ```
 //!
-//! Small, because packets with invented sources can fill it. A new entry replaces the one of its
-//! set refused longest ago, whose refusals are then only in the totals and the log. An entry counts
-//! for an hour.
+//! Small, because packets with invented sources can fill it. A new entry replaces the entry of its
+//! set that was refused longest ago, whose refusals are then only in the totals and the log. An
+//! entry counts for an hour.
 
 use crate::random::KeyedHash;
 use crate::state::subscriber::Refused;

@@ -12,8 +12,8 @@
 //! contains a host exactly if the prefix does, and everything that works with IPv4 prefixes works
 //! with blocks: the search, what hides what, what a plan compares.
 //!
-//! A prefix that is in no other keeps its block when others come and go, so counters of its rules
-//! go on.
+//! A prefix that is in no other prefix keeps its block when others are added or removed, so the
+//! counters of its rules continue.
 
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -23,8 +23,8 @@ use std::collections::BTreeMap;
 use crate::types::HOSTS_FIRST;
 use crate::types::Prefix;
 
-/// Room for all blocks that are in no other: a quarter of the addresses, so that a free place is
-/// found soon.
+/// Space for all blocks that are in no other block: a quarter of the addresses, so that a free
+/// place is found soon.
 const ROOM: u64 = 1 << 27;
 /// Addresses of 224.0.0.0/3.
 const ADDRESSES: u64 = 1 << 29;
@@ -88,7 +88,7 @@ pub struct StandIn {
     pub block: Prefix,
 }
 
-/// The prefixes are too many, or too many of them are in each other.
+/// There are too many prefixes, or too many of them are nested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many IPv6 prefixes, or too many of them in each other")]
 pub struct NoRoom;
@@ -120,7 +120,7 @@ pub fn stand_ins(prefixes: impl IntoIterator<Item = Prefix6>) -> Result<Vec<Stan
     Ok(placed(&prefixes, &parents, &sizes))
 }
 
-/// For each, the longest of the others that it is in.
+/// For each prefix, the longest of the others that contains it.
 fn parents(prefixes: &[Prefix6]) -> Vec<Option<usize>> {
     let mut parents = Vec::with_capacity(prefixes.len());
     let mut around: Vec<usize> = Vec::new();
@@ -157,13 +157,13 @@ fn placed(prefixes: &[Prefix6], parents: &[Option<usize>], sizes: &[u64]) -> Vec
         taken.insert(place * size, (place + 1) * size);
     }
     let mut next = starts.clone();
-    // A parent has a start before its children: it is shorter, so larger or the same size. Those
-    // that are equally deep do not depend on each other.
+    // Parents get their start before their children, because they are shorter, so larger or of the
+    // same size. Equally deep ones do not depend on each other.
     let mut inner: Vec<usize> = (0..prefixes.len()).filter(|at| parents[*at].is_some()).collect();
     inner.sort_by_key(|at| (depth(parents, *at), core::cmp::Reverse(sizes[*at]), *at));
     for at in inner {
         let Some(parent) = parents[at] else { continue };
-        // Behind what stands for all other hosts, if the parent is ::/0.
+        // If the parent is ::/0: after the block that stands for all other hosts.
         if prefixes[parent].length == 0 && next[parent] == 0 {
             next[parent] = sizes[at];
         }

@@ -1,4 +1,4 @@
-//! Ports that subscribers already hold of those that new settings would guarantee them. A census
+//! Ports that new settings would guarantee to subscribers, and that these hold already. A census
 //! counts them; a plan subtracts them.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct AlreadyHeld {
 }
 
 impl AlreadyHeld {
-    /// For a census of what these settings would do.
+    /// For a census of the effect of these settings.
     pub fn under(candidate: &Shared) -> AlreadyHeld {
         if !candidate.addresses().any(|(address, _)| guarantees_ports_of(candidate, address)) {
             return AlreadyHeld::default();

@@ -16,8 +16,8 @@
 //! If an address begins to guarantee ports, or other ones, those in use are counted before workers
 //! adopt and again afterwards (`ports/guarantees.rs`).
 //!
-//! Both snapshots share one port table, so no port can have two owners. No port is offered that a
-//! worker with the old snapshot may use otherwise.
+//! Both snapshots share one port table, so no port can have two owners. A port is offered only when
+//! no worker with the old snapshot may use it for something else.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use crate::types::AddressIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
 
-/// An address that will offer other ports, or keep others for guarantees.
+/// An address that will offer different ports, or keep different ports for guarantees.
 #[derive(Clone, Debug)]
 pub struct Reshape {
     address: AddressIndex,
@@ -43,7 +43,7 @@ pub struct Reshape {
 }
 
 impl Reshape {
-    /// True if the address will offer other ports than before.
+    /// True if the address will offer different ports.
     pub fn offers_others(&self) -> bool {
         self.offers_others
     }

@@ -24,7 +24,7 @@ pub struct RuleChanges {
     pub removed: u64,
     /// Moved in the order.
     pub moved: u64,
-    /// Of all these, those for some destinations or ports only.
+    /// Rules among all these that are for some destinations or ports only.
     pub narrow: u64,
 }
 
@@ -63,7 +63,7 @@ impl Outlook {
         self.changes
     }
 
-    /// True without general traffic by which to compare the rules.
+    /// True if there is no general traffic with which to compare the rules.
     pub fn is_blind(&self) -> bool {
         self.general.iter().any(Option::is_none)
     }
@@ -124,7 +124,7 @@ fn without<'a>(rules: &'a [Rule], others: &[Rule]) -> (Vec<&'a Rule>, Vec<&'a Ru
     })
 }
 
-/// What stands for the same IPv6 prefixes before and after.
+/// The blocks that stand for the same IPv6 prefixes before and after.
 fn blocks_after(before: &Settings, after: &Settings) -> HashMap<Prefix, Prefix> {
     let then: HashMap<Prefix6, Prefix> = after.transition.stand_ins.iter().map(|one| (one.prefix, one.block)).collect();
     before.transition.stand_ins.iter().filter_map(|one| Some((one.block, *then.get(&one.prefix)?))).collect()

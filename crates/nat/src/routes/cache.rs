@@ -1,4 +1,4 @@
-//! What established packets need of the routes, in memory of the worker.
+//! The next hops that established packets need, in memory of the worker.
 //!
 //! ```text
 //!  coarse entry of an address ─► ways: next hop, MTU
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! So a packet needs no walk through a table of a million routes, whether they are live or not. Two
-//! addresses with the same hash have room side by side. A line counts while no route has changed
-//! since it was written: [`RouteCache::follow`] learns of changes at the beginning of each burst.
+//! addresses with the same hash fit side by side. A line is valid while no route has changed since
+//! it was written: [`RouteCache::follow`] learns of changes at the beginning of each burst.
 
 use core::array;
 
@@ -26,7 +26,7 @@ const TAGS: u64 = u16::MAX as u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Departure {
     pub(crate) egress: Egress,
-    /// 0, so that no packet fits: no route, or it takes more to find the next hop.
+    /// 0, so that no packet fits, if there is no route or the next hop takes longer to find.
     pub(crate) mtu: u16,
 }
 
@@ -80,7 +80,7 @@ impl RouteCache {
         cache
     }
 
-    /// What the coarse entries lead to from now on, but for [`CUT`].
+    /// Sets what the coarse entries other than [`CUT`] lead to.
     pub(crate) fn set_ways(&mut self, ways: impl Fn(u8) -> Option<Departure>) {
         self.ways = array::from_fn(|leaf| {
             let leaf = leaf as u8;
@@ -89,7 +89,7 @@ impl RouteCache {
         });
     }
 
-    /// The routes have this version now. All lines of other versions mean nothing any more.
+    /// The routes have this version now. Lines of other versions are no longer valid.
     #[inline]
     pub(crate) fn follow(&mut self, version: u64) {
         if version != self.version {
@@ -131,7 +131,7 @@ impl RouteCache {
         self.ways[usize::from(leaf)]
     }
 
-    /// What is known about an address in a table, if it was asked for lately.
+    /// The departure of an address in a table, if it was looked up recently.
     #[inline(always)]
     pub(crate) fn get(&self, table: u16, address: u32) -> Option<Departure> {
         let pair = &self.lines.as_ref()?[RouteCache::place(table, address)];
@@ -141,7 +141,7 @@ impl RouteCache {
         ((pair.keys[0] == key) | is_second).then_some(pair.ways[usize::from(is_second)])
     }
 
-    /// Remembers it, in place of the older line of its pair.
+    /// Stores it in place of the older line of its pair.
     pub(crate) fn put(&mut self, table: u16, address: u32, known: Departure) {
         let key = self.key(table, address);
         if let Some(lines) = &mut self.lines {

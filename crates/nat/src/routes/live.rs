@@ -9,8 +9,8 @@
 //!  longer, one for each /24 (fine)
 //! ```
 //!
-//! Each entry has the length of the route it is from, so a route changes only entries that no
-//! longer one covers. The route of length 0 is kept aside, because it would change all entries.
+//! Each entry has the length of its route, so a route changes only entries that no longer route
+//! covers. The route of length 0 is stored separately, because it would change all entries.
 //!
 //! An address sees a change whole: its entry has the old route or the new one. A chunk, next hop or
 //! group that is no longer used is used again only after each reader has begun another poll
@@ -43,7 +43,7 @@ pub use writer::Writer;
 pub const HOPS_MAX: usize = 4_096;
 /// Lists of several next hops that all tables can have together.
 pub const GROUPS_MAX: usize = 1_024;
-/// Subscribers are spread over so many buckets, and these over the next hops of a group.
+/// Subscribers are spread over this many buckets, and the buckets over the next hops of a group.
 pub const BUCKETS: usize = 256;
 
 const CHUNK: u32 = 1 << 31;
@@ -184,13 +184,13 @@ impl Table {
             if common == CUT {
                 let all = (part as u32) << (32 - COARSE_BITS);
                 let all = (all, all | u32::MAX >> COARSE_BITS);
-                // What is there of an earlier time counts for nothing.
+                // Earlier content of the fine entries means nothing.
                 let was_cut = self.coarse[part].load(Ordering::Relaxed) == CUT;
                 let changed = if was_cut { (first.max(all.0), last.min(all.1)) } else { all };
                 let is_default = was_cut && (first, last) == (0, u32::MAX);
                 self.summarise_finely(changed, default, is_default);
             }
-            // Release: a reader that is sent to the fine entries finds them filled in.
+            // Release: a reader that is led to the fine entries finds them filled in.
             self.coarse[part].store(common, Ordering::Release);
         }
     }
@@ -226,7 +226,7 @@ impl Table {
     /// The value of the longest route, as [`super::RouteTable::lookup`] gives it.
     #[inline]
     fn lookup(&self, address: u32) -> Option<u32> {
-        // Acquire: what a chunk was filled with is there when its number is.
+        // Acquire: a reader that sees the number of a chunk also sees its content.
         let mut entry = self.root[(address >> 16) as usize].load(Ordering::Acquire);
         if entry & CHUNK != 0 {
             entry = self.middles.at(entry ^ CHUNK)[(address >> 8) as usize % MIDDLE_ENTRIES].load(Ordering::Acquire);

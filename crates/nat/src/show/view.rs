@@ -49,7 +49,7 @@ pub struct Onward {
     pub worker: WorkerId,
     /// Its realm.
     pub realm: RealmId,
-    /// Its source then; port 0 if the mapping is still to be made.
+    /// Its source there; port 0 if the mapping does not exist yet.
     pub source: Endpoint,
     pub(crate) via: Via,
     pub(crate) turn: u8,

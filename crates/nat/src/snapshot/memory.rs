@@ -65,8 +65,8 @@ pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     needs
 }
 
-/// What the control sessions of gateways take in one worker. A reload can change it, because the
-/// memory comes as they are first used.
+/// Memory of the control sessions of gateways in one worker. A reload can change it, because the
+/// memory comes when they are first used.
 pub fn control_sessions_need(settings: &Settings) -> Need {
     let is_off = settings.gateways.is_empty();
     Need::Heap(if is_off { 0 } else { AlgStore::bytes_for(settings.control_sessions_max) })

@@ -1,5 +1,4 @@
-//! Orphaned mappings: the configuration has no place for them any more, although their address
-//! stays.
+//! Orphaned mappings: the configuration no longer allows them, although their address stays.
 //!
 //! ```text
 //!   the port now belongs to another endpoint   by a forward, or by a one-to-one address
@@ -69,7 +68,7 @@ impl Orphans {
     pub(crate) fn successor(before: &Shared, next: &Shared, now: Instant) -> Orphans {
         let (old, new) = (before.settings(), next.settings());
         let known = &before.orphans;
-        // By the old settings, because those have been in use.
+        // By the old settings, because these have been in use.
         let matters =
             |since: &Instant, is_static: bool| ends(old, is_static, *since).is_none_or(|ends| ends + AFTERWARDS > now);
         let mut numbers: HashMap<ForwardKey, usize> = HashMap::new();
@@ -159,7 +158,7 @@ fn is_by(created_s: u32, time: Instant) -> bool {
 /// Since when a mapping created at this second blocks a list of targets.
 fn in_the_way_since(group: &Group, created_s: u32) -> Option<Instant> {
     let was_there = group.since.is_some_and(|since| is_by(created_s, since));
-    // If created later, it got the port while that was free.
+    // If it was created later, it got the port while that was free.
     if was_there { group.since } else { group.again.or(group.since) }
 }
 

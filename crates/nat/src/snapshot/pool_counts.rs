@@ -22,7 +22,7 @@ pub(crate) enum PoolCount {
 const KINDS: u32 = 4;
 
 impl PoolCount {
-    /// What a refusal counts as, if it is for want of an address or a port.
+    /// How a refusal counts for a pool, if an address or a port was missing.
     pub(crate) fn of_refusal(verdict: Verdict) -> Option<PoolCount> {
         match verdict {
             Verdict::AddressDraining => Some(PoolCount::NoAddress),
@@ -41,12 +41,12 @@ pub struct PoolCounted {
     pub mappings_created: u64,
     /// Refusals because all its addresses drain.
     pub refused_without_address: u64,
-    /// Refusals for want of a port, or because of a limit of ports.
+    /// Refusals because no port was free, or because of a limit of ports.
     pub refused_without_port: u64,
 }
 
-/// Counts of all pools there are or were, by the number of the name: a pool that leaves the
-/// settings and returns goes on counting. A row for each worker.
+/// Counts of all present and former pools, by the number of the name: the count of a pool that
+/// leaves the settings and returns continues. One row for each worker.
 #[derive(Debug)]
 pub(crate) struct PoolCounts(Hits);
 
@@ -55,7 +55,7 @@ fn place(pool: PoolName, what: PoolCount) -> RuleId {
 }
 
 impl PoolCounts {
-    /// `names`: how many there are. `before`: of the settings before.
+    /// `names`: their number. `before`: the counts of the earlier settings.
     pub(crate) fn new(workers: usize, names: usize, before: Option<&PoolCounts>) -> PoolCounts {
         let counts = PoolCounts(Hits::new(workers, names * KINDS as usize));
         if let Some(before) = before {

@@ -58,7 +58,7 @@ impl RemovedForwards {
 }
 
 impl Shared {
-    /// A few ranges at each call, by the first worker, between two bursts. Allocates nothing.
+    /// Frees a few ranges at each call, by the first worker, between two bursts. Allocates nothing.
     #[inline]
     pub(crate) fn free_removed_forwards(&self, now: Instant, walk: &mut Walk) {
         if !self.removed_forwards.0.is_empty() && self.is_settled() {

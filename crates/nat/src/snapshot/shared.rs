@@ -1,7 +1,7 @@
 //! What all shards of an instance share: the compiled settings, and the external ports.
 //!
-//! Everything but the port table is read-only. That is shared because one array read must find the
-//! worker that owns an external endpoint (see `docs/adr/0001-one-port-table.md`).
+//! Everything but the port table is read-only. The port table is shared because one array read must
+//! find the worker that owns an external endpoint (see `docs/adr/0001-one-port-table.md`).
 
 use core::net::Ipv4Addr;
 use std::collections::HashMap;
@@ -140,7 +140,7 @@ pub enum BuildError {
         "external addresses: {needed} are needed, {removed} of them removed ones that are in use still, and there are places for {places}"
     )]
     NoRoomForAddresses {
-        /// Those of the new settings, and removed ones still in use.
+        /// Addresses of the new settings, and removed ones still in use.
         needed: u64,
         /// The removed ones.
         removed: u64,
@@ -213,15 +213,15 @@ pub struct NextHopView {
     pub interface: InterfaceId,
     /// The router; `None` if destinations are on the link.
     pub gateway: Option<Ipv4Addr>,
-    /// Its packets are IPv6, and IPv6 routes of the interface's realm lead them on.
+    /// Its packets are IPv6, and IPv6 routes of the realm of the interface apply to them.
     pub is_ipv6: bool,
 }
 
-/// Route value of destinations on the other side; not a hop's number.
+/// Route value of destinations on the other side. Not the number of a next hop.
 const HOLE: u32 = routes::VALUE_LIMIT - 1;
 
-/// Nodes of each live table: all of 1 million hosts of which no two are near each other, or far
-/// more routes as in the Internet.
+/// Nodes of each live table: enough for 1 million host routes far from each other, or for far more
+/// routes as in the Internet.
 const LIVE_NODES: usize = 1 << 21;
 
 fn live_after(
@@ -366,8 +366,8 @@ impl Shared {
         Shared::compile(settings, workers, slots, ports, balance, None)
     }
 
-    /// The next snapshot, for the same workers and port table. Changes nothing before workers adopt
-    /// it. `now` is when it closes addresses.
+    /// The next snapshot, for the same workers and port table. Nothing changes before workers adopt
+    /// it. `now` is the time at which it closes addresses.
     pub fn successor(&self, settings: Settings, now: Instant) -> Result<Shared, BuildError> {
         check_ranges(&settings)?;
         let slots = self.slots.successor(&self.settings, &settings, &self.ports, &self.balance, now);
@@ -452,7 +452,7 @@ impl Shared {
         for compiled in &mut pools[pool_count..] {
             compiled.is_closed = true;
         }
-        // Other places belong to the next configuration; a worker that uses them has adopted it.
+        // Other places belong to the next configuration, which a worker that uses them has adopted.
         pools.push(CompiledPool::of_elsewhere());
         let elsewhere = pool_count as u16 * 2;
         let compiled_of = (0..ports.places()).map(|place| match slots.slots.get(place).copied().flatten() {
@@ -501,7 +501,7 @@ impl Shared {
             balance,
             between_workers: between_workers_after(&settings, workers, places_of_ports, before)?,
             removed_forwards: RemovedForwards::default(),
-            // Without a predecessor no worker can use anything else.
+            // Without a predecessor, no worker can use another snapshot.
             is_settled: AtomicBool::new(before.is_none()),
             static_hits: hits_after(&settings, workers, before.map(|before| (&before.settings, &before.static_hits))),
             members,
@@ -596,7 +596,7 @@ impl Shared {
             return None;
         }
         let places = (0..self.address_count().max(before.address_count()) as u32).map(AddressIndex);
-        // If an address replaces another at a place, nothing of the old one is left.
+        // If an address replaces another at a place, the old one has no state left.
         let slots = places.filter_map(|place| Some((self.slot(place).or(before.slot(place))?.address, place)));
         let external: Vec<(Ipv4Addr, AddressIndex)> = slots.collect();
         Some(Arc::new(LocalAddresses::new(&self.settings.interfaces, &external)))
@@ -665,8 +665,8 @@ impl Shared {
         &self.open[compiled.first as usize..(compiled.first + compiled.count) as usize]
     }
 
-    /// True if everything a pool could give an inside address drains. Forwards are made
-    /// nevertheless.
+    /// True if everything that a pool could give to an inside address drains. Forwards are created
+    /// anyway.
     #[inline]
     pub(crate) fn has_only_closed(&self, compiled: &CompiledPool, realm: RealmId, inside: u32) -> bool {
         if compiled.one_to_one {
@@ -727,7 +727,7 @@ impl Shared {
         self.slots.specs(&self.settings, self.balance.ports())
     }
 
-    /// By place, what is offered after the end of all removed forwards.
+    /// By place, the ports that are offered after the end of all removed forwards.
     pub(crate) fn specs_afterwards(&self) -> Vec<AddressSpec> {
         self.slots.specs(&self.settings, self.balance.led_ports())
     }
@@ -777,7 +777,7 @@ impl Shared {
         self.ports.available(index, protocol)
     }
 
-    /// Ports that subscribers can get. With blocks and slices that limits query identifiers,
+    /// Ports that subscribers can get. With blocks and slices this limits query identifiers,
     /// although the address offers all of them.
     pub fn ports_obtainable(&self, index: AddressIndex, protocol: Protocol) -> u32 {
         let compiled = self.compiled_pool(index);
@@ -850,7 +850,7 @@ impl Shared {
         self.between_workers.as_ref().is_none_or(|between_workers| between_workers.claims.claim(key, worker))
     }
 
-    /// Always false with one worker: its own tables know.
+    /// Always false with one worker, whose own tables are complete.
     pub(crate) fn is_claimed(&self, key: &OutsideKey) -> bool {
         self.worker_of_flow(key).is_some()
     }
@@ -930,7 +930,8 @@ impl Shared {
         self.ports.ports_leased(index)
     }
 
-    /// Ports of unleased blocks that nobody can lease, because others are taken singly.
+    /// Ports of unleased blocks that nobody can lease, because other ports of the block are in use
+    /// singly.
     pub fn ports_unleasable(&self, index: AddressIndex) -> u32 {
         let Some((range, size)) = self.range_of_blocks(index) else { return 0 };
         self.ports.ports_unleasable(&range, size)
@@ -1035,7 +1036,8 @@ impl Shared {
         self.next_hops.get(value as usize).copied().or_else(|| self.live_slot(value)).map(Departure::from)
     }
 
-    /// As [`Shared::route_out`], for established packets; none if one of this length does not fit.
+    /// Like [`Shared::route_out`], for established packets. None if a packet of this length does
+    /// not fit.
     #[inline(always)]
     pub(crate) fn steady_out(
         &self,
@@ -1047,7 +1049,8 @@ impl Shared {
         self.steady(&self.outside_routes, cache, destination, subscriber, length)
     }
 
-    /// As [`Shared::route_in`], for established packets; none if one of this length does not fit.
+    /// Like [`Shared::route_in`], for established packets. None if a packet of this length does not
+    /// fit.
     #[inline(always)]
     pub(crate) fn steady_in(
         &self,
@@ -1089,8 +1092,8 @@ impl Shared {
         self.steady_by_address(routes, cache, destination, subscriber, length)
     }
 
-    /// As [`Shared::steady_out`], where no byte has the answer. Not inlined: that would take
-    /// registers from all packets.
+    /// Like [`Shared::steady_out`], where no single byte has the answer. Not inlined, because that
+    /// would take registers from all packets.
     #[inline(never)]
     fn steady_by_address(
         &self,
@@ -1300,7 +1303,7 @@ impl Shared {
     }
 
     /// Adds what `before` counted while workers switched. Call it when no worker uses `before` any
-    /// more, and not on a worker.
+    /// more, and not on the thread of a worker.
     pub fn settle_hits(&self, before: &Shared) {
         self.rules.settle_hits(&before.rules);
         self.passes.settle_hits(&before.passes);
@@ -1315,7 +1318,8 @@ impl Shared {
         }
     }
 
-    /// What an external endpoint with several targets leads to, or led to while sessions are left.
+    /// What an external endpoint with several targets leads to, or led to as long as sessions are
+    /// left.
     pub fn balanced(&self, external: Endpoint, protocol: Protocol) -> Option<BalancedView> {
         let group = self.balance.find(external.address.to_bits(), protocol, external.port)?;
         let generation = group.generations().last()?;
@@ -1334,7 +1338,8 @@ impl Shared {
         externals.filter_map(|external| self.balanced(external, protocol)).collect()
     }
 
-    /// Workers that may have this remote endpoint's session, in the order of its packets' visits.
+    /// Workers that may have the session of this remote endpoint, in the order in which its packets
+    /// visit them.
     pub fn balanced_workers(&self, external: Endpoint, protocol: Protocol, remote: Endpoint) -> Vec<WorkerId> {
         let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) else {
             return Vec::new();
@@ -1363,7 +1368,7 @@ impl core::fmt::Debug for Shared {
 }
 
 impl CompiledPool {
-    /// For an address not known here: gives out and judges nothing.
+    /// For an address not known here: allocates and decides nothing.
     fn of_elsewhere() -> CompiledPool {
         // One-to-one, so that queries are looked up like everything else.
         CompiledPool {
@@ -1506,8 +1511,8 @@ fn compile_transition(settings: &Settings, lists: &mut RouteLists, hops: &mut Ve
     transition
 }
 
-/// The same where routes come from the kernel: its tables have fixed values for these hosts, two
-/// for each realm.
+/// The same if routes come from the kernel: its tables have fixed values for these hosts, two for
+/// each realm.
 fn compile_host_hops(settings: &Settings, hops: &mut Vec<Option<NextHop>>) -> Transition {
     let transition = Transition::new(settings, NextHopId(HOST_HOPS));
     for realm in (0..settings.realms() as u16).map(RealmId) {
@@ -1523,7 +1528,7 @@ fn compile_host_hops(settings: &Settings, hops: &mut Vec<Option<NextHop>>) -> Tr
 
 /// Numbers of hosts, and the MTU towards them.
 fn to_hosts(edge: &RealmEdge) -> [(Prefix, u16); 2] {
-    // IPv4 packets to a softwire are fragmented around, not inside (RFC 6333 §5.3).
+    // The softwire packet is fragmented, not the IPv4 packet inside (RFC 6333 §5.3).
     let mtu4 = edge.mtu.saturating_sub((wire::ipv6::HEADER_LENGTH - wire::ipv4::HEADER_LENGTH_MIN) as u16);
     [(Prefix::HOSTS, mtu4), (Prefix::SOFTWIRE_HOSTS, u16::MAX)]
 }

@@ -27,7 +27,7 @@ pub struct SlicePlan {
     pub leased: u64,
     /// Those with all ports in such blocks.
     pub leased_whole: u64,
-    /// When these blocks are back at the latest; `None` if that depends on their use.
+    /// When these blocks are returned at the latest; `None` if that depends on their use.
     pub until: Option<Instant>,
 }
 
@@ -46,7 +46,7 @@ enum Latest {
 }
 
 impl SliceHolds {
-    /// For a census of what these settings would do.
+    /// For a census of the effect of these settings.
     pub fn under(candidate: &Shared) -> SliceHolds {
         SliceHolds { latest: vec![Latest::Nothing; candidate.pools.len()] }
     }

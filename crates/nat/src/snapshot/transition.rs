@@ -1,8 +1,8 @@
-//! What NAT64 and DS-Lite compile to: which IPv6 destinations they take, and the way back.
+//! NAT64 and DS-Lite, compiled: the IPv6 destinations that they serve, and the way back.
 //!
 //! Each realm with such hosts has two next hops of its own, one for NAT64 and one for softwires,
-//! behind all others. Routes lead the numbers of hosts there, so a packet to a host is one whose
-//! next hop is [`Transition::first_hop`] or later.
+//! numbered after all others. Routes lead the numbers of hosts there, so a packet to a host is one
+//! whose next hop is [`Transition::first_hop`] or later.
 
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
@@ -41,7 +41,7 @@ pub(crate) struct Nat64Prefix {
     pub(crate) realm: RealmId,
     /// Packets of this size reach every host.
     pub(crate) lowest_mtu6: u16,
-    /// What reaches every host whole by the links of its realm; 0 without one.
+    /// Size of packets that reach every host whole over the links of its realm; 0 without a link.
     pub(crate) whole_max: u16,
 }
 
@@ -80,7 +80,7 @@ impl SoftwireEnd {
         prefixes.sort_unstable();
         let mut subscribers: Vec<(u128, u128)> = Vec::with_capacity(prefixes.len());
         for prefix in prefixes {
-            // Prefixes nest or are apart, and the wider one comes first.
+            // Prefixes are nested or apart, and the wider one comes first.
             if subscribers.last().is_none_or(|(_, last)| *last < prefix.address()) {
                 subscribers.push((prefix.address(), prefix.last()));
             }
@@ -95,7 +95,7 @@ impl SoftwireEnd {
     }
 }
 
-/// What takes a packet, with its position in the settings.
+/// A translation prefix or softwire that takes a packet, with its position in the settings.
 pub(crate) enum Taker<'a> {
     Nat64(u8, &'a Nat64Prefix),
     Softwire(u8, &'a SoftwireEnd),
@@ -154,7 +154,7 @@ impl Transition {
         self.own.contains(&address) || self.softwires.iter().any(|end| end.aftr == address)
     }
 
-    /// What takes packets from this realm to this destination.
+    /// The translation prefix or softwire that takes packets from this realm to this destination.
     #[inline]
     pub(crate) fn way_of(&self, realm: RealmId, destination: u128) -> Option<Way> {
         Some(match self.taker_of(realm, destination)? {

@@ -70,7 +70,7 @@ impl Pass {
         self.cursor != 0
     }
 
-    /// The pass is over with the last one before `end`.
+    /// The next records. The pass ends with the last one before `end`.
     pub(crate) fn next(&mut self, count: u32, end: u32) -> Range<u32> {
         if self.cursor == 0 {
             return 0..0;

@@ -1,4 +1,5 @@
-//! The general traffic of subscribers: what rules only distinguish by protocol, VRF and subscriber.
+//! The general traffic of subscribers, which rules distinguish only by protocol, VRF and
+//! subscriber.
 //!
 //! A packet outside every destination and port range of a rule represents it. Its ruling applies to
 //! nearly everything that the subscriber opens.

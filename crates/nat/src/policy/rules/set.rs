@@ -23,7 +23,7 @@ const TABLES_MAX: usize = 64;
 const CELL_LENGTH_MAX: usize = 12;
 /// Address bits that select tables: 4096 words a side stay in the L1 cache.
 const PRUNE_BITS: u8 = 12;
-/// Further buckets of a way that are visited in turn with other keys'.
+/// Further buckets of a way that are visited alternately with those of other keys.
 const STEPS_MAX: u8 = 4;
 /// Distance of two rules' orders, to insert rules between them. 2^24 rules take 47 bits.
 const ORDER_STEP: u64 = 1 << 23;

@@ -47,7 +47,7 @@ impl Target {
     pub const DROP: Target = Target(DROP);
 }
 
-/// What comes back into use once all readers have passed an generation.
+/// Something that can be reused when all readers have passed a generation.
 #[derive(Clone, Copy, Debug)]
 enum Retired {
     Middle { table: usize, chunk: u32 },
@@ -263,7 +263,7 @@ impl Writer {
         }
     }
 
-    /// Gives back a target that no route has any more.
+    /// Returns a target that no route has any more.
     pub fn release(&mut self, target: Target) {
         match target.0 {
             DROP => {}
@@ -323,8 +323,8 @@ impl Writer {
         self.live.is_seen(self.filled)
     }
 
-    /// Lets readers report what they have passed, so that what was retired can be used again. To be
-    /// called after each batch of changes.
+    /// Lets readers report what they have passed, so that retired chunks and next hops can be
+    /// reused. Call it after each batch of changes.
     pub fn publish(&mut self) {
         if self.has_changed {
             // Before the generation: a reader that reports it has dropped what it remembers.
@@ -402,7 +402,8 @@ impl Writer {
     fn remove_range(&mut self, table: usize, range: Range, cover: Option<(u8, Target)>) {
         let removed = u32::from(range.length) + 1;
         let leaf = cover.filter(|(length, _)| *length > 0).map_or(0, |(length, target)| leaf(length, target));
-        // Where the route is there are the chunks of its prefix. Without room it never was there.
+        // Where the route exists, so do the chunks of its prefix. If there was no room, it never
+        // existed.
         let _ = self.change(table, range, leaf, |old| depth(old) == removed);
         self.collapse(table, range.first);
         self.summarise(table, range);
