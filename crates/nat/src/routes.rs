@@ -48,7 +48,6 @@ pub enum RouteError {
     Value {
         /// The route.
         prefix: Prefix,
-        /// Its value.
         value: u32,
     },
 }

@@ -12,7 +12,6 @@ pub(crate) struct CompiledGateway {
     pub(crate) alg: AlgId,
     ports: Box<[u16]>,
     pub(crate) disabled: u8,
-    /// By pool.
     pools: Box<[bool]>,
     /// By class; index 0 is for subscribers without a class.
     classes: Box<[bool]>,

@@ -64,7 +64,6 @@ impl Prefix6 {
         }
     }
 
-    /// Its last address.
     pub(crate) const fn last(self) -> u128 {
         match self.length {
             128 => self.address,

@@ -264,7 +264,6 @@ fn or_default(entry: u32, default: u32) -> u32 {
     if entry == 0 { default } else { entry }
 }
 
-/// The fine entry of a leaf or chunk.
 fn fine_leaf(entry: u32) -> u8 {
     let value = entry & VALUE_MASK;
     if entry == 0 || entry & CHUNK != 0 || value + 1 >= u32::from(CUT) { 0 } else { (value + 1) as u8 }
@@ -385,7 +384,6 @@ impl LiveRoutes {
         self.slot(slot).map(|hop| (slot, hop))
     }
 
-    /// The next hop in a slot.
     pub(crate) fn slot(&self, slot: u32) -> Option<PackedHop> {
         let packed = self.hops.get(slot as usize)?.load(Ordering::Acquire);
         (packed != 0).then_some(PackedHop(packed))

@@ -90,7 +90,6 @@ impl Edge {
     }
 }
 
-/// The verdict of a packet that is not translated.
 pub(in crate::shard) fn verdict_of(reason: translate::Reason) -> Verdict {
     use translate::Reason;
     match reason {
@@ -149,7 +148,6 @@ fn is_plain(header: &[u8; HEADERS], length: usize) -> bool {
 }
 
 impl PacketPath {
-    /// True if a next hop leads to IPv6 hosts.
     #[inline(always)]
     pub(in crate::shard) fn leads_to_host(&self, egress: Egress) -> bool {
         egress.next_hop >= self.ledger.shared.transition.first_hop

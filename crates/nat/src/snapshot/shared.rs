@@ -623,7 +623,6 @@ impl Shared {
         self.pool_names.of(id)
     }
 
-    /// Counts something of a pool.
     #[inline]
     pub(crate) fn count_in_pool(&self, worker: WorkerId, pool: PoolId, what: PoolCount) {
         self.pool_counts.count(worker, self.pool_names.of(pool), what);
@@ -975,7 +974,6 @@ impl Shared {
         self.next_hops.iter().map(view).chain(live).chain(to_hosts)
     }
 
-    /// The interface of a next hop, by its number.
     pub(crate) fn interface_of(&self, hop: NextHopId) -> Option<InterfaceId> {
         let number = hop.index();
         let to_host = || self.host_hops.get(number.checked_sub(HOPS_MAX)?).copied().flatten();

@@ -193,7 +193,6 @@ pub(crate) struct HostStore {
     naming: u8,
 }
 
-/// The worker of a host by its number.
 #[inline]
 pub(crate) const fn worker_of_number(number: u32, workers: usize) -> WorkerId {
     WorkerId((((number as u64 & (NUMBERS - 1)) * workers as u64) / NUMBERS) as u8)
@@ -295,7 +294,6 @@ impl HostStore {
         index
     }
 
-    /// The host or subscriber at this place.
     #[inline(always)]
     pub(crate) fn at_place(&self, index: u32) -> Option<&Host> {
         Some(self.records.at(index)).filter(|host| host.is_in_use())

@@ -238,7 +238,6 @@ fn report_sender<R: Report>(foreseen: Foreseen, key: &HostKey, report: &mut R) {
     });
 }
 
-/// The source of an IPv6 packet.
 pub(in crate::shard) fn source_of(packet: &[u8]) -> Option<u128> {
     let header = packet.first_chunk::<{ ipv6::HEADER_LENGTH }>()?;
     (header[0] >> 4 == 6).then(|| Ipv6::new_unchecked(header.as_slice()).source())

@@ -244,7 +244,6 @@ impl PacketPath {
         Err(Verdict::Local)
     }
 
-    /// Sends the update of a grant of an IPv6 host to its requester.
     pub(in crate::shard) fn send_update_to_host<S: Sink>(&mut self, grant: &Grant, update: &[u8], sink: &mut S) {
         let (realm, number, port) = (grant.key().realm, grant.key().address, grant.requester.port);
         let Some(host) = self.ledger.state.subscribers.hosts.get(number).copied() else { return };
