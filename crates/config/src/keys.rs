@@ -396,8 +396,8 @@ const INTERFACE: &[Key] = &[
         Kind::Text("1 to 15 letters, digits, `-`, `_` or `.`"),
         Preset::Derived { rule: "none", example: "\"nx-wan\"" },
         "Name of a TAP device that stands for the port in the kernel, with its Ethernet address, MTU and \
-         addresses, so that FRR, BIRD, LLDP and SSH can use the port: [routing.md](routing.md). Sub-interfaces \
-         of the port become VLAN devices, called `NAME.VLAN` without a name of their own.",
+         addresses, so that FRR, BIRD, LLDP and SSH can use the port: [routing.md](routing.md). Sub-interfaces of \
+         the port become VLAN devices, called `NAME.VLAN` unless they have a name of their own.",
     ),
     key(
         "kernel_table",
@@ -840,16 +840,14 @@ const CLASS: &[Key] = &[
         "reserved_ports",
         Kind::Mixed("number 0 to 10000000, or one for some of `{ udp, tcp, icmp }`"),
         Preset::Derived { rule: "none", example: "100" },
-        "Guaranteed external ports for each of these subscribers, in use or not, however full the pool is. \
-         Use small prefixes. Needs a pool with single ports (from 1024 on) and paired pooling. `check` \
-         refuses guarantees that exceed the ports of addresses that do not drain (without ports of \
-         forwards), the `ports`, `sessions` or `memory` of the class (one session and 73 bytes for each port \
-         of any protocol), or `tables.mappings`. When a reload sets or raises it, ports in use by other \
-         subscribers are reserved as they become free; until then no other subscriber gets a port, and \
-         `natrix plan` shows the number. It does not apply to other pools that a rule uses. Held ports count \
-         as in use by others; if no others are left, a guaranteed port is free at once. Other modes do not \
-         need it: a deterministic pool guarantees each slice (after a change from blocks, when the blocks in \
-         it are returned; `natrix plan` warns), and a subscriber with a block has all its ports.",
+        "Guaranteed external ports for each of these subscribers, in use or not, however full the pool is: \
+         [operations](operations.md#limits-offenders-thresholds). Use small prefixes. Needs a pool with single \
+         ports (from 1024 on) and paired pooling; other pools that a rule uses are not affected. `check` refuses \
+         guarantees that exceed the ports of addresses that do not drain (without ports of forwards), the \
+         `ports`, `sessions` or `memory` of the class (one session and 73 bytes for each port of any protocol), \
+         or `tables.mappings`. Held ports count as in use by others; if no others are left, a guaranteed port is \
+         free at once. Other modes do not need this key: a deterministic pool guarantees each slice, and a \
+         subscriber with a block has all its ports.",
     ),
     key(
         "penalty_pool",
@@ -1085,9 +1083,9 @@ const ALG: &[Key] = &[key(
     "sessions",
     Kind::Integer { min: 256, max: nat::settings::CONTROL_SESSIONS_CEILING as u64, unit: "sessions per worker" },
     Preset::Value("65536"),
-    "Control sessions that all gateways of a worker read at a time, such as one for each phone that is registered. \
-     One subscriber may have an eighth. Further ones pass unread, and count as `table_full` in `show algs`. They \
-     take about 460 bytes each, as they come, and up to 8 MiB for all.",
+    "Control sessions that all gateways of a worker read at a time, such as one for each phone that is \
+     registered. One subscriber may have an eighth. Further ones pass unread, and count as `table_full` in `show \
+     algs`. They take about 460 bytes each when they are first used, and up to 8 MiB for all.",
 )];
 
 /// The table of a gateway. What it takes from there is written once, and stays.
@@ -1213,7 +1211,7 @@ const PORT_CONTROL: &[Key] = &[
         "lifetime_max",
         Kind::Duration { min_us: S, max_us: 7 * DAY, bound: None },
         Preset::Value("\"24 h\""),
-        "The longest. A client that has gone keeps its ports that long.",
+        "The longest lifetime that is granted. The ports of a client that has gone are kept that long.",
     ),
     key(
         "mappings_per_subscriber",
@@ -1338,9 +1336,9 @@ const SNMP: &[Key] = &[
         "rows",
         Kind::Integer { min: 0, max: 1_000_000, unit: "rows" },
         Preset::Value("100_000"),
-        "Most rows of each of the tables of subscribers, address maps and port maps. They name subscribers to \
-         everybody who may read them; `0` leaves these tables empty. Each row takes some 100 bytes of the \
-         process while a manager reads the tables.",
+        "Maximum number of rows in each of the tables of subscribers, address maps and port maps. They name \
+         subscribers to everybody who may read them; `0` leaves these tables empty. Each row takes some 100 bytes \
+         of the process while a manager reads the tables.",
     ),
     key(
         "state",
@@ -1519,7 +1517,7 @@ const LOG_STORE: &[Key] = &[
         "segment_interval",
         timeout(MINUTE, 366 * DAY, None),
         Preset::Value("\"1 h\""),
-        "A segment begins after this time at the latest. Retention deletes whole segments.",
+        "A new segment begins after this time at the latest. Retention deletes whole segments.",
     ),
     key(
         "signing_key",
