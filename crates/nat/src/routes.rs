@@ -65,7 +65,7 @@ type Fine = [AtomicU8; FINE_ENTRIES];
 #[derive(Debug)]
 pub struct RouteTable {
     coarse: Arc<Coarse>,
-    /// One of live routes, else none.
+    /// The fine table of live routes; none for other routes.
     fine: Arc<Arena<Fine>>,
     lookup: Lookup,
     length: usize,

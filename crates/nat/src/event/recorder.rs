@@ -190,7 +190,7 @@ impl EventLog {
     #[inline]
     pub(crate) fn may_end(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return true };
-        // As above.
+        // One more slot for a gap that must be reported first.
         self.policy == BackPressure::Drop || ring.room(2 + self.for_names) >= 2 + self.for_names
     }
 

@@ -160,7 +160,7 @@ pub(crate) struct Group {
     pub(crate) admission: Admission,
     /// Since when the ports lead to several targets; `None` since the start.
     pub(crate) since: Option<Instant>,
-    /// The same, after they may have been free.
+    /// Since when they do so again, if they were free in between.
     pub(crate) again: Option<Instant>,
     pub(crate) is_new: bool,
     state: AtomicU8,
@@ -342,7 +342,7 @@ impl Balance {
             next_id: 0,
             taken: Vec::new(),
         };
-        // Without a past this cannot fail.
+        // Without earlier groups this cannot fail.
         empty.followed_by(settings, None).unwrap_or(empty)
     }
 

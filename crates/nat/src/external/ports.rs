@@ -690,7 +690,7 @@ impl PortTable {
     #[inline]
     pub fn lookup(&self, address: AddressIndex, protocol: Protocol, port: u16) -> Option<(WorkerId, MappingIndex)> {
         let (worker, mapping) = self.lookup_at(self.place(address, protocol, port))?;
-        // Only `sharing` uses the further bits.
+        // Only `sharing` uses the other bits.
         Some((worker, mapping.min(MappingIndex::SHARED)))
     }
 
@@ -768,7 +768,7 @@ impl PortTable {
         let hint = &self.address_full[protocol.index()][address.index() / 64];
         let bit = 1 << (address.index() % 64);
         self.set(hint, bit);
-        // As in `take`.
+        // The hint is corrected as in `take`.
         if !self.is_exhausted(address, protocol, PortClass::High) {
             self.clear(hint, bit);
         }
@@ -958,7 +958,7 @@ fn choose_any((lowest, highest): (u16, u16), worker: WorkerId, workers: usize, r
 /// line. `None` for a miss at the edge.
 fn probe_word(first: usize, end: usize, worker: WorkerId, workers: usize, number: u32) -> Option<usize> {
     let scaled = |bound: usize| ((u64::from(number) * bound as u64) >> 32) as usize;
-    // Before the divisions, which dominate the cost.
+    // Before the divisions, which cost the most.
     if workers <= 1 {
         return Some(first + scaled(end - first));
     }

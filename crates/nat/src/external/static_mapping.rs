@@ -232,7 +232,7 @@ impl StaticMappingTable {
         self.filter.is_empty()
     }
 
-    /// What the filter has for a host.
+    /// The word by which the filter knows a host.
     #[inline]
     fn word(&self, host: &InsideHost) -> u32 {
         match host {

@@ -9,7 +9,7 @@
 
 /// The IP protocol.
 pub(crate) const PROTOCOL: u8 = 47;
-/// Where the call identifier is.
+/// Offset of the call identifier.
 pub(crate) const CALL: usize = 6;
 /// PPP in an IP tunnel.
 const PPP: u16 = 0x880b;

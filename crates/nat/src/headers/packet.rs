@@ -92,7 +92,7 @@ pub enum Outcome {
     Done,
     /// Send `length` bytes of the frame from `start` on, without the padding behind.
     Transmit {
-        /// Where to.
+        /// The next hop.
         egress: Egress,
         /// Start of the IP packet; changes if its header grows or shrinks.
         start: u16,

@@ -81,9 +81,9 @@ impl fmt::Display for Prefix6 {
 /// A prefix and what stands for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StandIn {
-    /// As it is written.
+    /// The prefix as written in the configuration.
     pub prefix: Prefix6,
-    /// What rules, filters and classes have instead.
+    /// The block that stands for it in rules, filters and classes.
     pub block: Prefix,
 }
 
@@ -193,7 +193,7 @@ fn hash(prefix: Prefix6) -> u64 {
 /// Finds what stands for a host.
 #[derive(Clone, Debug)]
 pub(crate) struct StandIns {
-    /// From each address on, until the next.
+    /// The block of each address up to the next entry.
     stretches: Vec<(u128, u32)>,
 }
 

@@ -109,7 +109,7 @@ fn changes(before: &Settings, after: &Settings) -> RuleChanges {
     }
 }
 
-/// With multiplicity.
+/// Counts equal rules separately.
 fn without<'a>(rules: &'a [Rule], others: &[Rule]) -> (Vec<&'a Rule>, Vec<&'a Rule>) {
     let mut there: HashMap<&Rule, usize> = HashMap::new();
     for rule in others {

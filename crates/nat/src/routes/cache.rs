@@ -62,7 +62,7 @@ pub(crate) struct RouteCache {
     /// By coarse entry.
     ways: [Departure; 1 << u8::BITS],
     lines: Option<Box<[Pair; PAIRS]>>,
-    /// Of the routes, as last seen.
+    /// Version of the routes when last seen.
     version: u64,
     /// The same as lines have it; never 0, so no line without content counts.
     tag: u16,

@@ -289,7 +289,7 @@ pub struct Hop6 {
 /// The tables of all realms, for readers. [`Writer`] changes them.
 #[derive(Debug)]
 pub struct LiveRoutes {
-    /// Those of IPv4, then those of IPv6.
+    /// Tables of IPv4, then those of IPv6.
     tables: Box<[Table]>,
     /// How many are of IPv4.
     tables4: usize,

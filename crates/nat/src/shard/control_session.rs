@@ -295,7 +295,7 @@ impl Ledger {
                 self.replace_control(now, oldest);
             }
             let opens = self.view().can_open_to_server(now, index);
-            // One reason for each request.
+            // Counts one reason for each request.
             let refusal = match (opens, oldest) {
                 (true, None) => None,
                 (true, Some(_)) => Some(GatewayRefusal::SubscriberLimit),
@@ -519,7 +519,7 @@ impl Ledger {
         }
     }
 
-    /// In both directions, for good.
+    /// Ends it in both directions, for good.
     fn end_reading(&mut self, control: &Control) {
         let Some(store) = self.state.control_sessions.as_mut() else { return };
         for stream in store.get_mut(control.asking.place).streams.iter_mut().flatten() {

@@ -53,7 +53,7 @@ pub(in crate::shard) enum Sent {
 
 /// Kept between bursts.
 pub(in crate::shard) struct Edge {
-    /// Of the current call.
+    /// Time of the current call.
     now: Instant,
     plain: Box<[Plain; BURST_MAX]>,
     incoming: Box<[Incoming; BURST_MAX]>,
@@ -61,7 +61,7 @@ pub(in crate::shard) struct Edge {
     departing: Box<[u32; BURST_MAX]>,
     /// For own packets to hosts. `None` while in use.
     buffer: Option<Box<[u8; ROOM + PACKET_BUFFER_BYTES]>>,
-    /// Of fragments of softwires.
+    /// The next identification for fragments of softwire packets.
     identification: u32,
     /// `None` while in use.
     reassembly: Option<Box<Reassembly>>,

@@ -205,7 +205,7 @@ impl Ledger {
         }
     }
 
-    /// After the next hops have changed.
+    /// Call it after the next hops have changed.
     #[inline(never)]
     pub(in crate::shard) fn take_over_ways(&mut self) {
         let Ledger { route_cache, shared, .. } = self;

@@ -192,7 +192,7 @@ impl Ledger {
         let asked = Asked { now, realm, subject, source, asker, lifetime: request.lifetime, options: &options };
         let done = match request.body {
             Body::Announce => Ok(Done { lifetime: 0, external: None, set: None }),
-            // What cannot be kept is not granted.
+            // A grant is refused if its change could not be recorded.
             Body::Map(_) | Body::Peer(_) if !self.may_change_grants() => Err(Some(Code::NoResources.into())),
             Body::Map(map) => self.map(&asked, &map),
             Body::Peer(peer) => self.peer(&asked, &peer),
@@ -427,7 +427,7 @@ impl View<'_> {
         Duration::from_secs(u64::from(asked_s)).max(policy.lifetime_min).min(policy.lifetime_max)
     }
 
-    /// Until packets alone would let the mapping end.
+    /// How long packets alone would keep the mapping.
     fn idle_left(&self, now: Instant, mapping: u32) -> Duration {
         let record = self.state.mappings.get(mapping);
         let mut last = if record.has_live_session(now) { record.session_expires() } else { now };

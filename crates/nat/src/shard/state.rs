@@ -50,7 +50,8 @@ impl View<'_> {
         lifetimes.lifetime(protocol, state, own)
     }
 
-    /// For UDP or ICMP with endpoint-independent filtering.
+    /// How long UDP or ICMP packets without a session keep a mapping, with endpoint-independent
+    /// filtering.
     pub(super) fn sessionless_lifetime(&self, protocol: Protocol) -> Duration {
         self.policy.lifetimes.lifetime(protocol, TcpState::Established, None)
     }
@@ -69,7 +70,7 @@ impl Ledger {
         }
     }
 
-    /// Of a mapping.
+    /// For a session of a mapping, not of a flow.
     pub(super) fn is_opened_from(&self, index: u32, session: SessionRef, side: Side) -> bool {
         self.remote_of(index, session).is_some_and(|(_, opened_from)| opened_from == side)
     }

@@ -31,7 +31,7 @@ use crate::state::table::BucketTable;
 use crate::types::Prefix;
 use crate::types::RealmId;
 
-/// What each shard takes besides its tables.
+/// Memory of a shard besides its tables.
 const SHARD_REST_BYTES: u64 = 128 << 10;
 
 fn places(settings: &Settings) -> usize {

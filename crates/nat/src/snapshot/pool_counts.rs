@@ -6,7 +6,7 @@ use crate::types::PoolName;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
-/// What happened with a pool.
+/// An event that is counted for a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PoolCount {
     /// A subscriber was paired with one of its addresses.

@@ -318,7 +318,7 @@ pub struct Shared {
     compiled_of: Vec<u16>,
     /// Open addresses, pool by pool.
     open: Vec<AddressIndex>,
-    /// All addresses, likewise.
+    /// All addresses, pool by pool.
     members: Vec<AddressIndex>,
     /// Sessions are hashed differently than before.
     rehashes_sessions: bool,
@@ -1359,7 +1359,7 @@ impl Shared {
 }
 
 impl core::fmt::Debug for Shared {
-    /// Only the generation: everything would fill pages.
+    /// Shows only the generation, because everything would fill pages.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Shared").field("generation", &self.generation).finish_non_exhaustive()
     }

@@ -23,9 +23,9 @@ pub struct SlicePlan {
     pub pool: PoolId,
     /// Subscribers of its formula.
     pub slices: u64,
-    /// Those with some port in such a block.
+    /// Slices with some port in such a block.
     pub leased: u64,
-    /// Those with all ports in such blocks.
+    /// Slices with all ports in such blocks.
     pub leased_whole: u64,
     /// When these blocks are returned at the latest; `None` if that depends on their use.
     pub until: Option<Instant>,

@@ -106,7 +106,7 @@ pub(crate) struct AlgSession {
     pub(crate) client_is_inside: bool,
     /// Read because it leads to a registered endpoint.
     pub(crate) is_of_registration: bool,
-    /// Of its mapping, which may end before it.
+    /// Internal endpoint of its mapping, which may end before it.
     pub(crate) inside: InternalKey,
     pub(crate) memory: Memory,
     known: [Known; KNOWN_MAX],
@@ -291,12 +291,12 @@ pub(crate) struct AlgStore {
     /// replace; each with the longest-waiting first.
     strangers: Queue,
     asked: Queue,
-    /// Of PPTP.
+    /// Calls of PPTP.
     pub(crate) calls: CallTable,
     hash: KeyedHash,
     room: Room,
     walked: usize,
-    /// What a direction holds that holds nothing.
+    /// Content of a direction that holds nothing.
     nothing: Held,
     by_alg: [u32; alg::ALGS.len()],
 }
@@ -334,7 +334,7 @@ impl AlgStore {
         self.calls.set_hash(hash);
     }
 
-    /// Those that are there stay.
+    /// Existing sessions stay.
     pub(crate) fn set_room(&mut self, sessions_max: u32) {
         self.room = Room::of(sessions_max);
     }

@@ -37,7 +37,7 @@ pub enum Change {
 /// The session that a delta is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaSession {
-    /// As seen from outside.
+    /// The remote endpoint outside.
     pub remote: Endpoint,
     /// The side that opened it.
     pub opened_from: Side,

@@ -807,7 +807,7 @@ impl GrantStore {
         }
     }
 
-    /// The same for those without a record.
+    /// The same for clients without a record.
     pub(crate) fn continue_epoch(&mut self, now: Instant, epoch_s: u32) {
         self.epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000 - u64::from(epoch_s);
     }

@@ -62,7 +62,7 @@ impl GrantRecord {
         zerocopy::transmute!(bytes)
     }
 
-    /// What it says; `None` if it is damaged.
+    /// Its content; `None` if it is damaged.
     pub fn delta(&self) -> Option<GrantDelta> {
         let host = |inner| DeltaHost { address: self.host.into(), inner, towards: self.towards.into() };
         let host = match self.family {

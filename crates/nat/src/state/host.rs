@@ -48,7 +48,7 @@ const NUMBERS: u64 = 1 << 28;
 
 const IN_USE: u8 = 1 << 0;
 const SOFTWIRE: u8 = 1 << 1;
-/// Of all hosts with a prefix.
+/// The record of a subscriber: of all hosts with a prefix.
 const SUBSCRIBER: u8 = 1 << 2;
 /// No mapping, held packet or event has named it yet.
 const UNNAMED: u8 = 1 << 3;
@@ -78,7 +78,7 @@ pub(crate) struct Host {
 
 const _: () = assert!(size_of::<Host>() == 32, "two hosts are one cache line");
 
-/// What identifies a host.
+/// Identifies a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostKey {
     pub(crate) address: u128,
@@ -87,7 +87,7 @@ pub(crate) struct HostKey {
     pub(crate) way: Way,
 }
 
-/// What a host would be for the engine.
+/// The number that a host has, or would get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Foreseen {
     pub(crate) number: u32,
@@ -129,7 +129,7 @@ impl Way {
 }
 
 impl Host {
-    /// Of no subscriber, for an explanation.
+    /// A host without a subscriber, for an explanation.
     pub(crate) fn of(key: &HostKey) -> Host {
         Host {
             high: (key.address >> 64) as u64,

@@ -21,7 +21,7 @@ mod tests;
 pub const DATAGRAMS: usize = 64;
 /// Datagrams of one subscriber at a time.
 pub const PER_SUBSCRIBER: usize = 8;
-/// Of [`DATAGRAMS`], those without checksum.
+/// Slots among [`DATAGRAMS`] for datagrams without checksum.
 const WITHOUT_CHECKSUM_MAX: usize = 16;
 /// Largest packet.
 pub(crate) const BYTES_MAX: usize = 9_216;
@@ -84,7 +84,7 @@ struct Datagram {
     started: Instant,
     units: [u64; WORDS],
     received: usize,
-    /// Once the last fragment is here, else 0.
+    /// Length, once the last fragment has arrived; otherwise 0.
     total: usize,
     held: u32,
 }

@@ -100,7 +100,8 @@ impl SharedPort {
         self.opener != subscriber || self.opener_flows < u16::MAX
     }
 
-    /// Without `may_open` it must already carry flows.
+    /// True if the subscriber may use the port. Without `may_open` the port must already carry
+    /// flows.
     pub(crate) fn may_carry(&self, subscriber: u32, may_open: bool, are_flows: impl FnOnce() -> bool) -> bool {
         self.can_count(subscriber) && (may_open || self.flows() > 0 || are_flows())
     }
@@ -281,7 +282,7 @@ impl SharedPorts {
         GivenBack { is_idle, counts_no_more }
     }
 
-    /// For a port without flows of this worker.
+    /// Call it for a port that has lost the last flow of this worker.
     pub(crate) fn begin_idling(&mut self, slot: u32, now: Instant) {
         let record = &mut self.records[slot as usize];
         debug_assert!(record.load & IDLE != 0, "only what is idle begins to be so anew");

@@ -59,7 +59,7 @@ pub(crate) struct Subscriber {
     /// Low bits of the generation for which `pool` and `paired` were last checked.
     /// `shard/reload/adopt.rs` makes sure that an old value never equals the current one.
     pub(crate) generation: u16,
-    /// Of the settings in which `class` was found.
+    /// Low bits of the generation in which `class` was found.
     pub(crate) class_generation: u16,
     elsewhere_low: u16,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Account {
     first_offence: Micros48,
     last_offence: Micros48,
     pub(crate) session_bucket: Bucket,
-    /// Of an offender.
+    /// For an offender: its pool.
     penalty_pool: u16,
     /// Mappings made, low word first.
     mappings_created: [u32; 2],

@@ -223,7 +223,7 @@ pub struct SequenceTracker {
 
 const _: () = assert!(size_of::<SequenceTracker>() <= 16, "one per session: see the memory budget");
 
-/// In sequence space (RFC 9293 §3.4).
+/// Compares in sequence space (RFC 9293 §3.4).
 fn is_after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
 }

@@ -51,7 +51,7 @@ impl From<NoWay> for NoCall {
     }
 }
 
-/// As if no gateway knew of call identifiers.
+/// The packet as it would be if no gateway knew call identifiers.
 pub(crate) fn without_call(parsed: &Parsed) -> Parsed {
     Parsed { destination_port: 0, class: Class::Other, ..*parsed }
 }

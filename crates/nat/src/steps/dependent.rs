@@ -114,7 +114,7 @@ pub(crate) enum NoDependent {
     MappingServes,
 }
 
-/// With blocks, all classes are mixed.
+/// Blocks have ports of all classes.
 fn class_in(compiled: &CompiledPool, class: PortClass) -> Option<PortClass> {
     compiled.blocks.is_none().then_some(class)
 }
@@ -197,7 +197,7 @@ impl View<'_> {
         let pool = owner.penalty.or(wanted).or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
         report_pool(pool, owner.penalty.is_some(), wanted.is_some(), report);
         if self.snapshot.formula(pool).is_some() {
-            // By formula, each port belongs to a subscriber.
+            // With a formula, each port belongs to a subscriber.
             return Err(Verdict::PortsExhausted);
         }
         let compiled = &self.snapshot.pools[pool.index()];

@@ -39,7 +39,7 @@ const DRAWS: usize = 16;
 /// Why no port can be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// As for a packet from inside.
+    /// Refused with the verdict of a packet from inside.
     Verdict(Verdict),
     /// Not the external endpoint that was asked for.
     OtherEndpoint,

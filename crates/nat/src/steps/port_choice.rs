@@ -57,7 +57,7 @@ fn free_port(address: AddressIndex, port: u16, guaranteed: Option<FromGuaranteed
     External { address, port, source: Source::Free { taker: Taker::Anyone, guaranteed, activates: None } }
 }
 
-/// For a pool with blocks or slices.
+/// The search for ports of a subscriber in a pool with blocks or slices.
 struct SubscriberPorts<'k> {
     slot: Option<u32>,
     paired: AddressIndex,

@@ -8,7 +8,7 @@ use crate::verdict::Verdict;
 pub(crate) enum SessionPlace {
     /// Admitted with the mapping.
     First,
-    /// In place of an ended one.
+    /// In the place of an ended session.
     Again,
     Extra,
 }

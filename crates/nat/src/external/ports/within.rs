@@ -324,7 +324,7 @@ impl PortTable {
         range.map_or(0, |(first, last)| self.free_within(&PortRange { address, first, last }, protocol))
     }
 
-    /// The same for a range.
+    /// Free ports of a range that are in no leased block.
     pub fn free_within(&self, range: &PortRange, protocol: Protocol) -> u32 {
         let (address, (first, end)) = (range.address, range.words());
         let base = space(address, protocol);

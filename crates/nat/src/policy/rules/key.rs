@@ -19,7 +19,7 @@ impl PortRange {
     /// Every port, and packets without ports.
     pub const ALL: PortRange = PortRange { first: 0, last: u16::MAX };
 
-    /// One port.
+    /// The range of one port.
     pub const fn one(port: u16) -> PortRange {
         PortRange { first: port, last: port }
     }

@@ -182,7 +182,7 @@ type Place = (u32, usize);
 pub(super) struct Table {
     mask: Mask,
     word: Cell,
-    /// All but a single one have `CHUNK_BUCKETS`.
+    /// Each has `CHUNK_BUCKETS` buckets, unless it is the only one.
     chunks: Vec<Arc<Arena<Bucket>>>,
     buckets: u32,
     entries: u32,

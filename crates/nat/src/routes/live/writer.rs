@@ -282,7 +282,7 @@ impl Writer {
         }
     }
 
-    /// What is in a slot.
+    /// The next hop in a slot.
     fn known(&self, slot: u32) -> Option<Known> {
         let packed = self.live.slot(slot)?;
         let half = |half: &AtomicU64| u128::from(half.load(Ordering::Relaxed));

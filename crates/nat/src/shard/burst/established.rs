@@ -276,7 +276,7 @@ impl PacketPath {
         self.look(packet).1
     }
 
-    /// Only prefetches.
+    /// Only prefetches, for packets that take the long way.
     #[cold]
     #[inline(never)]
     fn look_odd(&self, packet: &Packet<'_>) -> (Kind, u64) {

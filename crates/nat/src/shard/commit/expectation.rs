@@ -50,7 +50,7 @@ pub(in crate::shard) struct Reader<'a> {
 #[derive(Clone, Copy)]
 pub(in crate::shard) struct Asking {
     pub(in crate::shard) now: Instant,
-    /// Of the control session.
+    /// Place of the control session in its store.
     pub(in crate::shard) place: u32,
     pub(in crate::shard) key: AlgKey,
     pub(in crate::shard) alg: AlgId,

@@ -109,7 +109,7 @@ impl Ledger {
         }
     }
 
-    /// Before a refusal counts as an offence.
+    /// Ends an expired penalty. Call it before a refusal counts as an offence.
     pub(in crate::shard) fn end_quiet_penalty(&mut self, now: Instant, key: &InternalKey) {
         if let Some(slot) = self.state.subscribers.find(key.realm, key.address) {
             self.settle_penalty(now, slot);

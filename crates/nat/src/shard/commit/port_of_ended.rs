@@ -40,7 +40,7 @@ impl View<'_> {
 }
 
 impl Ledger {
-    /// After any hold-down.
+    /// Call it after the hold-down, if there was one.
     #[inline]
     pub(in crate::shard) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {
         let ports = &self.shared.ports;

@@ -78,7 +78,7 @@ impl Ledger {
         self.deltas.grants.as_mut().is_none_or(|ring| ring.room(CHANGES_MAX) >= CHANGES_MAX)
     }
 
-    /// After each change of a grant.
+    /// Call it after each change of a grant.
     #[inline]
     pub(in crate::shard) fn note_grant(&mut self, now: Instant, index: u32) {
         let grant = self.state.grants.get(index);

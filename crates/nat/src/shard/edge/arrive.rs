@@ -108,7 +108,7 @@ pub(super) enum Incoming {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plain {
     pub(super) hash: u64,
-    /// Of NAT64.
+    /// Destination of a packet of NAT64.
     destination: u32,
     /// The record that is probably that of the host, or 0. Known from the second pass on.
     pub(super) candidate: u32,
@@ -120,7 +120,7 @@ pub(super) struct Plain {
 struct Places {
     /// The short way.
     plain: u64,
-    /// Of these, by translation.
+    /// The packets among these that are translated.
     nat64: u64,
     /// The long way.
     others: u64,

@@ -62,7 +62,7 @@ pub(super) enum Prepared {
     Part,
 }
 
-/// What identifies an IPv4 datagram to a host.
+/// Identifies an IPv4 datagram to a host.
 fn datagram_of<T: AsRef<[u8]>>(view: &Ipv4<T>) -> (u128, u32) {
     (u128::from(view.source()) << 64 | u128::from(view.destination()), view.identification().into())
 }
@@ -185,7 +185,7 @@ impl PacketPath {
         Ok(())
     }
 
-    /// As [`PacketPath::emit`], to an IPv6 host.
+    /// Like [`PacketPath::emit`], to an IPv6 host.
     #[cold]
     #[inline(never)]
     pub(super) fn emit_to_host<S: Sink>(

@@ -41,7 +41,7 @@ use crate::verdict::Verdict;
 
 const HEADERS6: usize = ipv6::HEADER_LENGTH + wire::udp::HEADER_LENGTH;
 const HOP_LIMIT: u8 = 64;
-/// All nodes of a link.
+/// Multicast address of all nodes of a link.
 const ALL_NODES: u128 = 0xff02 << 112 | 1;
 
 /// An address and a port of IPv6.
@@ -284,7 +284,7 @@ impl PacketPath {
         }
     }
 
-    /// From 192.0.0.1 in a softwire to this host.
+    /// Sends from 192.0.0.1 in a softwire to this host.
     fn send_inside<S: Sink>(&mut self, realm: RealmId, to: &HostKey, port: u16, payload: &[u8], sink: &mut S) {
         let Way::Softwire(position) = to.way else { return };
         let aftr = self.ledger.shared.transition.softwire(position).map(|end| end.aftr);

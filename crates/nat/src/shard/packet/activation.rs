@@ -51,7 +51,7 @@ impl PacketPath {
         let first = self.ledger.policy.lifetimes.first(protocol, key.port, Side::Outside);
         let packet = self.view().inbound_of(at, via);
         let mut new = self.view().session_from_outside(&packet, protocol, first, now + first.lifetime);
-        // As for each client of this server.
+        // The same for every client of this server.
         if let Some(gateway) = self.view().gateway_of_static(&key) {
             (new.state, new.expires) = (TcpState::UNANSWERED, now + gateway.timeout);
         }

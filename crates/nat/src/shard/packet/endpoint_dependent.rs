@@ -48,7 +48,7 @@ impl View<'_> {
 }
 
 impl PacketPath {
-    /// None if a mapping serves instead.
+    /// None if a mapping can be used instead.
     pub(in crate::shard) fn open_flow<S: Sink>(
         &mut self,
         at: Arrival<'_>,
@@ -189,7 +189,7 @@ impl PacketPath {
         if protocol == Protocol::Tcp {
             return;
         }
-        // As `refresh_from_outside` does for mappings.
+        // The same as `refresh_from_outside` for mappings.
         let (before, is_answer) =
             (self.ledger.state.flows.get(index).state(), from != self.ledger.state.flows.get(index).opened_from());
         let is_first_answer = is_answer && before == TcpState::UNANSWERED;

@@ -42,7 +42,7 @@ const FIRST_GAP_MS: u64 = 250;
 /// Grants looked at in one call while clients are to be notified.
 const NOTIFIED_PER_CALL: u32 = 64;
 
-/// What is to be sent unasked.
+/// Announcements that are still to be sent.
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Unasked {
     announcements_left: u8,
@@ -109,7 +109,7 @@ impl View<'_> {
         let epoch = self.epoch_for(now, key.realm, requester.address);
         match grant.peer() {
             Some((address, remote_port)) => {
-                // As the host knows it.
+                // The address by which the host knows itself.
                 let prefix = self.prefix_of(key.address);
                 let remote_address =
                     prefix.map_or_else(|| pcp::mapped(address), |prefix| prefix.embed(address).to_be_bytes());
@@ -240,13 +240,13 @@ impl PacketPath {
         }
     }
 
-    /// To all clients of each inside link.
+    /// Sends it to all clients of each inside link.
     #[cold]
     fn announce<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         let sent = ANNOUNCEMENTS - self.unasked.announcements_left;
         self.unasked.announcements_left -= 1;
         self.unasked.announcement_due_ms = milliseconds(now) + (FIRST_GAP_MS << sent);
-        // One worker speaks for all.
+        // One worker announces for all.
         if self.ledger.worker != WorkerId(0) {
             return;
         }

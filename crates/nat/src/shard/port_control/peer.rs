@@ -54,7 +54,7 @@ impl Ledger {
         let is_mapped = self.state.find_live_mapping(&key, asked.now).is_some();
         let wish = wish_of(map);
         let suggested = match wish {
-            // What exists is returned, whatever is suggested.
+            // An existing endpoint is returned, whatever is suggested.
             _ if is_mapped => Suggested::Any,
             Some(Wish { address: None, port: 0 }) => Suggested::Any,
             Some(wish) => Suggested::Only(wish),

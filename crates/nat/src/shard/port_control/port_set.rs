@@ -178,7 +178,7 @@ impl Ledger {
             let suggested = if place == 0 { request.suggested } else { Suggested::Any };
             let (view, random) = self.deciding();
             let Some((first, length, address)) = view.run_of_ports(&ask, suggested, wanted, random) else { continue };
-            // One port less, and the parity fits.
+            // With one port less the parity is right.
             let skip = u16::from(parity.is_some_and(|parity| first % 2 != parity) && length > 1);
             let found = (length - skip, Wish { address: Some(address), port: first + skip });
             if best.is_none_or(|(length, _)| found.0 > length) {

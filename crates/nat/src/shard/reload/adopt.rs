@@ -23,7 +23,7 @@ use crate::state::timers::Timers;
 use crate::time::Instant;
 use crate::types::PoolId;
 
-/// By each change at least: see `unsettle_some`.
+/// At least this many with each change: see `unsettle_some`.
 const SETTLED_MIN: u32 = 64;
 /// Fewer changes than there are generations.
 const SETTLED_WITHIN: u32 = 1 << 14;

@@ -36,7 +36,7 @@ const SUBSCRIBER_CURSOR: u32 = 1 << 31;
 pub struct PoolCensus {
     /// Subscribers that notice nothing.
     pub subscribers_keep: u64,
-    /// Those whose next mapping is on another address.
+    /// Subscribers whose next mapping is on another address.
     pub subscribers_move: u64,
     /// Subscribers that get nothing new, because all their addresses drain.
     pub subscribers_drain: u64,

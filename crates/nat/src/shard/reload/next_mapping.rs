@@ -24,7 +24,7 @@ pub(in crate::shard) enum Next {
     Chosen(PoolId),
     /// In this pool, chosen for each mapping.
     Any(PoolId),
-    /// All that this pool may give drains.
+    /// All addresses of this pool drain.
     Drains(PoolId),
     None(Denial),
 }

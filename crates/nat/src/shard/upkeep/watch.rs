@@ -37,7 +37,7 @@ pub(in crate::shard) struct Watch {
     /// First the protocols, then the pieces of the address's blocks.
     step: usize,
     here: [u32; Protocol::COUNT],
-    /// In blocks that nobody can lease.
+    /// Ports in blocks that nobody can lease.
     unleasable: u32,
     /// Ports of earlier addresses that no other subscriber can get.
     used: [u64; Protocol::COUNT],
