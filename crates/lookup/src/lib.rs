@@ -6,8 +6,8 @@
 //! | [`formula`] | a configuration alone | static mappings, deterministic pools (RFC 7422) |
 //! | [`log`] | the event log | holders at an earlier time, except those by a formula |
 //!
-//! [`stored`] prints the answers of the log's store. [`past`] joins the last two: the answer for a
-//! time, and what makes it uncertain.
+//! [`past`] joins the last two: the answer for a time, and what makes it uncertain. [`stored`] has
+//! the JSON object of a holder in the log.
 //!
 //! The answers of the first two are objects of the control protocol ([`control::FindAnswer`]).
 

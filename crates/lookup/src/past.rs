@@ -1,13 +1,9 @@
 //! The answer for a time: from the event log, and by the formulas of the configuration of that
-//! time, whose ports have no records. Each answer is a sentence or a JSON object, and notes say
-//! what makes the whole uncertain.
+//! time, whose ports have no records. Notes say what makes the whole uncertain.
 
 use core::net::Ipv4Addr;
-use std::io;
-use std::io::Write;
 use std::path::Path;
 
-use control::escaped;
 use export::Subscriber;
 use export::store::Found;
 use export::store::Holder;
@@ -22,7 +18,6 @@ use crate::formula;
 use crate::formula::NoAnswer;
 use crate::log::History;
 use crate::log::Query;
-use crate::stored;
 
 /// The answers of the formulas of a configuration.
 #[derive(Debug)]
@@ -56,6 +51,7 @@ impl<'a> Formulas<'a> {
                     first_port: own.first_port,
                     last_port: own.last_port,
                     is_contested: false,
+                    is_alone: true,
                 })
             })
         });
@@ -102,20 +98,9 @@ impl<'a> Formulas<'a> {
         }
     }
 
-    /// Prints the answers of formulas that were in use, or, if they are `alone`, may have been.
-    /// Returns how many there are.
-    ///
-    /// # Errors
-    /// Writing failed.
-    pub fn print(&self, is_alone: bool, json: bool, out: &mut dyn Write) -> io::Result<usize> {
-        for slice in &self.slices {
-            if json {
-                writeln!(out, "{}", slice.object(is_alone))?;
-            } else {
-                writeln!(out, "{}", escaped(&slice.sentence(is_alone)))?;
-            }
-        }
-        Ok(self.slices.len())
+    /// The answers. `is_alone`: no log shows that the formulas were in use.
+    pub fn into_slices(self, is_alone: bool) -> Vec<Slice> {
+        self.slices.into_iter().map(|slice| Slice { is_alone, ..slice }).collect()
     }
 
     /// Checksum of the formulas, as in the log.
@@ -126,32 +111,31 @@ impl<'a> Formulas<'a> {
 
 /// Ports of a subscriber by the formula of a deterministic pool, while the configuration is in use.
 #[derive(Debug)]
-struct Slice {
-    realm: String,
-    subscriber: Ipv4Addr,
-    external: Ipv4Addr,
-    first_port: u16,
-    last_port: u16,
+pub struct Slice {
+    /// The name of the subscriber's realm.
+    pub realm: String,
+    /// Who has the ports.
+    pub subscriber: Ipv4Addr,
+    /// The external address.
+    pub external: Ipv4Addr,
+    /// The first port of the slice.
+    pub first_port: u16,
+    /// The last one.
+    pub last_port: u16,
     /// The log has another holder of some of these ports, or may have one.
     is_contested: bool,
+    /// No log shows that the formula was in use.
+    is_alone: bool,
 }
 
 impl Slice {
-    /// `is_alone`: no log shows that the formula was in use.
-    fn sentence(&self, is_alone: bool) -> String {
-        let Slice { realm, subscriber, external, first_port, last_port, is_contested } = self;
-        let (by, whether) = match is_alone {
-            false => ("by the formula", "while that configuration is in use"),
-            true => ("by the formula alone", "if that configuration was in use, which no log shows"),
-        };
-        let but = if *is_contested { ", but for what the log has" } else { "" };
-        format!(
-            "subscriber {subscriber} of realm {realm} has {external}:{first_port}-{last_port} ({by}) {whether}{but}"
-        )
+    /// Whether the answer is sure.
+    pub fn is_certain(&self) -> bool {
+        !self.is_alone && !self.is_contested
     }
 
     /// With the fields of a holder's object.
-    fn object(&self, is_alone: bool) -> Value {
+    pub fn object(&self) -> Value {
         json!({
             "what": "slice",
             "realm": self.realm,
@@ -166,8 +150,8 @@ impl Slice {
             "since": null,
             "until": null,
             "ended_by_restart": false,
-            "by_formula_alone": is_alone,
-            "certain": !is_alone && !self.is_contested,
+            "by_formula_alone": self.is_alone,
+            "certain": self.is_certain(),
         })
     }
 }
@@ -231,66 +215,45 @@ pub struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Prints the holders that `page` leaves to `out`, as JSON objects or sentences, and whether
-    /// there was no other; limits of the answer in sentences go to `notes`. What it returns counts
-    /// all holders.
-    ///
-    /// # Errors
-    /// Writing failed.
-    pub fn print(
-        &mut self,
-        json: bool,
-        page: impl FnOnce(&mut Found),
-        out: &mut dyn Write,
-        notes: &mut dyn Write,
-    ) -> io::Result<stored::Outcome> {
+    /// Joins the two: the holders in the log, and the slices of formulas that may have been in use.
+    /// What limits the answer is in its notes.
+    pub fn join(self) -> (Found, Vec<Slice>) {
         let Query { asked, at_us, .. } = self.query;
-        let mut found = match &self.history {
-            Ok(history) => history.found.clone(),
-            Err(_) => Found::default(),
-        };
         let in_use = self.history.as_ref().map_or(None, |history| history.in_use?.formulas);
-        let mut slices = 0;
-        match &mut self.formulas {
+        let Some(mut formulas) = self.formulas else {
+            let mut found = self.history.map_or_else(|_| Found::default(), |history| history.found);
             // Without deterministic pools every holder has a record.
-            None if in_use == Some(0) || asked.host.is_some() => {}
-            None => limit(
-                &mut found,
-                "ports of deterministic pools have no records; also give the configuration of that time: --config FILE"
-                    .to_owned(),
-            ),
-            Some(formulas) => {
-                let standing = match &self.history {
-                    Ok(history) => Standing::of(formulas, history),
-                    Err(_) => Standing::Unknown { changed_us: None },
-                };
-                // A formula that was not in use at the time is not an answer.
-                let is_one = !matches!(standing, Standing::Others { .. });
-                if is_one {
-                    formulas.yield_to(&asked.question(at_us, at_us), &mut found);
-                    slices = formulas.print(!matches!(standing, Standing::InUse), json, out)?;
-                }
-                match &self.history {
-                    Err(why) => limit(
-                        &mut found,
-                        format!(
-                            "{why}, so no log was read; for dynamic ports, and to check that this configuration was in \
-                             use, use --log FILE"
-                        ),
-                    ),
-                    Ok(_) => {
-                        if let Some(note) = standing.note(formulas.file, at_us) {
-                            limit(&mut found, note);
-                        }
-                    }
-                }
+            if in_use != Some(0) && asked.host.is_none() {
+                let missing = "ports of deterministic pools have no records; also give the configuration of that time: \
+                               --config FILE";
+                limit(&mut found, missing.to_owned());
             }
+            return (found, Vec::new());
+        };
+        let (mut found, standing, note) = match self.history {
+            Ok(history) => {
+                let standing = Standing::of(&formulas, &history);
+                let note = standing.note(formulas.file, at_us);
+                (history.found, standing, note)
+            }
+            Err(why) => {
+                let note = format!(
+                    "{why}, so no log was read; for dynamic ports, and to check that this configuration was in use, use \
+                     --log FILE"
+                );
+                (Found::default(), Standing::Unknown { changed_us: None }, Some(note))
+            }
+        };
+        // A formula that was not in use at the time is not an answer.
+        let is_one = !matches!(standing, Standing::Others { .. });
+        if is_one {
+            formulas.yield_to(&asked.question(at_us, at_us), &mut found);
         }
-        let question = asked.question(at_us, at_us);
-        let outcome = stored::Outcome { holders: found.holders.len() + slices, is_complete: found.is_complete };
-        page(&mut found);
-        stored::print(&question, &found, slices, json, out, notes)?;
-        Ok(outcome)
+        if let Some(note) = note {
+            limit(&mut found, note);
+        }
+        let slices = if is_one { formulas.into_slices(!matches!(standing, Standing::InUse)) } else { Vec::new() };
+        (found, slices)
     }
 }
 
@@ -312,7 +275,7 @@ mod tests {
     fn slice(last: u8, first_port: u16) -> Slice {
         let subscriber = Ipv4Addr::new(10, 0, 0, last);
         let last_port = first_port + 999;
-        Slice { realm: "a".to_owned(), subscriber, external: EXTERNAL, first_port, last_port, is_contested: false }
+        Slice { realm: "a".to_owned(), subscriber, external: EXTERNAL, first_port, last_port, is_contested: false, is_alone: false }
     }
 
     fn holder(last: u8, port: u16) -> Holder {

@@ -21,12 +21,14 @@ use lookup::log::History;
 use lookup::log::Query;
 use lookup::past::Answer;
 use lookup::past::Formulas;
+use lookup::past::Slice;
 use lookup::stored::Outcome;
 
 use crate::data_plane;
 use crate::failure::Failure;
 use crate::find_page::Cut;
 use crate::find_page::Scope;
+use crate::find_print;
 use crate::instance_log;
 use crate::progress;
 
@@ -180,11 +182,8 @@ fn in_lines(
         ([one], _) => Ok(look_up_in(one, &query, asker.bounds())?),
         (several, _) => Ok(look_up_with_progress(several, &query, asker.bounds())?),
     };
-    let mut answer = Answer { query, history, formulas };
-    let mut next = None;
-    let page = |found: &mut Found| next = show_page(arguments, asker, found);
-    let outcome = answer.print(arguments.output.json, page, out, notes)?;
-    Ok(Answered { outcome, next })
+    let answer = Answer { query, history, formulas }.join();
+    print_page(arguments, asker, answer, out, notes)
 }
 
 /// Answers from a store.
@@ -233,12 +232,23 @@ fn in_store(
         // The process of the API may not write to the store.
         Origin::Api => {}
     }
-    let json = arguments.output.json;
-    let (all, is_complete) = (found.holders.len(), found.is_complete);
+    let slices = formulas.map_or_else(Vec::new, |formulas| formulas.into_slices(false));
+    print_page(arguments, asker, (found, slices), out, notes)
+}
+
+/// Prints the holders that are to be shown.
+fn print_page(
+    arguments: &Find,
+    asker: Asker<'_>,
+    (mut found, slices): (Found, Vec<Slice>),
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> Result<Answered, Failure> {
+    let outcome = Outcome { holders: found.holders.len() + slices.len(), is_complete: found.is_complete };
     let next = show_page(arguments, asker, &mut found);
-    let slices = formulas.map_or(Ok(0), |formulas| formulas.print(false, json, out))?;
-    lookup::stored::print(&question, &found, slices, json, out, notes)?;
-    Ok(Answered { outcome: Outcome { holders: all + slices, is_complete }, next })
+    let question = data_plane::asked(arguments).question(asker.scope.from_us, asker.scope.to_us);
+    find_print::print(&question, (&slices, &found), arguments.output.json, out, notes)?;
+    Ok(Answered { outcome, next })
 }
 
 /// Keeps the holders that are to be shown. A note says if there are others. Returns the cursor of

@@ -9,6 +9,7 @@ mod doctor;
 mod failure;
 mod find_at;
 mod find_page;
+mod find_print;
 mod http_group;
 mod init;
 mod instance_log;
