@@ -1,0 +1,316 @@
+//! What an earlier writer left: its frames and rings become a segment, and its boot ends.
+
+use std::fs;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use nat::event::Event;
+
+use super::background::Job;
+use super::background::enter;
+use super::journal_file::JournalFile;
+use super::journal_file::journal_path;
+use super::journals;
+use super::read_frames;
+use super::segment_path;
+use crate::store::builder::Builder;
+use crate::store::builder::Coverage;
+use crate::store::catalogue;
+use crate::store::catalogue::Boot;
+use crate::store::catalogue::CatalogueWriter;
+use crate::store::catalogue::Entry;
+use crate::store::catalogue::FormulasInUse;
+use crate::store::catalogue::Moment;
+use crate::store::catalogue::sync_folder;
+use crate::store::error::StoreError;
+use crate::store::follow;
+use crate::store::hosts::NameTable;
+use crate::store::journal;
+use crate::store::journal::Frame;
+use crate::store::journal::Hash;
+use crate::store::rings::Leftover;
+use crate::store::rings::RingLeft;
+use crate::store::rings::Rings;
+use crate::store::row::End;
+use crate::store::row::Row;
+use crate::store::segment::SegmentFile;
+use crate::store::segment::Written;
+use crate::store::unwritten::STEP_US;
+use crate::store::unwritten::UnwrittenLeft;
+
+/// Difference of two readings of the clock between which it was not set: a step that is recorded,
+/// and twice the resolution of the machine's uptime.
+const SAME_CLOCK_US: u64 = STEP_US + 20_000;
+/// Bytes of a frame of what the rings of a killed process had.
+const LEFT_BYTES: usize = 1 << 20;
+/// Bytes of them in memory before they are written.
+pub(super) const SPILL_BYTES: usize = 1 << 20;
+/// A journal while it is made of what an earlier writer left.
+const NEW_JOURNAL: &str = "journal.new";
+/// Bytes that are at least looked at to find whole frames after a damaged one.
+const SEARCH_BYTES: u64 = 64 << 20;
+
+/// Makes a segment of the frames and rings that an earlier writer left, and ends its boot.
+/// `offset_us` is the time of day less the time since the machine's boot.
+pub(super) fn recover(
+    folder: &Path,
+    catalogue: &mut CatalogueWriter,
+    rings: &Rings,
+    offset_us: i64,
+) -> Result<(), StoreError> {
+    let known = &catalogue.catalogue;
+    let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(()) };
+    let Boot { id, clocks, ended, .. } = &known.boots[boot];
+    let (id, is_ended) = (*id, ended.is_some());
+    let began = clocks.first().map_or(0, |moment| moment.monotonic_us);
+    let left = rings.left(id);
+    let due = if is_ended { Vec::new() } else { missing_entries(&known.boots[boot], left.unwritten.as_ref()) };
+    let steps =
+        due.iter().filter_map(|entry| if let Entry::Clock { moment, .. } = entry { Some(moment) } else { None });
+    let set = steps.chain(clocks.last()).max_by_key(|moment| moment.monotonic_us);
+    let (offset, set_us) = set.map_or((0, 0), |moment| (moment.offset(), moment.monotonic_us));
+    let boot = boot as u32;
+    let mut builder = Builder::new(began, None);
+    if let Some((coverage, open, names)) = last_of_boot(folder, known, boot)? {
+        builder.resume(&coverage, open.into_iter(), &names);
+    }
+    let (mut hashes, mut last) = (Vec::new(), known.last_frame);
+    let first = known.next_frame;
+    let left_over = read_frames(folder, boot, first, known.last_frame, |frame| {
+        let is_readable = frame.events(|worker, event| {
+            builder.apply(worker, event);
+        });
+        is_readable.ok_or_else(|| StoreError::damaged(folder, format!("frame {} is not readable", frame.number)))?;
+        builder.cover(frame.covered_us);
+        hashes.push(frame.hash);
+        last = frame.hash;
+        Ok(())
+    })?;
+    // Each frame says that all before its time is in it or before it.
+    builder.cover_all(builder.covered_us());
+    let wrong = catalogue.first_wrong(first, &hashes);
+    // An earlier start got as far as this.
+    let is_known = catalogue.catalogue.cuts.last().is_some_and(|cut| cut.boot == boot);
+    let mut rest = Rest::new(&mut builder, boot, (first, hashes, last));
+    let frame = rest.next();
+    let bytes = if left_over > 0 { left_over.saturating_sub(rest.add_frames(folder)?) } else { 0 };
+    let (mut is_whole, mut set) = (false, None);
+    if !is_ended {
+        let is_covered = rest.add_rings(&left);
+        // By the clock of that run. What a ring's file has may be damaged.
+        let offset_now = offset_us.saturating_add(left.base_us);
+        let is_clock_same = offset_now.abs_diff(offset) <= SAME_CLOCK_US;
+        // What an earlier start found missing is a gap in the journal by now.
+        is_whole = is_covered && is_clock_same && rest.missing == 0 && !is_known;
+        let since_us = rest.known_us;
+        let ahead_us = offset_now.saturating_sub(offset);
+        // If the clock went forward by more than the rings cover, no record covers what it showed.
+        let shows_again = ahead_us < rest.builder.covered_us().saturating_sub(since_us) as i64;
+        if is_covered && !is_clock_same && shows_again {
+            // The clock was set after the last frame, or after the end: nobody knows which.
+            let monotonic_us = rest.builder.covered_us().max(set_us);
+            let unix_us = monotonic_us.saturating_add_signed(offset_now);
+            set = Some(Entry::Clock { moment: Moment { monotonic_us, unix_us }, since_us });
+        }
+    }
+    // Before the journal is replaced: what was lost stays known.
+    if (left_over > 0 || rest.missing > 0 || wrong.is_some()) && !is_known {
+        let (frame, signed) = wrong.unwrap_or((frame, 0));
+        catalogue.append(Entry::Cut { frame, bytes, signed })?;
+    }
+    let (hashes, last) = rest.write(folder)?;
+    if let Some(period) = builder.take_reach_back() {
+        catalogue.append(Entry::Uncertain { boot, period })?;
+    }
+    let next = first + hashes.len() as u64;
+    let covered_us = builder.covered_us();
+    for mut entry in due {
+        entry.set_latest(covered_us);
+        catalogue.append(entry)?;
+    }
+    if next > first {
+        let window = builder.cut();
+        let path = folder.join("sealing.new");
+        let job = Job { path, window, frames: (first, next), last_frame: last, hashes, boot };
+        let written = job.run()?;
+        enter(catalogue, folder, &job, written)?;
+    }
+    if let Some(set) = set {
+        catalogue.append(set)?;
+    }
+    if !is_ended {
+        catalogue.append(Entry::BootEnd { covered_us, is_clean: false, is_whole })?;
+    }
+    for (first, path) in journals(folder)? {
+        follow::retire(folder, first, catalogue.catalogue.next_frame, &path)?;
+    }
+    Ok(())
+}
+
+/// What an earlier writer had not written into the catalogue. It may have written the first ones,
+/// and an earlier start all of them.
+fn missing_entries(boot: &Boot, left: Option<&UnwrittenLeft>) -> Vec<Entry> {
+    let known_us = boot.clocks.last().map_or(0, |moment| moment.monotonic_us);
+    let is_missing = |entry: &&Entry| match entry {
+        Entry::Clock { moment, .. } => moment.monotonic_us > known_us,
+        Entry::Names { since_us, names, .. } => {
+            let is_it = |known: &FormulasInUse| known.since_us == *since_us && known.checksum == names.formulas;
+            !boot.formulas.iter().any(is_it)
+        }
+        _ => false,
+    };
+    left.map(|left| left.entries.iter().filter(is_missing).cloned().collect()).unwrap_or_default()
+}
+
+/// What an earlier writer left besides the frames that continue the chain. It becomes frames that
+/// continue it.
+pub(super) struct Rest<'a> {
+    builder: &'a mut Builder,
+    boot: u32,
+    /// Number of the first frame of the chain that no segment has.
+    first: u64,
+    /// Number of the first frame that is made here.
+    made: u64,
+    /// The frames from `first` on, and the last one of them.
+    hashes: Vec<Hash>,
+    last: Hash,
+    frame: Frame,
+    /// Frames that are not in the new journal yet, which is made once there are many.
+    pub(super) bytes: Vec<u8>,
+    file: Option<File>,
+    /// Until when the frames before these have everything.
+    known_us: u64,
+    /// Records that were in the journal and are not here.
+    missing: u64,
+}
+
+impl<'a> Rest<'a> {
+    pub(super) fn new(builder: &'a mut Builder, boot: u32, (first, hashes, last): (u64, Vec<Hash>, Hash)) -> Rest<'a> {
+        let (made, known_us) = (first + hashes.len() as u64, builder.covered_us());
+        let (frame, bytes) = (Frame::default(), journal::MAGIC.to_vec());
+        Rest { builder, boot, first, made, hashes, last, frame, bytes, file: None, known_us, missing: 0 }
+    }
+
+    /// Number of the next frame.
+    fn next(&self) -> u64 {
+        self.first + self.hashes.len() as u64
+    }
+
+    fn seal(&mut self, covered_us: u64) {
+        let next = self.next();
+        self.last = self.frame.seal(&self.last, next, self.boot, covered_us, &mut self.bytes);
+        self.hashes.push(self.last);
+    }
+
+    /// Adds an event. What is in the journal, too, has a number that was there.
+    pub(super) fn push(&mut self, worker: u8, event: &Event) {
+        self.missing += event.sequence.saturating_sub(self.builder.next_of(worker));
+        if self.builder.apply(worker, event) {
+            self.frame.push(worker, event);
+        }
+        if self.frame.length() >= LEFT_BYTES {
+            self.seal(self.known_us);
+        }
+    }
+
+    /// Adds whole frames after a damaged one; what is missing between is a gap, by the numbers.
+    /// Returns their bytes.
+    fn add_frames(&mut self, folder: &Path) -> Result<u64, StoreError> {
+        let mut bytes = 0;
+        for (_, path) in journals(folder)? {
+            let length = fs::metadata(&path).map_err(StoreError::io(&path))?.len();
+            let mut reader = JournalFile::open(&path, length)?;
+            let mut budget = length.saturating_mul(2).saturating_add(SEARCH_BYTES);
+            while reader.search(self.boot, &mut budget)? {
+                let Some(frame) = reader.next()? else { break };
+                if frame.number < self.made {
+                    continue;
+                }
+                bytes += frame.length as u64;
+                // What follows a section that cannot be read is a gap, too.
+                let _ = frame.events(|worker, event| self.push(worker, event));
+                self.spill(folder)?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Writes the frames if there are many: a journal may have gigabytes after a damaged frame.
+    pub(super) fn spill(&mut self, folder: &Path) -> Result<(), StoreError> {
+        if self.bytes.len() < SPILL_BYTES {
+            return Ok(());
+        }
+        let path = folder.join(NEW_JOURNAL);
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(File::create(&path).map_err(StoreError::io(&path))?),
+        };
+        file.write_all(&self.bytes).map_err(StoreError::io(&path))?;
+        self.bytes.clear();
+        Ok(())
+    }
+
+    /// Adds what the rings have. They also say which numbers the journal must have; those that it
+    /// has not are gaps. Returns true if every number is known until the time of the rings.
+    fn add_rings(&mut self, left: &Leftover) -> bool {
+        let mut covered_us = left.covered_us;
+        for RingLeft { worker, next, events } in &left.rings {
+            let count = next.saturating_sub(self.builder.next_of(*worker));
+            match u32::try_from(count) {
+                Ok(0) => {}
+                Ok(amount) => {
+                    let at_us = events.first().map(|event| event.at.as_micros()).or(left.covered_us);
+                    let gap = self.builder.gap_of(*worker, amount, at_us.unwrap_or(self.known_us));
+                    self.push(*worker, &gap);
+                    self.missing += count;
+                }
+                // No ring's number.
+                Err(_) => covered_us = None,
+            }
+            for event in events {
+                self.push(*worker, event);
+            }
+        }
+        self.builder.cover(covered_us.unwrap_or(self.known_us));
+        covered_us.is_some()
+    }
+
+    /// Writes the frames into a journal. Returns the hashes of all that no segment has.
+    pub(super) fn write(mut self, folder: &Path) -> Result<(Vec<Hash>, Hash), StoreError> {
+        if !self.frame.is_empty() || self.builder.covered_us() > self.known_us {
+            self.seal(self.builder.covered_us());
+        }
+        if self.next() > self.made {
+            let (new, path) = (folder.join(NEW_JOURNAL), journal_path(folder, self.made));
+            match self.file.take() {
+                None => catalogue::write_whole(&new, &self.bytes)?,
+                Some(mut file) => {
+                    file.write_all(&self.bytes).and_then(|()| file.sync_all()).map_err(StoreError::io(&new))?;
+                }
+            }
+            fs::rename(&new, &path).map_err(StoreError::io(&path))?;
+            sync_folder(folder)?;
+        }
+        Ok((self.hashes, self.last))
+    }
+}
+
+/// The coverage of the last segment of a boot and what was open at its end.
+fn last_of_boot(
+    folder: &Path,
+    known: &catalogue::Catalogue,
+    boot: u32,
+) -> Result<Option<(Coverage, Vec<Row>, NameTable)>, StoreError> {
+    let Some(last) = known.of_boot(boot).last() else { return Ok(None) };
+    let Written { footer_offset, bytes, .. } = last.written;
+    let mut file = SegmentFile::open(&segment_path(folder, last.id), footer_offset, bytes)?;
+    let mut open = Vec::new();
+    file.all(|row| {
+        if row.until == End::Open {
+            open.push(*row);
+        }
+    })?;
+    let names = file.names_at(last.frames.1)?;
+    Ok(Some((last.coverage.clone(), open, names)))
+}
