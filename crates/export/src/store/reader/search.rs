@@ -1,0 +1,511 @@
+//! One lookup: the intervals in segments and journal, and the holders they give.
+
+use core::net::Ipv4Addr;
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::collections::HashSet;
+use std::fs::File;
+
+use nat::event::HostName;
+use nat::types::is_host_number;
+
+use super::Bounds;
+use super::Found;
+use super::Holder;
+use super::Question;
+use super::Store;
+use super::Until;
+use super::coverage::changes;
+use super::time::Stretch;
+use super::time::span;
+use crate::Subscriber;
+use crate::store::builder::Builder;
+use crate::store::builder::Coverage;
+use crate::store::builder::Wanted;
+use crate::store::builder::Window;
+use crate::store::catalogue::Boot;
+use crate::store::catalogue::Segment;
+use crate::store::error::StoreError;
+use crate::store::hosts::subscriber_of;
+use crate::store::row::End;
+use crate::store::row::Row;
+use crate::store::row::What;
+use crate::store::segment::SegmentFile;
+use crate::store::segment::Written;
+use crate::store::writer::read_frames;
+use crate::store::writer::segment_path;
+
+/// Intervals of the journal that a lookup keeps; no single address has more.
+const JOURNAL_ROWS_MAX: usize = 4 << 20;
+/// Holders in an answer.
+const HOLDERS_MAX: usize = 1 << 20;
+/// Settings of the clock that a question may meet: each is searched by itself.
+const STRETCHES_MAX: usize = 10_000;
+/// Records of mappings that kept ports of others are looked for until then, in µs after a change of
+/// formulas, if no record says that there are all of them: more than a walk over all mappings.
+const RETOLD_US: u64 = 60_000_000;
+
+/// Records that no segment has, by boot, as far as a lookup needs them: those after the last
+/// segment of the last boot, or all of a replay.
+pub(super) type Journal = BTreeMap<u32, Window>;
+
+/// Where an interval was read: identifiers of names may mean another host elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    /// The segment with this number.
+    Segment(u64),
+    /// What the journal has of this boot.
+    Journal(u32),
+}
+
+/// Rows for one holder: one that held long is in several segments.
+pub(crate) const ROWS_OF_HOLDER: usize = 8;
+/// Rows, each of which may need a read of its own, between two looks whether a search goes on.
+const ROWS_BETWEEN_LOOKS: usize = 64;
+
+/// One lookup.
+pub(super) struct Search<'a> {
+    pub(super) store: &'a Store,
+    pub(super) question: Question,
+    pub(super) journal: Option<Journal>,
+    /// The segment read last.
+    pub(super) cached: Option<(u64, SegmentFile)>,
+    /// Segments that were opened before they are read, because their files may be deleted.
+    pub(super) held: HashMap<u64, File>,
+    /// Names of IPv6 hosts that were met, by where they are and identifier.
+    pub(super) names: HashMap<(Source, u32), HostName>,
+    pub(super) found: Found,
+    pub(super) bounds: Bounds<'a>,
+}
+
+impl Search<'_> {
+    pub(super) fn run(&mut self) -> Result<(), StoreError> {
+        let Question { from_us, to_us, .. } = self.question;
+        let mut moments = 0;
+        // Time of day that some stretch shows, to find what no stretch shows.
+        let mut shown: Vec<(u64, u64)> = Vec::new();
+        let boots = &self.store.catalogue.boots;
+        for (boot, known) in boots.iter().enumerate() {
+            let boot = boot as u32;
+            let end_us = match known.ended {
+                Some((end, _)) => end,
+                None => self.live_end(boot, from_us, known)?,
+            };
+            for stretch in self.store.stretches(boot, known, end_us) {
+                let (first, last) = (stretch.unix_us(stretch.from_us), stretch.unix_us(stretch.to_us));
+                shown.push((first, last));
+                if from_us < last && first <= to_us {
+                    moments += 1;
+                    if moments > STRETCHES_MAX {
+                        let what = "the clock was set too often in that time; ask for a shorter time";
+                        return Err(StoreError::damaged(&self.store.folder, what));
+                    }
+                    let monotonic = |unix_us: u64| unix_us.saturating_add_signed(-stretch.offset);
+                    let from = monotonic(from_us).max(stretch.from_us);
+                    let to = monotonic(to_us).min(stretch.to_us - 1);
+                    self.stretch_by_clock(known, &stretch, from, to)?;
+                    self.note_formulas(boot, from, to, end_us)?;
+                }
+            }
+            if known.ended.is_none_or(|(_, is_clean)| !is_clean) {
+                self.after_end(known, boot, end_us)?;
+            }
+        }
+        self.limits(shown, moments);
+        self.found.holders.sort_unstable();
+        self.found.holders.dedup();
+        self.ambiguity();
+        Ok(())
+    }
+
+    /// Calls `each` for those of some rows that were held in the time in question. `from_us` is the
+    /// first time of their segment. Returns how many there were.
+    pub(super) fn each_held<E>(
+        &self,
+        (boot, source): (u32, Source),
+        from_us: u64,
+        rows: &[Row],
+        each: &mut impl FnMut(&Holder) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let (stretch, mut held) = (Stretch { boot, offset: 0, from_us: 0, to_us: 0 }, 0);
+        for row in rows {
+            let mut holder = self.holder(&stretch, (source, row), from_us);
+            let end = match holder.until {
+                Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end,
+                Until::Open => u64::MAX,
+            };
+            // Near a step of the clock, it may have begun and ended by the time before or after it.
+            let (since, until) = (self.unclear_unix_us(boot, row.start), self.unclear_unix_us(boot, row.end));
+            let until = until.filter(|_| matches!(holder.until, Until::Ended(_) | Until::Lost(_)));
+            holder.is_certain &= since.is_none() && until.is_none();
+            let (first, end) = (since.map_or(holder.since_us, |since| since.0), until.map_or(end, |until| until.1));
+            if first <= self.question.to_us && self.question.from_us < end {
+                each(&holder)?;
+                held += 1;
+            }
+        }
+        Ok(held)
+    }
+
+    /// Reads the journal, once.
+    pub(super) fn journal(&mut self) -> Result<&Journal, StoreError> {
+        if self.journal.is_none() {
+            let address = self.question.address.to_bits();
+            let host = self.question.host;
+            let journal =
+                self.read_journal(Some(Wanted { external: Some(address), subscriber: Some(address), host }))?;
+            self.journal = Some(journal);
+        }
+        Ok(self.journal.get_or_insert_default())
+    }
+
+    /// True if the question may be about IPv6 hosts: any but one about an address of a pool, whose
+    /// answer needs no names.
+    fn searches_hosts(&self) -> bool {
+        let Question { address, host, .. } = self.question;
+        let is_of_pool = |boot: &Boot| boot.pools.iter().any(|(_, pools)| pools.find(address).is_some());
+        host.is_some() || !self.store.catalogue.boots.iter().any(is_of_pool)
+    }
+
+    /// What the journal has of a boot, if it was read.
+    pub(super) fn window(&self, boot: u32) -> Option<&Window> {
+        self.journal.as_ref().and_then(|journal| journal.get(&boot))
+    }
+
+    /// What the journal has of the intervals that are wanted, or of all.
+    pub(super) fn read_journal(&mut self, wanted: Option<Wanted>) -> Result<Journal, StoreError> {
+        let store = self.store;
+        let known = &store.catalogue;
+        let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(Journal::new()) };
+        let began_us = known.boots[boot].clocks.first().map_or(0, |moment| moment.monotonic_us);
+        let boot = boot as u32;
+        let mut builder = Builder::new(began_us, wanted);
+        if let Some(last) = known.of_boot(boot).last() {
+            let (question, searches_hosts) = (self.question, self.searches_hosts());
+            let (address, mut open) = (question.address.to_bits(), Vec::new());
+            let segment = self.segment(last)?;
+            let mut keep = |row: &Row| {
+                if row.until == End::Open {
+                    open.push(*row);
+                }
+            };
+            match wanted {
+                Some(_) => {
+                    segment.external(address, (0, u16::MAX), &mut keep)?;
+                    segment.subscriber(address, &mut keep)?;
+                    let ids = if searches_hosts { ids_of(segment, &question)? } else { Vec::new() };
+                    segment.subscribers(&ids, &mut keep)?;
+                }
+                None => segment.all(&mut keep)?,
+            }
+            let names = segment.names_at(last.frames.1)?;
+            builder.resume(&last.coverage, open.into_iter(), &names);
+        }
+        let mut frames = 0;
+        let mut is_too_long = false;
+        let bounds = self.bounds;
+        read_frames(&store.folder, boot, known.next_frame, known.last_frame, |frame| {
+            frames += 1;
+            store.check_wanted(bounds)?;
+            let is_readable = frame.events(|worker, event| {
+                builder.apply(worker, event);
+            });
+            is_readable
+                .ok_or_else(|| StoreError::damaged(&store.folder, format!("frame {} is not readable", frame.number)))?;
+            builder.cover(frame.covered_us);
+            is_too_long |= wanted.is_some() && builder.rows() > JOURNAL_ROWS_MAX;
+            if is_too_long {
+                return Err(StoreError::damaged(&store.folder, "the journal has too many records of one address"));
+            }
+            Ok(())
+        })?;
+        self.found.reads += 1;
+        Ok((frames > 0).then(|| (boot, builder.cut())).into_iter().collect())
+    }
+
+    /// Opens a segment, or returns the one opened last.
+    pub(super) fn segment(&mut self, segment: &Segment) -> Result<&mut SegmentFile, StoreError> {
+        let is_cached = self.cached.as_ref().is_some_and(|(id, _)| *id == segment.id);
+        if !is_cached {
+            let path = segment_path(&self.store.folder, segment.id);
+            self.count_reads();
+            let Written { footer_offset, bytes, .. } = segment.written;
+            let file = match self.held.remove(&segment.id) {
+                Some(file) => SegmentFile::of(&path, file, footer_offset, bytes)?,
+                None => SegmentFile::open(&path, footer_offset, bytes)?,
+            };
+            self.cached = Some((segment.id, file));
+        }
+        match &mut self.cached {
+            Some((_, file)) => Ok(file),
+            None => Err(StoreError::damaged(&self.store.folder, "a segment is not open")),
+        }
+    }
+
+    pub(super) fn count_reads(&mut self) {
+        if let Some((_, file)) = &mut self.cached {
+            self.found.reads += core::mem::take(&mut file.reads);
+        }
+    }
+
+    /// The intervals in a segment that the question is about.
+    fn rows_of(&mut self, segment: &Segment) -> Result<Vec<Row>, StoreError> {
+        let question = self.question;
+        let address = question.address.to_bits();
+        let ports = question.port.map_or((0, u16::MAX), |port| (port, port));
+        let searches_hosts = self.searches_hosts();
+        let mut rows = Vec::new();
+        let file = self.segment(segment)?;
+        if question.host.is_none() {
+            file.external(address, ports, |row| rows.push(*row))?;
+        }
+        let mut take = |row: &Row| {
+            if question.port.is_none_or(|port| row.what == What::Block || row.internal_port == port) {
+                rows.push(*row);
+            }
+        };
+        if question.host.is_none() {
+            file.subscriber(address, &mut take)?;
+        }
+        if searches_hosts {
+            let ids = ids_of(file, &question)?;
+            file.subscribers(&ids, &mut take)?;
+        }
+        rows.retain(|row| question.protocol.is_none_or(|wanted| row.protocol.is_none_or(|has| has == wanted)));
+        if rows.len() > HOLDERS_MAX {
+            let what = "the question has more than a million answers; ask for a shorter time";
+            return Err(StoreError::damaged(&self.store.folder, what));
+        }
+        let ids: HashSet<u32> = rows.iter().map(|row| row.subscriber).filter(|id| is_host_number(*id)).collect();
+        if let (Some(first), Some(last)) = (ids.iter().min(), ids.iter().max()) {
+            let mut names = Vec::new();
+            self.segment(segment)?.names((*first, *last), |row| {
+                if ids.contains(&row.id) {
+                    names.push(((Source::Segment(segment.id), row.id), row.name));
+                }
+            })?;
+            self.names.extend(names);
+        }
+        Ok(rows)
+    }
+
+    /// Replaces the names by all that a segment has.
+    pub(super) fn load_names(&mut self, segment: &Segment) -> Result<(), StoreError> {
+        let mut names = HashMap::new();
+        self.segment(segment)?.names((0, u32::MAX), |row| {
+            names.insert((Source::Segment(segment.id), row.id), row.name);
+        })?;
+        self.names = names;
+        Ok(())
+    }
+
+    /// Adds the names that the journal has.
+    pub(super) fn take_names_of_journal(&mut self, boot: u32) {
+        if let Some(window) = self.journal.as_ref().and_then(|journal| journal.get(&boot)) {
+            self.names.extend(window.names.rows.iter().map(|row| ((Source::Journal(boot), row.id), row.name)));
+        }
+    }
+
+    /// The intervals of the journal that the question is about.
+    fn rows_of_journal(&mut self, boot: u32) -> Result<Vec<Row>, StoreError> {
+        let question = self.question;
+        let address = question.address.to_bits();
+        let is_asked = |window: &Window, row: &Row| {
+            let is_external = question.host.is_none()
+                && row.external == address
+                && question.port.is_none_or(|port| (row.first_port..=row.last_port).contains(&port));
+            let is_it = match is_host_number(row.subscriber) {
+                true => window.names.get(row.subscriber).is_some_and(|name| question.is_of(&name)),
+                false => question.host.is_none() && row.subscriber == address,
+            };
+            let is_internal =
+                is_it && question.port.is_none_or(|port| row.what == What::Block || row.internal_port == port);
+            (is_external || is_internal)
+                && question.protocol.is_none_or(|wanted| row.protocol.is_none_or(|has| has == wanted))
+        };
+        let rows = |window: &Window| window.rows.iter().filter(|row| is_asked(window, row)).copied().collect();
+        let rows = self.journal()?.get(&boot).map(rows).unwrap_or_default();
+        self.take_names_of_journal(boot);
+        Ok(rows)
+    }
+
+    /// The holders between two moments of a stretch.
+    pub(super) fn stretch(&mut self, stretch: &Stretch, from_us: u64, to_us: u64) -> Result<(), StoreError> {
+        let store = self.store;
+        let segments: Vec<&Segment> = store.catalogue.of_boot(stretch.boot).collect();
+        // What outlived a change of formulas is recorded some time later.
+        let mut recorded_us = to_us;
+        for change in store.catalogue.boots.get(stretch.boot as usize).into_iter().flat_map(changes) {
+            if change.since_us <= to_us && from_us < change.until_us {
+                let until_us = self.recorded_us(stretch.boot, &change)?;
+                recorded_us = recorded_us.max(until_us.unwrap_or(change.adopted_us.saturating_add(RETOLD_US)));
+            }
+        }
+        let is_about = |coverage: &Coverage| {
+            let (first, last) = span(coverage);
+            first <= recorded_us && from_us <= last
+        };
+        let mut rows = Vec::new();
+        for (place, segment) in segments.iter().enumerate() {
+            store.check_wanted(self.bounds)?;
+            if is_about(&segment.coverage) {
+                rows.extend(self.rows_of(segment)?.into_iter().map(|row| (place, row)));
+            }
+            if rows.len() / ROWS_OF_HOLDER > self.bounds.holders_max {
+                distinct(&mut rows);
+                self.check_count(rows.len() / ROWS_OF_HOLDER)?;
+            }
+        }
+        let sealed_us = segments.last().map_or(0, |last| last.coverage.covered_us);
+        let is_last = stretch.boot as usize + 1 == store.catalogue.boots.len();
+        let has_journal = is_last || self.window(stretch.boot).is_some();
+        if has_journal && (recorded_us >= sealed_us || segments.is_empty()) {
+            rows.extend(self.rows_of_journal(stretch.boot)?.into_iter().map(|row| (segments.len(), row)));
+        }
+        let (from_ms, to_ms) = (from_us / 1_000, to_us / 1_000);
+        let mut done: Vec<(usize, Row)> = Vec::new();
+        distinct(&mut rows);
+        for (number, (place, row)) in rows.into_iter().enumerate() {
+            if number % ROWS_BETWEEN_LOOKS == 0 {
+                store.check_wanted(self.bounds)?;
+            }
+            if !row.is_within(from_ms, to_ms) {
+                continue;
+            }
+            let row = self.with_end(&segments, place, row)?;
+            if row.is_within(from_ms, to_ms) {
+                done.push((place, row));
+            }
+            self.check_count(self.found.holders.len() + done.len())?;
+        }
+        for (place, row) in done {
+            let segment = segments.get(place).map(|segment| Source::Segment(segment.id));
+            let source = segment.unwrap_or(Source::Journal(stretch.boot));
+            let holder = self.holder(stretch, (source, &row), from_us);
+            self.found.holders.push(holder);
+        }
+        self.check_covered(stretch, &segments, from_us, to_us)
+    }
+
+    pub(super) fn check_count(&self, holders: usize) -> Result<(), StoreError> {
+        let max = self.bounds.holders_max;
+        if holders > max { Err(StoreError::TooMany { max }) } else { Ok(()) }
+    }
+
+    /// The same interval with its end, from later segments.
+    fn with_end(&mut self, segments: &[&Segment], place: usize, row: Row) -> Result<Row, StoreError> {
+        if row.until != End::Open || place >= segments.len() {
+            return Ok(row);
+        }
+        // It is in every segment until it ends. The next ones are likeliest.
+        let (mut known, mut has, mut has_not) = (row, place, segments.len());
+        let mut step = 1;
+        while has + 1 < has_not {
+            let middle = if has + step < has_not { has + step } else { has + (has_not - has) / 2 };
+            match self.same(segments[middle], &row)? {
+                Some(later) => {
+                    (known, has) = (later, middle);
+                    if later.until != End::Open {
+                        return Ok(later);
+                    }
+                    step *= 4;
+                }
+                None => {
+                    has_not = middle;
+                    step = usize::MAX / 2;
+                }
+            }
+            if step > segments.len() {
+                step = usize::MAX / 4;
+            }
+        }
+        let of_last_boot =
+            segments.last().is_some_and(|segment| segment.boot as usize + 1 == self.store.catalogue.boots.len());
+        if has + 1 == segments.len() && of_last_boot {
+            let order = known.order();
+            let last = self.store.catalogue.boots.len() as u32 - 1;
+            let window = self.journal()?.get(&last);
+            let found = window.and_then(|window| window.rows.iter().find(|later| later.order() == order).copied());
+            known = found.unwrap_or(known);
+        }
+        Ok(known)
+    }
+
+    /// The same interval in another segment.
+    fn same(&mut self, segment: &Segment, row: &Row) -> Result<Option<Row>, StoreError> {
+        let mut found = None;
+        let order = row.order();
+        let file = self.segment(segment)?;
+        file.external(row.external, (row.first_port, row.first_port), |other| {
+            if other.order() == order {
+                found = Some(*other);
+            }
+        })?;
+        Ok(found)
+    }
+
+    fn holder(&self, stretch: &Stretch, (source, row): (Source, &Row), from_us: u64) -> Holder {
+        let boot = self.store.catalogue.boots.get(stretch.boot as usize);
+        let unix_us = |monotonic_ms: u64| self.unix_us(stretch.boot, monotonic_ms);
+        let until = match (row.until, boot.and_then(|boot| boot.ended)) {
+            (End::Exact, _) => Until::Ended(unix_us(row.end)),
+            (End::Lost, _) => Until::Lost(unix_us(row.end)),
+            (End::Open, None) => Until::Open,
+            (End::Open, Some((covered_us, is_clean))) => {
+                let next = self.store.catalogue.boots.get(stretch.boot as usize + 1);
+                let start = next.and_then(|next| next.clocks.first()).map(|clock| clock.unix_us);
+                let end = unix_us(covered_us.div_ceil(1_000));
+                Until::Restart(if is_clean { end } else { start.unwrap_or(end).max(end) })
+            }
+        };
+        // A lost record may have ended it between its start and the time in question, unless its
+        // end is known, or a later record says that it was open.
+        let (start_us, seen_us) = (row.start.saturating_mul(1_000), row.end.saturating_mul(1_000));
+        let is_bounded = row.until == End::Exact || (row.until == End::Open && from_us <= seen_us);
+        let confirmed_us = if row.until == End::Open { seen_us } else { 0 };
+        let is_lost = !is_bounded && self.may_have_ended(stretch.boot, start_us, confirmed_us, from_us);
+        let is_early = row.is_start_rounded && from_us / 1_000 < row.start.saturating_add(1_000);
+        let port = (row.what != What::Block).then_some(row.internal_port);
+        let pool = boot.and_then(|boot| boot.pool_of(row.external_address(), row.start.saturating_mul(1_000)));
+        let pool_name = boot.zip(pool).and_then(|(boot, pool)| boot.names.pools.get(usize::from(pool))).cloned();
+        let remote = (row.what == What::Flow).then(|| (Ipv4Addr::from_bits(row.remote), row.remote_port));
+        let subscriber = subscriber_of(row.subscriber, |id| self.names.get(&(source, id)).copied());
+        Holder {
+            since_us: unix_us(row.start),
+            until,
+            what: row.what,
+            realm: row.realm,
+            vrf: boot.and_then(|boot| boot.names.realms.get(usize::from(row.realm))).cloned(),
+            pool,
+            pool_name,
+            subscriber,
+            protocol: row.protocol,
+            internal_port: port,
+            external: row.external_address(),
+            first_port: row.first_port,
+            last_port: row.last_port,
+            remote,
+            is_certain: !is_lost && !is_early && subscriber != Subscriber::Unknown,
+            is_since_exact: !row.is_start_rounded,
+        }
+    }
+}
+
+/// Leaves one row of each interval: later segments know more about its end.
+fn distinct(rows: &mut Vec<(usize, Row)>) {
+    rows.sort_unstable_by_key(|(place, row)| (row.order(), core::cmp::Reverse(*place)));
+    rows.dedup_by_key(|(_, row)| row.order());
+}
+
+/// The identifiers of the IPv6 subscribers that a question is about.
+fn ids_of(segment: &mut SegmentFile, question: &Question) -> Result<Vec<u32>, StoreError> {
+    let mut ids = Vec::new();
+    segment.names((0, u32::MAX), |row| {
+        if question.is_of(&row.name) {
+            ids.push(row.id);
+        }
+    })?;
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
