@@ -18,7 +18,6 @@ use control::Reply;
 use control::Request;
 use control::Unnamed;
 
-use crate::arguments::Case;
 use crate::arguments::NewConfig;
 use crate::arguments::PlanArguments;
 use crate::error::CliError;
@@ -27,6 +26,7 @@ use crate::human;
 use crate::output::Row;
 use crate::output::json_line;
 use crate::output::print_all;
+use crate::show_arguments::Case;
 use crate::table::Align;
 use crate::table::Align::Left;
 use crate::table::Align::Right;

@@ -6,8 +6,8 @@ use clap::Args;
 use clap::Subcommand;
 use clap::ValueEnum;
 
-use crate::arguments::Case;
 use crate::arguments::Socket;
+use crate::show_arguments::Case;
 
 /// `natrix log`.
 #[derive(Debug, Subcommand)]

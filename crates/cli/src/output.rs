@@ -10,8 +10,8 @@ use control::Object;
 use control::PAGE_OBJECTS_MAX;
 use control::Request;
 
-use crate::arguments::Paging;
 use crate::error::CliError;
+use crate::show_arguments::Paging;
 use crate::table::Align;
 use crate::table::Table;
 

@@ -6,11 +6,11 @@ use control::DropReason;
 use control::Request;
 use control::ratio;
 
-use crate::arguments::ShowDrops;
 use crate::error::CliError;
 use crate::execute::connect;
 use crate::human;
 use crate::output::json_line;
+use crate::show_arguments::ShowDrops;
 use crate::table::Align::Left;
 use crate::table::Align::Right;
 use crate::table::Table;

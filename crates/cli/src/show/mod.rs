@@ -25,19 +25,19 @@ use control::Rule;
 use control::Session;
 use control::Subscriber;
 
-use crate::arguments::Case;
-use crate::arguments::EndpointFilters;
 use crate::arguments::Output;
-use crate::arguments::Paging;
-use crate::arguments::Show;
-use crate::arguments::ShowCounters;
-use crate::arguments::ShowPools;
 use crate::error::CliError;
 use crate::execute::connect;
 use crate::execute::connect_for;
 use crate::output::Row;
 use crate::output::print_all;
 use crate::output::print_pages;
+use crate::show_arguments::Case;
+use crate::show_arguments::EndpointFilters;
+use crate::show_arguments::Paging;
+use crate::show_arguments::Show;
+use crate::show_arguments::ShowCounters;
+use crate::show_arguments::ShowPools;
 
 /// Runs one `show`.
 pub(crate) fn run(show: &Show, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {

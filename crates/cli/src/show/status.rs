@@ -9,12 +9,12 @@ use control::LogStore;
 use control::Request;
 use control::Status;
 
-use crate::arguments::ShowStatus;
 use crate::drain;
 use crate::error::CliError;
 use crate::execute::connect;
 use crate::human;
 use crate::output::json_line;
+use crate::show_arguments::ShowStatus;
 use crate::table::Align::Left;
 use crate::table::Align::Right;
 use crate::table::Table;
