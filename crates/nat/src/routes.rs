@@ -48,6 +48,7 @@ pub enum RouteError {
     Value {
         /// The route.
         prefix: Prefix,
+        /// The value.
         value: u32,
     },
 }
