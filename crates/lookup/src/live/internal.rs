@@ -172,7 +172,7 @@ impl Search<'_> {
             vrf: Some(vrf),
             ..self.asked.nobody(Place::Internal, detail)
         };
-        if self.shared.is_nobody_by_formula(pool, address) {
+        if self.shared.is_boundary_address(pool, address) {
             idle.place = Place::Nowhere;
             idle.detail = format!("{who} is the network or broadcast address of its prefix and not a subscriber");
             return idle;

@@ -91,7 +91,7 @@ pub(in crate::shard) struct Upkeep {
     /// Mappings up to this index may need a record since a change of the settings; None if that is
     /// done and recorded.
     pub(in crate::shard) unrecorded: Option<u32>,
-    pub(in crate::shard) retelling: reload::retell::Retelling,
+    pub(in crate::shard) snapshot_report: reload::retell::SnapshotReport,
 }
 
 /// Gives each use of randomness a key of its own, from one secret.
@@ -170,7 +170,7 @@ impl Ledger {
             removed_forwards: Walk::default(),
             settled: Walk::default(),
             unrecorded: None,
-            retelling: reload::retell::Retelling::default(),
+            snapshot_report: reload::retell::SnapshotReport::default(),
         };
         let mut events = EventLog::new(&shared.settings().events, keys.hash_for(9));
         if hosts_max > 0 {

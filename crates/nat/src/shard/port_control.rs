@@ -286,8 +286,8 @@ impl Ledger {
 
     /// Gives up one port that is held down for this subscriber. False if there is none.
     fn give_up_held_down(&mut self, now: Instant, realm: RealmId, address: u32) -> bool {
-        let is_resting = |index: &u32| self.state.grants.get(*index).is_resting();
-        let found = self.state.grants_beside(realm, address).find(is_resting);
+        let is_held_down = |index: &u32| self.state.grants.get(*index).is_held_down();
+        let found = self.state.grants_beside(realm, address).find(is_held_down);
         let Some(index) = found else { return false };
         let mapping = self.state.grants.get(index).mapping;
         let is_shared = self.shares_mapping(now, index);

@@ -323,7 +323,7 @@ impl Wish {
 
 const IN_USE: u8 = 1 << 0;
 /// Deleted or expired: the port is only kept for its client (RFC 6887 §15).
-const RESTING: u8 = 1 << 1;
+const HELD_DOWN: u8 = 1 << 1;
 /// The expected session has come. It admits nobody any more, and only records the origin of its
 /// mapping.
 const USED: u8 = 1 << 2;
@@ -368,7 +368,7 @@ impl Grant {
 
     /// True if its client has it.
     pub(crate) fn is_alive(&self, now: Instant) -> bool {
-        self.flags & (IN_USE | RESTING | USED) == IN_USE && now < self.expires()
+        self.flags & (IN_USE | HELD_DOWN | USED) == IN_USE && now < self.expires()
     }
 
     /// Its session has come.
@@ -385,12 +385,12 @@ impl Grant {
         self.requester.set_size == 2 && self.requester.set_first != self.internal_port
     }
 
-    pub(crate) fn is_resting(&self) -> bool {
-        self.flags & RESTING != 0
+    pub(crate) fn is_held_down(&self) -> bool {
+        self.flags & HELD_DOWN != 0
     }
 
     /// Its mapping has ended first, so it needs another.
-    pub(crate) fn is_homeless(&self) -> bool {
+    pub(crate) fn has_lost_mapping(&self) -> bool {
         self.is_in_use() && self.mapping == 0
     }
 
@@ -489,13 +489,13 @@ impl Grant {
     }
 
     pub(crate) fn rest_until(&mut self, until: Instant) {
-        self.flags |= RESTING;
+        self.flags |= HELD_DOWN;
         self.updates_left = 0;
         self.set_expires(until);
     }
 
     fn renew(&mut self, request: &Request) {
-        self.flags &= !(RESTING | USED);
+        self.flags &= !(HELD_DOWN | USED);
         self.remotes = request.remotes;
         self.requester = request.requester;
         self.origin = request.origin.number();
@@ -642,7 +642,7 @@ impl GrantStore {
             Kind::Call => true,
             Kind::Peer | Kind::Once => false,
         };
-        let closes = |grant: &Grant| match grant.is_resting() {
+        let closes = |grant: &Grant| match grant.is_held_down() {
             true => !in_use && now < grant.expires(),
             false => is_exclusive(grant) && grant.is_alive(now),
         };

@@ -229,7 +229,7 @@ impl<'a> View<'a> {
         match door {
             Door::Mapping(index) => self.enter_mapping(packet, protocol, *index, judged, report),
             Door::Session(index) => self.enter_flow(packet, *index, judged, report),
-            Door::Shared => self.refuse_stranger(packet, report),
+            Door::Shared => self.refuse_without_session(packet, report),
             Door::Static { inside, expired } => self.enter_static(packet, protocol, (inside, *expired), judged, report),
             Door::Target(aim) => self.enter_target(packet, protocol, aim, judged, report),
             Door::Elsewhere { worker, turn } => Ok(Act::HandOff { worker: *worker, turn: *turn }),
@@ -265,7 +265,7 @@ impl<'a> View<'a> {
 
     /// Endpoint-dependent sessions imply address- and port-dependent filtering.
     #[cold]
-    fn refuse_stranger<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Result<Act, Act> {
+    fn refuse_without_session<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Result<Act, Act> {
         report.step(|| Step::FilterAsked { filtering: Filtering::AddressAndPortDependent, allowed: false });
         self.check_stranger(packet)?;
         let is_held = packet.is_syn() && packet.via == Via::Outside;
@@ -308,7 +308,7 @@ impl<'a> View<'a> {
         let towards = Facing::inside(mapping.realm());
         let Some(session) = found else {
             let by = by();
-            let opens = self.admit_stranger(packet, protocol, index, by, report)?;
+            let opens = self.admit_without_session(packet, protocol, index, by, report)?;
             let hop = self.way(towards, mapping.internal_address(), parsed, report)?;
             return Ok(match opens {
                 Some((new, purpose)) => Act::Open { mapping: index, new, by, purpose, hop },
@@ -322,7 +322,7 @@ impl<'a> View<'a> {
 
     /// The session that a packet without a session opens, and what for.
     #[cold]
-    fn admit_stranger<T: Report>(
+    fn admit_without_session<T: Report>(
         &self,
         packet: &Inbound<'_>,
         protocol: Protocol,
@@ -529,7 +529,7 @@ impl<'a> View<'a> {
     ) -> Result<Act, Act> {
         let flow = self.state.flows.get(index);
         if flow.is_hairpin() != (packet.via == Via::Hairpin) {
-            return self.refuse_stranger(packet, report);
+            return self.refuse_without_session(packet, report);
         }
         self.report_flow(packet.now, index, report);
         // Checked even if the session began when this was allowed.
@@ -602,7 +602,7 @@ impl<'a> View<'a> {
         let key = InternalKey { realm: aim.realm, protocol, address: aim.address, port: aim.port };
         let admission = group.map(|group| group.admission);
         let hop = self.open_from_outside(packet, &key, admission, judged, report)?;
-        if self.speaks_to(&key, packet.remote(protocol), packet.now) {
+        if self.has_session_with(&key, packet.remote(protocol), packet.now) {
             return Err(Act::Drop(Verdict::Filtered));
         }
         Ok(Act::Lead { aim: *aim, hop })
@@ -636,7 +636,7 @@ impl<'a> View<'a> {
 
     /// True if the internal endpoint has a session with this remote endpoint through any external
     /// endpoint.
-    fn speaks_to(&self, key: &InternalKey, remote: (u32, u16), now: Instant) -> bool {
+    fn has_session_with(&self, key: &InternalKey, remote: (u32, u16), now: Instant) -> bool {
         let by_mapping = || {
             let index = self.state.find_live_mapping(key, now)?;
             let compiled = self.pool_of_mapping(index)?;

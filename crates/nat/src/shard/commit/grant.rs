@@ -241,7 +241,7 @@ impl Ledger {
             let grant = self.state.grants.get_mut(index);
             grant.lose_mapping();
             // The client has not been notified of the end yet.
-            let is_awaited = grant.is_resting() && grant.updates_left > 0;
+            let is_awaited = grant.is_held_down() && grant.updates_left > 0;
             if is_awaited {
                 continue;
             }

@@ -64,7 +64,7 @@ impl View<'_> {
         let stop = first.saturating_add(scan_max).min(end);
         for index in first..stop {
             let grant = self.state.grants.get(index);
-            if grant.is_alive(now) && !grant.is_homeless() {
+            if grant.is_alive(now) && !grant.has_lost_mapping() {
                 out.push(self.grant_delta(now, index, Change::Lives));
             }
         }

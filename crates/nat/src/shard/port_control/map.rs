@@ -37,7 +37,7 @@ pub(super) fn external_of(grant: &Grant) -> Option<(u16, u32)> {
 }
 
 /// True if another client has the grant. PCP may take over a grant of NAT-PMP, which has no nonce.
-pub(super) fn is_anothers(grant: &Grant, nonce: &[u8; 12]) -> bool {
+pub(super) fn belongs_to_another(grant: &Grant, nonce: &[u8; 12]) -> bool {
     grant.origin() == Origin::Pcp && grant.requester.nonce != *nonce
 }
 
@@ -94,7 +94,7 @@ impl Ledger {
     /// The filters that a grant has after a renewal, if this request may renew it (RFC 6887 §11.3,
     /// §13.3).
     pub(super) fn renewed(&self, asked: &Asked<'_>, request: &Request, grant: &Grant) -> Result<Remotes, Fault> {
-        if is_anothers(grant, &request.requester.nonce) {
+        if belongs_to_another(grant, &request.requester.nonce) {
             return Err(Fault::not_authorized(self.view().left_of(asked.now, grant)));
         }
         if let Suggested::Only(wish) = request.suggested
@@ -137,7 +137,7 @@ impl Ledger {
             };
         };
         let grant = *self.state.grants.get(index);
-        if grant.is_alive(asked.now) && is_anothers(&grant, &map.nonce) {
+        if grant.is_alive(asked.now) && belongs_to_another(&grant, &map.nonce) {
             return Err(Fault::not_authorized(self.view().left_of(asked.now, &grant)));
         }
         let mut longest = Duration::ZERO;
@@ -150,11 +150,11 @@ impl Ledger {
     /// Deletes a mapping. It lives until packets alone let it end, which a deletion does not
     /// hasten.
     fn delete_one(&mut self, asked: &Asked<'_>, key: &InternalKey, nonce: &[u8; 12]) -> Duration {
-        let is_own = |grant: &Grant| grant.is_map_of_client() && !is_anothers(grant, nonce);
+        let is_own = |grant: &Grant| grant.is_map_of_client() && !belongs_to_another(grant, nonce);
         let Some(index) = self.state.grants.find(key, is_own) else { return Duration::ZERO };
         let grant = *self.state.grants.get(index);
         if grant.is_alive(asked.now) {
-            let rest = self.view().rest_of(&grant);
+            let rest = self.view().hold_down_of_grant(&grant);
             self.retire_grant(asked.now, index, rest);
             self.counters.grants_deleted += 1;
         }

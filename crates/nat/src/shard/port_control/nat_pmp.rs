@@ -180,7 +180,7 @@ impl Ledger {
         let known = self.state.grants.find(&key, Grant::is_map_of_client);
         if let Some(known) = known {
             let twin = self.state.grants.get(known);
-            if twin.is_resting() && twin.external() == grant.external() {
+            if twin.is_held_down() && twin.external() == grant.external() {
                 self.keep_resting(known, request.expires);
             }
             return true;
@@ -203,7 +203,7 @@ impl Ledger {
         if grant.origin() != Origin::NatPmp {
             return Err(Code::NotAuthorized);
         }
-        let rest = self.view().rest_of(&grant);
+        let rest = self.view().hold_down_of_grant(&grant);
         self.retire_grant(datagram.now, known, rest);
         self.counters.grants_deleted += 1;
         Ok(())
@@ -223,7 +223,7 @@ impl Ledger {
             });
             let Some(index) = found else { break };
             let grant = *self.state.grants.get(index);
-            let rest = self.view().rest_of(&grant);
+            let rest = self.view().hold_down_of_grant(&grant);
             self.retire_grant(datagram.now, index, rest);
             self.counters.grants_deleted += 1;
         }

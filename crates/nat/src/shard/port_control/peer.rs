@@ -6,8 +6,8 @@ use pcp::Peer;
 use super::Asked;
 use super::Done;
 use super::Fault;
+use super::map::belongs_to_another;
 use super::map::external_of;
-use super::map::is_anothers;
 use super::map::protocol_of;
 use super::map::wish_of;
 use super::seconds;
@@ -72,7 +72,7 @@ impl Ledger {
         let known = self.find_grant(&request);
         if let Some(grant) = known.map(|known| *self.state.grants.get(known))
             && grant.is_alive(asked.now)
-            && is_anothers(&grant, &map.nonce)
+            && belongs_to_another(&grant, &map.nonce)
         {
             return Err(Fault::not_authorized(self.view().left_of(asked.now, &grant)));
         }

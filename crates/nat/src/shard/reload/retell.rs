@@ -21,7 +21,7 @@ const REPORTS_PER_CALL_MAX: u32 = 64;
 
 /// From high indices to low ones.
 #[derive(Debug, Default)]
-pub(in crate::shard) struct Retelling {
+pub(in crate::shard) struct SnapshotReport {
     is_due: bool,
     /// Mappings below this index are still to be visited.
     mappings: u32,
@@ -60,7 +60,7 @@ impl Ledger {
         if self.events.is_log_new() {
             self.state.subscribers.hosts.forget_names();
             let leases = if self.shared.ports.blocks.is_ready() { self.shared.address_count() as u64 } else { 0 };
-            self.upkeep.retelling = Retelling {
+            self.upkeep.snapshot_report = SnapshotReport {
                 is_due: true,
                 mappings: self.state.mappings.walk_end(),
                 flows: self.state.flows.walk_end(),
@@ -68,7 +68,7 @@ impl Ledger {
                 reported: 0,
             };
         }
-        if self.upkeep.retelling.is_due {
+        if self.upkeep.snapshot_report.is_due {
             self.retell_some(now, elapsed);
         }
     }
@@ -76,25 +76,27 @@ impl Ledger {
     #[cold]
     fn retell_some(&mut self, now: Instant, elapsed: u64) {
         let visits = elapsed.saturating_mul(VISITS_PER_MICRO).clamp(VISITS_PER_CALL_MIN, VISITS_PER_CALL_MAX);
-        let reported_before = self.upkeep.retelling.reported;
+        let reported_before = self.upkeep.snapshot_report.reported;
         for _ in 0..visits {
-            if self.upkeep.retelling.reported - reported_before >= REPORTS_PER_CALL_MAX || !self.events.may_retell() {
+            if self.upkeep.snapshot_report.reported - reported_before >= REPORTS_PER_CALL_MAX
+                || !self.events.may_retell()
+            {
                 return;
             }
-            let event = if self.upkeep.retelling.mappings > 1 {
-                self.upkeep.retelling.mappings -= 1;
-                self.view().living_mapping(now, self.upkeep.retelling.mappings)
-            } else if self.upkeep.retelling.flows > 1 {
-                self.upkeep.retelling.flows -= 1;
-                self.view().living_flow(now, self.upkeep.retelling.flows)
-            } else if self.upkeep.retelling.grains > 0 {
+            let event = if self.upkeep.snapshot_report.mappings > 1 {
+                self.upkeep.snapshot_report.mappings -= 1;
+                self.view().living_mapping(now, self.upkeep.snapshot_report.mappings)
+            } else if self.upkeep.snapshot_report.flows > 1 {
+                self.upkeep.snapshot_report.flows -= 1;
+                self.view().living_flow(now, self.upkeep.snapshot_report.flows)
+            } else if self.upkeep.snapshot_report.grains > 0 {
                 self.next_lease(now)
             } else {
                 self.report_snapshot_complete(now);
                 return;
             };
             if let Some(event) = event {
-                self.upkeep.retelling.reported += 1;
+                self.upkeep.snapshot_report.reported += 1;
                 self.record(event.because(Cause::LogOpened));
             }
         }
@@ -103,23 +105,23 @@ impl Ledger {
     /// Waits for mappings without a record since a change of the settings: see `notes`.
     fn report_snapshot_complete(&mut self, now: Instant) {
         if self.upkeep.unrecorded.is_none() {
-            self.upkeep.retelling.is_due = false;
+            self.upkeep.snapshot_report.is_due = false;
             let event = Event::new(EventKind::SnapshotComplete, now).because(Cause::LogOpened);
-            self.events.record(Event { amount: self.upkeep.retelling.reported, ..event });
+            self.events.record(Event { amount: self.upkeep.snapshot_report.reported, ..event });
         }
     }
 
     /// Finds a block at its last grain and skips to its first.
     fn next_lease(&mut self, now: Instant) -> Option<Event> {
-        self.upkeep.retelling.grains -= 1;
-        let grain = self.upkeep.retelling.grains;
+        self.upkeep.snapshot_report.grains -= 1;
+        let grain = self.upkeep.snapshot_report.grains;
         let (address, within) = (AddressIndex((grain / GRAINS) as u32), grain % GRAINS);
         if within % 64 == 63 && self.shared.ports.blocks.leased(address.index(), (within / 64) as usize) == 0 {
-            self.upkeep.retelling.grains = grain - 63;
+            self.upkeep.snapshot_report.grains = grain - 63;
             return None;
         }
         let Lease { block, holder, since_s } = self.shared.lease_of(address, (within << GRAIN_SHIFT) as u16)?;
-        self.upkeep.retelling.grains = grain / GRAINS * GRAINS + u64::from(block.first_port() >> GRAIN_SHIFT);
+        self.upkeep.snapshot_report.grains = grain / GRAINS * GRAINS + u64::from(block.first_port() >> GRAIN_SHIFT);
         // The worker that leased the block reports it.
         if holder.worker != self.worker {
             return None;

@@ -134,7 +134,7 @@ impl View<'_> {
             client,
             age: age(grant.created_s(), now),
             expires_in: grant.expires().saturating_since(now),
-            is_held_down: grant.is_resting(),
+            is_held_down: grant.is_held_down(),
             is_used: grant.is_used() || is_used_registration,
         })
     }

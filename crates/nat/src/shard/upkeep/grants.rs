@@ -15,7 +15,7 @@ use crate::upkeep::walk::Pace;
 /// Messages about a change, as many as RFC 6887 §14.2 asks for.
 const UPDATES: u8 = 3;
 /// How long a grant without a mapping is kept, so that its client is notified.
-const TELLING: Duration = Duration::from_secs(2);
+const NOTICE_TIME: Duration = Duration::from_secs(2);
 
 /// True if no server is left that could renew it. Expectations of gateways end soon by themselves,
 /// and calls by their own end.
@@ -70,7 +70,7 @@ impl View<'_> {
 
     /// How long the port of a deleted or expired grant is held down, beside the hold-down of all
     /// ports: the idle time of mappings that packets make (RFC 6887 §15).
-    pub(in crate::shard) fn rest_of(&self, grant: &Grant) -> Duration {
+    pub(in crate::shard) fn hold_down_of_grant(&self, grant: &Grant) -> Duration {
         match grant.kind() {
             Kind::Map => self.sessionless_lifetime(grant.protocol()),
             Kind::Peer | Kind::Once | Kind::Call => Duration::ZERO,
@@ -109,11 +109,11 @@ impl Ledger {
             return;
         }
         // A call stays where it is, like a session, until the deadline of the change.
-        if grant.kind() != Kind::Call && !grant.is_homeless() && self.view().is_out_of_place(grant.mapping) {
+        if grant.kind() != Kind::Call && !grant.has_lost_mapping() && self.view().is_out_of_place(grant.mapping) {
             self.leave_place(now, index);
         }
         let grant = *self.state.grants.get(index);
-        if grant.is_homeless() {
+        if grant.has_lost_mapping() {
             self.find_place(now, index);
             return;
         }
@@ -147,7 +147,7 @@ impl Ledger {
         self.reset_epoch_of(now, index);
         self.note_grant_ended(now, index);
         let grant = self.state.grants.get_mut(index);
-        grant.rest_until(now + TELLING);
+        grant.rest_until(now + NOTICE_TIME);
         grant.announce(UPDATES, now);
         self.updates_pending = true;
     }
@@ -172,7 +172,7 @@ impl Ledger {
             self.use_grant(now, index);
             return;
         }
-        let rest = if grant.is_resting() { Duration::ZERO } else { self.view().rest_of(&grant) };
+        let rest = if grant.is_held_down() { Duration::ZERO } else { self.view().hold_down_of_grant(&grant) };
         self.retire_grant(now, index, rest);
     }
 

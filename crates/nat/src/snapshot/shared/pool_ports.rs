@@ -89,7 +89,7 @@ impl Shared {
     }
 
     /// True if the pool's formula excludes this network or broadcast address.
-    pub fn is_nobody_by_formula(&self, pool: PoolId, inside: Ipv4Addr) -> bool {
+    pub fn is_boundary_address(&self, pool: PoolId, inside: Ipv4Addr) -> bool {
         self.formula(pool).is_some_and(|formula| formula.slice_of(inside.to_bits()).is_none())
     }
 
