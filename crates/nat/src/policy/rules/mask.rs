@@ -90,24 +90,28 @@ impl Mask {
         }
     }
 
-    /// One cell, or two for each port range that crosses a block's border. The flags mark the
-    /// second cell by source and by destination port.
-    pub(super) fn cells(&self, rule: &Match) -> impl Iterator<Item = (Cell, bool, bool)> {
-        let word = self.word();
-        let first = rule.first();
-        let more = |range: PortRange, block: u8| block < 16 && range.first >> block != range.last >> block;
-        let (more_sources, more_destinations) =
-            (more(rule.source_ports, self.source_block), more(rule.destination_ports, self.destination_block));
-        let (source_last, destination_last) = (rule.source_ports.last, rule.destination_ports.last);
-        let pairs = [(false, false), (false, true), (true, false), (true, true)];
-        pairs.into_iter().filter(move |(s, d)| (!s || more_sources) && (!d || more_destinations)).map(move |(s, d)| {
-            let source_port = if s { source_last } else { first.source_port() };
-            let destination_port = if d { destination_last } else { first.destination_port() };
-            let ports = u64::from(destination_port) | u64::from(source_port) << 16;
-            let rest = first.rest & !0xffff_ffff | ports;
-            (Cell { addresses: first.addresses & word.addresses, rest: rest & word.rest }, s, d)
+    /// One cell, or two for each port range that crosses a block's border, each with the part of
+    /// the rule whose packets belong there.
+    pub(super) fn cells(&self, rule: &Match) -> impl Iterator<Item = (Cell, Match)> {
+        let (word, rule) = (self.word(), *rule);
+        let destinations = parts(rule.destination_ports, self.destination_block);
+        let sources = parts(rule.source_ports, self.source_block);
+        sources.into_iter().flatten().flat_map(move |source_ports| {
+            destinations.into_iter().flatten().map(move |destination_ports| {
+                let part = Match { source_ports, destination_ports, ..rule };
+                (word.of(&part.first()), part)
+            })
         })
     }
+}
+
+/// The parts of a port range in different blocks. No range is longer than its table's blocks.
+fn parts(range: PortRange, block: u8) -> [Option<PortRange>; 2] {
+    if block >= 16 || range.first >> block == range.last >> block {
+        return [Some(range), None];
+    }
+    let border = range.last >> block << block;
+    [PortRange { last: border - 1, ..range }, PortRange { first: border, ..range }].map(Some)
 }
 
 impl Cell {

@@ -1,8 +1,10 @@
 //! One hash table of rules: those that fix at least the bits of its mask.
 //!
 //! Rules of one cell (equal in the bits of the mask) are stored in order along the cell's way
-//! through the buckets, so the first bucket with a match has the first rule. A bucket's first entry
-//! is marked if some way continues behind it; an obsolete mark costs at most one look.
+//! through the buckets, so the first bucket with a match has the first rule. A rule in several cells
+//! has an entry for each, which matches only the packets of that cell: ways of other cells, which
+//! visit it at a place of no meaning, pass it by. A bucket's first entry is marked if some way
+//! continues behind it; an obsolete mark costs at most one look.
 
 use core::cmp::Reverse;
 use core::hint::select_unpredictable;
@@ -24,19 +26,17 @@ use super::set::RuleId;
 const CHUNK_BUCKETS: u32 = 1 << 15;
 const CHUNK_SHIFT: u32 = 15;
 
-/// In `rule`, above its number: this is the second of two cells by source port.
-const SECOND_BY_SOURCE: u32 = 1 << 24;
-const SECOND_BY_DESTINATION: u32 = 1 << 25;
-/// In the `rule` of a bucket's first entry, used or not: some way continues behind this bucket.
-const PASSED: u32 = 1 << 26;
+/// In the `rule` of a bucket's first entry, above its number, used or not: some way continues behind
+/// this bucket.
+const PASSED: u32 = 1 << 24;
 const NUMBER: u32 = (1 << 24) - 1;
 
-/// A whole rule; two fill a cache line. All bytes zero: free.
+/// A rule, as far as its packets are in the cell; two fill a cache line. All bytes zero: free.
 ///
 /// ```text
 ///   key     lanes of 16 bits: source 2 | destination 2 | destination port | source port | protocol
 ///           | realm
-///   first   the same: the rule's first packet
+///   first   the same: the first of these packets
 ///   spans   how far above it each lane may be; ffff: any value
 /// ```
 ///
@@ -104,16 +104,15 @@ impl Bucket {
 }
 
 impl Entry {
-    fn new(rule: &Match, number: u32, order: u64, second_by_source: bool, second_by_destination: bool) -> Entry {
-        let first = rule.first();
+    /// `part`: what [`Mask::cells`] gives for the cell.
+    fn new(part: &Match, number: u32, order: u64) -> Entry {
+        let first = part.first();
         let span = |range: PortRange| u32::from(range.last - range.first);
         Entry {
             first: [first.addresses, first.rest],
-            port_spans: span(rule.destination_ports) | span(rule.source_ports) << 16,
-            rule: number
-                | if second_by_source { SECOND_BY_SOURCE } else { 0 }
-                | if second_by_destination { SECOND_BY_DESTINATION } else { 0 },
-            rank: rank_of(order) | spans_at(rule),
+            port_spans: span(part.destination_ports) | span(part.source_ports) << 16,
+            rule: number,
+            rank: rank_of(order) | spans_at(part),
         }
     }
 
@@ -124,13 +123,8 @@ impl Entry {
         mem::are_lanes_within([key.addresses, key.rest], self.first, [addresses, rest | u64::from(self.port_spans)])
     }
 
-    fn cell(&self, mask: &Mask, word: &Cell) -> Cell {
+    fn cell(&self, word: &Cell) -> Cell {
         let [addresses, rest] = self.first;
-        let more = |second: u32, block: u8| if self.rule & second != 0 { 1_u64 << block } else { 0 };
-        // No addition leaves its lane: the second block has ports of the rule.
-        let rest = rest
-            + more(SECOND_BY_SOURCE, mask.source_block) * (1 << 16)
-            + more(SECOND_BY_DESTINATION, mask.destination_block);
         Cell { addresses: addresses & word.addresses, rest: rest & word.rest }
     }
 
@@ -283,13 +277,13 @@ impl Table {
         self.way(self.home(cell)).flat_map(move |(index, bucket)| {
             let entries = bucket.0.iter().enumerate();
             entries
-                .filter(|(_, entry)| !entry.is_free() && entry.cell(&self.mask, &self.word) == *cell)
+                .filter(|(_, entry)| !entry.is_free() && entry.cell(&self.word) == *cell)
                 .map(move |(slot, entry)| ((index, slot), entry))
         })
     }
 
     pub(super) fn cell_length(&self, rule: &Match) -> usize {
-        self.mask.cells(rule).map(|(cell, _, _)| self.places(&cell).count()).max().unwrap_or(0)
+        self.mask.cells(rule).map(|(cell, _)| self.places(&cell).count()).max().unwrap_or(0)
     }
 
     /// The numbers of all rules that match a key, to find rules that hide another.
@@ -303,8 +297,8 @@ impl Table {
     /// Appends a rule behind all others, while nothing was ever removed; for loading.
     pub(super) fn append(&mut self, rule: &Match, number: u32, order: u64) -> Result<(), ArenaError> {
         let mask = self.mask;
-        for (cell, second_by_source, second_by_destination) in mask.cells(rule) {
-            let entry = Entry::new(rule, number, order, second_by_source, second_by_destination);
+        for (cell, part) in mask.cells(rule) {
+            let entry = Entry::new(&part, number, order);
             let (index, slot) = self.free_place(self.home(&cell))?;
             self.bucket_mut(index)?.0[slot].put(entry);
             self.entries += 1;
@@ -332,8 +326,8 @@ impl Table {
             self.grow()?;
         }
         let mask = self.mask;
-        for (cell, second_by_source, second_by_destination) in mask.cells(rule) {
-            let entry = Entry::new(rule, number, order, second_by_source, second_by_destination);
+        for (cell, part) in mask.cells(rule) {
+            let entry = Entry::new(&part, number, order);
             let home = self.home(&cell);
             let (mut places, mut entries): (Vec<Place>, Vec<Entry>) =
                 self.places(&cell).map(|(place, entry)| (place, *entry)).unzip();
@@ -375,7 +369,7 @@ impl Table {
         all.sort_by_key(|entry| Reverse(entry.rank));
         let mut larger = Table::new(self.mask, all.len() * 2)?;
         for entry in all {
-            let cell = entry.cell(&self.mask, &self.word);
+            let cell = entry.cell(&self.word);
             let (index, slot) = larger.free_place(larger.home(&cell))?;
             larger.bucket_mut(index)?.0[slot].put(entry);
             larger.entries += 1;
