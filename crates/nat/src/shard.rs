@@ -196,6 +196,11 @@ impl Shard {
         self.path.ledger.events.counters()
     }
 
+    /// Records that the exporter has not taken. Reads a line of its core.
+    pub fn events_waiting(&self) -> usize {
+        self.path.ledger.events.waiting()
+    }
+
     /// Records what is held back (suppressed refusals, gaps), because no packet follows.
     pub fn finish_events(&mut self, now: Instant) {
         self.path.ledger.events.finish(now);

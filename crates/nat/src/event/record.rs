@@ -38,28 +38,32 @@ pub struct Record {
 }
 
 const _: () = assert!(size_of::<Record>() == 48, "a record is shorter than a cache line");
+const _: () = assert!(cfg!(target_endian = "little"), "words are made of fields from the lowest byte on");
 
 impl From<Event> for Record {
-    #[inline]
+    /// Six whole words: single fields, written and then read again as one, would wait for all stores
+    /// before them.
+    #[inline(always)]
     fn from(event: Event) -> Record {
-        Record {
-            at_us: event.at.as_micros(),
-            sequence: event.sequence,
-            subscriber: event.subscriber.to_bits(),
-            external: event.external.to_bits(),
-            remote: event.remote.to_bits(),
-            amount: event.amount,
-            internal_port: event.internal_port,
-            first_port: event.first_port,
-            last_port: event.last_port,
-            remote_port: event.remote_port,
-            realm: event.realm.0,
-            pool: event.pool.0,
-            kind: event.kind as u8,
-            cause: event.cause.code(),
-            protocol: event.protocol.map_or(0, |protocol| protocol.index() as u8 + 1),
-            unused: 0,
-        }
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let four = |a: u16, b: u16, c: u16, d: u16| {
+            u64::from(a) | u64::from(b) << 16 | u64::from(c) << 32 | u64::from(d) << 48
+        };
+        let protocol = event.protocol.map_or(0, |protocol| protocol.index() as u8 + 1);
+        let words = [
+            event.at.as_micros(),
+            event.sequence,
+            pair(event.subscriber.to_bits(), event.external.to_bits()),
+            pair(event.remote.to_bits(), event.amount),
+            four(event.internal_port, event.first_port, event.last_port, event.remote_port),
+            four(
+                event.realm.0,
+                event.pool.0,
+                u16::from_le_bytes([event.kind as u8, event.cause.code()]),
+                u16::from_le_bytes([protocol, 0]),
+            ),
+        ];
+        zerocopy::transmute!(words)
     }
 }
 

@@ -187,6 +187,10 @@ impl EventLog {
         self.counters
     }
 
+    pub(crate) fn waiting(&self) -> usize {
+        self.ring.as_ref().map_or(0, Producer::len)
+    }
+
     #[inline]
     pub(crate) fn may_end(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return true };
@@ -201,7 +205,7 @@ impl EventLog {
 
     /// Records an allocation or an end. Under [`BackPressure::Refuse`], [`EventLog::may_allocate`]
     /// or [`EventLog::may_end`] must have reserved the room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record(&mut self, event: Event) {
         if self.ring.is_some() {
             self.stage(event);
@@ -243,7 +247,7 @@ impl EventLog {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn stage(&mut self, event: Event) {
         if self.unreported != 0 && !self.report_gap(event.at) {
             return self.lose(event.kind);

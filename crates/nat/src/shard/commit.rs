@@ -113,7 +113,7 @@ impl Ledger {
         self.shared.ports.publish(address, protocol, port, self.worker, index);
         self.counters.mappings_created[protocol.index()] += 1;
         self.shared.count_in_pool(self.worker, self.shared.pool_of(address), PoolCount::Mapped);
-        self.note_mapping_created(now, index.0, new.gives_single_ports, new.cause);
+        self.note_mapping_created(now, index.0, new, external);
         self.emit_session(now, index.0, SessionRef::Inline);
         Ok(index.0)
     }

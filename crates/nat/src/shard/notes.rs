@@ -15,8 +15,10 @@ use crate::external::blocks::Holder;
 use crate::settings::Removed;
 use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
+use crate::steps::opening::NewMapping;
 use crate::time::Instant;
 use crate::types::AddressIndex;
+use crate::types::Endpoint;
 use crate::types::PoolId;
 use crate::types::PoolName;
 use crate::types::Protocol;
@@ -217,25 +219,25 @@ impl Ledger {
         !self.state.mappings.get(index).is_recorded() || self.events.may_end()
     }
 
-    /// Needs no event if a block or a formula (RFC 7422 §3) identifies the subscriber.
+    /// Needs no event if a block or a formula (RFC 7422 §3) identifies the subscriber. The event is
+    /// made of what the caller has in registers: the mapping was written only just now.
     #[inline(always)]
-    pub(super) fn note_mapping_created(&mut self, now: Instant, index: u32, gives_single_ports: bool, cause: Cause) {
-        if self.events.is_on() {
-            self.record_mapping_created(now, index, gives_single_ports, cause);
+    pub(super) fn note_mapping_created(&mut self, now: Instant, index: u32, new: &NewMapping, external: Endpoint) {
+        if !self.events.is_on() {
+            return;
         }
-    }
-
-    fn record_mapping_created(&mut self, now: Instant, index: u32, gives_single_ports: bool, cause: Cause) {
         let is_static = self.view().is_static(index);
-        if is_static || gives_single_ports || self.shared.settings().events.block_mappings {
-            self.state.mappings.get_mut(index).set_recorded(is_static);
-            let (kind, cause) = match is_static {
-                true => (EventKind::StaticCreated, Cause::Configuration),
-                false => (EventKind::MappingCreated, cause),
-            };
-            let event = self.view().event_of(kind, now, index).because(cause);
-            self.record(event);
+        if !is_static && !new.gives_single_ports && !self.shared.settings().events.block_mappings {
+            return;
         }
+        self.state.mappings.get_mut(index).set_recorded(is_static);
+        let (kind, cause) = match is_static {
+            true => (EventKind::StaticCreated, Cause::Configuration),
+            false => (EventKind::MappingCreated, new.cause),
+        };
+        let InternalKey { realm, protocol, address, port } = new.key;
+        let internal = Endpoint::new(Ipv4Addr::from_bits(address), port);
+        self.record(Event::of_mapping(kind, now, realm, protocol, internal, external).because(cause));
     }
 
     /// Withdraws the record of a mapping that only its subscriber saw, if the exporter has not read
