@@ -47,6 +47,7 @@ use serde::Serialize;
 
 use crate::burst_times::Begun;
 use crate::events::EventsTo;
+use crate::events::QUEUE;
 use crate::events::Taker;
 use crate::family::Family;
 use crate::family::Frames;
@@ -91,6 +92,8 @@ const WARM_UP_SECONDS: f64 = 0.5;
 /// at most.
 const ENDING_LOOK_SECONDS: f64 = 0.1;
 const ENDING_SECONDS_MAX: f64 = 30.0;
+/// A reader of events that takes none for so long is not waited for.
+const READER_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// In the mode `new`: smaller tables are filled again and again, each time with a new shard.
 pub(crate) const FILLED_ONCE_FROM: u64 = 1_000_000;
@@ -815,10 +818,23 @@ impl WorkerBench {
     /// Processes a burst of first packets. Returns the cycles that took, less those in which the
     /// thread was off its core.
     fn open(&mut self, count: usize) -> f64 {
+        self.await_reader();
         let begun = Begun::now();
         let before = self.cycles;
         self.process(count, |_| Side::Inside);
         begun.own_cycles_of(self.cycles - before, self.hz)
+    }
+
+    /// Waits until the reader of events has caught up: what is measured is what records cost, not a
+    /// full queue. A reader that takes nothing for a second is not waited for.
+    fn await_reader(&self) {
+        if self.shard.events_waiting() < QUEUE / 2 {
+            return;
+        }
+        let begun = std::time::Instant::now();
+        while self.shard.events_waiting() > QUEUE / 8 && begun.elapsed() < READER_WAIT_MAX {
+            std::thread::yield_now();
+        }
     }
 
     /// After [`WorkerBench::fill`]: the subscribers open flows until not a port of the pool is

@@ -28,7 +28,7 @@ use nat::event::Record;
 use serde::Serialize;
 
 /// Records that may wait, as by default in a configuration.
-const QUEUE: usize = 65_536;
+pub(crate) const QUEUE: usize = 65_536;
 /// Records taken at a time.
 const BATCH: usize = 1_024;
 
