@@ -538,6 +538,25 @@ fn a_handshake_of_tls_that_never_ends_does_not_hold_the_sink() {
 }
 
 #[test]
+fn a_collector_that_never_answers_does_not_hold_the_sink() {
+    let mut bed = Bed::new("silent");
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // With a full queue, requests for connections get no answer.
+    rustix::net::listen(&listener, 0).unwrap();
+    let waiting: Vec<_> =
+        (0..8).map_while(|_| std::net::TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok()).collect();
+    assert!((1..8).contains(&waiting.len()), "{} connections", waiting.len());
+    let sink = bed.start(bed.options(Kind::Json, Transport::Tcp, address.port()));
+    bed.record(1);
+    std::thread::sleep(Duration::from_millis(500));
+    let since = Instant::now();
+    drop(sink);
+    assert!(since.elapsed() < WAIT * 2 / 5, "the sink ended after {:?}", since.elapsed());
+    assert!(!bed.news.lock().unwrap().contains(&News::Connected));
+}
+
+#[test]
 fn a_sink_that_was_never_connected_is_behind() {
     let mut bed = Bed::new("never");
     let port = TcpListener::bind("localhost:0").unwrap().local_addr().unwrap().port();

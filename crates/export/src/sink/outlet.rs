@@ -5,6 +5,7 @@ use std::io;
 use std::io::Read;
 use std::io::Write;
 use std::net::Shutdown;
+use std::net::SocketAddr;
 use std::net::TcpStream;
 use std::net::ToSocketAddrs;
 use std::net::UdpSocket;
@@ -14,6 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
 
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use rustix::event::Timespec;
+use rustix::event::poll;
+use rustix::io::Errno;
+use rustix::net;
+use rustix::net::AddressFamily;
+use rustix::net::SocketFlags;
+use rustix::net::SocketType;
 use rustix::net::sockopt;
 use rustls::ClientConfig;
 use rustls::ClientConnection;
@@ -141,7 +151,7 @@ impl Connector {
     }
 
     /// Connects. A certificate that is not signed by the authorities, has expired or does not have
-    /// the collector's name is an error. Gives up a handshake soon when `is_over` says so.
+    /// the collector's name is an error. Gives up soon when `is_over` says so.
     pub(crate) fn connect(&self, is_over: impl Fn() -> bool) -> io::Result<Outlet> {
         let addresses = (self.target.host.as_str(), self.target.port).to_socket_addrs()?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
@@ -154,8 +164,9 @@ impl Connector {
                         Ok(Outlet::Udp(socket))
                     })
                 }
-                Transport::Tcp | Transport::Tls => TcpStream::connect_timeout(&address, CONNECT_WITHIN)
-                    .and_then(|stream| self.secure(stream, &is_over)),
+                Transport::Tcp | Transport::Tls => {
+                    open_stream(address, &is_over).and_then(|stream| self.secure(stream, &is_over))
+                }
             };
             match connected {
                 Ok(outlet) => return Ok(outlet),
@@ -188,6 +199,31 @@ impl Connector {
         }
         Ok(outlet)
     }
+}
+
+/// Opens a TCP connection, for which a collector that is off may let us wait.
+fn open_stream(address: SocketAddr, is_over: &impl Fn() -> bool) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    let since = Instant::now();
+    match net::connect(&socket, &address) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS) => {
+            let step = Timespec::try_from(TRY).map_err(io::Error::other)?;
+            while poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&step)).unwrap_or(0) == 0 {
+                let longest = if is_over() { CLOSE_WITHIN } else { CONNECT_WITHIN };
+                if since.elapsed() > longest {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the collector does not answer"));
+                }
+            }
+            sockopt::socket_error(&socket)??;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Completes the handshake of TLS, which a collector may send byte by byte.
