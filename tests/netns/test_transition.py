@@ -404,37 +404,15 @@ OUTER = 40
 ETH_P_IPV6 = 0x86DD
 # Bytes; one packet has 1,500.
 LONG_ANSWER = 3000
-FORWARDS = f"""
-[[forward]]
-protocol = "tcp"
-external = "{FORWARDS_TO}"
-ports = {FORWARD_PORT}
-inside = "{SUB1}"
-inside_port = {WEB_PORT}
-
-[[forward]]
-protocol = "tcp"
-external = "{FORWARDS_TO}"
-ports = {SOFTWIRE_FORWARD_PORT}
-inside = "{HOME}"
-b4 = "{B4}"
-inside_port = {WEB_PORT}
-
-[[forward]]
-protocol = "udp"
-external = "{FORWARDS_TO}"
-ports = {DNS_FORWARD_PORT}
-inside = "{SUB1}"
-inside_port = {DNS_PORT}
-
-[[forward]]
-protocol = "udp"
-external = "{FORWARDS_TO}"
-ports = {SOFTWIRE_DNS_FORWARD_PORT}
-inside = "{HOME}"
-b4 = "{B4}"
-inside_port = {DNS_PORT}
-"""
+# To each of the two hosts by each protocol.
+FORWARDS = "".join(
+    f'\n[[forward]]\nprotocol = "{protocol}"\nexternal = "{FORWARDS_TO}"\nports = {port}\ninside = {inside}\ninside_port = {inside_port}\n'
+    for protocol, inside_port, ports in (
+        ("tcp", WEB_PORT, (FORWARD_PORT, SOFTWIRE_FORWARD_PORT)),
+        ("udp", DNS_PORT, (DNS_FORWARD_PORT, SOFTWIRE_DNS_FORWARD_PORT)),
+    )
+    for port, inside in zip(ports, (f'"{SUB1}"', f'"{HOME}"\nb4 = "{B4}"'))
+)
 
 
 @contextlib.contextmanager
