@@ -16,6 +16,7 @@ import tempfile
 import termios
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from datetime import timezone
 from pathlib import Path
@@ -211,6 +212,13 @@ def screen_of_top(n, lines=60, columns=160):
     return ["".join(line) for line in screen]
 
 
+def page_and_top(n):
+    """Figures of the page, and the screen of natrix top, of the same few seconds."""
+    with ThreadPoolExecutor(1) as beside:
+        top = beside.submit(screen_of_top, n)
+        return see(n, "numbers"), "\n".join(top.result())
+
+
 def scaled(number):
     """A number as natrix top writes it where there is little room."""
     return str(number) if number < 10_000 else f"{number / 1000:.1f} k"
@@ -232,7 +240,7 @@ def same_numbers_everywhere(n):
     # On a busy machine a round takes seconds, and hosts of IPv6 send something now and then.
     for _ in range(30):
         before = still()
-        page, top = see(n, "numbers"), "\n".join(screen_of_top(n))
+        page, top = page_and_top(n)
         status, pools, drops = (ask(n, f"/api/v1/{name}")[2] for name in ("status", "pools", "drops"))
         metrics = ask(n, "/metrics")[2].decode()
         if still() == before:
@@ -354,7 +362,7 @@ def rates_are_those_of_the_daemon_everywhere(n):
         for thread in threads:
             thread.start()
         try:
-            page, top = see(n, "numbers"), "\n".join(screen_of_top(n))
+            page, top = page_and_top(n)
             time.sleep(2)
         finally:
             stop.set()
