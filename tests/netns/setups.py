@@ -379,16 +379,28 @@ SHARED_MEMORY_INSIDE = shared_memory("flood", "inside", f"{FLOOD_INSIDE}.1/24", 
 
 # The longest first: run.py runs several side by side.
 SETUPS = {
-    # The tests of the lab, one after the other: they measure, in networks of their own.
+    # The tests of the lab, one after the other: they measure, in networks of their own, and one removes
+    # what others left.
     "lab": {},
-    "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},
     "page": {"more": SCARCE_POOL + BLOCKS + LOG_STORE.replace("/log", "/paged") + api()},
-    "default": {},
-    "ipv6": {"addresses": transition.ADDRESSES, "more": transition.ROUTE},
+    "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},
+    "collectors": {"more": collectors()},
     "transition": {
         "addresses": transition.ADDRESSES,
         "more": transition.ROUTE + transition.CONFIGURATION + LOG_STORE.replace("/log", "/transition") + SNMP_OF_HOSTS + api(),
     },
+    # How the lab ends; these measure nothing.
+    "lab_end": {},
+    "gateways_short": gateways(True, GATEWAY_TIMEOUTS, f"{SIP_IDLE_SECONDS} s"),
+    "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + api()},
+    "small_limits": {"more": SMALL_LIMITS + api()},
+    "gateways": gateways(True),
+    "snmp": {"more": SNMP + BLOCKS + api()},
+    "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
+    # The unit of the package, on a machine of its own.
+    "unit": {},
+    "default": {},
+    "ipv6": {"addresses": transition.ADDRESSES, "more": transition.ROUTE},
     # IPv6 on the narrowest link, and on one that is a byte wider.
     "transition_1280": {"addresses": transition.ADDRESSES, "more": transition.CONFIGURATION, "inside_mtu": 1280},
     "transition_1281": {"addresses": transition.ADDRESSES, "more": transition.CONFIGURATION, "inside_mtu": 1281},
@@ -399,7 +411,6 @@ SETUPS = {
     },
     # Networks of their own, one after the other.
     "load_sharing": {},
-    "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + api()},
     "routing_links": {"kernel": True, "more": "\n[routing]\nkernel = true\n"},
     "kernel_flood": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + SHARED_MEMORY},
     "address_dependent": {"filtering": "address-dependent"},
@@ -417,19 +428,14 @@ SETUPS = {
     "log_format": {},
     "memif_peer": {},
     "api": {"more": api()},
-    # The unit of the package, on a machine of its own.
-    "unit": {},
     "many_sessions": {"more": MANY_SESSIONS + api(), "timeouts": {"udp": "2 h"}},
     # For tests that must not wait because another has used up the requests of its client.
     "api_quiet": {"more": SCARCE_POOL + api()},
     "api_tls": lambda: {"more": api_tls()},
     "api_unix": {"more": API_UNIX},
     "monitoring": {"more": MONITORED + BLOCKS + api()},
-    "snmp": {"more": SNMP + BLOCKS + api()},
     "snmp_tcp": {"more": SNMP_TCP},
-    "small_limits": {"more": SMALL_LIMITS + api()},
     "live_change": {"more": BLOCKS},
-    "collectors": {"more": collectors()},
     # One address for both clients.
     "alg_pptp": {"more": own_pool('addresses = ["203.0.113.46/32"]') + "\n[alg.pptp]\nenabled = true\n"},
     "port_control": {"filtering": "address-and-port-dependent"},
@@ -446,10 +452,7 @@ SETUPS = {
     "port_control_whole": {"more": own_pool('addresses = ["203.0.113.44/31"]\none_to_one = true')},
     "port_control_nat_pmp": {"port_control": "nat_pmp = true"},
     "port_control_state": {"port_control": f'pcp = true\nstate = "{GRANTS}"'},
-    "gateways": gateways(True),
     "gateways_off": gateways(False),
-    "gateways_short": gateways(True, GATEWAY_TIMEOUTS, f"{SIP_IDLE_SECONDS} s"),
     "gateways_off_short": gateways(False, GATEWAY_TIMEOUTS),
     "sip_server": gateways(True, forwards=(("udp", 5060), ("tcp", 5060))),
-    "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
 }

@@ -75,7 +75,7 @@ def ends(child, why):
     expect_equal(left, ([], [], False), f"{' '.join(child.args[1:])}: namespaces, devices and folder after {why}")
 
 
-@test("lab")
+@test("lab_end")
 def the_lab_ends_on_each_signal_and_leaves_nothing(n):
     for words, sign in commands():
         for sent in SIGNALS:
@@ -85,7 +85,7 @@ def the_lab_ends_on_each_signal_and_leaves_nothing(n):
                 ends(child, sent.name)
 
 
-@test("lab")
+@test("lab_end")
 def the_lab_ends_on_a_signal_at_any_moment(n):
     words = ["throughput", "--dut", "natrix", "--transport", "memif", "--sessions", "200", "--rate-max", "2000", "--trial-seconds", FOREVER]
     # While it starts, while the tester is measured, while the device starts, in a trial.
@@ -97,7 +97,7 @@ def the_lab_ends_on_a_signal_at_any_moment(n):
             ends(child, f"SIGTERM after {moment} s")
 
 
-@test("lab")
+@test("lab_end")
 def the_lab_ends_without_its_reader(n):
     for words, sign in commands():
         with running(n, words, subprocess.PIPE, subprocess.PIPE) as child:
@@ -106,7 +106,7 @@ def the_lab_ends_without_its_reader(n):
             ends(child, "its reader has gone")
 
 
-@test("lab")
+@test("lab_end")
 def the_lab_ends_without_its_terminal(n):
     for words, sign in commands():
         for has_session in (True, False):
@@ -122,12 +122,12 @@ def the_lab_ends_without_its_terminal(n):
                 os.close(device)
                 # On a terminal there is a bar, except where no share of the whole is known.
                 wait_for(child, ours, sign if words[0] == "sharing" else "\x1b[")
-                time.sleep(2)
+                time.sleep(0.5)
                 os.close(ours)
                 ends(child, f"its terminal has gone ({'its own' if has_session else 'that of another'})")
 
 
-@test("lab")
+@test("lab_end")
 def ports_of_memif_close_while_their_peers_end_is_handled(n):
     """DPDK's own thread handles the peer's end, and looked at a device that the main thread had freed: a crash at the end of a run."""
     words = ["ceiling", "--transport", "memif", "--sessions", "100", "--rate-max", "2000", "--trial-seconds", "0.1", "--json"]
