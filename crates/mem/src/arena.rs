@@ -10,8 +10,8 @@
 //!
 //! A table of gigabytes on 4 KiB pages misses the TLB on almost every packet; on hugepages it does
 //! not. An arena takes all its memory when it is made. So no packet waits for a page fault, and the
-//! machine cannot run out of memory later. The exception is [`Arena::reserved`], for small tables
-//! that most machines never use.
+//! machine cannot run out of memory later. The exceptions are [`Arena::reserved`], for small tables
+//! that most machines never use, and programs that ask for it: [`provide_on_demand`].
 
 #![allow(unsafe_code, reason = "maps memory and shows it as a slice")]
 
@@ -23,6 +23,7 @@ use core::mem::size_of;
 use core::ops::Deref;
 use core::ops::DerefMut;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
 use std::fs;
@@ -43,6 +44,16 @@ const ASKED_FROM: usize = 8 << 20;
 
 /// Bytes of this process's arenas that suit hugepages but are on ordinary pages.
 static MISSED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Whether new arenas get their pages only when each is first written.
+static IS_ON_DEMAND: AtomicBool = AtomicBool::new(false);
+
+/// From now on all arenas of this process are made like [`Arena::reserved`]. For tests and fuzzers,
+/// which make thousands of instances and use a few records of each: the kernel takes longer to
+/// provide all pages of an instance than most of them run.
+pub fn provide_on_demand() {
+    IS_ON_DEMAND.store(true, Ordering::Relaxed);
+}
 
 /// Bytes of live arenas that suit hugepages but are on ordinary pages for lack of hugepages.
 pub fn missed_bytes() -> u64 {
@@ -282,8 +293,11 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// All pages present.
+    /// All pages present, unless this process asked otherwise.
     pub(crate) fn new(bytes: usize) -> Result<Mapping, ArenaError> {
+        if IS_ON_DEMAND.load(Ordering::Relaxed) {
+            return Mapping::reserved(bytes);
+        }
         // Reserved hugepages are outside `MemAvailable`. The kernel counts them itself and refuses
         // if there are too few.
         for (kind, rounded) in pages::worth(bytes as u64) {

@@ -167,6 +167,7 @@ impl Bed6 {
     /// # Panics
     /// When the settings cannot be compiled.
     pub fn with_workers(settings: Settings, workers: usize) -> Bed6 {
+        mem::arena::provide_on_demand();
         let shared = Arc::new(Shared::new(settings, workers).expect("valid settings"));
         let shard =
             |worker: usize| Shard::new(Arc::clone(&shared), WorkerId(worker as u8), [1, 2, 3, worker as u64 + 4]);

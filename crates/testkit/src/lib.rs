@@ -37,6 +37,7 @@ pub use bed::Bed;
 pub use bed::Steering;
 pub use connection::Connection;
 pub use ledger::Ledger;
+pub use mem::arena::provide_on_demand;
 pub use packet::destination;
 pub use packet::identifier;
 pub use packet::is_icmp;

@@ -45,6 +45,7 @@ impl Peer {
     /// # Panics
     /// When the settings are wrong.
     pub fn new(settings: Settings, workers: usize) -> Peer {
+        mem::arena::provide_on_demand();
         let shared = Arc::new(Shared::new(settings, workers).expect("the settings are good"));
         let shard = |worker| Shard::new(Arc::clone(&shared), WorkerId(worker as u8), [9, 8, 7, worker as u64]);
         let shards = (0..workers).map(shard).collect::<Result<Vec<Shard>, _>>().expect("there is memory");

@@ -151,6 +151,7 @@ fn poll_idle(workers: &mut [Worker<MemoryIo>], now: Instant) {
 
 impl Machine {
     pub(super) fn new(settings: &Settings, workers: usize, seed: u64, ring_packets: usize, now: Instant) -> Machine {
+        mem::arena::provide_on_demand();
         let shared = Arc::new(Shared::new(settings.clone(), workers).expect("settings of a test are in range"));
         let mtu = settings.interfaces.iter().map(|interface| usize::from(interface.mtu)).max().unwrap_or(0);
         let memory = MemoryBed::new(&MemorySettings {
