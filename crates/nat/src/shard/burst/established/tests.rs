@@ -173,6 +173,7 @@ struct Side2 {
 
 impl Side2 {
     fn new(settings: &Settings, long_way_only: bool) -> Side2 {
+        mem::arena::provide_on_demand();
         let shared = Arc::new(Shared::new(settings.clone(), 1).expect("settings are sound"));
         let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices");
         shard.path.long_way_only = long_way_only;

@@ -397,6 +397,7 @@ proptest! {
         }
         settings.pools = pools(two, arbitrary, parity, mode, selection, reserved);
         settings.limits = Limits { mappings_max, subscribers_max, ..settings.limits };
+        mem::arena::provide_on_demand();
         let bed = |long_way_only: bool| {
             let shared = Arc::new(Shared::new(settings.clone(), 1).unwrap());
             let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).unwrap();
