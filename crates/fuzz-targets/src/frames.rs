@@ -85,6 +85,7 @@ struct Run {
 
 impl Run {
     fn new(setup: Setup) -> Run {
+        testkit::provide_on_demand();
         let Setup { mut settings, workers, ring_packets, seed, rest } = setup;
         settings.interfaces.push(Interface {
             name: "vlan".to_owned(),
