@@ -379,8 +379,8 @@ SHARED_MEMORY_INSIDE = shared_memory("flood", "inside", f"{FLOOD_INSIDE}.1/24", 
 
 # The longest first: run.py runs several side by side.
 SETUPS = {
-    # The tests of the lab, one after the other: they measure, in networks of their own, and one removes
-    # what others left.
+    # The tests of the lab, one after the other: they measure, in networks of their own, and some
+    # remove what earlier runs left.
     "lab": {},
     "page": {"more": SCARCE_POOL + BLOCKS + LOG_STORE.replace("/log", "/paged") + api()},
     "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},
