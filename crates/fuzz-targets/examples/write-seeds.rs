@@ -226,6 +226,10 @@ fn paths() -> io::Result<()> {
     ] {
         for (path, list) in [("tcp", tcp), ("udp", udp_paths), ("errors", errors), ("pieces", pieces), ("rest", rest)] {
             write("engine_path", &format!("{path}-{name}"), &[settings.as_slice(), &list.concat()].concat())?;
+            if name == "plain" {
+                let with_hosts = [0, 0, 0, 0, 0, 0, 0, 16];
+                write("engine_path", &format!("{path}-hosts"), &[with_hosts.as_slice(), &list.concat()].concat())?;
+            }
             let frames: Vec<u8> = list.iter().flat_map(framed).collect();
             write("frames_path", &format!("{path}-{name}"), &[settings.as_slice(), &frames].concat())?;
         }

@@ -16,6 +16,7 @@ use crate::dice::Dice;
 use crate::traffic::Setup;
 use crate::traffic::Traffic;
 use crate::traffic::setup;
+use crate::traffic::with_hosts;
 
 /// Maximum of steps in an input, so that each input takes milliseconds.
 const STEPS_MAX: usize = 300;
@@ -25,6 +26,9 @@ const PAUSES: [u64; 16] = [
     0, 1, 100, 500, 1_000, 2_000, 6_000, 10_000, 60_000, 120_000, 240_000, 300_000, 3_600_000, 7_200_000, 7_440_000,
     86_400_000,
 ];
+
+/// Of the decisions for the driver.
+const HAS_HOSTS: u8 = 16;
 
 /// Idle time of a control session with a transfer.
 const CONTROL_SESSION: Duration = Duration::from_secs(4 * 60 * 60);
@@ -41,13 +45,18 @@ pub(crate) const RESOURCES: [Verdict; 5] = [
 /// Packets may arrive at any worker at any time. Each gets one verdict, a packet that leaves is
 /// right, each explanation comes true, and after all timers nothing is left.
 ///
-/// Eight bytes choose the settings; then each step is an operation and its arguments.
+/// Eight bytes choose the settings, and whether there are hosts of NAT64 and behind B4s; then each
+/// step is an operation and its arguments.
 pub fn path(bytes: &[u8]) {
     let mut dice = Dice::new(bytes);
     let Setup { settings, workers, ring_packets, seed, rest } = setup(&mut dice);
     let steering = [Steering::Owner, Steering::Wrong, Steering::Random, Steering::Fixed(0)][usize::from(rest & 3)];
+    let (settings, traffic) = match rest & HAS_HOSTS {
+        0 => (settings, Traffic::default()),
+        _ => (with_hosts(settings), Traffic::with_families()),
+    };
     let bed = Bed::new(settings).workers(workers).seed(seed).ring_packets(ring_packets).steering(steering);
-    let mut run = Run { bed, traffic: Traffic::default(), workers };
+    let mut run = Run { bed, traffic, workers };
     for _ in 0..STEPS_MAX {
         if dice.is_empty() {
             break;
@@ -133,7 +142,7 @@ impl Run {
         if side == Side::Inside && is_hairpin {
             return None;
         }
-        Some(shard.explain(self.bed.now(), side.into(), packet).verdict)
+        Some(shard.explain(self.bed.now(), side.into(), &self.bed.on_the_link(side, packet)).verdict)
     }
 
     fn collect(&mut self) {

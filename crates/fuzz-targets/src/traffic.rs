@@ -18,6 +18,7 @@ use nat::settings::Gateway;
 use nat::settings::InterfaceAddress;
 use nat::settings::Pool;
 use nat::settings::Pooling;
+use nat::settings::Transition;
 use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
@@ -32,6 +33,9 @@ use testkit::OWN_OUTSIDE;
 use testkit::POOL;
 use testkit::Variants;
 use testkit::at;
+use testkit::bed::families::home;
+use testkit::bed::families::nat64_host;
+use testkit::bed::families::with_families;
 use testkit::packet;
 use testkit::topology;
 use wire::build;
@@ -40,6 +44,7 @@ use wire::icmp;
 use wire::icmp::Icmp;
 use wire::ipv4;
 use wire::ipv4::Ipv4;
+use wire::ipv6::MTU_MIN;
 use wire::tcp::Flags;
 use wire::tcp::Tcp;
 use wire::udp::Udp;
@@ -74,6 +79,9 @@ const INSIDERS: [Ipv4Addr; 16] = [
     Ipv4Addr::new(224, 0, 0, 1),
     E1,
 ];
+
+/// The first of them among IPv6 hosts: two of NAT64, and two behind B4s.
+const HOSTS: [Ipv4Addr; 6] = [nat64_host(1), home(1), I1, nat64_host(2), home(2), nat64_host(1)];
 
 /// Outside addresses, mostly of hosts.
 const OUTSIDERS: [Ipv4Addr; 16] = [
@@ -254,6 +262,20 @@ pub(crate) fn setup(dice: &mut Dice<'_>) -> Setup {
     }
 }
 
+/// The settings with a few IPv6 hosts of both kinds in the first pool.
+pub(crate) fn with_hosts(settings: Settings) -> Settings {
+    let mut settings = with_families(settings);
+    settings.transition.hosts_max = 20;
+    settings.transition.hosts_per_subscriber_max = 2;
+    if let Some(pool) = settings.pools.first_mut() {
+        pool.subscribers.push(Transition::HOSTS);
+    }
+    if let Some(inside) = settings.interfaces.first_mut() {
+        inside.mtu = inside.mtu.max(MTU_MIN);
+    }
+    settings
+}
+
 /// An address without an owner, or of one subscriber.
 const WHOLE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 
@@ -273,6 +295,7 @@ fn second_pool() -> Pool {
 pub(crate) struct Traffic {
     went_in: [Vec<Vec<u8>>; 2],
     came_out: [Vec<Vec<u8>>; 2],
+    has_families: bool,
     pub(crate) talks: Talks,
 }
 
@@ -284,6 +307,18 @@ fn remember(packets: &mut Vec<Vec<u8>>, packet: &[u8]) {
 }
 
 impl Traffic {
+    /// Traffic of IPv6 hosts, too.
+    pub(crate) fn with_families() -> Traffic {
+        Traffic { has_families: true, ..Traffic::default() }
+    }
+
+    fn insider(&self, dice: &mut Dice<'_>) -> SocketAddrV4 {
+        let choice = dice.byte();
+        let place = usize::from(choice & 15);
+        let host = if self.has_families { HOSTS.get(place) } else { None };
+        at(*host.unwrap_or(&INSIDERS[place]), PORTS[usize::from(choice >> 4)])
+    }
+
     /// Remembers a packet that left.
     pub(crate) fn note_out(&mut self, side: Side, packet: &[u8]) {
         remember(&mut self.came_out[side.index()], packet);
@@ -311,17 +346,17 @@ impl Traffic {
             return self.talks.next(kind - 48, dice);
         }
         match kind % 16 {
-            0 | 1 => (Side::Inside, flow(17, insider(dice), outsider(dice), dice)),
-            2 | 3 => (Side::Inside, flow(6, insider(dice), outsider(dice), dice)),
-            4 => (Side::Inside, flow(1, insider(dice), outsider(dice), dice)),
+            0 | 1 => (Side::Inside, flow(17, self.insider(dice), outsider(dice), dice)),
+            2 | 3 => (Side::Inside, flow(6, self.insider(dice), outsider(dice), dice)),
+            4 => (Side::Inside, flow(1, self.insider(dice), outsider(dice), dice)),
             5..=7 => (Side::Outside, self.reply(dice)),
             8 => (Side::Outside, self.error(Side::Outside, dice)),
             9 => (Side::Inside, self.error(Side::Inside, dice)),
             10 => (Side::Inside, self.hairpin(dice)),
             11 => (Side::Outside, self.stranger(dice)),
             12 => self.again(dice),
-            13 => (Side::Inside, other(insider(dice), outsider(dice), dice)),
-            14 => (Side::Outside, other(outsider(dice), insider(dice), dice)),
+            13 => (Side::Inside, other(self.insider(dice), outsider(dice), dice)),
+            14 => (Side::Outside, other(outsider(dice), self.insider(dice), dice)),
             _ => {
                 let side = if dice.byte() & 1 == 0 { Side::Inside } else { Side::Outside };
                 let length = usize::from(dice.byte());
@@ -355,7 +390,7 @@ impl Traffic {
     /// From inside to the source of a packet that left: from one subscriber to another, or to
     /// itself.
     fn hairpin(&self, dice: &mut Dice<'_>) -> Vec<u8> {
-        let from = insider(dice);
+        let from = self.insider(dice);
         let Some(sent) = dice.pick_some(&self.came_out[Side::Outside.index()]) else { return Vec::new() };
         flow(packet::header(sent).protocol(), from, packet::source(sent), dice)
     }
@@ -381,7 +416,7 @@ impl Traffic {
         }
         let from = match (how & 16, side) {
             (0, _) => packet::destination(about),
-            (_, Side::Inside) => insider(dice),
+            (_, Side::Inside) => self.insider(dice),
             (_, Side::Outside) => outsider(dice),
         };
         let to = if how & 128 == 0 { packet::source(about) } else { outsider(dice) };
@@ -400,11 +435,6 @@ impl Traffic {
         let packets = if dice.byte() & 3 == 3 { &self.came_out } else { &self.went_in };
         (side, dice.pick_some(&packets[side.index()]).cloned().unwrap_or_default())
     }
-}
-
-fn insider(dice: &mut Dice<'_>) -> SocketAddrV4 {
-    let choice = dice.byte();
-    at(INSIDERS[usize::from(choice & 15)], PORTS[usize::from(choice >> 4)])
 }
 
 fn outsider(dice: &mut Dice<'_>) -> SocketAddrV4 {

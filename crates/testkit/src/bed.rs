@@ -642,15 +642,16 @@ impl Bed {
         while let Some((interface, packet)) = self.machine.next_sent() {
             let side = self.machine.shared().settings().interfaces[interface.index()].side;
             let families = self.families.as_mut().filter(|_| packet.first().is_some_and(|first| first >> 4 == 6));
-            let packet = match families {
-                None => packet,
-                Some(families) => match families.take(&packet) {
-                    Some(packet) => packet,
-                    // The rest of it is on its way.
-                    None => continue,
-                },
+            let taken = match families {
+                None => {
+                    let faults = wire::verify::faults(&packet);
+                    Some((packet, faults))
+                }
+                Some(families) => families.take(&packet),
             };
-            self.audit.comes_out(side, &packet);
+            // Otherwise the rest of it is on its way.
+            let Some((packet, faults)) = taken else { continue };
+            self.audit.comes_out_with(side, &packet, faults);
             self.taken[side.index()].push((interface, packet));
         }
     }

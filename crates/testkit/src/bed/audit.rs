@@ -17,14 +17,15 @@ use wire::icmp;
 use wire::ipv4;
 use wire::ipv4::Ipv4;
 use wire::quoted::Quoted;
+use wire::udp;
 use wire::verify;
 use wire::verify::Fault;
 
 use crate::bed::families::AFTR_INSIDE;
 use crate::bed::families::is_probe;
 
-/// Packets longer than some MTU that are remembered, to be found again in pieces.
-const LONG_PACKETS_MAX: usize = 4_096;
+/// Packets of a sort that are remembered, to be found again in pieces or in quotes.
+const REMEMBERED_MAX: usize = 4_096;
 
 /// Equal packets that went in and have not come out.
 #[derive(Debug)]
@@ -49,6 +50,8 @@ pub struct Audit {
     settings: Settings,
     /// By [`signature`].
     waiting: HashMap<u64, Vec<Waiting>>,
+    /// Packets that had a fault when they went in: errors may quote them.
+    faulty: VecDeque<Vec<u8>>,
     long: VecDeque<Vec<u8>>,
     mtu_min: usize,
     /// Ports of former gateways: the numbers of a connection stay shifted once they are.
@@ -80,6 +83,7 @@ impl Audit {
             pool: settings.pools.iter().flat_map(|pool| pool.addresses.iter().copied()).collect(),
             own: [own_inside, own(Side::Outside)],
             waiting: HashMap::new(),
+            faulty: VecDeque::new(),
             former: HashSet::new(),
             registered: HashSet::new(),
             long: VecDeque::new(),
@@ -116,16 +120,16 @@ impl Audit {
         let Some(signature) = signature(packet, self.has_families) else { return };
         let Ok(view) = Ipv4::new_checked(packet) else { return };
         let (ttl, faults) = (view.ttl(), verify::faults(packet));
+        if !faults.is_empty() {
+            remember(&mut self.faulty, view.packet());
+        }
         let alike = self.waiting.entry(signature).or_default();
         match alike.iter_mut().find(|one| one.ttl == ttl && one.faults == faults) {
             Some(one) => one.count += 1,
             None => alike.push(Waiting { ttl, faults, count: 1 }),
         }
         if view.packet().len() > self.mtu_min {
-            if self.long.len() == LONG_PACKETS_MAX {
-                self.long.pop_front();
-            }
-            self.long.push_back(view.packet().to_vec());
+            remember(&mut self.long, view.packet());
         }
     }
 
@@ -134,6 +138,15 @@ impl Audit {
     /// # Panics
     /// When anything is wrong with it.
     pub fn comes_out(&mut self, side: Side, packet: &[u8]) {
+        self.comes_out_with(side, packet, verify::faults(packet));
+    }
+
+    /// As [`Audit::comes_out`], with the faults that its receiver sees: an IPv6 host sees more of a
+    /// quoted packet than fits into the IPv4 error that a CLAT makes of it.
+    ///
+    /// # Panics
+    /// When anything is wrong with it.
+    pub fn comes_out_with(&mut self, side: Side, packet: &[u8], mut faults: Vec<Fault>) {
         let view = Ipv4::new_checked(packet).expect("what comes out is an IPv4 packet");
         assert_eq!(view.packet().len(), packet.len(), "bytes behind the packet left with it: {packet:02x?}");
         let source = Ipv4Addr::from_bits(view.source());
@@ -151,9 +164,10 @@ impl Audit {
 
         let is_of_somebody = is_known || self.pool.contains(&source) && (is_piece || self.is_of_gateway(packet));
         if is_own && !is_of_somebody {
-            // What it quotes may have been wrong before.
-            let mut faults = verify::faults(packet);
-            faults.retain(|fault| *fault != Fault::QuotedTransportChecksum);
+            // RFC 5508 REQ-3c: the checksum of what it quotes is not judged, so a wrong one stays.
+            if self.quotes_faulty(&view) {
+                faults.retain(|fault| *fault != Fault::QuotedTransportChecksum);
+            }
             assert_eq!(faults, [], "Natrix's own packet is wrong: {packet:02x?}");
             self.originated += 1;
             return;
@@ -164,7 +178,6 @@ impl Audit {
             && (!is_piece || is_whole(candidates))
         {
             // RFC 1812 §5.3.1: less by one, also through a hairpin.
-            let faults = verify::faults(packet);
             let ttl = view.ttl().wrapping_add(1);
             // The same packet may have come in twice, sound and broken.
             let position = candidates.iter().position(|one| one.ttl == ttl && one.allows(&faults));
@@ -187,12 +200,11 @@ impl Audit {
         }
         assert!(view.is_checksum_valid(), "header checksum is wrong: {packet:02x?}");
         if self.has_families && side == Side::Inside && is_probe(packet) {
-            assert_eq!(verify::faults(packet), [], "a probe is wrong: {packet:02x?}");
+            assert_eq!(faults, [], "a probe is wrong: {packet:02x?}");
             self.originated += 1;
             return;
         }
         if self.is_of_gateway(packet) || self.quotes_gateway(&view) {
-            let mut faults = verify::faults(packet);
             // What it quotes may have been wrong before.
             faults.retain(|fault| *fault != Fault::QuotedTransportChecksum);
             assert_eq!(faults, [], "a changed packet is wrong: {packet:02x?}");
@@ -208,6 +220,27 @@ impl Audit {
             side.name()
         );
         self.pieces += 1;
+    }
+
+    /// An ICMP error about a packet that was not right when it went in.
+    fn quotes_faulty(&self, view: &Ipv4<&[u8]>) -> bool {
+        let error = icmp::Icmp::new_checked(view.payload()).ok().filter(|_| view.protocol() == ipv4::PROTOCOL_ICMP);
+        let Some(error) = error.filter(|error| icmp::is_error(error.icmp_type())) else { return false };
+        let Ok(quoted) = Quoted::new_checked(error.quote()) else { return false };
+        let protocol = quoted.header().protocol();
+        let masked = |transport: &[u8]| {
+            let mut transport = transport.to_vec();
+            mask_transport(&mut transport, protocol, false);
+            if protocol == ipv4::PROTOCOL_UDP {
+                mask(&mut transport, udp::CHECKSUM_OFFSET, 2);
+            }
+            transport
+        };
+        let quote = masked(quoted.transport());
+        self.faulty.iter().any(|whole| {
+            let whole = Ipv4::new_unchecked(whole.as_slice());
+            whole.protocol() == protocol && masked(whole.payload()).starts_with(&quote)
+        })
     }
 
     /// An ICMP error about a segment of a gateway's session: the sequence number may have changed.
@@ -340,6 +373,13 @@ fn signature(packet: &[u8], has_families: bool) -> Option<u64> {
     header.hash(&mut hasher);
     masked_transport(&view).hash(&mut hasher);
     Some(hasher.finish())
+}
+
+fn remember(packets: &mut VecDeque<Vec<u8>>, packet: &[u8]) {
+    if packets.len() == REMEMBERED_MAX {
+        packets.pop_front();
+    }
+    packets.push_back(packet.to_vec());
 }
 
 fn masked_transport(view: &Ipv4<&[u8]>) -> Vec<u8> {

@@ -40,6 +40,8 @@ use wire::ipv4;
 use wire::ipv4::Ipv4;
 use wire::ipv6;
 use wire::ipv6::Ipv6;
+use wire::verify::Fault;
+use wire::verify6;
 
 use crate::topology;
 
@@ -224,13 +226,20 @@ pub(super) fn to_ipv6(packet: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Families {
-    /// The IPv4 packet that a host gets out of this IPv6 packet; `None` while fragments are
-    /// missing.
+    /// The IPv4 packet that a host gets out of this IPv6 packet, with the faults that it or the
+    /// host sees; `None` while fragments are missing.
     ///
     /// # Panics
     /// When no CLAT or B4 would take the packet.
-    pub(super) fn take(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
-        assert_eq!(wire::verify6::faults(packet), [], "a right IPv6 packet leaves: {packet:02x?}");
+    pub(super) fn take(&mut self, packet: &[u8]) -> Option<(Vec<u8>, Vec<Fault>)> {
+        let seen = fault_seen(packet);
+        let packet = self.taken(packet)?;
+        let mut faults = wire::verify::faults(&packet);
+        faults.extend(seen.filter(|fault| !faults.contains(fault)));
+        Some((packet, faults))
+    }
+
+    fn taken(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
         let view = Ipv6::new_unchecked(packet);
         let (source, destination) = (view.source(), view.destination());
         let name = name_of(destination).expect("only hosts get packets").to_bits();
@@ -275,6 +284,20 @@ impl Families {
         let whole = build6::reassemble(pieces)?;
         self.pieces.remove(&key);
         Some(whole)
+    }
+}
+
+/// The fault that a right packet of Natrix may have, if it has it. Translation updates the
+/// transport checksum of a quoted packet like that of any other and does not judge it (RFC 7915
+/// §4.3, RFC 5508 REQ-3c), so one that was wrong stays wrong. Whether it was is known to the audit.
+///
+/// # Panics
+/// When anything else is wrong.
+fn fault_seen(packet: &[u8]) -> Option<Fault> {
+    match verify6::faults(packet)[..] {
+        [] => None,
+        [verify6::Fault::QuotedTransportChecksum] => Some(Fault::QuotedTransportChecksum),
+        ref faults => panic!("a wrong IPv6 packet leaves, {faults:?}: {packet:02x?}"),
     }
 }
 

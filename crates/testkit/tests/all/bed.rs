@@ -1,8 +1,12 @@
 //! Claims about the test bed itself: it sees what it must see.
 
+use nat::settings::Transition;
+use testkit::bed::families::nat64_host;
+use testkit::bed::families::with_families;
 use testkit::*;
 use wire::build;
 use wire::tcp::Flags;
+use wire::verify::Fault;
 
 #[test]
 fn a_datagram_goes_out_and_its_answer_comes_back() {
@@ -80,4 +84,48 @@ fn a_packet_that_comes_out_twice_is_noticed() {
     let packet = build::udp(at(POOL[0], 1), at(E1, 2)).payload(b"abc").ttl(63).build();
     audit.comes_out(nat::types::Side::Outside, &packet);
     audit.comes_out(nat::types::Side::Outside, &packet);
+}
+
+/// Natrix's own error about a datagram whose checksum is wrong.
+fn error_about_a_wrong_checksum(went_in: bool) {
+    let mut audit = bed::audit::Audit::new(&settings());
+    let mut wrong = build::udp(at(I1, 1), at(E1, 2)).payload(b"abc").build();
+    wrong[26] ^= 1;
+    if went_in {
+        audit.goes_in(&wrong);
+    }
+    audit.comes_out(nat::types::Side::Inside, &build::icmp_error(OWN_INSIDE, I1, 11, 0, &wrong).build());
+}
+
+#[test]
+fn a_quote_of_a_wrong_checksum_may_stay_wrong() {
+    error_about_a_wrong_checksum(true);
+}
+
+#[test]
+#[should_panic(expected = "Natrix's own packet is wrong")]
+fn a_quote_whose_checksum_became_wrong_is_noticed() {
+    error_about_a_wrong_checksum(false);
+}
+
+/// A server reports that a NAT64 host's datagram was refused; the quote is as the server got it, or
+/// has another payload, which its checksum does not fit.
+fn refused_datagram_of_a_host(is_damaged: bool) -> Vec<u8> {
+    let mut settings = with_families(settings());
+    settings.pools[0].subscribers.push(Transition::HOSTS);
+    let mut bed = Bed::new(settings);
+    let host = at(nat64_host(1), 4_000);
+    bed.inside(&build::udp(host, at(E1, 53)).payload(b"question").build());
+    let mut quote = bed.only_outside();
+    if is_damaged {
+        quote[30] ^= 1;
+    }
+    bed.outside(&build::icmp_error(E1, *source(&quote).ip(), 3, 3, &quote).build());
+    bed.only_inside()
+}
+
+#[test]
+fn a_wrong_checksum_in_a_quote_reaches_an_ipv6_host_wrong() {
+    assert_eq!(wire::verify::faults(&refused_datagram_of_a_host(false)), []);
+    assert_eq!(wire::verify::faults(&refused_datagram_of_a_host(true)), [Fault::QuotedTransportChecksum]);
 }
