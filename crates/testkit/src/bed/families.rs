@@ -242,7 +242,10 @@ impl Families {
     fn taken(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
         let view = Ipv6::new_unchecked(packet);
         let (source, destination) = (view.source(), view.destination());
-        let name = name_of(destination).expect("only hosts get packets").to_bits();
+        let Some(name) = name_of(destination).map(Ipv4Addr::to_bits) else {
+            check_answer_to_stranger(packet);
+            return None;
+        };
         if name >= SOFTWIRE_HOSTS_FIRST {
             if view.next_header() == ipv6::PROTOCOL_ICMP6 && source == OWN {
                 // An error about the softwire is for the B4 alone.
@@ -299,6 +302,19 @@ fn fault_seen(packet: &[u8]) -> Option<Fault> {
         [verify6::Fault::QuotedTransportChecksum] => Some(Fault::QuotedTransportChecksum),
         ref faults => panic!("a wrong IPv6 packet leaves, {faults:?}: {packet:02x?}"),
     }
+}
+
+/// Bytes of a test may be an IPv6 packet of any source: it gets an ICMPv6 error about that packet
+/// at most (RFC 4443 §2.4).
+///
+/// # Panics
+/// When it gets anything else.
+fn check_answer_to_stranger(packet: &[u8]) {
+    let view = Ipv6::new_unchecked(packet);
+    let is_error = view.next_header() == ipv6::PROTOCOL_ICMP6 && view.payload().first().is_some_and(|kind| *kind < 128);
+    let quote = view.payload().get(icmp::HEADER_LENGTH..).unwrap_or_default();
+    let is_about_it = quote.len() >= ipv6::HEADER_LENGTH && Ipv6::new_unchecked(quote).source() == view.destination();
+    assert!(is_error && is_about_it && view.source() == OWN, "only hosts get packets: {packet:02x?}");
 }
 
 fn is_icmp6_fragment(packet: &[u8]) -> bool {
