@@ -27,6 +27,8 @@ use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 
+pub mod hosts;
+
 #[cfg(test)]
 mod tests;
 
@@ -137,18 +139,46 @@ impl Tables {
         remote: (u32, u16),
         look: &Look,
     ) -> Option<(u32, u16)> {
-        let key = InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address, port };
-        let expires = now + self.idle;
-        let internal = key.word();
-        if let Some(index) = self.outbound.find(look.hash, |index| self.mappings.get(index).matches(internal)) {
-            let mapping = self.mappings.get_mut(index);
-            mapping.extend_session(expires);
-            return Some((mapping.external_address, mapping.external_port()));
+        match self.find(now, address, port, look.hash, |_| true) {
+            Some(external) => Some(external),
+            None => self.map(now, (address, port), remote, look, address).map(|(_, external)| external),
         }
+    }
+
+    /// Refreshes the mapping with this hash that `is_it` accepts, too.
+    #[inline(always)]
+    fn find(
+        &mut self,
+        now: Instant,
+        address: u32,
+        port: u16,
+        hash: u64,
+        is_it: impl Fn(u32) -> bool,
+    ) -> Option<(u32, u16)> {
+        let internal = InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address, port }.word();
+        let is_it = |index| self.mappings.get(index).matches(internal) && is_it(index);
+        let index = self.outbound.find(hash, is_it)?;
+        let mapping = self.mappings.get_mut(index);
+        mapping.extend_session(now + self.idle);
+        Some((mapping.external_address, mapping.external_port()))
+    }
+
+    /// Makes a mapping: its index and external endpoint.
+    #[inline(always)]
+    fn map(
+        &mut self,
+        now: Instant,
+        (address, port): (u32, u16),
+        remote: (u32, u16),
+        look: &Look,
+        subscriber: u32,
+    ) -> Option<(u32, (u32, u16))> {
         if self.mappings.is_full() {
             return None;
         }
-        let (index, port) = self.take_port(address, look.aim)?;
+        let key = InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address, port };
+        let expires = now + self.idle;
+        let (index, port) = self.take_port(subscriber, look.aim)?;
         let external = Endpoint::new(Ipv4Addr::from_bits(self.first_address + index.0), port);
         let mapping = self.mappings.insert(&key, 0, external, now)?;
         self.mappings.get_mut(mapping.0).set_inline_session(&NewSession {
@@ -163,7 +193,7 @@ impl Tables {
         // Has room whenever the records have.
         self.outbound.insert(look.hash, mapping.0).ok()?;
         self.ports.publish(index, Protocol::Udp, port, WORKER, mapping);
-        Some((external.address.to_bits(), port))
+        Some((mapping.0, (external.address.to_bits(), port)))
     }
 
     /// A shard keeps it in the subscriber's record.
