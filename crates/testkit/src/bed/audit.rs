@@ -18,6 +18,7 @@ use wire::ipv4;
 use wire::ipv4::Ipv4;
 use wire::quoted::Quoted;
 use wire::udp;
+use wire::udp::Udp;
 use wire::verify;
 use wire::verify::Fault;
 
@@ -332,10 +333,27 @@ fn is_piece_of(piece: &Ipv4<&[u8]>, whole: &[u8], has_families: bool) -> bool {
     let mut spliced = whole.payload().to_vec();
     let Some(place) = spliced.get_mut(start..start + piece.payload().len()) else { return false };
     place.copy_from_slice(piece.payload());
+    let is_first = start == 0 && whole.fragment_offset_bytes() == 0;
+    if has_families && is_first && whole.protocol() == ipv4::PROTOCOL_UDP && checksum_of_udp(whole.payload()) == 0 {
+        // RFC 7915 §4.5: translation to IPv6 computes the checksum that is missing.
+        let length = usize::from(Udp::new_unchecked(spliced.as_slice()).length());
+        let datagram = spliced.get(..length).unwrap_or_default();
+        if checksum_of_udp(datagram) == 0
+            || !wire::checksum::is_udp_valid(piece.source(), piece.destination(), datagram)
+        {
+            return false;
+        }
+        mask(&mut spliced, udp::CHECKSUM_OFFSET, 2);
+    }
     if whole.fragment_offset_bytes() == 0 {
         mask_transport(&mut spliced, whole.protocol(), true);
     }
     spliced == masked_transport(&whole)
+}
+
+/// Of a datagram; 0 for none.
+fn checksum_of_udp(datagram: &[u8]) -> u16 {
+    datagram.get(udp::CHECKSUM_OFFSET..).and_then(<[u8]>::first_chunk).map_or(0, |sum| u16::from_be_bytes(*sum))
 }
 
 /// A hash of all bytes of a packet that translation must not change. None: not an IPv4 packet.
