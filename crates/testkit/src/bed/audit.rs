@@ -333,14 +333,12 @@ fn is_piece_of(piece: &Ipv4<&[u8]>, whole: &[u8], has_families: bool) -> bool {
     let mut spliced = whole.payload().to_vec();
     let Some(place) = spliced.get_mut(start..start + piece.payload().len()) else { return false };
     place.copy_from_slice(piece.payload());
-    let is_first = start == 0 && whole.fragment_offset_bytes() == 0;
-    if has_families && is_first && whole.protocol() == ipv4::PROTOCOL_UDP && checksum_of_udp(whole.payload()) == 0 {
+    let is_first = start == 0 && whole.fragment_offset_bytes() == 0 && whole.protocol() == ipv4::PROTOCOL_UDP;
+    if has_families && is_first && checksum_of_udp(whole.payload()) == 0 && checksum_of_udp(&spliced) != 0 {
         // RFC 7915 §4.5: translation to IPv6 computes the checksum that is missing.
         let length = usize::from(Udp::new_unchecked(spliced.as_slice()).length());
         let datagram = spliced.get(..length).unwrap_or_default();
-        if checksum_of_udp(datagram) == 0
-            || !wire::checksum::is_udp_valid(piece.source(), piece.destination(), datagram)
-        {
+        if !wire::checksum::is_udp_valid(piece.source(), piece.destination(), datagram) {
             return false;
         }
         mask(&mut spliced, udp::CHECKSUM_OFFSET, 2);
