@@ -377,15 +377,17 @@ fn signature(packet: &[u8], has_families: bool) -> Option<u64> {
             // The MTU, and the header of the quoted packet.
             mask(&mut transport, 4, 4);
             mask(&mut transport, icmp::HEADER_LENGTH, ipv4::HEADER_LENGTH_MIN);
+            // RFC 4884 §3: in ICMPv6 the quote in front of an extension is padded to eight bytes,
+            // and a Packet Too Big has none.
             let layout = icmp::extension_layout(view.payload());
-            if !layout.extension.is_empty() {
-                // RFC 4884 §3: in ICMPv6 the quote in front of it is padded to eight bytes.
-                let extension = transport.split_off(layout.extension.start);
-                transport.truncate(layout.quote.end);
-                while transport.last() == Some(&0) {
-                    transport.pop();
-                }
-                extension.hash(&mut hasher);
+            let is_too_big =
+                transport.starts_with(&[icmp::TYPE_DESTINATION_UNREACHABLE, icmp::CODE_FRAGMENTATION_NEEDED]);
+            if !layout.extension.is_empty() && !is_too_big {
+                transport.get(layout.extension).hash(&mut hasher);
+            }
+            transport.truncate(layout.quote.end);
+            while transport.last() == Some(&0) {
+                transport.pop();
             }
         }
         transport.hash(&mut hasher);
