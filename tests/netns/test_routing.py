@@ -1,6 +1,7 @@
 """Routes and sockets of the kernel on the devices that stand for Natrix's ports, and FRR on them."""
 
 import contextlib
+import errno
 import ipaddress
 import itertools
 import json
@@ -28,6 +29,7 @@ from netlab.topology import NAT_INSIDE
 from netlab.topology import NAT_OUTSIDE
 from netlab.topology import POOL
 from netlab.topology import SRV1
+from netlab.topology import SUBSCRIBERS
 from setups import FLOOD_LINK
 from setups import FLOOD_SOCKET
 from systemd import Service
@@ -631,6 +633,43 @@ def an_announced_prefix_that_somebody_replaces_comes_back(n):
         expect_equal(n.dut.daemon.log().count("refuses its route"), warned, "warnings about announcements")
     finally:
         n.nat.ip("route", "del", LEARNED, "proto", OWN)
+
+
+def explained(n, *words):
+    """What `why` foresees: verdict, and decision and reason of each step by its name, the last one of several."""
+    status, out, err = n.dut.command("why", *words, "--json")
+    expect_equal(status, 0, f"why {words}: {err}")
+    answer = json.loads(out)
+    return answer["verdict"], {step["step"]: (step["decision"], step["detail"]) for step in answer["steps"]}
+
+
+@test("kernel_routes")
+def why_names_a_route_that_drops_packets(n):
+    """What `why` foresees, what the counter says, and what the sender learns."""
+    address, prefix = "198.51.102.9", "198.51.102.0/24"
+    asked = ("udp", f"{SUBSCRIBERS['sub1']}:5000", f"{address}:53")
+    counted = lambda: drops(n).get("no_route", 0)  # noqa: E731
+    for kind in ("blackhole", "unreachable", "prohibit"):
+        n.nat.ip("route", "add", kind, prefix, "metric", "77", "proto", "static")
+        try:
+            expect(wait_until(lambda: used_route(n, prefix), 10, 0.1), f"{kind}: Natrix uses the route")
+            verdict, steps = explained(n, *asked)
+            expect_equal(verdict, "no_route", kind)
+            decision, reason = steps.get("route", ("no step", ""))
+            expect_equal(decision, f"a route drops what goes to {address}", kind)
+            expect(reason.startswith(f"{prefix}: ") and "protocol static, metric 77" in reason, f"{kind}: {reason}")
+            before = counted()
+            with sockets(udp(n.sub1)) as sock:
+                sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+                sock.connect((address, 53))
+                sock.send(b"x")
+                expect(wait_until(lambda: counted() == before + 1, 5, 0.1), f"{kind}: counted {counted() - before} times")
+                expect_equal(errno.errorcode.get(pending_error(sock)), "ENETUNREACH", f"{kind}: the sender's error")
+        finally:
+            n.nat.ip("route", "del", kind, prefix, "metric", "77")
+        expect(wait_until(lambda: not used_route(n, prefix), 10, 0.1), f"{kind}: the route is gone")
+    verdict, steps = explained(n, *asked)
+    expect_equal((verdict, steps["route"][0]), ("outbound", f'interface "outside" via {CORE}'), "by the default route")
 
 
 @test("kernel_routes")

@@ -8,6 +8,7 @@ mod drain;
 mod find;
 mod lists;
 mod numbers;
+mod port;
 mod recorded;
 mod remedies;
 mod routes;

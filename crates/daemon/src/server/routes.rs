@@ -1,6 +1,7 @@
 //! Routes and neighbours for `show`.
 
 use core::net::IpAddr;
+use core::net::Ipv4Addr;
 use core::ops::Bound;
 
 use control::Cursor;
@@ -285,7 +286,25 @@ fn route_of<P: Family>(settings: &Settings, table: Table, prefix: P, candidate: 
     }
 }
 
-fn interface_name(settings: &Settings, id: InterfaceId) -> String {
+/// The route that drops what goes to an address, and why it does; none if it has changed since.
+pub(super) fn dropping(instance: &Instance, towards: Facing, address: Ipv4Addr) -> Option<String> {
+    let table = Table::of(towards);
+    instance.with_routes(|rib: &Rib| {
+        let prefix = rib.longest(table, address.to_bits())?;
+        let candidates = rib.candidates(table, prefix);
+        let candidate = candidates.get(rib.used(table, prefix)).filter(|candidate| candidate.hops.is_empty())?;
+        let reason = match candidate.source {
+            Source::Kernel { protocol, metric } => {
+                let protocol = protocol_name(protocol);
+                format!("blackhole, unreachable or prohibit in the kernel (protocol {protocol}, metric {metric})")
+            }
+            source => preferred(source).to_owned(),
+        };
+        Some(format!("{prefix}: {reason}"))
+    })
+}
+
+pub(super) fn interface_name(settings: &Settings, id: InterfaceId) -> String {
     settings.interfaces.get(id.index()).map_or_else(String::new, |interface| interface.name.clone())
 }
 

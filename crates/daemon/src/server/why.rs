@@ -40,6 +40,8 @@ use wire::ipv6;
 use wire::tcp::Flags;
 
 use super::convert;
+use super::port;
+use super::routes;
 use crate::instance::Instance;
 use crate::instance::mismatch;
 use crate::mailbox::Question;
@@ -69,19 +71,29 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
     let names = Names(&explanation.steps);
     let is_sender = |role: HostRole| matches!(role, HostRole::Sender { .. }) == (side == Side::Inside);
     let host = names.hosts().find(|(_, _, role)| is_sender(*role)).map(|(_, host, _)| convert::host(&host));
+    let mut steps = steps_of(&shared, &explanation.steps);
+    for (text, step) in steps.iter_mut().zip(&explanation.steps) {
+        if let view::Step::NotRouted { towards, destination, by_route: true } = *step
+            && let Some(reason) = routes::dropping(instance, towards, destination)
+        {
+            text.detail = reason;
+        }
+    }
+    let (more, verdict) = port::after(instance, &explanation)?;
+    steps.extend(more);
     Ok(WhyAnswer {
         protocol: why.protocol,
         source: why.source,
         destination,
         host,
         direction: if side == Side::Inside { Direction::Outbound } else { Direction::Inbound },
-        verdict: explanation.verdict.name().to_owned(),
-        kind: convert::verdict_kind(explanation.verdict.kind()),
-        description: explanation.verdict.description().to_owned(),
+        verdict: verdict.name().to_owned(),
+        kind: convert::verdict_kind(verdict.kind()),
+        description: verdict.description().to_owned(),
         translated_source: explanation.source_after.map(|source| names.source(source, explanation.destination_after)),
         translated_destination: explanation.destination_after.map(|destination| names.socket(destination)),
         worker: worker.0,
-        steps: steps_of(&shared, &explanation.steps),
+        steps,
         state_changed: false,
     })
 }
@@ -333,6 +345,15 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
             let next_hop = names.address(next_hop);
             let name = settings.interfaces.get(usize::from(interface)).map_or("", |interface| &interface.name);
             ("route", format!("interface \"{name}\" via {next_hop}"), format!("longest prefix; MTU {mtu} bytes"))
+        }
+        view::Step::NotRouted { destination, by_route, .. } => {
+            let destination = names.address(destination);
+            match by_route {
+                true => {
+                    ("route", format!("a route drops what goes to {destination}"), "see natrix show routes".to_owned())
+                }
+                false => ("route", format!("none to {destination}"), "no prefix of a route contains it".to_owned()),
+            }
         }
         view::Step::Pool(pool) => {
             let name = pool_name(shared, pool);

@@ -11,6 +11,7 @@ use crate::state::grant::Origin;
 use crate::state::tcp::TcpState;
 use crate::time::Duration;
 use crate::types::Endpoint;
+use crate::types::Facing;
 use crate::types::InsideHost;
 use crate::types::PoolId;
 use crate::types::Protocol;
@@ -82,6 +83,15 @@ pub enum Step {
         next_hop: Ipv4Addr,
         /// MTU of the interface, bytes.
         mtu: u16,
+    },
+    /// No route leads to the destination.
+    NotRouted {
+        /// Where the route would lead.
+        towards: Facing,
+        /// Looked up.
+        destination: Ipv4Addr,
+        /// There is a route, and it drops packets.
+        by_route: bool,
     },
     /// The subscriber's pool.
     Pool(PoolId),

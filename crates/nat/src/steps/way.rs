@@ -47,6 +47,11 @@ impl View<'_> {
             return Err(NoWay { verdict: Verdict::TtlExpired, reason: Reason::TtlExpired });
         }
         let Some(hop) = self.snapshot.route(towards, destination, parsed.source) else {
+            report.step(|| Step::NotRouted {
+                towards,
+                destination: destination.into(),
+                by_route: self.snapshot.has_route(towards, destination),
+            });
             let reason = match towards.side {
                 Side::Inside => Reason::HostUnreachable,
                 Side::Outside => Reason::NetUnreachable,

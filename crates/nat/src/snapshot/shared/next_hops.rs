@@ -240,6 +240,15 @@ impl Shared {
         }
     }
 
+    /// True if there is a route, also one that drops packets.
+    pub(crate) fn has_route(&self, towards: Facing, destination: u32) -> bool {
+        match towards.side {
+            Side::Inside => self.inside_routes.get(towards.realm.index()).and_then(|routes| routes.lookup(destination)),
+            Side::Outside => self.outside_routes.lookup(destination),
+        }
+        .is_some()
+    }
+
     /// The hop to hosts on the link of an interface.
     pub(crate) fn on_link(&self, interface: InterfaceId) -> Option<NextHop> {
         let is_meant =

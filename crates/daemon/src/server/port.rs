@@ -1,0 +1,85 @@
+//! What becomes of a packet after the engine: whether its port has link, and its neighbour a
+//! station. The last steps of `why`.
+
+use core::net::IpAddr;
+use core::net::Ipv4Addr;
+
+use control::Fault;
+use control::Step;
+use nat::Verdict;
+use nat::types::InterfaceId;
+use nat::types::is_host_number;
+use nat::verdict::VerdictKind;
+use nat::view;
+use nat::view::Explanation;
+
+use super::lists::ALL;
+use super::lists::for_each;
+use super::routes::interface_name;
+use crate::instance::Instance;
+use crate::neighbour::AnyView;
+use crate::routing::rib::Hop;
+use crate::routing::rib::Rib;
+
+/// The steps of a packet that the engine sends, and the verdict it ends with.
+pub(super) fn after(instance: &Instance, explained: &Explanation) -> Result<(Vec<Step>, Verdict), Fault> {
+    let verdict = explained.verdict;
+    let is_sent = verdict.kind() == VerdictKind::Forwarded;
+    let routed = explained.steps.iter().rev().find_map(|step| match *step {
+        view::Step::Routed { interface, next_hop, .. } => Some((InterfaceId(interface), next_hop)),
+        _ => None,
+    });
+    // Packets to IPv6 hosts take routes and neighbours of IPv6.
+    let routed = routed.filter(|(_, next_hop)| is_sent && !is_host_number(next_hop.to_bits()));
+    let Some((interface, next_hop)) = routed else { return Ok((Vec::new(), verdict)) };
+    let is_known = next_hop.is_multicast() || has_station(instance, interface, next_hop)?;
+    let name = interface_name(instance.shared().settings(), interface);
+    let link = |detail: String| {
+        let decision = format!("interface \"{name}\" has no link, or its kernel device is down");
+        Step { step: "link".to_owned(), decision, detail }
+    };
+    let neighbour = |detail: &str| {
+        let decision = format!("{next_hop} is not resolved");
+        Step { step: "neighbour".to_owned(), decision, detail: detail.to_owned() }
+    };
+    let unresolved = Verdict::NeighbourUnresolved;
+    Ok(match (has_link(instance, interface)?, is_known) {
+        (true, true) => (Vec::new(), verdict),
+        (true, false) => {
+            let waits = "the packet waits for the answer; without one it is counted as neighbour_unresolved";
+            (vec![neighbour(waits)], verdict)
+        }
+        (false, true) => {
+            let (counted, refused) = (verdict.name(), Verdict::TransmitFull.name());
+            let lost = format!("lost there: counted as {counted}, or as {refused} if the driver refuses it");
+            (vec![link(lost)], verdict)
+        }
+        (false, false) => {
+            let unasked = neighbour("nobody can answer over this interface");
+            (vec![link("no route over another interface is preferred".to_owned()), unasked], unresolved)
+        }
+    })
+}
+
+/// Whether packets can leave by an interface.
+fn has_link(instance: &Instance, interface: InterfaceId) -> Result<bool, Fault> {
+    let port = instance.description.links.get(interface.index()).map(|link| link.port);
+    let ports_up = instance.snapshot(0)?.ports_up;
+    let is_up = port.and_then(|port| ports_up.get(port.index()).copied()).unwrap_or(false);
+    // The thread that follows the kernel also knows of devices below ports, and of those that stand
+    // for them.
+    let hop = Hop { interface, gateway: 0, weight: 1 };
+    Ok(is_up && (instance.routing().is_none() || instance.with_routes(|rib: &Rib| rib.has_link(&hop))))
+}
+
+/// Whether a worker knows the station of a neighbour.
+fn has_station(instance: &Instance, interface: InterfaceId, address: Ipv4Addr) -> Result<bool, Fault> {
+    let mut is_known = false;
+    for worker in 0..instance.worker_count() {
+        for_each::<AnyView>(instance, worker, ALL, view::Filter::default(), |view| {
+            let is_meant = view.interface == interface && view.address == IpAddr::V4(address);
+            is_known |= is_meant && view.station.is_some();
+        })?;
+    }
+    Ok(is_known)
+}
