@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import json
 import random
+import time
 from types import SimpleNamespace
 
 from frr import Router
@@ -205,6 +206,49 @@ def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
         left = set(prefixes[len(prefixes) // 2 :])
         known = lambda: {one["prefix"] for one in instance.show("routes", "--all") if one["used"]} & set(prefixes)  # noqa: E731
         expect(wait_until(lambda: known() == left, 20, 0.5), f"{len(known())} of {len(left)} routes, {len(known() - left)} too many")
+
+
+@test("kernel_routes")
+def announcements_of_ipv6_leave_a_route_of_somebody_else_alone(n):
+    """An operator has a route with the prefix, the type and the metric of an announcement: the kernel takes no other."""
+    with running(n, "other") as (hosts, instance):
+
+        def protocols():
+            # The output leaves the protocol out that was asked for.
+            found = []
+            for protocol in ("110", "static"):
+                lines = hosts.nat.run(["ip", "-6", "route", "show", "proto", protocol, "exact", PREFIX])[1].splitlines()
+                found += [protocol] * len([line for line in lines if line.strip()])
+            return found
+
+        def drain(*words):
+            status, _, err = instance.command("drain", *words)
+            expect_equal(status, 0, err)
+
+        wait_for = lambda wanted, what: expect(  # noqa: E731
+            wait_until(lambda: protocols() == wanted, 15, 0.1), f"{what}: {protocols()}, {instance.show('routes', '--all')}"
+        )
+        wait_for(["110"], "announced")
+        drain()
+        wait_for([], "withdrawn")
+        hosts.nat.ip("-6", "route", "add", "blackhole", PREFIX, "proto", "static")
+        drain("--undo")
+        wait_for(["110", "static"], "announced beside it")
+        # It is compared with the kernel every 10 s.
+        time.sleep(12)
+        wait_for(["110", "static"], "after a comparison")
+        drain()
+        wait_for(["static"], "withdrawn, and the other one stays")
+        drain("--undo")
+        wait_for(["110", "static"], "announced again")
+        hosts.nat.ip("-6", "route", "del", "blackhole", PREFIX, "proto", "static")
+        time.sleep(12)
+        drain()
+        wait_for([], "withdrawn when the other one has gone")
+        drain("--undo")
+        wait_for(["110"], "announced alone")
+        hosts.nat.ip("-6", "route", "replace", "blackhole", PREFIX, "proto", "static")
+        wait_for(["110", "static"], "announced beside one that took its place")
 
 
 @test("kernel_routes")

@@ -166,6 +166,12 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM_MAX) })
     }
 
+    /// Has the kernel look at more of a request for all objects than their kind. Kernels before 4.20
+    /// do not, and send all.
+    pub fn filter_dumps(&mut self) {
+        let _ = self.socket.set_netlink_get_strict_chk(true);
+    }
+
     /// Receives messages of one more group.
     ///
     /// # Errors
@@ -598,6 +604,14 @@ pub fn all_neighbours() -> RouteNetlinkMessage {
 pub fn all_routes<P: Family>() -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family_of(P::ip(P::Address::default()));
+    RouteNetlinkMessage::GetRoute(message)
+}
+
+/// Asks for the routes of a family that Natrix made: see [`Netlink::filter_dumps`].
+pub fn routes_of_natrix<P: Family>() -> RouteNetlinkMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family_of(P::ip(P::Address::default()));
+    message.header.protocol = RouteProtocol::from(PROTOCOL_NATRIX);
     RouteNetlinkMessage::GetRoute(message)
 }
 
