@@ -186,6 +186,8 @@ client_authorities = "{CERTIFICATES}/authority.pem"
 # The API on a Unix socket; a group of the system that every machine has stands for operators.
 API_SOCKET = f"{tempfile.gettempdir()}/natrix-test-http-{os.getpid()}.sock"
 API_GROUP = "games"
+# One that no machine has.
+API_NO_GROUP = "natrix-nightshift"
 API_UNIX = f"""
 [http]
 listen = "unix:{API_SOCKET}"
@@ -194,6 +196,11 @@ listen = "unix:{API_SOCKET}"
 name = "players"
 role = "operate"
 group = "{API_GROUP}"
+
+[[http.user]]
+name = "night"
+role = "view"
+group = "{API_NO_GROUP}"
 """
 
 # A subscriber of a pool with ten ports.

@@ -467,3 +467,11 @@ def groups_of_a_unix_socket_have_roles(n):
     expect_equal(code(nobody, "/api/v1/status"), 401, "a user without a group")
     expect_equal(code(group, "/api/v1/status"), 200, "a member of the group")
     expect_equal(code(group, "/api/v1/audit"), 403, "what the group may not do")
+
+
+@test("api_unix")
+def status_names_a_user_without_its_group(n):
+    missing = [{"user": "night", "group": setups.API_NO_GROUP}]
+    expect_equal(n.dut.show("status")[0].get("users_without_group"), missing, "users without their group")
+    text = n.dut.command("show", "status")[1]
+    expect(f'http.user "night": group {setups.API_NO_GROUP} does not exist' in text, text)

@@ -91,6 +91,7 @@ pub use objects::Subscriber;
 pub use objects::TimeoutsInForce;
 pub use objects::TraceRecord;
 pub use objects::Unnamed;
+pub use objects::UserWithoutGroup;
 pub use objects::WhyAnswer;
 pub use objects::Withheld;
 pub use objects::Worker;

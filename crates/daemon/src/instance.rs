@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use control::Fault;
 use control::RunState;
+use control::UserWithoutGroup;
 use nat::Shared;
 use nat::view::Query;
 use wire::ethernet::MacAddress;
@@ -64,6 +65,8 @@ pub struct Description {
     pub links: Vec<InterfaceLink>,
     /// CPU of each pinned worker.
     pub cpus: Vec<Option<u16>>,
+    /// Users of the API whose group this machine did not have at the start.
+    pub users_without_group: Vec<UserWithoutGroup>,
 }
 
 /// Sums over the workers between two ticks, per second.

@@ -20,6 +20,7 @@ pub mod dpdk;
 pub mod event_log;
 pub mod fleet;
 mod grants;
+pub mod http_group;
 pub mod instance;
 pub mod ipv6;
 pub mod kernel;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use config::Config;
 use control::RunState;
+use control::UserWithoutGroup;
 use export::Exporter;
 use nat::BuildError;
 use nat::Shared;
@@ -33,6 +34,7 @@ use crate::fleet::Idle;
 use crate::fleet::ThreadOptions;
 use crate::grants;
 use crate::grants::GrantKeeper;
+use crate::http_group::users_without_group;
 use crate::instance::Description;
 use crate::instance::Instance;
 use crate::instance::PortDescription;
@@ -148,6 +150,8 @@ impl Running {
             driver: port.driver.clone(),
             station: MacAddress(ios.first().map_or([0; 6], |io| io.mac(PortIndex(index as u16)))),
         };
+        let without_group =
+            |(user, group): (&str, &str)| UserWithoutGroup { user: user.to_owned(), group: group.to_owned() };
         let cpus: Vec<Option<u16>> = (0..ios.len()).map(|worker| config.workers.cpus.get(worker).copied()).collect();
         let known = core_affinity::get_core_ids().unwrap_or_default();
         for cpu in cpus.iter().flatten().filter(|cpu| !known.iter().any(|core| core.id == usize::from(**cpu))) {
@@ -161,6 +165,7 @@ impl Running {
             ports: config.ports.iter().enumerate().map(port).collect(),
             links: links.clone(),
             cpus: cpus.clone(),
+            users_without_group: config.http.iter().flat_map(users_without_group).map(without_group).collect(),
         };
         let shared = Arc::new(Shared::new(config.nat.clone(), ios.len())?);
         let secret = random_secret().map_err(system("random numbers"))?;

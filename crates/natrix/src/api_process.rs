@@ -10,12 +10,12 @@ use config::Http;
 use config::HttpListen;
 use config::HttpRole;
 use control::Fault;
+use daemon::http_group::group_key;
+use daemon::http_group::group_of;
+use daemon::http_group::users_without_group;
 use daemon::log::Log;
 
 use crate::failure::Failure;
-use crate::http_group::group_key;
-use crate::http_group::group_of;
-use crate::http_group::users_without_group;
 use crate::watched::Beside;
 use crate::watched::Watched;
 

@@ -12,11 +12,11 @@ use cli::Table;
 use config::Config;
 use config::DriverKind;
 use config::Hugepages;
+use daemon::http_group;
 use serde_json::json;
 
 use crate::data_plane;
 use crate::failure::Failure;
-use crate::http_group;
 use crate::link;
 use crate::link::OtherEnd;
 use crate::machine;

@@ -10,7 +10,6 @@ mod failure;
 mod find_at;
 mod find_page;
 mod find_print;
-mod http_group;
 mod init;
 mod instance_log;
 mod link;

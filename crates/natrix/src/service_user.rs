@@ -8,8 +8,7 @@ use std::path::PathBuf;
 use config::Config;
 use config::Fault;
 use config::Warning;
-
-use crate::http_group;
+use daemon::http_group;
 
 /// The user of `natrix.service`.
 const NAME: &str = "natrix";

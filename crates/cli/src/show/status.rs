@@ -8,6 +8,7 @@ use control::LogSink;
 use control::LogStore;
 use control::Request;
 use control::Status;
+use control::UserWithoutGroup;
 
 use crate::drain;
 use crate::error::CliError;
@@ -91,6 +92,14 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
 
     if let Some(announcement) = &status.announcement {
         writeln!(out, "{}\n", drain::announcement(announcement))?;
+    }
+
+    for missing in &status.users_without_group {
+        let UserWithoutGroup { user, group } = missing;
+        let problem = "does not exist, so no member of it can log in; add it and restart the instance";
+        let line = format!("http.user \"{user}\": group {group} {problem}");
+        write_plain(out, &line)?;
+        writeln!(out)?;
     }
 
     if let Some(log) = &status.event_log {

@@ -70,5 +70,6 @@ pub use status::RunState;
 pub use status::SinkKind;
 pub use status::Status;
 pub use status::TimeoutsInForce;
+pub use status::UserWithoutGroup;
 pub use status::Worker;
 pub use trace::TraceRecord;

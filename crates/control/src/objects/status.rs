@@ -101,8 +101,23 @@ pub struct Status {
     /// Whether the pools are announced; null without `[routing] kernel = true`.
     #[serde(default)]
     pub announcement: Option<Announcement>,
+    /// Users of the API whose group the machine did not have when the instance started: no member
+    /// of it can log in.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<UserWithoutGroup>))]
+    pub users_without_group: Box<[UserWithoutGroup]>,
     /// The workers in order.
     pub workers: Vec<Worker>,
+}
+
+/// A user of the API whose group does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UserWithoutGroup {
+    /// Name in the configuration.
+    pub user: String,
+    /// The group that is not there.
+    pub group: String,
 }
 
 /// Current idle times: those of the configuration, or shorter ones while ports are scarce.

@@ -137,6 +137,7 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         nat64_prefixes: nat64_prefixes(shared.settings()),
         timeouts: timeouts(&snapshots),
         announcement: instance.routing().filter(|routing| routing.announces()).map(|routing| announcement(routing)),
+        users_without_group: instance.description.users_without_group.clone().into(),
         workers: each.collect(),
     })
 }

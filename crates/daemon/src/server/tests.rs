@@ -132,6 +132,7 @@ impl Running {
                 InterfaceLink { port: INSIDE, vlan: Some(100) },
             ],
             cpus: vec![None, None],
+            users_without_group: Vec::new(),
         };
         let shared = Arc::clone(workers[0].shard().shared());
         let instance = Arc::new(Instance::new(description, shared, clock, askers));

@@ -3,17 +3,17 @@
 use config::Http;
 
 /// The number of a group, if the machine has it.
-pub(crate) fn group_of(group: &str) -> Option<u32> {
+pub fn group_of(group: &str) -> Option<u32> {
     nix::unistd::Group::from_name(group).ok().flatten().map(|group| group.gid.as_raw())
 }
 
 /// The users whose group this machine does not have, each with its group.
-pub(crate) fn users_without_group(http: &Http) -> impl Iterator<Item = (&str, &str)> {
+pub fn users_without_group(http: &Http) -> impl Iterator<Item = (&str, &str)> {
     let with_group = http.users.iter().filter_map(|user| Some((user.name.as_str(), user.group.as_deref()?)));
     with_group.filter(|(_, group)| group_of(group).is_none())
 }
 
 /// The key of a user's group, for messages.
-pub(crate) fn group_key(user: &str) -> String {
+pub fn group_key(user: &str) -> String {
     format!("http.user \"{user}\".group")
 }
