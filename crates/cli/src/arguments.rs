@@ -162,6 +162,10 @@ pub enum ClientCommand {
 /// `natrix audit`.
 #[derive(Debug, Args)]
 pub struct Audit {
+    /// Configuration of an instance that is not running, to read the file it names; by default
+    /// /etc/natrix/natrix.toml
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Output.
     #[command(flatten)]
     pub output: Output,

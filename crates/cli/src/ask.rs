@@ -7,6 +7,7 @@ use control::AuditRecord;
 use control::Direction;
 use control::FindAnswer;
 use control::List;
+use control::Page;
 use control::Request;
 use control::WhyAnswer;
 
@@ -20,6 +21,7 @@ use crate::human;
 use crate::output::Row;
 use crate::output::json_line;
 use crate::output::print_all;
+use crate::output::print_fetched;
 use crate::output::print_pages;
 use crate::show::rows::internal;
 use crate::table::Align;
@@ -91,6 +93,23 @@ pub(crate) fn audit(arguments: &Audit, out: &mut dyn Write, notes: &mut dyn Writ
     let mut client = connect(&arguments.output.socket)?;
     let page = |limit, cursor| Request::Audit(List { limit, cursor, ..List::default() });
     print_pages::<AuditRecord>(&mut client, &arguments.paging, page, arguments.output.json, out, notes)
+}
+
+/// Prints records that do not come from a running instance, a page at a time.
+///
+/// # Errors
+/// Those of `page`, or writing to `out` failed.
+pub fn print_audit(
+    arguments: &Audit,
+    page: impl Fn(&List) -> Result<Page<AuditRecord>, CliError>,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> Result<(), CliError> {
+    let fetch = |limit, cursor| {
+        let Page { objects, cursor } = page(&List { limit, cursor, ..List::default() })?;
+        Ok((objects, cursor))
+    };
+    print_fetched::<AuditRecord>(fetch, &arguments.paging, arguments.output.json, out, notes)
 }
 
 /// Runs `find`.

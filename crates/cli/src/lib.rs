@@ -25,6 +25,7 @@ mod trace;
 mod usage;
 
 pub use arguments::Arguments;
+pub use arguments::Audit;
 pub use arguments::Check;
 pub use arguments::ClientCommand;
 pub use arguments::Command;
@@ -32,6 +33,7 @@ pub use arguments::Find;
 pub use arguments::Replay;
 pub use arguments::Run;
 pub use arguments::TokenArguments;
+pub use ask::print_audit;
 pub use ask::print_found;
 pub use bench_arguments::BenchAllocation;
 pub use bench_arguments::BenchArrival;

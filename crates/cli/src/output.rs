@@ -44,12 +44,24 @@ pub(crate) fn print_all<T: Row>(objects: &[T], json: bool, out: &mut dyn Write) 
     table.flush(out)
 }
 
-/// Prints a list page by page, up to the limit. If there is more, prints the next cursor to
-/// `notes`, so that the output remains a list.
+/// Prints a list of the instance page by page, as [`print_fetched`] does.
 pub(crate) fn print_pages<T: Row>(
     client: &mut Client,
     paging: &Paging,
     page: impl Fn(Option<u32>, Option<String>) -> Request,
+    json: bool,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> Result<(), CliError> {
+    let fetch = |limit, cursor| Ok(client.request::<T>(&page(limit, cursor))?);
+    print_fetched(fetch, paging, json, out, notes)
+}
+
+/// Prints a list page by page, up to the limit. If there is more, prints the next cursor to
+/// `notes`, so that the output remains a list.
+pub(crate) fn print_fetched<T: Row>(
+    mut fetch: impl FnMut(Option<u32>, Option<String>) -> Result<(Vec<T>, Option<String>), CliError>,
+    paging: &Paging,
     json: bool,
     out: &mut dyn Write,
     notes: &mut dyn Write,
@@ -59,7 +71,7 @@ pub(crate) fn print_pages<T: Row>(
     let mut cursor = paging.cursor.clone();
     loop {
         let limit = u32::try_from(left.min(PAGE_OBJECTS)).ok();
-        let (objects, next) = client.request::<T>(&page(limit, cursor))?;
+        let (objects, next) = fetch(limit, cursor)?;
         left = left.saturating_sub(objects.len() as u64);
         for object in &objects {
             if json {

@@ -34,6 +34,7 @@ pub use compile::parse_for;
 pub use compile::parse_sent;
 pub use draft::NO_NAME;
 pub use draft::check_name;
+pub use draft::singles::audit_beside;
 pub use fault::Fault;
 pub use fault::Warning;
 pub use file::open_regular;

@@ -65,6 +65,12 @@ pub enum ClientError {
 const NO_ANSWER: &str = "no answer in time";
 
 impl ClientError {
+    /// True if nobody listens: there is no socket, or only its file.
+    pub fn is_not_running(&self) -> bool {
+        let kinds = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+        matches!(self, ClientError::Connect { source, .. } if kinds.contains(&source.kind()))
+    }
+
     /// True if the daemon is there, or was, and does not answer in time.
     pub fn is_timeout(&self) -> bool {
         match self {

@@ -123,12 +123,17 @@ impl Audit {
         if let Some(folder) = path.parent().filter(|folder| *folder == Path::new(config::LOG_FOLDER)) {
             let _ = DirBuilder::new().mode(0o750).create(folder);
         }
-        let audit = Audit { path, writing: Mutex::default() };
+        let audit = Audit::of_file(path);
         // Now, because the disk may be full before the first record.
         if let Ok(file) = audit.open() {
             let _ = reserve(&file);
         }
         audit
+    }
+
+    /// The audit log of an instance that does not run, to read it.
+    pub fn of_file(path: PathBuf) -> Audit {
+        Audit { path, writing: Mutex::default() }
     }
 
     fn open(&self) -> io::Result<File> {
@@ -231,7 +236,7 @@ impl Audit {
     ///
     /// # Errors
     /// A file cannot be read, or the cursor is not from this list.
-    pub(crate) fn page(&self, list: &List) -> Result<Page<AuditRecord>, Fault> {
+    pub fn page(&self, list: &List) -> Result<Page<AuditRecord>, Fault> {
         let failed = |error: io::Error| {
             let fault = Fault::new(control::AUDIT_LOG, "cannot be read", "check its permissions");
             fault.seen(format!("{}: {error}", self.path.display()))

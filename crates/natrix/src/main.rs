@@ -3,6 +3,7 @@
 mod api;
 #[cfg(feature = "dpdk")]
 mod api_process;
+mod audit;
 mod beside;
 mod data_plane;
 mod doctor;
@@ -62,6 +63,9 @@ fn run(command: &Command, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
         }
         Command::Client(ClientCommand::Find(arguments @ Find { config: Some(file), .. })) => {
             data_plane::find(arguments, file, out)
+        }
+        Command::Client(command @ ClientCommand::Audit(arguments)) => {
+            audit::run(command, arguments, out, &mut io::stderr())
         }
         Command::Client(command) => Ok(cli::execute(command, out, &mut io::stderr())?),
         Command::Init(arguments) => init::run(arguments, out),

@@ -431,7 +431,7 @@ fn control(section: &Section, report: &mut Report) -> Control {
 
 /// The audit log of an instance that names none. The folder of a socket in /run is removed when the
 /// service stops.
-fn audit_beside(socket: &Path) -> PathBuf {
+pub fn audit_beside(socket: &Path) -> PathBuf {
     let name = socket.with_extension("audit.jsonl");
     let is_volatile = ["/run/", "/var/run/"].iter().any(|folder| socket.starts_with(folder));
     match name.file_name() {

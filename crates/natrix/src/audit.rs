@@ -1,0 +1,60 @@
+//! `natrix audit` of an instance that does not run: the records come from its file.
+
+use std::fs::File;
+use std::io;
+use std::io::Write;
+use std::path::Path;
+use std::path::PathBuf;
+
+use cli::Audit;
+use cli::CliError;
+use cli::ClientCommand;
+use config::Config;
+use control::Fault;
+use daemon::audit::Audit as AuditFile;
+
+use crate::data_plane;
+use crate::failure::Failure;
+
+/// The configuration of the packaged service.
+const CONFIGURATION: &str = "/etc/natrix/natrix.toml";
+
+/// Asks the instance; without one, reads the file.
+pub(crate) fn run(
+    command: &ClientCommand,
+    arguments: &Audit,
+    out: &mut (dyn Write + Send),
+    notes: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    match cli::execute(command, out, notes) {
+        Err(CliError::Client(error)) if error.is_not_running() => {}
+        done => return Ok(done?),
+    }
+    let socket = arguments.output.socket.socket.as_path();
+    let path = file_of(arguments.config.as_deref(), socket)?;
+    File::open(&path).map_err(|error| {
+        let (problem, remedy) = match error.kind() {
+            io::ErrorKind::NotFound => {
+                ("has no instance, and its file is not there", "name the configuration of the instance: --config FILE")
+            }
+            _ => ("has no instance, and its file cannot be read", "read it as root, or as the user of the service"),
+        };
+        CliError::from(Fault::new(control::AUDIT_LOG, problem, remedy).seen(format!("{}: {error}", path.display())))
+    })?;
+    // A failure to write notes has no reader to report to.
+    let _ = writeln!(notes, "note: no instance runs at {}; read {}", socket.display(), path.display());
+    let file = AuditFile::of_file(path);
+    Ok(cli::print_audit(arguments, |list| Ok(file.page(list)?), out, notes)?)
+}
+
+/// The audit log of the instance with this socket: that of the configuration, if it is its own.
+fn file_of(named: Option<&Path>, socket: &Path) -> Result<PathBuf, Failure> {
+    let of = |config: Config| config.control;
+    if let Some(named) = named {
+        return Ok(data_plane::config_of(named).map(of)?.audit);
+    }
+    // It may be why the instance does not run.
+    let installed = data_plane::config_of(Path::new(CONFIGURATION)).map(of).ok();
+    let own = installed.filter(|control| control.socket == socket);
+    Ok(own.map_or_else(|| config::audit_beside(socket), |control| control.audit))
+}
