@@ -5,9 +5,12 @@
 use std::fs;
 use std::io::Read;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::Child;
 use std::process::Command;
 use std::process::ExitStatus;
@@ -59,10 +62,26 @@ fn log_in(socket: &Path, token: &str) -> String {
     unreachable!("the last try ends the loop")
 }
 
-#[test]
-fn an_aborted_api_leaves_no_core() {
-    let folder = std::env::temp_dir().join(format!("natrix-core-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
+/// A folder that all users may write to, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("natrix-core-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Gives an API a user, and logs in. Returns the token, which is in its memory then.
+fn log_in_to(api: &Child, folder: &Path) -> String {
     let made = Command::new(NATRIX).args(["token", "law", "--role", "audit", "--json"]).output().unwrap();
     let made: Value = serde_json::from_slice(&made.stdout).unwrap();
     let (token, hash) = (made["token"].as_str().unwrap(), made["hash"].as_str().unwrap());
@@ -74,27 +93,67 @@ fn an_aborted_api_leaves_no_core() {
         "users": [{ "name": "law", "role": "audit", "token": hash, "group": null }],
         "control": folder.join("control.sock"),
     });
-    let mut control = with_core_files(&folder, &["sleep", "60"]);
-    let mut api = with_core_files(&folder, &[NATRIX, "api"]);
     let handed = json!({ "level": "info", "format": "text", "settings": settings });
     writeln!(api.stdin.as_ref().unwrap(), "{handed}").unwrap();
     let answer = log_in(&socket, token);
     // The login is known; there is no instance to ask.
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    token.to_owned()
+}
+
+#[test]
+fn an_aborted_api_leaves_no_core() {
+    let folder = Folder::new("aborted");
+    let mut control = with_core_files(&folder.0, &["sleep", "60"]);
+    let mut api = with_core_files(&folder.0, &[NATRIX, "api"]);
+    let token = log_in_to(&api, &folder.0);
     let limit = core_limit(api.id());
     let (of_control, of_api) = (abort(&mut control), abort(&mut api));
-    let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
+    let files = fs::read_dir(&folder.0).unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
     let secret = token.split_once(':').unwrap().1.as_bytes();
-    let holds_secret = |path: &&std::path::PathBuf| {
-        fs::read(path).is_ok_and(|bytes| bytes.windows(secret.len()).any(|window| window == secret))
-    };
+    let holds_secret =
+        |path: &&PathBuf| fs::read(path).is_ok_and(|bytes| bytes.windows(secret.len()).any(|window| window == secret));
     let found: Vec<_> = files.iter().filter(holds_secret).collect();
-    fs::remove_dir_all(&folder).unwrap();
     // Where the system permits none at all, the lower limit stays.
     let permitted = core_limit(std::process::id())[1] != "0";
     let wanted = if permitted { "1" } else { "0" };
     assert_eq!(limit, [wanted, wanted], "limit of the API (another program left a core: {})", of_control.core_dumped());
     assert_eq!(of_api.signal(), Some(6));
     assert!(!of_api.core_dumped(), "the API left a core");
-    assert_eq!(found, Vec::<&std::path::PathBuf>::new(), "files with the token");
+    assert_eq!(found, Vec::<&PathBuf>::new(), "files with the token");
+}
+
+/// The words in front of a command that make it one of a user without privileges.
+fn without_privileges() -> &'static [&'static str] {
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    if is_root { &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] } else { &[] }
+}
+
+/// Whether a program of the same user sees into a process, as `gcore` and debuggers must.
+fn is_open_to_its_user(pid: u32) -> bool {
+    let look = ["head", "-c", "1"];
+    let words: Vec<&str> = without_privileges().iter().chain(&look).copied().collect();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).arg(format!("/proc/{pid}/environ"));
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
+}
+
+#[test]
+fn nobody_of_the_same_user_takes_a_core_of_the_api() {
+    let folder = Folder::new("taken");
+    // Where this user can execute it.
+    let program = folder.0.join("natrix");
+    fs::copy(NATRIX, &program).unwrap();
+    let start = |words: &[&str]| {
+        with_core_files(&folder.0, &without_privileges().iter().chain(words).copied().collect::<Vec<_>>())
+    };
+    let mut control = start(&["sleep", "60"]);
+    let mut api = start(&[program.to_str().unwrap(), "api"]);
+    log_in_to(&api, &folder.0);
+    let open = (is_open_to_its_user(control.id()), is_open_to_its_user(api.id()));
+    for child in [&mut control, &mut api] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(open, (true, false), "another program, and the API");
 }
