@@ -731,14 +731,17 @@ mod tests {
             None | Some(0..10) => serde_json::Value::Null,
             Some(many) => (many / 10 * 10).into(),
         };
-        let wanted: Vec<_> = exact.iter().map(|rule| shown(&rule["hits"])).collect();
+        let names_one =
+            |rule: &serde_json::Value| rule["inside"].as_str().is_some_and(|inside| inside.ends_with("/32"));
+        let hits = |rule| if names_one(rule) { serde_json::Value::Null } else { shown(&rule["hits"]) };
+        let wanted: Vec<_> = exact.iter().map(hits).collect();
         assert!(exact.iter().any(|rule| rule["hits"].as_u64().is_some_and(|hits| hits % 10 > 0)), "{exact:?}");
         for query in ["", "?stream=true"] {
             let bounded = rules(vec![2], query).await;
             assert_eq!(bounded.iter().map(|rule| rule["hits"].clone()).collect::<Vec<_>>(), wanted, "{query}");
             for (exact, bounded) in exact.iter().zip(&bounded) {
                 let Some(targets) = exact["target_hits"].as_array() else { continue };
-                assert_eq!(bounded["target_hits"], targets.iter().map(shown).collect::<serde_json::Value>());
+                assert_eq!(bounded["target_hits"], vec![serde_json::Value::Null; targets.len()].into());
             }
         }
     }

@@ -351,8 +351,9 @@ paged_lists! {
     neighbours, "/api/v1/neighbours", control::Neighbour, Request::Neighbours;
 }
 
-/// Rules, filters and forwards in their order. Without the role `audit`, `hits` and `target_hits`
-/// below 10 are null, and the others are rounded down to tens.
+/// Rules, filters and forwards in their order. Without the role `audit`, `target_hits`, the `hits`
+/// of what names a single subscriber and those below 10 are null, and the others are rounded down
+/// to tens.
 #[utoipa::path(get, path = "/api/v1/rules", tag = "state", params(Listed), responses(
     (status = OK, description = "A page, or with `stream` one object a line", content(
         (Page<control::Rule> = "application/json"), (String = "application/x-ndjson"),
@@ -371,13 +372,26 @@ pub(crate) async fn rules(
     listed(&api, &principal, query, Request::Rules, rule_without_few).await
 }
 
+/// The longest prefix of IPv6 that one site may have (RFC 6177 section 2): rules for one as long or
+/// longer may be about one subscriber.
+const SITE_BITS: u8 = 48;
+
 /// Who may change rules could name one subscriber in a rule, and read what it does.
 fn rule_without_few(rule: control::Rule) -> serde_json::Value {
+    let names_one = rule.target_hits.len() == 1
+        || match rule.inside {
+            control::AnyPrefix::V4(prefix) => prefix.length() == 32,
+            control::AnyPrefix::V6(prefix) => prefix.length() >= SITE_BITS,
+        };
+    let targets = rule.target_hits.len();
+    let rule = control::Rule { hits: rule.hits.filter(|_| !names_one), target_hits: Vec::new(), ..rule };
     let rule = serde_json::to_value(rule);
     debug_assert!(rule.is_ok(), "objects of the protocol are JSON");
     let mut rule = rule.unwrap_or_default();
-    for counts in ["hits", "target_hits"] {
-        rule.get_mut(counts).map(crate::changes::without_few);
+    rule.get_mut("hits").map(crate::changes::without_few);
+    // Each target is the host of a subscriber.
+    if let (Some(fields), 1..) = (rule.as_object_mut(), targets) {
+        fields.insert("target_hits".to_owned(), vec![serde_json::Value::Null; targets].into());
     }
     rule
 }
@@ -444,15 +458,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hits_of_targets_are_hidden_as_those_of_the_rule() {
+    fn hits_of_what_names_one_subscriber_are_hidden() {
         let replies = include_str!("../../control/tests/replies.jsonl").lines();
         let mut rules = replies.filter_map(|line| match serde_json::from_str(line) {
             Ok(control::Reply::Rule(rule)) => Some(rule),
             _ => None,
         });
-        let rule = control::Rule { hits: Some(9), target_hits: vec![0, 9, 10, 57], ..rules.next().unwrap() };
-        let shown = rule_without_few(rule);
-        assert_eq!(shown["hits"], serde_json::Value::Null);
-        assert_eq!(shown["target_hits"], serde_json::json!([null, null, 10, 50]));
+        let rule = rules.next().unwrap();
+        let shown = |inside: &str, hits, targets: &[u64]| {
+            let (inside, target_hits) = (inside.parse().unwrap(), targets.to_vec());
+            let shown = rule_without_few(control::Rule { inside, hits: Some(hits), target_hits, ..rule.clone() });
+            (shown["hits"].as_u64(), shown.get("target_hits").cloned())
+        };
+        let nulls = |count| Some(vec![serde_json::Value::Null; count].into());
+        assert_eq!(shown("100.64.0.0/31", 57, &[]), (Some(50), None));
+        assert_eq!(shown("100.64.0.0/31", 9, &[]), (None, None), "few");
+        assert_eq!(shown("100.64.0.7/32", 57, &[]), (None, None));
+        assert_eq!(shown("2001:db8:1::/48", 57, &[]), (None, None));
+        assert_eq!(shown("2001:db8::/47", 57, &[]), (Some(50), None));
+        assert_eq!(shown("0.0.0.0/0", 57, &[47, 10]), (Some(50), nulls(2)), "a forward to several targets");
+        assert_eq!(shown("0.0.0.0/0", 57, &[57]), (None, nulls(1)), "a forward to one");
     }
 }
