@@ -211,6 +211,11 @@ impl Findings {
         self.ends_registrations = true;
     }
 
+    /// The message asks for more than it can have, so none of it changes and it gets nothing.
+    pub(crate) fn overflow(&mut self) {
+        self.overflowed = true;
+    }
+
     pub(crate) fn set_body(&mut self, at: usize) {
         self.body = at as u16;
     }

@@ -102,7 +102,9 @@ pub(super) fn read(context: &Context<'_>, message: &[u8], from: usize, to: usize
         } else if text::starts(line, b"m=") {
             (has_media, last) = (true, None);
             if let Some(found) = media_at(message, at + 2, end).filter(|found| found.port >= PORT_MIN) {
-                let Some(slot) = media.get_mut(count) else { return };
+                // A message with a rewritten header and this description would promise media that
+                // cannot come.
+                let Some(slot) = media.get_mut(count) else { return findings.overflow() };
                 (*slot, last) = (Some(found), Some(count));
                 count += 1;
             }

@@ -294,10 +294,36 @@ fn an_rtcp_port_elsewhere_is_its_own_want() {
 
 #[test]
 fn too_many_media_leave_the_message_alone() {
-    let mut host = phone();
-    let media: String = (0..9).map(|i| format!("m=audio {} RTP/AVP 0\r\n", 5004 + 2 * i)).collect();
-    let text = with_body("SIP/2.0 200 OK\r\n", &format!("c=IN IP4 10.0.0.1\r\n{media}"));
-    assert_eq!(sent(&mut host, &text), text);
+    let description = |count: u16, rtcp: &str| {
+        let line =
+            |i: u16| format!("m=audio {} RTP/AVP 0\r\n{}", 5004 + 2 * i, rtcp.replace("PORT", &(7000 + i).to_string()));
+        format!("c=IN IP4 10.0.0.1\r\n{}", (0..count).map(line).collect::<String>())
+    };
+    let elsewhere = INVITE.replace("alice@10.0.0.1:5060", "alice@10.0.0.1:5070");
+    let (with_rtcp, with_address) = ("a=rtcp:PORT\r\n", "c=IN IP4 10.0.0.1\r\na=rtcp:PORT IN IP4 10.0.0.1\r\n");
+    for (head, count, rtcp, is_rewritten) in [
+        ("SIP/2.0 200 OK\r\n", 9, "", false),
+        (INVITE, 8, "", true),
+        (INVITE, 9, "", false),
+        (INVITE, 100, "", false),
+        // A ninth port, in the header or beside four of RTP.
+        (&elsewhere, 7, "", true),
+        (&elsewhere, 8, "", false),
+        (INVITE, 4, with_rtcp, true),
+        (INVITE, 5, with_rtcp, false),
+        (INVITE, 4, with_address, true),
+        (INVITE, 5, with_address, false),
+    ] {
+        let (mut host, text) = (phone(), with_body(head, &description(count, rtcp)));
+        let out = sent(&mut host, &text);
+        if is_rewritten {
+            assert!(!out.contains("Contact: <sip:alice@10.0.0.1"), "{out}");
+            assert!((0..count).all(|i| out.contains(&format!("m=audio {} ", 25_004 + 2 * i))), "{out}");
+        } else {
+            assert_eq!(out, text, "{count} media");
+            assert_eq!(host.wants, [], "{count} media");
+        }
+    }
 }
 
 /// In a call with many changes, those that were taken out keep their lines (RFC 3264 §6).
