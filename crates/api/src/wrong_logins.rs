@@ -1,11 +1,8 @@
 //! Wrong logins: how many guesses a minute allows, from one place and with one name.
 //!
-//! Three bounds hold, each for the wrong logins of the last 60 seconds:
+//! Two bounds hold, each for the wrong logins of the last 60 seconds:
 //!
-//! - A place has ten, and one with this name. Further logins with this name from this place are
-//!   refused.
-//! - A place has some with 64 names. Logins from it with any other name are refused, so it has at
-//!   most 73 verifications in any minute.
+//! - A place has ten, with whatever names. Further logins from there are refused.
 //! - A name has a hundred from all places. Further logins with it are refused unless their secret
 //!   is a random one: nobody guesses that, and its owner need not wait for others.
 //!
@@ -17,18 +14,12 @@ use core::hash::Hash;
 use core::net::IpAddr;
 use core::net::Ipv6Addr;
 use std::collections::HashMap;
-use std::collections::HashSet;
 use std::collections::VecDeque;
 use std::time::Duration;
 use std::time::Instant;
 
-/// Wrong logins from one place before those names that were among them must wait.
+/// Wrong logins from one place.
 const OF_PLACE_MAX: usize = 10;
-/// Names in the wrong logins of one place. A name that nobody has counts too, so that nothing shows
-/// which names exist.
-const NAMES_OF_PLACE_MAX: usize = 64;
-/// All that a place can have: nine with names that were there before, and one with each name.
-const OF_PLACE_IN_ALL_MAX: usize = NAMES_OF_PLACE_MAX + OF_PLACE_MAX - 1;
 /// Wrong logins with one name from all places.
 const OF_NAME_MAX: usize = 100;
 /// How long a wrong login counts.
@@ -64,41 +55,35 @@ impl Place {
     }
 }
 
-/// Wrong logins, the oldest first, each with what more is known of it. Those of the last minute
-/// count, so that no minute, whenever it begins, has more guesses than a bound.
-#[derive(Debug)]
-struct Latest<T>(VecDeque<(Instant, T)>);
+/// The times of wrong logins, the oldest first. Those of the last minute count, so that no minute,
+/// whenever it begins, has more guesses than a bound.
+#[derive(Debug, Default)]
+struct Latest(VecDeque<Instant>);
 
-impl<T> Default for Latest<T> {
-    fn default() -> Latest<T> {
-        Latest(VecDeque::new())
-    }
-}
-
-impl<T> Latest<T> {
-    /// What is known of those that count.
-    fn recent(&self, now: Instant) -> impl Iterator<Item = &T> {
-        self.0.iter().filter(move |(at, _)| now.duration_since(*at) < PAUSE).map(|(_, known)| known)
+impl Latest {
+    /// How many count.
+    fn recent(&self, now: Instant) -> usize {
+        self.0.iter().filter(|at| now.duration_since(**at) < PAUSE).count()
     }
 
     /// Adds one, and keeps `max` at most.
-    fn add(&mut self, known: T, max: usize, now: Instant) {
+    fn add(&mut self, max: usize, now: Instant) {
         self.forget(now);
         if self.0.len() >= max {
             self.0.pop_front();
         }
-        self.0.push_back((now, known));
+        self.0.push_back(now);
     }
 
     fn forget(&mut self, now: Instant) {
-        while self.0.front().is_some_and(|(at, _)| now.duration_since(*at) >= PAUSE) {
+        while self.0.front().is_some_and(|at| now.duration_since(*at) >= PAUSE) {
             self.0.pop_front();
         }
     }
 }
 
 /// The wrong logins of `key`. `table` keeps at most `max` keys.
-fn of<K: Copy + Eq + Hash, T>(table: &mut HashMap<K, Latest<T>>, key: K, max: usize, now: Instant) -> &mut Latest<T> {
+fn of<K: Copy + Eq + Hash>(table: &mut HashMap<K, Latest>, key: K, max: usize, now: Instant) -> &mut Latest {
     if table.len() >= max && !table.contains_key(&key) {
         table.retain(|_, latest| {
             latest.forget(now);
@@ -115,28 +100,22 @@ fn of<K: Copy + Eq + Hash, T>(table: &mut HashMap<K, Latest<T>>, key: K, max: us
 /// The wrong logins of the last minute.
 #[derive(Debug, Default)]
 pub(crate) struct WrongLogins {
-    /// With their names.
-    places: HashMap<Place, Latest<NameKey>>,
-    names: HashMap<NameKey, Latest<()>>,
+    places: HashMap<Place, Latest>,
+    names: HashMap<NameKey, Latest>,
 }
 
 impl WrongLogins {
     /// True if a login with this name from this place is not verified now.
     pub(crate) fn refuse(&self, place: Place, name: NameKey, is_random: bool, now: Instant) -> bool {
-        let here = self.places.get(&place).map(|latest| latest.recent(now).collect::<Vec<_>>()).unwrap_or_default();
-        let too_many_here = if here.contains(&&name) {
-            here.len() >= OF_PLACE_MAX
-        } else {
-            here.iter().collect::<HashSet<_>>().len() >= NAMES_OF_PLACE_MAX
-        };
-        let with_name = || self.names.get(&name).map_or(0, |latest| latest.recent(now).count());
-        too_many_here || !is_random && with_name() >= OF_NAME_MAX
+        let here = self.places.get(&place).map_or(0, |latest| latest.recent(now));
+        let with_name = || self.names.get(&name).map_or(0, |latest| latest.recent(now));
+        here >= OF_PLACE_MAX || !is_random && with_name() >= OF_NAME_MAX
     }
 
     /// Counts a wrong login.
     pub(crate) fn count(&mut self, place: Place, name: NameKey, now: Instant) {
-        of(&mut self.places, place, PLACES_MAX, now).add(name, OF_PLACE_IN_ALL_MAX, now);
-        of(&mut self.names, name, NAMES_MAX, now).add((), OF_NAME_MAX, now);
+        of(&mut self.places, place, PLACES_MAX, now).add(OF_PLACE_MAX, now);
+        of(&mut self.names, name, NAMES_MAX, now).add(OF_NAME_MAX, now);
     }
 }
 
@@ -154,7 +133,8 @@ mod tests {
         let first = Instant::now();
         (0..10).for_each(|_| wrong.count(place(1), 3, first));
         assert!(wrong.refuse(place(1), 3, true, first + Duration::from_secs(59)));
-        assert!(!wrong.refuse(place(1), 4, true, first) && !wrong.refuse(place(2), 3, true, first));
+        assert!(wrong.refuse(place(1), 4, true, first), "another name");
+        assert!(!wrong.refuse(place(2), 3, true, first), "another place");
         assert!(!wrong.refuse(place(1), 3, true, first + PAUSE));
         wrong.count(place(1), 3, first + PAUSE);
         assert_eq!((wrong.places[&place(1)].0.len(), wrong.names[&3].0.len()), (1, 1));
@@ -183,15 +163,14 @@ mod tests {
         let (mut wrong, begin) = (WrongLogins::default(), Instant::now());
         let mut verified = Vec::new();
         for (number, ms) in (0..200_000).step_by(200).enumerate() {
-            // Each name twice, so that both bounds of a place matter.
-            let (name, now) = (number as NameKey / 2, begin + Duration::from_millis(ms));
+            let (name, now) = (number as NameKey, begin + Duration::from_millis(ms));
             if !wrong.refuse(place(1), name, true, now) {
                 wrong.count(place(1), name, now);
                 verified.push(ms);
             }
         }
         let most = verified.iter().map(|from| verified.iter().filter(|at| (*from..from + 60_000).contains(at)).count());
-        assert!(most.max().is_some_and(|most| most <= OF_PLACE_IN_ALL_MAX), "{verified:?}");
+        assert_eq!(most.max(), Some(OF_PLACE_MAX), "{verified:?}");
     }
 
     #[test]
