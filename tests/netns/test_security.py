@@ -20,6 +20,7 @@ from netlab.topology import SRV1
 from test_api import PAUSE
 from test_api import ROLES
 from test_api import TOKENS
+from test_api import Connection
 from test_api import ask
 from test_api import further_clients
 from test_api import traffic
@@ -273,6 +274,21 @@ CONNECTIONS_MAX = 256
 ROUNDS = int(setups.os.environ.get("NATRIX_ROUNDS", "3"))
 
 
+def slow_connection(n, source):
+    """A connection that does not finish its headers; None if the server has closed it by then."""
+    with n.nat.entered():
+        slow = socket.socket()
+    slow.settimeout(2)
+    slow.bind((source, 0))
+    try:
+        slow.connect(("127.0.0.1", setups.API_PORT))
+        slow.sendall(b"GET /api/v1/status HTTP/1.1\r\nHost: ")
+    except OSError:
+        slow.close()
+        return None
+    return slow
+
+
 @contextlib.contextmanager
 def slow_connections(n, count):
     """As many connections that do not finish their headers, from several addresses; how many the server keeps."""
@@ -280,18 +296,42 @@ def slow_connections(n, count):
     with contextlib.ExitStack() as stack:
         opened = []
         for place in range(count):
-            with n.nat.entered():
-                slow = stack.enter_context(socket.socket())
-            slow.settimeout(2)
-            slow.bind((sources[place % len(sources)], 0))
-            with contextlib.suppress(OSError):
-                slow.connect(("127.0.0.1", setups.API_PORT))
-                slow.sendall(b"GET /api/v1/status HTTP/1.1\r\nHost: ")
-                opened.append(slow)
+            if slow := slow_connection(n, sources[place % len(sources)]):
+                opened.append(stack.enter_context(slow))
         kept = lambda: sum(is_open(slow) for slow in opened)  # noqa: E731
         # A busy machine has not closed those beyond the limit yet.
         process.wait_until(lambda: kept() <= CONNECTIONS_MAX, 8, 0.1)
         yield kept()
+
+
+@test("security")
+def connections_without_login_keep_nobody_out(n):
+    """Four addresses have all connections, and further ones go on; an operator elsewhere connects, and stays."""
+    (operator, *sources) = further_clients(n, 60)
+    login = {"Authorization": f"Bearer {TOKENS['operate']}"}
+    with contextlib.ExitStack() as stack:
+
+        def hold(some):
+            more = [slow for source in some if (slow := slow_connection(n, source))]
+            return [stack.enter_context(slow) for slow in more]
+
+        first = hold(sources[place % 4] for place in range(CONNECTIONS_MAX))
+        begun = time.monotonic()
+        expect(process.wait_until(lambda: sum(map(is_open, first)) == CONNECTIONS_MAX, 3, 0.1), f"{sum(map(is_open, first))} are open")
+        kept = stack.enter_context(contextlib.closing(Connection(n, operator)))
+        for number in range(5):
+            # It must not connect again.
+            kept.auto_open = number == 0
+            kept.request("GET", "/api/v1/status", headers=login)
+            answer = kept.getresponse()
+            answer.read()
+            expect_equal(answer.status, 200, f"status {number}")
+            hold(sources[(number * 64 + place) % len(sources)] for place in range(64))
+        took = time.monotonic() - begun
+        left = sum(map(is_open, first))
+        print(f"# {left} of {len(first)} connections of four addresses are left after 320 of {len(sources)}, in {took:.1f} s", flush=True)
+        expect(left < CONNECTIONS_MAX, f"{left} connections of the four addresses are left")
+    expect(process.wait_until(lambda: is_answered(n), 10, 0.3), "the API does not answer afterwards")
 
 
 def cpu_seconds(pid):

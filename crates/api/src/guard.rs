@@ -30,6 +30,7 @@ use tokio::sync::Semaphore;
 use crate::answer::Problem;
 use crate::answer::Refused;
 use crate::ask::Daemon;
+use crate::connections::Standing;
 use crate::settings::Listen;
 use crate::settings::Role;
 use crate::settings::Settings;
@@ -491,6 +492,7 @@ pub(crate) async fn admit(
     request: Request,
     next: Next,
 ) -> Response {
+    let _asking = request.extensions().get::<Arc<Standing>>().map(|standing| Arc::clone(standing).ask());
     let (method, uri) = (request.method().clone(), request.uri().clone());
     let admitted = guard.check_host(request.headers(), uri.host()).and_then(|()| guard.check_rate(&peer));
     let response = match admitted {
@@ -562,6 +564,9 @@ pub(crate) async fn authorize(
 ) -> Result<Response, Refused> {
     let needed = needed(request.uri());
     let mut principal = guard.login(request.headers(), &peer, needed).await?;
+    if let Some(standing) = request.extensions().get::<Arc<Standing>>() {
+        standing.log_in();
+    }
     let wrong_case = match case_of(request.headers(), request.uri()) {
         Ok(case) => {
             principal.case = case;

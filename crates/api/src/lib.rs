@@ -16,6 +16,7 @@
 mod answer;
 mod ask;
 mod changes;
+mod connections;
 mod event_log;
 mod followers;
 pub mod fuzzing;

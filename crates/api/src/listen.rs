@@ -1,7 +1,6 @@
 //! Connections: how many there may be, and how long each may take for what.
 
 use core::net::IpAddr;
-use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::io::Read;
@@ -10,8 +9,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use axum::Extension;
@@ -31,9 +28,10 @@ use tokio::io::AsyncWrite;
 use tokio::net::TcpListener;
 use tokio::net::UnixListener;
 use tokio::net::UnixStream;
-use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
+use crate::connections::Connections;
+use crate::connections::Standing;
 use crate::event_log::EventLog;
 use crate::guard::Guard;
 use crate::guard::Peer;
@@ -43,9 +41,6 @@ use crate::settings::Settings;
 use crate::tls::Certificates;
 use crate::wrong_logins::Place;
 
-/// Connections at a time, and those of one address or, on a Unix socket, of one user.
-const CONNECTIONS_MAX: usize = 256;
-const CONNECTIONS_OF_ONE_MAX: usize = 64;
 /// Time for a TLS handshake, and for the headers of a request.
 pub(crate) const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 /// A client that takes nothing of its answer for so long is disconnected.
@@ -116,8 +111,7 @@ async fn run(settings: Settings, log: EventLog) -> Result<(), ServeError> {
     let server = Arc::new(Server {
         routes: routes::routes(guard, log, certificates.clone()),
         certificates,
-        connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-        by_place: Mutex::default(),
+        connections: Arc::default(),
     });
     tokio::select! {
         () = accept(&server, &listener) => Ok(()),
@@ -128,8 +122,7 @@ async fn run(settings: Settings, log: EventLog) -> Result<(), ServeError> {
 struct Server {
     routes: Router,
     certificates: Option<Arc<Certificates>>,
-    connections: Arc<Semaphore>,
-    by_place: Mutex<HashMap<Place, usize>>,
+    connections: Arc<Connections>,
 }
 
 /// An open socket for connections.
@@ -202,65 +195,35 @@ fn open_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     Ok((listener, file))
 }
 
-/// One of the connections of an address or user.
-struct OfPlace(Arc<Server>, Place);
-
-impl Drop for OfPlace {
-    fn drop(&mut self) {
-        let mut by_place = self.0.by_place.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_place.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                by_place.remove(&self.1);
-            }
-        }
-    }
-}
-
 impl Server {
-    fn count(self: &Arc<Server>, place: Place) -> Option<OfPlace> {
-        let mut by_place = self.by_place.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = by_place.entry(place).or_default();
-        if *count >= CONNECTIONS_OF_ONE_MAX {
-            return None;
-        }
-        *count += 1;
-        Some(OfPlace(Arc::clone(self), place))
-    }
-
-    /// Beyond the limits the connection is closed at once.
     fn welcome_tcp(self: Arc<Server>, stream: tokio::net::TcpStream, address: IpAddr) {
-        let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else { return };
-        let Some(of_address) = self.count(Place::of(address)) else { return };
         // An answer in several pieces would wait for the client's acknowledgement of the first.
         let _ = stream.set_nodelay(true);
-        tokio::spawn(async move {
-            let _places = (place, of_address);
+        let connections = Arc::clone(&self.connections);
+        connections.spawn(Place::of(address), move |standing| async move {
             let Some(certificates) = &self.certificates else {
-                return self.talk(stream, Peer::Tcp { address, certificate: None }).await;
+                return self.talk(stream, Peer::Tcp { address, certificate: None }, standing).await;
             };
             let handshake = certificates.acceptor().accept(stream);
             let Ok(Ok(stream)) = tokio::time::timeout(HEADERS_WITHIN, handshake).await else { return };
             let certificate = certificates.name_of(stream.get_ref().1.peer_certificates());
-            self.talk(stream, Peer::Tcp { address, certificate }).await;
+            self.talk(stream, Peer::Tcp { address, certificate }, standing).await;
         });
     }
 
     fn welcome_unix(self: Arc<Server>, stream: UnixStream) {
-        let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else { return };
         let Ok(peer) = stream.peer_cred() else { return };
-        let Some(of_user) = self.count(Place::User(peer.uid())) else { return };
-        tokio::spawn(async move {
-            let _places = (place, of_user);
+        let connections = Arc::clone(&self.connections);
+        connections.spawn(Place::User(peer.uid()), move |standing| async move {
             let groups = groups_of(peer.uid(), peer.gid());
-            self.talk(stream, Peer::Unix { uid: peer.uid(), groups }).await;
+            self.talk(stream, Peer::Unix { uid: peer.uid(), groups }, standing).await;
         });
     }
 
-    async fn talk(&self, stream: impl AsyncRead + AsyncWrite, peer: Peer) {
+    async fn talk(&self, stream: impl AsyncRead + AsyncWrite, peer: Peer, standing: Arc<Standing>) {
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(STALLS_MAX));
-        let service = TowerToHyperService::new(self.routes.clone().layer(Extension(peer)));
+        let service = TowerToHyperService::new(self.routes.clone().layer(Extension(peer)).layer(Extension(standing)));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS_WITHIN)
@@ -288,6 +251,7 @@ mod tests {
     use tokio::io::AsyncWriteExt;
 
     use super::*;
+    use crate::connections::CONNECTIONS_OF_ONE_MAX;
     use crate::settings::Role;
     use crate::settings::User;
 
@@ -314,14 +278,14 @@ mod tests {
         let server = Arc::new(Server {
             routes: routes::routes(Arc::new(Guard::new(settings, [7; 32], u32::MAX)), log, None),
             certificates: None,
-            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-            by_place: Mutex::default(),
+            connections: Arc::default(),
         });
         for (path, wanted) in [("plan", "401"), ("reload", "401"), ("status", "405"), ("nothing", "404")] {
             let (mut client, stream) = UnixStream::pair().unwrap();
             let of_client = Arc::clone(&server);
             tokio::spawn(async move {
-                of_client.talk(stream, Peer::Tcp { address: [192, 0, 2, 1].into(), certificate: None }).await;
+                let peer = Peer::Tcp { address: [192, 0, 2, 1].into(), certificate: None };
+                of_client.talk(stream, peer, Arc::default()).await;
             });
             // The rest of the body does not come: who waits for it answers 408.
             let head = format!("POST /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf");
@@ -369,8 +333,7 @@ mod tests {
         let server = Arc::new(Server {
             routes: routes::routes(guard, log, None),
             certificates: None,
-            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-            by_place: Mutex::default(),
+            connections: Arc::default(),
         });
         let (mut client, stream) = UnixStream::pair().unwrap();
         server.welcome_unix(stream);
@@ -384,12 +347,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_local_user_cannot_hold_all_connections() {
-        let server = Arc::new(Server {
-            routes: Router::new(),
-            certificates: None,
-            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-            by_place: Mutex::default(),
-        });
+        let server = Arc::new(Server { routes: Router::new(), certificates: None, connections: Arc::default() });
         let mut open = Vec::new();
         for _ in 0..CONNECTIONS_OF_ONE_MAX {
             let (client, stream) = UnixStream::pair().unwrap();
@@ -400,10 +358,10 @@ mod tests {
         Arc::clone(&server).welcome_unix(stream);
         let read = tokio::time::timeout(HEADERS_WITHIN / 2, extra.read(&mut [0])).await;
         assert_eq!(read.expect("the connection beyond the limit stays open").unwrap(), 0);
-        assert_eq!(server.connections.available_permits(), CONNECTIONS_MAX - CONNECTIONS_OF_ONE_MAX);
+        assert_eq!(server.connections.count(), CONNECTIONS_OF_ONE_MAX);
         drop(open);
         let empty = async {
-            while !server.by_place.lock().unwrap().is_empty() {
+            while server.connections.count() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };

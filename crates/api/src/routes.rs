@@ -741,7 +741,10 @@ mod tests {
             assert_eq!(bounded.iter().map(|rule| rule["hits"].clone()).collect::<Vec<_>>(), wanted, "{query}");
             for (exact, bounded) in exact.iter().zip(&bounded) {
                 let Some(targets) = exact["target_hits"].as_array() else { continue };
-                assert_eq!(bounded["target_hits"], vec![serde_json::Value::Null; targets.len()].into());
+                assert_eq!(
+                    bounded["target_hits"],
+                    serde_json::Value::from(vec![serde_json::Value::Null; targets.len()])
+                );
             }
         }
     }
