@@ -211,7 +211,7 @@ impl Findings {
         self.ends_registrations = true;
     }
 
-    /// The message asks for more than it can have, so none of it changes and it gets nothing.
+    /// The message asks for more than it can have, so nothing in it changes and it gets nothing.
     pub(crate) fn overflow(&mut self) {
         self.overflowed = true;
     }

@@ -2,8 +2,8 @@
 //!
 //! A client that has logged in keeps its connection. If all are in use, a new one takes the place
 //! of one without a login: of those that wait for a request, if there are any, the oldest one of
-//! the place that has most of them. So a flood without a login displaces its own connections, and
-//! nobody who can log in is kept out by it, or displaced before the login is checked.
+//! the place that has most of them. So a flood without a login ends its own connections, and nobody
+//! who can log in is kept out by it, or loses the connection before the login is checked.
 
 use core::future::Future;
 use core::sync::atomic::AtomicBool;
@@ -69,7 +69,7 @@ struct Open {
 
 impl Open {
     /// The connection that gives way.
-    fn displaced(&self) -> Option<u64> {
+    fn gives_way(&self) -> Option<u64> {
         let strangers = || self.connections.iter().filter(|(_, one)| !one.standing.has_login.load(Ordering::Relaxed));
         let is_asking = |one: &Connection| one.standing.is_asking.load(Ordering::Relaxed);
         let mut of_place: HashMap<Place, usize> = HashMap::new();
@@ -111,8 +111,8 @@ impl Connections {
             return;
         }
         if open.connections.len() >= CONNECTIONS_MAX {
-            let Some(displaced) = open.displaced().and_then(|number| open.connections.remove(&number)) else { return };
-            displaced.task.abort();
+            let Some(ended) = open.gives_way().and_then(|number| open.connections.remove(&number)) else { return };
+            ended.task.abort();
         }
         let number = open.next;
         open.next += 1;
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Connections that last until they are displaced.
+    /// Connections that last until they give way.
     #[derive(Default)]
     struct Bed {
         all: Arc<Connections>,

@@ -372,8 +372,8 @@ pub(crate) async fn rules(
     listed(&api, &principal, query, Request::Rules, rule_without_few).await
 }
 
-/// The longest prefix of IPv6 that one site may have (RFC 6177 section 2): rules for one as long or
-/// longer may be about one subscriber.
+/// The shortest prefix of IPv6 that sites usually have (RFC 6177 section 2): a rule for a prefix as
+/// long or longer may be about one subscriber.
 const SITE_BITS: u8 = 48;
 
 /// Who may change rules could name one subscriber in a rule, and read what it does.

@@ -166,8 +166,8 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM_MAX) })
     }
 
-    /// Has the kernel look at more of a request for all objects than their kind. Kernels before 4.20
-    /// do not, and send all.
+    /// Has the kernel look at more of a request for all objects than their kind. Kernels before
+    /// 4.20 do not, and send all.
     pub fn filter_dumps(&mut self) {
         let _ = self.socket.set_netlink_get_strict_chk(true);
     }
