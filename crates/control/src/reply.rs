@@ -72,6 +72,7 @@ macro_rules! replies {
         /// One line from the server: `{"<kind>":{...}}`.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
+        #[allow(clippy::large_enum_variant, reason = "there is one reply at a time; most have no need of a box")]
         pub enum Reply {
             $( #[doc = $description] $variant($object), )+
             /// The answer is complete.
