@@ -1,9 +1,6 @@
 #!/usr/bin/env bash
-# All checks; goes on after a failure and ends with one line: N passed, N failed.
-#
-# The tests in network namespaces mostly wait: for timers, for programs that start. So they run
-# beside what only compiles or computes, which gives way to them. What depends on time by the clock
-# runs after them.
+# All checks, one after the other; goes on after a failure and ends with one line: N passed, N
+# failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -19,44 +16,16 @@ readonly with_dpdk=packet-io/dpdk,daemon/dpdk,bench/dpdk,measure/dpdk,natrix/dpd
 passed=0
 failed=0
 failed_steps=()
-folder=$(mktemp -d)
-beside=""
-trap '[ -z "$beside" ] || kill "$beside" 2>/dev/null; rm -rf "$folder"' EXIT
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 
-# Runs one step.
+# Runs one step; counts the results it prints of cargo test and of TAP, otherwise the step itself.
 step() {
-    local name=$1 begun=$SECONDS
+    local name=$1 status begun=$SECONDS ok not_ok
     shift
     echo "== $name"
-    "$@" 2>&1 | tee "$folder/log"
-    count "$name" "${PIPESTATUS[0]}" "$folder/log" $((SECONDS - begun))
-}
-
-# Runs one step beside those that follow, until `finish`.
-begin() {
-    beside_name=$1
-    beside_begun=$(date +%s)
-    shift
-    # In a session of its own: where the kernel shares the CPUs out by session (autogroup), it has
-    # a share of its own.
-    setsid "$@" >"$folder/beside" 2>&1 &
-    beside=$!
-}
-
-# Waits for the step beside the others, and shows what it printed.
-finish() {
-    local status
-    wait "$beside"
-    status=$?
-    beside=""
-    echo "== $beside_name"
-    cat "$folder/beside"
-    count "$beside_name" "$status" "$folder/beside" $(($(stat -c %Y "$folder/beside") - beside_begun))
-}
-
-# Counts the results that a step printed of cargo test and of TAP, otherwise the step itself.
-count() {
-    local name=$1 status=$2 log=$3 seconds=$4 ok not_ok
+    "$@" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
     ok=$(awk '/^test result: .*finished in/{n += $4} /^ok [0-9]/{n++} END{print n + 0}' "$log")
     not_ok=$(awk '/^test result: .*finished in/{n += $6} /^not ok [0-9]/{n++} END{print n + 0}' "$log")
     # A step without results of its own counts as one; so does a failure outside the results.
@@ -68,40 +37,20 @@ count() {
     passed=$((passed + ok))
     failed=$((failed + not_ok))
     [ "$not_ok" -eq 0 ] || failed_steps+=("$name")
-    echo "== $name: $ok passed, $not_ok failed, $seconds s"
-}
-
-# All tests; builds with the same features share what they build.
-tests() {
-    cargo test --workspace --locked --no-fail-fast "$@"
-}
-
-# Without DPDK only the binary and one study differ; every other test runs once, with it.
-without_dpdk=(--test binary --test study)
-
-# The binary with DPDK, before the rest, out of the way of later builds.
-readonly natrix=target/netns/natrix
-binary() {
-    rm -f "$natrix"
-    cargo test --workspace --locked --features "$with_dpdk" --no-run --test binary &&
-        install -D target/debug/natrix "$natrix"
+    echo "== $name: $ok passed, $not_ok failed, $((SECONDS - begun)) s"
 }
 
 step "format" cargo fmt --all --check
 step "scripts" shellcheck scripts/*.sh fuzz/run.sh .ci/run
-step "binary" binary
-begin "network namespaces" tests/netns/run.py --natrix "$natrix"
-nicely=(nice -n 19)
-step "lints with DPDK" "${nicely[@]}" cargo clippy --workspace --all-targets --locked --features "$with_dpdk" -- -D warnings
-step "lints" "${nicely[@]}" cargo clippy --workspace --all-targets --locked -- -D warnings
-step "build without DPDK" "${nicely[@]}" cargo test --workspace --locked --no-run "${without_dpdk[@]}"
-step "build" "${nicely[@]}" cargo test --workspace --locked --no-run --features "$with_dpdk"
-step "fuzz" "${nicely[@]}" fuzz/run.sh check "$fuzz_runs"
-finish
-step "tests without DPDK" tests "${without_dpdk[@]}"
-step "tests" tests --features "$with_dpdk"
+step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
+step "lints with DPDK" cargo clippy --workspace --all-targets --locked --features "$with_dpdk" -- -D warnings
+# Without DPDK only the binary and one study differ; every other test runs once, with it.
+step "tests without DPDK" cargo test --workspace --locked --no-fail-fast --test binary --test study
+step "tests" cargo test --workspace --locked --no-fail-fast --features "$with_dpdk"
+step "fuzz" fuzz/run.sh check "$fuzz_runs"
 # The tests have built the binary, with DPDK.
 step "package" scripts/package.sh --test --built
+step "network namespaces" tests/netns/run.py --natrix target/debug/natrix
 
 for name in "${failed_steps[@]}"; do
     echo "failed: $name"
