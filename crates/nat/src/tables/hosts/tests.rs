@@ -39,7 +39,7 @@ fn hosts_in_side_lines_keep_their_endpoints() {
 
 #[test]
 fn ipv4_hosts_keep_their_endpoints_in_either() {
-    let endpoint = |index: usize| (0x0a00_0000 | index as u128 / 8, 1_000 + (index % 8) as u16);
+    let endpoint = |index: usize| (0x0a00_0000 | (index as u128 / 8), 1_000 + (index % 8) as u16);
     let burst = core::array::from_fn(endpoint);
     let mut plain = Ipv4Only::new(320, 0, [1, 2, 3, 4]).unwrap();
     let mut with_lines = SideLines::new(320, 0, [1, 2, 3, 4]).unwrap();
