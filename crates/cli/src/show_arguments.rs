@@ -79,7 +79,7 @@ pub struct Paging {
     #[arg(long, conflicts_with = "limit")]
     pub all: bool,
     /// Continue where an earlier page ended
-    #[arg(long, value_name = "CURSOR")]
+    #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
     pub cursor: Option<String>,
 }
 

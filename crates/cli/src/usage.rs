@@ -178,6 +178,11 @@ mod tests {
     }
 
     #[test]
+    fn a_cursor_may_begin_with_a_hyphen() {
+        assert!(try_parse_from(["natrix", "audit", "--cursor", "-20261001:109"]).is_ok());
+    }
+
+    #[test]
     fn a_command_line_without_a_command_shows_help() {
         let error = try_parse_from(["natrix"]).unwrap_err();
         assert!(describe(&error).contains("Usage: natrix <COMMAND>"));
