@@ -1,10 +1,12 @@
 //! Which connections are open, and which one gives way to another.
 //!
-//! A client that has logged in keeps its connection. If all are in use, a new one takes the place
-//! of one without a login: of those that wait for a request, if there are any, the oldest one of
-//! the place that has most of them. So a flood without a login ends its own connections, and nobody
-//! who can log in is kept out by it, or loses the connection before the login is checked.
+//! A client that has logged in keeps its connection. If all are in use, or all of its place, a new
+//! one takes the place of one without a login: the oldest that waits for a request, or else the
+//! newest whose request waits for an answer, because the older ones are answered first. Of all
+//! places it is one of that with most of them. So a flood without a login ends its own connections,
+//! and keeps out nobody who can log in.
 
+use core::cmp::Reverse;
 use core::future::Future;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering;
@@ -68,15 +70,20 @@ struct Open {
 }
 
 impl Open {
-    /// The connection that gives way.
-    fn gives_way(&self) -> Option<u64> {
-        let strangers = || self.connections.iter().filter(|(_, one)| !one.standing.has_login.load(Ordering::Relaxed));
-        let is_asking = |one: &Connection| one.standing.is_asking.load(Ordering::Relaxed);
+    /// The connection that gives way: one of this place, if it has as many as it may.
+    fn gives_way(&self, full: Option<Place>) -> Option<u64> {
+        let strangers = || {
+            let own = self.connections.iter().filter(move |(_, one)| full.is_none_or(|place| place == one.place));
+            own.filter(|(_, one)| !one.standing.has_login.load(Ordering::Relaxed))
+        };
         let mut of_place: HashMap<Place, usize> = HashMap::new();
         strangers().for_each(|(_, one)| *of_place.entry(one.place).or_default() += 1);
-        // The first of equal ones, which is the oldest.
-        let rank = |one: &Connection| (is_asking(one), core::cmp::Reverse(of_place.get(&one.place).copied()));
-        strangers().min_by_key(|(_, one)| rank(one)).map(|(number, _)| *number)
+        let rank = |number: u64, one: &Connection| {
+            let is_asking = one.standing.is_asking.load(Ordering::Relaxed);
+            let age = if is_asking { u64::MAX - number } else { number };
+            (is_asking, Reverse(of_place.get(&one.place).copied()), age)
+        };
+        strangers().min_by_key(|(number, one)| rank(**number, one)).map(|(number, _)| *number)
     }
 }
 
@@ -107,11 +114,10 @@ impl Connections {
     ) {
         let mut open = self.lock();
         let here = open.connections.values().filter(|one| one.place == place).count();
-        if here >= CONNECTIONS_OF_ONE_MAX {
-            return;
-        }
-        if open.connections.len() >= CONNECTIONS_MAX {
-            let Some(ended) = open.gives_way().and_then(|number| open.connections.remove(&number)) else { return };
+        let is_full = here >= CONNECTIONS_OF_ONE_MAX;
+        if is_full || open.connections.len() >= CONNECTIONS_MAX {
+            let gives_way = open.gives_way(is_full.then_some(place));
+            let Some(ended) = gives_way.and_then(|number| open.connections.remove(&number)) else { return };
             ended.task.abort();
         }
         let number = open.next;
@@ -181,7 +187,8 @@ mod tests {
     async fn strangers_displace_each_other_and_nobody_with_a_login() {
         let mut bed = Bed::default();
         for place in 0..4 {
-            assert_eq!((0..100).filter(|_| bed.open(place)).count(), CONNECTIONS_OF_ONE_MAX);
+            assert!((0..100).all(|_| bed.open(place)), "each displaces one of its own place");
+            assert_eq!(bed.left(place).await, CONNECTIONS_OF_ONE_MAX);
         }
         assert_eq!(bed.all.count(), CONNECTIONS_MAX);
         assert!(bed.open(9), "a fifth place");
@@ -213,13 +220,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn of_those_that_ask_the_newest_gives_way() {
+        let mut bed = Bed::default();
+        assert!((0..CONNECTIONS_MAX as u32).all(|place| bed.open(place)));
+        let _asking: Vec<Asking> = bed.opened.iter().map(|(_, standing, _)| Arc::clone(standing).ask()).collect();
+        assert!(bed.open(1_000));
+        assert_eq!((bed.left(0).await, bed.left(255).await), (1, 0), "the older is answered before");
+    }
+
+    #[tokio::test]
+    async fn an_operator_comes_in_beside_strangers_of_the_same_place() {
+        let mut bed = Bed::default();
+        assert!((0..CONNECTIONS_OF_ONE_MAX).all(|_| bed.open(1)));
+        assert!(bed.open(1));
+        bed.opened.last().unwrap().1.log_in();
+        assert!((0..200).all(|_| bed.open(1)));
+        assert_eq!((bed.all.count(), bed.left(1).await), (CONNECTIONS_OF_ONE_MAX, CONNECTIONS_OF_ONE_MAX));
+        let operator = &mut bed.opened[CONNECTIONS_OF_ONE_MAX].2;
+        assert_eq!(operator.try_recv(), Err(mpsc::error::TryRecvError::Empty), "it is still open");
+    }
+
+    #[tokio::test]
     async fn all_with_logins_refuse_a_further_connection() {
         let mut bed = Bed::default();
         for place in 0..4 {
             assert!((0..CONNECTIONS_OF_ONE_MAX).all(|_| bed.open(place)));
         }
         bed.opened.iter().for_each(|(_, standing, _)| standing.log_in());
-        assert!(!bed.open(9));
+        assert!(!bed.open(9) && !bed.open(0));
         bed.opened.clear();
         assert_eq!(bed.all.count(), CONNECTIONS_MAX);
     }

@@ -354,12 +354,12 @@ mod tests {
             Arc::clone(&server).welcome_unix(stream);
             open.push(client);
         }
-        let (mut extra, stream) = UnixStream::pair().unwrap();
+        let (extra, stream) = UnixStream::pair().unwrap();
         Arc::clone(&server).welcome_unix(stream);
-        let read = tokio::time::timeout(HEADERS_WITHIN / 2, extra.read(&mut [0])).await;
-        assert_eq!(read.expect("the connection beyond the limit stays open").unwrap(), 0);
+        let read = tokio::time::timeout(HEADERS_WITHIN / 2, open[0].read(&mut [0])).await;
+        assert_eq!(read.expect("the oldest connection stays open").unwrap(), 0);
         assert_eq!(server.connections.count(), CONNECTIONS_OF_ONE_MAX);
-        drop(open);
+        drop((open, extra));
         let empty = async {
             while server.connections.count() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;

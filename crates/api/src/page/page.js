@@ -462,8 +462,13 @@ let unfollowed = null;
 function follow() {
   const live = new EventSource("api/v1/live");
   live.onopen = () => { unfollowed = null; lost(null); };
-  live.addEventListener("status", event => { show(JSON.parse(event.data)); });
-  live.onerror = () => {
+  live.addEventListener("status", event => {
+    if (unfollowed) { unfollowed = null; lost(null); }
+    show(JSON.parse(event.data));
+  });
+  live.onerror = event => {
+    // An event of the server has data: Natrix did not answer it in time, and it goes on asking.
+    if (event.data) { lost(unfollowed = "Natrix does not answer; trying again."); return; }
     // The browser tries again if the connection was lost, and not if it was refused.
     const isRefused = live.readyState === EventSource.CLOSED;
     unfollowed = isRefused ? "Live figures are refused, perhaps because many pages are open; trying again." : "The connection to Natrix is lost; trying again.";
