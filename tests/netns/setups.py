@@ -431,6 +431,8 @@ SETUPS = {
     "limits": {"more": limits()},
     "balanced": {"more": balanced(SERVERS)},
     "log_store": {"more": LOG_STORE},
+    # Mappings end within the test.
+    "daily_exports": {"timeouts": {"udp": "4 s"}, "more": LOG_STORE.replace("/log", "/daily")},
     # Instances of their own, one after the other.
     "log_format": {},
     "memif_peer": {},

@@ -4,13 +4,16 @@ import contextlib
 import datetime
 import json
 import os
+import random
 import re
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from pathlib import Path
 
+import test_log
 from kit import *
 from netlab import process
 from netlab.topology import SRV1
@@ -426,61 +429,132 @@ def ipfixdump_counts_the_records_of_an_export(n):
     expect("100000 Data Records, 26 Template Records" in out and not err, f"ipfixDump: {out} {err}")
 
 
+ENGINES = """
+import chdb.session, duckdb, json, sys
+files, table, in_clickhouse, in_duckdb, asked = json.loads(sys.stdin.read())
+session = chdb.session.Session()
+session.query("CREATE DATABASE logs")
+session.query(table)
+for file in files:
+    session.query(f"INSERT INTO logs.nat SELECT * FROM file('{file}', Parquet)")
+answers = []
+for address, port, first, last in asked:
+    def of(query):
+        for place, value in (("203.0.113.7", address), ("41233", str(port)), ("AAAA", first), ("BBBB", last)):
+            query = query.replace(place, value)
+        return query
+    rows = [json.loads(line) for line in str(session.query(of(in_clickhouse), "JSONCompactEachRow")).splitlines()]
+    clickhouse = [[*row[:4], bool(row[6])] for row in rows]
+    duck = duckdb.sql(f"SELECT subscriber, inner_address, internal_port, protocol, proved FROM ({of(in_duckdb)})").fetchall()
+    answers.append((clickhouse, duck))
+count = int(json.loads(str(session.query("SELECT count() FROM logs.nat", "JSONCompactEachRow")))[0])
+print(json.dumps([count, answers]))
+"""
+
+
+def engines(n, files, asked):
+    """What the queries of the page for operators find in these files: the rows in all, and ClickHouse's and DuckDB's
+    answers to each (address, port, first moment, moment after the last)."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    table = re.search(r"CREATE TABLE nat .*?;", page, re.DOTALL)[0].replace("TABLE nat", "TABLE logs.nat")
+    in_clickhouse = re.search(r"WITH toDateTime64.*?;", page, re.DOTALL)[0].rstrip(";").replace("FROM nat", "FROM logs.nat")
+    in_duckdb = re.search(r"WITH asked AS.*?;", page, re.DOTALL)[0].rstrip(";")
+    for old, new in (("17", "AAAA"), ("18", "BBBB")):
+        in_clickhouse = in_clickhouse.replace(f"'2026-05-03 21:04:{old}', 6, 'Europe/Berlin'", f"'{new}', 6, 'UTC'")
+        in_duckdb = in_duckdb.replace(f"'2026-05-03 21:04:{old}+02'", f"'{new}+00'")
+    in_duckdb = in_duckdb.replace("'nat*.parquet'", f"read_parquet({[str(file) for file in files]})")
+    expect("AAAA" in in_clickhouse and "AAAA" in in_duckdb, "the page's queries have another form")
+    question = json.dumps([[str(file) for file in files], table, in_clickhouse, in_duckdb, asked])
+    words = [f"{TOOLS}/python/bin/python", "-c", ENGINES]
+    with n.nat.entered():
+        done = subprocess.run(words, input=question, capture_output=True, text=True, timeout=300)
+    expect_equal(done.returncode, 0, f"duckdb and chdb (run scripts/setup.sh if they are missing): {done.stderr[-1500:]}")
+    return json.loads(done.stdout)
+
+
+def sql_time(micros):
+    return test_log.utc(micros * 1000).replace("T", " ").rstrip("Z")
+
+
+def found_at(n, where, address, port, at):
+    """What `natrix find` says of a moment, as the engines' rows."""
+    _, out, _ = n.nat.run([n.dut.binary, "find", f"{address}:{port}", "--at", at, *where, "--json"])
+    *found, _ = (json.loads(line) for line in out.splitlines())
+    return sorted(([one["subscriber"], one["inner_address"], one["internal_port"], one["protocol"], one["certain"]] for one in found), key=str)
+
+
+def compare_with_find(n, where, files, moments):
+    """Asks the engines and `find` about endpoints at moments (in µs); returns the rows in all, and how many holders
+    were proved and only possible."""
+    asked = [(address, port, sql_time(at), sql_time(at + 1)) for address, port, at in moments]
+    count, answers = engines(n, files, asked)
+    proved = possible = 0
+    for (address, port, at), answer in zip(moments, answers):
+        found = found_at(n, where, address, port, test_log.utc(at * 1000))
+        for name, rows in zip(("ClickHouse", "DuckDB"), answer):
+            expect_equal(sorted(rows, key=str), found, f"{name}: {address}:{port} at {test_log.utc(at * 1000)}")
+        proved += sum(one[4] for one in found)
+        possible += sum(not one[4] for one in found)
+    return count, proved, possible
+
+
 @test("collectors")
 def duckdb_and_chdb_find_in_parquet_what_find_finds(n):
     store, parquet = generated(n, "parquet")
-    natrix = n.dut.binary
-    # What a warrant asks: the holders of an endpoint at a time.
     script = f"""
 import duckdb, json
-table = "read_parquet('{parquet}')"
-count = duckdb.sql(f"select count(*) from {{table}}").fetchall()[0][0]
-rows = duckdb.sql(f'''
-    with asked as (
-        select external_address as address, first_port as port, since + (until - since) / 2 as at
-        from {{table}} using sample reservoir(20 rows) repeatable (1))
-    select asked.address, asked.port, strftime(asked.at at time zone 'UTC', '%Y-%m-%dT%H:%M:%S.%fZ'),
-           list((subscriber, internal_port, protocol) order by subscriber, internal_port)
-    from asked join {{table}} held
-    on held.external_address = asked.address and asked.port between held.first_port and held.last_port
-       and held.since <= asked.at and (held.until is null or asked.at < held.until)
-    group by all''').fetchall()
-print(json.dumps([count, rows]))
+print(json.dumps(duckdb.sql(f'''
+    select external_address, first_port, epoch_us(since + (until - since) / 2)
+    from read_parquet('{parquet}') using sample reservoir(20 rows) repeatable (1)''').fetchall()))
 """
-    status, out, err = n.nat.run([f"{TOOLS}/python/bin/python", "-c", script], timeout=120)
-    expect_equal(status, 0, f"duckdb (run scripts/setup.sh if it is missing): {err}")
-    count, rows = json.loads(out)
-    expect_equal((count, len(rows)), (50000, 20), "duckdb: rows")
-    for address, port, at, holders in rows:
-        words = [natrix, "find", f"{address}:{port}", "--at", at, "--dir", store, "--json"]
-        _, out, _ = n.nat.run(words, check=True)
-        *found, last = (json.loads(line) for line in out.splitlines())
-        expect(last["complete"], f"natrix find {address}:{port} at {at}: {last}")
-        found = sorted([one["subscriber"], one["internal_port"], one["protocol"]] for one in found)
-        expect_equal(found, sorted(list(holder) for holder in holders), f"natrix find {address}:{port} at {at}")
-    # ClickHouse, in the table of the page for operators.
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    table = re.search(r"CREATE TABLE nat .*?;", page, re.DOTALL)[0].replace("TABLE nat", "TABLE logs.nat")
-    script = f"""
-import chdb.session, json, sys
-session = chdb.session.Session()
-session.query("CREATE DATABASE logs")
-session.query(sys.argv[1])
-session.query("INSERT INTO logs.nat SELECT * FROM file('{parquet}', Parquet)")
-def rows(query):
-    return [json.loads(line) for line in str(session.query(query, "JSONCompactEachRow")).splitlines()]
-answers = [rows(f'''
-    SELECT subscriber, internal_port, protocol FROM logs.nat
-    WHERE external_address = toIPv4('{{address}}') AND {{port}} BETWEEN first_port AND last_port
-      AND since <= parseDateTime64BestEffort('{{at}}', 6)
-      AND (until IS NULL OR until > parseDateTime64BestEffort('{{at}}', 6))
-    ORDER BY ALL''') for address, port, at, _ in json.loads(sys.argv[2])]
-print(json.dumps([rows("SELECT count() FROM logs.nat"), answers]))
-"""
-    words = [f"{TOOLS}/python/bin/python", "-c", script, table, json.dumps(rows)]
-    status, out, err = n.nat.run(words, timeout=120)
-    expect_equal(status, 0, f"chdb (run scripts/setup.sh if it is missing): {err}")
-    count, answers = json.loads(out)
-    expect_equal(int(count[0][0]), 50000, "chdb: rows")
-    for (address, port, at, holders), answer in zip(rows, answers):
-        expect_equal(answer, sorted(list(holder) for holder in holders), f"chdb {address}:{port} at {at}")
+    _, out, _ = n.nat.run([f"{TOOLS}/python/bin/python", "-c", script], check=True, timeout=120)
+    count, proved, possible = compare_with_find(n, ("--dir", str(store)), [parquet], json.loads(out))
+    expect_equal((count, possible), (50000, 0), "rows, and holders that are only possible")
+    expect(proved >= 20, f"{proved} holders")
+
+
+@test("daily_exports")
+def daily_exports_are_as_sure_as_find_after_a_kill(n):
+    def export(name, begin):
+        path = Path(n.state.directory) / f"nat-{name}.parquet"
+        words = ("--from", test_log.utc(begin * 1000), "--to", test_log.utc(time.time_ns()), "--output", path)
+        status, out, err = n.dut.command("log", "export", "--format", "parquet", *words)
+        expect_equal(status, 0, f"natrix log export: {out} {err}")
+        return path
+
+    def now():
+        return time.time_ns() // 1000
+
+    begin, moments, files = now(), [], []
+    with sockets(udp(n.srv1, 7017)) as server:
+        server.setsockopt(socket.SOL_SOCKET, test_log.SO_TIMESTAMPNS, 1)
+        test_log.await_forwarding(n, server)
+        for day in range(3):
+            for subscriber in range(8):
+                test_log.send(n, f"100.64.0.{30 + subscriber}", 4000 + day)
+            endpoints = [external for _, external, _ in test_log.seen_by(server)]
+            time.sleep(2.2)
+            # Those of this day are open in its export; those of the day before have ended.
+            files.append(export(day, begin))
+            time.sleep(3 if day < 2 else 0)
+            moments += [(address, port) for address, port in endpoints]
+        killed = now()
+        n.dut.daemon.process.kill()
+        n.dut.daemon.process.wait()
+        time.sleep(2)
+        n.dut.restart()
+        test_log.await_forwarding(n, server)
+        time.sleep(2.5)
+    files.append(export("after", begin))
+    end = now() - 1_500_000
+    dice = random.Random(17)
+    asked = [(*endpoint, dice.randrange(begin, end)) for endpoint in moments for _ in range(6)]
+    # Between the kill and the start nobody is sure.
+    asked += [(*endpoint, killed + 1_000_000) for endpoint in moments[-8:]]
+    _, proved, possible = compare_with_find(n, ("--socket", n.dut.socket), files, asked)
+    expect(proved >= 10 and possible >= 8, f"{proved} proved, {possible} possible")
+    # The old files alone: what was open in them is proved no longer than they reach.
+    late = [(*endpoint, end) for endpoint in moments]
+    _, answers = engines(n, files[:1], [(address, port, sql_time(at), sql_time(at + 1)) for address, port, at in late])
+    for clickhouse, duck in answers:
+        expect(not any(row[4] for row in clickhouse + duck), f"proved after the end of an export: {clickhouse} {duck}")

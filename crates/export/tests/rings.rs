@@ -338,7 +338,7 @@ fn an_export_is_sure_of_no_time_near_a_step() {
     let rows = |from: u64, to: u64| {
         let unix_us = |second: u64| Generator::begin().unix_us + second * 1_000_000;
         let mut rows = Vec::new();
-        let each = |holder: &export::store::Holder| {
+        let each = |export::store::Interval { holder, .. }: &export::store::Interval| {
             rows.push((holder.first_port, holder.is_certain));
             Ok::<(), export::store::StoreError>(())
         };

@@ -18,10 +18,13 @@ use export::FILE_MODE;
 use export::FOLDER_MODE;
 use export::Subscriber;
 use export::store::Bounds;
+use export::store::Edition;
 use export::store::Found;
 use export::store::Generated;
 use export::store::Generator;
+use export::store::Holder;
 use export::store::HostPrefix;
+use export::store::Interval;
 use export::store::Moment;
 use export::store::Question;
 use export::store::Store;
@@ -503,7 +506,7 @@ impl World {
             let settings = &self.settings;
             format!("seed {seed}: {question:?}\nexpected {expected:?}\nfound {found:?}\nsettings {settings:?}")
         };
-        let key_of = |holder: &export::store::Holder| Key {
+        let key_of = |holder: &Holder| Key {
             external: holder.external.to_bits(),
             first_port: holder.first_port,
             last_port: holder.last_port,
@@ -560,7 +563,7 @@ fn compare_export(world: &mut World, seed: u64) -> usize {
             world.holders(&question).into_iter().map(|(key, _)| (key.external, key.first_port, key.subscriber)),
         );
     }
-    let each = |holder: &export::store::Holder| {
+    let each = |Interval { holder, .. }: &Interval| {
         exported.push((holder.external.to_bits(), holder.first_port, holder.subscriber));
         Ok::<(), StoreError>(())
     };
@@ -602,8 +605,8 @@ fn an_export_of_a_store_that_goes_on_meanwhile_is_whole() {
             let before = segments(&folder.0);
             let intervals = |each: &mut dyn FnMut()| {
                 let mut found = Vec::new();
-                let put = |holder: &export::store::Holder| {
-                    found.push(format!("{holder:?}"));
+                let put = |interval: &Interval| {
+                    found.push(format!("{interval:?}"));
                     each();
                     Ok::<(), StoreError>(())
                 };
@@ -626,6 +629,143 @@ fn an_export_of_a_store_that_goes_on_meanwhile_is_whole() {
         }
     }
     assert!(gone > 20 && exported > 1_000, "{gone} {exported}");
+}
+
+/// What is the same in all rows about one interval.
+type Identity = ([u8; 16], u64, u32, (u16, u16), Option<Protocol>, Subscriber, Option<u16>);
+
+/// Rows of exports that were made one after the other; of each interval the newest.
+#[derive(Default)]
+struct Collected(BTreeMap<Identity, (u64, Interval)>);
+
+impl Collected {
+    /// Adds an export of the time between two moments.
+    fn add(&mut self, folder: &Path, from_us: u64, to_us: u64) {
+        let put = |edition: Edition, interval: &Interval| {
+            let Interval { holder, run, started_ms, .. } = interval;
+            let ports = (holder.first_port, holder.last_port);
+            let owner = (holder.protocol, holder.subscriber, holder.internal_port);
+            let identity = (*run, *started_ms, holder.external.to_bits(), ports, owner.0, owner.1, owner.2);
+            let known = self.0.entry(identity).or_insert_with(|| (0, interval.clone()));
+            if known.0 <= edition.version {
+                *known = (edition.version, interval.clone());
+            }
+            Ok::<(), StoreError>(())
+        };
+        Store::open(folder).unwrap().intervals_with(from_us, to_us, put, |_, _| {}).unwrap();
+    }
+
+    /// Who may have had an address at a time, and whether that is proved.
+    fn at(&self, external: Ipv4Addr, at_us: u64) -> Vec<(u16, Subscriber, bool)> {
+        let is_held = |interval: &&Interval| {
+            let Interval { holder, .. } = interval;
+            let is_ended = match holder.until {
+                Until::Open => false,
+                Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end <= at_us,
+            };
+            holder.external == external && holder.since_us <= at_us && !is_ended
+        };
+        let held = self.0.values().map(|(_, interval)| interval).filter(is_held);
+        let mut held: Vec<_> = held
+            .map(|interval| {
+                let is_proved = interval.known_since_us <= at_us && at_us < interval.known_until_us;
+                assert!(is_proved || !interval.holder.is_certain, "{interval:?}");
+                (interval.holder.first_port, interval.holder.subscriber, is_proved)
+            })
+            .collect();
+        held.sort_unstable();
+        held
+    }
+}
+
+/// Compares exports, one a round, with lookups about any time. Returns how many holders were proved
+/// and how many were only possible.
+fn compare_rows(name: &str, seeds: core::ops::Range<u64>, faults: Faults) -> (usize, usize) {
+    let (mut proved, mut possible) = (0, 0);
+    for seed in seeds {
+        let folder = Folder::new(&format!("{name}-{seed}"));
+        let mut world = World::new(seed, &folder.0, faults);
+        let (mut daily, mut to_us) = (Collected::default(), 0);
+        for _ in 0..8 {
+            (0..150).for_each(|_| world.step());
+            let until_us = world.now_us.saturating_add_signed(world.offset);
+            let mut whole = Collected::default();
+            whole.add(&folder.0, 0, 1 << 60);
+            daily.add(&folder.0, to_us, if faults.clock { 1 << 60 } else { until_us });
+            // What is recorded late is in the next one.
+            to_us = if faults.clock { 0 } else { until_us.saturating_sub(5_000_000) };
+            let store = Store::open(&folder.0).unwrap();
+            let first_us = world.settings.iter().map(|setting| setting.from_us.saturating_add_signed(setting.offset));
+            let first_us = first_us.min().unwrap();
+            for _ in 0..40 {
+                let at_us = world.random.random_range(first_us..until_us.max(first_us + 1) + 3_000_000);
+                let external = Ipv4Addr::from_bits(FIRST_EXTERNAL + world.random.random_range(0..2));
+                let question = Question {
+                    address: external,
+                    host: None,
+                    port: None,
+                    protocol: None,
+                    from_us: at_us,
+                    to_us: at_us,
+                };
+                let truth = world.holders(&question);
+                let found = store.look_up(&question).unwrap().holders;
+                let mut found: Vec<_> =
+                    found.iter().map(|holder| (holder.first_port, holder.subscriber, holder.is_certain)).collect();
+                found.sort_unstable();
+                let mut moment = Collected::default();
+                moment.add(&folder.0, at_us, at_us);
+                for (what, rows) in [("all", &whole), ("moment", &moment), ("daily", &daily)] {
+                    let rows = rows.at(external, at_us);
+                    let all = format!("{rows:?}");
+                    let context = || format!("seed {seed}, {what}, at {at_us}: {all}\nfound {found:?}");
+                    for (port, subscriber, is_certain) in &found {
+                        let may_be_less_sure = faults.clock || what == "daily";
+                        let is_as_sure = |row: &&(u16, Subscriber, bool)| row.2 == *is_certain || may_be_less_sure;
+                        let same = rows.iter().filter(|row| (row.0, row.1) == (*port, *subscriber));
+                        assert!(same.filter(is_as_sure).count() > 0, "{port} is missing: {}", context());
+                    }
+                    for (port, subscriber, is_proved) in rows {
+                        let is_true =
+                            truth.iter().any(|(key, _)| (key.first_port, key.subscriber) == (port, subscriber));
+                        assert!(is_true || !is_proved, "{port} is wrong: {}", context());
+                        // A torn journal may have lost what an earlier export has; where records were
+                        // lost, a lookup may miss what a later segment has.
+                        let is_there = found.contains(&(port, subscriber, is_proved));
+                        let may_be_more = faults.clock || what == "daily" || (faults.loss && !is_proved);
+                        assert!(is_there || may_be_more, "{port}: {}", context());
+                        *(if is_proved { &mut proved } else { &mut possible }) += 1;
+                    }
+                }
+            }
+        }
+    }
+    (proved, possible)
+}
+
+#[test]
+fn rows_of_exports_are_as_sure_as_lookups() {
+    let (proved, possible) = compare_rows("rows", 700..704, Faults::default());
+    assert!(proved > 1_000 && possible > 0, "{proved} {possible}");
+}
+
+#[test]
+fn rows_of_killed_runs_are_as_sure_as_lookups() {
+    let (proved, possible) = compare_rows("rows-kills", 710..718, Faults { kills: true, ..Faults::default() });
+    assert!(proved > 1_000 && possible > 500, "{proved} {possible}");
+}
+
+#[test]
+fn rows_about_lost_records_are_as_sure_as_lookups() {
+    let (proved, possible) = compare_rows("rows-loss", 720..726, Faults { loss: true, ..Faults::default() });
+    assert!(proved > 100 && possible > 500, "{proved} {possible}");
+}
+
+#[test]
+fn rows_by_a_clock_that_is_set_are_never_surer_than_lookups() {
+    let faults = Faults { clock: true, loss: true, kills: true, retention: false };
+    let (proved, possible) = compare_rows("rows-clock", 730..738, faults);
+    assert!(proved > 100 && possible > 500, "{proved} {possible}");
 }
 
 fn compare_all(name: &str, seeds: core::ops::Range<u64>, faults: Faults) -> (usize, usize, usize) {
@@ -693,7 +833,7 @@ fn nothing_that_ended_longer_ago_than_retention_is_answered() {
             (0..2).for_each(|_| world.advance());
             let retention_us = world.options.retention_us.unwrap();
             let oldest = (world.now_us - retention_us).saturating_add_signed(world.offset);
-            let put = |holder: &export::store::Holder| {
+            let put = |Interval { holder, .. }: &Interval| {
                 if let Until::Ended(end_us) = holder.until {
                     ended += 1;
                     // The segment that is written may span a 64th; it is looked at when it is full.

@@ -3,6 +3,7 @@
 mod parquet;
 
 use core::net::Ipv4Addr;
+use std::fs;
 use std::fs::File;
 use std::io;
 use std::io::BufWriter;
@@ -34,10 +35,11 @@ use control::STARTED;
 use control::escaped;
 use export::FILE_MODE;
 use export::sink::IpfixFile;
+use export::store::Edition;
 use export::store::Found;
 use export::store::Generated;
 use export::store::Generator;
-use export::store::Holder;
+use export::store::Interval;
 use export::store::Question;
 use export::store::Stat;
 use export::store::Store;
@@ -190,8 +192,8 @@ pub(crate) fn prepare_export(socket: &Path, question: &ExportQuestion) -> Result
         let mut count = 0;
         let outcome = Output::streamed(format, domain, out)
             .map_err(ExportError::Output)
-            .and_then(|output| put_all(&store, span, output, &mut count, |_, _| {}));
-        (count, outcome.map_err(|error| of_the_log(&error)))
+            .and_then(|output| put_all(&store, span, (output, own_name().as_deref()), &mut count, |_, _| {}));
+        (count, outcome.map(drop).map_err(|error| of_the_log(&error)))
     });
     Ok(Prepared { subject: subject_of_export(span), run })
 }
@@ -301,6 +303,42 @@ impl From<StoreError> for ExportError {
     }
 }
 
+/// Where the rows of an export come from.
+pub(crate) struct Origin {
+    /// Identifier of the store.
+    store: String,
+    /// Name of the machine, if its own instance writes the store: a folder may be another's.
+    machine: Option<String>,
+    /// Of two rows about one interval, the one with the higher version knows more.
+    version: u64,
+}
+
+impl Origin {
+    fn of(edition: Edition, machine: Option<&str>) -> Origin {
+        let store = format!("{:032x}", u128::from_be_bytes(edition.store));
+        Origin { store, machine: machine.map(str::to_owned), version: edition.version }
+    }
+}
+
+/// The name of this machine.
+fn own_name() -> Option<String> {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// An interval as JSON: as an answer, with what the rows of later exports need.
+fn interval_object(origin: &Origin, interval: &Interval) -> serde_json::Value {
+    let mut object = lookup::stored::object(&interval.holder);
+    object["known_since"] = json!(utc_text(interval.known_since_us));
+    object["known_until"] = json!(utc_text(interval.known_until_us));
+    object["store"] = json!(origin.store);
+    object["machine"] = json!(origin.machine);
+    object["run"] = json!(format!("{:032x}", u128::from_be_bytes(interval.run)));
+    object["started"] = json!(interval.started_ms);
+    object["version"] = json!(origin.version);
+    object
+}
+
 /// The file of an export.
 enum Output<'a> {
     Json(Box<dyn Write + 'a>),
@@ -333,12 +371,11 @@ impl<'a> Output<'a> {
 
     /// Each interval is written as it comes.
     fn lines(format: LogFormat, domain: u32, file: impl Write + 'a) -> io::Result<Output<'a>> {
-        let mut file: Box<dyn Write + 'a> = Box::new(file);
+        let file: Box<dyn Write + 'a> = Box::new(file);
         if format != LogFormat::Ipfix {
             return Ok(Output::Json(file));
         }
-        let ipfix = IpfixFile::begin(domain, &mut file)?;
-        Ok(Output::Ipfix(file, Box::new(ipfix)))
+        Ok(Output::Ipfix(file, Box::new(IpfixFile::begin(domain))))
     }
 
     /// Intervals are written in groups of rows.
@@ -347,22 +384,23 @@ impl<'a> Output<'a> {
         Ok(Output::Parquet(Box::new(ParquetFile::begin(file, group_rows)?)))
     }
 
-    fn put(&mut self, holder: &Holder) -> io::Result<()> {
+    fn put(&mut self, origin: &Origin, interval: &Interval) -> io::Result<()> {
         match self {
-            Output::Json(file) => writeln!(file, "{}", lookup::stored::object(holder)),
-            Output::Ipfix(file, ipfix) => ipfix.put(holder, file),
-            Output::Parquet(parquet) => parquet.put(holder),
+            Output::Json(file) => writeln!(file, "{}", interval_object(origin, interval)),
+            Output::Ipfix(file, ipfix) => ipfix.put(interval, file),
+            Output::Parquet(parquet) => parquet.put(origin, interval),
         }
     }
 
-    fn end(self) -> io::Result<()> {
+    /// Returns how many intervals the format had to shorten or leave out.
+    fn end(self) -> io::Result<u64> {
         match self {
-            Output::Json(mut file) => file.flush(),
+            Output::Json(mut file) => file.flush().map(|()| 0),
             Output::Ipfix(mut file, ipfix) => {
-                ipfix.end(&mut file)?;
-                file.flush()
+                let shortened = ipfix.end(&mut file)?;
+                file.flush().map(|()| shortened)
             }
-            Output::Parquet(parquet) => parquet.end(),
+            Output::Parquet(parquet) => parquet.end().map(|()| 0),
         }
     }
 }
@@ -399,16 +437,19 @@ fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure>
     export(arguments, dir, (from_us, to_us), out).map(drop)
 }
 
-/// Writes the holders between two times, and counts them.
+/// Writes the holders between two times, and counts them. Returns how many the format had to
+/// shorten or leave out.
 fn put_all(
     store: &Store,
     (from_us, to_us): (u64, u64),
-    mut output: Output<'_>,
+    (mut output, machine): (Output<'_>, Option<&str>),
     count: &mut u64,
     progress: impl FnMut(u64, u64),
-) -> Result<(), ExportError> {
-    let each = |holder: &Holder| -> Result<(), ExportError> {
-        output.put(holder).map_err(ExportError::Output)?;
+) -> Result<u64, ExportError> {
+    let mut origin = None;
+    let each = |edition: Edition, interval: &Interval| -> Result<(), ExportError> {
+        let origin = origin.get_or_insert_with(|| Origin::of(edition, machine));
+        output.put(origin, interval).map_err(ExportError::Output)?;
         *count += 1;
         Ok(())
     };
@@ -429,17 +470,25 @@ fn export(
     let mut count = 0_u64;
     let output = Output::begin(arguments, out).map_err(failed)?;
     let bar = bar(0);
-    let written = put_all(&store, (from_us, to_us), output, &mut count, |done, total| {
+    let machine = if arguments.store.dir.is_none() { own_name() } else { None };
+    let written = put_all(&store, (from_us, to_us), (output, machine.as_deref()), &mut count, |done, total| {
         bar.set_length(total);
         bar.set_position(done);
     });
     bar.finish_and_clear();
-    if written.is_ok() {
+    if let Ok(shortened) = &written {
         note_limits(folder, (from_us, to_us))?;
+        if *shortened > 0 {
+            let what = "IPFIX has no field for time that is not proved";
+            writeln!(
+                io::stderr(),
+                "note: {what}: {shortened} intervals are cut to what is; JSON and Parquet have all"
+            )?;
+        }
     }
     match written {
-        Ok(()) if is_standard => Ok(count),
-        Ok(()) => {
+        Ok(_) if is_standard => Ok(count),
+        Ok(_) => {
             writeln!(out, "{count} intervals written to {}", arguments.output.display())?;
             Ok(count)
         }

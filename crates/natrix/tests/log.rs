@@ -136,6 +136,7 @@ fn exported_alike(store: &str, folder: &Folder, lines: &str) {
                 (Field::Str(text), value) => value == text,
                 (Field::Bool(is), value) => value == is,
                 (Field::UShort(number), value) => value == number,
+                (Field::Long(number), value) => value == number,
                 (Field::TimestampMicros(time), Value::String(value)) => {
                     export::parse_utc(value).is_ok_and(|value| value == *time as u64)
                 }

@@ -6,11 +6,13 @@
 //! interval that was still open then comes from later segments, by binary search.
 
 mod coverage;
+mod proof;
 mod search;
 mod time;
 
 use core::net::Ipv4Addr;
 use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -23,18 +25,21 @@ use nat::types::is_host_number;
 use self::search::Journal;
 use self::search::Search;
 use self::search::Source;
-use self::time::span;
+use self::time::earliest_of;
 use self::time::unix_span;
 use super::catalogue::Catalogue;
 use super::catalogue::Segment;
 use super::error::StoreError;
 use super::hosts::HostPrefix;
 use super::row::End;
+use super::row::Order;
 use super::row::Row;
 use super::row::What;
 use super::writer::segment_path;
 use crate::Subscriber;
 
+pub use self::proof::Edition;
+pub use self::proof::Interval;
 pub(crate) use self::search::ROWS_OF_HOLDER;
 
 /// Segments that may soon be merged, the newest of them, which all intervals need open at once.
@@ -42,6 +47,9 @@ pub(crate) use self::search::ROWS_OF_HOLDER;
 const UNMERGED_HELD: usize = 192;
 /// The same for the oldest, which retention deletes: hours of the log.
 const OLDEST_HELD: usize = 64;
+
+/// Bits of a version for the frames since the last entry of the catalogue.
+const FRAMES_BITS: u32 = 32;
 
 /// A question to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,9 +246,9 @@ impl Store {
         &self,
         from_us: u64,
         to_us: u64,
-        each: impl FnMut(&Holder) -> Result<(), E>,
+        mut each: impl FnMut(&Interval) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.intervals_with(from_us, to_us, each, |_, _| {})
+        self.intervals_with(from_us, to_us, |_, interval| each(interval), |_, _| {})
     }
 
     /// As [`Store::intervals`], and calls `progress` with the rows that were read and all there
@@ -252,12 +260,15 @@ impl Store {
         &self,
         from_us: u64,
         to_us: u64,
-        mut each: impl FnMut(&Holder) -> Result<(), E>,
+        mut each: impl FnMut(Edition, &Interval) -> Result<(), E>,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<(), E> {
         let question =
             Question { address: Ipv4Addr::UNSPECIFIED, host: None, port: None, protocol: None, from_us, to_us };
-        let (store, journal, held) = self.with_files(&question)?;
+        let (store, (journal, frames), held) = self.with_files(&question)?;
+        let version = store.catalogue.entries << FRAMES_BITS | frames.min((1 << FRAMES_BITS) - 1);
+        let edition = Edition { store: store.catalogue.store, version };
+        let mut each = |interval: &Interval| each(edition, interval);
         let found = Found::default();
         let names = HashMap::new();
         let journal = Some(journal);
@@ -271,18 +282,23 @@ impl Store {
             // It knows the ends of what the last segment has open, too.
             let in_journal = search.journal.as_mut().and_then(|journal| journal.get_mut(&boot));
             let in_journal = in_journal.map(|window| core::mem::take(&mut window.rows));
+            let losses = search.losses(boot);
             // Intervals that were held in the time in question and ended later.
-            let mut later = 0_u64;
+            let mut later: HashSet<Order> = HashSet::new();
             for (place, segment) in segments.iter().enumerate() {
                 let is_last = place + 1 == segments.len() && in_journal.is_none();
-                let first = span(&segment.coverage).0;
-                let (earliest, latest) = unix_span(segment, known);
+                let (earliest, latest) = (unix_span(segment, known).0, store.latest_of(segment, known));
                 let is_after = earliest > to_us;
-                if latest < from_us || (is_after && later == 0) {
+                if latest < from_us || (is_after && later.is_empty()) {
                     done = done.saturating_add(rows_of(segment));
                     continue;
                 }
-                let (mut rows, mut open) = (Vec::new(), 0);
+                let next = segments.get(place + 1);
+                let is_next_after = next.is_some_and(|next| unix_span(next, known).0 > to_us);
+                let mut rows = Vec::new();
+                if !is_after {
+                    later.clear();
+                }
                 search.load_names(segment)?;
                 let blocks = search.segment(segment)?.footer.tables.clone();
                 for (table, index) in blocks.iter().enumerate().take(2) {
@@ -293,23 +309,24 @@ impl Store {
                         progress(done, total);
                         if !is_last {
                             // What is open is in the next segment, too.
-                            let is_held =
-                                |row: &&Row| row.until == End::Open && search.unix_us(boot, row.start) <= to_us;
-                            open += rows.iter().filter(is_held).count() as u64;
+                            let is_held = |row: &&Row| row.until == End::Open && earliest_of(known, row) <= to_us;
+                            if is_next_after && !is_after {
+                                later.extend(rows.iter().filter(is_held).map(Row::order));
+                            }
                             rows.retain(|row| row.until != End::Open);
                         }
-                        let held = search.each_held((boot, Source::Segment(segment.id)), first, &rows, &mut each)?;
-                        later = later.saturating_sub(if is_after { held } else { 0 });
+                        if is_after {
+                            for row in &rows {
+                                later.remove(&row.order());
+                            }
+                        }
+                        search.each_held((boot, Source::Segment(segment.id)), &losses, &rows, &mut each)?;
                     }
-                }
-                if !is_after {
-                    later = open;
                 }
             }
             if let Some(rows) = in_journal {
                 search.take_names_of_journal(boot);
-                let from_us = search.window(boot).map_or(0, |window| span(&window.coverage).0);
-                search.each_held((boot, Source::Journal(boot)), from_us, &rows, &mut each)?;
+                search.each_held((boot, Source::Journal(boot)), &losses, &rows, &mut each)?;
             }
         }
         Ok(())
@@ -317,12 +334,12 @@ impl Store {
 
     /// As [`Store::with_journal`], and opens the segments that may be deleted while the others are
     /// read: those to be merged, and the oldest, which retention deletes first.
-    fn with_files(&self, question: &Question) -> Result<(Store, Journal, HashMap<u64, File>), StoreError> {
+    fn with_files(&self, question: &Question) -> Result<(Store, (Journal, u64), HashMap<u64, File>), StoreError> {
         loop {
             let (store, journal) = self.with_journal(question)?;
             let asked = |segment: &&Segment| {
                 let known = store.catalogue.boots.get(segment.boot as usize);
-                known.is_some_and(|known| unix_span(segment, known).1 >= question.from_us)
+                known.is_some_and(|known| store.latest_of(segment, known) >= question.from_us)
             };
             let segments = || store.catalogue.segments.values().filter(asked);
             let unmerged = segments().rev().filter(|segment| !segment.is_merged).take(UNMERGED_HELD);
@@ -345,8 +362,9 @@ impl Store {
         }
     }
 
-    /// The store as it is now, with all of its journal: no segment has what that has.
-    fn with_journal(&self, question: &Question) -> Result<(Store, Journal), StoreError> {
+    /// The store as it is now, with all of its journal and the number of its frames: no segment has
+    /// what that has.
+    fn with_journal(&self, question: &Question) -> Result<(Store, (Journal, u64)), StoreError> {
         loop {
             let store = Store::open(&self.folder)?;
             let found = Found::default();
@@ -356,7 +374,7 @@ impl Store {
             let mut search =
                 Search { store: &store, question, journal: None, cached: None, held, names, found, bounds };
             let is_live = store.catalogue.boots.last().is_some_and(|boot| boot.ended.is_none());
-            let journal = if is_live { search.read_journal(None) } else { Ok(Journal::new()) };
+            let journal = if is_live { search.read_journal(None) } else { Ok((Journal::new(), 0)) };
             // A window that was sealed meanwhile took its journal away.
             if Store::open(&self.folder)?.catalogue.next_frame == store.catalogue.next_frame {
                 return Ok((store, journal?));

@@ -4,7 +4,7 @@ use std::io;
 use std::io::Write;
 use std::sync::Arc;
 
-use export::store::Holder;
+use export::store::Interval;
 use export::store::Until;
 use parquet::basic::Compression;
 use parquet::basic::ZstdLevel;
@@ -14,6 +14,8 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+
+use super::Origin;
 
 /// The columns; `put` fills them in this order.
 const SCHEMA: &str = "
@@ -36,6 +38,13 @@ message interval {
     required boolean until_exact;
     required boolean ended_by_restart;
     required boolean certain;
+    required int64 known_since (TIMESTAMP(MICROS, true));
+    required int64 known_until (TIMESTAMP(MICROS, true));
+    required binary store (UTF8);
+    optional binary machine (UTF8);
+    required binary run (UTF8);
+    required int64 started;
+    required int64 version;
 }";
 /// Rows of a file that are in memory before they are written: some tens of megabytes.
 pub(crate) const GROUP_ROWS_OF_FILE: usize = 256 << 10;
@@ -94,7 +103,8 @@ impl<W: Write + Send> ParquetFile<W> {
         Ok(ParquetFile { writer, columns, rows: 0, group_rows })
     }
 
-    pub(crate) fn put(&mut self, holder: &Holder) -> io::Result<()> {
+    pub(crate) fn put(&mut self, origin: &Origin, interval: &Interval) -> io::Result<()> {
+        let holder = &interval.holder;
         let (until, is_restart) = match holder.until {
             Until::Open => (None, false),
             Until::Ended(until) | Until::Lost(until) => (Some(until), false),
@@ -122,6 +132,13 @@ impl<W: Write + Send> ParquetFile<W> {
             Some(Cell::Boolean(matches!(holder.until, Until::Ended(_)))),
             Some(Cell::Boolean(is_restart)),
             Some(Cell::Boolean(holder.is_certain)),
+            Some(time(interval.known_since_us)),
+            Some(time(interval.known_until_us)),
+            text(&origin.store),
+            origin.machine.as_deref().and_then(text),
+            text(&format!("{:032x}", u128::from_be_bytes(interval.run))),
+            Some(time(interval.started_ms)),
+            Some(time(origin.version)),
         ];
         for (column, cell) in self.columns.iter_mut().zip(row) {
             column.push(cell);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::io::Write;
+use std::time::UNIX_EPOCH;
 
 use nat::Instant;
 use nat::event::Event;
@@ -16,15 +17,16 @@ use crate::line::Names;
 use crate::sink::Item;
 use crate::sink::Message;
 use crate::sink::Quotas;
-use crate::store::Holder;
-use crate::store::Until;
+use crate::store::Interval;
 use crate::store::What;
 use crate::subscriber::Subscriber;
 
 /// Bytes of a message in a file.
 const MESSAGE_MAX: usize = 8 << 10;
 
-/// Writes intervals as pairs of records: the beginning, and the end if it is known.
+/// Writes intervals as pairs of records: the beginning, and the end unless it is still held when the
+/// records end. There is no field for what is only possible, so an interval that is not proved to
+/// its end is cut to the part that is, and one of which nothing is proved is left out.
 #[derive(Debug)]
 pub struct IpfixFile {
     ipfix: Ipfix,
@@ -33,27 +35,33 @@ pub struct IpfixFile {
     quotas: Quotas,
     /// Time of the messages: the last one of a record.
     unix_us: u64,
+    /// Templates, until the time of the first record is known.
+    templates: Vec<Message>,
+    /// Intervals that were cut or left out.
+    shortened: u64,
 }
 
 impl IpfixFile {
     /// Begins a file of this observation domain.
-    ///
-    /// # Errors
-    /// Writing failed.
-    pub fn begin(domain: u32, out: &mut dyn Write) -> io::Result<IpfixFile> {
-        let mut ipfix = Ipfix::new(domain, MESSAGE_MAX);
-        for mut templates in ipfix.templates() {
-            ipfix.stamp(&mut templates, 0);
-            out.write_all(&templates.bytes)?;
-        }
-        Ok(IpfixFile { ipfix, waiting: Vec::new(), names: Names::default(), quotas: Quotas::default(), unix_us: 0 })
+    pub fn begin(domain: u32) -> IpfixFile {
+        let ipfix = Ipfix::new(domain, MESSAGE_MAX);
+        let (templates, waiting) = (ipfix.templates(), Vec::new());
+        let (names, quotas) = (Names::default(), Quotas::default());
+        IpfixFile { ipfix, waiting, names, quotas, unix_us: 0, templates, shortened: 0 }
     }
 
     /// Adds an interval.
     ///
     /// # Errors
     /// Writing failed.
-    pub fn put(&mut self, holder: &Holder, out: &mut dyn Write) -> io::Result<()> {
+    pub fn put(&mut self, interval: &Interval, out: &mut dyn Write) -> io::Result<()> {
+        let Interval { holder, known_since_us, known_until_us, .. } = interval;
+        let is_open = interval.is_open_to_the_end;
+        let is_cut = !is_open || holder.since_us < *known_since_us;
+        self.shortened += u64::from(!holder.is_certain && is_cut);
+        if known_until_us <= known_since_us {
+            return Ok(());
+        }
         let (begin, end) = match holder.what {
             What::Mapping => (EventKind::MappingCreated, EventKind::MappingEnded),
             What::Static => (EventKind::StaticCreated, EventKind::StaticEnded),
@@ -82,9 +90,9 @@ impl IpfixFile {
             protocol: holder.protocol,
             ..Event::new(begin, Instant::ORIGIN)
         };
-        self.push((&event, holder.subscriber), holder.since_us);
-        if let Until::Ended(until) | Until::Restart(until) | Until::Lost(until) = holder.until {
-            self.push((&Event { kind: end, ..event }, holder.subscriber), until);
+        self.push((&event, holder.subscriber), *known_since_us);
+        if !is_open {
+            self.push((&Event { kind: end, ..event }, holder.subscriber), *known_until_us);
         }
         self.write(out)
     }
@@ -96,6 +104,10 @@ impl IpfixFile {
     }
 
     fn write(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        for mut templates in self.templates.drain(..) {
+            self.ipfix.stamp(&mut templates, self.unix_us);
+            out.write_all(&templates.bytes)?;
+        }
         for mut message in self.waiting.drain(..) {
             self.ipfix.stamp(&mut message, self.unix_us);
             out.write_all(&message.bytes)?;
@@ -103,12 +115,17 @@ impl IpfixFile {
         Ok(())
     }
 
-    /// Writes the rest.
+    /// Writes the rest. Returns how many intervals were cut or left out because they are not proved.
     ///
     /// # Errors
     /// Writing failed.
-    pub fn end(mut self, out: &mut dyn Write) -> io::Result<()> {
+    pub fn end(mut self, out: &mut dyn Write) -> io::Result<u64> {
         self.ipfix.end(&mut self.waiting);
-        self.write(out)
+        if self.unix_us == 0 {
+            // Without a record.
+            self.unix_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
+        }
+        self.write(out)?;
+        Ok(self.shortened)
     }
 }

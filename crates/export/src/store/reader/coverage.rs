@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use super::Holder;
 use super::Question;
 use super::Until;
+use super::proof::Losses;
+use super::proof::unrecorded;
 use super::search::Search;
 use super::time::Stretch;
 use crate::Subscriber;
@@ -18,12 +20,6 @@ use crate::store::catalogue::Segment;
 use crate::store::error::StoreError;
 use crate::utc_text;
 
-/// How long a boot may have run after its last record, in µs, if the clock went back before the
-/// next start.
-const LOST_END_US: u64 = 600_000_000;
-/// The same if it did not: twice the default interval of syncs. The clock may have gone back by
-/// less than the time between the boots.
-const LOST_LEAST_US: u64 = 2_000_000;
 /// They have adopted the new formulas by then, in µs after the log got them.
 const ADOPTED_US: u64 = 5_000_000;
 /// Times of day are before this one.
@@ -101,8 +97,8 @@ impl Search<'_> {
         Ok(covered.unwrap_or(sealed_us).max(sealed_us))
     }
 
-    /// The periods of a boot in which records may be missing, and whether the last one has ended.
-    fn periods(&self, boot: u32) -> (Vec<(u64, u64)>, bool) {
+    /// The periods of a boot in which records may be missing.
+    pub(super) fn losses(&self, boot: u32) -> Losses {
         let catalogue = &self.store.catalogue;
         let of_boot = catalogue.segments.values().chain(&catalogue.deleted).filter(|segment| segment.boot == boot);
         let journal = self.window(boot).map(|window| &window.coverage);
@@ -114,21 +110,11 @@ impl Search<'_> {
                 last = Some(coverage);
             }
         }
-        (union(periods), last.is_none_or(|last| !last.is_still_uncertain))
+        Losses { periods: union(periods), is_ended: last.is_none_or(|last| !last.is_still_uncertain) }
     }
 
     fn is_uncertain(&self, boot: u32, from_us: u64, to_us: u64) -> bool {
-        self.periods(boot).0.iter().any(|(from, until)| *from <= to_us && from_us <= *until)
-    }
-
-    /// True if a lost record may have ended an interval before `to_us`. It was reported last at
-    /// `seen_us`: at the end of a period, all workers have reported what was open then.
-    pub(super) fn may_have_ended(&self, boot: u32, from_us: u64, seen_us: u64, to_us: u64) -> bool {
-        let (periods, is_ended) = self.periods(boot);
-        periods.iter().enumerate().any(|(place, (from, until))| {
-            let is_confirmed = *from <= seen_us && (is_ended || place + 1 < periods.len());
-            *from <= to_us && from_us <= *until && !is_confirmed
-        })
+        self.losses(boot).periods.iter().any(|(from, until)| *from <= to_us && from_us <= *until)
     }
 
     /// Notes what is missing between two moments.
@@ -168,25 +154,8 @@ impl Search<'_> {
     /// may still have been held, and something else may have begun.
     pub(super) fn after_end(&mut self, known: &Boot, boot: u32, end_us: u64) -> Result<(), StoreError> {
         let Question { from_us, to_us, .. } = self.question;
-        let next = self.store.catalogue.boots.get(boot as usize + 1).and_then(|boot| boot.clocks.first());
-        let mut is_asked = false;
-        for (place, (clock, since_us)) in known.clocks.iter().zip(&known.clocks_since_us).enumerate() {
-            let later = known.clocks.get(place + 1);
-            if later.is_some_and(|later| later.monotonic_us <= end_us) {
-                continue;
-            }
-            let unix_us = |monotonic_us: u64| monotonic_us.saturating_add_signed(clock.offset());
-            let begin = unix_us(end_us.max(*since_us));
-            let end = match (later, next, known.ended) {
-                (Some(later), ..) => unix_us(later.monotonic_us),
-                (None, _, None) | (None, None, _) => u64::MAX,
-                (None, Some(next), _) if next.unix_us < begin => begin.saturating_add(LOST_END_US),
-                (None, Some(next), _) if known.is_whole => next.unix_us.max(begin),
-                (None, Some(next), _) => next.unix_us.max(begin.saturating_add(LOST_LEAST_US)),
-            };
-            is_asked |= from_us < end && begin <= to_us;
-        }
-        if !is_asked {
+        let next = self.store.catalogue.boots.get(boot as usize + 1);
+        if !unrecorded(known, next, end_us).iter().any(|(begin, end)| from_us < *end && *begin <= to_us) {
             return Ok(());
         }
         let stretches = self.store.stretches(boot, known, end_us);

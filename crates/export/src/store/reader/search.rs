@@ -16,6 +16,9 @@ use super::Question;
 use super::Store;
 use super::Until;
 use super::coverage::changes;
+use super::proof::Interval;
+use super::proof::Losses;
+use super::proof::lost_end_us;
 use super::time::Stretch;
 use super::time::span;
 use crate::Subscriber;
@@ -118,33 +121,25 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Calls `each` for those of some rows that were held in the time in question. `from_us` is the
-    /// first time of their segment. Returns how many there were.
+    /// Calls `each` for those of some rows that were held in the time in question.
     pub(super) fn each_held<E>(
         &self,
         (boot, source): (u32, Source),
-        from_us: u64,
+        losses: &Losses,
         rows: &[Row],
-        each: &mut impl FnMut(&Holder) -> Result<(), E>,
-    ) -> Result<u64, E> {
-        let (stretch, mut held) = (Stretch { boot, offset: 0, from_us: 0, to_us: 0 }, 0);
+        each: &mut impl FnMut(&Interval) -> Result<(), E>,
+    ) -> Result<(), E> {
         for row in rows {
-            let mut holder = self.holder(&stretch, (source, row), from_us);
-            let end = match holder.until {
+            let interval = self.interval(boot, (source, row), losses);
+            let end = match interval.holder.until {
                 Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end,
                 Until::Open => u64::MAX,
             };
-            // Near a step of the clock, it may have begun and ended by the time before or after it.
-            let (since, until) = (self.unclear_unix_us(boot, row.start), self.unclear_unix_us(boot, row.end));
-            let until = until.filter(|_| matches!(holder.until, Until::Ended(_) | Until::Lost(_)));
-            holder.is_certain &= since.is_none() && until.is_none();
-            let (first, end) = (since.map_or(holder.since_us, |since| since.0), until.map_or(end, |until| until.1));
-            if first <= self.question.to_us && self.question.from_us < end {
-                each(&holder)?;
-                held += 1;
+            if interval.holder.since_us <= self.question.to_us && self.question.from_us < end {
+                each(&interval)?;
             }
         }
-        Ok(held)
+        Ok(())
     }
 
     /// Reads the journal, once.
@@ -152,7 +147,7 @@ impl Search<'_> {
         if self.journal.is_none() {
             let address = self.question.address.to_bits();
             let host = self.question.host;
-            let journal =
+            let (journal, _) =
                 self.read_journal(Some(Wanted { external: Some(address), subscriber: Some(address), host }))?;
             self.journal = Some(journal);
         }
@@ -172,11 +167,11 @@ impl Search<'_> {
         self.journal.as_ref().and_then(|journal| journal.get(&boot))
     }
 
-    /// What the journal has of the intervals that are wanted, or of all.
-    pub(super) fn read_journal(&mut self, wanted: Option<Wanted>) -> Result<Journal, StoreError> {
+    /// What the journal has of the intervals that are wanted, or of all, and the number of frames.
+    pub(super) fn read_journal(&mut self, wanted: Option<Wanted>) -> Result<(Journal, u64), StoreError> {
         let store = self.store;
         let known = &store.catalogue;
-        let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(Journal::new()) };
+        let Some(boot) = known.boots.len().checked_sub(1) else { return Ok((Journal::new(), 0)) };
         let began_us = known.boots[boot].clocks.first().map_or(0, |moment| moment.monotonic_us);
         let boot = boot as u32;
         let mut builder = Builder::new(began_us, wanted);
@@ -220,7 +215,7 @@ impl Search<'_> {
             Ok(())
         })?;
         self.found.reads += 1;
-        Ok((frames > 0).then(|| (boot, builder.cut())).into_iter().collect())
+        Ok(((frames > 0).then(|| (boot, builder.cut())).into_iter().collect(), frames))
     }
 
     /// Opens a segment, or returns the one opened last.
@@ -378,10 +373,14 @@ impl Search<'_> {
             }
             self.check_count(self.found.holders.len() + done.len())?;
         }
+        let losses = self.losses(stretch.boot);
         for (place, row) in done {
+            let (proved_from_us, proved_until_us) = losses.proved(&row);
+            let at_us = from_us.max(row.start.saturating_mul(1_000));
+            let is_proved = proved_from_us <= at_us && at_us < proved_until_us;
             let segment = segments.get(place).map(|segment| Source::Segment(segment.id));
             let source = segment.unwrap_or(Source::Journal(stretch.boot));
-            let holder = self.holder(stretch, (source, &row), from_us);
+            let holder = self.holder(stretch.boot, (source, &row), is_proved);
             self.found.holders.push(holder);
         }
         self.check_covered(stretch, &segments, from_us, to_us)
@@ -444,27 +443,20 @@ impl Search<'_> {
         Ok(found)
     }
 
-    fn holder(&self, stretch: &Stretch, (source, row): (Source, &Row), from_us: u64) -> Holder {
-        let boot = self.store.catalogue.boots.get(stretch.boot as usize);
-        let unix_us = |monotonic_ms: u64| self.unix_us(stretch.boot, monotonic_ms);
-        let until = match (row.until, boot.and_then(|boot| boot.ended)) {
+    pub(super) fn holder(&self, at_boot: u32, (source, row): (Source, &Row), is_proved: bool) -> Holder {
+        let boots = &self.store.catalogue.boots;
+        let boot = boots.get(at_boot as usize);
+        let unix_us = |monotonic_ms: u64| self.unix_us(at_boot, monotonic_ms);
+        let until = match (row.until, boot.and_then(|boot| Some((boot, boot.ended?)))) {
             (End::Exact, _) => Until::Ended(unix_us(row.end)),
             (End::Lost, _) => Until::Lost(unix_us(row.end)),
             (End::Open, None) => Until::Open,
-            (End::Open, Some((covered_us, is_clean))) => {
-                let next = self.store.catalogue.boots.get(stretch.boot as usize + 1);
-                let start = next.and_then(|next| next.clocks.first()).map(|clock| clock.unix_us);
+            (End::Open, Some((boot, (covered_us, is_clean)))) => {
                 let end = unix_us(covered_us.div_ceil(1_000));
-                Until::Restart(if is_clean { end } else { start.unwrap_or(end).max(end) })
+                let next = boots.get(at_boot as usize + 1);
+                Until::Restart(if is_clean { end } else { lost_end_us(boot, next, covered_us).max(end) })
             }
         };
-        // A lost record may have ended it between its start and the time in question, unless its
-        // end is known, or a later record says that it was open.
-        let (start_us, seen_us) = (row.start.saturating_mul(1_000), row.end.saturating_mul(1_000));
-        let is_bounded = row.until == End::Exact || (row.until == End::Open && from_us <= seen_us);
-        let confirmed_us = if row.until == End::Open { seen_us } else { 0 };
-        let is_lost = !is_bounded && self.may_have_ended(stretch.boot, start_us, confirmed_us, from_us);
-        let is_early = row.is_start_rounded && from_us / 1_000 < row.start.saturating_add(1_000);
         let port = (row.what != What::Block).then_some(row.internal_port);
         let pool = boot.and_then(|boot| boot.pool_of(row.external_address(), row.start.saturating_mul(1_000)));
         let pool_name = boot.zip(pool).and_then(|(boot, pool)| boot.names.pools.get(usize::from(pool))).cloned();
@@ -485,7 +477,7 @@ impl Search<'_> {
             first_port: row.first_port,
             last_port: row.last_port,
             remote,
-            is_certain: !is_lost && !is_early && subscriber != Subscriber::Unknown,
+            is_certain: is_proved && subscriber != Subscriber::Unknown,
             is_since_exact: !row.is_start_rounded,
         }
     }

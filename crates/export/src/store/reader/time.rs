@@ -10,6 +10,7 @@ use crate::store::catalogue::Boot;
 use crate::store::catalogue::Moment;
 use crate::store::catalogue::Segment;
 use crate::store::error::StoreError;
+use crate::store::row::Row;
 use crate::utc_text;
 
 /// A stretch of a boot in which the clock was not set.
@@ -112,6 +113,12 @@ pub(super) fn unix_span(segment: &Segment, boot: &Boot) -> (u64, u64) {
     let offsets = || boot.clocks.iter().map(Moment::offset);
     let (least, most) = (offsets().min().unwrap_or(0), offsets().max().unwrap_or(0));
     (first.saturating_add_signed(least), last.saturating_add_signed(most))
+}
+
+/// The earliest time of day that any clock setting of its boot gives the start of a row.
+pub(super) fn earliest_of(boot: &Boot, row: &Row) -> u64 {
+    let least = boot.clocks.iter().map(Moment::offset).min().unwrap_or(0);
+    row.start.saturating_mul(1_000).saturating_add_signed(least)
 }
 
 /// First and last time of the records of a segment, in whole milliseconds as its rows.
