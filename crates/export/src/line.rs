@@ -218,19 +218,23 @@ fn formulas(out: &mut Vec<u8>, checksum: Option<u32>) {
 /// For a configuration without deterministic pools.
 pub const NO_FORMULAS: &str = "none";
 
+/// True of the record of an allocation that began earlier: its amount is the age in seconds.
+pub(crate) fn is_late(event: &Event) -> bool {
+    match event.cause {
+        Cause::LogOpened => event.kind.is_allocation(),
+        // It kept its port when the configuration changed.
+        Cause::Configuration => event.kind == EventKind::MappingCreated,
+        _ => false,
+    }
+}
+
 fn mapping(out: &mut Vec<u8>, event: &Event, who: Subscriber, names: &Names) {
     subscriber(out, event, who, names);
     protocol(out, event);
     number_field(out, b",\"internal_port\":", u64::from(event.internal_port));
     address_field(out, b",\"external_address\":\"", event.external);
     number_field(out, b",\"external_port\":", u64::from(event.first_port));
-    let is_late = match event.cause {
-        Cause::LogOpened => true,
-        // It kept its port when the configuration changed.
-        Cause::Configuration => event.kind == EventKind::MappingCreated,
-        _ => false,
-    };
-    if matches!(event.kind, EventKind::MappingEnded | EventKind::FlowEnded) || is_late {
+    if matches!(event.kind, EventKind::MappingEnded | EventKind::FlowEnded) || is_late(event) {
         number_field(out, b",\"held_s\":", u64::from(event.amount));
     }
 }
@@ -244,7 +248,7 @@ fn range(out: &mut Vec<u8>, event: &Event, who: Subscriber, names: &Names) {
     address_field(out, b",\"external_address\":\"", event.external);
     number_field(out, b",\"first_port\":", u64::from(event.first_port));
     number_field(out, b",\"last_port\":", u64::from(event.last_port));
-    if matches!(event.kind, EventKind::BlockReturned | EventKind::StaticEnded) || event.cause == Cause::LogOpened {
+    if matches!(event.kind, EventKind::BlockReturned | EventKind::StaticEnded) || is_late(event) {
         number_field(out, b",\"held_s\":", u64::from(event.amount));
     }
 }

@@ -8,9 +8,11 @@
 use std::io::Write;
 
 use nat::event::Cause;
+use nat::event::Event;
 use nat::event::EventKind;
 
 use super::Item;
+use crate::line::is_late;
 use crate::utc::UtcText;
 
 /// The name of our element. 32473 is the number that RFC 5612 reserves for such uses.
@@ -194,18 +196,18 @@ fn put_own(text: &mut Vec<u8>, item: &Item<'_>) {
     if has_pool && !item.pool_name().is_empty() {
         parameter(text, "POOL", item.pool_name());
     }
-    if let Some(name) = amount_name(event.kind, event.cause) {
+    if let Some(name) = amount_name(event) {
         let _ = write!(text, " {name}=\"{}\"", event.amount);
     }
     text.push(b']');
 }
 
 /// What the amount of an event is.
-fn amount_name(kind: EventKind, cause: Cause) -> Option<&'static str> {
-    Some(match kind {
+fn amount_name(event: &Event) -> Option<&'static str> {
+    Some(match event.kind {
         EventKind::MappingEnded | EventKind::StaticEnded | EventKind::FlowEnded | EventKind::BlockReturned => "HELD",
         EventKind::PenaltyEnded => "HELD",
-        _ if kind.is_allocation() && cause == Cause::LogOpened => "HELD",
+        _ if is_late(event) => "HELD",
         EventKind::Refused | EventKind::PoolExhausted | EventKind::PenaltyBegun | EventKind::FilterSuppressed => {
             "PACKETS"
         }

@@ -11,6 +11,7 @@ use nat::reassembly;
 
 use super::template::Field;
 use super::template::Template;
+use crate::line::is_late;
 use crate::sink::Item;
 use crate::subscriber::Subscriber;
 
@@ -120,7 +121,7 @@ impl Record {
         let event = item.event;
         for field in self.template.all_fields() {
             match field {
-                Field::ObservationTimeMs => out.extend_from_slice(&(item.unix_us / 1_000).to_be_bytes()),
+                Field::ObservationTimeMs => out.extend_from_slice(&(began_us(item) / 1_000).to_be_bytes()),
                 Field::NatEvent => out.push(self.nat_event as u8),
                 Field::NatInstance => out.extend_from_slice(&instance.to_be_bytes()),
                 Field::IngressVrf => out.extend_from_slice(&u32::from(event.realm.0).to_be_bytes()),
@@ -167,6 +168,13 @@ impl Record {
             }
         }
     }
+}
+
+/// The time of the event that a record reports (RFC 8158 §5.1): of an allocation that is recorded
+/// later, when it began, to the second.
+fn began_us(item: &Item<'_>) -> u64 {
+    let age_s = if is_late(item.event) { item.event.amount } else { 0 };
+    item.unix_us.saturating_sub(u64::from(age_s) * 1_000_000)
 }
 
 /// Appends a text with its length in one byte (RFC 7011 §7); names are shorter than 255 bytes.

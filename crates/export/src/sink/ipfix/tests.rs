@@ -245,6 +245,15 @@ fn bindings_are_silent_after_a_gap_and_do_not_count_reports() {
 }
 
 #[test]
+fn a_record_of_what_is_older_has_its_true_start() {
+    let of_age = |cause| Event { amount: 6, ..of_mapping(EventKind::MappingCreated).because(cause) };
+    let events = [of_mapping(EventKind::MappingCreated), of_age(Cause::LogOpened), of_age(Cause::Configuration)];
+    let (records, _) = records_of(&events, 1_400);
+    let times: Vec<u64> = records.iter().filter(|record| number_of(record) == 8).map(|at| number(at, 323)).collect();
+    assert_eq!(times.iter().map(|time| times[0] - time).collect::<Vec<_>>(), [0, 6_000, 6_000]);
+}
+
+#[test]
 fn ipv6_hosts_and_softwires_have_fields_of_their_own() {
     // covers: 8158-E2, 8158-E4
     let host = core::net::Ipv4Addr::new(224, 0, 0, 1);
