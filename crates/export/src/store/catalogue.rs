@@ -30,6 +30,7 @@ use super::codec::Cursor;
 use super::codec::put_bytes;
 use super::codec::put_varint;
 use super::error::StoreError;
+use super::folder::is_file_of;
 use super::folder::new_file;
 use super::journal::Hash;
 use super::lookups::Lines;
@@ -754,6 +755,11 @@ impl CatalogueWriter {
         let found = signed.filter(|head| head.store == catalogue.store);
         let lookups = Lines::after(found.map_or((0, [0; 32]), |head| head.lookups));
         Ok(CatalogueWriter { folder: folder.to_owned(), file, catalogue, key, synced: (0, [0; 32]), found, lookups })
+    }
+
+    /// True if the file that is written is still the one of the folder.
+    pub(crate) fn is_in_place(&self) -> bool {
+        is_file_of(&self.file, &self.folder.join(NAME))
     }
 
     /// Of these frames from `first` on, the first that is not what the signed head says was on the

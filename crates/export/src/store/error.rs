@@ -35,6 +35,16 @@ pub enum StoreError {
         /// The folder.
         path: PathBuf,
     },
+    /// The files that this process writes are no longer those of the folder.
+    #[error(
+        "store {path}: its files were moved or deleted while Natrix wrote to them, so nothing is recorded; put the \
+         folder back, or if it is lost, restart Natrix with an empty folder",
+        path = .path.display()
+    )]
+    Gone {
+        /// The file.
+        path: PathBuf,
+    },
     /// The content is not what was written.
     #[error("store {path}: damaged: {what}; run natrix log verify", path = .path.display())]
     Damaged {

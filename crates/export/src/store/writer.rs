@@ -172,6 +172,8 @@ pub struct StoreWriter {
     now: Moment,
     framed_us: u64,
     synced_us: u64,
+    /// When the files were last known to be in the folder.
+    checked_us: u64,
     is_unsynced: bool,
     /// True if a sync failed: the system may have forgotten what it could not write, and the next
     /// sync would succeed.
@@ -248,6 +250,7 @@ impl StoreWriter {
             now,
             framed_us: now.monotonic_us,
             synced_us: now.monotonic_us,
+            checked_us: now.monotonic_us,
             is_unsynced: false,
             is_doubtful: false,
             doubtful_until: 0,
@@ -373,6 +376,7 @@ impl StoreWriter {
     pub fn advance(&mut self, now: Moment, covered_us: u64) -> Result<(), StoreError> {
         self.now = now;
         self.unwritten.note(now);
+        self.check_files()?;
         self.write_due()?;
         self.builder.cover(covered_us);
         let waited_us = now.monotonic_us.saturating_sub(self.framed_us);
@@ -407,6 +411,23 @@ impl StoreWriter {
             }
             self.offset = offset;
         }
+        Ok(())
+    }
+
+    /// Looks whether the files are still those of the folder, at most once in the interval of syncs
+    /// while they are. What is written to others is lost.
+    fn check_files(&mut self) -> Result<(), StoreError> {
+        let now_us = self.now.monotonic_us;
+        if now_us.saturating_sub(self.checked_us) < self.options.sync_interval_us {
+            return Ok(());
+        }
+        if let Some((path, _)) = self.journal.as_ref().filter(|(path, file)| !folder::is_file_of(file, path)) {
+            return Err(StoreError::Gone { path: path.clone() });
+        }
+        if !self.catalogue.is_in_place() {
+            return Err(StoreError::Gone { path: self.folder.join(catalogue::NAME) });
+        }
+        self.checked_us = now_us;
         Ok(())
     }
 

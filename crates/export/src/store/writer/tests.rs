@@ -494,3 +494,65 @@ fn a_short_retention_makes_no_tiny_segments() {
     };
     assert_eq!([span_s(4), span_s(600), span_s(1_800), span_s(86_400)], [0.25, 37.5, 60.0, 1_350.0]);
 }
+
+/// Adds events until the generator has given so many, over some seconds of its clock.
+fn write_more(writer: &mut StoreWriter, generator: &mut Generator, count: usize) -> Result<(), StoreError> {
+    let mut events = Vec::new();
+    for _ in 0..count / 500 {
+        events.clear();
+        generator.fill(500, &mut events);
+        if events.is_empty() {
+            break;
+        }
+        writer.push_all(Generator::WORKER, &events);
+        let now = generator.now();
+        writer.advance(now, now.monotonic_us)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_folder_that_was_moved_fails_until_it_is_back() {
+    let folder = std::env::temp_dir().join(format!("natrix-store-moved-{}", std::process::id()));
+    let away = folder.with_extension("away");
+    for folder in [&folder, &away] {
+        let _ = fs::remove_dir_all(folder);
+    }
+    let mut generator = Generator::new(Generated::Mappings(20_000), 2);
+    let mut writer = StoreWriter::open(&folder, StoreOptions::default(), Generator::begin()).unwrap();
+    write_more(&mut writer, &mut generator, 10_000).unwrap();
+    fs::rename(&folder, &away).unwrap();
+    let failure = write_more(&mut writer, &mut generator, 10_000).unwrap_err();
+    assert!(matches!(failure, StoreError::Gone { .. }), "{failure}");
+    assert!(failure.to_string().contains("put the folder back"), "{failure}");
+    // What waits stays in the rings, and nothing is made where the folder was.
+    assert!(!writer.is_all_written() && !folder.exists());
+    fs::rename(&away, &folder).unwrap();
+    write_more(&mut writer, &mut generator, usize::MAX).unwrap();
+    let now = generator.now();
+    writer.finish(now, now.monotonic_us, false).unwrap();
+    let stat = Store::open(&folder).unwrap().stat().unwrap();
+    assert_eq!((stat.mappings, stat.lost), (20_000, 0));
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn deleted_files_are_a_failure() {
+    for kept in ["catalogue", "journal-", "nothing"] {
+        let folder = std::env::temp_dir().join(format!("natrix-store-gone-{kept}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        let mut generator = Generator::new(Generated::Mappings(20_000), 2);
+        let mut writer = StoreWriter::open(&folder, StoreOptions::default(), Generator::begin()).unwrap();
+        write_more(&mut writer, &mut generator, 10_000).unwrap();
+        for entry in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap()) {
+            if !entry.file_name().to_str().unwrap().starts_with(kept) {
+                fs::remove_file(entry.path()).unwrap();
+            }
+        }
+        let failure = write_more(&mut writer, &mut generator, 10_000).unwrap_err();
+        assert!(matches!(failure, StoreError::Gone { .. }), "{failure}");
+        let now = generator.now();
+        assert!(writer.finish(now, now.monotonic_us, false).is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
