@@ -504,7 +504,7 @@ def duckdb_and_chdb_find_in_parquet_what_find_finds(n):
     script = f"""
 import duckdb, json
 print(json.dumps(duckdb.sql(f'''
-    select external_address, first_port, epoch_us(since + (until - since) / 2)
+    select external_address, first_port, date_diff('microsecond', timestamptz '1970-01-01 00:00:00+00', since + (until - since) / 2)
     from read_parquet('{parquet}') using sample reservoir(20 rows) repeatable (1)''').fetchall()))
 """
     _, out, _ = n.nat.run([f"{TOOLS}/python/bin/python", "-c", script], check=True, timeout=120)

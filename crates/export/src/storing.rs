@@ -172,7 +172,10 @@ impl Storing {
         let finished = self.writer.finish(moment_of(moment), moment.now.as_micros(), false);
         match &finished {
             Ok(()) => self.figures.set_waiting(0, 0, u64::MAX),
-            Err(error) => self.figures.failed(&error.to_string()),
+            Err(error) => {
+                self.figures.failing.store(1, Ordering::Relaxed);
+                self.figures.failed(&error.to_string());
+            }
         }
         finished.is_ok()
     }

@@ -172,8 +172,8 @@ pub struct StoreWriter {
     now: Moment,
     framed_us: u64,
     synced_us: u64,
-    /// When the files were last known to be in the folder.
-    checked_us: u64,
+    /// When the files were last known to be in the folder; None if that must be looked at now.
+    checked_us: Option<u64>,
     is_unsynced: bool,
     /// True if a sync failed: the system may have forgotten what it could not write, and the next
     /// sync would succeed.
@@ -250,7 +250,7 @@ impl StoreWriter {
             now,
             framed_us: now.monotonic_us,
             synced_us: now.monotonic_us,
-            checked_us: now.monotonic_us,
+            checked_us: None,
             is_unsynced: false,
             is_doubtful: false,
             doubtful_until: 0,
@@ -418,7 +418,7 @@ impl StoreWriter {
     /// while they are. What is written to others is lost.
     fn check_files(&mut self) -> Result<(), StoreError> {
         let now_us = self.now.monotonic_us;
-        if now_us.saturating_sub(self.checked_us) < self.options.sync_interval_us {
+        if self.checked_us.is_some_and(|at_us| now_us.saturating_sub(at_us) < self.options.sync_interval_us) {
             return Ok(());
         }
         if let Some((path, _)) = self.journal.as_ref().filter(|(path, file)| !folder::is_file_of(file, path)) {
@@ -427,7 +427,7 @@ impl StoreWriter {
         if !self.catalogue.is_in_place() {
             return Err(StoreError::Gone { path: self.folder.join(catalogue::NAME) });
         }
-        self.checked_us = now_us;
+        self.checked_us = Some(now_us);
         Ok(())
     }
 
@@ -681,6 +681,7 @@ impl StoreWriter {
     /// # Errors
     /// The disk failed. The journal has what no segment has.
     pub fn finish(mut self, now: Moment, covered_us: u64, compact: bool) -> Result<(), StoreError> {
+        self.checked_us = None;
         self.advance(now, covered_us)?;
         self.seal()?;
         self.collect(true)?;
