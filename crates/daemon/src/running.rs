@@ -256,12 +256,15 @@ impl Running {
                     let reason = reason(figures.last_error);
                     log.error(&format_args!("event log: {} records could not be written ({reason})", figures.waiting));
                 }
-                if let Some(stored) = handle.stored().filter(|stored| stored.waiting > 0) {
+                if let Some(stored) = handle.stored().filter(|stored| stored.waiting > 0 || stored.failing) {
                     let reason = reason(stored.last_error);
-                    log.error(&format_args!(
-                        "log store: {} records could not be written ({reason}); they are in memory until the next start",
-                        stored.waiting
-                    ));
+                    let what = match stored.waiting {
+                        0 => "it could not be closed".to_owned(),
+                        waiting => {
+                            format!("{waiting} records are in memory until the next start, and were not written")
+                        }
+                    };
+                    log.error(&format_args!("log store: {what} ({reason})"));
                 }
             }
         }

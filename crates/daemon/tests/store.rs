@@ -266,6 +266,38 @@ fn refuse_loses_no_holder_to_a_full_disk_and_a_stop() {
 }
 
 #[test]
+fn refuse_loses_no_holder_to_a_folder_that_is_moved() {
+    let disk = Disk::new();
+    let (folder, away) = (disk.path.join("log"), disk.path.join("away"));
+    let mut one = start("store-moved", &folder, "refuse");
+    let mut seen = Vec::new();
+    open(&mut one, 1_000..2_000);
+    seen.push(look(&mut one));
+    settle(&mut one);
+    std::fs::rename(&folder, &away).expect("our own");
+    let begin = Instant::now();
+    while !store_of(&mut one).failing {
+        assert!(begin.elapsed() < PATIENCE, "{:?}", store_of(&mut one));
+        thread::sleep(Duration::from_millis(20));
+    }
+    let error = store_of(&mut one).last_error.expect("an error");
+    assert!(error.contains("moved or deleted") && error.contains("put the folder back"), "{error}");
+    open(&mut one, 2_000..10_000);
+    let made = one.status().mappings_created;
+    assert!(made < 9_000, "new mappings are refused: {made}");
+    seen.push(look(&mut one));
+    std::fs::rename(&away, &folder).expect("our own");
+    settle(&mut one);
+    open(&mut one, 20_000..21_000);
+    seen.push(look(&mut one));
+    settle(&mut one);
+    halt(one);
+    let answers = compare(&folder, &seen);
+    assert_eq!((answers.incomplete, answers.missing), (0, 0), "{answers:?}");
+    assert!(answers.right > 500, "{answers:?}");
+}
+
+#[test]
 fn a_read_only_disk_refuses_a_writer_and_still_answers() {
     let mut disk = Disk::new();
     let folder = disk.path.join("log");
