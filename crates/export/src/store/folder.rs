@@ -77,6 +77,16 @@ pub(super) fn clean(folder: &Path, catalogue: &Catalogue) -> Result<(), StoreErr
     Ok(())
 }
 
+/// True if the path leads to this open file: it was not deleted, moved or replaced. What cannot be
+/// read is no proof of that.
+pub(crate) fn is_file_of(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        (_, Err(error)) => error.kind() != io::ErrorKind::NotFound,
+        (Err(_), _) => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,15 +102,5 @@ mod tests {
         assert!(FolderLock::of(&folder).is_ok());
         drop(inherited);
         fs::remove_dir_all(&folder).unwrap();
-    }
-}
-
-/// True if the path leads to this open file: it was not deleted, moved or replaced. What cannot be
-/// read is no proof of that.
-pub(crate) fn is_file_of(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
-        (_, Err(error)) => error.kind() != io::ErrorKind::NotFound,
-        (Err(_), _) => true,
     }
 }

@@ -51,6 +51,9 @@ const OLDEST_HELD: usize = 64;
 /// Bits of a version for the frames since the last entry of the catalogue.
 const FRAMES_BITS: u32 = 32;
 
+/// A store at one moment, with its journal and the number of frames in that.
+type Whole = (Store, (Journal, u64));
+
 /// A question to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
@@ -265,7 +268,7 @@ impl Store {
     ) -> Result<(), E> {
         let question =
             Question { address: Ipv4Addr::UNSPECIFIED, host: None, port: None, protocol: None, from_us, to_us };
-        let (store, (journal, frames), held) = self.with_files(&question)?;
+        let ((store, (journal, frames)), held) = self.with_files(&question)?;
         let version = store.catalogue.entries << FRAMES_BITS | frames.min((1 << FRAMES_BITS) - 1);
         let edition = Edition { store: store.catalogue.store, version };
         let mut each = |interval: &Interval| each(edition, interval);
@@ -334,7 +337,7 @@ impl Store {
 
     /// As [`Store::with_journal`], and opens the segments that may be deleted while the others are
     /// read: those to be merged, and the oldest, which retention deletes first.
-    fn with_files(&self, question: &Question) -> Result<(Store, (Journal, u64), HashMap<u64, File>), StoreError> {
+    fn with_files(&self, question: &Question) -> Result<(Whole, HashMap<u64, File>), StoreError> {
         loop {
             let (store, journal) = self.with_journal(question)?;
             let asked = |segment: &&Segment| {
@@ -357,14 +360,13 @@ impl Store {
             // What the catalogue still has is missing for good, which reading it reports.
             let is_there = |now: &Store| now.catalogue.segments.values().any(|segment| gone.contains(&segment.id));
             if gone.is_empty() || is_there(&Store::open(&self.folder)?) {
-                return Ok((store, journal, held));
+                return Ok(((store, journal), held));
             }
         }
     }
 
-    /// The store as it is now, with all of its journal and the number of its frames: no segment has
-    /// what that has.
-    fn with_journal(&self, question: &Question) -> Result<(Store, (Journal, u64)), StoreError> {
+    /// The store as it is now, with all of its journal: no segment has what that has.
+    fn with_journal(&self, question: &Question) -> Result<Whole, StoreError> {
         loop {
             let store = Store::open(&self.folder)?;
             let found = Found::default();
