@@ -404,20 +404,50 @@ impl FromStr for AddressAndPort {
         const WRONG: ParseError = ParseError {
             expected: "203.0.113.10, 203.0.113.10:40001, 2001:db8::7, [2001:db8::7]:40001 or 2001:db8::/56",
         };
-        if let Ok(prefix) = text.parse() {
-            return Ok(AddressAndPort { address: FindAddress::Ipv6(prefix), port: None });
+        if let Ok(address) = text.parse() {
+            return Ok(AddressAndPort { address, port: None });
         }
         if let Some((address, port)) = text.strip_prefix('[').and_then(|rest| rest.split_once("]:")) {
-            let address = address.parse().map_err(|_| WRONG)?;
-            return Ok(AddressAndPort {
-                address: FindAddress::Ipv6(address),
-                port: Some(port.parse().map_err(|_| WRONG)?),
-            });
+            let address = Some(address).filter(|address| address.contains(':')).and_then(|text| text.parse().ok());
+            return Ok(AddressAndPort { address: address.ok_or(WRONG)?, port: Some(port.parse().map_err(|_| WRONG)?) });
         }
-        let (address, port) = match text.split_once(':') {
-            Some((address, port)) => (address, Some(port.parse().map_err(|_| WRONG)?)),
-            None => (text, None),
-        };
-        Ok(AddressAndPort { address: FindAddress::Ipv4(address.parse().map_err(|_| WRONG)?), port })
+        let (address, port) = text.split_once(':').ok_or(WRONG)?;
+        let (address, port) = (address.parse().map_err(|_| WRONG)?, port.parse().map_err(|_| WRONG)?);
+        Ok(AddressAndPort { address: FindAddress::Ipv4(address), port: Some(port) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::show_arguments::EndpointFilter;
+
+    #[test]
+    fn an_ipv4_mapped_address_means_the_ipv4_address() {
+        let of = |text: &str| text.parse::<AddressAndPort>();
+        for (mapped, plain) in [
+            ("::ffff:203.0.113.7", "203.0.113.7"),
+            ("::ffff:cb00:7107", "203.0.113.7"),
+            ("0:0:0:0:0:ffff:203.0.113.7", "203.0.113.7"),
+            ("::ffff:203.0.113.7/128", "203.0.113.7"),
+            ("[::ffff:203.0.113.7]:41233", "203.0.113.7:41233"),
+        ] {
+            assert_eq!(of(mapped), of(plain), "{mapped}");
+            assert!(matches!(of(mapped), Ok(AddressAndPort { address: FindAddress::Ipv4(_), .. })), "{mapped}");
+        }
+        // IPv4 prefixes are not asked for.
+        for text in ["::ffff:203.0.113.0/120", "[::ffff:203.0.113.0/120]:5", "[203.0.113.7]:5", "203.0.113.0/24"] {
+            assert!(of(text).is_err(), "{text}");
+        }
+        let of = |text: &str| text.parse::<EndpointFilter>();
+        for (mapped, plain) in [
+            ("::ffff:10.0.0.2", "10.0.0.2"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("[::ffff:10.0.0.2]:4000", "10.0.0.2:4000"),
+        ] {
+            assert_eq!(of(mapped), of(plain), "{mapped}");
+            assert!(of(mapped).is_ok(), "{mapped}");
+        }
+        assert!(of("[::ffff:10.0.0.2]").is_err() && of("2001:db8::2").is_err());
     }
 }

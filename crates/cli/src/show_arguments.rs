@@ -379,7 +379,15 @@ impl FromStr for EndpointFilter {
 
     fn from_str(text: &str) -> Result<EndpointFilter, ParseError> {
         const WRONG: ParseError = ParseError { expected: "10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000" };
-        let (prefix, port) = match text.split_once(':') {
+        // The colons of an IPv4-mapped IPv6 address are no port.
+        if text.matches(':').count() > 1 && !text.starts_with('[') {
+            return Ok(EndpointFilter { prefix: Some(text.parse().map_err(|_| WRONG)?), port: None });
+        }
+        let split = match text.strip_prefix('[') {
+            Some(rest) => Some(rest.split_once("]:").ok_or(WRONG)?),
+            None => text.split_once(':'),
+        };
+        let (prefix, port) = match split {
             Some((prefix, port)) => (prefix, Some(port.parse().map_err(|_| WRONG)?)),
             None => (text, None),
         };

@@ -14,6 +14,7 @@ use crate::values::Prefix6;
 use crate::values::Protocol;
 use crate::values::RouteSource;
 use crate::values::Side;
+use crate::values::address;
 
 /// Conditions on the objects of a list. All given conditions must hold. Each list takes only the
 /// conditions of [`filters_of`].
@@ -63,7 +64,7 @@ pub struct Filter {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alg: Option<String>,
     /// Address that a route covers, or that a neighbour has.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "address")]
     pub address: Option<IpAddr>,
     /// Name of the interface of a next hop or neighbour.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -11,6 +11,7 @@ use crate::filter::Filter;
 use crate::values::AnyPrefix;
 use crate::values::FindAddress;
 use crate::values::Protocol;
+use crate::values::endpoint;
 use crate::values::words;
 
 use core::fmt;
@@ -288,9 +289,11 @@ pub struct Why {
     /// Transport; ICMP is an echo request (outbound) or an echo reply (inbound).
     pub protocol: Protocol,
     /// Source; for ICMP the port is the query identifier. An IPv6 host of NAT64 has IPv6.
+    #[serde(deserialize_with = "endpoint")]
     pub source: SocketAddr,
     /// Destination; for ICMP the port is the query identifier again. With IPv6 as source, an IPv4
     /// destination is put behind the first translation prefix of the VRF.
+    #[serde(deserialize_with = "endpoint")]
     pub destination: SocketAddr,
     /// The packet comes in the softwire of this B4 (DS-Lite); source and destination are inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
+use core::net::SocketAddr;
 use core::str::FromStr;
 
 use serde::Deserialize;
@@ -199,6 +200,9 @@ impl FromStr for Prefix {
 
     fn from_str(text: &str) -> Result<Prefix, ParseError> {
         let wrong = ParseError { expected: "IPv4 prefix such as 10.0.0.0/8, or an address" };
+        if let Some(prefix) = unmapped(text) {
+            return Ok(prefix);
+        }
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, length.parse().map_err(|_| wrong.clone())?),
             None => (text, 32),
@@ -218,6 +222,28 @@ impl<'de> Deserialize<'de> for Prefix {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(D::Error::custom)
     }
+}
+
+/// Bits before the IPv4 address in an IPv4-mapped IPv6 address.
+const MAPPED_BITS: u8 = 96;
+
+/// The IPv4 prefix that an IPv4-mapped IPv6 address or prefix means: `::ffff:203.0.113.7`. Servers
+/// that accept both families on one socket log IPv4 clients so.
+fn unmapped(text: &str) -> Option<Prefix> {
+    let (address, length) = text.split_once('/').unwrap_or((text, "128"));
+    let address = address.parse::<Ipv6Addr>().ok()?.to_ipv4_mapped()?;
+    Prefix::new(address, length.parse::<u8>().ok()?.checked_sub(MAPPED_BITS)?)
+}
+
+/// Reads an endpoint. An IPv4-mapped IPv6 address means the IPv4 address.
+pub(crate) fn endpoint<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let endpoint = SocketAddr::deserialize(deserializer)?;
+    Ok(SocketAddr::new(endpoint.ip().to_canonical(), endpoint.port()))
+}
+
+/// Reads an address. An IPv4-mapped IPv6 address means the IPv4 address.
+pub(crate) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
+    Ok(Option::<IpAddr>::deserialize(deserializer)?.map(|address| address.to_canonical()))
 }
 
 /// An IPv6 prefix, or an address.
@@ -266,6 +292,9 @@ impl FromStr for Prefix6 {
 
     fn from_str(text: &str) -> Result<Prefix6, ParseError> {
         let wrong = ParseError { expected: "IPv6 prefix such as 2001:db8::/56, or an address" };
+        if unmapped(text).is_some() {
+            return Err(ParseError { expected: "IPv6 prefix or address, not an IPv4-mapped one: write it as IPv4" });
+        }
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, length.parse().map_err(|_| wrong.clone())?),
             None => (text, 128),
@@ -329,6 +358,9 @@ impl FromStr for FindAddress {
 
     fn from_str(text: &str) -> Result<FindAddress, ParseError> {
         let wrong = ParseError { expected: "203.0.113.10, 2001:db8::7 or 2001:db8::/56" };
+        if let Some(prefix) = unmapped(text).filter(|prefix| prefix.length == 32) {
+            return Ok(FindAddress::Ipv4(prefix.address));
+        }
         let of_ipv6 = |prefix| Ok(FindAddress::Ipv6(prefix));
         text.parse().map(FindAddress::Ipv4).or_else(|_| text.parse().map_or(Err(wrong), of_ipv6))
     }
@@ -380,7 +412,8 @@ impl FromStr for AnyPrefix {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<AnyPrefix, ParseError> {
-        if text.contains(':') { text.parse().map(AnyPrefix::V6) } else { text.parse().map(AnyPrefix::V4) }
+        let is_ipv6 = text.contains(':') && unmapped(text).is_none();
+        if is_ipv6 { text.parse().map(AnyPrefix::V6) } else { text.parse().map(AnyPrefix::V4) }
     }
 }
 
@@ -438,4 +471,33 @@ impl<'de> Deserialize<'de> for HexBytes {
 /// `part / whole` as a number JSON can carry: 0 when `whole` is 0.
 pub fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::Filter;
+    use crate::request::Why;
+
+    #[test]
+    fn an_ipv4_mapped_address_means_the_ipv4_address() {
+        assert_eq!("::ffff:203.0.113.7".parse::<FindAddress>(), "203.0.113.7".parse());
+        assert_eq!("::FFFF:cb00:7107".parse::<FindAddress>(), "203.0.113.7".parse());
+        assert_eq!("::ffff:203.0.113.7".parse::<Prefix>(), "203.0.113.7".parse());
+        assert_eq!("::ffff:203.0.113.0/120".parse::<AnyPrefix>(), "203.0.113.0/24".parse());
+        // Prefixes of IPv6 hosts have none, and a question about them must not find nobody.
+        for text in ["::ffff:203.0.113.7", "::ffff:203.0.113.0/120"] {
+            assert!(text.parse::<Prefix6>().unwrap_err().to_string().contains("write it as IPv4"), "{text}");
+        }
+        for text in ["2001:db8::/56", "::/0", "::ffff:0:0/80"] {
+            assert!(matches!(text.parse(), Ok(AnyPrefix::V6(_))), "{text}");
+            assert!(matches!(text.parse(), Ok(FindAddress::Ipv6(_))), "{text}");
+        }
+        let filter: Filter = serde_json::from_str(r#"{"address":"::ffff:198.51.100.1"}"#).unwrap();
+        assert_eq!(filter.address, "198.51.100.1".parse().ok());
+        assert_eq!(serde_json::from_str::<Filter>("{}").unwrap(), Filter::default());
+        let why = r#"{"protocol":"udp","source":"[::ffff:10.0.0.2]:4000","destination":"[::ffff:192.0.2.1]:53"}"#;
+        let why: Why = serde_json::from_str(why).unwrap();
+        assert_eq!((why.source, why.destination), (([10, 0, 0, 2], 4_000).into(), ([192, 0, 2, 1], 53).into()));
+    }
 }

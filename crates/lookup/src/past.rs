@@ -275,7 +275,15 @@ mod tests {
     fn slice(last: u8, first_port: u16) -> Slice {
         let subscriber = Ipv4Addr::new(10, 0, 0, last);
         let last_port = first_port + 999;
-        Slice { realm: "a".to_owned(), subscriber, external: EXTERNAL, first_port, last_port, is_contested: false, is_alone: false }
+        Slice {
+            realm: "a".to_owned(),
+            subscriber,
+            external: EXTERNAL,
+            first_port,
+            last_port,
+            is_contested: false,
+            is_alone: false,
+        }
     }
 
     fn holder(last: u8, port: u16) -> Holder {
