@@ -1089,7 +1089,21 @@ fn another_store_with_the_same_name_is_not_the_exported_one() {
     let options = StoreOptions { signing_key: Some(key.clone()), ..StoreOptions::default() };
     StoreWriter::open(&other.0, options, moment).unwrap().finish(moment, 1, false).unwrap();
     let found = verify(&other.0, Some(&head), |_, _| {}).unwrap().faults;
-    assert!(found.len() == 1 && found[0].contains("another store"), "{found:?}");
+    assert_eq!(found, ["exported head: it is of another store"]);
+    // What is no head is no fault of the store.
+    let nowhere = one.0.join("nowhere");
+    let error = verify(&one.0, Some(&nowhere), |_, _| {}).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("head {}: No such file", nowhere.display())), "{error}");
+    let text = fs::read_to_string(&head).unwrap();
+    let torn = one.0.join("torn");
+    fs::write(&torn, &text[..text.len() / 2]).unwrap();
+    let error = verify(&one.0, Some(&torn), |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("not what natrix log head prints"), "{error}");
+    // Of this store, but changed.
+    fs::write(&torn, text.replace("\nframes ", "\nframes 1")).unwrap();
+    let found = verify(&one.0, Some(&torn), |_, _| {}).unwrap().faults;
+    assert_eq!(found, ["exported head: its signature is wrong; it was changed, or another key signed it"]);
+    fs::remove_file(&torn).unwrap();
     fs::remove_file(&head).unwrap();
     fs::remove_file(&key).unwrap();
 }

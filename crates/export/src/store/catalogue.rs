@@ -884,14 +884,18 @@ impl Head {
     pub(crate) fn signed(text: &str, path: &Path, key: &[u8; 32]) -> Result<Head, StoreError> {
         let (head, signature) =
             Head::parse(text).ok_or_else(|| StoreError::damaged(path, "not the head of a store"))?;
+        let is_signed = head.is_signed(text, &signature, key);
+        is_signed.then_some(head).ok_or_else(|| StoreError::damaged(path, "the signature of the head is wrong"))
+    }
+
+    /// True if it is what `text` has, and signed by `key`.
+    pub(crate) fn is_signed(&self, text: &str, signature: &[u8; 64], key: &[u8; 32]) -> bool {
         // The line is for readers and not signed.
         let is_named = text.lines().any(|line| line.strip_prefix("key ") == Some(&hex(key)));
         let key = VerifyingKey::from_bytes(key).ok();
-        let is_signed = key.filter(|_| is_named).is_some_and(|key| {
-            let signature = Signature::from_bytes(&signature);
-            key.verify_strict(head.signed_text().as_bytes(), &signature).is_ok()
-        });
-        is_signed.then_some(head).ok_or_else(|| StoreError::damaged(path, "the signature of the head is wrong"))
+        key.filter(|_| is_named).is_some_and(|key| {
+            key.verify_strict(self.signed_text().as_bytes(), &Signature::from_bytes(signature)).is_ok()
+        })
     }
 
     pub(crate) fn parse(text: &str) -> Option<(Head, [u8; 64])> {

@@ -65,6 +65,14 @@ pub enum StoreError {
         /// The folder.
         path: PathBuf,
     },
+    /// The head to verify against is none.
+    #[error("head {path}: {what}; give a file or text of natrix log head", path = .path.display())]
+    Head {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        what: String,
+    },
     /// No key signs the head.
     #[error("signing key {path}: {what}; restore the key, or begin a new store", path = .path.display())]
     Key {

@@ -56,10 +56,10 @@ pub struct Verified {
 /// done and the bytes in all.
 ///
 /// # Errors
-/// [`StoreError`] if the catalogue cannot be read at all.
+/// [`StoreError`] if the catalogue cannot be read at all, or `head` is no head.
 pub fn verify(folder: &Path, head: Option<&Path>, mut progress: impl FnMut(u64, u64)) -> Result<Verified, StoreError> {
-    let exported = head.map(|path| Exported { path, text: None });
-    let verified = verify_until(folder, exported, &mut |done, total| {
+    let exported = head.map(exported_in).transpose()?;
+    let verified = verify_until(folder, exported.as_ref(), &mut |done, total| {
         progress(done, total);
         true
     })?;
@@ -77,15 +77,40 @@ pub fn verify_text(
     head: Option<&str>,
     goes_on: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Option<Verified>, StoreError> {
-    let exported = head.map(|text| Exported { path: Path::new("sent"), text: Some(text) });
-    verify_until(folder, exported, goes_on)
+    let exported = head.map(|text| Exported::of(text.to_owned(), Path::new("sent"))).transpose()?;
+    verify_until(folder, exported.as_ref(), goes_on)
 }
 
-/// An exported head: a file, or a text and what to call it.
-#[derive(Clone, Copy)]
-struct Exported<'a> {
-    path: &'a Path,
-    text: Option<&'a str>,
+/// An exported head, its signature, and the text that both were in.
+struct Exported {
+    head: Head,
+    signature: [u8; 64],
+    text: String,
+}
+
+impl Exported {
+    fn of(text: String, path: &Path) -> Result<Exported, StoreError> {
+        let what = "not what natrix log head prints".to_owned();
+        let wrong = || StoreError::Head { path: path.to_owned(), what };
+        let (head, signature) = Head::parse(&text).ok_or_else(wrong)?;
+        Ok(Exported { head, signature, text })
+    }
+
+    /// What is wrong before what it has is compared.
+    fn fault(&self, catalogue: &Catalogue) -> Option<&'static str> {
+        if self.head.store != catalogue.store {
+            return Some("it is of another store");
+        }
+        let is_signed = self.head.is_signed(&self.text, &self.signature, &catalogue.key);
+        (!is_signed).then_some("its signature is wrong; it was changed, or another key signed it")
+    }
+}
+
+fn exported_in(path: &Path) -> Result<Exported, StoreError> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(HEAD_MAX).read_to_string(&mut text));
+    read.map_err(|error| StoreError::Head { path: path.to_owned(), what: error.to_string() })?;
+    Exported::of(text, path)
 }
 
 /// How often a fault must be seen, and how long after each other: a running instance goes on
@@ -99,7 +124,7 @@ const PASSES: u32 = 8;
 
 fn verify_until(
     folder: &Path,
-    exported: Option<Exported<'_>>,
+    exported: Option<&Exported>,
     goes_on: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Option<Verified>, StoreError> {
     let mut sealed = Sealed::default();
@@ -177,7 +202,7 @@ impl Sealed {
 /// All but the content of the segments.
 fn the_rest(
     folder: &Path,
-    (own, exported): (Option<&str>, Option<Exported<'_>>),
+    (own, exported): (Option<&str>, Option<&Exported>),
     (catalogue, length): (&Catalogue, u64),
     hashes: &[Hash],
     sealed: &Sealed,
@@ -204,7 +229,10 @@ fn the_rest(
             _ if *signed == NO_HEAD => {
                 format!("a start found no head of this store; frames from {frame} on may be missing")
             }
-            last => format!("frames {frame} to {last} were on the disk, and a start found them damaged or missing"),
+            last => format!(
+                "frames {frame} to {last} were on the disk; a start found frame {frame} damaged or missing, and maybe \
+                 others of them"
+            ),
         };
         verified.faults.push(format!("journal of boot {boot}: {what}"));
     }
@@ -222,26 +250,28 @@ fn the_rest(
         ));
     }
     let path = folder.join(catalogue::HEAD);
-    let own = Exported { path: &path, text: own };
     let is_running = catalogue.boots.last().is_some_and(|boot| boot.ended.is_none());
     if is_running && journals(folder)?.is_empty() {
         verified.faults.push(format!("journal: boot {boot} has not ended, and the file is missing"));
     }
-    for (head, is_own) in [(Some(own), true), (exported, false)] {
-        let Some(Exported { path, text }) = head else { continue };
-        let read = match text {
-            None => Head::read(path, &catalogue.key),
-            Some(text) => Head::signed(text, path, &catalogue.key),
-        };
-        match read {
-            Ok(head) => {
-                check_head(folder, catalogue, hashes, &frames, &head, is_own, &mut verified);
-                if let Some(fault) = lookups::against(folder, head.lookups)? {
-                    let which = if is_own { "head of the store" } else { "exported head" };
-                    verified.faults.push(format!("{which}: {fault}"));
-                }
-            }
-            Err(error) => verified.faults.push(format!("head {}: {error}", path.display())),
+    let own = match own {
+        None => Head::read(&path, &catalogue.key),
+        Some(text) => Head::signed(text, &path, &catalogue.key),
+    };
+    let own = own.map_err(|error| match error {
+        StoreError::Damaged { what, .. } => format!("head of the store: {what}"),
+        error => format!("head of the store: {error}"),
+    });
+    let own = own.map_err(|fault| verified.faults.push(fault)).ok();
+    let fault = exported.and_then(|exported| exported.fault(catalogue));
+    verified.faults.extend(fault.map(|fault| format!("exported head: {fault}")));
+    let exported = exported.filter(|_| fault.is_none()).map(|exported| &exported.head);
+    for (head, is_own) in [(own.as_ref(), true), (exported, false)] {
+        let Some(head) = head else { continue };
+        check_head(folder, catalogue, hashes, &frames, head, is_own, &mut verified);
+        if let Some(fault) = lookups::against(folder, head.lookups)? {
+            let which = if is_own { "head of the store" } else { "exported head" };
+            verified.faults.push(format!("{which}: {fault}"));
         }
     }
     if let (_, Some(line)) = lookups::check(folder)? {
