@@ -16,6 +16,7 @@ use export::store::Found;
 use export::store::Store;
 use export::store::StoreError;
 use export::store::lookups;
+use export::store::lookups::Lookup;
 use lookup::log as lines;
 use lookup::log::History;
 use lookup::log::Query;
@@ -213,6 +214,7 @@ fn in_store(
         // Deterministic pools serve no IPv6 hosts.
         found.formulas.clear();
     }
+    let checksum = formulas.as_ref().map(Formulas::checksum);
     let mut formulas = in_use(formulas, &mut found);
     if let Some(formulas) = &mut formulas {
         formulas.yield_to(&question, &mut found);
@@ -220,8 +222,16 @@ fn in_store(
     if let Some(vrf) = asked.vrf {
         only_vrf(&store, (asker.argument("vrf"), vrf), &mut found)?;
     }
+    let slices = formulas.map_or_else(Vec::new, |formulas| formulas.into_slices(false));
+    let lookup = Lookup {
+        question: &question,
+        vrf: asked.vrf,
+        formulas: checksum,
+        holders: found.holders.len() + slices.len(),
+        is_complete: found.is_complete,
+    };
     let now_us = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
-    let recorded = || lookups::record(folder, &question, &found, arguments.case.as_deref(), now_us);
+    let recorded = || lookups::record(folder, &lookup, arguments.case.as_deref(), now_us);
     match asker.origin {
         Origin::Files => recorded().map_err(unrecorded)?,
         Origin::Instance => {
@@ -232,7 +242,6 @@ fn in_store(
         // The process of the API may not write to the store.
         Origin::Api => {}
     }
-    let slices = formulas.map_or_else(Vec::new, |formulas| formulas.into_slices(false));
     print_page(arguments, asker, (found, slices), out, notes)
 }
 
@@ -296,6 +305,10 @@ fn in_use<'a>(formulas: Option<Formulas<'a>>, found: &mut Found) -> Option<Formu
     }
     let why = match formulas {
         Some(formulas) if found.formulas == [formulas.checksum()] => return Some(formulas),
+        Some(formulas) if found.formulas.contains(&formulas.checksum()) => {
+            "the formulas of deterministic pools changed then, to or from those of the configuration; ask for an earlier \
+             or later time"
+        }
         Some(_) => "the configuration is not the one of that time: its deterministic pools have other formulas",
         None => "ports of deterministic pools have no records; also give the configuration of that time: --config FILE",
     };

@@ -7,6 +7,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::process::Output;
 
+use export::store::Moment;
+use export::store::Names;
+use export::store::StoreOptions;
+use export::store::StoreWriter;
+
 fn natrix(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_natrix")).args(words).env_remove("NATRIX_SOCKET").output().unwrap()
 }
@@ -357,4 +362,53 @@ fn a_log_opened_later_names_the_earlier_one() {
     let before = find("2026-11-21T19:10:00Z");
     assert!(text(&before.stdout).starts_with("no holder of 203.0.113.1:15007"), "{before:?}");
     assert!(text_of(&before).contains(earlier), "{before:?}");
+}
+
+#[test]
+fn a_slice_counts_in_the_record_of_lookups() {
+    let folder = std::env::temp_dir().join(format!("natrix-find-at-{}-slice", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let (store, config) = (folder.join("store"), folder.join("natrix.toml"));
+    fs::write(&config, formula(1_024)).unwrap();
+    let formulas = nat::deterministic::checksum(&config::parse(&formula(1_024), "natrix.toml").unwrap().nat);
+    // The formulas change after 20 s.
+    let moment =
+        |second: u64| Moment { monotonic_us: second * 1_000_000, unix_us: (1_795_289_400 + second) * 1_000_000 };
+    let names = |formulas, configuration| Names { formulas, configuration, ..Names::default() };
+    let mut writer = StoreWriter::open(&store, StoreOptions::default(), moment(0)).unwrap();
+    writer.set_names(names(formulas, 0));
+    writer.advance(moment(20), 20_000_000).unwrap();
+    writer.set_names(names(7, 1));
+    writer.advance(moment(40), 40_000_000).unwrap();
+    writer.finish(moment(60), 60_000_000, false).unwrap();
+    let find = |at: &str| {
+        let at = format!("2026-11-21T19:30:{at}Z");
+        let (store, config) = (store.to_str().unwrap(), config.to_str().unwrap());
+        let words = ["find", "203.0.113.9:5000", "--at", &at, "--dir", store, "-c", config, "--json", "--case", "AZ 1"];
+        let output = natrix(&words);
+        let mut found = objects(&output);
+        let last = found.pop().unwrap_or_else(|| panic!("{output:?}"));
+        let lookups = fs::read_to_string(folder.join("store/lookups")).unwrap();
+        let recorded: serde_json::Value = serde_json::from_str(lookups.lines().last().unwrap()).unwrap();
+        (found, last, recorded)
+    };
+    let (found, last, recorded) = find("05");
+    assert_eq!((&found[0]["subscriber"], &found[0]["certain"]), (&"10.0.0.1".into(), &true.into()), "{last}");
+    assert_eq!((&last["complete"], &last["notes"]), (&true.into(), &serde_json::json!([])), "{last}");
+    assert_eq!((&recorded["holders"], &recorded["complete"]), (&1.into(), &true.into()), "{recorded}");
+    assert_eq!(
+        (&recorded["formulas"], &recorded["vrf"]),
+        (&format!("{formulas:08x}").into(), &serde_json::Value::Null)
+    );
+    assert_eq!((&recorded["from"], &recorded["case"]), (&"2026-11-21T19:30:05.000000Z".into(), &"AZ 1".into()));
+    // Both are of that time: neither is refuted.
+    let (found, last, recorded) = find("22");
+    assert_eq!((found.len(), &recorded["holders"], &last["complete"]), (0, &0.into(), &false.into()), "{last}");
+    let notes = last["notes"].to_string();
+    assert!(notes.contains("the formulas of deterministic pools changed then"), "{notes}");
+    assert!(!notes.contains("is not the one of that time"), "{notes}");
+    let (_, last, _) = find("50");
+    assert!(last["notes"].to_string().contains("the configuration is not the one of that time"), "{last}");
+    fs::remove_dir_all(&folder).unwrap();
 }

@@ -19,7 +19,6 @@ use serde_json::json;
 use super::catalogue::hex;
 use super::error::StoreError;
 use super::journal::Hash;
-use super::reader::Found;
 use super::reader::Question;
 use crate::FILE_MODE;
 use crate::utc_text;
@@ -31,18 +30,27 @@ const LINE_MAX: u64 = 1 << 16;
 /// Longest text of a case.
 pub const CASE_MAX: usize = 4_096;
 
-/// Records a lookup and its case at a time, µs since 1970. The answer's holders are counted, not
-/// named.
+/// A lookup as it is recorded: its holders are counted, not named.
+#[derive(Clone, Copy, Debug)]
+pub struct Lookup<'a> {
+    /// What was asked.
+    pub question: &'a Question,
+    /// Only holders in this VRF.
+    pub vrf: Option<&'a str>,
+    /// Checksum of the formulas of the configuration that was given.
+    pub formulas: Option<u32>,
+    /// The holders in the answer, with those by a formula.
+    pub holders: usize,
+    /// Whether it said that no record of that time is missing.
+    pub is_complete: bool,
+}
+
+/// Records a lookup and its case at a time, µs since 1970.
 ///
 /// # Errors
 /// The file cannot be written, or the case is longer than [`CASE_MAX`].
-pub fn record(
-    folder: &Path,
-    question: &Question,
-    found: &Found,
-    case: Option<&str>,
-    unix_us: u64,
-) -> Result<(), StoreError> {
+pub fn record(folder: &Path, lookup: &Lookup<'_>, case: Option<&str>, unix_us: u64) -> Result<(), StoreError> {
+    let Lookup { question, vrf, formulas, holders, is_complete } = *lookup;
     let address = question.host.map_or_else(|| question.address.to_string(), |host| host.to_string());
     let fields = json!({
         "address": address,
@@ -50,8 +58,10 @@ pub fn record(
         "protocol": question.protocol.map(|protocol| protocol.name()),
         "from": utc_text(question.from_us),
         "to": utc_text(question.to_us),
-        "holders": found.holders.len(),
-        "complete": found.is_complete,
+        "vrf": vrf,
+        "formulas": formulas.map(|checksum| format!("{checksum:08x}")),
+        "holders": holders,
+        "complete": is_complete,
     });
     append(folder, fields, case, unix_us)
 }
@@ -72,6 +82,8 @@ pub fn record_export(
         "protocol": null,
         "from": utc_text(from_us),
         "to": utc_text(to_us),
+        "vrf": null,
+        "formulas": null,
         "holders": null,
         "complete": null,
     });
