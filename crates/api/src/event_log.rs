@@ -162,7 +162,7 @@ impl EventLog {
     /// A log that answers everything with the same fault.
     pub(crate) fn missing(fault: fn() -> Fault) -> EventLog {
         EventLog {
-            times: Arc::new(|time, _| Ok(time.clone())),
+            times: Arc::new(|_, time| Ok(time.clone())),
             past: Arc::new(move |_, _| Err(NotAnswered::Log(fault()))),
             stat: Arc::new(move || Err(fault())),
             head: Arc::new(move || Err(fault())),

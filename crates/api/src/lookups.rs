@@ -55,7 +55,7 @@ pub struct PastQuestion {
 /// An earlier time, in the words of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PastTime {
-    /// At one moment.
+    /// At one moment, or in one second.
     At(String),
     /// All holdings between two moments. Only a store answers.
     Between {
@@ -94,8 +94,9 @@ pub struct PastFound {
 /// An answer, or why there is none.
 pub type PastAnswer = Result<PastFound, NotAnswered>;
 
-/// The same time without words that are relative to now, or the one that a cursor continues.
-pub type Times = Arc<dyn Fn(&PastTime, Option<&str>) -> Result<PastTime, Fault> + Send + Sync>;
+/// The time of a question without words that are relative to now, or the one that its cursor
+/// continues.
+pub type Times = Arc<dyn Fn(&Find, &PastTime) -> Result<PastTime, Fault> + Send + Sync>;
 
 /// Answers a question about an earlier time. Blocks. The function says whether the answer is still
 /// wanted; once it is not, the search fails soon.
@@ -124,7 +125,8 @@ pub(crate) struct Asked {
     protocol: Option<Protocol>,
     /// Only this VRF.
     vrf: Option<String>,
-    /// An earlier time: RFC 3339, or "2 min ago". Answered from the log. Without it: now.
+    /// An earlier time: RFC 3339, or "2 min ago". Without a fraction of a second, the whole second.
+    /// Answered from the log. Without it: now.
     at: Option<String>,
     /// All holdings from this time on, in the store of the log. Needs `to`.
     from: Option<String>,
@@ -182,7 +184,7 @@ pub(crate) async fn find(
         return Ok(Json(Found::Now(Page { objects, cursor })));
     };
     let wrong = |fault| Refused::of(StatusCode::BAD_REQUEST, fault);
-    let time = (api.log.times)(&time, asked.cursor.as_deref()).map_err(wrong)?;
+    let time = (api.log.times)(&asked, &time).map_err(wrong)?;
     let endpoint = asked.address.with_port(asked.port);
     let subject = format!("{} {time}", asked.subject());
     let limit = u64::from(asked.limit.unwrap_or(PAGE_OBJECTS_DEFAULT).clamp(1, PAGE_OBJECTS_MAX));

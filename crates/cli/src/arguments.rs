@@ -271,7 +271,8 @@ pub struct Find {
     #[arg(long, value_name = "NAME")]
     pub vrf: Option<String>,
     /// Find the holder at this time in the event log: 2026-11-21T19:30:00Z, with an offset such as
-    /// +01:00, 2026-11-21 19:30:00 in this machine's zone, or "2 min ago"
+    /// +01:00, 2026-11-21 19:30:00 in this machine's zone, or "2 min ago". Without a fraction of a
+    /// second, the whole second
     #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"])]
     pub at: Option<String>,
     /// Find all holdings from this time on, in the store of the event log
@@ -296,6 +297,14 @@ pub struct Find {
     /// Paging.
     #[command(flatten)]
     pub paging: Paging,
+}
+
+impl Find {
+    /// The question, without pages.
+    pub fn question(&self) -> control::Find {
+        let AddressAndPort { address, port } = self.endpoint;
+        control::Find { address, port, protocol: self.protocol, vrf: self.vrf.clone(), limit: None, cursor: None }
+    }
 }
 
 /// `natrix why`.

@@ -116,14 +116,7 @@ pub fn print_audit(
 pub(crate) fn find(arguments: &Find, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), CliError> {
     let mut client = connect_for(&arguments.output.socket, arguments.case.clone())?;
     let json = arguments.output.json;
-    let request = control::Find {
-        address: arguments.endpoint.address,
-        port: arguments.endpoint.port,
-        protocol: arguments.protocol,
-        vrf: arguments.vrf.clone(),
-        limit: None,
-        cursor: None,
-    };
+    let request = arguments.question();
     print_pages::<FindAnswer>(
         &mut client,
         &arguments.paging,

@@ -110,7 +110,7 @@ fn an_instance_logs_its_events_and_the_holder_is_found() {
         let port = line["external_port"].as_u64().expect("a port") as u16;
         let address = Ipv4Addr::new(10, 0, 1, 9);
         let asked = Asked { address, host: None, port: Some(port), protocol: Some(Protocol::Udp), vrf: None };
-        let query = Query { asked, at_us, formulas: None };
+        let query = Query::moment(asked, at_us);
         let history = log::look_up(std::slice::from_ref(&file), &query, |_, _| true).expect("the log can be read");
         let found = history.found;
         assert_eq!((found.holders.len(), found.is_complete, history.unreadable), (1, true, 0), "{found:?}");

@@ -83,7 +83,7 @@ fn compare(file: &Path, Seen { at_us, holders }: &Seen) -> Answers {
     for (external, internal) in holders.iter().step_by(holders.len().div_ceil(ASKED).max(1)) {
         let asked =
             Asked { address: *external.ip(), host: None, port: Some(external.port()), protocol: None, vrf: None };
-        let query = Query { asked, at_us: *at_us, formulas: None };
+        let query = Query::moment(asked, *at_us);
         let found = look_up(&files, &query, |_, _| true).expect("an answer").found;
         let mut has_holder = false;
         for holder in &found.holders {

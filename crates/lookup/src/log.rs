@@ -1,4 +1,4 @@
-//! From the event log: the holders of an endpoint at a time.
+//! From the event log: the holders of an endpoint at a moment, or in a short time such as a second.
 //!
 //! It makes one pass over the files in the order of time, and replays them by the rules of the
 //! store ([`Replay`]). It parses only lines that name the address; of others it needs the numbers.
@@ -45,20 +45,27 @@ use crate::Asked;
 pub struct Query<'a> {
     /// The endpoint.
     pub asked: Asked<'a>,
-    /// The time, µs since 1970.
-    pub at_us: u64,
+    /// The first moment of the time, µs since 1970.
+    pub from_us: u64,
+    /// The last one.
+    pub to_us: u64,
     /// Checksum of the formulas of a configuration ([`nat::deterministic::checksum`]); the answer
     /// says when they were in use.
     pub formulas: Option<u32>,
 }
 
 impl<'a> Query<'a> {
-    /// The question about a time in the format of RFC 3339, of the log alone.
+    /// The question about a moment, µs since 1970, of the log alone.
+    pub fn moment(asked: Asked<'a>, at_us: u64) -> Query<'a> {
+        Query { asked, from_us: at_us, to_us: at_us, formulas: None }
+    }
+
+    /// The question about a moment in the format of RFC 3339, of the log alone.
     ///
     /// # Errors
     /// [`UtcParseError`] if `time` is not a time.
     pub fn at(asked: Asked<'a>, time: &str) -> Result<Query<'a>, UtcParseError> {
-        Ok(Query { asked, at_us: parse_utc(time)?, formulas: None })
+        Ok(Query::moment(asked, parse_utc(time)?))
     }
 }
 
@@ -79,8 +86,10 @@ pub struct History {
     pub found: Found,
     /// Lines that are not records.
     pub unreadable: u64,
-    /// The configuration in use at the time, and since when.
+    /// The configuration in use at the end of the time, and since when.
     pub in_use: Option<Adoption>,
+    /// When others came into use, if that was in the time in question: the latest such change.
+    pub changed_us: Option<u64>,
     /// The first later change of the configuration.
     pub next_change: Option<Adoption>,
     /// When the formulas in question were adopted, if that was after the time.
@@ -242,7 +251,7 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(query: Query<'a>, holders_max: usize) -> Search<'a> {
-        let question = query.asked.question(query.at_us, query.at_us);
+        let question = query.asked.question(query.from_us, query.to_us);
         Search {
             query,
             needle: format!("\"{}\"", query.asked.address).into_bytes(),
@@ -299,7 +308,7 @@ impl<'a> Search<'a> {
         match line.event {
             "started" => {
                 self.adopted(&line, time_us);
-                if time_us <= self.query.at_us {
+                if time_us <= self.query.from_us {
                     // A run begins without mappings.
                     self.change = None;
                 }
@@ -308,7 +317,7 @@ impl<'a> Search<'a> {
             }
             "opened" => {
                 // It may have no earlier records.
-                if time_us <= self.query.at_us {
+                if time_us <= self.query.to_us {
                     self.adopted(&line, time_us);
                 }
                 self.opened(line, time_us);
@@ -439,7 +448,7 @@ impl<'a> Search<'a> {
         };
         match kind {
             Some(EventKind::ConfigurationAdopted) => self.adopted(line, time_us),
-            Some(EventKind::ConfigurationRecorded) if time_us <= self.query.at_us => {
+            Some(EventKind::ConfigurationRecorded) if time_us <= self.query.from_us => {
                 if let Some(change) = &mut self.change
                     && line.generation.is_some_and(|generation| generation >= change.generation)
                 {
@@ -535,7 +544,7 @@ impl<'a> Search<'a> {
             None => None,
         };
         let (history, adoption) = (&mut self.history, Adoption { at_us: time_us, formulas });
-        if time_us <= self.query.at_us {
+        if time_us <= self.query.to_us {
             // The first worker to report it was the first to use it.
             if history.in_use.is_none_or(|known| known.formulas != formulas || formulas.is_none()) {
                 self.change = line.worker.is_some().then(|| Change {
@@ -544,6 +553,9 @@ impl<'a> Search<'a> {
                     workers: self.workers.len(),
                     is_over: false,
                 });
+                if history.in_use.is_some() && self.query.from_us < time_us {
+                    history.changed_us = Some(time_us);
+                }
                 history.in_use = Some(adoption);
             }
             return;
@@ -656,7 +668,7 @@ pub mod fuzzing {
         let address = Ipv4Addr::new(203, 0, 113, head[1] % 4);
         let port = (head[2] > 0).then_some(u16::from(head[2]) * 16);
         let asked = Asked { address, host: None, port, protocol: None, vrf: None };
-        let mut search = Search::new(Query { asked, at_us, formulas: None }, usize::MAX);
+        let mut search = Search::new(Query::moment(asked, at_us), usize::MAX);
         lines.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
         let Ok(History { found, .. }) = search.end() else { return };
         // If the clock was set back, a holding may seem to have begun after the time.

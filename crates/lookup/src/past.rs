@@ -70,9 +70,11 @@ impl<'a> Formulas<'a> {
             is_other && holder.external == slice.external && has_ports
         };
         // A holder is one of the port, of this protocol, if these were asked for.
-        let is_exact = question.port.is_some() && question.to_us <= question.from_us;
+        let Question { from_us, to_us, .. } = *question;
+        let has_all = |holder: &Holder| to_us <= from_us || holder.is_throughout(from_us, to_us);
         let refutes = |holder: &Holder| {
-            is_exact && holder.is_certain && (holder.protocol.is_none() || question.protocol.is_some())
+            let is_exact = question.port.is_some() && (holder.protocol.is_none() || question.protocol.is_some());
+            is_exact && holder.is_certain && has_all(holder)
         };
         let holders = &found.holders;
         let mut is_contested = false;
@@ -160,6 +162,8 @@ impl Slice {
 enum Standing {
     /// They were.
     InUse,
+    /// Others were for a part of the time.
+    Changed { at_us: u64 },
     /// Other formulas were.
     Others { since_us: u64, adopted_later_us: Option<u64> },
     /// The log does not say. Has the time of the first later change.
@@ -169,6 +173,9 @@ enum Standing {
 impl Standing {
     fn of(formulas: &Formulas<'_>, found: &History) -> Standing {
         let (changed_us, adopted_later_us) = (found.next_change.map(|next| next.at_us), found.adopted_later_us);
+        if let Some(at_us) = found.changed_us {
+            return Standing::Changed { at_us };
+        }
         match found.in_use.map(|adoption| (adoption.formulas, adoption.at_us)) {
             Some((Some(those), _)) if those == formulas.checksum => Standing::InUse,
             Some((Some(_), since_us)) => Standing::Others { since_us, adopted_later_us },
@@ -181,6 +188,11 @@ impl Standing {
         let (file, at) = (file.display(), utc_text(at_us));
         match self {
             Standing::InUse => None,
+            Standing::Changed { at_us } => Some(format!(
+                "the formulas changed at {}, in that time; the answer of {file} is left out: ask for a moment before or \
+                 after",
+                utc_text(*at_us)
+            )),
             Standing::Others { since_us, adopted_later_us } => {
                 let since = utc_text(*since_us);
                 let later = adopted_later_us.map(|later| format!(", those of {file} since {}", utc_text(later)));
@@ -218,12 +230,13 @@ impl Answer<'_> {
     /// Joins the two: the holders in the log, and the slices of formulas that may have been in use.
     /// What limits the answer is in its notes.
     pub fn join(self) -> (Found, Vec<Slice>) {
-        let Query { asked, at_us, .. } = self.query;
+        let Query { asked, from_us, to_us, .. } = self.query;
+        let changed = self.history.as_ref().is_ok_and(|history| history.changed_us.is_some());
         let in_use = self.history.as_ref().map_or(None, |history| history.in_use?.formulas);
         let Some(mut formulas) = self.formulas else {
             let mut found = self.history.map_or_else(|_| Found::default(), |history| history.found);
             // Without deterministic pools every holder has a record.
-            if in_use != Some(0) && asked.host.is_none() {
+            if (in_use != Some(0) || changed) && asked.host.is_none() {
                 let missing = "ports of deterministic pools have no records; also give the configuration of that time: \
                                --config FILE";
                 limit(&mut found, missing.to_owned());
@@ -233,7 +246,7 @@ impl Answer<'_> {
         let (mut found, standing, note) = match self.history {
             Ok(history) => {
                 let standing = Standing::of(&formulas, &history);
-                let note = standing.note(formulas.file, at_us);
+                let note = standing.note(formulas.file, from_us);
                 (history.found, standing, note)
             }
             Err(why) => {
@@ -245,9 +258,9 @@ impl Answer<'_> {
             }
         };
         // A formula that was not in use at the time is not an answer.
-        let is_one = !matches!(standing, Standing::Others { .. });
+        let is_one = matches!(standing, Standing::InUse | Standing::Unknown { .. });
         if is_one {
-            formulas.yield_to(&asked.question(at_us, at_us), &mut found);
+            formulas.yield_to(&asked.question(from_us, to_us), &mut found);
         }
         if let Some(note) = note {
             limit(&mut found, note);
@@ -333,7 +346,11 @@ mod tests {
         // The formula may be right for TCP, for another moment, or if the holder is not certain.
         let kept = (vec![(1, true), (2, false)], true);
         assert_eq!(left(&Question { protocol: None, ..asked }, vec![holder(9, 2_500)]), kept);
-        assert_eq!(left(&Question { to_us: 9, ..asked }, vec![holder(9, 2_500)]), kept);
+        let begun_in_it = Holder { since_us: 7_000, ..holder(9, 2_500) };
+        let longer = Question { from_us: 6_000, to_us: 9_000, ..asked };
+        assert_eq!(left(&longer, vec![begun_in_it.clone()]), kept);
+        assert_eq!(left(&longer, vec![Holder { until: Until::Ended(9_000), ..begun_in_it }]), kept);
+        assert_eq!(left(&longer, vec![holder(9, 2_500)]), (vec![(2, false)], true), "held by the other all the time");
         assert_eq!(left(&asked, vec![Holder { is_certain: false, ..holder(9, 2_500) }]), kept);
         // The holders of a subscriber's slices are not searched.
         let of_subscriber = Question { address: Ipv4Addr::new(10, 0, 0, 1), port: None, ..asked };

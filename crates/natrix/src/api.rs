@@ -24,7 +24,6 @@ use crate::find_at;
 use crate::find_at::Answered;
 use crate::find_page::Scope;
 use crate::log;
-use crate::times;
 
 /// `natrix api`: the process itself.
 pub(crate) fn run() -> Result<(), Failure> {
@@ -50,20 +49,13 @@ fn event_log(settings: &Settings) -> EventLog {
 
 /// The time in question without words that are relative to now: that of the cursor, if there is
 /// one.
-fn times_of(time: &PastTime, cursor: Option<&str>) -> Result<PastTime, Fault> {
-    let (from_us, to_us) = match time {
-        PastTime::At(at) => times::read("at", at).map(|at_us| (at_us, at_us)),
-        PastTime::Between { from, to } => log::span_of(("from", from), ("to", to)),
-    }?;
-    let is_range = matches!(time, PastTime::Between { .. });
-    let of_cursor = cursor.map(|cursor| {
-        let scope = Scope::of_cursor(cursor).filter(|scope| is_range || scope.from_us == scope.to_us);
-        let wrong = || Fault::new("cursor", "is not from this list", "omit it to start from the first").seen(cursor);
-        scope.ok_or_else(wrong)
-    });
-    let (from_us, to_us) = of_cursor.transpose()?.map_or((from_us, to_us), |scope| (scope.from_us, scope.to_us));
-    let (from, to) = (utc_text(from_us), utc_text(to_us));
-    Ok(if is_range { PastTime::Between { from, to } } else { PastTime::At(from) })
+fn times_of(question: &control::Find, time: &PastTime) -> Result<PastTime, Fault> {
+    let meant = Scope::of(question, time, "")?.time;
+    let (from, to) = (utc_text(meant.from_us), utc_text(meant.to_us));
+    Ok(match time {
+        PastTime::At(_) => PastTime::At(meant.at().unwrap_or(from)),
+        PastTime::Between { .. } => PastTime::Between { from, to },
+    })
 }
 
 /// Answers as `natrix find --at`, or `--from` and `--to`, does.
@@ -127,24 +119,34 @@ mod tests {
         let (earlier, later) = ("2026-05-03T00:00:00.000000Z", "2026-05-04T00:00:00.000000Z");
         let between = |from: &str, to: &str| PastTime::Between { from: from.to_owned(), to: to.to_owned() };
         let at = |time: &str| PastTime::At(time.to_owned());
+        let asked = |cursor: Option<&str>| control::Find {
+            address: "203.0.113.7".parse().unwrap(),
+            port: None,
+            protocol: None,
+            vrf: None,
+            limit: None,
+            cursor: cursor.map(str::to_owned),
+        };
         for (time, cursor, problem) in [
             (between(later, earlier), None, "is before from"),
             (between("monday", later), None, "not a time"),
             (at("monday"), None, "not a time"),
-            (at(later), Some("7"), "is not from this list"),
-            // Of a range.
-            (at(later), Some("1.2.1.1.1.1"), "is not from this list"),
+            (at("2026-05-03"), None, "a date without a time of day"),
+            (at(later), Some("7"), "is not from a list of holders"),
+            (at(later), Some("1.2.9.1.1.1.1"), "is from another question"),
         ] {
-            assert_eq!(times_of(&time, cursor).unwrap_err().problem, problem, "{time:?}");
+            assert_eq!(times_of(&asked(cursor), &time).unwrap_err().problem, problem, "{time:?}");
         }
-        assert_eq!(times_of(&between("2026-05-03 02:00:00+02:00", later), None), Ok(between(earlier, later)));
+        assert_eq!(times_of(&asked(None), &between("2026-05-03 02:00:00+02:00", later)), Ok(between(earlier, later)));
+        // A second stays one.
+        let second = at("2026-05-03T00:00:00Z");
+        assert_eq!(times_of(&asked(None), &at("2026-05-03 02:00:00+02:00")), Ok(second.clone()));
+        assert_eq!(times_of(&asked(None), &second), Ok(second));
+        assert_eq!(times_of(&asked(None), &at(earlier)), Ok(at(earlier)));
         // Each page is about the time of the first.
-        let first = times_of(&between("1 h ago", "now"), None).unwrap();
+        let first = times_of(&asked(None), &between("1 h ago", "now")).unwrap();
         assert_ne!(first, between("1 h ago", "now"));
-        assert_eq!(times_of(&first, None), Ok(first));
-        let first_second = "1970-01-01T00:00:00.00000";
-        let of_cursor = between(&format!("{first_second}1Z"), &format!("{first_second}2Z"));
-        assert_eq!(times_of(&between("1 h ago", "now"), Some("1.2.1.1.1.1")), Ok(of_cursor));
+        assert_eq!(times_of(&asked(None), &first), Ok(first));
         let question = PastQuestion {
             endpoint: "203.0.113.7".to_owned(),
             time: between(earlier, later),

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
+use api::PastTime;
 use cli::CliError;
 use cli::Find;
 use config::Config;
@@ -13,6 +14,7 @@ use config::EventTarget;
 use control::Fault;
 use export::store::Bounds;
 use export::store::Found;
+use export::store::Holder;
 use export::store::Store;
 use export::store::StoreError;
 use export::store::lookups;
@@ -32,6 +34,7 @@ use crate::find_page::Scope;
 use crate::find_print;
 use crate::instance_log;
 use crate::progress;
+use crate::times::Time;
 
 /// Holders in an answer for the API, whose process has little memory: an address of that many needs
 /// a port or a shorter time.
@@ -94,12 +97,15 @@ pub(crate) fn run(
         (None, true) => Origin::Instance,
         (None, false) => Origin::Files,
     };
-    let scope = Scope::of(arguments)?;
+    let question = control::Find { cursor: arguments.paging.cursor.clone(), ..arguments.question() };
+    let prefix = if origin == Origin::Api { "" } else { "--" };
+    let scope = Scope::of(&question, &time_of(arguments), prefix).map_err(CliError::from)?;
     let asker = Asker { origin, scope, goes_on: of_api.unwrap_or(&|| true) };
     if origin != Origin::Instance {
         return answer(arguments, config, asker, out, notes);
     }
-    let subject = subject(arguments, &scope);
+    // Times are those meant, not "2 min ago".
+    let subject = format!("{} {}", question.subject(), scope.time.when());
     let (mut text, mut limits) = (Vec::new(), Vec::new());
     let answered = answer(arguments, config, asker, &mut text, &mut limits);
     let result = match &answered {
@@ -144,17 +150,12 @@ fn answer(
     in_lines(arguments, config, asker, out, notes)
 }
 
-/// What is looked up, for the audit log. Times are those meant, not "2 min ago".
-fn subject(arguments: &Find, scope: &Scope) -> String {
-    let asked = control::Find {
-        address: arguments.endpoint.address,
-        port: arguments.endpoint.port,
-        protocol: arguments.protocol,
-        vrf: arguments.vrf.clone(),
-        limit: None,
-        cursor: None,
-    };
-    format!("{} {}", asked.subject(), scope.when(arguments.from.is_some()))
+/// The time in question, as it was written.
+fn time_of(arguments: &Find) -> PastTime {
+    match (&arguments.from, &arguments.to) {
+        (Some(from), Some(to)) => PastTime::Between { from: from.clone(), to: to.clone() },
+        _ => PastTime::At(arguments.at.clone().unwrap_or_default()),
+    }
 }
 
 /// Answers from lines.
@@ -171,12 +172,12 @@ fn in_lines(
         return Err(CliError::from(fault).into());
     }
     let asked = data_plane::asked(arguments);
-    let at_us = asker.scope.from_us;
+    let Time { from_us, to_us } = asker.scope.time;
     let formulas = match (&arguments.config, &config) {
         (Some(file), Some(config)) => Some(Formulas::of(&config.nat, file, &asked)?),
         _ => None,
     };
-    let query = Query { asked, at_us, formulas: formulas.as_ref().map(Formulas::checksum) };
+    let query = Query { asked, from_us, to_us, formulas: formulas.as_ref().map(Formulas::checksum) };
     let history = match (arguments.log.as_slice(), &config) {
         ([], Some(config)) => look_up_own(config, &query, asker.bounds()),
         ([], None) => Ok(look_up_in(&log_of_instance(&arguments.output.socket.socket)?, &query, asker.bounds())?),
@@ -196,7 +197,8 @@ fn in_store(
     notes: &mut dyn Write,
 ) -> Result<Answered, Failure> {
     let asked = data_plane::asked(arguments);
-    let question = asked.question(asker.scope.from_us, asker.scope.to_us);
+    let Time { from_us, to_us } = asker.scope.time;
+    let question = asked.question(from_us, to_us);
     let formulas = match (&arguments.config, config) {
         (Some(file), Some(config)) => Some(Formulas::of(&config.nat, file, &asked)?),
         _ => None,
@@ -249,15 +251,54 @@ fn in_store(
 fn print_page(
     arguments: &Find,
     asker: Asker<'_>,
-    (mut found, slices): (Found, Vec<Slice>),
+    (mut found, mut slices): (Found, Vec<Slice>),
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<Answered, Failure> {
     let outcome = Outcome { holders: found.holders.len() + slices.len(), is_complete: found.is_complete };
+    if arguments.at.is_some() {
+        found.notes.extend(note_of_second(&found.holders, asker.scope.time));
+    }
     let next = show_page(arguments, asker, &mut found);
-    let question = data_plane::asked(arguments).question(asker.scope.from_us, asker.scope.to_us);
-    find_print::print(&question, (&slices, &found), arguments.output.json, out, notes)?;
+    if !asker.scope.is_first() {
+        // They are on the first page.
+        slices.clear();
+    }
+    let asked = find_print::Asked { what: arguments.question().subject(), time: asker.scope.time };
+    let page = find_print::Page { slices: &slices, found: &found, count: outcome.holders, has_more: next.is_some() };
+    find_print::print(&asked, &page, arguments.output.json, out, notes)?;
     Ok(Answered { outcome, next })
+}
+
+/// Notes which holders of a second had it during a part of the second only: one who asks about a
+/// moment in it must not take each of them for the one.
+fn note_of_second(holders: &[Holder], time: Time) -> Option<String> {
+    let parts = holders.iter().filter(|holder| find_print::is_in_part(holder, time)).count();
+    if time.from_us == time.to_us || parts == 0 {
+        return None;
+    }
+    let remedy = "compare the times since and until, or ask for a moment with a fraction of a second";
+    Some(if have_ports_in_turn(holders) {
+        format!("a port had several holders in that second, each for a part of it only; {remedy}")
+    } else {
+        format!("{parts} of {} held it for a part of that second only; {remedy}", holders.len())
+    })
+}
+
+/// True if some port had two holders that are not the same subscriber.
+fn have_ports_in_turn(holders: &[Holder]) -> bool {
+    let mut sorted: Vec<&Holder> = holders.iter().collect();
+    sorted.sort_unstable_by_key(|holder| (holder.external, holder.first_port));
+    let is_other = |one: &Holder, other: &Holder| {
+        let has_transport = one.protocol.is_none() || other.protocol.is_none() || one.protocol == other.protocol;
+        has_transport && (one.realm, &one.subscriber) != (other.realm, &other.subscriber)
+    };
+    sorted.iter().enumerate().any(|(place, one)| {
+        let later = sorted.iter().skip(place + 1);
+        let mut overlapping =
+            later.take_while(|other| other.external == one.external && other.first_port <= one.last_port);
+        overlapping.any(|other| is_other(one, other))
+    })
 }
 
 /// Keeps the holders that are to be shown. A note says if there are others. Returns the cursor of
@@ -267,7 +308,6 @@ fn show_page(arguments: &Find, asker: Asker<'_>, found: &mut Found) -> Option<St
     let limit = if paging.all { usize::MAX } else { usize::try_from(paging.limit).unwrap_or(usize::MAX) };
     let Cut { begin, end, count, next } = asker.scope.cut(limit, &mut found.holders);
     if asker.origin != Origin::Api && found.holders.len() < count {
-        found.is_complete = false;
         let shown = match found.holders.len() {
             0 => format!("none of {count} holders is shown"),
             _ => format!("holders {} to {end} of {count} are shown", begin + 1),

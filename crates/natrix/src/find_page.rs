@@ -8,71 +8,73 @@ use core::cmp::Ordering;
 use core::hash::Hasher;
 use std::hash::DefaultHasher;
 
-use cli::CliError;
-use cli::Find;
+use api::PastTime;
 use control::Fault;
 use export::store::Holder;
-use export::utc_text;
 
-use crate::failure::Failure;
+use crate::log;
 use crate::times;
+use crate::times::Time;
 
 /// The time in question, and where its page begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
-    /// The first moment, µs since 1970.
-    pub(crate) from_us: u64,
-    /// The last one.
-    pub(crate) to_us: u64,
+    /// The time.
+    pub(crate) time: Time,
     /// The last holder of the page before.
     after: Option<Place>,
+    /// Hash of the rest of the question, which a cursor must not continue with another.
+    question: u64,
 }
 
 impl Scope {
-    /// What the arguments ask. Times relative to now are resolved here and only here; those of a
-    /// cursor come before those in words.
-    pub(crate) fn of(arguments: &Find) -> Result<Scope, Failure> {
-        let (at, from, to) = (&arguments.at, &arguments.from, &arguments.to);
-        let scope = match (from, to) {
-            (Some(from), Some(to)) => {
-                Scope { from_us: times::parse("--from", from)?, to_us: times::parse("--to", to)?, after: None }
-            }
-            _ => {
-                let at_us = times::parse("--at", at.as_deref().unwrap_or_default())?;
-                Scope { from_us: at_us, to_us: at_us, after: None }
+    /// What is asked. Times relative to now are resolved here and only here, and those of a cursor
+    /// come before them. `prefix` is what the names of arguments begin with.
+    pub(crate) fn of(question: &control::Find, time: &PastTime, prefix: &str) -> Result<Scope, Fault> {
+        let name = |word: &str| format!("{prefix}{word}");
+        let (asked, texts) = match time {
+            PastTime::At(at) => (times::read(&name("at"), at)?, [at, at]),
+            PastTime::Between { from, to } => {
+                let (from_us, to_us) = log::span_of((&name("from"), from), (&name("to"), to))?;
+                (Time { from_us, to_us }, [from, to])
             }
         };
-        if scope.to_us < scope.from_us {
-            let fault = Fault::new("--to", "is before --from", "give the earlier time as --from");
-            return Err(CliError::from(fault).into());
+        let question_hash = hash_of(question, time);
+        let Some(cursor) = &question.cursor else {
+            return Ok(Scope { time: asked, after: None, question: question_hash });
+        };
+        let remedy = "repeat the question of the first page, or omit it";
+        let wrong = |problem: &str| Fault::new(name("cursor"), problem, remedy).seen(cursor.clone());
+        let scope = Scope::of_cursor(cursor).ok_or_else(|| wrong("is not from a list of holders"))?;
+        if scope.question != question_hash {
+            return Err(wrong("is from another question"));
         }
-        let Some(cursor) = &arguments.paging.cursor else { return Ok(scope) };
-        let is_range = from.is_some();
-        Scope::of_cursor(cursor).filter(|scope| is_range || scope.from_us == scope.to_us).ok_or_else(|| {
-            let fault = Fault::new("--cursor", "is not from this list", "use that of the note");
-            CliError::from(fault.seen(cursor.clone())).into()
-        })
+        let ends = [(asked.from_us, scope.time.from_us), (asked.to_us, scope.time.to_us)];
+        if ends.iter().zip(texts).any(|((asked, has), text)| asked != has && !times::is_relative(text)) {
+            return Err(wrong("is from a question about another time"));
+        }
+        Ok(scope)
     }
 
     /// What a cursor continues; None if it is not one.
-    pub(crate) fn of_cursor(cursor: &str) -> Option<Scope> {
+    fn of_cursor(cursor: &str) -> Option<Scope> {
         let mut parts = cursor.split('.');
         let mut next = || u64::from_str_radix(parts.next()?, 16).ok();
-        let (from_us, to_us) = (next()?, next()?);
+        let time = Time { from_us: next()?, to_us: next()? };
+        let question = next()?;
         let after = Place {
             since_us: next()?,
             external: next()?.try_into().ok()?,
             first_port: next()?.try_into().ok()?,
             rest: next()?,
         };
-        let is_one = parts.next().is_none() && from_us <= to_us;
-        is_one.then_some(Scope { from_us, to_us, after: Some(after) })
+        let is_one = parts.next().is_none() && time.from_us <= time.to_us;
+        is_one.then_some(Scope { time, after: Some(after), question })
     }
 
-    /// The time in words.
-    pub(crate) fn when(&self, is_range: bool) -> String {
-        let (from, to) = (utc_text(self.from_us), utc_text(self.to_us));
-        if is_range { format!("from {from} to {to}") } else { format!("at {from}") }
+    /// True if nothing was shown before.
+    pub(crate) fn is_first(&self) -> bool {
+        self.after.is_none()
     }
 
     /// Keeps the holders of the page with at most `limit`.
@@ -85,10 +87,19 @@ impl Scope {
         holders.drain(..begin);
         let last = holders.last().filter(|_| end < count).map(Place::of);
         let next = last.map(|Place { since_us, external, first_port, rest }| {
-            format!("{:x}.{:x}.{since_us:x}.{external:x}.{first_port:x}.{rest:x}", self.from_us, self.to_us)
+            let Scope { time: Time { from_us, to_us }, question, .. } = self;
+            format!("{from_us:x}.{to_us:x}.{question:x}.{since_us:x}.{external:x}.{first_port:x}.{rest:x}")
         });
         Cut { begin, end, count, next }
     }
+}
+
+/// Of what a cursor continues, without the time itself.
+fn hash_of(question: &control::Find, time: &PastTime) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let kind = if matches!(time, PastTime::At(_)) { "at" } else { "from" };
+    hasher.write(format!("{kind} {}", question.subject()).as_bytes());
+    hasher.finish()
 }
 
 /// Which holders a page has.
@@ -183,7 +194,7 @@ mod tests {
         all.push(Holder { subscriber: other, ..all[40].clone() });
         let mut expected = all.clone();
         expected.sort_unstable_by(in_order);
-        let mut scope = Scope { from_us: 7, to_us: 60_000_000, after: None };
+        let mut scope = Scope { time: Time { from_us: 7, to_us: 60_000_000 }, after: None, question: 5 };
         let mut found = Vec::new();
         for page in 0.. {
             // Retention deletes the oldest that were shown, and what was shown ends.
@@ -199,7 +210,7 @@ mod tests {
             found.extend(now.into_iter().map(|holder| Holder { until: Until::Open, ..holder }));
             let Some(next) = cut.next else { break };
             let next = Scope::of_cursor(&next).unwrap();
-            assert_eq!((next.from_us, next.to_us), (7, 60_000_000));
+            assert_eq!((next.time, next.question), (scope.time, 5));
             scope = next;
         }
         assert_eq!(found, expected);
@@ -207,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_last_holder_that_is_gone_still_says_where_to_go_on() {
-        let scope = Scope { from_us: 0, to_us: 9, after: None };
+        let scope = Scope { time: Time { from_us: 0, to_us: 9 }, after: None, question: 5 };
         let mut first = vec![holder(1, 1), holder(2, 1), holder(3, 1)];
         let next = scope.cut(2, &mut first).next.unwrap();
         let mut then = vec![holder(3, 1), holder(4, 1)];
@@ -217,11 +228,52 @@ mod tests {
 
     #[test]
     fn what_is_no_cursor_is_not_taken_for_one() {
-        for text in
-            ["", "7", "x", "1.2.3.4.5", "2.1.3.4.5.6", "1.2.3.4.5.6.7", "1.2.3.4.10000.6", "1.2.3.100000000.5.6"]
-        {
+        for text in [
+            "",
+            "7",
+            "x",
+            "1.2.3.4.5.6",
+            "2.1.9.3.4.5.6",
+            "1.2.9.3.4.5.6.7",
+            "1.2.9.3.4.10000.6",
+            "1.2.9.3.100000000.5.6",
+        ] {
             assert_eq!(Scope::of_cursor(text), None, "{text}");
         }
-        assert!(Scope::of_cursor("1.2.3.ffffffff.ffff.6").is_some());
+        assert!(Scope::of_cursor("1.2.9.3.ffffffff.ffff.6").is_some());
+    }
+
+    #[test]
+    fn a_cursor_continues_its_own_question_only() {
+        let question = |address: &str, cursor: Option<String>| control::Find {
+            address: address.parse().unwrap(),
+            port: None,
+            protocol: None,
+            vrf: None,
+            limit: None,
+            cursor,
+        };
+        let at = |text: &str| PastTime::At(text.to_owned());
+        let between = |from: &str, to: &str| PastTime::Between { from: from.to_owned(), to: to.to_owned() };
+        let (one, two) = ("2026-05-01T00:00:01Z", "2026-05-01T00:00:02Z");
+        let page = |time: &PastTime| {
+            let scope = Scope::of(&question("203.0.113.1", None), time, "--").unwrap();
+            (scope.time, scope.cut(1, &mut vec![holder(1, 1), holder(2, 1)]).next)
+        };
+        let of = |address: &str, time: &PastTime, cursor: &Option<String>| {
+            let scope = Scope::of(&question(address, cursor.clone()), time, "--");
+            scope.map(|scope| scope.time).map_err(|fault| fault.problem)
+        };
+        let (time, cursor) = page(&between(one, two));
+        assert_eq!(of("203.0.113.1", &between(one, two), &cursor), Ok(time));
+        assert_eq!(of("203.0.113.1", &between(one, "now"), &cursor), Ok(time), "now was then");
+        let other = Err("is from another question".to_owned());
+        assert_eq!(of("203.0.113.9", &between(one, two), &cursor), other);
+        assert_eq!(of("203.0.113.1", &at(one), &cursor), other);
+        let other_time = Err("is from a question about another time".to_owned());
+        assert_eq!(of("203.0.113.1", &between(two, two), &cursor), other_time);
+        let (time, cursor) = page(&at("1 h ago"));
+        assert_eq!(of("203.0.113.1", &at("1 h ago"), &cursor), Ok(time));
+        assert_eq!(of("203.0.113.1", &at(one), &cursor), other_time);
     }
 }

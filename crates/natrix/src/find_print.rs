@@ -10,7 +10,6 @@ use cli::Table;
 use control::escaped;
 use export::store::Found;
 use export::store::Holder;
-use export::store::Question;
 use export::store::Until;
 use export::utc_text;
 use lookup::past::Slice;
@@ -18,21 +17,45 @@ use lookup::stored;
 use serde_json::Value;
 use serde_json::json;
 
-/// Prints the holders by formula and those in the log. What limits the answer goes to `notes`, but
-/// with `json` to the last object.
+use crate::times::Time;
+
+/// What was asked.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// The endpoint, and which of its holders.
+    pub(crate) what: String,
+    /// The time.
+    pub(crate) time: Time,
+}
+
+/// What is shown of the answer.
+#[derive(Debug)]
+pub(crate) struct Page<'a> {
+    /// Holders by formula.
+    pub(crate) slices: &'a [Slice],
+    /// Holders in the log, and what limits the answer.
+    pub(crate) found: &'a Found,
+    /// All holders, also those of other pages.
+    pub(crate) count: usize,
+    /// There is another page.
+    pub(crate) has_more: bool,
+}
+
+/// Prints a page. What limits the answer goes to `notes`, but with `json` to the last object.
 ///
 /// # Errors
 /// Writing failed.
 pub(crate) fn print(
-    question: &Question,
-    (slices, found): (&[Slice], &Found),
+    asked: &Asked,
+    page: &Page<'_>,
     json: bool,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> io::Result<()> {
     if json {
-        return print_objects(slices, found, out);
+        return print_objects(asked, page, out);
     }
+    let Page { slices, found, count, .. } = *page;
     let is_empty = slices.is_empty() && found.holders.is_empty();
     if !is_empty {
         let mut table = Table::new(&[
@@ -50,37 +73,58 @@ pub(crate) fn print(
         slices.iter().map(cells_of_slice).chain(found.holders.iter().map(cells)).for_each(|cells| table.row(cells));
         table.flush(out)?;
     }
-    let port = question.port.map(|port| format!(":{port}")).unwrap_or_default();
-    let (asked, from) = (format!("{}{port}", address_of(question)), utc_text(question.from_us));
-    let is_moment = question.to_us <= question.from_us;
-    let at = if is_moment { format!("at {from}") } else { format!("from {from} to {}", utc_text(question.to_us)) };
-    match (is_empty, found.is_complete) {
+    let (asked, at) = (&asked.what, asked.time.when());
+    let counted = if count == 1 { "1 holding".to_owned() } else { format!("{count} holdings") };
+    match (count == 0, found.is_complete) {
         (true, true) => writeln!(out, "nobody held {asked} {at}; the records of that time are complete")?,
         (true, false) => writeln!(out, "no holder of {asked} {at} found, but the records are not complete")?,
-        (false, true) => writeln!(out, "the records of that time are complete")?,
-        (false, false) => writeln!(out, "the records of that time are not complete: others may have held {asked}")?,
+        (false, true) => writeln!(out, "{asked} {at}: {counted}; the records of that time are complete")?,
+        (false, false) => writeln!(
+            out,
+            "{asked} {at}: {counted}; the records of that time are not complete: others may have held it"
+        )?,
     }
     found.notes.iter().try_for_each(|note| writeln!(notes, "note: {}", escaped(note)))
 }
 
-fn print_objects(slices: &[Slice], found: &Found, out: &mut dyn Write) -> io::Result<()> {
-    slices.iter().try_for_each(|slice| writeln!(out, "{}", slice.object()))?;
-    for holder in &found.holders {
-        let mut holder = stored::object(holder);
-        holder["by_formula_alone"] = Value::Bool(false);
-        writeln!(out, "{holder}")?;
+fn print_objects(asked: &Asked, page: &Page<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let Page { slices, found, has_more, .. } = *page;
+    let Time { from_us, to_us } = asked.time;
+    for slice in slices {
+        let mut slice = slice.object();
+        slice["throughout"] = Value::Null;
+        writeln!(out, "{slice}")?;
     }
-    let complete = json!({ "complete": found.is_complete, "notes": found.notes, "reads": found.reads });
-    writeln!(out, "{complete}")
+    for holder in &found.holders {
+        let mut object = stored::object(holder);
+        object["by_formula_alone"] = Value::Bool(false);
+        // If the records of the time are complete, an end in it has one.
+        let has_end = found.is_complete || holder.is_throughout(from_us, to_us);
+        object["throughout"] = (holder.is_certain && has_end && !is_in_part(holder, asked.time)).into();
+        writeln!(out, "{object}")?;
+    }
+    let last = json!({
+        "complete": found.is_complete,
+        "notes": found.notes,
+        "reads": found.reads,
+        "asked": asked.what,
+        "from": utc_text(from_us),
+        "to": utc_text(to_us),
+        "shown": slices.len() + found.holders.len(),
+        "more": has_more,
+    });
+    writeln!(out, "{last}")
 }
 
-/// What was asked about, as text.
-fn address_of(question: &Question) -> String {
-    match question.host {
-        None => question.address.to_string(),
-        Some(host) if question.port.is_some() => format!("[{host}]"),
-        Some(host) => host.to_string(),
-    }
+/// True if a holding began or ended in the time in question, or may have by what is known of it.
+pub(crate) fn is_in_part(holder: &Holder, time: Time) -> bool {
+    // Beyond the second, where only that is known.
+    let since_us = holder.since_us.saturating_add(if holder.is_since_exact { 0 } else { 1_000_000 });
+    let ended = match holder.until {
+        Until::Open => false,
+        Until::Ended(until) | Until::Restart(until) | Until::Lost(until) => until <= time.to_us,
+    };
+    time.from_us < since_us || ended
 }
 
 fn cells(holder: &Holder) -> Vec<String> {

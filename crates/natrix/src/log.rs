@@ -200,7 +200,7 @@ pub(crate) fn prepare_export(socket: &Path, question: &ExportQuestion) -> Result
 
 /// The two ends of a time, each with the name of its argument.
 pub(crate) fn span_of((from, from_text): (&str, &str), (to, to_text): (&str, &str)) -> Result<(u64, u64), Fault> {
-    let span = (times::read(from, from_text)?, times::read(to, to_text)?);
+    let span = (times::read(from, from_text)?.from_us, times::read(to, to_text)?.from_us);
     if span.1 < span.0 {
         let fault = Fault::new(to, format!("is before {from}"), format!("give the earlier time as {from}"));
         return Err(fault.seen(format!("{} is before {}", utc_text(span.1), utc_text(span.0))));

@@ -1,22 +1,51 @@
 //! Times of the command line: with an offset, in the zone of this machine, or relative to now.
 
-use cli::CliError;
 use control::Fault;
 use export::parse_utc;
+use export::utc_text;
 use jiff::Span;
 use jiff::Zoned;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use crate::failure::Failure;
-
-/// A time, µs since 1970. `object` is the argument it was given as.
-pub(crate) fn parse(object: &str, text: &str) -> Result<u64, Failure> {
-    read(object, text).map_err(|fault| CliError::from(fault).into())
+/// A time: a moment, or a second that was written without a fraction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Time {
+    /// The first moment, µs since 1970.
+    pub(crate) from_us: u64,
+    /// The last one.
+    pub(crate) to_us: u64,
 }
 
-/// As [`parse`].
-pub(crate) fn read(object: &str, text: &str) -> Result<u64, Fault> {
+/// The last microsecond of a second.
+const WHOLE_SECOND_US: u64 = 999_999;
+
+impl Time {
+    fn moment(unix_us: u64) -> Time {
+        Time { from_us: unix_us, to_us: unix_us }
+    }
+
+    /// The time in words: at a moment or in a second, or from one moment to another.
+    pub(crate) fn when(self) -> String {
+        match self.at() {
+            Some(at) => format!("at {at}"),
+            None => format!("from {} to {}", utc_text(self.from_us), utc_text(self.to_us)),
+        }
+    }
+
+    /// The text of a moment or a whole second, which [`read`] reads again; None of another time.
+    pub(crate) fn at(self) -> Option<String> {
+        let text = utc_text(self.from_us);
+        match self.to_us.checked_sub(self.from_us)? {
+            0 => Some(text),
+            WHOLE_SECOND_US => text.strip_suffix(".000000Z").map(|second| format!("{second}Z")),
+            _ => None,
+        }
+    }
+}
+
+/// Reads a time. `object` is the argument it was given as.
+pub(crate) fn read(object: &str, text: &str) -> Result<Time, Fault> {
     parse_at(text, &Zoned::now()).map_err(|problem| {
         let remedy = "use 2026-11-21T19:30:00Z, an offset such as +01:00, 2026-11-21 19:30:00 for this machine's zone, \
                       or \"2 min ago\"";
@@ -24,27 +53,48 @@ pub(crate) fn read(object: &str, text: &str) -> Result<u64, Fault> {
     })
 }
 
-/// The same at a moment and in its zone.
-fn parse_at(text: &str, now: &Zoned) -> Result<u64, &'static str> {
-    const NOT_A_TIME: &str = "not a time";
-    if let Ok(unix_us) = parse_utc(text).or_else(|_| parse_utc(&text.replacen(' ', "T", 1))) {
-        return Ok(unix_us);
-    }
-    let zoned = if text == "now" {
-        now.clone()
-    } else if text.ends_with("ago") {
-        let span: Span = text.parse().map_err(|_| NOT_A_TIME)?;
-        now.checked_add(span).map_err(|_| NOT_A_TIME)?
-    } else {
-        // Only what has no offset: the others were understood above.
-        if text.get(10..).is_none_or(|of_day| of_day.contains(['Z', 'z', '[', '+', '-'])) {
-            return Err(NOT_A_TIME);
-        }
-        let local: DateTime = text.parse().map_err(|_| NOT_A_TIME)?;
-        local_time(local, now.time_zone())?
-    };
-    u64::try_from(zoned.timestamp().as_microsecond()).map_err(|_| "a time before 1970")
+/// True of words that mean another time when they are read again.
+pub(crate) fn is_relative(text: &str) -> bool {
+    text == "now" || text.ends_with("ago")
 }
+
+/// The same at a moment and in its zone.
+fn parse_at(text: &str, now: &Zoned) -> Result<Time, &'static str> {
+    const NOT_A_TIME: &str = "not a time";
+    let unix_us = |zoned: &Zoned| u64::try_from(zoned.timestamp().as_microsecond()).map_err(|_| "a time before 1970");
+    if is_relative(text) {
+        let span: Span = if text == "now" { Ok(Span::new()) } else { text.parse() }.map_err(|_| NOT_A_TIME)?;
+        return unix_us(&now.checked_add(span).map_err(|_| NOT_A_TIME)?).map(Time::moment);
+    }
+    let (day, of_day) = text.split_at_checked(10).ok_or(NOT_A_TIME)?;
+    if of_day.is_empty() && day.bytes().filter(u8::is_ascii_digit).count() == 8 {
+        return Err("a date without a time of day");
+    }
+    let from_us = match parse_utc(text) {
+        Ok(unix_us) => unix_us,
+        Err(_) => {
+            // Only what has no offset: the others were understood above.
+            let of_day = of_day.strip_prefix(['T', 't', ' ']).ok_or(NOT_A_TIME)?;
+            if !of_day.bytes().all(|byte| byte.is_ascii_digit() || b":.".contains(&byte)) {
+                return Err(NOT_A_TIME);
+            }
+            if of_day.len() == 5 && of_day.contains(':') {
+                return Err("a time without seconds");
+            }
+            // Not the short forms of ISO 8601.
+            if of_day.get(2..3) != Some(":") || of_day.get(5..6) != Some(":") {
+                return Err(NOT_A_TIME);
+            }
+            let local: DateTime = format!("{day}T{of_day}").parse().map_err(|_| NOT_A_TIME)?;
+            unix_us(&local_time(local, now.time_zone())?)?
+        }
+    };
+    let is_second = text.as_bytes().get(SECOND_LENGTH) != Some(&b'.');
+    Ok(Time { from_us, to_us: from_us.saturating_add(if is_second { WHOLE_SECOND_US } else { 0 }) })
+}
+
+/// Length of a time without a fraction or a zone.
+const SECOND_LENGTH: usize = "2026-11-21T19:30:00".len();
 
 /// A time of a zone, unless its clocks showed it twice or never.
 fn local_time(local: DateTime, zone: &TimeZone) -> Result<Zoned, &'static str> {
@@ -56,7 +106,7 @@ fn local_time(local: DateTime, zone: &TimeZone) -> Result<Zoned, &'static str> {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Result<u64, &'static str> {
+    fn of(text: &str) -> Result<Time, &'static str> {
         // A zone of its own, without the system's database: Central European Time.
         let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
         let now: jiff::Timestamp = "2026-05-03T19:04:17Z".parse().unwrap();
@@ -64,21 +114,38 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_write_a_time_is_the_same_moment() {
+    fn each_way_to_write_a_time_is_the_same_time() {
         let moment = parse_utc("2026-05-03T19:04:17Z").unwrap();
+        let second = Time { from_us: moment, to_us: moment + 999_999 };
         for text in [
             "2026-05-03T21:04:17+02:00",
             "2026-05-03 17:04:17-02:00",
             "2026-05-03 21:04:17",
             "2026-05-03T21:04:17",
-            "now",
+            "2026-05-03T19:04:17Z",
         ] {
-            assert_eq!(of(text), Ok(moment), "{text}");
+            assert_eq!(of(text), Ok(second), "{text}");
         }
-        assert_eq!(of("2026-05-03 21:04:17.25"), Ok(moment + 250_000));
-        assert_eq!(of("2 min ago"), Ok(moment - 120_000_000));
-        assert_eq!(of("90 s ago"), Ok(moment - 90_000_000));
-        assert_eq!(of("1 day 2 h ago"), Ok(moment - 93_600_000_000));
+        for (text, unix_us) in [
+            ("now", moment),
+            ("2026-05-03 21:04:17.0", moment),
+            ("2026-05-03T19:04:17.000Z", moment),
+            ("2026-05-03T21:04:17.25+02:00", moment + 250_000),
+            ("2026-05-03 21:04:17.25", moment + 250_000),
+            ("2 min ago", moment - 120_000_000),
+            ("90 s ago", moment - 90_000_000),
+            ("1 day 2 h ago", moment - 93_600_000_000),
+        ] {
+            assert_eq!(of(text), Ok(Time::moment(unix_us)), "{text}");
+        }
+        for time in [second, Time::moment(moment), Time::moment(moment + 7)] {
+            assert_eq!(of(&time.at().unwrap()), Ok(time));
+        }
+        assert_eq!(Time { from_us: 1, to_us: 1_000_000 }.at(), None);
+        assert_eq!(
+            Time { from_us: 0, to_us: 1 }.when(),
+            "from 1970-01-01T00:00:00.000000Z to 1970-01-01T00:00:00.000001Z"
+        );
     }
 
     #[test]
@@ -86,9 +153,15 @@ mod tests {
         // The clocks went from 3:00 to 2:00, and on another day from 2:00 to 3:00.
         assert!(of("2026-10-25 02:30:00").unwrap_err().contains("twice"));
         assert!(of("2026-03-29 02:30:00").unwrap_err().contains("never"));
+        assert_eq!(of("2026-05-03"), Err("a date without a time of day"));
+        assert_eq!(of("2026-05-03 21:04"), Err("a time without seconds"));
         for text in [
             "",
             "yesterday",
+            "20260503T210417",
+            "2026-05-03T210417.25",
+            "2026-05-03T21",
+            "2026-05-03Z",
             "2 ago",
             "ago",
             "2 min",

@@ -142,6 +142,18 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// True if it is known that it held during the whole time between these.
+    pub fn is_throughout(&self, from_us: u64, to_us: u64) -> bool {
+        // Beyond the second, where only that is known.
+        let since_us = self.since_us.saturating_add(if self.is_since_exact { 0 } else { 1_000_000 });
+        let is_to_the_end = match self.until {
+            Until::Open => true,
+            Until::Ended(until) => to_us < until,
+            Until::Restart(_) | Until::Lost(_) => false,
+        };
+        self.is_certain && since_us <= from_us && is_to_the_end
+    }
+
     /// The interval alone, without what is known about its end.
     fn interval(&self) -> Holder {
         Holder { is_certain: true, until: Until::Open, ..self.clone() }

@@ -100,7 +100,7 @@ impl Log {
     }
 
     fn ask_of(&self, at_s: u64, asked: Asked<'_>) -> History {
-        let query = Query { asked, at_us: T0 + at_s * SECOND, formulas: None };
+        let query = Query::moment(asked, T0 + at_s * SECOND);
         let mut search = Search::new(query, usize::MAX);
         self.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
         search.end().unwrap()
@@ -381,6 +381,36 @@ fn a_changed_formula_proves_nothing_until_all_is_recorded() {
 }
 
 #[test]
+fn a_short_time_has_all_its_holders_and_changes() {
+    let adopted = Event { amount: 1, ..Event::new(EventKind::ConfigurationAdopted, Instant::ORIGIN) };
+    let recorded = Event { amount: 1, ..Event::new(EventKind::ConfigurationRecorded, Instant::ORIGIN) };
+    let mut log = Log::default();
+    log.own(0, &Own { event: "started", formulas: Some(7), ..Own::default() });
+    log.mapping(5, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
+    log.mapping(10, EventKind::MappingEnded, 10, 5_000, 4_444, 5);
+    log.mapping(12, EventKind::MappingCreated, 11, 5_001, 4_444, 0);
+    log.event(20, &adopted).event_of(1, 20, &adopted).event(21, &recorded).event_of(1, 21, &recorded).covered(90);
+    let ask = |from_s: u64, to_s: u64| {
+        let asked = Asked { address: P.into(), host: None, port: Some(4_444), protocol: None, vrf: None };
+        let query = Query { from_us: T0 + from_s * SECOND, to_us: T0 + to_s * SECOND, ..Query::moment(asked, 0) };
+        let mut search = Search::new(query, usize::MAX);
+        log.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
+        let History { found, changed_us, .. } = search.end().unwrap();
+        let changed_s = changed_us.map(|changed_us| (changed_us - T0) / SECOND);
+        (found.holders.iter().map(last_octet).collect::<Vec<_>>(), found.is_complete, changed_s)
+    };
+    assert_eq!(ask(9, 13), (vec![10, 11], true, None));
+    assert_eq!(ask(11, 11), (vec![], true, None));
+    assert_eq!(ask(11, 13), (vec![11], true, None));
+    // What kept a port when the formulas changed is recorded after the beginning of that time.
+    assert_eq!(ask(19, 30), (vec![11], false, Some(20)));
+    assert_eq!(ask(20, 30), (vec![11], false, None));
+    assert_eq!(ask(22, 30), (vec![11], true, None));
+    assert_eq!(ask(85, 95).1, false, "the records end in that time");
+    assert_eq!(ask(13, 18), (vec![11], true, None));
+}
+
+#[test]
 fn a_step_back_that_no_line_says_is_never_a_confident_answer() {
     let mut log = Log::default();
     log.started(0).mapping(100, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
@@ -395,7 +425,7 @@ fn only_the_transport_that_was_asked_about_counts() {
     let mut log = Log::default();
     log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
     let asked = Asked { address: P.into(), host: None, port: Some(4_444), protocol: Some(Protocol::Tcp), vrf: None };
-    let query = Query { asked, at_us: T0 + 20 * SECOND, formulas: None };
+    let query = Query::moment(asked, T0 + 20 * SECOND);
     let mut search = Search::new(query, usize::MAX);
     log.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
     assert_eq!(search.end().unwrap().found.holders, []);
@@ -409,7 +439,7 @@ fn more_holders_than_the_caller_takes_are_refused() {
         log.mapping(10, EventKind::MappingCreated, 10, 5_000 + port, 4_444 + port, 0);
     }
     let asked = Asked { address: P.into(), host: None, port: None, protocol: None, vrf: None };
-    let query = Query { asked, at_us: T0 + 20 * SECOND, formulas: None };
+    let query = Query::moment(asked, T0 + 20 * SECOND);
     let found = |holders_max| {
         let mut search = Search::new(query, holders_max);
         log.0.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
