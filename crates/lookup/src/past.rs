@@ -70,8 +70,8 @@ impl<'a> Formulas<'a> {
             is_other && holder.external == slice.external && has_ports
         };
         // A holder is one of the port, of this protocol, if these were asked for.
-        let Question { from_us, to_us, .. } = *question;
-        let has_all = |holder: &Holder| to_us <= from_us || holder.is_throughout(from_us, to_us);
+        let (Question { from_us, to_us, .. }, is_complete) = (*question, found.is_complete);
+        let has_all = |holder: &Holder| to_us <= from_us || holder.is_throughout(from_us, to_us, is_complete);
         let refutes = |holder: &Holder| {
             let is_exact = question.port.is_some() && (holder.protocol.is_none() || question.protocol.is_some());
             is_exact && holder.is_certain && has_all(holder)

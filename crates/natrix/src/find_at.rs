@@ -273,8 +273,9 @@ fn print_page(
 /// Notes which holders of a second had it during a part of the second only: one who asks about a
 /// moment in it must not take each of them for the one.
 fn note_of_second(holders: &[Holder], time: Time) -> Option<String> {
-    let parts = holders.iter().filter(|holder| find_print::is_in_part(holder, time)).count();
-    if time.from_us == time.to_us || parts == 0 {
+    let Time { from_us, to_us } = time;
+    let parts = holders.iter().filter(|holder| holder.is_in_part(from_us, to_us)).count();
+    if from_us == to_us || parts == 0 {
         return None;
     }
     let remedy = "compare the times since and until, or ask for a moment with a fraction of a second";

@@ -98,9 +98,7 @@ fn print_objects(asked: &Asked, page: &Page<'_>, out: &mut dyn Write) -> io::Res
     for holder in &found.holders {
         let mut object = stored::object(holder);
         object["by_formula_alone"] = Value::Bool(false);
-        // If the records of the time are complete, an end in it has one.
-        let has_end = found.is_complete || holder.is_throughout(from_us, to_us);
-        object["throughout"] = (holder.is_certain && has_end && !is_in_part(holder, asked.time)).into();
+        object["throughout"] = holder.is_throughout(from_us, to_us, found.is_complete).into();
         writeln!(out, "{object}")?;
     }
     let last = json!({
@@ -114,17 +112,6 @@ fn print_objects(asked: &Asked, page: &Page<'_>, out: &mut dyn Write) -> io::Res
         "more": has_more,
     });
     writeln!(out, "{last}")
-}
-
-/// True if a holding began or ended in the time in question, or may have by what is known of it.
-pub(crate) fn is_in_part(holder: &Holder, time: Time) -> bool {
-    // Beyond the second, where only that is known.
-    let since_us = holder.since_us.saturating_add(if holder.is_since_exact { 0 } else { 1_000_000 });
-    let ended = match holder.until {
-        Until::Open => false,
-        Until::Ended(until) | Until::Restart(until) | Until::Lost(until) => until <= time.to_us,
-    };
-    time.from_us < since_us || ended
 }
 
 fn cells(holder: &Holder) -> Vec<String> {

@@ -142,16 +142,22 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// True if it is known that it held during the whole time between these.
-    pub fn is_throughout(&self, from_us: u64, to_us: u64) -> bool {
+    /// True if it began or ended between these times, or may have by what is known of it.
+    pub fn is_in_part(&self, from_us: u64, to_us: u64) -> bool {
         // Beyond the second, where only that is known.
         let since_us = self.since_us.saturating_add(if self.is_since_exact { 0 } else { 1_000_000 });
-        let is_to_the_end = match self.until {
-            Until::Open => true,
-            Until::Ended(until) => to_us < until,
-            Until::Restart(_) | Until::Lost(_) => false,
+        let is_ended = match self.until {
+            Until::Open => false,
+            Until::Ended(until) | Until::Restart(until) | Until::Lost(until) => until <= to_us,
         };
-        self.is_certain && since_us <= from_us && is_to_the_end
+        from_us < since_us || is_ended
+    }
+
+    /// True if it is proved that it held during the whole time between these. `is_complete`: the
+    /// records of that time are, so an end in it has one.
+    pub fn is_throughout(&self, from_us: u64, to_us: u64, is_complete: bool) -> bool {
+        let has_end = is_complete || matches!(self.until, Until::Open | Until::Ended(_));
+        self.is_certain && has_end && !self.is_in_part(from_us, to_us)
     }
 
     /// The interval alone, without what is known about its end.
