@@ -729,8 +729,8 @@ fn compare_rows(name: &str, seeds: core::ops::Range<u64>, faults: Faults) -> (us
                         let is_true =
                             truth.iter().any(|(key, _)| (key.first_port, key.subscriber) == (port, subscriber));
                         assert!(is_true || !is_proved, "{port} is wrong: {}", context());
-                        // A torn journal may have lost what an earlier export has; where records were
-                        // lost, a lookup may miss what a later segment has.
+                        // A torn journal may have lost what an earlier export has; where records
+                        // were lost, a lookup may miss what a later segment has.
                         let is_there = found.contains(&(port, subscriber, is_proved));
                         let may_be_more = faults.clock || what == "daily" || (faults.loss && !is_proved);
                         assert!(is_there || may_be_more, "{port}: {}", context());

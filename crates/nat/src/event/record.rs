@@ -41,8 +41,8 @@ const _: () = assert!(size_of::<Record>() == 48, "a record is shorter than a cac
 const _: () = assert!(cfg!(target_endian = "little"), "words are made of fields from the lowest byte on");
 
 impl From<Event> for Record {
-    /// Six whole words: single fields, written and then read again as one, would wait for all stores
-    /// before them.
+    /// Six whole words: single fields, written and then read again as one, would wait for all
+    /// stores before them.
     #[inline(always)]
     fn from(event: Event) -> Record {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;

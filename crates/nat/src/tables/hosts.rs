@@ -240,7 +240,7 @@ impl SideLine {
 }
 
 /// A mapping of an IPv6 host is found by all 128 bits, and has them in a line of 16 bytes beside
-/// it. IPv4 hosts are as ever, but each packet asks which sort it is.
+/// it. IPv4 hosts are as before, but each packet asks which sort it is.
 pub struct SideLines {
     tables: Tables,
     lines: Arena<SideLine>,

@@ -24,9 +24,9 @@ use crate::subscriber::Subscriber;
 /// Bytes of a message in a file.
 const MESSAGE_MAX: usize = 8 << 10;
 
-/// Writes intervals as pairs of records: the beginning, and the end unless it is still held when the
-/// records end. There is no field for what is only possible, so an interval that is not proved to
-/// its end is cut to the part that is, and one of which nothing is proved is left out.
+/// Writes intervals as pairs of records: the beginning, and the end unless it is still held when
+/// the records end. There is no field for what is only possible, so an interval that is not proved
+/// to its end is cut to the part that is, and one of which nothing is proved is left out.
 #[derive(Debug)]
 pub struct IpfixFile {
     ipfix: Ipfix,
@@ -115,7 +115,8 @@ impl IpfixFile {
         Ok(())
     }
 
-    /// Writes the rest. Returns how many intervals were cut or left out because they are not proved.
+    /// Writes the rest. Returns how many intervals were cut or left out because they are not
+    /// proved.
     ///
     /// # Errors
     /// Writing failed.

@@ -198,8 +198,8 @@ const LOST_END_US: u64 = 600_000_000;
 /// less than the time between the boots.
 const LOST_LEAST_US: u64 = 2_000_000;
 
-/// The times of day in which a boot that did not stop cleanly may have gone on after its last record
-/// at `end_us`, by each setting of the clock that may have been right then.
+/// The times of day in which a boot that did not stop cleanly may have gone on after its last
+/// record at `end_us`, by each setting of the clock that may have been right then.
 pub(super) fn unrecorded(boot: &Boot, next: Option<&Boot>, end_us: u64) -> Vec<(u64, u64)> {
     let next_us = next.and_then(|next| next.clocks.first()).map(|clock| clock.unix_us);
     let mut spans = Vec::new();

@@ -1,9 +1,9 @@
 //! One hash table of rules: those that fix at least the bits of its mask.
 //!
 //! Rules of one cell (equal in the bits of the mask) are stored in order along the cell's way
-//! through the buckets, so the first bucket with a match has the first rule. A rule in several cells
-//! has an entry for each, which matches only the packets of that cell: ways of other cells, which
-//! visit it at a place of no meaning, pass it by. A bucket's first entry is marked if some way
+//! through the buckets, so the first bucket with a match has the first rule. A rule in several
+//! cells has an entry for each, which matches only the packets of that cell: to searches for
+//! another cell, its place on the way means nothing. A bucket's first entry is marked if some way
 //! continues behind it; an obsolete mark costs at most one look.
 
 use core::cmp::Reverse;
@@ -26,8 +26,8 @@ use super::set::RuleId;
 const CHUNK_BUCKETS: u32 = 1 << 15;
 const CHUNK_SHIFT: u32 = 15;
 
-/// In the `rule` of a bucket's first entry, above its number, used or not: some way continues behind
-/// this bucket.
+/// In the `rule` of a bucket's first entry, above its number, used or not: some way continues
+/// behind this bucket.
 const PASSED: u32 = 1 << 24;
 const NUMBER: u32 = (1 << 24) - 1;
 
