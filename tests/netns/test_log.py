@@ -87,6 +87,9 @@ def every_endpoint_seen_on_the_wire_is_found_after_kill_9(n):
                 if number == last:
                     n.dut.daemon.process.send_signal(signal.SIGKILL)
                 send(n, f"100.64.0.{chance.randint(20, 219)}", chance.randint(1024, 65535))
+                if number < last - ASKED:
+                    # Nobody knows of the last moments before a kill; a busy machine makes them longer.
+                    time.sleep(0.005)
             n.dut.daemon.process.wait(10)
             arrived = seen_by(server)
             begun = time.monotonic()
@@ -105,5 +108,4 @@ def every_endpoint_seen_on_the_wire_is_found_after_kill_9(n):
     print(f"# restart: {restart:.2f} s in the median, {max(restarts):.2f} s at most")
     if "NATRIX_KILLS" in os.environ:
         expect(restart < RESTART_MEDIAN_MAX_S, f"a restart takes {restart:.2f} s in the median")
-    # Half of the questions are about the last moments before a kill, and a busy machine makes them longer.
-    expect(complete > asked // 10, f"{complete} complete answers of {asked}")
+    expect(complete > asked // 2, f"{complete} complete answers of {asked}")
