@@ -104,7 +104,7 @@ impl PacketPath {
         for i in bits(scratch.unsettled) {
             self.ledger.state.subscribers.prefetch_table(scratch.subscriber_hash[i]);
         }
-        // This late, so that the further buckets have had time to arrive.
+        // Only here: by now the further buckets have had time to arrive.
         self.find_further(scratch);
         for i in bits(scratch.unsettled) {
             scratch.subscriber[i] = self.ledger.state.subscribers.candidate(scratch.subscriber_hash[i]);

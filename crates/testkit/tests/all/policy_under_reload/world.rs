@@ -175,7 +175,7 @@ pub(super) fn endpoint_of(protocol: Protocol, external: SocketAddrV4) -> Externa
     (*external.ip(), protocol, external.port())
 }
 
-fn is_his(holder: &Holder, internal: SocketAddrV4) -> bool {
+fn is_of(holder: &Holder, internal: SocketAddrV4) -> bool {
     (holder.subscriber, holder.port) == (*internal.ip(), internal.port())
 }
 
@@ -284,14 +284,14 @@ impl World {
             let endpoint = endpoint_of(protocol, external);
             match event.kind {
                 EventKind::MappingEnded | EventKind::StaticEnded => {
-                    let has_it_again = seen.booked.get(&endpoint).is_some_and(|holder| is_his(holder, internal));
+                    let has_it_again = seen.booked.get(&endpoint).is_some_and(|holder| is_of(holder, internal));
                     if !has_it_again {
                         self.account.ended(protocol, internal, external);
                     }
                 }
                 EventKind::FlowEnded => {
                     let far = (event.remote, event.remote_port);
-                    let has_it_again = seen.flows.get(&(endpoint, far)).is_some_and(|holder| is_his(holder, internal));
+                    let has_it_again = seen.flows.get(&(endpoint, far)).is_some_and(|holder| is_of(holder, internal));
                     if !has_it_again {
                         self.account.flow_ended(protocol, internal, (external, at(far.0, far.1)));
                     }
