@@ -88,7 +88,7 @@ def every_endpoint_seen_on_the_wire_is_found_after_kill_9(n):
                     n.dut.daemon.process.send_signal(signal.SIGKILL)
                 send(n, f"100.64.0.{chance.randint(20, 219)}", chance.randint(1024, 65535))
                 if number < last - ASKED:
-                    # Nobody knows of the last moments before a kill; a busy machine makes them longer.
+                    # The last moments before a kill are unknown, on a busy machine for longer.
                     time.sleep(0.005)
             n.dut.daemon.process.wait(10)
             arrived = seen_by(server)
