@@ -37,6 +37,7 @@ use crate::pages::PageKind;
 use crate::prefetch::prefetch;
 use crate::prefetch::prefetch_write;
 use crate::stock::Need;
+use crate::turn::Turn;
 
 /// Arenas of fewer bytes are made without asking how much memory is left: the answer is in files
 /// that take the kernel a millisecond. What starts plans all its tables together before.
@@ -303,7 +304,11 @@ impl Mapping {
         for (kind, rounded) in pages::worth(bytes as u64) {
             let rounded = rounded as usize;
             let flag = if kind == PageKind::Huge1G { libc::MAP_HUGE_1GB } else { libc::MAP_HUGE_2MB };
-            if let Ok(start) = map(rounded, libc::MAP_HUGETLB | flag) {
+            let turn = Turn::wait();
+            let answer = map(rounded, libc::MAP_HUGETLB | flag);
+            // They are reserved, and no longer count as free for others.
+            drop(turn);
+            if let Ok(start) = answer {
                 let mapping = Mapping { start, bytes: rounded, pages: kind, missed: 0 };
                 if mapping.fill_in().is_ok() {
                     return Ok(mapping);

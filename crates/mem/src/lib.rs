@@ -12,6 +12,7 @@ pub mod reserved;
 pub mod ring;
 pub mod stock;
 pub mod tsc;
+pub mod turn;
 
 pub use arena::Arena;
 pub use arena::ArenaError;
@@ -26,6 +27,7 @@ pub use stock::Need;
 pub use stock::NotEnough;
 pub use stock::Plan;
 pub use stock::Stock;
+pub use turn::Turn;
 /// The bound on the records of an [`Arena`]: derive it (`#[derive(zerocopy::FromZeros)]`) for
 /// `#[repr(C)]` records.
 pub use zerocopy::FromZeros;

@@ -75,6 +75,11 @@ impl Stock {
         }
     }
 
+    /// Bytes of the free hugepages of all sizes.
+    pub const fn hugepage_bytes(&self) -> u64 {
+        self.huge_2m.free.saturating_mul(PAGE_2M).saturating_add(self.huge_1g.free.saturating_mul(PAGE_1G))
+    }
+
     /// Places all needs, or reports that they do not fit. Takes nothing.
     ///
     /// # Errors

@@ -27,6 +27,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
 
+use mem::Stock;
+use mem::Turn;
+
 pub use buffer::DpdkBuffer;
 
 use crate::burst::Burst;
@@ -319,8 +322,10 @@ fn start_ports(
 ) -> Result<Vec<DpdkIo>, DpdkError> {
     let memory_mib = (settings.memory_bytes >> 20).max(64);
     let room = buffer_room(settings)?;
+    let turn = Turn::wait();
     let huge = use_hugepages(settings.hugepages, memory_mib)?;
     initialise(settings, memory_mib, huge)?;
+    drop(turn);
     let pool = ffi::pool_create(settings.buffers, room)
         .map_err(|reason| DpdkError::Buffers { buffers: settings.buffers, reason })?;
 
@@ -473,14 +478,7 @@ fn use_hugepages(wanted: Hugepages, memory_mib: u64) -> Result<bool, DpdkError> 
 }
 
 fn free_hugepages_mib() -> u64 {
-    let Ok(folders) = fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
-    let size_of = |name: &str| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
-    let free = |folder: fs::DirEntry| {
-        let kib = size_of(folder.file_name().to_str()?)?;
-        let pages: u64 = fs::read_to_string(folder.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
-        Some(pages * kib / 1024)
-    };
-    folders.flatten().filter_map(free).sum()
+    Stock::of_this_machine().hugepage_bytes() >> 20
 }
 
 fn initialise(settings: &DpdkSettings, memory_mib: u64, huge: bool) -> Result<(), DpdkError> {

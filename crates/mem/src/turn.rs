@@ -1,0 +1,67 @@
+//! One process at a time counts the free hugepages and takes some.
+//!
+//! DPDK counts the pages before it starts and cannot go back to ordinary ones when another process
+//! takes them in between: it fails, and with it the start.
+
+use std::fs::File;
+use std::fs::TryLockError;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+use std::time::Instant;
+
+/// What all Natrix processes of a machine lock. Nobody writes it, and each user may read it.
+const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
+/// A process that holds the lock for longer hangs, and must not keep others from starting.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The right to count and take hugepages, until it is dropped.
+///
+/// Only Natrix processes wait for each other; another program may still take pages in between.
+#[derive(Debug)]
+pub struct Turn {
+    /// None where there are no hugepages, or the wait was too long.
+    _locked: Option<File>,
+}
+
+impl Turn {
+    /// Waits until no other Natrix process takes hugepages, at most 10 s. Blocks.
+    pub fn wait() -> Turn {
+        Turn { _locked: locked(Path::new(HUGEPAGES), WAIT_MAX) }
+    }
+}
+
+fn locked(path: &Path, wait_max: Duration) -> Option<File> {
+    let file = File::open(path).ok()?;
+    let start = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Some(file),
+            Err(TryLockError::WouldBlock) if start.elapsed() < wait_max => thread::sleep(Duration::from_millis(2)),
+            Err(_) => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_and_nobody_waits_for_ever() {
+        let folder = env::temp_dir();
+        let first = locked(&folder, Duration::ZERO);
+        assert!(first.is_some());
+        assert!(locked(&folder, Duration::from_millis(10)).is_none());
+        let second = thread::spawn(move || locked(&env::temp_dir(), WAIT_MAX).is_some());
+        drop(first);
+        assert!(second.join().unwrap());
+    }
+
+    #[test]
+    fn a_machine_without_hugepages_has_none_to_wait_for() {
+        assert!(locked(Path::new("/sys/kernel/mm/no-hugepages"), WAIT_MAX).is_none());
+    }
+}
