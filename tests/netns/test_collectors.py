@@ -457,10 +457,10 @@ def engines(n, files, asked):
     answers to each (address, port, first moment, moment after the last)."""
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     table = re.search(r"CREATE TABLE nat .*?;", page, re.DOTALL)[0].replace("TABLE nat", "TABLE logs.nat")
-    in_clickhouse = re.search(r"WITH toDateTime64.*?;", page, re.DOTALL)[0].rstrip(";").replace("FROM nat", "FROM logs.nat")
+    in_clickhouse = re.search(r"WITH parseDateTime64BestEffort.*?;", page, re.DOTALL)[0].rstrip(";").replace("FROM nat", "FROM logs.nat")
     in_duckdb = re.search(r"WITH asked AS.*?;", page, re.DOTALL)[0].rstrip(";")
     for old, new in (("17", "AAAA"), ("18", "BBBB")):
-        in_clickhouse = in_clickhouse.replace(f"'2026-05-03 21:04:{old}', 6, 'Europe/Berlin'", f"'{new}', 6, 'UTC'")
+        in_clickhouse = in_clickhouse.replace(f"'2026-05-03T21:04:{old}+02:00', 6", f"'{new}', 6, 'UTC'")
         in_duckdb = in_duckdb.replace(f"'2026-05-03 21:04:{old}+02'", f"'{new}+00'")
     in_duckdb = in_duckdb.replace("'nat*.parquet'", f"read_parquet({[str(file) for file in files]})")
     expect("AAAA" in in_clickhouse and "AAAA" in in_duckdb, "the page's queries have another form")

@@ -280,11 +280,13 @@ def a_search_of_the_past_has_words_and_its_limits(n):
         seen = see(n, "past", external=f"{address}:{port}", at=then, long_before="2020-01-02T03:04:05Z")
     holder, vrf, external, internal, answer = seen["then"]["rows"][0]
     expect_equal((holder, vrf, external, internal), ("100.64.0.10", "default", f"udp {address}:{port}", f"100.64.0.10:{inside}"), "the row")
-    expect(re.fullmatch(r"had a mapping of pool public since \S+ \S+ UTC and still has it by the last record", answer), f"answer {answer!r}")
-    expect_equal(seen["then"]["notes"], "1 answer; the records of that time are complete.", "what the records cover")
+    expect(re.fullmatch(r"had a mapping of pool public since \S+ \S+\.\d{3} UTC and still has it by the last record", answer), f"answer {answer!r}")
+    asked = f"{address}:{port} at {then[:10]} {then[11:23]} UTC"
+    expect_equal(seen["then"]["notes"], f"{asked}: 1 answer; the records of that time are complete.", "what the records cover")
     expect_equal(seen["before"]["rows"], [], "holders before there were records")
     notes = seen["before"]["notes"]
-    expect(notes.startswith("No holder found; the records of that time are not complete"), notes)
+    asked = f"{address}:{port} from 2020-01-02 03:04:05.000 UTC to 2020-01-02 03:04:05.999 UTC"
+    expect(notes.startswith(f"{asked}: no holder found; the records of that time are not complete"), notes)
     expect("\nNote: " in notes, f"no reason: {notes}")
     raw = [word for part in seen.values() for word in ("since_exact", "complete true", "certain", "null", "undefined") if word in str(part)]
     expect_equal(raw, [], "raw fields on the page")

@@ -15,6 +15,8 @@ use axum::Json;
 use axum::body::Body;
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::http::HeaderName;
+use axum::http::HeaderValue;
 use axum::http::StatusCode;
 use axum::http::header;
 use axum::response::IntoResponse;
@@ -116,6 +118,10 @@ pub type Export = Box<dyn FnOnce(&mut (dyn Write + Send)) -> (u64, Result<(), Fa
 pub struct Prepared {
     /// For the audit log.
     pub subject: String,
+    /// What limits it, in sentences; `is_complete` is false if records of that time are missing.
+    pub notes: Vec<String>,
+    /// True if it has all there was.
+    pub is_complete: bool,
     /// Does it. Blocks.
     pub run: Export,
 }
@@ -327,8 +333,16 @@ pub(crate) async fn verify(
 
 /// The intervals of a time, as they are read: who held what. An answer that is cut off is one that
 /// failed.
+/// Whether an export has all there was.
+const COMPLETE: HeaderName = HeaderName::from_static("x-natrix-complete");
+/// Why it may not.
+const NOTE: HeaderName = HeaderName::from_static("x-natrix-note");
+
 #[utoipa::path(get, path = "/api/v1/log/export", tag = "log", params(ExportQuestion), responses(
-    (status = OK, description = "The intervals", content(
+    (status = OK, description = "The intervals", headers(
+        ("X-Natrix-Complete" = bool, description = "False if records of that time are missing"),
+        ("X-Natrix-Note" = String, description = "What limits the answer; one header for each reason"),
+    ), content(
         (String = "application/x-ndjson"), (Vec<u8> = "application/ipfix"),
         (Vec<u8> = "application/vnd.apache.parquet"),
     )),
@@ -343,7 +357,8 @@ pub(crate) async fn export(
     let turn = api.daemon.stream_turn()?;
     let (format, actor) = (question.format, principal.actor_for(question.case.clone()));
     let prepare = Arc::clone(&api.log.export);
-    let Prepared { subject, run } = on_thread(&api, move || prepare(&question).map_err(Refused::from)).await?;
+    let Prepared { subject, notes, is_complete, run } =
+        on_thread(&api, move || prepare(&question).map_err(Refused::from)).await?;
     let id = recorded(&api.daemon, actor.clone(), record("log export", &subject, STARTED.to_owned())).await?;
     let daemon = api.daemon.clone();
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
@@ -367,7 +382,17 @@ pub(crate) async fn export(
         };
     });
     let body = Body::from_stream(Chunks(receiver));
-    Ok(([(header::CONTENT_TYPE, format.media_type())], body).into_response())
+    let mut response = ([(header::CONTENT_TYPE, format.media_type())], body).into_response();
+    let headers = response.headers_mut();
+    headers.insert(COMPLETE, HeaderValue::from_static(if is_complete { "true" } else { "false" }));
+    for note in notes {
+        // They are plain text, but a name in one may not be.
+        let note: String = note.chars().map(|letter| if matches!(letter, ' '..='~') { letter } else { '?' }).collect();
+        if let Ok(note) = HeaderValue::from_str(&note) {
+            headers.append(NOTE, note);
+        }
+    }
+    Ok(response)
 }
 
 /// Sends what is written, some tens of KiB at a time; fails when the client has gone.

@@ -125,12 +125,12 @@ pub(crate) struct Asked {
     protocol: Option<Protocol>,
     /// Only this VRF.
     vrf: Option<String>,
-    /// An earlier time: RFC 3339, or "2 min ago". Without a fraction of a second, the whole second.
-    /// Answered from the log. Without it: now.
+    /// An earlier time: RFC 3339, or "2 min ago". Without a fraction of a second, the whole second;
+    /// with fewer than six digits, all that begins with them. Answered from the log. Without it: now.
     at: Option<String>,
     /// All holdings from this time on, in the store of the log. Needs `to`.
     from: Option<String>,
-    /// And until this time.
+    /// And until this time, which belongs to it: without a fraction, to the end of its second.
     to: Option<String>,
     /// What the lookup is for; goes into the audit log.
     case: Option<String>,

@@ -272,13 +272,13 @@ pub struct Find {
     pub vrf: Option<String>,
     /// Find the holder at this time in the event log: 2026-11-21T19:30:00Z, with an offset such as
     /// +01:00, 2026-11-21 19:30:00 in this machine's zone, or "2 min ago". Without a fraction of a
-    /// second, the whole second
+    /// second, the whole second; with fewer than six digits, all that begins with them
     #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"])]
     pub at: Option<String>,
     /// Find all holdings from this time on, in the store of the event log
     #[arg(long, value_name = "TIME", requires = "to")]
     pub from: Option<String>,
-    /// And until this time
+    /// And until this time, which belongs to it: without a fraction, to the end of its second
     #[arg(long, value_name = "TIME", requires = "from")]
     pub to: Option<String>,
     /// The event log: one file (its rotated files are included), or several in the order of time

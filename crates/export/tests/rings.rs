@@ -324,6 +324,37 @@ fn moment(seconds: u64, back_s: u64) -> Moment {
 }
 
 #[test]
+fn a_part_of_a_time_that_occurred_twice_has_a_note() {
+    let place = Place::new("twice");
+    let mut writer = later(&place, 0);
+    writer.push(WorkerId(0), &mapping(1, EventKind::MappingCreated, 1_000, at(10)));
+    writer.push(WorkerId(0), &mapping(2, EventKind::MappingEnded, 1_000, at(40)));
+    // At second 45 the clock shows 25 again.
+    writer.advance(moment(45, 0), at(45).as_micros()).unwrap();
+    writer.advance(moment(45, 20), at(45).as_micros()).unwrap();
+    writer.push(WorkerId(0), &mapping(3, EventKind::MappingCreated, 1_001, at(46)));
+    writer.finish(moment(80, 20), at(80).as_micros(), true).unwrap();
+    let store = Store::open(&place.store()).unwrap();
+    for (first, last, is_twice) in
+        [(28.0, 28.0, true), (28.0, 28.999_999, true), (15.0, 27.0, true), (44.0, 50.0, true), (46.0, 50.0, false)]
+    {
+        let moment = |second: f64| Generator::begin().unix_us + (second * 1e6) as u64;
+        let (from_us, to_us) = (moment(first), moment(last));
+        let found = store.look_up(&Question { from_us, to_us, port: None, ..question(0, 0) }).unwrap();
+        let context = format!("{first} to {last}: {found:?}");
+        assert_eq!(found.has_time_twice, is_twice, "{context}");
+        assert_eq!(found.notes.iter().any(|note| note.contains("occurred more than once")), is_twice, "{context}");
+        for holder in &found.holders {
+            assert_eq!(found.is_throughout(holder, from_us, to_us), !is_twice, "{context}");
+        }
+        if first == 28.0 {
+            let ports: Vec<_> = found.holders.iter().map(|holder| (holder.first_port, holder.is_certain)).collect();
+            assert_eq!(ports, [(1_000, true), (1_001, true)], "{context}");
+        }
+    }
+}
+
+#[test]
 fn an_export_is_sure_of_no_time_near_a_step() {
     let place = Place::new("export");
     let mut writer = later(&place, 0);
@@ -390,7 +421,8 @@ fn a_changed_formula_proves_nothing_until_all_is_recorded() {
         if is_sealed {
             writer.seal().unwrap();
         }
-        assert_eq!(answer(5), (1, true, false, vec![7]));
+        assert_eq!(answer(5), (1, false, false, vec![7]), "by its age it began between seconds 4 and 6");
+        assert_eq!(answer(6), (1, true, false, vec![7]));
         assert_eq!(answer(290), (1, false, true, vec![8]), "it kept the port before it was recorded");
         assert_eq!(answer(450), (1, true, false, vec![8]));
     }

@@ -334,7 +334,7 @@ impl World {
                     let held = self.open[&key];
                     let at_us = at_us.max(held.start_us);
                     let mut event = World::event(&key, false, at_us);
-                    event.amount = ((at_us - held.start_us) / 1_000_000) as u32;
+                    event.amount = age_s(held.start_us, at_us);
                     self.push_of(held.worker, &key, event);
                     self.open.remove(&key);
                     self.ended.push(Held { end_us: Some(at_us), ..held });
@@ -370,7 +370,7 @@ impl World {
             let held: Vec<Held> = self.open.values().filter(|held| held.worker == worker).copied().collect();
             for held in &held {
                 let mut event = World::event(&held.key, true, self.now_us).because(Cause::LogOpened);
-                event.amount = ((self.now_us - held.start_us) / 1_000_000) as u32;
+                event.amount = age_s(held.start_us, self.now_us);
                 self.push_of(worker, &held.key, event);
             }
             let mut complete = Event::new(EventKind::SnapshotComplete, Instant::from_micros(self.now_us));
@@ -535,6 +535,11 @@ impl World {
             assert_eq!(keys, known, "{}", context());
         }
     }
+}
+
+/// As the engine, which keeps starts in whole seconds.
+fn age_s(start_us: u64, now_us: u64) -> u32 {
+    (now_us / 1_000_000 - start_us / 1_000_000) as u32
 }
 
 fn is_asked(question: &Question, key: &Key) -> bool {

@@ -70,13 +70,17 @@ impl<'a> Formulas<'a> {
             is_other && holder.external == slice.external && has_ports
         };
         // A holder is one of the port, of this protocol, if these were asked for.
-        let (Question { from_us, to_us, .. }, is_complete) = (*question, found.is_complete);
-        let has_all = |holder: &Holder| to_us <= from_us || holder.is_throughout(from_us, to_us, is_complete);
+        let Question { from_us, to_us, .. } = *question;
+        let answer = &*found;
+        let has_all = |holder: &Holder| {
+            let is_moment = to_us <= from_us && !answer.has_time_twice;
+            is_moment || answer.is_throughout(holder, from_us, to_us)
+        };
         let refutes = |holder: &Holder| {
             let is_exact = question.port.is_some() && (holder.protocol.is_none() || question.protocol.is_some());
             is_exact && holder.is_certain && has_all(holder)
         };
-        let holders = &found.holders;
+        let holders = &answer.holders;
         let mut is_contested = false;
         let mut is_of_subscriber = false;
         self.slices.retain_mut(|slice| {

@@ -257,7 +257,7 @@ fn print_page(
 ) -> Result<Answered, Failure> {
     let outcome = Outcome { holders: found.holders.len() + slices.len(), is_complete: found.is_complete };
     if arguments.at.is_some() {
-        found.notes.extend(note_of_second(&found.holders, asker.scope.time));
+        found.notes.extend(note_of_parts(&found.holders, asker.scope.time));
     }
     let next = show_page(arguments, asker, &mut found);
     if !asker.scope.is_first() {
@@ -270,19 +270,26 @@ fn print_page(
     Ok(Answered { outcome, next })
 }
 
-/// Notes which holders of a second had it during a part of the second only: one who asks about a
-/// moment in it must not take each of them for the one.
-fn note_of_second(holders: &[Holder], time: Time) -> Option<String> {
+/// Notes which holders of a second, or of another short time, had it during a part of it only: one
+/// who asks about a moment in it must not take each of them for the one.
+fn note_of_parts(holders: &[Holder], time: Time) -> Option<String> {
     let Time { from_us, to_us } = time;
     let parts = holders.iter().filter(|holder| holder.is_in_part(from_us, to_us)).count();
-    if from_us == to_us || parts == 0 {
+    if from_us == to_us {
+        // Times are exact to the millisecond.
+        let note =
+            "a port had several holders within a millisecond of that moment: which of them had it then is not known";
+        return have_ports_in_turn(holders).then(|| note.to_owned());
+    }
+    if parts == 0 {
         return None;
     }
-    let remedy = "compare the times since and until, or ask for a moment with a fraction of a second";
+    let remedy = "compare the times since and until, or ask for a moment with six digits of a second";
+    let what = if to_us - from_us == 999_999 { "second" } else { "time" };
     Some(if have_ports_in_turn(holders) {
-        format!("a port had several holders in that second, each for a part of it only; {remedy}")
+        format!("a port had several holders in that {what}, each for a part of it only; {remedy}")
     } else {
-        format!("{parts} of {} held it for a part of that second only; {remedy}", holders.len())
+        format!("{parts} of {} held it for a part of that {what} only; {remedy}", holders.len())
     })
 }
 

@@ -98,7 +98,7 @@ fn print_objects(asked: &Asked, page: &Page<'_>, out: &mut dyn Write) -> io::Res
     for holder in &found.holders {
         let mut object = stored::object(holder);
         object["by_formula_alone"] = Value::Bool(false);
-        object["throughout"] = holder.is_throughout(from_us, to_us, found.is_complete).into();
+        object["throughout"] = found.is_throughout(holder, from_us, to_us).into();
         writeln!(out, "{object}")?;
     }
     let last = json!({

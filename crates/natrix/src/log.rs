@@ -1,14 +1,13 @@
 //! `natrix log`: the store of the event log.
 
+mod new_file;
 mod parquet;
 
 use core::net::Ipv4Addr;
 use std::fs;
-use std::fs::File;
 use std::io;
 use std::io::BufWriter;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
@@ -33,7 +32,6 @@ use control::Fault;
 use control::LogSink;
 use control::STARTED;
 use control::escaped;
-use export::FILE_MODE;
 use export::sink::IpfixFile;
 use export::store::Edition;
 use export::store::Found;
@@ -56,6 +54,7 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::find_at::unrecorded;
 use crate::instance_log;
+use crate::log::new_file::NewFile;
 use crate::log::parquet::GROUP_ROWS_OF_FILE;
 use crate::log::parquet::GROUP_ROWS_OF_STREAM;
 use crate::log::parquet::ParquetFile;
@@ -188,6 +187,7 @@ pub(crate) fn prepare_export(socket: &Path, question: &ExportQuestion) -> Result
     let folder = instance_log::store(socket).map_err(failed)?;
     let store = Store::open(&folder).map_err(|error| failed(error.into()))?;
     let (format, domain) = (question.format, question.domain.unwrap_or(1));
+    let (is_complete, notes) = limits_of(&folder, span);
     let run: Export = Box::new(move |out| {
         let mut count = 0;
         let outcome = Output::streamed(format, domain, out)
@@ -195,12 +195,13 @@ pub(crate) fn prepare_export(socket: &Path, question: &ExportQuestion) -> Result
             .and_then(|output| put_all(&store, span, (output, own_name().as_deref()), &mut count, |_, _| {}));
         (count, outcome.map(drop).map_err(|error| of_the_log(&error)))
     });
-    Ok(Prepared { subject: subject_of_export(span), run })
+    Ok(Prepared { subject: subject_of_export(span), notes, is_complete, run })
 }
 
-/// The two ends of a time, each with the name of its argument.
+/// The first and the last moment between two times, each with the name of its argument. Both times
+/// belong to it: a last time without a fraction is the whole second.
 pub(crate) fn span_of((from, from_text): (&str, &str), (to, to_text): (&str, &str)) -> Result<(u64, u64), Fault> {
-    let span = (times::read(from, from_text)?.from_us, times::read(to, to_text)?.from_us);
+    let span = (times::read(from, from_text)?.from_us, times::read(to, to_text)?.to_us);
     if span.1 < span.0 {
         let fault = Fault::new(to, format!("is before {from}"), format!("give the earlier time as {from}"));
         return Err(fault.seen(format!("{} is before {}", utc_text(span.1), utc_text(span.0))));
@@ -331,6 +332,7 @@ fn interval_object(origin: &Origin, interval: &Interval) -> serde_json::Value {
     let mut object = lookup::stored::object(&interval.holder);
     object["known_since"] = json!(utc_text(interval.known_since_us));
     object["known_until"] = json!(utc_text(interval.known_until_us));
+    object["clock_set_back"] = json!(interval.has_time_twice);
     object["store"] = json!(origin.store);
     object["machine"] = json!(origin.machine);
     object["run"] = json!(format!("{:032x}", u128::from_be_bytes(interval.run)));
@@ -347,13 +349,12 @@ enum Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    fn begin(arguments: &LogExport, out: &'a mut dyn Write) -> io::Result<Output<'a>> {
-        let is_standard = arguments.output == Path::new("-");
-        if is_standard {
+    /// To `file`, or to standard output without one.
+    fn begin(arguments: &LogExport, file: Option<&NewFile>, out: &'a mut dyn Write) -> io::Result<Output<'a>> {
+        let Some(file) = file else {
             return Output::lines(arguments.format, arguments.domain, BufWriter::with_capacity(1 << 20, out));
-        }
-        let file = File::options().write(true).create(true).truncate(true).mode(FILE_MODE).open(&arguments.output)?;
-        let file = BufWriter::with_capacity(1 << 20, file);
+        };
+        let file = BufWriter::with_capacity(1 << 20, file.writer()?);
         match arguments.format {
             LogFormat::Parquet => Output::parquet(file, GROUP_ROWS_OF_FILE),
             format => Output::lines(format, arguments.domain, file),
@@ -466,9 +467,17 @@ fn export(
 ) -> Result<u64, Failure> {
     let is_standard = arguments.output == Path::new("-");
     let store = Store::open(folder)?;
-    let failed = |source| StoreError::Io { path: arguments.output.clone(), source };
+    let failed = |source: io::Error| {
+        let fault = Fault::new(
+            "--output",
+            format!("cannot be written: {source}"),
+            "name another file, or - for standard output",
+        );
+        Failure::from(CliError::from(fault.seen(arguments.output.display().to_string())))
+    };
     let mut count = 0_u64;
-    let output = Output::begin(arguments, out).map_err(failed)?;
+    let file = (!is_standard).then(|| NewFile::begin(&arguments.output)).transpose().map_err(failed)?;
+    let output = Output::begin(arguments, file.as_ref(), out).map_err(failed)?;
     let bar = bar(0);
     let machine = if arguments.store.dir.is_none() { own_name() } else { None };
     let written = put_all(&store, (from_us, to_us), (output, machine.as_deref()), &mut count, |done, total| {
@@ -487,19 +496,21 @@ fn export(
         }
     }
     match written {
-        Ok(_) if is_standard => Ok(count),
         Ok(_) => {
-            writeln!(out, "{count} intervals written to {}", arguments.output.display())?;
+            if let Some(file) = file {
+                file.end().map_err(failed)?;
+                writeln!(out, "{count} intervals written to {}", arguments.output.display())?;
+            }
             Ok(count)
         }
         Err(ExportError::Store(error)) => Err(error.into()),
         Err(ExportError::Output(error)) if is_standard => Err(error.into()),
-        Err(ExportError::Output(source)) => Err(failed(source).into()),
+        Err(ExportError::Output(error)) => Err(failed(error)),
     }
 }
 
-/// Says on standard error which records of the time are missing, as `natrix find` does.
-fn note_limits(folder: &Path, (from_us, to_us): (u64, u64)) -> Result<(), Failure> {
+/// Whether all records of the time are there, and what limits an export, as `natrix find` says it.
+fn limits_of(folder: &Path, (from_us, to_us): (u64, u64)) -> (bool, Vec<String>) {
     let nobody = Question { address: Ipv4Addr::UNSPECIFIED, host: None, port: None, protocol: None, from_us, to_us };
     // The store may have merged segments during a long export, and may do so again.
     let look = || Store::open(folder).and_then(|store| store.look_up(&nobody));
@@ -512,8 +523,14 @@ fn note_limits(folder: &Path, (from_us, to_us): (u64, u64)) -> Result<(), Failur
     };
     let of_formulas = "ports of deterministic pools have no records".to_owned();
     let notes = found.notes.into_iter().chain((!found.formulas.is_empty()).then_some(of_formulas));
+    (found.is_complete, notes.collect())
+}
+
+/// Writes these limits to standard error.
+fn note_limits(folder: &Path, span: (u64, u64)) -> Result<(), Failure> {
+    let (is_complete, notes) = limits_of(folder, span);
     let mut errors = io::stderr();
-    if !found.is_complete {
+    if !is_complete {
         writeln!(errors, "note: the records of that time are not complete")?;
     }
     for note in notes {

@@ -8,7 +8,8 @@ use jiff::Zoned;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// A time: a moment, or a second that was written without a fraction.
+/// A time: a moment, or the span that a time with fewer digits means. `21:04:17` is that whole
+/// second and `21:04:17.4` that tenth, for most programs cut the digits they do not write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time {
     /// The first moment, µs since 1970.
@@ -17,8 +18,13 @@ pub(crate) struct Time {
     pub(crate) to_us: u64,
 }
 
-/// The last microsecond of a second.
-const WHOLE_SECOND_US: u64 = 999_999;
+/// Digits of a fraction that names a microsecond.
+const DIGITS_MAX: usize = 6;
+
+/// Microseconds of a time with so many digits of a fraction.
+fn width_us(digits: usize) -> u64 {
+    10_u64.pow(DIGITS_MAX.saturating_sub(digits) as u32)
+}
 
 impl Time {
     fn moment(unix_us: u64) -> Time {
@@ -33,14 +39,18 @@ impl Time {
         }
     }
 
-    /// The text of a moment or a whole second, which [`read`] reads again; None of another time.
+    /// The shortest text that [`read`] reads as this time; None if there is none.
     pub(crate) fn at(self) -> Option<String> {
-        let text = utc_text(self.from_us);
-        match self.to_us.checked_sub(self.from_us)? {
-            0 => Some(text),
-            WHOLE_SECOND_US => text.strip_suffix(".000000Z").map(|second| format!("{second}Z")),
-            _ => None,
+        let width = self.to_us.checked_sub(self.from_us)? + 1;
+        let digits = (0..=DIGITS_MAX).find(|&digits| width_us(digits) == width)?;
+        if !self.from_us.is_multiple_of(width) {
+            return None;
         }
+        let mut text = utc_text(self.from_us);
+        // The second, a point and the digits.
+        text.truncate(SECOND_LENGTH + if digits == 0 { 0 } else { 1 + digits });
+        text.push('Z');
+        Some(text)
     }
 }
 
@@ -89,8 +99,9 @@ fn parse_at(text: &str, now: &Zoned) -> Result<Time, &'static str> {
             unix_us(&local_time(local, now.time_zone())?)?
         }
     };
-    let is_second = text.as_bytes().get(SECOND_LENGTH) != Some(&b'.');
-    Ok(Time { from_us, to_us: from_us.saturating_add(if is_second { WHOLE_SECOND_US } else { 0 }) })
+    let fraction = text.get(SECOND_LENGTH..).and_then(|rest| rest.strip_prefix('.'));
+    let digits = fraction.map_or(0, |rest| rest.bytes().take_while(u8::is_ascii_digit).count());
+    Ok(Time { from_us, to_us: from_us.saturating_add(width_us(digits) - 1) })
 }
 
 /// Length of a time without a fraction or a zone.
@@ -126,19 +137,31 @@ mod tests {
         ] {
             assert_eq!(of(text), Ok(second), "{text}");
         }
+        for (text, from_us, width_us) in [
+            ("2026-05-03 21:04:17.0", moment, 100_000),
+            ("2026-05-03T19:04:17.000Z", moment, 1_000),
+            ("2026-05-03T19:04:17.441Z", moment + 441_000, 1_000),
+            ("2026-05-03T21:04:17.25+02:00", moment + 250_000, 10_000),
+            ("2026-05-03 21:04:17.25", moment + 250_000, 10_000),
+            ("2026-05-03T19:04:17.44176Z", moment + 441_760, 10),
+        ] {
+            assert_eq!(of(text), Ok(Time { from_us, to_us: from_us + width_us - 1 }), "{text}");
+        }
         for (text, unix_us) in [
             ("now", moment),
-            ("2026-05-03 21:04:17.0", moment),
-            ("2026-05-03T19:04:17.000Z", moment),
-            ("2026-05-03T21:04:17.25+02:00", moment + 250_000),
-            ("2026-05-03 21:04:17.25", moment + 250_000),
+            ("2026-05-03T19:04:17.000000Z", moment),
+            ("2026-05-03T19:04:17.441760Z", moment + 441_760),
+            // What is finer than a microsecond.
+            ("2026-05-03 21:04:17.441760123", moment + 441_760),
             ("2 min ago", moment - 120_000_000),
             ("90 s ago", moment - 90_000_000),
             ("1 day 2 h ago", moment - 93_600_000_000),
         ] {
             assert_eq!(of(text), Ok(Time::moment(unix_us)), "{text}");
         }
-        for time in [second, Time::moment(moment), Time::moment(moment + 7)] {
+        let millisecond = Time { from_us: moment + 441_000, to_us: moment + 441_999 };
+        assert_eq!(millisecond.at().unwrap(), "2026-05-03T19:04:17.441Z");
+        for time in [second, millisecond, Time::moment(moment), Time::moment(moment + 7)] {
             assert_eq!(of(&time.at().unwrap()), Ok(time));
         }
         assert_eq!(Time { from_us: 1, to_us: 1_000_000 }.at(), None);

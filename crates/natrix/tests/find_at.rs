@@ -398,17 +398,24 @@ fn a_time_without_a_fraction_is_the_whole_second() {
         assert_eq!(last["to"], "2026-11-21T19:30:17.999999Z");
         assert!(last["notes"][0].as_str().unwrap().starts_with("a port had several holders in that second"), "{last}");
     }
-    // With a fraction it is a moment.
+    // With a fraction it is what has these digits: programs cut those they do not write.
     for (at, holders) in [
         ("2026-11-21T19:30:17.000Z", vec![(ten.clone(), true)]),
+        ("2026-11-21T19:30:17.000000Z", vec![(ten.clone(), true)]),
         ("2026-11-21T19:30:17.5Z", vec![]),
         ("2026-11-21T19:30:17.95Z", vec![(eleven.clone(), true)]),
-        ("2026-11-21T19:30:16Z", vec![(ten, true)]),
-        ("2026-11-21T19:30:18Z", vec![(eleven, true)]),
+        ("2026-11-21T19:30:16Z", vec![(ten.clone(), true)]),
+        ("2026-11-21T19:30:18Z", vec![(eleven.clone(), true)]),
     ] {
         let (found, last) = find(at);
         assert_eq!((found, last["notes"].as_array().unwrap().len()), (holders, 0), "{at}: {last}");
     }
+    for (at, held) in [("19:30:17.9Z", &eleven), ("19:30:17.91Z", &eleven), ("19:30:17.1Z", &ten)] {
+        let (found, last) = find(&format!("2026-11-21T{at}"));
+        assert_eq!(found, [(held.clone(), false)], "{at}");
+        assert!(last["notes"][0].as_str().unwrap().starts_with("1 of 1 held it for a part of that time"), "{last}");
+    }
+    assert_eq!(find("2026-11-21T19:30:17.914999Z").0, [], "a microsecond is a moment");
     let (_, last) = find("2026-11-21T19:20:05Z");
     assert!(last["notes"].as_array().unwrap().is_empty(), "it began with the second: {last}");
     let began = IN_TURN.replace("19:20:05.000000Z", "19:20:05.000500Z").replace("19:20:05.0", "19:20:05.7");

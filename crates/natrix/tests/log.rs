@@ -97,7 +97,7 @@ fn a_generated_store_is_counted_verified_exported_and_searched() {
     assert_eq!(lookups.matches("\"case\":\"AZ 1\"").count(), 5);
     let first: Value = serde_json::from_str(lookups.lines().next().unwrap()).unwrap();
     assert_eq!((&first["case"], &first["address"], &first["holders"]), (&"AZ 3".into(), &Value::Null, &Value::Null));
-    assert_eq!(first["to"], "2027-01-01T00:00:00.000000Z");
+    assert_eq!(first["to"], "2027-01-01T00:00:00.999999Z", "the last time is a whole second");
     let before = natrix(&["find", "203.0.112.1:5000", "--at", "2020-01-01T00:00:00Z", "--dir", &store]);
     assert!(text(&before.stdout).contains("the records are not complete"), "{}", text(&before.stdout));
     assert!(text(&before.stderr).contains("the records begin at"), "{}", text(&before.stderr));
@@ -160,6 +160,67 @@ fn exported_alike(store: &str, folder: &Folder, lines: &str) {
     let refused =
         natrix(&[&["log", "export", "--dir", store, "--format", "parquet", "--output", "-"], &whole[..]].concat());
     assert!(text(&refused.stderr).contains("name a file"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn a_range_ends_with_the_last_moment_of_its_last_time() {
+    let folder = Folder::new("range");
+    let store = folder.path("store");
+    assert!(natrix(&["log", "generate", "--dir", &store, "--mappings", "2000", "--seed", "3"]).status.success());
+    let whole = ["--from", "2026-01-01T00:00:00Z", "--to", "2027-01-01T00:00:00Z"];
+    let all = objects(&natrix(&[&["log", "export", "--dir", &store, "--output", "-"], &whole[..]].concat()));
+    let (mut asked, mut complete) = (0, 0);
+    for held in all.iter().step_by(100) {
+        let since = held["since"].as_str().unwrap();
+        let second = format!("{}Z", &since[..19]);
+        let endpoint = format!("{}:{}", held["external_address"].as_str().unwrap(), held["first_port"]);
+        let range = ["--from", &second, "--to", &second, "--dir", &store, "--json"];
+        let found = objects(&natrix(&[&["find", &endpoint][..], &range].concat()));
+        let (last, holders) = found.split_last().unwrap();
+        // The records end within the last second.
+        complete += usize::from(last["complete"] == true);
+        assert_eq!(last["from"], format!("{}.000000Z", &since[..19]));
+        assert_eq!(last["to"], format!("{}.999999Z", &since[..19]), "the whole second");
+        assert!(
+            holders.iter().any(|holder| holder["subscriber"] == held["subscriber"]),
+            "{endpoint} {second}: {found:?}"
+        );
+        // An export has it, too.
+        let output = natrix(&["log", "export", "--dir", &store, "--output", "-", "--from", &second, "--to", &second]);
+        assert!(objects(&output).iter().any(|row| row["since"] == held["since"]), "{second}");
+        asked += usize::from(!since.ends_with(".000000Z"));
+    }
+    assert!(asked > 10 && complete > 10, "{asked} began within a second, {complete} answers are complete");
+}
+
+#[test]
+fn an_export_that_fails_leaves_the_earlier_file() {
+    let folder = Folder::new("whole");
+    let (store, file) = (folder.path("store"), folder.path("all.json"));
+    assert!(natrix(&["log", "generate", "--dir", &store, "--mappings", "2000", "--seed", "3"]).status.success());
+    let words = |output: &str| {
+        let whole = ["--from", "2026-01-01T00:00:00Z", "--to", "2027-01-01T00:00:00Z"];
+        [&["log", "export", "--dir", &store, "--output", output], &whole[..]].concat().join(" ")
+    };
+    let shell = |line: String| Command::new("sh").args(["-c", &line]).env_remove("NATRIX_SOCKET").output().unwrap();
+    let program = env!("CARGO_BIN_EXE_natrix");
+    for output in ["/dev/full", &folder.path("none/all.json"), &folder.path("")] {
+        let done = shell(format!("{program} {}", words(output)));
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(1), "{output}: {said}");
+        let is_about_it = said.lines().last().unwrap_or_default().starts_with("error: --output: cannot be written: ");
+        assert!(is_about_it && said.contains(output), "{said}");
+    }
+    assert!(shell(format!("{program} {}", words(&file))).status.success());
+    let before = fs::read(&file).unwrap();
+    assert!(before.len() > 200_000 && before.ends_with(b"}\n"), "{}", before.len());
+    // The kernel ends it after 64 KiB.
+    let ended = shell(format!("ulimit -f 128; exec {program} {}", words(&file)));
+    assert_eq!(ended.status.code(), None, "{ended:?}");
+    assert_eq!(fs::read(&file).unwrap(), before);
+    assert!(shell(format!("{program} {}", words(&file))).status.success());
+    assert_eq!(fs::read(&file).unwrap(), before);
+    assert!(!fs::exists(format!("{file}.part")).unwrap());
 }
 
 #[test]
@@ -280,7 +341,7 @@ fn a_lookup_is_answered_once_the_instance_recorded_it() {
         assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     }
     let found: Vec<_> = records.try_iter().collect();
-    let when = "from 2026-01-01T00:00:00.000000Z to 2027-01-01T00:00:00.000000Z";
+    let when = "from 2026-01-01T00:00:00.000000Z to 2027-01-01T00:00:00.999999Z";
     let record = |action: &str, subject: String, result: &str| control::Record {
         action: action.to_owned(),
         subject,

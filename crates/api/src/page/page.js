@@ -268,8 +268,8 @@ function search(text) {
   at("endpoint").focus();
 }
 
-// The log keeps microseconds; nobody reads them.
-const moment = text => text.replace("T", " ").replace(/\.\d+Z$/, "Z").replace("Z", " UTC");
+// The log is exact to the millisecond, and a port may change hands within a second.
+const moment = text => text.replace("T", " ").replace(/(\.\d{3})\d*Z$/, "$1Z").replace("Z", " UTC");
 const ended = one => one.until === null ? "and still has it by the last record"
   : `until ${one.until_exact ? "" : "at most "}${moment(one.until)}${one.ended_by_restart ? " (a restart)" : ""}`;
 
@@ -281,7 +281,7 @@ function held(one) {
     return `has ${what}, ${alone}`;
   }
   const remote = one.remote_address ? `, towards ${one.remote_address}:${one.remote_port}` : "";
-  const since = `${one.since_exact === false ? "at the latest since" : "since"} ${moment(one.since)}`;
+  const since = `${one.since_exact === false ? "since some moment in the two seconds from" : "since"} ${moment(one.since)}`;
   return `${one.certain === false ? "may have had" : "had"} ${what}${one.pool ? ` of pool ${one.pool}` : ""}${remote} ${since} ${ended(one)}`;
 }
 
@@ -304,7 +304,10 @@ function coverage(found) {
   if (!end) return notes.join("\n");
   const records = end.complete ? "the records of that time are complete" : "the records of that time are not complete: others may have had it";
   const several = holders > 1 ? ` ${number.format(holders)} holders: which of them it was, the remote endpoint or a closer time decides.` : "";
-  return [`${holders === 0 ? "No holder found" : counted(holders, "answer")}; ${records}.${several}`, ...notes].join("\n");
+  // What was asked, so that a time that was meant otherwise is seen.
+  const time = end.from === end.to ? `at ${moment(end.from)}` : `from ${moment(end.from)} to ${moment(end.to)}`;
+  const asked = `${end.asked} ${time}`;
+  return [`${asked}: ${holders === 0 ? "no holder found" : counted(holders, "answer")}; ${records}.${several}`, ...notes].join("\n");
 }
 
 // ADDRESS, ADDRESS:PORT, [ADDRESS]:PORT of IPv6, or an IPv6 address or prefix.

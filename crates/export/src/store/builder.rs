@@ -18,6 +18,7 @@ use super::journal::put_event;
 use super::open::Numbers;
 use super::open::Table;
 use super::row::End;
+use super::row::ROUNDED_US;
 use super::row::Row;
 use super::row::What;
 
@@ -261,7 +262,7 @@ struct Open {
 impl Open {
     /// The latest time at which it can have begun.
     fn latest_start_us(&self) -> u64 {
-        self.start_us.saturating_add(if self.is_start_rounded { 1_000_000 } else { 0 })
+        self.start_us.saturating_add(if self.is_start_rounded { ROUNDED_US } else { 0 })
     }
 }
 
@@ -590,8 +591,8 @@ impl Builder {
             return;
         }
         // The age in an event is in whole seconds.
-        let age_us = u64::from(event.amount) * 1_000_000;
-        let (not_before_us, not_after_us) = (at_us.saturating_sub(age_us + 1_000_000), at_us.saturating_sub(age_us));
+        let not_before_us = at_us.saturating_sub((u64::from(event.amount) + 1) * 1_000_000);
+        let not_after_us = at_us.min(not_before_us.saturating_add(ROUNDED_US));
         let key = Key::of(&row);
         let mut new = Open { start_us: at_us, seen_us: at_us, worker, what, is_start_rounded: false };
         if is_begin {

@@ -33,6 +33,7 @@ use super::error::StoreError;
 use super::hosts::HostPrefix;
 use super::row::End;
 use super::row::Order;
+use super::row::ROUNDED_US;
 use super::row::Row;
 use super::row::What;
 use super::writer::segment_path;
@@ -137,27 +138,21 @@ pub struct Holder {
     pub remote: Option<(Ipv4Addr, u16)>,
     /// False if a lost record may have ended it before the time in question.
     pub is_certain: bool,
-    /// False if the beginning is known to the second only, because its record was lost.
+    /// False if the beginning is only known to be within two seconds from `since_us` on, because its
+    /// record was lost.
     pub is_since_exact: bool,
 }
 
 impl Holder {
     /// True if it began or ended between these times, or may have by what is known of it.
     pub fn is_in_part(&self, from_us: u64, to_us: u64) -> bool {
-        // Beyond the second, where only that is known.
-        let since_us = self.since_us.saturating_add(if self.is_since_exact { 0 } else { 1_000_000 });
+        // The latest that it may have been.
+        let since_us = self.since_us.saturating_add(if self.is_since_exact { 0 } else { ROUNDED_US });
         let is_ended = match self.until {
             Until::Open => false,
             Until::Ended(until) | Until::Restart(until) | Until::Lost(until) => until <= to_us,
         };
         from_us < since_us || is_ended
-    }
-
-    /// True if it is proved that it held during the whole time between these. `is_complete`: the
-    /// records of that time are, so an end in it has one.
-    pub fn is_throughout(&self, from_us: u64, to_us: u64, is_complete: bool) -> bool {
-        let has_end = is_complete || matches!(self.until, Until::Open | Until::Ended(_));
-        self.is_certain && has_end && !self.is_in_part(from_us, to_us)
     }
 
     /// The interval alone, without what is known about its end.
@@ -177,12 +172,25 @@ pub struct Found {
     pub notes: Vec<String>,
     /// Reads from the disk.
     pub reads: u64,
+    /// True if the clock was set back and showed some of that time more than once. A holder of one
+    /// pass need not be that of another.
+    pub has_time_twice: bool,
     /// Checksums of the formulas of deterministic pools that were in use. Their ports have no
     /// records.
     pub formulas: Vec<u32>,
     /// True if a mapping that kept a port when the formulas changed may have no record: then they
     /// prove nothing.
     pub are_formulas_doubtful: bool,
+}
+
+impl Found {
+    /// True if it is proved that a holder of this answer held during the whole time in question,
+    /// which is that between these.
+    pub fn is_throughout(&self, holder: &Holder, from_us: u64, to_us: u64) -> bool {
+        // Where the records are complete, an end in that time has one.
+        let has_end = self.is_complete || matches!(holder.until, Until::Open | Until::Ended(_));
+        holder.is_certain && has_end && !self.has_time_twice && !holder.is_in_part(from_us, to_us)
+    }
 }
 
 /// A store that is read. Others may write it at the same time.
@@ -249,10 +257,8 @@ impl Store {
     }
 
     fn search(&self, question: &Question, journal: Option<Journal>, bounds: Bounds<'_>) -> Result<Found, StoreError> {
-        let found = Found { is_complete: true, ..Found::default() };
-        let question = question.searched();
-        let (held, names) = (HashMap::new(), HashMap::new());
-        let mut search = Search { store: self, question, journal, cached: None, held, names, found, bounds };
+        let mut search = Search::new(self, question.searched(), journal, HashMap::new(), bounds);
+        search.found.is_complete = true;
         search.run()?;
         Ok(search.found)
     }
@@ -290,11 +296,9 @@ impl Store {
         let version = store.catalogue.entries << FRAMES_BITS | frames.min((1 << FRAMES_BITS) - 1);
         let edition = Edition { store: store.catalogue.store, version };
         let mut each = |interval: &Interval| each(edition, interval);
-        let found = Found::default();
-        let names = HashMap::new();
-        let journal = Some(journal);
-        let bounds = Bounds::NONE;
-        let mut search = Search { store: &store, question, journal, cached: None, held, names, found, bounds };
+        let mut search = Search::new(&store, question, Some(journal), held, Bounds::NONE);
+        search.twice =
+            store.times_twice(|boot, known| known.ended.map_or_else(|| search.covered_us(boot), |(end, _)| end));
         let rows_of = |segment: &Segment| segment.written.single_rows.saturating_add(segment.written.range_rows);
         let (total, mut done) = (store.catalogue.segments.values().map(rows_of).fold(0, u64::saturating_add), 0_u64);
         for (boot, known) in store.catalogue.boots.iter().enumerate() {
@@ -387,12 +391,7 @@ impl Store {
     fn with_journal(&self, question: &Question) -> Result<Whole, StoreError> {
         loop {
             let store = Store::open(&self.folder)?;
-            let found = Found::default();
-            let (question, names) = (*question, HashMap::new());
-            let held = HashMap::new();
-            let bounds = Bounds::NONE;
-            let mut search =
-                Search { store: &store, question, journal: None, cached: None, held, names, found, bounds };
+            let mut search = Search::new(&store, *question, None, HashMap::new(), Bounds::NONE);
             let is_live = store.catalogue.boots.last().is_some_and(|boot| boot.ended.is_none());
             let journal = if is_live { search.read_journal(None) } else { Ok((Journal::new(), 0)) };
             // A window that was sealed meanwhile took its journal away.

@@ -59,6 +59,10 @@ pub(crate) enum End {
     Lost,
 }
 
+/// The start of an interval whose record was lost comes from its age, and an age is the difference of
+/// two times in whole seconds: it may be wrong by nearly a second either way.
+pub(crate) const ROUNDED_US: u64 = 2_000_000;
+
 /// One interval. Times are milliseconds of the boot's monotonic clock: `start` is rounded down,
 /// `end` up, and `end` is the first millisecond without it. Of one that is open, `end` is when a
 /// record last said so.
@@ -78,7 +82,7 @@ pub(crate) struct Row {
     /// None: all transports.
     pub(crate) protocol: Option<Protocol>,
     pub(crate) until: End,
-    /// The record of its start was lost; the start is known to the second, and not before `start`.
+    /// The record of its start was lost: it is not before `start`, and less than [`ROUNDED_US`] after.
     pub(crate) is_start_rounded: bool,
 }
 

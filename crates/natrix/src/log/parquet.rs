@@ -40,6 +40,7 @@ message interval {
     required boolean certain;
     required int64 known_since (TIMESTAMP(MICROS, true));
     required int64 known_until (TIMESTAMP(MICROS, true));
+    required boolean clock_set_back;
     required binary store (UTF8);
     optional binary machine (UTF8);
     required binary run (UTF8);
@@ -134,6 +135,7 @@ impl<W: Write + Send> ParquetFile<W> {
             Some(Cell::Boolean(holder.is_certain)),
             Some(time(interval.known_since_us)),
             Some(time(interval.known_until_us)),
+            Some(Cell::Boolean(interval.has_time_twice)),
             text(&origin.store),
             origin.machine.as_deref().and_then(text),
             text(&format!("{:032x}", u128::from_be_bytes(interval.run))),

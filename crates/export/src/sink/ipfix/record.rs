@@ -171,7 +171,7 @@ impl Record {
 }
 
 /// The time of the event that a record reports (RFC 8158 §5.1): of an allocation that is recorded
-/// later, when it began, to the second.
+/// later, when it began, to a second either way.
 fn began_us(item: &Item<'_>) -> u64 {
     let age_s = if is_late(item.event) { item.event.amount } else { 0 };
     item.unix_us.saturating_sub(u64::from(age_s) * 1_000_000)

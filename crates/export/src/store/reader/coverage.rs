@@ -210,11 +210,16 @@ impl Search<'_> {
     }
 
     /// Notes the parts of the time that no stretch shows.
-    pub(super) fn limits(&mut self, mut shown: Vec<(u64, u64)>, moments: usize) {
+    pub(super) fn limits(&mut self, mut shown: Vec<(u64, u64)>) {
         self.count_reads();
         let Question { from_us, to_us, .. } = self.question;
-        let is_moment = from_us == to_us;
         shown.sort_unstable();
+        let in_question = shown.iter().filter(|(begin, end)| from_us < *end && *begin <= to_us);
+        let mut shown_to = 0;
+        for (begin, end) in in_question {
+            self.found.has_time_twice |= from_us.max(*begin) < shown_to;
+            shown_to = shown_to.max(*end);
+        }
         let began = self.store.catalogue.boots.iter().filter_map(|boot| boot.clocks.first()).map(|clock| clock.unix_us);
         let (first, last) =
             (shown.first().map(|first| first.0).or(began.min()), shown.iter().map(|shown| shown.1).max());
@@ -241,9 +246,11 @@ impl Search<'_> {
             }
             _ => {}
         }
-        if is_moment && moments > 1 {
-            let note = "the clock was set back: that time occurred more than once, and the holders of each are listed";
-            self.found.notes.push(note.to_owned());
+        if self.found.has_time_twice {
+            let what = if from_us == to_us { "that time" } else { "a part of that time" };
+            self.found.notes.push(format!(
+                "the clock was set back: {what} occurred more than once, and the holders of each are listed"
+            ));
         }
     }
 
@@ -266,7 +273,9 @@ impl Search<'_> {
             self.found.notes.push(note.to_owned());
         }
         if self.found.holders.iter().any(|holder| !holder.is_since_exact) {
-            self.found.notes.push("a beginning is known to the second only: its own record was lost".to_owned());
+            self.found.notes.push(
+                "a beginning is known to two seconds only, from the time shown on: its own record was lost".to_owned(),
+            );
         }
     }
 }

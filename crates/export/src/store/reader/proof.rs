@@ -14,10 +14,8 @@ use crate::store::catalogue::Boot;
 use crate::store::catalogue::Moment;
 use crate::store::catalogue::Segment;
 use crate::store::row::End;
+use crate::store::row::ROUNDED_US;
 use crate::store::row::Row;
-
-/// Of an interval whose start is known to the second only, the first second is not proved.
-const ROUNDED_US: u64 = 1_000_000;
 
 /// An interval of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +28,9 @@ pub struct Interval {
     pub known_until_us: u64,
     /// True if it is proved until the records end, and had not ended then.
     pub is_open_to_the_end: bool,
+    /// True if the clock was set back and showed some of the time that is proved once more: then
+    /// another subscriber may have held the same at the same time of day.
+    pub has_time_twice: bool,
     /// Identifies the run of the instance.
     pub run: [u8; 16],
     /// Beginning by the clock of the run, in ms. No later record changes it.
@@ -68,6 +69,7 @@ impl Losses {
     /// on after the records.
     pub(super) fn proved(&self, row: &Row) -> (u64, u64) {
         let (start_us, end_us) = (row.start.saturating_mul(1_000), row.end.saturating_mul(1_000));
+        // Where the start is not known to the millisecond, its first time is not proved.
         let from_us = start_us + if row.is_start_rounded { ROUNDED_US } else { 0 };
         let until_us = match row.until {
             End::Exact => end_us,
@@ -100,8 +102,20 @@ impl Search<'_> {
         let last_us = known.and_then(|boot| Some(covered_us.saturating_add_signed(boot.clocks.last()?.offset())));
         let is_open_to_the_end =
             holder.until == Until::Open && known_since_us < known_until_us && last_us == Some(known_until_us);
+        let has_time_twice = self
+            .twice
+            .iter()
+            .any(|(begin, end)| *begin < known_until_us.max(known_since_us + 1) && known_since_us < *end);
         let run = known.map_or([0; 16], |boot| boot.id);
-        Interval { holder, known_since_us, known_until_us, is_open_to_the_end, run, started_ms: row.start }
+        Interval {
+            holder,
+            known_since_us,
+            known_until_us,
+            is_open_to_the_end,
+            has_time_twice,
+            run,
+            started_ms: row.start,
+        }
     }
 
     fn is_clean(&self, boot: u32) -> bool {
@@ -110,7 +124,7 @@ impl Search<'_> {
     }
 
     /// Until when the records of a boot are known to be complete, in whole ms as the ends of rows.
-    fn covered_us(&self, boot: u32) -> u64 {
+    pub(super) fn covered_us(&self, boot: u32) -> u64 {
         match self.store.catalogue.boots.get(boot as usize).and_then(|boot| boot.ended) {
             Some((covered_us, true)) => covered_us.div_ceil(1_000).saturating_mul(1_000),
             Some((covered_us, false)) => covered_us,

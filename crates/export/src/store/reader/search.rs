@@ -77,11 +77,24 @@ pub(super) struct Search<'a> {
     pub(super) held: HashMap<u64, File>,
     /// Names of IPv6 hosts that were met, by where they are and identifier.
     pub(super) names: HashMap<(Source, u32), HostName>,
+    /// Times of day that occurred more than once, for an export.
+    pub(super) twice: Vec<(u64, u64)>,
     pub(super) found: Found,
     pub(super) bounds: Bounds<'a>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        store: &'a Store,
+        question: Question,
+        journal: Option<Journal>,
+        held: HashMap<u64, File>,
+        bounds: Bounds<'a>,
+    ) -> Search<'a> {
+        let (found, names, twice) = (Found::default(), HashMap::new(), Vec::new());
+        Search { store, question, journal, cached: None, held, names, twice, found, bounds }
+    }
+
     pub(super) fn run(&mut self) -> Result<(), StoreError> {
         let Question { from_us, to_us, .. } = self.question;
         let mut moments = 0;
@@ -114,7 +127,7 @@ impl Search<'_> {
                 self.after_end(known, boot, end_us)?;
             }
         }
-        self.limits(shown, moments);
+        self.limits(shown);
         self.found.holders.sort_unstable();
         self.found.holders.dedup();
         self.ambiguity();

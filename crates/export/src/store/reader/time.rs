@@ -42,6 +42,25 @@ impl Store {
         }
         stretches
     }
+
+    /// Times of day that occurred more than once, because a clock was set back: first and next
+    /// moment of each, in order.
+    pub(super) fn times_twice(&self, end_of: impl Fn(u32, &Boot) -> u64) -> Vec<(u64, u64)> {
+        let boots = self.catalogue.boots.iter().enumerate().map(|(boot, known)| (boot as u32, known));
+        let stretches = boots.flat_map(|(boot, known)| self.stretches(boot, known, end_of(boot, known)));
+        let mut shown: Vec<_> =
+            stretches.map(|stretch| (stretch.unix_us(stretch.from_us), stretch.unix_us(stretch.to_us))).collect();
+        shown.sort_unstable();
+        let mut twice = Vec::new();
+        let mut shown_to = 0;
+        for (begin, end) in shown {
+            if begin < shown_to {
+                twice.push((begin, end.min(shown_to)));
+            }
+            shown_to = shown_to.max(end);
+        }
+        twice
+    }
 }
 
 impl Search<'_> {
