@@ -191,8 +191,11 @@ fn two_rings(place: &Place) {
 fn a_mapping_in_a_ring_alone_is_answered_until_the_kill() {
     let place = Place::new("answer");
     two_rings(&place);
-    drop(later(&place, 3_600));
+    let writer = later(&place, 3_600);
+    assert!(!writer.is_last_end_lost());
+    drop(writer);
     let store = Store::open(&place.store()).unwrap();
+    assert_eq!(store.stat().unwrap().lost_ends, 0);
     for port in [1_000, 1_001] {
         let found = store.look_up(&question(port, 30)).unwrap();
         assert!(found.is_complete, "{found:?}");
@@ -516,6 +519,10 @@ fn a_lost_or_damaged_ring_is_never_a_confident_answer() {
             }
             assert_eq!(place.faults(), Vec::<String>::new());
             assert_eq!(place.in_memory(), Vec::<PathBuf>::new());
+            // No number is missing, but what was in the ring is.
+            assert_eq!(store.stat().unwrap().lost_ends, 1, "change {number} of ring {ring}");
+            let verified = verify(&place.store(), None, |_, _| {}).unwrap();
+            assert_eq!(verified.lost_ends, 1, "change {number} of ring {ring}");
         }
     }
 }

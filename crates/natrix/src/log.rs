@@ -112,6 +112,7 @@ fn stat_object(stat: &Stat, sinks: &[LogSink]) -> serde_json::Value {
         "records": stat.records, "mappings": stat.mappings, "leases": stat.leases, "segments": stat.segments,
         "bytes": stat.bytes, "bytes_per_mapping": stat.bytes_per_mapping, "bytes_per_lease": stat.bytes_per_lease,
         "first": first, "last": last, "gaps": stat.gaps, "lost": stat.lost, "cuts": stat.cuts,
+        "lost_ends": stat.lost_ends,
         "bytes_per_day": stat.bytes_per_day,
         "bytes_free": stat.bytes_free, "days_left": stat.days_left, "sinks": sinks,
     })
@@ -144,12 +145,20 @@ fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -
     if *cuts > 0 {
         writeln!(out, "  {cuts} starts found the journal damaged or cut")?;
     }
+    print_lost_ends(stat.lost_ends, out)?;
     for LogSink { name, lag_us, records_lost, connected, .. } in sinks {
         let state = if *connected { "" } else { ", not connected" };
         let behind = *lag_us as f64 / 1e6;
         writeln!(out, "  sink {name}: {behind:.1} s behind, {records_lost} records lost{state}")?;
     }
     Ok(())
+}
+
+fn print_lost_ends(lost_ends: u64, out: &mut dyn Write) -> io::Result<()> {
+    if lost_ends == 0 {
+        return Ok(());
+    }
+    writeln!(out, "  {lost_ends} runs ended without a stop, and their last records may be lost")
 }
 
 fn deleted_last(verified: &Verified) -> Option<String> {
@@ -161,7 +170,7 @@ fn verified_object(verified: &Verified) -> serde_json::Value {
         "faults": verified.faults, "entries": verified.entries, "segments": verified.segments,
         "frames": verified.frames, "bytes": verified.bytes, "deleted": verified.deleted,
         "deleted_last": deleted_last(verified), "gaps": verified.gaps, "lost": verified.lost,
-        "cuts": verified.cuts, "cut_bytes": verified.cut_bytes,
+        "cuts": verified.cuts, "cut_bytes": verified.cut_bytes, "lost_ends": verified.lost_ends,
     })
 }
 
@@ -285,6 +294,7 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
             let what = "starts found the journal damaged or cut";
             writeln!(out, "  {} {what}: {} bytes could not be read", verified.cuts, verified.cut_bytes)?;
         }
+        print_lost_ends(verified.lost_ends, out)?;
     }
     if verified.faults.is_empty() { Ok(()) } else { Err(Failure::Reported) }
 }

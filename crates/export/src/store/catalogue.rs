@@ -85,6 +85,8 @@ pub(crate) struct Boot {
     pub(crate) ended: Option<(u64, bool)>,
     /// True if no record is missing at its end, and the clock was not set before the next one.
     pub(crate) is_whole: bool,
+    /// True if the rings that had its last records were lost.
+    pub(crate) is_end_lost: bool,
     /// The names used last; a run keeps the numbers of realms and pools.
     pub(crate) names: Names,
     /// The formulas that were in use.
@@ -104,6 +106,7 @@ impl Boot {
             uncertain: Vec::new(),
             ended: None,
             is_whole: false,
+            is_end_lost: false,
             names: Names::default(),
             formulas: Vec::new(),
             pools: Vec::new(),
@@ -189,10 +192,12 @@ pub(crate) enum Entry {
         retention_us: u64,
     },
     /// `is_whole`: no record is missing, and the clock was not set until the next start.
+    /// `is_end_lost`: the rings that had the last records were not there, or not whole.
     BootEnd {
         covered_us: u64,
         is_clean: bool,
         is_whole: bool,
+        is_end_lost: bool,
     },
     /// What the journal of the last boot had from this frame on was damaged or missing: bytes that
     /// could not be read, and the frames that a signed head says were on the disk, 0 if they are
@@ -312,7 +317,8 @@ impl Entry {
                     configuration: 3,
                 }),
             },
-            Entry::BootEnd { covered_us: 9, is_clean: true, is_whole: true },
+            Entry::BootEnd { covered_us: 9, is_clean: true, is_whole: true, is_end_lost: false },
+            Entry::BootEnd { covered_us: 9, is_clean: false, is_whole: false, is_end_lost: true },
         ]
     }
 
@@ -365,10 +371,10 @@ impl Entry {
                 put_varint(out, *unix_us);
                 put_varint(out, *retention_us);
             }
-            Entry::BootEnd { covered_us, is_clean, is_whole } => {
+            Entry::BootEnd { covered_us, is_clean, is_whole, is_end_lost } => {
                 out.push(8);
                 put_varint(out, *covered_us);
-                out.push(u8::from(*is_clean) | u8::from(*is_whole) << 1);
+                out.push(u8::from(*is_clean) | u8::from(*is_whole) << 1 | u8::from(*is_end_lost) << 2);
             }
             Entry::Cut { frame, bytes, signed } => {
                 out.push(9);
@@ -404,7 +410,8 @@ impl Entry {
             7 => Entry::Deleted { id: input.varint()?, unix_us: input.varint()?, retention_us: input.varint()? },
             8 => {
                 let (covered_us, flags) = (input.varint()?, input.u8()?);
-                Entry::BootEnd { covered_us, is_clean: flags & 1 != 0, is_whole: flags & 2 != 0 }
+                let [is_clean, is_whole, is_end_lost] = [1, 2, 4].map(|bit| flags & bit != 0);
+                Entry::BootEnd { covered_us, is_clean, is_whole, is_end_lost }
             }
             10 => {
                 let at_us = input.varint()?;
@@ -633,9 +640,10 @@ impl Catalogue {
                 self.deleted.extend(self.segments.remove(&place));
                 self.deleted_us = self.deleted_us.max(unix_us);
             }
-            Entry::BootEnd { covered_us, is_clean, is_whole } => {
+            Entry::BootEnd { covered_us, is_clean, is_whole, is_end_lost } => {
                 let boot = self.boots.last_mut()?;
                 (boot.ended, boot.is_whole) = (Some((covered_us, is_clean)), is_whole);
+                boot.is_end_lost = is_end_lost;
             }
             Entry::Cut { frame, bytes, signed } => {
                 let boot = self.boots.len().checked_sub(1)? as u32;
@@ -665,6 +673,12 @@ impl Catalogue {
     pub(crate) fn wrong_cuts(&self) -> impl Iterator<Item = &Cut> {
         let is_deleted = |cut: &Cut| self.deleted.iter().any(|segment| segment.frames.1 > cut.frame);
         self.cuts.iter().filter(move |cut| cut.signed > 0 && !is_deleted(cut))
+    }
+
+    /// Runs that ended without a stop and whose last records may be lost with their rings. Nobody
+    /// knows how many: a gap in time and not in numbers.
+    pub(crate) fn lost_ends(&self) -> u64 {
+        self.boots.iter().filter(|boot| boot.is_end_lost).count() as u64
     }
 
     /// The segments of a boot that are there, in order.

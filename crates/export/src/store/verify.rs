@@ -48,6 +48,8 @@ pub struct Verified {
     pub cuts: u64,
     /// Bytes of journals that they could not read.
     pub cut_bytes: u64,
+    /// Runs that ended without a stop, and whose last records may be lost.
+    pub lost_ends: u64,
 }
 
 /// Verifies the store in `folder`: the chain and its signed head, every segment's hash, the frames
@@ -209,7 +211,13 @@ fn the_rest(
 ) -> Result<Verified, StoreError> {
     let bytes = length.saturating_add(sealed.bytes);
     let segments = sealed.checked.len() as u64;
-    let mut verified = Verified { entries: catalogue.entries, bytes, segments, ..Verified::default() };
+    let mut verified = Verified {
+        entries: catalogue.entries,
+        bytes,
+        segments,
+        lost_ends: catalogue.lost_ends(),
+        ..Verified::default()
+    };
     verified.cuts = catalogue.cuts.len() as u64;
     verified.cut_bytes = catalogue.cuts.iter().fold(0, |sum, cut| sum.saturating_add(cut.bytes));
     (verified.deleted, verified.deleted_us) = (catalogue.deleted.len() as u64, catalogue.deleted_us);
@@ -456,6 +464,8 @@ pub struct Stat {
     pub lost: u64,
     /// Starts that found the journal damaged, or without records that had been in it, or no head.
     pub cuts: u64,
+    /// Runs that ended without a stop, and whose last records may be lost.
+    pub lost_ends: u64,
     /// Bytes of a day at the mean rate of the segments.
     pub bytes_per_day: Option<f64>,
     /// Bytes that are free where the store is.
@@ -471,7 +481,7 @@ impl Store {
     /// The folder cannot be listed.
     pub fn stat(&self) -> Result<Stat, StoreError> {
         let (segments, cuts) = (self.catalogue.segments.len() as u64, self.catalogue.cuts.len() as u64);
-        let mut stat = Stat { segments, cuts, ..Stat::default() };
+        let mut stat = Stat { segments, cuts, lost_ends: self.catalogue.lost_ends(), ..Stat::default() };
         for entry in fs::read_dir(&self.folder).map_err(StoreError::io(&self.folder))? {
             let metadata = entry.and_then(|entry| entry.metadata()).map_err(StoreError::io(&self.folder))?;
             stat.bytes += metadata.len();

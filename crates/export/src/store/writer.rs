@@ -319,6 +319,12 @@ impl StoreWriter {
         self.pending.is_empty() && self.frame.is_empty()
     }
 
+    /// True if the run before ended without a stop and its last records may be lost.
+    pub fn is_last_end_lost(&self) -> bool {
+        let before = self.catalogue.catalogue.boots.iter().rev().nth(1);
+        before.is_some_and(|boot| boot.is_end_lost)
+    }
+
     /// The state of the store.
     pub fn health(&mut self) -> Health {
         let known = &self.catalogue.catalogue;
@@ -697,7 +703,7 @@ impl StoreWriter {
                 self.end_merge()?;
             }
         }
-        self.catalogue.append(Entry::BootEnd { covered_us, is_clean: true, is_whole: true })?;
+        self.catalogue.append(Entry::BootEnd { covered_us, is_clean: true, is_whole: true, is_end_lost: false })?;
         if let Some((path, _)) = self.journal.take() {
             fs::remove_file(&path).map_err(StoreError::io(&path))?;
         }

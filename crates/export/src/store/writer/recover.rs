@@ -95,9 +95,10 @@ pub(super) fn recover(
     let mut rest = Rest::new(&mut builder, boot, (first, hashes, last));
     let frame = rest.next();
     let bytes = if left_over > 0 { left_over.saturating_sub(rest.add_frames(folder)?) } else { 0 };
-    let (mut is_whole, mut set) = (false, None);
+    let (mut is_whole, mut is_end_lost, mut set) = (false, false, None);
     if !is_ended {
         let is_covered = rest.add_rings(&left);
+        is_end_lost = !is_covered;
         // By the clock of that run. What a ring's file has may be damaged.
         let offset_now = offset_us.saturating_add(left.base_us);
         let is_clock_same = offset_now.abs_diff(offset) <= SAME_CLOCK_US;
@@ -140,7 +141,7 @@ pub(super) fn recover(
         catalogue.append(set)?;
     }
     if !is_ended {
-        catalogue.append(Entry::BootEnd { covered_us, is_clean: false, is_whole })?;
+        catalogue.append(Entry::BootEnd { covered_us, is_clean: false, is_whole, is_end_lost })?;
     }
     for (first, path) in journals(folder)? {
         follow::retire(folder, first, catalogue.catalogue.next_frame, &path)?;
