@@ -126,7 +126,8 @@ pub(crate) struct Asked {
     /// Only this VRF.
     vrf: Option<String>,
     /// An earlier time: RFC 3339, or "2 min ago". Without a fraction of a second, the whole second;
-    /// with fewer than six digits, all that begins with them. Answered from the log. Without it: now.
+    /// with fewer than six digits, all that begins with them. Answered from the log. Without it:
+    /// now.
     at: Option<String>,
     /// All holdings from this time on, in the store of the log. Needs `to`.
     from: Option<String>,

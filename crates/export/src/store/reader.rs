@@ -138,8 +138,8 @@ pub struct Holder {
     pub remote: Option<(Ipv4Addr, u16)>,
     /// False if a lost record may have ended it before the time in question.
     pub is_certain: bool,
-    /// False if the beginning is only known to be within two seconds from `since_us` on, because its
-    /// record was lost.
+    /// False if the beginning is only known to be within two seconds from `since_us` on, because
+    /// its record was lost.
     pub is_since_exact: bool,
 }
 

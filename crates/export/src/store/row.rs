@@ -59,8 +59,8 @@ pub(crate) enum End {
     Lost,
 }
 
-/// The start of an interval whose record was lost comes from its age, and an age is the difference of
-/// two times in whole seconds: it may be wrong by nearly a second either way.
+/// The start of an interval whose record was lost comes from its age, and an age is the difference
+/// of two times in whole seconds: it may be wrong by nearly a second either way.
 pub(crate) const ROUNDED_US: u64 = 2_000_000;
 
 /// One interval. Times are milliseconds of the boot's monotonic clock: `start` is rounded down,
@@ -82,7 +82,8 @@ pub(crate) struct Row {
     /// None: all transports.
     pub(crate) protocol: Option<Protocol>,
     pub(crate) until: End,
-    /// The record of its start was lost: it is not before `start`, and less than [`ROUNDED_US`] after.
+    /// The record of its start was lost: it is not before `start`, and less than [`ROUNDED_US`]
+    /// after.
     pub(crate) is_start_rounded: bool,
 }
 
