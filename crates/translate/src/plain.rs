@@ -47,11 +47,18 @@ const fn be16(bytes: &[u8; PLAIN], at: usize) -> u16 {
 /// True if the transport header is one of which nothing but its checksum changes. `length` is that
 /// of everything behind the IP header.
 #[inline(always)]
-const fn is_plain_transport(bytes: &[u8; PLAIN], protocol: u8, length: usize) -> bool {
-    let udp_length = be16(bytes, ipv6::HEADER_LENGTH + udp::LENGTH_OFFSET) as usize;
-    let udp_checksum = be16(bytes, ipv6::HEADER_LENGTH + udp::CHECKSUM_OFFSET);
-    let is_udp_plain = (udp_length >= udp::HEADER_LENGTH) & (udp_length <= length) & (udp_checksum != 0);
-    length >= TRANSPORT && ((protocol == ipv4::PROTOCOL_TCP) | ((protocol == ipv4::PROTOCOL_UDP) & is_udp_plain))
+fn is_plain_transport(bytes: &[u8; PLAIN], protocol: u8, length: usize) -> bool {
+    let is_tcp = protocol == ipv4::PROTOCOL_TCP;
+    // TCP has other fields there, and gets values that pass.
+    let of_udp =
+        |offset: usize, passes: u16| select_unpredictable(is_tcp, passes, be16(bytes, ipv6::HEADER_LENGTH + offset));
+    let udp_length = usize::from(of_udp(udp::LENGTH_OFFSET, udp::HEADER_LENGTH as u16));
+    let udp_checksum = of_udp(udp::CHECKSUM_OFFSET, 1);
+    length >= TRANSPORT
+        && ipv4::is_tcp_or_udp(protocol)
+        && udp_length >= udp::HEADER_LENGTH
+        && udp_length <= length
+        && udp_checksum != 0
 }
 
 /// True if an IPv6 packet, of which padding may follow, can take the short way. It begins with

@@ -49,6 +49,15 @@ pub const PROTOCOL_TCP: u8 = 6;
 /// Protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
+/// True for TCP and UDP. Compiles to no branch on which of the two it is: that of the next packet
+/// cannot be predicted.
+#[inline(always)]
+#[must_use]
+pub const fn is_tcp_or_udp(protocol: u8) -> bool {
+    const BOTH: u64 = 1 << PROTOCOL_TCP | 1 << PROTOCOL_UDP;
+    (protocol as u32) < u64::BITS && BOTH >> protocol & 1 != 0
+}
+
 /// Smallest MTU an IPv4 link can have (RFC 791 §3.2).
 pub const MTU_MIN: u16 = 68;
 
@@ -398,4 +407,15 @@ pub fn has_unexpired_source_route(bytes: &[u8]) -> bool {
 #[must_use]
 pub fn has_source_route(bytes: &[u8]) -> bool {
     options(bytes).any(|option| matches!(option.kind, OPTION_LOOSE_SOURCE_ROUTE | OPTION_STRICT_SOURCE_ROUTE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_tcp_and_udp_are_tcp_or_udp() {
+        let found: Vec<u8> = (0..=u8::MAX).filter(|protocol| is_tcp_or_udp(*protocol)).collect();
+        assert_eq!(found, [PROTOCOL_TCP, PROTOCOL_UDP]);
+    }
 }

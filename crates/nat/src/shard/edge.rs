@@ -31,12 +31,12 @@ use crate::shard::upkeep::watch::crossing;
 use crate::state::path_mtu::PathMtus;
 use crate::state::reassembly::Reassembly;
 use crate::time::Instant;
-use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
 use arrive::Incoming;
 use arrive::Plain;
 use probe::Probes;
+use wire::ipv4::is_tcp_or_udp;
 
 /// Bytes that a packet may grow in front: the headers of a softwire, or of a translation.
 pub(in crate::shard) const ROOM: usize = 64;
@@ -140,11 +140,7 @@ fn is_plain(header: &[u8; HEADERS], length: usize) -> bool {
     /// Version and length of the header, length of the packet, fragment offset and More Fragments.
     const FIXED: u64 = 0xff00_ffff_0000_3fff;
     let first = header.first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
-    let protocol = header[ip::PROTOCOL];
-    // Which protocol comes next cannot be predicted, and is no branch.
-    first & FIXED == 0x45 << 56 | (length as u64) << 32
-        && length >= HEADERS
-        && (protocol == Protocol::Tcp.number()) | (protocol == Protocol::Udp.number())
+    first & FIXED == 0x45 << 56 | (length as u64) << 32 && length >= HEADERS && is_tcp_or_udp(header[ip::PROTOCOL])
 }
 
 impl PacketPath {
