@@ -14,9 +14,10 @@ pub(in crate::shard) mod watch;
 use crate::shard::Ledger;
 use crate::time::Instant;
 use crate::types::WorkerId;
+use crate::upkeep::walk::Pace;
 
-/// Host records looked at in one call.
-const HOSTS_PER_CALL: u32 = 32;
+/// Of the walk over host records. They linger for many seconds, so no round has to be fast.
+const HOSTS: Pace = Pace { round_micros: 4_000_000, per_micro_max: 2, per_call_min: 4, per_call_max: 32 };
 
 impl Ledger {
     /// One bounded step of each walk.
@@ -31,7 +32,8 @@ impl Ledger {
         self.sweep_blocks(now, elapsed);
         self.sweep_offenders(now, elapsed);
         self.sweep_lapsed(now, elapsed);
-        self.state.subscribers.hosts.sweep(now, HOSTS_PER_CALL);
+        let hosts = &mut self.state.subscribers.hosts;
+        hosts.sweep(now, HOSTS.due(hosts.walk_end(), elapsed));
         self.sweep_guarantees(now, elapsed);
         self.sweep_grants(now, elapsed);
         self.sweep_gateways(now, elapsed);

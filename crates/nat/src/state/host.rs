@@ -240,6 +240,11 @@ impl HostStore {
         [Arena::<Host>::need(hosts_max as usize + 1), BucketTable::need(hosts_max as usize)]
     }
 
+    /// Of a walk over all records.
+    pub(crate) const fn walk_end(&self) -> u32 {
+        self.untouched
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.records.bytes() + self.table.bytes()
     }

@@ -24,6 +24,10 @@ use crate::upkeep::walk::Walk;
 /// Further connections are probed in a later round. There is time for many until a session ends.
 const PROBES_PER_CALL_MAX: usize = 16;
 
+/// Of the walks. A connection can be probed for as long as it is transitory, which by default is
+/// four minutes.
+const PACE: Pace = Pace { round_micros: 10_000_000, per_micro_max: 2, per_call_min: 2, per_call_max: 256 };
+
 const LENGTH: usize = ipv4::HEADER_LENGTH_MIN + wire::tcp::HEADER_LENGTH_MIN;
 const TTL: u8 = 64;
 
@@ -80,11 +84,11 @@ impl PacketPath {
         self.edge.probes.last = now;
         let mut left = PROBES_PER_CALL_MAX;
         let end = self.ledger.state.mappings.walk_end();
-        for index in self.edge.probes.mappings.next(Pace::RECORDS.due(end, elapsed), end) {
+        for index in self.edge.probes.mappings.next(PACE.due(end, elapsed), end) {
             self.probe(now, (index, SessionRef::Inline), &mut left, sink);
         }
         let end = self.ledger.state.sessions.walk_end();
-        for slot in self.edge.probes.sessions.next(Pace::RECORDS.due(end, elapsed), end) {
+        for slot in self.edge.probes.sessions.next(PACE.due(end, elapsed), end) {
             let mapping = self.ledger.state.sessions.get(slot).mapping;
             if mapping != 0 {
                 self.probe(now, (mapping, SessionRef::Extra(slot)), &mut left, sink);
