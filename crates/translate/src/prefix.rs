@@ -88,14 +88,14 @@ impl Prefix {
     /// True if an address has this prefix.
     #[inline(always)]
     #[must_use]
-    pub const fn contains(self, address: u128) -> bool {
+    pub const fn contains(&self, address: u128) -> bool {
         (address ^ self.bits) & self.mask == 0
     }
 
     /// The address with this IPv4 address inside; bits behind it are zero.
     #[inline]
     #[must_use]
-    pub const fn embed(self, address: u32) -> u128 {
+    pub const fn embed(&self, address: u32) -> u128 {
         let address = address as u128;
         if self.length == 96 {
             return self.bits | address;
@@ -109,7 +109,7 @@ impl Prefix {
     /// The IPv4 address inside an address of this prefix. Bits behind it are ignored.
     #[inline(always)]
     #[must_use]
-    pub const fn extract(self, address: u128) -> u32 {
+    pub const fn extract(&self, address: u128) -> u32 {
         if self.length == 96 {
             return address as u32;
         }
@@ -124,7 +124,7 @@ impl Prefix {
     /// look into a table for nearly all addresses.
     #[inline(always)]
     #[must_use]
-    pub fn destination_within(self, address: u128) -> Option<u32> {
+    pub fn destination_within(&self, address: u128) -> Option<u32> {
         let inside = self.extract(address);
         if address & U_OCTET == 0 && crate::address::is_ordinary(inside) {
             return Some(inside);

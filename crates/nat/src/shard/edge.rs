@@ -56,6 +56,8 @@ pub(in crate::shard) struct Edge {
     /// Time of the current call.
     now: Instant,
     plain: Box<[Plain; BURST_MAX]>,
+    /// The records that are probably those of the hosts of plain packets; 0 for none.
+    candidates: Box<[u32; BURST_MAX]>,
     incoming: Box<[Incoming; BURST_MAX]>,
     /// Places of the records of hosts that packets go to.
     departing: Box<[u32; BURST_MAX]>,
@@ -74,6 +76,7 @@ impl Edge {
         Edge {
             now: Instant::ORIGIN,
             plain: Box::new([Plain::default(); BURST_MAX]),
+            candidates: Box::new([0; BURST_MAX]),
             incoming: Box::new([Incoming::Other; BURST_MAX]),
             departing: Box::new([0; BURST_MAX]),
             buffer: Some(Box::new([0; ROOM + PACKET_BUFFER_BYTES])),

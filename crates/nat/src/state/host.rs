@@ -351,10 +351,11 @@ impl HostStore {
     /// Like [`HostStore::enter`], for a host that has a record, usually the one that
     /// [`HostStore::aim`] found.
     #[inline(always)]
-    pub(crate) fn enter_known(&mut self, now: Instant, (hash, candidate): (u64, u32), key: &HostKey) -> Option<u32> {
+    pub(crate) fn enter_known(&mut self, now: Instant, (hash, candidate): (u64, u32), key: HostKey) -> Option<u32> {
         let record = self.records.at_mut(candidate);
-        if !record.is(key) {
-            return self.enter_further(now, hash, key);
+        if !record.is(&key) {
+            // In registers: a reference to the key would have it written to memory for each packet.
+            return self.enter_further(now, hash, (key.address >> 64) as u64, key.address as u64, key.inner, key.way);
         }
         if record.references == 0 {
             record.touched_s = seconds(now);
@@ -362,9 +363,11 @@ impl HostStore {
         Some(key.way.numbers() | (self.first + candidate))
     }
 
+    #[cold]
     #[inline(never)]
-    fn enter_further(&mut self, now: Instant, hash: u64, key: &HostKey) -> Option<u32> {
-        let index = self.table.find(hash, |index| self.records.at(index).is(key))?;
+    fn enter_further(&mut self, now: Instant, hash: u64, high: u64, low: u64, inner: u32, way: Way) -> Option<u32> {
+        let key = HostKey { address: u128::from(high) << 64 | u128::from(low), inner, way };
+        let index = self.table.find(hash, |index| self.records.at(index).is(&key))?;
         let record = self.records.at_mut(index);
         if record.references == 0 {
             record.touched_s = seconds(now);

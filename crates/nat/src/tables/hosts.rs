@@ -188,7 +188,7 @@ impl Mappings for ByNumber {
         let mut in_tables = [NO_LOOK; BURST];
         for (i, (address, port)) in burst.iter().enumerate() {
             let key = key_of(*address);
-            let number = match self.hosts.enter_known(now, looks[i], &key) {
+            let number = match self.hosts.enter_known(now, looks[i], key) {
                 Some(number) => number,
                 None => self.number_of_new(now, looks[i].0, &key)?,
             };

@@ -110,8 +110,6 @@ pub(super) struct Plain {
     pub(super) hash: u64,
     /// Destination of a packet of NAT64.
     destination: u32,
-    /// The record that is probably that of the host, or 0. Known from the second pass on.
-    pub(super) candidate: u32,
     position: u8,
 }
 
@@ -320,20 +318,18 @@ impl PacketPath {
             {
                 continue;
             }
-            let Some((plain, way)) = self.look_at_plain(packet, facing.realm) else {
+            let Some((plain, is_nat64)) = self.look_at_plain(packet, facing.realm) else {
                 let is_waiting = self.look_at_further(now, i, packet, sink, &mut finished);
                 places.others |= u64::from(is_waiting) << i;
                 continue;
             };
             self.ledger.state.subscribers.hosts.prefetch(plain.hash);
             self.edge.plain[i] = plain;
-            let is_nat64 = matches!(way, Way::Nat64(_));
             places.plain |= 1 << i;
             places.nat64 |= u64::from(is_nat64) << i;
         }
         for i in each(places.plain) {
-            let plain = &mut self.edge.plain[i];
-            plain.candidate = self.ledger.state.subscribers.hosts.aim(plain.hash);
+            self.edge.candidates[i] = self.ledger.state.subscribers.hosts.aim(self.edge.plain[i].hash);
         }
         for i in each(places.others) {
             if let Incoming::Nat64 { hash, .. } | Incoming::Softwire { hash, .. } = self.edge.incoming[i] {
@@ -342,39 +338,29 @@ impl PacketPath {
         }
         for i in each(places.nat64) {
             let Some(packet) = burst.get_mut(i) else { break };
-            let entered = self.enter_plain(now, packet, self.edge.plain[i], sink);
-            self.settle_entry(now, packet, entered, sink, (i, &mut finished));
+            if self.enter_plain(now, packet, i).is_none() {
+                finished |= self.enter_newcomer(now, packet, i, sink);
+            }
         }
         for i in each(places.plain & !places.nat64) {
             let Some(packet) = burst.get_mut(i) else { break };
-            let entered = self.enter_plain_from_softwire(now, packet, self.edge.plain[i], sink);
-            self.settle_entry(now, packet, entered, sink, (i, &mut finished));
+            if self.enter_plain_from_softwire(now, packet, i).is_none() {
+                finished |= self.enter_newcomer(now, packet, i, sink);
+            }
         }
         for i in each(places.others) {
             let Some(packet) = burst.get_mut(i) else { break };
-            let entered = self.enter_further(now, i, packet, sink, &mut finished);
-            self.settle_entry(now, packet, entered, sink, (i, &mut finished));
+            if let Err(refusal) = self.enter_further(now, i, packet, sink, &mut finished) {
+                self.refuse_at_edge(now, packet, &refusal, sink);
+                finished |= 1 << i;
+            }
         }
         finished
     }
 
-    #[inline(always)]
-    fn settle_entry<S: Sink>(
-        &mut self,
-        now: Instant,
-        packet: &mut Packet<'_>,
-        entered: Result<(), Refusal>,
-        sink: &mut S,
-        (i, finished): (usize, &mut u64),
-    ) {
-        if let Err(refusal) = entered {
-            self.refuse_at_edge(now, packet, &refusal, sink);
-            *finished |= 1 << i;
-        }
-    }
-
     /// The first pass over a packet from inside that does not take the short way. False if nothing
     /// is left to do here.
+    #[inline(never)]
     fn look_at_further<S: Sink>(
         &mut self,
         now: Instant,
@@ -420,6 +406,7 @@ impl PacketPath {
     }
 
     /// The last pass over such a packet.
+    #[inline(never)]
     fn enter_further<S: Sink>(
         &mut self,
         now: Instant,
@@ -454,13 +441,12 @@ impl PacketPath {
         }
     }
 
-    /// Like [`PacketPath::look_at_edge`], for usual packets of hosts of this worker; `None` for
-    /// others. A host with a record was checked when it got it, so checks that depend only on its
-    /// address are left out.
+    /// Like [`PacketPath::look_at_edge`], for usual packets of hosts of this worker, with whether
+    /// it is one of NAT64; `None` for others. A host with a record was checked when it got it, so
+    /// checks that depend only on its address are left out.
     #[inline(always)]
-    pub(super) fn look_at_plain(&self, packet: &Packet<'_>, realm: RealmId) -> Option<(Plain, Way)> {
-        let bytes = packet.bytes();
-        let header = bytes.first_chunk::<{ translate::PLAIN }>()?;
+    pub(super) fn look_at_plain(&self, packet: &Packet<'_>, realm: RealmId) -> Option<(Plain, bool)> {
+        let header = packet.chunk::<{ translate::PLAIN }>(0)?;
         if header[0] >> 4 != 6 {
             return None;
         }
@@ -473,20 +459,20 @@ impl PacketPath {
         }
         match shared.transition.taker_of(realm, destination)? {
             Taker::Nat64(position, nat64) => {
-                if !translate::is_plain6(header, bytes.len()) {
+                if !translate::is_plain6(header, packet.bytes().len()) {
                     return None;
                 }
                 let destination = nat64.prefix.destination_within(destination)?;
                 let way = Way::Nat64(position);
                 let hash = hosts.hash_of(&HostKey { address: source, inner: 0, way });
-                Some((Plain { hash, destination, position, candidate: 0 }, way))
+                Some((Plain { hash, destination, position }, true))
             }
             Taker::Softwire(position, end) => {
                 let inner = packet.chunk::<HEADERS>(ipv6::HEADER_LENGTH)?;
                 let length = usize::from(view.payload_length());
                 let (outer_class, inner_class) = (view.traffic_class(), inner[1]);
                 let is_usual = header[ipv6::NEXT_HEADER_OFFSET] == ipv6::PROTOCOL_IPV4
-                    && ipv6::HEADER_LENGTH + length <= bytes.len()
+                    && packet.has(ipv6::HEADER_LENGTH + length)
                     && get_u32(inner, ip::DESTINATION) != AFTR_INSIDE
                     && is_plain(inner, length)
                     // Most outer headers have no mark that the inner header would have to take
@@ -498,59 +484,48 @@ impl PacketPath {
                 }
                 let way = Way::Softwire(position);
                 let hash = hosts.hash_of(&HostKey { address: source, inner: get_u32(inner, ip::SOURCE), way });
-                Some((Plain { hash, destination: 0, position, candidate: 0 }, way))
+                Some((Plain { hash, destination: 0, position }, false))
             }
         }
     }
 
+    /// None, and the packet is unchanged, if its host has no record.
     #[inline(always)]
-    fn enter_plain<S: Sink>(
-        &mut self,
-        now: Instant,
-        packet: &mut Packet<'_>,
-        Plain { hash, destination, candidate, position }: Plain,
-        sink: &mut S,
-    ) -> Result<(), Refusal> {
+    fn enter_plain(&mut self, now: Instant, packet: &mut Packet<'_>, i: usize) -> Option<()> {
+        let Plain { hash, destination, position } = self.edge.plain[i];
         let start = packet.start();
-        let header = packet.header_mut::<{ translate::PLAIN }>().ok_or(Verdict::Ipv6Malformed)?;
+        let header = packet.header_mut::<{ translate::PLAIN }>()?;
         let address = Ipv6::new_unchecked(&*header).source();
         let key = HostKey { address, inner: 0, way: Way::Nat64(position) };
-        let Some(number) = self.ledger.state.subscribers.hosts.enter_known(now, (hash, candidate), &key) else {
-            return self.enter_newcomer(now, packet, sink);
-        };
+        let number = self.ledger.state.subscribers.hosts.enter_known(now, (hash, self.edge.candidates[i]), key)?;
         translate::plain_to_ipv4(header, number, destination);
         packet.set_start(usize::from(start) + ipv6::HEADER_LENGTH - ip::HEADER_MIN);
         packet.meta.record = 0;
-        Ok(())
+        Some(())
     }
 
+    /// As [`PacketPath::enter_plain`].
     #[inline(always)]
-    pub(super) fn enter_plain_from_softwire<S: Sink>(
-        &mut self,
-        now: Instant,
-        packet: &mut Packet<'_>,
-        Plain { hash, candidate, position, .. }: Plain,
-        sink: &mut S,
-    ) -> Result<(), Refusal> {
+    pub(super) fn enter_plain_from_softwire(&mut self, now: Instant, packet: &mut Packet<'_>, i: usize) -> Option<()> {
+        let Plain { hash, position, .. } = self.edge.plain[i];
         let start = usize::from(packet.start());
-        let header = packet.header_mut::<{ ipv6::HEADER_LENGTH + HEADERS }>().ok_or(Verdict::SoftwireMalformed)?;
+        let header = packet.header_mut::<{ ipv6::HEADER_LENGTH + HEADERS }>()?;
         let address = Ipv6::new_unchecked(&*header).source();
-        let Some(inner) = header.last_chunk_mut::<HEADERS>() else { return Err(Verdict::SoftwireMalformed.into()) };
+        let inner = header.last_chunk_mut::<HEADERS>()?;
         let key = HostKey { address, inner: get_u32(inner, ip::SOURCE), way: Way::Softwire(position) };
-        let Some(number) = self.ledger.state.subscribers.hosts.enter_known(now, (hash, candidate), &key) else {
-            return self.enter_newcomer(now, packet, sink);
-        };
+        let number = self.ledger.state.subscribers.hosts.enter_known(now, (hash, self.edge.candidates[i]), key)?;
         replace_address(inner, End::Source, number);
         packet.set_start(start + ipv6::HEADER_LENGTH);
         packet.meta.record = 0;
-        Ok(())
+        Some(())
     }
 
-    /// A usual packet of a host without a record: the long way checks the host.
+    /// A usual packet of a host without a record: the long way checks the host. Returns the bit of
+    /// the packet if it is finished.
     #[cold]
     #[inline(never)]
-    fn enter_newcomer<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, sink: &mut S) -> Result<(), Refusal> {
-        match self.look_at_edge(packet)? {
+    fn enter_newcomer<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, i: usize, sink: &mut S) -> u64 {
+        let entered = self.look_at_edge(packet).and_then(|incoming| match incoming {
             Incoming::Nat64 { headers, destination, key, hash } => {
                 self.enter_by_nat64(now, packet, &headers, destination, (key, hash))
             }
@@ -561,7 +536,10 @@ impl PacketPath {
             Incoming::Other | Incoming::TooBig { .. } | Incoming::Request { .. } | Incoming::Fragment { .. } => {
                 Err(Verdict::Ipv6Malformed.into())
             }
-        }
+        });
+        let Err(refusal) = entered else { return 0 };
+        self.refuse_at_edge(now, packet, &refusal, sink);
+        1 << i
     }
 
     #[inline(always)]
