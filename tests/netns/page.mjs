@@ -349,6 +349,31 @@ const checks = {
     return seen;
   },
 
+  // Searches one after the other, each with the packet that it explains.
+  async vrfs() {
+    const page = await open("audit");
+    const seen = [];
+    for (const text of settings.searches) {
+      await page.fill("#endpoint", text);
+      await page.selectOption("#transport", "udp");
+      await page.click("#find button");
+      await page.locator("#steps tbody tr", { hasText: "verdict" }).waitFor();
+      seen.push({
+        found: await Promise.all((await rows(page, "found").all()).map(row => texts(row.locator("td")))),
+        asked: await page.inputValue("#vrf"),
+        leaves: await texts(rows(page, "steps").filter({ hasText: "leaves as" }).locator("td:nth-child(2)")),
+        sentence: await page.innerText("#unexplained"),
+      });
+    }
+    await page.fill("#vrf", "nonesuch");
+    await page.click("#why button");
+    await page.locator("#alert:not([hidden])").waitFor();
+    const alert = await page.innerText("#alert");
+    // The refusal was wanted.
+    faults.splice(0, faults.length, ...faults.filter(fault => !/\b422\b/.test(fault)));
+    return { seen, alert };
+  },
+
   // An endpoint without a mapping, in a full pool.
   async full() {
     const page = await open("audit");

@@ -384,12 +384,24 @@ SHARED_MEMORY = shared_memory("flood", "outside", f"{FLOOD_LINK}.2/24", FLOOD_SO
 FLOOD_INSIDE = "100.64.3"
 SHARED_MEMORY_INSIDE = shared_memory("flood", "inside", f"{FLOOD_INSIDE}.1/24", FLOOD_SOCKET)
 
+# Another VRF behind the inside port, with the same addresses.
+OTHER_VRF = ("blue", 30)
+OVERLAPPING = f"""
+[[interface]]
+name = "inside30"
+realm = "inside"
+vrf = "{OTHER_VRF[0]}"
+parent = "inside"
+vlan = {OTHER_VRF[1]}
+addresses = ["100.64.0.2/24"]
+"""
+
 # The longest first: run.py runs several side by side.
 SETUPS = {
     # The tests of the lab, one after the other: they measure, in networks of their own, and some
     # remove what earlier runs left.
     "lab": {},
-    "page": {"more": SCARCE_POOL + BLOCKS + LOG_STORE.replace("/log", "/paged") + api()},
+    "page": {"more": OVERLAPPING + SCARCE_POOL + BLOCKS + LOG_STORE.replace("/log", "/paged") + api()},
     "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},
     "collectors": {"more": collectors()},
     "transition": {

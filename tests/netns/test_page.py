@@ -10,6 +10,7 @@ import random
 import re
 import select
 import shutil
+import socket
 import struct
 import subprocess
 import tempfile
@@ -24,9 +25,11 @@ from pathlib import Path
 import setups
 from kit import *
 from netlab import process
+from netlab.process import wait_until
 from netlab.topology import SRV1
 from test_api import ask
 from test_first_steps import sample
+from test_many_sessions import station_of_nat
 from test_security import child_of
 
 MODULES = setups.TOOLS / "node"
@@ -343,6 +346,47 @@ def the_page_explains_a_full_pool_as_the_command_does(n):
     expect_equal(seen["steps"][len(steps)], ["verdict", "ports_exhausted", by_command["description"]], "verdict")
     remedy = next(drop["remedy"] for drop in n.dut.show("drops", "--all") if drop["reason"] == "ports_exhausted")
     expect_equal(seen["steps"][len(steps) + 1 :], [["what to do", remedy, "–"]], "what to do")
+
+
+def mapping_in_other_vrf(n, address, port, remote):
+    """Makes a mapping of this endpoint in the other VRF; returns it as `show mappings` has it."""
+    vrf, vlan = setups.OTHER_VRF
+    packet = ip_packet(address, remote[0], socket.IPPROTO_UDP, udp_segment(address, port, *remote, b"x"))
+    ethernet = station_of_nat(n) + bytes.fromhex("020000000b1e")
+    # Into the last cable: a bridge would take the tag out of the frame.
+    with n.access.entered():
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        sock.bind(("nat", 0))
+    with sockets(sock):
+        sock.send(ethernet + struct.pack("!HHH", 0x8100, vlan, 0x0800) + packet)
+    found = []
+    is_there = lambda: found.extend(n.dut.show("mappings", "--vrf", vrf, "--all")) or found  # noqa: E731
+    drops = lambda: {one["reason"]: one["packets"] for one in n.dut.show("drops") if one["packets"]}  # noqa: E731
+    expect(wait_until(is_there, 10, 0.2), f"no mapping in VRF {vrf}; drops {drops()}")
+    return found[0]
+
+
+@test("page")
+def the_page_explains_the_packet_of_the_vrf_that_was_found(n):
+    server = udp(n.srv1)
+    remote = (SRV1, server.getsockname()[1])
+    with sockets(server, udp(n.sub1)) as (server, sub):
+        address, port = external_of(sub, server, remote)
+        inside = f"100.64.0.10:{sub.getsockname()[1]}"
+        other = mapping_in_other_vrf(n, "100.64.0.10", sub.getsockname()[1], remote)
+        expect_equal(other["internal"], inside, "the endpoint in the other VRF")
+        outcome = see(n, "vrfs", searches=[f"{address}:{port}", other["external"], inside])
+        command = ["why", "udp", inside, f"{SRV1}:{remote[1]}", "--json"]
+        by_command = [json.loads(n.dut.command(*command, *more)[1])["translated_source"] for more in ([], ["--vrf", other["vrf"]])]
+    expect_equal(by_command, [f"{address}:{port}", other["external"]], "natrix why without and with the VRF")
+    by_default, by_other, by_inside = outcome["seen"]
+    for seen, vrf, external in ((by_default, "default", f"{address}:{port}"), (by_other, other["vrf"], other["external"])):
+        expect_equal((seen["asked"], seen["found"][0][1]), (vrf, vrf), f"VRF of {external}")
+        expect_equal(seen["leaves"], [f"udp {external} > {SRV1}:{remote[1]}"], f"the packet of {external}")
+        expect_equal(seen["sentence"], "", f"one VRF alone has {external}")
+    expect_equal(sorted(row[1] for row in by_inside["found"]), sorted(["default", other["vrf"]]), "VRFs of the inside endpoint")
+    expect(f"a packet of VRF {by_inside['asked']};" in by_inside["sentence"], by_inside["sentence"])
+    expect("no such VRF (nonesuch); use one of: default, " in outcome["alert"], f"an unknown VRF: {outcome['alert']!r}")
 
 
 @test("page")

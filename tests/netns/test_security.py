@@ -119,7 +119,7 @@ def odd_input_is_refused(n):
         "rules": ["cursor", "limit"],
         "trace": ["protocol", "address", "port", "interface", "verdict"],
         "find": ["address", "port", "at", "vrf", "case", "cursor"],
-        "why": ["protocol", "source", "destination", "b4", "inbound", "tcp_segment", "interface", "length_bytes"],
+        "why": ["protocol", "source", "destination", "b4", "inbound", "tcp_segment", "interface", "vrf", "length_bytes"],
         "audit": ["cursor", "limit"],
     }
     roles = {"pools/addresses": "view", "rules": "operate"}

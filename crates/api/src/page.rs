@@ -150,6 +150,7 @@ pub(crate) async fn page(State(api): State<Api>, Extension(principal): Extension
                                 }
                                 (field("source", "Source", "100.64.0.7:5000", true))
                                 (field("destination", "Destination", "198.51.100.1:443", true))
+                                (field("vrf", "VRF of a packet from inside, if addresses overlap", "default", false))
                                 (field("b4", "B4, if it comes in a softwire", "2001:db8:c:100::1", false))
                                 label.check { input type="checkbox" id="inbound" name="inbound"; " from outside" }
                                 button { "Explain" }

@@ -419,6 +419,8 @@ pub(crate) struct WhyQuestion {
     tcp_segment: Option<control::TcpSegment>,
     /// Interface it arrives on.
     interface: Option<String>,
+    /// VRF of a packet from inside; without it: that of the interface.
+    vrf: Option<String>,
     /// Length of the IP packet.
     length_bytes: Option<u16>,
     /// Must not be fragmented.
@@ -447,6 +449,7 @@ pub(crate) async fn why(
         inbound: asked.inbound,
         tcp_segment: asked.tcp_segment,
         interface: asked.interface,
+        vrf: asked.vrf,
         length_bytes: asked.length_bytes,
         dont_fragment: asked.dont_fragment,
     };

@@ -337,6 +337,9 @@ pub struct Why {
     /// Interface it arrives on [default: the first one of its side]
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
+    /// VRF of a packet from inside [default: that of the interface]
+    #[arg(long, value_name = "NAME", conflicts_with = "inbound")]
+    pub vrf: Option<String>,
     /// Output.
     #[command(flatten)]
     pub output: Output,

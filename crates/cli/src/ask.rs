@@ -147,6 +147,7 @@ pub(crate) fn why(arguments: &Why, out: &mut dyn Write) -> Result<(), CliError> 
         length_bytes: arguments.length,
         dont_fragment: arguments.dont_fragment,
         interface: arguments.interface.clone(),
+        vrf: arguments.vrf.clone(),
     });
     let mut client = connect_for(&arguments.output.socket, arguments.case.case.clone())?;
     let answer: WhyAnswer = client.request_one(&request)?;

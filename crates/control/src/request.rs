@@ -313,6 +313,9 @@ pub struct Why {
     /// Interface it arrives on; absent: the first one of its side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
+    /// VRF that a packet from inside comes from; absent: that of the interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
 }
 
 /// Which packets to trace. All given conditions must hold.

@@ -423,11 +423,12 @@ fn lookup_of(request: &Request) -> Option<(Lookup, bool)> {
         Request::Grants(list) => of_list("show grants", list),
         Request::Expectations(list) => of_list("show expectations", list),
         Request::Why(why) => {
-            let Why { protocol, source, destination, b4, inbound, interface, .. } = why;
+            let Why { protocol, source, destination, b4, inbound, interface, vrf, .. } = why;
             let b4 = b4.map(|b4| format!(" of B4 {b4}")).unwrap_or_default();
             let way = if *inbound { " inbound" } else { "" };
             let interface = interface.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
-            Some((("why", format!("{protocol} {source} {destination}{b4}{way}{interface}")), false))
+            let vrf = vrf.as_ref().map(|vrf| format!(" in VRF {vrf}")).unwrap_or_default();
+            Some((("why", format!("{protocol} {source} {destination}{b4}{way}{interface}{vrf}")), false))
         }
         Request::Trace(trace) => Some((("trace", text(trace)), false)),
         // Without details too: its counts may say whether a certain subscriber is active.

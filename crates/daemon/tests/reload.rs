@@ -261,6 +261,7 @@ fn a_plan_shows_slices_in_blocks_of_other_subscribers() {
         length_bytes: None,
         dont_fragment: false,
         interface: None,
+        vrf: None,
     };
     let answer: control::WhyAnswer = one.client.request_one(&Request::Why(why)).expect("an answer");
     assert_eq!(answer.verdict, "ports_exhausted");
@@ -537,6 +538,7 @@ fn find_and_why_name_the_subscriber_that_waits_for_a_port() {
             tcp_segment: None,
             dont_fragment: false,
             interface: None,
+            vrf: None,
             length_bytes: None,
         };
         format!("{:?}", ask(&mut one.client, &Request::Why(why)))

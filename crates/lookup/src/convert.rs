@@ -2,6 +2,7 @@
 
 use core::net::Ipv4Addr;
 
+use control::Fault;
 use control::OwnPorts;
 use control::PerProtocol;
 use nat::Protocol;
@@ -38,6 +39,19 @@ pub fn pool_name(shared: &Shared, pool: PoolId) -> String {
 /// The name of an inside realm.
 pub fn vrf_name(settings: &Settings, realm: RealmId) -> String {
     settings.realm_names.get(realm.index()).cloned().unwrap_or_default()
+}
+
+/// The inside realm with this name.
+///
+/// # Errors
+/// There is no such VRF.
+pub fn realm_named(settings: &Settings, vrf: &str) -> Result<RealmId, Fault> {
+    let names = &settings.realm_names;
+    let position = names
+        .iter()
+        .position(|name| name == vrf)
+        .ok_or_else(|| Fault::new("vrf", "no such VRF", format!("use one of: {}", names.join(", "))).seen(vrf))?;
+    Ok(RealmId(position as u16))
 }
 
 /// The name of the interface with this address.

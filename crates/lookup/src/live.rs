@@ -123,13 +123,10 @@ pub fn find(live: &dyn Live, find: &Find) -> Result<Page<FindAnswer>, Fault> {
 
 /// The VRFs in question: all of them, or the one with this name.
 fn realms_of(shared: &Shared, vrf: Option<&str>) -> Result<Vec<RealmId>, Fault> {
-    let names = &shared.settings().realm_names;
-    let Some(vrf) = vrf else { return Ok((0..names.len()).map(|realm| RealmId(realm as u16)).collect()) };
-    let position = names
-        .iter()
-        .position(|name| name == vrf)
-        .ok_or_else(|| Fault::new("vrf", "no such VRF", format!("use one of: {}", names.join(", "))).seen(vrf))?;
-    Ok(vec![RealmId(position as u16)])
+    let Some(vrf) = vrf else {
+        return Ok((0..shared.settings().realm_names.len()).map(|realm| RealmId(realm as u16)).collect());
+    };
+    Ok(vec![convert::realm_named(shared.settings(), vrf)?])
 }
 
 /// One question to one snapshot.

@@ -344,12 +344,15 @@ onSubmit("find", async () => {
     ];
   }));
   const mapping = found.objects.find(one => one.mapping)?.mapping;
-  const isAt = place => found.objects.some(one => one.place === place);
+  const firstAt = place => found.objects.find(one => one.place === place);
   if (mapping) await fare(mapping);
   else if (!given.port) unexplained("An address without a port explains no packet: search for one of its ports.");
-  else if (isAt("internal") && !given.address.includes(":")) await begin(given);
-  else if (isAt("external")) await arrive(given.protocol, `${given.address}:${given.port}`);
+  else if (firstAt("internal") && !given.address.includes(":")) await begin({ ...given, vrf: firstAt("internal").vrf });
+  else if (firstAt("external")) await arrive(given.protocol, `${given.address}:${given.port}`);
   else unexplained("Without a mapping of this endpoint there is no packet to explain.");
+  // Where VRFs overlap, the address alone does not say whose packet this is.
+  const vrfs = new Set(found.objects.map(one => one.vrf).filter(Boolean));
+  if (vrfs.size > 1 && at("vrf").value) at("unexplained").textContent = `This is a packet of VRF ${at("vrf").value}; for another VRF, enter it and explain again.`;
 });
 
 // Empties the explanation, and says why there is none.
@@ -362,9 +365,10 @@ function unexplained(words) {
 const EXAMPLE = "192.0.2.1:443";
 
 // Without a mapping: what would happen to the first packet, and so why there is none.
-async function begin({ address, port, protocol }) {
+async function begin({ address, port, protocol, vrf }) {
   at("protocol").value = protocol || "udp";
   at("source").value = `${address}:${port}`;
+  at("vrf").value = vrf ?? "";
   at("b4").value = "";
   at("destination").value ||= EXAMPLE;
   at("inbound").checked = false;
@@ -375,7 +379,7 @@ async function begin({ address, port, protocol }) {
 async function arrive(protocol, external) {
   at("protocol").value = protocol || "udp";
   at("source").value = EXAMPLE;
-  at("b4").value = "";
+  at("vrf").value = at("b4").value = "";
   at("destination").value = external;
   at("inbound").checked = true;
   await explain();
@@ -392,6 +396,7 @@ async function fare(mapping) {
   // Behind a softwire the source is the address inside; by NAT64 it is that of the IPv6 host.
   const { host } = mapping;
   at("source").value = !host ? mapping.internal : `${host.inner ?? `[${host.address}]`}:${portOf(mapping.internal)}`;
+  at("vrf").value = mapping.vrf;
   at("b4").value = host?.inner ? host.address : "";
   at("destination").value = remote;
   at("inbound").checked = false;
@@ -402,7 +407,7 @@ async function explain() {
   unexplained("");
   const answer = await ask(`api/v1/why?${query({
     protocol: at("protocol").value, source: at("source").value, destination: at("destination").value, inbound: at("inbound").checked,
-    b4: at("b4").value.trim(), case: at("case").value,
+    vrf: at("vrf").value.trim(), b4: at("b4").value.trim(), case: at("case").value,
   })}`);
   const leaves = answer.translated_source ? [["leaves as", `${answer.protocol} ${answer.translated_source} > ${answer.translated_destination}`, null]] : [];
   // What to do about a drop is the same as in the table of drops.

@@ -20,6 +20,7 @@ use lookup::convert::own_ports;
 use lookup::convert::per_protocol;
 use lookup::convert::pool_name;
 use lookup::convert::protocol;
+use lookup::convert::realm_named;
 use lookup::convert::vrf_name;
 use nat::Settings;
 use nat::Shared;
@@ -35,7 +36,6 @@ use nat::types::Endpoint;
 use nat::types::InsideHost;
 use nat::types::PoolId;
 use nat::types::Prefix;
-use nat::types::RealmId;
 use nat::types::Side;
 use nat::verdict::VerdictKind;
 use nat::view;
@@ -74,15 +74,6 @@ pub(crate) fn socket(endpoint: Endpoint) -> SocketAddrV4 {
     SocketAddrV4::new(endpoint.address, endpoint.port)
 }
 
-/// The inside realm with this name.
-pub(crate) fn realm_id(settings: &Settings, name: &str) -> Result<RealmId, Fault> {
-    let position = settings.realm_names.iter().position(|known| known == name);
-    position.map(|position| RealmId(position as u16)).ok_or_else(|| {
-        let remedy = format!("VRFs are: {}", settings.realm_names.join(", "));
-        Fault::new(format!("vrf \"{name}\""), "does not exist", remedy)
-    })
-}
-
 /// The conditions of a filter that the engine checks itself; [`Filter::matches`] checks the rest.
 pub(crate) fn engine_filter(shared: &Shared, filter: &Filter) -> Result<view::Filter, Fault> {
     let pool = match &filter.pool {
@@ -91,7 +82,7 @@ pub(crate) fn engine_filter(shared: &Shared, filter: &Filter) -> Result<view::Fi
     };
     let realm = match &filter.vrf {
         None => None,
-        Some(name) => Some(realm_id(shared.settings(), name)?),
+        Some(name) => Some(realm_named(shared.settings(), name)?),
     };
     Ok(view::Filter {
         protocol: filter.protocol.map(engine_protocol),

@@ -39,6 +39,7 @@ use control::TraceRecord;
 use control::Why;
 use control::WhyAnswer;
 use control::server::SILENCE_MAX;
+use nat::types::RealmId;
 use tracing_subscriber::layer::SubscriberExt;
 use wire::ethernet::MacAddress;
 
@@ -72,6 +73,7 @@ use crate::worker::tests::SERVER;
 use crate::worker::tests::TARGETS;
 use crate::worker::tests::WHOLE;
 use crate::worker::tests::WHOLE_INSIDE;
+use crate::worker::tests::settings;
 use crate::worker::tests::subscriber;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -108,9 +110,13 @@ struct Running {
 
 impl Running {
     fn start(name: &str) -> Running {
+        Running::start_with(name, settings())
+    }
+
+    fn start_with(name: &str, settings: nat::Settings) -> Running {
         let directory = Directory::new(name);
         let clock = Clock::start();
-        let Bed { ports, mut workers, .. } = Bed::new(2);
+        let Bed { ports, mut workers, .. } = Bed::of(settings, 2);
         let mut askers = Vec::new();
         for worker in &mut workers {
             let (asker, inbox) = mailbox();
@@ -344,6 +350,7 @@ fn why_explains_and_changes_nothing() {
             length_bytes: None,
             dont_fragment: false,
             interface: None,
+            vrf: None,
         })
     };
     let answer: WhyAnswer = one(&mut client, ask(subscriber(9), SERVER, false));
@@ -360,6 +367,54 @@ fn why_explains_and_changes_nothing() {
     }
     let status: Status = one(&mut client, Request::Status);
     assert_eq!((status.mappings, status.packets_received), (1, 1 + arp_received(&status)));
+}
+
+#[test]
+fn why_asks_about_the_vrf_that_is_named() {
+    let in_blue = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 78), 9_443);
+    let mut settings = settings();
+    settings.realm_names = vec!["default".to_owned(), "blue".to_owned()];
+    settings.interfaces[2].realm = RealmId(1);
+    settings.forwards.push(nat::settings::Forward {
+        realm: RealmId(1),
+        ports: (446, 446),
+        inside: (*in_blue.ip()).into(),
+        inside_port: in_blue.port(),
+        ..settings.forwards[0]
+    });
+    let running = Running::start_with("why-vrf", settings);
+    let ask = |vrf: Option<&str>, interface: Option<&str>, inbound| {
+        let why = Why {
+            protocol: control::Protocol::Tcp,
+            source: in_blue.into(),
+            destination: SERVER.into(),
+            b4: None,
+            inbound,
+            tcp_segment: None,
+            length_bytes: None,
+            dont_fragment: false,
+            interface: interface.map(str::to_owned),
+            vrf: vrf.map(str::to_owned),
+        };
+        let answer = running.client().request_one::<WhyAnswer>(&Request::Why(why));
+        answer.map(|answer| answer.translated_source).map_err(|error| error.to_string())
+    };
+    let forwarded = Ok(Some(SocketAddrV4::new(POOL_OFF_LINK, 446).into()));
+    assert_eq!(ask(Some("blue"), None, false), forwarded);
+    assert_eq!(ask(Some("blue"), Some("lan.100"), false), forwarded);
+    for vrf in [None, Some("default")] {
+        // A new mapping, whose port is chosen when a packet comes.
+        assert_eq!(ask(vrf, None, false), Ok(None), "{vrf:?}");
+    }
+    for (vrf, interface, inbound, refusal) in [
+        ("nonesuch", None, false, "vrf: no such VRF (nonesuch); use one of: default, blue"),
+        ("blue", None, true, "vrf: is for packets from inside (blue); omit it, or omit inbound"),
+        ("blue", Some("wan"), false, "vrf: is for packets from inside (blue); omit it, or use an inside interface"),
+        ("blue", Some("lan"), false, "interface \"lan\": is in VRF \"default\""),
+    ] {
+        let refused = ask(Some(vrf), interface, inbound).expect_err("no packet of this VRF");
+        assert!(refused.starts_with(refusal), "{refused}");
+    }
 }
 
 /// ARP replies are received packets too.

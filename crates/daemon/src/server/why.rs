@@ -17,6 +17,8 @@ use control::WhyAnswer;
 use lookup::convert::engine_protocol;
 use lookup::convert::own_interface;
 use lookup::convert::pool_name;
+use lookup::convert::realm_named;
+use lookup::convert::vrf_name;
 use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
@@ -146,12 +148,20 @@ impl Names<'_> {
 /// The interface of the packet.
 fn facing(settings: &Settings, why: &Why) -> Result<Facing, Fault> {
     let asked = if why.inbound { Side::Outside } else { Side::Inside };
+    let wanted = why.vrf.as_deref().map(|name| realm_named(settings, name)).transpose()?;
     let takes = |realm: RealmId| match (why.source, why.b4) {
         (_, Some(_)) => settings.transition.softwires.iter().any(|one| one.realm == realm),
         (SocketAddr::V6(_), None) => settings.transition.nat64.iter().any(|one| one.realm == realm),
         (SocketAddr::V4(_), None) => true,
     };
     let Some(name) = &why.interface else {
+        if let Some(realm) = wanted {
+            return if why.inbound {
+                Err(not_from_inside(why, "omit it, or omit inbound"))
+            } else {
+                Ok(Facing::inside(realm))
+            };
+        }
         let of_side = || settings.interfaces.iter().filter(|interface| interface.side == asked);
         let first = of_side().find(|interface| takes(interface.realm)).or_else(|| of_side().next());
         return Ok(first.map_or(asked.into(), Interface::facing));
@@ -166,7 +176,21 @@ fn facing(settings: &Settings, why: &Why) -> Result<Facing, Fault> {
         let object = format!("interface \"{name}\"");
         return Err(Fault::new(object, "is an inside interface", "omit --inbound, or use an outside interface"));
     }
-    Ok(interface.facing())
+    match wanted {
+        Some(_) if interface.side == Side::Outside => Err(not_from_inside(why, "omit it, or use an inside interface")),
+        Some(realm) if interface.realm != realm => {
+            let remedy = "omit one of them, or use an interface of the VRF";
+            let problem = format!("is in VRF \"{}\"", vrf_name(settings, interface.realm));
+            Err(Fault::new(format!("interface \"{name}\""), problem, remedy))
+        }
+        _ => Ok(interface.facing()),
+    }
+}
+
+/// A VRF is given, and the packet comes from outside: the external endpoint decides its VRF.
+fn not_from_inside(why: &Why, remedy: &str) -> Fault {
+    let vrf = why.vrf.as_deref().unwrap_or_default();
+    Fault::new("vrf", "is for packets from inside", remedy).seen(vrf)
 }
 
 /// The packet, and its destination.

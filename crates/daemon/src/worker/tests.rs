@@ -17,4 +17,5 @@ pub(crate) use bed::SERVER;
 pub(crate) use bed::TARGETS;
 pub(crate) use bed::WHOLE;
 pub(crate) use bed::WHOLE_INSIDE;
+pub(crate) use bed::settings;
 pub(crate) use bed::subscriber;
