@@ -101,6 +101,11 @@ def every_metric_of_rules_and_dashboard_exists(n):
     losses = {metric for metric in used_by["natrix-alerts.yml"] if re.search("lost|missed|unsent", metric)}
     expect(len(losses) >= 5, f"rules about losses: {losses}")
     expect_equal(sorted(losses - used_by["natrix-dashboard.json"]), [], "losses with an alert that the dashboard lacks")
+    # Where several instances are scraped, each line is of one of them, and says so, or of all.
+    panels = json.loads((SHIPPED / "natrix-dashboard.json").read_text())["panels"]
+    for target in (target for panel in panels for target in panel.get("targets", [])):
+        is_of_all = re.match(r"(topk\(\d+, )?sum( by \((reason|limit|le)\))? ?\(", target["expr"])
+        expect(bool(is_of_all) != ("{{instance}}" in target["legendFormat"]), f"legend {target['legendFormat']!r} of {target['expr']}")
     documented = (ROOT / "docs" / "monitoring.md").read_text()
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed}
     expect_equal(sorted(name for name in families if f"`{name}`" not in documented), [], "metrics that docs/monitoring.md lacks")
