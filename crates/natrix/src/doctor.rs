@@ -208,11 +208,13 @@ fn ports(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<Fin
         return [iommu(files, Level::Ok), vfio(files)].into_iter().chain(interfaces).collect();
     };
     let mut found = Vec::new();
-    if config.ports.iter().any(|port| port.kind == DriverKind::Pci) {
+    let device_of = |driver: &str| driver.split(',').next().unwrap_or_default().to_owned();
+    let mut cards = config.ports.iter().filter(|port| port.kind == DriverKind::Pci);
+    if cards.any(|port| Access::of(&driver_of(files, &device_of(&port.driver))).needs_iommu()) {
         found.push(iommu(files, Level::Error));
     }
     for port in &config.ports {
-        let device = port.driver.split(',').next().unwrap_or_default();
+        let device = &device_of(&port.driver);
         let name = format!("port {}", port.name);
         if port.kind == DriverKind::Pci {
             found.push(pci_port(files, &name, device));
@@ -231,7 +233,7 @@ fn iommu(files: &Files, without: Level) -> Finding {
         return ok("IOMMU", format!("{groups} groups"));
     }
     if without == Level::Ok {
-        return ok("IOMMU", "off; only PCI ports need it");
+        return ok("IOMMU", "off; only PCI ports by vfio-pci need it");
     }
     let remedy = "add to the kernel's command line: intel_iommu=on iommu=pt (AMD: iommu=pt); in a virtual machine \
                   without one: echo 1 > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
@@ -247,18 +249,74 @@ fn vfio(files: &Files) -> Finding {
     finding("vfio-pci", Level::Ok, "not loaded; only PCI ports need it", "modprobe vfio-pci")
 }
 
+/// How DPDK reaches a PCI device, by the kernel's driver of the device ("Linux Drivers" in DPDK's
+/// guide).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// The kernel has given the device up; the IOMMU keeps it to the memory of DPDK.
+    Vfio,
+    /// The kernel has given the device up; it reads and writes physical addresses.
+    Uio,
+    /// Bifurcated: the device stays with the kernel's driver, and DPDK uses it through verbs of
+    /// RDMA, which this module of the kernel provides.
+    Bifurcated(&'static str),
+    /// The kernel has the device.
+    Kernel,
+}
+
+impl Access {
+    fn of(driver: &str) -> Access {
+        match driver {
+            "vfio-pci" => Access::Vfio,
+            "uio_pci_generic" | "igb_uio" => Access::Uio,
+            "mlx4_core" => Access::Bifurcated("mlx4_ib"),
+            "mlx5_core" => Access::Bifurcated("mlx5_ib"),
+            "mana" => Access::Bifurcated("mana_ib"),
+            _ => Access::Kernel,
+        }
+    }
+
+    /// Whether DPDK needs the IOMMU for it, or will once it is bound as the remedy says.
+    fn needs_iommu(self) -> bool {
+        matches!(self, Access::Vfio | Access::Kernel)
+    }
+}
+
+/// The kernel's driver of a PCI device.
+fn driver_of(files: &Files, address: &str) -> String {
+    files.link(&format!("sys/bus/pci/devices/{address}/driver")).unwrap_or_else(|| "none".to_owned())
+}
+
 fn pci_port(files: &Files, name: &str, address: &str) -> Finding {
     let folder = format!("sys/bus/pci/devices/{address}");
     if !files.exists(&folder) {
         return finding(name, Level::Error, format!("no device {address}"), "lspci -D | grep -i ethernet");
     }
-    let driver = files.link(&format!("{folder}/driver")).unwrap_or_else(|| "none".to_owned());
-    // These let DPDK work beside the kernel's driver.
-    if ["vfio-pci", "uio_pci_generic", "igb_uio", "mlx4_core", "mlx5_core", "mana"].contains(&driver.as_str()) {
-        return ok(name, format!("{address} by {driver}"));
+    let driver = driver_of(files, address);
+    let seen = format!("{address} by {driver}");
+    let bind = format!("modprobe vfio-pci; dpdk-devbind.py --bind=vfio-pci {address}");
+    match Access::of(&driver) {
+        Access::Vfio => ok(name, seen),
+        Access::Uio => {
+            let group = files.link(&format!("{folder}/iommu_group")).unwrap_or_default();
+            let kind = files.text(&format!("sys/kernel/iommu_groups/{group}/type"));
+            if group.is_empty() || kind == "identity" {
+                return ok(name, format!("{seen}, which no IOMMU guards"));
+            }
+            let remedy = format!("{bind}; or add iommu=pt to the kernel's command line");
+            finding(name, Level::Error, format!("{seen}, behind an IOMMU that translates ({kind})"), remedy)
+        }
+        Access::Bifurcated(_) if !files.names(&format!("{folder}/infiniband_verbs")).is_empty() => {
+            ok(name, format!("{seen}, beside the kernel"))
+        }
+        Access::Bifurcated(module) => finding(
+            name,
+            Level::Error,
+            format!("{seen}, without verbs of RDMA"),
+            format!("modprobe -a ib_uverbs {module}"),
+        ),
+        Access::Kernel => finding(name, Level::Error, seen, bind),
     }
-    let remedy = format!("modprobe vfio-pci; dpdk-devbind.py --bind=vfio-pci {address}");
-    finding(name, Level::Error, format!("{address} by {driver}"), remedy)
 }
 
 /// Offloads that join received packets to longer ones than a frame: by the kernel's name, and as
@@ -570,6 +628,47 @@ mod tests {
         let driver = tree.0.join("sys/bus/pci/devices/0000:3b:00.0/driver");
         std::os::unix::fs::symlink("../../../../bus/pci/drivers/vfio-pci", driver).unwrap();
         assert_eq!(of(&examine(&tree.files(), Some(&config("2, 3")), &NONE), "port in").level, Level::Ok);
+    }
+
+    #[test]
+    fn each_driver_of_a_card_is_judged_by_how_dpdk_uses_it() {
+        // The driver, the type of the IOMMU's group if there is one, whether there are verbs; then
+        // the level of the IOMMU's finding, and level and words of the port's.
+        let cases = [
+            ("vfio-pci", Some("DMA"), false, Some(Level::Ok), (Level::Ok, "by vfio-pci", "")),
+            ("vfio-pci", None, false, Some(Level::Error), (Level::Ok, "by vfio-pci", "")),
+            ("ixgbe", None, false, Some(Level::Error), (Level::Error, "by ixgbe", "--bind=vfio-pci 0000:3b:00.0")),
+            ("mlx5_core", None, true, None, (Level::Ok, "by mlx5_core, beside the kernel", "")),
+            ("mlx5_core", Some("DMA"), false, None, (Level::Error, "without verbs", "modprobe -a ib_uverbs mlx5_ib")),
+            ("mlx4_core", None, false, None, (Level::Error, "without verbs", "modprobe -a ib_uverbs mlx4_ib")),
+            ("mana", None, true, None, (Level::Ok, "by mana, beside the kernel", "")),
+            ("uio_pci_generic", None, false, None, (Level::Ok, "no IOMMU guards", "")),
+            ("igb_uio", Some("identity"), false, None, (Level::Ok, "no IOMMU guards", "")),
+            ("uio_pci_generic", Some("DMA-FQ"), false, None, (Level::Error, "translates (DMA-FQ)", "iommu=pt")),
+        ];
+        for (place, (driver, group, has_verbs, of_iommu, (level, seen, remedy))) in cases.into_iter().enumerate() {
+            let device = "sys/bus/pci/devices/0000:3b:00.0";
+            let mut files: Vec<(&str, &str)> =
+                HEALTHY.iter().copied().filter(|(path, _)| !path.contains("iommu_groups")).collect();
+            if let Some(group) = group {
+                files.push(("sys/kernel/iommu_groups/7/type", group));
+            }
+            if has_verbs {
+                files.push(("sys/bus/pci/devices/0000:3b:00.0/infiniband_verbs/uverbs0/abi_version", "1"));
+            }
+            let tree = Tree::new(&format!("card{place}"), &files);
+            let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, tree.0.join(device).join(name)).unwrap();
+            link(&format!("../../../../bus/pci/drivers/{driver}"), "driver");
+            if group.is_some() {
+                link("../../../../kernel/iommu_groups/7", "iommu_group");
+            }
+            let found = examine(&tree.files(), Some(&config("2, 3")), &NONE);
+            let iommu = found.iter().find(|one| one.check == "IOMMU").map(|one| one.level);
+            assert_eq!(iommu, of_iommu, "{driver} {group:?}: {found:?}");
+            let port = of(&found, "port in");
+            assert_eq!(port.level, level, "{driver} {group:?}: {port:?}");
+            assert!(port.seen.contains(seen) && port.remedy.contains(remedy), "{driver} {group:?}: {port:?}");
+        }
     }
 
     #[test]
