@@ -151,9 +151,25 @@ def the_page_fits_a_telephone(n):
         expect_equal(page["small"], [], f"elements too small for a finger for {role}")
 
 
+def by_keys(seen):
+    """The map by keys: one stop of Tab, and each box by arrow keys, Home and End."""
+    order = seen["order"]
+    expect(len(set(order)) == len(order) > 4, f"boxes {order}")
+    expect_equal(seen["entered"], order[0], "where Tab enters the map")
+    expect_equal((seen["last"], seen["beyond"], seen["first"]), (order[-1], order[-1], order[0]), "End, beyond it, Home")
+    expect_equal((seen["second"], seen["above"], seen["left"]), (order[1], order[1], order[0]), "right, up and left")
+    places = {address: (left, top) for address, left, top in seen["rows"]}
+    left, top = places[order[1]]
+    next_row = min(row for _, row in places.values() if row > top)
+    nearest = min((abs(place - left), address) for address, (place, row) in places.items() if row == next_row)
+    expect_equal(seen["below"], nearest[1], "down")
+    expect_equal((seen["after"], seen["back"] in order[1:]), (None, True), "Tab and Shift-Tab from a box within")
+
+
 @test("page")
 def the_page_works_by_keyboard_alone(n):
     seen = look(n, "keyboard")
+    by_keys(seen["map"])
     expect_equal(seen["proposed"], SUBSCRIBER_WITH_BLOCK, "subscriber of the chosen block")
     expect_equal(seen["found"][0], "100.64.0.10", "holder")
     expect("verdict" in seen["fare"], f"steps {seen['fare']}")

@@ -103,13 +103,13 @@ pub(crate) async fn page(State(api): State<Api>, Extension(principal): Extension
                         h2 id="pools-title" { "Pools" }
                         (table("pools", "Pools; ports are sums over UDP, TCP and ICMP", &["Pool", "Allocation", "Addresses", "Subscribers", "Ports in use", "Held down", "In leased blocks", "Utilisation"]))
                         h3 { "External addresses" }
-                        p { "One box an address, filled as far as it is used: pale blue, blue from 50 %, orange from 80 %, red from 95 %. Select one for " @if may(Role::Audit) { "its subscribers." } @else { "its figures." } }
-                        div id="map" {}
+                        p { "One box an address, filled as far as it is used: pale blue, blue from 50 %, orange from 80 %, red from 95 %. Select one for " @if may(Role::Audit) { "its subscribers." } @else { "its figures." } " Arrow keys, Home and End move between boxes." }
+                        div id="map" role="toolbar" aria-label="External addresses" {}
                         p id="map-more" hidden { "Only the first addresses are shown; search for the others." }
                         p id="chosen" aria-live="polite" {}
                         @if may(Role::Audit) {
                             h4 id="blocks-title" hidden { "Its blocks and slices, in the order of the ports, filled as far as their ports are used" }
-                            div.boxes id="blocks" {}
+                            div.boxes id="blocks" role="toolbar" aria-labelledby="blocks-title" {}
                             (table("address", "Subscribers of the selected address", &["Subscriber", "VRF", "Pool", "Mappings", "Ports of its own (used)"]))
                         } @else {
                             p.hint { "Which subscriber has what, the search and the explanation of packets need a user with the role audit." }

@@ -197,6 +197,7 @@ const level = ratio => ratio === 0 ? 0 : ratio < 0.5 ? 1 : ratio < 0.8 ? 2 : rat
 function box(text, ratio, act) {
   const made = element("button", undefined, `level${level(ratio)}`);
   made.type = "button";
+  made.tabIndex = -1;
   made.ariaLabel = text;
   made.title = text;
   // The colour says it roughly, the height of the filling exactly; a little is seen of the least use.
@@ -205,16 +206,60 @@ function box(text, ratio, act) {
   return made;
 }
 
+// A map of boxes is one stop of Tab: the box that had the focus last. Arrow keys, Home and End reach
+// the others.
+function fillMap(id, content) {
+  const had = at(id).contains(document.activeElement);
+  const before = at(id).querySelector("button[tabindex='0']")?.dataset.address;
+  at(id).replaceChildren(...content);
+  const boxes = [...at(id).querySelectorAll("button")];
+  const stop = boxes.find(one => before && one.dataset.address === before) ?? boxes[0];
+  if (stop) stop.tabIndex = 0;
+  if (had) stop?.focus();
+}
+
+// The box of the next row that is nearest to this one; the rows come in order.
+function ofNextRow(from, boxes) {
+  const place = from.getBoundingClientRect();
+  const first = boxes.findIndex(one => one.getBoundingClientRect().top !== place.top);
+  if (first < 0) return undefined;
+  const { top } = boxes[first].getBoundingClientRect();
+  const after = boxes.findIndex((one, index) => index > first && one.getBoundingClientRect().top !== top);
+  const away = one => Math.abs(one.getBoundingClientRect().left - place.left);
+  return boxes.slice(first, after < 0 ? undefined : after).reduce((near, one) => away(one) < away(near) ? one : near);
+}
+
+const reached = {
+  ArrowLeft: (boxes, place) => boxes[place - 1],
+  ArrowRight: (boxes, place) => boxes[place + 1],
+  ArrowUp: (boxes, place) => ofNextRow(boxes[place], boxes.slice(0, place).reverse()),
+  ArrowDown: (boxes, place) => ofNextRow(boxes[place], boxes.slice(place + 1)),
+  Home: boxes => boxes[0],
+  End: boxes => boxes.at(-1),
+};
+
+for (const container of ["map", "blocks"].map(at).filter(Boolean)) {
+  container.addEventListener("focusin", event => {
+    for (const one of container.querySelectorAll("button[tabindex='0']")) one.tabIndex = -1;
+    event.target.tabIndex = 0;
+  });
+  container.addEventListener("keydown", event => {
+    if (!Object.hasOwn(reached, event.key) || event.altKey || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    const boxes = [...container.querySelectorAll("button")];
+    reached[event.key](boxes, boxes.indexOf(event.target))?.focus();
+  });
+}
+
 let drawn = "";
 
 function map(addresses) {
   const key = addresses.map(one => `${one.pool} ${one.address} ${percent(one.utilisation_ratio)}`).join();
-  // Unchanged boxes stay, and with them the focus.
+  // Unchanged boxes stay.
   if (key === drawn) return;
   drawn = key;
-  const focused = at("map").contains(document.activeElement) ? document.activeElement.dataset.address : null;
   const byPool = Map.groupBy(addresses, one => one.pool);
-  at("map").replaceChildren(...[...byPool].flatMap(([pool, own]) => {
+  fillMap("map", [...byPool].flatMap(([pool, own]) => {
     const boxes = element("div", undefined, "boxes");
     boxes.append(...own.map(one => {
       const made = box(`${one.address} of ${pool}, ${percent(one.utilisation_ratio)} used`, one.utilisation_ratio, () => users(one));
@@ -223,7 +268,6 @@ function map(addresses) {
     }));
     return [element("h4", pool), boxes];
   }));
-  if (focused) at("map").querySelector(`[data-address="${CSS.escape(focused)}"]`)?.focus();
 }
 
 // Subscribers of an address that are shown.
@@ -246,7 +290,7 @@ async function users(one) {
   ]));
   const more = page.cursor === null ? "" : `; the first ${number.format(USERS_MAX)} subscribers`;
   at("chosen").textContent += more;
-  at("blocks").replaceChildren(...own.map(ports => {
+  fillMap("blocks", own.map(ports => {
     const who = subscriberText(ports.subscriber);
     const text = `${ports.kind} ${range(ports)}: ${who} of ${ports.subscriber.vrf}, ${percent(fullest(ports))} used (${perTransport(ports.ports_used)})`;
     return box(text, fullest(ports), async () => search(who));
