@@ -275,7 +275,7 @@ agentx = "{AGENTX_OF_HOSTS}"
 
 # Every limit that a packet can meet, small. Each of the two workers has half of a table and an
 # eighth more. One percent of the ports of all pools is less than a worker's mappings.
-ONE_BLOCK, TWO_SESSIONS, DRAINING = "100.64.0.93", "100.64.0.94", "100.64.0.95"
+ONE_BLOCK, TWO_SESSIONS, DRAINING, SLOW = "100.64.0.93", "100.64.0.94", "100.64.0.95", "100.64.0.98"
 IPFIX_OF_LIMITS = 4741
 # Two subscribers for one block.
 CROWDED = ("100.64.0.96", "100.64.0.97")
@@ -315,6 +315,12 @@ name = "limited"
 subscribers = ["{LIMITED}/32"]
 ports = {SNMP_LIMIT}
 threshold = 75
+
+[[class]]
+name = "slow"
+subscribers = ["{SLOW}/32"]
+new_mappings = "1/s"
+new_mappings_burst = 1
 
 [[class]]
 name = "two_sessions"

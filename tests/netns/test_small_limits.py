@@ -28,11 +28,16 @@ PORTS = (16, "dropped-port-packets", ("ports_exhausted",))
 SUBSCRIBERS = (14, "dropped-subscriber-limit-packets", ("subscriber_table_full",))
 FRAGMENTS = (17, "dropped-fragments", ("fragment_table_full", "fragment_buffers_full", "fragment_timeout"))
 MAPPINGS = (13, None, ("mapping_table_full",))
-OTHER = (18, None, ("protocol_unsupported", "session_table_full", "subscriber_session_quota"))
+OTHER = (18, None, ("protocol_unsupported", "session_table_full", "subscriber_session_quota", "subscriber_rate_limit"))
 ALL = (ADDRESS, QUOTA, PORTS, SUBSCRIBERS, FRAGMENTS, MAPPINGS, OTHER)
 COLUMNS = range(12, 19)
 # No limit of the MIB: the first fragment never came.
 NOT_IN_MIB = {"fragment_timeout"}
+# Limits of one subscriber, which metrics count apart too.
+OF_SUBSCRIBER = {
+    "block_limit", "session_limit", "subscriber_port_quota", "subscriber_session_quota", "subscriber_memory_quota",
+    "subscriber_rate_limit", "host_limit",
+}  # fmt: skip
 # Of a worker that does not get its CPU in time, which no limit is.
 OF_A_BUSY_MACHINE = "hand_off_ring_full"
 
@@ -53,8 +58,14 @@ def by_restconf(n):
 
 def by_metrics(n):
     text = ask(n, "/metrics")[2].decode()
-    found = re.findall(r'^natrix_drops_total\{reason="(\w+)"\} (\S+)$', text, re.MULTILINE)
-    return {reason: int(float(value)) for reason, value in found if reason != OF_A_BUSY_MACHINE}
+
+    def values(name, label):
+        found = re.findall(rf'^natrix_{name}\{{{label}="(\w+)"\}} (\S+)$', text, re.MULTILINE)
+        return {reason: int(float(value)) for reason, value in found if reason != OF_A_BUSY_MACHINE}
+
+    dropped, refused = values("drops_total", "reason"), values("quota_refused_packets_total", "limit")
+    expect_equal(set(refused), OF_SUBSCRIBER, "limits of a subscriber in metrics")
+    return dropped, refused
 
 
 def moved(before, after):
@@ -64,7 +75,7 @@ def moved(before, after):
 def expect_counted(n, what, limit, send, reasons=None, exactly=None):
     """Sends packets that meet a limit: its drops are counted where they belong, everywhere alike, and nowhere else."""
     column, leaf, known = limit
-    begun = drops(n), by_snmp(n), by_restconf(n), by_metrics(n)
+    begun = drops(n), by_snmp(n), by_restconf(n), *by_metrics(n)
     send()
 
     def seen():
@@ -75,8 +86,10 @@ def expect_counted(n, what, limit, send, reasons=None, exactly=None):
             {column: in_mib} if in_mib else {},
             {leaf: sum(counted.values())} if leaf and counted else {},
             counted,
+            {reason: count for reason, count in counted.items() if reason in OF_SUBSCRIBER},
         )
-        now = moved(begun[1], by_snmp(n)), moved(begun[2], by_restconf(n)), moved(begun[3], by_metrics(n))
+        dropped, refused = by_metrics(n)
+        now = moved(begun[1], by_snmp(n)), moved(begun[2], by_restconf(n)), moved(begun[3], dropped), moved(begun[4], refused)
         found.update(wanted=wanted, now=now)
         return counted.keys() >= set(reasons or known) and now == wanted
 
@@ -103,6 +116,7 @@ def limits_of_a_subscriber_or_pool(n, stack):
     yield "ports of a pool", PORTS, ports(setups.SCARCE, 12), None, 2
     yield "addresses of a pool", PORTS, lambda: [open_ports(n, stack, address, 1) for address in setups.CROWDED], None, 1
     yield "a pool that drains", ADDRESS, ports(setups.DRAINING, 2), None, 2
+    yield "a rate of a subscriber", OTHER, ports(setups.SLOW, 4), ["subscriber_rate_limit"]
     yield "sessions of a subscriber", OTHER, ports(setups.TWO_SESSIONS, 5), ["subscriber_session_quota"], 3
 
 

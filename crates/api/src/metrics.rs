@@ -22,6 +22,7 @@ use control::LogSink;
 use control::PerProtocol;
 use control::Pool;
 use control::Request;
+use control::Resource;
 use control::Status;
 use control::Withheld;
 use prometheus_client::encoding::EncodeMetric;
@@ -44,16 +45,6 @@ use crate::tls::CertificateState;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// Reasons to drop that are limits of one subscriber.
-const QUOTAS: [&str; 6] = [
-    "block_limit",
-    "session_limit",
-    "subscriber_port_quota",
-    "subscriber_session_quota",
-    "subscriber_memory_quota",
-    "subscriber_rate_limit",
-];
 
 /// What one scrape asks for.
 struct Figures {
@@ -376,8 +367,9 @@ fn interfaces(metrics: &mut Metrics, interfaces: &[Interface]) {
 fn verdicts(metrics: &mut Metrics, figures: &Figures) {
     let drops = figures.drops.iter().map(|drop| (vec![("reason", drop.reason.clone())], drop.packets));
     metrics.counters("drops", "Packets dropped, by reason", drops);
-    let refused = figures.drops.iter().filter(|drop| QUOTAS.contains(&drop.reason.as_str()));
-    let refused = refused.map(|drop| (vec![("limit", drop.reason.clone())], drop.packets));
+    let of_subscriber = |counter: &&Counted| counter.resource.is_some_and(Resource::is_of_subscriber);
+    let refused = figures.counters.iter().filter(of_subscriber);
+    let refused = refused.map(|counter| (vec![("limit", counter.name.clone())], counter.value));
     metrics.counters("quota_refused_packets", "Packets refused because of a limit of their subscriber", refused);
     let counted = |name: &str| figures.counters.iter().find(|counter| counter.name == name).map_or(0, |one| one.value);
     let unresolved = counted("neighbours_unresolved");

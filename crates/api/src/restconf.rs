@@ -36,6 +36,7 @@ use control::Pooling;
 use control::PortLimits;
 use control::Protocol;
 use control::Request;
+use control::Resource;
 use control::Rule;
 use control::Status;
 use control::TimeoutsInForce;
@@ -67,6 +68,8 @@ pub(crate) struct Figures {
     pub(crate) addresses: Vec<PoolAddress>,
     algs: Vec<Alg>,
     counters: HashMap<String, u64>,
+    /// Packets dropped, by what was used up.
+    dropped: BTreeMap<Resource, u64>,
     /// When the instance started.
     started: String,
 }
@@ -80,12 +83,18 @@ impl Figures {
         let (counters, _) = client.request::<Counter>(&Request::Counters(Counters { per_worker: false }))?;
         let started = SystemTime::now().checked_sub(Duration::from_micros(status.uptime_us));
         let started = jiff::Timestamp::try_from(started.unwrap_or(SystemTime::UNIX_EPOCH)).unwrap_or_default();
+        let dropped = Resource::dropped(&counters);
         let counters = counters.into_iter().map(|counter| (counter.name, counter.value)).collect();
-        Ok(Figures { status, pools, addresses, algs, counters, started: format!("{started:.0}") })
+        Ok(Figures { status, pools, addresses, algs, counters, dropped, started: format!("{started:.0}") })
     }
 
     fn sum(&self, names: &[&str]) -> u64 {
         names.iter().filter_map(|name| self.counters.get(*name)).sum()
+    }
+
+    /// Packets dropped because this was used up.
+    fn dropped(&self, resource: Resource) -> u64 {
+        self.dropped.get(&resource).copied().unwrap_or(0)
     }
 
     /// The prefixes of each pool, in the order of the pools.
@@ -361,10 +370,10 @@ fn statistics(figures: &Figures) -> Value {
                 "fragment_buffers_full", "fragment_timeout", "fragment_refused", "reassembly_full",
                 "reassembly_quota",
             ])),
-            "dropped-address-packets": counter(figures.sum(&["address_draining"])),
-            "dropped-port-limit-packets": counter(figures.sum(&["subscriber_port_quota", "block_limit"])),
-            "dropped-port-packets": counter(figures.sum(&["ports_exhausted"])),
-            "dropped-subscriber-limit-packets": counter(figures.sum(&["subscriber_table_full"])),
+            "dropped-address-packets": counter(figures.dropped(Resource::Addresses)),
+            "dropped-port-limit-packets": counter(figures.dropped(Resource::SubscriberPorts)),
+            "dropped-port-packets": counter(figures.dropped(Resource::Ports)),
+            "dropped-subscriber-limit-packets": counter(figures.dropped(Resource::Subscribers)),
         },
         "mappings-statistics": {
             "total-active-subscribers": gauge(status.subscribers),
@@ -598,17 +607,16 @@ mod tests {
     #[test]
     fn drops_because_of_limits_are_counted_by_limit() {
         // Each a power of two, so that a sum shows what it is of.
-        let of_limits = [
-            ("address_draining", 1),
-            ("subscriber_port_quota", 2),
-            ("block_limit", 4),
-            ("ports_exhausted", 8),
-            ("subscriber_table_full", 16),
-            ("fragment_table_full", 32),
-            ("fragment_timeout", 64),
-            ("filtered", 128),
-        ];
-        let found = statistics(&figures(&of_limits));
+        let mut figures = figures(&[("fragment_table_full", 32), ("fragment_timeout", 64), ("filtered", 128)]);
+        figures.dropped = BTreeMap::from([
+            (Resource::Addresses, 1),
+            (Resource::SubscriberPorts, 6),
+            (Resource::Ports, 8),
+            (Resource::Subscribers, 16),
+            (Resource::Fragments, 32),
+            (Resource::Other, 256),
+        ]);
+        let found = statistics(&figures);
         for (name, wanted) in [
             ("dropped-address-packets", "1"),
             ("dropped-port-limit-packets", "6"),
@@ -616,6 +624,7 @@ mod tests {
             ("dropped-subscriber-limit-packets", "16"),
             ("dropped-fragments", "96"),
         ] {
+            dropped: BTreeMap::new(),
             assert_eq!(found["traffic-statistics"][name], wanted, "{name}");
         }
     }

@@ -79,6 +79,7 @@ pub use objects::PortLimits;
 pub use objects::PortTimeoutInForce;
 pub use objects::Refused;
 pub use objects::Reloaded;
+pub use objects::Resource;
 pub use objects::Route;
 pub use objects::RouteNextHop;
 pub use objects::Rule;

@@ -11,6 +11,7 @@ mod numbers;
 mod port;
 mod recorded;
 mod remedies;
+mod resources;
 mod routes;
 mod ticker;
 mod trace;

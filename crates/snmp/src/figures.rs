@@ -1,5 +1,6 @@
 //! What the daemon says about the instance as a whole, its pools and its counters.
 
+use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::time::Duration;
 use std::time::Instant;
@@ -11,6 +12,7 @@ use control::Counters;
 use control::Pool;
 use control::Protocol;
 use control::Request;
+use control::Resource;
 use control::Status;
 
 /// Numbers of one moment.
@@ -19,6 +21,8 @@ pub(crate) struct Figures {
     pub(crate) status: Status,
     pub(crate) pools: Vec<Pool>,
     counters: HashMap<String, u64>,
+    /// Packets dropped, by what was used up.
+    dropped: BTreeMap<Resource, u64>,
     /// When the instance started.
     pub(crate) started: Instant,
 }
@@ -30,13 +34,19 @@ impl Figures {
         let pools = client.request(&Request::Pools)?.0;
         let (counters, _) = client.request::<Counter>(&Request::Counters(Counters { per_worker: false }))?;
         let started = now.checked_sub(Duration::from_micros(status.uptime_us)).unwrap_or(now);
+        let dropped = Resource::dropped(&counters);
         let counters = counters.into_iter().map(|counter| (counter.name, counter.value)).collect();
-        Ok(Figures { status, pools, counters, started })
+        Ok(Figures { status, pools, counters, dropped, started })
     }
 
     /// The sum of counters; those that the daemon does not have count as 0.
     pub(crate) fn sum(&self, names: &[&str]) -> u64 {
         names.iter().filter_map(|name| self.counters.get(*name)).sum()
+    }
+
+    /// Packets dropped because one of these was used up.
+    pub(crate) fn dropped(&self, resources: &[Resource]) -> u64 {
+        resources.iter().filter_map(|resource| self.dropped.get(resource)).sum()
     }
 
     /// Mappings created with a transport.

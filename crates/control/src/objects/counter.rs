@@ -3,6 +3,7 @@
 use core::fmt;
 use core::net::Ipv6Addr;
 use core::str::FromStr;
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -28,6 +29,55 @@ words!(
     }
 );
 
+words!(
+    /// What was used up when a packet was dropped. A word with `subscriber_` is a limit of one
+    /// subscriber, the others are shared.
+    Resource, "addresses, ports, subscriber_ports, mappings, subscribers, fragments, other or subscriber_other", {
+        /// External addresses.
+        Addresses = "addresses",
+        /// External ports of a pool.
+        Ports = "ports",
+        /// Ports or blocks that the subscriber may have.
+        SubscriberPorts = "subscriber_ports",
+        /// The table of mappings.
+        Mappings = "mappings",
+        /// The table of subscribers.
+        Subscribers = "subscribers",
+        /// Room for fragments and datagrams that are put together.
+        Fragments = "fragments",
+        /// Anything else that all share: other tables, buffers, the log, a translation.
+        Other = "other",
+        /// Anything else that the subscriber has a limit of: sessions, memory, hosts, a rate.
+        SubscriberOther = "subscriber_other",
+    }
+);
+
+impl Resource {
+    /// Whether it is a limit of one subscriber.
+    pub const fn is_of_subscriber(self) -> bool {
+        match self {
+            Resource::SubscriberPorts | Resource::SubscriberOther => true,
+            Resource::Addresses
+            | Resource::Ports
+            | Resource::Mappings
+            | Resource::Subscribers
+            | Resource::Fragments
+            | Resource::Other => false,
+        }
+    }
+
+    /// The packets dropped because of each of them.
+    pub fn dropped(counters: &[Counter]) -> BTreeMap<Resource, u64> {
+        let mut dropped = BTreeMap::new();
+        for counter in counters {
+            if let Some(resource) = counter.resource {
+                *dropped.entry(resource).or_default() += counter.value;
+            }
+        }
+        dropped
+    }
+}
+
 /// One counter, of one worker or over all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -40,6 +90,9 @@ pub struct Counter {
     pub value: u64,
     /// What it counts.
     pub kind: CounterKind,
+    /// What was used up, if packets were dropped for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<Resource>,
     /// One sentence.
     pub description: String,
 }

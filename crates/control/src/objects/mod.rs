@@ -31,6 +31,7 @@ pub use change::Unnamed;
 pub use counter::Counter;
 pub use counter::CounterKind;
 pub use counter::DropReason;
+pub use counter::Resource;
 pub use counter::Rule;
 pub use counter::WorkerPackets;
 pub use gateway::Alg;

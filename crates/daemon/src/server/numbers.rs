@@ -44,6 +44,7 @@ use super::drain::announcement;
 use super::lists;
 use super::lists::fullest;
 use super::remedies::remedy;
+use super::resources::resource;
 use crate::event_log::EventLogView;
 use crate::instance::Instance;
 use crate::kernel::class::Class;
@@ -573,6 +574,7 @@ fn all_counters(snapshot: &Snapshot, worker: Option<u8>) -> Vec<Counter> {
             VerdictKind::Local => CounterKind::Local,
             VerdictKind::Dropped => CounterKind::Dropped,
         },
+        resource: resource(*verdict),
         description: verdict.description().to_owned(),
     });
     let events = events(snapshot).into_iter().map(|(name, value, kind, description)| Counter {
@@ -580,6 +582,7 @@ fn all_counters(snapshot: &Snapshot, worker: Option<u8>) -> Vec<Counter> {
         worker,
         value,
         kind,
+        resource: None,
         description: description.to_owned(),
     });
     verdicts.chain(events).collect()
@@ -629,6 +632,7 @@ fn route_counters(counters: &RouteCounters) -> Vec<Counter> {
         worker: None,
         value: value.load(Ordering::Relaxed),
         kind,
+        resource: None,
         description: description.to_owned(),
     };
     all.into_iter().map(counter).collect()

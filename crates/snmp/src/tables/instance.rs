@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use control::Filtering;
 use control::Pooling;
+use control::Resource;
 
 use super::INSTANCE;
 use super::Table;
@@ -25,19 +26,6 @@ pub(crate) const PORT_MAP_CREATIONS: u32 = 11;
 
 pub(super) const COLUMNS: [u32; 25] =
     [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26];
-
-/// Packets without room in a table other than that of mappings, and packets of protocols that are
-/// not translated.
-const OTHER_RESOURCES: [&str; 8] = [
-    "protocol_unsupported",
-    "session_table_full",
-    "flow_table_full",
-    "session_limit",
-    "subscriber_session_quota",
-    "subscriber_memory_quota",
-    "log_full",
-    "no_buffer",
-];
 
 struct Instance {
     figures: Arc<Figures>,
@@ -117,17 +105,12 @@ impl Table for Instance {
             PORT_MAP_CREATIONS => Value::Counter64(status.mappings_created),
             // There is no limit of address maps, so none is exceeded.
             12 => Value::Counter64(0),
-            13 => Value::Counter64(figures.sum(&["mapping_table_full"])),
-            14 => Value::Counter64(figures.sum(&["subscriber_table_full"])),
-            15 => Value::Counter64(figures.sum(&["address_draining"])),
-            16 => Value::Counter64(figures.sum(&["ports_exhausted", "block_limit", "subscriber_port_quota"])),
-            17 => Value::Counter64(figures.sum(&[
-                "fragment_table_full",
-                "fragment_buffers_full",
-                "reassembly_full",
-                "reassembly_quota",
-            ])),
-            18 => Value::Counter64(figures.sum(&OTHER_RESOURCES)),
+            13 => Value::Counter64(figures.dropped(&[Resource::Mappings])),
+            14 => Value::Counter64(figures.dropped(&[Resource::Subscribers])),
+            15 => Value::Counter64(figures.dropped(&[Resource::Addresses])),
+            16 => Value::Counter64(figures.dropped(&[Resource::Ports, Resource::SubscriberPorts])),
+            17 => Value::Counter64(figures.dropped(&[Resource::Fragments])),
+            18 => Value::Counter64(figures.dropped(&[Resource::Other, Resource::SubscriberOther])),
             19 => Value::TimeTicks(self.started),
             20 => Value::Integer(self.control.first),
             21 => Value::Integer(self.control.second),
