@@ -503,10 +503,13 @@ def groups_of_a_unix_socket_have_roles(n):
 
     group = ["--reuid=65534", f"--regid={setups.API_GROUP}", "--clear-groups"]
     nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"]
+    # Only this process has the group; the user database does not.
+    also = ["--reuid=65534", "--regid=65534", f"--groups={setups.API_GROUP}"]
     expect_equal(code(["--reuid=0"], "/api/v1/audit"), 200, "root")
     expect_equal(code(nobody, "/api/v1/status"), 401, "a user without a group")
     expect_equal(code(group, "/api/v1/status"), 200, "a member of the group")
     expect_equal(code(group, "/api/v1/audit"), 403, "what the group may not do")
+    expect_equal(code(also, "/api/v1/status"), 200, "a process with the group beside its own")
 
 
 @test("api_unix")

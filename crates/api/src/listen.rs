@@ -20,9 +20,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::rt::TokioTimer;
 use hyper_util::service::TowerToHyperService;
-use nix::unistd::Gid;
 use nix::unistd::Uid;
-use nix::unistd::User as SystemUser;
 use tokio::io::AsyncRead;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpListener;
@@ -215,7 +213,7 @@ impl Server {
         let Ok(peer) = stream.peer_cred() else { return };
         let connections = Arc::clone(&self.connections);
         connections.spawn(Place::User(peer.uid()), move |standing| async move {
-            let groups = groups_of(peer.uid(), peer.gid());
+            let groups = groups_of(&stream, peer.gid());
             self.talk(stream, Peer::Unix { uid: peer.uid(), groups }, standing).await;
         });
     }
@@ -234,12 +232,12 @@ impl Server {
     }
 }
 
-/// The groups of a user in the system's database.
-fn groups_of(uid: u32, gid: u32) -> Vec<u32> {
-    let user = SystemUser::from_uid(Uid::from_raw(uid)).ok().flatten();
-    let name = user.and_then(|user| std::ffi::CString::new(user.name).ok());
-    let groups = name.and_then(|name| nix::unistd::getgrouplist(&name, Gid::from_raw(gid)).ok());
-    groups.map_or_else(|| vec![gid], |groups| groups.into_iter().map(Gid::as_raw).collect())
+/// The groups that a client had when it connected; without support of the kernel, its main group
+/// alone. The user database is not asked: it may be on the network, and this thread serves all.
+fn groups_of(stream: &UnixStream, gid: u32) -> Vec<u32> {
+    let mut groups = mem::peer_groups(stream).unwrap_or_default();
+    groups.push(gid);
+    groups
 }
 
 #[cfg(test)]
@@ -247,6 +245,7 @@ mod tests {
     use core::sync::atomic::AtomicBool;
     use core::sync::atomic::Ordering;
 
+    use nix::unistd::Gid;
     use tokio::io::AsyncReadExt;
     use tokio::io::AsyncWriteExt;
 

@@ -1,5 +1,5 @@
-//! Hugepage arena, prefetch and the single-producer single-consumer ring: the only unsafe code
-//! outside packet-io.
+//! Hugepage arena, prefetch, the single-producer single-consumer ring, and the groups of a peer:
+//! the only unsafe code outside packet-io.
 
 #[cfg(feature = "allocator")]
 pub mod allocator;
@@ -7,6 +7,7 @@ pub mod arena;
 pub mod available;
 pub mod lanes;
 pub mod pages;
+pub mod peer;
 pub mod prefetch;
 pub mod reserved;
 pub mod ring;
@@ -20,6 +21,7 @@ pub use arena::missed_bytes;
 pub use lanes::are_lanes_within;
 pub use lanes::equal_lanes;
 pub use pages::PageKind;
+pub use peer::peer_groups;
 pub use prefetch::prefetch;
 pub use prefetch::prefetch_write;
 pub use reserved::Reserved;

@@ -31,7 +31,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("daemon", &["alg", "wire", "mem", "pcp", "nat", "config", "packet-io", "control", "export", "lookup"]),
     ("cli", &["control"]),
     ("confine", &[]),
-    ("api", &["confine", "control"]),
+    ("api", &["confine", "control", "mem"]),
     ("snmp", &["confine", "control"]),
     ("chart", &[]),
     ("bench", &["alg", "wire", "mem", "translate", "nat", "packet-io", "daemon", "export", "chart"]),
