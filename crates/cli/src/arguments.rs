@@ -2,6 +2,7 @@
 
 use std::net::Ipv6Addr;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -197,7 +198,8 @@ pub struct PlanArguments {
 #[derive(Debug, Args)]
 #[group(skip)]
 pub struct NewConfig {
-    /// Configuration file; the running instance reads it
+    /// Configuration file; the running instance reads it. Without --socket, this is the instance
+    /// at the control socket that the file names, if one listens there
     #[arg(short, long, value_name = "FILE", required_unless_present = "rollback", conflicts_with = "rollback")]
     pub config: Option<PathBuf>,
     /// Return to the configuration before the last reload
@@ -237,9 +239,16 @@ pub enum DrainUntil {
 /// The control socket.
 #[derive(Clone, Debug, Args)]
 pub struct Socket {
-    /// Control socket of the running instance
-    #[arg(long, value_name = "PATH", env = "NATRIX_SOCKET", default_value = control::SOCKET_PATH_DEFAULT)]
-    pub socket: PathBuf,
+    /// Control socket of the running instance [default: /run/natrix/control.sock]
+    #[arg(long, value_name = "PATH", env = "NATRIX_SOCKET")]
+    pub socket: Option<PathBuf>,
+}
+
+impl Socket {
+    /// The socket that was named, or the default one.
+    pub fn path(&self) -> &Path {
+        self.socket.as_deref().unwrap_or(Path::new(control::SOCKET_PATH_DEFAULT))
+    }
 }
 
 /// Socket and output format.

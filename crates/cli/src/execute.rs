@@ -55,10 +55,10 @@ fn buffered(out: &mut dyn Write, command: impl FnOnce(&mut dyn Write) -> Result<
 /// Connects for a lookup that belongs to a case. The daemon itself knows the user.
 pub(crate) fn connect_for(socket: &Socket, case: Option<String>) -> Result<Client, CliError> {
     let actor = case.map(|case| Actor { case: Some(case), ..Actor::default() });
-    Ok(Client::connect_for(&socket.socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT, actor)?)
+    Ok(Client::connect_for(socket.path(), env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT, actor)?)
 }
 
 /// Connects to the running instance.
 pub(crate) fn connect(socket: &Socket) -> Result<Client, CliError> {
-    Ok(Client::connect(&socket.socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT)?)
+    Ok(Client::connect(socket.path(), env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT)?)
 }

@@ -33,9 +33,11 @@ use crate::draft::interface::Attachment;
 use crate::draft::interface::InterfaceDraft;
 use crate::draft::pool::PoolDraft;
 use crate::draft::port_timeout::PortTimeoutDraft;
+use crate::draft::singles;
 use crate::draft::sink::SinkDraft;
 use crate::fault::Fault;
 use crate::model::Config;
+use crate::model::Control;
 use crate::model::Port;
 use crate::report::Place;
 use crate::report::Report;
@@ -75,6 +77,40 @@ pub fn parse_following(text: &str, file_name: &str, machine: &Machine, before: &
 /// Every fault of the text, by line.
 pub fn parse_sent(text: &str, file_name: &str, machine: &Machine, before: &Config) -> Result<Config, Vec<Fault>> {
     compile(text, machine, Some(before), Report::new(file_name, text).of_sent())
+}
+
+/// The table `[control]` of a configuration alone. Anything else in it may have faults, or not even
+/// be TOML.
+///
+/// # Errors
+/// Every fault of this table, by line.
+pub fn control(text: &str, file_name: &str) -> Result<Control, Vec<Fault>> {
+    let mut report = Report::new(file_name, text);
+    let whole = ImDocument::parse(text.to_owned());
+    let document = match whole {
+        Ok(document) => document,
+        Err(_) => ImDocument::parse(lines_of(text, "control"))
+            .map_err(|_| parse(text, file_name).err().unwrap_or_default())?,
+    };
+    let control = singles::control(document.as_table(), &mut report);
+    if report.is_clean() { Ok(control) } else { Err(report.into_faults()) }
+}
+
+/// The text with the lines of one table only; the others are blank, and each is where it was.
+fn lines_of(text: &str, table: &str) -> String {
+    let mut is_inside = false;
+    let mut kept = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        if let Some(header) = line.trim_start().strip_prefix('[') {
+            is_inside = header.split(']').next().is_some_and(|name| name.trim() == table);
+        }
+        if is_inside {
+            kept.push_str(line);
+        } else {
+            kept.extend(line.bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }));
+        }
+    }
+    kept
 }
 
 /// A line of a text that is not TOML, unless it may have a secret in it.

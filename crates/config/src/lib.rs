@@ -28,6 +28,7 @@ pub mod values;
 pub use change::Change;
 pub use change::changes;
 pub use check::machine::Machine;
+pub use compile::control;
 pub use compile::parse;
 pub use compile::parse_following;
 pub use compile::parse_for;

@@ -30,7 +30,7 @@ pub(crate) fn run(
         Err(CliError::Client(error)) if error.is_not_running() => {}
         done => return Ok(done?),
     }
-    let socket = arguments.output.socket.socket.as_path();
+    let socket = arguments.output.socket.path();
     let path = file_of(arguments.config.as_deref(), socket)?;
     File::open(&path).map_err(|error| {
         let (problem, remedy) = match error.kind() {

@@ -10,6 +10,7 @@ use cli::Find;
 use cli::Replay;
 use cli::Run;
 use config::Config;
+use config::Control;
 use config::Fault;
 use config::Machine;
 use control::FindAddress;
@@ -25,12 +26,15 @@ use crate::service_user;
 
 /// Reads and checks a configuration, with the limits of `machine`.
 fn load(path: &Path, machine: &Machine) -> Result<Config, Vec<Fault>> {
+    let (text, file) = text_of(path)?;
+    config::parse_for(&text, &file, machine)
+}
+
+/// The text of a configuration, and the name of its file.
+fn text_of(path: &Path) -> Result<(String, String), Vec<Fault>> {
     let file = path.display().to_string();
     match fs::read(path) {
-        Ok(bytes) => {
-            let text = config::text(bytes, &file).map_err(|fault| vec![*fault])?;
-            config::parse_for(&text, &file, machine)
-        }
+        Ok(bytes) => Ok((config::text(bytes, &file).map_err(|fault| vec![*fault])?, file)),
         Err(error) => Err(vec![Fault {
             file,
             line: None,
@@ -40,6 +44,12 @@ fn load(path: &Path, machine: &Machine) -> Result<Config, Vec<Fault>> {
             remedy: "check the path and its permissions".to_owned(),
         }]),
     }
+}
+
+/// The table `[control]` of a configuration, whatever else is wrong with it.
+pub(crate) fn control_of(path: &Path) -> Result<Control, Failure> {
+    let control = text_of(path).and_then(|(text, file)| config::control(&text, &file));
+    control.map_err(Failure::Configuration)
 }
 
 /// A fault or warning as JSON.

@@ -113,7 +113,7 @@ pub(crate) fn run(
         Err(failure) => format!("failed: {failure}"),
     };
     let recorded =
-        instance_log::record(&arguments.output.socket.socket, ("find", subject), arguments.case.clone(), result, None);
+        instance_log::record(arguments.output.socket.path(), ("find", subject), arguments.case.clone(), result, None);
     // Without an answer, why there is none comes first.
     let answered = answered?;
     recorded?;
@@ -136,7 +136,7 @@ fn answer(
             (Some(folder), _) => Some(folder.clone()),
             (None, Some(_)) => of_config.map(|store| store.path.clone()),
             (None, None) => {
-                let log = instance_log::of(&arguments.output.socket.socket)?;
+                let log = instance_log::of(arguments.output.socket.path())?;
                 log.and_then(|log| log.store).map(|store| PathBuf::from(store.path))
             }
         };
@@ -180,7 +180,7 @@ fn in_lines(
     let query = Query { asked, from_us, to_us, formulas: formulas.as_ref().map(Formulas::checksum) };
     let history = match (arguments.log.as_slice(), &config) {
         ([], Some(config)) => look_up_own(config, &query, asker.bounds()),
-        ([], None) => Ok(look_up_in(&log_of_instance(&arguments.output.socket.socket)?, &query, asker.bounds())?),
+        ([], None) => Ok(look_up_in(&log_of_instance(arguments.output.socket.path())?, &query, asker.bounds())?),
         ([one], _) => Ok(look_up_in(one, &query, asker.bounds())?),
         (several, _) => Ok(look_up_with_progress(several, &query, asker.bounds())?),
     };

@@ -85,7 +85,7 @@ pub(crate) fn run(command: &LogCommand, out: &mut dyn Write) -> Result<(), Failu
 
 /// The folder of the store.
 fn folder(store: &LogDir) -> Result<PathBuf, Failure> {
-    store.dir.as_ref().map_or_else(|| instance_log::store(&store.socket.socket), |dir| Ok(dir.clone()))
+    store.dir.as_ref().map_or_else(|| instance_log::store(store.socket.path()), |dir| Ok(dir.clone()))
 }
 
 /// Of a running instance, also how far its collectors are.
@@ -93,7 +93,7 @@ fn stat(arguments: &LogStat, out: &mut dyn Write) -> Result<(), Failure> {
     let LogDir { dir, socket } = &arguments.store;
     let sinks = match dir {
         Some(_) => Vec::new(),
-        None => instance_log::of(&socket.socket)?.map(|log| log.sinks).unwrap_or_default(),
+        None => instance_log::of(socket.path())?.map(|log| log.sinks).unwrap_or_default(),
     };
     let store = Store::open(&folder(&arguments.store)?)?;
     Ok(print_stat(&store.stat()?, &sinks, arguments.json, out)?)
@@ -238,7 +238,7 @@ fn record(
 ) -> Result<Option<String>, Failure> {
     match &store.dir {
         Some(_) => instance_log::refuse_case(case, "a folder").map(|()| None),
-        None => instance_log::record(&store.socket.socket, (action, subject.to_owned()), case.cloned(), result, id),
+        None => instance_log::record(store.socket.path(), (action, subject.to_owned()), case.cloned(), result, id),
     }
 }
 
@@ -429,7 +429,7 @@ fn run_export(arguments: &LogExport, out: &mut dyn Write) -> Result<(), Failure>
         // It may be too long to keep until its end, so that a second record has what came of it.
         let record = |result: String, id: Option<String>| {
             let what = ("log export", subject_of_export((from_us, to_us)));
-            instance_log::record(&socket.socket, what, case.clone(), result, id)
+            instance_log::record(socket.path(), what, case.clone(), result, id)
         };
         let id = record(STARTED.to_owned(), None)?;
         let exported = folder(&arguments.store).and_then(|folder| export(arguments, &folder, (from_us, to_us), out));

@@ -1,5 +1,6 @@
 //! Calls the crate of each command.
 
+mod addressed;
 mod api;
 #[cfg(feature = "dpdk")]
 mod api_process;
@@ -39,8 +40,9 @@ use cli::Find;
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
-    let command = cli::parse();
+    let mut command = cli::parse();
     reader::end_with(&command);
+    addressed::choose_socket(&mut command, &mut io::stderr());
     match run(&command, &mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,

@@ -67,7 +67,7 @@ fn fetch_until_dropped(socket: &Socket, sender: &mpsc::Sender<News>) {
 fn sample(connection: &mut Option<Client>, socket: &Socket) -> Result<Sample, ClientError> {
     let client = match connection {
         Some(client) => client,
-        None => connection.insert(Client::connect(&socket.socket, env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT)?),
+        None => connection.insert(Client::connect(socket.path(), env!("CARGO_PKG_VERSION"), REPLY_TIMEOUT)?),
     };
     Ok(Sample {
         status: client.request_one(&Request::Status)?,

@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Top) -> Result<(), CliError> {
     let news = fetch::start(arguments.socket.clone())?;
     // Before the terminal is changed, so that a signal always restores it.
     let signal = signals(keyboard.try_clone()?)?;
-    let mut dashboard = Dashboard::new(arguments.socket.socket.display().to_string());
+    let mut dashboard = Dashboard::new(arguments.socket.path().display().to_string());
     // `try_init` also installs a panic hook that restores the terminal.
     let mut terminal = ratatui::try_init()?;
     let outcome = watch(&mut terminal, &mut dashboard, &keyboard, &news, &signal);

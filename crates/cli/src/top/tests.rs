@@ -202,7 +202,7 @@ fn the_fetcher_reports_a_missing_daemon_and_reconnects() {
     let directory = std::env::temp_dir().join(format!("natrix-top-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path = directory.join("control.sock");
-    let receiver = fetch::start(Socket { socket: path.clone() }).unwrap();
+    let receiver = fetch::start(Socket { socket: Some(path.clone()) }).unwrap();
     let patience = Duration::from_secs(60);
     assert!(matches!(receiver.recv_timeout(patience).unwrap(), News::Gone(_)));
     let listener = UnixListener::bind(&path).unwrap();

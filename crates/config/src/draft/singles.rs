@@ -114,7 +114,6 @@ impl Singles {
         let routing = section("routing", report);
         let workers = section("workers", report);
         let dpdk = section("dpdk", report);
-        let control_section = section("control", report);
         let log = section("log", report);
         let allow_below_rfc = timers.boolean("allow_below_rfc", report).unwrap_or_default();
         let store_section = section("log.store", report);
@@ -161,7 +160,7 @@ impl Singles {
                 memory: dpdk.size("memory", report),
                 buffers: dpdk.integer("buffers", report),
             },
-            control: control(&control_section, report),
+            control: control(root, report),
             http: crate::draft::http::http(root, report),
             snmp: crate::draft::snmp::snmp(root, report),
             log: Log {
@@ -391,7 +390,13 @@ fn lines(section: &Section, report: &mut Report) -> Option<(EventTarget, Place)>
 /// A socket's path, with the terminating zero, fits in 108 bytes.
 pub(crate) const SOCKET_PATH_MAX: usize = 107;
 
-fn control(section: &Section, report: &mut Report) -> Control {
+/// The table `[control]`.
+pub(crate) fn control(root: &Table, report: &mut Report) -> Control {
+    let empty = Table::new();
+    control_of(&single(root, "control", &empty, report), report)
+}
+
+fn control_of(section: &Section, report: &mut Report) -> Control {
     let socket = section.text("socket", report).map(|text| {
         if !text.value.starts_with('/') || text.value.ends_with('/') {
             let remedy = "write the path from the root, such as \"/run/natrix/control.sock\"";
