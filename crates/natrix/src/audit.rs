@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use cli::Audit;
 use cli::CliError;
 use cli::ClientCommand;
-use config::Config;
 use control::Fault;
 use daemon::audit::Audit as AuditFile;
 
@@ -49,12 +48,11 @@ pub(crate) fn run(
 
 /// The audit log of the instance with this socket: that of the configuration, if it is its own.
 fn file_of(named: Option<&Path>, socket: &Path) -> Result<PathBuf, Failure> {
-    let of = |config: Config| config.control;
     if let Some(named) = named {
-        return Ok(data_plane::config_of(named).map(of)?.audit);
+        return Ok(data_plane::control_of(named)?.audit);
     }
-    // It may be why the instance does not run.
-    let installed = data_plane::config_of(Path::new(CONFIGURATION)).map(of).ok();
+    // Faults of the file may be why the instance does not run.
+    let installed = data_plane::control_of(Path::new(CONFIGURATION)).ok();
     let own = installed.filter(|control| control.socket == socket);
     Ok(own.map_or_else(|| config::audit_beside(socket), |control| control.audit))
 }

@@ -88,4 +88,15 @@ fn a_configuration_names_the_file() {
     let socket = folder.0.join("control.sock");
     let (succeeds, out, notes) = audit(&socket, &["--config", &config, "--json"]);
     assert!(succeeds && out.contains("\"subject\":\"5\""), "{out}{notes}");
+
+    // Faults elsewhere do not hide it, whether the text is TOML or not; those of [control] do.
+    for (name, broken) in [("faulty", "addresses = [\"203.0.113.0/99\"]"), ("unreadable", "addresses = [203.0.113.0")] {
+        let text = text.replace("addresses = [\"203.0.113.0/28\"]", broken);
+        let config = folder.write(&format!("{name}.toml"), &text).display().to_string();
+        let (succeeds, out, notes) = audit(&socket, &["--config", &config, "--json"]);
+        assert!(succeeds && out.contains("\"subject\":\"5\""), "{name}: {out}{notes}");
+    }
+    let config = folder.write("wrong.toml", "[control]\naudit = \"here.jsonl\"\n").display().to_string();
+    let (succeeds, _, notes) = audit(&socket, &["--config", &config]);
+    assert!(!succeeds && notes.contains("wrong.toml:2: control.audit: is not the absolute path"), "{notes}");
 }
