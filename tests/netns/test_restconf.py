@@ -219,9 +219,10 @@ def notified(lines):
 @test("api_quiet")
 @shows("8512-5")
 def a_pool_that_crosses_a_threshold_is_notified_once(n):
-    policy = 1 + [pool["name"] for pool in n.dut.show("pools")].index("scarce")
+    place = [pool["name"] for pool in n.dut.show("pools")].index("scarce")
     _, nat = data(n, NAT)
-    (scarce,) = (one for one in nat["ietf-nat:nat"]["instances"]["instance"][0]["policy"] if one["id"] == policy)
+    scarce = nat["ietf-nat:nat"]["instances"]["instance"][0]["policy"][place]
+    policy = scarce["id"]
     (pool,) = (one["pool-id"] for one in scarce["external-ip-address-pool"])
     with contextlib.ExitStack() as stack:
         quick = follow(n, stack, "high-threshold=80&low-threshold=50&pool-notify-interval=1")

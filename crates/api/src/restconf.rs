@@ -104,13 +104,27 @@ impl Figures {
             addresses.entry(&address.pool).or_default().push(address.address);
         }
         let mut numbered = Vec::new();
-        for (policy, pool) in (1..).zip(&self.pools) {
+        for (policy, pool) in self.numbered_pools() {
             for prefix in prefixes(addresses.remove(pool.name.as_str()).unwrap_or_default()) {
-                let number = numbered.len() as u32 + 1;
-                numbered.push((policy, pool, NumberedPrefix { number, prefix }));
+                numbered.push((policy, pool, NumberedPrefix { number: prefix.address.to_bits(), prefix }));
             }
         }
         numbered
+    }
+
+    /// The pools with their numbers as policies. A number comes from the name of the pool, so that
+    /// it stays while other pools come and go. Of two names with one number, which are rare even
+    /// among thousands of pools, the later one has the next.
+    fn numbered_pools(&self) -> Vec<(u32, &Pool)> {
+        let mut taken = BTreeSet::new();
+        let numbered = self.pools.iter().map(|pool| {
+            let mut number = number_of_name(&pool.name);
+            while !taken.insert(number) {
+                number = number % NUMBER_MAX + 1;
+            }
+            (number, pool)
+        });
+        numbered.collect()
     }
 
     /// The addresses of a prefix of a pool.
@@ -152,7 +166,18 @@ fn everything() -> List {
     List { filter: Filter::default(), limit: Some(PAGE_OBJECTS_MAX), cursor: None }
 }
 
-/// A prefix and its number as a pool of the module.
+/// The largest number of a policy; some clients have no greater integer.
+const NUMBER_MAX: u32 = i32::MAX as u32;
+
+/// A number from 1 for a name, always the same.
+fn number_of_name(name: &str) -> u32 {
+    let hash = blake3::hash(name.as_bytes());
+    let [first, second, third, fourth, ..] = *hash.as_bytes();
+    u32::from_be_bytes([first, second, third, fourth]) % NUMBER_MAX + 1
+}
+
+/// A prefix and its number as a pool of the module: its first address, for prefixes of pools do not
+/// overlap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NumberedPrefix {
     pub(crate) number: u32,
@@ -332,7 +357,7 @@ fn policies(figures: &Figures, with_prefixes: bool) -> Vec<Value> {
         }
         policy
     };
-    (1..).zip(&figures.pools).map(policy).collect()
+    figures.numbered_pools().into_iter().map(policy).collect()
 }
 
 fn statistics(figures: &Figures) -> Value {
@@ -600,6 +625,7 @@ mod tests {
             addresses: Vec::new(),
             algs: Vec::new(),
             counters: counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            dropped: BTreeMap::new(),
             started: String::new(),
         }
     }
@@ -624,9 +650,33 @@ mod tests {
             ("dropped-subscriber-limit-packets", "16"),
             ("dropped-fragments", "96"),
         ] {
-            dropped: BTreeMap::new(),
             assert_eq!(found["traffic-statistics"][name], wanted, "{name}");
         }
+    }
+
+    #[test]
+    fn a_policy_keeps_its_number_while_others_come_and_go() {
+        let mut figures = figures(&[]);
+        let pool = figures.pools[0].clone();
+        let named = |name: &str| Pool { name: name.to_owned(), ..pool.clone() };
+        let numbers = |figures: &Figures| -> BTreeMap<String, u64> {
+            let numbered = figures.numbered_pools().into_iter().map(|(_, pool)| pool.name.clone());
+            numbered.zip(policies(figures, false).iter().map(|policy| policy["id"].as_u64().unwrap())).collect()
+        };
+        figures.pools = ["first", "public", "last"].map(named).to_vec();
+        let before = numbers(&figures);
+        assert_eq!(before.values().collect::<BTreeSet<_>>().len(), 3, "{before:?}");
+        assert!(before.values().all(|number| (1..=2_147_483_647).contains(number)), "{before:?}");
+        figures.pools.remove(0);
+        figures.pools.insert(1, named("another"));
+        let after = numbers(&figures);
+        assert_eq!((after["public"], after["last"]), (before["public"], before["last"]));
+        // Whatever a release changes: managers keep these numbers.
+        assert_eq!(number_of_name("public"), 952_005_016);
+        // Of two with one number, the second has the next.
+        figures.pools = ["public", "public"].map(named).to_vec();
+        let twice: Vec<u32> = figures.numbered_pools().iter().map(|(number, _)| *number).collect();
+        assert_eq!(twice, [number_of_name("public"), number_of_name("public") + 1]);
     }
 
     #[test]
