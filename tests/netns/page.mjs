@@ -1,6 +1,7 @@
 // Looks at the page in Chromium, for test_page.py: node page.mjs SETTINGS, one JSON object on
 // standard output. Settings: base, users {role: [name, secret]}, check, and what the check needs.
 
+import { execFileSync } from "node:child_process";
 import { createRequire } from "node:module";
 
 const settings = JSON.parse(process.argv[2]);
@@ -431,6 +432,19 @@ const checks = {
     const pairs = await page.evaluate(() => [...document.querySelectorAll("#figures div")].map(pair => [pair.querySelector("dt").textContent, pair.querySelector("dd").textContent]));
     const cells = async id => Promise.all((await rows(page, id).all()).map(row => texts(row.locator("td"))));
     return { figures: Object.fromEntries(pairs), pools: await cells("pools"), drops: await cells("drops"), workers: await cells("workers") };
+  },
+
+  // The most connections that one open page has at a time.
+  async connections() {
+    await open("view");
+    const port = new URL(settings.base).port;
+    let most = 0;
+    for (let second = 0; second < 80; second += 1) {
+      const open = execFileSync("ss", ["-Htn", "state", "established", `( dport = :${port} )`], { encoding: "utf8" });
+      most = Math.max(most, open.split("\n").filter(Boolean).length);
+      await new Promise(resolve => setTimeout(resolve, 100));
+    }
+    return { most };
   },
 
   async screenshots() {

@@ -820,6 +820,7 @@ def ten_wrong_logins_make_a_client_wait(n):
     expect_equal(_guess(n, elsewhere, TOKENS["operate"]), 200, "the right login from elsewhere")
     expect_equal(_guess(n, elsewhere, "noc:wrong"), 401, "a wrong one from elsewhere")
     expect_equal(ask(n, "/api/v1/status", None, headers={"Authorization": "Bearer see:wrong"})[0], 429, "one more guess")
+    expect_equal(ask(n, "/api/v1/status", None)[0], 401, "a request without a login, from the place of the guesses")
     # Who has logged in before is not locked out.
     expect_equal([ask(n, "/api/v1/status", role)[0] for role in everybody], [200] * 3, "right logins afterwards")
 

@@ -345,6 +345,15 @@ def the_page_goes_on_after_a_restart_of_the_api_and_a_refusal(n):
 
 
 @test("page")
+def so_many_pages_fit_the_connections_of_one_place(n):
+    most = see(n, "connections")["most"]
+    manual, source = (Path(__file__).parents[2] / path for path in ("docs/api.md", "crates/api/src/connections.rs"))
+    of_one = int(re.search(r"CONNECTIONS_OF_ONE_MAX: usize = (\d+);", source.read_text())[1])
+    pages, of_page = map(int, re.search(r"(\d+) pages of (\d+)\s+connections", manual.read_text()).groups())
+    expect(0 < most <= of_page and pages == of_one // of_page, f"{most} connections of a page; the manual has {pages} pages of {of_page}")
+
+
+@test("page")
 def the_page_explains_a_full_pool_as_the_command_does(n):
     with contextlib.ExitStack() as stack:
         # The pool has ten ports.
