@@ -24,9 +24,9 @@ use crate::upkeep::walk::Walk;
 /// Further connections are probed in a later round. There is time for many until a session ends.
 const PROBES_PER_CALL_MAX: usize = 16;
 
-/// Of the walks. A connection can be probed for as long as it is transitory, which by default is
-/// four minutes.
-const PACE: Pace = Pace { round_micros: 10_000_000, per_micro_max: 2, per_call_min: 2, per_call_max: 256 };
+/// Of the walks. A round takes some seconds, and by default a connection can be probed for four
+/// minutes; so a call need not look at many.
+const PACE: Pace = Pace { per_call_min: 2, ..Pace::RECORDS };
 
 const LENGTH: usize = ipv4::HEADER_LENGTH_MIN + wire::tcp::HEADER_LENGTH_MIN;
 const TTL: u8 = 64;
