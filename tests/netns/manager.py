@@ -6,6 +6,7 @@ command, SIGTERM ends it. Prints what the command reports.
 """
 
 import os
+import pathlib
 import signal
 import socket
 import sys
@@ -33,6 +34,8 @@ def main():
     path, *command = sys.argv[1:]
     os.environ["NOTIFY_SOCKET"] = path
     notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    # Tests of one setup share a directory.
+    pathlib.Path(path).unlink(missing_ok=True)
     notify.bind(path)
     wanted = []
     for number in (signal.SIGUSR1, signal.SIGTERM):
