@@ -750,6 +750,51 @@ def routes_beside_each_other_and_next_hop_objects_are_followed(n):
 
 
 @test("kernel_routes")
+def routes_that_only_name_their_next_hops_are_followed(n):
+    """As FRR makes them where net.ipv4.nexthop_compat_mode is 0: the kernel does not repeat the next hops."""
+    setting, first, second = "net.ipv4.nexthop_compat_mode", CORE, "198.51.100.42"
+    prefix = "10.78.0.0/24"
+
+    def hops():
+        route = used_route(n, prefix)
+        return route and sorted((hop["via"], hop["weight"]) for hop in route["next_hops"])
+
+    def come(wanted, what):
+        expect(wait_until(lambda: hops() == wanted, 4, 0.05), f"{what}: {hops()}")
+
+    before = n.nat.run(["sysctl", "-n", setting])
+    n.nat.run(["sysctl", "-w", f"{setting}=0"])
+    try:
+        n.nat.ip("nexthop", "add", "id", "71", "via", first, "dev", "nx-outside")
+        n.nat.ip("nexthop", "add", "id", "72", "via", second, "dev", "nx-outside")
+        n.nat.ip("nexthop", "add", "id", "73", "group", "71/72,3")
+        n.nat.ip("route", "add", prefix, "nhid", "71", "proto", OWN)
+        come([(first, 1)], "one")
+        # Longer than the time between two comparisons, which sees the same.
+        time.sleep(11)
+        come([(first, 1)], "after a comparison")
+        n.nat.ip("route", "replace", prefix, "nhid", "73", "proto", OWN)
+        come([(first, 1), (second, 3)], "a group with weights")
+        n.nat.ip("nexthop", "replace", "id", "72", "via", "198.51.100.43", "dev", "nx-outside")
+        come([(first, 1), ("198.51.100.43", 3)], "a member in place of another")
+        n.nat.ip("nexthop", "del", "id", "72")
+        come([(first, 1)], "a member is deleted")
+        n.nat.ip("nexthop", "replace", "id", "71", "blackhole")
+        come([], "the last member drops packets")
+        n.nat.ip("nexthop", "del", "id", "73")
+        come(None, "the group is deleted")
+        # By a group of its own, packets reach the core.
+        n.nat.ip("nexthop", "replace", "id", "71", "via", first, "dev", "nx-outside")
+        n.nat.ip("route", "add", LEARNED, "nhid", "71", "proto", OWN)
+        expect(wait_until(lambda: used_route(n, LEARNED), 4, 0.05), "the route of the server's side")
+        expect_equal(used_route(n, LEARNED)["next_hops"][0]["via"], CORE)
+    finally:
+        n.nat.run(["ip", "route", "flush", "proto", OWN])
+        n.nat.run(["ip", "nexthop", "flush"])
+        n.nat.run(["sysctl", "-w", f"{setting}={before}"])
+
+
+@test("kernel_routes")
 def a_drain_waits_until_no_packet_comes(n):
     server, client = udp(n.srv1, address=SRV1), udp(n.sub1)
     with sockets(server, client):

@@ -15,6 +15,7 @@
 pub mod class;
 pub mod end;
 pub mod netlink;
+pub mod next_hop_objects;
 pub mod setup;
 pub mod thread;
 

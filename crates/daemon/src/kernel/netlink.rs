@@ -37,6 +37,7 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use wire::ethernet::MacAddress;
 use wire::ipv6;
 
+use crate::kernel::next_hop_objects::NextHopObjects;
 use crate::routing::family::Family;
 
 /// Groups of messages (`linux/rtnetlink.h`).
@@ -68,8 +69,9 @@ const DONE: u16 = 3;
 const HEADERS_END: u16 = 16;
 const NEW_ROUTE: u16 = 24;
 const DELETED_ROUTE: u16 = 25;
-const NEW_NEXT_HOP: u16 = 104;
-const DELETED_NEXT_HOP: u16 = 105;
+pub(super) const NEW_NEXT_HOP: u16 = 104;
+pub(super) const DELETED_NEXT_HOP: u16 = 105;
+const GET_NEXT_HOP: u16 = 106;
 /// Attributes of a route.
 const DESTINATION: u16 = 1;
 const DEVICE: u16 = 4;
@@ -79,6 +81,7 @@ const SEVERAL_HOPS: u16 = 9;
 const TABLE: u16 = 15;
 const VIA: u16 = 18;
 const TUNNEL: u16 = 22;
+const OBJECT: u16 = 30;
 /// Attribute of an address (IFA_PROTO, `linux/if_addr.h`).
 const SET_BY: u16 = 11;
 /// Types of a route, a flag of a next hop (RTNH_F_DEAD), one of a route that is a copy of another
@@ -86,12 +89,12 @@ const SET_BY: u16 = 11;
 const KIND_UNICAST: u8 = 1;
 const KIND_BLACKHOLE: u8 = 6;
 const KIND_PROHIBIT: u8 = 8;
-const HOP_IS_DEAD: u8 = 1;
+pub(super) const HOP_IS_DEAD: u8 = 1;
 const IS_CLONED: u32 = 0x200;
 const FAMILY_IPV4: u8 = 2;
 const FAMILY_IPV6: u8 = 10;
 /// Bytes of the header of a message.
-const HEADER: usize = 16;
+pub(super) const HEADER: usize = 16;
 /// Longest datagram: the kernel makes dumps of at most 32 KiB.
 const DATAGRAM_MAX: usize = 64 * 1024;
 /// Bytes of messages that may wait in the kernel.
@@ -192,7 +195,11 @@ impl Netlink {
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
-        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).map(|_| ())
+        self.send_bytes(&bytes)
+    }
+
+    fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.socket.send_to(bytes, &SocketAddr::new(0, 0), 0).map(|_| ())
     }
 
     /// Sends a message and waits until the kernel has carried it out.
@@ -236,8 +243,35 @@ impl Netlink {
     ///
     /// # Errors
     /// As [`Netlink::dump`].
-    pub fn dump_bytes(&mut self, message: RouteNetlinkMessage, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    pub fn dump_bytes(&mut self, message: RouteNetlinkMessage, each: impl FnMut(&[u8])) -> io::Result<()> {
         self.send(message, NLM_F_DUMP)?;
+        self.read_dump(each)
+    }
+
+    /// The same of next hops that are objects, which the library does not know.
+    ///
+    /// # Errors
+    /// As [`Netlink::dump`].
+    pub fn dump_next_hops(&mut self, each: impl FnMut(&[u8])) -> io::Result<()> {
+        // `struct nlmsghdr` and `struct nhmsg`, of any family.
+        let mut request = [0; HEADER + 8];
+        self.sequence = self.sequence.wrapping_add(1);
+        let fields = [
+            (0, &(request.len() as u32).to_ne_bytes()[..]),
+            (4, &GET_NEXT_HOP.to_ne_bytes()),
+            (6, &(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes()),
+            (8, &self.sequence.to_ne_bytes()),
+        ];
+        for (at, value) in fields {
+            if let Some(field) = request.get_mut(at..at + value.len()) {
+                field.copy_from_slice(value);
+            }
+        }
+        self.send_bytes(&request)?;
+        self.read_dump(each)
+    }
+
+    fn read_dump(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         let mut is_interrupted = false;
         loop {
             let mut end = None;
@@ -333,17 +367,17 @@ pub fn read_messages(bytes: &[u8], mut each: impl FnMut(u16, NetlinkPayload<Rout
 }
 
 /// Two bytes of a message in the machine's order; 0 where it ends before.
-fn half(bytes: &[u8], at: usize) -> u16 {
+pub(super) fn half(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |half| u16::from_ne_bytes(*half))
 }
 
 /// The same of four bytes.
-fn word(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word))
 }
 
 /// Attributes (`struct rtattr`): kind without its flags, and value. Ends at one that is cut off.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     core::iter::from_fn(move || {
         let [low, high, kind @ ..] = bytes.first_chunk::<4>()?;
         let length = usize::from(u16::from_ne_bytes([*low, *high]));
@@ -430,14 +464,10 @@ pub fn is_route(message: &[u8]) -> bool {
     matches!(half(message, 4), NEW_ROUTE | DELETED_ROUTE)
 }
 
-/// What a message about next hops means for routes: they may have others now. The kernel reports
-/// no route whose next hop goes or changes that way.
-pub fn next_hop_changed(message: &[u8]) -> Option<bool> {
-    match half(message, 4) {
-        NEW_NEXT_HOP => Some(half(message, 6) & NLM_F_REPLACE != 0),
-        DELETED_NEXT_HOP => Some(true),
-        _ => None,
-    }
+/// The next hop that a route names as an object, if it does.
+pub fn object_of_route(message: &[u8]) -> Option<u32> {
+    let mut all = attributes(message.get(HEADER + 12..).filter(|_| is_route(message))?);
+    all.find_map(|(kind, value)| (kind == OBJECT && value.len() == 4).then(|| word(value, 0)))
 }
 
 /// Whether a message says that a route of Natrix itself was removed.
@@ -461,9 +491,10 @@ fn address_in<P: Family>(value: &[u8]) -> Option<P::Address> {
     (value.len() == usize::from(P::LENGTH_MAX) / 8).then(|| P::read(value))
 }
 
-/// The route of a family in a message, if it is one that packets can take. It is read where it
-/// lies, without the library: a full table comes as a million messages.
-pub fn route_news<P: Family>(message: &[u8]) -> Option<RouteNews<P>> {
+/// The route of a family in a message, if it is one that packets can take. `objects` are the next
+/// hops that routes only name. It is read where it lies, without the library: a full table comes as
+/// a million messages.
+pub fn route_news<P: Family>(message: &[u8], objects: &NextHopObjects) -> Option<RouteNews<P>> {
     let is_there = match half(message, 4) {
         NEW_ROUTE => true,
         DELETED_ROUTE => false,
@@ -488,7 +519,7 @@ pub fn route_news<P: Family>(message: &[u8]) -> Option<RouteNews<P>> {
     };
     let mut address = P::Address::default();
     let (mut table, mut metric, mut device, mut gateway) = (u32::from(table), 0, None, P::Address::default());
-    let (mut hops, mut is_plain) = (Vec::new(), true);
+    let (mut hops, mut is_plain, mut object) = (Vec::new(), true, None);
     for (kind, value) in attributes(message.get(HEADER + 12..)?) {
         match (kind, value.len()) {
             (DESTINATION, _) => address = address_in::<P>(value).unwrap_or(address),
@@ -500,11 +531,15 @@ pub fn route_news<P: Family>(message: &[u8]) -> Option<RouteNews<P>> {
             (METRIC, 4) => metric = word(value, 0),
             (TABLE, 4) => table = word(value, 0),
             (SEVERAL_HOPS, _) => hops.extend(several_hops::<P>(value)),
+            (OBJECT, 4) => object = Some(word(value, 0)),
             _ => {}
         }
     }
-    if let Some(device) = device.filter(|_| hops.is_empty() && is_plain) {
-        hops.push((device, gateway, 1));
+    match (device, object) {
+        // Its attributes may repeat it, but not all of them: dead next hops and weights above 256.
+        (_, Some(id)) if objects.has(id) => hops = objects.hops_of::<P>(id),
+        (Some(device), _) if hops.is_empty() && is_plain => hops.push((device, gateway, 1)),
+        _ => {}
     }
     match drops {
         true => hops.clear(),
@@ -785,7 +820,7 @@ mod tests {
     /// As the kernel sends it.
     fn news(message: RouteNetlinkMessage) -> Option<RouteNews<Prefix>> {
         let by_library = by_library(&message);
-        let read = route_news(&bytes_of(message));
+        let read = route_news(&bytes_of(message), &NextHopObjects::default());
         assert_eq!(read, by_library);
         read
     }
@@ -838,10 +873,10 @@ mod tests {
                 if let Some(place) = bytes.get_mut(HEADER) {
                     *place = family;
                 }
-                if let Some(news) = route_news::<Prefix>(&bytes) {
+                if let Some(news) = route_news::<Prefix>(&bytes, &NextHopObjects::default()) {
                     prop_assert!(news.prefix.length() <= 32 && news.hops.len() <= 1 + bytes.len() / 8);
                 }
-                if let Some(news) = route_news::<Prefix6>(&bytes) {
+                if let Some(news) = route_news::<Prefix6>(&bytes, &NextHopObjects::default()) {
                     prop_assert!(news.prefix.length() <= 128 && news.hops.len() <= 1 + bytes.len() / 8);
                 }
             }
@@ -900,18 +935,18 @@ mod tests {
     fn routes_of_ipv6_are_read_with_link_local_routers() {
         let gateway = |text: &str| RouteAttribute::Gateway(RouteAddress::Inet6(text.parse().unwrap()));
         let one = route6(vec![RouteAttribute::Oif(7), gateway("fe80::1"), RouteAttribute::Priority(20)]);
-        let read = route_news::<Prefix6>(&one).unwrap();
+        let read = route_news::<Prefix6>(&one, &NextHopObjects::default()).unwrap();
         assert_eq!((read.metric, read.protocol, read.table), (20, 188, 254));
         assert_eq!(read.prefix.to_string(), "2001:db8:1:2300::/56");
         assert_eq!(read.hops, [(7, address6("fe80::1"), 1)]);
-        assert_eq!(route_news::<Prefix>(&one), None, "it is of the other family");
+        assert_eq!(route_news::<Prefix>(&one, &NextHopObjects::default()), None, "it is of the other family");
         let hop = |interface_index, hops, text| {
             let mut hop = RouteNextHop::default();
             (hop.interface_index, hop.hops, hop.attributes) = (interface_index, hops, vec![gateway(text)]);
             hop
         };
         let several = RouteAttribute::MultiPath(vec![hop(7, 0, "fe80::1"), hop(8, 2, "2001:db8::2")]);
-        let read = route_news::<Prefix6>(&route6(vec![several])).unwrap();
+        let read = route_news::<Prefix6>(&route6(vec![several]), &NextHopObjects::default()).unwrap();
         assert_eq!(read.hops, [(7, address6("fe80::1"), 1), (8, address6("2001:db8::2"), 3)]);
     }
 
@@ -919,7 +954,7 @@ mod tests {
     fn a_router_of_the_other_family_is_no_next_hop() {
         let via = RouteAttribute::Via(netlink_packet_route::route::RouteVia::Inet6("fe80::1".parse().unwrap()));
         let message = route(RouteType::Unicast, vec![RouteAttribute::Oif(7), via]);
-        assert_eq!(route_news::<Prefix>(&bytes_of(message)), None);
+        assert_eq!(route_news::<Prefix>(&bytes_of(message), &NextHopObjects::default()), None);
     }
 
     #[test]
@@ -960,13 +995,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_next_hops_and_own_routes_that_go_are_noticed() {
-        let message =
-            |kind: u16, flags: u16| [&[0; 4][..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8]].concat();
-        assert_eq!(next_hop_changed(&message(DELETED_NEXT_HOP, 0)), Some(true));
-        assert_eq!(next_hop_changed(&message(NEW_NEXT_HOP, NLM_F_REPLACE)), Some(true));
-        assert_eq!(next_hop_changed(&message(NEW_NEXT_HOP, 0)), Some(false), "no route has a new one");
-        assert_eq!(next_hop_changed(&message(16, 0)), None, "a link");
+    fn own_routes_that_go_are_noticed() {
         let own = || announcement(TABLE_MAIN, Prefix::host(Ipv4Addr::new(203, 0, 113, 1)));
         assert!(is_own_route_gone(&bytes_of(RouteNetlinkMessage::DelRoute(own()))));
         assert!(!is_own_route_gone(&bytes_of(RouteNetlinkMessage::NewRoute(own()))));

@@ -34,6 +34,7 @@ use crate::instance::lock;
 use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::netlink::RouteNews;
+use crate::kernel::next_hop_objects::NextHopObjects;
 use crate::kernel::setup::Devices;
 use crate::log::Log;
 use crate::routing::announcement::Health;
@@ -101,6 +102,8 @@ struct Follower {
     without_link: HashSet<String>,
     /// What is wrong with devices of interfaces.
     faults: BTreeMap<InterfaceId, DeviceFault>,
+    /// Next hops that routes of the kernel name.
+    objects: NextHopObjects,
     /// Routes of IPv4 that the kernel has several of, by its order: prefix and metric.
     doubled: HashSet<(Table, IpAddr, u8, u32)>,
     /// A message says too little, so that all routes must be compared.
@@ -154,6 +157,7 @@ impl Keeper {
             carrier: HashMap::new(),
             without_link: HashSet::new(),
             faults: BTreeMap::new(),
+            objects: NextHopObjects::default(),
             doubled: HashSet::new(),
             compares_soon: false,
             announces_again: false,
@@ -186,8 +190,10 @@ impl Follower {
                 self.announces_again |= netlink::is_own_route_gone(message);
                 if netlink::is_route(message) {
                     let known = (news.len(), news6.len());
-                    news.extend(netlink::route_news::<Prefix>(message));
-                    news6.extend(netlink::route_news::<Prefix6>(message));
+                    news.extend(netlink::route_news::<Prefix>(message, &self.objects));
+                    news6.extend(netlink::route_news::<Prefix6>(message, &self.objects));
+                    let is_unknown = |id: u32| !self.objects.has(id);
+                    self.compares_soon |= netlink::object_of_route(message).is_some_and(is_unknown);
                     if netlink::is_replacement(message) {
                         let is_announced =
                             |news: &RouteNews<Prefix>| self.announced.contains_key(&Served::Pool(news.prefix));
@@ -195,7 +201,7 @@ impl Follower {
                         // A known route may have given way to one that is not read.
                         self.compares_soon |= known == (news.len(), news6.len());
                     }
-                } else if let Some(is_changed) = netlink::next_hop_changed(message) {
+                } else if let Some(is_changed) = self.objects.take_in(message) {
                     self.compares_soon |= is_changed;
                 } else {
                     has_changed_links = true;

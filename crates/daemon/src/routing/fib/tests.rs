@@ -215,9 +215,10 @@ fn a_million_routes_fit_in_200_mb() {
             message(prefix, (change % 3 != 0).then(|| 1 + next(64) as u32))
         })
         .collect();
+    let objects = crate::kernel::next_hop_objects::NextHopObjects::default();
     let begun = cpu_seconds();
     for (change, message) in messages.iter().enumerate() {
-        let news = crate::kernel::netlink::route_news::<Prefix>(message).unwrap();
+        let news = crate::kernel::netlink::route_news::<Prefix>(message, &objects).unwrap();
         let hop = |&(_, gateway, weight): &(u32, u32, u16)| Hop { interface: InterfaceId(1), gateway, weight };
         let hops: Vec<Hop> = news.hops.iter().map(hop).collect();
         let route = news.is_there.then_some((news.protocol, hops.as_slice()));

@@ -1,6 +1,7 @@
 //! All routes of the kernel against those that are known: what lost messages left is corrected.
 
 use core::net::IpAddr;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,6 +13,7 @@ use crate::instance::lock;
 use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::netlink::RouteNews;
+use crate::kernel::next_hop_objects::NextHopObjects;
 use crate::routing::family::Family;
 use crate::routing::rib::Met;
 use crate::routing::rib::RibOf;
@@ -30,6 +32,7 @@ impl Follower {
         if self.fib.is_none() {
             return;
         }
+        self.read_objects(reader);
         let mut corrected = self.compare_family::<Prefix>(reader);
         if self.has_ipv6() {
             corrected += self.compare_family::<Prefix6>(reader);
@@ -40,6 +43,24 @@ impl Follower {
             RouteCounters::add(&self.routing.counters.corrected, corrected);
         }
         self.publish();
+    }
+
+    /// Reads all next hops that routes may name.
+    fn read_objects(&mut self, reader: &mut Netlink) {
+        for _ in 0..DUMPS_MAX {
+            let mut objects = NextHopObjects::default();
+            let read = reader.dump_next_hops(|message| {
+                let _ = objects.take_in(message);
+            });
+            match read {
+                Ok(()) => self.objects = objects,
+                // They change. The messages about it come, too.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Kernels before 5.3 have none.
+                Err(_) => {}
+            }
+            break;
+        }
     }
 
     /// The same of one family. Returns how many routes differed.
@@ -54,7 +75,7 @@ impl Follower {
             // Each route is compared when it comes: a list of a million would be larger than all
             // that is kept of them.
             let dump = reader.dump_bytes(netlink::all_routes::<P>(), |message| {
-                if let Some(news) = netlink::route_news(message) {
+                if let Some(news) = netlink::route_news(message, &self.objects) {
                     self.meet::<P>(&routing, &news, &mut corrected);
                 }
             });
