@@ -149,6 +149,8 @@ pub struct NeighbourNews {
 }
 
 impl Netlink {
+    /// It has answered just now, or an operator says that it is there.
+    pub is_confirmed: bool,
     /// Opens a socket. With groups it receives what changes, and its calls do not wait.
     ///
     /// # Errors
@@ -609,10 +611,12 @@ pub fn neighbour_news(message: &RouteNetlinkMessage) -> Option<NeighbourNews> {
     let is_asked = is_there && matches!(header.state, NeighbourState::Incomplete | NeighbourState::None);
     let station = station.filter(|_| is_there && is_known);
     let is_collected = !is_there && is_known;
-    Some(NeighbourNews { device: header.ifindex, address, station, is_asked, is_collected })
+    Some(NeighbourNews { device: header.ifindex, address, station, is_confirmed, is_asked, is_collected })
 }
 
 /// Asks the kernel to resolve a neighbour, or to check that it is still there.
+    let is_confirmed = is_there
+        && matches!(header.state, NeighbourState::Reachable | NeighbourState::Permanent | NeighbourState::Noarp);
 pub fn resolve(device: u32, address: IpAddr) -> RouteNetlinkMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = family_of(address);
@@ -1016,7 +1020,13 @@ mod tests {
         assert!(!collected(NeighbourState::Failed));
     }
 
+            assert!(read.is_confirmed);
     #[test]
+        let RouteNetlinkMessage::NewNeighbour(mut stale) = resolve(7, Ipv4Addr::new(192, 0, 2, 9).into()) else {
+            return;
+        };
+        stale.header.state = NeighbourState::Stale;
+        assert!(!neighbour_news(&RouteNetlinkMessage::NewNeighbour(stale)).unwrap().is_confirmed);
     fn addresses_of_natrix_are_told_from_those_of_others() {
         let of_natrix = address(7, Ipv4Addr::new(192, 0, 2, 9).into(), 24);
         let read = |message: &RouteNetlinkMessage| {

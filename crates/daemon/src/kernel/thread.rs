@@ -269,10 +269,11 @@ impl<B: Buffer> Relay<B> {
     }
 
     fn tell(&mut self, news: NeighbourNews) {
-        let NeighbourNews { device, address, station, is_asked, is_collected } = news;
+        let NeighbourNews { device, address, station, is_asked, is_collected, .. } = news;
         let Some(&interface) = self.interface_of.get(&device) else { return };
         match station {
             _ if is_asked => return,
+            _ if repeats(self.known.get(&(interface, address)), &news) => return,
             // Active subscribers are more than the kernel keeps, and it does not see their packets.
             // Workers ask again within a minute. Without link, somebody else may come back.
             None if is_collected && self.devices.ports.iter().all(PortDevice::has_link) => return,
@@ -288,5 +289,34 @@ impl<B: Buffer> Relay<B> {
             // If it is lost, the worker asks again, or finds out when it checks the neighbour.
             let _ = ends.told.try_push(Told { interface, address, station });
         }
+    }
+}
+
+/// Nothing new: the kernel has not heard from the neighbour for a while, or asks it again. Workers
+/// would trust the entry for another minute.
+fn repeats(known: Option<&MacAddress>, news: &NeighbourNews) -> bool {
+    !news.is_confirmed && news.station.is_some() && known == news.station.as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_answer_renews_the_trust_in_a_neighbour() {
+        let (one, other) = (MacAddress([2, 0, 0, 0, 0, 1]), MacAddress([2, 0, 0, 0, 0, 2]));
+        let news = |station, is_confirmed| NeighbourNews {
+            device: 7,
+            address: IpAddr::from([192, 0, 2, 9]),
+            station,
+            is_confirmed,
+            is_asked: false,
+            is_collected: false,
+        };
+        assert!(repeats(Some(&one), &news(Some(one), false)), "stale");
+        assert!(!repeats(Some(&one), &news(Some(one), true)), "it has answered");
+        assert!(!repeats(Some(&one), &news(Some(other), false)), "stale at once, as it announced another address");
+        assert!(!repeats(None, &news(Some(one), false)), "known before the start");
+        assert!(!repeats(Some(&one), &news(None, false)), "it failed");
     }
 }
