@@ -783,11 +783,6 @@ def routes_that_only_name_their_next_hops_are_followed(n):
         come([], "the last member drops packets")
         n.nat.ip("nexthop", "del", "id", "73")
         come(None, "the group is deleted")
-        # By a group of its own, packets reach the core.
-        n.nat.ip("nexthop", "replace", "id", "71", "via", first, "dev", "nx-outside")
-        n.nat.ip("route", "add", LEARNED, "nhid", "71", "proto", OWN)
-        expect(wait_until(lambda: used_route(n, LEARNED), 4, 0.05), "the route of the server's side")
-        expect_equal(used_route(n, LEARNED)["next_hops"][0]["via"], CORE)
     finally:
         n.nat.run(["ip", "route", "flush", "proto", OWN])
         n.nat.run(["ip", "nexthop", "flush"])
