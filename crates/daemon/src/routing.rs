@@ -11,5 +11,6 @@ pub mod announcement;
 pub mod family;
 pub mod fib;
 pub mod keeper;
+pub mod record;
 pub mod rib;
 pub mod shared;

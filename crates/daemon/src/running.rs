@@ -49,6 +49,7 @@ use crate::mailbox::mailbox;
 use crate::quarantine::Quarantine;
 use crate::routing::announcement::Health;
 use crate::routing::keeper::Keeper;
+use crate::routing::record::Record;
 use crate::routing::shared::Routing;
 use crate::run::quarantine_path;
 use crate::server::Server;
@@ -229,9 +230,10 @@ impl Running {
         let kernel = kernel.transpose().map_err(system("kernel thread"))?;
         let fleet = Fleet::start(workers, &cpus, &options, prepare).map_err(system("worker thread"))?;
         drop(options);
+        let record = Record::beside(&config.control.socket);
         let keeper = match devices.interfaces.is_empty() {
             true => None,
-            false => Some(start_keeper(&instance, devices, log).map_err(system("routes thread"))?),
+            false => Some(start_keeper(&instance, (devices, record), log).map_err(system("routes thread"))?),
         };
         let server = Server::start(socket, Arc::clone(&instance), log).map_err(system("control thread"))?;
         let ticker = Ticker::start(Arc::clone(&instance), log).map_err(system("rates thread"))?;
@@ -287,7 +289,7 @@ impl Running {
 }
 
 /// Starts the thread that follows the kernel's routes and announces the pools.
-fn start_keeper(instance: &Arc<Instance>, devices: Devices, log: Log) -> io::Result<Keeper> {
+fn start_keeper(instance: &Arc<Instance>, kernel: (Devices, Record), log: Log) -> io::Result<Keeper> {
     let routing = Arc::new(Routing::new(&instance.shared()));
     instance.set_routing(Arc::clone(&routing));
     let (of_shared, of_health) = (Arc::clone(instance), Arc::clone(instance));
@@ -309,6 +311,7 @@ fn start_keeper(instance: &Arc<Instance>, devices: Devices, log: Log) -> io::Res
         }
         let is_up = |link: &InterfaceLink| ports_up.get(link.port.index()).copied().unwrap_or(false);
         Health {
+            now: of_health.clock.now(),
             interfaces_up: of_health.description.links.iter().map(is_up).collect(),
             ports_up,
             devices_down: BTreeSet::new(),
@@ -316,7 +319,7 @@ fn start_keeper(instance: &Arc<Instance>, devices: Devices, log: Log) -> io::Res
             log_healthy: !refuses || !failed(),
         }
     };
-    Keeper::start(routing, move || of_shared.shared(), health, devices, log)
+    Keeper::start(routing, move || of_shared.shared(), health, kernel, log)
 }
 
 /// Restores what port control granted before, and keeps what it grants from now on. Without the

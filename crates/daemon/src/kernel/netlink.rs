@@ -750,6 +750,21 @@ mod tests {
 
     use super::*;
 
+/// Table, first address and length of a route's prefix.
+pub fn place_of(route: &RouteMessage) -> Option<(u32, IpAddr, u8)> {
+    let all = || route.attributes.iter();
+    let address = all().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
+        RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
+        _ => None,
+    });
+    let table = all().find_map(|attribute| match attribute {
+        RouteAttribute::Table(table) => Some(*table),
+        _ => None,
+    });
+    Some((table?, address?, route.header.destination_prefix_length))
+}
+
     /// The route in a message as the library reads it.
     fn by_library(message: &RouteNetlinkMessage) -> Option<RouteNews<Prefix>> {
         let (route, is_there) = match message {

@@ -1,12 +1,15 @@
 //! What is announced to the routers while it can serve: pools, and prefixes for IPv6 hosts.
 
 use core::fmt;
+use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
 use control::Withheld;
+use nat::Protocol;
 use nat::Settings;
+use nat::Shared;
 use nat::stand_in::Prefix6;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
@@ -44,10 +47,10 @@ pub(crate) enum Served {
 }
 
 impl Served {
-    /// The prefixes of all pools, of NAT64 and of softwires, without addresses that the kernel has
-    /// on an interface.
-    pub(super) fn all(settings: &Settings) -> BTreeSet<Served> {
-        let addresses = settings.pools.iter().flat_map(|pool| &pool.addresses).map(|address| address.to_bits());
+    /// The prefixes of all pools, of NAT64 and of softwires, and those of removed addresses that
+    /// still `drain`, without addresses that the kernel has on an interface.
+    pub(super) fn all(settings: &Settings, drain: &[Ipv4Addr]) -> BTreeSet<Served> {
+        let addresses = settings.pools.iter().flat_map(|pool| &pool.addresses).chain(drain).map(|one| one.to_bits());
         let own = settings.interfaces.iter().flat_map(|interface| &interface.addresses);
         let own: BTreeSet<u32> = own.map(|own| own.address.to_bits()).collect();
         let pools = prefixes_of(addresses.filter(|address| !own.contains(address))).into_iter().map(Served::Pool);
@@ -80,9 +83,23 @@ impl fmt::Display for Served {
     }
 }
 
+/// Addresses that a change removed and that have flows whose time to drain is not over.
+pub(super) fn draining(shared: &Shared, now: nat::Instant) -> Vec<Ipv4Addr> {
+    let is_used = |place| {
+        shared.ports_leased(place) > 0 || Protocol::ALL.iter().any(|protocol| shared.ports_used(place, *protocol) > 0)
+    };
+    let drain = shared.addresses().filter(|(place, slot)| {
+        let closed = slot.closed.filter(|closed| closed.removed);
+        closed.is_some_and(|closed| closed.ends.is_none_or(|ends| now < ends)) && is_used(*place)
+    });
+    drain.map(|(_, slot)| slot.address).collect()
+}
+
 /// What a pool needs to be announced, as the instance sees it now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
+    /// The time of the workers.
+    pub now: nat::Instant,
     /// By port: whether it has link.
     pub ports_up: Vec<bool>,
     /// By interface: whether its port has link.
@@ -180,6 +197,7 @@ mod tests {
     /// Two interfaces with link, and everything else as it should be.
     fn healthy() -> Health {
         Health {
+            now: nat::Instant::default(),
             ports_up: vec![true, true],
             interfaces_up: vec![true, true],
             devices_down: BTreeSet::new(),
@@ -228,7 +246,7 @@ mod tests {
         // A static route over the interface without link, which was preferred.
         let route = nat::settings::Route {
             prefix: Prefix::ALL,
-            next_hop: core::net::Ipv4Addr::new(192, 0, 2, 254),
+            next_hop: Ipv4Addr::new(192, 0, 2, 254),
             interface: InterfaceId(1),
         };
         settings.routes.push(route);
@@ -249,10 +267,12 @@ mod tests {
             vec![nat::settings::Nat64 { prefix: translate::Prefix::WELL_KNOWN, realm, lowest_mtu6: 1_280 }];
         let softwire = nat::settings::Softwire { aftr, realm, inner: Vec::new(), subscribers: Vec::new() };
         settings.transition.softwires = vec![softwire];
-        let all = |settings: &Settings| Served::all(settings).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let all = |settings: &Settings| Served::all(settings, &[]).iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(all(&settings), ["64:ff9b::/96", "2001:db8:64::aaaa/128"]);
         settings.ipv6.addresses =
             vec![nat::settings::Address6 { interface: InterfaceId(0), address: aftr, prefix_length: 64 }];
         assert_eq!(all(&settings), ["64:ff9b::/96"], "the kernel has that address");
+        let drain = Served::all(&settings, &[Ipv4Addr::new(203, 0, 113, 8), Ipv4Addr::new(203, 0, 113, 9)]);
+        assert!(drain.contains(&Served::Pool(Prefix::new(Ipv4Addr::new(203, 0, 113, 8), 31).unwrap())), "they drain");
     }
 }

@@ -20,6 +20,7 @@ use std::thread;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use control::Withheld;
 use nat::Shared;
 use nat::stand_in::Prefix6;
 use nat::types::InterfaceId;
@@ -39,8 +40,10 @@ use crate::kernel::setup::Devices;
 use crate::log::Log;
 use crate::routing::announcement::Health;
 use crate::routing::announcement::Served;
+use crate::routing::announcement::draining;
 use crate::routing::announcement::withheld;
 use crate::routing::fib::Fib;
+use crate::routing::record::Record;
 use crate::routing::rib::Table;
 use crate::routing::shared::RouteCounters;
 use crate::routing::shared::Routing;
@@ -94,6 +97,8 @@ struct Follower {
     devices: Devices,
     /// Interface of a device, and the kernel's table of it.
     interface_of: HashMap<u32, (InterfaceId, u32)>,
+    /// The table of the VRF device that a device is in.
+    vrf_tables: HashMap<u32, u32>,
     fib: Option<Fib>,
     socket: Netlink,
     carrier: HashMap<PortIndex, bool>,
@@ -110,8 +115,11 @@ struct Follower {
     compares_soon: bool,
     /// Somebody may have removed what is announced.
     announces_again: bool,
-    /// What is announced, and in which table of the kernel.
-    announced: BTreeMap<Served, u32>,
+    /// What is announced, and in which tables of the kernel.
+    announced: BTreeSet<(Served, u32)>,
+    record: Record,
+    /// What keeps the pools away by the last line of the log.
+    reported: Option<Option<Withheld>>,
     /// Refused routes before those that are tried next.
     retried: usize,
     /// Looks at ports and pools; no more than [`REPEATED_LOOKS`].
@@ -123,7 +131,8 @@ struct Follower {
 
 impl Keeper {
     /// Starts the thread. When it returns, the workers have all routes of the configuration.
-    /// `health` gets the names of the kernel's devices without link.
+    /// `health` gets the names of the kernel's devices without link. `record` is of what earlier
+    /// processes of this instance have announced.
     ///
     /// # Errors
     /// The system refuses a socket or the thread.
@@ -131,7 +140,7 @@ impl Keeper {
         routing: Arc<Routing>,
         shared: impl Fn() -> Arc<Shared> + Send + 'static,
         health: impl Fn(&HashSet<String>) -> Health + Send + 'static,
-        devices: Devices,
+        (devices, record): (Devices, Record),
         log: Log,
     ) -> io::Result<Keeper> {
         let mut monitor = Netlink::open(&[
@@ -153,6 +162,7 @@ impl Keeper {
             health: Box::new(health),
             devices,
             interface_of: HashMap::new(),
+            vrf_tables: HashMap::new(),
             socket: Netlink::open(&[])?,
             carrier: HashMap::new(),
             without_link: HashSet::new(),
@@ -161,7 +171,9 @@ impl Keeper {
             doubled: HashSet::new(),
             compares_soon: false,
             announces_again: false,
-            announced: BTreeMap::new(),
+            announced: BTreeSet::new(),
+            record,
+            reported: None,
             retried: 0,
             looks: 0,
             settings_of: now,
@@ -169,6 +181,8 @@ impl Keeper {
             log,
         };
         follower.refresh_all();
+        // In which tables it announces.
+        follower.read_links();
         follower.withdraw_old();
         let stop = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stop);
@@ -195,8 +209,9 @@ impl Follower {
                     let is_unknown = |id: u32| !self.objects.has(id);
                     self.compares_soon |= netlink::object_of_route(message).is_some_and(is_unknown);
                     if netlink::is_replacement(message) {
-                        let is_announced =
-                            |news: &RouteNews<Prefix>| self.announced.contains_key(&Served::Pool(news.prefix));
+                        let is_announced = |news: &RouteNews<Prefix>| {
+                            self.announced.contains(&(Served::Pool(news.prefix), news.table))
+                        };
                         self.announces_again |= news.iter().skip(known.0).any(is_announced) || news6.len() > known.1;
                         // A known route may have given way to one that is not read.
                         self.compares_soon |= known == (news.len(), news6.len());
@@ -286,14 +301,27 @@ impl Follower {
         }
         let is_drained = lock(&self.routing.pools).drained_at.is_some();
         let withheld = withheld(&health, self.settings_of.settings(), &lock(&self.routing.rib), is_drained);
-        let served = Served::all(self.settings_of.settings());
+        self.report(withheld);
+        let served = Served::all(self.settings_of.settings(), &draining(&self.settings_of, health.now));
         self.announce(if withheld.is_none() { &served } else { &NOTHING });
         {
             let mut pools = lock(&self.routing.pools);
             (pools.withheld, pools.served) = (withheld, served);
-            pools.announced = self.announced.keys().copied().collect();
+            pools.announced = self.announced.iter().map(|(served, _)| *served).collect();
         }
         self.routing.looks.fetch_add(1, Ordering::Release);
+    }
+
+    /// A line in the log when the pools are announced, and when they no longer are.
+    fn report(&mut self, withheld: Option<Withheld>) {
+        if self.reported.replace(withheld) == Some(withheld) {
+            return;
+        }
+        match withheld {
+            None => self.log.info(&"pools: announced"),
+            Some(why @ Withheld::Drained) => self.log.info(&format_args!("pools: not announced: {}", why.reason())),
+            Some(why) => self.log.warn(&format_args!("pools: not announced: {}", why.reason())),
+        }
     }
 
     /// Lets routes follow the links of their interfaces, and tries those again that were refused.

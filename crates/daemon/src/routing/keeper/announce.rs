@@ -1,6 +1,5 @@
 //! Routes of the kernel by which routing daemons learn what Natrix serves.
 
-use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -10,7 +9,6 @@ use nat::types::Facing;
 use nat::types::Prefix;
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::route::RouteAddress;
 use netlink_packet_route::route::RouteAttribute;
 use netlink_packet_route::route::RouteMessage;
 
@@ -19,6 +17,7 @@ use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
 use crate::routing::announcement::Served;
 use crate::routing::family::Family;
+use crate::routing::record::Place;
 
 /// Tries to read all own routes while others change.
 const DUMPS_MAX: usize = 5;
@@ -28,34 +27,49 @@ const METRIC6: u32 = 1_024;
 const FURTHER_METRICS: u32 = 4;
 
 impl Follower {
-    /// The table of the kernel that something is announced in: pools in the main one, and what
-    /// IPv6 hosts use in that of their realm, if the kernel has an interface of it.
-    fn table_of(&self, served: Served) -> Option<u32> {
-        let (Served::Nat64(realm, _) | Served::Softwire(realm, _)) = served else { return Some(netlink::TABLE_MAIN) };
-        let mut all = self.interface_of.values();
-        all.find(|(interface, _)| self.facing(*interface) == Facing::inside(realm)).map(|(_, table)| *table)
+    /// The tables of the kernel that something is announced in. Pools: those of the VRF devices
+    /// that the interfaces outside are in, the main one for interfaces in none. What IPv6 hosts
+    /// use: that of their realm, if the kernel has an interface of it.
+    fn tables_for(&self, served: Served) -> BTreeSet<u32> {
+        let of = |facing| {
+            let all = self.interface_of.iter();
+            all.filter(move |(_, (interface, _))| self.facing(*interface) == facing)
+        };
+        match served {
+            Served::Pool(_) => {
+                let vrf = |device: &u32| self.vrf_tables.get(device).copied().unwrap_or(netlink::TABLE_MAIN);
+                let tables: BTreeSet<u32> = of(Facing::OUTSIDE).map(|(device, _)| vrf(device)).collect();
+                if tables.is_empty() { BTreeSet::from([netlink::TABLE_MAIN]) } else { tables }
+            }
+            Served::Nat64(realm, _) | Served::Softwire(realm, _) => {
+                of(Facing::inside(realm)).map(|(_, (_, table))| *table).take(1).collect()
+            }
+        }
+    }
+
+    fn with_tables(&self, served: &BTreeSet<Served>) -> BTreeSet<(Served, u32)> {
+        let placed = |served: Served| self.tables_for(served).into_iter().map(move |table| (served, table));
+        served.iter().copied().flat_map(placed).collect()
     }
 
     pub(super) fn announce(&mut self, wanted: &BTreeSet<Served>) {
-        let wanted: BTreeMap<Served, u32> =
-            wanted.iter().filter_map(|served| Some((*served, self.table_of(*served)?))).collect();
-        for (served, table) in self.announced.clone() {
-            if wanted.get(&served) != Some(&table) {
-                self.withdraw(served, table);
-                self.announced.remove(&served);
-            }
+        let wanted = self.with_tables(wanted);
+        for (served, table) in self.announced.difference(&wanted).copied().collect::<Vec<_>>() {
+            self.withdraw(served, table);
+            self.announced.remove(&(served, table));
         }
+        self.put_on_record(&wanted);
         let is_again = core::mem::take(&mut self.announces_again);
         for (served, table) in wanted {
-            if !is_again && self.announced.contains_key(&served) {
+            if !is_again && self.announced.contains(&(served, table)) {
                 continue;
             }
             match self.put(served, table) {
                 Ok(()) => {
-                    self.announced.insert(served, table);
+                    self.announced.insert((served, table));
                 }
                 Err(error) => {
-                    self.announced.remove(&served);
+                    self.announced.remove(&(served, table));
                     self.log.warn(&format_args!("prefix {served}: the kernel refuses its route: {error}"));
                 }
             }
@@ -102,15 +116,50 @@ impl Follower {
         }
     }
 
-    /// Routes of a process before this one that was killed.
+    /// Routes of a process before this one that was killed: those of what is served now, and those
+    /// on record. Another instance in this network namespace has routes like them.
     pub(super) fn withdraw_old(&mut self) {
+        let served = Served::all(self.settings_of.settings(), &[]);
+        let mut ours = self.record.read();
+        ours.extend(self.with_tables(&served).into_iter().map(placed));
         // What is missing then is withdrawn by the next process.
         let mut old = own_routes::<Prefix>().unwrap_or_default();
         old.extend(own_routes::<Prefix6>().unwrap_or_default());
+        let mut foreign = 0;
         for route in old {
-            // It may be gone already.
-            let _ = self.socket.request(RouteNetlinkMessage::DelRoute(route), 0);
+            if netlink::place_of(&route).is_some_and(|place| ours.contains(&place)) {
+                // It may be gone already.
+                let _ = self.socket.request(RouteNetlinkMessage::DelRoute(route), 0);
+            } else {
+                foreign += 1;
+            }
         }
+        if foreign > 0 {
+            self.log.info(&format_args!(
+                "routes: {foreign} of protocol {} are left alone; if no other instance announces them, remove them \
+                 with ip route del",
+                netlink::PROTOCOL_NATRIX
+            ));
+        }
+    }
+
+    /// Puts on record what is about to be announced, before the kernel has it.
+    fn put_on_record(&mut self, wanted: &BTreeSet<(Served, u32)>) {
+        let all = self.announced.union(wanted).copied().map(placed).collect();
+        if let Err(error) = self.record.write(all) {
+            let path = self.record.path().display();
+            self.log.warn(&format_args!(
+                "routes: {path}: {error}; if Natrix is killed now, its next start leaves routes of removed pools"
+            ));
+        }
+    }
+}
+
+/// What is served, as the kernel has it.
+fn placed((served, table): (Served, u32)) -> Place {
+    match served {
+        Served::Pool(prefix) => (table, prefix.address().into(), prefix.length()),
+        Served::Nat64(_, prefix) | Served::Softwire(_, prefix) => (table, Prefix6::ip(prefix.first()), prefix.bits()),
     }
 }
 
@@ -120,18 +169,7 @@ fn is_there_already(made: &io::Result<()>) -> bool {
 
 /// Whether the kernel has a route of IPv6 of Natrix with the table and prefix of this one.
 fn has_own(wanted: &RouteMessage) -> io::Result<bool> {
-    let of = |message: &RouteMessage| {
-        let prefix = message.attributes.iter().find_map(|attribute| match attribute {
-            RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(*address),
-            _ => None,
-        });
-        let table = message.attributes.iter().find_map(|attribute| match attribute {
-            RouteAttribute::Table(table) => Some(*table),
-            _ => None,
-        });
-        (table, prefix, message.header.destination_prefix_length)
-    };
-    Ok(own_routes::<Prefix6>()?.iter().any(|own| of(own) == of(wanted)))
+    Ok(own_routes::<Prefix6>()?.iter().any(|own| netlink::place_of(own) == netlink::place_of(wanted)))
 }
 
 /// The routes of Natrix in the kernel.
