@@ -1,6 +1,7 @@
 //! A running instance as seen by the control server: its configuration, and questions to its
 //! workers.
 
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
@@ -40,6 +41,9 @@ use crate::sinks::Sinks;
 pub(crate) const SEE_LOG: &str = "see the log of the daemon";
 /// Time limit for a worker's answer. A healthy worker takes microseconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// The same for a worker that left the question before without an answer: several questions wait
+/// for each other, and their askers should not wait for each of them.
+const SILENT_WITHIN: Duration = Duration::from_millis(100);
 
 /// A port, for `show interfaces`.
 #[derive(Clone, Debug)]
@@ -103,6 +107,8 @@ pub struct Instance {
     /// The current configuration, to change it; None if it cannot be changed.
     pub(crate) live: Mutex<Option<Live>>,
     askers: Vec<Mutex<Asker>>,
+    /// By worker: it left the last question without an answer.
+    silent: Vec<AtomicBool>,
     rates: Mutex<Rates>,
     state: AtomicU8,
     traces: AtomicU64,
@@ -128,6 +134,7 @@ impl Instance {
             shared: Mutex::new(shared),
             live: Mutex::new(None),
             clock,
+            silent: askers.iter().map(|_| AtomicBool::new(false)).collect(),
             askers: askers.into_iter().map(Mutex::new).collect(),
             rates: Mutex::new(Rates::default()),
             state: AtomicU8::new(0),
@@ -273,27 +280,16 @@ impl Instance {
     /// # Errors
     /// No such worker, or it does not answer in time.
     pub fn ask(&self, worker: usize, question: Question) -> Result<Question, Fault> {
-        let object = || format!("worker {worker}");
-        let asker = self.askers.get(worker);
-        let asker = asker.ok_or_else(|| Fault::new(object(), "does not exist", "see natrix show status"))?;
+        let fault = |problem, remedy| Fault::new(format!("worker {worker}"), problem, remedy);
+        let (Some(asker), Some(silent)) = (self.askers.get(worker), self.silent.get(worker)) else {
+            return Err(fault("does not exist", "see natrix show status"));
+        };
         let mut asker = lock(asker);
-        let silent = |problem| Fault::new(object(), problem, SEE_LOG);
-        asker.ask(question).map_err(|_question| silent("has not answered earlier questions yet"))?;
-        let deadline = Instant::now() + ANSWER_WITHIN;
-        let mut pause = Duration::from_micros(10);
-        loop {
-            if let Some(answer) = asker.answer() {
-                return Ok(answer);
-            }
-            if asker.is_abandoned() {
-                return Err(silent("has stopped"));
-            }
-            if Instant::now() >= deadline {
-                return Err(silent("does not answer"));
-            }
-            thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(2));
-        }
+        // After the lock: the question before may have found out.
+        let within = if silent.load(Ordering::Relaxed) { SILENT_WITHIN } else { ANSWER_WITHIN };
+        let answer = wait_for_answer(&mut asker, question, within);
+        silent.store(answer.is_err(), Ordering::Relaxed);
+        answer.map_err(|problem| fault(problem, SEE_LOG))
     }
 
     /// The numbers of one worker.
@@ -313,6 +309,26 @@ impl Instance {
     /// As [`Instance::ask`].
     pub fn snapshots(&self) -> Result<Vec<Snapshot>, Fault> {
         (0..self.worker_count()).map(|worker| self.snapshot(worker)).collect()
+    }
+}
+
+/// The answer to a question, or what the worker does instead.
+fn wait_for_answer(asker: &mut Asker, question: Question, within: Duration) -> Result<Question, &'static str> {
+    asker.ask(question).map_err(|_question| "has not answered earlier questions yet")?;
+    let deadline = Instant::now() + within;
+    let mut pause = Duration::from_micros(10);
+    loop {
+        if let Some(answer) = asker.answer() {
+            return Ok(answer);
+        }
+        if asker.is_abandoned() {
+            return Err("has stopped");
+        }
+        if Instant::now() >= deadline {
+            return Err("does not answer");
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(2));
     }
 }
 

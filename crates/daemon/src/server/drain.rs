@@ -5,6 +5,7 @@ use control::Drained;
 use control::Fault;
 
 use crate::instance::Instance;
+use crate::instance::SEE_LOG;
 use crate::routing::shared::Routing;
 
 /// Withdraws the pools, or announces them again.
@@ -17,7 +18,11 @@ pub(crate) fn drain(instance: &Instance, undo: bool) -> Result<Drained, Fault> {
     let changed = routing.drain(!undo).map_err(|stuck| {
         Fault::new("drain", stuck.to_string(), "run natrix show status; the drain happens once it does")
     })?;
-    let status = super::numbers::status(instance)?;
+    let status = super::numbers::status(instance).map_err(|silent| {
+        let done = if undo { "the drain has ended" } else { "the instance is drained" };
+        let problem = format!("{done}, but {} {}, so what is left is not known", silent.object, silent.problem);
+        Fault::new("drain", problem, SEE_LOG)
+    })?;
     Ok(Drained {
         drained: !undo,
         changed,

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::thread;
 use std::thread::JoinHandle;
 
+use control::Fault;
+use control::RunState;
 use control::ratio;
 use nat::Verdict;
 use nat::verdict::VerdictKind;
@@ -56,13 +58,27 @@ impl Drop for Ticker {
 
 fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
     let mut before: Vec<Snapshot> = Vec::new();
+    let mut silent: Option<String> = None;
     let steps = PERIOD.as_millis() / STEP.as_millis();
     while !stop.load(Ordering::Relaxed) {
-        // Requests report a worker that does not answer; the rates stay as they are meanwhile.
-        if let Ok(snapshots) = instance.snapshots() {
-            instance.set_rates(rates(&before, &snapshots));
-            snapshots.iter().for_each(|snapshot| report(instance, log, snapshot));
-            before = snapshots;
+        match instance.snapshots() {
+            Ok(snapshots) => {
+                if let Some(object) = silent.take() {
+                    log.info(&format_args!("{object}: answers again"));
+                }
+                instance.set_rates(rates(&before, &snapshots));
+                snapshots.iter().for_each(|snapshot| report(instance, log, snapshot));
+                before = snapshots;
+            }
+            // The rates stay as they are meanwhile. At the end of the instance all workers stop.
+            Err(fault) if silent.is_none() && instance.state() == RunState::Running => {
+                let Fault { object, problem, .. } = fault;
+                log.error(&format_args!(
+                    "{object}: {problem}; its subscribers have no service until it does, and no pool is announced"
+                ));
+                silent = Some(object);
+            }
+            Err(_) => {}
         }
         for _ in 0..steps {
             if stop.load(Ordering::Relaxed) {
