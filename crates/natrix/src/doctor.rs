@@ -112,6 +112,7 @@ fn examine(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<F
     let mut found = vec![privileges(files, config), hugepages(files, config), transparent(files), locked(files)];
     found.extend(ports(files, config, kernel));
     found.extend(config.and_then(|config| neighbours(files, config)));
+    found.extend(config.and_then(|config| reverse_path(files, config)));
     found.extend(config.and_then(groups));
     found.push(clock_source(files));
     found.push(clock_is_set(files));
@@ -168,6 +169,28 @@ fn neighbours(files: &Files, config: &Config) -> Option<Finding> {
     }
     let remedy = daemon::kernel::setup::neighbours_remedy(stations);
     Some(finding("neighbours", Level::Warning, seen, remedy))
+}
+
+/// With rp_filter = 1, the kernel drops what comes from a subnet by another device than the one that
+/// its route has, ARP as well. Of two VRFs with one subnet it does so for one.
+fn reverse_path(files: &Files, config: &Config) -> Option<Finding> {
+    let shared = daemon::kernel::setup::devices_with_shared_subnets(config);
+    if shared.is_empty() {
+        return None;
+    }
+    let setting = |device: &str| files.text(&format!("proc/sys/net/ipv4/conf/{device}/rp_filter"));
+    let number = |text: String| text.trim().parse::<u8>().ok();
+    let of_all = number(setting("all")).unwrap_or(0);
+    let strict = |device: &&str| {
+        let own = number(setting(device)).or_else(|| number(setting("default"))).unwrap_or(0);
+        of_all.max(own) == 1
+    };
+    let strict: Vec<&str> = shared.into_iter().filter(strict).collect();
+    if strict.is_empty() {
+        return Some(ok("reverse path", "not strict on devices of VRFs that share a subnet"));
+    }
+    let seen = format!("rp_filter is strict on {}, whose subnet another VRF has, too", strict.join(", "));
+    Some(finding("reverse path", Level::Warning, seen, "sysctl -w net.ipv4.conf.all.rp_filter=2"))
 }
 
 /// Packets pass without the groups of the API, but nobody is a member of them.
@@ -559,6 +582,41 @@ mod tests {
 
     fn of<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
         findings.iter().find(|one| one.check == check).unwrap_or_else(|| panic!("no {check} in {findings:?}"))
+    }
+
+    #[test]
+    fn strict_filters_between_vrfs_with_one_subnet_are_found() {
+        let vrf = |name: &str, address: &str| {
+            format!(
+                "[[interface]]\nname = \"{name}\"\nrealm = \"inside\"\nvrf = \"{name}\"\nkernel = \"nx-{name}\"\n\
+                 driver = \"net_af_packet{0},iface={name}\"\naddresses = [\"{address}\"]\n\
+                 [[pool]]\nname = \"{name}\"\nvrfs = [\"{name}\"]\naddresses = [\"203.0.113.{0}\"]\n\
+                 subscribers = [\"10.0.0.0/8\"]\n",
+                name.len()
+            )
+        };
+        let found = |red: &str, files: &[(&str, &str)]| {
+            let text = format!(
+                "{}{}[[interface]]\nname = \"out\"\nrealm = \"outside\"\ndriver = \"net_af_packet9,iface=eth9\"\n\
+                 addresses = [\"192.0.2.2/30\"]\n",
+                vrf("blue", "10.0.0.1/24"),
+                vrf("red", red)
+            );
+            let config = config::parse(&text, "test.toml").unwrap_or_else(|faults| panic!("{faults:?}"));
+            reverse_path(&Tree::new("filters", files).files(), &config)
+        };
+        let (all, default) = ("proc/sys/net/ipv4/conf/all/rp_filter", "proc/sys/net/ipv4/conf/default/rp_filter");
+        assert_eq!(found("10.0.1.1/24", &[(all, "1")]), None, "no subnet in common");
+        let one = found("10.0.0.254/25", &[(all, "1"), (default, "0")]).unwrap();
+        assert_eq!(one.level, Level::Warning);
+        assert!(one.seen.contains("nx-blue, nx-red"), "{one:?}");
+        let before = found("10.0.0.254/24", &[(all, "0"), (default, "1")]).unwrap();
+        assert_eq!(before.level, Level::Warning, "devices that are not there yet");
+        let loose = found("10.0.0.254/24", &[(all, "2"), (default, "1")]).unwrap();
+        assert_eq!(loose.level, Level::Ok);
+        let red = ("proc/sys/net/ipv4/conf/nx-red/rp_filter", "1");
+        let one = found("10.0.0.254/24", &[(all, "0"), red]).unwrap();
+        assert!(one.seen.contains("on nx-red,"), "{one:?}");
     }
 
     #[test]

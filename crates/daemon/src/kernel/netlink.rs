@@ -18,6 +18,9 @@ use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::AddressAttribute;
 use netlink_packet_route::address::AddressMessage;
+use netlink_packet_route::link::AfSpecInet;
+use netlink_packet_route::link::AfSpecUnspec;
+use netlink_packet_route::link::LinkAttribute;
 use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::neighbour::NeighbourAddress;
 use netlink_packet_route::neighbour::NeighbourAttribute;
@@ -84,6 +87,10 @@ const TUNNEL: u16 = 22;
 const OBJECT: u16 = 30;
 /// Attribute of an address (IFA_PROTO, `linux/if_addr.h`).
 const SET_BY: u16 = 11;
+/// Settings of IPv4 of a device (IFLA_INET_CONF), and two of them.
+const INET_SETTINGS: u16 = 1;
+const ARP_ANNOUNCE: u16 = 18;
+const ARP_IGNORE: u16 = 19;
 /// Types of a route, a flag of a next hop (RTNH_F_DEAD), one of a route that is a copy of another
 /// (RTM_F_CLONED), and the families.
 const KIND_UNICAST: u8 = 1;
@@ -142,6 +149,8 @@ pub struct NeighbourNews {
     pub address: IpAddr,
     /// Its link-layer address; None: it did not answer, or is forgotten.
     pub station: Option<MacAddress>,
+    /// It has answered just now, or an operator says that it is there.
+    pub is_confirmed: bool,
     /// The kernel still asks and has no answer yet.
     pub is_asked: bool,
     /// The kernel forgot it though it had answered: its table is full, or nobody asked for a while.
@@ -149,8 +158,6 @@ pub struct NeighbourNews {
 }
 
 impl Netlink {
-    /// It has answered just now, or an operator says that it is there.
-    pub is_confirmed: bool,
     /// Opens a socket. With groups it receives what changes, and its calls do not wait.
     ///
     /// # Errors
@@ -608,6 +615,8 @@ pub fn neighbour_news(message: &RouteNetlinkMessage) -> Option<NeighbourNews> {
             | NeighbourState::Permanent
             | NeighbourState::Noarp
     );
+    let is_confirmed = is_there
+        && matches!(header.state, NeighbourState::Reachable | NeighbourState::Permanent | NeighbourState::Noarp);
     let is_asked = is_there && matches!(header.state, NeighbourState::Incomplete | NeighbourState::None);
     let station = station.filter(|_| is_there && is_known);
     let is_collected = !is_there && is_known;
@@ -615,8 +624,6 @@ pub fn neighbour_news(message: &RouteNetlinkMessage) -> Option<NeighbourNews> {
 }
 
 /// Asks the kernel to resolve a neighbour, or to check that it is still there.
-    let is_confirmed = is_there
-        && matches!(header.state, NeighbourState::Reachable | NeighbourState::Permanent | NeighbourState::Noarp);
 pub fn resolve(device: u32, address: IpAddr) -> RouteNetlinkMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = family_of(address);
@@ -698,6 +705,33 @@ pub fn device_address(message: &RouteNetlinkMessage) -> Option<DeviceAddress> {
     })
 }
 
+/// Has a device answer ARP for its own addresses only (`arp_ignore` 1), and ask with one of them
+/// (`arp_announce` 2): other devices may be of other VRFs with the same addresses.
+pub fn own_arp_only(device: u32) -> RouteNetlinkMessage {
+    // Attributes of IFLA_INET_CONF: number of the setting (`linux/ip.h`) and value.
+    let settings = [(ARP_IGNORE, 1_u32), (ARP_ANNOUNCE, 2)].map(|(setting, value)| {
+        let mut attribute = [0; 8];
+        let fields = [8_u16.to_ne_bytes(), setting.to_ne_bytes()].concat();
+        for (place, byte) in attribute.iter_mut().zip(fields.into_iter().chain(value.to_ne_bytes())) {
+            *place = byte;
+        }
+        attribute
+    });
+    let all = AfSpecInet::Other(DefaultNla::new(INET_SETTINGS, settings.concat()));
+    let mut message = LinkMessage::default();
+    message.header.index = device;
+    message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![all])]));
+    RouteNetlinkMessage::NewLink(message)
+}
+
+/// Gives a device a link-layer address.
+pub fn station(device: u32, station: MacAddress) -> RouteNetlinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.index = device;
+    message.attributes.push(LinkAttribute::Address(station.0.to_vec()));
+    RouteNetlinkMessage::NewLink(message)
+}
+
 /// An address for a device.
 pub fn address(device: u32, address: IpAddr, prefix_length: u8) -> RouteNetlinkMessage {
     let mut message = AddressMessage::default();
@@ -714,6 +748,21 @@ pub fn address(device: u32, address: IpAddr, prefix_length: u8) -> RouteNetlinkM
     }
     message.attributes.push(AddressAttribute::Other(DefaultNla::new(SET_BY, vec![PROTOCOL_NATRIX])));
     RouteNetlinkMessage::NewAddress(message)
+}
+
+/// Table, first address and length of a route's prefix.
+pub fn place_of(route: &RouteMessage) -> Option<(u32, IpAddr, u8)> {
+    let all = || route.attributes.iter();
+    let address = all().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
+        RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
+        _ => None,
+    });
+    let table = all().find_map(|attribute| match attribute {
+        RouteAttribute::Table(table) => Some(*table),
+        _ => None,
+    });
+    Some((table?, address?, route.header.destination_prefix_length))
 }
 
 /// A route of Natrix that shows the kernel and routing daemons that a prefix is served here: of a
@@ -749,21 +798,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-/// Table, first address and length of a route's prefix.
-pub fn place_of(route: &RouteMessage) -> Option<(u32, IpAddr, u8)> {
-    let all = || route.attributes.iter();
-    let address = all().find_map(|attribute| match attribute {
-        RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
-        RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
-        _ => None,
-    });
-    let table = all().find_map(|attribute| match attribute {
-        RouteAttribute::Table(table) => Some(*table),
-        _ => None,
-    });
-    Some((table?, address?, route.header.destination_prefix_length))
-}
 
     /// The route in a message as the library reads it.
     fn by_library(message: &RouteNetlinkMessage) -> Option<RouteNews<Prefix>> {
@@ -986,7 +1020,13 @@ pub fn place_of(route: &RouteMessage) -> Option<(u32, IpAddr, u8)> {
             message.attributes.push(NeighbourAttribute::LinkLocalAddress(station.0.to_vec()));
             let read = neighbour_news(&RouteNetlinkMessage::NewNeighbour(message)).unwrap();
             assert_eq!((read.device, read.address, read.station), (7, address, Some(station)));
+            assert!(read.is_confirmed);
         }
+        let RouteNetlinkMessage::NewNeighbour(mut stale) = resolve(7, Ipv4Addr::new(192, 0, 2, 9).into()) else {
+            return;
+        };
+        stale.header.state = NeighbourState::Stale;
+        assert!(!neighbour_news(&RouteNetlinkMessage::NewNeighbour(stale)).unwrap().is_confirmed);
         assert_eq!(neighbour_news(&resolve(7, "ff02::1".parse().unwrap())), None, "a group is no neighbour");
     }
 
@@ -997,6 +1037,38 @@ pub fn place_of(route: &RouteMessage) -> Option<(u32, IpAddr, u8)> {
         assert_eq!(news(route(RouteType::BlackHole, Vec::new())).unwrap().hops, []);
         let own = announcement(TABLE_MAIN, Prefix::host(Ipv4Addr::new(203, 0, 113, 1)));
         assert_eq!(news(RouteNetlinkMessage::NewRoute(own)), None);
+    }
+
+    #[test]
+    fn a_route_that_names_its_next_hop_has_those_of_the_object() {
+        let mut objects = NextHopObjects::default();
+        let mut message = bytes_of(route(RouteType::Unicast, Vec::new()));
+        let named = [&8_u16.to_ne_bytes()[..], &OBJECT.to_ne_bytes(), &6_u32.to_ne_bytes()].concat();
+        message.extend_from_slice(&named);
+        assert_eq!(object_of_route(&message), Some(6));
+        assert_eq!(route_news::<Prefix>(&message, &objects), None, "it is not known yet");
+        // Number 6: by device 3.
+        let mut object = vec![0; HEADER + 8];
+        object[4..6].copy_from_slice(&NEW_NEXT_HOP.to_ne_bytes());
+        for (kind, value) in [(1_u16, 6_u32), (5, 3)] {
+            object.extend([&8_u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value.to_ne_bytes()].concat());
+        }
+        assert_eq!(objects.take_in(&object), Some(false));
+        assert_eq!(route_news::<Prefix>(&message, &objects).unwrap().hops, [(3, 0, 1)]);
+        assert_eq!(object_of_route(&object), None, "no route");
+    }
+
+    #[test]
+    fn settings_of_arp_have_the_form_of_the_kernel() {
+        let bytes = bytes_of(own_arp_only(7));
+        let nested = attributes(&bytes[HEADER + 16..]).next().unwrap();
+        // IFLA_AF_SPEC, AF_INET, IFLA_INET_CONF.
+        assert_eq!(nested.0, 26);
+        let (family, inet) = attributes(nested.1).next().unwrap();
+        let (settings, all) = attributes(inet).next().unwrap();
+        assert_eq!((family, settings), (2, 1));
+        let all: Vec<(u16, u32)> = attributes(all).map(|(kind, value)| (kind, word(value, 0))).collect();
+        assert_eq!(all, [(19, 1), (18, 2)]);
     }
 
     #[test]
@@ -1035,13 +1107,7 @@ pub fn place_of(route: &RouteMessage) -> Option<(u32, IpAddr, u8)> {
         assert!(!collected(NeighbourState::Failed));
     }
 
-            assert!(read.is_confirmed);
     #[test]
-        let RouteNetlinkMessage::NewNeighbour(mut stale) = resolve(7, Ipv4Addr::new(192, 0, 2, 9).into()) else {
-            return;
-        };
-        stale.header.state = NeighbourState::Stale;
-        assert!(!neighbour_news(&RouteNetlinkMessage::NewNeighbour(stale)).unwrap().is_confirmed);
     fn addresses_of_natrix_are_told_from_those_of_others() {
         let of_natrix = address(7, Ipv4Addr::new(192, 0, 2, 9).into(), 24);
         let read = |message: &RouteNetlinkMessage| {

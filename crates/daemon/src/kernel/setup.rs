@@ -10,7 +10,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 
 use config::Config;
+use nat::settings::Interface;
 use nat::types::InterfaceId;
+use nat::types::Prefix;
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_core::NLM_F_EXCL;
 use netlink_packet_route::RouteNetlinkMessage;
@@ -72,6 +74,8 @@ pub struct Devices {
     pub ports: Vec<PortDevice>,
     /// Number of the kernel's device of each interface that has one.
     pub interfaces: Vec<(InterfaceId, u32)>,
+    /// Link-layer address of each, by its number: that of its port.
+    pub stations: HashMap<u32, MacAddress>,
     /// The kernel's table of the routes of these interfaces, by the configuration.
     pub tables: HashMap<InterfaceId, u32>,
 }
@@ -106,6 +110,8 @@ impl Devices {
             let free = "choose a name that no other device has";
             let mut socket = Netlink::open(&[]).map_err(failed("cannot ask the kernel", rights))?;
             let port = PortIndex(link.port as u16);
+            // Marked as made by Natrix. One that somebody made by hand stays theirs.
+            let mut is_marked = false;
             if let Some(id) = link.vlan {
                 let parent = devices.ports.iter().find(|device| device.port == port).map(|device| &device.name);
                 let parent = parent.ok_or_else(|| io::ErrorKind::NotFound.into());
@@ -121,6 +127,7 @@ impl Devices {
                             .map_err(failed("cannot go", rights))?;
                         let made = socket.request(vlan(name, parent, id), NLM_F_CREATE | NLM_F_EXCL);
                         made.map_err(failed("cannot be made", module))?;
+                        is_marked = true;
                     }
                     Plan::Refuse => {
                         let taken = io::ErrorKind::AlreadyExists.into();
@@ -164,9 +171,15 @@ impl Devices {
                 let added = socket.request(netlink::address(index, address, prefix_length), NLM_F_CREATE | NLM_F_EXCL);
                 added.or_else(already).map_err(failed("cannot have its addresses", rights))?;
             }
-            let up = up(index, interface.mtu, link.vlan.is_some());
-            socket.request(up, 0).map_err(failed("cannot be set up", rights))?;
+            socket.request(up(index, interface.mtu, is_marked), 0).map_err(failed("cannot be set up", rights))?;
+            if let Err(error) = socket.request(netlink::own_arp_only(index), 0) {
+                log.warn(&format_args!(
+                    "kernel device {name}: it answers ARP for addresses of other devices: {error}; set \
+                     net.ipv4.conf.{name}.arp_ignore=1 by sysctl"
+                ));
+            }
             devices.interfaces.push((id, index));
+            devices.stations.insert(index, station(port));
             let table = config.kernel_tables.get(number).copied().flatten();
             devices.tables.extend(table.map(|table| (id, table)));
         }
@@ -187,6 +200,23 @@ impl Devices {
             }
         }
     }
+}
+
+/// Names of the devices with a subnet that a device of another VRF, or of the outside, has too.
+pub fn devices_with_shared_subnets(config: &Config) -> Vec<&str> {
+    let named = config.nat.interfaces.iter().zip(&config.kernel);
+    let named: Vec<_> = named.filter_map(|(interface, name)| Some((interface, name.as_deref()?))).collect();
+    let subnets = |interface: &Interface| -> Vec<Prefix> {
+        let own = interface.addresses.iter();
+        own.filter_map(|own| Prefix::new(own.address, own.prefix_length)).collect()
+    };
+    let overlap = |one: &Prefix, other: &Prefix| one.contains(other.address()) || other.contains(one.address());
+    let shares = |interface: &Interface| {
+        let own = subnets(interface);
+        let mut others = named.iter().filter(|(other, _)| other.facing() != interface.facing());
+        others.any(|(other, _)| subnets(other).iter().any(|theirs| own.iter().any(|own| overlap(own, theirs))))
+    };
+    named.iter().filter(|(interface, _)| shares(interface)).map(|(_, name)| *name).collect()
 }
 
 /// The kernel's limit of IPv4 neighbours on all interfaces together (ip-sysctl.rst of Linux).

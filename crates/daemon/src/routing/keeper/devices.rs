@@ -15,6 +15,7 @@ use netlink_packet_route::link::InfoVrf;
 use netlink_packet_route::link::LinkAttribute;
 use netlink_packet_route::link::LinkFlags;
 use netlink_packet_route::link::LinkInfo;
+use wire::ethernet::MacAddress;
 
 use super::Follower;
 use crate::kernel::netlink;
@@ -24,7 +25,7 @@ impl Follower {
     /// configuration, else that of its VRF device, else the main one.
     pub(super) fn read_links(&mut self) {
         let (mut masters, mut tables, mut without_link) = (HashMap::new(), HashMap::new(), HashSet::new());
-        let mut set_up = HashSet::new();
+        let (mut set_up, mut stations) = (HashSet::new(), HashMap::new());
         let read = self.socket.dump(netlink::all_links(), |message| {
             let RouteNetlinkMessage::NewLink(link) = message else { return };
             // Those that are there, and whether they are set up.
@@ -33,6 +34,9 @@ impl Follower {
                 match attribute {
                     LinkAttribute::IfName(name) if !link.header.flags.contains(LinkFlags::Running) => {
                         without_link.insert(name.clone());
+                    }
+                    LinkAttribute::Address(station) => {
+                        stations.insert(link.header.index, station.clone());
                     }
                     LinkAttribute::Controller(master) => {
                         masters.insert(link.header.index, *master);
@@ -57,7 +61,9 @@ impl Follower {
         }
         self.without_link = without_link;
         self.look_at_devices(&set_up);
-        let table_of = |device: &u32| masters.get(device).and_then(|master| tables.get(master)).copied();
+        self.put_back_stations(&stations);
+        self.vrf_tables = masters.iter().filter_map(|(device, master)| Some((*device, *tables.get(master)?))).collect();
+        let table_of = |device: &u32| self.vrf_tables.get(device).copied();
         self.interface_of = self
             .devices
             .interfaces
@@ -107,6 +113,28 @@ impl Follower {
             match now {
                 Some(fault) => self.log.warn(&format_args!("interface {name}: its kernel device {fault}")),
                 None => self.log.info(&format_args!("interface {name}: its kernel device is as it should be again")),
+            }
+        }
+    }
+
+    /// Somebody changed the link-layer address of a device: the kernel would announce it, and frames
+    /// to it are not for the port.
+    fn put_back_stations(&mut self, found: &HashMap<u32, Vec<u8>>) {
+        let shared = Arc::clone(&self.settings_of);
+        for (interface, device) in &self.devices.interfaces {
+            let Some(own) = self.devices.stations.get(device) else { continue };
+            let Some(seen) = found.get(device).filter(|seen| ***seen != own.0) else { continue };
+            let name = shared.settings().interfaces.get(interface.index()).map_or("", |interface| &interface.name);
+            let seen = seen.as_slice().try_into().map_or_else(|_| "none".to_owned(), |six| MacAddress(six).to_string());
+            match self.socket.request(netlink::station(*device, *own), 0) {
+                Ok(()) => self.log.warn(&format_args!(
+                    "interface {name}: its kernel device was given the address {seen}; put back to {own}, which the \
+                     port has"
+                )),
+                Err(error) => self.log.warn(&format_args!(
+                    "interface {name}: its kernel device has the address {seen}, and cannot have {own}: {error}; \
+                     frames to it are lost"
+                )),
             }
         }
     }
