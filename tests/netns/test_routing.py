@@ -230,6 +230,24 @@ def bgp_of_frr_brings_routes_and_announces_the_pool(n):
 
 
 @test("kernel_routes")
+def bgp_of_frr_brings_routes_that_only_name_their_next_hops(n):
+    port = fresh_port()
+    n.nat.sysctl("net.ipv4.nexthop_compat_mode", 0)
+    try:
+        near, core = bgp_pair(n)
+        with routers(near, core), sockets(listener(n.srv1, port, SRV1)):
+            learned = lambda: used_route(n, LEARNED)  # noqa: E731
+            expect(wait_until(learned, 15, 0.2), f"{LEARNED} is learned: {n.nat.ip('route')}")
+            expect("nhid" in n.nat.ip("route", "show", LEARNED), f"it names an object: {n.nat.ip('route')}")
+            expect_equal(learned()["next_hops"][0]["via"], CORE, "its next hop")
+            expect(reaches(n, port), "a subscriber reaches srv1 by the learned route")
+            near.end()
+            expect(wait_until(lambda: not learned(), 15, 0.2), f"gone with the daemon: {n.nat.ip('route')}")
+    finally:
+        n.nat.sysctl("net.ipv4.nexthop_compat_mode", 1)
+
+
+@test("kernel_routes")
 def bfd_of_frr_is_up_with_its_timers(n):
     near, core = bgp_pair(n, of_peer=["bfd"])
     with routers(near, core):
