@@ -286,7 +286,8 @@ impl Instance {
         };
         let mut asker = lock(asker);
         // After the lock: the question before may have found out.
-        let within = if silent.load(Ordering::Relaxed) { SILENT_WITHIN } else { ANSWER_WITHIN };
+        let is_stuck = silent.load(Ordering::Relaxed) && !asker.has_answered_late();
+        let within = if is_stuck { SILENT_WITHIN } else { ANSWER_WITHIN };
         let answer = wait_for_answer(&mut asker, question, within);
         silent.store(answer.is_err(), Ordering::Relaxed);
         answer.map_err(|problem| fault(problem, SEE_LOG))

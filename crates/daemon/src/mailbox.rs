@@ -255,6 +255,15 @@ impl Asker {
         None
     }
 
+    /// Drops answers to earlier questions. True if there were any: the worker works, if slowly.
+    pub fn has_answered_late(&mut self) -> bool {
+        let mut count = 0;
+        while self.answers.try_pop().is_some() {
+            count += 1;
+        }
+        count > 0
+    }
+
     /// True if the worker is gone.
     pub fn is_abandoned(&self) -> bool {
         self.questions.is_abandoned()
@@ -361,5 +370,26 @@ impl<I: Io> Worker<I> {
         (snapshot.neighbours, snapshot.neighbours_unresolved) = self.outlet.neighbours_len();
         snapshot.hand_off_waiting = self.outlet.crossings.waiting() as u64;
         snapshot.conflict = self.take_conflict();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_answer_shows_that_a_worker_works() {
+        let (mut asker, mut inbox) = mailbox();
+        assert!(!asker.has_answered_late());
+        asker.ask(Question::TraceStop(1)).unwrap();
+        assert!(!asker.has_answered_late(), "nothing yet");
+        let question = inbox.next_question().unwrap();
+        inbox.answer(question);
+        assert!(asker.has_answered_late());
+        assert!(!asker.has_answered_late(), "it is dropped");
+        asker.ask(Question::TraceStop(2)).unwrap();
+        let question = inbox.next_question().unwrap();
+        inbox.answer(question);
+        assert!(matches!(asker.answer(), Some(Question::TraceStop(2))), "the next one comes");
     }
 }
