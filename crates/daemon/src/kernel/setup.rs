@@ -110,8 +110,7 @@ impl Devices {
             let free = "choose a name that no other device has";
             let mut socket = Netlink::open(&[]).map_err(failed("cannot ask the kernel", rights))?;
             let port = PortIndex(link.port as u16);
-            // Marked as made by Natrix. One that somebody made by hand stays theirs.
-            let mut is_marked = false;
+            let mut is_made = false;
             if let Some(id) = link.vlan {
                 let parent = devices.ports.iter().find(|device| device.port == port).map(|device| &device.name);
                 let parent = parent.ok_or_else(|| io::ErrorKind::NotFound.into());
@@ -119,7 +118,9 @@ impl Devices {
                 let parent = parent.map_err(failed("has no port", rights))?;
                 let links = read_links(&mut socket).map_err(failed("cannot ask the kernel", rights))?;
                 let module = "load the module 8021q";
-                match plan_vlan(&links, name, parent, id) {
+                let plan = plan_vlan(&links, name, parent, id);
+                is_made = plan.makes();
+                match plan {
                     Plan::Keep => {}
                     Plan::Make { instead_of } => {
                         instead_of
@@ -127,7 +128,6 @@ impl Devices {
                             .map_err(failed("cannot go", rights))?;
                         let made = socket.request(vlan(name, parent, id), NLM_F_CREATE | NLM_F_EXCL);
                         made.map_err(failed("cannot be made", module))?;
-                        is_marked = true;
                     }
                     Plan::Refuse => {
                         let taken = io::ErrorKind::AlreadyExists.into();
@@ -171,7 +171,7 @@ impl Devices {
                 let added = socket.request(netlink::address(index, address, prefix_length), NLM_F_CREATE | NLM_F_EXCL);
                 added.or_else(already).map_err(failed("cannot have its addresses", rights))?;
             }
-            socket.request(up(index, interface.mtu, is_marked), 0).map_err(failed("cannot be set up", rights))?;
+            socket.request(up(index, interface.mtu, is_made), 0).map_err(failed("cannot be set up", rights))?;
             if let Err(error) = socket.request(netlink::own_arp_only(index), 0) {
                 log.warn(&format_args!(
                     "kernel device {name}: it answers ARP for addresses of other devices: {error}; set \
@@ -328,6 +328,14 @@ enum Plan {
     Refuse,
 }
 
+impl Plan {
+    /// Whether Natrix makes the device, and so marks it and may delete it later. One that somebody
+    /// made by hand stays theirs.
+    fn makes(self) -> bool {
+        matches!(self, Plan::Make { .. })
+    }
+}
+
 fn plan_vlan(links: &[Link], name: &str, parent: u32, id: u16) -> Plan {
     match links.iter().find(|link| link.name == name) {
         None => Plan::Make { instead_of: None },
@@ -427,14 +435,14 @@ fn vlan(name: &str, parent: u32, id: u16) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewLink(message)
 }
 
-/// Sets a device up. One that `is_marked` is known by it as made by Natrix.
-fn up(index: u32, mtu: u16, is_marked: bool) -> RouteNetlinkMessage {
+/// Sets a device up. One that Natrix made is marked, so that a later process knows it.
+fn up(index: u32, mtu: u16, is_made: bool) -> RouteNetlinkMessage {
     let mut message = LinkMessage::default();
     message.header.index = index;
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
     message.attributes = vec![LinkAttribute::Mtu(mtu.into())];
-    message.attributes.extend(is_marked.then(|| LinkAttribute::IfAlias(ALIAS.to_owned())));
+    message.attributes.extend(is_made.then(|| LinkAttribute::IfAlias(ALIAS.to_owned())));
     RouteNetlinkMessage::NewLink(message)
 }
 
@@ -462,6 +470,7 @@ mod tests {
         assert_eq!(plan("nx-v20", 7, 30), Plan::Make { instead_of: Some(8) }, "another VLAN");
         assert_eq!(plan("nx-v20", 6, 20), Plan::Make { instead_of: Some(8) }, "another port");
         assert_eq!(plan("theirs", 7, 20), Plan::Keep, "made by hand as it should be");
+        assert!(!plan("theirs", 7, 20).makes() && plan("nx-v30", 7, 30).makes(), "it stays theirs");
         assert_eq!(plan("theirs", 7, 30), Plan::Refuse);
         assert_eq!(plan("mgmt0", 7, 20), Plan::Refuse, "no VLAN device at all");
         assert_eq!(plan("aliased", 7, 20), Plan::Refuse);
