@@ -171,8 +171,8 @@ fn neighbours(files: &Files, config: &Config) -> Option<Finding> {
     Some(finding("neighbours", Level::Warning, seen, remedy))
 }
 
-/// With rp_filter = 1, the kernel drops what comes from a subnet by another device than the one that
-/// its route has, ARP as well. Of two VRFs with one subnet it does so for one.
+/// With rp_filter = 1, the kernel drops packets and ARP that come from a subnet by another device
+/// than that of its route. Of two VRFs with one subnet, this hits one.
 fn reverse_path(files: &Files, config: &Config) -> Option<Finding> {
     let shared = daemon::kernel::setup::devices_with_shared_subnets(config);
     if shared.is_empty() {

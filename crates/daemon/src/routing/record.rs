@@ -1,5 +1,5 @@
-//! What this instance has announced, beside its control socket: after a kill, the next start removes
-//! these routes, even if the configuration has changed meanwhile, and no others.
+//! What this instance has announced, in a file beside its control socket. After a kill, the next
+//! start removes these routes, even if the configuration has changed meanwhile.
 //!
 //! Like routes of the kernel, the file ends with a restart of the machine, so nothing is synced.
 

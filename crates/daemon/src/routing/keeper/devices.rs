@@ -117,8 +117,8 @@ impl Follower {
         }
     }
 
-    /// Somebody changed the link-layer address of a device: the kernel would announce it, and frames
-    /// to it are not for the port.
+    /// Somebody changed the link-layer address of a device. The kernel would announce it, and the
+    /// port receives no frames to it.
     fn put_back_stations(&mut self, found: &HashMap<u32, Vec<u8>>) {
         let shared = Arc::clone(&self.settings_of);
         for (interface, device) in &self.devices.interfaces {
