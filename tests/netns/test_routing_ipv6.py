@@ -194,6 +194,19 @@ def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
         expect(wait_until(lambda: routers_of() == {"fe80::72"}, 5, 0.1), f"one is left: {routers_of()}")
         ip6("del", HOSTS, "metric", "20")
         expect(wait_until(lambda: routers_of() == {"2001:db8:64::2"}, 5, 0.1), f"the other metric: {routers_of()}")
+        # The same by objects that the kernel does not repeat in the route; they change and go with it.
+        hosts.nat.sysctl("net.ipv4.nexthop_compat_mode", 0)
+        for number, via in ((71, "fe80::71"), (72, "fe80::72")):
+            hosts.nat.ip("nexthop", "add", "id", number, "via", via, "dev", "nx-inside")
+        hosts.nat.ip("nexthop", "add", "id", "73", "group", "71/72")
+        ip6("add", HOSTS, "metric", "20", "nhid", "73")
+        expect(wait_until(lambda: routers_of() == {"fe80::71", "fe80::72"}, 4, 0.1), f"a group: {routers_of()}")
+        hosts.nat.ip("nexthop", "replace", "id", "72", "via", "fe80::73", "dev", "nx-inside")
+        expect(wait_until(lambda: routers_of() == {"fe80::71", "fe80::73"}, 4, 0.1), f"another member: {routers_of()}")
+        ip6("replace", HOSTS, "metric", "20", "nhid", "71")
+        expect(wait_until(lambda: routers_of() == {"fe80::71"}, 4, 0.1), f"a single one in its place: {routers_of()}")
+        ip6("del", HOSTS, "metric", "20")
+        expect(wait_until(lambda: routers_of() == {"2001:db8:64::2"}, 4, 0.1), f"the other metric again: {routers_of()}")
         expect(wait_until(lambda: answered(hosts), 15, 0.2), "the server answers again")
         # Many at full speed, in no order: both sides are equal soon after.
         prefixes = [f"2001:db8:{one:x}:{two:x}::/64" for one in range(256, 266) for two in range(1, 401)]
