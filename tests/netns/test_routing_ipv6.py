@@ -194,7 +194,7 @@ def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
         expect(wait_until(lambda: routers_of() == {"fe80::72"}, 5, 0.1), f"one is left: {routers_of()}")
         ip6("del", HOSTS, "metric", "20")
         expect(wait_until(lambda: routers_of() == {"2001:db8:64::2"}, 5, 0.1), f"the other metric: {routers_of()}")
-        # The same by objects that the kernel does not repeat in the route; they change and go with it.
+        # The same by objects that the kernel does not repeat in the route.
         hosts.nat.sysctl("net.ipv4.nexthop_compat_mode", 0)
         for number, via in ((71, "fe80::71"), (72, "fe80::72")):
             hosts.nat.ip("nexthop", "add", "id", number, "via", via, "dev", "nx-inside")
