@@ -322,10 +322,7 @@ fn start_ports(
 ) -> Result<Vec<DpdkIo>, DpdkError> {
     let memory_mib = (settings.memory_bytes >> 20).max(64);
     let room = buffer_room(settings)?;
-    let turn = Turn::wait();
-    let huge = use_hugepages(settings.hugepages, memory_mib)?;
-    initialise(settings, memory_mib, huge)?;
-    drop(turn);
+    let huge = start_environment(settings, memory_mib)?;
     let pool = ffi::pool_create(settings.buffers, room)
         .map_err(|reason| DpdkError::Buffers { buffers: settings.buffers, reason })?;
 
@@ -464,6 +461,15 @@ impl Port {
     fn queue_of(&self, worker: usize, workers: usize) -> Option<u16> {
         (0..self.queues).find(|queue| (usize::from(*queue) + self.shift) % workers == worker)
     }
+}
+
+/// Starts DPDK itself. Returns whether it runs on hugepages.
+fn start_environment(settings: &DpdkSettings, memory_mib: u64) -> Result<bool, DpdkError> {
+    // Nobody else takes the pages that are counted.
+    let _turn = Turn::wait();
+    let huge = use_hugepages(settings.hugepages, memory_mib)?;
+    initialise(settings, memory_mib, huge)?;
+    Ok(huge)
 }
 
 /// Whether hugepages are used, from what is wanted and what is free.

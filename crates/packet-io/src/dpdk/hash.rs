@@ -59,10 +59,7 @@ pub fn start_without_ports(memory_bytes: u64) -> Result<bool, DpdkError> {
     let start = || {
         let settings =
             DpdkSettings { ports: Vec::new(), workers: 1, hugepages: Hugepages::Auto, memory_bytes, buffers: 0 };
-        let memory_mib = (memory_bytes >> 20).max(64);
-        let huge = super::use_hugepages(settings.hugepages, memory_mib)?;
-        super::initialise(&settings, memory_mib, huge)?;
-        Ok(huge)
+        super::start_environment(&settings, (memory_bytes >> 20).max(64))
     };
     STARTED.get_or_init(start).clone()
 }
