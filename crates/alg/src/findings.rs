@@ -44,6 +44,9 @@ pub struct Want {
     /// Only if the session has announced it before and its peer may still use it: perhaps it is the
     /// outside that has named it now.
     pub renews: bool,
+    /// The protocol has one such port at a time, so the oldest of the session that nobody has used
+    /// gives way where there are too many.
+    pub replaces: bool,
 }
 
 /// What the text is made of. `Endpoint` numbers are places in the wants; none is the session's own

@@ -27,6 +27,12 @@ const EPSV: u32 = 1 << 4;
 /// A 1xx reply was sent and the final one was not: a transfer runs.
 const TRANSFERRING: u32 = 1 << 5;
 
+/// Place of the number of commands without a reply, up to [`IN_FLIGHT_MAX`].
+const IN_FLIGHT: usize = 0;
+/// Place of the number of those that are answered before `PASV` or `EPSV` is.
+const AHEAD: usize = 1;
+const IN_FLIGHT_MAX: u32 = 255;
+
 /// Letters of a command: `PWD`, `XSHA512`, and room for others.
 const COMMAND_MIN: usize = 3;
 const COMMAND_MAX: usize = 12;
@@ -146,14 +152,20 @@ fn read_command(memory: &mut Memory, context: &Context<'_>, line: &[u8], finding
     if !text::all(command, |byte| byte >= 0x20 || byte == b'\t') || !is_command(memory, command) {
         return Reading::Over;
     }
-    memory.flags = (memory.flags | SPOKEN) & !(PASV | EPSV);
+    memory.flags |= SPOKEN;
+    let ahead = memory.awaited[IN_FLIGHT];
+    memory.awaited[IN_FLIGHT] = (ahead + 1).min(IN_FLIGHT_MAX);
+    let mut await_reply = |command: u32| {
+        memory.flags = memory.flags & !(PASV | EPSV) | command;
+        memory.awaited[AHEAD] = ahead;
+    };
     let allows = |bit: u8| context.disabled & 1 << bit == 0;
     if argument(command, b"AUTH").is_some() {
         memory.flags |= AUTHENTICATING;
     } else if argument(command, b"PASV").is_some() && allows(2) {
-        memory.flags |= PASV;
+        await_reply(PASV);
     } else if argument(command, b"EPSV").is_some() && allows(3) {
-        memory.flags |= EPSV;
+        await_reply(EPSV);
     } else if let Some(at) = argument(command, b"PORT").filter(|_| allows(0) && context.from_inside) {
         read_port(context, line, telnet + at, findings);
     } else if let Some(at) = argument(command, b"EPRT").filter(|_| allows(1) && context.from_inside) {
@@ -195,7 +207,13 @@ fn read_reply(memory: &mut Memory, context: &Context<'_>, line: &[u8], findings:
         _ => {}
     }
     if code >= 200 {
-        memory.flags &= !(PASV | EPSV | AUTHENTICATING);
+        memory.flags &= !AUTHENTICATING;
+        memory.awaited[IN_FLIGHT] = memory.awaited[IN_FLIGHT].saturating_sub(1);
+        // Replies come in the order of commands, and a client may send several at once.
+        match memory.awaited[AHEAD].checked_sub(1) {
+            Some(ahead) if !matches!(code, 227 | 229) => memory.awaited[AHEAD] = ahead,
+            _ => memory.flags &= !(PASV | EPSV),
+        }
     }
     Reading::Done
 }
@@ -225,7 +243,8 @@ fn is_own(context: &Context<'_>, address: u32, port: u16) -> bool {
 }
 
 fn connection(port: u16, needs_own_address: bool) -> Want {
-    Want { port, transport: Transport::Tcp, needs_own_address, ..Want::default() }
+    // RFC 959 §4.1.2: a further PORT or PASV is about the next transfer.
+    Want { port, transport: Transport::Tcp, needs_own_address, replaces: true, ..Want::default() }
 }
 
 fn read_port(context: &Context<'_>, line: &[u8], at: usize, findings: &mut Findings) {

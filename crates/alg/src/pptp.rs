@@ -122,6 +122,7 @@ fn call(port: u16, peer: Option<u16>) -> Want {
         peer,
         lifetime: None,
         renews: false,
+        replaces: false,
     }
 }
 

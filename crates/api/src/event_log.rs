@@ -331,13 +331,13 @@ pub(crate) async fn verify(
     Ok(Sse::new(Chunks(receiver)).keep_alive(KeepAlive::default()))
 }
 
-/// The intervals of a time, as they are read: who held what. An answer that is cut off is one that
-/// failed.
 /// Whether an export has all there was.
 const COMPLETE: HeaderName = HeaderName::from_static("x-natrix-complete");
 /// Why it may not.
 const NOTE: HeaderName = HeaderName::from_static("x-natrix-note");
 
+/// The intervals of a time, as they are read: who held what. An answer that is cut off is one that
+/// failed.
 #[utoipa::path(get, path = "/api/v1/log/export", tag = "log", params(ExportQuestion), responses(
     (status = OK, description = "The intervals", headers(
         ("X-Natrix-Complete" = bool, description = "False if records of that time are missing"),

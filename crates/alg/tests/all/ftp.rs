@@ -66,10 +66,33 @@ fn a_passive_reply_needs_its_command() {
     let mut talk = logged_in(false);
     let reply = b"227 Entering Passive Mode (10,0,0,1,18,52).\r\n";
     assert_eq!(talk.server(reply), reply);
+    // Replies come in the order of commands: the second one is not that of PASV.
     talk.client(b"PASV\r\n");
     talk.client(b"NOOP\r\n");
+    talk.server(b"425 No passive mode.\r\n");
     assert_eq!(talk.server(reply), reply);
     assert_eq!(ports(&talk), []);
+}
+
+#[test]
+fn a_passive_reply_is_found_among_those_of_other_commands() {
+    // As lftp sends them (`ftp:sync-mode no`), together and one by one.
+    for commands in [
+        &[&b"TYPE I\r\nSIZE a\r\nPASV\r\nRETR a\r\n"[..]][..],
+        &[b"TYPE I\r\n", b"SIZE a\r\n", b"PASV\r\n", b"RETR a\r\n"],
+    ] {
+        let mut talk = logged_in(false);
+        for command in commands {
+            assert_eq!(talk.client(command), *command);
+        }
+        talk.server(b"200 Binary.\r\n");
+        talk.server(b"550 No such file.\r\n");
+        let reply = b"227 Entering Passive Mode (10,0,0,1,18,52).\r\n";
+        assert_eq!(talk.server(reply), b"227 Entering Passive Mode (198,51,100,7,96,84).\r\n");
+        // There was one PASV.
+        assert_eq!(talk.server(reply), reply);
+        assert_eq!(ports(&talk), [4660]);
+    }
 }
 
 #[test]

@@ -235,8 +235,11 @@ impl Search<'_> {
                 self.limit(format!("the records begin at {}, after that time", utc_text(first)));
             }
             (None, _) | (_, None) => self.limit("there is no record".to_owned()),
-            (_, Some(last)) if to_us >= last && self.found.is_complete => {
-                self.limit(format!("the records end at {}, before that time", utc_text(last)));
+            (_, Some(last)) if to_us >= last => {
+                // What limits the answer already says more.
+                if self.found.is_complete {
+                    self.limit(format!("the records end at {}, before that time", utc_text(last)));
+                }
             }
             _ if covered_to <= to_us => {
                 let at = utc_text(covered_to);

@@ -40,7 +40,7 @@ impl Ledger {
         let index = match known {
             Some(index) => index,
             None => {
-                if let Err(why) = self.may_expect(asking, inside, limit) {
+                if let Err(why) = self.may_expect(asking, inside, limit, false) {
                     self.refuse_expectation(alg, why);
                     return None;
                 }

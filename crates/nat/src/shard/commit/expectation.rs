@@ -87,7 +87,7 @@ impl Ledger {
             suggested: if want.needs_own_address { Suggested::Only(wish) } else { Suggested::Any },
         };
         if lifetime == Some(Duration::ZERO) {
-            return self.end_expected(&request, own);
+            return self.end_expected(&request, (own, request.requester.port));
         }
         // What a call announces stays registered, so it admits at least as much for at least as
         // long.
@@ -112,7 +112,7 @@ impl Ledger {
             self.refuse_expectation(alg, GatewayRefusal::Unreadable);
             return None;
         }
-        if !is_known && let Err(why) = self.may_expect(asking, inside, limit) {
+        if !is_known && let Err(why) = self.may_expect(asking, inside, limit, want.replaces) {
             self.refuse_expectation(alg, why);
             return None;
         }
@@ -159,12 +159,14 @@ impl Ledger {
     }
 
     /// Whether another port may be announced: 8 for a session, and the configured number for a
-    /// subscriber. Ports in use or ended do not count, and a pair counts once.
+    /// subscriber. Ports in use or ended do not count, and a pair counts once. `replaces`: the
+    /// oldest of the session gives way.
     pub(in crate::shard) fn may_expect(
         &mut self,
         asking: &Asking,
         inside: InternalKey,
         limit: u32,
+        replaces: bool,
     ) -> Result<(), GatewayRefusal> {
         let Asking { now, place, .. } = *asking;
         let view = self.view();
@@ -182,33 +184,38 @@ impl Ledger {
         if known.len() < KNOWN_MAX {
             return Ok(());
         }
-        let is_waiting = |port: u16| {
-            Protocol::ALL.iter().any(|protocol| {
-                let key = InternalKey { port, protocol: *protocol, ..inside };
-                grants.find(&key, waits).is_some()
-            })
+        let of_port = |port: u16| {
+            let key = |protocol: &Protocol| InternalKey { port, protocol: *protocol, ..inside };
+            Protocol::ALL.iter().find_map(|protocol| grants.find(&key(protocol), waits))
         };
         let mut waiting = [Known::default(); KNOWN_MAX];
         let mut count = 0;
-        for known in known.iter().filter(|known| is_waiting(known.inside)) {
+        for known in known.iter().filter(|known| of_port(known.inside).is_some()) {
             waiting[count] = *known;
             count += 1;
         }
-        let Some(store) = self.state.control_sessions.as_mut().filter(|_| count < KNOWN_MAX) else {
-            return Err(GatewayRefusal::SessionLimit);
-        };
-        store.get_mut(place).forget(|known| waiting[..count].contains(known));
+        let mut kept = &waiting[..count];
+        if count == KNOWN_MAX {
+            // They are in the order in which they were announced.
+            let oldest = of_port(waiting[0].inside).filter(|_| replaces).ok_or(GatewayRefusal::SessionLimit)?;
+            kept = &waiting[1..];
+            self.state.grants.get_mut(oldest).set_expires(Instant::ORIGIN);
+        }
+        let store = self.state.control_sessions.as_mut().ok_or(GatewayRefusal::SessionLimit)?;
+        store.get_mut(place).forget(|known| kept.contains(known));
         Ok(())
     }
 
-    /// Ends a registration with this registrar. The message that ends it still names its endpoint.
-    fn end_expected(&mut self, request: &Request, own: Endpoint) -> Option<Endpoint> {
+    /// Ends a registration with this registrar. The message that ends it still names its endpoint:
+    /// the session's own for the port of the session. `None` for a port that is not registered
+    /// here: any endpoint of Natrix would be that of another registration.
+    fn end_expected(&mut self, request: &Request, (own, own_port): (Endpoint, u16)) -> Option<Endpoint> {
         let found = self.find_grant(request);
         let external = found.map(|index| self.state.grants.get(index).external());
         if let Some(index) = found {
             self.state.grants.get_mut(index).set_expires(Instant::ORIGIN);
         }
-        external.or(Some(own))
+        external.or((request.key.port == own_port).then_some(own))
     }
 
     /// Ends all registrations of the sender with this registrar (RFC 3261 §10.2.2). Several phones
