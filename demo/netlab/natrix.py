@@ -57,7 +57,10 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
             return "{ " + ", ".join(f"{key} = {toml(one)}" for key, one in value.items()) + " }"
         return json.dumps(value)
 
-    # Several run side by side; each has an audit log of its own.
+    # Several run side by side, and other programs may take hugepages while DPDK counts them: then it cannot start.
+    if "[dpdk]" not in more:
+        replace("[control]\n", '[dpdk]\nhugepages = "off"\n\n[control]\n')
+    # Each has an audit log of its own.
     audit = Path(socket_path).with_suffix(".audit.jsonl")
     replace(f'socket = "{_SOCKET_IN_DEMO}"\n', f'socket = "{socket_path}"\naudit = "{audit}"\n')
     for old, new in zip(_DRIVERS_IN_DEMO, DRIVERS[driver]):

@@ -523,7 +523,7 @@ def every_lookup_names_its_subject_whichever_way_it_is_asked(n):
     for action, wanted, words, path in [
         ("find", f"{address}:{port} udp", ["find", f"{address}:{port}", "--protocol", "udp"], f"find?{past}"),
         ("find", f"{address}:{port} udp at {then}", ["find", f"{address}:{port}", "--protocol", "udp", "--at", then], f"find?{past}&at={then}"),
-        ("find", f"{address}:{port} udp from {then} to {later}", ["find", f"{address}:{port}", "--protocol", "udp", "--from", then, "--to", later],
+        ("find", f"{address}:{port} udp from {then} to {later[:-1]}.999999Z", ["find", f"{address}:{port}", "--protocol", "udp", "--from", then, "--to", later],
          f"find?{past}&from={then}&to={later}"),
         ("show subscribers", f'"internal":"{inside}/32"', ["show", "subscribers", "--internal", inside], f"subscribers?internal={inside}"),
         ("show mappings", f'"external_port":{port}', ["show", "mappings", "--external", f"{address}:{port}"],

@@ -305,6 +305,8 @@ subscribers = ["100.64.0.80/28"]
 
 @test("live_change")
 def a_reload_addresses_the_instance_that_the_file_is_for(n):
+    # Whatever the tests before have left.
+    n.dut.command("reload", "-c", n.dut.configuration)
     status, out, err = n.nat.run([n.dut.binary, "reload", "-c", n.dut.configuration])
     expect_equal((status, err), (0, ""), "reload without a socket on the command line")
     expect(out.startswith(f"no changes: {n.dut.configuration} matches the running configuration"), out)

@@ -469,10 +469,13 @@ impl Host {
     fn read(message: &[u8], at: usize, to: usize) -> Option<Host> {
         let (address, length) = text::address(message.get(at..to)?)?;
         let address_end = at + length;
-        let port = match message.get(address_end) {
-            Some(b':') if address_end < to => {
-                let (port, digits) = text::port(message.get(address_end + 1..to)?)?;
-                Some((port, address_end + 1, address_end + 1 + digits))
+        // `sent-by` may have blanks around its colon (RFC 3261 §25.1: COLON).
+        let colon = text::skip_blanks(message, address_end);
+        let port = match message.get(colon) {
+            Some(b':') if colon < to => {
+                let port_at = text::skip_blanks(message, colon + 1);
+                let (port, digits) = text::port(message.get(port_at..to)?)?;
+                Some((port, port_at, port_at + digits))
             }
             _ => None,
         };

@@ -335,6 +335,8 @@ pub(crate) async fn verify(
 const COMPLETE: HeaderName = HeaderName::from_static("x-natrix-complete");
 /// Why it may not.
 const NOTE: HeaderName = HeaderName::from_static("x-natrix-note");
+/// Some hundred bytes each at most.
+const NOTES_MAX: usize = 8;
 
 /// The intervals of a time, as they are read: who held what. An answer that is cut off is one that
 /// failed.
@@ -385,7 +387,10 @@ pub(crate) async fn export(
     let mut response = ([(header::CONTENT_TYPE, format.media_type())], body).into_response();
     let headers = response.headers_mut();
     headers.insert(COMPLETE, HeaderValue::from_static(if is_complete { "true" } else { "false" }));
-    for note in notes {
+    // Some clients take a hundred headers, some proxies 4 KiB: the first few say what kind it is.
+    let more = notes.len().saturating_sub(NOTES_MAX);
+    let more = (more > 0).then(|| format!("{more} more: ask natrix find, or for a shorter time"));
+    for note in notes.into_iter().take(NOTES_MAX).chain(more) {
         // They are plain text, but a name in one may not be.
         let note: String = note.chars().map(|letter| if matches!(letter, ' '..='~') { letter } else { '?' }).collect();
         if let Ok(note) = HeaderValue::from_str(&note) {

@@ -96,15 +96,20 @@ pub fn control(text: &str, file_name: &str) -> Result<Control, Vec<Fault>> {
     if report.is_clean() { Ok(control) } else { Err(report.into_faults()) }
 }
 
-/// The text with the lines of one table only; the others are blank, and each is where it was.
+/// The text with the lines of one table only, however TOML lets it be written; the others are blank,
+/// and each is where it was.
 fn lines_of(text: &str, table: &str) -> String {
-    let mut is_inside = false;
+    let is_name = |name: &str| name.trim().trim_matches(['"', '\'']) == table;
+    let (mut is_inside, mut is_top) = (false, true);
     let mut kept = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
         if let Some(header) = line.trim_start().strip_prefix('[') {
-            is_inside = header.split(']').next().is_some_and(|name| name.trim() == table);
+            is_inside = header.split(']').next().is_some_and(is_name);
+            is_top = false;
         }
-        if is_inside {
+        // `control.socket = …` and `control = { … }` above all tables.
+        let is_of_top = is_top && line.split(['.', '=']).next().is_some_and(is_name);
+        if is_inside || is_of_top {
             kept.push_str(line);
         } else {
             kept.extend(line.bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }));

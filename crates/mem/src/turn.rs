@@ -10,8 +10,10 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
-/// What all Natrix processes of a machine lock. Nobody writes it, and each user may read it.
-const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
+/// What all Natrix processes of a machine lock: the kernel's folder of settings of its memory, which
+/// each user may read. `/sys` has one of hugepages, but `ip netns exec` mounts another `/sys`, whose
+/// files have locks of their own.
+const MEMORY: &str = "/proc/sys/vm";
 /// A process that holds the lock for longer hangs, and must not keep others from starting.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -20,14 +22,14 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Only Natrix processes wait for each other; another program may still take pages in between.
 #[derive(Debug)]
 pub struct Turn {
-    /// None where there are no hugepages, or the wait was too long.
+    /// None if there is no such folder, or the wait was too long.
     _locked: Option<File>,
 }
 
 impl Turn {
     /// Waits until no other Natrix process takes hugepages, at most 10 s. Blocks.
     pub fn wait() -> Turn {
-        Turn { _locked: locked(Path::new(HUGEPAGES), WAIT_MAX) }
+        Turn { _locked: locked(Path::new(MEMORY), WAIT_MAX) }
     }
 }
 
@@ -61,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_hugepages_has_none_to_wait_for() {
-        assert!(locked(Path::new("/sys/kernel/mm/no-hugepages"), WAIT_MAX).is_none());
+    fn without_the_folder_nobody_waits() {
+        assert!(locked(Path::new("/proc/sys/no-vm"), WAIT_MAX).is_none());
     }
 }

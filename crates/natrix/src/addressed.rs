@@ -1,4 +1,4 @@
-//! Which instance `natrix plan` and `natrix reload` address.
+//! Which instance `natrix plan`, `natrix reload` and `natrix audit` address.
 
 use std::io;
 use std::io::Write;
@@ -14,14 +14,28 @@ use crate::data_plane;
 /// command names one. Without an instance there, the default one stays: the new file may be what
 /// changes the socket, which needs a restart. For the same reason no instance takes a file that is
 /// for another one.
+///
+/// `audit` is about the instance of the file that it names: if it does not run, its records are read.
 pub(crate) fn choose_socket(command: &mut Command, notes: &mut dyn Write) {
     let target = match command {
         Command::Client(ClientCommand::Plan(arguments)) => &mut arguments.target,
         Command::Client(ClientCommand::Reload(arguments)) => arguments,
+        Command::Client(ClientCommand::Audit(arguments)) => {
+            if let (None, Some(file)) = (&arguments.output.socket.socket, &arguments.config)
+                && let Ok(control) = data_plane::control_of(file)
+            {
+                arguments.output.socket.socket = Some(control.socket);
+            }
+            return;
+        }
         _ => return,
     };
     let (None, Some(file)) = (&target.output.socket.socket, &target.config) else { return };
-    // The instance reports what is wrong with the file.
+    // The instance reports what is wrong with the file, also that it is none: to open a pipe would
+    // wait for its writer.
+    if !file.is_file() {
+        return;
+    }
     let Ok(control) = data_plane::control_of(file) else { return };
     if control.socket == target.output.socket.path() {
         return;

@@ -476,6 +476,8 @@ fn export(
     out: &mut dyn Write,
 ) -> Result<u64, Failure> {
     let is_standard = arguments.output == Path::new("-");
+    // Before it reads the store: what is recorded meanwhile need not be in it.
+    let before = limits_of(folder, (from_us, to_us));
     let store = Store::open(folder)?;
     let failed = |source: io::Error| {
         let fault = Fault::new(
@@ -496,7 +498,9 @@ fn export(
     });
     bar.finish_and_clear();
     if let Ok(shortened) = &written {
-        note_limits(folder, (from_us, to_us))?;
+        // Retention may have deleted something meanwhile.
+        let after = limits_of(folder, (from_us, to_us));
+        note_limits(if before.0 { &after } else { &before })?;
         if *shortened > 0 {
             let what = "IPFIX has no field for time that is not proved";
             writeln!(
@@ -537,14 +541,13 @@ fn limits_of(folder: &Path, (from_us, to_us): (u64, u64)) -> (bool, Vec<String>)
 }
 
 /// Writes these limits to standard error.
-fn note_limits(folder: &Path, span: (u64, u64)) -> Result<(), Failure> {
-    let (is_complete, notes) = limits_of(folder, span);
+fn note_limits((is_complete, notes): &(bool, Vec<String>)) -> Result<(), Failure> {
     let mut errors = io::stderr();
     if !is_complete {
         writeln!(errors, "note: the records of that time are not complete")?;
     }
     for note in notes {
-        writeln!(errors, "note: {}", escaped(&note))?;
+        writeln!(errors, "note: {}", escaped(note))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Which instance `natrix reload` and `natrix plan` address.
+//! Which instance `natrix reload`, `natrix plan` and `natrix audit` address.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -56,7 +56,7 @@ fn the_socket_that_the_file_names_is_asked() {
     let socket = folder.0.join("east.sock");
     listening(&socket);
     let file = folder.configuration(&socket);
-    for command in ["reload", "plan"] {
+    for command in ["reload", "plan", "audit"] {
         let errors = report(&[command, "-c", &file]);
         assert!(errors.contains(&format!("{}: ", socket.display())) && !errors.contains("note:"), "{errors}");
     }
@@ -70,6 +70,26 @@ fn a_socket_on_the_command_line_comes_first() {
     let file = folder.configuration(&socket);
     let errors = report(&["reload", "-c", &file, "--socket", &other.display().to_string()]);
     assert!(errors.contains("west.sock: ") && !errors.contains("east.sock"), "{errors}");
+}
+
+#[test]
+fn a_pipe_is_not_waited_for() {
+    let folder = Folder::new("pipe");
+    let pipe = folder.0.join("natrix.toml").display().to_string();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_natrix"))
+        .args(["plan", "-c", &pipe])
+        .env_remove("NATRIX_SOCKET")
+        .spawn()
+        .unwrap();
+    for _ in 0..200 {
+        if child.try_wait().unwrap().is_some() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    panic!("it waits for the pipe's writer");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Read;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::Child;
 use std::process::Command;
@@ -14,6 +15,10 @@ use std::process::Output;
 use std::process::Stdio;
 use std::time::Duration;
 
+use export::store::Generated;
+use export::store::Generator;
+use export::store::StoreOptions;
+use export::store::StoreWriter;
 use parquet::file::reader::FileReader;
 use parquet::file::reader::SerializedFileReader;
 use parquet::record::Field;
@@ -191,6 +196,37 @@ fn a_range_ends_with_the_last_moment_of_its_last_time() {
         asked += usize::from(!since.ends_with(".000000Z"));
     }
     assert!(asked > 10 && complete > 10, "{asked} began within a second, {complete} answers are complete");
+}
+
+/// A mapping that is recorded while an export runs is not in it.
+#[test]
+fn an_export_is_no_more_complete_than_when_it_began() {
+    let folder = Folder::new("meanwhile");
+    let (store, pipe) = (folder.path("store"), folder.path("pipe"));
+    let mut generator = Generator::new(Generated::Mappings(20_000), 3);
+    let options = StoreOptions { segment_interval_us: u64::MAX, ..StoreOptions::default() };
+    let mut writer = StoreWriter::open(Path::new(&store), options, Generator::begin()).unwrap();
+    let mut record = |count: usize| {
+        let mut events = Vec::new();
+        generator.fill(count, &mut events);
+        writer.push_all(Generator::WORKER, &events);
+        let now = generator.now();
+        writer.advance(now, now.monotonic_us).unwrap();
+        now.unix_us
+    };
+    // The records end before the time that is asked for.
+    let to = export::utc_text(record(12_000) + 10_000);
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_natrix"));
+    command.args(["log", "export", "--dir", &store, "--from", "2026-01-01T00:00:00Z", "--to", &to, "--output", &pipe]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut file = fs::File::open(&pipe).unwrap();
+    // It waits for its reader, and the log goes on.
+    file.read_exact(&mut [0; 1]).unwrap();
+    assert!(export::utc_text(record(4_000)) > to);
+    file.read_to_end(&mut Vec::new()).unwrap();
+    let said = text(&child.wait_with_output().unwrap().stderr);
+    assert!(said.contains("note: the records of that time are not complete"), "{said}");
 }
 
 #[test]

@@ -48,8 +48,13 @@ fn every_process_starts_where_pages_suffice_for_some() {
     let processes = (free / PAGES).min(28) + 4;
     let program = env::current_exe().expect("this program");
     let mut all: Vec<Starting> = Vec::new();
-    for _ in 0..processes {
-        let mut command = Command::new(&program);
+    for number in 0..processes {
+        // Every other one has a network namespace of its own, as `ip netns exec` makes it.
+        let mut command = if number % 2 == 0 { Command::new(&program) } else { Command::new("unshare") };
+        if number % 2 == 1 {
+            let line = "mount -t sysfs sysfs /sys && exec \"$@\"";
+            command.args(["--net", "--mount", "sh", "-c", line, "sh"]).arg(&program);
+        }
         let command =
             command.args(["--nocapture", "every_process_starts_where_pages_suffice_for_some"]).env(STARTS, "");
         all.push(Starting(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts once more")));

@@ -58,6 +58,19 @@ fn an_invite_gets_external_endpoints() {
 }
 
 #[test]
+fn blanks_around_the_colon_of_a_via_stay() {
+    for (via, wanted) in [
+        ("10.0.0.1 : 5060", "198.51.100.7 : 25060"),
+        ("10.0.0.1\t:5060", "198.51.100.7\t:25060"),
+        ("10.0.0.1:  5060 ", "198.51.100.7:  25060 "),
+        ("10.0.0.1 ", "198.51.100.7:25060 "),
+    ] {
+        let text = |via: &str| format!("OPTIONS sip:x SIP/2.0\r\nVia: SIP/2.0/UDP {via};branch=z9\r\n\r\n");
+        assert_eq!(sent(&mut phone(), &text(via)), text(wanted));
+    }
+}
+
+#[test]
 fn answers_get_the_phones_own_endpoints_back() {
     let mut host = phone();
     let reply = "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 198.51.100.7:25060;branch=z9hG4bK74b43;rport=25060;received=198.51.100.7\r\n\

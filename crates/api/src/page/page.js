@@ -341,13 +341,13 @@ function rowOfThen(one) {
 const FOUND_MAX = 1000;
 
 // Whether the records of that time are whole, and all limits of the answer.
-function coverage(found) {
+function coverage(found, hasPort) {
   const end = found.objects.find(one => "complete" in one);
   const holders = found.objects.length - (end ? 1 : 0);
   const notes = [...(end?.notes ?? []), ...(found.notes ?? [])].map(note => `Note: ${note}.`);
   if (!end) return notes.join("\n");
   const records = end.complete ? "the records of that time are complete" : "the records of that time are not complete: others may have had it";
-  const several = holders > 1 ? ` ${number.format(holders)} holders: which of them it was, the remote endpoint or a closer time decides.` : "";
+  const several = holders > 1 ? ` ${number.format(holders)} holders: which of them it was, ${hasPort ? "" : "a port, "}the remote endpoint or a closer time decides.` : "";
   // What was asked, so that a time that was meant otherwise is seen.
   const time = end.from === end.to ? `at ${moment(end.from)}` : `from ${moment(end.from)} to ${moment(end.to)}`;
   const asked = `${end.asked} ${time}`;
@@ -367,6 +367,7 @@ onSubmit("find", async () => {
   fill("found", []);
   at("notes").textContent = "";
   unexplained("");
+  at("vrf").value = "";
   const text = at("endpoint").value.trim();
   const given = { ...endpointOf(text), protocol: at("transport").value, at: at("at").value.trim(), case: at("case").value };
   const found = await ask(`api/v1/find?${query({ ...given, limit: FOUND_MAX })}`);
@@ -375,7 +376,7 @@ onSubmit("find", async () => {
   at("notes").textContent = more;
   if (given.at) {
     fill("found", found.objects.filter(one => !("complete" in one)).map(rowOfThen));
-    at("notes").textContent = [more, coverage(found)].filter(Boolean).join("\n");
+    at("notes").textContent = [more, coverage(found, Boolean(given.port))].filter(Boolean).join("\n");
     unexplained("A search of the past explains no packet: what would happen to one is known for now only.");
     return;
   }
