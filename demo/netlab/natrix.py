@@ -57,7 +57,8 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
             return "{ " + ", ".join(f"{key} = {toml(one)}" for key, one in value.items()) + " }"
         return json.dumps(value)
 
-    # Several run side by side, and other programs may take hugepages while DPDK counts them: then it cannot start.
+    # Several run side by side, and other programs may take hugepages while DPDK counts them:
+    # then it cannot start.
     if "[dpdk]" not in more:
         replace("[control]\n", '[dpdk]\nhugepages = "off"\n\n[control]\n')
     # Each has an audit log of its own.

@@ -96,8 +96,8 @@ pub fn control(text: &str, file_name: &str) -> Result<Control, Vec<Fault>> {
     if report.is_clean() { Ok(control) } else { Err(report.into_faults()) }
 }
 
-/// The text with the lines of one table only, however TOML lets it be written; the others are blank,
-/// and each is where it was.
+/// The text with the lines of one table only, however TOML lets it be written; the others are
+/// blank, and each is where it was.
 fn lines_of(text: &str, table: &str) -> String {
     let is_name = |name: &str| name.trim().trim_matches(['"', '\'']) == table;
     let (mut is_inside, mut is_top) = (false, true);

@@ -10,9 +10,9 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
-/// What all Natrix processes of a machine lock: the kernel's folder of settings of its memory, which
-/// each user may read. `/sys` has one of hugepages, but `ip netns exec` mounts another `/sys`, whose
-/// files have locks of their own.
+/// What all Natrix processes of a machine lock: the kernel's folder of settings of its memory,
+/// which each user may read. `/sys` has one of hugepages, but `ip netns exec` mounts another
+/// `/sys`, whose files have locks of their own.
 const MEMORY: &str = "/proc/sys/vm";
 /// A process that holds the lock for longer hangs, and must not keep others from starting.
 const WAIT_MAX: Duration = Duration::from_secs(10);

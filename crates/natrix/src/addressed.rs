@@ -15,7 +15,8 @@ use crate::data_plane;
 /// changes the socket, which needs a restart. For the same reason no instance takes a file that is
 /// for another one.
 ///
-/// `audit` is about the instance of the file that it names: if it does not run, its records are read.
+/// `audit` is about the instance of the file that it names: if it does not run, its records are
+/// read.
 pub(crate) fn choose_socket(command: &mut Command, notes: &mut dyn Write) {
     let target = match command {
         Command::Client(ClientCommand::Plan(arguments)) => &mut arguments.target,
