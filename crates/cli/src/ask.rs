@@ -169,7 +169,19 @@ fn print_why(answer: &WhyAnswer, out: &mut dyn Write) -> io::Result<()> {
         (Direction::Outbound, Some(host)) if host.inner.is_some() => format!(", in the softwire of {}", host.address),
         _ => String::new(),
     };
-    write_plain(out, &format!("{protocol} {source} > {destination}{through}, from {from}, on worker {worker}"))?;
+    let vrf =
+        answer.vrf.as_ref().filter(|vrf| *vrf != "default").map(|vrf| format!(" (VRF {vrf})")).unwrap_or_default();
+    let vrf = match answer.direction {
+        Direction::Outbound => [vrf.as_str(), ""],
+        Direction::Inbound => ["", vrf.as_str()],
+    };
+    let [of_source, of_destination] = vrf;
+    write_plain(
+        out,
+        &format!(
+            "{protocol} {source}{of_source} > {destination}{of_destination}{through}, from {from}, on worker {worker}"
+        ),
+    )?;
     writeln!(out)?;
     let mut steps = Table::new(&[("", Right), ("STEP", Left), ("DECISION", Left), ("REASON", Left)]);
     for (position, step) in answer.steps.iter().enumerate() {

@@ -48,7 +48,9 @@ fn text_of(path: &Path) -> Result<(String, String), Vec<Fault>> {
 
 /// The table `[control]` of a configuration, whatever else is wrong with it.
 pub(crate) fn control_of(path: &Path) -> Result<Control, Failure> {
-    let control = text_of(path).and_then(|(text, file)| config::control(&text, &file));
+    // Bytes that are no text are elsewhere, or a fault of the table.
+    let lossy = fs::read(path).map(|bytes| (String::from_utf8_lossy(&bytes).into_owned(), path.display().to_string()));
+    let control = lossy.or_else(|_| text_of(path)).and_then(|(text, file)| config::control(&text, &file));
     control.map_err(Failure::Configuration)
 }
 

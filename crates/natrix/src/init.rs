@@ -286,10 +286,11 @@ fn configuration(answers: &Answers) -> String {
     let sides =
         [("inside", &answers.inside, answers.inside_address), ("outside", &answers.outside, answers.outside_address)];
     for (number, (side, name, (address, length))) in sides.into_iter().enumerate() {
-        let driver = driver(name, number, answers.has_xdp);
+        // A name may have quotation marks in it.
+        let driver = serde_json::Value::from(driver(name, number, answers.has_xdp));
         let _ = write!(
             text,
-            "\n[[interface]]\nname = \"{side}\"\nrealm = \"{side}\"\ndriver = \"{driver}\"\naddresses = [\"{address}/{length}\"]\n"
+            "\n[[interface]]\nname = \"{side}\"\nrealm = \"{side}\"\ndriver = {driver}\naddresses = [\"{address}/{length}\"]\n"
         );
     }
     let own = connected(answers.inside_address);

@@ -93,6 +93,9 @@ pub struct WhyAnswer {
     /// The IPv6 host that sends or receives it; absent if an IPv4 host does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Host>,
+    /// VRF of the sender inside, or of the receiver inside; absent if the packet goes to none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
     /// Where it comes from.
     pub direction: Direction,
     /// Name of the verdict it would get.

@@ -397,15 +397,30 @@ fn why_asks_about_the_vrf_that_is_named() {
             vrf: vrf.map(str::to_owned),
         };
         let answer = running.client().request_one::<WhyAnswer>(&Request::Why(why));
-        answer.map(|answer| answer.translated_source).map_err(|error| error.to_string())
+        answer.map(|answer| (answer.vrf, answer.translated_source)).map_err(|error| error.to_string())
     };
-    let forwarded = Ok(Some(SocketAddrV4::new(POOL_OFF_LINK, 446).into()));
+    let forwarded = Ok((Some("blue".to_owned()), Some(SocketAddrV4::new(POOL_OFF_LINK, 446).into())));
     assert_eq!(ask(Some("blue"), None, false), forwarded);
     assert_eq!(ask(Some("blue"), Some("lan.100"), false), forwarded);
     for vrf in [None, Some("default")] {
         // A new mapping, whose port is chosen when a packet comes.
-        assert_eq!(ask(vrf, None, false), Ok(None), "{vrf:?}");
+        assert_eq!(ask(vrf, None, false), Ok((Some("default".to_owned()), None)), "{vrf:?}");
     }
+    // A packet from outside is answered with the VRF that it is led to.
+    let why = Why {
+        protocol: control::Protocol::Tcp,
+        source: SERVER.into(),
+        destination: SocketAddrV4::new(POOL_OFF_LINK, 446).into(),
+        b4: None,
+        inbound: true,
+        tcp_segment: None,
+        length_bytes: None,
+        dont_fragment: false,
+        interface: None,
+        vrf: None,
+    };
+    let answer = running.client().request_one::<WhyAnswer>(&Request::Why(why)).expect("an answer");
+    assert_eq!(answer.vrf.as_deref(), Some("blue"), "{:?}", answer.steps);
     for (vrf, interface, inbound, refusal) in [
         ("nonesuch", None, false, "vrf: no such VRF (nonesuch); use one of: default, blue"),
         ("blue", None, true, "vrf: is for packets from inside (blue); omit it, or omit inbound"),

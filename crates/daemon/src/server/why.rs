@@ -81,6 +81,16 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
             text.detail = reason;
         }
     }
+    // One from outside is led to a realm inside.
+    let led_to = explanation.steps.iter().rev().find_map(|step| match *step {
+        view::Step::Routed { interface, .. } => settings.interfaces.get(usize::from(interface)).map(Interface::facing),
+        view::Step::NotRouted { towards, .. } => Some(towards),
+        _ => None,
+    });
+    let realm = match side {
+        Side::Inside => Some(from.realm),
+        Side::Outside => led_to.filter(|link| link.side == Side::Inside).map(|link| link.realm),
+    };
     let (more, verdict) = port::after(instance, &explanation)?;
     steps.extend(more);
     Ok(WhyAnswer {
@@ -88,6 +98,7 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
         source: why.source,
         destination,
         host,
+        vrf: realm.map(|realm| vrf_name(settings, realm)).filter(|name| !name.is_empty()),
         direction: if side == Side::Inside { Direction::Outbound } else { Direction::Inbound },
         verdict: verdict.name().to_owned(),
         kind: convert::verdict_kind(verdict.kind()),
