@@ -237,9 +237,9 @@ impl Search<'_> {
             (None, _) | (_, None) => self.limit("there is no record".to_owned()),
             (_, Some(last)) if to_us >= last => {
                 // What limits the answer already says more.
-                if self.found.is_complete {
-                    self.limit(format!("the records end at {}, before that time", utc_text(last)));
-                }
+                let note = format!("the records end at {}, before that time", utc_text(last));
+                let is_first = self.found.is_complete;
+                is_first.then_some(note).into_iter().for_each(|note| self.limit(note));
             }
             _ if covered_to <= to_us => {
                 let at = utc_text(covered_to);
