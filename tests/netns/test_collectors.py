@@ -124,12 +124,18 @@ def held_by_store(n, mapping):
     # A time in whole seconds, after the mapping began, and before the last record.
     time.sleep(1)
     at = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    time.sleep(2)
     words = ["find", f"{external}:{port}", "--at", at, "--dir", COLLECTOR_STORE, "--json"]
-    status, out, err = n.nat.run([n.dut.binary, *words])
-    expect_equal(status, 0, f"natrix find: {err}")
-    *holders, last = (json.loads(line) for line in out.splitlines())
-    expect(last["complete"], f"natrix find: {last}")
+    holders, last = [], {}
+
+    def is_complete():
+        """Once the second is over, and the records of its end are in a frame."""
+        nonlocal holders, last
+        status, out, err = n.nat.run([n.dut.binary, *words])
+        expect_equal(status, 0, f"natrix find: {err}")
+        *holders, last = (json.loads(line) for line in out.splitlines())
+        return last["complete"]
+
+    expect(process.wait_until(is_complete, 20, 0.5), f"natrix find: {last}")
     seen = [(one["subscriber"], one["internal_port"]) for one in holders]
     expect_equal(seen, [(subscriber, internal_port)], f"natrix find {external}:{port}")
 
