@@ -6,6 +6,8 @@
 use std::fs::File;
 use std::fs::TryLockError;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 use std::time::Instant;
@@ -29,7 +31,14 @@ pub struct Turn {
 impl Turn {
     /// Waits until no other Natrix process takes hugepages, at most 10 s. Blocks.
     pub fn wait() -> Turn {
-        Turn { _locked: locked(Path::new(MEMORY), WAIT_MAX) }
+        // Any user may hold the lock, and each further table would wait as long.
+        static IS_HELD_TOO_LONG: AtomicBool = AtomicBool::new(false);
+        if IS_HELD_TOO_LONG.load(Ordering::Relaxed) {
+            return Turn { _locked: None };
+        }
+        let locked = locked(Path::new(MEMORY), WAIT_MAX);
+        IS_HELD_TOO_LONG.store(locked.is_none(), Ordering::Relaxed);
+        Turn { _locked: locked }
     }
 }
 
