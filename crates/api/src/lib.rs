@@ -17,6 +17,7 @@ mod answer;
 mod ask;
 mod changes;
 mod connections;
+mod document;
 mod event_log;
 mod followers;
 pub mod fuzzing;
