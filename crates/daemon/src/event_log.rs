@@ -21,6 +21,7 @@ use export::Medium;
 use export::Names;
 use export::Output;
 use export::Outputs;
+use export::PoolRange;
 use export::PoolRanges;
 use export::Stdout;
 use export::Sync;
@@ -259,8 +260,12 @@ fn names(settings: &Settings, generation: u32, pools: Vec<String>) -> Names {
     let numbers: HashMap<&str, u16> = pools.iter().map(String::as_str).zip(0..).collect();
     let number_of = |name: &str| numbers.get(name).copied();
     let with_number = settings.pools.iter().filter_map(|pool| Some((pool, number_of(&pool.name)?)));
-    let addresses = with_number.flat_map(|(pool, number)| pool.addresses.iter().map(move |address| (*address, number)));
-    let addresses = Arc::new(PoolRanges::new(addresses));
+    let addresses = with_number.flat_map(|(pool, number)| {
+        let is_one_to_one = pool.one_to_one;
+        let single = move |address: &_| PoolRange { is_one_to_one, ..PoolRange::of_address(*address, number) };
+        pool.addresses.iter().map(single)
+    });
+    let addresses = Arc::new(PoolRanges::of(addresses.collect()));
     Names {
         pools,
         addresses,

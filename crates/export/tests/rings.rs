@@ -386,6 +386,39 @@ fn an_export_is_sure_of_no_time_near_a_step() {
 }
 
 #[test]
+fn an_address_of_one_host_is_not_said_to_be_nobodys() {
+    let place = Place::new("one-to-one");
+    let mut writer = later(&place, 0);
+    let names = |own: [u8; 4], configuration| {
+        let range = |address: [u8; 4], is_one_to_one| export::PoolRange {
+            is_one_to_one,
+            ..export::PoolRange::of_address(address.into(), u16::from(is_one_to_one))
+        };
+        let ranges = vec![range([203, 0, 113, 1], false), range(own, true)];
+        let addresses = export::PoolRanges::of(ranges).into();
+        export::store::Names { addresses, configuration, ..export::store::Names::default() }
+    };
+    writer.set_names(names([203, 0, 113, 67], 0));
+    writer.advance(moment(100, 0), at(100).as_micros()).unwrap();
+    // A reload gives that host another address.
+    writer.set_names(names([203, 0, 113, 68], 1));
+    writer.advance(moment(101, 0), at(101).as_micros()).unwrap();
+    writer.advance(moment(300, 0), at(300).as_micros()).unwrap();
+    let answer = |address: [u8; 4], second| {
+        let question = Question { address: address.into(), ..question(1_000, second) };
+        let found = Store::open(&place.store()).unwrap().look_up(&question).unwrap();
+        (found.is_complete, found.notes.join(" "))
+    };
+    let (is_complete, notes) = answer([203, 0, 113, 67], 50);
+    assert!(!is_complete && notes.contains("gave 203.0.113.67 to one host (one-to-one)"), "{notes}");
+    assert_eq!(answer([203, 0, 113, 1], 50), (true, String::new()), "an address of many hosts, with records");
+    let (is_complete, notes) = answer([203, 0, 113, 68], 200);
+    assert!(!is_complete && notes.contains("one-to-one"), "{notes}");
+    let (is_complete, notes) = answer([203, 0, 113, 67], 200);
+    assert!(is_complete && notes.contains("pass untranslated have no record"), "no pool has it any more: {notes}");
+}
+
+#[test]
 fn a_changed_formula_proves_nothing_until_all_is_recorded() {
     let place = Place::new("formulas");
     let mut writer = later(&place, 0);

@@ -673,7 +673,8 @@ impl Collected {
         let held = self.0.values().map(|(_, interval)| interval).filter(is_held);
         let mut held: Vec<_> = held
             .map(|interval| {
-                let is_proved = interval.known_since_us <= at_us && at_us < interval.known_until_us;
+                let is_proved =
+                    interval.known_us.is_some_and(|(since_us, until_us)| since_us <= at_us && at_us < until_us);
                 assert!(is_proved || !interval.holder.is_certain, "{interval:?}");
                 (interval.holder.first_port, interval.holder.subscriber, is_proved)
             })

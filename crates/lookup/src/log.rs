@@ -247,6 +247,9 @@ struct Search<'a> {
     written_to: Option<String>,
     /// Notes about other logs, if the answer is not complete.
     others: Vec<String>,
+    /// True if a line is older than one before it, and nothing says why: the clock was set back
+    /// while lines were lost, or files that overlap were read one after the other.
+    is_out_of_order: bool,
 }
 
 impl<'a> Search<'a> {
@@ -265,6 +268,7 @@ impl<'a> Search<'a> {
             last_us: 0,
             written_to: None,
             others: Vec::new(),
+            is_out_of_order: false,
         }
     }
 
@@ -378,6 +382,7 @@ impl<'a> Search<'a> {
         let back_us = last_us.saturating_sub(self.monotonic_us(time_us));
         self.clock_set(-i64::try_from(back_us).unwrap_or(i64::MAX), None, time_us);
         self.replay.doubt(TIME_MAX_US);
+        self.is_out_of_order = true;
     }
 
     /// All records before this time are in the log. `sequences` are the last ones of the workers.
@@ -571,8 +576,15 @@ impl<'a> Search<'a> {
     }
 
     fn end(self) -> Result<History, StoreError> {
-        let Search { query, replay, realms, mut history, change, others, .. } = self;
+        let Search { query, replay, realms, mut history, change, others, is_out_of_order, .. } = self;
         let mut found = replay.answer(&realms)?;
+        if is_out_of_order {
+            found.is_complete = false;
+            found.holders.iter_mut().for_each(|holder| holder.is_certain = false);
+            let note = "lines are older than others before them, so no holder is certain: the clock was set back while \
+                        lines were lost, or the files overlap in time; a store ([log.store]) has no such limit";
+            found.notes.push(note.to_owned());
+        }
         if change.is_some_and(|change| change.recorded.len() < change.workers.max(1)) {
             found.are_formulas_doubtful = true;
             found.is_complete = false;
@@ -580,7 +592,13 @@ impl<'a> Search<'a> {
             found.notes.push(note.to_owned());
         }
         if let Some(vrf) = query.asked.vrf {
+            let is_known = realms.iter().any(|known| known == vrf) || found.holders.is_empty();
             found.holders.retain(|holder| holder.vrf.as_deref().is_none_or(|has| has == vrf));
+            if !is_known {
+                found.is_complete = false;
+                let known = realms.join(", ");
+                found.notes.push(format!("no line about that address has the VRF {vrf}, but lines have {known}"));
+            }
         }
         if !found.is_complete {
             found.notes.extend(others);

@@ -257,7 +257,7 @@ fn print_page(
 ) -> Result<Answered, Failure> {
     let outcome = Outcome { holders: found.holders.len() + slices.len(), is_complete: found.is_complete };
     if arguments.at.is_some() {
-        found.notes.extend(note_of_parts(&found.holders, asker.scope.time));
+        found.notes.extend(notes_of_parts(&found.holders, asker.scope.time));
     }
     let next = show_page(arguments, asker, &mut found);
     if !asker.scope.is_first() {
@@ -271,42 +271,69 @@ fn print_page(
 }
 
 /// Notes which holders of a second, or of another short time, had it during a part of it only: one
-/// who asks about a moment in it must not take each of them for the one.
-fn note_of_parts(holders: &[Holder], time: Time) -> Option<String> {
+/// who asks about a moment in it must not take each of them for the one. Flows that share a port
+/// have it at the same time.
+fn notes_of_parts(holders: &[Holder], time: Time) -> Vec<String> {
     let Time { from_us, to_us } = time;
+    let SamePort { in_turn, by_remote } = SamePort::of(holders);
+    let mut notes = Vec::new();
+    if by_remote {
+        let note = "several holders shared a port: the remote endpoint of a packet (TOWARDS, remote_address) decides \
+                    whose it was";
+        notes.push(note.to_owned());
+    }
     let parts = holders.iter().filter(|holder| holder.is_in_part(from_us, to_us)).count();
     if from_us == to_us {
         // Times are exact to the millisecond.
         let note =
             "a port had several holders within a millisecond of that moment: which of them had it then is not known";
-        return have_ports_in_turn(holders).then(|| note.to_owned());
+        notes.extend(in_turn.then(|| note.to_owned()));
+    } else if parts > 0 {
+        let remedy = "compare the times since and until, or ask for a moment with six digits of a second";
+        let what = if to_us - from_us == 999_999 { "second" } else { "time" };
+        notes.push(if in_turn {
+            format!("a port had several holders in that {what}, each for a part of it only; {remedy}")
+        } else {
+            format!("{parts} of {} held it for a part of that {what} only; {remedy}", holders.len())
+        });
     }
-    if parts == 0 {
-        return None;
-    }
-    let remedy = "compare the times since and until, or ask for a moment with six digits of a second";
-    let what = if to_us - from_us == 999_999 { "second" } else { "time" };
-    Some(if have_ports_in_turn(holders) {
-        format!("a port had several holders in that {what}, each for a part of it only; {remedy}")
-    } else {
-        format!("{parts} of {} held it for a part of that {what} only; {remedy}", holders.len())
-    })
+    notes
 }
 
-/// True if some port had two holders that are not the same subscriber.
-fn have_ports_in_turn(holders: &[Holder]) -> bool {
-    let mut sorted: Vec<&Holder> = holders.iter().collect();
-    sorted.sort_unstable_by_key(|holder| (holder.external, holder.first_port));
-    let is_other = |one: &Holder, other: &Holder| {
-        let has_transport = one.protocol.is_none() || other.protocol.is_none() || one.protocol == other.protocol;
-        has_transport && (one.realm, &one.subscriber) != (other.realm, &other.subscriber)
-    };
-    sorted.iter().enumerate().any(|(place, one)| {
-        let later = sorted.iter().skip(place + 1);
-        let mut overlapping =
-            later.take_while(|other| other.external == one.external && other.first_port <= one.last_port);
-        overlapping.any(|other| is_other(one, other))
-    })
+/// How holders that are not the same subscriber have the same port.
+#[derive(Clone, Copy, Debug, Default)]
+struct SamePort {
+    /// One after the other.
+    in_turn: bool,
+    /// At the same time, each towards other remote endpoints.
+    by_remote: bool,
+}
+
+impl SamePort {
+    fn of(holders: &[Holder]) -> SamePort {
+        let mut sorted: Vec<&Holder> = holders.iter().collect();
+        sorted.sort_unstable_by_key(|holder| (holder.external, holder.first_port));
+        let is_other = |one: &Holder, other: &Holder| {
+            let has_transport = one.protocol.is_none() || other.protocol.is_none() || one.protocol == other.protocol;
+            has_transport && (one.realm, &one.subscriber) != (other.realm, &other.subscriber)
+        };
+        let mut same = SamePort::default();
+        for (place, one) in sorted.iter().enumerate() {
+            let later = sorted.iter().skip(place + 1);
+            let overlapping =
+                later.take_while(|other| other.external == one.external && other.first_port <= one.last_port);
+            for other in overlapping.filter(|other| is_other(one, other)) {
+                let has_remotes = one.remote.is_some() && other.remote.is_some();
+                let by_remote = has_remotes && one.remote != other.remote;
+                same.by_remote |= by_remote;
+                same.in_turn |= !by_remote;
+                if same.by_remote && same.in_turn {
+                    return same;
+                }
+            }
+        }
+        same
+    }
 }
 
 /// Keeps the holders that are to be shown. A note says if there are others. Returns the cursor of

@@ -340,8 +340,8 @@ fn own_name() -> Option<String> {
 /// An interval as JSON: as an answer, with what the rows of later exports need.
 fn interval_object(origin: &Origin, interval: &Interval) -> serde_json::Value {
     let mut object = lookup::stored::object(&interval.holder);
-    object["known_since"] = json!(utc_text(interval.known_since_us));
-    object["known_until"] = json!(utc_text(interval.known_until_us));
+    object["known_since"] = json!(interval.known_us.map(|(since_us, _)| utc_text(since_us)));
+    object["known_until"] = json!(interval.known_us.map(|(_, until_us)| utc_text(until_us)));
     object["clock_set_back"] = json!(interval.has_time_twice);
     object["store"] = json!(origin.store);
     object["machine"] = json!(origin.machine);

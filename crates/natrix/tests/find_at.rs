@@ -97,10 +97,77 @@ fn only_holders_in_the_given_vrf_are_found() {
     };
     assert_eq!((of("100.64.0.10", "default"), of("100.64.0.10", "blue")), (1, 0));
     assert_eq!((of("203.0.113.1:15007", "default"), of("203.0.113.1:15007", "blue")), (1, 0));
+    // The name may be wrong: lines do not say which VRFs there were.
     let output = log.find("203.0.113.1:15007", "2026-11-21T19:05:00Z", &["--vrf", "blue"]);
-    let nobody =
-        "nobody held 203.0.113.1:15007 in VRF blue at 2026-11-21T19:05:00Z; the records of that time are complete";
+    let nobody = "no holder of 203.0.113.1:15007 in VRF blue at 2026-11-21T19:05:00Z found, but the records are not \
+                  complete";
     assert!(text(&output.stdout).starts_with(nobody), "{output:?}");
+    let note = "note: no line about that address has the VRF blue, but lines have default\n";
+    assert_eq!(text(&output.stderr), note);
+    let output = log.find("203.0.113.1:15008", "2026-11-21T19:05:00Z", &["--vrf", "blue"]);
+    let nobody =
+        "nobody held 203.0.113.1:15008 in VRF blue at 2026-11-21T19:05:00Z; the records of that time are complete";
+    assert!(text(&output.stdout).starts_with(nobody), "no VRF had it: {output:?}");
+}
+
+#[test]
+fn flows_that_share_a_port_hold_it_at_the_same_time() {
+    let log = Log::new("shared");
+    let flow = |sequence, subscriber, remote_port| {
+        format!(
+            r#"{{"time":"2026-11-21T19:05:01.000000Z","worker":0,"sequence":{sequence},"event":"flow_created","realm":"default","subscriber":"{subscriber}","protocol":"udp","internal_port":5000,"external_address":"203.0.113.50","external_port":1065,"remote_address":"192.0.2.10","remote_port":{remote_port},"cause":"outbound"}}
+"#
+        )
+    };
+    let lines = [flow(2, "100.64.0.171", 7017), flow(3, "100.64.0.172", 7018)].concat();
+    let covered = r#"{"time":"2026-11-21T19:06:00.000000Z","event":"covered","sequences":[3,1]}"#;
+    let (begin, _) = OLDER.split_once(r#"{"time":"2026-11-21T19:06"#).unwrap();
+    fs::write(log.0.join("events-20261121T190500.000000Z.json"), format!("{begin}{lines}{covered}\n")).unwrap();
+    let output = log.find("203.0.113.50:1065", "2026-11-21T19:05:30.000000Z", &[]);
+    assert!(text(&output.stdout).contains("2 holdings"), "{output:?}");
+    let notes = text(&output.stderr);
+    assert!(notes.contains("several holders shared a port: the remote endpoint of a packet"), "{notes}");
+    assert!(!notes.contains("within a millisecond"), "{notes}");
+}
+
+#[test]
+fn files_that_overlap_prove_nothing() {
+    let log = Log::new("overlap");
+    let mapping = |time, sequence, event, subscriber| {
+        format!(
+            r#"{{"time":"2026-11-21T19:{time}.000000Z","worker":0,"sequence":{sequence},"event":"{event}","realm":"default","subscriber":"{subscriber}","protocol":"udp","internal_port":5000,"external_address":"203.0.113.42","external_port":1064,"cause":"outbound"}}
+"#
+        )
+    };
+    let other = |time, line: &str| format!("{{\"time\":\"2026-11-21T19:{time}.000000Z\",{line}}}\n");
+    // Reloads changed the file from a to b and back.
+    let a = [
+        other("00:00", r#""event":"started","version":"0.1.0","formulas":"none","file":"a""#),
+        mapping("00:10", 1, "mapping_created", "100.64.0.49"),
+        other("01:00", r#""event":"covered","sequences":[1]"#),
+        other("04:00", r#""event":"opened","file":"a","earlier":"b","formulas":"none""#),
+        mapping("04:10", 4, "mapping_ended", "100.64.0.52"),
+        other("05:00", r#""event":"covered","sequences":[4]"#),
+    ];
+    let b = [
+        other("01:00", r#""event":"opened","file":"b","earlier":"a","formulas":"none""#),
+        mapping("01:10", 2, "mapping_ended", "100.64.0.49"),
+        mapping("01:20", 3, "mapping_created", "100.64.0.52"),
+        other("03:59", r#""event":"covered","sequences":[3]"#),
+    ];
+    let path = |name: &str| log.0.join(name).to_str().unwrap().to_owned();
+    fs::write(path("a"), a.concat()).unwrap();
+    fs::write(path("b"), b.concat()).unwrap();
+    for at in ["2026-11-21T19:00:30Z", "2026-11-21T19:02:00Z", "2026-11-21T19:04:05Z"] {
+        for (first, second) in [("a", "b"), ("b", "a")] {
+            let files = ["--log", &path(first), "--log", &path(second)];
+            let output = natrix(&[&["find", "203.0.113.42:1064", "--at", at, "--json"], files.as_slice()].concat());
+            let objects = objects(&output);
+            let (end, holders) = objects.split_last().unwrap();
+            assert!(holders.iter().all(|holder| holder["certain"] == false), "{at}, {first} first: {objects:?}");
+            assert_eq!(end["complete"], false, "{at}, {first} first");
+        }
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
 use std::io::Write;
@@ -125,6 +126,17 @@ impl Boot {
         Some(())
     }
 
+    /// The pools that some worker used between two moments, if the run recorded its pools.
+    pub(crate) fn pools_between(&self, from_us: u64, to_us: u64) -> impl Iterator<Item = &PoolRanges> {
+        let next = move |place: usize| self.pools.get(place + 1).map_or(u64::MAX, |(since_us, _)| *since_us);
+        let in_use = self.pools.iter().enumerate().filter(move |(place, (since_us, _))| {
+            // A run begins with its first ones.
+            let is_begun = *place == 0 || *since_us <= to_us.saturating_add(ADOPTED_US);
+            is_begun && from_us <= next(*place).saturating_add(ADOPTED_US)
+        });
+        in_use.map(|(_, (_, pools))| pools.as_ref())
+    }
+
     /// The number of the pool that an external address was of at a time. A mapping may be recorded
     /// shortly before the configuration that made it possible, and outlive its pool.
     pub(crate) fn pool_of(&self, address: Ipv4Addr, at_us: u64) -> Option<u16> {
@@ -133,6 +145,9 @@ impl Boot {
         after.iter().chain(before.iter().rev()).find_map(|(_, pools)| pools.find(address))
     }
 }
+
+/// Workers use a new configuration by then, in µs after the log got its names.
+pub(crate) const ADOPTED_US: u64 = 5_000_000;
 
 /// The formulas of deterministic pools from some moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,12 +257,16 @@ impl Names {
         put_varint(out, u64::from(self.formulas));
         let ranges = self.addresses.ranges();
         put_varint(out, ranges.len() as u64);
-        for PoolRange { first, last, pool } in ranges {
+        for PoolRange { first, last, pool, is_one_to_one: _ } in ranges {
             put_varint(out, u64::from(*first));
             put_varint(out, u64::from(last - first));
             put_varint(out, u64::from(*pool));
         }
         put_varint(out, u64::from(self.configuration));
+        let one_to_one = ranges.iter().filter(|range| range.is_one_to_one).map(|range| range.pool);
+        let one_to_one: BTreeSet<u16> = one_to_one.collect();
+        put_varint(out, one_to_one.len() as u64);
+        one_to_one.iter().for_each(|pool| put_varint(out, u64::from(*pool)));
     }
 
     /// True if the others differ in the number of their configuration at most.
@@ -267,10 +286,19 @@ impl Names {
         let mut ranges = Vec::new();
         for _ in 0..input.count(3)? {
             let (first, more): (u32, u32) = (input.number()?, input.number()?);
-            ranges.push(PoolRange { first, last: first.checked_add(more)?, pool: input.number()? });
+            let (last, pool) = (first.checked_add(more)?, input.number()?);
+            ranges.push(PoolRange { first, last, pool, is_one_to_one: false });
         }
-        names.addresses = Arc::new(PoolRanges::of(ranges));
         names.configuration = if input.is_empty() { UNKNOWN_CONFIGURATION } else { input.number()? };
+        // Earlier versions end here.
+        let mut one_to_one: BTreeSet<u16> = BTreeSet::new();
+        if !input.is_empty() {
+            for _ in 0..input.count(1)? {
+                one_to_one.insert(input.number()?);
+            }
+        }
+        ranges.iter_mut().for_each(|range| range.is_one_to_one = one_to_one.contains(&range.pool));
+        names.addresses = Arc::new(PoolRanges::of(ranges));
         Some(names)
     }
 }
@@ -313,7 +341,12 @@ impl Entry {
                     realms: vec!["a".to_owned()],
                     pools: vec!["b".to_owned()],
                     formulas: 9,
-                    addresses: Arc::new(PoolRanges::of(vec![PoolRange { first: 5, last: 9, pool: 0 }])),
+                    addresses: Arc::new(PoolRanges::of(vec![PoolRange {
+                        first: 5,
+                        last: 9,
+                        pool: 0,
+                        is_one_to_one: true,
+                    }])),
                     configuration: 3,
                 }),
             },

@@ -38,8 +38,8 @@ message interval {
     required boolean until_exact;
     required boolean ended_by_restart;
     required boolean certain;
-    required int64 known_since (TIMESTAMP(MICROS, true));
-    required int64 known_until (TIMESTAMP(MICROS, true));
+    optional int64 known_since (TIMESTAMP(MICROS, true));
+    optional int64 known_until (TIMESTAMP(MICROS, true));
     required boolean clock_set_back;
     required binary store (UTF8);
     optional binary machine (UTF8);
@@ -133,8 +133,8 @@ impl<W: Write + Send> ParquetFile<W> {
             Some(Cell::Boolean(matches!(holder.until, Until::Ended(_)))),
             Some(Cell::Boolean(is_restart)),
             Some(Cell::Boolean(holder.is_certain)),
-            Some(time(interval.known_since_us)),
-            Some(time(interval.known_until_us)),
+            interval.known_us.map(|(since_us, _)| time(since_us)),
+            interval.known_us.map(|(_, until_us)| time(until_us)),
             Some(Cell::Boolean(interval.has_time_twice)),
             text(&origin.store),
             origin.machine.as_deref().and_then(text),

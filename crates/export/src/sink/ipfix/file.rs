@@ -55,13 +55,11 @@ impl IpfixFile {
     /// # Errors
     /// Writing failed.
     pub fn put(&mut self, interval: &Interval, out: &mut dyn Write) -> io::Result<()> {
-        let Interval { holder, known_since_us, known_until_us, .. } = interval;
+        let Interval { holder, known_us, .. } = interval;
         let is_open = interval.is_open_to_the_end;
-        let is_cut = !is_open || holder.since_us < *known_since_us;
+        let is_cut = !is_open || known_us.is_none_or(|(since_us, _)| holder.since_us < since_us);
         self.shortened += u64::from(!holder.is_certain && is_cut);
-        if known_until_us <= known_since_us {
-            return Ok(());
-        }
+        let Some((since_us, until_us)) = *known_us else { return Ok(()) };
         let (begin, end) = match holder.what {
             What::Mapping => (EventKind::MappingCreated, EventKind::MappingEnded),
             What::Static => (EventKind::StaticCreated, EventKind::StaticEnded),
@@ -90,9 +88,9 @@ impl IpfixFile {
             protocol: holder.protocol,
             ..Event::new(begin, Instant::ORIGIN)
         };
-        self.push((&event, holder.subscriber), *known_since_us);
+        self.push((&event, holder.subscriber), since_us);
         if !is_open {
-            self.push((&Event { kind: end, ..event }, holder.subscriber), *known_until_us);
+            self.push((&Event { kind: end, ..event }, holder.subscriber), until_us);
         }
         self.write(out)
     }

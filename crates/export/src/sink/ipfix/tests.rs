@@ -14,6 +14,7 @@ use nat::types::WorkerId;
 use super::super::Quotas;
 use super::*;
 use crate::line::Names;
+use crate::pools::PoolRange;
 use crate::pools::PoolRanges;
 use crate::subscriber::HostNames;
 
@@ -72,7 +73,7 @@ fn of_mapping(kind: EventKind) -> Event {
 
 /// What a collector reads of these events after a start.
 fn records_of(events: &[Event], message_max: usize) -> (Vec<Fields>, Vec<usize>) {
-    let addresses = PoolRanges::new([([203, 0, 113, 1].into(), 3)].into_iter()).into();
+    let addresses = PoolRanges::of(vec![PoolRange::of_address([203, 0, 113, 1].into(), 3)]).into();
     let names = Names { realms: vec!["red".to_owned(), "blue".to_owned()], addresses, ..Names::default() };
     let quotas = Quotas {
         mappings: 7,

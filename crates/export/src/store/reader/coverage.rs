@@ -13,6 +13,7 @@ use super::time::Stretch;
 use crate::Subscriber;
 use crate::store::builder::Coverage;
 use crate::store::builder::union;
+use crate::store::catalogue::ADOPTED_US;
 use crate::store::catalogue::Boot;
 use crate::store::catalogue::FormulasInUse;
 use crate::store::catalogue::Moment;
@@ -20,10 +21,19 @@ use crate::store::catalogue::Segment;
 use crate::store::error::StoreError;
 use crate::utc_text;
 
-/// They have adopted the new formulas by then, in µs after the log got them.
-const ADOPTED_US: u64 = 5_000_000;
 /// Times of day are before this one.
 const UNIX_MAX_US: u64 = 1 << 60;
+
+/// What pools had to do with the address in question.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Assignment {
+    /// The pools of that time are known.
+    has_pools: bool,
+    /// It was an address of one of them.
+    is_of_pool: bool,
+    /// The configuration gave it to one host.
+    is_one_to_one: bool,
+}
 
 impl Search<'_> {
     /// Notes the formulas in use between two moments. `end_us`: that of the records.
@@ -48,6 +58,41 @@ impl Search<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Notes why an address without a holder may have been somebody's all the same: the
+    /// configuration decided, or it was no address of a pool. Between two moments of a boot.
+    pub(super) fn note_assignment(&mut self, boot: u32, from_us: u64, to_us: u64) {
+        let address = self.question.address;
+        let Some(known) = self.store.catalogue.boots.get(boot as usize).filter(|_| self.question.host.is_none()) else {
+            return;
+        };
+        let (mut is_of_pool, mut is_one_to_one) = (false, false);
+        for range in known.pools_between(from_us, to_us).filter_map(|pools| pools.range_of(address)) {
+            (is_of_pool, is_one_to_one) = (true, is_one_to_one || range.is_one_to_one);
+        }
+        self.assignment.has_pools |= !known.pools.is_empty();
+        self.assignment.is_of_pool |= is_of_pool;
+        self.assignment.is_one_to_one |= is_one_to_one;
+    }
+
+    /// Says what was noted of an address that has no holder.
+    pub(super) fn assignments(&mut self) {
+        if !self.found.holders.is_empty() {
+            return;
+        }
+        let address = self.question.address;
+        let Assignment { has_pools, is_of_pool, is_one_to_one } = self.assignment;
+        if is_one_to_one {
+            self.limit(format!(
+                "the configuration of that time gave {address} to one host (one-to-one), which has a record only \
+                 while it uses it; `natrix find {address} --config FILE` names the host"
+            ));
+        } else if has_pools && !is_of_pool {
+            self.found.notes.push(format!(
+                "{address} was no external address of a pool: packets that pass untranslated have no record"
+            ));
+        }
     }
 
     /// When all workers had recorded the mappings that kept their ports at a change of formulas.

@@ -22,10 +22,9 @@ use crate::store::row::Row;
 pub struct Interval {
     /// The holder. It is certain if all of its time is proved.
     pub holder: Holder,
-    /// First moment that is proved, µs since 1970.
-    pub known_since_us: u64,
-    /// The moment from which it is not proved any longer; `known_since_us` if none is proved.
-    pub known_until_us: u64,
+    /// First moment that is proved, and the moment from which it is not proved any longer, µs since
+    /// 1970. None if nothing is proved.
+    pub known_us: Option<(u64, u64)>,
     /// True if it is proved until the records end, and had not ended then.
     pub is_open_to_the_end: bool,
     /// True if the clock was set back and showed some of the time that is proved once more: then
@@ -87,35 +86,23 @@ impl Search<'_> {
         let (from_us, until_us) = losses.proved(row);
         let covered_us = self.covered_us(boot);
         let until_us = if row.until == End::Open { until_us.min(covered_us) } else { until_us };
-        let (mut known_since_us, mut known_until_us) = self.longest_part(boot, from_us, until_us);
-        if known_until_us <= known_since_us || holder.subscriber == Subscriber::Unknown {
-            (known_since_us, known_until_us) = (holder.since_us, holder.since_us);
-        }
+        let known_us = self.longest_part(boot, from_us, until_us);
+        let known_us = known_us.filter(|_| holder.subscriber != Subscriber::Unknown);
         let is_whole = match holder.until {
-            Until::Ended(end) => end == known_until_us,
-            Until::Restart(end) => self.is_clean(boot) && end == known_until_us,
+            Until::Ended(end) => known_us == Some((holder.since_us, end)),
+            Until::Restart(end) => self.is_clean(boot) && known_us == Some((holder.since_us, end)),
             Until::Open | Until::Lost(_) => false,
         };
-        holder.is_certain = is_whole && holder.since_us == known_since_us && known_since_us < known_until_us;
+        holder.is_certain = is_whole;
         self.widen(boot, row, &mut holder);
         let known = self.store.catalogue.boots.get(boot as usize);
         let last_us = known.and_then(|boot| Some(covered_us.saturating_add_signed(boot.clocks.last()?.offset())));
-        let is_open_to_the_end =
-            holder.until == Until::Open && known_since_us < known_until_us && last_us == Some(known_until_us);
-        let has_time_twice = self
-            .twice
-            .iter()
-            .any(|(begin, end)| *begin < known_until_us.max(known_since_us + 1) && known_since_us < *end);
+        let known_until_us = known_us.map(|(_, until_us)| until_us);
+        let is_open_to_the_end = holder.until == Until::Open && last_us.is_some() && last_us == known_until_us;
+        let (first_us, end_us) = known_us.unwrap_or((holder.since_us, holder.since_us + 1));
+        let has_time_twice = self.twice.iter().any(|(begin, end)| *begin < end_us && first_us < *end);
         let run = known.map_or([0; 16], |boot| boot.id);
-        Interval {
-            holder,
-            known_since_us,
-            known_until_us,
-            is_open_to_the_end,
-            has_time_twice,
-            run,
-            started_ms: row.start,
-        }
+        Interval { holder, known_us, is_open_to_the_end, has_time_twice, run, started_ms: row.start }
     }
 
     fn is_clean(&self, boot: u32) -> bool {
@@ -136,20 +123,19 @@ impl Search<'_> {
         }
     }
 
-    /// The longest part of a time by a boot's clock in which the time of day was not set.
-    fn longest_part(&self, boot: u32, from_us: u64, until_us: u64) -> (u64, u64) {
-        let Some(boot) = self.store.catalogue.boots.get(boot as usize) else { return (0, 0) };
+    /// The longest part of a time by a boot's clock in which the time of day was not set, as time of
+    /// day.
+    fn longest_part(&self, boot: u32, from_us: u64, until_us: u64) -> Option<(u64, u64)> {
+        let boot = self.store.catalogue.boots.get(boot as usize)?;
         let parts = boot.clocks.iter().enumerate().map(|(place, clock)| {
             let begin_us = if place == 0 { 0 } else { clock.monotonic_us };
             let end_us = boot.clocks_since_us.get(place + 1).copied().unwrap_or(u64::MAX);
             let (from_us, until_us) = (from_us.max(begin_us), until_us.min(end_us));
             (until_us.saturating_sub(from_us), from_us, until_us, clock.offset())
         });
-        let longest = parts.max_by_key(|(length, ..)| *length);
-        longest.map_or((0, 0), |(length, from_us, until_us, offset)| match length {
-            0 => (0, 0),
-            _ => (from_us.saturating_add_signed(offset), until_us.saturating_add_signed(offset)),
-        })
+        let (length, from_us, until_us, offset) = parts.max_by_key(|(length, ..)| *length)?;
+        let unix_us = |monotonic_us: u64| monotonic_us.saturating_add_signed(offset);
+        Some((unix_us(from_us), unix_us(until_us))).filter(|(from_us, until_us)| length > 0 && from_us < until_us)
     }
 
     /// Moves the ends of a holding to the earliest and the latest time of day that any setting of

@@ -15,6 +15,7 @@ use super::Holder;
 use super::Question;
 use super::Store;
 use super::Until;
+use super::coverage::Assignment;
 use super::coverage::changes;
 use super::proof::Interval;
 use super::proof::Losses;
@@ -79,6 +80,8 @@ pub(super) struct Search<'a> {
     pub(super) names: HashMap<(Source, u32), HostName>,
     /// Times of day that occurred more than once, for an export.
     pub(super) twice: Vec<(u64, u64)>,
+    /// What pools had to do with the address in question.
+    pub(super) assignment: Assignment,
     pub(super) found: Found,
     pub(super) bounds: Bounds<'a>,
 }
@@ -91,8 +94,8 @@ impl<'a> Search<'a> {
         held: HashMap<u64, File>,
         bounds: Bounds<'a>,
     ) -> Search<'a> {
-        let (found, names, twice) = (Found::default(), HashMap::new(), Vec::new());
-        Search { store, question, journal, cached: None, held, names, twice, found, bounds }
+        let (found, names, twice, assignment) = (Found::default(), HashMap::new(), Vec::new(), Assignment::default());
+        Search { store, question, journal, cached: None, held, names, twice, assignment, found, bounds }
     }
 
     pub(super) fn run(&mut self) -> Result<(), StoreError> {
@@ -121,6 +124,7 @@ impl<'a> Search<'a> {
                     let to = monotonic(to_us).min(stretch.to_us - 1);
                     self.stretch_by_clock(known, &stretch, from, to)?;
                     self.note_formulas(boot, from, to, end_us)?;
+                    self.note_assignment(boot, from, to);
                 }
             }
             if known.ended.is_none_or(|(_, is_clean)| !is_clean) {
@@ -130,6 +134,7 @@ impl<'a> Search<'a> {
         self.limits(shown);
         self.found.holders.sort_unstable();
         self.found.holders.dedup();
+        self.assignments();
         self.ambiguity();
         Ok(())
     }
