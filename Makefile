@@ -11,8 +11,9 @@ ROUTING ?= frr
 # 1: leave the demo's network running after the programs, until Ctrl-C.
 KEEP ?= 0
 # Length of `make fuzz` in seconds per target, and of `make soak` in minutes and in seeds of each
-# random test.
+# random test. FUZZ_RUNS: inputs of each fuzz target in `make soak`, always the same ones.
 FUZZ_SECONDS ?= 300
+FUZZ_RUNS ?= 20000
 SOAK_MINUTES ?= 30
 SOAK_SEEDS ?= 256
 
@@ -30,7 +31,7 @@ build: setup ## the release binary with DPDK: target/release/natrix
 demo: build ## real programs through Natrix in network namespaces (KEEP=1 leaves it running, DUT=netfilter compares)
 	demo/demo.py --dut $(DUT) --routing $(ROUTING) $(if $(filter 1,$(KEEP)),--keep)
 
-test: setup ## format, lints, all tests, a short fuzz run, tests in network namespaces
+test: setup ## format, lints, all tests, tests in network namespaces
 	scripts/test.sh
 
 netns: setup ## only the tests in network namespaces
@@ -53,7 +54,8 @@ bench: build ## the engine in memory, from 1 000 to 10 M sessions, as a table (s
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (default 300) seconds
 	fuzz/run.sh all $(FUZZ_SECONDS)
 
-soak: build ## random tests with SOAK_SEEDS seeds, then the demo's network under changing load for SOAK_MINUTES
+soak: build ## FUZZ_RUNS inputs of each fuzz target, random tests with SOAK_SEEDS seeds, then the demo's network under changing load for SOAK_MINUTES
+	fuzz/run.sh check $(FUZZ_RUNS)
 	NATRIX_RUNS=$(SOAK_SEEDS) cargo test --locked --package nat --package testkit
 	tests/netns/soak.py --natrix target/release/natrix --minutes $(SOAK_MINUTES)
 	NATRIX_SCRAPES=5760 tests/netns/run.py --natrix target/release/natrix --only a_day_of_scrapes

@@ -4,9 +4,6 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-# Inputs of each fuzz target, always the same ones: the kept seeds and crashes, and a little
-# further. `make fuzz` searches at random.
-readonly fuzz_runs="${FUZZ_RUNS:-20000}"
 # Incremental compilation only helps builds that are repeated after small changes.
 export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 
@@ -41,13 +38,15 @@ step() {
 }
 
 step "format" cargo fmt --all --check
+# The fuzzer is a workspace of its own, which only `make fuzz` and `make soak` build. The tests run
+# its targets over every seed, its cuts and changes, and every input that once broke a claim.
+step "lock file of the fuzzer" sh -c 'cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null'
 step "scripts" shellcheck scripts/*.sh fuzz/run.sh .ci/run
 step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
 step "lints with DPDK" cargo clippy --workspace --all-targets --locked --features "$with_dpdk" -- -D warnings
 # Without DPDK only the binary and one study differ; every other test runs once, with it.
 step "tests without DPDK" cargo test --workspace --locked --no-fail-fast --test binary --test study
 step "tests" cargo test --workspace --locked --no-fail-fast --features "$with_dpdk"
-step "fuzz" fuzz/run.sh check "$fuzz_runs"
 # The tests have built the binary, with DPDK.
 step "package" scripts/package.sh --test --built
 step "network namespaces" tests/netns/run.py --natrix target/debug/natrix
