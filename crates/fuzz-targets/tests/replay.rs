@@ -4,6 +4,9 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::thread;
 
 use fuzz_targets::TARGETS;
 use fuzz_targets::Target;
@@ -47,16 +50,42 @@ fn every_target_has_seeds_and_every_folder_a_target() {
     }
 }
 
+/// Names the input of a claim that fails. Threads print past the test's own output, so only then.
+struct Input<'a>(&'a str, &'a Target);
+
+impl Drop for Input<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{} {}", self.1.name, self.0);
+        }
+    }
+}
+
+/// Calls `run` with every target, on all processors.
+fn each_target(run: impl Fn(&'static Target) + Sync) {
+    let next = AtomicUsize::new(0);
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(target) = TARGETS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    run(target);
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn seeds_and_regressions_hold_every_claim() {
-    for target in TARGETS {
+    each_target(|target| {
         for kind in ["seeds", "regressions"] {
             for (name, bytes) in files(kind, target) {
-                println!("{} {name}", target.name);
+                let _named = Input(&name, target);
                 (target.run)(&bytes);
             }
         }
-    }
+    });
 }
 
 /// Bytes of a seed to change one by one; behind them are only payloads.
@@ -64,9 +93,9 @@ const CHANGED_MAX: usize = 256;
 
 #[test]
 fn every_cut_and_every_changed_byte_of_a_seed_holds_every_claim() {
-    for target in TARGETS {
+    each_target(|target| {
         for (name, bytes) in files("seeds", target) {
-            println!("{} {name}", target.name);
+            let _named = Input(&name, target);
             // Each run of these makes a whole instance, so run only some.
             let is_path = target.name.ends_with("_path");
             for length in (0..bytes.len().min(CHANGED_MAX)).step_by(if is_path { 8 } else { 1 }) {
@@ -83,7 +112,7 @@ fn every_cut_and_every_changed_byte_of_a_seed_holds_every_claim() {
                 changed[offset] = bytes[offset];
             }
         }
-    }
+    });
 }
 
 proptest! {
