@@ -808,6 +808,61 @@ def routes_that_only_name_their_next_hops_are_followed(n):
 
 
 @test("kernel_routes")
+def a_changed_object_changes_only_the_routes_that_name_it(n):
+    """100,000 routes by one object and ten by another: a change costs what its routes cost, and no comparison of all."""
+    routers = [f"198.51.100.{last}" for last in range(41, 45)]
+    setting = "net.ipv4.nexthop_compat_mode"
+    few = [f"10.90.{number}.0/24" for number in range(10)]
+    many = [f"{20 + number // 65536}.{number // 256 % 256}.{number % 256}.0/24" for number in range(100_000)]
+
+    def via(prefix):
+        """By the step that a packet to the prefix goes through."""
+        flow = ("udp", f"{SUBSCRIBERS['sub1']}:4000", prefix.replace("0/24", "9:53"))
+        return " ".join(n.dut.command("why", *flow, "--json")[1].split())
+
+    def counter(name):
+        return next(one["value"] for one in n.dut.show("counters", "--all") if one["name"] == name)
+
+    def add(prefixes, number):
+        lines = "".join(f"route add {prefix} nhid {number} proto {OWN}\n" for prefix in prefixes)
+        n.nat.run(["ip", "-batch", "-"], check=True, stdin=lines)
+
+    def replace(prefixes, number, router):
+        """Seconds until the last route has it. Right after a comparison, so that none comes by itself."""
+        compared = counter("routes_compared")
+        expect(wait_until(lambda: counter("routes_compared") > compared, 20, 0.05), "the comparison of every 10 s")
+        compared, changes = counter("routes_compared"), counter("routes_lost")
+        begun = time.monotonic()
+        n.nat.ip("nexthop", "replace", "id", number, "via", router, "dev", "nx-outside")
+        expect(wait_until(lambda: all(f"via {router}" in via(prefix) for prefix in (prefixes[-1], prefixes[0])), 9, 0), "followed")
+        took = time.monotonic() - begun
+        expect_equal((counter("routes_compared"), counter("routes_lost")), (compared, changes), "comparisons and losses")
+        print(f"# {len(prefixes)} routes have another router after {took:.2f} s", flush=True)
+        return took
+
+    before = n.nat.run(["sysctl", "-n", setting])[1].strip()
+    n.nat.sysctl(setting, 0)
+    try:
+        for number, router in ((71, routers[0]), (72, routers[1])):
+            n.nat.ip("nexthop", "add", "id", number, "via", router, "dev", "nx-outside")
+        add(few, 72)
+        add(many, 71)
+        expect(wait_until(lambda: f"via {routers[0]}" in via(many[-1]), 60, 0.2), f"learned: {via(many[-1])}")
+        with Talk(n) as talk:
+            replace(few, 72, routers[2])
+            expect(f"via {routers[0]}" in via(many[0]), "the others have what they had")
+            replace(many, 71, routers[3])
+            expect(f"via {routers[2]}" in via(few[0]), "the others have what they had")
+            talk.expect_nothing_lost("two objects changed")
+        n.nat.ip("nexthop", "del", "id", "72")
+        expect(wait_until(lambda: routers[2] not in via(few[-1]), 4, 0), "routes go with their object")
+    finally:
+        n.nat.run(["ip", "nexthop", "flush"])
+        n.nat.run(["ip", "route", "flush", "proto", OWN])
+        n.nat.sysctl(setting, before)
+
+
+@test("kernel_routes")
 def a_drain_waits_until_no_packet_comes(n):
     server, client = udp(n.srv1, address=SRV1), udp(n.sub1)
     with sockets(server, client):

@@ -196,6 +196,28 @@ def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
         expect(wait_until(lambda: routers_of() == {"2001:db8:64::2"}, 5, 0.1), f"the other metric: {routers_of()}")
         # The same by objects that the kernel does not repeat in the route.
         hosts.nat.sysctl("net.ipv4.nexthop_compat_mode", 0)
+        # Routes of other kinds with the same metric stand beside it, and the kernel uses the first.
+        drops = lambda: instance.used(HOSTS) is not None and not instance.used(HOSTS)["next_hops"]  # noqa: E731
+        # Right after a comparison of all routes, so that none comes by itself.
+        compared = lambda: next(one["value"] for one in instance.show("counters", "--all") if one["name"] == "routes_compared")  # noqa: E731
+        before = compared()
+        expect(wait_until(lambda: compared() > before, 15, 0.1), "a comparison")
+        ip6("add", HOSTS, "metric", "20", "via", "fe80::73", "dev", "nx-inside")
+        hosts.nat.ip("-6", "route", "append", "unreachable", HOSTS, "metric", "20", "table", table)
+        expect(wait_until(lambda: drops() or routers_of() == {"fe80::73"}, 5, 0.1), f"one of the two: {routers_of()}")
+        time.sleep(1)
+        ip6("del", HOSTS, "metric", "20", "via", "fe80::73", "dev", "nx-inside")
+        expect(wait_until(drops, 3, 0.1), f"the other one of metric 20 drops packets: {instance.used(HOSTS)}")
+        hosts.nat.ip("-6", "route", "del", "unreachable", HOSTS, "metric", "20", "table", table)
+        expect(wait_until(lambda: routers_of() == {"2001:db8:64::2"}, 3, 0.1), f"the other metric: {routers_of()}")
+        hosts.nat.ip("-6", "route", "replace", HOSTS, "dev", "nx-inside", "metric", "50", "table", table)
+        time.sleep(1)
+        first = hosts.nat.ip("-6", "route", "show", "table", table, "exact", HOSTS).splitlines()[0]
+        wanted = {"2001:db8:64::2"} if "via" in first else {None}
+        expect(wait_until(lambda: routers_of() == wanted, 3, 0.1), f"{first}: {instance.used(HOSTS)}")
+        hosts.nat.run(["ip", "-6", "route", "flush", "table", table, "exact", HOSTS])
+        ip6("add", HOSTS, "via", "2001:db8:64::2", "dev", "nx-inside", "metric", "50")
+        expect(wait_until(lambda: routers_of() == {"2001:db8:64::2"}, 3, 0.1), f"as before: {routers_of()}")
         for number, via in ((71, "fe80::71"), (72, "fe80::72")):
             hosts.nat.ip("nexthop", "add", "id", number, "via", via, "dev", "nx-inside")
         hosts.nat.ip("nexthop", "add", "id", "73", "group", "71/72")

@@ -135,6 +135,8 @@ pub struct RouteNews<P: Family> {
     pub protocol: u8,
     /// Device, gateway (0: on the link) and weight of each next hop. Empty: packets are dropped.
     pub hops: Vec<KernelHop<P::Address>>,
+    /// The object that it names for them.
+    pub object: Option<u32>,
 }
 
 /// Device, gateway (0: on the link) and weight of a next hop.
@@ -557,7 +559,7 @@ pub fn route_news<P: Family>(message: &[u8], objects: &NextHopObjects) -> Option
         false => {}
     }
     let prefix = P::of(address, length)?;
-    Some(RouteNews { is_there, replaces, is_appended, table, prefix, metric, protocol, hops })
+    Some(RouteNews { is_there, replaces, is_appended, table, prefix, metric, protocol, hops, object })
 }
 
 /// The next hops (`struct rtnexthop`) that are not dead.
@@ -826,6 +828,7 @@ mod tests {
             metric: 0,
             protocol,
             hops: Vec::new(),
+            object: None,
         };
         let (mut device, mut gateway) = (None, 0);
         for attribute in attributes {
@@ -1053,8 +1056,9 @@ mod tests {
         for (kind, value) in [(1_u16, 6_u32), (5, 3)] {
             object.extend([&8_u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value.to_ne_bytes()].concat());
         }
-        assert_eq!(objects.take_in(&object), Some(false));
-        assert_eq!(route_news::<Prefix>(&message, &objects).unwrap().hops, [(3, 0, 1)]);
+        assert!(objects.take_in(&object));
+        let read = route_news::<Prefix>(&message, &objects).unwrap();
+        assert_eq!((read.hops, read.object), (vec![(3, 0, 1)], Some(6)));
         assert_eq!(object_of_route(&object), None, "no route");
     }
 

@@ -48,19 +48,44 @@ pub struct NextHopObjects {
 }
 
 impl NextHopObjects {
-    /// Takes a message in. None: it is not about a next hop. True: routes may have others now. The
-    /// kernel reports no route whose next hop goes or changes that way.
-    pub fn take_in(&mut self, message: &[u8]) -> Option<bool> {
+    /// Takes a message in. False: it is not about a next hop.
+    pub fn take_in(&mut self, message: &[u8]) -> bool {
         let kind = half(message, 4);
-        if !matches!(kind, NEW_NEXT_HOP | DELETED_NEXT_HOP) {
-            return None;
+        match read(message) {
+            Some((id, _)) if kind == DELETED_NEXT_HOP => drop(self.all.remove(&id)),
+            Some((id, object)) if kind == NEW_NEXT_HOP => drop(self.all.insert(id, object)),
+            _ => {}
         }
-        let Some((id, object)) = read(message) else { return Some(false) };
-        if kind == DELETED_NEXT_HOP {
-            return Some(self.all.remove(&id).is_some());
+        matches!(kind, NEW_NEXT_HOP | DELETED_NEXT_HOP)
+    }
+
+    /// The known objects that will lead elsewhere once this message is taken in: the one that it is
+    /// about, and groups with it. The kernel reports no route whose next hop goes or changes that
+    /// way.
+    pub fn changed_by(&self, message: &[u8]) -> Vec<u32> {
+        let kind = half(message, 4);
+        let about = matches!(kind, NEW_NEXT_HOP | DELETED_NEXT_HOP).then(|| read(message)).flatten();
+        let Some((changed, object)) = about else { return Vec::new() };
+        match self.all.get(&changed) {
+            Some(before) if kind == DELETED_NEXT_HOP || *before != object => {}
+            _ => return Vec::new(),
         }
-        let before = self.all.insert(id, object.clone());
-        Some(before.is_some_and(|before| before != object))
+        let has = |object: &Object| match object {
+            Object::Group(members) => members.iter().any(|(id, _)| *id == changed),
+            Object::Single { .. } | Object::Useless => false,
+        };
+        let groups = self.all.iter().filter(|(_, object)| has(object)).map(|(id, _)| *id);
+        core::iter::once(changed).chain(groups).collect()
+    }
+
+    /// Whether an object, or a member of it, cannot be taken by any packet. The kernel may report
+    /// routes that name it as others that drop packets.
+    pub fn is_useless(&self, id: u32) -> bool {
+        let is_useless = |id: &u32| self.all.get(id) == Some(&Object::Useless);
+        match self.all.get(&id) {
+            Some(Object::Group(members)) => members.iter().any(|(id, _)| is_useless(id)),
+            _ => is_useless(&id),
+        }
     }
 
     /// Whether an object is known.
@@ -161,9 +186,16 @@ mod tests {
     #[test]
     fn objects_and_groups_become_next_hops() {
         let mut objects = NextHopObjects::default();
-        assert_eq!(objects.take_in(&router(6, 3, &[192, 0, 2, 1])), Some(false), "no route has a new one");
-        assert_eq!(objects.take_in(&router(7, 4, &[192, 0, 2, 2])), Some(false));
-        assert_eq!(objects.take_in(&group(8, &[(6, 0, 0), (7, 2, 0), (9, 0, 1)])), Some(false));
+        let changes = |objects: &mut NextHopObjects, message: &[u8]| {
+            let mut changed = objects.changed_by(message);
+            changed.sort_unstable();
+            assert!(objects.take_in(message));
+            changed
+        };
+        let none: [u32; 0] = [];
+        assert_eq!(changes(&mut objects, &router(6, 3, &[192, 0, 2, 1])), none, "no route has a new one");
+        assert_eq!(changes(&mut objects, &router(7, 4, &[192, 0, 2, 2])), none);
+        assert_eq!(changes(&mut objects, &group(8, &[(6, 0, 0), (7, 2, 0), (9, 0, 1)])), none);
         let hops = |objects: &NextHopObjects, id| objects.hops_of::<Prefix>(id);
         assert_eq!(hops(&objects, 6), [(3, 0xc000_0201, 1)]);
         assert_eq!(hops(&objects, 8), [(3, 0xc000_0201, 1), (4, 0xc000_0202, 3)], "member 9 is not known");
@@ -172,12 +204,17 @@ mod tests {
         objects.take_in(&router(9, 5, &link_local.octets()));
         assert_eq!(objects.hops_of::<Prefix6>(9), [(5, link_local.to_bits(), 1)]);
         assert_eq!(objects.hops_of::<Prefix6>(8), [(5, link_local.to_bits(), 257)], "weights of two bytes");
-        assert_eq!(objects.take_in(&router(6, 3, &[192, 0, 2, 1])), Some(false), "as it was");
-        assert_eq!(objects.take_in(&router(6, 3, &[192, 0, 2, 9])), Some(true), "in its place");
+        assert_eq!(changes(&mut objects, &router(6, 3, &[192, 0, 2, 1])), none, "as it was");
+        assert_eq!(changes(&mut objects, &router(6, 3, &[192, 0, 2, 9])), [6, 8], "in its place");
         assert_eq!(hops(&objects, 8)[0], (3, 0xc000_0209, 1), "the group follows");
-        assert_eq!(objects.take_in(&message(DELETED_NEXT_HOP, 0, &[(ID, &6_u32.to_ne_bytes())])), Some(true));
+        let gone = message(DELETED_NEXT_HOP, 0, &[(ID, &6_u32.to_ne_bytes())]);
+        assert_eq!(changes(&mut objects, &gone), [6, 8]);
+        assert_eq!(changes(&mut objects, &gone), none, "it was gone");
         assert!(!objects.has(6) && hops(&objects, 6).is_empty() && hops(&objects, 8).len() == 1);
-        assert_eq!(objects.take_in(&message(16, 0, &[])), None, "a link");
+        assert!(!objects.take_in(&message(16, 0, &[])), "a link");
+        assert!(objects.changed_by(&router(7, 3, &[192, 0, 2, 1])).len() == 2 && !objects.is_useless(8));
+        objects.take_in(&message(NEW_NEXT_HOP, 1, &[(ID, &7_u32.to_ne_bytes())]));
+        assert!(objects.is_useless(7) && objects.is_useless(8) && !objects.is_useless(9), "a member is dead");
     }
 
     #[test]
@@ -204,6 +241,7 @@ mod tests {
                 place.copy_from_slice(&kind.to_ne_bytes());
             }
             let mut objects = NextHopObjects::default();
+            let _ = objects.changed_by(&bytes);
             let _ = objects.take_in(&bytes);
             for id in objects.all.keys() {
                 prop_assert!(objects.hops_of::<Prefix>(*id).len() <= 1);

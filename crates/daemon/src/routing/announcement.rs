@@ -235,7 +235,7 @@ mod tests {
         // The connected prefix outside leads to no router.
         assert_eq!(why(&mut rib, &settings, &[true, true]), Some(Withheld::NoNextHop));
         let hop = |interface| Hop { interface: InterfaceId(interface), gateway: 7, weight: 1 };
-        let route = |hops: &[Hop]| KernelRoute { protocol: 186, metric: 20, hops: hops.to_vec() };
+        let route = |hops: &[Hop]| KernelRoute { protocol: 186, metric: 20, hops: hops.to_vec(), object: None };
         rib.set_kernel(Table::Outside, Prefix::ALL, &[route(&[hop(1)])]);
         assert_eq!(why(&mut rib, &settings, &[true, true]), None, "a route of the kernel is enough");
         // A second interface outside has link, and no route leads over it.

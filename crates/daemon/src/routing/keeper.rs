@@ -52,6 +52,7 @@ mod announce;
 mod changes;
 mod compare;
 mod devices;
+mod objects;
 
 use devices::DeviceFault;
 pub(crate) use devices::addresses_of;
@@ -216,9 +217,7 @@ impl Follower {
                         // A known route may have given way to one that is not read.
                         self.compares_soon |= known == (news.len(), news6.len());
                     }
-                } else if let Some(is_changed) = self.objects.take_in(message) {
-                    self.compares_soon |= is_changed;
-                } else {
+                } else if !self.take_in_object(message, &mut news, &mut news6) {
                     has_changed_links = true;
                 }
             });

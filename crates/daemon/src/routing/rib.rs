@@ -95,7 +95,28 @@ pub struct KernelRoute<A = u32> {
     pub metric: u32,
     /// Next hops in ascending order. Empty: packets are dropped.
     pub hops: Vec<Hop<A>>,
+    /// The object that it names for them, by the kernel's number.
+    pub object: Option<u32>,
 }
+
+/// What a route of the kernel is, but for its prefix and metric.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Leads<'a, A = u32> {
+    /// The kernel's number of the routing protocol.
+    pub protocol: u8,
+    /// Next hops in ascending order. Empty: packets are dropped.
+    pub hops: &'a [Hop<A>],
+    /// The object that it names for them, by the kernel's number.
+    pub object: Option<u32>,
+}
+
+impl<A> Clone for Leads<'_, A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A> Copy for Leads<'_, A> {}
 
 /// A route for a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,10 +158,11 @@ impl<A> NextHops<'_, A> {
     }
 }
 
-/// A list of next hops.
+/// A list of next hops, written out in its routes or named by them.
 #[derive(Debug)]
 struct HopList<A> {
     hops: Vec<Hop<A>>,
+    object: Option<u32>,
     /// Those with link; None: all of them.
     live: Option<Vec<Hop<A>>>,
     uses: u32,
@@ -151,7 +173,8 @@ struct HopList<A> {
 struct HopLists<A> {
     lists: Vec<HopList<A>>,
     free: Vec<u32>,
-    by_hops: HashMap<Vec<Hop<A>>, u32>,
+    /// By the object that their routes name.
+    by_hops: HashMap<Option<u32>, HashMap<Vec<Hop<A>>, u32>>,
 }
 
 impl<A: Copy + Eq + core::hash::Hash> HopLists<A> {
@@ -159,14 +182,15 @@ impl<A: Copy + Eq + core::hash::Hash> HopLists<A> {
         HopLists { lists: Vec::new(), free: Vec::new(), by_hops: HashMap::new() }
     }
 
-    fn add(&mut self, hops: &[Hop<A>], dead: &Dead) -> u32 {
-        if let Some(&number) = self.by_hops.get(hops) {
+    fn add(&mut self, hops: &[Hop<A>], object: Option<u32>, dead: &Dead) -> u32 {
+        let by_hops = self.by_hops.entry(object).or_default();
+        if let Some(&number) = by_hops.get(hops) {
             if let Some(list) = self.lists.get_mut(number as usize) {
                 list.uses += 1;
             }
             return number;
         }
-        let entry = HopList { hops: hops.to_vec(), live: dead.left(hops), uses: 1 };
+        let entry = HopList { hops: hops.to_vec(), object, live: dead.left(hops), uses: 1 };
         let number = match self.free.pop() {
             Some(number) => {
                 if let Some(place) = self.lists.get_mut(number as usize) {
@@ -179,7 +203,7 @@ impl<A: Copy + Eq + core::hash::Hash> HopLists<A> {
                 self.lists.len() as u32 - 1
             }
         };
-        self.by_hops.insert(hops.to_vec(), number);
+        by_hops.insert(hops.to_vec(), number);
         number
     }
 
@@ -187,7 +211,12 @@ impl<A: Copy + Eq + core::hash::Hash> HopLists<A> {
         let Some(list) = self.lists.get_mut(number as usize) else { return };
         list.uses = list.uses.saturating_sub(1);
         if list.uses == 0 {
-            self.by_hops.remove(&list.hops);
+            if let Some(by_hops) = self.by_hops.get_mut(&list.object) {
+                by_hops.remove(&list.hops);
+                if by_hops.is_empty() {
+                    self.by_hops.remove(&list.object);
+                }
+            }
             (list.hops, list.live) = (Vec::new(), None);
             self.free.push(number);
         }
@@ -195,6 +224,10 @@ impl<A: Copy + Eq + core::hash::Hash> HopLists<A> {
 
     fn get(&self, number: u32) -> &[Hop<A>] {
         self.lists.get(number as usize).map_or(&[], |list| list.hops.as_slice())
+    }
+
+    fn object(&self, number: u32) -> Option<u32> {
+        self.lists.get(number as usize).and_then(|list| list.object)
     }
 
     /// Those with link.
@@ -251,6 +284,8 @@ pub type Rib6 = RibOf<Prefix6>;
 pub struct RibOf<P: Family> {
     tables: Vec<Routes<P>>,
     hops: HopLists<P::Address>,
+    /// By object: the prefixes with a route of the kernel that names it.
+    named: HashMap<u32, BTreeSet<(Table, P)>>,
     dead: Dead,
     /// Prefixes whose best route is not in the tables of the workers.
     refused: BTreeSet<(Table, P)>,
@@ -264,6 +299,7 @@ impl<P: Family> RibOf<P> {
         let mut rib = RibOf {
             tables: Vec::new(),
             hops: HopLists::new(),
+            named: HashMap::new(),
             dead: Dead::default(),
             refused: BTreeSet::new(),
             reading: 0,
@@ -314,7 +350,7 @@ impl<P: Family> RibOf<P> {
             .iter()
             .map(|route| Stored {
                 metric: route.metric,
-                hops: self.hops.add(&route.hops, &self.dead),
+                hops: self.hops.add(&route.hops, route.object, &self.dead),
                 protocol: route.protocol,
                 reading: reading_of(route.metric).unwrap_or(self.reading),
             })
@@ -328,17 +364,41 @@ impl<P: Family> RibOf<P> {
                 routes.further.insert(prefix, further.to_vec());
             }
         }
+        for object in before.iter().filter_map(|route| route.object) {
+            self.unname(object, table, prefix);
+        }
+        for object in wanted.iter().filter_map(|route| route.object) {
+            self.name(object, table, prefix);
+        }
         true
     }
 
-    /// Sets the route of the kernel for a prefix with this metric, by protocol and next hops; None:
-    /// removes it. Returns whether anything changed.
+    fn name(&mut self, object: u32, table: Table, prefix: P) {
+        self.named.entry(object).or_default().insert((table, prefix));
+    }
+
+    fn unname(&mut self, object: u32, table: Table, prefix: P) {
+        if let Some(named) = self.named.get_mut(&object) {
+            named.remove(&(table, prefix));
+            if named.is_empty() {
+                self.named.remove(&object);
+            }
+        }
+    }
+
+    /// The prefixes with a route of the kernel that names an object.
+    pub fn naming(&self, object: u32) -> Vec<(Table, P)> {
+        self.named.get(&object).into_iter().flatten().copied().collect()
+    }
+
+    /// Sets the route of the kernel for a prefix with this metric; None: removes it. Returns whether
+    /// anything changed.
     pub fn change_kernel(
         &mut self,
         table: Table,
         prefix: P,
         metric: u32,
-        route: Option<(u8, &[Hop<P::Address>])>,
+        leads: Option<Leads<'_, P::Address>>,
     ) -> bool {
         let Some(routes) = self.tables.get_mut(table.index()) else { return false };
         let is_only = match routes.kernel.get(&prefix) {
@@ -349,19 +409,36 @@ impl<P: Family> RibOf<P> {
             // Several metrics, which few prefixes have.
             let mut wanted = self.kernel(table, prefix);
             wanted.retain(|other| other.metric != metric);
-            let route = route.map(|(protocol, hops)| KernelRoute { protocol, metric, hops: hops.to_vec() });
-            wanted.extend(route);
+            let route = |route: Leads<'_, P::Address>| KernelRoute {
+                protocol: route.protocol,
+                metric,
+                hops: route.hops.to_vec(),
+                object: route.object,
+            };
+            wanted.extend(leads.map(route));
             return self.set_kernel(table, prefix, &wanted);
         }
         let reading = self.reading;
-        let stored =
-            route.map(|(protocol, hops)| Stored { metric, hops: self.hops.add(hops, &self.dead), protocol, reading });
+        let stored = leads.map(|Leads { protocol, hops, object }| {
+            let hops = self.hops.add(hops, object, &self.dead);
+            Stored { metric, hops, protocol, reading }
+        });
         let before = match stored {
             Some(stored) => routes.kernel.insert(prefix, stored),
             None => routes.kernel.remove(&prefix),
         };
+        let named_before = before.and_then(|before| self.hops.object(before.hops));
         if let Some(before) = before {
             self.hops.remove(before.hops);
+        }
+        let named = leads.and_then(|leads| leads.object);
+        if named_before != named {
+            if let Some(object) = named_before {
+                self.unname(object, table, prefix);
+            }
+            if let Some(object) = named {
+                self.name(object, table, prefix);
+            }
         }
         let what = |stored: Stored| (stored.hops, stored.protocol);
         before.map(what) != stored.map(what)
@@ -373,7 +450,7 @@ impl<P: Family> RibOf<P> {
     }
 
     /// Takes over a route of the kernel that a reading of all routes finds.
-    pub fn meet(&mut self, table: Table, prefix: P, metric: u32, route: (u8, &[Hop<P::Address>])) -> Met {
+    pub fn meet(&mut self, table: Table, prefix: P, metric: u32, leads: Leads<'_, P::Address>) -> Met {
         let reading = self.reading;
         if let Some(stored) = self.stored_mut(table, prefix, metric) {
             if stored.reading == reading {
@@ -381,11 +458,11 @@ impl<P: Family> RibOf<P> {
             }
             stored.reading = reading;
             let (protocol, hops) = (stored.protocol, stored.hops);
-            if (protocol, self.hops.get(hops)) == route {
+            if leads == (Leads { protocol, hops: self.hops.get(hops), object: self.hops.object(hops) }) {
                 return Met::Known;
             }
         }
-        self.change_kernel(table, prefix, metric, Some(route));
+        self.change_kernel(table, prefix, metric, Some(leads));
         Met::Changed
     }
 
@@ -505,6 +582,7 @@ impl<P: Family> RibOf<P> {
             protocol: stored.protocol,
             metric: stored.metric,
             hops: self.hops.get(stored.hops).to_vec(),
+            object: self.hops.object(stored.hops),
         })
         .collect()
     }

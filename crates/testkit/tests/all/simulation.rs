@@ -393,7 +393,7 @@ impl Simulation {
                 .map(|gateway| Hop { interface, gateway: *gateway, weight: self.random.random_range(1..4) })
                 .collect();
             hops.sort_unstable();
-            KernelRoute { protocol: 186, metric, hops }
+            KernelRoute { protocol: 186, metric, hops, object: None }
         };
         (0..routes).map(&mut route).collect()
     }

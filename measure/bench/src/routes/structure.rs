@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use daemon::routing::fib::Fib;
 use daemon::routing::rib::Hop;
+use daemon::routing::rib::Leads;
 use daemon::routing::rib::Rib;
 use daemon::routing::rib::Table;
 use nat::Settings;
@@ -87,7 +88,7 @@ impl Natrix {
         Ok(())
     }
 
-    fn change(&mut self, prefix: Prefix, route: Option<(u8, &[Hop])>) -> Result<(), RoutesError> {
+    fn change(&mut self, prefix: Prefix, route: Option<Leads<'_>>) -> Result<(), RoutesError> {
         if self.rib.change_kernel(Table::Outside, prefix, METRIC, route) {
             self.fib.refresh(&self.rib, &self.settings, Table::Outside, prefix).map_err(RoutesError::natrix)?;
         }
@@ -103,7 +104,7 @@ fn gateway(next_hop: u32) -> u32 {
 impl RouteTable for Natrix {
     fn set(&mut self, prefix: Prefix, next_hop: u32) -> Result<(), RoutesError> {
         let hop = Hop { interface: OUTSIDE, gateway: gateway(next_hop), weight: 1 };
-        self.change(prefix, Some((BGP, &[hop])))
+        self.change(prefix, Some(Leads { protocol: BGP, hops: &[hop], object: None }))
     }
 
     fn remove(&mut self, prefix: Prefix) -> Result<(), RoutesError> {

@@ -94,7 +94,7 @@ fn routes_of_the_kernel_lead_as_those_of_the_configuration_do() {
     let mut rib = Rib6::of(&settings);
     let (table, prefix) = (Table::Inside(RealmId(0)), Prefix6::new(bits("2001:db8:65::"), 48).unwrap());
     let hop = Hop { interface: LAN, gateway: bits("fe80::7"), weight: 1 };
-    rib.set_kernel(table, prefix, &[KernelRoute { protocol: 188, metric: 20, hops: vec![hop] }]);
+    rib.set_kernel(table, prefix, &[KernelRoute { protocol: 188, metric: 20, hops: vec![hop], object: None }]);
     fib.refresh(&rib, &settings, table, prefix).unwrap();
     assert_eq!(node.leads(LAN, bits("2001:db8:65::9")), Some((LAN, bits("fe80::7"))));
     assert_eq!(node.leads(WAN, bits("2001:db8:65::9")), Some((WAN, bits("2001:db8:2::fe"))), "in its realm only");

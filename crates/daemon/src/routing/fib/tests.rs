@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::routing::rib::KernelRoute;
+use crate::routing::rib::Leads;
 use crate::routing::rib::Rib;
 use crate::routing::rib::Rib6;
 use crate::routing::rib::tests::settings;
@@ -28,7 +29,7 @@ fn start(nodes: usize) -> (Rib, Fib) {
 
 fn route(metric: u32, gateway: u32, interface: u16) -> KernelRoute {
     let hops = vec![Hop { interface: InterfaceId(interface), gateway, weight: 1 }];
-    KernelRoute { protocol: 186, metric, hops }
+    KernelRoute { protocol: 186, metric, hops, object: None }
 }
 
 proptest! {
@@ -82,7 +83,7 @@ proptest! {
             for (metric, low) in routes {
                 wanted.retain(|route| route.metric != metric);
                 let hop = Hop { interface: InterfaceId(u16::from(is_outside)), gateway: 0xfe80 << 112 | low, weight: 1 };
-                wanted.push(KernelRoute { protocol: 188, metric, hops: vec![hop] });
+                wanted.push(KernelRoute { protocol: 188, metric, hops: vec![hop], object: None });
             }
             rib.set_kernel(table, prefix, &wanted);
             fib.refresh(&rib, &settings, table, prefix).unwrap();
@@ -102,7 +103,7 @@ fn the_weight_of_a_single_next_hop_means_nothing() {
     let (mut rib, mut fib) = start(1 << 12);
     let prefixes = [24, 25].map(|length| Prefix::new([198, 18, 0, 0].into(), length).unwrap());
     let mut set = |prefix, hops: Vec<Hop>| {
-        rib.set_kernel(Table::Outside, prefix, &[KernelRoute { protocol: 186, metric: 0, hops }]);
+        rib.set_kernel(Table::Outside, prefix, &[KernelRoute { protocol: 186, metric: 0, hops, object: None }]);
         fib.refresh(&rib, &settings, Table::Outside, prefix).unwrap();
         fib.publish();
         assert!(fib.agrees(&rib, &settings), "{prefix}");
@@ -125,7 +126,7 @@ fn too_many_next_hops_leave_the_first_until_there_is_room() {
         rib.set_kernel(
             Table::Outside,
             prefix(number),
-            &[KernelRoute { protocol: 186, metric: 0, hops: hops.to_vec() }],
+            &[KernelRoute { protocol: 186, metric: 0, hops: hops.to_vec(), object: None }],
         );
     };
     let mut refused = None;
@@ -198,7 +199,10 @@ fn a_million_routes_fit_in_200_mb() {
             _ => 25 + next(8) as u8,
         };
         let Some(prefix) = Prefix::new(address.into(), length) else { continue };
-        if rib.set_kernel(Table::Outside, prefix, &[route(20, 1 + next(64) as u32, 1)]) {
+        // Each next hop is an object of the kernel.
+        let gateway = 1 + next(64) as u32;
+        let route = KernelRoute { object: Some(gateway), ..route(20, gateway, 1) };
+        if rib.set_kernel(Table::Outside, prefix, &[route]) {
             fib.refresh(&rib, &settings, Table::Outside, prefix).unwrap();
             prefixes.push(prefix);
         }
@@ -221,7 +225,11 @@ fn a_million_routes_fit_in_200_mb() {
         let news = crate::kernel::netlink::route_news::<Prefix>(message, &objects).unwrap();
         let hop = |&(_, gateway, weight): &(u32, u32, u16)| Hop { interface: InterfaceId(1), gateway, weight };
         let hops: Vec<Hop> = news.hops.iter().map(hop).collect();
-        let route = news.is_there.then_some((news.protocol, hops.as_slice()));
+        let route = news.is_there.then_some(Leads {
+            protocol: news.protocol,
+            hops: &hops,
+            object: hops.first().map(|hop| hop.gateway),
+        });
         if rib.change_kernel(Table::Outside, news.prefix, news.metric, route) {
             fib.refresh(&rib, &settings, Table::Outside, news.prefix).unwrap();
         }
@@ -230,10 +238,22 @@ fn a_million_routes_fit_in_200_mb() {
         }
     }
     let changed = f64::from(changes) / (cpu_seconds() - begun);
+    // One of them leads to another router.
+    let named = rib.naming(7);
+    let begun = cpu_seconds();
+    let moved = [Hop { interface: InterfaceId(1), gateway: 999, weight: 1 }];
+    for &(table, prefix) in &named {
+        assert!(rib.change_kernel(table, prefix, 20, Some(Leads { protocol: 186, hops: &moved, object: Some(7) })));
+        fib.refresh(&rib, &settings, table, prefix).unwrap();
+    }
+    fib.publish();
+    println!("an object with {} routes followed in {:.0} ms", named.len(), (cpu_seconds() - begun) * 1e3);
     // Entries of the collection: prefix and route in a B-tree that is two thirds full at least, and
-    // prefix and target in a hash map that is seven sixteenths full at least.
+    // prefix and target in a hash map that is seven sixteenths full at least; tables and prefixes by
+    // object, which come in order and so leave nodes half empty.
     let tables = fib.bytes();
     let rib_bytes = rib.kernel_len() * (size_of::<Prefix>() + 12) * 3 / 2;
+    let rib_bytes = rib_bytes + rib.kernel_len() * size_of::<(Table, Prefix)>() * 2;
     let map_bytes = fib.len() * (size_of::<(Prefix, Target)>() + 1) * 16 / 7;
     println!(
         "{} routes: tables of the workers {} MB, collection {} MB, installed {} MB; {added:.0} added/s, {changed:.0} changed/s",

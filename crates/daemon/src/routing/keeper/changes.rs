@@ -12,18 +12,20 @@ use nat::types::Prefix;
 
 use super::Follower;
 use crate::instance::lock;
+use crate::kernel::netlink::KernelHop;
 use crate::kernel::netlink::RouteNews;
 use crate::routing::family::Family;
 use crate::routing::fib::FibError;
 use crate::routing::rib::HOPS_MAX;
 use crate::routing::rib::Hop;
 use crate::routing::rib::KernelRoute;
+use crate::routing::rib::Leads;
 use crate::routing::rib::RibOf;
 use crate::routing::rib::Table;
 use crate::routing::shared::RouteCounters;
 
 /// Changes made while others who want to read the routes wait: less than a millisecond.
-const CHANGES_LOCKED: usize = 64;
+pub(super) const CHANGES_LOCKED: usize = 64;
 
 impl Follower {
     /// Whether there are tables of IPv6.
@@ -52,8 +54,9 @@ impl Follower {
                         continue;
                     }
                     let Some(hops) = after(rib, table, news, hops) else { continue };
-                    let route = hops.as_ref().map(|hops| (news.protocol, hops.as_slice()));
-                    if rib.change_kernel(table, news.prefix, news.metric, route) {
+                    let leads = |hops| Leads { protocol: news.protocol, hops, object: news.object };
+                    let leads = hops.as_deref().map(leads);
+                    if rib.change_kernel(table, news.prefix, news.metric, leads) {
                         self.refresh(rib, table, news.prefix);
                     }
                 }
@@ -71,23 +74,23 @@ impl Follower {
         news: &RouteNews<P>,
         hops: Option<&[Hop<P::Address>]>,
     ) -> bool {
-        if P::HOPS_GO_SINGLY {
-            // One that drops packets, and one that does not: the kernel uses the first of them.
-            let is_mixed = |known: &KernelRoute<P::Address>| {
-                known.metric == news.metric && hops.is_some_and(|hops| hops.is_empty() != known.hops.is_empty())
-            };
-            let is_clear = !(news.is_there && rib.kernel(table, news.prefix).iter().any(is_mixed));
-            self.compares_soon |= !is_clear;
-            return is_clear;
-        }
         let key = (table, P::ip(news.prefix.first()), news.prefix.bits(), news.metric);
         let is_doubled = !self.doubled.is_empty() && self.doubled.contains(&key);
-        let said = of_several(rib, table, news, hops, is_doubled);
+        let said = match P::HOPS_GO_SINGLY {
+            true => of_several6(rib, table, news, hops, is_doubled),
+            false => of_several(rib, table, news, hops, is_doubled),
+        };
         if said == Said::Behind && news.is_there {
             self.doubled.insert(key);
         }
         self.compares_soon |= said != Said::All;
         said != Said::Behind
+    }
+
+    /// Whether the kernel has several routes with this prefix and metric.
+    pub(super) fn is_doubled<P: Family>(&self, table: Table, prefix: P, metric: u32) -> bool {
+        let key = || (table, P::ip(prefix.first()), prefix.bits(), metric);
+        !self.doubled.is_empty() && self.doubled.contains(&key())
     }
 
     pub(super) fn refresh<P: Family>(&mut self, rib: &mut RibOf<P>, table: Table, prefix: P) {
@@ -153,16 +156,21 @@ impl Follower {
     /// The next hops of a route by the table that its devices belong to. A route that drops packets
     /// is one of each table.
     pub(super) fn parts<P: Family>(&self, news: &RouteNews<P>) -> Vec<(Table, Vec<Hop<P::Address>>)> {
-        let mut parts: Vec<(Table, Vec<Hop<P::Address>>)> = Vec::new();
         if news.prefix.is_of_link() {
-            return parts;
+            return Vec::new();
         }
         if news.hops.is_empty() {
-            parts.extend(self.tables_of(news.table).into_iter().map(|table| (table, Vec::new())));
+            return self.tables_of(news.table).into_iter().map(|table| (table, Vec::new())).collect();
         }
-        for &(device, gateway, weight) in &news.hops {
+        self.parts_of_hops(news.table, &news.hops)
+    }
+
+    /// The same of next hops of a route in a table of the kernel.
+    pub(super) fn parts_of_hops<A: Copy + Ord>(&self, kernel: u32, hops: &[KernelHop<A>]) -> Vec<(Table, Vec<Hop<A>>)> {
+        let mut parts: Vec<(Table, Vec<Hop<A>>)> = Vec::new();
+        for &(device, gateway, weight) in hops {
             let Some(&(interface, table)) = self.interface_of.get(&device) else { continue };
-            if table != news.table {
+            if table != kernel {
                 continue;
             }
             let (table, hop) = (Table::of(self.facing(interface)), Hop { interface, gateway, weight });
@@ -225,8 +233,7 @@ impl Follower {
     }
 }
 
-/// What a message of IPv4 is about, if the kernel may have several routes with its prefix and
-/// metric.
+/// What a message is about, if the kernel may have several routes with its prefix and metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     /// The only one.
@@ -256,6 +263,34 @@ fn of_several<P: Family>(
         (true, false) if news.is_appended => Said::Behind,
         (true, false) => Said::First,
         (false, false) => Said::Behind,
+    }
+}
+
+/// The same of IPv6. Only next hops by routers, which no object stands for, become one route. The
+/// kernel uses the first of the others: those that drop packets, lead to the link, or name an
+/// object.
+fn of_several6<P: Family>(
+    rib: &RibOf<P>,
+    table: Table,
+    news: &RouteNews<P>,
+    hops: Option<&[Hop<P::Address>]>,
+    is_doubled: bool,
+) -> Said {
+    if is_doubled {
+        return Said::Behind;
+    }
+    let known = rib.kernel(table, news.prefix).into_iter().find(|route| route.metric == news.metric);
+    let (true, Some(known), Some(hops)) = (news.is_there, known, hops) else { return Said::All };
+    let becomes_one = |hops: &[Hop<P::Address>], object: Option<u32>| {
+        !hops.is_empty() && object.is_none() && hops.iter().all(|hop| hop.gateway != P::Address::default())
+    };
+    let drops = |hops: &[Hop<P::Address>]| hops.is_empty();
+    let kinds = [becomes_one(&known.hops, known.object), becomes_one(hops, news.object)];
+    match kinds {
+        [true, true] => Said::All,
+        [false, false] if known.hops == hops => Said::All,
+        [false, false] if news.replaces && drops(&known.hops) == drops(hops) => Said::All,
+        _ => Said::Behind,
     }
 }
 
@@ -309,7 +344,11 @@ mod tests {
         let table = Table::Inside(RealmId(0));
         let mut rib = Rib6::of(&crate::routing::rib::tests::settings());
         if !before.is_empty() {
-            rib.set_kernel(table, prefix, &[KernelRoute { protocol: 188, metric: 20, hops: hops(before) }]);
+            rib.set_kernel(
+                table,
+                prefix,
+                &[KernelRoute { protocol: 188, metric: 20, hops: hops(before), object: None }],
+            );
         }
         let news = RouteNews {
             is_there,
@@ -320,6 +359,7 @@ mod tests {
             metric: 20,
             protocol: 188,
             hops: Vec::new(),
+            object: None,
         };
         let said = said.map(hops);
         let after = after(&rib, table, &news, said.as_deref());
@@ -344,12 +384,20 @@ mod tests {
         let hop = |gateway: u32| Hop { interface: InterfaceId(1), gateway, weight: 1 };
         let prefix = Prefix::new([198, 18, 0, 0].into(), 24).unwrap();
         let mut rib = crate::routing::rib::Rib::of(&crate::routing::rib::tests::settings());
-        let route = KernelRoute { protocol: 186, metric: 20, hops: vec![hop(1)] };
+        let route = KernelRoute { protocol: 186, metric: 20, hops: vec![hop(1)], object: None };
         rib.set_kernel(Table::Outside, prefix, &[route]);
         let said = |is_there, [replaces, is_appended]: [bool; 2], hops: Option<&[Hop]>, metric, is_doubled| {
-            let hop = Vec::new();
-            let news =
-                RouteNews { is_there, replaces, is_appended, table: 254, prefix, metric, protocol: 186, hops: hop };
+            let news = RouteNews {
+                is_there,
+                replaces,
+                is_appended,
+                table: 254,
+                prefix,
+                metric,
+                protocol: 186,
+                hops: Vec::new(),
+                object: None,
+            };
             of_several(&rib, Table::Outside, &news, hops, is_doubled)
         };
         let (same, other) = ([hop(1)], [hop(2)]);
@@ -362,5 +410,43 @@ mod tests {
         assert_eq!(said(false, plain, Some(&other), 20, false), Said::Behind, "another one goes");
         assert_eq!(said(false, plain, None, 20, false), Said::Behind, "one over a device of another table");
         assert_eq!(said(false, plain, Some(&same), 20, true), Said::Behind, "there is another one behind it");
+    }
+
+    #[test]
+    fn routes_of_ipv6_of_different_kinds_stand_beside_each_other() {
+        let hop = |gateway: u128| Hop { interface: InterfaceId(0), gateway, weight: 1 };
+        let prefix = Prefix6::new(0x2001_0db8 << 96, 48).unwrap();
+        let table = Table::Inside(RealmId(0));
+        let said = |known: (&[u128], Option<u32>), is_there, replaces, new: (&[u128], Option<u32>), is_doubled| {
+            let hops = |all: &[u128]| all.iter().copied().map(hop).collect::<Vec<_>>();
+            let mut rib = Rib6::of(&crate::routing::rib::tests::settings());
+            let route = KernelRoute { protocol: 188, metric: 20, hops: hops(known.0), object: known.1 };
+            rib.set_kernel(table, prefix, &[route]);
+            let news = RouteNews {
+                is_there,
+                replaces,
+                is_appended: false,
+                table: 254,
+                prefix,
+                metric: 20,
+                protocol: 188,
+                hops: Vec::new(),
+                object: new.1,
+            };
+            of_several6(&rib, table, &news, Some(&hops(new.0)), is_doubled)
+        };
+        let (router, both, link, drops) = (&[7][..], &[7, 8][..], &[0][..], &[][..]);
+        assert_eq!(said((router, None), true, false, (both, None), false), Said::All, "they become one");
+        assert_eq!(said((router, None), true, true, (&[8], None), false), Said::All);
+        assert_eq!(said((router, None), true, false, (drops, None), false), Said::Behind);
+        assert_eq!(said((router, None), true, false, (link, None), false), Said::Behind);
+        assert_eq!(said((router, None), true, true, (link, None), false), Said::Behind, "the kernel keeps the first");
+        assert_eq!(said((link, None), true, false, (router, None), false), Said::Behind);
+        assert_eq!(said((router, None), true, false, (router, Some(6)), false), Said::Behind);
+        assert_eq!(said((router, Some(6)), true, true, (&[8], Some(7)), false), Said::All, "one object for another");
+        assert_eq!(said((link, None), true, false, (link, None), false), Said::All, "it is the same");
+        assert_eq!(said((drops, None), true, true, (link, None), false), Said::Behind);
+        assert_eq!(said((router, None), false, false, (router, None), false), Said::All);
+        assert_eq!(said((router, None), false, false, (router, None), true), Said::Behind, "another one is behind it");
     }
 }

@@ -15,6 +15,7 @@ use crate::kernel::netlink::Netlink;
 use crate::kernel::netlink::RouteNews;
 use crate::kernel::next_hop_objects::NextHopObjects;
 use crate::routing::family::Family;
+use crate::routing::rib::Leads;
 use crate::routing::rib::Met;
 use crate::routing::rib::RibOf;
 use crate::routing::rib::Table;
@@ -103,7 +104,8 @@ impl Follower {
     fn meet<P: Family>(&mut self, routing: &Routing, news: &RouteNews<P>, corrected: &mut usize) {
         for (table, hops) in self.parts(news) {
             let mut rib = lock(P::rib(routing));
-            match rib.meet(table, news.prefix, news.metric, (news.protocol, &hops)) {
+            let leads = Leads { protocol: news.protocol, hops: &hops, object: news.object };
+            match rib.meet(table, news.prefix, news.metric, leads) {
                 Met::Known => {}
                 Met::Changed => self.correct(&mut rib, table, news.prefix, corrected),
                 Met::Behind => {

@@ -41,7 +41,7 @@ pub(crate) fn settings() -> Settings {
 
 fn kernel(metric: u32, gateway: u32) -> KernelRoute {
     let hops = vec![Hop { interface: InterfaceId(1), gateway, weight: 1 }];
-    KernelRoute { protocol: 186, metric, hops }
+    KernelRoute { protocol: 186, metric, hops, object: None }
 }
 
 fn sources(rib: &Rib, table: Table, text: &str) -> Vec<Source> {
@@ -80,8 +80,8 @@ fn a_reading_of_all_routes_finds_what_differs() {
     let other = prefix("192.0.2.128/25");
     rib.set_kernel(Table::Outside, other, &[kernel(10, 1), kernel(20, 1), kernel(30, 1)]);
     let meet = |rib: &mut Rib, prefix, metric, gateway| {
-        let KernelRoute { protocol, hops, .. } = kernel(metric, gateway);
-        rib.meet(Table::Outside, prefix, metric, (protocol, &hops))
+        let KernelRoute { protocol, hops, object, .. } = kernel(metric, gateway);
+        rib.meet(Table::Outside, prefix, metric, Leads { protocol, hops: &hops, object })
     };
     // As many as the number of a reading has values, and some.
     for round in 0..600 {
@@ -137,8 +137,8 @@ fn routes_over_interfaces_without_link_do_not_count() {
     let hop = |interface, gateway| Hop { interface: InterfaceId(interface), gateway, weight: 1 };
     let fixed = hop(1, u32::from_be_bytes([192, 0, 2, 254]));
     // The static route leads over interface 1, those of the kernel over 1 and 2, and over 2.
-    let both = KernelRoute { protocol: 186, metric: 20, hops: vec![hop(1, 7), hop(2, 8)] };
-    let second = KernelRoute { protocol: 186, metric: 30, hops: vec![hop(2, 9)] };
+    let both = KernelRoute { protocol: 186, metric: 20, hops: vec![hop(1, 7), hop(2, 8)], object: None };
+    let second = KernelRoute { protocol: 186, metric: 30, hops: vec![hop(2, 9)], object: None };
     rib.set_kernel(Table::Outside, Prefix::ALL, &[both, second]);
     assert_eq!(default(&rib), (0, vec![fixed]));
     assert_eq!(rib.set_links(&[true, false, true]), [InterfaceId(1)]);
@@ -149,8 +149,8 @@ fn routes_over_interfaces_without_link_do_not_count() {
     assert_eq!(rib.set_links(&[true, true, false]), [InterfaceId(1)]);
     rib.set_fixed(&Settings { routes: Vec::new(), ..settings });
     assert_eq!(default(&rib), (0, vec![hop(1, 7)]));
-    let another = KernelRoute { protocol: 186, metric: 10, hops: vec![hop(2, 5)] };
-    let drops = KernelRoute { protocol: 186, metric: 15, hops: Vec::new() };
+    let another = KernelRoute { protocol: 186, metric: 10, hops: vec![hop(2, 5)], object: None };
+    let drops = KernelRoute { protocol: 186, metric: 15, hops: Vec::new(), object: None };
     rib.set_kernel(Table::Outside, Prefix::ALL, &[another, drops]);
     assert_eq!(default(&rib), (1, Vec::new()), "a route that drops packets needs no link, and this list is new");
     // The last of two interfaces in the same network is that of its connected route.
@@ -183,25 +183,46 @@ fn the_longest_prefix_of_an_address_is_found() {
 proptest! {
     #[test]
     fn one_change_does_what_a_list_of_all_routes_does(
-        changes in vec((0_u32..3, 0_u32..3, proptest::option::of((1_u8..3, 1_u32..4))), 0..60),
+        changes in vec(
+            (0_u32..3, 0_u32..3, proptest::option::of((1_u8..3, 1_u32..4, proptest::option::of(6_u32..8)))),
+            0..60,
+        ),
     ) {
         let settings = settings();
         let (mut one, mut all) = (Rib::of(&settings), Rib::of(&settings));
         for (low, metric, route) in changes {
             let prefix = Prefix::new((198 << 24 | low << 8).into(), 24).unwrap();
             let hops = |gateway| vec![Hop { interface: InterfaceId(1), gateway, weight: 1 }];
-            let route = route.map(|(protocol, gateway)| (protocol, hops(gateway)));
+            let route = route.map(|(protocol, gateway, object)| KernelRoute {
+                protocol,
+                metric,
+                hops: hops(gateway),
+                object,
+            });
             let mut wanted = all.kernel(Table::Outside, prefix);
             wanted.retain(|other| other.metric != metric);
-            wanted.extend(route.clone().map(|(protocol, hops)| KernelRoute { protocol, metric, hops }));
+            wanted.extend(route.clone());
             let has_changed = all.set_kernel(Table::Outside, prefix, &wanted);
-            let route = route.as_ref().map(|(protocol, hops)| (*protocol, hops.as_slice()));
+            let route = route.as_ref().map(|route| Leads {
+                protocol: route.protocol,
+                hops: &route.hops,
+                object: route.object,
+            });
             prop_assert_eq!(one.change_kernel(Table::Outside, prefix, metric, route), has_changed);
             prop_assert_eq!(one.kernel(Table::Outside, prefix), all.kernel(Table::Outside, prefix));
             prop_assert_eq!(one.kernel_len(), all.kernel_len());
             prop_assert_eq!(one.hops.by_hops.len(), all.hops.by_hops.len(), "lists that nobody uses go");
             let first = one.candidates(Table::Outside, prefix).into_iter().next().map(|candidate| candidate.hops);
             prop_assert_eq!(one.best(Table::Outside, prefix).map(<[Hop]>::to_vec), first);
+            for object in 6..8 {
+                let names = |prefix: &Prefix| {
+                    one.kernel(Table::Outside, *prefix).iter().any(|route| route.object == Some(object))
+                };
+                let prefixes = (0_u32..3).filter_map(|low| Prefix::new((198 << 24 | low << 8).into(), 24));
+                let wanted: Vec<_> = prefixes.filter(names).map(|prefix| (Table::Outside, prefix)).collect();
+                prop_assert_eq!(one.naming(object), wanted.clone());
+                prop_assert_eq!(all.naming(object), wanted);
+            }
         }
     }
 }
