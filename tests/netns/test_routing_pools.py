@@ -101,6 +101,33 @@ def a_removed_pool_is_announced_while_its_flows_drain(n):
 
 @contextlib.contextmanager
 def stopped_worker(n):
+@test("kernel_routes")
+def a_pool_that_grows_is_announced_before_the_old_prefix_goes(n):
+    with configured(n, LATE) as before, with_route(n):
+        reload = lambda: n.dut.command("reload", "-c", str(n.dut.configuration))  # noqa: E731
+        expect_equal(reload()[0], 0, "reload with the pool")
+        try:
+            expect(wait_until(lambda: LATE_PREFIX in announced(n), 10, 0.1), f"announced: {announced(n)}")
+            with n.nat.entered():
+                monitor = subprocess.Popen(["stdbuf", "-oL", "ip", "monitor", "route"], stdout=subprocess.PIPE, text=True)
+            with monitor:
+                try:
+                    time.sleep(0.5)
+                    n.dut.configuration.write_text(before + LATE.replace("203.0.113.60/30", "203.0.113.56/29"))
+                    expect_equal(reload()[0], 0, "reload with the larger pool")
+                    expect(wait_until(lambda: LATE_PREFIX not in announced(n), 10, 0.1), f"announced: {announced(n)}")
+                    time.sleep(0.5)
+                finally:
+                    monitor.terminate()
+                lines = [line.strip() for line in monitor.stdout if "203.0.113." in line]
+            come = [number for number, line in enumerate(lines) if line.startswith("blackhole 203.0.113.56/29")]
+            gone = [number for number, line in enumerate(lines) if line.startswith(f"Deleted blackhole {LATE_PREFIX}")]
+            expect(come and gone and come[0] < gone[0], f"what the kernel reports: {lines}")
+        finally:
+            n.dut.configuration.write_text(before)
+            expect_equal(reload()[0], 0, "reload as before")
+
+
     """One worker makes no step; the other threads do."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]

@@ -54,13 +54,10 @@ impl Follower {
 
     pub(super) fn announce(&mut self, wanted: &BTreeSet<Served>) {
         let wanted = self.with_tables(wanted);
-        for (served, table) in self.announced.difference(&wanted).copied().collect::<Vec<_>>() {
-            self.withdraw(served, table);
-            self.announced.remove(&(served, table));
-        }
         self.put_on_record(&wanted);
         let is_again = core::mem::take(&mut self.announces_again);
-        for (served, table) in wanted {
+        // A prefix that takes the place of others comes before they go.
+        for &(served, table) in &wanted {
             if !is_again && self.announced.contains(&(served, table)) {
                 continue;
             }
@@ -73,6 +70,14 @@ impl Follower {
                     self.log.warn(&format_args!("prefix {served}: the kernel refuses its route: {error}"));
                 }
             }
+        }
+        let gone: Vec<(Served, u32)> = self.announced.difference(&wanted).copied().collect();
+        for &(served, table) in &gone {
+            self.withdraw(served, table);
+            self.announced.remove(&(served, table));
+        }
+        if !gone.is_empty() {
+            self.put_on_record(&wanted);
         }
         self.routing.counters.announced.store(self.announced.len() as u64, Ordering::Relaxed);
     }
