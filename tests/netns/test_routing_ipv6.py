@@ -4,6 +4,8 @@ import contextlib
 import ipaddress
 import json
 import random
+import socket
+import struct
 import time
 from types import SimpleNamespace
 
@@ -194,8 +196,6 @@ def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
         expect(wait_until(lambda: routers_of() == {"fe80::72"}, 5, 0.1), f"one is left: {routers_of()}")
         ip6("del", HOSTS, "metric", "20")
         expect(wait_until(lambda: routers_of() == {"2001:db8:64::2"}, 5, 0.1), f"the other metric: {routers_of()}")
-        # The same by objects that the kernel does not repeat in the route.
-        hosts.nat.sysctl("net.ipv4.nexthop_compat_mode", 0)
         # Routes of other kinds with the same metric stand beside it, and the kernel uses the first.
         drops = lambda: instance.used(HOSTS) is not None and not instance.used(HOSTS)["next_hops"]  # noqa: E731
         # Right after a comparison of all routes, so that none comes by itself.
@@ -218,6 +218,8 @@ def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
         hosts.nat.run(["ip", "-6", "route", "flush", "table", table, "exact", HOSTS])
         ip6("add", HOSTS, "via", "2001:db8:64::2", "dev", "nx-inside", "metric", "50")
         expect(wait_until(lambda: routers_of() == {"2001:db8:64::2"}, 3, 0.1), f"as before: {routers_of()}")
+        # The same by objects that the kernel does not repeat in the route.
+        hosts.nat.sysctl("net.ipv4.nexthop_compat_mode", 0)
         for number, via in ((71, "fe80::71"), (72, "fe80::72")):
             hosts.nat.ip("nexthop", "add", "id", number, "via", via, "dev", "nx-inside")
         hosts.nat.ip("nexthop", "add", "id", "73", "group", "71/72")
@@ -305,3 +307,50 @@ def lost_messages_about_ipv6_routes_are_made_good(n):
 
         same = [str(ipaddress.ip_network(prefix)) for prefix in prefixes]
         starved(instance, change, known_to_kernel, known_to_natrix, same)
+
+
+def advertise(host):
+    """Router advertisements of RFC 4861 §4.2 with a prefix for addresses, as any station on the link can send."""
+    head = struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0)
+    prefix = struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 86_400, 14_400, 0) + socket.inet_pton(socket.AF_INET6, "2001:db8:99::")
+    is_ready = lambda: "fe80:" in host.ip("-6", "address", "show", "dev", "eth0", "-tentative")  # noqa: E731
+    expect(wait_until(is_ready, 10, 0.1), "a link-local address to send from")
+    with host.entered(), socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as sock:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+        for _ in range(3):
+            sock.sendto(head + prefix, ("ff02::1", 0, 0, socket.if_nametoindex("eth0")))
+            time.sleep(0.2)
+
+
+@test("kernel_routes")
+def nobody_on_a_link_becomes_the_default_router(n):
+    """Also on the device outside, whose interface has no IPv6."""
+    with running(n, "advertised") as (hosts, _):
+        for host in (hosts.lan, hosts.wan):
+            advertise(host)
+        time.sleep(1)
+        expect_equal(hosts.nat.ip("-6", "route", "show", "proto", "ra").strip(), "", "routes by advertisements")
+        expect("2001:db8:99:" not in hosts.nat.ip("-6", "address"), "addresses by advertisements")
+
+
+@test("kernel_routes")
+def an_address_that_another_station_has_is_reported_and_tried_again(n):
+    with running(n, "twice") as (hosts, instance):
+        log = instance.daemon.log
+        withheld = lambda: instance.show("status")[0]["announcement"]["withheld"]  # noqa: E731
+        reachable = lambda: hosts.lan.run(["ping", "-6", "-n", "-c", "1", "-W", "1", PORT6])[0] == 0  # noqa: E731
+        expect(wait_until(lambda: withheld() is None and reachable(), 15, 0.2), f"before: {withheld()}")
+        hosts.lan.ip("-6", "address", "add", f"{PORT6}/64", "dev", "eth0", "nodad")
+        hosts.nat.ip("link", "set", "nx-inside", "down")
+        time.sleep(0.6)
+        hosts.nat.ip("link", "set", "nx-inside", "up")
+        told = f"its kernel device cannot use {PORT6}, which another station on the link has"
+        expect(wait_until(lambda: told in log(), 20, 0.1), f"a line of the log: {log()[-2000:]}")
+        expect(wait_until(lambda: withheld() == "device_down", 5, 0.1), f"withheld: {withheld()}")
+        # One attempt fails, and says nothing new.
+        time.sleep(11)
+        expect_equal((log().count(told), withheld()), (1, "device_down"), "while the other station has it")
+        hosts.lan.ip("-6", "address", "del", f"{PORT6}/64", "dev", "eth0")
+        hosts.lan.run(["ip", "-6", "neigh", "flush", "dev", "eth0"])
+        expect(wait_until(lambda: withheld() is None, 25, 0.2), f"after it is gone: {withheld()}; {log()[-2000:]}")
+        expect(wait_until(reachable, 10, 0.2), "the address answers again")

@@ -17,6 +17,7 @@ use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::AddressAttribute;
+use netlink_packet_route::address::AddressHeaderFlags;
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::AfSpecInet;
 use netlink_packet_route::link::AfSpecUnspec;
@@ -684,6 +685,20 @@ pub struct DeviceAddress {
     pub prefix_length: u8,
     /// Natrix set it. Kernels before 5.18 do not remember this.
     pub is_of_natrix: bool,
+    /// Whether it can be used.
+    pub check: AddressCheck,
+}
+
+/// What the kernel has found out about an address of IPv6: whether another station has it (RFC 4862
+/// §5.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressCheck {
+    /// Nobody else has it.
+    Done,
+    /// It is being found out.
+    UnderWay,
+    /// Another station has it. The kernel does not use it and does not ask again.
+    Failed,
 }
 
 /// The address in a message about one that is there.
@@ -704,6 +719,11 @@ pub fn device_address(message: &RouteNetlinkMessage) -> Option<DeviceAddress> {
         address: local.or(only)?,
         prefix_length: header.prefix_len,
         is_of_natrix: attributes.contains(&of_natrix),
+        check: match header.flags {
+            flags if flags.contains(AddressHeaderFlags::Dadfailed) => AddressCheck::Failed,
+            flags if flags.contains(AddressHeaderFlags::Tentative) => AddressCheck::UnderWay,
+            _ => AddressCheck::Done,
+        },
     })
 }
 
@@ -1128,6 +1148,14 @@ mod tests {
         assert_eq!(found.address, Ipv4Addr::new(192, 0, 2, 9));
         let RouteNetlinkMessage::NewAddress(mut other) = of_natrix else { return };
         other.attributes.pop();
-        assert!(!read(&RouteNetlinkMessage::NewAddress(other)).is_of_natrix);
+        assert!(!read(&RouteNetlinkMessage::NewAddress(other.clone())).is_of_natrix);
+        for (flags, check) in [
+            (AddressHeaderFlags::Tentative, AddressCheck::UnderWay),
+            (AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed, AddressCheck::Failed),
+            (AddressHeaderFlags::Permanent, AddressCheck::Done),
+        ] {
+            other.header.flags = flags;
+            assert_eq!(read(&RouteNetlinkMessage::NewAddress(other.clone())).check, check);
+        }
     }
 }

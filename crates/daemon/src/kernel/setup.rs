@@ -161,10 +161,9 @@ impl Devices {
             let index = index_of(&mut socket, name).map_err(failed("is not there", rights))?;
             let id = InterfaceId(number as u16);
             let addresses = addresses_of(&config.nat, id);
-            if addresses.iter().any(|(address, _)| address.is_ipv6()) {
-                let sysctl = "write 0 to its disable_ipv6 in /proc/sys/net/ipv6/conf, or remove its IPv6 addresses";
-                prepare_ipv6(name, log).map_err(failed("cannot have IPv6", sysctl))?;
-            }
+            let sysctl = "write 0 to its disable_ipv6 in /proc/sys/net/ipv6/conf, or remove its IPv6 addresses";
+            let has_ipv6 = addresses.iter().any(|(address, _)| address.is_ipv6());
+            prepare_ipv6(name, has_ipv6, log).map_err(failed("cannot have IPv6", sysctl))?;
             // Before the others come: with the first address of a subnet, its others may go.
             remove_old_addresses(&mut socket, index, &addresses).map_err(failed("keeps old addresses", rights))?;
             for (address, prefix_length) in addresses {
@@ -386,14 +385,19 @@ fn delete(socket: &mut Netlink, device: u32) -> io::Result<()> {
 }
 
 /// Gives a device IPv6 of the kind that Natrix has itself: its link-local address is that of its
-/// station (RFC 4291 appendix A), and routers on the link do not configure it (RFC 4861 §6.2).
+/// station (RFC 4291 appendix A). Routers on the link do not configure it (RFC 4861 §6.2), even if
+/// its interface has no IPv6.
 ///
 /// # Errors
 /// The device cannot have IPv6 at all. Where the system keeps its settings from being written, as
 /// a service manager may, the others are left as they are, with a warning.
-fn prepare_ipv6(name: &str, log: Log) -> io::Result<()> {
+fn prepare_ipv6(name: &str, has_ipv6: bool, log: Log) -> io::Result<()> {
     let folder = Path::new("/proc/sys/net/ipv6/conf").join(name);
-    for (key, wanted) in [("disable_ipv6", "0"), ("addr_gen_mode", "0"), ("accept_ra", "0")] {
+    if !has_ipv6 && !folder.exists() {
+        return Ok(());
+    }
+    let own: &[(&str, &str)] = if has_ipv6 { &[("disable_ipv6", "0"), ("addr_gen_mode", "0")] } else { &[] };
+    for &(key, wanted) in own.iter().chain(&[("accept_ra", "0")]) {
         let path = folder.join(key);
         if fs::read_to_string(&path)?.trim() == wanted {
             continue;

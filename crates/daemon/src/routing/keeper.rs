@@ -108,9 +108,11 @@ struct Follower {
     without_link: HashSet<String>,
     /// What is wrong with devices of interfaces.
     faults: BTreeMap<InterfaceId, DeviceFault>,
+    /// When addresses that other stations had were last tried again.
+    checked_at: Option<Instant>,
     /// Next hops that routes of the kernel name.
     objects: NextHopObjects,
-    /// Routes of IPv4 that the kernel has several of, by its order: prefix and metric.
+    /// Prefixes and metrics that the kernel has several routes of, one behind the other.
     doubled: HashSet<(Table, IpAddr, u8, u32)>,
     /// A message says too little, so that all routes must be compared.
     compares_soon: bool,
@@ -168,6 +170,7 @@ impl Keeper {
             carrier: HashMap::new(),
             without_link: HashSet::new(),
             faults: BTreeMap::new(),
+            checked_at: None,
             objects: NextHopObjects::default(),
             doubled: HashSet::new(),
             compares_soon: false,

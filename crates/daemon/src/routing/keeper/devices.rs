@@ -2,12 +2,15 @@
 
 use core::fmt;
 use core::net::IpAddr;
+use core::time::Duration;
 use std::collections::HashMap;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use nat::Settings;
 use nat::types::InterfaceId;
+use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_core::NLM_F_REPLACE;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::InfoData;
@@ -19,6 +22,10 @@ use wire::ethernet::MacAddress;
 
 use super::Follower;
 use crate::kernel::netlink;
+use crate::kernel::netlink::AddressCheck;
+
+/// Time between two attempts to use an address that another station has.
+const CHECK_INTERVAL: Duration = Duration::from_secs(9);
 
 impl Follower {
     /// Which interface each device is, and which table of the kernel its routes are in: that of the
@@ -61,6 +68,7 @@ impl Follower {
         }
         self.without_link = without_link;
         self.look_at_devices(&set_up);
+        self.check_addresses_again();
         self.put_back_stations(&stations);
         self.vrf_tables = masters.iter().filter_map(|(device, master)| Some((*device, *tables.get(master)?))).collect();
         let table_of = |device: &u32| self.vrf_tables.get(device).copied();
@@ -79,27 +87,36 @@ impl Follower {
     /// Finds devices that somebody set down or deleted, or took an address from. The kernel then
     /// resolves no neighbours for Natrix, or no router finds it.
     fn look_at_devices(&mut self, set_up: &HashSet<(u32, bool)>) {
-        let mut has = HashSet::new();
+        let mut has = HashMap::new();
         let read = self.socket.dump(netlink::all_addresses(), |message| {
             let found = netlink::device_address(&message);
-            has.extend(found.map(|found| (found.device, found.address, found.prefix_length)));
+            has.extend(found.map(|found| ((found.device, found.address, found.prefix_length), found.check)));
         });
         if read.is_err() {
             return;
         }
         let shared = Arc::clone(&self.settings_of);
+        let before = core::mem::take(&mut self.faults);
         let fault = |interface: InterfaceId, device: u32| {
             let mut own = addresses_of(shared.settings(), interface).into_iter();
-            let lacks = |(address, length): &(IpAddr, u8)| !has.contains(&(device, *address, *length));
+            let of_address = |(address, length): (IpAddr, u8)| {
+                let twice = DeviceFault::Twice(address);
+                match has.get(&(device, address, length)) {
+                    None => Some(DeviceFault::Lacks(address)),
+                    Some(AddressCheck::Failed) => Some(twice),
+                    // It was there twice, and may still be.
+                    Some(AddressCheck::UnderWay) => Some(twice).filter(|twice| before.get(&interface) == Some(twice)),
+                    Some(AddressCheck::Done) => None,
+                }
+            };
             match (set_up.contains(&(device, true)), set_up.contains(&(device, false))) {
-                (true, _) => own.find(lacks).map(|(address, _)| DeviceFault::Lacks(address)),
+                (true, _) => own.find_map(of_address),
                 (_, true) => Some(DeviceFault::Down),
                 _ => Some(DeviceFault::Deleted),
             }
         };
         let all = self.devices.interfaces.iter().filter_map(|&(id, device)| Some((id, fault(id, device)?)));
-        let faults = all.collect();
-        let before = core::mem::replace(&mut self.faults, faults);
+        self.faults = all.collect();
         for (interface, _) in &self.devices.interfaces {
             let (now, then) = (self.faults.get(interface), before.get(interface));
             if now == then {
@@ -114,6 +131,33 @@ impl Follower {
                 Some(fault) => self.log.warn(&format_args!("interface {name}: its kernel device {fault}")),
                 None => self.log.info(&format_args!("interface {name}: its kernel device is as it should be again")),
             }
+        }
+    }
+
+    /// Lets the kernel find out again whether other stations have addresses that they had.
+    fn check_addresses_again(&mut self) {
+        let now = Instant::now();
+        if self.checked_at.is_some_and(|at| now.duration_since(at) < CHECK_INTERVAL) {
+            return;
+        }
+        let shared = Arc::clone(&self.settings_of);
+        let twice = self.faults.iter().filter_map(|(interface, fault)| match fault {
+            DeviceFault::Twice(address) => Some((*interface, *address)),
+            _ => None,
+        });
+        for (interface, twice) in twice.collect::<Vec<_>>() {
+            self.checked_at = Some(now);
+            let device =
+                self.devices.interfaces.iter().find(|(other, _)| *other == interface).map(|(_, device)| *device);
+            let own = addresses_of(shared.settings(), interface).into_iter().find(|(address, _)| *address == twice);
+            let (Some(device), Some((address, prefix_length))) = (device, own) else { continue };
+            let message = netlink::address(device, address, prefix_length);
+            if let RouteNetlinkMessage::NewAddress(old) = message.clone() {
+                // It may be gone already.
+                let _ = self.socket.request(RouteNetlinkMessage::DelAddress(old), 0);
+            }
+            // If it fails, the address is reported as missing.
+            let _ = self.socket.request(message, NLM_F_CREATE);
         }
     }
 
@@ -159,6 +203,7 @@ pub(super) enum DeviceFault {
     Down,
     Deleted,
     Lacks(IpAddr),
+    Twice(IpAddr),
 }
 
 impl fmt::Display for DeviceFault {
@@ -167,6 +212,9 @@ impl fmt::Display for DeviceFault {
             DeviceFault::Down => f.write_str("was set down; nothing can be resolved there until it is set up"),
             DeviceFault::Deleted => f.write_str("was deleted; restart Natrix to make it anew"),
             DeviceFault::Lacks(address) => write!(f, "lacks the address {address}; add it, or restart Natrix"),
+            DeviceFault::Twice(address) => {
+                write!(f, "cannot use {address}, which another station on the link has; give that one another address")
+            }
         }
     }
 }
