@@ -16,6 +16,7 @@ pub mod class;
 pub mod end;
 pub mod netlink;
 pub mod next_hop_objects;
+mod questions;
 pub mod setup;
 pub mod thread;
 

@@ -1,6 +1,7 @@
 //! A worker's end of the way to the kernel and back.
 
 use core::net::IpAddr;
+use std::sync::Arc;
 
 use mem::ring::Consumer;
 use mem::ring::Producer;
@@ -15,6 +16,7 @@ use wire::ethernet::MacAddress;
 use crate::kernel::class::Class;
 use crate::kernel::class::Limiter;
 use crate::kernel::class::classify;
+use crate::kernel::questions::Questions;
 
 /// Frames of one worker that may wait for the kernel.
 pub const UP_FRAMES: usize = 1_024;
@@ -114,6 +116,7 @@ pub struct KernelEnd<B> {
     pub(crate) asks: Producer<Ask>,
     pub(crate) told: Consumer<Told>,
     pub(crate) limiter: Limiter,
+    questions: Arc<Questions>,
     pub(crate) counters: KernelCounters,
     interfaces: Vec<Twin>,
 }
@@ -138,6 +141,7 @@ impl<B> KernelEnd<B> {
         asks: Producer<Ask>,
         told: Consumer<Told>,
         settings: &Settings,
+        questions: Arc<Questions>,
         secret: u64,
     ) -> KernelEnd<B> {
         let interfaces = (0..).map(InterfaceId).zip(&settings.interfaces).map(|(id, interface)| {
@@ -160,6 +164,7 @@ impl<B> KernelEnd<B> {
             asks,
             told,
             limiter: Limiter::new(secret),
+            questions,
             counters: KernelCounters::default(),
             interfaces: interfaces.collect(),
         }
@@ -199,11 +204,13 @@ impl<B> KernelEnd<B> {
                 *counter += 1;
             }
         };
-        if !self.limiter.allows(now, class, source) {
+        let is_awaited = class == Class::Neighbour && self.questions.answers(port, buffer.bytes());
+        if !is_awaited && !self.limiter.allows(now, class, source) {
             count(&mut self.counters.limited);
             return Given::Limited;
         }
-        let reserved = reserved(class);
+        // Traffic waits for these, and a flood cannot make more of them.
+        let reserved = reserved(if is_awaited { Class::Routing } else { class });
         if self.up.room(reserved + 1) <= reserved || self.up.try_push(Up { port, buffer }).is_err() {
             count(&mut self.counters.ring_full);
             return Given::RingFull;

@@ -48,6 +48,7 @@ use crate::kernel::end::NEWS;
 use crate::kernel::end::Told;
 use crate::kernel::end::UP_FRAMES;
 use crate::kernel::end::Up;
+use crate::kernel::questions::Questions;
 
 const INSIDE: PortIndex = PortIndex(0);
 const OUTSIDE: PortIndex = PortIndex(1);
@@ -105,6 +106,7 @@ struct Bed {
     up: Consumer<Up<<MemoryIo as packet_io::Io>::Buffer>>,
     asks: Consumer<Ask>,
     told: Producer<Told>,
+    questions: Arc<Questions>,
     got: Got,
 }
 
@@ -122,8 +124,10 @@ impl Bed {
         let ((_, down), (back, _)) = (ring::channel(8), ring::channel(16));
         let (asks, asks_consumer) = ring::channel(NEWS);
         let (told, told_consumer) = ring::channel(NEWS);
-        worker.set_kernel(KernelEnd::new(up, down, back, asks, told_consumer, &settings, 7));
-        Bed { ports, worker, now, up: up_consumer, asks: asks_consumer, told, got: Got::default() }
+        let questions = Arc::new(Questions::new(9));
+        let of_worker = Arc::clone(&questions);
+        worker.set_kernel(KernelEnd::new(up, down, back, asks, told_consumer, &settings, of_worker, 7));
+        Bed { ports, worker, now, up: up_consumer, asks: asks_consumer, told, questions, got: Got::default() }
     }
 
     fn push(&self, port: PortIndex, from: MacAddress, ether_type: u16, payload: &[u8]) {
@@ -321,4 +325,41 @@ fn important_classes_have_room_when_the_kernel_is_behind() {
 #[test]
 fn a_million_arp_requests_a_second_disturb_nothing() {
     survives_a_flood_of(Class::Neighbour);
+}
+
+#[test]
+fn answers_that_the_kernel_waits_for_pass_a_flood_of_arp() {
+    const RATE_AT_ONCE: u32 = 40;
+    let mut bed = Bed::new();
+    let mut random = SmallRng::seed_from_u64(3);
+    let flood = |bed: &Bed, random: &mut SmallRng| {
+        let (station, ether_type, payload) = flood(Class::Neighbour, random);
+        bed.push(OUTSIDE, station, ether_type, &payload);
+    };
+    for _ in 0..40_000 / 32 {
+        (0..32).for_each(|_| flood(&bed, &mut random));
+        bed.poll(Duration::from_micros(32), OUTSIDE);
+    }
+    let begun = bed.got.others;
+    // Subscribers behind a router that answers for them, so that they share its station.
+    for last in 0..250_u32 {
+        let address = u32::from_be_bytes([198, 51, 100, 0]) | last;
+        let request = arp::Message::request(MacAddress([2, 0, 0, 0, 0, 1]), OWN.to_bits(), address);
+        let asked = build::frame(MacAddress([0xff; 6]), request.sender_mac, ETHER_TYPE_ARP, &request.to_bytes());
+        bed.questions.note(OUTSIDE, &asked);
+        let answer = arp::Message {
+            operation: arp::Operation::Reply,
+            sender_mac: STATION,
+            sender_address: address,
+            target_mac: request.sender_mac,
+            target_address: OWN.to_bits(),
+        };
+        (0..16).for_each(|_| flood(&bed, &mut random));
+        // The second one was not asked for.
+        (0..2).for_each(|_| bed.push(OUTSIDE, STATION, ETHER_TYPE_ARP, &answer.to_bytes()));
+        (0..16).for_each(|_| flood(&bed, &mut random));
+        bed.poll(Duration::from_micros(32), OUTSIDE);
+    }
+    let came = bed.got.others - begun;
+    assert!((250..250 + RATE_AT_ONCE).contains(&came), "{came} frames came, 250 of them answers");
 }

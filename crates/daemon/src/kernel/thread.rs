@@ -36,6 +36,7 @@ use crate::kernel::end::Up;
 use crate::kernel::netlink;
 use crate::kernel::netlink::NeighbourNews;
 use crate::kernel::netlink::Netlink;
+use crate::kernel::questions::Questions;
 use crate::kernel::setup::Devices;
 use crate::kernel::setup::PortDevice;
 use crate::log::Log;
@@ -67,12 +68,14 @@ pub struct KernelThread {
 /// The rings between workers and the thread.
 pub struct Rings<B> {
     ends: Vec<WorkerEnds<B>>,
+    questions: Arc<Questions>,
 }
 
 /// The rings, and the end of each worker.
 pub fn rings<B: Send>(workers: usize, settings: &Settings, secret: u64) -> (Rings<B>, Vec<KernelEnd<B>>) {
     let mut ends = Vec::new();
     let mut of_workers = Vec::new();
+    let questions = Arc::new(Questions::new(secret));
     for worker in 0..workers {
         let (up, up_consumer) = ring::channel(UP_FRAMES);
         let (down, down_consumer) = ring::channel(DOWN_FRAMES);
@@ -82,9 +85,10 @@ pub fn rings<B: Send>(workers: usize, settings: &Settings, secret: u64) -> (Ring
         let (told, told_consumer) = ring::channel(NEWS);
         ends.push(WorkerEnds { up: up_consumer, down, back: back_consumer, asks: asks_consumer, told });
         let secret = secret.rotate_left(worker as u32 + 1);
-        of_workers.push(KernelEnd::new(up, down_consumer, back, asks, told_consumer, settings, secret));
+        let questions = Arc::clone(&questions);
+        of_workers.push(KernelEnd::new(up, down_consumer, back, asks, told_consumer, settings, questions, secret));
     }
-    (Rings { ends }, of_workers)
+    (Rings { ends, questions }, of_workers)
 }
 
 impl KernelThread {
@@ -109,6 +113,7 @@ impl KernelThread {
             devices: devices.clone(),
             known: HashMap::new(),
             ends: rings.ends,
+            questions: rings.questions,
             spare: Vec::new(),
             has_lost: false,
             is_broken: false,
@@ -140,6 +145,7 @@ impl Drop for KernelThread {
 struct Relay<B> {
     devices: Devices,
     ends: Vec<WorkerEnds<B>>,
+    questions: Arc<Questions>,
     monitor: Netlink,
     asker: Netlink,
     device_of: HashMap<InterfaceId, u32>,
@@ -217,6 +223,7 @@ impl<B: Buffer> Relay<B> {
                 };
                 self.is_broken = false;
                 count += 1;
+                self.questions.note(device.port, bytes.get(..length).unwrap_or_default());
                 // There is room.
                 let _ = ends.down.try_push(Down { port: device.port, bytes, length });
             }
