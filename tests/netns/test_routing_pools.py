@@ -2,9 +2,11 @@
 
 import contextlib
 import ctypes
+import json
 import os
 import socket
 import struct
+import subprocess
 import time
 
 from kit import *
@@ -99,8 +101,6 @@ def a_removed_pool_is_announced_while_its_flows_drain(n):
         expect_equal(reload()[0], 0, "reload as before")
 
 
-@contextlib.contextmanager
-def stopped_worker(n):
 @test("kernel_routes")
 def a_pool_that_grows_is_announced_before_the_old_prefix_goes(n):
     with configured(n, LATE) as before, with_route(n):
@@ -128,6 +128,8 @@ def a_pool_that_grows_is_announced_before_the_old_prefix_goes(n):
             expect_equal(reload()[0], 0, "reload as before")
 
 
+@contextlib.contextmanager
+def stopped_worker(n):
     """One worker makes no step; the other threads do."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -148,13 +150,25 @@ def questions_are_answered_while_a_worker_is_stuck(n):
     with with_route(n):
         with stopped_worker(n):
             expect(wait_until(lambda: not announced(n), 6, 0.05), f"withdrawn: {announced(n)}")
-            for words in (("show", "status"), ("show", "counters", "--name", "routes"), ("drain",), ("drain", "--undo")):
+            unknown = "not known, because worker 0"
+            for words, wanted, known in (
+                (("show", "status"), 1, ""),
+                (("show", "counters", "--name", "routes"), 1, ""),
+                (("drain",), 0, "drained; pools: not announced, drained for"),
+                (("drain", "--wait", "1"), 1, "already drained; pools: not announced"),
+                (("drain", "--undo"), 0, "drain undone; pools: not announced, a worker does not answer"),
+            ):
                 begun = time.monotonic()
                 status, out, error = n.dut.command(*words)
                 took = time.monotonic() - begun
-                expect(status != 0 and "worker 0" in error, f"{words}: {status} {out} {error}")
-                expect(took < 4, f"{words}: an answer after {took:.1f} s")
-                print(f"# {' '.join(words)}: {took:.2f} s: {error.strip()}", flush=True)
+                is_drain = words[0] == "drain"
+                expect(status == wanted and "worker 0" in (out if is_drain else error), f"{words}: {status} {out} {error}")
+                expect(known in out and (not is_drain or unknown in out), f"{words}: {out}")
+                expect(took < 6, f"{words}: an answer after {took:.1f} s")
+                print(f"# {' '.join(words)}: {took:.2f} s: {out.strip()} {error.strip()}", flush=True)
+            drained = json.loads(n.dut.command("drain", "--undo", "--json")[1])
+            expect_equal((drained["sessions"], drained["changed"]), (None, False), "in JSON")
+            expect("worker 0" in drained["unknown"], f"the reason in JSON: {drained}")
         expect(wait_until(lambda: announced(n), 10, 0.1), "announced again")
         expect_equal(n.dut.command("show", "status")[0], 0, "status afterwards")
         log = n.dut.daemon.log()

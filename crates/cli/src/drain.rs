@@ -6,6 +6,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use control::Announcement;
+use control::ClientError;
 use control::Drained;
 use control::Fault;
 use control::Request;
@@ -34,9 +35,9 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
     let begun = Instant::now();
     let (mut quiet, mut is_told) = (0, false);
     // Flows may pause for longer than anybody would call quiet.
-    let is_done = |quiet: u32, sessions: u64| match arguments.until {
+    let is_done = |quiet: u32, sessions: Option<u64>| match arguments.until {
         DrainUntil::Quiet => quiet >= QUIET_LOOKS,
-        DrainUntil::Empty => quiet >= QUIET_LOOKS && sessions == 0,
+        DrainUntil::Empty => quiet >= QUIET_LOOKS && sessions == Some(0),
     };
     while begun.elapsed() < wait && !is_done(quiet, drained.sessions) {
         if !arguments.output.json && !is_told {
@@ -48,13 +49,15 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
             is_told = true;
         }
         thread::sleep(LOOK_INTERVAL.min(wait.saturating_sub(begun.elapsed())));
-        let status: Status = client.request_one(&Request::Status)?;
-        quiet = if status.packets_per_second == 0 { quiet + 1 } else { 0 };
-        drained.subscribers = status.subscribers;
-        drained.mappings = status.mappings;
-        drained.sessions = status.sessions;
-        drained.packets_per_second = status.packets_per_second;
-        if let Some(announcement) = status.announcement {
+        // A worker may be silent for a while.
+        let status: Result<Status, String> = match client.request_one(&Request::Status) {
+            Ok(status) => Ok(status),
+            Err(ClientError::Refused(silent)) => Err(format!("{} {}", silent.object, silent.problem)),
+            Err(error) => return Err(error.into()),
+        };
+        note(&mut drained, status.as_ref());
+        quiet = if drained.packets_per_second == Some(0) { quiet + 1 } else { 0 };
+        if let Some(announcement) = status.ok().and_then(|status| status.announcement) {
             if announcement.drained_us.is_none() {
                 let remedy = "run natrix audit to see which user did it";
                 return Err(Fault::new("drain", "was undone while it waited", remedy).into());
@@ -66,28 +69,53 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
         json_line(&drained, out)?;
     } else {
         writeln!(out, "{}", state(&drained))?;
-        writeln!(
-            out,
-            "{}: {} packets a second, {} subscribers, {} mappings, {} sessions",
-            if drained.drained { "left" } else { "now" },
-            human::count(drained.packets_per_second),
-            human::count(drained.subscribers),
-            human::count(drained.mappings),
-            human::count(drained.sessions),
-        )?;
+        writeln!(out, "{}: {}", if drained.drained { "left" } else { "now" }, left(&drained))?;
+    }
+    if wait.is_zero() {
+        return Ok(());
+    }
+    if let Some(unknown) = drained.unknown {
+        let remedy = "wait again, or see the log of natrix run";
+        return Err(Fault::new("drain", "what is left is not known", remedy).seen(unknown).into());
     }
     // A wait shorter than the quiet looks fails only if the last look saw packets.
-    if !wait.is_zero() && quiet == 0 {
-        let seen = format!("{} packets a second after {} s", drained.packets_per_second, arguments.wait);
+    if quiet == 0 {
+        let packets = drained.packets_per_second.unwrap_or_default();
+        let seen = format!("{packets} packets a second after {} s", arguments.wait);
         let remedy = "wait longer, or check that the neighbours have withdrawn the pools";
         return Err(Fault::new("drain", "traffic has not left", remedy).seen(seen).into());
     }
-    if !wait.is_zero() && arguments.until == DrainUntil::Empty && drained.sessions > 0 {
-        let seen = format!("{} sessions after {} s", human::count(drained.sessions), begun.elapsed().as_secs());
+    let sessions = drained.sessions.unwrap_or_default();
+    if arguments.until == DrainUntil::Empty && sessions > 0 {
+        let seen = format!("{} sessions after {} s", human::count(sessions), begun.elapsed().as_secs());
         let remedy = "wait longer; natrix show sessions lists them; a stop of Natrix ends them";
         return Err(Fault::new("drain", "sessions are left", remedy).seen(seen).into());
     }
     Ok(())
+}
+
+/// Takes over what is left, or why that is not known.
+fn note(drained: &mut Drained, status: Result<&Status, &String>) {
+    let count = |of: fn(&Status) -> u64| status.ok().map(of);
+    drained.subscribers = count(|status| status.subscribers);
+    drained.mappings = count(|status| status.mappings);
+    drained.sessions = count(|status| status.sessions);
+    drained.packets_per_second = count(|status| status.packets_per_second);
+    drained.unknown = status.err().cloned();
+}
+
+fn left(drained: &Drained) -> String {
+    if let Some(unknown) = &drained.unknown {
+        return format!("not known, because {unknown}");
+    }
+    let count = |count: Option<u64>| human::count(count.unwrap_or_default());
+    format!(
+        "{} packets a second, {} subscribers, {} mappings, {} sessions",
+        count(drained.packets_per_second),
+        count(drained.subscribers),
+        count(drained.mappings),
+        count(drained.sessions),
+    )
 }
 
 fn state(drained: &Drained) -> String {
@@ -109,5 +137,29 @@ pub(crate) fn announcement(announcement: &Announcement) -> String {
             format!("pools: not announced, drained for {}", human::duration(*micros))
         }
         (Some(why), _) => format!("pools: not announced, {}", why.reason()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_worker_leaves_unknown_what_is_left() {
+        let announcement = Announcement { prefixes: 0, withheld: Some(Withheld::Drained), drained_us: Some(1_000) };
+        let mut drained = Drained {
+            drained: true,
+            changed: true,
+            announcement,
+            subscribers: Some(2),
+            mappings: Some(3),
+            sessions: Some(4),
+            packets_per_second: Some(0),
+            unknown: None,
+        };
+        assert_eq!(left(&drained), "0 packets a second, 2 subscribers, 3 mappings, 4 sessions");
+        note(&mut drained, Err(&"worker 1 does not answer".to_owned()));
+        assert_eq!(left(&drained), "not known, because worker 1 does not answer");
+        assert_eq!((drained.sessions, drained.packets_per_second), (None, None), "no number that means nothing");
     }
 }

@@ -500,7 +500,7 @@ onSubmit("drain", async button => {
   if (!undo && !confirm("Withdraw all pools from the routing? Traffic moves to other routers, if there are any.")) return;
   const done = await order(`api/v1/drain?${query({ undo })}`);
   const words = done.drained ? ["drained", "already drained"] : ["drain undone", "was not drained"];
-  at("drained").textContent = `${done.changed ? words[0] : words[1]}; left: ${left(done)}`;
+  at("drained").textContent = `${done.changed ? words[0] : words[1]}; left: ${done.unknown === null ? left(done) : `not known, because ${done.unknown}`}`;
 });
 
 async function keepFresh() {

@@ -66,14 +66,16 @@ pub struct Drained {
     pub changed: bool,
     /// Whether the pools are announced now.
     pub announcement: Announcement,
-    /// Subscribers with at least one mapping.
-    pub subscribers: u64,
+    /// Subscribers with at least one mapping. None of the counts is known while a worker is silent.
+    pub subscribers: Option<u64>,
     /// Mappings.
-    pub mappings: u64,
+    pub mappings: Option<u64>,
     /// Sessions.
-    pub sessions: u64,
+    pub sessions: Option<u64>,
     /// Packets sent on in the last second.
-    pub packets_per_second: u64,
+    pub packets_per_second: Option<u64>,
+    /// Why the counts are not known: the worker and its problem.
+    pub unknown: Option<String>,
 }
 
 /// A route of the engine. There may be several for a prefix, of which one is used.

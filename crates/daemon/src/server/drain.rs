@@ -3,9 +3,9 @@
 use control::Announcement;
 use control::Drained;
 use control::Fault;
+use control::Status;
 
 use crate::instance::Instance;
-use crate::instance::SEE_LOG;
 use crate::routing::shared::Routing;
 
 /// Withdraws the pools, or announces them again.
@@ -18,19 +18,20 @@ pub(crate) fn drain(instance: &Instance, undo: bool) -> Result<Drained, Fault> {
     let changed = routing.drain(!undo).map_err(|stuck| {
         Fault::new("drain", stuck.to_string(), "run natrix show status; the drain happens once it does")
     })?;
-    let status = super::numbers::status(instance).map_err(|silent| {
-        let done = if undo { "the drain has ended" } else { "the instance is drained" };
-        let problem = format!("{done}, but {} {}, so what is left is not known", silent.object, silent.problem);
-        Fault::new("drain", problem, SEE_LOG)
-    })?;
+    // It has taken effect, whether or not the workers can be asked.
+    let status = super::numbers::status(instance);
+    let unknown = status.as_ref().err().map(|silent| format!("{} {}", silent.object, silent.problem));
+    let status = status.ok();
+    let count = |of: fn(&Status) -> u64| status.as_ref().map(of);
     Ok(Drained {
         drained: !undo,
         changed,
         announcement: announcement(routing),
-        subscribers: status.subscribers,
-        mappings: status.mappings,
-        sessions: status.sessions,
-        packets_per_second: status.packets_per_second,
+        subscribers: count(|status| status.subscribers),
+        mappings: count(|status| status.mappings),
+        sessions: count(|status| status.sessions),
+        packets_per_second: count(|status| status.packets_per_second),
+        unknown,
     })
 }
 
