@@ -63,6 +63,13 @@ impl State {
             .hash(u64::from(key.address) << 16 | u64::from(key.port), u64::from(key.realm.0) << 8 | key.protocol as u64)
     }
 
+    /// [`State::hash_of`] of the endpoint with this [`InternalKey::word`].
+    #[inline(always)]
+    pub(crate) fn hash_of_word(&self, word: u64) -> u64 {
+        let address_and_port = (word as u32 as u64) << 16 | word >> 32 & 0xffff;
+        self.hash.hash(address_and_port, InternalKey::realm_and_protocol(word))
+    }
+
     /// The mapping of an internal endpoint, dead or alive.
     #[inline(always)]
     pub(crate) fn find_mapping(&self, key: &InternalKey, hash: u64) -> Option<u32> {

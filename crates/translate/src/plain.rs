@@ -84,7 +84,27 @@ pub fn is_plain4(bytes: &[u8; PLAIN], length: usize) -> bool {
         && is_plain_transport(bytes, bytes[GROWTH + 9], length.saturating_sub(IPV4))
 }
 
-/// The transport checksum follows the addresses (RFC 1624).
+/// [`is_plain4`] of a packet that is known to have a usual IPv4 header of this length, and a TCP or
+/// UDP header with a right length.
+#[inline(always)]
+#[must_use]
+pub fn is_steady4(bytes: &[u8; PLAIN], length: usize) -> bool {
+    let is_tcp = bytes[GROWTH + 9] == ipv4::PROTOCOL_TCP;
+    let has_checksum = be16(bytes, ipv6::HEADER_LENGTH + udp::CHECKSUM_OFFSET) != 0;
+    (length >= IPV4 + TRANSPORT) & (is_tcp | has_checksum)
+}
+
+/// Gives the transport header a new port, if there is one, at this offset.
+#[inline(always)]
+fn replace_port(bytes: &mut [u8; PLAIN], offset: usize, port: Option<u16>, change: WideDelta) -> WideDelta {
+    let Some(port) = port else { return change };
+    let at = ipv6::HEADER_LENGTH + offset;
+    let (old, new) = ([bytes[at], bytes[at + 1]], port.to_be_bytes());
+    [bytes[at], bytes[at + 1]] = new;
+    change.and(WideDelta::of_u16(old, new))
+}
+
+/// The transport checksum follows the addresses and the port (RFC 1624).
 #[inline(always)]
 fn settle(bytes: &mut [u8; PLAIN], is_tcp: bool, change: WideDelta) {
     let at = ipv6::HEADER_LENGTH + select_unpredictable(is_tcp, tcp::CHECKSUM_OFFSET, udp::CHECKSUM_OFFSET);
@@ -96,21 +116,43 @@ fn settle(bytes: &mut [u8; PLAIN], is_tcp: bool, change: WideDelta) {
     [bytes[at], bytes[at + 1]] = checksum.to_ne_bytes();
 }
 
-/// Makes an IPv6 packet for which [`is_plain6`] is true an IPv4 packet with identification 0, which
-/// begins 20 bytes later.
+/// What a NAT changes besides addresses, and counts one hop for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Further {
+    /// The new source port of a packet to IPv4, or destination port of one to IPv6.
+    pub port: u16,
+    /// Of a packet to IPv4 without Don't Fragment.
+    pub identification: u16,
+}
+
+/// True if the IPv4 packet that an IPv6 packet for which [`is_plain6`] is true becomes may be
+/// fragmented, so that it needs an identification. `length` is that of the IPv4 packet.
 #[inline(always)]
-pub fn plain_to_ipv4(bytes: &mut [u8; PLAIN], source: u32, destination: u32) {
+#[must_use]
+pub const fn may_be_fragmented(length: u16) -> bool {
+    length as usize <= DONT_FRAGMENT_ABOVE
+}
+
+/// Makes an IPv6 packet for which [`is_plain6`] is true an IPv4 packet, which begins 20 bytes
+/// later. Without further changes its identification is 0.
+#[inline(always)]
+pub fn plain_to_ipv4(bytes: &mut [u8; PLAIN], source: u32, destination: u32, further: Option<Further>) {
     let first = u64::from_be(word(bytes, 0));
     let protocol = (first >> 8) as u8;
     let new = u64::from(source) << 32 | u64::from(destination);
     let old = [word(bytes, 8), word(bytes, 16), word(bytes, 24), word(bytes, 32)];
-    settle(bytes, protocol == ipv4::PROTOCOL_TCP, WideDelta::of_words(old, [new.to_be()]));
+    let change = WideDelta::of_words(old, [new.to_be()]);
+    let change = replace_port(bytes, udp::SOURCE_PORT_OFFSET, further.map(|further| further.port), change);
+    settle(bytes, protocol == ipv4::PROTOCOL_TCP, change);
     let length = (first >> 16 & 0xffff) + IPV4 as u64;
     let traffic_class = first >> 52 & 0xff;
-    let fragment = u64::from(length > DONT_FRAGMENT_ABOVE as u64) * u64::from(ipv4::FLAG_DONT_FRAGMENT);
+    let may_be_fragmented = length <= DONT_FRAGMENT_ABOVE as u64;
+    let fragment = u64::from(!may_be_fragmented) * u64::from(ipv4::FLAG_DONT_FRAGMENT);
+    let identification = further.map_or(0, |further| u64::from(further.identification) * u64::from(may_be_fragmented));
+    let fragment = identification << 16 | fragment;
     let head = 0x45 << 56 | traffic_class << 48 | length << 32 | fragment;
     // Protocol and hop limit change places.
-    let tail = u64::from((first as u16).rotate_left(8));
+    let tail = u64::from((first as u16).rotate_left(8)) - if further.is_some() { 0x100 } else { 0 };
     let halves = (head >> 32) + fragment + (tail << 16) + u64::from(source) + u64::from(destination);
     let checksum = !end_around(halves);
     put_word(bytes, GROWTH, head.to_be());
@@ -119,15 +161,17 @@ pub fn plain_to_ipv4(bytes: &mut [u8; PLAIN], source: u32, destination: u32) {
 }
 
 /// Makes an IPv4 packet for which [`is_plain4`] is true an IPv6 packet, which begins where `bytes`
-/// do.
+/// do. With a new destination port one hop is counted.
 #[inline(always)]
-pub fn plain_to_ipv6(bytes: &mut [u8; PLAIN], source: u128, destination: u128) {
+pub fn plain_to_ipv6(bytes: &mut [u8; PLAIN], source: u128, destination: u128, port: Option<u16>) {
     let first = u64::from_be(word(bytes, GROWTH));
     let [hop_limit, protocol] = [bytes[GROWTH + 8], bytes[GROWTH + 9]];
     let old = word(bytes, GROWTH + 12);
     let new = [(source >> 64) as u64, source as u64, (destination >> 64) as u64, destination as u64].map(u64::to_be);
-    settle(bytes, protocol == ipv4::PROTOCOL_TCP, WideDelta::of_words([old], new));
-    let length = u64::from((first >> 32) as u16).saturating_sub(IPV4 as u64);
+    let change = replace_port(bytes, udp::DESTINATION_PORT_OFFSET, port, WideDelta::of_words([old], new));
+    settle(bytes, protocol == ipv4::PROTOCOL_TCP, change);
+    let hop_limit = hop_limit.wrapping_sub(u8::from(port.is_some()));
+    let length = u64::from((first >> 32) as u16).wrapping_sub(IPV4 as u64) & 0xffff;
     let head = 6 << 60 | (first >> 48 & 0xff) << 52 | length << 16 | u64::from(protocol) << 8 | u64::from(hop_limit);
     put_word(bytes, 0, head.to_be());
     for (to, word) in bytes[8..ipv6::HEADER_LENGTH].as_chunks_mut::<8>().0.iter_mut().zip(new) {

@@ -44,7 +44,14 @@ impl IdentificationSource {
     }
 
     /// The next identification for a datagram from an external address.
+    #[inline(never)]
     pub fn next(&mut self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8) -> u16 {
+        self.next_inline(source, destination, protocol)
+    }
+
+    /// The same, for loops.
+    #[inline(always)]
+    pub(crate) fn next_inline(&mut self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8) -> u16 {
         let addresses = u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits());
         let hash = self.hash.hash(addresses, u64::from(protocol) << 8);
         let Some(counter) = self.counters.get_mut(hash as usize & (COUNTERS - 1)) else { return self.worker };

@@ -166,6 +166,12 @@ impl<'a> Packet<'a> {
         usize::from(self.start) + length <= self.frame.len()
     }
 
+    /// Bytes from the IP header to the end of the frame.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> usize {
+        self.frame.len().wrapping_sub(usize::from(self.start))
+    }
+
     /// Start of the IP packet in its frame.
     #[inline(always)]
     pub const fn start(&self) -> u16 {

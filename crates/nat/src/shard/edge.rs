@@ -7,10 +7,14 @@
 //!   IPv6 ◄── depart: host by its number ◄── [ to the number, IPv4 ] ◄──────────┘ hairpins inside
 //! ```
 //!
+//! Packets of established sessions are not written as IPv4 in between: the passes of NAT44 get the
+//! number beside the headers as they came, and these are read and written once ([`HostPackets`]).
+//! All other packets become IPv4 first, and last IPv6.
+//!
 //! NAT64 translates (RFC 7915), a softwire is taken off and put on (RFC 6333): everything else is
 //! the same for both, and for IPv4 subscribers. The hop limit is decremented once, by the engine.
 
-mod arrive;
+pub(in crate::shard) mod arrive;
 mod depart;
 pub(in crate::shard) mod foretell;
 mod port_control;
@@ -51,16 +55,78 @@ pub(in crate::shard) enum Sent {
     Kept,
 }
 
+/// Packets of a burst that come from IPv6 hosts, or go to them. A value is valid only after its
+/// pass.
+pub(in crate::shard) struct HostPackets {
+    plain: [Plain; BURST_MAX],
+    /// Bits of packets, here and below: they came from hosts, and are as they came. What is known
+    /// about them is in `plain` and `internal`.
+    pending: u64,
+    /// The packets among these that are translated; also others.
+    nat64: u64,
+    /// They go to hosts, and are as they came from outside. `ends` has their internal endpoint.
+    pending_in: u64,
+    /// They go to hosts, and are as they would be for an IPv4 host.
+    further: u64,
+    /// The records that are probably those of the hosts of plain packets; 0 for none.
+    candidates: [u32; BURST_MAX],
+    /// Of plain packets: [`InternalKey::word`](crate::state::mapping::InternalKey::word), at first with the address 0.
+    internal: [u64; BURST_MAX],
+    /// New endpoints of pending packets: of those from hosts the source, once the session is found.
+    ends: [(u32, u16); BURST_MAX],
+    identifications: [u16; BURST_MAX],
+    /// Places of the records of hosts that packets go to.
+    departing: [u32; BURST_MAX],
+}
+
+impl Default for HostPackets {
+    fn default() -> HostPackets {
+        HostPackets {
+            plain: [Plain::default(); BURST_MAX],
+            pending: 0,
+            nat64: 0,
+            pending_in: 0,
+            further: 0,
+            candidates: [0; BURST_MAX],
+            internal: [0; BURST_MAX],
+            ends: [(0, 0); BURST_MAX],
+            identifications: [0; BURST_MAX],
+            departing: [0; BURST_MAX],
+        }
+    }
+}
+
+impl HostPackets {
+    #[inline(always)]
+    pub(in crate::shard) const fn is_pending(&self, i: usize) -> bool {
+        self.pending >> i & 1 != 0
+    }
+
+    /// Length of the IPv4 packet that a pending packet becomes.
+    #[inline(always)]
+    pub(in crate::shard) const fn length(&self, i: usize) -> u16 {
+        self.plain[i].length
+    }
+
+    /// A steady packet from outside goes to this internal endpoint, of a host.
+    #[inline(always)]
+    pub(in crate::shard) const fn postpone(&mut self, i: usize, end: (u32, u16)) {
+        self.ends[i] = end;
+        self.pending_in |= 1 << i;
+    }
+
+    /// Another packet goes to a host.
+    #[inline(always)]
+    pub(in crate::shard) const fn add_further(&mut self, i: usize) {
+        self.further |= 1 << i;
+    }
+}
+
 /// Kept between bursts.
 pub(in crate::shard) struct Edge {
     /// Time of the current call.
     now: Instant,
-    plain: Box<[Plain; BURST_MAX]>,
-    /// The records that are probably those of the hosts of plain packets; 0 for none.
-    candidates: Box<[u32; BURST_MAX]>,
     incoming: Box<[Incoming; BURST_MAX]>,
-    /// Places of the records of hosts that packets go to.
-    departing: Box<[u32; BURST_MAX]>,
     /// For own packets to hosts. `None` while in use.
     buffer: Option<Box<[u8; ROOM + PACKET_BUFFER_BYTES]>>,
     /// The next identification for fragments of softwire packets.
@@ -75,10 +141,7 @@ impl Edge {
     pub(in crate::shard) fn new(hash: KeyedHash, has_hosts: bool) -> Edge {
         Edge {
             now: Instant::ORIGIN,
-            plain: Box::new([Plain::default(); BURST_MAX]),
-            candidates: Box::new([0; BURST_MAX]),
             incoming: Box::new([Incoming::Other; BURST_MAX]),
-            departing: Box::new([0; BURST_MAX]),
             buffer: Some(Box::new([0; ROOM + PACKET_BUFFER_BYTES])),
             identification: hash.hash(0, 0) as u32,
             reassembly: Some(Box::new(Reassembly::new(has_hosts))),

@@ -16,6 +16,7 @@ pub(in crate::shard) mod targets;
 
 use crate::headers::identification::IdentificationSource;
 use crate::headers::packet::BURST_MAX;
+use crate::headers::packet::Egress;
 use crate::headers::packet::Outcome;
 use crate::headers::packet::Packet;
 use crate::headers::packet::PacketMeta;
@@ -25,8 +26,11 @@ use crate::headers::parse::Class;
 use crate::headers::parse::HEADERS;
 use crate::headers::parse::be16;
 use crate::headers::parse::parse;
+use crate::headers::rewrite::End;
+use crate::headers::rewrite::rewrite_headers;
 use crate::policy::rate_limit::RateLimit;
 use crate::policy::rate_limit::Rates;
+use crate::shard::burst::established::Kind;
 use crate::shard::burst::established::Scratch;
 use crate::shard::burst::established::SteadyClock;
 use crate::shard::burst::established::Tally;
@@ -44,6 +48,8 @@ use crate::shard::PACKET_BUFFER_BYTES;
 use crate::shard::control_session::Changed;
 use crate::shard::edge::Edge;
 use crate::shard::edge::Sent;
+use crate::shard::edge::arrive::write_pending;
+use crate::shard::edge::arrive::write_unsettled;
 use crate::shard::ledger::Keys;
 use crate::shard::ledger::Ledger;
 use crate::snapshot::shared::BuildError;
@@ -125,11 +131,11 @@ impl PacketPath {
         clippy::too_many_arguments,
         reason = "the loop's own values; a struct of references would be stored and read back"
     )]
-    fn act<S: Sink>(
+    fn act<const HOSTS: bool, S: Sink>(
         &mut self,
         now: Instant,
         clock: &SteadyClock,
-        scratch: &Scratch,
+        scratch: &mut Scratch,
         i: usize,
         packet: &mut Packet<'_>,
         tally: &mut Tally,
@@ -142,14 +148,21 @@ impl PacketPath {
             && !self.is_long_way_only()
             && let Some(header) = packet.header_mut::<HEADERS>()
         {
-            let length = be16::<2>(header);
-            let (egress, verdict) = if scratch.flows >> i & 1 != 0 {
+            let is_pending = HOSTS && scratch.hosts.is_pending(i);
+            let length = if is_pending { scratch.hosts.length(i) } else { be16::<2>(header) };
+            let (egress, verdict) = if is_pending {
+                (self.steady_pending(clock, header, i, scratch), Verdict::Outbound)
+            } else if scratch.flows >> i & 1 != 0 {
                 let flow = scratch.flow[i];
                 if kind.is_out() {
                     let realm = self.ledger.shared.realm_of(ingress);
                     (self.steady_flow_out(clock, header, kind, flow, realm), Verdict::Outbound)
                 } else {
-                    (self.steady_flow_in(clock, header, kind, flow), Verdict::Inbound)
+                    let egress = self.steady_flow_in(clock, header, kind, flow);
+                    if HOSTS && egress.is_some_and(|egress| self.leads_to_host(egress)) {
+                        scratch.hosts.add_further(i);
+                    }
+                    (egress, Verdict::Inbound)
                 }
             } else if is_unsettled {
                 (self.open_first_packet(now, header, scratch, i), Verdict::Outbound)
@@ -158,6 +171,8 @@ impl PacketPath {
                     self.steady_out(clock, header, kind, scratch.record[i], self.ledger.shared.realm_of(ingress)),
                     Verdict::Outbound,
                 )
+            } else if HOSTS {
+                (self.steady_in_or_to_host(clock, header, kind, i, scratch), Verdict::Inbound)
             } else {
                 (self.steady_in(clock, header, kind, scratch.record[i]), Verdict::Inbound)
             };
@@ -172,6 +187,9 @@ impl PacketPath {
                 packet.outcome = Outcome::Transmit { egress, start, length };
                 return;
             }
+            if is_pending {
+                write_pending(&mut scratch.hosts, packet, i);
+            }
         }
         if kind.is_foreign() && !(kind.is_out() && may_be_request(packet)) {
             // Only fragments take more than their headers with them when they are handed off.
@@ -182,10 +200,35 @@ impl PacketPath {
             return;
         }
         self.process_long(now, packet, &scratch.foresight(i), sink);
+        if HOSTS
+            && let Outcome::Transmit { egress, .. } = packet.outcome
+            && self.leads_to_host(egress)
+        {
+            scratch.hosts.add_further(i);
+        }
+    }
+
+    /// [`PacketPath::steady_in`], which leaves the header of a packet to an IPv6 host as it is.
+    #[inline(always)]
+    fn steady_in_or_to_host(
+        &mut self,
+        clock: &SteadyClock,
+        header: &mut [u8; HEADERS],
+        kind: Kind,
+        i: usize,
+        scratch: &mut Scratch,
+    ) -> Option<Egress> {
+        let (egress, (address, port)) = self.refresh_in(clock, header, kind, scratch.record[i])?;
+        if self.leads_to_host(egress) {
+            scratch.hosts.postpone(i, (address, port));
+        } else {
+            rewrite_headers(header, kind.is_tcp(), End::Destination, address, port, None);
+        }
+        Some(egress)
     }
 
     #[inline(always)]
-    fn is_long_way_only(&self) -> bool {
+    pub(in crate::shard) fn is_long_way_only(&self) -> bool {
         #[cfg(test)]
         return self.long_way_only;
         #[cfg(not(test))]
@@ -312,12 +355,30 @@ impl PacketPath {
         sink: &mut S,
     ) {
         self.ledger.follow_routes();
-        let has_hosts = !self.ledger.shared.transition.is_off();
-        let finished = if has_hosts { self.arrive(now, burst, sink) } else { 0 };
+        if self.ledger.shared.transition.is_off() {
+            self.pass::<false, S>(now, burst, scratch, sink);
+        } else {
+            self.pass::<true, S>(now, burst, scratch, sink);
+        }
+    }
+
+    /// `HOSTS`: there may be IPv6 hosts.
+    #[inline(always)]
+    fn pass<const HOSTS: bool, S: Sink>(
+        &mut self,
+        now: Instant,
+        burst: &mut [Packet<'_>],
+        scratch: &mut Scratch,
+        sink: &mut S,
+    ) {
+        let finished = if HOSTS { self.arrive(now, burst, scratch, sink) } else { 0 };
         let mut tally = Tally::default();
         let clock = self.ledger.policy.timers.at(now);
-        self.look_at(scratch, burst);
+        self.look_at::<HOSTS>(scratch, burst);
         self.aim(scratch, burst.len());
+        if HOSTS && scratch.unsettled != 0 {
+            write_unsettled(scratch, burst);
+        }
         if scratch.unsettled | scratch.shared != 0 && !self.ledger.state.flows.is_empty() {
             self.find_flows(scratch, burst);
         }
@@ -332,7 +393,7 @@ impl PacketPath {
         }
         for (i, packet) in burst.iter_mut().take(BURST_MAX).enumerate() {
             if finished >> i & 1 == 0 {
-                self.act(now, &clock, scratch, i, packet, &mut tally, sink);
+                self.act::<HOSTS, S>(now, &clock, scratch, i, packet, &mut tally, sink);
             }
         }
         let counters = &mut self.ledger.counters;
@@ -343,8 +404,8 @@ impl PacketPath {
             counters.translated[Protocol::Udp.index()] += tally.packets[udp];
             counters.translated[Protocol::Tcp.index()] += tally.packets[tcp];
         }
-        if has_hosts {
-            self.depart(burst, sink);
+        if HOSTS {
+            self.depart(burst, &mut scratch.hosts, sink);
         }
         self.ledger.counters.fragments_held = u64::from(self.fragments.held() + self.edge.held());
         self.ledger.events.publish();

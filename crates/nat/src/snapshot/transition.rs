@@ -65,11 +65,13 @@ impl SoftwireEnd {
     }
 
     /// True if softwires may come from this address. Costs a binary search over the subscribers.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn serves(&self, b4: u128) -> bool {
-        if self.subscribers.is_empty() {
-            return true;
-        }
+        self.subscribers.is_empty() || self.is_subscriber(b4)
+    }
+
+    #[inline(never)]
+    fn is_subscriber(&self, b4: u128) -> bool {
         let after = self.subscribers.partition_point(|(first, _)| *first <= b4);
         let before = after.checked_sub(1).and_then(|at| self.subscribers.get(at));
         before.is_some_and(|(_, last)| b4 <= *last)

@@ -132,6 +132,12 @@ impl InternalKey {
             | (self.realm.0 as u8 as u64) << 48
             | ((self.protocol as u8 | IN_USE) as u64) << 56
     }
+
+    /// The realm of such a word, and in the last eight bits its protocol.
+    #[inline(always)]
+    pub(crate) const fn realm_and_protocol(word: u64) -> u64 {
+        (word >> 48 & 0xff) << 8 | word >> 56 & PROTOCOL as u64
+    }
 }
 
 #[inline(always)]

@@ -1,12 +1,14 @@
 //! The short way gives what the long way gives.
 
 use proptest::prelude::*;
+use translate::Further;
 use translate::Limits;
 use translate::PLAIN;
 use translate::Tuple4;
 use translate::Tuple6;
 use translate::is_plain4;
 use translate::is_plain6;
+use translate::is_steady4;
 use translate::plain_to_ipv4;
 use translate::plain_to_ipv6;
 use wire::ipv4::Ipv4;
@@ -36,7 +38,11 @@ proptest! {
     fn to_ipv4_it_agrees_with_the_long_way(
         (protocol, transport) in transport(), padding in 0..9usize, class in any::<u8>(), label in any::<u32>(),
         hops in any::<u8>(), addresses in any::<(u128, u128)>(), new in any::<(u32, u32)>(),
+        further in prop::option::of((any::<u16>(), any::<u16>())),
     ) {
+        let further = further.map(|(port, identification)| Further { port, identification });
+        let ports = further.map(|further| (further.port, u16::from_be_bytes([transport[2], transport[3]])));
+        let limits = Limits { is_hop: further.is_some(), ..NO_HOP };
         let mut frame = vec![0; ROOM + 40 + transport.len() + padding];
         frame[ROOM + 40..ROOM + 40 + transport.len()].copy_from_slice(&transport);
         let mut header = Ipv6::new_unchecked(&mut frame[ROOM..]);
@@ -50,15 +56,20 @@ proptest! {
         let is_plain = frame[ROOM..].first_chunk().is_some_and(|bytes| is_plain6(bytes, room));
         let long = translate::read6(&frame[ROOM..]).ok().and_then(|headers| {
             let mut frame = frame.clone();
-            let new = Tuple4 { source: new.0, destination: new.1, ports: None };
-            let written = translate::to_ipv4(&mut frame, ROOM, &headers, &new, None, 0, &NO_HOP).ok()?;
+            let new = Tuple4 { source: new.0, destination: new.1, ports };
+            // Atomic datagrams need none.
+            let needed = further.filter(|_| translate::may_be_fragmented(20 + transport.len() as u16));
+            let identification = needed.map_or(0, |further| further.identification);
+            let written = translate::to_ipv4(&mut frame, ROOM, &headers, &new, None, identification, &limits).ok()?;
             assert_eq!((written.start, written.split), (ROOM + 20, None));
             Some(frame[written.start..written.start + written.length].to_vec())
         });
-        prop_assert_eq!(is_plain, long.is_some() && transport.len() >= 20);
-        if is_plain {
-            plain_to_ipv4(frame[ROOM..].first_chunk_mut().unwrap(), new.0, new.1);
-            prop_assert_eq!(&frame[ROOM + 20..ROOM + 40 + transport.len()], long.as_deref().unwrap());
+        // It does not look whether the packet may go another hop.
+        let has_expired = hops <= 1 && further.is_some();
+        prop_assert!(has_expired || is_plain == (long.is_some() && transport.len() >= 20));
+        if let Some(long) = long.filter(|_| is_plain) {
+            plain_to_ipv4(frame[ROOM..].first_chunk_mut().unwrap(), new.0, new.1, further);
+            prop_assert_eq!(&frame[ROOM + 20..ROOM + 40 + transport.len()], long.as_slice());
         }
     }
 
@@ -66,8 +77,11 @@ proptest! {
     fn to_ipv6_it_agrees_with_the_long_way(
         (protocol, transport) in transport(), padding in 0..9usize, class in any::<u8>(), ttl in any::<u8>(),
         bits in prop_oneof![Just(0u16), Just(0x4000), any::<u16>()],
-        addresses in any::<(u32, u32)>(), new in any::<(u128, u128)>(),
+        addresses in any::<(u32, u32)>(), new in any::<(u128, u128)>(), port in any::<Option<u16>>(),
     ) {
+        let ports = port.map(|port| (u16::from_be_bytes([transport[0], transport[1]]), port));
+        let ttl = if port.is_some() { ttl.max(2) } else { ttl };
+        let limits = Limits { is_hop: port.is_some(), ..NO_HOP };
         let mut frame = vec![0; ROOM + 20 + transport.len() + padding];
         frame[ROOM + 20..ROOM + 20 + transport.len()].copy_from_slice(&transport);
         let mut header = Ipv4::new_unchecked(&mut frame[ROOM..]);
@@ -85,14 +99,17 @@ proptest! {
             None => return Ok(()),
         };
         if is_plain4(chunk, 20 + transport.len()) {
+            prop_assert!(is_steady4(chunk, 20 + transport.len()));
             let mut long = frame.clone();
             let headers = translate::read4(&long[ROOM..]).unwrap();
-            let tuple = Tuple6 { source: new.0, destination: new.1, ports: None };
-            let written = translate::to_ipv6(&mut long, ROOM, &headers, &tuple, None, &NO_HOP).unwrap();
+            let tuple = Tuple6 { source: new.0, destination: new.1, ports };
+            let written = translate::to_ipv6(&mut long, ROOM, &headers, &tuple, None, &limits).unwrap();
             prop_assert_eq!((written.start, written.split), (ROOM - 20, None));
-            plain_to_ipv6(frame[ROOM - 20..].first_chunk_mut().unwrap(), new.0, new.1);
+            plain_to_ipv6(frame[ROOM - 20..].first_chunk_mut().unwrap(), new.0, new.1, port);
             prop_assert_eq!(&frame[ROOM - 20..], &long[ROOM - 20..]);
         } else {
+            let is_usual = transport.len() >= 20 && bits & 0x3fff == 0;
+            prop_assert!(!is_usual || protocol == 17 || is_steady4(chunk, 20 + transport.len()));
             let has_checksum = protocol == 6 || transport[6..8] != [0, 0];
             let is_whole = bits & 0x3fff == 0;
             let is_read = translate::read4(&frame[ROOM..]).is_ok();

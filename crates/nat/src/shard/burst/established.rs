@@ -37,6 +37,7 @@ use crate::headers::rewrite::rewrite_headers;
 use crate::policy::rules::Ruling;
 use crate::settings::Timeouts;
 use crate::shard::burst::first_packet::Wanted;
+use crate::shard::edge::HostPackets;
 use crate::shard::packet::PacketPath;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::steady_remote;
@@ -51,7 +52,7 @@ use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::shard) struct Kind(u8);
 
 impl Kind {
@@ -67,6 +68,15 @@ impl Kind {
     const FOREIGN: u8 = 1 << 4;
     /// With [`Kind::IN`]: `place` is the record that another worker found.
     const FOUND: u8 = 1 << 5;
+
+    /// Of a packet of an IPv6 host. `header` has its TCP or UDP header where it is behind an
+    /// option-free IPv4 header, and may have anything in front. `length` is that of the IPv4
+    /// packet. Not steady unless the IP header is usual.
+    #[inline(always)]
+    pub(in crate::shard) fn of_host(header: &[u8; HEADERS], is_tcp: bool, length: usize, is_usual: bool) -> Kind {
+        let (has_lengths, kind) = transport(header, is_tcp, length);
+        select_unpredictable(is_usual & has_lengths, Kind(kind | Kind::OUT), Kind::ODD)
+    }
 
     #[inline(always)]
     pub(in crate::shard) const fn is_out(self) -> bool {
@@ -96,6 +106,35 @@ impl Kind {
 }
 
 const RECORD_SHIFT: u32 = 8;
+
+/// Of an option-free IPv4 header.
+#[inline(always)]
+pub(in crate::shard) fn has_right_checksum(header: &[u8; HEADERS]) -> bool {
+    let word = |i: usize| u64::from(u32::from_ne_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]));
+    end_around(word(0) + word(4) + word(8) + word(12) + word(16)) == 0xffff
+}
+
+/// Whether the lengths in the TCP or UDP header agree with that of the packet, and its kind without
+/// its direction.
+#[inline(always)]
+fn transport(header: &[u8; HEADERS], is_tcp: bool, length: usize) -> (bool, u8) {
+    let transport_length =
+        select_unpredictable(is_tcp, usize::from(header[32] >> 4) * 4, usize::from(be16::<24>(header)));
+    let least = select_unpredictable(is_tcp, 20, 8);
+    // SYN, FIN and RST change states; other segments of a connection have ACK.
+    let tcp_steady = if header[33] & 0x17 == 0x10 { Kind::TCP | Kind::STEADY } else { Kind::TCP };
+    let kind = select_unpredictable(is_tcp, tcp_steady, Kind::STEADY);
+    ((transport_length >= least) & (transport_length + 20 <= length), kind)
+}
+
+/// What the short way reads of a packet from inside besides its transport header.
+#[derive(Clone, Copy)]
+pub(in crate::shard) struct Outgoing {
+    /// [`InternalKey::word`].
+    pub(in crate::shard) internal: u64,
+    pub(in crate::shard) destination: u32,
+    pub(in crate::shard) length: u16,
+}
 
 /// Kept between bursts, because clearing it would cost more than a packet. A value is valid only
 /// after its pass.
@@ -132,6 +171,7 @@ pub(in crate::shard) struct Scratch {
     pub(in crate::shard) refused: u64,
     /// The filters permit the answers, too.
     pub(in crate::shard) stampable: u64,
+    pub(in crate::shard) hosts: HostPackets,
 }
 
 impl Default for Scratch {
@@ -156,6 +196,7 @@ impl Default for Scratch {
             ruling: [Ruling::DEFAULT; BURST_MAX],
             refused: 0,
             stampable: u64::MAX,
+            hosts: HostPackets::default(),
         }
     }
 }
@@ -226,26 +267,18 @@ impl PacketPath {
         let Some(header) = packet.chunk::<HEADERS>(0) else { return self.look_odd(packet) };
         let length = usize::from(be16::<2>(header));
         let is_tcp = header[9] == 6;
-        let word = |i: usize| u64::from(u32::from_ne_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]));
-        let sum = word(0) + word(4) + word(8) + word(12) + word(16);
-        let transport_length =
-            select_unpredictable(is_tcp, usize::from(header[32] >> 4) * 4, usize::from(be16::<24>(header)));
-        let least = select_unpredictable(is_tcp, 20, 8);
+        let (has_lengths, kind) = transport(header, is_tcp, length);
         let plain = (header[0] == 0x45)
             & (be16::<6>(header) & 0x3fff == 0)
             & (header[8] > 1)
             & (is_tcp | (header[9] == 17))
-            & (end_around(sum) == 0xffff)
+            & has_right_checksum(header)
             & packet.has(length)
-            & (transport_length >= least)
-            & (transport_length + 20 <= length)
+            & has_lengths
             & matches!(packet.meta.stage, Stage::Received | Stage::Steered);
         if !plain {
             return self.look_odd(packet);
         }
-        // SYN, FIN and RST change states; other segments of a connection have ACK.
-        let tcp_steady = if header[33] & 0x17 == 0x10 { Kind::TCP | Kind::STEADY } else { Kind::TCP };
-        let kind = select_unpredictable(is_tcp, tcp_steady, Kind::STEADY);
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
         let facing = self.ledger.shared.facing(packet.meta.ingress);
         if facing.side == Side::Inside {
@@ -301,13 +334,16 @@ impl PacketPath {
         }
     }
 
+    /// Leaves out packets of which the edge has noted the kind.
     #[inline(always)]
-    pub(in crate::shard) fn look_at(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
+    pub(in crate::shard) fn look_at<const HOSTS: bool>(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
         let count = burst.len().min(BURST_MAX);
         (scratch.further, scratch.unsettled, scratch.aimed) = (0, 0, 0);
         (scratch.shared, scratch.flows) = (0, 0);
         for (i, packet) in burst[..count].iter().enumerate() {
-            (scratch.kind[i], scratch.place[i]) = self.look(packet);
+            if !HOSTS || !scratch.hosts.is_pending(i) {
+                (scratch.kind[i], scratch.place[i]) = self.look(packet);
+            }
         }
         for i in 0..count {
             let (kind, place) = (scratch.kind[i].0, scratch.place[i]);
@@ -384,21 +420,37 @@ impl PacketPath {
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
         let destination = be32::<16>(header);
         let key = InternalKey { realm, protocol, address: be32::<12>(header), port: be16::<20>(header) };
+        let outgoing = Outgoing { internal: key.word(), destination, length: be16::<2>(header) };
+        let (egress, (address, port)) = self.refresh_out(clock, header, kind, record, outgoing)?;
+        let identification = self.plain_identification(header, address, destination);
+        rewrite_headers(header, is_tcp, End::Source, address, port, identification);
+        Some(egress)
+    }
+
+    /// [`PacketPath::steady_out`] without the rewriting: returns the external endpoint. Reads only
+    /// the transport header.
+    #[inline(always)]
+    pub(in crate::shard) fn refresh_out(
+        &mut self,
+        clock: &SteadyClock,
+        header: &[u8; HEADERS],
+        kind: Kind,
+        record: u32,
+        Outgoing { internal, destination, length }: Outgoing,
+    ) -> Option<(Egress, (u32, u16))> {
+        let is_tcp = kind.is_tcp();
         let cache = &mut self.ledger.route_cache;
-        let egress = self.ledger.shared.steady_out(cache, destination, key.address, be16::<2>(header))?;
+        let egress = self.ledger.shared.steady_out(cache, destination, internal as u32, length)?;
         let stamp = self.ledger.policy.stamps.current();
         let mapping = self.ledger.state.mappings.get_mut(record);
-        let differs = mapping.differs_outbound(key.word(), steady_remote(destination, be16::<22>(header), stamp));
+        let differs = mapping.differs_outbound(internal, steady_remote(destination, be16::<22>(header), stamp));
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
         if (differs != 0) | is_due {
             return None;
         }
         mapping.extend_session(clock.end[usize::from(is_tcp)]);
-        mapping.tracker.observe_ack(Side::Inside, &segment(header), is_tcp);
-        let (address, port) = (mapping.external_address, mapping.external_port());
-        let identification = self.plain_identification(header, address, destination);
-        rewrite_headers(header, is_tcp, End::Source, address, port, identification);
-        Some(egress)
+        mapping.tracker.observe_ack(Side::Inside, &segment_of(header, length), is_tcp);
+        Some((egress, (mapping.external_address, mapping.external_port())))
     }
 
     /// A new identification. None if the packet cannot be fragmented and keeps its own.
@@ -422,6 +474,20 @@ impl PacketPath {
         kind: Kind,
         record: u32,
     ) -> Option<Egress> {
+        let (egress, (address, port)) = self.refresh_in(clock, header, kind, record)?;
+        rewrite_headers(header, kind.is_tcp(), End::Destination, address, port, None);
+        Some(egress)
+    }
+
+    /// [`PacketPath::steady_in`] without the rewriting: returns the internal endpoint.
+    #[inline(always)]
+    pub(in crate::shard) fn refresh_in(
+        &mut self,
+        clock: &SteadyClock,
+        header: &[u8; HEADERS],
+        kind: Kind,
+        record: u32,
+    ) -> Option<(Egress, (u32, u16))> {
         let is_tcp = kind.is_tcp();
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
         let stamp = self.ledger.policy.stamps.current();
@@ -439,8 +505,7 @@ impl PacketPath {
             clock.end[usize::from(is_tcp)],
         );
         mapping.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
-        rewrite_headers(header, is_tcp, End::Destination, address, port, None);
-        Some(egress)
+        Some((egress, (address, port)))
     }
 }
 
@@ -455,11 +520,17 @@ fn aim_abroad(scratch: &mut Scratch, i: usize, worker: WorkerId, record: Mapping
 /// Arbitrary values for other protocols.
 #[inline(always)]
 pub(in crate::shard) fn segment(header: &[u8; HEADERS]) -> tcp::Segment {
+    segment_of(header, be16::<2>(header))
+}
+
+/// The same of a packet of this length. Reads only the transport header.
+#[inline(always)]
+fn segment_of(header: &[u8; HEADERS], length: u16) -> tcp::Segment {
     let headers = 20 + u32::from(header[32] >> 4) * 4;
     tcp::Segment {
         sequence: be32::<24>(header),
         ack: be32::<28>(header),
-        length: u32::from(be16::<2>(header)).saturating_sub(headers),
+        length: u32::from(length).saturating_sub(headers),
     }
 }
 

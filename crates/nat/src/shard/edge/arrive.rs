@@ -1,8 +1,10 @@
 //! IPv6 packets from inside (RFC 6146 §3.4, RFC 6333 §6.3), in passes over the burst: headers, host
 //! table, host.
 
+use core::hint::select_unpredictable;
 use core::net::Ipv4Addr;
 
+use translate::Further;
 use translate::Headers6;
 use translate::Kind;
 use translate::Limits;
@@ -31,6 +33,8 @@ use crate::headers::packet::Stage;
 use crate::headers::parse::Class;
 use crate::headers::parse::HEADERS;
 use crate::headers::parse::Parsed;
+use crate::headers::parse::be16;
+use crate::headers::parse::be32;
 use crate::headers::parse::get_u32;
 use crate::headers::parse::ip;
 use crate::headers::parse::parse;
@@ -38,6 +42,13 @@ use crate::headers::rewrite::End;
 use crate::headers::rewrite::Rewrite;
 use crate::headers::rewrite::replace_address;
 use crate::headers::rewrite::rewrite;
+use crate::headers::rewrite::rewrite_headers;
+use crate::shard::burst::established::Kind as Steadiness;
+use crate::shard::burst::established::Outgoing;
+use crate::shard::burst::established::Scratch;
+use crate::shard::burst::established::SteadyClock;
+use crate::shard::burst::established::has_right_checksum;
+use crate::shard::edge::HostPackets;
 use crate::shard::edge::is_plain;
 use crate::shard::edge::port_control::take_over_request;
 use crate::shard::edge::verdict_of;
@@ -50,6 +61,7 @@ use crate::state::host::HostKey;
 use crate::state::host::HostStore;
 use crate::state::host::Way;
 use crate::state::host::subscriber_prefix;
+use crate::state::mapping::InternalKey;
 use crate::state::reassembly;
 use crate::state::reassembly::Outcome as Reassembled;
 use crate::state::reassembly::Part;
@@ -57,11 +69,13 @@ use crate::steps::opening::Foresight;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
+const PROTOCOL_TCP: u8 = wire::ipv4::PROTOCOL_TCP;
 const PROTOCOL_UDP: u8 = wire::ipv4::PROTOCOL_UDP;
 const PROTOCOL_ICMP: u8 = wire::ipv4::PROTOCOL_ICMP;
 
@@ -108,9 +122,12 @@ pub(super) enum Incoming {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plain {
     pub(super) hash: u64,
-    /// Destination of a packet of NAT64.
     destination: u32,
+    /// That of the IPv4 packet.
+    pub(super) length: u16,
     position: u8,
+    /// Steady packets stay as they are until the engine has found their session.
+    kind: Steadiness,
 }
 
 /// Packets of a burst, by their places.
@@ -289,6 +306,44 @@ pub(super) fn take_from_softwire(
     if packet.shrink_front(offset) { Ok(()) } else { Err(Verdict::SoftwireMalformed) }
 }
 
+/// The endpoint of a host from which a packet comes, without the number of the host. The packet has
+/// its TCP or UDP header where it is behind an option-free IPv4 header.
+#[inline(always)]
+fn internal_of(header: &[u8; HEADERS], is_tcp: bool, realm: RealmId) -> u64 {
+    let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
+    InternalKey { realm, protocol, address: 0, port: be16::<20>(header) }.word()
+}
+
+/// Pending packets of which no mapping was found take other ways, which read their headers.
+pub(in crate::shard) fn write_unsettled(scratch: &mut Scratch, burst: &mut [Packet<'_>]) {
+    for i in each(scratch.hosts.pending & scratch.unsettled) {
+        let Some(packet) = burst.get_mut(i) else { break };
+        write_pending(&mut scratch.hosts, packet, i);
+    }
+}
+
+/// Has a pending packet be what the engine reads: IPv4, from the number of its host.
+#[inline(never)]
+pub(in crate::shard) fn write_pending(hosts: &mut HostPackets, packet: &mut Packet<'_>, i: usize) {
+    hosts.pending &= !(1 << i);
+    packet.meta.record = 0;
+    let number = hosts.internal[i] as u32;
+    if hosts.nat64 >> i & 1 == 0 {
+        if let Some(header) = packet.header_mut() {
+            replace_address(header, End::Source, number);
+        }
+    } else if let Some(header) = header_to_translate(packet) {
+        translate::plain_to_ipv4(header, number, hosts.plain[i].destination, None);
+    }
+}
+
+/// The IPv6 header and more of a packet that begins where its IPv4 header will be.
+#[inline(always)]
+fn header_to_translate<'a>(packet: &'a mut Packet<'_>) -> Option<&'a mut [u8; translate::PLAIN]> {
+    let start = usize::from(packet.start()).checked_sub(ipv6::HEADER_LENGTH - ip::HEADER_MIN)?;
+    packet.frame_mut().get_mut(start..start + translate::PLAIN)?.first_chunk_mut()
+}
+
 /// The type of service of a packet out of a softwire: its own, with the congestion mark of either
 /// header (RFC 6040 §4.2). `None` if the packet must be dropped because it cannot be marked.
 #[inline(always)]
@@ -305,10 +360,17 @@ impl PacketPath {
     /// Turns the IPv6 packets of a burst into IPv4. Returns a bit for each packet that is finished,
     /// with its outcome.
     #[inline(never)]
-    pub(in crate::shard) fn arrive<S: Sink>(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut S) -> u64 {
+    pub(in crate::shard) fn arrive<S: Sink>(
+        &mut self,
+        now: Instant,
+        burst: &mut [Packet<'_>],
+        scratch: &mut Scratch,
+        sink: &mut S,
+    ) -> u64 {
         let mut finished = 0;
         let mut places = Places::default();
         self.edge.now = now;
+        (scratch.hosts.pending, scratch.hosts.pending_in, scratch.hosts.further) = (0, 0, 0);
         let count = burst.len().min(BURST_MAX);
         for (i, packet) in burst[..count].iter_mut().enumerate() {
             packet.verdict = None;
@@ -318,33 +380,36 @@ impl PacketPath {
             {
                 continue;
             }
-            let Some((plain, is_nat64)) = self.look_at_plain(packet, facing.realm) else {
+            let Some((plain, internal, is_nat64)) = self.look_at_plain(packet, facing.realm) else {
                 let is_waiting = self.look_at_further(now, i, packet, sink, &mut finished);
                 places.others |= u64::from(is_waiting) << i;
                 continue;
             };
             self.ledger.state.subscribers.hosts.prefetch(plain.hash);
-            self.edge.plain[i] = plain;
+            (scratch.hosts.plain[i], scratch.hosts.internal[i]) = (plain, internal);
             places.plain |= 1 << i;
             places.nat64 |= u64::from(is_nat64) << i;
         }
         for i in each(places.plain) {
-            self.edge.candidates[i] = self.ledger.state.subscribers.hosts.aim(self.edge.plain[i].hash);
+            scratch.hosts.candidates[i] = self.ledger.state.subscribers.hosts.aim(scratch.hosts.plain[i].hash);
         }
         for i in each(places.others) {
             if let Incoming::Nat64 { hash, .. } | Incoming::Softwire { hash, .. } = self.edge.incoming[i] {
                 self.ledger.state.subscribers.hosts.aim(hash);
             }
         }
+        (scratch.hosts.pending, scratch.hosts.nat64) = (places.plain, places.nat64);
         for i in each(places.nat64) {
             let Some(packet) = burst.get_mut(i) else { break };
-            if self.enter_plain(now, packet, i).is_none() {
+            if self.enter_plain(now, packet, i, scratch).is_none() {
+                scratch.hosts.pending &= !(1 << i);
                 finished |= self.enter_newcomer(now, packet, i, sink);
             }
         }
         for i in each(places.plain & !places.nat64) {
             let Some(packet) = burst.get_mut(i) else { break };
-            if self.enter_plain_from_softwire(now, packet, i).is_none() {
+            if self.enter_plain_from_softwire(now, packet, i, scratch).is_none() {
+                scratch.hosts.pending &= !(1 << i);
                 finished |= self.enter_newcomer(now, packet, i, sink);
             }
         }
@@ -441,15 +506,13 @@ impl PacketPath {
         }
     }
 
-    /// Like [`PacketPath::look_at_edge`], for usual packets of hosts of this worker, with whether
-    /// it is one of NAT64; `None` for others. A host with a record was checked when it got it, so
-    /// checks that depend only on its address are left out.
+    /// Like [`PacketPath::look_at_edge`], for usual packets of hosts of this worker, with what goes
+    /// into [`HostPackets::internal`] and whether the packet is one of NAT64; `None` for others. A
+    /// host with a record was checked when it got it, so checks that depend only on its address are
+    /// left out.
     #[inline(always)]
-    pub(super) fn look_at_plain(&self, packet: &Packet<'_>, realm: RealmId) -> Option<(Plain, bool)> {
+    pub(super) fn look_at_plain(&self, packet: &Packet<'_>, realm: RealmId) -> Option<(Plain, u64, bool)> {
         let header = packet.chunk::<{ translate::PLAIN }>(0)?;
-        if header[0] >> 4 != 6 {
-            return None;
-        }
         let view = Ipv6::new_unchecked(header);
         let (source, destination) = (view.source(), view.destination());
         let shared = &self.ledger.shared;
@@ -459,19 +522,25 @@ impl PacketPath {
         }
         match shared.transition.taker_of(realm, destination)? {
             Taker::Nat64(position, nat64) => {
-                if !translate::is_plain6(header, packet.bytes().len()) {
+                if !translate::is_plain6(header, packet.room()) {
                     return None;
                 }
                 let destination = nat64.prefix.destination_within(destination)?;
                 let way = Way::Nat64(position);
                 let hash = hosts.hash_of(&HostKey { address: source, inner: 0, way });
-                Some((Plain { hash, destination, position }, true))
+                let length = ip::HEADER_MIN + usize::from(view.payload_length());
+                let is_tcp = view.next_header() == PROTOCOL_TCP;
+                let behind = header.last_chunk::<HEADERS>()?;
+                let kind = Steadiness::of_host(behind, is_tcp, length, view.hop_limit() > 1);
+                let internal = internal_of(behind, is_tcp, realm);
+                Some((Plain { hash, destination, length: length as u16, position, kind }, internal, true))
             }
             Taker::Softwire(position, end) => {
                 let inner = packet.chunk::<HEADERS>(ipv6::HEADER_LENGTH)?;
                 let length = usize::from(view.payload_length());
                 let (outer_class, inner_class) = (view.traffic_class(), inner[1]);
-                let is_usual = header[ipv6::NEXT_HEADER_OFFSET] == ipv6::PROTOCOL_IPV4
+                let is_usual = header[0] >> 4 == 6
+                    && header[ipv6::NEXT_HEADER_OFFSET] == ipv6::PROTOCOL_IPV4
                     && packet.has(ipv6::HEADER_LENGTH + length)
                     && get_u32(inner, ip::DESTINATION) != AFTR_INSIDE
                     && is_plain(inner, length)
@@ -484,40 +553,109 @@ impl PacketPath {
                 }
                 let way = Way::Softwire(position);
                 let hash = hosts.hash_of(&HostKey { address: source, inner: get_u32(inner, ip::SOURCE), way });
-                Some((Plain { hash, destination: 0, position }, false))
+                let is_tcp = inner[ip::PROTOCOL] == PROTOCOL_TCP;
+                let is_checked = (inner[ip::TTL] > 1) & has_right_checksum(inner);
+                let kind = Steadiness::of_host(inner, is_tcp, length, is_checked);
+                let destination = be32::<{ ip::DESTINATION }>(inner);
+                let internal = internal_of(inner, is_tcp, realm);
+                Some((Plain { hash, destination, length: length as u16, position, kind }, internal, false))
             }
         }
     }
 
     /// None, and the packet is unchanged, if its host has no record.
     #[inline(always)]
-    fn enter_plain(&mut self, now: Instant, packet: &mut Packet<'_>, i: usize) -> Option<()> {
-        let Plain { hash, destination, position } = self.edge.plain[i];
-        let start = packet.start();
-        let header = packet.header_mut::<{ translate::PLAIN }>()?;
-        let address = Ipv6::new_unchecked(&*header).source();
+    fn enter_plain(&mut self, now: Instant, packet: &mut Packet<'_>, i: usize, scratch: &mut Scratch) -> Option<()> {
+        let Plain { hash, position, .. } = scratch.hosts.plain[i];
+        let header = packet.chunk::<{ ipv6::HEADER_LENGTH }>(0)?;
+        let address = Ipv6::new_unchecked(header).source();
         let key = HostKey { address, inner: 0, way: Way::Nat64(position) };
-        let number = self.ledger.state.subscribers.hosts.enter_known(now, (hash, self.edge.candidates[i]), key)?;
-        translate::plain_to_ipv4(header, number, destination);
-        packet.set_start(usize::from(start) + ipv6::HEADER_LENGTH - ip::HEADER_MIN);
-        packet.meta.record = 0;
+        let number = self.ledger.state.subscribers.hosts.enter_known(now, (hash, scratch.hosts.candidates[i]), key)?;
+        packet.set_start(usize::from(packet.start()) + ipv6::HEADER_LENGTH - ip::HEADER_MIN);
+        self.expect_session(packet, i, number, scratch);
         Some(())
     }
 
     /// As [`PacketPath::enter_plain`].
     #[inline(always)]
-    pub(super) fn enter_plain_from_softwire(&mut self, now: Instant, packet: &mut Packet<'_>, i: usize) -> Option<()> {
-        let Plain { hash, position, .. } = self.edge.plain[i];
-        let start = usize::from(packet.start());
-        let header = packet.header_mut::<{ ipv6::HEADER_LENGTH + HEADERS }>()?;
-        let address = Ipv6::new_unchecked(&*header).source();
-        let inner = header.last_chunk_mut::<HEADERS>()?;
+    pub(super) fn enter_plain_from_softwire(
+        &mut self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        i: usize,
+        scratch: &mut Scratch,
+    ) -> Option<()> {
+        let Plain { hash, position, .. } = scratch.hosts.plain[i];
+        let header = packet.chunk::<{ ipv6::HEADER_LENGTH + HEADERS }>(0)?;
+        let address = Ipv6::new_unchecked(header).source();
+        let inner = header.last_chunk::<HEADERS>()?;
         let key = HostKey { address, inner: get_u32(inner, ip::SOURCE), way: Way::Softwire(position) };
-        let number = self.ledger.state.subscribers.hosts.enter_known(now, (hash, self.edge.candidates[i]), key)?;
-        replace_address(inner, End::Source, number);
-        packet.set_start(start + ipv6::HEADER_LENGTH);
-        packet.meta.record = 0;
+        let number = self.ledger.state.subscribers.hosts.enter_known(now, (hash, scratch.hosts.candidates[i]), key)?;
+        packet.set_start(usize::from(packet.start()) + ipv6::HEADER_LENGTH);
+        self.expect_session(packet, i, number, scratch);
         Some(())
+    }
+
+    /// A packet of the host with this number, which begins where its IPv4 header is or will be. If
+    /// it is steady, its session is probably established, and nothing is written yet.
+    #[inline(always)]
+    fn expect_session(&mut self, packet: &mut Packet<'_>, i: usize, number: u32, scratch: &mut Scratch) {
+        let kind = scratch.hosts.plain[i].kind;
+        let internal = scratch.hosts.internal[i] | u64::from(number);
+        scratch.hosts.internal[i] = internal;
+        if !kind.is_steady() || self.is_long_way_only() {
+            write_pending(&mut scratch.hosts, packet, i);
+            return;
+        }
+        (scratch.kind[i], scratch.place[i]) = (kind, self.ledger.state.hash_of_word(internal));
+    }
+
+    /// The session of a pending packet, which is refreshed. `None` if the packet is unusual; then
+    /// nothing has changed.
+    #[inline(always)]
+    pub(in crate::shard) fn steady_pending(
+        &mut self,
+        clock: &SteadyClock,
+        header: &[u8; HEADERS],
+        i: usize,
+        scratch: &mut Scratch,
+    ) -> Option<Egress> {
+        let Plain { destination, length, kind, .. } = scratch.hosts.plain[i];
+        let outgoing = Outgoing { internal: scratch.hosts.internal[i], destination, length };
+        let (egress, external) = self.refresh_out(clock, header, kind, scratch.record[i], outgoing)?;
+        scratch.hosts.ends[i] = external;
+        Some(egress)
+    }
+
+    /// Writes the headers of pending packets with their new source. Nothing else has written to
+    /// them.
+    #[inline(always)]
+    pub(super) fn write_sources(&mut self, hosts: &mut HostPackets, burst: &mut [Packet<'_>]) {
+        let translated = hosts.pending & hosts.nat64;
+        // In a loop of their own, because waiting for one counter then overlaps with the next.
+        for i in each(translated) {
+            let Plain { destination, length, kind, .. } = hosts.plain[i];
+            let protocol = select_unpredictable(kind.is_tcp(), PROTOCOL_TCP, PROTOCOL_UDP);
+            hosts.identifications[i] = match translate::may_be_fragmented(length) {
+                true => self.identifications.next_inline(hosts.ends[i].0.into(), destination.into(), protocol),
+                false => 0,
+            };
+        }
+        for i in each(translated) {
+            let Some(packet) = burst.get_mut(i) else { break };
+            let Some(header) = header_to_translate(packet) else { break };
+            let (address, port) = hosts.ends[i];
+            let further = Further { port, identification: hosts.identifications[i] };
+            translate::plain_to_ipv4(header, address, hosts.plain[i].destination, Some(further));
+        }
+        for i in each(hosts.pending & !hosts.nat64) {
+            let Some(packet) = burst.get_mut(i) else { break };
+            let Plain { destination, kind, .. } = hosts.plain[i];
+            let (address, port) = hosts.ends[i];
+            let Some(header) = packet.header_mut() else { break };
+            let identification = self.plain_identification(header, address, destination);
+            rewrite_headers(header, kind.is_tcp(), End::Source, address, port, identification);
+        }
     }
 
     /// A usual packet of a host without a record: the long way checks the host. Returns the bit of

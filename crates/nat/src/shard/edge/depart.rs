@@ -10,11 +10,11 @@ use wire::icmp6;
 use wire::icmp6::Icmp6;
 use wire::ipv4;
 use wire::ipv4::Ipv4;
+use wire::ipv4::PROTOCOL_TCP;
 use wire::ipv6;
 use wire::udp;
 
 use crate::headers::icmp_quote;
-use crate::headers::packet::BURST_MAX;
 use crate::headers::packet::Egress;
 use crate::headers::packet::Outcome;
 use crate::headers::packet::Packet;
@@ -29,6 +29,8 @@ use crate::headers::rewrite::End;
 use crate::headers::rewrite::Rewrite;
 use crate::headers::rewrite::replace_address;
 use crate::headers::rewrite::rewrite;
+use crate::headers::rewrite::rewrite_headers;
+use crate::shard::edge::HostPackets;
 use crate::shard::edge::ROOM;
 use crate::shard::edge::Sent;
 use crate::shard::edge::arrive::each;
@@ -70,30 +72,41 @@ fn datagram_of<T: AsRef<[u8]>>(view: &Ipv4<T>) -> (u128, u32) {
 impl PacketPath {
     /// Turns the packets of a burst that lead to IPv6 hosts into IPv6.
     #[inline(never)]
-    pub(in crate::shard) fn depart<S: Sink>(&mut self, burst: &mut [Packet<'_>], sink: &mut S) {
-        let mut places = 0_u64;
-        let count = burst.len().min(BURST_MAX);
-        for (i, packet) in burst[..count].iter().enumerate() {
-            if let Outcome::Transmit { egress, .. } = packet.outcome
-                && self.leads_to_host(egress)
-            {
-                let number = packet.chunk(ip::DESTINATION).map_or(0, |number| u32::from_be_bytes(*number));
-                self.edge.departing[i] = self.ledger.state.subscribers.hosts.aim_at_number(number);
-                places |= 1 << i;
-            }
+    pub(in crate::shard) fn depart<S: Sink>(
+        &mut self,
+        burst: &mut [Packet<'_>],
+        hosts: &mut HostPackets,
+        sink: &mut S,
+    ) {
+        for i in each(hosts.pending_in) {
+            hosts.departing[i] = self.ledger.state.subscribers.hosts.aim_at_number(hosts.ends[i].0);
         }
-        for i in each(places) {
+        for i in each(hosts.further) {
+            let number = burst.get(i).and_then(|packet| packet.chunk(ip::DESTINATION));
+            self.ledger.state.subscribers.hosts.aim_at_number(number.map_or(0, |number| u32::from_be_bytes(*number)));
+        }
+        self.write_sources(hosts, burst);
+        for i in each(hosts.pending_in) {
             let Some(packet) = burst.get_mut(i) else { break };
             let Outcome::Transmit { egress, start, length } = packet.outcome else { continue };
             let place = (usize::from(start), usize::from(length));
-            let host = self.ledger.state.subscribers.hosts.at_place(self.edge.departing[i]);
-            match host.and_then(|host| self.prepare_plain(packet.frame_mut(), place, host)) {
+            let (number, port) = hosts.ends[i];
+            let host = self.ledger.state.subscribers.hosts.at_place(hosts.departing[i]);
+            match host.and_then(|host| self.prepare_plain(packet.frame_mut(), place, host, Some(port))) {
                 Some(Ready { start, length, .. }) => {
                     packet.set_start(start);
                     packet.outcome = Outcome::Transmit { egress, start: start as u16, length: length as u16 };
                 }
-                None => self.depart_further(burst, i, egress, place, sink),
+                None => {
+                    write_destination(packet, (number, port));
+                    hosts.add_further(i);
+                }
             }
+        }
+        for i in each(hosts.further) {
+            let Some(packet) = burst.get_mut(i) else { break };
+            let Outcome::Transmit { egress, start, length } = packet.outcome else { continue };
+            self.depart_further(burst, i, egress, (usize::from(start), usize::from(length)), sink);
         }
     }
 
@@ -261,7 +274,7 @@ impl PacketPath {
         (start, length): (usize, usize),
         host: &Host,
     ) -> Result<Prepared, Verdict> {
-        if let Some(ready) = self.prepare_plain(frame, (start, length), host) {
+        if let Some(ready) = self.prepare_plain(frame, (start, length), host, None) {
             return Ok(Prepared::Ready(ready));
         }
         let number = get_u32(frame.get(start..start + length).ok_or(Verdict::IpMalformed)?, ip::DESTINATION);
@@ -356,13 +369,15 @@ impl PacketPath {
     }
 
     /// A usual packet of TCP or UDP that fits the link; the engine has checked its header. `None`
-    /// for others, which are unchanged.
+    /// for others, which are unchanged. A steady packet that is as it came from outside also gets
+    /// its internal port, and is counted a hop.
     #[inline(always)]
     pub(super) fn prepare_plain(
         &self,
         frame: &mut [u8],
         (start, length): (usize, usize),
         host: &Host,
+        port: Option<u16>,
     ) -> Option<Ready> {
         let transition = &self.ledger.shared.transition;
         match host.way() {
@@ -373,10 +388,14 @@ impl PacketPath {
                 let bytes = frame.get_mut(new_start..new_start + translate::PLAIN)?.first_chunk_mut()?;
                 let from = get_u32(bytes, ipv6::HEADER_LENGTH - ip::HEADER_MIN + ip::SOURCE);
                 let fits = new_length <= usize::from(nat64.whole_max);
-                if !fits || from == DUMMY || !translate::is_plain4(bytes, length) {
+                let is_plain = match port {
+                    Some(_) => translate::is_steady4(bytes, length),
+                    None => translate::is_plain4(bytes, length),
+                };
+                if !fits || from == DUMMY || !is_plain {
                     return None;
                 }
-                translate::plain_to_ipv6(bytes, nat64.prefix.embed(from), host.address());
+                translate::plain_to_ipv6(bytes, nat64.prefix.embed(from), host.address(), port);
                 Some(Ready { start: new_start, length: new_length, split: None })
             }
             Way::Softwire(position) => {
@@ -387,10 +406,17 @@ impl PacketPath {
                 let (outer, inner) = frame.split_first_chunk_mut()?;
                 let inner = inner.first_chunk_mut::<HEADERS>()?;
                 let mtu = self.edge.path_mtus.of(self.edge.now, host.address(), end.link_mtu);
-                if new_length > usize::from(mtu) || !is_plain(inner, length) {
+                if new_length > usize::from(mtu) {
                     return None;
                 }
-                replace_address(inner, End::Destination, host.inner());
+                match port {
+                    Some(port) => {
+                        let is_tcp = inner[ip::PROTOCOL] == PROTOCOL_TCP;
+                        rewrite_headers(inner, is_tcp, End::Destination, host.inner(), port, None);
+                    }
+                    None if is_plain(inner, length) => replace_address(inner, End::Destination, host.inner()),
+                    None => return None,
+                }
                 write_outer(outer, inner[1], length as u16, (end.aftr, host.address()));
                 Some(Ready { start: new_start, length: new_length, split: None })
             }
@@ -497,6 +523,14 @@ impl PacketPath {
         let length = length + ipv6::HEADER_LENGTH;
         let split = (length > usize::from(mtu)).then_some((mtu, self.edge.identification));
         Ok(Ready { start, length, split })
+    }
+}
+
+/// Has a packet that does not take the short way to its host be as it is for an IPv4 host.
+#[inline(never)]
+fn write_destination(packet: &mut Packet<'_>, (number, port): (u32, u16)) {
+    if let Some(header) = packet.header_mut::<HEADERS>() {
+        rewrite_headers(header, header[ip::PROTOCOL] == PROTOCOL_TCP, End::Destination, number, port, None);
     }
 }
 

@@ -13,6 +13,7 @@ use wire::tcp::Flags;
 
 use super::ROOM;
 use super::arrive::Incoming;
+use super::arrive::write_pending;
 use super::depart::Ready;
 use crate::headers::packet::Packet;
 use crate::headers::packet::PacketMeta;
@@ -110,7 +111,7 @@ proptest! {
         let key = HostKey { address: B4, inner: u32::from_be_bytes(HOME), way: Way::Softwire(0) };
         let hosts = &mut path.ledger.state.subscribers.hosts;
         prop_assert!(hosts.enter(now, hosts.hash_of(&key), &key, RealmId::default()).is_ok());
-        let Some((plain, false)) = path.look_at_plain(&short, RealmId::default()) else {
+        let Some((plain, internal, false)) = path.look_at_plain(&short, RealmId::default()) else {
             // There is only the long way.
             let is_usual = parse(&packet).is_ok_and(|parsed| parsed.destination != AFTR_INSIDE);
             prop_assert!(!is_usual, "the short way leaves a usual packet to the long one");
@@ -125,8 +126,12 @@ proptest! {
             return Err(TestCaseError::fail(format!("the long way sees {looked:?}")));
         };
         prop_assert_eq!(plain.hash, same);
-        path.edge.plain[0] = plain;
-        prop_assert!(path.enter_plain_from_softwire(now, &mut short, 0).is_some());
+        (shard.scratch.hosts.plain[0], shard.scratch.hosts.internal[0]) = (plain, internal);
+        shard.scratch.hosts.pending = 1;
+        prop_assert!(path.enter_plain_from_softwire(now, &mut short, 0, &mut shard.scratch).is_some());
+        if shard.scratch.hosts.is_pending(0) {
+            write_pending(&mut shard.scratch.hosts, &mut short, 0);
+        }
         prop_assert!(path.enter_from_softwire(now, &mut long, offset, (key, same), &mut Nowhere).is_ok());
         let length = packet.len();
         prop_assert_eq!(&short.bytes()[..length], &long.bytes()[..length]);
@@ -149,7 +154,7 @@ proptest! {
         let frame = [&[0; ROOM], packet.as_slice()].concat();
         let (mut short, mut long) = (frame.clone(), frame);
         let place = (ROOM, packet.len());
-        let ready = shard.path.prepare_plain(&mut short, place, &host).expect("every packet is usual");
+        let ready = shard.path.prepare_plain(&mut short, place, &host, None).expect("every packet is usual");
         let other = shard.path.wrap_in_softwire(&mut long, place.0, place.1, (number, &host), 0);
         let Ok(Ready { start, length, split: None }) = other else {
             return Err(TestCaseError::fail("the long way refuses or splits it"));

@@ -53,6 +53,7 @@ use crate::verdict::Verdict;
 mod changed_hops;
 mod gateways;
 mod guarantees;
+mod hosts;
 mod small_pools;
 
 /// Collects what a shard sends by itself.
