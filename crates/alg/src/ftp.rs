@@ -37,6 +37,9 @@ const IN_FLIGHT_MAX: u32 = 255;
 const COMMAND_MIN: usize = 3;
 const COMMAND_MAX: usize = 12;
 
+/// A code and what follows it, which begin the greeting.
+const GREETING_MIN: usize = 4;
+
 const COMMANDS: &[&str] = &["PORT", "EPRT", "PASV", "EPSV"];
 
 /// What FTP clients begin with. None is a method of HTTP or a verb of SMTP that a browser sends.
@@ -97,6 +100,12 @@ impl Alg for Ftp {
         } else {
             read_reply(memory, context, line, findings)
         }
+    }
+
+    /// Both read lines. The server has introduced itself by its first word, and the client has
+    /// waited for it.
+    fn is_surely_its_own(&self, memory: &Memory, _: &Context<'_>, bytes: &[u8]) -> bool {
+        memory.flags & GREETED != 0 || bytes.len() >= GREETING_MIN
     }
 
     fn is_busy(&self, memory: &Memory) -> bool {

@@ -280,8 +280,10 @@ pub trait Alg: Sync {
     /// more may come.
     fn note_unread(&self, _memory: &mut Memory, _context: &Context<'_>, _message: Option<&[u8]>) {}
 
-    /// Whether these first bytes of a message, whose rest its sender keeps back, can be read alone.
-    fn is_readable_part(&self, _bytes: &[u8]) -> bool {
+    /// Over TCP: whether a message that begins with these bytes is of this protocol for sure. Then
+    /// its receiver does nothing either before the message is whole, so all that came of it may be
+    /// acknowledged: its sender has no reason to wait for anything else.
+    fn is_surely_its_own(&self, _memory: &Memory, _context: &Context<'_>, _bytes: &[u8]) -> bool {
         false
     }
 

@@ -68,7 +68,7 @@ impl Alg for Pptp {
 
     fn frame(&self, memory: &mut Memory, context: &Context<'_>, bytes: &[u8], _: usize) -> Frame {
         let fixed = bytes.get(2..).unwrap_or(&[]);
-        let has_spoken = memory.flags & if context.from_client { ASKED } else { OPEN } != 0;
+        let has_spoken = has_spoken(memory, context);
         let may_speak = context.from_client || memory.flags & ASKED != 0;
         if !may_speak || !text::may_become(&fixed[..fixed.len().min(FIXED.len())], &[&FIXED]) {
             return Frame::Over;
@@ -83,6 +83,10 @@ impl Alg for Pptp {
         }
         let length = usize::from(length);
         if bytes.len() < length { Frame::Needs(length) } else { Frame::Message(length) }
+    }
+
+    fn is_surely_its_own(&self, memory: &Memory, context: &Context<'_>, bytes: &[u8]) -> bool {
+        has_spoken(memory, context) || bytes.len() >= 2 + FIXED.len()
     }
 
     fn read(&self, memory: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading {
@@ -101,6 +105,10 @@ impl Alg for Pptp {
         }
         Reading::Done
     }
+}
+
+fn has_spoken(memory: &Memory, context: &Context<'_>) -> bool {
+    memory.flags & if context.from_client { ASKED } else { OPEN } != 0
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u16> {

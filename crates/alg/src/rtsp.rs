@@ -84,6 +84,10 @@ impl Alg for Rtsp {
         frame
     }
 
+    fn is_surely_its_own(&self, memory: &Memory, context: &Context<'_>, bytes: &[u8]) -> bool {
+        text::is_surely_begun(memory, context, bytes, &SHAPE)
+    }
+
     fn read(&self, _: &mut Memory, context: &Context<'_>, message: &[u8], findings: &mut Findings) -> Reading {
         let line = &message[..message.len().min(LINE_MAX)];
         let Some(end) = text::position(line, |byte| byte == b'\r') else { return Reading::Over };

@@ -112,8 +112,8 @@ impl Alg for Sip {
         }
     }
 
-    fn is_readable_part(&self, bytes: &[u8]) -> bool {
-        text::find(bytes, b"\r\n\r\n", 0).is_some()
+    fn is_surely_its_own(&self, memory: &Memory, context: &Context<'_>, bytes: &[u8]) -> bool {
+        text::is_surely_begun(memory, context, bytes, &SHAPE)
     }
 
     fn keeps_ahead(&self) -> bool {
@@ -206,7 +206,7 @@ fn read_message(
     for (name, from, to) in all.by_ref() {
         let value = text::skip_blanks(message, from);
         match field(name) {
-            Some(Field::Expires) => expires = text::number(text::part(message, value, to), 9).map(|(value, _)| value),
+            Some(Field::Expires) => expires = text::seconds(text::part(message, value, to)),
             // No number, or two of them: where the body ends is anybody's guess.
             Some(Field::Length) if length.is_none() => length = Some(text::whole_number(message, from, to)?),
             Some(Field::Length) => return None,
@@ -265,7 +265,7 @@ fn read_message(
                 each(message, from, to, |from, to| read_uri(context, message, from, to, Role::Route, findings));
             }
             Some(Field::Contact) => each(message, from, to, |from, to| {
-                let said = || parameter(message, from, to, b"expires").or(expires);
+                let said = || seconds_after_uri(message, from, to, b"expires").or(expires);
                 let lifetime = match context.from_inside {
                     true => asks.then(|| said().unwrap_or(REGISTRATION_S)),
                     false => is_answer.then(said).flatten(),
@@ -293,12 +293,7 @@ fn read_message(
         });
     }
     let body_end = match length {
-        Some((length, ..)) => match body.checked_add(length as usize).filter(|end| *end <= message.len()) {
-            Some(end) => end,
-            // The header of a message whose body the sender keeps back. A datagram cannot be one.
-            None if context.transport == Transport::Tcp => body,
-            None => return None,
-        },
+        Some((length, ..)) => body.checked_add(length as usize).filter(|end| *end <= message.len())?,
         None if context.transport == Transport::Tcp => body,
         None => message.len(),
     };
@@ -354,15 +349,12 @@ fn is_star(message: &[u8], from: usize, to: usize) -> bool {
 
 /// Calls `read` for each value of a list: commas outside quotes and angle brackets separate them.
 fn each(message: &[u8], from: usize, to: usize, mut read: impl FnMut(usize, usize)) {
-    let (mut start, mut is_quoted, mut is_escaped, mut in_brackets) = (from, false, false, false);
-    for (at, byte) in text::bytes(message, from, to) {
+    let (mut start, mut in_brackets) = (from, false);
+    for (at, byte) in unquoted(message, from, to) {
         match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if is_quoted => is_escaped = true,
-            b'"' => is_quoted = !is_quoted,
-            b'<' if !is_quoted => in_brackets = true,
-            b'>' if !is_quoted => in_brackets = false,
-            b',' if !is_quoted && !in_brackets => {
+            b'<' => in_brackets = true,
+            b'>' => in_brackets = false,
+            b',' if !in_brackets => {
                 read(start, at);
                 start = at + 1;
             }
@@ -401,24 +393,33 @@ fn read_uri(context: &Context<'_>, message: &[u8], from: usize, to: usize, role:
 
 /// The host of a URI, with or without a display name and brackets.
 fn uri_host(message: &[u8], from: usize, to: usize) -> Option<Host> {
-    // After a display name, which may be quoted and contain anything.
-    let (mut open, mut is_quoted, mut is_escaped) = (None, false, false);
-    for (at, byte) in text::bytes(message, from, to) {
+    let (start, end) = uri(message, from, to);
+    host_of_uri(message, start, end).and_then(|at| Host::read(message, at, end))
+}
+
+/// Where a URI begins and ends, with or without a display name and brackets.
+fn uri(message: &[u8], from: usize, to: usize) -> (usize, usize) {
+    // A display name may be quoted and contain anything.
+    let open = unquoted(message, from, to).find(|(_, byte)| *byte == b'<');
+    let start = open.map_or_else(|| text::skip_blanks(message, from), |(at, _)| at + 1);
+    let closing = if open.is_some() { b'>' } else { b';' };
+    let end = text::position(text::part(message, start, to), |byte| byte == closing).map_or(to, |at| start + at);
+    (start, end)
+}
+
+/// Bytes outside quoted strings (RFC 3261 §25.1), and the quotes that begin these.
+fn unquoted(message: &[u8], from: usize, to: usize) -> impl Iterator<Item = (usize, u8)> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    text::bytes(message, from, to).filter(move |(_, byte)| {
+        let was_quoted = is_quoted;
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' if is_quoted => is_escaped = true,
             b'"' => is_quoted = !is_quoted,
-            b'<' if !is_quoted => {
-                open = Some(at + 1);
-                break;
-            }
             _ => {}
         }
-    }
-    let start = open.unwrap_or_else(|| text::skip_blanks(message, from));
-    let closing = if open.is_some() { b'>' } else { b';' };
-    let end = text::position(text::part(message, start, to), |byte| byte == closing).map_or(to, |at| start + at);
-    host_of_uri(message, start, end).and_then(|at| Host::read(message, at, end))
+        !was_quoted
+    })
 }
 
 /// Where the host of `sip:user@host:port` begins. TLS (`sips:`) cannot be read and is left alone.
@@ -432,17 +433,18 @@ fn host_of_uri(message: &[u8], from: usize, to: usize) -> Option<usize> {
     Some(from + at)
 }
 
-fn parameter(message: &[u8], from: usize, to: usize, name: &[u8]) -> Option<u32> {
-    let value = message.get(from..to)?;
-    let after = text::last_position(value, |byte| byte == b'>').map_or(0, |at| at + 1);
-    let mut parts = text::parts(&value[after..], b';');
-    parts.next();
-    parts.find_map(|part| {
-        let part = &part[text::skip_blanks(part, 0)..];
-        let equals = text::position(part, |byte| byte == b'=')?;
-        let is_it = text::is(&part[..text::trim_end(part, 0, equals)], name);
-        let at = text::skip_blanks(part, equals + 1);
-        if is_it { text::number(part.get(at..)?, 9).map(|(value, _)| value) } else { None }
+/// The value of a parameter that follows a URI. That of another one may be quoted, and contain
+/// anything: the `+sip.instance` of most phones is a URI in brackets (RFC 5626 §4.1).
+fn seconds_after_uri(message: &[u8], from: usize, to: usize, name: &[u8]) -> Option<u32> {
+    let (_, uri_end) = uri(message, from, to);
+    let mut begins = unquoted(message, uri_end, to).filter(|(_, byte)| *byte == b';').map(|(at, _)| at + 1);
+    begins.find_map(|at| {
+        let at = text::skip_blanks(message, at);
+        let part = text::part(message, at, to);
+        let length = text::leading(part, |byte| !matches!(byte, b'=' | b';'));
+        let is_it = text::is(&part[..text::trim_end(part, 0, length)], name);
+        let value = text::skip_blanks(message, at + length + 1);
+        if is_it && part.get(length) == Some(&b'=') { text::seconds(text::part(message, value, to)) } else { None }
     })
 }
 

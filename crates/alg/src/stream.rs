@@ -10,6 +10,12 @@
 //! `floor` and `base` the corrections say what each byte became: a retransmission becomes the same
 //! output. Above `base` nothing was sent on yet. So any cutting of the input into segments, with
 //! loss, reordering and duplicates, gives one output stream.
+//!
+//! A sender may wait for an acknowledgement of what is held before it sends the rest. Then the
+//! stream takes it over: it lets the sender have that acknowledgement, and keeps the bytes until
+//! the receiver has acknowledged them ([`Owned`]). No clock is needed, because the segment that
+//! completes the message is acknowledged by the receiver alone: until then its sender repeats it,
+//! and the stream repeats the rest before it.
 
 use crate::MESSAGE_MAX;
 use crate::findings::EDITS_MAX;
@@ -50,6 +56,18 @@ impl Correction {
     }
 }
 
+/// Bytes that were acknowledged to their sender before their receiver had them. Everything before
+/// them had been acknowledged by the receiver then.
+#[derive(Clone, Copy, Debug)]
+struct Owned {
+    /// In the input.
+    from: u32,
+    /// In the input.
+    end: u32,
+    /// Place of the first one in [`Held::bytes`].
+    at: usize,
+}
+
 /// What a direction keeps only now and then: bytes of a message that is not complete, and
 /// corrections that are not acknowledged. Each call about a stream gets the same one, and one that
 /// [is empty](Held::is_empty) may be any.
@@ -71,6 +89,8 @@ pub struct Held {
     /// In the order of the stream, so many of them.
     kept: [Correction; CORRECTIONS_MAX],
     kept_len: usize,
+    /// They stay where they are when they are sent on: below `start`.
+    owned: Option<Owned>,
 }
 
 impl Default for Held {
@@ -85,13 +105,14 @@ impl Held {
     pub const fn new() -> Held {
         let kept = [Correction::NONE; CORRECTIONS_MAX];
         let bytes = [0; MESSAGE_MAX];
-        Held { bytes, start: 0, end: 0, ahead: (0, 0), seen: 0, needs: 0, corrections: 0, kept, kept_len: 0 }
+        let (ahead, owned) = ((0, 0), None);
+        Held { bytes, start: 0, end: 0, ahead, seen: 0, needs: 0, corrections: 0, kept, kept_len: 0, owned }
     }
 
     /// No bytes and no corrections.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0 && !self.has_ahead() && self.kept_len == 0
+        self.len() == 0 && !self.has_ahead() && self.may_be_lost()
     }
 
     /// Bytes of an incomplete message.
@@ -100,17 +121,24 @@ impl Held {
         self.end - self.start
     }
 
-    /// True without corrections. The sender repeats bytes that are forgotten, as if their segments
-    /// had been lost: their receiver has not acknowledged them.
+    /// True without corrections, and if no byte was acknowledged to its sender. The sender repeats
+    /// bytes that are forgotten, as if their segments had been lost.
     #[must_use]
     pub fn may_be_lost(&self) -> bool {
-        self.kept_len == 0
+        self.kept_len == 0 && self.owned.is_none()
     }
 
     /// Forgets all.
     pub fn clear(&mut self) {
+        self.owned = None;
         self.drop_bytes();
         self.kept_len = 0;
+    }
+
+    /// The incomplete message.
+    #[must_use]
+    pub fn message(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
     }
 
     /// The reader is asked about the bytes once more, however many it needed.
@@ -167,10 +195,6 @@ impl Held {
         &self.kept[..self.kept_len]
     }
 
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
-    }
-
     fn is_incomplete(&self) -> bool {
         self.seen > 0 || self.needs > 0 || self.corrections > 0
     }
@@ -178,14 +202,15 @@ impl Held {
     /// Moves what is there to the front, if it is not there already. Only an incomplete message is
     /// moved, so at most once a message: work stays linear.
     fn compact(&mut self) {
-        let (start, to) = (self.start, self.end.max(self.ahead.1));
-        if start > 0 {
-            work::count(to - start);
-            self.bytes.copy_within(start..to, 0);
-            (self.start, self.end) = (0, self.end - start);
+        let (by, to) = (self.owned.map_or(self.start, |owned| owned.at), self.end.max(self.ahead.1));
+        if by > 0 {
+            work::count(to - by);
+            self.bytes.copy_within(by..to, 0);
+            (self.start, self.end) = (self.start - by, self.end - by);
             if self.has_ahead() {
-                self.ahead = (self.ahead.0 - start, self.ahead.1 - start);
+                self.ahead = (self.ahead.0 - by, self.ahead.1 - by);
             }
+            self.owned.iter_mut().for_each(|owned| owned.at = 0);
         }
     }
 
@@ -205,9 +230,35 @@ impl Held {
     fn take(&mut self, count: usize) {
         self.start += count;
         (self.seen, self.needs, self.corrections) = (0, 0, 0);
-        if self.start == self.end && !self.has_ahead() {
+        self.use_from_the_start();
+    }
+
+    fn use_from_the_start(&mut self) {
+        if self.start == self.end && !self.has_ahead() && self.owned.is_none() {
             (self.start, self.end) = (0, 0);
         }
+    }
+
+    /// Keeps these bytes of the message, the first of which is at `from`, until
+    /// [`disown`](Held::disown).
+    fn own(&mut self, from: u32, count: usize) {
+        let end = from.wrapping_add(count as u32);
+        let end = self.owned.map_or(end, |owned| later(owned.end, end));
+        if end != from {
+            self.owned = Some(Owned { from, end, at: self.start });
+        }
+    }
+
+    fn disown(&mut self) {
+        self.owned = None;
+        self.use_from_the_start();
+    }
+
+    /// The bytes that are kept from there on.
+    fn bytes_of(&self, owned: &Owned, from: u32) -> &[u8] {
+        let offset = from.wrapping_sub(owned.from) as usize;
+        let length = owned.end.wrapping_sub(owned.from) as usize;
+        self.bytes.get(owned.at + offset..owned.at + length).unwrap_or(&[])
     }
 }
 
@@ -284,6 +335,8 @@ pub struct Stream {
     shift: u32,
     floor: u32,
     floor_shift: u32,
+    /// All output before it was acknowledged by the receiver.
+    acked: u32,
     skip: u32,
     is_over: bool,
     keeps_ahead: bool,
@@ -298,29 +351,44 @@ fn later(a: u32, b: u32) -> u32 {
     if distance(a, b) > 0 { b } else { a }
 }
 
-/// Writes what `from..to` of a repeated segment became.
-fn replay(held: &Held, sequence: u32, payload: &[u8], from: u32, to: u32, out: &mut Output<'_>) {
-    let slice = |from: u32, to: u32| {
-        let at = from.wrapping_sub(sequence) as usize;
-        let end = to.wrapping_sub(sequence) as usize;
-        payload.get(at..end).unwrap_or(&[])
-    };
-    let mut at = from;
-    for correction in held.kept() {
-        if distance(correction.input_end(), at) >= 0 {
-            continue;
+/// Bytes of the input that were sent on before: those that the stream keeps, and those of a segment
+/// that goes on where they end, or before.
+struct Repeated<'a> {
+    kept: (u32, &'a [u8]),
+    segment: (u32, &'a [u8]),
+}
+
+impl Repeated<'_> {
+    fn put(&self, from: u32, to: u32, out: &mut Output<'_>) {
+        let border = self.kept.0.wrapping_add(self.kept.1.len() as u32);
+        let border = if distance(border, to) > 0 { later(from, border) } else { to };
+        for ((first, bytes), from, to) in [(self.kept, from, border), (self.segment, border, to)] {
+            let (at, end) = (from.wrapping_sub(first) as usize, to.wrapping_sub(first) as usize);
+            if distance(from, to) > 0 {
+                out.put(bytes.get(at..end).unwrap_or(&[]));
+            }
         }
-        if distance(correction.input, to) <= 0 {
-            break;
-        }
-        if distance(at, correction.input) > 0 {
-            out.put(slice(at, correction.input));
-        }
-        out.put(correction.text());
-        at = correction.input_end();
     }
-    if distance(at, to) > 0 {
-        out.put(slice(at, to));
+
+    /// Writes what `from..to` became.
+    fn replay(&self, held: &Held, from: u32, to: u32, out: &mut Output<'_>) {
+        let mut at = from;
+        for correction in held.kept() {
+            if distance(correction.input_end(), at) >= 0 {
+                continue;
+            }
+            if distance(correction.input, to) <= 0 {
+                break;
+            }
+            if distance(at, correction.input) > 0 {
+                self.put(at, correction.input, out);
+            }
+            out.put(correction.text());
+            at = correction.input_end();
+        }
+        if distance(at, to) > 0 {
+            self.put(at, to, out);
+        }
     }
 }
 
@@ -328,7 +396,8 @@ impl Stream {
     /// A stream whose first byte has this sequence number.
     #[must_use]
     pub fn starting(first: u32) -> Stream {
-        Stream { base: first, shift: 0, floor: first, floor_shift: 0, skip: 0, is_over: false, keeps_ahead: false }
+        let (base, floor, acked) = (first, first, first);
+        Stream { base, shift: 0, floor, floor_shift: 0, acked, skip: 0, is_over: false, keeps_ahead: false }
     }
 
     /// The same stream, keeping what comes ahead of a gap or not: see [`crate::Alg::keeps_ahead`].
@@ -376,8 +445,8 @@ impl Stream {
         sequence.wrapping_add(shift)
     }
 
-    /// An acknowledgement of the receiver, as the sender must see it. Corrections it covers are
-    /// forgotten.
+    /// An acknowledgement of the receiver, as the sender must see it: at least of what was
+    /// [taken over](Stream::take_over). Corrections it covers are forgotten.
     ///
     /// `None` if it covers bytes that were not sent on, so that it is forged: nothing changes, and
     /// a host drops such a segment (RFC 9293 §3.10.7.4).
@@ -399,8 +468,40 @@ impl Stream {
         }
         if !is_of_unsent {
             self.lift_floor(held, result.wrapping_sub(WINDOW_MAX));
+            // Not the one for the end of the stream.
+            let sent = self.base.wrapping_add(self.shift);
+            self.acked = later(self.acked, if distance(sent, ack) > 0 { sent } else { ack });
         }
-        Some(result)
+        let Some(Owned { end, .. }) = held.owned else { return Some(result) };
+        if !is_of_unsent && distance(end, result) >= 0 {
+            held.disown();
+        }
+        Some(later(result, end))
+    }
+
+    /// The sender may wait for an acknowledgement before it sends the rest of a message: see
+    /// [`only_repeats`](Stream::only_repeats). From now on it gets one for what is held, `all` of
+    /// it or all but the last byte. The stream keeps it until the receiver has it.
+    ///
+    /// With all but the last byte, the sender still repeats something, and so shows that it waits.
+    pub fn take_over(&mut self, held: &mut Held, all: bool) {
+        // An acknowledgement covers what came before as well, which only the sender has.
+        let is_all_received = self.acked == self.base.wrapping_add(self.shift);
+        if is_all_received && held.has_bytes() {
+            held.own(self.base, held.len() - usize::from(!all));
+        }
+    }
+
+    /// What was taken over and sent on, and is not acknowledged by the receiver, if this repeated
+    /// segment goes on where it ends: its bytes, and where in the input they begin.
+    fn repeated_before<'a>(&self, held: &'a Held, segment: &Segment<'_>) -> Option<(u32, &'a [u8])> {
+        let owned = held.owned.as_ref()?;
+        let from = later(owned.from, self.place_in(held, self.acked, false));
+        let to = if distance(owned.end, self.base) > 0 { owned.end } else { self.base };
+        let end = segment.sequence.wrapping_add(segment.payload.len() as u32);
+        let goes_on = distance(segment.sequence, owned.end) >= 0 && distance(owned.from, end) > 0;
+        let bytes = held.bytes_of(owned, from).get(..usize::try_from(distance(from, to)).ok()?)?;
+        (goes_on && !bytes.is_empty()).then_some((from, bytes))
     }
 
     /// Keeps the floor so near that places can be compared (RFC 9293 §3.4), however much passes
@@ -469,9 +570,9 @@ impl Stream {
             return Passed::On { sequence: self.empty_at(held, sequence), length: 0, fin: false };
         }
         if distance(next, sequence) > 0 {
-            if !self.is_over {
+            if !self.is_over || held.owned.is_some() {
                 // What passes unread does not go through the held bytes.
-                if self.keeps_ahead && self.skip == 0 {
+                if self.keeps_ahead && self.skip == 0 && !self.is_over {
                     held.keep_ahead(sequence.wrapping_sub(next) as usize, payload);
                 }
                 return Passed::Gap;
@@ -483,12 +584,14 @@ impl Stream {
             self.base = end;
             return Passed::On { sequence: sequence.wrapping_add(self.shift), length: out.len, fin };
         }
-        let from = later(sequence, self.floor);
+        let kept = self.repeated_before(held, segment);
+        let from = kept.map_or(later(sequence, self.floor), |(first, _)| first);
         let start = if distance(from, self.base) > 0 {
-            let to = if distance(end, self.base) > 0 { end } else { self.base };
-            let begins = self.place_out(held, from);
-            replay(held, sequence, payload, from, to, &mut out);
-            begins
+            let kept = kept.unwrap_or((from, &[]));
+            let kept_end = kept.0.wrapping_add(kept.1.len() as u32);
+            let to = if distance(end, self.base) > 0 { later(end, kept_end) } else { self.base };
+            Repeated { kept, segment: (sequence, payload) }.replay(held, from, to, &mut out);
+            self.place_out(held, from)
         } else {
             self.base.wrapping_add(self.shift)
         };
@@ -511,6 +614,12 @@ impl Stream {
         if out.len == 0 && !fin && distance(self.floor, end) <= 0 {
             // A repetition of what was acknowledged: the receiver must say so again.
             return Passed::On { sequence: self.empty_at(held, end.wrapping_sub(1)), length: 0, fin: false };
+        }
+        if out.len == 0 && !fin && held.owned.is_some() && distance(sequence, next) > 0 {
+            // The receiver has nothing new, and answers a repetition with what the sender waits
+            // for.
+            let repeated = self.base.wrapping_add(self.shift).wrapping_sub(1);
+            return Passed::On { sequence: repeated, length: 0, fin: false };
         }
         let fin = fin && !held.has_bytes();
         Passed::On { sequence: start, length: out.len, fin }
@@ -558,7 +667,7 @@ impl Stream {
             if !held.has_bytes() || held.len() < held.needs || held.kept_len + held.corrections > CORRECTIONS_MAX {
                 return;
             }
-            match read(held.bytes(), held.seen) {
+            match read(held.message(), held.seen) {
                 Step::Needs(count) if count <= MESSAGE_MAX && count > held.len() => {
                     held.needs = count;
                     if fresh.is_empty() {
@@ -600,7 +709,7 @@ impl Stream {
 
     fn send_on(&mut self, held: &mut Held, count: usize, out: &mut Output<'_>) {
         if count > 0 {
-            out.put(&held.bytes()[..count]);
+            out.put(&held.message()[..count]);
             held.take(count);
             self.base = self.base.wrapping_add(count as u32);
         }
@@ -620,7 +729,7 @@ impl Stream {
             if from < at || to > length {
                 continue;
             }
-            out.put(&held.bytes()[at..from]);
+            out.put(&held.message()[at..from]);
             let text = change.text();
             let input = first.wrapping_add(from as u32);
             let mut correction = Correction {
@@ -637,7 +746,7 @@ impl Stream {
             out.put(text);
             at = to;
         }
-        out.put(&held.bytes()[at..length]);
+        out.put(&held.message()[at..length]);
         held.take(length);
         self.base = first.wrapping_add(length as u32);
     }

@@ -73,6 +73,13 @@ pub(crate) fn number(bytes: &[u8], digits: usize) -> Option<(u32, usize)> {
     Some((value, length))
 }
 
+/// A time at the start: at most 2³² − 1 seconds (RFC 3261 §20.19).
+pub(crate) fn seconds(bytes: &[u8]) -> Option<u32> {
+    let length = leading(bytes, |byte| byte.is_ascii_digit());
+    let add = |value: u32, byte: &u8| value.checked_mul(10)?.checked_add(u32::from(byte - b'0'));
+    bytes[..length].iter().try_fold(0, add).filter(|_| length > 0)
+}
+
 /// The value of a header field that is a number of at most five digits and nothing else: the
 /// number, and where its digits begin and end.
 pub(crate) fn whole_number(message: &[u8], from: usize, to: usize) -> Option<(u32, usize, usize)> {
@@ -268,6 +275,14 @@ pub(crate) struct Shape {
 /// The first line of a message that is not complete was read. One bit for each direction; both are
 /// above those of the gateways.
 const LINE_READ: u32 = 1 << 30;
+/// The first line of any message was read. One bit for each direction, too.
+const KNOWN: u32 = 1 << 28;
+
+/// See [`crate::Alg::is_surely_its_own`].
+pub(crate) fn is_surely_begun(memory: &Memory, context: &Context<'_>, bytes: &[u8], shape: &Shape) -> bool {
+    let is_known = memory.flags & KNOWN << u32::from(context.from_client) != 0;
+    is_known || shape.starts.iter().any(|start| starts(bytes, start))
+}
 
 /// The first message of a stream. Each byte is looked at when it comes, and the header fields when
 /// they are complete and once more with the whole body.
@@ -284,7 +299,7 @@ pub(crate) fn frame(memory: &mut Memory, context: &Context<'_>, bytes: &[u8], se
         let line = &bytes[..bytes.len().min(crate::LINE_MAX)];
         match position(line.get(seen..).unwrap_or(&[]), is_end) {
             Some(end) if !(shape.is_start)(&bytes[..seen + end]) => return Frame::Over,
-            Some(_) => memory.flags |= line_read,
+            Some(_) => memory.flags |= line_read | KNOWN << u32::from(context.from_client),
             None if bytes.len() >= crate::LINE_MAX => return Frame::Over,
             None => return Frame::More,
         }

@@ -16,7 +16,6 @@ use super::uri_host;
 use crate::Context;
 use crate::Memory;
 use crate::Ports;
-use crate::Transport;
 use crate::text;
 
 /// Flag of a session: the outside has named the internal address. Nothing new is opened until
@@ -99,7 +98,7 @@ fn said(context: &Context<'_>, message: &[u8], line_end: usize) -> Option<Said> 
     let (mut is_of_registration, mut is_in_contact) = (false, false);
     // Only SDP opens ports. A text may name what it likes, where nobody takes it for SDP.
     let (mut types, mut is_text) = (0, false);
-    let (mut length, mut is_encoded) = (0, false);
+    let mut is_encoded = false;
     let mut all = fields(message, line_end);
     for (name, from, to) in all.by_ref() {
         match field(name) {
@@ -113,7 +112,6 @@ fn said(context: &Context<'_>, message: &[u8], line_end: usize) -> Option<Said> 
                 types += 1;
                 is_text = is_text_type(text::part(message, text::skip_blanks(message, from), to));
             }
-            Some(Field::Length) => length = text::whole_number(message, from, to).map_or(0, |(length, ..)| length),
             Some(Field::Encoding) => is_encoded = true,
             _ => {}
         }
@@ -123,9 +121,8 @@ fn said(context: &Context<'_>, message: &[u8], line_end: usize) -> Option<Said> 
     let is_only_text = is_text && types == 1 && text::starts(message, b"MESSAGE ");
     if !is_only_text {
         sdp::note_named(context, message, body, &mut said);
-        // A body that its sender keeps back, or that only its receiver can read.
-        let is_cut = context.transport == Transport::Tcp && message.len() - body < length as usize;
-        if is_cut || is_encoded && body < message.len() {
+        // Only its receiver can read it.
+        if is_encoded && body < message.len() {
             (said.is_inside, said.ports) = (true, Ports::ALL);
         }
     }

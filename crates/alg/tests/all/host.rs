@@ -121,6 +121,10 @@ impl Host {
         findings.resolve(own, &answers)
     }
 
+    pub(crate) fn is_sure(&self, from_client: bool, bytes: &[u8]) -> bool {
+        self.alg.is_surely_its_own(&self.memory, &self.context(from_client, &self.known()), bytes)
+    }
+
     pub(crate) fn step(&mut self, from_client: bool, bytes: &[u8], seen: usize) -> Step {
         if self.is_over {
             return Step::Over;
@@ -245,6 +249,88 @@ pub(crate) fn arrive(host: &mut Host, input: &[u8], arrivals: &[(usize, usize)],
         }
     }
     received.into_iter().map(|byte| byte.expect("no hole at the end")).collect()
+}
+
+/// A sender that writes piece by piece, and has to wait for acknowledgements in between.
+pub(crate) struct Waiting<'a> {
+    pub(crate) input: &'a [u8],
+    /// Lengths of the segments, in turn.
+    pub(crate) writes: &'a [usize],
+    /// Segments that may be unacknowledged: ten at the start of a connection with Linux (RFC 6928),
+    /// one with Nagle's algorithm (RFC 896).
+    pub(crate) window: usize,
+    /// Packets of a hundred that are lost.
+    pub(crate) lost: u32,
+    pub(crate) seed: u32,
+    /// A repeated segment has the bytes of those after it, too, as with Linux.
+    pub(crate) joins: bool,
+}
+
+impl Waiting<'_> {
+    /// What the receiver has in the end. It answers what it has already, or what is not next, at
+    /// once (RFC 9293 §3.10.7.4), and everything else.
+    pub(crate) fn send(&self, host: &mut Host, from_client: bool) -> Vec<u8> {
+        const FIRST: u32 = u32::MAX - 700;
+        let at = |sequence: u32| usize::try_from(sequence.wrapping_sub(FIRST) as i32).unwrap_or(0);
+        let mut writes = self.writes.iter().cycle();
+        let mut ends = vec![0];
+        while *ends.last().unwrap() < self.input.len() {
+            ends.push((ends.last().unwrap() + writes.next().unwrap()).min(self.input.len()));
+        }
+        // xorshift32 of Marsaglia.
+        let mut random = self.seed | 1;
+        let mut is_lost = || {
+            random ^= random << 13;
+            random ^= random >> 17;
+            random ^= random << 5;
+            random % 100 < self.lost
+        };
+        let (mut stream, mut held, mut out) = (host.stream(FIRST), Held::default(), vec![0; 32_768]);
+        let mut received: Vec<Option<u8>> = Vec::new();
+        // Bytes that are acknowledged, and segments that were sent.
+        let (mut acked, mut sent, mut timeouts) = (0, 0, 0);
+        while acked < self.input.len() {
+            let first = ends.iter().rposition(|end| *end <= acked).unwrap();
+            let may_send = sent < ends.len() - 1 && sent < first + self.window;
+            // After a timeout, only what it has not got an answer to.
+            let (from, to) = if may_send {
+                sent += 1;
+                (ends[sent - 1], ends[sent])
+            } else {
+                timeouts += 1;
+                (acked, if self.joins { ends[sent] } else { ends[first + 1] })
+            };
+            assert!(timeouts < 100 * ends.len(), "it waits for ever, at {acked} of {}", self.input.len());
+            if is_lost() {
+                continue;
+            }
+            let sequence = FIRST.wrapping_add(from as u32);
+            let segment = Segment { sequence, payload: &self.input[from..to], fin: false };
+            if stream.only_repeats(&held, &segment) {
+                let is_sure = host.is_sure(from_client, held.message());
+                stream.take_over(&mut held, is_sure);
+            }
+            let passed = stream.pass(&mut held, &segment, &mut out, |bytes, seen| host.step(from_client, bytes, seen));
+            let Passed::On { sequence, length, .. } = passed else { continue };
+            if is_lost() {
+                continue;
+            }
+            let known = received.iter().take_while(|byte| byte.is_some()).count();
+            for (i, byte) in out[..length].iter().enumerate() {
+                let Ok(place) = usize::try_from(sequence.wrapping_sub(FIRST) as i32 + i as i32) else { continue };
+                received.resize(received.len().max(place + 1), None);
+                assert_eq!(*received[place].get_or_insert(*byte), *byte, "one output byte has one value");
+            }
+            let is_empty = length == 0 && sequence == FIRST.wrapping_add(known as u32);
+            if is_empty || is_lost() {
+                continue;
+            }
+            let has = received.iter().take_while(|byte| byte.is_some()).count();
+            let ack = stream.acknowledge(&mut held, FIRST.wrapping_add(has as u32)).expect("it was sent");
+            acked = acked.max(at(ack));
+        }
+        received.into_iter().map(|byte| byte.expect("no hole at the end")).collect()
+    }
 }
 
 /// A client whose segments are not acknowledged unless the test says so.

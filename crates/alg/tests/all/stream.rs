@@ -10,6 +10,7 @@ use alg::Transport;
 use proptest::prelude::*;
 
 use crate::host::Host;
+use crate::host::Waiting;
 use crate::host::arrive;
 use crate::pptp;
 
@@ -99,6 +100,68 @@ proptest! {
     #[test]
     fn pptp_in_any_pieces(arrivals in segments()) {
         check(pptp::greeted, &pptp::calls(), &arrivals, true);
+    }
+}
+
+fn rtsp_client() -> Host {
+    Host::new("rtsp", 40_000, Transport::Tcp)
+}
+
+fn rtsp_text() -> Vec<u8> {
+    let data = b"$\x00\x00\x05hello".to_vec();
+    [crate::rtsp::SETUP.as_bytes(), &data, crate::rtsp::SETUP.as_bytes(), &data].concat()
+}
+
+fn check_waiting(host: fn() -> Host, waiting: &Waiting) {
+    let mut model = host();
+    let wanted = arrive(&mut model, waiting.input, &[], true);
+    let mut real = host();
+    let got = waiting.send(&mut real, true);
+    let what = format!("{:?}, {} at a time, seed {}", waiting.writes, waiting.window, waiting.seed);
+    assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(&wanted), "{what}");
+    assert_eq!(real.wants, model.wants, "{what}");
+}
+
+/// What a connection begins with must show its protocol: before, the last byte that came is not
+/// acknowledged, and a sender may wait for that.
+fn begun(writes: &[usize]) -> Vec<usize> {
+    [&[10], writes].concat()
+}
+
+/// A message in more segments than its sender may send: the rest comes after an acknowledgement,
+/// which its receiver cannot give, because it has nothing of the message.
+#[test]
+fn a_sender_gets_the_acknowledgement_that_it_waits_for() {
+    let cases = [
+        (ftp_client as fn() -> Host, ftp_text()),
+        (sip_client, sip_text()),
+        (rtsp_client, rtsp_text()),
+        (pptp::greeted, pptp::calls()),
+    ];
+    for (host, input) in &cases {
+        for window in [1, 2, 10] {
+            for (writes, lost) in [(&[1][..], 0), (&[7, 30, 2], 0), (&[3], 20), (&[40, 1, 1], 30)] {
+                for joins in [false, true] {
+                    let writes = &if window == 1 || lost > 0 { begun(writes) } else { writes.to_vec() };
+                    check_waiting(*host, &Waiting { input, writes, window, lost, seed: 1, joins });
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_pieces_of_a_sender_that_waits(
+        writes in prop::collection::vec(1..80_usize, 1..20),
+        window in 1..12_usize,
+        (lost, seed) in (0..40_u32, any::<u32>()),
+        joins in any::<bool>(),
+    ) {
+        let writes = begun(&writes);
+        for (host, input) in [(ftp_client as fn() -> Host, &ftp_text()[..1_000]), (sip_client, &sip_text())] {
+            check_waiting(host, &Waiting { input, writes: &writes, window, lost, seed, joins });
+        }
     }
 }
 

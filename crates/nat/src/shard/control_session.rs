@@ -66,8 +66,9 @@ pub(in crate::shard) const HEADERS_MAX: usize = 120;
 /// connection, the time begins again while that connection lives.
 const TRANSFER: Duration = Duration::from_secs(4 * 60 * 60);
 
-/// A sender that repeats only the start of a message for this time waits for its acknowledgement
-/// (RFC 896). It is the least time after which RFC 6298 §2.4 repeats anything.
+/// A sender that repeats only the start of something for this time waits for an answer to it,
+/// unless that is a message of the protocol for sure. It is the least time after which RFC 6298
+/// §2.4 repeats anything.
 const HELD_BACK: Duration = Duration::from_secs(1);
 
 /// The sweep restarts it when less is left.
@@ -485,13 +486,8 @@ impl Ledger {
     /// `is_stuck`: the sender keeps the rest of the first message back.
     fn step(&mut self, control: &Control, bytes: &[u8], seen: usize, is_stuck: bool) -> Step {
         let alg = control.asking.alg;
-        let is_readable = is_stuck && alg.alg().is_some_and(|alg| alg.is_readable_part(bytes));
         let frame = self.with_context(control, |alg, memory, context| alg.frame(memory, context, bytes, seen));
         match frame {
-            Some(Frame::Needs(count)) if is_readable => {
-                self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::Unreadable);
-                self.step_over(control, bytes, Some(count.saturating_sub(bytes.len())))
-            }
             Some(Frame::More) if !is_stuck => Step::More,
             Some(Frame::Needs(count)) if !is_stuck => Step::Needs(count),
             Some(Frame::Skip(count)) => Step::Skip(count),
@@ -629,10 +625,18 @@ impl Ledger {
         };
         let segment = Segment { sequence, payload, fin: flags.contains(Flags::FIN) };
         let now = control.asking.now;
-        let is_stuck = stream.only_repeats(&held_bytes, &segment)
-            && held_since.is_some_and(|since| now.saturating_since(since) >= HELD_BACK);
-        if is_stuck {
-            held_bytes.ask_again();
+        let mut is_stuck = false;
+        if stream.only_repeats(&held_bytes, &segment) {
+            let is_sure = self.with_context(control, |alg, memory, context| {
+                alg.is_surely_its_own(memory, context, held_bytes.message())
+            });
+            let is_sure = is_sure == Some(true);
+            is_stuck = !is_sure && held_since.is_some_and(|since| now.saturating_since(since) >= HELD_BACK);
+            if is_stuck {
+                held_bytes.ask_again();
+            } else {
+                stream.take_over(&mut held_bytes, is_sure);
+            }
         }
         let before = (stream.next(), held_bytes.len());
         let passed = stream.pass(&mut held_bytes, &segment, &mut changed.output, |bytes, seen| {
