@@ -339,6 +339,8 @@ pub struct Stream {
     acked: u32,
     skip: u32,
     is_over: bool,
+    /// The end of the stream was sent on.
+    has_ended: bool,
     keeps_ahead: bool,
 }
 
@@ -397,7 +399,8 @@ impl Stream {
     #[must_use]
     pub fn starting(first: u32) -> Stream {
         let (base, floor, acked) = (first, first, first);
-        Stream { base, shift: 0, floor, floor_shift: 0, acked, skip: 0, is_over: false, keeps_ahead: false }
+        let (is_over, has_ended, keeps_ahead) = (false, false, false);
+        Stream { base, shift: 0, floor, floor_shift: 0, acked, skip: 0, is_over, has_ended, keeps_ahead }
     }
 
     /// The same stream, keeping what comes ahead of a gap or not: see [`crate::Alg::keeps_ahead`].
@@ -622,12 +625,15 @@ impl Stream {
             return Passed::On { sequence: repeated, length: 0, fin: false };
         }
         let fin = fin && !held.has_bytes();
+        self.has_ended |= fin && end == self.base;
         Passed::On { sequence: start, length: out.len, fin }
     }
 
     fn empty_at(&self, held: &Held, sequence: u32) -> u32 {
         if distance(self.base, sequence) >= 0 {
-            return if self.is_over { sequence.wrapping_add(self.shift) } else { self.base.wrapping_add(self.shift) };
+            // The end of the stream counts as one (RFC 9293 §3.4).
+            let next = self.base.wrapping_add(u32::from(self.has_ended && sequence != self.base));
+            return if self.is_over { sequence } else { next }.wrapping_add(self.shift);
         }
         if distance(self.floor, sequence) >= 0 {
             return self.place_out(held, sequence);

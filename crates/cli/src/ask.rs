@@ -59,7 +59,10 @@ impl Row for FindAnswer {
             human::or_dash(external),
             human::duration_or_dash(mapping.map(|mapping| mapping.idle_us)),
             human::duration_or_dash(mapping.map(|mapping| mapping.expires_in_us)),
-            self.detail.clone(),
+            match mapping.and_then(|mapping| mapping.origin.as_ref()) {
+                Some(origin) => format!("{} (asked for by {origin})", self.detail),
+                None => self.detail.clone(),
+            },
         ]
     }
 }

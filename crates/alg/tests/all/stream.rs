@@ -375,6 +375,30 @@ fn an_acknowledgement_of_what_was_not_sent_changes_nothing() {
     assert_eq!(stream.acknowledge(&mut held, sent), Some(stream.next()));
 }
 
+/// Its sender still acknowledges what the other side sends, with the number after its FIN: with one
+/// below, the receiver would ignore that (RFC 9293 §3.10.7.4).
+#[test]
+fn an_acknowledgement_after_the_end_has_its_number() {
+    const FIRST: u32 = u32::MAX - 3;
+    for line in [&b"USER me\r\n"[..], b"USER me\r\nPORT 10,0,0,1,4,1\r\n"] {
+        let (mut stream, mut held, mut host, mut out) =
+            (Stream::starting(FIRST), Held::default(), ftp_client(), [0; 8_192]);
+        let mut pass = |sequence: u32, payload: &[u8], fin: bool| {
+            let segment = Segment { sequence, payload, fin };
+            stream.pass(&mut held, &segment, &mut out, |bytes, seen| host.step(true, bytes, seen))
+        };
+        let Passed::On { length, .. } = pass(FIRST, line, false) else { panic!("nothing is missing") };
+        let (end, sent) = (FIRST.wrapping_add(line.len() as u32), FIRST.wrapping_add(length as u32));
+        let empty = |sequence: u32| Passed::On { sequence, length: 0, fin: false };
+        assert_eq!(pass(end, b"", false), empty(sent));
+        // A segment of the sender that was not lost, but is late.
+        assert_eq!(pass(end.wrapping_add(1), b"", false), empty(sent), "there was no end yet");
+        assert_eq!(pass(end, b"", true), Passed::On { sequence: sent, length: 0, fin: true });
+        assert_eq!(pass(end.wrapping_add(1), b"", false), empty(sent.wrapping_add(1)));
+        assert_eq!(pass(end, b"", false), empty(sent), "sent before the end");
+    }
+}
+
 /// Nor once reading is over: what is on its way may still be repeated.
 #[test]
 fn a_forged_acknowledgement_takes_nothing_on_its_way() {

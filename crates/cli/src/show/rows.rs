@@ -196,6 +196,7 @@ impl Row for Mapping {
         ("AGE", Right),
         ("IDLE", Right),
         ("ENDS IN", Right),
+        ("ORIGIN", Left),
         ("POOL", Left),
         ("WORKER", Right),
     ];
@@ -209,6 +210,7 @@ impl Row for Mapping {
             human::duration_or_dash(self.age_us),
             human::duration(self.idle_us),
             human::duration(self.expires_in_us),
+            human::or_dash(self.origin.as_ref()),
             self.pool.clone(),
             self.worker.to_string(),
         ]

@@ -342,7 +342,10 @@ impl<'a> View<'a> {
         // The inside would take two sessions of these endpoints for one connection.
         let is_elsewhere = self.state.live_flow(&key, remote, now).is_some();
         let allowed = !is_elsewhere && self.filtering_allows(now, index, remote.0, filtering, by);
-        report.step(|| Step::FilterAsked { filtering, allowed });
+        // A grant has been reported, and admits nobody else.
+        if !allowed || !matches!(granted, ByGrant::Granted(_)) {
+            report.step(|| Step::FilterAsked { filtering, allowed });
+        }
         if !allowed {
             let is_held = packet.is_syn() && !is_elsewhere;
             return Err(if is_held { Act::Hold { is_stray: false } } else { Act::Drop(Verdict::Filtered) });

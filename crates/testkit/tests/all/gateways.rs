@@ -536,46 +536,59 @@ fn a_call_gets_media_both_ways() {
     }
 }
 
-/// A sender with Nagle's algorithm (RFC 896) keeps the body back until the header is acknowledged,
-/// and repeats the header meanwhile. What is read of one from inside is still rewritten, and so is
-/// what follows.
+/// A sender with Nagle's algorithm (RFC 896) keeps the body back until the header is acknowledged.
+/// Its receiver has nothing of either, and acknowledges what it thinks is a repetition. What is
+/// acknowledged is kept until the receiver has it.
 #[test]
-fn a_header_passes_whose_sender_keeps_the_body_back() {
+fn a_body_that_waits_for_its_header_is_read() {
     // As long as its `Content-Length` says.
     let whole = INVITE.strip_suffix('\n').expect("a line");
     let (header, body) = whole.split_at(whole.find("v=0").expect("a body"));
-    for from_inside in [true, false] {
-        let mut bed = Bed::new(with(&["sip"]));
-        let mut talk = Talk::open(&mut bed, at(I1, 40_000), at(E1, 5060));
-        let send = |bed: &mut Bed, talk: &mut Talk, text: &str, is_again: bool| match from_inside {
-            true => {
-                talk.inner.0 -= if is_again { text.len() as u32 } else { 0 };
-                talk.send_out(bed, text)
+    for (from_inside, workers) in [(true, 1), (false, 1), (true, 8), (false, 8)] {
+        let mut bed = Bed::new(with(&["sip"])).workers(workers);
+        let talk = Talk::open(&mut bed, at(I1, 40_000), at(E1, 5060));
+        let Talk { inside, remote, external, inner, outer } = talk;
+        let first = if from_inside { outer.1 } else { inner.1 };
+        let next = if from_inside { inner.0 } else { outer.0 };
+        let pass = |bed: &mut Bed, is_out: bool, segment: &[u8]| {
+            if is_out {
+                bed.inside(segment);
+                return bed.take_outside();
             }
-            false => {
-                talk.outer.0 -= if is_again { text.len() as u32 } else { 0 };
-                talk.send_in(bed, text)
-            }
+            bed.outside(segment);
+            bed.take_inside()
         };
-        assert_eq!(send(&mut bed, &mut talk, header, false), "");
-        for milliseconds in [200, 400] {
-            bed.advance(Duration::from_millis(milliseconds));
-            assert_eq!(send(&mut bed, &mut talk, header, true), "", "perhaps a duplicate");
-        }
-        bed.advance(Duration::from_millis(800));
-        let passed = send(&mut bed, &mut talk, header, true);
-        let external = talk.external.ip().to_string();
-        let expected = match from_inside {
-            true => passed.replace(&format!("{external}:"), "100.64.0.10:"),
-            false => passed.clone(),
+        // What arrives of this part: its sequence number and its bytes.
+        let say = |bed: &mut Bed, after: usize, text: &str| {
+            let (from, to, ack) = if from_inside { (inside, remote, inner.1) } else { (remote, external, outer.1) };
+            let segment = build::tcp(from, to, Flags::ACK).sequence(next + after as u32).acknowledgment(ack);
+            let arrived = pass(bed, from_inside, &segment.payload(text.as_bytes()).build());
+            let sequence = tcp_of(&arrived[0]).0;
+            (sequence.wrapping_sub(first), arrived.iter().flat_map(|packet| tcp_of(packet).2).collect::<Vec<_>>())
         };
-        assert_eq!(passed.contains(&format!("alice@{external}:")), from_inside, "{passed}");
-        assert_eq!(expected.len(), header.len() + if from_inside { 1 } else { 0 }, "{passed}");
-        assert_eq!(send(&mut bed, &mut talk, body, false), body);
-        // What comes from outside may have named the inside in its body.
-        assert_eq!(talk.send_out(&mut bed, whole).contains(&format!("c=IN IP4 {external}")), from_inside);
-        bed.advance_secs(3_600);
-        assert!(talk.send_out(&mut bed, whole).contains(&format!("c=IN IP4 {external}")), "reading goes on");
+        // The sender sees an acknowledgement of so many bytes.
+        let acknowledge = |bed: &mut Bed, count: usize| {
+            let (from, to, sequence) =
+                if from_inside { (remote, external, outer.0) } else { (inside, remote, inner.0) };
+            let segment = build::tcp(from, to, Flags::ACK).sequence(sequence).acknowledgment(first + count as u32);
+            let arrived = pass(bed, !from_inside, &segment.build());
+            (tcp_of(&arrived[0]).1 - next) as usize
+        };
+        assert_eq!(say(&mut bed, 0, header), (0, vec![]), "held");
+        assert_eq!(acknowledge(&mut bed, 0), 0, "nobody has asked");
+        bed.advance(Duration::from_millis(200));
+        assert_eq!(say(&mut bed, 0, header), (u32::MAX, vec![]), "as if it were a repetition");
+        assert_eq!(acknowledge(&mut bed, 0), header.len());
+        let (at, sent) = say(&mut bed, header.len(), body);
+        let text = String::from_utf8_lossy(&sent);
+        assert_eq!(at, 0);
+        assert_eq!(text.contains(&format!("c=IN IP4 {}", external.ip())), from_inside, "{text}");
+        assert!(text.contains("a=rtcp:"), "it is whole: {text}");
+        // It was lost, and then its first part arrives.
+        assert_eq!(say(&mut bed, header.len(), body), (0, sent.clone()));
+        assert_eq!(acknowledge(&mut bed, 10), header.len());
+        assert_eq!(say(&mut bed, header.len(), body), (10, sent[10..].to_vec()));
+        assert_eq!(acknowledge(&mut bed, sent.len()), whole.len());
         bed.run_out();
     }
 }
@@ -892,6 +905,31 @@ fn rtsp_media_reach_the_client() {
     assert!(bed.udp_reaches(at(E1, 6_000), at(*talk.external.ip(), first), at(I1, 5_000)));
     assert!(bed.udp_reaches(at(E1, 6_001), at(*talk.external.ip(), second), at(I1, 5_001)));
     bed.run_out();
+}
+
+/// What comes from outside need not keep a mapping (RFC 4787 §4.3 REQ-6), but a film comes only from
+/// there, and so does music on hold.
+#[test]
+fn what_only_receives_keeps_its_announced_port() {
+    for (workers, from_inside) in [(1, true), (1, false), (8, true)] {
+        let mut bed = Bed::new(with(&["rtsp"])).workers(workers);
+        let (_, inside, external) =
+            crate::control_sessions::rtsp(&mut bed, CLIENT, 5_000, false).expect("a gateway reads it");
+        let server = at(E1, 6_000);
+        if from_inside {
+            bed.inside(&build::udp(inside, server).build());
+            assert_eq!(source(&bed.only_outside()), external);
+        }
+        for second in 0..900 {
+            assert!(bed.udp_reaches(server, external, inside), "after {second} s");
+            bed.advance_secs(1);
+        }
+        // For nobody else, and only while it comes.
+        assert!(!bed.udp_reaches(at(E2, 6_000), external, inside));
+        bed.advance_secs(400);
+        assert!(!bed.udp_reaches(server, external, inside));
+        bed.run_out();
+    }
 }
 
 /// RFC 7826 §18.54, with RTCP on the same port, and with a pair.

@@ -408,6 +408,23 @@ fn changed(mut settings: Settings, random: &mut SmallRng) -> Settings {
     settings
 }
 
+/// Filtering refuses everybody else, so it is not what lets the peer in.
+#[test]
+fn an_expected_packet_enters_by_its_grant_alone() {
+    let mut bed = Bed::new(crate::gateways::with(&["rtsp"]));
+    let (_, _, external) =
+        crate::control_sessions::rtsp(&mut bed, at(I1, 40_000), 5_000, false).expect("a gateway reads it");
+    for (remote, enters) in [(E1, true), (E2, false)] {
+        let foretold = why(&bed, Facing::OUTSIDE, &build::udp(at(remote, 6_000), external).build());
+        assert_eq!(foretold.verdict == Verdict::Inbound, enters, "{foretold:?}");
+        let filters = foretold.steps.iter().filter(|step| matches!(step, Step::FilterAsked { allowed: true, .. }));
+        assert_eq!(filters.count(), 0, "{foretold:?}");
+        let grants = foretold.steps.iter().filter(|step| matches!(step, Step::Granted { allowed: true, .. }));
+        assert_eq!(grants.count(), usize::from(enters), "{foretold:?}");
+    }
+    bed.run_out();
+}
+
 #[test]
 fn what_is_explained_is_what_happens() {
     for_each_seed(60, |seed| {
