@@ -303,13 +303,6 @@ impl View<'_> {
             .map(|grant| grant.origin())
     }
 
-    /// Whether a gateway has announced this port, and its peer has used it.
-    pub(crate) fn is_announced(&self, index: u32) -> bool {
-        let is_it = |grant: &Grant| grant.mapping == index && grant.is_used() && grant.origin().is_alg();
-        let grants = &self.state.grants;
-        !grants.is_empty() && grants.find(&self.state.mappings.get(index).key(), is_it).is_some()
-    }
-
     /// Whether packets keep the mapping alive, not only a grant.
     pub(crate) fn has_real_session(&self, now: Instant, index: u32) -> bool {
         let mapping = self.state.mappings.get(index);

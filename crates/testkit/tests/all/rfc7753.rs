@@ -142,34 +142,6 @@ fn a_set_is_renewed_and_deleted_as_one() {
     }
 }
 
-/// Its ports would no longer follow each other outside.
-#[test]
-fn a_set_whose_address_drains_becomes_single_ports() {
-    for workers in [1, 8] {
-        let settings = with_pcp().addresses(&POOL[..1]).limits(|limits| limits.external_addresses_max = 8);
-        let mut bed = Bed::new(settings.clone()).workers(workers);
-        let set = bed.pcp(&udp(7_000).set(8, false));
-        assert_eq!(set_of(&set), Some((8, 7_000, false)));
-        bed.reload(settings.addresses(&POOL[1..2]));
-        bed.advance_secs(10);
-        let updates: Vec<Told> = bed.take_inside().iter().map(|packet| Told::of(payload(packet))).collect();
-        assert!(updates.iter().all(|update| set_of(update).is_none()), "none speaks of a set");
-        let mut seen = Vec::new();
-        for port in 7_000..7_008 {
-            let again = bed.pcp(&udp(port));
-            assert_eq!((again.code, *again.external.ip(), set_of(&again)), (0, POOL[1], None));
-            assert!(updates.iter().any(|update| update.external == again.external), "{port} was announced");
-            assert!(bed.is_open(Protocol::Udp, at(E1, 1), again.external, at(I1, port)), "{port}");
-            seen.push(again.external);
-        }
-        // Asked for as a set, each is answered by itself (§4.4.1).
-        bed.inside(&udp(7_000).set(8, false).packet());
-        bed.advance_secs(1);
-        let answers: Vec<_> = bed.take_inside().iter().map(|packet| Told::of(payload(packet)).external).collect();
-        assert_eq!(answers, seen);
-    }
-}
-
 #[test]
 fn a_set_that_overlaps_renews_each_mapping_by_itself() {
     covers!("7753-9");

@@ -123,7 +123,7 @@ impl PacketPath {
         }
         // RFC 4787 §4.3 REQ-6a: whether UDP from outside refreshes is configurable; ICMP replies
         // follow.
-        let refreshes = self.ledger.shared.settings().inbound_refresh || self.view().is_announced(index);
+        let refreshes = self.ledger.shared.settings().inbound_refresh;
         match session {
             Some(session) => {
                 // The first answer changes the state and its timer. Only once, or an outside host

@@ -20,7 +20,6 @@ use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Foresight;
-use crate::time::Instant;
 
 /// Ports of one set, so that a request costs a bounded time.
 const SET_MAX: u16 = 64;
@@ -123,26 +122,6 @@ impl Ledger {
             }
         }
         Ok(())
-    }
-
-    /// Makes each port of a client's set one by itself, because one of them moves: the ports of a
-    /// set follow each other outside (RFC 7753 §4.3).
-    pub(in crate::shard) fn break_set(&mut self, now: Instant, index: u32) {
-        let grant = *self.state.grants.get(index);
-        if !grant.is_map_of_client() || grant.requester.set_size < 2 {
-            return;
-        }
-        let is_of_set = |other: &Grant| {
-            let set = |of: &Grant| (of.requester.set_first, of.requester.set_size);
-            other.is_map_of_client() && set(other) == set(&grant)
-        };
-        for port in self.ports_of_set(&grant) {
-            if let Some(part) = self.state.grants.find(&InternalKey { port, ..grant.key() }, is_of_set) {
-                let grant = self.state.grants.get_mut(part);
-                grant.requester = grant.requester.in_set(0, 0);
-                self.note_grant(now, part);
-            }
-        }
     }
 
     /// The grant of a port, which names its set.

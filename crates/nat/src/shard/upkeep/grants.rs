@@ -10,16 +10,12 @@ use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::time::Duration;
 use crate::time::Instant;
-use crate::types::Protocol;
-use crate::types::Side;
 use crate::upkeep::walk::Pace;
 
 /// Messages about a change, as many as RFC 6887 §14.2 asks for.
 const UPDATES: u8 = 3;
 /// How long a grant without a mapping is kept, so that its client is notified.
 const NOTICE_TIME: Duration = Duration::from_secs(2);
-/// Two rounds of the sweep, so that none is missed.
-const WATCHED_MIN: Duration = Duration::from_secs(8);
 
 /// True if no server is left that could renew it. Expectations of gateways end soon by themselves,
 /// and calls by their own end.
@@ -136,7 +132,6 @@ impl Ledger {
     /// Moves a grant. Its client is notified of the new place or of the end, and its epoch time
     /// begins again (RFC 6887 §8.5).
     fn find_place(&mut self, now: Instant, index: u32) {
-        self.break_set(now, index);
         if !self.move_grant(now, index) {
             self.announce_end(now, index);
             return;
@@ -169,11 +164,7 @@ impl Ledger {
 
     fn end_if_over(&mut self, now: Instant, index: u32) {
         let grant = *self.state.grants.get(index);
-        if grant.is_used() {
-            self.watch_announced(now, &grant);
-            return;
-        }
-        if now < grant.expires() {
+        if now < grant.expires() || grant.is_used() {
             return;
         }
         // The inside was faster: the expected traffic came by a session of its own.
@@ -183,26 +174,6 @@ impl Ledger {
         }
         let rest = if grant.is_held_down() { Duration::ZERO } else { self.view().hold_down_of_grant(&grant) };
         self.retire_grant(now, index, rest);
-    }
-
-    /// What a gateway announced may only receive, as with a film or music on hold, and filtering
-    /// may not count what comes from outside (RFC 4787 §4.3 REQ-6). When the session has not been
-    /// restarted for a while, its packets take the long way, where those of the peer restart it.
-    fn watch_announced(&mut self, now: Instant, grant: &Grant) {
-        let (index, protocol) = (grant.mapping, grant.protocol());
-        if index == 0 || protocol != Protocol::Udp || !self.state.mappings.get(index).has_live_session(now) {
-            return;
-        }
-        let mapping = self.state.mappings.get(index);
-        let (state, side) = (mapping.state(), mapping.session_opened_from());
-        let port = if side == Side::Inside { mapping.remote_port() } else { mapping.internal_port() };
-        if self.policy.lifetimes.is_unusual(protocol, port, side) || self.view().has_control_session(index) {
-            return;
-        }
-        let lifetime = self.view().lifetime(index, SessionRef::Inline, state);
-        let half = Duration::from_micros(lifetime.as_micros() / 2);
-        let is_quiet = mapping.session_expires() < now + half.max(WATCHED_MIN);
-        self.state.mappings.get_mut(index).set_own_timer(is_quiet);
     }
 
     /// Lets the mapping drain: it lives on with its sessions, and ends at once without any.
