@@ -301,6 +301,11 @@ pub trait Alg: Sync {
         None
     }
 
+    /// True if the media that a session has announced end with it.
+    fn ends_media(&self) -> bool {
+        false
+    }
+
     /// True while the session may be idle for longer than usual, because it has a transfer.
     fn is_busy(&self, _memory: &Memory) -> bool {
         false

@@ -103,6 +103,10 @@ impl Alg for Rtsp {
         }
         Reading::Done
     }
+
+    fn ends_media(&self) -> bool {
+        true
+    }
 }
 
 fn is_start(line: &[u8]) -> bool {

@@ -362,8 +362,13 @@ impl Mapping {
     }
 
     #[inline]
-    pub(crate) fn refresh_session(&mut self, state: TcpState, expires: Instant) {
+    pub(crate) fn set_state(&mut self, state: TcpState) {
         self.remote = self.remote & !(u64::from(!OWN_TIMER) << 48) | (state as u64) << 48;
+    }
+
+    #[inline]
+    pub(crate) fn refresh_session(&mut self, state: TcpState, expires: Instant) {
+        self.set_state(state);
         self.extend_session(expires);
     }
 

@@ -76,9 +76,13 @@ impl Session {
         if self.flags & HASHED_BY_ADDRESS != 0 { HashedBy::Address } else { HashedBy::Endpoint }
     }
 
+    pub(crate) fn set_state(&mut self, state: TcpState) {
+        self.state = state as u8;
+    }
+
     pub(crate) fn refresh(&mut self, state: TcpState, expires: Instant) -> bool {
         let shortened = expires.as_micros() < self.expires;
-        self.state = state as u8;
+        self.set_state(state);
         self.expires = expires.as_micros();
         shortened
     }

@@ -55,6 +55,9 @@ pub const fn opens(flags: Flags) -> bool {
 impl TcpState {
     /// An unanswered UDP session, if these have their own timer. Others are "established".
     pub(crate) const UNANSWERED: TcpState = TcpState::OpeningOutbound;
+    /// A UDP session that packets from outside keep alive, too (RFC 4787 §4.3 REQ-6a): media at a
+    /// port that a gateway has announced. It is not for the short way.
+    pub(crate) const ANNOUNCED: TcpState = TcpState::FinOutside;
 
     /// In number order.
     pub const ALL: [TcpState; 7] = [

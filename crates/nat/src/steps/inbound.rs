@@ -388,6 +388,9 @@ impl<'a> View<'a> {
                     (new.state, new.expires) = (TcpState::UNANSWERED, now + gateway.timeout);
                     return Ok(Some((new, OpenedFor::Gateway)));
                 }
+                if is_once {
+                    new.state = TcpState::ANNOUNCED;
+                }
                 let opens = asks && (is_once || self.rules_lead_away(&key, remote));
                 let purpose = if is_once { OpenedFor::Packet } else { OpenedFor::Answers };
                 Ok(opens.then_some((new, purpose)))

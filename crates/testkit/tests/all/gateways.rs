@@ -1039,7 +1039,7 @@ fn a_reload_leaves_the_numbers_of_a_changed_stream_whole() {
     }
 }
 
-fn close(bed: &mut Bed, talk: &Talk) {
+pub(crate) fn close(bed: &mut Bed, talk: &Talk) {
     let fin = Flags::FIN.union(Flags::ACK);
     let (sequence, ack) = talk.numbers(false);
     bed.inside(&build::tcp(talk.inside, talk.remote, fin).sequence(sequence).acknowledgment(ack).build());

@@ -3,6 +3,7 @@
 //! Each file is about one thing; `cargo test -p testkit --test all rfc5382::` runs those of one.
 //! What counts allocations of the whole process is a program of its own.
 
+mod announced_media;
 mod answers_to_askers;
 mod balanced_forwards;
 mod bed;

@@ -128,12 +128,14 @@ impl PacketPath {
             Some(session) => {
                 // The first answer changes the state and its timer. Only once, or an outside host
                 // could keep the session alive.
-                let is_unanswered = self.ledger.state.session_state(index, session).0 == TcpState::UNANSWERED;
+                let state = self.ledger.state.session_state(index, session).0;
+                let (is_unanswered, is_announced) = (state == TcpState::UNANSWERED, state == TcpState::ANNOUNCED);
                 // The answer to a client outside must come from inside.
                 let awaits_inside = is_unanswered && self.ledger.is_opened_from(index, session, Side::Outside);
-                if (refreshes || is_unanswered) && !awaits_inside {
-                    let lifetime = self.view().lifetime(index, session, TcpState::Established);
-                    self.ledger.refresh(index, session, TcpState::Established, now + lifetime);
+                if (refreshes || is_unanswered || is_announced) && !awaits_inside {
+                    let state = if is_announced { state } else { TcpState::Established };
+                    let lifetime = self.view().lifetime(index, session, state);
+                    self.ledger.refresh(index, session, state, now + lifetime);
                 }
             }
             None if refreshes => {

@@ -6,14 +6,19 @@ use crate::state::grant::Grant;
 use crate::state::grant::Kind;
 use crate::state::grant::Origin;
 use crate::state::mapping::SessionRef;
+use crate::state::tcp::TcpState;
 use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::types::Protocol;
+use crate::types::Side;
 use crate::upkeep::walk::Pace;
 
 /// Messages about a change, as many as RFC 6887 §14.2 asks for.
 const UPDATES: u8 = 3;
+/// Sessions of one mapping that are looked at.
+const SESSIONS_MAX: usize = 64;
 /// How long a grant without a mapping is kept, so that its client is notified.
 const NOTICE_TIME: Duration = Duration::from_secs(2);
 
@@ -169,11 +174,63 @@ impl Ledger {
         }
         // The inside was faster: the expected traffic came by a session of its own.
         if grant.kind() == Kind::Once && self.view().has_real_session(now, grant.mapping) {
+            self.keep_by_data(now, &grant);
             self.use_grant(now, index);
             return;
         }
         let rest = if grant.is_held_down() { Duration::ZERO } else { self.view().hold_down_of_grant(&grant) };
         self.retire_grant(now, index, rest);
+    }
+
+    /// Media may come from outside only, and for hours. Where the inside has sent first, its
+    /// sessions at an announced port live as long as data flow either way.
+    fn keep_by_data(&mut self, now: Instant, grant: &Grant) {
+        self.change_states(now, grant.mapping, |remote, side, state| {
+            let is_of_media = side == Side::Inside || grant.admits(remote);
+            let is_open = state == TcpState::Established || state == TcpState::UNANSWERED && side == Side::Inside;
+            (is_of_media && is_open).then_some(TcpState::ANNOUNCED)
+        });
+    }
+
+    /// Once its control session is over, only the inside keeps a session alive.
+    pub(in crate::shard) fn end_media(&mut self, now: Instant, mapping: u32, remote: u32) {
+        self.change_states(now, mapping, |(address, _), _, state| {
+            (address == remote && state == TcpState::ANNOUNCED).then_some(TcpState::Established)
+        });
+    }
+
+    /// Gives the UDP sessions of a mapping other states, by their remote endpoint, the side that
+    /// opened them, and their state. Their timers go on.
+    fn change_states(
+        &mut self,
+        now: Instant,
+        index: u32,
+        change: impl Fn((u32, u16), Side, TcpState) -> Option<TcpState>,
+    ) {
+        let mapping = self.state.mappings.get(index);
+        if mapping.protocol() != Protocol::Udp {
+            return;
+        }
+        let first = mapping.has_live_session(now).then_some(SessionRef::Inline);
+        let extra = |slot: u32| (slot != 0).then_some(slot);
+        let mut next = extra(mapping.extra_head);
+        let mut session = first;
+        for _ in 0..SESSIONS_MAX {
+            if let Some(session) = session
+                && let Some((remote, side)) = self.remote_of(index, session)
+            {
+                let state = self.state.session_state(index, session).0;
+                match (session, change(remote, side, state)) {
+                    (SessionRef::Inline, Some(state)) => self.state.mappings.get_mut(index).set_state(state),
+                    (SessionRef::Extra(slot), Some(state)) => self.state.sessions.get_mut(slot).set_state(state),
+                    _ => {}
+                }
+            }
+            let Some(slot) = next else { return };
+            let record = self.state.sessions.get(slot);
+            next = extra(record.next);
+            session = (record.is_alive(now) && !record.is_hold()).then_some(SessionRef::Extra(slot));
+        }
     }
 
     /// Lets the mapping drain: it lives on with its sessions, and ends at once without any.
