@@ -389,6 +389,11 @@ impl Grant {
         self.flags & HELD_DOWN != 0
     }
 
+    /// It keeps no port any more, and only waits until its client has been notified of the end.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.is_held_down() && self.hold == 0
+    }
+
     /// Its mapping has ended first, so it needs another.
     pub(crate) fn has_lost_mapping(&self) -> bool {
         self.is_in_use() && self.mapping == 0

@@ -98,6 +98,32 @@ fn the_twin_port_is_kept_but_leads_nowhere() {
 }
 
 #[test]
+fn the_twin_port_goes_with_its_mapping() {
+    covers!("6886-3");
+    let settings = with_nat_pmp().addresses(&POOL[..1]).limits(|limits| limits.external_addresses_max = 8);
+    for moves in [false, true] {
+        let mut bed = Bed::new(settings.clone());
+        let mut port = map(&mut bed, I1, Protocol::Tcp, 80, 0, 86_400).port;
+        if moves {
+            bed.reload(settings.clone().addresses(&POOL[1..2]));
+            // The notices of the new address end.
+            bed.advance_secs(600);
+            bed.take_inside();
+            port = map(&mut bed, I1, Protocol::Tcp, 80, 0, 86_400).port;
+            assert_eq!(address(&mut bed, I1), (0, POOL[1]));
+        } else {
+            assert_eq!(map(&mut bed, I1, Protocol::Tcp, 80, 0, 0).code, 0);
+        }
+        assert_ne!(map(&mut bed, I2, Protocol::Udp, 9_000, port, 60).port, port, "it is kept");
+        // As long as an idle mapping of TCP, and then as any port.
+        bed.advance_secs(7_440 + 240 + 120 + 10);
+        let other = map(&mut bed, I2, Protocol::Udp, 9_001, port, 60);
+        assert_eq!(other.port == port, !moves);
+        bed.run_out();
+    }
+}
+
+#[test]
 fn a_taken_suggestion_gets_another_port() {
     covers!("6886-4");
     let mut bed = Bed::new(with_nat_pmp().addresses(&POOL[..1]));

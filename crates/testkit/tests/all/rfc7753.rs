@@ -225,3 +225,54 @@ fn a_filter_is_added_to_those_of_a_set() {
     let many = (1..=3).fold(ask(), |ask, last| ask.filter(128, at(Ipv4Addr::new(192, 0, 2, last), 0)));
     assert_eq!(bed.pcp(&many).code, 13, "EXCESSIVE_REMOTE_PEERS");
 }
+
+/// Its client then has a new set, and no reply names a port that is not its own.
+#[test]
+fn a_set_that_would_have_to_move_ends_as_one() {
+    covers!("7753-4", "6887-14.2");
+    for workers in [1, 2, 8] {
+        // Whether a port is in use, and for how long the client waits before it asks again.
+        for (in_use, waits_ms) in [(false, 100), (false, 5_000), (true, 100), (true, 5_000)] {
+            let settings = with_pcp().addresses(&POOL[..1]).limits(|limits| limits.external_addresses_max = 8);
+            let mut bed = Bed::new(settings.clone()).workers(workers);
+            let ask = udp(7_000).lifetime(7_200).set(8, true);
+            let before = bed.pcp(&ask);
+            if in_use {
+                bed.open_udp(at(I1, 7_003), at(E1, 53));
+            }
+            bed.reload(settings.addresses(&POOL[1..2]));
+            (0..waits_ms / 10).for_each(|_| bed.advance(nat::Duration::from_millis(10)));
+            let what = format!("{workers} workers, {in_use}, {waits_ms} ms");
+            let updates: Vec<Told> = bed.take_inside().iter().map(|packet| Told::of(payload(packet))).collect();
+            assert!(updates.iter().all(|update| update.lifetime == 0), "{what}: {updates:?}");
+            if waits_ms >= 5_000 {
+                assert_eq!(updates.len(), 3 * 8, "{what}: three for each port");
+            }
+            bed.inside(&ask.packet());
+            // Updates of the end may still come.
+            let replies: Vec<Told> = bed.take_inside().iter().map(|packet| Told::of(payload(packet))).collect();
+            let [after] = &replies.iter().filter(|told| told.lifetime > 0).collect::<Vec<_>>()[..] else {
+                panic!("{what}: {replies:?}")
+            };
+            let (size, first, _) = set_of(after).unwrap_or((1, 7_000, true));
+            assert_eq!((after.code, first), (0, 7_000), "{what}");
+            assert_eq!((*after.external.ip(), after.external.port() % 2), (POOL[1], 0), "{what}");
+            assert!(size == 8 || in_use && size == 3, "{what}: {size}");
+            let held = |port| bed.grants().into_iter().find(|grant| grant.internal.port == port);
+            for offset in 0..size {
+                let grant = held(7_000 + offset).expect("a grant for each port of the reply");
+                let external = at(grant.external.address, grant.external.port);
+                assert_eq!(external, at(*after.external.ip(), after.external.port() + offset), "{what}");
+            }
+            for offset in 0..size {
+                let external = at(*after.external.ip(), after.external.port() + offset);
+                assert!(bed.is_open(Protocol::Udp, at(E2, 5), external, at(I1, 7_000 + offset)), "{what}: {offset}");
+            }
+            if in_use {
+                let external = at(*before.external.ip(), before.external.port() + 3);
+                assert!(bed.udp_reaches(at(E1, 53), external, at(I1, 7_003)), "{what}: its session goes on");
+            }
+            bed.run_out();
+        }
+    }
+}

@@ -71,7 +71,8 @@ impl Ledger {
     /// changed. The caller has checked whether its owner may have one more.
     pub(in crate::shard) fn open_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
         if let Some(known) = self.find_grant(request) {
-            if !self.state.grants.get(known).is_used() {
+            let grant = self.state.grants.get(known);
+            if !grant.is_used() && !grant.is_given_up() {
                 self.renew_grant(now, known, request);
                 return Ok(known);
             }

@@ -175,8 +175,7 @@ impl Ledger {
         if !is_shared {
             return true;
         }
-        let protocol = if request.key.protocol == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
-        let key = InternalKey { protocol, ..request.key };
+        let key = twin_key(&request.key);
         let known = self.state.grants.find(&key, Grant::is_map_of_client);
         if let Some(known) = known {
             let twin = self.state.grants.get(known);
@@ -188,6 +187,43 @@ impl Ledger {
         let wish = Wish { address: Some(grant.external_address), port: grant.external_port };
         let twin = Request { key, suggested: Suggested::Only(wish), ..*request };
         self.reserve(now, &twin)
+    }
+
+    /// The port that [`Ledger::reserve_twin`] keeps.
+    fn twin_of(&self, grant: &Grant) -> Option<u32> {
+        self.state.grants.find(&twin_key(&grant.key()), |twin| {
+            twin.is_held_down() && twin.origin() == Origin::NatPmp && twin.external() == grant.external()
+        })
+    }
+
+    /// The grant has moved from where it was.
+    pub(in crate::shard) fn move_twin(&mut self, now: Instant, from: &Grant, index: u32) {
+        if let Some(twin) = self.twin_of(from) {
+            self.end_grant(now, twin);
+        }
+        let grant = *self.state.grants.get(index);
+        let request = Request {
+            key: grant.key(),
+            origin: grant.origin(),
+            kind: grant.kind(),
+            remotes: grant.remotes,
+            expires: grant.expires(),
+            requester: grant.requester,
+            suggested: Suggested::Any,
+        };
+        self.reserve_twin(now, &request, &grant);
+    }
+
+    /// Its client has deleted it. The other protocol's port is held down no longer than its own.
+    fn retire_mapped(&mut self, now: Instant, index: u32) {
+        let grant = *self.state.grants.get(index);
+        let rest = self.view().hold_down_of_grant(&grant);
+        self.retire_grant(now, index, rest);
+        self.counters.grants_deleted += 1;
+        if let Some(twin) = self.twin_of(&grant) {
+            let until = self.state.grants.get(twin).expires().min(now + rest);
+            self.keep_resting(twin, until);
+        }
     }
 
     fn unmap(&mut self, datagram: &Datagram<'_>, key: &InternalKey) -> Result<(), Code> {
@@ -203,9 +239,7 @@ impl Ledger {
         if grant.origin() != Origin::NatPmp {
             return Err(Code::NotAuthorized);
         }
-        let rest = self.view().hold_down_of_grant(&grant);
-        self.retire_grant(datagram.now, known, rest);
-        self.counters.grants_deleted += 1;
+        self.retire_mapped(datagram.now, known);
         Ok(())
     }
 
@@ -222,10 +256,7 @@ impl Ledger {
                     && grant.protocol() == key.protocol
             });
             let Some(index) = found else { break };
-            let grant = *self.state.grants.get(index);
-            let rest = self.view().hold_down_of_grant(&grant);
-            self.retire_grant(datagram.now, index, rest);
-            self.counters.grants_deleted += 1;
+            self.retire_mapped(datagram.now, index);
         }
         let mut left = self.state.grants_beside(key.realm, key.address);
         let is_left = left.any(|index| {
@@ -235,4 +266,10 @@ impl Ledger {
         });
         if is_left { Err(Code::NotAuthorized) } else { Ok(()) }
     }
+}
+
+/// The same port of the other protocol.
+fn twin_key(key: &InternalKey) -> InternalKey {
+    let protocol = if key.protocol == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
+    InternalKey { protocol, ..*key }
 }

@@ -20,6 +20,7 @@ use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Foresight;
+use crate::time::Instant;
 
 /// Ports of one set, so that a request costs a bounded time.
 const SET_MAX: u16 = 64;
@@ -64,10 +65,19 @@ impl Ledger {
         self.open_set(asked, map, key, wanted).map(Some).map_err(Some)
     }
 
+    /// A set that is not at consecutive ports any more, as after the loss of some, is replaced.
     fn renew_set(&mut self, asked: &Asked<'_>, map: &Map, key: &InternalKey, own: &Grant) -> Result<Done, Fault> {
         let (first, size) = (own.requester.set_first, own.requester.set_size);
         let request = self.request_of(asked, map, key)?;
         self.check_parts(asked, &request, self.ports_of_set(own))?;
+        if !self.is_whole(asked.now, own) {
+            for port in self.ports_of_set(own) {
+                if let Some(index) = self.part_of_set(asked.now, own, port) {
+                    self.end_grant(asked.now, index);
+                }
+            }
+            return self.open_set(asked, map, key, size);
+        }
         for port in self.ports_of_set(own) {
             self.renew_part(asked, &request, port, (first, size));
         }
@@ -75,6 +85,37 @@ impl Ledger {
         // Only if the request had one: a reply has no more options than its request.
         let set = asked.options.port_set.map(|wanted| PortSet { size, first, parity: wanted.parity });
         Ok(Done { lifetime: seconds(request.expires.saturating_since(asked.now)), external, set })
+    }
+
+    /// The grant of this port, if it has come with this set.
+    fn part_of_set(&self, now: Instant, set: &Grant, port: u16) -> Option<u32> {
+        let is_part = |grant: &Grant| {
+            grant.is_map_of_client() && grant.is_alive(now) && grant.requester.set_first == set.requester.set_first
+        };
+        self.state.grants.find(&InternalKey { port, ..set.key() }, is_part)
+    }
+
+    /// Whether a set still has all of its ports, each beside the last.
+    fn is_whole(&self, now: Instant, own: &Grant) -> bool {
+        let external = |port: u16| own.external_port.wrapping_sub(own.key().port).wrapping_add(port);
+        self.ports_of_set(own).all(|port| {
+            let part = self.part_of_set(now, own, port).map(|index| self.state.grants.get(index));
+            part.is_some_and(|part| {
+                let is_beside = (part.external_address, part.external_port) == (own.external_address, external(port));
+                is_beside && !part.has_lost_mapping()
+            })
+        })
+    }
+
+    /// Ends a whole set for its client, which may then ask for another: there is no message that
+    /// moves a set, and port by port it would not stay one.
+    pub(in crate::shard) fn announce_end_of_set(&mut self, now: Instant, set: &Grant) {
+        for port in self.ports_of_set(set) {
+            if let Some(index) = self.part_of_set(now, set, port) {
+                self.release_hold(now, index);
+                self.announce_end(now, index);
+            }
+        }
     }
 
     /// Whether all existing mappings of these ports may be renewed. Checked before the first is

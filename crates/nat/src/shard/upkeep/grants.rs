@@ -137,9 +137,17 @@ impl Ledger {
     /// Moves a grant. Its client is notified of the new place or of the end, and its epoch time
     /// begins again (RFC 6887 §8.5).
     fn find_place(&mut self, now: Instant, index: u32) {
+        let grant = *self.state.grants.get(index);
+        if grant.is_map_of_client() && grant.requester.set_size > 1 {
+            self.announce_end_of_set(now, &grant);
+            return;
+        }
         if !self.move_grant(now, index) {
             self.announce_end(now, index);
             return;
+        }
+        if grant.origin() == Origin::NatPmp {
+            self.move_twin(now, &grant, index);
         }
         self.reset_epoch_of(now, index);
         self.state.grants.get_mut(index).announce(UPDATES, now);
