@@ -127,15 +127,8 @@ fn read_transports(context: &Context<'_>, message: &[u8], from: usize, to: usize
 
 /// The end of the first part, outside quotes.
 fn list_end(message: &[u8], from: usize, to: usize, separator: u8) -> usize {
-    let mut is_quoted = false;
-    for (at, byte) in text::bytes(message, from, to) {
-        match byte {
-            b'"' => is_quoted = !is_quoted,
-            _ if byte == separator && !is_quoted => return at,
-            _ => {}
-        }
-    }
-    to
+    let mut bytes = text::unquoted(message, from, to);
+    bytes.find(|(_, byte)| *byte == separator).map_or(to, |(at, _)| at)
 }
 
 /// One specification: `RTP/AVP;unicast;client_port=5000-5001`.

@@ -350,7 +350,7 @@ fn is_star(message: &[u8], from: usize, to: usize) -> bool {
 /// Calls `read` for each value of a list: commas outside quotes and angle brackets separate them.
 fn each(message: &[u8], from: usize, to: usize, mut read: impl FnMut(usize, usize)) {
     let (mut start, mut in_brackets) = (from, false);
-    for (at, byte) in unquoted(message, from, to) {
+    for (at, byte) in text::unquoted(message, from, to) {
         match byte {
             b'<' => in_brackets = true,
             b'>' => in_brackets = false,
@@ -400,26 +400,11 @@ fn uri_host(message: &[u8], from: usize, to: usize) -> Option<Host> {
 /// Where a URI begins and ends, with or without a display name and brackets.
 fn uri(message: &[u8], from: usize, to: usize) -> (usize, usize) {
     // A display name may be quoted and contain anything.
-    let open = unquoted(message, from, to).find(|(_, byte)| *byte == b'<');
+    let open = text::unquoted(message, from, to).find(|(_, byte)| *byte == b'<');
     let start = open.map_or_else(|| text::skip_blanks(message, from), |(at, _)| at + 1);
     let closing = if open.is_some() { b'>' } else { b';' };
     let end = text::position(text::part(message, start, to), |byte| byte == closing).map_or(to, |at| start + at);
     (start, end)
-}
-
-/// Bytes outside quoted strings (RFC 3261 §25.1), and the quotes that begin these.
-fn unquoted(message: &[u8], from: usize, to: usize) -> impl Iterator<Item = (usize, u8)> {
-    let (mut is_quoted, mut is_escaped) = (false, false);
-    text::bytes(message, from, to).filter(move |(_, byte)| {
-        let was_quoted = is_quoted;
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if is_quoted => is_escaped = true,
-            b'"' => is_quoted = !is_quoted,
-            _ => {}
-        }
-        !was_quoted
-    })
 }
 
 /// Where the host of `sip:user@host:port` begins. TLS (`sips:`) cannot be read and is left alone.
@@ -437,7 +422,7 @@ fn host_of_uri(message: &[u8], from: usize, to: usize) -> Option<usize> {
 /// anything: the `+sip.instance` of most phones is a URI in brackets (RFC 5626 §4.1).
 fn seconds_after_uri(message: &[u8], from: usize, to: usize, name: &[u8]) -> Option<u32> {
     let (_, uri_end) = uri(message, from, to);
-    let mut begins = unquoted(message, uri_end, to).filter(|(_, byte)| *byte == b';').map(|(at, _)| at + 1);
+    let mut begins = text::unquoted(message, uri_end, to).filter(|(_, byte)| *byte == b';').map(|(at, _)| at + 1);
     begins.find_map(|at| {
         let at = text::skip_blanks(message, at);
         let part = text::part(message, at, to);

@@ -24,6 +24,21 @@ pub(crate) fn last_position(bytes: &[u8], is_it: impl Fn(u8) -> bool) -> Option<
     found
 }
 
+/// Bytes outside quoted strings (RFC 3261 §25.1, RFC 7826 §20.1), and the quotes that begin these.
+pub(crate) fn unquoted(message: &[u8], from: usize, to: usize) -> impl Iterator<Item = (usize, u8)> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    bytes(message, from, to).filter(move |(_, byte)| {
+        let was_quoted = is_quoted;
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            _ => {}
+        }
+        !was_quoted
+    })
+}
+
 /// How many bytes at the start `is_it` accepts.
 pub(crate) fn leading(bytes: &[u8], is_it: impl Fn(u8) -> bool) -> usize {
     position(bytes, |byte| !is_it(byte)).unwrap_or(bytes.len())

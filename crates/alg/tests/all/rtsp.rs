@@ -91,6 +91,8 @@ fn transports_of_real_clients_are_translated() {
             "RTP/AVP;unicast;destination=198.51.100.7;client_port=25000-25001",
         ),
         ("MP2T/H2221/TCP;unicast;client_port=5000", "MP2T/H2221/TCP;unicast;client_port=5000"),
+        // RFC 7826 §20.1: a quoted quote.
+        (r#"RTP/AVP;url="a\",;b";client_port=5000"#, r#"RTP/AVP;url="a\",;b";client_port=25000"#),
         ("RTP/AVP;destination=10.0.0.2;client_port=5000", "RTP/AVP;destination=10.0.0.2;client_port=25000"),
     ] {
         let setup = format!("SETUP rtsp://x/a RTSP/1.0\r\nTransport: {transport}\r\n\r\n");

@@ -303,6 +303,26 @@ fn a_registration_lives_as_long_as_it_says() {
     }
 }
 
+/// RFC 5626 §4.1: a phone names itself by a URN, which is in brackets and quotes.
+#[test]
+fn quoted_parameters_do_not_hide_a_lifetime() {
+    const INSTANCE: &str = "+sip.instance=\"<urn:uuid:0a>;expires=7\\\">,\"";
+    let uri = "<sip:a@10.0.0.1:5061>";
+    for contact in [
+        format!("{uri};expires=60;{INSTANCE}"),
+        format!("{uri};{INSTANCE} ; expires = 60"),
+        format!("\"<x>;expires=7\" {uri};{INSTANCE};reg-id=1;expires=60"),
+        format!("sip:a@10.0.0.1:5061;{INSTANCE};expires=60;q=0.5"),
+        format!("{uri};expires=60;methods=\"INVITE, <ACK>\", <sip:b@10.0.0.1:5062>;{INSTANCE};expires=90"),
+    ] {
+        let mut host = phone();
+        sent(&mut host, &format!("REGISTER sip:x SIP/2.0\r\nContact: {contact}\r\nExpires: 1800\r\n\r\n"));
+        let wanted: Vec<_> = host.wants.iter().map(|want| (want.port, want.lifetime)).collect();
+        let both = [(5061, Some(60)), (5062, Some(90))];
+        assert_eq!(wanted, both[..1 + usize::from(contact.contains("5062"))], "{contact}");
+    }
+}
+
 #[test]
 fn a_contact_without_a_port_gets_one() {
     let mut host = phone();
