@@ -344,12 +344,12 @@ def an_address_that_another_station_has_is_reported_and_tried_again(n):
         hosts.nat.ip("link", "set", "nx-inside", "down")
         time.sleep(0.6)
         hosts.nat.ip("link", "set", "nx-inside", "up")
-        told = f"its kernel device cannot use {PORT6}, which another station on the link has"
-        expect(wait_until(lambda: told in log(), 20, 0.1), f"a line of the log: {log()[-2000:]}")
+        line = f"its kernel device cannot use {PORT6}, which another station on the link has"
+        expect(wait_until(lambda: line in log(), 20, 0.1), f"a line of the log: {log()[-2000:]}")
         expect(wait_until(lambda: withheld() == "device_down", 5, 0.1), f"withheld: {withheld()}")
-        # One attempt fails, and says nothing new.
+        # One attempt fails, and is not logged again.
         time.sleep(11)
-        expect_equal((log().count(told), withheld()), (1, "device_down"), "while the other station has it")
+        expect_equal((log().count(line), withheld()), (1, "device_down"), "while the other station has it")
         hosts.lan.ip("-6", "address", "del", f"{PORT6}/64", "dev", "eth0")
         hosts.lan.run(["ip", "-6", "neigh", "flush", "dev", "eth0"])
         expect(wait_until(lambda: withheld() is None, 25, 0.2), f"after it is gone: {withheld()}; {log()[-2000:]}")

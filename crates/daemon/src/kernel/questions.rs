@@ -1,8 +1,8 @@
 //! Which neighbours the kernel asks for, so that their answers pass beside a flood.
 //!
-//! The rate of a class cannot tell an answer that the kernel waits for from what others send. Each
-//! question lets one answer pass without it: a flood of answers gets no more of them through than
-//! the kernel asks for.
+//! To the rate of a class, an answer that the kernel waits for is like what others send. So each
+//! question lets one answer pass without it: of a flood of answers, as many pass as the kernel asks
+//! for.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;

@@ -391,8 +391,8 @@ impl<P: Family> RibOf<P> {
         self.named.get(&object).into_iter().flatten().copied().collect()
     }
 
-    /// Sets the route of the kernel for a prefix with this metric; None: removes it. Returns whether
-    /// anything changed.
+    /// Sets the route of the kernel for a prefix with this metric; None: removes it. Returns
+    /// whether anything changed.
     pub fn change_kernel(
         &mut self,
         table: Table,

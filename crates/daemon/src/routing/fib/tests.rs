@@ -249,8 +249,8 @@ fn a_million_routes_fit_in_200_mb() {
     fib.publish();
     println!("an object with {} routes followed in {:.0} ms", named.len(), (cpu_seconds() - begun) * 1e3);
     // Entries of the collection: prefix and route in a B-tree that is two thirds full at least, and
-    // prefix and target in a hash map that is seven sixteenths full at least; tables and prefixes by
-    // object, which come in order and so leave nodes half empty.
+    // prefix and target in a hash map that is seven sixteenths full at least. By object: tables and
+    // prefixes in a B-tree that is half full at least.
     let tables = fib.bytes();
     let rib_bytes = rib.kernel_len() * (size_of::<Prefix>() + 12) * 3 / 2;
     let rib_bytes = rib_bytes + rib.kernel_len() * size_of::<(Table, Prefix)>() * 2;

@@ -18,7 +18,6 @@ use crate::routing::family::Family;
 use crate::routing::fib::FibError;
 use crate::routing::rib::HOPS_MAX;
 use crate::routing::rib::Hop;
-use crate::routing::rib::KernelRoute;
 use crate::routing::rib::Leads;
 use crate::routing::rib::RibOf;
 use crate::routing::rib::Table;
@@ -334,6 +333,7 @@ mod tests {
     use nat::types::RealmId;
 
     use super::*;
+    use crate::routing::rib::KernelRoute;
     use crate::routing::rib::Rib6;
 
     /// What is left of a route of IPv6 over these next hops after a message.

@@ -213,7 +213,10 @@ impl fmt::Display for DeviceFault {
             DeviceFault::Deleted => f.write_str("was deleted; restart Natrix to make it anew"),
             DeviceFault::Lacks(address) => write!(f, "lacks the address {address}; add it, or restart Natrix"),
             DeviceFault::Twice(address) => {
-                write!(f, "cannot use {address}, which another station on the link has; give that one another address")
+                write!(
+                    f,
+                    "cannot use {address}, which another station on the link has; change the address of that station"
+                )
             }
         }
     }
