@@ -70,7 +70,8 @@ pub(in crate::shard) struct HostPackets {
     further: u64,
     /// The records that are probably those of the hosts of plain packets; 0 for none.
     candidates: [u32; BURST_MAX],
-    /// Of plain packets: [`InternalKey::word`](crate::state::mapping::InternalKey::word), at first with the address 0.
+    /// Of plain packets: [`InternalKey::word`](crate::state::mapping::InternalKey::word), at first
+    /// with the address 0.
     internal: [u64; BURST_MAX],
     /// New endpoints of pending packets: of those from hosts the source, once the session is found.
     ends: [(u32, u16); BURST_MAX],
