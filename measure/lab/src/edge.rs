@@ -287,7 +287,7 @@ fn plain_to_ipv6(bytes: &mut [u8], packet: usize) -> Option<usize> {
     }
     let [source, destination] =
         [ipv4::SOURCE_OFFSET, ipv4::DESTINATION_OFFSET].map(|offset| field::u32_at(&chunk[GROWTH..], offset));
-    translate::plain_to_ipv6(chunk, address6(source), address6(destination));
+    translate::plain_to_ipv6(chunk, address6(source), address6(destination), None);
     Some(start)
 }
 
@@ -333,7 +333,7 @@ fn plain_to_ipv4(bytes: &mut [u8], packet: usize) -> Option<usize> {
     }
     let [source, destination] =
         [ipv6::SOURCE_OFFSET, ipv6::DESTINATION_OFFSET].map(|offset| field::u128_at(chunk.as_slice(), offset));
-    translate::plain_to_ipv4(chunk, address4(source)?, address4(destination)?);
+    translate::plain_to_ipv4(chunk, address4(source)?, address4(destination)?, None);
     Some(packet + GROWTH)
 }
 
