@@ -16,6 +16,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent / "demo")]
 import kit  # noqa: E402
 import setups  # noqa: E402
 import test_alg_ftp  # noqa: E402, F401
+import test_alg_pieces  # noqa: E402, F401
 import test_alg_pptp  # noqa: E402, F401
 import test_alg_rtsp  # noqa: E402, F401
 import test_alg_second_opinion  # noqa: E402, F401
