@@ -319,7 +319,7 @@ impl View<'_> {
             worker: self.worker,
             age: age(mapping.created_s(), now),
             idle: self.mapping_idle(index, now).min(most),
-            expires_in: self.end_of(index, mapping.expires()).saturating_since(now),
+            expires_in: self.end_of(index, self.mapping_ends(index)).saturating_since(now),
             sessions: u32::from(mapping.extra_count()) + u32::from(mapping.has_live_session(now)) - holds,
             origin,
         }
@@ -363,6 +363,23 @@ impl View<'_> {
             slot = session.next;
         }
         shortest.unwrap_or(age(mapping.created_s(), now))
+    }
+
+    /// The end that the mapping's sessions show, if one of them has ended early, as the hold of a
+    /// deleted grant. Of many sessions, the end that the record has.
+    fn mapping_ends(&self, index: u32) -> Instant {
+        let mapping = self.state.mappings.get(index);
+        if !mapping.expiry_is_bound() || u32::from(mapping.extra_count()) > EXTRA_LOOKED_AT {
+            return mapping.expires();
+        }
+        let mut last = if mapping.has_session() { mapping.session_expires() } else { Instant::ORIGIN };
+        let mut slot = mapping.extra_head;
+        while slot != 0 {
+            let session = self.state.sessions.get(slot);
+            last = last.max(session.expires());
+            slot = session.next;
+        }
+        last.min(mapping.expires())
     }
 
     fn session_idle(

@@ -356,6 +356,20 @@ fn a_deletion_ends_no_flow() {
 }
 
 #[test]
+fn a_held_down_port_is_shown_until_it_is_free() {
+    for protocol in BOTH {
+        let mut bed = bed();
+        let idle = Ask::map(I1, protocol, 7_000).lifetime(86_400);
+        bed.granted(&idle);
+        bed.pcp(&idle.lifetime(0));
+        let timeouts = bed.settings().timeouts;
+        let rest = if protocol == Protocol::Tcp { timeouts.tcp_established } else { timeouts.udp };
+        let shown = bed.mappings()[0].expires_in;
+        assert!(shown <= rest + timeouts.tcp_closing && shown + Duration::from_secs(10) > rest, "{shown:?}");
+    }
+}
+
+#[test]
 fn a_freed_port_is_held_down_for_its_client() {
     covers!("6887-15c");
     for protocol in BOTH {
