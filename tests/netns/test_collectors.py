@@ -545,7 +545,7 @@ def daily_exports_are_as_sure_as_find_after_a_kill(n):
             time.sleep(3 if day < 2 else 0)
             moments += [(address, port) for address, port in endpoints]
         for subscriber in range(8):
-            # Perhaps not complete on the disk when the process is killed: then nothing of them is proved.
+            # Perhaps not complete on the disk at the kill: nothing of them is proved.
             test_log.send(n, f"100.64.0.{60 + subscriber}", 4100)
         killed = now()
         n.dut.daemon.process.kill()

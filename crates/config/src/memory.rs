@@ -5,6 +5,7 @@ use mem::Need;
 use mem::NotEnough;
 use mem::Plan;
 use mem::Stock;
+use nat::settings::Address6;
 
 use crate::model::Config;
 use crate::model::EventLog;
@@ -34,12 +35,18 @@ impl MemoryNeeded {
 }
 
 impl Config {
-    /// Stations for which the subnets of interfaces with a device of the kernel have room, in IPv4.
-    /// The kernel has each of them that speaks in its table of neighbours.
-    pub fn kernel_stations(&self) -> u64 {
+    /// Stations for which the subnets of interfaces with a device of the kernel have room, in IPv4
+    /// and in IPv6. The kernel has each of them that speaks in its table of neighbours. A subnet of
+    /// IPv6 has room for more than any table.
+    pub fn kernel_stations(&self) -> (u64, u64) {
         let with_device = self.nat.interfaces.iter().zip(&self.kernel).filter(|(_, name)| name.is_some());
         let subnets = with_device.flat_map(|(interface, _)| &interface.addresses);
-        subnets.map(|own| 1_u64 << 32_u8.saturating_sub(own.prefix_length)).sum()
+        let stations = subnets.map(|own| 1_u64 << 32_u8.saturating_sub(own.prefix_length)).sum();
+        let has_device = |own: &&Address6| self.kernel.get(own.interface.index()).is_some_and(Option::is_some);
+        let subnets = self.nat.ipv6.addresses.iter().filter(has_device);
+        let room = |own: &Address6| 1_u64.checked_shl(128_u32.saturating_sub(own.prefix_length.into()));
+        let stations6 = subnets.map(|own| room(own).unwrap_or(u64::MAX)).fold(0, u64::saturating_add);
+        (stations, stations6)
     }
 
     /// The memory this configuration takes.

@@ -13,6 +13,9 @@ use config::Config;
 use config::DriverKind;
 use config::Hugepages;
 use daemon::http_group;
+use daemon::kernel::setup::NeighbourTable;
+use daemon::kernel::setup::neighbour_tables;
+use daemon::kernel::setup::room_text;
 use serde_json::json;
 
 use crate::data_plane;
@@ -111,7 +114,7 @@ struct Kernel<'a> {
 fn examine(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<Finding> {
     let mut found = vec![privileges(files, config), hugepages(files, config), transparent(files), locked(files)];
     found.extend(ports(files, config, kernel));
-    found.extend(config.and_then(|config| neighbours(files, config)));
+    found.extend(config.into_iter().flat_map(|config| neighbours(files, config)));
     found.extend(config.and_then(|config| reverse_path(files, config)));
     found.extend(config.and_then(groups));
     found.push(clock_source(files));
@@ -159,16 +162,17 @@ fn hugepages(files: &Files, config: Option<&Config>) -> Finding {
 }
 
 /// With devices of the kernel, each subscriber on a link is a neighbour of the kernel.
-fn neighbours(files: &Files, config: &Config) -> Option<Finding> {
-    let stations = config.kernel_stations();
-    let key = daemon::kernel::setup::NEIGHBOURS_LIMIT;
-    let limit: u64 = files.text(&format!("proc/sys/{}", key.replace('.', "/"))).trim().parse().ok()?;
-    let seen = format!("{limit} at most; the subnets of interfaces with kernel have room for {stations}");
-    if stations <= limit {
-        return (stations > 0).then(|| ok("neighbours", seen));
-    }
-    let remedy = daemon::kernel::setup::neighbours_remedy(stations);
-    Some(finding("neighbours", Level::Warning, seen, remedy))
+fn neighbours(files: &Files, config: &Config) -> Vec<Finding> {
+    let tables = neighbour_tables(config, |path| Some(files.text(path)));
+    let found = tables.into_iter().map(|NeighbourTable { family, limit, stations, remedy }| {
+        let room = room_text(stations);
+        let seen = format!("{limit} of {family} at most; the subnets of interfaces with kernel have room for {room}");
+        match remedy {
+            None => ok("neighbours", seen),
+            Some(remedy) => finding("neighbours", Level::Warning, seen, remedy),
+        }
+    });
+    found.collect()
 }
 
 /// With rp_filter = 1, the kernel drops packets and ARP that come from a subnet by another device
@@ -650,13 +654,34 @@ mod tests {
         };
         let found = |length| {
             let config = config::parse(&text(length), "test.toml").unwrap_or_else(|faults| panic!("{faults:?}"));
-            neighbours(&tree.files(), &config).unwrap()
+            neighbours(&tree.files(), &config).pop().unwrap()
         };
         let small = found(20);
         assert_eq!(small.level, Level::Warning);
         assert!(small.seen.contains("room for 4096"), "{small:?}");
         assert!(small.remedy.contains("net.ipv4.neigh.default.gc_thresh3=8192"), "{small:?}");
         assert_eq!(found(24).level, Level::Ok);
+    }
+
+    #[test]
+    fn a_small_table_of_ipv6_neighbours_is_a_warning() {
+        let text = "[[interface]]\nname = \"in\"\nrealm = \"inside\"\ndriver = \"0000:3b:00.0\"\n\
+             addresses = [\"100.64.0.1/24\", \"2001:db8:64::1/64\"]\nkernel = \"nx-in\"\n\
+             [[interface]]\nname = \"out\"\nrealm = \"outside\"\ndriver = \"net_af_packet0,iface=eth1\"\n\
+             addresses = [\"192.0.2.2/30\"]\n\
+             [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/24\"]\n";
+        let config = config::parse(text, "test.toml").unwrap_or_else(|faults| panic!("{faults:?}"));
+        let path = |net: &str| format!("proc/sys/net/{net}/neigh/default/gc_thresh3");
+        let found = |limit: &str| {
+            let tree = Tree::new("neighbours6", &[(&path("ipv4"), "1024\n"), (&path("ipv6"), limit)]);
+            neighbours(&tree.files(), &config)
+        };
+        let [of_ipv4, of_ipv6] = &found("1024\n")[..] else { panic!("one for each family") };
+        assert_eq!((of_ipv4.level, of_ipv6.level), (Level::Ok, Level::Warning));
+        assert!(
+            of_ipv6.seen.contains("billions") && of_ipv6.remedy.contains("net.ipv6.neigh.default.gc_thresh3=65536")
+        );
+        assert_eq!(found("65536\n")[1].level, Level::Ok);
     }
 
     #[test]

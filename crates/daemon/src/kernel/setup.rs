@@ -218,28 +218,59 @@ pub fn devices_with_shared_subnets(config: &Config) -> Vec<&str> {
     named.iter().filter(|(interface, _)| shares(interface)).map(|(_, name)| *name).collect()
 }
 
-/// The kernel's limit of IPv4 neighbours on all interfaces together (ip-sysctl.rst of Linux).
-pub const NEIGHBOURS_LIMIT: &str = "net.ipv4.neigh.default.gc_thresh3";
+/// The kernel's table of the neighbours of one family, on all interfaces together (ip-sysctl.rst of
+/// Linux).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeighbourTable {
+    /// `IPv4` or `IPv6`.
+    pub family: &'static str,
+    /// Most neighbours.
+    pub limit: u64,
+    /// Stations for which the subnets of interfaces with a device have room.
+    pub stations: u64,
+    /// The command that makes room for them; None if there is enough.
+    pub remedy: Option<String>,
+}
 
-/// The command that makes room for so many stations. Above `gc_thresh2`, the kernel removes what
-/// was not confirmed for five seconds.
-pub fn neighbours_remedy(stations: u64) -> String {
-    let limit = (stations + 1_024).next_power_of_two();
-    format!("sysctl -w net.ipv4.neigh.default.gc_thresh2={limit} {NEIGHBOURS_LIMIT}={limit}")
+/// Stations of a subnet of IPv6 that a table should have room for. The subnet has room for more
+/// than any table.
+const NEIGHBOURS_ENOUGH: u64 = 1 << 16;
+
+/// The tables that devices of these interfaces use. `read` gives the text of a file by its path
+/// from the root.
+pub fn neighbour_tables(config: &Config, read: impl Fn(&str) -> Option<String>) -> Vec<NeighbourTable> {
+    let (stations, stations6) = config.kernel_stations();
+    let table = |(family, net, stations): (&'static str, &str, u64)| {
+        let limit: u64 = read(&format!("proc/sys/net/{net}/neigh/default/gc_thresh3"))?.trim().parse().ok()?;
+        let wanted = if net == "ipv6" { stations.min(NEIGHBOURS_ENOUGH) } else { stations };
+        let remedy = (wanted > limit).then(|| {
+            let limit = if wanted == NEIGHBOURS_ENOUGH { wanted } else { (wanted + 1_024).next_power_of_two() };
+            // Above `gc_thresh2`, the kernel removes what was not confirmed for five seconds.
+            format!("sysctl -w net.{net}.neigh.default.gc_thresh2={limit} net.{net}.neigh.default.gc_thresh3={limit}")
+        });
+        Some(NeighbourTable { family, limit, stations, remedy })
+    };
+    let both = [("IPv4", "ipv4", stations), ("IPv6", "ipv6", stations6)];
+    both.into_iter().filter(|(.., stations)| *stations > 0).filter_map(table).collect()
 }
 
 /// Where there are more subscribers on links than the kernel keeps, it resolves the rest by turns.
 fn warn_of_neighbours(config: &Config, log: Log) {
-    let path = Path::new("/proc/sys").join(NEIGHBOURS_LIMIT.replace('.', "/"));
-    let Ok(Ok(limit)) = fs::read_to_string(path).map(|text| text.trim().parse::<u64>()) else { return };
-    let stations = config.kernel_stations();
-    if stations > limit {
-        let remedy = neighbours_remedy(stations);
-        log.warn(&format_args!(
-            "kernel devices: their subnets have room for {stations} stations, and the kernel keeps {limit} neighbours; \
-             if more speak, packets are lost: {remedy}"
-        ));
+    let read = |path: &str| fs::read_to_string(Path::new("/").join(path)).ok();
+    for NeighbourTable { family, limit, stations, remedy } in neighbour_tables(config, read) {
+        if let Some(remedy) = remedy {
+            let room = room_text(stations);
+            log.warn(&format_args!(
+                "kernel devices: their subnets of {family} have room for {room} stations, and the kernel keeps {limit} \
+                 neighbours; if more speak, packets are lost: {remedy}"
+            ));
+        }
     }
+}
+
+/// A number of stations: that of a subnet of IPv6 need not be written out.
+pub fn room_text(stations: u64) -> String {
+    if stations > u64::from(u32::MAX) { "billions of".to_owned() } else { stations.to_string() }
 }
 
 /// The devices that the service manager kept and that a port has now, by name. The others, which

@@ -907,8 +907,8 @@ fn rtsp_media_reach_the_client() {
     bed.run_out();
 }
 
-/// What comes from outside need not keep a mapping (RFC 4787 §4.3 REQ-6), but a film comes only from
-/// there, and so does music on hold.
+/// What comes from outside need not keep a mapping (RFC 4787 §4.3 REQ-6), but a film comes only
+/// from there, and so does music on hold.
 #[test]
 fn what_only_receives_keeps_its_announced_port() {
     for (workers, from_inside) in [(1, true), (1, false), (8, true)] {

@@ -71,7 +71,7 @@ impl Search<'_> {
         for range in known.pools_between(from_us, to_us).filter_map(|pools| pools.range_of(address)) {
             (is_of_pool, is_one_to_one) = (true, is_one_to_one || range.is_one_to_one);
         }
-        self.assignment.has_pools |= !known.pools.is_empty();
+        self.assignment.has_pools |= known.pools.iter().any(|(_, pools)| !pools.ranges().is_empty());
         self.assignment.is_of_pool |= is_of_pool;
         self.assignment.is_one_to_one |= is_one_to_one;
     }

@@ -123,8 +123,8 @@ impl Search<'_> {
         }
     }
 
-    /// The longest part of a time by a boot's clock in which the time of day was not set, as time of
-    /// day.
+    /// The longest part of a time by a boot's clock in which the time of day was not set, as time
+    /// of day.
     fn longest_part(&self, boot: u32, from_us: u64, until_us: u64) -> Option<(u64, u64)> {
         let boot = self.store.catalogue.boots.get(boot as usize)?;
         let parts = boot.clocks.iter().enumerate().map(|(place, clock)| {
