@@ -516,10 +516,11 @@ impl Stream {
         }
     }
 
-    /// True if all sequence numbers are as they came.
+    /// True if all sequence numbers are as they came, and the sender has all that its receiver has
+    /// not.
     #[must_use]
     pub fn is_unchanged(&self, held: &Held) -> bool {
-        self.shift == 0 && held.kept_len == 0
+        self.shift == 0 && held.may_be_lost()
     }
 
     /// True if the sender's next segment may begin here, with so many bytes held.
@@ -570,6 +571,12 @@ impl Stream {
         let end = sequence.wrapping_add(payload.len() as u32);
         let next = self.base.wrapping_add(held.len() as u32);
         if payload.is_empty() && !fin {
+            let is_probe = |end| distance(self.base, sequence) >= 0 && distance(sequence, end) > 0;
+            if held.owned.is_some_and(|owned| is_probe(owned.end)) {
+                // It was acknowledged, so the sender asks for an answer (RFC 9293 §3.8.4).
+                let repeated = self.base.wrapping_add(self.shift).wrapping_sub(1);
+                return Passed::On { sequence: repeated, length: 0, fin: false };
+            }
             return Passed::On { sequence: self.empty_at(held, sequence), length: 0, fin: false };
         }
         if distance(next, sequence) > 0 {
@@ -624,7 +631,8 @@ impl Stream {
             let repeated = self.base.wrapping_add(self.shift).wrapping_sub(1);
             return Passed::On { sequence: repeated, length: 0, fin: false };
         }
-        let fin = fin && !held.has_bytes();
+        // Not before bytes for which there was no room.
+        let fin = fin && !held.has_bytes() && distance(end, self.base) >= 0;
         self.has_ended |= fin && end == self.base;
         Passed::On { sequence: start, length: out.len, fin }
     }

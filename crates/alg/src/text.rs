@@ -296,7 +296,16 @@ const KNOWN: u32 = 1 << 28;
 /// See [`crate::Alg::is_surely_its_own`].
 pub(crate) fn is_surely_begun(memory: &Memory, context: &Context<'_>, bytes: &[u8], shape: &Shape) -> bool {
     let is_known = memory.flags & KNOWN << u32::from(context.from_client) != 0;
-    is_known || shape.starts.iter().any(|start| starts(bytes, start))
+    let is_begun = is_known || shape.starts.iter().any(|start| starts(bytes, start));
+    is_begun && !has_bare_line_end(bytes)
+}
+
+/// Whether a header has a line that ends with LF or CR alone. Its receiver may take an empty one
+/// for the end of the header (RFC 2326 §4), and this gateway does not.
+fn has_bare_line_end(message: &[u8]) -> bool {
+    let header = find(message, b"\r\n\r\n", 0).map_or(message, |end| &message[..end]);
+    let mut before = 0;
+    bytes(header, 0, header.len()).any(|(_, byte)| (byte == b'\n') != (core::mem::replace(&mut before, byte) == b'\r'))
 }
 
 /// The first message of a stream. Each byte is looked at when it comes, and the header fields when

@@ -150,6 +150,58 @@ fn a_sender_gets_the_acknowledgement_that_it_waits_for() {
     }
 }
 
+/// Its receiver may take an empty line for the end of the header, and answer.
+#[test]
+fn a_line_that_ends_with_lf_alone_is_not_surely_a_part() {
+    let lines = "SETUP rtsp://x/a RTSP/1.0\r\nCSeq: 1\r\nTransport: RTP/AVP;client_port=5000-5001\r\n";
+    let is_sure = |text: &str| rtsp_client().is_sure(true, text.as_bytes());
+    assert!(is_sure(lines) && is_sure(lines.strip_suffix('\n').unwrap()));
+    for text in
+        [lines.replace("\r\n", "\n"), format!("{lines}\n"), format!("{lines}\r\r"), lines.replace("1\r\n", "1\n")]
+    {
+        assert!(!is_sure(&text), "{text:?}");
+    }
+    assert!(is_sure(&format!("{lines}Content-Length: 9\r\n\r\na\nb\n")), "a body may have them");
+}
+
+/// Of a message that is too long, the rest comes when its sender repeats it, and so does its end.
+#[test]
+fn a_stream_does_not_end_before_what_had_no_room() {
+    const FIRST: u32 = u32::MAX - 1_000;
+    let text = [b"INVITE sip:x SIP/2.0\r\n".as_slice(), &b"a: b\r\n".repeat(900)].concat();
+    let (text, first) = (&text[..4_200], 2_896);
+    let mut host = sip_client();
+    let (mut stream, mut held, mut out) = (host.stream(FIRST), Held::default(), vec![0; 32_768]);
+    let segment = |from: usize, to: usize, fin| {
+        let sequence = FIRST.wrapping_add(from as u32);
+        Segment { sequence, payload: &text[from..to], fin }
+    };
+    let mut pass = |stream: &mut Stream, held: &mut Held, segment: &Segment<'_>| {
+        let Passed::On { sequence, length, fin } =
+            stream.pass(held, segment, &mut out, |bytes, seen| host.step(true, bytes, seen))
+        else {
+            panic!("there is no gap")
+        };
+        (sequence.wrapping_sub(FIRST), out[..length].to_vec(), fin)
+    };
+    assert_eq!(pass(&mut stream, &mut held, &segment(0, first, false)), (0, vec![], false));
+    assert!(stream.only_repeats(&held, &segment(0, first, false)));
+    stream.take_over(&mut held, true);
+    // A keep-alive is answered.
+    assert_eq!(pass(&mut stream, &mut held, &segment(first - 1, first - 1, false)), (u32::MAX, vec![], false));
+    let mut received = Vec::new();
+    for _ in 0..3 {
+        let (at, bytes, fin) = pass(&mut stream, &mut held, &segment(first, text.len(), true));
+        received.truncate(at as usize);
+        received.extend(bytes);
+        assert!(!fin || received == text, "it ends after {} bytes", received.len());
+        if fin {
+            return;
+        }
+    }
+    panic!("it has no end: {} bytes", received.len());
+}
+
 proptest! {
     #[test]
     fn any_pieces_of_a_sender_that_waits(

@@ -82,7 +82,8 @@ fn read(frame: &[u8]) -> Option<(u16, Message)> {
                 arp::Operation::Reply => Message::Answer(message.sender_address.into()),
             }
         }
-        ETHER_TYPE_IPV6 if packet.get(6) == Some(&ICMP6) => {
+        // From farther away the kernel would not take it (RFC 4861 §7.1).
+        ETHER_TYPE_IPV6 if packet.get(6..8) == Some(&[ICMP6, 255]) => {
             let target = u128::from_be_bytes(*packet.get(TARGET..)?.first_chunk()?);
             match packet.get(IPV6_HEADER) {
                 Some(&SOLICITATION) => Message::Question(target),
@@ -133,6 +134,11 @@ mod tests {
             assert!(!questions.answers(PORT, &answer), "nobody has asked");
             questions.note(PORT, &question);
             assert!(!questions.answers(PORT, &other), "another address");
+            if answer[12..14] == ETHER_TYPE_IPV6.to_be_bytes() {
+                let mut far = answer.clone();
+                far[14 + 7] = 254;
+                assert!(!questions.answers(PORT, &far), "it has passed a router");
+            }
             assert!(!questions.answers(PORT, &question), "no answer");
             assert!(!questions.answers(PortIndex(0), &answer), "another port");
             assert!(questions.answers(PORT, &answer));

@@ -265,8 +265,11 @@ impl Names {
         put_varint(out, u64::from(self.configuration));
         let one_to_one = ranges.iter().filter(|range| range.is_one_to_one).map(|range| range.pool);
         let one_to_one: BTreeSet<u16> = one_to_one.collect();
-        put_varint(out, one_to_one.len() as u64);
-        one_to_one.iter().for_each(|pool| put_varint(out, u64::from(*pool)));
+        if !one_to_one.is_empty() {
+            // Versions before this list read entries without it.
+            put_varint(out, one_to_one.len() as u64);
+            one_to_one.iter().for_each(|pool| put_varint(out, u64::from(*pool)));
+        }
     }
 
     /// True if the others differ in the number of their configuration at most.
@@ -290,7 +293,6 @@ impl Names {
             ranges.push(PoolRange { first, last, pool, is_one_to_one: false });
         }
         names.configuration = if input.is_empty() { UNKNOWN_CONFIGURATION } else { input.number()? };
-        // Earlier versions end here.
         let mut one_to_one: BTreeSet<u16> = BTreeSet::new();
         if !input.is_empty() {
             for _ in 0..input.count(1)? {

@@ -255,7 +255,8 @@ fn of_several<P: Family>(
     }
     let known = rib.kernel(table, news.prefix).into_iter().find(|route| route.metric == news.metric);
     let Some(known) = known else { return Said::All };
-    let is_same = hops == Some(&known.hops[..]);
+    // Routes that name different objects are different ones, even if they lead to the same routers.
+    let is_same = hops == Some(&known.hops[..]) && news.object == known.object;
     match (news.is_there, is_same) {
         (true, true) | (false, true) => Said::All,
         (true, false) if news.replaces => Said::All,
@@ -287,7 +288,7 @@ fn of_several6<P: Family>(
     let kinds = [becomes_one(&known.hops, known.object), becomes_one(hops, news.object)];
     match kinds {
         [true, true] => Said::All,
-        [false, false] if known.hops == hops => Said::All,
+        [false, false] if known.hops == hops && known.object == news.object => Said::All,
         [false, false] if news.replaces && drops(&known.hops) == drops(hops) => Said::All,
         _ => Said::Behind,
     }
@@ -410,6 +411,34 @@ mod tests {
         assert_eq!(said(false, plain, Some(&other), 20, false), Said::Behind, "another one goes");
         assert_eq!(said(false, plain, None, 20, false), Said::Behind, "one over a device of another table");
         assert_eq!(said(false, plain, Some(&same), 20, true), Said::Behind, "there is another one behind it");
+    }
+
+    #[test]
+    fn routes_that_name_different_objects_are_different_routes() {
+        let hops = [Hop { interface: InterfaceId(1), gateway: 1_u32, weight: 1 }];
+        let prefix = Prefix::new([198, 18, 0, 0].into(), 24).unwrap();
+        let mut rib = crate::routing::rib::Rib::of(&crate::routing::rib::tests::settings());
+        let route = KernelRoute { protocol: 186, metric: 20, hops: hops.to_vec(), object: Some(81) };
+        rib.set_kernel(Table::Outside, prefix, &[route]);
+        let said = |is_there, is_appended, object| {
+            let news = RouteNews {
+                is_there,
+                replaces: false,
+                is_appended,
+                table: 254,
+                prefix,
+                metric: 20,
+                protocol: 186,
+                hops: Vec::new(),
+                object,
+            };
+            of_several(&rib, Table::Outside, &news, Some(&hops), false)
+        };
+        assert_eq!(said(true, true, Some(81)), Said::All);
+        assert_eq!(said(true, true, Some(82)), Said::Behind, "the object of the first one still decides");
+        assert_eq!(said(true, false, Some(82)), Said::First);
+        assert_eq!((said(false, false, Some(82)), said(false, false, Some(81))), (Said::Behind, Said::All));
+        assert_eq!(said(false, false, None), Said::Behind, "the same routers without an object");
     }
 
     #[test]

@@ -76,19 +76,19 @@ impl Search<'_> {
         self.assignment.is_one_to_one |= is_one_to_one;
     }
 
-    /// Says what was noted of an address that has no holder.
+    /// Says what was noted of an address that has no holder, or none all the time.
     pub(super) fn assignments(&mut self) {
-        if !self.found.holders.is_empty() {
-            return;
-        }
-        let address = self.question.address;
+        let Question { address, from_us, to_us, .. } = self.question;
         let Assignment { has_pools, is_of_pool, is_one_to_one } = self.assignment;
-        if is_one_to_one {
+        let is_held = !self.found.holders.is_empty();
+        let is_held_throughout =
+            self.found.holders.iter().any(|holder| self.found.is_throughout(holder, from_us, to_us));
+        if is_one_to_one && !is_held_throughout {
             self.limit(format!(
                 "the configuration of that time gave {address} to one host (one-to-one), which has a record only \
                  while it uses it; `natrix find {address} --config FILE` names the host"
             ));
-        } else if has_pools && !is_of_pool {
+        } else if has_pools && !is_of_pool && !is_held {
             self.found.notes.push(format!(
                 "{address} was no external address of a pool: packets that pass untranslated have no record"
             ));
