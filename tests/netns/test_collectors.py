@@ -420,6 +420,8 @@ def generated(n, form):
     """A generated store, and an export of all of it in this format."""
     store, exported = Path(n.state.directory) / f"generated-{form}", Path(n.state.directory) / f"all.{form}"
     natrix, whole = n.dut.binary, ("--from", "2026-01-01T00:00:00Z", "--to", "2027-01-01T00:00:00Z")
+    if exported.exists():
+        return store, exported
     n.nat.run([natrix, "log", "generate", "--dir", store, "--mappings", "50000", "--seed", "5"], check=True, timeout=60)
     words = [natrix, "log", "export", "--dir", store, "--format", form, "--output", exported, *whole]
     _, out, _ = n.nat.run(words, check=True, timeout=60)
