@@ -296,6 +296,21 @@ pub(crate) struct Request {
     pub(crate) suggested: Suggested,
 }
 
+impl Request {
+    /// What asks for a grant again, at any other place.
+    pub(crate) fn again(grant: &Grant) -> Request {
+        Request {
+            key: grant.key(),
+            origin: grant.origin(),
+            kind: grant.kind(),
+            remotes: grant.remotes,
+            expires: grant.expires(),
+            requester: grant.requester,
+            suggested: Suggested::Any,
+        }
+    }
+}
+
 /// The external endpoint that the requester would like. An existing mapping takes precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suggested {

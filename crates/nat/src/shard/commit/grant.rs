@@ -258,15 +258,7 @@ impl Ledger {
     /// Finds another mapping for a grant whose own has ended. False if there is none.
     pub(in crate::shard) fn move_grant(&mut self, now: Instant, index: u32) -> bool {
         let grant = *self.state.grants.get(index);
-        let request = Request {
-            key: grant.key(),
-            origin: grant.origin(),
-            kind: grant.kind(),
-            remotes: grant.remotes,
-            expires: grant.expires(),
-            requester: grant.requester,
-            suggested: Suggested::Any,
-        };
+        let request = Request::again(&grant);
         let Ok((mapping, hold)) = self.place_grant(now, &request) else { return false };
         let external = self.state.mappings.get(mapping).external();
         self.state.grants.get_mut(index).place_at(mapping, hold, external);

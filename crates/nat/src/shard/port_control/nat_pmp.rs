@@ -202,15 +202,7 @@ impl Ledger {
             self.end_grant(now, twin);
         }
         let grant = *self.state.grants.get(index);
-        let request = Request {
-            key: grant.key(),
-            origin: grant.origin(),
-            kind: grant.kind(),
-            remotes: grant.remotes,
-            expires: grant.expires(),
-            requester: grant.requester,
-            suggested: Suggested::Any,
-        };
+        let request = Request::again(&grant);
         self.reserve_twin(now, &request, &grant);
     }
 
