@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -64,7 +65,11 @@ class Router:
 
     def kill(self):
         """Ends all at once, without a word to the peer or to the kernel."""
-        for daemon in reversed(self.daemons):
+        # zebra removes the routes of a daemon that ends before it does, and the others notice
+        # that zebra has ended.
+        for daemon in self.daemons:
+            daemon.process.send_signal(signal.SIGSTOP)
+        for daemon in self.daemons:
             daemon.process.kill()
             daemon.process.wait(10)
 
