@@ -1,6 +1,7 @@
 """Routes and sockets of the kernel on the devices that stand for Natrix's ports, and FRR on them."""
 
 import contextlib
+import datetime
 import errno
 import ipaddress
 import itertools
@@ -1220,6 +1221,33 @@ def starved(dut, change, known_to_kernel, known_to_natrix, prefixes):
     become_equal(set(prefixes[1::2]), "at full speed")
 
 
+def withdrawals(n, count):
+    """Seconds until the pools are withdrawn once their link goes down, each time while all routes are compared.
+
+    Every change of a link begins a comparison, so one is under way since the link came up.
+    """
+    withheld = lambda: n.dut.show("status")[0]["announcement"]["withheld"]  # noqa: E731
+    monitor = n.nat.start("monitor", ["ip", "-ts", "monitor", "route"])
+    gone = lambda: [line for line in monitor.log().splitlines() if "Deleted blackhole" in line]  # noqa: E731
+    found = []
+    try:
+        for _ in range(count):
+            expect(wait_until(lambda: withheld() is None, 120, 0.05), f"announced: {withheld()}")
+            known, begun = len(gone()), datetime.datetime.now()
+            n.core.ip("link", "set", "nat", "down")
+            expect(wait_until(lambda known=known: len(gone()) > known, 120, 0.05), f"withdrawn: {withheld()}")
+            at = datetime.datetime.fromisoformat(gone()[known].split("]")[0].strip("["))
+            found.append((at - begun).total_seconds())
+            n.core.ip("link", "set", "nat", "up")
+    finally:
+        monitor.end()
+        n.core.ip("link", "set", "nat", "up")
+        # The kernel forgot it with the link.
+        n.core.ip("route", "replace", "203.0.113.0/24", "via", NAT_OUTSIDE)
+    expect(wait_until(lambda: withheld() is None, 120, 0.05), f"announced in the end: {withheld()}")
+    return found
+
+
 @test("kernel_routes")
 def a_million_routes_of_the_kernel_take_at_most_200_mb(n):
     """Resident memory, the most of it included, while they come and while all of them are compared twice."""
@@ -1247,6 +1275,8 @@ def a_million_routes_of_the_kernel_take_at_most_200_mb(n):
         now, most = memory("VmRSS") - before, memory("VmHWM") - before
         print(f"# {len(prefixes):,} routes: {now:.0f} MB, {most:.0f} MB at most", flush=True)
         expect(most <= 200, f"resident memory of a million routes: {now:.0f} MB, {most:.0f} MB at most")
+        took = withdrawals(n, 5)
+        print(f"# pools withdrawn after {', '.join(f'{one:.2f}' for one in took)} s", flush=True)
     finally:
         n.nat.run(["ip", "route", "flush", "proto", OWN], timeout=300)
     expect(wait_until(lambda: counter("routes_kernel") < 1000, 120, 1), "all are gone")

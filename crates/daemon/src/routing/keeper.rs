@@ -4,6 +4,10 @@
 //! (ENOBUFS). Then older messages are taken in, and all routes are read and compared. The
 //! same happens once in a while and whenever a device changes, because the kernel removes routes of
 //! a device that goes down without a word. What the comparison finds is counted.
+//!
+//! A million routes take seconds to compare. So whatever takes long is done in pieces, and between
+//! them the thread looks at links ([`Follower::look_if_due`]): a pool whose link has gone is
+//! withdrawn at once. Messages of links have a socket of their own, and those of routes wait.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -102,6 +106,8 @@ struct Follower {
     vrf_tables: HashMap<u32, u32>,
     fib: Option<Fib>,
     socket: Netlink,
+    /// Messages of links and addresses.
+    links: Netlink,
     carrier: HashMap<PortIndex, bool>,
     /// Names of all devices of the kernel without link. Drivers on top of such a device report it
     /// as up.
@@ -116,6 +122,12 @@ struct Follower {
     doubled: HashSet<(Table, IpAddr, u8, u32)>,
     /// A message says too little, so that all routes must be compared.
     compares_soon: bool,
+    /// A device has changed, so that all routes must be compared now.
+    compares_now: bool,
+    /// Interfaces whose link has changed, and whose routes are still to follow.
+    moved: BTreeSet<InterfaceId>,
+    /// Refused routes are to be tried again.
+    retries: bool,
     /// Somebody may have removed what is announced.
     announces_again: bool,
     /// What is announced, and in which tables of the kernel.
@@ -127,6 +139,8 @@ struct Follower {
     retried: usize,
     /// Looks at ports and pools; no more than [`REPEATED_LOOKS`].
     looks: u32,
+    /// When the next one is due.
+    look_at: Instant,
     settings_of: Arc<Shared>,
     has_said: bool,
     log: Log,
@@ -146,45 +160,12 @@ impl Keeper {
         (devices, record): (Devices, Record),
         log: Log,
     ) -> io::Result<Keeper> {
-        let mut monitor = Netlink::open(&[
-            netlink::LINKS,
-            netlink::ADDRESSES,
-            netlink::ROUTES,
-            netlink::ADDRESSES6,
-            netlink::ROUTES6,
-        ])?;
+        let mut monitor = Netlink::open(&[netlink::ROUTES, netlink::ROUTES6])?;
         // Kernels before 5.3 have none.
         let _ = monitor.join(netlink::NEXT_HOPS);
         let reader = Netlink::open(&[])?;
-        let now = shared();
-        let tables = 1 + now.settings().realms();
-        let mut follower = Follower {
-            fib: now.live_routes().map(|live| Fib::new(live, tables)),
-            routing,
-            shared: Box::new(shared),
-            health: Box::new(health),
-            devices,
-            interface_of: HashMap::new(),
-            vrf_tables: HashMap::new(),
-            socket: Netlink::open(&[])?,
-            carrier: HashMap::new(),
-            without_link: HashSet::new(),
-            faults: BTreeMap::new(),
-            checked_at: None,
-            objects: NextHopObjects::default(),
-            doubled: HashSet::new(),
-            compares_soon: false,
-            announces_again: false,
-            announced: BTreeSet::new(),
-            record,
-            reported: None,
-            retried: 0,
-            looks: 0,
-            settings_of: now,
-            has_said: false,
-            log,
-        };
-        follower.refresh_all();
+        let mut follower = Follower::new(routing, Box::new(shared), Box::new(health), (devices, record), log)?;
+        follower.refresh_all(|_| ());
         // In which tables it announces.
         follower.read_links();
         follower.withdraw_old();
@@ -197,37 +178,58 @@ impl Keeper {
 }
 
 impl Follower {
-    /// Messages come by `monitor`; `reader` is for reading all routes.
+    fn new(
+        routing: Arc<Routing>,
+        shared: Box<dyn Fn() -> Arc<Shared> + Send>,
+        health: Box<dyn Asked>,
+        (devices, record): (Devices, Record),
+        log: Log,
+    ) -> io::Result<Follower> {
+        let now = shared();
+        let tables = 1 + now.settings().realms();
+        Ok(Follower {
+            fib: now.live_routes().map(|live| Fib::new(live, tables)),
+            routing,
+            shared,
+            health,
+            devices,
+            interface_of: HashMap::new(),
+            vrf_tables: HashMap::new(),
+            socket: Netlink::open(&[])?,
+            links: Netlink::open(&[netlink::LINKS, netlink::ADDRESSES, netlink::ADDRESSES6])?,
+            carrier: HashMap::new(),
+            without_link: HashSet::new(),
+            faults: BTreeMap::new(),
+            checked_at: None,
+            objects: NextHopObjects::default(),
+            doubled: HashSet::new(),
+            compares_soon: false,
+            compares_now: false,
+            moved: BTreeSet::new(),
+            retries: false,
+            announces_again: false,
+            announced: BTreeSet::new(),
+            record,
+            reported: None,
+            retried: 0,
+            looks: 0,
+            look_at: Instant::now(),
+            settings_of: now,
+            has_said: false,
+            log,
+        })
+    }
+
+    /// Messages about routes come by `monitor`; `reader` is for reading all of them.
     fn run(mut self, mut monitor: Netlink, mut reader: Netlink, stop: &AtomicBool) {
-        let (mut compare_at, mut look_at) = (Instant::now(), Instant::now());
-        let mut compare_soonest = Instant::now();
+        let mut compare_at = Instant::now();
+        let mut compare_soonest = compare_at;
         let mut lost_at: Option<Instant> = None;
         while !stop.load(Ordering::Relaxed) {
-            let (mut news, mut news6, mut has_changed_links) = (Vec::new(), Vec::new(), false);
-            let received = monitor.receive_bytes(|message| {
-                self.announces_again |= netlink::is_own_route_gone(message);
-                if netlink::is_route(message) {
-                    let known = (news.len(), news6.len());
-                    news.extend(netlink::route_news::<Prefix>(message, &self.objects));
-                    news6.extend(netlink::route_news::<Prefix6>(message, &self.objects));
-                    let is_unknown = |id: u32| !self.objects.has(id);
-                    self.compares_soon |= netlink::object_of_route(message).is_some_and(is_unknown);
-                    if netlink::is_replacement(message) {
-                        let is_announced = |news: &RouteNews<Prefix>| {
-                            self.announced.contains(&(Served::Pool(news.prefix), news.table))
-                        };
-                        self.announces_again |= news.iter().skip(known.0).any(is_announced) || news6.len() > known.1;
-                        // A known route may have given way to one that is not read.
-                        self.compares_soon |= known == (news.len(), news6.len());
-                    }
-                } else if !self.take_in_object(message, &mut news, &mut news6) {
-                    has_changed_links = true;
-                }
-            });
-            self.take_in(&news);
-            if self.has_ipv6() {
-                self.take_in(&news6);
-            }
+            let received = self.take_messages(&mut monitor);
+            self.take_settings();
+            self.look_if_due();
+            self.follow_links();
             let now = Instant::now();
             if received.is_err() {
                 RouteCounters::add(&self.routing.counters.lost, 1);
@@ -239,16 +241,12 @@ impl Follower {
             let is_empty = matches!(received, Ok(false));
             let makes_good = lost_at.is_some_and(|at| is_empty || now.duration_since(at) > MADE_GOOD_WITHIN);
             let is_time = now >= compare_at || self.compares_soon && now >= compare_soonest;
-            if makes_good || has_changed_links || is_time {
+            if makes_good || self.compares_now || is_time {
                 if makes_good {
                     lost_at = (!is_empty).then_some(now);
                 }
-                self.compares_soon = false;
+                (self.compares_soon, self.compares_now) = (false, false);
                 self.read_links();
-                if has_changed_links {
-                    // Pools whose device has gone do not wait until a million routes are compared.
-                    self.look();
-                }
                 self.compare(&mut reader);
                 self.announces_again = true;
                 let done = Instant::now();
@@ -256,12 +254,9 @@ impl Follower {
                 // A tenth of the time at most, however often messages ask for it.
                 compare_soonest = done + COMPARE_PAUSE.max((done - now) * 10);
             }
-            if now >= look_at {
-                self.look();
-                look_at = now + LOOK_INTERVAL;
-            }
             if !matches!(received, Ok(true)) {
-                let mut waited = [PollFd::from_borrowed_fd(monitor.as_fd(), PollFlags::IN)];
+                let sockets = [&monitor, &self.links];
+                let mut waited = sockets.map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
                 let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
                 // After an error the loop reads again.
                 let _ = poll(&mut waited, Some(&pause));
@@ -270,17 +265,68 @@ impl Follower {
         self.announce(&NOTHING);
     }
 
-    /// What changes without a message: the configuration, links of ports, and the pools' health.
-    fn look(&mut self) {
-        let shared = (self.shared)();
-        if !Arc::ptr_eq(&shared, &self.settings_of) {
-            self.settings_of = shared;
-            self.replace_fixed::<Prefix>();
-            if self.has_ipv6() {
-                self.replace_fixed::<Prefix6>();
+    /// Takes in what the kernel says of routes and next hops. Returns whether there may be more.
+    fn take_messages(&mut self, monitor: &mut Netlink) -> io::Result<bool> {
+        let (mut news, mut news6) = (Vec::new(), Vec::new());
+        let received = monitor.receive_bytes(|message| {
+            self.announces_again |= netlink::is_own_route_gone(message);
+            if !netlink::is_route(message) {
+                self.take_in_object(message, &mut news, &mut news6);
+                return;
             }
-            self.refresh_all();
+            let known = (news.len(), news6.len());
+            news.extend(netlink::route_news::<Prefix>(message, &self.objects));
+            news6.extend(netlink::route_news::<Prefix6>(message, &self.objects));
+            let is_unknown = |id: u32| !self.objects.has(id);
+            self.compares_soon |= netlink::object_of_route(message).is_some_and(is_unknown);
+            if netlink::is_replacement(message) {
+                let is_announced =
+                    |news: &RouteNews<Prefix>| self.announced.contains(&(Served::Pool(news.prefix), news.table));
+                self.announces_again |= news.iter().skip(known.0).any(is_announced) || news6.len() > known.1;
+                // A known route may have given way to one that is not read.
+                self.compares_soon |= known == (news.len(), news6.len());
+            }
+        });
+        self.take_in(&news);
+        if self.has_ipv6() {
+            self.take_in(&news6);
         }
+        received
+    }
+
+    /// Takes over a changed configuration.
+    fn take_settings(&mut self) {
+        let shared = (self.shared)();
+        if Arc::ptr_eq(&shared, &self.settings_of) {
+            return;
+        }
+        self.settings_of = shared;
+        self.replace_fixed::<Prefix>();
+        if self.has_ipv6() {
+            self.replace_fixed::<Prefix6>();
+        }
+        self.refresh_all(Follower::look_if_due);
+    }
+
+    /// Looks if a device has changed, or if it is time. Called between the pieces of all that may
+    /// take long, so it takes up nothing of the kind itself.
+    fn look_if_due(&mut self) {
+        let mut has_changed = false;
+        let received = self.links.receive_bytes(|_| has_changed = true);
+        // Some were lost: all devices are read.
+        has_changed |= received.is_err();
+        if has_changed {
+            self.read_links();
+            self.compares_now = true;
+        }
+        if has_changed || Instant::now() >= self.look_at {
+            self.look();
+            self.look_at = Instant::now() + LOOK_INTERVAL;
+        }
+    }
+
+    /// What changes without a message: links of ports, and the pools' health.
+    fn look(&mut self) {
         let mut health = (self.health)(&self.without_link);
         health.devices_down = self.faults.keys().copied().collect();
         for device in &self.devices.ports {
@@ -291,7 +337,7 @@ impl Follower {
                 self.log.warn(&format_args!("kernel device {}: the kernel does not take its link state", device.name));
             }
         }
-        self.follow_links(&health);
+        self.note_links(&health);
         if self.looks < REPEATED_LOOKS {
             self.looks += 1;
             if self.looks.is_power_of_two() {
@@ -326,20 +372,39 @@ impl Follower {
         }
     }
 
-    /// Lets routes follow the links of their interfaces, and tries those again that were refused.
-    fn follow_links(&mut self, health: &Health) {
+    /// Takes over which interfaces have a link. Routes follow in [`Follower::follow_links`].
+    fn note_links(&mut self, health: &Health) {
         // Without an answer of the workers nothing is known about links.
         if self.fib.is_none() || !health.workers_alive {
             return;
         }
         let interfaces = (0..health.interfaces_up.len() as u16).map(InterfaceId);
         let is_up: Vec<bool> = interfaces.map(|interface| health.is_up(interface)).collect();
-        self.set_links::<Prefix>(&is_up);
-        self.retry::<Prefix>();
+        self.moved.extend(lock(&self.routing.rib).set_links(&is_up));
         if self.has_ipv6() {
-            self.set_links::<Prefix6>(&is_up);
-            self.retry::<Prefix6>();
+            self.moved.extend(lock(&self.routing.rib6).set_links(&is_up));
         }
-        self.publish();
+        self.retries = true;
+    }
+
+    /// Lets routes follow the links of their interfaces, and tries those again that were refused.
+    fn follow_links(&mut self) {
+        while !self.moved.is_empty() {
+            let moved: Vec<InterfaceId> = core::mem::take(&mut self.moved).into_iter().collect();
+            self.refresh_over::<Prefix>(&moved);
+            if self.has_ipv6() {
+                self.refresh_over::<Prefix6>(&moved);
+            }
+        }
+        if core::mem::take(&mut self.retries) {
+            self.retry::<Prefix>();
+            if self.has_ipv6() {
+                self.retry::<Prefix6>();
+            }
+            self.publish();
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

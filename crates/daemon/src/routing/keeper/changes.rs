@@ -1,6 +1,8 @@
 //! Changes of routes: from a message of the kernel, or of the configuration, to the tables of the
 //! workers.
 
+use core::iter;
+use core::ops::Bound;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -123,15 +125,11 @@ impl Follower {
         }
     }
 
-    /// Takes over which interfaces have a link.
-    pub(super) fn set_links<P: Family>(&mut self, is_up: &[bool]) {
+    /// Lets the routes over interfaces whose link has changed follow.
+    pub(super) fn refresh_over<P: Family>(&mut self, changed: &[InterfaceId]) {
         let routing = Arc::clone(&self.routing);
-        let changed = lock(P::rib(&routing)).set_links(is_up);
-        if changed.is_empty() {
-            return;
-        }
         for table in Table::all(self.settings_of.settings().realms()) {
-            let prefixes = lock(P::rib(&routing)).prefixes_over(table, &changed);
+            let prefixes = lock(P::rib(&routing)).prefixes_over(table, changed);
             for some in prefixes.chunks(CHANGES_LOCKED) {
                 let mut rib = lock(P::rib(&routing));
                 for prefix in some {
@@ -139,6 +137,7 @@ impl Follower {
                 }
                 drop(rib);
                 self.publish();
+                self.look_if_due();
             }
         }
     }
@@ -199,23 +198,31 @@ impl Follower {
         tables
     }
 
-    /// Routes of the configuration, after it has changed too.
-    pub(super) fn refresh_all(&mut self) {
-        self.refresh_family::<Prefix>();
+    /// Routes of the configuration, after it has changed too. `between` is called between the
+    /// pieces.
+    pub(super) fn refresh_all(&mut self, between: fn(&mut Follower)) {
+        self.refresh_family::<Prefix>(between);
         if self.has_ipv6() {
-            self.refresh_family::<Prefix6>();
+            self.refresh_family::<Prefix6>(between);
         }
         self.publish();
     }
 
-    fn refresh_family<P: Family>(&mut self) {
+    fn refresh_family<P: Family>(&mut self, between: fn(&mut Follower)) {
         let routing = Arc::clone(&self.routing);
-        let mut rib = lock(P::rib(&routing));
         for table in Table::all(self.settings_of.settings().realms()) {
-            let mut from = core::ops::Bound::Unbounded;
-            while let Some(prefix) = rib.next_prefix(table, from) {
-                self.refresh(&mut rib, table, prefix);
-                from = core::ops::Bound::Excluded(prefix);
+            let mut from = Some(Bound::Unbounded);
+            while let Some(first) = from {
+                let mut rib = lock(P::rib(&routing));
+                let next = |prefix: &P| rib.next_prefix(table, Bound::Excluded(*prefix));
+                let some = iter::successors(rib.next_prefix(table, first), next);
+                let some: Vec<P> = some.take(CHANGES_LOCKED).collect();
+                for prefix in &some {
+                    self.refresh(&mut rib, table, *prefix);
+                }
+                drop(rib);
+                between(self);
+                from = some.last().copied().map(Bound::Excluded);
             }
         }
     }

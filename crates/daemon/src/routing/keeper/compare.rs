@@ -26,10 +26,37 @@ use crate::routing::shared::Routing;
 const DUMPS_MAX: usize = 5;
 /// Corrections that workers learn of together.
 const CORRECTIONS_AT_ONCE: usize = 1_024;
+/// Routes that are compared between two looks at links: about a millisecond.
+pub(super) const COMPARED_AT_ONCE: usize = 256;
+
+/// Where all routes are read.
+pub(super) trait Source {
+    /// Gives each route of a family as the kernel writes it.
+    ///
+    /// # Errors
+    /// As [`Netlink::dump`].
+    fn routes<P: Family>(&mut self, each: impl FnMut(&[u8])) -> io::Result<()>;
+
+    /// The same of next hops that are objects.
+    ///
+    /// # Errors
+    /// As [`Netlink::dump`].
+    fn next_hops(&mut self, each: impl FnMut(&[u8])) -> io::Result<()>;
+}
+
+impl Source for Netlink {
+    fn routes<P: Family>(&mut self, each: impl FnMut(&[u8])) -> io::Result<()> {
+        self.dump_bytes(netlink::all_routes::<P>(), each)
+    }
+
+    fn next_hops(&mut self, each: impl FnMut(&[u8])) -> io::Result<()> {
+        self.dump_next_hops(each)
+    }
+}
 
 impl Follower {
     /// Reads all routes, and corrects what differs.
-    pub(super) fn compare(&mut self, reader: &mut Netlink) {
+    pub(super) fn compare(&mut self, reader: &mut impl Source) {
         if self.fib.is_none() {
             return;
         }
@@ -47,10 +74,10 @@ impl Follower {
     }
 
     /// Reads all next hops that routes may name.
-    fn read_objects(&mut self, reader: &mut Netlink) {
+    fn read_objects(&mut self, reader: &mut impl Source) {
         for _ in 0..DUMPS_MAX {
             let mut objects = NextHopObjects::default();
-            let read = reader.dump_next_hops(|message| {
+            let read = reader.next_hops(|message| {
                 let _ = objects.take_in(message);
             });
             match read {
@@ -65,9 +92,9 @@ impl Follower {
     }
 
     /// The same of one family. Returns how many routes differed.
-    fn compare_family<P: Family>(&mut self, reader: &mut Netlink) -> usize {
+    fn compare_family<P: Family>(&mut self, reader: &mut impl Source) -> usize {
         let routing = Arc::clone(&self.routing);
-        let mut corrected = 0;
+        let (mut corrected, mut compared) = (0, 0_usize);
         let mut is_complete = false;
         for _ in 0..DUMPS_MAX {
             lock(P::rib(&routing)).begin_reading();
@@ -75,10 +102,11 @@ impl Follower {
             self.doubled.retain(|(_, address, ..)| !is_this(address));
             // Each route is compared when it comes: a list of a million would be larger than all
             // that is kept of them.
-            let dump = reader.dump_bytes(netlink::all_routes::<P>(), |message| {
+            let dump = reader.routes::<P>(|message| {
                 if let Some(news) = netlink::route_news(message, &self.objects) {
                     self.meet::<P>(&routing, &news, &mut corrected);
                 }
+                self.look_between(&mut compared);
             });
             is_complete = dump.is_ok();
             if is_complete {
@@ -96,9 +124,20 @@ impl Follower {
                 let mut rib = lock(P::rib(&routing));
                 rib.change_kernel(table, prefix, metric, None);
                 self.correct(&mut rib, table, prefix, &mut corrected);
+                drop(rib);
+                self.look_between(&mut compared);
             }
         }
         corrected
+    }
+
+    /// Links do not wait for the rest of the routes.
+    fn look_between(&mut self, compared: &mut usize) {
+        *compared += 1;
+        if compared.is_multiple_of(COMPARED_AT_ONCE) {
+            self.look_if_due();
+            self.follow_links();
+        }
     }
 
     fn meet<P: Family>(&mut self, routing: &Routing, news: &RouteNews<P>, corrected: &mut usize) {

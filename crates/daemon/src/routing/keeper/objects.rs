@@ -29,24 +29,24 @@ type Places = BTreeSet<(u32, Table)>;
 type Part<P> = (Table, Vec<Hop<<P as Family>::Address>>);
 
 impl Follower {
-    /// Takes in a message about an object, and the changes of routes that came before it. False: it
-    /// is about something else.
+    /// Takes in a message about an object, and the changes of routes that came before it.
     pub(super) fn take_in_object(
         &mut self,
         message: &[u8],
         news: &mut Vec<RouteNews<Prefix>>,
         news6: &mut Vec<RouteNews<Prefix6>>,
-    ) -> bool {
+    ) {
         let changed = self.objects.changed_by(message);
         if changed.is_empty() {
-            return self.objects.take_in(message);
+            self.objects.take_in(message);
+            return;
         }
         self.take_in(&mem::take(news));
         if self.has_ipv6() {
             self.take_in(&mem::take(news6));
         }
         let before: Vec<Option<Places>> = changed.iter().map(|id| self.places(*id)).collect();
-        let is_about_object = self.objects.take_in(message);
+        self.objects.take_in(message);
         for (id, before) in changed.into_iter().zip(before) {
             match (before, self.places(id)) {
                 (Some(before), Some(now)) if now.is_subset(&before) => {
@@ -59,7 +59,6 @@ impl Follower {
                 _ => self.compares_soon = true,
             }
         }
-        is_about_object
     }
 
     /// None: its routes may be others than those that name it in the messages of the kernel.
@@ -105,6 +104,7 @@ impl Follower {
                 }
             }
             self.publish();
+            self.look_if_due();
         }
     }
 

@@ -1,0 +1,125 @@
+//! What the thread does while it compares all routes with the kernel's.
+
+use std::sync::Mutex;
+
+use nat::settings::Route;
+
+use super::compare::COMPARED_AT_ONCE;
+use super::compare::Source;
+use super::*;
+use crate::routing::family::Family;
+use crate::routing::rib::Hop;
+use crate::routing::rib::KernelRoute;
+
+const LAN: usize = 0;
+const WAN: usize = 1;
+const SECOND_WAN: InterfaceId = InterfaceId(2);
+
+/// By interface: whether its port has link.
+type Links = Arc<Mutex<Vec<bool>>>;
+
+/// The kernel's routes, read until the follower has seen what changes meanwhile.
+struct Endless {
+    change: Box<dyn FnMut()>,
+    is_seen: Box<dyn Fn() -> bool>,
+    read: usize,
+}
+
+impl Source for Endless {
+    fn routes<P: Family>(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        (self.change)();
+        // There is an end, so that a follower that does not look fails the test.
+        while !(self.is_seen)() && self.read < 2 * COMPARED_AT_ONCE {
+            // No route at all.
+            each(&[]);
+            self.read += 1;
+        }
+        Ok(())
+    }
+
+    fn next_hops(&mut self, _: impl FnMut(&[u8])) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Two interfaces outside, with a static default route over the first and one of the kernel over
+/// the second. There are no pools, so nothing is announced to the kernel of the machine.
+fn follower(links: &Links) -> (Follower, Arc<Routing>) {
+    let mut settings = crate::routing::rib::tests::settings();
+    settings.live_routes = true;
+    settings.interfaces.push(settings.interfaces[WAN].clone());
+    let next_hop = core::net::Ipv4Addr::new(192, 0, 2, 254);
+    settings.routes = vec![Route { prefix: Prefix::ALL, next_hop, interface: InterfaceId(WAN as u16) }];
+    let shared = Arc::new(Shared::new(settings, 1).unwrap());
+    let routing = Arc::new(Routing::new(&shared));
+    let seen = Arc::clone(links);
+    let health = move |_: &HashSet<String>| {
+        let up = lock(&seen).clone();
+        Health {
+            now: nat::Instant::default(),
+            ports_up: up.clone(),
+            interfaces_up: up,
+            devices_down: BTreeSet::new(),
+            workers_alive: true,
+            log_healthy: true,
+        }
+    };
+    let record = Record::beside(&std::env::temp_dir().join(format!("natrix-keeper-{}.sock", std::process::id())));
+    let parts = (Devices::default(), record);
+    let shared = Box::new(move || Arc::clone(&shared));
+    let mut follower =
+        Follower::new(Arc::clone(&routing), shared, Box::new(health), parts, Log::silent()).expect("sockets");
+    // Whatever the links of the machine do.
+    follower.links = Netlink::open(&[netlink::NEXT_HOPS]).expect("a socket");
+    let hop = Hop { interface: SECOND_WAN, gateway: 7, weight: 1 };
+    let route = KernelRoute { protocol: 186, metric: 20, hops: vec![hop], object: None };
+    lock(&routing.rib).set_kernel(Table::Outside, Prefix::ALL, &[route]);
+    follower.refresh_all(|_| ());
+    (follower, routing)
+}
+
+fn default_route(routing: &Routing) -> Vec<InterfaceId> {
+    let rib = lock(&routing.rib);
+    rib.best(Table::Outside, Prefix::ALL).unwrap_or_default().iter().map(|hop| hop.interface).collect()
+}
+
+#[test]
+fn a_link_goes_down_while_all_routes_are_compared() {
+    let links: Links = Arc::new(Mutex::new(vec![true; 3]));
+    let (mut follower, routing) = follower(&links);
+    follower.look();
+    assert_eq!((routing.pools().withheld, default_route(&routing)), (None, vec![InterfaceId(WAN as u16)]));
+
+    let goes_down = |interface: usize| {
+        let links = Arc::clone(&links);
+        Box::new(move || lock(&links)[interface] = false)
+    };
+    let of = Arc::clone(&routing);
+    let is_seen = Box::new(move || default_route(&of) == [SECOND_WAN]);
+    let mut reader = Endless { change: goes_down(WAN), is_seen, read: 0 };
+    follower.look_at = Instant::now();
+    follower.compare(&mut reader);
+    assert!(reader.read <= COMPARED_AT_ONCE, "seen after {} routes, with no end of them", reader.read);
+    let fib = follower.fib.as_ref().expect("live routes");
+    assert!(fib.agrees(&*lock(&routing.rib), follower.settings_of.settings()), "the workers have the other route");
+
+    let of = Arc::clone(&routing);
+    let is_seen = Box::new(move || of.pools().withheld == Some(Withheld::NoLink));
+    let mut reader = Endless { change: goes_down(LAN), is_seen, read: 0 };
+    follower.look_at = Instant::now();
+    follower.compare(&mut reader);
+    assert!(reader.read <= COMPARED_AT_ONCE, "seen after {} routes, with no end of them", reader.read);
+}
+
+#[test]
+fn a_device_changes_while_all_routes_are_compared() {
+    let (mut follower, routing) = follower(&Arc::new(Mutex::new(vec![true; 3])));
+    follower.look_at = Instant::now() + Duration::from_secs(3_600);
+    // The answer stands for what the kernel reports by itself.
+    follower.links.send(netlink::all_links(), netlink_packet_core::NLM_F_DUMP).expect("the kernel's links");
+    let is_seen = Box::new(move || routing.looks.load(Ordering::Relaxed) > 0);
+    let mut reader = Endless { change: Box::new(|| ()), is_seen, read: 0 };
+    follower.compare(&mut reader);
+    assert!(reader.read <= COMPARED_AT_ONCE, "seen after {} routes, with no end of them", reader.read);
+    assert!(follower.compares_now, "routes that went with the device are found by another comparison");
+}
