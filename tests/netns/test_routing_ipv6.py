@@ -335,22 +335,38 @@ def nobody_on_a_link_becomes_the_default_router(n):
 
 @test("kernel_routes")
 def an_address_that_another_station_has_is_reported_and_tried_again(n):
+    """What IPv6 hosts use is withheld while it is so, and the pools of IPv4 are not."""
     with running(n, "twice") as (hosts, instance):
         log = instance.daemon.log
         withheld = lambda: instance.show("status")[0]["announcement"]["withheld"]  # noqa: E731
         reachable = lambda: hosts.lan.run(["ping", "-6", "-n", "-c", "1", "-W", "1", PORT6])[0] == 0  # noqa: E731
+        both = {PREFIX, AFTR}
+
+        def announced():
+            """What is announced of IPv6, and of IPv4."""
+            found = {source: instance.show("routes", "--all", "--source", source) for source in ("nat64", "softwire", "pool")}
+            used = {source: {one["prefix"] for one in routes if one["used"]} for source, routes in found.items()}
+            return used["nat64"] | used["softwire"], used["pool"]
+
+        def reasons():
+            return {one["reason"] for source in ("nat64", "softwire") for one in instance.show("routes", "--all", "--source", source)}
+
         expect(wait_until(lambda: withheld() is None and reachable(), 15, 0.2), f"before: {withheld()}")
+        expect(wait_until(lambda: announced() == (both, {f"{POOL}/32"}), 15, 0.2), f"announced before: {announced()}")
         hosts.lan.ip("-6", "address", "add", f"{PORT6}/64", "dev", "eth0", "nodad")
         hosts.nat.ip("link", "set", "nx-inside", "down")
         time.sleep(0.6)
         hosts.nat.ip("link", "set", "nx-inside", "up")
         line = f"its kernel device cannot use {PORT6}, which another station on the link has"
         expect(wait_until(lambda: line in log(), 20, 0.1), f"a line of the log: {log()[-2000:]}")
-        expect(wait_until(lambda: withheld() == "device_down", 5, 0.1), f"withheld: {withheld()}")
+        only_ipv4 = (set(), {f"{POOL}/32"})
+        expect(wait_until(lambda: announced() == only_ipv4 and withheld() is None, 15, 0.1), f"announced: {announced()}, {withheld()}")
+        expect_equal(reasons(), {"not announced: no interface of its VRF can use all its IPv6 addresses"}, "reasons")
+        expect_equal(hosts.nat.ip("-6", "route", "show", "proto", "110").strip(), "", "routes of IPv6 in the kernel")
         # One attempt fails, and is not logged again.
         time.sleep(11)
-        expect_equal((log().count(line), withheld()), (1, "device_down"), "while the other station has it")
+        expect_equal((log().count(line), announced()), (1, only_ipv4), "while the other station has it")
         hosts.lan.ip("-6", "address", "del", f"{PORT6}/64", "dev", "eth0")
         hosts.lan.run(["ip", "-6", "neigh", "flush", "dev", "eth0"])
-        expect(wait_until(lambda: withheld() is None, 25, 0.2), f"after it is gone: {withheld()}; {log()[-2000:]}")
+        expect(wait_until(lambda: announced()[0] == both, 25, 0.2), f"after it is gone: {announced()}; {log()[-2000:]}")
         expect(wait_until(reachable, 10, 0.2), "the address answers again")

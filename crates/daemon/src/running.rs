@@ -315,6 +315,7 @@ fn start_keeper(instance: &Arc<Instance>, kernel: (Devices, Record), log: Log) -
             interfaces_up: of_health.description.links.iter().map(is_up).collect(),
             ports_up,
             devices_down: BTreeSet::new(),
+            devices_down6: BTreeSet::new(),
             workers_alive: snapshots.is_ok(),
             log_healthy: !refuses || !failed(),
         }

@@ -11,6 +11,7 @@ use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
 use nat::stand_in::Prefix6;
+use nat::types::Facing;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::RealmId;
@@ -22,6 +23,9 @@ use crate::routing::rib::Hop;
 use crate::routing::rib::Rib;
 use crate::routing::rib::Table;
 
+/// Why [`unreachable`] prefixes are withheld, for people.
+pub(crate) const UNREACHABLE: &str = "no interface of its VRF can use all its IPv6 addresses";
+
 /// The pools as the routing sees them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pools {
@@ -31,6 +35,8 @@ pub(crate) struct Pools {
     pub(crate) withheld: Option<Withheld>,
     /// Everything that can be announced.
     pub(crate) served: BTreeSet<Served>,
+    /// The part of it that hosts cannot reach by IPv6: see [`unreachable`].
+    pub(crate) unreachable: BTreeSet<Served>,
     /// What has a route in the kernel.
     pub(crate) announced: BTreeSet<Served>,
 }
@@ -104,8 +110,10 @@ pub struct Health {
     pub ports_up: Vec<bool>,
     /// By interface: whether its port has link.
     pub interfaces_up: Vec<bool>,
-    /// Interfaces whose device of the kernel is down, gone, or without an address.
+    /// Interfaces whose device of the kernel is down, gone, or without an address of IPv4.
     pub devices_down: BTreeSet<InterfaceId>,
+    /// Interfaces whose device is so, or lacks an address of IPv6.
+    pub devices_down6: BTreeSet<InterfaceId>,
     /// All workers answer.
     pub workers_alive: bool,
     /// New mappings can be logged, or need no log.
@@ -117,6 +125,11 @@ impl Health {
     /// if it has one, resolves neighbours.
     pub(super) fn is_up(&self, interface: InterfaceId) -> bool {
         self.has_link(interface) && !self.devices_down.contains(&interface)
+    }
+
+    /// The same for packets of IPv6.
+    pub(super) fn is_up6(&self, interface: InterfaceId) -> bool {
+        self.has_link(interface) && !self.devices_down6.contains(&interface)
     }
 
     fn has_link(&self, interface: InterfaceId) -> bool {
@@ -177,6 +190,23 @@ pub(super) fn withheld(health: &Health, settings: &Settings, rib: &Rib, is_drain
     }
 }
 
+/// What hosts cannot reach by IPv6, because no interface of their VRF has all its addresses. Pools
+/// do not depend on these.
+pub(super) fn unreachable(health: &Health, settings: &Settings, served: &BTreeSet<Served>) -> BTreeSet<Served> {
+    let has_ipv6 = |id: &InterfaceId| settings.ipv6.addresses.iter().any(|own| own.interface == *id);
+    let is_cut_off = |realm: RealmId| {
+        let of_realm = (0..).map(InterfaceId).zip(&settings.interfaces);
+        let of_realm = of_realm.filter(|(id, one)| one.facing() == Facing::inside(realm) && has_ipv6(id));
+        let mut of_realm = of_realm.map(|(id, _)| id).peekable();
+        of_realm.peek().is_some() && of_realm.all(|id| health.devices_down6.contains(&id))
+    };
+    let is_unreachable = |served: &Served| match served {
+        Served::Pool(_) => false,
+        Served::Nat64(realm, _) | Served::Softwire(realm, _) => is_cut_off(*realm),
+    };
+    served.iter().copied().filter(is_unreachable).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,6 +231,7 @@ mod tests {
             ports_up: vec![true, true],
             interfaces_up: vec![true, true],
             devices_down: BTreeSet::new(),
+            devices_down6: BTreeSet::new(),
             workers_alive: true,
             log_healthy: true,
         }
@@ -256,6 +287,38 @@ mod tests {
         rib.set_fixed(&settings);
         rib.set_kernel(Table::Outside, Prefix::ALL, &[]);
         assert_eq!(why(&mut rib, &settings, &[true, true, true]), Some(Withheld::NoNextHop), "it is gone");
+    }
+
+    #[test]
+    fn only_what_needs_an_address_of_ipv6_is_withheld_without_it() {
+        let mut settings = crate::routing::rib::tests::settings();
+        let mut other = settings.interfaces[0].clone();
+        other.realm = RealmId(1);
+        settings.interfaces.push(other);
+        let own = |interface, last: u16| nat::settings::Address6 {
+            interface: InterfaceId(interface),
+            address: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last),
+            prefix_length: 64,
+        };
+        settings.ipv6.addresses = vec![own(0, 1), own(2, 2)];
+        let prefix = Prefix6::new(0x64_ff9b << 96, 96).unwrap();
+        let pool = Served::Pool(Prefix::host(Ipv4Addr::new(203, 0, 113, 1)));
+        let nat64 = [RealmId(0), RealmId(1)].map(|realm| Served::Nat64(realm, prefix));
+        let served = BTreeSet::from([pool, nat64[0], nat64[1]]);
+        let without = |lacking: &[u16], settings: &Settings| {
+            let devices_down6 = lacking.iter().copied().map(InterfaceId).collect();
+            let health = Health { devices_down6, ..healthy() };
+            assert_eq!(withheld(&health, settings, &Rib::of(settings), false), None, "pools do not depend on it");
+            unreachable(&health, settings, &served).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(without(&[], &settings), []);
+        assert_eq!(without(&[0], &settings), [nat64[0]], "of one VRF of two");
+        assert_eq!(without(&[0, 2], &settings), nat64);
+        settings.interfaces[2].realm = RealmId(0);
+        assert_eq!(without(&[0], &settings), [], "its other interface is as it should be");
+        assert_eq!(without(&[0, 2], &settings), [nat64[0]]);
+        settings.ipv6.addresses.clear();
+        assert_eq!(without(&[0, 2], &settings), [], "none has an address of IPv6 that it could lack");
     }
 
     #[test]

@@ -44,7 +44,9 @@ use crate::kernel::setup::Devices;
 use crate::log::Log;
 use crate::routing::announcement::Health;
 use crate::routing::announcement::Served;
+use crate::routing::announcement::UNREACHABLE;
 use crate::routing::announcement::draining;
+use crate::routing::announcement::unreachable;
 use crate::routing::announcement::withheld;
 use crate::routing::fib::Fib;
 use crate::routing::record::Record;
@@ -328,7 +330,9 @@ impl Follower {
     /// What changes without a message: links of ports, and the pools' health.
     fn look(&mut self) {
         let mut health = (self.health)(&self.without_link);
-        health.devices_down = self.faults.keys().copied().collect();
+        health.devices_down6 = self.faults.keys().copied().collect();
+        let down = self.faults.iter().filter(|(_, fault)| !fault.is_of_ipv6());
+        health.devices_down = down.map(|(interface, _)| *interface).collect();
         for device in &self.devices.ports {
             let is_up = health.ports_up.get(device.port.index()).copied().unwrap_or(false);
             // Before the kernel forgets its neighbours.
@@ -351,10 +355,13 @@ impl Follower {
         let withheld = withheld(&health, self.settings_of.settings(), &lock(&self.routing.rib), is_drained);
         self.report(withheld);
         let served = Served::all(self.settings_of.settings(), &draining(&self.settings_of, health.now));
-        self.announce(if withheld.is_none() { &served } else { &NOTHING });
+        let unreachable = unreachable(&health, self.settings_of.settings(), &served);
+        self.report_unreachable(&unreachable);
+        let reachable: BTreeSet<Served> = served.difference(&unreachable).copied().collect();
+        self.announce(if withheld.is_none() { &reachable } else { &NOTHING });
         {
             let mut pools = lock(&self.routing.pools);
-            (pools.withheld, pools.served) = (withheld, served);
+            (pools.withheld, pools.served, pools.unreachable) = (withheld, served, unreachable);
             pools.announced = self.announced.iter().map(|(served, _)| *served).collect();
         }
         self.routing.looks.fetch_add(1, Ordering::Release);
@@ -372,17 +379,30 @@ impl Follower {
         }
     }
 
+    /// The same of what IPv6 hosts use.
+    fn report_unreachable(&mut self, now: &BTreeSet<Served>) {
+        let before = lock(&self.routing.pools).unreachable.clone();
+        for served in now.difference(&before) {
+            self.log.warn(&format_args!("prefix {served}: not announced: {UNREACHABLE}"));
+        }
+        for served in before.difference(now) {
+            self.log
+                .info(&format_args!("prefix {served}: an interface of its VRF can use all its IPv6 addresses again"));
+        }
+    }
+
     /// Takes over which interfaces have a link. Routes follow in [`Follower::follow_links`].
     fn note_links(&mut self, health: &Health) {
         // Without an answer of the workers nothing is known about links.
         if self.fib.is_none() || !health.workers_alive {
             return;
         }
-        let interfaces = (0..health.interfaces_up.len() as u16).map(InterfaceId);
-        let is_up: Vec<bool> = interfaces.map(|interface| health.is_up(interface)).collect();
+        let interfaces = || (0..health.interfaces_up.len() as u16).map(InterfaceId);
+        let is_up: Vec<bool> = interfaces().map(|interface| health.is_up(interface)).collect();
         self.moved.extend(lock(&self.routing.rib).set_links(&is_up));
         if self.has_ipv6() {
-            self.moved.extend(lock(&self.routing.rib6).set_links(&is_up));
+            let is_up6: Vec<bool> = interfaces().map(|interface| health.is_up6(interface)).collect();
+            self.moved.extend(lock(&self.routing.rib6).set_links(&is_up6));
         }
         self.retries = true;
     }

@@ -24,6 +24,7 @@ use super::lists::page_of;
 use crate::instance::Instance;
 use crate::neighbour::AnyView;
 use crate::routing::announcement::Served;
+use crate::routing::announcement::UNREACHABLE;
 use crate::routing::family::Family;
 use crate::routing::rib::Candidate;
 use crate::routing::rib::Hop;
@@ -160,6 +161,7 @@ fn announced(instance: &Instance, settings: &Settings, list: &List, is_meant: im
         let reason = match pools.withheld {
             _ if used => "announced: a route of protocol 110 in the kernel".to_owned(),
             Some(why) => format!("not announced: {}", why.reason()),
+            None if pools.unreachable.contains(served) => format!("not announced: {UNREACHABLE}"),
             None => "not announced: the kernel refuses the route, or has no interface of this VRF".to_owned(),
         };
         let (towards, source) = match served {

@@ -206,6 +206,13 @@ pub(super) enum DeviceFault {
     Twice(IpAddr),
 }
 
+impl DeviceFault {
+    /// It concerns an address of IPv6 alone.
+    pub(super) fn is_of_ipv6(self) -> bool {
+        matches!(self, DeviceFault::Lacks(IpAddr::V6(_)) | DeviceFault::Twice(IpAddr::V6(_)))
+    }
+}
+
 impl fmt::Display for DeviceFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -60,6 +60,7 @@ fn follower(links: &Links) -> (Follower, Arc<Routing>) {
             ports_up: up.clone(),
             interfaces_up: up,
             devices_down: BTreeSet::new(),
+            devices_down6: BTreeSet::new(),
             workers_alive: true,
             log_healthy: true,
         }
