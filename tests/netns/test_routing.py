@@ -93,6 +93,43 @@ def the_kernel_has_a_socket_at_the_address_of_a_port(n):
                 expect_equal(receive_stream(client, 4), b"down", f"bytes from {address}")
 
 
+def moved(sender, receiver, count):
+    """Sends so many bytes by a connection; returns MB a second."""
+    begun = time.monotonic()
+
+    def send():
+        sender.sendall(bytes(count))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    expect_equal(len(receive_stream(receiver, count)), count, "bytes that came")
+    thread.join()
+    return count / (time.monotonic() - begun) / 1e6
+
+
+@test("kernel_routes")
+def a_connection_of_the_kernel_moves_much_data(n):
+    """As SSH does: the server speaks first. What opens the connection has the rate of all else."""
+    count, segment = 20_000_000, 1448
+    counted = lambda: {name: counter(n, f"kernel_{name}") for name in ("connection_given", "other_given", "other_limited")}  # noqa: E731
+    port = fresh_port()
+    server, client = listener(n.nat, port, NAT_OUTSIDE), tcp(n.core, timeout=60)
+    with sockets(server, client):
+        before = counted()
+        client.connect((NAT_OUTSIDE, port))
+        server.settimeout(5)
+        accepted, _ = server.accept()
+        accepted.settimeout(60)
+        with sockets(accepted):
+            accepted.sendall(b"SSH-2.0")
+            receive_stream(client, 7)
+            rates = moved(client, accepted, count), moved(accepted, client, count)
+    grown = {name: now - before[name] for name, now in counted().items()}
+    print(f"# {rates[0]:.1f} MB/s to Natrix's machine, {rates[1]:.1f} MB/s from it; {grown}", flush=True)
+    expect(grown["connection_given"] >= count // segment, f"segments of the connection: {grown}")
+    expect(grown["other_given"] < 1000 and not grown["other_limited"], f"others: {grown}")
+
+
 @test("kernel_routes")
 def a_route_of_the_kernel_leads_packets(n):
     port = fresh_port()

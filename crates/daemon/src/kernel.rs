@@ -13,10 +13,12 @@
 //! addresses, which the kernel does not have.
 
 pub mod class;
+mod connections;
 pub mod end;
 pub mod netlink;
 pub mod next_hop_objects;
 mod questions;
+mod sent;
 pub mod setup;
 pub mod thread;
 

@@ -33,14 +33,17 @@ pub enum Class {
     Bgp,
     /// ARP and Neighbor Discovery.
     Neighbour,
-    /// Everything else: SSH, LLDP, ping, routing protocols from afar.
+    /// Segments of a TCP connection in which the kernel has sent data: SSH, HTTP, and all else that
+    /// moves much data. A frame alone does not show it: see `kernel/connections.rs`.
+    Connection,
+    /// Everything else: LLDP, ping, routing protocols from afar, and what opens a connection.
     Other,
 }
 
 impl Class {
     /// All classes.
-    pub const ALL: [Class; 6] =
-        [Class::Bfd, Class::BfdEcho, Class::Routing, Class::Bgp, Class::Neighbour, Class::Other];
+    pub const ALL: [Class; 7] =
+        [Class::Bfd, Class::BfdEcho, Class::Routing, Class::Bgp, Class::Neighbour, Class::Connection, Class::Other];
 
     /// Name in counters.
     pub const fn name(self) -> &'static str {
@@ -50,6 +53,7 @@ impl Class {
             Class::Routing => "routing",
             Class::Bgp => "bgp",
             Class::Neighbour => "neighbour",
+            Class::Connection => "connection",
             Class::Other => "other",
         }
     }
@@ -59,7 +63,18 @@ impl Class {
         match self {
             Class::Bfd | Class::BfdEcho | Class::Routing | Class::Bgp => 20_000,
             Class::Neighbour => 2_000,
+            // 58 MB/s in segments of 1,448 bytes.
+            Class::Connection => 40_000,
             Class::Other => 10_000,
+        }
+    }
+
+    /// A slot of sources gets this part of the rate.
+    const fn share(self) -> u64 {
+        match self {
+            // Few move much data at a time.
+            Class::Connection => 2,
+            _ => 8,
         }
     }
 }
@@ -84,8 +99,8 @@ const BFD_MULTIHOP_PORT: u16 = 4_784;
 /// Ports of other routing over UDP: RIP, RIPng, LDP (discovery), Babel.
 const UDP_PORTS: [u16; 4] = [520, 521, 646, 6_696];
 
-/// The class of a frame, and its source in a word. `is_near` says whether a source is on a
-/// connected prefix of the interface; link-local ones always are.
+/// The class of a frame, but for [`Class::Connection`], and its source in a word. `is_near` says
+/// whether a source is on a connected prefix of the interface; link-local ones always are.
 pub fn classify(frame: &[u8], is_near: impl Fn(IpAddr) -> bool) -> (Class, u64) {
     let Ok(header) = LinkHeader::parse(frame) else { return (Class::Other, 0) };
     let packet = frame.get(header.payload_offset()..).unwrap_or_default();
@@ -162,8 +177,6 @@ fn station_word(station: MacAddress) -> u64 {
 }
 
 const SLOTS: usize = 64;
-/// A slot gets this part of the rate of its class.
-const SHARE: u64 = 8;
 /// Frames that may come at once, as the time in which the rate allows them.
 const BURST_US: u64 = 50_000;
 
@@ -239,7 +252,7 @@ impl Limiter {
         let Some(set) = regulars.as_chunks_mut::<WAYS>().0.get_mut((hash >> 40) as usize % (REGULARS / WAYS)) else {
             return false;
         };
-        let is_allowed = all.allows(now, cost) && own.allows(now, cost * SHARE);
+        let is_allowed = all.allows(now, cost) && own.allows(now, cost * class.share());
         let is_there = |regular: &Regular| regular.seen_at > 0 && now < regular.seen_at + REGULAR_FOR_US;
         let regular = match set.iter().position(|regular| is_there(regular) && regular.source == source) {
             Some(place) => set.get_mut(place),
@@ -261,7 +274,7 @@ impl Limiter {
         if is_allowed || keeps {
             // What regular sources keep is taken from the others.
             all.take(now, cost);
-            own.take(now, cost * SHARE);
+            own.take(now, cost * class.share());
         }
         is_allowed || keeps
     }

@@ -16,7 +16,7 @@ use wire::ethernet::MacAddress;
 use crate::kernel::class::Class;
 use crate::kernel::class::Limiter;
 use crate::kernel::class::classify;
-use crate::kernel::questions::Questions;
+use crate::kernel::sent::Sent;
 
 /// Frames of one worker that may wait for the kernel.
 pub const UP_FRAMES: usize = 1_024;
@@ -34,9 +34,10 @@ const fn reserved(class: Class) -> usize {
         // Without ARP the sessions of BGP fall, too.
         Class::Neighbour => 2,
         Class::Bgp => 3,
-        // All the others can only be sent on the link, or are repeated.
+        // All before can only be sent on the link, or are repeated.
         Class::BfdEcho => 4,
-        Class::Other => 5,
+        Class::Connection => 5,
+        Class::Other => 6,
     };
     UP_FRAMES / 8 * eighths
 }
@@ -116,7 +117,7 @@ pub struct KernelEnd<B> {
     pub(crate) asks: Producer<Ask>,
     pub(crate) told: Consumer<Told>,
     pub(crate) limiter: Limiter,
-    questions: Arc<Questions>,
+    sent: Arc<Sent>,
     pub(crate) counters: KernelCounters,
     interfaces: Vec<Twin>,
 }
@@ -141,7 +142,7 @@ impl<B> KernelEnd<B> {
         asks: Producer<Ask>,
         told: Consumer<Told>,
         settings: &Settings,
-        questions: Arc<Questions>,
+        sent: Arc<Sent>,
         secret: u64,
     ) -> KernelEnd<B> {
         let interfaces = (0..).map(InterfaceId).zip(&settings.interfaces).map(|(id, interface)| {
@@ -164,7 +165,7 @@ impl<B> KernelEnd<B> {
             asks,
             told,
             limiter: Limiter::new(secret),
-            questions,
+            sent,
             counters: KernelCounters::default(),
             interfaces: interfaces.collect(),
         }
@@ -198,13 +199,19 @@ impl<B> KernelEnd<B> {
                 IpAddr::V6(source) => twin.near6.iter().any(|prefix| prefix.contains(source.to_bits())),
             })
         };
-        let (class, source) = classify(buffer.bytes(), is_near);
+        let (class, source) = match classify(buffer.bytes(), is_near) {
+            (Class::Other, source) => match self.sent.connections.of(buffer.bytes()) {
+                Some(connection) => (Class::Connection, connection),
+                None => (Class::Other, source),
+            },
+            known => known,
+        };
         let count = |counters: &mut [u64; Class::ALL.len()]| {
             if let Some(counter) = counters.get_mut(class as usize) {
                 *counter += 1;
             }
         };
-        let is_awaited = class == Class::Neighbour && self.questions.answers(port, buffer.bytes());
+        let is_awaited = class == Class::Neighbour && self.sent.questions.answers(port, buffer.bytes());
         if !is_awaited && !self.limiter.allows(now, class, source) {
             count(&mut self.counters.limited);
             return Given::Limited;

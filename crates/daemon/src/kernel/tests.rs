@@ -48,7 +48,7 @@ use crate::kernel::end::NEWS;
 use crate::kernel::end::Told;
 use crate::kernel::end::UP_FRAMES;
 use crate::kernel::end::Up;
-use crate::kernel::questions::Questions;
+use crate::kernel::sent::Sent;
 
 const INSIDE: PortIndex = PortIndex(0);
 const OUTSIDE: PortIndex = PortIndex(1);
@@ -57,6 +57,9 @@ const OWN: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 const ROUTER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 const SERVER: SocketAddrV4 = SocketAddrV4::new(ROUTER, 80);
 const SUBSCRIBER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), 4_000);
+/// Ends of a connection in which the kernel has sent data.
+const OWN_SSH: SocketAddrV4 = SocketAddrV4::new(OWN, 22);
+const OPERATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 7), 40_000);
 const STATION: MacAddress = MacAddress([6, 0, 0, 0, 0, 7]);
 const BGP: u16 = 179;
 const BFD: u16 = 3_784;
@@ -94,6 +97,8 @@ fn settings() -> Settings {
 struct Got {
     sessions: [u32; SESSIONS.len()],
     others: u32,
+    /// The part of these that is of the operator's connection.
+    of_operator: u32,
 }
 
 /// Classes of the sessions with the neighbour: BFD, OSPF and BGP.
@@ -106,7 +111,7 @@ struct Bed {
     up: Consumer<Up<<MemoryIo as packet_io::Io>::Buffer>>,
     asks: Consumer<Ask>,
     told: Producer<Told>,
-    questions: Arc<Questions>,
+    sent: Arc<Sent>,
     got: Got,
 }
 
@@ -124,10 +129,12 @@ impl Bed {
         let ((_, down), (back, _)) = (ring::channel(8), ring::channel(16));
         let (asks, asks_consumer) = ring::channel(NEWS);
         let (told, told_consumer) = ring::channel(NEWS);
-        let questions = Arc::new(Questions::new(9));
-        let of_worker = Arc::clone(&questions);
+        let sent = Arc::new(Sent::new(9));
+        let opened = build::tcp(OWN_SSH, OPERATOR, Flags::ACK).payload(b"SSH-2.0").build();
+        sent.note(OUTSIDE, &build::frame(STATION, STATION, ETHER_TYPE_IPV4, &opened));
+        let of_worker = Arc::clone(&sent);
         worker.set_kernel(KernelEnd::new(up, down, back, asks, told_consumer, &settings, of_worker, 7));
-        Bed { ports, worker, now, up: up_consumer, asks: asks_consumer, told, questions, got: Got::default() }
+        Bed { ports, worker, now, up: up_consumer, asks: asks_consumer, told, sent, got: Got::default() }
     }
 
     fn push(&self, port: PortIndex, from: MacAddress, ether_type: u16, payload: &[u8]) {
@@ -143,6 +150,7 @@ impl Bed {
         while let Some(up) = self.up.try_pop() {
             let frame = up.buffer.bytes();
             let session = [17, OSPF, 6].iter().position(|protocol| frame[23] == *protocol);
+            self.got.of_operator += u32::from(frame[26..30] == OPERATOR.ip().octets());
             match session.filter(|_| frame[26..30] == ROUTER.octets()) {
                 Some(session) => self.got.sessions[session] += 1,
                 None => self.got.others += 1,
@@ -182,6 +190,9 @@ fn flood(kind: Class, random: &mut SmallRng) -> (MacAddress, u16, Vec<u8>) {
         }
         Class::Bgp => (station, ETHER_TYPE_IPV4, segment(near).build()),
         Class::Routing => (station, ETHER_TYPE_IPV4, build::raw(near, OWN, OSPF).payload(&[2; 44]).build()),
+        Class::Connection => {
+            (station, ETHER_TYPE_IPV4, build::tcp(OPERATOR, OWN_SSH, Flags::ACK).payload(&[0; 24]).build())
+        }
         Class::Other => (station, ETHER_TYPE_IPV4, segment(Ipv4Addr::new(203, 1, c, d)).build()),
         Class::Neighbour => {
             let request = arp::Message {
@@ -272,6 +283,28 @@ fn a_million_segments_a_second_from_afar_disturb_nothing() {
 }
 
 #[test]
+fn a_million_segments_a_second_of_a_connection_disturb_nothing() {
+    survives_a_flood_of(Class::Connection);
+}
+
+#[test]
+fn a_connection_moves_much_data_beside_a_flood_from_afar() {
+    let mut bed = Bed::new();
+    let mut random = SmallRng::seed_from_u64(3);
+    let packet = build::tcp(OPERATOR, OWN_SSH, Flags::ACK).payload(&[7; 1_400]).build();
+    // The share of one connection, each segment beside 50 of the flood.
+    for sent in 1..=20_000 {
+        bed.push(OUTSIDE, STATION, ETHER_TYPE_IPV4, &packet);
+        for _ in 0..50 {
+            let (station, ether_type, payload) = flood(Class::Other, &mut random);
+            bed.push(OUTSIDE, station, ether_type, &payload);
+        }
+        bed.poll(Duration::from_micros(1_000_000 / 20_000), INSIDE);
+        assert_eq!(bed.got.of_operator, sent, "segments that the kernel got");
+    }
+}
+
+#[test]
 fn a_million_segments_a_second_of_the_link_disturb_nothing() {
     survives_a_flood_of(Class::Bgp);
 }
@@ -292,8 +325,8 @@ fn a_million_echoes_a_second_from_afar_disturb_nothing() {
 }
 
 /// Classes, the most important one first: each has room beside a flood of those behind it.
-const BY_IMPORTANCE: [Class; 6] =
-    [Class::Bfd, Class::Routing, Class::Neighbour, Class::Bgp, Class::BfdEcho, Class::Other];
+const BY_IMPORTANCE: [Class; 7] =
+    [Class::Bfd, Class::Routing, Class::Neighbour, Class::Bgp, Class::BfdEcho, Class::Connection, Class::Other];
 
 #[test]
 fn important_classes_have_room_when_the_kernel_is_behind() {
@@ -346,7 +379,7 @@ fn answers_that_the_kernel_waits_for_pass_a_flood_of_arp() {
         let address = u32::from_be_bytes([198, 51, 100, 0]) | last;
         let request = arp::Message::request(MacAddress([2, 0, 0, 0, 0, 1]), OWN.to_bits(), address);
         let asked = build::frame(MacAddress([0xff; 6]), request.sender_mac, ETHER_TYPE_ARP, &request.to_bytes());
-        bed.questions.note(OUTSIDE, &asked);
+        bed.sent.note(OUTSIDE, &asked);
         let answer = arp::Message {
             operation: arp::Operation::Reply,
             sender_mac: STATION,

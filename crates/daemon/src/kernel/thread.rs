@@ -36,7 +36,7 @@ use crate::kernel::end::Up;
 use crate::kernel::netlink;
 use crate::kernel::netlink::NeighbourNews;
 use crate::kernel::netlink::Netlink;
-use crate::kernel::questions::Questions;
+use crate::kernel::sent::Sent;
 use crate::kernel::setup::Devices;
 use crate::kernel::setup::PortDevice;
 use crate::log::Log;
@@ -68,14 +68,14 @@ pub struct KernelThread {
 /// The rings between workers and the thread.
 pub struct Rings<B> {
     ends: Vec<WorkerEnds<B>>,
-    questions: Arc<Questions>,
+    sent: Arc<Sent>,
 }
 
 /// The rings, and the end of each worker.
 pub fn rings<B: Send>(workers: usize, settings: &Settings, secret: u64) -> (Rings<B>, Vec<KernelEnd<B>>) {
     let mut ends = Vec::new();
     let mut of_workers = Vec::new();
-    let questions = Arc::new(Questions::new(secret));
+    let sent = Arc::new(Sent::new(secret));
     for worker in 0..workers {
         let (up, up_consumer) = ring::channel(UP_FRAMES);
         let (down, down_consumer) = ring::channel(DOWN_FRAMES);
@@ -85,10 +85,10 @@ pub fn rings<B: Send>(workers: usize, settings: &Settings, secret: u64) -> (Ring
         let (told, told_consumer) = ring::channel(NEWS);
         ends.push(WorkerEnds { up: up_consumer, down, back: back_consumer, asks: asks_consumer, told });
         let secret = secret.rotate_left(worker as u32 + 1);
-        let questions = Arc::clone(&questions);
-        of_workers.push(KernelEnd::new(up, down_consumer, back, asks, told_consumer, settings, questions, secret));
+        let sent = Arc::clone(&sent);
+        of_workers.push(KernelEnd::new(up, down_consumer, back, asks, told_consumer, settings, sent, secret));
     }
-    (Rings { ends, questions }, of_workers)
+    (Rings { ends, sent }, of_workers)
 }
 
 impl KernelThread {
@@ -113,7 +113,7 @@ impl KernelThread {
             devices: devices.clone(),
             known: HashMap::new(),
             ends: rings.ends,
-            questions: rings.questions,
+            sent: rings.sent,
             spare: Vec::new(),
             has_lost: false,
             is_broken: false,
@@ -145,7 +145,7 @@ impl Drop for KernelThread {
 struct Relay<B> {
     devices: Devices,
     ends: Vec<WorkerEnds<B>>,
-    questions: Arc<Questions>,
+    sent: Arc<Sent>,
     monitor: Netlink,
     asker: Netlink,
     device_of: HashMap<InterfaceId, u32>,
@@ -223,7 +223,7 @@ impl<B: Buffer> Relay<B> {
                 };
                 self.is_broken = false;
                 count += 1;
-                self.questions.note(device.port, bytes.get(..length).unwrap_or_default());
+                self.sent.note(device.port, bytes.get(..length).unwrap_or_default());
                 // There is room.
                 let _ = ends.down.try_push(Down { port: device.port, bytes, length });
             }
