@@ -14,25 +14,36 @@ FRR = "/usr/lib/frr"
 class Router:
     """FRR in a namespace: zebra and these daemons, with sockets in a folder of their own."""
 
-    def __init__(self, host, address, daemons):
-        """`daemons`: the configuration of each by name, in the order of their start."""
+    def __init__(self, host, address, daemons, zebra=()):
+        """`daemons`: the configuration of each by name, in the order of their start. `zebra`: options of zebra."""
         # All run as the user of the package, which may not enter the folder of the network.
         self.directory = tempfile.TemporaryDirectory(prefix="natrix-frr-")
         self.folder = Path(self.directory.name)
         self.folder.chmod(0o755)
         shutil.chown(self.folder, "frr", "frr")
         self.host = host
-        self.daemons = []
+        self.names = ["zebra", *daemons]
         zserv = self.folder / "zserv"
+        self.options = {
+            "zebra": [*zebra],
+            "bgpd": ["-l", address],
+            "bfdd": ["--bfdctl", self.folder / "bfdd.sock"],
+        }
+        self.options = {name: ["-z", zserv, *self.options.get(name, [])] for name in self.names}
         for name, text in {"zebra": "", **daemons}.items():
-            configuration = self.folder / f"{name}.conf"
-            configuration.write_text(text)
-            words = [f"{FRR}/{name}", "-f", configuration, "-i", self.folder / f"{name}.pid", "-P", "0", "-z", zserv]
-            words += ["--vty_socket", self.folder, "--log", "stdout"]
-            words += ["-l", address] if name == "bgpd" else []
-            words += ["--bfdctl", self.folder / "bfdd.sock"] if name == "bfdd" else []
-            self.daemons.append(host.start(name, words))
-            is_up = zserv if name == "zebra" else self.folder / f"{name}.vty"
+            (self.folder / f"{name}.conf").write_text(text)
+        self.start()
+
+    def start(self):
+        """Starts all daemons, after `kill` as well."""
+        self.daemons = []
+        for name in self.names:
+            is_up = self.folder / ("zserv" if name == "zebra" else f"{name}.vty")
+            # Of a process that was killed.
+            is_up.unlink(missing_ok=True)
+            words = [f"{FRR}/{name}", "-f", self.folder / f"{name}.conf", "-i", self.folder / f"{name}.pid", "-P", "0"]
+            words += ["--vty_socket", self.folder, "--log", "stdout", *self.options[name]]
+            self.daemons.append(self.host.start(name, words))
             if not process.wait_until(is_up.exists, 20, 0.05):
                 raise process.CommandFailed(f"{name} is not ready after 20 s: {self.daemons[-1].log()}")
 

@@ -21,10 +21,21 @@ class Bird:
         self.folder = Path(self.directory.name)
         self.host = host
         (self.folder / "bird.conf").write_text(configuration)
+        self.start()
+
+    def start(self, *options):
+        """Starts it, after it was killed as well."""
         control = self.folder / "bird.ctl"
+        # Of a process that was killed.
+        control.unlink(missing_ok=True)
         words = ["/usr/sbin/bird", "-f", "-c", self.folder / "bird.conf", "-s", control, "-P", self.folder / "bird.pid"]
-        self.daemon = host.start("bird", words)
+        self.daemon = self.host.start("bird", [*words, *options])
         expect(wait_until(control.exists, 10, 0.05), f"bird: {self.daemon.log()}")
+
+    def kill(self):
+        """Ends it without a word to the peer or to the kernel."""
+        self.daemon.process.kill()
+        self.daemon.process.wait(10)
 
     def ask(self, *words):
         """What `birdc show WORDS` prints."""

@@ -285,6 +285,88 @@ def bgp_of_frr_brings_routes_that_only_name_their_next_hops(n):
         n.nat.sysctl("net.ipv4.nexthop_compat_mode", 1)
 
 
+# Learned from the core router, too, until it is withdrawn.
+WITHDRAWN = "192.0.3.0/24"
+
+
+def keeps_all_over_a_restart(n, near, core, learned, restart, kept=(LEARNED,)):
+    """A daemon beside Natrix is killed and started again: the core router does not lose the pool for a moment.
+
+    `learned`: whether the daemon has heard of the routes again. `restart`: starts it. `kept`: routes that the kernel
+    beside Natrix does not lose either.
+    """
+    pool = f"{POOL[0]}/32"
+
+    def deleted(log):
+        """Routes that a kernel has removed, by prefix."""
+        return {line.split()[1] for line in log.log().splitlines() if line.startswith("Deleted ")}
+
+    def is_fresh():
+        paths = core.ask("bgp ipv4 unicast").get("routes", {}).get(pool, [])
+        return bool(paths) and not any(path.get("stale") for path in paths)
+
+    expect(wait_until(near.is_established, 30, 0.1), "BGP is Established")
+    wait_for_pool(core, True, "the pool is announced")
+    for prefix in (LEARNED, WITHDRAWN):
+        expect(wait_until(lambda prefix=prefix: used_route(n, prefix), 15, 0.2), f"{prefix} is learned")
+    port = fresh_port()
+    with sockets(listener(n.srv1, port, SRV1)):
+        expect(wait_until(lambda: reaches(n, port), 15, 0.1), "a subscriber reaches srv1 by the learned route")
+    seen = [host.start("monitor", ["ip", "monitor", "route"]) for host in (n.nat, n.core)]
+    try:
+        # Until they see what changes.
+        for host, log in zip((n.nat, n.core), seen, strict=True):
+            host.ip("route", "add", "192.0.2.99/32", "dev", "lo")
+            host.ip("route", "del", "192.0.2.99/32", "dev", "lo")
+            expect(wait_until(lambda log=log: "192.0.2.99" in deleted(log), 10, 0.1), f"a monitor: {log.log()}")
+        with Talk(n) as talk:
+            near.kill()
+            core.configure("router bgp 64501", "address-family ipv4 unicast", f"no network {WITHDRAWN}")
+            time.sleep(1)
+            expect(used_route(n, LEARNED), "the route stays")
+            expect(pool in core.bgp_routes() and not is_fresh(), f"the neighbour keeps the pool: {core.bgp_routes()}")
+            restart()
+            expect(wait_until(near.is_established, 60, 0.1), "BGP is Established again")
+            expect(wait_until(lambda: is_fresh() and learned(), 60, 0.2), f"all are heard again: {core.ask('bgp ipv4 unicast')}")
+            gone = lambda: not used_route(n, WITHDRAWN)  # noqa: E731
+            expect(wait_until(gone, 60, 0.2), f"{WITHDRAWN} was withdrawn meanwhile: {n.nat.ip('route')}")
+            talk.expect_nothing_lost("a restart")
+        expect(not deleted(seen[0]) & set(kept), f"routes that the kernel beside Natrix lost: {seen[0].log()}")
+        expect(pool.removesuffix("/32") not in deleted(seen[1]), f"routes that the core router lost: {seen[1].log()}")
+    finally:
+        for log in seen:
+            log.end()
+
+
+def core_that_waits(n):
+    """The core router, which learns of a restart by the connection and not by its timers."""
+    learned = f"network {LEARNED}\n  network {WITHDRAWN}"
+    text = bgp(CORE, 64501, NAT_OUTSIDE, 64500, learned).replace("timers 1 3", "timers 20 60")
+    return Router(n.core, CORE, {"bgpd": text.replace(" neighbor", " no bgp network import-check\n neighbor", 1)})
+
+
+@test("kernel_routes")
+def frr_that_is_killed_and_started_again_loses_nothing(n):
+    found = recipe("graceful")
+    options = re.search(r'zebra_options="(.*)"', found["daemons"])[1].split()
+    expect_equal(options[-2], "-K", f"options of zebra: {options}")
+    # The time after which zebra removes what nobody brought again is shorter here.
+    near = Router(n.nat, NAT_OUTSIDE, {"bgpd": found["bgpd"]}, [*options[:-1], "20"])
+    core = core_that_waits(n)
+    with routers(near, core):
+        has_learned = lambda: LEARNED in near.bgp_routes()  # noqa: E731
+        keeps_all_over_a_restart(n, near, core, has_learned, near.start)
+
+
+@test("kernel_routes")
+def bird_that_is_killed_and_started_again_keeps_the_pool(n):
+    """Towards FRR it does not wait for the routes, and removes them from the kernel for a second."""
+    near, core = Bird(n.nat, recipe("graceful")["bird"]), core_that_waits(n)
+    with routers(near, core):
+        has_learned = lambda: LEARNED in near.ask("route")  # noqa: E731
+        keeps_all_over_a_restart(n, near, core, has_learned, lambda: near.start("-R"), kept=())
+
+
 @test("kernel_routes")
 def bfd_of_frr_is_up_with_its_timers(n):
     near, core = bgp_pair(n, of_peer=["bfd"])
