@@ -278,7 +278,7 @@ fn event_log(metrics: &mut Metrics, status: &Status) {
         metrics.gauge("log_store_segments", "Sealed segments of the store", store.segments);
         metrics.gauge("log_store_gaps", "Gaps of sequence numbers that the store records", store.gaps);
         metrics.gauge("log_store_records_lost", "Records in these gaps", store.records_lost);
-        metrics.gauge("log_store_cuts", "Starts that found the journal damaged or cut", store.cuts);
+        metrics.gauge("log_store_cuts", "Times a start found the log damaged or cut", store.cuts);
         metrics.counter("log_store_errors", "Failed attempts to write to the store", store.errors);
         let lag = seconds(store.lag_us);
         metrics.ratio("log_store_lag_seconds", "Age of the oldest record that is not in the store's journal", lag);

@@ -1,5 +1,7 @@
 //! The command line: one definition for parsing, help and completions.
 
+use core::fmt;
+use std::net::Ipv4Addr;
 use std::net::Ipv6Addr;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -282,14 +284,19 @@ pub struct Find {
     /// Find the holder at this time in the event log: 2026-11-21T19:30:00Z, with an offset such as
     /// +01:00, 2026-11-21 19:30:00 in this machine's zone, or "2 min ago". Without a fraction of a
     /// second, the whole second; with fewer than six digits, all that begins with them
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"])]
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"], group = "earlier")]
     pub at: Option<String>,
     /// Find all holdings from this time on, in the store of the event log
-    #[arg(long, value_name = "TIME", requires = "to")]
+    #[arg(long, value_name = "TIME", requires = "to", group = "earlier")]
     pub from: Option<String>,
     /// And until this time, which belongs to it: without a fraction, to the end of its second
     #[arg(long, value_name = "TIME", requires = "from")]
     pub to: Option<String>,
+    /// With --at or --from: only flows towards this remote endpoint, as a server logs it. Decides
+    /// who it was where flows share an external port. Holders whose destination was not recorded
+    /// are listed, too, with a note
+    #[arg(long, value_name = "ADDRESS[:PORT]", requires = "earlier")]
+    pub remote: Option<Remote>,
     /// The event log: one file (its rotated files are included), or several in the order of time
     /// [default: the log of the running instance]
     #[arg(long, value_name = "FILE", requires = "at")]
@@ -438,10 +445,60 @@ impl FromStr for AddressAndPort {
     }
 }
 
+/// The address of a remote host, or its endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Its address. Outside is IPv4.
+    pub address: Ipv4Addr,
+    /// Its port; None for all.
+    pub port: Option<u16>,
+}
+
+impl FromStr for Remote {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Remote, ParseError> {
+        const WRONG: ParseError = ParseError { expected: "198.51.100.7 or 198.51.100.7:443" };
+        match text.parse() {
+            Ok(AddressAndPort { address: FindAddress::Ipv4(address), port }) => Ok(Remote { address, port }),
+            _ => Err(WRONG),
+        }
+    }
+}
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        FindAddress::Ipv4(self.address).with_port(self.port).fmt(f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::show_arguments::EndpointFilter;
+
+    #[test]
+    fn a_remote_endpoint_is_ipv4_and_needs_an_earlier_time() {
+        let of = |text: &str| text.parse::<Remote>().map(|remote| remote.to_string());
+        for (text, plain) in [
+            ("198.51.100.7", "198.51.100.7"),
+            ("198.51.100.7:443", "198.51.100.7:443"),
+            ("::ffff:198.51.100.7", "198.51.100.7"),
+            ("[::ffff:198.51.100.7]:443", "198.51.100.7:443"),
+        ] {
+            assert_eq!(of(text).ok().as_deref(), Some(plain), "{text}");
+        }
+        for text in ["2001:db8::7", "198.51.100.0/24", ":443", "198.51.100.7:", "example.com:443"] {
+            assert!(of(text).is_err(), "{text}");
+        }
+        let parsed = |more: &[&str]| {
+            let words = ["natrix", "find", "203.0.113.7:41233", "--remote", "198.51.100.7:443"];
+            crate::try_parse_from(words.iter().chain(more)).is_ok()
+        };
+        assert!(!parsed(&[]));
+        assert!(parsed(&["--at", "now"]) && parsed(&["--from", "1 h ago", "--to", "now"]));
+        assert!(!parsed(&["--at", "now", "--from", "1 h ago", "--to", "now"]));
+    }
 
     #[test]
     fn an_ipv4_mapped_address_means_the_ipv4_address() {

@@ -30,6 +30,7 @@ pub use arguments::Check;
 pub use arguments::ClientCommand;
 pub use arguments::Command;
 pub use arguments::Find;
+pub use arguments::Remote;
 pub use arguments::Replay;
 pub use arguments::Run;
 pub use arguments::TokenArguments;

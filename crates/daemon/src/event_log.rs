@@ -190,6 +190,8 @@ pub struct Started {
     pub opened: Arc<LogsOpened>,
     /// True if the run before ended without a stop and its last records may be lost.
     pub is_last_end_lost: bool,
+    /// What of the store is damaged, and what the start did about it, in sentences.
+    pub damage: Vec<String>,
 }
 
 /// The rings of workers, in order.
@@ -226,6 +228,7 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
         None => (None, (0..workers).map(|_| ring::channel(queue)).unzip()),
     };
     let is_last_end_lost = store.as_ref().is_some_and(StoreWriter::is_last_end_lost);
+    let damage = store.as_ref().map_or_else(Vec::new, |store| store.damage().to_vec());
     let lines = wanted.target.as_ref().map(|target| open(target, wanted)).transpose()?;
     let destination = lines.as_ref().map(|lines| lines.destination.clone()).unwrap_or_default();
     let names = names_of(&config.nat);
@@ -235,7 +238,7 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
     let exporter = Exporter::start(outputs, move || clock.both()).map_err(EventLogError::Thread)?;
     let store = wanted.store.as_ref().map(|store| store.path.clone());
     let view = EventLogView { destination: Mutex::new(destination), store, handle: exporter.handle() };
-    Ok(Some(Started { exporter, view, rings: producers, opened: seen, is_last_end_lost }))
+    Ok(Some(Started { exporter, view, rings: producers, opened: seen, is_last_end_lost, damage }))
 }
 
 /// The names for numbers in events, for an instance that starts with these settings.

@@ -178,7 +178,8 @@ impl Running {
         let mut workers = build_workers(&shared, &links, ios, &WorkerOptions::default(), secret, clock.now())?;
         let event_log = event_log::start(config, workers.len(), clock, version)?;
         let (exporter, event_log, rings, opened) = match event_log {
-            Some(Started { exporter, view, rings, opened, is_last_end_lost }) => {
+            Some(Started { exporter, view, rings, opened, is_last_end_lost, damage }) => {
+                damage.iter().for_each(|what| log.error(&format_args!("log: {what}")));
                 if is_last_end_lost {
                     log.warn(
                         &"log: the run before ended without a stop, and its last records may be lost; no answer about that time is complete",

@@ -29,6 +29,8 @@ impl PoolRange {
 pub struct PoolRanges {
     /// Sorted, apart from each other.
     ranges: Vec<PoolRange>,
+    /// True if an earlier version recorded them, without saying which are one-to-one.
+    is_of_earlier_version: bool,
 }
 
 impl PoolRanges {
@@ -48,7 +50,17 @@ impl PoolRanges {
                 _ => joined.push(PoolRange { last: range.last.max(range.first), ..range }),
             }
         }
-        PoolRanges { ranges: joined }
+        PoolRanges { ranges: joined, is_of_earlier_version: false }
+    }
+
+    /// The same as an earlier version recorded them: which are one-to-one is not known.
+    pub fn of_earlier_version(ranges: Vec<PoolRange>) -> PoolRanges {
+        PoolRanges { is_of_earlier_version: true, ..PoolRanges::of(ranges) }
+    }
+
+    /// True if it is not known which addresses the configuration alone gave to one host each.
+    pub fn is_of_earlier_version(&self) -> bool {
+        self.is_of_earlier_version
     }
 
     /// The number of the pool that has this address.

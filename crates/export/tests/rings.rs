@@ -419,6 +419,28 @@ fn an_address_of_one_host_is_not_said_to_be_nobodys() {
 }
 
 #[test]
+fn what_an_earlier_version_did_not_record_is_unknown() {
+    let place = Place::new("earlier");
+    let mut writer = later(&place, 0);
+    let ranges = vec![export::PoolRange::of_address([203, 0, 113, 9].into(), 0)];
+    let addresses = export::PoolRanges::of_earlier_version(ranges).into();
+    writer.set_names(export::store::Names { addresses, ..export::store::Names::default() });
+    writer.push(WorkerId(0), &mapping(1, EventKind::MappingCreated, 1_000, at(100)));
+    writer.advance(moment(300, 0), at(300).as_micros()).unwrap();
+    let answer = |address: [u8; 4], port| {
+        let question = Question { address: address.into(), ..question(port, 200) };
+        let found = Store::open(&place.store()).unwrap().look_up(&question).unwrap();
+        (found.holders.len(), found.is_complete, found.notes.join(" "))
+    };
+    let (holders, is_complete, notes) = answer([203, 0, 113, 9], 7);
+    assert!(holders == 0 && !is_complete && notes.contains("an earlier version of Natrix"), "{notes}");
+    // A holder of the whole time has the port for itself.
+    assert_eq!(answer([203, 0, 113, 9], 1_000), (1, true, String::new()));
+    let (holders, is_complete, notes) = answer([203, 0, 113, 77], 7);
+    assert!(holders == 0 && is_complete && notes.contains("was no external address of a pool"), "{notes}");
+}
+
+#[test]
 fn a_changed_formula_proves_nothing_until_all_is_recorded() {
     let place = Place::new("formulas");
     let mut writer = later(&place, 0);

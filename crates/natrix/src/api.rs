@@ -50,7 +50,7 @@ fn event_log(settings: &Settings) -> EventLog {
 /// The time in question without words that are relative to now: that of the cursor, if there is
 /// one.
 fn times_of(question: &control::Find, time: &PastTime) -> Result<PastTime, Fault> {
-    let meant = Scope::of(question, time, "")?.time;
+    let meant = Scope::of(question, None, time, "")?.time;
     let (from, to) = (utc_text(meant.from_us), utc_text(meant.to_us));
     Ok(match time {
         PastTime::At(_) => PastTime::At(meant.at().unwrap_or(from)),

@@ -9,6 +9,7 @@ use std::time::UNIX_EPOCH;
 use api::PastTime;
 use cli::CliError;
 use cli::Find;
+use cli::Remote;
 use config::Config;
 use config::EventTarget;
 use control::Fault;
@@ -26,6 +27,7 @@ use lookup::past::Answer;
 use lookup::past::Formulas;
 use lookup::past::Slice;
 use lookup::stored::Outcome;
+use nat::Protocol;
 
 use crate::data_plane;
 use crate::failure::Failure;
@@ -99,13 +101,13 @@ pub(crate) fn run(
     };
     let question = control::Find { cursor: arguments.paging.cursor.clone(), ..arguments.question() };
     let prefix = if origin == Origin::Api { "" } else { "--" };
-    let scope = Scope::of(&question, &time_of(arguments), prefix).map_err(CliError::from)?;
+    let scope = Scope::of(&question, arguments.remote, &time_of(arguments), prefix).map_err(CliError::from)?;
     let asker = Asker { origin, scope, goes_on: of_api.unwrap_or(&|| true) };
     if origin != Origin::Instance {
         return answer(arguments, config, asker, out, notes);
     }
     // Times are those meant, not "2 min ago".
-    let subject = format!("{} {}", question.subject(), scope.time.when());
+    let subject = format!("{} {}", subject_of(arguments), scope.time.when());
     let (mut text, mut limits) = (Vec::new(), Vec::new());
     let answered = answer(arguments, config, asker, &mut text, &mut limits);
     let result = match &answered {
@@ -150,6 +152,12 @@ fn answer(
     in_lines(arguments, config, asker, out, notes)
 }
 
+/// What is looked up: `203.0.113.7:41233 udp towards 198.51.100.7:443`.
+fn subject_of(arguments: &Find) -> String {
+    let towards = arguments.remote.map(|remote| format!(" towards {remote}")).unwrap_or_default();
+    arguments.question().subject() + &towards
+}
+
 /// The time in question, as it was written.
 fn time_of(arguments: &Find) -> PastTime {
     match (&arguments.from, &arguments.to) {
@@ -184,8 +192,9 @@ fn in_lines(
         ([one], _) => Ok(look_up_in(one, &query, asker.bounds())?),
         (several, _) => Ok(look_up_with_progress(several, &query, asker.bounds())?),
     };
-    let answer = Answer { query, history, formulas }.join();
-    print_page(arguments, asker, answer, out, notes)
+    let (mut found, slices) = Answer { query, history, formulas }.join();
+    let sifted = arguments.remote.map(|remote| only_towards(remote, &mut found, slices.len())).unwrap_or_default();
+    print_page(arguments, asker, (found, slices, sifted), out, notes)
 }
 
 /// Answers from a store.
@@ -225,9 +234,12 @@ fn in_store(
         only_vrf(&store, (asker.argument("vrf"), vrf), &mut found)?;
     }
     let slices = formulas.map_or_else(Vec::new, |formulas| formulas.into_slices(false));
+    let sifted = arguments.remote.map(|remote| only_towards(remote, &mut found, slices.len())).unwrap_or_default();
+    let remote = arguments.remote.map(|remote| remote.to_string());
     let lookup = Lookup {
         question: &question,
         vrf: asked.vrf,
+        remote: remote.as_deref(),
         formulas: checksum,
         holders: found.holders.len() + slices.len(),
         is_complete: found.is_complete,
@@ -244,14 +256,50 @@ fn in_store(
         // The process of the API may not write to the store.
         Origin::Api => {}
     }
-    print_page(arguments, asker, (found, slices), out, notes)
+    print_page(arguments, asker, (found, slices, sifted), out, notes)
+}
+
+/// Holders that the remote endpoint in question decides about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sifted {
+    /// Flows towards others, which are left out.
+    pub(crate) others: usize,
+    /// Holders without a recorded destination, which are not.
+    pub(crate) unrecorded: usize,
+}
+
+/// Leaves out flows that are towards other remote endpoints. Holders without a recorded destination
+/// stay, because nobody knows whether it was this one.
+fn only_towards(remote: Remote, found: &mut Found, slices: usize) -> Sifted {
+    let has_remote = |holder: &Holder| holder.remote.filter(|(address, _)| !address.is_unspecified());
+    let before = found.holders.len();
+    found.holders.retain(|holder| {
+        // The packets of other protocols have no ports.
+        let has_ports = matches!(holder.protocol, Some(Protocol::Udp | Protocol::Tcp));
+        has_remote(holder).is_none_or(|(address, port)| {
+            address == remote.address && remote.port.is_none_or(|wanted| wanted == port || !has_ports)
+        })
+    });
+    let unrecorded = found.holders.iter().filter(|holder| has_remote(holder).is_none()).count() + slices;
+    let sifted = Sifted { others: before - found.holders.len(), unrecorded };
+    if sifted.others > 0 {
+        let count = sifted.others;
+        found.notes.push(format!("flows towards other remote endpoints than {remote} are not listed: {count}"));
+    }
+    if unrecorded > 0 {
+        found.notes.push(format!(
+            "holdings without a recorded destination (TOWARDS -, remote_address null): {unrecorded}; the log does not say \
+             whether these were towards {remote}"
+        ));
+    }
+    sifted
 }
 
 /// Prints the holders that are to be shown.
 fn print_page(
     arguments: &Find,
     asker: Asker<'_>,
-    (mut found, mut slices): (Found, Vec<Slice>),
+    (mut found, mut slices, sifted): (Found, Vec<Slice>, Sifted),
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<Answered, Failure> {
@@ -264,7 +312,8 @@ fn print_page(
         // They are on the first page.
         slices.clear();
     }
-    let asked = find_print::Asked { what: arguments.question().subject(), time: asker.scope.time };
+    let (what, remote) = (subject_of(arguments), arguments.remote);
+    let asked = find_print::Asked { what, remote, sifted, time: asker.scope.time };
     let page = find_print::Page { slices: &slices, found: &found, count: outcome.holders, has_more: next.is_some() };
     find_print::print(&asked, &page, arguments.output.json, out, notes)?;
     Ok(Answered { outcome, next })
@@ -279,7 +328,7 @@ fn notes_of_parts(holders: &[Holder], time: Time) -> Vec<String> {
     let mut notes = Vec::new();
     if by_remote {
         let note = "several holders shared a port: the remote endpoint of a packet (TOWARDS, remote_address) decides \
-                    whose it was";
+                    whose it was; ask with --remote ADDRESS:PORT";
         notes.push(note.to_owned());
     }
     let parts = holders.iter().filter(|holder| holder.is_in_part(from_us, to_us)).count();

@@ -9,6 +9,7 @@ use core::hash::Hasher;
 use std::hash::DefaultHasher;
 
 use api::PastTime;
+use cli::Remote;
 use control::Fault;
 use export::store::Holder;
 
@@ -30,7 +31,12 @@ pub(crate) struct Scope {
 impl Scope {
     /// What is asked. Times relative to now are resolved here and only here, and those of a cursor
     /// come before them. `prefix` is what the names of arguments begin with.
-    pub(crate) fn of(question: &control::Find, time: &PastTime, prefix: &str) -> Result<Scope, Fault> {
+    pub(crate) fn of(
+        question: &control::Find,
+        remote: Option<Remote>,
+        time: &PastTime,
+        prefix: &str,
+    ) -> Result<Scope, Fault> {
         let name = |word: &str| format!("{prefix}{word}");
         let (asked, texts) = match time {
             PastTime::At(at) => (times::read(&name("at"), at)?, [at, at]),
@@ -39,7 +45,7 @@ impl Scope {
                 (Time { from_us, to_us }, [from, to])
             }
         };
-        let question_hash = hash_of(question, time);
+        let question_hash = hash_of(question, remote, time);
         let Some(cursor) = &question.cursor else {
             return Ok(Scope { time: asked, after: None, question: question_hash });
         };
@@ -95,10 +101,11 @@ impl Scope {
 }
 
 /// Of what a cursor continues, without the time itself.
-fn hash_of(question: &control::Find, time: &PastTime) -> u64 {
+fn hash_of(question: &control::Find, remote: Option<Remote>, time: &PastTime) -> u64 {
     let mut hasher = DefaultHasher::new();
     let kind = if matches!(time, PastTime::At(_)) { "at" } else { "from" };
-    hasher.write(format!("{kind} {}", question.subject()).as_bytes());
+    let towards = remote.map(|remote| format!(" towards {remote}")).unwrap_or_default();
+    hasher.write(format!("{kind} {}{towards}", question.subject()).as_bytes());
     hasher.finish()
 }
 
@@ -257,18 +264,23 @@ mod tests {
         let between = |from: &str, to: &str| PastTime::Between { from: from.to_owned(), to: to.to_owned() };
         let (one, two) = ("2026-05-01T00:00:01Z", "2026-05-01T00:00:02Z");
         let page = |time: &PastTime| {
-            let scope = Scope::of(&question("203.0.113.1", None), time, "--").unwrap();
+            let scope = Scope::of(&question("203.0.113.1", None), None, time, "--").unwrap();
             (scope.time, scope.cut(1, &mut vec![holder(1, 1), holder(2, 1)]).next)
         };
         let of = |address: &str, time: &PastTime, cursor: &Option<String>| {
-            let scope = Scope::of(&question(address, cursor.clone()), time, "--");
+            let scope = Scope::of(&question(address, cursor.clone()), None, time, "--");
             scope.map(|scope| scope.time).map_err(|fault| fault.problem)
+        };
+        let towards = |cursor: &Option<String>, time: &PastTime| {
+            let remote = "198.51.100.7:443".parse().ok();
+            Scope::of(&question("203.0.113.1", cursor.clone()), remote, time, "--").map_err(|fault| fault.problem)
         };
         let (time, cursor) = page(&between(one, two));
         assert_eq!(of("203.0.113.1", &between(one, two), &cursor), Ok(time));
         assert_eq!(of("203.0.113.1", &between(one, "now"), &cursor), Ok(time), "now was then");
         let other = Err("is from another question".to_owned());
         assert_eq!(of("203.0.113.9", &between(one, two), &cursor), other);
+        assert_eq!(towards(&cursor, &between(one, two)).map(|scope| scope.time), other);
         assert_eq!(of("203.0.113.1", &at(one), &cursor), other);
         let other_time = Err("is from a question about another time".to_owned());
         assert_eq!(of("203.0.113.1", &between(two, two), &cursor), other_time);

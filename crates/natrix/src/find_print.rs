@@ -6,6 +6,7 @@ use std::io::Write;
 
 use cli::Align::Left;
 use cli::Align::Right;
+use cli::Remote;
 use cli::Table;
 use control::escaped;
 use export::store::Found;
@@ -17,6 +18,7 @@ use lookup::stored;
 use serde_json::Value;
 use serde_json::json;
 
+use crate::find_at::Sifted;
 use crate::times::Time;
 
 /// What was asked.
@@ -24,6 +26,10 @@ use crate::times::Time;
 pub(crate) struct Asked {
     /// The endpoint, and which of its holders.
     pub(crate) what: String,
+    /// The remote endpoint.
+    pub(crate) remote: Option<Remote>,
+    /// What that decided.
+    pub(crate) sifted: Sifted,
     /// The time.
     pub(crate) time: Time,
 }
@@ -106,6 +112,10 @@ fn print_objects(asked: &Asked, page: &Page<'_>, out: &mut dyn Write) -> io::Res
         "notes": found.notes,
         "reads": found.reads,
         "asked": asked.what,
+        "remote_address": asked.remote.map(|remote| remote.address),
+        "remote_port": asked.remote.and_then(|remote| remote.port),
+        "other_remotes": asked.sifted.others,
+        "unrecorded_remotes": asked.sifted.unrecorded,
         "from": utc_text(from_us),
         "to": utc_text(to_us),
         "shown": slices.len() + found.holders.len(),

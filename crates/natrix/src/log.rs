@@ -143,7 +143,7 @@ fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -
     }
     writeln!(out, "  {gaps} gaps, {lost} records lost")?;
     if *cuts > 0 {
-        writeln!(out, "  {cuts} starts found the journal damaged or cut")?;
+        writeln!(out, "  {cuts} times a start found the log damaged or cut: `natrix log verify` says where")?;
     }
     print_lost_ends(stat.lost_ends, out)?;
     for LogSink { name, lag_us, records_lost, connected, .. } in sinks {
@@ -291,8 +291,8 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
         }
         writeln!(out, "  {} recorded gaps, {} records lost in them", verified.gaps, verified.lost)?;
         if verified.cuts > 0 {
-            let what = "starts found the journal damaged or cut";
-            writeln!(out, "  {} {what}: {} bytes could not be read", verified.cuts, verified.cut_bytes)?;
+            let what = "times a start found the log damaged or cut";
+            writeln!(out, "  {} {what}; {} bytes of journals could not be read", verified.cuts, verified.cut_bytes)?;
         }
         print_lost_ends(verified.lost_ends, out)?;
     }

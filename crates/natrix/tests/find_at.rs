@@ -130,6 +130,128 @@ fn flows_that_share_a_port_hold_it_at_the_same_time() {
     assert!(!notes.contains("within a millisecond"), "{notes}");
 }
 
+/// A port that two flows share, each towards one of two endpoints, and a mapping of another port.
+const SHARED: &str = r#"{"time":"2026-11-21T19:00:00.000000Z","event":"started","version":"0.1.0","formulas":"none"}
+{"time":"2026-11-21T19:05:01.000000Z","worker":0,"sequence":1,"event":"flow_created","realm":"default","subscriber":"100.64.0.171","protocol":"tcp","internal_port":5000,"external_address":"203.0.113.50","external_port":1065,"remote_address":"192.0.2.10","remote_port":443,"cause":"outbound"}
+{"time":"2026-11-21T19:05:02.000000Z","worker":0,"sequence":2,"event":"flow_created","realm":"default","subscriber":"100.64.0.172","protocol":"tcp","internal_port":5000,"external_address":"203.0.113.50","external_port":1065,"remote_address":"192.0.2.11","remote_port":443,"cause":"outbound"}
+{"time":"2026-11-21T19:05:03.000000Z","worker":0,"sequence":3,"event":"mapping_created","realm":"default","subscriber":"100.64.0.173","protocol":"tcp","internal_port":5000,"external_address":"203.0.113.50","external_port":1066,"cause":"outbound"}
+{"time":"2026-11-21T19:06:00.000000Z","event":"covered","sequences":[3]}
+"#;
+
+/// The subscribers in an answer with `--json`, its last object, and its notes.
+fn towards(output: &Output) -> (Vec<String>, serde_json::Value, String) {
+    let mut found = objects(output);
+    let last = found.pop().unwrap_or_else(|| panic!("{output:?}"));
+    let notes = last["notes"].to_string();
+    (found.iter().map(|one| one["subscriber"].as_str().unwrap().to_owned()).collect(), last, notes)
+}
+
+#[test]
+fn the_remote_endpoint_decides_between_flows_in_lines() {
+    let log = Log::new("remote");
+    fs::write(log.0.join("events.json"), SHARED).unwrap();
+    fs::remove_file(log.0.join("events-20261121T190500.000000Z.json")).unwrap();
+    let at = "2026-11-21T19:05:30.000000Z";
+    let find = |endpoint: &str, more: &[&str]| towards(&log.find(endpoint, at, &[more, &["--json"]].concat()));
+    let (one, two, three) = ("100.64.0.171", "100.64.0.172", "100.64.0.173");
+    let (found, last, _) = find("203.0.113.50:1065", &[]);
+    assert_eq!(
+        (found, &last["remote_address"], &last["other_remotes"]),
+        (vec![one.into(), two.into()], &serde_json::Value::Null, &0.into())
+    );
+    for (remote, holder) in [("192.0.2.10:443", one), ("192.0.2.11:443", two), ("192.0.2.11", two)] {
+        let (found, last, notes) = find("203.0.113.50:1065", &["--remote", remote]);
+        assert_eq!((found, &last["complete"]), (vec![holder.to_owned()], &true.into()), "{last}");
+        assert_eq!(
+            (&last["other_remotes"], &last["unrecorded_remotes"], &last["shown"]),
+            (&1.into(), &0.into(), &1.into())
+        );
+        assert_eq!(last["asked"], format!("203.0.113.50:1065 towards {remote}"));
+        assert!(notes.contains("are not listed: 1") && !notes.contains("shared a port"), "{notes}");
+    }
+    let (_, last, _) = find("203.0.113.50:1065", &["--remote", "192.0.2.11"]);
+    assert_eq!((&last["remote_address"], &last["remote_port"]), (&"192.0.2.11".into(), &serde_json::Value::Null));
+    let (_, last, _) = find("203.0.113.50:1065", &["--remote", "::ffff:192.0.2.11"]);
+    assert_eq!(last["remote_address"], "192.0.2.11");
+    for remote in ["192.0.2.10:80", "192.0.2.12"] {
+        let (found, last, _) = find("203.0.113.50:1065", &["--remote", remote]);
+        assert_eq!((found.len(), &last["other_remotes"], &last["complete"]), (0, &2.into(), &true.into()), "{last}");
+        let output = log.find("203.0.113.50:1065", at, &["--remote", remote]);
+        let nobody = format!("nobody held 203.0.113.50:1065 towards {remote} at {at}");
+        assert!(text(&output.stdout).starts_with(&nobody), "{output:?}");
+        assert!(text(&output.stderr).contains("are not listed: 2"), "{output:?}");
+    }
+    // Nobody knows where a mapping's packets went.
+    let (found, last, notes) = find("203.0.113.50:1066", &["--remote", "192.0.2.10:443"]);
+    assert_eq!((found, &last["unrecorded_remotes"]), (vec![three.to_owned()], &1.into()), "{last}");
+    assert!(notes.contains("without a recorded destination") && notes.contains("192.0.2.10:443"), "{notes}");
+    // All that a subscriber had.
+    let (found, last, _) = find("100.64.0.171", &["--remote", "192.0.2.11"]);
+    assert_eq!((found.len(), &last["other_remotes"]), (0, &1.into()), "{last}");
+    let output = natrix(&["find", "203.0.113.50:1065", "--remote", "192.0.2.10"]);
+    assert!(!output.status.success() && text(&output.stderr).contains("--at"), "{output:?}");
+}
+
+#[test]
+fn the_remote_endpoint_decides_between_flows_in_a_store() {
+    let folder = std::env::temp_dir().join(format!("natrix-find-at-{}-towards", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    let moment =
+        |second: u64| Moment { monotonic_us: second * 1_000_000, unix_us: (1_795_289_400 + second) * 1_000_000 };
+    let mut writer = StoreWriter::open(&folder, StoreOptions::default(), moment(0)).unwrap();
+    for (sequence, kind, remote) in [
+        (1, nat::event::EventKind::FlowCreated, [192, 0, 2, 10]),
+        (2, nat::event::EventKind::FlowCreated, [192, 0, 2, 11]),
+        (3, nat::event::EventKind::MappingCreated, [0, 0, 0, 0]),
+    ] {
+        let is_flow = kind == nat::event::EventKind::FlowCreated;
+        let event = nat::event::Event {
+            sequence,
+            subscriber: [100, 64, 0, 170 + sequence as u8].into(),
+            external: [203, 0, 113, 50].into(),
+            internal_port: 5_000,
+            first_port: if is_flow { 1_065 } else { 1_066 },
+            last_port: if is_flow { 1_065 } else { 1_066 },
+            protocol: Some(nat::Protocol::Tcp),
+            remote: remote.into(),
+            remote_port: if is_flow { 443 } else { 0 },
+            ..nat::event::Event::new(kind, nat::Instant::from_micros(sequence * 1_000_000))
+        };
+        writer.push(nat::types::WorkerId(0), &event);
+    }
+    writer.finish(moment(60), 60_000_000, false).unwrap();
+    let dir = folder.to_str().unwrap();
+    let range = ["--from", "2026-11-21T19:30:00Z", "--to", "2026-11-21T19:30:40Z"];
+    for when in [&["--at", "2026-11-21T19:30:20Z"][..], &range] {
+        let find = |endpoint: &str, more: &[&str]| {
+            towards(&natrix(&[&["find", endpoint, "--dir", dir, "--json"], when, more].concat()))
+        };
+        let (found, last, notes) = find("203.0.113.50:1065", &["--remote", "192.0.2.11:443"]);
+        assert_eq!((found, &last["complete"]), (vec!["100.64.0.172".to_owned()], &true.into()), "{last}");
+        assert_eq!(
+            (&last["other_remotes"], last["asked"].as_str()),
+            (&1.into(), Some("203.0.113.50:1065 towards 192.0.2.11:443"))
+        );
+        assert!(!notes.contains("shared a port"), "{notes}");
+        // The record of lookups has it, and the holders that were listed.
+        let lookups = fs::read_to_string(folder.join("lookups")).unwrap();
+        let recorded: serde_json::Value = serde_json::from_str(lookups.lines().last().unwrap()).unwrap();
+        assert_eq!((&recorded["remote"], &recorded["holders"]), (&"192.0.2.11:443".into(), &1.into()), "{recorded}");
+        // Without a port all of the address, and those of unknown destination.
+        let (found, last, _) = find("203.0.113.50", &["--remote", "192.0.2.10"]);
+        assert_eq!(found, ["100.64.0.171", "100.64.0.173"], "{last}");
+        assert_eq!((&last["other_remotes"], &last["unrecorded_remotes"]), (&1.into(), &1.into()));
+        // A cursor continues its own question only.
+        let (_, _, notes) = find("203.0.113.50", &["--remote", "192.0.2.10", "--limit", "1"]);
+        let cursor = notes.split("--cursor ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+        let (found, ..) = find("203.0.113.50", &["--remote", "192.0.2.10", "--limit", "1", "--cursor", &cursor]);
+        assert_eq!(found, ["100.64.0.173"]);
+        let other = natrix(&[&["find", "203.0.113.50", "--dir", dir, "--cursor", &cursor], when].concat());
+        assert!(text(&other.stderr).contains("is from another question"), "{other:?}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn files_that_overlap_prove_nothing() {
     let log = Log::new("overlap");

@@ -194,7 +194,10 @@ fn print_store(log: &EventLog, store: &LogStore, out: &mut dyn Write) -> io::Res
     table.row(cells);
     table.flush(out)?;
     if store.cuts > 0 {
-        write_plain(out, &format!("log store: {} starts found the journal damaged or cut", store.cuts))?;
+        write_plain(
+            out,
+            &format!("log store: {} times a start found the log damaged or cut: see natrix log verify", store.cuts),
+        )?;
     }
     if let Some(error) = &store.last_error {
         let now = if store.failing { "nothing is being written" } else { "the last error" };

@@ -356,8 +356,15 @@ impl Builder {
         }
     }
 
-    /// Continues after a segment of this coverage, which ended with these open intervals.
-    pub(crate) fn resume(&mut self, before: &Coverage, open: impl Iterator<Item = Row>, names: &NameTable) {
+    /// Continues after a segment of this coverage, which ended with these open intervals. If it
+    /// `is_damaged`, others may have been open, too: that is a gap since the segment began.
+    pub(crate) fn resume(
+        &mut self,
+        before: &Coverage,
+        open: impl Iterator<Item = Row>,
+        names: &NameTable,
+        is_damaged: bool,
+    ) {
         self.hosts.resume(names);
         for row in open {
             if self.wanted.is_some_and(|wanted| !wanted.matches(&row, &self.hosts)) {
@@ -369,7 +376,8 @@ impl Builder {
             self.open.insert(Key::of(&row), open);
         }
         for (worker, _, last) in &before.workers {
-            let uncertain_since = before.is_still_uncertain.then_some(before.covered_us);
+            let since_us = if is_damaged { before.from_us } else { before.covered_us };
+            let uncertain_since = (is_damaged || before.is_still_uncertain).then_some(since_us);
             let next = last.saturating_add(1);
             let known = Worker { next, last_us: before.covered_us, uncertain_since, ..Worker::default() };
             self.workers.insert(*worker, known);

@@ -19,12 +19,14 @@ use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ed25519_dalek::Signature;
 use ed25519_dalek::Signer;
 use ed25519_dalek::SigningKey;
 use ed25519_dalek::VerifyingKey;
 
+use super::aside;
 use super::builder::Coverage;
 use super::builder::union;
 use super::codec::Cursor;
@@ -44,11 +46,17 @@ pub(crate) const FORMAT: u16 = 1;
 const MAGIC: [u8; 14] = *b"NATRIX-LOGBOOK";
 /// Longest entry; a longer one is damage.
 const ENTRY_MAX: usize = 16 << 20;
+/// How often a catalogue is read, and how long after each other, before it counts as damaged: a
+/// running instance may just be writing to it.
+const LOOKS: u32 = 4;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 /// Longest catalogue that is read: some million segments.
 const CATALOGUE_MAX: u64 = 1 << 30;
 
 /// Name of the catalogue in the folder.
 pub(crate) const NAME: &str = "catalogue";
+/// Name of its copy, for starts and answers after damage to it.
+pub(crate) const COPY: &str = "catalogue.copy";
 /// Name of the signed head.
 pub(crate) const HEAD: &str = "head";
 /// Name of the key in a store that was given none.
@@ -222,6 +230,16 @@ pub(crate) enum Entry {
         bytes: u64,
         signed: u64,
     },
+    /// A start found the last segment of a run that had not ended damaged: what was open at its end
+    /// is not known.
+    Damaged {
+        id: u64,
+    },
+    /// A start put damaged files into this folder of the store.
+    Aside {
+        unix_us: u64,
+        place: String,
+    },
     /// The names of realms and pools by number, from some moment between these on.
     Names {
         since_us: u64,
@@ -263,10 +281,9 @@ impl Names {
             put_varint(out, u64::from(*pool));
         }
         put_varint(out, u64::from(self.configuration));
-        let one_to_one = ranges.iter().filter(|range| range.is_one_to_one).map(|range| range.pool);
-        let one_to_one: BTreeSet<u16> = one_to_one.collect();
-        if !one_to_one.is_empty() {
-            // Versions before this list read entries without it.
+        if !self.addresses.is_of_earlier_version() {
+            let one_to_one = ranges.iter().filter(|range| range.is_one_to_one).map(|range| range.pool);
+            let one_to_one: BTreeSet<u16> = one_to_one.collect();
             put_varint(out, one_to_one.len() as u64);
             one_to_one.iter().for_each(|pool| put_varint(out, u64::from(*pool)));
         }
@@ -293,11 +310,14 @@ impl Names {
             ranges.push(PoolRange { first, last, pool, is_one_to_one: false });
         }
         names.configuration = if input.is_empty() { UNKNOWN_CONFIGURATION } else { input.number()? };
+        if input.is_empty() {
+            // Earlier versions did not say which pools are one-to-one.
+            names.addresses = Arc::new(PoolRanges::of_earlier_version(ranges));
+            return Some(names);
+        }
         let mut one_to_one: BTreeSet<u16> = BTreeSet::new();
-        if !input.is_empty() {
-            for _ in 0..input.count(1)? {
-                one_to_one.insert(input.number()?);
-            }
+        for _ in 0..input.count(1)? {
+            one_to_one.insert(input.number()?);
         }
         ranges.iter_mut().for_each(|range| range.is_one_to_one = one_to_one.contains(&range.pool));
         names.addresses = Arc::new(PoolRanges::of(ranges));
@@ -336,6 +356,9 @@ impl Entry {
             Entry::Cut { frame: 5, bytes: 7, signed: 0 },
             Entry::Cut { frame: 5, bytes: 0, signed: 9 },
             Entry::Cut { frame: 5, bytes: 0, signed: NO_HEAD },
+            Entry::Sealed(Box::new(segment(3, (5, 7)))),
+            Entry::Damaged { id: 3 },
+            Entry::Aside { unix_us: 9, place: "damaged-1".to_owned() },
             Entry::Names {
                 since_us: 6,
                 at_us: 7,
@@ -420,6 +443,15 @@ impl Entry {
                     put_varint(out, *signed);
                 }
             }
+            Entry::Damaged { id } => {
+                out.push(13);
+                put_varint(out, *id);
+            }
+            Entry::Aside { unix_us, place } => {
+                out.push(14);
+                put_varint(out, *unix_us);
+                put_bytes(out, place.as_bytes());
+            }
             Entry::Names { since_us, at_us, names } => {
                 out.push(12);
                 put_varint(out, *since_us);
@@ -459,6 +491,11 @@ impl Entry {
             9 => {
                 let (frame, bytes) = (input.varint()?, input.varint()?);
                 Entry::Cut { frame, bytes, signed: if input.is_empty() { 0 } else { input.varint()? } }
+            }
+            13 => Entry::Damaged { id: input.varint()? },
+            14 => {
+                let unix_us = input.varint()?;
+                Entry::Aside { unix_us, place: core::str::from_utf8(input.bytes()?).ok()?.to_owned() }
             }
             _ => return None,
         };
@@ -508,9 +545,12 @@ fn take_segment(input: &mut Cursor<'_>) -> Option<Segment> {
     })
 }
 
-/// A journal that a start found damaged, or without records that had been in it, or without a head.
+/// A journal that a start found damaged, or without records that had been in it, or without a head;
+/// or a damaged segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
+    /// The segment.
+    pub(crate) segment: Option<u64>,
     /// Place of its boot.
     pub(crate) boot: u32,
     /// Number of the first frame that was not as it was written.
@@ -524,6 +564,14 @@ pub(crate) struct Cut {
 
 /// Instead of the frames of a signed head: there was none, or it was not this store's.
 pub(crate) const NO_HEAD: u64 = u64::MAX;
+
+/// Damaged files that a start put into a folder of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Aside {
+    pub(crate) unix_us: u64,
+    /// Name of the folder.
+    pub(crate) place: String,
+}
 
 /// What all entries together say.
 #[derive(Clone, Debug, Default)]
@@ -547,14 +595,58 @@ pub(crate) struct Catalogue {
     pub(crate) cuts: Vec<Cut>,
     /// Time of the last deletion by retention.
     pub(crate) deleted_us: u64,
+    /// Damaged files that are kept.
+    pub(crate) asides: Vec<Aside>,
+    /// True if entries that follow these are damaged, and so is the copy: the last run here may have
+    /// lost records, or its clock may have been set, and what came later is not known.
+    pub(crate) is_cut: bool,
 }
 
 impl Catalogue {
     /// Reads the catalogue of the store in `folder`. Entries after a damaged one are not read; then
     /// [`Catalogue::length`] is less than the length of the file, which is returned as well.
     /// `each` gets the hash of every entry.
-    pub(crate) fn read(folder: &Path, mut each: impl FnMut(u64, &Hash)) -> Result<(Catalogue, u64), StoreError> {
-        let path = folder.join(NAME);
+    pub(crate) fn read(folder: &Path, each: impl FnMut(u64, &Hash)) -> Result<(Catalogue, u64), StoreError> {
+        Catalogue::read_file(folder, NAME, each)
+    }
+
+    /// The catalogue that answers come from: its copy, if it is damaged. If both are, what is left of
+    /// it ([`Catalogue::is_cut`]).
+    ///
+    /// # Errors
+    /// There is no store, or nothing of it can be read.
+    pub(crate) fn of_store(folder: &Path) -> Result<Catalogue, StoreError> {
+        let mut looks = 0;
+        loop {
+            // Before the catalogue, which only grows.
+            let head = Head::text_in(folder);
+            let signed = |known: &Catalogue| Head::entries_in(head.as_deref(), folder, known);
+            let read = Catalogue::read(folder, |_, _| {});
+            if let Ok((known, length)) = &read {
+                // A running instance may just be writing an entry, and a crash may have torn one.
+                let is_whole = match signed(known) {
+                    Some(entries) => known.entries >= entries,
+                    None => known.length == *length,
+                };
+                looks += 1;
+                if is_whole {
+                    return read.map(|(known, _)| known);
+                }
+                if looks < LOOKS {
+                    std::thread::sleep(BETWEEN_LOOKS);
+                    continue;
+                }
+            }
+            let least = read.as_ref().map_or(0, |(known, _)| known.entries + 1);
+            return match Catalogue::read_file(folder, COPY, |_, _| {}) {
+                Ok((copy, _)) if copy.entries >= least.max(signed(&copy).unwrap_or(0)) => Ok(copy),
+                _ => read.map(|(known, _)| Catalogue { is_cut: true, ..known }),
+            };
+        }
+    }
+
+    fn read_file(folder: &Path, name: &str, mut each: impl FnMut(u64, &Hash)) -> Result<(Catalogue, u64), StoreError> {
+        let path = folder.join(name);
         let foreign = || StoreError::Foreign { path: folder.to_owned() };
         let length = match fs::metadata(&path) {
             Ok(metadata) if metadata.is_file() => metadata.len(),
@@ -577,8 +669,10 @@ impl Catalogue {
         }
         let mut catalogue = Catalogue { length: (bytes.len() - input.left()) as u64, ..Catalogue::default() };
         while let Some((entry, hash)) = catalogue.next(&mut input) {
-            let entry = entry.ok_or_else(|| {
-                StoreError::damaged(&path, format!("entry {} of the catalogue is not readable", catalogue.entries + 1))
+            // It is whole, by its checksum and its hash.
+            let entry = entry.ok_or_else(|| StoreError::Later {
+                path: path.clone(),
+                what: format!("entry {} of the catalogue", catalogue.entries + 1),
             })?;
             catalogue.add(entry, hash).ok_or_else(|| {
                 StoreError::damaged(&path, format!("entry {} of the catalogue is impossible", catalogue.entries + 1))
@@ -682,8 +776,13 @@ impl Catalogue {
             }
             Entry::Cut { frame, bytes, signed } => {
                 let boot = self.boots.len().checked_sub(1)? as u32;
-                self.cuts.push(Cut { boot, frame, bytes, signed });
+                self.cuts.push(Cut { segment: None, boot, frame, bytes, signed });
             }
+            Entry::Damaged { id } => {
+                let Segment { boot, frames, .. } = *self.segments.values().find(|segment| segment.id == id)?;
+                self.cuts.push(Cut { segment: Some(id), boot, frame: frames.0, bytes: 0, signed: frames.1 });
+            }
+            Entry::Aside { unix_us, place } => self.asides.push(Aside { unix_us, place }),
             Entry::Names { since_us, at_us, names } => {
                 let boot = self.boots.last_mut()?;
                 boot.formulas.push(FormulasInUse {
@@ -701,6 +800,11 @@ impl Catalogue {
         self.entries += 1;
         self.hash = hash;
         Some(())
+    }
+
+    /// Segments of a boot after which a start did not know what was open.
+    pub(crate) fn damaged_of(&self, boot: u32) -> impl Iterator<Item = u64> {
+        self.cuts.iter().filter(move |cut| cut.boot == boot).filter_map(|cut| cut.segment)
     }
 
     /// What starts found missing of what was on the disk. What retention would have deleted by now
@@ -781,6 +885,51 @@ pub(crate) struct CatalogueWriter {
     lookups: Lines,
 }
 
+/// Puts the copy of the catalogue into its place if it is missing or damaged. The damaged one is
+/// kept in a folder of the store. Returns true if it was missing.
+///
+/// # Errors
+/// The disk failed.
+pub(crate) fn restore(folder: &Path) -> Result<bool, StoreError> {
+    let Some(length) = length_of_better_copy(folder) else { return Ok(false) };
+    let (path, copy) = (folder.join(NAME), folder.join(COPY));
+    let mut bytes = fs::read(&copy).map_err(StoreError::io(&copy))?;
+    bytes.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+    let is_missing = !path.exists();
+    if !is_missing {
+        aside::link(folder, &[path.clone()])?;
+    }
+    let new = folder.join("catalogue.new");
+    write_whole(&new, &bytes)?;
+    fs::rename(&new, &path).map_err(StoreError::io(&path))?;
+    sync_folder(folder)?;
+    Ok(is_missing)
+}
+
+/// How many bytes of the copy to use instead of the catalogue; None if the catalogue is whole, or
+/// the copy no better.
+fn length_of_better_copy(folder: &Path) -> Option<u64> {
+    let mut hashes: Vec<Hash> = Vec::new();
+    let (copy, _) = Catalogue::read_file(folder, COPY, |_, hash| hashes.push(*hash)).ok()?;
+    let head = Head::text_in(folder);
+    let signed = Head::entries_in(head.as_deref(), folder, &copy);
+    let is_better = copy.entries >= signed.unwrap_or(0);
+    let is_better = is_better
+        && match Catalogue::read(folder, |_, _| {}) {
+            // It is older, or the same: a store was put back without its copy, which says nothing.
+            Ok((known, _)) if known.store != copy.store || known.entries >= copy.entries => false,
+            Ok((known, length)) => {
+                let continues = hashes.get((known.entries - 1) as usize) == Some(&known.hash);
+                let is_damaged = length > known.length || signed.is_some_and(|entries| known.entries < entries);
+                continues && is_damaged
+            }
+            Err(StoreError::Later { .. }) => false,
+            // A later release writes the copy, too.
+            Err(_) => true,
+        };
+    is_better.then_some(copy.length)
+}
+
 impl CatalogueWriter {
     /// Opens the catalogue; a torn entry at its end is cut off.
     pub(crate) fn open(folder: &Path, key: SigningKey) -> Result<CatalogueWriter, StoreError> {
@@ -790,6 +939,11 @@ impl CatalogueWriter {
         let signed = Head::read(&folder.join(HEAD), &catalogue.key).ok();
         if let Some(head) = signed.as_ref().filter(|head| head.entries > catalogue.entries) {
             let what = format!("{} entries instead of {} in its signed head", catalogue.entries, head.entries);
+            return Err(StoreError::damaged(&path, what));
+        }
+        if length > catalogue.length && signed.is_none() {
+            // Nothing says that no whole entry follows.
+            let what = format!("entry {} cannot be read, and there is no head", catalogue.entries + 1);
             return Err(StoreError::damaged(&path, what));
         }
         if key.verifying_key().to_bytes() != catalogue.key {
@@ -803,7 +957,42 @@ impl CatalogueWriter {
         }
         let found = signed.filter(|head| head.store == catalogue.store);
         let lookups = Lines::after(found.map_or((0, [0; 32]), |head| head.lookups));
-        Ok(CatalogueWriter { folder: folder.to_owned(), file, catalogue, key, synced: (0, [0; 32]), found, lookups })
+        let folder = folder.to_owned();
+        let writer = CatalogueWriter { folder, file, catalogue, key, synced: (0, [0; 32]), found, lookups };
+        let copy = writer.folder.join(COPY);
+        if fs::read(&path).map_err(&error)? != fs::read(&copy).unwrap_or_default() {
+            // Without it a start goes on as with it.
+            let _ = writer.write_copy();
+        }
+        Ok(writer)
+    }
+
+    /// Writes the whole copy.
+    fn write_copy(&self) -> Result<(), StoreError> {
+        let (path, copy) = (self.folder.join(NAME), self.folder.join(COPY));
+        let mut bytes = fs::read(&path).map_err(StoreError::io(&path))?;
+        bytes.truncate(usize::try_from(self.catalogue.length).unwrap_or(usize::MAX));
+        let new = self.folder.join("catalogue.copy.new");
+        write_whole(&new, &bytes)?;
+        fs::rename(&new, &copy).map_err(StoreError::io(&copy))?;
+        sync_folder(&self.folder)
+    }
+
+    /// Appends an entry to the copy. One that could not be written is written with the next one: the
+    /// catalogue has it.
+    fn append_to_copy(&self, bytes: &[u8]) {
+        let before = self.catalogue.length - bytes.len() as u64;
+        let append = || {
+            let mut copy = File::options().append(true).open(self.folder.join(COPY))?;
+            if copy.metadata()?.len() != before {
+                return Err(std::io::Error::other("it has other entries"));
+            }
+            copy.write_all(bytes)?;
+            copy.sync_all()
+        };
+        if append().is_err() {
+            let _ = self.write_copy();
+        }
     }
 
     /// True if the file that is written is still the one of the folder.
@@ -860,6 +1049,7 @@ impl CatalogueWriter {
         self.catalogue
             .add(entry, hash)
             .ok_or_else(|| StoreError::damaged(&path, "a new entry contradicts the earlier ones"))?;
+        self.append_to_copy(&bytes);
         // The entry counts already. A head that could not be written is older than the catalogue,
         // which every reader accepts, and the next entry writes it again.
         let _ = self.sign();
@@ -924,6 +1114,21 @@ impl Head {
         let file = File::open(path).map_err(StoreError::io(path))?;
         file.take(4_096).read_to_string(&mut text).map_err(StoreError::io(path))?;
         Head::signed(&text, path, key)
+    }
+
+    /// The text of the head in a store; None if it cannot be read.
+    pub(crate) fn text_in(folder: &Path) -> Option<String> {
+        use std::io::Read;
+        let mut text = String::new();
+        File::open(folder.join(HEAD)).ok()?.take(4_096).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    /// How many entries the catalogue of a store had by the text of its head; None if that is not
+    /// its head.
+    fn entries_in(text: Option<&str>, folder: &Path, known: &Catalogue) -> Option<u64> {
+        let head = Head::signed(text?, &folder.join(HEAD), &known.key).ok()?;
+        (head.store == known.store).then_some(head.entries)
     }
 
     /// The head in `text`, which is from `path`, if it is signed by `key`.

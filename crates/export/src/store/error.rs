@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 /// Why a store cannot be read or written. `Display` prints one sentence with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -28,6 +30,14 @@ pub enum StoreError {
         path: PathBuf,
         /// Number of its format.
         version: u16,
+    },
+    /// A later release wrote a part of it.
+    #[error("store {path}: {what} is of a later release; use that release, or another folder", path = .path.display())]
+    Later {
+        /// The file.
+        path: PathBuf,
+        /// The part.
+        what: String,
     },
     /// Another process writes it.
     #[error("store {path}: another process is writing to it; stop that process or use another folder", path = .path.display())]
@@ -84,6 +94,22 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// True if a file is missing, or is not what was written. Not if the system refuses, or if a
+    /// later release wrote it.
+    pub(crate) fn is_damage(&self) -> bool {
+        use io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+        // What a disk with bad sectors and a damaged file system say.
+        let of_disk = [Errno::IO, Errno::BADMSG, Errno::UCLEAN].map(Errno::raw_os_error);
+        match self {
+            StoreError::Damaged { .. } => true,
+            StoreError::Io { source, .. } => {
+                matches!(source.kind(), NotFound | UnexpectedEof | InvalidData)
+                    || source.raw_os_error().is_some_and(|code| of_disk.contains(&code))
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn io(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
         move |source| StoreError::Io { path: path.to_owned(), source }
     }

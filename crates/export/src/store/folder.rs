@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use super::aside;
 use super::catalogue;
 use super::catalogue::Catalogue;
 use super::error::StoreError;
@@ -30,11 +31,14 @@ impl FolderLock {
     pub(super) fn of(folder: &Path) -> Result<FolderLock, StoreError> {
         let error = StoreError::io(folder);
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder).map_err(&error)?;
-        if !folder.join(catalogue::NAME).exists() {
+        // A store that lost its catalogue is one, too.
+        let is_store = [catalogue::NAME, catalogue::COPY].iter().any(|name| folder.join(name).exists());
+        if !is_store && !aside::has_store(folder) {
             let ours = ["lock", catalogue::KEY, "catalogue.new"];
             for entry in fs::read_dir(folder).map_err(&error)? {
                 let name = entry.map_err(&error)?.file_name();
-                if !ours.iter().any(|our| name == *our) {
+                let is_ours = ours.iter().any(|our| name == *our) || name.to_str().is_some_and(aside::is_place);
+                if !is_ours {
                     return Err(StoreError::Foreign { path: folder.to_owned() });
                 }
             }

@@ -124,7 +124,7 @@ impl Follower {
     /// # Errors
     /// There is no store, or it cannot be read.
     pub fn open(folder: &Path, position: Option<Position>) -> Result<Follower, StoreError> {
-        let (catalogue, _) = Catalogue::read(folder, |_, _| {})?;
+        let catalogue = Catalogue::of_store(folder)?;
         let mut follower = match position {
             Some(position) => {
                 let position = within(&catalogue, position);
@@ -266,7 +266,7 @@ impl Follower {
         let path = self.folder.join(catalogue::NAME);
         let length = fs::metadata(&path).map_err(StoreError::io(&path))?.len();
         if length != self.catalogue_length {
-            (self.catalogue, _) = Catalogue::read(&self.folder, |_, _| {})?;
+            self.catalogue = Catalogue::of_store(&self.folder)?;
             self.catalogue_length = self.catalogue.length;
         }
         Ok(())
@@ -323,7 +323,7 @@ impl Follower {
 /// sequence numbers of the workers.
 fn within(catalogue: &Catalogue, mut position: Position) -> Position {
     let Some(boot) = position.boot else { return position };
-    let cuts = catalogue.cuts.iter().filter(|cut| cut.boot == boot).map(|cut| cut.frame);
+    let cuts = catalogue.cuts.iter().filter(|cut| cut.boot == boot && cut.segment.is_none()).map(|cut| cut.frame);
     let next = catalogue.boots.get(boot as usize + 1).map(|boot| boot.first_frame);
     position.frame = cuts.chain(next).fold(position.frame, u64::min);
     position

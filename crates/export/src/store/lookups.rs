@@ -37,6 +37,8 @@ pub struct Lookup<'a> {
     pub question: &'a Question,
     /// Only holders in this VRF.
     pub vrf: Option<&'a str>,
+    /// Only those towards this remote endpoint, or without a recorded one.
+    pub remote: Option<&'a str>,
     /// Checksum of the formulas of the configuration that was given.
     pub formulas: Option<u32>,
     /// The holders in the answer, with those by a formula.
@@ -50,7 +52,7 @@ pub struct Lookup<'a> {
 /// # Errors
 /// The file cannot be written, or the case is longer than [`CASE_MAX`].
 pub fn record(folder: &Path, lookup: &Lookup<'_>, case: Option<&str>, unix_us: u64) -> Result<(), StoreError> {
-    let Lookup { question, vrf, formulas, holders, is_complete } = *lookup;
+    let Lookup { question, vrf, remote, formulas, holders, is_complete } = *lookup;
     let address = question.host.map_or_else(|| question.address.to_string(), |host| host.to_string());
     let fields = json!({
         "address": address,
@@ -59,6 +61,7 @@ pub fn record(folder: &Path, lookup: &Lookup<'_>, case: Option<&str>, unix_us: u
         "from": utc_text(question.from_us),
         "to": utc_text(question.to_us),
         "vrf": vrf,
+        "remote": remote,
         "formulas": formulas.map(|checksum| format!("{checksum:08x}")),
         "holders": holders,
         "complete": is_complete,
@@ -83,6 +86,7 @@ pub fn record_export(
         "from": utc_text(from_us),
         "to": utc_text(to_us),
         "vrf": null,
+        "remote": null,
         "formulas": null,
         "holders": null,
         "complete": null,

@@ -8,6 +8,7 @@
 //! | file | content |
 //! |---|---|
 //! | `catalogue` | the chain: boots, clock settings, segments, deletions |
+//! | `catalogue.copy` | a copy of it, for a start or an answer after damage to it |
 //! | `head` | the signed head of the chain |
 //! | `journal-N` | frames from number N on that no segment has yet |
 //! | `spool-N` | the same after its segment was sealed, for sinks that have not read it |
@@ -15,6 +16,7 @@
 //! | `segment-N` | intervals, sorted by external endpoint and start |
 //! | `lookups` | who was looked up, when, for which case |
 //! | `lock` | held by the process that writes |
+//! | `damaged-N`, `damaged-store-N` | damaged files that a start put aside |
 //!
 //! The rings of the workers are files in memory (`rings`), where the next writer finds what a
 //! killed one left.
@@ -22,6 +24,7 @@
 //! The rule of every answer: never a wrong holder, and no "no record" for a time that records do
 //! not cover. `docs/logging.md` describes the format.
 
+mod aside;
 mod builder;
 mod catalogue;
 mod codec;

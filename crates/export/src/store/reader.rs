@@ -188,7 +188,7 @@ impl Found {
     /// which is that between these.
     pub fn is_throughout(&self, holder: &Holder, from_us: u64, to_us: u64) -> bool {
         // Where the records are complete, an end in that time has one.
-        let has_end = self.is_complete || matches!(holder.until, Until::Open | Until::Ended(_));
+        let has_end = self.is_complete || matches!(holder.until, Until::Ended(_));
         holder.is_certain && has_end && !self.has_time_twice && !holder.is_in_part(from_us, to_us)
     }
 }
@@ -222,7 +222,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`] if there is none, or its catalogue is damaged.
     pub fn open(folder: &Path) -> Result<Store, StoreError> {
-        let (catalogue, _) = Catalogue::read(folder, |_, _| {})?;
+        let catalogue = Catalogue::of_store(folder)?;
         Ok(Store { folder: folder.to_owned(), catalogue })
     }
 
@@ -241,8 +241,8 @@ impl Store {
     /// [`StoreError::Ended`] if the answer is no longer wanted.
     pub fn look_up_within(&self, question: &Question, bounds: Bounds<'_>) -> Result<Found, StoreError> {
         let mut found = self.search(question, None, bounds)?;
-        // The catalogue was one more.
-        found.reads += 1;
+        // The catalogue and its head were two more.
+        found.reads += 2;
         Ok(found)
     }
 

@@ -558,6 +558,21 @@ impl SegmentFile {
         self.rows(RANGES, 0, u64::MAX, &mut each)
     }
 
+    /// Calls `each` for every interval of the blocks that can be read. Returns the first problem of
+    /// the others.
+    pub(crate) fn readable(&mut self, mut each: impl FnMut(&Row)) -> Result<Option<StoreError>, StoreError> {
+        let mut first = None;
+        for table in [SINGLE, RANGES] {
+            for block in self.footer.tables[table].blocks.clone() {
+                match self.block(table, &block, &mut each) {
+                    Err(error) if error.is_damage() => drop(first.get_or_insert(error)),
+                    read => read?,
+                }
+            }
+        }
+        Ok(first)
+    }
+
     /// Calls `each` for the names whose identifiers are between these, and for some around them.
     pub(crate) fn names(&mut self, ids: (u32, u32), each: impl FnMut(&NameRow)) -> Result<(), StoreError> {
         self.names_in(|piece| piece.first <= ids.1 && ids.0 <= piece.last, each)

@@ -7,7 +7,9 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
+use super::aside;
 use super::catalogue;
+use super::catalogue::Aside;
 use super::catalogue::Catalogue;
 use super::catalogue::Cut;
 use super::catalogue::Head;
@@ -232,7 +234,14 @@ fn the_rest(
     let missing = sealed.missing.iter().filter(|(id, _)| is_there(*id));
     verified.faults.extend(missing.map(|(_, fault)| fault.clone()));
     sequence_numbers(catalogue, &mut verified);
-    for Cut { boot, frame, signed, .. } in catalogue.wrong_cuts() {
+    for Cut { segment, boot, frame, signed, .. } in catalogue.wrong_cuts() {
+        if let Some(id) = segment {
+            verified.faults.push(format!(
+                "segment-{id:08x} (boot {boot}): a start found it damaged, so what was open at its end is not known for the \
+                 rest of that run"
+            ));
+            continue;
+        }
         let what = match signed.saturating_sub(1) {
             _ if *signed == NO_HEAD => {
                 format!("a start found no head of this store; frames from {frame} on may be missing")
@@ -243,6 +252,20 @@ fn the_rest(
             ),
         };
         verified.faults.push(format!("journal of boot {boot}: {what}"));
+    }
+    for Aside { unix_us, place } in &catalogue.asides {
+        let at = utc_text(*unix_us);
+        if aside::is_store_place(place) && folder.join(place).exists() {
+            verified.faults.push(format!(
+                "{place}: a start at {at} could not go on with the store that is there, and began this one; move the folder \
+                 elsewhere, and keep it as long as its records are wanted"
+            ));
+        } else if folder.join(place).join(catalogue::NAME).exists() {
+            verified.faults.push(format!(
+                "{place}: a start at {at} found the catalogue there damaged, and restored it from its copy; move the folder \
+                 elsewhere once you know why"
+            ));
+        }
     }
     let mut frames = Vec::new();
     let boot = catalogue.boots.len().saturating_sub(1) as u32;

@@ -19,6 +19,7 @@ use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
+use std::io;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ use self::background::enter;
 use self::background::merge_files;
 use self::journal_file::create_journal;
 use self::recover::recover;
+use super::aside;
 use super::builder::Builder;
 use super::builder::Coverage;
 use super::catalogue;
@@ -196,6 +198,9 @@ pub struct StoreWriter {
     health_entries: u64,
     /// Set to end a merge early.
     is_ending: Arc<AtomicBool>,
+    /// Segments that cannot be merged, because they are damaged.
+    unreadable: BTreeSet<u64>,
+    damage: Vec<String>,
     /// Held as long as this writes.
     _lock: FolderLock,
 }
@@ -203,9 +208,80 @@ pub struct StoreWriter {
 /// Events between the request of memory and its use.
 const AHEAD: usize = 12;
 
+/// Opens or makes the catalogue of a store that is locked, and ends what an earlier writer left.
+/// Also returns what it found damaged, in sentences.
+fn open_catalogue(
+    folder: &Path,
+    options: &StoreOptions,
+    now: Moment,
+    uptime_us: i64,
+) -> Result<(CatalogueWriter, Rings, Vec<String>), StoreError> {
+    let was_missing = catalogue::restore(folder)?;
+    let own_key = folder.join(catalogue::KEY);
+    let key_path = options.signing_key.as_ref().unwrap_or(&own_key);
+    let is_new = !folder.join(catalogue::NAME).exists();
+    if is_new && aside::has_store(folder) {
+        return Err(StoreError::damaged(&folder.join(catalogue::NAME), "it is missing"));
+    }
+    let key = match catalogue::key_of(key_path, is_new) {
+        Err(error) if error.is_damage() => {
+            let what = error.to_string();
+            return Err(StoreError::Key { path: key_path.clone(), what });
+        }
+        key => key?,
+    };
+    if is_new {
+        catalogue::create(folder, &key, now.unix_us)?;
+    }
+    let mut catalogue = CatalogueWriter::open(folder, key)?;
+    folder::clean(folder, &catalogue.catalogue)?;
+    catalogue.sign_first()?;
+    let rings = Rings::new(&options.rings_folder, folder, &catalogue.catalogue.store);
+    let mut damage = recover(folder, &mut catalogue, &rings, now.unix_us as i64 - uptime_us)?;
+    if was_missing {
+        let folder = folder.display();
+        damage.push(format!(
+            "store {folder}: its catalogue was missing and was made from its copy, so no record is lost"
+        ));
+    }
+    // Also those of a start that was killed before it recorded them.
+    for place in aside::unrecorded(folder, &catalogue.catalogue)? {
+        let path = folder.join(&place);
+        if aside::is_store_place(&place) {
+            damage.push(format!(
+                "store {}: its catalogue or key is damaged, so a new store begins; the earlier records are kept in {place}: \
+                 natrix find --dir {} answers from what can be read of them",
+                folder.display(),
+                path.display()
+            ));
+        } else if path.join(catalogue::NAME).exists() {
+            damage.push(format!(
+                "store {}: its catalogue was damaged and was restored from its copy, so no record is lost; the damaged \
+                 file is kept in {place}",
+                folder.display()
+            ));
+        }
+        catalogue.append(Entry::Aside { unix_us: now.unix_us, place })?;
+    }
+    Ok((catalogue, rings, damage))
+}
+
+/// True if a start cannot go on with a store, because its files are not what was written. Not if
+/// the disk or the configuration is wrong, or if a later release wrote it.
+fn is_beyond_repair(error: &StoreError, folder: &Path, options: &StoreOptions) -> bool {
+    match error {
+        StoreError::Foreign { .. } => aside::has_store(folder),
+        StoreError::Key { .. } => options.signing_key.is_none(),
+        StoreError::Damaged { .. } => true,
+        StoreError::Io { path, .. } => error.is_damage() && path.starts_with(folder),
+        _ => false,
+    }
+}
+
 impl StoreWriter {
     /// Opens the store in `folder`, or begins one in an empty or missing folder. What an earlier
-    /// writer left in its journal becomes a segment. Begins a boot at this moment.
+    /// writer left in its journal becomes a segment. Begins a boot at this moment. Damage to files
+    /// of the store does not keep it from that: see [`StoreWriter::damage`].
     ///
     /// # Errors
     /// [`StoreError`] if the folder has another content, another process writes it, or the disk
@@ -213,18 +289,15 @@ impl StoreWriter {
     pub fn open(folder: &Path, options: StoreOptions, now: Moment) -> Result<StoreWriter, StoreError> {
         let uptime_us = rings::uptime_us();
         let lock = FolderLock::of(folder)?;
-        let own_key = folder.join(catalogue::KEY);
-        let key_path = options.signing_key.clone().unwrap_or(own_key);
-        let is_new = !folder.join(catalogue::NAME).exists();
-        let key = catalogue::key_of(&key_path, is_new)?;
-        if is_new {
-            catalogue::create(folder, &key, now.unix_us)?;
-        }
-        let mut catalogue = CatalogueWriter::open(folder, key)?;
-        folder::clean(folder, &catalogue.catalogue)?;
-        catalogue.sign_first()?;
-        let rings = Rings::new(&options.rings_folder, folder, &catalogue.catalogue.store);
-        recover(folder, &mut catalogue, &rings, now.unix_us as i64 - uptime_us)?;
+        let (mut catalogue, rings, damage) = match open_catalogue(folder, &options, now, uptime_us) {
+            Err(error) if is_beyond_repair(&error, folder, &options) => {
+                aside::keep_store(folder, matches!(&error, StoreError::Key { .. }))?;
+                let (catalogue, rings, mut damage) = open_catalogue(folder, &options, now, uptime_us)?;
+                damage.push(format!("the store could not go on: {error}"));
+                (catalogue, rings, damage)
+            }
+            opened => opened?,
+        };
         // What they had is in a segment.
         rings.remove().map_err(StoreError::io(&options.rings_folder))?;
         // A run that has not ended always has a journal, whenever a kill comes.
@@ -265,9 +338,16 @@ impl StoreWriter {
             health: Health::default(),
             health_entries: 0,
             is_ending: Arc::default(),
+            unreadable: BTreeSet::new(),
+            damage,
             catalogue,
             _lock: lock,
         })
+    }
+
+    /// What this start found damaged, and what it did about it, in sentences.
+    pub fn damage(&self) -> &[String] {
+        &self.damage
     }
 
     /// Makes the rings of this run's workers. What is in them when the process is killed is not
@@ -565,7 +645,11 @@ impl StoreWriter {
             }
         }
         let may_expire = self.now.monotonic_us >= self.expires_from_us;
-        follow::trim(&self.folder, self.options.retention_us.filter(|_| may_expire))
+        let retention_us = self.options.retention_us.filter(|_| may_expire);
+        if let Some(retention_us) = retention_us {
+            aside::expire(&self.folder, retention_us)?;
+        }
+        follow::trim(&self.folder, retention_us)
     }
 
     /// Starts to merge `count` neighbours, the newest segment of this boot apart.
@@ -579,7 +663,9 @@ impl StoreWriter {
             is_full = run.first().map_or(0, spans_us) > self.options.span_us();
             let continues = !is_full
                 && run.last().is_none_or(|last| last.boot == segment.boot && last.frames.1 == segment.frames.0);
-            let may_merge = !segment.is_merged && Some(segment.frames.0) != newest;
+            let is_readable = !self.unreadable.contains(&segment.id)
+                && !catalogue.damaged_of(segment.boot).any(|damaged| damaged == segment.id);
+            let may_merge = is_readable && !segment.is_merged && Some(segment.frames.0) != newest;
             // What an ended boot left behind is merged, too.
             let is_run_done = run.len() >= 2
                 && (is_full || run.first().is_some_and(|first| first.boot != self.boot || !leave_newest));
@@ -624,7 +710,10 @@ impl StoreWriter {
         if !self.catalogue.catalogue.segments.contains_key(&merged.frames.0) {
             return Ok(());
         }
-        merged.written = written?;
+        merged.written = match written {
+            Err(error) => return self.leave_damaged(error),
+            Ok(written) => written,
+        };
         merged.id = self.catalogue.catalogue.next_segment;
         let old: Vec<u64> = self.catalogue.catalogue.segments.values().map(|segment| segment.id).collect();
         let path = segment_path(&self.folder, merged.id);
@@ -632,11 +721,33 @@ impl StoreWriter {
         sync_folder(&self.folder)?;
         self.catalogue.append(Entry::Merged(merged))?;
         let left: BTreeSet<u64> = self.catalogue.catalogue.segments.values().map(|segment| segment.id).collect();
-        for id in old.into_iter().filter(|id| !left.contains(id)) {
-            let path = segment_path(&self.folder, id);
-            fs::remove_file(&path).map_err(StoreError::io(&path))?;
+        old.into_iter().filter(|id| !left.contains(id)).try_for_each(|id| self.remove_segment(id))
+    }
+
+    /// Deletes the file of a segment that the catalogue has no longer; it may be missing.
+    fn remove_segment(&self, id: u64) -> Result<(), StoreError> {
+        let path = segment_path(&self.folder, id);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::io(&path)(error)),
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Excludes a damaged segment from merges: that would fail again and again.
+    ///
+    /// # Errors
+    /// The merge failed for another reason.
+    fn leave_damaged(&mut self, error: StoreError) -> Result<(), StoreError> {
+        let (StoreError::Damaged { path, .. } | StoreError::Io { path, .. }) = &error else { return Err(error) };
+        let known = self.catalogue.catalogue.segments.values().map(|segment| segment.id);
+        let damaged = known.into_iter().find(|id| segment_path(&self.folder, *id) == *path);
+        match damaged.filter(|_| error.is_damage()) {
+            Some(id) => {
+                self.unreadable.insert(id);
+                Ok(())
+            }
+            None => Err(error),
+        }
     }
 
     /// Deletes segments with records older than the retention, and records it. What is open is in
@@ -650,8 +761,7 @@ impl StoreWriter {
         for id in self.begun_before(before_us) {
             let unix_us = self.now.unix_us;
             self.catalogue.append(Entry::Deleted { id, unix_us, retention_us })?;
-            let path = segment_path(&self.folder, id);
-            fs::remove_file(&path).map_err(StoreError::io(&path))?;
+            self.remove_segment(id)?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use super::proof::unrecorded;
 use super::search::Search;
 use super::time::Stretch;
 use crate::Subscriber;
+use crate::store::aside;
 use crate::store::builder::Coverage;
 use crate::store::builder::union;
 use crate::store::catalogue::ADOPTED_US;
@@ -33,6 +34,8 @@ pub(super) struct Assignment {
     is_of_pool: bool,
     /// The configuration gave it to one host.
     is_one_to_one: bool,
+    /// It may have: an earlier version did not record that.
+    may_be_one_to_one: bool,
 }
 
 impl Search<'_> {
@@ -67,19 +70,20 @@ impl Search<'_> {
         let Some(known) = self.store.catalogue.boots.get(boot as usize).filter(|_| self.question.host.is_none()) else {
             return;
         };
-        let (mut is_of_pool, mut is_one_to_one) = (false, false);
-        for range in known.pools_between(from_us, to_us).filter_map(|pools| pools.range_of(address)) {
-            (is_of_pool, is_one_to_one) = (true, is_one_to_one || range.is_one_to_one);
+        let assignment = &mut self.assignment;
+        for pools in known.pools_between(from_us, to_us) {
+            let Some(range) = pools.range_of(address) else { continue };
+            assignment.is_of_pool = true;
+            assignment.is_one_to_one |= range.is_one_to_one;
+            assignment.may_be_one_to_one |= pools.is_of_earlier_version();
         }
-        self.assignment.has_pools |= known.pools.iter().any(|(_, pools)| !pools.ranges().is_empty());
-        self.assignment.is_of_pool |= is_of_pool;
-        self.assignment.is_one_to_one |= is_one_to_one;
+        assignment.has_pools |= known.pools.iter().any(|(_, pools)| !pools.ranges().is_empty());
     }
 
     /// Says what was noted of an address that has no holder, or none all the time.
     pub(super) fn assignments(&mut self) {
         let Question { address, from_us, to_us, .. } = self.question;
-        let Assignment { has_pools, is_of_pool, is_one_to_one } = self.assignment;
+        let Assignment { has_pools, is_of_pool, is_one_to_one, may_be_one_to_one } = self.assignment;
         let is_held = !self.found.holders.is_empty();
         let is_held_throughout =
             self.found.holders.iter().any(|holder| self.found.is_throughout(holder, from_us, to_us));
@@ -87,6 +91,12 @@ impl Search<'_> {
             self.limit(format!(
                 "the configuration of that time gave {address} to one host (one-to-one), which has a record only \
                  while it uses it; `natrix find {address} --config FILE` names the host"
+            ));
+        } else if may_be_one_to_one && !is_held_throughout {
+            self.limit(format!(
+                "an earlier version of Natrix recorded that time, and not whether the configuration gave {address} to one \
+                 host (one-to-one), which would have a record only while it used it; `natrix find {address} --config FILE` \
+                 with the configuration of that time says so"
             ));
         } else if has_pools && !is_of_pool && !is_held {
             self.found.notes.push(format!(
@@ -298,6 +308,28 @@ impl Search<'_> {
             let what = if from_us == to_us { "that time" } else { "a part of that time" };
             self.found.notes.push(format!(
                 "the clock was set back: {what} occurred more than once, and the holders of each are listed"
+            ));
+        }
+    }
+
+    /// Notes what damage makes uncertain.
+    pub(super) fn damages(&mut self) {
+        let catalogue = &self.store.catalogue;
+        if catalogue.is_cut {
+            let entry = catalogue.entries + 1;
+            self.limit(format!(
+                "the catalogue of the store is damaged from entry {entry} on: no holder is certain, and later records \
+                 are not found"
+            ));
+            self.found.holders.iter_mut().for_each(|holder| holder.is_certain = false);
+        }
+        let began_us = catalogue.boots.first().and_then(|boot| boot.clocks.first()).map(|clock| clock.unix_us);
+        let is_before = began_us.is_none_or(|began_us| self.question.from_us < began_us);
+        let stores = catalogue.asides.iter().filter(|aside| is_before && aside::is_store_place(&aside.place));
+        for place in stores.map(|aside| self.store.folder.join(&aside.place)) {
+            self.limit(format!(
+                "earlier records were damaged and are in {}: also ask natrix find --dir with that folder",
+                place.display()
             ));
         }
     }

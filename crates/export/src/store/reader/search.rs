@@ -2,6 +2,7 @@
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::collections::HashMap;
 use std::collections::HashSet;
 use std::fs::File;
@@ -22,6 +23,7 @@ use super::proof::Losses;
 use super::proof::lost_end_us;
 use super::time::Stretch;
 use super::time::span;
+use super::time::unix_span;
 use crate::Subscriber;
 use crate::store::builder::Builder;
 use crate::store::builder::Coverage;
@@ -30,6 +32,7 @@ use crate::store::builder::Window;
 use crate::store::catalogue::Boot;
 use crate::store::catalogue::Segment;
 use crate::store::error::StoreError;
+use crate::store::hosts::NameTable;
 use crate::store::hosts::subscriber_of;
 use crate::store::row::End;
 use crate::store::row::Row;
@@ -38,6 +41,7 @@ use crate::store::segment::SegmentFile;
 use crate::store::segment::Written;
 use crate::store::writer::read_frames;
 use crate::store::writer::segment_path;
+use crate::utc_text;
 
 /// Intervals of the journal that a lookup keeps; no single address has more.
 const JOURNAL_ROWS_MAX: usize = 4 << 20;
@@ -74,6 +78,8 @@ pub(super) struct Search<'a> {
     pub(super) journal: Option<Journal>,
     /// The segment read last.
     pub(super) cached: Option<(u64, SegmentFile)>,
+    /// Segments that cannot be read, or not all of them.
+    pub(super) unreadable: BTreeSet<u64>,
     /// Segments that were opened before they are read, because their files may be deleted.
     pub(super) held: HashMap<u64, File>,
     /// Names of IPv6 hosts that were met, by where they are and identifier.
@@ -95,7 +101,8 @@ impl<'a> Search<'a> {
         bounds: Bounds<'a>,
     ) -> Search<'a> {
         let (found, names, twice, assignment) = (Found::default(), HashMap::new(), Vec::new(), Assignment::default());
-        Search { store, question, journal, cached: None, held, names, twice, assignment, found, bounds }
+        let unreadable = BTreeSet::new();
+        Search { store, question, journal, cached: None, unreadable, held, names, twice, assignment, found, bounds }
     }
 
     pub(super) fn run(&mut self) -> Result<(), StoreError> {
@@ -132,6 +139,7 @@ impl<'a> Search<'a> {
             }
         }
         self.limits(shown);
+        self.damages();
         self.found.holders.sort_unstable();
         self.found.holders.dedup();
         self.assignments();
@@ -194,25 +202,12 @@ impl<'a> Search<'a> {
         let boot = boot as u32;
         let mut builder = Builder::new(began_us, wanted);
         if let Some(last) = known.of_boot(boot).last() {
-            let (question, searches_hosts) = (self.question, self.searches_hosts());
-            let (address, mut open) = (question.address.to_bits(), Vec::new());
-            let segment = self.segment(last)?;
-            let mut keep = |row: &Row| {
-                if row.until == End::Open {
-                    open.push(*row);
-                }
-            };
-            match wanted {
-                Some(_) => {
-                    segment.external(address, (0, u16::MAX), &mut keep)?;
-                    segment.subscriber(address, &mut keep)?;
-                    let ids = if searches_hosts { ids_of(segment, &question)? } else { Vec::new() };
-                    segment.subscribers(&ids, &mut keep)?;
-                }
-                None => segment.all(&mut keep)?,
-            }
-            let names = segment.names_at(last.frames.1)?;
-            builder.resume(&last.coverage, open.into_iter(), &names);
+            let (mut open, mut names) = (Vec::new(), NameTable::default());
+            let read = self.read_open(last, wanted.is_some(), &mut open, &mut names);
+            // An export has no other way to say what is missing.
+            let is_whole = if wanted.is_none() { read.map(|()| true)? } else { self.is_read(last, read)? };
+            // What the journal cannot answer then is uncertain by its coverage.
+            builder.resume(&last.coverage, open.into_iter(), &names, !is_whole);
         }
         let mut frames = 0;
         let mut is_too_long = false;
@@ -223,8 +218,8 @@ impl<'a> Search<'a> {
             let is_readable = frame.events(|worker, event| {
                 builder.apply(worker, event);
             });
-            is_readable
-                .ok_or_else(|| StoreError::damaged(&store.folder, format!("frame {} is not readable", frame.number)))?;
+            let what = || format!("frame {} of the journal", frame.number);
+            is_readable.ok_or_else(|| StoreError::Later { path: store.folder.clone(), what: what() })?;
             builder.cover(frame.covered_us);
             is_too_long |= wanted.is_some() && builder.rows() > JOURNAL_ROWS_MAX;
             if is_too_long {
@@ -234,6 +229,73 @@ impl<'a> Search<'a> {
         })?;
         self.found.reads += 1;
         Ok(((frames > 0).then(|| (boot, builder.cut())).into_iter().collect(), frames))
+    }
+
+    /// Reads what a segment has open at its end, all of it or as far as the question needs it, and
+    /// the names that later events may refer to.
+    fn read_open(
+        &mut self,
+        last: &Segment,
+        is_of_question: bool,
+        open: &mut Vec<Row>,
+        names: &mut NameTable,
+    ) -> Result<(), StoreError> {
+        let (question, searches_hosts) = (self.question, self.searches_hosts());
+        let address = question.address.to_bits();
+        let segment = self.segment(last)?;
+        names.next = segment.footer.next_name;
+        let mut keep = |row: &Row| {
+            if row.until == End::Open {
+                open.push(*row);
+            }
+        };
+        if is_of_question {
+            segment.external(address, (0, u16::MAX), &mut keep)?;
+            segment.subscriber(address, &mut keep)?;
+            let ids = if searches_hosts { ids_of(segment, &question)? } else { Vec::new() };
+            segment.subscribers(&ids, &mut keep)?;
+        } else {
+            segment.all(&mut keep)?;
+        }
+        *names = segment.names_at(last.frames.1)?;
+        Ok(())
+    }
+
+    /// True if a segment was read. If it is damaged, the answer goes on without it, and must say what
+    /// that means.
+    ///
+    /// # Errors
+    /// Another problem; also if the segment was merged or deleted meanwhile.
+    fn is_read(&mut self, segment: &Segment, read: Result<(), StoreError>) -> Result<bool, StoreError> {
+        let error = match read {
+            Ok(()) => return Ok(true),
+            Err(error) if !error.is_damage() => return Err(error),
+            Err(error) => error,
+        };
+        if self.unreadable.contains(&segment.id) {
+            return Ok(false);
+        }
+        let now = Store::open(&self.store.folder)?;
+        if !now.catalogue.segments.values().any(|known| known.id == segment.id) {
+            return Err(error);
+        }
+        self.unreadable.insert(segment.id);
+        if self.cached.as_ref().is_some_and(|(id, _)| *id == segment.id) {
+            self.count_reads();
+            self.cached = None;
+        }
+        Ok(false)
+    }
+
+    /// What it means that a segment cannot be read.
+    fn note_of_damage(&self, segment: &Segment, what: &str) -> String {
+        let boot = self.store.catalogue.boots.get(segment.boot as usize);
+        let (first_us, last_us) = boot.map_or((0, 0), |boot| unix_span(segment, boot));
+        let (id, first, last) = (segment.id, utc_text(first_us), utc_text(last_us));
+        format!(
+            "segment-{id:08x} is damaged or missing: {what} from {first} to {last} may be missing; natrix log verify says \
+             what is wrong"
+        )
     }
 
     /// Opens a segment, or returns the one opened last.
@@ -261,13 +323,48 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The intervals in a segment that the question is about.
-    fn rows_of(&mut self, segment: &Segment) -> Result<Vec<Row>, StoreError> {
+    /// The intervals in a segment that the question is about, and whether these are all.
+    fn rows_of(&mut self, segment: &Segment) -> Result<(Vec<Row>, bool), StoreError> {
+        let mut rows = Vec::new();
+        let read = self.read_rows(segment, &mut rows);
+        let is_whole = self.is_read(segment, read)?;
+        if !is_whole {
+            let note = self.note_of_damage(segment, "records");
+            self.limit(note);
+        }
+        if rows.len() > HOLDERS_MAX {
+            let what = "the question has more than a million answers; ask for a shorter time";
+            return Err(StoreError::damaged(&self.store.folder, what));
+        }
+        Ok((rows, is_whole))
+    }
+
+    /// Adds the intervals in a segment that the question is about, and reads the names in them.
+    fn read_rows(&mut self, segment: &Segment, rows: &mut Vec<Row>) -> Result<(), StoreError> {
+        let read = self.read_asked(segment, rows);
+        // Also of what could be read before damage.
+        let protocol = self.question.protocol;
+        rows.retain(|row| protocol.is_none_or(|wanted| row.protocol.is_none_or(|has| has == wanted)));
+        read?;
+        let ids: HashSet<u32> = rows.iter().map(|row| row.subscriber).filter(|id| is_host_number(*id)).collect();
+        if let (Some(first), Some(last)) = (ids.iter().min(), ids.iter().max()) {
+            let mut names = Vec::new();
+            self.segment(segment)?.names((*first, *last), |row| {
+                if ids.contains(&row.id) {
+                    names.push(((Source::Segment(segment.id), row.id), row.name));
+                }
+            })?;
+            self.names.extend(names);
+        }
+        Ok(())
+    }
+
+    /// Adds the intervals in a segment that the question is about, whatever their protocol is.
+    fn read_asked(&mut self, segment: &Segment, rows: &mut Vec<Row>) -> Result<(), StoreError> {
         let question = self.question;
         let address = question.address.to_bits();
         let ports = question.port.map_or((0, u16::MAX), |port| (port, port));
         let searches_hosts = self.searches_hosts();
-        let mut rows = Vec::new();
         let file = self.segment(segment)?;
         if question.host.is_none() {
             file.external(address, ports, |row| rows.push(*row))?;
@@ -284,22 +381,7 @@ impl<'a> Search<'a> {
             let ids = ids_of(file, &question)?;
             file.subscribers(&ids, &mut take)?;
         }
-        rows.retain(|row| question.protocol.is_none_or(|wanted| row.protocol.is_none_or(|has| has == wanted)));
-        if rows.len() > HOLDERS_MAX {
-            let what = "the question has more than a million answers; ask for a shorter time";
-            return Err(StoreError::damaged(&self.store.folder, what));
-        }
-        let ids: HashSet<u32> = rows.iter().map(|row| row.subscriber).filter(|id| is_host_number(*id)).collect();
-        if let (Some(first), Some(last)) = (ids.iter().min(), ids.iter().max()) {
-            let mut names = Vec::new();
-            self.segment(segment)?.names((*first, *last), |row| {
-                if ids.contains(&row.id) {
-                    names.push(((Source::Segment(segment.id), row.id), row.name));
-                }
-            })?;
-            self.names.extend(names);
-        }
-        Ok(rows)
+        Ok(())
     }
 
     /// Replaces the names by all that a segment has.
@@ -359,10 +441,26 @@ impl<'a> Search<'a> {
             first <= recorded_us && from_us <= last
         };
         let mut rows = Vec::new();
-        for (place, segment) in segments.iter().enumerate() {
+        let damaged = damaged_places(store, stretch.boot, &segments);
+        let is_asked = |(place, segment): &(usize, &&Segment)| {
+            // What was open at the end of a damaged one may still be held.
+            let is_after_damage = damaged.contains(place) && span(&segment.coverage).0 <= recorded_us;
+            is_about(&segment.coverage) || is_after_damage
+        };
+        let asked = segments.iter().enumerate().filter(is_asked).map(|(place, _)| place);
+        let mut left: BTreeSet<usize> = asked.collect();
+        let mut done: BTreeSet<usize> = BTreeSet::new();
+        let mut is_last_damaged = false;
+        while let Some(place) = left.pop_first() {
             store.check_wanted(self.bounds)?;
-            if is_about(&segment.coverage) {
-                rows.extend(self.rows_of(segment)?.into_iter().map(|row| (place, row)));
+            done.insert(place);
+            let (of_segment, is_whole) = self.rows_of(segments[place])?;
+            rows.extend(of_segment.into_iter().map(|row| (place, row)));
+            if !is_whole {
+                // Its neighbours have what was open when it began, and when it ended.
+                let near = place.checked_sub(1).into_iter().chain([place + 1]);
+                left.extend(near.filter(|near| *near < segments.len() && !done.contains(near)));
+                is_last_damaged |= place + 1 == segments.len();
             }
             if rows.len() / ROWS_OF_HOLDER > self.bounds.holders_max {
                 distinct(&mut rows);
@@ -372,11 +470,11 @@ impl<'a> Search<'a> {
         let sealed_us = segments.last().map_or(0, |last| last.coverage.covered_us);
         let is_last = stretch.boot as usize + 1 == store.catalogue.boots.len();
         let has_journal = is_last || self.window(stretch.boot).is_some();
-        if has_journal && (recorded_us >= sealed_us || segments.is_empty()) {
+        if has_journal && (recorded_us >= sealed_us || segments.is_empty() || is_last_damaged) {
             rows.extend(self.rows_of_journal(stretch.boot)?.into_iter().map(|row| (segments.len(), row)));
         }
         let (from_ms, to_ms) = (from_us / 1_000, to_us / 1_000);
-        let mut done: Vec<(usize, Row)> = Vec::new();
+        let mut done: Vec<(usize, Row, u64)> = Vec::new();
         distinct(&mut rows);
         for (number, (place, row)) in rows.into_iter().enumerate() {
             if number % ROWS_BETWEEN_LOOKS == 0 {
@@ -385,15 +483,16 @@ impl<'a> Search<'a> {
             if !row.is_within(from_ms, to_ms) {
                 continue;
             }
-            let row = self.with_end(&segments, place, row)?;
+            let (row, doubtful_us) = self.with_end(&segments, place, row)?;
             if row.is_within(from_ms, to_ms) {
-                done.push((place, row));
+                done.push((place, row, doubtful_us));
             }
             self.check_count(self.found.holders.len() + done.len())?;
         }
         let losses = self.losses(stretch.boot);
-        for (place, row) in done {
+        for (place, row, doubtful_us) in done {
             let (proved_from_us, proved_until_us) = losses.proved(&row);
+            let proved_until_us = proved_until_us.min(doubtful_us);
             let at_us = from_us.max(row.start.saturating_mul(1_000));
             let is_proved = proved_from_us <= at_us && at_us < proved_until_us;
             let segment = segments.get(place).map(|segment| Source::Segment(segment.id));
@@ -409,21 +508,67 @@ impl<'a> Search<'a> {
         if holders > max { Err(StoreError::TooMany { max }) } else { Ok(()) }
     }
 
-    /// The same interval with its end, from later segments.
-    fn with_end(&mut self, segments: &[&Segment], place: usize, row: Row) -> Result<Row, StoreError> {
+    /// The same interval with its end, from later segments. Also since when it may have ended in a
+    /// segment that cannot be read.
+    fn with_end(&mut self, segments: &[&Segment], place: usize, row: Row) -> Result<(Row, u64), StoreError> {
         if row.until != End::Open || place >= segments.len() {
-            return Ok(row);
+            return Ok((row, u64::MAX));
         }
+        let (mut known, has, has_not) = loop {
+            let before = self.unreadable.len();
+            let is_readable = |place: &usize| !self.unreadable.contains(&segments[*place].id);
+            let later: Vec<usize> = (place + 1..segments.len()).filter(is_readable).collect();
+            let (known, count) = self.last_with(segments, &later, &row)?;
+            // If one more turned out to be damaged, the search was of no use.
+            if self.unreadable.len() == before {
+                let has = count.checked_sub(1).and_then(|last| later.get(last)).copied();
+                break (known, has.unwrap_or(place), later.get(count).copied());
+            }
+        };
+        if known.until != End::Open {
+            return Ok((known, u64::MAX));
+        }
+        let boot = segments[place].boot;
+        if has_not.is_none() && boot as usize + 1 == self.store.catalogue.boots.len() {
+            let order = known.order();
+            let window = self.journal()?.get(&boot);
+            let found = window.and_then(|window| window.rows.iter().find(|later| later.order() == order).copied());
+            known = found.unwrap_or(known);
+            if known.until != End::Open {
+                return Ok((known, u64::MAX));
+            }
+        }
+        // A start did not know what was open at the end of this one, so it is not in later ones.
+        let damaged = damaged_places(self.store, boot, segments);
+        let until = has_not.unwrap_or(segments.len());
+        if damaged.range(has..until).next().is_some() {
+            let next_us = segments.get(has + 1).filter(|_| has + 1 < until).map(|next| span(&next.coverage).0);
+            return Ok((known, next_us.unwrap_or(segments[has].coverage.covered_us)));
+        }
+        let Some(between) = segments.get(has + 1..until).filter(|between| !between.is_empty()) else {
+            return Ok((known, u64::MAX));
+        };
+        let doubtful_us = between.iter().map(|segment| span(&segment.coverage).0).min().unwrap_or(u64::MAX);
+        if has_not.is_some() {
+            let ended_us = between.iter().map(|segment| span(&segment.coverage).1).max().unwrap_or(u64::MAX);
+            known = Row { until: End::Lost, end: ended_us.div_ceil(1_000), ..known };
+        }
+        Ok((known, doubtful_us))
+    }
+
+    /// An open interval as it is in the last of some later segments that has it, and how many of
+    /// them, from the first on, have it.
+    fn last_with(&mut self, segments: &[&Segment], later: &[usize], row: &Row) -> Result<(Row, usize), StoreError> {
         // It is in every segment until it ends. The next ones are likeliest.
-        let (mut known, mut has, mut has_not) = (row, place, segments.len());
+        let (mut known, mut has, mut has_not) = (*row, 0, later.len() + 1);
         let mut step = 1;
         while has + 1 < has_not {
             let middle = if has + step < has_not { has + step } else { has + (has_not - has) / 2 };
-            match self.same(segments[middle], &row)? {
+            match self.same(segments[later[middle - 1]], row)? {
                 Some(later) => {
                     (known, has) = (later, middle);
                     if later.until != End::Open {
-                        return Ok(later);
+                        break;
                     }
                     step *= 4;
                 }
@@ -436,28 +581,27 @@ impl<'a> Search<'a> {
                 step = usize::MAX / 4;
             }
         }
-        let of_last_boot =
-            segments.last().is_some_and(|segment| segment.boot as usize + 1 == self.store.catalogue.boots.len());
-        if has + 1 == segments.len() && of_last_boot {
-            let order = known.order();
-            let last = self.store.catalogue.boots.len() as u32 - 1;
-            let window = self.journal()?.get(&last);
-            let found = window.and_then(|window| window.rows.iter().find(|later| later.order() == order).copied());
-            known = found.unwrap_or(known);
-        }
-        Ok(known)
+        Ok((known, has))
     }
 
     /// The same interval in another segment.
     fn same(&mut self, segment: &Segment, row: &Row) -> Result<Option<Row>, StoreError> {
         let mut found = None;
         let order = row.order();
-        let file = self.segment(segment)?;
-        file.external(row.external, (row.first_port, row.first_port), |other| {
-            if other.order() == order {
-                found = Some(*other);
+        let read = self.segment(segment).and_then(|file| {
+            file.external(row.external, (row.first_port, row.first_port), |other| {
+                if other.order() == order {
+                    found = Some(*other);
+                }
+            })
+        });
+        if !self.is_read(segment, read)? {
+            // That there was no other holder before is known all the same.
+            let note = self.note_of_damage(segment, "ends of holdings");
+            if !self.found.notes.contains(&note) {
+                self.found.notes.push(note);
             }
-        })?;
+        }
         Ok(found)
     }
 
@@ -505,6 +649,12 @@ impl<'a> Search<'a> {
 fn distinct(rows: &mut Vec<(usize, Row)>) {
     rows.sort_unstable_by_key(|(place, row)| (row.order(), core::cmp::Reverse(*place)));
     rows.dedup_by_key(|(_, row)| row.order());
+}
+
+/// Which of the segments of a boot a start found damaged.
+fn damaged_places(store: &Store, boot: u32, segments: &[&Segment]) -> BTreeSet<usize> {
+    let place = |id: u64| segments.iter().position(|segment| segment.id == id);
+    store.catalogue.damaged_of(boot).filter_map(place).collect()
 }
 
 /// The identifiers of the IPv6 subscribers that a question is about.

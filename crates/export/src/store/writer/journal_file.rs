@@ -85,6 +85,8 @@ pub(super) struct JournalFile {
     at: usize,
     /// Bytes of the file that are not in the buffer.
     unread: u64,
+    /// Bytes of it that the disk cannot read.
+    lost: u64,
 }
 
 /// Bytes that are read at once.
@@ -93,8 +95,8 @@ const PIECE: usize = 1 << 20;
 impl JournalFile {
     pub(super) fn open(path: &Path, length: u64) -> Result<JournalFile, StoreError> {
         let file = File::open(path).map_err(StoreError::io(path))?;
-        let mut reader =
-            JournalFile { path: path.to_owned(), file, is_journal: false, buffer: Vec::new(), at: 0, unread: length };
+        let (path, buffer) = (path.to_owned(), Vec::new());
+        let mut reader = JournalFile { path, file, is_journal: false, buffer, at: 0, unread: length, lost: 0 };
         reader.fill(journal::MAGIC.len())?;
         reader.is_journal = reader.buffer.starts_with(&journal::MAGIC);
         if reader.is_journal {
@@ -113,8 +115,13 @@ impl JournalFile {
         self.at = 0;
         let count = (wanted - self.buffer.len()).max(PIECE) as u64;
         let read = (&self.file).take(count.min(self.unread)).read_to_end(&mut self.buffer);
-        let read = read.map_err(StoreError::io(&self.path))? as u64;
-        self.unread = if read == 0 { 0 } else { self.unread - read };
+        match read.map_err(StoreError::io(&self.path)) {
+            Ok(0) => self.unread = 0,
+            Ok(read) => self.unread -= read as u64,
+            // A bad sector: nothing after it.
+            Err(error) if error.is_damage() => (self.lost, self.unread) = (self.lost + self.unread, 0),
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
@@ -156,7 +163,7 @@ impl JournalFile {
 
     /// Bytes that are not in a whole frame.
     fn left(&self) -> u64 {
-        self.unread + (self.buffer.len() - self.at) as u64
+        self.lost + self.unread + (self.buffer.len() - self.at) as u64
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::path::PathBuf;
 
 use nat::event::Event;
 
@@ -14,6 +15,7 @@ use super::journal_file::journal_path;
 use super::journals;
 use super::read_frames;
 use super::segment_path;
+use crate::store::aside;
 use crate::store::builder::Builder;
 use crate::store::builder::Coverage;
 use crate::store::catalogue;
@@ -22,6 +24,7 @@ use crate::store::catalogue::CatalogueWriter;
 use crate::store::catalogue::Entry;
 use crate::store::catalogue::FormulasInUse;
 use crate::store::catalogue::Moment;
+use crate::store::catalogue::Segment;
 use crate::store::catalogue::sync_folder;
 use crate::store::error::StoreError;
 use crate::store::follow;
@@ -52,15 +55,17 @@ const NEW_JOURNAL: &str = "journal.new";
 const SEARCH_BYTES: u64 = 64 << 20;
 
 /// Makes a segment of the frames and rings that an earlier writer left, and ends its boot.
-/// `offset_us` is the time of day less the time since the machine's boot.
+/// `offset_us` is the time of day less the time since the machine's boot. Returns what it found
+/// damaged, in sentences.
 pub(super) fn recover(
     folder: &Path,
     catalogue: &mut CatalogueWriter,
     rings: &Rings,
     offset_us: i64,
-) -> Result<(), StoreError> {
+) -> Result<Vec<String>, StoreError> {
     let known = &catalogue.catalogue;
-    let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(()) };
+    let mut damage = Vec::new();
+    let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(damage) };
     let Boot { id, clocks, ended, .. } = &known.boots[boot];
     let (id, is_ended) = (*id, ended.is_some());
     let began = clocks.first().map_or(0, |moment| moment.monotonic_us);
@@ -72,16 +77,30 @@ pub(super) fn recover(
     let (offset, set_us) = set.map_or((0, 0), |moment| (moment.offset(), moment.monotonic_us));
     let boot = boot as u32;
     let mut builder = Builder::new(began, None);
-    if let Some((coverage, open, names)) = last_of_boot(folder, known, boot)? {
-        builder.resume(&coverage, open.into_iter(), &names);
-    }
     let (mut hashes, mut last) = (Vec::new(), known.last_frame);
-    let first = known.next_frame;
-    let left_over = read_frames(folder, boot, first, known.last_frame, |frame| {
+    let (first, before) = (known.next_frame, known.last_frame);
+    // All that an ended run left is in segments.
+    let resumed = if is_ended { None } else { last_of_boot(folder, known, boot)? };
+    if let Some(Resumed { segment, coverage, open, names, problem }) = resumed {
+        builder.resume(&coverage, open.into_iter(), &names, problem.is_some());
+        if let Some(problem) = problem {
+            let is_known = catalogue.catalogue.damaged_of(boot).any(|id| id == segment);
+            if !is_known {
+                catalogue.append(Entry::Damaged { id: segment })?;
+            }
+            damage.push(format!(
+                "{problem}; what was open at the end of that file is not known, so answers about the rest of the run \
+                 before are not complete; if you have a copy of the file, put it back",
+            ));
+        }
+    }
+    let left_over = read_frames(folder, boot, first, before, |frame| {
         let is_readable = frame.events(|worker, event| {
             builder.apply(worker, event);
         });
-        is_readable.ok_or_else(|| StoreError::damaged(folder, format!("frame {} is not readable", frame.number)))?;
+        // It is whole, by its checksum.
+        let what = || format!("frame {} of the journal", frame.number);
+        is_readable.ok_or_else(|| StoreError::Later { path: folder.to_owned(), what: what() })?;
         builder.cover(frame.covered_us);
         hashes.push(frame.hash);
         last = frame.hash;
@@ -91,10 +110,12 @@ pub(super) fn recover(
     builder.cover_all(builder.covered_us());
     let wrong = catalogue.first_wrong(first, &hashes);
     // An earlier start got as far as this.
-    let is_known = catalogue.catalogue.cuts.last().is_some_and(|cut| cut.boot == boot);
+    let mut known_cuts = catalogue.catalogue.cuts.iter().filter(|cut| cut.segment.is_none());
+    let is_known = known_cuts.any(|cut| cut.boot == boot);
     let mut rest = Rest::new(&mut builder, boot, (first, hashes, last));
     let frame = rest.next();
-    let bytes = if left_over > 0 { left_over.saturating_sub(rest.add_frames(folder)?) } else { 0 };
+    let after = if left_over > 0 { rest.add_frames(folder)? } else { 0 };
+    let bytes = left_over.saturating_sub(after);
     let (mut is_whole, mut is_end_lost, mut set) = (false, false, None);
     if !is_ended {
         let is_covered = rest.add_rings(&left);
@@ -117,6 +138,23 @@ pub(super) fn recover(
     }
     // Before the journal is replaced: what was lost stays known.
     if (left_over > 0 || rest.missing > 0 || wrong.is_some()) && !is_known {
+        let missing = rest.missing;
+        // Not what a kill or a power cut tears off the end.
+        if bytes > 0 && (wrong.is_some() || missing > 0 || after > 0) {
+            let paths: Vec<PathBuf> = journals(folder)?.into_iter().map(|(_, path)| path).collect();
+            let place = aside::link(folder, &paths)?;
+            damage.push(format!(
+                "store {}: the journal of the run before is damaged: {bytes} bytes cannot be read, and answers about the \
+                 rest of that run may not be complete; the file is kept in {place}",
+                folder.display()
+            ));
+        } else if wrong.is_some() || missing > 0 {
+            damage.push(format!(
+                "store {}: the journal of the run before lacks records that were in it, or the head is missing; answers \
+                 about the rest of that run may not be complete; run natrix log verify",
+                folder.display()
+            ));
+        }
         let (frame, signed) = wrong.unwrap_or((frame, 0));
         catalogue.append(Entry::Cut { frame, bytes, signed })?;
     }
@@ -146,7 +184,7 @@ pub(super) fn recover(
     for (first, path) in journals(folder)? {
         follow::retire(folder, first, catalogue.catalogue.next_frame, &path)?;
     }
-    Ok(())
+    Ok(damage)
 }
 
 /// What an earlier writer had not written into the catalogue. It may have written the first ones,
@@ -297,21 +335,51 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// The coverage of the last segment of a boot and what was open at its end.
-fn last_of_boot(
-    folder: &Path,
-    known: &catalogue::Catalogue,
-    boot: u32,
-) -> Result<Option<(Coverage, Vec<Row>, NameTable)>, StoreError> {
+/// The last segment of a boot: what it covers, and what was open at its end.
+struct Resumed {
+    segment: u64,
+    coverage: Coverage,
+    /// As far as it can be read.
+    open: Vec<Row>,
+    names: NameTable,
+    /// What of it cannot be read.
+    problem: Option<StoreError>,
+}
+
+/// Reads what can be read of the last segment of a boot.
+fn last_of_boot(folder: &Path, known: &catalogue::Catalogue, boot: u32) -> Result<Option<Resumed>, StoreError> {
     let Some(last) = known.of_boot(boot).last() else { return Ok(None) };
-    let Written { footer_offset, bytes, .. } = last.written;
-    let mut file = SegmentFile::open(&segment_path(folder, last.id), footer_offset, bytes)?;
-    let mut open = Vec::new();
-    file.all(|row| {
-        if row.until == End::Open {
-            open.push(*row);
+    let mut resumed = Resumed {
+        segment: last.id,
+        coverage: last.coverage.clone(),
+        open: Vec::new(),
+        names: NameTable::default(),
+        problem: None,
+    };
+    match resumed.read(&segment_path(folder, last.id), last) {
+        Err(error) if error.is_damage() => resumed.problem = Some(error),
+        read => resumed.problem = read?,
+    }
+    Ok(Some(resumed))
+}
+
+impl Resumed {
+    /// Returns the first problem of a part that cannot be read.
+    fn read(&mut self, path: &Path, last: &Segment) -> Result<Option<StoreError>, StoreError> {
+        let Written { footer_offset, bytes, .. } = last.written;
+        let mut file = SegmentFile::open(path, footer_offset, bytes)?;
+        // An identifier must not get a second name.
+        self.names.next = file.footer.next_name;
+        let problem = file.readable(|row| {
+            if row.until == End::Open {
+                self.open.push(*row);
+            }
+        })?;
+        match file.names_at(last.frames.1) {
+            Ok(names) => self.names = names,
+            Err(error) if error.is_damage() => return Ok(problem.or(Some(error))),
+            Err(error) => return Err(error),
         }
-    })?;
-    let names = file.names_at(last.frames.1)?;
-    Ok(Some((last.coverage.clone(), open, names)))
+        Ok(problem)
+    }
 }

@@ -253,7 +253,7 @@ fn what_retention_deletes_before_a_merge_opens_it_is_no_fault() {
     writer.options.retention_us = Some(0);
     writer.expire().unwrap();
     assert!(!path.exists());
-    let not_found = StoreError::Io { path, source: std::io::ErrorKind::NotFound.into() };
+    let not_found = StoreError::Io { path, source: io::ErrorKind::NotFound.into() };
     writer.merging = Some(Work::Done((Box::new(oldest), Err(not_found))));
     writer.collect(false).unwrap();
     let now = generator.now();
