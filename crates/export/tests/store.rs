@@ -1146,7 +1146,20 @@ fn verify_finds_each_kind_of_tampering() {
     let found = faults(&changed.0);
     assert!(found.iter().any(|fault| fault.contains("exported head")), "{found:?}");
     assert!(found.iter().any(|fault| fault.contains("head of the store")), "{found:?}");
-    assert!(StoreWriter::open(&changed.0, StoreOptions::default(), Moment { monotonic_us: 0, unix_us: 1 }).is_err());
+    // A start has it from its copy, and nothing that the exported head has is missing.
+    let moment = Moment { monotonic_us: 0, unix_us: 1_790_001_000_000_000 };
+    drop(StoreWriter::open(&changed.0, StoreOptions::default(), moment).unwrap());
+    let found = faults(&changed.0);
+    assert!(found.len() == 1 && found[0].starts_with("damaged-1: "), "{found:?}");
+    // If that was cut, too, a new store begins.
+    again();
+    for name in ["catalogue", "catalogue.copy"] {
+        fs::write(changed.0.join(name), &bytes[..bytes.len() - 10]).unwrap();
+    }
+    drop(StoreWriter::open(&changed.0, StoreOptions::default(), moment).unwrap());
+    let found = faults(&changed.0);
+    assert!(found.iter().any(|fault| fault == "exported head: it is of another store"), "{found:?}");
+    assert!(found.iter().any(|fault| fault.starts_with("damaged-store-1: ")), "{found:?}");
     // A forged head.
     again();
     let text = fs::read_to_string(&head).unwrap().replace("entries ", "entries 1");

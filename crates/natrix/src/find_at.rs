@@ -27,7 +27,6 @@ use lookup::past::Answer;
 use lookup::past::Formulas;
 use lookup::past::Slice;
 use lookup::stored::Outcome;
-use nat::Protocol;
 
 use crate::data_plane;
 use crate::failure::Failure;
@@ -274,8 +273,8 @@ fn only_towards(remote: Remote, found: &mut Found, slices: usize) -> Sifted {
     let has_remote = |holder: &Holder| holder.remote.filter(|(address, _)| !address.is_unspecified());
     let before = found.holders.len();
     found.holders.retain(|holder| {
-        // The packets of other protocols have no ports.
-        let has_ports = matches!(holder.protocol, Some(Protocol::Udp | Protocol::Tcp));
+        // A server that logs ICMP has no port.
+        let has_ports = holder.protocol.is_none_or(|protocol| protocol.name() != "icmp");
         has_remote(holder).is_none_or(|(address, port)| {
             address == remote.address && remote.port.is_none_or(|wanted| wanted == port || !has_ports)
         })

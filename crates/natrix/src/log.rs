@@ -289,7 +289,9 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
         if let Some(deleted) = deleted_last(&verified) {
             writeln!(out, "  {} segments were deleted by retention, the last at {deleted}", verified.deleted)?;
         }
-        writeln!(out, "  {} recorded gaps, {} records lost in them", verified.gaps, verified.lost)?;
+        // Without a fault, they are easily taken for nothing.
+        let meaning = if verified.gaps > 0 { ": answers about these times are not complete" } else { "" };
+        writeln!(out, "  {} recorded gaps, {} records lost in them{meaning}", verified.gaps, verified.lost)?;
         if verified.cuts > 0 {
             let what = "times a start found the log damaged or cut";
             writeln!(out, "  {} {what}; {} bytes of journals could not be read", verified.cuts, verified.cut_bytes)?;
