@@ -138,8 +138,8 @@ fn what_was_open_at_a_damaged_end_is_uncertain_later() {
     place.cut("segment-00000002");
     let damaged = fs::read(place.file("segment-00000002")).unwrap();
     let writer = place.open(100);
-    let told = writer.damage().join("\n");
-    assert!(told.contains("segment-00000002") && told.contains("put it back"), "{told}");
+    let reported = writer.damage().join("\n");
+    assert!(reported.contains("segment-00000002") && reported.contains("put it back"), "{reported}");
     assert_eq!(fs::read(place.file("segment-00000002")).unwrap(), damaged, "it stays where it was");
     let faults = place.faults();
     assert!(faults.iter().any(|fault| fault.contains("a start found it damaged")), "{faults:?}");
@@ -259,8 +259,8 @@ fn a_damaged_catalogue_is_restored_from_its_copy() {
         }
         // Answers do not wait for a start.
         assert!(place.ask(1_000, 25).is_complete, "{name}");
-        let told = place.open(100).damage().join("\n");
-        assert!(told.contains("no record is lost"), "{name}: {told}");
+        let reported = place.open(100).damage().join("\n");
+        assert!(reported.contains("no record is lost"), "{name}: {reported}");
         assert_eq!(fs::read(place.file("damaged-1/catalogue")).ok(), (hurt != 2).then_some(bytes), "{name}");
         let found = place.ask(1_000, 25);
         assert!(found.is_complete && found.holders[0].is_certain, "{name}: {found:?}");
@@ -284,9 +284,9 @@ fn a_store_beyond_repair_is_kept_and_a_new_one_begins() {
     assert!(before.holders.iter().all(|holder| !holder.is_certain), "{before:?}");
     let segment = fs::read(place.file("segment-00000000")).unwrap();
     let mut writer = place.open(100);
-    let told = writer.damage().join("\n");
+    let reported = writer.damage().join("\n");
     let kept = place.file("damaged-store-1");
-    assert!(told.contains("damaged-store-1") && told.contains("natrix find --dir"), "{told}");
+    assert!(reported.contains("damaged-store-1") && reported.contains("natrix find --dir"), "{reported}");
     assert_eq!(fs::read(kept.join("segment-00000000")).unwrap(), segment);
     let found = place.ask(1_000, 25);
     assert!(!found.is_complete && found.notes.join(" ").contains("damaged-store-1"), "{found:?}");
@@ -314,8 +314,8 @@ fn a_damaged_key_of_a_store_begins_a_new_one() {
     let place = Place::new("key");
     killed(&place);
     place.cut("signing.key");
-    let told = place.open(100).damage().join("\n");
-    assert!(told.contains("damaged-store-1"), "{told}");
+    let reported = place.open(100).damage().join("\n");
+    assert!(reported.contains("damaged-store-1"), "{reported}");
     assert!(place.file("damaged-store-1/signing.key").exists());
     assert!(!place.ask(1_000, 5).is_complete);
     // A key that the configuration names is not the store's: that is to be mended there.
@@ -336,8 +336,8 @@ fn a_damaged_journal_is_kept_and_its_end_is_a_gap() {
     let mut bytes = fs::read(&journal).unwrap();
     bytes[40] ^= 1;
     fs::write(&journal, &bytes).unwrap();
-    let told = place.open(100).damage().join("\n");
-    assert!(told.contains("damaged-1"), "{told}");
+    let reported = place.open(100).damage().join("\n");
+    assert!(reported.contains("damaged-1"), "{reported}");
     let kept = place.file("damaged-1").join(journal.file_name().unwrap());
     assert_eq!(fs::read(kept).unwrap(), bytes);
     assert!(!place.ask(1_000, 34).is_complete && place.ask(1_000, 25).is_complete);

@@ -141,7 +141,7 @@ const SHARED: &str = r#"{"time":"2026-11-21T19:00:00.000000Z","event":"started",
 /// The subscribers in an answer with `--json`, its last object, and its notes.
 fn towards(output: &Output) -> (Vec<String>, serde_json::Value, String) {
     let mut found = objects(output);
-    let last = found.pop().unwrap_or_else(|| panic!("{output:?}"));
+    let last = found.pop().unwrap();
     let notes = last["notes"].to_string();
     (found.iter().map(|one| one["subscriber"].as_str().unwrap().to_owned()).collect(), last, notes)
 }

@@ -597,8 +597,8 @@ pub(crate) struct Catalogue {
     pub(crate) deleted_us: u64,
     /// Damaged files that are kept.
     pub(crate) asides: Vec<Aside>,
-    /// True if entries that follow these are damaged, and so is the copy: the last run here may have
-    /// lost records, or its clock may have been set, and what came later is not known.
+    /// True if entries that follow these are damaged, and so is the copy: the last run here may
+    /// have lost records, or its clock may have been set, and what came later is not known.
     pub(crate) is_cut: bool,
 }
 
@@ -610,8 +610,8 @@ impl Catalogue {
         Catalogue::read_file(folder, NAME, each)
     }
 
-    /// The catalogue that answers come from: its copy, if it is damaged. If both are, what is left of
-    /// it ([`Catalogue::is_cut`]).
+    /// The catalogue that answers come from: its copy, if it is damaged. If both are, what is left
+    /// of it ([`Catalogue::is_cut`]).
     ///
     /// # Errors
     /// There is no store, or nothing of it can be read.
@@ -897,7 +897,7 @@ pub(crate) fn restore(folder: &Path) -> Result<bool, StoreError> {
     bytes.truncate(usize::try_from(length).unwrap_or(usize::MAX));
     let is_missing = !path.exists();
     if !is_missing {
-        aside::link(folder, &[path.clone()])?;
+        aside::link(folder, core::slice::from_ref(&path))?;
     }
     let new = folder.join("catalogue.new");
     write_whole(&new, &bytes)?;
@@ -916,7 +916,7 @@ fn length_of_better_copy(folder: &Path) -> Option<u64> {
     let is_better = copy.entries >= signed.unwrap_or(0);
     let is_better = is_better
         && match Catalogue::read(folder, |_, _| {}) {
-            // It is older, or the same: a store was put back without its copy, which says nothing.
+            // The catalogue has more, or the copy is of another store.
             Ok((known, _)) if known.store != copy.store || known.entries >= copy.entries => false,
             Ok((known, length)) => {
                 let continues = hashes.get((known.entries - 1) as usize) == Some(&known.hash);
@@ -978,8 +978,8 @@ impl CatalogueWriter {
         sync_folder(&self.folder)
     }
 
-    /// Appends an entry to the copy. One that could not be written is written with the next one: the
-    /// catalogue has it.
+    /// Appends an entry to the copy. One that could not be written is written with the next one:
+    /// the catalogue has it.
     fn append_to_copy(&self, bytes: &[u8]) {
         let before = self.catalogue.length - bytes.len() as u64;
         let append = || {

@@ -261,8 +261,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// True if a segment was read. If it is damaged, the answer goes on without it, and must say what
-    /// that means.
+    /// True if a segment was read. If it is damaged, the answer goes on without it, and must say
+    /// what that means.
     ///
     /// # Errors
     /// Another problem; also if the segment was merged or deleted meanwhile.
