@@ -292,7 +292,7 @@ class Programs:
         inside = topology.SUBSCRIBERS["sub1"]
         sip.answer(network, network.srv1, "udp", topology.SRV1)
         sounds = sip.Sound(network.sub1, inside), sip.Sound(network.srv1, topology.SRV1)
-        status, _ = sip.call(network, network.sub1, "udp", inside, topology.SRV1, CALLS)
+        status, _ = sip.call(network, network.sub1, "udp", inside, topology.SRV1, CALLS, sounds)
         heard = []
         for sound in sounds:
             sound.close()

@@ -1,9 +1,12 @@
 """SIP calls with SIPp: signalling over UDP or TCP, and sound both ways, each call on ports of its own."""
 
 import collections
+import contextlib
+import select
 import socket
 import struct
 import threading
+import time
 import wave
 from pathlib import Path
 
@@ -15,8 +18,15 @@ PORT = 5060
 # First port of the sound on each side; calls take four ports each.
 MEDIA = 20000
 MEDIA_STEP = 4
+# So many calls have ports of their own; the next ones take the same again.
+MEDIA_CALLS = 10000 // MEDIA_STEP
 # Packets of sound that each side sends, one each 20 ms.
 SOUND_PACKETS = 5
+# Where SIPp asks whether a call may end, and how long a call waits for its sound.
+_KEEPER_PORT = 5999
+PATIENCE_SECONDS = 10
+# Ends each message between SIPp and what it calls its twin.
+_END = b"\x1b"
 
 _SDP = """v=0
 o=- 1 1 IN IP4 [local_ip]
@@ -58,7 +68,12 @@ Content-Length: 0
 
 ]]></send>
 <nop><action><exec play_pcap_audio="{sound}"/></action></nop>
-<pause milliseconds="{pause}"/>
+<sendCmd><![CDATA[
+Call-ID: [call_id]
+Number: [call_number]
+
+]]></sendCmd>
+<recvCmd/>
 <send retrans="500"><![CDATA[
 BYE sip:[service]@[remote_ip]:[remote_port] SIP/2.0
 Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
@@ -127,7 +142,7 @@ def _scenario(network, name, text):
     if not sound.exists():
         _write_sound(sound)
     path = folder / f"{name}.xml"
-    path.write_text(text.format(sdp=_SDP, sound=sound, pause=SOUND_PACKETS * 20 + 300))
+    path.write_text(text.format(sdp=_SDP, sound=sound))
     return path
 
 
@@ -144,17 +159,79 @@ def answer(network, host, transport, address, media=MEDIA):
     return daemon
 
 
-def call(network, host, transport, address, called, count, at_once=8, media=MEDIA):
+def call(network, host, transport, address, called, count, sounds, patience=PATIENCE_SECONDS, at_once=8):
     """Makes calls; SIPp's status (0: all calls went as the scenario says) and what it printed.
 
-    All are in one session, which may announce eight ports before they are used.
+    `sounds` are those that come to the caller and to the called. All are in one session, which may announce eight
+    ports before they are used.
     """
     scenario = _scenario(network, "caller", _CALLER)
     seconds = 15 + count
-    command = ["sipp", f"{called}:{PORT}", *_options(transport, address, media), "-sf", scenario, "-s", "bob",
-               "-m", count, "-l", at_once, "-r", 40, "-timeout", f"{seconds}s", "-timeout_error"]  # fmt: skip
-    status, out, err = host.run(command, timeout=seconds + 20)
+    command = ["sipp", f"{called}:{PORT}", *_options(transport, address, MEDIA), "-sf", scenario, "-s", "bob",
+               "-m", count, "-l", at_once, "-r", 40, "-3pcc", f"127.0.0.1:{_KEEPER_PORT}",
+               "-timeout", f"{seconds}s", "-timeout_error"]  # fmt: skip
+    with contextlib.closing(Keeper(host, *sounds, patience)):
+        status, out, err = host.run(command, timeout=seconds + 20)
     return status, out + err
+
+
+class Keeper:
+    """Lets SIPp end each of its calls once its sound has come to both sides, or the patience is over.
+
+    SIPp gives up the sound of a call that ends: after a fixed time a busy machine might not have sent any.
+    """
+
+    def __init__(self, host, to_caller, to_called, patience):
+        self.to_caller, self.to_called, self.patience = to_caller, to_called, patience
+        # When the calls that wait are given up, by their Call-ID and port.
+        self.waiting = {}
+        # Packets that earlier calls of the same port had.
+        self.earlier = collections.Counter()
+        with host.entered():
+            self.listener = socket.create_server(("127.0.0.1", _KEEPER_PORT))
+        self.listener.settimeout(0.2)
+        self.running = True
+        self.thread = threading.Thread(target=self._keep, daemon=True)
+        self.thread.start()
+
+    def _keep(self):
+        while self.running:
+            with contextlib.suppress(socket.timeout, ConnectionError):
+                sipp, _ = self.listener.accept()
+                with sipp:
+                    self._talk(sipp)
+
+    def _talk(self, sipp):
+        text = b""
+        while self.running:
+            if select.select([sipp], [], [], 0.01)[0]:
+                part = sipp.recv(65536)
+                if not part:
+                    return
+                *messages, text = (text + part).split(_END)
+                for message in messages:
+                    keys = dict(line.split(": ", 1) for line in message.decode().split("\r\n") if ": " in line)
+                    port = MEDIA + MEDIA_STEP * ((int(keys["Number"]) - 1) % MEDIA_CALLS)
+                    self.waiting[keys["Call-ID"], port] = time.monotonic() + self.patience
+            for call_id, port in [call for call, end in self.waiting.items() if self._is_over(call[1], end)]:
+                del self.waiting[call_id, port]
+                sipp.sendall(f"Call-ID: {call_id}\r\n\r\n".encode() + _END)
+
+    def _is_over(self, port, end):
+        """Whether the sound of a call has come, by the caller's port."""
+        counted = {("caller", port): self.to_caller.ports[port]}
+        peer = self.to_caller.peers.get(port)
+        counted["called", peer] = self.to_called.ports[peer]
+        has_come = all(count - self.earlier[side] >= SOUND_PACKETS for side, count in counted.items())
+        if has_come or time.monotonic() > end:
+            self.earlier.update({side: count - self.earlier[side] for side, count in counted.items()})
+            return True
+        return False
+
+    def close(self):
+        self.running = False
+        self.thread.join()
+        self.listener.close()
 
 
 _KAMAILIO = """#!KAMAILIO
@@ -248,7 +325,10 @@ def start_phone(network, host, address, name, registrar, *commands):
 
 
 class Sound:
-    """Counts the RTP packets that arrive at a host, by destination port, until it is closed."""
+    """Counts the RTP packets that arrive at a host, by destination port, until it is closed.
+
+    `senders` are the addresses they came from, `peers` the last port.
+    """
 
     def __init__(self, host, address):
         with host.entered():
@@ -259,6 +339,7 @@ class Sound:
         self.address = socket.inet_aton(address)
         self.ports = collections.Counter()
         self.senders = collections.defaultdict(set)
+        self.peers = {}
         self.running = True
         self.thread = threading.Thread(target=self._count, daemon=True)
         self.thread.start()
@@ -272,8 +353,9 @@ class Sound:
             if address[2] == socket.PACKET_OUTGOING or data[9] != socket.IPPROTO_UDP or data[16:20] != self.address:
                 continue
             head = (data[0] & 0xF) * 4
-            port = struct.unpack("!H", data[head + 2 : head + 4])[0]
+            peer, port = struct.unpack("!HH", data[head : head + 4])
             if port >= MEDIA and data[head + 8] == 0x80:
+                self.peers[port] = peer
                 self.ports[port] += 1
                 self.senders[port].add(socket.inet_ntoa(data[12:16]))
 

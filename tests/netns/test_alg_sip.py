@@ -18,17 +18,15 @@ from netlab.topology import SRV1
 from netlab.topology import SUBSCRIBERS
 
 CALLS = int(os.environ.get("NATRIX_SIP_CALLS", "1000"))
-# Calls take ports from here on again and again.
-MEDIA_CALLS = 10000 // sip.MEDIA_STEP
 
 
-def make_calls(n, transport, count):
+def make_calls(n, transport, count, patience=sip.PATIENCE_SECONDS):
     """Calls from sub1 to srv1: SIPp's status and text, and the sound that came to each side."""
     inside, outside = SUBSCRIBERS["sub1"], SRV1
     answering = sip.answer(n, n.srv1, transport, outside)
     sounds = sip.Sound(n.sub1, inside), sip.Sound(n.srv1, outside)
     try:
-        status, said = sip.call(n, n.sub1, transport, inside, outside, count)
+        status, said = sip.call(n, n.sub1, transport, inside, outside, count, sounds, patience)
         time.sleep(1)
     finally:
         for sound in sounds:
@@ -51,10 +49,8 @@ def expect_nothing_left(n):
 def calls_have_sound_both_ways(n, transport):
     status, said, inbound, outbound = make_calls(n, transport, CALLS)
     expect_equal(status, 0, f"status of SIPp\n{said[-2500:]}\n")
-    used = {sip.MEDIA + sip.MEDIA_STEP * call for call in range(1, min(CALLS, MEDIA_CALLS) + 1)}
     for name, sound in (("to the caller", inbound), ("to the called", outbound)):
-        ports = len(sound.ports)
-        expect_equal(ports, len(used), f"calls with sound {name}")
+        expect_equal(len(sound.ports), min(CALLS, sip.MEDIA_CALLS), f"calls with sound {name}")
         total = sum(sound.ports.values())
         expect(total >= 0.99 * CALLS * sip.SOUND_PACKETS, f"{total} packets of sound {name} in {CALLS} calls")
     senders = set().union(*outbound.senders.values())
@@ -76,7 +72,7 @@ def sip_calls_over_tcp_have_sound_both_ways(n):
 @test("gateways_off_short")
 def sip_calls_without_the_gateway_have_no_sound_to_the_caller(n):
     """SIPp answers to where the request came from, so the signalling passes; the sound does not."""
-    _, _, inbound, _ = make_calls(n, "udp", 2)
+    _, _, inbound, _ = make_calls(n, "udp", 2, patience=1)
     expect_equal(sum(inbound.ports.values()), 0, "packets of sound to the caller")
 
 
