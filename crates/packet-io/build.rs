@@ -14,7 +14,16 @@ fn main() {
     for flag in pkg_config("--cflags") {
         shim.flag(flag);
     }
+    // DPDK has AF_XDP where this library is.
+    let xdp = Command::new("pkg-config").args(["--exists", "libxdp"]).status();
+    let has_xdp = xdp.is_ok_and(|status| status.success());
+    if has_xdp {
+        shim.define("NATRIX_XDP", None);
+    }
     shim.compile("natrix_dpdk");
+    if has_xdp {
+        println!("cargo::rustc-link-lib=xdp");
+    }
     for flag in pkg_config("--libs") {
         if let Some(name) = flag.strip_prefix("-l") {
             println!("cargo::rustc-link-lib={name}");

@@ -2,6 +2,7 @@
 #include "dpdk.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -15,6 +16,9 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#ifdef NATRIX_XDP
+#include <xdp/xsk.h>
+#endif
 
 #include <rte_alarm.h>
 #include <rte_eal.h>
@@ -451,3 +455,32 @@ void natrix_free_all(struct rte_mbuf **buffers, unsigned int count)
 {
     rte_pktmbuf_free_bulk(buffers, count);
 }
+
+#ifdef NATRIX_XDP
+/* So long is a queue waited for, and so often it is tried. */
+#define WAIT_US (10 * 1000 * 1000)
+#define TRY_US (5 * 1000)
+
+/* The kernel takes a queue from a socket that is closed in the background, some milliseconds later, or a second where
+ * the machine is busy: who starts right after another has ended finds it taken. net_af_xdp says then that an argument
+ * is invalid, forgets the buffers it had for the queue, and cannot try again. There is no other place to wait: the
+ * linker takes this function in place of libxdp's, which does the work. The call of another one of libxdp makes it a
+ * library of this program, or the linker would not show this function to the driver. */
+int xsk_socket__create(struct xsk_socket **created, const char *interface, __u32 queue, struct xsk_umem *area,
+                       struct xsk_ring_cons *rx, struct xsk_ring_prod *tx, const struct xsk_socket_config *config)
+{
+    static int (*_Atomic next)(struct xsk_socket **, const char *, __u32, struct xsk_umem *, struct xsk_ring_cons *,
+                               struct xsk_ring_prod *, const struct xsk_socket_config *);
+    if (atomic_load(&next) == NULL)
+        atomic_store(&next, dlsym(RTLD_NEXT, "xsk_socket__create"));
+    int result;
+    for (unsigned int waited = 0;; waited += TRY_US) {
+        result = atomic_load(&next)(created, interface, queue, area, rx, tx, config);
+        if (result == 0)
+            return xsk_socket__fd(*created) >= 0 ? 0 : -EBADF;
+        if (result != -EBUSY || waited >= WAIT_US)
+            return result;
+        usleep(TRY_US);
+    }
+}
+#endif

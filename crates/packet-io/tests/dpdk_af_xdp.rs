@@ -4,11 +4,15 @@
 
 mod support;
 
+use std::thread;
+use std::time::Duration;
+
 use packet_io::Io;
 use packet_io::PortIndex;
 use packet_io::dpdk::DpdkNotice;
 use packet_io::dpdk::start;
 use support::Wire;
+use support::XdpQueue;
 
 const PORT: PortIndex = PortIndex(0);
 
@@ -21,7 +25,14 @@ fn frames_cross_xdp_sockets_unchanged() {
     support::veth("wide", "other", 2);
     let devices = ["net_af_xdp0,iface=ours", "net_af_xdp1,iface=wide"];
     let settings = support::settings(devices.map(support::port).to_vec(), 2);
-    let mut ios = start(&settings).expect("DPDK starts");
+    // The kernel takes a queue from a process that has ended only a while later.
+    let held = XdpQueue::hold("wide");
+    let ends = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(500));
+        drop(held);
+    });
+    let mut ios = start(&settings).expect("it waits for the queue that another socket had");
+    ends.join().expect("the other socket is closed");
     assert_eq!(ios.iter().filter(|io| io.can_receive(PORT)).count(), 1, "one queue serves one of two workers");
     let few = |device: &str| DpdkNotice::FewQueues { device: device.to_owned(), queues: 1, workers: 2 };
     let unserved = DpdkNotice::QueuesUnserved { device: devices[1].to_owned(), queues: 2, served: 1 };

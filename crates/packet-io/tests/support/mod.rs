@@ -190,6 +190,54 @@ impl Drop for Wire {
     }
 }
 
+/// An AF_XDP socket that holds the first queue of an interface until it is dropped.
+pub struct XdpQueue {
+    socket: libc::c_int,
+}
+
+impl XdpQueue {
+    pub fn hold(interface: &str) -> XdpQueue {
+        const FRAME: u32 = 4_096;
+        let name = CString::new(interface).expect("a name");
+        let frames = 64_u32;
+        let bytes = (FRAME * frames) as usize;
+        let check = |result: libc::c_int, what: &str| {
+            assert_eq!(result, 0, "{what}: {}", std::io::Error::last_os_error());
+        };
+        // SAFETY: system calls on a fresh socket, with structures that live as long; the kernel
+        // holds the memory for as long as it needs it.
+        unsafe {
+            let socket = libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0);
+            assert!(socket >= 0, "an AF_XDP socket needs root: {}", std::io::Error::last_os_error());
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let memory = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            let mut area: libc::xdp_umem_reg = mem::zeroed();
+            area.addr = memory as u64;
+            area.len = bytes as u64;
+            area.chunk_size = FRAME;
+            let (place, length) = ((&raw const area).cast(), size_of_val(&area) as u32);
+            check(libc::setsockopt(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, place, length), "the memory");
+            for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING] {
+                let (place, length) = ((&raw const frames).cast(), size_of_val(&frames) as u32);
+                check(libc::setsockopt(socket, libc::SOL_XDP, ring, place, length), "a ring");
+            }
+            let mut address: libc::sockaddr_xdp = mem::zeroed();
+            address.sxdp_family = libc::AF_XDP as u16;
+            address.sxdp_ifindex = libc::if_nametoindex(name.as_ptr());
+            let length = size_of_val(&address) as u32;
+            check(libc::bind(socket, (&raw const address).cast(), length), "the queue");
+            XdpQueue { socket }
+        }
+    }
+}
+
+impl Drop for XdpQueue {
+    fn drop(&mut self) {
+        // SAFETY: the socket is open and closed once.
+        unsafe { libc::close(self.socket) };
+    }
+}
+
 /// Sends frames of several lengths both ways between a port and the wire, and compares every byte.
 pub fn exchange(ios: &mut [DpdkIo], port: PortIndex, wire: &Wire, lengths: &[usize]) {
     let frames: Vec<_> = lengths.iter().zip(0u32..).map(|(len, number)| frame(number, *len)).collect();
