@@ -16,6 +16,7 @@ use core::time::Duration;
 use std::fs;
 use std::fs::File;
 use std::io;
+use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -131,6 +132,18 @@ fn output_of(words: &[&str]) -> Result<Output, TopologyError> {
     // A signal for the lab is the lab's: what it has begun is brought to its end.
     command.args(arguments).stdin(Stdio::null()).process_group(0);
     command.output().map_err(|source| TopologyError::Program { program: (*program).to_owned(), source })
+}
+
+/// Removes namespaces; what is not there needs no removing. One program does it for all: on a busy
+/// machine each takes a while to start.
+pub(crate) fn remove_namespaces(names: &[String]) {
+    let lines: String = names.iter().map(|name| format!("netns delete {name}\n")).collect();
+    let mut ip = Command::new("ip");
+    ip.args(["-force", "-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = ip.process_group(0).spawn() else { return };
+    // It reads all lines: without them it removes nothing, and nobody could do more about it.
+    let _ = child.stdin.take().map(|mut input| input.write_all(lines.as_bytes()));
+    let _ = child.wait();
 }
 
 /// What helps first who is not root.
@@ -493,10 +506,7 @@ pub(crate) fn is_gone(process: u32) -> bool {
 impl Drop for Topology {
     fn drop(&mut self) {
         if !self.stays {
-            for name in [self.tester(), self.device()] {
-                // What is not there needs no removing.
-                let _ = run(&["ip", "netns", "delete", &name]);
-            }
+            remove_namespaces(&[self.tester(), self.device()]);
         }
     }
 }

@@ -19,6 +19,7 @@ use super::SharingOptions;
 use super::programs::Program;
 use super::wait_for;
 use crate::topology::check_privileges;
+use crate::topology::remove_namespaces;
 use crate::topology::run;
 
 /// The server, and where it listens for datagrams and for connections.
@@ -501,14 +502,14 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        self.sticky = None;
-        self.nats.clear();
-        // Those that were started last first.
-        while self.daemons.pop().is_some() {}
-        for name in &self.namespaces {
-            // What is not there needs no removing.
-            let _ = run(&["ip", "netns", "delete", name]);
-        }
+        // All of them at once: the kernel takes its time with devices and sockets of each, and the
+        // more the busier the machine is.
+        let natrix = self.nats.iter_mut().filter_map(|nat| nat.natrix.take());
+        let programs: Vec<Program> =
+            self.sticky.take().into_iter().chain(natrix).chain(self.daemons.drain(..)).collect();
+        programs.iter().for_each(Program::kill);
+        drop(programs);
+        remove_namespaces(&self.namespaces);
     }
 }
 

@@ -58,18 +58,18 @@ impl Program {
         Err(SharingError::Program { program: self.name.clone(), message, log: self.log.clone() })
     }
 
-    /// Ends it at once, without a word to anybody.
-    pub(super) fn kill(&mut self) {
+    /// Ends it at once, without a word to anybody, and waits for nothing.
+    pub(super) fn kill(&self) {
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             // It may have ended a moment ago.
             let _ = kill_process_group(group, Signal::KILL);
         }
-        let _ = self.child.wait();
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
         self.kill();
+        let _ = self.child.wait();
     }
 }

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::net::TcpListener;
 use std::net::TcpStream;
 use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
@@ -22,11 +23,15 @@ use std::thread;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use rustix::event::Timespec;
+use rustix::event::poll;
+use rustix::io::Errno;
 use rustix::net::AddressFamily;
 use rustix::net::SocketType;
-use rustix::net::sockopt::Timeout;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use rustix::net::sockopt::set_socket_timeout;
+use rustix::net::sockopt::socket_error;
 
 use super::STREAMS;
 use super::SharingError;
@@ -254,6 +259,22 @@ fn converse(sockets: &[UdpSocket], flows: &Mutex<Vec<Flow>>, stop: &AtomicBool, 
     }
 }
 
+/// Connects a socket that does not block, unless all is over before. Whether it is connected.
+fn connect(socket: &OwnedFd, over: &AtomicBool) -> bool {
+    let begun = Instant::now();
+    match rustix::net::connect(socket, &SocketAddrV4::new(SERVER, SINK_PORT)) {
+        Err(Errno::INPROGRESS) => {}
+        result => return result.is_ok(),
+    }
+    let look = Timespec::try_from(LOOK).ok();
+    while !over.load(Ordering::Relaxed) && begun.elapsed() < CONNECT {
+        if poll(&mut [PollFd::new(socket, PollFlags::OUT)], look.as_ref()) == Ok(1) {
+            return socket_error(socket) == Ok(Ok(()));
+        }
+    }
+    false
+}
+
 /// Mbit/s that the payload of [`STREAMS`] TCP connections of as many subscribers has together.
 pub(super) fn tcp_rate(network: &Network, options: &SharingOptions, stop: &AtomicBool) -> Result<f64, SharingError> {
     let failed = |source| SharingError::System { what: "a connection through the NATs", source };
@@ -262,7 +283,7 @@ pub(super) fn tcp_rate(network: &Network, options: &SharingOptions, stop: &Atomi
     let sockets = network.inside("subs", || {
         let socket = |number| -> io::Result<_> {
             let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
-            set_socket_timeout(&socket, Timeout::Send, Some(CONNECT))?;
+            rustix::io::ioctl_fionbio(&socket, true)?;
             rustix::net::bind(&socket, &SocketAddrV4::new(subscriber(10_000 + number, options.seed), 0))?;
             Ok(socket)
         };
@@ -296,10 +317,10 @@ pub(super) fn tcp_rate(network: &Network, options: &SharingOptions, stop: &Atomi
             scope.spawn(move || {
                 let bytes = vec![0; 1 << 16];
                 // A connection that is refused carries nothing, and the rate says so.
-                let connected = rustix::net::connect(&socket, &SocketAddrV4::new(SERVER, SINK_PORT));
+                let is_connected = connect(&socket, over);
                 let mut stream = TcpStream::from(socket);
-                let _ = stream.set_write_timeout(Some(LOOK));
-                while connected.is_ok() && !over.load(Ordering::Relaxed) {
+                let _ = stream.set_nonblocking(false).and_then(|()| stream.set_write_timeout(Some(LOOK)));
+                while is_connected && !over.load(Ordering::Relaxed) {
                     // A full buffer is no end.
                     let is_full = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
                     if stream.write(&bytes).is_err_and(|error| !is_full(&error)) {
