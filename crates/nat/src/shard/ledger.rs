@@ -28,6 +28,7 @@ use crate::state::table::BucketTable;
 use crate::state::timers::Timers;
 use crate::steps::view::View;
 use crate::types::WorkerId;
+use crate::upkeep::walk::Savings;
 use crate::upkeep::walk::Walk;
 use crate::verdict::Counters;
 
@@ -88,6 +89,7 @@ pub(in crate::shard) struct Upkeep {
     pub(in crate::shard) coverage_walk: commit::coverage::CoverageWalk,
     pub(in crate::shard) removed_forwards: Walk,
     pub(in crate::shard) settled: Walk,
+    pub(in crate::shard) hosts: Savings,
     /// Mappings up to this index may need a record since a change of the settings; None if that is
     /// done and recorded.
     pub(in crate::shard) unrecorded: Option<u32>,
@@ -169,6 +171,7 @@ impl Ledger {
             coverage_walk: commit::coverage::CoverageWalk::default(),
             removed_forwards: Walk::default(),
             settled: Walk::default(),
+            hosts: Savings::default(),
             unrecorded: None,
             snapshot_report: reload::retell::SnapshotReport::default(),
         };

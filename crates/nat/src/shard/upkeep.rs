@@ -17,7 +17,7 @@ use crate::types::WorkerId;
 use crate::upkeep::walk::Pace;
 
 /// Of the walk over host records. They linger for many seconds, so no round has to be fast.
-const HOSTS: Pace = Pace { round_micros: 4_000_000, per_micro_max: 2, per_call_min: 4, per_call_max: 32 };
+const HOSTS: Pace = Pace { round_micros: 4_000_000, per_micro_max: 2, per_call_min: 0, per_call_max: 32 };
 
 impl Ledger {
     /// One bounded step of each walk.
@@ -33,7 +33,10 @@ impl Ledger {
         self.sweep_offenders(now, elapsed);
         self.sweep_lapsed(now, elapsed);
         let hosts = &mut self.state.subscribers.hosts;
-        hosts.sweep(now, HOSTS.due(hosts.walk_end(), elapsed));
+        let due = self.upkeep.hosts.due(&HOSTS, hosts.walk_end(), elapsed);
+        if due != 0 {
+            hosts.sweep(now, due);
+        }
         self.sweep_guarantees(now, elapsed);
         self.sweep_grants(now, elapsed);
         self.sweep_gateways(now, elapsed);

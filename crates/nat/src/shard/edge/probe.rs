@@ -13,20 +13,29 @@ use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
 use crate::state::tcp::state_now;
 use crate::steps::view::View;
+use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::HOSTS_FIRST;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::SOFTWIRE_HOSTS_FIRST;
 use crate::upkeep::walk::Pace;
+use crate::upkeep::walk::Savings;
 use crate::upkeep::walk::Walk;
 
 /// Further connections are probed in a later round. There is time for many until a session ends.
 const PROBES_PER_CALL_MAX: usize = 16;
 
-/// Of the walks. A round takes some seconds, and by default a connection can be probed for four
-/// minutes; so a call need not look at many.
-const PACE: Pace = Pace { per_call_min: 2, ..Pace::RECORDS };
+/// Of the walks over small tables of connections that can be probed for a short time only.
+const PACE: Pace = Pace { per_call_min: 0, ..Pace::RECORDS };
+/// Otherwise a round takes this part of the time in which a connection can be probed: four minutes
+/// by default.
+const ROUNDS: u64 = 16;
+
+/// `time`: in which a connection can be probed.
+fn pace(time: Duration) -> Pace {
+    Pace { round_micros: PACE.round_micros.max(time.as_micros() / ROUNDS), ..PACE }
+}
 
 const LENGTH: usize = ipv4::HEADER_LENGTH_MIN + wire::tcp::HEADER_LENGTH_MIN;
 const TTL: u8 = 64;
@@ -37,11 +46,17 @@ pub(super) struct Probes {
     last: Instant,
     mappings: Walk,
     sessions: Walk,
+    due: [Savings; 2],
 }
 
 impl Default for Probes {
     fn default() -> Probes {
-        Probes { last: Instant::ORIGIN, mappings: Walk::default(), sessions: Walk::default() }
+        Probes {
+            last: Instant::ORIGIN,
+            mappings: Walk::default(),
+            sessions: Walk::default(),
+            due: [Savings::default(); 2],
+        }
     }
 }
 
@@ -82,13 +97,19 @@ impl PacketPath {
     pub(super) fn probe_idle<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         let elapsed = now.saturating_since(self.edge.probes.last).as_micros();
         self.edge.probes.last = now;
+        let pace = pace(self.ledger.shared.settings().timeouts.tcp_closing);
         let mut left = PROBES_PER_CALL_MAX;
         let end = self.ledger.state.mappings.walk_end();
-        for index in self.edge.probes.mappings.next(PACE.due(end, elapsed), end) {
-            self.probe(now, (index, SessionRef::Inline), &mut left, sink);
+        let due = self.edge.probes.due[0].due(&pace, end, elapsed);
+        if due != 0 {
+            for index in self.edge.probes.mappings.next(due, end) {
+                self.probe(now, (index, SessionRef::Inline), &mut left, sink);
+            }
+            self.ledger.state.mappings.prefetch_range(self.edge.probes.mappings.ahead(due));
         }
         let end = self.ledger.state.sessions.walk_end();
-        for slot in self.edge.probes.sessions.next(PACE.due(end, elapsed), end) {
+        let due = self.edge.probes.due[1].due(&pace, end, elapsed);
+        for slot in self.edge.probes.sessions.next(due, end) {
             let mapping = self.ledger.state.sessions.get(slot).mapping;
             if mapping != 0 {
                 self.probe(now, (mapping, SessionRef::Extra(slot)), &mut left, sink);
