@@ -44,6 +44,7 @@ pub use pieces::Pieces;
 pub use pieces::pieces;
 pub use plain::Further;
 pub use plain::PLAIN;
+pub use plain::has_plain_headers6;
 pub use plain::is_plain4;
 pub use plain::is_plain6;
 pub use plain::is_steady4;

@@ -66,12 +66,25 @@ fn is_plain_transport(bytes: &[u8; PLAIN], protocol: u8, length: usize) -> bool 
 #[inline(always)]
 #[must_use]
 pub fn is_plain6(bytes: &[u8; PLAIN], room: usize) -> bool {
+    let (length, protocol) = (usize::from(be16(bytes, ipv6::PAYLOAD_LENGTH_OFFSET)), bytes[ipv6::NEXT_HEADER_OFFSET]);
+    has_plain_headers6(bytes, room) && is_plain_transport(bytes, protocol, length)
+}
+
+/// [`is_plain6`] of a packet whose TCP or UDP header is known to have a right length.
+#[inline(always)]
+#[must_use]
+pub fn has_plain_headers6(bytes: &[u8; PLAIN], room: usize) -> bool {
     let first = u64::from_be(word(bytes, 0));
     let length = usize::from((first >> 16) as u16);
+    let protocol = (first >> 8) as u8;
+    let has_checksum =
+        (protocol == ipv4::PROTOCOL_TCP) | (be16(bytes, ipv6::HEADER_LENGTH + udp::CHECKSUM_OFFSET) != 0);
     first >> 60 == 6
         && ipv6::HEADER_LENGTH + length <= room
         && IPV4 + length <= usize::from(u16::MAX)
-        && is_plain_transport(bytes, (first >> 8) as u8, length)
+        && length >= TRANSPORT
+        && ipv4::is_tcp_or_udp(protocol)
+        && has_checksum
 }
 
 /// True if an IPv4 packet of `length` bytes can take the short way. The packet begins 20 bytes

@@ -266,11 +266,22 @@ impl HostStore {
         self.table.prefetch(hash);
     }
 
-    /// What [`HostStore::find`] will compare first, which is prefetched; 0 for nothing.
+    /// What [`HostStore::find`] will compare first; 0 for nothing.
+    #[inline(always)]
+    pub(crate) fn candidate(&self, hash: u64) -> u32 {
+        self.table.candidate(hash).0
+    }
+
+    #[inline(always)]
+    pub(crate) fn prefetch_record(&self, candidate: u32) {
+        self.records.prefetch(candidate as usize);
+    }
+
+    /// [`HostStore::candidate`], which is prefetched.
     #[inline(always)]
     pub(crate) fn aim(&self, hash: u64) -> u32 {
-        let (candidate, _) = self.table.candidate(hash);
-        self.records.prefetch(candidate as usize);
+        let candidate = self.candidate(hash);
+        self.prefetch_record(candidate);
         candidate
     }
 

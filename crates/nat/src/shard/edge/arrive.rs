@@ -385,13 +385,18 @@ impl PacketPath {
                 places.others |= u64::from(is_waiting) << i;
                 continue;
             };
-            self.ledger.state.subscribers.hosts.prefetch(plain.hash);
             (scratch.hosts.plain[i], scratch.hosts.internal[i]) = (plain, internal);
             places.plain |= 1 << i;
             places.nat64 |= u64::from(is_nat64) << i;
         }
         for i in each(places.plain) {
-            scratch.hosts.candidates[i] = self.ledger.state.subscribers.hosts.aim(scratch.hosts.plain[i].hash);
+            self.ledger.state.subscribers.hosts.prefetch(scratch.hosts.plain[i].hash);
+        }
+        for i in each(places.plain) {
+            scratch.hosts.candidates[i] = self.ledger.state.subscribers.hosts.candidate(scratch.hosts.plain[i].hash);
+        }
+        for i in each(places.plain) {
+            self.ledger.state.subscribers.hosts.prefetch_record(scratch.hosts.candidates[i]);
         }
         for i in each(places.others) {
             if let Incoming::Nat64 { hash, .. } | Incoming::Softwire { hash, .. } = self.edge.incoming[i] {
@@ -522,16 +527,19 @@ impl PacketPath {
         }
         match shared.transition.taker_of(realm, destination)? {
             Taker::Nat64(position, nat64) => {
-                if !translate::is_plain6(header, packet.room()) {
+                if !translate::has_plain_headers6(header, packet.room()) {
+                    return None;
+                }
+                let length = ip::HEADER_MIN + usize::from(view.payload_length());
+                let is_tcp = view.next_header() == PROTOCOL_TCP;
+                let behind = header.last_chunk::<HEADERS>()?;
+                let kind = Steadiness::of_host(behind, is_tcp, length, view.hop_limit() > 1);
+                if !kind.is_out() {
                     return None;
                 }
                 let destination = nat64.prefix.destination_within(destination)?;
                 let way = Way::Nat64(position);
                 let hash = hosts.hash_of(&HostKey { address: source, inner: 0, way });
-                let length = ip::HEADER_MIN + usize::from(view.payload_length());
-                let is_tcp = view.next_header() == PROTOCOL_TCP;
-                let behind = header.last_chunk::<HEADERS>()?;
-                let kind = Steadiness::of_host(behind, is_tcp, length, view.hop_limit() > 1);
                 let internal = internal_of(behind, is_tcp, realm);
                 Some((Plain { hash, destination, length: length as u16, position, kind }, internal, true))
             }
