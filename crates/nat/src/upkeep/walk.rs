@@ -39,7 +39,7 @@ pub(crate) struct Savings {
 }
 
 impl Savings {
-    /// Records that one call looks at, at least.
+    /// A call looks at so many records, or at none.
     const FEW: u32 = 4;
 
     /// [`Pace::due`] since the last call that was not 0.
