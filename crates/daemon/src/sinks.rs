@@ -52,8 +52,8 @@ pub struct Sinks {
 /// Time between two reports of all live state.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Asks the workers to report all live state when a sink could not send some records: until then
-/// the sink does not know who is bound to which address.
+/// Asks the workers to report all live state when a sink could not send some records, or begins
+/// while the workers run: until then it does not know who is bound to which address.
 #[derive(Debug)]
 struct Reports {
     opened: Arc<LogsOpened>,
@@ -66,14 +66,21 @@ impl Reports {
         let mut last = lock(&self.last);
         let is_recent = last.0.is_some_and(|at| now.duration_since(at) < REPORT_INTERVAL);
         match news {
-            News::Lost(_) if is_recent => last.1 = true,
+            News::Resumed if is_recent => last.1 = true,
             News::CaughtUp if !last.1 => {}
-            News::Lost(_) | News::CaughtUp => {
+            News::Resumed | News::CaughtUp => {
                 *last = (Some(now), false);
                 self.opened.count_one();
             }
-            News::Connected | News::Failed(_) | News::Behind(_) => {}
+            // What is deleted while a collector is away is reported when it goes on.
+            News::Lost(_) | News::EndsUnknown | News::Connected | News::Failed(_) | News::Behind(_) => {}
         }
+    }
+
+    /// A sink began in the middle of a run.
+    fn ask(&self, now: Instant) {
+        *lock(&self.last) = (Some(now), false);
+        self.opened.count_one();
     }
 }
 
@@ -101,7 +108,8 @@ impl Sinks {
         };
         sinks.set_known(names_of(&config.nat), &config.nat);
         sinks.check(&config.log_sinks)?;
-        sinks.set(&config.log_sinks)?;
+        // They follow the run from its start.
+        sinks.begin(&config.log_sinks)?;
         Ok(Some(sinks))
     }
 
@@ -127,6 +135,16 @@ impl Sinks {
     /// # Errors
     /// As [`Sinks::start`].
     pub fn set(&self, wanted: &[LogSink]) -> Result<(), SinksError> {
+        let started = self.begin(wanted)?;
+        if started.contains(&Kind::Ipfix) {
+            self.reports.ask(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Makes these the sinks that run. Returns the formats of those that it started.
+    fn begin(&self, wanted: &[LogSink]) -> Result<Vec<Kind>, SinksError> {
+        let mut begun = Vec::new();
         let mut running = lock(&self.running);
         let options: Vec<SinkOptions> = wanted.iter().map(|sink| self.options(sink)).collect();
         let (kept, ended): (Vec<Sink>, Vec<Sink>) =
@@ -143,6 +161,7 @@ impl Sinks {
             if running.iter().any(|sink| *sink.options() == options) {
                 continue;
             }
+            begun.push(options.kind);
             let (log, name) = (self.log, options.name.clone());
             let started = Sink::start(options, Arc::clone(&self.known), {
                 let (name, reports) = (name.clone(), Arc::clone(&self.reports));
@@ -153,7 +172,7 @@ impl Sinks {
             });
             running.push(started.map_err(|source| SinksError { name, source })?);
         }
-        Ok(())
+        Ok(begun)
     }
 
     fn options(&self, sink: &LogSink) -> SinkOptions {
@@ -200,8 +219,8 @@ impl Sinks {
 /// Writes what happened to a sink into the log of the process.
 fn tell(log: Log, name: &str, news: &News) {
     match news {
-        News::Connected | News::CaughtUp => log.info(&format_args!("log sink {name}: {news}")),
-        News::Failed(_) | News::Behind(_) => log.warn(&format_args!("log sink {name}: {news}")),
+        News::Connected | News::CaughtUp | News::Resumed => log.info(&format_args!("log sink {name}: {news}")),
+        News::Failed(_) | News::Behind(_) | News::EndsUnknown => log.warn(&format_args!("log sink {name}: {news}")),
         News::Lost(_) => log.error(&format_args!("log sink {name}: {news}")),
     }
 }
@@ -225,11 +244,12 @@ mod tests {
         };
         assert_eq!(hear(News::Connected, 0), 0);
         assert_eq!(hear(News::CaughtUp, 0), 0);
-        assert_eq!(hear(News::Lost(3), 1), 1);
-        assert_eq!(hear(News::Lost(3), 30), 1);
+        assert_eq!(hear(News::Lost(3), 1), 0);
+        assert_eq!(hear(News::Resumed, 1), 1);
+        assert_eq!(hear(News::Resumed, 30), 1);
         // What was lost after the report is made good when nothing more is to be lost.
         assert_eq!(hear(News::CaughtUp, 30), 2);
         assert_eq!(hear(News::CaughtUp, 31), 2);
-        assert_eq!(hear(News::Lost(1), 60), 3);
+        assert_eq!(hear(News::Resumed, 60), 3);
     }
 }

@@ -20,6 +20,7 @@ pub use encoder::Item;
 pub use encoder::Kind;
 pub use encoder::Known;
 pub use encoder::Message;
+pub use encoder::Over;
 pub use ipfix::Ipfix;
 pub use ipfix::file::IpfixFile;
 pub use outlet::Security;

@@ -388,6 +388,120 @@ fn syslog_names_ipv6_hosts_over_restarts_of_sink_and_instance() {
     assert_eq!(sink.figures().lost(), 0);
 }
 
+#[test]
+fn a_stop_ends_everything_that_was_open() {
+    let bed = Bed::new("stop");
+    let store = bed.folder.join("store");
+    let mut writer = StoreWriter::open(&store, StoreOptions::default(), Generator::begin()).unwrap();
+    let start = |name: &str, kind: Kind| {
+        let listener = TcpListener::bind("localhost:0").unwrap();
+        let options = bed.options(kind, Transport::Tcp, listener.local_addr().unwrap().port());
+        let sink = bed.start(SinkOptions { name: name.to_owned(), store: store.clone(), ..options });
+        let reading = std::thread::spawn(move || {
+            let mut all = String::new();
+            accept(&listener).read_to_string(&mut all).unwrap();
+            all
+        });
+        (sink, reading)
+    };
+    let (lines, messages) = (start("lines", Kind::Json), start("messages", Kind::Syslog));
+    let subscriber = Ipv4Addr::new(100, 64, 0, 10);
+    write(
+        &mut writer,
+        10,
+        &[
+            mapping(1, 5, EventKind::MappingCreated, subscriber, 1_000),
+            mapping(2, 5, EventKind::MappingCreated, subscriber, 1_001),
+            mapping(3, 6, EventKind::MappingEnded, subscriber, 1_000),
+        ],
+    );
+    wait_until("the records are sent", || lines.0.figures().records() == 4 && messages.0.figures().records() == 4);
+    let stopped = Moment { monotonic_us: at(20).as_micros(), unix_us: Generator::begin().unix_us + 20_000_000 };
+    writer.finish(stopped, stopped.monotonic_us, false).unwrap();
+    // As an instance that stops.
+    let [lines, messages] = [lines, messages].map(|(sink, reading)| {
+        sink.end();
+        drop(sink);
+        reading.join().unwrap()
+    });
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events: Vec<&str> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["started", "mapping_created", "mapping_created", "mapping_ended", "stopped"]);
+    assert_eq!((&lines[4]["sequences"], &lines[4]["version"]), (&serde_json::json!([3]), &serde_json::json!("0.0.0")));
+    assert_eq!(lines[4]["time"], export::utc_text(stopped.unix_us));
+    let ends: Vec<&str> = messages.split("<13").filter(|text| !text.contains(" SEQUENCE=")).skip(2).collect();
+    assert_eq!(ends.len(), 2, "{ends:?}");
+    let of_mapping = "XSADDR=\"203.0.113.9\" XSPORT=\"1001\" PROTO=\"17\"]\
+                      [natrix@32473 EVENT=\"mapping_ended\" CAUSE=\"run_ended\" REALM=\"0\" HELD=\"15\"]";
+    assert!(ends[0].contains(" NAT - APMDEL [napmap ") && ends[0].contains(of_mapping), "{}", ends[0]);
+    assert!(ends[1].ends_with(" NAT - stopped [natrix@32473 EVENT=\"stopped\"]"), "{}", ends[1]);
+}
+
+#[test]
+fn numbers_of_datagrams_go_on_over_restarts() {
+    let mut bed = Bed::new("numbers");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(WAIT)).unwrap();
+    let mut options = bed.options(Kind::Ipfix, Transport::Udp, socket.local_addr().unwrap().port());
+    options.target.host = "127.0.0.1".to_owned();
+    let mut sent = 0;
+    let mut bytes = [0; 9_000];
+    for round in 0..3 {
+        let sink = bed.start(options.clone());
+        let length = socket.recv(&mut bytes).unwrap();
+        let sequence = u32::from_be_bytes(bytes[8..12].try_into().unwrap());
+        assert!(length > 16, "templates");
+        assert_eq!(u64::from(sequence), sent, "round {round}");
+        let events = bed.record(2).len() as u64;
+        let figures = Arc::clone(sink.figures());
+        wait_until("all is sent", || figures.records() >= events && figures.lag_us() == 0);
+        drop(sink);
+        sent += figures.records();
+        socket.set_nonblocking(true).unwrap();
+        while socket.recv(&mut bytes).is_ok() {}
+        socket.set_nonblocking(false).unwrap();
+    }
+}
+
+#[test]
+fn what_is_deleted_counts_while_the_collector_is_away() {
+    let mut bed = Bed::new("away");
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let options = SinkOptions { spool_bytes: 20_000, ..bed.options(Kind::Json, Transport::Tcp, port) };
+    let sink = bed.start(options);
+    let mut recorded = Vec::new();
+    for _ in 0..6 {
+        recorded.extend(bed.record(20));
+        bed.writer.seal().unwrap();
+    }
+    // The last of these windows is sealed, too.
+    recorded.extend(bed.record(1));
+    bed.writer.seal().unwrap();
+    recorded.extend(bed.record(1));
+    wait_until("the loss is known", || sink.figures().lost() > 0);
+    assert!(!sink.figures().is_connected());
+    let is_reported = |news: &News| matches!(news, News::Lost(_));
+    assert!(bed.news.lock().unwrap().iter().any(is_reported));
+    let listener = TcpListener::bind(("localhost", port)).unwrap();
+    let mut reader = accept(&listener);
+    let mut gaps = 0;
+    loop {
+        let mut line = String::new();
+        assert!(reader.read_line(&mut line).unwrap() > 0);
+        let value: Value = serde_json::from_str(&line).unwrap();
+        gaps += value["lost"].as_u64().unwrap_or(0);
+        if value["sequence"].as_u64() == recorded.last().copied() {
+            break;
+        }
+    }
+    wait_until("the same is counted", || sink.figures().lost() == gaps);
+    let reported: u64 =
+        bed.news.lock().unwrap().iter().map(|news| if let News::Lost(count) = news { *count } else { 0 }).sum();
+    assert_eq!(reported, gaps, "reported once");
+}
+
 /// Certificates of an authority of the test.
 struct Authority {
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,

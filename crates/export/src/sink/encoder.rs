@@ -73,6 +73,19 @@ impl Item<'_> {
     }
 }
 
+/// The end of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Over<'a> {
+    /// Its time, µs since 1970.
+    pub unix_us: u64,
+    /// The last numbers of its workers, if it was stopped and has all records.
+    pub sequences: Option<&'a [u64]>,
+    /// False if the ends of what was open then are not known.
+    pub are_ends_known: bool,
+    /// Names for its numbers.
+    pub names: &'a Names,
+}
+
 /// Bytes for one datagram, or for a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
@@ -134,6 +147,49 @@ impl Encoder {
                 line::write_own(&mut self.open.bytes, unix_us, &own);
                 self.added(out);
             }
+        }
+    }
+
+    /// Adds the end of something that was open at the end of a run: nothing recorded it. Lines of
+    /// JSON have none, because `stopped` or `started` ends everything there.
+    pub fn push_end(&mut self, item: &Item<'_>, out: &mut Vec<Message>) {
+        match &mut self.format {
+            Format::Ipfix(ipfix) => ipfix.push_end(item, out),
+            Format::Syslog(_) => self.push(item, out),
+            Format::Json => {}
+        }
+    }
+
+    /// A run is over, and all its ends were added.
+    pub fn finish(&mut self, over: &Over<'_>, out: &mut Vec<Message>) {
+        match &mut self.format {
+            Format::Ipfix(ipfix) => ipfix.finish(over, out),
+            Format::Syslog(origin) => {
+                let is_stream = self.is_stream;
+                if origin.put_over(&mut self.open.bytes, &mut self.utc, over, is_stream) {
+                    self.added(out);
+                }
+            }
+            Format::Json => {
+                let Over { unix_us, sequences, .. } = *over;
+                if sequences.is_some() {
+                    let own = Own { event: "stopped", version: &self.version, sequences, ..Own::default() };
+                    line::write_own(&mut self.open.bytes, unix_us, &own);
+                    self.added(out);
+                }
+            }
+        }
+    }
+
+    /// The sequence number of the next message, in formats that have one.
+    pub(crate) fn sequence(&self) -> u32 {
+        if let Format::Ipfix(ipfix) = &self.format { ipfix.sequence() } else { 0 }
+    }
+
+    /// Goes on with this sequence number.
+    pub(crate) fn resume(&mut self, sequence: u32) {
+        if let Format::Ipfix(ipfix) = &mut self.format {
+            ipfix.resume(sequence);
         }
     }
 

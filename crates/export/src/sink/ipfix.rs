@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The sequence number counts data records, so that a collector notices missing ones. It begins
-//! anew with each TCP connection (RFC 7011 §3.1), and each connection begins with the templates.
+//! anew with each TCP connection (RFC 7011 §3.1), and each connection begins with the templates. Of
+//! datagrams it goes on over restarts.
 
 pub(crate) mod binding;
 pub(crate) mod file;
@@ -15,18 +16,36 @@ pub(crate) mod template;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
+use nat::Instant;
+use nat::event::Event;
+use nat::event::EventKind;
+use nat::event::UNKNOWN_HOST;
+use nat::types::PoolName;
+use nat::types::WorkerId;
+
+use super::Item;
+use super::Message;
+use super::Quotas;
+use super::encoder::Over;
+use crate::subscriber::Subscriber;
 use binding::Bindings;
 use binding::Change;
 use record::NatEvent;
 use record::Record;
 use template::Template;
 
-use super::Item;
-use super::Message;
-use nat::event::EventKind;
-
 const HEADER: usize = 16;
 const SET_HEADER: usize = 4;
+
+/// Realms and subscribers with an external address, which has a pool.
+#[derive(Debug, Default)]
+struct Ending {
+    holders: BTreeSet<(u16, Subscriber)>,
+    external: u32,
+    pool: u16,
+}
 
 /// Makes messages of events.
 #[derive(Debug)]
@@ -34,9 +53,12 @@ pub struct Ipfix {
     domain: u32,
     message_max: usize,
     bindings: Bindings,
+    has_bindings: bool,
     /// Of the event that is being added.
     changes: Vec<Change>,
     sequence: u32,
+    /// Of the ends of a run: whose they were.
+    ending: Ending,
     /// The message that is being filled: where its last set begins, and of which template it is.
     open: Option<(Message, usize, Template)>,
     scratch: Vec<u8>,
@@ -49,11 +71,18 @@ impl Ipfix {
             domain,
             message_max: message_max.clamp(512, 65_535),
             bindings: Bindings::default(),
+            has_bindings: true,
             changes: Vec::new(),
             sequence: 0,
+            ending: Ending::default(),
             open: None,
             scratch: Vec::new(),
         }
+    }
+
+    /// The same without address bindings: its events are in no order of time.
+    pub(crate) fn without_bindings(self) -> Ipfix {
+        Ipfix { has_bindings: false, ..self }
     }
 
     /// An instance starts with the next event.
@@ -69,7 +98,9 @@ impl Ipfix {
             out.push(Message { skipped: item.event.amount, ..Message::default() });
         }
         let mut changes = core::mem::take(&mut self.changes);
-        self.bindings.apply_of((item.worker, item.event, item.subscriber), &mut changes);
+        if self.has_bindings {
+            self.bindings.apply_of((item.worker, item.event, item.subscriber), &mut changes);
+        }
         // A binding begins before what it is for, and ends after it.
         self.put_bindings(&changes, NatEvent::AddressBound, item, out);
         if let Some(record) = Record::of(item) {
@@ -78,6 +109,53 @@ impl Ipfix {
         self.put_bindings(&changes, NatEvent::AddressReleased, item, out);
         changes.clear();
         self.changes = changes;
+    }
+
+    /// Adds the end of what was open when a run ended. They come sorted by external address; a
+    /// binding ends after all that it is for.
+    pub(crate) fn push_end(&mut self, item: &Item<'_>, out: &mut Vec<Message>) {
+        let external = item.event.external.to_bits();
+        if self.ending.external != external {
+            self.put_released(item, out);
+        }
+        (self.ending.external, self.ending.pool) = (external, item.pool_number());
+        if item.subscriber != Subscriber::Unknown {
+            self.ending.holders.insert((item.event.realm.0, item.subscriber));
+        }
+        if let Some(record) = Record::of(item) {
+            self.put(&record.about(&item.subscriber), item, out);
+        }
+    }
+
+    /// Ends the bindings to the address whose ends were added.
+    fn put_released(&mut self, item: &Item<'_>, out: &mut Vec<Message>) {
+        let Ending { holders, external, pool } = core::mem::take(&mut self.ending);
+        for (realm, subscriber) in holders {
+            self.bindings.forget(realm, &subscriber, external);
+            let address = subscriber.ipv4().unwrap_or(UNKNOWN_HOST);
+            let pair = (realm, address.to_bits(), external);
+            let event = binding::event_of(&Event { pool: PoolName(pool), ..*item.event }, pair);
+            let item = Item { event: &event, subscriber, ..*item };
+            let record = Record::new(Template::AddressBinding, NatEvent::AddressReleased).about(&subscriber);
+            self.put(&record, &item, out);
+        }
+    }
+
+    /// A run is over: so are all bindings. Ends that are not known are a missing record.
+    pub(crate) fn finish(&mut self, over: &Over<'_>, out: &mut Vec<Message>) {
+        let Over { unix_us, names, are_ends_known, .. } = *over;
+        let (event, quotas) = (Event::new(EventKind::MappingEnded, Instant::ORIGIN), Quotas::default());
+        let (worker, subscriber) = (WorkerId(0), Subscriber::Unknown);
+        let item = &Item { worker, event: &event, subscriber, unix_us, names, quotas: &quotas };
+        self.put_released(item, out);
+        let left = self.bindings.all();
+        let of: Vec<Change> = left.into_iter().map(|pair| (NatEvent::AddressReleased, pair)).collect();
+        self.put_bindings(&of, NatEvent::AddressReleased, item, out);
+        self.bindings.begin();
+        if !are_ends_known {
+            self.end(out);
+            out.push(Message { skipped: 1, ..Message::default() });
+        }
     }
 
     fn put_bindings(&mut self, changes: &[Change], of: NatEvent, item: &Item<'_>, out: &mut Vec<Message>) {
@@ -136,6 +214,16 @@ impl Ipfix {
     /// A connection begins: so does the sequence.
     pub(crate) fn connected(&mut self) {
         self.sequence = 0;
+    }
+
+    /// The sequence number of the next message.
+    pub(crate) fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
+    /// Goes on with this sequence number.
+    pub(crate) fn resume(&mut self, sequence: u32) {
+        self.sequence = sequence;
     }
 
     /// Writes the header, just before the message is sent.

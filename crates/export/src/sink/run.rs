@@ -4,6 +4,7 @@ use core::fmt;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
+use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -18,11 +19,14 @@ use std::time::Instant;
 use std::time::SystemTime;
 use std::time::UNIX_EPOCH;
 
+use nat::types::WorkerId;
+
 use super::Encoder;
 use super::Item;
 use super::Kind;
 use super::Known;
 use super::Message;
+use super::Over;
 use super::Security;
 use super::Target;
 use super::TargetError;
@@ -96,8 +100,13 @@ pub enum News {
     Behind(Duration),
     /// It is no longer behind.
     CaughtUp,
-    /// Records were deleted before they were sent.
+    /// Records were deleted before they were sent. Reported when that is known: a collector that is
+    /// away does not have to come back first.
     Lost(u64),
+    /// It goes on behind records that were deleted.
+    Resumed,
+    /// The store does not know what was open at the end of an earlier run.
+    EndsUnknown,
 }
 
 impl fmt::Display for News {
@@ -110,6 +119,12 @@ impl fmt::Display for News {
             News::Lost(count) => {
                 write!(f, "{count} records were deleted before they were sent: its collector was away for too long")
             }
+            News::Resumed => write!(f, "goes on behind the records that were deleted"),
+            News::EndsUnknown => write!(
+                f,
+                "what was open when an earlier run ended is not known: its last records are deleted or lost, so the \
+                 collector hears of no ends"
+            ),
         }
     }
 }
@@ -224,7 +239,8 @@ impl Sink {
         let unsent_since_us = time_of_next(&options.store, follower.position())?;
         let is_datagram = options.target.transport == Transport::Udp;
         let datagram_max = is_datagram.then(|| options.mtu.saturating_sub(UDP_HEADERS));
-        let encoder = Encoder::new(options.kind, datagram_max, &options.host, options.domain, &options.version);
+        let mut encoder = Encoder::new(options.kind, datagram_max, &options.host, options.domain, &options.version);
+        encoder.resume(follower.position().datagram);
         let (figures, stop) = (Arc::new(SinkFigures::default()), Arc::new(AtomicBool::new(false)));
         let leaves = Arc::new(AtomicBool::new(false));
         let now = Instant::now();
@@ -254,6 +270,7 @@ impl Sink {
             unsent_since_us,
             is_failing: false,
             deleted: 0,
+            reported: 0,
             failed_at: now,
             trimmed_at: now,
             unsent: 0,
@@ -330,8 +347,9 @@ struct Run {
     /// Time of the first frame that this sink has to send, until it has read one.
     unsent_since_us: u64,
     is_failing: bool,
-    /// Events that were deleted before they were read.
+    /// Events that were deleted before they were read, and how many of them were reported.
     deleted: u64,
+    reported: u64,
     /// Of datagrams: the last failure, and records in those that failed.
     failed_at: Instant,
     trimmed_at: Instant,
@@ -345,8 +363,18 @@ fn unix_us() -> u64 {
 
 /// Time of the frame at this position, or now if there is none yet.
 fn time_of_next(store: &Path, position: &Position) -> Result<u64, StoreError> {
-    let mut ahead = Follower::open(store, Some(position.clone()))?;
+    let mut ahead = Follower::open(store, Some(position.clone()))?.without_ends();
     Ok(if ahead.step(|_| {})? { ahead.covered_unix_us() } else { unix_us() })
+}
+
+/// The last numbers of the workers of a run, by the next ones.
+fn sequences_of(workers: &BTreeMap<u8, u64>) -> Vec<u64> {
+    let count = workers.last_key_value().map_or(0, |(worker, _)| usize::from(*worker) + 1);
+    let mut sequences = vec![0; count];
+    for (worker, next) in workers {
+        sequences[usize::from(*worker)] = next.saturating_sub(1);
+    }
+    sequences
 }
 
 impl Run {
@@ -372,9 +400,16 @@ impl Run {
             }
         }
         if self.outlet.take().is_some_and(Outlet::close) {
-            self.confirmed = self.follower.position().clone();
+            self.confirmed = self.position();
         }
         self.write_cursor();
+    }
+
+    /// The position behind what was sent.
+    fn position(&self) -> Position {
+        let mut position = self.follower.position().clone();
+        position.datagram = if self.is_datagram { self.encoder.sequence() } else { 0 };
+        position
     }
 
     /// Connects if it is time to. A new connection begins with what may have been lost with the old
@@ -425,7 +460,7 @@ impl Run {
     fn advance(&mut self) -> bool {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (mut messages, encoder) = (Vec::new(), &mut self.encoder);
-        let unnamed = Names::default();
+        let (unnamed, mut has_all_ends) = (Names::default(), true);
         let stepped = self.follower.step(|seen| match seen {
             Seen::Start { unix_us } => encoder.begin(unix_us, &mut messages),
             Seen::Event { worker, event, subscriber, unix_us, is_of_last_run } => {
@@ -433,6 +468,16 @@ impl Run {
                 let names = if is_of_last_run { &known.names } else { &unnamed };
                 let quotas = &known.quotas;
                 encoder.push(&Item { worker, event, subscriber, unix_us, names, quotas }, &mut messages);
+            }
+            Seen::Ended { event, subscriber, unix_us, names } => {
+                let (worker, quotas) = (WorkerId(0), &known.quotas);
+                encoder.push_end(&Item { worker, event, subscriber, unix_us, names, quotas }, &mut messages);
+            }
+            Seen::Over { unix_us, is_clean, are_ends_known, workers, names } => {
+                let sequences = sequences_of(workers);
+                let sequences = is_clean.then_some(&sequences[..]);
+                has_all_ends &= are_ends_known;
+                encoder.finish(&Over { unix_us, sequences, are_ends_known, names }, &mut messages);
             }
         });
         match stepped {
@@ -448,15 +493,19 @@ impl Run {
             }
         }
         self.encoder.end(&mut messages);
+        if !has_all_ends {
+            (self.news)(&News::EndsUnknown);
+        }
         let deleted = core::mem::replace(&mut self.deleted, self.follower.lost());
         if self.deleted > deleted {
-            (self.news)(&News::Lost(self.deleted - deleted));
+            self.add_lost(self.deleted);
+            (self.news)(&News::Resumed);
         }
         let after = self.follower.position().clone();
         let sent = self.send_all(&mut messages);
-        self.figures.lost.store(self.deleted + self.unsent, Ordering::Relaxed);
+        self.report_lost();
         if self.is_datagram {
-            self.confirmed = after;
+            self.confirmed = self.position();
         } else {
             let bytes = messages.iter().map(|message| message.bytes.len()).sum();
             self.kept_bytes += bytes;
@@ -466,6 +515,27 @@ impl Run {
             self.failed(&error.to_string());
         }
         true
+    }
+
+    /// Says that so many events are lost in all.
+    fn add_lost(&mut self, lost: u64) {
+        if lost > self.reported {
+            (self.news)(&News::Lost(lost - self.reported));
+            self.reported = lost;
+        }
+    }
+
+    fn report_lost(&self) {
+        self.figures.lost.store(self.reported + self.unsent, Ordering::Relaxed);
+    }
+
+    /// Counts what is deleted while nothing can be sent.
+    fn count_deleted(&mut self) {
+        match self.follower.deleted() {
+            Ok(ahead) => self.add_lost(self.deleted + ahead),
+            Err(error) => self.figures.failed(&error.to_string()),
+        }
+        self.report_lost();
     }
 
     /// Sends what a collector needs to understand records, when it is due.
@@ -548,6 +618,9 @@ impl Run {
             self.confirmed = first.after;
         }
         self.write_cursor();
+        if self.outlet.is_none() {
+            self.count_deleted();
+        }
     }
 
     fn write_cursor(&mut self) {

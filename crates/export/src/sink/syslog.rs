@@ -12,6 +12,7 @@ use nat::event::Event;
 use nat::event::EventKind;
 
 use super::Item;
+use super::encoder::Over;
 use crate::line::is_late;
 use crate::utc::UtcText;
 
@@ -51,6 +52,23 @@ impl Origin {
         text.push(b']');
         frame(out, &text, is_stream);
         self.scratch = text;
+    }
+
+    /// Appends the message that a run is over, if there is something to say: it was stopped, or the
+    /// ends of what was open are not known. False if there is not.
+    pub(crate) fn put_over(&mut self, out: &mut Vec<u8>, utc: &mut UtcText, over: &Over<'_>, is_stream: bool) -> bool {
+        let (name, severity) = match over {
+            Over { are_ends_known: false, .. } => ("ends_unknown", 4),
+            Over { sequences: Some(_), .. } => ("stopped", 5),
+            Over { .. } => return false,
+        };
+        let mut text = core::mem::take(&mut self.scratch);
+        text.clear();
+        self.header(&mut text, utc, over.unix_us, severity, name);
+        text.extend_from_slice(format!("[{ELEMENT} EVENT=\"{name}\"]").as_bytes());
+        frame(out, &text, is_stream);
+        self.scratch = text;
+        true
     }
 
     /// Appends the message of an event. On streams it begins with its length (RFC 6587 §3.4.1).
@@ -131,13 +149,13 @@ fn put_mapping(text: &mut Vec<u8>, item: &Item<'_>) {
 /// Our element: what a line of JSON has.
 fn put_own(text: &mut Vec<u8>, item: &Item<'_>) {
     let event = item.event;
-    let _ = write!(
-        text,
-        "[{ELEMENT} EVENT=\"{}\" WORKER=\"{}\" SEQUENCE=\"{}\"",
-        event.kind.name(),
-        item.worker.0,
-        event.sequence
-    );
+    let _ = write!(text, "[{ELEMENT} EVENT=\"{}\"", event.kind.name());
+    if event.sequence == 0 {
+        // No record of a worker: the run ended, and this with it.
+        parameter(text, "CAUSE", "run_ended");
+    } else {
+        let _ = write!(text, " WORKER=\"{}\" SEQUENCE=\"{}\"", item.worker.0, event.sequence);
+    }
     if event.cause != Cause::None {
         parameter(text, "CAUSE", event.cause.name());
     }

@@ -8,6 +8,11 @@
 //! that may be kept for it. The journal of a sealed window becomes a spool file as long as a cursor
 //! is before its end. Beyond the bytes, and beyond the retention, it is deleted; the follower then
 //! gets an event of the kind gap for each worker, with the number of events that are missing.
+//!
+//! The end of a run ends everything, and no record says so: the follower gets an end for each
+//! interval that the last segment of the run has open ([`ends`]).
+
+mod ends;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,6 +29,7 @@ use nat::event::Event;
 use nat::event::EventKind;
 use nat::types::WorkerId;
 
+use self::ends::Ending;
 use super::catalogue;
 use super::catalogue::Catalogue;
 use super::catalogue::Moment;
@@ -33,6 +39,7 @@ use super::journal::FrameRead;
 use super::segment::SegmentFile;
 use super::segment::Written;
 use super::writer::segment_path;
+use crate::line;
 use crate::subscriber::HostNames;
 use crate::subscriber::Subscriber;
 
@@ -55,6 +62,23 @@ pub struct Position {
     workers: BTreeMap<u8, u64>,
     /// True if the run was followed from its beginning, so that a new worker begins with number 1.
     is_from_start: bool,
+    /// How far it is with what was open at the end of that run.
+    ends: Ends,
+    /// The sequence number of the sink's next datagram, for formats that have one. The store does
+    /// not use it.
+    pub(crate) datagram: u32,
+}
+
+/// How far a follower is with the ends of what was open at the end of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Ends {
+    /// The run has not ended yet, or none of them was reported.
+    #[default]
+    Pending,
+    /// Those of external addresses before this one were reported.
+    From(u32),
+    /// All of them were.
+    Reported,
 }
 
 /// What a follower sees, in order.
@@ -78,6 +102,32 @@ pub enum Seen<'a> {
         /// True if the run is the last one.
         is_of_last_run: bool,
     },
+    /// Something was open at the end of the run and so has ended, at this time at the latest that
+    /// the store knows. They come sorted by external address.
+    Ended {
+        /// The end, without a worker and a sequence number: nothing recorded it.
+        event: &'a Event,
+        /// Its subscriber.
+        subscriber: Subscriber,
+        /// Its time, µs since 1970.
+        unix_us: u64,
+        /// The names of that run.
+        names: &'a line::Names,
+    },
+    /// The run is over, and all ends of it were reported.
+    Over {
+        /// Its end, µs since 1970.
+        unix_us: u64,
+        /// True if it was stopped and has all its records.
+        is_clean: bool,
+        /// False if the store does not know what was open, because its last segment is deleted or
+        /// damaged, or lacks records that were seen.
+        are_ends_known: bool,
+        /// The next number of each worker.
+        workers: &'a BTreeMap<u8, u64>,
+        /// The names of the run, if they are known.
+        names: &'a line::Names,
+    },
 }
 
 /// Reads frames while they are written.
@@ -99,6 +149,13 @@ pub struct Follower {
     lost: u64,
     /// Names of IPv6 hosts, as many as the workers have numbers for, and their run.
     hosts: Names,
+    /// False if the ends of runs are passed over.
+    reports_ends: bool,
+    /// True while the ends of the run of the position are reported, and the segment that has them.
+    is_ending: bool,
+    ending: Option<Ending>,
+    /// The first file that was left when lost events were last counted ahead, and their number.
+    counted: (u64, u64),
 }
 
 /// Names of IPv6 hosts, with the run that they are of.
@@ -135,9 +192,9 @@ impl Follower {
                 let frame = catalogue.next_frame;
                 let hosts = names_at(folder, &catalogue, frame)?;
                 let position = Position { frame, ..Position::default() };
-                let mut follower = Follower { hosts, ..Follower::at(folder, catalogue, position) };
+                let mut follower = Follower { hosts, ..Follower::at(folder, catalogue, position) }.without_ends();
                 while follower.step(|_| {})? {}
-                follower
+                Follower { reports_ends: true, ..follower }
             }
         };
         follower.lost = 0;
@@ -158,7 +215,16 @@ impl Follower {
             covered_unix_us: 0,
             lost: 0,
             hosts: Names::default(),
+            reports_ends: true,
+            is_ending: false,
+            ending: None,
+            counted: (0, 0),
         }
+    }
+
+    /// The same, but the ends of runs are not reported.
+    pub(crate) fn without_ends(self) -> Follower {
+        Follower { reports_ends: false, ..self }
     }
 
     /// Where it is.
@@ -183,9 +249,15 @@ impl Follower {
     /// The disk failed; the next call tries again.
     pub fn step(&mut self, mut each: impl FnMut(Seen<'_>)) -> Result<bool, StoreError> {
         loop {
+            if self.is_ending {
+                return self.report_ends(&mut each).map(|()| true);
+            }
             let (known, frame) = (self.position.frame, FrameRead::parse(&self.buffer[self.at..]));
-            if let Some((number, length)) = frame.map(|frame| (frame.number, frame.length)) {
+            if let Some((number, length, boot)) = frame.map(|frame| (frame.number, frame.length, frame.boot)) {
                 if number >= known {
+                    if self.begin_ends(Some(boot), &mut each)? {
+                        return Ok(true);
+                    }
                     self.take(&mut each)?;
                 }
                 self.at += length;
@@ -198,7 +270,7 @@ impl Follower {
                 continue;
             }
             if !self.next_file()? {
-                return Ok(false);
+                return self.begin_ends(None, &mut each);
             }
         }
     }
@@ -285,6 +357,7 @@ impl Follower {
             position.boot = Some(frame.boot);
             position.workers.clear();
             position.is_from_start = true;
+            position.ends = Ends::Pending;
         }
         let (named, hosts) = hosts;
         if named.replace(frame.boot) != Some(frame.boot) {
@@ -342,7 +415,7 @@ fn names_before(folder: &Path, catalogue: &Catalogue, position: &Position) -> Re
         (hosts, first) = (names_at(folder, catalogue, file)?, file);
     }
     let from = Position { frame: first, boot: position.boot, ..Position::default() };
-    let mut follower = Follower { hosts, ..Follower::at(folder, catalogue.clone(), from) };
+    let mut follower = Follower { hosts, ..Follower::at(folder, catalogue.clone(), from) }.without_ends();
     while follower.position.frame < position.frame && follower.step(|_| {})? {}
     // Frames are missing: later ones may have given numbers to other hosts.
     let is_there = follower.position.frame == position.frame;
@@ -379,26 +452,30 @@ fn unix_us(clocks: &[Moment], monotonic_us: u64) -> u64 {
 /// Reports what the runs before `boot` recorded after the position, and returns its number.
 fn missing_until(catalogue: &Catalogue, position: &Position, boot: u32, each: &mut impl FnMut(Seen<'_>)) -> u64 {
     let Some(from) = position.boot else { return 0 };
-    let mut lost = 0;
-    for run in from..boot {
-        let mut last = BTreeMap::new();
-        let segments = catalogue.segments.values().chain(&catalogue.deleted).filter(|segment| segment.boot == run);
-        for segment in segments {
-            for (worker, _, number) in &segment.coverage.workers {
-                let known = last.entry(*worker).or_insert((0, 0));
-                *known = (*known).max((*number, segment.coverage.covered_us));
-            }
+    let known = (position.ends == Ends::Pending).then(|| missing_of(catalogue, from, &position.workers, each));
+    let later = (from.saturating_add(1)..boot).map(|run| missing_of(catalogue, run, &BTreeMap::new(), each));
+    known.unwrap_or(0) + later.sum::<u64>()
+}
+
+/// Reports what a run recorded from these next numbers of its workers on, and returns its number.
+fn missing_of(catalogue: &Catalogue, run: u32, workers: &BTreeMap<u8, u64>, each: &mut impl FnMut(Seen<'_>)) -> u64 {
+    let (mut lost, mut last) = (0, BTreeMap::new());
+    let segments = catalogue.segments.values().chain(&catalogue.deleted).filter(|segment| segment.boot == run);
+    for segment in segments {
+        for (worker, _, number) in &segment.coverage.workers {
+            let known = last.entry(*worker).or_insert((0, 0));
+            *known = (*known).max((*number, segment.coverage.covered_us));
         }
-        let clocks = catalogue.boots.get(run as usize).map_or(&[][..], |boot| &boot.clocks);
-        for (worker, (last, at_us)) in last {
-            let next = position.workers.get(&worker).copied().filter(|_| run == from).unwrap_or(1);
-            if last >= next {
-                lost += last - next + 1;
-                let event = gap_event(next, last - next + 1, Instant::from_micros(at_us));
-                let (worker, unix_us) = (WorkerId(worker), unix_us(clocks, at_us));
-                let subscriber = Subscriber::Ipv4(event.subscriber);
-                each(Seen::Event { worker, event: &event, subscriber, unix_us, is_of_last_run: false });
-            }
+    }
+    let clocks = catalogue.boots.get(run as usize).map_or(&[][..], |boot| &boot.clocks);
+    for (worker, (last, at_us)) in last {
+        let next = workers.get(&worker).copied().unwrap_or(1);
+        if last >= next {
+            lost += last - next + 1;
+            let event = gap_event(next, last - next + 1, Instant::from_micros(at_us));
+            let (worker, unix_us) = (WorkerId(worker), unix_us(clocks, at_us));
+            let subscriber = Subscriber::Ipv4(event.subscriber);
+            each(Seen::Event { worker, event: &event, subscriber, unix_us, is_of_last_run: false });
         }
     }
     lost
@@ -433,7 +510,17 @@ impl CursorFile {
     pub fn write(&self, position: &Position) -> Result<(), StoreError> {
         let mut text = format!("natrix cursor\nspool {}\nframe {}\n", self.spool_bytes, position.frame);
         if let Some(boot) = position.boot {
-            text += &format!("run {boot} {}\n", u8::from(position.is_from_start));
+            // Builds before 0.1.0 read the first three words only.
+            text += &format!("run {boot} {}", u8::from(position.is_from_start));
+            match position.ends {
+                Ends::Pending => {}
+                Ends::From(address) => text += &format!(" ends {address}"),
+                Ends::Reported => text += " ends reported",
+            }
+            if position.datagram != 0 {
+                text += &format!(" datagram {}", position.datagram);
+            }
+            text += "\n";
         }
         for (worker, next) in &position.workers {
             text += &format!("worker {worker} {next}\n");
@@ -501,6 +588,15 @@ fn parse_cursor(text: &str) -> Option<(Position, u64)> {
         match (words.next()?, words.next()?, words.next()?) {
             ("run", boot, start) => {
                 (position.boot, position.is_from_start) = (Some(boot.parse().ok()?), start == "1");
+                while let (Some(name), Some(value)) = (words.next(), words.next()) {
+                    match (name, value) {
+                        ("ends", "reported") => position.ends = Ends::Reported,
+                        ("ends", address) => position.ends = Ends::From(address.parse().ok()?),
+                        ("datagram", number) => position.datagram = number.parse().ok()?,
+                        // Of a later release.
+                        _ => {}
+                    }
+                }
             }
             ("worker", worker, next) => {
                 position.workers.insert(worker.parse().ok()?, next.parse().ok()?);

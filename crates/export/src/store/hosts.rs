@@ -174,6 +174,11 @@ impl Hosts {
         Event { subscriber: id.map_or(UNKNOWN_HOST, Into::into), ..*event }
     }
 
+    /// The identifier of a name, if it has one.
+    pub(crate) fn find(&self, name: &HostName) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
     pub(crate) fn get(&self, id: u32) -> Option<&HostName> {
         self.names.get(&id).map(|known| &known.name)
     }

@@ -1,9 +1,10 @@
 //! Which subscriber is bound to which external address (RFC 8158 events 14 and 15), from the events
 //! about its ports and blocks: bound with the first one, released with the last one.
 //!
-//! Exact from the start of an instance on, when nothing is open. After lost events of a worker it
-//! is not known what that worker holds, until it has reported all its live state: then what changed
-//! unseen is said.
+//! Exact from the start of an instance on, when nothing is open. After lost events of a worker, and
+//! for a sink that begins later, it is not known what a worker holds, until it has reported all its
+//! live state: then what changed unseen is said. Meanwhile a binding that begins is said, and none
+//! that ends: the subscriber may hold something that is not known.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -65,7 +66,7 @@ enum Held {
     /// How much each pair holds. As many entries as subscribers with state, each with few
     /// addresses.
     Known(HashMap<Pair, u32>),
-    /// Events are missing. These pairs were bound before.
+    /// Events are missing. These pairs were bound before, or began since.
     Lost { bound: HashSet<Pair> },
     /// The worker is reporting all its live state: what it named and what began since, and how many
     /// it named. It takes memory for each mapping, for as long as the report takes.
@@ -111,6 +112,25 @@ impl Bindings {
     /// The subscriber of a pair.
     pub(crate) fn subscriber(&self, (_, subscriber, _): Pair) -> Subscriber {
         hosts::subscriber_of(subscriber, |id| self.hosts.get(id).copied())
+    }
+
+    /// All pairs that are bound.
+    pub(crate) fn all(&self) -> Vec<Pair> {
+        let mut all: Vec<Pair> = self.bound.keys().copied().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// The binding has ended with its run.
+    pub(crate) fn forget(&mut self, realm: u16, subscriber: &Subscriber, external: u32) {
+        let id = match subscriber {
+            Subscriber::Ipv4(address) => Some(address.to_bits()),
+            Subscriber::Host(name) => self.hosts.find(name),
+            Subscriber::Unknown => None,
+        };
+        if let Some(id) = id {
+            self.bound.remove(&(realm, id, external));
+        }
     }
 
     /// Forgets names without a pair, when there are many.
@@ -160,9 +180,13 @@ impl Bindings {
                     let live = HashSet::from([Interval::of(event)]);
                     *held = Held::Reporting { bound: core::mem::take(bound), live, named: 1 };
                 }
-                Held::Lost { .. } => {}
-                Held::Reporting { live, named, .. } => {
-                    *named += u32::from(event.cause == Cause::LogOpened);
+                Held::Lost { bound } => begin(bound, event, &mut self.bound, changes),
+                Held::Reporting { bound, live, named } => {
+                    let is_report = event.cause == Cause::LogOpened;
+                    *named += u32::from(is_report);
+                    if !is_report {
+                        begin(bound, event, &mut self.bound, changes);
+                    }
                     let interval = Interval::of(event);
                     if is_begin(event) {
                         live.insert(interval);
@@ -191,6 +215,14 @@ fn count(counts: &mut HashMap<Pair, u32>, event: &Event) -> Option<bool> {
     }
     counts.remove(&pair);
     Some(false)
+}
+
+/// While not all is known: a pair that nobody knows to be bound begins.
+fn begin(known: &mut HashSet<Pair>, event: &Event, bound: &mut HashMap<Pair, u32>, changes: &mut Vec<Change>) {
+    let pair = pair_of(event);
+    if is_begin(event) && event.subscriber != UNKNOWN_HOST && known.insert(pair) {
+        hold(bound, pair, changes);
+    }
 }
 
 /// Events of the worker are missing.
@@ -288,12 +320,12 @@ mod tests {
         assert_eq!(say(&mut bindings, 1, &event(MappingEnded, 5, 13)), [(NatEvent::AddressReleased, 5)]);
         // 2 ended and 3 began unseen; 4 begins and 3 ends during the report.
         assert_eq!(say(&mut bindings, 0, &report(1, 11)), []);
-        assert_eq!(say(&mut bindings, 0, &event(MappingCreated, 4, 14)), []);
+        assert_eq!(say(&mut bindings, 0, &event(MappingCreated, 4, 14)), [(NatEvent::AddressBound, 4)]);
         assert_eq!(say(&mut bindings, 0, &report(4, 14)), []);
         assert_eq!(say(&mut bindings, 0, &report(3, 15)), []);
         assert_eq!(say(&mut bindings, 0, &report(6, 16)), []);
         assert_eq!(say(&mut bindings, 0, &event(MappingEnded, 3, 15)), []);
-        let changes = [(NatEvent::AddressReleased, 2), (NatEvent::AddressBound, 4), (NatEvent::AddressBound, 6)];
+        let changes = [(NatEvent::AddressReleased, 2), (NatEvent::AddressBound, 6)];
         assert_eq!(say(&mut bindings, 0, &completed(4)), changes);
         // From here on all is counted again.
         assert_eq!(say(&mut bindings, 0, &event(MappingEnded, 1, 11)), [(NatEvent::AddressReleased, 1)]);
@@ -315,10 +347,21 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_that_begins_late_knows_after_a_report() {
+    fn a_sink_that_begins_late_says_what_it_sees_begin() {
+        use EventKind::*;
         let mut bindings = Bindings::default();
-        assert_eq!(say(&mut bindings, 0, &event(EventKind::MappingCreated, 1, 10)), []);
-        assert_eq!(say(&mut bindings, 0, &report(1, 10)), []);
-        assert_eq!(say(&mut bindings, 0, &completed(1)), [(NatEvent::AddressBound, 1)]);
+        assert_eq!(say(&mut bindings, 0, &event(MappingCreated, 1, 10)), [(NatEvent::AddressBound, 1)]);
+        assert_eq!(say(&mut bindings, 0, &event(MappingCreated, 1, 11)), []);
+        assert_eq!(say(&mut bindings, 1, &event(MappingCreated, 1, 12)), [], "bound by another worker");
+        // It may hold a mapping that the sink did not see.
+        assert_eq!(say(&mut bindings, 0, &event(MappingEnded, 1, 10)), []);
+        assert_eq!(say(&mut bindings, 0, &event(MappingEnded, 1, 11)), []);
+        assert_eq!(say(&mut bindings, 1, &event(MappingEnded, 1, 12)), []);
+        assert_eq!(say(&mut bindings, 0, &event(MappingCreated, UNKNOWN_HOST.to_bits(), 13)), [], "whose?");
+        // Reports know what it did not see, and what has ended.
+        assert_eq!(say(&mut bindings, 0, &report(2, 20)), []);
+        assert_eq!(say(&mut bindings, 0, &completed(1)), [(NatEvent::AddressBound, 2)]);
+        assert_eq!(say(&mut bindings, 1, &completed(0)), [(NatEvent::AddressReleased, 1)]);
+        assert_eq!(say(&mut bindings, 0, &event(MappingEnded, 2, 20)), [(NatEvent::AddressReleased, 2)]);
     }
 }

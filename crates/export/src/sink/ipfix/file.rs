@@ -44,7 +44,7 @@ pub struct IpfixFile {
 impl IpfixFile {
     /// Begins a file of this observation domain.
     pub fn begin(domain: u32) -> IpfixFile {
-        let ipfix = Ipfix::new(domain, MESSAGE_MAX);
+        let ipfix = Ipfix::new(domain, MESSAGE_MAX).without_bindings();
         let (templates, waiting) = (ipfix.templates(), Vec::new());
         let (names, quotas) = (Names::default(), Quotas::default());
         IpfixFile { ipfix, waiting, names, quotas, unix_us: 0, templates, shortened: 0 }

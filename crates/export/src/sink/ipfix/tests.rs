@@ -1,17 +1,12 @@
 use std::collections::BTreeMap;
 
-use nat::Instant;
 use nat::Protocol;
 use nat::Verdict;
 use nat::event::Cause;
-use nat::event::Event;
 use nat::event::HostName;
 use nat::types::Endpoint;
-use nat::types::PoolName;
 use nat::types::RealmId;
-use nat::types::WorkerId;
 
-use super::super::Quotas;
 use super::*;
 use crate::line::Names;
 use crate::pools::PoolRange;
@@ -297,4 +292,63 @@ fn ipv6_hosts_and_softwires_have_fields_of_their_own() {
 
 fn number_of(record: &Fields) -> u64 {
     number(record, 230)
+}
+
+#[test]
+fn the_end_of_a_run_ends_mappings_and_then_bindings() {
+    // covers: 8158-G3
+    let names = Names { realms: vec!["red".to_owned(), "blue".to_owned()], ..Names::default() };
+    let (quotas, unix_us, mut out) = (Quotas::default(), 1_795_289_400_123_456, Vec::new());
+    let mut ipfix = Ipfix::new(7, 1_400);
+    let known = (&names, &quotas);
+    fn item<'a>(event: &'a Event, subscriber: Subscriber, unix_us: u64, known: (&'a Names, &'a Quotas)) -> Item<'a> {
+        Item { worker: WorkerId(0), event, subscriber, unix_us, names: known.0, quotas: known.1 }
+    }
+    let host = HostName { address: 5, prefix_length: 128, inner: None };
+    let created = |address: u8, port: u16| Event {
+        external: [203, 0, 113, address].into(),
+        first_port: port,
+        ..of_mapping(EventKind::MappingCreated)
+    };
+    // The sink has seen some of them begin, and one that it knows nothing else of.
+    ipfix.begin();
+    for event in [created(1, 10), created(1, 11), created(3, 10)] {
+        ipfix.push(&item(&event, Subscriber::Ipv4(event.subscriber), unix_us, known), &mut out);
+    }
+    let of_host = Event { subscriber: [224, 0, 0, 1].into(), ..created(2, 10) };
+    ipfix.push(&item(&of_host, Subscriber::Host(host), unix_us, known), &mut out);
+    let end = |event: Event| Event { kind: EventKind::MappingEnded, pool: PoolName(4), ..event };
+    let block = Event { last_port: 20, ..created(1, 10) };
+    let block = Event { kind: EventKind::BlockReturned, pool: PoolName(4), ..block };
+    let later = unix_us + 9_000_000;
+    for (event, subscriber) in [
+        (end(created(1, 10)), None),
+        (end(created(1, 11)), None),
+        (block, None),
+        (end(of_host), Some(Subscriber::Host(host))),
+        (end(created(4, 10)), None),
+    ] {
+        let subscriber = subscriber.unwrap_or(Subscriber::Ipv4(event.subscriber));
+        ipfix.push_end(&item(&event, subscriber, later, known), &mut out);
+    }
+    let over = |are_ends_known| Over { unix_us: later, sequences: None, are_ends_known, names: &names };
+    ipfix.finish(&over(true), &mut out);
+    ipfix.finish(&over(false), &mut out);
+    ipfix.end(&mut out);
+    let mut reader = Reader::default();
+    ipfix.templates().iter_mut().for_each(|preface| {
+        ipfix.stamp(preface, 0);
+        reader.read(&preface.bytes);
+    });
+    let skipped = out.iter().map(|message| message.skipped).collect::<Vec<_>>();
+    let mut records = Vec::new();
+    for message in out.iter_mut().filter(|message| !message.bytes.is_empty()) {
+        ipfix.stamp(message, 0);
+        records.extend(reader.read(&message.bytes).2);
+    }
+    let ends = &records[records.len() - 9..];
+    let said: Vec<(u64, u8)> = ends.iter().map(|record| (number_of(record), record[&225][3])).collect();
+    assert_eq!(said, [(9, 1), (9, 1), (17, 1), (15, 1), (11, 2), (15, 2), (9, 4), (15, 4), (15, 3)]);
+    assert!(ends.iter().all(|record| number(record, 323) == later / 1_000));
+    assert_eq!(skipped.iter().sum::<u32>(), 1, "ends that are not known are a missing number");
 }

@@ -40,10 +40,211 @@ fn read(follower: &mut Follower) -> (u32, Vec<Event>) {
         .step(|seen| match seen {
             Seen::Start { .. } => starts += 1,
             Seen::Event { event, .. } => events.push(*event),
+            Seen::Ended { .. } | Seen::Over { .. } => {}
         })
         .unwrap()
     {}
     (starts, events)
+}
+
+/// What a follower reports of the ends of runs: address, port and subscriber of each, their time,
+/// and of each run its end, whether it was stopped and whether all ends are known.
+#[derive(Debug, Default, PartialEq)]
+struct Reported {
+    ended: Vec<(u32, u16, Subscriber)>,
+    times: Vec<u64>,
+    over: Vec<(u64, bool, bool)>,
+}
+
+impl Reported {
+    /// One step; false if there was nothing.
+    fn step(&mut self, follower: &mut Follower) -> bool {
+        let one = |seen: Seen<'_>| match seen {
+            Seen::Ended { event, subscriber, unix_us, .. } => {
+                assert_eq!((event.sequence, event.kind.is_allocation()), (0, true));
+                self.ended.push((event.external.to_bits(), event.first_port, subscriber));
+                self.times.push(unix_us);
+            }
+            Seen::Over { unix_us, is_clean, are_ends_known, .. } => {
+                self.over.push((unix_us, is_clean, are_ends_known));
+            }
+            Seen::Start { .. } | Seen::Event { .. } => {}
+        };
+        follower.step(one).unwrap()
+    }
+
+    fn all(follower: &mut Follower) -> Reported {
+        let mut reported = Reported::default();
+        while reported.step(follower) {}
+        reported
+    }
+}
+
+const ADDRESS: u32 = 0xcb00_7100;
+
+fn at(seconds: u64) -> Moment {
+    let begin = Generator::begin();
+    let us = seconds * 1_000_000;
+    Moment { monotonic_us: begin.monotonic_us + us, unix_us: begin.unix_us + us }
+}
+
+fn mapping(sequence: u64, kind: EventKind, (external, port): (u32, u16), subscriber: u32) -> Event {
+    let (subscriber, external) = (subscriber.into(), external.into());
+    let at = Instant::from_micros(at(1).monotonic_us);
+    let (first_port, last_port) = (port, if kind == EventKind::BlockLeased { port + 9 } else { port });
+    Event { sequence, subscriber, external, first_port, last_port, ..Event::new(kind, at) }
+}
+
+/// Writes these events of a worker, up to some second.
+fn put(writer: &mut StoreWriter, seconds: u64, events: &[Event]) {
+    writer.push_all(WorkerId(0), events);
+    writer.advance(at(seconds), at(seconds).monotonic_us).unwrap();
+    writer.flush().unwrap();
+}
+
+fn open(folder: &Folder, seconds: u64) -> StoreWriter {
+    StoreWriter::open(&folder.0, StoreOptions::default(), at(seconds)).unwrap()
+}
+
+#[test]
+fn the_end_of_a_run_ends_what_was_open() {
+    use EventKind::*;
+    let folder = Folder::new("ends");
+    let mut writer = open(&folder, 0);
+    let mut follower = Follower::open(&folder.0, None).unwrap();
+    let number = core::net::Ipv4Addr::new(224, 0, 0, 1);
+    let host = nat::event::HostName { address: 7, prefix_length: 128, inner: None };
+    let named = host.event(Instant::from_micros(at(1).monotonic_us), nat::types::RealmId(0), number);
+    let events = [
+        mapping(1, MappingCreated, (ADDRESS + 1, 9), 5),
+        mapping(2, MappingCreated, (ADDRESS, 7), 5),
+        mapping(3, MappingCreated, (ADDRESS, 8), 5),
+        mapping(4, BlockLeased, (ADDRESS, 100), 6),
+        mapping(5, MappingEnded, (ADDRESS, 8), 5),
+        Event { sequence: 6, ..named },
+        mapping(7, MappingCreated, (ADDRESS + 2, 9), number.to_bits()),
+    ];
+    put(&mut writer, 10, &events);
+    let cursor = CursorFile::new(&folder.0, "c", 1 << 30);
+    assert_eq!(Reported::all(&mut follower), Reported::default(), "the run goes on");
+    cursor.write(follower.position()).unwrap();
+    writer.finish(at(20), at(20).monotonic_us, false).unwrap();
+    let four = Subscriber::Ipv4;
+    let open_then = vec![
+        (ADDRESS, 7, four(5.into())),
+        (ADDRESS, 100, four(6.into())),
+        (ADDRESS + 1, 9, four(5.into())),
+        (ADDRESS + 2, 9, Subscriber::Host(host)),
+    ];
+    // At once, and by one that was away until the next run has records.
+    let mut away = Follower::open(&folder.0, cursor.read().unwrap()).unwrap();
+    let reported = Reported::all(&mut follower);
+    assert_eq!((&reported.ended, &reported.over), (&open_then, &vec![(at(20).unix_us, true, true)]));
+    assert!(reported.times.iter().all(|time| *time == at(20).unix_us), "{:?}", reported.times);
+    cursor.write(follower.position()).unwrap();
+    let mut writer = open(&folder, 100);
+    put(&mut writer, 110, &[mapping(1, MappingCreated, (ADDRESS, 7), 8)]);
+    assert_eq!(Reported::all(&mut away), reported);
+    // One that reported them all before it ended does not repeat them.
+    let mut follower = Follower::open(&folder.0, cursor.read().unwrap()).unwrap();
+    assert_eq!(Reported::all(&mut follower), Reported::default());
+    cursor.write(follower.position()).unwrap();
+    // A kill: the time until which there are records.
+    drop(writer);
+    let mut writer = open(&folder, 200);
+    put(&mut writer, 210, &[]);
+    for follower in [&mut follower, &mut Follower::open(&folder.0, cursor.read().unwrap()).unwrap()] {
+        let reported = Reported::all(follower);
+        assert_eq!(reported.ended, [(ADDRESS, 7, four(8.into()))]);
+        assert_eq!(reported.over, [(at(110).unix_us, false, true)]);
+        assert_eq!(follower.lost(), 0);
+    }
+}
+
+#[test]
+fn ends_come_in_pieces_and_go_on_at_an_address() {
+    let folder = Folder::new("pieces");
+    let mut writer = open(&folder, 0);
+    let mut follower = Follower::open(&folder.0, None).unwrap();
+    let count = 20_000_u32;
+    let one = |number: u32| (ADDRESS + number / 5_000, (number % 5_000) as u16);
+    let events: Vec<Event> =
+        (0..count).map(|number| mapping(u64::from(number) + 1, EventKind::MappingCreated, one(number), 5)).collect();
+    put(&mut writer, 10, &events);
+    while follower.step(|_| {}).unwrap() {}
+    writer.finish(at(20), at(20).monotonic_us, false).unwrap();
+    let cursor = CursorFile::new(&folder.0, "c", 1 << 30);
+    let mut reported = Reported::default();
+    while reported.ended.len() < 12_000 {
+        let before = reported.ended.len();
+        assert!(reported.step(&mut follower));
+        assert!(reported.ended.len() - before <= 1_024, "a piece of {}", reported.ended.len() - before);
+        cursor.write(follower.position()).unwrap();
+    }
+    let rest = Reported::all(&mut Follower::open(&folder.0, cursor.read().unwrap()).unwrap());
+    assert_eq!(rest.over, [(at(20).unix_us, true, true)]);
+    // From the first port of the address on that it was at.
+    let seen = reported.ended.iter().filter(|(address, ..)| *address < ADDRESS + 2);
+    let all: Vec<(u32, u16)> = seen.chain(&rest.ended).map(|(address, port, _)| (*address, *port)).collect();
+    assert_eq!(all, (0..count).map(one).collect::<Vec<_>>());
+}
+
+#[test]
+fn ends_that_the_store_does_not_know_are_not_guessed() {
+    for case in ["deleted", "damaged", "cut"] {
+        let folder = Folder::new(&format!("unknown-{case}"));
+        let mut writer = open(&folder, 0);
+        let mut follower = Follower::open(&folder.0, None).unwrap();
+        put(&mut writer, 5, &[mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 5)]);
+        let (_, journal) = files(&folder.0).unwrap().remove(0);
+        let length = fs::metadata(&journal).unwrap().len();
+        put(&mut writer, 10, &[mapping(2, EventKind::MappingCreated, (ADDRESS, 8), 5)]);
+        while follower.step(|_| {}).unwrap() {}
+        drop(writer);
+        if case == "cut" {
+            File::options().write(true).open(&journal).unwrap().set_len(length).unwrap();
+        }
+        let mut writer = open(&folder, 100);
+        let (catalogue, _) = Catalogue::read(&folder.0, |_, _| {}).unwrap();
+        let path = segment_path(&folder.0, catalogue.of_boot(0).last().unwrap().id);
+        match case {
+            "deleted" => fs::remove_file(&path).unwrap(),
+            "damaged" => {
+                let mut bytes = fs::read(&path).unwrap();
+                bytes[20] ^= 1;
+                fs::write(&path, bytes).unwrap();
+            }
+            _ => {}
+        }
+        put(&mut writer, 110, &[mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 8)]);
+        let reported = Reported::all(&mut follower);
+        let known = usize::from(case == "cut");
+        assert_eq!((reported.ended.len(), reported.over[0].2, follower.lost()), (known, false, 0), "{case}");
+    }
+}
+
+#[test]
+fn what_is_deleted_is_counted_before_it_is_missed() {
+    let folder = Folder::new("counted");
+    let mut generator = Generator::new(Generated::Mappings(50_000), 5);
+    let mut writer = StoreWriter::open(&folder.0, StoreOptions::default(), Generator::begin()).unwrap();
+    let mut follower = Follower::open(&folder.0, None).unwrap();
+    let before = write(&mut writer, &mut generator, 3);
+    assert_eq!(read(&mut follower).1, before);
+    CursorFile::new(&folder.0, "c", 20_000).write(follower.position()).unwrap();
+    assert_eq!(follower.deleted().unwrap(), 0);
+    for _ in 0..6 {
+        write(&mut writer, &mut generator, 10);
+        writer.seal().unwrap();
+    }
+    write(&mut writer, &mut generator, 1);
+    writer.seal().unwrap();
+    write(&mut writer, &mut generator, 1);
+    let counted = follower.deleted().unwrap();
+    assert!(counted >= 3_000, "{counted}");
+    assert_eq!((follower.deleted().unwrap(), follower.lost()), (counted, 0));
+    read(&mut follower);
+    assert_eq!(follower.lost(), counted);
 }
 
 #[test]
@@ -188,4 +389,13 @@ fn a_cursor_that_is_not_one_is_none() {
     let (position, bytes) = parse_cursor("natrix cursor\nspool 7\nframe 2\nrun 1 1\nworker 3 4\n").unwrap();
     assert_eq!((position.frame, position.boot, position.is_from_start, bytes), (2, Some(1), true, 7));
     assert_eq!(position.workers, BTreeMap::from([(3, 4)]));
+    assert_eq!((position.ends, position.datagram), (Ends::Pending, 0));
+    for (words, ends, datagram) in [
+        ("ends 9 datagram 6", Ends::From(9), 6),
+        ("ends reported", Ends::Reported, 0),
+        ("later word datagram 4294967295", Ends::Pending, u32::MAX),
+    ] {
+        let (position, _) = parse_cursor(&format!("natrix cursor\nspool 7\nframe 2\nrun 1 0 {words}\n")).unwrap();
+        assert_eq!((position.boot, position.ends, position.datagram), (Some(1), ends, datagram), "{words}");
+    }
 }
