@@ -126,6 +126,21 @@ def own_pool(keys):
     return f'\n[[pool]]\nname = "own"\nsubscribers = ["100.64.0.10/31"]\n{keys}\n'
 
 
+def collector_ends():
+    """A collector of IPFIX, and few ports."""
+    return f"""
+[log.store]
+path = "{_LOG_FOLDER.name}/ends"
+
+[[log.sink]]
+name = "nfcapd"
+kind = "ipfix"
+address = "udp://127.0.0.1:{COLLECTORS["nfcapd"]}"
+domain = 7
+template_interval = "1 s"
+""" + own_pool('addresses = ["203.0.113.46/32"]\nports = "1024-1103"')
+
+
 # Users of the API: name, role, token, hash of the token.
 API_PORT = 8080
 API_USERS = [
@@ -450,6 +465,7 @@ SETUPS = {
     "balanced": {"more": balanced(SERVERS)},
     "log_store": {"more": LOG_STORE},
     # Mappings end within the test.
+    "collector_ends": {"more": collector_ends(), "timeouts": {"udp": "10 min"}},
     "daily_exports": {"timeouts": {"udp": "4 s"}, "more": LOG_STORE.replace("/log", "/daily")},
     # Instances of their own, one after the other.
     "log_format": {},

@@ -229,6 +229,112 @@ def tshark_nfcapd_and_nfacctd_read_ipfix(n):
     expect(lengths and max(lengths) <= 1500 - 48, f"tshark: messages of {max(lengths, default=0)} bytes")
 
 
+@test("collector_ends")
+@shows("8158-G3", "8158-E16")
+def no_port_has_two_open_holders_after_a_stop_and_a_kill(n):
+    """One address with few ports, so that each run gives the ports of the run before to the other subscriber."""
+    flows = folder_of(n, "nfcapd")
+    daemon = n.nat.start("nfcapd", ["nfcapd", "-w", flows, "-p", COLLECTORS["nfcapd"], "-t", "2", "-I", "natrix"])
+    reports = lambda: re.findall(r"Sequence Errors: (\d+), Bad Packets: (\d+)", daemon.log())  # noqa: E731
+    opened = []
+
+    def run(namespace, name):
+        """Mappings of a subscriber, none of which ends before the run does."""
+        with sockets(udp(n.srv1)) as server:
+            held = [udp(namespace) for _ in range(MAPPINGS)]
+            for sock in held:
+                external = external_of(sock, server, (SRV1, server.getsockname()[1]))
+                opened.append((SUBSCRIBERS[name], sock.getsockname()[1], *external))
+            for sock in held:
+                sock.close()
+
+    try:
+        expect_listening(n, daemon, COLLECTORS["nfcapd"])
+        # A collector that began late learns the templates when they are sent again.
+        time.sleep(2 + TEMPLATES_SECONDS)
+        run(n.sub1, "sub1")
+        expect_equal(n.dut.stop(), None, "the first stop")
+        n.dut.restart()
+        run(n.sub2, "sub2")
+        expect_soon(lambda: sink(n, "nfcapd")["lag_us"] == 0, "the sink does not catch up")
+        before = len(reports())
+        expect_soon(lambda: len(reports()) > before + 2, f"nfcapd reports nothing:\n{daemon.log()}")
+        expect(all(report == ("0", "0") for report in reports()), f"nfcapd counts errors: {reports()}")
+        n.dut.daemon.process.kill()
+        n.dut.daemon.process.wait()
+        n.dut.restart()
+        run(n.sub1, "sub1")
+        expect_equal(n.dut.stop(), None, "the second stop")
+        before = len(reports())
+        expect_soon(lambda: len(reports()) > before + 2, f"nfcapd reports nothing:\n{daemon.log()}")
+    finally:
+        daemon.end()
+        if not n.dut.alive():
+            n.dut.restart()
+
+    status, out, err = n.nat.run(["nfdump", "-R", flows, "-o", "json"])
+    expect_equal(status, 0, f"nfdump: {err}")
+    rows = json.loads(out)
+
+    def all_of(event):
+        of = [row for row in rows if row["nat_event_id"] == event]
+        return [(row["src4_addr"], int(row["src_port"]), row["src4_xlt_ip"], int(row["src_xlt_port"])) for row in of]
+
+    begun, ended = all_of("8"), all_of("9")
+    expect_equal(set(opened) - set(begun), set(), "nfdump: mappings that are missing")
+    expect_equal(set(begun) - set(ended), set(), "nfdump: mappings without an end")
+    moments = sorted((row["t_event"], row["nat_event_id"] == "8", row["src4_xlt_ip"], row["src_xlt_port"], row["src4_addr"], row["src_port"]) for row in rows if row["nat_event_id"] in ("8", "9"))
+    holders = {}
+    for at, is_begin, *external, subscriber, port in moments:
+        holder = holders.setdefault(tuple(external), set())
+        if is_begin:
+            # A kill may have it sent a second time.
+            others = holder - {(subscriber, port)}
+            expect_equal(others, set(), f"nfdump: open holders of {external} besides {subscriber} at {at}")
+            holder.add((subscriber, port))
+        else:
+            holder.discard((subscriber, port))
+    shared = {row[2:] for row in begun if row[0] == SUBSCRIBERS["sub1"]} & {row[2:] for row in begun if row[0] == SUBSCRIBERS["sub2"]}
+    expect(len(shared) > 5, f"only {len(shared)} ports had both subscribers")
+    bindings = {event: {(row["src4_addr"], row["src4_xlt_ip"]) for row in rows if row["nat_event_id"] == event} for event in ("14", "15")}
+    expect_equal(bindings["14"], bindings["15"], "nfdump: bindings that begin, and that end")
+    expect_equal(len(bindings["14"]), 2, "nfdump: bindings")
+
+
+@test("collector_ends")
+@shows("8158-E16")
+def a_sink_that_a_reload_adds_learns_of_bindings(n):
+    flows, before = folder_of(n, "late"), n.dut.configuration.read_text()
+    words = ["nfcapd", "-w", flows, "-p", COLLECTORS["nfacctd"], "-t", "2", "-I", "natrix"]
+    daemon = n.nat.start("nfcapd-late", words)
+    late = before[before.index("[[log.sink]]") : before.index("[[pool]]\nname = \"own\"")]
+    late = late.replace("nfcapd", "late").replace(str(COLLECTORS["nfcapd"]), str(COLLECTORS["nfacctd"]))
+
+    def bound():
+        """Subscribers of whose bindings the collector has heard."""
+        status, out, _ = n.nat.run(["nfdump", "-R", flows, "-o", "json"])
+        with contextlib.suppress(ValueError):
+            rows = json.loads(out) if status == 0 else []
+            return {row["src4_addr"] for row in rows if row["nat_event_id"] == "14"}
+        return set()
+
+    try:
+        expect_listening(n, daemon, COLLECTORS["nfacctd"])
+        with sockets(udp(n.srv1), udp(n.sub1), udp(n.sub2)) as (server, one, other):
+            # Bound before the sink begins, and after.
+            external_of(one, server, (SRV1, server.getsockname()[1]))
+            n.dut.configuration.write_text(before.replace("[[log.sink]]", late + "\n[[log.sink]]", 1))
+            status, out, err = n.dut.command("reload", "-c", n.dut.configuration)
+            expect_equal(status, 0, f"natrix reload: {out} {err}")
+            external_of(other, server, (SRV1, server.getsockname()[1]))
+            both = {SUBSCRIBERS["sub1"], SUBSCRIBERS["sub2"]}
+            expect_soon(lambda: both <= bound(), f"nfdump: bindings, of {both}: {sink(n, 'late')}")
+    finally:
+        daemon.end()
+        n.dut.configuration.write_text(before)
+        n.dut.command("reload", "-c", n.dut.configuration)
+
+
 @test("collectors")
 def rsyslog_reads_syslog(n):
     written, configuration = Path(n.state.directory) / "rsyslog.txt", Path(n.state.directory) / "rsyslog.conf"
