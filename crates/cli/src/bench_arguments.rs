@@ -34,7 +34,8 @@ pub struct BenchLog {
     /// Mappings to log, each with a start and most with an end
     #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub mappings: u64,
-    /// Folder for the store, which is removed at the end [default: a new one for temporary files]
+    /// Missing or empty folder for the store, which is removed at the end [default: a new one for
+    /// temporary files]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Seed of the events

@@ -1,6 +1,7 @@
 //! The store of the event log: the rate of its writer on one core, and the bytes a mapping takes.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
@@ -21,7 +22,8 @@ const BATCH: usize = 65_536;
 pub struct Options {
     /// Mappings to log.
     pub mappings: u64,
-    /// Folder of the store; None for a new one for temporary files. It is removed at the end.
+    /// Folder of the store, missing or empty; None for a new one among the temporary files. The
+    /// store is removed at the end, and the folder if it was missing.
     pub folder: Option<PathBuf>,
     /// Seed of the events.
     pub seed: u64,
@@ -51,22 +53,75 @@ pub enum LogError {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The folder is not empty: what is in it would be lost with the store.
+    #[error("--dir {}: it exists and is not an empty folder; name a new one", .0.display())]
+    InUse(PathBuf),
+    /// The folder cannot be made, or what was written cannot be removed.
+    #[error("--dir {}: {source}; name another folder", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+}
+
+/// The folder of a store while it is measured. It was made here, or was empty.
+struct Place {
+    folder: PathBuf,
+    is_made: bool,
+}
+
+impl Place {
+    fn begin(folder: PathBuf) -> Result<Place, LogError> {
+        let failed = |source| LogError::Folder { path: folder.clone(), source };
+        let is_made = match fs::create_dir(&folder) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if !fs::metadata(&folder).map_err(failed)?.is_dir()
+                    || fs::read_dir(&folder).map_err(failed)?.next().is_some()
+                {
+                    return Err(LogError::InUse(folder));
+                }
+                false
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        Ok(Place { folder, is_made })
+    }
+
+    /// Removes what was written, and the folder if it was made here.
+    fn end(self) -> Result<(), LogError> {
+        let remove = || {
+            if self.is_made {
+                return fs::remove_dir_all(&self.folder);
+            }
+            for entry in fs::read_dir(&self.folder)? {
+                let path = entry?.path();
+                // A store of one run has no folders.
+                fs::remove_file(path)?;
+            }
+            Ok(())
+        };
+        remove().map_err(|source| LogError::Folder { path: self.folder.clone(), source })
+    }
 }
 
 /// Logs generated events with a writer that has no thread of its own, so that the time of the
 /// calls is the time of one core.
 ///
 /// # Errors
-/// The store cannot be written.
+/// The store cannot be written; its folder is not empty, and nothing of it was changed.
 pub fn run(options: &Options) -> Result<Report, LogError> {
     let folder = options
         .folder
         .clone()
         .unwrap_or_else(|| std::env::temp_dir().join(format!("natrix-bench-log-{}", std::process::id())));
-    let report = measure(options, &folder);
-    // What remains is only in the way.
-    let _ = fs::remove_dir_all(&folder);
-    report
+    let place = Place::begin(folder)?;
+    let report = measure(options, &place.folder);
+    let ended = place.end();
+    let report = report?;
+    ended.map(|()| report)
 }
 
 /// CPU time of this thread so far, in ns; 0 where the system does not count it.
@@ -116,4 +171,43 @@ fn measure(options: &Options, folder: &std::path::Path) -> Result<Report, LogErr
         cpu_ns_per_event: used_ns as f64 / count.max(1) as f64,
         longest_batch_seconds: longest.as_secs_f64(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(folder: &std::path::Path) -> Options {
+        Options { mappings: 10, folder: Some(folder.to_owned()), seed: 1 }
+    }
+
+    #[test]
+    fn a_folder_that_has_something_is_left_alone() {
+        let base = std::env::temp_dir().join(format!("natrix-bench-log-test-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&base);
+        let (mine, store, empty, new) = (base.join("mine"), base.join("store"), base.join("empty"), base.join("new"));
+        [&mine, &empty].iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
+        fs::write(mine.join("precious"), "mine").unwrap();
+        assert!(matches!(run(&options(&mine)), Err(LogError::InUse(_))));
+        assert_eq!(fs::read_to_string(mine.join("precious")).unwrap(), "mine");
+        // A file is no folder.
+        assert!(matches!(run(&options(&mine.join("precious"))), Err(LogError::InUse(_))));
+        assert_eq!(fs::read_to_string(mine.join("precious")).unwrap(), "mine");
+
+        // Also a store: its records are somebody's.
+        let mut writer = StoreWriter::open(&store, StoreOptions::default(), Generator::begin()).unwrap();
+        let now = Generator::begin();
+        writer.advance(now, now.monotonic_us).unwrap();
+        writer.finish(now, now.monotonic_us, true).unwrap();
+        let entries = Store::open(&store).unwrap().stat().unwrap();
+        assert!(matches!(run(&options(&store)), Err(LogError::InUse(_))));
+        assert_eq!(Store::open(&store).unwrap().stat().unwrap().bytes, entries.bytes);
+
+        // What is new is removed, and an empty folder stays.
+        assert_eq!(run(&options(&new)).unwrap().mappings, 10);
+        assert!(!new.exists());
+        assert_eq!(run(&options(&empty)).unwrap().mappings, 10);
+        assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
+        fs::remove_dir_all(&base).unwrap();
+    }
 }
