@@ -45,6 +45,10 @@ use crate::instance::lock;
 const READING_US: u64 = 100;
 const READINGS_MAX: u32 = 10;
 
+/// Room in a store for a start with a full disk: the records of all rings, and a segment of what
+/// the journal has.
+const RESERVE_BYTES: u64 = 64 << 20;
+
 /// Why there is no event log.
 #[derive(Debug, thiserror::Error)]
 pub enum EventLogError {
@@ -160,6 +164,7 @@ fn store_options(wanted: &LogStore) -> StoreOptions {
         sync_interval_us: wanted.sync_interval.as_micros(),
         retention_us: wanted.retention.map(|retention| retention.as_micros()),
         signing_key: wanted.signing_key.clone(),
+        reserve_bytes: RESERVE_BYTES,
         ..StoreOptions::default()
     }
 }

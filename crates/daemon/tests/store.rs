@@ -266,6 +266,46 @@ fn refuse_loses_no_holder_to_a_full_disk_and_a_stop() {
 }
 
 #[test]
+fn an_instance_starts_with_a_full_disk() {
+    for policy in ["refuse", "drop"] {
+        let disk = Disk::new();
+        let folder = disk.path.join("log");
+        let name = format!("store-start-full-{policy}");
+        let mut one = start(&name, &folder, policy);
+        open(&mut one, 1_000..2_000);
+        let mut seen = vec![look(&mut one)];
+        settle(&mut one);
+        disk.fill();
+        open(&mut one, 2_000..6_000);
+        if policy == "refuse" {
+            seen.push(look(&mut one));
+        }
+        // The records of the last ones are in memory only.
+        halt(one);
+        for run in 0..2 {
+            let mut one = start(&name, &folder, policy);
+            open(&mut one, 10_000..30_000);
+            let made = one.status().mappings_created;
+            match policy {
+                "drop" => assert_eq!(made, 20_000, "nothing is refused in run {run}"),
+                _ => assert!(made < 20_000, "{made} mappings were made in run {run}"),
+            }
+            assert!(store_of(&mut one).failing, "the disk is still full");
+            halt(one);
+        }
+        disk.make_room();
+        let mut one = start(&name, &folder, policy);
+        open(&mut one, 1_000..2_000);
+        seen.push(look(&mut one));
+        settle(&mut one);
+        halt(one);
+        let answers = compare(&folder, &seen);
+        assert_eq!((answers.incomplete, answers.missing), (0, 0), "{policy}: {answers:?}");
+        assert!(answers.right > 500, "{policy}: {answers:?}");
+    }
+}
+
+#[test]
 fn refuse_loses_no_holder_to_a_folder_that_is_moved() {
     let disk = Disk::new();
     let (folder, away) = (disk.path.join("log"), disk.path.join("away"));

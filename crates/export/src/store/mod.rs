@@ -42,6 +42,7 @@ mod merge;
 mod open;
 mod reader;
 mod replay;
+mod reserve;
 pub mod rings;
 mod row;
 mod segment;

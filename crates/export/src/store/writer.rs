@@ -53,6 +53,7 @@ use super::follow;
 use super::journal;
 use super::journal::Frame;
 use super::journal::Hash;
+use super::reserve;
 use super::rings;
 use super::rings::Ring;
 use super::rings::Rings;
@@ -103,6 +104,8 @@ pub struct StoreOptions {
     pub signing_key: Option<PathBuf>,
     /// Folder of the workers' rings, in memory.
     pub rings_folder: PathBuf,
+    /// Bytes to keep free for a start while the disk is full; 0 for none.
+    pub reserve_bytes: u64,
     /// True if sealing and merging may use a thread of their own.
     pub has_threads: bool,
 }
@@ -129,6 +132,7 @@ impl Default for StoreOptions {
             retention_us: None,
             signing_key: None,
             rings_folder: PathBuf::from(RINGS_FOLDER),
+            reserve_bytes: 0,
             has_threads: true,
         }
     }
@@ -281,12 +285,25 @@ fn is_beyond_repair(error: &StoreError, folder: &Path, options: &StoreOptions) -
 impl StoreWriter {
     /// Opens the store in `folder`, or begins one in an empty or missing folder. What an earlier
     /// writer left in its journal becomes a segment. Begins a boot at this moment. Damage to files
-    /// of the store does not keep it from that: see [`StoreWriter::damage`].
+    /// of the store does not keep it from that: see [`StoreWriter::damage`]. Nor does a full disk,
+    /// if an earlier writer kept room for this.
     ///
     /// # Errors
     /// [`StoreError`] if the folder has another content, another process writes it, or the disk
     /// fails.
     pub fn open(folder: &Path, options: StoreOptions, now: Moment) -> Result<StoreWriter, StoreError> {
+        let reserve_bytes = options.reserve_bytes;
+        let mut opened = StoreWriter::open_once(folder, options.clone(), now);
+        if opened.as_ref().is_err_and(reserve::is_full) && reserve::release(folder) {
+            opened = StoreWriter::open_once(folder, options, now);
+        }
+        let opened = opened?;
+        // Also for the start after this one.
+        reserve::keep(folder, reserve_bytes);
+        Ok(opened)
+    }
+
+    fn open_once(folder: &Path, options: StoreOptions, now: Moment) -> Result<StoreWriter, StoreError> {
         let uptime_us = rings::uptime_us();
         let lock = FolderLock::of(folder)?;
         let (mut catalogue, rings, damage) = match open_catalogue(folder, &options, now, uptime_us) {
@@ -626,6 +643,7 @@ impl StoreWriter {
             self.is_merge_due = true;
             self.builder.reuse(job.window.rows);
             self.remove_journals()?;
+            reserve::keep(&self.folder, self.options.reserve_bytes);
             self.expire()?;
         }
         if self.merging.as_ref().is_some_and(Work::is_finished) {
