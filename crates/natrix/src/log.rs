@@ -35,6 +35,7 @@ use control::escaped;
 use export::sink::IpfixFile;
 use export::store::Edition;
 use export::store::Found;
+use export::store::GapFound;
 use export::store::Generated;
 use export::store::Generator;
 use export::store::Interval;
@@ -70,6 +71,11 @@ const BYTES_PER_LEASE: f64 = 7.9;
 /// mean of the day; a block every four hours.
 const MAPPINGS_PER_DAY: u64 = 15_000;
 const LEASES_PER_DAY: u64 = 6;
+
+/// Gaps that are printed as text.
+const GAPS_SHOWN: usize = 10;
+/// Mappings from which on the bytes of one are worth a line.
+const MAPPINGS_LEAST: u64 = 10_000;
 
 /// Runs one command.
 pub(crate) fn run(command: &LogCommand, out: &mut dyn Write) -> Result<(), Failure> {
@@ -109,7 +115,7 @@ pub(crate) fn stat_of_instance(socket: &Path) -> Result<serde_json::Value, Failu
 fn stat_object(stat: &Stat, sinks: &[LogSink]) -> serde_json::Value {
     let (first, last) = (stat.first_us.map(utc_text), stat.last_us.map(utc_text));
     json!({
-        "records": stat.records, "mappings": stat.mappings, "leases": stat.leases, "segments": stat.segments,
+        "records": stat.records, "records_in_journal": stat.in_journal, "mappings": stat.mappings, "leases": stat.leases, "segments": stat.segments,
         "bytes": stat.bytes, "bytes_per_mapping": stat.bytes_per_mapping, "bytes_per_lease": stat.bytes_per_lease,
         "first": first, "last": last, "gaps": stat.gaps, "lost": stat.lost, "cuts": stat.cuts,
         "lost_ends": stat.lost_ends,
@@ -123,9 +129,13 @@ fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -
         return writeln!(out, "{}", stat_object(stat, sinks));
     }
     let (first, last) = (stat.first_us.map(utc_text), stat.last_us.map(utc_text));
-    let Stat { records, mappings, leases, segments, bytes, gaps, lost, cuts, .. } = stat;
+    let Stat { records, in_journal, mappings, leases, segments, bytes, gaps, lost, cuts, .. } = stat;
     writeln!(out, "{records} records: {mappings} mappings, {leases} leases; {segments} segments, {bytes} bytes")?;
-    if let Some(bytes) = stat.bytes_per_mapping {
+    if *in_journal > 0 {
+        writeln!(out, "  {in_journal} of the records are in the journal, and not in a segment yet")?;
+    }
+    // The fixed parts of small segments would be most of it.
+    if let Some(bytes) = stat.bytes_per_mapping.filter(|_| *mappings >= MAPPINGS_LEAST) {
         writeln!(out, "  a mapping takes {bytes:.2} bytes")?;
     }
     if let Some(bytes) = stat.bytes_per_lease {
@@ -134,14 +144,16 @@ fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -
     if let (Some(first), Some(last)) = (first, last) {
         writeln!(out, "  from {first} to {last}")?;
     }
-    if let Some(bytes) = stat.bytes_per_day {
-        writeln!(out, "  a day takes {:.1} MB", bytes / 1e6)?;
+    match stat.bytes_per_day {
+        Some(bytes) => writeln!(out, "  a day takes {:.1} MB", bytes / 1e6)?,
+        None => writeln!(out, "  what a day takes is known with the first segment (log.store.segment_interval)")?,
     }
     if let Some(days) = stat.days_left {
         let free = stat.bytes_free as f64 / 1e9;
         writeln!(out, "  {free:.1} GB are free: {days:.1} days, if nothing is deleted")?;
     }
-    writeln!(out, "  {gaps} gaps, {lost} records lost")?;
+    let meaning = if *gaps > 0 { ": `natrix log verify` names them" } else { "" };
+    writeln!(out, "  {gaps} gaps, {lost} records lost{meaning}")?;
     if *cuts > 0 {
         writeln!(out, "  {cuts} times a start found the log damaged or cut: `natrix log verify` says where")?;
     }
@@ -171,7 +183,28 @@ fn verified_object(verified: &Verified) -> serde_json::Value {
         "frames": verified.frames, "bytes": verified.bytes, "deleted": verified.deleted,
         "deleted_last": deleted_last(verified), "gaps": verified.gaps, "lost": verified.lost,
         "cuts": verified.cuts, "cut_bytes": verified.cut_bytes, "lost_ends": verified.lost_ends,
+        "gaps_found": verified.gaps_found.iter().map(gap_object).collect::<Vec<_>>(),
     })
+}
+
+fn gap_object(gap: &GapFound) -> serde_json::Value {
+    json!({
+        "worker": gap.worker, "first": gap.first, "last": gap.last, "records": gap.records(),
+        "from": utc_text(gap.from_us), "to": utc_text(gap.until_us),
+    })
+}
+
+/// Prints the newest gaps.
+fn print_gaps(gaps: &[GapFound], out: &mut dyn Write) -> io::Result<()> {
+    for gap in gaps.iter().take(GAPS_SHOWN) {
+        let GapFound { worker, first, last, from_us, until_us } = gap;
+        let (from, to, records) = (utc_text(*from_us), utc_text(*until_us), gap.records());
+        writeln!(out, "    {from} to {to}: worker {worker}, numbers {first}-{last}, {records} records")?;
+    }
+    match gaps.len().saturating_sub(GAPS_SHOWN) {
+        0 => Ok(()),
+        more => writeln!(out, "    and {more} earlier ones: --json lists all"),
+    }
 }
 
 /// What `natrix log head` prints of the store of the running instance.
@@ -237,7 +270,7 @@ fn record(
     id: Option<String>,
 ) -> Result<Option<String>, Failure> {
     match &store.dir {
-        Some(_) => instance_log::refuse_case(case, "a folder").map(|()| None),
+        Some(_) => instance_log::refuse_case(case, &format!("{action} of a folder")).map(|()| None),
         None => instance_log::record(store.socket.path(), (action, subject.to_owned()), case.cloned(), result, id),
     }
 }
@@ -292,6 +325,7 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
         // Without a fault, they are easily taken for nothing.
         let meaning = if verified.gaps > 0 { ": answers about these times are not complete" } else { "" };
         writeln!(out, "  {} recorded gaps, {} records lost in them{meaning}", verified.gaps, verified.lost)?;
+        print_gaps(&verified.gaps_found, out)?;
         if verified.cuts > 0 {
             let what = "times a start found the log damaged or cut";
             writeln!(out, "  {} {what}; {} bytes of journals could not be read", verified.cuts, verified.cut_bytes)?;

@@ -13,12 +13,19 @@ use std::process::Child;
 use std::process::Command;
 use std::process::Output;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
+use export::PoolRange;
+use export::PoolRanges;
 use export::store::Generated;
 use export::store::Generator;
+use export::store::Moment;
+use export::store::Names;
 use export::store::StoreOptions;
 use export::store::StoreWriter;
+use nat::event::Event;
+use nat::event::EventKind;
 use parquet::file::reader::FileReader;
 use parquet::file::reader::SerializedFileReader;
 use parquet::record::Field;
@@ -308,6 +315,70 @@ fn a_page_of_holders_is_never_taken_for_all() {
         let wrong = natrix(&words);
         assert!(text(&wrong.stderr).contains("--cursor"), "{}", text(&wrong.stderr));
     }
+}
+
+/// A store whose records are all in the journal, with a gap of two records after each mapping.
+fn with_gaps(store: &str, gaps: u64) {
+    let begin = Generator::begin();
+    let mut writer = StoreWriter::open(Path::new(store), StoreOptions::default(), begin).unwrap();
+    let range = PoolRange::of_address([203, 0, 113, 1].into(), 0);
+    writer.set_names(Names { addresses: Arc::new(PoolRanges::of(vec![range])), ..Names::default() });
+    let mut now = begin;
+    for place in 0..gaps {
+        now = Moment { monotonic_us: now.monotonic_us + 1_000_000, unix_us: now.unix_us + 1_000_000 };
+        let at = nat::Instant::from_micros(now.monotonic_us);
+        let created = Event {
+            sequence: 1 + 3 * place,
+            external: [203, 0, 113, 1].into(),
+            subscriber: [100, 64, 0, 1].into(),
+            protocol: Some(nat::Protocol::Udp),
+            first_port: 1_024 + place as u16,
+            last_port: 1_024 + place as u16,
+            ..Event::new(EventKind::MappingCreated, at)
+        };
+        let gap = Event { sequence: created.sequence + 1, amount: 2, ..Event::new(EventKind::Gap, at) };
+        writer.push_all(Generator::WORKER, &[created, gap]);
+        writer.advance(now, now.monotonic_us).and_then(|()| writer.flush()).unwrap();
+    }
+}
+
+#[test]
+fn gaps_of_the_journal_are_counted_and_named() {
+    let folder = Folder::new("gaps");
+    let store = folder.path("store");
+    with_gaps(&store, 12);
+    let stat = natrix(&["log", "stat", "--dir", &store]);
+    let said = text(&stat.stdout);
+    assert!(said.starts_with("12 records: 12 mappings, 0 leases; 0 segments, "), "{said}");
+    for line in ["12 of the records are in the journal", "12 gaps, 24 records lost: `natrix log verify` names them"] {
+        assert!(said.contains(line), "{said}");
+    }
+    let stat = objects(&natrix(&["log", "stat", "--dir", &store, "--json"])).remove(0);
+    assert_eq!((&stat["records"], &stat["records_in_journal"]), (&12.into(), &12.into()));
+    assert!(stat["first"].is_string() && stat["last"].is_string(), "{stat}");
+
+    let verified = natrix(&["log", "verify", "--dir", &store]);
+    let said = text(&verified.stdout);
+    assert_eq!(verified.status.code(), Some(0), "{said}");
+    assert!(said.contains("12 recorded gaps, 24 records lost in them: answers about these times"), "{said}");
+    let named: Vec<&str> = said.lines().filter(|line| line.contains(": worker ")).collect();
+    assert_eq!(named.len(), 10, "{said}");
+    assert!(named[0].ends_with("worker 0, numbers 35-36, 2 records"), "the newest is first: {said}");
+    assert!(said.contains("and 2 earlier ones: --json lists all"), "{said}");
+    let verified = objects(&natrix(&["log", "verify", "--dir", &store, "--json"])).remove(0);
+    let found = verified["gaps_found"].as_array().unwrap();
+    assert_eq!((found.len(), &verified["gaps"], &verified["lost"]), (12, &12.into(), &24.into()));
+    let first = &found[11];
+    let numbers = (&first["worker"], &first["first"], &first["last"], &first["records"]);
+    assert_eq!(numbers, (&0.into(), &2.into(), &3.into(), &2.into()));
+    assert!(first["from"].as_str() <= first["to"].as_str() && first["to"].is_string(), "{first}");
+
+    // An export asks about no address, so there is nothing to say of one.
+    let times = ["--from", "2026-01-01T00:00:00Z", "--to", "2027-01-01T00:00:00Z"];
+    let words = ["log", "export", "--dir", &store, "--output", "-", "--case", "AZ 5"];
+    let exported = natrix(&[&words[..], &times[..]].concat());
+    assert_eq!(text(&exported.stdout).lines().count(), 12, "{exported:?}");
+    assert!(!text(&exported.stderr).contains("0.0.0.0"), "{exported:?}");
 }
 
 #[test]

@@ -73,6 +73,7 @@ pub use reader::Store;
 pub use reader::Until;
 pub use replay::Replay;
 pub use row::What;
+pub use verify::GapFound;
 pub use verify::Stat;
 pub use verify::Verified;
 pub use verify::verify;

@@ -7,18 +7,29 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
+use nat::event::Cause;
+
 use super::aside;
+use super::builder::Builder;
+use super::builder::Coverage;
+use super::builder::Gap;
+use super::builder::Wanted;
 use super::catalogue;
 use super::catalogue::Aside;
+use super::catalogue::Boot;
 use super::catalogue::Catalogue;
 use super::catalogue::Cut;
 use super::catalogue::Head;
 use super::catalogue::NO_HEAD;
 use super::catalogue::Segment;
 use super::error::StoreError;
+use super::hosts::NameTable;
+use super::journal::FrameRead;
 use super::journal::Hash;
 use super::lookups;
 use super::reader::Store;
+use super::reserve;
+use super::row::What;
 use super::segment::SegmentFile;
 use super::writer::journals;
 use super::writer::read_frames;
@@ -46,12 +57,104 @@ pub struct Verified {
     pub gaps: u64,
     /// Records in those gaps.
     pub lost: u64,
+    /// Those gaps, the newest first.
+    pub gaps_found: Vec<GapFound>,
     /// Starts that found the journal damaged, or without records that had been in it, or no head.
     pub cuts: u64,
     /// Bytes of journals that they could not read.
     pub cut_bytes: u64,
     /// Runs that ended without a stop, and whose last records may be lost.
     pub lost_ends: u64,
+}
+
+/// A recorded gap by the time of day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GapFound {
+    /// The worker, and the numbers of its records that are missing.
+    pub worker: u8,
+    /// First missing number.
+    pub first: u64,
+    /// Last missing number.
+    pub last: u64,
+    /// Time of the last record before, µs since 1970.
+    pub from_us: u64,
+    /// Time of the first record after.
+    pub until_us: u64,
+}
+
+impl GapFound {
+    fn of(gap: &Gap, boot: Option<&Boot>) -> GapFound {
+        let at = |monotonic_us| boot.map_or(monotonic_us, |boot| time_of(boot, monotonic_us));
+        let Gap { worker, first, count, from_us, until_us } = *gap;
+        let last = first.saturating_add(count.saturating_sub(1));
+        GapFound { worker, first, last, from_us: at(from_us), until_us: at(until_us) }
+    }
+
+    /// How many records are missing.
+    pub fn records(&self) -> u64 {
+        self.last.saturating_sub(self.first).saturating_add(1)
+    }
+}
+
+/// Time of day, µs since 1970, of a time of the clock of a boot.
+fn time_of(boot: &Boot, monotonic_us: u64) -> u64 {
+    let clock = boot.clocks.iter().rev().find(|clock| clock.monotonic_us <= monotonic_us);
+    monotonic_us.saturating_add_signed(clock.or(boot.clocks.first()).map_or(0, super::Moment::offset))
+}
+
+/// Counts what the frames after the last segment have.
+struct JournalCount {
+    boot: u32,
+    builder: Builder,
+    frames: u64,
+    mappings: u64,
+    leases: u64,
+}
+
+/// Intervals that are kept while records are only counted.
+const NONE_WANTED: Wanted = Wanted { external: None, subscriber: None, host: None };
+
+impl JournalCount {
+    fn new(catalogue: &Catalogue) -> JournalCount {
+        let boot = catalogue.boots.len().saturating_sub(1) as u32;
+        let clocks = catalogue.boots.last().map(|boot| &boot.clocks[..]).unwrap_or_default();
+        let mut builder = Builder::new(clocks.first().map_or(0, |clock| clock.monotonic_us), Some(NONE_WANTED));
+        if let Some(last) = catalogue.of_boot(boot).last() {
+            builder.resume(&last.coverage, core::iter::empty(), &NameTable::default(), false);
+        }
+        JournalCount { boot, builder, frames: 0, mappings: 0, leases: 0 }
+    }
+
+    /// Adds a frame. None if an event of it cannot be read.
+    fn add(&mut self, frame: &FrameRead<'_>) -> Option<()> {
+        self.frames += 1;
+        let JournalCount { builder, mappings, leases, .. } = self;
+        frame.events(|worker, event| {
+            // A report of all live state names what has a record already.
+            if builder.apply(worker, event)
+                && event.cause != Cause::LogOpened
+                && let Some((what, true)) = What::of(event.kind)
+            {
+                *if what == What::Block { &mut *leases } else { &mut *mappings } += 1;
+            }
+        })?;
+        builder.cover(frame.covered_us);
+        Some(())
+    }
+
+    /// What the frames cover; None if there are none.
+    fn end(mut self) -> Option<Coverage> {
+        let coverage = self.builder.cut().coverage;
+        (self.frames > 0).then_some(Coverage { mappings: self.mappings, leases: self.leases, ..coverage })
+    }
+}
+
+impl Verified {
+    fn add_gaps(&mut self, coverage: &Coverage, boot: Option<&Boot>) {
+        self.gaps += coverage.gaps.len() as u64;
+        self.lost = self.lost.saturating_add(coverage.lost());
+        self.gaps_found.extend(coverage.gaps.iter().map(|gap| GapFound::of(gap, boot)));
+    }
 }
 
 /// Verifies the store in `folder`: the chain and its signed head, every segment's hash, the frames
@@ -268,12 +371,26 @@ fn the_rest(
         }
     }
     let mut frames = Vec::new();
-    let boot = catalogue.boots.len().saturating_sub(1) as u32;
+    let mut count = JournalCount::new(catalogue);
+    let boot = count.boot;
+    let mut unread = None;
     let left_over = read_frames(folder, boot, catalogue.next_frame, catalogue.last_frame, |frame| {
         frames.push(frame.hash);
+        if count.add(frame).is_none() {
+            unread.get_or_insert(frame.number);
+        }
         Ok(())
     })?;
     verified.frames = frames.len() as u64;
+    if let Some(number) = unread {
+        verified.faults.push(format!(
+            "journal: frame {number} is whole, but its records cannot be read; a later release may have written it"
+        ));
+    }
+    if let Some(coverage) = count.end() {
+        verified.add_gaps(&coverage, catalogue.boots.last());
+    }
+    verified.gaps_found.sort_by_key(|gap| core::cmp::Reverse(gap.until_us));
     if left_over > 0 {
         verified.faults.push(format!(
             "journal: {left_over} bytes after frame {} do not continue the chain; the end is torn or was changed",
@@ -388,8 +505,7 @@ fn sequence_numbers(catalogue: &Catalogue, verified: &mut Verified) {
                 }
                 next.insert(*worker, last.saturating_add(1));
             }
-            verified.gaps += segment.coverage.gaps.len() as u64;
-            verified.lost = verified.lost.saturating_add(segment.coverage.lost());
+            verified.add_gaps(&segment.coverage, catalogue.boots.get(boot as usize));
         }
     }
 }
@@ -463,15 +579,18 @@ fn unknown_files(folder: &Path, catalogue: &Catalogue, verified: &mut Verified) 
 /// What a store has.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stat {
-    /// Records in segments.
+    /// Records in segments and journal.
     pub records: u64,
-    /// Mappings, static ones and flows included, that began in the segments.
+    /// Those of them that are in the journal.
+    pub in_journal: u64,
+    /// Mappings, static ones and flows included, that began in them. What only a report of all live
+    /// state names counts once it is in a segment.
     pub mappings: u64,
     /// Leases of port blocks that did.
     pub leases: u64,
     /// Segments.
     pub segments: u64,
-    /// Bytes of all files.
+    /// Bytes of all files but the room that is kept for a start.
     pub bytes: u64,
     /// Bytes of segments and catalogue for each mapping.
     pub bytes_per_mapping: Option<f64>,
@@ -479,7 +598,7 @@ pub struct Stat {
     pub bytes_per_lease: Option<f64>,
     /// Time of the first record, µs since 1970.
     pub first_us: Option<u64>,
-    /// Time until which segments have all records.
+    /// Time until which the store has all records.
     pub last_us: Option<u64>,
     /// Recorded gaps of sequence numbers.
     pub gaps: u64,
@@ -497,43 +616,73 @@ pub struct Stat {
     pub days_left: Option<f64>,
 }
 
+impl Stat {
+    /// Adds what a stretch of records covers.
+    fn add(&mut self, coverage: &Coverage, boot: Option<&Boot>) {
+        let lost = coverage.lost();
+        let numbers = coverage
+            .workers
+            .iter()
+            .fold(0_u64, |sum, (_, first, last)| sum.saturating_add(last.saturating_add(1).saturating_sub(*first)));
+        let add = |sum: &mut u64, number: u64| *sum = sum.saturating_add(number);
+        add(&mut self.records, numbers.saturating_sub(lost));
+        add(&mut self.mappings, coverage.mappings);
+        add(&mut self.leases, coverage.leases);
+        add(&mut self.gaps, coverage.gaps.len() as u64);
+        add(&mut self.lost, lost);
+        let at = |monotonic_us| boot.map_or(monotonic_us, |boot| time_of(boot, monotonic_us));
+        let (first, last) = (at(coverage.from_us), at(coverage.covered_us));
+        self.first_us = Some(self.first_us.map_or(first, |known| known.min(first)));
+        self.last_us = Some(self.last_us.map_or(last, |known| known.max(last)));
+    }
+}
+
 impl Store {
-    /// Counts what the store has, from its catalogue.
+    /// Counts what the store has, from its catalogue and its journal.
     ///
     /// # Errors
-    /// The folder cannot be listed.
+    /// The folder cannot be listed, or the journal not be read.
     pub fn stat(&self) -> Result<Stat, StoreError> {
+        let mut reopened: Option<Store> = None;
+        loop {
+            let store = reopened.as_ref().unwrap_or(self);
+            let journal = store.journal_coverage();
+            // A window that was sealed meanwhile took its journal away.
+            let now = Store::open(&self.folder)?;
+            if now.catalogue.next_frame == store.catalogue.next_frame {
+                return store.stat_with(journal?.as_ref());
+            }
+            reopened = Some(now);
+        }
+    }
+
+    /// What the frames after the last segment cover; None if there are none.
+    fn journal_coverage(&self) -> Result<Option<Coverage>, StoreError> {
+        let known = &self.catalogue;
+        let mut count = JournalCount::new(known);
+        read_frames(&self.folder, count.boot, known.next_frame, known.last_frame, |frame| {
+            let what = || format!("frame {} of the journal", frame.number);
+            count.add(frame).ok_or_else(|| StoreError::Later { path: self.folder.clone(), what: what() })
+        })?;
+        Ok(count.end())
+    }
+
+    fn stat_with(&self, journal: Option<&Coverage>) -> Result<Stat, StoreError> {
         let (segments, cuts) = (self.catalogue.segments.len() as u64, self.catalogue.cuts.len() as u64);
         let mut stat = Stat { segments, cuts, lost_ends: self.catalogue.lost_ends(), ..Stat::default() };
         for entry in fs::read_dir(&self.folder).map_err(StoreError::io(&self.folder))? {
-            let metadata = entry.and_then(|entry| entry.metadata()).map_err(StoreError::io(&self.folder))?;
-            stat.bytes += metadata.len();
+            let entry = entry.map_err(StoreError::io(&self.folder))?;
+            if entry.file_name() != reserve::NAME {
+                stat.bytes += entry.metadata().map_err(StoreError::io(&self.folder))?.len();
+            }
         }
         let (mut single, mut ranges, mut sealed) = (0_u64, 0_u64, self.catalogue.length);
         for segment in self.catalogue.segments.values() {
-            let coverage = &segment.coverage;
-            let lost = coverage.lost();
-            let numbers = coverage
-                .workers
-                .iter()
-                .fold(0_u64, |sum, (_, first, last)| sum.saturating_add(last.saturating_add(1).saturating_sub(*first)));
+            stat.add(&segment.coverage, self.catalogue.boots.get(segment.boot as usize));
             let add = |sum: &mut u64, number: u64| *sum = sum.saturating_add(number);
-            add(&mut stat.records, numbers.saturating_sub(lost));
-            add(&mut stat.mappings, coverage.mappings);
-            add(&mut stat.leases, coverage.leases);
-            add(&mut stat.gaps, coverage.gaps.len() as u64);
-            add(&mut stat.lost, lost);
             add(&mut single, segment.written.single_bytes);
             add(&mut ranges, segment.written.range_bytes);
             add(&mut sealed, segment.written.bytes);
-            let boot = &self.catalogue.boots[segment.boot as usize];
-            let at = |monotonic_us: u64| {
-                let clock = boot.clocks.iter().rev().find(|clock| clock.monotonic_us <= monotonic_us);
-                monotonic_us.saturating_add_signed(clock.or(boot.clocks.first()).map_or(0, super::Moment::offset))
-            };
-            let (first, last) = (at(coverage.from_us), at(coverage.covered_us));
-            stat.first_us = Some(stat.first_us.map_or(first, |known| known.min(first)));
-            stat.last_us = Some(stat.last_us.map_or(last, |known| known.max(last)));
         }
         // What belongs to neither table is shared in the proportion of the tables.
         let share = |of: u64| sealed as f64 * of as f64 / (single as f64 + ranges as f64);
@@ -541,6 +690,11 @@ impl Store {
         stat.bytes_per_lease = (stat.leases > 0 && ranges > 0).then(|| share(ranges) / stat.leases as f64);
         let seconds = stat.last_us.zip(stat.first_us).map(|(last, first)| last.saturating_sub(first) as f64 / 1e6);
         stat.bytes_per_day = seconds.filter(|seconds| *seconds > 0.0).map(|seconds| sealed as f64 * 86_400.0 / seconds);
+        if let Some(journal) = journal {
+            let records = stat.records;
+            stat.add(journal, self.catalogue.boots.last());
+            stat.in_journal = stat.records - records;
+        }
         let disk = rustix::fs::statvfs(&self.folder).map_err(|error| StoreError::io(&self.folder)(error.into()))?;
         stat.bytes_free = disk.f_bavail.saturating_mul(disk.f_frsize);
         stat.days_left = stat.bytes_per_day.map(|bytes| stat.bytes_free as f64 / bytes);

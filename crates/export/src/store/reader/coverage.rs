@@ -98,7 +98,8 @@ impl Search<'_> {
                  host (one-to-one), which would have a record only while it used it; `natrix find {address} --config FILE` \
                  with the configuration of that time says so"
             ));
-        } else if has_pools && !is_of_pool && !is_held {
+        } else if has_pools && !is_of_pool && !is_held && !address.is_unspecified() {
+            // An export asks about no address.
             self.found.notes.push(format!(
                 "{address} was no external address of a pool: packets that pass untranslated have no record"
             ));
@@ -354,7 +355,8 @@ impl Search<'_> {
         }
         if self.found.holders.iter().any(|holder| !holder.is_since_exact) {
             self.found.notes.push(
-                "a beginning is known to two seconds only, from the time shown on: its own record was lost".to_owned(),
+                "a beginning is known to two seconds only, from the time shown on: that moment has no record of its own"
+                    .to_owned(),
             );
         }
     }

@@ -1,5 +1,6 @@
 use nat::event::EventKind;
 
+use super::super::GapFound;
 use super::super::Generated;
 use super::super::Generator;
 use super::super::Question;
@@ -555,4 +556,59 @@ fn deleted_files_are_a_failure() {
         assert!(writer.finish(now, now.monotonic_us, false).is_err());
         fs::remove_dir_all(&folder).unwrap();
     }
+}
+
+#[test]
+fn what_is_in_the_journal_is_counted() {
+    let folder = std::env::temp_dir().join(format!("natrix-store-counted-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    let begin = Generator::begin();
+    let mut writer = StoreWriter::open(&folder, StoreOptions::default(), begin).unwrap();
+    let at = |seconds: u64| nat::Instant::from_micros(begin.monotonic_us + seconds * 1_000_000);
+    let event = |sequence, kind, seconds| Event {
+        sequence,
+        external: [203, 0, 113, 1].into(),
+        subscriber: [100, 64, 0, 1].into(),
+        protocol: Some(nat::Protocol::Udp),
+        first_port: sequence as u16,
+        last_port: sequence as u16,
+        ..Event::new(kind, at(seconds))
+    };
+    let mut write = |events: &[Event], seconds: u64| {
+        let shown = begin.unix_us + seconds * 1_000_000;
+        let now = Moment { monotonic_us: at(seconds).as_micros(), unix_us: shown };
+        writer.push_all(Generator::WORKER, events);
+        writer.advance(now, now.monotonic_us).and_then(|()| writer.flush()).unwrap();
+        now
+    };
+    // Two mappings, a gap of five records, a block, and two records that never came.
+    let gap = Event { amount: 5, ..event(3, EventKind::Gap, 3) };
+    let block = event(8, EventKind::BlockAllocated, 4);
+    let late = event(11, EventKind::MappingCreated, 5);
+    let created = [event(1, EventKind::MappingCreated, 1), event(2, EventKind::MappingCreated, 2)];
+    write(&created, 2);
+    write(&[gap, block, late], 5);
+    let now = write(&[], 6);
+    let unix_us = |seconds: u64| begin.unix_us + seconds * 1_000_000;
+    let found = |first, last, from, until| GapFound {
+        worker: Generator::WORKER.0,
+        first,
+        last,
+        from_us: unix_us(from),
+        until_us: unix_us(until),
+    };
+    let check = |is_sealed: bool| {
+        let stat = Store::open(&folder).unwrap().stat().unwrap();
+        assert_eq!((stat.records, stat.mappings, stat.leases, stat.gaps, stat.lost), (4, 3, 1, 2, 7));
+        assert_eq!((stat.segments, stat.in_journal), if is_sealed { (1, 0) } else { (0, 4) });
+        assert_eq!((stat.first_us, stat.last_us), (Some(begin.unix_us), Some(unix_us(6))));
+        let verified = verify(&folder, None, |_, _| {}).unwrap();
+        assert_eq!((verified.faults.len(), verified.gaps, verified.lost), (0, 2, 7), "{verified:?}");
+        assert_eq!(verified.gaps_found, [found(9, 10, 4, 5), found(3, 7, 2, 3)]);
+        assert_eq!(verified.gaps_found[1].records(), 5);
+    };
+    check(false);
+    writer.finish(now, now.monotonic_us, false).unwrap();
+    check(true);
+    fs::remove_dir_all(&folder).unwrap();
 }
