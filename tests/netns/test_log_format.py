@@ -11,6 +11,7 @@ from pathlib import Path
 from kit import *
 from netlab import process
 from netlab.natrix import configure
+from test_log import send
 
 
 @contextlib.contextmanager
@@ -168,3 +169,30 @@ def without_a_journal_the_log_is_text(n):
         pass
     expect("warning: log.format: the journal cannot be reached" in daemon.log(), daemon.log())
     expect("info: SIGTERM: draining" in daemon.log(), daemon.log())
+
+
+@test("log_format")
+def a_full_disk_is_said_when_it_begins_and_when_it_ends(n):
+    store = 'back_pressure = "refuse"\nqueue = 64\n[log.store]\npath = "/mnt/log"'
+    with service(n, "log-full", store, before="mount -t tmpfs -o size=6m tmpfs /mnt && ") as daemon:
+        if n.dut.driver == "tap":
+            n.dut.bridge_taps()
+        filler = Path(f"/proc/{daemon.process.pid}/root/mnt/filler")
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        ports = iter(range(2000, 60000))
+
+        def said(text, while_sending=True):
+            if while_sending:
+                send(n, "100.64.0.20", next(ports))
+            return text in daemon.log()
+
+        for text in ["log store: cannot be written: store /mnt/log/", "new mappings are refused, because"]:
+            expect(process.wait_until(lambda: said(text), 30, 0.01), f"no line with {text!r}: {daemon.log()}")
+        filler.unlink()
+        for text in ["log store: written again after", "no mapping was refused any more after"]:
+            expect(process.wait_until(lambda: said(text, False), 30), f"no line with {text!r}: {daemon.log()}")
+        lines = [line for line in daemon.log().splitlines() if "log store:" in line or "event log:" in line]
+        # Records of the refusals may be lost as well, which is two more.
+        expect(4 <= len(lines) <= 6, f"each is said once: {lines}")

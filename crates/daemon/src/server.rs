@@ -7,6 +7,7 @@ pub(crate) mod convert;
 mod drain;
 mod find;
 mod lists;
+mod log_watch;
 mod numbers;
 mod port;
 mod recorded;

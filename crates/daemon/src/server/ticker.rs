@@ -1,4 +1,5 @@
-//! Once a second: computes rates from two snapshots, and logs what the workers noticed.
+//! Once a second: computes rates from two snapshots, and logs what the workers and the event log
+//! noticed.
 
 use core::net::Ipv4Addr;
 use core::sync::atomic::AtomicBool;
@@ -15,6 +16,7 @@ use control::ratio;
 use nat::Verdict;
 use nat::verdict::VerdictKind;
 
+use super::log_watch::LogWatch;
 use super::numbers::packets_of;
 use crate::instance::Instance;
 use crate::instance::Rates;
@@ -59,6 +61,7 @@ impl Drop for Ticker {
 fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
     let mut before: Vec<Snapshot> = Vec::new();
     let mut silent: Option<String> = None;
+    let mut log_watch = LogWatch::default();
     let steps = PERIOD.as_millis() / STEP.as_millis();
     while !stop.load(Ordering::Relaxed) {
         match instance.snapshots() {
@@ -80,13 +83,15 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
             }
             Err(_) => {}
         }
+        log_watch.tick(instance, log, &before);
         for _ in 0..steps {
             if stop.load(Ordering::Relaxed) {
-                return;
+                break;
             }
             thread::sleep(STEP);
         }
     }
+    log_watch.end(log);
 }
 
 fn report(instance: &Instance, log: Log, snapshot: &Snapshot) {

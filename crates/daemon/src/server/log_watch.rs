@@ -1,0 +1,278 @@
+//! What the log of the process says about the event log: that it cannot be written, that mappings
+//! are refused or records lost for lack of room, and that it is over. Each is said when it begins
+//! and when it ends, however long it takes.
+
+use core::fmt::Display;
+
+use export::FiguresView;
+use nat::Duration;
+use nat::Instant;
+use nat::Verdict;
+use nat::event::BackPressure;
+
+use crate::instance::Instance;
+use crate::log::Log;
+use crate::mailbox::Snapshot;
+
+/// What has not happened for so long is over: a disk at its limit fails and works by turns.
+const OVER: Duration = Duration::from_secs(5);
+
+/// How severe a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Info,
+    Warn,
+    Error,
+}
+
+/// A line for the log.
+pub(super) type Line = (Level, String);
+
+/// The figures at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    now: Instant,
+    back_pressure: BackPressure,
+    /// Of the store, and of the file of lines.
+    writers: [Option<FiguresView>; 2],
+    /// Records that the workers had no room for.
+    lost: u64,
+    /// Packets that were refused because their mapping would have had no record.
+    refused: u64,
+}
+
+impl Seen {
+    /// The figures of an instance now; None without an event log.
+    fn of(instance: &Instance, snapshots: &[Snapshot]) -> Option<Seen> {
+        let view = instance.event_log()?;
+        let has_lines = !view.destination().is_empty();
+        Some(Seen {
+            now: instance.clock.now(),
+            back_pressure: instance.shared().settings().events.back_pressure,
+            writers: [view.handle.stored(), has_lines.then(|| view.handle.figures())],
+            lost: snapshots.iter().map(|snapshot| snapshot.events.lost).sum(),
+            refused: snapshots.iter().map(|snapshot| snapshot.counters.of(Verdict::LogFull)).sum(),
+        })
+    }
+}
+
+/// Something that lasts for a while.
+#[derive(Clone, Copy, Debug)]
+struct Episode {
+    began: Instant,
+    last: Instant,
+    /// The count before it.
+    before: u64,
+}
+
+/// A count whose growth is an episode.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    last: u64,
+    episode: Option<Episode>,
+}
+
+/// What a look at a count shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Begins,
+    /// After so many seconds, in which it grew by so much.
+    Ends(u64, u64),
+}
+
+impl Count {
+    /// Looks at the count. `goes_on` says that the episode goes on without growth.
+    fn look(&mut self, now: Instant, count: u64, goes_on: bool) -> Option<Change> {
+        let before = core::mem::replace(&mut self.last, count);
+        let is_active = goes_on || count > before;
+        match &mut self.episode {
+            None if is_active => {
+                self.episode = Some(Episode { began: now, last: now, before });
+                Some(Change::Begins)
+            }
+            Some(episode) if is_active => {
+                episode.last = now;
+                None
+            }
+            Some(episode) if now.saturating_since(episode.last) >= OVER => self.end(),
+            _ => None,
+        }
+    }
+
+    /// Ends the episode, if there is one.
+    fn end(&mut self) -> Option<Change> {
+        let Episode { began, last, before } = self.episode.take()?;
+        Some(Change::Ends(last.saturating_since(began).as_secs(), self.last.saturating_sub(before)))
+    }
+}
+
+/// Follows the figures.
+#[derive(Debug, Default)]
+pub(super) struct LogWatch {
+    failures: [Count; 2],
+    lost: Count,
+    refused: Count,
+}
+
+/// The two writers.
+const NAMES: [&str; 2] = ["log store", "event log"];
+
+impl LogWatch {
+    /// Looks at an instance, and writes what there is to say.
+    pub(super) fn tick(&mut self, instance: &Instance, log: Log, snapshots: &[Snapshot]) {
+        if let Some(seen) = Seen::of(instance, snapshots) {
+            self.look(&seen).iter().for_each(|line| write(log, line));
+        }
+    }
+
+    /// Writes how much was lost or refused until the end of the instance.
+    pub(super) fn end(&mut self, log: Log) {
+        let lost = self.lost.end().map(|change| of_lost(change, BackPressure::Drop));
+        let refused = self.refused.end().map(of_refused);
+        lost.iter().chain(&refused).for_each(|line| write(log, line));
+    }
+
+    fn look(&mut self, seen: &Seen) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for ((name, count), figures) in NAMES.iter().zip(&mut self.failures).zip(&seen.writers) {
+            let Some(figures) = figures else { continue };
+            let change = count.look(seen.now, figures.errors, figures.failing);
+            lines.extend(change.map(|change| of_failure(name, change, figures, seen.back_pressure)));
+        }
+        let change = self.refused.look(seen.now, seen.refused, false);
+        lines.extend(change.map(of_refused));
+        let change = self.lost.look(seen.now, seen.lost, false);
+        lines.extend(change.map(|change| of_lost(change, seen.back_pressure)));
+        lines
+    }
+}
+
+fn of_failure(name: &str, change: Change, figures: &FiguresView, back_pressure: BackPressure) -> Line {
+    match change {
+        Change::Begins => {
+            let reason = figures.last_error.as_deref().unwrap_or("the system refused");
+            let then = match back_pressure {
+                BackPressure::Refuse => "new mappings are refused (log_full) until it is written again",
+                BackPressure::Drop => "they are lost and counted until it is written again",
+            };
+            (
+                Level::Error,
+                format!("{name}: cannot be written: {reason}; records wait in memory, and once that is full, {then}"),
+            )
+        }
+        Change::Ends(seconds, _) => (Level::Info, format!("{name}: written again after {seconds} s")),
+    }
+}
+
+fn of_refused(change: Change) -> Line {
+    match change {
+        Change::Begins => (
+            Level::Error,
+            "event log: new mappings are refused, because there is no room for their records (log_full); existing ones \
+             go on"
+                .to_owned(),
+        ),
+        Change::Ends(seconds, count) => {
+            let what = format!("event log: no mapping was refused any more after {seconds} s: {count} packets were");
+            (Level::Warn, what)
+        }
+    }
+}
+
+fn of_lost(change: Change, back_pressure: BackPressure) -> Line {
+    match (change, back_pressure) {
+        (Change::Begins, BackPressure::Drop) => (
+            Level::Error,
+            "event log: records are lost, because there is no room for them; answers about this time are not complete"
+                .to_owned(),
+        ),
+        (Change::Begins, BackPressure::Refuse) => (
+            Level::Warn,
+            "event log: records of refusals are lost, because there is no room for them; every mapping has its record"
+                .to_owned(),
+        ),
+        (Change::Ends(seconds, count), _) => {
+            let what = format!("event log: no record was lost any more after {seconds} s: {count} were");
+            (Level::Warn, format!("{what}; natrix log verify names the gaps"))
+        }
+    }
+}
+
+fn write(log: Log, (level, line): &Line) {
+    let line: &dyn Display = line;
+    match level {
+        Level::Info => log.info(line),
+        Level::Warn => log.warn(line),
+        Level::Error => log.error(line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(seconds: u64, back_pressure: BackPressure) -> Seen {
+        let store = Some(FiguresView::default());
+        let now = Instant::from_micros(seconds * 1_000_000);
+        Seen { now, back_pressure, writers: [store, None], lost: 0, refused: 0 }
+    }
+
+    fn failing(mut seen: Seen, errors: u64, is_failing: bool) -> Seen {
+        let last_error = Some("store /log/journal-1: No space left on device (os error 28)".to_owned());
+        seen.writers[0] = Some(FiguresView { errors, failing: is_failing, last_error, ..FiguresView::default() });
+        seen
+    }
+
+    #[test]
+    fn a_full_disk_is_said_once_and_so_is_its_end() {
+        let mut watch = LogWatch::default();
+        let at = |seconds| seen(seconds, BackPressure::Drop);
+        assert_eq!(watch.look(&at(0)), []);
+        let lines = watch.look(&failing(at(1), 1, true));
+        assert_eq!(lines.len(), 1);
+        assert_eq!(lines[0].0, Level::Error);
+        for part in ["log store: cannot be written", "/log/journal-1", "No space left", "lost and counted"] {
+            assert!(lines[0].1.contains(part), "{lines:?}");
+        }
+        // It works for moments.
+        assert_eq!(watch.look(&failing(at(2), 9, false)), []);
+        assert_eq!(watch.look(&failing(at(5), 9, false)), []);
+        assert_eq!(watch.look(&failing(at(6), 10, true)), []);
+        let lost = |seconds, lost| Seen { lost, ..failing(at(seconds), 20, true) };
+        let lines = watch.look(&lost(7, 4));
+        assert_eq!((lines.len(), lines[0].0), (1, Level::Error), "{lines:?}");
+        assert!(lines[0].1.contains("records are lost"), "{lines:?}");
+        assert_eq!(watch.look(&lost(8, 306)), []);
+        let after = |seconds| Seen { lost: 306, ..failing(at(seconds), 20, false) };
+        assert_eq!(watch.look(&after(9)), []);
+        let lines = watch.look(&after(13));
+        let texts: Vec<&str> = lines.iter().map(|line| line.1.as_str()).collect();
+        let lost = "event log: no record was lost any more after 1 s: 306 were; natrix log verify names the gaps";
+        assert_eq!(texts, ["log store: written again after 7 s", lost]);
+        assert_eq!(watch.look(&after(90)), []);
+    }
+
+    #[test]
+    fn refused_mappings_are_said_at_both_ends_with_their_count() {
+        let mut watch = LogWatch::default();
+        let at = |seconds, refused| Seen { refused, ..seen(seconds, BackPressure::Refuse) };
+        assert_eq!(watch.look(&at(0, 0)), []);
+        let lines = watch.look(&at(1, 3));
+        assert_eq!((lines.len(), lines[0].0), (1, Level::Error), "{lines:?}");
+        assert!(lines[0].1.contains("log_full"), "{lines:?}");
+        (2..100).for_each(|second| assert_eq!(watch.look(&at(second, 3 + second)), []));
+        let lines = watch.look(&at(104, 102));
+        assert!(lines[0].1.ends_with("after 98 s: 102 packets were"), "{lines:?}");
+        // What begins again is said again.
+        assert_eq!(watch.look(&at(200, 103)).len(), 1);
+    }
+
+    #[test]
+    fn what_refuse_does_to_records_is_no_loss_of_holders() {
+        let mut watch = LogWatch::default();
+        let lines = watch.look(&failing(seen(1, BackPressure::Refuse), 1, true));
+        assert!(lines[0].1.contains("new mappings are refused (log_full)"), "{lines:?}");
+        let lines = watch.look(&Seen { lost: 2, ..failing(seen(2, BackPressure::Refuse), 1, true) });
+        assert_eq!((lines.len(), lines[0].0), (1, Level::Warn), "{lines:?}");
+    }
+}
