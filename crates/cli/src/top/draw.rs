@@ -144,43 +144,63 @@ fn draw_footer(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
         spans.push(Span::styled(format!(" {key}"), Style::new().fg(ACCENT).bold()));
         spans.push(Span::styled(format!(" {meaning} "), Style::new().fg(MUTED)));
     }
-    frame.render_widget(Line::from(spans), area);
-    if let Some(log) = dashboard.current.as_ref().and_then(|sample| log_health(&sample.status, area.width)) {
+    let keys = Line::from(spans);
+    let room = usize::from(area.width).saturating_sub(keys.width());
+    frame.render_widget(keys, area);
+    if let Some(log) = dashboard.current.as_ref().and_then(|sample| log_health(&sample.status, room)) {
         frame.render_widget(log.alignment(Alignment::Right), area);
     }
 }
 
-/// Columns from which on the footer has room for the figures of the log.
-const WIDE: u16 = 120;
+/// Age of the oldest unsent record, in µs, from which on a collector is behind: as the daemon's log
+/// reports it.
+const BEHIND_US: u64 = 10_000_000;
 
-/// The state of the event log, red while it is not written, yellow if records are missing.
-fn log_health(status: &Status, width: u16) -> Option<Line<'static>> {
+/// The state of the event log and its collectors: what is wrong first, then as many figures as
+/// there is room for. Red while it is not written, yellow if records are missing or wait.
+fn log_health(status: &Status, room: usize) -> Option<Line<'static>> {
     let log = status.event_log.as_ref()?;
-    let (failing, lag_us, lost) = match &log.store {
-        Some(store) => (store.failing, store.lag_us, store.gaps + store.records_lost),
-        None => (log.failing, log.lag_us, log.records_lost),
+    let (failing, lag_us) = log.store.as_ref().map_or((log.failing, log.lag_us), |store| (store.failing, store.lag_us));
+    // The store knows of a loss once the gap is written.
+    let lost = log.store.as_ref().map_or(0, |store| store.records_lost).max(log.records_lost);
+    let of_sinks = |is: &dyn Fn(&control::LogSink) -> bool| log.sinks.iter().filter(|sink| is(sink)).count();
+    let down = of_sinks(&|sink| !sink.connected);
+    let behind = of_sinks(&|sink| sink.connected && sink.lag_us >= BEHIND_US);
+    let lost_by_sinks: u64 = log.sinks.iter().map(|sink| sink.records_lost).sum();
+    let mut parts: Vec<String> = Vec::new();
+    let all = log.sinks.len();
+    for (is_so, what) in [
+        (lost > 0, format!("{} lost", human::count(lost))),
+        (down > 0, format!("{down}/{all} sinks down")),
+        (behind > 0, format!("{behind}/{all} sinks behind")),
+        (lost_by_sinks > 0, format!("sinks lost {}", human::count(lost_by_sinks))),
+    ] {
+        parts.extend(is_so.then_some(what));
+    }
+    let (colour, mut text) = match (failing, parts.is_empty()) {
+        (true, _) => (Color::Red, "log failing".to_owned()),
+        (false, true) => (Color::Green, "log written".to_owned()),
+        (false, false) => (Color::Yellow, "log".to_owned()),
     };
-    let size = match &log.store {
-        Some(store) => format!(
-            "{} in {} segments, {} gaps",
-            human::with_unit(store.bytes as f64, "B"),
-            human::count(store.segments),
-            human::count(store.gaps)
-        ),
-        None => format!("{} records lost", human::count(log.records_lost)),
-    };
-    let colour = match (failing, lost) {
-        (true, _) => Color::Red,
-        (false, 0) => Color::Green,
-        (false, _) => Color::Yellow,
-    };
-    let state = if failing { "failing" } else { "written" };
-    // The keys are on the left.
-    let text = match width {
-        ..WIDE => format!("log {state} "),
-        _ => format!("log {state}: {size}, {} behind ", human::duration(lag_us)),
-    };
-    Some(Line::styled(text, Style::new().fg(colour)))
+    parts.push(format!("{} behind", human::duration(lag_us)));
+    if let Some(store) = &log.store {
+        let size = human::with_unit(store.bytes as f64, "B");
+        parts.push(format!("{size} in {} segments", human::count(store.segments)));
+        parts.push(format!("{} gaps", human::count(store.gaps)));
+    }
+    if lost == 0 {
+        parts.push("0 lost".to_owned());
+    }
+    for (place, part) in parts.iter().enumerate() {
+        let separator = if place == 0 { ": " } else { ", " };
+        // A space is left at the end.
+        if text.len() + separator.len() + part.chars().count() >= room {
+            break;
+        }
+        text += separator;
+        text += part;
+    }
+    Some(Line::styled(text + " ", Style::new().fg(colour)))
 }
 
 fn draw_chart(

@@ -226,3 +226,46 @@ fn the_fetcher_reports_a_missing_daemon_and_reconnects() {
     assert_eq!(found, Some(news(golden())));
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn what_is_wrong_with_the_log_is_shown_at_every_width() {
+    let footer = |change: &dyn Fn(&mut control::EventLog), width| {
+        let mut sample = golden();
+        change(sample.status.event_log.as_mut().unwrap());
+        let mut dashboard = Dashboard::new("/run/natrix/control.sock".to_owned());
+        dashboard.take(news(sample));
+        let picture = picture(&dashboard, width, 24);
+        picture.lines().last().unwrap().split_once("log").unwrap().1.to_owned()
+    };
+    let sink = |connected, lag_us| control::LogSink {
+        name: "one".to_owned(),
+        kind: control::SinkKind::Ipfix,
+        address: "198.51.100.9:4739".to_owned(),
+        connected,
+        records_sent: 1,
+        bytes_sent: 1,
+        records_lost: 0,
+        lag_us,
+        connections: 0,
+        errors: 1,
+        last_error: None,
+    };
+    let two_down = |log: &mut control::EventLog| {
+        log.sinks = vec![sink(true, 100), sink(false, 8_000_000), sink(false, 8_000_000)];
+    };
+    assert_eq!(footer(&two_down, 80), ": 2/3 sinks down, 1ms behind");
+    assert!(footer(&two_down, 130).starts_with(": 2/3 sinks down, 1ms behind"));
+    let lost_too = |log: &mut control::EventLog| {
+        two_down(log);
+        log.records_lost = 306;
+    };
+    assert_eq!(footer(&lost_too, 80), ": 306 lost, 2/3 sinks down");
+    let late = |log: &mut control::EventLog| log.sinks = vec![sink(true, 11_000_000), sink(true, 9_000_000)];
+    assert_eq!(footer(&late, 80), ": 1/2 sinks behind, 1ms behind");
+    let failing = |log: &mut control::EventLog| {
+        lost_too(log);
+        log.failing = true;
+    };
+    assert_eq!(footer(&failing, 80), " failing: 306 lost");
+    assert_eq!(footer(&|_| {}, 80), " written: 1ms behind, 0 lost");
+}
