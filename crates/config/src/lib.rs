@@ -62,6 +62,7 @@ pub use model::LogLevel;
 pub use model::LogSink;
 pub use model::LogStore;
 pub use model::LogSync;
+pub use model::NO_LOG;
 pub use model::Port;
 pub use model::SinkKind;
 pub use model::SinkTransport;

@@ -13,6 +13,9 @@ use serde::Serialize;
 use crate::fault::Warning;
 use crate::source::Source;
 
+/// What is said of a configuration without [`Config::event_log`], after the name of that.
+pub const NO_LOG: &str = "none, so who had an address and port cannot be answered later";
+
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {

@@ -105,6 +105,9 @@ pub fn run_on<I: Io + Send + 'static>(
         config_path.display(),
         config.control.socket.display(),
     ));
+    if config.event_log.is_none() {
+        log.info(&format_args!("event log: {}; set [log.store] path to record it", config::NO_LOG));
+    }
     notify(log, Report::Ready);
     let watchdog =
         Watchdog::start(running.instance(), log).map_err(|source| StartError::System { what: "watchdog", source })?;

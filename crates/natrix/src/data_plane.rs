@@ -103,6 +103,9 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
             config.workers.count,
             config.memory_needed().total_bytes() >> 20,
         )?;
+        if config.event_log.is_none() {
+            writeln!(out, "note: event log: {}; set [log.store] path to record it", config::NO_LOG)?;
+        }
     }
     Ok(())
 }

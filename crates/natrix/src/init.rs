@@ -118,6 +118,7 @@ pub(crate) fn run(arguments: &Init, out: &mut dyn Write) -> Result<(), Failure> 
     })?;
     writeln!(out, "{}", about_memory(&answers, needed))?;
     writeln!(out, "{file}: written and valid\n\nnext:\n  natrix doctor -c {file}\n  natrix run -c {file}")?;
+    writeln!(out, "note: event log: {}; [log.store] in the file is ready for it", config::NO_LOG)?;
     if text.contains("net_af_xdp") {
         let example = "/usr/share/doc/natrix/examples/af-xdp.conf";
         writeln!(out, "note: AF_XDP needs more rights than natrix.service has; {example} says how to give them")?;
@@ -318,6 +319,10 @@ fn configuration(answers: &Answers) -> String {
         answers.mappings,
         answers.mappings / 2,
     );
+    // How long it may be kept is for the law to say.
+    text += "\n# Without a log, who had an address and port cannot be answered later. To record it, take the\n\
+             # three # away, and set how long to keep it; docs/logging.md.\n\
+             # [log.store]\n# path = \"/var/log/natrix/log\"\n# retention = \"180 d\"\n";
     text
 }
 
@@ -414,6 +419,17 @@ mod tests {
         let config = check(&made);
         assert_eq!(config.nat.pools[0].addresses.len(), 17);
         assert_eq!(config.workers.count, 3);
+    }
+
+    #[test]
+    fn the_store_of_the_log_only_waits_to_be_wanted() {
+        let text = configuration(&answers(&[], "\n\n203.0.113.0/28\n", true).unwrap());
+        assert!(config::parse(&text, "test.toml").unwrap().event_log.is_none());
+        let (before, block) = text.split_once("# [log.store]").unwrap();
+        let wanted = format!("{before}[log.store]{}", block.replace("# ", ""));
+        let store = config::parse(&wanted, "test.toml").unwrap().event_log.unwrap().store.unwrap();
+        assert_eq!(store.path, Path::new("/var/log/natrix/log"));
+        assert_eq!(store.retention.map(|kept| kept.as_secs()), Some(180 * 86_400));
     }
 
     #[test]

@@ -36,6 +36,15 @@ fn check_reports_a_valid_file() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(text(&output.stdout).contains(": valid; interfaces 2 on ports 2, pools 1 "), "{output:?}");
     assert_eq!(text(&natrix(&["check", "--json", "-c", &example()]).stdout), "");
+    // It has no log, which is no fault.
+    let note = "note: event log: none, so who had an address and port cannot be answered later; set [log.store] path to \
+                record it\n";
+    assert!(text(&output.stdout).ends_with(note), "{output:?}");
+    let file = directory("check-log").join("log.toml");
+    let with_log = fs::read_to_string(example()).unwrap() + "\n[log.store]\npath = \"/var/log/natrix/log\"\n";
+    fs::write(&file, with_log).unwrap();
+    let output = natrix(&["check", "--any-machine", "-c", file.to_str().unwrap()]);
+    assert!(output.status.success() && !text(&output.stdout).contains("event log"), "{output:?}");
 }
 
 #[test]
