@@ -40,6 +40,7 @@ WATCHDOG_SECONDS = 12
 # The bits of linux/capability.h.
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_IPC_LOCK": 14}
 _ATTACH, _DETACH, _WALL = 16, 17, 0x40000000
+CLOCK = ["estimated_error_us", "maximum_error_us", "synchronised"]
 
 
 def of_unit(key):
@@ -134,6 +135,8 @@ def groups_reach_the_api_and_nothing_else(machine):
     status, out, err = machine.do_as(BOB, *show)
     expect_equal((status, err), (0, ""), "the control socket for a member of the service's group")
     expect_equal(json.loads(out)["state"], "running", "its answer")
+    # The filter of system calls lets the service ask, and not set it.
+    expect_equal(sorted(json.loads(out)["clock"] or {}), CLOCK, "what it knows of the clock")
     owner = f"{SERVICE[0]}:{SERVICE[0]}"
     listed = machine.do("sh", "-c", "stat -c '%a %U:%G %F %n' /run/natrix /run/natrix/* /var/log/natrix /var/lib/natrix")[1]
     modes = {line.split()[-1]: line.split()[:2] for line in listed.splitlines()}

@@ -181,6 +181,7 @@ fn text(figures: &Figures, of_server: Option<CertificateState>) -> Result<String
     let mut metrics = Metrics { registry: Registry::with_prefix("natrix") };
     instance(&mut metrics, &figures.status);
     workers(&mut metrics, &figures.status);
+    clock(&mut metrics, &figures.status);
     event_log(&mut metrics, &figures.status);
     pools(&mut metrics, &figures.pools);
     interfaces(&mut metrics, &figures.interfaces);
@@ -260,6 +261,16 @@ fn workers(metrics: &mut Metrics, status: &Status) {
     let rounds = Rounds::of(status);
     let about = "Time of rounds with packets: at most one burst from each port and ring, and a part of the upkeep";
     metrics.registry.register_with_unit("worker_round", about, Unit::Seconds, rounds);
+}
+
+fn clock(metrics: &mut Metrics, status: &Status) {
+    let Some(clock) = &status.clock else { return };
+    let is_synchronised = u64::from(clock.synchronised);
+    metrics.gauge("clock_synchronised", "1 if a time service keeps the system's clock", is_synchronised);
+    let estimated = seconds(clock.estimated_error_us);
+    metrics.ratio("clock_estimated_error_seconds", "Error of the clock, as the service estimates it", estimated);
+    let maximum = seconds(clock.maximum_error_us);
+    metrics.ratio("clock_maximum_error_seconds", "Greatest possible error of the clock", maximum);
 }
 
 fn event_log(metrics: &mut Metrics, status: &Status) {

@@ -89,6 +89,7 @@ pub use objects::SinkKind;
 pub use objects::Status;
 pub use objects::Step;
 pub use objects::Subscriber;
+pub use objects::SystemClock;
 pub use objects::TimeoutsInForce;
 pub use objects::TraceRecord;
 pub use objects::Unnamed;

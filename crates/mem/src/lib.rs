@@ -12,6 +12,7 @@ pub mod prefetch;
 pub mod reserved;
 pub mod ring;
 pub mod stock;
+pub mod system_clock;
 pub mod tsc;
 pub mod turn;
 

@@ -8,6 +8,7 @@ use control::LogSink;
 use control::LogStore;
 use control::Request;
 use control::Status;
+use control::SystemClock;
 use control::UserWithoutGroup;
 
 use crate::drain;
@@ -107,6 +108,10 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out)?;
     }
 
+    if let Some(clock) = &status.clock {
+        print_clock(clock, out)?;
+    }
+
     let mut workers = Table::new(&[
         ("WORKER", Right),
         ("CPU", Right),
@@ -136,6 +141,18 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
         workers.row(cells);
     }
     workers.flush(out)
+}
+
+fn print_clock(clock: &SystemClock, out: &mut dyn Write) -> io::Result<()> {
+    let SystemClock { synchronised, estimated_error_us, maximum_error_us } = clock;
+    if !synchronised {
+        return writeln!(
+            out,
+            "clock: not synchronised, so times in the log may be wrong; run a time service, such as chrony\n"
+        );
+    }
+    let (estimated, most) = (human::duration(*estimated_error_us), human::duration(*maximum_error_us));
+    writeln!(out, "clock: synchronised, off by some {estimated}, at most {most}\n")
 }
 
 fn print_log(log: &EventLog, out: &mut dyn Write) -> io::Result<()> {

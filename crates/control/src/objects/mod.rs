@@ -70,6 +70,7 @@ pub use status::PortTimeoutInForce;
 pub use status::RunState;
 pub use status::SinkKind;
 pub use status::Status;
+pub use status::SystemClock;
 pub use status::TimeoutsInForce;
 pub use status::UserWithoutGroup;
 pub use status::Worker;

@@ -80,6 +80,9 @@ pub struct Status {
     /// Where records of events go; null: nowhere.
     #[serde(default)]
     pub event_log: Option<EventLog>,
+    /// Whether the clock is right that the log's times are of; null if the system does not say it.
+    #[serde(default)]
+    pub clock: Option<SystemClock>,
     /// Current idle times.
     #[serde(default)]
     pub timeouts: TimeoutsInForce,
@@ -108,6 +111,18 @@ pub struct Status {
     pub users_without_group: Box<[UserWithoutGroup]>,
     /// The workers in order.
     pub workers: Vec<Worker>,
+}
+
+/// The system's clock, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SystemClock {
+    /// True if a time service (NTP, PTP) keeps it.
+    pub synchronised: bool,
+    /// Its error, as the service estimates it.
+    pub estimated_error_us: u64,
+    /// Its greatest possible error.
+    pub maximum_error_us: u64,
 }
 
 /// A user of the API whose group does not exist.

@@ -20,6 +20,7 @@ use control::PortLimits;
 use control::PortTimeoutInForce;
 use control::SinkKind;
 use control::Status;
+use control::SystemClock;
 use control::TimeoutsInForce;
 use control::Worker;
 use control::WorkerPackets;
@@ -132,6 +133,11 @@ pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {
         mappings_created_per_second: rates.mappings,
         sessions_created_per_second: rates.sessions,
         event_log: instance.event_log().map(|view| event_log(instance, view, &snapshots)),
+        clock: mem::system_clock::state().ok().map(|state| SystemClock {
+            synchronised: state.is_synchronised,
+            estimated_error_us: state.estimated_error_us,
+            maximum_error_us: state.maximum_error_us,
+        }),
         port_timeouts: port_timeouts(shared.settings()),
         fragments_held_max: limits.fragments_held_max.saturating_mul(instance.worker_count() as u32),
         subscriber_ports_max: Box::new(port_limits(shared.settings().subscriber.ports_max)),
