@@ -105,6 +105,9 @@ pub struct ShowPools {
 
 /// A case, which is one line of plain text.
 pub(crate) fn case(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("it is empty; write the reference, or leave --case out".to_owned());
+    }
     control::check_case(text).map_err(|fault| format!("it {}; {}", fault.problem, fault.remedy))?;
     Ok(text.to_owned())
 }
@@ -112,7 +115,7 @@ pub(crate) fn case(text: &str) -> Result<String, String> {
 /// What a lookup is for.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Case {
-    /// Reference of the request, recorded with this lookup in the audit log
+    /// Reference of the request, recorded with this lookup
     #[arg(long, value_name = "TEXT", value_parser = case)]
     pub case: Option<String>,
 }

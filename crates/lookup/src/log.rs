@@ -149,6 +149,11 @@ pub fn look_up_within(
     for path in files {
         let error = |source| HistoryError { path: path.clone(), source };
         let mut reader = BufReader::with_capacity(PIECE, File::open(path).map_err(error)?);
+        let begin = reader.fill_buf().map_err(error)?;
+        if COMPRESSED.iter().any(|magic| begin.starts_with(magic)) {
+            let what = "it is compressed; decompress it, and ask again";
+            return Err(error(io::Error::new(io::ErrorKind::InvalidData, what)));
+        }
         let mut line = Vec::new();
         loop {
             line.clear();
@@ -611,6 +616,8 @@ impl<'a> Search<'a> {
     }
 }
 
+/// How files of gzip, zstd and xz begin.
+const COMPRESSED: [&[u8]; 3] = [&[0x1f, 0x8b], &[0x28, 0xb5, 0x2f, 0xfd], &[0xfd, 0x37, 0x7a, 0x58, 0x5a]];
 /// Causes of records that change what is known.
 const LOG_OPENED: &str = Cause::LogOpened.name();
 const CONFIGURATION: &str = Cause::Configuration.name();

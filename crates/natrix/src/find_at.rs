@@ -146,7 +146,7 @@ fn answer(
         }
     }
     if asker.origin == Origin::Files {
-        instance_log::refuse_case(arguments.case.as_ref(), "a file of lines")?;
+        instance_log::refuse_case(arguments.case.as_ref(), "lookups in a file of lines")?;
     }
     in_lines(arguments, config, asker, out, notes)
 }
@@ -412,9 +412,11 @@ pub(crate) fn unrecorded(error: StoreError) -> Failure {
 fn only_vrf(store: &Store, (argument, vrf): (String, &str), found: &mut Found) -> Result<(), Failure> {
     let known = store.vrfs();
     if !known.contains(&vrf) {
-        let problem = format!("the store has no VRF of this name, but {}", known.join(", "));
-        let problem = if known.is_empty() { "the store has no names of VRFs".to_owned() } else { problem };
-        let fault = Fault::new(argument, problem, "write the name as it was then, or leave it out");
+        let remedy = match known.is_empty() {
+            true => "leave it out: the store has no names of VRFs".to_owned(),
+            false => format!("use one of: {}; they are the names of that time", known.join(", ")),
+        };
+        let fault = Fault::new(argument, "no such VRF in the store", remedy);
         return Err(CliError::from(fault.seen(vrf.to_owned())).into());
     }
     found.holders.retain(|holder| holder.vrf.as_deref().is_none_or(|has| has == vrf));
@@ -477,9 +479,17 @@ fn look_up_own(config: &Config, query: &Query<'_>, bounds: Bounds<'_>) -> Result
 
 /// The log of the running instance.
 fn log_of_instance(socket: &Path) -> Result<PathBuf, Failure> {
-    let destination = instance_log::of(socket)?.map(|log| log.destination);
-    let destination = destination.filter(|destination| destination != "-" && !destination.is_empty());
-    let missing = || Fault::new("event log", "the running instance writes no file", "give the files: --log FILE");
-    let path = destination.ok_or_else(|| CliError::from(missing()))?;
-    Ok(PathBuf::from(path))
+    let fault = match instance_log::of(socket)?.map(|log| log.destination) {
+        Some(path) if path != "-" && !path.is_empty() => return Ok(PathBuf::from(path)),
+        Some(_) => {
+            let problem = "the running instance writes lines to standard output, and has no store ([log.store])";
+            Fault::new("event log", problem, "give the files that have the lines: --log FILE")
+        }
+        None => {
+            let remedy =
+                "set [log.store] path to record it from now on; for earlier records give --dir DIR or --log FILE";
+            Fault::new("event log", "the running instance has none, so who had an address was not recorded", remedy)
+        }
+    };
+    Err(CliError::from(fault).into())
 }

@@ -29,7 +29,7 @@ pub(crate) fn of(socket: &Path) -> Result<Option<EventLog>, Failure> {
 /// Refuses a case where nothing would have it.
 pub(crate) fn refuse_case(case: Option<&String>, where_to: &str) -> Result<(), Failure> {
     let Some(case) = case else { return Ok(()) };
-    let problem = format!("would not be recorded: {where_to} has no record of lookups");
+    let problem = format!("would not be recorded: no record is kept of {where_to}");
     Err(CliError::from(Fault::new("--case", problem, "leave it out, or ask the running instance").seen(case)).into())
 }
 

@@ -99,6 +99,9 @@ fn parse_at(text: &str, now: &Zoned) -> Result<Time, &'static str> {
             unix_us(&local_time(local, now.time_zone())?)?
         }
     };
+    if text.get(SECOND_LENGTH - 2..SECOND_LENGTH) == Some("60") {
+        return Err("a leap second, which the clock of a log never shows; ask about the second before or after it");
+    }
     let fraction = text.get(SECOND_LENGTH..).and_then(|rest| rest.strip_prefix('.'));
     let digits = fraction.map_or(0, |rest| rest.bytes().take_while(u8::is_ascii_digit).count());
     Ok(Time { from_us, to_us: from_us.saturating_add(width_us(digits) - 1) })
@@ -178,6 +181,7 @@ mod tests {
         assert!(of("2026-03-29 02:30:00").unwrap_err().contains("never"));
         assert_eq!(of("2026-05-03"), Err("a date without a time of day"));
         assert_eq!(of("2026-05-03 21:04"), Err("a time without seconds"));
+        assert!(of("2026-05-03T19:04:60Z").unwrap_err().starts_with("a leap second"));
         for text in [
             "",
             "yesterday",
