@@ -405,9 +405,9 @@ fn a_wrong_time_and_a_missing_log_are_errors() {
     assert_eq!(natrix(&["find", "203.0.113.1:1", "--log", "x"]).status.code(), Some(2), "a log without a time");
     // A compressed file has no line, and none of them is lost.
     let path = std::env::temp_dir().join(format!("natrix-find-compressed-{}.json.gz", std::process::id()));
-    std::fs::write(&path, [0x1f, 0x8b, 8, 0, 0, 0]).unwrap();
+    fs::write(&path, [0x1f, 0x8b, 8, 0, 0, 0]).unwrap();
     let output = natrix(&["find", "203.0.113.1:1", "--at", "2026-11-21T19:30:00Z", "--log", path.to_str().unwrap()]);
-    std::fs::remove_file(&path).unwrap();
+    fs::remove_file(&path).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("it is compressed; decompress it, and ask again"), "{output:?}");
     let output = log.find("203.0.113.1:15007", "2026-11-21T19:30:00Z", &["--case", " "]);

@@ -583,7 +583,7 @@ fn what_is_in_the_journal_is_counted() {
     };
     // Two mappings, a gap of five records, a block, and two records that never came.
     let gap = Event { amount: 5, ..event(3, EventKind::Gap, 3) };
-    let block = event(8, EventKind::BlockAllocated, 4);
+    let block = event(8, EventKind::BlockLeased, 4);
     let late = event(11, EventKind::MappingCreated, 5);
     let created = [event(1, EventKind::MappingCreated, 1), event(2, EventKind::MappingCreated, 2)];
     write(&created, 2);
