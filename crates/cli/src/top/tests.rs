@@ -261,7 +261,7 @@ fn what_is_wrong_with_the_log_is_shown_at_every_width() {
     };
     assert_eq!(footer(&lost_too, 80), ": 306 lost, 2/3 sinks down");
     let late = |log: &mut control::EventLog| log.sinks = vec![sink(true, 11_000_000), sink(true, 9_000_000)];
-    assert_eq!(footer(&late, 80), ": 1/2 sinks behind, 1ms behind");
+    assert_eq!(footer(&late, 80), ": 1/2 sinks behind");
     let failing = |log: &mut control::EventLog| {
         lost_too(log);
         log.failing = true;
