@@ -8,6 +8,7 @@
 //! (`nat::routes::live`), so a change of routes is no change of the configuration.
 
 pub mod announcement;
+mod default_route;
 pub mod family;
 pub mod fib;
 pub mod keeper;

@@ -1,5 +1,7 @@
 //! `natrix doctor`: what of this machine stands in the way, each with the command that mends it.
 
+mod default_route;
+
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::io;
@@ -116,6 +118,7 @@ fn examine(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<F
     found.extend(ports(files, config, kernel));
     found.extend(config.into_iter().flat_map(|config| neighbours(files, config)));
     found.extend(config.and_then(|config| reverse_path(files, config)));
+    found.extend(config.and_then(|config| default_route::check(files, config)));
     found.extend(config.and_then(groups));
     found.extend(config.map(event_log));
     found.push(clock_source(files));

@@ -13,6 +13,7 @@ use config::Config;
 use nat::settings::Interface;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
+use nat::types::Side;
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_core::NLM_F_EXCL;
 use netlink_packet_route::RouteNetlinkMessage;
@@ -199,6 +200,14 @@ impl Devices {
             }
         }
     }
+}
+
+/// Names of the devices of interfaces outside, and the kernel's table of their routes by the
+/// configuration.
+pub fn devices_outside(config: &Config) -> impl Iterator<Item = (&str, Option<u32>)> {
+    let named = config.nat.interfaces.iter().zip(&config.kernel).zip(&config.kernel_tables);
+    let outside = named.filter(|((interface, _), _)| interface.side == Side::Outside);
+    outside.filter_map(|((_, name), table)| Some((name.as_deref()?, *table)))
 }
 
 /// Names of the devices with a subnet that a device of another VRF, or of the outside, has too.

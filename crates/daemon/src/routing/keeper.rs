@@ -48,6 +48,8 @@ use crate::routing::announcement::UNREACHABLE;
 use crate::routing::announcement::draining;
 use crate::routing::announcement::unreachable;
 use crate::routing::announcement::withheld;
+use crate::routing::default_route::Change;
+use crate::routing::default_route::DefaultRoute;
 use crate::routing::fib::Fib;
 use crate::routing::record::Record;
 use crate::routing::rib::Table;
@@ -137,6 +139,7 @@ struct Follower {
     record: Record,
     /// What keeps the pools away by the last line of the log.
     reported: Option<Option<Withheld>>,
+    default_route: DefaultRoute,
     /// Refused routes before those that are tried next.
     retried: usize,
     /// Looks at ports and pools; no more than [`REPEATED_LOOKS`].
@@ -213,6 +216,7 @@ impl Follower {
             announced: BTreeSet::new(),
             record,
             reported: None,
+            default_route: DefaultRoute::default(),
             retried: 0,
             looks: 0,
             look_at: Instant::now(),
@@ -354,6 +358,7 @@ impl Follower {
         let is_drained = lock(&self.routing.pools).drained_at.is_some();
         let withheld = withheld(&health, self.settings_of.settings(), &lock(&self.routing.rib), is_drained);
         self.report(withheld);
+        self.report_default_route(withheld.is_none());
         let served = Served::all(self.settings_of.settings(), &draining(&self.settings_of, health.now));
         let unreachable = unreachable(&health, self.settings_of.settings(), &served);
         self.report_unreachable(&unreachable);
@@ -376,6 +381,20 @@ impl Follower {
             None => self.log.info(&"pools: announced"),
             Some(why @ Withheld::Drained) => self.log.info(&format_args!("pools: not announced: {}", why.reason())),
             Some(why) => self.log.warn(&format_args!("pools: not announced: {}", why.reason())),
+        }
+    }
+
+    /// A line in the log when the default route outside goes although pools are announced, because
+    /// packets to the Internet are then dropped.
+    fn report_default_route(&mut self, is_announced: bool) {
+        let is_there = lock(&self.routing.rib).best(Table::Outside, Prefix::ALL).is_some_and(|hops| !hops.is_empty());
+        match self.default_route.look(is_there, is_announced) {
+            None => {}
+            Some(Change::Gone) => self.log.warn(
+                &"pools: the default route outside is gone, but they are announced; see ip route show default, and \
+                  natrix doctor",
+            ),
+            Some(Change::Back) => self.log.info(&"pools: the default route outside is back"),
         }
     }
 
