@@ -82,7 +82,8 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
     if quiet == 0 {
         let packets = drained.packets_per_second.unwrap_or_default();
         let seen = format!("{packets} packets a second after {} s", arguments.wait);
-        let remedy = "wait longer, or check that the neighbours have withdrawn the pools";
+        let remedy = "wait longer: established flows still come by a shorter prefix; without one, check that the \
+                      neighbours have withdrawn the pools";
         return Err(Fault::new("drain", "traffic has not left", remedy).seen(seen).into());
     }
     let sessions = drained.sessions.unwrap_or_default();
