@@ -12,7 +12,10 @@ FRR = "/usr/lib/frr"
 
 
 class Router:
-    """FRR in a namespace: zebra and these daemons, with sockets in a folder of their own."""
+    """FRR in a namespace: zebra and these daemons, with sockets in a folder of their own.
+
+    A name with a number, such as ospfd-2, is an instance of its own of that daemon.
+    """
 
     def __init__(self, host, address, daemons, zebra=()):
         """`daemons`: the configuration of each by name, in the order of their start. `zebra`: options of zebra."""
@@ -41,7 +44,8 @@ class Router:
             is_up = self.folder / ("zserv" if name == "zebra" else f"{name}.vty")
             # Of a process that was killed.
             is_up.unlink(missing_ok=True)
-            words = [f"{FRR}/{name}", "-f", self.folder / f"{name}.conf", "-i", self.folder / f"{name}.pid", "-P", "0"]
+            program, _, number = name.partition("-")
+            words = [f"{FRR}/{program}", *(["-n", number] if number else []), "-f", self.folder / f"{name}.conf", "-i", self.folder / f"{name}.pid", "-P", "0"]
             words += ["--vty_socket", self.folder, "--log", "stdout", *self.options[name]]
             self.daemons.append(self.host.start(name, words))
             if not process.wait_until(is_up.exists, 20, 0.05):
@@ -51,6 +55,14 @@ class Router:
         """The answer to `show COMMAND json`."""
         status, out, _ = self.host.run(["vtysh", "--vty_socket", self.folder, "-c", f"show {command} json"])
         return json.loads(out) if status == 0 else {}
+
+    def load(self, text):
+        """Takes over a configuration of all daemons in one file, as the package does with /etc/frr/frr.conf."""
+        path = self.folder / "frr.conf"
+        path.write_text(text)
+        status, out, err = self.host.run(["vtysh", "--vty_socket", self.folder, "-f", path])
+        if status != 0 or "%" in out + err:
+            raise process.CommandFailed(f"vtysh -f frr.conf: status {status}: {out} {err}")
 
     def configure(self, *lines):
         words = [word for line in ("configure terminal", *lines) for word in ("-c", line)]
@@ -63,13 +75,18 @@ class Router:
     def bgp_routes(self):
         return set(self.ask("bgp ipv4 unicast").get("routes", {}))
 
+    def ask_ospf(self, command):
+        """The answer to `show ip ospf COMMAND json`, of the first instance if there are several."""
+        number = next((name.partition("-")[2] for name in self.names if name.startswith("ospfd")), "")
+        return self.ask(f"ip ospf {number} {command}")
+
     def is_full(self):
-        areas = self.ask("ip ospf neighbor").get("neighbors", {})
+        areas = self.ask_ospf("neighbor").get("neighbors", {})
         states = [one.get("nbrState", one.get("state", "")) for found in areas.values() for one in found]
         return bool(states) and all(state.startswith("Full") for state in states)
 
     def ospf_routes(self):
-        return {prefix for prefix in self.ask("ip ospf route") if "/" in prefix}
+        return {prefix for prefix in self.ask_ospf("route") if "/" in prefix}
 
     def bfd_peer(self, peer):
         return next((one for one in self.ask("bfd peers") if one["peer"] == peer), {})

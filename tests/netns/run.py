@@ -48,6 +48,7 @@ import test_routing  # noqa: E402, F401
 import test_routing_ipv6  # noqa: E402, F401
 import test_routing_links  # noqa: E402, F401
 import test_routing_pools  # noqa: E402, F401
+import test_routing_recipes  # noqa: E402, F401
 import test_routing_tables  # noqa: E402, F401
 import test_security  # noqa: E402, F401
 import test_small_limits  # noqa: E402, F401

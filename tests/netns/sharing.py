@@ -2,8 +2,9 @@
 
     subscribers ── access ══ inside, 10.255.0.0/24 ══ nat1 … natN ══ outside, 198.51.100.0/24 ══ border ── server
 
-Routing daemons are FRR. Each NAT has a pool of its own, 203.0.113.(16 n)/29, and the access router
-has a resilient group of next hops; or all have the first of these, and the metric decides.
+Routing daemons are FRR. Each NAT has a pool of its own, 203.0.113.(16 n + 8)/29, and the access
+router has a resilient group of next hops; or all have 203.0.113.16/29, and the metric decides. The
+border announces a default route and routes of its own, as real ones do.
 """
 
 import contextlib
@@ -41,6 +42,13 @@ SO_RCVBUFFORCE = 33
 BUCKETS = 8192
 # The number of the group of next hops.
 GROUP = 4_000_000
+# What the routers on both sides announce besides their link: the way to the subscribers; those to
+# the Internet and to the server. To FAR, which the server has too, only the default route leads.
+INSIDE = ("redistribute kernel",)
+OUTSIDE = ("default-information originate always", "network 192.0.2.0/24 area 0")
+FAR = "198.18.0.1"
+# A port for management at each NAT, and what is behind its router.
+MANAGEMENT, MANAGED = "172.16.0.2", "172.20.0.0/16"
 
 
 def subscriber(number):
@@ -57,14 +65,19 @@ class Instance(Natrix):
         self.number = number
         self.kind = kind
         self.inside, self.outside = f"10.255.0.{10 + number}", f"198.51.100.{10 + number}"
-        first = 16 * number if kind == SHARING else 16
-        self.pool, self.aggregate = f"203.0.113.{first}/29", f"203.0.113.{first}/28"
+        self.pool = f"203.0.113.{16 * number + 8}/29" if kind == SHARING else "203.0.113.16/29"
+        self.aggregate = f"203.0.113.{16 * number}/28"
         self.loopback = f"10.255.1.{10 + number}"
         self.router = None
 
     def begin(self):
         """Starts Natrix; the routing follows by `join`."""
         self.host.ip("address", "add", f"{self.loopback}/32", "dev", "lo")
+        self.host.ip("link", "add", "mgmt", "type", "veth", "peer", "name", "mgmt-router")
+        for device in ("mgmt", "mgmt-router"):
+            self.host.ip("link", "set", device, "up")
+        self.host.ip("address", "add", f"{MANAGEMENT}/24", "dev", "mgmt")
+        self.host.ip("route", "add", MANAGED, "via", "172.16.0.1")
         self.network = SimpleNamespace(nat=self.host)
         folder = self.host.state.directory
         self.socket, self.configuration = folder / f"{self.host.name}.sock", folder / f"{self.host.name}.toml"
@@ -87,10 +100,6 @@ kernel = "nx-outside"
 [[route]]
 prefix = "100.64.0.0/16"
 via = "{ACCESS}"
-
-[[route]]
-prefix = "0.0.0.0/0"
-via = "{BORDER}"
 
 [[pool]]
 name = "public"
@@ -146,9 +155,10 @@ def named(daemons, instance):
     whose = 2 if instance.kind == SHARING else 1
     changes = {
         f"198.51.100.{10 + whose}": instance.outside,
+        f"10.255.0.{10 + whose}": instance.inside,
         f"10.255.1.{10 + whose}": instance.loopback,
         "203.0.113.32/28": instance.aggregate,
-        "metric 10\n": f"metric {10**instance.number}\n",
+        "metric 10 ": f"metric {10**instance.number} ",
         f"detect-multiplier {MISSED_BY_RECIPE}\n": f"detect-multiplier {MISSED_PATIENTLY}\n",
         f"dead-interval {DEAD_BY_RECIPE}\n": f"dead-interval {DEAD_PATIENTLY}\n",
     }
@@ -167,8 +177,9 @@ exit
 """
 
 
-def ospf(device, prefix, router_id):
+def ospf(device, prefix, router_id, *more):
     """Of the routers on both sides: the designated ones of their link."""
+    more = "".join(f" {line}\n" for line in more)
     return f"""interface {device}
  ip ospf hello-interval 1
  ip ospf dead-interval {DEAD_PATIENTLY}
@@ -178,7 +189,7 @@ def ospf(device, prefix, router_id):
 router ospf
  ospf router-id {router_id}
  network {prefix} area 0
- timers throttle spf 10 50 100
+{more} timers throttle spf 10 50 100
  timers throttle lsa all 0
  timers lsa min-arrival 0
 """
@@ -218,8 +229,10 @@ class Sharing:
         self.access.ip("route", "add", "100.64.0.0/16", "via", SUBSCRIBERS_VIA)
         connect(self.server, "eth0", self.border, "server")
         self.server.ip("address", "add", f"{SERVER}/24", "dev", "eth0")
+        self.server.ip("address", "add", f"{FAR}/32", "dev", "lo")
         self.server.ip("route", "add", "default", "via", "192.0.2.1")
         self.border.ip("address", "add", "192.0.2.1/24", "dev", "server")
+        self.border.ip("route", "add", f"{FAR}/32", "via", SERVER)
         for host, address, bridge in ((self.access, ACCESS, "inside"), (self.border, BORDER, "outside")):
             host.ip("link", "add", bridge, "type", "bridge")
             host.ip("address", "add", f"{address}/24", "dev", bridge)
@@ -239,8 +252,8 @@ class Sharing:
         # Where the default route leads follows from where this address leads.
         of_access = {} if self.kind == SHARING else {"staticd": "ip route 0.0.0.0/0 203.0.113.17\n"}
         self.routers = [
-            Router(self.access, ACCESS, {"bfdd": BFD, "ospfd": ospf("inside", "10.255.0.0/24", ACCESS), **of_access}),
-            Router(self.border, BORDER, {"bfdd": BFD, "ospfd": ospf("outside", "198.51.100.0/24", BORDER)}),
+            Router(self.access, ACCESS, {"bfdd": BFD, "ospfd": ospf("inside", "10.255.0.0/24", ACCESS, *INSIDE), **of_access}),
+            Router(self.border, BORDER, {"bfdd": BFD, "ospfd": ospf("outside", "198.51.100.0/24", BORDER, *OUTSIDE)}),
         ]
         for nat in self.nats:
             nat.join()
@@ -308,6 +321,10 @@ class Sharing:
         expect(wait_until(known, 60, 0.1), f"the border router has a route to {pools}: {self.border.ip('route')}")
         self.wait_until_balanced()
 
+    def learned(self, host):
+        """The prefixes that a router has by OSPF."""
+        return {route["dst"] for route in json.loads(host.ip("-j", "route", "show", "proto", "ospf") or "[]")}
+
     def wait_for_first(self, nat):
         """Waits until both routers use this one of the pair."""
         used = lambda: (self.next_hop(self.access, "default"), self.next_hop(self.border, nat.pool))  # noqa: E731
@@ -322,8 +339,8 @@ class Sharing:
 class Echo:
     """The server: sends each datagram back, with the address it came from."""
 
-    def __init__(self, host):
-        self.sock = udp(host, SERVER_PORT, SERVER, timeout=0.2)
+    def __init__(self, host, address=SERVER):
+        self.sock = udp(host, SERVER_PORT, address, timeout=0.2)
         self.sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
         self.stopped = False
         self.thread = threading.Thread(target=self._run)
@@ -347,12 +364,12 @@ class Echo:
 class Flows:
     """A flow of each of these subscribers: sends now and then, and keeps account of the answers."""
 
-    def __init__(self, host, numbers, interval):
+    def __init__(self, host, numbers, interval, server=SERVER):
         self.interval = interval
         self.flows = {}
         for number in numbers:
             sock = udp(host, 0, subscriber(number), timeout=0)
-            sock.connect((SERVER, SERVER_PORT))
+            sock.connect((server, SERVER_PORT))
             self.flows[number] = sock
         # By flow: external endpoints with the time of the first answer; numbers sent and answered.
         self.seen = {number: {} for number in self.flows}

@@ -7,6 +7,7 @@ from pathlib import Path
 from kit import *
 from netlab.process import wait_until
 from sharing import ANYCAST
+from sharing import FAR
 from sharing import IDLE_SECONDS
 from sharing import SERVER
 from sharing import Echo
@@ -45,10 +46,13 @@ def drained(nat, *words):
 
 
 def seen_in_three_flows(s, subscribers):
-    """By subscriber: external addresses and endpoints. The same address three times is no accident."""
+    """By subscriber: external addresses and endpoints. The same address three times is no accident.
+
+    To one of the servers leads a route of its own, to the other the default route.
+    """
     addresses, ports = {}, {}
-    for _ in range(3):
-        with Flows(s.subs, subscribers, 1) as flows:
+    for server in (SERVER, FAR, SERVER):
+        with Flows(s.subs, subscribers, 1, server) as flows:
             all_answered = lambda: all(flows.seen.values())  # noqa: E731
             expect(wait_until(all_answered, 30, 0.1), f"{sum(map(bool, flows.seen.values()))} are answered")
             for number in flows.flows:
@@ -57,10 +61,34 @@ def seen_in_three_flows(s, subscribers):
     return addresses, ports
 
 
+def has_only(s, host, wanted):
+    """Waits until a router has exactly these prefixes by OSPF."""
+    expect(wait_until(lambda: s.learned(host) == wanted, 30, 0.1), f"{host.name}: {s.learned(host)}, not {wanted}")
+
+
+@test("load_sharing")
+def each_side_learns_only_what_it_needs(n):
+    """Nothing of the management network, nothing of the inside at the border, and nothing of the border inside."""
+    s = Sharing.of(n, 4)
+    pools = {nat.pool for nat in s.nats}
+    has_only(s, s.border, pools | {nat.aggregate for nat in s.nats})
+    has_only(s, s.access, pools | {nat.loopback for nat in s.nats})
+    for nat in s.nats:
+        expect({"default", "192.0.2.0/24", "100.64.0.0/16"} <= s.learned(nat.host), f"{nat.host.name}: {s.learned(nat.host)}")
+    drained(s.nats[3])
+    try:
+        pool = s.nats[3].pool
+        has_only(s, s.border, pools - {pool} | {nat.aggregate for nat in s.nats})
+        has_only(s, s.access, pools - {pool} | {nat.loopback for nat in s.nats})
+    finally:
+        drained(s.nats[3], "--undo")
+    s.wait_for_all()
+
+
 @test("load_sharing")
 def a_thousand_subscribers_keep_their_nat_and_address(n):
     s = Sharing.of(n, 4)
-    with Echo(s.server):
+    with Echo(s.server), Echo(s.server, FAR):
         for count in (4, 2):
             for nat in s.nats[count:]:
                 s.stop(nat)
@@ -211,7 +239,14 @@ def a_drained_nat_keeps_its_flows_and_gets_no_new_ones(n):
 def one_of_an_anycast_pair_takes_over(n):
     s = Sharing.of(n, 2, ANYCAST)
     first, second = s.nats
-    with Echo(s.server):
+    for router in (s.border, s.access):
+        has_only(s, router, {first.pool})
+    with Echo(s.server), Echo(s.server, FAR):
+        for server in (SERVER, FAR):
+            with Flows(s.subs, range(100, 120), 0.2, server) as flows:
+                expect(wait_until(lambda: all(flows.seen.values()), 30, 0.1), f"all are answered by {server}")
+                flows.end()
+                expect_equal(flows.lost(), 0, f"datagrams lost to {server}")
         for leave, come_back in (
             (lambda: drained(first), lambda: drained(first, "--undo")),
             (lambda: s.kill(first), lambda: s.restart(first)),

@@ -564,19 +564,19 @@ def systemd_keeps_the_devices_over_a_restart(n):
 
 
 def ospf_pair(n, dead=4):
-    """Natrix's side, of the recipe, and the core router. `dead`: seconds without a hello."""
+    """Natrix's side, of the recipe for the outside, and the core router. `dead`: seconds without a hello."""
     of_core = (
         f"interface nat\n ip ospf network point-to-point\n ip ospf hello-interval 1\n ip ospf dead-interval {dead}\n"
         f"router ospf\n ospf router-id {CORE}\n network {CORE}/24 area 0\n network {LEARNED} area 0\n"
         " timers throttle spf 10 50 100\n timers throttle lsa all 0\n timers lsa min-arrival 0\n"
     )
-    of_near = recipe("ospf")["ospfd"].replace("dead-interval 4\n", f"dead-interval {dead}\n")
-    return Router(n.nat, NAT_OUTSIDE, {"ospfd": of_near}), Router(n.core, CORE, {"ospfd": of_core})
+    of_near = recipe("ospf")["ospfd-2"].replace("dead-interval 4\n", f"dead-interval {dead}\n")
+    return Router(n.nat, NAT_OUTSIDE, {"ospfd-2": of_near}), Router(n.core, CORE, {"ospfd": of_core})
 
 
 def wait_until_full(near, core):
     full = lambda: near.is_full() and core.is_full()  # noqa: E731
-    expect(wait_until(full, 40, 0.2), f"OSPF is Full: {near.ask('ip ospf neighbor')}")
+    expect(wait_until(full, 40, 0.2), f"OSPF is Full: {near.ask_ospf('neighbor')}")
 
 
 @test("kernel_routes")
@@ -585,11 +585,11 @@ def ospf_of_frr_is_full_and_announces_the_pool(n):
     near, core = ospf_pair(n)
     with routers(near, core), sockets(listener(n.srv1, port, SRV1)):
         wait_until_full(near, core)
-        expect(wait_until(lambda: used_route(n, LEARNED), 15, 0.1), f"{LEARNED} is learned: {near.ask('ip ospf route')}")
+        expect(wait_until(lambda: used_route(n, LEARNED), 15, 0.1), f"{LEARNED} is learned: {near.ask_ospf('route')}")
         expect_equal(used_route(n, LEARNED)["protocol"], "ospf", "where the route is from")
         expect(reaches(n, port), "a subscriber reaches srv1 by the learned route")
         pool = f"{POOL[0]}/32"
-        expect(wait_until(lambda: pool in core.ospf_routes(), 20, 0.1), f"announced: {core.ask('ip ospf route')}")
+        expect(wait_until(lambda: pool in core.ospf_routes(), 20, 0.1), f"announced: {core.ask_ospf('route')}")
         drain(n)
         try:
             expect(wait_until(lambda: pool not in core.ospf_routes(), 20, 0.1), "withdrawn")
@@ -1200,7 +1200,7 @@ def a_flood_of_ospf_leaves_its_adjacency_full(n):
 
     def changes():
         """How often the state of each neighbour has changed so far, on both sides."""
-        found = [side.ask("ip ospf neighbor detail").get("neighbors", {}) for side in (near, core)]
+        found = [side.ask_ospf("neighbor detail").get("neighbors", {}) for side in (near, core)]
         return [one["stateChangeCounter"] for of in found for some in of.values() for one in some]
 
     with routers(near, core), Talk(n) as talk:
@@ -1209,7 +1209,7 @@ def a_flood_of_ospf_leaves_its_adjacency_full(n):
         expect_equal(len(before), 2, "neighbours of both sides")
         flooded_by = flood_class(n, "routing", "ospf", by_shared_memory(n, OSPF_FLOOD_SECONDS), talk, is_exact=True)
         expect_equal(changes(), before, "changes of the state of neighbours")
-        expect(near.is_full() and core.is_full(), f"OSPF is Full: {near.ask('ip ospf neighbor')}")
+        expect(near.is_full() and core.is_full(), f"OSPF is Full: {near.ask_ospf('neighbor')}")
         talk.expect_nothing_lost("the flood", flooded_by)
 
 

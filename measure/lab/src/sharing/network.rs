@@ -72,7 +72,7 @@ impl Nat {
     }
 
     fn pool(&self) -> String {
-        format!("203.0.113.{}/29", 16 * self.number)
+        format!("203.0.113.{}/29", 16 * self.number + 8)
     }
 
     /// What stays announced while it is drained, so that packets of its flows come back.
@@ -102,10 +102,6 @@ kernel = "nx-outside"
 prefix = "100.64.0.0/16"
 via = "{ACCESS}"
 
-[[route]]
-prefix = "0.0.0.0/0"
-via = "{BORDER}"
-
 [[pool]]
 name = "public"
 addresses = ["{}"]
@@ -131,20 +127,20 @@ socket = "{}"
 
     /// The recipe of docs/routing.md for it: the daemon and its configuration.
     fn recipe(&self) -> Vec<(&'static str, String)> {
-        let loopback = self.loopback();
+        let interface = |number, device| format!("interface {device}\n ip ospf {number} area 0\n{}", hellos(0));
+        let ospf = |number, interfaces: String, router_id, more| {
+            format!(
+                "{POOLS}{interfaces}router ospf {number}\n ospf router-id {router_id}\n \
+                 redistribute kernel route-map pools\n{more}{TIMERS}"
+            )
+        };
+        let inside = format!("{}interface lo\n ip ospf 1 area 0\n", interface(1, "nx-inside"));
+        let outside = interface(2, "nx-outside");
         vec![
             ("bfdd", BFD.to_owned()),
             ("staticd", format!("ip route {} blackhole\n", self.aggregate())),
-            (
-                "ospfd",
-                format!(
-                    "{}{}router ospf\n ospf router-id {}\n network 10.255.0.0/24 area 0\n network {loopback} area 0\n \
-                     network 198.51.100.0/24 area 0\n redistribute kernel\n redistribute static\n{TIMERS}",
-                    interface("nx-inside", 0),
-                    interface("nx-outside", 0),
-                    self.outside(),
-                ),
-            ),
+            ("ospfd-1", ospf(1, inside, self.inside(), "")),
+            ("ospfd-2", ospf(2, outside, self.outside(), " redistribute static route-map pools\n")),
         ]
     }
 }
@@ -155,18 +151,22 @@ const BFD: &str =
 /// A second change follows the first at once.
 const TIMERS: &str = " timers throttle spf 10 50 100\n timers throttle lsa all 0\n timers lsa min-arrival 0\n";
 
-fn interface(device: &str, priority: u8) -> String {
+/// Of what the kernel has, only pools are announced.
+const POOLS: &str = "ip prefix-list pools permit 203.0.113.0/24 le 32\nroute-map pools permit 10\n \
+                     match ip address prefix-list pools\n";
+
+fn hellos(priority: u8) -> String {
     format!(
-        "interface {device}\n ip ospf hello-interval 1\n ip ospf dead-interval 4\n ip ospf priority {priority}\n \
-         ip ospf bfd\n ip ospf bfd profile fast\n"
+        " ip ospf hello-interval 1\n ip ospf dead-interval 4\n ip ospf priority {priority}\n ip ospf bfd\n \
+         ip ospf bfd profile fast\n"
     )
 }
 
 /// OSPF of the routers on both sides: they are the designated ones of their link.
-fn router(device: &str, prefix: &str, router_id: &str) -> Vec<(&'static str, String)> {
+fn router(device: &str, prefix: &str, router_id: &str, more: &str) -> Vec<(&'static str, String)> {
     let ospf = format!(
-        "{}router ospf\n ospf router-id {router_id}\n network {prefix} area 0\n{TIMERS}",
-        interface(device, 200)
+        "interface {device}\n{}router ospf\n ospf router-id {router_id}\n network {prefix} area 0\n{more}{TIMERS}",
+        hellos(200)
     );
     vec![("bfdd", BFD.to_owned()), ("ospfd", ospf)]
 }
@@ -207,8 +207,10 @@ impl Network {
             network.start_nat(number, options, stop)?;
         }
         let [access, border] = [network.name("access"), network.name("border")];
-        network.start_frr(&access, &router("inside", "10.255.0.0/24", ACCESS), stop)?;
-        network.start_frr(&border, &router("outside", "198.51.100.0/24", BORDER), stop)?;
+        network.start_frr(&access, &router("inside", "10.255.0.0/24", ACCESS, ""), stop)?;
+        // A default route, and a route of its own that it shall not spread inside.
+        let more = " network 192.0.2.0/24 area 0\n default-information originate always\n";
+        network.start_frr(&border, &router("outside", "198.51.100.0/24", BORDER, more), stop)?;
         for place in 0..network.nats.len() {
             let (namespace, recipe) = (network.nats[place].namespace.clone(), network.nats[place].recipe());
             network.start_frr(&namespace, &recipe, stop)?;
@@ -337,7 +339,12 @@ impl Network {
         for (name, text) in all {
             self.write(Path::new(&file(&format!("{name}.conf"))), &text)?;
             let mut words = ["sh", "-c", AS_ROOT, "sh", &group].map(str::to_owned).to_vec();
-            words.extend([format!("{FRR}/{name}"), "-f".to_owned(), file(&format!("{name}.conf"))]);
+            // An instance of its own has a number.
+            let (program, number) = name.split_once('-').unwrap_or((name, ""));
+            words.extend([format!("{FRR}/{program}"), "-f".to_owned(), file(&format!("{name}.conf"))]);
+            if !number.is_empty() {
+                words.extend(["-n", number].map(str::to_owned));
+            }
             let more = [
                 ["-u", "root"].map(str::to_owned),
                 ["-g".to_owned(), "root".to_owned()],
