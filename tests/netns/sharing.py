@@ -4,7 +4,8 @@
 
 Routing daemons are FRR. Each NAT has a pool of its own, 203.0.113.(16 n + 8)/29, and the access
 router has a resilient group of next hops; or all have 203.0.113.16/29, and the metric decides. The
-border announces a default route and routes of its own, as real ones do.
+border announces a default route and routes of its own, as real ones do. The NATs have no static
+routes: OSPF brings the way to the subscribers, and the default route.
 """
 
 import contextlib
@@ -27,6 +28,8 @@ from netlab.process import wait_until
 ACCESS, BORDER, SERVER = "10.255.0.1", "198.51.100.1", "192.0.2.10"
 SUBSCRIBERS_VIA = "10.254.0.2"
 SERVER_PORT = 7000
+# What OSPF brings to each NAT: the default route, and the subscribers.
+LEARNED = {"0.0.0.0/0", "100.64.0.0/16"}
 # Recipes.
 SHARING, ANYCAST = "sharing", "anycast"
 # Seconds without a packet after which the access router may give a bucket to another NAT.
@@ -44,6 +47,7 @@ BUCKETS = 8192
 GROUP = 4_000_000
 # What the routers on both sides announce besides their link: the way to the subscribers; those to
 # the Internet and to the server. To FAR, which the server has too, only the default route leads.
+# Brings the route to the subscribers. FRR redistributes no default route by this.
 INSIDE = ("redistribute kernel",)
 OUTSIDE = ("default-information originate always", "network 192.0.2.0/24 area 0")
 FAR = "198.18.0.1"
@@ -96,10 +100,6 @@ realm = "outside"
 driver = "{outside}"
 addresses = ["{self.outside}/24"]
 kernel = "nx-outside"
-
-[[route]]
-prefix = "100.64.0.0/16"
-via = "{ACCESS}"
 
 [[pool]]
 name = "public"
@@ -311,7 +311,17 @@ class Sharing:
         words = host.ip("route", "show", prefix).split()
         return words[words.index("via") + 1] if "via" in words else None
 
+    def wait_until_learned(self, nat):
+        """Waits until a NAT forwards both ways by routes that OSPF has brought."""
+        def learned():
+            used = [route for route in nat.show("routes", "--all") if route["used"]]
+            return {route["prefix"] for route in used if (route["source"], route["protocol"]) == ("kernel", "ospf")}
+
+        expect(wait_until(lambda: LEARNED <= learned(), 60, 0.1), f"{nat.inside} has learned {learned()}, not {LEARNED}")
+
     def wait_for_all(self):
+        for nat in self.nats:
+            self.wait_until_learned(nat)
         if self.kind == ANYCAST:
             self.wait_for_first(self.nats[0])
             return

@@ -152,6 +152,38 @@ def a_route_of_the_kernel_leads_packets(n):
 
 
 @test("kernel_routes")
+def subscribers_need_no_static_route(n):
+    """A pool serves subscribers that only a route of the kernel leads to."""
+    prefix, subscriber = "10.7.0.0/16", "10.7.0.5"
+    text = n.dut.configuration.read_text()
+    served = 'subscribers = ["100.64.0.0/10"]'
+    expect_equal(text.count(served), 1, "pools of all subscribers")
+    expect_equal(n.dut.stop(), None, "end of the instance before")
+    n.dut.configuration.write_text(text.replace(served, f'subscribers = ["100.64.0.0/10", "{prefix}"]'))
+    port = fresh_port()
+    try:
+        n.dut.restart()
+        n.sub1.ip("address", "add", f"{subscriber}/32", "dev", "lo")
+        n.nat.ip("route", "add", prefix, "via", SUBSCRIBERS["sub1"], "dev", "nx-inside", "proto", OWN)
+        expect(wait_until(lambda: used_route(n, prefix), 10, 0.1), "the route of the kernel")
+        with sockets(udp(n.srv1, port, SRV1, timeout=5), udp(n.sub1, 0, subscriber, timeout=5)) as (server, client):
+            client.sendto(b"question", (SRV1, port))
+            _, external = server.recvfrom(100)
+            server.sendto(b"answer", external)
+            expect_equal(client.recv(100), b"answer", "an answer by the learned route")
+            n.nat.ip("route", "del", prefix, "proto", OWN)
+            expect(wait_until(lambda: not used_route(n, prefix), 10, 0.1), "without the route")
+            verdict, _ = explained(n, "udp", f"{SRV1}:{port}", f"{external[0]}:{external[1]}", "--inbound")
+            expect_equal(verdict, "no_route", "what becomes of an answer now")
+    finally:
+        n.sub1.run(["ip", "address", "del", f"{subscriber}/32", "dev", "lo"])
+        n.nat.run(["ip", "route", "del", prefix, "proto", OWN])
+        n.dut.stop()
+        n.dut.configuration.write_text(text)
+        n.dut.restart()
+
+
+@test("kernel_routes")
 def many_routes_of_the_kernel_come_and_go(n):
     prefixes = [f"10.{first}.{second}.0/24" for first in range(8) for second in range(250)]
 
@@ -716,6 +748,63 @@ def pools_are_withheld_while_a_device_of_the_kernel_is_down(n):
         n.nat.ip("link", "set", "nx-outside", "up")
         n.nat.run(["ip", "route", "del", LEARNED, "proto", OWN])
     expect(wait_until(lambda: withheld() != "device_down", 15, 0.1), f"afterwards: {withheld()}")
+
+
+@test("kernel_routes")
+def a_device_of_the_kernel_with_another_mtu_or_none_is_logged_once(n):
+    log = lambda: n.dut.daemon.log()  # noqa: E731
+    withheld = lambda: n.dut.show("status")[0]["announcement"]["withheld"]  # noqa: E731
+    n.nat.ip("route", "replace", LEARNED, "via", CORE, "dev", "nx-outside", "proto", OWN)
+    try:
+        expect(wait_until(lambda: withheld() is None, 15, 0.1), f"announced before: {withheld()}")
+        n.nat.ip("link", "set", "nx-outside", "mtu", 1300)
+        expect(wait_until(lambda: "was given an MTU of 1300 bytes" in log(), 10, 0.1), f"the log: {log()[-2000:]}")
+        expect_equal(withheld(), None, "the pools stay announced")
+        before = log().count("as it should be again")
+        n.nat.ip("link", "set", "nx-outside", "mtu", 1500)
+        expect(wait_until(lambda: log().count("as it should be again") > before, 10, 0.1), f"the log: {log()[-2000:]}")
+        n.nat.ip("link", "del", "nx-inside")
+        expect(wait_until(lambda: "was deleted" in log(), 10, 0.1), f"the log: {log()[-2000:]}")
+        # Frames of the other device come meanwhile.
+        n.nat.run(["ping", "-c", 3, "-i", 0.3, CORE])
+        expect_equal((log().count("was deleted"), log().count("os error")), (1, 0), "lines of the log")
+    finally:
+        n.nat.run(["ip", "route", "del", LEARNED, "proto", OWN])
+        n.dut.stop()
+        n.dut.restart()
+
+
+@test("kernel_routes")
+def a_port_of_packet_sockets_is_not_heard_twice(n):
+    """The kernel's own stack would answer, too, and forward packets of subscribers untranslated."""
+    leaks = lambda: n.core.run(["nft", "list", "table", "ip", "leaks"])[1]  # noqa: E731
+    before = leaks()
+    text = n.dut.configuration.read_text()
+    expect_equal(n.dut.stop(), None, "end of the instance before")
+    n.dut.configuration.write_text(text.replace("net_af_xdp", "net_af_packet"))
+    n.dut.restart()
+    forwarded = n.nat.run(["sysctl", "-n", "net.ipv4.ip_forward"])[1].strip()
+    try:
+        n.nat.sysctl("net.ipv4.ip_forward", 1)
+        n.nat.ip("route", "replace", "default", "via", CORE, "dev", "nx-outside", "metric", 20)
+        expect("chain ingress" in n.nat.run(["nft", "list", "ruleset"])[1], f"nftables: {n.dut.daemon.log()[-2000:]}")
+        for host, address in ((n.core, NAT_OUTSIDE), (n.sub1, NAT_INSIDE)):
+            _, out, _ = host.run(["ping", "-c", 3, "-i", 0.2, address])
+            expect("3 received" in out and "duplicates" not in out, f"answers of {address}: {out}")
+        port = fresh_port()
+        with sockets(udp(n.srv1, port, SRV1), udp(n.sub1, 0, SUBSCRIBERS["sub1"])) as (server, client):
+            client.sendto(b"once", (SRV1, port))
+            _, (address, _) = server.recvfrom(100)
+            expect(address in POOL, f"translated: {address}")
+        expect_equal(leaks(), before, "packets with an inside source at the core router")
+    finally:
+        n.nat.sysctl("net.ipv4.ip_forward", forwarded)
+        n.nat.run(["ip", "route", "del", "default", "metric", "20"])
+        failure = n.dut.stop()
+        left = n.nat.run(["nft", "list", "ruleset"])[1]
+        n.dut.configuration.write_text(text)
+        n.dut.restart()
+    expect_equal((failure, "ingress" in left), (None, False), "at the end, the kernel hears the port again")
 
 
 @test("kernel_routes")

@@ -26,6 +26,7 @@ use nat::types::Side;
 use crate::check::routes::ResolvedRoute;
 use crate::draft::Draft;
 use crate::draft::interface::InterfaceDraft;
+use crate::draft::pool::PoolDraft;
 use crate::report::Placed;
 use crate::report::Report;
 
@@ -49,7 +50,13 @@ pub(crate) fn reaches(draft: &Draft, routes: &[ResolvedRoute]) -> Vec<Reach> {
         let Some(side) = written.side else { continue };
         for (prefix, _) in written.connected() {
             let by = format!("interface \"{}\"", written.label());
-            let is_link = routes.iter().any(|route| route.interface == interface && prefix.contains(route.next_hop));
+            let is_served = |pool: &PoolDraft| {
+                pool.serves(&vrf_of(written)) && pool.subscribers.iter().any(|served| served.value.overlaps(prefix))
+            };
+            // The router of a route that the kernel learns is on it.
+            let is_link_of_learned = draft.learns_by(written) && !draft.pools.iter().any(is_served);
+            let is_link = is_link_of_learned
+                || routes.iter().any(|route| route.interface == interface && prefix.contains(route.next_hop));
             reaches.push(Reach { side, prefix, interface, vrf: vrf_of(written), is_link, by });
         }
     }

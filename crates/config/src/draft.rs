@@ -19,6 +19,7 @@ pub(crate) mod sink;
 mod snmp;
 pub(crate) mod transition;
 
+use nat::types::Side;
 use toml_edit::Item;
 use toml_edit::Key;
 use toml_edit::Table;
@@ -28,6 +29,7 @@ use toml_edit::Value;
 use crate::draft::class::ClassDraft;
 use crate::draft::forward::ForwardDraft;
 use crate::draft::gateway::GatewayDraft;
+use crate::draft::interface::Attachment;
 use crate::draft::interface::InterfaceDraft;
 use crate::draft::pool::PoolDraft;
 use crate::draft::port_timeout::PortTimeoutDraft;
@@ -82,6 +84,29 @@ impl Draft {
     /// The VRFs with IPv6 hosts behind NAT64 or softwires.
     pub(crate) fn host_vrfs(&self) -> impl Iterator<Item = &str> {
         self.served().filter_map(|served| Some(served.vrf.as_ref()?.value.as_str()))
+    }
+
+    /// Whether routes of the kernel may lead over an interface: it has a device there, its own or
+    /// that of its port. Such routes are not known before they come.
+    pub(crate) fn learns_by(&self, interface: &InterfaceDraft) -> bool {
+        let has_device = || match &interface.attachment {
+            Attachment::Parent(parent) => self.interfaces.iter().any(|other| {
+                other.kernel.is_some() && other.name.as_ref().is_some_and(|name| name.value == parent.value)
+            }),
+            _ => false,
+        };
+        self.singles.routing_kernel && (interface.kernel.is_some() || has_device())
+    }
+
+    /// The same of any interface of a side.
+    pub(crate) fn learns(&self, side: Side) -> bool {
+        self.interfaces.iter().any(|it| it.side == Some(side) && self.learns_by(it))
+    }
+
+    /// The same of any inside interface of one of these VRFs.
+    pub(crate) fn learns_inside(&self, is_meant: impl Fn(&str) -> bool) -> bool {
+        let is_of = |it: &InterfaceDraft| matches!(it.facing(), Some((Side::Inside, vrf)) if is_meant(vrf));
+        self.interfaces.iter().any(|it| is_of(it) && self.learns_by(it))
     }
 
     /// Walks the document.

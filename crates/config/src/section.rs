@@ -77,7 +77,12 @@ impl<'a> Section<'a> {
             }
             None => match key.default {
                 Preset::Required(example) => {
-                    report.fault(&place, "is missing", "", format!("write {name} = {example}"));
+                    // The name of a pool of this file would have to be known here.
+                    let remedy = match name {
+                        "pool" => "write pool = with the name of a [[pool]]".to_owned(),
+                        _ => format!("write {name} = {example}"),
+                    };
+                    report.fault(&place, "is missing", "", remedy);
                     None
                 }
                 Preset::Value(text) => {
@@ -116,10 +121,11 @@ impl<'a> Section<'a> {
 
     /// `true` or `false`.
     pub(crate) fn boolean(&self, name: &str, report: &mut Report) -> Option<bool> {
-        let (key, found) = self.found(name, report)?;
+        let (_, found) = self.found(name, report)?;
         let value = found.value.as_bool();
         if value.is_none() {
-            self.wrong_type(key, &found, "true or false", report);
+            let remedy = format!("write {name} = true or {name} = false");
+            report.fault(&found.place, "is not true or false", shown(&found.value), remedy);
         }
         value
     }

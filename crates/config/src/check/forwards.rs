@@ -263,7 +263,7 @@ fn one_end(
         }
         Some(_) => {
             let is_there = |reach: &Reach| reach.side == Side::Inside && reach.prefix.contains(address);
-            if is_network_clean && !reaches.iter().any(is_there) {
+            if is_network_clean && !draft.learns_inside(|own| own == vrf) && !reaches.iter().any(is_there) {
                 let remedy = "add an inside [[route]] or interface that leads there";
                 let problem = "cannot be reached by any inside interface or route";
                 report.fault(&end.place, problem, address.to_string(), remedy);
@@ -299,7 +299,8 @@ fn ipv6_end(address: Ipv6Addr, end: &End, (vrf, draft): (&str, &Draft), is_netwo
     let connected = draft.interfaces.iter().filter(|interface| interface.side == Some(Side::Inside));
     let connected = connected.flat_map(|interface| &interface.addresses6).map(|own| own.value);
     let routed = draft.routes.iter().filter_map(|route| Some(route.prefix6.as_ref()?.value));
-    if is_network_clean && !draft.singles.routing_kernel && !connected.chain(routed).any(|it| contains(it, address)) {
+    let may_learn = draft.learns_inside(|own| own == vrf);
+    if is_network_clean && !may_learn && !connected.chain(routed).any(|it| contains(it, address)) {
         let remedy = "add an inside [[route]] or interface that leads there";
         report.fault(&end.place, "cannot be reached by any inside interface or route", seen, remedy);
     }

@@ -43,6 +43,13 @@ pub(crate) fn check(draft: &Draft, links: &Links, report: &mut Report) -> Vec<Op
                 report.fault(place, problem, format!("\"{name}\""), "write another name");
             }
         }
+        if let Some(name) = &name
+            && let Some(port) = interfaces.iter().find(|other| is_made_on(other, name))
+        {
+            let place = interface.kernel.as_ref().map_or(&interface.place, |kernel| &kernel.place);
+            let problem = format!("is the device below the port of interface \"{}\"", port.label());
+            report.fault(place, problem, format!("\"{name}\""), "write another name, such as \"nx-wan\"");
+        }
         names.push(name);
     }
     check_tables(interfaces, &names, report);
@@ -51,6 +58,12 @@ pub(crate) fn check(draft: &Draft, links: &Links, report: &mut Report) -> Vec<Op
         report.fault(&draft.singles.routing_place, "has no interface with a device in the kernel", "true", remedy);
     }
     names
+}
+
+/// Whether the driver of an interface uses or makes a device of the kernel with this name.
+fn is_made_on(interface: &InterfaceDraft, name: &str) -> bool {
+    let Attachment::Port { driver, .. } = &interface.attachment else { return false };
+    driver.value.text.split(',').any(|word| word.strip_prefix("iface=") == Some(name))
 }
 
 /// The kernel's table of its own addresses and broadcasts.

@@ -223,7 +223,8 @@ fn subscribers(draft: &Draft, reaches: &[Reach], is_network_clean: bool, report:
                 |reach: &Reach| reach.side == Side::Inside && pool.serves(&reach.vrf) && reach.prefix.overlaps(prefix);
             // Where all subscribers are IPv6 hosts, nobody has written these.
             let is_for_hosts = subscribers.place.line.is_none() && draft.host_pools().any(|name| name == pool.label());
-            if is_network_clean && !is_for_hosts && !reaches.iter().any(is_inside) {
+            let may_learn = draft.learns_inside(|vrf| pool.serves(vrf));
+            if is_network_clean && !is_for_hosts && !may_learn && !reaches.iter().any(is_inside) {
                 let remedy = "add an inside [[route]] or interface that leads there";
                 report.fault(&place, "cannot be reached by any inside interface or route", prefix.to_string(), remedy);
             }
@@ -244,7 +245,8 @@ fn everyone_served(draft: &Draft, reaches: &[Reach], report: &mut Report) {
     if !serves_some || !draft.pools.iter().all(is_known) {
         return;
     }
-    for (index, interface) in draft.interfaces.iter().enumerate() {
+    // Routes of the kernel may lead to subscribers behind any interface with a device there.
+    for (index, interface) in draft.interfaces.iter().enumerate().filter(|(_, it)| !draft.learns_by(it)) {
         let mut behind =
             reaches.iter().filter(|reach| reach.side == Side::Inside && reach.interface == index).peekable();
         let Some(first) = behind.peek().map(|reach| reach.prefix) else { continue };

@@ -69,7 +69,7 @@ pub(super) const INTERFACE: &[Key] = &[
     ),
     key(
         "kernel_table",
-        Kind::Integer { min: 1, max: 4_294_967_295, unit: "number of a table" },
+        Kind::Integer { min: 1, max: 4_294_967_295, unit: "" },
         Preset::Derived {
             rule: "the table of the VRF device that it is in, otherwise 254, the main table",
             example: "10",

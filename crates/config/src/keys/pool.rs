@@ -43,7 +43,7 @@ pub(super) const POOL: &[Key] = &[
         Kind::List(PREFIX),
         Preset::Value("[\"0.0.0.0/0\"]"),
         "Inside addresses that this pool serves; the longest prefix of all pools wins. An inside interface \
-         or route must reach each.",
+         or route must reach each, unless routes of the kernel may (`[routing] kernel`).",
     ),
     key(
         "vrfs",

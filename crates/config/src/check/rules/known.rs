@@ -117,6 +117,8 @@ pub(super) struct Known<'d> {
     unserved: Vec<Vec<usize>>,
     /// Interfaces and routes are free of faults, so that unreachable addresses are worth reporting.
     is_network_clean: bool,
+    /// Routes of the kernel may lead inside, and outside, to more than the configuration says.
+    learns: [bool; 2],
 }
 
 /// The addresses of a pool but for those that it excludes.
@@ -184,6 +186,7 @@ impl<'d> Known<'d> {
             reaches,
             owners: draft.pools.iter().map(owners).collect(),
             is_network_clean,
+            learns: [Side::Inside, Side::Outside].map(|side| draft.learns(side)),
         }
     }
 
@@ -205,8 +208,9 @@ impl<'d> Known<'d> {
     }
 
     fn is_reached(&self, prefix: &Placed<Prefix>, side: Side, report: &mut Report) {
-        let there = if side == Side::Inside { &self.inside } else { &self.outside };
-        if !there.overlaps(prefix.value) {
+        let [inside, outside] = self.learns;
+        let (there, may_learn) = if side == Side::Inside { (&self.inside, inside) } else { (&self.outside, outside) };
+        if !may_learn && !there.overlaps(prefix.value) {
             let problem = format!("cannot be reached by any {} interface or route", side.name());
             let remedy = format!("add an {} [[route]] or interface that leads there", side.name());
             report.fault(&prefix.place, problem, prefix.value.to_string(), remedy);
