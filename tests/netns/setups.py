@@ -452,6 +452,7 @@ SETUPS = {
     # Networks of their own, one after the other.
     "load_sharing": {},
     "routing_links": {"kernel": True, "more": "\n[routing]\nkernel = true\n"},
+    "links": {},
     "kernel_flood": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + SHARED_MEMORY},
     "address_dependent": {"filtering": "address-dependent"},
     "address_and_port_dependent": {"filtering": "address-and-port-dependent"},

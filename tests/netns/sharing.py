@@ -47,7 +47,6 @@ BUCKETS = 8192
 GROUP = 4_000_000
 # What the routers on both sides announce besides their link: the way to the subscribers; those to
 # the Internet and to the server. To FAR, which the server has too, only the default route leads.
-# Brings the route to the subscribers. FRR redistributes no default route by this.
 INSIDE = ("redistribute kernel",)
 OUTSIDE = ("default-information originate always", "network 192.0.2.0/24 area 0")
 FAR = "198.18.0.1"

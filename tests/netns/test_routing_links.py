@@ -7,12 +7,15 @@ from netlab.namespace import connect
 from netlab.process import wait_until
 from netlab.topology import NAT_OUTSIDE
 from netlab.topology import SRV1
+from test_routing import CORE
 from test_routing import explained
 from test_routing import used_route
 
 # The second link to the core router.
 SECOND, SECOND_CORE = "198.51.105.2", "198.51.105.1"
 DEFAULT = "0.0.0.0/0"
+# A route with both next hops.
+SEVERAL = "198.18.0.0/15"
 
 
 def second_port():
@@ -64,6 +67,12 @@ def routes_leave_a_port_that_has_lost_its_link(n):
     def links():
         return {port["name"]: port["link_up"] for port in n.dut.show("interfaces")}
 
+    def wait_for_link(name, is_up):
+        """Waits until the interface is said to have a link or not, and the log says so of its port."""
+        expect(wait_until(lambda: links()[name] == is_up, 10, 0.1), f"{name}: {links()}")
+        line = f"port {name}: the link is {'up' if is_up else 'down'}"
+        expect(wait_until(lambda: line in n.dut.daemon.log(), 10, 0.1), f"{line}: {n.dut.daemon.log()[-2000:]}")
+
     def used():
         """Where the default route is from, and the interfaces that it leads over."""
         route = used_route(n, DEFAULT)
@@ -78,7 +87,14 @@ def routes_leave_a_port_that_has_lost_its_link(n):
     wait_for(("static", ["outside"]), "the default route of the configuration")
     default((SECOND_CORE, "nx-outside2"))
     wait_for_answers("with both links")
+    both = ["nexthop", "via", CORE, "dev", "nx-outside", "nexthop", "via", SECOND_CORE, "dev", "nx-outside2"]
+    n.nat.ip("route", "add", SEVERAL, *both)
     n.core.ip("link", "set", "nat", "down")
+    wait_for_link("outside", False)
+    with_link = lambda: {hop["interface"]: hop["link_up"] for hop in used_route(n, SEVERAL)["next_hops"]}  # noqa: E731
+    expect(wait_until(lambda: with_link() == {"outside": False, "outside2": True}, 10, 0.1), f"next hops: {with_link()}")
+    expect("(1, no link)" in n.dut.command("show", "routes", "--address", "198.18.0.1")[1], "the table says so")
+    n.nat.ip("route", "del", SEVERAL)
     pools_by(SECOND)
     # One of the pool is in the network of the first link.
     n.core.ip("route", "add", "198.51.100.77/32", "via", SECOND)
@@ -88,6 +104,7 @@ def routes_leave_a_port_that_has_lost_its_link(n):
     found = {route["source"]: route["reason"] for route in n.dut.show("routes", "--all") if route["prefix"] == DEFAULT}
     expect_equal(found.get("static"), "its interface has no link", "reason")
     n.core.ip("link", "set", "nat", "up")
+    wait_for_link("outside", True)
     n.core.ip("route", "del", "198.51.100.77/32")
     pools_by(NAT_OUTSIDE)
     wait_for(("static", ["outside"]), "the static route again")
@@ -106,3 +123,21 @@ def routes_leave_a_port_that_has_lost_its_link(n):
         sock.sendto(b"x", (SRV1, 53))
         grown = lambda: counted().get(verdict, 0) - before  # noqa: E731
         expect(wait_until(lambda: grown() == 1, 10, 0.1), f"{verdict}: {grown()} more, {steps}")
+
+
+@test("links")
+def a_link_that_the_driver_does_not_see_is_down(n):
+    """Without devices of Natrix in the kernel. AF_XDP itself says that every link is up."""
+    link = lambda: {port["name"]: port["link_up"] for port in n.dut.show("interfaces")}.get("outside")  # noqa: E731
+    said = lambda: n.dut.daemon.log().count("port outside: the link is")  # noqa: E731
+    expect_equal(link(), True, "at first")
+    n.core.ip("link", "set", "nat", "down")
+    try:
+        expect(wait_until(lambda: link() is False, 10, 0.1), f"the other end is down: {link()}")
+        expect(wait_until(lambda: said() == 1, 10, 0.1), f"the log: {n.dut.daemon.log()[-2000:]}")
+        rows = [line.split() for line in n.dut.command("show", "interfaces")[1].splitlines()]
+        expect_equal([row[2] for row in rows if row[0] == "outside"], ["down"], "the table")
+    finally:
+        n.core.ip("link", "set", "nat", "up")
+    expect(wait_until(lambda: link() is True, 10, 0.1), f"the other end is up: {link()}")
+    expect(wait_until(lambda: said() == 2, 10, 0.1), f"the log: {n.dut.daemon.log()[-2000:]}")

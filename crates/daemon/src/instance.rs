@@ -6,6 +6,7 @@ use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
@@ -118,6 +119,8 @@ pub struct Instance {
     /// The latest lookups of the process for SNMP, over all its connections.
     pub(crate) recorded_of_snmp: Mutex<Recorded>,
     routing: OnceLock<Arc<Routing>>,
+    /// By port: the device of the kernel below it, if any, has no link.
+    no_link_below: Mutex<Vec<bool>>,
 }
 
 /// Takes a lock even if a thread panicked while holding it: the guarded data is consistent at any
@@ -144,6 +147,7 @@ impl Instance {
             audit: OnceLock::new(),
             recorded_of_snmp: Mutex::default(),
             routing: OnceLock::new(),
+            no_link_below: Mutex::default(),
         }
     }
 
@@ -221,6 +225,24 @@ impl Instance {
     /// Routes of the kernel, if any port has a device there.
     pub fn routing(&self) -> Option<&Arc<Routing>> {
         self.routing.get()
+    }
+
+    /// Names of the devices of the kernel that ports are on top of (AF_XDP, packet sockets).
+    pub(crate) fn devices_below(&self) -> impl Iterator<Item = Option<&str>> {
+        self.description.ports.iter().map(|port| port.driver.split(',').find_map(|word| word.strip_prefix("iface=")))
+    }
+
+    /// Sets which devices of the kernel have no link. Drivers on top of one report it as up.
+    pub(crate) fn set_without_link(&self, names: &HashSet<String>) {
+        let below = self.devices_below().map(|name| name.is_some_and(|name| names.contains(name)));
+        *lock(&self.no_link_below) = below.collect();
+    }
+
+    /// By port: whether it has link, by its driver (`by_driver`) and by the kernel.
+    pub(crate) fn ports_up(&self, by_driver: &[bool]) -> Vec<bool> {
+        let below = lock(&self.no_link_below);
+        let is_up = |(port, is_up): (usize, &bool)| *is_up && below.get(port) != Some(&true);
+        by_driver.iter().enumerate().map(is_up).collect()
     }
 
     /// The audit log; None if nothing is recorded, as in a replay.

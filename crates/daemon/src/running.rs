@@ -294,9 +294,6 @@ fn start_keeper(instance: &Arc<Instance>, kernel: (Devices, Record), log: Log) -
     let routing = Arc::new(Routing::new(&instance.shared()));
     instance.set_routing(Arc::clone(&routing));
     let (of_shared, of_health) = (Arc::clone(instance), Arc::clone(instance));
-    // A driver on top of a device of the kernel (AF_XDP, packet sockets) reports its link as up.
-    let below = |driver: &str| driver.split(',').find_map(|word| word.strip_prefix("iface=").map(str::to_owned));
-    let below: Vec<Option<String>> = instance.description.ports.iter().map(|port| below(&port.driver)).collect();
     let health = move |without_link: &HashSet<String>| {
         let snapshots = of_health.snapshots();
         let refuses = of_health.shared().settings().events.back_pressure == BackPressure::Refuse;
@@ -306,10 +303,8 @@ fn start_keeper(instance: &Arc<Instance>, kernel: (Devices, Record), log: Log) -
             })
         };
         let ports_up = snapshots.as_ref().ok().and_then(|all| all.first()).map(|one| one.ports_up.clone());
-        let mut ports_up = ports_up.unwrap_or_default();
-        for (is_up, below) in ports_up.iter_mut().zip(&below) {
-            *is_up &= below.as_ref().is_none_or(|name| !without_link.contains(name));
-        }
+        of_health.set_without_link(without_link);
+        let ports_up = of_health.ports_up(&ports_up.unwrap_or_default());
         let is_up = |link: &InterfaceLink| ports_up.get(link.port.index()).copied().unwrap_or(false);
         Health {
             now: of_health.clock.now(),

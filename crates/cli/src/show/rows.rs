@@ -362,8 +362,13 @@ impl Row for Route {
         let of_several = self.next_hops.len() > 1;
         let hops = self.next_hops.iter().map(|hop| {
             let via = hop.via.as_ref().map_or_else(|| "on link".to_owned(), |via| format!("via {via}"));
-            let weight = if of_several { format!(" ({})", hop.weight) } else { String::new() };
-            format!("{} {via}{weight}", hop.interface)
+            let notes = match (of_several, hop.link_up) {
+                (true, true) => format!(" ({})", hop.weight),
+                (true, false) => format!(" ({}, no link)", hop.weight),
+                (false, true) => String::new(),
+                (false, false) => " (no link)".to_owned(),
+            };
+            format!("{} {via}{notes}", hop.interface)
         });
         let hops: Vec<String> = hops.collect();
         vec![
@@ -372,7 +377,11 @@ impl Row for Route {
             if self.used { "yes" } else { "no" }.to_owned(),
             self.protocol.as_ref().map_or_else(|| self.source.to_string(), |from| format!("{} {from}", self.source)),
             human::or_dash(self.metric),
-            if hops.is_empty() { "-".to_owned() } else { hops.join(", ") },
+            match hops.as_slice() {
+                [] if self.drops => "drops packets".to_owned(),
+                [] => "-".to_owned(),
+                _ => hops.join(", "),
+            },
             self.reason.clone(),
         ]
     }

@@ -90,8 +90,11 @@ pub struct Route {
     pub prefix: String,
     /// Where the route is from.
     pub source: RouteSource,
-    /// Next hops; a subscriber keeps to one of them. Empty: packets are dropped.
+    /// Next hops; a subscriber keeps to one of them.
     pub next_hops: Vec<RouteNextHop>,
+    /// The route has no next hops and drops packets: `blackhole`, `unreachable` or `prohibit` in
+    /// the kernel, or a prefix that leads inside.
+    pub drops: bool,
     /// The routing protocol that gave the route to the kernel: `bgp`, `ospf`, or a number.
     pub protocol: Option<String>,
     /// Metric of a route of the kernel. The lowest counts.
@@ -113,6 +116,9 @@ pub struct RouteNextHop {
     pub via: Option<String>,
     /// Share of the subscribers, relative to the other next hops.
     pub weight: u16,
+    /// Its interface has link, and the device of that in the kernel, if any, is set up. Only such
+    /// next hops are used.
+    pub link_up: bool,
 }
 
 /// A neighbour in the cache of one worker.

@@ -33,6 +33,7 @@ pub use device::all_links;
 pub use device::device_address;
 pub use device::own_arp_only;
 pub use device::station;
+pub use device::without_link;
 pub(super) use message::HEADER;
 pub(super) use message::attributes;
 pub(super) use message::half;

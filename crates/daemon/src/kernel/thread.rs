@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::HashMap;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use rustix::event::PollFd;
 use rustix::event::PollFlags;
 use rustix::event::Timespec;
 use rustix::event::poll;
+use rustix::io::Errno;
 use wire::ethernet::MacAddress;
 
 use crate::kernel::end::Ask;
@@ -116,7 +118,7 @@ impl KernelThread {
             sent: rings.sent,
             spare: Vec::new(),
             has_lost: false,
-            is_broken: false,
+            broken: HashSet::new(),
             log,
         };
         relay.dump();
@@ -154,8 +156,8 @@ struct Relay<B> {
     spare: Vec<Box<[u8]>>,
     /// Messages about neighbours were lost.
     has_lost: bool,
-    /// A TAP failed; said once.
-    is_broken: bool,
+    /// Ports whose TAP failed since it last gave a frame; said once for each.
+    broken: HashSet<PortIndex>,
     log: Log,
 }
 
@@ -173,7 +175,7 @@ impl<B: Buffer> Relay<B> {
         waited.push(PollFd::from_borrowed_fd(self.monitor.as_fd(), PollFlags::IN));
         let pause = Timespec { tv_sec: 0, tv_nsec: PAUSE.as_nanos() as _ };
         // After an error, and from a device that is down, it only waits.
-        if !matches!(poll(&mut waited, Some(&pause)), Ok(ready) if ready == 0 || !self.is_broken) {
+        if !matches!(poll(&mut waited, Some(&pause)), Ok(ready) if ready == 0 || self.broken.is_empty()) {
             thread::sleep(PAUSE);
         }
     }
@@ -213,15 +215,17 @@ impl<B: Buffer> Relay<B> {
                     Ok(Some(length)) => length,
                     other => {
                         self.spare.push(bytes);
-                        if let (Err(error), false) = (other, self.is_broken) {
+                        if let Err(error) = other
+                            && self.broken.insert(device.port)
+                            && !is_deleted(&error)
+                        {
                             let name = &device.name;
-                            self.log.warn(&format_args!("kernel device {name}: {error}; was it deleted or set down?"));
-                            self.is_broken = true;
+                            self.log.warn(&format_args!("kernel device {name}: {error}; was it set down?"));
                         }
                         break;
                     }
                 };
-                self.is_broken = false;
+                self.broken.remove(&device.port);
                 count += 1;
                 self.sent.note(device.port, bytes.get(..length).unwrap_or_default());
                 // There is room.
@@ -297,6 +301,11 @@ impl<B: Buffer> Relay<B> {
             let _ = ends.told.try_push(Told { interface, address, station });
         }
     }
+}
+
+/// The device of a TAP is gone for good. The thread that follows devices says so.
+fn is_deleted(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::BADFD)
 }
 
 /// Nothing new: the kernel has not heard from the neighbour for a while, or asks it again. Workers

@@ -24,6 +24,7 @@ use std::thread;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use compare::Cause;
 use control::Withheld;
 use nat::Shared;
 use nat::stand_in::Prefix6;
@@ -124,6 +125,8 @@ struct Follower {
     objects: NextHopObjects,
     /// Prefixes and metrics that the kernel has several routes of, one behind the other.
     doubled: HashSet<(Table, IpAddr, u8, u32)>,
+    /// What a comparison corrected, while a message about it may still be unread.
+    suspects: HashSet<(Table, IpAddr, u8)>,
     /// A message says too little, so that all routes must be compared.
     compares_soon: bool,
     /// A device has changed, so that all routes must be compared now.
@@ -208,6 +211,7 @@ impl Follower {
             checked_at: None,
             objects: NextHopObjects::default(),
             doubled: HashSet::new(),
+            suspects: HashSet::new(),
             compares_soon: false,
             compares_now: false,
             moved: BTreeSet::new(),
@@ -237,6 +241,9 @@ impl Follower {
             self.look_if_due();
             self.follow_links();
             let now = Instant::now();
+            if !matches!(received, Ok(true)) {
+                self.count_suspects();
+            }
             if received.is_err() {
                 RouteCounters::add(&self.routing.counters.lost, 1);
                 lost_at.get_or_insert(now);
@@ -251,9 +258,14 @@ impl Follower {
                 if makes_good {
                     lost_at = (!is_empty).then_some(now);
                 }
+                let cause = match self.compares_now || self.compares_soon {
+                    _ if makes_good => Cause::Lost,
+                    true => Cause::Asked,
+                    false => Cause::Time,
+                };
                 (self.compares_soon, self.compares_now) = (false, false);
                 self.read_links();
-                self.compare(&mut reader);
+                self.compare(&mut reader, cause);
                 self.announces_again = true;
                 let done = Instant::now();
                 compare_at = done + COMPARE_INTERVAL;
@@ -300,6 +312,12 @@ impl Follower {
         received
     }
 
+    /// All messages are read, so nothing explains what the last comparison corrected and is left.
+    fn count_suspects(&mut self) {
+        RouteCounters::add(&self.routing.counters.corrected, self.suspects.len());
+        self.suspects.clear();
+    }
+
     /// Takes over a changed configuration.
     fn take_settings(&mut self) {
         let shared = (self.shared)();
@@ -334,8 +352,9 @@ impl Follower {
     /// What changes without a message: links of ports, and the pools' health.
     fn look(&mut self) {
         let mut health = (self.health)(&self.without_link);
-        health.devices_down6 = self.faults.keys().copied().collect();
-        let down = self.faults.iter().filter(|(_, fault)| !fault.is_of_ipv6());
+        let faults = || self.faults.iter().filter(|(_, fault)| !fault.is_harmless());
+        health.devices_down6 = faults().map(|(interface, _)| *interface).collect();
+        let down = faults().filter(|(_, fault)| !fault.is_of_ipv6());
         health.devices_down = down.map(|(interface, _)| *interface).collect();
         for device in &self.devices.ports {
             let is_up = health.ports_up.get(device.port.index()).copied().unwrap_or(false);

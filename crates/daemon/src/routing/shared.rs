@@ -31,8 +31,10 @@ pub struct RouteCounters {
     pub lost: AtomicU64,
     /// Comparisons of all routes.
     pub compared: AtomicU64,
-    /// Routes that a comparison corrected.
+    /// Routes that a comparison corrected, and no message of the kernel explains.
     pub corrected: AtomicU64,
+    /// Routes that changed without a message of their own.
+    pub reread: AtomicU64,
     /// Routes for which the tables had no room.
     pub refused: AtomicU64,
     /// Prefixes announced now.

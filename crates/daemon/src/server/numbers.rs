@@ -230,7 +230,7 @@ fn addresses(settings: &Settings, index: usize) -> Vec<String> {
 
 pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
     let (snapshots, rates) = (instance.snapshots()?, instance.rates());
-    let ports = snapshots.first().map(|snapshot| (snapshot.ports.as_slice(), snapshot.ports_up.as_slice()));
+    let ports = snapshots.first().map(|snapshot| (snapshot.ports.as_slice(), instance.ports_up(&snapshot.ports_up)));
     let (statistics, up) = ports.unwrap_or_default();
     let shared = instance.shared();
     let places = shared.settings().interfaces.iter().zip(&instance.description.links).enumerate();
@@ -624,7 +624,18 @@ fn route_counters(counters: &RouteCounters) -> Vec<Counter> {
         ("routes_changes", &counters.changes, Event, "Changes of routes that the kernel reported."),
         ("routes_lost", &counters.lost, Event, "Times that the kernel reported faster than Natrix read."),
         ("routes_compared", &counters.compared, Event, "Comparisons of all routes with those of the kernel."),
-        ("routes_corrected", &counters.corrected, Event, "Routes that a comparison corrected."),
+        (
+            "routes_corrected",
+            &counters.corrected,
+            Event,
+            "Routes that a comparison corrected: messages of the kernel were lost or misread.",
+        ),
+        (
+            "routes_reread",
+            &counters.reread,
+            Event,
+            "Routes that changed without a message of their own, as when a device goes down.",
+        ),
         ("routes_refused", &counters.refused, Event, "Routes for which the tables of the workers had no room."),
         (
             "routes_announced",

@@ -64,10 +64,9 @@ pub(super) fn after(instance: &Instance, explained: &Explanation) -> Result<(Vec
 /// Whether packets can leave by an interface.
 fn has_link(instance: &Instance, interface: InterfaceId) -> Result<bool, Fault> {
     let port = instance.description.links.get(interface.index()).map(|link| link.port);
-    let ports_up = instance.snapshot(0)?.ports_up;
+    let ports_up = instance.ports_up(&instance.snapshot(0)?.ports_up);
     let is_up = port.and_then(|port| ports_up.get(port.index()).copied()).unwrap_or(false);
-    // The thread that follows the kernel also knows of devices below ports, and of those that stand
-    // for them.
+    // The thread that follows the kernel also knows of devices that stand for ports.
     let hop = Hop { interface, gateway: 0, weight: 1 };
     Ok(is_up && (instance.routing().is_none() || instance.with_routes(|rib: &Rib| rib.has_link(&hop))))
 }

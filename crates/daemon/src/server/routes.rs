@@ -175,6 +175,7 @@ fn announced(instance: &Instance, settings: &Settings, list: &List, is_meant: im
             prefix: served.to_string(),
             source,
             next_hops: Vec::new(),
+            drops: false,
             protocol: None,
             metric: None,
             used,
@@ -236,7 +237,7 @@ fn described<P: Family>(
             Some(best) => beaten(best, candidate.source).to_owned(),
             None => String::new(),
         };
-        Route { used, reason, ..route_of(settings, table, prefix, candidate) }
+        Route { used, reason, ..route_of(rib, settings, (table, prefix), candidate) }
     };
     candidates.iter().enumerate().map(route).collect()
 }
@@ -262,12 +263,18 @@ fn beaten(by: Source, source: Source) -> &'static str {
     }
 }
 
-fn route_of<P: Family>(settings: &Settings, table: Table, prefix: P, candidate: &Candidate<P::Address>) -> Route {
+fn route_of<P: Family>(
+    rib: &RibOf<P>,
+    settings: &Settings,
+    (table, prefix): (Table, P),
+    candidate: &Candidate<P::Address>,
+) -> Route {
     let Facing { side, realm } = facing(table);
     let next_hop = |hop: &Hop<P::Address>| RouteNextHop {
         interface: interface_name(settings, hop.interface),
         via: (hop.gateway != P::Address::default()).then(|| P::ip(hop.gateway).to_string()),
         weight: hop.weight,
+        link_up: rib.has_link(hop),
     };
     let (source, protocol, metric) = match candidate.source {
         Source::Connected => (RouteSource::Connected, None, None),
@@ -281,6 +288,7 @@ fn route_of<P: Family>(settings: &Settings, table: Table, prefix: P, candidate: 
         prefix: prefix.to_string(),
         source,
         next_hops: candidate.hops.iter().map(next_hop).collect(),
+        drops: candidate.hops.is_empty(),
         protocol,
         metric,
         used: true,
@@ -310,9 +318,11 @@ pub(super) fn interface_name(settings: &Settings, id: InterfaceId) -> String {
     settings.interfaces.get(id.index()).map_or_else(String::new, |interface| interface.name.clone())
 }
 
-/// The name that iproute2 gives to the number of a routing protocol (`rt_protos`).
+/// The name that iproute2 gives to the number of a routing protocol (`rt_protos`, and `frr.conf` of
+/// FRR beside it).
 fn protocol_name(number: u8) -> String {
     let known = match number {
+        1 => "redirect",
         2 => "kernel",
         3 => "boot",
         4 => "static",
@@ -326,7 +336,15 @@ fn protocol_name(number: u8) -> String {
         187 => "isis",
         188 => "ospf",
         189 => "rip",
+        190 => "ripng",
+        191 => "nhrp",
         192 => "eigrp",
+        193 => "ldp",
+        194 => "sharp",
+        195 => "pbr",
+        // That of FRR; 4 is what people set by hand.
+        196 => "static",
+        197 => "openfabric",
         _ => return number.to_string(),
     };
     known.to_owned()

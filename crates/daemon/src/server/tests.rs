@@ -4,6 +4,7 @@ use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use core::time::Duration;
 use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::fs;
 use std::io::BufRead;
 use std::io::BufReader;
@@ -52,6 +53,7 @@ use super::begin_change;
 use super::change_subject;
 use super::end_change;
 use super::lookup_of;
+use super::ticker::report_links;
 use crate::audit::Audit;
 use crate::change::Live;
 use crate::clock::Clock;
@@ -780,6 +782,50 @@ fn what_the_audit_log_lacks_of_a_change_is_in_the_log() {
     fs::remove_dir(&path).expect("nothing is in it");
     fs::rename(&kept, &path).expect("the log is back");
     assert_eq!(listed(), of_reload("not known: no end was recorded"));
+}
+
+#[test]
+fn a_link_that_the_kernel_says_is_down_is_down_and_logged_once() {
+    let port = |name: &str, driver: &str| PortDescription {
+        name: name.to_owned(),
+        driver: driver.to_owned(),
+        station: MacAddress([2, 0, 0, 0, 0, 0]),
+    };
+    let description = Description {
+        version: "1.2.3".to_owned(),
+        config_path: "test.toml".to_owned(),
+        ports: vec![port("lan", "0000:3b:00.0"), port("wan", "net_af_xdp0,iface=eth7,start_queue=1")],
+        links: Vec::new(),
+        cpus: Vec::new(),
+        users_without_group: Vec::new(),
+    };
+    let shared = Arc::new(nat::Shared::new(settings(), 1).expect("memory"));
+    let instance = Instance::new(description, shared, Clock::start(), Vec::new());
+    assert_eq!(instance.devices_below().collect::<Vec<_>>(), [None, Some("eth7")]);
+    let written = Written::default();
+    let mut before = vec![true, true];
+    let mut tick = |by_driver: [bool; 2]| {
+        let now = instance.ports_up(&by_driver);
+        let log = Log::new(config::LogLevel::Info);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(written.clone()), || {
+            report_links(&instance, log, &now, &mut before);
+        });
+        let said = core::mem::take(&mut *written.0.lock().expect("no panic"));
+        (now, said.matches("the link is").count(), said)
+    };
+    let (now, lines, _) = tick([true, true]);
+    assert_eq!((now, lines), (vec![true, true], 0));
+    instance.set_without_link(&["eth7".to_owned(), "eth8".to_owned()].into());
+    let (now, lines, said) = tick([true, true]);
+    assert_eq!((now, lines), (vec![true, false], 1), "{said}");
+    assert!(said.contains("WARN") && said.contains("port wan") && said.contains("the link is down"), "{said}");
+    assert_eq!(tick([true, true]).1, 0, "it is still down");
+    let (now, lines, said) = tick([false, true]);
+    assert_eq!((now, lines), (vec![false, false], 1), "{said}");
+    instance.set_without_link(&HashSet::new());
+    let (now, lines, said) = tick([true, true]);
+    assert_eq!((now, lines), (vec![true, true], 2), "{said}");
+    assert!(said.contains("INFO") && said.contains("the link is up"), "{said}");
 }
 
 #[test]

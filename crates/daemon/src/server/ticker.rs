@@ -5,6 +5,7 @@ use core::net::Ipv4Addr;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -20,6 +21,8 @@ use super::log_watch::LogWatch;
 use super::numbers::packets_of;
 use crate::instance::Instance;
 use crate::instance::Rates;
+use crate::kernel::netlink;
+use crate::kernel::netlink::Netlink;
 use crate::log::Log;
 use crate::mailbox::Snapshot;
 
@@ -62,6 +65,8 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
     let mut before: Vec<Snapshot> = Vec::new();
     let mut silent: Option<String> = None;
     let mut log_watch = LogWatch::default();
+    let mut links: Vec<bool> = instance.description.ports.iter().map(|_| true).collect();
+    let mut below = Below::default();
     let steps = PERIOD.as_millis() / STEP.as_millis();
     while !stop.load(Ordering::Relaxed) {
         match instance.snapshots() {
@@ -71,6 +76,10 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
                 }
                 instance.set_rates(rates(&before, &snapshots));
                 snapshots.iter().for_each(|snapshot| report(instance, log, snapshot));
+                if let Some(snapshot) = snapshots.first().filter(|_| instance.state() == RunState::Running) {
+                    below.look(instance);
+                    report_links(instance, log, &instance.ports_up(&snapshot.ports_up), &mut links);
+                }
                 before = snapshots;
             }
             // The rates stay as they are meanwhile. At the end of the instance all workers stop.
@@ -104,6 +113,48 @@ fn report(instance: &Instance, log: Log, snapshot: &Snapshot) {
             Ipv4Addr::from_bits(conflict.address),
             conflict.station,
         ));
+    }
+}
+
+/// A line of the log for each port whose link has changed since the tick before, so no more than
+/// one a second. At the start, links count as up.
+pub(super) fn report_links(instance: &Instance, log: Log, now: &[bool], before: &mut [bool]) {
+    for ((port, is_up), was_up) in instance.description.ports.iter().zip(now).zip(before) {
+        match (*was_up, *is_up) {
+            (true, false) => log.warn(&format_args!("port {}: the link is down", port.name)),
+            (false, true) => log.info(&format_args!("port {}: the link is up", port.name)),
+            _ => {}
+        }
+        *was_up = *is_up;
+    }
+}
+
+/// Looks at the devices of the kernel below ports.
+#[derive(Default)]
+struct Below {
+    socket: Option<Netlink>,
+}
+
+impl Below {
+    /// The thread that follows the routes of the kernel does it by itself, and sooner.
+    fn look(&mut self, instance: &Instance) {
+        if instance.routing().is_some() || instance.devices_below().all(|name| name.is_none()) {
+            return;
+        }
+        let mut without_link = HashSet::new();
+        let socket = match self.socket.take() {
+            Some(socket) => Ok(socket),
+            None => Netlink::open(&[]),
+        };
+        let read = socket.and_then(|mut socket| {
+            socket.dump(netlink::all_links(), |message| without_link.extend(netlink::without_link(&message)))?;
+            Ok(socket)
+        });
+        // Of what cannot be read, the links stay as they were.
+        if let Ok(socket) = read {
+            instance.set_without_link(&without_link);
+            self.socket = Some(socket);
+        }
     }
 }
 

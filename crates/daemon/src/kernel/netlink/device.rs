@@ -10,6 +10,7 @@ use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::AfSpecInet;
 use netlink_packet_route::link::AfSpecUnspec;
 use netlink_packet_route::link::LinkAttribute;
+use netlink_packet_route::link::LinkFlags;
 use netlink_packet_route::link::LinkMessage;
 use wire::ethernet::MacAddress;
 
@@ -26,6 +27,16 @@ const ARP_IGNORE: u16 = 19;
 /// Asks for all links.
 pub fn all_links() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(LinkMessage::default())
+}
+
+/// The name of a device that is there and has no link.
+pub fn without_link(message: &RouteNetlinkMessage) -> Option<String> {
+    let RouteNetlinkMessage::NewLink(link) = message else { return None };
+    let name = link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name.clone()),
+        _ => None,
+    });
+    name.filter(|_| !link.header.flags.contains(LinkFlags::Running))
 }
 
 /// Asks for all addresses of both families.

@@ -50,6 +50,9 @@ impl Follower {
                 let parts = self.parts(news);
                 let tables = filled.entry(news.table).or_insert_with(|| self.tables_of(news.table));
                 for &table in tables.iter() {
+                    if !self.suspects.is_empty() {
+                        self.suspects.remove(&(table, P::ip(news.prefix.first()), news.prefix.bits()));
+                    }
                     let hops = parts.iter().find(|(other, _)| *other == table).map(|(_, hops)| hops.as_slice());
                     if !self.is_clear(rib, table, news, hops) {
                         continue;

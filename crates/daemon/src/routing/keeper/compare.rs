@@ -29,6 +29,21 @@ const CORRECTIONS_AT_ONCE: usize = 1_024;
 /// Routes that are compared between two looks at links: about a millisecond.
 pub(super) const COMPARED_AT_ONCE: usize = 256;
 
+/// Corrections that are kept until messages explain them or not.
+const SUSPECTS_MAX: usize = 65_536;
+
+/// Why all routes are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// A message said that routes may have changed without one of their own, as when a device goes
+    /// down.
+    Asked,
+    /// Messages were lost.
+    Lost,
+    /// It is done every few seconds.
+    Time,
+}
+
 /// Where all routes are read.
 pub(super) trait Source {
     /// Gives each route of a family as the kernel writes it.
@@ -56,7 +71,7 @@ impl Source for Netlink {
 
 impl Follower {
     /// Reads all routes, and corrects what differs.
-    pub(super) fn compare(&mut self, reader: &mut impl Source) {
+    pub(super) fn compare(&mut self, reader: &mut impl Source, cause: Cause) {
         if self.fib.is_none() {
             return;
         }
@@ -67,8 +82,18 @@ impl Follower {
         }
         // The first comparison reads what was there before.
         let is_first = self.routing.counters.compared.fetch_add(1, Ordering::Relaxed) == 0;
-        if !is_first {
-            RouteCounters::add(&self.routing.counters.corrected, corrected);
+        let counters = &self.routing.counters;
+        // A device may also have changed since.
+        match cause {
+            _ if is_first => self.suspects.clear(),
+            Cause::Asked => RouteCounters::add(&counters.reread, corrected),
+            _ if self.compares_now => RouteCounters::add(&counters.reread, corrected),
+            Cause::Lost => RouteCounters::add(&counters.corrected, corrected),
+            // The rest waits for messages.
+            Cause::Time => RouteCounters::add(&counters.corrected, corrected - self.suspects.len().min(corrected)),
+        }
+        if cause != Cause::Time || self.compares_now {
+            self.suspects.clear();
         }
         self.publish();
     }
@@ -158,6 +183,9 @@ impl Follower {
     fn correct<P: Family>(&mut self, rib: &mut RibOf<P>, table: Table, prefix: P, corrected: &mut usize) {
         self.refresh(rib, table, prefix);
         *corrected += 1;
+        if self.suspects.len() < SUSPECTS_MAX {
+            self.suspects.insert((table, P::ip(prefix.first()), prefix.bits()));
+        }
         // Workers need not wait for the last of a million corrections.
         if corrected.is_multiple_of(CORRECTIONS_AT_ONCE)
             && let Some(fib) = &mut self.fib

@@ -32,15 +32,16 @@ impl Follower {
     /// configuration, else that of its VRF device, else the main one.
     pub(super) fn read_links(&mut self) {
         let (mut masters, mut tables, mut without_link) = (HashMap::new(), HashMap::new(), HashSet::new());
-        let (mut set_up, mut stations) = (HashSet::new(), HashMap::new());
+        let (mut set_up, mut stations, mut mtus) = (HashSet::new(), HashMap::new(), HashMap::new());
         let read = self.socket.dump(netlink::all_links(), |message| {
+            without_link.extend(netlink::without_link(&message));
             let RouteNetlinkMessage::NewLink(link) = message else { return };
             // Those that are there, and whether they are set up.
             set_up.insert((link.header.index, link.header.flags.contains(LinkFlags::Up)));
             for attribute in &link.attributes {
                 match attribute {
-                    LinkAttribute::IfName(name) if !link.header.flags.contains(LinkFlags::Running) => {
-                        without_link.insert(name.clone());
+                    LinkAttribute::Mtu(mtu) => {
+                        mtus.insert(link.header.index, *mtu);
                     }
                     LinkAttribute::Address(station) => {
                         stations.insert(link.header.index, station.clone());
@@ -67,7 +68,7 @@ impl Follower {
             return;
         }
         self.without_link = without_link;
-        self.look_at_devices(&set_up);
+        self.look_at_devices(&set_up, &mtus);
         self.check_addresses_again();
         self.put_back_stations(&stations);
         self.vrf_tables = masters.iter().filter_map(|(device, master)| Some((*device, *tables.get(master)?))).collect();
@@ -85,8 +86,9 @@ impl Follower {
     }
 
     /// Finds devices that somebody set down or deleted, or took an address from. The kernel then
-    /// resolves no neighbours for Natrix, or no router finds it.
-    fn look_at_devices(&mut self, set_up: &HashSet<(u32, bool)>) {
+    /// resolves no neighbours for Natrix, or no router finds it. One whose MTU somebody changed
+    /// still does all that Natrix needs.
+    fn look_at_devices(&mut self, set_up: &HashSet<(u32, bool)>, mtus: &HashMap<u32, u32>) {
         let mut has = HashMap::new();
         let read = self.socket.dump(netlink::all_addresses(), |message| {
             let found = netlink::device_address(&message);
@@ -109,8 +111,13 @@ impl Follower {
                     Some(AddressCheck::Done) => None,
                 }
             };
+            let of_mtu = || {
+                let wanted = shared.settings().interfaces.get(interface.index())?.mtu.into();
+                let seen = mtus.get(&device).copied().filter(|seen| *seen != wanted)?;
+                Some(DeviceFault::Mtu { seen, wanted })
+            };
             match (set_up.contains(&(device, true)), set_up.contains(&(device, false))) {
-                (true, _) => own.find_map(of_address),
+                (true, _) => own.find_map(of_address).or_else(of_mtu),
                 (_, true) => Some(DeviceFault::Down),
                 _ => Some(DeviceFault::Deleted),
             }
@@ -204,9 +211,15 @@ pub(super) enum DeviceFault {
     Deleted,
     Lacks(IpAddr),
     Twice(IpAddr),
+    Mtu { seen: u32, wanted: u32 },
 }
 
 impl DeviceFault {
+    /// Packets and routes go on as before.
+    pub(super) fn is_harmless(self) -> bool {
+        matches!(self, DeviceFault::Mtu { .. })
+    }
+
     /// It concerns an address of IPv6 alone.
     pub(super) fn is_of_ipv6(self) -> bool {
         matches!(self, DeviceFault::Lacks(IpAddr::V6(_)) | DeviceFault::Twice(IpAddr::V6(_)))
@@ -218,6 +231,9 @@ impl fmt::Display for DeviceFault {
         match self {
             DeviceFault::Down => f.write_str("was set down; nothing can be resolved there until it is set up"),
             DeviceFault::Deleted => f.write_str("was deleted; restart Natrix to make it anew"),
+            DeviceFault::Mtu { seen, wanted } => {
+                write!(f, "was given an MTU of {seen} bytes; set it back to {wanted}, which the interface has")
+            }
             DeviceFault::Lacks(address) => write!(f, "lacks the address {address}; add it, or restart Natrix"),
             DeviceFault::Twice(address) => {
                 write!(

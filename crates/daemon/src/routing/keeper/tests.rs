@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use nat::settings::Route;
 
 use super::compare::COMPARED_AT_ONCE;
+use super::compare::Cause;
 use super::compare::Source;
 use super::*;
 use crate::routing::family::Family;
@@ -99,7 +100,7 @@ fn a_link_goes_down_while_all_routes_are_compared() {
     let is_seen = Box::new(move || default_route(&of) == [SECOND_WAN]);
     let mut reader = Endless { change: goes_down(WAN), is_seen, read: 0 };
     follower.look_at = Instant::now();
-    follower.compare(&mut reader);
+    follower.compare(&mut reader, Cause::Time);
     assert!(reader.read <= COMPARED_AT_ONCE, "seen after {} routes, with no end of them", reader.read);
     let fib = follower.fib.as_ref().expect("live routes");
     assert!(fib.agrees(&*lock(&routing.rib), follower.settings_of.settings()), "the workers have the other route");
@@ -108,8 +109,45 @@ fn a_link_goes_down_while_all_routes_are_compared() {
     let is_seen = Box::new(move || of.pools().withheld == Some(Withheld::NoLink));
     let mut reader = Endless { change: goes_down(LAN), is_seen, read: 0 };
     follower.look_at = Instant::now();
-    follower.compare(&mut reader);
+    follower.compare(&mut reader, Cause::Time);
     assert!(reader.read <= COMPARED_AT_ONCE, "seen after {} routes, with no end of them", reader.read);
+}
+
+#[test]
+fn only_what_no_message_explains_counts_as_corrected() {
+    let (mut follower, routing) = follower(&Arc::new(Mutex::new(vec![true; 3])));
+    follower.look_at = Instant::now() + Duration::from_secs(3_600);
+    let mut compare = |cause: Cause, is_told: bool| {
+        let hop = Hop { interface: SECOND_WAN, gateway: 7, weight: 1 };
+        let route = KernelRoute { protocol: 186, metric: 20, hops: vec![hop], object: None };
+        lock(&routing.rib).set_kernel(Table::Outside, Prefix::ALL, &[route]);
+        // The kernel has no route any more.
+        let mut reader = Endless { change: Box::new(|| ()), is_seen: Box::new(|| true), read: 0 };
+        follower.compare(&mut reader, cause);
+        if is_told {
+            let news = |table| RouteNews {
+                is_there: false,
+                replaces: false,
+                is_appended: false,
+                table,
+                prefix: Prefix::ALL,
+                metric: 20,
+                protocol: 186,
+                hops: vec![(5, 7, 1)],
+                object: None,
+            };
+            follower.interface_of = HashMap::from([(5, (SECOND_WAN, netlink::TABLE_MAIN))]);
+            follower.take_in(&[news(netlink::TABLE_MAIN)]);
+        }
+        follower.count_suspects();
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&routing.counters.corrected), count(&routing.counters.reread))
+    };
+    assert_eq!(compare(Cause::Time, false), (0, 0), "the first comparison reads what was there before");
+    assert_eq!(compare(Cause::Asked, false), (0, 1), "a device has changed");
+    assert_eq!(compare(Cause::Time, true), (0, 1), "the message was on its way");
+    assert_eq!(compare(Cause::Time, false), (1, 1), "no message has said why");
+    assert_eq!(compare(Cause::Lost, true), (2, 1), "messages were lost");
 }
 
 #[test]
@@ -120,7 +158,7 @@ fn a_device_changes_while_all_routes_are_compared() {
     follower.links.send(netlink::all_links(), netlink_packet_core::NLM_F_DUMP).expect("the kernel's links");
     let is_seen = Box::new(move || routing.looks.load(Ordering::Relaxed) > 0);
     let mut reader = Endless { change: Box::new(|| ()), is_seen, read: 0 };
-    follower.compare(&mut reader);
+    follower.compare(&mut reader, Cause::Time);
     assert!(reader.read <= COMPARED_AT_ONCE, "seen after {} routes, with no end of them", reader.read);
     assert!(follower.compares_now, "routes that went with the device are found by another comparison");
 }
