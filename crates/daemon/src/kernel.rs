@@ -15,6 +15,7 @@
 pub mod class;
 mod connections;
 pub mod end;
+pub mod ingress;
 pub mod netlink;
 pub mod next_hop_objects;
 mod questions;

@@ -1,11 +1,13 @@
 //! `natrix doctor`: what of this machine stands in the way, each with the command that mends it.
 
 mod default_route;
+mod devices;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::io;
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use cli::Align;
@@ -78,11 +80,14 @@ fn finding(check: &str, level: Level, seen: impl Into<String>, remedy: impl Into
 /// `natrix doctor`. Fails if something stands in the way of `natrix run`.
 pub(crate) fn run(arguments: &Doctor, out: &mut dyn Write) -> Result<(), Failure> {
     let config = arguments.config.as_deref().map(data_plane::config_of).transpose()?;
-    let findings = examine(
-        &Files::new(Path::new("/")),
-        config.as_ref(),
-        &Kernel { offloads: &offloads::active, other_end: &link::other_end },
-    );
+    let files = Files::new(Path::new("/"));
+    let mut findings =
+        examine(&files, config.as_ref(), &Kernel { offloads: &offloads::active, other_end: &link::other_end });
+    let of_devices = config.iter().flat_map(|config| {
+        let is_running = UnixStream::connect(&config.control.socket).is_ok();
+        devices::examine(&files, config, &machine::own_addresses(), is_running)
+    });
+    findings.extend(of_devices);
     if arguments.json {
         for one in &findings {
             let object =

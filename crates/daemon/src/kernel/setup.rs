@@ -29,6 +29,8 @@ use packet_io::tap::Tap;
 use rustix::io::Errno;
 use wire::ethernet::MacAddress;
 
+use crate::kernel::ingress;
+use crate::kernel::ingress::Ingress;
 use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
 use crate::log::Log;
@@ -79,6 +81,8 @@ pub struct Devices {
     pub stations: HashMap<u32, MacAddress>,
     /// The kernel's table of the routes of these interfaces, by the configuration.
     pub tables: HashMap<InterfaceId, u32>,
+    /// Ports that the kernel's own stack does not receive from meanwhile.
+    pub ingress: Option<Arc<Ingress>>,
 }
 
 impl Devices {
@@ -184,6 +188,7 @@ impl Devices {
             devices.tables.extend(table.map(|table| (id, table)));
         }
         devices.remove_old_vlans(log);
+        devices.ingress = ingress::close(config, log).map(Arc::new);
         warn_of_neighbours(config, log);
         Ok(devices)
     }

@@ -1,0 +1,154 @@
+//! What stands in the way of devices in the kernel (`kernel = "NAME"`), and what they need.
+
+use core::net::Ipv4Addr;
+use std::collections::BTreeMap;
+
+use config::Config;
+use daemon::kernel::ingress::copying_ports;
+
+use super::Finding;
+use super::Level;
+use super::finding;
+use super::ok;
+use crate::machine::Files;
+
+/// All checks of devices. `addresses`: of this machine, by interface. `is_running`: an instance
+/// with this configuration runs, so its devices are there.
+pub(super) fn examine(
+    files: &Files,
+    config: &Config,
+    addresses: &BTreeMap<String, Vec<(Ipv4Addr, u8)>>,
+    is_running: bool,
+) -> Vec<Finding> {
+    let named = config.interfaces.iter().zip(&config.kernel).filter_map(|(link, name)| Some((link, name.as_ref()?)));
+    let mut found = Vec::new();
+    let mut has_vlans = false;
+    for (link, name) in named {
+        let is_vlan = link.vlan.is_some();
+        has_vlans |= is_vlan;
+        found.extend(name_is_free(files, name, is_vlan, is_running));
+    }
+    if has_vlans {
+        found.push(vlans(files));
+    }
+    found.extend(copying_ports(config).map(|(port, device)| {
+        let own = addresses.get(device).map_or(&[][..], Vec::as_slice);
+        heard_twice(files, &format!("port {}: kernel", port.name), device, own)
+    }));
+    found
+}
+
+/// `natrix run` makes the device itself, and refuses one of the same name that it did not make.
+fn name_is_free(files: &Files, name: &str, is_vlan: bool, is_running: bool) -> Option<Finding> {
+    let folder = format!("sys/class/net/{name}");
+    if !files.exists(&folder) {
+        return None;
+    }
+    let check = format!("kernel device {name}");
+    let is_tap = files.exists(&format!("{folder}/tun_flags"));
+    let is_vlan_device = files.text(&format!("{folder}/uevent")).lines().any(|line| line == "DEVTYPE=vlan");
+    // A VLAN device that is right is used, even one made by hand. Only `natrix run` knows its port.
+    if is_vlan && is_vlan_device || !is_vlan && is_tap && is_running {
+        return Some(ok(&check, "is there"));
+    }
+    let remedy = format!("choose another name for kernel; or remove the device: ip link del {name}");
+    Some(match is_tap && !is_vlan {
+        // The service manager may keep it for the next start.
+        true => finding(&check, Level::Warning, "a TAP has the name, and no instance runs", remedy),
+        false => finding(&check, Level::Error, "the name belongs to another device", remedy),
+    })
+}
+
+/// Whether the kernel has VLAN devices, or a module for them.
+fn vlans(files: &Files) -> Finding {
+    let release = files.text("proc/sys/kernel/osrelease");
+    let is_module = |list: &str| files.text(&format!("lib/modules/{}/{list}", release.trim())).contains("/8021q.ko");
+    let has = files.exists("proc/net/vlan") || files.exists("sys/module/8021q");
+    if has || is_module("modules.dep") || is_module("modules.builtin") {
+        return ok("VLAN devices", "the kernel has them");
+    }
+    let remedy =
+        "install the module 8021q of this kernel; or remove kernel from interfaces whose port has sub-interfaces";
+    finding("VLAN devices", Level::Error, "this kernel has none (8021q)", remedy)
+}
+
+/// A packet socket gets copies. `natrix run` keeps the kernel from receiving by such a port, but
+/// not if the port has addresses of its own.
+fn heard_twice(files: &Files, check: &str, device: &str, own: &[(Ipv4Addr, u8)]) -> Finding {
+    let Some((first, _)) = own.first() else {
+        return ok(check, format!("the kernel does not receive by {device} while Natrix runs"));
+    };
+    let remedy = format!("ip address flush dev {device}; or use net_af_xdp");
+    if files.text("proc/sys/net/ipv4/ip_forward").trim() == "1" {
+        let seen = format!(
+            "{device} has the address {first}, and ip_forward is 1: the kernel forwards packets of subscribers untranslated"
+        );
+        return finding(check, Level::Error, seen, remedy);
+    }
+    let seen = format!("{device} has the address {first}: the kernel answers what Natrix answers, too");
+    finding(check, Level::Warning, seen, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::tests::Tree;
+
+    const OUT: &str = "[[interface]]\nname = \"out\"\nrealm = \"outside\"\ndriver = \"0000:3b:00.1\"\n\
+                       addresses = [\"192.0.2.2/30\"]\n\
+                       [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/24\"]\n";
+
+    fn config(driver: &str, more: &str) -> Config {
+        let text = format!(
+            "[[interface]]\nname = \"in\"\nrealm = \"inside\"\ndriver = \"{driver}\"\nkernel = \"nx-in\"\n\
+             addresses = [\"100.64.0.1/24\"]\n{more}{OUT}"
+        );
+        config::parse(&text, "test.toml").unwrap_or_else(|faults| panic!("{faults:?}"))
+    }
+
+    fn found(config: &Config, files: &[(&str, &str)], addresses: &[&str], is_running: bool) -> Vec<(Level, String)> {
+        let own = addresses.iter().map(|address| (address.parse().unwrap(), 24)).collect();
+        let addresses = BTreeMap::from([("eth1".to_owned(), own)]);
+        let found = examine(&Tree::new("devices", files).files(), config, &addresses, is_running);
+        found.into_iter().map(|one| (one.level, one.seen)).collect()
+    }
+
+    #[test]
+    fn a_name_that_another_device_has_is_an_error() {
+        let config = config("0000:3b:00.0", "");
+        let taken = vec![(Level::Error, "the name belongs to another device".to_owned())];
+        assert_eq!(found(&config, &[], &[], false), []);
+        assert_eq!(found(&config, &[("sys/class/net/nx-in/uevent", "IFINDEX=4\n")], &[], true), taken);
+        let tap = [("sys/class/net/nx-in/tun_flags", "0x1002")];
+        assert_eq!(found(&config, &tap, &[], false)[0].0, Level::Warning, "perhaps a TAP of somebody else");
+        assert_eq!(found(&config, &tap, &[], true), [(Level::Ok, "is there".to_owned())]);
+    }
+
+    #[test]
+    fn a_kernel_without_vlans_is_an_error() {
+        let more = "[[interface]]\nname = \"v\"\nrealm = \"inside\"\nparent = \"in\"\nvlan = 7\n\
+                    addresses = [\"100.64.1.1/24\"]\n";
+        let config = config("0000:3b:00.0", more);
+        let level = |files: &[(&str, &str)]| found(&config, files, &[], false)[0].0;
+        let release = ("proc/sys/kernel/osrelease", "6.1.0\n");
+        assert_eq!(level(&[release]), Level::Error);
+        assert_eq!(level(&[("proc/net/vlan/config", "")]), Level::Ok);
+        let module = "kernel/net/8021q/8021q.ko.xz: kernel/net/llc/llc.ko.xz\n";
+        assert_eq!(level(&[release, ("lib/modules/6.1.0/modules.dep", module)]), Level::Ok);
+        let other = [release, ("lib/modules/6.1.0/modules.dep", module), ("sys/class/net/nx-in.7/uevent", "")];
+        assert_eq!(found(&config, &other, &[], false)[0].0, Level::Error, "the name");
+        let vlan = [release, ("sys/class/net/nx-in.7/uevent", "DEVTYPE=vlan\n"), ("proc/net/vlan/config", "")];
+        assert!(found(&config, &vlan, &[], false).iter().all(|(level, _)| *level == Level::Ok));
+    }
+
+    #[test]
+    fn a_port_that_the_kernel_hears_too_must_have_no_address() {
+        let forwards = ("proc/sys/net/ipv4/ip_forward", "1\n");
+        let packet = config("net_af_packet0,iface=eth1", "");
+        let level = |files: &[(&str, &str)], addresses: &[&str]| found(&packet, files, addresses, false)[0].0;
+        assert_eq!(level(&[forwards], &[]), Level::Ok, "natrix run keeps the kernel from hearing it");
+        assert_eq!(level(&[], &["192.168.7.1"]), Level::Warning);
+        assert_eq!(level(&[forwards], &["192.168.7.1"]), Level::Error);
+        assert_eq!(found(&config("net_af_xdp0,iface=eth1", ""), &[forwards], &["192.168.7.1"], false), []);
+    }
+}
