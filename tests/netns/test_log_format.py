@@ -56,9 +56,9 @@ def fields(datagram):
 def the_log_is_text_unless_asked_otherwise(n):
     with service(n, "log-text", 'format = "text"') as daemon:
         pass
-    lines = [line for line in daemon.log().splitlines() if "control socket" in line or "draining" in line]
+    lines = [line for line in daemon.log().splitlines() if "control socket" in line or "stopping" in line]
     expect_equal(len(lines), 2, f"lines about start and end: {daemon.log()}")
-    expect(lines[0].startswith("info: natrix ") and lines[1] == "info: SIGTERM: draining", f"{lines}")
+    expect(lines[0].startswith("info: natrix ") and lines[1] == "info: SIGTERM: stopping", f"{lines}")
 
 
 @test("log_format")
@@ -73,7 +73,7 @@ def the_log_as_json_has_an_object_a_line(n):
         expect_equal(sorted(one), ["level", "message", "object", "time"], "keys")
     expect(any(one["level"] == "warning" and one["message"].startswith("SIGHUP is ignored") for one in found), f"{found}")
     last = [(one["level"], one["object"], one["message"]) for one in found]
-    expect(("info", "SIGTERM", "draining") in last, f"{last}")
+    expect(("info", "SIGTERM", "stopping") in last, f"{last}")
     # The process for SNMP writes by the same format and level.
     nowhere = '[snmp]\nagentx = "/nonexistent/agentx"'
     with service(n, "log-snmp", f'format = "json"\n{nowhere}') as daemon:
@@ -87,7 +87,7 @@ def the_log_as_json_has_an_object_a_line(n):
     # The level holds for all formats.
     with service(n, "log-quiet", 'format = "json"\nlevel = "error"') as daemon:
         pass
-    expect("draining" not in daemon.log(), daemon.log())
+    expect("stopping" not in daemon.log(), daemon.log())
 
 
 @test("log_format")
@@ -107,12 +107,12 @@ def under_systemd_the_log_goes_to_its_journal(n):
                 while True:
                     found.append(fields(journal.recv(65536)))
     # An empty one asks whether there is a journal.
-    draining = next((one for one in found if one.get("MESSAGE") == "draining"), None)
-    expect(draining, f"messages: {found}")
+    stopping = next((one for one in found if one.get("MESSAGE") == "stopping"), None)
+    expect(stopping, f"messages: {found}")
     # 5: notice, which is how the journal keeps information of programs.
-    expect_equal((draining["NATRIX_OBJECT"], draining["SYSLOG_IDENTIFIER"]), ("SIGTERM", "natrix"), "fields")
-    expect(draining["PRIORITY"] in "56", f"priority of a message of the level info: {draining}")
-    expect("draining" not in daemon.log(), f"the log is on standard error, too: {daemon.log()}")
+    expect_equal((stopping["NATRIX_OBJECT"], stopping["SYSLOG_IDENTIFIER"]), ("SIGTERM", "natrix"), "fields")
+    expect(stopping["PRIORITY"] in "56", f"priority of a message of the level info: {stopping}")
+    expect("stopping" not in daemon.log(), f"the log is on standard error, too: {daemon.log()}")
 
 
 @contextlib.contextmanager
@@ -159,7 +159,7 @@ def journalctl_finds_the_log_by_its_fields(n):
         ended = process.wait_until(lambda: entries("SYSLOG_IDENTIFIER=natrix", "NATRIX_OBJECT=SIGTERM"), 20, 0.2)
         expect(ended, f"no end among {entries()}")
         (end,) = entries("SYSLOG_IDENTIFIER=natrix", "NATRIX_OBJECT=SIGTERM")
-        expect_equal((end["MESSAGE"], end["_TRANSPORT"], end["_COMM"]), ("draining", "journal", "natrix"), "entry of the end")
+        expect_equal((end["MESSAGE"], end["_TRANSPORT"], end["_COMM"]), ("stopping", "journal", "natrix"), "entry of the end")
         expect_equal(end["PRIORITY"] in "56", True, f"priority of information: {end}")
 
 
@@ -168,7 +168,7 @@ def without_a_journal_the_log_is_text(n):
     with service(n, "log-none", 'format = "journald"', "mkdir -p /run/systemd && mount -t tmpfs none /run/systemd && ") as daemon:
         pass
     expect("warning: log.format: the journal cannot be reached" in daemon.log(), daemon.log())
-    expect("info: SIGTERM: draining" in daemon.log(), daemon.log())
+    expect("info: SIGTERM: stopping" in daemon.log(), daemon.log())
 
 
 @test("log_format")

@@ -222,7 +222,7 @@ pub struct Drain {
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub wait: u32,
     /// What to wait for
-    #[arg(long, value_enum, value_name = "STATE", default_value_t = DrainUntil::Empty)]
+    #[arg(long, value_enum, value_name = "STATE", default_value_t = DrainUntil::Empty, requires = "wait")]
     pub until: DrainUntil,
     /// Socket and output format.
     #[command(flatten)]

@@ -81,14 +81,14 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
     // A wait shorter than the quiet looks fails only if the last look saw packets.
     if quiet == 0 {
         let packets = drained.packets_per_second.unwrap_or_default();
-        let seen = format!("{packets} packets a second after {} s", arguments.wait);
+        let seen = format!("{} a second after {} s", human::counted(packets, "packet"), arguments.wait);
         let remedy = "wait longer: established flows still come by a shorter prefix; without one, check that the \
                       neighbours have withdrawn the pools";
         return Err(Fault::new("drain", "traffic has not left", remedy).seen(seen).into());
     }
     let sessions = drained.sessions.unwrap_or_default();
     if arguments.until == DrainUntil::Empty && sessions > 0 {
-        let seen = format!("{} sessions after {} s", human::count(sessions), begun.elapsed().as_secs());
+        let seen = format!("{} after {} s", human::counted(sessions, "session"), begun.elapsed().as_secs());
         let remedy = "wait longer; natrix show sessions lists them; a stop of Natrix ends them";
         return Err(Fault::new("drain", "sessions are left", remedy).seen(seen).into());
     }
@@ -109,13 +109,13 @@ fn left(drained: &Drained) -> String {
     if let Some(unknown) = &drained.unknown {
         return format!("not known, because {unknown}");
     }
-    let count = |count: Option<u64>| human::count(count.unwrap_or_default());
+    let count = |count: Option<u64>, what: &str| human::counted(count.unwrap_or_default(), what);
     format!(
-        "{} packets a second, {} subscribers, {} mappings, {} sessions",
-        count(drained.packets_per_second),
-        count(drained.subscribers),
-        count(drained.mappings),
-        count(drained.sessions),
+        "{} a second, {}, {}, {}",
+        count(drained.packets_per_second, "packet"),
+        count(drained.subscribers, "subscriber"),
+        count(drained.mappings, "mapping"),
+        count(drained.sessions, "session"),
     )
 }
 
@@ -133,7 +133,10 @@ fn state(drained: &Drained) -> String {
 pub(crate) fn announcement(announcement: &Announcement) -> String {
     let Announcement { prefixes, withheld, drained_us } = announcement;
     match (withheld, drained_us) {
-        (None, _) => format!("pools: {prefixes} prefixes announced"),
+        (None, _) => {
+            let plural = if *prefixes == 1 { "" } else { "es" };
+            format!("pools: {prefixes} prefix{plural} announced")
+        }
         (Some(Withheld::Drained), Some(micros)) => {
             format!("pools: not announced, drained for {}", human::duration(*micros))
         }
@@ -159,6 +162,8 @@ mod tests {
             unknown: None,
         };
         assert_eq!(left(&drained), "0 packets a second, 2 subscribers, 3 mappings, 4 sessions");
+        let of_one = Drained { packets_per_second: Some(1), sessions: Some(1), ..drained.clone() };
+        assert_eq!(left(&of_one), "1 packet a second, 2 subscribers, 3 mappings, 1 session");
         note(&mut drained, Err(&"worker 1 does not answer".to_owned()));
         assert_eq!(left(&drained), "not known, because worker 1 does not answer");
         assert_eq!((drained.sessions, drained.packets_per_second), (None, None), "no number that means nothing");

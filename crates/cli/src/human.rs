@@ -13,6 +13,11 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
+/// A count of what has a plural with an `s`: `1 session`, `1,234 sessions`.
+pub(crate) fn counted(number: u64, what: &str) -> String {
+    format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
 /// A length of time in two units at most: `250us`, `1.5s`, `4m58s`, `2h04m`, `3d04h`.
 pub(crate) fn duration(micros: u64) -> String {
     let seconds = micros / 1_000_000;

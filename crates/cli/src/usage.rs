@@ -163,6 +163,18 @@ mod tests {
     }
 
     #[test]
+    fn a_drain_until_something_waits() {
+        let parsed = |words: &str| try_parse_from(["natrix", "drain"].into_iter().chain(words.split_whitespace()));
+        for words in ["", "--wait 9", "--wait 9 --until quiet", "--until empty --wait 9", "--undo"] {
+            assert!(parsed(words).is_ok(), "{words}");
+        }
+        for words in ["--until quiet", "--until empty", "--undo --until quiet"] {
+            let text = describe(&parsed(words).unwrap_err());
+            assert!(text.contains("--wait <SECONDS>"), "{words}: {text}");
+        }
+    }
+
+    #[test]
     fn a_case_is_one_line_of_plain_text() {
         let line = |case: &'static str| ["natrix", "find", "203.0.113.7:41233", "--case", case];
         assert!(try_parse_from(line("AZ 17/2026, Müller")).is_ok());

@@ -116,7 +116,7 @@ pub fn run_on<I: Io + Send + 'static>(
     drop(watchdog);
     notify(log, Report::Stopping);
     let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
-    log.info(&format_args!("{name}: draining"));
+    log.info(&format_args!("{name}: stopping"));
     running.stop();
     Ok(())
 }
