@@ -9,6 +9,7 @@ fn carrier(device: &str, routing: &str, more: &str) -> String {
     let text = format!("{before}[[pool]]{after}\n{routing}\n{more}");
     let of = |number: u8| if device.is_empty() { String::new() } else { format!("\n{device} = \"nx-{number}\"") };
     let [access, core] = ["addresses = [\"10.255.0.1/30\"]", "addresses = [\"192.0.2.2/30\"]"];
+    let text = text.replace("extra_sessions", "flows = 1000\nextra_sessions");
     text.replace(access, &format!("{access}{}", of(0))).replace(core, &format!("{core}{}", of(1)))
 }
 
@@ -35,7 +36,7 @@ outside = \"198.18.0.0/15\"
 [[rule]]
 action = \"redirect\"
 protocol = \"udp\"
-outside = \"198.18.0.1\"
+outside = \"198.18.0.1/32\"
 outside_ports = 53
 targets = [\"198.18.0.2\"]
 ";
@@ -83,7 +84,8 @@ fn a_sub_interface_learns_by_the_device_of_its_port() {
 #[test]
 fn links_to_routers_of_learned_routes_are_no_subscribers() {
     let more = "[[interface]]\nname = \"more\"\nrealm = \"inside\"\nvrf = \"red\"\ndriver = \"0000:3b:00.2\"\n\
-                kernel = \"nx-2\"\naddresses = [\"10.255.0.1/30\"]\n[[rule]]\naction = \"pass\"\nprotocol = \"gre\"";
+                kernel = \"nx-2\"\naddresses = [\"10.255.0.2/30\"]\n[[rule]]\naction = \"pass\"\nprotocol = \"gre\"\n\
+                inside = \"10.0.0.0/8\"\noutside = \"198.18.0.0/15\"";
     assert_eq!(faults(&carrier("kernel", LEARNS, more)), Vec::<String>::new());
     let served =
         carrier("kernel", LEARNS, more).replace("[\"100.64.0.0/10\"]", "[\"100.64.0.0/10\", \"10.255.0.0/30\"]");
