@@ -216,7 +216,7 @@ pub struct NewConfig {
 #[derive(Debug, Args)]
 pub struct Drain {
     /// Announce the pools again
-    #[arg(long, conflicts_with = "wait")]
+    #[arg(long, conflicts_with_all = ["wait", "until"])]
     pub undo: bool,
     /// Wait up to so many seconds; exit status 1 if something is left
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]

@@ -168,7 +168,8 @@ mod tests {
         for words in ["", "--wait 9", "--wait 9 --until quiet", "--until empty --wait 9", "--undo"] {
             assert!(parsed(words).is_ok(), "{words}");
         }
-        for words in ["--until quiet", "--until empty", "--undo --until quiet"] {
+        assert!(parsed("--undo --until quiet").is_err());
+        for words in ["--until quiet", "--until empty"] {
             let text = describe(&parsed(words).unwrap_err());
             assert!(text.contains("--wait <SECONDS>"), "{words}: {text}");
         }
