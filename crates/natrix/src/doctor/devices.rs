@@ -96,7 +96,7 @@ mod tests {
 
     const OUT: &str = "[[interface]]\nname = \"out\"\nrealm = \"outside\"\ndriver = \"0000:3b:00.1\"\n\
                        addresses = [\"192.0.2.2/30\"]\n\
-                       [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/24\"]\n";
+                       [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/23\"]\n";
 
     fn config(driver: &str, more: &str) -> Config {
         let text = format!(
