@@ -4,8 +4,8 @@
 /// lines of the file.
 fn carrier(device: &str, routing: &str, more: &str) -> String {
     let example = include_str!("../../../examples/dpdk-pci.toml");
-    let (before, after) = example.split_once("[[route]]").unwrap();
-    let (_, after) = after.split_once("[[pool]]").unwrap();
+    let (before, after) = example.split_once("[[route]]").unwrap_or((example, ""));
+    let (_, after) = after.split_once("[[pool]]").unwrap_or(("", ""));
     let text = format!("{before}[[pool]]{after}\n{routing}\n{more}");
     let of = |number: u8| if device.is_empty() { String::new() } else { format!("\n{device} = \"nx-{number}\"") };
     let [access, core] = ["addresses = [\"10.255.0.1/30\"]", "addresses = [\"192.0.2.2/30\"]"];

@@ -195,7 +195,7 @@ fn the_neighbours_of_a_damaged_segment_say_what_they_know() {
     assert!(!is_complete && matches!(holders[..], [(false, Until::Lost(_))]), "{holders:?}");
     let Until::Lost(end_us) = holders[0].1 else { unreachable!() };
     assert!(moment(15).unix_us < end_us && end_us <= moment(21).unix_us, "{end_us}");
-    assert_eq!(known(1_001, 5).0[0].0, true, "certain before");
+    assert!(known(1_001, 5).0[0].0, "certain before");
     assert_eq!(known(1_001, 25), (vec![], true));
     // Of no moment of a longer time either.
     let store = Store::open(&place.store()).unwrap();
