@@ -90,6 +90,8 @@ Content-Length: 0
 </scenario>
 """
 
+# The last answer may be lost. So a call stays for timer J of RFC 3261 §17.2.2, and SIPp answers a
+# BYE that is sent again; a call that has ended says nothing.
 _CALLED = """<?xml version="1.0" encoding="UTF-8"?>
 <scenario name="called">
 <recv request="INVITE"/>
@@ -119,6 +121,7 @@ Contact: <sip:[local_ip]:[local_port];transport=[transport]>
 Content-Length: 0
 
 ]]></send>
+<timewait milliseconds="32000"/>
 </scenario>
 """
 
