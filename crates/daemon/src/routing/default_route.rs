@@ -18,11 +18,19 @@ pub(super) struct DefaultRoute {
     is_expected: bool,
     /// Looks without it since then, while pools were announced.
     missed: u32,
+    /// It was there since the last look.
+    was_there: bool,
 }
 
 impl DefaultRoute {
+    /// It is there. A look may come too late to see that.
+    pub(super) fn note(&mut self) {
+        self.was_there = true;
+    }
+
     /// What changes by another look.
     pub(super) fn look(&mut self, is_there: bool, is_announced: bool) -> Option<Change> {
+        self.is_expected |= core::mem::take(&mut self.was_there) && is_announced;
         if is_there {
             self.is_expected |= is_announced;
             let missed = core::mem::take(&mut self.missed);
@@ -54,5 +62,14 @@ mod tests {
         assert_eq!(looks(9, true, true), [Change::Back]);
         assert_eq!(looks(9, false, false), [], "nothing is announced, which has a line of its own");
         assert_eq!(looks(9, false, true), [Change::Gone]);
+    }
+
+    #[test]
+    fn a_default_route_that_was_there_between_two_looks_counts() {
+        let mut route = DefaultRoute::default();
+        assert_eq!(route.look(false, true), None);
+        route.note();
+        let seen: Vec<Change> = (0..9).filter_map(|_| route.look(false, true)).collect();
+        assert_eq!(seen, [Change::Gone]);
     }
 }

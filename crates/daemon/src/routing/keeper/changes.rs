@@ -108,6 +108,10 @@ impl Follower {
     fn try_refresh<P: Family>(&mut self, rib: &mut RibOf<P>, table: Table, prefix: P) -> Result<(), FibError> {
         let Some(fib) = &mut self.fib else { return Ok(()) };
         let done = fib.refresh(rib, self.settings_of.settings(), table, prefix);
+        let is_default = table == Table::Outside && prefix.bits() == 0 && P::ip(prefix.first()).is_ipv4();
+        if is_default && rib.best(table, prefix).is_some_and(|hops| !hops.is_empty()) {
+            self.default_route.note();
+        }
         if rib.note_refused(table, prefix, done.is_err()) && done.is_err() {
             RouteCounters::add(&self.routing.counters.refused, 1);
         }
