@@ -722,6 +722,8 @@ def wrong_requests_get_errors_that_say_so(n):
         ("/api/v1/status?verbose=true", "GET", None, 400),
         ("/api/v1/rollback?dry_run=true", "POST", "", 400),
         ("/api/v1/find?address=203.0.113.1&at=someday", "GET", None, 400),
+        ("/api/v1/find?address=203.0.113.1&remote=198.51.100.7", "GET", None, 400),
+        ("/api/v1/find?address=203.0.113.1&remote=server&at=1%20s%20ago", "GET", None, 400),
         ("/api/v1/why?protocol=udp", "GET", None, 400),
         ("/api/v1/plan", "POST", "x" * (1024 * 1024 + 1), 413),
     ]:

@@ -1,6 +1,8 @@
 //! Who has or had an address. Each lookup needs the role `audit` and is recorded.
 
 use core::fmt;
+use core::net::Ipv4Addr;
+use core::net::SocketAddrV4;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -44,6 +46,8 @@ pub struct PastQuestion {
     pub protocol: Option<Protocol>,
     /// Only this VRF.
     pub vrf: Option<String>,
+    /// Of flows only those towards it: `ADDRESS` or `ADDRESS:PORT`.
+    pub remote: Option<String>,
     /// What the lookup is for.
     pub case: Option<String>,
     /// Holders to return.
@@ -133,6 +137,8 @@ pub(crate) struct Asked {
     from: Option<String>,
     /// And until this time, which belongs to it: without a fraction, to the end of its second.
     to: Option<String>,
+    /// With an earlier time: of flows only those towards this IPv4 `ADDRESS`, or `ADDRESS:PORT`.
+    remote: Option<String>,
     /// What the lookup is for; goes into the audit log.
     case: Option<String>,
     /// Objects in this page, at most 10,000.
@@ -153,6 +159,18 @@ impl Asked {
             }
         }
     }
+}
+
+/// Finds out whether a remote endpoint can be asked about.
+fn check_remote(remote: &str, is_past: bool) -> Result<(), Refused> {
+    let wrong = |what: &str, remedy: &'static str| Err(Refused::new(StatusCode::BAD_REQUEST, "remote", what, remedy));
+    if !is_past {
+        return wrong("needs an earlier time", "send `at`, or both `from` and `to`");
+    }
+    if remote.parse::<Ipv4Addr>().is_err() && remote.parse::<SocketAddrV4>().is_err() {
+        return wrong("is not an IPv4 address, or one with a port", "send for example 198.51.100.7:443");
+    }
+    Ok(())
 }
 
 /// An answer of now, or of then.
@@ -177,7 +195,10 @@ pub(crate) async fn find(
     Query(asked): Query<Asked>,
 ) -> Result<Json<Found>, Refused> {
     let time = asked.time()?;
-    let Asked { address, port, protocol, vrf, case, limit, cursor, .. } = asked;
+    if let Some(remote) = &asked.remote {
+        check_remote(remote, time.is_some())?;
+    }
+    let Asked { address, port, protocol, vrf, remote, case, limit, cursor, .. } = asked;
     let actor = principal.actor_for(case);
     let asked = Find { address, port, protocol, vrf, limit, cursor };
     let Some(time) = time else {
@@ -187,11 +208,12 @@ pub(crate) async fn find(
     let wrong = |fault| Refused::of(StatusCode::BAD_REQUEST, fault);
     let time = (api.log.times)(&asked, &time).map_err(wrong)?;
     let endpoint = asked.address.with_port(asked.port);
-    let subject = format!("{} {time}", asked.subject());
+    let towards = remote.as_ref().map(|remote| format!(" towards {remote}")).unwrap_or_default();
+    let subject = format!("{} {time}{towards}", asked.subject());
     let limit = u64::from(asked.limit.unwrap_or(PAGE_OBJECTS_DEFAULT).clamp(1, PAGE_OBJECTS_MAX));
     let Find { protocol, vrf, cursor, .. } = asked;
     let case = actor.case.clone();
-    let question = PastQuestion { endpoint, time, protocol, vrf, case, limit, cursor };
+    let question = PastQuestion { endpoint, time, protocol, vrf, remote, case, limit, cursor };
     let (past, daemon) = (Arc::clone(&api.log.past), api.daemon.clone());
     let turn = api.daemon.past_turn().await?;
     let wanted = Wanted(Arc::new(AtomicBool::new(true)));

@@ -70,6 +70,7 @@ fn find_past(question: &PastQuestion, socket: &str, goes_on: &dyn Fn() -> bool) 
     }
     words.extend(question.protocol.map(|protocol| format!("--protocol={protocol}")));
     words.extend(question.vrf.as_ref().map(|vrf| format!("--vrf={vrf}")));
+    words.extend(question.remote.as_ref().map(|remote| format!("--remote={remote}")));
     words.extend(question.case.as_ref().map(|case| format!("--case={case}")));
     let wrong = |error: String| NotAnswered::Log(Fault::new("find", error, "see docs/logging.md"));
     let command = cli::try_parse_from(words).map_err(|error| wrong(error.kind().to_string()))?;
@@ -152,6 +153,7 @@ mod tests {
             time: between(earlier, later),
             protocol: None,
             vrf: None,
+            remote: None,
             case: None,
             limit: 100,
             cursor: None,
