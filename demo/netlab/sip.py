@@ -91,7 +91,7 @@ Content-Length: 0
 """
 
 # The last answer may be lost. So a call stays for timer J of RFC 3261 §17.2.2, and SIPp answers a
-# BYE that is sent again; a call that has ended says nothing.
+# BYE that is sent again; it does not answer for a call that has ended.
 _CALLED = """<?xml version="1.0" encoding="UTF-8"?>
 <scenario name="called">
 <recv request="INVITE"/>
