@@ -24,6 +24,7 @@ pub use lanes::equal_lanes;
 pub use pages::PageKind;
 pub use peer::peer_groups;
 pub use prefetch::prefetch;
+pub use prefetch::prefetch_near;
 pub use prefetch::prefetch_write;
 pub use reserved::Reserved;
 pub use stock::Need;

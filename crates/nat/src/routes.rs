@@ -16,6 +16,7 @@ use std::sync::Arc;
 use mem::Arena;
 use mem::ArenaError;
 use mem::Need;
+use mem::prefetch_near;
 
 use crate::routes::live::LiveRoutes;
 use crate::types::Prefix;
@@ -171,6 +172,14 @@ impl RouteTable {
     pub(crate) fn fine_leaf(&self, address: u32) -> Option<u8> {
         let entry = &self.fine.first()?[(address >> (32 - FINE_BITS)) as usize];
         Some(entry.load(Ordering::Acquire))
+    }
+
+    /// Requests what [`RouteTable::fine_leaf`] reads.
+    #[inline(always)]
+    pub(crate) fn request_fine_leaf(&self, address: u32) {
+        if let Some(fine) = self.fine.first() {
+            prefetch_near(&fine[(address >> (32 - FINE_BITS)) as usize]);
+        }
     }
 
     /// Distinguishes live tables.

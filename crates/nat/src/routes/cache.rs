@@ -68,6 +68,8 @@ pub(crate) struct RouteCache {
     tag: u16,
     /// Of the next hops of live routes, as last seen.
     hops_version: u64,
+    /// Every address outside has a fine entry.
+    is_filled: bool,
 }
 
 impl RouteCache {
@@ -75,7 +77,14 @@ impl RouteCache {
     pub(crate) fn new(is_live: bool, ways: impl Fn(u8) -> Option<Departure>) -> RouteCache {
         let lines = || Box::new([EMPTY; PAIRS]);
         let none = [Departure::NOWHERE; _];
-        let mut cache = RouteCache { ways: none, lines: is_live.then(lines), version: 0, tag: 1, hops_version: 0 };
+        let mut cache = RouteCache {
+            ways: none,
+            lines: is_live.then(lines),
+            version: 0,
+            tag: 1,
+            hops_version: 0,
+            is_filled: false,
+        };
         cache.set_ways(ways);
         cache
     }
@@ -89,12 +98,26 @@ impl RouteCache {
         });
     }
 
-    /// The routes have this version now. Lines of other versions are no longer valid.
+    /// The routes have this version now; true if it is another one than before. Lines of other
+    /// versions are no longer valid.
     #[inline]
-    pub(crate) fn follow(&mut self, version: u64) {
-        if version != self.version {
+    pub(crate) fn follow(&mut self, version: u64) -> bool {
+        let is_other = version != self.version;
+        if is_other {
             self.turn_to(version);
         }
+        is_other
+    }
+
+    /// Whether every address outside has a fine entry: then coarse entries need not be read.
+    #[inline(always)]
+    pub(crate) fn is_filled(&self) -> bool {
+        self.is_filled
+    }
+
+    /// See [`RouteCache::is_filled`].
+    pub(crate) fn set_filled(&mut self, is_filled: bool) {
+        self.is_filled = is_filled;
     }
 
     /// The next hops of live routes have this version now; true if [`RouteCache::set_ways`] is due.
@@ -168,11 +191,11 @@ mod tests {
     #[test]
     fn a_line_counts_until_a_route_changes() {
         let mut cache = cache(true);
-        cache.follow(5);
+        assert!(cache.follow(5));
         assert_eq!(cache.get(0, 1), None);
         cache.put(0, 1, HERE);
         assert_eq!((cache.get(0, 1), cache.get(1, 1), cache.get(0, 2)), (Some(HERE), None, None));
-        cache.follow(5);
+        assert!(!cache.follow(5));
         assert_eq!(cache.get(0, 1), Some(HERE));
         cache.follow(6);
         assert_eq!(cache.get(0, 1), None);

@@ -6,7 +6,7 @@
 //!  entry: 0 none · length + 1 (8 bits), value (23 bits) · CHUNK bit + number of the next level
 //!
 //!  beside it, for established packets of IPv4: a byte for each /12 (coarse), and where routes are
-//!  longer, one for each /24 (fine)
+//!  longer, one for each /24 (fine); outside, once many parts have longer routes, for every /24
 //! ```
 //!
 //! Each entry has the length of its route, so a route changes only entries that no longer route
@@ -16,6 +16,7 @@
 //! group that is no longer used is used again only after each reader has begun another poll
 //! ([`LiveRoutes::report`]), so no reader finds anything else in its place.
 
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
@@ -58,6 +59,10 @@ pub(crate) const DROP: u32 = VALUE_MASK;
 pub(crate) const HOST_HOPS: u32 = HOPS_MAX as u32;
 /// Length + 1 in the entries of these values: no route is as long, so none ever replaces them.
 const HOST_DEPTH: u32 = u32::MAX >> (VALUE_BITS + 1);
+
+/// From so many parts with longer routes on, the outside table has fine entries for all parts: one
+/// byte in place of two then answers for nearly every packet.
+const FILLED_FROM: u32 = COARSE_ENTRIES as u32 / 8;
 
 const ROOT_ENTRIES: usize = 1 << 16;
 /// Entries of the root in a part of the coarse table.
@@ -118,10 +123,15 @@ struct Table {
     default: AtomicU32,
     /// Of IPv4: what all addresses of a part have in common.
     coarse: Arc<Coarse>,
-    /// Of IPv4: what all addresses of a /24 have in common, in each part that has longer routes. A
-    /// part is a page of ordinary size, which is first written when its coarse entry becomes
-    /// [`CUT`].
+    /// Of IPv4: what all addresses of a /24 have in common, in each part that has longer routes, or
+    /// in all parts. A part is a page of ordinary size, which is first written when its coarse entry
+    /// becomes [`CUT`], or when all are filled.
     fine: Arc<Arena<Fine>>,
+    /// Coarse entries that are [`CUT`]. Only the writer uses it.
+    parts_cut: AtomicU32,
+    /// So many of them let all parts have fine entries, for good.
+    filled_from: u32,
+    is_filled: AtomicBool,
 }
 
 impl Table {
@@ -134,12 +144,15 @@ impl Table {
             default: AtomicU32::new(0),
             coarse: Arc::new([const { AtomicU8::new(0) }; _]),
             fine: Arc::new(fine),
+            parts_cut: AtomicU32::new(0),
+            filled_from: u32::MAX,
+            is_filled: AtomicBool::new(false),
         })
     }
 
     /// The outside table, which may be that of the whole Internet, so on large pages.
     fn outside(nodes: usize) -> Result<Table, ArenaError> {
-        Table::new(nodes, Arena::growing(1)?)
+        Ok(Table { filled_from: FILLED_FROM, ..Table::new(nodes, Arena::growing(1)?)? })
     }
 
     fn new6(nodes: usize) -> Result<Table, ArenaError> {
@@ -151,6 +164,9 @@ impl Table {
             default: AtomicU32::new(0),
             coarse: Arc::new([const { AtomicU8::new(0) }; _]),
             fine: Arc::new(Arena::zeroed(0)?),
+            parts_cut: AtomicU32::new(0),
+            filled_from: u32::MAX,
+            is_filled: AtomicBool::new(false),
         })
     }
 
@@ -170,29 +186,50 @@ impl Table {
 
     /// Brings the coarse and fine entries of these addresses into line with the others.
     fn summarise(&self, first: u32, last: u32) {
-        let part = |address: u32| (address >> (32 - COARSE_BITS)) as usize;
         let default = self.default.load(Ordering::Relaxed);
-        for part in part(first)..=part(last) {
-            let entries = &self.root[part * ROOTS_PER_PART..(part + 1) * ROOTS_PER_PART];
-            let leaf = |entry: &AtomicU32| or_default(entry.load(Ordering::Relaxed), default);
-            let value = |leaf: u32| if leaf == 0 { 0 } else { (leaf & VALUE_MASK) + 1 };
-            let first_leaf = leaf(&entries[0]);
-            let is_one = first_leaf & CHUNK == 0
-                && entries.iter().all(|entry| leaf(entry) & CHUNK == 0 && value(leaf(entry)) == value(first_leaf));
-            let common = u8::try_from(value(first_leaf)).unwrap_or(CUT);
-            let common = if is_one { common } else { CUT };
-            if common == CUT {
-                let all = (part as u32) << (32 - COARSE_BITS);
-                let all = (all, all | u32::MAX >> COARSE_BITS);
-                // Earlier content of the fine entries means nothing.
-                let was_cut = self.coarse[part].load(Ordering::Relaxed) == CUT;
-                let changed = if was_cut { (first.max(all.0), last.min(all.1)) } else { all };
-                let is_default = was_cut && (first, last) == (0, u32::MAX);
+        let is_filled = self.is_filled.load(Ordering::Relaxed);
+        let mut parts_cut = self.parts_cut.load(Ordering::Relaxed);
+        for part in part_of(first)..=part_of(last) {
+            let common = self.common(part, default);
+            let was_cut = self.coarse[part].load(Ordering::Relaxed) == CUT;
+            if is_filled || common == CUT {
+                let all = addresses_of(part);
+                // Where nothing kept them, earlier fine entries mean nothing.
+                let was_fine = is_filled || was_cut;
+                let changed = if was_fine { (first.max(all.0), last.min(all.1)) } else { all };
+                let is_default = was_fine && (first, last) == (0, u32::MAX);
                 self.summarise_finely(changed, default, is_default);
             }
+            parts_cut = parts_cut + u32::from(common == CUT) - u32::from(was_cut);
             // Release: a reader that is led to the fine entries finds them filled in.
             self.coarse[part].store(common, Ordering::Release);
         }
+        self.parts_cut.store(parts_cut, Ordering::Relaxed);
+        if !is_filled && parts_cut >= self.filled_from {
+            self.fill(default);
+        }
+    }
+
+    /// The coarse entry of a part: [`CUT`] unless a byte names what all its addresses have in
+    /// common.
+    fn common(&self, part: usize, default: u32) -> u8 {
+        let entries = &self.root[part * ROOTS_PER_PART..(part + 1) * ROOTS_PER_PART];
+        let leaf = |entry: &AtomicU32| or_default(entry.load(Ordering::Relaxed), default);
+        let value = |leaf: u32| if leaf == 0 { 0 } else { (leaf & VALUE_MASK) + 1 };
+        let first = leaf(&entries[0]);
+        let is_one = first & CHUNK == 0
+            && entries.iter().all(|entry| leaf(entry) & CHUNK == 0 && value(leaf(entry)) == value(first));
+        if is_one { u8::try_from(value(first)).unwrap_or(CUT) } else { CUT }
+    }
+
+    /// Gives the parts without longer routes their fine entries, too.
+    fn fill(&self, default: u32) {
+        for part in 0..COARSE_ENTRIES {
+            if self.coarse[part].load(Ordering::Relaxed) != CUT {
+                self.summarise_finely(addresses_of(part), default, false);
+            }
+        }
+        self.is_filled.store(true, Ordering::Release);
     }
 
     /// Brings the fine entries of these addresses into line with the others. `is_default`: only the
@@ -257,6 +294,17 @@ impl Table {
         }
         (entry != 0).then_some(entry & VALUE_MASK)
     }
+}
+
+/// The part of the coarse table that an address belongs to.
+fn part_of(address: u32) -> usize {
+    (address >> (32 - COARSE_BITS)) as usize
+}
+
+/// First and last address of a part.
+fn addresses_of(part: usize) -> (u32, u32) {
+    let first = (part as u32) << (32 - COARSE_BITS);
+    (first, first | u32::MAX >> COARSE_BITS)
 }
 
 #[inline]
@@ -404,6 +452,11 @@ impl LiveRoutes {
     pub(super) fn summaries(&self, table: usize) -> (Arc<Coarse>, Arc<Arena<Fine>>) {
         let table = &self.tables[table];
         (Arc::clone(&table.coarse), Arc::clone(&table.fine))
+    }
+
+    /// Whether every address has a fine entry in the outside table. Once true, it stays so.
+    pub(crate) fn outside_is_filled(&self) -> bool {
+        self.tables[0].is_filled.load(Ordering::Acquire)
     }
 
     /// Grows with each batch of changes.

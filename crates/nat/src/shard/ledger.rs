@@ -201,7 +201,9 @@ impl Ledger {
     #[inline(always)]
     pub(in crate::shard) fn follow_routes(&mut self) {
         if let Some(live) = self.shared.live_routes() {
-            self.route_cache.follow(live.version());
+            if self.route_cache.follow(live.version()) {
+                self.route_cache.set_filled(live.outside_is_filled());
+            }
             if self.route_cache.follow_hops(live.hops_version()) {
                 self.take_over_ways();
             }

@@ -113,6 +113,55 @@ proptest! {
 }
 
 #[test]
+fn a_table_with_many_longer_routes_has_fine_entries_everywhere() {
+    let (live, mut writer) = live(0);
+    let table = RouteTable::live(&live, 0);
+    let mut naive = Naive::default();
+    let prefix = |bits: u32, length: u8| Prefix::new(Ipv4Addr::from_bits(bits), length).unwrap();
+    let part = |number: u32| number << (32 - COARSE_BITS);
+    naive.set(&mut writer, Prefix::ALL, 0);
+    for number in 1..FILLED_FROM {
+        naive.set(&mut writer, prefix(part(number) | 0x1_2300, 24), number % 50);
+    }
+    assert!(!live.outside_is_filled());
+    naive.set(&mut writer, prefix(part(FILLED_FROM), 16), 1);
+    assert!(live.outside_is_filled());
+
+    let (far, near) = (part(3_000), part(1) | 0x1_2345);
+    let check = |naive: &Naive, what: &str| {
+        for address in [far, far | 0x8_0000, near, part(1), part(FILLED_FROM), part(FILLED_FROM) | 0x1_0000, u32::MAX] {
+            let leaf = table.fine_leaf(address).unwrap();
+            let found = crate::routes::value_of(leaf).and_then(|value| live.gateway(value, 0));
+            assert_eq!(
+                found.map(|gateway| gateway - 1),
+                naive.lookup(address),
+                "{}: {what}",
+                Ipv4Addr::from_bits(address)
+            );
+        }
+    };
+    check(&naive, "filled");
+    // In a part that has no longer routes, and never had one.
+    naive.set(&mut writer, prefix(far, 9), 7);
+    check(&naive, "a shorter route over several parts");
+    naive.set(&mut writer, prefix(far, 12), 8);
+    naive.set(&mut writer, prefix(far | 0x8_0000, 20), 9);
+    check(&naive, "longer routes");
+    naive.set(&mut writer, Prefix::ALL, 10);
+    check(&naive, "another default route");
+    for number in 1..=FILLED_FROM {
+        naive.remove(&mut writer, prefix(part(number) | 0x1_2300, 24));
+    }
+    naive.remove(&mut writer, prefix(part(FILLED_FROM), 16));
+    naive.remove(&mut writer, prefix(far | 0x8_0000, 20));
+    check(&naive, "few longer routes again");
+    naive.remove(&mut writer, prefix(far, 12));
+    naive.remove(&mut writer, Prefix::ALL);
+    check(&naive, "no default route");
+    assert!(live.outside_is_filled(), "for good");
+}
+
+#[test]
 fn what_a_byte_cannot_name_has_no_fine_entry() {
     let (live, mut writer) = live(0);
     let table = RouteTable::live(&live, 0);

@@ -287,6 +287,9 @@ impl PacketPath {
             if owner != self.ledger.worker {
                 return (Kind(Kind::FOREIGN | Kind::OUT), u64::from(owner.0));
             }
+            if self.ledger.route_cache.is_filled() {
+                self.ledger.shared.request_steady_out(be32::<16>(header));
+            }
             let key = InternalKey { realm: facing.realm, protocol, address: source, port: be16::<20>(header) };
             let hash = self.ledger.state.hash_of(&key);
             return (Kind(kind | Kind::OUT), hash);

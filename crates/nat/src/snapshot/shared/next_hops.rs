@@ -147,6 +147,12 @@ impl Shared {
         self.next_hops.get(value as usize).copied().or_else(|| self.live_slot(value)).map(Departure::from)
     }
 
+    /// Requests what [`Shared::steady_out`] reads of a filled table.
+    #[inline(always)]
+    pub(crate) fn request_steady_out(&self, destination: u32) {
+        self.outside_routes.request_fine_leaf(destination);
+    }
+
     /// Like [`Shared::route_out`], for established packets. None if a packet of this length does
     /// not fit.
     #[inline(always)]
@@ -157,7 +163,11 @@ impl Shared {
         subscriber: u32,
         length: u16,
     ) -> Option<Egress> {
-        self.steady(&self.outside_routes, cache, destination, subscriber, length)
+        let routes = &self.outside_routes;
+        if cache.is_filled() {
+            return self.steady_by_fine_entry(routes, cache, destination, subscriber, length);
+        }
+        self.steady(routes, cache, destination, subscriber, length)
     }
 
     /// Like [`Shared::route_in`], for established packets. None if a packet of this length does not
@@ -191,6 +201,18 @@ impl Shared {
         if leaf != CUT {
             return None;
         }
+        self.steady_by_fine_entry(routes, cache, destination, subscriber, length)
+    }
+
+    #[inline(always)]
+    fn steady_by_fine_entry(
+        &self,
+        routes: &RouteTable,
+        cache: &mut RouteCache,
+        destination: u32,
+        subscriber: u32,
+        length: u16,
+    ) -> Option<Egress> {
         if let Some(leaf) = routes.fine_leaf(destination) {
             let way = cache.way(leaf);
             if length <= way.mtu {
