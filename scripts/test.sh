@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All checks, one after the other; goes on after a failure and ends with one line: N passed, N
-# failed.
+# All checks; goes on after a failure and ends with one line: N passed, N failed. The tests in
+# network namespaces mostly wait, and the other steps mostly compute, so they run side by side.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -14,7 +14,9 @@ passed=0
 failed=0
 failed_steps=()
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+network_log=$(mktemp)
+network=
+trap 'kill $network 2>/dev/null; rm -f "$log" "$network_log"' EXIT
 
 # Runs one step; counts the results it prints of cargo test and of TAP, otherwise the step itself.
 step() {
@@ -37,19 +39,33 @@ step() {
     echo "== $name: $ok passed, $not_ok failed, $((SECONDS - begun)) s"
 }
 
+# Waits for the tests in network namespaces, which print their results only then.
+network_results() {
+    local status
+    wait "$network"
+    status=$?
+    network=
+    cat "$network_log"
+    return "$status"
+}
+
 step "format" cargo fmt --all --check
 # The fuzzer is a workspace of its own, which only `make fuzz` and `make soak` build. The tests run
 # its targets over every seed, its cuts and changes, and every input that once broke a claim.
 step "lock file of the fuzzer" sh -c 'cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null'
 step "scripts" shellcheck scripts/*.sh fuzz/run.sh .ci/run
+step "building the tests" cargo test --workspace --locked --features "$with_dpdk" --no-run
+# A copy: the steps meanwhile put other builds in its place. Its name is what a process list shows.
+mkdir -p target/network && cp target/debug/natrix target/network/natrix
+tests/netns/run.py --natrix target/network/natrix >"$network_log" 2>&1 &
+network=$!
 step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
 step "lints with DPDK" cargo clippy --workspace --all-targets --locked --features "$with_dpdk" -- -D warnings
 # Without DPDK only the binary and one study differ; every other test runs once, with it.
 step "tests without DPDK" cargo test --workspace --locked --no-fail-fast --test binary --test study
 step "tests" cargo test --workspace --locked --no-fail-fast --features "$with_dpdk"
-# The tests have built the binary, with DPDK.
 step "package" scripts/package.sh --test --built
-step "network namespaces" tests/netns/run.py --natrix target/debug/natrix
+step "network namespaces" network_results
 
 for name in "${failed_steps[@]}"; do
     echo "failed: $name"
