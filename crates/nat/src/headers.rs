@@ -1,4 +1,4 @@
-//! Bytes of packets: read, checked, rewritten, quoted and split. Nothing here knows a mapping.
+//! Bytes of packets; nothing here knows a mapping.
 
 pub(crate) mod gre;
 pub mod icmp_quote;

@@ -5,9 +5,9 @@
 //!  entry: 0 none · value + 1 · CHUNK bit + chunk number
 //! ```
 //!
-//! At most three dependent loads. With a few routes a scan of the list in the L1 cache is even
-//! faster. Before either, a table of 4096 bytes by bits 31..20 has the answer wherever no route is
-//! longer. Elsewhere, live routes have a byte for each /24.
+//! At most three dependent loads; a few routes are scanned in the L1 cache instead. Before either,
+//! 4096 bytes by bits 31..20 have the answer wherever no route is longer; live routes then have a
+//! byte for each /24.
 
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ const SCAN_MAX: usize = 8;
 
 const COARSE_BITS: u32 = 12;
 const COARSE_ENTRIES: usize = 1 << COARSE_BITS;
-/// An entry for a part with longer routes, or for a value that does not fit into a byte.
+/// Longer routes decide, or the value does not fit into a byte.
 pub(crate) const CUT: u8 = u8::MAX;
 
 const CHUNK: u32 = 1 << 31;
@@ -54,20 +54,20 @@ pub enum RouteError {
     },
 }
 
-/// By bits 31..20: 0 none, value + 1, or [`CUT`]. Those of live routes change.
+/// By bits 31..20: 0 none, value + 1, or [`CUT`].
 type Coarse = [AtomicU8; COARSE_ENTRIES];
 
 const FINE_BITS: u32 = 24;
 const FINE_ENTRIES: usize = 1 << FINE_BITS;
-/// The same for live routes by bits 31..8, where the coarse entry is [`CUT`]. Here 0 means that the
-/// table must be searched: longer routes, no route, or a value that does not fit into a byte.
+/// Of live routes, by bits 31..8 where the coarse entry is [`CUT`]: value + 1, or 0 to search the
+/// table.
 type Fine = [AtomicU8; FINE_ENTRIES];
 
-/// Built once. See the [module](self).
+/// See the [module](self).
 #[derive(Debug)]
 pub struct RouteTable {
     coarse: Arc<Coarse>,
-    /// The fine table of live routes; none for other routes.
+    /// Empty unless the routes are live.
     fine: Arc<Arena<Fine>>,
     lookup: Lookup,
     length: usize,
@@ -88,11 +88,8 @@ struct Scanned {
 }
 
 impl RouteTable {
-    /// Of two routes for the same prefix the later one counts. Takes 256 KiB, 1 KiB for each /16
-    /// with routes longer than 16 bits, and 1 KiB for each /24 with longer ones.
-    ///
-    /// # Errors
-    /// Out of memory, or a value is not below [`VALUE_LIMIT`].
+    /// A later route replaces one of the same prefix. Takes 256 KiB, and 1 KiB for each /16 and
+    /// each /24 with longer routes.
     pub fn new(routes: &[(Prefix, u32)]) -> Result<RouteTable, RouteError> {
         if let Some(&(prefix, value)) = routes.iter().find(|(_, value)| *value >= VALUE_LIMIT) {
             return Err(RouteError::Value { prefix, value });
@@ -113,7 +110,7 @@ impl RouteTable {
         Ok(RouteTable { coarse: coarse(&sorted), fine: Arc::new(Arena::zeroed(0)?), lookup, length: routes.len() })
     }
 
-    /// One of the tables that change while they are in use; there must be one with this number.
+    /// There must be a live table with this number.
     pub(crate) fn live(routes: &Arc<LiveRoutes>, table: usize) -> RouteTable {
         let (coarse, fine) = routes.summaries(table);
         RouteTable { coarse, fine, lookup: Lookup::Live { routes: Arc::clone(routes), table }, length: 0 }
@@ -152,22 +149,22 @@ impl RouteTable {
         self.lookup_coarse(address).unwrap_or_else(|| self.lookup_fine(address))
     }
 
-    /// As [`RouteTable::lookup`]; `None` if routes longer than 12 bits decide about the address.
+    /// `None` if routes longer than 12 bits decide about the address.
     #[inline(always)]
     pub(crate) fn lookup_coarse(&self, address: u32) -> Option<Option<u32>> {
         let leaf = self.leaf(address);
         (leaf != CUT).then(|| value_of(leaf))
     }
 
-    /// The coarse entry of an address: [`CUT`], or an entry for [`value_of`].
+    /// [`CUT`], or an entry for [`value_of`].
     #[inline(always)]
     pub(crate) fn leaf(&self, address: u32) -> u8 {
         // Acquire: the next hop of a live route is there when its number is.
         self.coarse[(address >> (32 - COARSE_BITS)) as usize].load(Ordering::Acquire)
     }
 
-    /// The fine entry of an address, where the coarse entry is [`CUT`]: 0, or an entry for
-    /// [`value_of`]. None without live routes.
+    /// Where the coarse entry is [`CUT`]: 0, or an entry for [`value_of`]. `None` without live
+    /// routes.
     #[inline(always)]
     pub(crate) fn fine_leaf(&self, address: u32) -> Option<u8> {
         let entry = &self.fine.first()?[(address >> (32 - FINE_BITS)) as usize];
@@ -182,7 +179,6 @@ impl RouteTable {
         }
     }
 
-    /// Distinguishes live tables.
     pub(crate) fn number(&self) -> u16 {
         match self.lookup {
             Lookup::Live { table, .. } => table as u16,
@@ -195,12 +191,12 @@ impl RouteTable {
         self.find(address)
     }
 
-    /// As [`RouteTable::lookup`], where [`RouteTable::lookup_coarse`] has no answer.
+    /// [`RouteTable::lookup`] where [`RouteTable::lookup_coarse`] has no answer.
     #[inline(always)]
     pub(crate) fn find(&self, address: u32) -> Option<u32> {
         match &self.lookup {
             Lookup::Scan(routes) => {
-                // Scans all, and the last match counts: an early exit would be mispredicted.
+                // All are scanned: an early exit would be mispredicted.
                 let leaf = routes
                     .iter()
                     .fold(0, |leaf, route| if address & route.mask == route.network { route.value + 1 } else { leaf });
@@ -221,7 +217,7 @@ impl RouteTable {
     }
 }
 
-/// The value of a coarse entry that is not [`CUT`].
+/// Not for [`CUT`].
 #[inline(always)]
 pub(crate) fn value_of(leaf: u8) -> Option<u32> {
     u32::from(leaf).checked_sub(1)
@@ -238,7 +234,7 @@ fn coarse(sorted: &[(Prefix, u32)]) -> Arc<Coarse> {
     Arc::new(entries.map(AtomicU8::new))
 }
 
-/// Paints from short to long, so that longer routes cover shorter ones.
+/// From short to long, so that longer routes cover shorter ones.
 fn build_tree(sorted: &[(Prefix, u32)]) -> Result<Lookup, ArenaError> {
     let mut root = Arena::<u32>::zeroed(ROOT_ENTRIES)?;
     let prefixes: Vec<Prefix> = sorted.iter().map(|(prefix, _)| *prefix).collect();
@@ -284,7 +280,7 @@ fn parents(prefixes: &[Prefix], length: u8) -> usize {
     parents.len()
 }
 
-/// If there is no chunk below `entry`, makes one filled with `entry`.
+/// Fills a new chunk with `entry`.
 fn descend(entry: &mut u32, chunks: &mut Arena<[u32; CHUNK_ENTRIES]>, chunks_used: &mut u32) -> usize {
     if *entry & CHUNK == 0 {
         chunks.at_mut(*chunks_used).fill(*entry);

@@ -1,4 +1,4 @@
-//! The settings compiled for the packet path, and what all workers share.
+//! Settings compiled for the packet path, and what all workers share.
 
 pub mod addresses;
 pub mod memory;

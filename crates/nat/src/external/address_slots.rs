@@ -1,7 +1,5 @@
-//! The place of each external address in the port table, across all reloads.
-//!
-//! A removed address keeps its place until nothing is left of it, so the [`AddressIndex`] in a
-//! record means the same address before and after a reload.
+//! Places of external addresses in the port table. A removed address keeps its place until nothing
+//! is left of it, so an [`AddressIndex`] in a record means the same address after a reload.
 
 use core::net::Ipv4Addr;
 use std::collections::HashMap;
@@ -20,22 +18,22 @@ use crate::types::Protocol;
 /// Why and until when an address takes no new mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed {
-    /// True if removed from the configuration, false if configured to drain.
+    /// True if removed from the configuration, false if it drains.
     pub removed: bool,
-    /// When it was closed.
+    /// When closed.
     pub since: Instant,
-    /// When the remaining mappings end; `None` if they end by themselves.
+    /// When the remaining mappings end; `None` if by themselves.
     pub ends: Option<Instant>,
 }
 
-/// One place of the port table.
+/// A place of the port table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// The address.
     pub address: Ipv4Addr,
-    /// Its pool. Removed pools are numbered after those of the settings.
+    /// Removed pools are numbered after those of the settings.
     pub pool: PoolId,
-    /// `None` if it is open.
+    /// `None` while open.
     pub closed: Option<Closed>,
 }
 
@@ -110,7 +108,7 @@ impl Slots {
                 continue;
             }
             let since = match old.closed {
-                // All workers know that it is closed: an idle one stays idle.
+                // All workers know it is closed, so an idle one stays idle.
                 Some(Closed { removed: true, .. }) if is_idle(place, old.address) => continue,
                 Some(closed) => closed.since,
                 None => now,
@@ -146,7 +144,6 @@ impl Slots {
         settings.pools.get(id.index()).or_else(removed)
     }
 
-    /// What each address offers, without the `balanced` ports.
     pub(crate) fn specs(
         &self,
         settings: &Settings,

@@ -1,9 +1,8 @@
-//! What several workers share about ports with flows. With one worker its own tables are complete.
+//! What several workers share about ports with flows (ADR 11).
 //!
-//! A port taken by one worker may carry flows of all, so a pool is used to its last five-tuple
-//! whatever the number of workers (ADR 11). [`Claims`] keeps outside five-tuples unique and steers
-//! packets; [`SharedMap`] shows a worker the ports that others share. A new flow costs one or two
-//! atomic instructions, a packet of an existing flow none.
+//! [`Claims`] keeps outside five-tuples unique and steers packets; [`SharedMap`] shows the ports
+//! that others share. A new flow costs one or two atomic instructions, a packet of an existing flow
+//! none.
 
 use mem::ArenaError;
 use mem::Need;

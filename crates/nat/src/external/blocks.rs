@@ -1,4 +1,4 @@
-//! Port blocks leased to subscribers.
+//! Port blocks leased to subscribers (ADR 12).
 //!
 //! ```text
 //!   (external address)
@@ -7,13 +7,10 @@
 //! ```
 //!
 //! A grain covers one word of `used` in the [`PortTable`](crate::external::ports::PortTable). A
-//! block is 1 to 64 grains, aligned to its size, so one compare-and-swap takes it. It belongs to
-//! its holder for all protocols.
+//! block is 1 to 64 grains, aligned to its size, and belongs to its holder for all protocols.
 //!
-//! A block and a single port never share a grain. (Single ports in a pool of blocks come from a
-//! mode change or from slices.) The taker of a single port sets its bit, then checks for a lease;
-//! the lessor leases, then checks for taken ports. All of this is sequentially consistent, so at
-//! least one notices the other and gives way.
+//! A block and a single port never share a grain. Both sides set their bits, then check those of
+//! the other, with sequential consistency, so at least one notices the other and gives way.
 //!
 //! Only the holder's worker writes a record; all read it, and each word is complete in itself.
 
@@ -47,7 +44,7 @@ impl BlockSize {
     /// 4096 ports.
     pub const MAX: BlockSize = BlockSize(6);
 
-    /// `None` unless `ports` is a power of two from 64 to 4096.
+    /// `None` unless there is a block of so many ports.
     pub const fn of_ports(ports: u32) -> Option<BlockSize> {
         if !ports.is_power_of_two() || ports < BlockSize::MIN.ports() || ports > BlockSize::MAX.ports() {
             return None;
@@ -55,7 +52,7 @@ impl BlockSize {
         Some(BlockSize((ports.trailing_zeros() - GRAIN_PORTS.trailing_zeros()) as u8))
     }
 
-    /// Ports of a block.
+    /// Number of ports.
     pub const fn ports(self) -> u32 {
         (GRAIN_PORTS as u32) << self.0
     }
@@ -68,12 +65,11 @@ impl BlockSize {
         u64::MAX >> (64 - self.grains())
     }
 
-    /// The grains of a word at which a block may begin.
+    /// Grains of a word at which a block may begin.
     const fn starts(self) -> u64 {
         u64::MAX / self.bits()
     }
 
-    /// The same for word `index`, for blocks between these ports.
     pub(crate) fn starts_between(self, first: u16, last: u16, index: usize) -> u64 {
         let from = usize::from(first).div_ceil(usize::from(GRAIN_PORTS));
         let end = ((usize::from(last) + 1) / usize::from(GRAIN_PORTS) + 1).saturating_sub(self.grains() as usize);
@@ -91,22 +87,21 @@ impl BlockSize {
     }
 }
 
-/// Address, first grain and size of a block in four bytes. 0 is none: no block contains port 0.
+/// Address, first grain and size. 0 is none: no block contains port 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Block(u32);
 
-/// Bits of a [`Block`] for its place: ten for the grain, then the address.
 const PLACE_BITS: u32 = 28;
 
 impl Block {
-    /// External addresses that a [`Block`] can name.
+    /// Addresses a [`Block`] can name.
     pub const ADDRESSES_MAX: usize = (1 << PLACE_BITS) / GRAINS;
 
     pub(crate) const fn new(address: AddressIndex, grain: u32, size: BlockSize) -> Block {
         Block((size.0 as u32) << PLACE_BITS | address.0 << 10 | grain)
     }
 
-    /// The inverse of [`Block::number`]; `None` for 0.
+    /// Inverse of [`Block::number`]; `None` for 0.
     pub const fn from_number(number: u32) -> Option<Block> {
         if number == 0 { None } else { Some(Block(number)) }
     }
@@ -124,7 +119,7 @@ impl Block {
         self.0 % GRAINS as u32
     }
 
-    /// The external address.
+    /// Its external address.
     pub const fn address(self) -> AddressIndex {
         AddressIndex(self.place() as u32 / GRAINS as u32)
     }
@@ -139,12 +134,12 @@ impl Block {
         BlockSize((self.0 >> PLACE_BITS) as u8 & 7)
     }
 
-    /// Its lowest port.
+    /// Lowest port.
     pub const fn first_port(self) -> u16 {
         self.grain() as u16 * GRAIN_PORTS
     }
 
-    /// Its highest port.
+    /// Highest port.
     pub const fn last_port(self) -> u16 {
         self.first_port() + (self.size().ports() - 1) as u16
     }
@@ -174,24 +169,24 @@ impl Holder {
     }
 }
 
-/// A lease in the table.
+/// A leased block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The block.
     pub block: Block,
     /// Its holder.
     pub holder: Holder,
-    /// Time of the lease, in whole seconds.
+    /// When leased, in whole seconds.
     pub since_s: u32,
 }
 
 pub(crate) struct BlockTable {
     addresses: usize,
-    /// Set once leases are possible; until then single ports need no check.
+    /// Until set, single ports need no check.
     is_ready: AtomicBool,
     leased: Arena<AtomicU64>,
     records: OnceLock<Arena<AtomicU64>>,
-    /// One bit an address: a hint that the last search found no free block.
+    /// By address: a hint that the last search found no free block.
     full: Box<[AtomicU64]>,
 }
 
@@ -214,7 +209,7 @@ impl BlockTable {
         Arena::<AtomicU64>::need(addresses.max(1).saturating_mul(GRAINS * RECORD_WORDS))
     }
 
-    /// Allocates the records, once. Must precede the first lease.
+    /// Must precede the first lease.
     pub(crate) fn prepare(&self) -> Result<(), ArenaError> {
         if self.records.get().is_none() {
             let records = Arena::zeroed(self.addresses.max(1) * GRAINS * RECORD_WORDS)?;
@@ -247,13 +242,12 @@ impl BlockTable {
         self.word(address, index).load(Ordering::SeqCst)
     }
 
-    /// Call it after setting the bit of a single port.
     #[inline]
     pub(crate) fn is_leased(&self, address: usize, grain: usize) -> bool {
         self.leased(address, grain / 64) >> (grain % 64) & 1 != 0
     }
 
-    /// Grains where an unleased block between these ports begins.
+    /// Where an unleased block between these ports begins.
     pub(crate) fn free(&self, address: usize, size: BlockSize, first: u16, last: u16) -> [u64; LEASED_WORDS] {
         core::array::from_fn(|index| {
             size.free_starts(self.leased(address, index)) & size.starts_between(first, last, index)
@@ -298,11 +292,11 @@ impl BlockTable {
         let since_s = (now.as_micros() / 1_000_000) as u32;
         record[1].store(u64::from(since_s) << 32 | u64::from(number(next)), Ordering::Relaxed);
         record[2].store(0, Ordering::Relaxed);
-        // Last: a reader that finds a holder also finds the other words.
+        // Last, so that a reader of the holder finds the other words.
         record[0].store(holder.word(block.size()), Ordering::Release);
     }
 
-    /// Clears the holder. Call it before [`BlockTable::let_go`].
+    /// Call it before [`BlockTable::let_go`].
     pub(crate) fn forget(&self, block: Block) {
         if let Some(record) = self.record(block.place()) {
             record[0].store(0, Ordering::Release);

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Subscribers are counted in the order of the file, without network and broadcast addresses. A
-//! slice is one (C + D)-th of the ports, rounded down. This is algorithm 0 (sequential) of RFC 7422
-//! §2; the other orders ([`Algorithm`]) permute the places. A slice is always one range of one
-//! address, as paired pooling (RFC 6888 REQ-2) requires.
+//! slice is one (C + D)-th of the ports, rounded down: one range of one address, as paired pooling
+//! (RFC 6888 REQ-2) requires. This is algorithm 0 (sequential) of RFC 7422 §2; other [`Algorithm`]s
+//! permute the places.
 
 use core::net::Ipv4Addr;
 
@@ -22,12 +22,12 @@ use crate::settings::Settings;
 use crate::types::Prefix;
 use crate::verdict::Verdict;
 
-/// The formula of one pool.
+/// A pool's formula.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Formula {
     /// In the order of the file.
     runs: Vec<Run>,
-    /// Indices into `runs`, sorted by first address.
+    /// Indices into `runs` by first address.
     by_address: Vec<u32>,
     subscribers: u64,
     slices: u32,
@@ -39,8 +39,8 @@ pub struct Formula {
     algorithm: Algorithm,
 }
 
-/// Identifies the formulas in the event log; 0 without formulas. Must never change between
-/// releases, because logs are read years later. Does not reveal the key of `keyed`.
+/// Identifies the formulas in the event log; 0 without any. Must never change between releases:
+/// logs are read years later. Does not reveal the key of `keyed`.
 pub fn checksum(settings: &Settings) -> u32 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let mut has_any = false;
@@ -58,7 +58,7 @@ pub fn checksum(settings: &Settings) -> u32 {
         for prefix in &pool.subscribers {
             add(u64::from(prefix.address().to_bits()) << 8 | u64::from(prefix.length()));
         }
-        // By name, because a realm's number depends on the rest of the file.
+        // A realm's number depends on the rest of the file.
         for realm in &pool.realms {
             let name = settings.realm_names.get(realm.index()).map_or("", String::as_str);
             name.bytes().for_each(|byte| add(u64::from(byte)));
@@ -77,7 +77,7 @@ pub fn checksum(settings: &Settings) -> u32 {
     if !has_any {
         return 0;
     }
-    // The finaliser of SplitMix64; half of it is dropped, so it cannot be inverted.
+    // SplitMix64's finaliser; half is dropped, so it cannot be inverted.
     let mixed = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     ((mixed ^ mixed >> 31) as u32).max(1)
@@ -95,13 +95,13 @@ struct Run {
 /// Ports of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Position in the pool, from 0.
+    /// Position of its address in the pool, from 0.
     pub address: u32,
     /// Number of the slice.
     pub slice: u16,
-    /// Its lowest port.
+    /// Lowest port.
     pub first: u16,
-    /// Its highest port.
+    /// Highest port.
     pub last: u16,
 }
 
@@ -110,38 +110,38 @@ pub struct Slice {
 pub enum Owner {
     /// This subscriber.
     Subscriber(Ipv4Addr),
-    /// Nobody: its slice has no subscriber.
+    /// A slice without a subscriber.
     Nobody,
     /// The subscriber that leases its block.
     Dynamic,
-    /// Nobody: never given out.
+    /// Never given out.
     Outside,
 }
 
 /// Why there is no formula.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormulaError {
-    /// Not even one port for each subscriber.
+    /// There is not one port for each subscriber.
     #[error(
         "{subscribers} subscribers on {addresses} addresses are {slices} on each, with {dynamic_slices} dynamic slices more than \
          its {ports} ports"
     )]
     TooMany {
-        /// Subscribers in all.
+        /// In all.
         subscribers: u64,
         /// External addresses.
         addresses: u64,
-        /// Subscribers of one address.
+        /// Subscribers of an address.
         slices: u64,
         /// Slices for dynamic blocks.
         dynamic_slices: u64,
-        /// Ports of one address.
+        /// Ports of an address.
         ports: u64,
     },
-    /// No subscribers or no addresses.
+    /// No subscribers, or no addresses.
     #[error("there are {subscribers} subscribers and {addresses} addresses")]
     Nobody {
-        /// Subscribers in all.
+        /// In all.
         subscribers: u64,
         /// External addresses.
         addresses: u64,
@@ -160,7 +160,7 @@ fn hosts(prefix: Prefix) -> (u32, u64) {
 }
 
 impl Formula {
-    /// The formula of a pool, if it is deterministic.
+    /// The formula of a pool; `None` unless it is deterministic.
     pub fn of(pool: &Pool) -> Result<Option<Formula>, FormulaError> {
         let Allocation::Deterministic { dynamic_slices, .. } = pool.allocation else { return Ok(None) };
         let formula =
@@ -168,7 +168,7 @@ impl Formula {
         Ok(Some(formula.ordered(pool.algorithm)))
     }
 
-    /// The same formula with subscribers in another order.
+    /// The same formula with another order.
     #[must_use]
     pub fn ordered(self, algorithm: Algorithm) -> Formula {
         Formula { algorithm, ..self }
@@ -185,7 +185,6 @@ impl Formula {
         }
     }
 
-    /// The number at a place that may be beyond the last subscriber.
     fn number_at(&self, place: u64) -> u64 {
         match self.algorithm {
             Algorithm::Sequential => place,
@@ -201,7 +200,7 @@ impl Formula {
         Permutation::new(key, u64::from(self.addresses) * u64::from(self.slices))
     }
 
-    /// The formula for these prefixes and number of addresses.
+    /// In sequential order.
     pub fn new(
         prefixes: &[Prefix],
         addresses: usize,
@@ -260,17 +259,17 @@ impl Formula {
         self.subscribers
     }
 
-    /// Subscribers of an external address (C).
+    /// Subscribers of an address (C).
     pub fn slices(&self) -> u32 {
         self.slices
     }
 
-    /// Ports of each subscriber.
+    /// Ports of a subscriber.
     pub fn slice_ports(&self) -> u32 {
         self.slice_ports
     }
 
-    /// Lowest and highest port of each address for dynamic blocks, if any.
+    /// Lowest and highest port for dynamic blocks.
     pub fn dynamic(&self) -> Option<(u16, u16)> {
         let first = u32::from(self.port_min) + self.slices * self.slice_ports;
         (self.dynamic_slices > 0 && first <= u32::from(self.port_max)).then_some((first as u16, self.port_max))
@@ -320,7 +319,7 @@ impl Formula {
             Some(&self.runs[*self.by_address.get(next.checked_sub(1)?)? as usize])
         };
         let inside = u64::from(inside);
-        // A run may begin right behind this address, or have ended right before it.
+        // A run may begin right behind this address, or have ended before it.
         let (behind, before) = (run_before(inside + 2), run_before(inside + 1));
         behind.is_some_and(|run| run.leaves_out_edges && u64::from(run.first) == inside + 1)
             || before.is_some_and(|run| run.leaves_out_edges && u64::from(run.first) + run.count == inside)
@@ -346,8 +345,8 @@ impl Formula {
     }
 }
 
-/// A keyed permutation of the numbers below `size`: four Feistel rounds over the next even power of
-/// two, repeated until in range.
+/// By a key, of the numbers below `size`: four Feistel rounds over the next even power of two,
+/// repeated until in range.
 #[derive(Clone, Copy, Debug)]
 struct Permutation {
     keys: [u64; 4],
@@ -382,7 +381,7 @@ impl Permutation {
                 halves = step(halves, self.keys[if is_back { self.keys.len() - 1 - round } else { round }]);
             }
             now = halves.0 << self.half_bits | halves.1;
-            // A cycle through a start in range, so it ends.
+            // The cycle's start is in range, so this ends.
             if now < self.size {
                 return now;
             }
@@ -390,7 +389,7 @@ impl Permutation {
     }
 }
 
-/// The finaliser of SplitMix64: each input bit changes half of the output's.
+/// The finaliser of SplitMix64.
 fn mixed(value: u64) -> u64 {
     let mixed = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

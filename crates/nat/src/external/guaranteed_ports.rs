@@ -1,4 +1,4 @@
-//! How many ports each address must keep so that subscribers get their guaranteed minimum.
+//! Ports each address must keep for guaranteed minimums.
 
 use crate::policy::class::Classes;
 use crate::routes::RouteError;
@@ -14,7 +14,7 @@ use crate::types::RealmId;
 /// What a pool's subscribers are guaranteed together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
-    /// Addresses of the classes with a guarantee that the pool serves.
+    /// Addresses in classes with a guarantee.
     pub subscribers: u64,
     /// Sum of the guaranteed ports, by [`Protocol::index`].
     pub ports: [u64; Protocol::COUNT],
@@ -25,8 +25,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Ports each of `addresses` must keep for one more guarantee to fit at any time, in whatever
-    /// order subscribers come.
+    /// Ports to keep for another guarantee to fit at any time, in any order of subscribers.
     pub fn of_each_address(&self, addresses: u64) -> [u64; Protocol::COUNT] {
         let addresses = addresses.max(1);
         [0, 1, 2].map(|protocol| match self.is_mixed {

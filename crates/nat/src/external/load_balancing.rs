@@ -1,16 +1,9 @@
-//! External endpoints that lead to several inside targets: inbound load balancing.
+//! External endpoints that lead to several inside targets, by weighted rendezvous hashing (ADR 7).
 //!
-//! Weighted rendezvous hashing: every target gets a number for the remote endpoint, and the lowest
-//! wins. So a new target takes its share from all others, a removed one leaves its share to them,
-//! and nothing else changes. A flow on the target's worker remembers the choice.
-//!
-//! The worker that receives a packet finds the target's worker by choosing again. After a change of
-//! the list the choice may differ, so lists that may have sessions are kept as *generations*,
-//! oldest first. A packet visits their workers in this order, and only the last stop opens a
-//! session. All packets of one remote endpoint make the same stops, whichever settings a worker
-//! uses, so no session is opened twice (ADR 7).
-//!
-//! The ports of a removed forward become free without a further reload ([`Group::free`]).
+//! Each worker on a packet's way chooses anew. After a change of the list the choice may differ, so
+//! lists that may have sessions are kept as *generations*, oldest first. A packet visits their
+//! workers in this order, and only the last stop opens a session. Its stops are the same under all
+//! settings, so no session opens twice.
 
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU32;
@@ -45,7 +38,7 @@ pub const TARGET_GENERATIONS_MAX: usize = 16;
 pub(crate) struct TargetGeneration {
     id: u32,
     realm: RealmId,
-    /// The external port that leads to the configured port of a target; the others follow.
+    /// External port of a target's configured port; the others follow.
     base: u16,
     is_sticky: bool,
     targets: Box<[Target]>,
@@ -126,7 +119,7 @@ impl TargetGeneration {
         &self.targets
     }
 
-    /// Sessions opened, counted for as long as the target stays in the list.
+    /// Sessions opened while the target stays in the list.
     pub(crate) fn hits(&self, position: usize) -> u64 {
         self.hits.get(position).map_or(0, |hits| hits.load(Ordering::Relaxed))
     }
@@ -143,11 +136,11 @@ impl TargetGeneration {
     }
 }
 
-/// The configuration or sessions use the ports.
+/// Used by the configuration or by sessions.
 const TAKEN: u8 = 0;
-/// The ports are free. Final.
+/// Final.
 const FREE: u8 = 1;
-/// The next configuration decides about the ports.
+/// The next configuration decides.
 const HELD: u8 = 2;
 
 const NEVER: u64 = u64::MAX;
@@ -158,9 +151,9 @@ pub(crate) struct Group {
     generations: Vec<(Arc<TargetGeneration>, Option<Instant>)>,
     pub(crate) origin: Option<Origin>,
     pub(crate) admission: Admission,
-    /// Since when the ports lead to several targets; `None` since the start.
+    /// When the ports began to lead to several targets; `None` since the start.
     pub(crate) since: Option<Instant>,
-    /// Since when they do so again, if they were free in between.
+    /// When they began again, after they were free.
     pub(crate) again: Option<Instant>,
     pub(crate) is_new: bool,
     state: AtomicU8,
@@ -171,15 +164,15 @@ pub(crate) struct Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Balanced(u32),
-    /// A forward to one target on ports that led to several before.
+    /// A forward to one target, on ports that led to several before.
     Forward(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop<W> {
-    /// The flow may be on another worker: hand the packet on, with the stops so far.
+    /// The flow may be on this worker: hand the packet on, with the stops so far.
     Next(W, u8),
-    /// No worker has the flow. A new one leads here.
+    /// No worker has the flow; a new one leads here.
     Here(Aim),
     /// No worker has the flow, and none may be made.
     Nowhere,
@@ -200,8 +193,8 @@ impl Group {
         self.state.load(Ordering::Acquire) == FREE
     }
 
-    /// Frees the ports once no session is left and the hold-down is over. All workers must have
-    /// adopted a configuration without them.
+    /// Frees the ports after the last session and the hold-down. All workers must have adopted a
+    /// configuration without them.
     pub(crate) fn free(&self, now: Instant, hold_down: Duration) -> bool {
         if self.origin.is_some()
             || self.state.load(Ordering::Relaxed) != TAKEN
@@ -217,7 +210,6 @@ impl Group {
         self.state.compare_exchange(TAKEN, FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The next stop of a packet, after `behind` stops.
     pub(crate) fn next_stop<W: PartialEq>(
         &self,
         port: u16,
@@ -235,7 +227,7 @@ impl Group {
                 return Stop::Next(worker, step as u8);
             }
         }
-        // A worker with older settings may know fewer stops than the sender: it must not open a
+        // With older settings a worker may know fewer stops than the sender, and must open no
         // session.
         let is_last = step == self.generations.len();
         match self.current().filter(|_| is_last).and_then(|generation| generation.choose(port, remote_outside)) {
@@ -244,7 +236,7 @@ impl Group {
         }
     }
 
-    /// When an internal endpoint ceased to be a target, if it did.
+    /// When an internal endpoint ceased to be a target.
     pub(crate) fn left(&self, port: u16, realm: RealmId, internal: (u32, u16)) -> Option<Instant> {
         let latest = self.generations.iter().rev().find(|(generation, _)| generation.leads_to(port, realm, internal));
         latest.and_then(|(_, until)| *until)
@@ -329,7 +321,7 @@ pub(crate) struct Balance {
     groups: Vec<Group>,
     generations: BTreeMap<u32, Arc<TargetGeneration>>,
     next_id: u32,
-    /// Forwards to one target that are handled here: their ports led to several before.
+    /// Forwards to one target whose ports led to several before.
     taken: Vec<u32>,
 }
 
@@ -342,7 +334,7 @@ impl Balance {
             next_id: 0,
             taken: Vec::new(),
         };
-        // Without earlier groups this cannot fail.
+        // Cannot fail without earlier groups.
         empty.followed_by(settings, None).unwrap_or(empty)
     }
 
@@ -362,7 +354,7 @@ impl Balance {
             .collect();
         let mut taken = Vec::new();
         for (position, forward) in settings.forwards.iter().enumerate() {
-            // An IPv6 host has no flows, so its forward waits until the earlier ones end.
+            // IPv6 hosts have no flows: their forwards wait until earlier ones end.
             let InsideHost::Ipv4(inside) = forward.inside else { continue };
             let target = Target { address: inside.to_bits(), port: Some(forward.inside_port), weight: 1 };
             let as_balanced = BalancedForward {
@@ -391,7 +383,7 @@ impl Balance {
         };
         let mut made: Vec<Option<Arc<TargetGeneration>>> = vec![None; leads.len()];
         let mut runs: Vec<Run<u32>> = Vec::new();
-        // Cuts the ports into pieces, each with one history and one new owner.
+        // Pieces of ports, each with one history and one new owner.
         let old_ends = known.iter().flat_map(|run| [run.first, run.last + 1]);
         let mut cuts: Vec<u64> = leads.iter().flat_map(|lead| [lead.first, lead.last + 1]).chain(old_ends).collect();
         cuts.sort_unstable();
@@ -424,19 +416,19 @@ impl Balance {
                 _ => false,
             };
             if !stays && let Some((_, until)) = group.generations.last_mut() {
-                // Keep the earlier time if it had ended before.
+                // An earlier end counts.
                 *until = until.or(now);
             }
-            // Drop only generations that the previous settings had ended, too: the one in use may
-            // get sessions until all workers have adopted. Never drop while adding a list: packets
-            // may be between the old stops.
+            // Drop only generations that the previous settings had ended, too: one in use may get
+            // sessions until all workers have adopted. Drop none while adding a list: packets may
+            // be between the old stops.
             let had_ended = |until: &Option<Instant>| until.is_some_and(|until| Some(until) != now);
             let latest = group.generations.last().filter(|_| lead.is_none()).cloned();
             if stays || lead.is_none() || group.generations.len() >= TARGET_GENERATIONS_MAX {
                 group.generations.retain(|(generation, until)| !had_ended(until) || generation.has_flows());
             }
             if group.generations.is_empty() {
-                // Not free before their hold-down is over.
+                // Not free before the hold-down is over.
                 group.generations.extend(latest);
             }
             if let Some(lead) = lead {
@@ -496,7 +488,7 @@ impl Balance {
         })
     }
 
-    /// Call it when the next configuration takes over: this one must not free any more ports.
+    /// Call it when the next configuration takes over: this one must free no more ports.
     pub(crate) fn hold(&self) {
         for group in &self.groups {
             // A free one stays free.
@@ -524,7 +516,7 @@ impl Balance {
         self.taken.contains(&forward)
     }
 
-    /// External ports that lead to several targets, or did and are not free yet.
+    /// Ports that lead to several targets, or did and are not free yet.
     pub(crate) fn ports(&self) -> impl Iterator<Item = (u32, Protocol, (u16, u16))> {
         self.ports_of(|group| !group.is_free())
     }

@@ -2,22 +2,20 @@
 //!
 //! ```text
 //!   (external address, protocol)
-//!     used      1,024 words of 64 bits, one bit a port; ports that are not offered are set, too
+//!     used      1,024 words of 64 bits, one bit a port; set for ports that are not offered, too
 //!     withheld  the same size: ports that must not be given out (`withheld.rs`)
-//!     kept      the same size: withheld ports that nobody uses any more
+//!     kept      the same size: withheld ports not in use
 //!     full      2 × 16 words, one bit a word of `used`: a hint that no even (odd) port is free
 //!     entries   65,536 × [worker: 6 bits | mapping: 26 bits], 0 = none: inbound table, by port
 //!               of a port shared by flows (`sharing.rs`):
 //!               [home worker: 6 bits | 18 bits set | lent: 1 bit | workers with flows: 7 bits]
 //! ```
 //!
-//! All workers share the table, so that a pool is used to its last port. The worker that sets a bit
-//! first owns the port. Each worker searches its own cache lines first.
+//! All workers share the table (ADR 1); the worker that sets a bit first owns the port. Each worker
+//! searches its own cache lines first.
 //!
-//! A port is chosen as in RFC 6056 §3.3.1 (algorithm 1): a random port or, if that is taken, the
-//! next free one in the same word of `used`. If few are free, a search through `full` follows, so
-//! the cost is O(1) up to a full address. A burst can prefetch the word ([`PortTable::aim`]), then
-//! the port's entry ([`PortTable::aim_closer`]). [`within`] takes ports of leased blocks.
+//! A port is chosen by RFC 6056 §3.3.1 (algorithm 1): a random port or, if taken, the next free one
+//! in its word. If few are free, a search through `full` keeps the cost O(1) up to a full address.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
@@ -57,10 +55,9 @@ const SUMMARY_WORDS: usize = WORDS / 64;
 const PORTS: usize = 65_536;
 const LINE_WORDS: usize = 8;
 const AIMS: usize = 4;
-/// Random probes before the search. One covers 64 ports, so four nearly always succeed if one port
-/// in a hundred is free.
+/// Each covers 64 ports, so four nearly always succeed if one port in a hundred is free.
 const PROBES: usize = 4;
-/// Upper bound on picks for one port: each but the last lost a race.
+/// Picks for one port; each but the last lost a race.
 const PICKS: usize = 64;
 const MAPPING_BITS: u32 = 26;
 
@@ -68,7 +65,7 @@ const _: () = assert!(MappingIndex::SHARED.0 + 256 == 1 << MAPPING_BITS, "a mapp
 const _: () = assert!(MappingIndex::COUNT_MAX < MappingIndex::SHARED.index(), "no mapping stands for shared ports");
 const _: () = assert!(WorkerId::COUNT_MAX == 1 << (32 - MAPPING_BITS), "a worker fits an entry");
 
-/// Ports a mapping may have (RFC 4787 §4.2.1 REQ-3a). Query identifiers have one class only.
+/// Ports of a mapping (RFC 4787 §4.2.1 REQ-3a). Query identifiers have one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortClass {
     /// 0 to 1023.
@@ -78,7 +75,6 @@ pub enum PortClass {
 }
 
 impl PortClass {
-    /// The first word of `used`, and the one past the last.
     pub(crate) const fn words(self, protocol: Protocol) -> (usize, usize) {
         match (protocol, self) {
             (Protocol::Icmp, _) => (0, WORDS),
@@ -91,14 +87,14 @@ impl PortClass {
 /// Parity of a port (RFC 4787 §4.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parity {
-    /// Even ports: RTP.
+    /// RTP.
     Even,
-    /// Odd ports: RTCP.
+    /// RTCP.
     Odd,
 }
 
 impl Parity {
-    /// The parity of a port.
+    /// Parity of a port.
     pub const fn of(port: u16) -> Parity {
         if port & 1 == 0 { Parity::Even } else { Parity::Odd }
     }
@@ -120,11 +116,11 @@ pub struct AddressSpec {
     pub port_min: u16,
     /// Highest port; 0 offers nothing, not even query identifiers.
     pub port_max: u16,
-    /// Ports between them that are never given out; not for query identifiers.
+    /// Ports never given out; not for query identifiers.
     pub reserved: Vec<u16>,
-    /// By [`Protocol::index`]: first and last of further ports never given out.
+    /// Further ranges of ports never given out, by [`Protocol::index`].
     pub forwarded: [Vec<(u16, u16)>; Protocol::COUNT],
-    /// All ports belong to one subscriber, taken with [`PortTable::claim`]; no other field applies.
+    /// All ports belong to one subscriber, by [`PortTable::claim`]; no other field applies.
     pub is_whole: bool,
 }
 
@@ -164,40 +160,40 @@ pub struct PortTable {
     paired: Box<[AtomicU32]>,
     pub(crate) blocks: BlockTable,
     guarantees: OnceLock<Guarantees>,
-    /// Only one worker: nobody else writes between its reads and writes.
+    /// One worker needs no atomic read-modify-write.
     exclusive: bool,
 }
 
 /// On whose behalf a port is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taker {
-    /// Any subscriber: takes no port of a leased block.
+    /// Takes no port of a leased block.
     Anyone,
     /// The holder of the port's block.
     Holder,
 }
 
-/// Which port is searched for, by which worker.
+/// A search for a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Sought {
-    /// The external address.
+    /// External address.
     pub address: AddressIndex,
     /// Transport protocol.
     pub protocol: Protocol,
     /// Class of ports.
     pub class: PortClass,
-    /// The worker that searches.
+    /// The searching worker.
     pub worker: WorkerId,
-    /// Workers that share the table.
+    /// Workers sharing the table.
     pub workers: usize,
 }
 
-/// The random port where a search starts.
+/// Where a search starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAim(u16);
 
 impl PortAim {
-    /// The port aimed at, which may be taken.
+    /// The port, which may be taken.
     pub const fn port(self) -> u16 {
         self.0
     }
@@ -227,7 +223,6 @@ fn random_word(words: &[u64; SUMMARY_WORDS], random: &mut Random) -> Option<usiz
     Some(index * 64 + bit as usize)
 }
 
-/// Word and bit of the n-th (from 0) set bit, which must exist.
 fn select_in(words: &[u64; SUMMARY_WORDS], mut n: u32) -> (usize, u32) {
     for (index, bits) in words.iter().enumerate() {
         let ones = bits.count_ones();
@@ -314,13 +309,13 @@ impl PortTable {
         bits + self.entries.bytes() + self.blocks.bytes() + guarantees
     }
 
-    /// The same table for a single worker, which needs no atomic read-modify-write.
+    /// For one worker, which needs no atomic read-modify-write.
     #[must_use]
     pub fn for_one_worker(self) -> PortTable {
         PortTable { exclusive: true, ..self }
     }
 
-    /// A random place to look for a free port. May miss.
+    /// A random place to look for a free port; may miss.
     #[inline]
     pub fn aim(
         &self,
@@ -358,7 +353,7 @@ impl PortTable {
         if is_leased { None } else { self.free_near(space(address, protocol), parity, u64::MAX, aim) }
     }
 
-    /// Chooses another word among those that are not known to be full.
+    /// Aims at another word, not known to be full.
     #[expect(clippy::too_many_arguments, reason = "one plain value for each condition on the port")]
     pub fn aim_elsewhere(
         &self,
@@ -375,7 +370,6 @@ impl PortTable {
             let aim = self.aim(address, protocol, class, worker, workers, random)?;
             (!self.is_full(base, parity, aim)).then_some(aim)
         });
-        // Hardly any word has a free port: choose among those that have.
         again.or_else(|| {
             let words = self.words_not_full(base, class, protocol, parity);
             let word = random_word(&words, random)?;
@@ -383,7 +377,7 @@ impl PortTable {
         })
     }
 
-    /// Like [`PortTable::aim_closer`], but leased blocks are detected only when the port is taken.
+    /// Like [`PortTable::aim_closer`], but a lease shows only when the port is taken.
     #[inline(always)]
     pub fn near(
         &self,
@@ -395,7 +389,7 @@ impl PortTable {
         self.free_near(space(address, protocol), parity, u64::MAX, aim)
     }
 
-    /// Takes the free port next to an aim for the same address, protocol and class.
+    /// Takes the free port next to `aim`, which must be for the same address, protocol and class.
     #[inline]
     pub fn allocate_near(
         &self,
@@ -407,7 +401,7 @@ impl PortTable {
         self.take_near(space(address, protocol), parity, u64::MAX, aim, Taker::Anyone)
     }
 
-    /// Prefetches, for writing, the bit of this [`PortTable::place`].
+    /// Prefetches the bit of a [`PortTable::place`] for writing.
     #[inline]
     pub fn prefetch_bit(&self, place: usize) {
         const { assert!(PORTS / WORDS == 64, "a word has a bit for each port") };
@@ -427,8 +421,8 @@ impl PortTable {
         !self.kept[space(address, protocol) * WORDS + word].load(Ordering::SeqCst)
     }
 
-    /// A random free port for [`PortTable::take_picked`]. `None` only if none of this class and
-    /// parity is free; a port that is released at this moment may be missed. Corrects stale hints.
+    /// A random free port for [`PortTable::take_picked`]; `None` only if this class and parity has
+    /// none. May miss a port that is being released.
     pub fn pick(&self, sought: &Sought, parity: Option<Parity>, random: &mut Random) -> Option<u16> {
         let Sought { address, protocol, class, worker, workers } = *sought;
         let base = space(address, protocol);
@@ -441,7 +435,7 @@ impl PortTable {
                 return Some(found.0);
             }
         }
-        // A random word, never the next free port, which could be predicted (RFC 6056 §3.2).
+        // Random, because the next free port could be predicted (RFC 6056 §3.2).
         let words = self.words_not_full(base, class, protocol, parity);
         let found = self.pick_of_words(base, words, parity, |_| u64::MAX, Taker::Anyone, random);
         if found.is_none() && class == PortClass::High && parity.is_none() {
@@ -450,13 +444,13 @@ impl PortTable {
         found
     }
 
-    /// Takes a port that was picked; false if another worker took it first.
+    /// False if another worker took the port first.
     #[inline]
     pub fn take_picked(&self, address: AddressIndex, protocol: Protocol, port: u16, taker: Taker) -> bool {
         self.take(space(address, protocol), usize::from(port / 64), u32::from(port % 64), taker)
     }
 
-    /// Takes a random free port, found by [`PortTable::pick`].
+    /// Takes a port found by [`PortTable::pick`].
     #[expect(clippy::too_many_arguments, reason = "one plain value for each condition on the port")]
     pub fn allocate(
         &self,
@@ -487,7 +481,7 @@ impl PortTable {
         taker: Taker,
         random: &mut Random,
     ) -> Option<u16> {
-        // Other workers may fill the first word meanwhile.
+        // Other workers may fill a word meanwhile.
         while let Some(word) = random_word(&words, random) {
             words[word / 64] &= !(1 << (word % 64));
             if taker == Taker::Anyone && self.blocks.is_leased(base / Protocol::COUNT, word) {
@@ -498,14 +492,13 @@ impl PortTable {
             if free != 0 {
                 return Some((word * 64) as u16 | select(free, random.below(free.count_ones())) as u16);
             }
-            // A release may have cleared the hint after others filled the word: correct it, or the
-            // address looks free for ever.
+            // A release may have cleared the hint after others filled the word: without correction,
+            // the address looks free for ever.
             self.note_full(base, word, used);
         }
         None
     }
 
-    /// Words of `used`, as bits, that are of the class and not known to be full for this parity.
     fn words_not_full(
         &self,
         base: usize,
@@ -530,7 +523,7 @@ impl PortTable {
         self.words_open(base, parity, index) & !leased & bits_below(end, index) & !bits_below(first, index)
     }
 
-    /// The same for the 64 words from `64 × index` on.
+    /// Those not known to be full of the 64 words from `64 × index` on.
     #[inline]
     fn words_open(&self, base: usize, parity: Option<Parity>, index: usize) -> u64 {
         let full = |parity| self.full[summary_of(base, parity, index * 64)].load(Ordering::SeqCst);
@@ -551,7 +544,7 @@ impl PortTable {
 
     #[inline]
     fn take_near(&self, base: usize, parity: Option<Parity>, mask: u64, aim: PortAim, taker: Taker) -> Option<u16> {
-        // Again if another worker took the port.
+        // Again after a lost race.
         for _ in 0..2 {
             let found = self.free_near(base, parity, mask, aim)?.0;
             if self.take(base, usize::from(found / 64), u32::from(found % 64), taker) {
@@ -561,7 +554,6 @@ impl PortTable {
         None
     }
 
-    /// Sets bits and returns the word before. Atomic only if several workers write.
     #[inline]
     fn set(&self, word: &AtomicU64, bits: u64) -> u64 {
         if !self.exclusive {
@@ -593,8 +585,7 @@ impl PortTable {
         if before >> bit & 1 != 0 {
             return false;
         }
-        // After setting the bit: a lessor does both in the opposite order, so one notices the
-        // other.
+        // After setting the bit, see [`crate::external::blocks`].
         if taker == Taker::Anyone && self.blocks.is_leased(base / Protocol::COUNT, word) {
             self.clear(cell, 1 << bit);
             self.note_free(base, word, Parity::of(bit as u16));
@@ -604,7 +595,6 @@ impl PortTable {
         true
     }
 
-    /// Updates `full` if the word, seen as `used`, has no free port of a parity.
     #[inline]
     fn note_full(&self, base: usize, word: usize, used: u64) {
         for parity in Parity::BOTH {
@@ -618,8 +608,8 @@ impl PortTable {
                 continue;
             }
             self.set(summary, bit);
-            // A port may have come back between the two writes: "full" must never stay where a port
-            // is free.
+            // A port may have come back between the two writes: "full" must not stay where one is
+            // free.
             if self.used[base * WORDS + word].load(Ordering::SeqCst) & mask != mask {
                 self.note_free(base, word, parity);
             }
@@ -632,7 +622,7 @@ impl PortTable {
         if summary.load(Ordering::SeqCst) & bit != 0 {
             self.clear(summary, bit);
         }
-        // After the summary, because a worker that sets this hint reads the summary afterwards.
+        // After the summary, which is read after this hint is set.
         let address = base / Protocol::COUNT;
         let hint = &self.address_full[base % Protocol::COUNT][address / 64];
         let bit = 1 << (address % 64);
@@ -642,7 +632,6 @@ impl PortTable {
         self.note_block_free_around(base, word);
     }
 
-    /// Clears the hint unless ports of this word are in use.
     fn note_block_free_around(&self, base: usize, word: usize) {
         let address = base / Protocol::COUNT;
         if self.blocks.is_full(address) && !self.blocks.is_leased(address, word) {
@@ -661,18 +650,18 @@ impl PortTable {
         used >> (port % 64) & 1 == 0 && !self.blocks.is_leased(base / Protocol::COUNT, word)
     }
 
-    /// True if its holder could take this port of a leased block.
+    /// True if the block's holder could take this port.
     pub fn is_free_in_lease(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         let used = self.used[space(address, protocol) * WORDS + usize::from(port / 64)].load(Ordering::SeqCst);
         used >> (port % 64) & 1 == 0
     }
 
-    /// Takes this port; true if it was offered, free and in no leased block.
+    /// Takes a port that is offered, free and in no leased block.
     pub fn claim(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         self.take(space(address, protocol), usize::from(port / 64), u32::from(port % 64), Taker::Anyone)
     }
 
-    /// Publishes the owner of a taken port.
+    /// Records the owner of a taken port.
     #[inline(always)]
     pub fn publish(
         &self,
@@ -686,7 +675,7 @@ impl PortTable {
         self.entries[space(address, protocol) * PORTS + usize::from(port)].store(entry, Ordering::Release);
     }
 
-    /// The owner of an external endpoint. One array read.
+    /// Owner of an external endpoint. One array read.
     #[inline]
     pub fn lookup(&self, address: AddressIndex, protocol: Protocol, port: u16) -> Option<(WorkerId, MappingIndex)> {
         let (worker, mapping) = self.lookup_at(self.place(address, protocol, port))?;
@@ -712,7 +701,7 @@ impl PortTable {
         (AddressIndex((space / Protocol::COUNT) as u32), protocol, (place % PORTS) as u16)
     }
 
-    /// The owner of this place; [`MappingIndex::is_shared`] if flows share it.
+    /// The owner; [`MappingIndex::is_shared`] if flows share the port.
     #[inline(always)]
     pub fn lookup_at(&self, place: usize) -> Option<(WorkerId, MappingIndex)> {
         let entry = self.entries.get(place)?.load(Ordering::Acquire);
@@ -723,26 +712,26 @@ impl PortTable {
         Some((WorkerId((entry >> MAPPING_BITS) as u8), mapping))
     }
 
-    /// Prefetches for a later [`PortTable::lookup_at`].
+    /// Prefetches for [`PortTable::lookup_at`].
     #[inline(always)]
     pub fn prefetch(&self, place: usize) {
         self.entries.prefetch(place);
     }
 
-    /// Gives a taken port back, unless it was withheld meanwhile.
+    /// Gives back a taken port, unless it was withheld meanwhile.
     pub fn release(&self, address: AddressIndex, protocol: Protocol, port: u16) {
-        // Owner first, then bit: the next taker must find the entry empty.
+        // Owner first: the next taker must find the entry empty.
         self.vacate(address, protocol, port);
         self.release_vacant(address, protocol, port);
     }
 
-    /// Removes the owner of a port that stays taken.
+    /// Removes the owner; the port stays taken.
     #[inline]
     pub fn vacate(&self, address: AddressIndex, protocol: Protocol, port: u16) {
         self.entries[space(address, protocol) * PORTS + usize::from(port)].store(0, Ordering::Release);
     }
 
-    /// Gives back a taken port without an owner.
+    /// Gives back a taken port that has no owner.
     #[inline]
     pub fn release_vacant(&self, address: AddressIndex, protocol: Protocol, port: u16) {
         let base = space(address, protocol);
@@ -750,7 +739,7 @@ impl PortTable {
             return;
         }
         self.free(base, port);
-        // Another thread may have found it in use and withheld it between the two.
+        // Another thread may have found the port in use and withheld it.
         if self.offers[base].is_watched() {
             self.take_back(base, port);
         }
@@ -768,30 +757,30 @@ impl PortTable {
         let hint = &self.address_full[protocol.index()][address.index() / 64];
         let bit = 1 << (address.index() % 64);
         self.set(hint, bit);
-        // The hint is corrected as in `take`.
+        // Corrected as in `note_full`.
         if !self.is_exhausted(address, protocol, PortClass::High) {
             self.clear(hint, bit);
         }
     }
 
-    /// True if the address was found full, and no port has come back since.
+    /// True if found full, and no port has come back since.
     #[inline]
     pub fn seems_full(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
         let hint = &self.address_full[protocol.index()][address.index() / 64];
         class == PortClass::High && hint.load(Ordering::Relaxed) >> (address.index() % 64) & 1 != 0
     }
 
-    /// True if `full` shows no word with a free port of this class. Two to 32 loads.
+    /// True if `full` shows no free port of this class. Two to 32 loads.
     pub fn is_exhausted(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
         let base = space(address, protocol);
-        // Words in the middle have ports of every class but the low one.
+        // Words in the middle serve every class but the low one.
         let from = if class == PortClass::Low { 0 } else { SUMMARY_WORDS / 2 };
         (from..SUMMARY_WORDS)
             .chain(0..from)
             .all(|index| self.words_not_full_in(base, class, protocol, None, index) == 0)
     }
 
-    /// True if a port is free and in no leased block.
+    /// True if a port outside leased blocks is free.
     pub fn has_single_port(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> bool {
         let base = space(address, protocol);
         (0..SUMMARY_WORDS).any(|index| {
@@ -804,7 +793,7 @@ impl PortTable {
     pub fn used(&self, address: AddressIndex, protocol: Protocol) -> u32 {
         let words = space(address, protocol) * WORDS..(space(address, protocol) + 1) * WORDS;
         let pairs = self.used[words.clone()].iter().zip(&self.kept[words]);
-        // `kept` first: a port given back meanwhile must not make the count negative.
+        // `kept` first: a port offered meanwhile must not count as in use.
         let in_use = pairs.map(|(used, kept)| {
             let kept = kept.load(Ordering::Relaxed);
             (used.load(Ordering::Relaxed) & !kept).count_ones()
@@ -812,7 +801,7 @@ impl PortTable {
         in_use.sum()
     }
 
-    /// Ports in use without an owner: held down. Not for the packet path.
+    /// Ports in use without an owner. Not for the packet path.
     pub fn held_down(&self, address: AddressIndex, protocol: Protocol) -> u32 {
         let first = space(address, protocol) * WORDS;
         let held_down = |word: usize| {
@@ -824,17 +813,17 @@ impl PortTable {
         (0..WORDS).map(held_down).sum()
     }
 
-    /// Ports the address can give out in all.
+    /// Ports the address can give out.
     pub fn available(&self, address: AddressIndex, protocol: Protocol) -> u32 {
         self.offers[space(address, protocol)].count()
     }
 
-    /// Counts one more paired subscriber.
+    /// One more paired subscriber.
     pub fn pair(&self, address: AddressIndex) {
         self.paired[address.index()].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one subscriber less.
+    /// One paired subscriber less.
     pub fn unpair(&self, address: AddressIndex) {
         self.paired[address.index()].fetch_sub(1, Ordering::Relaxed);
     }
@@ -870,7 +859,7 @@ impl PortTable {
     }
 
     fn is_less_used(&self, one: AddressIndex, other: AddressIndex, protocol: Protocol, random: &mut Random) -> bool {
-        /// In thousandths: four standard deviations of a sample of 512 ports, half of them in use.
+        /// Thousandths: four standard deviations of a sample of 512 ports, half of them in use.
         const CLEARLY: i32 = 125;
         if one == other {
             return true;
@@ -882,7 +871,7 @@ impl PortTable {
         self.paired_subscribers(one) <= self.paired_subscribers(other)
     }
 
-    /// Ports in use, in thousandths, among 512 neighbours at random. Reads two lines.
+    /// Ports in use, in thousandths, among 512 random neighbours. Reads two lines.
     fn sampled_use(&self, address: AddressIndex, protocol: Protocol, random: &mut Random) -> i32 {
         const LINE_WORDS: usize = 8;
         let base = space(address, protocol);
@@ -899,7 +888,7 @@ impl PortTable {
     }
 }
 
-/// Ports that an address never gives out. Port 0 is one: sockets and tables use it for "none".
+/// Ports an address never gives out. Port 0 is one: sockets and tables use it for "none".
 pub fn never_offered(spec: &AddressSpec, protocol: Protocol) -> Mask {
     let mut words = Box::new([u64::MAX; WORDS]);
     if spec.is_whole {
@@ -926,8 +915,8 @@ pub fn never_offered(spec: &AddressSpec, protocol: Protocol) -> Mask {
     words
 }
 
-/// A random port that is not withheld. A miss is not replaced by a neighbour, which would become
-/// likelier than others (RFC 6056 §3.2, §5).
+/// A random port that is not withheld. No neighbour replaces a miss: it would become likelier than
+/// others (RFC 6056 §3.2, §5).
 #[inline]
 fn choose(
     range: (u16, u16),
@@ -954,8 +943,8 @@ fn choose_any((lowest, highest): (u16, u16), worker: WorkerId, workers: usize, r
     (lowest..=highest).contains(&port).then_some(PortAim(port))
 }
 
-/// A random word in `first..end`. If there are enough, each worker gets every `workers`-th cache
-/// line. `None` for a miss at the edge.
+/// A random word. If there are enough, each worker gets every `workers`-th cache line. `None` for a
+/// miss at the edge.
 fn probe_word(first: usize, end: usize, worker: WorkerId, workers: usize, number: u32) -> Option<usize> {
     let scaled = |bound: usize| ((u64::from(number) * bound as u64) >> 32) as usize;
     // Before the divisions, which cost the most.

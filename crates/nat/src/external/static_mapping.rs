@@ -1,8 +1,8 @@
 //! External endpoints that always belong to one internal endpoint: static port forwards and
 //! one-to-one pools.
 //!
-//! A static mapping has no record until a packet from either side activates it, and none after it
-//! has ended. Nobody else ever gets its port.
+//! A static mapping has no record before a packet activates it, and none after its end. Its port is
+//! never given to another endpoint.
 //!
 //! ```text
 //!   forwards    by external  protocol | address | port ─► range ─► realm, inside address, port
@@ -11,8 +11,8 @@
 //!               by inside    realm | address ─► run ─► external address
 //! ```
 //!
-//! IPv6 hosts are known here as the configuration names them, and in keys by their position among
-//! these, because their numbers are temporary and belong to one worker.
+//! IPv6 hosts are in keys by their position in the configuration: their numbers are temporary and
+//! belong to one worker.
 //!
 //! The sorted lists are only searched when a mapping is made or missing, after a bitmap has
 //! excluded subscribers without any.
@@ -41,7 +41,6 @@ mod tests;
 
 const FILTER_BITS_PER_ADDRESS: usize = 16;
 
-/// An internal endpoint as the configuration names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StaticKey {
     pub(crate) realm: RealmId,
@@ -90,7 +89,6 @@ impl<T: Copy> Runs<T> {
         Runs(runs.into_boxed_slice())
     }
 
-    /// The run that contains `key`, and the offset of `key` in it.
     #[inline]
     pub(crate) fn find(&self, key: u64) -> Option<(&T, u64)> {
         let behind = self.0.partition_point(|run| run.first <= key);
@@ -117,11 +115,10 @@ pub(crate) struct StaticMappingTable {
     homes: Runs<u32>,
     /// IPv6 hosts of forwards, sorted.
     hosts: Box<[InsideHost]>,
-    /// The prefixes of these hosts that are subscribers, sorted.
+    /// Subscriber prefixes of these hosts, sorted.
     prefixes: Box<[u128]>,
     prefix_length: u8,
-    /// By upper bits of the scattered inside address, or of a word of the prefix. Empty if nothing
-    /// is static.
+    /// By upper bits of the scattered [`StaticMappingTable::word`]. Empty if nothing is static.
     filter: Box<[u64]>,
     filter_shift: u32,
 }
@@ -139,7 +136,6 @@ fn host_key(realm: RealmId, address: u32) -> u64 {
     u64::from(realm.0) << 32 | u64::from(address)
 }
 
-/// The word by which the filter knows hosts of a prefix.
 fn word_of(prefix: u128) -> u32 {
     let half = (prefix >> 64) as u64 ^ (prefix as u64).rotate_left(32);
     (half >> 32) as u32 ^ half as u32
@@ -151,7 +147,6 @@ fn scatter(address: u32) -> u32 {
 }
 
 impl StaticMappingTable {
-    /// Leaves out the forwards for which `is_taken` is true.
     pub(crate) fn new(settings: &Settings, is_taken: impl Fn(u32) -> bool) -> StaticMappingTable {
         let forwards: Vec<(u32, &Forward)> =
             (0..).zip(&settings.forwards).filter(|(number, _)| !is_taken(*number)).collect();
@@ -278,9 +273,8 @@ impl StaticMappingTable {
         Some((Endpoint::new(Ipv4Addr::from_bits(first + offset as u32), key.port), Kind::OneToOne))
     }
 
-    /// The external address of a subscriber's static mappings, which its other mappings use too
-    /// (RFC 4787 §4.1 REQ-2). The address of an IPv6 host is also that of the other hosts of its
-    /// prefix.
+    /// External address of a subscriber's static mappings, also for its others (RFC 4787 §4.1
+    /// REQ-2). Hosts of an IPv6 prefix share it.
     pub(crate) fn home(&self, realm: RealmId, host: &InsideHost) -> Option<u32> {
         if !self.may_concern(host) {
             return None;
@@ -293,7 +287,7 @@ impl StaticMappingTable {
         pair.or_else(|| self.homes.find(host_key(realm, place?)).map(|(home, _)| *home))
     }
 
-    /// The same for an IPv4 subscriber. `None` for the number of an IPv6 host.
+    /// Only of an IPv4 subscriber in a one-to-one pool.
     pub(crate) fn own_address(&self, realm: RealmId, inside_address: u32) -> Option<u32> {
         if !self.may_concern(&Ipv4Addr::from_bits(inside_address).into()) {
             return None;
@@ -353,7 +347,7 @@ impl StaticMappings {
     }
 }
 
-/// What stands for a host in keys: its IPv4 address, or a number that no IPv4 host has.
+/// What stands for a host in keys: its IPv4 address, or a number no IPv4 host has.
 fn place_of(hosts: &[InsideHost], host: &InsideHost) -> Option<u32> {
     match host {
         InsideHost::Ipv4(address) => Some(address.to_bits()),
@@ -361,7 +355,6 @@ fn place_of(hosts: &[InsideHost], host: &InsideHost) -> Option<u32> {
     }
 }
 
-/// What stands for the subscriber of a host in keys.
 fn home_place(prefixes: &[u128], prefix_length: u8, host: &InsideHost) -> Option<u32> {
     match (host, prefix_of(host, prefix_length)) {
         (InsideHost::Ipv4(address), _) => Some(address.to_bits()),
@@ -382,16 +375,16 @@ impl Forward {
     }
 }
 
-/// A static entry of the configuration.
+/// A static entry.
 #[derive(Clone, Copy, Debug)]
 pub enum Static<'s> {
-    /// A static port forward.
+    /// Static port forward.
     Forward(&'s Forward),
-    /// A one-to-one pool.
+    /// One-to-one pool.
     OneToOne(&'s Pool),
 }
 
-/// The static entry at a place: forwards first, then one-to-one pools.
+/// Forwards first, then one-to-one pools.
 pub(crate) fn static_at(settings: &Settings, place: usize) -> Option<Static<'_>> {
     match settings.forwards.get(place) {
         Some(forward) => Some(Static::Forward(forward)),
@@ -435,7 +428,7 @@ pub(crate) fn hits_after(settings: &Settings, workers: usize, before: Option<(&S
     }
 }
 
-/// Copies the counts of `before`; repeat it when no worker uses the old settings any more.
+/// Repeat it when no worker uses the old settings any more.
 pub(crate) fn carry_hits(now: (&Settings, &Arc<Hits>), before: (&Settings, &Arc<Hits>)) {
     if Arc::ptr_eq(now.1, before.1) {
         return;
@@ -471,7 +464,6 @@ fn pairs(settings: &Settings) -> (Vec<Run<(RealmId, u32, Admission, u32)>>, Vec<
                     inner.last += 1;
                 }
                 _ => {
-                    // The pool's filtering decides.
                     let admission = Admission::AsPool;
                     let key = u64::from(external);
                     by_external.push(Run { first: key, last: key, to: (realm, inside, admission, number) });

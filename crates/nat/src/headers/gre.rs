@@ -1,21 +1,17 @@
-//! Enhanced GRE, in which PPTP tunnels its packets (RFC 2637 §4.1).
+//! Enhanced GRE, which carries PPTP (RFC 2637 §4.1).
 //!
 //! ```text
 //!  |C|R|K|S|s|Recur|A| Flags | Ver |        Protocol Type          |
 //!  |      Key (HW) Payload Length  |      Key (LW) Call ID         |
 //! ```
 //!
-//! The call identifier is the one that the receiver chose for this call.
+//! The call identifier is the receiver's.
 
-/// The IP protocol.
 pub(crate) const PROTOCOL: u8 = 47;
-/// Offset of the call identifier.
 pub(crate) const CALL: usize = 6;
-/// PPP in an IP tunnel.
 const PPP: u16 = 0x880b;
 
-/// The call identifier of a PPTP packet (version 1 with a key, without checksum and routing);
-/// otherwise `None`.
+/// The call identifier of a PPTP packet: version 1 with a key, without checksum and routing.
 pub(crate) fn call(transport: &[u8]) -> Option<u16> {
     let header = transport.first_chunk::<8>()?;
     let is_keyed = header[0] & 0xe0 == 0x20;
@@ -32,7 +28,7 @@ mod tests {
     fn only_packets_of_pptp_have_a_call_identifier() {
         let packet = [0x30, 0x81, 0x88, 0x0b, 0, 5, 0x12, 0x34, 0, 0, 0, 1];
         assert_eq!(call(&packet), Some(0x1234));
-        // An acknowledgement without payload has no sequence number.
+        // Without payload there is no sequence number.
         assert_eq!(call(&[0x20, 0x81, 0x88, 0x0b, 0, 0, 0, 9]), Some(9));
         for (at, byte) in [(0, 0xb0), (0, 0x70), (0, 0x10), (1, 0x80), (1, 0x82), (2, 0x08), (3, 0)] {
             let mut other = packet;

@@ -1,5 +1,4 @@
-//! ICMP errors that pass through: reads the packet they quote, and rewrites it in place (RFC 5508
-//! §4, §5).
+//! ICMP errors that pass through, and the packets they quote (RFC 5508 §4, §5).
 //!
 //! ```text
 //!  0            outer header   +8                 + embedded header            quote end      end
@@ -7,9 +6,9 @@
 //!    checksum 1   checksum 2    checksum 3                  checksum 4
 //! ```
 //!
-//! All changed words are at even offsets, so every checksum is updated incrementally (RFC 1624),
-//! and no byte behind the quoted transport header is touched. The old ICMP checksum covers the
-//! extensions (RFC 4884).
+//! All changed words are at even offsets, so checksums are updated incrementally (RFC 1624); no
+//! byte behind the quoted transport header changes. The old ICMP checksum covers extensions (RFC
+//! 4884).
 
 use core::net::Ipv4Addr;
 
@@ -29,49 +28,49 @@ use crate::verdict::Verdict;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of transport that an error must quote (RFC 792: 64 bits).
+/// RFC 792: an error quotes 64 bits.
 const TRANSPORT_MIN: usize = 8;
 
-/// An ICMP error's contents, and where its fields are.
+/// Contents of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quote {
     /// ICMP type: 3, 11 or 12.
     pub icmp_type: u8,
     /// ICMP code.
     pub code: u8,
-    /// Source of the ICMP error itself.
+    /// Source of the error.
     pub outer_source: Ipv4Addr,
-    /// Destination of the ICMP error itself.
+    /// Destination of the error.
     pub outer_destination: Ipv4Addr,
     /// Transport of the embedded packet.
     pub protocol: Protocol,
-    /// Source of the embedded packet. For ICMP queries both ports are the query identifier.
+    /// Source of the embedded packet. Both ports of an ICMP query are its identifier.
     pub source: Endpoint,
     /// Destination of the embedded packet.
     pub destination: Endpoint,
-    /// Type of the embedded ICMP query, if it is one.
+    /// Type of an embedded ICMP query.
     pub query_type: Option<u8>,
-    /// Sequence number of the embedded TCP segment.
+    /// Sequence number of an embedded TCP segment.
     pub sequence: Option<u32>,
     icmp_offset: u16,
     embedded_offset: u16,
     transport_offset: u16,
-    /// End of the quote, or of the embedded packet if that is shorter.
+    /// End of the quote, or of the embedded packet if shorter.
     transport_end: u16,
 }
 
-/// An error's contents after translation; see [`Quote::unchanged`].
+/// Contents after translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuoteChange {
     /// New source of the embedded packet.
     pub source: Endpoint,
     /// New destination of the embedded packet.
     pub destination: Endpoint,
-    /// New source of the ICMP error.
+    /// New source of the error.
     pub outer_source: Ipv4Addr,
-    /// New destination of the ICMP error.
+    /// New destination of the error.
     pub outer_destination: Ipv4Addr,
-    /// New sequence number of the embedded TCP segment.
+    /// New sequence number of an embedded TCP segment.
     pub sequence: Option<u32>,
 }
 
@@ -88,23 +87,15 @@ impl Quote {
     }
 }
 
-/// Reads an ICMP error, given as its IP packet without padding and with a checked outer header.
+/// Reads an ICMP error: an IP packet without padding whose header is checked.
 ///
 /// # Errors
-/// The verdict with which to drop it, always silently (RFC 5508 REQ-3, REQ-10; RFC 1812 §4.3.2.7):
-///
-/// - `TransportMalformed`: ICMP message shorter than its header, or a fragment of one;
-/// - `IcmpTypeUnsupported`: neither type 3, 11 nor 12;
-/// - `SourceRoute`: such an option in the outer or the embedded header;
-/// - `IcmpBadChecksum`;
-/// - `IcmpQuoteMalformed`: embedded header cut or with a wrong checksum, transport cut before 8
-///   bytes, a fragment other than the first, or itself an ICMP error;
-/// - `ProtocolUnsupported`: the embedded packet is neither TCP, UDP nor ICMP; only a pass rule can
-///   apply.
+/// The verdict of a silent drop (RFC 5508 REQ-3, REQ-10; RFC 1812 §4.3.2.7). After
+/// `ProtocolUnsupported` a pass rule can still apply.
 pub fn parse(packet: &[u8]) -> Result<Quote, Verdict> {
     let outer = Ipv4::new_checked(packet).map_err(|_| Verdict::IpMalformed)?;
     if outer.is_fragment() {
-        // The checksum covers the whole message, so a fragment cannot be verified (RFC 5508 REQ-3).
+        // A fragment cannot be verified (RFC 5508 REQ-3).
         return Err(Verdict::TransportMalformed);
     }
     if ipv4::has_source_route(outer.options()) {
@@ -113,7 +104,7 @@ pub fn parse(packet: &[u8]) -> Result<Quote, Verdict> {
     let message = outer.payload();
     let error = icmp::Icmp::new_checked(message).map_err(|_| Verdict::TransportMalformed)?;
     if !icmp::can_carry_extensions(error.icmp_type()) {
-        // Source quench is deprecated (REQ-10c1); a redirect has no meaning beyond its link
+        // Source quench is deprecated (REQ-10c1); a redirect means nothing beyond its link
         // (REQ-10b1).
         return Err(Verdict::IcmpTypeUnsupported);
     }
@@ -140,8 +131,7 @@ pub fn parse(packet: &[u8]) -> Result<Quote, Verdict> {
     }
     let (ports, query_type) = match protocol {
         Protocol::Udp | Protocol::Tcp => (quoted.ports(), None),
-        // An embedded ICMP error has no identifier; errors about errors are dropped (RFC 1122
-        // §3.2.2).
+        // No errors about errors (RFC 1122 §3.2.2).
         Protocol::Icmp => match quoted.icmp_query() {
             Some((query_type, identifier)) => (Some((identifier, identifier)), Some(query_type)),
             None => (None, None),
@@ -161,7 +151,7 @@ pub fn parse(packet: &[u8]) -> Result<Quote, Verdict> {
         destination: Endpoint::new(Ipv4Addr::from_bits(embedded.destination()), destination_port),
         query_type,
         sequence: (protocol == Protocol::Tcp).then(|| field::u32_at(transport, tcp::SEQUENCE_OFFSET)),
-        // A total length has 16 bits, so all offsets do.
+        // All offsets fit, as a total length does.
         icmp_offset: icmp_offset as u16,
         embedded_offset: embedded_offset as u16,
         transport_offset: transport_offset as u16,
@@ -169,8 +159,8 @@ pub fn parse(packet: &[u8]) -> Result<Quote, Verdict> {
     })
 }
 
-/// Rewrites an ICMP error in place, as described by [`parse`] for this same packet (RFC 5508 REQ-4,
-/// REQ-5, REQ-7). Type, code, MTU, pointer and extensions stay.
+/// Rewrites the packet that [`parse`] read (RFC 5508 REQ-4, REQ-5, REQ-7). Type, code, MTU, pointer
+/// and extensions stay.
 pub fn rewrite(packet: &mut [u8], quote: &Quote, change: &QuoteChange) {
     let addresses = address_delta(quote.source.address, change.source.address)
         .combine(address_delta(quote.destination.address, change.destination.address));
@@ -199,8 +189,7 @@ pub fn rewrite(packet: &mut [u8], quote: &Quote, change: &QuoteChange) {
                 Protocol::Udp => (transport_at + udp::CHECKSUM_OFFSET, true),
                 _ => (transport_at + tcp::CHECKSUM_OFFSET, false),
             };
-            // TCP's checksum is behind the 8 bytes that old routers quote. If cut in half it cannot
-            // be updated.
+            // Behind the 8 bytes that old routers quote. Half a checksum cannot be updated.
             if at + 2 <= transport_end {
                 let old = editor.u16_at(at);
                 editor.set_u16(at, if is_udp { transport.apply_udp(old) } else { transport.apply(old) });

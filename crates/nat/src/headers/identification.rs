@@ -1,12 +1,12 @@
-//! IPv4 identification of datagrams that leave with a shared external address (RFC 7857 §10).
+//! IPv4 identification behind a shared external address (RFC 7857 §10).
 //!
-//! The identification of non-atomic datagrams (fragments, or DF clear) must be unique for source,
-//! destination and protocol while one may live, and a translator is their source (RFC 6864 §5.3.1).
-//! Subscribers choose theirs independently, so Natrix chooses new ones.
+//! Non-atomic datagrams (fragments, or DF clear) need a value unique for source, destination and
+//! protocol while one may live. Subscribers choose theirs independently, so the translator must
+//! assign it (RFC 6864 §5.3.1).
 //!
-//! Counters are indexed by a keyed hash of the three; flows that share a counter still get
-//! different values. Worker `w` of `W` only uses values ≡ `w` modulo `W` (rounded up to a power of
-//! two), so that workers with a common address cannot collide.
+//! A keyed hash of the three selects a counter; flows that share one still get different values.
+//! Worker `w` of `W`, rounded up to a power of two, uses values ≡ `w` modulo `W`, so workers with a
+//! common address cannot collide.
 
 use core::net::Ipv4Addr;
 
@@ -24,14 +24,14 @@ const COUNTERS: usize = 16_384;
 pub struct IdentificationSource {
     counters: Box<[u16]>,
     worker: u16,
-    /// Workers, rounded up to a power of two, as a shift.
+    /// log2 of the workers, rounded up.
     shift: u32,
     hash: KeyedHash,
 }
 
 impl IdentificationSource {
-    /// `hash` must have its own secret. Counters start at random, because predictable
-    /// identifications let others count a host's packets (RFC 7739 §3).
+    /// `hash` must have its own secret. Counters start at random: predictable values let others
+    /// count a host's packets (RFC 7739 §3).
     pub fn new(worker: WorkerId, workers: usize, hash: KeyedHash) -> IdentificationSource {
         let workers = workers.clamp(1, WorkerId::COUNT_MAX).next_power_of_two();
         let counters: Vec<u16> = (0..COUNTERS as u64).map(|i| hash.hash(i, 1) as u16).collect();
@@ -49,7 +49,6 @@ impl IdentificationSource {
         self.next_inline(source, destination, protocol)
     }
 
-    /// The same, for loops.
     #[inline(always)]
     pub(crate) fn next_inline(&mut self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8) -> u16 {
         let addresses = u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits());

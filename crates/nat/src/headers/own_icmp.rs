@@ -21,28 +21,28 @@ const TTL: u8 = 64;
 
 const HEADERS_LENGTH: usize = ipv4::HEADER_LENGTH_MIN + icmp::HEADER_LENGTH;
 
-/// Why Natrix cannot forward a packet.
+/// Why a packet cannot be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpError {
-    /// Type 3 with this code: 0 no route, 1 host unreachable (no resources, RFC 6888 REQ-11b), 3
-    /// port unreachable (RFC 5382 REQ-4), 13 prohibited (RFC 5508 REQ-8).
+    /// Type 3. Codes: 0 no route, 1 no resources (RFC 6888 REQ-11b), 3 port unreachable (RFC 5382
+    /// REQ-4), 13 prohibited (RFC 5508 REQ-8).
     Unreachable(u8),
     /// Type 3 code 4 (RFC 4787 REQ-13, RFC 1191 §4).
     TooBig {
-        /// MTU of the link the packet did not fit.
+        /// MTU of the next link.
         next_hop_mtu: u16,
     },
     /// Type 11 code 0 (RFC 5508 §7.2 REQ-10a2).
     TtlExceeded,
 }
 
-/// True if an ICMP error may be sent about this packet (RFC 1812 §4.3.2.7). The caller excludes
-/// link-layer and directed broadcasts.
+/// True if an error may be sent (RFC 1812 §4.3.2.7). The caller excludes link-layer and directed
+/// broadcasts.
 pub fn may_answer(packet: &[u8]) -> bool {
     may_answer_source(packet, is_single_host)
 }
 
-/// The same for a translated packet, whose source is the number of an IPv6 host.
+/// For a translated packet, whose source is the number of an IPv6 host.
 pub(crate) fn may_answer_host(packet: &[u8]) -> bool {
     may_answer_source(packet, is_host_number)
 }
@@ -61,7 +61,7 @@ fn may_answer_source(packet: &[u8], is_source: fn(u32) -> bool) -> bool {
     if header.protocol() != ipv4::PROTOCOL_ICMP {
         return true;
     }
-    // No error may answer an error, so only definite queries are answered.
+    // No error may answer an error, so only queries are answered.
     match packet.get(header.header_length()) {
         Some(icmp_type) => header.header_length() >= ipv4::HEADER_LENGTH_MIN && icmp::is_query(*icmp_type),
         None => false,
@@ -79,8 +79,8 @@ fn is_many_hosts(address: u32) -> bool {
     address.is_multicast() || address.is_broadcast()
 }
 
-/// Writes an ICMP error about `offending`, the packet as its sender knows it, and returns its
-/// length. First ask [`may_answer`] and [`crate::policy::rate_limit`].
+/// Writes an error about `offending`, the packet as its sender knows it, and returns its length.
+/// First ask [`may_answer`] and [`crate::policy::rate_limit`].
 pub fn write_error(
     buffer: &mut [u8; ERROR_MAX],
     error: IcmpError,
@@ -89,7 +89,7 @@ pub fn write_error(
     offending: &[u8],
 ) -> usize {
     let header = Ipv4::new_unchecked(offending);
-    // Bytes behind the total length are link padding and must not be disclosed.
+    // Bytes behind the total length are padding and must not be disclosed.
     let quoted = offending.len().min(usize::from(header.total_length())).min(ERROR_MAX - HEADERS_LENGTH);
     let length = HEADERS_LENGTH + quoted;
 
@@ -108,13 +108,13 @@ pub fn write_error(
     for (to, from) in message.iter_mut().skip(icmp::HEADER_LENGTH).zip(offending.iter().take(quoted)) {
         *to = *from;
     }
-    // Behind the quote are zeros, which do not change the checksum.
+    // Zeros behind the quote leave the checksum unchanged.
     let checksum = checksum::of_bytes(message);
     field::set_u16(message, icmp::CHECKSUM_OFFSET, checksum);
 
     let mut ip = Ipv4::new_unchecked(ip);
     ip.set_header_length(ipv4::HEADER_LENGTH_MIN);
-    // RFC 5508 §7.7 REQ-10d: the offending packet's DSCP, without its ECN bits.
+    // RFC 5508 §7.7 REQ-10d: the same DSCP, without the ECN bits.
     ip.set_ds_field(header.ds_field() & 0xfc);
     ip.set_total_length(length as u16);
     ip.set_identification(identification);
@@ -126,14 +126,13 @@ pub fn write_error(
     length
 }
 
-/// Turns an echo request to Natrix into its reply, in place, and returns its length (RFC 1122
-/// §3.2.2.6: all data are returned). `None` unless it is a whole, valid request from a single host.
-/// Options become "no operation".
+/// Turns an echo request to Natrix into its reply with all data (RFC 1122 §3.2.2.6), and returns
+/// its length. `None` unless whole, valid and from a single host. Options become "no operation".
 pub fn echo_reply(packet: &mut [u8], identification: u16) -> Option<usize> {
     echo_reply_to(packet, identification, is_single_host)
 }
 
-/// The same for a translated request, whose source is the number of an IPv6 host.
+/// For a translated request, whose source is the number of an IPv6 host.
 pub(crate) fn echo_reply_to_host(packet: &mut [u8], identification: u16) -> Option<usize> {
     echo_reply_to(packet, identification, is_host_number)
 }

@@ -1,4 +1,4 @@
-//! ICMPv6 messages that Natrix originates: echo replies and errors (RFC 4443).
+//! ICMPv6 messages that Natrix originates (RFC 4443).
 
 use wire::field;
 use wire::icmp6;
@@ -6,7 +6,6 @@ use wire::icmp6::Icmp6;
 use wire::ipv6;
 use wire::ipv6::Ipv6;
 
-/// Hop limit of own packets.
 const HOP_LIMIT: u8 = 64;
 /// Longest error (RFC 4443 §2.4 (c)).
 pub const ERROR_MAX: usize = ipv6::MTU_MIN as usize;
@@ -30,7 +29,7 @@ impl Problem {
     /// There is no route.
     pub const NO_ROUTE: Problem =
         Problem { icmp_type: icmp6::TYPE_DESTINATION_UNREACHABLE, code: icmp6::CODE_NO_ROUTE, parameter: 0 };
-    /// There is no room for its sender.
+    /// There is no room for the sender.
     pub const NO_RESOURCES: Problem =
         Problem { icmp_type: icmp6::TYPE_DESTINATION_UNREACHABLE, code: icmp6::CODE_ADDRESS_UNREACHABLE, parameter: 0 };
     /// There is a route, but Natrix does not forward.
@@ -38,8 +37,8 @@ impl Problem {
         Problem { icmp_type: icmp6::TYPE_DESTINATION_UNREACHABLE, code: icmp6::CODE_PROHIBITED, parameter: 0 };
 }
 
-/// True if an error may be sent about a packet (RFC 4443 §2.4 (e)): not about an error or a
-/// redirect, to a group, or from no single host. The caller excludes link-layer groups.
+/// True if an error may be sent (RFC 4443 §2.4 (e)): not about an error or redirect, to a group, or
+/// from no single host. The caller excludes link-layer groups.
 #[must_use]
 pub fn may_answer(packet: &[u8]) -> bool {
     let view = Ipv6::new_unchecked(packet);
@@ -59,7 +58,7 @@ pub fn may_answer(packet: &[u8]) -> bool {
     }
 }
 
-/// True if a packet is an ICMPv6 message.
+/// True for an ICMPv6 message.
 #[must_use]
 pub fn is_icmp6(packet: &[u8]) -> bool {
     ipv6::chain(Ipv6::new_unchecked(packet).packet()).is_ok_and(|chain| chain.protocol == ipv6::PROTOCOL_ICMP6)
@@ -85,7 +84,7 @@ pub fn write_error(out: &mut [u8; ERROR_MAX], problem: Problem, source: u128, of
     length
 }
 
-/// Turns an echo request without extension headers into its reply, in place (RFC 4443 §4.2).
+/// Turns an echo request without extension headers into its reply (RFC 4443 §4.2).
 pub fn echo(packet: &mut [u8]) {
     let view = Ipv6::new_unchecked(&*packet);
     let (source, destination, length) = (view.destination(), view.source(), view.length());

@@ -1,5 +1,4 @@
-//! How packets enter and leave a shard, which never owns their buffers. Packets it makes (ICMP
-//! errors, fragments, released fragments) leave through a [`Sink`].
+//! How packets enter and leave a shard, which never owns their buffers.
 
 use crate::types::InterfaceId;
 use crate::types::WorkerId;
@@ -8,63 +7,60 @@ use crate::verdict::Verdict;
 /// Upper bound of packets in a burst.
 pub const BURST_MAX: usize = 64;
 
-/// Where a packet is on its way through the workers. Travels through hand-off rings.
+/// Where a packet is on its way through the workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     /// Just received.
     #[default]
     Received,
-    /// From a worker that is not the owner: process it as if just received.
+    /// From another worker: process it as if just received.
     Steered,
-    /// A fragment, back from the worker that tracks its datagram; ports in [`PacketMeta::ports`].
+    /// A fragment, back from the worker that tracks its datagram.
     FragmentResolved,
     /// Source translated; the destination is a mapping of this worker (RFC 4787 REQ-9).
     Hairpin,
-    /// An ICMP error of Natrix, on its way to the worker of the hairpinned packet's sender. Without
-    /// a verdict.
+    /// Natrix's ICMP error, for the worker of the hairpinned packet's sender.
     OwnError,
-    /// A SYN held for six seconds, on its way to the current worker of its external endpoint.
-    /// Without a verdict.
+    /// A SYN held for six seconds, for the present worker of its external endpoint.
     HeldSyn,
-    /// Like `Steered`, for an endpoint with several targets; [`PacketMeta::turn`] counts the stops.
+    /// `Steered`, to an endpoint with several targets.
     Balanced,
-    /// Like `Hairpin`, for a fragment with ports in [`PacketMeta::ports`].
+    /// `Hairpin`, for a fragment.
     HairpinFragment,
-    /// A hairpinned packet refused in the second half, on its way back to undo
-    /// [`PacketMeta::record`]. Without a verdict.
+    /// A hairpinned packet refused in the second half: undo [`PacketMeta::record`].
     TakeBack,
-    /// A packet to a static mapping whose port the sending worker could not free, because the event
-    /// log is full. Its subscriber's worker drops and counts it. Ports in [`PacketMeta::ports`].
+    /// To a static mapping whose port the sending worker could not free because the event log is
+    /// full. The subscriber's worker drops and counts it.
     LogFull,
-    /// A request to the port-control server for another worker's subscriber.
+    /// A port-control request for another worker's subscriber.
     PortControl,
 }
 
 impl Stage {
-    /// True for packets that Natrix originated, which no worker counts as received.
+    /// Natrix originated the packet: it has no verdict, and no worker counts it as received.
     #[inline]
     pub const fn is_own(self) -> bool {
         matches!(self, Stage::OwnError | Stage::HeldSyn | Stage::TakeBack)
     }
 }
 
-/// What travels with a packet between stages and workers; 12 bytes.
+/// Travels with a packet between stages and workers; 12 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketMeta {
-    /// For [`Stage::Steered`]: the record that the sender read in the port table, or 0; only a
-    /// hint. For a hairpinned packet: what the first half made for it.
+    /// [`Stage::Steered`]: the record that the sender read in the port table, or 0; only a hint.
+    /// Hairpinned: what the first half made.
     pub record: u32,
-    /// Interface the packet came in by.
+    /// Interface it came in by.
     pub ingress: InterfaceId,
     /// Where it is on its way.
     pub stage: Stage,
     /// Stops so far, for an endpoint with several targets.
     pub turn: u8,
-    /// Source and destination port, for fragments whose ports were found elsewhere.
+    /// Source and destination, if they were found elsewhere: for fragments and [`Stage::LogFull`].
     pub ports: (u16, u16),
 }
 
-/// A position in one snapshot's [`crate::Shared::next_hops`].
+/// Position in a snapshot's [`crate::Shared::next_hops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NextHopId(pub u32);
 
@@ -75,8 +71,8 @@ impl NextHopId {
     }
 }
 
-/// The next hop of a packet, without an address family. On a directly connected subnet the
-/// neighbour is the packet's destination.
+/// A next hop of either family. On a directly connected subnet the neighbour is the packet's
+/// destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Egress {
     /// Valid only in the shard's snapshot.
@@ -86,23 +82,21 @@ pub struct Egress {
 /// What the caller must do with a processed packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
-    /// Free the buffer: dropped, held as a copy, answered or replaced. Its verdict is or will be
-    /// counted.
+    /// Free the buffer. The verdict is or will be counted.
     #[default]
     Done,
-    /// Send `length` bytes of the frame from `start` on, without the padding behind.
+    /// Send this part of the frame, without padding.
     Transmit {
-        /// The next hop.
+        /// Next hop.
         egress: Egress,
-        /// Start of the IP packet; changes if its header grows or shrinks.
+        /// Start of the IP packet, whose header may have grown or shrunk.
         start: u16,
         /// IP total length, bytes.
         length: u16,
     },
-    /// Put it with this metadata in the ring to another worker; count `HandOffRingFull` if it is
-    /// full.
+    /// Put it in a worker's ring; count `HandOffRingFull` if that is full.
     HandOff {
-        /// The worker it belongs to.
+        /// The packet's worker.
         worker: WorkerId,
         /// Metadata to send along.
         meta: PacketMeta,
@@ -112,25 +106,25 @@ pub enum Outcome {
 /// One packet of a burst.
 #[derive(Debug)]
 pub struct Packet<'a> {
-    /// The whole buffer, with room in front and Ethernet padding behind.
+    /// With room in front and Ethernet padding behind.
     frame: &'a mut [u8],
     start: u16,
-    /// In: its origin and stage.
+    /// In: origin and stage.
     pub meta: PacketMeta,
-    /// Out: what to do with it.
+    /// Out: what to do.
     pub outcome: Outcome,
-    /// Out: the verdict that was counted; `None` if handed off or held. The caller reverses it with
-    /// [`crate::Counters::uncount`] if the packet does not leave.
+    /// Out: the verdict that was counted; `None` if handed off or held. If the packet does not
+    /// leave, [`crate::Counters::uncount`] it.
     pub verdict: Option<Verdict>,
 }
 
 impl<'a> Packet<'a> {
-    /// A new packet without room in front.
+    /// A packet without room in front.
     pub const fn new(bytes: &'a mut [u8], meta: PacketMeta) -> Packet<'a> {
         Packet::in_frame(bytes, 0, meta)
     }
 
-    /// A packet that begins at `start` of `frame`, with room in front.
+    /// A packet that begins at `start` of `frame`.
     #[inline(always)]
     pub const fn in_frame(frame: &'a mut [u8], start: u16, meta: PacketMeta) -> Packet<'a> {
         Packet { frame, start, meta, outcome: Outcome::Done, verdict: None }
@@ -166,7 +160,6 @@ impl<'a> Packet<'a> {
         usize::from(self.start) + length <= self.frame.len()
     }
 
-    /// Bytes from the IP header to the end of the frame.
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
         self.frame.len().wrapping_sub(usize::from(self.start))
@@ -178,21 +171,18 @@ impl<'a> Packet<'a> {
         self.start
     }
 
-    /// The whole buffer.
     #[inline(always)]
     pub(crate) fn frame_mut(&mut self) -> &mut [u8] {
         self.frame
     }
 
-    /// Has the packet begin elsewhere in its frame.
     #[inline(always)]
     pub(crate) fn set_start(&mut self, start: usize) {
         debug_assert!(start <= self.frame.len(), "inside the frame");
         self.start = start as u16;
     }
 
-    /// Makes the packet `count` bytes longer at the front, with arbitrary content. False without
-    /// room.
+    /// Adds `count` arbitrary bytes in front. False without room.
     #[must_use]
     pub fn grow_front(&mut self, count: u16) -> bool {
         let start = self.start.checked_sub(count);
@@ -209,14 +199,14 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Receives packets that the shard makes; must copy the bytes. They have no verdict, except
-/// released fragments, which the shard counts.
+/// Receives packets that the shard makes, and must copy them. Only released fragments have a
+/// verdict, which the shard counts.
 pub trait Sink {
     /// Sends the concatenated `parts`. False without a free buffer.
     fn transmit(&mut self, egress: Egress, parts: &[&[u8]]) -> bool;
 
-    /// The same to another worker. False without a free buffer or with a full ring. For requests of
-    /// port control a half-full ring counts as full, so that a flood of them keeps no packet out.
+    /// To another worker; false also with a full ring. For port-control requests a half-full ring
+    /// counts as full, so that a flood of them keeps no packet out.
     fn hand_off(&mut self, worker: WorkerId, meta: PacketMeta, parts: &[&[u8]]) -> bool;
 }
 

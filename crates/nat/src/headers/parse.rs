@@ -1,14 +1,13 @@
-//! Reads the headers of a packet once, into one small value.
+//! Headers of a packet, read once.
 
 use crate::headers::gre;
 use crate::types::DUMMY;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
 
-/// Offsets inside the IPv4 header (RFC 791 §3.1).
+/// RFC 791 §3.1.
 pub(crate) mod ip {
     pub(crate) const IDENTIFICATION: usize = 4;
-    /// Flags and offset.
     pub(crate) const FRAGMENT: usize = 6;
     pub(crate) const TTL: usize = 8;
     pub(crate) const PROTOCOL: usize = 9;
@@ -24,11 +23,10 @@ pub(crate) enum Class {
     Tcp,
     IcmpRequest,
     IcmpReply,
-    /// A translated error: unreachable, time exceeded, parameter problem.
+    /// Translated: unreachable, time exceeded, parameter problem.
     IcmpError,
     LaterFragment,
-    /// A tunnelled packet of a PPTP call (see [`crate::headers::gre`]). Its call identifier is the
-    /// destination port.
+    /// A packet of a PPTP call, with its identifier as destination port ([`crate::headers::gre`]).
     Call,
     Other,
 }
@@ -67,10 +65,10 @@ impl Parsed {
     }
 }
 
-/// Option-free IPv4 and TCP headers. Shorter packets take the long way.
+/// Option-free IPv4 and TCP. Shorter packets take the long way.
 pub(crate) const HEADERS: usize = 40;
 
-/// The number at offset `AT`, without a bounds check at run time.
+/// No bounds check at run time.
 #[inline(always)]
 pub(crate) fn be16<const AT: usize>(header: &[u8; HEADERS]) -> u16 {
     u16::from_be_bytes([header[AT], header[AT + 1]])
@@ -123,7 +121,7 @@ fn fold20(header: &[u8; 20]) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// Packets may have padding. Never panics.
+/// Padding may follow. Never panics.
 #[inline]
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed, Verdict> {
     let Some(header) = bytes.first_chunk::<20>() else {
@@ -172,7 +170,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed, Verdict> {
 
 #[inline]
 fn parse_transport(transport: &[u8], parsed: &mut Parsed) -> Result<(), Verdict> {
-    // A first fragment must contain all that is translated and filtered on (RFC 1858 §3, RFC 3128).
+    // A first fragment must hold all that is translated and filtered on (RFC 1858 §3, RFC 3128).
     let short = if parsed.more_fragments { Verdict::FragmentTiny } else { Verdict::TransportMalformed };
     match parsed.protocol_number {
         17 => {
@@ -200,11 +198,11 @@ fn parse_transport(transport: &[u8], parsed: &mut Parsed) -> Result<(), Verdict>
             let Some(icmp) = transport.first_chunk::<8>() else { return Err(short) };
             let identifier = u16::from_be_bytes([icmp[4], icmp[5]]);
             parsed.class = match icmp[0] {
-                // Echo and timestamp share the identifier space of a host (RFC 5508 §3.1).
+                // Echo and timestamp share a host's identifiers (RFC 5508 §3.1).
                 8 | 13 => Class::IcmpRequest,
                 0 | 14 => Class::IcmpReply,
                 3 | 11 | 12 => Class::IcmpError,
-                // Source quench, information and all others: RFC 5508 §7 REQ-10c, REQ-11.
+                // RFC 5508 §7 REQ-10c, REQ-11.
                 _ => return Err(Verdict::IcmpTypeUnsupported),
             };
             if parsed.class == Class::IcmpError {
@@ -236,14 +234,14 @@ fn check_options(header: &[u8]) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// False for addresses that cannot be the source of a forwarded packet (RFC 1812 §5.3.7).
+/// For forwarded packets (RFC 1812 §5.3.7).
 #[inline]
 pub(crate) fn source_is_valid(address: u32) -> bool {
     let first = address >> 24;
     first != 0 && first != 127 && first < 224
 }
 
-/// False for addresses that cannot be a forwarded unicast destination (RFC 1812 §5.3.7).
+/// For forwarded unicast (RFC 1812 §5.3.7).
 #[inline]
 pub(crate) fn destination_is_valid(address: u32) -> bool {
     source_is_valid(address) && address != DUMMY

@@ -26,13 +26,13 @@ pub(crate) struct Rewrite {
     pub(crate) end: End,
     pub(crate) address: u32,
     pub(crate) port: u16,
-    /// New identification of a datagram that is not atomic (RFC 6864 §5.3.1).
+    /// For a datagram that is not atomic (RFC 6864 §5.3.1).
     pub(crate) identification: Option<u16>,
-    /// Once for each packet, even if it is hairpinned.
+    /// Once for each packet, even if hairpinned.
     pub(crate) decrement_ttl: bool,
 }
 
-/// A later fragment has no transport header: the checksum is in the first one.
+/// A later fragment has no transport header; the checksum is in the first.
 #[inline]
 pub(crate) fn rewrite(bytes: &mut [u8], parsed: &Parsed, change: &Rewrite) {
     let (old_address, old_port, address_offset, port_offset) = match change.end {
@@ -60,7 +60,7 @@ pub(crate) fn rewrite(bytes: &mut [u8], parsed: &Parsed, change: &Rewrite) {
         Class::Udp => {
             put_u16(bytes, transport + port_offset, change.port);
             let checksum = get_u16(bytes, transport + 6);
-            // Zero means that the sender computed none, and stays (RFC 3022 §4.1).
+            // Zero stays (RFC 3022 §4.1).
             put_u16(bytes, transport + 6, address_delta.combine(port_delta).apply_udp(checksum));
         }
         Class::Tcp => {
@@ -71,19 +71,19 @@ pub(crate) fn rewrite(bytes: &mut [u8], parsed: &Parsed, change: &Rewrite) {
         Class::IcmpRequest | Class::IcmpReply => {
             put_u16(bytes, transport + 4, change.port);
             let checksum = get_u16(bytes, transport + 2);
-            // ICMP has no pseudo-header. A message can sum to zero, which `apply_icmp` handles.
+            // ICMP has no pseudo-header, so a message can sum to zero.
             let end = usize::from(parsed.total_length);
             let checksum = port_delta.apply_icmp(checksum, bytes.get(transport..end).unwrap_or(&[]));
             put_u16(bytes, transport + 2, checksum);
         }
-        // No checksum covers it, and only the receiver's identifier is in the packet.
+        // No checksum covers it, and it has only the receiver's identifier.
         Class::Call if change.end == End::Destination => put_u16(bytes, transport + gre::CALL, change.port),
         Class::IcmpError | Class::LaterFragment | Class::Call | Class::Other => {}
     }
 }
 
-/// [`rewrite`] with a TTL decrement, for whole UDP and TCP packets without IP options and with a
-/// TTL above 1. Never branches on the protocol.
+/// [`rewrite`] with a TTL decrement, for whole UDP and TCP packets without IP options and with TTL
+/// above 1. Never branches on the protocol.
 #[inline(always)]
 pub(crate) fn rewrite_headers(
     header: &mut [u8; HEADERS],
@@ -114,8 +114,7 @@ pub(crate) fn rewrite_both_ends(
     settle_checksums(header, is_tcp, addresses, ports, identification);
 }
 
-/// Replaces the source or destination address of a whole UDP or TCP packet without IP options, and
-/// changes nothing else but checksums.
+/// For whole UDP and TCP packets without IP options. The TTL stays.
 #[inline(always)]
 pub(crate) fn replace_address(header: &mut [u8; HEADERS], end: End, address: u32) {
     let half = |header: &[u8; HEADERS], at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
@@ -127,7 +126,7 @@ pub(crate) fn replace_address(header: &mut [u8; HEADERS], end: End, address: u32
     let checksum = change.apply(half(header, ip::CHECKSUM));
     header[ip::CHECKSUM..ip::CHECKSUM + 2].copy_from_slice(&checksum.to_ne_bytes());
     let protocol = header[ip::PROTOCOL];
-    // The numbers 6 and 17 differ in this bit. A choice by comparison becomes a branch here.
+    // 6 and 17 differ in this bit. A comparison would become a branch.
     let is_udp = usize::from(protocol >> 4 & 1);
     settle_transport(header, protocol == Protocol::Tcp.number(), 36 - 10 * is_udp, change);
 }
@@ -176,14 +175,14 @@ fn settle_transport(header: &mut [u8; HEADERS], is_tcp: bool, checksum_at: usize
     let old = u16::from_ne_bytes([header[checksum_at], header[checksum_at + 1]]);
     let new = change.apply(old);
     header[checksum_at..checksum_at + 2].copy_from_slice(&new.to_ne_bytes());
-    // Without checking the protocol first, which is unpredictable, unlike this branch.
+    // Unlike a branch on the protocol, this one is predictable.
     if (old == 0) | (new == 0) {
         zero_checksum(header, is_tcp, old);
     }
 }
 
-/// A checksum was or became zero. In UDP zero means that the sender computed none, and stays (RFC
-/// 3022 §4.1); a computed zero is sent as 0xffff (RFC 768).
+/// A UDP checksum of zero was not computed, and stays (RFC 3022 §4.1); a computed zero is sent as
+/// 0xffff (RFC 768).
 #[cold]
 #[inline(never)]
 fn zero_checksum(header: &mut [u8; HEADERS], is_tcp: bool, old: u16) {

@@ -1,6 +1,5 @@
-//! Fragmentation of a packet that exceeds the next link's MTU and has DF clear (RFC 791 §3.2, RFC
-//! 4787 §12 REQ-13a). All options go with the first piece; the others carry those with the copied
-//! flag.
+//! Fragmentation for the next link's MTU, with DF clear (RFC 791 §3.2, RFC 4787 §12 REQ-13a). The
+//! first piece has all options, the others those with the copied flag.
 
 use core::fmt;
 use core::ops::Range;
@@ -14,7 +13,7 @@ mod tests;
 /// Why a packet cannot be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Its lengths contradict each other.
+    /// Lengths contradict each other.
     Malformed,
     /// DF is set: inform the sender instead.
     DontFragment,
@@ -56,7 +55,7 @@ impl Header {
             *to = from;
             header.length += 1;
         }
-        // Padded to a multiple of 4 with zeros: "end of options".
+        // Padded with zeros: "end of options".
         header.length = header.length.next_multiple_of(4);
         let length = usize::from(header.length);
         Ipv4::new_unchecked(&mut header.bytes[..]).set_header_length(length);
@@ -64,10 +63,10 @@ impl Header {
     }
 }
 
-/// A header, and a payload as a range of the original packet.
+/// A header, and its payload as a range of the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Whole header, with its checksum.
+    /// Whole, with its checksum.
     pub header: Header,
     /// A range of the packet.
     pub payload: Range<usize>,
@@ -79,16 +78,16 @@ pub struct Split {
     first: Header,
     other: Header,
     mtu: usize,
-    /// What is left of the payload, as a range of the packet.
+    /// The remaining payload, as a range of the packet.
     rest: Range<usize>,
-    /// Fragment offset of what is left, in units of 8 bytes.
+    /// Of `rest`, in units of 8 bytes.
     offset: u16,
     /// More-fragments flag of the packet itself.
     more: u16,
     is_first: bool,
 }
 
-/// Splits a translated IP packet into pieces of at most `mtu` bytes. A fragment can be split again.
+/// Splits a translated packet into pieces of at most `mtu` bytes. Fragments can be split again.
 pub fn split(packet: &[u8], mtu: u16) -> Result<Split, Fault> {
     let view = Ipv4::new_checked(packet).map_err(|_| Fault::Malformed)?;
     if view.dont_fragment() {
@@ -111,7 +110,7 @@ pub fn split(packet: &[u8], mtu: u16) -> Result<Split, Fault> {
     })
 }
 
-/// Options that every fragment carries (RFC 791 §3.1, copied flag).
+/// Options that every fragment carries (RFC 791 §3.1).
 fn copied_options(options: &[u8]) -> impl Iterator<Item = u8> {
     ipv4::options(options).filter(ipv4::Ipv4Option::is_copied).flat_map(|option| {
         let length = option.data.len() as u8 + 2;
@@ -142,7 +141,7 @@ impl Iterator for Split {
         view.fill_checksum();
         self.offset += (length / 8) as u16;
         if !is_last && length == 0 {
-            // Excluded by `split`; guards against an endless loop.
+            // Guards against an endless loop; excluded by `split`.
             self.rest.start = self.rest.end;
         }
         Some(Piece { header, payload })

@@ -1,4 +1,4 @@
-//! The next hops that established packets need, in memory of the worker.
+//! A worker's next hops for established packets.
 //!
 //! ```text
 //!  coarse entry of an address ─► ways: next hop, MTU
@@ -6,9 +6,8 @@
 //!  address ─► hash: 4096 pairs of lines ─► address, table, version of the routes │ next hop, MTU
 //! ```
 //!
-//! So a packet needs no walk through a table of a million routes, whether they are live or not. Two
-//! addresses with the same hash fit side by side. A line is valid while no route has changed since
-//! it was written: [`RouteCache::follow`] learns of changes at the beginning of each burst.
+//! Two addresses with the same hash fit side by side. A line is valid while no route changes:
+//! [`RouteCache::follow`] learns of changes at the beginning of each burst.
 
 use core::array;
 
@@ -16,17 +15,16 @@ use crate::headers::packet::Egress;
 use crate::headers::packet::NextHopId;
 use crate::routes::CUT;
 
-/// Pairs of lines: 128 KiB.
+/// 128 KiB.
 const PAIRS: usize = 4_096;
 const HASH_SHIFT: u32 = 32 - PAIRS.trailing_zeros();
-/// Versions with different tags.
 const TAGS: u64 = u16::MAX as u64;
 
 /// Where an established packet leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Departure {
     pub(crate) egress: Egress,
-    /// 0, so that no packet fits, if there is no route or the next hop takes longer to find.
+    /// 0, so that no packet fits, without a route or if the next hop takes longer to find.
     pub(crate) mtu: u16,
 }
 
@@ -38,14 +36,13 @@ impl Departure {
         Departure { egress: Egress { next_hop: NextHopId(value) }, mtu: 0 }
     }
 
-    /// Where a packet of this length leaves, if it fits.
     #[inline(always)]
     pub(crate) fn of(self, length: u16) -> Option<Egress> {
         (length <= self.mtu).then_some(self.egress)
     }
 }
 
-/// Address, and behind it table and version; what is known.
+/// Keys are address, version and table.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Pair {
@@ -56,24 +53,21 @@ struct Pair {
 const EMPTY: Pair = Pair { keys: [0; 2], ways: [Departure::NOWHERE; 2] };
 const _: () = assert!(size_of::<Pair>() == 32, "a pair is half a cache line");
 
-/// See the [module](self). Without live routes it has no lines.
+/// It has no lines without live routes.
 #[derive(Debug)]
 pub(crate) struct RouteCache {
     /// By coarse entry.
     ways: [Departure; 1 << u8::BITS],
     lines: Option<Box<[Pair; PAIRS]>>,
-    /// Version of the routes when last seen.
     version: u64,
-    /// The same as lines have it; never 0, so no line without content counts.
+    /// `version` in the lines; never 0, so empty lines do not count.
     tag: u16,
-    /// Of the next hops of live routes, as last seen.
     hops_version: u64,
     /// Every address outside has a fine entry.
     is_filled: bool,
 }
 
 impl RouteCache {
-    /// With lines if the routes are live. `ways`: see [`RouteCache::set_ways`].
     pub(crate) fn new(is_live: bool, ways: impl Fn(u8) -> Option<Departure>) -> RouteCache {
         let lines = || Box::new([EMPTY; PAIRS]);
         let none = [Departure::NOWHERE; _];
@@ -89,7 +83,7 @@ impl RouteCache {
         cache
     }
 
-    /// Sets what the coarse entries other than [`CUT`] lead to.
+    /// What the coarse entries other than [`CUT`] lead to.
     pub(crate) fn set_ways(&mut self, ways: impl Fn(u8) -> Option<Departure>) {
         self.ways = array::from_fn(|leaf| {
             let leaf = leaf as u8;
@@ -98,8 +92,7 @@ impl RouteCache {
         });
     }
 
-    /// The routes have this version now; true if it is another one than before. Lines of other
-    /// versions are no longer valid.
+    /// True if the version is another one than before. Lines of other versions are no longer valid.
     #[inline]
     pub(crate) fn follow(&mut self, version: u64) -> bool {
         let is_other = version != self.version;
@@ -120,7 +113,7 @@ impl RouteCache {
         self.is_filled = is_filled;
     }
 
-    /// The next hops of live routes have this version now; true if [`RouteCache::set_ways`] is due.
+    /// True if [`RouteCache::set_ways`] is due.
     #[inline]
     pub(crate) fn follow_hops(&mut self, version: u64) -> bool {
         core::mem::replace(&mut self.hops_version, version) != version
@@ -128,7 +121,7 @@ impl RouteCache {
 
     #[inline(never)]
     fn turn_to(&mut self, version: u64) {
-        // The tags come again.
+        // Tags repeat from here.
         if self.version / TAGS != version / TAGS
             && let Some(lines) = &mut self.lines
         {
@@ -148,23 +141,22 @@ impl RouteCache {
         ((address ^ u32::from(table) << 16).wrapping_mul(0x9e37_79b1) >> HASH_SHIFT) as usize
     }
 
-    /// What a coarse entry leads to.
     #[inline(always)]
     pub(crate) fn way(&self, leaf: u8) -> Departure {
         self.ways[usize::from(leaf)]
     }
 
-    /// The departure of an address in a table, if it was looked up recently.
+    /// What was looked up recently.
     #[inline(always)]
     pub(crate) fn get(&self, table: u16, address: u32) -> Option<Departure> {
         let pair = &self.lines.as_ref()?[RouteCache::place(table, address)];
         let key = self.key(table, address);
-        // No branch between the two: which one it is differs from packet to packet.
+        // No branch between the two: it would be unpredictable.
         let is_second = pair.keys[1] == key;
         ((pair.keys[0] == key) | is_second).then_some(pair.ways[usize::from(is_second)])
     }
 
-    /// Stores it in place of the older line of its pair.
+    /// Replaces the older line of its pair.
     pub(crate) fn put(&mut self, table: u16, address: u32, known: Departure) {
         let key = self.key(table, address);
         if let Some(lines) = &mut self.lines {

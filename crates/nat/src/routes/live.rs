@@ -1,20 +1,17 @@
-//! Routes that change while packets are looked up, without a lock.
+//! Routes that change while packets are looked up, without a lock (ADR 20).
 //!
 //! ```text
 //!  IPv4: root: 65536 entries, bits 31..16 ─► middle: 256, bits 15..8 ─► node: 16 ─► node: 16
 //!  IPv6: root: 65536 entries, the first 16 bits ─► node: 16, the next 4 bits ─► node ─► …
 //!  entry: 0 none · length + 1 (8 bits), value (23 bits) · CHUNK bit + number of the next level
 //!
-//!  beside it, for established packets of IPv4: a byte for each /12 (coarse), and where routes are
-//!  longer, one for each /24 (fine); outside, once many parts have longer routes, for every /24
+//!   beside it, for established IPv4 packets: a byte for each /12 (coarse), and where routes are
+//!   longer, one for each /24 (fine); outside, once many parts have longer routes, for every /24
 //! ```
 //!
-//! Each entry has the length of its route, so a route changes only entries that no longer route
-//! covers. The route of length 0 is stored separately, because it would change all entries.
-//!
-//! An address sees a change whole: its entry has the old route or the new one. A chunk, next hop or
-//! group that is no longer used is used again only after each reader has begun another poll
-//! ([`LiveRoutes::report`]), so no reader finds anything else in its place.
+//! Each entry has the length of its route, so a change touches only entries that no longer route
+//! covers. The route of length 0 is stored separately: it would change all entries. A chunk, next
+//! hop or group is reused only after each reader has begun another poll ([`LiveRoutes::report`]).
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::AtomicU8;
@@ -44,20 +41,19 @@ pub use writer::Writer;
 pub const HOPS_MAX: usize = 4_096;
 /// Lists of several next hops that all tables can have together.
 pub const GROUPS_MAX: usize = 1_024;
-/// Subscribers are spread over this many buckets, and the buckets over the next hops of a group.
+/// Subscribers are spread over buckets, and these over the next hops of a group.
 pub const BUCKETS: usize = 256;
 
 const CHUNK: u32 = 1 << 31;
 const VALUE_BITS: u32 = 23;
 const VALUE_MASK: u32 = (1 << VALUE_BITS) - 1;
-/// A value that is the number of a group.
+/// The value is the number of a group.
 const GROUP: u32 = 1 << (VALUE_BITS - 1);
-/// The value of a route that drops packets.
 pub(crate) const DROP: u32 = VALUE_MASK;
-/// The first of the values that lead to IPv6 hosts: for each realm one to those of NAT64, and one
-/// to those of softwires. No slot of a next hop has such a number.
+/// First value that leads to IPv6 hosts: each realm has one for NAT64, then one for softwires. No
+/// slot of a next hop has such a number.
 pub(crate) const HOST_HOPS: u32 = HOPS_MAX as u32;
-/// Length + 1 in the entries of these values: no route is as long, so none ever replaces them.
+/// No route is as long, so none ever replaces these entries.
 const HOST_DEPTH: u32 = u32::MAX >> (VALUE_BITS + 1);
 
 /// From so many parts with longer routes on, the outside table has fine entries for all parts: one
@@ -65,14 +61,13 @@ const HOST_DEPTH: u32 = u32::MAX >> (VALUE_BITS + 1);
 const FILLED_FROM: u32 = COARSE_ENTRIES as u32 / 8;
 
 const ROOT_ENTRIES: usize = 1 << 16;
-/// Entries of the root in a part of the coarse table.
 const ROOTS_PER_PART: usize = ROOT_ENTRIES / COARSE_ENTRIES;
 const MIDDLE_ENTRIES: usize = 256;
 const NODE_ENTRIES: usize = 16;
 const MIDDLES_MAX: usize = 1 << 16;
 
-/// A level of a tree: bits of the address below it, and entries of a chunk. The bits of an IPv4
-/// address are the first of 128.
+/// Bits of the address below a level, and entries of a chunk. IPv4 addresses are the first of 128
+/// bits.
 type Level = (u32, usize);
 const LEVELS: [Level; 4] = [(112, ROOT_ENTRIES), (104, MIDDLE_ENTRIES), (100, NODE_ENTRIES), (96, NODE_ENTRIES)];
 const LEVELS6: [Level; 29] = levels6();
@@ -90,8 +85,7 @@ const fn levels6() -> [Level; 29] {
 /// A reader that has not reported yet holds nothing.
 const NOT_RUNNING: u64 = u64::MAX;
 
-/// A next hop in one word, so that a reader never sees half of it: gateway, interface and MTU.
-/// 0: none.
+/// Gateway, interface and MTU in one word, so that a reader never sees half of it. 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PackedHop(u64);
 
@@ -121,11 +115,10 @@ struct Table {
     nodes: Arena<[AtomicU32; NODE_ENTRIES]>,
     /// The entry of the route of length 0.
     default: AtomicU32,
-    /// Of IPv4: what all addresses of a part have in common.
+    /// IPv4: what all addresses of a /12 have in common.
     coarse: Arc<Coarse>,
-    /// Of IPv4: what all addresses of a /24 have in common, in each part that has longer routes, or
-    /// in all parts. A part is a page of ordinary size, which is first written when its coarse entry
-    /// becomes [`CUT`], or when all are filled.
+    /// IPv4: what all addresses of a /24 have in common, once the coarse entry is [`CUT`] or all are
+    /// filled. A /12 is a page, which is first written then.
     fine: Arc<Arena<Fine>>,
     /// Coarse entries that are [`CUT`]. Only the writer uses it.
     parts_cut: AtomicU32,
@@ -150,7 +143,7 @@ impl Table {
         })
     }
 
-    /// The outside table, which may be that of the whole Internet, so on large pages.
+    /// On large pages, because it may be that of the whole Internet.
     fn outside(nodes: usize) -> Result<Table, ArenaError> {
         Ok(Table { filled_from: FILLED_FROM, ..Table::new(nodes, Arena::growing(1)?)? })
     }
@@ -170,7 +163,7 @@ impl Table {
         })
     }
 
-    /// As [`Table::new`], of a realm: the numbers of IPv6 hosts lead to its next hops to them.
+    /// Numbers of IPv6 hosts lead to the realm's next hops to them.
     fn of_realm(realm: u32, nodes: usize) -> Result<Table, ArenaError> {
         let table = Table::new(nodes, Arena::reserved(1)?)?;
         let first = HOST_HOPS + 2 * realm;
@@ -184,7 +177,6 @@ impl Table {
         Ok(table)
     }
 
-    /// Brings the coarse and fine entries of these addresses into line with the others.
     fn summarise(&self, first: u32, last: u32) {
         let default = self.default.load(Ordering::Relaxed);
         let is_filled = self.is_filled.load(Ordering::Relaxed);
@@ -201,7 +193,7 @@ impl Table {
                 self.summarise_finely(changed, default, is_default);
             }
             parts_cut = parts_cut + u32::from(common == CUT) - u32::from(was_cut);
-            // Release: a reader that is led to the fine entries finds them filled in.
+            // Release: a reader then finds the fine entries filled in.
             self.coarse[part].store(common, Ordering::Release);
         }
         self.parts_cut.store(parts_cut, Ordering::Relaxed);
@@ -232,8 +224,7 @@ impl Table {
         self.is_filled.store(true, Ordering::Release);
     }
 
-    /// Brings the fine entries of these addresses into line with the others. `is_default`: only the
-    /// default route has changed, so only those without another.
+    /// `is_default`: only the default route has changed, so addresses with another stay.
     fn summarise_finely(&self, (first, last): (u32, u32), default: u32, is_default: bool) {
         let Some(fine) = self.fine.first() else { return };
         for root in (first >> 16)..=(last >> 16) {
@@ -260,7 +251,6 @@ impl Table {
         }
     }
 
-    /// The value of the longest route, as [`super::RouteTable::lookup`] gives it.
     #[inline]
     fn lookup(&self, address: u32) -> Option<u32> {
         // Acquire: a reader that sees the number of a chunk also sees its content.
@@ -280,8 +270,7 @@ impl Table {
         (entry != 0).then_some(entry & VALUE_MASK)
     }
 
-    /// The same in a table of IPv6: a load for the first 16 bits, and one for each 4 bits more
-    /// that a route of this part of the table has.
+    /// One load for the first 16 bits, and one for each 4 bits more of the routes here.
     fn lookup6(&self, address: u128) -> Option<u32> {
         let mut entry = self.root[(address >> 112) as usize].load(Ordering::Acquire);
         let mut below = 112;
@@ -320,7 +309,6 @@ fn fine_leaf(entry: u32) -> u8 {
 #[derive(Debug)]
 struct Group([AtomicU32; BUCKETS]);
 
-/// A word of its own cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Line(AtomicU64);
@@ -334,37 +322,33 @@ pub struct Hop6 {
     pub gateway: u128,
 }
 
-/// The tables of all realms, for readers. [`Writer`] changes them.
+/// The tables of all realms: table 0 is the outside, then come the realms. [`Writer`] changes them.
+/// Lookups must be within a poll ([`LiveRoutes::report`]).
 #[derive(Debug)]
 pub struct LiveRoutes {
-    /// Tables of IPv4, then those of IPv6.
+    /// IPv4 tables, then IPv6 tables.
     tables: Box<[Table]>,
-    /// How many are of IPv4.
     tables4: usize,
     hops: Box<[AtomicU64]>,
-    /// By slot: the router of a next hop of IPv6. Written before a route leads to the slot and not
-    /// while one does, so a reader that comes by a route sees both halves.
+    /// IPv6 routers by slot. Not written while a route leads to the slot, so a reader sees both
+    /// halves.
     routers6: Box<[[AtomicU64; 2]]>,
     groups: Box<[Group]>,
-    /// Grows with each change that readers must have passed before something is used again.
+    /// Grows with each change that readers must pass before something is reused.
     generation: AtomicU64,
     /// Grows with each change of `hops`, before `generation` does.
     hops_version: AtomicU64,
-    /// Grows with each batch of changes, before `generation` does: what a reader remembers of an
-    /// earlier version means nothing.
+    /// Grows with each batch of changes, before `generation`: what a reader remembers of an earlier
+    /// version means nothing.
     version: AtomicU64,
     /// By reader: the generation in which its current poll began.
     seen: Box<[Line]>,
 }
 
 impl LiveRoutes {
-    /// Empty tables of IPv4: the outside one, and one for each realm. Each has room for `nodes`
-    /// nodes of 64 bytes; a /24 with longer routes needs one, and one more for each /28 with longer
-    /// routes. With `has_ipv6` as many of IPv6: there a route needs a node for each 4 bits behind
-    /// the first 16, which it shares with routes beside it.
-    ///
-    /// # Errors
-    /// Out of memory.
+    /// Empty tables, each with room for `nodes` nodes of 64 bytes. A /24 with longer routes needs
+    /// one, and one more for each /28 with longer routes; an IPv6 route one for each 4 bits behind
+    /// the first 16, shared with routes beside it.
     pub fn new(realms: usize, readers: usize, nodes: usize, has_ipv6: bool) -> Result<LiveRoutes, ArenaError> {
         let mut tables = vec![Table::outside(nodes)?];
         for realm in 0..realms {
@@ -388,14 +372,13 @@ impl LiveRoutes {
         })
     }
 
-    /// Whether there are tables of IPv6.
+    /// True if there are tables of IPv6.
     pub fn has_ipv6(&self) -> bool {
         self.tables.len() > self.tables4
     }
 
-    /// The next hop of IPv6 for an address: that of the longest route of a table (0 is the outside,
-    /// then the realms). `subscriber` chooses among several. None: no route, or one that drops
-    /// packets. To be called within a poll ([`LiveRoutes::report`]).
+    /// The next hop by the longest route; `subscriber` chooses among several. `None`: no route, or
+    /// one that drops packets.
     pub fn lookup6(&self, table: usize, address: u128, subscriber: u32) -> Option<Hop6> {
         let value = self.tables.get(self.tables4 + table)?.lookup6(address)?;
         let (slot, hop) = self.hop(value, subscriber)?;
@@ -404,21 +387,19 @@ impl LiveRoutes {
         Some(Hop6 { interface: hop.interface(), gateway: half(high) << 64 | half(low) })
     }
 
-    /// The value of the longest route of a table: 0 is the outside, then the realms. A number for
-    /// [`LiveRoutes::gateway`]; routes with the same next hops have the same. To be called within a
-    /// poll ([`LiveRoutes::report`]).
+    /// The value of the longest route, for [`LiveRoutes::gateway`]. Routes with the same next hops
+    /// have the same.
     #[inline]
     pub fn lookup(&self, table: usize, address: u32) -> Option<u32> {
         self.tables.get(table)?.lookup(address)
     }
 
-    /// The router that a value leads a subscriber to, in host bit order; 0: destinations are on the
-    /// link. None: the route drops packets.
+    /// A subscriber's router, in host bit order; 0: destinations are on the link. `None`: the route
+    /// drops packets.
     pub fn gateway(&self, value: u32, subscriber: u32) -> Option<u32> {
         self.hop(value, subscriber).map(|(_, hop)| hop.gateway())
     }
 
-    /// The slot and content of the next hop that a value has for a subscriber.
     #[inline]
     pub(crate) fn hop(&self, value: u32, subscriber: u32) -> Option<(u32, PackedHop)> {
         let slot = match value {
@@ -448,7 +429,6 @@ impl LiveRoutes {
         self.hops_version.load(Ordering::Acquire)
     }
 
-    /// The coarse and fine entries of a table of IPv4.
     pub(super) fn summaries(&self, table: usize) -> (Arc<Coarse>, Arc<Arena<Fine>>) {
         let table = &self.tables[table];
         (Arc::clone(&table.coarse), Arc::clone(&table.fine))
@@ -465,13 +445,12 @@ impl LiveRoutes {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Whether a value leads to several next hops.
     #[inline]
     pub(crate) fn is_group(value: u32) -> bool {
         value & GROUP != 0
     }
 
-    /// A reader begins a poll, having read [`LiveRoutes::generation`] and taken over the next hops.
+    /// A reader begins a poll, having read [`LiveRoutes::generation`] and adopted the next hops.
     pub fn report(&self, reader: usize, generation: u64) {
         if let Some(line) = self.seen.get(reader) {
             line.0.store(generation, Ordering::Release);
@@ -482,7 +461,7 @@ impl LiveRoutes {
         self.seen.iter().all(|line| line.0.load(Ordering::Acquire) >= generation)
     }
 
-    /// Memory that the system has provided: what was ever used, in pages.
+    /// Memory that was ever used, in pages.
     pub fn resident_bytes(&self) -> usize {
         let resident = |table: &Table| {
             let tree = table.root.resident_bytes() + table.middles.resident_bytes() + table.nodes.resident_bytes();
@@ -491,7 +470,7 @@ impl LiveRoutes {
         self.tables.iter().map(resident).sum()
     }
 
-    /// Reserved memory. Pages are taken from the system when they are first written.
+    /// Reserved memory. The system provides a page when it is first written.
     pub fn bytes(&self) -> usize {
         let reserved =
             |table: &Table| table.root.bytes() + table.middles.bytes() + table.nodes.bytes() + table.fine.bytes();
@@ -499,7 +478,7 @@ impl LiveRoutes {
     }
 }
 
-/// Fibonacci hashing: neighbouring subscribers are spread.
+/// Fibonacci hashing spreads neighbours.
 #[inline]
 fn bucket_of(subscriber: u32) -> usize {
     (subscriber.wrapping_mul(0x9e37_79b1) >> 24) as usize

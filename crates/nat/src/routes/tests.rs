@@ -76,7 +76,7 @@ fn value_that_does_not_fit_is_an_error() {
 
 #[test]
 fn table_of_the_size_of_the_internet_is_right_and_small() {
-    // Lengths as in a full table: mostly /24, many /22 and /23.
+    // As in a full table: mostly /24, many /22 and /23.
     let mut random = Random::new([1; 4]);
     let routes: Vec<(Prefix, u32)> = (0..300_000_u32)
         .map(|value| {

@@ -1,7 +1,7 @@
 //! Natrix's own addresses, looked up for every outbound destination and nearly always absent.
 //!
-//! A bitmap of 16 bits an address, in the L1 cache, rejects all but about 1 in 16 other addresses.
-//! Behind it is an open-addressed table, at most half full.
+//! A bitmap of 16 bits an address, in the L1 cache, rejects all but 1 in 16 other addresses. Behind
+//! it is an open-addressed table, at most half full.
 
 use core::net::Ipv4Addr;
 
@@ -43,11 +43,11 @@ const SLOTS_PER_ADDRESS: usize = 2;
 
 const FILTER_BITS_PER_SLOT: usize = 8;
 
-/// Built once. See the [module](self).
+/// See the [module](self).
 #[derive(Debug)]
 pub struct LocalAddresses {
     filter: Box<[u64]>,
-    /// Length a power of two.
+    /// Their number is a power of two.
     slots: Box<[Slot]>,
     filter_shift: u32,
     slot_shift: u32,
@@ -65,19 +65,18 @@ struct PoolRange {
 
 const RANGES_MAX: usize = 4;
 
-/// Fibonacci hashing, without a key: only the configuration adds entries.
+/// Fibonacci hashing needs no key: only the configuration adds entries.
 #[inline(always)]
 fn scatter(address: u32) -> u32 {
     address.wrapping_mul(0x9e37_79b1)
 }
 
 impl LocalAddresses {
-    /// The external addresses preferably come in index order; none is treated as a broadcast
-    /// address.
+    /// `external` preferably comes in index order; none is a broadcast address.
     pub fn new(interfaces: &[Interface], external: &[(Ipv4Addr, AddressIndex)]) -> LocalAddresses {
         let pool_addresses = external.len();
         let interface_addresses: usize = interfaces.iter().map(|interface| interface.addresses.len()).sum();
-        // An interface address may add a broadcast address.
+        // Each interface address may add a broadcast address.
         let slots = ((pool_addresses + 2 * interface_addresses) * SLOTS_PER_ADDRESS).next_power_of_two().max(8);
         let filter_bits = slots * FILTER_BITS_PER_SLOT;
         let mut set = LocalAddresses {
@@ -110,7 +109,7 @@ impl LocalAddresses {
         let bit = self.filter_bit(address);
         self.filter[bit / 64] |= 1 << (bit % 64);
         let mut position = self.home(address);
-        // At least half of the slots are free, so the loop ends.
+        // Half of the slots are free, so this ends.
         while let Some(present) = self.slots[position].local {
             if self.slots[position].address == address {
                 let merged = match (present, local) {
@@ -136,7 +135,7 @@ impl LocalAddresses {
         (scatter(address) >> self.slot_shift) as usize
     }
 
-    /// What `address` (host bit order) is to Natrix, if anything.
+    /// What `address` (host bit order) is to Natrix.
     #[inline]
     pub fn lookup(&self, address: u32) -> Option<Local> {
         let bit = self.filter_bit(address);

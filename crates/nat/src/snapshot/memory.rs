@@ -1,5 +1,5 @@
-//! The memory an engine needs, computed before any is allocated: too little memory becomes one
-//! error about the total.
+//! The memory an engine needs, computed before any is allocated: too little is one error about the
+//! total.
 
 use mem::Need;
 
@@ -39,7 +39,7 @@ fn places(settings: &Settings) -> usize {
     addresses.max(settings.limits.external_addresses_max as usize)
 }
 
-/// Memory that [`Shard::new`](crate::Shard::new) takes for one of `workers`.
+/// Memory that [`Shard::new`](crate::Shard::new) takes.
 pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     let limits = &settings.limits;
     let mtu_max = settings.interfaces.iter().map(|interface| interface.mtu).max().unwrap_or(0);
@@ -65,8 +65,7 @@ pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     needs
 }
 
-/// Memory of the control sessions of gateways in one worker. A reload can change it, because the
-/// memory comes when they are first used.
+/// Memory of gateways in one worker. A reload can change it: it is allocated on first use.
 pub fn control_sessions_need(settings: &Settings) -> Need {
     let is_off = settings.gateways.is_empty();
     Need::Heap(if is_off { 0 } else { AlgStore::bytes_for(settings.control_sessions_max) })
@@ -96,12 +95,12 @@ pub fn shared_needs(settings: &Settings, workers: usize) -> Vec<Need> {
         let prefixes: Vec<Prefix> = routes.into_iter().map(|(prefix, _)| prefix).collect();
         needs.extend(RouteTable::needs(&prefixes));
     }
-    // Address table, and address and pool of each place.
+    // Address table; address and pool of each place.
     needs.push(Need::Heap(addresses as u64 * 64));
     needs
 }
 
-/// Approximate memory of rules, filters and redirections, with their settings.
+/// Approximate memory of rules, filters and redirections.
 pub fn rule_need(settings: &Settings, workers: usize) -> Need {
     let rules = settings.rules.len() + settings.pass_rules.len();
     let targets = |redirection: &Redirection| match redirection {
@@ -112,7 +111,7 @@ pub fn rule_need(settings: &Settings, workers: usize) -> Need {
     Need::Heap(RuleBook::bytes_for(rules, workers) + FilterBook::bytes_for(&settings.filters, workers) + redirections)
 }
 
-/// Memory that an instance with `workers` takes.
+/// Memory of an instance.
 pub fn needs(settings: &Settings, workers: usize) -> Vec<Need> {
     let shard = shard_needs(settings, workers);
     let mut needs = shared_needs(settings, workers);
@@ -159,7 +158,7 @@ mod tests {
         let added = bytes(needs(&on, 3)) - bytes(needs(&off, 3));
         let (few, many) = (AlgStore::bytes_for(1_024), AlgStore::bytes_for(65_536));
         assert_eq!(added, 3 * many);
-        // What the manual says.
+        // As the manual says.
         let each = (many - few) / (65_536 - 1_024);
         assert!((450..480).contains(&each) && few - 1_024 * each < 8 << 20, "{each} bytes each of {few} and {many}");
     }

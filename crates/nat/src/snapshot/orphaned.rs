@@ -7,9 +7,8 @@
 //!   the port is no longer given out            reserved, outside the range, or in another slice
 //! ```
 //!
-//! An orphaned mapping drains like those of a removed address, with a deadline counted from the
-//! change that orphaned it. In the first two cases it accepts no new remote endpoints: its owner
-//! meant the port to be open, but the new owner does not.
+//! They drain like those of a removed address, with a deadline counted from the change. The first
+//! two cases accept no new remote endpoints: the new owner did not mean the port to be open.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -35,14 +34,14 @@ use crate::types::InsideHost;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
-/// A change is remembered after its deadline, because workers need a while to end all mappings.
+/// Changes are remembered after their deadline: workers need a while to end all mappings.
 const AFTERWARDS: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Orphaned {
-    /// It accepts no new remote endpoints from outside.
+    /// Accepts no new remote endpoints from outside.
     pub(crate) is_shut: bool,
-    /// When it ends, whatever its timers say; `None` if by itself.
+    /// Whatever its timers say; `None` if by itself.
     pub(crate) ends: Option<Instant>,
 }
 
@@ -58,9 +57,9 @@ struct Gone {
 pub(crate) struct Orphans {
     /// Removed forwards by change, the latest last.
     gone: Vec<Runs<Gone>>,
-    /// By static entry, since when it exists; `None` if no older mapping can be left.
+    /// By static entry: since when it exists; `None` if no older mapping can be left.
     static_mappings: Vec<Option<Instant>>,
-    /// By place, since when it offers its present ports.
+    /// By place: since when it offers its present ports.
     shapes: Vec<Option<Instant>>,
 }
 
@@ -155,10 +154,9 @@ fn is_by(created_s: u32, time: Instant) -> bool {
     u64::from(created_s) <= time.as_micros() / 1_000_000
 }
 
-/// Since when a mapping created at this second blocks a list of targets.
 fn in_the_way_since(group: &Group, created_s: u32) -> Option<Instant> {
     let was_there = group.since.is_some_and(|since| is_by(created_s, since));
-    // If it was created later, it got the port while that was free.
+    // A mapping created later got the port while that was free.
     if was_there { group.since } else { group.again.or(group.since) }
 }
 
@@ -207,14 +205,13 @@ impl Shared {
         if stays { None } else { of(false, false, Some(since)) }
     }
 
-    /// True for a mapping of a forward. Forwards are also made on draining addresses, so their
-    /// deadline does not end it.
+    /// True for a forward's mapping, which a draining address's deadline does not end.
     pub(crate) fn is_at_home(&self, key: &StaticKey, external: Endpoint) -> bool {
         let owner = self.static_mappings.by_external(external.address.to_bits(), key.protocol, external.port);
         owner.is_some_and(|owner| owner.kind == Kind::Forward && owner.key(key.protocol) == *key)
     }
 
-    /// `host`: the internal one of the flow.
+    /// `host` is internal.
     pub(crate) fn is_flow_at_home(&self, flow: &Flow, host: &InsideHost) -> bool {
         let (protocol, external) = (flow.protocol(), endpoint(flow.external()));
         if let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) {
@@ -224,8 +221,8 @@ impl Shared {
         owner.is_some_and(|owner| owner.kind == Kind::Forward && (owner.realm, owner.host) == (flow.realm(), *host))
     }
 
-    /// True if a forward to another endpoint has the mapping's external port. It takes no new
-    /// sessions until the mapping ends.
+    /// True if another endpoint's forward has the port. It takes no new sessions until the mapping
+    /// ends.
     pub(crate) fn is_in_the_way_of_forward(&self, key: &StaticKey, external: Endpoint) -> bool {
         let (address, protocol) = (external.address.to_bits(), key.protocol);
         self.balance.find(address, protocol, external.port).is_some()
@@ -235,7 +232,7 @@ impl Shared {
                 .is_some_and(|owner| owner.kind == Kind::Forward && owner.key(protocol) != *key)
     }
 
-    /// Like [`Shared::orphaned`]; a flow has no place on a port that belongs to one endpoint.
+    /// Like [`Shared::orphaned`]; a flow has no place on a port of one endpoint.
     pub(crate) fn orphaned_flow(&self, flow: &Flow, host: &InsideHost) -> Option<Orphaned> {
         let known = &self.orphans;
         let (protocol, external) = (flow.protocol(), endpoint(flow.external()));

@@ -1,4 +1,4 @@
-//! What is counted of each pool, since the start.
+//! Counts of each pool since the start.
 
 use crate::policy::rules::Hits;
 use crate::policy::rules::RuleId;
@@ -6,14 +6,12 @@ use crate::types::PoolName;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
-/// An event that is counted for a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PoolCount {
-    /// A subscriber was paired with one of its addresses.
+    /// A subscriber was paired with an address.
     Paired,
-    /// A mapping was made.
     Mapped,
-    /// None of its addresses takes new mappings.
+    /// All addresses drain.
     NoAddress,
     /// No port, or a limit of ports.
     NoPort,
@@ -22,7 +20,6 @@ pub(crate) enum PoolCount {
 const KINDS: u32 = 4;
 
 impl PoolCount {
-    /// How a refusal counts for a pool, if an address or a port was missing.
     pub(crate) fn of_refusal(verdict: Verdict) -> Option<PoolCount> {
         match verdict {
             Verdict::AddressDraining => Some(PoolCount::NoAddress),
@@ -39,14 +36,13 @@ pub struct PoolCounted {
     pub addresses_paired: u64,
     /// Mappings.
     pub mappings_created: u64,
-    /// Refusals because all its addresses drain.
+    /// Refusals because all addresses drain.
     pub refused_without_address: u64,
-    /// Refusals because no port was free, or because of a limit of ports.
+    /// Refusals because no port was free, or a limit of ports was reached.
     pub refused_without_port: u64,
 }
 
-/// Counts of all present and former pools, by the number of the name: the count of a pool that
-/// leaves the settings and returns continues. One row for each worker.
+/// By number of the name, so a pool that leaves the settings and returns continues its count.
 #[derive(Debug)]
 pub(crate) struct PoolCounts(Hits);
 
@@ -55,7 +51,6 @@ fn place(pool: PoolName, what: PoolCount) -> RuleId {
 }
 
 impl PoolCounts {
-    /// `names`: their number. `before`: the counts of the earlier settings.
     pub(crate) fn new(workers: usize, names: usize, before: Option<&PoolCounts>) -> PoolCounts {
         let counts = PoolCounts(Hits::new(workers, names * KINDS as usize));
         if let Some(before) = before {
@@ -64,7 +59,6 @@ impl PoolCounts {
         counts
     }
 
-    /// See [`Hits::carry`].
     pub(crate) fn carry(&self, before: &PoolCounts) {
         self.0.carry(&before.0, (0..before.0.len()).map(|place| (RuleId(place as u32), RuleId(place as u32))));
     }
@@ -96,7 +90,6 @@ mod tests {
             before.count(WorkerId(worker), PoolName(pool), what);
         }
         let after = PoolCounts::new(2, 3, Some(&before));
-        // A worker still uses the settings before.
         before.count(WorkerId(0), PoolName(1), PoolCount::Paired);
         after.count(WorkerId(1), PoolName(1), PoolCount::Paired);
         after.carry(&before);

@@ -1,7 +1,6 @@
-//! Numbers of pool names that never change while the instance runs.
-//!
-//! A reload may give a [`PoolId`] to another pool. Data read later (a queued event, a suppressed
-//! refusal, an offender's pool) contains the number of the name instead.
+//! Numbers of pool names, which never change while the instance runs. Data read later (a queued
+//! event, a suppressed refusal, an offender's pool) has them, because a reload may give a
+//! [`PoolId`] to another pool.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use crate::types::PoolName;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PoolNames {
     names: Vec<Arc<str>>,
-    /// Removed pools are behind those of the settings.
+    /// Removed pools come last.
     of_pools: Vec<PoolName>,
 }
 
@@ -28,7 +27,7 @@ impl PoolNames {
         let pools: Vec<(&Pool, Option<u16>)> =
             pools.map(|pool| (pool, known.get_mut(pool.name.as_str()).and_then(Vec::pop))).collect();
         let mut next = PoolNames { names, of_pools: Vec::with_capacity(pools.len()) };
-        // When the numbers are used up, those of unused names are reused, the oldest first.
+        // When numbers run out, those of unused names are reused, oldest first.
         let mut free = known.into_values().flatten().collect::<Vec<u16>>();
         free.sort_unstable_by(|one, other| other.cmp(one));
         for (pool, number) in pools {

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use crate::types::Protocol;
 
-/// In percent, by protocol. Written a few times a second at most.
+/// In percent, by protocol.
 #[derive(Debug, Default)]
 pub(crate) struct Pressure([AtomicU8; Protocol::COUNT]);
 

@@ -1,8 +1,7 @@
-//! Ports of removed forwards to several targets: offered again after their sessions and the
-//! hold-down.
+//! Ports of removed forwards to several targets are offered again (ADR 7).
 //!
-//! The first worker does so, because only one thread at a time may change what is offered
-//! (`ports/withheld.rs`). It waits until all workers have adopted: until then sessions may begin.
+//! The first worker does so, because only one thread may change what is offered. It waits until all
+//! workers have adopted: until then sessions may begin.
 
 use crate::external::ports::Mask;
 use crate::external::ports::never_offered;
@@ -21,7 +20,7 @@ struct RemovedPorts {
     /// `None` if removed.
     address: Option<AddressIndex>,
     first_word: usize,
-    /// One bit for each port that will be offered.
+    /// Ports that will be offered.
     offered: Box<[u64]>,
 }
 
@@ -58,7 +57,7 @@ impl RemovedForwards {
 }
 
 impl Shared {
-    /// Frees a few ranges at each call, by the first worker, between two bursts. Allocates nothing.
+    /// Frees a few ranges between two bursts. Allocates nothing.
     #[inline]
     pub(crate) fn free_removed_forwards(&self, now: Instant, walk: &mut Walk) {
         if !self.removed_forwards.0.is_empty() && self.is_settled() {

@@ -1,7 +1,4 @@
-//! What all shards of an instance share: the compiled settings, and the external ports.
-//!
-//! Everything but the port table is read-only. The port table is shared because one array read must
-//! find the worker that owns an external endpoint (see `docs/adr/0001-one-port-table.md`).
+//! What all shards of an instance share: the compiled settings, read-only, and the port table.
 
 mod balanced;
 mod compile;
@@ -89,7 +86,7 @@ pub(crate) use self::next_hops::NextHop;
 pub use self::next_hops::NextHopView;
 pub(crate) use self::next_hops::compile_routes;
 
-/// Compiled settings and port table of one instance, shared by its shards.
+/// Compiled settings and port table of one instance.
 pub struct Shared {
     settings: Settings,
     workers: usize,
@@ -116,7 +113,7 @@ pub struct Shared {
     open: Vec<AddressIndex>,
     /// All addresses, pool by pool.
     members: Vec<AddressIndex>,
-    /// Sessions are hashed differently than before.
+    /// Sessions are hashed differently than in the snapshot before.
     rehashes_sessions: bool,
     /// Some mappings end at a given time, whatever their timers say.
     has_deadlines: bool,
@@ -130,9 +127,9 @@ pub struct Shared {
     /// By realm.
     inside_routes: Vec<RouteTable>,
     next_hops: Vec<NextHop>,
-    /// With routes of the kernel, the next hops to IPv6 hosts, in the order of their values.
+    /// With routes of the kernel: next hops to IPv6 hosts, in the order of their values.
     host_hops: Vec<Option<NextHop>>,
-    /// In place of `next_hops`, if routes come from the kernel.
+    /// With routes of the kernel, in place of `next_hops`.
     live: Option<Arc<LiveRoutes>>,
     /// By interface.
     has_kernel: Box<[bool]>,
@@ -147,8 +144,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Compiles `settings` for `workers` shards and allocates the port table: about 0.8 MiB an
-    /// external address.
+    /// Takes about 0.8 MiB an external address.
     pub fn new(settings: Settings, workers: usize) -> Result<Shared, BuildError> {
         in_range("workers", workers as u64, 1, WorkerId::COUNT_MAX as u64)?;
         in_range("mappings_max", u64::from(settings.limits.mappings_max), 1, MappingIndex::COUNT_MAX as u64)?;
@@ -163,7 +159,7 @@ impl Shared {
     }
 
     /// The next snapshot, for the same workers and port table. Nothing changes before workers adopt
-    /// it. `now` is the time at which it closes addresses.
+    /// it. It closes addresses at `now`.
     pub fn successor(&self, settings: Settings, now: Instant) -> Result<Shared, BuildError> {
         check_ranges(&settings)?;
         let slots = self.slots.successor(&self.settings, &settings, &self.ports, &self.balance, now);
@@ -211,7 +207,7 @@ impl Shared {
         self.slots.slots.len()
     }
 
-    /// What is at a place, if anything.
+    /// What is at a place.
     pub fn slot(&self, index: AddressIndex) -> Option<&Slot> {
         self.slots.slots.get(index.index())?.as_ref()
     }
@@ -237,7 +233,7 @@ impl Shared {
         self.slot(index).map_or_else(PoolId::default, |slot| slot.pool)
     }
 
-    /// The external addresses of both snapshots, which all workers must know before one switches.
+    /// External addresses of both snapshots, which all workers must know before one switches.
     /// `None` without new ones.
     pub fn expected(&self, before: &Shared) -> Option<Arc<LocalAddresses>> {
         let is_new = |(place, slot): (AddressIndex, &Slot)| {
@@ -247,13 +243,13 @@ impl Shared {
             return None;
         }
         let places = (0..self.address_count().max(before.address_count()) as u32).map(AddressIndex);
-        // If an address replaces another at a place, the old one has no state left.
+        // An address that another replaced has no state left.
         let slots = places.filter_map(|place| Some((self.slot(place).or(before.slot(place))?.address, place)));
         let external: Vec<(Ipv4Addr, AddressIndex)> = slots.collect();
         Some(Arc::new(LocalAddresses::new(&self.settings.interfaces, &external)))
     }
 
-    /// Whether and why an address takes no new mappings.
+    /// Why an address takes no new mappings.
     pub fn closed(&self, index: AddressIndex) -> Option<Closed> {
         self.slot(index)?.closed
     }
@@ -299,7 +295,7 @@ impl Shared {
         self.generation
     }
 
-    /// Stored in records that were checked under this snapshot.
+    /// For records that were checked under this snapshot.
     #[inline]
     pub(crate) fn short_generation(&self) -> u16 {
         self.generation as u16
@@ -315,7 +311,7 @@ impl Shared {
         &self.open[compiled.first as usize..(compiled.first + compiled.count) as usize]
     }
 
-    /// True if everything that a pool could give to an inside address drains. Forwards are created
+    /// True if all that the pool could give to an inside address drains. Forwards are created
     /// anyway.
     #[inline]
     pub(crate) fn has_only_closed(&self, compiled: &CompiledPool, realm: RealmId, inside: u32) -> bool {
@@ -335,7 +331,7 @@ impl Shared {
         self.pool(pool).is_some_and(|pool| !pool.addresses.is_empty())
     }
 
-    /// True if an address offers this port or uses it for a configured endpoint, in use or not.
+    /// True if an address offers this port, or a configured endpoint has it.
     pub(crate) fn offers(&self, index: AddressIndex, protocol: Protocol, port: u16) -> bool {
         let Some(slot) = self.slot(index).filter(|slot| slot.closed.is_none()) else { return false };
         let Some(pool) = self.pool(slot.pool) else { return false };
@@ -366,8 +362,7 @@ impl Shared {
         }
     }
 
-    /// True if a formula gives the port to this inside address; other realms may have the same
-    /// address.
+    /// True if a formula gives the port to this inside address; other realms may have it, too.
     pub(crate) fn is_by_formula(&self, index: AddressIndex, port: u16, realm: RealmId, inside: Ipv4Addr) -> bool {
         let is_served = || self.pool(self.pool_of(index)).is_some_and(|pool| pool.serves(realm));
         self.slice_owner(index, port) == Some(Owner::Subscriber(inside)) && is_served()
@@ -377,7 +372,7 @@ impl Shared {
         self.slots.specs(&self.settings, self.balance.ports())
     }
 
-    /// By place, the ports that are offered after the end of all removed forwards.
+    /// By place, what is offered after the end of all removed forwards.
     pub(crate) fn specs_afterwards(&self) -> Vec<AddressSpec> {
         self.slots.specs(&self.settings, self.balance.led_ports())
     }
@@ -388,8 +383,7 @@ impl Shared {
         self.is_settled.store(true, Ordering::Release);
     }
 
-    /// Clears the hints about addresses without free blocks, which may be for another size or
-    /// range.
+    /// Forgets which addresses have no free block: size or range may have changed.
     pub fn forget_full_addresses(&self) {
         self.ports.forget_full_addresses();
     }
@@ -429,7 +423,7 @@ impl Shared {
         self.ports.lookup(index, protocol, port)
     }
 
-    /// Like [`Shared::owner`]; for a shared endpoint, the worker whose flow has this remote
+    /// Like [`Shared::owner`]; for a shared endpoint, the worker with the flow to this remote
     /// endpoint.
     #[inline]
     pub(crate) fn owner_towards(&self, index: AddressIndex, key: &OutsideKey) -> Option<(WorkerId, MappingIndex)> {
@@ -445,7 +439,6 @@ impl Shared {
         self.between_workers.as_ref()?.claims.worker_of(key)
     }
 
-    /// False if another flow has this outside five-tuple.
     pub(crate) fn claim(&self, key: &OutsideKey, worker: WorkerId) -> bool {
         self.between_workers.as_ref().is_none_or(|between_workers| between_workers.claims.claim(key, worker))
     }
@@ -466,8 +459,7 @@ impl Shared {
         self.pool_routes.get(realm.index())?.lookup(inside.to_bits()).map(|pool| PoolId(pool as u16))
     }
 
-    /// True if a packet that came in by this interface goes to an IPv4 host by NAT64, ends a
-    /// softwire here, or is a request for port control.
+    /// True for a packet from this interface to NAT64, a softwire's end or the port-control server.
     #[inline]
     pub fn takes_ipv6(&self, ingress: InterfaceId, packet: &[u8]) -> bool {
         if self.transition.is_off() || self.side(ingress) == Side::Outside {
@@ -478,7 +470,7 @@ impl Shared {
         match self.transition.way_of(self.realm_of(ingress), view.destination()) {
             None => self.is_request6(ingress, packet),
             Some(Way::Nat64(_)) => true,
-            // Neighbours and pings of the address itself are for Natrix as a host.
+            // Neighbours and pings of the address are for Natrix as a host.
             Some(Way::Softwire(_)) => {
                 view.next_header() != wire::ipv6::PROTOCOL_ICMP6
                     || packet.get(wire::ipv6::HEADER_LENGTH).is_some_and(|icmp_type| wire::icmp6::is_error(*icmp_type))
@@ -486,8 +478,8 @@ impl Shared {
         }
     }
 
-    /// True for a packet to the port-control server at one of Natrix's IPv6 addresses in the realm
-    /// of this inside interface. Without NAT64 no IPv6 host has anything to ask there.
+    /// True for a packet to the port-control server at an IPv6 address of Natrix in this
+    /// interface's realm. Without NAT64 no IPv6 host has anything to ask there.
     pub(crate) fn is_request6(&self, ingress: InterfaceId, packet: &[u8]) -> bool {
         const DESTINATION_PORT: usize = wire::ipv6::HEADER_LENGTH + 2;
         let realm = self.realm_of(ingress);
@@ -507,14 +499,13 @@ impl Shared {
             .any(|own| own.address.to_bits() == to && self.facing(own.interface) == Facing::inside(realm))
     }
 
-    /// The worker of an IPv6 host: that of its subscriber.
+    /// The worker of an IPv6 host's subscriber.
     #[inline]
     pub fn worker_of_host(&self, address: u128) -> WorkerId {
         let prefix = subscriber_prefix(address, self.transition.prefix_length);
         self.spread((prefix >> 64) as u64 ^ (prefix as u64).rotate_left(32))
     }
 
-    /// The worker of an inside host that the configuration names.
     #[inline]
     pub(crate) fn worker_of_inside(&self, host: &InsideHost) -> WorkerId {
         match host {
@@ -525,7 +516,7 @@ impl Shared {
         }
     }
 
-    /// True if an address of this realm has a route inside.
+    /// True if the address has a route inside.
     pub fn leads_inside(&self, realm: RealmId, address: Ipv4Addr) -> bool {
         self.route_in(realm, address.to_bits()).is_some()
     }
@@ -576,7 +567,7 @@ impl Shared {
         self.facing(interface).side
     }
 
-    /// The realm an interface faces; 0 for the outside.
+    /// The realm an interface faces; 0 outside.
     #[inline]
     pub fn realm_of(&self, interface: InterfaceId) -> RealmId {
         self.facing(interface).realm
@@ -604,7 +595,7 @@ impl Shared {
         self.settings.redirections.get(id.0 as usize)
     }
 
-    /// The ruling for a packet from inside that opens a mapping or a session.
+    /// For a packet from inside that opens a mapping or a session.
     #[inline]
     pub fn rule_for(&self, key: &RuleKey) -> Ruling {
         self.rules.ruling(key)
@@ -637,7 +628,7 @@ impl Shared {
 }
 
 impl core::fmt::Debug for Shared {
-    /// Shows only the generation, because everything would fill pages.
+    /// Everything would fill pages.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Shared").field("generation", &self.generation).finish_non_exhaustive()
     }

@@ -1,7 +1,5 @@
-//! Slices with ports in blocks of other subscribers, leased before the formula applied.
-//!
-//! A block belongs to its holder while in use, and the slice's owner cannot have these ports. A
-//! plan warns of their number, and `why` reports it.
+//! Slices with ports in blocks of other subscribers, leased before the formula applied. The slice's
+//! owner cannot have these ports while the block is in use.
 
 use crate::external::deterministic::Formula;
 use crate::external::deterministic::Owner;
@@ -27,11 +25,11 @@ pub struct SlicePlan {
     pub leased: u64,
     /// Slices with all ports in such blocks.
     pub leased_whole: u64,
-    /// When these blocks are returned at the latest; `None` if that depends on their use.
+    /// When the last of these blocks is returned; `None` if that depends on its use.
     pub until: Option<Instant>,
 }
 
-/// Until when such blocks remain, by pool. Filling it in allocates nothing.
+/// Until when such blocks remain, by pool.
 #[derive(Clone, Debug, Default)]
 pub struct SliceHolds {
     latest: Vec<Latest>,
@@ -100,7 +98,7 @@ impl Shared {
             && !self.is_by_formula(address, port, realm, inside.into())
     }
 
-    /// Slices in others' blocks under these settings, by pool. Not for the packet path.
+    /// Slices in others' blocks, by pool. Not for the packet path.
     pub fn slice_plan(&self, holds: &SliceHolds) -> Vec<SlicePlan> {
         let mut found: Vec<SlicePlan> = Vec::new();
         if self.pools.iter().all(|compiled| compiled.slice_ports == 0) {
@@ -134,7 +132,7 @@ impl Shared {
         if leases.peek().is_none() {
             return Vec::new();
         }
-        // Blocks are for all protocols: a port counts if offered for one of these.
+        // Blocks are for all protocols: an offer for one counts.
         let masks = [Protocol::Udp, Protocol::Tcp].map(|protocol| never_offered(spec, protocol));
         let offered = |first, last| {
             let range = PortRange { address, first, last };

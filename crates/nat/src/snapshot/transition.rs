@@ -1,8 +1,7 @@
-//! NAT64 and DS-Lite, compiled: the IPv6 destinations that they serve, and the way back.
+//! NAT64 and DS-Lite, compiled (ADR 19): the IPv6 destinations they serve, and the way back.
 //!
-//! Each realm with such hosts has two next hops of its own, one for NAT64 and one for softwires,
-//! numbered after all others. Routes lead the numbers of hosts there, so a packet to a host is one
-//! whose next hop is [`Transition::first_hop`] or later.
+//! Each realm with such hosts has two next hops of its own, for NAT64 and for softwires. A packet
+//! is to a host if its next hop is [`Transition::first_hop`] or later.
 
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
@@ -23,29 +22,26 @@ use crate::types::Side;
 /// The AFTR inside its softwires (RFC 6333 §5.7).
 pub(crate) const AFTR_INSIDE: u32 = 0xc000_0001;
 
-/// Of one realm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RealmEdge {
-    /// Its first interface with an IPv6 address.
+    /// The first with an IPv6 address.
     pub(crate) interface: InterfaceId,
     /// Source of own ICMPv6 errors.
     pub(crate) own: u128,
-    /// Smallest MTU of its interfaces with IPv6.
+    /// Smallest MTU of the interfaces with IPv6.
     pub(crate) mtu: u16,
 }
 
-/// A translation prefix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nat64Prefix {
     pub(crate) prefix: translate::Prefix,
     pub(crate) realm: RealmId,
     /// Packets of this size reach every host.
     pub(crate) lowest_mtu6: u16,
-    /// Size of packets that reach every host whole over the links of its realm; 0 without a link.
+    /// Packets of this size reach every host whole over its realm's links; 0 without a link.
     pub(crate) whole_max: u16,
 }
 
-/// An end of softwires.
 #[derive(Clone, Debug)]
 pub(crate) struct SoftwireEnd {
     pub(crate) aftr: u128,
@@ -64,7 +60,7 @@ impl SoftwireEnd {
         inside != AFTR_INSIDE && self.inner.iter().any(|prefix| prefix.contains(Ipv4Addr::from_bits(inside)))
     }
 
-    /// True if softwires may come from this address. Costs a binary search over the subscribers.
+    /// True if softwires may come from this address. A binary search over the subscribers.
     #[inline(always)]
     pub(crate) fn serves(&self, b4: u128) -> bool {
         self.subscribers.is_empty() || self.is_subscriber(b4)
@@ -97,7 +93,6 @@ impl SoftwireEnd {
     }
 }
 
-/// A translation prefix or softwire that takes a packet, with its position in the settings.
 pub(crate) enum Taker<'a> {
     Nat64(u8, &'a Nat64Prefix),
     Softwire(u8, &'a SoftwireEnd),
@@ -110,7 +105,7 @@ pub(crate) struct Transition {
     softwires: Vec<SoftwireEnd>,
     /// By realm.
     realms: Vec<Option<RealmEdge>>,
-    /// Addresses of Natrix itself, in all realms.
+    /// Of Natrix, in all realms.
     own: Vec<u128>,
     pub(crate) first_hop: NextHopId,
     /// Smallest MTU outside.
@@ -150,13 +145,12 @@ impl Transition {
         self.nat64.is_empty() && self.softwires.is_empty()
     }
 
-    /// True if no host can have this address: Natrix itself has it, or it is the end of a softwire.
-    /// Costs a comparison for each of them.
+    /// True if no host can have this address: Natrix or a softwire's end has it.
     pub(crate) fn is_own(&self, address: u128) -> bool {
         self.own.contains(&address) || self.softwires.iter().any(|end| end.aftr == address)
     }
 
-    /// The translation prefix or softwire that takes packets from this realm to this destination.
+    /// What takes packets from this realm to this destination.
     #[inline]
     pub(crate) fn way_of(&self, realm: RealmId, destination: u128) -> Option<Way> {
         Some(match self.taker_of(realm, destination)? {
@@ -165,7 +159,6 @@ impl Transition {
         })
     }
 
-    /// The same, with the prefix or end itself.
     #[inline(always)]
     pub(crate) fn taker_of(&self, realm: RealmId, destination: u128) -> Option<Taker<'_>> {
         let prefixes = (0..).zip(&self.nat64);
@@ -179,14 +172,14 @@ impl Transition {
         Some(Taker::Softwire(position, end))
     }
 
-    /// The prefix by which grants and forwards of IPv6 hosts of this realm are reached: the first.
+    /// The way to the realm's grants and forwards of IPv6 hosts: the first prefix.
     pub(crate) fn way_of_grants(&self, realm: RealmId) -> Option<Way> {
         let found = self.nat64.iter().position(|one| one.realm == realm);
         found.map(|position| Way::Nat64(position as u8))
     }
 
-    /// What identifies an IPv6 host that the configuration names; `None` for an IPv4 subscriber,
-    /// and if nothing in the realm leads to the host.
+    /// Identifies an IPv6 host named in the configuration; `None` for IPv4, and if nothing in the
+    /// realm leads to the host.
     pub(crate) fn host_key(&self, realm: RealmId, host: &InsideHost) -> Option<HostKey> {
         match *host {
             InsideHost::Ipv4(_) => None,
@@ -202,8 +195,7 @@ impl Transition {
         }
     }
 
-    /// How the configuration names a host. `None` for one that reaches IPv4 in another way than
-    /// hosts that the configuration names.
+    /// The configuration's name of a host; `None` if its named hosts reach IPv4 in another way.
     pub(crate) fn configured_host(&self, key: &HostKey) -> Option<InsideHost> {
         let address = Ipv6Addr::from_bits(key.address);
         let host = match key.way {
@@ -232,7 +224,6 @@ impl Transition {
         self.realms.get(realm.index())?.as_ref()
     }
 
-    /// The realm that this way leads to.
     pub(crate) fn realm_of(&self, way: Way) -> RealmId {
         let realm = match way {
             Way::Nat64(position) => self.nat64(position).map(|one| one.realm),

@@ -5,13 +5,12 @@
 //!   window of a hash: 32 slots, four cache lines
 //! ```
 //!
-//! A claim is known only by a tag of its hash. Two five-tuples with the same tag in one window (one
-//! pair in 2^57) cannot both be claimed: the second flow gets another port. A packet without a flow
-//! but with a claimed tag goes to the claim's worker, which compares whole keys and refuses it.
+//! Two five-tuples with the same tag in one window (one pair in 2^57) cannot both be claimed: the
+//! second flow gets another port (ADR 11).
 //!
 //! A claim writes a tentative entry, searches the window for its tag, and makes the entry firm. A
-//! firm entry with the tag was first; a tentative one is struck out, so that its owner fails. Each
-//! of two claims writes before it reads, so both may fail, but never both succeed.
+//! firm entry with the tag was first; a tentative one is struck out, so its owner fails. Each of
+//! two claims writes before it reads, so both may fail, but never both succeed.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
@@ -36,7 +35,7 @@ const SLOTS_PER_FLOW: usize = 2;
 const WORKER_BITS: u32 = 6;
 const WORKER: u64 = (1 << WORKER_BITS) - 1;
 const FIRM: u64 = 1 << WORKER_BITS;
-/// Set in every tag: no entry is 0.
+/// Set in every tag, so no entry is 0.
 const THERE: u64 = FIRM << 1;
 const TAG: u64 = !(FIRM | WORKER);
 
@@ -49,7 +48,7 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Takes 16 bytes a flow.
+    /// 16 bytes a flow.
     pub(crate) fn new(flows_max: usize) -> Result<Claims, ArenaError> {
         let lines = Claims::lines_for(flows_max);
         Ok(Claims { slots: Arena::zeroed(lines * LINE)?, lines, hash: OnceLock::new() })
@@ -67,7 +66,7 @@ impl Claims {
         self.slots.bytes()
     }
 
-    /// Sets the hash of all workers; only the first call counts.
+    /// Only the first call counts, for all workers.
     pub(crate) fn seed(&self, hash: KeyedHash) {
         let _ = self.hash.set(hash);
     }
@@ -118,7 +117,7 @@ impl Claims {
                     Err(now) => now & TAG != tentative & TAG,
                 };
             if !is_struck_out {
-                // If another worker has struck it out, there is nothing to withdraw.
+                // Another worker may have struck it out.
                 let _ = own.compare_exchange(tentative, 0, Ordering::SeqCst, Ordering::SeqCst);
                 return false;
             }

@@ -1,4 +1,4 @@
-//! The ports shared by flows of any worker: one bit a port, and a count for each group.
+//! Ports shared by flows of any worker: one bit a port, one count a group.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
@@ -25,7 +25,7 @@ fn first_word(address: AddressIndex, protocol: Protocol) -> usize {
 }
 
 impl SharedMap {
-    /// Takes 24 KiB for each address.
+    /// 24 KiB an address.
     pub(crate) fn new(addresses: usize) -> Result<SharedMap, ArenaError> {
         let words = addresses.max(1) * Protocol::COUNT * WORDS;
         Ok(SharedMap { bits: Arena::zeroed(words)?, counts: Arena::zeroed(Group::count_of(addresses.max(1)))? })
@@ -60,13 +60,13 @@ impl SharedMap {
         self.counts[group.index()].load(Ordering::Relaxed)
     }
 
-    /// Shared ports, cyclically from `first` on. Reads one line for every 512 ports.
+    /// Reads one line for every 512 ports.
     pub(crate) fn from(&self, group: Group, class: Option<PortClass>, first: u16) -> impl Iterator<Item = u16> + '_ {
         let words = class.map_or((0, WORDS), |class| class.words(group.protocol()));
         let base = first_word(group.address(), group.protocol());
         let first = usize::from(first).clamp(words.0 * 64, words.1 * 64 - 1);
         let (start, low) = (first / 64, u64::MAX << (first % 64));
-        // The first word comes twice: first the ports from the given one on, last those below it.
+        // The first word comes twice, last for the ports below `first`.
         let order = (start..words.1).chain(words.0..=start).enumerate();
         let last = words.1 - words.0;
         order.flat_map(move |(n, word)| {

@@ -6,7 +6,7 @@ fn prefix(address: [u8; 4], length: u8) -> Prefix {
     Prefix::new(address.into(), length).expect("a prefix length")
 }
 
-/// The example of RFC 7422 §2, with ports below 1024 left out.
+/// RFC 7422 §2, with ports below 1024 left out.
 #[test]
 fn the_example_of_the_rfc() {
     let formula = Formula::new(&[prefix([198, 51, 100, 0], 28)], 1, 2, 1_024, 65_535).unwrap();
@@ -64,8 +64,6 @@ fn what_does_not_work_out_is_told_with_its_numbers() {
 }
 
 proptest! {
-    /// Both directions agree, slices of one address do not overlap, and every port has an owner or
-    /// is known to have none.
     #[test]
     fn both_directions_agree(
         lengths in prop::collection::vec(24_u8..=32, 1..6), addresses in 1_usize..40, dynamic in 0_u16..20,
@@ -96,7 +94,6 @@ proptest! {
                 for port in [slice.first, slice.first.midpoint(slice.last), slice.last] {
                     prop_assert_eq!(formula.owner_of(slice.address, port), Owner::Subscriber(inside.into()));
                 }
-                // In order, so without overlap.
                 prop_assert!(last < Some((slice.address, slice.first)));
                 last = Some((slice.address, slice.last));
             }

@@ -45,7 +45,7 @@ fn chosen(balance: &Balance, remote_outside: (u32, u16)) -> u32 {
 }
 
 proptest! {
-    /// Shares are as the weights say, within five standard deviations.
+    /// Within five standard deviations.
     #[test]
     fn each_target_gets_its_share(weights in prop::collection::vec(1_u32..20, 1..6), first in any::<u32>(), sticky in any::<bool>()) {
         let targets: Vec<Target> = (1..).zip(&weights).map(|(last, weight)| target(last, *weight)).collect();
@@ -65,7 +65,6 @@ proptest! {
         }
     }
 
-    /// A new target takes from the others only what it gets; a removed one gives only what it had.
     #[test]
     fn a_change_moves_only_the_share_of_who_comes_or_goes(weights in prop::collection::vec(1_u32..9, 2..6), first in any::<u32>()) {
         let targets: Vec<Target> = (1..).zip(&weights).map(|(last, weight)| target(last, *weight)).collect();
@@ -79,9 +78,8 @@ proptest! {
         }
     }
 
-    /// Whatever lists follow each other, a packet passes the workers of all lists that may have its
-    /// session before the one that would open another; older settings know the beginning of that
-    /// way.
+    /// A packet passes all workers that may have its session before one opens another. Older
+    /// settings know the beginning of that way.
     #[test]
     fn a_packet_visits_the_lists_in_their_order(
         lists in prop::collection::vec(prop::collection::vec(1_u8..12, 1..5), 1..8),
@@ -101,7 +99,7 @@ proptest! {
                 Some(before) => before.successor(&settings, at(second)).expect("so many there may be"),
             };
             let group = group(&next, 443);
-            // One session is opened by each list, so that none is forgotten.
+            // Each list has a session, so none is forgotten.
             group.current().expect("in use").enter(0);
             let worker_of = |address: u32| address % workers;
             let way: Vec<u32> = group.generations().filter_map(|generation| generation.choose(443, remote_outside)).map(|aim| worker_of(aim.address)).collect();

@@ -1,6 +1,6 @@
 //! Ports kept for guaranteed minimums, exactly, with any number of workers.
 //!
-//! Some ports of each address and protocol are kept for guarantees; the rest is for everybody. Each
+//! An address keeps some ports of each protocol for guarantees; the rest is for everybody. Each
 //! port in use or held down is one of these:
 //!
 //! ```text
@@ -8,13 +8,10 @@
 //!   beyond   part of the rest; counted here with one compare-and-swap
 //! ```
 //!
-//! Guarantees at an address never exceed the ports kept there. So a subscriber below its guarantee
-//! always finds a port.
+//! Guarantees never exceed the ports kept, so a subscriber below its guarantee always finds a port.
 //!
-//! If a reload makes an address keep ports, others may already use more than the rest.
-//! [`PortTable::recount`] counts them while workers take and give back. Until enough are free, less
-//! can be guaranteed ([`Guarantees::stock`]). Ports of a subscriber that is to get a guarantee
-//! become part of it one by one ([`Guarantees::turn`]).
+//! If a reload makes an address keep ports, others may already use more than the rest. Until enough
+//! are free, less can be guaranteed ([`Guarantees::stock`]).
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
@@ -30,7 +27,7 @@ use super::space;
 use crate::types::AddressIndex;
 use crate::types::Protocol;
 
-/// Attempts while others change the port; the last of them recounts it, too.
+/// While others change the port; the last to do so recounts it, too.
 const RECOUNTS_MAX: usize = 8;
 
 pub(crate) type PerProtocol = [u32; Protocol::COUNT];
@@ -51,7 +48,7 @@ fn halves(book: u64) -> (u32, u32) {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stock {
-    /// Upper bound of guarantees; less than is kept while others use more than the rest.
+    /// Upper bound of guarantees; smaller while others use more than the rest.
     pub(crate) can_be: u32,
     pub(crate) guaranteed: u32,
 }
@@ -93,7 +90,6 @@ impl Guarantees {
         &self.books[space(address, protocol)]
     }
 
-    /// False if that would exceed `limit`.
     pub(crate) fn take(&self, address: AddressIndex, protocol: Protocol, limit: u32) -> bool {
         let more = |book: u64| Some(book + 1).filter(|more| halves(*more).0 <= limit);
         self.book(address, protocol).fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
@@ -113,8 +109,7 @@ impl Guarantees {
         halves(self.book(address, protocol).load(Ordering::SeqCst)).1
     }
 
-    /// `can_be` only grows while others use more than the rest, because they get no ports
-    /// meanwhile.
+    /// While others use more than the rest, they get no ports, so `can_be` only grows.
     pub(crate) fn stock(&self, address: AddressIndex, protocol: Protocol, offered: u32, for_guarantees: u32) -> Stock {
         let (taken, guaranteed) = halves(self.book(address, protocol).load(Ordering::SeqCst));
         Stock { can_be: for_guarantees.min(offered.saturating_sub(taken)), guaranteed }
@@ -137,9 +132,8 @@ impl Guarantees {
         }
     }
 
-    /// Moves a port from the rest to its owner's guarantee, which grows by it if `raised`. False if
-    /// the port was not of the rest, or `for_guarantees` is used up. Changes both counts at once,
-    /// so nobody can take what the larger guarantee needs.
+    /// Moves a port from the rest to its owner's guarantee, which grows by it if `raised`: both
+    /// counts at once, so nobody can take what the larger guarantee needs.
     pub(crate) fn turn(
         &self,
         address: AddressIndex,
@@ -148,7 +142,7 @@ impl Guarantees {
         raised: bool,
         for_guarantees: u32,
     ) -> bool {
-        // The thread that removes the mark also takes the port off the count.
+        // The thread that removes the mark takes the port off the count.
         if !self.unmark(address, protocol, port, Share::Beyond) {
             return false;
         }
@@ -159,14 +153,14 @@ impl Guarantees {
         has_turned
     }
 
-    /// Marks where a port was taken from. A port of the rest must have been counted before.
+    /// A port of the rest must have been counted before.
     pub(crate) fn mark(&self, address: AddressIndex, protocol: Protocol, port: u16, share: Share) {
         let word = space(address, protocol) * WORDS + usize::from(port / 64);
         let before = self.bits(share)[word].fetch_or(1 << (port % 64), Ordering::SeqCst);
         match share {
-            // A recount was faster and has counted the port, too.
+            // A recount was faster and counted the port, too.
             Share::Beyond if before >> (port % 64) & 1 != 0 => self.give_back(address, protocol),
-            // A recount may have marked it as beyond; it checks this mark after setting the other.
+            // A recount may have marked it as beyond; it checks this mark afterwards.
             Share::Within => drop(self.forget_beyond(address, protocol, port)),
             Share::Beyond => {}
         }
@@ -189,7 +183,7 @@ impl Guarantees {
         let word = space(address, protocol) * WORDS + usize::from(port / 64);
         let bit = 1 << (port % 64);
         let cell = &self.bits(share)[word];
-        // Read before writing: without a guarantee ports have no mark.
+        // Read before writing: without guarantees no port has a mark.
         cell.load(Ordering::SeqCst) & bit != 0 && cell.fetch_and(!bit, Ordering::SeqCst) & bit != 0
     }
 }
@@ -200,7 +194,7 @@ impl PortTable {
         [Arena::<AtomicU64>::need(spaces.saturating_mul(WORDS)), Arena::<AtomicU64>::need(spaces.saturating_mul(WORDS))]
     }
 
-    /// Allocates the marks, 48 KiB an address, once.
+    /// Allocates the marks: 48 KiB an address.
     pub(crate) fn prepare_guarantees(&self) -> Result<(), ArenaError> {
         if self.guarantees.get().is_none() {
             // Another thread's marks serve as well.
@@ -209,8 +203,8 @@ impl PortTable {
         Ok(())
     }
 
-    /// Counts every offered port in use without a guarantee as one of the rest. Workers that know
-    /// of the guarantees may take and give back meanwhile. Reads 32 KiB.
+    /// Counts offered ports in use without a guarantee as ports of the rest. Workers that know of
+    /// the guarantees may take and give back meanwhile. Reads 32 KiB.
     pub(crate) fn recount(&self, address: AddressIndex, protocol: Protocol) {
         let Some(guarantees) = self.guarantees() else { return };
         let base = space(address, protocol);
@@ -230,8 +224,8 @@ impl PortTable {
         taken & !guarantees.within[at].load(Ordering::SeqCst)
     }
 
-    /// [`PortTable::recount`] of one port. Each thread that changes the port checks the marks
-    /// afterwards, so the last one leaves them right. A mark is counted before it is set.
+    /// Each thread that changes the port checks the marks afterwards, so the last one leaves them
+    /// right. A mark is counted before it is set.
     pub(crate) fn recount_port(&self, address: AddressIndex, protocol: Protocol, port: u16) {
         let Some(guarantees) = self.guarantees() else { return };
         let (at, bit) = (space(address, protocol) * WORDS + usize::from(port / 64), 1_u64 << (port % 64));
@@ -249,8 +243,8 @@ impl PortTable {
         }
     }
 
-    /// Call it after giving back a port or taking it as part of a guarantee: a recount may have
-    /// just counted it.
+    /// Call it after giving back a port or taking it within a guarantee: a recount may have counted
+    /// it.
     #[inline]
     pub(crate) fn settle_mark(&self, guarantees: &Guarantees, address: AddressIndex, protocol: Protocol, port: u16) {
         if guarantees.is_beyond(address, protocol, port) {

@@ -1,8 +1,8 @@
 //! Ports that flows share, also flows of several workers.
 //!
 //! The worker that took the port is its *home* and gives it back. The entry counts the workers with
-//! flows there, and records whether another worker has left since the home last asked: then the
-//! port was idle for less time than the home's own flows show.
+//! flows there, and records whether another has left since the home last asked: the port was then
+//! idle for less time than the home's own flows show.
 
 use core::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::types::WorkerId;
 
-/// Number of workers with flows there.
+/// Workers with flows there.
 const USERS: u32 = 0x7f;
 /// A worker other than the home has left.
 const LENT: u32 = 0x80;
@@ -25,7 +25,7 @@ const _: () = assert!(WorkerId::COUNT_MAX <= USERS as usize, "all workers can be
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unshared {
-    /// The port has no owner any more; the home gives it back.
+    /// Without an owner: the home gives the port back.
     Vacant,
     InUse,
     WasInUse,
@@ -53,8 +53,8 @@ impl PortTable {
         Some(before)
     }
 
-    /// Registers a worker's first flow; true if no worker had flows there, `None` if the port is no
-    /// longer shared.
+    /// For a worker's first flow; true if no worker had one there, `None` if the port is no longer
+    /// shared.
     pub(crate) fn join(&self, address: AddressIndex, protocol: Protocol, port: u16) -> Option<bool> {
         let before = self.change_shared(address, protocol, port, |entry| Some(entry + 1))?;
         Some(before & USERS == 0)

@@ -98,7 +98,7 @@ fn workers_side_by_side_never_get_the_same_port_and_leave_none() {
                     {
                         mine.push(port);
                         taken += 1;
-                        // Some come back, to race with words that become full.
+                        // Some come back, to race with words becoming full.
                         if taken % 3 == 0 {
                             let back = mine.swap_remove(random.below(mine.len() as u32) as usize);
                             table.release(A, Protocol::Udp, back);
@@ -111,7 +111,7 @@ fn workers_side_by_side_never_get_the_same_port_and_leave_none() {
         threads.into_iter().map(|thread| thread.join().expect("no worker panics")).collect()
     });
     let mut all: Vec<u16> = shares.concat();
-    // A worker may have given up while another still gave ports back.
+    // A worker may have given up while another still gave back.
     all.extend(drain(&table, Protocol::Udp, PortClass::High, None));
     assert_eq!(all.len(), 64_512);
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), 64_512);
@@ -199,15 +199,14 @@ fn an_address_with_more_ports_in_use_is_passed_over() {
         let choices = (0..400).map(|_| table.choose_address(&[busy, idle], protocol, PortClass::High, &mut random));
         choices.filter(|choice| *choice == Some(busy)).count()
     };
-    // Only if both draws are the busy one: a quarter.
+    // Both draws are the busy one: a quarter.
     let of_busy = chosen(Protocol::Udp);
     assert!((60..140).contains(&of_busy), "{of_busy} of 400");
-    // No TCP port is in use: the number of subscribers decides.
+    // No TCP port in use: subscribers decide.
     let of_fewer = chosen(Protocol::Tcp);
     assert!((260..340).contains(&of_fewer), "{of_fewer} of 400");
 }
 
-/// Distance of chi-square from its mean, in standard deviations.
 fn unevenness(counts: &[u32]) -> f64 {
     let expected = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
     let chi: f64 = counts.iter().map(|seen| (f64::from(*seen) - expected).powi(2) / expected).sum();
@@ -215,7 +214,7 @@ fn unevenness(counts: &[u32]) -> f64 {
     (chi - freedom) / (2.0 * freedom).sqrt()
 }
 
-/// RFC 6056 §3.2: the next port must not follow from the last ones, even in a small range.
+/// RFC 6056 §3.2, even in a small range.
 #[test]
 fn ports_of_a_small_range_are_random_too() {
     for workers in [1, 2, 16] {
@@ -229,7 +228,7 @@ fn ports_of_a_small_range_are_random_too() {
             first[usize::from(port - 2_000)] += 1;
             table.release(A, Protocol::Udp, port);
         }
-        // The search, used when probes miss the workers' few own lines, slightly favours the edges.
+        // The search after missed probes slightly favours the edges.
         assert!(unevenness(&first) < if workers == 1 { 5.0 } else { 100.0 }, "{workers}: {}", unevenness(&first));
         assert!(first.iter().all(|seen| (20..150).contains(seen)), "{workers} workers");
     }
@@ -274,7 +273,7 @@ fn a_parity_runs_out_alone() {
 fn full_word_that_looks_free_is_found_out_by_the_next_search() {
     let table = table(&[spec()]);
     drain(&table, Protocol::Udp, PortClass::High, None);
-    // As if a releaser cleared the hint late, after others had filled the word again.
+    // A releaser cleared the hint late, after others filled the word again.
     table.full[summary_of(space(A, Protocol::Udp), Parity::Odd, 500)].fetch_and(!(1 << (500 % 64)), Ordering::SeqCst);
     assert!(!table.is_exhausted(A, Protocol::Udp, PortClass::High));
     assert_eq!(table.allocate(A, Protocol::Udp, PortClass::High, None, W, 1, &mut random(2)), None);

@@ -1,8 +1,7 @@
-//! Ports that are withheld from an address, or offered again, while traffic flows.
+//! Ports that are withheld from an address, or offered again, while traffic flows (ADR 13).
 //!
 //! Withheld are ports outside a pool's range, reserved ports, and all ports of a draining address.
-//! One may still be in use; its owner finds it withheld on giving it back. In each state exactly
-//! one party may change the port:
+//! In each state exactly one party may change a port:
 //!
 //! ```text
 //!   used withheld kept
@@ -12,8 +11,8 @@
 //!     1     1      1    withheld and unused; the thread that clears `kept` owns it
 //! ```
 //!
-//! Only one thread at a time withholds and offers; workers take and give back meanwhile. With
-//! [`PortTable::for_one_worker`] it must be that worker's thread.
+//! Only one thread at a time withholds and offers; with [`PortTable::for_one_worker`] it must be
+//! that worker's thread.
 
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU32;
@@ -28,7 +27,7 @@ use super::space;
 use crate::types::AddressIndex;
 use crate::types::Protocol;
 
-/// One bit a port of an address and protocol.
+/// One bit a port.
 pub type Mask = Box<[u64; WORDS]>;
 
 /// A withheld port may be in use.
@@ -57,17 +56,17 @@ impl Offer {
 
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
-        // Sequentially consistent with writes to `used`: either the worker that gives back sees
-        // this flag, or the thread that withholds sees the port free.
+        // With writes to `used`: either the worker that gives back sees this flag, or the thread
+        // that withholds sees the port free.
         self.flags.load(Ordering::SeqCst) & WATCHED != 0
     }
 }
 
 impl PortTable {
-    /// Withholds the ports of `mask`: free ones at once, others when given back.
+    /// Withholds free ports of `mask` at once, others when given back.
     pub fn withhold(&self, address: AddressIndex, protocol: Protocol, mask: &Mask) {
         let base = space(address, protocol);
-        // If the place offered nothing, no port of it can be given back.
+        // If nothing was offered, no port can be given back.
         if self.offers[base].count() > 0 {
             self.offers[base].flags.fetch_or(WATCHED, Ordering::SeqCst);
         }
@@ -88,7 +87,7 @@ impl PortTable {
         self.describe(base);
     }
 
-    /// Offers the withheld ports not in `mask`. Those in use become free when given back.
+    /// Offers withheld ports not in `mask`; those in use become free when given back.
     pub fn offer(&self, address: AddressIndex, protocol: Protocol, mask: &Mask) {
         let base = space(address, protocol);
         for (word, wanted) in mask.iter().enumerate() {
@@ -97,7 +96,7 @@ impl PortTable {
         self.describe(base);
     }
 
-    /// Offers those of these ports that are withheld: one bit a port from `first_word` on.
+    /// Offers these ports if withheld: one bit a port, from `first_word` on.
     pub(crate) fn offer_more(&self, address: AddressIndex, protocol: Protocol, first_word: usize, ports: &[u64]) {
         let base = space(address, protocol);
         for (word, wanted) in (first_word..WORDS).zip(ports) {
@@ -127,17 +126,17 @@ impl PortTable {
         self.is_withheld_at(space(address, protocol), port)
     }
 
-    /// True if a port in use is withheld, so that nothing new may begin there.
+    /// True if withheld but in use: nothing new may begin there.
     #[inline]
     pub fn is_going_out(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         let base = space(address, protocol);
         self.offers[base].is_watched() && self.is_withheld_at(base, port)
     }
 
-    /// Takes a withheld, unused port for a configured owner; false in any other state.
+    /// Takes a withheld, unused port for a configured owner.
     pub fn claim_withheld(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         let base = space(address, protocol);
-        // Before the port gets an owner: giving it back must check the flag.
+        // First, because giving the port back must check the flag.
         if !self.offers[base].is_watched() {
             self.offers[base].flags.fetch_or(WATCHED, Ordering::SeqCst);
         }
@@ -158,7 +157,7 @@ impl PortTable {
             && Protocol::ALL.iter().all(|protocol| self.used(address, *protocol) == 0)
     }
 
-    /// The withheld ports, if some lie between offered ones.
+    /// Withheld ports, if some lie between offered ones.
     #[inline]
     pub(super) fn gaps(&self, address: AddressIndex, protocol: Protocol) -> Option<&[AtomicU64]> {
         let base = space(address, protocol);
@@ -171,7 +170,7 @@ impl PortTable {
         self.withheld[base * WORDS + usize::from(port / 64)].load(Ordering::SeqCst) >> (port % 64) & 1 != 0
     }
 
-    /// True if the bit in `kept` was set: the port now belongs to the caller.
+    /// True if the port was kept, and now belongs to the caller.
     fn unkeep(&self, base: usize, port: u16) -> bool {
         let kept = &self.kept[base * WORDS + usize::from(port / 64)];
         self.clear(kept, 1 << (port % 64)) >> (port % 64) & 1 != 0
@@ -184,7 +183,7 @@ impl PortTable {
             return false;
         }
         self.set(&self.kept[base * WORDS + usize::from(port / 64)], 1 << (port % 64));
-        // If the port was offered again meanwhile, it belongs to the thread that clears the bit.
+        // Offered again meanwhile, the port belongs to the thread that clears the bit.
         let is_out = self.is_withheld_at(base, port) || !self.unkeep(base, port);
         if is_out {
             self.note_block_free_around(base, usize::from(port / 64));
@@ -192,7 +191,6 @@ impl PortTable {
         is_out
     }
 
-    /// Keeps a port that was withheld just after it was freed.
     #[cold]
     pub(super) fn take_back(&self, base: usize, port: u16) {
         if !self.is_withheld_at(base, port) {
@@ -200,8 +198,7 @@ impl PortTable {
         }
         let (word, bit) = (usize::from(port / 64), 1 << (port % 64));
         let before = self.set(&self.used[base * WORDS + word], bit);
-        // Otherwise it has an owner: the thread that withheld it, or a worker that will give it
-        // back.
+        // Otherwise its owner is the thread that withheld it, or a worker that will give it back.
         if before & bit == 0 {
             self.note_full(base, word, before | bit);
             if !self.keep(base, port) {

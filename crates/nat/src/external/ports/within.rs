@@ -1,5 +1,4 @@
-//! Ports within a block or a slice, and the leasing of blocks. What counts ports, blocks or leases
-//! is not for the packet path.
+//! Ports within a block or a slice, and leasing of blocks. Counting is not for the packet path.
 
 use core::sync::atomic::Ordering;
 
@@ -31,10 +30,10 @@ use crate::types::AddressIndex;
 use crate::types::MappingIndex;
 use crate::types::Protocol;
 
-/// Consecutive ports of one external address.
+/// Consecutive ports of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
-    /// The external address.
+    /// External address.
     pub address: AddressIndex,
     /// Lowest port.
     pub first: u16,
@@ -43,7 +42,7 @@ pub struct PortRange {
 }
 
 impl PortRange {
-    /// The ports of a block.
+    /// Ports of a block.
     pub const fn of_block(block: Block) -> PortRange {
         PortRange { address: block.address(), first: block.first_port(), last: block.last_port() }
     }
@@ -53,7 +52,7 @@ impl PortRange {
         self.last as u32 - self.first as u32 + 1
     }
 
-    /// True if the port is one of them.
+    /// True if the port is in the range.
     pub const fn contains(&self, port: u16) -> bool {
         self.first <= port && port <= self.last
     }
@@ -76,19 +75,18 @@ impl PortRange {
     }
 }
 
-/// Pieces in which an address is searched for unleasable ports.
 pub(crate) const UNLEASABLE_PIECES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     Free,
     Taken,
-    /// Nothing that is ever given out.
+    /// Offers nothing.
     Nothing,
 }
 
 impl PortTable {
-    /// Chooses a random place in the range.
+    /// Aims anywhere in the range.
     #[inline]
     pub fn aim_within(&self, range: &PortRange, random: &mut Random) -> PortAim {
         PortAim(range.first + random.below(range.len()) as u16)
@@ -112,7 +110,7 @@ impl PortTable {
         self.free_near(space(range.address, protocol), parity, mask, aim)
     }
 
-    /// Aims at another word of the range, among those not known to be full.
+    /// Aims at a word of the range not known to be full.
     pub fn aim_elsewhere_within(
         &self,
         range: &PortRange,
@@ -122,13 +120,13 @@ impl PortTable {
     ) -> Option<PortAim> {
         let word = random_word(&self.words_with_room(range, protocol, parity), random)?;
         let mask = range.mask(word);
-        // Any bit of the word will do, but it must be in the range.
+        // Any bit of the word will do, if in the range.
         let aim = (word * 64) as u16 | random.below(64) as u16;
         let nearest = mask.rotate_right(u32::from(aim % 64)).trailing_zeros() as u16;
         Some(PortAim((word * 64) as u16 | ((aim + nearest) % 64)))
     }
 
-    /// A random free port for [`PortTable::take_picked`]. `None` only if none is free.
+    /// A random free port for [`PortTable::take_picked`]; `None` only if none is free.
     pub fn pick_within(
         &self,
         range: &PortRange,
@@ -153,7 +151,7 @@ impl PortTable {
         self.pick_of_words(base, words, parity, |word| range.mask(word), taker, random)
     }
 
-    /// Takes a random free port, found by [`PortTable::pick_within`].
+    /// Takes a port found by [`PortTable::pick_within`].
     pub fn allocate_within(
         &self,
         range: &PortRange,
@@ -171,7 +169,6 @@ impl PortTable {
         None
     }
 
-    /// Words of the range that are not known to be full for this parity.
     fn words_with_room(&self, range: &PortRange, protocol: Protocol, parity: Option<Parity>) -> [u64; SUMMARY_WORDS] {
         let base = space(range.address, protocol);
         let (first, end) = range.words();
@@ -181,12 +178,12 @@ impl PortTable {
         })
     }
 
-    /// Allocates the records of leases, 32 KiB an address.
+    /// Allocates the records of leases: 32 KiB an address.
     pub fn prepare_blocks(&self) -> Result<(), ArenaError> {
         self.blocks.prepare()
     }
 
-    /// Memory that [`PortTable::prepare_blocks`] takes.
+    /// Memory of [`PortTable::prepare_blocks`].
     pub fn blocks_need(addresses: usize) -> Need {
         BlockTable::records_need(addresses)
     }
@@ -199,7 +196,6 @@ impl PortTable {
             return found;
         }
         self.blocks.set_full(address.index());
-        // A block may have come back before its releaser saw the hint.
         let found = self.free_block(range, size, random);
         if found.is_some() {
             self.blocks.set_not_full(address.index());
@@ -227,7 +223,7 @@ impl PortTable {
         if !self.blocks.take(block) {
             return false;
         }
-        // After the lease: a taker of a single port does both in the opposite order.
+        // After the lease, see [`crate::external::blocks`].
         if self.content(block) == Content::Free {
             self.blocks.hold(block, holder, next, now);
             return true;
@@ -263,7 +259,7 @@ impl PortTable {
         self.content(block) != Content::Taken
     }
 
-    /// The ports of a block in use or held down.
+    /// The block's ports in use or held down.
     pub fn taken_in(&self, block: Block) -> impl Iterator<Item = (Protocol, u16)> + '_ {
         let range = PortRange::of_block(block);
         let (first, end) = range.words();
@@ -286,7 +282,7 @@ impl PortTable {
         (0..WORDS).map(used).sum()
     }
 
-    /// Ports outside the range that are leased in blocks or in use.
+    /// Ports outside the range that are leased or in use.
     pub fn busy_outside(&self, range: &PortRange, protocol: Protocol) -> u32 {
         let (address, (first, end)) = (range.address, range.words());
         let base = space(address, protocol) * WORDS;
@@ -299,7 +295,7 @@ impl PortTable {
         (0..WORDS).map(busy).sum()
     }
 
-    /// Prefetches what [`PortTable::is_unused`] reads: one word of each protocol.
+    /// Prefetches one word of each protocol for [`PortTable::is_unused`].
     pub fn prefetch_block(&self, block: Block) {
         self.blocks.prefetch(block);
         for protocol in Protocol::ALL {
@@ -307,7 +303,7 @@ impl PortTable {
         }
     }
 
-    /// Ports in use within the range.
+    /// Ports of the range in use.
     pub fn used_within(&self, range: &PortRange, protocol: Protocol) -> u32 {
         let base = space(range.address, protocol);
         let (first, end) = range.words();
@@ -318,13 +314,13 @@ impl PortTable {
         (first..end).map(used).sum()
     }
 
-    /// Free ports of one class outside leased blocks.
+    /// Free ports of a class outside leased blocks.
     pub fn free_of_class(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> u32 {
         let range = self.range(address, protocol, class);
         range.map_or(0, |(first, last)| self.free_within(&PortRange { address, first, last }, protocol))
     }
 
-    /// Free ports of a range that are in no leased block.
+    /// Free ports of the range outside leased blocks.
     pub fn free_within(&self, range: &PortRange, protocol: Protocol) -> u32 {
         let (address, (first, end)) = (range.address, range.words());
         let base = space(address, protocol);
@@ -336,14 +332,14 @@ impl PortTable {
         free.sum()
     }
 
-    /// Ports of the range that are offered.
+    /// Offered ports of the range.
     pub fn available_within(&self, range: &PortRange, protocol: Protocol) -> u32 {
         let (first, end) = range.words();
         let offered = |word| (self.offered_bits(range.address, protocol, word) & range.mask(word)).count_ones();
         (first..end).map(offered).sum()
     }
 
-    /// The same in blocks that can be leased.
+    /// Offered ports in blocks that can be leased.
     pub fn available_in_blocks(&self, range: &PortRange, size: BlockSize, protocol: Protocol) -> u32 {
         let starts = (u32::from(range.first).next_multiple_of(size.ports())..).step_by(size.ports() as usize);
         let ends = starts.map(|first| (first, first + size.ports() - 1));
@@ -356,7 +352,7 @@ impl PortTable {
         blocks.filter(has_ports).map(|block| self.available_within(&block, protocol)).sum()
     }
 
-    /// Gives back a block with no port in use.
+    /// Gives back a block without ports in use.
     pub fn give_back(&self, block: Block) {
         self.blocks.forget(block);
         self.blocks.let_go(block);
@@ -378,12 +374,12 @@ impl PortTable {
         }
     }
 
-    /// The lease that has this port, if any.
+    /// The lease that has this port.
     pub fn lease_of(&self, address: AddressIndex, port: u16) -> Option<Lease> {
         self.blocks.lease_of(address, port)
     }
 
-    /// The leases of one address, in order.
+    /// Leases of an address, in order.
     pub fn leases_on(&self, address: AddressIndex) -> impl Iterator<Item = Lease> + '_ {
         let grains = 0..=u16::MAX / BlockSize::MIN.ports() as u16;
         let leases =
@@ -401,18 +397,18 @@ impl PortTable {
         blocks.filter(|block| self.content(*block) == Content::Free).count() as u32
     }
 
-    /// Ports of an address in leased blocks.
+    /// Ports in leased blocks.
     pub fn ports_leased(&self, address: AddressIndex) -> u32 {
         self.blocks.leased_grains(address.index()) * BlockSize::MIN.ports()
     }
 
-    /// Ports of unleased blocks that cannot be leased, because other ports of the block are taken
-    /// singly, shared or leased in another size.
+    /// Ports of unleased blocks that cannot be leased: other ports of the block are taken singly,
+    /// shared or leased in another size.
     pub fn ports_unleasable(&self, range: &PortRange, size: BlockSize) -> u32 {
         (0..UNLEASABLE_PIECES).map(|piece| self.ports_unleasable_in(range, size, piece)).sum()
     }
 
-    /// One of [`UNLEASABLE_PIECES`]. Reads at most 12 KiB.
+    /// In one of [`UNLEASABLE_PIECES`]. Reads at most 12 KiB.
     pub(crate) fn ports_unleasable_in(&self, range: &PortRange, size: BlockSize, piece: usize) -> u32 {
         const PIECE_WORDS: usize = LEASED_WORDS / UNLEASABLE_PIECES;
         let words = piece * PIECE_WORDS..(piece + 1) * PIECE_WORDS;
@@ -462,7 +458,6 @@ impl PortTable {
             return true;
         }
         self.blocks.set_full(range.address.index());
-        // As in [`PortTable::find_block`].
         let came_back = has_one();
         if came_back {
             self.blocks.set_not_full(range.address.index());
@@ -470,7 +465,6 @@ impl PortTable {
         came_back
     }
 
-    /// True if no block has come back since the last failed search.
     #[inline]
     fn seems_without_block(&self, address: AddressIndex) -> bool {
         self.blocks.is_full(address.index())

@@ -32,7 +32,7 @@ fn host(address: [u8; 4]) -> InsideHost {
     Ipv4Addr::from(address).into()
 }
 
-/// Hosts of all families; two behind one B4, and two of one prefix.
+/// Of all families; two behind one B4, two of one prefix.
 fn host_of_family(number: u32) -> InsideHost {
     let address = |low: u16| Ipv6Addr::new(0x2001, 0xdb8, 0xc, 0x100, 0, 0, 0, low);
     match number {
@@ -126,7 +126,7 @@ proptest! {
         let mut forwards: Vec<Forward> = Vec::new();
         for (position, (external, protocol, first, more, inside)) in rows.into_iter().enumerate() {
             let protocol = Protocol::ALL[protocol];
-            // Separate internal ports, as the check of the configuration demands.
+            // Separate internal ports, as the configuration check demands.
             let new = forward(protocol, [203, 0, 113, external as u8], (first, first + more), host_of_family(inside),
                 position as u16 * 100);
             let overlaps = |other: &Forward| {
@@ -153,7 +153,7 @@ proptest! {
                 prop_assert!(static_mappings.may_concern(&inside.host));
                 let back = static_mappings.by_internal(&inside.key(protocol)).map(|(external, _)| external);
                 prop_assert_eq!(back, Some(Endpoint::new(external.into(), port)));
-                // Of IPv6 hosts, all of a prefix have one.
+                // All hosts of an IPv6 prefix have one.
                 let home = static_mappings.home(inside.realm, &inside.host);
                 prop_assert!(forwards.iter().any(|forward| Some(forward.external.to_bits()) == home));
             }

@@ -11,7 +11,6 @@ const EXTERNAL: Endpoint = Endpoint::new(Ipv4Addr::new(203, 0, 113, 1), 40_001);
 const REMOTE: Endpoint = Endpoint::new(Ipv4Addr::new(198, 51, 100, 1), 443);
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 99);
 
-/// All that a quoted packet is made of, so that it can be made twice.
 #[derive(Clone, Debug)]
 struct Embedded {
     protocol: Protocol,
@@ -133,7 +132,7 @@ fn verify(packet: &[u8]) {
     }
 }
 
-/// From outside: the error about `before` must become the error about `after`, byte for byte.
+/// The error about `before` must become that about `after`, byte for byte.
 #[track_caller]
 fn assert_translates(before: &Embedded, after: &Embedded, transport: usize, error: (u8, u8, [u8; 4])) {
     let (icmp_type, code, rest) = error;
@@ -299,7 +298,7 @@ fn a_hairpinned_error_changes_both_ends() {
     assert_eq!(packet, expected);
 }
 
-/// An MPLS label stack object (RFC 4950).
+/// MPLS label stack (RFC 4950).
 fn mpls_extension() -> Vec<u8> {
     let mut bytes = vec![0x20, 0, 0, 0, 0, 8, 1, 1, 0x12, 0x34, 0x51, 0x01];
     let sum = checksum::of_bytes(&bytes);
@@ -314,7 +313,7 @@ fn extensions_and_their_padding_stay_as_they_are() {
             let (mut before, mut after) = outbound(protocol);
             before.payload.resize(payload, 7);
             after.payload.resize(payload, 7);
-            // 32 words as in RFC 4884, and 0 as from older senders.
+            // As in RFC 4884, and as from older senders.
             for length in [32, 0] {
                 let with_extension = |embedded: &Embedded| {
                     let mut quote = embedded.bytes();
@@ -338,8 +337,8 @@ fn extensions_and_their_padding_stay_as_they_are() {
 
 #[test]
 fn a_transport_checksum_that_lies_in_the_padding_is_not_touched() {
-    // TCP quoted with 8 bytes, zeros up to 128 bytes, then an extension: the place of the checksum
-    // is padding by the length field, but not by the embedded total length.
+    // Quoted with 8 bytes, zeros up to 128, then an extension: the checksum's place is padding by
+    // the length field, but not by the embedded total length.
     let (before, _) = outbound(Protocol::Tcp);
     let mut quote_bytes = cut(&before, 8);
     let declared = quote_bytes.len() as u8 / 4;
@@ -418,7 +417,6 @@ fn endpoint() -> impl Strategy<Value = Endpoint> {
 }
 
 proptest! {
-    /// The rewritten error is the one built from the translated packet.
     #[test]
     fn rewriting_equals_building_anew(
         tcp in any::<bool>(),
@@ -455,7 +453,6 @@ proptest! {
         }
     }
 
-    /// Sound outer headers around random bytes reach deeper than random bytes alone.
     #[test]
     fn no_quote_panics(
         icmp_type in prop::sample::select(&[3_u8, 11, 12][..]),

@@ -49,7 +49,7 @@ fn errors_go_to_the_sender_with_its_dscp_and_a_quote() {
     let bytes = error_about(IcmpError::TtlExceeded, &offending);
     let ip = Ipv4::new_unchecked(&bytes[..]);
     assert_eq!(ip.destination(), SUBSCRIBER);
-    // RFC 5508 REQ-10d: DSCP 46 is kept, the ECN bits are not.
+    // RFC 5508 REQ-10d: DSCP 46 stays, the ECN bits do not.
     assert_eq!(ip.ds_field(), 0xb8);
     assert_eq!(bytes[20..22], [11, 0]);
     assert_eq!(bytes[24..28], [0; 4]);
@@ -102,11 +102,9 @@ fn no_error_is_sent_about_what_rfc_1812_lists() {
     assert!(!with(&|ip| ip.set_fragment_bits(1)));
     assert!(!with(&|ip| ip.set_fragment_bits(ipv4::FLAG_MORE_FRAGMENTS | 100)));
     assert!(with(&|ip| ip.set_fragment_bits(ipv4::FLAG_MORE_FRAGMENTS)));
-    // Sources that are no single host.
     for source in [0, 0x0000_0001, 0x7f00_0001, 0xe000_0001, 0xf000_0001, 0xffff_ffff] {
         assert!(!with(&|ip| ip.set_source(source)), "{source:#x}");
     }
-    // Destinations that are many hosts.
     for destination in [0xe000_0001, 0xefff_ffff, 0xffff_ffff] {
         assert!(!with(&|ip| ip.set_destination(destination)), "{destination:#x}");
     }

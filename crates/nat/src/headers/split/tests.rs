@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// `options` are padded to a multiple of 4; the payload counts up.
+/// `options` are padded; the payload counts up.
 fn packet(options: &[u8], payload_length: usize, bits: u16) -> Vec<u8> {
     let header_length = 20 + options.len().next_multiple_of(4);
     let mut bytes = vec![0; header_length];
@@ -28,7 +28,6 @@ fn pieces(packet: &[u8], mtu: u16) -> Vec<Vec<u8>> {
     split.map(|piece| [piece.header.as_bytes(), &packet[piece.payload]].concat()).collect()
 }
 
-/// Also checks each piece.
 fn reassembled(pieces: &[Vec<u8>], mtu: usize, first_offset: usize) -> Vec<u8> {
     let mut payload: Vec<u8> = Vec::new();
     for piece in pieces {

@@ -26,7 +26,6 @@ fn gateway(live: &LiveRoutes, table: usize, address: u32, subscriber: u32) -> Op
     live.hop(live.lookup(table, address)?, subscriber).map(|(_, hop)| hop.gateway() - 1)
 }
 
-/// Routes by prefix; the lookup walks all.
 #[derive(Default)]
 struct Naive(BTreeMap<Prefix, (u32, Target)>);
 
@@ -59,7 +58,7 @@ impl Naive {
 }
 
 fn prefix() -> impl Strategy<Value = Prefix> {
-    // Few different bits, so that prefixes lie inside each other.
+    // Few different bits, so that prefixes nest.
     let address = (0_u32..4, 0_u32..4, 0_u32..4, any::<u8>())
         .prop_map(|(a, b, c, d)| 10 << 24 | a << 22 | b << 14 | c << 8 | u32::from(d));
     (address, 0_u8..=32).prop_map(|(address, length)| Prefix::new(Ipv4Addr::from_bits(address), length).unwrap())
@@ -178,7 +177,6 @@ fn what_a_byte_cannot_name_has_no_fine_entry() {
     assert_eq!(gateway(&live, 0, at(2), 0), Some(299), "by the table");
 }
 
-/// The route of the longest prefix, by a walk over all.
 fn naive6(routes: &BTreeMap<Prefix6, (u32, Target)>, address: u128) -> Option<u32> {
     let covering = routes.iter().filter(|(prefix, _)| prefix.contains(address));
     covering.max_by_key(|(prefix, _)| prefix.length()).map(|(_, route)| route.0)

@@ -47,7 +47,7 @@ impl Target {
     pub const DROP: Target = Target(DROP);
 }
 
-/// Something that can be reused when all readers have passed a generation.
+/// Can be reused when all readers have passed a generation.
 #[derive(Clone, Copy, Debug)]
 enum Retired {
     Middle { table: usize, chunk: u32 },
@@ -85,7 +85,7 @@ struct Chunks {
     nodes: Numbers,
 }
 
-/// Changes the tables. There is one for each [`LiveRoutes`].
+/// Changes the tables; one for each [`LiveRoutes`].
 #[derive(Debug)]
 pub struct Writer {
     live: Arc<LiveRoutes>,
@@ -94,7 +94,7 @@ pub struct Writer {
     hop_uses: HashMap<Known, (u32, u32)>,
     groups: Numbers,
     group_members: HashMap<u32, Vec<Known>>,
-    /// Retired since the last [`Writer::publish`].
+    /// Since the last [`Writer::publish`].
     fresh: Vec<Retired>,
     retired: VecDeque<(u64, Retired)>,
     /// The generation in which the latest next hop was filled in.
@@ -103,7 +103,6 @@ pub struct Writer {
     has_changed: bool,
 }
 
-/// A level of the tree and a chunk of it.
 #[derive(Clone, Copy)]
 struct Chunk {
     level: usize,
@@ -133,13 +132,12 @@ impl Table {
         (address >> self.below(level)) as usize % self.entries(level)
     }
 
-    /// Bits of an address that the levels down to this one distinguish.
     fn bits(&self, level: usize) -> u32 {
         128 - self.below(level)
     }
 }
 
-/// The addresses of a route, whose bits are the first of 128.
+/// Addresses of a route, as the first of 128 bits.
 #[derive(Clone, Copy)]
 struct Range {
     first: u128,
@@ -164,12 +162,12 @@ fn leaf(length: u8, target: Target) -> u32 {
     (u32::from(length) + 1) << VALUE_BITS | target.0
 }
 
-/// Length + 1 of the route of a leaf; 0: none.
+/// Length + 1 of a leaf's route; 0: none.
 fn depth(leaf: u32) -> u32 {
     leaf >> VALUE_BITS
 }
 
-/// A next hop as the writer knows it. The router of IPv4 is in the packed word.
+/// The packed word has the router of IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Known {
     packed: PackedHop,
@@ -177,7 +175,7 @@ struct Known {
 }
 
 impl Known {
-    /// Distinct next hops have distinct scores.
+    /// Distinct next hops have distinct words, and so scores.
     fn word(self) -> u64 {
         let (high, low) = ((self.router6 >> 64) as u64, self.router6 as u64);
         self.packed.0 ^ low.wrapping_mul(0xff51_afd7_ed55_8ccd) ^ high.wrapping_mul(0xc4ce_b9fe_1a85_ec53)
@@ -185,7 +183,7 @@ impl Known {
 }
 
 impl Writer {
-    /// The writer of `live`, which has no routes.
+    /// `live` must have no routes.
     pub fn new(live: &Arc<LiveRoutes>) -> Writer {
         Writer {
             live: Arc::clone(live),
@@ -201,18 +199,15 @@ impl Writer {
         }
     }
 
-    /// Bytes of all chunks in use.
+    /// Bytes of chunks in use.
     pub fn bytes(&self) -> usize {
         let chunks = |chunks: &Chunks| chunks.middles.used() * MIDDLE_ENTRIES + chunks.nodes.used() * NODE_ENTRIES;
         let of_chunks = self.chunks.iter().map(chunks).sum::<usize>();
         (of_chunks + self.live.tables.len() * ROOT_ENTRIES) * size_of::<u32>()
     }
 
-    /// A target for these next hops: interface, gateway (0: on the link), MTU and weight. In a
-    /// group, a subscriber keeps its next hop while that is a member.
-    ///
-    /// # Errors
-    /// [`Full`]; nothing has changed then.
+    /// Leads to these next hops: interface, gateway (0: on the link), MTU and weight. A subscriber
+    /// keeps its next hop of a group while that is a member.
     pub fn target(&mut self, hops: &[(InterfaceId, u32, u16, u16)]) -> Result<Target, Full> {
         let known = hops.iter().map(|&(interface, gateway, mtu, weight)| {
             (Known { packed: PackedHop::new(interface, gateway, mtu), router6: 0 }, weight)
@@ -221,12 +216,9 @@ impl Writer {
     }
 
     /// As [`Writer::target`], with gateways of IPv6.
-    ///
-    /// # Errors
-    /// [`Full`]; nothing has changed then.
     pub fn target6(&mut self, hops: &[(InterfaceId, u128, u16, u16)]) -> Result<Target, Full> {
         let known = hops.iter().map(|&(interface, router6, mtu, weight)| {
-            // No router of IPv4 has this address, so no next hop of IPv4 is the same.
+            // No router of IPv4 has this address.
             (Known { packed: PackedHop::new(interface, u32::MAX, mtu), router6 }, weight)
         });
         self.target_of(&known.collect::<Vec<_>>())
@@ -282,7 +274,6 @@ impl Writer {
         }
     }
 
-    /// The next hop in a slot.
     fn known(&self, slot: u32) -> Option<Known> {
         let packed = self.live.slot(slot)?;
         let half = |half: &AtomicU64| u128::from(half.load(Ordering::Relaxed));
@@ -318,13 +309,13 @@ impl Writer {
         }
     }
 
-    /// True if all readers know the latest next hops. A route may lead to a target only after that.
+    /// True if all readers know the latest next hops. Only then may a route lead to a target.
     pub fn is_ready(&self) -> bool {
         self.live.is_seen(self.filled)
     }
 
-    /// Lets readers report what they have passed, so that retired chunks and next hops can be
-    /// reused. Call it after each batch of changes.
+    /// Lets readers report, so that what is retired can be reused. Call it after each batch of
+    /// changes.
     pub fn publish(&mut self) {
         if self.has_changed {
             // Before the generation: a reader that reports it has dropped what it remembers.
@@ -360,22 +351,16 @@ impl Writer {
     }
 
     /// Sets the route of a prefix, whether there was one or not.
-    ///
-    /// # Errors
-    /// [`Full::Nodes`]; nothing has changed then.
     pub fn set(&mut self, table: usize, prefix: Prefix, target: Target) -> Result<(), Full> {
         self.set_range(table, prefix.into(), target)
     }
 
     /// As [`Writer::set`], in a table of IPv6.
-    ///
-    /// # Errors
-    /// [`Full::Nodes`]; nothing has changed then.
     pub fn set6(&mut self, table: usize, prefix: Prefix6, target: Target) -> Result<(), Full> {
         self.set_range(self.live.tables4 + table, prefix.into(), target)
     }
 
-    /// Removes the route of a prefix. `cover` is the longest shorter route, unless it has length 0.
+    /// Removes a route. `cover` is the longest shorter one, unless it has length 0.
     pub fn remove(&mut self, table: usize, prefix: Prefix, cover: Option<(u8, Target)>) {
         self.remove_range(table, prefix.into(), cover);
     }
@@ -402,8 +387,7 @@ impl Writer {
     fn remove_range(&mut self, table: usize, range: Range, cover: Option<(u8, Target)>) {
         let removed = u32::from(range.length) + 1;
         let leaf = cover.filter(|(length, _)| *length > 0).map_or(0, |(length, target)| leaf(length, target));
-        // Where the route exists, so do the chunks of its prefix. If there was no room, it never
-        // existed.
+        // Where the route exists, so do its chunks.
         let _ = self.change(table, range, leaf, |old| depth(old) == removed);
         self.collapse(table, range.first);
         self.summarise(table, range);
@@ -426,7 +410,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The chunk below an entry. A new one is filled with the entry before readers can see it.
+    /// A new chunk is filled with the entry before readers see it.
     fn descend(&mut self, table: usize, tree: &Table, chunk: Chunk, index: usize) -> Result<Chunk, Full> {
         let entry = tree.entry(chunk, index);
         let old = entry.load(Ordering::Relaxed);
@@ -448,8 +432,7 @@ impl Writer {
         Ok(new)
     }
 
-    /// Replaces chunks by an entry of the level above where all their entries are the same route of
-    /// that level.
+    /// Replaces a chunk whose entries are all one route of the level above.
     fn collapse(&mut self, table: usize, first: u128) {
         let live = Arc::clone(&self.live);
         let Some(tree) = live.tables.get(table) else { return };
@@ -493,14 +476,13 @@ fn paint(tree: &Table, chunk: Chunk, indices: (usize, usize), leaf: u32, may: im
     }
 }
 
-/// The member with the highest weighted score (rendezvous hashing): when a member leaves, only its
-/// buckets move.
+/// Highest weighted score (rendezvous hashing): when a member leaves, only its buckets move.
 fn choose(bucket: usize, members: &[(u32, Known, u16)]) -> u32 {
     let score = |hop: Known, weight: u16| {
         let mixed =
             (hop.word() ^ (bucket as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 31).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // A uniform number in (0, 1).
+        // Uniform in (0, 1).
         let uniform = ((mixed >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         -f64::from(weight.max(1)) / uniform.ln()
     };

@@ -13,7 +13,7 @@ use crate::types::WorkerId;
 
 impl Shared {
     /// Adds what `before` counted while workers switched. Call it when no worker uses `before` any
-    /// more, and not on the thread of a worker.
+    /// more, and not on a worker's thread.
     pub fn settle_hits(&self, before: &Shared) {
         self.rules.settle_hits(&before.rules);
         self.passes.settle_hits(&before.passes);
@@ -28,8 +28,7 @@ impl Shared {
         }
     }
 
-    /// What an external endpoint with several targets leads to, or led to as long as sessions are
-    /// left.
+    /// Targets of an external endpoint; empty if only sessions are left.
     pub fn balanced(&self, external: Endpoint, protocol: Protocol) -> Option<BalancedView> {
         let group = self.balance.find(external.address.to_bits(), protocol, external.port)?;
         let generation = group.generations().last()?;
@@ -48,8 +47,7 @@ impl Shared {
         externals.filter_map(|external| self.balanced(external, protocol)).collect()
     }
 
-    /// Workers that may have the session of this remote endpoint, in the order in which its packets
-    /// visit them.
+    /// Workers that may have the session of a remote endpoint, in the order of its packets' stops.
     pub fn balanced_workers(&self, external: Endpoint, protocol: Protocol, remote: Endpoint) -> Vec<WorkerId> {
         let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) else {
             return Vec::new();
@@ -59,7 +57,7 @@ impl Shared {
         aims.map(|aim| self.worker_of_subscriber(aim.address)).collect()
     }
 
-    /// Sessions by target of a balanced forward, in the order of the settings.
+    /// Sessions by target, in the order of the settings.
     pub fn balanced_hits(&self, position: usize) -> Vec<u64> {
         self.balance.hits(&self.settings, position)
     }

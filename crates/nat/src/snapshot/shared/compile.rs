@@ -59,7 +59,7 @@ pub enum BuildError {
     /// A table could not be allocated.
     #[error("table \"{table}\": {source}")]
     Memory {
-        /// Which table.
+        /// Its name.
         table: &'static str,
         /// What went wrong.
         source: ArenaError,
@@ -67,7 +67,7 @@ pub enum BuildError {
     /// The routes or subscriber prefixes cannot be compiled.
     #[error(transparent)]
     Routes(#[from] routes::RouteError),
-    /// The formula of a deterministic pool fails; `config` refuses such files earlier.
+    /// `config` refuses such files earlier.
     #[error("pool \"{pool}\": {source}")]
     Formula {
         /// Its name.
@@ -103,10 +103,10 @@ pub enum BuildError {
     /// Several errors.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<BuildError>),
-    /// A number is out of bounds; `config` refuses such files earlier.
+    /// `config` refuses such files earlier.
     #[error("settings: {what} is out of range ({value}); allowed are {minimum} to {maximum}")]
     OutOfRange {
-        /// Which number.
+        /// Its name.
         what: &'static str,
         /// Value seen.
         value: u64,
@@ -117,8 +117,8 @@ pub enum BuildError {
     },
 }
 
-/// Nodes of each live table: enough for 1 million host routes far from each other, or for far more
-/// routes as in the Internet.
+/// Nodes of each live table: enough for 1 million scattered host routes, or far more as in the
+/// Internet.
 const LIVE_NODES: usize = 1 << 21;
 
 fn live_after(
@@ -209,7 +209,7 @@ impl Shared {
             pools.push(compiled);
             formulas.push(formula);
         }
-        // Closed addresses have a closed copy of their compiled pool.
+        // Closed addresses have a closed copy of their pool.
         pools.extend_from_within(..);
         for compiled in &mut pools[pool_count..] {
             compiled.is_closed = true;
@@ -263,7 +263,7 @@ impl Shared {
             balance,
             between_workers: between_workers_after(&settings, workers, places_of_ports, before)?,
             removed_forwards: RemovedForwards::default(),
-            // Without a predecessor, no worker can use another snapshot.
+            // Without a predecessor no worker can use another snapshot.
             is_settled: AtomicBool::new(before.is_none()),
             static_hits: hits_after(&settings, workers, before.map(|before| (&before.settings, &before.static_hits))),
             members,

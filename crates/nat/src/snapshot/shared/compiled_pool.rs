@@ -1,4 +1,4 @@
-//! A pool, as packets need it.
+//! A pool as packets need it.
 
 use crate::external::blocks::BlockSize;
 use crate::external::deterministic::Formula;
@@ -26,13 +26,13 @@ pub(crate) struct CompiledPool {
     pub(crate) has_high_ports: bool,
     pub(crate) id: PoolId,
     pub(crate) is_closed: bool,
-    /// Start and number of its open addresses in the list of all pools.
+    /// Start and number of its open addresses in `Shared`.
     pub(super) first: u32,
     pub(crate) count: u32,
     pub(super) first_member: u32,
     pub(crate) selection: Selection,
     pub(crate) blocks: Option<CompiledBlocks>,
-    /// Ports of each slice of a deterministic pool, else 0.
+    /// Ports of a slice, else 0.
     pub(crate) slice_ports: u16,
     /// Ports kept for guarantees on each address.
     pub(crate) for_guarantees: [u32; Protocol::COUNT],
@@ -48,7 +48,7 @@ pub(crate) struct CompiledBlocks {
 }
 
 impl CompiledPool {
-    /// For an address not known here: allocates and decides nothing.
+    /// For an address not known here: decides nothing.
     pub(super) fn of_elsewhere() -> CompiledPool {
         // One-to-one, so that queries are looked up like everything else.
         CompiledPool {

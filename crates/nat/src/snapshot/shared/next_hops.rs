@@ -64,16 +64,15 @@ pub struct NextHopView {
     pub interface: InterfaceId,
     /// The router; `None` if destinations are on the link.
     pub gateway: Option<Ipv4Addr>,
-    /// Its packets are IPv6, and IPv6 routes of the realm of the interface apply to them.
+    /// Its packets are IPv6, by the IPv6 routes of the interface's realm.
     pub is_ipv6: bool,
 }
 
-/// Route value of destinations on the other side. Not the number of a next hop.
+/// Route value of destinations on the other side. No next hop's number.
 const HOLE: u32 = routes::VALUE_LIMIT - 1;
 
 impl Shared {
-    /// All next hops, in the order of [`NextHopId`]. Of live routes also unused ones, which are on
-    /// no interface.
+    /// In the order of [`NextHopId`]. Unused next hops of live routes are on no interface.
     pub fn next_hops(&self) -> impl Iterator<Item = NextHopView> + '_ {
         let view = |hop: &NextHop| NextHopView {
             interface: hop.interface,
@@ -94,12 +93,12 @@ impl Shared {
         self.next_hops.get(number).copied().or_else(live).or_else(to_host).map(|hop| hop.interface)
     }
 
-    /// The routes that change while packets are looked up, if there are any.
+    /// The routes that change while packets are looked up.
     pub fn live_routes(&self) -> Option<&Arc<LiveRoutes>> {
         self.live.as_ref()
     }
 
-    /// The kernel takes packets to Natrix itself from this interface.
+    /// True if the kernel takes packets to Natrix itself from this interface.
     #[inline]
     pub fn has_kernel(&self, interface: InterfaceId) -> bool {
         self.has_kernel.get(interface.index()).copied().unwrap_or(false)
@@ -113,7 +112,6 @@ impl Shared {
         }
     }
 
-    /// Of several next hops, a subscriber keeps one.
     #[inline(never)]
     fn live_hop(&self, value: u32, subscriber: u32) -> Option<NextHop> {
         if let Some(hop) = value.checked_sub(HOST_HOPS).and_then(|number| self.host_hops.get(number as usize)) {
@@ -140,10 +138,10 @@ impl Shared {
         routes.lookup(destination).and_then(|value| self.hop_of(value, destination))
     }
 
-    /// What a coarse entry leads to ([`RouteCache::set_ways`]).
+    /// For [`RouteCache::set_ways`].
     pub(crate) fn way_of(&self, leaf: u8) -> Option<Departure> {
         let value = routes::value_of(leaf)?;
-        // A coarse entry has no room for groups and hosts of live routes.
+        // Groups and hosts of live routes have no coarse entry.
         self.next_hops.get(value as usize).copied().or_else(|| self.live_slot(value)).map(Departure::from)
     }
 
@@ -153,8 +151,7 @@ impl Shared {
         self.outside_routes.request_fine_leaf(destination);
     }
 
-    /// Like [`Shared::route_out`], for established packets. None if a packet of this length does
-    /// not fit.
+    /// Like [`Shared::route_out`], for established packets. `None` if the packet does not fit.
     #[inline(always)]
     pub(crate) fn steady_out(
         &self,
@@ -170,8 +167,7 @@ impl Shared {
         self.steady(routes, cache, destination, subscriber, length)
     }
 
-    /// Like [`Shared::route_in`], for established packets. None if a packet of this length does not
-    /// fit.
+    /// Like [`Shared::route_in`], otherwise as [`Shared::steady_out`].
     #[inline(always)]
     pub(crate) fn steady_in(
         &self,
@@ -225,8 +221,7 @@ impl Shared {
         self.steady_by_address(routes, cache, destination, subscriber, length)
     }
 
-    /// Like [`Shared::steady_out`], where no single byte has the answer. Not inlined, because that
-    /// would take registers from all packets.
+    /// Where no byte has the answer. Inlined it would take registers from all packets.
     #[inline(never)]
     fn steady_by_address(
         &self,
@@ -271,7 +266,6 @@ impl Shared {
         .is_some()
     }
 
-    /// The hop to hosts on the link of an interface.
     pub(crate) fn on_link(&self, interface: InterfaceId) -> Option<NextHop> {
         let is_meant =
             |hop: &NextHop| hop.interface == interface && hop.gateway == 0 && hop.id < self.transition.first_hop;
@@ -318,8 +312,8 @@ impl NextHops {
 pub(crate) fn compile_routes(settings: &Settings) -> (RouteLists, Vec<NextHop>) {
     let mut next_hops = NextHops::default();
     let mut lists = RouteLists { outside: Vec::new(), inside: vec![Vec::new(); settings.realms()] };
-    // RFC 6598 §4: packets to inside addresses "MUST NOT be forwarded" outside. So the outside
-    // table has a hole for each inside route, unless an outside one is as long or longer.
+    // RFC 6598 §4: packets to inside addresses "MUST NOT be forwarded" outside. So each inside
+    // route is a hole outside, unless an outside one is as long or longer.
     let inside = |id: InterfaceId| settings.interfaces.get(id.index()).filter(|found| found.side == Side::Inside);
     let connected = settings.interfaces.iter().filter(|interface| interface.side == Side::Inside);
     let connected = connected
@@ -342,7 +336,6 @@ pub(crate) fn compile_routes(settings: &Settings) -> (RouteLists, Vec<NextHop>) 
     (lists, next_hops.list)
 }
 
-/// Routes from each realm to its IPv6 hosts.
 pub(super) fn compile_transition(settings: &Settings, lists: &mut RouteLists, hops: &mut Vec<NextHop>) -> Transition {
     let transition = Transition::new(settings, NextHopId(hops.len() as u32));
     for realm in (0..settings.realms() as u16).map(RealmId) {
@@ -356,8 +349,7 @@ pub(super) fn compile_transition(settings: &Settings, lists: &mut RouteLists, ho
     transition
 }
 
-/// The same if routes come from the kernel: its tables have fixed values for these hosts, two for
-/// each realm.
+/// With routes of the kernel, whose tables have two fixed values for each realm's hosts.
 pub(super) fn compile_host_hops(settings: &Settings, hops: &mut Vec<Option<NextHop>>) -> Transition {
     let transition = Transition::new(settings, NextHopId(HOST_HOPS));
     for realm in (0..settings.realms() as u16).map(RealmId) {
@@ -371,7 +363,6 @@ pub(super) fn compile_host_hops(settings: &Settings, hops: &mut Vec<Option<NextH
     transition
 }
 
-/// Numbers of hosts, and the MTU towards them.
 fn to_hosts(edge: &RealmEdge) -> [(Prefix, u16); 2] {
     // The softwire packet is fragmented, not the IPv4 packet inside (RFC 6333 §5.3).
     let mtu4 = edge.mtu.saturating_sub((wire::ipv6::HEADER_LENGTH - wire::ipv4::HEADER_LENGTH_MIN) as u16);

@@ -1,4 +1,4 @@
-//! The ports of pools: how many are used, and whose they are by formula or lease.
+//! The ports of pools: how many are used, and whose they are.
 
 use core::net::Ipv4Addr;
 
@@ -18,23 +18,23 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 
 impl Shared {
-    /// Ports of one address held down; included in [`Shared::ports_used`].
+    /// Ports of an address held down; included in [`Shared::ports_used`].
     pub fn ports_held_down(&self, index: AddressIndex, protocol: Protocol) -> u32 {
         self.ports.held_down(index, protocol)
     }
 
-    /// Ports of one address in use or held down.
+    /// Ports of an address in use or held down.
     pub fn ports_used(&self, index: AddressIndex, protocol: Protocol) -> u32 {
         self.ports.used(index, protocol)
     }
 
-    /// External ports one address can give out.
+    /// Ports that an address can give out.
     pub fn ports_available(&self, index: AddressIndex, protocol: Protocol) -> u32 {
         self.ports.available(index, protocol)
     }
 
-    /// Ports that subscribers can get. With blocks and slices this limits query identifiers,
-    /// although the address offers all of them.
+    /// Ports that subscribers can get. Blocks and slices limit query identifiers, although the
+    /// address offers all.
     pub fn ports_obtainable(&self, index: AddressIndex, protocol: Protocol) -> u32 {
         let compiled = self.compiled_pool(index);
         let Some(pool) =
@@ -49,7 +49,7 @@ impl Shared {
         }
     }
 
-    /// [`Shared::ports_obtainable`], and ports in use, held down or leased but no longer offered.
+    /// [`Shared::ports_obtainable`], and busy ports that are no longer offered.
     pub fn ports_there(&self, index: AddressIndex, protocol: Protocol) -> u32 {
         let compiled = self.compiled_pool(index);
         let pool = self.pool(compiled.id).filter(|_| protocol == Protocol::Icmp && !compiled.gives_single_ports());
@@ -63,7 +63,7 @@ impl Shared {
         self.ports_obtainable(index, protocol).saturating_add(left)
     }
 
-    /// Subscribers paired with one address now.
+    /// Subscribers paired with an address.
     pub fn paired_subscribers(&self, index: AddressIndex) -> u32 {
         self.ports.paired_subscribers(index)
     }
@@ -73,22 +73,22 @@ impl Shared {
         &self.pools[usize::from(self.compiled_of[index.index()])]
     }
 
-    /// The formula of a deterministic pool.
+    /// `None` unless the pool is deterministic.
     pub fn formula(&self, pool: PoolId) -> Option<&Formula> {
         self.formulas.get(pool.index())?.as_ref()
     }
 
-    /// The lease that has an external port, if any.
+    /// The lease that has an external port.
     pub fn lease_of(&self, index: AddressIndex, port: u16) -> Option<Lease> {
         self.ports.lease_of(index, port)
     }
 
-    /// The leased blocks of one address, in order. Not for the packet path.
+    /// Leases of an address, in order. Not for the packet path.
     pub fn leases_on(&self, index: AddressIndex) -> impl Iterator<Item = Lease> + '_ {
         self.ports.leases_on(index)
     }
 
-    /// True if the pool's formula excludes this network or broadcast address.
+    /// True if the formula excludes this network or broadcast address.
     pub fn is_boundary_address(&self, pool: PoolId, inside: Ipv4Addr) -> bool {
         self.formula(pool).is_some_and(|formula| formula.slice_of(inside.to_bits()).is_none())
     }
@@ -132,12 +132,12 @@ impl Shared {
         }
     }
 
-    /// Ports of one address in leased blocks.
+    /// Ports of an address in leased blocks.
     pub fn ports_leased(&self, index: AddressIndex) -> u32 {
         self.ports.ports_leased(index)
     }
 
-    /// Ports of unleased blocks that nobody can lease, because other ports of the block are in use
+    /// Ports of unleased blocks that cannot be leased, because others of the block are in use
     /// singly.
     pub fn ports_unleasable(&self, index: AddressIndex) -> u32 {
         let Some((range, size)) = self.range_of_blocks(index) else { return 0 };
@@ -155,7 +155,7 @@ impl Shared {
         Some((PortRange { address: index, first: blocks.first, last: blocks.last }, blocks.size))
     }
 
-    /// The owner by formula. Mappings may be left on an address that was removed from the formula.
+    /// The owner by formula. An address removed from the formula may have mappings left.
     pub fn slice_owner(&self, index: AddressIndex, port: u16) -> Option<Owner> {
         let compiled = self.compiled_pool(index);
         let formula = self.formula(compiled.id)?;

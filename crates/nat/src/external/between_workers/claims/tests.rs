@@ -50,7 +50,6 @@ fn as_many_as_there_may_be_find_room() {
     assert!(granted >= 9_990, "{granted} of 10000");
 }
 
-/// With colliding hashes, a window holds 32 claims, and a refused claim leaves nothing behind.
 #[test]
 fn a_full_window_refuses() {
     let claims = Claims::new(1_000).unwrap();
@@ -61,7 +60,6 @@ fn a_full_window_refuses() {
     assert!(claims.claim_hash(hash(40), WorkerId(2)));
 }
 
-/// No five-tuple belongs to two workers at any time, and all are free in the end.
 #[test]
 fn no_five_tuple_is_two_workers_at_once() {
     const WORKERS: u8 = 4;

@@ -36,7 +36,7 @@ impl Worker<'_> {
         let class = PortClass::High;
         match self.table.allocate(ADDRESS, Protocol::Udp, class, parity, worker, 3, &mut self.random) {
             Some(port) => {
-                // As under settings that set nothing aside.
+                // As under settings without guarantees.
                 if let Some(share) = share {
                     guarantees.mark(ADDRESS, Protocol::Udp, port, share);
                 }

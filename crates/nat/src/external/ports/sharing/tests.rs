@@ -50,8 +50,7 @@ fn nobody_joins_what_is_a_mappings() {
     assert_eq!(table.users(ADDRESS, Protocol::Tcp, 2_000), 0);
 }
 
-/// A worker that joined finds the port shared until it leaves, while the home tries to end the
-/// sharing.
+/// The port stays shared while a worker has joined, whatever the home tries.
 #[test]
 fn a_port_ceases_to_be_shared_only_when_nobody_is_there() {
     let table = shared();

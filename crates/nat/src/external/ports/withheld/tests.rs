@@ -105,7 +105,7 @@ fn a_withheld_port_is_had_by_one_and_stays_withheld() {
         assert_eq!(table.used(A, UDP), 0);
         assert!(table.is_withheld(A, UDP, 80) && !table.claim(A, UDP, 80));
         assert!(table.claim_withheld(A, UDP, 80));
-        // Offered while in use, it is free like any other afterwards.
+        // Offered while in use, it is free afterwards.
         table.offer(A, UDP, &mask(80, 2_999));
         table.release(A, UDP, 80);
         assert!(table.claim(A, UDP, 80));
@@ -163,7 +163,7 @@ fn concurrent_withholding_loses_no_port_and_doubles_none() {
             });
         }
         let mut random = Random::new([9, 9, 9, 9]);
-        // With few cores, workers may start late: continue until enough was taken meanwhile.
+        // With few cores, workers may start late: wait until enough was taken.
         let mut changes = 0;
         while changes < CHANGES || (taken_in_all.load(Ordering::Relaxed) < TAKEN && changes < 10_000 * CHANGES) {
             changes += 1;

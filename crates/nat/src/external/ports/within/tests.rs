@@ -230,13 +230,12 @@ fn a_block_of_nothing_but_reserved_ports_is_never_leased() {
     assert_eq!(ports, 1_024 - 64 - 52);
 }
 
-/// No port has two owners, and nothing is left over at the end.
 #[test]
 fn workers_side_by_side_lease_and_take_without_ever_meeting() {
     let table = table(4_096, 4_096 + 2_047, vec![]);
     let whole = range(4_096, 4_096 + 2_047);
     for round in 0..10 {
-        // The threads that believe the port is theirs, one bit each.
+        // Threads that believe the port is theirs, one bit each.
         let owners: Vec<core::sync::atomic::AtomicU32> = (0..65_536).map(|_| 0.into()).collect();
         let own = |port: u16, thread: u32| {
             let before = owners[usize::from(port)].fetch_or(1 << thread, Ordering::SeqCst);
@@ -312,7 +311,6 @@ fn one_block_after_the_other_is_not_the_next_one() {
     assert!(next < 10, "{next} of 125 blocks follow the one before");
 }
 
-/// Every block has a port in use: no lease until all ports of one are back.
 #[test]
 fn a_free_block_has_no_port_in_use() {
     let table = table(2_048, 2_048 + 511, vec![2_300]);
@@ -330,7 +328,7 @@ fn a_free_block_has_no_port_in_use() {
     assert!(!table.has_free_block(&all, size));
     assert_eq!(lease(&mut random), None);
     assert!(table.seems_without_block(A), "known by now, also after somebody tried");
-    // One of two ports that keep a block; then one of another word.
+    // One of two ports that keep a block, then one of another word.
     table.release_vacant(A, Protocol::Udp, 2_048);
     assert!(!table.has_free_block(&all, size));
     table.release_vacant(A, Protocol::Udp, 2_112);
@@ -339,7 +337,7 @@ fn a_free_block_has_no_port_in_use() {
     assert!(!table.has_free_block(&all, size));
     table.give_back(block);
     assert!(table.has_free_block(&all, size));
-    // Smaller blocks may be free where larger ones are not.
+    // Smaller blocks may be free where larger are not.
     assert!(lease(&mut random).is_some());
     assert!(!table.has_free_block(&all, size));
     table.forget_full_addresses();
