@@ -14,55 +14,51 @@ use nat::view::BalancedView;
 /// Who has this endpoint?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked<'a> {
-    /// External or internal address.
+    /// External or internal.
     pub address: Ipv4Addr,
-    /// Instead of it, IPv6 subscribers: only for a question about the past.
+    /// IPv6 subscribers instead: only for the past.
     pub host: Option<HostPrefix>,
-    /// Its port or query identifier; None: all.
+    /// Port or query identifier; None: all.
     pub port: Option<u16>,
-    /// Only ports of this transport.
+    /// Only this transport.
     pub protocol: Option<Protocol>,
-    /// Only internal addresses of this VRF, or holders of an external address in it.
+    /// Only internal addresses in this VRF, or holders in it.
     pub vrf: Option<&'a str>,
 }
 
 impl Asked<'_> {
-    /// The question to a log.
+    /// For a log.
     pub fn question(&self, from_us: u64, to_us: u64) -> Question {
         let Asked { address, host, port, protocol, .. } = *self;
         Question { address, host, port, protocol, from_us, to_us }
     }
 
-    /// The endpoint as text.
     pub(crate) fn queried(&self) -> String {
         self.port.map_or_else(|| self.address.to_string(), |port| format!("{}:{port}", self.address))
     }
 
-    /// The end of a sentence about the VRF; empty for all VRFs.
+    /// Ends a sentence; empty for all VRFs.
     pub(crate) fn of_vrf(&self) -> String {
         self.vrf.map(|vrf| format!(" of VRF \"{vrf}\"")).unwrap_or_default()
     }
 
-    /// The transports in question.
     pub(crate) fn protocols(&self) -> impl Iterator<Item = Protocol> + use<> {
         let wanted = self.protocol;
         Protocol::ALL.into_iter().filter(move |protocol| wanted.is_none_or(|wanted| wanted == *protocol))
     }
 
-    /// Removes holders in other VRFs. An external address may have holders in each.
+    /// An external address may have holders in each VRF.
     pub(crate) fn retain_vrf(&self, answers: &mut Vec<FindAnswer>) {
         if let Some(vrf) = self.vrf {
             answers.retain(|answer| answer.vrf.as_ref().is_none_or(|held| held == vrf));
         }
     }
 
-    /// An answer without a holder.
     pub(crate) fn nobody(&self, place: Place, detail: String) -> FindAnswer {
         nobody(self.queried(), place, detail)
     }
 }
 
-/// An answer without a holder to what was asked.
 pub(crate) fn nobody(queried: String, place: Place, detail: String) -> FindAnswer {
     FindAnswer {
         queried,
@@ -79,7 +75,7 @@ pub(crate) fn nobody(queried: String, place: Place, detail: String) -> FindAnswe
     }
 }
 
-/// The holder of a static mapping: an IPv4 address, or an IPv6 host.
+/// An IPv4 address or an IPv6 host.
 pub(crate) fn holder_of(host: &InsideHost) -> (Option<Ipv4Addr>, Option<Host>) {
     match *host {
         InsideHost::Ipv4(address) => (Some(address), None),
@@ -90,7 +86,7 @@ pub(crate) fn holder_of(host: &InsideHost) -> (Option<Ipv4Addr>, Option<Host>) {
     }
 }
 
-/// The targets of an external endpoint, in a sentence.
+/// A sentence about the targets.
 pub(crate) fn targets_of(found: &BalancedView) -> String {
     let BalancedView { protocol, external, targets, .. } = found;
     if targets.is_empty() {

@@ -13,7 +13,7 @@ use nat::types::PoolId;
 use nat::types::RealmId;
 use nat::view;
 
-/// A transport in the words of the control protocol.
+/// For the control protocol.
 pub fn protocol(protocol: Protocol) -> control::Protocol {
     match protocol {
         Protocol::Udp => control::Protocol::Udp,
@@ -22,7 +22,7 @@ pub fn protocol(protocol: Protocol) -> control::Protocol {
     }
 }
 
-/// A transport in the words of the engine.
+/// For the engine.
 pub fn engine_protocol(protocol: control::Protocol) -> Protocol {
     match protocol {
         control::Protocol::Udp => Protocol::Udp,
@@ -31,12 +31,12 @@ pub fn engine_protocol(protocol: control::Protocol) -> Protocol {
     }
 }
 
-/// The name of a pool.
+/// Empty if there is no such pool.
 pub fn pool_name(shared: &Shared, pool: PoolId) -> String {
     shared.pool(pool).map(|pool| pool.name.clone()).unwrap_or_default()
 }
 
-/// The name of an inside realm.
+/// Empty if there is no such realm.
 pub fn vrf_name(settings: &Settings, realm: RealmId) -> String {
     settings.realm_names.get(realm.index()).cloned().unwrap_or_default()
 }
@@ -54,13 +54,13 @@ pub fn realm_named(settings: &Settings, vrf: &str) -> Result<RealmId, Fault> {
     Ok(RealmId(position as u16))
 }
 
-/// The name of the interface with this address.
+/// The interface with this address.
 pub fn own_interface(settings: &Settings, address: Ipv4Addr) -> Option<&str> {
     let owner = settings.interfaces.iter().find(|i| i.addresses.iter().any(|own| own.address == address));
     owner.map(|interface| interface.name.as_str())
 }
 
-/// The ports of a subscriber.
+/// A block or slice of a subscriber.
 pub fn own_ports(ports: &view::OwnPorts) -> OwnPorts {
     OwnPorts {
         kind: if ports.leased_s.is_some() { "block" } else { "slice" }.to_owned(),
@@ -77,7 +77,6 @@ pub fn per_protocol(numbers: [u64; Protocol::COUNT]) -> PerProtocol {
     PerProtocol { udp: of(Protocol::Udp), tcp: of(Protocol::Tcp), icmp: of(Protocol::Icmp) }
 }
 
-/// The block of a lease.
 pub(crate) fn block(shared: &Shared, lease: &Lease) -> OwnPorts {
     own_ports(&shared.own_lease(lease))
 }

@@ -33,33 +33,33 @@ pub enum NoAnswer {
          instance, without --config"
     )]
     NotDeterministic {
-        /// The endpoint in question.
+        /// Endpoint in question.
         queried: String,
-        /// The pool of that address.
+        /// Pool of its address.
         pool: String,
-        /// Its allocation mode.
+        /// Allocation mode.
         allocation: &'static str,
     },
     /// The configuration has no such VRF.
     #[error("`--vrf {vrf}`: no such VRF in this configuration; use one of: {known}")]
     UnknownVrf {
-        /// The endpoint in question.
+        /// VRF in question.
         vrf: String,
-        /// Its VRFs.
+        /// VRFs of the configuration.
         known: String,
     },
-    /// The formula is impossible; a checked configuration has no such formula.
+    /// A checked configuration has no impossible formula.
     #[error("pool \"{pool}\": {source}")]
     Formula {
-        /// The pool.
+        /// Pool name.
         pool: String,
         /// The problem.
         source: FormulaError,
     },
 }
 
-/// The holder of an external port, or the ports of an inside address, by the configuration alone:
-/// static mappings, and pools with a formula. Without a port, all that is known of the address.
+/// The holder of an external port, or the ports of an inside address. Without a port, all that is
+/// known of the address.
 ///
 /// # Errors
 /// The configuration alone has no answer.
@@ -73,7 +73,7 @@ pub fn find(settings: &Settings, asked: &Asked<'_>) -> Result<Vec<FindAnswer>, N
     Ok(found)
 }
 
-/// The answers of one configuration to one question.
+/// One question to one configuration.
 #[derive(Clone, Copy)]
 pub(crate) struct Configured<'a> {
     pub(crate) settings: &'a Settings,
@@ -81,7 +81,7 @@ pub(crate) struct Configured<'a> {
 }
 
 impl<'a> Configured<'a> {
-    /// For an external address, holders in all VRFs.
+    /// For an external address, in all VRFs.
     fn of_all(&self) -> Result<Vec<FindAnswer>, NoAnswer> {
         let realms = self.realms()?;
         let fixed = self.static_mappings(&realms);
@@ -108,7 +108,7 @@ impl<'a> Configured<'a> {
         self.by_address(&realms)
     }
 
-    /// The VRFs in question.
+    /// VRFs in question.
     fn realms(&self) -> Result<Vec<RealmId>, NoAnswer> {
         let names = &self.settings.realm_names;
         let all = (0..names.len().max(1)).map(|realm| RealmId(realm as u16));
@@ -118,7 +118,6 @@ impl<'a> Configured<'a> {
         Ok(vec![RealmId(known.ok_or_else(unknown)? as u16)])
     }
 
-    /// An answer about an external address.
     fn of_external(&self, place: Place, (realm, external): (RealmId, Ipv4Addr), detail: String) -> FindAnswer {
         FindAnswer {
             realm: Some(realm.0),
@@ -129,12 +128,11 @@ impl<'a> Configured<'a> {
         }
     }
 
-    /// The pool of an external address.
     fn pool_with(&self, external: Ipv4Addr) -> Option<&'a Pool> {
         self.settings.pools.iter().find(|pool| pool.addresses.contains(&external))
     }
 
-    /// Says that only the running instance knows the other ports of a forwarded address.
+    /// Other ports of a forwarded address.
     fn only_instance_knows(&self, unanswered: &NoAnswer) -> FindAnswer {
         let external = self.asked.address;
         let pool = self.pool_with(external).map(|pool| pool.name.clone());
@@ -147,7 +145,7 @@ impl<'a> Configured<'a> {
         FindAnswer { external_address: Some(external), pool, ..self.asked.nobody(Place::External, detail) }
     }
 
-    /// The forwards to an inside address, with all their ports.
+    /// With all their ports.
     pub(crate) fn forwards_to(&self) -> Vec<FindAnswer> {
         let inside = self.asked.address;
         let one = self.settings.forwards.iter().filter(|forward| forward.inside == inside.into()).map(|forward| {
@@ -172,7 +170,7 @@ impl<'a> Configured<'a> {
         one.chain(several).map(|answer| FindAnswer { holder: Some(inside), ..answer }).collect()
     }
 
-    /// The forwards from an external address, with all their ports, of one transport or all.
+    /// With all their ports.
     pub(crate) fn forwards_from(&self) -> Vec<FindAnswer> {
         let Asked { address: external, protocol, .. } = self.asked;
         let is_asked = |from: Ipv4Addr, of: Protocol| from == external && protocol.is_none_or(|wanted| wanted == of);
@@ -201,7 +199,7 @@ impl<'a> Configured<'a> {
         one.chain(several).collect()
     }
 
-    /// The answer of pools with a formula.
+    /// From pools with a formula.
     fn by_address(&self, realms: &[RealmId]) -> Result<Vec<FindAnswer>, NoAnswer> {
         let Asked { address, port, protocol, .. } = self.asked;
         if let Some((pool, position)) = self.place_of(address) {
@@ -243,7 +241,7 @@ impl<'a> Configured<'a> {
         Ok(answers)
     }
 
-    /// The pool of an external address, and the position of the address in it.
+    /// Pool, and position of the address in it.
     fn place_of(&self, external: Ipv4Addr) -> Option<(&'a Pool, u32)> {
         let mut pools = self.settings.pools.iter();
         pools.find_map(|pool| {
@@ -261,7 +259,7 @@ impl<'a> Configured<'a> {
         self.without_holder(Place::External, pool, detail)
     }
 
-    /// All subscribers with ports of an external address by the formula of its pool, if it has one.
+    /// All subscribers of an external address, if its pool has a formula.
     pub(crate) fn by_formula(&self) -> Option<Vec<FindAnswer>> {
         let (pool, position) = self.place_of(self.asked.address)?;
         let formula = Formula::of(pool).ok()??;
@@ -323,7 +321,7 @@ impl<'a> Configured<'a> {
         FindAnswer { holder, host, ..answer }
     }
 
-    /// The pool of an inside address: the longest prefix wins.
+    /// The longest prefix wins.
     fn pool_for(&self, realm: RealmId, inside: Ipv4Addr) -> Option<&'a Pool> {
         let pools = self.settings.pools.iter().filter(|pool| pool.serves(realm));
         let prefixes = pools.flat_map(|pool| pool.subscribers.iter().map(move |prefix| (prefix, pool)));
@@ -343,7 +341,7 @@ impl<'a> Configured<'a> {
         }
     }
 
-    /// The holder of a port of an external address, or the holders of all its ports.
+    /// Of one port, or of all ports.
     fn external(&self, pool: &Pool, formula: &Formula, position: u32) -> Vec<FindAnswer> {
         let Some(port) = self.asked.port else {
             let firsts = (0..formula.slices()).map(|slice| u32::from(pool.port_min) + slice * formula.slice_ports());
@@ -375,7 +373,7 @@ impl<'a> Configured<'a> {
         }]
     }
 
-    /// The name of the pool that serves an inside address instead of this one, by a longer prefix.
+    /// Another pool that serves this inside address, by a longer prefix.
     fn elsewhere(&self, pool: &Pool, inside: Ipv4Addr) -> Option<&'a str> {
         let serves = self.pool_for(only_realm(pool), inside).filter(|serves| serves.name != pool.name)?;
         Some(&serves.name)
@@ -408,13 +406,13 @@ fn only_realm(pool: &Pool) -> RealmId {
     pool.realms.first().copied().unwrap_or_default()
 }
 
-/// True if a pool without a formula never allocates a port. Query identifiers are other numbers.
+/// True if a pool without a formula never allocates the port. Query identifiers are other numbers.
 fn never_gives_out(pool: &Pool, protocol: Option<Protocol>, port: u16) -> bool {
     let has_ports = protocol.is_some_and(|protocol| protocol != Protocol::Icmp);
     has_ports && !pool.one_to_one && !(pool.port_min..=pool.port_max).contains(&port)
 }
 
-/// As many ports as the given range has, from `first` on.
+/// From `first` on, as many ports as the given range has.
 pub(crate) fn range(first: u16, (low, high): (u16, u16)) -> String {
     ports_text((first, first.saturating_add(high - low)))
 }

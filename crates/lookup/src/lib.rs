@@ -1,4 +1,4 @@
-//! Who has, or had, an endpoint: the question of `natrix find`, and three sources of its answer.
+//! Who has, or had, an endpoint: three sources for `natrix find`.
 //!
 //! | source | answers from | knows |
 //! |---|---|---|
@@ -6,10 +6,9 @@
 //! | [`formula`] | a configuration alone | static mappings, deterministic pools (RFC 7422) |
 //! | [`log`] | the event log | holders at an earlier time, except those by a formula |
 //!
-//! [`past`] joins the last two: the answer for a time, and what makes it uncertain. [`stored`] has
-//! the JSON object of a holder in the log.
-//!
-//! The answers of the first two are objects of the control protocol ([`control::FindAnswer`]).
+//! [`past`] joins the last two and says what makes the answer uncertain. [`stored`] writes a holder
+//! in the log as JSON. The others answer in objects of the control protocol
+//! ([`control::FindAnswer`]).
 
 #![forbid(unsafe_code)]
 

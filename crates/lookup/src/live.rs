@@ -35,7 +35,7 @@ use crate::asked::targets_of;
 use crate::convert;
 use crate::formula::Configured;
 
-/// A running instance: its snapshot, and the records of its workers.
+/// A running instance.
 pub trait Live {
     /// The snapshot of the workers.
     fn shared(&self) -> Arc<Shared>;
@@ -64,8 +64,8 @@ pub trait Live {
     /// As [`Live::mappings`].
     fn subscribers(&self, list: &List) -> Result<Page<Subscriber>, Fault>;
 
-    /// Calls `each` with the VRF and internal address of every use of an external address; of
-    /// mappings and flows, only those of `protocol`. Reads all mappings and flows.
+    /// Calls `each` with VRF and internal address for every use of an external address; mappings
+    /// and flows only of `protocol`. Reads all mappings and flows.
     ///
     /// # Errors
     /// A worker does not answer.
@@ -77,28 +77,28 @@ pub trait Live {
     ) -> Result<(), Fault>;
 }
 
-/// The use of an external address by a subscriber.
+/// How a subscriber uses an external address.
 pub enum Use {
-    /// The subscriber is paired with it.
+    /// Paired with it.
     Paired(Box<Subscriber>),
-    /// A mapping, of this IPv6 host if it is not one of IPv4.
+    /// A mapping, of this host if IPv6.
     Mapping(Option<Host>),
-    /// A session that shares its external port, of this IPv6 host if it is not one of IPv4.
+    /// A session that shares its external port, of this host if IPv6.
     Flow(Option<Host>),
 }
 
-/// An inside address as people know it.
+/// As people know it.
 fn named(inside: Ipv4Addr, host: Option<&Host>) -> String {
     host.map_or_else(|| inside.to_string(), Host::to_string)
 }
 
-/// An inside endpoint as people know it.
+/// As people know it.
 fn endpoint_named(inside: SocketAddrV4, host: Option<&Host>) -> String {
     host.map_or_else(|| inside.to_string(), |host| host.endpoint(inside.port()))
 }
 
-/// A page of the holders of an endpoint, or of the users of an address. The first page of an
-/// endpoint without a holder has one answer too.
+/// A page of the holders of an endpoint, or of the users of an address. The first page has an
+/// answer even if an endpoint has no holder.
 ///
 /// # Errors
 /// No such VRF, the cursor is not from this list, or a worker does not answer.
@@ -121,7 +121,7 @@ pub fn find(live: &dyn Live, find: &Find) -> Result<Page<FindAnswer>, Fault> {
     Ok(page)
 }
 
-/// The VRFs in question: all of them, or the one with this name.
+/// All, or the one with this name.
 fn realms_of(shared: &Shared, vrf: Option<&str>) -> Result<Vec<RealmId>, Fault> {
     let Some(vrf) = vrf else {
         return Ok((0..shared.settings().realm_names.len()).map(|realm| RealmId(realm as u16)).collect());
@@ -135,7 +135,7 @@ struct Search<'a> {
     shared: Arc<Shared>,
     find: &'a Find,
     asked: Asked<'a>,
-    /// The VRFs in question.
+    /// VRFs in question.
     realms: Vec<RealmId>,
 }
 
@@ -154,7 +154,7 @@ impl<'a> Search<'a> {
         Ok(Search { live, shared, find, asked, realms })
     }
 
-    /// Answers about all VRFs.
+    /// In all VRFs.
     fn all(&self) -> Result<Page<FindAnswer>, Fault> {
         if let Some(index) = self.shared.address_index(self.asked.address) {
             return self.external(index);
@@ -170,23 +170,22 @@ impl<'a> Search<'a> {
         self.find.cursor.is_none()
     }
 
-    /// A page of a list, at the cursor in question.
+    /// From the cursor in question.
     fn list(&self, filter: control::Filter) -> List {
         List { filter, limit: self.find.limit, cursor: self.find.cursor.clone() }
     }
 
-    /// The same question to the current configuration alone.
+    /// Asks the current configuration alone.
     fn configured(&self) -> Configured<'_> {
         Configured { settings: self.shared.settings(), asked: self.asked }
     }
 
-    /// The pool of an external address.
     fn pool_with(&self, external: Ipv4Addr) -> Option<String> {
         let index = self.shared.address_index(external)?;
         Some(convert::pool_name(&self.shared, self.shared.pool_of(index)))
     }
 
-    /// The IPv6 prefix that this number stands for; `None` for an IPv4 address.
+    /// The IPv6 prefix of a host number; `None` for an IPv4 address.
     fn prefix_of(&self, number: Ipv4Addr) -> Result<Option<Host>, Fault> {
         if !is_host_number(number.to_bits()) {
             return Ok(None);
@@ -196,12 +195,10 @@ impl<'a> Search<'a> {
         Ok(found.objects.first().and_then(|subscriber| subscriber.host))
     }
 
-    /// The name of a VRF.
     fn vrf(&self, realm: RealmId) -> String {
         convert::vrf_name(self.shared.settings(), realm)
     }
 
-    /// An answer about a mapping.
     fn by_mapping(&self, place: Place, mapping: Mapping, detail: String) -> FindAnswer {
         FindAnswer {
             holder: mapping.host.is_none().then_some(*mapping.internal.ip()),
@@ -215,7 +212,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// An answer about a flow.
     fn by_flow(&self, place: Place, session: Session) -> FindAnswer {
         let remote = session.target.unwrap_or(session.remote);
         let Session { protocol, internal, external, host, .. } = session;
@@ -232,7 +228,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The targets of an endpoint with several.
     fn by_targets(&self, place: Place, found: &BalancedView) -> FindAnswer {
         FindAnswer {
             realm: Some(found.realm.0),
@@ -243,7 +238,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A static mapping that is not in use. Without a port: of the whole address.
+    /// Not in use. Without a port: of the whole address.
     fn by_static(&self, place: Place, found: &StaticView) -> FindAnswer {
         let (external, protocol) = (found.external, found.protocol);
         let internal = found.host.with_port(found.internal_port);

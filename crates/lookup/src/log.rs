@@ -1,9 +1,9 @@
 //! From the event log: the holders of an endpoint at a moment, or in a short time such as a second.
 //!
-//! It makes one pass over the files in the order of time, and replays them by the rules of the
-//! store ([`Replay`]). It parses only lines that name the address; of others it needs the numbers.
-//! A line `covered` says until when the log has everything, and which numbers each worker has
-//! reached: so a file or a line that is missing is noticed.
+//! It replays the files in the order of time by the rules of the store ([`Replay`]), and parses
+//! only lines that name the address; of others it needs the numbers. A line `covered` says until
+//! when the log is complete and which numbers each worker has reached, so a missing file or line is
+//! noticed.
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeSet;
@@ -45,22 +45,22 @@ use crate::Asked;
 pub struct Query<'a> {
     /// The endpoint.
     pub asked: Asked<'a>,
-    /// The first moment of the time, µs since 1970.
+    /// First moment, µs since 1970.
     pub from_us: u64,
-    /// The last one.
+    /// Last moment.
     pub to_us: u64,
-    /// Checksum of the formulas of a configuration ([`nat::deterministic::checksum`]); the answer
-    /// says when they were in use.
+    /// Checksum of a configuration's formulas ([`nat::deterministic::checksum`]), to learn when
+    /// they were in use.
     pub formulas: Option<u32>,
 }
 
 impl<'a> Query<'a> {
-    /// The question about a moment, µs since 1970, of the log alone.
+    /// Asks the log alone about a moment, µs since 1970.
     pub fn moment(asked: Asked<'a>, at_us: u64) -> Query<'a> {
         Query { asked, from_us: at_us, to_us: at_us, formulas: None }
     }
 
-    /// The question about a moment in the format of RFC 3339, of the log alone.
+    /// The same for a time in the format of RFC 3339.
     ///
     /// # Errors
     /// [`UtcParseError`] if `time` is not a time.
@@ -72,27 +72,27 @@ impl<'a> Query<'a> {
 /// A change of the formulas of deterministic pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adoption {
-    /// The time, µs since 1970.
+    /// Time, µs since 1970.
     pub at_us: u64,
-    /// Their checksum, 0 without formulas; None if the line does not have it.
+    /// Checksum, 0 without formulas; None if the line has none.
     pub formulas: Option<u32>,
 }
 
 /// The answer and its limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// Holders, and whether there was no other. A log of an earlier release does not say until when
-    /// it is complete.
+    /// Holders, and whether there was no other. Logs of earlier releases do not say until when they
+    /// are complete.
     pub found: Found,
     /// Lines that are not records.
     pub unreadable: u64,
-    /// The configuration in use at the end of the time, and since when.
+    /// The configuration in use at the end of the time.
     pub in_use: Option<Adoption>,
-    /// When others came into use, if that was in the time in question: the latest such change.
+    /// Latest change within the time in question.
     pub changed_us: Option<u64>,
-    /// The first later change of the configuration.
+    /// The first later change.
     pub next_change: Option<Adoption>,
-    /// When the formulas in question were adopted, if that was after the time.
+    /// When the formulas in question were adopted, if later.
     pub adopted_later_us: Option<u64>,
 }
 
@@ -106,10 +106,10 @@ pub struct HistoryError {
     pub source: io::Error,
 }
 
-/// The files of a log in the order of time: the rotated ones, then `path` itself.
+/// The files of a log in the order of time: the rotated ones, then `path`.
 ///
 /// # Errors
-/// The folder cannot be listed, or no file of the log exists.
+/// The folder cannot be listed, or no file exists.
 pub fn files_of(path: &Path) -> Result<Vec<PathBuf>, HistoryError> {
     let error = |source| HistoryError { path: path.to_owned(), source };
     let mut files = rotated(path).map_err(error)?;
@@ -119,12 +119,11 @@ pub fn files_of(path: &Path) -> Result<Vec<PathBuf>, HistoryError> {
     Ok(files)
 }
 
-/// Answers `query` from `files`, which must be in the order of time. Calls `progress` with the
-/// bytes that were read and all there are; it answers whether the search goes on.
+/// Answers `query` from `files` in the order of time. Calls `progress` with the bytes read and all
+/// bytes; false ends the search.
 ///
 /// # Errors
-/// [`HistoryError`] if a file cannot be read, or the search was ended
-/// ([`io::ErrorKind::Interrupted`]).
+/// A file cannot be read, or the search was ended ([`io::ErrorKind::Interrupted`]).
 pub fn look_up(
     files: &[PathBuf],
     query: &Query<'_>,
@@ -133,10 +132,10 @@ pub fn look_up(
     look_up_within(files, query, usize::MAX, progress)
 }
 
-/// As [`look_up`], in bounded memory: with at most so many holders.
+/// As [`look_up`], with bounded memory.
 ///
 /// # Errors
-/// As [`look_up`]; also if there are more holders.
+/// As [`look_up`], or there are more holders.
 pub fn look_up_within(
     files: &[PathBuf],
     query: &Query<'_>,
@@ -175,7 +174,6 @@ pub fn look_up_within(
     search.end().map_err(|error| HistoryError { path: first, source: io::Error::other(error) })
 }
 
-/// The fields of a line that matter here.
 #[derive(Deserialize)]
 struct Line<'a> {
     event: &'a str,
@@ -213,30 +211,30 @@ fn nullable<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Option<&'de st
     Option::deserialize(input).map(Some)
 }
 
-/// A worker of the current run.
+/// In the current run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worker {
-    /// The number that comes next; 0 before there was one.
+    /// Next number; 0 before the first.
     next: u64,
-    /// Time of its last record, by the clock of the run.
+    /// Time of the last record, by the clock of the run.
     last_us: u64,
 }
 
-/// The change of formulas that was the latest one at the time in question.
+/// The latest change of formulas at the time in question.
 struct Change {
-    /// The number of the first configuration with these.
+    /// Of the first configuration with these formulas.
     generation: u32,
     /// Workers that had recorded by then which mappings kept their ports.
     recorded: BTreeSet<u8>,
     /// Workers of its run.
     workers: usize,
-    /// True after its run.
+    /// Its run has ended.
     is_over: bool,
 }
 
 struct Search<'a> {
     query: Query<'a>,
-    /// The address as it appears in lines, with its quotes.
+    /// The address in quotes, as in lines.
     needle: Vec<u8>,
     replay: Replay,
     realms: Vec<String>,
@@ -246,14 +244,14 @@ struct Search<'a> {
     /// Time of day less the clock of the run.
     offset: i64,
     covered_us: u64,
-    /// Time of the line before, or 0.
+    /// Time of the previous line, or 0.
     last_us: u64,
-    /// The file that the latest lines were written to, if known.
+    /// File of the latest lines, if known.
     written_to: Option<String>,
-    /// Notes about other logs, if the answer is not complete.
+    /// Other logs to read, for an incomplete answer.
     others: Vec<String>,
-    /// True if a line is older than one before it, and nothing says why: the clock was set back
-    /// while lines were lost, or files that overlap were read one after the other.
+    /// A line is older than an earlier one, unexplained: the clock was set back while lines were
+    /// lost, or the files overlap.
     is_out_of_order: bool,
 }
 
@@ -303,7 +301,7 @@ impl<'a> Search<'a> {
         {
             let is_report = kind.is_allocation() && contains(rest, b"\"log_opened\"");
             let cause = if is_report { Cause::LogOpened } else { Cause::None };
-            // Of no address in question.
+            // An address that was not asked for.
             let asked = self.query.asked.address;
             let is_none = asked.is_unspecified() || is_host_number(asked.to_bits());
             let other = Ipv4Addr::from_bits(u32::from(is_none));
@@ -325,7 +323,7 @@ impl<'a> Search<'a> {
                 self.begin(time_us);
             }
             "opened" => {
-                // It may have no earlier records.
+                // There may be no earlier record of it.
                 if time_us <= self.query.to_us {
                     self.adopted(&line, time_us);
                 }
@@ -344,7 +342,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// True if a record has the address in question, or its subscriber is one of the hosts.
     fn is_about(&self, rest: &[u8]) -> bool {
         match self.query.asked.host {
             None => contains(rest, &self.needle),
@@ -361,20 +358,20 @@ impl<'a> Search<'a> {
         (self.offset, self.covered_us) = (0, time_us);
     }
 
-    /// A run began at a time that no line says: something may have been open already. Its end, or a
-    /// report, says since when.
+    /// A run began at an unknown time: mappings may already have been open. Their end, or a report,
+    /// says since when.
     fn begin_before(&mut self, time_us: u64) {
         self.begin(self.last_us.min(time_us));
         self.replay.doubt(time_us);
     }
 
-    /// Time by the clock of the run.
+    /// By the clock of the run.
     fn monotonic_us(&self, time_us: u64) -> u64 {
         time_us.saturating_add_signed(self.offset.saturating_neg()).min(TIME_MAX_US)
     }
 
-    /// The clock was set by so much, at most `unclear_us` before. If that is not known, it was
-    /// after the latest time before which the log has everything.
+    /// The clock was set by `by_us`, at most `unclear_us` before; if unknown, after the log was
+    /// last known to be complete.
     fn clock_set(&mut self, by_us: i64, unclear_us: Option<u64>, time_us: u64) {
         self.offset = self.offset.saturating_add(by_us).clamp(-(TIME_MAX_US as i64), TIME_MAX_US as i64);
         let monotonic_us = self.monotonic_us(time_us);
@@ -382,7 +379,7 @@ impl<'a> Search<'a> {
         self.replay.set_clock(Moment { monotonic_us, unix_us: time_us }, since_us);
     }
 
-    /// No line says that the clock was set back, but it was. What else is missing is not known.
+    /// The clock was set back, but no line says so. Other lines may be missing, too.
     fn jumped(&mut self, last_us: u64, time_us: u64) {
         let back_us = last_us.saturating_sub(self.monotonic_us(time_us));
         self.clock_set(-i64::try_from(back_us).unwrap_or(i64::MAX), None, time_us);
@@ -390,7 +387,7 @@ impl<'a> Search<'a> {
         self.is_out_of_order = true;
     }
 
-    /// All records before this time are in the log. `sequences` are the last ones of the workers.
+    /// The log is complete before this time. `sequences`: last number of each worker.
     fn covered(&mut self, sequences: &[u64], time_us: u64) {
         if !self.replay.is_running() {
             self.begin_before(time_us);
@@ -407,7 +404,7 @@ impl<'a> Search<'a> {
             if next > last.saturating_add(1) {
                 self.replay.doubt(TIME_MAX_US);
             } else if next <= *last {
-                // Lines are missing that nothing else shows.
+                // Nothing else shows that lines are missing.
                 let amount = u32::try_from(last - next + 1).unwrap_or(u32::MAX);
                 let gap = Event { sequence: next, amount, ..Event::new(EventKind::Gap, at) };
                 self.replay.push(WorkerId(worker as u8), &gap, None);
@@ -429,7 +426,7 @@ impl<'a> Search<'a> {
         &mut self.workers[place]
     }
 
-    /// A record of a worker, without its time.
+    /// `event` has no time yet.
     fn record(&mut self, worker: u8, event: &Event, host: Option<HostName>, time_us: u64) {
         let Worker { next, last_us } = *self.worker(worker);
         let is_before = event.sequence < next;
@@ -452,7 +449,7 @@ impl<'a> Search<'a> {
 
     fn numbered(&mut self, line: &Line<'_>, time_us: u64) {
         let kind = EventKind::ALL.into_iter().find(|kind| kind.name() == line.event);
-        // Earlier releases may have had other kinds, later ones may have more.
+        // Other releases may have other kinds.
         let (Some(worker), Some(sequence)) = (line.worker, line.sequence) else {
             return;
         };
@@ -467,7 +464,7 @@ impl<'a> Search<'a> {
             }
             _ => {}
         }
-        // A kind without meaning for a holder takes only its number.
+        // It concerns no holder and only takes its number.
         let kind = kind.unwrap_or(EventKind::Refused);
         let mut event = Event { sequence, ..Event::new(kind, Instant::ORIGIN) };
         event.cause = match line.cause {
@@ -485,7 +482,7 @@ impl<'a> Search<'a> {
         self.record(worker, &event, host, time_us);
     }
 
-    /// What it is about. False if fields are missing or wrong.
+    /// False if fields are missing or wrong.
     fn allocation(&mut self, line: &Line<'_>, event: &mut Event, host: &mut Option<HostName>) -> bool {
         let protocol = match line.protocol {
             None => None,
@@ -533,8 +530,8 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Records go to this log from here on. A file may be opened for the second time; then records
-    /// of the time between are in another log. Their numbers are missing here.
+    /// Records go to this log from here on. Since an earlier opening they may have gone to another
+    /// one: their numbers are missing here.
     fn opened(&mut self, line: Line<'_>, time_us: u64) {
         if !self.replay.is_running() {
             self.begin_before(time_us);
@@ -546,7 +543,7 @@ impl<'a> Search<'a> {
         self.written_to = line.file;
     }
 
-    /// A configuration came into use; each worker reports it.
+    /// Each worker reports a new configuration.
     fn adopted(&mut self, line: &Line<'_>, time_us: u64) {
         let formulas = match line.formulas {
             Some(NO_FORMULAS) => Some(0),
@@ -570,7 +567,7 @@ impl<'a> Search<'a> {
             }
             return;
         }
-        // Only one worker reported it before the time; the others do so later.
+        // The other workers report the same later.
         let is_new = history.in_use.is_none_or(|known| known.formulas != formulas || formulas.is_none());
         if is_new {
             history.next_change.get_or_insert(adoption);
@@ -616,22 +613,21 @@ impl<'a> Search<'a> {
     }
 }
 
-/// How files of gzip, zstd and xz begin.
+/// First bytes of gzip, zstd and xz files.
 const COMPRESSED: [&[u8]; 3] = [&[0x1f, 0x8b], &[0x28, 0xb5, 0x2f, 0xfd], &[0xfd, 0x37, 0x7a, 0x58, 0x5a]];
-/// Causes of records that change what is known.
 const LOG_OPENED: &str = Cause::LogOpened.name();
 const CONFIGURATION: &str = Cause::Configuration.name();
 const NO_ALLOCATION: &str = Cause::NoAllocation.name();
-/// Longest line; a longer one is not a record.
+/// A longer line is not a record.
 const LINE_MAX: u64 = 1 << 16;
-/// Bytes that are read at once.
+/// Bytes read at once.
 const PIECE: usize = 1 << 20;
-/// A step back of the clock that matters, in µs.
+/// A smaller step back of the clock does not matter.
 const STEP_US: u64 = 10_000;
-/// Times are before this one.
+/// Later times are invalid.
 const TIME_MAX_US: u64 = 1 << 59;
 
-/// The time at the start of a line, and what follows it.
+/// The time at the start of a line, and the rest.
 fn time_of(line: &[u8]) -> Option<(u64, &[u8])> {
     let rest = line.strip_prefix(b"{\"time\":\"")?;
     let (text, rest) = rest.split_at_checked(rest.iter().position(|byte| *byte == b'"')?)?;
@@ -639,7 +635,7 @@ fn time_of(line: &[u8]) -> Option<(u64, &[u8])> {
     (time_us < TIME_MAX_US).then_some((time_us, rest))
 }
 
-/// The IPv6 host or prefix that is the subscriber of a record, as Natrix writes it.
+/// An IPv6 subscriber, as Natrix writes it.
 fn host_of(rest: &[u8]) -> Option<HostName> {
     const FIELD: &[u8] = b"\"subscriber\":\"";
     let place = rest.windows(FIELD.len()).position(|bytes| bytes == FIELD)?;
@@ -651,7 +647,7 @@ fn host_of(rest: &[u8]) -> Option<HostName> {
     Subscriber::host(core::str::from_utf8(text).ok()?, None)
 }
 
-/// Worker, number and kind of a line as Natrix writes it, whose end is there.
+/// Worker, number and kind of a whole line, as Natrix writes it.
 fn record_of(rest: &[u8]) -> Option<(u8, u64, EventKind)> {
     fn number(text: &[u8]) -> Option<(u64, &[u8])> {
         let (digits, rest) = text.split_at_checked(text.iter().position(|byte| !byte.is_ascii_digit())?)?;
@@ -680,13 +676,13 @@ fn contains(line: &[u8], needle: &[u8]) -> bool {
 
 #[doc(hidden)]
 pub mod fuzzing {
-    //! Claims about lines of any bytes.
+    //! Claims about arbitrary bytes.
 
     use export::store::Holder;
 
     use super::*;
 
-    /// Lines of a log, asked about the time that the first bytes say.
+    /// The first bytes choose the time and endpoint in question.
     pub fn lines(bytes: &[u8]) {
         let Some((head, lines)) = bytes.split_first_chunk::<3>() else { return };
         let at_us = 1_795_289_400_000_000 + u64::from(head[0]) * 1_000_000;
@@ -696,7 +692,7 @@ pub mod fuzzing {
         let mut search = Search::new(Query::moment(asked, at_us), usize::MAX);
         lines.split_inclusive(|byte| *byte == b'\n').for_each(|line| search.line(line));
         let Ok(History { found, .. }) = search.end() else { return };
-        // If the clock was set back, a holding may seem to have begun after the time.
+        // After a step back, a holding may seem to have begun after the time.
         let is_asked = |holder: &Holder| holder.external == address || holder.subscriber.ipv4() == Some(address);
         assert!(found.holders.iter().all(is_asked), "a holding that was not asked about: {found:?}");
         assert!(found.is_complete || !found.notes.is_empty(), "an answer that is not complete says why");

@@ -1,5 +1,5 @@
-//! The answer for a time: from the event log, and by the formulas of the configuration of that
-//! time, whose ports have no records. Notes say what makes the whole uncertain.
+//! The answer for a time, from the event log and from the formulas of that time's configuration,
+//! whose ports have no records. Notes say what makes it uncertain.
 
 use core::net::Ipv4Addr;
 use std::path::Path;
@@ -19,24 +19,23 @@ use crate::formula::NoAnswer;
 use crate::log::History;
 use crate::log::Query;
 
-/// The answers of the formulas of a configuration.
+/// What the formulas of a configuration say.
 #[derive(Debug)]
 pub struct Formulas<'a> {
-    /// The file of the configuration.
+    /// The configuration.
     file: &'a Path,
     slices: Vec<Slice>,
     checksum: u32,
 }
 
 impl<'a> Formulas<'a> {
-    /// The answers of the configuration in `file`; none if the pool of the address has no formula,
-    /// because the log has its ports.
+    /// Empty if the address's pool has no formula: then the log has its ports.
     ///
     /// # Errors
     /// The configuration has no such VRF, or a formula is impossible.
     pub fn of(settings: &Settings, file: &'a Path, asked: &Asked<'_>) -> Result<Formulas<'a>, NoAnswer> {
         let answers = match formula::find(settings, asked) {
-            // They serve no IPv6 hosts.
+            // Formulas serve no IPv6 hosts.
             _ if asked.host.is_some() => Vec::new(),
             Err(NoAnswer::NotDeterministic { .. }) => Vec::new(),
             answers => answers?,
@@ -58,9 +57,9 @@ impl<'a> Formulas<'a> {
         Ok(Formulas { file, slices: slices.collect(), checksum: nat::deterministic::checksum(settings) })
     }
 
-    /// Where the log has another holder, it decides: a mapping that is older than a change of the
-    /// formulas keeps its port until it ends. Removes the answers that it refutes for the whole
-    /// `question`, and notes that there are some.
+    /// The log decides: a mapping that is older than a change of the formulas keeps its port until
+    /// it ends. Removes answers that other holders refute for the whole `question`, and notes
+    /// doubtful ones.
     pub fn yield_to(&mut self, question: &Question, found: &mut Found) {
         let differs = |slice: &Slice, holder: &Holder| {
             let has_ports = holder.first_port <= slice.last_port && slice.first_port <= holder.last_port;
@@ -69,7 +68,7 @@ impl<'a> Formulas<'a> {
             let is_other = is_of_other_realm || holder.subscriber != Subscriber::Ipv4(slice.subscriber);
             is_other && holder.external == slice.external && has_ports
         };
-        // A holder is one of the port, of this protocol, if these were asked for.
+        // Holders have the port and protocol that were asked for.
         let Question { from_us, to_us, .. } = *question;
         let answer = &*found;
         let has_all = |holder: &Holder| {
@@ -88,7 +87,7 @@ impl<'a> Formulas<'a> {
             let (count, refuting) =
                 others.fold((0, 0), |(all, refuting), other| (all + 1, refuting + usize::from(refutes(other))));
             is_contested |= count > 0;
-            // Only the holders of an external address are searched, not those of each slice.
+            // Only holders of an external address are searched, not those of each slice.
             let is_searched = slice.external == question.address;
             is_of_subscriber |= !is_searched;
             slice.is_contested = count > 0 || !is_searched || found.are_formulas_doubtful;
@@ -104,7 +103,7 @@ impl<'a> Formulas<'a> {
         }
     }
 
-    /// The answers. `is_alone`: no log shows that the formulas were in use.
+    /// `is_alone`: no log shows that the formulas were in use.
     pub fn into_slices(self, is_alone: bool) -> Vec<Slice> {
         self.slices.into_iter().map(|slice| Slice { is_alone, ..slice }).collect()
     }
@@ -115,27 +114,27 @@ impl<'a> Formulas<'a> {
     }
 }
 
-/// Ports of a subscriber by the formula of a deterministic pool, while the configuration is in use.
+/// A subscriber's ports by formula, while the configuration is in use.
 #[derive(Debug)]
 pub struct Slice {
-    /// The name of the subscriber's realm.
+    /// Realm of the subscriber.
     pub realm: String,
-    /// Who has the ports.
+    /// Holder of the ports.
     pub subscriber: Ipv4Addr,
-    /// The external address.
+    /// External address.
     pub external: Ipv4Addr,
-    /// The first port of the slice.
+    /// First port.
     pub first_port: u16,
-    /// The last one.
+    /// Last port.
     pub last_port: u16,
-    /// The log has another holder of some of these ports, or may have one.
+    /// The log has, or may have, another holder of some of these ports.
     is_contested: bool,
     /// No log shows that the formula was in use.
     is_alone: bool,
 }
 
 impl Slice {
-    /// Whether the answer is sure.
+    /// True if nothing contests it and a log confirms the formula.
     pub fn is_certain(&self) -> bool {
         !self.is_alone && !self.is_contested
     }
@@ -162,15 +161,15 @@ impl Slice {
     }
 }
 
-/// Whether the formulas of a configuration were in use at the time, by the log.
+/// What the log says about the formulas at the time.
 enum Standing {
-    /// They were.
+    /// In use.
     InUse,
-    /// Others were for a part of the time.
+    /// Changed within the time.
     Changed { at_us: u64 },
-    /// Other formulas were.
+    /// Others were in use.
     Others { since_us: u64, adopted_later_us: Option<u64> },
-    /// The log does not say. Has the time of the first later change.
+    /// Not known; with the time of the first later change.
     Unknown { changed_us: Option<u64> },
 }
 
@@ -219,20 +218,20 @@ impl Standing {
     }
 }
 
-/// The answer.
+/// Both sources of the answer.
 #[derive(Debug)]
 pub struct Answer<'a> {
     /// The question.
     pub query: Query<'a>,
     /// What the log has, or why no log was read.
     pub history: Result<History, String>,
-    /// What the formulas of a configuration say, if one was given.
+    /// What the formulas say, if a configuration was given.
     pub formulas: Option<Formulas<'a>>,
 }
 
 impl Answer<'_> {
-    /// Joins the two: the holders in the log, and the slices of formulas that may have been in use.
-    /// What limits the answer is in its notes.
+    /// Holders in the log, and slices of formulas that may have been in use. Notes limit the
+    /// answer.
     pub fn join(self) -> (Found, Vec<Slice>) {
         let Query { asked, from_us, to_us, .. } = self.query;
         let changed = self.history.as_ref().is_ok_and(|history| history.changed_us.is_some());
@@ -261,7 +260,7 @@ impl Answer<'_> {
                 (Found::default(), Standing::Unknown { changed_us: None }, Some(note))
             }
         };
-        // A formula that was not in use at the time is not an answer.
+        // Formulas that were not in use are no answer.
         let is_one = matches!(standing, Standing::InUse | Standing::Unknown { .. });
         if is_one {
             formulas.yield_to(&asked.question(from_us, to_us), &mut found);
@@ -324,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Subscribers of the slices that are left, and whether a note says that the log decides.
+    /// Subscribers of the remaining slices; true if a note says that the log decides.
     fn left(question: &Question, holders: Vec<Holder>) -> (Vec<(u8, bool)>, bool) {
         let slices = vec![slice(1, 2_000), slice(2, 3_000)];
         let mut formulas = Formulas { file: Path::new("natrix.toml"), slices, checksum: 1 };
@@ -347,7 +346,7 @@ mod tests {
         assert_eq!(left(&asked, vec![]), (vec![(1, false), (2, false)], false));
         assert_eq!(left(&asked, vec![holder(1, 2_500)]), (vec![(1, false), (2, false)], false), "they agree");
         assert_eq!(left(&asked, vec![holder(9, 2_500)]), (vec![(2, false)], true), "the first is innocent");
-        // The formula may be right for TCP, for another moment, or if the holder is not certain.
+        // It may be right for TCP, at another moment, or against an uncertain holder.
         let kept = (vec![(1, true), (2, false)], true);
         assert_eq!(left(&Question { protocol: None, ..asked }, vec![holder(9, 2_500)]), kept);
         let begun_in_it = Holder { since_us: 7_000, ..holder(9, 2_500) };

@@ -8,10 +8,10 @@ use export::utc_text;
 use serde_json::Value;
 use serde_json::json;
 
-/// What came of a lookup of an earlier time, in the words of the audit log.
+/// Result of a lookup of an earlier time, as in the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Those who had the endpoint.
+    /// Number of holders.
     pub holders: usize,
     /// No records of that time are missing.
     pub is_complete: bool,
@@ -32,7 +32,7 @@ pub fn realm_of(holder: &Holder) -> String {
     holder.vrf.clone().unwrap_or_else(|| holder.realm.to_string())
 }
 
-/// A holder as JSON, with the fields of the answers from lines.
+/// With the fields of the answers from lines.
 pub fn object(holder: &Holder) -> Value {
     let (until, ended_by_restart) = match holder.until {
         Until::Open => (None, false),

@@ -1,5 +1,5 @@
-//! Lends the pages of an [`Arena`](crate::Arena) to collections of other crates, so that a
-//! benchmark compares structures and not pages.
+//! Lends [`Arena`](crate::Arena) pages to collections of other crates, so that benchmarks compare
+//! structures and not pages.
 
 #![allow(unsafe_code, reason = "an allocator hands out raw memory")]
 
@@ -16,17 +16,17 @@ use allocator_api2::alloc::Allocator;
 
 use crate::arena::Mapping;
 
-/// Mapped bytes of each block by address. Rounding depends on the pages that were free.
+/// Mapped bytes by address of a block. Rounding depends on the pages that were free.
 static MAPPED: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(|| Mutex::new(HashMap::new()));
 
 fn mapped() -> MutexGuard<'static, HashMap<usize, usize>> {
-    // Every single operation leaves the map whole, so a poisoned lock is usable.
+    // Every operation leaves the map whole, so a poisoned lock is usable.
     MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Maps each allocation by itself, on hugepages if possible, with all pages present.
+/// Maps each allocation by itself, present and on hugepages if possible.
 ///
-/// Each allocation costs a system call and at least a page, so this is for few and large blocks.
+/// For few and large blocks: each costs a system call and at least a page.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ArenaPages;
 

@@ -1,17 +1,15 @@
 //! A fixed-length array of zeroed records on the largest pages that the machine has.
 //!
 //! ```text
-//!   Arena<T>          anonymous mapping, 2 MiB aligned, filled in by the kernel when it is made
+//!   Arena<T>          anonymous mapping, 2 MiB aligned, populated when it is made
 //!   ┌─────┬─────┬─────┬─ ─ ─┬─────┬──────────┐
-//!   │ T 0 │ T 1 │ T 2 │     │T n-1│ rounding │     pages: 1 GiB, else 2 MiB, else transparent,
-//!   else plain
-//!   └─────┴─────┴─────┴─ ─ ─┴─────┴──────────┘
+//!   │ T 0 │ T 1 │ T 2 │     │T n-1│ rounding │     pages: 1 GiB, else 2 MiB,
+//!   └─────┴─────┴─────┴─ ─ ─┴─────┴──────────┘     else transparent, else plain
 //! ```
 //!
-//! A table of gigabytes on 4 KiB pages misses the TLB on almost every packet; on hugepages it does
-//! not. An arena takes all its memory when it is made. So no packet waits for a page fault, and the
-//! machine cannot run out of memory later. The exceptions are [`Arena::reserved`], for small tables
-//! that most machines never use, and programs that ask for it: [`provide_on_demand`].
+//! Gigabytes on 4 KiB pages miss the TLB on almost every packet; on hugepages they do not. An arena
+//! takes all its memory when it is made: no packet waits for a page fault, and the machine cannot
+//! run out later. Exceptions: [`Arena::reserved`], [`Arena::growing`] and [`provide_on_demand`].
 
 #![allow(unsafe_code, reason = "maps memory and shows it as a slice")]
 
@@ -39,24 +37,24 @@ use crate::prefetch::prefetch_write;
 use crate::stock::Need;
 use crate::turn::Turn;
 
-/// Arenas of fewer bytes are made without asking how much memory is left: the answer is in files
-/// that take the kernel a millisecond. What starts plans all its tables together before.
+/// Smaller arenas do not ask how much memory is left, which takes the kernel a millisecond.
+/// Whatever starts plans all its tables together before.
 const ASKED_FROM: usize = 8 << 20;
 
-/// Bytes of this process's arenas that suit hugepages but are on ordinary pages.
+/// See [`missed_bytes`].
 static MISSED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Whether new arenas get their pages only when each is first written.
+/// See [`provide_on_demand`].
 static IS_ON_DEMAND: AtomicBool = AtomicBool::new(false);
 
-/// From now on all arenas of this process are made like [`Arena::reserved`]. For tests and fuzzers,
-/// which make thousands of instances and use a few records of each: the kernel takes longer to
-/// provide all pages of an instance than most of them run.
+/// From now on this process makes all arenas like [`Arena::reserved`]. For tests and fuzzers, which
+/// make thousands of instances and use few records: providing all pages takes longer than most of
+/// them run.
 pub fn provide_on_demand() {
     IS_ON_DEMAND.store(true, Ordering::Relaxed);
 }
 
-/// Bytes of live arenas that suit hugepages but are on ordinary pages for lack of hugepages.
+/// Bytes of live arenas that suit hugepages but are on ordinary pages, for lack of hugepages.
 pub fn missed_bytes() -> u64 {
     MISSED_BYTES.load(Ordering::Relaxed)
 }
@@ -64,7 +62,7 @@ pub fn missed_bytes() -> u64 {
 /// Why an arena cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
-    /// The machine or the control group has less memory left than the table needs.
+    /// The machine or the control group has less memory left.
     #[error("table needs {needed} bytes of memory, {available} are available; lower the limits or add memory")]
     NotEnough {
         /// Bytes requested.
@@ -72,7 +70,7 @@ pub enum ArenaError {
         /// Bytes available.
         available: u64,
     },
-    /// Length times record size exceeds the address space.
+    /// More than the address space.
     #[error("table of {length} records of {record_bytes} bytes is larger than the address space; lower the limits")]
     TooLarge {
         /// Records requested.
@@ -98,10 +96,10 @@ pub enum ArenaError {
 pub struct Arena<T> {
     first: NonNull<T>,
     length: usize,
-    /// Bytes mapped; 0 without a mapping.
+    /// 0 without a mapping.
     mapped: usize,
     pages: PageKind,
-    /// Bytes that suit hugepages but are on ordinary pages.
+    /// See [`missed_bytes`].
     missed: u64,
     owns: PhantomData<T>,
 }
@@ -112,7 +110,7 @@ unsafe impl<T: Send> Send for Arena<T> {}
 unsafe impl<T: Sync> Sync for Arena<T> {}
 
 impl<T> Arena<T> {
-    /// The memory that an arena of `length` records will take.
+    /// Memory that an arena of this length takes.
     pub const fn need(length: usize) -> Need {
         Need::Table((length as u64).saturating_mul(size_of::<T>() as u64))
     }
@@ -122,14 +120,13 @@ impl<T: FromZeros> Arena<T> {
     /// An arena of `length` records, all bytes zero.
     ///
     /// # Errors
-    /// Names the bytes needed and available. Nothing is taken then.
+    /// Nothing is taken then.
     pub fn zeroed(length: usize) -> Result<Arena<T>, ArenaError> {
         const { assert!(!needs_drop::<T>(), "an arena does not drop its records") };
         const { assert!(align_of::<T>() <= 4096, "pages are aligned to 4 KiB at least") };
         let too_large = ArenaError::TooLarge { length, record_bytes: size_of::<T>() };
         let bytes = match length.checked_mul(size_of::<T>()) {
-            // The slack keeps every rounding below from overflowing, and slices within
-            // `isize::MAX`.
+            // Room for all rounding below; slices stay within `isize::MAX`.
             Some(bytes) if bytes <= isize::MAX as usize - 2 * pages::PAGE_1G as usize => bytes,
             _ => return Err(too_large),
         };
@@ -147,12 +144,12 @@ impl<T: FromZeros> Arena<T> {
     }
 
     /// Like [`Arena::zeroed`], on ordinary pages that the kernel provides when each is first
-    /// written: an access may take a page fault (about a microsecond), once a page. For tables that
-    /// take kilobytes and may never be used.
+    /// written: a page fault, about a microsecond, once a page. For small tables that most machines
+    /// never use.
     ///
     /// # Errors
-    /// As for [`Arena::zeroed`], but memory that is short later is noticed only then, by the
-    /// kernel, so plans of memory count the whole arena ([`Arena::need`]).
+    /// As for [`Arena::zeroed`]. A later shortage of memory is noticed only then, by the kernel, so
+    /// plans of memory count the whole arena ([`Arena::need`]).
     pub fn reserved(length: usize) -> Result<Arena<T>, ArenaError> {
         const { assert!(!needs_drop::<T>(), "an arena does not drop its records") };
         const { assert!(align_of::<T>() <= 4096, "pages are aligned to 4 KiB at least") };
@@ -166,7 +163,7 @@ impl<T: FromZeros> Arena<T> {
     }
 
     /// Like [`Arena::reserved`], on transparent hugepages if the machine has them. For large tables
-    /// whose first records are used first, so that few pages are in use for few records.
+    /// that use their first records first, so that few records need few pages.
     ///
     /// # Errors
     /// As for [`Arena::reserved`].
@@ -195,7 +192,7 @@ impl<T: FromZeros> Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// Memory that the kernel has provided: all of it, unless it is only reserved.
+    /// Memory that the kernel has provided: all of it, unless reserved only.
     pub fn resident_bytes(&self) -> usize {
         if self.mapped == 0 {
             return 0;
@@ -209,25 +206,24 @@ impl<T> Arena<T> {
         self.pages
     }
 
-    /// Memory taken, rounding to pages included.
+    /// Memory taken, rounded to pages.
     pub fn bytes(&self) -> usize {
         self.mapped
     }
 
-    /// The record at `index`. Panics out of range, which is a bug of the caller: indices come from
-    /// our own tables.
+    /// Panics out of range, which is a bug of the caller: indices come from our own tables.
     #[inline(always)]
     pub fn at(&self, index: u32) -> &T {
         &self[index as usize]
     }
 
-    /// The record at `index`, to change. Panics out of range, like [`Arena::at`].
+    /// Panics out of range, like [`Arena::at`].
     #[inline(always)]
     pub fn at_mut(&mut self, index: u32) -> &mut T {
         &mut self[index as usize]
     }
 
-    /// Prefetches the cache line of the record at `index`. No effect out of range.
+    /// Prefetches the record's cache line. No effect out of range.
     #[inline(always)]
     pub fn prefetch(&self, index: usize) {
         if let Some(record) = self.get(index) {
@@ -235,7 +231,7 @@ impl<T> Arena<T> {
         }
     }
 
-    /// Like [`Arena::prefetch`], for a record that only this worker writes, and will write soon.
+    /// The same for a record that only this worker writes, and will write soon.
     #[inline(always)]
     pub fn prefetch_write(&self, index: usize) {
         if let Some(record) = self.get(index) {
@@ -284,29 +280,27 @@ impl<T> fmt::Debug for Arena<T> {
     }
 }
 
-/// Zeroed memory.
 pub(crate) struct Mapping {
     pub(crate) start: NonNull<u8>,
     pub(crate) bytes: usize,
     pages: PageKind,
-    /// Bytes that suit hugepages but are on ordinary pages.
+    /// See [`missed_bytes`].
     missed: u64,
 }
 
 impl Mapping {
-    /// All pages present, unless this process asked otherwise.
+    /// All pages are present, except after [`provide_on_demand`].
     pub(crate) fn new(bytes: usize) -> Result<Mapping, ArenaError> {
         if IS_ON_DEMAND.load(Ordering::Relaxed) {
             return Mapping::reserved(bytes);
         }
-        // Reserved hugepages are outside `MemAvailable`. The kernel counts them itself and refuses
-        // if there are too few.
+        // `MemAvailable` excludes reserved hugepages; the kernel refuses if there are too few.
         for (kind, rounded) in pages::worth(bytes as u64) {
             let rounded = rounded as usize;
             let flag = if kind == PageKind::Huge1G { libc::MAP_HUGE_1GB } else { libc::MAP_HUGE_2MB };
             let turn = Turn::wait();
             let answer = map(rounded, libc::MAP_HUGETLB | flag);
-            // They are reserved, and no longer count as free for others.
+            // The pages are reserved and no longer count as free.
             drop(turn);
             if let Ok(start) = answer {
                 let mapping = Mapping { start, bytes: rounded, pages: kind, missed: 0 };
@@ -348,7 +342,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Address space whose pages the kernel provides when they are first written.
+    /// The kernel provides each page when it is first written.
     pub(crate) fn reserved(bytes: usize) -> Result<Mapping, ArenaError> {
         let needed = bytes.next_multiple_of(page_bytes());
         let refused = |source| {
@@ -371,7 +365,7 @@ impl Mapping {
         present.iter().filter(|page| **page & 1 == 1).count() * page
     }
 
-    /// Makes the kernel provide every page now.
+    /// Provides every page now.
     fn fill_in(&self) -> io::Result<()> {
         // SAFETY: populating a range of this mapping changes no contents.
         let answer = unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_POPULATE_WRITE) };
@@ -382,7 +376,7 @@ impl Mapping {
         if error.raw_os_error() != Some(libc::EINVAL) {
             return Err(error);
         }
-        // Kernels before 5.14 do not know the advice, so touch each page.
+        // Kernels before 5.14 do not know the advice.
         for offset in (0..self.bytes).step_by(page_bytes()) {
             // SAFETY: inside the mapping, to which no other pointer exists yet.
             unsafe { self.start.as_ptr().add(offset).write_volatile(0) };
@@ -415,7 +409,7 @@ fn map(bytes: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
     NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapping at address zero"))
 }
 
-/// Like `map`, aligned to 2 MiB. Otherwise the first and last pages could not be huge.
+/// Aligned to 2 MiB, or the first and last pages could not be huge.
 fn map_aligned(bytes: usize) -> io::Result<NonNull<u8>> {
     let wide = map(bytes + PAGE_2M, 0)?;
     let before = wide.as_ptr().addr().next_multiple_of(PAGE_2M) - wide.as_ptr().addr();
@@ -434,7 +428,7 @@ fn map_aligned(bytes: usize) -> io::Result<NonNull<u8>> {
     }
 }
 
-/// Alignment that transparent hugepages need.
+/// Alignment for transparent hugepages.
 const PAGE_2M: usize = pages::PAGE_2M as usize;
 
 fn page_bytes() -> usize {

@@ -2,8 +2,7 @@
 
 use std::fs;
 
-/// Bytes on ordinary pages that can be taken without exhausting the machine or the control group of
-/// this process.
+/// Ordinary memory to take without exhausting the machine or this process's control group.
 ///
 /// None if `/proc/meminfo` does not say.
 pub fn bytes() -> Option<u64> {
@@ -13,13 +12,13 @@ pub fn bytes() -> Option<u64> {
     Some(limits.into_iter().flatten().fold(machine, u64::min))
 }
 
-/// One line of `/proc/meminfo`, or of a file in the same format, in bytes.
+/// In bytes, from `/proc/meminfo` or a file in its format.
 fn parse_meminfo(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What the kernel may still promise, if it promises no more than it has.
+/// What the kernel may still promise, if it does not overcommit.
 fn commit_bytes(meminfo: &str) -> Option<u64> {
     if fs::read_to_string("/proc/sys/vm/overcommit_memory").ok()?.trim() != "2" {
         return None;
@@ -27,7 +26,7 @@ fn commit_bytes(meminfo: &str) -> Option<u64> {
     Some(parse_meminfo(meminfo, "CommitLimit:")?.saturating_sub(parse_meminfo(meminfo, "Committed_AS:")?))
 }
 
-/// Reserved for thread stacks and small mappings of the process.
+/// For thread stacks and small mappings.
 const ADDRESS_SPACE_KEPT: u64 = 64 << 20;
 
 /// Bytes that this process may still map, on pages of any kind. None without a limit (`ulimit -v`).
@@ -47,11 +46,10 @@ pub(crate) fn transparent_bytes() -> Option<u64> {
     parse_meminfo(&fs::read_to_string("/proc/self/smaps_rollup").ok()?, "AnonHugePages:")
 }
 
-/// The room that the tightest memory limit among the control groups of this process leaves, if one
-/// is set.
+/// What the tightest memory limit among the control groups leaves, if one is set.
 fn group_bytes() -> Option<u64> {
     let version_2 = least_of_groups("", "/sys/fs/cgroup", |group| {
-        // Cached file pages count as used, but the kernel drops them under pressure.
+        // The kernel drops cached file pages under pressure.
         let cached = sum_of_lines(group, "memory.stat", &["inactive_file ", "active_file "]);
         Some(number(group, "memory.max")?.saturating_sub(number(group, "memory.current")?.saturating_sub(cached)))
     });
@@ -63,7 +61,7 @@ fn group_bytes() -> Option<u64> {
     [version_1, version_2].into_iter().flatten().min()
 }
 
-/// The room that the tightest limit on hugepages of this size (`2MB`, `1GB`) leaves, if one is set.
+/// What the tightest limit on hugepages of this size (`2MB`, `1GB`) leaves, if one is set.
 pub(crate) fn group_hugepage_bytes(size: &str) -> Option<u64> {
     let left = |group: &str, limit: &str, used: &str| {
         let [limit, used] = [limit, used].map(|name| number(group, &format!("hugetlb.{size}.{name}")));
@@ -75,8 +73,7 @@ pub(crate) fn group_hugepage_bytes(size: &str) -> Option<u64> {
     [version_1, version_2].into_iter().flatten().min()
 }
 
-/// The minimum of `left` over the control groups of this process under this controller (none in
-/// version 2).
+/// The minimum of `left` over this process's groups under the controller (none in version 2).
 fn least_of_groups(controller: &str, root: &str, left: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mut path = group_path(&membership, controller)?;
@@ -92,7 +89,7 @@ fn least_of_groups(controller: &str, root: &str, left: impl Fn(&str) -> Option<u
     }
 }
 
-/// The path in lines like `4:memory:/a/b`, or `0::/a/b` in version 2.
+/// From lines like `4:memory:/a/b`, or `0::/a/b` in version 2.
 fn group_path<'m>(membership: &'m str, controller: &str) -> Option<&'m str> {
     membership.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;

@@ -1,8 +1,8 @@
-//! Compares eight 16-bit lanes at once, for a bucket of tags and for a packet against a rule.
+//! Compares eight 16-bit lanes at once: tags of a bucket, a packet with a rule.
 
 #![allow(unsafe_code, reason = "vector intrinsics are unsafe to call")]
 
-/// One bit for each lane that equals `wanted`; lane 0 is bit 0. Branch-free.
+/// A bit for each lane that equals `wanted`, lane 0 the lowest. Branch-free.
 #[inline(always)]
 pub fn equal_lanes(lanes: &[u16; 8], wanted: u16) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -32,9 +32,8 @@ fn equal_lanes_portable(lanes: &[u16; 8], wanted: u16) -> u32 {
     lanes.iter().enumerate().fold(0, |mask, (lane, &value)| mask | u32::from(value == wanted) << lane)
 }
 
-/// True if no lane of `key` exceeds that of `first` by more than that of `spans`. The lanes are
-/// those of two words, the lowest of the first word first. A lane below `first` counts as 65 536
-/// higher. Branch-free.
+/// True if no lane of `key` exceeds that of `first` by more than that of `spans`. Lanes count from
+/// the lowest of the first word; one below `first` counts as 65 536 higher. Branch-free.
 #[inline(always)]
 pub fn are_lanes_within(key: [u64; 2], first: [u64; 2], spans: [u64; 2]) -> bool {
     #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
-//! Hugepage arena, prefetch, the single-producer single-consumer ring, and the groups of a peer:
-//! the only unsafe code outside packet-io.
+//! Hugepage arenas, prefetching, single-producer single-consumer rings, and a few system calls: the
+//! only unsafe code outside packet-io.
 
 #[cfg(feature = "allocator")]
 pub mod allocator;
@@ -32,6 +32,5 @@ pub use stock::NotEnough;
 pub use stock::Plan;
 pub use stock::Stock;
 pub use turn::Turn;
-/// The bound on the records of an [`Arena`]: derive it (`#[derive(zerocopy::FromZeros)]`) for
-/// `#[repr(C)]` records.
+/// The bound on records of an [`Arena`]: `#[derive(zerocopy::FromZeros)]` on `#[repr(C)]` records.
 pub use zerocopy::FromZeros;

@@ -1,28 +1,27 @@
-//! Selects the pages of a table, and how many bytes it takes there.
+//! Which pages suit a table, and its size there.
 
 use core::fmt;
 
-/// Bytes of an ordinary hugepage.
+/// Ordinary hugepage.
 pub const PAGE_2M: u64 = 2 << 20;
-/// Bytes of a large hugepage.
+/// Large hugepage.
 pub const PAGE_1G: u64 = 1 << 30;
 
-/// The pages of an arena, best first.
+/// An arena's pages, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PageKind {
     /// Reserved hugepages of 1 GiB.
     Huge1G,
     /// Reserved hugepages of 2 MiB.
     Huge2M,
-    /// Transparent hugepages: the kernel was asked for 2 MiB pages and supplies them while it has
-    /// any.
+    /// Asked from the kernel, which supplies 2 MiB pages while it has any.
     Transparent,
-    /// Plain pages, 4 KiB on most machines. Worth a warning for large tables.
+    /// 4 KiB on most machines. Worth a warning for large tables.
     Plain,
 }
 
 impl PageKind {
-    /// The name for messages: `1 GiB hugepages` and so on.
+    /// For messages.
     pub const fn name(self) -> &'static str {
         match self {
             PageKind::Huge1G => "1 GiB hugepages",
@@ -39,14 +38,14 @@ impl fmt::Display for PageKind {
     }
 }
 
-/// The reserved hugepages that suit a table of this size, best first, each with the bytes that the
-/// table takes there. Empty for small tables.
+/// Reserved hugepages that suit so many bytes, best first, each with the rounded size. Empty for
+/// small tables.
 pub(crate) fn worth(bytes: u64) -> impl Iterator<Item = (PageKind, u64)> {
     let kinds = [(PageKind::Huge1G, PAGE_1G), (PageKind::Huge2M, PAGE_2M)].into_iter();
     kinds.filter_map(move |(kind, page)| {
         let rounded = bytes.checked_next_multiple_of(page)?;
-        // Rounding up may waste an eighth of a large table, or half of one that fills most of a
-        // single 2 MiB page.
+        // May waste an eighth of a large table, or half of a small one that fills most of a 2 MiB
+        // page.
         let waste_max = if kind == PageKind::Huge2M && rounded == PAGE_2M { bytes } else { bytes / 8 };
         (rounded - bytes <= waste_max).then_some((kind, rounded))
     })

@@ -1,4 +1,4 @@
-//! What the kernel knows of the peer of a Unix socket, where no safe crate asks for it.
+//! The peer of a Unix socket, where no safe crate asks the kernel.
 
 #![allow(unsafe_code, reason = "getsockopt with a list of unknown length")]
 
@@ -10,11 +10,11 @@ use std::os::fd::AsRawFd;
 /// Groups that fit without a second call.
 const GROUPS_USUAL: usize = 64;
 
-/// The supplementary groups that the peer of a Unix socket had when it connected (Linux 4.13).
-/// Neither the user database nor the network is asked for them.
+/// The peer's supplementary groups when it connected (Linux 4.13). Asks neither the user database
+/// nor the network.
 ///
 /// # Errors
-/// The kernel does not have `SO_PEERGROUPS`, or this is no connected Unix socket.
+/// The kernel lacks `SO_PEERGROUPS`, or this is no connected Unix socket.
 pub fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
     let descriptor = socket.as_fd().as_raw_fd();
     let mut groups = vec![0_u32; GROUPS_USUAL];

@@ -1,8 +1,7 @@
-//! Prefetching: requests a cache line before it is needed. Only a hint, so it is safe anywhere.
+//! Requests cache lines before they are needed: only hints, so safe anywhere.
 //!
-//! Lines go to the second-level cache. A burst requests 64 at once, and x86 drops part of so many
-//! requests to the first level. The remaining way from the second level costs less than a request
-//! to the first.
+//! Lines go to the second-level cache. A burst requests 64 at once, of which x86 drops some to the
+//! first level. The way from the second level costs less than a request to the first.
 
 #![allow(unsafe_code, reason = "prefetch instructions are exposed as unsafe intrinsics")]
 
@@ -14,9 +13,9 @@ pub fn prefetch<T: ?Sized>(value: &T) {
 
 /// Prefetches the cache line at the start of `value`, to be written soon.
 ///
-/// A request for writing takes the line from other cores, on CPUs with such a request. Use it only
-/// for lines that this worker owns. x86 has no such request for the second-level cache, and needs
-/// none for a line that no other core has.
+/// Takes the line from other cores where the CPU can, so use it only for lines that this worker
+/// owns. x86 has no such request for the second-level cache, and needs none for a line that no
+/// other core has.
 #[inline(always)]
 pub fn prefetch_write<T: ?Sized>(value: &T) {
     prefetch_line_write(core::ptr::from_ref(value).cast());

@@ -11,9 +11,8 @@ use core::ops::DerefMut;
 use crate::arena::ArenaError;
 use crate::arena::Mapping;
 
-/// Records of any type, at most as many as it was made for. The address space is reserved when the
-/// list is made; the kernel provides a page when its first record is pushed. So a table that is
-/// never used takes no memory, and one that is used allocates nothing.
+/// The address space is reserved when the list is made; the kernel provides a page when its first
+/// record is pushed. So an unused table takes no memory, and a used one allocates nothing.
 ///
 /// Records are never dropped; a `T` that needs dropping does not compile.
 pub struct Reserved<T> {
@@ -29,11 +28,11 @@ unsafe impl<T: Send> Send for Reserved<T> {}
 unsafe impl<T: Sync> Sync for Reserved<T> {}
 
 impl<T> Reserved<T> {
-    /// An empty list of at most `max` records.
+    /// For at most `max` records.
     ///
     /// # Errors
-    /// [`ArenaError`] when the address space is short. Memory that is short later is noticed only
-    /// then, by the kernel, so plans of memory count the whole list.
+    /// Too little address space. A later shortage of memory is noticed only then, by the kernel, so
+    /// plans of memory count the whole list.
     pub fn new(max: usize) -> Result<Reserved<T>, ArenaError> {
         const { assert!(!needs_drop::<T>(), "a list does not drop its records") };
         const { assert!(align_of::<T>() <= 4096, "pages are aligned to 4 KiB at least") };
@@ -44,7 +43,7 @@ impl<T> Reserved<T> {
         Ok(Reserved { memory: Mapping::reserved(bytes.max(1))?, length: 0, max, owns: PhantomData })
     }
 
-    /// Appends a record and returns its place; the record itself if the list is full.
+    /// Appends a record and returns its place.
     ///
     /// # Errors
     /// The record, if the list is full.

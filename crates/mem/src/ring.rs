@@ -1,14 +1,15 @@
-//! A bounded ring from one thread to another, without locks.
+//! A bounded, lock-free ring from one thread to another.
 //!
 //! ```text
 //!            consumer: head ──┐                 ┌── tail: producer
-//!   slots   [   ][   ][   ][ a ][ b ][ c ][ d ][   ]        positions only grow; slot = position &
-//!   mask
+//!   slots   [   ][   ][   ][ a ][ b ][ c ][ d ][   ]
+//!
+//! positions only grow; slot = position & mask
 //! ```
 //!
-//! Each side keeps its own position and a copy of the other one. It renews the copy only when the
-//! ring looks full (or empty). So in steady state the two cores exchange one position line a burst
-//! and the slots. All padding is 128 bytes, because Intel CPUs fetch lines in pairs.
+//! Each side keeps its position and a copy of the other's, which it renews only when the ring looks
+//! full (or empty): in steady state a burst moves one position line and the slots between the
+//! cores. Padding is 128 bytes, because Intel CPUs fetch lines in pairs.
 
 #![allow(unsafe_code, reason = "slots are shared between two threads")]
 
@@ -23,20 +24,19 @@ use std::sync::Arc;
 
 pub mod file;
 
-/// Keeps its contents on cache lines of their own.
+/// Keeps `T` on its own cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// The state of a ring beside its slots.
 #[derive(Default)]
 #[repr(C)]
 struct Positions {
-    /// How far the consumer is; written by the consumer only.
+    /// Written by the consumer only.
     released: Padded<Released>,
     /// Next position to push that the consumer may see; written by the producer only.
     tail: Padded<AtomicUsize>,
-    /// What the consumer does not wait for; written by the producer only.
+    /// The consumer does not wait for these; written by the producer only.
     progress: Padded<Progress>,
 }
 
@@ -52,7 +52,7 @@ struct Released {
 #[derive(Default)]
 #[repr(C)]
 struct Progress {
-    /// Next position to push: a reader of the file of a killed process takes staged items, too.
+    /// Next position to push: staged items in the file of a killed process are read, too.
     staged: AtomicUsize,
     /// See [`Producer::mark`].
     mark: AtomicU64,
@@ -65,7 +65,7 @@ struct Shared<T> {
     slots: NonNull<Slot<T>>,
     /// A power of two.
     capacity: usize,
-    /// Bytes of the mapped file that has both, from its start; None: both are on the heap.
+    /// Start and bytes of the mapped file with both; None on the heap.
     mapped: Option<(NonNull<u8>, usize)>,
 }
 
@@ -122,9 +122,9 @@ impl<T> Drop for Shared<T> {
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
     tail: usize,
-    /// The position that the consumer can see.
+    /// What the consumer can see.
     published: usize,
-    /// The last known `head`; the current one is the same or further.
+    /// Last known; the real one is at least this.
     head_seen: usize,
 }
 
@@ -134,11 +134,11 @@ pub struct Consumer<T> {
     head: usize,
     /// Slots before this position are the producer's again.
     released: usize,
-    /// The last known `tail`; the current one is the same or further.
+    /// Last known; the real one is at least this.
     tail_seen: usize,
 }
 
-/// A ring for `capacity` items, rounded up to a power of two.
+/// `capacity` is rounded up to a power of two.
 pub fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     ends(Shared::on_heap(capacity.max(1).next_power_of_two()))
 }
@@ -155,7 +155,7 @@ impl<T: Send> Producer<T> {
         self.shared.capacity
     }
 
-    /// Items in the ring. The consumer may be taking some right now.
+    /// The consumer may be taking some right now.
     pub fn len(&self) -> usize {
         self.tail.wrapping_sub(self.shared.positions().released.0.head.load(Ordering::Acquire))
     }
@@ -165,7 +165,7 @@ impl<T: Send> Producer<T> {
         self.len() == 0
     }
 
-    /// True if the consumer is gone and nothing pushed will be popped.
+    /// True if the consumer is gone: nothing pushed will be popped.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.shared) < 2
     }
@@ -182,14 +182,14 @@ impl<T: Send> Producer<T> {
         capacity - self.tail.wrapping_sub(self.head_seen)
     }
 
-    /// The known free slots, at least `wanted` if there are as many. Reads the line of the other
-    /// core only if the known number is smaller.
+    /// Known free slots, at least `wanted` if there are as many. Reads the other core's line only
+    /// if fewer are known.
     #[inline]
     pub fn room(&mut self, wanted: usize) -> usize {
         self.free(wanted.min(self.capacity()))
     }
 
-    /// Writes to the slot at `tail`. The consumer cannot see it yet.
+    /// The consumer cannot see it yet.
     #[inline]
     fn write(&mut self, item: T) {
         let slot = self.shared.slot(self.tail);
@@ -200,34 +200,34 @@ impl<T: Send> Producer<T> {
         self.note_staged();
     }
 
-    /// Notes how far the slots are written, after they are.
+    /// Call it after the slots are written.
     #[inline]
     fn note_staged(&self) {
         self.shared.positions().progress.0.staged.store(self.tail, Ordering::Release);
     }
 
-    /// Leaves a number for the consumer, which it sees with all items that were published before:
-    /// a time before which nothing follows.
+    /// Leaves a time before which nothing follows. The consumer sees it together with everything
+    /// published before.
     #[inline]
     pub fn mark(&self, mark: u64) {
         self.shared.positions().progress.0.mark.store(mark, Ordering::Release);
     }
 
-    /// Shows the staged items to the consumer.
+    /// Shows staged items to the consumer.
     #[inline]
     pub fn publish(&mut self) {
-        // Without a change, leave the line with the consumer's core.
+        // Without a change the line stays with the consumer's core.
         if self.published != self.tail {
             self.published = self.tail;
             self.shared.positions().tail.0.store(self.tail, Ordering::Release);
         }
     }
 
-    /// Pushes one item, which the consumer sees after [`Producer::publish`] or the next push. So a
-    /// consumer that polls costs one line transfer a burst and not one an item.
+    /// Pushes an item that the consumer sees after [`Producer::publish`] or the next push. So a
+    /// polling consumer costs one line transfer a burst, not one an item.
     ///
     /// # Errors
-    /// Returns the item if the ring is full.
+    /// The item, if the ring is full.
     #[inline]
     pub fn stage(&mut self, item: T) -> Result<(), T> {
         if self.free(1) == 0 {
@@ -237,7 +237,7 @@ impl<T: Send> Producer<T> {
         Ok(())
     }
 
-    /// Takes back the last item that is staged and not yet published.
+    /// Takes back the last staged item that is not published.
     pub fn unstage(&mut self) -> Option<T> {
         if self.published == self.tail {
             return None;
@@ -250,10 +250,10 @@ impl<T: Send> Producer<T> {
         Some(unsafe { (*slot.get()).assume_init_read() })
     }
 
-    /// Pushes one item.
+    /// Stages an item and publishes it.
     ///
     /// # Errors
-    /// Returns the item if the ring is full.
+    /// The item, if the ring is full.
     #[inline]
     pub fn try_push(&mut self, item: T) -> Result<(), T> {
         self.stage(item)?;
@@ -261,8 +261,7 @@ impl<T: Send> Producer<T> {
         Ok(())
     }
 
-    /// Pushes items until none is left or the ring is full, and returns their number. Takes no item
-    /// that does not fit.
+    /// Pushes items while there is room and returns their number; takes none that does not fit.
     #[inline]
     pub fn push_burst<I: Iterator<Item = T>>(&mut self, items: &mut I) -> usize {
         let wanted = items.size_hint().0.clamp(1, self.capacity());
@@ -280,7 +279,7 @@ impl<T: Send> Producer<T> {
 }
 
 impl<T> Drop for Producer<T> {
-    /// Staged items belong to the ring, which drops those that nobody pops.
+    /// The ring drops staged items that nobody pops.
     fn drop(&mut self) {
         self.shared.positions().tail.0.store(self.tail, Ordering::Release);
     }
@@ -292,7 +291,7 @@ impl<T: Send> Consumer<T> {
         self.shared.capacity
     }
 
-    /// Items in the ring. The producer may be adding some right now.
+    /// The producer may be adding some right now.
     pub fn len(&self) -> usize {
         self.shared.positions().tail.0.load(Ordering::Acquire).wrapping_sub(self.head)
     }
@@ -302,7 +301,7 @@ impl<T: Send> Consumer<T> {
         self.len() == 0
     }
 
-    /// True if the producer is gone and an empty ring stays empty.
+    /// True if the producer is gone: an empty ring stays empty.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.shared) < 2
     }
@@ -318,7 +317,7 @@ impl<T: Send> Consumer<T> {
         self.tail_seen.wrapping_sub(self.head)
     }
 
-    /// Takes the item at `head`. The producer does not get the slot yet.
+    /// The producer does not get the slot yet.
     #[inline]
     fn read(&mut self) -> T {
         let slot = self.shared.slot(self.head);
@@ -329,7 +328,7 @@ impl<T: Send> Consumer<T> {
         item
     }
 
-    /// Gives the slots of all items that were taken back to the producer.
+    /// Returns the slots of all taken items to the producer.
     #[inline]
     pub fn release(&mut self) {
         if self.released != self.head {
@@ -338,8 +337,8 @@ impl<T: Send> Consumer<T> {
         }
     }
 
-    /// As [`Consumer::release`]. Leaves a number in the ring first, for a reader of its file: what
-    /// the items before this place were. It is never behind what was released.
+    /// [`Consumer::release`] with a number for a reader of the ring's file: what the items before
+    /// this place were. It is never behind the released position.
     #[inline]
     pub fn release_at(&mut self, note: u64) {
         if self.released != self.head {
@@ -348,18 +347,18 @@ impl<T: Send> Consumer<T> {
         self.release();
     }
 
-    /// Items that were taken by [`Consumer::hold_burst`] and not released.
+    /// Items taken by [`Consumer::hold_burst`] and not released.
     pub fn held(&self) -> usize {
         self.head.wrapping_sub(self.released)
     }
 
-    /// The number that the producer left last. What it published before is seen from here on.
+    /// The producer's last mark; what it published before can be popped from now on.
     pub fn mark(&self) -> u64 {
         self.shared.positions().progress.0.mark.load(Ordering::Acquire)
     }
 
-    /// Takes items like [`Consumer::pop_burst`], but they stay in the ring, for a reader of its
-    /// file, until [`Consumer::release`].
+    /// Like [`Consumer::pop_burst`], but until [`Consumer::release`] the items stay in the ring,
+    /// for a reader of its file.
     #[inline]
     pub fn hold_burst(&mut self, max: usize, mut take: impl FnMut(T)) -> usize
     where
@@ -383,11 +382,11 @@ impl<T: Send> Consumer<T> {
         Some(item)
     }
 
-    /// Pops up to `max` items in order, passes each to `take`, and returns their number.
+    /// Passes up to `max` items to `take`, in order, and returns their number.
     #[inline]
     pub fn pop_burst(&mut self, max: usize, mut take: impl FnMut(T)) -> usize {
         let count = self.filled(max).min(max);
-        // Release the slots even if `take` panics: items already taken must not be seen again.
+        // Also if `take` panics: items already taken must not be seen again.
         let release = ReleaseOnDrop(self);
         for _ in 0..count {
             take(release.0.read());

@@ -1,8 +1,8 @@
-//! Decides whether all tables together fit this machine, before the first one is taken.
+//! Decides whether all tables together fit this machine, before the first is made.
 //!
 //! Reserved hugepages are not part of the available memory, and tables that do not suit them cannot
-//! have them. So a sum and a comparison are not enough: [`Stock::plan`] places one table after the
-//! other where [`crate::Arena`] will.
+//! have them. So a sum is not enough: [`Stock::plan`] places each table where [`crate::Arena`]
+//! will.
 
 use core::fmt;
 use std::fs;
@@ -21,8 +21,7 @@ pub enum Need {
     Table(u64),
     /// Always on ordinary pages.
     Heap(u64),
-    /// Packet buffers: reserved hugepages of any size if all of them fit there, else ordinary
-    /// pages.
+    /// Packet buffers: on reserved hugepages of any size if all fit there, else on ordinary pages.
     Packets(u64),
 }
 
@@ -38,9 +37,9 @@ impl Need {
 /// Reserved hugepages of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hugepages {
-    /// All pages; None if the machine does not have this size.
+    /// None if the machine does not have this size.
     pub reserved: Option<u64>,
-    /// Pages that are neither used nor promised.
+    /// Neither used nor promised.
     pub free: u64,
 }
 
@@ -64,7 +63,7 @@ impl Stock {
         Stock { ordinary_bytes: bytes, huge_2m: none, huge_1g: none, process_bytes: u64::MAX }
     }
 
-    /// What this machine, the control groups and the limits of this process leave. An unknown limit
+    /// What this machine, the control groups and the process's limits leave; an unknown limit
     /// counts as none.
     pub fn of_this_machine() -> Stock {
         Stock {
@@ -80,10 +79,10 @@ impl Stock {
         self.huge_2m.free.saturating_mul(PAGE_2M).saturating_add(self.huge_1g.free.saturating_mul(PAGE_1G))
     }
 
-    /// Places all needs, or reports that they do not fit. Takes nothing.
+    /// Places all needs without taking anything.
     ///
     /// # Errors
-    /// The needs exceed the available memory. Hugepages that suit none of them do not count.
+    /// Memory is short; hugepages that suit no need do not count.
     pub fn plan(&self, needs: impl IntoIterator<Item = Need>) -> Result<Plan, NotEnough> {
         let mut left = *self;
         let mut plan = Plan { stock: *self, needed_bytes: 0, missed_bytes: 0, pages_2m: 0, with_1g: (0, 0) };
@@ -97,7 +96,7 @@ impl Stock {
                 Some(on) => {
                     placed_bytes = placed_bytes.saturating_add(bytes);
                     match on {
-                        // A need on larger pages needs no pages of 2 MiB.
+                        // On larger pages it needs none of 2 MiB.
                         PageKind::Huge1G => plan.unwant_2m(need),
                         PageKind::Huge2M => {}
                         PageKind::Transparent | PageKind::Plain if plan.suits_hugepages(need) => {
@@ -132,7 +131,7 @@ impl Stock {
                 }
             }
             Need::Packets(bytes) => {
-                // Whole large pages first, then small ones, then one large page for the remainder.
+                // Whole large pages, then small ones, else one large page for the remainder.
                 let large = (bytes / PAGE_1G).min(self.huge_1g.free);
                 let small = (bytes - large * PAGE_1G).div_ceil(PAGE_2M);
                 if small <= self.huge_2m.free {
@@ -152,7 +151,7 @@ impl Stock {
     }
 }
 
-/// Everything fits: the total, and the hugepages that would serve it.
+/// All needs fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The stock before anything was taken.
@@ -178,7 +177,7 @@ impl Plan {
 
     fn pages_2m_of(need: Need) -> u64 {
         match need {
-            // A need that suits pages of 1 GiB suits pages of 2 MiB too.
+            // Whatever suits 1 GiB suits 2 MiB, too.
             Need::Table(bytes) => worth(bytes).last().map_or(0, |(_, rounded)| rounded / PAGE_2M),
             Need::Heap(_) => 0,
             Need::Packets(bytes) => bytes.div_ceil(PAGE_2M),
@@ -204,7 +203,7 @@ impl Plan {
         self.pages_2m = self.pages_2m.saturating_sub(Plan::pages_2m_of(need));
     }
 
-    /// The one warning of a start without enough hugepages; None if it has all it needs.
+    /// The one warning of a start without enough hugepages.
     ///
     /// Call it when everything is taken: `missed_bytes` is what really is on ordinary pages.
     pub fn warning(&self, missed_bytes: u64) -> Option<String> {
@@ -233,7 +232,6 @@ impl Plan {
     }
 }
 
-/// What the kernel made transparent hugepages of.
 fn transparent_text(missed_bytes: u64) -> String {
     match available::transparent_bytes() {
         Some(0) => "none of them made transparent hugepages by the kernel".to_owned(),
@@ -242,7 +240,7 @@ fn transparent_text(missed_bytes: u64) -> String {
     }
 }
 
-/// All tables together need more memory than is available. Nothing has been taken.
+/// Memory is short for all tables together. Nothing has been taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct NotEnough {
     /// Total bytes needed.
@@ -254,8 +252,7 @@ pub struct NotEnough {
 }
 
 impl NotEnough {
-    /// For messages: `1000 bytes available, of them 1000 on ordinary pages; hugepages free: 0 of 2
-    /// MiB, 0 of 1 GiB`.
+    /// Bytes by kind of page, for messages.
     pub fn available_text(&self) -> String {
         let Stock { ordinary_bytes, huge_2m, huge_1g, process_bytes } = &self.stock;
         let process = match *process_bytes {

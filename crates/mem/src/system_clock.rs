@@ -1,22 +1,21 @@
-//! What the kernel knows of the time of day: whether a time service keeps it, and how far it may
-//! be off (adjtimex(2)).
+//! The kernel's view of the time of day (adjtimex(2)).
 
 #![allow(unsafe_code, reason = "the kernel is asked by a system call")]
 
 use std::io;
 
-/// The state of the system's clock.
+/// State of the system's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// True if a time service (NTP, PTP) keeps it.
+    /// A time service (NTP, PTP) keeps it.
     pub is_synchronised: bool,
     /// Its error, as the service estimates it, in µs.
     pub estimated_error_us: u64,
-    /// Its greatest possible error, in µs. The kernel lets it grow until the service sets it.
+    /// Greatest possible error. The kernel lets it grow until the service sets it.
     pub maximum_error_us: u64,
 }
 
-/// Asks for the state. Changes nothing and needs no privilege.
+/// Changes nothing and needs no privilege.
 ///
 /// # Errors
 /// The system refused, such as by a filter of system calls.
@@ -45,7 +44,7 @@ mod tests {
     // covers: 6302-2
     fn the_kernel_says_whether_the_clock_is_kept() {
         let state = state().unwrap();
-        // It counts up to 16 s, and calls a clock unsynchronised then.
+        // It counts to 16 s and then calls the clock unsynchronised.
         assert!(state.maximum_error_us <= 16_000_000 || !state.is_synchronised, "{state:?}");
     }
 }

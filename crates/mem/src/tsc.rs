@@ -1,12 +1,12 @@
-//! The time-stamp counter: the cheapest clock, for benchmarks and the clock of the daemon.
+//! The time-stamp counter: the cheapest clock, for benchmarks and the daemon.
 
 #![allow(
     unsafe_code,
     reason = "the counter is read by an intrinsic that older toolchains call unsafe, a thread's clock by a system call"
 )]
 
-/// Cycles since some moment in the past, at a constant rate. Not ordered with surrounding loads and
-/// stores; that is a few cycles, small beside a burst.
+/// Cycles at a constant rate, from any origin. Not ordered with surrounding loads and stores: an
+/// error of a few cycles.
 #[inline(always)]
 #[must_use]
 pub fn read() -> u64 {
@@ -17,7 +17,7 @@ pub fn read() -> u64 {
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        // One tick a nanosecond on machines without such a counter.
+        // Without such a counter, one tick a nanosecond.
         let origin = *ORIGIN.get_or_init(std::time::Instant::now);
         origin.elapsed().as_nanos() as u64
     }
@@ -26,10 +26,7 @@ pub fn read() -> u64 {
 #[cfg(not(target_arch = "x86_64"))]
 static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
 
-/// Seconds for which this thread has run on a CPU, without the time of other threads. A system
-/// call.
-///
-/// None if the system has no such clock.
+/// CPU time of this thread, by a system call. None if the system has no such clock.
 #[must_use]
 pub fn thread_seconds() -> Option<f64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -38,7 +35,7 @@ pub fn thread_seconds() -> Option<f64> {
     (answer == 0).then_some(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
 }
 
-/// Ticks a second, measured against the monotonic clock over `millis` milliseconds.
+/// Ticks a second, measured against the monotonic clock.
 #[must_use]
 pub fn frequency_hz(millis: u64) -> f64 {
     let clock = std::time::Instant::now();

@@ -1,7 +1,7 @@
-//! One process at a time counts the free hugepages and takes some.
+//! One process at a time counts free hugepages and takes some.
 //!
-//! DPDK counts the pages before it starts and cannot go back to ordinary ones when another process
-//! takes them in between: it fails, and with it the start.
+//! DPDK counts before it starts and cannot use ordinary pages instead if another process takes some
+//! in between: its start fails.
 
 use std::fs::File;
 use std::fs::TryLockError;
@@ -12,24 +12,23 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
-/// What all Natrix processes of a machine lock: the kernel's folder of settings of its memory,
-/// which each user may read. `/sys` has one of hugepages, but `ip netns exec` mounts another
-/// `/sys`, whose files have locks of their own.
+/// All Natrix processes of a machine lock this folder, which each user may read. `/sys` has one of
+/// hugepages, but `ip netns exec` mounts another `/sys` with its own locks.
 const MEMORY: &str = "/proc/sys/vm";
-/// A process that holds the lock for longer hangs, and must not keep others from starting.
+/// After this time the holder hangs and must not keep others from starting.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The right to count and take hugepages, until it is dropped.
+/// The right to count and take hugepages.
 ///
-/// Only Natrix processes wait for each other; another program may still take pages in between.
+/// Other programs do not wait for it.
 #[derive(Debug)]
 pub struct Turn {
-    /// None if there is no such folder, or the wait was too long.
+    /// None without such a folder, or after too long a wait.
     _locked: Option<File>,
 }
 
 impl Turn {
-    /// Waits until no other Natrix process takes hugepages, at most 10 s. Blocks.
+    /// Blocks until no other Natrix process takes hugepages, at most 10 s.
     pub fn wait() -> Turn {
         // Any user may hold the lock, and each further table would wait as long.
         static IS_HELD_TOO_LONG: AtomicBool = AtomicBool::new(false);

@@ -1,5 +1,4 @@
-//! A program that asks for it gets the pages of an arena one by one. A process of its own, because
-//! that holds for all arenas of a process.
+//! [`provide_on_demand`] holds for a whole process, so this test has its own.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

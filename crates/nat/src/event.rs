@@ -5,10 +5,9 @@
 //!         ─► exporter's thread ─► lines of text
 //! ```
 //!
-//! An event holds numbers and no text. Sequence numbers are per worker, so that a reader notices
-//! what is missing: each belongs to an event, or to the range of an [`EventKind::Gap`]. The remote
-//! endpoint of a mapping is not recorded, for privacy (RFC 6888 §4 REQ-12). Only events that cannot
-//! be traced without it have it, and events of filters that log.
+//! Each worker numbers its records, so that a reader notices missing ones: a number belongs to an
+//! event or to the range of an [`EventKind::Gap`]. For privacy (RFC 6888 §4 REQ-12) only events of
+//! filters, and those that cannot be traced without it, have the remote endpoint.
 
 use core::net::Ipv4Addr;
 
@@ -50,7 +49,7 @@ pub enum EventKind {
     MappingEnded,
     /// A subscriber got a range of ports, for all protocols.
     BlockLeased,
-    /// It gave the range back.
+    /// It returned the range.
     BlockReturned,
     /// A configured external endpoint (forward, one-to-one) became active.
     StaticCreated,
@@ -60,43 +59,42 @@ pub enum EventKind {
     FlowCreated,
     /// It lost the port.
     FlowEnded,
-    /// `amount` packets that needed a new mapping or session were refused since the last such
-    /// event.
+    /// Since the last such event, `amount` packets were refused a mapping or session.
     Refused,
-    /// A pool, or a subscriber's paired address in it, has no port left for `amount` packets.
+    /// A pool, or a subscriber's paired address in it, had no port for `amount` packets.
     PoolExhausted,
-    /// Use reached its threshold: `amount` percent.
+    /// Use reached the threshold: `amount` percent.
     ThresholdReached,
-    /// Use fell far enough below it: `amount` percent.
+    /// Use fell to the lower threshold: `amount` percent.
     ThresholdCleared,
-    /// A subscriber was refused `amount` times and now gets mappings from this pool.
+    /// After `amount` refusals a subscriber gets mappings from this pool.
     PenaltyBegun,
     /// Its own pool serves it again, after `amount` seconds.
     PenaltyEnded,
-    /// This worker uses a new configuration, number `amount`.
+    /// This worker uses configuration `amount`.
     ConfigurationAdopted,
-    /// This worker has reported all live state to a new log, in `amount` records with
+    /// This worker has reported all live state to a new log: `amount` records with
     /// [`Cause::LogOpened`].
     SnapshotComplete,
-    /// A filter that logs permitted a packet; `amount` is its position.
+    /// The logging filter at position `amount` permitted a packet.
     FilterPermitted,
-    /// A filter that logs denied a packet; `amount` is its position.
+    /// It denied a packet.
     FilterDenied,
-    /// `amount` decisions of filters that log exceeded the rate and were not recorded.
+    /// `amount` decisions of logging filters exceeded the rate and were not recorded.
     FilterSuppressed,
-    /// `amount` records were lost, with numbers from `sequence` on.
+    /// `amount` records, numbered from `sequence` on, were lost.
     Gap,
-    /// From here on, an address above 224.0.0.0 in records of this worker is the number of this
-    /// IPv6 host or prefix ([`HostName`]), until the number is named again.
+    /// An address above 224.0.0.0 in this worker's later records is the number of this IPv6 host or
+    /// prefix ([`HostName`]), until the number is named again.
     HostNamed,
-    /// Some mappings kept their ports when configuration number `amount` was adopted, although the
-    /// new formulas give these ports to others or to nobody. This worker has recorded all such
-    /// mappings. `first_port` is the number of workers that record such an event.
+    /// This worker has recorded all its mappings that kept their ports at the adoption of
+    /// configuration `amount`, although the new formulas give these ports to others or nobody.
+    /// `first_port` workers record such an event.
     ConfigurationRecorded,
 }
 
 impl EventKind {
-    /// All kinds. A kind's place is its number in rings and journals: new ones come last.
+    /// A kind's place is its number in rings and journals: new ones come last.
     pub const ALL: [EventKind; 22] = [
         EventKind::MappingCreated,
         EventKind::MappingEnded,
@@ -175,41 +173,41 @@ pub enum Cause {
     Outbound,
     /// A packet from outside.
     Inbound,
-    /// Its timer expired.
+    /// A timer expired.
     Idle,
-    /// Both sides closed or reset its TCP connections, and `tcp_closing` is over.
+    /// Both sides closed or reset the TCP connections, and `tcp_closing` is over.
     Closed,
     /// A changed configuration.
     Configuration,
-    /// Its address was drained, and the drain time is over.
+    /// The drain time of the address is over.
     Drained,
-    /// Its subscriber has moved to another external address, and no port of the block is in use.
+    /// The subscriber moved to another address, and no port of the block is in use.
     Moved,
-    /// A request by PCP (RFC 6887).
+    /// RFC 6887.
     Pcp,
-    /// A request by NAT-PMP (RFC 6886).
+    /// RFC 6886.
     NatPmp,
-    /// Expected by an application-level gateway.
+    /// An application-level gateway expected it.
     Alg,
-    /// It was created for a hairpinned packet that the side of the other subscriber refused.
+    /// Created for a hairpinned packet that the other subscriber's side refused.
     RolledBack,
-    /// It existed when the log was opened; `amount` is its age in seconds.
+    /// Older than the log; `amount` is its age in seconds.
     LogOpened,
-    /// None of the lost records is an allocation or its end.
+    /// The lost records include no allocation or end.
     NoAllocation,
-    /// Ports in use of a pool.
+    /// A pool's ports in use.
     PoolPorts,
-    /// Ports in use of a subscriber.
+    /// A subscriber's ports in use.
     SubscriberPorts,
-    /// Sessions of a subscriber.
+    /// A subscriber's sessions.
     SubscriberSessions,
-    /// Datagrams that are put together.
+    /// Datagrams put together.
     Reassembly,
     /// The verdict of the refused packet.
     Verdict(Verdict),
 }
 
-/// The first number of a verdict as a cause; the lower ones are for the others.
+/// Verdicts have the numbers from here on, other causes those below.
 const VERDICTS_FROM: u8 = 32;
 
 impl Cause {
@@ -238,13 +236,13 @@ impl Cause {
         }
     }
 
-    /// The stable number in the log's store; [`Cause::from_code`] is its inverse.
+    /// The stable number in the log's store; [`Cause::from_code`] is the inverse.
     pub const fn code(self) -> u8 {
-        // Fewer than 240 verdicts exist, which a constant assertion below checks.
+        // At most 240 verdicts, asserted below.
         self.number() as u8
     }
 
-    /// The cause with this number, or None if no cause has it.
+    /// The cause with this number, if any.
     pub fn from_code(code: u8) -> Option<Cause> {
         Some(match code {
             0 => Cause::None,
@@ -296,7 +294,7 @@ impl Cause {
 
 const _: () = assert!(Verdict::COUNT <= 240, "the code of a cause is one byte");
 
-/// The kind determines the fields that are used; the others are zero.
+/// Its kind determines which fields are used; the others are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// When.
@@ -313,16 +311,16 @@ pub struct Event {
     pub amount: u32,
     /// Port or query identifier.
     pub internal_port: u16,
-    /// External port, or the first of a range. For filters the IP protocol.
+    /// External port, or first of a range. For filters the IP protocol.
     pub first_port: u16,
-    /// Last port of the range. For filters the low bits of the settings' generation, because
-    /// positions may change later.
+    /// Last port of a range. For filters the low bits of the settings' generation: positions may
+    /// change.
     pub last_port: u16,
     /// Remote port, for flows and filters only.
     pub remote_port: u16,
     /// Inside realm of the subscriber.
     pub realm: RealmId,
-    /// The number of a name: the settings may change before it is written.
+    /// A name's number: the settings may change before the event is written.
     pub pool: PoolName,
     /// What happened.
     pub kind: EventKind,

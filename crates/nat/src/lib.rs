@@ -1,7 +1,7 @@
 //! The engine: every NAT decision and all NAT state, one shard per worker.
 //!
-//! This crate uses no clock, thread, file or socket and writes no log text: `now` and random bits
-//! are arguments. Nothing is allocated after a shard is built.
+//! It uses no clock, thread, file or socket and writes no log text: `now` and random bits are
+//! arguments. After a shard is built, nothing is allocated.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Steps of a packet's processing, only for `cargo bench -p nat`: not part of the interface.
+//! For `cargo bench -p nat` only: steps of a packet's processing.
 
 use crate::headers::packet::Packet;
 use crate::headers::parse::HEADERS;
@@ -18,8 +18,7 @@ pub fn parse(bytes: &[u8]) -> Result<Headers, Verdict> {
     crate::headers::parse::parse(bytes).map(Headers)
 }
 
-/// The first pass over a usual packet: checks its headers and prefetches its table line, whose hash
-/// or place it returns.
+/// Checks a usual packet's headers and prefetches its table line; returns the line's hash or place.
 #[inline]
 pub fn first_pass(shard: &Shard, packet: &Packet<'_>) -> u64 {
     shard.first_pass(packet)

@@ -1,12 +1,12 @@
-//! Keyed hashing and random numbers from a secret that the caller passes in.
+//! Keyed hashing and random numbers from the caller's secret.
 
 use core::fmt;
 
-/// Hashes two words under a secret key. About 2 ns.
+/// Hashes two words under a secret key, in about 2 ns.
 ///
-/// Flipping any input bit flips each output bit with probability one half (tested), so any bits can
-/// serve as a table position or a tag. Without the key nobody can choose inputs that collide. Not
-/// cryptographic: its output must not leave the machine.
+/// Each input bit flips each output bit with probability one half (tested), so any bits serve as
+/// table position or tag. Without the key nobody can choose colliding inputs. Not cryptographic:
+/// the output must not leave the machine.
 #[derive(Clone, Copy)]
 pub struct KeyedHash {
     key: [u64; 4],
@@ -14,16 +14,15 @@ pub struct KeyedHash {
 
 impl KeyedHash {
     /// `secret` must be random and private. Its words are scattered, because small numbers, as in
-    /// tests, would hardly mix.
+    /// tests, hardly mix.
     pub const fn new(secret: [u64; 4]) -> KeyedHash {
         KeyedHash { key: [scatter(secret[0], 1), scatter(secret[1], 2), scatter(secret[2], 3), scatter(secret[3], 4)] }
     }
 
-    /// A secret under which all pairs with this second word collide, for tests. One in 2^64 secrets
-    /// is like that.
+    /// For tests: all pairs with this second word collide, as under one in 2^64 secrets.
     #[doc(hidden)]
     pub const fn colliding_secret(second: u64) -> [u64; 4] {
-        // The first product is zero, whatever the first word is.
+        // Makes the first product zero for any first word.
         [1, unscatter(second, 2), 3, 4]
     }
 
@@ -42,7 +41,7 @@ impl fmt::Debug for KeyedHash {
     }
 }
 
-/// Spreads a word over 64 bits, the same in every run and for all workers.
+/// The same in every run and for all workers.
 pub(crate) const fn mix(word: u64) -> u64 {
     scatter(word, 1)
 }
@@ -64,7 +63,7 @@ const fn unscatter(word: u64, position: u64) -> u64 {
     word.wrapping_sub(position.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// The inverse modulo 2^64. Newton's method: each step doubles the correct bits.
+/// Modulo 2^64, by Newton's method: each step doubles the correct bits.
 const fn inverse(odd: u64) -> u64 {
     let mut inverse = odd;
     let mut bits = 3;
@@ -81,9 +80,9 @@ const fn multiply(a: u64, b: u64) -> (u64, u64) {
     (product as u64, (product >> 64) as u64)
 }
 
-/// A random generator: the keyed hash of a counter and of its own last output. About 2 ns a number.
+/// A random generator: the keyed hash of a counter and of its last output, in about 2 ns.
 ///
-/// The counter rules out short cycles. Outsiders see at most 16 bits of each output and never the
+/// The counter rules out short cycles. Outsiders see at most 16 bits of an output and never the
 /// 256-bit key, so predicting the next port (RFC 6056 §3.1) is as hard as guessing the key.
 #[derive(Clone)]
 pub struct Random {
@@ -106,7 +105,7 @@ impl Random {
         self.last
     }
 
-    /// A number in `0..bound`, each equally likely to within 2^-32; 0 if `bound` is 0.
+    /// In `0..bound`, each equally likely to within 2^-32; 0 if `bound` is 0.
     #[inline]
     pub const fn below(&mut self, bound: u32) -> u32 {
         ((self.next_u64() as u128 * bound as u128) >> 64) as u32

@@ -1,4 +1,4 @@
-//! Changes of the settings while traffic flows: what a reload keeps, ends and reports.
+//! What a reload keeps, ends and reports while traffic flows.
 
 pub(crate) mod already_held;
 pub mod change;

@@ -1,4 +1,4 @@
-//! The configuration of the engine: plain values, already validated by the `config` crate.
+//! The engine's configuration: plain values that the `config` crate has validated.
 
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
@@ -23,71 +23,71 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 
-/// The configuration of one engine instance.
+/// Configuration of one engine instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Logical interfaces; the position is the [`InterfaceId`].
+    /// The position is the [`InterfaceId`].
     pub interfaces: Vec<Interface>,
-    /// Names of the inside realms; the position is the [`RealmId`].
+    /// The position is the [`RealmId`].
     pub realm_names: Vec<String>,
-    /// Subscribers of different realms reach each other by hairpinning (RFC 4787 §6 REQ-9).
+    /// Hairpinning between subscribers of different realms (RFC 4787 §6 REQ-9).
     pub hairpin_between_realms: bool,
     /// Static routes; longest prefix wins. Connected routes follow from `interfaces`.
     pub routes: Vec<Route>,
-    /// Routes come from the kernel, too, and change while packets are looked up.
+    /// Routes also come from the kernel and change while packets are looked up.
     pub live_routes: bool,
-    /// Interfaces with a device in the kernel, which takes packets to Natrix itself.
+    /// Interfaces whose packets to Natrix itself go to a kernel device.
     pub kernel_interfaces: Vec<InterfaceId>,
-    /// Addresses and routes of IPv6.
+    /// IPv6 addresses and routes.
     pub ipv6: Ipv6,
     /// How IPv6 hosts reach IPv4.
     pub transition: Transition,
-    /// External address pools; the position is the `PoolId`.
+    /// The position is the [`PoolId`].
     pub pools: Vec<Pool>,
-    /// External endpoints of one internal endpoint each; no overlaps, and none in one-to-one pools.
+    /// One internal endpoint each. They do not overlap, nor lie in one-to-one pools.
     pub forwards: Vec<Forward>,
-    /// External endpoints with several internal ones. They must not overlap other forwards.
+    /// Several internal endpoints each. They overlap no other forward.
     pub balanced_forwards: Vec<BalancedForward>,
-    /// Protocols forwarded untranslated; other unsupported protocols are dropped.
+    /// Unsupported protocols to forward untranslated; the others are dropped.
     pub pass_rules: Vec<PassRule>,
-    /// Rules for new flows from inside: the first match counts; without one the subscriber's pool
+    /// For new flows from inside: the first match counts; without one the subscriber's pool
     /// translates.
     pub rules: Vec<Rule>,
     /// The first match in a direction counts; without one packets pass.
     pub filters: Vec<FilterRule>,
-    /// Names of filters that have one, by position.
+    /// Filter names by position.
     pub filter_names: BTreeMap<u32, String>,
-    /// Where rules and filters are in the configuration.
+    /// Where the configuration defines rules and filters.
     pub origins: Origins,
-    /// Where rules redirect flows to; the position is the [`RedirectionId`].
+    /// Targets of rules; the position is the [`RedirectionId`].
     pub redirections: Vec<Redirection>,
     /// Timers.
     pub timeouts: Timeouts,
-    /// Bounds of every table, per worker.
+    /// Table bounds, per worker.
     pub limits: Limits,
-    /// Limits of each subscriber without a class.
+    /// For each subscriber without a class.
     pub subscriber: SubscriberLimits,
-    /// Classes of subscribers with their own limits.
+    /// Subscribers with their own limits.
     pub classes: Vec<Class>,
-    /// Idle times of sessions with certain destination ports.
+    /// Idle times by destination port.
     pub port_timeouts: Vec<PortTimeout>,
     /// ICMP messages that Natrix originates.
     pub icmp: IcmpPolicy,
-    /// What a reload does with existing mappings.
+    /// How a reload treats existing mappings.
     pub reload: ReloadPolicy,
-    /// Inbound packets also refresh a mapping (RFC 4787 §4.3 REQ-6a MAY; for TCP they always do).
+    /// Inbound packets also refresh a mapping (RFC 4787 §4.3 REQ-6a MAY); for TCP they always do.
     pub inbound_refresh: bool,
-    /// Hold an unsolicited inbound SYN for 6 s and answer ICMP 3/3 (RFC 5382 §4.3 REQ-4), or drop
-    /// it silently (REQ-4a).
+    /// Hold an unsolicited inbound SYN for 6 s, then answer ICMP 3/3 (RFC 5382 §4.3 REQ-4).
+    /// Otherwise drop it silently (REQ-4a).
     pub answer_unsolicited_syn: bool,
-    /// Application-level gateways that are enabled.
+    /// Enabled application-level gateways.
     pub gateways: Vec<Gateway>,
-    /// Control sessions that the gateways of one worker read at a time, at most
+    /// Control sessions that the gateways of a worker read at a time, at most
     /// [`CONTROL_SESSIONS_CEILING`].
     pub control_sessions_max: u32,
     /// What subscribers may ask for by PCP and NAT-PMP.
     pub port_control: PortControl,
-    /// Which events are recorded and how. Needs a ring ([`crate::Shard::set_events`]).
+    /// Needs a ring ([`crate::Shard::set_events`]).
     pub events: EventSettings,
 }
 
@@ -131,15 +131,15 @@ impl Default for Settings {
 /// A logical interface.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interface {
-    /// Name in configuration, commands and counters.
+    /// Configured name.
     pub name: String,
     /// What it faces.
     pub side: Side,
-    /// The inside realm it faces; ignored outside.
+    /// Inside realm; ignored outside.
     pub realm: RealmId,
-    /// Own addresses with their connected prefix length.
+    /// Natrix's own addresses.
     pub addresses: Vec<InterfaceAddress>,
-    /// Largest IP packet, bytes (68 to 65535).
+    /// Largest IP packet in bytes, 68 to 65535.
     pub mtu: u16,
 }
 
@@ -174,16 +174,16 @@ pub struct InterfaceAddress {
 pub struct Route {
     /// Destinations it covers.
     pub prefix: Prefix,
-    /// Router, on the connected prefix of `interface`.
+    /// On the connected prefix of `interface`.
     pub next_hop: Ipv4Addr,
     /// Interface to leave by.
     pub interface: InterfaceId,
 }
 
-/// IPv6 of all interfaces. The packet path of IPv4 does not see it.
+/// IPv6 of all interfaces; the IPv4 packet path does not see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ipv6 {
-    /// Natrix's own addresses. An interface with one also has a link-local address.
+    /// Natrix's own. An interface with one also has a link-local address.
     pub addresses: Vec<Address6>,
     /// Static routes; longest prefix wins. Connected routes follow from `addresses`.
     pub routes: Vec<Route6>,
@@ -200,54 +200,54 @@ pub struct Address6 {
     pub prefix_length: u8,
 }
 
-/// A static route of IPv6.
+/// A static IPv6 route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route6 {
     /// Destinations it covers; bits behind the length are zero.
     pub prefix: Ipv6Addr,
     /// Length of the prefix.
     pub prefix_length: u8,
-    /// Router, on a connected prefix of `interface`, or link-local.
+    /// On a connected prefix of `interface`, or link-local.
     pub next_hop: Ipv6Addr,
     /// Interface to leave by.
     pub interface: InterfaceId,
 }
 
-/// How mappings use the addresses of a pool (RFC 4787 §4.1).
+/// Which addresses of a pool mappings use (RFC 4787 §4.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pooling {
-    /// A subscriber's mappings share one external address (REQ-2; RFC 6888 REQ-2).
+    /// One for all mappings of a subscriber (REQ-2; RFC 6888 REQ-2).
     #[default]
     Paired,
     /// Each mapping takes any address.
     Arbitrary,
 }
 
-/// Which remote endpoints may send to a mapping (RFC 4787 §5).
+/// Remote endpoints that may send to a mapping (RFC 4787 §5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Filtering {
-    /// Anyone (EIF).
+    /// Any (EIF).
     #[default]
     EndpointIndependent,
     /// Addresses the internal endpoint has sent to (ADF).
     AddressDependent,
-    /// Endpoints the internal endpoint has sent to (APDF).
+    /// Endpoints it has sent to (APDF).
     AddressAndPortDependent,
 }
 
-/// How a pool gives out its ports.
+/// How a pool gives out ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Allocation {
-    /// Each mapping takes any free port.
+    /// Any free port for each mapping.
     #[default]
     Ports,
-    /// Ports of blocks that subscribers lease (RFC 6888 REQ-14).
+    /// From leased blocks (RFC 6888 REQ-14).
     Blocks(Blocks),
     /// Slices of one address by formula (RFC 7422); needs paired pooling.
     Deterministic {
         /// Slices of each address for dynamic blocks (RFC 7422 parameter D).
         dynamic_slices: u16,
-        /// Blocks for subscribers whose slice is used up.
+        /// For subscribers whose slice is used up.
         overflow: Blocks,
     },
 }
@@ -255,38 +255,38 @@ pub enum Allocation {
 /// Port blocks that subscribers lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
-    /// Ports of a block.
+    /// Ports per block.
     pub size: BlockSize,
-    /// Blocks one subscriber may have at the same time.
+    /// Blocks of one subscriber at a time.
     pub per_subscriber_max: u16,
-    /// How long an unused block is kept.
+    /// An unused block is kept this long.
     pub idle: Duration,
 }
 
-/// The address of a subscriber or, under arbitrary pooling, of a mapping.
+/// Chooses the address of a subscriber or, under arbitrary pooling, of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Selection {
-    /// The one with fewer subscribers of two random ones.
+    /// Of two random ones, the one with fewer subscribers.
     #[default]
     LeastUsed,
     /// One after the other.
     RoundRobin,
-    /// Always the same while the pool keeps its addresses and it has room.
+    /// The same while the pool keeps its addresses and this one has room.
     Hash,
 }
 
 /// External addresses and how they are given out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// Name in configuration, commands and counters.
+    /// Configured name.
     pub name: String,
-    /// External addresses in order; each occurs once, in no other pool.
+    /// External, in order; each is unique over all pools.
     pub addresses: Vec<Ipv4Addr>,
-    /// Lowest external port given out, at least 1.
+    /// Lowest external port, at least 1.
     pub port_min: u16,
-    /// Highest external port given out, at least `port_min`.
+    /// Highest external port, at least `port_min`.
     pub port_max: u16,
-    /// Ports never given out (except for ICMP).
+    /// Never given out, except for ICMP.
     pub reserved_ports: Vec<u16>,
     /// Inside prefixes; the longest match over all pools wins.
     pub subscribers: Vec<Prefix>,
@@ -298,32 +298,31 @@ pub struct Pool {
     pub pooling: Pooling,
     /// How ports are given out.
     pub allocation: Allocation,
-    /// The order of subscribers in a deterministic pool.
+    /// Order of subscribers in a deterministic pool.
     pub algorithm: Algorithm,
     /// Which address a subscriber gets.
     pub selection: Selection,
-    /// No new mappings and no new subscribers; existing ones stay.
+    /// Existing mappings stay, new mappings and subscribers are refused.
     pub draining: bool,
     /// The same for these addresses only.
     pub draining_addresses: Vec<Ipv4Addr>,
-    /// Filtering by [`Protocol::index`]; for ICMP it applies to replies.
+    /// By [`Protocol::index`]; for ICMP it applies to replies.
     pub filtering: [Filtering; Protocol::COUNT],
     /// Keep the internal port's parity (RFC 4787 §4.2.2 REQ-4, relaxed by RFC 7857 §8). Never for
     /// ICMP.
     pub parity: bool,
-    /// How long an ended mapping's port is held down (RFC 6888 REQ-8). At most a day.
+    /// Hold-down of an ended mapping's port (RFC 6888 REQ-8), at most a day.
     pub reuse_delay: Duration,
     /// Ports that need no hold-down.
     pub reuse_at_once: ReuseAtOnce,
-    /// A worker's flows use at least this many ports of an address before they share one (RFC
-    /// 6056).
+    /// Ports of an address that a worker's flows use before they share one (RFC 6056).
     pub shared_ports_min: u16,
-    /// The n-th address belongs to the n-th subscriber address, with all ports untranslated (basic
-    /// NAT, RFC 2663 §4.1.1). Has as many of both, and one realm.
+    /// The n-th address belongs to the n-th subscriber address, all ports untranslated (basic NAT,
+    /// RFC 2663 §4.1.1). Needs as many of both, and one realm.
     pub one_to_one: bool,
 }
 
-/// The order of subscribers in a deterministic pool (RFC 7422 §2).
+/// Order of subscribers in a deterministic pool (RFC 7422 §2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// One address after the other (algorithm 0).
@@ -346,15 +345,15 @@ pub struct Forward {
     pub external: Ipv4Addr,
     /// First and last port.
     pub ports: (u16, u16),
-    /// The inside host, which some pool must serve.
+    /// Some pool must serve it.
     pub inside: InsideHost,
-    /// Internal port of the first port; the others follow.
+    /// For the first external port; the others follow.
     pub inside_port: u16,
     /// Which remote endpoints may send to it.
     pub admission: Admission,
 }
 
-/// A port forward to several inside targets, each remote endpoint to one of them.
+/// A port forward to several inside targets; each remote endpoint reaches one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalancedForward {
     /// Realm of the targets.
@@ -369,31 +368,31 @@ pub struct BalancedForward {
     pub targets: Vec<Target>,
     /// Which remote endpoints may send to it.
     pub admission: Admission,
-    /// All sessions of a remote address go to the same target.
+    /// All sessions of a remote address go to one target.
     pub is_sticky: bool,
 }
 
-/// Which remote endpoints may open a static mapping.
+/// Remote endpoints that may open a static mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
-    /// Any: what is forwarded is meant to be reached.
+    /// Forwarded ports are meant to be reached.
     #[default]
     Anyone,
-    /// Those that the filtering of the address's pool permits.
+    /// As the filtering of the address's pool permits.
     AsPool,
 }
 
-/// Ports without hold-down: the exceptions of RFC 6888 REQ-8.
+/// The exceptions of RFC 6888 REQ-8 to hold-down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReuseAtOnce {
-    /// TCP ports, after both sides closed the last connection and `tcp_closing` is over (REQ-8A).
+    /// TCP, after both sides closed the last connection and `tcp_closing` is over (REQ-8A).
     pub tcp_closed: bool,
     /// Ports whose filtering by remote address stops late packets (REQ-8C).
     pub filtered: bool,
 }
 
 impl Default for ReuseAtOnce {
-    /// Closed TCP connections: `tcp_closing` has held them already.
+    /// Closed TCP: `tcp_closing` has already held it.
     fn default() -> ReuseAtOnce {
         ReuseAtOnce { tcp_closed: true, filtered: false }
     }
@@ -405,14 +404,14 @@ impl Pool {
         self.realms.first().copied().unwrap_or_default()
     }
 
-    /// True if subscribers of this realm are served.
+    /// True if it serves this realm.
     pub fn serves(&self, realm: RealmId) -> bool {
         self.realms.is_empty() || self.realms.contains(&realm)
     }
 }
 
 impl Default for Pool {
-    /// No addresses, every subscriber, ports from 1024 on, paired, without filtering.
+    /// Every subscriber, ports from 1024 on, paired, without filtering.
     fn default() -> Pool {
         Pool {
             name: String::new(),
@@ -439,7 +438,7 @@ impl Default for Pool {
     }
 }
 
-/// What to do with packets from inside that open a mapping or a session.
+/// For packets from inside that open a mapping or session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Which packets.
@@ -448,13 +447,13 @@ pub struct Rule {
     pub action: RuleAction,
 }
 
-/// For which remote endpoints an external endpoint stays the same.
+/// Remote endpoints for which an external endpoint stays the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MappingKind {
     /// All (RFC 4787 §4.1 REQ-1).
     #[default]
     EndpointIndependent,
-    /// One: other flows can use the same external port.
+    /// One: flows to others can use the same external port.
     EndpointDependent,
 }
 
@@ -463,14 +462,14 @@ pub enum MappingKind {
 pub enum RuleAction {
     /// Translates the source.
     Translate {
-        /// `None` for the subscriber's own. An existing mapping takes precedence.
+        /// `None`: the subscriber's own. An existing mapping takes precedence.
         pool: Option<PoolId>,
-        /// How.
+        /// Endpoint-independent or not.
         mapping: MappingKind,
     },
-    /// Passes packets untranslated, in both directions and without state (RFC 6888 REQ-6).
+    /// Pass in both directions, without state (RFC 6888 REQ-6).
     NoTranslation,
-    /// Changes destination (twice NAT) and source, endpoint-dependently, with the subscriber's own
+    /// Change destination (twice NAT) and source, endpoint-dependently, with the subscriber's own
     /// pool.
     Redirect(RedirectionId),
     /// Drops the packet.
@@ -481,7 +480,7 @@ impl RuleAction {
     /// Without a matching rule.
     pub const DEFAULT: RuleAction = RuleAction::Translate { pool: None, mapping: MappingKind::EndpointIndependent };
 
-    /// The pool that translates; `None` for the subscriber's own, or without translation.
+    /// The translating pool; `None` for the subscriber's own or no translation.
     pub const fn pool(self) -> Option<PoolId> {
         match self {
             RuleAction::Translate { pool, .. } => pool,
@@ -499,27 +498,27 @@ pub enum FilterAction {
     Deny,
 }
 
-/// A stateless packet filter. Sees packets as the inside does, before translation.
+/// A stateless filter that sees packets as the inside does, before translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FilterRule {
-    /// The source is the inside, whatever the direction.
+    /// The source is the inside in both directions.
     pub matches: Match,
     /// What to do.
     pub action: FilterAction,
-    /// Applies to packets from inside to outside.
+    /// From inside to outside.
     pub out: bool,
-    /// Applies to packets from outside to inside.
+    /// From outside to inside.
     pub back: bool,
-    /// Denied packets, and sessions opened by permitted ones, are events.
+    /// Record denied packets, and sessions opened by permitted ones.
     pub log: bool,
 }
 
-/// Passes an unsupported protocol untranslated. Matches outbound as written, inbound mirrored.
+/// Passes an unsupported protocol untranslated: outbound as written, inbound mirrored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PassRule {
     /// The realm; `None` for any.
     pub realm: Option<RealmId>,
-    /// IP protocol number; never TCP, UDP or ICMP.
+    /// IP protocol; never TCP, UDP or ICMP.
     pub protocol: u8,
     /// Inside addresses.
     pub inside: Prefix,
@@ -538,10 +537,9 @@ impl PassRule {
 /// Timers; the defaults are at or above the RFCs' bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Idle time of UDP mappings and sessions (RFC 4787 §4.3 REQ-5: at least 120 s, 300 s
-    /// recommended).
+    /// UDP mappings and sessions (RFC 4787 §4.3 REQ-5: at least 120 s, 300 s recommended).
     pub udp: Duration,
-    /// The same while no packet has come back. At `udp` or more there is one state only.
+    /// The same until a packet comes back; no effect at `udp` or more.
     pub udp_unanswered: Duration,
     /// Partially open TCP session (RFC 5382 §5 REQ-5, RFC 7857 §2.1: at least 240 s recommended).
     pub tcp_opening: Duration,
@@ -552,12 +550,11 @@ pub struct Timeouts {
     pub tcp_closing: Duration,
     /// ICMP query session (RFC 5508 §3.2 REQ-2: at least 60 s).
     pub icmp: Duration,
-    /// Time until an unsolicited SYN is answered (RFC 5382 §4.3 REQ-4: 6 s).
+    /// Until an unsolicited SYN is answered (RFC 5382 §4.3 REQ-4: 6 s).
     pub unsolicited_syn: Duration,
-    /// Lifetime of an incomplete fragmented datagram's state (RFC 6146 §3.4: at least 2 s).
+    /// State of an incomplete datagram (RFC 6146 §3.4: at least 2 s).
     pub fragment: Duration,
-    /// Above this use of the fullest pool, in percent, idle times are shortened, down to the RFCs'
-    /// bounds at 100.
+    /// Use of the fullest pool above which idle times shrink, down to the RFCs' bounds at 100.
     pub adapt_above_percent: Option<u8>,
 }
 
@@ -586,26 +583,26 @@ impl Default for Timeouts {
     }
 }
 
-/// What happens to mappings on removed addresses.
+/// Mappings on removed addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Removed {
-    /// They stay until they end by themselves, or the drain time is over.
+    /// Stay until they end by themselves, or the drain time is over.
     #[default]
     Drain,
     /// They end with the change.
     End,
 }
 
-/// What a reload does with existing mappings.
+/// How a reload treats existing mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReloadPolicy {
     /// Mappings on removed addresses.
     pub removed: Removed,
-    /// Lifetime of mappings on draining addresses; `None` while they are used.
+    /// Lifetime of mappings on draining addresses; `None`: while they are used.
     pub drain_time: Option<Duration>,
 }
 
-/// Bounds of one worker's tables. Memory is allocated at start.
+/// Bounds of one worker's tables, allocated at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Mappings, at most `MappingIndex::COUNT_MAX`.
@@ -626,8 +623,8 @@ pub struct Limits {
     pub unsolicited_syns_max: u32,
     /// Ports held down (RFC 6888 REQ-8).
     pub held_ports_max: u32,
-    /// Places of the whole instance: present, future, and removed but draining addresses. At least
-    /// as many as the pools have.
+    /// Of the whole instance: present, future, and removed but draining. At least as many as the
+    /// pools have.
     pub external_addresses_max: u32,
 }
 
@@ -667,30 +664,29 @@ impl Default for Limits {
     }
 }
 
-/// How IPv6 hosts reach IPv4 servers: NAT64 (RFC 6146) and DS-Lite (RFC 6333).
+/// How IPv6 hosts reach IPv4: NAT64 (RFC 6146) and DS-Lite (RFC 6333).
 ///
-/// A number stands for such a host where an IPv4 subscriber has its address, so a pool serves the
-/// hosts of its realms if its subscribers include [`Transition::HOSTS`].
+/// A host number replaces the IPv4 address of a subscriber, so a pool serves the hosts of its
+/// realms if its subscribers include [`Transition::HOSTS`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// Translation prefixes.
     pub nat64: Vec<Nat64>,
     /// Ends of softwires.
     pub softwires: Vec<Softwire>,
-    /// Hosts with this many leading bits in common are one subscriber; 32 to 128.
+    /// Hosts that share this many leading bits, 32 to 128, are one subscriber.
     pub prefix_length: u8,
     /// Hosts and their subscribers, per worker.
     pub hosts_max: u32,
     /// Hosts of one subscriber at a time.
     pub hosts_per_subscriber_max: u32,
-    /// The blocks that rules, filters and classes have instead of prefixes of IPv6 hosts, as found
-    /// by [`crate::stand_in::stand_ins`].
+    /// Blocks that replace IPv6 prefixes in rules, filters and classes; see
+    /// [`crate::stand_in::stand_ins`].
     pub stand_ins: Vec<StandIn>,
 }
 
 impl Transition {
-    /// The IPv6 prefix that an inside prefix of a rule, filter or class stands for, if it stands
-    /// for one.
+    /// The IPv6 prefix that this block of a rule, filter or class stands for.
     pub fn prefix6_of(&self, block: Prefix) -> Option<Prefix6> {
         if !Prefix::HOSTS.contains(block.address()) {
             return None;
@@ -698,13 +694,13 @@ impl Transition {
         self.stand_ins.iter().find(|one| one.block == block).map(|one| one.prefix)
     }
 
-    /// What stands for an IPv6 prefix that a rule, filter or class names.
+    /// The block that stands for this prefix.
     pub fn block_of(&self, prefix: Prefix6) -> Option<Prefix> {
         let found = self.stand_ins.binary_search_by_key(&prefix, |one| one.prefix).ok()?;
         self.stand_ins.get(found).map(|one| one.block)
     }
 
-    /// What an inside prefix means, in text.
+    /// As text; a block as its IPv6 prefix.
     pub fn shown(&self, prefix: Prefix) -> String {
         self.prefix6_of(prefix).map_or_else(|| prefix.to_string(), |prefix6| prefix6.to_string())
     }
@@ -735,32 +731,32 @@ impl Default for Transition {
     }
 }
 
-/// A translation prefix of NAT64.
+/// A NAT64 translation prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nat64 {
-    /// IPv6 addresses with an IPv4 address inside (RFC 6052).
+    /// Embeds IPv4 addresses (RFC 6052).
     pub prefix: translate::Prefix,
     /// Realm of the hosts.
     pub realm: RealmId,
-    /// Size of IPv6 packets that reach every host, 1,280 or more: IPv4 packets that may be
+    /// IPv6 packets of this size, at least 1,280, reach every host: IPv4 packets that may be
     /// fragmented are cut to it (RFC 7915 §4.1).
     pub lowest_mtu6: u16,
 }
 
-/// The end of softwires of one realm (RFC 6333 §6).
+/// The end of one realm's softwires (RFC 6333 §6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Softwire {
-    /// Address of the AFTR, where softwires end.
+    /// AFTR address.
     pub aftr: Ipv6Addr,
     /// Realm of the hosts.
     pub realm: RealmId,
     /// Sources permitted inside the softwires.
     pub inner: Vec<Prefix>,
-    /// Addresses that softwires may come from; empty for all.
+    /// Permitted softwire sources; empty for all.
     pub subscribers: Vec<Prefix6>,
 }
 
-/// Limits of one subscriber (RFC 6888 REQ-4, REQ-5). The default is unlimited.
+/// Limits of one subscriber (RFC 6888 REQ-4, REQ-5), by default unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriberLimits {
     /// Ports and query identifiers, by [`Protocol::index`]; [`u32::MAX`] for no limit.
@@ -775,8 +771,8 @@ pub struct SubscriberLimits {
     pub new_sessions: Option<Rate>,
     /// When the subscriber's use is reported.
     pub threshold: Option<Threshold>,
-    /// Guaranteed ports and query identifiers, by [`Protocol::index`]. Only for classes, and only
-    /// in pools with single ports and paired pooling.
+    /// Guaranteed ports and query identifiers, by [`Protocol::index`]. Only for classes, in pools
+    /// with single ports and paired pooling.
     pub reserved_ports: [u32; Protocol::COUNT],
     /// What happens if a subscriber keeps exceeding these limits.
     pub penalty: Option<Penalty>,
@@ -787,11 +783,11 @@ pub struct SubscriberLimits {
 pub struct Penalty {
     /// The pool of their new mappings.
     pub pool: PoolId,
-    /// Packets from inside refused because of the subscriber's own limits, at least 1.
+    /// Packets from inside refused by the subscriber's own limits, at least 1.
     pub refusals: u32,
     /// Within this time, counted from the first of them.
     pub window: Duration,
-    /// The penalty ends after this time without such a refusal.
+    /// Ends the penalty after this time without such a refusal.
     pub release: Duration,
 }
 
@@ -813,15 +809,15 @@ impl Default for SubscriberLimits {
 /// A class of subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// Name in configuration, commands and counters.
+    /// Configured name.
     pub name: String,
     /// Inside prefixes; the longest match over all classes wins.
     pub subscribers: Vec<Prefix>,
-    /// Inside realms it applies to; empty means all.
+    /// Inside realms; empty means all.
     pub realms: Vec<RealmId>,
     /// Limits of each of its subscribers.
     pub limits: SubscriberLimits,
-    /// The gateways of its subscribers; `None`: those that serve everyone.
+    /// `None`: those that serve everyone.
     pub gateways: Option<Vec<alg::AlgId>>,
 }
 
@@ -834,7 +830,7 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// Percent of a limit: reported at `high` and above, cleared at `low` and below.
+/// Percent of a limit: reported from `high` up, cleared from `low` down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     /// 1 to 100.
@@ -843,18 +839,18 @@ pub struct Threshold {
     pub low_percent: u8,
 }
 
-/// The idle time of sessions with these destination ports; for TCP, of established ones.
+/// Idle time of sessions by destination port; for TCP, of established ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortTimeout {
     /// UDP or TCP.
     pub protocol: Protocol,
-    /// Destination ports, as the inside sees them.
+    /// Destination ports, as seen from inside.
     pub ports: core::ops::RangeInclusive<u16>,
-    /// Idle time (RFC 4787 §4.3 REQ-5a: below 120 s only for ports 0-1023).
+    /// RFC 4787 §4.3 REQ-5a: below 120 s only for ports 0-1023.
     pub idle: Duration,
 }
 
-/// ICMP errors and replies of Natrix.
+/// ICMP messages that Natrix originates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpPolicy {
     /// Errors out of inside interfaces (RFC 5508 §6 REQ-9).
@@ -865,8 +861,8 @@ pub struct IcmpPolicy {
     pub errors_per_second_max: u32,
     /// Errors per second from one worker to one destination address.
     pub errors_per_second_per_destination_max: u32,
-    /// Code of the type 3 message if no mapping can be made: 1 (RFC 6888 REQ-11b) or 13 (RFC 5508
-    /// REQ-8); `None` for silence.
+    /// Type 3 code if no mapping can be made: 1 (RFC 6888 REQ-11b), 13 (RFC 5508 REQ-8), or `None`
+    /// for silence.
     pub no_resources_code: Option<u8>,
     /// Answer echo requests to Natrix's own interface addresses.
     pub answer_echo: bool,
@@ -885,21 +881,21 @@ impl Default for IcmpPolicy {
     }
 }
 
-/// Address space is reserved for this many control sessions of one worker.
+/// Address space is reserved for this many, per worker.
 pub const CONTROL_SESSIONS_CEILING: u32 = 1 << 18;
 
-/// One application-level gateway (RFC 2663 §2.9).
+/// An application-level gateway (RFC 2663 §2.9).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {
     /// Its protocol.
     pub alg: alg::AlgId,
     /// Ports of its servers.
     pub ports: Vec<u16>,
-    /// Commands it leaves alone, by position in [`alg::Alg::commands`].
+    /// Ignored commands, by position in [`alg::Alg::commands`].
     pub disabled: u8,
     /// Names of the pools it serves; empty means all.
     pub pools: Vec<String>,
-    /// It serves subscribers whose class does not list its gateways.
+    /// Subscribers whose class lists no gateways are served, too.
     pub serves_everyone: bool,
     /// Expectations of one subscriber, over all gateways.
     pub expectations_per_subscriber: u32,
@@ -908,7 +904,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// With the defaults of its protocol.
+    /// The protocol's defaults.
     pub fn new(alg: alg::AlgId) -> Gateway {
         Gateway {
             alg,
@@ -935,7 +931,7 @@ pub struct PortControl {
     pub lifetime_max: Duration,
     /// Grants of one inside address.
     pub mappings_per_subscriber: u32,
-    /// Inside addresses that may ask for others (RFC 6887 §13.1).
+    /// Addresses that may ask for others (RFC 6887 §13.1).
     pub third_party: Vec<Prefix>,
 }
 

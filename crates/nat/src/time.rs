@@ -1,5 +1,5 @@
-//! Time in microseconds, passed in by the caller, who chooses the origin: the engine never reads a
-//! clock. 2^64 µs last 584,000 years, so nothing wraps.
+//! Time in microseconds from the caller, whose clock has any origin: the engine reads none. 2^64 µs
+//! last 584,000 years, so nothing wraps.
 
 use core::fmt;
 use core::ops::Add;
@@ -13,7 +13,7 @@ pub struct Instant(u64);
 pub struct Duration(u64);
 
 impl Instant {
-    /// The origin of the clock.
+    /// The clock's origin.
     pub const ORIGIN: Instant = Instant(0);
 
     /// An instant after the origin.
@@ -26,14 +26,14 @@ impl Instant {
         self.0
     }
 
-    /// Time since `earlier`, or zero if that is in the future.
+    /// Zero if `earlier` is in the future.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Duration {
-    /// No time at all.
+    /// No time.
     pub const ZERO: Duration = Duration(0);
 
     /// A length of microseconds.
@@ -56,12 +56,12 @@ impl Duration {
         self.0
     }
 
-    /// The length in whole milliseconds, rounded down.
+    /// In whole milliseconds, rounded down.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// The length in whole seconds, rounded down.
+    /// In whole seconds, rounded down.
     pub const fn as_secs(self) -> u64 {
         self.0 / 1_000_000
     }
@@ -70,7 +70,7 @@ impl Duration {
 impl Add<Duration> for Instant {
     type Output = Instant;
 
-    /// Saturates instead of wrapping.
+    /// Saturates.
     fn add(self, length: Duration) -> Instant {
         Instant(self.0.saturating_add(length.0))
     }

@@ -1,4 +1,4 @@
-//! Housekeeping, a bounded piece at each call: nothing on the packet path waits for it.
+//! Housekeeping in bounded pieces; no packet waits for it.
 
 pub(crate) mod looked_over;
 pub(crate) mod walk;

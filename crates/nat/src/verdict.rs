@@ -1,6 +1,6 @@
-//! The single verdict of each received packet, and the counters that add them up.
+//! The single verdict of each received packet, and the counters.
 //!
-//! Invariant: over all workers, `received == sum(verdicts) + fragments held + packets waiting for a
+//! Invariant, over all workers: `received == sum(verdicts) + fragments held + packets waiting for a
 //! neighbour + packets inside hand-off rings`.
 
 macro_rules! verdicts {
@@ -31,7 +31,7 @@ macro_rules! verdicts {
                 match self { $( Verdict::$variant => VerdictKind::$kind, )+ }
             }
 
-            /// Dense index for counter arrays.
+            /// Index in [`Counters::verdicts`].
             pub const fn index(self) -> usize {
                 self as usize
             }
@@ -46,7 +46,7 @@ pub enum VerdictKind {
     Forwarded,
     /// Meant for Natrix itself and handled.
     Local,
-    /// Dropped, for the reason of the verdict.
+    /// For the reason of the verdict.
     Dropped,
 }
 
@@ -151,14 +151,14 @@ pub struct Counters {
     pub handed_off: u64,
     /// Packets from other workers.
     pub taken_over: u64,
-    /// Fragments waiting for the first one of their datagram (gauge).
+    /// Gauge: waiting for the first fragment of their datagram.
     pub fragments_held: u64,
-    /// Packets waiting for their next hop's link-layer address (gauge). Their verdict is counted
-    /// when they leave.
+    /// Gauge: packets waiting for their next hop's link-layer address. Their verdict counts when
+    /// they leave.
     pub neighbour_pending: u64,
     /// Packets split for the next link's MTU.
     pub fragmented: u64,
-    /// Packets of Natrix (ICMP errors, replies).
+    /// By Natrix: ICMP errors and replies.
     pub originated: u64,
     /// ICMP errors not sent because of rate limits.
     pub icmp_errors_suppressed: u64,
@@ -172,8 +172,7 @@ pub struct Counters {
     pub flows_created: u64,
     /// Endpoint-dependent flows removed.
     pub flows_removed: u64,
-    /// Refusals because no port was free or because of a limit of ports, by
-    /// [`crate::Protocol::index`]; also those of port control.
+    /// No free port or a port limit, by [`crate::Protocol::index`]; includes port control.
     pub ports_refused: [u64; crate::types::Protocol::COUNT],
     /// Subscribers paired with an external address.
     pub addresses_paired: u64,
@@ -183,32 +182,29 @@ pub struct Counters {
     pub blocks_returned: u64,
     /// Subscribers sent to a penalty pool.
     pub penalties_begun: u64,
-    /// Subscribers released from one.
+    /// Subscribers released from it.
     pub penalties_ended: u64,
-    /// Refusals of subscribers without a mapping that are no longer listed because the list was
-    /// full.
+    /// Refusals of subscribers without a mapping that a full list no longer shows.
     pub refusals_unlisted: u64,
     /// Sessions created.
     pub sessions_created: u64,
     /// Sessions removed.
     pub sessions_removed: u64,
-    /// RSTs forwarded without effect: their sequence number is outside the connection (RFC 7857
-    /// §2.2).
+    /// Forwarded without effect: the sequence number is outside the connection (RFC 7857 §2.2).
     pub tcp_resets_ignored: u64,
-    /// Unsolicited SYNs discarded because a matching outbound SYN followed in time (RFC 5382 §4.3
-    /// REQ-4).
+    /// Discarded because a matching outbound SYN followed in time (RFC 5382 §4.3 REQ-4).
     pub unsolicited_syns_matched: u64,
-    /// Unsolicited SYNs dropped, because no more could be held.
+    /// Dropped because no more could be held.
     pub unsolicited_syns_overflow: u64,
-    /// Ports held down now (gauge).
+    /// Gauge: ports held down.
     pub ports_held: u64,
-    /// Ports given out again too early, because too many were held down.
+    /// Reused too early because too many were held down.
     pub ports_held_short: u64,
     /// Replies of PCP by [`pcp::Code`].
     pub pcp_results: [u64; pcp::Code::ALL.len()],
     /// Replies of NAT-PMP by [`pcp::nat_pmp::Code`].
     pub nat_pmp_results: [u64; pcp::nat_pmp::Code::ALL.len()],
-    /// Datagrams to the port-control server that are no requests.
+    /// Datagrams to the server that are no requests.
     pub port_control_ignored: u64,
     /// Requests not answered because of rate limits.
     pub port_control_limited: u64,
@@ -228,7 +224,7 @@ pub struct Counters {
     pub grants_opened: u64,
     /// Grants ended on request.
     pub grants_deleted: u64,
-    /// Bytes of IP packets: outbound, inbound and hairpinned.
+    /// IP bytes outbound, inbound and hairpinned.
     pub bytes_forwarded: [u64; 3],
     /// Translated packets by [`crate::Protocol::index`]; those of GRE are in none.
     pub translated: [u64; crate::types::Protocol::COUNT],
@@ -290,7 +286,7 @@ impl Counters {
         self.verdicts[verdict.index()] += 1;
     }
 
-    /// Reverses a verdict: the packet must wait for its neighbour, or was dropped behind the shard.
+    /// Takes a verdict back: the packet waits for its neighbour, or was dropped behind the shard.
     #[inline]
     pub fn uncount(&mut self, verdict: Verdict) {
         self.verdicts[verdict.index()] -= 1;
@@ -307,26 +303,25 @@ impl Counters {
     }
 }
 
-/// Why a gateway stops reading a session, or reserves no port.
+/// Why a gateway stops reading a session or reserves no port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GatewayRefusal {
-    /// The stream is of another protocol, or ambiguous.
+    /// The stream is of another protocol or ambiguous.
     Unreadable,
-    /// No room for another control session or incomplete message, or the subscriber's share is
-    /// full.
+    /// No room for a control session or incomplete message, or the subscriber's share is full.
     TableFull,
-    /// One message announces or changes too much.
+    /// A message announces or changes too much.
     MessageLimit,
-    /// Expectations of one control session.
+    /// Expectations of a control session.
     SessionLimit,
-    /// Expectations of one subscriber, or unanswered clients of its servers over UDP.
+    /// Expectations of a subscriber, or unanswered clients of its servers over UDP.
     SubscriberLimit,
-    /// No external port was to be had.
+    /// No external port was free.
     NoPort,
 }
 
 impl GatewayRefusal {
-    /// All of them, in the order of their numbers.
+    /// In the order of their numbers.
     pub const ALL: [GatewayRefusal; 6] = [
         GatewayRefusal::Unreadable,
         GatewayRefusal::TableFull,

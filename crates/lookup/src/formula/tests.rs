@@ -1,4 +1,4 @@
-//! Both directions, offline, and questions without an answer.
+//! Questions offline, in both directions.
 
 use nat::blocks::BlockSize;
 use nat::settings::Blocks;
@@ -24,7 +24,7 @@ fn deterministic() -> Settings {
     settings(Allocation::Deterministic { dynamic_slices: 2, overflow })
 }
 
-/// Of all transports and VRFs.
+/// All transports and VRFs.
 fn find(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Result<Vec<FindAnswer>, NoAnswer> {
     super::find(settings, &Asked { address, host: None, port, protocol: None, vrf: None })
 }
@@ -258,7 +258,7 @@ fn only_the_given_transport_and_vrf_are_answered() {
     assert_eq!(answers_of(OUTSIDE, Some(80), tcp, None).unwrap(), of("default", first));
     let nobody = vec![(None, "pool \"a\" never allocates port 80".to_owned())];
     assert_eq!(answers_of(OUTSIDE, Some(80), udp, None).unwrap(), nobody);
-    // Only an instance knows the holders of dynamic ports and identifiers.
+    // Only an instance knows dynamic ports and identifiers.
     for (port, protocol) in [(9_000, udp), (80, Some(Protocol::Icmp))] {
         assert!(matches!(answers_of(OUTSIDE, Some(port), protocol, None), Err(NoAnswer::NotDeterministic { .. })));
     }

@@ -24,11 +24,10 @@ use super::Search;
 use super::named;
 use crate::convert;
 
-/// In a cursor: from this bit on, the transport among those in question. The bits below are the
-/// part of the list of its sessions.
+/// In a cursor: the transport, above its part in the list of sessions.
 const TRANSPORT_SHIFT: u32 = 32;
 
-/// In a cursor, instead of a part of that list: its beginning, after other answers.
+/// In a cursor, instead of that part: the list begins, after other answers.
 const FROM_BEGINNING: usize = (1 << TRANSPORT_SHIFT) - 1;
 
 impl Search<'_> {
@@ -39,7 +38,7 @@ impl Search<'_> {
             None => self.users(index)?,
         };
         let answers = &mut page.objects;
-        // A page after the last one is empty too, without a statement about earlier ones.
+        // A page after the last one is empty, whatever earlier pages had.
         if let Some(port) = self.asked.port.filter(|_| self.is_first_page() || !answers.is_empty()) {
             if answers.is_empty() {
                 answers.extend(self.static_mappings_of_external());
@@ -61,7 +60,7 @@ impl Search<'_> {
         Ok(page)
     }
 
-    /// Adds the static mapping that waits for the port of a mapping.
+    /// Adds the static mapping that waits for a mapping's port.
     fn note_who_waits(&self, answers: &mut [FindAnswer]) {
         for answer in answers {
             let Some(mapping) = &answer.mapping else { continue };
@@ -86,7 +85,7 @@ impl Search<'_> {
         }
     }
 
-    /// The holder of an external port, for each transport in question.
+    /// For each transport in question.
     fn holders(&self, index: AddressIndex, port: u16) -> Result<Page<FindAnswer>, Fault> {
         let list = self.list(control::Filter::default());
         let limit = list.limit_effective() as usize;
@@ -140,8 +139,8 @@ impl Search<'_> {
         FindAnswer { own_ports, ..self.by_mapping(Place::External, mapping, detail) }
     }
 
-    /// The users of a shared external endpoint, each towards another remote endpoint: at most so
-    /// many, from a place in the list of sessions on.
+    /// The flows that share an external endpoint: at most `limit`, from a place in the list of
+    /// sessions on.
     fn flows(
         &self,
         external: Endpoint,
@@ -158,7 +157,7 @@ impl Search<'_> {
         Ok(self.live.sessions(&list)?.map(|session| self.by_flow(Place::External, session)))
     }
 
-    /// The holder of the block or slice of an external port, and its range.
+    /// Holder and range of the block or slice that contains the port.
     fn range_of(&self, index: AddressIndex, port: u16) -> Option<((RealmId, Ipv4Addr), OwnPorts)> {
         let shared = &self.shared;
         if let Some(lease) = shared.lease_of(index, port) {
@@ -170,8 +169,7 @@ impl Search<'_> {
         // A deterministic pool serves one VRF.
         let realms = shared.settings().pools.get(pool.index()).and_then(|pool| pool.realms.first());
         let realm = realms.copied().unwrap_or_default();
-        // A subscriber of another pool, by a longer prefix, has no slice here although the formula
-        // counts it.
+        // The formula also counts subscribers that another pool serves by a longer prefix.
         if shared.pool_for(realm, inside) != Some(pool) {
             return None;
         }
@@ -179,7 +177,7 @@ impl Search<'_> {
         Some(((realm, inside), convert::own_ports(&slice)))
     }
 
-    /// The holder of an unused external port, by its block or slice.
+    /// For an unused port, by its block or slice.
     fn holder_of_range(&self, index: AddressIndex, port: u16) -> Result<Option<FindAnswer>, Fault> {
         let Some(((realm, inside), range)) = self.range_of(index, port) else { return Ok(None) };
         let host = self.prefix_of(inside)?;
@@ -200,7 +198,7 @@ impl Search<'_> {
         }))
     }
 
-    /// Why a free external port is in a block that cannot be leased.
+    /// A free port in a block that cannot be leased.
     fn torn_block(&self, index: AddressIndex, port: u16) -> Option<FindAnswer> {
         let block = self.shared.torn_block(index, port)?;
         let (first, last, address) = (block.first, block.last, self.shared.address(index));
@@ -222,8 +220,7 @@ impl Search<'_> {
         })
     }
 
-    /// The configured owner of an external endpoint that is not in use. Without a port: the owner
-    /// of the whole address.
+    /// The configured owner of an unused endpoint; without a port, of the whole address.
     pub(super) fn static_mappings_of_external(&self) -> Vec<FindAnswer> {
         let external = Endpoint::new(self.asked.address, self.asked.port.unwrap_or(0));
         let known = self.asked.protocols().filter_map(|protocol| self.shared.static_of_external(external, protocol));

@@ -1,5 +1,5 @@
-//! The holdings of IPv6 hosts: their mappings, then the sessions that share an external port, then
-//! the blocks of their prefixes, which the hosts of a prefix share.
+//! The holdings of IPv6 hosts: mappings, then sessions that share an external port, then blocks,
+//! which the hosts of a prefix share.
 
 use control::Cursor;
 use control::Fault;
@@ -22,12 +22,12 @@ use crate::convert;
 use crate::formula::ports_text;
 use crate::formula::range;
 
-/// In a cursor: all mappings are done. The rest of the part is the worker of the sessions.
+/// In a cursor: mappings are done; the rest is the sessions' worker.
 const SESSIONS: usize = 1 << 16;
-/// The sessions are done, too. The rest of the part is the worker of the subscribers.
+/// Sessions are done, too; the rest is the subscribers' worker.
 const BLOCKS: usize = 2 << 16;
 
-/// A page of what the hosts in `wanted` have. The first page has one answer too if it is nothing.
+/// A page for the hosts in `wanted`. A first page always has an answer.
 pub(super) fn find(live: &dyn Live, find: &Find, wanted: Prefix6) -> Result<Page<FindAnswer>, Fault> {
     let shared = live.shared();
     realms_of(&shared, find.vrf.as_deref())?;
@@ -98,7 +98,7 @@ fn moved(text: String, by: usize) -> Result<String, Fault> {
     Ok(Cursor { part: cursor.part + by, ..cursor }.to_string())
 }
 
-/// The subscribers with blocks. A host uses those of its prefix.
+/// Subscribers with blocks, which their hosts use.
 fn blocks(live: &dyn Live, find: &Find, wanted: Prefix6, at: Cursor) -> Result<Page<FindAnswer>, Fault> {
     // The row of a subscriber has the first address of its prefix.
     let length = live.shared().settings().transition.prefix_length.min(wanted.length());
@@ -138,7 +138,7 @@ fn of_mapping(find: &Find, mapping: control::Mapping) -> FindAnswer {
     }
 }
 
-/// The static forwards to these hosts, in use or not.
+/// In use or not.
 fn forwards(shared: &Shared, find: &Find, wanted: Prefix6) -> Vec<FindAnswer> {
     let settings = shared.settings();
     let forwards = settings.forwards.iter().filter_map(|forward| {
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::live::Use;
 
-    /// An instance with one subscriber, 2001:db8:c:100::/56, which has two blocks and no mapping.
+    /// 2001:db8:c:100::/56 has two blocks and no mapping.
     struct OnlyBlocks(Arc<Shared>);
 
     impl OnlyBlocks {

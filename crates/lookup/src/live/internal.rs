@@ -32,7 +32,7 @@ impl Search<'_> {
         if answers.is_empty() && self.is_first_page() {
             answers.extend(self.static_mappings_of_internal());
         }
-        // Besides its use, its ports by a formula in the other VRFs, only on the first page.
+        // The first page also has ports by formula in the other VRFs.
         if self.is_first_page() {
             let was_refused = |realm: RealmId| refusals.iter().any(|(refused, _)| *refused == realm.0);
             let has_answer = !answers.is_empty();
@@ -40,8 +40,8 @@ impl Search<'_> {
             for (realm, pool) in served {
                 let answer = self.unused(realm, pool);
                 let is_holder = answer.holder.is_some() || was_refused(realm);
-                // A pool may serve any address; one that no inside route reaches cannot be a
-                // subscriber.
+                // A pool may serve any address; without an inside route it cannot be a
+                // subscriber's.
                 let is_led = is_holder || self.shared.leads_inside(realm, address);
                 let is_new = is_holder && !answers.iter().any(|known| known.realm == answer.realm);
                 if is_led && (is_new || !has_answer) {
@@ -68,8 +68,8 @@ impl Search<'_> {
         self.asked.nobody(Place::Nowhere, format!("{nobodys}{because}, nor an address of Natrix"))
     }
 
-    /// Mappings and flows of the port, or the subscribers with the address. `refusals` are those of
-    /// the subscribers, by realm.
+    /// Mappings and flows of the port, or the subscribers with the address and their `refusals`, by
+    /// realm.
     fn holdings(&self, refusals: &mut Vec<(u16, Refused)>) -> Result<Page<FindAnswer>, Fault> {
         let owner = self.shared.worker_of_subscriber(self.asked.address.to_bits());
         let filter = control::Filter {
@@ -111,7 +111,7 @@ impl Search<'_> {
         Ok(Page { objects: answers, cursor })
     }
 
-    /// The few mappings of an internal endpoint on the first page; then its flows, which may be
+    /// The few mappings of an internal endpoint on the first page, then its flows, which may be
     /// many.
     fn mappings_and_flows(&self, list: &List) -> Result<Page<FindAnswer>, Fault> {
         let mut answers = Vec::new();
@@ -136,7 +136,7 @@ impl Search<'_> {
         Ok(Page { objects: answers, cursor })
     }
 
-    /// The configured external endpoint of an internal one that is not in use.
+    /// Not in use.
     fn static_mappings_of_internal(&self) -> Vec<FindAnswer> {
         let internal = Endpoint::new(self.asked.address, self.asked.port.unwrap_or(0));
         let mut answers = Vec::new();
@@ -159,7 +159,7 @@ impl Search<'_> {
         answers
     }
 
-    /// An unused inside address: the pool it may use, or its ports by a formula.
+    /// The pool that an unused address may use, or its ports by formula.
     fn unused(&self, realm: RealmId, pool: PoolId) -> FindAnswer {
         let address = self.asked.address;
         let (name, vrf) = (convert::pool_name(&self.shared, pool), self.vrf(realm));
@@ -190,7 +190,6 @@ impl Search<'_> {
     }
 }
 
-/// Adds the refusals of subscribers.
 fn note_refusals(refusals: &[(u16, Refused)], answers: &mut [FindAnswer]) {
     for answer in answers {
         let Some((_, refused)) = refusals.iter().find(|(realm, _)| answer.realm == Some(*realm)) else { continue };

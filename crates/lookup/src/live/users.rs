@@ -1,10 +1,10 @@
 //! `find` of an external address without a port: all its users.
 //!
-//! First the subscribers that are paired with it, or have mappings, flows or blocks on it for
-//! another reason (it drains, a rule sent them there, or the pool pairs no subscriber). Then the
-//! configured owners: one-to-one, by forwards, by a formula. Mappings and flows know their
-//! subscriber, but not the reverse, so each page reads all of them. It continues after the last
-//! subscriber of the previous page, whatever changed meanwhile.
+//! First subscribers that are paired with it or have mappings, flows or blocks on it (it drains, a
+//! rule sent them there, or the pool pairs nobody). Then configured owners: one-to-one, by
+//! forwards, by a formula. Each page reads all mappings and flows, which know their subscriber, not
+//! the reverse. It continues after the last subscriber of the previous page, whatever changed
+//! meanwhile.
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeMap;
@@ -26,16 +26,16 @@ use super::Use;
 use super::named;
 use crate::convert;
 
-/// In a cursor, instead of a VRF: all subscribers are done, and the number counts the answers of
-/// the configuration so far.
+/// In a cursor, instead of a VRF: subscribers are done, and the number counts answers of the
+/// configuration.
 const CONFIGURED: usize = 1 << 16;
 
-/// The use of the address by one subscriber.
+/// How one subscriber uses the address.
 #[derive(Default)]
 struct User {
-    /// It is paired with the address.
+    /// Paired with the address.
     paired: Option<Box<Subscriber>>,
-    /// The IPv6 host that the inside address is the number of.
+    /// The inside address is this host's number.
     host: Option<Host>,
     mappings: u32,
     flows: u32,
@@ -69,7 +69,6 @@ impl User {
 type Users = BTreeMap<(u16, Ipv4Addr), User>;
 
 impl Search<'_> {
-    /// A page of the users of an external address.
     pub(super) fn users(&self, index: AddressIndex) -> Result<Page<FindAnswer>, Fault> {
         let list = self.list(control::Filter::default());
         let start = if self.is_first_page() { None } else { Some(list.start()?) };
@@ -108,7 +107,7 @@ impl Search<'_> {
         Ok(Page { objects, cursor })
     }
 
-    /// The configured owners of the address, in use or not, except those that are named as users.
+    /// In use or not, except those named as users.
     fn configured_owners(&self, users: &Users) -> Vec<FindAnswer> {
         let is_new = |answer: &FindAnswer| match (answer.realm, answer.holder) {
             (Some(realm), Some(holder)) => !users.contains_key(&(realm, holder)),

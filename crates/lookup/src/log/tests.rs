@@ -14,7 +14,7 @@ const SECOND: u64 = 1_000_000;
 /// Start of the log.
 const T0: u64 = 1_795_289_400_000_000;
 
-/// Lines, the numbers of the workers, and the names of IPv6 hosts.
+/// Lines, last numbers of the workers, names of IPv6 hosts.
 #[derive(Default)]
 struct Log(Vec<u8>, [u64; 2], HostNames);
 
@@ -46,7 +46,7 @@ impl Log {
         self
     }
 
-    /// There are all records of both workers before this time.
+    /// Both workers' records before this time are complete.
     fn covered(&mut self, at_s: u64) -> &mut Log {
         let sequences = self.1;
         self.own(at_s, &Own { event: "covered", sequences: Some(&sequences), ..Own::default() })
@@ -71,7 +71,7 @@ impl Log {
         self.own(at_s, &Own { event: "opened", version: "0.1.0", file, earlier, workers, ..Own::default() })
     }
 
-    /// A mapping that existed when the log was opened; otherwise as [`Log::mapping`].
+    /// A mapping older than the log; otherwise as [`Log::mapping`].
     fn lives(&mut self, at_s: u64, host: u8, internal: u16, external: u16, held_s: u32) -> &mut Log {
         let internal = Endpoint::new([100, 64, 0, host].into(), internal);
         let external = Endpoint::new([203, 0, 113, 1].into(), external);
@@ -80,7 +80,7 @@ impl Log {
         self.event(at_s, &Event { amount: held_s, ..event.because(Cause::LogOpened) })
     }
 
-    /// Both workers have reported all state: the first one `records`.
+    /// Both workers have reported all state, the first `records`.
     fn snapshot_complete(&mut self, at_s: u64, records: u32) -> &mut Log {
         let event = Event::new(EventKind::SnapshotComplete, Instant::ORIGIN).because(Cause::LogOpened);
         self.event(at_s, &Event { amount: records, ..event }).event_of(1, at_s, &event)
@@ -90,7 +90,7 @@ impl Log {
         self.ask_of(at_s, Asked { address: address.into(), host: None, port, protocol: None, vrf: None })
     }
 
-    /// Subscribers in an IPv6 prefix that held something, and whether there was no other.
+    /// IPv6 holders within a prefix; true if there was no other.
     fn hosts(&self, at_s: u64, prefix: &str, port: Option<u16>) -> (Vec<String>, bool) {
         let HostName { address, prefix_length, .. } = Subscriber::host(prefix, None).unwrap();
         let host = Some(HostPrefix { address, length: prefix_length });
@@ -110,7 +110,7 @@ impl Log {
         self.ask(at_s, address, port).found.holders.iter().map(last_octet).collect()
     }
 
-    /// The holders, whether each is certain, and whether there is no other.
+    /// Holders, each with certainty; true if there is no other.
     fn answer(&self, at_s: u64, port: u16) -> (Vec<(u8, bool)>, bool) {
         let found = self.ask(at_s, P, Some(port)).found;
         let holders = found.holders.iter().map(|holder| (last_octet(holder), holder.is_certain));
@@ -260,13 +260,13 @@ fn a_holder_whose_end_may_be_lost_is_uncertain() {
     let mut log = Log::default();
     let gap = Event { amount: 3, ..Event::new(EventKind::Gap, Instant::ORIGIN) };
     log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(15).event(20, &gap);
-    // The same port, of another subscriber.
+    // Another subscriber has the same port.
     log.mapping(30, EventKind::MappingCreated, 11, 5_000, 4_444, 0).covered(80);
     assert_eq!(log.answer(12, 4_444), (vec![(10, true)], true));
     assert_eq!(log.answer(17, 4_444), (vec![(10, false)], false), "the gap may have begun then");
     assert_eq!(log.answer(25, 4_444), (vec![(10, false)], false));
     assert!(log.answer(40, 4_444).0.contains(&(10, false)) && !log.answer(40, 4_444).1);
-    // What refused packets would have been takes nothing from an answer.
+    // A gap of refusals only makes no answer uncertain.
     let mut log = Log::default();
     log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
     log.event(20, &gap.because(Cause::NoAllocation)).covered(80);
@@ -277,7 +277,7 @@ fn a_holder_whose_end_may_be_lost_is_uncertain() {
 fn a_missing_line_or_file_is_noticed_by_the_numbers() {
     let mut log = Log::default();
     log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(15);
-    // The end of the first mapping, and all that the second worker recorded.
+    // Lost: the first mapping's end and the second worker's records.
     log.1 = [2, 4];
     log.covered(30);
     assert_eq!(log.answer(12, 4_444), (vec![(10, true)], true));
@@ -325,7 +325,7 @@ fn a_wrong_time_while_a_disk_was_slow_names_both_holders() {
     let mut log = Log::default();
     log.started(0).mapping(2, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
     log.mapping(20, EventKind::MappingEnded, 10, 5_000, 4_444, 18).covered(23);
-    // From 26 to 36 the clock was 18 s behind; the records of that time were written later.
+    // From 26 to 36 the clock was 18 s behind; records of that time were written later.
     for (at_s, by_us) in [(8, -18_000_000), (36, 18_000_000)] {
         log.own(at_s, &Own { event: "clock_set", by_us: Some(by_us), unclear_us: Some(0), ..Own::default() });
     }
@@ -341,7 +341,7 @@ fn a_wrong_time_while_a_disk_was_slow_names_both_holders() {
 fn neither_time_is_sure_until_a_step_was_noticed() {
     let mut log = Log::default();
     log.started(0).mapping(100, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(124);
-    // By 20 s back, at some time in the five seconds before: 125 to 130, or 105 to 110.
+    // By 20 s, within the last five seconds: 125 to 130, or 105 to 110.
     let (by_us, unclear_us) = (Some(-20_000_000), Some(5_000_000));
     log.own(110, &Own { event: "clock_set", by_us, unclear_us, ..Own::default() }).covered(150);
     for (at_s, is_complete) in [(103, true), (107, false), (115, true), (122, true), (127, false), (140, true)] {
@@ -402,7 +402,7 @@ fn a_short_time_has_all_its_holders_and_changes() {
     assert_eq!(ask(9, 13), (vec![10, 11], true, None));
     assert_eq!(ask(11, 11), (vec![], true, None));
     assert_eq!(ask(11, 13), (vec![11], true, None));
-    // What kept a port when the formulas changed is recorded after the beginning of that time.
+    // Which ports were kept is recorded only after that time began.
     assert_eq!(ask(19, 30), (vec![11], false, Some(20)));
     assert_eq!(ask(20, 30), (vec![11], false, None));
     assert_eq!(ask(22, 30), (vec![11], true, None));
@@ -484,7 +484,7 @@ fn a_reopened_log_knows_what_ended_while_it_was_closed() {
         log.mapping(10, EventKind::MappingCreated, host, 5_000, port, 0);
     }
     log.covered(50);
-    // From here on records went to /b.json: 10 ended, and 13 got the same port.
+    // Records went to /b.json: 10 ended, and 13 got the same port.
     log.1 = [40, 9];
     log.opened(100, "/a.json", "/b.json").lives(101, 13, 5_000, 4_444, 20).lives(101, 11, 5_000, 4_445, 91);
     log.mapping(102, EventKind::MappingEnded, 12, 5_000, 4_446, 92).snapshot_complete(103, 2).covered(120);
@@ -492,7 +492,7 @@ fn a_reopened_log_knows_what_ended_while_it_was_closed() {
     assert_eq!(log.answer(110, 4_445), (vec![(11, true)], true));
     assert_eq!(log.ask(110, P, Some(4_445)).found.holders[0].since_us, T0 + 10 * SECOND, "as precise as it was");
     assert_eq!((log.holders(100, P, Some(4_446)), log.holders(102, P, Some(4_446))), (vec![12], vec![]));
-    // For the time between it names the other log, and nobody for sure.
+    // It names the other log, and nobody for sure.
     let between = log.ask(70, P, Some(4_444)).found;
     assert!(!between.is_complete && between.holders.iter().all(|holder| !holder.is_certain), "{between:?}");
     assert!(between.notes.iter().any(|note| note.contains("records went to /b.json")), "{between:?}");
@@ -562,11 +562,11 @@ fn lines_name_ipv6_hosts_by_address_and_prefix() {
     assert_eq!(log.hosts(35, "2001:db8:0:200::/56", Some(5_000)), (vec!["2001:db8:0:200::7".to_owned()], true));
     assert_eq!(log.hosts(35, "2001:db8::b4", None).0, ["192.168.1.2 behind 2001:db8::b4"]);
     assert_eq!(log.hosts(35, "2001:db8:0:300::/56", None), (vec![], true));
-    // Without its B4, an inner address is one of anybody with that address.
+    // Without its B4, an inner address may be anybody's.
     assert_eq!(log.ask(35, [192, 168, 1, 2], None).found.holders.len(), 1);
     let found = log.ask(35, [192, 168, 1, 3], None).found;
     assert!(found.is_complete && found.holders.is_empty(), "{found:?}");
-    // Its number is no address of a subscriber.
+    // A number is no address.
     assert_eq!(log.ask(15, [224, 0, 0, 1], None).found.holders, []);
 }
 

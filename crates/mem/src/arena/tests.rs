@@ -103,7 +103,7 @@ fn arena_can_be_shared_between_threads() {
 
 #[test]
 fn missed_hugepage_bytes_are_counted_while_the_arena_lives() {
-    // Other tests make arenas at the same time, none as large as this.
+    // Other tests make smaller arenas at the same time.
     const LARGE: u64 = 64 << 20;
     let arena = Arena::<u8>::zeroed(LARGE as usize).unwrap();
     match arena.pages() {

@@ -1,13 +1,12 @@
-//! A ring in a file in memory (tmpfs), which outlives a process that is killed.
+//! A ring in a file in memory (tmpfs), which outlives a killed process.
 //!
 //! ```text
 //!   file := magic, format, bytes of an item, capacity, tag, … positions … (4 KiB), item…
 //! ```
 //!
-//! The process maps the file and uses it like any ring. After its death [`read`] returns the items
-//! that the consumer had not released, staged ones included: they were written before the packet
-//! they are about was sent. Only the owner can open the file, and nobody writes it while it is
-//! read.
+//! The process maps the file and uses it like any ring. After its death [`read`] returns the
+//! unreleased items, staged ones included: each was written before the packet that it is about was
+//! sent. Only the owner can open the file, and nobody writes it while it is read.
 
 use core::mem::align_of;
 use core::mem::offset_of;
@@ -34,9 +33,9 @@ use super::Shared;
 use super::ends;
 
 const MAGIC: [u8; 8] = *b"NATXRING";
-/// Files of format 1 have no note of what was released.
+/// Format 1 has no note of what was released.
 const FORMAT: u32 = 2;
-/// Bytes before the first item, a page on most machines.
+/// Before the first item; a page on most machines.
 const HEADER: usize = 4_096;
 /// Place of the positions in the header.
 const POSITIONS: usize = 1_024;
@@ -49,10 +48,10 @@ const CAPACITY_MAX: usize = 1 << 21;
 const _: () =
     assert!(POSITIONS + size_of::<Positions>() <= HEADER && POSITIONS.is_multiple_of(align_of::<Positions>()));
 
-/// What a ring's file has.
+/// Contents of a ring's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left<T> {
-    /// The tag it was made with.
+    /// Given to [`create`].
     pub tag: [u8; TAG_BYTES],
     /// The number left by [`Producer::mark`].
     pub mark: u64,
@@ -62,10 +61,10 @@ pub struct Left<T> {
     pub items: Vec<T>,
 }
 
-/// Makes the file and a ring in it for `capacity` items, rounded up to a power of two.
+/// Makes the file with a ring; `capacity` is rounded up to a power of two.
 ///
 /// # Errors
-/// There is a file already, or too little memory for all of it.
+/// The file exists, or memory is short.
 pub fn create<T: FromBytes + Copy + Send>(
     path: &Path,
     capacity: usize,
@@ -78,7 +77,7 @@ pub fn create<T: FromBytes + Copy + Send>(
     let options = options.read(true).write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     let file = options.open(path)?;
     let made = map(&file, bytes).and_then(|start| {
-        // The mapping stays without the file's descriptor.
+        // The mapping outlives the descriptor.
         let mut header = Vec::with_capacity(TAG + TAG_BYTES);
         header.extend_from_slice(&MAGIC);
         header.extend_from_slice(&FORMAT.to_le_bytes());
@@ -96,7 +95,7 @@ pub fn create<T: FromBytes + Copy + Send>(
     Ok(ends(Shared { positions, slots, capacity, mapped: Some((start, bytes)) }))
 }
 
-/// Takes all memory of the file, so that no access to it can fail later, and maps it.
+/// Takes all memory of the file first, so that no access can fail later.
 fn map(file: &File, bytes: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: calls with a descriptor that is open, and lengths only.
     let refused = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) };
@@ -112,7 +111,7 @@ fn map(file: &File, bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))
 }
 
-/// Reads the file of a ring whose process has ended.
+/// Reads the ring of a process that has ended.
 ///
 /// # Errors
 /// It cannot be read, belongs to another user, or is no whole ring of such items

@@ -20,11 +20,11 @@ fn the_sum_of_all_tables_is_compared_with_the_stock() {
 
 #[test]
 fn reserved_hugepages_count_for_what_suits_them() {
-    // One table has its hugepages, the other is on ordinary pages.
+    // One table gets hugepages, the other ordinary pages.
     let tables = [Need::Table(10 * MIB), Need::Table(10 * MIB)];
     let plan = stock(10 * MIB, 5, 0).plan(tables).unwrap();
     assert_eq!((plan.needed_bytes, plan.missed_bytes), (20 * MIB, 10 * MIB));
-    // The remaining pages are too few for the second table.
+    // Too few pages are left for the second table.
     let error = stock(10 * MIB - 1, 9, 0).plan(tables).unwrap_err();
     assert_eq!((error.needed_bytes, error.available_bytes), (20 * MIB, 20 * MIB - 1));
     // Heaps are never on hugepages.
@@ -66,7 +66,7 @@ fn the_warning_names_the_commands_that_make_it_unnecessary() {
     assert_eq!(plan.missed_bytes, 2 * GIB + 300 * MIB);
     assert_eq!(plan.warning(0), None);
     let warning = plan.warning(plan.missed_bytes).unwrap();
-    // Three of the 53 reserved pages are in use by others.
+    // Others use three of the 53 reserved pages.
     let remedy = "echo 1227 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
     assert!(
         warning.ends_with(&format!("(50 pages of 2 MiB were free, 1224 are needed); before the next start: {remedy}")),
@@ -75,7 +75,7 @@ fn the_warning_names_the_commands_that_make_it_unnecessary() {
     // After the remedy nothing is missed.
     assert_eq!(stock(4 * GIB, 1_224, 0).plan(needs).unwrap().missed_bytes, 0);
 
-    // With larger pages the warning also names the other remedy, which is enough too.
+    // With larger pages the warning also names the other remedy.
     let warning = stock(4 * GIB, 50, 0).plan(needs).unwrap().warning(1).unwrap();
     let remedy = "or with pages of 1 GiB, faster still: echo 5 > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages \
                   && echo 203 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";

@@ -1,9 +1,9 @@
-//! `cargo bench -p nat --bench hosts [-- SESSIONS...]`: IPv6 hosts by a number with a record,
-//! against a side line of 16 bytes beside each mapping (ADR 19).
+//! `cargo bench -p nat --bench hosts [-- SESSIONS...]`: a number with a record for each IPv6 host,
+//! against a side line of 16 bytes at each mapping (ADR 19).
 //!
-//! All tables of a size are filled and then used in turns, a slice each, so that what else the
-//! machine does meets all of them. A figure is the median over the turns of the median burst, in
-//! TSC cycles a packet; what prepares a burst is not timed.
+//! Filled tables of one size take turns, so that other load on the machine meets them all. A figure
+//! is the median over the turns of the median burst, in TSC cycles a packet, without preparing the
+//! burst.
 
 #![allow(clippy::expect_used, reason = "a benchmark that cannot go on has failed")]
 
@@ -20,18 +20,16 @@ use nat::tables::hosts::Mappings;
 use nat::tables::hosts::Outside;
 use nat::tables::hosts::SideLines;
 
-/// A number for a small office, and two with tables in memory.
+/// A small office; two tables in memory.
 const SIZES: [u32; 3] = [1_000, 1_000_000, 10_000_000];
-/// Sessions of a host, and hosts of a subscriber.
 const SESSIONS_OF_A_HOST: u32 = 64;
 const HOSTS_OF_A_SUBSCRIBER: u32 = 4;
 const TURNS: usize = 21;
 const BURSTS_OF_A_SLICE: usize = 2_000;
 const SECRET: [u64; 4] = [3, 1, 4, 1];
-/// No mapping runs out.
+/// No mapping expires.
 const NOW: Instant = Instant::ORIGIN;
 
-/// The family of the hosts.
 #[derive(Clone, Copy)]
 enum Family {
     Ipv4,
@@ -39,7 +37,7 @@ enum Family {
 }
 
 impl Family {
-    /// The `serial`th internal endpoint. Interface identifiers are spread, as hosts choose them.
+    /// Interface identifiers are spread, as hosts choose them.
     fn endpoint(self, serial: u32) -> Inside {
         let host = serial / SESSIONS_OF_A_HOST;
         let port = (20_000 + serial % SESSIONS_OF_A_HOST * 7) as u16;
@@ -55,7 +53,6 @@ impl Family {
     }
 }
 
-/// One of the tables under test.
 struct Candidate<M> {
     name: &'static str,
     mappings: M,
@@ -68,7 +65,7 @@ struct Candidate<M> {
     entering: Vec<f64>,
 }
 
-/// What can be done with a candidate, whatever its tables are.
+/// Hides the type of the tables.
 trait Runner {
     fn open(&mut self, serials: &[u32]);
     fn leave(&mut self);
@@ -96,7 +93,7 @@ impl<M: Mappings> Candidate<M> {
     }
 }
 
-/// Cycles a packet of what `work` does with a burst.
+/// In cycles a packet.
 fn timed<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let begin = tsc::read();
     let result = work();
@@ -159,7 +156,7 @@ impl<M: Mappings> Runner for Candidate<M> {
     }
 }
 
-/// All serial numbers of whole bursts, each once, in random order.
+/// Whole bursts' serial numbers, each once, in random order.
 fn shuffled(sessions: u32) -> Vec<u32> {
     let mut serials: Vec<u32> = (0..sessions / BURST as u32 * BURST as u32).collect();
     let mut random = Random::new([2, 7, 1, 8]);
@@ -171,7 +168,6 @@ fn shuffled(sessions: u32) -> Vec<u32> {
 }
 
 fn measure(asked: u32) {
-    // Whole bursts.
     let sessions = asked / BURST as u32 * BURST as u32;
     let mut candidates: Vec<Box<dyn Runner>> = vec![
         Box::new(Candidate::<Ipv4Only>::new("ipv4, as it is", Family::Ipv4, sessions)),

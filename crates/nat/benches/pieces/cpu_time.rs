@@ -1,5 +1,4 @@
-//! The clock of the benchmarks: CPU time of this thread, so that other programs on the same core do
-//! not count.
+//! CPU time of this thread, so that other programs on the same core do not count.
 
 use std::time::Duration;
 
@@ -8,10 +7,10 @@ use criterion::measurement::ValueFormatter;
 use criterion::measurement::WallTime;
 use mem::tsc;
 
-/// Measures in CPU time, and shows it as time.
+/// Shown as time.
 pub(crate) struct CpuTime;
 
-/// CPU time of this thread since it began.
+/// Since the thread began.
 pub(crate) fn now() -> Duration {
     Duration::from_secs_f64(tsc::thread_seconds().expect("Linux has a clock for each thread"))
 }

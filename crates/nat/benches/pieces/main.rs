@@ -1,10 +1,8 @@
-//! `cargo bench -p nat`: the pieces of the engine by themselves. Hash, parse, rewrite, lookup,
-//! insert, expiry.
+//! `cargo bench -p nat`: single pieces of the engine.
 //!
-//! An iteration is a burst of 64 where nothing else is said, as the engine works; the rate printed
-//! with it is that of single packets. Times are CPU time: what others do on the same core is left
-//! out. The engine's time is less than the sum of its pieces: there one waits for memory while
-//! others compute.
+//! An iteration is a burst of 64 unless noted, as in the engine; the printed rate is of packets.
+//! CPU time leaves out other programs on the core. The engine takes less than the sum of its
+//! pieces, because some wait for memory while others compute.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that cannot go on has failed")]
 
@@ -39,12 +37,11 @@ use packets::is_tcp;
 use world::World;
 
 const SECRET: [u64; 4] = [3, 1, 4, 1];
-/// Bursts that take turns where the mix of protocols matters: more than a branch predictor learns
-/// by heart, and all of them stay in the second cache level.
+/// Alternating bursts: more than a branch predictor learns, and they fit the second cache level.
 const TURNS: usize = 64;
-/// Numbers of mappings: of a small office, and from tables in the cache to tables in memory.
+/// A small office; then tables from in the cache to in memory.
 const SIZES: [u32; 4] = [1_000, 65_536, 1_000_000, 10_000_000];
-/// No mapping of [`Tables`] runs out.
+/// No mapping of [`Tables`] expires.
 const NOW: nat::Instant = nat::Instant::ORIGIN;
 const REMOTE: (u32, u16) = (packets::SERVER.ip().to_bits(), packets::SERVER.port());
 
@@ -52,7 +49,7 @@ type Bench = Criterion<CpuTime>;
 type Group<'a> = BenchmarkGroup<'a, CpuTime>;
 type Endpoint = (u32, u16);
 
-/// Benchmarks whose iterations are a burst.
+/// An iteration is a burst.
 fn group_of_bursts<'a>(criterion: &'a mut Bench, name: &str) -> Group<'a> {
     let mut group = criterion.benchmark_group(name);
     group.throughput(Throughput::Elements(BURST as u64));
@@ -111,7 +108,7 @@ fn rewrite(criterion: &mut Bench) {
         let fresh = mix.bursts::<TURNS>();
         let headers = fresh.map(|burst| burst.map(|bytes| pieces::parse(&bytes).expect("the packet is sound")));
         let tcp = fresh.map(|burst| burst.map(|bytes| is_tcp(&bytes)));
-        // Each packet is as it came when its turn comes again.
+        // A packet is fresh when its turn comes again.
         let batch = BatchSize::NumIterations(TURNS as u64);
         group.bench_function(BenchmarkId::new("any packet", mix.name()), |bencher| {
             let mut turns = fresh.iter().zip(&headers).cycle();
@@ -147,8 +144,7 @@ fn empty_tables(mappings: u32) -> Tables {
     Tables::new(mappings, first, SECRET, nat::Duration::from_secs(300)).expect("there is memory")
 }
 
-/// A burst from inside, in the engine's passes: mappings are found, or made where there is none.
-/// The external endpoints.
+/// A burst in the engine's passes: finds or makes mappings, and returns external endpoints.
 #[inline]
 fn from_inside(tables: &mut Tables, endpoints: &[Endpoint; BURST]) -> [Endpoint; BURST] {
     let mut scratch = endpoints.map(|(address, port)| tables.look_ahead(address, port));
@@ -164,7 +160,7 @@ fn from_inside(tables: &mut Tables, endpoints: &[Endpoint; BURST]) -> [Endpoint;
     })
 }
 
-/// A burst from outside, in the engine's passes. The internal endpoints.
+/// A burst in the engine's passes; returns internal endpoints.
 #[inline]
 fn from_outside(tables: &mut Tables, endpoints: &[Endpoint; BURST]) -> [Endpoint; BURST] {
     let places = endpoints.map(|(address, port)| tables.look_ahead_inbound(address, port).expect("it is of the pool"));
@@ -172,12 +168,10 @@ fn from_outside(tables: &mut Tables, endpoints: &[Endpoint; BURST]) -> [Endpoint
     records.map(|record| tables.internal(NOW, record).expect("the mapping is alive"))
 }
 
-/// The endpoints of a burst, from the `first`th on.
 fn endpoints_from(first: u32) -> [Endpoint; BURST] {
     core::array::from_fn(|slot| internal(first + slot as u32))
 }
 
-/// Whole bursts that tables of this size take.
 fn bursts_in(mappings: u32) -> u32 {
     mappings / BURST as u32
 }
@@ -185,7 +179,7 @@ fn bursts_in(mappings: u32) -> u32 {
 fn lookup(criterion: &mut Bench) {
     let mut group = group_of_bursts(criterion, "lookup");
     for size in SIZES {
-        // Filled by the first benchmark that is asked for.
+        // By the first benchmark that is asked for.
         let filled = LazyCell::new(|| {
             let mut tables = empty_tables(size);
             let externals: Vec<_> = (0..bursts_in(size))
@@ -203,8 +197,7 @@ fn lookup(criterion: &mut Bench) {
         group.bench_function(BenchmarkId::new("from outside", size), |bencher| {
             let (tables, externals) = &mut *filled.borrow_mut();
             let mut random = Random::new(SECRET);
-            // Written into the list of endpoints ahead of time, so that reading it is not what
-            // takes the time.
+            // Copied ahead of time, so that reading the list is not what takes the time.
             let mut random_ones = || core::array::from_fn(|_| externals[random.below(externals.len() as u32) as usize]);
             let lists: Vec<[Endpoint; BURST]> = (0..16 * TURNS).map(|_| random_ones()).collect();
             let mut turns = lists.iter().cycle();
@@ -218,8 +211,7 @@ fn insert(criterion: &mut Bench) {
     group.sample_size(20);
     for size in SIZES {
         group.bench_function(BenchmarkId::new("a mapping with both entries and its port", size), |bencher| {
-            // They fill up over the iterations, and new ones take their place: the average from
-            // empty to full.
+            // Full ones are replaced: the average from empty to full.
             let mut tables = empty_tables(size);
             let mut filled = 0;
             bencher.iter_custom(|bursts| {

@@ -7,22 +7,19 @@ use nat::random::Random;
 use wire::build;
 use wire::tcp::Flags;
 
-/// Packets in a burst.
 pub(crate) const BURST: usize = 64;
-/// Bytes of a packet: those of a 64-byte frame without link header and check sequence.
+/// A 64-byte frame without link header and check sequence.
 pub(crate) const BYTES: usize = 46;
-/// The server.
 pub(crate) const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 443);
 
 pub(crate) type Bytes = [u8; BYTES];
 pub(crate) type Burst = [Bytes; BURST];
 
-/// Which protocols a burst has.
 #[derive(Clone, Copy)]
 pub(crate) enum Mix {
     Udp,
     Tcp,
-    /// Half and half in random order, so that no branch on the protocol is predicted for long.
+    /// Half and half at random: no branch on the protocol is predicted for long.
     Both,
 }
 
@@ -37,8 +34,7 @@ impl Mix {
         }
     }
 
-    /// Bursts with packets of 64 endpoints each: too many to predict a branch from the burst
-    /// before.
+    /// Packets of 64 endpoints each: too many to predict a branch from the burst before.
     pub(crate) fn bursts<const COUNT: usize>(self) -> Box<[Burst; COUNT]> {
         let mut random = Random::new([1, 2, 3, 4]);
         let mut bursts = Box::new([[[0; BYTES]; BURST]; COUNT]);
@@ -56,12 +52,12 @@ impl Mix {
     }
 }
 
-/// The `serial`th internal endpoint: subscribers with 64 each.
+/// Subscribers have 64 each.
 pub(crate) fn internal(serial: u32) -> (u32, u16) {
     (0x0a00_0001 + serial / 64, 20_000 + (serial % 64 * 7) as u16)
 }
 
-/// A packet of the `serial`th internal endpoint to the server. Of TCP it has an ACK only.
+/// To the server; TCP with ACK only.
 pub(crate) fn packet(tcp: bool, serial: u32) -> Bytes {
     let (address, port) = internal(serial);
     let source = SocketAddrV4::new(Ipv4Addr::from_bits(address), port);
@@ -73,7 +69,6 @@ pub(crate) fn packet(tcp: bool, serial: u32) -> Bytes {
     built.try_into().expect("the payload makes it as long as that")
 }
 
-/// The protocol of a packet.
 pub(crate) fn is_tcp(bytes: &Bytes) -> bool {
     bytes[9] == 6
 }

@@ -1,4 +1,4 @@
-//! A shard with a number of mappings that can all run out at once.
+//! A shard whose mappings can all expire at once.
 
 use core::net::Ipv4Addr;
 use std::sync::Arc;
@@ -28,15 +28,13 @@ use nat::types::WorkerId;
 use crate::packets::BURST;
 use crate::packets::packet;
 
-/// Packets from subscribers.
 pub(crate) const FROM_INSIDE: PacketMeta =
     PacketMeta { record: 0, ingress: InterfaceId(0), stage: Stage::Received, turn: 0, ports: (0, 0) };
-/// How long a mapping lives: longer than any measurement.
+/// Longer than any measurement.
 const IDLE: Duration = Duration::from_secs(86_400);
-/// Between two calls of the sweep: about what a worker needs for a burst.
+/// About what a worker needs for a burst.
 const BETWEEN_CALLS: Duration = Duration::from_micros(10);
 
-/// Nothing leaves by itself here.
 struct Nobody;
 
 impl Sink for Nobody {
@@ -49,7 +47,6 @@ impl Sink for Nobody {
     }
 }
 
-/// A shard, its clock, and how many mappings it can have.
 pub(crate) struct World {
     pub(crate) shard: Shard,
     now: Instant,
@@ -57,14 +54,14 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// An empty shard with room for so many mappings.
+    /// Empty, with room for so many mappings.
     pub(crate) fn new(mappings: u32) -> World {
         let shared = Shared::new(settings(mappings), 1).expect("the settings are in range");
         let shard = Shard::new(Arc::new(shared), WorkerId(0), [3, 1, 4, 1]).expect("there is memory");
         World { shard, now: Instant::ORIGIN, mappings }
     }
 
-    /// Each internal endpoint sends a datagram; so many mappings there are then.
+    /// Each internal endpoint sends a datagram, until all mappings exist.
     pub(crate) fn fill(&mut self) {
         let mut next = 0;
         while next < self.mappings {
@@ -78,18 +75,15 @@ impl World {
         assert_eq!(self.shard.view().mappings_len(), self.mappings);
     }
 
-    /// From now on all mappings are out of date.
     pub(crate) fn let_all_run_out(&mut self) {
         self.now = self.now + IDLE;
     }
 
-    /// One call of the sweep.
     pub(crate) fn sweep_a_moment(&mut self) {
         self.now = self.now + BETWEEN_CALLS;
         self.shard.maintain(self.now, &mut Nobody);
     }
 
-    /// Calls the sweep until nothing is left.
     pub(crate) fn sweep_until_empty(&mut self) {
         for _ in 0..self.mappings + 1_000 {
             if self.shard.is_empty() {

@@ -1,11 +1,11 @@
-//! Limits the records of filters that log, because these are checked for each packet: a bucket, as
-//! in [`rate_limit`](crate::policy::rate_limit), holds the records of one second.
+//! Limits the records of logging filters, which see each packet: a bucket, as in
+//! [`rate_limit`](crate::policy::rate_limit), for the records of one second.
 
 use crate::time::Instant;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FilterLimit {
-    /// When the bucket is full again, in microseconds.
+    /// When the bucket is full again.
     full_again_us: u64,
     suppressed: u32,
 }
@@ -27,7 +27,7 @@ impl FilterLimit {
         per_second != 0 && self.full_again_us.saturating_sub(now.as_micros()) + interval <= 1_000_000
     }
 
-    /// Decisions without a record, if their number may be reported now; resets it.
+    /// Takes the number of decisions without a record, if it may be reported.
     pub(super) fn suppressed(&mut self, now: Instant, per_second: u32, is_last: bool) -> Option<u32> {
         let is_due = self.suppressed != 0 && (is_last || self.has_room(now, per_second));
         is_due.then(|| core::mem::take(&mut self.suppressed))

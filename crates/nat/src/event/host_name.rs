@@ -1,8 +1,8 @@
-//! What a number stands for in a log: an IPv6 host or prefix.
+//! Names of IPv6 hosts and prefixes in a log.
 //!
-//! Events have 32 bits for a subscriber. An IPv6 host has a number there, which may later mean
-//! another host. So before the first event with a number, a separate event names the host: its
-//! otherwise unused fields hold the address.
+//! Events have 32 bits for a subscriber: an IPv6 host's number, which may later mean another host.
+//! So an event names the host before the first event with its number. Otherwise unused fields hold
+//! the address.
 
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
@@ -13,10 +13,10 @@ use crate::time::Instant;
 use crate::types::PoolName;
 use crate::types::RealmId;
 
-/// Replaces a number in events whose host is not known. No host has this address.
+/// Replaces the number of an unknown host. No host has this address.
 pub const UNKNOWN_HOST: Ipv4Addr = Ipv4Addr::BROADCAST;
 
-/// Bit of the field `pool`: the host is behind a softwire. The lower bits are the prefix length.
+/// In `pool`: the host is behind a softwire. Lower bits: prefix length.
 const SOFTWIRE: u16 = 1 << 8;
 
 /// An IPv6 host or prefix.
@@ -31,7 +31,7 @@ pub struct HostName {
 }
 
 impl HostName {
-    /// The event that gives `number` this name.
+    /// Gives `number` this name.
     pub const fn event(&self, at: Instant, realm: RealmId, number: Ipv4Addr) -> Event {
         let inner = match self.inner {
             Some(inner) => inner,
@@ -53,7 +53,7 @@ impl HostName {
         }
     }
 
-    /// The name in such an event. None for another event, or if no host can have the name.
+    /// None for another event or an impossible name.
     pub fn of(event: &Event) -> Option<HostName> {
         let Event { external, remote, amount, internal_port, first_port, last_port, remote_port, pool, .. } = *event;
         let prefix_length = u8::try_from(pool.0 & (SOFTWIRE - 1)).ok().filter(|length| *length <= 128)?;

@@ -1,4 +1,4 @@
-//! An event as bytes with a fixed meaning, as in the rings, which a later process may read.
+//! An event in fixed bytes: a later process may read the rings.
 
 use core::net::Ipv4Addr;
 
@@ -14,7 +14,7 @@ use crate::types::PoolName;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
-/// The fields of an [`Event`], in its order.
+/// In the order of [`Event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Record {
@@ -41,8 +41,7 @@ const _: () = assert!(size_of::<Record>() == 48, "a record is shorter than a cac
 const _: () = assert!(cfg!(target_endian = "little"), "words are made of fields from the lowest byte on");
 
 impl From<Event> for Record {
-    /// Six whole words: single fields, written and then read again as one, would wait for all
-    /// stores before them.
+    /// Six whole words: reading single fields back as one word would wait for all earlier stores.
     #[inline(always)]
     fn from(event: Event) -> Record {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -68,7 +67,7 @@ impl From<Event> for Record {
 }
 
 impl Record {
-    /// The event; None if the bytes are not an event.
+    /// None if the bytes are no event.
     #[inline]
     pub fn event(&self) -> Option<Event> {
         let protocol = match self.protocol.checked_sub(1) {

@@ -1,4 +1,4 @@
-//! A shard's end of the event ring, and what happens when the ring is full.
+//! A shard's end of the event ring, also when the ring is full.
 
 use std::sync::Arc;
 
@@ -25,20 +25,20 @@ pub enum BackPressure {
     /// until its end is recorded.
     #[default]
     Refuse,
-    /// Records are lost and counted, and a [`EventKind::Gap`] follows.
+    /// Lost records are counted; an [`EventKind::Gap`] follows.
     Drop,
 }
 
 /// Which events are recorded, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventSettings {
-    /// What to do when the log is written too slowly.
+    /// See [`BackPressure`].
     pub back_pressure: BackPressure,
-    /// Mappings inside port blocks are events. Without it the block is the record.
+    /// Mappings inside port blocks are events. Without it only the block is recorded.
     pub block_mappings: bool,
     /// Refusals of a subscriber for one cause are reported once in this time.
     pub refusal_interval: Duration,
-    /// Records a second of filters that log, for each worker.
+    /// Records of logging filters, per worker.
     pub filter_events_per_second: u32,
 }
 
@@ -53,49 +53,49 @@ impl Default for EventSettings {
     }
 }
 
-/// One in this many slots is reserved for ends and gaps, so that a full ring refuses new
-/// allocations while ends are still recorded.
+/// One slot in this many is for ends and gaps only: a full ring refuses allocations but records
+/// ends.
 const RESERVED_ONE_IN: usize = 4;
 
-/// Live state is reported to a new log only while at most one in this many slots is used, so that
-/// current events are not delayed.
+/// A new log gets live state only while at most one slot in this many is used, so that current
+/// events are not delayed.
 const RETOLD_WITHIN_ONE_IN: usize = 2;
 
-/// Bit of a ring's mark: its worker has ended, and no event without a record is unreported. The
-/// other bits are a time, in µs, before which no event follows.
+/// Bit of a ring's mark: its worker has ended and has no unreported loss. The other bits are a
+/// time, in µs, before which no event follows.
 pub const FINISHED: u64 = 1 << 63;
 
-/// Records that may follow the record that [`EventLog::withdraw`] takes back: of one refusal and of
-/// an exhausted pool, each with the report of an entry that it replaced, and names of hosts.
+/// Records that may follow a record to be withdrawn: of one refusal and of an exhausted pool, each
+/// with the report of a replaced entry, and host names.
 const FOLLOWING_MAX: usize = 4 + NAMES_MAX;
 
-/// A shard's writer of events. Without a ring it does nothing, at no cost.
+/// Without a ring it does nothing, at no cost.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     ring: Option<Producer<Record>>,
     reserved: usize,
     policy: BackPressure,
     next: u64,
-    /// Numbers of lost events since the last reported gap.
+    /// Lost events since the last reported gap.
     unreported: u64,
-    /// One of the lost events is an allocation or its end.
+    /// One of them is an allocation or end.
     is_allocation_lost: bool,
     refusals: Refusals,
     filters: FilterLimit,
-    /// The number of the configuration in use, and the last one that was reported.
+    /// Configuration in use, and the last one reported.
     adopted: u32,
     adopted_reported: u32,
     opened: Arc<LogsOpened>,
     opened_seen: u32,
     counters: EventCounters,
-    /// Slots that the names of hosts may need before an event: 0 if there are only IPv4 hosts.
+    /// Slots for host names before an event: 0 with IPv4 hosts only.
     for_names: usize,
     are_names_lost: bool,
 }
 
-/// The names of a host and of its subscriber.
+/// Of a host and of its subscriber.
 const NAMES_MAX: usize = 2;
-/// For this time a number still means the same host: less than [`crate::state::host::LINGER`].
+/// A number means the same host for this time; less than [`crate::state::host::LINGER`].
 const SAME_HOST_WITHIN: Duration = Duration::from_secs(15);
 
 /// Counters of a shard's events.
@@ -108,7 +108,7 @@ pub struct EventCounters {
 }
 
 impl EventLog {
-    /// A log without a ring. `hash` must have its own secret.
+    /// Without a ring. `hash` needs its own secret.
     pub(crate) fn new(settings: &EventSettings, hash: KeyedHash) -> EventLog {
         EventLog {
             ring: None,
@@ -157,7 +157,7 @@ impl EventLog {
     pub(crate) fn may_retell(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return false };
         let kept = ring.capacity() - ring.capacity() / RETOLD_WITHIN_ONE_IN;
-        // One more for a gap that must be reported first.
+        // One more, for a gap to be reported first.
         ring.room(kept + 2 + self.for_names) > kept + 1 + self.for_names
     }
 
@@ -171,7 +171,7 @@ impl EventLog {
         self.ring.is_none() || self.policy == BackPressure::Drop || self.has_room()
     }
 
-    /// True if an event that is not urgent may be recorded without losing another.
+    /// Room for a minor event, without losing another.
     #[inline(always)]
     pub(crate) fn has_room(&mut self) -> bool {
         let kept = self.reserved + self.for_names;
@@ -194,7 +194,7 @@ impl EventLog {
     #[inline]
     pub(crate) fn may_end(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return true };
-        // One more slot for a gap that must be reported first.
+        // One more, for a gap to be reported first.
         self.policy == BackPressure::Drop || ring.room(2 + self.for_names) >= 2 + self.for_names
     }
 
@@ -203,8 +203,8 @@ impl EventLog {
         self.policy == BackPressure::Drop || ring.capacity() - ring.len() >= 2 + self.for_names
     }
 
-    /// Records an allocation or an end. Under [`BackPressure::Refuse`], [`EventLog::may_allocate`]
-    /// or [`EventLog::may_end`] must have reserved the room.
+    /// Records an allocation or end. Under [`BackPressure::Refuse`], reserve the room first with
+    /// [`EventLog::may_allocate`] or [`EventLog::may_end`].
     #[inline(always)]
     pub(crate) fn record(&mut self, event: Event) {
         if self.ring.is_some() {
@@ -212,8 +212,8 @@ impl EventLog {
         }
     }
 
-    /// Records the name of a host for the events that follow. If it returns false, none may follow,
-    /// because the number may have had another name.
+    /// Names a host for the events that follow. After false, record none of them: the number may
+    /// still have another name.
     #[cold]
     pub(crate) fn record_name(&mut self, name: Event, is_minor: bool) -> bool {
         let lost = self.counters.lost;
@@ -225,7 +225,6 @@ impl EventLog {
         lost == self.counters.lost && self.ring.is_some()
     }
 
-    /// Counts an event that cannot be recorded.
     #[cold]
     pub(crate) fn lose_event(&mut self, kind: EventKind) {
         if self.ring.is_some() {
@@ -233,7 +232,7 @@ impl EventLog {
         }
     }
 
-    /// True once after records were lost: readers forget names at a gap.
+    /// True once after a loss: readers forget names at a gap.
     pub(crate) fn take_names_lost(&mut self) -> bool {
         core::mem::take(&mut self.are_names_lost)
     }
@@ -286,8 +285,8 @@ impl EventLog {
         true
     }
 
-    /// Withdraws the last such record if the exporter cannot see it yet and only refusals were
-    /// recorded since. False if it stays.
+    /// Withdraws the last such record, unless the exporter may see it or anything but refusals and
+    /// names followed. False if it stays.
     #[cold]
     pub(crate) fn withdraw(&mut self, is_meant: impl Fn(&Event) -> bool) -> bool {
         let Some(ring) = &mut self.ring else { return false };
@@ -302,7 +301,7 @@ impl EventLog {
             match places.next().filter(|_| may_follow) {
                 Some(place) => *place = Some(event),
                 None => {
-                    // Its slot is free again.
+                    // Its slot is free.
                     let _ = ring.stage(event.into());
                     break false;
                 }
@@ -317,7 +316,7 @@ impl EventLog {
         is_found
     }
 
-    /// Counts a refusal, which is reported now or with others like it.
+    /// Reported now, or later with others like it.
     pub(crate) fn refuse(&mut self, refusal: Refusal, now: Instant) {
         if !self.is_on() {
             return;
@@ -328,7 +327,7 @@ impl EventLog {
         }
     }
 
-    /// The report of earlier refusals, without a number that may mean another host now.
+    /// A late report, without a number that may mean another host by then.
     fn delayed(&self, event: Event) -> Event {
         let is_other = self.refusals.interval() > SAME_HOST_WITHIN && is_host_number(event.subscriber.to_bits());
         Event { subscriber: if is_other { UNKNOWN_HOST } else { event.subscriber }, ..event }
@@ -346,13 +345,12 @@ impl EventLog {
         }
     }
 
-    /// The worker uses the configuration of this number. It may have skipped some: a change that
-    /// another worker did not answer is undone before all have it.
+    /// May skip numbers: a change that another worker did not answer is undone before all have it.
     pub(crate) fn adopt(&mut self, generation: u32) {
         self.adopted = generation;
     }
 
-    /// Makes new records visible to the exporter, at the end of a round.
+    /// Shows new records to the exporter, at the end of a round.
     #[inline]
     pub(crate) fn publish(&mut self) {
         if let Some(ring) = &mut self.ring {
@@ -360,8 +358,8 @@ impl EventLog {
         }
     }
 
-    /// One bounded step: reports gaps and suppressed refusals that are due. No later event has a
-    /// time before `now`, which the exporter learns.
+    /// One bounded step: reports due gaps and refusals, and promises the exporter that no later
+    /// event precedes `now`.
     #[inline]
     pub(crate) fn maintain(&mut self, now: Instant, settings: &EventSettings) {
         if self.ring.is_none() {
@@ -385,7 +383,7 @@ impl EventLog {
         self.mark(now.as_micros());
     }
 
-    /// Shows the exporter until when it has everything, unless a loss is not reported yet.
+    /// Unless an allocation's loss is unreported: until when the exporter has everything.
     #[inline]
     fn mark(&self, mark: u64) {
         if let Some(ring) = self.ring.as_ref().filter(|_| !self.is_allocation_lost) {
@@ -393,7 +391,7 @@ impl EventLog {
         }
     }
 
-    /// Reports everything outstanding, because nothing follows.
+    /// Reports everything outstanding: nothing follows.
     pub(crate) fn finish(&mut self, now: Instant) {
         if !self.is_on() {
             return;

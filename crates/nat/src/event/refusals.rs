@@ -1,7 +1,7 @@
-//! Limits refusal events to one for each subscriber and cause in an interval.
+//! One refusal event for each subscriber and cause in an interval.
 //!
-//! The first refusal is reported at once. A new entry of the bounded table replaces the entry
-//! reported longest ago, whose refusals are then reported. So every refusal is counted.
+//! The first refusal is reported at once. In the bounded table a new entry replaces the one
+//! reported longest ago, whose refusals are reported then. So every refusal is counted.
 
 use core::net::Ipv4Addr;
 
@@ -16,7 +16,7 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 
 const WAYS: usize = 4;
-/// Sets of the table; a power of two.
+/// A power of two.
 const SETS: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Refusals {
         self.interval
     }
 
-    /// The event of this refusal if one is due, and the event of a replaced entry.
+    /// The due event of this refusal, and that of a replaced entry.
     pub(super) fn count(&mut self, refusal: Refusal, now: Instant) -> (Option<Event>, Option<Event>) {
         let who = u64::from(refusal.subscriber.to_bits()) << 16 | u64::from(refusal.realm.0);
         let hash = self.hash.hash(who, refusal.cause.number() << 8 | refusal.kind as u64);
@@ -93,7 +93,7 @@ impl Refusals {
             (entry.reported, entry.suppressed) = (now, 0);
             return (Some(refusal.event(amount, now)), None);
         }
-        // Free entries first, then the one reported longest ago.
+        // A free entry, or the one reported longest ago.
         let Some(way) = set.iter_mut().min_by_key(|way| way.map(|entry| entry.reported)) else { return (None, None) };
         let evicted = way.filter(|entry| entry.suppressed != 0).map(|entry| entry.refusal.event(entry.suppressed, now));
         *way = Some(Entry { refusal, reported: now, suppressed: 0 });
@@ -114,7 +114,7 @@ impl Refusals {
             }
             let event = entry.refusal.event(entry.suppressed, now);
             (entry.reported, entry.suppressed) = (now, 0);
-            // The rest of the set comes in another round.
+            // The rest of the set comes in later calls.
             return Some(event);
         }
         self.hand = (self.hand + 1) & (SETS - 1);

@@ -250,14 +250,14 @@ fn names_are_those_of_a_contract_and_none_occurs_twice() {
         causes.into_iter().chain(Verdict::ALL.iter().map(|verdict| Cause::Verdict(*verdict))).collect();
     let names: std::collections::HashSet<&str> = causes.iter().map(|cause| cause.name()).collect();
     let numbers: std::collections::HashSet<u64> = causes.iter().map(|cause| cause.number()).collect();
-    // Two verdicts are named like directions; the kind distinguishes them.
+    // Two verdicts share names with directions; the kind distinguishes them.
     assert_eq!((names.len(), numbers.len()), (causes.len() - 2, causes.len()));
 }
 
 #[test]
 fn each_adopted_configuration_is_reported_once() {
     let (mut log, mut consumer) = log(BackPressure::Refuse);
-    // Number 2 was undone before this worker had it.
+    // Number 2 was undone before this worker saw it.
     for generation in [1, 3] {
         log.adopt(generation);
         log.maintain(at(u64::from(generation)), &EventSettings::default());

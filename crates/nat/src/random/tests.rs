@@ -2,7 +2,7 @@ use super::*;
 
 const SECRET: [u64; 4] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
 
-/// Distance of chi-square from its mean, in standard deviations.
+/// Of chi-square from its mean, in standard deviations.
 fn chi_square_deviation(counts: &[u32]) -> f64 {
     let total: f64 = counts.iter().map(|&count| f64::from(count)).sum();
     let expected = total / counts.len() as f64;
@@ -18,7 +18,7 @@ fn each_input_bit_flips_each_output_bit_half_the_time() {
     for input_bit in 0..128 {
         let mut flips = [0_u32; 64];
         for sample in 0..SAMPLES {
-            // Inputs as in the tables: an address that counts up, a port.
+            // As in the tables: an address that counts up, and a port.
             let first = 0x0001_0a00_0000_u64 + u64::from(sample >> 4);
             let second = u64::from(sample & 15) + 1024;
             let bit = 1_u128 << input_bit;
@@ -115,7 +115,7 @@ fn who_knows_the_secret_can_make_everything_collide() {
         let hash = KeyedHash::new(KeyedHash::colliding_secret(second));
         let all = hash.hash(0, second);
         assert!((0..1_000).all(|first| hash.hash(first, second) == all && hash.hash(first << 40, second) == all));
-        // Other second words hash as always.
+        // Other second words hash as usual.
         let mut others: Vec<u64> = (0..1_000).map(|first| hash.hash(first, second ^ 2)).collect();
         others.sort_unstable();
         others.dedup();

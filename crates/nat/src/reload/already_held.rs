@@ -1,5 +1,5 @@
-//! Ports that new settings would guarantee to subscribers, and that these hold already. A census
-//! counts them; a plan subtracts them.
+//! Ports that new settings would guarantee to subscribers that hold them already: a census counts
+//! them, a plan subtracts them.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ type PerProtocol = [u32; Protocol::COUNT];
 /// See the [module](self). Counting allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct AlreadyHeld {
-    /// By place: ports that will not be offered; `None` if nothing will be guaranteed.
+    /// By place: ports that will not be offered; `None` without guarantees.
     masks: Vec<Option<Arc<[Mask; Protocol::COUNT]>>>,
-    /// By place: ports that will be guaranteed to their present owners.
+    /// By place: ports to be guaranteed to their present owners.
     by_address: Vec<PerProtocol>,
     /// By subscriber record of one worker: ports without a guarantee, 16 bits of them.
     by_subscriber: Vec<[u16; Protocol::COUNT]>,
@@ -54,7 +54,7 @@ impl AlreadyHeld {
     /// Call it before the next worker's subscribers are counted.
     pub fn begin_worker(&mut self) {
         if !self.masks.is_empty() {
-            // A new allocation instead of a fill: zeroed pages take memory only once written.
+            // Not a fill: zeroed pages take memory only once written.
             self.by_subscriber = vec![Default::default(); self.records];
         }
     }
@@ -74,7 +74,7 @@ impl AlreadyHeld {
         self.by_subscriber.get(slot as usize).is_some_and(|ports| *ports != [0; Protocol::COUNT])
     }
 
-    /// At most `covered` of a subscriber's counted ports will be guaranteed to it.
+    /// At most `covered` of the counted ports will be guaranteed to the subscriber.
     pub(crate) fn settle(&mut self, slot: u32, address: AddressIndex, covered: PerProtocol) {
         let (counted, of_address) =
             (self.by_subscriber.get_mut(slot as usize), self.by_address.get_mut(address.index()));

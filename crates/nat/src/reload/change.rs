@@ -2,22 +2,21 @@
 //!
 //! ```text
 //!   Shared::successor   the new snapshot: does all that can fail, and changes nothing yet
-//!   Shared::reshapes    the addresses that will offer other ports, or keep others for guarantees
+//!   Shared::reshapes    addresses that will offer other ports, or keep others for guarantees
 //!   Shard::expect       each worker, if there are new addresses: it must know them before another
 //!                       worker gives out their ports
-//!   Shared::withhold    each reshape: withholds ports that are no longer offered; new addresses
-//!                       begin to offer theirs
+//!   Shared::withhold    each reshape: ports that are no longer offered; new addresses offer theirs
 //!   Shard::adopt        each worker, between two bursts
-//!   Shared::settle      all workers have adopted: ports of removed forwards may be freed from now
+//!   Shared::settle      all have adopted: ports of removed forwards may be freed from now on
 //!                       (`removed_forwards.rs`)
 //!   Shared::offer       each reshape again: offers additional ports
 //! ```
 //!
-//! If an address begins to guarantee ports, or other ones, those in use are counted before workers
-//! adopt and again afterwards (`ports/guarantees.rs`).
+//! Ports in use of an address whose guarantees change are counted before workers adopt and again
+//! afterwards (`ports/guarantees.rs`).
 //!
-//! Both snapshots share one port table, so no port can have two owners. A port is offered only when
-//! no worker with the old snapshot may use it for something else.
+//! Both snapshots share one port table, so no port has two owners. A port is offered only when no
+//! worker with the old snapshot may use it for something else.
 
 use std::sync::Arc;
 
@@ -31,25 +30,25 @@ use crate::types::AddressIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
 
-/// An address that will offer different ports, or keep different ports for guarantees.
+/// An address that will offer other ports, or keep others for guarantees.
 #[derive(Clone, Debug)]
 pub struct Reshape {
     address: AddressIndex,
-    /// The ports not offered, by [`Protocol::index`].
+    /// Not offered, by [`Protocol::index`].
     masks: Arc<[Mask; Protocol::COUNT]>,
-    /// No worker knows this address yet.
+    /// No worker knows it yet.
     is_new: bool,
     offers_others: bool,
 }
 
 impl Reshape {
-    /// True if the address will offer different ports.
+    /// True if it will offer different ports.
     pub fn offers_others(&self) -> bool {
         self.offers_others
     }
 }
 
-/// Ports that a pool's addresses are to keep for guarantees.
+/// Ports to be kept for guarantees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuaranteePlan {
     /// The pool.
@@ -119,7 +118,7 @@ impl Shared {
         self.slot(address).is_some() && self.compiled_pool(address).has_guarantees()
     }
 
-    /// For pools with guarantees. `already_held` is from a census. Not for the packet path.
+    /// For pools with guarantees, not for the packet path. `already_held` is from a census.
     pub fn guarantee_plan(&self, already_held: &AlreadyHeld) -> Vec<GuaranteePlan> {
         let mut found: Vec<GuaranteePlan> = Vec::new();
         for (place, spec) in (0..).map(AddressIndex).zip(self.specs()) {

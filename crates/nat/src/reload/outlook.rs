@@ -24,24 +24,24 @@ pub struct RuleChanges {
     pub removed: u64,
     /// Moved in the order.
     pub moved: u64,
-    /// Rules among all these that are for some destinations or ports only.
+    /// Of all these, rules for some destinations or ports only.
     pub narrow: u64,
 }
 
 /// See the [module](self). Asking allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
-    /// By [`Protocol::index`]; `None` if the rules of either configuration name everything.
+    /// By [`Protocol::index`]; `None` if either configuration's rules name everything.
     general: [Option<General>; Protocol::COUNT],
     /// There are rules, so protocols may differ.
     has_rules: bool,
-    /// A present pool, and one of the candidate with an address that is open in both.
+    /// A present pool, and a candidate's with an address open in both.
     shares: HashSet<(PoolId, PoolId)>,
     changes: RuleChanges,
 }
 
 impl Outlook {
-    /// From the present settings to those of `candidate`, their successor.
+    /// `candidate` succeeds `present`.
     pub fn between(present: &Shared, candidate: &Shared) -> Outlook {
         let (old, new) = (&present.settings().rules, &candidate.settings().rules);
         let of = |protocol| General::of(protocol, old.iter().chain(new).map(|rule| &rule.matches));
@@ -63,7 +63,7 @@ impl Outlook {
         self.changes
     }
 
-    /// True if there is no general traffic with which to compare the rules.
+    /// True without general traffic to compare the rules with.
     pub fn is_blind(&self) -> bool {
         self.general.iter().any(Option::is_none)
     }
@@ -109,7 +109,7 @@ fn changes(before: &Settings, after: &Settings) -> RuleChanges {
     }
 }
 
-/// Counts equal rules separately.
+/// Equal rules count separately.
 fn without<'a>(rules: &'a [Rule], others: &[Rule]) -> (Vec<&'a Rule>, Vec<&'a Rule>) {
     let mut there: HashMap<&Rule, usize> = HashMap::new();
     for rule in others {
@@ -124,7 +124,7 @@ fn without<'a>(rules: &'a [Rule], others: &[Rule]) -> (Vec<&'a Rule>, Vec<&'a Ru
     })
 }
 
-/// The blocks that stand for the same IPv6 prefixes before and after.
+/// For the same IPv6 prefixes.
 fn blocks_after(before: &Settings, after: &Settings) -> HashMap<Prefix, Prefix> {
     let then: HashMap<Prefix6, Prefix> = after.transition.stand_ins.iter().map(|one| (one.prefix, one.block)).collect();
     before.transition.stand_ins.iter().filter_map(|one| Some((one.block, *then.get(&one.prefix)?))).collect()
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(told(&before, &with(["a", "b"], &[one, two])), [0, 1, 0, 0]);
         assert_eq!(told(&before, &with(["a", "b"], &[one, rule(81, 0), two, all])), [1, 0, 0, 1]);
         assert_eq!(told(&before, &with(["a", "b"], &[two, one, all])), [0, 0, 2, 2]);
-        // Another pool makes it another rule; another position of the same pool does not.
+        // The pool matters, its position does not.
         assert_eq!(told(&before, &with(["a", "b"], &[one, two, rule(0, 0)])), [1, 1, 0, 0]);
         assert_eq!(told(&before, &with(["b", "a"], &[rule(53, 1), rule(80, 1), rule(0, 0)])), [0; 4]);
         assert_eq!(told(&before, &with(["a", "c"], &[one, two, all])), [1, 1, 0, 0]);

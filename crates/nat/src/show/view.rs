@@ -1,4 +1,4 @@
-//! Copies of the engine's state for display, made a page at a time so that traffic never waits.
+//! Copies of the engine's state for display, a page at a time so that traffic never waits.
 
 use crate::steps::inbound::Act;
 use crate::steps::inbound::Inbound;
@@ -27,29 +27,29 @@ pub use crate::steps::step::HostRole;
 pub use crate::steps::step::STEPS_MAX;
 pub use crate::steps::step::Step;
 
-/// What would happen to a packet now, and why. Changes nothing.
+/// What would happen to a packet now, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Decisions in order.
     pub steps: Vec<Step>,
     /// The result.
     pub verdict: Verdict,
-    /// The source when the packet leaves, if it does.
+    /// If the packet leaves.
     pub source_after: Option<Endpoint>,
-    /// The destination when the packet leaves, if it does.
+    /// If the packet leaves.
     pub destination_after: Option<Endpoint>,
     /// Another worker must explain the rest.
     pub onward: Option<Onward>,
 }
 
-/// A packet to an external endpoint, on its way to another worker.
+/// A packet to an external endpoint that another worker continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Onward {
     /// The worker that continues.
     pub worker: WorkerId,
     /// Its realm.
     pub realm: RealmId,
-    /// Its source there; port 0 if the mapping does not exist yet.
+    /// Port 0 if the mapping does not exist yet.
     pub source: Endpoint,
     pub(crate) via: Via,
     pub(crate) turn: u8,

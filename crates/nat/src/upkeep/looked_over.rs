@@ -1,7 +1,7 @@
 //! Tracks whether the sweep has visited every record that existed when the settings changed.
 //!
-//! The sweep may be anywhere then, and may reach new records at the end before older ones at the
-//! beginning. So only records that existed are counted.
+//! It may start anywhere and reach new records at the end before older ones at the beginning, so
+//! only those that existed count.
 
 use core::ops::Range;
 
@@ -23,7 +23,7 @@ impl LookedOver {
         self.left > 0
     }
 
-    /// These follow the previous ones.
+    /// They follow the previous ones.
     #[inline]
     pub(crate) fn passed(&mut self, records: Range<u32>) {
         let old = records.end.min(self.end).saturating_sub(records.start.max(1));

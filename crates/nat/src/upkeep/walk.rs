@@ -1,6 +1,7 @@
-//! Walks over the records of a table, a bounded piece at each call.
+//! Bounded walks over the records of a table.
 //!
-//! Records are numbered from 1; `end` is one past the last. A table may grow and shrink meanwhile.
+//! Records are numbered from 1; `end` is one past the last. The table may grow and shrink
+//! meanwhile.
 
 use core::ops::Range;
 
@@ -15,31 +16,30 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// For a walk that reads a record or two at each step: a call takes about 2 µs. More would cost
-    /// established packets too much.
+    /// For steps that read a record or two: a call takes about 2 µs. More would cost established
+    /// packets too much.
     pub(crate) const RECORDS: Pace =
         Pace { round_micros: 4_000_000, per_micro_max: 2, per_call_min: 16, per_call_max: 256 };
-    /// For a walk that waits for memory at each step: a round a second.
+    /// For steps that wait for memory: a round a second.
     pub(crate) const SLOW: Pace =
         Pace { round_micros: 1_000_000, per_micro_max: u64::MAX, per_call_min: 4, per_call_max: 32 };
 
-    /// `elapsed_micros`: since the last call.
     pub(crate) fn due(&self, records: u32, elapsed_micros: u64) -> u32 {
-        // At most a whole round, which also keeps the product below 2^64.
+        // At most a round, so that the product is below 2^64.
         let round = u64::from(records) * elapsed_micros.min(self.round_micros) / self.round_micros;
         let due = round.min(elapsed_micros.saturating_mul(self.per_micro_max));
         due.clamp(self.per_call_min, self.per_call_max).min(u64::from(records)) as u32
     }
 }
 
-/// Saves up time until a few records are due, so that most calls of a slow walk cost nothing.
+/// Saves time until a few records are due, so that most calls of a slow walk cost nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Savings {
     micros: u64,
 }
 
 impl Savings {
-    /// A call looks at so many records, or at none.
+    /// A call looks at this many records or more, or at none.
     const FEW: u32 = 4;
 
     /// [`Pace::due`] since the last call that was not 0.
@@ -67,7 +67,7 @@ impl Default for Walk {
 }
 
 impl Walk {
-    /// Goes round; each record at most once.
+    /// Goes round, each record at most once.
     pub(crate) fn next(&mut self, count: u32, end: u32) -> impl Iterator<Item = u32> + use<> {
         let first = if self.cursor >= end { 1 } else { self.cursor };
         let count = count.min(end.saturating_sub(1));
@@ -77,7 +77,7 @@ impl Walk {
         until_end.chain(from_start)
     }
 
-    /// What the next call will probably visit first.
+    /// Where the next call probably starts.
     pub(crate) fn ahead(&self, count: u32) -> Range<u32> {
         self.cursor..self.cursor.saturating_add(count)
     }
@@ -98,7 +98,7 @@ impl Pass {
         self.cursor != 0
     }
 
-    /// The next records. The pass ends with the last one before `end`.
+    /// The pass ends with the record before `end`.
     pub(crate) fn next(&mut self, count: u32, end: u32) -> Range<u32> {
         if self.cursor == 0 {
             return 0..0;
@@ -154,7 +154,7 @@ mod tests {
         assert!(pass.is_under_way());
         assert_eq!(pass.next(4, 10), 9..10);
         assert!(!pass.is_under_way());
-        // An empty table ends the pass at once.
+        // An empty table ends it at once.
         pass.begin();
         assert!(pass.next(4, 1).is_empty());
         assert!(!pass.is_under_way());
