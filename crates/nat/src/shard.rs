@@ -1,9 +1,8 @@
 //! One worker's share of the engine.
 //!
-//! A burst is processed in passes, so that waiting for memory overlaps with work (see
-//! `burst/established.rs`). Only the last pass decides. Packets of established sessions (`burst`)
-//! touch two cold lines; first packets of a flow (`packet`, `commit`) also the port table, the
-//! subscriber and the free list. All others are rare.
+//! A burst is processed in passes, so that waits for memory overlap (`burst/established.rs`); only
+//! the last pass decides. First packets (`packet`, `commit`) also touch the port table, the
+//! subscriber and the free list.
 
 use std::sync::Arc;
 
@@ -62,11 +61,10 @@ pub use reload::census::Onward;
 pub use reload::census::PoolCensus;
 pub use reload::next_mapping::Denial;
 
-/// Largest IP packet the shard can copy (held fragments, errors about hairpinned packets).
+/// Largest packet to copy: a held fragment, or a hairpinned packet that gets an error.
 const PACKET_BUFFER_BYTES: usize = crate::state::fragments::SLOT_BYTES_MAX;
 
-/// One worker's share of the engine, never shared between threads: its ledger, and the tables and
-/// buffers of its packet path.
+/// One worker's ledger and packet path, never shared between threads.
 pub struct Shard {
     path: PacketPath,
     scratch: Box<Scratch>,
@@ -87,16 +85,14 @@ enum Fate {
 }
 
 impl Shard {
-    /// Builds the shard of `worker` and allocates its tables.
-    ///
-    /// `secret`: 256 random bits that outsiders must not know, different for each worker and each
-    /// start (RFC 6056 §3.4).
+    /// Allocates all tables. `secret`: 256 random bits unknown to outsiders, different for each
+    /// worker and start (RFC 6056 §3.4).
     pub fn new(shared: Arc<Shared>, worker: WorkerId, secret: [u64; 4]) -> Result<Shard, BuildError> {
         let keys = Keys::new(worker, secret);
         Ok(Shard { path: PacketPath::new(Ledger::new(shared, worker, &keys)?, &keys)?, scratch: Box::default() })
     }
 
-    /// Read-only access: pages of records, explanations, decisions.
+    /// Read-only access.
     #[inline(always)]
     pub fn view(&self) -> View<'_> {
         self.path.ledger.view()
@@ -107,48 +103,48 @@ impl Shard {
         self.path.first_pass(packet)
     }
 
-    /// What all shards share.
+    /// State shared by all workers.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.path.ledger.shared
     }
 
-    /// The worker of this shard.
+    /// This shard's worker.
     pub fn worker(&self) -> WorkerId {
         self.path.ledger.worker
     }
 
-    /// Counters of this worker.
+    /// This worker's counters.
     pub fn counters(&self) -> &Counters {
         &self.path.ledger.counters
     }
 
-    /// For what the caller counts (packets received, link-layer verdicts).
+    /// For what the caller counts.
     pub fn counters_mut(&mut self) -> &mut Counters {
         &mut self.path.ledger.counters
     }
 
-    /// Writes event records into `ring` from now on.
+    /// Writes event records into `ring`.
     pub fn set_events(&mut self, ring: Producer<Record>) {
         self.path.ledger.events.set_ring(ring);
     }
 
-    /// Reports all live state to each further log that `opened` counts.
+    /// Reports all live state to each log that opens.
     pub fn follow_logs(&mut self, opened: Arc<LogsOpened>) {
         self.path.ledger.events.follow(opened);
     }
 
-    /// Puts each change into `ring` from now on.
+    /// Writes each change into `ring`.
     pub fn set_deltas(&mut self, ring: Producer<Delta>) {
         self.path.ledger.set_deltas(ring);
     }
 
-    /// Changes that did not fit into the ring. The peer then needs a walk.
+    /// Changes that did not fit into the ring; the peer needs a walk.
     pub fn deltas_lost(&self) -> u64 {
         self.path.ledger.deltas_lost()
     }
 
-    /// Applies a change of another instance with the same settings. Quotas, rules and filters were
-    /// checked there. Call it on the shard of [`Shared::worker_of_delta`].
+    /// Applies a change of another instance with the same settings, where quotas, rules and filters
+    /// were checked. Call it on the shard of [`Shared::worker_of_delta`].
     ///
     /// # Errors
     /// A table is full, or the external endpoint is in use or in no pool.
@@ -156,47 +152,46 @@ impl Shard {
         self.path.ledger.install(now, delta)
     }
 
-    /// From now on, puts each change of a grant into `ring`.
+    /// Writes each change of a grant into `ring`.
     pub fn set_grant_deltas(&mut self, ring: Producer<GrantRecord>) {
         self.path.ledger.set_grant_deltas(ring);
     }
 
-    /// Changes of grants that found no room. A reader then needs a walk
-    /// ([`View::grant_deltas_page`]).
+    /// Changes of grants that did not fit; readers need a walk ([`View::grant_deltas_page`]).
     pub fn grant_deltas_lost(&self) -> u64 {
         self.path.ledger.grant_deltas_lost()
     }
 
-    /// Installs a grant as it was before a restart, or as another instance has it. Call it on the
-    /// shard of its subscriber ([`Shared::worker_of_grant`]).
+    /// Installs a grant that a file or another instance has kept. Call it on the shard of
+    /// [`Shared::worker_of_grant`].
     ///
     /// # Errors
-    /// A table is full, or the external endpoint is in use or in no pool.
+    /// As [`Shard::install`].
     pub fn install_grant(&mut self, now: Instant, delta: &GrantDelta) -> Result<(), Verdict> {
         self.path.ledger.install_grant(now, delta)
     }
 
-    /// Continues the epoch time of clients without a grant of their own from `epoch_s`.
+    /// Continues the epoch time of clients without a grant of their own.
     pub fn continue_epoch(&mut self, now: Instant, epoch_s: u32) {
         self.path.ledger.state.grants.continue_epoch(now, epoch_s);
     }
 
-    /// Continues the epoch time of all clients (RFC 6887 §8.5) from `epoch_s`.
+    /// Continues all clients' epoch time from `epoch_s` (RFC 6887 §8.5).
     pub fn set_epoch(&mut self, now: Instant, epoch_s: u32) {
         self.path.ledger.state.grants.set_epoch(now, epoch_s);
     }
 
-    /// Announces to all clients that the state of port control was lost (RFC 6887 §14.1.3).
+    /// Announces to port control clients that state was lost (RFC 6887 §14.1.3).
     pub fn announce_loss(&mut self, now: Instant) {
         self.path.announce_from(now);
     }
 
-    /// Counters of the events.
+    /// Event counters.
     pub fn event_counters(&self) -> EventCounters {
         self.path.ledger.events.counters()
     }
 
-    /// Records that the exporter has not taken. Reads a line of its core.
+    /// Records the exporter has not taken. Reads a line of its core.
     pub fn events_waiting(&self) -> usize {
         self.path.ledger.events.waiting()
     }
@@ -206,7 +201,7 @@ impl Shard {
         self.path.ledger.events.finish(now);
     }
 
-    /// The idle times in use, which port pressure may shorten, except for ports with their own.
+    /// The idle times in use. Port pressure may shorten them, except for ports with their own.
     pub fn timeouts(&self) -> crate::settings::Timeouts {
         *self.path.ledger.policy.lifetimes.in_force()
     }
@@ -223,22 +218,22 @@ impl Shard {
             + self.path.ledger.state.shared_ports.bytes()
     }
 
-    /// Processes packets in order, in rounds of up to [`BURST_MAX`], and sets their `outcome` and
-    /// `verdict`. Allocates nothing. Costs two cold cache lines for an established packet.
+    /// Processes packets in order. Allocates nothing. An established packet costs two cold cache
+    /// lines.
     pub fn process<S: Sink>(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut S) {
         for round in burst.chunks_mut(BURST_MAX) {
             self.path.process(now, round, &mut self.scratch, sink);
         }
     }
 
-    /// Limited housekeeping: at most 20 µs, usually far less. Call it once per poll.
+    /// At most 20 µs of housekeeping, usually far less. Call it once per poll.
     pub fn maintain<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         self.path.ledger.maintain(now);
         self.path.maintain(now, sink);
         self.path.ledger.maintain_events(now);
     }
 
-    /// Whether no mapping, session, subscriber, fragment, SYN or held-down port is left.
+    /// Whether no state is left, not even a held-down port.
     pub fn is_empty(&self) -> bool {
         self.path.ledger.state.mappings.len() == 0
             && self.path.ledger.state.sessions.len() == 0
@@ -252,14 +247,14 @@ impl Shard {
             && self.path.ledger.state.grants.is_empty()
     }
 
-    /// Sessions in the tables, including expired ones.
+    /// Sessions, including expired ones.
     pub fn sessions_len(&self) -> u64 {
         self.path.ledger.counters.sessions_created - self.path.ledger.counters.sessions_removed
     }
 }
 
 impl Shared {
-    /// The worker a subscriber belongs to. The same on every shard, in every run.
+    /// The same on every shard, in every run.
     #[inline]
     pub fn worker_of_subscriber(&self, address: u32) -> WorkerId {
         if is_host_number(address) {
@@ -268,8 +263,7 @@ impl Shared {
         self.spread(u64::from(address))
     }
 
-    /// The worker for packets that belong to no mapping (fragments without ports, unsolicited
-    /// SYNs): any worker, but always the same.
+    /// A fixed worker for packets without a mapping (fragments without ports, unsolicited SYNs).
     #[inline]
     pub(crate) fn worker_of_stray(&self, a: u32, b: u32, c: u32) -> WorkerId {
         self.spread((u64::from(a) << 32 | u64::from(b)) ^ u64::from(c).wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -281,7 +275,7 @@ impl Shared {
         if workers == 1 {
             return WorkerId(0);
         }
-        // Finaliser of a 64-bit mixer: spreads neighbouring addresses over all workers.
+        // Finaliser of a 64-bit mixer.
         let mixed = (key ^ key >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
         let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
         WorkerId(((u128::from(mixed) * u128::from(workers)) >> 64) as u8)

@@ -1,8 +1,8 @@
 //! The only creator of mappings and their sessions, after a decision of [`crate::steps`].
 //!
-//! First it checks what another worker may have changed meanwhile, and nothing else: the bits of
-//! the port and its block, and the number of guaranteed ports. A commit that loses such a race has
-//! changed nothing, and the packet is decided again.
+//! It checks only what other workers may have changed meanwhile: the bits of the port and its
+//! block, and the number of guaranteed ports. If it loses the race, nothing has changed, and the
+//! packet is decided again.
 
 pub(in crate::shard) mod admission;
 pub(in crate::shard) mod call;
@@ -49,10 +49,10 @@ use crate::types::Protocol;
 use crate::verdict::Verdict;
 use core::sync::atomic::Ordering;
 
-/// Each decision but the first follows a lost race.
+/// All but the first follow a lost race.
 pub(super) const ATTEMPTS: usize = 64;
 
-/// Another worker took the port first.
+/// Another worker was faster; nothing has changed.
 pub(super) struct Lost;
 
 impl Ledger {
@@ -82,7 +82,6 @@ impl Ledger {
         Err(Verdict::PortsExhausted)
     }
 
-    /// On an error nothing has changed.
     #[inline(always)]
     pub(super) fn commit_mapping(&mut self, now: Instant, new: &NewMapping, session: &NewSession) -> Result<u32, Lost> {
         let protocol = new.key.protocol;
@@ -109,7 +108,7 @@ impl Ledger {
         if let Some(pool) = new.turn {
             self.shared.turns[pool.index()].fetch_add(1, Ordering::Relaxed);
         }
-        // Last, because from here on other workers find the owner of the external endpoint.
+        // Last: other workers find the endpoint's owner from here on.
         self.shared.ports.publish(address, protocol, port, self.worker, index);
         self.counters.mappings_created[protocol.index()] += 1;
         self.shared.count_in_pool(self.worker, self.shared.pool_of(address), PoolCount::Mapped);
@@ -118,7 +117,6 @@ impl Ledger {
         Ok(index.0)
     }
 
-    /// On an error nothing has changed.
     #[inline(always)]
     fn take_external(&mut self, now: Instant, new: &NewMapping) -> Result<(u16, Option<Account>), Lost> {
         let External { address, port, source } = new.external;
@@ -240,7 +238,7 @@ impl Ledger {
         }
     }
 
-    /// The internal endpoint of a static mapping of this worker. An IPv6 host gets a number.
+    /// An IPv6 host gets a number.
     pub(in crate::shard) fn enter_static(
         &mut self,
         now: Instant,
@@ -260,7 +258,6 @@ impl Ledger {
         Ok(InternalKey { realm, protocol, address, port })
     }
 
-    /// None if the subscriber table is full.
     pub(super) fn enter(&mut self, key: &InternalKey, entered: &Entered) -> Option<u32> {
         let Entered { entry: Entry { pool, .. }, address } = *entered;
         let generation = self.shared.short_generation();
@@ -278,8 +275,6 @@ impl Ledger {
         self.shared.count_in_pool(self.worker, self.shared.pool_of(address), PoolCount::Paired);
     }
 
-    /// Applies the owner that was decided: a penalty may have ended, and the subscriber may have
-    /// another pairing.
     fn settle(&mut self, now: Instant, slot: u32, owner: &Owner, entered: Option<Entered>) {
         if let Some(cause) = owner.released {
             self.release(now, slot, cause);

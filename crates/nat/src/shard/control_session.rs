@@ -1,4 +1,4 @@
-//! What gateways do with the packets of control sessions. Sends nothing.
+//! What gateways do with packets of control sessions. Sends nothing.
 
 use alg::Alg;
 use alg::AlgId;
@@ -48,38 +48,32 @@ use mem::ArenaError;
 use wire::checksum;
 use wire::tcp::Flags;
 
-/// A mapping, and its session if there is a record.
 #[derive(Clone, Copy)]
 pub(in crate::shard) struct Place {
     pub(in crate::shard) index: u32,
     pub(in crate::shard) session: Option<SessionRef>,
 }
 
-/// A longer payload is not read.
+/// Longer payloads are not read.
 const PAYLOAD_MAX: usize = 9_216;
-/// The longest payload that can result: the payload itself, what was held, and what replacements
-/// add.
 const OUTPUT_MAX: usize = PAYLOAD_MAX + alg::MESSAGE_MAX + 2 * alg::EDITS_MAX * alg::TEXT_MAX;
-/// IPv4 and TCP headers with all options.
+/// IPv4 and TCP, with all options.
 pub(in crate::shard) const HEADERS_MAX: usize = 120;
-/// Idle time of a control session after its transfer has begun. If the gateway knows the data
-/// connection, the time begins again while that connection lives.
+/// Idle time after a transfer began. A live data connection known to the gateway restarts it.
 const TRANSFER: Duration = Duration::from_secs(4 * 60 * 60);
 
-/// A sender that repeats only the start of something for this time waits for an answer to it,
-/// unless that is a message of the protocol for sure. It is the least time after which RFC 6298
-/// §2.4 repeats anything.
+/// A sender that repeats only the start of something for this long waits for an answer to it,
+/// unless that surely is a message. The least retransmission timeout (RFC 6298 §2.4).
 const HELD_BACK: Duration = Duration::from_secs(1);
 
 /// The sweep restarts it when less is left.
 const RENEWED_BELOW: Duration = Duration::from_secs(4 * 60 * 60 - 60);
 
-/// The payload of a changed packet, and one packet of it. Both are reserved, and take memory once a
-/// gateway has a session.
+/// Reserved; takes memory once a gateway has a session.
 pub(in crate::shard) struct Changed {
     pub(in crate::shard) output: Arena<u8>,
     pub(in crate::shard) packet: Arena<u8>,
-    /// For the second half of a hairpin, which the other subscriber's gateway reads.
+    /// For a hairpin's second half.
     pub(in crate::shard) second: Option<Box<Changed>>,
 }
 
@@ -99,7 +93,6 @@ impl core::fmt::Debug for Changed {
     }
 }
 
-/// The gateway's session of a packet.
 #[derive(Clone, Copy)]
 pub(in crate::shard) struct Control {
     pub(in crate::shard) asking: Asking,
@@ -109,9 +102,8 @@ pub(in crate::shard) struct Control {
 }
 
 pub(in crate::shard) enum Done {
-    /// Send it on as it is.
     AsItIs,
-    /// The datagram has this length now, in the buffer for packets, with these headers.
+    /// The changed datagram, of length `total`, is in the packet buffer.
     Datagram {
         total: usize,
     },
@@ -126,7 +118,6 @@ pub(in crate::shard) enum Done {
 }
 
 impl View<'_> {
-    /// The control session that a gateway reads, if it still exists.
     pub(in crate::shard) fn control_session(&self, now: Instant, key: &AlgKey) -> Option<SessionRef> {
         let mapping = self.state.mappings.get(key.mapping);
         if !mapping.is_in_use() || AlgKey::of(key.mapping, mapping, key.remote) != *key {
@@ -139,16 +130,16 @@ impl View<'_> {
         self.state.find_session(key.mapping, key.remote.0, key.remote.1, by, now)
     }
 
-    /// Whether the store has the first session of this mapping.
+    /// Whether the store has this mapping's first session.
     pub(in crate::shard) fn has_control_session(&self, index: u32) -> bool {
         let mapping = self.state.mappings.get(index);
         let key = AlgKey::of(index, mapping, (mapping.remote_address(), mapping.remote_port()));
         self.state.control_sessions.as_ref().is_some_and(|store| store.find(&key).is_some())
     }
 
-    /// A phone over UDP may send from one port and listen at others, which its `REGISTER` has
-    /// named. This is its session with the same remote endpoint at another of these ports: requests
-    /// of one session may be answered in the other.
+    /// A phone over UDP may send from one port and listen at others, named in its `REGISTER`. This
+    /// is its session with the same remote endpoint at another of these, where requests may be
+    /// answered.
     pub(in crate::shard) fn other_session(&self, asking: &Asking) -> Option<u32> {
         let Asking { now, key, .. } = *asking;
         let store = self.state.control_sessions.as_ref()?;
@@ -167,8 +158,8 @@ impl View<'_> {
         })
     }
 
-    /// What the session has announced, and how many entries count. Those of a phone's [other
-    /// session](Self::other_session) come first, with the endpoint of that session.
+    /// The session's announcements, and how many entries count. The endpoint and the announcements
+    /// of a phone's [other session](Self::other_session) come first.
     fn known_of(&self, asking: &Asking) -> ([Known; 2 * KNOWN_MAX + 1], usize) {
         let (mut known, mut len) = ([Known::default(); 2 * KNOWN_MAX + 1], 0);
         let mut add = |more: &[Known]| {
@@ -187,7 +178,6 @@ impl View<'_> {
         (known, len)
     }
 
-    /// Whether something uses a port that the control session announced.
     fn has_data(&self, now: Instant, key: &AlgKey, known: &[Known]) -> bool {
         let of_control = self.state.mappings.get(key.mapping).key();
         known.iter().any(|known| {
@@ -199,7 +189,7 @@ impl View<'_> {
 }
 
 impl Ledger {
-    /// The gateway's session of this packet; begins one with the first packet.
+    /// The first packet begins the session.
     pub(in crate::shard) fn control_of(
         &mut self,
         at: Arrival<'_>,
@@ -227,7 +217,7 @@ impl Ledger {
                 let is_asked = || from == Side::Outside && asks(alg, payload_of(bytes, parsed));
                 read.is_none() && (!awaits_request || is_asked())
             }
-            // From its first byte or never. A SYN within a connection leaves its state alone, so
+            // Read from the first byte or never. Within a connection, a SYN leaves the state alone;
             // one that opens is new, repeated before its answer, or follows an ended connection.
             _ => {
                 let from_client = (from == Side::Inside) == client_is_inside;
@@ -254,7 +244,6 @@ impl Ledger {
         }
     }
 
-    /// Starts a control session, if necessary in place of an unanswered or ended one.
     fn start_control(&mut self, now: Instant, begun: &Begun) -> Option<u32> {
         let store = self.state.control_sessions.as_ref()?;
         if store.find(&begun.key).is_none() {
@@ -271,8 +260,8 @@ impl Ledger {
         self.state.control_sessions.as_mut()?.start(begun)
     }
 
-    /// The session of a client outside that asks a server inside over UDP, if a gateway can read
-    /// it. The oldest unanswered one may be replaced.
+    /// For a client outside that asks a server inside over UDP, if a gateway can read it. The
+    /// oldest unanswered session may be replaced.
     pub(in crate::shard) fn open_to_server(
         &mut self,
         at: Arrival<'_>,
@@ -288,7 +277,7 @@ impl Ledger {
             let store = self.state.control_sessions.as_ref();
             let store = store.filter(|store| store.has_room_for(subscriber, Side::Outside));
             let oldest = store.and_then(|store| store.client_to_replace(subscriber));
-            // No session is replaced for a client that is refused anyway.
+            // Nothing is replaced for a client that is refused anyway.
             let oldest = oldest.filter(|oldest| {
                 self.view().can_open_to_server(now, index) || self.frees_session_of(now, *oldest, index)
             });
@@ -296,7 +285,7 @@ impl Ledger {
                 self.replace_control(now, oldest);
             }
             let opens = self.view().can_open_to_server(now, index);
-            // Counts one reason for each request.
+            // One reason for each request.
             let refusal = match (opens, oldest) {
                 (true, None) => None,
                 (true, Some(_)) => Some(GatewayRefusal::SubscriberLimit),
@@ -309,7 +298,7 @@ impl Ledger {
                 return self.create_session(now, index, new, by);
             }
         }
-        // Not for this packet.
+        // The session is not for this packet.
         let mapping = self.state.mappings.get(index);
         if self.view().rules_lead_away(&mapping.key(), (new.remote_address, new.remote_port)) {
             self.create_session(now, index, new, by)?;
@@ -317,9 +306,8 @@ impl Ledger {
         Err(Verdict::SessionTableFull)
     }
 
-    /// Ends a session that is replaced. The session of an unanswered client ends altogether, or
-    /// forged clients could take all sessions of their server's mapping. Only the first session of
-    /// a mapping stays, as it would without a gateway.
+    /// An unanswered client's session ends, or forged clients could take all sessions of their
+    /// server's mapping. A mapping's first session stays, as without a gateway.
     fn replace_control(&mut self, now: Instant, place: u32) {
         let extra = self.unanswered_client(now, place);
         self.end_control(now, place);
@@ -328,7 +316,7 @@ impl Ledger {
         }
     }
 
-    /// The mapping and the session of an unanswered client, if that is not the mapping's first.
+    /// Its mapping and session, unless it is the mapping's first.
     fn unanswered_client(&self, now: Instant, place: u32) -> Option<(u32, u32)> {
         let session = self.state.control_sessions.as_ref()?.get(place);
         let key = session.key;
@@ -341,7 +329,6 @@ impl Ledger {
         }
     }
 
-    /// Whether replacing this session would free one of the sessions of the mapping.
     fn frees_session_of(&self, now: Instant, place: u32, index: u32) -> bool {
         self.unanswered_client(now, place).is_some_and(|(mapping, _)| mapping == index)
     }
@@ -356,8 +343,8 @@ impl Ledger {
         }
     }
 
-    /// Since a reload, this session has another gateway or none. Nothing more is read, but the
-    /// numbers of its connection must remain shifted.
+    /// A reload changed or removed the gateway. Nothing more is read, but the connection's numbers
+    /// must remain shifted.
     fn no_longer_served(
         &mut self,
         at: Arrival<'_>,
@@ -381,8 +368,8 @@ impl Ledger {
         Some(control)
     }
 
-    /// Whether other sessions may replace this one: it is unanswered or closed. Anyone can make as
-    /// many of these as a worker reads.
+    /// Others may replace an unanswered or closed session: anyone can make as many as a worker
+    /// reads.
     pub(in crate::shard) fn note_whether_replaceable(&mut self, control: &Control) {
         let Control { asking, flow, from, .. } = *control;
         let Some(session) = flow.session else { return };
@@ -400,7 +387,6 @@ impl Ledger {
         store.set_replaceable(asking.place, !is_answered, is_tcp && state.is_over());
     }
 
-    /// Reads one message, and makes what it wants.
     fn read_message(&mut self, control: &Control, message: &[u8]) -> (Reading, Replacements) {
         let mut findings = Findings::default();
         let Some(reading) =
@@ -478,7 +464,6 @@ impl Ledger {
         Some(result)
     }
 
-    /// Counts a message that passes unread, or its first part.
     fn note_unread(&mut self, control: &Control, message: Option<&[u8]>) {
         self.with_context(control, |alg, memory, context| alg.note_unread(memory, context, message));
     }
@@ -503,7 +488,7 @@ impl Ledger {
         }
     }
 
-    /// Steps over a message that was read, and as many bytes after it.
+    /// Also steps over `rest` bytes after the message.
     fn step_over(&mut self, control: &Control, message: &[u8], rest: Option<usize>) -> Step {
         match (self.read_message(control, message), rest) {
             ((Reading::Done, changes), None) => Step::Message(message.len(), changes),
@@ -515,7 +500,7 @@ impl Ledger {
         }
     }
 
-    /// Ends it in both directions, for good.
+    /// In both directions, for good.
     fn end_reading(&mut self, control: &Control) {
         let Some(store) = self.state.control_sessions.as_mut() else { return };
         for stream in store.get_mut(control.asking.place).streams.iter_mut().flatten() {
@@ -578,9 +563,9 @@ impl Ledger {
         }
         let session = store.get_mut(place);
         let [Some(_), Some(_)] = session.streams else {
-            // Before the answer to the SYN. Anyone outside can send such a segment, and the end
-            // inside answers with an RST (RFC 9293 §3.10.7.3). Any other segment from inside means
-            // that the answer came by another way, so the first byte may be missed.
+            // Before the answer to the SYN. Outsiders can send this, and the end inside answers
+            // with an RST (RFC 9293 §3.10.7.3). Anything else from inside means that the answer
+            // came another way, so the first byte may be missed.
             if control.from == Side::Inside && !flags.contains(Flags::RST) {
                 store.remove(place);
             }
@@ -608,12 +593,12 @@ impl Ledger {
             }
             store.settle_held(place, other);
         }
-        // A bare acknowledgement begins no message, and so needs no place of its own.
+        // A bare acknowledgement begins no message.
         let needs_room = !payload.is_empty() || flags.contains(Flags::FIN) || store.has_held(place, own);
         let room = if needs_room { store.with_held(place, own).map(core::mem::take) } else { None };
         let has_room = room.is_some();
         if !has_room && !payload.is_empty() {
-            // Too many messages are incomplete: the rest passes unread.
+            // Too many messages are incomplete.
             self.counters.gateways[usize::from(control.asking.alg.0)].refuse(GatewayRefusal::TableFull);
             self.end_reading(control);
         }
@@ -651,7 +636,7 @@ impl Ledger {
                 store.note_progress(place, own, now);
             }
             let session = store.get_mut(place);
-            // The other direction may have learned that nothing is read any more.
+            // The other direction may have learned that nothing more is read.
             if session.streams[other].as_ref().is_some_and(Stream::is_over) {
                 stream.end();
             }
@@ -667,9 +652,8 @@ impl Ledger {
         }
     }
 
-    /// Checks the first fragment of a packet, which is not read. A fragment of a TCP segment ends
-    /// reading, and passes unless the numbers of the connection are shifted: then the verdict drops
-    /// it. Forged fragments end nothing.
+    /// A first fragment is not read. Of a TCP segment, it ends reading and passes, unless the
+    /// connection's numbers are shifted: then the verdict drops it. Forged fragments end nothing.
     pub(in crate::shard) fn check_fragment(
         &mut self,
         at: Arrival<'_>,
@@ -702,8 +686,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Returns a session to the short way if nobody reads it any more and its numbers are not
-    /// shifted.
+    /// Returns a session to the short way once it is not read and its numbers are not shifted.
     pub(in crate::shard) fn let_go(&mut self, control: &Control) {
         let Control { asking, flow, .. } = *control;
         let Some(store) = self.state.control_sessions.as_mut() else { return };
@@ -711,7 +694,7 @@ impl Ledger {
             return;
         }
         let session = store.get(asking.place);
-        // The second half of a hairpin may have taken the place.
+        // A hairpin's second half may have taken the place.
         if session.key != asking.key {
             return;
         }
@@ -729,7 +712,7 @@ impl Ledger {
         }
     }
 
-    /// The same for the sweep, as long as the data connection lives.
+    /// For the sweep, while the data connection lives.
     pub(in crate::shard) fn keep_while_data_lives(&mut self, now: Instant, index: u32, of: SessionRef) {
         let Some(store) = self.state.control_sessions.as_ref() else { return };
         let session = store.get(index);
@@ -744,7 +727,7 @@ impl Ledger {
         }
     }
 
-    /// While a transfer runs, its control session may be idle (RFC 959 §3.2 has no keep-alive).
+    /// The control session of a transfer may be idle (RFC 959 §3.2 has no keep-alive).
     pub(in crate::shard) fn keep_while_busy(&mut self, control: &Control) {
         let Control { asking, flow, .. } = *control;
         let Some(store) = self.state.control_sessions.as_ref().filter(|store| store.is_in_use(asking.place)) else {
@@ -761,18 +744,17 @@ impl Ledger {
     }
 }
 
-/// The payload of a UDP datagram; empty if it is cut short.
 pub(in crate::shard) fn payload_of<'a>(bytes: &'a [u8], parsed: &Parsed) -> &'a [u8] {
     bytes.get(usize::from(parsed.header_length) + 8..usize::from(parsed.total_length)).unwrap_or_default()
 }
 
-/// Whether this could be the first request of a client to the gateway's servers.
+/// Whether this could be a client's first request.
 pub(in crate::shard) fn asks(alg: AlgId, payload: &[u8]) -> bool {
     alg.alg().and_then(Alg::is_first_request).is_some_and(|is_first_request| is_first_request(payload))
 }
 
-/// Selective acknowledgements in the numbers of the sender (RFC 2018). A block without a whole byte
-/// left makes the option disappear, which the receiver may always do.
+/// Shifts selective acknowledgements into the sender's numbers (RFC 2018). A block without a whole
+/// byte left drops the option, which receivers may always do.
 fn shift_sack(stream: &Stream, held: &Held, options: &mut [u8]) {
     let mut at = 0;
     while let Some(&kind) = options.get(at) {

@@ -133,7 +133,7 @@ impl View<'_> {
     }
 
     /// Appends the live state in up to `scan_max` records from `cursor` on (0 to begin): mappings
-    /// with their sessions, then endpoint-dependent sessions. Returns the next cursor; None at the
+    /// with their sessions, then endpoint-dependent sessions. Returns the next cursor, None at the
     /// end.
     pub fn deltas_page(&self, now: Instant, cursor: u64, scan_max: usize, out: &mut Vec<Delta>) -> Option<u64> {
         let mappings_end = u64::from(self.state.mappings.walk_end());
@@ -235,13 +235,13 @@ impl Ledger {
     pub(super) fn emit_session(&mut self, now: Instant, index: u32, session: SessionRef) {
         if self.deltas.ring.is_some() {
             let delta = self.view().delta_of(now, index, Some(session), Change::Lives);
-            // A mapping of a grant begins without a session.
+            // A grant's mapping begins without a session.
             let lives = delta.session.filter(|session| session.left > Duration::ZERO);
             self.emit(Delta { session: lives, ..delta });
         }
     }
 
-    /// `session`: only that further session of the mapping ends.
+    /// `session`: only that further session ends.
     #[inline]
     pub(super) fn emit_end(&mut self, now: Instant, index: u32, session: Option<SessionRef>) {
         if self.deltas.ring.is_some() {
@@ -257,12 +257,11 @@ impl Ledger {
         }
     }
 
-    /// See [`crate::shard::Shard::install`].
     pub(super) fn install(&mut self, now: Instant, delta: &Delta) -> Result<(), Verdict> {
         self.install_because(now, delta, Cause::Outbound)
     }
 
-    /// `cause`: of a mapping that it creates, in the event log.
+    /// `cause`: in the event log, of a mapping it creates.
     fn install_because(&mut self, now: Instant, delta: &Delta, cause: Cause) -> Result<(), Verdict> {
         let place = (delta.change, delta.realm, delta.internal);
         let Some(internal) = self.installed_internal(now, place, delta.host.as_ref())? else { return Ok(()) };
@@ -301,8 +300,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The internal endpoint here: a host has another number on each instance. `None` if the delta
-    /// ends something of an unknown host.
+    /// A host has another number on each instance. `None` if something of an unknown host ends.
     pub(super) fn installed_internal(
         &mut self,
         now: Instant,
@@ -322,8 +320,7 @@ impl Ledger {
         Ok(number.map(|number| Endpoint::new(number.into(), internal.port)))
     }
 
-    /// The other instance holds the port down. A hold-down here would refuse a port that the other
-    /// has freed.
+    /// The other instance holds the port down. A hold-down here could refuse a port it has freed.
     fn end_at_once(&mut self, now: Instant, index: u32) {
         self.end_mapping_with(now, index, Some((Duration::ZERO, Cause::Idle)));
     }
@@ -370,7 +367,7 @@ impl Ledger {
             turn: None,
             cause,
         };
-        // Its sessions follow. A mapping without sessions lasts as long as the delta says.
+        // Its sessions follow. Without sessions it lasts as long as the delta says.
         let nothing = NewSession {
             remote_address: 0,
             remote_port: 0,

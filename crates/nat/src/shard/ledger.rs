@@ -1,5 +1,3 @@
-//! The ledger of one worker: everything that changes when a mapping or session begins or ends.
-
 use std::sync::Arc;
 
 use crate::event::EventLog;
@@ -37,12 +35,12 @@ use crate::shard::deltas;
 use crate::shard::reload;
 use crate::shard::upkeep;
 
-/// All records of one worker, and whatever has to change together with them: ports, counts, events.
+/// One worker's records, and what must change with them: ports, counts, events.
 ///
 /// It never sees a packet. Only it makes and ends mappings, sessions, flows and subscribers.
 pub(crate) struct Ledger {
     pub(in crate::shard) shared: Arc<Shared>,
-    /// Addresses of `shared`, and of a configuration that is about to follow.
+    /// Of `shared`, and of a configuration about to follow.
     pub(in crate::shard) local: Arc<LocalAddresses>,
     pub(in crate::shard) worker: WorkerId,
     pub(in crate::shard) state: State,
@@ -73,7 +71,7 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// The generation of records whose packets the filters permit in both directions.
+    /// For records whose packets the filters permit in both directions.
     #[inline(always)]
     pub(crate) fn filter_generation(&self) -> u8 {
         self.stamps.current()
@@ -90,13 +88,12 @@ pub(in crate::shard) struct Upkeep {
     pub(in crate::shard) removed_forwards: Walk,
     pub(in crate::shard) settled: Walk,
     pub(in crate::shard) hosts: Savings,
-    /// Mappings up to this index may need a record since a change of the settings; None if that is
-    /// done and recorded.
+    /// Mappings up to here may need a record since settings changed; None once all are recorded.
     pub(in crate::shard) unrecorded: Option<u32>,
     pub(in crate::shard) snapshot_report: reload::retell::SnapshotReport,
 }
 
-/// Gives each use of randomness a key of its own, from one secret.
+/// Derives a key for each use of randomness from one secret.
 pub(in crate::shard) struct Keys {
     hash: KeyedHash,
     worker: WorkerId,
@@ -117,7 +114,6 @@ impl Keys {
 }
 
 impl Ledger {
-    /// Allocates all tables.
     pub(in crate::shard) fn new(shared: Arc<Shared>, worker: WorkerId, keys: &Keys) -> Result<Ledger, BuildError> {
         let limits = shared.settings().limits;
         let memory = |table| move |source| BuildError::Memory { table, source };
@@ -197,7 +193,6 @@ impl Ledger {
         })
     }
 
-    /// Forgets cached routes that have changed.
     #[inline(always)]
     pub(in crate::shard) fn follow_routes(&mut self) {
         if let Some(live) = self.shared.live_routes() {
@@ -210,14 +205,13 @@ impl Ledger {
         }
     }
 
-    /// Call it after the next hops have changed.
+    /// Call it after next hops change.
     #[inline(never)]
     pub(in crate::shard) fn take_over_ways(&mut self) {
         let Ledger { route_cache, shared, .. } = self;
         route_cache.set_ways(|leaf| shared.way_of(leaf));
     }
 
-    /// Read-only access: pages of records, explanations, decisions.
     #[inline(always)]
     pub(in crate::shard) fn view(&self) -> View<'_> {
         View {

@@ -33,7 +33,7 @@ const SESSIONS_LOOKED_AT_MAX: usize = 8;
 pub(super) struct Unmade<'k> {
     pub(super) key: &'k InternalKey,
     pub(super) verdict: Verdict,
-    /// The pool of a rule or of an existing mapping; None for the subscriber's own.
+    /// Of a rule or an existing mapping; None for the subscriber's own.
     pub(super) wanted: Option<PoolId>,
 }
 
@@ -158,7 +158,7 @@ impl View<'_> {
 }
 
 impl Ledger {
-    /// Records an allocation or an end, after the name of its host.
+    /// Records an allocation or an end, after its host's name.
     #[inline(always)]
     pub(in crate::shard) fn record(&mut self, event: Event) {
         if is_host_number(event.subscriber.to_bits()) {
@@ -177,14 +177,15 @@ impl Ledger {
         }
     }
 
-    /// The subscriber of an event that is no allocation: the log knows its name, or it is none.
+    /// For events that are no allocation: [`UNKNOWN_HOST`] if the log does not know the host's
+    /// name.
     #[inline]
     pub(in crate::shard) fn named(&mut self, now: Instant, realm: RealmId, subscriber: Ipv4Addr) -> Ipv4Addr {
         let is_known = !is_host_number(subscriber.to_bits()) || self.is_named(now, realm, subscriber, true);
         if is_known { subscriber } else { UNKNOWN_HOST }
     }
 
-    /// Records the name of a host that the log does not know. False if the log still does not.
+    /// Records a host's name unless the log knows it. False if it still does not.
     #[cold]
     fn is_named(&mut self, now: Instant, realm: RealmId, number: Ipv4Addr, is_minor: bool) -> bool {
         if !self.events.is_on() {
@@ -208,7 +209,7 @@ impl Ledger {
         if self.events.may_allocate() { Ok(()) } else { Err(Verdict::LogFull) }
     }
 
-    /// If not, the mapping stays unusable but keeps its port until its end can be recorded.
+    /// Otherwise the mapping is unusable, but keeps its port until its end can be recorded.
     #[inline]
     pub(super) fn may_end_mapping(&mut self) -> bool {
         self.events.may_end()
@@ -219,8 +220,8 @@ impl Ledger {
         !self.state.mappings.get(index).is_recorded() || self.events.may_end()
     }
 
-    /// Needs no event if a block or a formula (RFC 7422 §3) identifies the subscriber. The event is
-    /// made of what the caller has in registers: the mapping was written only just now.
+    /// No event if a block or formula (RFC 7422 §3) identifies the subscriber. Uses what the caller
+    /// has in registers: the mapping was only just written.
     #[inline(always)]
     pub(super) fn note_mapping_created(&mut self, now: Instant, index: u32, new: &NewMapping, external: Endpoint) {
         if !self.events.is_on() {
@@ -240,8 +241,8 @@ impl Ledger {
         self.record(Event::of_mapping(kind, now, realm, protocol, internal, external).because(cause));
     }
 
-    /// Withdraws the record of a mapping that only its subscriber saw, if the exporter has not read
-    /// it yet. Then its end needs no record either.
+    /// Withdraws the record of a mapping only its subscriber saw, if the exporter has not read it.
+    /// Then its end needs no record either.
     pub(super) fn withdraw_mapping_created(&mut self, index: u32) {
         let mapping = self.state.mappings.get(index);
         if !self.events.is_on() || !mapping.is_recorded() {
@@ -258,7 +259,6 @@ impl Ledger {
         }
     }
 
-    /// `cause`: if the record does not show it.
     #[inline]
     pub(super) fn note_mapping_ended(&mut self, now: Instant, index: u32, cause: Option<Cause>) {
         // Always log the end of a mapping whose creation was logged, even if the settings changed.
@@ -278,18 +278,16 @@ impl Ledger {
         }
     }
 
-    /// Records an installed mapping if no formula or block identifies its subscriber: it was made
-    /// elsewhere, or before a restart with other formulas, which give its port to somebody else.
+    /// For a mapping made elsewhere, or before a restart with other formulas, which give its port
+    /// to somebody else.
     pub(super) fn note_installed(&mut self, now: Instant, index: u32) {
         if self.events.is_on() && !self.note_if_unreported(now, index) {
-            // The ring is full: later.
             self.upkeep.unrecorded = Some(self.state.mappings.walk_end());
         }
     }
 
-    /// Records mappings that a formula or block identified before a change of the settings, and
-    /// then that this is done: until then, the log cannot say who has a port. Stops early if the
-    /// ring is full.
+    /// Records mappings that a formula or block identified under earlier settings, and then that
+    /// this is done: until then, the log cannot say who has a port. Stops when the ring is full.
     #[inline]
     pub(super) fn note_unreported(&mut self, now: Instant, visits: u32) {
         if let Some(below) = self.upkeep.unrecorded {
@@ -344,8 +342,7 @@ impl Ledger {
         true
     }
 
-    /// The record has the remote endpoint, because other subscribers use the same external endpoint
-    /// at the same time (RFC 6888 §4 REQ-12 allows that).
+    /// It has the remote endpoint, because subscribers share the external one (RFC 6888 §4 REQ-12).
     pub(super) fn note_flow(&mut self, kind: EventKind, now: Instant, index: u32) {
         if self.events.is_on() {
             let event = self.view().event_of_flow(kind, now, index);
@@ -353,8 +350,7 @@ impl Ledger {
         }
     }
 
-    /// Records that there was no room for a fragment or a host. Without a subscriber, nobody is
-    /// known.
+    /// There is no room for a fragment or a host. None if the subscriber is unknown.
     #[cold]
     pub(super) fn note_no_room(
         &mut self,
@@ -387,7 +383,7 @@ impl Ledger {
         let subscriber = Ipv4Addr::from_bits(key.address);
         let known = self.state.subscribers.find(key.realm, key.address);
         if let Some(slot) = known {
-            // New settings may have put a threshold below the present usage.
+            // New settings may have put a threshold below present usage.
             self.watch_subscriber(now, slot, key.protocol);
         }
         let Some(pool) = self.pool_of_unmade(unmade) else { return };

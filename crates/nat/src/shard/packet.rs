@@ -56,24 +56,22 @@ use crate::snapshot::shared::BuildError;
 
 const DATAGRAMS_PER_CALL_MAX: usize = 16;
 
-/// Requests for port control that are answered. A client's burst is a quarter of its rate: more
-/// than a restarted client with many mappings asks for.
+/// Port-control requests. A client's burst is a quarter of its rate: more than a restarted client
+/// with many mappings asks for.
 const REQUESTS: Rates = Rates { total: 20_000, each: 400 };
 
-/// Whether a packet without options may ask the port-control server, so that it is limited before
-/// it takes room in a ring.
+/// True for a request without options, which is limited before it takes room in a ring.
 fn may_be_request(packet: &Packet<'_>) -> bool {
     packet.chunk::<HEADERS>(0).is_some_and(|header| header[9] == 17 && be16::<22>(header) == pcp::SERVER_PORT)
 }
 
-/// What the packet path needs around the ledger that it changes.
 pub(in crate::shard) struct PacketPath {
     pub(in crate::shard) ledger: Ledger,
     pub(in crate::shard) fragments: FragmentTracker,
     pub(in crate::shard) identifications: IdentificationSource,
     /// `None` while in use, and until a gateway is enabled.
     pub(in crate::shard) changed: Option<Box<Changed>>,
-    /// Limits requests to the port-control server.
+    /// To the port-control server.
     pub(in crate::shard) requests: RateLimit,
     pub(in crate::shard) unasked: port_control::Unasked,
     pub(in crate::shard) edge: Edge,
@@ -108,13 +106,12 @@ impl PacketPath {
         })
     }
 
-    /// Read-only access: pages of records, explanations, decisions.
     #[inline(always)]
     pub(in crate::shard) fn view(&self) -> View<'_> {
         self.ledger.view()
     }
 
-    /// Drops what waited too long: held fragments, and SYNs, which are answered.
+    /// Drops fragments and answers SYNs held too long.
     pub(in crate::shard) fn maintain<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         let counters = &mut self.ledger.counters;
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
@@ -192,7 +189,7 @@ impl PacketPath {
             }
         }
         if kind.is_foreign() && !(kind.is_out() && may_be_request(packet)) {
-            // Only fragments take more than their headers with them when they are handed off.
+            // Only fragments are handed off with more than their headers.
             let (worker, record) = scratch.abroad(i);
             packet.verdict = None;
             packet.outcome =
@@ -208,7 +205,7 @@ impl PacketPath {
         }
     }
 
-    /// [`PacketPath::steady_in`], which leaves the header of a packet to an IPv6 host as it is.
+    /// [`PacketPath::steady_in`], but leaves an IPv6 host's header as it is.
     #[inline(always)]
     fn steady_in_or_to_host(
         &mut self,
@@ -257,7 +254,7 @@ impl PacketPath {
                 packet.verdict = None;
                 packet.outcome = Outcome::Transmit { egress, start: packet.start(), length };
             }
-            // It would be handed off again: its endpoint has a new owner, so nobody waits for it.
+            // Nobody waits for it: its endpoint has a new owner.
             Fate::Done(_) | Fate::HandOff { .. } if is_own => {
                 packet.verdict = None;
                 packet.outcome = Outcome::Done;
@@ -274,8 +271,8 @@ impl PacketPath {
             }
             Fate::HandOff { worker, meta } => {
                 packet.verdict = None;
-                // The record is only valid on this worker. What was created for a hairpin is passed
-                // along.
+                // A record is valid on one worker only, but what was created for a hairpin is
+                // passed along.
                 let is_hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::LogFull);
                 let record = if is_hairpin { meta.record } else { 0 };
                 packet.outcome = Outcome::HandOff { worker, meta: PacketMeta { record, ..meta } };

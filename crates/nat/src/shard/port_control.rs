@@ -1,8 +1,7 @@
-//! The server of port control: PCP (RFC 6887, RFC 7753) and NAT-PMP (RFC 6886).
+//! The port-control server: PCP (RFC 6887, RFC 7753) and NAT-PMP (RFC 6886).
 //!
-//! The worker of the subscriber that a request is about answers it on the long way, like a ping. It
-//! makes, renews and ends grants ([`crate::state::grant`]) and nothing else. The messages are those
-//! of the crate `pcp`.
+//! The worker of the request's subject answers on the long way, like a ping. Only grants
+//! ([`crate::state::grant`]) are made, renewed and ended.
 
 mod map;
 mod nat_pmp;
@@ -33,26 +32,24 @@ use crate::types::RealmId;
 use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
-/// The prefix bits before an IPv4 address in a field of PCP.
+/// Prefix bits before an IPv4 address in a PCP field.
 const MAPPED_BITS: u8 = 96;
-/// Most held-down ports of the client that a request may give up if there is no room.
+/// Held-down ports of the client that a request may give up.
 const GIVEN_UP_MAX: usize = 16;
 
-/// Where the answer to a datagram comes from.
 #[expect(clippy::large_enum_variant, reason = "it lives for one call, and nothing may be allocated")]
 pub(in crate::shard) enum Answer {
     Pcp(Reply),
     NatPmp([u8; 16], usize),
-    /// A copy of the request, for an unknown opcode of NAT-PMP.
+    /// A copy of the request, for an unknown NAT-PMP opcode.
     Copy,
-    /// Another subscriber is meant, of another worker.
+    /// The request's subject, of another worker.
     Elsewhere(u32),
     Nothing,
 }
 
 impl Answer {
-    /// The payload of the reply to a request with this payload, in `copy` if it repeats the
-    /// request. `None` without a reply from here.
+    /// In `copy` if the reply repeats the request. `None` without a reply from here.
     pub(in crate::shard) fn as_bytes<'a>(
         &'a self,
         request: &[u8],
@@ -74,29 +71,25 @@ impl Answer {
     }
 }
 
-/// A datagram to the server.
 #[derive(Clone, Copy)]
 pub(in crate::shard) struct Datagram<'p> {
     pub(in crate::shard) now: Instant,
     pub(in crate::shard) realm: RealmId,
-    /// Of an IPv6 host, its number; of a B4, only the port counts.
+    /// An IPv6 host's number. Of a B4, only the port counts.
     pub(in crate::shard) source: Endpoint,
     pub(in crate::shard) asker: Asker,
     pub(in crate::shard) payload: &'p [u8],
 }
 
-/// What sent a datagram to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Asker {
-    /// An IPv4 host, by its address.
     Ipv4,
-    /// A host of NAT64 or behind a B4, in its softwire; the address by which it knows itself.
+    /// A host of NAT64 or, in its softwire, behind a B4: the address by which it knows itself.
     Host([u8; 16]),
-    /// A B4 outside of its softwire, for hosts behind it. Their ports lead into this softwire.
+    /// A B4 outside its softwire, for hosts behind it. Their ports lead into this softwire.
     B4(u128, Way),
 }
 
-/// An error of PCP with the lifetime of its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fault {
     code: Code,
@@ -110,20 +103,20 @@ impl From<Code> for Fault {
 }
 
 impl Fault {
-    /// RFC 6887 §7.4: the mapping belongs to another client, for as long as it lasts.
+    /// RFC 6887 §7.4: another client has the mapping that long.
     fn not_authorized(left: Duration) -> Fault {
         Fault { code: Code::NotAuthorized, lifetime: seconds(left) }
     }
 }
 
-/// What was done: the lifetime and the external endpoint of the reply.
+/// For the reply.
 struct Done {
     lifetime: u32,
     external: Option<(u16, u32)>,
     set: Option<pcp::PortSet>,
 }
 
-/// Rounded up, so that a mapping never ends before its client expects it.
+/// Rounded up, so that no mapping ends before its client expects it.
 fn seconds(left: Duration) -> u32 {
     u32::try_from(left.as_micros().div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
@@ -144,7 +137,6 @@ fn code_of(denied: Denied) -> Code {
     }
 }
 
-/// True if giving up ports held down for the client could help.
 fn is_own_limit(denied: Denied) -> bool {
     matches!(
         denied,
@@ -192,7 +184,7 @@ impl Ledger {
         let asked = Asked { now, realm, subject, source, asker, lifetime: request.lifetime, options: &options };
         let done = match request.body {
             Body::Announce => Ok(Done { lifetime: 0, external: None, set: None }),
-            // A grant is refused if its change could not be recorded.
+            // A change that could not be recorded is refused.
             Body::Map(_) | Body::Peer(_) if !self.may_change_grants() => Err(Some(Code::NoResources.into())),
             Body::Map(map) => self.map(&asked, &map),
             Body::Peer(peer) => self.peer(&asked, &peer),
@@ -209,7 +201,7 @@ impl Ledger {
                     None => self.refuse_pcp(payload, Code::MalformedRequest.into(), epoch),
                 }
             }
-            // Other sets overlap: their updates are the only answer.
+            // Other sets overlap; their updates are the only answer.
             Err(None) => Answer::Nothing,
             Err(Some(fault)) => self.refuse_pcp(payload, fault, epoch),
         }
@@ -220,7 +212,7 @@ impl Ledger {
         Answer::Pcp(pcp::error(payload, fault.code, fault.lifetime, epoch))
     }
 
-    /// The address that the request is about, and its options.
+    /// The address the request is about, and its options.
     fn check_pcp(&mut self, datagram: &Datagram<'_>, request: &pcp::Request<'_>) -> Result<(u32, Options), Code> {
         let own = datagram.source.address.to_bits();
         let is_own = match datagram.asker {
@@ -257,8 +249,8 @@ impl Ledger {
         }
     }
 
-    /// The host that a B4 means. The B4 could not ask for an IPv4 address of its own: RFC 6333 §5.7
-    /// lets it choose among several.
+    /// A B4 could not ask for an IPv4 address of its own: it may choose among several (RFC 6333
+    /// §5.7).
     fn behind_b4(
         &mut self,
         datagram: &Datagram<'_>,
@@ -284,7 +276,7 @@ impl Ledger {
         })
     }
 
-    /// Gives up one port that is held down for this subscriber. False if there is none.
+    /// False if there is none.
     fn give_up_held_down(&mut self, now: Instant, realm: RealmId, address: u32) -> bool {
         let is_held_down = |index: &u32| self.state.grants.get(*index).is_held_down();
         let found = self.state.grants_beside(realm, address).find(is_held_down);
@@ -298,7 +290,7 @@ impl Ledger {
         true
     }
 
-    /// [`Ledger::open_grant`], within what one subscriber may have.
+    /// [`Ledger::open_grant`], within a subscriber's limits.
     fn open_counted(&mut self, now: Instant, request: &crate::state::grant::Request) -> Result<u32, Fault> {
         let (realm, address) = (request.key.realm, request.key.address);
         let most = self.shared.settings().port_control.mappings_per_subscriber;
@@ -326,11 +318,10 @@ impl Ledger {
     }
 }
 
-/// What a request of PCP is about, whatever its opcode.
 struct Asked<'o> {
     now: Instant,
     realm: RealmId,
-    /// The inside address with the mapping.
+    /// The inside address of the mapping.
     subject: u32,
     source: Endpoint,
     asker: Asker,
@@ -352,13 +343,13 @@ impl Asked<'_> {
 }
 
 impl View<'_> {
-    /// Live grants that the hosts of a subscriber asked for. Gateways have a limit of their own.
+    /// Those that hosts asked for. Gateways have their own limit.
     fn live_grants(&self, now: Instant, realm: RealmId, address: u32) -> u32 {
         let of_subscriber = self.state.grants_beside(realm, address).map(|index| self.state.grants.get(index));
         of_subscriber.filter(|grant| grant.is_alive(now) && !grant.origin().is_alg()).count() as u32
     }
 
-    /// The forward of an internal endpoint, which no request changes.
+    /// No request changes a forward.
     fn forward_of(&self, key: &InternalKey) -> Option<Endpoint> {
         let (external, kind) = self.static_mapping_of(key)?;
         (kind == StaticKind::Forward).then_some(external)
@@ -375,8 +366,7 @@ impl View<'_> {
         }
     }
 
-    /// Adds the prefix through which a NAT64 host reaches its grants, if it asks for it (RFC 7225
-    /// §4.3).
+    /// The prefix through which a NAT64 host reaches its grants (RFC 7225 §4.3).
     fn with_prefix64(&self, asked: &Asked<'_>, reply: Reply) -> Option<Reply> {
         let prefix = self.prefix_of(asked.subject).filter(|_| asked.options.asks_prefix64);
         match prefix {
@@ -385,7 +375,6 @@ impl View<'_> {
         }
     }
 
-    /// The translation prefix of a NAT64 host.
     pub(in crate::shard) fn prefix_of(&self, host: u32) -> Option<translate::Prefix> {
         match self.state.subscribers.hosts.get(host)?.way() {
             Way::Nat64(position) => self.snapshot.transition.prefix(position),
@@ -393,9 +382,8 @@ impl View<'_> {
         }
     }
 
-    /// The IPv4 address of a remote peer in a field, as this subject writes it, and how many bits
-    /// of it the first `length` bits of the field have. Hosts of NAT64 know IPv4 hosts by their
-    /// prefix (RFC 6887 §12.1).
+    /// A remote peer's IPv4 address, and how many of its bits the field's first `length` have.
+    /// NAT64 hosts write IPv4 hosts with their prefix (RFC 6887 §12.1).
     fn remote_of(&self, subject: u32, field: &[u8; 16], length: u8) -> Option<(u32, u8)> {
         if let Some(address) = pcp::unmapped(field) {
             return Some((address, length.checked_sub(MAPPED_BITS)?));
@@ -409,9 +397,8 @@ impl View<'_> {
         Some((prefix.extract(address), (length - prefix.length() - octet).min(32)))
     }
 
-    /// The epoch time in replies to this requester, for every subject (RFC 6887 §8.5). A requester
-    /// that may ask for third parties has subjects on many workers, so it gets the common one.
-    /// Updates report what happens to a single subject.
+    /// For replies (RFC 6887 §8.5). A requester that may ask for third parties has subjects on many
+    /// workers, so it gets the common one; updates report what happens to a single subject.
     pub(in crate::shard) fn epoch_for(&self, now: Instant, realm: RealmId, requester: u32) -> u32 {
         let third_party = &self.snapshot.settings().port_control.third_party;
         let is_host = is_host_number(requester);
@@ -421,7 +408,7 @@ impl View<'_> {
         }
     }
 
-    /// The lifetime to grant (RFC 6887 §15).
+    /// RFC 6887 §15.
     fn lifetime_for(&self, asked_s: u32) -> Duration {
         let policy = &self.snapshot.settings().port_control;
         Duration::from_secs(u64::from(asked_s)).max(policy.lifetime_min).min(policy.lifetime_max)

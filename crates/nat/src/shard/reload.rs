@@ -1,4 +1,4 @@
-//! Changes of the configuration in one worker.
+//! Configuration changes in one worker.
 
 pub(in crate::shard) mod adopt;
 pub(crate) mod census;

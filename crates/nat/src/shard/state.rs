@@ -50,8 +50,7 @@ impl View<'_> {
         lifetimes.lifetime(protocol, state, own)
     }
 
-    /// How long UDP or ICMP packets without a session keep a mapping, with endpoint-independent
-    /// filtering.
+    /// How long packets without a session keep an unfiltered mapping.
     pub(super) fn sessionless_lifetime(&self, protocol: Protocol) -> Duration {
         self.policy.lifetimes.lifetime(protocol, TcpState::Established, None)
     }
@@ -70,12 +69,12 @@ impl Ledger {
         }
     }
 
-    /// For a session of a mapping, not of a flow.
+    /// Not for flows.
     pub(super) fn is_opened_from(&self, index: u32, session: SessionRef, side: Side) -> bool {
         self.remote_of(index, session).is_some_and(|(_, opened_from)| opened_from == side)
     }
 
-    /// The connection was probed: it ends as before, unless an answer makes it established again.
+    /// A probed connection ends as before, unless an answer makes it established again.
     pub(super) fn note_probed(&mut self, index: u32, session: SessionRef) {
         let (_, expires) = self.state.session_state(index, session);
         self.refresh(index, session, TcpState::Transitory, expires);
@@ -109,7 +108,6 @@ impl Ledger {
         if tcp::opens(flags) && after != before && matches!(before, TcpState::Closing | TcpState::Transitory) {
             *tracker = tcp::SequenceTracker::default();
         }
-        // The data offset is the upper half of byte 12, in words.
         let data_offset = (get_u16(bytes, transport + 12) >> 12) * 4;
         let payload = parsed.payload_length().saturating_sub(data_offset);
         let length = u32::from(payload) + u32::from(flags.contains(Flags::SYN)) + u32::from(flags.contains(Flags::FIN));
@@ -121,12 +119,11 @@ impl Ledger {
         Advance { state: after, expires: restarts.then(|| now + self.view().lifetime(index, session, after)) }
     }
 
-    /// The sweep removes further sessions, so the cost does not depend on their number.
+    /// The sweep removes further sessions, so their number does not matter.
     pub(super) fn end_mapping(&mut self, now: Instant, index: u32) {
         self.end_mapping_with(now, index, None);
     }
 
-    /// `special`: hold-down and cause, if not the usual ones.
     pub(super) fn end_mapping_with(&mut self, now: Instant, index: u32, special: Option<(Duration, Cause)>) {
         if !self.state.grants.is_empty() {
             self.leave_grants(now, index);

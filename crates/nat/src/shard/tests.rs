@@ -28,7 +28,6 @@ use crate::types::Side;
 mod grants;
 mod realms;
 
-/// Collects the packets that the shard sends itself.
 #[derive(Default)]
 struct Caught(Vec<(Egress, Vec<u8>)>);
 
@@ -72,13 +71,11 @@ fn shard() -> Shard {
     Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices")
 }
 
-/// Processes one packet and returns what leaves, from its own buffer and the sink.
 pub(super) fn send(shard: &mut Shard, at_s: u64, side: Side, packet: &[u8]) -> (Option<Verdict>, Vec<Vec<u8>>) {
     let (verdict, left) = send_by(shard, at_s, InterfaceId(side as u16), packet);
     (verdict, left.into_iter().map(|(_, packet)| packet).collect())
 }
 
-/// The same for an interface; with the interfaces that packets leave by.
 fn send_by(
     shard: &mut Shard,
     at_s: u64,
@@ -135,14 +132,14 @@ fn translations_and_creations_are_counted_by_what_they_are_of() {
     let mut shard = Shard::new(Arc::new(Shared::new(settings, 1).unwrap()), WorkerId(0), [1, 2, 3, 4]).unwrap();
     let inside = |port| build::endpoint([100, 64, 0, 10], port);
     let e1 = build::endpoint([198, 51, 100, 1], 53);
-    // The fourth mapping of UDP is one too many.
+    // The fourth of UDP is one too many.
     let left = send(&mut shard, 0, Side::Inside, &build::udp(inside(1), e1).build()).1;
     send(&mut shard, 0, Side::Inside, &build::udp(inside(2), e1).build());
     send(&mut shard, 0, Side::Inside, &build::udp(inside(3), e1).build());
     send(&mut shard, 0, Side::Inside, &build::tcp(inside(4), e1, Flags::SYN).build());
     let (verdict, _) = send(&mut shard, 0, Side::Inside, &build::udp(inside(5), e1).build());
     assert_eq!(verdict, Some(Verdict::SubscriberPortQuota));
-    // Short ways and the long way, which a packet with little time left takes.
+    // A packet with little time left takes the long way.
     let (address, port) = source_of(&left[0]);
     let external = std::net::SocketAddrV4::new(address, port);
     for ttl in [64, 2] {
@@ -192,7 +189,7 @@ fn idle_time_is_counted_from_the_last_packet_in_every_state() {
     assert_eq!(idle(&shard, 10), (vec![0], vec![0]), "established");
     assert_eq!(idle(&shard, 110), (vec![100], vec![100]), "established");
     assert_eq!(idle(&shard, 10 + 7_500), (vec![7_500], vec![7_500]), "transitory after the established time");
-    // A further session, opening: it ends first, but it is the younger one.
+    // The further session ends first, but is younger.
     send(&mut shard, 200, Side::Inside, &build::tcp(i1, e2, Flags::SYN).build());
     assert_eq!(idle(&shard, 205), (vec![5], vec![195, 5]));
     send(&mut shard, 300, Side::Inside, &build::tcp(i1, e1, Flags::ACK.union(Flags::FIN)).build());
@@ -253,7 +250,7 @@ fn fragments_out_of_order_leave_with_one_identification() {
     assert_eq!(verify::faults(&whole), []);
 }
 
-/// The tests in `testkit` with forced collisions depend on this.
+/// Tests in `testkit` with forced collisions depend on this.
 #[test]
 fn under_a_known_secret_all_keys_of_a_protocol_collide() {
     for protocol in Protocol::ALL {

@@ -1,6 +1,6 @@
-//! The mappings that this burst has created, which the passes over the burst did not see.
+//! Mappings created in this burst, which its earlier passes did not see.
 
-/// A bit for each value of eight bits of the hash.
+/// A bit for each value of eight hash bits.
 #[derive(Default)]
 pub(in crate::shard) struct Created([u64; 4]);
 

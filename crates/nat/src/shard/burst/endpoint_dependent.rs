@@ -1,7 +1,6 @@
-//! Whole UDP and TCP packets of established endpoint-dependent sessions.
-//!
-//! [`established`](crate::shard::burst::established) has found no mapping for them. Unusual packets
-//! (another state, filters not checked yet) stay untouched for `packet/endpoint_dependent.rs`.
+//! Whole UDP and TCP packets of established endpoint-dependent sessions, for which
+//! [`established`](crate::shard::burst::established) found no mapping. Unusual packets stay
+//! untouched for `packet/endpoint_dependent.rs`.
 
 use crate::headers::packet::Egress;
 use crate::headers::packet::Packet;
@@ -44,7 +43,7 @@ fn outside_key(header: &[u8; HEADERS], kind: Kind) -> OutsideKey {
 }
 
 impl PacketPath {
-    /// Finds the sessions of packets from inside without a mapping, and of packets to shared ports.
+    /// For packets from inside without a mapping, and to shared ports.
     #[inline(never)]
     pub(in crate::shard) fn find_flows(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
         let mut usual = 0_u64;
@@ -82,7 +81,7 @@ impl PacketPath {
         scratch.further &= !scratch.flows;
     }
 
-    /// None if the packet is unusual; then nothing has changed.
+    /// As [`PacketPath::steady_out`].
     #[inline]
     pub(in crate::shard) fn steady_flow_out(
         &mut self,

@@ -2,21 +2,20 @@
 //!
 //! Passes of [`PacketPath::process`](crate::shard::Shard::process):
 //!
-//! 1. [`PacketPath::look_at`] reads the headers and prefetches a line of the outbound table or, for
-//!    packets from outside, of the port table.
-//! 2. [`PacketPath::aim`] reads that line and prefetches the mapping record.
+//! 1. [`PacketPath::look_at`] prefetches a line of the outbound or the port table.
+//! 2. [`PacketPath::aim`] reads it and prefetches the mapping record.
 //! 3. [`first_packet`](crate::shard::burst::first_packet) has its own passes.
 //! 4. [`PacketPath::steady_out`] and [`PacketPath::steady_in`] compare, refresh and rewrite.
 //!
-//! Each pass prefetches for the whole burst in one tight loop, because page walks overlap only if
-//! they are close together in the code. The target is the second-level cache: the first level drops
-//! some of many prefetches (figures in docs/performance.md).
+//! Each pass prefetches in one tight loop, because page walks overlap only if close together in the
+//! code, and into the second-level cache, because the first drops some of many prefetches
+//! (docs/performance.md).
 //!
-//! Values for UDP and TCP are selected without a branch: the protocol of the next packet is
-//! unpredictable, and one misprediction costs as much as all the rest.
+//! UDP and TCP values are selected without a branch: the next packet's protocol is unpredictable,
+//! and one misprediction costs as much as all the rest.
 //!
 //! Unusual packets (another state, a further session, flags, options, fragments, a smaller MTU)
-//! stay untouched for `outbound` and `inbound`. A test verifies that both ways decide alike.
+//! stay untouched for `outbound` and `inbound`, which decide alike.
 
 use core::hint::select_unpredictable;
 
@@ -61,17 +60,16 @@ impl Kind {
     /// `place` is its index in the port table.
     const IN: u8 = 1 << 1;
     const TCP: u8 = 1 << 2;
-    /// Nothing in the headers is unusual.
+    /// Its headers are usual.
     const STEADY: u8 = 1 << 3;
-    /// Usual, but of another worker: `place` has the worker and, from [`RECORD_SHIFT`] on, its
+    /// Usual, but another worker's: `place` has the worker and, from [`RECORD_SHIFT`] on, its
     /// record.
     const FOREIGN: u8 = 1 << 4;
-    /// With [`Kind::IN`]: `place` is the record that another worker found.
+    /// With [`Kind::IN`]: `place` is the record another worker found.
     const FOUND: u8 = 1 << 5;
 
-    /// Of a packet of an IPv6 host. `header` has its TCP or UDP header where it is behind an
-    /// option-free IPv4 header, and may have anything in front. `length` is that of the IPv4
-    /// packet. Not steady unless the IP header is usual.
+    /// `header` has the TCP or UDP header where an option-free IPv4 header would put it; what
+    /// precedes is arbitrary. `length` is the IPv4 packet's.
     #[inline(always)]
     pub(in crate::shard) fn of_host(header: &[u8; HEADERS], is_tcp: bool, length: usize, is_usual: bool) -> Kind {
         let (has_lengths, kind) = transport(header, is_tcp, length);
@@ -98,7 +96,7 @@ impl Kind {
         self.0 & Kind::TCP != 0
     }
 
-    /// Its place in a [`Tally`]: odd numbers from outside, numbers from 2 on for TCP.
+    /// Index in a [`Tally`]: bit 0 from outside, bit 1 TCP.
     #[inline(always)]
     pub(in crate::shard) const fn tally(self) -> usize {
         (self.0 >> 1 & 3) as usize
@@ -107,27 +105,26 @@ impl Kind {
 
 const RECORD_SHIFT: u32 = 8;
 
-/// Of an option-free IPv4 header.
+/// For an option-free IPv4 header.
 #[inline(always)]
 pub(in crate::shard) fn has_right_checksum(header: &[u8; HEADERS]) -> bool {
     let word = |i: usize| u64::from(u32::from_ne_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]));
     end_around(word(0) + word(4) + word(8) + word(12) + word(16)) == 0xffff
 }
 
-/// Whether the lengths in the TCP or UDP header agree with that of the packet, and its kind without
-/// its direction.
+/// Whether the lengths agree, and the kind without its direction.
 #[inline(always)]
 fn transport(header: &[u8; HEADERS], is_tcp: bool, length: usize) -> (bool, u8) {
     let transport_length =
         select_unpredictable(is_tcp, usize::from(header[32] >> 4) * 4, usize::from(be16::<24>(header)));
     let least = select_unpredictable(is_tcp, 20, 8);
-    // SYN, FIN and RST change states; other segments of a connection have ACK.
+    // SYN, FIN and RST change states.
     let tcp_steady = if header[33] & 0x17 == 0x10 { Kind::TCP | Kind::STEADY } else { Kind::TCP };
     let kind = select_unpredictable(is_tcp, tcp_steady, Kind::STEADY);
     ((transport_length >= least) & (transport_length + 20 <= length), kind)
 }
 
-/// What the short way reads of a packet from inside besides its transport header.
+/// What the short way reads of a packet from inside, besides its transport header.
 #[derive(Clone, Copy)]
 pub(in crate::shard) struct Outgoing {
     /// [`InternalKey::word`].
@@ -136,40 +133,40 @@ pub(in crate::shard) struct Outgoing {
     pub(in crate::shard) length: u16,
 }
 
-/// Kept between bursts, because clearing it would cost more than a packet. A value is valid only
-/// after its pass.
+/// Kept between bursts, because clearing it would cost more than a packet. Valid only after its
+/// pass.
 pub(in crate::shard) struct Scratch {
     pub(in crate::shard) kind: [Kind; BURST_MAX],
     pub(in crate::shard) place: [u64; BURST_MAX],
     /// 0 for none.
     pub(in crate::shard) record: [u32; BURST_MAX],
-    /// Bits by packet, here and below: the mapping may be in a further bucket.
+    /// Here and below one bit a packet: the mapping may be in a further bucket.
     pub(in crate::shard) further: u64,
     /// From inside, apparently without a mapping.
     pub(in crate::shard) unsettled: u64,
     /// Unsettled, with a candidate port.
     pub(in crate::shard) aimed: u64,
-    /// Bits of packets from outside to a port that endpoint-dependent sessions share.
+    /// From outside to a port that endpoint-dependent sessions share.
     pub(in crate::shard) shared: u64,
     /// With a candidate endpoint-dependent session.
     pub(in crate::shard) flows: u64,
     pub(in crate::shard) flow_hash: [u64; BURST_MAX],
-    /// Valid for packets in `flows`.
+    /// Valid for `flows`.
     pub(in crate::shard) flow: [u32; BURST_MAX],
-    /// From here on valid for unsettled packets.
+    /// From here on valid for `unsettled`.
     pub(in crate::shard) realm: [RealmId; BURST_MAX],
     pub(in crate::shard) subscriber_hash: [u64; BURST_MAX],
     /// 0 if unknown.
     pub(in crate::shard) subscriber: [u32; BURST_MAX],
     pub(in crate::shard) port: [Option<PortAim>; BURST_MAX],
-    /// From here on valid for packets in `aimed`.
+    /// From here on valid for `aimed`.
     pub(in crate::shard) wanted: [Wanted; BURST_MAX],
     pub(in crate::shard) port_place: [usize; BURST_MAX],
-    /// Valid for unsettled packets.
+    /// Valid for `unsettled`.
     pub(in crate::shard) ruling: [Ruling; BURST_MAX],
     /// Rules or filters need the general way.
     pub(in crate::shard) refused: u64,
-    /// The filters permit the answers, too.
+    /// Filters permit the answers, too.
     pub(in crate::shard) stampable: u64,
     pub(in crate::shard) hosts: HostPackets,
 }
@@ -230,10 +227,9 @@ pub(in crate::shard) struct Tally {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::shard) struct SteadyTimers {
     lifetime: [Duration; 2],
-    /// A session with less time left has another state than its record: an established TCP session
-    /// is transitory in its last minutes (RFC 7857 §2).
+    /// An established TCP session with less time left is transitory (RFC 7857 §2).
     margin: [Duration; 2],
-    /// Whether packets from outside restart the timer (RFC 4787 §4.3 REQ-6).
+    /// Packets from outside restart the timer (RFC 4787 §4.3 REQ-6).
     pub(in crate::shard) inbound_refresh: [bool; 2],
 }
 
@@ -248,7 +244,7 @@ impl SteadyTimers {
 }
 
 pub(in crate::shard) struct SteadyClock {
-    /// The new end of a session used now.
+    /// For a session used now.
     pub(in crate::shard) end: [Instant; 2],
     /// Sessions that end earlier take the general way.
     pub(in crate::shard) due: [Instant; 2],
@@ -295,7 +291,7 @@ impl PacketPath {
             return (Kind(kind | Kind::OUT), hash);
         }
         if packet.meta.record != 0 && kind & Kind::STEADY != 0 {
-            // The last pass notices if this is not the packet's mapping any more.
+            // The last pass verifies the record.
             return (Kind(kind | Kind::IN | Kind::FOUND), u64::from(packet.meta.record));
         }
         match self.ledger.local.pool_address(be32::<16>(header)) {
@@ -312,7 +308,7 @@ impl PacketPath {
         self.look(packet).1
     }
 
-    /// Only prefetches, for packets that take the long way.
+    /// Only prefetches.
     #[cold]
     #[inline(never)]
     fn look_odd(&self, packet: &Packet<'_>) -> (Kind, u64) {
@@ -337,7 +333,7 @@ impl PacketPath {
         }
     }
 
-    /// Leaves out packets of which the edge has noted the kind.
+    /// Skips packets whose kind the edge has noted.
     #[inline(always)]
     pub(in crate::shard) fn look_at<const HOSTS: bool>(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
         let count = burst.len().min(BURST_MAX);
@@ -398,7 +394,6 @@ impl PacketPath {
         }
     }
 
-    /// Prefetches the next bucket if the mapping may be there, or a new one would be put there.
     #[inline(never)]
     fn aim_further(&self, scratch: &mut Scratch, i: usize, goes_on: bool) {
         scratch.unsettled |= 1 << i;
@@ -409,7 +404,7 @@ impl PacketPath {
         }
     }
 
-    /// None if the packet is unusual; then nothing has changed.
+    /// None if the packet is unusual; nothing has changed then.
     #[inline(always)]
     pub(in crate::shard) fn steady_out(
         &mut self,
@@ -430,8 +425,7 @@ impl PacketPath {
         Some(egress)
     }
 
-    /// [`PacketPath::steady_out`] without the rewriting: returns the external endpoint. Reads only
-    /// the transport header.
+    /// Reads only the transport header.
     #[inline(always)]
     pub(in crate::shard) fn refresh_out(
         &mut self,
@@ -456,7 +450,7 @@ impl PacketPath {
         Some((egress, (mapping.external_address, mapping.external_port())))
     }
 
-    /// A new identification. None if the packet cannot be fragmented and keeps its own.
+    /// None if the packet cannot be fragmented and keeps its own.
     #[inline(always)]
     pub(in crate::shard) fn plain_identification(
         &mut self,
@@ -482,7 +476,6 @@ impl PacketPath {
         Some(egress)
     }
 
-    /// [`PacketPath::steady_in`] without the rewriting: returns the internal endpoint.
     #[inline(always)]
     pub(in crate::shard) fn refresh_in(
         &mut self,
@@ -520,13 +513,13 @@ fn aim_abroad(scratch: &mut Scratch, i: usize, worker: WorkerId, record: Mapping
     }
 }
 
-/// Arbitrary values for other protocols.
+/// Arbitrary values unless TCP.
 #[inline(always)]
 pub(in crate::shard) fn segment(header: &[u8; HEADERS]) -> tcp::Segment {
     segment_of(header, be16::<2>(header))
 }
 
-/// The same of a packet of this length. Reads only the transport header.
+/// Reads only the transport header.
 #[inline(always)]
 fn segment_of(header: &[u8; HEADERS], length: u16) -> tcp::Segment {
     let headers = 20 + u32::from(header[32] >> 4) * 4;

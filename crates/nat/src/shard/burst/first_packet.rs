@@ -1,13 +1,13 @@
-//! First packets of subscribers that have mappings already, a burst at a time.
+//! First packets of subscribers with mappings, a burst at a time.
 //!
 //! A new mapping touches more cache lines than any other packet. Passes between
 //! [`PacketPath::aim`](PacketPath) and the last one prefetch them:
 //!
-//! 1. [`PacketPath::find_further`] looks for mappings beyond their home bucket. In a burst with
-//!    first packets it runs inside the next pass.
-//! 2. [`PacketPath::find_subscribers`] prefetches the subscribers' buckets, then their records.
-//! 3. [`PacketPath::aim_ports`] prefetches the bits of the ports to search and the new mapping
-//!    records, then chooses a free port and prefetches its entry.
+//! 1. [`PacketPath::find_further`] finds mappings beyond their home bucket, inside the next pass if
+//!    the burst has first packets.
+//! 2. [`PacketPath::find_subscribers`] prefetches subscribers' buckets, then their records.
+//! 3. [`PacketPath::aim_ports`] prefetches port bits and new mapping records, then the entry of the
+//!    chosen port.
 //!
 //! Unusual packets (a new subscriber, a full address, a hairpin, a fragment, a held SYN) stay
 //! untouched for `outbound`, which decides alike.
@@ -55,7 +55,7 @@ pub(in crate::shard) struct Wanted {
     class: PortClass,
     parity: Option<Parity>,
     range: Option<(PortRange, Taker)>,
-    /// Some ports of the pool are guaranteed, so the long way must choose.
+    /// The long way must choose.
     has_guarantees: bool,
 }
 
@@ -70,7 +70,6 @@ impl Wanted {
     };
 }
 
-/// In host bit order; 0 in a shorter packet.
 #[inline(always)]
 fn source_of(packet: &Packet<'_>) -> u32 {
     u32::from_be_bytes(*packet.chunk(ip::SOURCE).unwrap_or(&[0; 4]))
@@ -104,7 +103,7 @@ impl PacketPath {
         for i in bits(scratch.unsettled) {
             self.ledger.state.subscribers.prefetch_table(scratch.subscriber_hash[i]);
         }
-        // Only here: by now the further buckets have had time to arrive.
+        // By now the further buckets have arrived.
         self.find_further(scratch);
         for i in bits(scratch.unsettled) {
             scratch.subscriber[i] = self.ledger.state.subscribers.candidate(scratch.subscriber_hash[i]);
@@ -116,7 +115,7 @@ impl PacketPath {
 
     pub(in crate::shard) fn aim_ports(&mut self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
         let workers = self.ledger.shared.workers();
-        // First, so that the subscribers' records have time to arrive.
+        // Gives subscribers' records time to arrive.
         self.ledger.state.mappings.prefetch_free(scratch.unsettled.count_ones());
         for i in bits(scratch.unsettled) {
             let kind = scratch.kind[i];
@@ -136,7 +135,7 @@ impl PacketPath {
             scratch.subscriber[i] = slot;
             let subscriber = self.ledger.state.subscribers.get(slot);
             let paired = AddressIndex(subscriber.paired);
-            // A subscriber that is not settled under the present settings may need another address.
+            // Under changed settings it may need another address.
             if paired == UNPAIRED || subscriber.generation != self.ledger.shared.short_generation() {
                 continue;
             }
@@ -227,7 +226,7 @@ impl PacketPath {
         }
     }
 
-    /// False if an earlier packet of the burst got the subscriber another block.
+    /// False if an earlier packet of the burst got another block.
     #[inline(always)]
     fn is_wanted_still(&self, subscriber: u32, wanted: &Wanted) -> bool {
         let record = self.ledger.state.subscribers.get(subscriber);
@@ -254,7 +253,7 @@ impl PacketPath {
         Some(External { address, port: found?.port(), source })
     }
 
-    /// Used if earlier packets of the burst took the candidate, or some ports are guaranteed.
+    /// Earlier packets of the burst took the candidate, or some ports are guaranteed.
     #[cold]
     #[inline(never)]
     fn commit_anywhere(&mut self, now: Instant, new: NewMapping, session: &NewSession) -> Option<u32> {
@@ -311,17 +310,16 @@ impl PacketPath {
             return None;
         }
         let record = self.ledger.state.subscribers.get(subscriber);
-        // Rules may send sessions of one subscriber to several pools. Only the pool that it is
-        // settled in is usual.
+        // Rules may use several pools. Only the pool the subscriber is settled in is usual.
         let own = || self.ledger.shared.pool_for(key.realm, source.into());
         let is_ruled_away = !self.ledger.shared.rules.is_empty()
             && scratch.ruling[i].action.pool().or_else(own) != Some(PoolId(record.pool));
-        // The penalty may have begun with an earlier packet, or have ended.
+        // A penalty may have begun with an earlier packet, or have ended.
         (!record.is_offender() && !is_ruled_away && self.is_wanted_still(subscriber, &scratch.wanted[i]))
             .then_some((key, hop))
     }
 
-    /// None if the packet is unusual; then nothing has changed.
+    /// As [`PacketPath::steady_out`].
     #[inline]
     pub(in crate::shard) fn open_first_packet(
         &mut self,

@@ -38,7 +38,7 @@ impl RuleKey {
         RuleKey::new(realm, parsed.protocol_number, source, parsed.source_port, destination, remote_port)
     }
 
-    /// A packet from outside that is not translated.
+    /// For an untranslated packet from outside.
     #[inline]
     pub(crate) fn inbound(realm: RealmId, parsed: &Parsed) -> RuleKey {
         let remote_port = parsed.protocol().map_or(0, |protocol| remote_port(protocol, parsed.source_port));
@@ -48,8 +48,8 @@ impl RuleKey {
 }
 
 impl PacketPath {
-    /// Checks a packet and its opposite direction. A filter with `log` records each refusal, and
-    /// each permitted session once (`opens`).
+    /// Checks both directions. A filter with `log` records each refusal, and each permitted session
+    /// once (`opens`).
     #[inline]
     pub(in crate::shard) fn filter(
         &mut self,
@@ -97,7 +97,6 @@ impl PacketPath {
         self.ledger.events.note_filter(event, self.ledger.shared.settings().events.filter_events_per_second);
     }
 
-    /// Checks the filters unless the packet's stamp shows the result.
     pub(in crate::shard) fn filter_flow(
         &mut self,
         now: Instant,
@@ -146,7 +145,7 @@ impl PacketPath {
         }
     }
 
-    /// All packets at once, so that their memory accesses overlap.
+    /// All at once, so that memory accesses overlap.
     pub(in crate::shard) fn ask_rules(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
         let (rules, filters) = (&self.ledger.shared.rules, &self.ledger.shared.filters);
         scratch.refused = 0;
@@ -184,7 +183,7 @@ impl PacketPath {
         filters.permits_burst(&keys[..count], &mut permits);
         for ((i, ruling), permits) in packets[..count].iter().zip(rulings).zip(permits) {
             scratch.ruling[*i] = ruling;
-            // The general way applies the rule and counts the filter.
+            // The general way applies rules and counts filters.
             let is_translated =
                 matches!(ruling.action, RuleAction::Translate { mapping: MappingKind::EndpointIndependent, .. });
             let is_usual = is_translated && permits.out && !permits.is_logged;

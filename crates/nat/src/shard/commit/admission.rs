@@ -1,7 +1,7 @@
-//! Counts mappings and sessions of subscribers after the commit.
+//! Counts subscribers' mappings and sessions.
 //!
-//! A subscriber belongs to one worker, so its counts are exact and need no shared cache line. A
-//! limit lowered below present use refuses new state and ends nothing (RFC 6888 REQ-4a, REQ-11d).
+//! A subscriber belongs to one worker, so counts are exact and share no cache line. A limit lowered
+//! below present use refuses new state and ends nothing (RFC 6888 REQ-4a, REQ-11d).
 
 use core::net::Ipv4Addr;
 
@@ -15,7 +15,7 @@ use crate::types::Protocol;
 impl Ledger {
     #[inline(always)]
     pub(in crate::shard) fn count_mapping(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
-        // On a cache line of its own, for which nothing waits.
+        // Nothing waits for its cache line.
         self.state.subscribers.account_mut(subscriber).count_mapping();
         let record = self.state.subscribers.get_mut(subscriber);
         record.mappings[protocol.index()] += 1;
@@ -78,7 +78,6 @@ impl Ledger {
         known.and_then(|slot| self.view().penalty_pool(slot)).or(wanted).or_else(own)
     }
 
-    /// Finds the class again after a change of the settings.
     #[inline]
     pub(in crate::shard) fn update_class(&mut self, subscriber: u32) {
         if self.state.subscribers.get(subscriber).class_generation != self.policy.class_generation {

@@ -1,4 +1,4 @@
-//! Calls of PPTP: grants whose external port is a call identifier.
+//! PPTP calls: grants whose external port is a call identifier.
 
 use alg::Known;
 use alg::Want;
@@ -20,8 +20,7 @@ use crate::types::Endpoint;
 use crate::verdict::GatewayRefusal;
 
 impl Ledger {
-    /// Reserves the external endpoint whose port is the call identifier for the outside. A call
-    /// that both ends have accepted lives as long as its control session, any other until the
+    /// A call that both ends accepted lives as long as its control session, any other until the
     /// timeout.
     pub(in crate::shard) fn expect_call(&mut self, asking: &Asking, want: &Want) -> Option<Endpoint> {
         let Asking { now, place, key, alg } = *asking;
@@ -82,7 +81,7 @@ impl Ledger {
         let grant = self.state.grants.get_mut(index);
         grant.connect(peer);
         let Some(call) = grant.call() else { return };
-        // The peer has reused the identifier of another call for this one.
+        // The peer reuses another call's identifier.
         while let Some(other) = self.view().call_of(now, &call) {
             self.end_call(now, place, other);
         }
@@ -114,7 +113,7 @@ impl Ledger {
         }
     }
 
-    /// Packets from inside no longer find it.
+    /// Packets from inside do not find it any more.
     pub(in crate::shard) fn forget_call(&mut self, index: u32) {
         if let Some(call) = self.state.grants.get(index).call()
             && let Some(store) = self.state.control_sessions.as_mut()
@@ -123,7 +122,6 @@ impl Ledger {
         }
     }
 
-    /// Keeps the calls of a control session until `until`, or ends them.
     pub(in crate::shard) fn tend_calls(&mut self, now: Instant, place: u32, until: Option<Instant>) {
         let Some(store) = self.state.control_sessions.as_ref() else { return };
         let session = store.get(place);

@@ -1,9 +1,9 @@
-//! Moves ports that a subscriber already has into its new guarantee ([`crate::external::ports`],
-//! `guarantees.rs`).
+//! Moves ports a subscriber already has into its new guarantee (`guarantees.rs` of
+//! [`crate::external::ports`]).
 //!
-//! A mapping has no link to the next one of its subscriber. So a limited walk over all mappings
-//! runs while an address lacks guaranteed ports that a subscriber there already has. Each port
-//! replaces one that is guaranteed but unused, or else enlarges the guarantee.
+//! A subscriber's mappings are not linked, so a limited walk over all runs while an address lacks
+//! guaranteed ports that a subscriber already has. Each port replaces a guaranteed unused one, or
+//! enlarges the guarantee.
 
 use crate::external::ports::PerProtocol;
 use crate::shard::Ledger;
@@ -25,7 +25,7 @@ pub(in crate::shard) struct CoverageWalk {
 }
 
 impl View<'_> {
-    /// Ports of the subscriber that its guarantee would cover, if its address is short.
+    /// What its guarantee would cover, if its address is short.
     fn coverable(&self, slot: u32) -> PerProtocol {
         let (subscriber, account) = (self.state.subscribers.get(slot), self.state.subscribers.account(slot));
         let address = AddressIndex(subscriber.paired);
@@ -70,7 +70,7 @@ impl Ledger {
         let visits = Pace::RECORDS.due(end, elapsed);
         let stretch = walk.pass.next(visits, end);
         let stop = stretch.end;
-        // Where the next call begins if it has as much time.
+        // For the next call, if it has as much time.
         self.state.mappings.prefetch_range(stop..stop.saturating_add(visits));
         for index in stretch {
             if index + AHEAD < stop && self.state.mappings.get(index + AHEAD).is_in_use() {
@@ -96,7 +96,7 @@ impl Ledger {
             .ports
             .guarantees()
             .is_some_and(|guarantees| guarantees.is_beyond(paired, protocol, external.port));
-        // The port of an expired mapping will be held down, and a guaranteed port must not be.
+        // Its port will be held down, and a guaranteed port must not be.
         if !is_unguaranteed || self.view().coverable(slot)[p] == 0 || !self.state.is_alive(index, now) {
             return;
         }

@@ -70,8 +70,8 @@ impl Ledger {
         outside: &OutsideKey,
         is_hairpin: bool,
     ) -> Result<u32, Verdict> {
-        // An expired session may have the five-tuple, and then a hold-down: each takes an attempt
-        // to end.
+        // The five-tuple may be an expired session's, then a hold-down's; each takes an attempt to
+        // end.
         for _ in 0..ATTEMPTS {
             let (view, random) = self.deciding();
             let new = view.decide_lead(now, aim, outside, random)?;
@@ -163,7 +163,7 @@ impl Ledger {
     }
 
     fn enter_flow(&mut self, now: Instant, flow: &NewFlow) -> Result<u32, Lost> {
-        // If the table is full, the oldest hold-down is ended.
+        // If the table is full, the oldest hold-down ends.
         if let Some(index) = self.state.flows.in_the_way() {
             self.end_hold_down(index);
         }
@@ -196,9 +196,8 @@ impl Ledger {
         Some(slot)
     }
 
-    /// Takes a shared port and claims the five-tuple among all workers. Returns the port's record,
-    /// and whether this is its first session. On an error nothing has been taken, except perhaps a
-    /// port without sessions.
+    /// Claims the five-tuple among all workers. Returns the port's record, and whether this is its
+    /// first session. An error takes nothing, except perhaps a port without sessions.
     fn take_shared_port(&mut self, now: Instant, new: &NewDependent) -> Result<(u32, bool), Lost> {
         let (protocol, port) = (new.key.protocol, new.outside.external.1);
         let group = Group::new(new.address, protocol, new.class);
@@ -215,9 +214,9 @@ impl Ledger {
         }
         match self.shared.ports.join(new.address, protocol, port) {
             Some(opens) if !opens || new.may_open => return Ok((slot, opens)),
-            // The sessions of other workers on this port have ended.
+            // Other workers' sessions on it have ended.
             Some(_) => self.shared.ports.leave(new.address, protocol, port, self.worker),
-            // The port's home worker has freed it.
+            // Its home worker has freed it.
             None => self.state.shared_ports.remove(slot),
         }
         self.shared.release(&new.outside, self.worker);
@@ -237,7 +236,7 @@ impl Ledger {
         if !is_taken {
             return Err(Lost);
         }
-        // This worker may still have an old record of the port.
+        // This worker may still have an old record.
         let known = self.state.shared_ports.find_port(group, port);
         let Ok(slot) = known.map_or_else(|| self.state.shared_ports.add(group, port, now), Ok) else {
             self.give_back_port(address, protocol, port);

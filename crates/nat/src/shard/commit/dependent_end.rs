@@ -1,5 +1,3 @@
-//! How endpoint-dependent sessions end.
-
 use crate::event::EventKind;
 use crate::shard::Ledger;
 use crate::state::delta::Change;
@@ -22,7 +20,7 @@ impl Ledger {
         self.shared.release(&key, self.worker);
     }
 
-    /// Holds its five-tuple down; the shared port stays for a while.
+    /// The shared port stays for a while.
     pub(in crate::shard) fn end_flow(&mut self, now: Instant, index: u32) {
         let held = self.view().hold_down_of(self.state.flows.get(index));
         self.end_flow_held(now, index, held);

@@ -28,37 +28,31 @@ use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::GatewayRefusal;
 
-/// Tries to find a free pair of an even port and the odd one above it.
 const PAIR_ATTEMPTS: u16 = 8;
-/// A registration keeps its port at most for this time, whatever it asks for.
 const REGISTRATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A call may ring for this time after a provisional answer (RFC 3261 §16.6, Timer C).
+/// RFC 3261 §16.6, Timer C.
 const RINGING_MAX: Duration = Duration::from_secs(180);
 
-/// The gateway that reads a session.
 pub(in crate::shard) struct Reader<'a> {
     pub(in crate::shard) gateway: &'a CompiledGateway,
     pub(in crate::shard) client_is_inside: bool,
-    /// It is between a registered endpoint and its registrar, on ports that are not the servers'.
+    /// Between a registered endpoint and its registrar, not on servers' ports.
     pub(in crate::shard) is_of_registration: bool,
-    /// The server has opened it, so reading begins with the client's next request.
+    /// The server opened it; reading begins with the client's next request.
     pub(in crate::shard) awaits_request: bool,
 }
 
-/// The control session that asks.
 #[derive(Clone, Copy)]
 pub(in crate::shard) struct Asking {
     pub(in crate::shard) now: Instant,
-    /// Place of the control session in its store.
     pub(in crate::shard) place: u32,
     pub(in crate::shard) key: AlgKey,
     pub(in crate::shard) alg: AlgId,
 }
 
 impl Ledger {
-    /// Reserves the external endpoint for what a message announces; for a pair, returns that of the
-    /// first port.
+    /// Reserves what a message announces; of a pair, returns the first.
     pub(in crate::shard) fn expect(&mut self, asking: &Asking, want: &Want) -> Option<Endpoint> {
         let Asking { now, key, alg, .. } = *asking;
         if want.kind == WantKind::Call {
@@ -80,7 +74,7 @@ impl Ledger {
             key: inside,
             origin,
             kind,
-            // Only the peer of the control session, from whatever port.
+            // From any port.
             remotes: Remotes::one(Remote::new(key.remote.0.into(), 32, 0)),
             expires: now + lifetime.unwrap_or(timeout).max(timeout),
             requester: Requester::of_control(control.internal_port()),
@@ -89,8 +83,7 @@ impl Ledger {
         if lifetime == Some(Duration::ZERO) {
             return self.end_expected(&request, (own, request.requester.port));
         }
-        // What a call announces stays registered, so it admits at least as much for at least as
-        // long.
+        // What a call announces stays registered, if that admits as much for as long.
         let admits = |grant: &Grant| {
             let is_registration = grant.kind() == Kind::Map && grant.origin().is_alg() && grant.is_alive(now);
             let is_same_peer = grant.remotes.as_slice().first() == request.remotes.as_slice().first();
@@ -133,8 +126,7 @@ impl Ledger {
         external
     }
 
-    /// Whether the session's peer may use this already: because of an earlier announcement that is
-    /// still valid, or because sound of the session comes from there.
+    /// Whether an announcement is still valid, or sound of the session comes from there.
     fn was_announced(&self, asking: &Asking, request: &Request) -> bool {
         let is_there = |index: u32| self.state.grants.get(index).is_alive(asking.now);
         let known = self.state.control_sessions.as_ref().map_or(&[][..], |store| store.get(asking.place).known());
@@ -146,8 +138,8 @@ impl Ledger {
             || known.iter().any(|known| known.inside == request.key.port) && is_in_use()
     }
 
-    /// True for a connection that the outside has opened. The program that answers there may be any
-    /// server that repeats what it gets, and the outside could make it register anything.
+    /// True for a connection opened from outside: the program that accepted it may be any server
+    /// that repeats what it gets, so the outside could make it register anything.
     fn may_not_register(&self, asking: &Asking, protocol: Protocol) -> bool {
         let session = self.state.control_sessions.as_ref().map(|store| store.get(asking.place));
         protocol == Protocol::Tcp && session.is_some_and(|it| !it.client_is_inside)
@@ -158,9 +150,8 @@ impl Ledger {
         self.counters.gateways[usize::from(alg.0)].refuse(why);
     }
 
-    /// Whether another port may be announced: 8 for a session, and the configured number for a
-    /// subscriber. Ports in use or ended do not count, and a pair counts once. `replaces`: the
-    /// oldest of the session gives way.
+    /// At most [`KNOWN_MAX`] ports for a session and `limit` for a subscriber. Those in use or
+    /// ended do not count, and a pair counts once. `replaces`: the session's oldest gives way.
     pub(in crate::shard) fn may_expect(
         &mut self,
         asking: &Asking,
@@ -196,7 +187,7 @@ impl Ledger {
         }
         let mut kept = &waiting[..count];
         if count == KNOWN_MAX {
-            // They are in the order in which they were announced.
+            // In the order of announcement.
             let oldest = of_port(waiting[0].inside).filter(|_| replaces).ok_or(GatewayRefusal::SessionLimit)?;
             kept = &waiting[1..];
             self.state.grants.get_mut(oldest).set_expires(Instant::ORIGIN);
@@ -206,9 +197,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Ends a registration with this registrar. The message that ends it still names its endpoint:
-    /// the session's own for the port of the session. `None` for a port that is not registered
-    /// here: any endpoint of Natrix would be that of another registration.
+    /// A message that ends a registration still names its endpoint: for the session's port, the
+    /// session's own. `None` if the port is not registered here: any endpoint would be another
+    /// registration's.
     fn end_expected(&mut self, request: &Request, (own, own_port): (Endpoint, u16)) -> Option<Endpoint> {
         let found = self.find_grant(request);
         let external = found.map(|index| self.state.grants.get(index).external());
@@ -218,9 +209,8 @@ impl Ledger {
         external.or((request.key.port == own_port).then_some(own))
     }
 
-    /// Ends all registrations of the sender with this registrar (RFC 3261 §10.2.2). Several phones
-    /// may share an address inside, so the sender is known by its port: the one it sends from, or,
-    /// over TCP, the one where it listens (`via`).
+    /// RFC 3261 §10.2.2. Phones may share an inside address, so ports identify the sender: the one
+    /// it sends from or, over TCP, listens on (`via`).
     pub(in crate::shard) fn end_registrations(&mut self, asking: &Asking, via: Option<u16>) {
         let Asking { now, place, key, alg } = *asking;
         let control = self.state.mappings.get(key.mapping).key();
@@ -246,8 +236,8 @@ impl Ledger {
         }
     }
 
-    /// Reserves ports for RTP and RTCP (RFC 3550 §11): an even port and the odd one above it. If no
-    /// pair is free, any port for RTP: sound without reports is better than none.
+    /// An even port for RTP and the next for RTCP (RFC 3550 §11), or any port for RTP: sound
+    /// without reports is better than none.
     fn expect_pair(&mut self, now: Instant, request: &Request) -> Option<Endpoint> {
         let above = |request: &Request, external: Endpoint| Request {
             key: InternalKey { port: request.key.port.wrapping_add(1), ..request.key },
@@ -264,7 +254,7 @@ impl Ledger {
             Suggested::Only(wish) => (Suggested::Only as fn(Wish) -> Suggested, wish.address),
             _ => (Suggested::Rather as fn(Wish) -> Suggested, None),
         };
-        // A phone may send RTCP before it announces RTP.
+        // A phone may send RTCP first.
         let known = self.state.find_live_mapping(&rtcp, now).map(|index| self.state.mappings.get(index).external());
         if let Some(external) = known.filter(|known| only.is_none_or(|address| address == known.address.to_bits())) {
             let wish = Wish { address: Some(external.address.to_bits()), port: external.port & !1 };
@@ -297,7 +287,7 @@ impl Ledger {
         self.open_grant(now, &single).ok().map(|index| self.state.grants.get(index).external())
     }
 
-    /// Whether the port above the first of a pair is kept for the same subscriber.
+    /// True if the pair's second port is kept for the same subscriber.
     pub(in crate::shard) fn has_second(&self, asking: &Asking, want: &Want, first: Endpoint) -> bool {
         let control = self.state.mappings.get(asking.key.mapping).key();
         let (protocol, port) = (Protocol::from(want.transport), want.port.wrapping_add(1));
@@ -306,7 +296,7 @@ impl Ledger {
         self.state.grants.find(&InternalKey { protocol, port, ..control }, is_it).is_some()
     }
 
-    /// Ends a grant that was not announced to anyone, with its mapping.
+    /// Ends a grant that nobody was notified of, with its mapping.
     fn withdraw_grant(&mut self, now: Instant, index: u32) {
         let mapping = self.state.grants.get(index).mapping;
         self.end_grant(now, index);
@@ -315,8 +305,7 @@ impl Ledger {
         }
     }
 
-    /// The remote endpoint of a session, and the side of its client. `None` for flows, which no
-    /// gateway reads.
+    /// None for flows, which no gateway reads. The side is the client's.
     pub(in crate::shard) fn remote_of(&self, index: u32, session: SessionRef) -> Option<((u32, u16), Side)> {
         let mapping = self.state.mappings.get(index);
         match session {
@@ -331,9 +320,9 @@ impl Ledger {
         }
     }
 
-    /// Which gateway reads a session: by the port of its server, by the registration that it leads
-    /// to, or because a server inside has opened it for a client that found no place when it asked.
-    /// `known`: its record, if it is read already.
+    /// Found by the server's port, by the registration the session leads to, or because a server
+    /// inside opened it for a client that found no place. `known`: its record, if it is read
+    /// already.
     pub(in crate::shard) fn gateway_of(
         &self,
         now: Instant,
@@ -344,7 +333,7 @@ impl Ledger {
         let mapping = self.state.mappings.get(index);
         let (remote, side) = self.remote_of(index, session)?;
         let client_is_inside = side == Side::Inside;
-        // A gateway reads and writes IPv4 addresses of hosts, and an IPv6 host has none.
+        // An IPv6 host has no IPv4 address to rewrite.
         if crate::types::is_host_number(mapping.key().address) {
             return None;
         }
@@ -358,11 +347,11 @@ impl Ledger {
                 return Some(Reader { gateway, client_is_inside, is_of_registration, awaits_request: false });
             }
         }
-        // A session that takes the long way has a mark.
+        // Sessions on the long way have a mark.
         if session == SessionRef::Inline && !mapping.has_own_timer() {
             return None;
         }
-        // A session that is being read is read to its end, even if the registration ends before.
+        // Reading goes on even if the registration ends.
         let store = self.state.control_sessions.as_ref()?;
         let begun = known.map(|place| store.get(place)).filter(|session| session.is_of_registration);
         let alg = match begun {
@@ -381,16 +370,14 @@ impl Ledger {
         Some(Reader { gateway, client_is_inside, is_of_registration: true, awaits_request: false })
     }
 
-    /// A call asks for what it announces.
     pub(in crate::shard) fn note_announced(&mut self, asking: &Asking, external: u16, inside: u16, request: u16) {
         if let Some(store) = self.state.control_sessions.as_mut() {
             store.get_mut(asking.place).learn(Known { external, inside, peer: Some(request) });
         }
     }
 
-    /// Notes a step of a call. Until the callee answers, a phone sends no sound, so announced ports
-    /// wait longer after a provisional answer than without any. After the final answer, unused
-    /// ports wait no longer than that.
+    /// A phone sends no sound until the callee answers, so ports wait longer after a provisional
+    /// answer than without any, and after the final answer no longer than that.
     pub(in crate::shard) fn note_call(&mut self, asking: &Asking, step: CallStep, request: u16) {
         let Asking { now, place, key, alg } = *asking;
         let Some(timeout) = self.shared.gateways.of(alg).map(|gateway| gateway.timeout) else { return };
@@ -429,8 +416,8 @@ impl Ledger {
         }
     }
 
-    /// The registrar has answered: the registration lives as long as the answer says (RFC 3261
-    /// §10.2.4), and at least as long as an expectation.
+    /// A registration lives as long as the answer says (RFC 3261 §10.2.4), and at least as long as
+    /// an expectation.
     pub(in crate::shard) fn note_registered(&mut self, asking: &Asking, port: u16, seconds: u32) {
         let Asking { now, key, alg, .. } = *asking;
         let Some(timeout) = self.shared.gateways.of(alg).map(|gateway| gateway.timeout) else { return };

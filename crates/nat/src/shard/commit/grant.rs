@@ -1,4 +1,4 @@
-//! Makes, renews and ends grants (see [`crate::state::grant`]).
+//! Makes, renews and ends grants ([`crate::state::grant`]).
 
 use super::ATTEMPTS;
 use crate::event::Cause;
@@ -24,7 +24,6 @@ use crate::types::Endpoint;
 use crate::types::Side;
 use crate::verdict::Verdict;
 
-/// The cause of what grants of this origin make, in the event log.
 pub(in crate::shard) const fn cause_of(origin: Origin) -> Cause {
     match origin {
         Origin::Pcp => Cause::Pcp,
@@ -33,7 +32,7 @@ pub(in crate::shard) const fn cause_of(origin: Origin) -> Cause {
     }
 }
 
-/// A session that no packet matches, and that has ended before it begins.
+/// Matches no packet, and has ended.
 const fn no_session(now: Instant) -> NewSession {
     NewSession {
         remote_address: 0,
@@ -47,9 +46,8 @@ const fn no_session(now: Instant) -> NewSession {
 }
 
 impl Ledger {
-    /// The grant that this request renews, held down or not: of this internal endpoint and kind,
-    /// and for the same peer. A MAP of port control has filters instead of a peer. Gateways and
-    /// port control do not renew the grants of each other.
+    /// The grant of the same internal endpoint, kind and peer, held down or not. A MAP of port
+    /// control has filters instead of a peer. Gateways and port control do not renew each other's.
     pub(in crate::shard) fn find_grant(&self, request: &Request) -> Option<u32> {
         let (is_alg, peer) = (request.origin.is_alg(), request.remotes.as_slice().first());
         let has_filters = request.kind == Kind::Map && !is_alg;
@@ -59,7 +57,6 @@ impl Ledger {
         })
     }
 
-    /// Whether another live grant has the same mapping.
     pub(in crate::shard) fn shares_mapping(&self, now: Instant, index: u32) -> bool {
         let own = self.state.grants.get(index);
         let is_beside =
@@ -67,8 +64,8 @@ impl Ledger {
         own.mapping != 0 && self.state.grants.find(&own.key(), is_beside).is_some()
     }
 
-    /// Opens a grant, or renews the one that there is, held down or not. On an error nothing has
-    /// changed. The caller has checked whether its owner may have one more.
+    /// Opens or renews a grant. An error changes nothing. The caller has checked whether the owner
+    /// may have another.
     pub(in crate::shard) fn open_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
         if let Some(known) = self.find_grant(request) {
             let grant = self.state.grants.get(known);
@@ -90,7 +87,7 @@ impl Ledger {
         Ok(index)
     }
 
-    /// Makes or finds the mapping of a grant, and the session that holds it.
+    /// The mapping, made or found, and the session that holds it.
     fn place_grant(&mut self, now: Instant, request: &Request) -> Result<(u32, u32), Denied> {
         let key = &request.key;
         let found = self.state.find_mapping(key, self.state.hash_of(key));
@@ -130,7 +127,7 @@ impl Ledger {
             let mut new = view.decide_granted(&ask, suggested, random)?;
             new.cause = cause_of(request.origin);
             let Ok(index) = self.commit_mapping(now, &new, &no_session(now)) else {
-                // Another worker was faster, or the suggested port lies in a block that is in use.
+                // Another worker was faster, or the port's block is in use.
                 suggested = match suggested {
                     Suggested::Only(_) => return Err(Denied::OtherEndpoint),
                     Suggested::Any | Suggested::Rather(_) => Suggested::Any,
@@ -148,7 +145,7 @@ impl Ledger {
         Err(Denied::Verdict(Verdict::PortsExhausted))
     }
 
-    /// There is room in the table of sessions.
+    /// The session table has room.
     fn hold_mapping(&mut self, now: Instant, index: u32, until: Instant) -> u32 {
         let by = self.view().pool_of_mapping(index);
         let protocol = self.state.mappings.get(index).protocol();
@@ -167,7 +164,6 @@ impl Ledger {
         self.state.grants.get_mut(index).hold = hold;
     }
 
-    /// Another lifetime, filter or requester. Its mapping stays.
     pub(in crate::shard) fn renew_grant(&mut self, now: Instant, index: u32, request: &Request) {
         self.state.grants.renew(index, request);
         self.keep_until(index, request.expires);
@@ -183,7 +179,7 @@ impl Ledger {
         }
     }
 
-    /// Ends a grant for its client. Its mapping lives on while packets use it, and its port is held
+    /// Ends a grant for its client. The mapping lives on while packets use it, and its port is held
     /// down for `rest` (RFC 6887 §15).
     pub(in crate::shard) fn retire_grant(&mut self, now: Instant, index: u32, rest: Duration) {
         if rest == Duration::ZERO || self.state.grants.get(index).mapping == 0 {
@@ -196,7 +192,7 @@ impl Ledger {
         self.note_grant(now, index);
     }
 
-    /// Ends a grant. Its mapping lives on only while packets use it.
+    /// The mapping lives on only while packets use it.
     pub(in crate::shard) fn end_grant(&mut self, now: Instant, index: u32) {
         self.release_hold(now, index);
         self.remove_grant(now, index);
@@ -211,7 +207,7 @@ impl Ledger {
         self.state.subscribers.hosts.release(now, address);
     }
 
-    /// The number of an IPv6 host means the host for as long as it has grants.
+    /// An IPv6 host's number means the host while it has grants.
     fn insert_grant(&mut self, now: Instant, request: &Request, place: (u32, Endpoint), hold: u32) -> Option<u32> {
         let address = request.key.address;
         let made = self.state.grants.insert(request, self.state.owner_of(address), place, hold, now)?;
@@ -224,24 +220,24 @@ impl Ledger {
         if hold != 0 {
             self.state.grants.get_mut(index).hold = 0;
             self.end_extra_session(now, hold);
-            // The end of the mapping may have been that of the hold.
+            // The hold may have set the mapping's end.
             let mapping = self.state.mappings.get_mut(mapping);
             let expires = mapping.expires();
             mapping.extend_to(expires, true);
         }
     }
 
-    /// Call it when a mapping ends before its grants: those that a client still has need another
+    /// Call it when a mapping ends before its grants. Those a client still has need another
     /// mapping.
     #[cold]
     pub(in crate::shard) fn leave_grants(&mut self, now: Instant, mapping: u32) {
         let key = self.state.mappings.get(mapping).key();
         let is_out_of_place = self.view().is_out_of_place(mapping);
         while let Some(index) = self.state.grants.find(&key, |grant| grant.mapping == mapping) {
-            // The hold goes with the mapping, like its other sessions.
+            // The hold goes with the mapping.
             let grant = self.state.grants.get_mut(index);
             grant.lose_mapping();
-            // The client has not been notified of the end yet.
+            // The client has not been notified yet.
             let is_awaited = grant.is_held_down() && grant.updates_left > 0;
             if is_awaited {
                 continue;
@@ -255,7 +251,7 @@ impl Ledger {
         }
     }
 
-    /// Finds another mapping for a grant whose own has ended. False if there is none.
+    /// The grant's own mapping has ended. False if there is no other.
     pub(in crate::shard) fn move_grant(&mut self, now: Instant, index: u32) -> bool {
         let grant = *self.state.grants.get(index);
         let request = Request::again(&grant);
@@ -266,7 +262,7 @@ impl Ledger {
         true
     }
 
-    /// Call it after the first session of a remote: a grant for only one session ends.
+    /// Call it after a remote's first session: a grant for only one session ends.
     #[cold]
     pub(in crate::shard) fn note_entered(&mut self, now: Instant, mapping: u32, remote: (u32, u16)) {
         let key = self.state.mappings.get(mapping).key();
@@ -278,8 +274,8 @@ impl Ledger {
         }
     }
 
-    /// Ends a grant whose session has come. Its record stays until the mapping ends, if there is
-    /// room, so that `show` and `find` name the origin.
+    /// Its session has come. If there is room, its record stays until the mapping ends, so that
+    /// `show` and `find` name the origin.
     pub(in crate::shard) fn use_grant(&mut self, now: Instant, index: u32) {
         if !self.state.grants.is_half_empty() {
             self.end_grant(now, index);
@@ -290,11 +286,10 @@ impl Ledger {
         self.state.grants.get_mut(index).set_used();
     }
 
-    /// Keeps an external port for an internal endpoint without admitting anyone. False if it is not
-    /// available.
+    /// Keeps an external port without admitting anyone. False if it is not available.
     pub(in crate::shard) fn reserve(&mut self, now: Instant, request: &Request) -> bool {
         let Ok(index) = self.open_grant(now, request) else {
-            // Packets of the client itself may have taken another port for this endpoint.
+            // The client's own packets may have taken another port for this endpoint.
             return self.state.find_live_mapping(&request.key, now).is_some();
         };
         self.keep_resting(index, request.expires);
@@ -306,7 +301,7 @@ impl Ledger {
         self.keep_until(index, until);
     }
 
-    /// Installs a grant as it was, with its external endpoint, whatever quotas say.
+    /// Keeps the external endpoint and ignores quotas.
     pub(in crate::shard) fn restore_grant(
         &mut self,
         now: Instant,
@@ -342,7 +337,7 @@ impl Ledger {
         Ok(index)
     }
 
-    /// Ends the grants of this internal endpoint that another instance has ended.
+    /// Another instance has ended it.
     pub(in crate::shard) fn end_restored(&mut self, now: Instant, key: &InternalKey, is_it: impl Fn(&Grant) -> bool) {
         if let Some(index) = self.state.grants.find(key, is_it) {
             self.end_grant(now, index);

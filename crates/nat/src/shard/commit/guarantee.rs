@@ -1,11 +1,11 @@
-//! Ports guaranteed to a subscriber by its class, on the address it is paired with, until it leaves
-//! (see [`crate::external::ports`], `guarantees.rs`).
+//! Ports guaranteed to a subscriber by its class, on its paired address, until it leaves
+//! (`guarantees.rs` of [`crate::external::ports`]).
 //!
-//! For its hold-down, a guaranteed port counts as unguaranteed, or it would use up the guarantee.
-//! If no unguaranteed port is left, it is free at once.
+//! While held down, a guaranteed port counts as unguaranteed, or it would use up the guarantee. If
+//! no unguaranteed port is left, it is free at once.
 //!
-//! If new settings guarantee more ports than are free, others get no port until walks over the
-//! subscribers and their mappings have filled the guarantees.
+//! If new settings guarantee more than is free, others get no port until walks over subscribers and
+//! mappings have filled the guarantees.
 
 use crate::external::ports::Share;
 use crate::shard::Ledger;
@@ -21,7 +21,7 @@ use crate::upkeep::walk::Pace;
 use crate::verdict::Verdict;
 
 impl View<'_> {
-    /// Counts an unguaranteed port as taken, before the port is chosen.
+    /// Counts an unguaranteed port before it is chosen.
     pub(in crate::shard) fn take_unguaranteed(
         &self,
         compiled: &CompiledPool,
@@ -35,7 +35,7 @@ impl View<'_> {
         }
     }
 
-    /// Marks the port of [`Ledger::take_unguaranteed`], or returns the count if there was none.
+    /// Marks the port of [`View::take_unguaranteed`], or uncounts it if there was none.
     pub(in crate::shard) fn settle_unguaranteed(&self, address: AddressIndex, protocol: Protocol, port: Option<u16>) {
         match (self.snapshot.ports.guarantees(), port) {
             (Some(guarantees), Some(port)) => guarantees.mark(address, protocol, port, Share::Beyond),

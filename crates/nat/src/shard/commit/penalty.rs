@@ -1,9 +1,9 @@
-//! Offenders: subscribers that exceed their limits too often get new mappings from another pool.
+//! Offenders: subscribers that exceed limits too often get new mappings from another pool.
 //!
 //! A number of refused outbound packets within a time makes an offender; the release time without a
-//! refusal ends the penalty. Existing mappings stay: the next mapping pairs the subscriber with the
-//! penalty pool, and the first one after the penalty with its own. First packets of offenders take
-//! the general way, so that only they pay for these checks.
+//! refusal ends the penalty. Mappings stay: the next one pairs the subscriber with the penalty
+//! pool, and the first after the penalty with its own. Only offenders pay for these checks: their
+//! first packets take the general way.
 
 use crate::event::Cause;
 use crate::event::Event;
@@ -55,8 +55,8 @@ impl View<'_> {
         (subscriber.generation == self.snapshot.short_generation()).then_some(PoolId(subscriber.pool))
     }
 
-    /// The pool by the address or block of a record that is not settled yet: their places are the
-    /// same under all settings.
+    /// For a record not settled yet, by its address or block, whose places are the same under all
+    /// settings.
     pub(in crate::shard) fn pool_in_use(&self, slot: u32) -> Option<PoolId> {
         let subscriber = self.state.subscribers.get(slot);
         let of_place = |place: AddressIndex| self.snapshot.slot(place).map(|place| place.pool);
@@ -67,7 +67,7 @@ impl View<'_> {
         found.or_else(by_block)
     }
 
-    /// The subscriber's record may still have another.
+    /// The record may still show another.
     pub(in crate::shard) fn pool_of_subscriber(&self, slot: u32) -> Option<PoolId> {
         let subscriber = self.state.subscribers.get(slot);
         let own = || self.snapshot.pool_for(subscriber.realm(), subscriber.address.into());
@@ -109,7 +109,7 @@ impl Ledger {
         }
     }
 
-    /// Ends an expired penalty. Call it before a refusal counts as an offence.
+    /// Call it before a refusal counts as an offence.
     pub(in crate::shard) fn end_quiet_penalty(&mut self, now: Instant, key: &InternalKey) {
         if let Some(slot) = self.state.subscribers.find(key.realm, key.address) {
             self.settle_penalty(now, slot);
@@ -125,7 +125,7 @@ impl Ledger {
 
     #[cold]
     pub(in crate::shard) fn release(&mut self, now: Instant, slot: u32, cause: Cause) {
-        // Reported with the pool in which the penalty began, even if the settings have changed.
+        // Reports the pool in which the penalty began.
         let account = self.state.subscribers.account(slot);
         let (pool, held_s) = (account.penalty_pool(), account.penalty_s(now));
         self.note_penalty(EventKind::PenaltyEnded, now, slot, pool, held_s, cause);

@@ -18,8 +18,7 @@ use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::verdict::Verdict;
 
-/// Most changes of one request: a set of ports is made and then marked, and other grants may be
-/// given up for it.
+/// Of one request: a set of ports is made and then marked, and may displace other grants.
 const CHANGES_MAX: usize = 256;
 
 impl View<'_> {
@@ -50,8 +49,7 @@ impl View<'_> {
         }
     }
 
-    /// Appends the live grants in up to `scan_max` records from `cursor` on (0 to begin). Returns
-    /// the next cursor; None at the end.
+    /// Appends the live grants, as [`View::deltas_page`].
     pub fn grant_deltas_page(
         &self,
         now: Instant,
@@ -73,7 +71,7 @@ impl View<'_> {
 }
 
 impl Ledger {
-    /// Whether the ring can report all changes of one request. True without a ring.
+    /// True if the ring has room for all changes of one request.
     pub(in crate::shard) fn may_change_grants(&mut self) -> bool {
         self.deltas.grants.as_mut().is_none_or(|ring| ring.room(CHANGES_MAX) >= CHANGES_MAX)
     }
@@ -98,12 +96,11 @@ impl Ledger {
         let record = GrantRecord::from(&self.view().grant_delta(now, index, change));
         if let Some(ring) = &mut self.deltas.grants {
             self.deltas.grants_lost += u64::from(ring.try_push(record).is_err());
-            // A reader of a ring that was left behind counts the time that is left from here.
+            // Readers of a ring left behind count the time left from here.
             ring.mark(now.as_micros());
         }
     }
 
-    /// See [`crate::shard::Shard::install_grant`].
     pub(in crate::shard) fn install_grant(&mut self, now: Instant, delta: &GrantDelta) -> Result<(), Verdict> {
         let place = (delta.change, delta.realm, delta.internal);
         let Some(internal) = self.installed_internal(now, place, delta.host.as_ref())? else { return Ok(()) };
@@ -140,7 +137,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The mapping of these endpoints, whatever quotas say.
+    /// Ignores quotas.
     pub(in crate::shard) fn install_mapping_at(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Static mappings become active with a packet from either side.
+//! Packets from either side activate static mappings.
 
 use crate::external::static_mapping::Inside;
 use crate::headers::packet::PacketMeta;
@@ -22,7 +22,7 @@ use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
 impl PacketPath {
-    /// `expired`: an old mapping with the same external endpoint.
+    /// `expired`: an old mapping with this external endpoint.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn activate<S: Sink>(
@@ -64,8 +64,7 @@ impl PacketPath {
         }
     }
 
-    /// Ends an expired mapping here that still has the external port of another worker's static
-    /// mapping.
+    /// Ends an expired mapping that still has the port of another worker's static mapping.
     #[cold]
     pub(in crate::shard) fn vacate(&mut self, at: Arrival<'_>, expired: u32, worker: WorkerId, via: Via) -> Fate {
         let Arrival { now, meta, parsed } = at;
@@ -87,10 +86,10 @@ impl PacketPath {
         match inside {
             Some(inside) => match self.view().endpoint_of_static(now, &inside, protocol) {
                 Ok((key, None)) => self.refuse_static(now, &key, Verdict::LogFull),
-                // The host has no record that could count the refusal.
+                // No record of the host could count the refusal.
                 Ok((_, Some(_))) | Err(_) => Fate::Done(Verdict::LogFull),
             },
-            // The static mapping does not exist under this worker's settings.
+            // This worker's settings have no such static mapping.
             None => Fate::Done(Verdict::LogFull),
         }
     }

@@ -17,7 +17,7 @@ use crate::verdict::Verdict;
 use alg::AlgId;
 
 impl PacketPath {
-    /// A GRE packet from inside, on the subscriber's worker.
+    /// GRE from inside, on the subscriber's worker.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn call_out<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
@@ -36,7 +36,6 @@ impl PacketPath {
         }
     }
 
-    /// From outside, or the second half of a hairpin.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn call_in<S: Sink>(
@@ -66,7 +65,7 @@ impl PacketPath {
         }
     }
 
-    /// Gives the gateway as the reason if a fragment could belong to a call.
+    /// Names the gateway if the fragment could belong to a call.
     pub(in crate::shard) fn fragment_of_call(&self, parsed: &Parsed, fate: Fate) -> Fate {
         let is_served = || self.ledger.shared.gateways.of(AlgId::PPTP).is_some();
         match fate {

@@ -1,4 +1,4 @@
-//! Endpoint-dependent translation: packets of such sessions, and how sessions end.
+//! Packets of endpoint-dependent sessions.
 //!
 //! ```text
 //!   from inside: the mapping of the endpoint has this session ─► outbound
@@ -9,9 +9,8 @@
 //!                 a forward has several targets               ─► lead (`targets`), by five-tuple
 //! ```
 //!
-//! So an endpoint with a mapping keeps what RFC 4787 REQ-1 promises. Only an endpoint without a
-//! mapping gets endpoint-dependent sessions, where a rule says so (ADR 11). No inside five-tuple
-//! has both.
+//! So an endpoint with a mapping keeps what RFC 4787 REQ-1 promises; others get endpoint-dependent
+//! sessions where a rule says so (ADR 11). No inside five-tuple has both.
 
 use crate::snapshot::shared::NextHop;
 use crate::steps::dependent::DependentAsk;
@@ -189,7 +188,7 @@ impl PacketPath {
         if protocol == Protocol::Tcp {
             return;
         }
-        // The same as `refresh_from_outside` for mappings.
+        // As `refresh_from_outside` for mappings.
         let (before, is_answer) =
             (self.ledger.state.flows.get(index).state(), from != self.ledger.state.flows.get(index).opened_from());
         let is_first_answer = is_answer && before == TcpState::UNANSWERED;

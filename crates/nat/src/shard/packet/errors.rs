@@ -127,8 +127,8 @@ impl PacketPath {
                 self.finish(packet, parsed, &hop, Verdict::Outbound, sink)
             }
             None => {
-                // RFC 5508 §5 REQ-7: the worker of the other mapping undoes the second translation
-                // of the quote.
+                // RFC 5508 §5 REQ-7: the other mapping's worker undoes the quote's second
+                // translation.
                 let translated = Parsed { source: source.to_bits(), ..*parsed };
                 self.inbound_error(Arrival { parsed: &translated, ..at }, bytes, Via::Hairpin, sink)
             }

@@ -1,5 +1,4 @@
-//! Fragments: tracked until their ports are known, then processed like whole packets (RFC 4787 §11
-//! REQ-14).
+//! Tracks fragments until their ports are known (RFC 4787 §11 REQ-14).
 
 use crate::headers::packet::Egress;
 use crate::headers::packet::PacketMeta;
@@ -48,7 +47,7 @@ impl PacketPath {
         self.track(at, Side::Inside, bytes, sink)
     }
 
-    /// All fragments of a datagram meet on one worker, which need not own the mapping.
+    /// A datagram's fragments meet on one worker, not always the mapping's.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn inbound_fragment<S: Sink>(
@@ -108,7 +107,7 @@ impl PacketPath {
                 self.count_held(verdict, held_discarded);
                 if matches!(verdict, Verdict::FragmentTableFull | Verdict::FragmentBuffersFull) {
                     let realm = self.ledger.shared.realm_of(meta.ingress);
-                    // A source that no pool serves is nobody's: it may be forged.
+                    // A source that no pool serves may be forged.
                     let source = parsed.source.into();
                     let is_served =
                         is_host_number(parsed.source) || self.ledger.shared.pool_for(realm, source).is_some();
@@ -126,12 +125,12 @@ impl PacketPath {
                 if let Fate::Done(verdict) = fate
                     && verdict.kind() == crate::verdict::VerdictKind::Dropped
                 {
-                    // Without its first fragment, the rest of a datagram is useless.
+                    // The rest is useless without its first fragment.
                     let discarded = self.fragments.refuse(datagram);
                     self.count_held(Verdict::FragmentRefused, discarded);
                     return fate;
                 }
-                // The first fragment leaves before those that waited for it.
+                // The first fragment leaves before those that waited.
                 match fate {
                     Fate::Forward { verdict, egress, length } => {
                         let mut sent = Fate::Done(verdict);
@@ -150,8 +149,7 @@ impl PacketPath {
                         sent
                     }
                     Fate::HandOff { worker, meta } => {
-                        // Through the sink, so that it enters the ring before the fragments
-                        // released now.
+                        // Through the sink, to enter the ring before the fragments released now.
                         let sent = sink.hand_off(worker, meta, &[packet]);
                         self.release_held(now, side, datagram, ports, sink);
                         if sent {
@@ -237,7 +235,7 @@ impl PacketPath {
         sink: &mut S,
     ) -> Fate {
         if self.leads_to_host(egress) {
-            // It is cut when it is IPv6.
+            // It is cut once it is IPv6.
             return Fate::Forward { verdict, egress, length: parsed.total_length };
         }
         let packet = bytes.get(..usize::from(parsed.total_length)).unwrap_or(bytes);

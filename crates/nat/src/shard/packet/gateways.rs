@@ -1,7 +1,7 @@
-//! Packets of control sessions: passes them to the gateway, and sends the result.
+//! Passes packets of control sessions to the gateway, and sends the result.
 //!
-//! A packet from inside is changed before translation, and a packet from outside after its session
-//! was found. So the gateway always sees the sender's own addresses.
+//! A packet from inside is changed before translation, one from outside once its session is found.
+//! So gateways always see the sender's own addresses.
 
 use crate::headers::packet::Sink;
 use crate::headers::parse::Class;
@@ -27,13 +27,12 @@ use crate::verdict::Verdict;
 use wire::checksum;
 use wire::tcp::Flags;
 
-/// Every path and receiver takes a packet of this size, headers included (RFC 9293 §3.7.1).
+/// Every path and receiver takes this size, headers included (RFC 9293 §3.7.1).
 const TOTAL_MIN: u16 = 576;
 
-/// A packet to another worker, with its link header, fits a buffer of 2,048 bytes.
+/// With its link header, the packet fits a buffer of 2,048 bytes.
 const HANDED_OFF_MAX: u16 = 2_000;
 
-/// Where a packet of a control session goes once it is changed.
 #[derive(Clone, Copy)]
 pub(in crate::shard) enum Onward<'a> {
     Out(Way),
@@ -87,7 +86,7 @@ impl PacketPath {
         fate
     }
 
-    /// Sends the payload in pieces that fit the way, the last one with the verdict of the packet.
+    /// Sends pieces that fit the way. The last one has the packet's verdict.
     fn send_segments<S: Sink>(
         &mut self,
         at: Arrival<'_>,
@@ -99,15 +98,15 @@ impl PacketPath {
     ) -> Fate {
         let Changed { output, packet, .. } = changed;
         let transport = usize::from(at.parsed.header_length);
-        // The sender knows how much the path and the receiver take (RFC 9293 §3.7.1).
+        // The sender knows what path and receiver take (RFC 9293 §3.7.1).
         let known = at.parsed.total_length.max(TOTAL_MIN);
         let (total_max, is_only_one) = match onward {
             Onward::Out(Way::Out(hop)) => (hop.mtu.min(known), false),
             Onward::In(hop, Via::Outside) => (hop.mtu.min(known), false),
-            // The second half may be on another worker. It gets one packet and cuts it there, or
-            // fragments it if no gateway reads it. The sender repeats what does not fit.
+            // The second half, perhaps on another worker, gets one packet, and cuts it or, if no
+            // gateway reads it, fragments it. The sender repeats what does not fit.
             Onward::Out(Way::Hairpin { .. }) => (known.max(HANDED_OFF_MAX), true),
-            // The packet may be longer than the one that its sender has sent.
+            // The packet may have grown.
             Onward::In(hop, Via::Hairpin) => (hop.mtu, false),
         };
         if is_only_one && length + headers > usize::from(known) {
@@ -148,7 +147,7 @@ impl PacketPath {
         }
     }
 
-    /// The packet that has the verdict of the one that arrived.
+    /// With the verdict of the packet that arrived.
     fn send_changed<S: Sink>(
         &mut self,
         at: Arrival<'_>,
@@ -160,7 +159,7 @@ impl PacketPath {
         let Ok(parsed) = parse(packet) else { return Fate::Done(Verdict::TransportMalformed) };
         let fate = self.go_onward(Arrival { parsed: &parsed, ..at }, packet, flow, onward, sink);
         match fate {
-            // Counted there.
+            // It is counted there.
             Fate::Forward { .. } | Fate::HandOff { .. } => {
                 self.deliver(fate, packet, sink);
                 Fate::Held
@@ -184,8 +183,7 @@ impl PacketPath {
     }
 }
 
-/// Lengths and checksums of a datagram whose payload has changed. It may be fragmented if it is too
-/// long for the way now.
+/// It may be fragmented if it is too long for the way.
 fn finish_datagram(packet: &mut [u8], transport: usize) {
     let total = packet.len() as u16;
     if get_u16(packet, ip::FRAGMENT) & 0x4000 != 0 {

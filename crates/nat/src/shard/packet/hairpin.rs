@@ -1,7 +1,7 @@
-//! Removes what the first half of a hairpin created if the second half refuses the packet.
+//! Removes what a hairpin's first half created if the second half refuses the packet.
 //!
-//! It stays if something else uses it by then, or if the other subscriber only filters unknown
-//! remote endpoints: hole punching between two subscribers depends on that.
+//! It stays if something else uses it, or if the other subscriber only filters unknown remote
+//! endpoints: hole punching between subscribers depends on that.
 
 use crate::event::Cause;
 use crate::headers::packet::PacketMeta;
@@ -35,7 +35,6 @@ pub(in crate::shard) fn made_session(index: u32, session: SessionRef) -> u32 {
     if matches!(session, SessionRef::Extra(_)) { index | SESSION_ONLY } else { 0 }
 }
 
-/// True if the packet failed for a reason other than filtering.
 fn is_refused(verdict: Verdict) -> bool {
     verdict.kind() == VerdictKind::Dropped && !matches!(verdict, Verdict::Filtered | Verdict::UnsolicitedSyn)
 }

@@ -1,4 +1,4 @@
-//! Answers unsolicited SYNs that were held (RFC 5382 §4.3 REQ-4).
+//! Answers held unsolicited SYNs (RFC 5382 §4.3 REQ-4).
 
 use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Sink;
@@ -19,7 +19,7 @@ use crate::verdict::Verdict;
 const SYNS_PER_CALL_MAX: usize = 16;
 
 impl PacketPath {
-    /// RFC 5382 §4.3 REQ-4: six seconds have passed without a matching SYN from inside.
+    /// After six seconds without a matching SYN from inside.
     pub(in crate::shard) fn answer_syns<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         for _ in 0..SYNS_PER_CALL_MAX {
             let Some(syn) = self.ledger.syns.pop_due(now) else { return };
@@ -28,8 +28,8 @@ impl PacketPath {
             let remote_outside = (syn.remote.address.to_bits(), syn.remote.port);
             let external = (syn.external.address.to_bits(), syn.external.port);
             let key = OutsideKey { protocol: Protocol::Tcp, external, remote_outside };
-            // Another worker may have created the mapping that the SYN waited for. Only that worker
-            // sees its sessions.
+            // Another worker may have created the awaited mapping; only that worker sees its
+            // sessions.
             if let Door::Elsewhere { worker, turn: 0 } = self.view().door(&Towards::between(key), now) {
                 let meta = PacketMeta { stage: Stage::HeldSyn, ..meta };
                 // A full ring means silence, which is always allowed (REQ-4a).
@@ -40,7 +40,7 @@ impl PacketPath {
         }
     }
 
-    /// The external endpoint of the SYN has got a mapping here.
+    /// The SYN's external endpoint has got a mapping here.
     pub(in crate::shard) fn answer_held_syn<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], sink: &mut S) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let key = Towards::of(parsed, Protocol::Tcp, 0).key;
@@ -51,7 +51,7 @@ impl PacketPath {
                 let by = compiled.map_or(HashedBy::Endpoint, |compiled| hashed_by(compiled, Protocol::Tcp));
                 self.ledger.state.find_session(index, parsed.source, parsed.source_port, by, now).is_some()
             }
-            // Now the endpoint of a third worker: silence.
+            // A third worker has the endpoint: silence.
             Door::Elsewhere { turn: 0, .. } => true,
             _ => false,
         };

@@ -118,16 +118,15 @@ impl PacketPath {
     fn refresh_from_outside(&mut self, now: Instant, index: u32, session: Option<SessionRef>) {
         let protocol = self.ledger.state.mappings.get(index).protocol();
         if protocol == Protocol::Tcp {
-            // A later fragment has no flags and changes nothing.
+            // A later fragment has no flags.
             return;
         }
-        // RFC 4787 §4.3 REQ-6a: whether UDP from outside refreshes is configurable; ICMP replies
-        // follow.
+        // RFC 4787 §4.3 REQ-6a for UDP; ICMP replies follow it.
         let refreshes = self.ledger.shared.settings().inbound_refresh;
         match session {
             Some(session) => {
-                // The first answer changes the state and its timer. Only once, or an outside host
-                // could keep the session alive.
+                // Only the first answer changes the state and its timer, or an outside host could
+                // keep the session alive.
                 let state = self.ledger.state.session_state(index, session).0;
                 let (is_unanswered, is_announced) = (state == TcpState::UNANSWERED, state == TcpState::ANNOUNCED);
                 // The answer to a client outside must come from inside.
@@ -221,7 +220,7 @@ impl PacketPath {
                 }
                 match made {
                     Err(verdict) if purpose == OpenedFor::Packet => Fate::Done(verdict),
-                    // A session that is only for the answers does not concern this packet.
+                    // A session only for the answers does not concern this packet.
                     made => {
                         let session = made.ok().filter(|_| purpose != OpenedFor::Answers);
                         self.established_inbound(at, bytes, Flow { index, session }, &hop, via, sink)
@@ -260,7 +259,7 @@ impl PacketPath {
 
     fn hold_syn(&mut self, at: Arrival<'_>, bytes: &[u8], is_stray: bool) -> Fate {
         let Arrival { now, meta, parsed } = at;
-        // Retransmissions must meet on one worker; the mapping a SYN may wait for has no owner yet.
+        // Retransmissions must meet on one worker; the awaited mapping has no owner yet.
         let keeper =
             self.ledger.shared.worker_of_stray(parsed.destination, parsed.source, u32::from(parsed.destination_port));
         if is_stray && keeper != self.ledger.worker && meta.stage == Stage::Received {
@@ -326,7 +325,7 @@ pub(in crate::shard) fn hand_inbound(at: Arrival<'_>, worker: WorkerId, turn: u8
     let stage = match (via, parsed.class) {
         (Via::Outside, Class::LaterFragment) => Stage::FragmentResolved,
         (Via::Outside, _) if parsed.is_fragment() => Stage::FragmentResolved,
-        // So that the next worker does not steer it again by the port table.
+        // The next worker must not steer it by the port table again.
         (Via::Outside, _) if turn != 0 => Stage::Balanced,
         (Via::Outside, _) => Stage::Steered,
         (Via::Hairpin, Class::LaterFragment) => Stage::HairpinFragment,

@@ -88,8 +88,7 @@ impl PacketPath {
         Fate::Forward { verdict: Verdict::Local, egress, length: length as u16 }
     }
 
-    /// Refuses a packet whose headers cannot be read. To an address with IPv6 hosts behind it, a
-    /// source route is answered (RFC 7915 §4.1).
+    /// A source route to an address with IPv6 hosts behind it is answered (RFC 7915 §4.1).
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn refuse_unread<S: Sink>(
@@ -121,8 +120,8 @@ impl PacketPath {
         }
     }
 
-    /// Sends an ICMP error. `bytes` is an untouched packet from `towards`. Limited by RFC 1812
-    /// §4.3.2.7 and §4.3.2.8 and by policy.
+    /// `bytes` is an untouched packet from `towards`. RFC 1812 §4.3.2.7, §4.3.2.8 and policy limit
+    /// errors.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn send_error<S: Sink>(
@@ -150,8 +149,7 @@ impl PacketPath {
         if !hairpinned && self.ledger.local.lookup(to).is_some() {
             return;
         }
-        // The packet has its sender's external address, where no route leads. Any inside address of
-        // Natrix serves as the source.
+        // No route leads to the external address `to`. Any inside address of Natrix serves.
         let towards = self.facing_towards(towards, meta);
         let from = if hairpinned {
             self.ledger.shared.any_own_address(towards)

@@ -1,5 +1,3 @@
-//! Packets from inside.
-
 use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Sink;
 use crate::headers::packet::Stage;
@@ -42,7 +40,7 @@ use crate::verdict::Verdict;
 #[derive(Clone, Copy)]
 pub(in crate::shard) struct Flow {
     pub(in crate::shard) index: u32,
-    /// None if an unfiltered UDP mapping has no record for this session.
+    /// None if an unfiltered UDP mapping has no record for it.
     pub(in crate::shard) session: Option<SessionRef>,
 }
 
@@ -69,7 +67,7 @@ impl PacketPath {
     ) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         if parsed.class == Class::IcmpError {
-            // An error belongs to the subscriber's worker. Its sender may be a router.
+            // The subscriber's worker handles it; the sender may be a router.
             return self.outbound_error(at, bytes, sink);
         }
         let owner = self.ledger.shared.worker_of_subscriber(parsed.source);
@@ -293,7 +291,7 @@ impl PacketPath {
         }
     }
 
-    /// RFC 6888 REQ-11: no resources. Drops the packet and reports it to the sender.
+    /// RFC 6888 REQ-11: drops the packet and reports it to the sender.
     pub(in crate::shard) fn refuse<S: Sink>(
         &mut self,
         now: Instant,
@@ -397,7 +395,6 @@ impl PacketPath {
         }
     }
 
-    /// The second half, here or on the worker of the other mapping.
     pub(in crate::shard) fn hairpin<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
         if at.parsed.class == Class::Call {
             return self.call_in(at, bytes, Via::Hairpin, sink);

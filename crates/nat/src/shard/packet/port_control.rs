@@ -35,20 +35,18 @@ use crate::verdict::Verdict;
 
 pub(in crate::shard) const HEADERS: usize = ipv4::HEADER_LENGTH_MIN + wire::udp::HEADER_LENGTH;
 const TTL: u8 = 64;
-/// Announcements after a loss of state (RFC 6887 §14.1.3, RFC 6886 §3.2.1).
+/// After a loss of state (RFC 6887 §14.1.3, RFC 6886 §3.2.1).
 const ANNOUNCEMENTS: u8 = 10;
 /// Between the first two; then it doubles.
 const FIRST_GAP_MS: u64 = 250;
-/// Grants looked at in one call while clients are to be notified.
 const NOTIFIED_PER_CALL: u32 = 64;
 
-/// Announcements that are still to be sent.
+/// Announcements still to be sent.
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Unasked {
     announcements_left: u8,
     /// They are about other addresses, which PCP clients learn from updates.
     only_nat_pmp: bool,
-    /// Settings with other external addresses were adopted.
     has_other_addresses: bool,
     announcement_due_ms: u64,
     cursor: u32,
@@ -60,7 +58,7 @@ fn milliseconds(at: Instant) -> u64 {
     at.as_micros() / 1_000
 }
 
-/// Header of a UDP datagram of Natrix, before its payload.
+/// IPv4 and UDP.
 pub(in crate::shard) fn headers(from: Endpoint, to: Endpoint, identification: u16, payload: &[u8]) -> [u8; HEADERS] {
     let mut bytes = [0; HEADERS];
     let (header, datagram) = bytes.split_at_mut(ipv4::HEADER_LENGTH_MIN);
@@ -86,7 +84,7 @@ pub(in crate::shard) fn headers(from: Endpoint, to: Endpoint, identification: u1
 }
 
 impl View<'_> {
-    /// The update of a grant (RFC 6887 §14.2): the reply that a renewal would get.
+    /// A grant's update (RFC 6887 §14.2): the reply a renewal would get.
     fn update_of(&self, now: Instant, grant: &Grant) -> Option<pcp::Reply> {
         let key = grant.key();
         let requester = grant.requester;
@@ -109,7 +107,7 @@ impl View<'_> {
         let epoch = self.epoch_for(now, key.realm, requester.address);
         match grant.peer() {
             Some((address, remote_port)) => {
-                // The address by which the host knows itself.
+                // The host's own form of the address.
                 let prefix = self.prefix_of(key.address);
                 let remote_address =
                     prefix.map_or_else(|| pcp::mapped(address), |prefix| prefix.embed(address).to_be_bytes());
@@ -122,7 +120,7 @@ impl View<'_> {
 }
 
 impl PacketPath {
-    /// A datagram from inside to the port of the server, at one of Natrix's inside addresses.
+    /// Serves a datagram to an inside address of Natrix.
     #[cold]
     pub(in crate::shard) fn serve_port_control<S: Sink>(
         &mut self,
@@ -158,8 +156,8 @@ impl PacketPath {
         Fate::Done(Verdict::Local)
     }
 
-    /// The same for a subscriber of another worker, limited before it takes room in a ring. `None`
-    /// if the packet is not a request.
+    /// Limits a request for another worker before it takes room in a ring. `None` if it is not a
+    /// request.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn pass_request_on<S: Sink>(
@@ -182,7 +180,7 @@ impl PacketPath {
         Some(self.hand_request_to(owner, at, bytes, sink))
     }
 
-    /// Goes through the sink, which keeps room in the ring for other packets.
+    /// The sink keeps room in the ring for other packets.
     fn hand_request_to<S: Sink>(&mut self, worker: WorkerId, at: Arrival<'_>, bytes: &[u8], sink: &mut S) -> Fate {
         let packet = bytes.get(..usize::from(at.parsed.total_length)).unwrap_or_default();
         if sink.hand_off(worker, PacketMeta { stage: Stage::PortControl, ..at.meta }, &[packet]) {
@@ -208,15 +206,13 @@ impl PacketPath {
         }
     }
 
-    /// Begins to announce to all clients that state was lost.
     pub(in crate::shard) fn announce_from(&mut self, now: Instant) {
         self.unasked.announcements_left = ANNOUNCEMENTS;
         self.unasked.announcement_due_ms = milliseconds(now);
         self.unasked.only_nat_pmp = false;
     }
 
-    /// Begins to announce to NAT-PMP clients that their external address may have changed (RFC 6886
-    /// §3.2.1).
+    /// Announced to NAT-PMP clients (RFC 6886 §3.2.1).
     pub(in crate::shard) fn note_other_addresses(&mut self) {
         self.unasked.has_other_addresses = true;
     }
@@ -240,7 +236,7 @@ impl PacketPath {
         }
     }
 
-    /// Sends it to all clients of each inside link.
+    /// Goes to all clients of each inside link.
     #[cold]
     fn announce<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         let sent = ANNOUNCEMENTS - self.unasked.announcements_left;

@@ -1,4 +1,4 @@
-//! Sessions to one of several targets (see [`load_balancing`](crate::external::load_balancing)).
+//! Sessions to one of several targets ([`load_balancing`](crate::external::load_balancing)).
 
 use crate::external::load_balancing::Aim;
 use crate::headers::packet::Sink;

@@ -26,7 +26,7 @@ pub(super) fn protocol_of(number: u8) -> Option<Protocol> {
     Protocol::from_number(number).filter(|protocol| *protocol != Protocol::Icmp)
 }
 
-/// The endpoint that the client suggests; `None` for none that could ever be given.
+/// `None` if the suggested endpoint could never be given.
 pub(super) fn wish_of(map: &Map) -> Option<Wish> {
     let address = pcp::unmapped(&map.external_address)?;
     Some(Wish { address: (address != 0).then_some(address), port: map.external_port })
@@ -36,7 +36,7 @@ pub(super) fn external_of(grant: &Grant) -> Option<(u16, u32)> {
     Some((grant.external_port, grant.external_address))
 }
 
-/// True if another client has the grant. PCP may take over a grant of NAT-PMP, which has no nonce.
+/// PCP may take over a grant of NAT-PMP, which has no nonce.
 pub(super) fn belongs_to_another(grant: &Grant, nonce: &[u8; 12]) -> bool {
     grant.origin() == Origin::Pcp && grant.requester.nonce != *nonce
 }
@@ -91,8 +91,7 @@ impl Ledger {
         Ok(Done { lifetime, external: external_of(grant), set: None })
     }
 
-    /// The filters that a grant has after a renewal, if this request may renew it (RFC 6887 §11.3,
-    /// §13.3).
+    /// The filters after a renewal, if this request may renew (RFC 6887 §11.3, §13.3).
     pub(super) fn renewed(&self, asked: &Asked<'_>, request: &Request, grant: &Grant) -> Result<Remotes, Fault> {
         if belongs_to_another(grant, &request.requester.nonce) {
             return Err(Fault::not_authorized(self.view().left_of(asked.now, grant)));
@@ -130,7 +129,7 @@ impl Ledger {
             return Err(Code::NotAuthorized.into());
         }
         let Some(index) = self.state.grants.find(key, Grant::is_map_of_client) else {
-            // Only mappings that a packet, a PEER or a gateway made are left.
+            // A packet, a PEER or a gateway made it.
             return match self.state.find_live_mapping(key, asked.now) {
                 Some(_) => Err(Code::NotAuthorized.into()),
                 None => Ok(nothing),
@@ -147,8 +146,7 @@ impl Ledger {
         Ok(Done { lifetime: seconds(longest), ..nothing })
     }
 
-    /// Deletes a mapping. It lives until packets alone let it end, which a deletion does not
-    /// hasten.
+    /// The mapping lives on while packets keep it; a deletion does not shorten that.
     fn delete_one(&mut self, asked: &Asked<'_>, key: &InternalKey, nonce: &[u8; 12]) -> Duration {
         let is_own = |grant: &Grant| grant.is_map_of_client() && !belongs_to_another(grant, nonce);
         let Some(index) = self.state.grants.find(key, is_own) else { return Duration::ZERO };
@@ -161,7 +159,7 @@ impl Ledger {
         if grant.mapping == 0 { Duration::ZERO } else { self.view().idle_left(asked.now, grant.mapping) }
     }
 
-    /// Deletes all mappings of a protocol, or of every protocol, that this nonce made.
+    /// Those of one protocol or all that this nonce made.
     fn delete_all(&mut self, asked: &Asked<'_>, map: &Map) -> Result<Done, Fault> {
         let protocol = match map.protocol {
             0 => None,
@@ -188,7 +186,7 @@ impl Ledger {
 }
 
 impl View<'_> {
-    /// The filters of the mapping after those of the request (RFC 6887 §13.3).
+    /// Adds the request's filters to the mapping's (RFC 6887 §13.3).
     fn filters(&self, mut remotes: Remotes, asked: &Asked<'_>) -> Result<Remotes, Fault> {
         for filter in asked.options.filters() {
             if filter.length == 0 {
@@ -206,7 +204,6 @@ impl View<'_> {
     }
 }
 
-/// The external endpoint as an address and a port.
 pub(super) fn endpoint_of(external: (u16, u32)) -> Endpoint {
     Endpoint::new(external.1.into(), external.0)
 }

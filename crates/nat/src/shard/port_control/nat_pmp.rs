@@ -26,7 +26,7 @@ use crate::types::Protocol;
 
 /// Ports tried until one is free for both protocols.
 const TWINS: usize = 8;
-/// How long a subscriber without a mapping keeps the address that it was shown.
+/// A subscriber without a mapping keeps the address it was shown this long.
 const PAIRED_FOR: Duration = Duration::from_secs(120);
 
 fn as_answer<const N: usize>(bytes: [u8; N]) -> Answer {
@@ -49,7 +49,7 @@ impl Ledger {
     pub(super) fn serve_nat_pmp(&mut self, datagram: &Datagram<'_>) -> Answer {
         let Datagram { now, realm, source, payload, .. } = *datagram;
         let own = self.state.grants.epoch(realm, self.state.owner_of(source.address.to_bits()), now);
-        // As the notices of a change say (RFC 6886 §3.2.1).
+        // As notices of a change say (RFC 6886 §3.2.1).
         let epoch = own.min(self.state.grants.common_epoch(now));
         let (code, answer) = match nat_pmp::parse(payload) {
             Err(Refused::Ignored) => {
@@ -81,8 +81,7 @@ impl Ledger {
         answer
     }
 
-    /// The external address of the subscriber. One without a mapping is paired for a while, so that
-    /// it gets the address that it is shown.
+    /// Pairs a subscriber without a mapping for a while, so that it gets the address it is shown.
     fn address_of(&mut self, datagram: &Datagram<'_>) -> Result<u32, Code> {
         let Datagram { now, realm, source, .. } = *datagram;
         let key = InternalKey { realm, protocol: Protocol::Udp, address: source.address.to_bits(), port: source.port };
@@ -116,7 +115,6 @@ impl Ledger {
         Ok(self.state.grants.get(made).external_address)
     }
 
-    /// The external port and the lifetime.
     fn map_port(
         &mut self,
         datagram: &Datagram<'_>,
@@ -155,7 +153,7 @@ impl Ledger {
             if self.reserve_twin(now, &request, &grant) || had {
                 return Ok((grant.external_port, seconds(lifetime)));
             }
-            // Another subscriber has the port of the other protocol.
+            // Another subscriber has the other protocol's port.
             self.end_grant(now, made);
             if self.may_end(grant.mapping) {
                 self.end_mapping(now, grant.mapping);
@@ -165,8 +163,8 @@ impl Ledger {
         Err(Code::OutOfResources)
     }
 
-    /// Keeps the same port of the other protocol for the same client (RFC 6886 §3.3). It leads
-    /// nowhere. In blocks, slices and whole addresses the client has it anyway.
+    /// Keeps the same port of the other protocol (RFC 6886 §3.3), which leads nowhere. In blocks,
+    /// slices and whole addresses the client has it anyway.
     fn reserve_twin(&mut self, now: Instant, request: &Request, grant: &Grant) -> bool {
         let is_shared = self
             .shared
@@ -189,14 +187,12 @@ impl Ledger {
         self.reserve(now, &twin)
     }
 
-    /// The port that [`Ledger::reserve_twin`] keeps.
     fn twin_of(&self, grant: &Grant) -> Option<u32> {
         self.state.grants.find(&twin_key(&grant.key()), |twin| {
             twin.is_held_down() && twin.origin() == Origin::NatPmp && twin.external() == grant.external()
         })
     }
 
-    /// The grant has moved from where it was.
     pub(in crate::shard) fn move_twin(&mut self, now: Instant, from: &Grant, index: u32) {
         if let Some(twin) = self.twin_of(from) {
             self.end_grant(now, twin);
@@ -206,7 +202,7 @@ impl Ledger {
         self.reserve_twin(now, &request, &grant);
     }
 
-    /// Its client has deleted it. The other protocol's port is held down no longer than its own.
+    /// The other protocol's port is held down no longer than its own.
     fn retire_mapped(&mut self, now: Instant, index: u32) {
         let grant = *self.state.grants.get(index);
         let rest = self.view().hold_down_of_grant(&grant);
@@ -235,7 +231,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Deletes all mappings of the protocol; an error if some must not be deleted.
+    /// An error if some must not be deleted.
     fn unmap_all(&mut self, datagram: &Datagram<'_>, key: &InternalKey) -> Result<(), Code> {
         let most = self.state.grants.count_of_owner(key.realm, self.state.owner_of(key.address));
         for _ in 0..most {
@@ -260,7 +256,6 @@ impl Ledger {
     }
 }
 
-/// The same port of the other protocol.
 fn twin_key(key: &InternalKey) -> InternalKey {
     let protocol = if key.protocol == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
     InternalKey { protocol, ..*key }

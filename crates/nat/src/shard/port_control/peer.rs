@@ -91,7 +91,7 @@ impl Ledger {
         Ok(Done { lifetime: seconds(self.view().left_of(asked.now, grant)), external: external_of(grant), set: None })
     }
 
-    /// Checks the remote endpoint as if the subscriber had sent a packet there.
+    /// Checks the endpoint as if the subscriber had sent a packet there.
     fn check_peer(&self, key: &InternalKey, remote: (u32, u16)) -> Result<(), Fault> {
         let reaches = |prefix: translate::Prefix| prefix.destination(prefix.embed(remote.0)).is_ok();
         if !self.view().prefix_of(key.address).is_none_or(reaches) {
@@ -119,7 +119,7 @@ impl Ledger {
         Done { lifetime: seconds(left), external: None, set: None }
     }
 
-    /// The session of a PEER, which lasts as long as the grant; see `shard/upkeep/grants.rs`.
+    /// A PEER's session lasts as long as the grant (`shard/upkeep/grants.rs`).
     pub(in crate::shard) fn hold_session(
         &mut self,
         now: Instant,
@@ -153,7 +153,7 @@ impl Ledger {
         self.create_session(now, index, &new, by).map(|_| ())
     }
 
-    /// After the end of a PEER: its session has the timer of its state again.
+    /// The session of an ended PEER has its state's timer again.
     pub(in crate::shard) fn release_session(&mut self, now: Instant, ended: &Grant) {
         let (Some(remote), mapping) = (ended.peer(), ended.mapping) else { return };
         let protocol = ended.protocol();
@@ -164,7 +164,7 @@ impl Ledger {
         }
     }
 
-    /// Ends a session at `until`, but not before packets alone would let it end (RFC 6887 §15).
+    /// Not before packets alone would let it end (RFC 6887 §15).
     fn shorten_to(&mut self, now: Instant, mapping: u32, session: SessionRef, until: Instant) {
         let (state, expires) = self.state.session_state(mapping, session);
         let idle = now + self.view().lifetime(mapping, session, state);

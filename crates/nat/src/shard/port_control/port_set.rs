@@ -22,13 +22,12 @@ use crate::steps::opening::Ask;
 use crate::steps::opening::Foresight;
 use crate::time::Instant;
 
-/// Ports of one set, so that a request costs a bounded time.
+/// Bounds the time of a request.
 const SET_MAX: u16 = 64;
 /// Places tried for a set.
 const PLACES: usize = 4;
 
 impl Ledger {
-    /// The internal ports of a grant's set; without a set, its own port.
     pub(super) fn ports_of_set(&self, grant: &Grant) -> RangeInclusive<u16> {
         let Requester { set_first, set_size, .. } = grant.requester;
         if set_size < 2 {
@@ -65,7 +64,7 @@ impl Ledger {
         self.open_set(asked, map, key, wanted).map(Some).map_err(Some)
     }
 
-    /// A set that is not at consecutive ports any more, as after the loss of some, is replaced.
+    /// Replaces a set that is not whole any more.
     fn renew_set(&mut self, asked: &Asked<'_>, map: &Map, key: &InternalKey, own: &Grant) -> Result<Done, Fault> {
         let (first, size) = (own.requester.set_first, own.requester.set_size);
         let request = self.request_of(asked, map, key)?;
@@ -82,12 +81,11 @@ impl Ledger {
             self.renew_part(asked, &request, port, (first, size));
         }
         let external = external_of(own);
-        // Only if the request had one: a reply has no more options than its request.
+        // A reply has no more options than its request.
         let set = asked.options.port_set.map(|wanted| PortSet { size, first, parity: wanted.parity });
         Ok(Done { lifetime: seconds(request.expires.saturating_since(asked.now)), external, set })
     }
 
-    /// The grant of this port, if it has come with this set.
     fn part_of_set(&self, now: Instant, set: &Grant, port: u16) -> Option<u32> {
         let is_part = |grant: &Grant| {
             grant.is_map_of_client() && grant.is_alive(now) && grant.requester.set_first == set.requester.set_first
@@ -95,7 +93,6 @@ impl Ledger {
         self.state.grants.find(&InternalKey { port, ..set.key() }, is_part)
     }
 
-    /// Whether a set still has all of its ports, each beside the last.
     fn is_whole(&self, now: Instant, own: &Grant) -> bool {
         let external = |port: u16| own.external_port.wrapping_sub(own.key().port).wrapping_add(port);
         self.ports_of_set(own).all(|port| {
@@ -107,8 +104,8 @@ impl Ledger {
         })
     }
 
-    /// Ends a whole set for its client, which may then ask for another: there is no message that
-    /// moves a set, and port by port it would not stay one.
+    /// The client may ask for another set: no message moves one, and port by port it would not stay
+    /// one.
     pub(in crate::shard) fn announce_end_of_set(&mut self, now: Instant, set: &Grant) {
         for port in self.ports_of_set(set) {
             if let Some(index) = self.part_of_set(now, set, port) {
@@ -118,8 +115,7 @@ impl Ledger {
         }
     }
 
-    /// Whether all existing mappings of these ports may be renewed. Checked before the first is
-    /// renewed, so an error changes nothing.
+    /// Checked before the first renewal, so an error changes nothing.
     fn check_parts(&self, asked: &Asked<'_>, request: &Request, mut ports: RangeInclusive<u16>) -> Result<(), Fault> {
         ports.try_for_each(|port| {
             let is_map = |grant: &Grant| grant.is_map_of_client() && grant.is_alive(asked.now);
@@ -139,8 +135,7 @@ impl Ledger {
         Some(index)
     }
 
-    /// RFC 7753 §4.4.1: renews each overlapping mapping by itself, with an update to its client for
-    /// each.
+    /// Renews each overlapping mapping by itself, with an update to its client (RFC 7753 §4.4.1).
     fn refresh_overlapped(&mut self, asked: &Asked<'_>, map: &Map, key: &InternalKey, size: u16) -> Result<(), Fault> {
         let request = self.request_of(asked, map, key)?;
         let last = key.port.saturating_add(size - 1);
@@ -165,7 +160,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// The grant of a port, which names its set.
     fn set_overlapped(&self, request: &Request, port: u16) -> Option<Grant> {
         let key = InternalKey { port, ..request.key };
         let found = self.state.grants.find(&key, Grant::is_map_of_client);
@@ -203,8 +197,8 @@ impl Ledger {
         Ok(Done { lifetime, external: external_of(self.state.grants.get(first)), set })
     }
 
-    /// The start of the longest run of ports that this subscriber could have, at the suggested
-    /// place and some random ones.
+    /// The start of the longest run of ports it could have, at the suggested place and some random
+    /// ones.
     fn place_for_set(&mut self, asked: &Asked<'_>, request: &Request, wanted: u16) -> Option<Wish> {
         if self.state.find_live_mapping(&request.key, asked.now).is_some() {
             // Its port is given.

@@ -1,7 +1,7 @@
 //! Adopts other settings between two bursts.
 //!
-//! Few records are visited. The others are settled when next used: a subscriber has the generation
-//! of the settings it was last settled under.
+//! Few records are visited; the others are settled when next used: a subscriber has the generation
+//! of the settings it was settled under.
 
 use crate::steps::view::View;
 use core::net::Ipv4Addr;
@@ -23,13 +23,12 @@ use crate::state::timers::Timers;
 use crate::time::Instant;
 use crate::types::PoolId;
 
-/// At least this many with each change: see `unsettle_some`.
+/// At each change; see `unsettle_some`.
 const SETTLED_MIN: u32 = 64;
 /// Fewer changes than there are generations.
 const SETTLED_WITHIN: u32 = 1 << 14;
 
-/// What a shard needs to adopt other settings, built elsewhere so that adopting neither allocates
-/// nor frees.
+/// Other settings, built elsewhere so that adopting neither allocates nor frees.
 #[derive(Debug)]
 pub struct Successor {
     shared: Arc<Shared>,
@@ -81,7 +80,7 @@ impl View<'_> {
         self.granted_until(index).is_some_and(|ends| ends <= now)
     }
 
-    /// The deadline of a mapping, beside its timers.
+    /// A mapping's deadline, beside its timers.
     #[inline]
     pub(in crate::shard) fn granted_until(&self, index: u32) -> Option<Instant> {
         if !self.snapshot.has_deadlines() {
@@ -119,7 +118,7 @@ impl View<'_> {
         self.snapshot.orphaned_flow(flow, &self.configured_host(flow.internal().0))
     }
 
-    /// True if the configuration itself puts the mapping here, even on an address that drains.
+    /// True if the configuration itself puts the mapping here, even if the address drains.
     fn is_at_home(&self, index: u32) -> bool {
         let mapping = self.state.mappings.get(index);
         self.snapshot.is_at_home(&self.static_key(&mapping.key()), mapping.external())
@@ -129,8 +128,8 @@ impl View<'_> {
 impl Shard {
     /// Adopts `next`, which then contains the old parts. Takes some microseconds.
     ///
-    /// All state stays. Longer timers apply from the next packet of a session on; for shorter ones
-    /// see `upkeep/shorten.rs`.
+    /// All state stays. Longer timers apply from a session's next packet on; for shorter ones see
+    /// `upkeep/shorten.rs`.
     pub fn adopt(&mut self, next: &mut Successor) {
         debug_assert!(
             Arc::ptr_eq(&next.shared.ports, &self.path.ledger.shared.ports),
@@ -180,14 +179,14 @@ impl Shard {
         self.unsettle_some();
     }
 
-    /// Learns addresses that other workers may use before this one adopts them
-    /// ([`Shared::expected`]), so that packets to them go to their owner. Swaps the old ones out.
+    /// Learns addresses other workers may use before this one adopts them ([`Shared::expected`]),
+    /// so that packets to them reach their owner. Swaps the old ones out.
     pub fn expect(&mut self, expected: &mut Arc<LocalAddresses>) {
         core::mem::swap(&mut self.path.ledger.local, expected);
     }
 
-    /// Before short generations in records wrap, each record not used meanwhile gets one that
-    /// differs from the next ones.
+    /// Before generations wrap, each record unused meanwhile gets one that differs from the next
+    /// ones.
     fn unsettle_some(&mut self) {
         let end = self.path.ledger.state.subscribers.walk_end();
         let (stamp, class_generation) =

@@ -1,4 +1,4 @@
-//! Counts what a change of the configuration would do to one worker's state, in limited pieces.
+//! Counts what a configuration change would do to one worker's state.
 
 use crate::rows::Prospect;
 use crate::steps::view::View;
@@ -31,18 +31,18 @@ use crate::types::RealmId;
 const FLOW_CURSOR: u32 = 1 << 30;
 const SUBSCRIBER_CURSOR: u32 = 1 << 31;
 
-/// The state of one pool.
+/// One pool's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCensus {
-    /// Subscribers that notice nothing.
+    /// They notice nothing.
     pub subscribers_keep: u64,
-    /// Subscribers whose next mapping is on another address.
+    /// Their next mapping is on another address.
     pub subscribers_move: u64,
-    /// Subscribers that get nothing new, because all their addresses drain.
+    /// They get nothing new, because all their addresses drain.
     pub subscribers_drain: u64,
-    /// The same, with the drain time as the limit.
+    /// The same, until the drain time ends.
     pub subscribers_drain_until: u64,
-    /// Subscribers that no pool serves any more, or whose state ends.
+    /// No pool serves them any more, or their state ends.
     pub subscribers_leave: u64,
     /// Mappings.
     pub mappings: Fates,
@@ -60,7 +60,7 @@ pub struct PoolCensus {
 pub struct Fates {
     /// Unchanged.
     pub keep: u64,
-    /// Kept while used, on ports that will not be allocated again.
+    /// Kept while used, on ports not allocated again.
     pub drain: u64,
     /// The same, until the drain time ends.
     pub drain_until: u64,
@@ -152,15 +152,15 @@ pub struct Affected {
     pub realm: RealmId,
     /// Internal address.
     pub address: Ipv4Addr,
-    /// Its pool now, or [`PoolId::NONE`].
+    /// Its present pool, or [`PoolId::NONE`].
     pub pool: PoolId,
     /// None if it has none, or may have any of the pool.
     pub external: Option<Ipv4Addr>,
-    /// What happens to it.
+    /// Its prospect.
     pub becomes: Prospect,
-    /// Where its next mapping will be, if that is the change and the same for all `protocols`.
+    /// Where its next mapping will be, if that changes and is the same for all `protocols`.
     pub onward: Option<Onward>,
-    /// By [`Protocol::index`]: whether the protocol is affected.
+    /// Affected protocols, by [`Protocol::index`].
     pub protocols: [bool; Protocol::COUNT],
 }
 
@@ -171,9 +171,9 @@ pub struct Held {
     pub realm: RealmId,
     /// For a block the subscriber's address and port 0.
     pub internal: Endpoint,
-    /// None for a block, which has all protocols.
+    /// None for a block.
     pub protocol: Option<Protocol>,
-    /// Pool of the external address.
+    /// Of the external address.
     pub pool: PoolId,
     /// External address.
     pub external: Ipv4Addr,
@@ -181,11 +181,11 @@ pub struct Held {
     pub ports: (u16, u16),
     /// As the subscriber of an endpoint-dependent session sees it.
     pub remote: Option<Endpoint>,
-    /// What happens to it.
+    /// Its prospect.
     pub becomes: Prospect,
 }
 
-/// Examples, as many as there is room for.
+/// As many examples as there is room for.
 #[derive(Clone, Debug, Default)]
 pub struct Named {
     /// Mappings.
@@ -209,12 +209,12 @@ fn name(list: &mut Vec<Held>, held: impl FnOnce() -> Held) {
     }
 }
 
-/// The result of a census.
+/// A census's result.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     /// By pool.
     pub pools: Vec<PoolCensus>,
-    /// Affected subscribers, as many as there is room for.
+    /// As many as there is room for.
     pub affected: Vec<Affected>,
     /// What changes.
     pub concerned: Named,
@@ -222,7 +222,7 @@ pub struct Census {
     pub kept: Named,
     /// Ports already held of those to be guaranteed.
     pub already_held: AlreadyHeld,
-    /// Until when blocks lie in slices of other subscribers.
+    /// Until when blocks lie in other subscribers' slices.
     pub slice_holds: SliceHolds,
     /// How the settings differ.
     pub outlook: Outlook,
@@ -235,7 +235,7 @@ impl Census {
 }
 
 impl PoolCensus {
-    /// Adds another count.
+    /// Adds `other`.
     pub fn add(&mut self, other: &PoolCensus) {
         self.subscribers_keep += other.subscribers_keep;
         self.subscribers_move += other.subscribers_move;
@@ -251,8 +251,8 @@ impl PoolCensus {
 
 impl View<'_> {
     /// Counts what `candidate` would do to the next `scan_max` records from `cursor` on (0 to
-    /// begin), including blocks and rules. `census` has an entry for each pool of
-    /// [`Shared::pools`]. Returns the next cursor; None at the end.
+    /// begin), including blocks and rules. `census` has an entry for each of [`Shared::pools`].
+    /// Returns the next cursor, None at the end.
     pub fn census_page(
         &self,
         now: Instant,
@@ -367,7 +367,7 @@ impl View<'_> {
     }
 
     fn fate_of_address(&self, now: Instant, candidate: &Shared, address: AddressIndex) -> Fate {
-        // A successor knows every address that has mappings.
+        // A successor knows every address with mappings.
         match candidate.slot(address).map(|slot| slot.closed) {
             None => Fate::End,
             Some(None) => Fate::Keep,
@@ -375,7 +375,7 @@ impl View<'_> {
         }
     }
 
-    /// Counts a subscriber. Returns how many blocks, ports and rules were examined.
+    /// Returns how many blocks, ports and rules were examined.
     fn count_subscriber_under(&self, now: Instant, candidate: &Shared, slot: u32, census: &mut Census) -> usize {
         let subscriber = self.state.subscribers.get(slot);
         if !subscriber.is_in_use() {
@@ -392,7 +392,7 @@ impl View<'_> {
             true => self.forecast(now, candidate, slot, &census.outlook),
             false => Forecast::KEEPS,
         };
-        // A rule may have paired the subscriber with another pool.
+        // A rule may have paired it with another pool.
         let by_pairing =
             || Some(paired).filter(|paired| *paired != UNPAIRED && self.snapshot.closed(*paired).is_none());
         let here = from.or_else(by_pairing).map(|address| self.snapshot.pool_of(address));
@@ -439,8 +439,8 @@ impl View<'_> {
         seen_in_all
     }
 
-    /// The fate of a block, and how many ports were examined. A block stays leased for its idle
-    /// time after its last mapping or hold-down.
+    /// Returns how many ports were examined, too. A block stays leased for its idle time after its
+    /// last mapping or hold-down.
     fn fate_of_block(&self, now: Instant, candidate: &Shared, block: Block, holder: &Subscriber) -> (Fate, usize) {
         let address = block.address();
         let of_address = self.fate_of_address(now, candidate, address);
@@ -542,7 +542,7 @@ impl View<'_> {
         let paired = AddressIndex(self.state.subscribers.get(slot).paired);
         let (does_stay, pool) = match other {
             Next::Drains(pool) => return (self.drains_under(now, candidate, slot, pool), None),
-            // No change if rules already refused these packets, ICMP for example.
+            // Rules refused these packets before, ICMP for example.
             Next::None(denial) if matches!(one, Next::None(before) if before.is_by_rule() && denial.is_by_rule()) => {
                 return (Prospect::Keeps, None);
             }

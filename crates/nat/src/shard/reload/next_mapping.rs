@@ -1,7 +1,6 @@
-//! Where a subscriber's next mapping would be, now and under other settings: the decision of the
-//! packet path with another snapshot.
-//!
-//! It follows a protocol's general traffic ([`General`]) and does not ask whether there is room.
+//! Where a subscriber's next mapping would be, now and under other settings, for a protocol's
+//! general traffic ([`General`]): the packet path's decision with another snapshot. Whether there
+//! is room does not count.
 
 use crate::external::ports::PortClass;
 use crate::policy::rules::General;
@@ -24,7 +23,7 @@ pub(in crate::shard) enum Next {
     Chosen(PoolId),
     /// In this pool, chosen for each mapping.
     Any(PoolId),
-    /// All addresses of this pool drain.
+    /// All its addresses drain.
     Drains(PoolId),
     None(Denial),
 }
@@ -34,8 +33,8 @@ pub(in crate::shard) enum Next {
 pub enum Denial {
     /// No pool serves the subscriber.
     NotServed,
-    /// A rule names a pool of blocks, slices or whole addresses, which has no ports for subscribers
-    /// of other pools.
+    /// A rule names a pool of blocks, slices or whole addresses, which has no ports for other
+    /// pools' subscribers.
     OtherMode,
     /// A rule drops its packets.
     Dropped,
@@ -51,8 +50,7 @@ impl Denial {
 }
 
 impl View<'_> {
-    /// Without `general`, the subscriber's general traffic, rules are assumed to name the same
-    /// pools as before.
+    /// Without `general`, rules are assumed to name the same pools as before.
     pub(in crate::shard) fn next_mapping(
         &self,
         now: Instant,
@@ -121,7 +119,7 @@ impl View<'_> {
             return None;
         }
         let is_by_rule = self.pool_under(subscriber) != Some(self.snapshot.pool_of(paired));
-        // Rules that name a removed pool go with the pool.
+        // Rules that name a removed pool go with it.
         let pool = Some(shared.pool_of(paired)).filter(|pool| pool.index() < shared.settings().pools.len());
         pool.filter(|_| is_by_rule)
     }

@@ -1,8 +1,8 @@
 //! Reports all existing state to a newly opened log, so that it can be searched alone.
 //!
-//! A limited walk while the ring has room beside the current events. State that ends before the
-//! walk reaches it is in its end record, with its duration; state reported twice has the same
-//! record. [`EventKind::SnapshotComplete`] says that nothing is missing.
+//! A limited walk while the ring has room beside current events. State that ends first is in its
+//! end record, with its duration; state reported twice has the same record.
+//! [`EventKind::SnapshotComplete`] says that nothing is missing.
 
 use crate::event::Cause;
 use crate::event::Event;
@@ -15,7 +15,7 @@ use crate::types::AddressIndex;
 
 const VISITS_PER_MICRO: u64 = 2;
 const VISITS_PER_CALL_MIN: u64 = 4;
-/// A few microseconds, because the records lie side by side.
+/// A few microseconds, because records lie side by side.
 const VISITS_PER_CALL_MAX: u64 = 256;
 const REPORTS_PER_CALL_MAX: u32 = 64;
 
@@ -26,7 +26,7 @@ pub(in crate::shard) struct SnapshotReport {
     /// Mappings below this index are still to be visited.
     mappings: u32,
     flows: u32,
-    /// Counted over all external addresses.
+    /// Over all external addresses.
     grains: u64,
     reported: u32,
 }
@@ -36,7 +36,7 @@ const GRAINS: u64 = 1 << (16 - GRAIN_SHIFT);
 const GRAIN_SHIFT: u32 = 6;
 
 impl View<'_> {
-    /// Includes expired mappings, because their end is still to come.
+    /// An expired mapping's end is still to come.
     fn living_mapping(&self, now: Instant, index: u32) -> Option<Event> {
         let mapping = self.state.mappings.get(index);
         if !mapping.is_in_use() || !mapping.is_recorded() {
@@ -102,7 +102,7 @@ impl Ledger {
         }
     }
 
-    /// Waits for mappings without a record since a change of the settings: see `notes`.
+    /// Waits for mappings that need a record under changed settings (`notes`).
     fn report_snapshot_complete(&mut self, now: Instant) {
         if self.upkeep.unrecorded.is_none() {
             self.upkeep.snapshot_report.is_due = false;
@@ -111,7 +111,7 @@ impl Ledger {
         }
     }
 
-    /// Finds a block at its last grain and skips to its first.
+    /// Finds a block at its last grain, and skips to its first.
     fn next_lease(&mut self, now: Instant) -> Option<Event> {
         self.upkeep.snapshot_report.grains -= 1;
         let grain = self.upkeep.snapshot_report.grains;

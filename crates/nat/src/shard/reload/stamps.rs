@@ -1,8 +1,7 @@
-//! The stamp of a session that the present filters permit in both directions.
+//! Stamps sessions that the present filters permit in both directions.
 //!
-//! Records have few bits, so stamps are reused. After each change of the filters a limited walk
-//! removes outdated ones. If changes come faster than walks end, no record is stamped, and the
-//! filters are asked about every packet.
+//! Records have few bits, so stamps are reused: after each change a limited walk removes outdated
+//! ones. If changes outrun walks, no record is stamped, and filters are asked about every packet.
 
 use crate::policy::rules::GENERATIONS;
 use crate::policy::rules::Permits;
@@ -11,7 +10,7 @@ use crate::upkeep::walk::Pass;
 
 /// About 2 µs, because they lie side by side.
 const RECORDS_PER_CALL_MAX: u32 = 256;
-/// A stamp that no record ever has.
+/// No record ever has it.
 const UNUSED: u8 = GENERATIONS + 1;
 
 #[derive(Debug)]
@@ -31,19 +30,18 @@ impl Stamps {
         Stamps { latest: stamp, current: stamp, used: 1, mappings: Pass::default(), flows: Pass::default() }
     }
 
-    /// The stamp of records whose packets need no question to the filters.
+    /// Filters are not asked about records with it.
     #[inline(always)]
     pub(in crate::shard) fn current(&self) -> u8 {
         self.current
     }
 
-    /// The stamp that a record with these permissions gets, if any.
     #[inline(always)]
     pub(in crate::shard) fn to_give(&self, permits: Permits) -> Option<u8> {
         (permits.out & permits.back & (self.current != UNUSED)).then_some(self.current)
     }
 
-    /// Takes the stamp of the present filters; it differs if they do.
+    /// `stamp` differs if the filters do.
     pub(in crate::shard) fn change(&mut self, stamp: u8) {
         if stamp == self.latest {
             return;

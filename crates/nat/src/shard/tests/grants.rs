@@ -1,4 +1,4 @@
-//! Grants, without the protocols that ask for them.
+//! Without the protocols that ask for grants.
 
 use super::*;
 use crate::event::Cause;
@@ -61,7 +61,6 @@ fn blocks(pool: &mut Pool) {
     pool.allocation = Allocation::Blocks(two_blocks());
 }
 
-/// One shard for each way to give out ports.
 fn all_ways() -> [(&'static str, Shard); 4] {
     let subscribers = || Prefix::new(Ipv4Addr::new(100, 64, 0, 0), 24).expect("a prefix");
     let slices = |pool: &mut Pool| {
@@ -106,7 +105,6 @@ fn a_grant_lets_strangers_in_however_ports_are_given_out() {
             let external = open(&mut shard, 1, &request(protocol, 7_000, 600));
             assert_eq!(arrives(&mut shard, 2, (E1, 9_000), external, protocol), Some(Verdict::Inbound), "{way}");
             assert_eq!(arrives(&mut shard, 3, (E2, 9_001), external, protocol), Some(Verdict::Inbound), "{way}");
-            // Another subscriber reaches it, too.
             let from = SocketAddr::new(OTHER, 7_001);
             let to = SocketAddr::new(external.address, external.port);
             let packet = match protocol {
@@ -237,7 +235,7 @@ fn grants_count_against_the_subscribers_ports_and_memory() {
     assert_eq!((record.mappings, record.extra_sessions), ([2, 0, 0], 2));
 }
 
-/// The formulas are others after a restart: they give the port of a grant to somebody else.
+/// After a restart, another formula gives the port of a grant to somebody else.
 #[test]
 fn a_grant_on_the_port_of_another_is_recorded() {
     let with_formula = |algorithm| {
@@ -269,7 +267,6 @@ fn a_grant_on_the_port_of_another_is_recorded() {
     }
 }
 
-/// A shard fed with deltas has the same grants.
 #[test]
 fn a_grant_is_installed_elsewhere_as_it_was() {
     for ((way, mut shard), (_, mut other)) in all_ways().into_iter().zip(all_ways()) {

@@ -4,14 +4,12 @@ use std::net::SocketAddrV4;
 
 use super::*;
 
-/// Interface of one realm.
 const RED: InterfaceId = InterfaceId(0);
 const OUT: InterfaceId = InterfaceId(1);
-/// Interface of another realm with the same addresses.
 const BLUE: InterfaceId = InterfaceId(2);
 
-/// Both realms have 100.64.0.0/24. Natrix is 100.64.0.1 in the red and 100.64.0.2 in the blue one.
-/// Each has its pool.
+/// Both realms have 100.64.0.0/24, in which Natrix is 100.64.0.1 (red) or 100.64.0.2 (blue), and a
+/// pool.
 fn two_realms() -> Settings {
     let mut settings = settings();
     let mut blue = settings.interfaces[0].clone();
@@ -42,8 +40,7 @@ fn external(packet: &[u8]) -> SocketAddrV4 {
     SocketAddrV4::new(address, port)
 }
 
-/// Two mappings, and each reply reaches the realm of its request. Covers the first packet of a
-/// subscriber, a further mapping (the short way), established packets, fragments and ICMP errors.
+/// First packet, further mapping (the short way), established packets and fragments.
 #[test]
 fn the_same_internal_endpoint_in_two_realms_is_two_endpoints() {
     // covers: 6888-REQ-2n
@@ -57,7 +54,6 @@ fn the_same_internal_endpoint_in_two_realms_is_two_endpoints() {
             assert_eq!((verdict, left[0].0), (Some(Verdict::Outbound), OUT));
             let outside = external(&left[0].1);
             assert_eq!(outside.ip().octets(), address, "each realm has its pool");
-            // An established one.
             assert_eq!(external(&send_by(&mut shard, 1, realm, &question).1[0].1), outside);
             externals.push((realm, outside));
         }

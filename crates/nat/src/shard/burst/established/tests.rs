@@ -1,5 +1,4 @@
-//! The short ways and the general way decide alike: two shards, one of them without short ways, see
-//! the same packets.
+//! A shard with short ways and one without treat the same packets alike.
 
 use std::net::SocketAddrV4;
 use std::sync::Arc;
@@ -56,7 +55,6 @@ mod guarantees;
 mod hosts;
 mod small_pools;
 
-/// Collects what a shard sends by itself.
 #[derive(Default, PartialEq, Debug)]
 struct Caught(Vec<Vec<u8>>);
 
@@ -72,10 +70,9 @@ impl Sink for Caught {
     }
 }
 
-/// Last byte of the address that flows are redirected to; a remote endpoint by itself, too.
+/// Last byte of the address flows are redirected to, also a remote endpoint's.
 const TARGET: u8 = 77;
 
-/// A packet in small numbers; `packet` gives them their meaning.
 #[derive(Clone, Debug)]
 struct Spec {
     inside: bool,
@@ -89,9 +86,8 @@ struct Spec {
     /// padding.
     odd: u8,
     sequence: u16,
-    /// Time since the previous packet, as a power of two of milliseconds.
     pause: u8,
-    /// The record that another worker claims to have found; 0 for none.
+    /// Another worker claims to have found it; 0 for none.
     record: u8,
 }
 
@@ -100,8 +96,6 @@ fn spec() -> impl Strategy<Value = Spec> {
     let odd = prop_oneof![8 => Just(1_u8), 2 => Just(0), 2 => Just(3), 1 => any::<u8>()];
     let ttl = prop_oneof![20 => Just(64_u8), 1 => 0_u8..4];
     let pause = prop_oneof![20 => Just(0_u8), 1 => 10_u8..24];
-    // Half of the packets come from another worker, with the right record, a wrong one, or an
-    // unused one.
     let meta = (pause, prop_oneof![1 => Just(0_u8), 1 => 1_u8..12]);
     (any::<bool>(), any::<bool>(), 0_u8..4, 0_u8..4, flags, 0_u8..40, ttl, odd, any::<u16>(), meta).prop_map(
         |(inside, tcp, flow, remote, flags, payload, ttl, odd, sequence, (pause, record))| Spec {
@@ -181,7 +175,6 @@ impl Side2 {
         Side2 { shard, caught: Caught::default() }
     }
 
-    /// Bytes, outcome and verdict of each packet.
     fn process(&mut self, now: Instant, packets: &[(PacketMeta, Vec<u8>)]) -> Vec<(Vec<u8>, Outcome, Option<Verdict>)> {
         let mut buffers: Vec<Vec<u8>> = packets.iter().map(|(_, bytes)| bytes.clone()).collect();
         let mut burst: Vec<Packet<'_>> =
@@ -213,13 +206,10 @@ fn compare(settings: &Settings, bursts: &[Vec<Spec>]) -> u64 {
     compare_under(settings, &[], bursts)
 }
 
-/// After every third burst the filters change to the next of `changes`.
 fn compare_under(settings: &Settings, changes: &[Vec<FilterRule>], bursts: &[Vec<Spec>]) -> u64 {
     let (mut short, mut long) = (Side2::new(settings, false), Side2::new(settings, true));
     let mut now = Instant::ORIGIN;
     let mut external: [Option<SocketAddrV4>; 8] = [None; 8];
-    // If an external endpoint has several targets, packets for two of the internal endpoints go
-    // there.
     let open = settings.balanced_forwards.first().map(|to| SocketAddrV4::new(to.external, to.ports.0));
     for (number, specs) in bursts.iter().enumerate() {
         if number % 3 == 2
@@ -274,7 +264,6 @@ fn compare_under(settings: &Settings, changes: &[Vec<FilterRule>], bursts: &[Vec
     short.shard.path.short_ways
 }
 
-/// How many cases a random test tries: `NATRIX_RUNS`, or its own number.
 fn runs(own: u32) -> u32 {
     std::env::var("NATRIX_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(own)
 }
@@ -308,7 +297,6 @@ proptest! {
     }
 }
 
-/// Every kind of allocation, with blocks and slices so small that they run full.
 fn allocation() -> impl Strategy<Value = Allocation> {
     let blocks = (1_u16..3, 0_u64..400).prop_map(|(per_subscriber_max, idle)| Blocks {
         size: BlockSize::MIN,
@@ -330,7 +318,7 @@ fn with(allocation: Allocation) -> Settings {
     settings
 }
 
-/// Sessions to one of the remote endpoints are endpoint-dependent, those to another redirected.
+/// Sessions to one remote are endpoint-dependent, to another redirected.
 fn with_flows() -> Settings {
     let mut settings = settings();
     let rule = |last, action| Rule {
@@ -350,7 +338,6 @@ fn with_flows() -> Settings {
     settings
 }
 
-/// As [`with_flows`], and internal endpoints `flows` are targets of one external endpoint.
 fn with_targets(flows: core::ops::Range<u8>) -> Settings {
     let mut settings = with_flows();
     let target = |flow: u8| Target {
@@ -402,7 +389,7 @@ proptest! {
 }
 
 proptest! {
-    // Few cases, because each change builds a new snapshot.
+    // Each change builds a snapshot.
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
@@ -429,8 +416,7 @@ fn filter() -> impl Strategy<Value = FilterRule> {
         })
 }
 
-/// A session that was permitted once does not count as permitted when stamps wrap, however often
-/// filters change before its record is visited. Soon afterwards it takes the short way again.
+/// However often filters change before its record is visited.
 #[test]
 fn a_stamp_permits_nothing_after_it_wraps() {
     let deny = |port: u16| FilterRule {
@@ -477,8 +463,8 @@ fn a_stamp_permits_nothing_after_it_wraps() {
     }
 }
 
-/// A TCP and a UDP session to remote `out`, answered by remote `back`: all packets except the first
-/// and the establishing ones take the short way.
+/// All packets take it, except the first and the establishing ones. Remote `back` answers for
+/// `out`.
 fn flows_take_the_short_way((out, back): (u8, u8), payload: u8, odd: u8) {
     let usual = |inside, tcp, flags| Spec {
         inside,
@@ -506,11 +492,10 @@ fn flows_take_the_short_way((out, back): (u8, u8), payload: u8, odd: u8) {
 
 #[test]
 fn packets_of_redirected_flows_take_the_short_way() {
-    // The destination is redirected; answers come from there.
+    // Remote 2 is redirected to 3.
     flows_take_the_short_way((2, 3), 11, 0);
 }
 
-/// A TCP and a UDP session that an outside host opens to a target.
 #[test]
 fn packets_of_sessions_to_targets_take_the_short_way() {
     let usual = |inside, tcp, flags| Spec {
@@ -543,7 +528,7 @@ fn packets_of_established_flows_take_the_short_way() {
     flows_take_the_short_way((0, 0), 10, 1);
 }
 
-/// Otherwise the comparison above would show nothing.
+/// Otherwise the comparisons show nothing.
 #[test]
 fn usual_packets_take_the_short_way() {
     let usual = |inside, tcp, flags| Spec {
@@ -569,18 +554,16 @@ fn usual_packets_take_the_short_way() {
     }
     // All but the four that open and establish.
     assert_eq!(compare(&settings(), &bursts), 40 + 1);
-    // The first packets of the subscriber's next mappings, too.
     let next = |tcp, flags| Spec { flow: 3, ..usual(true, tcp, flags) };
     bursts.push(vec![next(true, 0x02), next(false, 0), usual(true, true, 0x10)]);
     assert_eq!(compare(&settings(), &bursts), 40 + 1 + 3);
-    // In blocks and slices as well, because both protocols have the same active block by then.
+    // Both protocols have the same active block by then.
     let blocks = Blocks { size: BlockSize::MIN, per_subscriber_max: 1, idle: Duration::from_secs(60) };
     assert_eq!(compare(&with(Allocation::Blocks(blocks)), &bursts), 40 + 1 + 3);
     let deterministic = Allocation::Deterministic { dynamic_slices: 2, overflow: blocks };
     assert_eq!(compare(&with(deterministic), &bursts), 40 + 1 + 3);
 }
 
-/// Two workers with one port table, and endpoints of a subscriber of the second worker.
 fn two_shards() -> (Shard, Shard, SocketAddrV4, SocketAddrV4) {
     let shared = Arc::new(Shared::new(settings(), 2).expect("settings are sound"));
     let shard = |worker| Shard::new(Arc::clone(&shared), WorkerId(worker), [1, 2, 3, 4]).expect("memory suffices");
@@ -601,7 +584,6 @@ fn from(side: Side) -> PacketMeta {
     PacketMeta { ingress: InterfaceId(side as u16), ..PacketMeta::default() }
 }
 
-/// Opens the mapping, establishes its session, and returns the server's next packet.
 fn answer(owner: &mut Shard, internal: SocketAddrV4, remote: SocketAddrV4) -> Vec<u8> {
     let sent = one(owner, from(Side::Inside), &build::udp(internal, remote).payload_length(20).build()).0;
     let port = u16::from_be_bytes([sent[20], sent[21]]);
@@ -623,8 +605,7 @@ fn the_owner_tries_the_record_that_the_other_worker_found() {
     let (bytes, _, verdict) = one(&mut owner, meta, &answer);
     assert_eq!((verdict, owner.path.short_ways), (Some(Verdict::Inbound), before + 1));
     assert_eq!(bytes[16..20], internal.ip().octets());
-    // A record that now belongs to another endpoint, or is free: the same result, by the general
-    // way.
+    // Another endpoint's record, or a free one.
     for record in [meta.record + 1, meta.record + 2] {
         let (again, _, verdict) = one(&mut owner, PacketMeta { record, ..meta }, &answer);
         assert_eq!((verdict, owner.path.short_ways, again == bytes), (Some(Verdict::Inbound), before + 1, true));
@@ -641,7 +622,7 @@ fn a_packet_handed_on_loses_the_record_it_came_with() {
     assert_eq!(meta.record, 0);
 }
 
-/// However many flows a poll opens, it ends as many expired ones: the table does not fill up.
+/// A poll ends as many expired flows as it opens.
 #[test]
 fn short_flows_leave_room_for_those_that_follow() {
     const ROOM: u32 = 50_000;

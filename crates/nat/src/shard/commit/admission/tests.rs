@@ -19,7 +19,6 @@ fn with_ports(ports: u32) -> Settings {
     Settings { subscriber, ..settings() }
 }
 
-/// The shard goes by other settings from now on, with the ports it has.
 fn change(shard: &mut Shard, settings: Settings) {
     let mut shared = Shared::new(settings, 1).expect("settings are sound");
     shared.ports = Arc::clone(&shard.path.ledger.shared.ports);
@@ -74,7 +73,7 @@ fn a_subscriber_finds_its_class_after_any_number_of_changes() {
     };
     let mut shard = shard(in_class(1));
     assert_eq!(open(&mut shard, 5_000), Some(Verdict::Outbound));
-    // More changes than generations have values. The subscriber asks only after the last one.
+    // More changes than generations have values.
     for round in 0..700_u32 {
         change(&mut shard, with_ports(0));
         if round % 255 == 254 {

@@ -1,4 +1,4 @@
-//! Next hops change beside established flows, which keep their short way and follow the change.
+//! Established flows follow changed next hops by the short way.
 
 use core::net::Ipv4Addr;
 
@@ -11,11 +11,10 @@ const OUTSIDE: InterfaceId = InterfaceId(Side::Outside as u16);
 const INSIDE: InterfaceId = InterfaceId(Side::Inside as u16);
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
 const OTHER_ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 253);
-/// Tables of live routes: outside, and inside.
+/// Tables of live routes.
 const OUT: usize = 0;
 const IN: usize = 1;
 
-/// A subscriber and a server with an established flow.
 struct Flow {
     shard: Shard,
     external: SocketAddrV4,
@@ -35,8 +34,7 @@ impl Flow {
         flow
     }
 
-    /// A packet of this length from one side: the next hop it leaves by, and how many took the
-    /// short way.
+    /// The next hop it leaves by, and how many packets took the short way.
     fn send(&mut self, side: Side, length: usize) -> (Option<NextHopId>, u64) {
         let packet = match side {
             Side::Inside => build::udp(Flow::SUBSCRIBER, Flow::SERVER),
@@ -52,7 +50,6 @@ impl Flow {
         (hop, self.shard.path.short_ways - before)
     }
 
-    /// The next hop that packets of both directions take, all by the short way: its router.
     #[track_caller]
     fn expect_short(&mut self, what: &str) -> [(NextHopId, Option<Ipv4Addr>); 2] {
         [Side::Inside, Side::Outside].map(|side| {
@@ -93,7 +90,7 @@ fn established_flows_follow_changed_live_routes_of_a_full_table() {
     assert_eq!(remembered, None, "a byte for the /24 had the answer, so no address was remembered");
 }
 
-/// `prefix`: of the route that leads to the server.
+/// `prefix`: of the route to the server.
 fn follow_changed_live_routes(prefix: Prefix) -> Flow {
     let shard = shard_of(Settings { live_routes: true, ..settings() });
     let live = Arc::clone(shard.shared().live_routes().expect("they are live"));
@@ -116,7 +113,7 @@ fn follow_changed_live_routes(prefix: Prefix) -> Flow {
     assert_eq!((router, none), (Some(ROUTER), None));
     assert_eq!(flow.send(Side::Inside, 1_500), (Some(slot), 1), "as long as the MTU");
 
-    // The slot is used again, for another router with a smaller MTU.
+    // Another router with a smaller MTU reuses the slot.
     writer.remove(OUT, prefix, None);
     writer.release(first);
     writer.publish();

@@ -1,4 +1,4 @@
-//! With all gateways and port control enabled, other sessions keep their short ways.
+//! With all gateways and port control on, other sessions keep their short ways.
 
 use std::net::SocketAddrV4;
 
@@ -60,7 +60,6 @@ fn flows() -> Vec<Flow> {
     (0..u16::from(SUBSCRIBERS) * FLOWS).map(flow).collect()
 }
 
-/// One packet of each flow. What left, and how many took a short way.
 fn send(bed: &mut Side2, flows: &mut [Flow], side: Side, flags: Flags) -> (Vec<Vec<u8>>, u64) {
     let before = bed.shard.path.short_ways;
     let packets: Vec<_> = flows.iter().map(|flow| flow.packet(side, flags)).collect();
@@ -79,7 +78,6 @@ fn send(bed: &mut Side2, flows: &mut [Flow], side: Side, flags: Flags) -> (Vec<V
     (sent, bed.shard.path.short_ways - before)
 }
 
-/// All packets of a life of these flows, and the short ways of each step.
 fn life(settings: &Settings) -> (Vec<Vec<u8>>, Vec<u64>) {
     let mut bed = Side2::new(settings, false);
     let mut flows = flows();

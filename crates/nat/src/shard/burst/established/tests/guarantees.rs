@@ -1,4 +1,4 @@
-//! Guaranteed ports go to nobody else: the short way decides as the general way does.
+//! Both ways give guaranteed ports to nobody else.
 
 use std::sync::Arc;
 
@@ -25,9 +25,8 @@ use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
-/// The only external address.
 const ADDRESS: AddressIndex = AddressIndex(0);
-/// Subscribers, by the last byte of their addresses. The first two are guaranteed ports.
+/// Last byte of the first subscriber's address. The first two are guaranteed ports.
 const FIRST: u8 = 10;
 const GUARANTEED: u32 = 2;
 
@@ -38,7 +37,6 @@ struct Bed {
 }
 
 impl Bed {
-    /// One address with `ports` ports, of which each of two subscribers is guaranteed `reserved`.
     fn new(ports: u16, reserved: [u32; Protocol::COUNT], parity: bool, long_way_only: bool) -> Bed {
         let mut settings = settings();
         settings.pools = vec![Pool {
@@ -64,7 +62,6 @@ impl Bed {
         Bed { shard, caught: Caught::default(), now: Instant::ORIGIN }
     }
 
-    /// Sends first packets: subscriber, protocol, internal port. Returns the verdicts.
     fn burst(&mut self, opens: &[(u8, Protocol, u16)]) -> Vec<Option<Verdict>> {
         let mut buffers: Vec<Vec<u8>> = Vec::new();
         for (subscriber, protocol, port) in opens {
@@ -86,7 +83,6 @@ impl Bed {
         verdicts
     }
 
-    /// Lets time pass, and ends what has expired.
     fn pass(&mut self, time: Duration) {
         for _ in 0..20 {
             self.now = self.now + Duration::from_micros(time.as_micros() / 20);
@@ -99,7 +95,7 @@ impl Bed {
             - self.shard.path.ledger.shared.ports.used(ADDRESS, protocol)
     }
 
-    /// Guaranteed ports not in use yet, including those for subscribers without state.
+    /// Guaranteed ports not in use yet, also of subscribers without state.
     fn for_guarantees(&self, reserved: [u32; Protocol::COUNT], protocol: Protocol) -> u32 {
         let p = protocol.index();
         let within = (1..self.shard.path.ledger.state.subscribers.walk_end())
@@ -118,8 +114,7 @@ impl Bed {
 #[test]
 fn the_short_way_leaves_guaranteed_ports_to_their_subscribers() {
     let mut bed = Bed::new(100, [10, 0, 0], false, false);
-    // All three are known, so the following packets may take the short way. The first one is
-    // guaranteed ports; the second one with a guarantee has no state yet.
+    // All three are known. The second subscriber with a guarantee has no state yet.
     assert_eq!(
         bed.burst(&[(0, Protocol::Udp, 0), (2, Protocol::Udp, 0), (3, Protocol::Udp, 0)]),
         [Some(Verdict::Outbound); 3]
@@ -131,12 +126,12 @@ fn the_short_way_leaves_guaranteed_ports_to_their_subscribers() {
         verdicts.extend(bed.burst(some));
     }
     let given = verdicts.iter().filter(|verdict| **verdict == Some(Verdict::Outbound)).count();
-    // Of 100 ports 20 are guaranteed; two of the others are gone.
+    // 20 of 100 are guaranteed, two others in use.
     assert_eq!(given, 78);
     assert!(verdicts[given..].iter().all(|verdict| *verdict == Some(Verdict::PortsExhausted)), "{verdicts:?}");
     assert!(bed.shard.path.short_ways - before > 40, "{} short ways", bed.shard.path.short_ways);
     assert_eq!(bed.free(Protocol::Udp), 19);
-    // Both subscribers get their guaranteed ports, to the last one.
+    // Both get all their guaranteed ports.
     let own: Vec<(u8, Protocol, u16)> = (1..12).map(|n| (0, Protocol::Udp, n)).collect();
     let verdicts = bed.burst(&own);
     assert_eq!(verdicts.iter().filter(|verdict| **verdict == Some(Verdict::Outbound)).count(), 9);

@@ -20,7 +20,6 @@ const B4: u128 = 0x2001_0db8_00b4_0000 << 64;
 const AFTR: u128 = 0xfd00 << 112 | 0xaf;
 const OWN: u128 = 0xfd00 << 112 | 1;
 
-/// What the subscriber of a flow is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Family {
     Ipv4,
@@ -56,7 +55,7 @@ fn with_hosts() -> Settings {
     settings
 }
 
-/// The packet as its host sends it, behind room. `class` marks its outer header.
+/// As its host sends it, after `ROOM` bytes. `class` marks the outer header.
 fn from_host(flow: u8, class: u8, packet: Vec<u8>) -> Option<Vec<u8>> {
     let mut frame = vec![0; ROOM];
     let start = match family_of(flow) {
@@ -92,7 +91,6 @@ struct Left {
     verdict: Option<Verdict>,
 }
 
-/// The packets that left or stayed, and the identifications of those that left for the outside.
 fn process(side: &mut Side2, now: Instant, packets: &[(PacketMeta, Vec<u8>)]) -> (Vec<Left>, Vec<[u8; 2]>) {
     let mut buffers: Vec<Vec<u8>> = packets.iter().map(|(_, bytes)| bytes.clone()).collect();
     let mut burst: Vec<Packet<'_>> =
@@ -112,7 +110,6 @@ fn process(side: &mut Side2, now: Instant, packets: &[(PacketMeta, Vec<u8>)]) ->
         }
         if packet[0] >> 4 == 4 && verdict == Some(Verdict::Outbound) {
             identifications.push([packet[4], packet[5]]);
-            // Both change together.
             packet[4..6].fill(0);
             packet[10..12].fill(0);
         }
@@ -123,7 +120,6 @@ fn process(side: &mut Side2, now: Instant, packets: &[(PacketMeta, Vec<u8>)]) ->
     (left, identifications)
 }
 
-/// Returns how many packets took the short way.
 fn compare_hosts(settings: &Settings, bursts: &[Vec<(Spec, u8)>]) -> u64 {
     let (mut short, mut long) = (Side2::new(settings, false), Side2::new(settings, true));
     let mut now = Instant::ORIGIN;
@@ -184,7 +180,7 @@ proptest! {
     }
 }
 
-/// Otherwise the comparison above would show nothing.
+/// Otherwise the comparison shows nothing.
 #[test]
 fn usual_packets_of_hosts_take_the_short_way() {
     for flow in 0..4 {

@@ -1,5 +1,5 @@
-//! The short ways with pools and tables that run full, and subscribers that come and go: ports,
-//! mappings, subscribers and counters always agree.
+//! Pools and tables run full, and subscribers come and go: ports, mappings, subscribers and
+//! counters agree after each burst.
 
 use core::net::Ipv4Addr;
 use std::collections::HashMap;
@@ -44,7 +44,6 @@ use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
-/// A packet, in small numbers.
 #[derive(Clone, Debug)]
 struct Spec {
     inside: bool,
@@ -64,14 +63,12 @@ fn spec() -> impl Strategy<Value = Spec> {
     )
 }
 
-/// An allocation, in small numbers.
 #[derive(Clone, Copy, Debug)]
 enum Mode {
     Ports {
         span: u16,
     },
-    /// Blocks per address and per subscriber, seconds until they are returned, and ports of each
-    /// block that are offered.
+    /// Blocks per address and per subscriber, seconds until their return, ports offered of each.
     Blocks {
         count: u16,
         max: u16,
@@ -102,7 +99,6 @@ impl Mode {
         Blocks { size: BlockSize::MIN, per_subscriber_max, idle: Duration::from_secs(idle) }
     }
 
-    /// Lowest and highest port, and the allocation.
     fn ports(self) -> (u16, u16, Allocation) {
         match self {
             Mode::Ports { span } => (1_030, 1_030 + span, Allocation::Ports),
@@ -149,14 +145,12 @@ fn pools(two: bool, arbitrary: bool, parity: bool, mode: Mode, selection: Select
     }
 }
 
-/// A shard, and the external endpoints seen.
 struct Bed {
     shard: Shard,
     caught: Caught,
     external: HashMap<(u8, bool, u8), SocketAddrV4>,
 }
 
-/// Processes a burst and returns the verdicts.
 fn step(bed: &mut Bed, now: Instant, specs: &[Spec]) -> Vec<Option<Verdict>> {
     let mut keys = vec![];
     let mut buffers: Vec<Vec<u8>> = vec![];
@@ -166,7 +160,7 @@ fn step(bed: &mut Bed, now: Instant, specs: &[Spec]) -> Vec<Option<Verdict>> {
         let (source, destination) = if s.inside {
             (internal, remote)
         } else {
-            // Without a mapping: to a port that is never offered, so that both decide alike.
+            // A port never offered, so both decide alike.
             (
                 remote,
                 bed.external.get(&(s.sub, s.tcp, s.port)).copied().unwrap_or(build::endpoint([203, 0, 113, 1], 500)),
@@ -206,7 +200,6 @@ fn step(bed: &mut Bed, now: Instant, specs: &[Spec]) -> Vec<Option<Verdict>> {
     ends.into_iter().map(|e| e.1).collect()
 }
 
-/// Mappings have ports of their subscriber's blocks or slice. Blocks, holders and counters agree.
 fn check_blocks(bed: &Bed) {
     let shared = bed.shard.shared();
     let mut held = HashSet::new();
@@ -222,11 +215,11 @@ fn check_blocks(bed: &Bed) {
             assert!(held.insert(block), "a block has two holders");
             let lease = shared.lease_of(block.address(), block.first_port()).expect("it is leased");
             assert_eq!((lease.block, lease.holder.address, lease.holder.realm.0), (block, s.address, s.realm));
-            // A subscriber in a penalty pool keeps the blocks of its earlier pool.
+            // A subscriber in a penalty pool keeps its earlier pool's blocks, which return by
+            // themselves.
             let is_paired = s.paired == u32::MAX || s.paired == block.address().0;
             assert!(is_paired || bed.shard.counters().penalties_begun > 0, "of the paired address");
             next = shared.ports.blocks.next(block);
-            // The blocks of the earlier pool return by themselves.
             count += u16::from(shared.pool_of(block.address()).0 == s.pool);
         }
         assert!(count <= compiled.blocks.map_or(0, |blocks| blocks.per_subscriber_max));
@@ -257,7 +250,6 @@ fn check_blocks(bed: &Bed) {
     }
 }
 
-/// Limits of a subscriber, often none.
 fn limits() -> impl Strategy<Value = SubscriberLimits> {
     let quota = || prop_oneof![1 => Just(u32::MAX), 2 => 0_u32..24];
     let rate = || {
@@ -279,7 +271,6 @@ fn limits() -> impl Strategy<Value = SubscriberLimits> {
     )
 }
 
-/// The counts of each subscriber are right and within its limits.
 fn check_books(bed: &Bed) {
     let shard = &bed.shard;
     let settings = shard.shared().settings();
@@ -375,8 +366,8 @@ proptest! {
         if is_limited {
             settings.subscriber = common;
             let subscribers = vec![Prefix::new([100, 64, 0, 12].into(), 31).unwrap()];
-            // Offenders of one pool go to the other. The formula of a deterministic pool does not
-            // know them.
+            // Offenders of one pool go to the other. A deterministic pool's formula does not know
+            // them.
             let penalty = penalty.filter(|_| two && !matches!(mode.ports().2, Allocation::Deterministic { .. }));
             let penalty = penalty.map(|refusals| Penalty {
                 pool: PoolId(0),
@@ -411,8 +402,7 @@ proptest! {
             for spec in burst { if spec.pause > 0 { now = now + Duration::from_millis(1 << spec.pause); } }
             let left = step(&mut short, now, burst);
             let right = step(&mut long, now, burst);
-            // A second search for a port takes further random numbers, so the ports differ from
-            // then on.
+            // A second search takes further random numbers.
             for exhausted in [Some(Verdict::PortsExhausted), Some(Verdict::BlockLimit)] {
                 diverged |= left.contains(&exhausted) || right.contains(&exhausted);
             }
