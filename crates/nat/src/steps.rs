@@ -1,6 +1,6 @@
-//! What to do with a packet: a decision reads a [`View`](view::View) and changes nothing; `commit`
-//! carries it out. `natrix why` and traces collect its steps in a [`report::Report`]. `natrix plan`
-//! asks for a decision against the next snapshot.
+//! What to do with a packet: a decision reads a [`View`](view::View), changes nothing, and is
+//! carried out by `commit`. [`report::Report`] collects its steps for `natrix why` and traces.
+//! `natrix plan` decides against the next snapshot.
 
 pub(crate) mod address_choice;
 pub(crate) mod call;

@@ -1,8 +1,7 @@
 //! Classes of subscribers and their limits (RFC 6888 REQ-4, REQ-5), compiled for the packet path.
 //!
-//! A subscriber's class has the longest prefix that contains its address; class 0 is for all
-//! others. Use is counted in the subscriber's record ([`crate::state::subscriber`]). An unset limit
-//! is a number that nothing reaches, so no check has a special case.
+//! The longest prefix with a subscriber's address gives its class, class 0 to all others.
+//! [`crate::state::subscriber`] counts use. An unset limit is a number that nothing reaches.
 
 use crate::routes::RouteError;
 use crate::routes::RouteTable;
@@ -27,7 +26,6 @@ use crate::verdict::Verdict;
 #[cfg(test)]
 mod tests;
 
-/// One cache line for the packet path, then what only thresholds need.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct CompiledClass {
@@ -37,11 +35,9 @@ pub(crate) struct CompiledClass {
     new_mappings: BucketRate,
     new_sessions: BucketRate,
     has_marks: bool,
-    /// New mappings must be counted because of a limit or a threshold.
     counts_mappings: bool,
-    /// Thresholds by protocol, then of sessions.
+    /// By protocol, then of sessions.
     pub(crate) marks: [Marks; Protocol::COUNT + 1],
-    /// Ports guaranteed, in pools with guarantees.
     pub(crate) reserved: [u32; Protocol::COUNT],
     pub(crate) penalty: Option<Penalty>,
 }
@@ -51,7 +47,6 @@ const _: () = assert!(
     "what every new mapping asks is in the first cache line"
 );
 
-/// A threshold in absolute numbers, with hysteresis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
     pub(crate) high: u32,
@@ -60,7 +55,6 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Never reached, and always over.
     const NEVER: Marks = Marks { high: u32::MAX, low: u32::MAX, limit: u32::MAX };
 
     pub(crate) fn new(threshold: Option<Threshold>, limit: u32) -> Marks {
@@ -124,7 +118,7 @@ impl CompiledClass {
         Ok(())
     }
 
-    /// Flows count as new mappings. [`CompiledClass::admits_port`] checks their ports.
+    /// A flow counts as a new mapping; [`CompiledClass::admits_port`] checks its port.
     pub(crate) fn admits_flow(&self, subscriber: &Subscriber, now: Instant) -> Result<(), Verdict> {
         self.has_room(subscriber, FLOW_BYTES)?;
         if !self.new_mappings.has_token(subscriber.mapping_bucket, now) {
@@ -133,7 +127,7 @@ impl CompiledClass {
         Ok(())
     }
 
-    /// `takes_record`: the session cannot use the mapping's inline slot.
+    /// `takes_record`: the session does not fit the mapping's inline slot.
     pub(crate) fn admits_session(
         &self,
         (subscriber, account): (&Subscriber, &Account),
@@ -143,7 +137,7 @@ impl CompiledClass {
         if takes_record {
             self.has_room(subscriber, EXTRA_SESSION_BYTES)?;
         } else if subscriber.sessions() > self.sessions_max {
-            // It reuses a place, but a subscriber above a lowered limit gets nothing new.
+            // Above a lowered limit, not even a place is reused.
             return Err(Verdict::SubscriberSessionQuota);
         } else if subscriber.memory() > self.memory_max {
             return Err(Verdict::SubscriberMemoryQuota);
@@ -189,7 +183,7 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    /// `common`: for subscribers without a class.
+    /// `common` is class 0.
     pub(crate) fn new(common: &SubscriberLimits, classes: &[Class], realms: usize) -> Result<Classes, RouteError> {
         let compiled =
             core::iter::once(common).chain(classes.iter().map(|class| &class.limits)).map(CompiledClass::new);
@@ -208,14 +202,13 @@ impl Classes {
         })
     }
 
-    /// The class: 0 for none, otherwise its position in the file plus one.
+    /// 0 for none, otherwise its position in the file plus one.
     #[inline]
     pub(crate) fn of(&self, realm: RealmId, address: u32) -> u16 {
         let table = self.prefixes.get(usize::from(realm.0));
         table.and_then(|table| table.lookup(address)).map_or(0, |position| position as u16 + 1)
     }
 
-    /// Class 0 if it no longer exists.
     #[inline]
     pub(crate) fn compiled(&self, class: u16) -> &CompiledClass {
         self.compiled.get(usize::from(class)).unwrap_or(&self.compiled[0])

@@ -13,7 +13,6 @@ pub(crate) struct CompiledGateway {
     ports: Box<[u16]>,
     pub(crate) disabled: u8,
     pools: Box<[bool]>,
-    /// By class; index 0 is for subscribers without a class.
     classes: Box<[bool]>,
     pub(crate) expectations_per_subscriber: u32,
     pub(crate) timeout: Duration,
@@ -58,7 +57,6 @@ impl Gateways {
         self.iter().find(|gateway| gateway.alg == alg)
     }
 
-    /// The gateway of a server's port, if it serves this pool and class.
     pub(crate) fn find(&self, protocol: Protocol, port: u16, pool: PoolId, class: u16) -> Option<&CompiledGateway> {
         let serves = |gateway: &&CompiledGateway| {
             let transports = gateway.alg.alg().map_or(&[][..], alg::Alg::transports);

@@ -3,17 +3,17 @@
 /// Small, because there may be a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The table of its kind with this index, from 0.
+    /// Index among the tables of its kind.
     Table(u32),
-    /// The file with this index, and the line, from 1.
+    /// Index of the file, and the line, from 1.
     Line(u16, u32),
 }
 
-/// Places by position in [`Settings`](crate::Settings). All values compare equal, so that
-/// reformatting a file changes nothing.
+/// Origins by position in [`Settings`](crate::Settings). All compare equal, so that reformatting a
+/// file changes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
-    /// Files of rules, then of filters, as named in the configuration.
+    /// Those of rules, then of filters, as configured.
     pub files: Vec<String>,
     /// Of rules.
     pub rules: Vec<Origin>,
@@ -32,7 +32,7 @@ impl PartialEq for Origins {
 impl Eq for Origins {}
 
 impl Origins {
-    /// For display: `3` for the fourth table, `web.csv:17` for a line.
+    /// `3` for the fourth table, `web.csv:17` for a line.
     pub fn place(&self, of: &[Origin], position: usize) -> String {
         match of.get(position) {
             Some(Origin::Table(index)) => index.to_string(),

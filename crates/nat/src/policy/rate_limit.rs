@@ -1,9 +1,8 @@
-//! Limits the ICMP errors that Natrix originates (RFC 1812 §4.3.2.8), and its replies to port
-//! control: one bucket for the worker and one for each destination, so that no noisy host uses up
-//! the share of others.
+//! Limits the ICMP errors that Natrix originates (RFC 1812 §4.3.2.8) and its port control replies,
+//! by worker and by destination, so that no noisy host uses up the share of others.
 //!
-//! A bucket holds the messages of a quarter of a second, at least eight and at most those of one
-//! second, so that a traceroute that sends its probes at once gets all answers.
+//! A bucket holds a quarter of a second's messages, at least eight and at most a whole second's: a
+//! traceroute that sends its probes at once gets all answers.
 
 use core::net::Ipv4Addr;
 
@@ -17,7 +16,6 @@ mod tests;
 
 const WAYS: usize = 4;
 const SETS: usize = 512;
-/// Messages a bucket holds at least, unless one second has fewer.
 const BURST_MIN: u64 = 8;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -25,17 +23,17 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 /// Messages a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
-    /// Of one worker.
+    /// For one worker.
     pub total: u32,
-    /// Of one address.
+    /// For one destination.
     pub each: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Rate {
-    /// Time one message costs; `None` allows none.
+    /// Nanoseconds a message costs; `None` allows none.
     interval: Option<u64>,
-    /// How far ahead of now the bucket may be while a message is allowed.
+    /// How many nanoseconds ahead of now [`Bucket::full_again`] may be.
     tolerance: u64,
 }
 
@@ -50,7 +48,6 @@ impl Rate {
         Rate { interval: Some(interval), tolerance: interval * (burst - 1) }
     }
 
-    /// The bucket after one message; `None` if it is empty.
     fn take(self, full_again: u64, now: u64) -> Option<u64> {
         let interval = self.interval?;
         let from = full_again.max(now);
@@ -60,13 +57,12 @@ impl Rate {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
-    /// Address and realm: realms may have equal addresses.
+    /// Address and realm.
     destination: u64,
-    /// When it is full again, in nanoseconds. Not after now: full.
+    /// In nanoseconds.
     full_again: u64,
 }
 
-/// The limits of one worker.
 #[derive(Debug)]
 pub struct RateLimit {
     total_rate: Rate,
@@ -94,13 +90,13 @@ impl RateLimit {
         }
     }
 
-    /// Sets a new policy; earlier use still counts.
+    /// Earlier use still counts.
     pub fn set_policy(&mut self, policy: &IcmpPolicy) {
         self.total_rate = Rate::per_second(policy.errors_per_second_max);
         self.destination_rate = Rate::per_second(policy.errors_per_second_per_destination_max);
     }
 
-    /// True if a message may be sent now; then counts it.
+    /// True if a message may be sent; counts it then.
     ///
     /// A destination without room in the table shares another's bucket: a flood makes the limit
     /// stricter, never looser.
@@ -116,7 +112,7 @@ impl RateLimit {
         let way = known.or_else(|| ways.iter().position(|b| b.full_again <= now));
         let (way, is_own) = way.map_or((shared, false), |way| (way, true));
         let Some(bucket) = ways.get_mut(way) else { return false };
-        // Check both before charging either: a refused message must cost neither.
+        // A refused message costs neither bucket anything.
         let Some(bucket_after) = self.destination_rate.take(bucket.full_again, now) else { return false };
         let Some(total_after) = self.total_rate.take(self.total, now) else { return false };
         bucket.full_again = bucket_after;

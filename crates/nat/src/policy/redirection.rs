@@ -1,4 +1,4 @@
-//! The new destination that rules give to flows: destination translation and twice NAT.
+//! Destination translation and twice NAT by rules.
 
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -9,25 +9,25 @@ use crate::types::Protocol;
 #[cfg(test)]
 mod tests;
 
-/// A redirection, by position in [`Settings::redirections`](crate::Settings::redirections).
+/// Position in [`Settings::redirections`](crate::Settings::redirections).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RedirectionId(pub u32);
 
-/// How the destination of a flow changes.
+/// The new destination of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redirection {
-    /// One of these targets, at least one (destination translation).
+    /// At least one (destination translation).
     Targets(Vec<Target>),
     /// The same host of this prefix, as long as the rule's destination (twice NAT, RFC 2663 §4.3).
     Prefix(Prefix),
 }
 
-/// The target of a rule or of a forward.
+/// A target of a rule or a forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// In host bit order: outside for a rule, inside for a forward.
+    /// Outside for a rule, inside for a forward.
     pub address: u32,
-    /// The port; `None` keeps it. Ignored for ICMP.
+    /// `None` keeps the port. Ignored for ICMP.
     pub port: Option<u16>,
     /// Relative share, at least 1.
     pub weight: u32,
@@ -44,8 +44,7 @@ impl fmt::Display for Target {
 }
 
 impl Redirection {
-    /// The remote endpoint outside. `hash` depends only on the subscriber, so that all its flows
-    /// have one target.
+    /// `hash` depends only on the subscriber, so that all its flows have one target.
     pub fn remote_outside(&self, protocol: Protocol, remote_inside: (u32, u16), hash: u64) -> (u32, u16) {
         match self {
             Redirection::Prefix(prefix) => {

@@ -1,12 +1,7 @@
-//! Refused subscribers without a record, so that subscribers that get nothing at all are visible.
+//! Refused subscribers without a record, so that subscribers that get nothing are visible too.
 //!
-//! ```text
-//!   hash of the subscriber → set of 4 entries: subscriber, refusals by cause, time of the last one
-//! ```
-//!
-//! Small, because packets with invented sources can fill it. A new entry replaces the entry of its
-//! set that was refused longest ago, whose refusals are then only in the totals and the log. An
-//! entry counts for an hour.
+//! Small, because packets with invented sources can fill it: a new entry replaces the one of its
+//! set that was refused longest ago. An entry counts for an hour.
 
 use crate::random::KeyedHash;
 use crate::state::subscriber::Refused;
@@ -52,7 +47,7 @@ impl RefusedSubscribers {
         RefusedSubscribers { entries: vec![None; WAYS * SETS].into_boxed_slice(), hash }
     }
 
-    /// Returns the refusals of a replaced entry, which can no longer be shown.
+    /// Returns the refusals of a replaced entry, which only the totals and the log keep.
     pub(crate) fn count(&mut self, now: Instant, realm: RealmId, address: u32, verdict: Verdict) -> u64 {
         let set = self.set_of(realm, address);
         let Some(set) = self.entries.get_mut(set) else { return 0 };
@@ -68,7 +63,6 @@ impl RefusedSubscribers {
         if !add_refusal(&mut new.refused, verdict) {
             return 0;
         }
-        // Free entries first, then the one refused longest ago.
         let Some(way) = set.iter_mut().min_by_key(|way| way.map(|entry| entry.last)) else { return 0 };
         let pushed_out = way.replace(new);
         pushed_out.filter(|entry| entry.is_shown(now)).map_or(0, |entry| entry.total())

@@ -1,4 +1,4 @@
-//! Rules: finds the first of an ordered list that a packet matches, at a cost independent of their
+//! Finds the first rule of an ordered list that a packet matches, at a cost independent of their
 //! number.
 //!
 //! ```text
@@ -10,11 +10,10 @@
 //! ```
 //!
 //! Tuple space search (Srinivasan, Suri, Varghese 1999). Tuples are merged if that crowds no cell
-//! (TupleMerge, Daly et al. 2017), and tables hold whole rules, so a hit costs one cold line. A
-//! port range is entered in at most two aligned blocks of the next power of 16.
+//! (TupleMerge, Daly et al. 2017), and tables hold whole rules, so a hit costs one cold line.
 //!
-//! A [`RuleSet`] is persistent: a change copies only the chunks it touches, so the packet path
-//! reads one set while the control thread makes the next.
+//! A [`RuleSet`] is persistent: a change copies only the chunks it touches, so workers read one set
+//! while the control thread makes the next.
 
 mod book;
 mod general;

@@ -9,11 +9,11 @@
 //! ```
 //!
 //! A host is the last address of the block of the longest prefix that contains it. So a block
-//! contains a host exactly if the prefix does, and everything that works with IPv4 prefixes works
-//! with blocks: the search, what hides what, what a plan compares.
+//! contains a host exactly if the prefix does, and everything made for IPv4 prefixes works with
+//! blocks.
 //!
-//! A prefix that is in no other prefix keeps its block when others are added or removed, so the
-//! counters of its rules continue.
+//! An outermost prefix keeps its block when others are added or removed, so the counters of its
+//! rules continue.
 
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -23,13 +23,12 @@ use std::collections::BTreeMap;
 use crate::types::HOSTS_FIRST;
 use crate::types::Prefix;
 
-/// Space for all blocks that are in no other block: a quarter of the addresses, so that a free
-/// place is found soon.
+/// For the outermost blocks: a quarter of the addresses, so that a free place is found soon.
 const ROOM: u64 = 1 << 27;
-/// Addresses of 224.0.0.0/3.
+/// Of 224.0.0.0/3.
 const ADDRESSES: u64 = 1 << 29;
 
-/// A prefix of IPv6 addresses; host bits are zero.
+/// Host bits are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix6 {
     address: u128,
@@ -46,17 +45,17 @@ impl Prefix6 {
         }
     }
 
-    /// Its first address.
+    /// The first address.
     pub const fn address(self) -> u128 {
         self.address
     }
 
-    /// Prefix length, 0 to 128.
+    /// 0 to 128.
     pub const fn length(self) -> u8 {
         self.length
     }
 
-    /// True if the address is in it.
+    /// True for an address of the prefix.
     pub const fn contains(self, address: u128) -> bool {
         match self.length {
             0 => true,
@@ -81,21 +80,21 @@ impl fmt::Display for Prefix6 {
 /// A prefix and what stands for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StandIn {
-    /// The prefix as written in the configuration.
+    /// As configured.
     pub prefix: Prefix6,
-    /// The block that stands for it in rules, filters and classes.
+    /// Stands for the prefix in rules, filters and classes.
     pub block: Prefix,
 }
 
-/// There are too many prefixes, or too many of them are nested.
+/// Too many prefixes, or too many in each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many IPv6 prefixes, or too many of them in each other")]
 pub struct NoRoom;
 
-/// Finds the blocks of these prefixes, in the order of their addresses.
+/// The blocks, in the order of the prefixes' addresses.
 ///
 /// # Errors
-/// There is no room for all.
+/// Not enough room for all.
 pub fn stand_ins(prefixes: impl IntoIterator<Item = Prefix6>) -> Result<Vec<StandIn>, NoRoom> {
     let mut prefixes: Vec<Prefix6> = prefixes.into_iter().collect();
     prefixes.sort_unstable();
@@ -119,7 +118,7 @@ pub fn stand_ins(prefixes: impl IntoIterator<Item = Prefix6>) -> Result<Vec<Stan
     Ok(placed(&prefixes, &parents, &sizes))
 }
 
-/// For each prefix, the longest of the others that contains it.
+/// The longest other prefix that contains each.
 fn parents(prefixes: &[Prefix6]) -> Vec<Option<usize>> {
     let mut parents = Vec::with_capacity(prefixes.len());
     let mut around: Vec<usize> = Vec::new();
@@ -134,7 +133,7 @@ fn parents(prefixes: &[Prefix6]) -> Vec<Option<usize>> {
 }
 
 fn placed(prefixes: &[Prefix6], parents: &[Option<usize>], sizes: &[u64]) -> Vec<StandIn> {
-    // Larger ones first: then each place is free as a whole, or taken as a whole.
+    // Larger ones first: then each place is free or taken as a whole.
     let mut order: Vec<usize> = (0..prefixes.len()).collect();
     order.sort_by_key(|at| (parents[*at].is_some(), core::cmp::Reverse(sizes[*at]), *at));
     let mut starts = vec![0; prefixes.len()];
@@ -156,13 +155,12 @@ fn placed(prefixes: &[Prefix6], parents: &[Option<usize>], sizes: &[u64]) -> Vec
         taken.insert(place * size, (place + 1) * size);
     }
     let mut next = starts.clone();
-    // Parents get their start before their children, because they are shorter, so larger or of the
-    // same size. Equally deep ones do not depend on each other.
+    // By depth, so that parents get their start before their children.
     let mut inner: Vec<usize> = (0..prefixes.len()).filter(|at| parents[*at].is_some()).collect();
     inner.sort_by_key(|at| (depth(parents, *at), core::cmp::Reverse(sizes[*at]), *at));
     for at in inner {
         let Some(parent) = parents[at] else { continue };
-        // If the parent is ::/0: after the block that stands for all other hosts.
+        // In ::/0, after the block that stands for all other hosts.
         if prefixes[parent].length == 0 && next[parent] == 0 {
             next[parent] = sizes[at];
         }
@@ -190,7 +188,6 @@ fn hash(prefix: Prefix6) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Finds what stands for a host.
 #[derive(Clone, Debug)]
 pub(crate) struct StandIns {
     /// The block of each address up to the next entry.
@@ -242,7 +239,6 @@ mod tests {
         Prefix6::new(address.parse::<Ipv6Addr>().unwrap().to_bits(), length.parse().unwrap()).unwrap()
     }
 
-    /// Each block contains exactly the hosts of its prefix, of all prefixes and hosts near them.
     fn check(all: &[Prefix6]) {
         let named = stand_ins(all.iter().copied()).unwrap();
         let found = StandIns::new(&named);

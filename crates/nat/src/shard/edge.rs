@@ -1,5 +1,4 @@
-//! The edge to IPv6 hosts: what arrives from them becomes IPv4 before the engine sees it, and what
-//! the engine sends them becomes IPv6 again.
+//! The edge to IPv6 hosts: the engine sees their packets as IPv4.
 //!
 //! ```text
 //!   IPv6 ──► arrive: host, its number ──► [ from the number, IPv4 ] ──► passes and steps of NAT44
@@ -8,11 +7,10 @@
 //! ```
 //!
 //! Packets of established sessions are not written as IPv4 in between: the passes of NAT44 get the
-//! number beside the headers as they came, and these are read and written once ([`HostPackets`]).
-//! All other packets become IPv4 first, and last IPv6.
+//! number beside the original headers, which are read and written once ([`HostPackets`]).
 //!
-//! NAT64 translates (RFC 7915), a softwire is taken off and put on (RFC 6333): everything else is
-//! the same for both, and for IPv4 subscribers. The hop limit is decremented once, by the engine.
+//! Only here do NAT64 (RFC 7915) and softwires (RFC 6333) differ. The engine decrements the hop
+//! limit.
 
 pub(in crate::shard) mod arrive;
 mod depart;
@@ -42,41 +40,39 @@ use arrive::Plain;
 use probe::Probes;
 use wire::ipv4::is_tcp_or_udp;
 
-/// Bytes that a packet may grow in front: the headers of a softwire, or of a translation.
+/// Bytes that a packet may grow in front.
 pub(in crate::shard) const ROOM: usize = 64;
 
 const _: () = assert!(ROOM >= translate::ROOM && ROOM >= wire::ipv6::HEADER_LENGTH, "there is room for any header");
 
-/// The result of sending a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Sent {
     Left,
-    /// It waits for the rest of its datagram, and has no verdict so far.
+    /// It waits for the rest of its datagram, without a verdict.
     Kept,
 }
 
-/// Packets of a burst that come from IPv6 hosts, or go to them. A value is valid only after its
-/// pass.
+/// Packets of a burst from and to IPv6 hosts, a bit or an entry for each. A value is valid only
+/// after its pass.
 pub(in crate::shard) struct HostPackets {
     plain: [Plain; BURST_MAX],
-    /// Bits of packets, here and below: they came from hosts, and are as they came. What is known
-    /// about them is in `plain` and `internal`.
+    /// From hosts, unchanged; `plain` and `internal` describe them.
     pending: u64,
-    /// The packets among these that are translated; also others.
+    /// Of `pending`, those to translate; also others.
     nat64: u64,
-    /// They go to hosts, and are as they came from outside. `ends` has their internal endpoint.
+    /// To hosts, unchanged; `ends` has their internal endpoint.
     pending_in: u64,
-    /// They go to hosts, and are as they would be for an IPv4 host.
+    /// To hosts, written as for an IPv4 host.
     further: u64,
-    /// The records that are probably those of the hosts of plain packets; 0 for none.
+    /// Probable host records of plain packets; 0 for none.
     candidates: [u32; BURST_MAX],
     /// Of plain packets: [`InternalKey::word`](crate::state::mapping::InternalKey::word), at first
-    /// with the address 0.
+    /// with address 0.
     internal: [u64; BURST_MAX],
-    /// New endpoints of pending packets: of those from hosts the source, once the session is found.
+    /// The new source of packets from hosts, once the session is found.
     ends: [(u32, u16); BURST_MAX],
     identifications: [u16; BURST_MAX],
-    /// Places of the records of hosts that packets go to.
+    /// Places of the receiving hosts' records.
     departing: [u32; BURST_MAX],
 }
 
@@ -103,34 +99,30 @@ impl HostPackets {
         self.pending >> i & 1 != 0
     }
 
-    /// Length of the IPv4 packet that a pending packet becomes.
+    /// Length as IPv4.
     #[inline(always)]
     pub(in crate::shard) const fn length(&self, i: usize) -> u16 {
         self.plain[i].length
     }
 
-    /// A steady packet from outside goes to this internal endpoint, of a host.
     #[inline(always)]
     pub(in crate::shard) const fn postpone(&mut self, i: usize, end: (u32, u16)) {
         self.ends[i] = end;
         self.pending_in |= 1 << i;
     }
 
-    /// Another packet goes to a host.
     #[inline(always)]
     pub(in crate::shard) const fn add_further(&mut self, i: usize) {
         self.further |= 1 << i;
     }
 }
 
-/// Kept between bursts.
 pub(in crate::shard) struct Edge {
-    /// Time of the current call.
     now: Instant,
     incoming: Box<[Incoming; BURST_MAX]>,
     /// For own packets to hosts. `None` while in use.
     buffer: Option<Box<[u8; ROOM + PACKET_BUFFER_BYTES]>>,
-    /// The next identification for fragments of softwire packets.
+    /// Of the next fragmented softwire packet.
     identification: u32,
     /// `None` while in use.
     reassembly: Option<Box<Reassembly>>,
@@ -200,11 +192,11 @@ pub(in crate::shard) fn verdict_of(reason: translate::Reason) -> Verdict {
     }
 }
 
-/// True if an IPv4 packet of `length` bytes is whole, without options, and TCP or UDP: at the edge
-/// only addresses and checksums change. The engine judges everything else.
+/// True for a whole TCP or UDP packet without options: the edge changes only addresses and
+/// checksums, and the engine judges the rest.
 #[inline(always)]
 fn is_plain(header: &[u8; HEADERS], length: usize) -> bool {
-    /// Version and length of the header, length of the packet, fragment offset and More Fragments.
+    /// Version, header length, total length, fragment offset and More Fragments.
     const FIXED: u64 = 0xff00_ffff_0000_3fff;
     let first = header.first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
     first & FIXED == 0x45 << 56 | (length as u64) << 32 && length >= HEADERS && is_tcp_or_udp(header[ip::PROTOCOL])
@@ -216,7 +208,6 @@ impl PacketPath {
         egress.next_hop >= self.ledger.shared.transition.first_hop
     }
 
-    /// Drops fragments that wait too long for the rest, and probes idle connections.
     pub(in crate::shard) fn maintain_edge<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         self.edge.now = now;
         let timeout = self.ledger.shared.settings().timeouts.fragment;
@@ -228,7 +219,7 @@ impl PacketPath {
         }
     }
 
-    /// RFC 6333 §6.3: reports that the memory for datagrams is soon full, and when that ends.
+    /// Reports when the memory for datagrams is nearly full, and when that ends (RFC 6333 §6.3).
     fn watch_reassembly(&mut self, now: Instant) {
         let crossed = self.edge.reassembly.as_mut().and_then(|reassembly| reassembly.crossing());
         if let Some((is_high, percent)) = crossed {
@@ -236,8 +227,6 @@ impl PacketPath {
         }
     }
 
-    /// Counts a fragment that was dropped for `verdict`, and the fragments that were kept of its
-    /// datagram.
     fn count_dropped_fragments(&mut self, now: Instant, verdict: Verdict, held: u32) {
         self.ledger.counters.verdicts[verdict.index()] += u64::from(held);
         if matches!(verdict, Verdict::ReassemblyFull | Verdict::ReassemblyQuota) {
@@ -245,7 +234,6 @@ impl PacketPath {
         }
     }
 
-    /// Counts fragments that were dropped for a new datagram.
     fn count_displaced_fragments(&mut self, now: Instant, reassembly: &mut Reassembly) {
         let displaced = reassembly.take_displaced();
         if displaced != 0 {

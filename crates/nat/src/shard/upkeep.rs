@@ -16,11 +16,10 @@ use crate::time::Instant;
 use crate::types::WorkerId;
 use crate::upkeep::walk::Pace;
 
-/// Of the walk over host records. They linger for many seconds, so no round has to be fast.
+/// Host records linger for many seconds, so no round has to be fast.
 const HOSTS: Pace = Pace { round_micros: 4_000_000, per_micro_max: 2, per_call_min: 0, per_call_max: 32 };
 
 impl Ledger {
-    /// One bounded step of each walk.
     pub(in crate::shard) fn maintain(&mut self, now: Instant) {
         let elapsed = now.saturating_since(self.upkeep.sweep.last).as_micros();
         self.upkeep.sweep.last = now;
@@ -48,7 +47,6 @@ impl Ledger {
         self.retell(now, elapsed);
     }
 
-    /// Writes what the event log has held back long enough.
     pub(in crate::shard) fn maintain_events(&mut self, now: Instant) {
         let settings = self.shared.settings().events;
         self.events.maintain(now, &settings);

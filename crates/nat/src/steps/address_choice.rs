@@ -1,5 +1,3 @@
-//! Chooses the external address a subscriber is paired with.
-
 use core::sync::atomic::Ordering;
 
 use crate::external::ports::PortClass;
@@ -14,11 +12,10 @@ use crate::steps::view::View;
 use crate::types::AddressIndex;
 use crate::verdict::Verdict;
 
-/// Addresses searched for one packet. Failures are noted, so the next packet continues with others.
+/// Searched for one packet. The next one continues with others.
 const CANDIDATES_MAX: u32 = 64;
 
 impl View<'_> {
-    /// An address with a free port, or in a pool of blocks with a free block.
     pub(crate) fn choose_address(
         &self,
         key: &InternalKey,
@@ -37,7 +34,7 @@ impl View<'_> {
             Selection::LeastUsed => {
                 let (one, other) = (random.below(compiled.count), random.below(compiled.count));
                 let ports = &self.snapshot.ports;
-                // First by leased ports, because nobody else can get those; then by subscribers.
+                // Leased ports first, because nobody else can get those.
                 let use_of = |n: u32| {
                     let address = self.open_address(compiled, n);
                     (ports.ports_leased(address), ports.paired_subscribers(address))
@@ -90,9 +87,6 @@ impl View<'_> {
             })
     }
 
-    /// # Errors
-    /// [`Verdict::PortsExhausted`] if the pool has no room, [`Verdict::AddressDraining`] if all of
-    /// it drains.
     pub(crate) fn address_at(
         &self,
         place: Place,
@@ -118,7 +112,7 @@ impl View<'_> {
         self.snapshot.choices(compiled)[n as usize]
     }
 
-    /// Room for one more subscriber: a free port, or a free block.
+    /// For one more subscriber.
     pub(crate) fn has_room(
         &self,
         compiled: &CompiledPool,
@@ -143,9 +137,8 @@ impl View<'_> {
     }
 }
 
-/// Not keyed, so that it is the same after each restart.
+/// Not keyed, so the same after restarts. The finaliser of SplitMix64.
 fn home(subscriber: u64, count: u32) -> u32 {
-    // The finaliser of SplitMix64.
     let mixed = (subscriber ^ subscriber >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     ((u128::from(mixed ^ mixed >> 31) * u128::from(count)) >> 64) as u32

@@ -1,8 +1,6 @@
-//! Decides about tunnelled packets of PPTP calls (RFC 2637 §4): IP protocol 47, with a call
-//! identifier in place of ports.
-//!
-//! The identifier of a call is leased like a query identifier ([`CALL_SPACE`]), so the door leads
-//! to its mapping and to its worker. Only a grant of [`Kind::Call`] lets its packets through.
+//! Tunnelled packets of PPTP calls (RFC 2637 §4): IP protocol 47, with a call identifier in place
+//! of ports. The identifier is leased like a query identifier ([`CALL_SPACE`]), so the door leads
+//! to its mapping and worker. Only a grant of [`Kind::Call`] lets packets through.
 
 use crate::headers::gre;
 use crate::headers::parse::Class;
@@ -27,10 +25,8 @@ use crate::types::Facing;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
 
-/// What happens to a packet of a call from inside.
 pub(crate) struct Calling {
     pub(crate) judged: Option<Judged>,
-    /// The mapping of the call and its way.
     pub(crate) leaves: Result<(u32, Way), NoCall>,
 }
 
@@ -51,13 +47,12 @@ impl From<NoWay> for NoCall {
     }
 }
 
-/// The packet as it would be if no gateway knew call identifiers.
+/// The packet as if no gateway knew call identifiers.
 pub(crate) fn without_call(parsed: &Parsed) -> Parsed {
     Parsed { destination_port: 0, class: Class::Other, ..*parsed }
 }
 
 impl View<'_> {
-    /// The grant of a packet from inside.
     pub(crate) fn call_of(&self, now: Instant, key: &CallKey) -> Option<u32> {
         let store = self.state.control_sessions.as_ref()?;
         store.calls.find(key, |index| {
@@ -76,7 +71,7 @@ impl View<'_> {
         });
     }
 
-    /// `None`: of no call.
+    /// `None` without a call.
     pub(crate) fn decide_call_out<T: Report>(
         &self,
         now: Instant,
@@ -116,7 +111,7 @@ impl View<'_> {
         Ok((mapping, Way::Out(hop)))
     }
 
-    /// `None`: of no call.
+    /// `None` without a call.
     pub(crate) fn decide_call_in<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Option<Decided> {
         // Without gateways there are no calls, on any worker.
         self.state.control_sessions.as_ref()?;

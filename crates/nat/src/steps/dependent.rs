@@ -1,5 +1,5 @@
-//! Decides whether a packet opens an endpoint-dependent session, and on which external port: one
-//! shared with other sessions (ADR 11), or one that leads to several targets. A shared port is:
+//! Endpoint-dependent sessions and their external ports, which lead to several targets or are
+//! shared (ADR 11):
 //!
 //! ```text
 //!   a random port that this worker shares, without a session to this remote endpoint
@@ -54,13 +54,12 @@ use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
 const TARGET_HASH: u64 = 0x7a26;
-/// Random shared ports tried before a new port is taken.
+/// Random shared ports tried before a new port.
 const PROBES: u32 = 8;
-/// Shared ports tried in order if no new port is available.
+/// Shared ports tried in order if there is no new port.
 const LAST_PROBES: u32 = 64;
 /// Ports searched for one that only other workers share.
 const BORROWABLE_PROBES: usize = 256;
-/// Addresses searched for shared ports if none has a free port.
 const ADDRESS_PROBES: usize = 16;
 
 #[derive(Clone, Copy)]
@@ -74,7 +73,7 @@ pub(crate) struct DependentAsk<'k> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortSource {
-    /// The record's number. Sessions of this worker share the port, or did.
+    /// Number of the port's record. Sessions of this worker share the port, or did.
     Own(u32),
     Borrowed,
     New,
@@ -110,7 +109,6 @@ pub(crate) enum NoDependent {
     Drop(Verdict),
     Return(NoWay),
     Refuse(Verdict),
-    /// No port can be shared.
     MappingServes,
 }
 
@@ -120,7 +118,7 @@ fn class_in(compiled: &CompiledPool, class: PortClass) -> Option<PortClass> {
 }
 
 impl View<'_> {
-    /// The remote endpoint outside, if a packet should open an endpoint-dependent session.
+    /// The remote endpoint outside; `None` if the packet should open no such session.
     pub(crate) fn dependent_wanted(
         &self,
         key: &InternalKey,
@@ -135,8 +133,8 @@ impl View<'_> {
                 Some(self.snapshot.redirection(redirection)?.remote_outside(key.protocol, remote_inside, hash))
             }
             RuleAction::Translate { mapping: MappingKind::EndpointDependent, pool } => {
-                // A static or existing mapping and a port by formula (RFC 7422) have their external
-                // endpoint to themselves.
+                // Static mappings, existing mappings and ports by formula (RFC 7422) share no
+                // external endpoint.
                 let pool = || pool.or_else(|| self.snapshot.pool_for(key.realm, key.address.into()));
                 let has_own = has_mapping
                     || self.static_mapping_of(key).is_some()
@@ -174,8 +172,8 @@ impl View<'_> {
             Err(verdict @ (Verdict::PortsExhausted | Verdict::SubscriberPortQuota)) => {
                 let at_quota = verdict == Verdict::SubscriberPortQuota;
                 report.step(|| Step::NoSharedPort { remote: endpoint(remote), at_quota });
-                // A mapping will do if the subscriber can have one, because its blocks may have
-                // ports left. A changed destination needs an endpoint-dependent session.
+                // The subscriber's blocks may have ports left for a mapping. A changed destination
+                // needs an endpoint-dependent session.
                 let serves = matches!(action, RuleAction::Translate { .. }) && !at_quota;
                 Err(if serves { NoDependent::MappingServes } else { NoDependent::Refuse(verdict) })
             }
@@ -210,8 +208,7 @@ impl View<'_> {
             compiled,
             class: port_class(key.port, compiled),
             remote: remote_outside,
-            // The expired session ends first, and its port may then no longer count for the
-            // subscriber.
+            // The expired session ends first, and its port may then not count.
             may_open: self.admits_port(key, u32::from(expired.is_some_and(|index| self.is_last_on_port(index)))),
             now,
         };
@@ -327,8 +324,8 @@ impl View<'_> {
         found.ok_or(search.exhausted())
     }
 
-    /// A random address of a full pool that has a port to share: a single one of a block that
-    /// cannot be leased, or a shared one.
+    /// An address of a full pool that has a shared port, or a single port of a block that cannot be
+    /// leased.
     fn address_to_share(&self, search: &Search<'_>, random: &mut Random) -> Option<AddressIndex> {
         let (compiled, protocol) = (search.compiled, search.key.protocol);
         let has_single = |address: AddressIndex| self.snapshot.ports.has_single_port(address, protocol, search.class);
@@ -360,7 +357,7 @@ impl View<'_> {
         from_there.find(|address| suits(*address))
     }
 
-    /// A subscriber at its port limit only shares ports that carry sessions.
+    /// At its port limit, a subscriber only shares ports that carry sessions.
     fn shared_port(
         &self,
         search: &Search<'_>,
@@ -443,8 +440,8 @@ impl View<'_> {
         found.or_else(|| picked.find(|port| *port != 0))
     }
 
-    /// In a pool with blocks: a port next to others that this worker shares, or in an unused block.
-    /// Scattered ports would leave few blocks to lease.
+    /// Next to ports that this worker shares, or in an unused block: scattered ports would leave
+    /// few blocks to lease.
     fn port_among_shared(
         &self,
         compiled: &CompiledPool,
@@ -476,7 +473,6 @@ impl View<'_> {
         ports.pick_within(&PortRange::of_block(block), protocol, None, Taker::Anyone, random)
     }
 
-    /// A port that only other workers share.
     fn borrowable_port(&self, search: &Search<'_>, group: Group, random: &mut Random) -> Option<u16> {
         let (ports, known) = (&self.snapshot.ports, &self.state.shared_ports);
         // This worker has already tried its own ports.
@@ -502,14 +498,14 @@ impl View<'_> {
         })
     }
 
-    /// True if the port no longer counts for its opener after the end of this session.
+    /// True if the port no longer counts for its opener after this session.
     fn is_last_on_port(&self, index: u32) -> bool {
         let flow = self.state.flows.get(index);
         let port = flow.generation().is_none().then(|| self.state.shared_ports.get(flow.port)).flatten();
         port.is_some_and(|port| port.is_last_of_opener(flow.subscriber))
     }
 
-    /// How long the five-tuple is held down if the session ends now (RFC 6888 REQ-8).
+    /// For the five-tuple, if the session ends now (RFC 6888 REQ-8).
     pub(crate) fn hold_down_of(&self, flow: &Flow) -> Duration {
         let Some(address) = self.snapshot.address_index(flow.external().0.into()) else { return Duration::ZERO };
         let compiled = self.snapshot.compiled_pool(address);
@@ -518,7 +514,7 @@ impl View<'_> {
         if is_free { Duration::ZERO } else { compiled.reuse_delay }
     }
 
-    /// For a packet from outside without a live session to one of several targets.
+    /// For a packet from outside without a live session.
     pub(crate) fn decide_lead(
         &self,
         now: Instant,
@@ -548,7 +544,7 @@ impl View<'_> {
         Ok(NewLead { key, outside: *outside, position: aim.position, owner, entered, over })
     }
 
-    /// Sessions of a target take no port, so the pool may be full: a new subscriber is then paired
+    /// A target's sessions take no port, so the pool may be full: a new subscriber is then paired
     /// with the address at which it was reached.
     fn entry_of_target(&self, key: &InternalKey, external: u32, random: &mut Random) -> Result<Entered, Verdict> {
         let pool = self.snapshot.pool_for(key.realm, key.address.into()).ok_or(Verdict::SourceNotSubscriber)?;

@@ -1,4 +1,4 @@
-//! What an external endpoint leads to. This is the only place that decides it.
+//! Only here is decided what an external endpoint leads to:
 //!
 //! ```text
 //!   port table:  another worker's        ─► Elsewhere
@@ -31,22 +31,21 @@ use crate::types::WorkerId;
 pub(crate) enum Door {
     Mapping(u32),
     Session(u32),
-    /// No session on the shared port has this remote endpoint.
+    /// Without a session to this remote endpoint.
     Shared,
-    /// An inactive static mapping. `expired`: the mapping of this worker that last had the
-    /// endpoint.
+    /// Inactive. `expired`: this worker's mapping that last had the endpoint.
     Static {
         inside: Inside,
         expired: Option<u32>,
     },
     Target(Aim),
-    /// Another worker owns the endpoint, or is the next that may have its session. `turn`: see
+    /// The endpoint's owner, or the next worker that may have its session. `turn`: as in
     /// [`crate::headers::packet::PacketMeta::turn`].
     Elsewhere {
         worker: WorkerId,
         turn: u8,
     },
-    /// Natrix itself, on an unused port of an address that a pool shares.
+    /// Natrix itself: an unused port of an address that a pool shares.
     Own,
     Nobody,
     NotExternal(Option<Local>),
@@ -55,11 +54,11 @@ pub(crate) enum Door {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Towards {
     pub(crate) key: OutsideKey,
-    /// An ICMP query leads only to Natrix itself, or to a subscriber with a whole address.
+    /// Leads only to Natrix itself, or to a subscriber with a whole address.
     is_query: bool,
-    /// How many of the workers that may have its session the packet has visited.
+    /// Workers visited, of those that may have its session.
     turn: u8,
-    /// Another worker has ended the expired mapping that the port table may still name.
+    /// Another worker has ended the mapping that the port table may still name.
     is_vacated: bool,
 }
 
@@ -92,7 +91,7 @@ impl Towards {
     }
 }
 
-/// 0 for ICMP queries, whose identifier belongs to the mapping.
+/// 0 for ICMP, whose identifier belongs to the mapping.
 #[inline]
 pub(crate) fn remote_port(protocol: Protocol, port: u16) -> u16 {
     if protocol == Protocol::Icmp { 0 } else { port }
@@ -149,7 +148,7 @@ impl View<'_> {
                 Entry::Door(found.map_or(Door::Shared, Door::Session))
             }
             Some((_, mapping)) if !self.state.is_alive(mapping.0, now) => Entry::Expired(mapping.0),
-            // An older mapping keeps its sessions; everything else belongs to the targets.
+            // An older mapping keeps its sessions; the targets have everything else.
             Some((_, mapping)) if has_targets && !self.has_session(mapping.0, address, &to.key, now) => Entry::Free,
             Some((_, mapping)) => Entry::Door(Door::Mapping(mapping.0)),
         }

@@ -1,4 +1,4 @@
-//! Decides about grants: the external port of a new one, and which remotes a grant admits.
+//! The external port of a new grant, and the remotes that a grant admits.
 
 use alg::AlgId;
 
@@ -33,15 +33,13 @@ use zerocopy::FromZeros;
 
 /// RFC 6887 §11.3: never given to anyone, because PCP itself uses them.
 const PCP_PORTS: core::ops::RangeInclusive<u16> = 5_350..=5_351;
-/// Draws before giving up, if each one is a port that must not be granted.
+/// Draws may give ports that must not be granted.
 const DRAWS: usize = 16;
 
-/// Why no port can be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// Refused with the verdict of a packet from inside.
+    /// As for a packet from inside.
     Verdict(Verdict),
-    /// Not the external endpoint that was asked for.
     OtherEndpoint,
 }
 
@@ -56,7 +54,7 @@ pub(crate) fn may_be_granted(protocol: Protocol, port: u16) -> bool {
 }
 
 impl View<'_> {
-    /// A mapping for a grant: that of a packet from inside, if possible with the suggested port.
+    /// As for a packet from inside, if possible with the suggested port.
     pub(crate) fn decide_granted(
         &self,
         ask: &Ask<'_>,
@@ -74,14 +72,13 @@ impl View<'_> {
                 (new.external, new.entered) = (external, entered);
             }
             let External { address, port, source } = new.external;
-            // With a new block, the port is drawn with the lease; until then it is 0.
+            // The lease of a new block draws the port; until then it is 0.
             let is_drawn_later = matches!(source, Source::Lease { .. });
             let external = Endpoint::new(self.snapshot.address(address), port);
             if let Suggested::Only(wish) = suggested
                 && !wish.fits(external)
             {
                 if wish.port == 0 && !is_drawn_later {
-                    // Another port of this address may be free.
                     continue;
                 }
                 return Err(Denied::OtherEndpoint);
@@ -99,7 +96,7 @@ impl View<'_> {
         })
     }
 
-    /// Room for the record that keeps the mapping, beside the mapping itself.
+    /// For the record that keeps the mapping.
     fn admit_hold(&self, ask: &Ask<'_>, new: &NewMapping) -> Result<(), Verdict> {
         if self.state.sessions.is_full() {
             return Err(Verdict::SessionTableFull);
@@ -112,9 +109,9 @@ impl View<'_> {
         compiled.admits_session((&record, &account), true, ask.now)
     }
 
-    /// The suggested endpoint, if the subscriber could have drawn it: a port of its slice or
-    /// blocks, or a free one at its paired address. A subscriber without an address may choose it.
-    /// Port 0 at another address means the port that was drawn.
+    /// The suggested endpoint, if the subscriber could have drawn it: in its slice or blocks, or a
+    /// free one at its paired address. Without an address, it may choose one. Port 0 at another
+    /// address means the drawn port.
     fn external_as_wished(
         &self,
         key: &InternalKey,
@@ -190,8 +187,8 @@ impl View<'_> {
         Some((External { address, port, source }, entered))
     }
 
-    /// A run of ports that this subscriber could have, around one that it draws: the first port,
-    /// their number (at most `wanted`), and the address.
+    /// Around a port that the subscriber draws: the first, their number (at most `wanted`), and the
+    /// address.
     pub(crate) fn run_of_ports(
         &self,
         ask: &Ask<'_>,
@@ -221,7 +218,6 @@ impl View<'_> {
         Some((first, last - first + 1, address))
     }
 
-    /// What grants say about a remote without a session at this mapping.
     pub(super) fn admission_by_grant<T: Report>(
         &self,
         now: Instant,
@@ -247,7 +243,6 @@ impl View<'_> {
         admission
     }
 
-    /// The registration of this mapping that admits the remote endpoint.
     pub(crate) fn registration(&self, now: Instant, index: u32, remote: (u32, u16)) -> Option<&Grant> {
         if self.state.grants.is_empty() {
             return None;
@@ -257,8 +252,7 @@ impl View<'_> {
         Some(self.state.grants.get(found))
     }
 
-    /// Registrations with this remote endpoint of a phone over UDP that sends from this mapping and
-    /// listens at other, registered ports.
+    /// Of a phone over UDP that sends from this mapping and listens at other, registered ports.
     pub(crate) fn registrations_elsewhere(
         &self,
         now: Instant,
@@ -279,22 +273,21 @@ impl View<'_> {
         grant.is_registration() && grant.is_alive(now) && grant.admits(remote)
     }
 
-    /// Until when a packet of this remote endpoint may wait for an answer, if a gateway reads it
-    /// because of a registration.
+    /// Until when a packet of this remote endpoint may wait for an answer, if a registration has a
+    /// gateway read it.
     pub(crate) fn awaits_answer_until(&self, now: Instant, index: u32, remote: (u32, u16)) -> Option<Instant> {
         let grant = self.registration(now, index, remote)?;
         let Origin::Alg(alg) = grant.origin() else { return None };
         Some(grant.expires().min(now + self.gateway_serving(alg, index)?.timeout))
     }
 
-    /// This gateway, if it serves the pool and the class of the mapping.
+    /// `None` if the gateway does not serve the mapping's pool and class.
     pub(crate) fn gateway_serving(&self, alg: AlgId, index: u32) -> Option<&CompiledGateway> {
         let pool = self.pool_of_mapping(index)?.id;
         let class = self.class_now(self.state.mappings.get(index).subscriber);
         self.snapshot.gateways.of(alg).filter(|gateway| gateway.serves(pool, class))
     }
 
-    /// What asked for this mapping.
     pub(crate) fn origins_of(&self, index: u32, now: Instant) -> impl Iterator<Item = Origin> + '_ {
         let (key, grants) = (self.state.mappings.get(index).key(), &self.state.grants);
         let of_mapping = self.state.grants_beside(key.realm, key.address).map(|grant| grants.get(grant));
@@ -303,7 +296,7 @@ impl View<'_> {
             .map(|grant| grant.origin())
     }
 
-    /// Whether packets keep the mapping alive, not only a grant.
+    /// True if packets, not only a grant, keep the mapping alive.
     pub(crate) fn has_real_session(&self, now: Instant, index: u32) -> bool {
         let mapping = self.state.mappings.get(index);
         if mapping.has_live_session(now) {

@@ -17,8 +17,8 @@ use crate::types::RealmId;
 
 pub(crate) const NOTHING: PerProtocol = [0; Protocol::COUNT];
 
-/// What the address can honour. It is less if the address offers fewer ports than before, or if
-/// others took ports before it kept any.
+/// Less than the guarantee if the address offers fewer ports than before, or others took ports
+/// before it kept any.
 fn backed(stock: [Stock; Protocol::COUNT], address: AddressIndex, account: &Account) -> PerProtocol {
     if !account.is_guaranteed(address) {
         return NOTHING;
@@ -59,7 +59,6 @@ impl View<'_> {
         self.reserved_in(compiled, self.class_of(key.realm, key.address), key.realm, key.address)
     }
 
-    /// What can be guaranteed to all subscribers of an address, and what is.
     pub(crate) fn stock(
         &self,
         guarantees: &Guarantees,
@@ -92,8 +91,7 @@ impl View<'_> {
         stock.into_iter().zip(reserved).all(|(stock, wanted)| stock.room() >= wanted)
     }
 
-    /// An address with a free port, preferably a kept one, if none has room for the whole
-    /// guarantee.
+    /// A free port, preferably a kept one, if no address has room for the whole guarantee.
     pub(crate) fn address_with_part_of_guarantee(
         &self,
         compiled: &CompiledPool,
@@ -126,7 +124,7 @@ impl View<'_> {
         guarantee(reserved, has)
     }
 
-    /// The guarantee as the next mapping will find it. `None` if nothing is guaranteed.
+    /// As the next mapping finds it. `None` if nothing is guaranteed.
     pub(crate) fn guarantee_now(
         &self,
         subscriber: Option<u32>,
@@ -223,8 +221,7 @@ impl View<'_> {
         Some(FromGuaranteed { share, is_own: true, needs_all })
     }
 
-    /// Guarantees as much as possible now; true if that is everything. Changes counts that workers
-    /// share.
+    /// As much as possible; true if that is everything. Changes counts that workers share.
     pub(crate) fn guarantee_to(
         &self,
         account: &mut Account,

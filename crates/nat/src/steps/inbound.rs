@@ -1,5 +1,4 @@
-//! Decides about a packet to an external endpoint: from outside, or in the second half of a
-//! hairpin.
+//! A packet to an external endpoint: from outside, or in the second half of a hairpin.
 
 use crate::external::load_balancing::Aim;
 use crate::external::load_balancing::Group;
@@ -47,13 +46,12 @@ use crate::types::is_host_number;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
-/// With more sessions than this, a mapping gets none for calls over UDP to a registration.
 const REGISTERED_SESSIONS_MAX: u16 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
     Outside,
-    /// Its source is translated already. Never hairpinned again.
+    /// The source is translated. Never hairpinned again.
     Hairpin,
 }
 
@@ -65,7 +63,7 @@ impl Via {
         }
     }
 
-    /// The side that gets the ICMP error if the packet ends here.
+    /// Gets the ICMP error if the packet ends here.
     pub(crate) fn side(self) -> Side {
         match self {
             Via::Outside => Side::Outside,
@@ -104,9 +102,8 @@ impl Inbound<'_> {
     }
 }
 
-/// What to do, and what must be counted however the packet ends.
 pub(crate) struct Decided {
-    /// `None` if the filters were not asked.
+    /// `None` if the filters were not asked. Counted however the packet ends.
     pub(crate) judged: Option<Judged>,
     pub(crate) ruling: Option<Ruling>,
     pub(crate) act: Act,
@@ -115,16 +112,16 @@ pub(crate) struct Decided {
 /// What a session that a packet from outside opens is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenedFor {
-    /// The packet, which ends here without one.
+    /// The packet itself, which ends here without one.
     Packet,
     /// Its answers only.
     Answers,
-    /// The gateway that reads the packet if it has one.
+    /// A gateway, which reads the packets of a session.
     Gateway,
 }
 
 pub(crate) enum Act {
-    /// By a session, or without one if the pool does not filter.
+    /// Without a session if the pool does not filter.
     Enter {
         mapping: u32,
         session: Option<SessionRef>,
@@ -187,10 +184,9 @@ impl From<NoWay> for Act {
     }
 }
 
-/// Whether a packet to a static mapping or a target may open it.
 fn may_open(parsed: &Parsed, protocol: Protocol) -> Result<(), Verdict> {
     match parsed.class {
-        // Only the first fragment, which has the ports, opens anything.
+        // Only the first fragment has ports.
         Class::LaterFragment => Err(Verdict::FragmentRefused),
         Class::IcmpReply => Err(Verdict::NoMapping),
         _ if parsed.fragment_offset != 0 => Err(Verdict::FragmentRefused),
@@ -207,7 +203,6 @@ fn filtering_of(admission: Option<Admission>, protocol: Protocol, compiled: &Com
 }
 
 impl<'a> View<'a> {
-    /// For TCP, UDP and ICMP queries to an address that is not behind Natrix.
     pub(crate) fn decide_inbound<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Decided {
         let mut decided = Decided { judged: None, ruling: None, act: Act::Drop(Verdict::ProtocolUnsupported) };
         if let Some(protocol) = packet.parsed.protocol() {
@@ -249,8 +244,6 @@ impl<'a> View<'a> {
         }
     }
 
-    /// # Errors
-    /// The packet comes from another realm, and hairpins between realms are not allowed.
     pub(super) fn check_realm(&self, packet: &Inbound<'_>, realm: RealmId) -> Result<(), Verdict> {
         let may_enter = packet.via == Via::Outside || self.snapshot.may_hairpin(packet.realm, realm);
         if may_enter { Ok(()) } else { Err(Verdict::HairpinRefused) }
@@ -320,7 +313,6 @@ impl<'a> View<'a> {
         Ok(Act::Enter { mapping: index, session: Some(session), hop })
     }
 
-    /// The session that a packet without a session opens, and what for.
     #[cold]
     fn admit_without_session<T: Report>(
         &self,
@@ -342,7 +334,7 @@ impl<'a> View<'a> {
         // The inside would take two sessions of these endpoints for one connection.
         let is_elsewhere = self.state.live_flow(&key, remote, now).is_some();
         let allowed = !is_elsewhere && self.filtering_allows(now, index, remote.0, filtering, by);
-        // A grant has been reported, and admits nobody else.
+        // A grant that admits the packet is reported already.
         if !allowed || !matches!(granted, ByGrant::Granted(_)) {
             report.step(|| Step::FilterAsked { filtering, allowed });
         }
@@ -372,14 +364,14 @@ impl<'a> View<'a> {
                 }
                 let mut new = self.session_for_answers(packet, protocol, index);
                 if let Some(until) = registered.filter(|_| asks && self.may_open_to_registration(now, index)) {
-                    // Once the registration has ended, the pool's filtering applies to the sender
-                    // again, unless the phone answers.
+                    // After the registration, the pool's filtering applies again, unless the phone
+                    // answers.
                     (new.has_own_timer, new.expires) = (true, new.expires.min(until));
                     return Ok(Some((new, OpenedFor::Packet)));
                 }
                 let to_server = matches!(granted, ByGrant::AsPool) && asks && !parsed.is_fragment();
-                // A client of a server behind a forward needs a session over UDP, so that a gateway
-                // reads what it asks from the first request on.
+                // A gateway reads a client's first request over UDP to a server behind a forward
+                // only with a session.
                 if let Some(gateway) = to_server.then(|| self.gateway_of_server(index)).flatten() {
                     if T::LISTENS && report.asks(gateway.alg) && self.can_open_to_server(now, index) {
                         report.step(|| Step::SessionWouldBeCreated);
@@ -409,21 +401,20 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A call over UDP needs a session to be read. It costs memory, so one mapping has few of them;
-    /// further calls pass unread.
+    /// A gateway reads a call over UDP only with a session. Sessions cost memory, so further calls
+    /// pass unread.
     fn may_open_to_registration(&self, now: Instant, index: u32) -> bool {
         let has_few = self.state.mappings.get(index).extra_count() < REGISTERED_SESSIONS_MAX;
         has_few && self.decide_session(now, index).is_ok()
     }
 
-    /// Whether the table of gateways and the mapping have room for another client.
     pub(crate) fn can_open_to_server(&self, now: Instant, index: u32) -> bool {
         let (store, subscriber) = (self.state.control_sessions.as_ref(), self.state.mappings.get(index).subscriber);
         store.is_some_and(|store| store.has_room_for(subscriber, Side::Outside))
             && self.decide_session(now, index).is_ok()
     }
 
-    /// The gateway that reads what clients outside ask the server of this mapping over UDP.
+    /// Reads what clients outside ask this mapping's server over UDP.
     pub(crate) fn gateway_of_server(&self, index: u32) -> Option<&'a CompiledGateway> {
         let mapping = self.state.mappings.get(index);
         if !self.may_have_clients(&mapping.key()) || !self.is_static(index) {
@@ -433,7 +424,7 @@ impl<'a> View<'a> {
         self.gateway_of_clients(&mapping.key(), pool, class)
     }
 
-    /// The same for a static mapping that is not active yet.
+    /// As [`View::gateway_of_server`], before the static mapping is active.
     pub(crate) fn gateway_of_static(&self, key: &InternalKey) -> Option<&'a CompiledGateway> {
         if !self.may_have_clients(key) {
             return None;
@@ -443,8 +434,7 @@ impl<'a> View<'a> {
         self.gateway_of_clients(key, pool, self.class_of(key.realm, key.address))
     }
 
-    /// Whether a gateway may serve clients of the server at this internal endpoint. It reads and
-    /// writes IPv4 addresses of hosts.
+    /// Gateways read and write IPv4 addresses of hosts.
     fn may_have_clients(&self, key: &InternalKey) -> bool {
         let is_served = key.protocol == Protocol::Udp && self.policy.lifetimes.is_served(key.protocol, key.port);
         is_served && !is_host_number(key.address)
@@ -455,8 +445,7 @@ impl<'a> View<'a> {
         gateway.alg.alg()?.is_first_request().map(|_| gateway)
     }
 
-    /// True if rules would change the way or the source of the answer. An answer that would be
-    /// dropped takes no memory.
+    /// True if rules change the way or the source of the answer. A dropped answer takes no memory.
     pub(crate) fn rules_lead_away(&self, key: &InternalKey, remote: (u32, u16)) -> bool {
         if self.snapshot.rules.is_empty() {
             return false;
@@ -484,8 +473,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The session for a packet whose answers rules would treat as new. It lasts as long as an
-    /// unanswered one and extends no mapping (RFC 4787 §4.3 REQ-6), so a flood gains nothing.
+    /// For a packet whose answers rules would treat as new. It lasts as long as an unanswered
+    /// session and extends no mapping (RFC 4787 §4.3 REQ-6), so a flood gains nothing.
     fn session_for_answers(&self, packet: &Inbound<'_>, protocol: Protocol, index: u32) -> NewSession {
         let first =
             self.policy.lifetimes.first(protocol, self.state.mappings.get(index).internal_port(), Side::Outside);
@@ -496,8 +485,7 @@ impl<'a> View<'a> {
         self.session_from_outside(packet, protocol, first, expires)
     }
 
-    /// The filtering of the forward, otherwise of the pool. An orphaned mapping admits no new
-    /// session.
+    /// An orphaned mapping admits no new session.
     fn filtering_of_mapping(&self, index: u32) -> Filtering {
         let mapping = self.state.mappings.get(index);
         let (key, external) = (mapping.key(), mapping.external());
@@ -511,7 +499,7 @@ impl<'a> View<'a> {
             .map_or(Filtering::AddressAndPortDependent, |compiled| filtering_of(admission, key.protocol, compiled))
     }
 
-    /// RFC 4787 §5: true if this remote address may send without a session.
+    /// RFC 4787 §5: without a session.
     fn filtering_allows(&self, now: Instant, index: u32, remote: u32, filtering: Filtering, by: HashedBy) -> bool {
         match filtering {
             Filtering::EndpointIndependent => true,
@@ -538,7 +526,7 @@ impl<'a> View<'a> {
             return self.refuse_without_session(packet, report);
         }
         self.report_flow(packet.now, index, report);
-        // Checked even if the session began when this was allowed.
+        // The session may be older than the ban.
         self.check_realm(packet, flow.realm())?;
         let (address, port) = flow.internal();
         let key = InternalKey { realm: flow.realm(), protocol: flow.protocol(), address, port };
@@ -614,7 +602,6 @@ impl<'a> View<'a> {
         Ok(Act::Lead { aim: *aim, hop })
     }
 
-    /// Whether a packet from outside may open an endpoint's first session.
     fn open_from_outside<T: Report>(
         &self,
         packet: &Inbound<'_>,
@@ -640,8 +627,7 @@ impl<'a> View<'a> {
         Ok(self.way(Facing::inside(key.realm), key.address, packet.parsed, report)?)
     }
 
-    /// True if the internal endpoint has a session with this remote endpoint through any external
-    /// endpoint.
+    /// Through any external endpoint.
     fn has_session_with(&self, key: &InternalKey, remote: (u32, u16), now: Instant) -> bool {
         let by_mapping = || {
             let index = self.state.find_live_mapping(key, now)?;

@@ -1,6 +1,3 @@
-//! Decides whether an internal endpoint gets a mapping, from which pool, and with which external
-//! endpoint.
-
 use crate::event::Cause;
 use crate::external::static_mapping::Kind;
 use crate::random::Random;
@@ -49,7 +46,6 @@ impl View<'_> {
         }
     }
 
-    /// The pool: by its one-to-one address, its penalty, a rule, or its own pool.
     fn pool_of_new<T: Report>(&self, ask: &Ask<'_>, owner: &Owner, report: &mut T) -> Result<&CompiledPool, Verdict> {
         let key = ask.key;
         let fixed = self.pool_of_own_address(self.static_mapping_of(key));
@@ -69,7 +65,6 @@ impl View<'_> {
         pool.map(|pool| &self.snapshot.pools[pool.index()]).ok_or(Verdict::SourceNotSubscriber)
     }
 
-    /// `static_mapping`: the configured external endpoint.
     fn admit_new(
         &self,
         ask: &Ask<'_>,
@@ -129,7 +124,7 @@ impl View<'_> {
             report.step(|| Step::PortAwaited(external));
             return Err(Verdict::PortsExhausted);
         };
-        // The configured address pairs the subscriber only if it has no other address.
+        // The configured address pairs only a subscriber without another.
         let elsewhere = owner.slot.and_then(|slot| self.state.subscribers.get(slot).elsewhere());
         let elsewhere = entered.and_then(|entered| entered.entry.elsewhere).or(elsewhere);
         let mapping =
@@ -238,7 +233,7 @@ impl View<'_> {
         if let Err(verdict) = entered {
             return Err(*verdict);
         }
-        // A record of its own becomes free when its expired mapping ends.
+        // Its record becomes free when its expired mapping ends.
         let has_room = owner.past.is_some() || !self.state.subscribers.is_full();
         if has_room { Ok(()) } else { Err(Verdict::SubscriberTableFull) }
     }
@@ -314,7 +309,7 @@ impl View<'_> {
         }
     }
 
-    /// A one-to-one address takes precedence over rules and needs no room elsewhere.
+    /// Takes precedence over rules, and needs no room elsewhere.
     #[inline]
     fn pool_of_own_address(&self, static_mapping: Option<(Endpoint, Kind)>) -> Option<PoolId> {
         match static_mapping {
@@ -325,8 +320,8 @@ impl View<'_> {
         }
     }
 
-    /// True if everything that this pool could give drains. Forwards are also made on draining
-    /// addresses.
+    /// True if everything that this pool could give drains. Forwards are made on draining addresses
+    /// too.
     fn drains_for(&self, key: &InternalKey, compiled: &CompiledPool, static_mapping: Option<(Endpoint, Kind)>) -> bool {
         match static_mapping {
             Some((_, Kind::Forward)) => false,
@@ -346,7 +341,6 @@ fn known(place: Place) -> Option<AddressIndex> {
     }
 }
 
-/// A rule has been reported already.
 pub(crate) fn report_pool<T: Report>(pool: PoolId, by_penalty: bool, by_rule: bool, report: &mut T) {
     match (by_penalty, by_rule) {
         (true, _) => report.step(|| Step::Penalty(pool)),

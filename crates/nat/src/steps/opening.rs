@@ -1,5 +1,3 @@
-//! What a packet asks for, and what is made for it.
-
 use crate::event::Cause;
 use crate::external::blocks::Block;
 use crate::external::ports::Parity;
@@ -32,10 +30,10 @@ impl Foresight {
 pub(crate) struct Ask<'k> {
     pub(crate) now: Instant,
     pub(crate) key: &'k InternalKey,
-    /// The pool that a rule chose; `None` for the subscriber's own.
+    /// Chosen by a rule; `None` for the subscriber's own.
     pub(crate) wanted: Option<PoolId>,
     pub(crate) foresight: Foresight,
-    /// The expired mapping of this endpoint ends first and no longer counts.
+    /// This endpoint's expired mapping, which ends first and does not count.
     pub(crate) expired: Option<u32>,
 }
 
@@ -63,11 +61,11 @@ pub(crate) enum Place {
 pub(crate) struct Entry {
     pub(crate) pool: PoolId,
     pub(crate) place: Place,
-    /// The record has other values, or was last checked under other settings.
+    /// The record differs, or was last checked under other settings.
     pub(crate) is_new: bool,
-    /// What the record stores from now on as the address before a penalty.
+    /// New value for the address before a penalty.
     pub(crate) home: Option<Option<AddressIndex>>,
-    /// The address of another pool that it also stays paired with.
+    /// An address of another pool, where it stays paired as well.
     pub(crate) elsewhere: Option<AddressIndex>,
 }
 
@@ -88,7 +86,7 @@ pub(crate) struct FromGuaranteed {
     pub(crate) share: Share,
     /// The subscriber is paired with the address and has its guarantee there.
     pub(crate) is_own: bool,
-    /// The whole guarantee of a new subscriber must be available.
+    /// A new subscriber's whole guarantee must be available.
     pub(crate) needs_all: bool,
 }
 
@@ -98,7 +96,7 @@ pub(crate) enum Source {
     Free {
         taker: Taker,
         guaranteed: Option<FromGuaranteed>,
-        /// The block from which ports of this protocol are taken first from now on.
+        /// From now on, this block serves the protocol first.
         activates: Option<Block>,
     },
     Given(Block),
@@ -131,9 +129,8 @@ pub(crate) struct NewMapping {
     /// The record stores the address if it is of another pool.
     pub(crate) notes_place: bool,
     pub(crate) gives_single_ports: bool,
-    /// A pool with round-robin selection that must advance.
+    /// A round-robin pool that must advance.
     pub(crate) turn: Option<PoolId>,
-    /// For the event log.
     pub(crate) cause: Cause,
 }
 

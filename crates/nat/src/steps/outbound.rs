@@ -1,12 +1,12 @@
-//! Decides about a packet from inside that belongs to no session yet (RFC 6146 §3.5.1).
+//! A packet from inside that belongs to no session yet (RFC 6146 §3.5.1).
 //!
 //! ```text
 //!   question  source, destination, mapping and session, filters, rules   ─► a Question, or the end
 //!   depart    route or hairpin, then an existing session, one of a mapping, or a new mapping
 //! ```
 //!
-//! Between the two a rule may ask for an endpoint-dependent session ([`Question::shares`]). If that
-//! is impossible and a mapping serves as well, `depart` follows.
+//! In between, a rule may ask for an endpoint-dependent session ([`Question::shares`]). If that is
+//! impossible and a mapping serves as well, `depart` follows.
 
 use crate::external::static_mapping::Inside;
 use crate::headers::parse::Class;
@@ -49,7 +49,6 @@ use crate::types::is_host_number;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
-/// `parsed` has the ports even of a later fragment.
 #[derive(Clone, Copy)]
 pub(crate) struct Outbound<'a> {
     pub(crate) now: Instant,
@@ -69,16 +68,15 @@ impl Outbound<'_> {
     }
 }
 
-/// Between `question` and `depart`, with what must be counted however the packet ends.
 pub(crate) struct Questioned {
-    /// `None` if the filters were not asked.
+    /// `None` if the filters were not asked. Counted however the packet ends.
     pub(crate) judged: Option<Judged>,
     pub(crate) question: Result<Question, Ending>,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) struct Question {
-    /// The external address it is sent to (RFC 4787 §6 REQ-9).
+    /// The external address that it is sent to.
     hairpin: Option<AddressIndex>,
     target: Option<Inside>,
     pub(crate) is_balanced: bool,
@@ -87,14 +85,14 @@ pub(crate) struct Question {
     pub(crate) alive: Option<u32>,
     session: Option<SessionRef>,
     pub(crate) ruling: Ruling,
-    /// The remote endpoint outside, if a rule asks for an endpoint-dependent session.
+    /// The remote endpoint outside of an endpoint-dependent session.
     pub(crate) shares: Option<(u32, u16)>,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum Way {
     Out(NextHop),
-    /// To another subscriber's external endpoint (RFC 4787 §6 REQ-9).
+    /// RFC 4787 §6 REQ-9.
     Hairpin {
         address: AddressIndex,
         made: u32,
@@ -102,7 +100,7 @@ pub(crate) enum Way {
 }
 
 pub(crate) enum Departure {
-    /// Through a session, or without one if the pool does not filter.
+    /// Without a session if the pool does not filter.
     Leave {
         mapping: u32,
         session: Option<SessionRef>,
@@ -128,7 +126,7 @@ pub(crate) enum Ending {
     Return(NoWay),
     DropByRule(Ruling),
     Pass(NextHop),
-    /// This expired mapping must end first. Then the packet is decided again.
+    /// This mapping has expired: end it, then decide again.
     Expire(u32),
     /// `wanted`: the pool it should have come from.
     Refuse {
@@ -167,14 +165,14 @@ impl View<'_> {
         self.check_source(from, parsed.source).map_or(Ok(()), Err)?;
         let (external, protocol) = ((parsed.destination, parsed.destination_port), key.protocol);
         let target = self.snapshot.static_mappings.by_external(external.0, protocol, external.1);
-        // The target is chosen in the second half, after the source is translated.
+        // The second half chooses the target, after the source is translated.
         let is_balanced = self.snapshot.balance.find(external.0, protocol, external.1).is_some();
         let hairpin = self.hairpin_to(packet, from, target.is_some() || is_balanced, report)?;
         let alive = found.filter(|index| self.state.is_alive(*index, *now));
         let is_answer = parsed.class == Class::IcmpReply;
         let answers = is_answer && alive.is_some() && self.static_mapping_of(key).is_some();
         if is_answer && !answers {
-            // Queries from outside pass basic NAT but no NAPT, so here no reply is due.
+            // Queries from outside pass basic NAT but no NAPT, so no reply is due.
             return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));
         }
         let remote = packet.remote();
@@ -239,9 +237,6 @@ impl View<'_> {
     }
 
     /// For a packet that opens no endpoint-dependent session.
-    ///
-    /// # Errors
-    /// How it ends if it does not leave translated.
     pub(crate) fn depart<T: Report>(
         &self,
         packet: &Outbound<'_>,
@@ -257,7 +252,7 @@ impl View<'_> {
         };
         if let (RuleAction::NoTranslation, Way::Out(hop)) = (ruling.action, way) {
             if is_host_number(key.address) {
-                // An IPv6 host has no IPv4 address of its own to leave with.
+                // An IPv6 host has no IPv4 address of its own.
                 return Err(Ending::DropByRule(ruling));
             }
             return Err(Ending::Pass(hop));
@@ -282,8 +277,7 @@ impl View<'_> {
         }
     }
 
-    /// Checks the way to another subscriber, so that a packet that will find no mapping there makes
-    /// no state.
+    /// A packet that will find no mapping must make no state.
     fn hairpin_way<T: Report>(
         &self,
         packet: &Outbound<'_>,
@@ -308,7 +302,7 @@ impl View<'_> {
             return Err(Ending::Drop(Verdict::NoMapping));
         }
         // The second half checks another worker's mapping, and a session older than the forward on
-        // its port. An expired mapping does not count: a forward may have its port now.
+        // its port. A forward may have the port of an expired mapping.
         let of_target = question.target.filter(|_| question.session.is_none()).map(|target| target.realm);
         let mapped = mapped.filter(|_| !question.is_balanced);
         let of_mapping = mapped.map(|mapping| self.state.mappings.get(mapping.0).realm());
@@ -392,8 +386,8 @@ impl View<'_> {
         }
     }
 
-    /// True if its external endpoint leads to several targets now: a new session might duplicate
-    /// the five-tuple of a target's session, perhaps on another worker.
+    /// True if its external endpoint leads to several targets: a new session might duplicate the
+    /// five-tuple of a target's session, perhaps on another worker.
     fn is_before_targets(&self, mapping: u32) -> bool {
         if self.snapshot.balance.is_empty() {
             return false;

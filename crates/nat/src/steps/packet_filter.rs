@@ -1,4 +1,4 @@
-//! Decides by the packet filters; counting and logging come later.
+//! Asks the packet filters; counting and logging come later.
 
 use crate::policy::rules::Permits;
 use crate::policy::rules::RuleKey;
@@ -10,7 +10,7 @@ use crate::verdict::Verdict;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judged {
-    /// The packet as the filters see it.
+    /// As the filters see it.
     pub(crate) key: RuleKey,
     /// Address or number of the inside host.
     pub(crate) internal: u32,
@@ -31,7 +31,6 @@ impl Judged {
 }
 
 impl View<'_> {
-    /// Asks about a packet and about its answer.
     #[inline]
     pub(crate) fn judge<T: Report>(&self, is_out: bool, key: RuleKey, opens: bool, report: &mut T) -> Judged {
         self.report_filter(is_out, &key, report);

@@ -1,4 +1,4 @@
-//! The pool and external address a subscriber is entered with (RFC 4787 §4.1 REQ-2).
+//! The pool and external address of a subscriber (RFC 4787 §4.1 REQ-2).
 
 use crate::external::blocks::Block;
 use crate::external::ports::PortClass;
@@ -16,16 +16,12 @@ use crate::verdict::Verdict;
 #[cfg(test)]
 mod tests;
 
-/// Marks a subscriber of a pool with arbitrary pooling.
+/// The address of a subscriber with arbitrary pooling.
 pub(crate) const UNPAIRED: AddressIndex = AddressIndex(u32::MAX);
 
 impl View<'_> {
-    /// The entry of a subscriber that gets something from this pool. A rule that sends some flows
-    /// elsewhere leaves the subscriber paired in its own pool.
-    ///
-    /// # Errors
-    /// [`Verdict::BoundaryAddress`] or [`Verdict::SourceNotSubscriber`] if the formula has no slice
-    /// for it.
+    /// For a subscriber that gets something from this pool. It stays paired in its own pool if a
+    /// rule sends some flows elsewhere.
     pub(crate) fn entry(
         &self,
         owner: &Owner,
@@ -66,8 +62,8 @@ impl View<'_> {
         })
     }
 
-    /// Pairs a subscriber again after a change of settings or penalty. A closed or moved address is
-    /// replaced; existing mappings keep theirs.
+    /// After a change of settings or penalty. Replaces a closed or moved address; existing mappings
+    /// keep theirs.
     #[cold]
     fn pair_anew(
         &self,
@@ -112,7 +108,7 @@ impl View<'_> {
         Ok(Entry { home, elsewhere: Some(old).filter(|_| stays_elsewhere), ..Entry::new(pool, place) })
     }
 
-    /// True if the address is open and, in a one-to-one pool, the subscriber's own.
+    /// True for an open address; in a one-to-one pool, only for the subscriber's own.
     pub(crate) fn fits(&self, paired: AddressIndex, key: &InternalKey, compiled: &CompiledPool) -> bool {
         paired != UNPAIRED
             && self.snapshot.pool_of(paired) == compiled.id
@@ -120,7 +116,7 @@ impl View<'_> {
             && (!compiled.one_to_one || self.static_home(key, compiled.id) == Some(paired))
     }
 
-    /// The pool in which it stays while a rule sends only some of its flows to `pool`.
+    /// The pool in which it stays while a rule sends only some flows to `pool`.
     fn stays_in(
         &self,
         paired: AddressIndex,
@@ -139,8 +135,8 @@ impl View<'_> {
         stays.then_some(own)
     }
 
-    /// True if a subscriber that a rule first paired in another pool stays paired there as well;
-    /// not in penalty pools.
+    /// True if a subscriber that a rule first paired in another pool, but no penalty pool, stays
+    /// paired there too.
     fn stays_elsewhere(&self, owner: &Owner, slot: u32, old: AddressIndex, pool: PoolId, is_free: bool) -> bool {
         let before = self.snapshot.pool_of(old);
         let penalty = self.snapshot.classes.compiled(owner.class).penalty;
@@ -148,7 +144,7 @@ impl View<'_> {
         is_by_rule && (is_free || self.state.subscribers.get(slot).elsewhere().is_none())
     }
 
-    /// True if an offender returns to its open address before the penalty, where it may still have
+    /// True if an offender returns to its address before the penalty, where it may still have
     /// sessions and blocks (RFC 6888 §4 REQ-2).
     fn is_way_home(
         &self,
@@ -169,8 +165,7 @@ impl View<'_> {
         is_open && is_free && (has_block() || has_room())
     }
 
-    /// The open address where a subscriber of another pool had something last (RFC 4787 §4.1
-    /// REQ-2).
+    /// The open address of another pool where it had something last (RFC 4787 §4.1 REQ-2).
     pub(crate) fn place_in(&self, slot: u32, pool: PoolId) -> Option<AddressIndex> {
         let place = self.state.subscribers.get(slot).elsewhere()?;
         if self.snapshot.slot(place).is_none() || self.snapshot.pool_of(place) != pool {
@@ -195,8 +190,7 @@ impl View<'_> {
             && self.snapshot.pool_for(record.realm(), record.address.into()) == Some(compiled.id)
     }
 
-    /// The place of its blocks, or its last one. `None` if a formula determines it or pooling is
-    /// arbitrary.
+    /// The address of its blocks, or its last one. `None` with a formula or arbitrary pooling.
     fn place_in_own_pool(&self, slot: u32, compiled: &CompiledPool) -> Option<AddressIndex> {
         let pool = compiled.id;
         if compiled.pooling != Pooling::Paired || self.snapshot.formula(pool).is_some() {
@@ -211,8 +205,7 @@ impl View<'_> {
         of_blocks.or_else(|| self.place_in(slot, pool))
     }
 
-    /// The address in another pool. With paired pooling always the same: the last one, or one by
-    /// hash.
+    /// With paired pooling always the same: the last one, or one by hash.
     pub(crate) fn place_in_other_pool(&self, slot: u32, compiled: &CompiledPool) -> Option<Place> {
         if compiled.pooling == Pooling::Arbitrary {
             return Some(Place::Any);
@@ -251,8 +244,8 @@ impl View<'_> {
     }
 }
 
-/// Adding a position at the end moves as few as possible (Lamping and Veach, "A Fast, Minimal
-/// Memory, Consistent Hash Algorithm").
+/// A new position at the end moves as few as possible (Lamping and Veach, "A Fast, Minimal Memory,
+/// Consistent Hash Algorithm").
 fn consistent(hash: u64, positions: usize) -> Option<usize> {
     let (mut state, mut found, mut next) = (hash, None, 0_u64);
     while next < positions as u64 {

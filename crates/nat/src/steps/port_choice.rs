@@ -1,5 +1,3 @@
-//! Chooses the external port of a mapping.
-
 use crate::external::blocks::Block;
 use crate::external::ports::Parity;
 use crate::external::ports::PortAim;
@@ -26,8 +24,7 @@ use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
 
-/// A second attempt only helps if another worker takes the last port of the address at the same
-/// moment.
+/// Another attempt only helps if another worker takes the address's last port at the same moment.
 const ARBITRARY_ATTEMPTS: usize = 8;
 
 /// RFC 4787 §4.2.1 REQ-3a: well-known ports map to well-known ones and others to others, if the
@@ -44,7 +41,6 @@ fn parity_of(key: &InternalKey, compiled: &CompiledPool) -> Option<Parity> {
     (compiled.parity && key.protocol != Protocol::Icmp).then(|| Parity::of(key.port))
 }
 
-/// Parity is only a preference.
 fn parities(parity: Option<Parity>) -> impl Iterator<Item = Option<Parity>> {
     [parity, None].into_iter().take(if parity.is_none() { 1 } else { 2 })
 }
@@ -57,7 +53,6 @@ fn free_port(address: AddressIndex, port: u16, guaranteed: Option<FromGuaranteed
     External { address, port, source: Source::Free { taker: Taker::Anyone, guaranteed, activates: None } }
 }
 
-/// The search for ports of a subscriber in a pool with blocks or slices.
 struct SubscriberPorts<'k> {
     slot: Option<u32>,
     paired: AddressIndex,
@@ -111,7 +106,7 @@ impl View<'_> {
         Err(Verdict::PortsExhausted)
     }
 
-    /// A port of a pool that the subscriber is not entered with, which gives it no blocks.
+    /// The pool gives the subscriber no blocks.
     pub(crate) fn external_in_other_pool(
         &self,
         slot: u32,
@@ -134,7 +129,7 @@ impl View<'_> {
         Ok(free_port(address, port, Some(guaranteed).filter(|_| compiled.has_guarantees())))
     }
 
-    /// The port of a static mapping, unless an older mapping still has it or it is held down.
+    /// `None` while an older mapping has the port, or it is held down.
     pub(crate) fn static_external(
         &self,
         protocol: Protocol,
@@ -164,8 +159,7 @@ impl View<'_> {
         parities(parity).find_map(|parity| self.snapshot.ports.pick(&sought, parity, random))
     }
 
-    /// The slice, which is used up first (RFC 7422 §2), or the active block; while they have a
-    /// port.
+    /// The slice, which is used up first (RFC 7422 §2), or the active block.
     #[inline]
     pub(crate) fn usual_range(
         &self,
@@ -190,15 +184,12 @@ impl View<'_> {
     }
 
     /// A block of an address that drains or has moved only serves existing mappings, and does not
-    /// count against the limit of blocks.
+    /// count against the limit.
     fn serves(&self, compiled: &CompiledPool, block: Block) -> bool {
         let address = block.address();
         self.snapshot.pool_of(address) == compiled.id && self.snapshot.closed(address).is_none()
     }
 
-    /// # Errors
-    /// [`Verdict::BlockLimit`] if it may not have another block, [`Verdict::PortsExhausted`] if
-    /// there is none.
     fn own_external(
         &self,
         own: &SubscriberPorts<'_>,
@@ -220,7 +211,7 @@ impl View<'_> {
         found.map_or_else(|| self.block_for(own, parity, random), Ok)
     }
 
-    /// A port of the slice, the active block, or another block, which becomes active.
+    /// A port of another block makes it active.
     fn search_subscriber_ports(
         &self,
         own: &SubscriberPorts<'_>,
@@ -288,8 +279,7 @@ impl View<'_> {
         slot.into_iter().flat_map(|slot| self.blocks_of(slot)).filter(|block| self.serves(compiled, *block))
     }
 
-    /// The slice of a subscriber, and how much of it lies in blocks of others. Not for the packet
-    /// path.
+    /// The slice, and how much of it lies in others' blocks. Not for the packet path.
     pub(crate) fn slice_in_blocks(&self, compiled: &CompiledPool, key: &InternalKey) -> Option<(PortRange, SliceUse)> {
         let slice = self.slice_of(compiled, key.address).filter(|_| compiled.slice_ports != 0)?;
         Some((slice, self.snapshot.slice_in_blocks(slice, key.protocol, key.realm, key.address)))

@@ -1,5 +1,4 @@
-//! Decides about an ICMP error (RFC 5508 §4): the original form of the quoted packet, and the way
-//! there.
+//! Decides about an ICMP error (RFC 5508 §4): the original form of the quoted packet, and its way.
 
 use crate::headers::icmp_quote;
 use crate::headers::icmp_quote::Quote;
@@ -34,7 +33,7 @@ pub(crate) enum ErrorAct {
     Hairpin {
         change: QuoteChange,
     },
-    /// Untranslated, like the packet it quotes.
+    /// Like the quoted packet.
     Pass {
         hop: NextHop,
     },
@@ -44,13 +43,13 @@ pub(crate) enum ErrorAct {
     },
 }
 
-/// The quoted packet, if the receiver of the error sent it.
+/// Only if the receiver of the error sent the quoted packet.
 pub(crate) fn quote_of(packet: &[u8]) -> Result<Quote, Verdict> {
     let quote = icmp_quote::parse(packet)?;
     if quote.source.address == quote.outer_destination { Ok(quote) } else { Err(Verdict::IcmpQuoteNoMapping) }
 }
 
-/// The remote endpoint as the other side knows it. A query identifier stays.
+/// As the other side knows it. A query identifier stays.
 fn known_as(other: (u32, u16), protocol: Protocol, quoted: Endpoint) -> Endpoint {
     let port = if protocol == Protocol::Icmp { quoted.port } else { other.1 };
     endpoint((other.0, port))
@@ -82,7 +81,7 @@ impl View<'_> {
                 let remote = known_as(flow.remote_inside(), quote.protocol, quote.destination);
                 (flow.realm(), endpoint(flow.internal()), remote)
             }
-            // RFC 7857 §12: a static mapping counts even while it is inactive.
+            // RFC 7857 §12: also while it is inactive.
             Door::Static { inside, expired } => {
                 report.step(|| Step::NoMapping);
                 let worker = self.snapshot.worker_of_inside(&inside.host);
@@ -102,8 +101,8 @@ impl View<'_> {
         };
         let hop = self.way(Facing::inside(realm), internal.address.to_bits(), parsed, &mut ());
         let hop = hop.map_err(|no_way| no_way.verdict)?;
-        // RFC 5508 §4.2 REQ-4: the quote must show what the subscriber sent. With twice NAT the
-        // host itself has another address inside; routers do not.
+        // RFC 5508 §4.2 REQ-4: the quote must show what the subscriber sent. With twice NAT, only
+        // the host itself has another address inside.
         let is_remote = quote.outer_source == quote.destination.address;
         let change = QuoteChange {
             source: internal,
@@ -153,9 +152,8 @@ impl View<'_> {
         Ok(ErrorAct::Translate { change, hop: hop.map_err(|no_way| no_way.verdict)? })
     }
 
-    /// The sequence number that the sender gave a quoted segment, if a gateway has changed the
-    /// length of its data. With another number, the sender would take the error for a forged one
-    /// (RFC 5927 §4.1).
+    /// As the sender numbered it, where a gateway has changed the length of its data. Otherwise the
+    /// error would seem forged (RFC 5927 §4.1).
     fn sequence_of_sender(&self, index: u32, remote: Endpoint, from: Side, sequence: Option<u32>) -> Option<u32> {
         let store = self.state.control_sessions.as_ref();
         let (Some(quoted), Some(store)) = (sequence, store.filter(|store| !store.is_empty())) else { return sequence };
@@ -166,7 +164,6 @@ impl View<'_> {
         stream.map(|stream| stream.place_in(store.held(place, way), quoted, false)).or(sequence)
     }
 
-    /// The outside form of the quoted packet: destination, source and sequence number.
     fn quoted_outside<T: Report>(
         &self,
         now: Instant,

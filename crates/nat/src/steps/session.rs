@@ -1,5 +1,3 @@
-//! Decides whether a mapping may have one more session, and where.
-
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::verdict::Verdict;
@@ -8,7 +6,7 @@ use crate::verdict::Verdict;
 pub(crate) enum SessionPlace {
     /// Admitted with the mapping.
     First,
-    /// In the place of an ended session.
+    /// Replaces an ended session.
     Again,
     Extra,
 }

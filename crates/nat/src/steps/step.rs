@@ -1,4 +1,4 @@
-//! The steps of an explanation, which decisions report.
+//! The steps of an explanation.
 
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
@@ -18,41 +18,41 @@ use crate::types::Protocol;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
-/// Steps an explanation has at most.
+/// The most steps of an explanation.
 pub const STEPS_MAX: usize = 24;
 
-/// What an IPv6 host does with a packet.
+/// What a host does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostRole {
-    /// It sends the packet.
+    /// Sends it.
     Sender {
-        /// It has a record.
+        /// Has a record.
         is_known: bool,
     },
-    /// The packet goes to it.
+    /// Receives it.
     Receiver {
-        /// Where it comes from, as the host sees it; `None` behind a softwire, which carries IPv4.
+        /// The source as the host sees it; `None` in a softwire, which carries IPv4.
         remote: Option<Ipv6Addr>,
     },
 }
 
-/// A step of an explanation, in the order of the packet path.
+/// In the order of the packet path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// An IPv6 host sends the packet, or receives it. Other steps name it by its number.
+    /// An IPv6 host's part. Other steps give its number.
     Host {
-        /// The number, which looks like an address.
+        /// Looks like an address.
         number: Ipv4Addr,
         /// The host.
         host: HostView,
-        /// What it does.
+        /// Its part.
         role: HostRole,
     },
     /// An IPv6 packet is dropped before it becomes IPv4.
     EdgeRefused {
-        /// Its source.
+        /// Of the packet.
         source: Ipv6Addr,
-        /// The IPv4 address in its destination, or that behind the B4.
+        /// In its destination, or behind the B4.
         about: Option<Ipv4Addr>,
         /// Why.
         verdict: Verdict,
@@ -61,27 +61,27 @@ pub enum Step {
     Parsed {
         /// IP protocol number.
         protocol: u8,
-        /// Source, with port or query identifier if any.
+        /// With port or query identifier if any.
         source: Endpoint,
-        /// Destination, likewise.
+        /// Likewise.
         destination: Endpoint,
     },
     /// The packet's worker.
     Owner(WorkerId),
     /// The destination is Natrix itself.
     OwnAddress(Ipv4Addr),
-    /// The destination is an external address.
+    /// An external address is the destination.
     Hairpin {
-        /// Addressed endpoint.
+        /// The destination.
         external: Endpoint,
     },
     /// A route was found.
     Routed {
-        /// Index of the interface in the settings.
+        /// Index in the settings.
         interface: u16,
         /// Next hop.
         next_hop: Ipv4Addr,
-        /// MTU of the interface, bytes.
+        /// Bytes.
         mtu: u16,
     },
     /// No route leads to the destination.
@@ -90,32 +90,32 @@ pub enum Step {
         towards: Facing,
         /// Looked up.
         destination: Ipv4Addr,
-        /// There is a route, and it drops packets.
+        /// A route drops the packet.
         by_route: bool,
     },
     /// The subscriber's pool.
     Pool(PoolId),
-    /// Number of the subscriber's class, 0 for none.
+    /// The subscriber's class, 0 for none.
     Class(u16),
-    /// The guarantee for this protocol.
+    /// Guaranteed for this protocol.
     Guaranteed {
-        /// Reserved, including those it uses.
+        /// Reserved, including those in use.
         ports: u32,
-        /// Guaranteed, but not yet reserved.
+        /// Not yet reserved.
         missing: u32,
     },
     /// Others' blocks still have ports of the subscriber's slice.
     SliceInBlocks {
-        /// Lowest port of the slice.
+        /// Lowest port.
         first: u16,
         /// Highest port.
         last: u16,
-        /// Ports in these blocks.
+        /// In these blocks.
         leased: u32,
-        /// Ports given out.
+        /// Given out.
         ports: u32,
     },
-    /// The subscriber exceeded its limits too often: this pool serves it for a while.
+    /// This pool serves an offender for a while.
     Penalty(PoolId),
     /// The subscriber's paired address.
     PairedWith(Ipv4Addr),
@@ -132,10 +132,10 @@ pub enum Step {
     },
     /// A mapping would be made, with a random port.
     MappingWouldBeCreated {
-        /// Free ports of the paired address, or of the whole pool.
+        /// Of the paired address, or of the pool.
         ports_free: u64,
     },
-    /// A configured pair, used if there is no mapping yet.
+    /// Configured, used if there is no mapping yet.
     StaticMapping {
         /// Inside host.
         host: InsideHost,
@@ -143,32 +143,32 @@ pub enum Step {
         port: u16,
         /// External endpoint.
         external: Endpoint,
-        /// True if the whole address is paired, not only this port.
+        /// The whole address is paired, not only this port.
         one_to_one: bool,
     },
-    /// The remote endpoint belongs to this one of several targets.
+    /// The remote endpoint belongs to this target of several.
     Target {
         /// Internal endpoint.
         internal: Endpoint,
         /// External endpoint.
         external: Endpoint,
-        /// Its weight.
+        /// Its share.
         weight: u32,
         /// Sum of all weights.
         total: u64,
     },
-    /// Several targets; the sender's external port will decide.
+    /// The sender's external port will choose a target.
     AnyTarget {
         /// External endpoint.
         external: Endpoint,
-        /// Number of targets.
+        /// Their number.
         targets: usize,
-        /// The outcome is the same for each.
+        /// All have the same outcome.
         agree: bool,
     },
-    /// Another endpoint still uses this one, or it is held down.
+    /// In use by another endpoint, or held down.
     PortAwaited(Endpoint),
-    /// A flow exists, whose external endpoint others share.
+    /// A flow exists, on a shared external endpoint.
     FlowFound {
         /// Internal endpoint.
         internal: Endpoint,
@@ -179,7 +179,7 @@ pub enum Step {
         /// Until it ends.
         expires_in: Duration,
     },
-    /// A flow would be made, with a shared external port.
+    /// A flow would be made.
     FlowWouldBeCreated {
         /// Remote endpoint outside.
         remote: Endpoint,
@@ -188,68 +188,68 @@ pub enum Step {
     NoSharedPort {
         /// Remote endpoint outside.
         remote: Endpoint,
-        /// The subscriber's port limit prevented a new port.
+        /// Because of the subscriber's port limit.
         at_quota: bool,
     },
-    /// No mapping exists, and this packet may not make one.
+    /// There is no mapping, and this packet may not make one.
     NoMapping,
     /// The mapping's filtering.
     FilterAsked {
-        /// Filtering in use.
+        /// In use.
         filtering: Filtering,
-        /// True if it permits the packet.
+        /// Permits the packet.
         allowed: bool,
     },
-    /// A grant of the internal endpoint decides about this remote endpoint.
+    /// A grant decides about this remote endpoint.
     Granted {
         /// What asked for it.
         origin: Origin,
         /// What it is for.
         kind: Kind,
-        /// True if it permits the packet.
+        /// Permits the packet.
         allowed: bool,
         /// Until it ends.
         expires_in: Duration,
     },
     /// A session exists.
     SessionFound {
-        /// State of the connection; None for UDP and ICMP.
+        /// `None` for UDP and ICMP.
         state: Option<TcpState>,
         /// Until it ends.
         expires_in: Duration,
     },
     /// A session would be made.
     SessionWouldBeCreated,
-    /// A fragment: it waits for the ports of its datagram, or has them.
+    /// A fragment waits for its datagram's ports, or has them.
     Fragment {
-        /// Offset in bytes.
+        /// Bytes.
         offset: u16,
         /// More follow.
         more: bool,
     },
     /// An ICMP error about this packet.
     Quoted {
-        /// Transport of the quoted packet.
+        /// Transport.
         protocol: Protocol,
-        /// Its source.
+        /// Source.
         source: Endpoint,
-        /// Its destination.
+        /// Destination.
         destination: Endpoint,
     },
-    /// A rule passes the protocol; its position.
+    /// Position of the rule that passes the protocol.
     PassRule(usize),
     /// A rule decides.
     Rule {
-        /// In the order of the rules.
+        /// Among the rules.
         position: usize,
         /// Its action.
         action: RuleAction,
     },
     /// A filter decides.
     PacketFilter {
-        /// In the order of the filters.
+        /// Among the filters.
         position: usize,
-        /// True if it permits the packet.
+        /// Permits the packet.
         permits: bool,
     },
 }

@@ -42,7 +42,7 @@ impl View<'_> {
         Owner { slot: Some(slot), past: Some(slot), class: self.class_now(slot), penalty, released }
     }
 
-    /// True if the subscriber has nothing but this expired mapping.
+    /// True if it has nothing but this expired mapping.
     fn ends_with(&self, slot: u32, expired: Option<u32>) -> bool {
         let record = self.state.subscribers.get(slot);
         let has_else = record.flows > 0 || record.latest_block().is_some() || record.is_offender();
@@ -88,7 +88,7 @@ impl View<'_> {
         compiled.admits_mapping(&record, shared, protocol, ask.now)
     }
 
-    /// For a subscriber with this record, which may have lapsed.
+    /// The record may have lapsed.
     #[inline(always)]
     pub(crate) fn admit_known(&self, now: Instant, slot: u32, class: u16, protocol: Protocol) -> Result<(), Verdict> {
         let compiled = self.snapshot.classes.compiled(class);
@@ -99,7 +99,7 @@ impl View<'_> {
         compiled.admits_mapping(self.state.subscribers.get(slot), shared, protocol, now)
     }
 
-    /// `takes_record`: the session cannot reuse the inline slot.
+    /// `takes_record`: it cannot reuse the inline slot.
     pub(crate) fn admit_session(&self, now: Instant, index: u32, takes_record: bool) -> Result<(), Verdict> {
         let slot = self.state.mappings.get(index).subscriber;
         let compiled = self.snapshot.classes.compiled(self.class_now(slot));

@@ -1,5 +1,4 @@
-//! Packets that are not translated: to addresses behind no pool, without ports, and to Natrix
-//! itself.
+//! Packets to addresses behind no pool, without ports, and to Natrix itself.
 
 use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
@@ -54,8 +53,7 @@ impl View<'_> {
         parsed.destination_port == pcp::SERVER_PORT && (policy.pcp || policy.nat_pmp)
     }
 
-    /// Answered only at an inside address of the realm of the sender (RFC 6887 §8.2, RFC 6886
-    /// §3.1).
+    /// Only at an inside address of the sender's realm (RFC 6887 §8.2, RFC 6886 §3.1).
     fn decide_port_control(&self, from: Facing, parsed: &Parsed) -> Result<LocalAnswer, Verdict> {
         let is_own = match self.local_to(from, parsed.destination) {
             Some(Local::Own(interface) | Local::OwnAndPool(interface, _)) => self.snapshot.facing(interface) == from,
@@ -145,8 +143,8 @@ impl View<'_> {
         Ok(Act::Pass { hop })
     }
 
-    /// The realm to which a rule passes the packet. `None` if there are several, because the packet
-    /// must not reach the wrong subscriber.
+    /// `None` if rules of several realms pass the packet, which must not reach the wrong
+    /// subscriber.
     pub(crate) fn passes_in(&self, rules: &RuleBook, key_in: impl Fn(RealmId) -> RuleKey) -> Option<(RealmId, Ruling)> {
         if !rules.passes() {
             return None;

@@ -1,5 +1,3 @@
-//! Everything a decision may read.
-
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 
@@ -32,10 +30,10 @@ use crate::types::WorkerId;
 use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
-/// An IPv6 host without a record, and the number that stands for it.
+/// An IPv6 host without a record, by its stand-in number.
 pub(crate) type Newcomer = (u32, InsideHost);
 
-/// Read-only access to one worker's records, the settings, and the room for events.
+/// One worker's records, the settings, and the room for events, all read-only.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub(crate) state: &'a State,
@@ -48,8 +46,7 @@ pub struct View<'a> {
     pub(crate) worker: WorkerId,
     /// A plan asks about a future snapshot.
     pub(crate) is_in_effect: bool,
-    /// The decision is about a host that has no record: the number that stands for it, and its
-    /// name.
+    /// The decision is about this host.
     pub(crate) newcomer: Option<&'a Newcomer>,
 }
 
@@ -59,8 +56,8 @@ impl<'a> View<'a> {
         self.snapshot.as_seen(from, address, self.local.lookup(address)?)
     }
 
-    /// Invalid and own addresses, and from outside also inside ones (RFC 2827 §4, RFC 6598 §4 "MUST
-    /// filter such packets on ingress links").
+    /// Refuses invalid and own addresses, and from outside also inside ones (RFC 2827 §4, RFC 6598
+    /// §4 "MUST filter such packets on ingress links").
     pub(crate) fn check_source(&self, from: Facing, source: u32) -> Option<Verdict> {
         let is_host = from.side == Side::Inside && is_host_number(source) && !self.snapshot.transition.is_off();
         // Inside it would be the address of Natrix itself.
@@ -81,7 +78,6 @@ impl<'a> View<'a> {
         Some(self.snapshot.compiled_pool(address))
     }
 
-    /// The same records under other settings.
     #[inline]
     pub(crate) fn under<'b>(&self, snapshot: &'b Shared) -> View<'b>
     where
@@ -90,8 +86,7 @@ impl<'a> View<'a> {
         View { snapshot, is_in_effect: false, ..*self }
     }
 
-    /// The address by which rules, filters and classes know an inside address. For an IPv6 host it
-    /// stands for its prefix.
+    /// Its address in rules, filters and classes; of an IPv6 host, its prefix's stand-in.
     #[inline(always)]
     pub(crate) fn ruled_address(&self, address: u32) -> u32 {
         if is_host_number(address) { self.stand_in(address) } else { address }
@@ -105,8 +100,7 @@ impl<'a> View<'a> {
         newcomer.or_else(host).map_or(HOSTS_FIRST, |address| self.snapshot.transition.stand_ins.of(address))
     }
 
-    /// The name of the host with this address or number in the configuration. A host that the
-    /// configuration cannot name gets an address that no host has there.
+    /// A host that the configuration cannot name gets an address that no host has.
     #[inline]
     pub(crate) fn configured_host(&self, address: u32) -> InsideHost {
         match is_host_number(address) {
@@ -128,7 +122,7 @@ impl<'a> View<'a> {
         self.snapshot.transition.configured_host(&host.key())
     }
 
-    /// Whether a forward or a one-to-one address has its external endpoint.
+    /// True if its external endpoint is that of a forward or a one-to-one address.
     #[inline]
     pub(crate) fn is_static(&self, index: u32) -> bool {
         let static_mappings = &self.snapshot.static_mappings;
@@ -144,7 +138,7 @@ impl<'a> View<'a> {
         StaticKey { realm, protocol, host: self.configured_host(address), port }
     }
 
-    /// The static mapping of an internal endpoint, active or not.
+    /// Active or not.
     #[inline]
     pub(crate) fn static_mapping_of(&self, key: &InternalKey) -> Option<(Endpoint, Kind)> {
         let static_mappings = &self.snapshot.static_mappings;
@@ -158,11 +152,7 @@ impl<'a> View<'a> {
         !static_mappings.is_empty() && static_mappings.may_concern(&self.configured_host(address))
     }
 
-    /// The internal endpoint of a static mapping. An IPv6 host without a record has what stands for
-    /// it, which only a view with this newcomer understands.
-    ///
-    /// # Errors
-    /// The host cannot be entered.
+    /// A host without a record has a stand-in, which only a view with this newcomer understands.
     pub(crate) fn endpoint_of_static(
         &self,
         now: Instant,
@@ -182,26 +172,24 @@ impl<'a> View<'a> {
         Ok((InternalKey { realm, protocol, address, port }, newcomer))
     }
 
-    /// The key by which rules and filters know a packet.
     #[inline(always)]
     pub(crate) fn ruled(&self, key: RuleKey) -> RuleKey {
         let source = key.source().to_bits();
         if is_host_number(source) { key.from_source(self.stand_in(source)) } else { key }
     }
 
-    /// What the rules say of a packet that opens something.
     #[inline]
     pub(crate) fn ruling(&self, key: RuleKey) -> Ruling {
         self.snapshot.rule_for(&self.ruled(key))
     }
 
-    /// The class of a subscriber, by its address or number.
+    /// `subscriber`: its address or number.
     #[inline]
     pub(crate) fn class_of(&self, realm: RealmId, subscriber: u32) -> u16 {
         self.snapshot.classes.of(realm, self.ruled_address(subscriber))
     }
 
-    /// The class under this snapshot. The record may still have an earlier one.
+    /// Under this snapshot. The record may still have an earlier one.
     #[inline(always)]
     pub(crate) fn class_now(&self, subscriber: u32) -> u16 {
         let record = self.state.subscribers.get(subscriber);

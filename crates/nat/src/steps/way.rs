@@ -64,11 +64,10 @@ impl View<'_> {
             mtu: hop.mtu,
         });
         if parsed.dont_fragment {
-            // RFC 7915 §4.1: to a host of NAT64, a fragment has a Fragment Header besides.
+            // RFC 7915 §4.1: to a NAT64 host, a fragment has a Fragment Header besides.
             let is_longer = parsed.is_fragment() && (HOSTS_FIRST..SOFTWIRE_HOSTS_FIRST).contains(&destination);
             let mtu = hop.mtu - if is_longer { FRAGMENT_HEADER_LENGTH } else { 0 };
             if parsed.total_length > mtu {
-                // RFC 4787 §11 REQ-13.
                 return Err(NoWay { verdict: Verdict::TooBig, reason: Reason::TooBig(mtu) });
             }
         }

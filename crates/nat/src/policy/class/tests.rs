@@ -81,13 +81,12 @@ fn a_bucket_gives_its_burst_at_once_and_then_its_rate() {
     assert_eq!(take_all(rate, &mut bucket, start + Duration::from_millis(99), 1_000), 0);
     assert_eq!(take_all(rate, &mut bucket, start + Duration::from_millis(100), 1_000), 1);
     assert_eq!(take_all(rate, &mut bucket, start + Duration::from_millis(1_100), 1_000), 10);
-    // No pause saves more than the burst.
     assert_eq!(take_all(rate, &mut bucket, start + Duration::from_secs(3_600), 1_000), 25);
 }
 
 #[test]
 fn a_bucket_outlives_its_own_numbers() {
-    // Also just before and after the 48 bits wrap, and after a pause as long as that.
+    // Also around the wrap of the 48 bits, and after a pause as long as that.
     let rate = BucketRate::new(Some(Rate { per_second: 100, burst: 5 }));
     let round = (1_u64 << 48) / 16;
     for start in [0, round - 20_000, round, 3 * round - 1, 5 * round + round / 2] {
@@ -107,7 +106,6 @@ fn without_a_rate_nothing_is_refused_or_remembered() {
 }
 
 proptest! {
-    /// No window has more than burst + rate × window; a steady demand above the rate gets the rate.
     #[test]
     fn no_window_gets_more_than_burst_and_rate(
         per_second in 1_u32..100_000, burst in 1_u32..500,
@@ -168,9 +166,8 @@ fn sessions_and_memory_count_mappings_and_further_sessions() {
         compiled(limits).admits_session((&subscriber, &Account::default()), true, now),
         Err(Verdict::SubscriberSessionQuota)
     );
-    // An expired first session leaves its place to the next one.
+    // An ended first session leaves its place to the next, but not above a lowered limit.
     assert_eq!(compiled(limits).admits_session((&subscriber, &Account::default()), false, now), Ok(()));
-    // But not above a lowered limit.
     let lowered = SubscriberLimits { sessions_max: 4, ..SubscriberLimits::default() };
     assert_eq!(
         compiled(lowered).admits_session((&subscriber, &Account::default()), false, now),
@@ -190,7 +187,6 @@ fn sessions_and_memory_count_mappings_and_further_sessions() {
         memory(used + EXTRA_SESSION_BYTES - 1).admits_session((&subscriber, &Account::default()), true, now),
         full
     );
-    // Replacing an ended one takes no more, but above a lowered limit nothing new is given.
     let in_place = |most| memory(most).admits_session((&subscriber, &Account::default()), false, now);
     assert_eq!((in_place(used), in_place(used - 1)), (Ok(()), Err(Verdict::SubscriberMemoryQuota)));
 }

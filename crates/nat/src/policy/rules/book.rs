@@ -1,5 +1,3 @@
-//! The rules and filters of one instance, and how often they applied.
-
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
 use std::collections::HashMap;
@@ -16,21 +14,20 @@ use crate::settings::Rule;
 use crate::settings::RuleAction;
 use crate::types::WorkerId;
 
-/// The ruling for a packet.
+/// What a rule decides for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ruling {
-    /// The rule; `None` if none matches.
     pub rule: Option<RuleId>,
-    /// What to do.
     pub action: RuleAction,
 }
 
 impl Ruling {
-    /// No rule matches: translated with the subscriber's own pool.
+    /// Translated with the subscriber's own pool.
     pub const DEFAULT: Ruling = Ruling { rule: None, action: RuleAction::DEFAULT };
 }
 
-/// Counters by rule, one row for each worker, so that no cache line has two writers.
+/// One row for each worker: no cache line has two writers, and counting needs no atomic
+/// read-modify-write.
 #[derive(Debug, Default)]
 pub(crate) struct Hits {
     rows: Vec<Vec<AtomicU64>>,
@@ -47,7 +44,6 @@ impl Hits {
         self.carried.len()
     }
 
-    /// Only the worker itself writes its row, so no atomic read-modify-write is needed.
     #[inline]
     pub(crate) fn count(&self, worker: WorkerId, rule: RuleId) {
         if let Some(counter) = self.rows.get(worker.index()).and_then(|row| row.get(rule.index())) {
@@ -55,8 +51,6 @@ impl Hits {
         }
     }
 
-    /// Copies counts from old to new numbers; repeat it when no worker uses the old settings any
-    /// more.
     pub(crate) fn carry(&self, before: &Hits, same: impl Iterator<Item = (RuleId, RuleId)>) {
         for (old, new) in same {
             if let Some(counter) = self.carried.get(new.index()) {
@@ -71,18 +65,16 @@ impl Hits {
     }
 }
 
-/// The rules in order, and their actions.
+/// Rules with their actions.
 pub struct RuleBook {
     set: RuleSet,
-    /// By rule number.
     actions: Vec<RuleAction>,
-    /// Shared by books with the same rules: nothing is lost while workers switch.
+    /// Shared by books with the same rules: no count is lost while workers switch.
     hits: Arc<Hits>,
-    /// Some rule passes packets untranslated.
     passes: bool,
 }
 
-/// Where two lists differ: from `start` on, `old` rules are replaced by `new` ones.
+/// From `start` on, `old` rules are replaced by `new` ones.
 #[derive(Clone, Copy, Debug)]
 struct Differs {
     start: usize,
@@ -90,10 +82,10 @@ struct Differs {
     new: usize,
 }
 
-/// Up to this many rules are changed in the existing search; with more it is rebuilt.
+/// With more changed rules, the search is rebuilt.
 const CHANGES_MAX: usize = 1_000;
 
-/// Memory of a rule in a search; measured with typical rules.
+/// Measured with typical rules.
 const SEARCH_BYTES: u64 = 144;
 
 impl RuleBook {
@@ -102,7 +94,6 @@ impl RuleBook {
         rules as u64 * each
     }
 
-    /// Shares the search of `before` if few rules differ, in one piece.
     pub(crate) fn successor(rules: &[Rule], workers: usize, before: &RuleBook) -> Result<RuleBook, RuleSetError> {
         let differs = before.differs_from(rules.len(), |at| rules.get(at).copied());
         let Differs { start, old, new } = differs;
@@ -239,7 +230,6 @@ impl RuleBook {
 pub(crate) struct Permits {
     pub(crate) out: bool,
     pub(crate) back: bool,
-    /// The outbound filter logs what such packets open.
     pub(crate) is_logged: bool,
 }
 
@@ -247,13 +237,13 @@ impl Permits {
     pub(crate) const ALL: Permits = Permits { out: true, back: true, is_logged: false };
 }
 
-/// Filter generations are 1 to this; 0 for none. Records have room for one more, which never
+/// Filter generations are 1 to this, 0 for none. Records have room for one more, which never
 /// matches.
 pub(crate) const GENERATIONS: u8 = 30;
 
-/// The filters in order, by direction.
+/// Filters by direction.
 pub struct FilterBook {
-    /// Filters by position in the list; a set has the positions of its rules.
+    /// The sets have positions in this list.
     filters: Vec<FilterRule>,
     out: (RuleSet, Vec<u32>),
     back: (RuleSet, Vec<u32>),
@@ -265,12 +255,11 @@ pub struct FilterBook {
 impl FilterBook {
     pub(crate) fn bytes_for(filters: &[FilterRule], workers: usize) -> u64 {
         let directed: u64 = filters.iter().map(|filter| u64::from(filter.out) + u64::from(filter.back)).sum();
-        // A search for each direction; the filters are in the settings and here.
+        // In the settings and here.
         let each = 2 * size_of::<FilterRule>() as u64 + 8 * (workers as u64 + 1);
         directed * (SEARCH_BYTES + size_of::<u32>() as u64) + filters.len() as u64 * each
     }
 
-    /// `before` is the book whose generation sessions may have.
     pub(crate) fn new(
         filters: &[FilterRule],
         workers: usize,
@@ -320,7 +309,7 @@ impl FilterBook {
         }
     }
 
-    /// For sessions permitted both ways; differs from the previous one.
+    /// For sessions permitted both ways. It changes with the filters.
     #[inline(always)]
     pub(crate) fn generation(&self) -> u8 {
         self.generation
@@ -382,7 +371,7 @@ impl FilterBook {
         self.hits.count(worker, RuleId(position as u32));
     }
 
-    /// A filter, and how often it decided; once for a session permitted both ways.
+    /// A filter, and how often it decided: once for a session permitted both ways.
     pub fn at(&self, position: usize) -> Option<(&FilterRule, u64)> {
         Some((self.filters.get(position)?, self.hits.of(RuleId(position as u32))))
     }

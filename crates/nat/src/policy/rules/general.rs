@@ -1,8 +1,7 @@
 //! The general traffic of subscribers, which rules distinguish only by protocol, VRF and
 //! subscriber.
 //!
-//! A packet outside every destination and port range of a rule represents it. Its ruling applies to
-//! nearly everything that the subscriber opens.
+//! A packet outside every destination and port range of a rule represents it.
 
 use super::key::Match;
 use super::key::PortRange;
@@ -15,7 +14,7 @@ use crate::types::RealmId;
 const NO_DESTINATIONS: [(u32, u32); 3] = [(0, 0x00ff_ffff), (0x7f00_0000, 0x7fff_ffff), (0xe000_0000, u32::MAX)];
 const HIGH_PORT: u32 = 1_024;
 
-/// A packet of the general traffic, without its sender. See the [module](self).
+/// A packet of the [general traffic](self), without its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct General {
     protocol: Protocol,
@@ -35,7 +34,6 @@ impl General {
             }
             let range = |ports: PortRange| (u32::from(ports.first), u32::from(ports.last));
             internal_ports.extend((!is_any(rule.source_ports)).then(|| range(rule.source_ports)));
-            // A query has none.
             let has_ports = protocol != Protocol::Icmp;
             remote_ports.extend((has_ports && !is_any(rule.destination_ports)).then(|| range(rule.destination_ports)));
         }
@@ -64,7 +62,7 @@ pub(crate) fn is_narrow(rule: &Match) -> bool {
     rule.destination != Prefix::ALL || !is_any(rule.source_ports) || !is_any(rule.destination_ports)
 }
 
-/// The lowest number from `first` to `last` outside these sorted ranges.
+/// The lowest number outside these sorted ranges.
 fn gap(taken: &[(u32, u32)], first: u32, last: u32) -> Option<u32> {
     let mut candidate = first;
     for (low, high) in taken {

@@ -1,30 +1,28 @@
-//! What a rule matches, and the key that is looked up.
-
 use core::fmt;
 use core::net::Ipv4Addr;
 
 use crate::types::Prefix;
 use crate::types::RealmId;
 
-/// Ports from `first` to `last`, inclusive.
+/// An inclusive range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortRange {
     /// Lowest port.
     pub first: u16,
-    /// Highest port, at least `first`.
+    /// At least `first`.
     pub last: u16,
 }
 
 impl PortRange {
-    /// Every port, and packets without ports.
+    /// Includes packets without ports.
     pub const ALL: PortRange = PortRange { first: 0, last: u16::MAX };
 
-    /// The range of one port.
+    /// One port only.
     pub const fn one(port: u16) -> PortRange {
         PortRange { first: port, last: port }
     }
 
-    /// True if `port` is one of them.
+    /// True for a port of the range.
     pub const fn contains(self, port: u16) -> bool {
         self.first <= port && port <= self.last
     }
@@ -46,12 +44,12 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// The packets of a rule as the inside sees them: the source is the subscriber's endpoint.
+/// The packets of a rule as the inside sees them: the source is the subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Match {
-    /// `None` for any. At most 255, as in a mapping's record.
+    /// At most 255, as in a mapping's record; `None` for any.
     pub realm: Option<RealmId>,
-    /// The IP protocol number; `None` for any.
+    /// `None` for any.
     pub protocol: Option<u8>,
     /// Inside addresses.
     pub source: Prefix,
@@ -64,7 +62,7 @@ pub struct Match {
 }
 
 impl Match {
-    /// Everything.
+    /// Every packet.
     pub const ALL: Match = Match {
         realm: None,
         protocol: None,
@@ -74,7 +72,7 @@ impl Match {
         destination_ports: PortRange::ALL,
     };
 
-    /// True if a packet matches. [`RuleSet`](super::RuleSet) must agree with this.
+    /// [`RuleSet`](super::RuleSet) must agree with this.
     pub fn matches(&self, key: &RuleKey) -> bool {
         self.realm.is_none_or(|realm| realm == key.realm())
             && self.protocol.is_none_or(|protocol| protocol == key.protocol())
@@ -105,8 +103,7 @@ impl Match {
             && self.destination_ports.overlaps(other.destination_ports)
     }
 
-    /// The first matching packet: lowest addresses and ports; realm and protocol are 0 if any will
-    /// do.
+    /// The lowest matching packet; realm and protocol are 0 if any will do.
     pub fn first(&self) -> RuleKey {
         RuleKey::new(
             self.realm.unwrap_or_default(),
@@ -119,8 +116,7 @@ impl Match {
     }
 }
 
-/// A packet as rules see it: two words, masked in two operations, or eight lanes of 16 bits,
-/// compared with a rule in one.
+/// A packet as rules see it: two words to mask, or eight lanes of 16 bits to compare at once.
 ///
 /// ```text
 ///   addresses   source 32 | destination 32
@@ -133,7 +129,7 @@ pub struct RuleKey {
 }
 
 impl RuleKey {
-    /// A packet between these endpoints; ports are 0 for protocols without ports.
+    /// Ports are 0 for protocols without ports.
     #[inline(always)]
     pub const fn new(
         realm: RealmId,
@@ -152,7 +148,7 @@ impl RuleKey {
         }
     }
 
-    /// The realm it comes from.
+    /// The inside realm.
     pub const fn realm(&self) -> RealmId {
         RealmId((self.rest >> 48) as u16)
     }
@@ -162,7 +158,7 @@ impl RuleKey {
         (self.rest >> 32) as u8
     }
 
-    /// The same packet from another inside address.
+    /// With another inside address.
     #[inline]
     #[must_use]
     pub const fn from_source(self, source: u32) -> RuleKey {

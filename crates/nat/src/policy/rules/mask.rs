@@ -8,7 +8,7 @@ use super::key::RuleKey;
 pub(super) struct Mask {
     pub(super) source: u8,
     pub(super) destination: u8,
-    /// Ports are distinguished in blocks of 2 to this power: 0 single ports, 16 all ports alike.
+    /// As a power of 2: 0 distinguishes single ports, 16 none.
     pub(super) source_block: u8,
     pub(super) destination_block: u8,
     pub(super) protocol: bool,
@@ -21,7 +21,7 @@ pub(super) struct Cell {
     pub(super) rest: u64,
 }
 
-/// Block sizes are 1, 16, 256, 4096 ports, or all: few sizes mean few tables.
+/// Few sizes mean few tables.
 fn block_of(range: PortRange) -> u8 {
     match range.last - range.first {
         0 => 0,
@@ -90,8 +90,8 @@ impl Mask {
         }
     }
 
-    /// One cell, or two for each port range that crosses a block's border, each with the part of
-    /// the rule whose packets belong there.
+    /// A port range that crosses a block's border has two cells, each with its part of the rule. No
+    /// range is longer than its table's blocks.
     pub(super) fn cells(&self, rule: &Match) -> impl Iterator<Item = (Cell, Match)> {
         let (word, rule) = (self.word(), *rule);
         let destinations = parts(rule.destination_ports, self.destination_block);
@@ -105,7 +105,6 @@ impl Mask {
     }
 }
 
-/// The parts of a port range in different blocks. No range is longer than its table's blocks.
 fn parts(range: PortRange, block: u8) -> [Option<PortRange>; 2] {
     if block >= 16 || range.first >> block == range.last >> block {
         return [Some(range), None];
@@ -120,7 +119,7 @@ impl Cell {
         Cell { addresses: key.addresses & self.addresses, rest: key.rest & self.rest }
     }
 
-    /// A folded multiplication, without a key: senders of packets do not choose rules.
+    /// A folded multiplication, without a secret: senders of packets do not choose rules.
     #[inline(always)]
     pub(super) fn hash(&self) -> u64 {
         let product =

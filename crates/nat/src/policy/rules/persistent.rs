@@ -1,11 +1,8 @@
-//! A list whose copies share their unchanged pieces.
-
 use std::sync::Arc;
 
-/// The unit of copying.
 const PIECE: usize = 1024;
 
-/// A growing list. A clone costs one pointer a piece; a change copies one shared piece.
+/// A list whose clones share pieces. A clone costs a pointer for each, a change copies one.
 #[derive(Clone, Debug)]
 pub(super) struct PersistentList<T> {
     pieces: Vec<Arc<Vec<T>>>,

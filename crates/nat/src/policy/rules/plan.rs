@@ -1,5 +1,4 @@
-//! Plans the tables for a list of rules: rules that fix the same bits share one, and kinds of rules
-//! are merged if no cell becomes crowded.
+//! Plans the tables for a list of rules: one for each kind, merged if that crowds no cell.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -12,7 +11,7 @@ const CELL_MAX: u8 = 2;
 const CROWDED_SHARE: usize = 16;
 const PLANNED_MAX: usize = 56;
 const KINDS_MAX: usize = 192;
-/// Masks further apart than this many bits are not merged.
+/// Masks that differ in more bits are not merged.
 const DISTANCE_MAX: u32 = 24;
 
 #[derive(Clone, Debug)]
@@ -23,12 +22,11 @@ pub(super) struct Planned {
 
 struct Planner<'a> {
     rules: &'a [Match],
-    /// Rules that may still be counted before planning stops.
     budget: usize,
     counts: Vec<u8>,
 }
 
-/// The first rule's table comes first. Looks at each rule about twenty times at most.
+/// The first rule's table comes first. Looks at a rule about twenty times at most.
 pub(super) fn plan(rules: &[Match]) -> Vec<Planned> {
     let mut planner = Planner { rules, budget: 16 * rules.len() + 100_000, counts: Vec::new() };
     let mut tables = Vec::new();
@@ -144,8 +142,7 @@ impl Planner<'_> {
         }
     }
 
-    /// True if these rules crowd almost no cell of this mask's table. False once the budget is used
-    /// up.
+    /// True if almost no cell is crowded; false once the budget of rules is used up.
     fn fits<'a>(&mut self, mask: &Mask, rules: impl Iterator<Item = &'a u32> + Clone) -> bool {
         let count = rules.clone().count();
         if count > self.budget {
@@ -169,7 +166,6 @@ impl Planner<'_> {
                 };
             }
         }
-        // Among few rules a single crowded cell also counts.
         crowded * CROWDED_SHARE <= count
     }
 }

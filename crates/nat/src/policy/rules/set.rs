@@ -1,5 +1,3 @@
-//! An ordered list of rules, and the search for the first that matches.
-
 use core::hint::select_unpredictable;
 use std::sync::Arc;
 
@@ -15,25 +13,25 @@ use super::table::Bucket;
 use super::table::Table;
 use crate::types::Prefix;
 
-/// Keys that [`RuleSet::lookup_burst`] takes.
+/// The most keys that [`RuleSet::lookup_burst`] takes.
 pub const BURST_MAX: usize = 64;
 
 const TABLES_MAX: usize = 64;
-/// A rule whose cell in a merged table is this long gets a table for its own kind.
+/// A rule whose cell is this long gets a table for its own kind.
 const CELL_LENGTH_MAX: usize = 12;
-/// Address bits that select tables: 4096 words a side stay in the L1 cache.
+/// Address bits that select tables: 4096 words a side fit in the L1 cache.
 const PRUNE_BITS: u8 = 12;
-/// Further buckets of a way that are visited alternately with those of other keys.
+/// Buckets that keys of a burst visit in turn before one of them is finished on its own.
 const STEPS_MAX: u8 = 4;
-/// Distance of two rules' orders, to insert rules between them. 2^24 rules take 47 bits.
+/// Leaves room to insert rules between two orders. 2^24 rules take 47 bits.
 const ORDER_STEP: u64 = 1 << 23;
 
-/// A rule's number, which it keeps wherever it is in the order.
+/// Stays the same wherever the rule moves in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u32);
 
 impl RuleId {
-    /// Index into lists by rule.
+    /// As an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -45,7 +43,7 @@ pub enum RuleSetError {
     /// Out of memory.
     #[error("rules: {0}")]
     Memory(#[from] ArenaError),
-    /// More rules than there are numbers for.
+    /// At most 2^24.
     #[error("rules: too many ({0}); at most 16777216 are possible")]
     TooMany(usize),
 }
@@ -62,13 +60,12 @@ struct Waiting<'a> {
     queued: usize,
 }
 
-/// Rules in order. See the [module](super). Clones share everything but changes.
+/// See the [module](super). Clones share what is not changed.
 #[derive(Clone)]
 pub struct RuleSet {
     tables: Vec<Table>,
-    /// By table: the highest rank in it and in later tables.
+    /// By table: the highest rank from it on.
     ranks_max: [u64; TABLES_MAX],
-    /// By the first bits of an address: tables with rules for it.
     by_source: Arc<[u64; 1 << PRUNE_BITS]>,
     by_destination: Arc<[u64; 1 << PRUNE_BITS]>,
     rules: PersistentList<Match>,
@@ -76,12 +73,11 @@ pub struct RuleSet {
     orders: PersistentList<u64>,
     /// Rule numbers in order.
     sequence: Arc<Vec<u32>>,
-    /// Unused numbers.
     free: Arc<Vec<u32>>,
 }
 
 impl RuleSet {
-    /// The rules of a list, numbered from 0. A million rules take about half a second.
+    /// Numbers the rules from 0. A million take about half a second.
     pub fn new(rules: &[Match]) -> Result<RuleSet, RuleSetError> {
         let sequence = (0..rules.len() as u32).collect();
         RuleSet::build(rules, sequence, Vec::new())
@@ -145,7 +141,7 @@ impl RuleSet {
         self.sequence.is_empty()
     }
 
-    /// Tables a lookup may visit.
+    /// Most tables a lookup visits.
     pub fn table_count(&self) -> usize {
         self.tables.len()
     }
@@ -155,7 +151,7 @@ impl RuleSet {
         self.rules.len()
     }
 
-    /// Memory, including what is shared with other sets.
+    /// Includes what is shared with other sets.
     pub fn bytes(&self) -> usize {
         self.tables.iter().map(|table| table.bytes()).sum::<usize>()
             + (self.by_source.len() + self.by_destination.len()) * size_of::<u64>()
@@ -170,7 +166,7 @@ impl RuleSet {
         self.rules.get(number as usize).map(|rule| (RuleId(number), rule))
     }
 
-    /// The position of a rule.
+    /// `None` if it was removed.
     pub fn position(&self, rule: RuleId) -> Option<usize> {
         let order = *self.orders.get(rule.index())?;
         let position = self.sequence.partition_point(|number| self.order(*number) < order);
@@ -181,7 +177,7 @@ impl RuleSet {
         self.orders.get(number as usize).copied().unwrap_or(u64::MAX)
     }
 
-    /// The first matching rule. Costs a cache line for each table that can match.
+    /// The first match. Costs a cache line for each table that can match.
     pub fn lookup(&self, key: &RuleKey) -> Option<RuleId> {
         let mut best = Best::NONE;
         let mut tables = self.tables_for(key);
@@ -197,7 +193,7 @@ impl RuleSet {
         best.id()
     }
 
-    /// The first matching rules of up to [`BURST_MAX`] keys. All buckets are prefetched before the
+    /// [`RuleSet::lookup`] for up to [`BURST_MAX`] keys. All buckets are prefetched before the
     /// first look, which settles nearly all keys.
     pub fn lookup_burst(&self, keys: &[RuleKey], found: &mut [Option<RuleId>]) {
         let count = keys.len().min(found.len()).min(BURST_MAX);
@@ -277,7 +273,7 @@ impl RuleSet {
         self.by_source[source as usize] & self.by_destination[destination as usize]
     }
 
-    /// The first earlier rule that covers all packets of this one.
+    /// The first earlier rule that covers this one.
     pub fn hidden_by(&self, position: usize) -> Option<RuleId> {
         let (id, rule) = self.at(position)?;
         let key = rule.first();
@@ -294,7 +290,7 @@ impl RuleSet {
             .map(RuleId)
     }
 
-    /// Inserts a rule before `position`. Copies a few MiB at most, unless a table must grow.
+    /// Inserts before `position`. Copies a few MiB at most, unless a table grows.
     ///
     /// # Errors
     /// The set is unusable then.
@@ -322,7 +318,7 @@ impl RuleSet {
         };
         Arc::make_mut(&mut self.sequence).insert(position, number);
         if order == before {
-            // No order is left between the two: takes 23 insertions at one place.
+            // After 23 insertions at one place, no order is left between its neighbours.
             self.rebuild()?;
         } else {
             self.orders.set(number as usize, order);
@@ -331,7 +327,7 @@ impl RuleSet {
         Ok(RuleId(number))
     }
 
-    /// Removes the rule at `position`; its number may be reused.
+    /// The number may be reused.
     pub fn remove(&mut self, position: usize) -> Result<Option<RuleId>, RuleSetError> {
         let Some((id, rule)) = self.at(position) else { return Ok(None) };
         let rule = *rule;
@@ -341,7 +337,7 @@ impl RuleSet {
         Ok(Some(id))
     }
 
-    /// Gives the rule at `position` another match; it keeps its number.
+    /// The rule keeps its number.
     pub fn replace(&mut self, position: usize, rule: &Match) -> Result<Option<RuleId>, RuleSetError> {
         let Some((id, old)) = self.at(position) else { return Ok(None) };
         let old = *old;
@@ -363,7 +359,7 @@ impl RuleSet {
         Ok(())
     }
 
-    /// Enters a rule into the most specific suitable table, or a new one if its cell is crowded.
+    /// Uses the most specific suitable table, or a new one if the rule's cell is crowded there.
     fn enter(&mut self, rule: &Match, number: u32, order: u64) -> Result<(), RuleSetError> {
         let own = Mask::of(rule);
         let suiting = (0..self.tables.len()).filter(|table| self.tables[*table].mask().suits(&own));
@@ -410,7 +406,7 @@ impl RuleSet {
 
     fn note_addresses<'a>(&mut self, table: usize, rules: impl Iterator<Item = &'a Match>) {
         let bit = 1 << table;
-        // Short prefixes set many words; each is done once.
+        // Short prefixes set many words; do each once.
         let mut seen = [vec![false; 1 << (PRUNE_BITS + 1)], vec![false; 1 << (PRUNE_BITS + 1)]];
         let sides = [Arc::make_mut(&mut self.by_source), Arc::make_mut(&mut self.by_destination)];
         let [by_source, by_destination] = sides;

@@ -1,10 +1,9 @@
-//! One hash table of rules: those that fix at least the bits of its mask.
+//! One hash table, for rules that fix at least the bits of its mask.
 //!
-//! Rules of one cell (equal in the bits of the mask) are stored in order along the cell's way
-//! through the buckets, so the first bucket with a match has the first rule. A rule in several
-//! cells has an entry for each, which matches only the packets of that cell: to searches for
-//! another cell, its place on the way means nothing. A bucket's first entry is marked if some way
-//! continues behind it; an obsolete mark costs at most one look.
+//! Rules of one cell (equal in the mask's bits) are in order along the cell's way through the
+//! buckets, so the first bucket with a match has the first rule. A rule in several cells has an
+//! entry for each, which matches only that cell's packets. An obsolete [`PASSED`] costs at most one
+//! look.
 
 use core::cmp::Reverse;
 use core::hint::select_unpredictable;
@@ -22,43 +21,34 @@ use super::mask::Cell;
 use super::mask::Mask;
 use super::set::RuleId;
 
-/// Buckets of a chunk: 2 MiB, one large page. A change copies a chunk.
+/// 2 MiB, one large page: what a change copies.
 const CHUNK_BUCKETS: u32 = 1 << 15;
 const CHUNK_SHIFT: u32 = 15;
 
-/// In the `rule` of a bucket's first entry, above its number, used or not: some way continues
-/// behind this bucket.
+/// Flag in a bucket's first entry, free or not: some way continues behind this bucket.
 const PASSED: u32 = 1 << 24;
 const NUMBER: u32 = (1 << 24) - 1;
 
-/// A rule, as far as its packets are in the cell; two fill a cache line. All bytes zero: free.
+/// A rule, as far as its packets are in the cell. All zero: free.
 ///
-/// ```text
-///   key     lanes of 16 bits: source 2 | destination 2 | destination port | source port | protocol
-///           | realm
-///   first   the same: the first of these packets
-///   spans   how far above it each lane may be; ffff: any value
-/// ```
-///
-/// A prefix is a range in each half of its address, so a key matches if each lane is within its
-/// span.
+/// A key has eight lanes of 16 bits ([`RuleKey`]). It matches if each is within its span above
+/// `first`, the first of these packets; span ffff: any value. A prefix is a range in each half of
+/// its address.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C)]
 struct Entry {
     first: [u64; 2],
-    /// The ports' spans: destination, and above it source. [`SPANS`] has those of all other lanes.
+    /// Source above destination. [`SPANS`] has those of the other lanes.
     port_spans: u32,
     rule: u32,
-    /// Higher wins: [`ORDER_MAX`] minus its order, above 16 bits of index into [`SPANS`]. 0: free.
+    /// Higher wins: [`ORDER_MAX`] minus the order, then 16 bits of index into [`SPANS`].
     rank: u64,
 }
 
-/// A rank is this minus the order.
 const ORDER_MAX: u64 = (1 << 48) - 1;
 const SPANS_AT: u64 = 0xffff;
 
-/// The spans of all lanes but ports, by prefix lengths and by whether protocol and realm are given.
-/// The few in use stay in the L1 cache.
+/// By prefix lengths and whether protocol and realm are given. The few in use stay in the L1 cache.
 static SPANS: [[u64; 2]; SPANS_COUNT] = spans();
 const SPANS_COUNT: usize = 33 * 33 * 4;
 
@@ -89,7 +79,8 @@ pub(super) struct Bucket([Entry; 2]);
 const _: () = assert!(size_of::<Bucket>() == 64, "a bucket is one cache line");
 
 impl Bucket {
-    /// The first match that ranks above `best`, and whether to look further; never after a match.
+    /// The first match that ranks above `best`, and whether to look further, which is never after a
+    /// match.
     #[inline(always)]
     pub(super) fn find(&self, key: &RuleKey, mut best: Best) -> (Best, bool) {
         let mut is_found = false;
@@ -150,7 +141,7 @@ impl Entry {
 
 const FREE: Entry = Entry { first: [0; 2], port_spans: 0, rule: 0, rank: 0 };
 
-/// The rank of a rule with this order, which is below 2^48 - 1; without its spans.
+/// `order` is below 2^48 - 1. Without the index of spans.
 pub(super) const fn rank_of(order: u64) -> u64 {
     (ORDER_MAX - order) << 16
 }
@@ -171,7 +162,7 @@ impl Best {
 
 type Place = (u32, usize);
 
-/// See the [module](self). Clones share chunks.
+/// Clones share chunks.
 #[derive(Clone)]
 pub(super) struct Table {
     mask: Mask,
@@ -184,8 +175,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Half as many buckets again as `entries`, so that few ways go beyond their first bucket,
-    /// which costs a second look and a misprediction.
+    /// Half as many buckets again as `entries`: few ways go beyond their first bucket, which costs
+    /// a second look and a misprediction.
     pub(super) fn new(mask: Mask, entries: usize) -> Result<Table, ArenaError> {
         let wanted = u32::try_from(entries.saturating_mul(3) / 2).unwrap_or(u32::MAX / 2).max(8);
         let buckets =
@@ -286,7 +277,6 @@ impl Table {
         self.mask.cells(rule).map(|(cell, _)| self.places(&cell).count()).max().unwrap_or(0)
     }
 
-    /// The numbers of all rules that match a key, to find rules that hide another.
     pub(super) fn all_matches<'a>(&'a self, key: &'a RuleKey) -> impl Iterator<Item = u32> + 'a {
         let home = self.home(&self.word.of(key));
         self.way(home).flat_map(move |(_, bucket)| {
@@ -294,7 +284,7 @@ impl Table {
         })
     }
 
-    /// Appends a rule behind all others, while nothing was ever removed; for loading.
+    /// Appends a rule behind all others, for loading. Only while nothing was ever removed.
     pub(super) fn append(&mut self, rule: &Match, number: u32, order: u64) -> Result<(), ArenaError> {
         let mask = self.mask;
         for (cell, part) in mask.cells(rule) {

@@ -17,7 +17,7 @@ fn found(set: &RuleSet, key: &RuleKey) -> Option<usize> {
     set.lookup(key).and_then(|id| set.position(id))
 }
 
-/// Few different addresses, so that rules overlap and cells are shared.
+/// Few different addresses, so that rules overlap and share cells.
 fn prefix() -> impl Strategy<Value = Prefix> {
     let length = prop_oneof![Just(0_u8), Just(8), Just(15), Just(24), Just(31), Just(32), 0..=32_u8];
     (length, 0..4_u32, 0..4_u32, 0..4_u32).prop_map(|(length, a, b, c)| {

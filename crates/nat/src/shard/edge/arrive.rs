@@ -1,5 +1,4 @@
-//! IPv6 packets from inside (RFC 6146 §3.4, RFC 6333 §6.3), in passes over the burst: headers, host
-//! table, host.
+//! IPv6 packets from inside (RFC 6146 §3.4, RFC 6333 §6.3), in passes: headers, host table, host.
 
 use core::hint::select_unpredictable;
 use core::net::Ipv4Addr;
@@ -79,7 +78,6 @@ const PROTOCOL_TCP: u8 = wire::ipv4::PROTOCOL_TCP;
 const PROTOCOL_UDP: u8 = wire::ipv4::PROTOCOL_UDP;
 const PROTOCOL_ICMP: u8 = wire::ipv4::PROTOCOL_ICMP;
 
-/// What the first pass found out about a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Incoming {
     /// IPv4, or finished.
@@ -95,20 +93,17 @@ pub(super) enum Incoming {
         key: HostKey,
         hash: u64,
     },
-    /// A Packet Too Big about a packet of this softwire.
     TooBig {
         mtu: u32,
         key: HostKey,
         hash: u64,
     },
-    /// A request for port control outside of any softwire.
+    /// For port control, outside of softwires.
     Request {
         source: u128,
-        /// The prefix of a host, or the softwire of a B4.
         way: Way,
         offset: u16,
     },
-    /// A fragment of a softwire's packet.
     Fragment {
         source: u128,
         way: Way,
@@ -118,30 +113,28 @@ pub(super) enum Incoming {
     },
 }
 
-/// A usual packet of TCP or UDP: its headers are where they always are.
+/// A TCP or UDP packet whose headers are where they always are.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plain {
     pub(super) hash: u64,
     destination: u32,
-    /// That of the IPv4 packet.
+    /// As IPv4.
     pub(super) length: u16,
     position: u8,
-    /// Steady packets stay as they are until the engine has found their session.
     kind: Steadiness,
 }
 
-/// Packets of a burst, by their places.
+/// Sets of packets in a burst, a bit for each.
 #[derive(Clone, Copy, Debug, Default)]
 struct Places {
     /// The short way.
     plain: u64,
-    /// The packets among these that are translated.
+    /// Of `plain`, those to translate.
     nat64: u64,
     /// The long way.
     others: u64,
 }
 
-/// Each place of these packets.
 #[inline(always)]
 pub(super) fn each(mut places: u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
@@ -201,7 +194,7 @@ const fn problem_of(verdict: Verdict) -> Option<Problem> {
     }
 }
 
-/// Refuses sources that a NAT64 host cannot have (RFC 6146 §3.5).
+/// RFC 6146 §3.5.
 #[inline(always)]
 fn check_source(
     transition: &Transition,
@@ -217,7 +210,7 @@ fn check_source(
     }
 }
 
-/// True if an IPv4 packet is an ICMP error about the number of a host, which no IPv4 host knows.
+/// True for an ICMP error about a host's number, which no IPv4 host knows.
 #[cold]
 #[inline(never)]
 fn quotes_number(packet: &[u8]) -> bool {
@@ -232,7 +225,7 @@ fn quotes_number(packet: &[u8]) -> bool {
     })
 }
 
-/// Refuses sources that a B4 cannot have, and B4s that are not subscribers (RFC 6333 §11).
+/// RFC 6333 §11.
 #[inline(always)]
 fn check_b4(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<(), Verdict> {
     let is_mapped = matches!(source >> 32, 0 | 0xffff);
@@ -248,7 +241,7 @@ fn check_b4(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<
     }
 }
 
-/// Parses the packet inside a softwire, and takes over the congestion mark of the outer header.
+/// Takes over the congestion mark of the outer header.
 pub(super) fn parse_in_softwire(packet: &mut Packet<'_>, offset: u16) -> Result<Parsed, Verdict> {
     // A reassembled packet is marked already, and its outer headers are gone.
     let outer = if offset == 0 { 0 } else { Ipv6::new_unchecked(packet.bytes()).traffic_class() };
@@ -258,7 +251,6 @@ pub(super) fn parse_in_softwire(packet: &mut Packet<'_>, offset: u16) -> Result<
     Ok(parsed)
 }
 
-/// Marks an IPv4 packet out of a softwire with this traffic class.
 fn mark(inner: &mut [u8], outer: u8) -> Result<(), Verdict> {
     let Ok(mut view) = Ipv4::new_checked(inner) else { return Err(Verdict::IpMalformed) };
     let class = congestion(outer, view.ds_field()).ok_or(Verdict::SoftwireMalformed)?;
@@ -269,8 +261,7 @@ fn mark(inner: &mut [u8], outer: u8) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// Takes the packet of the host with this number out of its softwire. An error may be about another
-/// host of the same softwire.
+/// An error may be about another host of the same softwire.
 pub(super) fn take_from_softwire(
     packet: &mut Packet<'_>,
     offset: u16,
@@ -306,15 +297,14 @@ pub(super) fn take_from_softwire(
     if packet.shrink_front(offset) { Ok(()) } else { Err(Verdict::SoftwireMalformed) }
 }
 
-/// The endpoint of a host from which a packet comes, without the number of the host. The packet has
-/// its TCP or UDP header where it is behind an option-free IPv4 header.
+/// Lacks the host's number. TCP or UDP is where it is behind an option-free IPv4 header.
 #[inline(always)]
 fn internal_of(header: &[u8; HEADERS], is_tcp: bool, realm: RealmId) -> u64 {
     let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
     InternalKey { realm, protocol, address: 0, port: be16::<20>(header) }.word()
 }
 
-/// Pending packets of which no mapping was found take other ways, which read their headers.
+/// Pending packets without a mapping take other ways, which read IPv4.
 pub(in crate::shard) fn write_unsettled(scratch: &mut Scratch, burst: &mut [Packet<'_>]) {
     for i in each(scratch.hosts.pending & scratch.unsettled) {
         let Some(packet) = burst.get_mut(i) else { break };
@@ -322,7 +312,7 @@ pub(in crate::shard) fn write_unsettled(scratch: &mut Scratch, burst: &mut [Pack
     }
 }
 
-/// Has a pending packet be what the engine reads: IPv4, from the number of its host.
+/// Turns a pending packet into IPv4, from its host's number.
 #[inline(never)]
 pub(in crate::shard) fn write_pending(hosts: &mut HostPackets, packet: &mut Packet<'_>, i: usize) {
     hosts.pending &= !(1 << i);
@@ -337,15 +327,15 @@ pub(in crate::shard) fn write_pending(hosts: &mut HostPackets, packet: &mut Pack
     }
 }
 
-/// The IPv6 header and more of a packet that begins where its IPv4 header will be.
+/// The packet begins where its IPv4 header will be.
 #[inline(always)]
 fn header_to_translate<'a>(packet: &'a mut Packet<'_>) -> Option<&'a mut [u8; translate::PLAIN]> {
     let start = usize::from(packet.start()).checked_sub(ipv6::HEADER_LENGTH - ip::HEADER_MIN)?;
     packet.frame_mut().get_mut(start..start + translate::PLAIN)?.first_chunk_mut()
 }
 
-/// The type of service of a packet out of a softwire: its own, with the congestion mark of either
-/// header (RFC 6040 §4.2). `None` if the packet must be dropped because it cannot be marked.
+/// The inner traffic class with the congestion mark of either header (RFC 6040 §4.2). `None`: the
+/// packet must be dropped, because it cannot be marked.
 #[inline(always)]
 const fn congestion(outer: u8, inner: u8) -> Option<u8> {
     match (outer & 3, inner & 3) {
@@ -357,8 +347,7 @@ const fn congestion(outer: u8, inner: u8) -> Option<u8> {
 }
 
 impl PacketPath {
-    /// Turns the IPv6 packets of a burst into IPv4. Returns a bit for each packet that is finished,
-    /// with its outcome.
+    /// Turns a burst's IPv6 packets into IPv4. Returns a bit for each finished packet.
     #[inline(never)]
     pub(in crate::shard) fn arrive<S: Sink>(
         &mut self,
@@ -428,8 +417,7 @@ impl PacketPath {
         finished
     }
 
-    /// The first pass over a packet from inside that does not take the short way. False if nothing
-    /// is left to do here.
+    /// False if nothing is left to do here.
     #[inline(never)]
     fn look_at_further<S: Sink>(
         &mut self,
@@ -475,7 +463,6 @@ impl PacketPath {
         true
     }
 
-    /// The last pass over such a packet.
     #[inline(never)]
     fn enter_further<S: Sink>(
         &mut self,
@@ -511,10 +498,9 @@ impl PacketPath {
         }
     }
 
-    /// Like [`PacketPath::look_at_edge`], for usual packets of hosts of this worker, with what goes
-    /// into [`HostPackets::internal`] and whether the packet is one of NAT64; `None` for others. A
-    /// host with a record was checked when it got it, so checks that depend only on its address are
-    /// left out.
+    /// [`PacketPath::look_at_edge`] for usual packets of this worker's hosts, with
+    /// [`HostPackets::internal`] and whether it is NAT64; `None` for others. A host with a record
+    /// has passed the checks of its address.
     #[inline(always)]
     pub(super) fn look_at_plain(&self, packet: &Packet<'_>, realm: RealmId) -> Option<(Plain, u64, bool)> {
         let header = packet.chunk::<{ translate::PLAIN }>(0)?;
@@ -552,8 +538,7 @@ impl PacketPath {
                     && packet.has(ipv6::HEADER_LENGTH + length)
                     && get_u32(inner, ip::DESTINATION) != AFTR_INSIDE
                     && is_plain(inner, length)
-                    // Most outer headers have no mark that the inner header would have to take
-                    // over.
+                    // Most outer headers have no mark to take over.
                     && (outer_class & 1 == 0 || congestion(outer_class, inner_class) == Some(inner_class))
                     && end.serves(source);
                 if !is_usual {
@@ -571,7 +556,7 @@ impl PacketPath {
         }
     }
 
-    /// None, and the packet is unchanged, if its host has no record.
+    /// `None`, and the packet is unchanged, if its host has no record.
     #[inline(always)]
     fn enter_plain(&mut self, now: Instant, packet: &mut Packet<'_>, i: usize, scratch: &mut Scratch) -> Option<()> {
         let Plain { hash, position, .. } = scratch.hosts.plain[i];
@@ -604,8 +589,8 @@ impl PacketPath {
         Some(())
     }
 
-    /// A packet of the host with this number, which begins where its IPv4 header is or will be. If
-    /// it is steady, its session is probably established, and nothing is written yet.
+    /// The packet begins where its IPv4 header will be. A steady packet's session is probably
+    /// established, so nothing is written yet.
     #[inline(always)]
     fn expect_session(&mut self, packet: &mut Packet<'_>, i: usize, number: u32, scratch: &mut Scratch) {
         let kind = scratch.hosts.plain[i].kind;
@@ -618,8 +603,8 @@ impl PacketPath {
         (scratch.kind[i], scratch.place[i]) = (kind, self.ledger.state.hash_of_word(internal));
     }
 
-    /// The session of a pending packet, which is refreshed. `None` if the packet is unusual; then
-    /// nothing has changed.
+    /// Refreshes the session of a pending packet. `None`, and nothing has changed, if it is
+    /// unusual.
     #[inline(always)]
     pub(in crate::shard) fn steady_pending(
         &mut self,
@@ -635,12 +620,11 @@ impl PacketPath {
         Some(egress)
     }
 
-    /// Writes the headers of pending packets with their new source. Nothing else has written to
-    /// them.
+    /// Nothing else has written to the headers of pending packets.
     #[inline(always)]
     pub(super) fn write_sources(&mut self, hosts: &mut HostPackets, burst: &mut [Packet<'_>]) {
         let translated = hosts.pending & hosts.nat64;
-        // In a loop of their own, because waiting for one counter then overlaps with the next.
+        // In its own loop, so that waits for the counters overlap.
         for i in each(translated) {
             let Plain { destination, length, kind, .. } = hosts.plain[i];
             let protocol = select_unpredictable(kind.is_tcp(), PROTOCOL_TCP, PROTOCOL_UDP);
@@ -666,8 +650,7 @@ impl PacketPath {
         }
     }
 
-    /// A usual packet of a host without a record: the long way checks the host. Returns the bit of
-    /// the packet if it is finished.
+    /// Checks a host without a record, on the long way. Returns the packet's bit if it is finished.
     #[cold]
     #[inline(never)]
     fn enter_newcomer<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, i: usize, sink: &mut S) -> u64 {
@@ -700,7 +683,7 @@ impl PacketPath {
         }
         let bytes = packet.bytes();
         if bytes.first().is_none_or(|first| first >> 4 != 6) {
-            // The number of a host is not an address that a packet can come from.
+            // No packet can come from a host's number.
             if is_host_number(get_u32(bytes, ip::SOURCE)) {
                 return Err(Verdict::SourceInvalid.into());
             }
@@ -725,7 +708,7 @@ impl PacketPath {
                 check_source(transition, facing.realm, source, prefix)?;
                 let to = prefix.destination(destination)?;
                 let address = match headers.kind {
-                    // An error belongs to the host that it is about. A router may have sent it.
+                    // An error, perhaps of a router, belongs to the host that it is about.
                     Kind::Error => {
                         let quoted = translate::quoted6(bytes, &headers)?;
                         if !prefix.contains(quoted.source) {
@@ -771,7 +754,7 @@ impl PacketPath {
         }
         let is_whole = chain.fragment.is_none_or(|fragment| fragment.is_atomic());
         if chain.protocol == PROTOCOL_UDP && is_whole && self.ledger.shared.settings().port_control.pcp {
-            // Its port is looked at with its checksum.
+            // Its port is examined with its checksum.
             return Ok(Incoming::Request { source, way, offset: chain.offset as u16 });
         }
         if chain.protocol != ipv6::PROTOCOL_IPV4 {
@@ -786,7 +769,7 @@ impl PacketPath {
         Ok(Incoming::Softwire { offset: chain.offset as u16, key, hash })
     }
 
-    /// A packet to none of the prefixes and softwires: perhaps a request for port control.
+    /// Perhaps a request for port control.
     #[cold]
     fn look_at_request(&self, packet: &Packet<'_>, realm: RealmId, source: u128) -> Result<Incoming, Verdict> {
         let transition = &self.ledger.shared.transition;
@@ -800,8 +783,8 @@ impl PacketPath {
         Ok(Incoming::Request { source, way, offset: ipv6::HEADER_LENGTH as u16 })
     }
 
-    /// An ICMPv6 message to the AFTR: a router reports which size of softwire packets passes (RFC
-    /// 2473 §7.2). It has to quote enough to name a host.
+    /// A router reports the MTU for softwire packets (RFC 2473 §7.2). It must quote enough to name
+    /// a host.
     #[cold]
     fn look_at_error(&self, packet: &[u8], aftr: u128, way: Way) -> Result<Incoming, Verdict> {
         let headers = translate::read6(packet).map_err(|_| Verdict::LocalIgnored)?;
@@ -828,7 +811,6 @@ impl PacketPath {
         Ok(Incoming::TooBig { mtu, key, hash })
     }
 
-    /// Larger packets to this B4 are cut from now on.
     #[cold]
     fn note_path_mtu(&mut self, now: Instant, mtu: u32, (key, hash): (&HostKey, u64)) -> Result<(), Verdict> {
         self.ledger.state.subscribers.hosts.find(hash, key).ok_or(Verdict::IcmpQuoteNoMapping)?;
@@ -838,7 +820,6 @@ impl PacketPath {
         Err(Verdict::Local)
     }
 
-    /// A whole packet of a softwire.
     fn look_inside(&self, inner: &[u8], source: u128, way: Way) -> Result<(HostKey, u64), Verdict> {
         let Way::Softwire(position) = way else { return Err(Verdict::SoftwireMalformed) };
         let Some(end) = self.ledger.shared.transition.softwire(position) else {
@@ -876,7 +857,6 @@ impl PacketPath {
         self.translate_from(packet, headers, (number, destination), key.way)
     }
 
-    /// The packet of the host with this number becomes IPv4.
     #[inline(always)]
     pub(super) fn translate_from(
         &self,
@@ -932,8 +912,7 @@ impl PacketPath {
         take_from_softwire(packet, offset, &parsed, (number, &key), hosts).map_err(Refusal::from)
     }
 
-    /// RFC 6333 §5.3: the softwire packet was fragmented, so it is reassembled before
-    /// decapsulation.
+    /// RFC 6333 §5.3: before decapsulation.
     #[cold]
     #[inline(never)]
     fn reassemble<S: Sink>(
@@ -1022,7 +1001,7 @@ impl PacketPath {
         Ok(())
     }
 
-    /// RFC 6333 §6.5: 192.0.0.1 answers pings inside the softwire, and requests for port control.
+    /// RFC 6333 §6.5.
     #[cold]
     fn answer_in_softwire<S: Sink>(
         &mut self,
@@ -1048,7 +1027,7 @@ impl PacketPath {
         Err(sent.err().unwrap_or(Verdict::Local))
     }
 
-    /// Turns a ping of 192.0.0.1 into the reply of this length, which the AFTR sends by this hop.
+    /// Returns the AFTR that replies, the hop and the length.
     pub(super) fn echo_in_softwire(
         &self,
         inner: &mut [u8],
@@ -1065,7 +1044,7 @@ impl PacketPath {
         Ok((end.aftr, egress, length))
     }
 
-    /// A next hop that sends IPv6 packets.
+    /// A next hop for IPv6.
     pub(super) fn hop_to_hosts(&self, realm: RealmId) -> Option<Egress> {
         let hop = self.ledger.shared.route_in(realm, crate::types::HOSTS_FIRST)?;
         (hop.egress().next_hop >= self.ledger.shared.transition.first_hop).then(|| hop.egress())
@@ -1097,7 +1076,7 @@ impl PacketPath {
         packet.outcome = Outcome::Done;
     }
 
-    /// Records that there was no room for a host. A prefix without a host so far has no subscriber.
+    /// A prefix without a host so far has no subscriber.
     #[cold]
     fn note_host_refused(&mut self, now: Instant, packet: &Packet<'_>, verdict: Verdict) {
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
@@ -1106,7 +1085,7 @@ impl PacketPath {
         self.ledger.note_no_room(now, (realm, subscriber.map(Ipv4Addr::from_bits)), verdict);
     }
 
-    /// An ICMPv6 error about a packet from inside (RFC 4443 §2.4).
+    /// RFC 4443 §2.4.
     fn send_error6<S: Sink>(&mut self, now: Instant, realm: RealmId, problem: Problem, bytes: &[u8], sink: &mut S) {
         let Ok(view) = Ipv6::new_checked(bytes) else { return };
         let offending = view.packet();

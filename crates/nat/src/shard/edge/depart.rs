@@ -47,30 +47,26 @@ use crate::types::DUMMY;
 use crate::types::Endpoint;
 use crate::verdict::Verdict;
 
-/// Hop limit of softwires.
 const HOP_LIMIT: u8 = 64;
 
-/// A packet in its frame, ready to leave.
 pub(super) struct Ready {
     pub(super) start: usize,
     pub(super) length: usize,
-    /// If the packet is too large: the size of its fragments, and their identification.
+    /// Size and identification of the fragments, if it is too large.
     pub(super) split: Option<(u16, u32)>,
 }
 
 pub(super) enum Prepared {
     Ready(Ready),
-    /// A fragment of a datagram without checksum: see [`PacketPath::complete`].
+    /// A fragment of a datagram without checksum, for [`PacketPath::complete`].
     Part,
 }
 
-/// Identifies an IPv4 datagram to a host.
 fn datagram_of<T: AsRef<[u8]>>(view: &Ipv4<T>) -> (u128, u32) {
     (u128::from(view.source()) << 64 | u128::from(view.destination()), view.identification().into())
 }
 
 impl PacketPath {
-    /// Turns the packets of a burst that lead to IPv6 hosts into IPv6.
     #[inline(never)]
     pub(in crate::shard) fn depart<S: Sink>(
         &mut self,
@@ -110,7 +106,6 @@ impl PacketPath {
         }
     }
 
-    /// The packet at this place of the burst does not take the short way.
     #[inline(never)]
     fn depart_further<S: Sink>(
         &mut self,
@@ -159,8 +154,7 @@ impl PacketPath {
         }
     }
 
-    /// Fragments of a packet leave at once, so the packets before it must leave first (RFC 7915
-    /// §4).
+    /// Fragments leave at once, so the packets before them must leave first (RFC 7915 §4).
     #[cold]
     #[inline(never)]
     fn send_earlier<S: Sink>(&mut self, before: &mut [Packet<'_>], sink: &mut S) {
@@ -198,7 +192,6 @@ impl PacketPath {
         Ok(())
     }
 
-    /// Like [`PacketPath::emit`], to an IPv6 host.
     #[cold]
     #[inline(never)]
     pub(super) fn emit_to_host<S: Sink>(
@@ -228,7 +221,7 @@ impl PacketPath {
         sent
     }
 
-    /// Puts an IPv4 packet that needs no other change into a softwire.
+    /// For an IPv4 packet that needs no other change.
     pub(super) fn put_in_softwire<S: Sink>(
         &mut self,
         egress: Egress,
@@ -258,7 +251,6 @@ impl PacketPath {
         shared.transition.realm(realm).map_or(ipv6::MTU_MIN, |edge| edge.mtu)
     }
 
-    /// The packet goes to the number of a host.
     #[inline(always)]
     pub(super) fn prepare_for_host(&self, frame: &mut [u8], start: usize, length: usize) -> Result<Prepared, Verdict> {
         let bytes = frame.get_mut(start..start + length).ok_or(Verdict::IpMalformed)?;
@@ -288,8 +280,8 @@ impl PacketPath {
         ready.map(Prepared::Ready)
     }
 
-    /// True for a fragment of a UDP datagram without checksum. Only the first fragment shows it;
-    /// the engine sends the others after it.
+    /// True for a fragment of a UDP datagram without checksum, which only the first fragment shows.
+    /// The engine sends the others after it.
     fn is_without_checksum(&self, packet: &[u8]) -> bool {
         let view = Ipv4::new_unchecked(packet);
         if !view.is_fragment() || view.protocol() != ipv4::PROTOCOL_UDP {
@@ -305,7 +297,7 @@ impl PacketPath {
         })
     }
 
-    /// RFC 6146 §3.4: reassembles the datagram, so that it can get the checksum that IPv6 requires.
+    /// RFC 6146 §3.4: reassembles the datagram, because IPv6 requires a checksum.
     #[cold]
     #[inline(never)]
     fn complete<S: Sink>(&mut self, egress: Egress, fragment: &[u8], sink: &mut S) -> Result<Sent, Verdict> {
@@ -342,8 +334,7 @@ impl PacketPath {
         sent
     }
 
-    /// `frame` has the datagram behind its room, `last` the header of the last fragment. `class` is
-    /// that of the datagram.
+    /// `frame`: the datagram behind its room; `last`: the last fragment's header.
     fn send_whole<S: Sink>(
         &mut self,
         egress: Egress,
@@ -368,9 +359,9 @@ impl PacketPath {
         self.send_pieces(egress, frame, &ready, sink).map(|()| Sent::Left)
     }
 
-    /// A usual packet of TCP or UDP that fits the link; the engine has checked its header. `None`
-    /// for others, which are unchanged. A steady packet that is as it came from outside also gets
-    /// its internal port, and is counted a hop.
+    /// `None`, and the packet is unchanged, unless it is a usual TCP or UDP packet that fits the
+    /// link. The engine has checked its header. `port`: it is as it came from outside, so it gets
+    /// its internal port and is counted a hop.
     #[inline(always)]
     pub(super) fn prepare_plain(
         &self,
@@ -505,8 +496,7 @@ impl PacketPath {
         self.encapsulate(frame, start, length, (aftr, host.address()), mtu)
     }
 
-    /// RFC 2473 §6, RFC 6333 §7.1: the traffic class is copied, the hop limit is that of the
-    /// softwire.
+    /// RFC 2473 §6, RFC 6333 §7.1: copies the traffic class, but not the hop limit.
     fn encapsulate(
         &self,
         frame: &mut [u8],
@@ -526,7 +516,6 @@ impl PacketPath {
     }
 }
 
-/// Has a packet that does not take the short way to its host be as it is for an IPv4 host.
 #[inline(never)]
 fn write_destination(packet: &mut Packet<'_>, (number, port): (u32, u16)) {
     if let Some(header) = packet.header_mut::<HEADERS>() {

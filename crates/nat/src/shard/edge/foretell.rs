@@ -1,5 +1,5 @@
-//! What the edge would make of a packet, for explanations and traces. Changes nothing but the copy
-//! of the packet that it gets; the functions that decide are those of the packet path.
+//! What the edge would make of a packet, for explanations and traces. The functions of the packet
+//! path decide.
 
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
@@ -34,24 +34,21 @@ use crate::types::WorkerId;
 use crate::verdict::Verdict;
 use crate::verdict::VerdictKind;
 
-/// What a packet from inside becomes at the edge.
 pub(in crate::shard) enum Arrived {
-    /// IPv4, from the number of a host if it was IPv6. The packet begins there.
+    /// The packet begins as IPv4, from the number of its host if it was IPv6.
     Ipv4,
     /// Another worker has the host.
     Elsewhere(WorkerId),
-    /// It ends at the edge, or waits there.
     Ended(Verdict),
-    /// A fragment of a softwire's packet.
+    /// A fragment in a softwire.
     Held,
 }
 
-/// Which number a host gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Numbering {
-    /// Its own, or what stands for it if it is new.
+    /// The host's number, or its stand-in if the host is new.
     Here,
-    /// Any: another worker has the host, and has explained it.
+    /// Another worker has the host, and has explained it.
     Any,
 }
 
@@ -62,7 +59,6 @@ fn view_of(key: &HostKey) -> HostView {
 }
 
 impl PacketPath {
-    /// What [`PacketPath::arrive`] would do with a packet from inside, which becomes IPv4.
     #[cold]
     pub(in crate::shard) fn foretell_arrival<R: Report>(
         &self,
@@ -82,7 +78,6 @@ impl PacketPath {
         Arrived::Ended(verdict)
     }
 
-    /// The source of an IPv6 packet, and the IPv4 address in its destination or behind its B4.
     fn ends_at_edge(&self, packet: &Packet<'_>) -> Option<(Ipv6Addr, Option<Ipv4Addr>)> {
         let view = Ipv6::new_checked(packet.bytes()).ok()?;
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
@@ -181,8 +176,7 @@ impl PacketPath {
         Ok(foreseen.number)
     }
 
-    /// Says which IPv6 host the internal endpoint of a packet from `remote` means, if it means one.
-    /// `newcomer` identifies a host without a record.
+    /// `newcomer`: the IPv6 host that gets the packet, if it has no record.
     pub(in crate::shard) fn foretell_receiver<R: Report>(
         &self,
         remote: Endpoint,
@@ -201,8 +195,8 @@ impl PacketPath {
         report.step(|| Step::Host { number, host, role: HostRole::Receiver { remote } });
     }
 
-    /// What [`PacketPath::depart`] would refuse if the engine forwarded an IPv4 packet between
-    /// these endpoints to an IPv6 host. `frame` has room in front of the packet at `start`.
+    /// What [`PacketPath::depart`] would refuse. `frame` has room in front of the packet at
+    /// `start`.
     pub(in crate::shard) fn foretell_departure(
         &self,
         frame: &mut [u8],

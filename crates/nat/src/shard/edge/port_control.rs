@@ -1,5 +1,5 @@
-//! Port control of IPv6 hosts: requests to Natrix's IPv6 addresses (NAT64), to the AFTR (B4s), and
-//! to 192.0.0.1 in a softwire; and the announcements and updates that Natrix sends them.
+//! Port control of IPv6 hosts: requests to Natrix's IPv6 addresses (NAT64), to the AFTR (B4s) and
+//! to 192.0.0.1 in a softwire; announcements and updates.
 
 use core::net::Ipv4Addr;
 use core::ops::Range;
@@ -41,13 +41,10 @@ use crate::verdict::Verdict;
 
 const HEADERS6: usize = ipv6::HEADER_LENGTH + wire::udp::HEADER_LENGTH;
 const HOP_LIMIT: u8 = 64;
-/// Multicast address of all nodes of a link.
 const ALL_NODES: u128 = 0xff02 << 112 | 1;
 
-/// An address and a port of IPv6.
 type Endpoint6 = (u128, u16);
 
-/// Headers of a UDP datagram of Natrix, before its payload.
 fn headers6(from: Endpoint6, to: Endpoint6, payload: &[u8]) -> [u8; HEADERS6] {
     let mut bytes = [0; HEADERS6];
     let (header, datagram) = bytes.split_at_mut(ipv6::HEADER_LENGTH);
@@ -68,7 +65,6 @@ fn headers6(from: Endpoint6, to: Endpoint6, payload: &[u8]) -> [u8; HEADERS6] {
     bytes
 }
 
-/// The datagram at `offset` of an IPv6 packet, if it is a whole one with its checksum.
 fn datagram_at(packet: &[u8], offset: usize) -> Option<Udp<&[u8]>> {
     let view = Ipv6::new_checked(packet).ok()?;
     let (source, destination) = (view.source(), view.destination());
@@ -79,8 +75,7 @@ fn datagram_at(packet: &[u8], offset: usize) -> Option<Udp<&[u8]>> {
     (is_valid && udp.source_port() != 0).then_some(udp)
 }
 
-/// True for a request of an IPv6 host that another worker has rate-limited already. It is then
-/// handled like a packet that was steered here.
+/// True for a host's request that another worker has rate-limited. It then counts as steered.
 #[inline(always)]
 pub(super) fn take_over_request(packet: &mut Packet<'_>) -> bool {
     let is_one = packet.meta.stage == Stage::PortControl && packet.bytes().first().is_some_and(|it| it >> 4 == 6);
@@ -91,15 +86,13 @@ pub(super) fn take_over_request(packet: &mut Packet<'_>) -> bool {
 }
 
 impl PacketPath {
-    /// Whether the packet is for the port-control server, in a softwire or outside.
     pub(super) fn is_request(&self, packet: &Packet<'_>, incoming: &Incoming) -> bool {
         match incoming {
             Incoming::Request { way, offset, .. } => {
                 self.judge_request(packet, usize::from(*offset), *way) == Verdict::Local
             }
             Incoming::Softwire { offset, .. } => {
-                // Without options, as everyone sends it. Requests with options are limited by their
-                // own worker.
+                // Without options, as everyone sends it. Its own worker limits one with options.
                 let inner = packet.chunk::<{ ip::HEADER_MIN + 4 }>(usize::from(*offset));
                 inner.is_some_and(|header| {
                     get_u32(header, ip::DESTINATION) == AFTR_INSIDE
@@ -111,10 +104,7 @@ impl PacketPath {
         }
     }
 
-    /// Passes on a request of a host of another worker, limited before it takes room in a ring. The
-    /// packet has no verdict then.
-    ///
-    /// # Errors Its host has asked too often, or the ring is half full.
+    /// Limits a request before it takes room in a ring, which refuses it when half full.
     #[cold]
     #[inline(never)]
     pub(super) fn pass_request_of_host_on<S: Sink>(
@@ -139,7 +129,7 @@ impl PacketPath {
         Ok(())
     }
 
-    /// [`Verdict::Local`] for a request, and otherwise why it is none.
+    /// [`Verdict::Local`] for a request, otherwise why it is none.
     pub(super) fn judge_request(&self, packet: &Packet<'_>, offset: usize, way: Way) -> Verdict {
         match (datagram_at(packet.bytes(), offset), way) {
             (Some(udp), _) if udp.destination_port() == SERVER_PORT => Verdict::Local,
@@ -148,7 +138,7 @@ impl PacketPath {
         }
     }
 
-    /// False if an address of this /64 has asked too often.
+    /// All addresses of a /64 share one rate.
     fn may_ask(&mut self, now: Instant, realm: RealmId, source: u128) -> bool {
         let half = (source >> 64) as u64;
         let folded = Ipv4Addr::from_bits((half >> 32) as u32 ^ half as u32);
@@ -157,7 +147,7 @@ impl PacketPath {
         allowed
     }
 
-    /// A request outside of any softwire: of a host of NAT64, or of a B4 for hosts behind it.
+    /// Outside of softwires: of a NAT64 host, or of a B4 for hosts behind it.
     ///
     /// # Errors
     /// Always: the verdict of the packet.
@@ -199,7 +189,7 @@ impl PacketPath {
         Err(Verdict::Local)
     }
 
-    /// A request of a host behind a B4 to 192.0.0.1, in the packet with these bytes.
+    /// From a host behind a B4 to 192.0.0.1.
     ///
     /// # Errors
     /// Always: the verdict of the packet.
@@ -265,7 +255,7 @@ impl PacketPath {
         }
     }
 
-    /// An announcement to the IPv6 hosts on the first inside link of each realm with NAT64.
+    /// On the first inside link of each realm with NAT64.
     pub(in crate::shard) fn announce_to_hosts<S: Sink>(&mut self, announcement: &[u8], sink: &mut S) {
         for realm in (0..self.ledger.shared.settings().realms() as u16).map(RealmId) {
             let transition = &self.ledger.shared.transition;
@@ -284,7 +274,7 @@ impl PacketPath {
         }
     }
 
-    /// Sends from 192.0.0.1 in a softwire to this host.
+    /// From 192.0.0.1 in a softwire.
     fn send_inside<S: Sink>(&mut self, realm: RealmId, to: &HostKey, port: u16, payload: &[u8], sink: &mut S) {
         let Way::Softwire(position) = to.way else { return };
         let aftr = self.ledger.shared.transition.softwire(position).map(|end| end.aftr);

@@ -1,6 +1,5 @@
-//! Probes of idle connections: before the NAT64 forgets one, its host is asked whether it still has
-//! it (RFC 6146 §3.5.2.2, state ESTABLISHED). The answer of the host is a packet like any other,
-//! which makes the connection established again.
+//! Before the NAT64 forgets an idle connection, it asks the host whether it still has it (RFC 6146
+//! §3.5.2.2, state ESTABLISHED). The answer, a packet like any other, makes it established again.
 
 use wire::ipv4;
 use wire::ipv4::Ipv4;
@@ -23,16 +22,15 @@ use crate::upkeep::walk::Pace;
 use crate::upkeep::walk::Savings;
 use crate::upkeep::walk::Walk;
 
-/// Further connections are probed in a later round. There is time for many until a session ends.
+/// Later rounds probe the others; there is time for many.
 const PROBES_PER_CALL_MAX: usize = 16;
 
-/// Of the walks over small tables of connections that can be probed for a short time only.
+/// Small tables need no minimum per call.
 const PACE: Pace = Pace { per_call_min: 0, ..Pace::RECORDS };
-/// Otherwise a round takes this part of the time in which a connection can be probed: four minutes
+/// A round takes at least this part of the time in which a connection can be probed: four minutes
 /// by default.
 const ROUNDS: u64 = 16;
 
-/// `time`: in which a connection can be probed.
 fn pace(time: Duration) -> Pace {
     Pace { round_micros: PACE.round_micros.max(time.as_micros() / ROUNDS), ..PACE }
 }
@@ -40,7 +38,6 @@ fn pace(time: Duration) -> Pace {
 const LENGTH: usize = ipv4::HEADER_LENGTH_MIN + wire::tcp::HEADER_LENGTH_MIN;
 const TTL: u8 = 64;
 
-/// Walks over what may be idle.
 #[derive(Debug)]
 pub(super) struct Probes {
     last: Instant,
@@ -60,7 +57,7 @@ impl Default for Probes {
     }
 }
 
-/// Of a connection, as the host knows it: addresses are those of the packet before translation.
+/// Addresses as the host knows them.
 struct Idle {
     realm: RealmId,
     remote: (u32, u16),
@@ -93,7 +90,6 @@ impl View<'_> {
 }
 
 impl PacketPath {
-    /// Probes a few of the connections that are idle for too long, each once.
     pub(super) fn probe_idle<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         let elapsed = now.saturating_since(self.edge.probes.last).as_micros();
         self.edge.probes.last = now;
@@ -124,7 +120,7 @@ impl PacketPath {
         {
             *left -= 1;
             self.send_probe(&idle, sink);
-            // Not again, whether there was a buffer or not, because the host may be gone.
+            // Only once, even without a buffer: the host may be gone.
             self.ledger.note_probed(index, session);
         }
     }

@@ -41,7 +41,7 @@ const B4: u128 = 0x2001_0db8_000c_0100_0000_0000_0000_00b4;
 const AFTR: u128 = 0x2001_0db8_0001_0000_0000_0000_0000_aaaa;
 const HOME: [u8; 4] = [192, 168, 1, 2];
 
-/// Nothing is to leave besides.
+/// Nothing else may leave.
 struct Nowhere;
 
 impl Sink for Nowhere {
@@ -69,7 +69,6 @@ fn shard() -> Shard {
         ..Transition::default()
     };
     settings.pools[0].subscribers.push(Transition::HOSTS);
-    // Each case has a shard of its own.
     settings.limits = Limits { mappings_max: 8, extra_sessions_max: 8, subscribers_max: 8, ..settings.limits };
     settings.limits.held_ports_max = 8;
     settings.limits.fragments_held_max = 2;
@@ -77,7 +76,7 @@ fn shard() -> Shard {
     Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices")
 }
 
-/// A TCP or UDP packet, not so short that it takes the long way.
+/// Not so short that it takes the long way.
 fn inner() -> impl Strategy<Value = Vec<u8>> {
     let ends = (any::<u16>(), any::<[u8; 4]>(), any::<u16>());
     let header = (any::<u8>(), 1..=255_u8, any::<u16>(), 0..4_u8);
@@ -112,13 +111,12 @@ proptest! {
         let hosts = &mut path.ledger.state.subscribers.hosts;
         prop_assert!(hosts.enter(now, hosts.hash_of(&key), &key, RealmId::default()).is_ok());
         let Some((plain, internal, false)) = path.look_at_plain(&short, RealmId::default()) else {
-            // There is only the long way.
             let is_usual = parse(&packet).is_ok_and(|parsed| parsed.destination != AFTR_INSIDE);
             prop_assert!(!is_usual, "the short way leaves a usual packet to the long one");
             return Ok(());
         };
         if parse(&packet).is_err() {
-            // The engine refuses what the long way refuses here.
+            // The engine refuses it later.
             return Ok(());
         }
         let looked = path.look_at_edge(&mut long).unwrap_or(Incoming::Other);

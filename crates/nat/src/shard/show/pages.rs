@@ -1,7 +1,7 @@
 //! Copies of the state, one limited page at a time.
 //!
 //! A cursor is a record number, so a mapping that exists during the whole walk is shown exactly
-//! once, whatever comes and goes.
+//! once.
 
 use crate::steps::view::View;
 use core::net::Ipv4Addr;
@@ -46,7 +46,7 @@ const REFUSED_CURSOR: u32 = 1 << 31;
 const EXTRA_LOOKED_AT: u32 = 16;
 
 impl View<'_> {
-    /// The IPv6 host, or the prefix, with this number; `None` for an IPv4 address.
+    /// The host or prefix of a number; `None` for an IPv4 address.
     pub fn host(&self, number: u32) -> Option<HostView> {
         let host = self.state.subscribers.hosts.get(number)?;
         let is_softwire = !host.is_subscriber() && matches!(host.way(), Way::Softwire(_));
@@ -99,7 +99,7 @@ impl View<'_> {
         query.next = query.next.filter(|index| *index < end);
     }
 
-    /// Control sessions that each gateway reads, and its expectations.
+    /// By gateway: control sessions that it reads, and its expectations.
     pub fn gateways_now(&self) -> [GatewayNow; alg::ALGS.len()] {
         core::array::from_fn(|place| {
             let id = alg::AlgId(place as u8);
@@ -117,7 +117,7 @@ impl View<'_> {
         let key = grant.key();
         let client = Endpoint::new(grant.requester.address.into(), grant.requester.port);
         let address = self.snapshot.address_index(grant.external().address);
-        // It does not end when its port is used.
+        // A registration does not end when its port is used.
         let is_used_registration =
             grant.is_registration() && grant.mapping != 0 && self.has_real_session(now, grant.mapping);
         Some(GrantView {
@@ -192,17 +192,17 @@ impl View<'_> {
             return None;
         }
         let paired = AddressIndex(subscriber.paired);
-        // Includes refusals counted before it had a record.
+        // Includes refusals while it had no record.
         let mut refused = self.policy.refused_subscribers.refused(now, subscriber.realm(), subscriber.address);
         for (sum, more) in refused.iter_mut().zip(self.state.subscribers.account(slot).refused) {
             *sum = sum.saturating_add(more);
         }
         let own_pool = self.pool_of_subscriber(slot).or_else(|| self.pool_in_use(slot)).unwrap_or(PoolId::NONE);
-        // A rule may have chosen this address, or a penalty that has ended.
+        // A rule, or a penalty that has ended, may have chosen this address.
         let paired = Some(paired).filter(|paired| *paired != UNPAIRED && self.snapshot.slot(*paired).is_some());
         let pool = paired.map_or(own_pool, |paired| self.snapshot.pool_of(paired));
         let has_any = subscriber.mappings_total() > 0 || subscriber.flows > 0;
-        // Places are the same under all settings, but their pools may change.
+        // A place stays the same under all settings, but its pool may change.
         let elsewhere = subscriber.elsewhere().filter(|address| has_any && self.snapshot.slot(*address).is_some());
         let elsewhere = elsewhere.filter(|address| self.snapshot.pool_of(*address) != pool);
         Some(SubscriberView {
@@ -260,7 +260,7 @@ impl View<'_> {
         })
     }
 
-    /// The live mapping with this external endpoint, if it is here.
+    /// The live mapping with this external endpoint, if this worker has it.
     pub fn mapping_by_external(&self, now: Instant, external: Endpoint, protocol: Protocol) -> Option<MappingView> {
         let address = self.snapshot.address_index(external.address)?;
         let (worker, index) = self.snapshot.owner(address, protocol, external.port)?;
@@ -307,7 +307,7 @@ impl View<'_> {
         let mapping = self.state.mappings.get(index);
         let key = mapping.key();
         let (origin, holds) = self.grants_of(index, now);
-        // For a mapping that is kept on request, the end does not show when it was last used.
+        // The end of a mapping that is kept on request does not show its last use.
         let most = if holds > 0 { age(mapping.created_s(), now) } else { Duration::from_micros(u64::MAX) };
         MappingView {
             host: self.host(key.address),
@@ -325,7 +325,7 @@ impl View<'_> {
         }
     }
 
-    /// What asked for the mapping to be kept, and how many of its further sessions do so.
+    /// What asked for the mapping, and how many further sessions are holds.
     fn grants_of(&self, index: u32, now: Instant) -> (Option<Origin>, u32) {
         let (mapping, grants) = (self.state.mappings.get(index), &self.state.grants);
         if grants.is_empty() {
@@ -340,7 +340,7 @@ impl View<'_> {
         })
     }
 
-    /// The mapping's end does not show it, because timers differ between sessions. Examines as many
+    /// Timers differ between sessions, so the mapping's end does not show it. Examines as many
     /// further sessions as a page can afford.
     fn mapping_idle(&self, index: u32, now: Instant) -> Duration {
         let mapping = self.state.mappings.get(index);
@@ -365,8 +365,8 @@ impl View<'_> {
         shortest.unwrap_or(age(mapping.created_s(), now))
     }
 
-    /// The end that the mapping's sessions show, if one of them has ended early, as the hold of a
-    /// deleted grant. Of many sessions, the end that the record has.
+    /// Earlier than the record's end if a session ended early, as the hold of a deleted grant. With
+    /// many sessions, the record's end.
     fn mapping_ends(&self, index: u32) -> Instant {
         let mapping = self.state.mappings.get(index);
         if !mapping.expiry_is_bound() || u32::from(mapping.extra_count()) > EXTRA_LOOKED_AT {

@@ -1,6 +1,5 @@
-//! What would happen to a packet now, step by step: the answer to `natrix why`.
-//!
-//! The same functions as on the packet path decide, and nothing changes. A test compares both.
+//! What would happen to a packet now, step by step, for `natrix why`. The functions of the packet
+//! path decide, and nothing changes; a test compares both.
 
 mod calls;
 mod everywhere;
@@ -75,13 +74,13 @@ struct Account {
     onward: Option<Onward>,
     /// The address of a new mapping, if there is no choice.
     address: Option<AddressIndex>,
-    /// The number that stands for an IPv6 host without a record, and its address.
+    /// The sender, if it has no record.
     newcomer: Option<Newcomer>,
-    /// What identifies the IPv6 host that the packet goes to, if it has no record.
+    /// The receiver, if it has no record.
     receiver: Option<HostKey>,
-    /// The gateways to whose servers it could be a first request, one bit each.
+    /// A bit for each gateway to whose servers it could be a first request.
     asks: u64,
-    /// A copy of the generator of the shard, so that it draws the same numbers.
+    /// A copy, which draws the same numbers.
     random: Random,
 }
 
@@ -132,7 +131,6 @@ impl Account {
     }
 }
 
-/// `turn`: workers visited, of those that may have the session.
 fn from_outside(now: Instant, parsed: &Parsed, turn: u8) -> Inbound<'_> {
     Inbound { now, parsed, via: Via::Outside, realm: RealmId::default(), turn, is_vacated: false }
 }
@@ -158,7 +156,7 @@ impl Report for Account {
 }
 
 impl View<'_> {
-    /// The worker whose shard can explain this IP packet now.
+    /// The worker that can explain this IP packet.
     pub fn worker_to_ask(&self, now: Instant, side: Side, packet: &[u8]) -> WorkerId {
         if let Some(source) = source_of(packet) {
             return self.snapshot.worker_of_host(source);
@@ -170,7 +168,6 @@ impl View<'_> {
         }
     }
 
-    /// The worker that owns the external endpoint of a packet, or would get it.
     fn worker_of_external(&self, now: Instant, parsed: &Parsed, turn: u8) -> WorkerId {
         let space = if parsed.class == Class::Call { Some(CALL_SPACE) } else { parsed.protocol() };
         let Some(protocol) = space else { return self.worker };
@@ -178,7 +175,6 @@ impl View<'_> {
         self.worker_behind(&door)
     }
 
-    /// The packet that an ICMP error quotes, and the state it belongs to.
     fn explain_error(&self, at: Arrival<'_>, packet: &[u8], is_from_inside: bool, account: &mut Account) {
         let Ok(quote) = icmp_quote::parse(packet) else { return };
         account.step(|| Step::Quoted {
@@ -187,7 +183,7 @@ impl View<'_> {
             destination: quote.destination,
         });
         let Arrival { now, meta, parsed } = at;
-        // Only the steps reported to `account` count.
+        // Only the steps in `account` count.
         let _ = if is_from_inside {
             self.decide_error_out(now, parsed, &quote, (account.realm, false), account)
         } else {
@@ -284,8 +280,8 @@ impl View<'_> {
         let addressed = Endpoint::new(parsed.destination.into(), parsed.destination_port);
         let is_own = alive.is_some() && owner == alive.map(|index| (self.worker, MappingIndex(index)));
         if !is_balanced && (is_own || alive.is_none() && account.source_after == Some(addressed)) {
-            // To its own external endpoint, perhaps by the forward that it activates: its own
-            // session lets it in again, unless a filter refuses it.
+            // To its own external endpoint, perhaps by the forward that it activates: its session
+            // lets it in, unless a filter refuses it.
             let remote = (parsed.destination, remote_port(key.protocol, parsed.destination_port));
             let judged = self.judge(false, RuleKey::of_flow(key, remote), false, account);
             if let Err(verdict) = judged.check() {
@@ -294,7 +290,7 @@ impl View<'_> {
             account.destination_after = Some(Endpoint::new(key.address.into(), key.port));
             return self.explain_route(Side::Inside, key.address, parsed, account).unwrap_or(Verdict::Hairpin);
         }
-        // The port of a new mapping is unknown. Its address is known if there is no choice.
+        // A new mapping's port is unknown, its address only known without a choice.
         let address = account.address.map_or(parsed.source.into(), |index| self.snapshot.address(index));
         let is_known = account.source_after.is_some();
         let source = account.source_after.unwrap_or(Endpoint::new(address, 0));
@@ -438,10 +434,10 @@ impl View<'_> {
 }
 
 impl Shard {
-    /// Explains what would happen now to an IP packet from an interface that faces `from`.
+    /// What would happen now to an IP packet from an interface that faces `from`.
     ///
-    /// Ask the shard of [`View::worker_to_ask`]. What happens on another worker is left to that
-    /// worker ([`Explanation::onward`]).
+    /// Ask the shard of [`View::worker_to_ask`]. Other workers explain the rest
+    /// ([`Explanation::onward`]).
     pub fn explain(&self, now: Instant, from: Facing, packet: &[u8]) -> Explanation {
         let Facing { side, realm } = from;
         let mut account = Account::new(realm, &self.path.ledger.random, Vec::new());
@@ -468,7 +464,6 @@ impl Shard {
         account.end(verdict)
     }
 
-    /// The view of an explanation that is about a host without a record.
     fn view_with<'a>(&'a self, newcomer: Option<&'a Newcomer>) -> View<'a> {
         View { newcomer, ..self.view() }
     }
@@ -500,14 +495,13 @@ impl Shard {
         account.end(verdict)
     }
 
-    /// An interface that faces this way.
     fn ingress(&self, from: Facing) -> InterfaceId {
         let interfaces = &self.path.ledger.shared.settings().interfaces;
         let position = interfaces.iter().position(|interface| interface.facing() == from);
         InterfaceId(position.unwrap_or_default() as u16)
     }
 
-    /// Where the packet begins once it is IPv4.
+    /// Returns where the IPv4 packet begins.
     fn pass_edge(
         &self,
         now: Instant,
@@ -531,7 +525,6 @@ impl Shard {
         }
     }
 
-    /// The verdict, unless an IPv6 host cannot receive the packet.
     fn explain_departure(
         &self,
         frame: &mut [u8],
@@ -549,9 +542,8 @@ impl Shard {
         self.path.foretell_departure(frame, start, (source, internal), account.receiver).err().unwrap_or(verdict)
     }
 
-    /// Replaces `steps` by those that the packet is about to take, for traces: call it just before
-    /// [`Shard::process`]. Allocates nothing while `steps` has room for
-    /// [`crate::steps::step::STEPS_MAX`].
+    /// For traces: replaces `steps`; call it just before [`Shard::process`]. Allocates nothing
+    /// while `steps` has room for [`crate::steps::step::STEPS_MAX`].
     pub fn explain_packet(&self, now: Instant, meta: PacketMeta, packet: &[u8], steps: &mut Vec<Step>) {
         steps.clear();
         let is_ipv6 = source_of(packet).is_some() && matches!(meta.stage, Stage::Received | Stage::Steered);

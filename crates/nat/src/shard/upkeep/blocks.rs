@@ -34,7 +34,7 @@ impl Ledger {
         let end = self.state.subscribers.walk_end();
         let visits = Pace::SLOW.due(end, elapsed);
         let mut budget = BLOCKS_PER_CALL_MAX;
-        // The last call prefetched the records. Prefetches here are waited for together.
+        // The last call prefetched the records. These prefetches are waited for together.
         for slot in (self.upkeep.block_sweep.cursor..end).take(visits as usize) {
             if let Some(block) = self.state.subscribers.get(slot).latest_block() {
                 if is_looked_at(slot, self.upkeep.block_sweep.round) {
@@ -61,7 +61,7 @@ impl Ledger {
         }
     }
 
-    /// Examines up to `budget` blocks after the first `skip`. Returns how many, and how many stay.
+    /// Returns how many blocks it examined, and how many stay.
     fn return_idle_blocks(&mut self, now: Instant, slot: u32, skip: u16, budget: usize) -> (usize, u16) {
         let record = self.state.subscribers.get(slot);
         if !record.is_in_use() {
@@ -97,7 +97,7 @@ impl Ledger {
         (looked_at, kept)
     }
 
-    /// Mappings of a subscriber are assumed to be in its only block. They may be elsewhere (another
+    /// A subscriber's only block is assumed to have its mappings. They may be elsewhere (another
     /// pool, a forward, earlier single ports), so its ports are examined now and then, and in each
     /// round once they were unused.
     fn is_taken_to_be_in_use(&self, slot: u32, block: Block) -> bool {
@@ -111,8 +111,7 @@ impl Ledger {
             && blocks.unused_since(block).is_none()
     }
 
-    /// After a subscriber's last mapping, the idle time starts with the next look, because ports
-    /// were not examined meanwhile.
+    /// Ports were not examined meanwhile, so the idle time starts with the next look.
     #[inline]
     pub(in crate::shard) fn watch_blocks(&mut self, slot: u32, address: Option<AddressIndex>, port: u16) {
         let record = self.state.subscribers.get(slot);

@@ -4,7 +4,7 @@ use crate::shard::Ledger;
 use crate::time::Instant;
 use crate::upkeep::walk::Pace;
 
-/// Sessions examined per created one, so that expired ones cannot fill the table.
+/// Keeps expired ones from filling the table.
 const RECORDS_PER_CREATED: u64 = 4;
 
 impl Ledger {

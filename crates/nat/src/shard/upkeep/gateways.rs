@@ -1,4 +1,4 @@
-//! Forgets control sessions whose session has ended, with their calls.
+//! Forgets control sessions that have ended, with their calls.
 
 use alg::Alg;
 use alg::AlgId;
@@ -42,7 +42,7 @@ impl Ledger {
             store.remove(index);
         }
     }
-    /// What a closed control session has announced is no longer kept by packets from outside.
+    /// Packets from outside no longer keep what a closed control session has announced.
     fn end_media_of(&mut self, now: Instant, index: u32) {
         let Some(store) = self.state.control_sessions.as_ref() else { return };
         let session = store.get(index);

@@ -15,15 +15,14 @@ use crate::types::Protocol;
 use crate::types::Side;
 use crate::upkeep::walk::Pace;
 
-/// Messages about a change, as many as RFC 6887 §14.2 asks for.
+/// As many messages as RFC 6887 §14.2 asks for.
 const UPDATES: u8 = 3;
-/// Sessions of one mapping that are looked at.
+/// Examined for one mapping.
 const SESSIONS_MAX: usize = 64;
-/// How long a grant without a mapping is kept, so that its client is notified.
+/// To notify the client of a grant without a mapping.
 const NOTICE_TIME: Duration = Duration::from_secs(2);
 
-/// True if no server is left that could renew it. Expectations of gateways end soon by themselves,
-/// and calls by their own end.
+/// Expectations of gateways and calls end by themselves.
 fn is_without_server(settings: &Settings, grant: &Grant) -> bool {
     match grant.origin() {
         Origin::Pcp => !settings.port_control.pcp,
@@ -42,14 +41,12 @@ impl View<'_> {
         is_closed && !is_at_home || self.orphaned(mapping).is_some()
     }
 
-    /// The protocol that its client used is disabled, so the client could neither renew nor delete
-    /// it.
     fn is_without_server(&self, grant: &Grant) -> bool {
         is_without_server(self.snapshot.settings(), grant)
     }
 
-    /// Whether the sweep would end this mapping at once under other settings, because only grants
-    /// keep it: these move if their port or address `drains`, and end if they have no server.
+    /// True if only grants keep this mapping, and the sweep would end it under other settings:
+    /// grants move if their port or address `drains`, and end without a server.
     pub(in crate::shard) fn ends_with_grants(
         &self,
         now: Instant,
@@ -73,8 +70,8 @@ impl View<'_> {
         }
     }
 
-    /// How long the port of a deleted or expired grant is held down, beside the hold-down of all
-    /// ports: the idle time of mappings that packets make (RFC 6887 §15).
+    /// Beside the hold-down of all ports: the idle time of mappings that packets make (RFC 6887
+    /// §15).
     pub(in crate::shard) fn hold_down_of_grant(&self, grant: &Grant) -> Duration {
         match grant.kind() {
             Kind::Map => self.sessionless_lifetime(grant.protocol()),
@@ -113,7 +110,7 @@ impl Ledger {
             self.announce_end(now, index);
             return;
         }
-        // A call stays where it is, like a session, until the deadline of the change.
+        // A call stays until the deadline of the change, like a session.
         if grant.kind() != Kind::Call && !grant.has_lost_mapping() && self.view().is_out_of_place(grant.mapping) {
             self.leave_place(now, index);
         }
@@ -123,7 +120,7 @@ impl Ledger {
             return;
         }
         if grant.hold == 0 && !self.state.sessions.is_full() && !self.view().is_out_of_place(grant.mapping) {
-            // The configuration that took its port or address is no longer in use.
+            // An earlier configuration took its port or address.
             self.hold_again(now, index);
         } else if grant.hold != 0 {
             // A shorter timer may have shortened the mapping.
@@ -134,8 +131,8 @@ impl Ledger {
         }
     }
 
-    /// Moves a grant. Its client is notified of the new place or of the end, and its epoch time
-    /// begins again (RFC 6887 §8.5).
+    /// Notifies the client of the new place or the end; its epoch time begins again (RFC 6887
+    /// §8.5).
     fn find_place(&mut self, now: Instant, index: u32) {
         let grant = *self.state.grants.get(index);
         if grant.is_map_of_client() && grant.requester.set_size > 1 {
@@ -154,8 +151,7 @@ impl Ledger {
         self.updates_pending = true;
     }
 
-    /// Ends a grant for its client, which is notified by updates with a lifetime of 0 (RFC 6887
-    /// §14.2).
+    /// Notifies the client by updates with a lifetime of 0 (RFC 6887 §14.2).
     pub(in crate::shard) fn announce_end(&mut self, now: Instant, index: u32) {
         self.reset_epoch_of(now, index);
         self.note_grant_ended(now, index);
@@ -165,7 +161,7 @@ impl Ledger {
         self.updates_pending = true;
     }
 
-    /// Restarts the epoch time of the requester, not of a third party.
+    /// Of the requester, not of a third party.
     fn reset_epoch_of(&mut self, now: Instant, index: u32) {
         let grant = *self.state.grants.get(index);
         let key = grant.key();
@@ -180,7 +176,7 @@ impl Ledger {
         if now < grant.expires() || grant.is_used() {
             return;
         }
-        // The inside was faster: the expected traffic came by a session of its own.
+        // The inside was faster: the expected traffic came by its own session.
         if grant.kind() == Kind::Once && self.view().has_real_session(now, grant.mapping) {
             self.keep_by_data(now, &grant);
             self.use_grant(now, index);
@@ -190,8 +186,8 @@ impl Ledger {
         self.retire_grant(now, index, rest);
     }
 
-    /// Media may come from outside only, and for hours. Where the inside has sent first, its
-    /// sessions at an announced port live as long as data flow either way.
+    /// Media may come from outside only, for hours. If the inside has sent first, its sessions at
+    /// an announced port live as long as data flow either way.
     fn keep_by_data(&mut self, now: Instant, grant: &Grant) {
         self.change_states(now, grant.mapping, |remote, side, state| {
             let is_of_media = side == Side::Inside || grant.admits(remote);
@@ -200,15 +196,14 @@ impl Ledger {
         });
     }
 
-    /// Once its control session is over, only the inside keeps a session alive.
+    /// From now on only the inside keeps a session alive.
     pub(in crate::shard) fn end_media(&mut self, now: Instant, mapping: u32, remote: u32) {
         self.change_states(now, mapping, |(address, _), _, state| {
             (address == remote && state == TcpState::ANNOUNCED).then_some(TcpState::Established)
         });
     }
 
-    /// Gives the UDP sessions of a mapping other states, by their remote endpoint, the side that
-    /// opened them, and their state. Their timers go on.
+    /// Timers go on.
     fn change_states(
         &mut self,
         now: Instant,
@@ -241,7 +236,6 @@ impl Ledger {
         }
     }
 
-    /// Lets the mapping drain: it lives on with its sessions, and ends at once without any.
     fn leave_place(&mut self, now: Instant, index: u32) {
         let mapping = self.state.grants.get(index).mapping;
         if self.view().has_real_session(now, mapping) {
@@ -251,8 +245,8 @@ impl Ledger {
         }
     }
 
-    /// Keeps the session of a PEER until the end of the grant, although packets restart its timer,
-    /// unless the connection has ended (RFC 6887 §12.3).
+    /// Until the grant ends, although packets restart the timer, unless the connection has ended
+    /// (RFC 6887 §12.3).
     fn keep_peer(&mut self, now: Instant, index: u32) {
         let grant = *self.state.grants.get(index);
         let (Some(remote), mapping) = (grant.peer(), grant.mapping) else { return };

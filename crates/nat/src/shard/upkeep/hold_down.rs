@@ -1,8 +1,6 @@
 //! Holds down the port of an ended mapping (RFC 6888 REQ-8), so that late packets do not reach a
-//! new one.
-//!
-//! Its old internal endpoint does not get it back either: REQ-8 covers any new mapping, and
-//! recognising the endpoint would cost each new mapping a lookup.
+//! new one. Its old internal endpoint does not get it back either: REQ-8 covers any new mapping,
+//! and to recognise the endpoint would cost each new mapping a lookup.
 
 use crate::settings::Filtering;
 use crate::shard::Ledger;
@@ -16,13 +14,12 @@ use crate::types::AddressIndex;
 use crate::types::Protocol;
 
 const RELEASES_PER_CALL_MIN: usize = 8;
-/// One more release for each such time since the last call.
 const MICROS_PER_RELEASE: u64 = 2;
 const RELEASES_PER_CALL_MAX: usize = 256;
 const AHEAD: usize = 8;
 
 impl View<'_> {
-    /// External ports that are held down now.
+    /// External ports that are held down.
     pub fn held_ports_len(&self) -> u32 {
         self.state.held_ports.len()
     }

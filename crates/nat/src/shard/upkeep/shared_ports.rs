@@ -14,7 +14,7 @@ use crate::types::Protocol;
 use crate::upkeep::walk::Pace;
 
 impl View<'_> {
-    /// As long as the five-tuples of the last sessions are held down.
+    /// As long as the last sessions' five-tuples are held down.
     fn idle_seconds(&self, address: AddressIndex) -> u32 {
         let compiled = self.snapshot.compiled_pool(address);
         let hold_down = if compiled.reuse_at_once.filtered { Duration::ZERO } else { compiled.reuse_delay };
@@ -44,14 +44,14 @@ impl Ledger {
         }
     }
 
-    /// No hold-down is needed after this idle time. Other workers may still use the port.
+    /// Needs no hold-down after the idle time. Other workers may still use the port.
     fn drop_shared_port(&mut self, now: Instant, slot: u32) {
         let Some(record) = self.state.shared_ports.get(slot) else { return };
         let (group, port) = (record.group(), record.port());
         let (address, protocol) = (group.address(), group.protocol());
         let owner = self.shared.ports.lookup(address, protocol, port);
         if owner != Some((self.worker, MappingIndex::SHARED)) {
-            // Another worker owns and frees it.
+            // Its owner frees it.
             self.state.shared_ports.remove(slot);
             return;
         }
@@ -68,7 +68,7 @@ impl Ledger {
         }
     }
 
-    /// Returns a port at once: the other instance has already held it down.
+    /// At once, because the other instance has held it down.
     pub(in crate::shard) fn unshare_for_install(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {
         let Some((home, MappingIndex::SHARED)) = self.shared.ports.lookup(address, protocol, port) else { return };
         // The first call may find that another worker used the port until recently.

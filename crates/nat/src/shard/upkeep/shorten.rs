@@ -1,8 +1,7 @@
 //! Applies shorter timers to silent sessions.
 //!
-//! A record has the end that its last packet gave it. After timers have become shorter, the sweep
-//! limits each record once to a new timer from now, so nothing ends sooner after its last packet
-//! than the present timer says.
+//! The sweep limits each record's end once to a shorter timer from now, so nothing ends sooner
+//! after its last packet than that timer says.
 
 use crate::steps::view::View;
 use core::ops::Range;
@@ -39,11 +38,10 @@ impl Shortening {
     }
 }
 
-/// The timers before the last change, and when that was.
 #[derive(Debug)]
 pub(in crate::shard) struct Former {
     timers: Timers,
-    /// None during the first poll under the new timers.
+    /// `None` during the first poll under the new timers.
     changed: Option<Instant>,
 }
 
@@ -74,8 +72,7 @@ pub(in crate::shard) fn has_shorter(before: &Timeouts, after: &Timeouts) -> bool
 }
 
 impl View<'_> {
-    /// How long a session is idle: by its end and `lifetime`, or by `former` if its last packet
-    /// came before the present timers.
+    /// By its end and `lifetime`, or by `former` if its last packet came before the present timers.
     pub(in crate::shard) fn idle_of(
         &self,
         now: Instant,
@@ -92,7 +89,7 @@ impl View<'_> {
         if is_by_former && !is_by_present { since(former) } else { since(present) }
     }
 
-    /// None if unknown: some have timers of their own, and there are too many to examine.
+    /// `None` if unknown: some have their own timers, and there are too many to examine.
     fn others_end(&self, now: Instant, index: u32) -> Option<Instant> {
         let mapping = self.state.mappings.get(index);
         if mapping.extra_count() > OTHERS_MAX {

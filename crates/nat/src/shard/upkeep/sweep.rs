@@ -1,5 +1,5 @@
-//! The sweep frees memory and external ports of expired records. No lookup waits for it, because an
-//! expired record counts as absent.
+//! Frees memory and external ports of expired records. No lookup waits for it: an expired record
+//! counts as absent.
 
 use crate::shard::Ledger;
 use crate::steps::view::View;
@@ -8,14 +8,13 @@ use crate::time::Instant;
 use crate::upkeep::walk::Pace;
 use crate::upkeep::walk::Walk;
 
-/// Records visited per mapping created, so that expired ones stay below a third of the live ones.
+/// Per mapping created: expired ones stay below a third of the live ones.
 const RECORDS_PER_CREATED: u64 = 4;
-/// Records visited per expired mapping found, because these come together.
+/// Per expired mapping found, because these come together.
 const RECORDS_PER_FOUND: u64 = 16;
-/// Mappings ended in one call, beside those created since the last call. Keeps a call short when
-/// millions expire at once.
+/// Beside the mappings created since the last call. Keeps a call short when millions expire at
+/// once.
 const ENDS_PER_CALL_MIN: usize = 8;
-/// One more mapping ended for each such time since the last call.
 const MICROS_PER_END: u64 = 4;
 const ENDS_BY_TIME_MAX: u64 = 64;
 /// More than a poll creates.
@@ -28,9 +27,8 @@ pub(in crate::shard) struct Sweep {
     sessions: Walk,
     pub(in crate::shard) flows: Walk,
     pub(in crate::shard) shared_ports: Walk,
-    /// The counter at the last call.
     pub(in crate::shard) flows_created: u64,
-    /// Expired mappings to end when the prefetched lines have arrived.
+    /// Expired, to end when the prefetched lines have arrived.
     due: Box<[u32; ENDS_PER_CALL_MAX]>,
     due_count: usize,
     created: u64,
@@ -71,7 +69,7 @@ impl View<'_> {
         }
     }
 
-    /// Mappings, including expired ones.
+    /// Includes expired mappings.
     pub fn mappings_len(&self) -> u32 {
         self.state.mappings.len()
     }
@@ -154,7 +152,7 @@ impl Ledger {
         }
     }
 
-    /// After a change of filtering, sessions are found by a different hash.
+    /// Changed filtering finds sessions by another hash.
     #[inline]
     fn rehash_session(&mut self, slot: u32) {
         if self.state.sessions.is_unsure() {

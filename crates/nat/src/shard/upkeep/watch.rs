@@ -1,8 +1,7 @@
 //! How full pools and subscribers are, for thresholds and adaptive timers.
 //!
-//! Counting the used ports of one address reads 16 KiB. So the first worker counts one address and
-//! protocol per call, and the others read its result. Subscribers are checked when their records
-//! change.
+//! Counting an address's used ports reads 16 KiB, so the first worker counts one address and
+//! protocol per call for all. Subscribers are checked when their records change.
 
 use crate::event::Cause;
 use crate::event::Event;
@@ -29,7 +28,6 @@ const ROUND: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(in crate::shard) struct Watch {
-    /// There is a threshold, or timers adapt.
     is_needed: bool,
     begins: Instant,
     pool: usize,
@@ -43,7 +41,7 @@ pub(in crate::shard) struct Watch {
     used: [u64; Protocol::COUNT],
     total: [u64; Protocol::COUNT],
     fullest: [u8; Protocol::COUNT],
-    /// By pool and protocol: the threshold was crossed.
+    /// By pool and protocol: above the threshold.
     is_above: Box<[[bool; Protocol::COUNT]]>,
 }
 
@@ -110,8 +108,7 @@ impl Ledger {
                 Some(protocol) => {
                     watch.here[watch.step] = ports.used(address, protocol);
                     let offered = ports.available(address, protocol);
-                    // ICMP identifiers are not limited to the pool's range, but to its blocks, if
-                    // any.
+                    // ICMP identifiers keep to the pool's blocks, if any, but not to its range.
                     let in_blocks = |blocks: CompiledBlocks| u32::from(blocks.last - blocks.first) + 1;
                     let blocks = compiled.blocks.filter(|_| compiled.slice_ports == 0);
                     watch.total[watch.step] +=
@@ -178,7 +175,7 @@ impl Ledger {
         }
     }
 
-    /// The same before a mapping is uncounted, because the subscriber may leave afterwards.
+    /// Before a mapping is uncounted, because the subscriber may leave then.
     #[inline]
     pub(in crate::shard) fn watch_leaving(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
         if self.state.subscribers.get(subscriber).is_above_any() {
@@ -224,7 +221,6 @@ impl Ledger {
     }
 }
 
-/// A threshold was reached, or its use is low again.
 pub(in crate::shard) fn crossing(upwards: bool, now: Instant, cause: Cause, percent: u8) -> Event {
     let kind = if upwards { EventKind::ThresholdReached } else { EventKind::ThresholdCleared };
     Event { amount: u32::from(percent), ..Event::new(kind, now).because(cause) }

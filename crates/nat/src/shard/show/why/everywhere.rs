@@ -1,4 +1,4 @@
-//! Explains over all workers: each explains its part.
+//! Explanations over all workers.
 
 use crate::external::load_balancing::TARGET_GENERATIONS_MAX;
 use crate::headers::parse::parse;
@@ -10,15 +10,16 @@ use crate::types::Facing;
 use crate::types::Side;
 use crate::types::WorkerId;
 
-/// The workers of the subscriber, of the destination (by port table or configuration), and of the
-/// lists of targets.
+/// Workers of the subscriber, of the destination (by port table or configuration), and of the lists
+/// of targets.
 const STOPS_MAX: usize = TARGET_GENERATIONS_MAX + 4;
 
 impl Shared {
-    /// Like [`Shard::explain`], on every worker. `ask` returns the answer of one worker: of
-    /// [`Shard::explain`], or of [`Shard::explain_onward`] if there is an [`Onward`].
+    /// Like [`Shard::explain`], on every worker. `ask` asks one worker: [`Shard::explain`], or
+    /// [`Shard::explain_onward`] for an [`Onward`].
     ///
-    /// # Errors The error of `ask`.
+    /// # Errors
+    /// The error of `ask`.
     pub fn explain<E>(
         &self,
         from: Facing,
@@ -30,7 +31,7 @@ impl Shared {
             _ => source_of(packet).map_or(WorkerId(0), |source| self.worker_of_host(source)),
         };
         let mut explanation = ask(worker, None)?;
-        // The steps of both halves of a hairpin are shown.
+        // Both halves of a hairpin are shown.
         let half = if from.side == Side::Inside { explanation.steps.len() } else { 0 };
         for _ in 0..STOPS_MAX {
             let Some(onward) = explanation.onward else { break };

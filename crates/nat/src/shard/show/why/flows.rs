@@ -53,7 +53,6 @@ impl View<'_> {
         verdict
     }
 
-    /// None if no port can be shared and a mapping serves instead.
     pub(super) fn explain_sharing(
         &self,
         packet: &Outbound<'_>,
