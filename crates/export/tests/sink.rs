@@ -358,6 +358,17 @@ fn syslog_names_ipv6_hosts_over_restarts_of_sink_and_instance() {
     };
     let messages = read_messages(&mut reader, 4);
     check(&messages, &[("APMADD", nat64(7, 1_000)), ("APMADD", softwire(1_001))]);
+    // A name is no allocation: it has no external address, and is nothing to worry about.
+    let names: Vec<&String> = messages.iter().filter(|text| text.contains(" NAT - host_named ")).collect();
+    let of = |name: &str| format!(" NAT - host_named [natrix@32473 EVENT=\"host_named\" {name}]");
+    let expected = [
+        of("WORKER=\"0\" SEQUENCE=\"1\" REALM=\"0\" ISADDR=\"2001:db8::7\""),
+        of("WORKER=\"0\" SEQUENCE=\"3\" REALM=\"0\" SV6ENC=\"2001:db8::8\" ISADDR=\"192.168.1.2\""),
+    ];
+    assert_eq!(names.len(), expected.len(), "{messages:?}");
+    for (text, expected) in names.iter().zip(&expected) {
+        assert!(text.starts_with("<134>1 ") && text.ends_with(expected), "{text}");
+    }
     // The sink ends; the names of what ends later are only in what it has sent.
     wait_until("all is sent", || sink.figures().lag_us() == 0);
     drop((sink, reader));

@@ -74,7 +74,8 @@ impl Origin {
     /// Appends the message of an event. On streams it begins with its length (RFC 6587 §3.4.1).
     pub(crate) fn put(&mut self, out: &mut Vec<u8>, utc: &mut UtcText, item: &Item<'_>, is_stream: bool) {
         let event = item.event;
-        let severity = if event.kind.is_allocation() || event.kind == EventKind::SnapshotComplete { 6 } else { 4 };
+        let is_usual = matches!(event.kind, EventKind::HostNamed | EventKind::SnapshotComplete);
+        let severity = if event.kind.is_allocation() || is_usual { 6 } else { 4 };
         let name = match event.kind {
             EventKind::MappingCreated | EventKind::StaticCreated => "APMADD",
             EventKind::MappingEnded | EventKind::StaticEnded => "APMDEL",
@@ -188,7 +189,8 @@ fn put_own(text: &mut Vec<u8>, item: &Item<'_>) {
             None => parameter(text, "ISADDR", item.subscriber.address_text().as_deref().unwrap_or("::")),
         }
     }
-    if !event.external.is_unspecified() && !is_mapping {
+    // The name of a host has a part of an IPv6 address in this field.
+    if !event.external.is_unspecified() && !is_mapping && event.kind != EventKind::HostNamed {
         let _ = write!(text, " XSADDR=\"{}\"", event.external);
     }
     if matches!(event.kind, EventKind::BlockLeased | EventKind::BlockReturned) {
