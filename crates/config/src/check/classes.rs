@@ -16,6 +16,8 @@ use crate::check::rules::known::NO_HOSTS;
 use crate::check::unique_names;
 use crate::draft::Draft;
 use crate::draft::class::ClassDraft;
+use crate::draft::interface::NO_HOST;
+use crate::draft::interface::is_of_no_host;
 use crate::draft::pool::PoolDraft;
 use crate::report::Place;
 use crate::report::Placed;
@@ -31,6 +33,10 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) {
     let mut taken: HashMap<Prefix, Vec<(&ClassDraft, &Place)>> = HashMap::new();
     for class in &draft.classes {
         for prefix in &class.subscribers {
+            if is_of_no_host(prefix.value) {
+                report.fault(&prefix.place, NO_HOST, prefix.value.to_string(), "write a prefix of inside hosts");
+                continue;
+            }
             let owners = taken.entry(prefix.value).or_default();
             match owners.iter().find(|(owner, _)| owner.shares_vrf_with(class)) {
                 Some((_, first)) => {

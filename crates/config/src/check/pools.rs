@@ -13,6 +13,8 @@ use crate::check::range_text;
 use crate::check::routes::ResolvedRoute;
 use crate::check::unique_names;
 use crate::draft::Draft;
+use crate::draft::interface::NO_HOST;
+use crate::draft::interface::is_of_no_host;
 use crate::draft::interface::not_a_host;
 use crate::draft::pool::PoolDraft;
 use crate::draft::rule::RuleWord;
@@ -205,6 +207,10 @@ fn subscribers(draft: &Draft, reaches: &[Reach], is_network_clean: bool, report:
                 Some(_) => subscribers.place.clone(),
                 None => Place { path: format!("{}.subscribers", pool.place.path).into(), line: pool.place.line },
             };
+            if is_of_no_host(prefix) {
+                report.fault(&place, NO_HOST, prefix.to_string(), "write a prefix of inside hosts");
+                continue;
+            }
             let owners = taken.entry(prefix).or_default();
             let is_shared = |owner: &&usize| pools.get(**owner).is_some_and(|other| other.shares_vrf_with(pool));
             if let Some(owner) = owners.iter().find(is_shared) {

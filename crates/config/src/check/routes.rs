@@ -7,7 +7,9 @@ use nat::types::Prefix;
 
 use crate::draft::Draft;
 use crate::draft::interface::InterfaceDraft;
+use crate::draft::interface::NO_HOST;
 use crate::draft::interface::end_of_prefix;
+use crate::draft::interface::is_of_no_host;
 use crate::draft::route::RouteDraft;
 use crate::report::Place;
 use crate::report::Report;
@@ -31,6 +33,10 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) -> Vec<ResolvedRoute> {
         let named = named_interface(&draft.interfaces, route, report);
         let Some(interface) = next_hop_interface(&draft.interfaces, route, named, report) else { continue };
         let (Some(prefix), Some(via)) = (&route.prefix, &route.via) else { continue };
+        if is_of_no_host(prefix.value) {
+            report.fault(&prefix.place, NO_HOST, prefix.value.to_string(), "remove the route: no packet takes it");
+            continue;
+        }
         let leads = draft.interfaces.get(interface);
         let facing = leads.and_then(InterfaceDraft::facing).map(|(side, vrf)| (side.index(), vrf));
         if let Some(first) = taken.get(&(facing, prefix.value)) {

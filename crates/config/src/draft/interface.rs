@@ -278,6 +278,15 @@ pub(crate) fn not_a_host(address: Ipv4Addr) -> Option<&'static str> {
     }
 }
 
+/// What a prefix of [`Prefix::HOSTS`] is: no IPv4 host has such an address. Inside Natrix they stand
+/// for IPv6 hosts, so it is never what was meant.
+pub(crate) const NO_HOST: &str = "has multicast or reserved addresses only";
+
+/// Whether no IPv4 host can have an address of this prefix.
+pub(crate) fn is_of_no_host(prefix: Prefix) -> bool {
+    Prefix::HOSTS.contains(prefix.address())
+}
+
 /// Whether it is the network's or the broadcast address of its prefix. A /31 has neither (RFC
 /// 3021).
 pub(crate) fn end_of_prefix(address: Ipv4Addr, length: u8) -> Option<&'static str> {

@@ -370,6 +370,27 @@ fn ipv4_packets_cannot_name_the_number_of_a_host() {
 }
 
 #[test]
+fn no_inside_route_takes_packets_from_ipv6_hosts() {
+    covers!("6146-5");
+    let mut settings = settings6();
+    let way = nat::settings::Route { interface: topology::INSIDE, ..settings.routes[0] };
+    for (first, length) in [(224, 8), (232, 8), (240, 8), (248, 8), (224, 4), (240, 4)] {
+        let prefix = topology::prefix([first, 0, 0, 0], length);
+        settings.routes.push(nat::settings::Route { prefix, ..way });
+    }
+    let mut bed = Bed6::new(settings);
+    for host in [C6, D6, "2001:db8:e::1"] {
+        let [_, out] = bed.inside(&udp6((v6(host), 5_000), e1(53), b"x"));
+        let [back, _] = bed.outside(&build::udp(at(E1, 53), source(&out[0])).build());
+        assert_eq!(destination6(&back[0]), (v6(host), 5_000));
+        let home = Ipv4Addr::new(192, 168, 1, 2);
+        let [_, out] = bed.inside(&softwire(v6(host), v6(AFTR), &build::udp(at(home, 5_000), at(E1, 53)).build()));
+        let [back, _] = bed.outside(&build::udp(at(E1, 53), source(&out[0])).build());
+        assert_eq!(view6(&back[0]).destination(), v6(host));
+    }
+}
+
+#[test]
 fn many_sources_of_one_prefix_are_bounded_and_harmless() {
     covers!("6146-30");
     let mut settings = settings6();

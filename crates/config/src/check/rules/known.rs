@@ -23,6 +23,8 @@ use crate::check::rules::ambiguous;
 use crate::check::rules::ambiguous::Common;
 use crate::check::rules::prefixes6::Prefixes6;
 use crate::draft::Draft;
+use crate::draft::interface::NO_HOST;
+use crate::draft::interface::is_of_no_host;
 use crate::draft::pool::PoolDraft;
 use crate::draft::rule::FilterDraft;
 use crate::draft::rule::MatchDraft;
@@ -243,9 +245,9 @@ impl<'d> Known<'d> {
             Some(written) => self.source6(written, realm, report)?,
             None => prefix(&draft.inside),
         };
-        if let Some(written) = draft.inside.as_ref().filter(|it| Prefix::HOSTS.contains(it.value.address())) {
+        if let Some(written) = draft.inside.as_ref().filter(|it| is_of_no_host(it.value)) {
             let remedy = "write a prefix of inside hosts";
-            report.fault(&written.place, "has multicast or reserved addresses only", source.to_string(), remedy);
+            report.fault(&written.place, NO_HOST, source.to_string(), remedy);
             return None;
         }
         Some(Match {

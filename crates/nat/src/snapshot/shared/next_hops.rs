@@ -338,6 +338,8 @@ pub(crate) fn compile_routes(settings: &Settings) -> (RouteLists, Vec<NextHop>) 
 
 pub(super) fn compile_transition(settings: &Settings, lists: &mut RouteLists, hops: &mut Vec<NextHop>) -> Transition {
     let transition = Transition::new(settings, NextHopId(hops.len() as u32));
+    // A longer route would take packets from hosts.
+    lists.inside.iter_mut().for_each(|list| list.retain(|(prefix, _)| !Prefix::HOSTS.contains(prefix.address())));
     for realm in (0..settings.realms() as u16).map(RealmId) {
         let Some(edge) = transition.realm(realm) else { continue };
         for (prefix, mtu) in to_hosts(edge) {
