@@ -12,6 +12,7 @@ use core::cmp::Reverse;
 
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::types::RealmId;
 use crate::verdict::Verdict;
 
 #[cfg(test)]
@@ -51,6 +52,8 @@ pub(crate) struct Part<'a> {
     pub(crate) source: u128,
     /// Prefix or number of the subscriber: the sender, or without checksum the receiver.
     pub(crate) subscriber: u128,
+    /// That of the subscriber: realms may use the same prefixes.
+    pub(crate) realm: RealmId,
     /// The softwire it comes by, or [`WITHOUT_CHECKSUM`].
     pub(crate) way: u8,
     pub(crate) identification: u32,
@@ -77,6 +80,7 @@ pub(crate) enum Outcome {
 struct Datagram {
     source: u128,
     subscriber: u128,
+    realm: RealmId,
     identification: u32,
     way: u8,
     class: u8,
@@ -92,6 +96,7 @@ struct Datagram {
 const EMPTY: Datagram = Datagram {
     source: 0,
     subscriber: 0,
+    realm: RealmId(0),
     identification: 0,
     way: 0,
     class: 0,
@@ -234,15 +239,16 @@ impl Reassembly {
         let shared = self.datagrams.len().saturating_sub(WITHOUT_CHECKSUM_MAX);
         let places = if part.way == WITHOUT_CHECKSUM { shared..self.datagrams.len() } else { 0..shared };
         let datagrams = self.datagrams.get(places.clone()).unwrap_or_default();
-        let of_subscriber = |subscriber: u128| {
-            datagrams.iter().filter(|datagram| datagram.in_use && datagram.subscriber == subscriber).count()
+        let of_subscriber = |realm: RealmId, subscriber: u128| {
+            let is_of = |one: &&Datagram| one.in_use && (one.subscriber, one.realm) == (subscriber, realm);
+            datagrams.iter().filter(is_of).count()
         };
-        if of_subscriber(part.subscriber) >= PER_SUBSCRIBER {
+        if of_subscriber(part.realm, part.subscriber) >= PER_SUBSCRIBER {
             return Err(Verdict::ReassemblyQuota);
         }
         let free = datagrams.iter().position(|datagram| !datagram.in_use);
         let place = free.or_else(|| {
-            let rank = |datagram: &Datagram| (of_subscriber(datagram.subscriber), Reverse(datagram.started));
+            let rank = |one: &Datagram| (of_subscriber(one.realm, one.subscriber), Reverse(one.started));
             (0..datagrams.len()).max_by_key(|place| datagrams.get(*place).map(rank))
         });
         let slot = places.start + place.ok_or(Verdict::ReassemblyFull)?;
@@ -253,6 +259,7 @@ impl Reassembly {
             *datagram = Datagram {
                 source: part.source,
                 subscriber: part.subscriber,
+                realm: part.realm,
                 identification: part.identification,
                 way: part.way,
                 class: part.class,

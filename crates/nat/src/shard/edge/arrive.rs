@@ -815,7 +815,8 @@ impl PacketPath {
     fn note_path_mtu(&mut self, now: Instant, mtu: u32, (key, hash): (&HostKey, u64)) -> Result<(), Verdict> {
         self.ledger.state.subscribers.hosts.find(hash, key).ok_or(Verdict::IcmpQuoteNoMapping)?;
         if let Ok(mtu) = u16::try_from(mtu) {
-            self.edge.path_mtus.note(now, key.address, mtu);
+            let realm = self.ledger.shared.transition.realm_of(key.way);
+            self.edge.path_mtus.note(now, (realm, key.address), mtu);
         }
         Err(Verdict::Local)
     }
@@ -932,6 +933,7 @@ impl PacketPath {
         let part = Part {
             source,
             subscriber: subscriber_prefix(source, self.ledger.shared.transition.prefix_length),
+            realm: self.ledger.shared.transition.realm_of(way),
             way: position,
             identification: fragment.identification,
             class: Ipv6::new_unchecked(packet.bytes()).traffic_class(),

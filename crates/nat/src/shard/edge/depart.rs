@@ -45,6 +45,7 @@ use crate::state::reassembly::Outcome as Reassembled;
 use crate::state::reassembly::Part;
 use crate::types::DUMMY;
 use crate::types::Endpoint;
+use crate::types::RealmId;
 use crate::verdict::Verdict;
 
 const HOP_LIMIT: u8 = 64;
@@ -234,7 +235,9 @@ impl PacketPath {
         let sent = match buffer.get_mut(ROOM..end) {
             Some(place) => {
                 place.copy_from_slice(inner);
-                let mtu = self.edge.path_mtus.of(self.edge.now, to, self.mtu_towards(egress));
+                let realm = self.realm_towards(egress);
+                let link = self.ledger.shared.transition.realm(realm).map_or(ipv6::MTU_MIN, |edge| edge.mtu);
+                let mtu = self.edge.path_mtus.of(self.edge.now, (realm, to), link);
                 self.encapsulate(&mut buffer[..end], ROOM, inner.len(), (aftr, to), mtu)
                     .and_then(|ready| self.send_pieces(egress, &buffer[..end], &ready, sink))
             }
@@ -244,11 +247,10 @@ impl PacketPath {
         sent
     }
 
-    fn mtu_towards(&self, egress: Egress) -> u16 {
+    fn realm_towards(&self, egress: Egress) -> RealmId {
         let shared = &self.ledger.shared;
         let interface = shared.interface_of(egress.next_hop);
-        let realm = interface.map(|interface| shared.realm_of(interface)).unwrap_or_default();
-        shared.transition.realm(realm).map_or(ipv6::MTU_MIN, |edge| edge.mtu)
+        interface.map(|interface| shared.realm_of(interface)).unwrap_or_default()
     }
 
     #[inline(always)]
@@ -308,6 +310,7 @@ impl PacketPath {
         let part = Part {
             source,
             subscriber: subscriber.into(),
+            realm: RealmId::default(),
             way: reassembly::WITHOUT_CHECKSUM,
             identification,
             class: view.ds_field(),
@@ -396,7 +399,7 @@ impl PacketPath {
                 let frame = frame.get_mut(new_start..new_start + ipv6::HEADER_LENGTH + HEADERS)?;
                 let (outer, inner) = frame.split_first_chunk_mut()?;
                 let inner = inner.first_chunk_mut::<HEADERS>()?;
-                let mtu = self.edge.path_mtus.of(self.edge.now, host.address(), end.link_mtu);
+                let mtu = self.edge.path_mtus.of(self.edge.now, (end.realm, host.address()), end.link_mtu);
                 if new_length > usize::from(mtu) {
                     return None;
                 }
@@ -471,7 +474,7 @@ impl PacketPath {
         let transition = &self.ledger.shared.transition;
         let end = transition.softwire(position).ok_or(Verdict::NoRoute)?;
         let (aftr, link) = (end.aftr, transition.realm(end.realm).ok_or(Verdict::NoRoute)?.mtu);
-        let mtu = self.edge.path_mtus.of(self.edge.now, host.address(), link);
+        let mtu = self.edge.path_mtus.of(self.edge.now, (end.realm, host.address()), link);
         let bytes = frame.get_mut(start..start + length).ok_or(Verdict::IpMalformed)?;
         let parsed = parse(bytes)?;
         if parsed.class == Class::IcmpError {

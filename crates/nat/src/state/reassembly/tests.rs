@@ -9,7 +9,7 @@ fn at(millis: u64) -> Instant {
 }
 
 fn part(offset: usize, more: bool, bytes: &[u8]) -> Part<'_> {
-    Part { source: 7, subscriber: 7, way: 0, identification: 9, class: 0, offset, more, bytes }
+    Part { source: 7, subscriber: 7, realm: RealmId(0), way: 0, identification: 9, class: 0, offset, more, bytes }
 }
 
 fn accept(store: &mut Reassembly, now: u64, part: &Part<'_>) -> Outcome {
@@ -212,4 +212,16 @@ proptest! {
         prop_assert_eq!((found, held as usize + 1), (length, count));
         prop_assert_eq!(&store.frame(slot, length)[ROOM..], &packet[..]);
     }
+}
+
+#[test]
+fn prefixes_of_two_realms_have_a_quota_each() {
+    let mut store = Reassembly::new(true);
+    for identification in 0..PER_SUBSCRIBER as u32 {
+        let part = Part { realm: RealmId(1), way: 1, identification, ..part(0, true, &[1; 8]) };
+        assert_eq!(accept(&mut store, 0, &part), Outcome::Held);
+    }
+    let full = Part { realm: RealmId(1), way: 1, identification: 99, ..part(0, true, &[1; 8]) };
+    assert_eq!(accept(&mut store, 0, &full), dropped(Verdict::ReassemblyQuota, 0));
+    assert_eq!(accept(&mut store, 0, &part(0, true, &[1; 8])), Outcome::Held);
 }
