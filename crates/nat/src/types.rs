@@ -122,6 +122,12 @@ pub const fn is_host_number(address: u32) -> bool {
     address >= HOSTS_FIRST
 }
 
+/// True if it is that of a host of NAT64.
+#[inline(always)]
+pub(crate) const fn is_nat64_number(address: u32) -> bool {
+    address >= HOSTS_FIRST && address < SOFTWIRE_HOSTS_FIRST
+}
+
 /// An inside host as the configuration names it, within its realm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InsideHost {

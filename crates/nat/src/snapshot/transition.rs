@@ -18,9 +18,19 @@ use crate::types::InterfaceId;
 use crate::types::Prefix;
 use crate::types::RealmId;
 use crate::types::Side;
+use crate::verdict::Verdict;
 
 /// The AFTR inside its softwires (RFC 6333 §5.7).
 pub(crate) const AFTR_INSIDE: u32 = 0xc000_0001;
+
+/// Whether packets may come from this IPv4 address to hosts behind a translation prefix. Addresses
+/// that no packet can come from are refused on the whole; those of RFC 6052 §3.1 by their prefix.
+pub(crate) fn check_embeddable(source: u32, prefix: translate::Prefix) -> Result<(), Verdict> {
+    if translate::check_source4(source).is_err() {
+        return Err(Verdict::SourceInvalid);
+    }
+    translate::check_embedded(source, prefix).map_err(|_| Verdict::EmbeddedPrivate)
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RealmEdge {

@@ -14,9 +14,12 @@ use crate::settings::Filtering;
 use crate::settings::RuleAction;
 use crate::snapshot::shared::CompiledPool;
 use crate::snapshot::shared::NextHop;
+use crate::snapshot::transition::check_embeddable;
 use crate::state::flow::endpoint;
 use crate::state::grant::Admission as ByGrant;
 use crate::state::grant::Kind::Once;
+use crate::state::host::Host;
+use crate::state::host::Way;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
@@ -43,6 +46,7 @@ use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::types::is_host_number;
+use crate::types::is_nat64_number;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
@@ -244,6 +248,19 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Whether an IPv6 host can be shown where a packet comes from. The well-known prefix must not
+    /// be put before a private address (RFC 6052 §3.1).
+    fn check_shown(&self, packet: &Inbound<'_>, internal: &InternalKey) -> Result<(), Verdict> {
+        if !is_nat64_number(internal.address) {
+            return Ok(());
+        }
+        let known = self.state.subscribers.hosts.get(internal.address).map(Host::way);
+        let transition = &self.snapshot.transition;
+        let way = self.newcomer.map_or(known, |_| transition.way_of_grants(internal.realm));
+        let Some(Way::Nat64(position)) = way else { return Ok(()) };
+        transition.prefix(position).map_or(Ok(()), |prefix| check_embeddable(packet.parsed.source, prefix))
+    }
+
     pub(super) fn check_realm(&self, packet: &Inbound<'_>, realm: RealmId) -> Result<(), Verdict> {
         let may_enter = packet.via == Via::Outside || self.snapshot.may_hairpin(packet.realm, realm);
         if may_enter { Ok(()) } else { Err(Verdict::HairpinRefused) }
@@ -300,6 +317,7 @@ impl<'a> View<'a> {
         }
         let towards = Facing::inside(mapping.realm());
         let Some(session) = found else {
+            self.check_shown(packet, &mapping.key())?;
             let by = by();
             let opens = self.admit_without_session(packet, protocol, index, by, report)?;
             let hop = self.way(towards, mapping.internal_address(), parsed, report)?;
@@ -611,6 +629,7 @@ impl<'a> View<'a> {
         report: &mut T,
     ) -> Result<NextHop, Act> {
         self.check_realm(packet, key.realm)?;
+        self.check_shown(packet, key)?;
         may_open(packet.parsed, key.protocol)?;
         let address = self.snapshot.address_index(packet.external().address);
         let filtering = address.map_or(Filtering::AddressAndPortDependent, |address| {

@@ -38,6 +38,7 @@ use crate::shard::edge::is_plain;
 use crate::shard::edge::verdict_of;
 use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::Nat64Prefix;
+use crate::snapshot::transition::check_embeddable;
 use crate::state::host::Host;
 use crate::state::host::Way;
 use crate::state::reassembly;
@@ -432,7 +433,13 @@ impl PacketPath {
         let bytes = frame.get(start..start + length).ok_or(Verdict::IpMalformed)?;
         let headers = translate::read4(bytes).map_err(|refused| verdict_of(refused.reason))?;
         let is_own = headers.source == DUMMY;
-        let source = if is_own { edge.own } else { prefix.embed(headers.source) };
+        let source = match check_embeddable(headers.source, prefix) {
+            _ if is_own => edge.own,
+            // RFC 6052 §3.1 leaves private routers without an IPv6 address. Their errors come from
+            // Natrix, so that hosts learn MTUs (RFC 6791 does so for routers of the other family).
+            Err(Verdict::EmbeddedPrivate) if headers.kind == Kind::Error => edge.own,
+            checked => checked.map(|()| prefix.embed(headers.source))?,
+        };
         let new = Tuple6 { source, destination: host.address(), ports: None };
         let mut is_unreachable = false;
         let quoted = match headers.kind {
