@@ -155,6 +155,10 @@ impl Transition {
         self.nat64.is_empty() && self.softwires.is_empty()
     }
 
+    pub(crate) const fn has_softwires(&self) -> bool {
+        !self.softwires.is_empty()
+    }
+
     /// True if no host can have this address: Natrix or a softwire's end has it.
     pub(crate) fn is_own(&self, address: u128) -> bool {
         self.own.contains(&address) || self.softwires.iter().any(|end| end.aftr == address)

@@ -14,6 +14,7 @@ use crate::snapshot::addresses::Local;
 use crate::snapshot::addresses::LocalAddresses;
 use crate::snapshot::shared::CompiledPool;
 use crate::snapshot::shared::Shared;
+use crate::snapshot::transition::AFTR_INSIDE;
 use crate::state::State;
 use crate::state::mapping::InternalKey;
 use crate::state::session::HashedBy;
@@ -64,6 +65,10 @@ impl<'a> View<'a> {
         let is_dummy = from.side == Side::Outside && source == DUMMY;
         if !(source_is_valid(source) || is_host) || is_dummy {
             return Some(Verdict::SourceInvalid);
+        }
+        // That of the AFTR inside softwires, from which hosts take errors and port control.
+        if from.side == Side::Outside && source == AFTR_INSIDE && self.snapshot.transition.has_softwires() {
+            return Some(Verdict::SourceSpoofed);
         }
         match self.local_to(from, source) {
             None => (from.side == Side::Outside && self.snapshot.is_inside(source)).then_some(Verdict::SourceSpoofed),
