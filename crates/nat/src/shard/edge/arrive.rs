@@ -227,13 +227,10 @@ fn quotes_number(packet: &[u8]) -> bool {
 
 /// RFC 6333 §11.
 #[inline(always)]
-fn check_b4(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<(), Verdict> {
+fn check_sender(transition: &Transition, end: &SoftwireEnd, source: u128) -> Result<(), Verdict> {
     let is_mapped = matches!(source >> 32, 0 | 0xffff);
     if is_mapped || ipv6::is_multicast(source) || ipv6::is_link_local(source) || transition.is_own(source) {
         return Err(Verdict::SourceInvalid);
-    }
-    if !end.serves(source) {
-        return Err(Verdict::SoftwireSubscriber);
     }
     match transition.way_of(end.realm, source) {
         Some(_) => Err(Verdict::SourceInPrefix),
@@ -748,9 +745,14 @@ impl PacketPath {
         if chain.segments_left.is_some() {
             return Err(Verdict::Ipv6Header);
         }
-        check_b4(transition, end, source)?;
+        check_sender(transition, end, source)?;
         if chain.protocol == ipv6::PROTOCOL_ICMP6 {
-            return self.look_at_error(packet, end.aftr, way);
+            // From a router, which is no subscriber.
+            return self.look_at_error(packet, end, way);
+        }
+        // RFC 6333 §11.
+        if !end.serves(source) {
+            return Err(Verdict::SoftwireSubscriber);
         }
         let is_whole = chain.fragment.is_none_or(|fragment| fragment.is_atomic());
         if chain.protocol == PROTOCOL_UDP && is_whole && self.ledger.shared.settings().port_control.pcp {
@@ -786,7 +788,7 @@ impl PacketPath {
     /// A router reports the MTU for softwire packets (RFC 2473 §7.2). It must quote enough to name
     /// a host.
     #[cold]
-    fn look_at_error(&self, packet: &[u8], aftr: u128, way: Way) -> Result<Incoming, Verdict> {
+    fn look_at_error(&self, packet: &[u8], end: &SoftwireEnd, way: Way) -> Result<Incoming, Verdict> {
         let headers = translate::read6(packet).map_err(|_| Verdict::LocalIgnored)?;
         let message = Icmp6::new_unchecked(packet.get(headers.transport..headers.length).unwrap_or_default());
         if headers.kind != Kind::Error || message.icmp_type() != icmp6::TYPE_PACKET_TOO_BIG {
@@ -800,8 +802,11 @@ impl PacketPath {
             return Err(Verdict::IcmpQuoteMalformed);
         }
         let quoted = translate::quoted6(packet, &headers).map_err(verdict_of)?;
-        if quoted.source != aftr || quoted.protocol != ipv6::PROTOCOL_IPV4 {
+        if quoted.source != end.aftr || quoted.protocol != ipv6::PROTOCOL_IPV4 {
             return Err(Verdict::IcmpQuoteNoMapping);
+        }
+        if !end.serves(quoted.destination) {
+            return Err(Verdict::SoftwireSubscriber);
         }
         let is_first = quoted.fragment.is_none_or(|fragment| fragment.offset == 0);
         let inner = message.quote().get(quoted.transport..).and_then(<[u8]>::first_chunk::<{ ip::HEADER_MIN }>);
