@@ -403,6 +403,7 @@ impl PacketPath {
         }
         if HOSTS {
             self.depart(burst, &mut scratch.hosts, sink);
+            self.ledger.state.subscribers.hosts.settle(now);
         }
         self.ledger.counters.fragments_held = u64::from(self.fragments.held() + self.edge.held());
         self.ledger.events.publish();

@@ -11,8 +11,9 @@
 //! A prefix, which is the subscriber, has a record and a number of its own here. A record lives
 //! while others refer to it, and then [`LINGER`] longer: held fragments and SYNs name a host
 //! without a reference, and the number must not mean another host meanwhile. A record that nothing
-//! has named, because the packets of its host were dropped, lives [`UNNAMED_LINGER`] and may then
-//! be replaced. So packets from invented sources do not fill the table.
+//! has named, because the packets of its host were dropped, ends with the burst, or after
+//! [`UNNAMED_LINGER`]. So packets from invented sources do not fill the table, and do not count
+//! among the hosts of a prefix.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -40,6 +41,8 @@ pub(crate) const LINGER: Duration = Duration::from_secs(20);
 
 /// The same for a record that nothing has named: longer than its packet is under way.
 const UNNAMED_LINGER: Duration = Duration::from_secs(2);
+/// Hosts that one burst can bring.
+const FRESH_MAX: usize = 64;
 /// Records that are looked at to find a replaceable one when the table is full.
 const LOOKED_AT: u32 = 64;
 
@@ -189,6 +192,8 @@ pub(crate) struct HostStore {
     free: u32,
     untouched: u32,
     cursor: u32,
+    /// Hosts of the current burst that were not known before it.
+    fresh: Vec<u32>,
     /// The number in [`Host::flags`] of records that were named since the log last forgot names.
     naming: u8,
 }
@@ -232,6 +237,7 @@ impl HostStore {
             free: 0,
             untouched: 1,
             cursor: 1,
+            fresh: Vec::with_capacity(if hosts_max == 0 { 0 } else { FRESH_MAX }),
             naming: 1,
         })
     }
@@ -415,8 +421,10 @@ impl HostStore {
         // The host counts first, so that its subscriber is not replaced to make room for it.
         self.count_host(index, 1);
         let host = self.insert(now, hash, fresh);
-        if host.is_none() {
-            self.count_host(index, -1);
+        match host {
+            Some(host) if self.fresh.len() < self.fresh.capacity() => self.fresh.push(host),
+            Some(_) => {}
+            None => self.count_host(index, -1),
         }
         host.ok_or(Verdict::HostTableFull)
     }
@@ -543,6 +551,25 @@ impl HostStore {
         self.remove(now, index);
         if let Some(index) = subscriber {
             self.remove(now, index);
+        }
+    }
+
+    /// The burst is over: ends the records of its new hosts that nothing has named, because their
+    /// packets were dropped.
+    #[inline]
+    pub(crate) fn settle(&mut self, now: Instant) {
+        if !self.fresh.is_empty() {
+            self.end_unnamed(now);
+        }
+    }
+
+    #[cold]
+    fn end_unnamed(&mut self, now: Instant) {
+        while let Some(index) = self.fresh.pop() {
+            let record = self.records.at(index);
+            if record.flags & (IN_USE | UNNAMED) == IN_USE | UNNAMED && record.references == 0 {
+                self.end(now, index);
+            }
         }
     }
 

@@ -110,6 +110,27 @@ fn a_subscriber_has_a_bounded_number_of_hosts() {
 }
 
 #[test]
+fn hosts_whose_packets_are_dropped_end_with_the_burst() {
+    let mut store = store(100, 2, 0, 1);
+    for number in 1..50 {
+        let dropped = enter(&mut store, 0, &host(1, number)).expect("room");
+        store.settle(at(0));
+        assert!(store.get(dropped).is_none());
+    }
+    assert_eq!(store.len(), 0, "nor is anything left of their subscriber");
+    let (named, held) =
+        (enter(&mut store, 0, &host(1, 1)).expect("room"), enter(&mut store, 0, &host(1, 2)).expect("room"));
+    store.retain(named);
+    store.keep(held);
+    store.settle(at(0));
+    assert!(store.get(named).is_some() && store.get(held).is_some());
+    assert_eq!(enter(&mut store, 0, &host(1, 3)), Err(Verdict::HostLimit));
+    store.release(at(0), named);
+    store.settle(at(0));
+    assert!(store.get(named).is_some(), "it lingers, as its number may still be in use");
+}
+
+#[test]
 fn a_full_table_refuses_and_evicts_nothing() {
     let mut store = store(4, 100, 0, 1);
     let first = enter(&mut store, 0, &host(1, 1));
