@@ -5,8 +5,8 @@
 //! last [`WITHOUT_CHECKSUM_MAX`] of them for datagrams without checksum, which anybody outside can
 //! send. One subscriber has at most [`PER_SUBSCRIBER`], and each ends with the timeout of
 //! fragments. If there is no room for a new one, the subscriber with the most loses its oldest: a
-//! flood has the most (RFC 6146 §5.3). A fragment that overlaps another ends its datagram (RFC 5722
-//! §4).
+//! flood has the most (RFC 6146 §5.3). A fragment that overlaps another ends its datagram, and one
+//! of IPv6 stays refused until its timeout (RFC 5722 §4).
 
 use core::cmp::Reverse;
 
@@ -85,6 +85,8 @@ struct Datagram {
     way: u8,
     class: u8,
     in_use: bool,
+    /// Fragments overlapped: none is taken any more.
+    is_refused: bool,
     started: Instant,
     units: [u64; WORDS],
     received: usize,
@@ -101,6 +103,7 @@ const EMPTY: Datagram = Datagram {
     way: 0,
     class: 0,
     in_use: false,
+    is_refused: false,
     started: Instant::ORIGIN,
     units: [0; WORDS],
     received: 0,
@@ -121,6 +124,8 @@ impl Datagram {
 pub(crate) struct Reassembly {
     datagrams: Box<[Datagram]>,
     bytes: Box<[u8]>,
+    /// Datagrams, refused ones among them.
+    in_use: usize,
     held: u32,
     /// Fragments that were dropped for newer ones, and not yet reported.
     displaced: u32,
@@ -134,6 +139,7 @@ impl Reassembly {
         Reassembly {
             datagrams: vec![EMPTY; count].into_boxed_slice(),
             bytes: vec![0; count * (ROOM + BYTES_MAX)].into_boxed_slice(),
+            in_use: 0,
             held: 0,
             displaced: 0,
             is_high: false,
@@ -142,7 +148,7 @@ impl Reassembly {
 
     /// Whether the use became high or low since the last call, and the use in percent.
     pub(crate) fn crossing(&mut self) -> Option<(bool, u8)> {
-        if self.datagrams.is_empty() || self.held == 0 && !self.is_high {
+        if self.datagrams.is_empty() || self.in_use == 0 && !self.is_high {
             return None;
         }
         let (softwires, others) = self.datagrams.split_at_checked(self.datagrams.len() - WITHOUT_CHECKSUM_MAX)?;
@@ -200,6 +206,9 @@ impl Reassembly {
         };
         let start = slot * (ROOM + BYTES_MAX) + ROOM;
         let Some(datagram) = self.datagrams.get_mut(slot) else { return refused(Verdict::ReassemblyFull) };
+        if datagram.is_refused {
+            return refused(Verdict::FragmentOverlap);
+        }
         let units = part.offset / UNIT..end.div_ceil(UNIT);
         let overlaps = units.clone().any(|unit| datagram.units[unit / 64] >> (unit % 64) & 1 != 0);
         // Nothing may lie behind the end, or `received` would count it in place of what is missing.
@@ -209,7 +218,7 @@ impl Reassembly {
             datagram.total != 0 || datagram.has_from(units.end)
         };
         if overlaps || disagrees {
-            let held = self.end(slot);
+            let held = self.refuse(slot);
             return Outcome::Dropped { verdict: Verdict::FragmentOverlap, held };
         }
         for unit in units {
@@ -267,6 +276,7 @@ impl Reassembly {
                 started: now,
                 ..EMPTY
             };
+            self.in_use += 1;
         }
         // A second line of defence: no byte of another customer's packet is left.
         self.frame(slot, BYTES_MAX).fill(0);
@@ -278,10 +288,24 @@ impl Reassembly {
         core::mem::take(&mut self.displaced)
     }
 
+    /// Ends a datagram. Further fragments of it are refused, but IPv4 reuses its identifications too
+    /// soon for that.
+    fn refuse(&mut self, slot: usize) -> u32 {
+        match self.datagrams.get_mut(slot) {
+            Some(datagram) if datagram.way != WITHOUT_CHECKSUM => {
+                datagram.is_refused = true;
+                let held = core::mem::take(&mut datagram.held);
+                self.held -= held;
+                held
+            }
+            _ => self.end(slot),
+        }
+    }
+
     /// Returns the fragments it kept. The bytes stay until the slot is used again.
     fn end(&mut self, slot: usize) -> u32 {
         let Some(datagram) = self.datagrams.get_mut(slot) else { return 0 };
-        datagram.in_use = false;
+        self.in_use -= usize::from(core::mem::take(&mut datagram.in_use));
         let held = core::mem::take(&mut datagram.held);
         self.held -= held;
         held
@@ -289,7 +313,7 @@ impl Reassembly {
 
     /// Ends datagrams that are not whole in time. Returns the fragments they kept.
     pub(crate) fn expire(&mut self, now: Instant, timeout: Duration) -> u32 {
-        if self.held == 0 {
+        if self.in_use == 0 {
             return 0;
         }
         let mut lost = 0;

@@ -35,12 +35,42 @@ fn fragments_in_any_order_make_the_packet() {
 }
 
 #[test]
-fn an_overlap_ends_the_datagram() {
+fn an_overlap_ends_the_datagram_and_later_fragments() {
     let mut store = Reassembly::new(true);
     assert_eq!(accept(&mut store, 0, &part(0, true, &[1; 16])), Outcome::Held);
     assert_eq!(accept(&mut store, 0, &part(8, true, &[2; 16])), dropped(Verdict::FragmentOverlap, 1));
-    assert_eq!(accept(&mut store, 0, &part(16, false, &[3; 4])), Outcome::Held, "a datagram of its own now");
-    assert_eq!(accept(&mut store, 0, &part(32, true, &[3; 8])), dropped(Verdict::FragmentOverlap, 1), "behind the end");
+    for (offset, more) in [(0, true), (16, false), (32, true)] {
+        assert_eq!(accept(&mut store, 1_999, &part(offset, more, &[3; 8])), dropped(Verdict::FragmentOverlap, 0));
+    }
+    assert_eq!((store.held(), store.expire(at(2_000), TIMEOUT)), (0, 0));
+    assert_eq!(accept(&mut store, 2_000, &part(0, true, &[3; 8])), Outcome::Held, "a datagram of its own now");
+    assert_eq!(
+        accept(&mut store, 2_000, &part(8, false, &[3; 8])),
+        Outcome::Whole { slot: 0, length: 16, held: 1, class: 0 }
+    );
+}
+
+#[test]
+fn refused_datagrams_take_part_of_the_quota_and_end() {
+    let mut store = Reassembly::new(true);
+    for identification in 0..PER_SUBSCRIBER as u32 {
+        let first = Part { identification, ..part(0, true, &[1; 8]) };
+        assert_eq!(accept(&mut store, 0, &first), Outcome::Held);
+        assert_eq!(accept(&mut store, 0, &first), dropped(Verdict::FragmentOverlap, 1));
+    }
+    let other = Part { identification: 99, ..part(0, true, &[1; 8]) };
+    assert_eq!(accept(&mut store, 1_999, &other), dropped(Verdict::ReassemblyQuota, 0));
+    assert_eq!(store.expire(at(2_000), TIMEOUT), 0);
+    assert_eq!(accept(&mut store, 2_000, &other), Outcome::Held);
+}
+
+#[test]
+fn overlaps_without_checksum_end_what_was_kept() {
+    let mut store = Reassembly::new(true);
+    let first = Part { way: WITHOUT_CHECKSUM, ..part(0, true, &[1; 16]) };
+    assert_eq!(accept(&mut store, 0, &first), Outcome::Held);
+    assert_eq!(accept(&mut store, 0, &Part { offset: 8, ..first }), dropped(Verdict::FragmentOverlap, 1));
+    assert_eq!(accept(&mut store, 0, &first), Outcome::Held, "of another datagram with its identification");
 }
 
 #[test]
@@ -50,12 +80,15 @@ fn nothing_behind_the_end_counts_for_what_is_missing() {
         assert_eq!(accept(&mut store, 0, &part(4_096, true, &[1; 1_208])), Outcome::Held);
         let last = part(end, false, &[2; 96]);
         assert_eq!(accept(&mut store, 0, &last), dropped(Verdict::FragmentOverlap, 1), "{end}");
-        assert_eq!(accept(&mut store, 0, &part(0, true, &[3; 8])), Outcome::Held, "a datagram of its own now");
     }
     // The unit just behind the end.
     let mut store = Reassembly::new(true);
     assert_eq!(accept(&mut store, 0, &part(512, true, &[1; 8])), Outcome::Held);
     assert_eq!(accept(&mut store, 0, &part(504, false, &[2; 3])), dropped(Verdict::FragmentOverlap, 1));
+    // And one behind an end that is known.
+    let mut store = Reassembly::new(true);
+    assert_eq!(accept(&mut store, 0, &part(16, false, &[3; 4])), Outcome::Held);
+    assert_eq!(accept(&mut store, 0, &part(32, true, &[3; 8])), dropped(Verdict::FragmentOverlap, 1), "behind the end");
 }
 
 #[test]
@@ -156,7 +189,8 @@ proptest! {
             let bytes = vec![number; length];
             let offset = unit * UNIT;
             let of_datagram = &mut kept[identification as usize];
-            let fragment = Part { identification, ..part(offset, more, &bytes) };
+            // After an overlap, such a datagram begins again at once.
+            let fragment = Part { identification, way: WITHOUT_CHECKSUM, ..part(offset, more, &bytes) };
             match accept(&mut store, 0, &fragment) {
                 Outcome::Dropped { .. } => of_datagram.fill(None),
                 outcome => {
