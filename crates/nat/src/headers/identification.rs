@@ -11,6 +11,7 @@
 use core::net::Ipv4Addr;
 
 use crate::random::KeyedHash;
+use crate::types::RealmId;
 use crate::types::WorkerId;
 
 #[cfg(test)]
@@ -18,6 +19,47 @@ mod tests;
 
 /// Counters of a worker: 32 KiB, and a power of two.
 const COUNTERS: usize = 16_384;
+
+/// Counters for fragments of IPv6: 16 KiB, and a power of two.
+const COUNTERS6: usize = 4_096;
+
+/// Assigns identifications of fragmented packets to IPv6 nodes (RFC 7739 §5.3): who gets some of
+/// them does not know those of others.
+#[derive(Debug)]
+pub(crate) struct Identifications6 {
+    counters: Box<[u32]>,
+    hash: KeyedHash,
+}
+
+impl Identifications6 {
+    /// `hash` must have its own secret. Without hosts, nothing is allocated.
+    pub(crate) fn new(hash: KeyedHash, has_hosts: bool) -> Identifications6 {
+        let count = if has_hosts { COUNTERS6 as u64 } else { 0 };
+        let counters: Vec<u32> = (0..count).map(|i| hash.hash(i, u64::MAX) as u32).collect();
+        Identifications6 { counters: counters.into_boxed_slice(), hash }
+    }
+
+    fn hash_of(&self, realm: RealmId, destination: u128) -> u64 {
+        let high = (destination >> 64) as u64 ^ u64::from(realm.0).rotate_right(16);
+        self.hash.hash(high, destination as u64)
+    }
+
+    /// The next identification of packets to this node.
+    pub(crate) fn next(&self, realm: RealmId, destination: u128) -> u32 {
+        let hash = self.hash_of(realm, destination);
+        let counter = self.counters.get(hash as usize & (COUNTERS6 - 1)).copied().unwrap_or(0);
+        // Nodes that share a counter begin at different values.
+        counter.wrapping_add((hash >> 32) as u32)
+    }
+
+    /// The next one was used.
+    pub(crate) fn advance(&mut self, realm: RealmId, destination: u128) {
+        let hash = self.hash_of(realm, destination);
+        if let Some(counter) = self.counters.get_mut(hash as usize & (COUNTERS6 - 1)) {
+            *counter = counter.wrapping_add(1);
+        }
+    }
+}
 
 /// Assigns identifications for one worker.
 #[derive(Debug)]

@@ -21,6 +21,7 @@ mod probe;
 mod tests;
 
 use crate::event::Cause;
+use crate::headers::identification::Identifications6;
 use crate::headers::packet::BURST_MAX;
 use crate::headers::packet::Egress;
 use crate::headers::packet::Sink;
@@ -122,8 +123,8 @@ pub(in crate::shard) struct Edge {
     incoming: Box<[Incoming; BURST_MAX]>,
     /// For own packets to hosts. `None` while in use.
     buffer: Option<Box<[u8; ROOM + PACKET_BUFFER_BYTES]>>,
-    /// Of the next fragmented softwire packet.
-    identification: u32,
+    /// Of fragments of softwire packets.
+    identifications: Identifications6,
     /// `None` while in use.
     reassembly: Option<Box<Reassembly>>,
     path_mtus: PathMtus,
@@ -131,14 +132,14 @@ pub(in crate::shard) struct Edge {
 }
 
 impl Edge {
-    pub(in crate::shard) fn new(hash: KeyedHash, has_hosts: bool) -> Edge {
+    pub(in crate::shard) fn new([of_paths, of_fragments]: [KeyedHash; 2], has_hosts: bool) -> Edge {
         Edge {
             now: Instant::ORIGIN,
             incoming: Box::new([Incoming::Other; BURST_MAX]),
             buffer: Some(Box::new([0; ROOM + PACKET_BUFFER_BYTES])),
-            identification: hash.hash(0, 0) as u32,
+            identifications: Identifications6::new(of_fragments, has_hosts),
             reassembly: Some(Box::new(Reassembly::new(has_hosts))),
-            path_mtus: PathMtus::new(hash, has_hosts),
+            path_mtus: PathMtus::new(of_paths, has_hosts),
             probes: Probes::default(),
         }
     }

@@ -46,3 +46,22 @@ fn counters_of_different_destinations_begin_at_unrelated_values() {
         (0..100).map(|n| source.next(SOURCE, Ipv4Addr::from_bits(0x0a00_0000 + n), 17)).collect();
     assert!(firsts.len() > 90);
 }
+
+#[test]
+fn one_node_cannot_tell_the_identifications_of_another() {
+    let mut source = Identifications6::new(KeyedHash::new([1, 2, 3, 4]), true);
+    let mut next = |realm, node| {
+        let next = source.next(RealmId(realm), node);
+        assert_eq!(source.next(RealmId(realm), node), next);
+        source.advance(RealmId(realm), node);
+        next
+    };
+    let own: Vec<u32> = (0..1_000).map(|_| next(0, 7)).collect();
+    let unique: HashSet<u32> = own.iter().copied().collect();
+    assert_eq!(unique.len(), own.len(), "no two packets to a node have the same");
+    // Neither nodes nor realms follow each other.
+    for (realm, node) in (8..1_000).map(|node| (0, node)).chain((1..1_000).map(|realm| (realm, 7))) {
+        let distance = next(realm, node).wrapping_sub(own[999]).cast_signed().unsigned_abs();
+        assert!(distance > 1_000, "{realm} {node}: {distance}");
+    }
+}

@@ -12,6 +12,7 @@ use wire::ipv4;
 use wire::ipv4::Ipv4;
 use wire::ipv4::PROTOCOL_TCP;
 use wire::ipv6;
+use wire::ipv6::Ipv6;
 use wire::udp;
 
 use crate::headers::icmp_quote;
@@ -189,7 +190,8 @@ impl PacketPath {
                 return Err(Verdict::NoBuffer);
             }
         }
-        self.edge.identification = self.edge.identification.wrapping_add(1);
+        let to = Ipv6::new_unchecked(packet).destination();
+        self.edge.identifications.advance(self.realm_towards(egress), to);
         self.ledger.counters.fragmented += 1;
         Ok(())
     }
@@ -239,7 +241,7 @@ impl PacketPath {
                 let realm = self.realm_towards(egress);
                 let link = self.ledger.shared.transition.realm(realm).map_or(ipv6::MTU_MIN, |edge| edge.mtu);
                 let mtu = self.edge.path_mtus.of(self.edge.now, (realm, to), link);
-                self.encapsulate(&mut buffer[..end], ROOM, inner.len(), (aftr, to), mtu)
+                self.encapsulate(&mut buffer[..end], ROOM, inner.len(), (aftr, to), (realm, mtu))
                     .and_then(|ready| self.send_pieces(egress, &buffer[..end], &ready, sink))
             }
             None => Err(Verdict::TooBig),
@@ -503,7 +505,7 @@ impl PacketPath {
             };
             rewrite(bytes, &parsed, &change);
         }
-        self.encapsulate(frame, start, length, (aftr, host.address()), mtu)
+        self.encapsulate(frame, start, length, (aftr, host.address()), (end.realm, mtu))
     }
 
     /// RFC 2473 §6, RFC 6333 §7.1: copies the traffic class, but not the hop limit.
@@ -513,7 +515,7 @@ impl PacketPath {
         start: usize,
         length: usize,
         (source, destination): (u128, u128),
-        mtu: u16,
+        (realm, mtu): (RealmId, u16),
     ) -> Result<Ready, Verdict> {
         let traffic_class = frame.get(start + 1).copied().unwrap_or(0);
         let start = start.checked_sub(ipv6::HEADER_LENGTH).ok_or(Verdict::NoBuffer)?;
@@ -521,7 +523,7 @@ impl PacketPath {
         let outer = frame.get_mut(start..).and_then(|bytes| bytes.first_chunk_mut()).ok_or(Verdict::NoBuffer)?;
         write_outer(outer, traffic_class, payload_length, (source, destination));
         let length = length + ipv6::HEADER_LENGTH;
-        let split = (length > usize::from(mtu)).then_some((mtu, self.edge.identification));
+        let split = (length > usize::from(mtu)).then(|| (mtu, self.edge.identifications.next(realm, destination)));
         Ok(Ready { start, length, split })
     }
 }
