@@ -20,6 +20,7 @@ use wire::quoted::Quoted;
 
 use crate::headers::icmp_quote;
 use crate::headers::own_icmp;
+use crate::headers::own_icmp::IcmpError;
 use crate::headers::own_icmp6;
 use crate::headers::own_icmp6::Problem;
 use crate::headers::packet::BURST_MAX;
@@ -913,7 +914,11 @@ impl PacketPath {
         if parsed.destination == AFTR_INSIDE {
             return self.answer_in_softwire(now, packet, usize::from(offset), &key, sink).map_err(Refusal::from);
         }
-        let number = self.ledger.state.subscribers.hosts.enter(now, hash, &key, realm)?;
+        let entered = self.ledger.state.subscribers.hosts.enter(now, hash, &key, realm);
+        if entered.is_err() {
+            self.refuse_in_softwire(now, packet, usize::from(offset), &key, sink);
+        }
+        let number = entered?;
         let hosts = &self.ledger.state.subscribers.hosts;
         take_from_softwire(packet, offset, &parsed, (number, &key), hosts).map_err(Refusal::from)
     }
@@ -1022,7 +1027,11 @@ impl PacketPath {
         let is_udp = inner.get(ip::PROTOCOL) == Some(&PROTOCOL_UDP);
         if is_udp {
             let length = inner.len();
-            return self.serve_in_softwire(now, packet, offset..offset + length, key, sink);
+            let served = self.serve_in_softwire(now, packet, offset..offset + length, key, sink);
+            if let Err(Verdict::HostLimit | Verdict::HostTableFull) = served {
+                self.refuse_in_softwire(now, packet, offset, key, sink);
+            }
+            return served;
         }
         let identification =
             self.identifications.next(Ipv4Addr::from_bits(AFTR_INSIDE), Ipv4Addr::from_bits(key.inner), 1);
@@ -1032,6 +1041,35 @@ impl PacketPath {
         let sent = self.put_in_softwire(egress, (aftr, key.address), inner, sink);
         self.ledger.counters.originated += u64::from(sent.is_ok());
         Err(sent.err().unwrap_or(Verdict::Local))
+    }
+
+    /// There is no room for the host: it is answered as if its ports were used up (RFC 6888
+    /// REQ-11b), inside its softwire.
+    #[cold]
+    fn refuse_in_softwire<S: Sink>(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        offset: usize,
+        key: &HostKey,
+        sink: &mut S,
+    ) {
+        let inner = packet.bytes().get(offset..).unwrap_or_default();
+        let (policy, transition) = (self.ledger.shared.settings().icmp, &self.ledger.shared.transition);
+        let Some(code) = policy.no_resources_code else { return };
+        let Way::Softwire(position) = key.way else { return };
+        let Some((aftr, realm)) = transition.softwire(position).map(|end| (end.aftr, end.realm)) else { return };
+        let Some(egress) = self.hop_to_hosts(realm) else { return };
+        if !policy.errors_to_inside || !own_icmp::may_answer(inner) || !self.may_send_error6(now, realm, key.address) {
+            return;
+        }
+        let (from, to) = (Ipv4Addr::from_bits(AFTR_INSIDE), Ipv4Addr::from_bits(key.inner));
+        let identification = self.identifications.next(from, to, 1);
+        let mut buffer = [0; own_icmp::ERROR_MAX];
+        let length = own_icmp::write_error(&mut buffer, IcmpError::Unreachable(code), from, identification, inner);
+        let error = buffer.get(..length).unwrap_or_default();
+        let sent = self.put_in_softwire(egress, (aftr, key.address), error, sink);
+        self.ledger.counters.originated += u64::from(sent.is_ok());
     }
 
     /// Returns the AFTR that replies, the hop and the length.
@@ -1062,9 +1100,12 @@ impl PacketPath {
     fn refuse_at_edge<S: Sink>(&mut self, now: Instant, packet: &mut Packet<'_>, refusal: &Refusal, sink: &mut S) {
         let verdict = match refusal {
             Refusal::Drop(verdict) => {
-                // RFC 7915 §5.4: not about ICMPv6 messages.
-                if let Some(problem) = problem_of(*verdict).filter(|_| !own_icmp6::is_icmp6(packet.bytes())) {
-                    let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+                // RFC 7915 §5.4: not about ICMPv6 messages. Hosts in softwires have been answered.
+                let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+                let is_answered =
+                    matches!(verdict, Verdict::HostLimit | Verdict::HostTableFull) && self.is_to_aftr(realm, packet);
+                let is_silent = is_answered || own_icmp6::is_icmp6(packet.bytes());
+                if let Some(problem) = problem_of(*verdict).filter(|_| !is_silent) {
                     self.send_error6(now, realm, problem, packet.bytes(), sink);
                 }
                 *verdict
@@ -1083,6 +1124,11 @@ impl PacketPath {
         packet.outcome = Outcome::Done;
     }
 
+    fn is_to_aftr(&self, realm: RealmId, packet: &Packet<'_>) -> bool {
+        let Ok(view) = Ipv6::new_checked(packet.bytes()) else { return false };
+        matches!(self.ledger.shared.transition.way_of(realm, view.destination()), Some(Way::Softwire(_)))
+    }
+
     /// A prefix without a host so far has no subscriber.
     #[cold]
     fn note_host_refused(&mut self, now: Instant, packet: &Packet<'_>, verdict: Verdict) {
@@ -1090,6 +1136,16 @@ impl PacketPath {
         let Ok(view) = Ipv6::new_checked(packet.bytes()) else { return };
         let subscriber = self.ledger.state.subscribers.hosts.find_subscriber(view.source(), realm);
         self.ledger.note_no_room(now, (realm, subscriber.map(Ipv4Addr::from_bits)), verdict);
+    }
+
+    /// Whether the rate of own errors to this address allows another. All addresses of a /64 share
+    /// one.
+    fn may_send_error6(&mut self, now: Instant, realm: RealmId, address: u128) -> bool {
+        let half = (address >> 64) as u64;
+        let folded = Ipv4Addr::from_bits((half >> 32) as u32 ^ half as u32);
+        let may_send = self.ledger.policy.icmp_limit.allow(now, (Facing::inside(realm), folded));
+        self.ledger.counters.icmp_errors_suppressed += u64::from(!may_send);
+        may_send
     }
 
     /// RFC 4443 §2.4.
@@ -1104,11 +1160,7 @@ impl PacketPath {
         else {
             return;
         };
-        // All addresses of a /64 share one rate.
-        let half = (view.source() >> 64) as u64;
-        let folded = Ipv4Addr::from_bits((half >> 32) as u32 ^ half as u32);
-        if !self.ledger.policy.icmp_limit.allow(now, (Facing::inside(realm), folded)) {
-            self.ledger.counters.icmp_errors_suppressed += 1;
+        if !self.may_send_error6(now, realm, view.source()) {
             return;
         }
         let mut buffer = [0; own_icmp6::ERROR_MAX];
