@@ -8,6 +8,7 @@ use wire::field;
 use wire::icmp;
 use wire::ipv4;
 use wire::ipv4::Ipv4;
+use wire::ipv6;
 
 use crate::types::is_host_number;
 
@@ -16,6 +17,12 @@ mod tests;
 
 /// Largest ICMP error; it quotes as much as fits (RFC 1812 §4.3.2.3).
 pub const ERROR_MAX: usize = 576;
+
+/// The same to a host of NAT64: translated, it has 1,280 bytes (RFC 4443 §2.4c).
+pub(crate) const HOST_ERROR_MAX: usize = ipv6::MTU_MIN as usize - 2 * GROWTH;
+
+/// What the header of a packet and that of its quote grow by in translation.
+const GROWTH: usize = ipv6::HEADER_LENGTH - ipv4::HEADER_LENGTH_MIN;
 
 const TTL: u8 = 64;
 
@@ -79,18 +86,18 @@ fn is_many_hosts(address: u32) -> bool {
     address.is_multicast() || address.is_broadcast()
 }
 
-/// Writes an error about `offending`, the packet as its sender knows it, and returns its length.
-/// First ask [`may_answer`] and [`crate::policy::rate_limit`].
-pub fn write_error(
-    buffer: &mut [u8; ERROR_MAX],
+/// Writes an ICMP error about `offending`, the packet as its sender knows it, and returns its
+/// length: at most that of the buffer. First ask [`may_answer`] and [`crate::policy::rate_limit`].
+pub fn write_error<const MAX: usize>(
+    buffer: &mut [u8; MAX],
     error: IcmpError,
     source: Ipv4Addr,
     identification: u16,
     offending: &[u8],
 ) -> usize {
     let header = Ipv4::new_unchecked(offending);
-    // Bytes behind the total length are padding and must not be disclosed.
-    let quoted = offending.len().min(usize::from(header.total_length())).min(ERROR_MAX - HEADERS_LENGTH);
+    // Bytes behind the total length are link padding and must not be disclosed.
+    let quoted = offending.len().min(usize::from(header.total_length())).min(MAX.saturating_sub(HEADERS_LENGTH));
     let length = HEADERS_LENGTH + quoted;
 
     buffer.fill(0);
@@ -124,6 +131,20 @@ pub fn write_error(
     ip.set_destination(header.source());
     ip.fill_checksum();
     length
+}
+
+/// As [`write_error`], to a host of NAT64.
+pub(crate) fn write_error_to_host(
+    buffer: &mut [u8; HOST_ERROR_MAX],
+    error: IcmpError,
+    source: Ipv4Addr,
+    offending: &[u8],
+) -> usize {
+    // The quote of a fragment gets a Fragment Header besides.
+    let is_fragment = Ipv4::new_unchecked(offending).is_fragment();
+    let more = if is_fragment { ipv6::FRAGMENT_HEADER_LENGTH } else { 0 };
+    let quoted = offending.len().min(HOST_ERROR_MAX - HEADERS_LENGTH - more);
+    write_error(buffer, error, source, 0, offending.get(..quoted).unwrap_or(offending))
 }
 
 /// Turns an echo request to Natrix into its reply with all data (RFC 1122 §3.2.2.6), and returns

@@ -5,6 +5,7 @@ use core::net::Ipv4Addr;
 
 use crate::headers::own_icmp;
 use crate::headers::own_icmp::ERROR_MAX;
+use crate::headers::own_icmp::HOST_ERROR_MAX;
 use crate::headers::own_icmp::IcmpError;
 use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Sink;
@@ -23,6 +24,7 @@ use crate::time::Instant;
 use crate::types::Facing;
 use crate::types::Side;
 use crate::types::is_host_number;
+use crate::types::is_nat64_number;
 use crate::verdict::Verdict;
 
 impl Reason {
@@ -161,10 +163,15 @@ impl PacketPath {
             self.ledger.counters.icmp_errors_suppressed += 1;
             return;
         }
-        let identification = self.identifications.next(Ipv4Addr::from_bits(from), Ipv4Addr::from_bits(to), 1);
-        let mut buffer = [0u8; ERROR_MAX];
-        let length =
-            own_icmp::write_error(&mut buffer, reason.message(), Ipv4Addr::from_bits(from), identification, bytes);
+        let own = Ipv4Addr::from_bits(from);
+        let mut buffer = [0; HOST_ERROR_MAX];
+        let length = if is_host && is_nat64_number(to) {
+            own_icmp::write_error_to_host(&mut buffer, reason.message(), own, bytes)
+        } else {
+            let identification = self.identifications.next(own, Ipv4Addr::from_bits(to), 1);
+            let Some(buffer) = buffer.first_chunk_mut::<ERROR_MAX>() else { return };
+            own_icmp::write_error(buffer, reason.message(), own, identification, bytes)
+        };
         let message = &mut buffer[..length];
         if hairpinned {
             self.send_error_through_hairpin(now, meta, message, sink);
