@@ -6,10 +6,12 @@ use core::net::Ipv6Addr;
 
 use translate::Kind;
 use wire::ipv4::Ipv4;
+use wire::ipv4::PROTOCOL_UDP;
 use wire::ipv6;
 use wire::ipv6::Ipv6;
 
 use crate::headers::packet::Packet;
+use crate::headers::parse::ip;
 use crate::headers::parse::parse;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::Rewrite;
@@ -147,6 +149,10 @@ impl PacketPath {
         if parsed.destination == AFTR_INSIDE {
             let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
             report.step(|| Step::OwnAddress(Ipv4Addr::from_bits(AFTR_INSIDE)));
+            if inner.get(ip::PROTOCOL) == Some(&PROTOCOL_UDP) {
+                let request = self.request_in_softwire(inner)?;
+                return Err(if request.is_some() { Verdict::Local } else { Verdict::LocalIgnored });
+            }
             return Err(self.echo_in_softwire(inner, key.way, 0).err().unwrap_or(Verdict::Local));
         }
         let number = self.foretell_number(now, packet, numbering, (key, hash), report)?;

@@ -189,6 +189,25 @@ impl PacketPath {
         Err(Verdict::Local)
     }
 
+    /// The datagram in an IPv4 packet to 192.0.0.1 and the port of the server; `None` if it is not
+    /// sound.
+    ///
+    /// # Errors
+    /// The packet is for another port, or nobody serves here.
+    pub(super) fn request_in_softwire<'a>(&self, inner: &'a [u8]) -> Result<Option<Udp<&'a [u8]>>, Verdict> {
+        let parsed = parse(inner)?;
+        let datagram = inner.get(usize::from(parsed.header_length)..usize::from(parsed.total_length));
+        let policy = &self.ledger.shared.settings().port_control;
+        if parsed.destination_port != SERVER_PORT || !(policy.pcp || policy.nat_pmp) {
+            return Err(Verdict::LocalIgnored);
+        }
+        let is_sound = |udp: &Udp<&[u8]>| {
+            let is_valid = udp.is_checksum_valid(parsed.source, parsed.destination);
+            is_valid && parsed.source_port != 0 && !parsed.is_fragment()
+        };
+        Ok(datagram.and_then(|bytes| Udp::new_checked(bytes).ok()).filter(is_sound))
+    }
+
     /// From a host behind a B4 to 192.0.0.1.
     ///
     /// # Errors
@@ -204,17 +223,7 @@ impl PacketPath {
         sink: &mut S,
     ) -> Result<(), Verdict> {
         let inner = packet.bytes().get(inner).unwrap_or_default();
-        let parsed = parse(inner)?;
-        let datagram = inner.get(usize::from(parsed.header_length)..usize::from(parsed.total_length));
-        let policy = &self.ledger.shared.settings().port_control;
-        if parsed.destination_port != SERVER_PORT || !(policy.pcp || policy.nat_pmp) {
-            return Err(Verdict::LocalIgnored);
-        }
-        let is_sound = |udp: &Udp<&[u8]>| {
-            let is_valid = udp.is_checksum_valid(parsed.source, parsed.destination);
-            is_valid && parsed.source_port != 0 && !parsed.is_fragment()
-        };
-        let Some(udp) = datagram.and_then(|bytes| Udp::new_checked(bytes).ok()).filter(is_sound) else {
+        let Some(udp) = self.request_in_softwire(inner)? else {
             self.ledger.counters.port_control_ignored += 1;
             return Err(Verdict::LocalIgnored);
         };

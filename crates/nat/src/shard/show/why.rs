@@ -444,7 +444,12 @@ impl Shard {
         let mut frame = [&[0; ROOM], packet].concat();
         let start = match self.pass_edge(now, self.ingress(from), &mut frame, Numbering::Here, &mut account) {
             Ok(start) => start,
-            Err(verdict) => return account.end(verdict),
+            Err(verdict) => {
+                if let (true, Ok(parsed)) = (account.steps.is_empty(), parse(packet)) {
+                    account.parsed(&parsed);
+                }
+                return account.end(verdict);
+            }
         };
         let packet = frame.get(start..).unwrap_or_default();
         let parsed = match parse(packet) {
