@@ -190,7 +190,8 @@ impl PacketPath {
         report: &mut R,
     ) {
         let number = internal.address;
-        let known = || self.ledger.state.subscribers.hosts.get(number.to_bits()).map(Host::key);
+        let hosts = &self.ledger.state.subscribers.hosts;
+        let known = || hosts.get(number.to_bits()).filter(|host| !host.is_subscriber()).map(Host::key);
         let Some(key) = newcomer.or_else(known) else { return };
         let host = view_of(&key);
         let prefix = match key.way {

@@ -48,6 +48,7 @@ use crate::steps::outbound::Question;
 use crate::steps::outbound::Way;
 use crate::steps::report::Report;
 use crate::steps::step::HostRole;
+use crate::steps::step::STEPS_MAX;
 use crate::steps::step::Step;
 use crate::steps::view::Newcomer;
 use crate::steps::view::View;
@@ -466,7 +467,41 @@ impl Shard {
         };
         let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
         let verdict = self.explain_departure(&mut frame, start, source, verdict, &mut account);
+        self.name_hosts(source, &mut account);
         account.end(verdict)
+    }
+
+    /// Names the IPv6 hosts that steps mean by their numbers, where no step has named them.
+    fn name_hosts(&self, remote: Endpoint, account: &mut Account) {
+        let mut next = 0;
+        while let Some(step) = account.steps.get(next).copied() {
+            next += 1;
+            let (number, interface) = match step {
+                Step::MappingFound { internal, .. } | Step::FlowFound { internal, .. } => (internal.address, None),
+                Step::Routed { interface, next_hop, .. } => (next_hop, Some(InterfaceId(interface))),
+                _ => continue,
+            };
+            let is_named = |step: &Step| matches!(step, Step::Host { number: named, .. } if *named == number);
+            if !is_host_number(number.to_bits())
+                || account.steps.len() >= STEPS_MAX
+                || account.steps.iter().any(is_named)
+            {
+                continue;
+            }
+            // A host without a record was found by its static mapping.
+            let realm = interface.map(|interface| self.path.ledger.shared.realm_of(interface));
+            let planned = account.steps.iter().find_map(|step| match step {
+                Step::StaticMapping { host, .. } => self.path.ledger.shared.transition.host_key(realm?, host),
+                _ => None,
+            });
+            let before = account.steps.len();
+            self.path.foretell_receiver(remote, (Endpoint::new(number, 0), planned), account);
+            // Behind the step that means it.
+            if account.steps.len() > before {
+                account.steps.get_mut(next..).unwrap_or_default().rotate_right(1);
+                next += 1;
+            }
+        }
     }
 
     fn view_with<'a>(&'a self, newcomer: Option<&'a Newcomer>) -> View<'a> {
@@ -497,6 +532,7 @@ impl Shard {
         let verdict =
             self.view().explain_inbound(&Inbound { now, parsed: &parsed, via, realm, turn, is_vacated }, &mut account);
         let verdict = self.explain_departure(&mut frame, start, source, verdict, &mut account);
+        self.name_hosts(source, &mut account);
         account.end(verdict)
     }
 
@@ -612,9 +648,12 @@ impl Shard {
                 }
             }
         }
+        let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
         if let Some(internal) = account.destination_after {
-            let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
             self.path.foretell_receiver(source, (internal, account.receiver), account);
+        }
+        if !self.path.ledger.shared.transition.is_off() {
+            self.name_hosts(source, account);
         }
     }
 }
