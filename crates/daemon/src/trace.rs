@@ -352,9 +352,19 @@ impl Tracer {
                 (length, _) => length,
             };
             let mut link_out = [0; TAGGED_HEADER_LENGTH];
+            let mut verdict = verdict;
             let out = match outcome {
                 Outcome::Transmit { egress, start, length } => outlet.interface_of(egress).and_then(|interface| {
                     let packet: &[u8] = buffer.frame_mut().0.get(usize::from(start)..)?.get(..usize::from(length))?;
+                    let interface = match packet.first_chunk::<{ ipv6::HEADER_LENGTH }>() {
+                        Some(header) if header[0] >> 4 == 6 => {
+                            let destination = ipv6::Ipv6::new_unchecked(header).destination();
+                            let way = outlet.node.leads(interface, destination);
+                            verdict = if way.is_some() { verdict } else { Verdict::NoRoute };
+                            way?.0
+                        }
+                        _ => interface,
+                    };
                     let header = links.header(links.link(interface)?, MacAddress::ZERO, ether_type_of(packet));
                     let header_length = header.write(&mut link_out)?;
                     Some((interface, header_length, packet))

@@ -624,7 +624,7 @@ impl Node {
 }
 
 /// The prefix of a subscriber in a word.
-fn subscriber_word(address: u128, bits: u8) -> u32 {
+pub(crate) fn subscriber_word(address: u128, bits: u8) -> u32 {
     let prefix = (address >> (128 - u32::from(bits.clamp(1, 64)))) as u64;
     (prefix ^ prefix >> 32) as u32
 }

@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use core::ops::Bound;
 
 use control::Cursor;
@@ -22,6 +23,7 @@ use super::lists::engine_filter;
 use super::lists::for_each;
 use super::lists::page_of;
 use crate::instance::Instance;
+use crate::ipv6::node::subscriber_word;
 use crate::neighbour::AnyView;
 use crate::routing::announcement::Served;
 use crate::routing::announcement::UNREACHABLE;
@@ -311,6 +313,38 @@ pub(super) fn dropping(instance: &Instance, towards: Facing, address: Ipv4Addr) 
             source => preferred(source).to_owned(),
         };
         Some(format!("{prefix}: {reason}"))
+    })
+}
+
+/// Where IPv6 routes lead a packet to a host.
+pub(super) enum ToHost {
+    /// By this interface, to a router or to the host itself.
+    By { interface: InterfaceId, neighbour: Ipv6Addr, prefix: String },
+    /// The route of this prefix drops it.
+    Dropped { prefix: String },
+    /// No route.
+    Nowhere,
+}
+
+/// The route of a realm that counts for an IPv6 host.
+pub(super) fn to_host(instance: &Instance, towards: Facing, host: Ipv6Addr) -> ToHost {
+    let (table, address) = (Table::of(towards), host.to_bits());
+    let shared = instance.shared();
+    // Of several next hops, a subscriber keeps one.
+    let chosen = shared.live_routes().filter(|live| live.has_ipv6()).and_then(|live| {
+        let subscriber = subscriber_word(address, shared.settings().transition.prefix_length);
+        live.lookup6(table.index(), address, subscriber)
+    });
+    instance.with_routes(|rib: &Rib6| {
+        let Some(prefix) = rib.longest(table, address) else { return ToHost::Nowhere };
+        let first = || rib.best(table, prefix)?.first().map(|hop| (hop.interface, hop.gateway));
+        match chosen.map(|hop| (hop.interface, hop.gateway)).or_else(first) {
+            Some((interface, gateway)) => {
+                let neighbour = if gateway == 0 { host } else { Ipv6Addr::from_bits(gateway) };
+                ToHost::By { interface, neighbour, prefix: prefix.to_string() }
+            }
+            None => ToHost::Dropped { prefix: prefix.to_string() },
+        }
     })
 }
 

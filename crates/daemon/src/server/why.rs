@@ -32,6 +32,7 @@ use nat::types::Facing;
 use nat::types::InterfaceId;
 use nat::types::RealmId;
 use nat::types::Side;
+use nat::verdict::VerdictKind;
 use nat::view;
 use nat::view::HostRole;
 use nat::view::HostView;
@@ -47,6 +48,9 @@ use super::routes;
 use crate::instance::Instance;
 use crate::instance::mismatch;
 use crate::mailbox::Question;
+
+/// The AFTR inside its softwires.
+const AFTR_INSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 1);
 
 /// Header bytes of the shortest packet of each transport.
 const fn shortest(protocol: Protocol) -> usize {
@@ -73,6 +77,8 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
     let names = Names(&explanation.steps);
     let is_sender = |role: HostRole| matches!(role, HostRole::Sender { .. }) == (side == Side::Inside);
     let host = names.hosts().find(|(_, _, role)| is_sender(*role)).map(|(_, host, _)| convert::host(&host));
+    // The steps of a packet that is refused at the edge name no host.
+    let host = host.or_else(|| host_asked_for(why));
     let mut steps = steps_of(&shared, &explanation.steps);
     for (text, step) in steps.iter_mut().zip(&explanation.steps) {
         if let view::Step::NotRouted { towards, destination, by_route: true } = *step
@@ -91,8 +97,16 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
         Side::Inside => Some(from.realm),
         Side::Outside => led_to.filter(|link| link.side == Side::Inside).map(|link| link.realm),
     };
-    let (more, verdict) = port::after(instance, &explanation)?;
+    let has_way = lead_to_hosts(instance, &explanation.steps, &mut steps);
+    let (more, verdict) = match explanation.verdict.kind() {
+        VerdictKind::Forwarded if !has_way => (Vec::new(), Verdict::NoRoute),
+        _ => port::after(instance, &explanation)?,
+    };
     steps.extend(more);
+    let (source_after, destination_after) = match verdict {
+        Verdict::NoRoute => (None, None),
+        _ => (explanation.source_after, explanation.destination_after),
+    };
     Ok(WhyAnswer {
         protocol: why.protocol,
         source: why.source,
@@ -103,12 +117,41 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
         verdict: verdict.name().to_owned(),
         kind: convert::verdict_kind(verdict.kind()),
         description: verdict.description().to_owned(),
-        translated_source: explanation.source_after.map(|source| names.source(source, explanation.destination_after)),
-        translated_destination: explanation.destination_after.map(|destination| names.socket(destination)),
+        translated_source: source_after.map(|source| names.source(source, destination_after)),
+        translated_destination: destination_after.map(|destination| names.socket(destination)),
         worker: worker.0,
         steps,
         state_changed: false,
     })
+}
+
+/// Adds the routes of IPv6 to the steps of a packet to an IPv6 host, which the engine leaves to the
+/// worker. False if there is none.
+fn lead_to_hosts(instance: &Instance, explained: &[view::Step], texts: &mut [Step]) -> bool {
+    let (shared, names) = (instance.shared(), Names(explained));
+    let mut has_way = true;
+    for (text, step) in texts.iter_mut().zip(explained) {
+        let view::Step::Routed { interface, next_hop, mtu } = *step else { continue };
+        let Some(host) = names.host(next_hop) else { continue };
+        let found = shared.settings().interfaces.get(usize::from(interface));
+        let towards = found.map_or(Facing::OUTSIDE, Interface::facing);
+        let way = routes::to_host(instance, towards, host.address);
+        has_way = matches!(way, routes::ToHost::By { .. });
+        (text.decision, text.detail) = match way {
+            routes::ToHost::By { interface, neighbour, prefix } => {
+                let name = routes::interface_name(shared.settings(), interface);
+                let decision = format!("interface \"{name}\" via {neighbour}");
+                (decision, format!("longest prefix {prefix}; MTU {mtu} bytes"))
+            }
+            routes::ToHost::Dropped { prefix } => {
+                (format!("a route drops what goes to {}", host.address), format!("{prefix}, see natrix show routes"))
+            }
+            routes::ToHost::Nowhere => {
+                (format!("none to {}", host.address), "no prefix of an IPv6 route contains it".to_owned())
+            }
+        };
+    }
+    has_way
 }
 
 /// The IPv6 hosts that the steps of one explanation name by their numbers.
@@ -202,6 +245,16 @@ fn facing(settings: &Settings, why: &Why) -> Result<Facing, Fault> {
 fn not_from_inside(why: &Why, remedy: &str) -> Fault {
     let vrf = why.vrf.as_deref().unwrap_or_default();
     Fault::new("vrf", "is for packets from inside", remedy).seen(vrf)
+}
+
+/// The host behind a B4, as the question names it.
+fn host_asked_for(why: &Why) -> Option<Host> {
+    match (why.source, why.b4) {
+        (SocketAddr::V4(source), Some(address)) => {
+            Some(Host { address, prefix_length: 128, inner: Some(*source.ip()) })
+        }
+        _ => None,
+    }
 }
 
 /// The packet, and its destination.
@@ -314,7 +367,7 @@ fn why_at_edge(settings: &Settings, source: Ipv6Addr, about: Option<Ipv4Addr>, v
     let transition = &settings.transition;
     let about = about.map_or_else(|| "its IPv4 address".to_owned(), |about| about.to_string());
     match verdict {
-        Verdict::SourceInvalid => format!("{source} cannot be the address of a host here (RFC 6146 section 3.5)"),
+        Verdict::SourceInvalid => format!("{source} cannot be the address of a host or a B4 here"),
         Verdict::SourceInPrefix => format!("{source} is in a prefix of [[nat64]], so it stands for an IPv4 host"),
         Verdict::EmbeddedPrivate => {
             format!("{about} is private, and 64:ff9b::/96 does not lead there (RFC 6052 section 3.1)")
@@ -367,6 +420,10 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
         view::Step::Owner(worker) => {
             ("owner", format!("worker {}", worker.0), "all packets of the flow go there".to_owned())
         }
+        view::Step::OwnAddress(AFTR_INSIDE) => {
+            let whose = format!("{AFTR_INSIDE} is its address inside softwires (RFC 6333 section 5.7)");
+            ("local", "for Natrix itself".to_owned(), whose)
+        }
         view::Step::OwnAddress(address) => {
             let interface = own_interface(settings, address).unwrap_or_default();
             ("local", "for Natrix itself".to_owned(), format!("{address} is its address on interface \"{interface}\""))
@@ -377,9 +434,12 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
             format!("{external} is an external endpoint here (RFC 4787 REQ-9)"),
         ),
         view::Step::Routed { interface, next_hop, mtu } => {
-            let next_hop = names.address(next_hop);
             let name = settings.interfaces.get(usize::from(interface)).map_or("", |interface| &interface.name);
-            ("route", format!("interface \"{name}\" via {next_hop}"), format!("longest prefix; MTU {mtu} bytes"))
+            let decision = match names.host(next_hop) {
+                Some(host) => format!("by the IPv6 routes of interface \"{name}\" to {host}"),
+                None => format!("interface \"{name}\" via {next_hop}"),
+            };
+            ("route", decision, format!("longest prefix; MTU {mtu} bytes"))
         }
         view::Step::NotRouted { destination, by_route, .. } => {
             let destination = names.address(destination);
