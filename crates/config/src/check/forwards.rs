@@ -279,7 +279,7 @@ fn ipv6_end(address: Ipv6Addr, end: &End, (vrf, draft): (&str, &Draft), is_netwo
         report.fault(&end.place, format!("is {kind}"), seen, "write the address of an IPv6 host");
         return;
     }
-    if draft.interfaces.iter().flat_map(|interface| &interface.addresses6).any(|own| own.value.0 == address) {
+    if is_own6(draft, address) {
         report.fault(&end.place, "is Natrix's own address", seen, "write the address of an IPv6 host");
         return;
     }
@@ -306,6 +306,12 @@ fn ipv6_end(address: Ipv6Addr, end: &End, (vrf, draft): (&str, &Draft), is_netwo
     }
 }
 
+/// Whether an IPv6 address is one of Natrix: of an interface, or an AFTR's.
+fn is_own6(draft: &Draft, address: Ipv6Addr) -> bool {
+    draft.interfaces.iter().flat_map(|interface| &interface.addresses6).any(|own| own.value.0 == address)
+        || draft.softwires.iter().any(|one| one.aftr.as_ref().is_some_and(|aftr| aftr.value == address))
+}
+
 fn contains((prefix, length): (Ipv6Addr, u8), address: Ipv6Addr) -> bool {
     Prefix6::new(prefix.to_bits(), length).is_some_and(|prefix| prefix.contains(address.to_bits()))
 }
@@ -316,9 +322,8 @@ fn softwire_end((b4, inner): (Ipv6Addr, Ipv4Addr), end: &End, vrf: &str, draft: 
         report.fault(&end.place, format!("is behind a B4 that is {kind}"), b4.to_string(), "write the address of a B4");
         return;
     }
-    let is_natrix = draft.softwires.iter().any(|one| one.aftr.as_ref().is_some_and(|aftr| aftr.value == b4));
     let prefixes = draft.nat64.iter().filter_map(|one| Some(one.prefix.as_ref()?.value));
-    if is_natrix || prefixes.into_iter().any(|prefix| contains(prefix, b4)) {
+    if is_own6(draft, b4) || prefixes.into_iter().any(|prefix| contains(prefix, b4)) {
         let problem = "is behind a B4 whose address is Natrix's own, or stands for an IPv4 address";
         report.fault(&end.place, problem, b4.to_string(), "write the address of a B4");
         return;

@@ -18,6 +18,8 @@ use crate::report::one_of;
 
 /// MTU of an Ethernet nobody has set otherwise.
 const MTU_DEFAULT: u16 = 1_500;
+/// RFC 8200 §5.
+const IPV6_MTU_MIN: u16 = 1_280;
 
 /// Where each interface is, as far as it is known.
 pub(crate) struct Links {
@@ -164,7 +166,16 @@ fn links(interfaces: &[InterfaceDraft], report: &mut Report) -> Links {
             let problem = format!("is over the {carrier_mtu} bytes of its parent \"{label}\"");
             report.fault(&own.place, problem, own.value.to_string(), "raise the parent's mtu, or lower this one");
         }
-        mtus.push(mtu.unwrap_or(carrier_mtu));
+        let mtu = mtu.unwrap_or(carrier_mtu);
+        if !interface.addresses6.is_empty() && mtu < IPV6_MTU_MIN {
+            let inherited =
+                || Place { path: format!("{}.mtu", interface.place.path).into(), ..interface.place.clone() };
+            let place = interface.mtu.as_ref().map_or_else(inherited, |own| own.place.clone());
+            let problem = format!("is less than the {IPV6_MTU_MIN} bytes that IPv6 needs (RFC 8200 section 5)");
+            let remedy = format!("write {IPV6_MTU_MIN} or more, or remove the IPv6 addresses of the interface");
+            report.fault(&place, problem, mtu.to_string(), remedy);
+        }
+        mtus.push(mtu);
         let port = carrier.and_then(|carrier| port_of.get(&carrier));
         links.push(port.map(|port| InterfaceLink { port: *port, vlan }));
     }

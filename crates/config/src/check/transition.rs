@@ -10,6 +10,7 @@ use translate::Prefix;
 
 use crate::check::interfaces::vrf_names;
 use crate::draft::Draft;
+use crate::draft::interface::is_of_no_host;
 use crate::draft::interface::not_a_host6;
 use crate::draft::transition::Served;
 use crate::report::Place;
@@ -98,6 +99,10 @@ pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Tran
             report.fault(&aftr.place, "is in a prefix of NAT64", aftr.value.to_string(), "write another address");
             continue;
         }
+        for prefix in one.inner.iter().filter(|prefix| is_of_nobody(prefix.value)) {
+            let problem = "has no address that a host behind a B4 can have";
+            report.fault(&prefix.place, problem, prefix.value.to_string(), "write the prefixes that homes use inside");
+        }
         let inner = one.inner.iter().map(|prefix| prefix.value).collect();
         let subscribers = one.subscribers.iter().map(|prefix| prefix.value).collect();
         transition.softwires.push(Softwire { aftr: aftr.value, realm, inner, subscribers });
@@ -105,6 +110,11 @@ pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Tran
     tables_max("nat64", transition.nat64.len(), report);
     tables_max("softwire", transition.softwires.len(), report);
     (transition, pools)
+}
+
+/// Whether a prefix has only addresses that no packet can come from (RFC 1812 §5.3.7).
+fn is_of_nobody(prefix: nat::types::Prefix) -> bool {
+    is_of_no_host(prefix) || prefix.length() >= 8 && matches!(prefix.address().octets()[0], 0 | 127)
 }
 
 /// A host knows its table by a number of eight bits.

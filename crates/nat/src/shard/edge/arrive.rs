@@ -38,6 +38,7 @@ use crate::headers::parse::be32;
 use crate::headers::parse::get_u32;
 use crate::headers::parse::ip;
 use crate::headers::parse::parse;
+use crate::headers::parse::source_is_valid;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::Rewrite;
 use crate::headers::rewrite::replace_address;
@@ -67,6 +68,7 @@ use crate::state::reassembly::Outcome as Reassembled;
 use crate::state::reassembly::Part;
 use crate::steps::opening::Foresight;
 use crate::time::Instant;
+use crate::types::DUMMY;
 use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::Protocol;
@@ -840,6 +842,10 @@ impl PacketPath {
         let inside = get_u32(inner, ip::SOURCE);
         if !end.permits(inside) {
             return Err(Verdict::SoftwireSource);
+        }
+        // The prefixes may be wide.
+        if !source_is_valid(inside) || inside == DUMMY {
+            return Err(Verdict::SourceInvalid);
         }
         let key = HostKey { address: source, inner: inside, way };
         let hash = self.ledger.state.subscribers.hosts.hash_of(&key);
