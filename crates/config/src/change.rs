@@ -427,7 +427,11 @@ impl<'c> Values<'c> {
         self.table("pool");
         for pool in &settings.pools {
             let count = format!("{} addresses", pool.addresses.len());
-            let served = named(pool.subscribers.iter().map(|prefix| (*prefix, prefix.to_string())));
+            let shown = |prefix: &Prefix| match *prefix {
+                Transition::HOSTS => "IPv6 hosts".to_owned(),
+                prefix => prefix.to_string(),
+            };
+            let served = named(pool.subscribers.iter().map(|prefix| (*prefix, shown(prefix))));
             let about = format!("{count} for {}", if served.is_empty() { NONE } else { &served });
             self.thing(format!("pool \"{}\"", pool.name), about, Compare::Never);
             self.key("vrfs", vrf_names(settings, &pool.realms));
@@ -435,7 +439,9 @@ impl<'c> Values<'c> {
             self.key("ports", format!("{}-{}", pool.port_min, pool.port_max));
             let reserved = format!("{} ports", pool.reserved_ports.len());
             self.push("reserved_ports", reserved, Compare::Digest(digest(&pool.reserved_ports)));
-            self.key("subscribers", joined(&pool.subscribers));
+            // That it serves IPv6 hosts follows from their tables.
+            let written = pool.subscribers.iter().filter(|prefix| **prefix != Transition::HOSTS);
+            self.key("subscribers", joined(written));
             self.key("draining", pool.draining);
             self.key("drain", joined(&pool.draining_addresses));
             self.key("pooling", word(&pool.pooling));

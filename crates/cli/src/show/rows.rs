@@ -107,7 +107,8 @@ impl Row for Pool {
 
     fn cells(&self) -> Vec<String> {
         let kinds = [self.filtering.udp, self.filtering.tcp, self.filtering.icmp].map(filtering);
-        let prefixes: Vec<String> = self.subscriber_prefixes.iter().map(ToString::to_string).collect();
+        let mut serves: Vec<String> = self.subscriber_prefixes.iter().map(ToString::to_string).collect();
+        serves.extend(self.serves_ipv6_hosts.then(|| "IPv6 hosts".to_owned()));
         vec![
             self.name.clone(),
             human::count(self.addresses),
@@ -118,7 +119,7 @@ impl Row for Pool {
             human::percent(self.utilisation_ratio),
             fullest(&self.ports_used, &self.ports_total, self.ports_leased + self.ports_unleasable),
             if self.draining { "draining" } else { "active" }.to_owned(),
-            prefixes.join(","),
+            serves.join(","),
         ]
     }
 }

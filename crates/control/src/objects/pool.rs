@@ -75,6 +75,9 @@ pub struct Pool {
     /// Inside prefixes it serves.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub subscriber_prefixes: Vec<Prefix>,
+    /// It serves the IPv6 hosts of a `[[nat64]]` or `[[softwire]]`.
+    #[serde(default)]
+    pub serves_ipv6_hosts: bool,
     /// How addresses are shared.
     pub pooling: Pooling,
     /// Who may send to a mapping.

@@ -326,10 +326,13 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             Allocation::Ports => None,
             Allocation::Blocks(blocks) | Allocation::Deterministic { overflow: blocks, .. } => Some(blocks),
         };
+        // The numbers of IPv6 hosts are no addresses.
+        let prefixes = pool.subscribers.iter().copied().filter(|prefix| *prefix != Transition::HOSTS);
         objects.push(Pool {
             name: pool.name.clone(),
             addresses: pool.addresses.len() as u64,
-            subscriber_prefixes: pool.subscribers.iter().map(|prefix| convert::prefix(*prefix)).collect(),
+            subscriber_prefixes: prefixes.map(convert::prefix).collect(),
+            serves_ipv6_hosts: pool.subscribers.contains(&Transition::HOSTS),
             pooling: match pool.pooling {
                 Pooling::Paired => control::Pooling::Paired,
                 Pooling::Arbitrary => control::Pooling::Arbitrary,
