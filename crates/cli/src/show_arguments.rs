@@ -381,7 +381,8 @@ impl FromStr for EndpointFilter {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<EndpointFilter, ParseError> {
-        const WRONG: ParseError = ParseError { expected: "10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000" };
+        const WRONG: ParseError =
+            ParseError { expected: "10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000 (--host for IPv6)" };
         // The colons of an IPv4-mapped IPv6 address are no port.
         if text.matches(':').count() > 1 && !text.starts_with('[') {
             return Ok(EndpointFilter { prefix: Some(text.parse().map_err(|_| WRONG)?), port: None });

@@ -130,7 +130,7 @@ mod tests {
             ),
             (
                 "show mappings --internal 10.0.0.256",
-                "error: --internal <ADDRESS[/LENGTH][:PORT]>: 10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000 expected (10.0.0.256); see `natrix --help`",
+                "error: --internal <ADDRESS[/LENGTH][:PORT]>: 10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000 (--host for IPv6) expected (10.0.0.256); see `natrix --help`",
             ),
             ("show mappings --all --limit 5", "error: --all: cannot be used with --limit <N>; see `natrix --help`"),
             (

@@ -1,6 +1,7 @@
 //! Names and words of the engine in those of the control protocol.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 
 use control::Fault;
 use control::OwnPorts;
@@ -58,6 +59,30 @@ pub fn realm_named(settings: &Settings, vrf: &str) -> Result<RealmId, Fault> {
 pub fn own_interface(settings: &Settings, address: Ipv4Addr) -> Option<&str> {
     let owner = settings.interfaces.iter().find(|i| i.addresses.iter().any(|own| own.address == address));
     owner.map(|interface| interface.name.as_str())
+}
+
+/// What an IPv6 address that no host has is to Natrix.
+pub fn own_address6(settings: &Settings, address: Ipv6Addr) -> Option<String> {
+    let name = |realm: RealmId| match realm {
+        RealmId(0) => String::new(),
+        realm => format!(" of VRF \"{}\"", vrf_name(settings, realm)),
+    };
+    if let Some(own) = settings.ipv6.addresses.iter().find(|own| own.address == address) {
+        let interface = settings.interfaces.get(own.interface.index()).map_or("", |interface| &interface.name);
+        return Some(format!("{address} is Natrix's own address on interface \"{interface}\""));
+    }
+    if let Some(end) = settings.transition.softwires.iter().find(|end| end.aftr == address) {
+        return Some(format!("{address} is the AFTR{}, where softwires end", name(end.realm)));
+    }
+    let nat64 = settings.transition.nat64.iter().find(|one| one.prefix.contains(address.to_bits()));
+    if let Some(one) = nat64 {
+        let ipv4 = Ipv4Addr::from_bits(one.prefix.extract(address.to_bits()));
+        return Some(format!(
+            "{address} stands for {ipv4} in a prefix of [[nat64]]{}, and is no host",
+            name(one.realm)
+        ));
+    }
+    address.is_unicast_link_local().then(|| format!("{address} is link-local: no host uses such an address for IPv4"))
 }
 
 /// A block or slice of a subscriber.

@@ -129,6 +129,9 @@ fn realms_of(shared: &Shared, vrf: Option<&str>) -> Result<Vec<RealmId>, Fault> 
     Ok(vec![convert::realm_named(shared.settings(), vrf)?])
 }
 
+/// The AFTR inside its softwires.
+const AFTR_INSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 1);
+
 /// One question to one snapshot.
 struct Search<'a> {
     live: &'a dyn Live,
@@ -161,6 +164,10 @@ impl<'a> Search<'a> {
         }
         if let Some(interface) = convert::own_interface(self.shared.settings(), self.asked.address) {
             let detail = format!("{} is Natrix's own address on interface \"{interface}\"", self.asked.address);
+            return Ok(Page::whole(vec![self.asked.nobody(Place::Interface, detail)]));
+        }
+        if self.asked.address == AFTR_INSIDE && !self.shared.settings().transition.softwires.is_empty() {
+            let detail = format!("{AFTR_INSIDE} is Natrix's own address inside softwires (RFC 6333 section 5.7)");
             return Ok(Page::whole(vec![self.asked.nobody(Place::Interface, detail)]));
         }
         self.internal()

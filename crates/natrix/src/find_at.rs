@@ -20,6 +20,7 @@ use export::store::Store;
 use export::store::StoreError;
 use export::store::lookups;
 use export::store::lookups::Lookup;
+use lookup::Asked;
 use lookup::log as lines;
 use lookup::log::History;
 use lookup::log::Query;
@@ -192,6 +193,9 @@ fn in_lines(
         (several, _) => Ok(look_up_with_progress(several, &query, asker.bounds())?),
     };
     let (mut found, slices) = Answer { query, history, formulas }.join();
+    if slices.is_empty() {
+        note_inner(&asked, config.as_ref(), &mut found);
+    }
     let sifted = arguments.remote.map(|remote| only_towards(remote, &mut found, slices.len())).unwrap_or_default();
     print_page(arguments, asker, (found, slices, sifted), out, notes)
 }
@@ -233,6 +237,9 @@ fn in_store(
         only_vrf(&store, (asker.argument("vrf"), vrf), &mut found)?;
     }
     let slices = formulas.map_or_else(Vec::new, |formulas| formulas.into_slices(false));
+    if slices.is_empty() {
+        note_inner(&asked, config, &mut found);
+    }
     let sifted = arguments.remote.map(|remote| only_towards(remote, &mut found, slices.len())).unwrap_or_default();
     let remote = arguments.remote.map(|remote| remote.to_string());
     let lookup = Lookup {
@@ -406,6 +413,17 @@ pub(crate) fn unrecorded(error: StoreError) -> Failure {
     let remedy = "let this user write to the store, or search a copy which it may write to";
     let fault = Fault::new("lookup", "cannot be recorded, so it is not answered", remedy);
     CliError::from(fault.seen(error.to_string())).into()
+}
+
+/// Notes that no record of a block has the address of a host behind a B4.
+fn note_inner(asked: &Asked<'_>, config: Option<&Config>, found: &mut Found) {
+    let has_softwires = config.is_none_or(|config| !config.nat.transition.softwires.is_empty());
+    if found.holders.is_empty() && asked.host.is_none() && asked.address.is_private() && has_softwires {
+        found.notes.push(format!(
+            "if {} was behind a B4 (DS-Lite) and had a port of a block, the records name only the B4: ask for its address",
+            asked.address
+        ));
+    }
 }
 
 /// Removes holders in other VRFs. One without a name may be in any.

@@ -15,6 +15,7 @@ use control::List;
 use control::Mapping;
 use control::Page;
 use control::PoolAddress;
+use control::Prefix6;
 use control::Rule;
 use control::Session;
 use control::Subscriber;
@@ -203,7 +204,14 @@ pub(crate) fn sessions(instance: &Instance, list: &List) -> Result<Page<Session>
     })
 }
 
+/// A host means its subscriber, whose row has a whole prefix.
 pub(crate) fn subscribers(instance: &Instance, list: &List) -> Result<Page<Subscriber>, Fault> {
+    let mut list = list.clone();
+    if let Some(host) = list.filter.host {
+        let length = host.length().min(instance.shared().settings().transition.prefix_length);
+        list.filter.host = Prefix6::new(host.address(), length);
+    }
+    let list = &list;
     walk::<SubscriberView, _>(instance, list, convert::subscriber, |subscriber| {
         list.filter.matches(&convert::subscriber_candidate(subscriber))
     })

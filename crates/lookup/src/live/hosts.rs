@@ -5,6 +5,7 @@ use control::Cursor;
 use control::Fault;
 use control::Filter;
 use control::Find;
+use control::FindAddress;
 use control::FindAnswer;
 use control::List;
 use control::Page;
@@ -172,6 +173,12 @@ fn forwards(shared: &Shared, find: &Find, wanted: Prefix6) -> Vec<FindAnswer> {
 fn nothing(shared: &Shared, find: &Find) -> FindAnswer {
     let of_vrf = find.vrf.as_ref().map(|vrf| format!(" in VRF \"{vrf}\"")).unwrap_or_default();
     let asked = find.address.with_port(find.port);
+    if let FindAddress::Ipv6(wanted) = find.address
+        && wanted.length() == 128
+        && let Some(detail) = convert::own_address6(shared.settings(), wanted.address())
+    {
+        return answer(find, Place::Interface, detail);
+    }
     if shared.settings().transition.is_off() {
         let detail = format!("{asked} has nothing: Natrix serves no IPv6 hosts");
         return answer(find, Place::Nowhere, detail);

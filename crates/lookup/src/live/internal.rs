@@ -19,7 +19,7 @@ impl Search<'_> {
         let address = self.asked.address;
         // The number of an IPv6 host is no address.
         if is_host_number(address.to_bits()) {
-            return Ok(Page::whole(vec![self.nowhere("")]));
+            return Ok(Page::whole(vec![self.nowhere(" (224.0.0.0/3: multicast or reserved)")]));
         }
         let served = self.realms.iter().filter_map(|realm| Some((*realm, self.shared.pool_for(*realm, address)?)));
         let served: Vec<(RealmId, PoolId)> = served.collect();
