@@ -10,5 +10,20 @@
 pub mod node;
 mod send;
 
+use nat::types::InterfaceId;
 pub use node::Learnt6;
 pub use node::Node;
+use wire::ethernet::MacAddress;
+
+/// Another station has or claims an own address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict6 {
+    /// Interface it was seen on.
+    pub interface: InterfaceId,
+    /// The address.
+    pub address: u128,
+    /// The station that sent the message.
+    pub station: MacAddress,
+    /// The address is not used any more.
+    pub is_given_up: bool,
+}

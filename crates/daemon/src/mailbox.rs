@@ -33,6 +33,7 @@ use packet_io::PortStatistics;
 
 use crate::adoption::Adoption;
 use crate::adoption::Expectation;
+use crate::ipv6::Conflict6;
 use crate::kernel::end::KernelCounters;
 use crate::neighbour::AnyView;
 use crate::neighbour::Learnt;
@@ -195,6 +196,8 @@ pub struct Snapshot {
     pub hand_off_waiting: u64,
     /// Another station claimed an address of Natrix since the last snapshot.
     pub conflict: Option<Learnt>,
+    /// The same for an IPv6 address.
+    pub conflict6: Option<Conflict6>,
 }
 
 /// The worker's end.
@@ -370,6 +373,7 @@ impl<I: Io> Worker<I> {
         (snapshot.neighbours, snapshot.neighbours_unresolved) = self.outlet.neighbours_len();
         snapshot.hand_off_waiting = self.outlet.crossings.waiting() as u64;
         snapshot.conflict = self.take_conflict();
+        snapshot.conflict6 = self.take_conflict6();
     }
 }
 

@@ -45,6 +45,7 @@ use wire::ipv6::Ipv6;
 use crate::crossing::Crossing;
 use crate::crossing::Crossings;
 use crate::crossing::Neighbour;
+use crate::ipv6::Conflict6;
 use crate::ipv6::Node;
 use crate::kernel::KernelEnd;
 use crate::kernel::end::Ask;
@@ -211,6 +212,8 @@ pub struct Outlet<I: Io> {
     pub(crate) kernel: Option<Box<KernelEnd<I::Buffer>>>,
     pub(crate) announcer: Announcer,
     pub(crate) defended_at: Option<Instant>,
+    /// The last time that another station had or claimed an own IPv6 address.
+    pub(crate) conflict6: Option<Conflict6>,
 }
 
 impl<I: Io> Outlet<I> {
@@ -250,6 +253,7 @@ impl<I: Io> Outlet<I> {
             kernel: None,
             announcer: Announcer::new(settings, now, announces),
             defended_at: None,
+            conflict6: None,
             io,
             links: Arc::clone(links),
             settings: Arc::clone(settings),

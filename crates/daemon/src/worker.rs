@@ -50,6 +50,7 @@ use crate::crossing::Crossing;
 use crate::crossing::Crossings;
 use crate::crossing::News;
 use crate::crossing::mesh;
+use crate::ipv6::Conflict6;
 use crate::kernel::KernelEnd;
 use crate::links::InterfaceLink;
 use crate::links::Links;
@@ -336,6 +337,11 @@ impl<I: Io> Worker<I> {
         self.conflict.take()
     }
 
+    /// The same for an IPv6 address.
+    pub fn take_conflict6(&mut self) -> Option<Conflict6> {
+        self.outlet.conflict6.take()
+    }
+
     /// One round: at most one burst from each ring and each port, then timers, then at most one
     /// question of the control server. Returns the number of packets taken. `now` must not go back.
     pub fn poll(&mut self, now: Instant) -> usize {
@@ -351,6 +357,9 @@ impl<I: Io> Worker<I> {
             taken += self.outlet.take_from_kernel();
         }
         self.outlet.maintain();
+        while let Some((interface, address)) = self.outlet.node.next_given_up() {
+            self.shard.give_up_address(interface, address);
+        }
         self.shard.maintain(now, &mut self.outlet);
         self.outlet.flush_all();
         self.settle();

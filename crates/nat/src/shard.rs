@@ -25,6 +25,7 @@ use crate::state::grant_record::GrantRecord;
 use crate::state::host::worker_of_number;
 use crate::steps::view::View;
 use crate::time::Instant;
+use crate::types::InterfaceId;
 use crate::types::WorkerId;
 use crate::types::is_host_number;
 use crate::verdict::Counters;
@@ -131,6 +132,11 @@ impl Shard {
     /// Reports all live state to each log that opens.
     pub fn follow_logs(&mut self, opened: Arc<LogsOpened>) {
         self.path.ledger.events.follow(opened);
+    }
+
+    /// Another station has this IPv6 address of an interface, so nothing is sent from it any more.
+    pub fn give_up_address(&mut self, interface: InterfaceId, address: u128) {
+        self.path.give_up_address(interface, address);
     }
 
     /// Writes each change into `ring`.

@@ -169,6 +169,8 @@ pub struct Node {
     is_settled: bool,
     /// A report is due, at once or later.
     has_reports: bool,
+    /// Addresses that were given up and have not been asked for.
+    given_up: Vec<(InterfaceId, u128)>,
     hash: KeyedHash,
 }
 
@@ -206,6 +208,7 @@ impl Node {
         }
         let is_settled = links.iter().all(|link| link.own.is_empty() || link.has_kernel);
         let live = live.filter(|live| live.has_ipv6()).cloned();
+        let given_up = Vec::with_capacity(links.iter().map(|link| link.own.len()).sum());
         let hash = KeyedHash::new([secret, 6, secret.rotate_left(32), 64]);
         Node {
             links,
@@ -217,6 +220,7 @@ impl Node {
             errors_to: [settings.icmp.errors_to_inside, settings.icmp.errors_to_outside],
             is_settled,
             has_reports: true,
+            given_up,
             hash,
         }
     }
@@ -336,10 +340,17 @@ impl Node {
     /// Stops using an address that another station has.
     pub fn give_up(&mut self, interface: InterfaceId, address: u128) {
         for own in self.links.get_mut(interface.index()).into_iter().flat_map(|link| &mut link.own) {
-            if own.address == address {
+            if own.address == address && own.state != State::Duplicate {
                 own.state = State::Duplicate;
+                self.given_up.push((interface, address));
             }
         }
+    }
+
+    /// The next address that was given up since the last call.
+    #[inline]
+    pub fn next_given_up(&mut self) -> Option<(InterfaceId, u128)> {
+        self.given_up.pop()
     }
 
     /// Judges a packet that came in on an interface with IPv6, whose own station is `station`.
@@ -371,8 +382,14 @@ impl Node {
         let message = packet.get(chain.offset..).unwrap_or_default();
         let is_icmp = chain.protocol == ipv6::PROTOCOL_ICMP6 && chain.fragment.is_none() && !message.is_empty();
         let icmp_type = if is_icmp { Icmp6::new_unchecked(message).icmp_type() } else { 0 };
+        let is_of_neighbour =
+            matches!(icmp_type, icmp6::TYPE_NEIGHBOUR_SOLICITATION | icmp6::TYPE_NEIGHBOUR_ADVERTISEMENT);
+        if !is_of_neighbour && self.is_unusable(interface, destination) {
+            // RFC 4862 §5.4, §5.4.5.
+            return Verdict::LocalIgnored.into();
+        }
         if self.is_to_us(interface, destination) {
-            if matches!(icmp_type, icmp6::TYPE_NEIGHBOUR_SOLICITATION | icmp6::TYPE_NEIGHBOUR_ADVERTISEMENT) {
+            if is_of_neighbour {
                 return match Message::parse(packet) {
                     Ok(message) => self.judge_message(interface, (station, sender), &message),
                     Err(_) => Verdict::NeighbourInvalid.into(),
@@ -557,6 +574,17 @@ impl Node {
         }
         let others = self.links.iter().filter(|other| other.facing == link.facing);
         !ipv6::is_link_local(destination) && others.flat_map(|other| &other.own).any(|own| own.address == destination)
+    }
+
+    /// An own address that is not to be used yet, or no more.
+    fn is_unusable(&self, interface: InterfaceId, destination: u128) -> bool {
+        let Some(link) = self.links.get(interface.index()) else { return false };
+        let is_near = |other: &&Link| other.facing == link.facing;
+        let known = |links: &mut dyn Iterator<Item = &Link>| {
+            links.flat_map(|link| &link.own).find(|own| own.address == destination).map(|own| own.state)
+        };
+        let state = known(&mut core::iter::once(link)).or_else(|| known(&mut self.links.iter().filter(is_near)));
+        state.is_some_and(|state| state != State::Preferred)
     }
 
     fn state_of(&self, interface: InterfaceId, address: u128) -> Option<State> {

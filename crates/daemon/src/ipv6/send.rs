@@ -17,6 +17,7 @@ use wire::neighbour::LENGTH_MAX;
 use wire::neighbour::Message;
 
 use crate::crossing::News;
+use crate::ipv6::Conflict6;
 use crate::ipv6::node::Learnt6;
 use crate::ipv6::node::Outcome6;
 use crate::ipv6::node::Report;
@@ -52,10 +53,14 @@ impl<I: Io> Outlet<I> {
             Outcome6::Advertise { reply, station } => self.send_message(interface, &reply, station),
             Outcome6::Duplicate(address) => {
                 self.counters.address_conflicts += 1;
+                self.conflict6 = Some(Conflict6 { interface, address, station: header.source, is_given_up: true });
                 self.node.give_up(interface, address);
                 self.publish_news(News::Duplicate6 { interface, address });
             }
-            Outcome6::Claimed(address) => self.defend6(interface, address),
+            Outcome6::Claimed(address) => {
+                self.conflict6 = Some(Conflict6 { interface, address, station: header.source, is_given_up: false });
+                self.defend6(interface, address);
+            }
             Outcome6::Echo => self.send_echo(interface, header.source, packet),
             Outcome6::Error(problem) => {
                 let source = Ipv6::new_unchecked(packet).source();

@@ -2,6 +2,7 @@
 //! noticed.
 
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -21,6 +22,7 @@ use super::log_watch::LogWatch;
 use super::numbers::packets_of;
 use crate::instance::Instance;
 use crate::instance::Rates;
+use crate::ipv6::Conflict6;
 use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
 use crate::log::Log;
@@ -112,6 +114,16 @@ fn report(instance: &Instance, log: Log, snapshot: &Snapshot) {
             interface.map_or("", |interface| &interface.name),
             Ipv4Addr::from_bits(conflict.address),
             conflict.station,
+        ));
+    }
+    if let Some(Conflict6 { interface, address, station, is_given_up }) = snapshot.conflict6 {
+        let shared = instance.shared();
+        let name = shared.settings().interfaces.get(interface.index()).map_or("", |interface| &interface.name);
+        let use_of = if is_given_up { "it is not used until a restart" } else { "it stays in use" };
+        log.warn(&format_args!(
+            "interface \"{name}\": another station uses an address of Natrix ({} is at {station}), {use_of}; give one of \
+             them another address",
+            Ipv6Addr::from_bits(address),
         ));
     }
 }

@@ -28,12 +28,15 @@ use crate::headers::packet::Sink;
 use crate::headers::parse::HEADERS;
 use crate::headers::parse::ip;
 use crate::random::KeyedHash;
+use crate::settings::Settings;
 use crate::shard::PACKET_BUFFER_BYTES;
 use crate::shard::packet::PacketPath;
 use crate::shard::upkeep::watch::crossing;
 use crate::state::path_mtu::PathMtus;
 use crate::state::reassembly::Reassembly;
 use crate::time::Instant;
+use crate::types::Facing;
+use crate::types::InterfaceId;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
 use arrive::Incoming;
@@ -129,10 +132,13 @@ pub(in crate::shard) struct Edge {
     reassembly: Option<Box<Reassembly>>,
     path_mtus: PathMtus,
     probes: Probes,
+    /// Own addresses that another station has (RFC 4862 §5.4.5).
+    duplicates: Vec<(RealmId, u128)>,
 }
 
 impl Edge {
-    pub(in crate::shard) fn new([of_paths, of_fragments]: [KeyedHash; 2], has_hosts: bool) -> Edge {
+    pub(in crate::shard) fn new([of_paths, of_fragments]: [KeyedHash; 2], settings: &Settings) -> Edge {
+        let has_hosts = !settings.transition.is_off();
         Edge {
             now: Instant::ORIGIN,
             incoming: Box::new([Incoming::Other; BURST_MAX]),
@@ -141,6 +147,7 @@ impl Edge {
             reassembly: Some(Box::new(Reassembly::new(has_hosts))),
             path_mtus: PathMtus::new(of_paths, has_hosts),
             probes: Probes::default(),
+            duplicates: Vec::with_capacity(settings.ipv6.addresses.len()),
         }
     }
 
@@ -207,6 +214,31 @@ impl PacketPath {
     #[inline(always)]
     pub(in crate::shard) fn leads_to_host(&self, egress: Egress) -> bool {
         egress.next_hop >= self.ledger.shared.transition.first_hop
+    }
+
+    /// Another station has an own address of this interface, which is not used from now on.
+    pub(in crate::shard) fn give_up_address(&mut self, interface: InterfaceId, address: u128) {
+        let given_up = (self.ledger.shared.realm_of(interface), address);
+        if !self.edge.duplicates.contains(&given_up) {
+            self.edge.duplicates.push(given_up);
+        }
+    }
+
+    fn is_duplicate(&self, realm: RealmId, address: u128) -> bool {
+        self.edge.duplicates.contains(&(realm, address))
+    }
+
+    /// The source of own packets to the IPv6 hosts of a realm; `None` if no address is left.
+    fn own_address6(&self, realm: RealmId) -> Option<u128> {
+        let own = self.ledger.shared.transition.realm(realm)?.own;
+        if !self.is_duplicate(realm, own) {
+            return Some(own);
+        }
+        let is_of_realm = |interface: InterfaceId| self.ledger.shared.facing(interface) == Facing::inside(realm);
+        let mut others = self.ledger.shared.settings().ipv6.addresses.iter();
+        let other =
+            others.find(|other| is_of_realm(other.interface) && !self.is_duplicate(realm, other.address.to_bits()));
+        other.map(|other| other.address.to_bits())
     }
 
     pub(in crate::shard) fn maintain_edge<S: Sink>(&mut self, now: Instant, sink: &mut S) {

@@ -96,7 +96,7 @@ impl PacketPath {
             requests: RateLimit::with_rates(REQUESTS, keys.hash_for(13)),
             unasked: port_control::Unasked::default(),
             changed,
-            edge: Edge::new([15, 16].map(|purpose| keys.hash_for(purpose)), !settings.transition.is_off()),
+            edge: Edge::new([15, 16].map(|purpose| keys.hash_for(purpose)), settings),
             packet_buffer: Some(Box::new([0; PACKET_BUFFER_BYTES])),
             #[cfg(test)]
             long_way_only: false,

@@ -784,6 +784,9 @@ impl PacketPath {
         if !self.ledger.shared.is_request6(packet.meta.ingress, packet.bytes()) {
             return Err(Verdict::Ipv6NotForwarded);
         }
+        if self.is_duplicate(realm, Ipv6::new_unchecked(packet.bytes()).destination()) {
+            return Err(Verdict::LocalIgnored);
+        }
         check_source(transition, realm, source, prefix)?;
         Ok(Incoming::Request { source, way, offset: ipv6::HEADER_LENGTH as u16 })
     }
@@ -1161,16 +1164,12 @@ impl PacketPath {
         if !self.ledger.shared.settings().icmp.errors_to_inside || !own_icmp6::may_answer(offending) {
             return;
         }
-        let (Some(edge), Some(egress)) =
-            (self.ledger.shared.transition.realm(realm).copied(), self.hop_to_hosts(realm))
-        else {
-            return;
-        };
+        let (Some(own), Some(egress)) = (self.own_address6(realm), self.hop_to_hosts(realm)) else { return };
         if !self.may_send_error6(now, realm, view.source()) {
             return;
         }
         let mut buffer = [0; own_icmp6::ERROR_MAX];
-        let length = own_icmp6::write_error(&mut buffer, problem, edge.own, offending);
+        let length = own_icmp6::write_error(&mut buffer, problem, own, offending);
         if sink.transmit(egress, &[buffer.get(..length).unwrap_or_default()]) {
             self.ledger.counters.originated += 1;
         }

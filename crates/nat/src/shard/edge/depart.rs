@@ -435,11 +435,12 @@ impl PacketPath {
         let bytes = frame.get(start..start + length).ok_or(Verdict::IpMalformed)?;
         let headers = translate::read4(bytes).map_err(|refused| verdict_of(refused.reason))?;
         let is_own = headers.source == DUMMY;
+        let own = || self.own_address6(transition.realm_of(host.way())).ok_or(Verdict::NoRoute);
         let source = match check_embeddable(headers.source, prefix) {
-            _ if is_own => edge.own,
+            _ if is_own => own()?,
             // RFC 6052 §3.1 leaves private routers without an IPv6 address. Their errors come from
             // Natrix, so that hosts learn MTUs (RFC 6791 does so for routers of the other family).
-            Err(Verdict::EmbeddedPrivate) if headers.kind == Kind::Error => edge.own,
+            Err(Verdict::EmbeddedPrivate) if headers.kind == Kind::Error => own()?,
             checked => checked.map(|()| prefix.embed(headers.source))?,
         };
         let new = Tuple6 { source, destination: host.address(), ports: None };

@@ -250,7 +250,7 @@ impl PacketPath {
         let transition = &self.ledger.shared.transition;
         match host.way() {
             Way::Nat64(_) => {
-                let Some(own) = transition.realm(realm).map(|edge| edge.own) else { return };
+                let Some(own) = self.own_address6(realm) else { return };
                 self.send6(realm, (own, SERVER_PORT), (host.address(), port), update, sink);
             }
             Way::Softwire(position) if grant.requester.is_b4() => {
@@ -267,11 +267,8 @@ impl PacketPath {
     /// On the first inside link of each realm with NAT64.
     pub(in crate::shard) fn announce_to_hosts<S: Sink>(&mut self, announcement: &[u8], sink: &mut S) {
         for realm in (0..self.ledger.shared.settings().realms() as u16).map(RealmId) {
-            let transition = &self.ledger.shared.transition;
-            let (Some(_), Some(own)) = (transition.way_of_grants(realm), transition.realm(realm).map(|edge| edge.own))
-            else {
-                continue;
-            };
+            let way = self.ledger.shared.transition.way_of_grants(realm);
+            let (Some(_), Some(own)) = (way, self.own_address6(realm)) else { continue };
             self.send6(realm, (own, SERVER_PORT), (ALL_NODES, CLIENT_PORT), announcement, sink);
         }
     }
