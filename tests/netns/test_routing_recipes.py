@@ -155,17 +155,17 @@ DEAD = 20
 
 
 @contextlib.contextmanager
-def by_ospf(hosts):
+def by_ospf(hosts, inside="redistribute kernel", outside="default-information originate always"):
     """The routing daemons of the recipe, all blocks in one file as in /etc/frr/frr.conf, and of the routers."""
     found = recipe("ospf")
     text = "".join(found.values()).replace("dead-interval 4\n", f"dead-interval {DEAD}\n")
     near = Router(hosts.nat, OUTSIDE, dict.fromkeys(found, ""))
     near.load(text)
-    of_border = "interface server\n ip ospf area 0\n" + ospf("eth0", BORDER, "default-information originate always")
-    access = Router(hosts.access, ACCESS, {"ospfd": ospf("eth0", ACCESS, "redistribute kernel")})
+    of_border = "interface server\n ip ospf area 0\n" + ospf("eth0", BORDER, outside)
+    access = Router(hosts.access, ACCESS, {"ospfd": ospf("eth0", ACCESS, inside)})
     border = Router(hosts.border, BORDER, {"ospfd": of_border})
     with routers(near, access, border):
-        yield
+        yield border
 
 
 def learned(host):
@@ -213,6 +213,67 @@ def ospf_of_both_sides_tells_each_only_what_it_needs(n):
         finally:
             instance.drain("--undo")
         wait_for(hosts.border, {POOL}, "undone")
+
+
+@test("kernel_routes")
+def a_default_route_heard_inside_stays_behind_the_one_outside(n):
+    """Also with the better metric, and when the one outside was gone for a while."""
+    inside, outside = "default-information originate always metric 1", "default-information originate always metric 20"
+    with running(n, "heard") as (hosts, instance), by_ospf(hosts, inside, outside) as border:
+        frr_knows = lambda text: text in hosts.nat.ip("route", "show", "default")  # noqa: E731
+        by = lambda device: wait_until(lambda: frr_knows(f"dev {device}"), 60, 0.1)  # noqa: E731
+        expect(by("nx-outside"), f"the route outside: {hosts.nat.ip('route')}")
+        time.sleep(2)
+        border.configure("interface eth0", "ip ospf dead-interval 5")
+        expect(by("nx-inside"), f"the route heard inside takes its place: {hosts.nat.ip('route')}")
+        withheld = lambda: instance.show("status")[0]["announcement"]["withheld"]  # noqa: E731
+        expect(wait_until(withheld, 10, 0.1), "it leads to no router outside")
+        border.configure("interface eth0", f"ip ospf dead-interval {DEAD}")
+        expect(by("nx-outside"), f"the route outside is back: {hosts.nat.ip('route')}")
+        expect(wait_until(lambda: withheld() is None, 10, 0.1), f"announced again: {withheld()}")
+
+
+# Seconds for which zebra keeps old routes; the recipe has more.
+KEPT_SECONDS = 15
+
+
+@test("kernel_routes")
+def a_restart_of_frr_with_ospf_inside_keeps_all_routes(n):
+    """Also when the time is over after which zebra removes the routes of the FRR before it."""
+    found = recipe("graceful")
+    daemons = {"bgpd": found["bgpd"], "ospfd": found["ospfd"].replace("dead-interval 4\n", f"dead-interval {DEAD}\n")}
+    with running(n, "kept") as (hosts, instance):
+        # The way to the subscribers comes by OSPF alone.
+        instance.configuration.write_text(instance.configuration.read_text().replace(f'prefix = "{OF_SUBSCRIBERS}"', 'prefix = "100.127.0.0/16"'))
+        expect_equal(instance.stop(), None, "end of the instance")
+        instance.restart()
+        near = Router(hosts.nat, OUTSIDE, daemons, ["-K", KEPT_SECONDS])
+        access = Router(hosts.access, ACCESS, {"ospfd": ospf("eth0", ACCESS, "redistribute kernel")})
+        border = Router(hosts.border, BORDER, {"bgpd": bgp_of_border()})
+        with routers(near, access, border):
+            wait_for(hosts.border, {POOL}, "only the pool")
+            wait_for(hosts.access, {"default"}, "only the default route")
+            both = {"0.0.0.0/0": [("outside", BORDER)], OF_SUBSCRIBERS: [("inside", ACCESS)]}
+            used = lambda: {prefix: instance.used(prefix) for prefix in both}  # noqa: E731
+            expect(wait_until(lambda: used() == both, 60, 0.1), f"learned: {used()}")
+            with traffic(hosts, SERVER, FAR):
+                time.sleep(1)
+            with Echo(hosts.server), Flows(hosts.subs, range(10), 0.1) as flows:
+                expect(wait_until(lambda: all(flows.seen.values()), 30, 0.1), "all are answered")
+                began = time.monotonic()
+                near.kill()
+                expect_equal(used(), both, "without FRR")
+                near.start()
+                while time.monotonic() < began + 2 * KEPT_SECONDS:
+                    expect_equal(used(), both, f"{time.monotonic() - began:.1f} s after the restart")
+                    time.sleep(0.1)
+                flows.end()
+                silence = max(map(flows.silence, flows.flows))
+                print(f"# {flows.lost()} of {sum(flows.sent.values())} datagrams lost, {silence:.2f} s without an answer at most", flush=True)
+            wait_for(hosts.border, {POOL}, "the pool after the restart")
+            wait_for(hosts.access, {"default"}, "the default route after the restart")
+            with traffic(hosts, SERVER, FAR):
+                time.sleep(1)
 
 
 def reached(server, client, address):
