@@ -15,6 +15,9 @@ the source address (--hash sets that up) and remembers the next hop of each buck
 
   sticky-next-hops.py --nat 10.255.0.11,10.255.1.11,203.0.113.16/29 --nat ...
 
+Packets to the pools of the NATs take the same next hops, by a rule and a table of their own: otherwise a subscriber
+that talks to one of another NAT would have a second external address there. The routing daemon does not see that table.
+
 ALIVE is best a loopback of the NAT: OSPF removes routes of the area sooner than external ones.
 """
 
@@ -55,6 +58,7 @@ def arguments():
     parser.add_argument("--protocol", default="ospf", help="protocol of the learned routes in the kernel (ospf)")
     parser.add_argument("--buckets", type=int, default=32768, help="at least several for each subscriber at once, up to 65535")
     parser.add_argument("--idle", type=int, default=300, help="seconds without a packet after which a bucket may move (300)")
+    parser.add_argument("--table", type=int, default=4000, help="the kernel's table for packets to the pools (4000)")
     parser.add_argument("--id", type=int, default=4_000_000, help="number of the group; its NATs have the next ones")
     parser.add_argument("--hash", action="store_true", help="have this router hash by the source address only")
     return parser.parse_args()
@@ -81,6 +85,10 @@ def apply(options, shares):
     ip("nexthop", "replace", "id", options.id, "group", members, "type", "resilient", "buckets", options.buckets,
        "idle_timer", options.idle, "unbalanced_timer", 0)  # fmt: skip
     ip("route", "replace", options.prefix, "nhid", options.id, "proto", "static")
+    for nat in options.nat:
+        ip("route", "replace", nat.serving, "nhid", options.id, "proto", "static", "table", options.table)
+        if not json.loads(ip("-j", "rule", "show", "to", nat.serving, "table", options.table) or "[]"):
+            ip("rule", "add", "to", nat.serving, "lookup", options.table)
 
 
 def say(options, shares):

@@ -1,5 +1,6 @@
 """Several NATs as next hops of one router: which one serves a subscriber, one is killed, one is drained."""
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from sharing import ANYCAST
 from sharing import FAR
 from sharing import IDLE_SECONDS
 from sharing import SERVER
+from sharing import SERVER_PORT
 from sharing import Echo
 from sharing import Flows
 from sharing import Sharing
@@ -104,6 +106,35 @@ def a_thousand_subscribers_keep_their_nat_and_address(n):
             expect(all(fair / 2 < one < fair * 3 / 2 for one in share), f"subscribers of each NAT: {share}")
             after = [nat.show("status")[0]["subscribers"] for nat in s.nats[:count]]
             expect_equal([now - then for now, then in zip(after, before)], share, "subscribers that each NAT knows")
+
+
+@test("load_sharing")
+def a_subscriber_keeps_its_address_towards_other_nats(n):
+    """One that talks to a subscriber of another NAT, at the address that the Internet sees."""
+    s = Sharing.of(n, 4)
+    with Echo(s.server), contextlib.ExitStack() as opened:
+        of_nat = {}
+        for number in range(400, 440):
+            sock = opened.enter_context(udp(s.subs, 0, subscriber(number), timeout=5))
+            sock.sendto(bytes(8), (SERVER, SERVER_PORT))
+            address, port = sock.recv(2048)[8:].decode().split()
+            of_nat.setdefault(s.nat_of(address), (sock, (address, int(port))))
+        expect({0, 1} <= of_nat.keys(), f"subscribers of both NATs: {of_nat}")
+        (one, external), (other, other_external) = of_nat[0], of_nat[1]
+        for drained_first in (False, True):
+            if drained_first:
+                drained(s.nats[0])
+                s.wait_for(nat1="drains")
+            try:
+                other.sendto(b"anybody?", external)
+                data, seen = one.recvfrom(100)
+                expect_equal((data, seen), (b"anybody?", other_external), f"what the other sees, drained: {drained_first}")
+                one.sendto(b"me", seen)
+                expect_equal(other.recvfrom(100), (b"me", external), "the answer")
+            finally:
+                if drained_first:
+                    drained(s.nats[0], "--undo")
+    s.wait_for_all()
 
 
 def senders(s, count):
