@@ -1076,10 +1076,10 @@ def a_drain_waits_until_no_packet_comes(n):
     server, client = udp(n.srv1, address=SRV1), udp(n.sub1)
     with sockets(server, client):
         endpoint = server.getsockname()
-        stop = threading.Event()
+        pause, stop = 0.05, threading.Event()
 
         def send():
-            while not stop.wait(0.05):
+            while not stop.wait(pause):
                 client.sendto(b"x", endpoint)
 
         sender = threading.Thread(target=send)
@@ -1095,6 +1095,13 @@ def a_drain_waits_until_no_packet_comes(n):
             expect(left["sessions"] > 0, f"sessions are left: {left}")
             status, left = drain(n, "--wait", "4")
             expect_equal(status, 1, f"sessions are left: {left}")
+            drain(n, "--undo")
+            # A packet a second, as of a keepalive.
+            pause, stop = 1.0, threading.Event()
+            sender = threading.Thread(target=send)
+            sender.start()
+            status, left = drain(n, "--wait", "8", "--until", "quiet")
+            expect_equal(status, 1, f"a packet each second: {left}")
         finally:
             stop.set()
             sender.join()

@@ -155,7 +155,7 @@ def questions_are_answered_while_a_worker_is_stuck(n):
                 (("show", "status"), 1, ""),
                 (("show", "counters", "--name", "routes"), 1, ""),
                 (("drain",), 0, "drained; pools: not announced, drained for"),
-                (("drain", "--wait", "1"), 1, "already drained; pools: not announced"),
+                (("drain", "--wait", "3"), 1, "already drained; pools: not announced"),
                 (("drain", "--undo"), 0, "drain undone; pools: not announced, a worker does not answer"),
             ):
                 begun = time.monotonic()

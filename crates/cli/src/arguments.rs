@@ -218,9 +218,9 @@ pub struct Drain {
     /// Announce the pools again
     #[arg(long, conflicts_with_all = ["wait", "until"])]
     pub undo: bool,
-    /// Wait up to so many seconds; exit status 1 if something is left
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    pub wait: u32,
+    /// Wait up to so many seconds, at least 3; exit status 1 if something is left
+    #[arg(long, value_name = "SECONDS", value_parser = drain_wait)]
+    pub wait: Option<u32>,
     /// What to wait for
     #[arg(long, value_enum, value_name = "STATE", default_value_t = DrainUntil::Empty, requires = "wait")]
     pub until: DrainUntil,
@@ -365,6 +365,12 @@ pub struct Why {
 }
 
 /// An endpoint of `natrix why`.
+/// Two seconds without a packet must fit in.
+fn drain_wait(text: &str) -> Result<u32, ParseError> {
+    let expected = "a number of seconds, at least 3";
+    text.parse().ok().filter(|seconds| *seconds >= 3).ok_or(ParseError { expected })
+}
+
 fn why_endpoint(text: &str) -> Result<SocketAddr, ParseError> {
     let expected = "an endpoint such as 10.0.0.2:4000 or [2001:db8::2]:4000";
     text.parse().map_err(|_| ParseError { expected })

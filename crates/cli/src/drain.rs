@@ -22,8 +22,7 @@ use crate::output::json_line;
 
 /// Time between two looks at the traffic.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Looks in a row without a packet. The rate is that of the last second, so one look may be too
-/// early.
+/// Looks in a row without a packet: two seconds.
 const QUIET_LOOKS: u32 = 4;
 
 /// Runs `drain`.
@@ -31,9 +30,11 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
     let mut client = connect(&arguments.output.socket)?;
     let request = Request::Drain(control::Drain { undo: arguments.undo });
     let mut drained: Drained = client.request_one(&request)?;
-    let wait = Duration::from_secs(arguments.wait.into());
+    let seconds = arguments.wait.unwrap_or_default();
+    let wait = Duration::from_secs(seconds.into());
     let begun = Instant::now();
     let (mut quiet, mut is_told) = (0, false);
+    let mut forwarded = None;
     // Flows may pause for longer than anybody would call quiet.
     let is_done = |quiet: u32, sessions: Option<u64>| match arguments.until {
         DrainUntil::Quiet => quiet >= QUIET_LOOKS,
@@ -45,10 +46,9 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
                 DrainUntil::Quiet => "the traffic to leave",
                 DrainUntil::Empty => "all sessions to end",
             };
-            writeln!(notes, "{}; waiting up to {} s for {what}", state(&drained), arguments.wait)?;
+            writeln!(notes, "{}; waiting up to {} s for {what}", state(&drained), seconds)?;
             is_told = true;
         }
-        thread::sleep(LOOK_INTERVAL.min(wait.saturating_sub(begun.elapsed())));
         // A worker may be silent for a while.
         let status: Result<Status, String> = match client.request_one(&Request::Status) {
             Ok(status) => Ok(status),
@@ -56,13 +56,19 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
             Err(error) => return Err(error.into()),
         };
         note(&mut drained, status.as_ref());
-        quiet = if drained.packets_per_second == Some(0) { quiet + 1 } else { 0 };
+        // A rate says nothing of single packets.
+        let before = core::mem::replace(&mut forwarded, status.as_ref().ok().map(|status| status.packets_forwarded));
+        let is_quiet = drained.packets_per_second == Some(0) && forwarded.is_some() && forwarded == before;
+        quiet = if is_quiet { quiet + 1 } else { 0 };
         if let Some(announcement) = status.ok().and_then(|status| status.announcement) {
             if announcement.drained_us.is_none() {
                 let remedy = "run natrix audit to see which user did it";
                 return Err(Fault::new("drain", "was undone while it waited", remedy).into());
             }
             drained.announcement = announcement;
+        }
+        if !is_done(quiet, drained.sessions) {
+            thread::sleep(LOOK_INTERVAL.min(wait.saturating_sub(begun.elapsed())));
         }
     }
     if arguments.output.json {
@@ -78,10 +84,11 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
         let remedy = "wait again, or see the log of natrix run";
         return Err(Fault::new("drain", "what is left is not known", remedy).seen(unknown).into());
     }
-    // A wait shorter than the quiet looks fails only if the last look saw packets.
-    if quiet == 0 {
-        let packets = drained.packets_per_second.unwrap_or_default();
-        let seen = format!("{} a second after {} s", human::counted(packets, "packet"), arguments.wait);
+    if quiet < QUIET_LOOKS {
+        let seen = match drained.packets_per_second.unwrap_or_default() {
+            0 => format!("a packet in the last 2 s of {} s", seconds),
+            packets => format!("{} a second after {} s", human::counted(packets, "packet"), seconds),
+        };
         let remedy = "wait longer: established flows still come by a shorter prefix; without one, check that the \
                       neighbours have withdrawn the pools";
         return Err(Fault::new("drain", "traffic has not left", remedy).seen(seen).into());

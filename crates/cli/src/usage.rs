@@ -169,6 +169,10 @@ mod tests {
             assert!(parsed(words).is_ok(), "{words}");
         }
         assert!(parsed("--undo --until quiet").is_err());
+        for words in ["--wait 0 --until quiet", "--wait 2"] {
+            let text = describe(&parsed(words).unwrap_err());
+            assert!(text.contains("at least 3"), "{words}: {text}");
+        }
         for words in ["--until quiet", "--until empty"] {
             let text = describe(&parsed(words).unwrap_err());
             assert!(text.contains("--wait <SECONDS>"), "{words}: {text}");

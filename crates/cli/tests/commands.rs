@@ -144,11 +144,11 @@ fn a_drain_shows_what_is_left() {
 
 #[test]
 fn a_drain_that_waits_in_vain_fails() {
-    let outcome = run("drain --wait 1");
-    let error = "drain: traffic has not left (81,234 packets a second after 1 s); wait longer: established flows still \
+    let outcome = run("drain --wait 3");
+    let error = "drain: traffic has not left (81,234 packets a second after 3 s); wait longer: established flows still \
                  come by a shorter prefix; without one, check that the neighbours have withdrawn the pools";
     assert_eq!(outcome.error.as_deref(), Some(error));
-    assert!(outcome.notes.contains("waiting up to 1 s"), "{}", outcome.notes);
+    assert!(outcome.notes.contains("waiting up to 3 s"), "{}", outcome.notes);
     assert!(outcome.out.contains("left: 81,234 packets a second, 2 subscribers"), "{}", outcome.out);
 }
 
